@@ -27,7 +27,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +185,24 @@ def target(request: pytest.FixtureRequest) -> str:
 def again(request: pytest.FixtureRequest) -> range:
     """How often such a test runs them: ``REPEATS`` of the file that collects it, or once."""
     return range(getattr(request.module, "REPEATS", 1))
+
+
+@pytest.fixture
+def runs(request: pytest.FixtureRequest, target: str, again: range) -> list[Callable[..., Any]]:
+    """Functions that run a kernel: on the GPU ``REPEATS`` of them, else a simulation for each of ``SEEDS``.
+
+    Both are constants of the file that collects the test; without them it runs once, in the model's order.
+    """
+
+    def on_gpu(kernel: Any, *args: Any, **statics: Any) -> Any:
+        return kernel(*args, target="gpu", **statics)
+
+    def simulated(seed: int | None) -> Callable[..., Any]:
+        return lambda kernel, *args, **statics: kernel.simulate(*args, seed=seed, **statics)
+
+    if target == "gpu":
+        return [on_gpu for _ in again]
+    return [simulated(seed) for seed in getattr(request.module, "SEEDS", (None,))]
 
 
 @pytest.fixture(autouse=True)

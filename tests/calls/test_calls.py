@@ -162,15 +162,6 @@ def test_a_scalar_for_an_output_without_out_type(call: Any) -> None:
         call(k, A, 2.0)
 
 
-@every_run
-@pytest.mark.parametrize("value, mend", [(1 << 31, "np.int64(2147483648)"), (-(1 << 40), "np.int64(-1099511627776)")])
-def test_an_int_beyond_int32_is_named(call: Any, value: int, mend: str) -> None:
-    with pytest.raises(SpecError) as caught:
-        call(allocating, A, B, n=value, beta=3.0)
-    assert str(caught.value) == (f"kernel body: the scalar 'n' = {value} does not fit int32, as which Python ints are passed: pass "
-                                 f"{mend}")
-
-
 # ---- types of scalars
 @numpipe.kernel(num_compute_wgs=1)
 def typed(c, *, x=1, y=1.0):

@@ -73,27 +73,6 @@ def test_a_missing_argument_is_named(call: Any) -> None:
 
 
 @every_call
-def test_too_many_arguments_are_counted(call: Any) -> None:
-    assert "kernel product: takes 3 arguments (a, b, c), got 4" in said(SpecError, lambda: call(product, A, B, A, A))
-
-
-@every_call
-def test_an_unknown_keyword_is_named_with_the_known_ones(call: Any) -> None:
-    told = said(SpecError, lambda: call(product, A, B, config=Config()))
-    assert "unexpected argument 'config'; its arguments are a, b, c, cfg, out, target, stream" in told
-
-
-@every_call
-def test_an_argument_given_twice_is_named(call: Any) -> None:
-    assert "argument 'b' is given by position and by name" in said(SpecError, lambda: call(product, A, B, b=B))
-
-
-@every_call
-def test_a_gap_before_a_keyword_is_named(call: Any) -> None:
-    assert "argument 'b' is missing, but 'c' behind it is given" in said(SpecError, lambda: call(product, A, c=B))
-
-
-@every_call
 def test_a_static_without_a_default_must_be_passed(call: Any) -> None:
     told = said(SpecError, lambda: call(sized, A, np.zeros((64, 64), np.float32)))
     assert "the Static 'rows' has no default: pass rows=" in told
@@ -202,12 +181,6 @@ def test_out_of_another_count_is_refused_after_a_good_call_too(call: Any) -> Non
 
 
 @every_run
-def test_outputs_given_twice(call: Any) -> None:
-    c = np.zeros((128, 64), np.float32)
-    assert "all 3 parameters (a, b, c) were passed too" in said(SpecError, lambda: call(product, A, B, c, out=c))
-
-
-@every_run
 def test_a_read_only_output_is_refused_after_a_good_call_too(call: Any) -> None:
     c = np.zeros((128, 64), np.float32)
     call(product, A, B, out=c)
@@ -229,12 +202,6 @@ def test_a_float_beyond_float32(call: Any) -> None:
     told = said(SpecError, lambda: call(scaled, A, np.zeros((64, 64), np.float32), -1e300))
     assert "kernel scaled: the scalar 'scale' = -1e+300 does not fit float32" in told and "pass np.float64(-1e+300)" in told
     call(scaled, A, np.zeros((64, 64), np.float32), float("inf"))
-
-
-@every_call
-def test_a_scalar_of_a_type_no_kernel_has(call: Any) -> None:
-    told = said(SpecError, lambda: call(scaled, A, np.zeros((64, 64), np.float32), np.complex64(1)))
-    assert "the scalar 'scale' is complex64" in told
 
 
 # ---- options ----------------------------------------------------------------------------------------------------------

@@ -19,9 +19,8 @@ import numpipe
 from numpipe import ArrayType, BlockSpec, JitRefused, SpecError, ds, launch
 from numpipe.kernels import jit
 from numpipe.kernels.variants import Variant
-from numpipe.launch import driver
 from tests.kernels.jit_kernels import Config
-from tests.kernels.launch_fakes import CudaArray, FakeDriver
+from tests.kernels.launch_fakes import CudaArray, FakeDriver, opened
 from tests.kernels.launch_kernels import image
 
 
@@ -29,14 +28,11 @@ from tests.kernels.launch_kernels import image
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeDriver]:
     fake = FakeDriver()
     fake.stream = 0  # type: ignore[attr-defined]
-    monkeypatch.setattr(driver, "_opened", fake)
-    monkeypatch.setenv("NUMPIPE_CACHE_DIR", str(tmp_path))
-    monkeypatch.delenv("NUMPIPE_JIT", raising=False)
-    for cache in (launch.device.gpu_state, launch.encode):
-        cache.cache_clear()
-    yield fake
-    for cache in (launch.device.gpu_state, launch.encode):
-        cache.cache_clear()
+    with opened(monkeypatch, fake):
+        monkeypatch.delenv("NUMPIPE_CACHE")
+        monkeypatch.setenv("NUMPIPE_CACHE_DIR", str(tmp_path))
+        monkeypatch.delenv("NUMPIPE_JIT", raising=False)
+        yield fake
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,6 @@ import os
 import resource
 import shutil
 import subprocess
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from numpipe.__main__ import main
 from numpipe.compile import cache
 from numpipe.launch.image import Image
 from tests.kernels.launch_kernels import image as image_of
+from tests.kernels.threads import in_threads
 
 KEY = "a" * 64
 IMAGE = image_of((), ("x", "y"), name="kernel")
@@ -216,9 +216,5 @@ def test_a_disk_that_is_full_costs_a_warning_only(tmp_path: Path, monkeypatch: p
 
 def test_threads_that_need_a_key_at_the_same_time_all_get_an_image(folder: Path) -> None:
     found: list[Image] = []
-    threads = [threading.Thread(target=lambda: found.append(cache.image(KEY, lambda: IMAGE))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(8, lambda _: found.append(cache.image(KEY, lambda: IMAGE)))
     assert found == [IMAGE] * 8 and [path.suffix for path in folder.iterdir()] == [".image"]

@@ -25,7 +25,7 @@ from numpipe.compile.build import toolchain
 from numpipe.compile.built import Built
 from numpipe.compile.check import gate
 from numpipe.core.op import helper
-from numpipe.errors import CompileError, SpecError
+from numpipe.errors import SpecError
 from numpipe.plan import resources
 from tests.kernels.compilers import compiles
 from tests.kernels.kernels_for_tests import BF16, F16, F32, Config, by_trip_count, gemm, gemm_by_table, nested_gemm, product_type
@@ -501,9 +501,3 @@ def test_a_shared_helper_reads_the_axis_of_the_kernel_it_is_called_from(names, r
     c = by_axes(*names).simulate(np.zeros((1, 8), F16))
     assert (c[:64 * rows, :64 * columns_] == 1).all() and np.isnan(c[64 * rows:]).all() and np.isnan(c[:, 64 * columns_:]).all()
 
-
-# ---- the memory role --------------------------------------------------------------------------------------------
-def test_a_barrier_in_the_memory_role_is_an_error_at_the_users_line():
-    """Every kernel above is legal, and compiled without a word; this one would hang."""
-    with pytest.raises(CompileError, match=r"test_codegen\.py:\d+: kernel kernel: a .*CTA or warp barrier reaches the memory role"):
-        simple(cuda.syncthreads).compiled(T16, T16)

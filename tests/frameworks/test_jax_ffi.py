@@ -17,9 +17,8 @@ import numpipe
 from numpipe import ArrayType, SpecError, launch
 from numpipe.kernels.calls import Calls
 from numpipe.kernels.variants import Variant
-from numpipe.launch import driver
 from numpipe.plan.specs import FLAGS, Workspace
-from tests.kernels.launch_fakes import FakeDriver
+from tests.kernels.launch_fakes import FakeDriver, opened
 from tests.kernels.launch_kernels import SIZES, compiled_as, doubled, image
 
 jax = pytest.importorskip("jax")
@@ -39,13 +38,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     fake.sizes, fake.seen = SIZES, []  # type: ignore[attr-defined]
     fake.kernel = lambda p: fake.seen.append(tuple(ctypes.c_int64.from_address(p[1 + 5 * i]).value  # type: ignore[attr-defined]
                                                    for i in range((len(fake.sizes) - 1) // 5)))
-    monkeypatch.setattr(driver, "_opened", fake)
-    monkeypatch.setenv("NUMPIPE_CACHE", "0")  # nothing is compiled
     monkeypatch.setattr(targets, "default_gpu", lambda: 0)
-    launch.device.gpu_state.cache_clear()
     jax.clear_caches()  # a program is traced once for a default device
-    yield fake
-    launch.device.gpu_state.cache_clear()
+    with opened(monkeypatch, fake):
+        yield fake
     jax.clear_caches()
 
 

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import numpipe
-from tests.kernels.barrier_loop_kernels import cases
 from tests.kernels.barrier_plans import MANUAL, RINGS, Plan, check, expected, inputs, load, source
 from tests.language.pipeline import test_barriers_in_trees as in_trees
+from tests.language.pipeline.test_barriers_in_loops import (  # noqa: F401
+    test_in_all_that_a_pipeline_stands_in,
+)
 
 PROCESSES = 4
 REPEATS = 20
@@ -27,13 +29,6 @@ def test_every_ring(manual: tuple[bool, bool], slots: int, delay: int, carry: bo
             check(plan, tiles, steps, target="gpu")
     for other in (replace(plan, skip=True), replace(plan, loop=True), replace(plan, skip=True, loop=True)):
         check(other, 3, 5, target="gpu")
-
-
-@pytest.mark.parametrize("name", cases())
-def test_loops_in_all_that_a_pipeline_stands_in(name: str) -> None:
-    case = cases()[name]
-    for _ in range(REPEATS):
-        case.check(lambda *args, **options: case.kernel(*args, target="gpu", **options))
 
 
 @pytest.mark.parametrize("loop", [False, True], ids=["body", "loop"])

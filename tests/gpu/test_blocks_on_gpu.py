@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from numpipe import launch
+from tests.gpu.frames import Framed
 from tests.kernels.block_kernels import (
     COPIES,
     EYE,
@@ -24,62 +25,24 @@ from tests.kernels.block_kernels import (
     first_last,
     halves,
     ones_at,
-    ones_by_warpgroup,
     product,
     scores,
-    windowed,
-    windows,
 )
 from tests.language.tiles.test_blocks import (  # noqa: F401
-    SHAPES,
+    test_a_product_for_each_batch,
     test_arrays_without_elements_are_what_lies_outside,
+    test_overlapping_windows_along_the_contiguous_dimension,
+    test_the_warpgroup_may_be_an_index_of_a_store,
+    test_what_lies_outside_reads_as_nan_where_that_is_asked_for,
 )
 
 REPEATS = 20
 
 
-class Framed:
-    """An array on the GPU inside a larger one of NaN: strides that are not dense, an address that is not the allocation's.
-
-    TMA can address it unless `odd`: then its rows are not at multiples of 16 bytes. `order` "F" reverses the order of memory.
-    """
-
-    def __init__(self, values: np.ndarray, odd: bool = False, order: str = "C") -> None:
-        self.shape, self.dtype, self.reverse = values.shape, values.dtype, order == "F"
-        inner = values.T if self.reverse else values
-        left = 1 if odd else 16
-        pitch = left + inner.shape[-1] + 9
-        pitch += 1 - pitch % 2 if odd else -pitch % 16
-        self.frame = np.full((*(side + 2 for side in inner.shape[:-1]), pitch), np.nan, self.dtype)
-        self.inside = (*(slice(1, 1 + side) for side in inner.shape[:-1]), slice(left, left + inner.shape[-1]))
-        self.frame[self.inside] = inner
-        self.whole = launch.DeviceArray.from_host(self.frame.reshape(-1))
-        interface = self.whole.__cuda_array_interface__
-        view = self.frame[self.inside].T if self.reverse else self.frame[self.inside]
-        offset = view.ctypes.data - self.frame.ctypes.data
-        self.__cuda_array_interface__ = interface | {
-            "shape": self.shape, "strides": view.strides, "data": (interface["data"][0] + offset, False)}
-
-    @classmethod
-    def poisoned(cls, shape: tuple[int, ...], dtype: Any, odd: bool = False, order: str = "C") -> Framed:
-        return cls(np.full(shape, np.nan, dtype), odd, order)
-
-    def values(self) -> np.ndarray:
-        """The array on the host; asserts that nobody wrote around it."""
-        frame = self.whole.copy_to_host().reshape(self.frame.shape)
-        values = frame[self.inside].copy()
-        frame[self.inside] = np.nan
-        assert np.isnan(frame.astype(np.float32)).all(), "something was written outside the output"
-        return values.T if self.reverse else values
-
-
 # ---- host arrays -----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("shape", [*SHAPES, (7, 600, 520, 1000), (132, 256, 256, 256)], ids=str)
-def test_a_product_for_each_batch(shape: tuple[int, int, int, int]) -> None:
-    batch, m, n, k = shape
-    a, b = halves((batch, m, k)), halves((batch, n, k), 1)
-    for _ in range(REPEATS):
-        assert (batched_gemm(a, b, target="gpu") == product(a, b)).all()
+@pytest.mark.parametrize("shape", [(7, 600, 520, 1000), (132, 256, 256, 256)], ids=str)
+def test_a_large_product_for_each_batch(shape: tuple[int, int, int, int], runs: Any) -> None:
+    test_a_product_for_each_batch(shape, runs)
 
 
 @pytest.mark.parametrize("slots", [1, 2, 4])
@@ -128,22 +91,6 @@ def test_a_convolution_is_a_sum_of_shifted_blocks(shape: tuple[int, int, int], t
         assert (convolution(x, w, cfg=Taps(taps), target="gpu") == convolved(x, w)).all()
 
 
-@pytest.mark.parametrize("first", [0, 8, -40, 64])
-def test_overlapping_windows_along_the_contiguous_dimension(first: int) -> None:
-    a, b = halves((64, 136)), halves((64, 136), 1)
-    for steps in (0, 1, 6, 12):
-        c = np.full((64, 64), np.nan, np.float32)
-        windows(a, b, c, steps, first, target="gpu")
-        assert (c == windowed(a, b, steps, first)).all()
-
-
-@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_what_lies_outside_reads_as_nan_where_that_is_asked_for(dtype: Any) -> None:
-    x, w = halves((2, 150, 64)).astype(dtype), halves((3, 64, 64), 1).astype(dtype)
-    for _ in range(REPEATS):
-        np.testing.assert_array_equal(convolution(x, w, cfg=Taps(fill="nan"), target="gpu"), convolved(x, w, np.nan))
-
-
 # ---- device arrays -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("odd", [False, True])  # stored through TMA, by the lanes
 @pytest.mark.parametrize("shape", [(3, 200, 136, 200), (5, 8, 8, 8), (2, 130, 70, 40)], ids=str)
@@ -189,9 +136,3 @@ def test_a_store_is_clipped_and_outside_nothing_is_written(how: dict[str, Any]) 
         if 0 <= i < 3:
             expected[i, max(row, 0):max(row + 128, 0), max(column, 0):max(column + 64, 0)] = 1
         np.testing.assert_array_equal(c.values(), expected)
-
-
-def test_the_warpgroup_may_be_an_index_of_a_store() -> None:
-    c = np.zeros((2, 64, 64), np.float32)
-    ones_by_warpgroup(c, target="gpu")
-    assert (c[0] == 1).all() and (c[1] == 2).all()

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import resource
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from numpipe import LaunchError, SpecError
 from numpipe.kernels.calls import Calls
 from numpipe.launch import DeviceArray, driver
 from tests.kernels import tiled_kernels
+from tests.kernels.threads import in_threads
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 from copy_pipeline import copy
@@ -181,28 +181,18 @@ def test_nothing_is_allocated_or_awaited_on_the_way(monkeypatch: pytest.MonkeyPa
 
 
 def test_threads_call_one_kernel_at_once() -> None:
-    failures: list[BaseException] = []
-
     def work(seed: int) -> None:
-        try:
-            stream = torch.cuda.Stream()
-            with torch.cuda.stream(stream):
-                a, b = operands(128 + 64 * seed, 192, 128, seed)
-                stream.synchronize()
-                bound = matmul.bind(a, b)
-                for _ in range(200):
-                    c, d = matmul(a, b), bound()
-                stream.synchronize()
-                assert right(c, a, b) and torch.equal(c, d)
-        except BaseException as error:
-            failures.append(error)
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            a, b = operands(128 + 64 * seed, 192, 128, seed)
+            stream.synchronize()
+            bound = matmul.bind(a, b)
+            for _ in range(200):
+                c, d = matmul(a, b), bound()
+            stream.synchronize()
+            assert right(c, a, b) and torch.equal(c, d)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(8, work)
 
 
 def test_kernels_over_tiles_are_repeated_too(monkeypatch: pytest.MonkeyPatch) -> None:

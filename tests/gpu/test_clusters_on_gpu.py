@@ -18,25 +18,29 @@ from numpipe import CompilerParams, launch
 from numpipe.kernels.calls import Plan
 from tests.kernels.cluster_kernels import (
     Config,
-    by_hand,
-    four,
-    halos,
     loaded_together,
     multiplied_together,
     operands,
-    passed_round,
     product,
-    read_by_all,
     reference,
-    rounds,
-    sent_by_the_leader,
     summed_by_all,
     sums_of_clusters,
-    times_row_sums,
+)
+from tests.language.grid.test_clusters import (  # noqa: F401
+    test_bodies_wait_for_and_release_what_is_shared,
+    test_both_operands_are_shared_in_clusters_of_two_dimensions,
+    test_cluster_barriers_let_the_ctas_of_a_cluster_meet,
 )
 from tests.language.memory.test_cluster_copies import sums
-from tests.language.memory.test_cluster_refs import KINDS as LOADED
-from tests.language.memory.test_remote import KINDS
+from tests.language.memory.test_cluster_refs import (  # noqa: F401
+    test_all_ctas_load_what_each_has_stored,
+    test_parts_and_vectors_of_another_cta_are_loaded,
+)
+from tests.language.memory.test_remote import (  # noqa: F401
+    test_a_leader_hears_from_all_ctas_of_its_cluster,
+    test_sums_of_rows_are_vectors_that_ctas_send_each_other,
+    test_tiles_go_round_a_cluster,
+)
 
 PROCESSES = 4
 REPEATS = 20
@@ -104,30 +108,6 @@ def test_calls_on_arrays_of_the_gpu_follow_each_other_at_once() -> None:
         np.testing.assert_array_equal(np.asarray(out), reference(a, b).astype(a.dtype))
 
 
-def test_both_operands_are_shared_in_clusters_of_two_dimensions() -> None:
-    a, b = operands(1000, 1096, 520)
-    wanted = reference(a, b)
-    for _ in range(REPEATS):
-        same(four(a, b, target="gpu"), wanted)
-
-
-@pytest.mark.parametrize("consumed", [False, True])
-@pytest.mark.parametrize("ready", [False, True])
-def test_bodies_wait_for_and_release_what_is_shared(ready: bool, consumed: bool) -> None:
-    a, b = operands(128, 64, 2000)
-    for _ in range(REPEATS):
-        c = np.zeros((128, 64), np.float32)
-        by_hand(ready, consumed)(a, b, c, target="gpu")
-        np.testing.assert_array_equal(c, reference(a, b))
-
-
-def test_cluster_barriers_let_the_ctas_of_a_cluster_meet() -> None:
-    for _ in range(REPEATS):
-        y = np.zeros((64 * 200, 32), np.float32)
-        rounds(y, target="gpu")
-        assert y[::64, 0].tolist() == [20, 21] * 100
-
-
 def test_copies_by_hand_are_shared() -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(-2, 3, (64 * 64, 2048)).astype(np.float16)
@@ -147,15 +127,6 @@ def test_copies_by_hand_are_shared_in_clusters_of_two_dimensions() -> None:
         same(c, wanted)
 
 
-@pytest.mark.parametrize("size, dtype, shape", KINDS, ids=str)
-def test_tiles_go_round_a_cluster(size: int, dtype: Any, shape: tuple[int, int]) -> None:
-    x = np.random.default_rng(0).integers(-3, 4, (24 * size * shape[0], shape[1])).astype(dtype)
-    for _ in range(REPEATS):
-        y = np.zeros_like(x)
-        passed_round(size, dtype, shape)(x, y, target="gpu")
-        np.testing.assert_array_equal(y, sums_of_clusters(x, size, shape[0]))
-
-
 def test_what_all_ctas_of_a_cluster_send_is_summed() -> None:
     x = np.random.default_rng(0).standard_normal((128 * 400, 32)).astype(np.float32)
     first = None
@@ -165,43 +136,6 @@ def test_what_all_ctas_of_a_cluster_send_is_summed() -> None:
         np.testing.assert_allclose(y, sums_of_clusters(x, 4, 128), rtol=1e-5, atol=1e-5)
         first = y if first is None else first
         np.testing.assert_array_equal(y, first)  # summed in one order, whoever comes first
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.int32])
-def test_sums_of_rows_are_vectors_that_ctas_send_each_other(dtype: Any) -> None:
-    x = np.random.default_rng(0).integers(-3, 4, (128 * 200, 128)).astype(dtype)
-    for _ in range(REPEATS):
-        y = np.zeros_like(x)
-        times_row_sums(x, y, target="gpu")
-        np.testing.assert_array_equal(y, x * x.sum(axis=1, keepdims=True, dtype=dtype))
-
-
-@pytest.mark.parametrize("size, dtype, shape, memory_role", LOADED, ids=str)
-def test_all_ctas_load_what_each_has_stored(size: int, dtype: Any, shape: tuple[int, int], memory_role: bool) -> None:
-    x = np.random.default_rng(0).integers(-3, 4, (60 * size * shape[0], 20 * shape[1])).astype(dtype)
-    wanted = sums_of_clusters(x.astype(np.float32), size, shape[0])
-    for _ in range(REPEATS):
-        y = np.zeros(x.shape, np.float32)
-        read_by_all(size, dtype, shape, memory_role)(x, y, target="gpu")
-        np.testing.assert_array_equal(y, wanted)
-
-
-def test_parts_and_vectors_of_another_cta_are_loaded() -> None:
-    x = np.random.default_rng(0).integers(-3, 4, (64 * 400, 64)).astype(np.float32)
-    other = x.reshape(-1, 2, 64, 64)[:, ::-1].reshape(x.shape)
-    for _ in range(REPEATS):
-        y = np.zeros((len(x), 32), np.float32)
-        halos(x, y, target="gpu")
-        np.testing.assert_array_equal(y, x[:, :32] + other[:, 2:34] + other.sum(axis=1, keepdims=True))
-
-
-def test_a_leader_hears_from_all_ctas_of_its_cluster() -> None:
-    x = np.random.default_rng(0).integers(-3, 4, (128, 32 * 50)).astype(np.float32)
-    wanted = x.reshape(2, 64, 50, 32).sum(axis=2)
-    for _ in range(REPEATS):
-        y = np.zeros((8 * 64, 32), np.float32)
-        sent_by_the_leader(x, y, target="gpu")
-        np.testing.assert_array_equal(y.reshape(2, 4, 64, 32), np.repeat(wanted[:, None], 4, 1))
 
 
 def with_params(kernel: numpipe.Kernel, **params: Any) -> numpipe.Kernel:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +15,7 @@ from numpipe import LaunchError, launch
 from numpipe.launch import driver
 from tests.kernels.graph_kernels import step
 from tests.kernels.launch_kernels import image
-
-
-def in_threads(count: int, work: Any) -> None:
-    failures: list[BaseException] = []
-    ready = threading.Barrier(count)
-
-    def run(number: int) -> None:
-        try:
-            ready.wait()
-            work(number)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures
+from tests.kernels.threads import in_threads
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, kernel: Any) -> list[Any]:

@@ -21,6 +21,7 @@ from cublas import load_cublas  # type: ignore[import-not-found]  # examples/cub
 from gemm import Config, matmul  # type: ignore[import-not-found]  # examples/gemm.py
 from numpipe import CompilerParams, launch
 from numpipe.launch import driver
+from tests.gpu.frames import Framed
 from tests.language.pipeline import test_gemm_simulated as simulated
 from tests.language.pipeline.test_gemm_simulated import (
     BF16,
@@ -42,44 +43,9 @@ DEFAULT, SMALL = Config(), Config(tm=128, tn=64, tk=64, slots=3)
 REPEATS = 10
 
 
-class Framed:
-    """A matrix on the GPU inside a larger allocation of NaN, as other libraries pass theirs.
-
-    TMA can address it unless `odd`: then neither its base nor its rows are at multiples of 16 bytes.
-    """
-
-    def __init__(self, values: Any, odd: bool = False) -> None:
-        self.dtype, self.shape = values.dtype, values.shape
-        self.transposed = not values.flags.c_contiguous
-        rows = values.T if self.transposed else values
-        self.inside = (slice(2, 2 + rows.shape[0]), slice(left := 1 if odd else 8, left + rows.shape[1]))
-        pitch = left + rows.shape[1] + 9
-        pitch += 1 - pitch % 2 if odd else -pitch % 8
-        self.frame = np.full((rows.shape[0] + 4, pitch), np.nan, self.dtype)
-        self.frame[self.inside] = rows
-        self.whole = launch.DeviceArray.from_host(self.frame.reshape(-1))
-        size = self.dtype.itemsize
-        strides = (size, pitch * size) if self.transposed else (pitch * size, size)
-        interface = self.whole.__cuda_array_interface__
-        self.__cuda_array_interface__ = interface | {
-            "shape": self.shape, "strides": strides, "data": (interface["data"][0] + (2 * pitch + left) * size, False)}
-
-    @classmethod
-    def poisoned(cls, shape: tuple[int, int], dtype: Any, order: str = "C", odd: bool = False) -> Framed:
-        return cls(np.full(shape, np.nan, dtype, order=order), odd)  # type: ignore[call-overload]
-
-    def values(self) -> Any:
-        """The matrix on the host; asserts that nobody wrote around it."""
-        frame = self.whole.copy_to_host().reshape(self.frame.shape)
-        values = frame[self.inside].copy()
-        frame[self.inside] = np.nan
-        assert np.isnan(frame.astype(np.float32)).all(), "something was written outside the output"
-        return values.T if self.transposed else values
-
-
 def check(kernel: Any, a: Any, b: Any, *more: Any, dtype: Any = None, order: str = "C", odd: bool = False, **statics: Any) -> None:
     """Run on framed copies of host arrays and compare with the exact product."""
-    c = Framed.poisoned((len(a), len(b)), dtype or a.dtype, order, odd)
+    c = Framed.poisoned((len(a), len(b)), dtype or a.dtype, odd, order)
     assert kernel(Framed(a), Framed(b), *more, out=c, **statics) is c
     assert_exact(c.values(), a, b, dtype)
 
@@ -315,50 +281,6 @@ def test_outputs_of_more_than_2_to_31_elements_stored_by_the_lanes(big: Any) -> 
 
 
 # ---- other libraries, the reference, the example
-def padded_torch(values: Any, torch: Any) -> Any:
-    """A tensor whose rows are padded to 16 bytes: a slice of a wider one."""
-    rows, columns = values.shape
-    wide = torch.full((rows, -(-columns // 8) * 8 + 8), float("nan"), dtype=torch.float16, device="cuda")
-    wide[:, :columns] = torch.from_numpy(values).cuda()
-    return wide[:, :columns]
-
-
-def test_torch_tensors() -> None:
-    torch = pytest.importorskip("torch")
-    for shape in ((300, 264, 136), (129, 257, 65)):
-        a, b = integers(*shape)
-        left, right = padded_torch(a, torch), padded_torch(b, torch)
-        c = matmul(left, right)
-        assert isinstance(c, torch.Tensor) and c.is_contiguous()
-        assert_exact(c.cpu().numpy(), a, b)
-        poisoned = torch.full_like(c, float("nan"))
-        assert matmul(left, right, out=poisoned) is poisoned
-        assert torch.equal(poisoned, c)
-        bf16 = matmul(left.to(torch.bfloat16)[:, :64], right.to(torch.bfloat16)[:, :64]) if shape[2] % 8 == 0 else None
-        if bf16 is not None:
-            assert torch.equal(bf16, (left[:, :64].double() @ right[:, :64].double().T).to(torch.bfloat16))
-
-
-def test_torch_columns_and_streams() -> None:
-    torch = pytest.importorskip("torch")
-    a, b = integers(256, 264, 128)
-    left, right = torch.from_numpy(a).cuda().T.contiguous().T, torch.from_numpy(b).cuda()
-    stream = torch.cuda.Stream()
-    torch.cuda.synchronize()
-    with torch.cuda.stream(stream):
-        c = matmul(left, right)
-    stream.synchronize()
-    assert_exact(c.cpu().numpy(), a, b)
-
-
-def test_cupy_arrays() -> None:
-    cupy = pytest.importorskip("cupy")
-    a, b = integers(300, 264, 136)
-    c = matmul(cupy.asarray(a), cupy.asarray(b))
-    assert isinstance(c, cupy.ndarray)
-    assert_exact(cupy.asnumpy(c), a, b)
-
-
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
 def test_the_reference_computes_the_same_product(dtype: Any) -> None:
     cublas = load_cublas()

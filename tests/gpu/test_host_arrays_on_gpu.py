@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +14,7 @@ from gemm import matmul
 from numpipe import launch
 from numpipe.errors import LaunchError
 from numpipe.launch import driver, pinned, transfers
+from tests.kernels.threads import in_threads
 
 ALONE = True  # it measures memory, and copies with all cores
 
@@ -133,24 +133,15 @@ def test_calls_on_other_streams_and_from_several_threads() -> None:
     torch = pytest.importorskip("torch")
     a, b, expected = operands(1800)
     matmul(a, b, target="gpu")
-    failures: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            stream = torch.cuda.Stream()
-            mine = a + np.float16(number % 2)
-            exact = expected if number % 2 == 0 else mine.astype(np.float32) @ b.astype(np.float32).T
-            for _ in range(5):
-                np.testing.assert_array_equal(matmul(mine, b, target="gpu", stream=stream), exact)
-        except BaseException as error:
-            failures.append(error)
+        stream = torch.cuda.Stream()
+        mine = a + np.float16(number % 2)
+        exact = expected if number % 2 == 0 else mine.astype(np.float32) @ b.astype(np.float32).T
+        for _ in range(5):
+            np.testing.assert_array_equal(matmul(mine, b, target="gpu", stream=stream), exact)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures
+    in_threads(6, work)
 
 
 def resident() -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 from numpipe import launch
 from numpipe.errors import LaunchError
 from numpipe.plan.resources import Resources
+from tests.kernels.threads import in_threads
 
 ALONE = True  # it orders streams against each other, and exhausts what a launch may ask for
 
@@ -190,22 +190,14 @@ def test_host_arrays_go_through_a_kernel_and_back(shape: tuple[int, int], order:
 
 
 def test_a_thread_that_never_touched_the_gpu_may_launch() -> None:
-    failures: list[BaseException] = []
+    def work(_: int) -> None:
+        test_host_arrays_go_through_a_kernel_and_back((3, 5), "C", np.float16)
+        like = launch.describe(launch.DeviceArray((3, 5), np.float16), "a")
+        c = launch.describe(launch.DeviceArray((3, 5), np.float16), "c")
+        kernel = probe(copy_ptx(2), ("a", "c"), ("row", "row"))
+        launch.Prepared(kernel, [like, c], outputs=1)((1, 1, 1), [like, c])
 
-    def work() -> None:
-        try:
-            test_host_arrays_go_through_a_kernel_and_back((3, 5), "C", np.float16)
-            like = launch.describe(launch.DeviceArray((3, 5), np.float16), "a")
-            c = launch.describe(launch.DeviceArray((3, 5), np.float16), "c")
-            kernel = probe(copy_ptx(2), ("a", "c"), ("row", "row"))
-            launch.Prepared(kernel, [like, c], outputs=1)((1, 1, 1), [like, c])
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert not failures, failures
+    in_threads(1, work)
 
 
 # ---- device arrays of the libraries
@@ -230,30 +222,6 @@ def test_tensors_in_and_out(name: str, place: str) -> None:
     for tensor in (a, a.T, a[1::2, 3:]):
         c = copied(tensor)
         assert c.dtype == a.dtype and c.device == a.device and torch.equal(c, tensor)
-
-
-def test_tensors_on_a_side_stream() -> None:
-    torch = pytest.importorskip("torch")
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        a = torch.ones(64, 64, device="cuda")
-        infos = [launch.describe(a, "a")]
-        assert launch.current_stream(infos) == launch.as_stream(stream) == stream.cuda_stream
-        torch.cuda._sleep(50_000_000)
-        a *= 3
-        c = copied(a)
-    stream.synchronize()
-    assert bool((c == 3).all())
-
-
-def test_cupy_arrays_in_and_out() -> None:
-    cupy = pytest.importorskip("cupy")
-    a = cupy.arange(33 * 65, dtype=cupy.float32).reshape(33, 65)
-    for array in (a, a.T, a[1::2, 3:]):
-        c = copied(array)
-        assert isinstance(c, cupy.ndarray) and bool((c == array).all())
-    with cupy.cuda.Stream() as stream:
-        assert launch.current_stream([launch.describe(a, "a")]) == launch.as_stream(stream) == stream.ptr
 
 
 def test_the_device_arrays_of_numpipe_are_read_by_others() -> None:

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.kernels.order_token_kernels import kernels
+from tests.language.pipeline.test_order_tokens import (  # noqa: F401
+    test_one_after_another_in_any_schedule,
+)
 
 REPEATS = 50
-
-
-@pytest.mark.parametrize("name", kernels())
-def test_one_after_another(name: str) -> None:
-    case = kernels()[name]
-    for _ in range(REPEATS):
-        case.check(lambda *args, **options: case.kernel(*args, target="gpu", **options))

@@ -11,7 +11,6 @@ import pytest
 from tests.examples.test_example_copy import copy_pipeline
 from tests.kernels.kernels_for_tests import BF16, F16, F32
 from tests.kernels.output_kernels import (
-    CHECKS,
     Config,
     check_batches,
     check_copy,
@@ -23,47 +22,38 @@ from tests.kernels.output_kernels import (
     doubled,
     integers,
 )
+from tests.language.pipeline.test_outputs import test_what_the_blocks_hold_is_stored  # noqa: F401
 
 REPEATS = 10
 
 
-def on_gpu(kernel: Any, *args: Any, **statics: Any) -> None:
-    kernel(*args, target="gpu", **statics)
-
-
-@pytest.mark.parametrize("name", CHECKS)
-def test_what_the_blocks_hold_is_stored(name: str) -> None:
-    for _ in range(REPEATS):
-        CHECKS[name](on_gpu)
-
-
 @pytest.mark.parametrize("outs", [1, 2, 3, 4])
 @pytest.mark.parametrize("dtype", [F16, BF16, F32], ids=str)
-def test_many_blocks_through_few_slots(dtype: Any, outs: int) -> None:
+def test_many_blocks_through_few_slots(dtype: Any, outs: int, runs: Any) -> None:
     for shape in ((2048, 2056), (64, 8), (1000, 72)):
-        for _ in range(REPEATS):
-            check_copy(on_gpu, copy(), dtype, shape, cfg=Config(outs=outs, slots=2))
+        for run in runs:
+            check_copy(run, copy(), dtype, shape, cfg=Config(outs=outs, slots=2))
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
-def test_revisited_blocks(slots: int) -> None:
+def test_revisited_blocks(slots: int, runs: Any) -> None:
     for shape in ((1024, 1024), (130, 66), (128, 64)):
-        for _ in range(REPEATS):
-            check_sums(on_gpu, shape, slots)
+        for run in runs:
+            check_sums(run, shape, slots)
 
 
 @pytest.mark.parametrize("slots", [1, 2, 4])
-def test_counters_run_on_over_tiles(slots: int) -> None:
+def test_counters_run_on_over_tiles(slots: int, runs: Any) -> None:
     for shape in ((2048, 192), (1200, 576), (100, 64)):
-        for _ in range(REPEATS):
-            check_in_tiles(on_gpu, shape, slots)
+        for run in runs:
+            check_in_tiles(run, shape, slots)
 
 
-def test_nested_and_batched() -> None:
-    for _ in range(REPEATS):
-        check_nested(on_gpu, 640, 520)
-        check_batches(on_gpu, (9, 200, 328))
-        check_one_by_one(on_gpu, 40)
+def test_nested_and_batched(runs: Any) -> None:
+    for run in runs:
+        check_nested(run, 640, 520)
+        check_batches(run, (9, 200, 328))
+        check_one_by_one(run, 40)
 
 
 def test_an_output_that_the_call_allocates() -> None:

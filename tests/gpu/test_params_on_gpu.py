@@ -6,37 +6,14 @@ import numpy as np
 import pytest
 
 from tests.kernels.division_kernels import divide_by_exact, divide_by_fast
-from tests.kernels.transform_kernels import (
-    COMBINATIONS,
-    WIDTHS,
-    check_copied,
-    check_turned,
-    expected,
-    half_of_a_panel,
-    layouts,
-    operands,
-    product,
+from tests.plan.test_transforms import (  # noqa: F401
+    test_a_narrower_panel_may_be_cut_where_a_wide_one_cannot,
+    test_a_product_is_right_for_panels_of_every_width_and_both_major_orders,
+    test_an_output_tile_that_is_transposed_is_stored_as_its_array_lies,
+    test_outputs_are_stored_from_panels_of_every_width,
 )
 
-
-@pytest.mark.parametrize("width, majors", COMBINATIONS)
-def test_a_product_is_right_for_panels_of_every_width_and_both_major_orders(width: int, majors: str) -> None:
-    a, b = operands(majors)
-    for _ in range(10):
-        np.testing.assert_array_equal(product(a, b, to=layouts(width), target="gpu"), expected(a, b))
-
-
-def test_a_narrow_panel_is_cut_where_a_wide_one_cannot() -> None:
-    a, b = operands("CC", 64, 64)
-    np.testing.assert_array_equal(half_of_a_panel(a, b, target="gpu"), expected(a[:, 32:], b[:, 32:]))
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_outputs_are_stored_from_panels_of_every_width_and_transposed_tiles(width: int) -> None:
-    for _ in range(10):
-        if width < 128:
-            check_copied(width, target="gpu")
-        check_turned(width, target="gpu")
+REPEATS = 10
 
 
 def ulps(found: np.ndarray, true: np.ndarray) -> float:

@@ -11,22 +11,29 @@ import pytest
 from numpipe import SwizzleTransform
 from numpipe.arch.dtypes import REDUCTIONS
 from tests.kernels.primitive_kernels import (
-    column_major,
-    copied,
     moved,
-    places,
-    polled,
     product,
     reduced,
     roles_by_hand,
     shared_tiles,
     single_stream,
-    squared,
-    tall,
-    united,
 )
 from tests.language.memory import test_primitives_heeded as heeded
-from tests.language.memory.test_primitives import COMBINED, DTYPES, matrices
+from tests.language.memory.test_primitives import (  # noqa: F401
+    COMBINED,
+    DTYPES,
+    matrices,
+    test_a_column_major_source,
+    test_a_test_of_a_barrier_steers_a_loop,
+    test_members_of_a_union_are_the_same_bytes,
+    test_nd_loop_walks_a_grid_of_any_rank_once_and_the_snake_a_plane,
+    test_register_tiles_go_out_through_slots,
+    test_tall_tiles_views_of_slots_and_arrays_of_three_dimensions,
+    test_tiles_are_copied_through_slots_of_each_warpgroup,
+)
+from tests.language.memory.test_primitives_heeded import (  # noqa: F401
+    test_a_predicate_chooses_which_copies_are_made_and_a_load_arrives_all_the_same,
+)
 from tests.plan.test_scratch import by_a_function, chosen, other_layouts, with_a_pipeline
 
 PROCESSES = 4
@@ -44,35 +51,11 @@ def test_a_product_by_hand(kernel: Any, slots: int) -> None:
             assert (kernel(a, b, slots=slots, target="gpu") == first).all()
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int64, np.uint8])
-def test_tiles_are_copied_through_slots_of_each_warpgroup(dtype: type) -> None:
-    x = np.random.default_rng(1).integers(0, 100, (1300, 1424)).astype(dtype)
-    for _ in range(REPEATS):
-        y = np.zeros_like(x)
-        copied(x, y, target="gpu")
-        np.testing.assert_array_equal(y, x)
-
-
-def test_a_predicate_chooses_which_copies_are_made() -> None:
-    for _ in range(REPEATS):
-        y = np.full((3, 64, 64), 7, np.float32)
-        heeded.chosen(np.ones((64, 64), np.float32), y, target="gpu")
-        assert [set(part.flat) for part in y] == [{0}, {1}, {7}]
-
-
 def test_what_has_been_stored_is_loaded_again() -> None:
     for _ in range(REPEATS):
         y, z = np.zeros((2, 64, 64), np.float32)
         heeded.there_and_back(False)(y, z, target="gpu")
         assert (z == 1).all()
-
-
-def test_register_tiles_go_out_through_slots() -> None:
-    x = np.random.default_rng(7).standard_normal((2000, 1300)).astype(np.float32)
-    for _ in range(REPEATS):
-        y = np.zeros_like(x)
-        squared(x, y, target="gpu")
-        np.testing.assert_array_equal(y, x * x)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -102,37 +85,6 @@ def test_copies_that_reduce(name: str) -> None:
             result = y.copy()
             kernel(x, result, target="gpu")
             np.testing.assert_array_equal(result, expected, err_msg=text)
-
-
-def test_a_test_of_a_barrier_steers_a_loop() -> None:
-    x = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float16)
-    for _ in range(REPEATS):
-        y = np.zeros((2, 64, 64), np.float16)
-        polled(x, y, target="gpu")
-        np.testing.assert_array_equal(y, [x, x])
-
-
-def test_unions_tall_tiles_and_column_major_sources() -> None:
-    random = np.random.default_rng(4)
-    x = random.standard_normal((128, 64)).astype(np.float16)
-    y = np.zeros_like(x)
-    united(x, y, target="gpu")
-    np.testing.assert_array_equal(y, x)
-    x, y = random.standard_normal((2, 320, 64)).astype(np.float32), np.zeros((320, 2, 32), np.float32)
-    tall(x, y, target="gpu")
-    np.testing.assert_array_equal(y[:, 0], x[1, :, 32:])
-    np.testing.assert_array_equal(y[:160, 1], x[1, 160:, 32:])
-    x, y = np.asfortranarray(random.standard_normal((128, 32)).astype(np.float16)), np.zeros((32, 64), np.float16)
-    column_major(x, y, target="gpu")
-    np.testing.assert_array_equal(y, x[64:].T)
-
-
-def test_nd_loop_walks_a_grid_of_any_rank_once_and_the_snake_a_plane() -> None:
-    visits = np.zeros((8 + 8 * 48, 48), np.float32)
-    visits[:8, :16] = 1
-    places(visits, *map(np.int32, (3, 2, 2, 4)), target="gpu")
-    np.testing.assert_array_equal(visits[8:, 16:32], 1)
-    np.testing.assert_array_equal(visits[:8 * 6, 32:], 1)
 
 
 def test_functions_pipelines_and_layouts_with_scratch() -> None:

@@ -9,44 +9,37 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.kernels.layout_kernels import (
-    ROW_SUMS,
-    arrays_of_joined,
-    arrays_of_row_sums,
-    joined,
-    wanted_of_joined,
-    wanted_of_row_sums,
-)
 from tests.kernels.register_kernels import (
     APPROXIMATE,
     ERRORS,
-    PRODUCTS,
     arrays_of_attention,
     arrays_of_epilogue,
-    arrays_of_reductions,
     attention,
-    conversions,
     epilogue,
     errors_of,
     exact,
     function_kernel,
     ranges,
-    reduced,
-    register_product_is_right,
-    voted,
     wanted_of_attention,
     wanted_of_epilogue,
-    wanted_of_reductions,
-    wanted_of_votes,
-    whole_numbers_are_right,
 )
 from tests.kernels.tile_expressions import arguments, expressions, fits, wrong
 from tests.kernels.wgmma_kernels import COLUMNS, is_right
+from tests.language.tiles.test_joined_layouts import (  # noqa: F401
+    test_sums_of_rows_begin_with_a_vector_of_zeros,
+    test_vectors_are_joined_wherever_control_flow_is,
+)
 from tests.language.tiles.test_register_tiles import (  # noqa: F401
+    test_a_product_of_registers_of_each_shape,
+    test_a_vote_decides_for_the_warpgroup_and_not_for_the_memory_role,
+    test_conversions_round_as_numpy_does_and_saturate_as_the_gpu_does,
     test_operands_that_each_step_loads_into_registers_give_numpys_product,
+    test_reductions_are_numpys_along_each_axis,
+    test_whole_numbers_go_through_shared_memory_and_to_arrays,
 )
 
 PROCESSES = 4
+REPEATS = 20
 ARGUMENTS = arguments()
 programs = st.tuples(*[expressions(kind, 3).filter(lambda text: fits(text, ARGUMENTS)) for kind in "ffffffffiiiiiihhhhhh"])
 
@@ -81,14 +74,6 @@ def test_approximate_functions_are_within_theirs(name: str) -> None:
     assert name in ("exp2", "sqrt", "rsqrt") or (y != exactly).any()  # it is another function
 
 
-def test_conversions_round_as_numpy_does_and_saturate() -> None:
-    assert conversions("gpu") == []
-
-
-def test_whole_numbers_go_through_shared_memory_and_to_arrays() -> None:
-    assert all(whole_numbers_are_right("gpu") for _ in range(10))
-
-
 @pytest.mark.parametrize("shape", [(128, 128), (200, 328), (70, 136), (1, 8), (1030, 1000)], ids=str)
 def test_an_epilogue_reads_bias_residual_and_scale(shape: tuple[int, int]) -> None:
     arrays: dict[str, Any] = arrays_of_epilogue(shape, 192)
@@ -96,50 +81,6 @@ def test_an_epilogue_reads_bias_residual_and_scale(shape: tuple[int, int]) -> No
         arrays["c"][...] = 7
         epilogue(*arrays.values(), target="gpu")
         np.testing.assert_allclose(arrays["c"].astype(np.float32), wanted_of_epilogue(arrays), rtol=2e-3, atol=2e-3)
-
-
-def test_reductions_are_numpys_along_each_axis() -> None:
-    arrays = arrays_of_reductions()
-    for _ in range(20):
-        arrays["floats"][...], arrays["ints"][...] = 7, 7
-        reduced(*arrays.values(), target="gpu")
-        for found, wanted in zip((arrays["floats"], arrays["ints"]), wanted_of_reductions(arrays), strict=True):
-            np.testing.assert_array_equal(found, wanted)
-
-
-@pytest.mark.parametrize("kernel", ROW_SUMS, ids=lambda kernel: kernel.name)
-def test_sums_of_rows_begin_with_a_vector_of_zeros(kernel: Any) -> None:
-    x, y, scale = arrays_of_row_sums()
-    for _ in range(20):
-        y[...] = 7
-        kernel(x, y, scale, target="gpu")
-        np.testing.assert_array_equal(y, wanted_of_row_sums(x, scale))
-
-
-@pytest.mark.parametrize("n", [0, 5])
-def test_vectors_in_either_layout_are_joined_wherever_control_flow_is(n: int) -> None:
-    x, bias, n_, y = arrays_of_joined(n)
-    for _ in range(20):
-        y[...] = 7
-        joined(x, bias, n_, y, target="gpu")
-        np.testing.assert_array_equal(y, wanted_of_joined(x, bias, n))
-
-
-def test_a_vote_decides_for_the_warpgroup_and_not_for_the_memory_role() -> None:
-    rng = np.random.default_rng(0)
-    x, limits = rng.uniform(-1, 1, (256, 64)).astype(np.float32), np.repeat(np.float32([0.9, 0.4, 0.1, 2.0]), 64)
-    x[:64] *= np.float32(0.5)
-    x[17, 33] = 0.95  # one element decides for all four warps
-    x[192:] = -np.abs(x[192:]) - 0.1
-    for _ in range(20):
-        y = np.zeros_like(x)
-        voted(x, limits, y, target="gpu")
-        np.testing.assert_array_equal(y, wanted_of_votes(x, limits))
-
-
-@pytest.mark.parametrize("case", PRODUCTS, ids=str)
-def test_a_product_of_registers_of_each_shape(case: Any) -> None:
-    assert all(register_product_is_right(case, "gpu") for _ in range(10))
 
 
 @pytest.mark.parametrize("n", [n if n % 24 == 8 else pytest.param(n, marks=pytest.mark.soak) for n in COLUMNS])

@@ -15,14 +15,15 @@ from tests.kernels.row_kernels import (
     BF16,
     SHAPES,
     array,
-    cast,
     expected,
-    names,
-    normalised,
     reduced,
     softmax,
     through_registers,
     through_shared,
+)
+from tests.language.tiles.test_rows import (  # noqa: F401
+    test_casts_move_tiles_and_vectors,
+    test_vectors_parts_masks_and_atomics_of_tiles_by_rows,
 )
 
 PROCESSES = 4
@@ -69,16 +70,6 @@ def test_sums_have_the_simulators_bits() -> None:
             assert one[..., column].tobytes() == other[..., column].tobytes(), (m, n)
 
 
-@pytest.mark.parametrize("shape, lanes, word", [
-    ((64, 128), 32, F32), ((24, 16), 4, I32), ((192, 64), 8, F32), ((120, 128), 16, I32), ((128, 256), 32, F32)], ids=str)
-def test_casts(shape: tuple[int, int], lanes: int, word: np.dtype) -> None:
-    for dtype in (word, BF16):
-        x, v = array(shape, dtype), array((max(shape),), dtype, 1)
-        y = np.zeros_like(x)
-        cast(x, y, v, m=shape[0], n=shape[1], to=names(lanes, shape), target="gpu")
-        assert (y == x * v[:shape[1]] + v[:shape[0], None]).all()
-
-
 def test_a_softmax_and_the_examples() -> None:
     x = np.random.default_rng(0).standard_normal((1000, 1024)).astype(BF16)
     for kernel in (softmax, by_rows.softmax, by_rows.softmax_ring):
@@ -88,15 +79,3 @@ def test_a_softmax_and_the_examples() -> None:
     data, counts = np.random.default_rng(0).integers(0, 256, (192 * 300, 256)).astype(np.uint8), np.zeros(256, np.int32)
     by_rows.histogram(data, counts, target="gpu")
     assert (counts == np.bincount(data.reshape(-1), minlength=256)).all()
-
-
-def test_vectors_parts_masks_and_atomics() -> None:
-    rng = np.random.default_rng(0)
-    x, gamma = rng.standard_normal((64, 512)).astype(F32), rng.standard_normal(64).astype(F32)
-    y, sums = np.zeros((72, 64), F32), np.zeros((9, 9), F32)
-    normalised(x, gamma, y, sums, target="gpu")
-    tile = x[:, :64]
-    right = np.abs(tile / np.sqrt((tile * tile).mean(axis=1, keepdims=True)) * gamma)
-    np.testing.assert_allclose(y[:64], right, rtol=1e-5)
-    np.testing.assert_allclose(y[64:], x[:8, 448:] + np.arange(64, dtype=F32), rtol=1e-6)
-    assert (sums[:8, :8] == 1).all() and (sums[8, :8] == 16).all() and (sums[:8, 8] == 24).all()

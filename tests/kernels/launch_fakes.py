@@ -293,6 +293,25 @@ def view(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: 
                                            strides)
 
 
+@contextlib.contextmanager
+def opened(monkeypatch: Any, fake: Any) -> Iterator[Any]:
+    """Make `fake` the driver, with the wheels for CUDA 13, and forget GPUs and tensor maps before and after.
+
+    Kernels are neither compiled for a simulated call nor kept on disk: tests count or fake compiles.
+    """
+    monkeypatch.setattr(driver, "_opened", fake)
+    monkeypatch.setattr(device, "cuda_wheels_major", lambda: 13)
+    monkeypatch.delenv(device.VARIABLE, raising=False)
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+    monkeypatch.setenv("NUMPIPE_CACHE", "0")
+    caches = launch.gpu_state, launch.encode
+    for cache in caches:
+        cache.cache_clear()
+    yield fake
+    for cache in caches:
+        cache.cache_clear()
+
+
 def raising(error: Exception) -> Callable[[], Any]:
     """In the place of what opens the driver."""
     def fail() -> Any:

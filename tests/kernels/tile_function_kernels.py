@@ -174,6 +174,16 @@ def same_values(found: np.ndarray, wanted: np.ndarray) -> bool:
     return bool(np.array_equal(found.astype(np.float64), wanted.astype(np.float64), equal_nan=True))
 
 
+def matched(kernel: Any, *arrays: np.ndarray, target: str) -> None:
+    """Run a kernel simulated and, for the target "gpu", five times there, where every array gets the same bits."""
+    given = [array.copy() for array in arrays]
+    kernel.simulate(*arrays)
+    for _ in range(5 if target == "gpu" else 0):
+        found = [array.copy() for array in given]
+        kernel(*found, target="gpu")
+        assert all(map(same_bits, found, arrays))
+
+
 def same_bits(found: np.ndarray, wanted: np.ndarray) -> bool:
     """Whether two arrays have the same bits, NaN of any bits."""
     if found.dtype.kind == "i":

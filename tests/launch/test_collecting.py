@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,24 +11,17 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, launch
-from numpipe.launch import buffers, driver
+from numpipe.launch import buffers
 from numpipe.plan.specs import FLAGS, Workspace
 from tests.kernels.launch_fakes import FakeDriver
-from tests.kernels.launch_kernels import SIZES, compiled_as, doubled, image
+from tests.kernels.launch_kernels import compiled_as, doubled, image
 
 A, B, C = 1 << 20, 1 << 21, 1 << 22
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    fake = FakeDriver()
-    fake.sizes = SIZES
-    monkeypatch.setattr(driver, "_opened", fake)
-    monkeypatch.setenv("NUMPIPE_CACHE", "0")  # nothing is compiled
+@pytest.fixture(autouse=True)
+def _no_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "_workspaces", {})
-    launch.device.gpu_state.cache_clear()
-    yield fake
-    launch.device.gpu_state.cache_clear()
 
 
 class Owner:

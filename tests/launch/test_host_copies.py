@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -19,15 +17,7 @@ from numpipe.launch import driver, pinned, transfers
 from tests.kernels.covering import examples
 from tests.kernels.host_fakes import QueuedDriver, doubling, install
 from tests.kernels.launch_fakes import view
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueuedDriver]:
-    cuda = install(monkeypatch, QueuedDriver())
-    yield cuda
-    if cuda.live and not any(cuda.queues.values()):
-        gc.collect()
-        assert not cuda.live or any(cuda.queues.values())
+from tests.kernels.threads import in_threads
 
 
 @st.composite
@@ -141,29 +131,19 @@ def test_several_threads_share_a_copy(cuda: QueuedDriver) -> None:
 
 
 def test_calls_of_several_threads_do_not_share_what_they_copy_through(cuda: QueuedDriver) -> None:
-    failures: list[BaseException] = []
-
     def work(number: int) -> None:
-        try:
-            a = np.full((40, 11), number, np.float16)
-            for _ in range(10):
-                c = launch.empty_like_kind(launch.describe(a, "a"), a.shape, a.dtype)
-                prepared, infos = doubling(cuda, a, c)
-                launch.run(prepared, (1, 1, 1), infos, stream=number, outputs=1, fresh=1)
-                np.testing.assert_array_equal(c, 2 * a)
-                a += 1
-        except BaseException as error:
-            failures.append(error)
+        a = np.full((40, 11), number, np.float16)
+        for _ in range(10):
+            c = launch.empty_like_kind(launch.describe(a, "a"), a.shape, a.dtype)
+            prepared, infos = doubling(cuda, a, c)
+            launch.run(prepared, (1, 1, 1), infos, stream=number + 1, outputs=1, fresh=1)
+            np.testing.assert_array_equal(c, 2 * a)
+            a += 1
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures
+    in_threads(5, work)
     assert pinned.POOL.nbytes == sum(cuda.locked.values())
-    for number in range(1, 6):
-        cuda.synchronize(number, 0)
+    for number in range(5):
+        cuda.synchronize(number + 1, 0)
     assert not cuda.live
 
 

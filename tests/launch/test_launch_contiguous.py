@@ -13,7 +13,6 @@ import pytest
 import numpipe
 from numpipe import launch
 from numpipe.errors import SpecError
-from numpipe.launch import driver
 from tests.kernels.array_fakes import ON_CPU, CupyArray, Exporter, JaxArray, NumbaArray, cupy_module, numba_module, numbers
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, view
 
@@ -21,11 +20,8 @@ pytest.importorskip("cuda.core", reason="the CUDA wheels are not installed")  # 
 
 
 @pytest.fixture(autouse=True)
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    fake = FakeDriver()
-    monkeypatch.setattr(driver, "_opened", fake)
+def _numba(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", numba_module())
-    return fake
 
 
 def contents(array: Any) -> np.ndarray[Any, Any]:

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ import numpipe
 from numpipe import LaunchError, TargetError, launch
 from numpipe.launch import device, driver, launcher
 from tests.kernels.launch_fakes import FakeDriver
-from tests.kernels.launch_kernels import SIZES, arrays, doubled, image
+from tests.kernels.launch_kernels import arrays, doubled, image
+from tests.kernels.threads import in_threads
 from tests.launch.test_launch_driver import OK, Api, Names, Result, api
 
 A100, H100, H200 = ("NVIDIA A100", (8, 0)), ("NVIDIA H100", (9, 0)), ("NVIDIA H200", (9, 0))
@@ -30,18 +30,6 @@ __all__ = ["api"]
 @pytest.fixture(autouse=True)
 def _no_disk_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_CACHE", "0")  # compiles are counted, or faked
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    fake = FakeDriver()
-    fake.sizes = SIZES
-    monkeypatch.setattr(driver, "_opened", fake)
-    monkeypatch.setattr(device, "cuda_wheels_major", lambda: 13)
-    monkeypatch.delenv(device.VARIABLE, raising=False)
-    launch.gpu_state.cache_clear()
-    yield fake
-    launch.gpu_state.cache_clear()
 
 
 # ---- devices
@@ -82,7 +70,6 @@ def test_simulating_asks_nothing_of_the_gpus(fake: FakeDriver, monkeypatch: pyte
 # ---- threads
 def test_a_first_call_from_many_threads_compiles_and_loads_once(fake: FakeDriver) -> None:
     compiles: list[int] = []
-    ready = threading.Barrier(8)
 
     def compile_slowly(*_: Any) -> launch.Image:
         compiles.append(threading.get_ident())
@@ -90,22 +77,7 @@ def test_a_first_call_from_many_threads_compiles_and_loads_once(fake: FakeDriver
         return image()
 
     kernel = doubled(compile_slowly)
-    failures: list[BaseException] = []
-
-    def work(place: int) -> None:
-        try:
-            ready.wait()
-            for _ in range(5):
-                kernel(*arrays(place))
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(64 * i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(8, lambda number: [kernel(*arrays(64 * number)) for _ in range(5)])
     assert len(compiles) == len(fake.named("load")) == len(fake.named("allow_shared")) == 1
     assert len(fake.named("launch")) == 40
 

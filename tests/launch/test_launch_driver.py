@@ -151,38 +151,6 @@ def test_the_context_is_left_when_a_call_fails(api: Api) -> None:
     assert api.calls[-1][0] == "cuCtxPopCurrent"
 
 
-def test_dense_copies_are_linear(api: Api) -> None:
-    cuda = driver.Driver()
-    cuda.copy_in(100, 32, 500, 32, 32, 3, 9, 0)
-    cuda.copy_out(100, 30, 500, 32, 30, 1, 9, 0)
-    assert api.named("cuMemcpyHtoDAsync") == [(100, 500, 96, 9)]
-    assert api.named("cuMemcpyDtoHAsync") == [(100, 500, 30, 9)]
-    cuda.copy_on(100, 32, 500, 32, 32, 3, 9, 0)
-    assert api.named("cuMemcpyDtoDAsync") == [(100, 500, 96, 9)]
-
-
-def test_pitched_copies_are_two_dimensional(api: Api) -> None:
-    cuda = driver.Driver()
-    cuda.copy_in(100, 32, 500, 30, 30, 3, 9, 0)
-    cuda.copy_out(700, 30, 100, 32, 30, 3, 9, 0)
-    cuda.copy_on(700, 16, 100, 10, 10, 3, 9, 0)
-    (into, stream), (out, _), (on, _) = api.named("cuMemcpy2DAsync")
-    assert vars(on) == {"WidthInBytes": 10, "Height": 3, "srcMemoryType": "device", "srcDevice": 100, "srcPitch": 10,
-                        "dstMemoryType": "device", "dstDevice": 700, "dstPitch": 16}
-    assert vars(into) == {"WidthInBytes": 30, "Height": 3, "srcMemoryType": "host", "srcHost": 500, "srcPitch": 30,
-                          "dstMemoryType": "device", "dstDevice": 100, "dstPitch": 32} and stream == 9
-    assert vars(out) == {"WidthInBytes": 30, "Height": 3, "srcMemoryType": "device", "srcDevice": 100, "srcPitch": 32,
-                         "dstMemoryType": "host", "dstHost": 700, "dstPitch": 30}
-
-
-def test_the_first_words_of_rows_are_cleared_in_one_call_in_their_context(api: Api) -> None:
-    cuda = driver.Driver()
-    api.calls.clear()
-    cuda.clear(4096, 512, 3, 10, 77, 0)
-    assert [call[0] for call in api.calls][-3:] == ["cuCtxPushCurrent", "cuMemsetD2D32Async", "cuCtxPopCurrent"]
-    assert api.named("cuMemsetD2D32Async") == [(4096, 512, 0, 3, 10, 77)]
-
-
 def test_rows_beyond_the_largest_pitch_are_copied_one_by_one(api: Api) -> None:
     driver.Driver().copy_in(0, 2**31, 0, 2**31 - 8, 2**31 - 8, 2, 0, 0)
     assert api.named("cuMemcpyHtoDAsync") == [(0, 0, 2**31 - 8, 0), (2**31, 2**31 - 8, 2**31 - 8, 0)]
@@ -253,18 +221,3 @@ def test_memory_is_page_locked_when_both_its_ends_are(api: Api, kinds: dict[int,
     api.answers["cuPointerGetAttribute"] = lambda name, at: (OK, kinds[at]) if at in kinds else (Result(1), None)
     assert driver.Driver().page_locked(100, 100, 0) is locked
     assert {name for name, _ in api.named("cuPointerGetAttribute")} == {"CU_POINTER_ATTRIBUTE_MEMORY_TYPE"}
-
-
-def test_a_chunk_is_one_copy_and_its_event_is_used_again(api: Api) -> None:
-    opened = driver.Driver()
-    api.answers["cuEventCreate"] = (OK, "event")
-    opened.queue_chunk(64, 4096, 32, True, 9)
-    assert opened.mark(None, 9) == "event"
-    opened.queue_chunk(64, 4096, 32, False, 9)
-    assert opened.mark("event", 9) == "event"
-    opened.await_mark("event")
-    opened.unmark("event", 0)
-    calls = [call for call in api.calls if call[0].startswith(("cuMem", "cuEvent"))]
-    assert calls == [("cuMemcpyHtoDAsync", 4096, 64, 32, 9), ("cuEventCreate", 2), ("cuEventRecord", "event", 9),
-                     ("cuMemcpyDtoHAsync", 64, 4096, 32, 9), ("cuEventRecord", "event", 9), ("cuEventSynchronize", "event"),
-                     ("cuEventDestroy", "event")]

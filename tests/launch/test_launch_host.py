@@ -18,13 +18,6 @@ from numpipe.launch import driver, transfers
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, TorchTensor, view
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    fake = FakeDriver()
-    monkeypatch.setattr(driver, "_opened", fake)
-    return fake
-
-
 def odd_arrays() -> list[np.ndarray[Any, Any]]:
     rng = np.random.default_rng(0)
     base = rng.integers(0, 1000, (7, 10, 6)).astype(np.float16)

@@ -8,7 +8,6 @@ import struct
 import sys
 import threading
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,18 +19,10 @@ from numpipe.launch import driver
 from numpipe.launch.table import MOST
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, TorchTensor, view
 from tests.kernels.launch_kernels import image
+from tests.kernels.threads import in_threads
 
 Kernel = functools.partial(image, name="scale")
 """what the compiler returns for a kernel of these maps and arrays"""
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    fake = FakeDriver()
-    monkeypatch.setattr(driver, "_opened", fake)
-    launch.encode.cache_clear()
-    yield fake
-    launch.encode.cache_clear()
 
 
 def device(ptr: int, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> launch.ArrayInfo:
@@ -44,7 +35,13 @@ def words(parameters: list[int]) -> list[int]:
 
 
 A, C = device(4096, (3, 8)), device(8192, (8,))
+SIZES = [128, 8, 8, 8]
+"""bytes of the parameters of a kernel of one vector"""
 A_WORDS, C_WORDS = [4096, 3, 8, 8, 1], [8192, 8, 1]
+
+
+def of_one_array(*kinds: Any) -> launch.Prepared:
+    return launch.Prepared(Kernel(arrays=("c",), majors=("row",)), [C], kinds)
 
 
 def test_parameters_are_the_table_then_pointers_shapes_and_strides_in_elements(fake: FakeDriver) -> None:
@@ -81,7 +78,7 @@ def test_scalars_have_their_own_size_each(fake: FakeDriver) -> None:
     fake.kernel = lambda p: seen.append([
         struct.unpack(code, ctypes.string_at(address, struct.calcsize(code)))[0]
         for address, (_, _, code) in zip(p[4:], SCALARS, strict=True)])
-    prepared = launch.Prepared(Kernel(arrays=("c",), majors=("row",)), [C], types_)
+    prepared = of_one_array(*types_)
     prepared((1, 1, 1), [C], values)
     prepared((1, 1, 1), [C], [np.int32(8), *values[1:]])
     assert seen == [values, [8, *values[1:]]]
@@ -90,7 +87,7 @@ def test_scalars_have_their_own_size_each(fake: FakeDriver) -> None:
 @pytest.mark.parametrize("scalars", [(2**31,), (1.5,), ("x",), (), (1, 2)])
 def test_scalars_that_do_not_fit_are_refused(fake: FakeDriver, scalars: tuple[Any, ...]) -> None:
     fake.sizes = [128, 8, 8, 8, 4]
-    prepared = launch.Prepared(Kernel(arrays=("c",), majors=("row",)), [C], [np.int32])
+    prepared = of_one_array(np.int32)
     with pytest.raises(SpecError, match=r"kernel 'scale': scalars .* do not fit \(int32\)"):
         prepared((1, 1, 1), [C], scalars)
     assert not fake.named("launch")
@@ -110,16 +107,14 @@ def test_a_repeated_call_encodes_nothing_and_other_arrays_get_their_own_maps(fak
 
 
 def test_many_argument_lists_are_not_kept_for_ever(fake: FakeDriver) -> None:
-    fake.sizes = [128, 8, 8, 8]
-    prepared = launch.Prepared(Kernel(arrays=("c",), majors=("row",)), [C])
+    prepared = of_one_array()
     for i in range(1, 2 * MOST):
         prepared((1, 1, 1), [device(i * 64, (8,))])
     assert len(prepared.table) == MOST
 
 
 def test_a_kernel_is_loaded_once_and_made_ready_once_a_gpu(fake: FakeDriver) -> None:
-    fake.sizes = [128, 8, 8, 8]
-    prepared = launch.Prepared(Kernel(arrays=("c",), majors=("row",)), [C])
+    prepared = of_one_array()
     for gpu in (0, 1, 0, 1):
         prepared((1, 1, 1), [C._replace(device=gpu)])
     assert fake.named("load") == [(b"cubin", "scale_entry")]
@@ -129,8 +124,7 @@ def test_a_kernel_is_loaded_once_and_made_ready_once_a_gpu(fake: FakeDriver) -> 
 
 
 def test_grid_and_stream_follow_the_call(fake: FakeDriver) -> None:
-    fake.sizes = [128, 8, 8, 8]
-    prepared = launch.Prepared(Kernel(arrays=("c",), majors=("row",)), [C])
+    prepared = of_one_array()
     calls = [((1, 1, 1), 5), ((2, 3, 4), 5), ((2, 3, 4), 0), ((1, 1, 1), 0)]
     for grid, stream in calls:
         prepared(grid, [C], stream=stream)
@@ -138,16 +132,14 @@ def test_grid_and_stream_follow_the_call(fake: FakeDriver) -> None:
 
 
 def test_a_grid_without_ctas_launches_nothing(fake: FakeDriver) -> None:
-    fake.sizes = [128, 8, 8, 8]
-    launch.Prepared(Kernel(arrays=("c",), majors=("row",)), [C])((0, 1, 1), [C])
+    of_one_array()((0, 1, 1), [C])
     assert not fake.named("launch")
 
 
 @pytest.mark.parametrize("grid", [(-1, 1, 1), (1, 65536, 1), (2**31, 1, 1)])
 def test_a_grid_the_gpu_does_not_have_is_refused(fake: FakeDriver, grid: tuple[int, int, int]) -> None:
-    fake.sizes = [128, 8, 8, 8]
     with pytest.raises(LaunchError, match="kernel 'scale': grid [xy] = .* is outside 1 to"):
-        launch.Prepared(Kernel(arrays=("c",), majors=("row",)), [C])(grid, [C])
+        of_one_array()(grid, [C])
 
 
 def test_machine_code_that_is_damaged_is_made_again_by_a_new_process() -> None:
@@ -158,15 +150,15 @@ def test_machine_code_that_is_damaged_is_made_again_by_a_new_process() -> None:
 def test_a_cubin_with_other_parameters_is_refused(fake: FakeDriver) -> None:
     fake.sizes = [128, 8, 8, 4]
     with pytest.raises(LaunchError, match=r"takes parameters of \[128, 8, 8, 4\].*passes \[128, 8, 8, 8\]: restart the process"):
-        launch.Prepared(Kernel(arrays=("c",), majors=("row",)), [C])((1, 1, 1), [C])
+        of_one_array()((1, 1, 1), [C])
     assert not fake.named("launch")
 
 
 def test_a_failed_launch_names_the_kernel_the_error_and_the_mend(fake: FakeDriver) -> None:
-    fake.sizes, fake.code = [128, 8, 8, 8], 700
+    fake.code = 700
     with pytest.raises(LaunchError, match="kernel 'scale'.*384 threads, 200000 bytes.*CUDA_ERROR_ILLEGAL_ADDRESS "
                                           r"\(700\).*target='sim'.*compute-sanitizer"):
-        launch.Prepared(Kernel(arrays=("c",), majors=("row",)), [C])((1, 1, 1), [C])
+        of_one_array()((1, 1, 1), [C])
 
 
 def test_an_input_tma_cannot_address_is_refused_by_name(fake: FakeDriver) -> None:
@@ -197,17 +189,9 @@ def test_calls_from_several_threads_do_not_mix_their_parameters(fake: FakeDriver
         seen.append((first[0], words(parameters)[0], words(parameters)[3]))
 
     fake.kernel = kernel
-    prepared = launch.Prepared(Kernel(arrays=("c",), majors=("row",)), [C], [np.int64])
+    prepared = of_one_array(np.int64)
 
-    def work(i: int) -> None:
-        for _ in range(20):
-            prepared((i, 1, 1), [device(i * 64, (8,))], [i * 64])
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(4, lambda i: [prepared((i + 1, 1, 1), [device(64 + i * 64, (8,))], [64 + i * 64]) for _ in range(20)])
     assert len(seen) == 80 and all(a == b == c for a, b, c in seen)
 
 

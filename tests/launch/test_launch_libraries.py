@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -14,7 +13,7 @@ import pytest
 import numpipe
 from numpipe import launch
 from numpipe.errors import SpecError
-from numpipe.launch import driver, handover
+from numpipe.launch import handover
 from tests.kernels.array_fakes import (
     BFLOAT,
     FLOAT8_E4M3FN,
@@ -37,16 +36,10 @@ pytest.importorskip("cuda.core", reason="the CUDA wheels are not installed")  # 
 
 
 @pytest.fixture(autouse=True)
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    fake = FakeDriver()
-    monkeypatch.setattr(driver, "_opened", fake)
+def _libraries(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handover, "_kept", {})
     monkeypatch.setitem(sys.modules, "jax", jax_module())
     monkeypatch.setitem(sys.modules, "numba", numba_module())
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-    launch.encode.cache_clear()
-    yield fake
-    launch.encode.cache_clear()
 
 
 # ---- JAX in

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import numpipe
 from numpipe import launch
 from numpipe.errors import SpecError
-from numpipe.launch import driver
 from numpipe.launch.overlap import byte_bounds
 from tests.kernels.launch_fakes import CudaArray, FakeDriver
 from tests.launch.test_launch_launcher import Kernel
@@ -109,13 +108,6 @@ def test_bounds_are_those_of_the_elements(shape: tuple[int, int], strides: tuple
 
 
 # ---- where it is asked
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    fake = FakeDriver()
-    monkeypatch.setattr(driver, "_opened", fake)
-    return fake
-
-
 def test_a_launch_asks_once_for_each_list_of_arrays(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     real = launch.launcher.check_overlap

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,11 +14,12 @@ import pytest
 
 import numpipe
 from numpipe import LaunchError, PipelineDeadlock, SpecError, TargetError, ds, launch
-from numpipe.launch import DeviceArray, controls, device, driver
+from numpipe.launch import DeviceArray, controls
 from numpipe.plan import control_block
 from numpipe.plan.copies import MapRequest
 from tests.kernels.launch_fakes import FakeDriver
 from tests.kernels.launch_kernels import compiled_as, image
+from tests.kernels.threads import in_threads
 
 MAP = MapRequest(1, (64, 32), 128)
 WORDS = 2 * 5 + 3
@@ -30,19 +30,10 @@ H200 = ("NVIDIA H200", (9, 0))
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    fake = FakeDriver(count=2, gpus=(H200, H200))
-    fake.sizes = [TABLE, *[8] * WORDS]
-    monkeypatch.setattr(driver, "_opened", fake)
-    monkeypatch.setattr(device, "cuda_wheels_major", lambda: 13)
-    monkeypatch.setenv("NUMPIPE_CACHE", "0")
-    monkeypatch.delenv(device.VARIABLE, raising=False)
-    launch.gpu_state.cache_clear()
-    launch.encode.cache_clear()
+def fake(fake: FakeDriver) -> Iterator[FakeDriver]:
+    fake.count, fake.gpus, fake.sizes = 2, (H200, H200), [TABLE, *[8] * WORDS]
     yield fake
     gc.collect()
-    launch.gpu_state.cache_clear()
-    launch.encode.cache_clear()
 
 
 def shift(semaphores: Any = 3, **options: Any) -> Any:
@@ -136,11 +127,7 @@ def test_calls_of_several_threads_come_to_all_gpus_in_one_order(fake: FakeDriver
         time.sleep(0.0005)
 
     fake.kernel = note
-    threads = [threading.Thread(target=lambda kernel=kernel: [kernel(x, y, mesh=mesh) for _ in range(10)]) for kernel in kernels]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(4, lambda number: [kernels[number](x, y, mesh=mesh) for _ in range(10)])
     assert len(seen) == 80 and seen[::2] == seen[1::2]
 
 

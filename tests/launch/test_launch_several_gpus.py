@@ -78,9 +78,3 @@ def test_memory_of_no_pool_is_reached_through_the_contexts(api: Api, cuda: drive
     api.answers["cuPointerGetAttribute"] = answer
     cuda.share_memory(4096, 0, (0, 1))
     assert not api.named("cuMemPoolSetAccess")
-
-
-def test_a_gpu_is_waited_for_in_its_own_context(api: Api, cuda: driver.Driver) -> None:
-    cuda.finish(1)
-    assert [call[0] for call in api.calls[-3:]] == ["cuCtxPushCurrent", "cuCtxSynchronize", "cuCtxPopCurrent"]
-    assert api.named("cuCtxPushCurrent")[-1] == (101,)

@@ -13,27 +13,22 @@ import pytest
 
 import numpipe
 from numpipe import LaunchError, SpecError, launch
-from numpipe.launch import attributes, device, driver, streams
+from numpipe.launch import attributes, driver, streams
 from tests.kernels.launch_fakes import FakeDriver
 from tests.kernels.launch_kernels import SIZES, arrays, doubled, image
 
 TWO = (("NVIDIA H200", (9, 0)),) * 2
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    fake = FakeDriver()
-    fake.sizes = SIZES
-    monkeypatch.setattr(driver, "_opened", fake)
-    monkeypatch.setattr(device, "cuda_wheels_major", lambda: 13)
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-    def forget() -> None:
-        streams._device_of.clear()
-        streams._torch_getter.cache_clear()
-        launch.gpu_state.cache_clear()
+def forget() -> None:
+    streams._device_of.clear()
+    streams._torch_getter.cache_clear()
 
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
     forget()
-    yield fake
+    yield
     forget()
 
 

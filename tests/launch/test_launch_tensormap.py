@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -11,19 +10,9 @@ import pytest
 
 from numpipe import launch
 from numpipe.errors import SpecError
-from numpipe.launch import driver
 from tests.kernels.launch_fakes import FakeDriver
 
 F16 = np.dtype(np.float16)
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    fake = FakeDriver()
-    monkeypatch.setattr(driver, "_opened", fake)
-    launch.encode.cache_clear()
-    yield fake
-    launch.encode.cache_clear()
 
 
 def test_the_driver_gets_the_innermost_dimension_first(fake: FakeDriver) -> None:

@@ -22,10 +22,7 @@ SIZES = [128, *[8] * 13]
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    fake = FakeDriver()
-    fake.sizes = SIZES
-    monkeypatch.setattr(driver, "_opened", fake)
+def fake(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     monkeypatch.setattr(buffers, "_workspaces", {})
     yield fake
     gc.collect()  # frees what the test left while the driver is this one

@@ -98,16 +98,6 @@ def test_arrays_of_a_type_that_comes_for_the_first_time_are_found_too() -> None:
         MARKS.pop(Tensor, None)
 
 
-def test_a_process_of_several_gpus_passes_lists() -> None:
-    repeats, mesh = Repeats(Table()), Mesh(2)
-    x, y = [Array(100), Array(110)], [Array(200), Array(210)]
-    launched = Together()
-    launched.stream = (STREAM, STREAM)
-    repeats.learn((mesh, None), [x], [y], [[info(x[gpu]), info(y[gpu])] for gpu in range(2)], 0, launched)
-    assert repeats.find_on(mesh, None, (x,), y, None)[0] is launched
-    assert repeats.find_on(mesh, None, (x[::-1],), y, None)[0] is None
-
-
 @pytest.mark.parametrize("obstacle", ["observer", "no marks", "no hash"])
 def test_what_the_arrays_do_not_determine_is_not_kept(obstacle: str) -> None:
     repeats, mesh, launched = Repeats(Table()), Mesh(None), Together()

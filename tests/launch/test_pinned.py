@@ -9,7 +9,6 @@ import threading
 import time
 import types
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,15 +18,6 @@ from numpipe import launch
 from numpipe.errors import SpecError
 from numpipe.launch import copy_threads, driver, pinned, transfers
 from tests.kernels.host_fakes import QueuedDriver, install
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueuedDriver]:
-    cuda = install(monkeypatch, QueuedDriver())
-    yield cuda
-    if cuda.live and not any(cuda.queues.values()):
-        gc.collect()
-        assert not cuda.live or any(cuda.queues.values())
 
 
 # ---- outputs

@@ -29,19 +29,26 @@ HALF = np.dtype(np.float16)
 
 
 @pytest.mark.parametrize("width, majors", COMBINATIONS)
-def test_a_product_is_right_for_panels_of_every_width_and_both_major_orders(width: int, majors: str) -> None:
+def test_a_product_is_right_for_panels_of_every_width_and_both_major_orders(
+    width: int, majors: str, target: str, again: range
+) -> None:
     a, b = operands(majors)
-    np.testing.assert_array_equal(product(a, b, to=layouts(width), target="sim"), expected(a, b))
+    for _ in again:
+        np.testing.assert_array_equal(product(a, b, to=layouts(width), target=target), expected(a, b))
 
 
 @pytest.mark.parametrize("width", [16, 32, 64])
-def test_outputs_are_stored_from_panels_of_every_width(width: int) -> None:
-    check_copied(width, target="sim")
+def test_outputs_are_stored_from_panels_of_every_width(width: int, target: str, again: range) -> None:
+    for _ in again:
+        check_copied(width, target=target)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_an_output_tile_that_is_transposed_is_stored_as_its_array_lies(width: int) -> None:
-    check_turned(width, target="sim")
+def test_an_output_tile_that_is_transposed_is_stored_as_its_array_lies(
+    width: int, target: str, again: range
+) -> None:
+    for _ in again:
+        check_turned(width, target=target)
 
 
 @pytest.mark.variants(1)
@@ -71,9 +78,9 @@ def test_what_is_inferred_is_the_widest_panel_and_saying_so_changes_nothing() ->
     assert len(ptx) == 1
 
 
-def test_a_narrower_panel_may_be_cut_where_a_wide_one_cannot() -> None:
+def test_a_narrower_panel_may_be_cut_where_a_wide_one_cannot(target: str) -> None:
     a, b = operands("CC", 64, 64)
-    np.testing.assert_array_equal(half_of_a_panel(a, b, target="sim"), expected(a[:, 32:], b[:, 32:]))
+    np.testing.assert_array_equal(half_of_a_panel(a, b, target=target), expected(a[:, 32:], b[:, 32:]))
     layout = block_layout((64, 64), 1, HALF, "block")
     with pytest.raises(SpecError, match="multiple of 64"):
         layout.sliced(1, 32, "tile.at[…]")

@@ -82,32 +82,6 @@ def test_a_report_has_both_accesses() -> None:
     assert "program_id" in report.mend and "at once" in report.cause
 
 
-@functools.cache
-def moved(by: int) -> Any:
-    """Each CTA stores the block that is `by` blocks behind the one it loads."""
-    @numpipe.kernel(grid=(2,), num_compute_wgs=1)
-    def moves(a):
-        at = numpipe.program_id(0)
-        pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, at + by)),),
-                                out_specs=(BlockSpec((64, 64), lambda k: (0, at)),))
-        for _, (x, y) in pipe(a, a):
-            y[...] = x[...]
-
-    return moves
-
-
-def test_in_place_each_cta_has_blocks_of_its_own() -> None:
-    def a() -> np.ndarray:
-        return np.arange(64 * 320, dtype=F16).reshape(64, 320)
-
-    silent(lambda seed: moved(0).simulate(a(), seed=seed))
-    reported(lambda seed: moved(1).simulate(a(), seed=seed), "cta-conflict",
-             r"of CTA \(1, 0, 0\): TMA store \(a\) writes a\[0:64, 64:128\], which CTA \(0, 0, 0\) reads\n",
-             r"before: TMA load \(a\) by warpgroup 1 \(memory\) of CTA \(0, 0, 0\)", r"mend:   a kernel of its own for what reads")
-    reported(lambda seed: moved(-1).simulate(a()[:, 64:], seed=seed), "cta-conflict",
-             r"of CTA \(1, 0, 0\): TMA load \(a\) reads a\[0:64, 0:64\], which CTA \(0, 0, 0\) writes\n")
-
-
 @numpipe.kernel(grid=(2,), num_compute_wgs=1)
 def copies(a, o):
     at = numpipe.program_id(0)
@@ -176,29 +150,8 @@ def test_reductions_of_one_kind_may_meet() -> None:
 
 
 # ---- arrays that hold nothing -----------------------------------------------------------------------------------
-def out_of(*shapes: tuple[int, ...]) -> Any:
-    types = tuple(numpipe.ArrayType(shape, np.float32) for shape in shapes)
-    return lambda a: types if len(types) > 1 else types[0]
-
-
-def test_what_the_call_allocates_is_written_before_it_is_read() -> None:
-    @numpipe.kernel(num_compute_wgs=1, out_type=out_of((64, 128)))
-    def reads(a, o):
-        pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),) * 2,
-                                out_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
-        for _, (x, old, y) in pipe(a, o, o):
-            y[...] = x[...] + old[...]
-
-    a = np.ones((64, 128), F32)
-    silent(lambda seed: reads.simulate(a, out=a.copy(), seed=seed))
-    reported(lambda seed: reads.simulate(a, seed=seed), "uninitialised-read",
-             r"TMA load \(o\) reads o\[0:64, 0:32\], which nobody has written: 'o' is allocated by the call \(out_type\)",
-             "mend:   pass 'o'",
-             kind=SimulationError)
-
-
 def test_a_reduction_needs_what_it_adds_to() -> None:
-    @numpipe.kernel(num_compute_wgs=1, out_type=out_of((64, 32)))
+    @numpipe.kernel(num_compute_wgs=1, out_type=lambda a: numpipe.ArrayType((64, 32), np.float32))
     def adds(a, o):
         tile = numpipe.scratch(numpipe.SMEM((64, 32), np.float32))
         tile[...] = numpipe.zeros((64, 32), np.float32) + 1.0
@@ -208,26 +161,6 @@ def test_a_reduction_needs_what_it_adds_to() -> None:
     silent(lambda seed: adds.simulate(a, out=a.copy(), seed=seed))
     reported(lambda seed: adds.simulate(a, seed=seed), "uninitialised-read",
              r"TMA reduction 'add' \(o\) changes o\[0:64, 0:32\], which nobody has written", kind=SimulationError)
-
-
-def test_the_written_part_may_be_read() -> None:
-    @functools.cache
-    def kernel(read: int) -> Any:
-        @numpipe.kernel(num_compute_wgs=1, warp_specialized=False, out_type=out_of((64, 128), (64, 64)))
-        def there_and_back(a, b, o):
-            tile = numpipe.scratch(numpipe.SMEM((64, 64), np.float32))
-            tile[...] = numpipe.zeros((64, 64), np.float32) + 3.0
-            numpipe.copy_smem_to_gmem(tile, b.at[ds(0, 64), ds(0, 64)])
-            numpipe.wait_smem_to_gmem(0)
-            for _, (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, read)),))(b):
-                o[ds(0, 64), ds(0, 64)] = x[...]
-
-        return there_and_back
-
-    a = np.ones((64, 64), F32)
-    silent(lambda seed: kernel(0).simulate(a, seed=seed))
-    reported(lambda seed: kernel(1).simulate(a, seed=seed), "uninitialised-read",
-             r"TMA load \(b\) reads b\[0:64, 64:96\], which nobody", kind=SimulationError)
 
 
 # ---- outside the array ------------------------------------------------------------------------------------------
@@ -368,24 +301,6 @@ def test_two_warpgroups_store_to_parts_of_their_own() -> None:
     reported(lambda seed: run(seed, 32, "F"), "unordered-accesses", r"store \(c\) writes c\[32:64, 0:64\], which store \(c\) of "
              r"warpgroup \d \(compute\) writes too", r"no barrier orders warpgroup \d \(compute\) before warpgroup \d")
     reported(lambda seed: run(seed, 0, "C"), "array-in-transfer", r"while TMA store \(c\) by warpgroup \d \(compute\) may still be")
-
-
-def test_stores_to_one_place_are_in_no_order() -> None:
-    @functools.cache
-    def kernel(waits: bool) -> Any:
-        @numpipe.kernel(num_compute_wgs=1)
-        def twice(c):
-            for i in range(2):
-                c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + np.float32(i)
-                if waits:
-                    numpipe.wait_smem_to_gmem(0)
-
-        return twice
-
-    silent(lambda seed: kernel(True).simulate(np.ones((64, 64), F32), seed=seed))
-    reported(lambda seed: kernel(False).simulate(np.ones((64, 64), F32), seed=seed), "array-in-transfer",
-             r"TMA store \(c\) writes the array at c\[0:64, \d+:\d+\] while TMA store \(c\) by .* may still be writing it",
-             r"mend: .*wait_smem_to_gmem\(0\)")
 
 
 # ---- griddepcontrol ---------------------------------------------------------------------------------------------

@@ -34,58 +34,9 @@ def test_what_the_warps_write_is_what_they_read():
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_warp_reading_what_another_wrote_needs_a_barrier(seed):
-    def body(machine):
-        machine.smem_write(ROWS, VALUES, "put")
-        machine.smem_read(ROWS[::-1], "get")
-
-    with pytest.raises(PipelineRace, match=r"(?s)read \(get\) reads .* while write \(put\).*no barrier orders warp 3"):
-        run(body, seed=seed)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_warp_writing_what_another_reads_needs_a_barrier(seed):
-    def body(machine, barrier):
-        machine.smem_write(ROWS, VALUES, "put")
-        machine.bar_sync(0, 128)
-        machine.smem_read(ROWS[::-1], "get")
-        if barrier:
-            machine.bar_sync(0, 128)
-        machine.smem_write(ROWS, VALUES, "again")
-
-    run(lambda machine: body(machine, True), seed=seed)
-    with pytest.raises(PipelineRace, match=r"(?s)write \(again\) writes .* while read \(get\) .* may still be reading"):
-        run(lambda machine: body(machine, False), seed=seed)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
 def test_warps_writing_the_same_bytes_race(seed):
     with pytest.raises(PipelineRace, match="write .put. writes .* while write .put."):
         run(lambda machine: machine.smem_write(np.zeros((4, 1), int), np.zeros((4, 1, 16), np.uint8), "put"), seed=seed)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("ordered", [True, False])
-def test_counters_handed_over_with_a_turn_need_the_turn(seed, ordered):
-    got = []
-
-    def giver(machine):
-        one(machine, machine.store_word, 64, -5)
-        one(machine, machine.store_word, 68, 7)
-        if ordered:
-            machine.bar_arrive(1, 256)
-
-    def taker(machine):
-        if ordered:
-            machine.bar_sync(1, 256)
-        got.append((machine.load_word(64), machine.load_word(68)))
-
-    if ordered:
-        run(giver, taker, seed=seed)
-        assert got == [(-5, 7)]
-    else:
-        with pytest.raises(PipelineRace, match="load_word"):
-            run(giver, taker, seed=seed)
 
 
 def test_neighbouring_words_of_different_warpgroups_do_not_race():

@@ -33,27 +33,29 @@ def test_products_of_any_shape_are_those_of_one_cta(cluster: tuple[int, int], sc
             np.testing.assert_array_equal(product(cfg).simulate(a, b, seed=seed), reference(a, b), err_msg=f"{shape} seed {seed}")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_both_operands_are_shared_in_clusters_of_two_dimensions(seed: int | None) -> None:
-    a, b = operands(72, 128, 200)
-    np.testing.assert_array_equal(four.simulate(a, b, seed=seed), reference(a, b))
+def test_both_operands_are_shared_in_clusters_of_two_dimensions(runs: Any, target: str) -> None:
+    a, b = operands(*(1000, 1096, 520) if target == "gpu" else (72, 128, 200))
+    wanted = reference(a, b)
+    for run in runs:
+        np.testing.assert_array_equal(run(four, a, b), wanted)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("consumed", [False, True])
 @pytest.mark.parametrize("ready", [False, True])
-def test_bodies_wait_for_and_release_what_is_shared(ready: bool, consumed: bool, seed: int | None) -> None:
-    a, b = operands(128, 64, 320)
-    c = np.zeros((128, 64), np.float32)
-    by_hand(ready, consumed).simulate(a, b, c, seed=seed)
-    np.testing.assert_array_equal(c, reference(a, b))
+def test_bodies_wait_for_and_release_what_is_shared(ready: bool, consumed: bool, runs: Any, target: str) -> None:
+    a, b = operands(128, 64, {"sim": 320, "gpu": 2000}[target])
+    for run in runs:
+        c = np.zeros((128, 64), np.float32)
+        run(by_hand(ready, consumed), a, b, c)
+        np.testing.assert_array_equal(c, reference(a, b))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_cluster_barriers_let_the_ctas_of_a_cluster_meet(seed: int | None) -> None:
-    y = np.zeros((256, 32), np.float32)
-    rounds.simulate(y, seed=seed)
-    assert y[::64, 0].tolist() == [20, 21, 20, 21]
+def test_cluster_barriers_let_the_ctas_of_a_cluster_meet(runs: Any, target: str) -> None:
+    pairs = {"sim": 2, "gpu": 100}[target]
+    for run in runs:
+        y = np.zeros((128 * pairs, 32), np.float32)
+        run(rounds, y)
+        assert y[::64, 0].tolist() == [20, 21] * pairs
 
 
 def test_tiles_are_dealt_to_clusters_and_each_share_is_loaded_once() -> None:

@@ -187,9 +187,9 @@ def numbered(names: Any, rest: Any) -> Any:
     (("m", "n"), "wg", 6), (("wg", "n"), "m", 4), (("n", "wg", "m"), (), 12), ((), ("m", "pair", "wg"), 1),
     (("wg", "pair"), ("m",), 4),
 ], ids=str)
-def test_the_index_over_several_axes_counts_each_place_once(names: Any, rest: Any, size: int) -> None:
+def test_the_index_over_several_axes_counts_each_place_once(names: Any, rest: Any, size: int, target: str) -> None:
     out = np.zeros((12 * 64, 8), np.float32)
-    numbered(names, rest).simulate(out)
+    numbered(names, rest)(out, target=target)
     assert (out == size).all()
 
 

@@ -105,10 +105,11 @@ def test_places_of_a_tile_or_grid_that_is_not_there_are_refused() -> None:
 
 # ---- in a kernel
 @pytest.mark.parametrize("order", ORDERS, ids=str)
-def test_a_kernel_walks_an_order_as_the_host_does(order: Any) -> None:
-    for shape in ((1, 5, 3), (2, 3, 4), (2, 0, 3), (1, 1, 1)):
+def test_a_kernel_walks_an_order_as_the_host_does(order: Any, target: str) -> None:
+    more = ((1, 64, 33), (3, 17, 19), (1, 1, 50), (1, 50, 1)) if target == "gpu" else ((2, 0, 3),)
+    for shape in ((1, 5, 3), (2, 3, 4), (1, 1, 1), *more):
         c = output(shape[0] * shape[1], shape[2])
-        numbered.simulate(c, *shape, order=order)
+        numbered(c, *map(np.int32, shape), order=order, target=target)
         found = numbers(c) if np.prod(shape) else numbers(c)[:0]
         np.testing.assert_array_equal(found, expected(on_host(order), shape))
 
@@ -124,20 +125,22 @@ def test_the_only_plane_takes_no_division(order: Any, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("order", ["grouped", "snake"])
-def test_a_group_may_be_a_value_of_run_time(order: str) -> None:
-    for group in (1, 2, 16):
-        c = output(5, 3)
-        grouped_at_run_time.simulate(c, 5, 3, group, order=order)
-        np.testing.assert_array_equal(numbers(c), expected(named(order, group), (5, 3)))
+def test_a_group_may_be_a_value_of_run_time(order: str, target: str) -> None:
+    shape = (23, 9) if target == "gpu" else (5, 3)
+    for group in (1, 2, 7, 16, 100):
+        c = output(*shape)
+        grouped_at_run_time(c, *map(np.int32, (*shape, group)), order=order, target=target)
+        np.testing.assert_array_equal(numbers(c), expected(named(order, group), shape))
 
 
 @pytest.mark.parametrize("order", [Hilbert(), Snake(2)], ids=str)
-def test_the_table_of_an_order_is_walked_as_the_order(order: Order) -> None:
+def test_the_table_of_an_order_is_walked_as_the_order(order: Order, target: str) -> None:
+    for shape in ((5, 3), (1, 1), *[(40, 31)] * (target == "gpu")):
+        c = output(*shape)
+        by_table(order.table(shape), c, *map(np.int32, shape), target=target)
+        np.testing.assert_array_equal(numbers(c), expected(order, shape))
     c = output(5, 3)
-    by_table.simulate(order.table((5, 3)), c, 5, 3)
-    np.testing.assert_array_equal(numbers(c), expected(order, (5, 3)))
-    c = output(5, 3)
-    some_rows.simulate(order.table((5, 3)), c, 4)
+    some_rows(order.table((5, 3)), c, np.int32(4), target=target)
     walked = expected(order, (5, 3))
     np.testing.assert_array_equal(numbers(c), np.where(walked < 4, walked, -1))
 

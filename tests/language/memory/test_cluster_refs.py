@@ -22,21 +22,25 @@ def integers(*shape: int, dtype: Any = np.float32) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size, dtype, shape, memory_role", KINDS, ids=str)
-def test_all_ctas_load_what_each_has_stored(size: int, dtype: Any, shape: tuple[int, int], memory_role: bool) -> None:
-    x = integers(2 * size * shape[0], 2 * shape[1], dtype=dtype)
-    for seed in SEEDS:
+def test_all_ctas_load_what_each_has_stored(
+    size: int, dtype: Any, shape: tuple[int, int], memory_role: bool, runs: Any, target: str
+) -> None:
+    clusters, blocks = {"sim": (2, 2), "gpu": (60, 20)}[target]
+    x = integers(clusters * size * shape[0], blocks * shape[1], dtype=dtype)
+    wanted = sums_of_clusters(x.astype(np.float32), size, shape[0])
+    for run in runs:
         y = np.zeros(x.shape, np.float32)
-        read_by_all(size, dtype, shape, memory_role).simulate(x, y, seed=seed)
-        np.testing.assert_array_equal(y, sums_of_clusters(x.astype(np.float32), size, shape[0]))
+        run(read_by_all(size, dtype, shape, memory_role), x, y)
+        np.testing.assert_array_equal(y, wanted)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_parts_and_vectors_of_another_cta_are_loaded(seed: int | None) -> None:
-    x = integers(256, 64)
-    y = np.zeros((256, 32), np.float32)
-    halos.simulate(x, y, seed=seed)
-    other = x.reshape(-1, 2, 64, 64)[:, ::-1].reshape(256, 64)
-    np.testing.assert_array_equal(y, x[:, :32] + other[:, 2:34] + other.sum(axis=1, keepdims=True))
+def test_parts_and_vectors_of_another_cta_are_loaded(runs: Any, target: str) -> None:
+    x = integers({"sim": 256, "gpu": 64 * 400}[target], 64)
+    other = x.reshape(-1, 2, 64, 64)[:, ::-1].reshape(x.shape)
+    for run in runs:
+        y = np.zeros((len(x), 32), np.float32)
+        run(halos, x, y)
+        np.testing.assert_array_equal(y, x[:, :32] + other[:, 2:34] + other.sum(axis=1, keepdims=True))
 
 
 def test_verify_finds_nothing() -> None:

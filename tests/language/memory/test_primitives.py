@@ -60,19 +60,19 @@ def test_a_product_by_hand(kernel: Any, slots: int) -> None:
 
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int64, np.uint8])
-def test_tiles_are_copied_through_slots_of_each_warpgroup(dtype: type) -> None:
-    x = np.random.default_rng(1).integers(0, 100, (300, 400)).astype(dtype)
-    for seed in SEEDS:
+def test_tiles_are_copied_through_slots_of_each_warpgroup(dtype: type, runs: Any, target: str) -> None:
+    x = np.random.default_rng(1).integers(0, 100, {"sim": (300, 400), "gpu": (1300, 1424)}[target]).astype(dtype)
+    for run in runs:
         y = np.zeros_like(x)
-        copied.simulate(x, y, seed=seed)
+        run(copied, x, y)
         np.testing.assert_array_equal(y, x)
 
 
-def test_register_tiles_go_out_through_slots() -> None:
-    x = np.random.default_rng(7).standard_normal((200, 100)).astype(np.float32)
-    for seed in SEEDS:
+def test_register_tiles_go_out_through_slots(runs: Any, target: str) -> None:
+    x = np.random.default_rng(7).standard_normal({"sim": (200, 100), "gpu": (2000, 1300)}[target]).astype(np.float32)
+    for run in runs:
         y = np.zeros_like(x)
-        squared.simulate(x, y, seed=seed)
+        run(squared, x, y)
         np.testing.assert_array_equal(y, x * x)
 
 
@@ -93,41 +93,40 @@ def test_copies_that_reduce(name: str) -> None:
         np.testing.assert_array_equal(y, expected, err_msg=dtype)
 
 
-def test_a_test_of_a_barrier_steers_a_loop() -> None:
+def test_a_test_of_a_barrier_steers_a_loop(runs: Any) -> None:
     x = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float16)
-    for seed in SEEDS:
+    for run in runs:
         y = np.zeros((2, 64, 64), np.float16)
-        polled.simulate(x, y, seed=seed)
+        run(polled, x, y)
         np.testing.assert_array_equal(y, [x, x])
 
 
-def test_members_of_a_union_are_the_same_bytes() -> None:
+def test_members_of_a_union_are_the_same_bytes(target: str) -> None:
     x = np.random.default_rng(4).standard_normal((128, 64)).astype(np.float16)
     y = np.zeros_like(x)
-    united.simulate(x, y)
+    united(x, y, target=target)
     np.testing.assert_array_equal(y, x)
 
 
-def test_tall_tiles_views_of_slots_and_arrays_of_three_dimensions() -> None:
+def test_tall_tiles_views_of_slots_and_arrays_of_three_dimensions(target: str) -> None:
     x = np.random.default_rng(5).standard_normal((2, 320, 64)).astype(np.float32)
     y = np.zeros((320, 2, 32), np.float32)
-    tall.simulate(x, y)
+    tall(x, y, target=target)
     np.testing.assert_array_equal(y[:, 0], x[1, :, 32:])
     np.testing.assert_array_equal(y[:160, 1], x[1, 160:, 32:])
 
 
-def test_a_column_major_source() -> None:
+def test_a_column_major_source(target: str) -> None:
     x = np.asfortranarray(np.random.default_rng(6).standard_normal((128, 32)).astype(np.float16))
     y = np.zeros((32, 64), np.float16)
-    column_major.simulate(x, y)
+    column_major(x, y, target=target)
     np.testing.assert_array_equal(y, x[64:].T)
 
 
-def test_nd_loop_walks_a_grid_of_any_rank_once_and_the_snake_a_plane() -> None:
-    sides = (3, 2, 2, 4)
+def test_nd_loop_walks_a_grid_of_any_rank_once_and_the_snake_a_plane(target: str) -> None:
     visits = np.zeros((8 + 8 * 48, 48), np.float32)
     visits[:8, :16] = 1
-    places.simulate(visits, *map(np.int32, sides), seed=1)
+    places(visits, *map(np.int32, (3, 2, 2, 4)), target=target)
     np.testing.assert_array_equal(visits[8:, 16:32], 1)
     np.testing.assert_array_equal(visits[:8 * 6, 32:], 1)
 

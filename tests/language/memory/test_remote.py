@@ -23,11 +23,11 @@ def integers(*shape: int, dtype: Any = np.float32) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size, dtype, shape", KINDS, ids=str)
-def test_tiles_go_round_a_cluster(size: int, dtype: Any, shape: tuple[int, int]) -> None:
-    x = integers(2 * size * shape[0], shape[1], dtype=dtype)
-    for seed in SEEDS:
+def test_tiles_go_round_a_cluster(size: int, dtype: Any, shape: tuple[int, int], runs: Any, target: str) -> None:
+    x = integers({"sim": 2, "gpu": 24}[target] * size * shape[0], shape[1], dtype=dtype)
+    for run in runs:
         y = np.zeros_like(x)
-        passed_round(size, dtype, shape).simulate(x, y, seed=seed)
+        run(passed_round(size, dtype, shape), x, y)
         np.testing.assert_array_equal(y, sums_of_clusters(x, size, shape[0]))
 
 
@@ -41,11 +41,11 @@ def test_a_phase_counts_the_stores_of_all_ctas_and_ones_own(seed: int | None) ->
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])
-def test_sums_of_rows_are_vectors_that_ctas_send_each_other(dtype: Any) -> None:
-    x = integers(256, 128, dtype=dtype)
-    for seed in SEEDS:
+def test_sums_of_rows_are_vectors_that_ctas_send_each_other(dtype: Any, runs: Any, target: str) -> None:
+    x = integers({"sim": 256, "gpu": 128 * 200}[target], 128, dtype=dtype)
+    for run in runs:
         y = np.zeros_like(x)
-        times_row_sums.simulate(x, y, seed=seed)
+        run(times_row_sums, x, y)
         np.testing.assert_array_equal(y, x * x.sum(axis=1, keepdims=True))
     array = numpipe.ArrayType(x.shape, dtype)
     assert times_row_sums.inspect("gate", array, array) == ()
@@ -83,12 +83,13 @@ def test_floats_are_converted_as_a_store_converts() -> None:
     assert (y == np.float16(1 / 3)).all()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_leader_hears_from_all_ctas_of_its_cluster(seed: int | None) -> None:
-    x, y = integers(128, 96), np.zeros((8 * 64, 32), np.float32)
-    sent_by_the_leader.simulate(x, y, seed=seed)
-    wanted = x.reshape(2, 64, 3, 32).sum(axis=2)
-    np.testing.assert_array_equal(y.reshape(2, 4, 64, 32), np.repeat(wanted[:, None], 4, 1))
+def test_a_leader_hears_from_all_ctas_of_its_cluster(runs: Any, target: str) -> None:
+    x = integers(128, 32 * {"sim": 3, "gpu": 50}[target])
+    wanted = x.reshape(2, 64, -1, 32).sum(axis=2)
+    for run in runs:
+        y = np.zeros((8 * 64, 32), np.float32)
+        run(sent_by_the_leader, x, y)
+        np.testing.assert_array_equal(y.reshape(2, 4, 64, 32), np.repeat(wanted[:, None], 4, 1))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

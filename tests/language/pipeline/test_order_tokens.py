@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from numpipe.plan.unit import Unit
 from tests.kernels.barrier_loop_kernels import cases
 from tests.kernels.order_token_kernels import kernels
 
-SCHEDULES = (None, 0, 1)
+SEEDS = (None, 0, 1)
 
 
 def check(name: str, seed: int | None) -> None:
@@ -28,9 +30,10 @@ def check(name: str, seed: int | None) -> None:
 
 @pytest.mark.variants(4)
 @pytest.mark.parametrize("name", kernels())
-def test_one_after_another_in_any_schedule(name: str) -> None:
-    for seed in SCHEDULES:
-        check(name, seed)
+def test_one_after_another_in_any_schedule(name: str, runs: Any) -> None:
+    case = kernels()[name]
+    for run in runs:
+        case.check(functools.partial(run, case.kernel))
 
 
 @pytest.mark.soak
@@ -47,7 +50,7 @@ def test_every_part_of_it_is_missed(operation: str, name: str, monkeypatch: pyte
     for module in (order_tokens, steps):
         if hasattr(module, operation):
             monkeypatch.setattr(getattr(module, operation), "function", lambda np_, *_: None)
-    for seed in SCHEDULES:
+    for seed in SEEDS:
         with pytest.raises(SimulationError):
             check(name, seed)
 

@@ -43,10 +43,11 @@ SHAPES = [(1, 128, 128, 64), (3, 200, 136, 200), (5, 8, 8, 8), (2, 130, 70, 33),
 
 # ---- squeezed dimensions ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_product_for_each_batch(shape: tuple[int, int, int, int]) -> None:
+def test_a_product_for_each_batch(shape: tuple[int, int, int, int], runs: Any) -> None:
     batch, m, n, k = shape
     a, b = halves((batch, m, k)), halves((batch, n, k), 1)
-    assert (batched_gemm.simulate(a, b) == product(a, b)).all()
+    for run in runs:
+        assert (run(batched_gemm, a, b) == product(a, b)).all()
 
 
 @pytest.mark.variants(3)
@@ -116,11 +117,11 @@ def test_a_convolution_is_a_sum_of_shifted_blocks(shape: tuple[int, int, int], t
 
 
 @pytest.mark.parametrize("first", [0, 8, -40, 64])
-def test_overlapping_windows_along_the_contiguous_dimension(first: int) -> None:
+def test_overlapping_windows_along_the_contiguous_dimension(first: int, target: str) -> None:
     a, b = halves((64, 136)), halves((64, 136), 1)
     c = np.full((64, 64), np.nan, np.float32)
     for steps in (0, 1, 6, 12):  # the last ones pass the end
-        windows.simulate(a, b, c, steps, first)
+        windows(a, b, c, steps, first, target=target)
         assert (c == windowed(a, b, steps, first)).all()
 
 
@@ -132,11 +133,12 @@ def test_a_run_time_start_that_TMA_cannot_have_is_refused_simulated() -> None:
 
 # ---- what lies outside -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
-def test_what_lies_outside_reads_as_nan_where_that_is_asked_for(dtype: Any) -> None:
+def test_what_lies_outside_reads_as_nan_where_that_is_asked_for(dtype: Any, runs: Any) -> None:
     x, w = halves((2, 150, 64)).astype(dtype), halves((3, 64, 64), 1).astype(dtype)
-    y = convolution.simulate(x, w, cfg=Taps(fill="nan"))
-    np.testing.assert_array_equal(y, convolved(x, w, np.nan))
-    assert np.isnan(y[:, [0, -1]]).all() and not np.isnan(y[:, 1:-1]).any()
+    for run in runs:
+        y = run(convolution, x, w, cfg=Taps(fill="nan"))
+        np.testing.assert_array_equal(y, convolved(x, w, np.nan))
+        assert np.isnan(y[:, [0, -1]]).all() and not np.isnan(y[:, 1:-1]).any()
 
 
 def test_one_array_may_be_read_with_zeros_and_with_nan_around_it() -> None:
@@ -211,10 +213,10 @@ def test_a_refused_type_and_a_scattered_store_have_mends_that_work() -> None:
         assert (sums == np.arange(64)).all() and (plane == 2).all()
 
 
-def test_the_warpgroup_may_be_an_index_of_a_store() -> None:
+def test_the_warpgroup_may_be_an_index_of_a_store(target: str) -> None:
     """The memory role has no such value, and stores nothing."""
     c = np.zeros((2, 64, 64), np.float32)
-    ones_by_warpgroup.simulate(c)
+    ones_by_warpgroup(c, target=target)
     assert (c[0] == 1).all() and (c[1] == 2).all()
     ones_by_warpgroup.compiled(c)
 

@@ -37,10 +37,12 @@ def test_no_others_do() -> None:
 
 # ---- a loop over tiles ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kernel", ROW_SUMS, ids=lambda kernel: kernel.name)
-def test_sums_of_rows_begin_with_a_vector_of_zeros(kernel: Any) -> None:
+def test_sums_of_rows_begin_with_a_vector_of_zeros(kernel: Any, target: str, again: range) -> None:
     x, y, scale = arrays_of_row_sums()
-    kernel.simulate(x, y, scale)
-    np.testing.assert_array_equal(y, wanted_of_row_sums(x, scale))
+    for _ in again:
+        y[...] = 7
+        kernel(x, y, scale, target=target)
+        np.testing.assert_array_equal(y, wanted_of_row_sums(x, scale))
 
 
 @compiles
@@ -57,10 +59,12 @@ def test_their_code_moves_nothing_between_layouts(kernel: Any) -> None:
 
 # ---- an `if`, a choice, a function, tuples, other types ---------------------------------------------------------------
 @pytest.mark.parametrize("n", [0, 5])
-def test_vectors_are_joined_wherever_control_flow_is(n: int) -> None:
+def test_vectors_are_joined_wherever_control_flow_is(n: int, target: str, again: range) -> None:
     x, bias, n_, y = arrays_of_joined(n)
-    joined.simulate(x, bias, n_, y)
-    np.testing.assert_array_equal(y, wanted_of_joined(x, bias, n))
+    for _ in again:
+        y[...] = 7
+        joined(x, bias, n_, y, target=target)
+        np.testing.assert_array_equal(y, wanted_of_joined(x, bias, n))
 
 
 @pytest.mark.thorough

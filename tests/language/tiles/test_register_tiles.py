@@ -42,6 +42,8 @@ from tests.kernels.register_kernels import (
 )
 from tests.kernels.tile_expressions import arguments, expressions, fits, worth, wrong
 
+SEEDS = None, 3
+
 
 # ---- which elements a lane has --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("shape, layout, held", [((128, 24), ACCUMULATOR, 1), ((24,), ROW, 32), ((1, 24), ROW, 32),
@@ -146,12 +148,12 @@ def test_functions_are_within_their_errors_throughout_their_range(name: str) -> 
     assert worst <= ERRORS[name]
 
 
-def test_conversions_round_as_numpy_does_and_saturate_as_the_gpu_does() -> None:
-    assert conversions("sim") == []
+def test_conversions_round_as_numpy_does_and_saturate_as_the_gpu_does(target: str) -> None:
+    assert conversions(target) == []
 
 
-def test_whole_numbers_go_through_shared_memory_and_to_arrays() -> None:
-    assert whole_numbers_are_right("sim")
+def test_whole_numbers_go_through_shared_memory_and_to_arrays(target: str, again: range) -> None:
+    assert all(whole_numbers_are_right(target) for _ in again)
 
 
 # ---- blocks of arrays -----------------------------------------------------------------------------------------------
@@ -187,11 +189,13 @@ def test_a_vector_that_starts_anywhere_is_loaded_element_by_element(address: int
 
 
 # ---- reductions and votes -------------------------------------------------------------------------------------------
-def test_reductions_are_numpys_along_each_axis() -> None:
+def test_reductions_are_numpys_along_each_axis(target: str, again: range) -> None:
     arrays = arrays_of_reductions()
-    reduced.simulate(*arrays.values())
-    for found, wanted in zip((arrays["floats"], arrays["ints"]), wanted_of_reductions(arrays), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for _ in again:
+        arrays["floats"][...], arrays["ints"][...] = 7, 7
+        reduced(*arrays.values(), target=target)
+        for found, wanted in zip((arrays["floats"], arrays["ints"]), wanted_of_reductions(arrays), strict=True):
+            np.testing.assert_array_equal(found, wanted)
 
 
 def test_what_the_warps_exchange_is_part_of_the_budget() -> None:
@@ -208,20 +212,22 @@ def test_what_the_warps_exchange_is_part_of_the_budget() -> None:
         full_up.simulate(x, y)
 
 
-@pytest.mark.parametrize("seed", [None, 3])
-def test_a_vote_decides_for_the_warpgroup_and_not_for_the_memory_role(seed: int | None) -> None:
+def test_a_vote_decides_for_the_warpgroup_and_not_for_the_memory_role(runs: Any) -> None:
     rng = np.random.default_rng(0)
     x, limits = rng.uniform(-1, 1, (256, 64)).astype(np.float32), np.repeat(np.float32([0.9, 0.4, 0.1, 2.0]), 64)
+    x[:64] *= np.float32(0.5)
+    x[17, 33] = 0.95  # one element decides for all four warps
     x[192:] = -np.abs(x[192:]) - 0.1
-    y = np.zeros_like(x)
-    voted.simulate(x, limits, y, seed=seed)
-    np.testing.assert_array_equal(y, wanted_of_votes(x, limits))
+    for run in runs:
+        y = np.zeros_like(x)
+        run(voted, x, limits, y)
+        np.testing.assert_array_equal(y, wanted_of_votes(x, limits))
 
 
 # ---- products with A from registers ---------------------------------------------------------------------------------
 @pytest.mark.parametrize("case", PRODUCTS, ids=str)
-def test_a_product_of_registers_of_each_shape(case: Any) -> None:
-    assert register_product_is_right(case, "sim")
+def test_a_product_of_registers_of_each_shape(case: Any, target: str, again: range) -> None:
+    assert all(register_product_is_right(case, target) for _ in again)
 
 
 @pytest.mark.parametrize("keys", [64, 200])

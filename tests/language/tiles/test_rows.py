@@ -30,7 +30,7 @@ from tests.kernels.row_kernels import (
     through_shared,
 )
 
-F32 = np.dtype(np.float32)
+F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
 LANES = np.arange(128)
 
 
@@ -75,20 +75,21 @@ def test_blocks_go_through_shared_memory(shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.variants(3)
 def test_reductions_are_numpys(shape: tuple[int, int]) -> None:
-    (m, n), dtype = shape, (F32, np.dtype(np.int32))[SHAPES.index(shape) % 2]
+    (m, n), dtype = shape, (F32, I32)[SHAPES.index(shape) % 2]
     x, results = array(shape, dtype), (np.zeros((m, 4), dtype), np.zeros((3, n), dtype), np.zeros(4, dtype))
     reduced(x, *results, m=m, n=n, target="sim")
     for found, right in zip(results, expected(x), strict=True):
         assert (found == right).all()
 
 
-@pytest.mark.parametrize("shape, lanes", [((64, 128), 32), ((24, 16), 4), ((192, 64), 8), ((120, 128), 16)], ids=str)
+@pytest.mark.parametrize("shape, lanes, word", [
+    ((64, 128), 32, F32), ((24, 16), 4, I32), ((192, 64), 8, F32), ((120, 128), 16, I32), ((128, 256), 32, F32)], ids=str)
 @pytest.mark.variants(2)
-def test_casts_move_tiles_and_vectors(shape: tuple[int, int], lanes: int) -> None:
-    for dtype in (F32, BF16):
+def test_casts_move_tiles_and_vectors(shape: tuple[int, int], lanes: int, word: np.dtype, target: str) -> None:
+    for dtype in (word, BF16):
         x, v = array(shape, dtype), array((max(shape),), dtype, 1)
         y = np.zeros_like(x)
-        cast(x, y, v, m=shape[0], n=shape[1], to=names(lanes, shape), target="sim")
+        cast(x, y, v, m=shape[0], n=shape[1], to=names(lanes, shape), target=target)
         assert (y == x * v[:shape[1]] + v[:shape[0], None]).all()
 
 
@@ -131,11 +132,11 @@ def test_show_layout_draws_rows() -> None:
         show_layout((8, 24), layout="rows 32")
 
 
-def test_vectors_parts_masks_and_atomics_of_tiles_by_rows() -> None:
+def test_vectors_parts_masks_and_atomics_of_tiles_by_rows(target: str) -> None:
     rng = np.random.default_rng(0)
     x, gamma = rng.standard_normal((64, 512)).astype(F32), rng.standard_normal(64).astype(F32)
     y, sums = np.zeros((72, 64), F32), np.zeros((9, 9), F32)
-    normalised(x, gamma, y, sums, target="sim")
+    normalised(x, gamma, y, sums, target=target)
     tile = x[:, :64]
     right = np.abs(tile / np.sqrt((tile * tile).mean(axis=1, keepdims=True)) * gamma)
     np.testing.assert_allclose(y[:64], right, rtol=1e-5)

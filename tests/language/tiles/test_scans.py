@@ -39,8 +39,9 @@ from tests.kernels.scan_kernels import (
     wanted_of_vectors,
     wanted_of_voted,
 )
-from tests.kernels.tile_function_kernels import TYPES, drawn, same_bits
+from tests.kernels.tile_function_kernels import TYPES, drawn, matched, same_bits, same_values
 
+SAME = {"sim": same_bits, "gpu": same_values}
 compiles = pytest.mark.skipif(toolchain() is not None, reason="no compiler")
 
 
@@ -74,9 +75,9 @@ def test_a_function_that_does_not_commute_is_called_in_the_order_of_the_elements
     assert (y[:, 64:] == x[:, :1]).all()
 
 
-def test_vectors_are_scanned_in_each_layout() -> None:
+def test_vectors_are_scanned_in_each_layout(target: str) -> None:
     x, y = arrays_of_vectors()
-    scans_of_vectors.simulate(x, y)
+    matched(scans_of_vectors, x, y, target=target)
     for found, wanted in zip(y, wanted_of_vectors(x), strict=True):
         np.testing.assert_allclose(found[:len(wanted)], wanted, rtol=1e-4)
 
@@ -116,17 +117,17 @@ def test_the_largest_of_rows_are_those_of_a_sort(k: int, dtype: str, shape: Shap
     assert not is_largest(k, x, values, indices)
 
 
-def test_as_many_columns_as_an_array_has_are_stored() -> None:
+def test_as_many_columns_as_an_array_has_are_stored(target: str) -> None:
     x, values, indices = arrays_of_largest(2, "float32", (64, 40), 2)
-    largest(2, (64, 40)).simulate(x, values, indices)
+    largest(2, (64, 40))(x, values, indices, target=target)
     assert is_largest(2, x, values, indices)
 
 
 # ---- quotients, builtins, masks
 @pytest.mark.parametrize("dtype", TYPES)
-def test_quotients_and_remainders_are_numpys(dtype: str) -> None:
+def test_quotients_and_remainders_are_numpys(dtype: str, target: str) -> None:
     x, z, y = arrays_of_divided(dtype)
-    divided.simulate(x, z, y)
+    divided(x, z, y, target=target)
     assert same_bits(y, wanted_of_divided(x, z))
 
 
@@ -148,15 +149,15 @@ def test_a_division_of_int32_by_zero_is_an_error_simulated() -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_builtins_of_tiles_are_element_by_element(dtype: str) -> None:
+def test_builtins_of_tiles_are_element_by_element(dtype: str, target: str) -> None:
     x, z, y = drawn((64, 64), dtype), drawn((64, 64), dtype, seed=3), np.zeros((256, 64), TYPES[dtype])
-    of_builtins.simulate(x, z, y)
-    assert same_bits(y, wanted_of_builtins(x, z))
+    of_builtins(x, z, y, target=target)
+    assert SAME[target](y, wanted_of_builtins(x, z))
 
 
-def test_masks_are_reduced_along_an_axis() -> None:
+def test_masks_are_reduced_along_an_axis(target: str) -> None:
     x, y = arrays_of_voted()
-    voted_along.simulate(x, y)
+    matched(voted_along, x, y, target=target)
     assert (y == wanted_of_voted(x)).all()
     assert (wanted_of_voted(x)[:, ::2] != wanted_of_voted(-x)[:, ::2]).any()
 
@@ -173,17 +174,17 @@ def test_numbers_have_the_sine_of_tiles(name: str) -> None:
 
 # ---- stores
 @pytest.mark.parametrize("have, want", STORED)
-def test_stores_convert_as_numpys_assignment(have: str, want: str) -> None:
+def test_stores_convert_as_numpys_assignment(have: str, want: str, target: str) -> None:
     arrays = arrays_of_stored(have, want)
-    stored.simulate(*arrays)
+    stored(*arrays, target=target)
     for found, wanted in zip(arrays[1:], wanted_of_stored(arrays), strict=True):
-        assert same_bits(found, wanted)
+        assert SAME[target](found, wanted)
 
 
 @pytest.mark.parametrize("have, want", STORED[:4])
-def test_blocks_of_a_pipeline_are_stored_in_their_arrays_type(have: str, want: str) -> None:
+def test_blocks_of_a_pipeline_are_stored_in_their_arrays_type(have: str, want: str, target: str) -> None:
     x, y = (np.arange(64 * 128).reshape(64, 128) % 251).astype(TYPES[have]), np.zeros((64, 128), TYPES[want])
-    stored_to_blocks.simulate(x, y)
+    stored_to_blocks(x, y, target=target)
     assert (y.astype(np.float32) == 2 * x.astype(np.float32)).all()
 
 

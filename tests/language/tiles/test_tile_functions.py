@@ -29,6 +29,7 @@ from tests.kernels.tile_function_kernels import (
     every_exact,
     exactly,
     is_numpys,
+    matched,
     of_numbers,
     of_vectors,
     reduction,
@@ -64,10 +65,11 @@ def test_an_operation_with_a_context_says_outside_of_a_kernel_that_it_belongs_in
 # ---- means and indices ----------------------------------------------------------------------------------------------
 @pytest.mark.variants(42)
 @pytest.mark.parametrize("case", REDUCTIONS, ids=str)
-def test_means_and_indices_are_numpys(case: Case) -> None:
-    x, y = arrays_of(case)
-    reduction(case).simulate(x, y)
-    assert is_numpys(case, x, y)
+def test_means_and_indices_are_numpys(case: Case, target: str, again: range) -> None:
+    for seed in again:
+        x, y = arrays_of(case, seed)
+        matched(reduction(case), x, y, target=target)
+        assert is_numpys(case, x, y)
     if case[0] in ("var", "std"):
         x *= x.dtype.type(2)  # they hardly depend on one element of many
     else:
@@ -84,10 +86,10 @@ def test_of_equal_elements_the_first_one_is_found_and_of_nan_too() -> None:
         assert y[0, [3, 5, 6]].tolist() == wanted
 
 
-def test_vectors_have_means_and_indices_in_each_layout() -> None:
+def test_vectors_have_means_and_indices_in_each_layout(target: str) -> None:
     x = drawn((64, 64), "float32", special=False)
     floats, ints = np.zeros((4, 64), np.float32), np.zeros((4, 64), np.int32)
-    of_vectors.simulate(x, floats, ints)
+    matched(of_vectors, x, floats, ints, target=target)
     vectors = x.sum(axis=0), x.sum(axis=1), x[0]
     for number, vector in enumerate(vectors):
         np.testing.assert_allclose(floats[number], vector.astype(np.float64).mean(), atol=1e-5)
@@ -144,11 +146,11 @@ def test_sums_are_those_that_the_lanes_make_to_the_last_bit(shape: tuple[int, ..
 
 # ---- running sums ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("case", RUNNING, ids=str)
-def test_running_sums_are_numpys(case: Case) -> None:
+def test_running_sums_are_numpys(case: Case, target: str) -> None:
     _, dtype, (rows, columns), axis = case
     x = drawn((2 * rows, columns), dtype, special=False)
     y = np.zeros_like(x)
-    running(case).simulate(x, y)
+    matched(running(case), x, y, target=target)
     wanted = np.concatenate([np.cumsum(half, axis=axis, dtype=np.float64) for half in (x[:rows], x[rows:])])
     np.testing.assert_allclose(y, wanted, rtol=0, atol=0 if dtype == "int32" else 2e-6 * np.abs(x).sum(axis=axis).max())
 
@@ -202,9 +204,9 @@ def test_running_sums_are_those_that_the_lanes_make_to_the_last_bit(shape: tuple
     assert (y[:shape[0]] != np.cumsum(x[:shape[0]], axis=axis)).any()  # NumPy's order is another one
 
 
-def test_vectors_have_running_sums_in_each_layout() -> None:
+def test_vectors_have_running_sums_in_each_layout(target: str) -> None:
     x, y = drawn((192, 64), "float32", special=False), np.zeros((4, 192), np.float32)
-    running_of_vectors.simulate(x, y)
+    matched(running_of_vectors, x, y, target=target)
     wide, top = x.astype(np.float64), x.max(axis=0)
     for found, wanted in zip(y, (wide.sum(axis=1).cumsum(), wide.sum(axis=0).cumsum(), wide[0].cumsum(), top + top.cumsum()),
                              strict=True):
@@ -228,9 +230,9 @@ def test_what_the_warps_tell_each_other_of_a_running_sum_is_ordered_by_barriers(
 # ---- element by element ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", EXACT)
-def test_exact_functions_give_numpys_bits(name: str, dtype: str) -> None:
+def test_exact_functions_give_numpys_bits(name: str, dtype: str, target: str) -> None:
     x, y = arrays_of_exact(name, dtype)
-    exactly(name, dtype).simulate(x, y)
+    exactly(name, dtype)(x, y, target=target)
     assert same_bits(y, wanted_of_exact(name, x))
     assert not same_bits(y, wanted_of_exact(name, x) + 1)
 

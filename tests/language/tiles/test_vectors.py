@@ -22,34 +22,37 @@ from tests.kernels.vector_kernels import (
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.variants(4)
-def test_a_pipeline_of_vectors_reads_zeros_behind_the_array_and_clips_what_it_stores(dtype: np.dtype) -> None:
-    for size in SIZES:
+def test_a_pipeline_of_vectors_reads_zeros_behind_the_array_and_clips_what_it_stores(
+    dtype: np.dtype, target: str
+) -> None:
+    for size in (*SIZES, *[100_000] * (target == "gpu")):
         x, y, z = array(size, dtype), np.zeros(size, dtype), np.zeros(size, dtype)
-        copied(x, y, z, target="sim")
+        copied(x, y, z, target=target)
         assert y.tobytes() == z.tobytes() == x.tobytes(), size
 
 
-def test_parts_of_a_vector_start_anywhere() -> None:
-    x, y = array(1000, np.dtype(np.int8)), np.zeros(1000, np.int8)
-    shifted(x, y, 3, target="sim")
-    assert (y == expected(x, 3)).all()
+def test_parts_of_a_vector_start_anywhere(target: str) -> None:
+    for by in (0, 1, 3, 64, 191):
+        x, y = array(1000, np.dtype(np.int8)), np.zeros(1000, np.int8)
+        shifted(x, y, by, target=target)
+        assert (y == expected(x, by)).all()
 
 
-def test_one_row_blocks_are_vectors() -> None:
+def test_one_row_blocks_are_vectors(target: str) -> None:
     x, y = np.random.default_rng(0).random((5, 200), np.float32), np.zeros((5, 200), np.float32)
-    rows(x, y, target="sim")
+    rows(x, y, target=target)
     assert (x == y).all()
 
 
-def test_a_shared_vector_is_copied_read_and_written_by_hand() -> None:
+def test_a_shared_vector_is_copied_read_and_written_by_hand(target: str) -> None:
     x, y = array(1024, np.dtype(np.float32)), np.zeros(1024, np.float32)
-    by_hand(x, y, target="sim")
+    by_hand(x, y, target=target)
     assert (y[100:164] == 5).all() and (np.delete(y, range(100, 164)) == np.delete(x, range(100, 164))).all()
 
 
-def test_a_lane_reads_elements_of_a_vector() -> None:
+def test_a_lane_reads_elements_of_a_vector(target: str) -> None:
     x, y = array(256, np.dtype(np.float32)), np.zeros(256, np.float32)
-    through_lanes(x, y, target="sim")
+    through_lanes(x, y, target=target)
     assert (y == x[::-1]).all()
 
 

@@ -1,0 +1,31 @@
+"""The drivers of these tests, whose memory is the host's."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kernels.host_fakes import QueuedDriver, install
+from tests.kernels.launch_fakes import FakeDriver, opened
+from tests.kernels.launch_kernels import SIZES
+
+
+@pytest.fixture
+def fake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    """The open driver. A test file whose kernels have other parameters says their sizes in ``SIZES``."""
+    driver = FakeDriver()
+    driver.sizes = getattr(request.module, "SIZES", SIZES)
+    with opened(monkeypatch, driver):
+        yield driver
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueuedDriver]:
+    """The driver that is open; a test has to end with what it left freed, or still queued."""
+    cuda = install(monkeypatch, QueuedDriver())
+    yield cuda
+    if cuda.live and not any(cuda.queues.values()):
+        gc.collect()
+        assert not cuda.live or any(cuda.queues.values())
