@@ -99,13 +99,19 @@ def test_a_softmax_by_a_warp_a_row() -> None:
     np.testing.assert_allclose(softmax(x, target="sim").astype(F32), e / e.sum(1, keepdims=True), rtol=0.01)
 
 
+class _Lanes(np.ndarray):
+    """An int32 of LLVM, by lane."""
+
+    type = nb.i32
+
+
 class _Ints:
     """A builder of LLVM whose values are NumPy arrays: what an address is in each lane."""
 
     def __getattr__(self, name: str) -> Any:
         operation = {"add": np.add, "mul": np.multiply, "and_": np.bitwise_and, "xor": np.bitwise_xor, "shl": np.left_shift,
                      "lshr": np.right_shift}[name]
-        return lambda *operands: operation(*(getattr(each, "constant", each) for each in operands))
+        return lambda *operands: np.asarray(operation(*(getattr(each, "constant", each) for each in operands))).view(_Lanes)
 
 
 @pytest.mark.parametrize("shape, layout", [
@@ -113,7 +119,7 @@ class _Ints:
 @pytest.mark.parametrize("inner", [0, 1])
 def test_addresses_in_shared_memory_are_those_of_the_elements(shape: tuple[int, int], layout: str, inner: int,
                                                               monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nb, "thread_index", lambda builder: LANES)
+    monkeypatch.setattr(nb, "thread_index", lambda builder: LANES.view(_Lanes))
     for dtype in (F32, np.dtype(np.float16), np.dtype(np.int8)):
         width = min(128, 128 * dtype.itemsize)
         whole = Layout((128, 128), dtype.itemsize, inner, width, 128 * width)
