@@ -66,7 +66,7 @@ class _Export:
     def __init__(self, calls: Calls, choose: Callable[..., Any] | None) -> None:
         self.definition, self.described = calls.definition, calls.described
         self.what = f"kernel {self.definition.name}: export"
-        self.images: dict[str, bytes] = {}
+        self.images: list[bytes] = []
         self._entries: dict[Any, tuple[Variant, Entry]] = {}
         self._functions: dict[tuple[Any, ...], Function] = {}
         self._objects: dict[str, Any] = {}
@@ -174,15 +174,15 @@ class _Export:
         for option, function in {**functions, "grid": grid if callable(grid) else None}.items():
             if function is not None:
                 self._function(option, function, dict(variant.statics))
-        member, data = f"{len(self._entries)}.image", variant.image.to_bytes()
-        self.images[member] = data
+        data = variant.image.to_bytes()
+        self.images.append(data)
         self._entries[key] = (
             variant,
             Entry(
                 variant.arrays,
                 tuple(dtype.name for dtype in variant.scalars),
                 statics,
-                member,
+                len(data),
                 hashlib.sha256(data).hexdigest(),
             ),
         )

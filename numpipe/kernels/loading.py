@@ -78,8 +78,7 @@ class Loaded(Kernel):
             definition = _Definition(archive)
         except SpecError as error:
             raise archive.refused(error) from None
-        self._variants: dict[str, _Variant] = {}
-        """by the member of the file"""
+        self._variants: dict[Entry, _Variant] = {}
         self._begin(definition, self._variant)
 
     def __repr__(self) -> str:
@@ -99,7 +98,7 @@ class Loaded(Kernel):
         for entry in self.archive.manifest.entries:
             if (entry.arrays, entry.scalars, entry.statics) == (arrays, scalars, statics):
                 variant = _Variant(self.archive, entry, definition, key, obstacles)
-                return self._variants.setdefault(entry.image, variant)
+                return self._variants.setdefault(entry, variant)
         call = self.archive.manifest.shown(arrays, scalars, statics)
         raise _absent(self.archive, call + "".join(f" ({each})" for each in obstacles.values()))
 
