@@ -13,8 +13,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ from ..arch.dtypes import BY_DTYPE
 from ..arch.targets import TARGETS
 from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
-from ..diagnostics.regular import content
+from ..diagnostics.regular import content, put
 from ..launch.attributes import Attributes
 from ..launch.image import Image
 from ..plan.folded import MOST
@@ -155,14 +153,8 @@ def _shown(array: ArrayArg) -> str:
 # ---- the file
 def write(path: Path, manifest: Manifest, images: Sequence[bytes]) -> None:
     """Write the file in one step: who reads it meanwhile finds the old one, or none."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     text = json.dumps(dataclasses.asdict(manifest), default=lambda dtype: BY_DTYPE[dtype].name)
-    try:
-        unfinished.write_bytes(b"".join([text.encode(), b"\n", *images]))
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    put(path, b"".join([text.encode(), b"\n", *images]))
 
 
 class Archive:
