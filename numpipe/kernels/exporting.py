@@ -4,10 +4,8 @@ kernel of (`loading`)."""
 from __future__ import annotations
 
 import ast
-import contextlib
 import errno
 import hashlib
-import importlib.metadata
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 from ..arch.dtypes import ELEMENTS
 from ..diagnostics.arguments import FUNCTION, NONE, PATH, require
 from ..diagnostics.errors import SpecError
+from ..diagnostics.versions import installed
 from ..plan.specs import ArrayType, Persistent
 from .archive import VERSION, Entry, Function, Manifest, Parameter, write
 from .arguments import MISSING, Call
@@ -208,7 +207,7 @@ class _Export:
             functions=tuple(self._functions.values()),
             entries=tuple(entry for _, entry in self._entries.values()),
             target=variant.image.target,
-            made_with=tuple(_versions()),
+            made_with=tuple(installed(*_MAKERS).items()),
         )
 
     def _parameters(self) -> Iterator[Parameter]:
@@ -339,9 +338,3 @@ def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dic
     raise SpecError(
         f'signature {text!r}: {why}; write a call\'s arguments, e.g. "float16[64, 64], n=3"'
     )
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    for package in _MAKERS:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            yield package, importlib.metadata.version(package)
