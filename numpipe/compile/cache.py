@@ -19,7 +19,6 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from typing import Any
 from ..core import records
 from ..diagnostics import log
 from ..diagnostics.errors import ImageError
+from ..diagnostics.regular import content, put
 from ..launch.image import Image
 
 VARIABLE = "NUMPIPE_CACHE_DIR"
@@ -157,46 +157,10 @@ def passed(key: str | None, check: Callable[[], None]) -> None:
 
 
 # ---- files
-def content(path: Path, most: int = MOST_IMAGE) -> bytes:
-    """Return the bytes of a file of this user.
-
-    Raises FileNotFoundError, and ValueError for a link, a pipe, a file of another user, or one of
-    more than `most` bytes.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise ValueError("it is a link") from None
-        raise
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if (
-            not stat.S_ISREG(status.st_mode)
-            or status.st_uid != os.getuid()
-            or status.st_size > most
-        ):
-            raise ValueError(f"it is no file of this user's with at most {most} bytes")
-        return file.read(most)
-
-
-def put(path: Path, data: bytes) -> None:
-    """Write a file in one step: readers find the old one or the new one, never a part."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
 def _read(place: Path, parse: Callable[[bytes, str], Any] = Image.from_bytes) -> Any:
     """Return what `parse` makes of a file, or None. A file that is not this key's is removed."""
     try:
-        data = content(place)
+        data = content(place, MOST_IMAGE, own=True)
         digest, rest = data[:32], data[32:]
         if hashlib.sha256(rest).digest() != digest or rest[:64] != place.stem.encode():
             raise ValueError("it is damaged, or another kernel's")
@@ -220,7 +184,7 @@ def _read(place: Path, parse: Callable[[bytes, str], Any] = Image.from_bytes) ->
 def _write(place: Path, data: bytes) -> None:
     rest = place.stem.encode() + data
     try:
-        put(place, hashlib.sha256(rest).digest() + rest)
+        put(place, hashlib.sha256(rest).digest() + rest, 0o600)
         if place.suffix == SUFFIX:  # looking through the folder takes longer than writing facts
             evict(place.parent)
     except OSError as error:

@@ -65,7 +65,7 @@ def _typed(kind: Any, value: Any, where: str, given: Mapping[str, Any] = types.M
         for name in sorted(value.keys() ^ names):
             raise ValueError(f"{where and f'{where}: '}the field {name[:50]!r} is {'unknown' if name in value else 'missing'}")
         return kind(**{name: _typed(hints[name], value[name], f"{where}.{name}".strip(".")) for name in names}, **given)
-    elif type(value) is kind and (not isinstance(value, (int, float)) or (math.isfinite(value) and value >= 0)):
+    elif type(value) is kind and (not isinstance(value, (int, float)) or 0 <= value < math.inf):
         return value
     name = kind.__name__ if isinstance(kind, type) and origin is None else str(kind)
     shown = "an array" if isinstance(value, list) else "an object" if isinstance(value, dict) else repr(value)[:60]

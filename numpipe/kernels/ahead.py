@@ -10,7 +10,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import importlib.util
-import itertools
 import multiprocessing
 import os
 import pickle
@@ -43,7 +42,7 @@ def warmup(calls: Iterable[Entry], *, workers: int | None = None, progress: bool
               arrays pass one that is laid out like them
     workers   processes that compile; default: one for each CPU that this process may use, and none for a single kernel; 0: this
               process compiles
-    progress  whether stderr shows how far it is (by tqdm where that is installed); default: where stderr is a terminal
+    progress  whether stderr shows a bar, if tqdm is installed; default: where stderr is a terminal
 
     Returns the `Resources` of each call's kernel, in order. What is in memory or in the cache is not compiled again, and calls that
     need the same machine code compile it once. Workers import kernels by name, so a script that has some begins its work under
@@ -192,15 +191,11 @@ def _image(variant: Variant) -> Image | NumpipeError:
 
 @contextlib.contextmanager
 def showing(total: int, asker: str, shown: bool) -> Iterator[Callable[[str], object]]:
-    """Yield a function to call with each name that is compiled: it shows the progress on stderr, by tqdm where that is."""
-    if importlib.util.find_spec("tqdm"):
-        from tqdm.auto import tqdm
-
-        with tqdm(total=total, desc=f"{asker}: compile", leave=False, disable=not shown) as bar:
-            yield lambda name: bar.update()
+    """Yield a function to call after each compile: a bar on stderr shows them if tqdm is installed."""
+    if not shown or not importlib.util.find_spec("tqdm"):
+        yield lambda name: None
         return
-    shown, count = shown and sys.stderr.isatty(), itertools.count(1)
-    line = f"\r\033[K{asker}: compile {{}}/{total}  {{}}"
-    yield lambda name: shown and print(line.format(next(count), name), end="", file=sys.stderr, flush=True)
-    if shown:
-        print(file=sys.stderr)
+    from tqdm.auto import tqdm
+
+    with tqdm(total=total, desc=f"{asker}: compile", leave=False) as bar:
+        yield lambda name: bar.update()

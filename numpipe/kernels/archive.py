@@ -1,26 +1,19 @@
-"""The file that `Kernel.export` writes and `numpipe.load` reads: a zip archive of a manifest
-and of images.
+"""The file that `Kernel.export` writes and `numpipe.load` reads: a manifest and images.
 
-``manifest.json``  a `Manifest`: the kernel's parameters and options, its functions of shapes and
-                   its signatures
-``0.image`` …      machine code, one member for each signature, as `launch.image` has it
+The first line is a `Manifest` as JSON: the kernel's parameters and options, its functions of shapes
+and its signatures. The machine code of each signature follows, as `launch.image` has it, in the
+order of the manifest's entries. ``head -1 k.numpipe | jq`` shows the manifest.
 
-Members are stored as they are, so ``unzip -l`` and ``python -m zipfile -l`` list them. Nothing of a
-file is executed on the host: functions of shapes are evaluated as `Expression`s, and Statics are
-compared with the text that describes them.
+Nothing of a file is executed on the host: functions of shapes are evaluated as `Expression`s, and
+Statics are compared with the text that describes them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import json
-import os
-import struct
-import threading
-import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,20 +22,17 @@ from ..arch.dtypes import BY_DTYPE
 from ..arch.targets import TARGETS
 from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
-from ..diagnostics.regular import content
+from ..diagnostics.regular import content, put
 from ..launch.attributes import Attributes
 from ..launch.image import Image
 from ..plan.folded import MOST
 from ..plan.plans import ArrayArg
 
-VERSION = 2
-MANIFEST = "manifest.json"
+VERSION = 3
 MOST_BYTES = 1 << 30
 """of a file"""
 MOST_LISTED = 20
 """signatures that a message lists"""
-_DATE = (1980, 1, 1, 0, 0, 0)
-"""of all members: the same images make the same file"""
 Texts = tuple[tuple[str, str], ...]
 """names of Statics, and descriptions of their values"""
 
@@ -77,13 +67,13 @@ class Entry:
     """A signature of a kernel, with its machine code.
 
     scalars  types of the run-time scalars, in the order in which the kernel takes them
-    image    the member of the archive; `sha256` is the digest of its bytes
+    size     bytes of its image; `sha256` is their digest
     """
 
     arrays: tuple[ArrayArg, ...]
     scalars: tuple[str, ...]
     statics: Texts
-    image: str
+    size: int
     sha256: str
 
 
@@ -143,13 +133,12 @@ class Manifest:
     def check(self) -> None:
         """Raise ValueError for a manifest that no export writes."""
         names = [each.name for each in self.parameters]
-        members = {entry.image for entry in self.entries}
         if self.target not in {target.name for target in TARGETS.values()}:
             raise ValueError(f"it is for {self.target[:50]!r}, which numpipe does not know")
         if len({*names}) < len(names) or not all(map(str.isidentifier, [self.kernel, *names])):
             raise ValueError("two of its parameters have one name, or one has none")
-        if not self.names("array") or not 0 < len(members) == len(self.entries):
-            raise ValueError("it has no arrays, or no image for each signature")
+        if not self.names("array") or not self.entries:
+            raise ValueError("it has no arrays, or no signatures")
         if self.tiled is not None and not 0 <= self.tiled[1] <= self.tiled[0] <= MOST:
             raise ValueError("its grid has no such dimensions")
 
@@ -162,20 +151,10 @@ def _shown(array: ArrayArg) -> str:
 
 
 # ---- the file
-def write(path: Path, manifest: Manifest, images: Mapping[str, bytes]) -> None:
+def write(path: Path, manifest: Manifest, images: Sequence[bytes]) -> None:
     """Write the file in one step: who reads it meanwhile finds the old one, or none."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-    text = json.dumps(
-        dataclasses.asdict(manifest), indent=1, default=lambda dtype: BY_DTYPE[dtype].name
-    )
-    try:
-        with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_STORED) as archive:
-            for name, data in ((MANIFEST, text.encode()), *images.items()):
-                archive.writestr(zipfile.ZipInfo(name, _DATE), data)
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    text = json.dumps(dataclasses.asdict(manifest), default=lambda dtype: BY_DTYPE[dtype].name)
+    put(path, b"".join([text.encode(), b"\n", *images]))
 
 
 class Archive:
@@ -185,19 +164,25 @@ class Archive:
         """Read a file. Raises ImageError for one of other content, OSError for none."""
         self.path = path
         try:
-            self._images = _members(path)
-            written = parsed(self._images.pop(MANIFEST, b""))
+            line, _, images = content(path, MOST_BYTES).partition(b"\n")
+            written = parsed(line)
             version = written.get("version", VERSION) if isinstance(written, dict) else VERSION
             if version != VERSION:
                 what = f"it has version {str(version)[:50]} of the form"
                 raise ValueError(f"{what}, and this numpipe reads version {VERSION}")
             self.manifest = record(Manifest, written)
             self.manifest.check()
-            digests = {
-                name: hashlib.sha256(data).hexdigest() for name, data in self._images.items()
-            }
-            if {entry.image: entry.sha256 for entry in self.manifest.entries} != digests:
-                raise ValueError("its images are not those of its manifest")
+            self._images: dict[str, bytes] = {}
+            """by their digests"""
+            place = 0
+            for entry in self.manifest.entries:
+                data = images[place : place + entry.size]
+                if hashlib.sha256(data).hexdigest() != entry.sha256:
+                    raise ValueError("an image is not that of its manifest")
+                self._images[entry.sha256] = data
+                place += entry.size
+            if place != len(images):
+                raise ValueError("its images have other sizes than its manifest says")
         except ValueError as error:
             raise self.refused(error) from None
 
@@ -206,12 +191,12 @@ class Archive:
 
     def image(self, entry: Entry) -> Image:
         """Return the machine code of a signature. Raises ImageError where it is another's."""
-        image = Image.from_bytes(self._images[entry.image], f"{self.path}: {entry.image}")
+        image = Image.from_bytes(self._images[entry.sha256], f"{self.path}: its machine code")
         known = [(array.name, array.order) for array in entry.arrays]
         found = list(zip(image.arrays, image.majors, strict=True))
         if found != known or image.target != self.manifest.target:
             kernel = f"{', '.join(image.arrays)} for {image.target}"
-            raise self.refused(f"its member {entry.image} is of another kernel: of {kernel}")
+            raise self.refused(f"it has the machine code of another kernel: of {kernel}")
         return image
 
     def __str__(self) -> str:
@@ -223,28 +208,3 @@ class Archive:
         ]
         more = [f"    and {len(entries) - MOST_LISTED} more"] * (len(entries) > MOST_LISTED)
         return "\n".join([*lines, *more])
-
-
-def _members(path: Path) -> dict[str, bytes]:
-    """Return what is in a zip archive, by name. ValueError for another file, OSError for none."""
-    data = content(path, MOST_BYTES)
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            listed = archive.infolist()
-            sizes = sum(info.file_size for info in listed)
-            if len({info.filename for info in listed}) < len(listed):
-                raise ValueError("two of its members have one name")
-            if sizes > len(data) or any(
-                info.compress_type != zipfile.ZIP_STORED for info in listed
-            ):
-                raise ValueError("its members are compressed")
-            return {info.filename: archive.read(info) for info in listed}
-    except (
-        zipfile.BadZipFile,
-        RuntimeError,
-        EOFError,
-        OverflowError,
-        OSError,
-        struct.error,
-    ) as error:
-        raise ValueError(f"it is no archive, or damaged: {error}") from None

@@ -45,7 +45,7 @@ class Bound:
         self.name = calls.definition.name
         self._calls, self._bound = calls, call
         self._names = calls.definition.results.array_names(call)
-        self._result = result(call, out)
+        self._result = result((call,), out)
         self._prepare(call)
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class Bound:
         with naming(self.name):
             self._prepare(call)
         if call.results is not self._bound.results:
-            self._result = result(call, None)
+            self._result = result((call,), None)
         self._bound = call
 
     def _prepare(self, call: Call) -> None:

@@ -15,7 +15,7 @@ An array goes down these steps, a function each:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -251,9 +251,17 @@ class Calls:
             launch.check_overlap(infos, [a.name for a in plan.variant.arrays], outputs, self.definition.name)
 
 
-def result(call: Call, out: Any) -> Any:
-    """Return what a call returns that has run, and was passed `out`."""
-    if call.results is None or out is not None:
+def result(calls: Sequence[Call], out: Any, lists: bool = False) -> Any:
+    """Return what a call returns that has run, and was passed `out`.
+
+    calls  the call, or those of several GPUs
+    lists  whether each output is a list of these GPUs' arrays; else outputs are the first call's
+    """
+    if calls[0].results is None or out is not None:
         return out
-    results = launch.deliver(call.infos[0], call.results) if call.fresh else call.results
-    return results[0] if len(results) == 1 else tuple(results)
+    each = [
+        launch.deliver(call.infos[0], call.results) if call.fresh else call.results
+        for call in calls
+    ]
+    found = [list(arrays) for arrays in zip(*each, strict=True)] if lists else each[0]
+    return found[0] if len(found) == 1 else tuple(found)

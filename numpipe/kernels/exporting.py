@@ -4,10 +4,8 @@ kernel of (`loading`)."""
 from __future__ import annotations
 
 import ast
-import contextlib
 import errno
 import hashlib
-import importlib.metadata
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 from ..arch.dtypes import ELEMENTS
 from ..diagnostics.arguments import FUNCTION, NONE, PATH, require
 from ..diagnostics.errors import SpecError
+from ..diagnostics.versions import installed
 from ..plan.specs import ArrayType, Persistent
 from .archive import VERSION, Entry, Function, Manifest, Parameter, write
 from .arguments import MISSING, Call
@@ -66,7 +65,7 @@ class _Export:
     def __init__(self, calls: Calls, choose: Callable[..., Any] | None) -> None:
         self.definition, self.described = calls.definition, calls.described
         self.what = f"kernel {self.definition.name}: export"
-        self.images: dict[str, bytes] = {}
+        self.images: list[bytes] = []
         self._entries: dict[Any, tuple[Variant, Entry]] = {}
         self._functions: dict[tuple[Any, ...], Function] = {}
         self._objects: dict[str, Any] = {}
@@ -174,15 +173,15 @@ class _Export:
         for option, function in {**functions, "grid": grid if callable(grid) else None}.items():
             if function is not None:
                 self._function(option, function, dict(variant.statics))
-        member, data = f"{len(self._entries)}.image", variant.image.to_bytes()
-        self.images[member] = data
+        data = variant.image.to_bytes()
+        self.images.append(data)
         self._entries[key] = (
             variant,
             Entry(
                 variant.arrays,
                 tuple(dtype.name for dtype in variant.scalars),
                 statics,
-                member,
+                len(data),
                 hashlib.sha256(data).hexdigest(),
             ),
         )
@@ -208,7 +207,7 @@ class _Export:
             functions=tuple(self._functions.values()),
             entries=tuple(entry for _, entry in self._entries.values()),
             target=variant.image.target,
-            made_with=tuple(_versions()),
+            made_with=tuple(installed(*_MAKERS).items()),
         )
 
     def _parameters(self) -> Iterator[Parameter]:
@@ -339,9 +338,3 @@ def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dic
     raise SpecError(
         f'signature {text!r}: {why}; write a call\'s arguments, e.g. "float16[64, 64], n=3"'
     )
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    for package in _MAKERS:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            yield package, importlib.metadata.version(package)

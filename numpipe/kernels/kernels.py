@@ -152,7 +152,7 @@ class Kernel:
             if call.values:  # they follow from the arrays' shapes
                 launched = call.plan.prepared.alone(call.plan.grid, call.infos, call.values, launched.stream)
             self._learn(call, named, launched)
-        return result(call, out)
+        return result((call,), out)
 
     def _learn(self, call: Call, named: dict[str, Any], launched: launch.Launch) -> None:
         """Keep the launch of a call on device arrays, but not of one by an op, on descriptions: ops keep their own calls."""

@@ -8,6 +8,7 @@ shapes from its expressions.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,6 @@ from .expressions import Expression, constant_of, described
 from .judge import Judge
 from .kernels import Kernel
 from .options import Options, Signature
-from .results import HostView
 from .tiled import Tiled
 from .variants import Key, Variant
 
@@ -78,8 +78,7 @@ class Loaded(Kernel):
             definition = _Definition(archive)
         except SpecError as error:
             raise archive.refused(error) from None
-        self._variants: dict[str, _Variant] = {}
-        """by the member of the file"""
+        self._variants: dict[Entry, _Variant] = {}
         self._begin(definition, self._variant)
 
     def __repr__(self) -> str:
@@ -99,7 +98,7 @@ class Loaded(Kernel):
         for entry in self.archive.manifest.entries:
             if (entry.arrays, entry.scalars, entry.statics) == (arrays, scalars, statics):
                 variant = _Variant(self.archive, entry, definition, key, obstacles)
-                return self._variants.setdefault(entry.image, variant)
+                return self._variants.setdefault(entry, variant)
         call = self.archive.manifest.shown(arrays, scalars, statics)
         raise _absent(self.archive, call + "".join(f" ({each})" for each in obstacles.values()))
 
@@ -209,18 +208,19 @@ class _ByStatics:
 
     def __init__(self, archive: Archive, option: str) -> None:
         self._archive = archive
-        self._answers: dict[Any, Any] = {}
-        """by the shapes, types and scalars of calls: a function's answer follows from them"""
-        self._known = {
+        expressions = {
             function.statics: Expression(function.text, f"{archive.path}: {option}")
             for function in archive.manifest.functions
             if function.option == option
         }
         taken = {
             (*each.__signature__.parameters, "", *(name for name, _ in statics))
-            for statics, each in self._known.items()
+            for statics, each in expressions.items()
         }
-        self.__signature__ = next(iter(self._known.values())).__signature__
+        self.__signature__ = next(iter(expressions.values())).__signature__
+        # shapes, types and scalars determine an answer: a call like an earlier one evaluates nothing
+        keep = functools.lru_cache(MOST_ANSWERS, typed=True)
+        self._known = {statics: keep(each.__call__) for statics, each in expressions.items()}
         self._statics = [name for name, _ in next(iter(self._known))]
         if len(taken) > 1 or not self.__signature__.parameters.keys() >= {*self._statics}:
             raise archive.refused(f"its functions {option} take different arguments")
@@ -235,19 +235,7 @@ class _ByStatics:
             ]
             shown = ", ".join([*arrays, *(f"{name}={text}" for name, text in statics)])
             raise _absent(self._archive, shown)
-        passed = [value for name, value in known.items() if name not in self._statics]
-        key = (
-            statics,
-            *(
-                (value.shape, value.dtype) if isinstance(value, HostView) else (type(value), value)
-                for value in passed
-            ),
-        )
-        if key not in self._answers:
-            if len(self._answers) == MOST_ANSWERS:
-                self._answers.clear()
-            self._answers[key] = self._known[statics](**known)
-        return self._answers[key]
+        return self._known[statics](**known)
 
 
 class _Variant(Variant):

@@ -21,7 +21,7 @@ from ..launch.repeats import Repeats, handles
 from ..plan.specs import ArrayType
 from . import targets
 from .arguments import SCALAR, Call
-from .calls import UNKNOWN, Calls
+from .calls import UNKNOWN, Calls, result
 from .definition import Definition
 from .judge import Judge
 from .results import is_array
@@ -52,15 +52,15 @@ class OnMesh:
                  for own, each in enumerate(split(self.definition, mesh, args, named, out))]
         check_alike(self.definition, calls)
         if calls[0].plan.empty:
-            return results(calls, out, mesh), None
+            return result(calls, out, mesh.rank is None), None
         if mesh.gpus is None:
             self._simulate(calls, seed, trace, judge)
-            return results(calls, out, mesh), None
+            return result(calls, out, mesh.rank is None), None
         with naming(self.definition.name):
             launches = self._launch(mesh, calls, stream)
         if not calls[0].values:
             self._learn(mesh, calls, named, launches)
-        return results(calls, out, mesh), launches
+        return result(calls, out, mesh.rank is None), launches
 
     def _learn(self, mesh: Mesh, calls: Sequence[Call], named: dict[str, Any], launches: Together) -> None:
         """Keep the launches of the calls of this process' GPUs; Statics among the named arguments may determine them too."""
@@ -155,16 +155,6 @@ def split(definition: Definition, mesh: Mesh, args: Sequence[Any], named: dict[s
         outs = list(zip(*lists, strict=True))
     return [(tuple(each[gpu] for each in positional), {name: each[gpu] for name, each in by_name.items()}, outs[gpu])
             for gpu in range(mesh.size)]
-
-
-def results(calls: Sequence[Call], out: Any, mesh: Mesh) -> Any:
-    """Return what a call on several GPUs returns, where `calls` are those of this process."""
-    first = calls[0]
-    if first.results is None or out is not None:
-        return out
-    each = [launch.deliver(call.infos[0], call.results) if call.fresh else call.results for call in calls]
-    found = each[0] if mesh.rank is not None else [list(arrays) for arrays in zip(*each, strict=True)]
-    return found[0] if len(found) == 1 else tuple(found)
 
 
 def check_alike(definition: Definition, calls: Sequence[Call]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics.arguments import FUNCTION, NONE, require, told, whole, word
+from ..diagnostics.arguments import FLAG, FUNCTION, NONE, a, require, told, whole, word
 from ..diagnostics.errors import SpecError
 from ..launch.attributes import MAX_GRID, PLAIN, Attributes
 from ..launch.device import TARGET_NAMES
@@ -119,18 +119,20 @@ class Options:
         if self.out_type is not None and not callable(self.out_type):
             raise SpecError(f"kernel {kernel}: out_type must be a function of the arguments that returns an ArrayType, got "
                             f"{self.out_type!r}: write out_type=lambda …: {self.out_type!r}")
-        require(f"kernel {kernel}", vars(self), target=NONE | word(*TARGET_NAMES), schedule=word(*SCHEDULES))
+        require(
+            f"kernel {kernel}",
+            vars(self),
+            target=NONE | word(*TARGET_NAMES),
+            schedule=word(*SCHEDULES),
+            warp_specialized=FLAG,
+            workspace=a(Workspace, text="a numpipe.Workspace") | FUNCTION | NONE,
+        )
         if self.signature is not None and len(self.signature.inputs + self.signature.outputs) > parameters:
             raise SpecError(f"kernel {kernel}: signature {self.signature.text!r} speaks of "
                             f"{len(self.signature.inputs + self.signature.outputs)} arrays, the kernel has {parameters} parameters")
-        if not isinstance(self.warp_specialized, bool):
-            raise SpecError(f"kernel {kernel}: warp_specialized must be True or False, got {self.warp_specialized!r}")
         if not self.warp_specialized and self.split.memory_registers is not None:
             raise SpecError(f"kernel {kernel}: memory_registers={self.split.memory_registers} are those of the memory role, which "
                             "warp_specialized=False leaves out: leave memory_registers out too")
-        if self.workspace is not None and not callable(self.workspace) and not isinstance(self.workspace, Workspace):
-            raise SpecError(f"kernel {kernel}: workspace must be a numpipe.Workspace, or a function of the arguments that returns "
-                            f"one, got {self.workspace!r}")
         self._check_semaphores(kernel)
         self._check_schedule(kernel)
         least = _LEAST.given(self.split)

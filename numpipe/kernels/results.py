@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from .. import launch
 from ..diagnostics.arguments import is_int, told
@@ -136,8 +139,13 @@ class Results:
             self.options.signature.check(self.kernel, self.array_names(call), [i.shape for i in call.infos])
 
 
+@dataclass(init=False, unsafe_hash=True)
 class HostView:
     """An array as functions of the user see it: shape and dtype, nothing else."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    ndim: int
 
     def __init__(self, info: ArrayInfo | ArrayType) -> None:
         self.shape, self.dtype, self.ndim = info.shape, info.dtype, len(info.shape)

@@ -19,7 +19,6 @@ A call on arrays of a GPU runs on that GPU; a call on host arrays runs on the fi
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from ..arch.targets import TARGETS
 from ..core.undisturbed import in_child
 from ..diagnostics.arguments import told, word
 from ..diagnostics.errors import SpecError, TargetError
+from ..diagnostics.versions import installed
 from . import driver
 from .faults import NOT_INITIALIZED
 
@@ -131,13 +131,11 @@ in_child(gpu_state.cache_clear)
 
 def cuda_wheels_major() -> int | None:
     """Return the CUDA major version of the newest installed CUDA wheel that numpipe calls, or None."""
-    import importlib.metadata
-
-    majors = []
-    for package in ("cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
-            majors.append(int(importlib.metadata.version(package).partition(".")[0]))
-    return max(majors, default=None)
+    majors = [
+        version.partition(".")[0]
+        for version in installed("cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink").values()
+    ]
+    return max((int(major) for major in majors if major.isdecimal()), default=None)
 
 
 def spell(version: int) -> str:

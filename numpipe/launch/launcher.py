@@ -16,7 +16,6 @@ finds it in the `Table` and launches, and writes nothing but scalars.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import dataclasses
 import struct
@@ -28,6 +27,7 @@ import numpy as np
 
 from ..diagnostics import log
 from ..diagnostics.errors import LaunchError, SpecError
+from ..diagnostics.versions import installed
 from ..plan.control_block import WORDS_BYTES, section_bytes
 from . import driver, streams
 from .attributes import MAX_GRID, PLAIN, Attributes, Grid
@@ -376,8 +376,4 @@ def load(cubin: bytes, entry: str) -> Any:
 
 def linker() -> str | None:
     """Return the CUDA version of the installed nvJitLink, "13.0.88" say, or None."""
-    import importlib.metadata
-
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version("nvidia-nvjitlink")
-    return None
+    return installed("nvidia-nvjitlink").get("nvidia-nvjitlink")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import os
 import platform
 import subprocess
@@ -11,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ...diagnostics.versions import installed
 from .timer import api, call
 
 _PACKAGES = (
@@ -72,11 +71,7 @@ def describe() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the installed versions of what compiles and launches kernels, and of competitors."""
-    installed = {}
-    for package in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            installed[package] = importlib.metadata.version(package)
-    return installed
+    return installed(*_PACKAGES)
 
 
 def sensors() -> Sensors:

@@ -27,7 +27,7 @@ from ...arch.targets import DEFAULT
 from ...core.records import parsed
 from ...diagnostics.arguments import MAPPING, PATH, STRING, a, each, finite, require, told
 from ...diagnostics.errors import SpecError
-from ...diagnostics.regular import content
+from ...diagnostics.regular import content, put
 from .protocols import AGAIN, Sample
 
 MOST_BYTES = 1 << 30
@@ -153,9 +153,7 @@ class Result:
         for name, entries in lists.items():  # a line for each entry
             text += f',\n "{name}": [\n  ' + ",\n  ".join(map(json.dumps, entries)) + "\n ]"
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(path.suffix + ".part")
-        part.write_text(text + "\n}\n", encoding="utf8")
-        os.replace(part, path)
+        put(path, (text + "\n}\n").encode())
 
 
 _DAMAGED = (

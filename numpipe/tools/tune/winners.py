@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ... import launch
-from ...compile.cache import VARIABLE, content, folder, put
+from ...compile.cache import VARIABLE, folder
 from ...diagnostics.errors import SpecError
+from ...diagnostics.regular import content, put
 from ...kernels.results import is_array
 from ...plan.specs import ArrayType
 from ..bench.device import versions
@@ -92,7 +93,7 @@ def path(within: Path, identity: dict[str, Any]) -> Path:
 def load(file: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
     """Return the answer that was kept, None where there is none. A file that has none to this question is warned of."""
     try:
-        kept = json.loads(content(file, _MOST_BYTES))
+        kept = json.loads(content(file, _MOST_BYTES, own=True))
         if not isinstance(kept, dict) or kept.get("schema") != SCHEMA or kept.get("identity") != identity:
             raise ValueError(f"it is not of schema {SCHEMA!r}, or answers another question than its name says")
         seconds, skipped, winner = kept.get("seconds"), kept.get("skipped"), kept.get("winner")
@@ -117,7 +118,7 @@ def save(file: Path, identity: dict[str, Any], winner: str, seconds: dict[str, f
     text = json.dumps({"schema": SCHEMA, "identity": identity, "winner": winner, "seconds": seconds, "skipped": skipped}, indent=1)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        put(file, text.encode() + b"\n")
+        put(file, text.encode() + b"\n", 0o600)
     except OSError as error:
         warnings.warn(f"numpipe.autotune: the winner cannot be kept in {file}: {error}; it will be measured again, unless "
                       f"{VARIABLE} names a folder that can be written", RuntimeWarning, stacklevel=4)

@@ -1,0 +1,16 @@
+"""Versions of installed packages."""
+
+from __future__ import annotations
+
+import contextlib
+
+
+def installed(*packages: str) -> dict[str, str]:
+    """Return the versions of these distributions, without those that are not installed."""
+    import importlib.metadata
+
+    found = {}
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
