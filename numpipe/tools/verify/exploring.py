@@ -22,7 +22,6 @@ from ...kernels.judge import Judge
 from ...sim.directed import Agent, Guide, Name
 from ...sim.exploration import Exploration, Explored
 from .fresh import Arguments, Arrays
-from .shortest import fewest_changes, needed
 
 if TYPE_CHECKING:
     from ...kernels.kernels import Kernel
@@ -61,21 +60,10 @@ class Class:
     judge: Judge
     explored: Explored
 
-    @functools.cached_property
-    def fewest(self) -> tuple[int, list[Agent]] | None:
-        """The fewest changes of who runs in the class's schedules that fail, with the order of one of them (`shortest`)."""
-        return fewest_changes(self.explored.steps, self.explored.before) if self.error is not None else None
-
     @property
     def shown(self) -> tuple[int, int, int]:
         """By which schedules that show the same are compared: the one that is shown has the smallest."""
         return self.explored.switches, len(self.name.turns), len(self.explored.steps)
-
-    @property
-    def size(self) -> tuple[int, int, int]:
-        """`shown`, of the shortest that there is of the class."""
-        changes, *more = self.shown
-        return (changes if self.fewest is None else self.fewest[0], *more)  # type: ignore[return-value]
 
 
 @dataclass
@@ -132,10 +120,13 @@ class All:
         return self.arguments.run(functools.partial(self.kernel.judged, judge), seed=guide), judge
 
     def shortest(self, found: Class) -> Class:
-        """Return a class that shows the same report with as few changes of who runs as it needs, and no step that it does not."""
+        """Return a class that shows the same report in fewer steps, with fewer changes of who runs.
+
+        The steps that the failure does not need are left out, and who runs goes on while it can.
+        """
         if found.error is None or not found.explored.steps:
             return found
-        order = found.fewest[1] if found.fewest is not None else self._greedy(found.explored)
+        order = self._in_order(found.explored)
 
         def choose(number: int, enabled: tuple[Agent, ...], usual: int) -> int:
             return enabled.index(order[number]) if number < len(order) and order[number] in enabled else usual
@@ -151,9 +142,12 @@ class All:
         return found
 
     @staticmethod
-    def _greedy(explored: Explored) -> list[Agent]:
-        """Return an order of the needed steps in which who runs goes on while it can: where the search for the best one ended."""
-        steps, before, left = explored.steps, explored.before, needed(explored.steps, explored.before)
+    def _in_order(explored: Explored) -> list[Agent]:
+        """Return an order of the steps that the failing one needs, itself included."""
+        steps, before = explored.steps, explored.before
+        last = len(steps) - 1
+        wanted = before[last] | 1 << last if steps[last].footprint.failed else (2 << last) - 1
+        left = [n for n in range(len(steps)) if wanted >> n & 1 and not steps[n].waited]
         order: list[Agent] = []
         while left:
             ready = [n for n in left if not any(before[n] >> other & 1 for other in left if other < n)]

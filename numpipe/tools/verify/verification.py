@@ -241,7 +241,7 @@ def _count(cases: dict[Key, _Cases], seed: Seed, error: SimulationError, shown: 
         cases[key] = _Cases(seed, error, shown)
         return
     known.number += 1
-    if shown is not None and known.shown is not None and shown.size < known.shown.size:
+    if shown is not None and known.shown is not None and shown.shown < known.shown.shown:
         known.seed, known.error, known.shown = seed, error, shown
 
 
