@@ -345,9 +345,8 @@ class Prepared:
             ptr = driver.get().blank(info.device, request.written, request.fill) if 0 in info.shape else info.ptr
             return encode(ptr, info.dtype, memory_order(info.shape, major), memory_order(info.strides, major),
                           request.box, request.swizzle, request.fill)
-        except (SpecError, driver.DriverError) as error:
-            kind = SpecError if isinstance(error, SpecError) else LaunchError
-            raise kind(f"argument {name!r} of kernel {self.name!r}: {error}") from error
+        except driver.DriverError as error:
+            raise LaunchError(f"argument {name!r} of kernel {self.name!r}: {error}") from error
 
 
 # ---- machine code
