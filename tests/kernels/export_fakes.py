@@ -34,11 +34,8 @@ class Noting(FakeDriver):
         self.kernel = self.note
         self.allocated: dict[int, int] = {}
 
-    def parameter_sizes(self, kernel: Any, count: int) -> list[int]:
-        return [int(size) for size in kernel.rpartition("__")[2].split("_")]
-
     def launch(self, config: Any, kernel: Any, params: int, ordinal: int) -> int:
-        self.sizes = self.parameter_sizes(kernel, 0)
+        self.sizes = [int(size) for size in kernel.rpartition("__")[2].split("_")]
         return super().launch(config, kernel, params, ordinal)
 
     def allocate(self, nbytes: int, stream: int, ordinal: int) -> int:

@@ -94,9 +94,6 @@ class FakeDriver:
             raise driver.DriverError("cuLibraryLoadData", 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
         return f"kernel {entry}"
 
-    def parameter_sizes(self, kernel: Any, count: int) -> list[int]:
-        return self.sizes
-
     def allow_shared(self, kernel: Any, nbytes: int, ordinal: int) -> None:
         self.calls.append(("allow_shared", kernel, nbytes, ordinal))
         if self.captured and not self.relaxed:
