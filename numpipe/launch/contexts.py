@@ -130,11 +130,6 @@ class Contexts:
         return int(self._call("cuPointerGetAttribute", name, address))
 
     # ---- several GPUs
-    def can_access_peer(self, ordinal: int, peer: int) -> bool:
-        """Whether a GPU can reach another one's memory."""
-        devices = [self._call("cuDeviceGet", number) for number in (ordinal, peer)]
-        return bool(self._call("cuDeviceCanAccessPeer", *devices))
-
     def enable_peer(self, ordinal: int, peer: int) -> None:
         """Let what runs in a GPU's primary context reach what another one's has allocated."""
         with self.on(peer):
