@@ -103,7 +103,6 @@ class Image:
     smem_bytes        dynamic shared memory of a CTA
     arrays, majors    the array parameters: their names, and "row" or "col"
     maps              the tensor maps, in the order of the packed parameter
-    cluster           CTAs of the clusters that the code is for; (1, 1, 1): of any clusters
     dynamic           whether it takes tiles from a counter of the launch (`tile_scheduler`)
     debug             whether it has a control block (`watch`), which finds waits for its `barriers` that do not end, and indices
                       outside their arrays: `places` says whose
@@ -123,7 +122,6 @@ class Image:
     majors: tuple[Literal["row", "col"], ...]
     maps: tuple[MapRequest, ...]
     resources: Resources = field(repr=False)
-    cluster: tuple[int, int, int] = (1, 1, 1)
     dynamic: bool = False
     debug: bool = False
     memory_warpgroup: int = 0
@@ -144,7 +142,7 @@ class Image:
             ring, slots = (None, 0) if place.plan is None else (place.plan.name, place.plan.slots)
             barriers.append(Mbarrier(address, arrivals, name, place.kind, ring, place.slot, slots))
         return cls(unit.kernel, entry, cubin, unit.threads, unit.smem_bytes, tuple(array.name for array in unit.arrays),
-                   tuple(array.order for array in unit.arrays), tuple(unit.maps), resources, unit.cluster,
+                   tuple(array.order for array in unit.arrays), tuple(unit.maps), resources,
                    unit.work_ring is not None, bool(unit.params.debug), unit.memory_warpgroup, tuple(barriers), tuple(unit.places),
                    Recording.of(unit) if unit.params.profile_space else None, unit.target.name, unit.gpus,
                    tuple(sorted(unit.peered)))
@@ -195,7 +193,6 @@ class Image:
                 (all(request.arg < len(self.arrays) for request in self.maps), "a tensor map is of no array"),
                 (0 <= self.gpus <= MOST_GPUS, f"gpus is {self.gpus}"),
                 (all(0 <= number < len(self.arrays) for number in self.peered), f"peered is {self.peered}"),
-                (all(1 <= n <= 16 for n in self.cluster), f"cluster is {self.cluster}"),
                 (self.recording is None or self.recording.space > 0, "recording.space is 0")):
             if not right:
                 raise ValueError(what)

@@ -111,9 +111,6 @@ class Prepared:
             attributes = dataclasses.replace(attributes, programmatic=False)
         self.compiled, self.name, self.attributes = compiled, compiled.name, attributes
         self._outputs, self._workspace = outputs, workspace
-        if compiled.cluster not in ((1, 1, 1), attributes.cluster):
-            raise LaunchError(f"kernel {self.name!r}: the machine code is for clusters {compiled.cluster}, and the launch has "
-                              f"{attributes.cluster}: it is the image of another kernel")
         words = sum(1 + 2 * len(info.shape) for info in infos) + 5 * (workspace is not None) + 3 * bool(compiled.gpus)
         maps = (max(len(compiled.maps), 1) + compiled.dynamic) * MAP_BYTES
         if compiled.gpus:

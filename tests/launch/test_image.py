@@ -63,10 +63,10 @@ def test_an_image_is_the_same_in_every_field_when_it_was_written_and_read(kind: 
 @compiles
 def test_images_hold_what_their_kinds_of_kernels_need() -> None:
     found = {kind: compiled(kind) for kind in KINDS}
-    assert {kind: (one.cluster, one.dynamic, one.debug, one.recording is not None) for kind, one in found.items()} == {
-        "plain": ((1, 1, 1), False, False, False), "cluster": ((2, 1, 1), False, False, False),
-        "dynamic": ((1, 1, 1), True, False, False), "split": ((1, 1, 1), False, False, False),
-        "debug": ((1, 1, 1), False, True, False), "profile": ((1, 1, 1), False, False, True)}
+    assert {kind: (one.dynamic, one.debug, one.recording is not None) for kind, one in found.items()} == {
+        "plain": (False, False, False), "cluster": (False, False, False),
+        "dynamic": (True, False, False), "split": (False, False, False),
+        "debug": (False, True, False), "profile": (False, False, True)}
     assert found["split"].arrays == ("a", "b", "c", "work")
     assert all(one.cubin.startswith(b"\x7fELF") and one.maps and one.barriers for one in found.values())
     recording = found["profile"].recording
@@ -196,7 +196,6 @@ def test_bytes_of_something_else_are_refused(data: bytes, why: str) -> None:
     (("maps", 0, "fill"), "ones", r"maps\[0\].fill is 'ones'"),
     (("maps", 0, "written"), ..., r"maps\[0\]: the field 'written' is missing"),
     (("maps", 0), [], r"maps\[0\] is an array, no MapRequest"), (("maps",), {}, "maps is an object, no tuple"),
-    (("cluster",), [1, 1], "cluster is an array, no tuple"), (("cluster", 0), 17, r"cluster is \(17, 1, 1\)"),
     (("barriers", 0, "slot"), "x", r"barriers\[0\].slot is 'x', no int"),
     (("barriers", 0, "x"), 1, r"barriers\[0\]: the field 'x' is unknown"),
     (("recording",), [], "recording is an array, no Recording"), (("recording", "space"), 0, "recording.space is 0"),
@@ -218,9 +217,3 @@ def test_a_record_takes_nothing_but_the_types_of_its_fields() -> None:
         0, (8, 64), 128, "nan", True)
     with pytest.raises(ValueError, match="fill is 0, no"):
         record(MapRequest, {"arg": 0, "box": [], "swizzle": 0, "fill": 0, "written": True})
-
-
-def test_code_for_a_cluster_is_not_launched_as_another() -> None:
-    of_two = image(cluster=(2, 1, 1))
-    with pytest.raises(numpipe.LaunchError, match=r"the machine code is for clusters \(2, 1, 1\), and the launch has \(1, 1, 1\)"):
-        numpipe.launch.Prepared(of_two, [])
