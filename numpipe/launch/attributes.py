@@ -68,9 +68,7 @@ class Attributes:
         return cuda.ctas_at_once(kernel, threads, nbytes, device) if self.cooperative else None
 
     def check_at_once(self, grid: Grid, limit: int | None, threads: int, nbytes: int, device: int, name: str) -> None:
-        """Raise SpecError for a grid that is no whole number of clusters, LaunchError for a cooperative one that is too large."""
-        if self.size > 1:
-            self.check_grid(grid, name)
+        """Raise LaunchError for a cooperative grid that is too large."""
         if self.cooperative and limit is not None and math.prod(grid) > limit:
             raise LaunchError(f"kernel {name!r}: cooperative=True needs all CTAs to run at once, and the grid {grid} has "
                               f"{math.prod(grid)}; GPU {device} holds {limit} of {threads} threads and {nbytes} bytes of shared "

@@ -46,15 +46,6 @@ class Contexts:
         """Return the exception for a call that returned `code`."""
         return DriverError(call, int(code), getattr(code, "name", "an unknown error"))
 
-    def _newer(self, function: str, *args: Any) -> Any:
-        """Call a function that returns one thing or nothing; None where the binding or the driver is older than the function."""
-        try:
-            return self._call(function, *args)
-        except (AttributeError, RuntimeError) as error:
-            if isinstance(error, DriverError):
-                raise
-            return None
-
     # ---- devices
     def version(self) -> int:
         """Return the CUDA version that the driver supports, 1000 × major + 10 × minor."""
@@ -119,9 +110,6 @@ class Contexts:
     # ---- streams
     def stream_device(self, stream: int) -> int:
         """Return the GPU of a stream that was made with cuStreamCreate. Raises DriverError where the driver does not know it."""
-        device = self._newer("cuStreamGetDevice", stream)  # since CUDA 12.8
-        if device is not None:
-            return int(device)
         self._call("cuCtxPushCurrent", self._call("cuStreamGetCtx", stream))
         try:
             return int(self._call("cuCtxGetDevice"))
@@ -142,11 +130,6 @@ class Contexts:
         return int(self._call("cuPointerGetAttribute", name, address))
 
     # ---- several GPUs
-    def can_access_peer(self, ordinal: int, peer: int) -> bool:
-        """Whether a GPU can reach another one's memory."""
-        devices = [self._call("cuDeviceGet", number) for number in (ordinal, peer)]
-        return bool(self._call("cuDeviceCanAccessPeer", *devices))
-
     def enable_peer(self, ordinal: int, peer: int) -> None:
         """Let what runs in a GPU's primary context reach what another one's has allocated."""
         with self.on(peer):

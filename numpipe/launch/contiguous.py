@@ -43,40 +43,33 @@ def ascontiguous(x: Any) -> Any:
     True
     """
     info = describe(x, "x", "ascontiguous")
-    if info.kind != "host" and tma_addressable(info) is None:
+    if tma_addressable(info) is None:
         return x
-    if obstacle := tma_addressable(info) if info.kind == "host" else copied_obstacle(info):
-        raise SpecError(f"numpipe.ascontiguous: TMA cannot address a {info.dtype.name} array of shape {info.shape}, wherever it "
-                        f"lies: {obstacle}; reshape it, or take a slice of it")
-    if info.kind == "host":
-        return x
-    axes = memory_order(range(len(info.shape)), major_order(info))  # in memory order; the same permutation leads back
+    if obstacle := copied_obstacle(info):
+        raise SpecError(
+            f"numpipe.ascontiguous: TMA cannot address a {info.dtype.name} array of shape "
+            f"{info.shape}, wherever it lies: {obstacle}; reshape it, or take a slice of it"
+        )
+    strides, nbytes = padded(info)
     of = "torch" if info.kind == "torch" else library(type(x))
     if of == "torch":
-        copy = sys.modules["torch"].empty(_dense_shape(info), dtype=x.dtype, device=x.device)[..., :info.shape[axes[-1]]]
-        copy.copy_(x.detach().permute(axes))
-        return copy.permute(axes)
+        steps = [stride // info.dtype.itemsize for stride in strides]
+        made = sys.modules["torch"].empty_strided(info.shape, steps, dtype=x.dtype, device=x.device)
+        return made.copy_(x.detach())
     if of == "cupy":
         cupy = sys.modules["cupy"]
         with cupy.cuda.Device(info.device):
-            copy = cupy.empty(_dense_shape(info), x.dtype)[..., :info.shape[axes[-1]]]
-            copy[...] = x.transpose(axes)
-        return copy.transpose(axes)
+            copy = cupy.ndarray(info.shape, x.dtype, cupy.cuda.alloc(nbytes), strides)
+            copy[...] = x
+        return copy
     if of == "numba":
         cuda = sys.modules["numba"].cuda
         with cuda.gpus[info.device]:
-            copy = cuda.device_array(info.shape, info.dtype, strides=padded(info)[0])
+            copy = cuda.device_array(info.shape, info.dtype, strides=strides)
     else:
         copy = DeviceArray.like(info, current_stream([info]), info.device)
     _fill(describe(copy, "x"), info)
     return copy
-
-
-def _dense_shape(info: ArrayInfo) -> tuple[int, ...]:
-    """Return the shape, in memory order, of the dense array whose first columns are the copy."""
-    strides = memory_order(padded(info)[0], major_order(info))
-    shape = memory_order(info.shape, major_order(info))
-    return shape if len(shape) < 2 else (*shape[:-1], strides[-2] // info.dtype.itemsize)
 
 
 def _fill(target: ArrayInfo, source: ArrayInfo) -> None:

@@ -10,9 +10,7 @@ its stream end without waiting. Launches do not meet any more then: every later 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import os
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,11 +36,7 @@ _NOTHING = bytes(_PAGE)
 
 def patience() -> float:
     """Return how many seconds a wait for a peer may take."""
-    text = os.environ.get(TIMEOUT, f"{control_block.PATIENCE:g}")
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) < 1e6:
-            return float(text)
-    raise SpecError(f"{TIMEOUT}={text!r}: it must be a number of seconds, e.g. 8")
+    return watch.seconds(TIMEOUT, control_block.PATIENCE)
 
 
 def block_words(semaphores: int, gpus: int, debug: bool) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 from ..core.undisturbed import in_child
 from .attributes import PLAIN, Attributes
 from .contexts import Contexts
-from .faults import INVALID_CONTEXT, INVALID_VALUE, NOT_READY, forked
+from .faults import INVALID_CONTEXT, NOT_READY, forked
 from .faults import DriverError as DriverError
 from .faults import DriverMissing as DriverMissing
 
@@ -56,25 +56,6 @@ class Driver(Contexts):
         library = self._call("cuLibraryLoadData", cubin, [], [], 0, [], [], 0)
         return self._call("cuLibraryGetKernel", library, entry.encode())
 
-    def parameter_sizes(self, kernel: Any, count: int) -> list[int]:
-        """Return the bytes of the first `count` kernel parameters, in order, or of all if it has fewer; of one more where a new
-        driver tells that there are more. A context must be current. A question for a parameter that is not there is an error, which
-        tools report, so a new driver is not asked it.
-        """
-        has = self._newer("cuKernelGetParamCount", kernel)
-        if has is not None:
-            count = min(count + 1, int(has))
-        sizes: list[int] = []
-        for number in range(count):
-            try:
-                _offset, size = self._call("cuKernelGetParamInfo", kernel, number)
-            except DriverError as error:
-                if error.code != INVALID_VALUE:
-                    raise
-                break  # there is no parameter of this number
-            sizes.append(int(size))
-        return sizes
-
     def allow_shared(self, kernel: Any, nbytes: int, ordinal: int) -> None:
         """Make the kernel ready on a device: it may use `nbytes` of dynamic shared memory (more than 48 KiB must be asked for).
 
@@ -82,7 +63,8 @@ class Driver(Contexts):
         """
         name = self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         self._call("cuKernelSetAttribute", name, nbytes, kernel, self._call("cuDeviceGet", ordinal))
-        self._newer("cuFuncLoad", self._call("cuKernelGetFunction", kernel))  # since CUDA 12.4
+        if self.version() >= 12040:
+            self._call("cuFuncLoad", self._call("cuKernelGetFunction", kernel))
 
     def config(self, threads: int, nbytes: int, attributes: Attributes = PLAIN) -> Any:
         """Return a launch configuration whose gridDimX, gridDimY, gridDimZ and hStream are left to set; only this sets attributes.

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from ..diagnostics.errors import LaunchError
 
-INVALID_VALUE = 1
 NOT_INITIALIZED = 3
 INVALID_CONTEXT = 201
 INVALID_HANDLE = 400

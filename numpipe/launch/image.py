@@ -3,14 +3,9 @@
 An `Image` knows neither Numba nor the objects of the compiler. It stands here, below the compiler that makes it, because launches
 read it, and a process that launches need not be able to compile.
 
-As bytes (little endian)::
-
-    0    8 bytes   b"numpipe" and a zero
-    8    u32       version of this form
-    12   u32       CRC-32 of all that follows
-    16   u32 u64   bytes of the header, bytes of the machine code
-    28   JSON      the header: the other fields, by name
-    ...            the machine code: a cubin
+As bytes, an image is a line of JSON, all its fields but the machine code by name, and the machine
+code. Files that hold images have a digest of them: an exported kernel's manifest, and each file of
+the cache.
 """
 
 from __future__ import annotations
@@ -18,8 +13,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import operator
-import struct
-import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -35,12 +28,6 @@ from ..traces.protocol import BARRIERS
 if TYPE_CHECKING:
     from ..plan.plans import RingPlan
     from ..plan.unit import Unit
-
-VERSION = 4
-_MAGIC = b"numpipe\0"
-_PREFIX = struct.Struct("<8sII")
-_LENGTHS = struct.Struct("<IQ")
-
 
 @dataclass(frozen=True)
 class Mbarrier:
@@ -116,7 +103,6 @@ class Image:
     smem_bytes        dynamic shared memory of a CTA
     arrays, majors    the array parameters: their names, and "row" or "col"
     maps              the tensor maps, in the order of the packed parameter
-    cluster           CTAs of the clusters that the code is for; (1, 1, 1): of any clusters
     dynamic           whether it takes tiles from a counter of the launch (`tile_scheduler`)
     debug             whether it has a control block (`watch`), which finds waits for its `barriers` that do not end, and indices
                       outside their arrays: `places` says whose
@@ -136,7 +122,6 @@ class Image:
     majors: tuple[Literal["row", "col"], ...]
     maps: tuple[MapRequest, ...]
     resources: Resources = field(repr=False)
-    cluster: tuple[int, int, int] = (1, 1, 1)
     dynamic: bool = False
     debug: bool = False
     memory_warpgroup: int = 0
@@ -157,7 +142,7 @@ class Image:
             ring, slots = (None, 0) if place.plan is None else (place.plan.name, place.plan.slots)
             barriers.append(Mbarrier(address, arrivals, name, place.kind, ring, place.slot, slots))
         return cls(unit.kernel, entry, cubin, unit.threads, unit.smem_bytes, tuple(array.name for array in unit.arrays),
-                   tuple(array.order for array in unit.arrays), tuple(unit.maps), resources, unit.cluster,
+                   tuple(array.order for array in unit.arrays), tuple(unit.maps), resources,
                    unit.work_ring is not None, bool(unit.params.debug), unit.memory_warpgroup, tuple(barriers), tuple(unit.places),
                    Recording.of(unit) if unit.params.profile_space else None, unit.target.name, unit.gpus,
                    tuple(sorted(unit.peered)))
@@ -174,40 +159,25 @@ class Image:
     def to_bytes(self) -> bytes:
         """Return the image as bytes for a file; `from_bytes` reads them."""
         fields = dataclasses.asdict(self)
-        cubin = fields.pop("cubin")
-        header = json.dumps(fields, separators=(",", ":"), allow_nan=False, default=operator.index).encode()
-        rest = b"".join((_LENGTHS.pack(len(header), len(cubin)), header, cubin))
-        return _PREFIX.pack(_MAGIC, VERSION, zlib.crc32(rest)) + rest
+        cubin: bytes = fields.pop("cubin")
+        header = json.dumps(
+            fields, separators=(",", ":"), allow_nan=False, default=operator.index
+        )
+        return header.encode() + b"\n" + cubin
 
     @classmethod
     def from_bytes(cls, data: bytes, what: str = "the image of a compiled kernel") -> Image:
         """Return the image that `to_bytes` wrote. Nothing of the bytes is executed.
 
-        Raises ImageError, which begins with `what` and says what is wrong: bytes of something else, of another version, damaged,
-        cut off or with more behind them, fields that are missing, unknown, of wrong types or that no kernel has.
+        Raises ImageError, which begins with `what` and says what is wrong: bytes of something else,
+        fields that are missing, unknown, of wrong types or that no kernel has.
         """
+        header, _, cubin = data.partition(b"\n")
         try:
-            return cls._read(data)
+            image = record(cls, parsed(header), cubin=cubin)
+            image._check()
         except ValueError as error:
             raise ImageError(f"{what} cannot be used: {error}; compile the kernel again") from None
-
-    @classmethod
-    def _read(cls, data: bytes) -> Image:
-        start = _PREFIX.size + _LENGTHS.size
-        if data[:len(_MAGIC)] != _MAGIC[:len(data)]:
-            raise ValueError(f"it begins with {data[:len(_MAGIC)]!r} and not with {_MAGIC!r}: it is something else")
-        if len(data) < start:
-            raise ValueError(f"it is cut off: it has {len(data)} bytes, less than the {start} of its beginning")
-        _, version, crc = _PREFIX.unpack_from(data)
-        if version != VERSION:
-            raise ValueError(f"it has version {version} of the form, and this numpipe reads version {VERSION}")
-        header, cubin = _LENGTHS.unpack_from(data, _PREFIX.size)
-        if len(data) != start + header + cubin:
-            raise ValueError(f"it has {len(data)} bytes and not {start + header + cubin}: it is cut off, or has more behind it")
-        if zlib.crc32(memoryview(data)[_PREFIX.size:]) != crc:
-            raise ValueError("its checksum is wrong: it is damaged")
-        image = record(cls, parsed(data[start:start + header]), cubin=data[start + header:])
-        image._check()
         return image
 
     def _check(self) -> None:
@@ -223,7 +193,6 @@ class Image:
                 (all(request.arg < len(self.arrays) for request in self.maps), "a tensor map is of no array"),
                 (0 <= self.gpus <= MOST_GPUS, f"gpus is {self.gpus}"),
                 (all(0 <= number < len(self.arrays) for number in self.peered), f"peered is {self.peered}"),
-                (all(1 <= n <= 16 for n in self.cluster), f"cluster is {self.cluster}"),
                 (self.recording is None or self.recording.space > 0, "recording.space is 0")):
             if not right:
                 raise ValueError(what)

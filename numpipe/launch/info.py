@@ -156,7 +156,7 @@ def tma_obstacle(ptr: int, shape: Sequence[int], strides: Sequence[int], itemsiz
 def tma_addressable(info: ArrayInfo) -> str | None:
     """Return why TMA cannot address an array, or None. Host arrays are padded on their way to the GPU."""
     if info.kind == "host":
-        return tma_obstacle(0, info.shape, dense_strides(info.shape, _TMA_ALIGN), _TMA_ALIGN)
+        return copied_obstacle(info)
     return obstacle_in_place(info)
 
 

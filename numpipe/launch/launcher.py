@@ -27,7 +27,6 @@ import numpy as np
 
 from ..diagnostics import log
 from ..diagnostics.errors import LaunchError, SpecError
-from ..diagnostics.versions import installed
 from ..plan.control_block import WORDS_BYTES, section_bytes
 from . import driver, streams
 from .attributes import MAX_GRID, PLAIN, Attributes, Grid
@@ -112,9 +111,6 @@ class Prepared:
             attributes = dataclasses.replace(attributes, programmatic=False)
         self.compiled, self.name, self.attributes = compiled, compiled.name, attributes
         self._outputs, self._workspace = outputs, workspace
-        if compiled.cluster not in ((1, 1, 1), attributes.cluster):
-            raise LaunchError(f"kernel {self.name!r}: the machine code is for clusters {compiled.cluster}, and the launch has "
-                              f"{attributes.cluster}: it is the image of another kernel")
         words = sum(1 + 2 * len(info.shape) for info in infos) + 5 * (workspace is not None) + 3 * bool(compiled.gpus)
         maps = (max(len(compiled.maps), 1) + compiled.dynamic) * MAP_BYTES
         if compiled.gpus:
@@ -127,7 +123,6 @@ class Prepared:
         """bytes of all parameters of a launch"""
         self.offsets = [0, *range(maps, self.nbytes, _WORD)]
         """the byte that each parameter begins at"""
-        self._sizes = [maps, *[_WORD] * words, *[dtype.itemsize for dtype in self._scalar_types]]
         self.observers: list[Any] = [by for wanted, by in ((compiled.debug, WATCH), (compiled.recording, PROFILES)) if wanted]
         """`arm` tells them that the kernel is loaded, `launched` that it is launched"""
         self.kernel: Any = None
@@ -189,13 +184,7 @@ class Prepared:
             timed = log.Timed("launch")
             with cuda.aside(device):
                 if self.kernel is None:
-                    kernel = load(compiled.cubin, compiled.entry)
-                    sizes = cuda.parameter_sizes(kernel, len(self._sizes))
-                    if list(sizes) != self._sizes:  # it would read whatever lies beyond
-                        raise LaunchError(f"kernel {self.name!r}: the compiled entry {compiled.entry!r} takes parameters of "
-                                          f"{list(sizes)} bytes and the launch passes {self._sizes}: restart the process, in case "
-                                          "numpipe was updated while it ran; if it persists, report a numpipe bug")
-                    self.kernel = kernel
+                    self.kernel = load(compiled.cubin, compiled.entry)
                 cuda.allow_shared(self.kernel, compiled.smem_bytes, device)
                 limit = self.attributes.at_once(cuda, self.kernel, compiled.threads, compiled.smem_bytes, device, self.name)
                 for by in self.observers:
@@ -345,16 +334,15 @@ class Prepared:
             ptr = driver.get().blank(info.device, request.written, request.fill) if 0 in info.shape else info.ptr
             return encode(ptr, info.dtype, memory_order(info.shape, major), memory_order(info.strides, major),
                           request.box, request.swizzle, request.fill)
-        except (SpecError, driver.DriverError) as error:
-            kind = SpecError if isinstance(error, SpecError) else LaunchError
-            raise kind(f"argument {name!r} of kernel {self.name!r}: {error}") from error
+        except driver.DriverError as error:
+            raise LaunchError(f"argument {name!r} of kernel {self.name!r}: {error}") from error
 
 
 # ---- machine code
 def load(cubin: bytes, entry: str) -> Any:
     """Load machine code; returns the driver's handle of its kernel, good on every GPU.
 
-    Raises DriverError, which names the driver's version and the linker's where the driver does not take the code.
+    Raises DriverError, which names the driver's version where the driver does not take the code.
     """
     cuda = driver.get()
     try:
@@ -362,18 +350,13 @@ def load(cubin: bytes, entry: str) -> Any:
     except driver.DriverError as error:
         if error.code not in IMAGES:
             raise
-        linked, runs = linker(), cuda.version()
-        by = "" if linked is None else f", made by nvJitLink {linked}"
-        if linked is not None and (runs // 1000, runs % 1000 // 10) < tuple(int(part) for part in linked.split(".")[:2]):
-            mend = (f"the driver is older than the linker: update it, or pip install \"nvidia-nvjitlink=={spell(runs)}.*\" "
-                    f"\"nvidia-nvvm=={spell(runs)}.*\"")
-        else:
-            mend = ("the code is damaged, or the GPU is none of Hopper's (sm_90a): run it on an H100 or H200, where a new process "
-                    "compiles it again")
-        raise driver.DriverError(error.call, error.code, error.name, f"the driver, of CUDA {spell(runs)}, does not take the "
-                                 f"{len(cubin)} bytes of machine code for sm_90a{by}: {mend}") from error
-
-
-def linker() -> str | None:
-    """Return the CUDA version of the installed nvJitLink, "13.0.88" say, or None."""
-    return installed("nvidia-nvjitlink").get("nvidia-nvjitlink")
+        runs = spell(cuda.version())
+        raise driver.DriverError(
+            error.call,
+            error.code,
+            error.name,
+            f"the driver, of CUDA {runs}, does not take the {len(cubin)} bytes of machine code for "
+            "sm_90a: run it on an H100 or H200, where a new process compiles it again; if the "
+            "package nvidia-nvjitlink is newer than the driver, update the driver, or "
+            f'pip install "nvidia-nvjitlink=={runs}.*" "nvidia-nvvm=={runs}.*"',
+        ) from error

@@ -7,6 +7,7 @@ CUDA driver API, "Peer Context Memory Access", cuMemPoolSetAccess.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Sequence
@@ -42,22 +43,20 @@ class LocalGpus:
             raise TargetError(f"Mesh.local: no kernel runs on GPU {unknown[0]}: there are {', '.join(map(str, able))}")
         self.size, self.ranks = len(self.devices), tuple(range(len(self.devices)))
         cuda = driver.get()
+        for device, peer in itertools.permutations(self.devices, 2):
+            try:
+                cuda.enable_peer(device, peer)
+            except driver.DriverError as error:
+                raise LaunchError(
+                    f"Mesh.local: no peer access between GPU {device} and GPU {peer}: NVLink or "
+                    "PCIe peer-to-peer is missing or off (nvidia-smi topo -p2p r shows it); "
+                    f"choose others, Mesh.local(devices=(…)); {error}"
+                ) from error
         try:
-            for device in self.devices:
-                for peer in self.devices:
-                    if device != peer:
-                        self._reach(cuda, device, peer)
             for device in self.devices:
                 cuda.share_pool(device, self.devices)
         except driver.DriverError as error:
             raise LaunchError(f"Mesh.local{self.devices}: {error}") from error
-
-    @staticmethod
-    def _reach(cuda: driver.Driver, device: int, peer: int) -> None:
-        if not cuda.can_access_peer(device, peer):
-            raise LaunchError(f"Mesh.local: no peer access between GPU {device} and GPU {peer}: NVLink or PCIe peer-to-peer is "
-                              "missing or off (nvidia-smi topo -p2p r shows it); choose others, Mesh.local(devices=(…))")
-        cuda.enable_peer(device, peer)
 
     def empty(self, shape: tuple[int, ...], dtype: Any, zeros: bool) -> list[Any]:
         """Return an array on each GPU: PyTorch tensors for a dtype of PyTorch's, else numpipe's own."""

@@ -11,7 +11,6 @@ decides that exactly, on views of the same addresses, through which nothing is r
 
 from __future__ import annotations
 
-import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from ..diagnostics.errors import SpecError
 from .info import ArrayInfo, argument
+from .views import memory
 
 _MOST_WORK: Any = 10_000  # NumPy's type stubs know only 0 and -1
 """steps `numpy.shares_memory` may take; it needs few where strides are multiples of each other, as those of views are"""
@@ -69,7 +69,7 @@ def _overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
     if _view(one) == _view(other):
         return False
     try:
-        return np.shares_memory(_memory(one), _memory(other), max_work=_MOST_WORK)
+        return np.shares_memory(_bytes(one), _bytes(other), max_work=_MOST_WORK)
     except np.exceptions.TooHardError:
         return False  # not known: refusing a right call would be worse
 
@@ -80,8 +80,7 @@ def _view(info: ArrayInfo) -> tuple[Any, ...]:
     return info.address, info.shape, strides, info.dtype
 
 
-def _memory(info: ArrayInfo) -> np.ndarray[Any, Any]:
+def _bytes(info: ArrayInfo) -> np.ndarray[Any, Any]:
     """Return the array's memory, host or GPU, as a NumPy array that nobody may read."""
-    return np.asarray(types.SimpleNamespace(__array_interface__={
-        "version": 3, "data": (info.address, True), "shape": info.shape, "strides": info.strides,
-        "typestr": f"|V{info.dtype.itemsize}"}))
+    kind = np.dtype(f"V{info.dtype.itemsize}")
+    return memory(info.address, info.shape, info.strides, kind, False, None)

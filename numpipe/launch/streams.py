@@ -7,7 +7,6 @@ refusal ends the capture. CUDA driver API, "Stream Management" and "Graph Manage
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import sys
 from collections.abc import Callable, Sequence
@@ -76,13 +75,10 @@ def as_stream(stream: Any) -> int:
         if protocol is not None:
             _version, handle = protocol() if callable(protocol) else protocol
             return int(handle)
-        handle = getattr(stream, "handle", stream)  # Numba's before it had the protocol, or a handle of cuda.bindings
-        if type(handle).__name__ in ("CUstream", "cudaStream_t") or (handle is not stream and type(handle) is int):
-            return int(handle)
-        if isinstance(handle, ctypes.c_void_p):
-            return handle.value or LEGACY_DEFAULT
     except RuntimeError as error:
         raise SpecError(f"stream: this {type(stream).__name__} cannot be used ({error}): pass one that is open") from error
+    if type(stream).__name__ in ("CUstream", "cudaStream_t"):  # of cuda.bindings
+        return int(stream)
     raise SpecError(f"stream: a {type(stream).__name__} is not a CUDA stream; pass its handle as an int, a "
                     "torch.cuda.Stream, a cupy.cuda.Stream or an object with __cuda_stream__")
 

@@ -22,15 +22,13 @@ import numpy as np
 
 from ..arch.dtypes import BY_DTYPE
 from ..diagnostics import log
-from ..diagnostics.errors import SpecError
 from ..plan.copies import MapRequest
 from . import driver
-from .info import tma_obstacle, tma_strides
+from .info import tma_strides
 
 __all__ = ["MAP_BYTES", "MapRequest", "encode"]
 
 MAP_BYTES = 128
-_MAX_BOX = 256
 
 
 @functools.lru_cache(maxsize=4096)
@@ -39,39 +37,13 @@ def encode(ptr: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tupl
     """Return the 128 bytes of a CUtensorMap; `strides` are in bytes.
 
     The driver demands an element: an array that has none becomes one of a single element at `ptr` (`Driver.blank`), because a load
-    from nowhere is a CUDA_ERROR_ILLEGAL_ADDRESS on an H200. Raises SpecError for arrays and boxes that TMA cannot take, DriverError
-    when the driver refuses all the same.
+    from nowhere is a CUDA_ERROR_ILLEGAL_ADDRESS on an H200. The caller has checked the array (`tma_addressable`), and the plan of
+    the copy its box. Raises DriverError.
     """
-    size = dtype.itemsize
-    obstacle = tma_obstacle(ptr, shape, strides, size) or _box_obstacle(dtype, shape, box, swizzle, fill)
-    if obstacle:
-        raise SpecError(f"no tensor map for a {dtype.name} array of shape {shape}, strides {strides} bytes, "
-                        f"box {box}, swizzle {swizzle}: {obstacle}")
     dims = [1] * len(shape) if 0 in shape else [*reversed(shape)]
-    outer = tuple(reversed(tma_strides(shape, strides, size)))[1:]
+    outer = tuple(reversed(tma_strides(shape, strides, dtype.itemsize)))[1:]
     timed = log.Timed("launch")
     encoded = driver.get().encode_tiled(BY_DTYPE[dtype].tma, ptr, dims, outer, box[::-1], swizzle, fill == "nan")
     if timed:
         timed.say(f"tensor map of a {dtype.name} array {shape} at {ptr:#x}, box {box}, swizzle {swizzle}")
-    assert len(encoded) == MAP_BYTES
-    return bytes(encoded)
-
-
-def _box_obstacle(dtype: np.dtype[Any], shape: tuple[int, ...], box: tuple[int, ...], swizzle: int,
-                  fill: str) -> str | None:
-    if len(box) != len(shape):
-        return f"the box has {len(box)} dimensions and the array {len(shape)}"
-    if not all(1 <= extent <= _MAX_BOX for extent in box):
-        return f"each box dimension must be 1 to {_MAX_BOX} elements"
-    if swizzle not in (0, 32, 64, 128):
-        return "swizzle must be 0, 32, 64 or 128"
-    row = box[-1] * dtype.itemsize
-    if row % 16:
-        return f"a box row has {row} bytes and must have a multiple of 16"
-    if swizzle and row > swizzle:
-        return f"a box row has {row} bytes, more than the swizzle's {swizzle}"
-    if fill not in ("zeros", "nan"):
-        return f"fill must be 'zeros' or 'nan', not {fill!r}"
-    if fill == "nan" and not BY_DTYPE[dtype].fills_nan:
-        return f"fill='nan' needs a float type that TMA knows, not {dtype.name}"
-    return None
+    return encoded

@@ -7,12 +7,39 @@ A kernel takes a description as an argument, like the array itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from .info import ArrayInfo
 
-__all__ = ["broadcast", "merged", "strided", "transposed"]
+__all__ = ["broadcast", "memory", "merged", "strided", "transposed"]
+
+
+class _Memory:
+    """Memory as NumPy reads it; it keeps the owner alive."""
+
+    def __init__(self, owner: Any, interface: dict[str, Any]) -> None:
+        self.owner, self.__array_interface__ = owner, interface
+
+
+def memory(
+    address: int,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    dtype: np.dtype[Any],
+    writable: bool,
+    owner: Any,
+) -> np.ndarray[Any, Any]:
+    """Return the memory at an address as a NumPy array, which keeps `owner` alive."""
+    interface = {
+        "version": 3,
+        "data": (address, not writable),
+        "shape": tuple(shape),
+        "strides": tuple(strides),
+        "typestr": dtype.str,
+    }
+    return np.asarray(_Memory(owner, interface))
 
 
 def strided(info: ArrayInfo, shape: Sequence[int], strides: Sequence[int]) -> ArrayInfo:

@@ -36,27 +36,34 @@ _PATIENCE = 8.0
 """seconds in which a kernel that gave up its waits should have ended"""
 
 
-def limit() -> float:
-    """Return how many seconds a wait may take."""
-    text = os.environ.get(TIMEOUT, "2")
+def seconds(variable: str, default: float) -> float:
+    """Return the number of seconds that an environment variable says."""
+    text = os.environ.get(variable, f"{default:g}")
     with contextlib.suppress(ValueError):
         if 0 < float(text) < 1e6:
             return float(text)
-    raise SpecError(f"{TIMEOUT}={text!r}: it must be a number of seconds, e.g. 2")
+    raise SpecError(f"{variable}={text!r}: it must be a number of seconds, e.g. {default:g}")
+
+
+def limit() -> float:
+    """Return how many seconds a wait may take."""
+    return seconds(TIMEOUT, 2)
 
 
 @dataclasses.dataclass(eq=False)
 class Watched:
-    """A kernel in the driver with a control block on each GPU that it runs on."""
+    """A kernel on one GPU."""
 
     compiled: Image | None
+    device: int
     number: int
-    blocks: dict[int, int] = dataclasses.field(default_factory=dict)
-    """device -> address of the control block there"""
-    events: dict[int, Any] = dataclasses.field(default_factory=dict)
-    """device -> the event behind its newest launch there"""
-    passed: dict[int, bytes] = dataclasses.field(default_factory=dict)
-    """device -> when a wait passed last there (`watch.PASSED`), as its newest launch on host arrays ended"""
+    """of the kernel on this GPU, in its records"""
+    block: int
+    """address of the control block"""
+    event: Any = None
+    """what follows the newest launch"""
+    passed: bytes | None = None
+    """when a wait last passed (`watch.PASSED`), as the newest launch on host arrays ended"""
 
 
 STUCK = 10
@@ -78,7 +85,7 @@ class Watch:
         """In a forked child, which cannot use the parent's GPU: let every launch, which begins with `check`, say so."""
         self.lock, self.memory = threading.RLock(), None
         self.lost = self.lost or driver.abandoned()
-        self.kernels[:] = [Watched(None, 0)] * self.lost
+        self.kernels[:] = [Watched(None, 0, 0, 0)] * self.lost
 
     def arm(self, compiled: Image, kernel: Any, device: int) -> None:
         """Fill the control block of a kernel that was just loaded on a device, whose context is current."""
@@ -88,25 +95,26 @@ class Watch:
                 address, self.records = cuda.pinned(_BYTES)
                 self.memory = (ctypes.c_char * _BYTES).from_address(address)
                 ctypes.memset(address, 0, _BYTES)
-            watched = next((w for w in self.kernels if w.compiled is compiled), None)
-            if watched is None:
-                watched = Watched(compiled, len(self.kernels))
-                self.kernels.append(watched)
-            watched.blocks[device] = cuda.symbol(kernel, watch.SYMBOL)
-            self._clear(watched, device)
+            block = cuda.symbol(kernel, watch.SYMBOL)
+            self.kernels.append(Watched(compiled, device, len(self.kernels), block))
+            self._clear(self.kernels[-1])
 
-    def launched(self, compiled: Image, _grid: tuple[int, int, int], stream: int, device: int) -> None:
-        """Put an event behind a kernel that was queued on a device, whose context is current."""
+    def of(self, compiled: Image, device: int) -> Watched:
+        """Return what is known of a kernel that was loaded on a device: the newest, if several were."""
+        newest = reversed(self.kernels)
+        return next(w for w in newest if w.compiled is compiled and w.device == device)
+
+    def launched(
+        self, compiled: Image, _grid: tuple[int, int, int], stream: int, device: int
+    ) -> None:
+        """Put an event after a kernel that was queued on a device, whose context is current."""
         with self.lock:
-            watched = next(w for w in self.kernels if w.compiled is compiled)
-            watched.events[device] = driver.get().mark(watched.events.get(device), stream)
+            watched = self.of(compiled, device)
+            watched.event = driver.get().mark(watched.event, stream)
 
-    def events(self) -> list[tuple[Any, int]]:
-        return [(event, device) for watched in self.kernels for device, event in watched.events.items()]
-
-    def _clear(self, watched: Watched, device: int) -> None:
+    def _clear(self, watched: Watched) -> None:
         block = watch.control(self.records, int(1e9 * limit()), watched.number)
-        driver.get().poke(watched.blocks[device], block, device)
+        driver.get().poke(watched.block, block, watched.device)
 
     def records_now(self) -> list[watch.Record]:
         """Return the records, written so far, of waits that were given up; `check` waits until they are complete."""
@@ -128,10 +136,8 @@ class Watch:
             ctypes.memset(self.memory, 0, _BYTES)
             if ended:
                 for watched in self.kernels:
-                    for device in watched.blocks:
-                        self._clear(watched, device)
-                for device in {device for watched in self.kernels for device in watched.blocks}:
-                    clear_flags(device)
+                    self._clear(watched)
+                    clear_flags(watched.device)
             watched = self.kernels[records[0].kernel]
             assert watched.compiled is not None
             raise failure(watched.compiled, [record for record in records if record.kernel == watched.number], ended)
@@ -142,9 +148,9 @@ class Watch:
 
         What can hang then is a wait at a named barrier or for registers, or a loop that waits for nothing: nothing ends these.
         """
-        watched = next(w for w in self.kernels if w.compiled is compiled)
-        block, event = watched.blocks[device], watched.events.get(device)
-        old, seen, since, pause = watched.passed.get(device), b"", time.monotonic(), 1e-4
+        watched = self.of(compiled, device)
+        event, old, at = watched.event, watched.passed, watched.block + watch.PASSED
+        seen, since, pause = b"", time.monotonic(), 1e-4
         while event is not None and not driver.get().reached(event, device):
             time.sleep(pause)
             pause = min(2 * pause, 0.2)
@@ -153,18 +159,19 @@ class Watch:
             if any(record.kernel == watched.number and record.kind in (watch.MBARRIER, watch.FLAG)
                    for record in self.records_now()):
                 self.check()  # it ends now, or never
-            passed = driver.get().peek(block + watch.PASSED, 8, device)
+            passed = driver.get().peek(at, 8, device)
             if passed != seen or passed == old:  # it goes on, or has not begun
                 seen, since = passed, time.monotonic()
             elif time.monotonic() - since > STUCK * limit():
                 raise unending(compiled, time.monotonic() - since)
-        watched.passed[device] = driver.get().peek(block + watch.PASSED, 8, device)
+        watched.passed = driver.get().peek(at, 8, device)
 
     def _wait_for_the_end(self) -> bool:
         """Wait for the kernels, which wait for no barrier any more; returns whether they ended."""
         begin = time.monotonic()
         while time.monotonic() - begin < _PATIENCE:
-            if all(driver.get().reached(event, device) for event, device in self.events()):
+            reached = driver.get().reached
+            if all(w.event is None or reached(w.event, w.device) for w in self.kernels):
                 return True
             time.sleep(0.01)
         return False
@@ -186,9 +193,10 @@ def last_failure() -> None:
     """
     if WATCH.lost:
         return
-    for event, device in WATCH.events():
-        with driver.get().on(device):
-            driver.get().await_mark(event)
+    for watched in WATCH.kernels:
+        if watched.event is not None:
+            with driver.get().on(watched.device):
+                driver.get().await_mark(watched.event)
     WATCH.check()
 
 

@@ -35,6 +35,7 @@ from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
 from ..launch.info import ArrayInfo
 from ..launch.repeats import OpRepeats, recorded
+from ..launch.views import memory
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams, LoweringSemantics
 from ..plan.specs import BlockSpec, persistent
@@ -308,17 +309,9 @@ def copy_into(source: ArrayInfo, result: ArrayInfo, *, padded: bool = False, con
             copy_blocks(*arrays, target=target, stream=stream)
 
 
-class _Memory:
-    """Memory of the host as NumPy reads it; it keeps alive whom it belongs to."""
-
-    def __init__(self, owner: Any, interface: dict[str, Any]) -> None:
-        self.owner, self.__array_interface__ = owner, interface
-
-
 def _window(info: ArrayInfo, part: Part, size: int) -> ArrayInfo:
     """Return a part of an array's memory as elements of `size` bytes."""
     dtype, at, array = MOVED[size], info.address + part.offset, None
     if info.array is not None:
-        array = np.asarray(_Memory(info.array, {"data": (at, not info.writable), "shape": part.shape, "strides": part.strides,
-                                                "typestr": dtype.str, "version": 3}))
+        array = memory(at, part.shape, part.strides, dtype, info.writable, info.array)
     return info._replace(ptr=at if array is None else 0, shape=part.shape, strides=part.strides, dtype=dtype, array=array)

@@ -138,7 +138,7 @@ def test_a_compile_needs_the_size_of_the_mesh_alone() -> None:
     for gpus, image in ((2, two), (3, three)):  # the launch packs as many bytes as the code reads
         size = re.search(r"\.param \.align \d+ \.b8 \w+\[(\d+)\]", shift.inspect("ptx", block, mesh=Mesh.simulated(gpus)))
         infos = [launch.describe(array, "x") for array in (X[0], Y[0])]
-        assert size is not None and launch.Prepared(image, infos, [np.dtype(np.float32)], 1)._sizes[0] == int(size[1])
+        assert size is not None and launch.Prepared(image, infos, [np.dtype(np.float32)], 1).offsets[1] == int(size[1])
     (used,) = numpipe.warmup([(shift, (block,), {"mesh": TWO})], workers=0)
     assert used == two.resources
 

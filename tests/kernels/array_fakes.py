@@ -137,8 +137,14 @@ CupyArray.__module__ = "cupy"
 
 
 def cupy_module() -> Any:
-    return types.SimpleNamespace(empty=lambda shape, dtype: CupyArray(np.empty(shape, dtype)),
-                                 cuda=types.SimpleNamespace(Device=contextlib.nullcontext))
+    def ndarray(shape: Any, dtype: Any, memory: Any, strides: Any) -> CupyArray:
+        return CupyArray(np.ndarray(shape, dtype, memory, 0, strides))
+
+    return types.SimpleNamespace(
+        empty=lambda shape, dtype: CupyArray(np.empty(shape, dtype)),
+        ndarray=ndarray,
+        cuda=types.SimpleNamespace(Device=contextlib.nullcontext, alloc=bytearray),
+    )
 
 
 # ---- DLPack

@@ -34,11 +34,8 @@ class Noting(FakeDriver):
         self.kernel = self.note
         self.allocated: dict[int, int] = {}
 
-    def parameter_sizes(self, kernel: Any, count: int) -> list[int]:
-        return [int(size) for size in kernel.rpartition("__")[2].split("_")]
-
     def launch(self, config: Any, kernel: Any, params: int, ordinal: int) -> int:
-        self.sizes = self.parameter_sizes(kernel, 0)
+        self.sizes = [int(size) for size in kernel.rpartition("__")[2].split("_")]
         return super().launch(config, kernel, params, ordinal)
 
     def allocate(self, nbytes: int, stream: int, ordinal: int) -> int:
@@ -110,12 +107,10 @@ def built(self: Variant) -> Any:
     maps = tuple(launch.MapRequest(number, (64, 32), 0, "zeros", array.output) for number, array in enumerate(arrays)
                  if array.ndim == 2 and array.tma and not array.workspace)
     sizes = [max(len(maps), 1) * 128, *[8] * sum(1 + 2 * array.ndim for array in arrays), *[kind.itemsize for kind in self.scalars]]
-    options = self.definition.options
     return types.SimpleNamespace(image=image(
         maps, tuple(array.name for array in arrays), tuple(array.order for array in arrays), name=self.definition.name,
         entry=f"{self.definition.name}__{'_'.join(map(str, sizes))}",
-        cubin=repr((self.key, [id(type(value)) for _, value in self.statics])).encode(),
-        cluster=options.attributes.cluster if options.cluster_names else (1, 1, 1)))
+        cubin=repr((self.key, [id(type(value)) for _, value in self.statics])).encode()))
 
 
 def did(fake: Noting, kernel: Any, call: Callable[[Any], Any]) -> Any:

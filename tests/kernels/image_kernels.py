@@ -72,9 +72,6 @@ class Driver(FakeDriver):
     def poke(self, address: int, block: bytes, ordinal: int) -> None:
         self.calls.append(("poke", len(block)))
 
-    def parameter_sizes(self, kernel: Any, count: int) -> list[int]:
-        return self.sizes[:count]
-
 
 def main(kind: str, file: str) -> None:
     image = launch.Image.from_bytes(Path(file).read_bytes())

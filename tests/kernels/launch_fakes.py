@@ -94,9 +94,6 @@ class FakeDriver:
             raise driver.DriverError("cuLibraryLoadData", 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
         return f"kernel {entry}"
 
-    def parameter_sizes(self, kernel: Any, count: int) -> list[int]:
-        return self.sizes
-
     def allow_shared(self, kernel: Any, nbytes: int, ordinal: int) -> None:
         self.calls.append(("allow_shared", kernel, nbytes, ordinal))
         if self.captured and not self.relaxed:
@@ -213,10 +210,10 @@ class FakeDriver:
         raise driver.DriverError("cuMemHostRegister", 801, "CUDA_ERROR_NOT_SUPPORTED")
 
     # ---- several GPUs
-    def can_access_peer(self, ordinal: int, peer: int) -> bool:
-        return (ordinal, peer) not in self.apart
-
     def enable_peer(self, ordinal: int, peer: int) -> None:
+        if (ordinal, peer) in self.apart:
+            name = "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
+            raise driver.DriverError("cuCtxEnablePeerAccess", 217, name)
         self.calls.append(("enable_peer", ordinal, peer))
 
     def share_pool(self, ordinal: int, ordinals: Sequence[int]) -> None:

@@ -8,11 +8,9 @@ import gc
 import json
 import os
 import re
-import struct
 import subprocess
 import sys
 import weakref
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,7 @@ from numpipe.core.records import record
 from numpipe.kernels.kernels import Kernel
 from numpipe.kernels.variants import Variant
 from numpipe.launch import Image, MapRequest
-from numpipe.launch.image import VERSION, Mbarrier, Recording
+from numpipe.launch.image import Mbarrier, Recording
 from tests.kernels import image_kernels
 from tests.kernels.compilers import compiles
 from tests.kernels.image_kernels import KINDS, arguments
@@ -65,10 +63,10 @@ def test_an_image_is_the_same_in_every_field_when_it_was_written_and_read(kind: 
 @compiles
 def test_images_hold_what_their_kinds_of_kernels_need() -> None:
     found = {kind: compiled(kind) for kind in KINDS}
-    assert {kind: (one.cluster, one.dynamic, one.debug, one.recording is not None) for kind, one in found.items()} == {
-        "plain": ((1, 1, 1), False, False, False), "cluster": ((2, 1, 1), False, False, False),
-        "dynamic": ((1, 1, 1), True, False, False), "split": ((1, 1, 1), False, False, False),
-        "debug": ((1, 1, 1), False, True, False), "profile": ((1, 1, 1), False, False, True)}
+    assert {kind: (one.dynamic, one.debug, one.recording is not None) for kind, one in found.items()} == {
+        "plain": (False, False, False), "cluster": (False, False, False),
+        "dynamic": (True, False, False), "split": (False, False, False),
+        "debug": (False, True, False), "profile": (False, False, True)}
     assert found["split"].arrays == ("a", "b", "c", "work")
     assert all(one.cubin.startswith(b"\x7fELF") and one.maps and one.barriers for one in found.values())
     recording = found["profile"].recording
@@ -135,22 +133,18 @@ def test_a_launched_kernel_keeps_its_image_and_not_the_compilers_objects(monkeyp
 
 
 # ---- bytes that are no image
-PREFIX = 28
 SOUND = image(maps=(MapRequest(0, (8, 64), 128),), cubin=b"\x7fELF" + bytes(60),
               barriers=(Mbarrier(0, 1, "ready[0] of a @ k.py:1", "ready", "a @ k.py:1", 0, 4),),
               recording=Recording(8, "x", ("r",), (), ()))
 
 
-def packed(header: bytes, cubin: bytes = SOUND.cubin) -> bytes:
-    """An image of this header, with the right lengths and checksum."""
-    rest = struct.pack("<IQ", len(header), len(cubin)) + header + cubin
-    return struct.pack("<8sII", b"numpipe\0", VERSION, zlib.crc32(rest)) + rest
+def packed(header: bytes) -> bytes:
+    """Return the bytes of an image with this header."""
+    return header + b"\n" + SOUND.cubin
 
 
 def header() -> dict[str, Any]:
-    data = SOUND.to_bytes()
-    size, = struct.unpack_from("<I", data, 16)
-    found: dict[str, Any] = json.loads(data[PREFIX:PREFIX + size])
+    found: dict[str, Any] = json.loads(SOUND.to_bytes().partition(b"\n")[0])
     return found
 
 
@@ -175,27 +169,8 @@ def refused(data: bytes, why: str) -> None:
         Image.from_bytes(data, "cache/k.image")
 
 
-def test_every_truncation_and_everything_behind_the_end_is_refused() -> None:
-    data = SOUND.to_bytes()
-    for end in range(8):
-        refused(data[:end], "it is cut off: it has . bytes, less than the 28")
-    for end in range(8, len(data)):
-        refused(data[:end], "it is cut off")
-    refused(data + b"\0", "or has more behind it")
-    refused(data + data, "or has more behind it")
-
-
-def test_every_flipped_bit_is_refused() -> None:
-    data = SOUND.to_bytes()
-    for place in range(8 * len(data)):
-        flipped = bytearray(data)
-        flipped[place // 8] ^= 1 << place % 8
-        refused(bytes(flipped), "something else|of the form|checksum|cut off")
-
-
 @pytest.mark.parametrize("data, why", [
-    (b"", "cut off"), (b"\x7fELF" + bytes(100), "it begins with b'.x7fELF.*: it is something else"), (b"{}" * 40, "something else"),
-    (b"numpipe\0" + struct.pack("<I", 99) + bytes(40), f"version 99 of the form, and this numpipe reads version {VERSION}"),
+    (b"", "Expecting value"), (b"\x7fELF" + bytes(100), "Expecting value"), (b"{}" * 40, "Extra data"),
     (packed(b""), "Expecting value"), (packed(b"{"), "Expecting"), (packed(b"\xff"), "utf-8"), (packed(b"7"), "it is 7, no Image"),
     (packed(b"[]"), "it is an array, no Image"), (packed(b"{}"), "the field 'arrays' is missing"),
     (packed(b"[" * 100_000), "nested too deeply"), (packed(b'{"name":' * 100_000), "nested too deeply"),
@@ -221,7 +196,6 @@ def test_bytes_of_something_else_are_refused(data: bytes, why: str) -> None:
     (("maps", 0, "fill"), "ones", r"maps\[0\].fill is 'ones'"),
     (("maps", 0, "written"), ..., r"maps\[0\]: the field 'written' is missing"),
     (("maps", 0), [], r"maps\[0\] is an array, no MapRequest"), (("maps",), {}, "maps is an object, no tuple"),
-    (("cluster",), [1, 1], "cluster is an array, no tuple"), (("cluster", 0), 17, r"cluster is \(17, 1, 1\)"),
     (("barriers", 0, "slot"), "x", r"barriers\[0\].slot is 'x', no int"),
     (("barriers", 0, "x"), 1, r"barriers\[0\]: the field 'x' is unknown"),
     (("recording",), [], "recording is an array, no Recording"), (("recording", "space"), 0, "recording.space is 0"),
@@ -243,9 +217,3 @@ def test_a_record_takes_nothing_but_the_types_of_its_fields() -> None:
         0, (8, 64), 128, "nan", True)
     with pytest.raises(ValueError, match="fill is 0, no"):
         record(MapRequest, {"arg": 0, "box": [], "swizzle": 0, "fill": 0, "written": True})
-
-
-def test_code_for_a_cluster_is_not_launched_as_another() -> None:
-    of_two = image(cluster=(2, 1, 1))
-    with pytest.raises(numpipe.LaunchError, match=r"the machine code is for clusters \(2, 1, 1\), and the launch has \(1, 1, 1\)"):
-        numpipe.launch.Prepared(of_two, [])

@@ -156,29 +156,6 @@ def test_rows_beyond_the_largest_pitch_are_copied_one_by_one(api: Api) -> None:
     assert api.named("cuMemcpyHtoDAsync") == [(0, 0, 2**31 - 8, 0), (2**31, 2**31 - 8, 2**31 - 8, 0)]
 
 
-def not_found(*_: Any) -> Any:
-    """What cuda.bindings says of a function that the installed driver lacks."""
-    raise RuntimeError('Function "cu…" not found')
-
-
-def test_parameter_sizes_are_those_that_are_passed_and_no_other_is_asked_for(api: Api) -> None:
-    sizes = [256, 8, 4]
-    api.answers["cuKernelGetParamInfo"] = lambda _, i: (OK, 0, sizes[i]) if i < 3 else (Result(1), 0, 0)
-    api.answers["cuKernelGetParamCount"] = not_found  # an older driver
-    assert driver.Driver().parameter_sizes("kernel", 3) == sizes
-    assert api.named("cuKernelGetParamInfo") == [("kernel", 0), ("kernel", 1), ("kernel", 2)]
-    assert driver.Driver().parameter_sizes("kernel", 4) == sizes  # the caller would pass one too many
-    api.answers["cuKernelGetParamInfo"] = (Result(201), 0, 0)
-    with pytest.raises(driver.DriverError, match="cuKernelGetParamInfo"):
-        driver.Driver().parameter_sizes("kernel", 3)
-
-
-def test_a_new_driver_tells_of_parameters_that_would_not_be_passed(api: Api) -> None:
-    api.answers |= {"cuKernelGetParamInfo": (OK, 0, 8), "cuKernelGetParamCount": (OK, 3)}
-    assert driver.Driver().parameter_sizes("kernel", 1) == [8, 8]
-    assert driver.Driver().parameter_sizes("kernel", 3) == [8, 8, 8]
-
-
 def test_a_map_is_encoded_in_a_context_where_the_thread_has_none(api: Api) -> None:
     """The driver was seen to refuse (201), though a map belongs to no context; tools for debugging report each refusal."""
     storage = ctypes.create_string_buffer(bytes(range(128)), 128)

@@ -90,7 +90,7 @@ def test_waits_that_were_given_up_are_told_also_where_the_kernel_does_not_end(mo
     place = next(number for number, name in enumerate(image.places) if "flag" in name)
     record = struct.pack("<II3IIIiQ24x", FLAG, 0, 1, 0, 0, 0, place, 0, 0)
     guard = Watch()
-    guard.kernels = [Watched(image, 0, {0: 4096}, {0: "running"})]
+    guard.kernels = [Watched(image, 0, 0, 4096, "running")]
     guard.memory = ctypes.create_string_buffer(record, CAPACITY * RECORD_BYTES)
     monkeypatch.setattr(driver, "_opened", Stuck(ticks=1000))
     monkeypatch.setattr("numpipe.launch.watch._PATIENCE", 0.1)
@@ -112,7 +112,7 @@ def test_a_wait_without_a_bound_is_told_by_the_host_with_its_line(what: str, mon
     kernel, name, hazard = UNBOUNDED[what]
     image = kernel.compiled(*given("nobody_arrives")).image
     guard = Watch()
-    guard.kernels = [Watched(image, 0, {0: 4096}, {0: "running"})]
+    guard.kernels = [Watched(image, 0, 0, 4096, "running")]
     fake = Stuck(ticks=3)
     monkeypatch.setattr(driver, "_opened", fake)
     monkeypatch.setenv("NUMPIPE_DEBUG_TIMEOUT", "0.05")
@@ -123,5 +123,5 @@ def test_a_wait_without_a_bound_is_told_by_the_host_with_its_line(what: str, mon
     if "@" in name:
         assert re.match(rf"{name.split('@ ')[1]}: kernel", str(caught.value))
     assert fake.asked >= 3
-    guard.kernels[0].events[0] = "ended"
+    guard.kernels[0].event = "ended"
     guard.await_end(image, 0)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -43,9 +43,6 @@ def describe() -> dict[str, Any]:
         code = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(call(driver.cuDeviceGetAttribute(code, device)))
 
-    row = _query("driver_version", "power.limit", "clocks.max.sm")
-    names = ("power_limit_watts", "max_sm_mhz")
-    card = {"driver": row[0], **dict(zip(names, map(_number, row[1:]), strict=True))} if row else {}
     return {
         "device": {
             "name": call(driver.cuDeviceGetName(96, device)).split(b"\0")[0].decode(),
@@ -57,7 +54,7 @@ def describe() -> dict[str, Any]:
             "l2_bytes": attribute("L2_CACHE_SIZE"),
             "memory_bytes": int(call(driver.cuDeviceTotalMem(device))),
             "cuda_driver_api": call(driver.cuDriverGetVersion()),
-            **card,
+            **_card(),
         },
         "host": {
             "system": platform.platform(),
@@ -77,10 +74,25 @@ def versions() -> dict[str, str]:
 def sensors() -> Sensors:
     """Return a function that reads SM clock (MHz), power (W) and temperature (°C) of GPU 0.
 
-    It reads NVML if nvidia-ml-py is installed, which is fast enough while the measured work runs.
-    Else it runs nvidia-smi, which takes longer than the work: its clock is the one just after.
+    It reads NVML, by the package nvidia-ml-py (the extra ``bench``); without, there are no readings.
     """
-    return _nvml() or _smi
+    opened = _nvml()
+
+    def read() -> dict[str, float]:
+        if opened is None:
+            return {}
+        nvml, card = opened
+        return {
+            "sm_mhz": float(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM)),
+            "watts": nvml.nvmlDeviceGetPowerUsage(card) / 1000,
+            "celsius": float(nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU)),
+        }
+
+    try:
+        read()
+    except Exception:  # forbidden in this container, or too old for the card
+        return dict
+    return read
 
 
 def uuid_text(raw: bytes) -> str:
@@ -88,52 +100,28 @@ def uuid_text(raw: bytes) -> str:
     return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def _nvml() -> Sensors | None:
+def _nvml() -> tuple[Any, Any] | None:
+    """Return NVML, and its handle of GPU 0; None if there is none."""
     try:
         import pynvml as nvml
 
         nvml.nvmlInit()
         status, uuid = api().cuDeviceGetUuid(0)
         # by UUID: CUDA_VISIBLE_DEVICES renumbers CUDA's devices, not NVML's
-        handle = (
-            nvml.nvmlDeviceGetHandleByIndex(0)
-            if int(status)
-            else nvml.nvmlDeviceGetHandleByUUID(uuid_text(uuid.bytes))
-        )
-        readings: dict[str, Callable[[], float]] = {
-            "sm_mhz": lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            "watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-            "celsius": lambda: float(
-                nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-            ),
-        }
-        for read in readings.values():
-            read()
-    except Exception:  # absent, forbidden in this container, or too old for the card
+        if int(status):
+            return nvml, nvml.nvmlDeviceGetHandleByIndex(0)
+        return nvml, nvml.nvmlDeviceGetHandleByUUID(uuid_text(uuid.bytes))
+    except Exception:  # absent, or it does not see the card
         return None
-    return lambda: {name: read() for name, read in readings.items()}
 
 
-def _smi() -> dict[str, float]:
-    read = _query("clocks.sm", "power.draw", "temperature.gpu")
-    texts = zip(("sm_mhz", "watts", "celsius"), read, strict=False)
-    return {name: number for name, text in texts if (number := _number(text)) is not None}
-
-
-def _query(*fields: str) -> list[str]:
-    """Return fields of GPU 0 by nvidia-smi; [] if it has no answer."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--id=0"]
-    command.append("--format=csv,noheader,nounits")
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    answer = done.stdout.strip()
-    return [field.strip() for field in answer.splitlines()[0].split(",")] if answer else []
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+def _card() -> dict[str, Any]:
+    """Return the driver and the limits of GPU 0, as far as NVML knows them."""
+    found: dict[str, Any] = {}
+    if opened := _nvml():
+        nvml, card = opened
+        with contextlib.suppress(nvml.NVMLError):
+            found["driver"] = nvml.nvmlSystemGetDriverVersion()
+            found["power_limit_watts"] = nvml.nvmlDeviceGetPowerManagementLimit(card) / 1000
+            found["max_sm_mhz"] = float(nvml.nvmlDeviceGetMaxClockInfo(card, nvml.NVML_CLOCK_SM))
+    return found
