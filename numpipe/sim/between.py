@@ -37,11 +37,10 @@ from .touches import (
     Index,
     Touch,
     before_launch,
-    between_ctas,
-    between_gpus,
     in_transfer,
     other_proxy,
     unordered,
+    unsignaled,
 )
 
 
@@ -164,10 +163,8 @@ class SharedArrays(GlobalMemory):
             raise other_proxy(access, touch, earlier, written)
 
     def _race(self, access: Access, touch: Touch, earlier: Touch, written: Codes | None) -> SimulationError:
-        if earlier.agent.gpu != touch.agent.gpu:
-            return between_gpus(access, touch, earlier, written)
-        if earlier.agent.cta != touch.agent.cta:
-            return between_ctas(access, touch, earlier, written)
+        if (earlier.agent.gpu, earlier.agent.cta) != (touch.agent.gpu, touch.agent.cta):
+            return unsignaled(access, touch, earlier, written)
         if earlier.kind in (STORE, LOAD):
             return unordered(access, touch, earlier, written)
         return in_transfer(access, touch, earlier, written)
