@@ -90,7 +90,7 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], m
         sm.gmem.load(access, box, where, known)
         cluster.reach(to, who, what, (), access.site)
         if to is not sm:
-            sm.sent[on.landed] = on.phase + 1, who, f"{what} to CTA {to.cta}", access.site
+            sm.sent.add(who, f"{what} to CTA {to.cta}", access.needs, access.site)
         for lo, hi in touched:
             to.memory.write(access, lo, hi, known, True)
         sm.scheduler.touch(on.thing, ARRIVE, on.phase)

@@ -106,7 +106,9 @@ class Clocks:
         return told
 
     def widen(self, vector: Vector) -> Vector:
-        """Return a vector, or a matrix of them, with room for all present counters."""
+        """Return a vector, or a matrix of them, with room for all present counters: itself if it has."""
+        if vector.shape[-1] == self.width:
+            return vector
         grown = np.zeros((*vector.shape[:-1], self.width), np.int64)
         grown[..., :vector.shape[-1]] = vector
         return grown
