@@ -87,7 +87,7 @@ class Clocks:
         """Return what four warps know of mbarriers' phases alone, and which waits of theirs are over."""
         known: Vector = np.minimum.reduce(vectors)
         known[:self.landed] = 0
-        waits = slice(self.index(WAITED, 0), self.index(WAITED + 1, 0))
+        waits = self.of_warps(WAITED)
         known[waits] = np.maximum.reduce(vectors[:, waits])
         return known
 
@@ -180,7 +180,7 @@ class Warps:
 
     def show(self) -> None:
         """Let the executing warps know that the async proxy sees the ordinary stores of which they know."""
-        generic, shown = (slice(self._clocks.index(kind, 0), self._clocks.index(kind + 1, 0)) for kind in (GENERIC, SHOWN))
+        generic, shown = map(self._clocks.of_warps, (GENERIC, SHOWN))
         vectors = self.vectors[:1 if self.lanes == "one" else 4]
         np.maximum(vectors[:, shown], vectors[:, generic], out=vectors[:, shown])
 
