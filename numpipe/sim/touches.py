@@ -109,15 +109,11 @@ def unsignaled(
             "semaphore.at[i], rank), and numpipe.wait(semaphore.at[i], n) comes before this one, "
             "where n counts the signals of every warpgroup that has a part in it"
         )
-    return failure(
-        access,
-        touch,
-        earlier,
-        "gpu-conflict" if far else "cta-conflict",
-        _both(touch, earlier, codes, other),
-        f"no semaphore orders two {'GPUs' if far else 'CTAs'}: {_AT_ONCE}",
-        mend,
-    )
+    what = _both(touch, earlier, codes, other)
+    cause = f"no semaphore orders two {'GPUs' if far else 'CTAs'}: {_AT_ONCE}"
+    if far:
+        return failure(access, touch, earlier, "gpu-conflict", what, cause, mend)
+    return failure(access, touch, earlier, "cta-conflict", what, cause, mend)
 
 
 def other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) -> SimulationError:
