@@ -43,7 +43,7 @@ def count_arrivals(mbar: Mbarrier, who: Warpgroup, count: int, seen: int, time: 
 
 def learn(mbar: Mbarrier, vector: Vector) -> None:
     """Add to an mbarrier's phase what the sender of an arrival or a copy knew: a vector clock, shorter if counters came since."""
-    np.maximum(mbar.current, mbar.sm.clocks.widen(vector) if len(vector) < len(mbar.current) else vector, out=mbar.current)
+    np.maximum(mbar.current, mbar.sm.clocks.widen(vector), out=mbar.current)
 
 
 def _arrived(mbar: Mbarrier) -> str:

@@ -37,11 +37,10 @@ from .touches import (
     Index,
     Touch,
     before_launch,
-    between_ctas,
-    between_gpus,
     in_transfer,
     other_proxy,
     unordered,
+    unsignaled,
 )
 
 
@@ -126,13 +125,6 @@ class SharedArrays(GlobalMemory):
             self._too_early(access, touch)
 
     # ---- conflicts
-    def _earlier_writes(self, access: Access, touch: Touch, written: Codes, known: list[int]) -> dict[int, Touch]:
-        found = self._writes_of(written)
-        for earlier in found.values():
-            if not (touch.reduction and touch.reduction == earlier.reduction and touch.agent.gpu == earlier.agent.gpu):
-                self._check(access, touch, earlier, known, written)
-        return found
-
     def _check_held(self, every: dict[Place, dict[tuple[Any, ...], Touch]], access: Access, place: Place, touch: Touch,
                     known: list[int]) -> None:
         """Raise PipelineRace unless the loads of these elements, or the reductions, are over; forget those that a write covers."""
@@ -141,7 +133,7 @@ class SharedArrays(GlobalMemory):
             if held.region is not place.region:
                 continue
             for key, earlier in list(touches.items()):
-                if touch.reduction and touch.reduction == earlier.reduction and touch.agent.gpu == earlier.agent.gpu:
+                if _atomic(touch, earlier):
                     continue
                 if earlier.kind == LOAD and touch.kind == STORE and _same(earlier, touch):
                     ordered = True  # its lanes load and store in the order of the source
@@ -152,8 +144,16 @@ class SharedArrays(GlobalMemory):
                 if writes and not touch.reduction and held is place and _within(earlier.index, touch.index):
                     del touches[key]
 
-    def _check(self, access: Access, touch: Touch, earlier: Touch, known: list[int], written: Codes) -> None:
-        """Raise PipelineRace unless an access comes after an earlier write."""
+    def _check_behind(
+        self,
+        access: Access,
+        touch: Touch,
+        earlier: Touch,
+        written: Codes | None,
+        known: list[int],
+    ) -> None:
+        if _atomic(touch, earlier):
+            return
         ordinary = touch.kind in (STORE, LOAD)
         if earlier.kind == STORE == touch.kind and _same(earlier, touch):
             return
@@ -164,13 +164,16 @@ class SharedArrays(GlobalMemory):
             raise other_proxy(access, touch, earlier, written)
 
     def _race(self, access: Access, touch: Touch, earlier: Touch, written: Codes | None) -> SimulationError:
-        if earlier.agent.gpu != touch.agent.gpu:
-            return between_gpus(access, touch, earlier, written)
-        if earlier.agent.cta != touch.agent.cta:
-            return between_ctas(access, touch, earlier, written)
+        if (earlier.agent.gpu, earlier.agent.cta) != (touch.agent.gpu, touch.agent.cta):
+            return unsignaled(access, touch, earlier, written)
         if earlier.kind in (STORE, LOAD):
             return unordered(access, touch, earlier, written)
         return in_transfer(access, touch, earlier, written)
+
+
+def _atomic(one: Touch, other: Touch) -> bool:
+    """Return whether two accesses are reductions of one kind by one GPU."""
+    return (one.reduction, one.agent.gpu) == (other.reduction, other.agent.gpu) and bool(one.reduction)
 
 
 def _same(one: Touch, other: Touch) -> bool:

@@ -9,6 +9,7 @@ PTX ISA, "Data Movement and Conversion Instructions: Bulk copy", "Tensor copy".
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from . import barriers, cluster, report, sites
 from .boxes import Box
 from .clocks import BULK_READ
 from .footprints import ARRIVE, AWAIT
-from .state import Access, WaitReason, Warpgroup
+from .state import SM, Access, WaitReason, Warpgroup
 from .touches import LOAD
 
 _SWIZZLES = (0, 32, 64, 128)
@@ -71,6 +72,30 @@ def _place(who: Warpgroup, operation: str, box: Box, coords: tuple[int, ...], ad
 
 
 # ---- loads -----------------------------------------------------------------------------------------------------------
+def _bring(
+    access: Access,
+    to: SM,
+    known: list[int],
+    touched: list[tuple[int, int]],
+    what: str,
+    index: Any,
+    fetch: Callable[[], npt.NDArray[Any]],
+    done: int,
+) -> None:
+    """Record a load to a CTA's shared memory, and let its bytes land there at cycle `done`."""
+    sm, on = access.agent.sm, access.mbar
+    assert on is not None
+    for lo, hi in touched:
+        to.memory.write(access, lo, hi, known, True)
+    sm.scheduler.touch(on.thing, ARRIVE, on.phase)
+    on.copies += 1
+    on.last = access
+    # to another CTA its end says that all before its issue was over
+    sent = None if to is sm else sm.clocks.untold(access.agent.vectors[0])
+    landing = functools.partial(cluster.land, to, on, access, what, sent, index, fetch, done)
+    sm.scheduler.push(done, landing, "load")
+
+
 def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0) -> None:
     operation = "tma_multicast" if ctas else "tma_load"
     report.one_lane(who, operation)
@@ -90,15 +115,9 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], m
         sm.gmem.load(access, box, where, known)
         cluster.reach(to, who, what, (), access.site)
         if to is not sm:
-            sm.sent[on.landed] = on.phase + 1, who, f"{what} to CTA {to.cta}", access.site
-        for lo, hi in touched:
-            to.memory.write(access, lo, hi, known, True)
-        sm.scheduler.touch(on.thing, ARRIVE, on.phase)
-        on.copies += 1
-        on.last = access
-        sent = None if to is sm else sm.clocks.untold(who.vectors[0])  # its end says that all before its issue was over
-        landing = functools.partial(cluster.land, to, on, access, what, sent, index, functools.partial(box.fetch, where), done)
-        sm.scheduler.push(done, landing, "load")
+            sm.sent.add(who, f"{what} to CTA {to.cta}", access.needs, access.site)
+        fetch = functools.partial(box.fetch, where)
+        _bring(access, to, known, touched, what, index, fetch, done)
     who.elapse(sm.costs.tma_issue)
     if sm.trace is not None:
         sm.trace.add(who, who.time - sm.costs.tma_issue, who.time, "issue", tensor=tensor.name, coords=where)
@@ -119,15 +138,18 @@ def load_bytes(who: Warpgroup, dst: int, source: TensorMap, nbytes: int, mbar: i
     on, known = barriers.find(who, int(mbar), operation, asynchronous=True), who.known()
     sm.gmem.read(Access(who, LOAD, source.name, who.needs()), array, (slice(0, count),), known)
     access = Access(who, "TMA load", source.name, ((on.landed, on.phase + 1),), None, on, on.phase)
-    sm.memory.write(access, dst, dst + nbytes, known, True)
-    sm.scheduler.touch(on.thing, ARRIVE, on.phase)
-    on.copies += 1
-    on.last = access
     started, left = sm.occupy("copy port", who.time + sm.costs.tma_issue, -(-nbytes // sm.costs.tma_bytes))
     done = left + sm.scheduler.takes(sm.costs.tma_latency)
-    landing = functools.partial(cluster.land, sm, on, access, operation, None, slice(dst // 16, (dst + nbytes) // 16),
-                                lambda: array[:count].copy().view(np.complex128), done)
-    sm.scheduler.push(done, landing, "load")
+    _bring(
+        access,
+        sm,
+        known,
+        [(dst, dst + nbytes)],
+        operation,
+        slice(dst // 16, (dst + nbytes) // 16),
+        lambda: array[:count].copy().view(np.complex128),
+        done,
+    )
     who.elapse(sm.costs.tma_issue)
     if sm.trace is not None:
         sm.trace.add(who, started, done, "load", port_until=left, tensor=source.name, coords=(0,), mbar=on.name, step=None)
@@ -151,129 +173,142 @@ class Groups(WaitReason):
     def __init__(self, who: Warpgroup) -> None:
         super().__init__("flush")
         self.who = who
-        self._open: list[Store] = []
-        self._groups: list[list[Store]] = []
-        self._first = 0
+        self.uncommitted: list[Store] = []
+        self.committed: list[list[Store]] = []
+        self.first = 0
         """number of the oldest group in the list; groups before it are written"""
-        self._until = 0
-        self._reading = True
-        self._issued = 0
+        self.until = 0
+        self.reading = True
+        self.issued = 0
         """stores"""
-
-    def store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str, once: bool = False) -> None:
-        who, sm = self.who, self.who.sm
-        report.one_lane(who, "tma_store")
-        box = _checked(who, tensor)
-        dtype, shape = tensor.array.dtype, tensor.array.shape
-        if reduction and dtype.name not in REDUCTIONS.get(reduction, ()):
-            raise report.illegal(who, f"tma_store of {tensor.name} with reduction={reduction!r}", mend=f"for {dtype} there are "
-                                 f"{', '.join(name for name, types in REDUCTIONS.items() if dtype.name in types) or 'none'}")
-        where, index, touched = _place(who, "tma_store", box, coords, int(src))
-        if min(where) < 0:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array
-            raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative one; "
-                                   "start at 0 and store less", hazard="out-of-bounds")
-        end = shape[-1] * dtype.itemsize
-        if end % 16 and not tensor.padded and where[-1] + tensor.box[-1] > shape[-1]:
-            raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where} passes the end of rows of {end} bytes; "
-                                   "the TMA writes whole 16-byte chunks, so it overwrites what follows: use rows of a multiple of "
-                                   "16 bytes, or store the edge with ordinary stores", hazard="out-of-bounds")
-        group = self._first + len(self._groups) + 1
-        access = Access(who, "TMA store", tensor.name, ((sm.clocks.index(BULK_READ, who.first_warp), group),))
-        known = who.known()
-        for lo, hi in touched:
-            sm.memory.read(access, ("store", who.warpgroup), lo, hi, known, True, last=once)
-        sm.gmem.store(access, box, where, known, (sm.clocks.written(who.first_warp), group), reduction)
-        self._issued += 1
-        store = Store(access, ("store", who.first_warp, self._issued))
-        self._open.append(store)
-        who.elapse(sm.costs.tma_issue)
-        started, left = sm.occupy("copy port", who.time, -(-box.nbytes // sm.costs.tma_bytes))
-        done = left + sm.scheduler.takes(sm.costs.tma_latency + sm.gmem.link(who, tensor.array))
-        if sm.trace is not None:
-            sm.trace.add(who, started, done, "store", port_until=left, tensor=tensor.name, coords=where,
-                         **({"reduction": reduction} if reduction else {}))
-
-        def read(_: int) -> None:
-            chunks = sm.memory.chunks[index].copy()
-            store.read_at = left
-            sm.scheduler.touch((*store.thing, "read"), ARRIVE)
-            self._wake()
-
-            def write(_: int) -> None:
-                box.put(where, chunks, reduction)
-                store.written_at = done
-                sm.scheduler.touch((*store.thing, "written"), ARRIVE)
-                self._wake()
-
-            sm.scheduler.push(done, write, "write")
-
-        sm.scheduler.push(left, read, "read")
-        who.breathe()
-
-    def commit(self) -> None:
-        self.who.elapse(self.who.sm.costs.issue)
-        self._groups.append(self._open)
-        self._open = []
 
     def groups_since(self, number: int) -> int | None:
         """Return how many groups were committed behind group `number`; None: it is not committed."""
-        committed = self._first + len(self._groups)
+        committed = self.first + len(self.committed)
         return None if number > committed else committed - number
 
     def text(self) -> str:
-        return f"bulk_wait(read={self._reading}): groups up to {self._until}"
+        return f"bulk_wait(read={self.reading}): groups up to {self.until}"
 
-    def _finished(self) -> int | None:
+    def finished(self) -> int | None:
         """Return the cycle at which the awaited groups were read (or written); None if they are not yet."""
         last = self.who.time
-        for group in self._groups[:self._until - self._first]:
+        for group in self.committed[:self.until - self.first]:
             for store in group:
-                at = store.read_at if self._reading else store.written_at
+                at = store.read_at if self.reading else store.written_at
                 if at is None:
                     return None
                 last = max(last, at)
         return last
 
-    def _wake(self) -> None:
+    def stepped(self) -> None:
         who = self.who
         who.sm.progress += 1
-        if who.blocked is self and (at := self._finished()) is not None:
+        if who.blocked is self and (at := self.finished()) is not None:
             who.wake(at)
-
-    def wait(self, pending: int, read: bool) -> None:
-        who = self.who
-        if who.lanes == "warps":
-            raise report.violation(who, "bulk_wait with lanes='warps': bulk groups belong to the elected lane; call "
-                                        "it under one_lane", hazard="divergent-aligned")
-        if pending < 0:
-            raise report.illegal(who, f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or more; wait "
-                                 "with one of these")
-        self._until = max(self._first, self._first + len(self._groups) - pending)
-        self._reading = read
-        who.breathe(lambda: self._finished() is not None)
-        for group in self._groups[:self._until - self._first]:
-            for store in group:
-                who.sm.scheduler.touch((*store.thing, "read" if read else "written"), AWAIT)
-        at = self._finished()
-        if at is None:
-            who.block(self, pending=pending)
-        else:
-            who.time = at
-        who.elapse(who.sm.costs.wait)
-        # only the lane that stored learns this: warps 1 to 3 learn it through a barrier
-        lane, clocks = who.vectors[0], who.sm.clocks
-        for counter in (clocks.index(BULK_READ, who.first_warp), *[clocks.written(who.first_warp)][:not read]):
-            lane[counter] = max(int(lane[counter]), self._until)
-        if not read:
-            del self._groups[:self._until - self._first]
-            self._first = self._until
 
     def at_exit(self) -> None:
         """Raise PipelineRace if the lane ends while its stores may still read shared memory or write GMEM."""
-        left = [store.access for group in (*self._groups, self._open) for store in group]
+        groups = *self.committed, self.uncommitted
+        left = [store.access for group in groups for store in group]
         if left:
-            first, open_ = left[0], ", and not committed" * bool(self._open)
+            first, open_ = left[0], ", and not committed" * bool(self.uncommitted)
             raise report.race(self.who, f"the warpgroup ends with {len(left)} TMA store{'s' * (len(left) > 1)} not waited for, the "
                               f"first {first.describe()} at {sites.place(first.site)}{open_}; wait_smem_to_gmem(0) behind the last "
                               "group's commit, before it ends (bulk_commit and bulk_wait(0, read=False) by the lane that stored)",
                               first.site, hazard="exit-in-flight", before=first)
+
+
+# ---- operations ------------------------------------------------------------------------------------------------------
+def store(
+    who: Warpgroup,
+    tensor: TensorMap,
+    coords: tuple[int, ...],
+    src: int,
+    reduction: str = "",
+    once: bool = False,
+) -> None:
+    groups, sm = who.bulk_groups, who.sm
+    report.one_lane(who, "tma_store")
+    box = _checked(who, tensor)
+    dtype, shape = tensor.array.dtype, tensor.array.shape
+    if reduction and dtype.name not in REDUCTIONS.get(reduction, ()):
+        raise report.illegal(who, f"tma_store of {tensor.name} with reduction={reduction!r}", mend=f"for {dtype} there are "
+                             f"{', '.join(name for name, types in REDUCTIONS.items() if dtype.name in types) or 'none'}")
+    where, index, touched = _place(who, "tma_store", box, coords, int(src))
+    if min(where) < 0:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array
+        raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative one; "
+                               "start at 0 and store less", hazard="out-of-bounds")
+    end = shape[-1] * dtype.itemsize
+    if end % 16 and not tensor.padded and where[-1] + tensor.box[-1] > shape[-1]:
+        raise report.violation(who, f"tma_store of {tensor.name} at coordinates {where} passes the end of rows of {end} bytes; "
+                               "the TMA writes whole 16-byte chunks, so it overwrites what follows: use rows of a multiple of "
+                               "16 bytes, or store the edge with ordinary stores", hazard="out-of-bounds")
+    group = groups.first + len(groups.committed) + 1
+    access = Access(who, "TMA store", tensor.name, ((sm.clocks.index(BULK_READ, who.first_warp), group),))
+    known = who.known()
+    for lo, hi in touched:
+        sm.memory.read(access, ("store", who.warpgroup), lo, hi, known, True, last=once)
+    sm.gmem.store(access, box, where, known, (sm.clocks.written(who.first_warp), group), reduction)
+    groups.issued += 1
+    store = Store(access, ("store", who.first_warp, groups.issued))
+    groups.uncommitted.append(store)
+    who.elapse(sm.costs.tma_issue)
+    started, left = sm.occupy("copy port", who.time, -(-box.nbytes // sm.costs.tma_bytes))
+    done = left + sm.scheduler.takes(sm.costs.tma_latency + sm.gmem.link(who, tensor.array))
+    if sm.trace is not None:
+        sm.trace.add(who, started, done, "store", port_until=left, tensor=tensor.name, coords=where,
+                     **({"reduction": reduction} if reduction else {}))
+
+    def read(_: int) -> None:
+        chunks = sm.memory.chunks[index].copy()
+        store.read_at = left
+        sm.scheduler.touch((*store.thing, "read"), ARRIVE)
+        groups.stepped()
+
+        def write(_: int) -> None:
+            box.put(where, chunks, reduction)
+            store.written_at = done
+            sm.scheduler.touch((*store.thing, "written"), ARRIVE)
+            groups.stepped()
+
+        sm.scheduler.push(done, write, "write")
+
+    sm.scheduler.push(left, read, "read")
+    who.breathe()
+
+
+def commit(who: Warpgroup) -> None:
+    who.elapse(who.sm.costs.issue)
+    groups = who.bulk_groups
+    groups.committed.append(groups.uncommitted)
+    groups.uncommitted = []
+
+
+def wait(who: Warpgroup, pending: int, *, read: bool) -> None:
+    groups, pending = who.bulk_groups, int(pending)
+    if who.lanes == "warps":
+        raise report.violation(who, "bulk_wait with lanes='warps': bulk groups belong to the elected lane; call "
+                                    "it under one_lane", hazard="divergent-aligned")
+    if pending < 0:
+        raise report.illegal(who, f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or more; wait "
+                             "with one of these")
+    groups.until = max(groups.first, groups.first + len(groups.committed) - pending)
+    groups.reading = read
+    who.breathe(lambda: groups.finished() is not None)
+    for group in groups.committed[:groups.until - groups.first]:
+        for store in group:
+            who.sm.scheduler.touch((*store.thing, "read" if read else "written"), AWAIT)
+    at = groups.finished()
+    if at is None:
+        who.block(groups, pending=pending)
+    else:
+        who.time = at
+    who.elapse(who.sm.costs.wait)
+    # only the lane that stored learns this: warps 1 to 3 learn it through a barrier
+    lane, clocks = who.vectors[0], who.sm.clocks
+    for counter in (clocks.index(BULK_READ, who.first_warp), *[clocks.written(who.first_warp)][:not read]):
+        lane[counter] = max(int(lane[counter]), groups.until)
+    if not read:
+        del groups.committed[:groups.until - groups.first]
+        groups.first = groups.until

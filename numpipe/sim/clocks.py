@@ -87,7 +87,7 @@ class Clocks:
         """Return what four warps know of mbarriers' phases alone, and which waits of theirs are over."""
         known: Vector = np.minimum.reduce(vectors)
         known[:self.landed] = 0
-        waits = slice(self.index(WAITED, 0), self.index(WAITED + 1, 0))
+        waits = self.of_warps(WAITED)
         known[waits] = np.maximum.reduce(vectors[:, waits])
         return known
 
@@ -106,7 +106,9 @@ class Clocks:
         return told
 
     def widen(self, vector: Vector) -> Vector:
-        """Return a vector, or a matrix of them, with room for all present counters."""
+        """Return a vector, or a matrix of them, with room for all present counters: itself if it has."""
+        if vector.shape[-1] == self.width:
+            return vector
         grown = np.zeros((*vector.shape[:-1], self.width), np.int64)
         grown[..., :vector.shape[-1]] = vector
         return grown
@@ -178,7 +180,7 @@ class Warps:
 
     def show(self) -> None:
         """Let the executing warps know that the async proxy sees the ordinary stores of which they know."""
-        generic, shown = (slice(self._clocks.index(kind, 0), self._clocks.index(kind + 1, 0)) for kind in (GENERIC, SHOWN))
+        generic, shown = map(self._clocks.of_warps, (GENERIC, SHOWN))
         vectors = self.vectors[:1 if self.lanes == "one" else 4]
         np.maximum(vectors[:, shown], vectors[:, generic], out=vectors[:, shown])
 

@@ -35,6 +35,17 @@ WINDOW = 1 << 24
 """bytes of the cluster's window for each CTA"""
 
 
+def _peer(who: Warpgroup, rank: int, what: str) -> SM:
+    """Return the SM of a rank of the cluster, maybe its own; `what` names what is to go there."""
+    if not 0 <= rank < len(who.sm.peers):
+        raise report.illegal(
+            who,
+            f"{what} rank {rank}: this CTA is rank {who.rank} of a cluster of {len(who.sm.peers)}",
+            mend="the rank of a CTA of the cluster",
+        )
+    return who.sm.peers[rank]
+
+
 def window(who: Warpgroup, address: int, rank: int) -> int:
     """Return where an address of the CTA of a rank lies in the cluster's window (mapa)."""
     if not 0 <= rank < len(who.sm.peers):
@@ -119,12 +130,9 @@ def arrive_at(who: Warpgroup, address: int, ranks: Sequence[int], alike: bool, w
 # ---- stores to the shared memory of another CTA ------------------------------------------------------------------------
 def send(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], rank: int, mbar: int, what: str) -> None:
     """Store each warp's row of 16-byte chunks to the CTA of a rank, maybe its own, and complete them on mbarrier `mbar` there."""
-    if not 0 <= rank < len(who.sm.peers):
-        raise report.illegal(who, f"st.async of {what} to rank {rank}: this CTA is rank {who.rank} of a cluster of "
-                             f"{len(who.sm.peers)}", mend="the rank of a CTA of the cluster")
+    sm, to = who.sm, _peer(who, rank, f"st.async of {what} to")
     chunks, values = generic.checked(who, chunks, values, what)
     who.breathe()
-    sm, to = who.sm, who.sm.peers[rank]
     on = barriers.find(who, mbar, f"st.async of {what}", of=to)
     phases = sm.clocks.phases(who.vectors)
     for warp in who.warps():
@@ -163,11 +171,7 @@ REMOTE = "remote load"
 
 def fetch(who: Warpgroup, addresses: npt.NDArray[np.int64], nbytes: int, rank: int, what: str) -> npt.NDArray[np.uint8]:
     """Return the `nbytes` at each address (warps, n) of the CTA of a rank, maybe this one."""
-    rank = int(rank)
-    if not 0 <= rank < len(who.sm.peers):
-        raise report.illegal(who, f"{what} of rank {rank}: this CTA is rank {who.rank} of a cluster of {len(who.sm.peers)}",
-                             mend="the rank of a CTA of the cluster")
-    of, clocks = who.sm.peers[rank], who.sm.clocks
+    of, clocks = _peer(who, int(rank), f"{what} of"), who.sm.clocks
     of.memory.check_range(who, int(addresses.min()), int(addresses.max()) + nbytes, what)
     who.elapse(who.sm.costs.remote - (-nbytes * addresses.size // who.sm.costs.generic_bytes))
     who.breathe()
@@ -192,9 +196,7 @@ def reach(sm: SM, who: Warpgroup, what: str, needs: tuple[Need, ...], site: site
     sm.scheduler.touch(("end", sm.place), ARRIVE)
     if sm.ended:
         raise _left(sm, who, what, site)
-    for index, value in needs:
-        if index not in sm.reached or sm.reached[index][0] <= value:  # what a warp sent first may come last
-            sm.reached[index] = value, who, what, site
+    sm.reached.add(who, what, needs, site)
 
 
 def check_reached(sm: SM) -> None:
@@ -203,14 +205,17 @@ def check_reached(sm: SM) -> None:
     (CUDA C++ Programming Guide, "Distributed Shared Memory": all of its operations happen before a thread block exits.)
     """
     sm.ended = True
-    known = np.maximum.reduce([np.maximum.reduce(w.vectors) for w in sm.warpgroups])
-    for index, (value, who, what, site) in sm.reached.items():
-        if known[index] < value:
-            raise _left(sm, who, what, site)
-    for index, (value, who, what, site) in sm.sent.items():
-        if known[index] < value:
-            raise report.race(who, f"{what}, which may be on its way when CTA {sm.cta} ends: nothing makes it wait for this", site,
-                              hazard="exit-in-flight", mend=_MEET, before=side(sm.warpgroups[-1], "ends"))
+    for act in sm.reached.unknown(sm.warpgroups):
+        raise _left(sm, *act)
+    for who, what, site in sm.sent.unknown(sm.warpgroups):
+        raise report.race(
+            who,
+            f"{what}, which may be on its way when CTA {sm.cta} ends: nothing makes it wait for this",
+            site,
+            hazard="exit-in-flight",
+            mend=_MEET,
+            before=side(sm.warpgroups[-1], "ends"),
+        )
 
 
 _MEET = "all warpgroups of the cluster meet, cluster.arrive() and cluster.wait(), before one ends"
@@ -266,6 +271,7 @@ def arrive(who: Warpgroup) -> None:
     for sent in list(who.remote_arrivals):
         sent.land(who.time + who.sm.costs.issue)
     meeting = who.cluster_meeting = who.sm.peers[0].meeting
+    who.elapse(who.sm.costs.issue)
     meeting.arrive(who, meeting.missing)
     _tell(who, meeting.vector)
     meeting.settle()

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ..diagnostics.errors import SpecError
 from .footprints import Footprint
-from .regions import bounds
+from .regions import bounds, joined
 from .schedule import InOrder, Ready, Task
 
 Agent: TypeAlias = tuple[Any, ...]
@@ -181,12 +181,7 @@ class Directed(InOrder):
         self._now.footprint.touch_memory(("array", number), view, tuple([(part.start, part.stop) for part in index]), how)
 
     def arrays(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
-        self._bases = []
-        for lo, hi, number in sorted((*bounds(array), number) for number, array in enumerate(arrays)):
-            if self._bases and lo < self._bases[-1][1]:
-                before = self._bases.pop()
-                lo, hi, number = before[0], max(before[1], hi), min(before[2], number)
-            self._bases.append((lo, hi, number))
+        self._bases = joined(arrays)
 
 
 class Guide:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from .boxes import UPDATES, intervals
 from .footprints import WRITES
-from .generic import note
+from .generic import note_all
 from .state import Warpgroup
 
 Addresses = npt.NDArray[np.int64]
@@ -23,9 +23,7 @@ def _touch(who: Warpgroup, addresses: Addresses, nbytes: int, what: str, kind: s
     """Record what each warp touches, all or the first of them: `nbytes` at each of its addresses."""
     who.sm.memory.check_range(who, int(addresses.min()), int(addresses.max()) + nbytes, what)
     who.elapse(-(-nbytes * addresses.size // who.sm.costs.generic_bytes))
-    who.breathe()
-    for warp, own in zip(who.warps()[:len(addresses)], addresses, strict=True):
-        note(who, what, kind, warp, who.vectors[warp].tolist(), 0, intervals(own, nbytes))
+    note_all(who, what, kind, ((0, intervals(own, nbytes)) for own in addresses))
 
 
 def _view(who: Warpgroup, addresses: Addresses, nbytes: int) -> tuple[Any, Any]:

@@ -6,6 +6,7 @@ PTX ISA, "Memory Consistency Model: Proxies".
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,18 @@ def note(who: Warpgroup, what: str, kind: str, warp: int, known: list[int], firs
             memory.read(access, ("read", who.first_warp + warp), first + lo, first + hi, known, False)
 
 
+def note_all(
+    who: Warpgroup,
+    what: str,
+    kind: str,
+    touched: Iterable[tuple[int, tuple[tuple[int, int], ...]]],
+) -> None:
+    """Record an access of the executing warps: for each of them as `note` takes it."""
+    who.breathe()
+    for warp, (first, parts) in zip(who.warps(), touched, strict=False):
+        note(who, what, kind, warp, who.vectors[warp].tolist(), first, parts)
+
+
 def checked(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str) -> tuple[
         npt.NDArray[np.int64], npt.NDArray[np.complex128]]:
     """Return addresses of 16-byte chunks, one row a warp, and the values to store there; raise SimulationError for wrong ones."""
@@ -88,9 +101,7 @@ def write_chunks(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[A
     chunks, values = checked(who, chunks, values, what)
     if not chunks.size:
         return
-    who.breathe()
-    for warp in who.warps():
-        note(who, what, "write", warp, who.vectors[warp].tolist(), *intervals_of(chunks[warp]))
+    note_all(who, what, "write", map(intervals_of, chunks))
     who.sm.memory.chunks[chunks >> 4] = values
     _trace(who, "write", what, 16 * chunks.size)
 
@@ -99,9 +110,7 @@ def read_chunks(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDAr
     chunks = _checked(who, chunks, what)
     if not chunks.size:
         return np.empty((*chunks.shape, 16), np.uint8)
-    who.breathe()
-    for warp in who.warps():
-        note(who, what, "read", warp, who.vectors[warp].tolist(), *intervals_of(chunks[warp]))
+    note_all(who, what, "read", map(intervals_of, chunks))
     read: npt.NDArray[np.uint8] = who.sm.memory.chunks[chunks >> 4].view(np.uint8).reshape(*chunks.shape, 16)
     return read
 
@@ -113,9 +122,7 @@ def _word(who: Warpgroup, address: int, operation: str, write: bool) -> npt.NDAr
         raise report.illegal(who, f"{operation} at SMEM[{address}]; a word is 4 bytes at a multiple of 4")
     who.sm.memory.check_range(who, address, address + 4, operation)
     who.elapse(who.sm.costs.wait)
-    who.breathe()
-    for warp in who.warps():
-        note(who, operation, "write" if write else "read", warp, who.vectors[warp].tolist(), address, ((0, 4),))
+    note_all(who, operation, "write" if write else "read", [(address, ((0, 4),))] * 4)
     word: npt.NDArray[np.uint8] = who.sm.memory.bytes[address:address + 4]
     return word
 

@@ -13,50 +13,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from ..diagnostics.errors import SimulationError
 from . import report, sites
 from .clocks import Clocks, Need
-from .footprints import ARRIVE, AWAIT, TEST
+from .footprints import ARRIVE, TEST
 from .regions import bounds
-from .state import WaitReason, Warpgroup, side
+from .state import Meeting, Reached, Warpgroup, side
 
 
-class Begun(WaitReason):
-    """The launches of all GPUs, of which each tells the others that it has begun."""
+class Begun(Meeting):
+    """The launches of all GPUs, of which each tells the others that it has begun.
 
-    def __init__(self, clocks: Clocks, gpus: int) -> None:
-        super().__init__("begin")
-        self._clocks, self.vector = clocks, clocks.vector()
-        self.missing = set(range(gpus))
-        self.time = 0
+    Whoever waits for them then knows what the kernels ahead in their streams did.
+    """
+
+    @property
+    def missing(self) -> set[int]:
+        return set(range(self.sm.gpus.count)) - {who.gpu or 0 for who in self.arrived}
 
     def text(self) -> str:
         return f"the launch of GPU {', '.join(map(str, sorted(self.missing)))}, which has not begun"
-
-    def begin(self, who: Warpgroup) -> None:
-        """Tell all GPUs that the launch of this one has begun."""
-        who.elapse(who.sm.costs.issue)
-        who.breathe()
-        who.sm.scheduler.touch(("begun",), ARRIVE, 0, (1, 0), (len(self.missing), 0))
-        self.vector = self._clocks.widen(self.vector)
-        who.release_into(self.vector)
-        self.missing.discard(who.sm.gpu or 0)
-        self.time = max(self.time, who.time + who.sm.costs.link)
-        if not self.missing:
-            who.sm.progress += 1
-            self.open(self.time)
-
-    def meet(self, who: Warpgroup) -> None:
-        """Wait until all launches have begun; who waits knows then what their kernels ahead in the stream did."""
-        who.breathe(lambda: not self.missing)
-        who.sm.scheduler.touch(("begun",), AWAIT, 0)
-        if self.missing:
-            self.enqueue(who)
-        who.acquire(self._clocks.widen(self.vector))
-        who.time = max(who.time, self.time)
 
 
 class Gpus:
@@ -65,13 +43,14 @@ class Gpus:
     def __init__(self, arrays: Sequence[Sequence[npt.NDArray[Any]]], clocks: Clocks) -> None:
         self.count = len(arrays)
         self.clocks = clocks
-        self.begun = Begun(clocks, self.count)
+        self.begun: Begun | None = None
+        """made by the first who comes"""
         self.semaphores: dict[tuple[int, int], Any] = {}
         """`semaphores.Semaphore`, by GPU and index, of those that somebody has come to"""
         self._memory = [(*bounds(array), gpu) for gpu, each in enumerate(arrays) for array in each]
         self._left: list[bool] = [False] * self.count
-        self._reached: list[dict[int, tuple[int, Warpgroup, str, sites.Site]]] = [{} for _ in arrays]
-        """the last thing that warps of peers did in the memory of each GPU, by their counters"""
+        self._reached = [Reached() for _ in arrays]
+        """what peers did in the memory of each GPU"""
 
     def owners(self, array: npt.NDArray[Any]) -> frozenset[int]:
         """Return the GPUs in whose memory an array lies: several, where a call was given one array for all."""
@@ -85,10 +64,7 @@ class Gpus:
         who.sm.scheduler.touch(("launch", gpu), ARRIVE)
         if self._left[gpu]:
             raise _too_late(gpu, who, what, site, "has ended")
-        reached = self._reached[gpu]
-        for index, value in needs:
-            if index not in reached or reached[index][0] <= value:
-                reached[index] = value, who, what, site
+        self._reached[gpu].add(who, what, needs, site)
 
     def leave(self, who: Warpgroup) -> None:
         """With the last warpgroup of a GPU its launch ends: raise PipelineRace for what peers may still do in its memory."""
@@ -97,10 +73,9 @@ class Gpus:
             return
         who.sm.scheduler.touch(("launch", gpu), TEST)
         self._left[gpu] = True
-        known = np.maximum.reduce([np.maximum.reduce(w.vectors) for sm in group for w in sm.warpgroups])
-        for index, (value, peer, what, site) in self._reached[gpu].items():
-            if known[index] < value:
-                raise _too_late(gpu, peer, what, site, "may have ended: nothing makes it wait for this", who)
+        warpgroups = [w for sm in group for w in sm.warpgroups]
+        for act in self._reached[gpu].unknown(warpgroups):
+            raise _too_late(gpu, *act, "may have ended: nothing makes it wait for this", who)
 
 
 def _too_late(gpu: int, who: Warpgroup, what: str, site: sites.Site, why: str, last: Warpgroup | None = None) -> SimulationError:
@@ -116,13 +91,27 @@ def _too_late(gpu: int, who: Warpgroup, what: str, site: sites.Site, why: str, l
 
 
 # ---- operations ------------------------------------------------------------------------------------------------------
+def _begun(who: Warpgroup) -> Begun:
+    gpus: Gpus = who.sm.gpus
+    gpus.begun = gpus.begun or Begun("begin", who.sm, ("begun",), 0)
+    return gpus.begun
+
+
 def begin(who: Warpgroup) -> None:
     report.one_lane(who, "red.release.sys")
-    who.sm.gpus.begun.begin(who)
+    who.elapse(who.sm.costs.issue)
+    who.breathe()
+    begun = _begun(who)
+    begun.arrive(who, len(begun.missing), who.sm.costs.link)
+    if not begun.missing:
+        who.sm.progress += 1
+        begun.end()
 
 
 def await_begin(who: Warpgroup) -> None:
-    who.sm.gpus.begun.meet(who)
+    if not who.sm.scheduler.explores:
+        who.breathe()
+    _begun(who).meet(who)
 
 
 def check_rank(who: Warpgroup, rank: int, what: str) -> int:

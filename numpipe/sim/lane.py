@@ -137,12 +137,8 @@ class _Warp:
         self.who, self.number = who, number
         self.hub = getcurrent()
         self.known = who.vectors[number].tolist()
-        self.stored: dict[int, int] = {}
-        """by byte, the lane of the newest store since the lanes met"""
-        self.loaded: dict[int, set[int]] = {}
-        """by byte, the lanes that have loaded it since"""
-        self.updated: dict[int, set[int]] = {}
-        """and those that have changed it by an atomic"""
+        self.touched: dict[tuple[int, str], set[int]] = {}
+        """by byte and kind of access, the lanes that have made one since the lanes met"""
         self.moved = 0
         self.banks = OfLanes()
 
@@ -180,17 +176,18 @@ class _Warp:
         """Record an access among the lanes of the warp; raise PipelineRace where another of them touched the bytes unordered."""
         number = lane.lane % WARP
         for byte in range(first, end):
-            other, did = self.stored.get(byte, number), "write"
-            for others, done in ((self.loaded, "read"), (self.updated, "atomic")):
-                if other == number and kind != done:
-                    other, did = next((one for one in others.get(byte, ()) if one != number), number), done
-            if other != number:
-                raise report.race(self.who, f"warp {self.number}: {told} that lane {other} has {_DONE[did]}, and nothing orders "
-                                            "them", mend="put cuda.syncwarp() between", hazard="unordered-accesses", span=span)
-            if kind == "write":
-                self.stored[byte] = number
-            else:
-                (self.loaded if kind == "read" else self.updated).setdefault(byte, set()).add(number)
+            for did in _DONE:
+                for other in self.touched.get((byte, did), ()) if did == "write" or did != kind else ():
+                    if other != number:
+                        raise report.race(
+                            self.who,
+                            f"warp {self.number}: {told} that lane {other} has {_DONE[did]}, "
+                            "and nothing orders them",
+                            mend="put cuda.syncwarp() between",
+                            hazard="unordered-accesses",
+                            span=span,
+                        )
+            self.touched.setdefault((byte, kind), set()).add(number)
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         results: dict[int, Any] = {}
@@ -246,10 +243,8 @@ class _Warp:
 
     def _synchronise(self, mask: int) -> None:
         """Order what the lanes of `mask` have done before what they do next."""
-        self.stored = {byte: lane for byte, lane in self.stored.items() if not mask >> lane & 1}
-        self.loaded, self.updated = (
-            {byte: left for byte, lanes in by_byte.items() if (left := {n for n in lanes if not mask >> n & 1})}
-            for by_byte in (self.loaded, self.updated))
+        for key, lanes in list(self.touched.items()):
+            self.touched[key] = {lane for lane in lanes if not mask >> lane & 1}
 
     def _shuffled(self, number: int, stop: _Stop, stops: dict[int, _Stop]) -> Any:
         amount = stop.amount % WARP  # its low five bits count (PTX ISA, "shfl.sync")

@@ -194,23 +194,18 @@ class Products:
         self.left = -1
         """groups that the newest wait leaves in flight, for reports; -1: there was no wait"""
         self.fences = 0
-        self._fenced = False
+        self.fenced = False
         """whether a fence came after the last commit, so that new accumulators may be touched"""
-        self._groups: list[int] = []
+        self.groups: list[int] = []
         """number of the last batch of each committed group that nobody has waited for"""
-        self._queue: list[tuple[Accumulator, npt.NDArray[Any] | Accumulator, Plan, npt.NDArray[np.float32] | None, int]] = []
-        self._registers: list[tuple[Accumulator, npt.NDArray[Any], bytes]] = []
+        self.queue: list[tuple[Accumulator, npt.NDArray[Any] | Accumulator, Plan, npt.NDArray[np.float32] | None, int]] = []
+        self.registers: list[tuple[Accumulator, npt.NDArray[Any], bytes]] = []
         """of each product in flight with A in registers: these, and their bytes when it was issued"""
-        self._last: Access | None = None
-        self._until = 0
+        self.last: Access | None = None
+        self.until = 0
         self._finished = 0
 
-    def fence(self) -> None:
-        self.who.elapse(self.who.sm.costs.issue)
-        self.fences += 1
-        self._fenced = True
-
-    def _check_accumulator(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma, plan: Plan) -> npt.NDArray[Any] | Accumulator:
+    def check_accumulator(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma, plan: Plan) -> npt.NDArray[Any] | Accumulator:
         who = self.who
         if isinstance(accumulator, Accumulator):
             if accumulator.products is not self:
@@ -232,57 +227,24 @@ class Products:
         if array.shape != (plan.rows, mma.n) or array.dtype != plan.sums:
             raise report.illegal(who, f"wgmma of {plan.what} on an accumulator {array.dtype}{array.shape}; it must be "
                                  f"{plan.sums}{(plan.rows, mma.n)}")
-        if not self._fenced:
+        if not self.fenced:
             raise report.race(who, "wgmma on registers that something else has written, without a wgmma_fence in between (on the "
                               "hardware nothing reports it, and the result is wrong); wgmma_fence before the first wgmma of a "
                               "group", hazard="missing-wgmma-fence")
         return array.copy()
 
-    def issue(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma, a: npt.NDArray[Any] | None = None) -> Accumulator:
-        who, sm = self.who, self.who.sm
-        key = mma.n, mma.dtype, mma.b_dtype, mma.a_major, mma.b_major, mma.steps, a is None
-        plan: Plan | None = sm.plans.get(key)
-        if plan is None:
-            check(who, mma)
-            plan = sm.plans[key] = Plan(mma, a is not None)
-        rows = None if a is None else a.astype(np.float32)
-        before = self._check_accumulator(accumulator, mma, plan)
-        who.elapse(sm.costs.issue * plan.products)
-        self.issued += 1
-        needs = tuple((sm.clocks.index(DRAINED, who.first_warp + w), self.issued) for w in range(4))
-        access = Access(who, "wgmma", f"batch {self.issued}", needs)
-        access.epoch = who.epoch(3)
-        self._last = access
-        known = who.known()
-        reader = "wgmma", who.warpgroup
-        sm.memory.check_range(who, *plan.extent, "wgmma")
-        for lo, hi in plan.touched:
-            sm.memory.read(access, reader, lo, hi, known, True)
-        result = Accumulator(self, self.issued, plan.what)
-        if a is not None:
-            self._registers.append((result, a, a.tobytes()))
-        if isinstance(before, Accumulator):
-            before.successor = access.site
-        cycles = plan.products * 64 * K_BYTES * mma.n // (2 * sm.costs.fma)  # the same of all types
-        sm.scheduler.touch(("issued", who.first_warp, self.issued), ARRIVE)
-        self._queue.append((result, before, plan, rows, cycles))
-        if len(self._queue) == 1:
-            self._schedule(who.time)
-        who.breathe()
-        return result
-
-    def _schedule(self, time: int) -> None:
+    def schedule(self, time: int) -> None:
         """Give the tensor core to the oldest batch as soon as it is free."""
         sm = self.who.sm
-        start, end = sm.occupy("tensor core", time, sm.scheduler.takes(self._queue[0][-1]))
+        start, end = sm.occupy("tensor core", time, sm.scheduler.takes(self.queue[0][-1]))
         if sm.trace is not None:
-            product = self._queue[0][0]
+            product = self.queue[0][0]
             sm.trace.add(self.who, start, end, "mma", batch=product.batch, **product.note[1])
         self._finished = end
         sm.scheduler.push(end, self._run, "wgmma")
 
     def _run(self, _: int) -> None:
-        result, before, plan, registers, _cycles = self._queue.pop(0)
+        result, before, plan, registers, _cycles = self.queue.pop(0)
         memory = self.who.sm.memory.chunks
         if isinstance(before, Accumulator):
             assert before.value is not None
@@ -311,47 +273,24 @@ class Products:
         self.who.sm.scheduler.touch(("ran", self.who.first_warp, self.ran), ARRIVE)
         self.who.sm.progress += 1
         now = self._finished  # the next batch's end, once that is scheduled
-        if self._queue:
-            self._schedule(now)
-        if self.who.blocked is not None and self.who.blocked.kind == "drain" and self.ran >= self._until:
+        if self.queue:
+            self.schedule(now)
+        if self.who.blocked is not None and self.who.blocked.kind == "drain" and self.ran >= self.until:
             self.who.wake(now)
 
-    def commit(self) -> None:
-        self.who.elapse(self.who.sm.costs.issue)
-        self._groups.append(self.issued)
-        self._fenced = False
-
-    def wait(self, pending: int) -> None:
-        who = self.who
-        if pending < 0:
-            raise report.illegal(who, f"wgmma_wait({pending}); the number of groups that may stay in flight is 0 or more")
-        covered = len(self._groups) - pending
-        until = self._groups[covered - 1] if covered > 0 else 0
-        who.breathe(lambda: self.ran >= until)
-        self.left = pending
-        if covered > 0:
-            who.sm.scheduler.touch(("ran", who.first_warp, until), AWAIT)
-            self._until = until
-            del self._groups[:covered]
-            if self.ran < self._until:
-                who.block(WaitReason("drain", f"wgmma_wait({pending}): batch {self._until}, {self.ran} have run"), pending=pending)
-            self.drained = max(self.drained, self._until)
-            self._check_operands()
-        who.elapse(who.sm.costs.wait)
-
-    def _check_operands(self) -> None:
+    def check_operands(self) -> None:
         """Raise PipelineRace if registers were overwritten that a product in flight reads, or read until now."""
-        for product, registers, held in self._registers:
+        for product, registers, held in self.registers:
             if registers.tobytes() != held:
                 raise report.race(self.who, f"registers that the wgmma at {sites.place(product.site)} takes as its A operand were "
                                   f"overwritten before wgmma_wait has covered it: batch {product.batch}; wgmma_wait with few "
                                   "enough groups pending before they are used again, or other registers",
                                   hazard="operand-in-flight", before=product.party())
-        self._registers = [one for one in self._registers if one[0].batch > self.drained]
+        self.registers = [one for one in self.registers if one[0].batch > self.drained]
 
     def enough(self, batch: int) -> str:
         """Say in a report how many groups a wait for a batch may leave."""
-        newer = sum(last >= batch for last in self._groups) - 1
+        newer = sum(last >= batch for last in self.groups) - 1
         if newer < 0:
             return f": batch {batch} is in no group yet"
         return f", {newer} at most: " + (f"wgmma_wait({self.left}) leaves it in flight" if self.left > newer else
@@ -360,6 +299,85 @@ class Products:
     def at_exit(self) -> None:
         """Raise PipelineRace if wgmmas are left that nobody has waited for."""
         if self.issued > self.drained:
-            raise report.race(self._last or self.who, f"the warpgroup ends with {self.issued - self.drained} of its {self.issued} "
+            raise report.race(self.last or self.who, f"the warpgroup ends with {self.issued - self.drained} of its {self.issued} "
                               "wgmma batches not waited for; wgmma_commit and wgmma_wait(0) before it ends",
                               hazard="exit-in-flight")
+
+
+# ---- operations ---------------------------------------------------------------------------------------------------
+def fence(who: Warpgroup) -> None:
+    report.collective(who, "wgmma_fence")
+    products = who.products
+    who.elapse(who.sm.costs.issue)
+    products.fences += 1
+    products.fenced = True
+
+
+def issue(
+    who: Warpgroup,
+    accumulator: npt.NDArray[Any] | InFlight,
+    mma: Mma,
+    a: npt.NDArray[Any] | None = None,
+) -> Accumulator:
+    report.collective(who, "wgmma")
+    products, sm = who.products, who.sm
+    key = mma.n, mma.dtype, mma.b_dtype, mma.a_major, mma.b_major, mma.steps, a is None
+    plan: Plan | None = sm.plans.get(key)
+    if plan is None:
+        check(who, mma)
+        plan = sm.plans[key] = Plan(mma, a is not None)
+    rows = None if a is None else a.astype(np.float32)
+    before = products.check_accumulator(accumulator, mma, plan)
+    who.elapse(sm.costs.issue * plan.products)
+    products.issued += 1
+    needs = tuple((sm.clocks.index(DRAINED, who.first_warp + w), products.issued) for w in range(4))
+    access = Access(who, "wgmma", f"batch {products.issued}", needs)
+    access.epoch = who.epoch(3)
+    products.last = access
+    known = who.known()
+    reader = "wgmma", who.warpgroup
+    sm.memory.check_range(who, *plan.extent, "wgmma")
+    for lo, hi in plan.touched:
+        sm.memory.read(access, reader, lo, hi, known, True)
+    result = Accumulator(products, products.issued, plan.what)
+    if a is not None:
+        products.registers.append((result, a, a.tobytes()))
+    if isinstance(before, Accumulator):
+        before.successor = access.site
+    cycles = plan.products * 64 * K_BYTES * mma.n // (2 * sm.costs.fma)  # the same of all types
+    sm.scheduler.touch(("issued", who.first_warp, products.issued), ARRIVE)
+    products.queue.append((result, before, plan, rows, cycles))
+    if len(products.queue) == 1:
+        products.schedule(who.time)
+    who.breathe()
+    return result
+
+
+def commit(who: Warpgroup) -> None:
+    report.collective(who, "wgmma_commit")
+    products = who.products
+    who.elapse(who.sm.costs.issue)
+    products.groups.append(products.issued)
+    products.fenced = False
+
+
+def wait(who: Warpgroup, pending: int) -> None:
+    report.collective(who, "wgmma_wait")
+    products, pending = who.products, int(pending)
+    if pending < 0:
+        raise report.illegal(who, f"wgmma_wait({pending}); the number of groups that may stay in flight is 0 or more")
+    covered = len(products.groups) - pending
+    until = products.groups[covered - 1] if covered > 0 else 0
+    who.breathe(lambda: products.ran >= until)
+    products.left = pending
+    if covered > 0:
+        who.sm.scheduler.touch(("ran", who.first_warp, until), AWAIT)
+        products.until = until
+        del products.groups[:covered]
+        if products.ran < products.until:
+            text = f"wgmma_wait({pending}): batch {until}, {products.ran} have run"
+            who.block(WaitReason("drain", text), pending=pending)
+        products.drained = max(products.drained, products.until)
+        products.check_operands()
+    who.elapse(who.sm.costs.wait)
+    who.learn(DRAINED, products.drained)

@@ -70,6 +70,7 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
         raise report.violation(who, f"{operation} {barrier} with {threads} threads, but {sites.place(generation.site)} uses it "
                                f"with {generation.threads} at the same time; every participant must give the same number",
                                hazard="named-barrier-mismatch", before=generation.party())
+    who.elapse(sm.costs.issue)
     generation.arrive(who, generation.missing)
     if 128 * len(generation.arrived) == threads:
         generation.vector[sm.clocks.named(barrier, sm.place)] = generation.number

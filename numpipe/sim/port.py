@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..core.machine import InFlight, Lanes, Mma, TensorMap
+from ..core.machine import Lanes
 from . import banks, barriers, bulk, cluster, elements, generic, gmem, gpus, lane, mma, named, report, rounds, semaphores, state
-from .clocks import COUNT, DRAINED, FENCED, GENERIC, INITIALISED
+from .clocks import COUNT, FENCED, GENERIC, INITIALISED
 from .state import SM
 
 
@@ -99,32 +99,15 @@ class Warpgroup(state.Warpgroup):
     tma_load = bulk.load
     bulk_load = bulk.load_bytes
 
-    def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
-        self.bulk_groups.store(tensor, coords, src, reduction, once)
-
-    def bulk_commit(self) -> None:
-        self.bulk_groups.commit()
-
-    def bulk_wait(self, pending: int, *, read: bool) -> None:
-        self.bulk_groups.wait(int(pending), read)
+    tma_store = bulk.store
+    bulk_commit = bulk.commit
+    bulk_wait = bulk.wait
 
     # ---- wgmma
-    def wgmma_fence(self) -> None:
-        self.collective("wgmma_fence")
-        self.products.fence()
-
-    def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None) -> InFlight:
-        self.collective("wgmma")
-        return self.products.issue(accumulator, mma, a)
-
-    def wgmma_commit(self) -> None:
-        self.collective("wgmma_commit")
-        self.products.commit()
-
-    def wgmma_wait(self, pending: int) -> None:
-        self.collective("wgmma_wait")
-        self.products.wait(int(pending))
-        self.learn(DRAINED, self.products.drained)
+    wgmma_fence = mma.fence
+    wgmma = mma.issue
+    wgmma_commit = mma.commit
+    wgmma_wait = mma.wait
 
     # ---- generic proxy
     smem_write = generic.write_chunks

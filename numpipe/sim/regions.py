@@ -8,6 +8,7 @@ As further arrays come, regions grow together and their units get finer; the map
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,20 @@ def bounds(array: npt.NDArray[Any]) -> tuple[int, int]:
         return lo, hi
     reach = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
     return lo + sum(part for part in reach if part < 0), hi + sum(part for part in reach if part > 0) + array.dtype.itemsize
+
+
+def joined(arrays: Sequence[npt.NDArray[Any]]) -> list[tuple[int, int, int]]:
+    """Return the memory of arrays, those that overlap together.
+
+    Each is (first byte, past the last one, the smallest number of an array there), in this order.
+    """
+    found: list[tuple[int, int, int]] = []
+    for lo, hi, number in sorted((*bounds(array), number) for number, array in enumerate(arrays)):
+        if found and lo < found[-1][1]:
+            first, last, least = found.pop()
+            lo, hi, number = first, max(last, hi), min(least, number)
+        found.append((lo, hi, number))
+    return found
 
 
 def settle(place: Place, regions: list[Region]) -> None:

@@ -50,7 +50,9 @@ class Semaphore:
         return self.signals[-1].total if self.signals else 0
 
     def add(self, who: Warpgroup, amount: int, clocks: Clocks) -> None:
-        vector = clocks.widen(self.signals[-1].vector) if self.signals else clocks.vector()
+        vector = clocks.vector()
+        if self.signals:
+            vector += clocks.widen(self.signals[-1].vector)
         who.release_into(vector)
         before = self.signals[-1].time if self.signals else 0
         arrives = who.time + (0 if self.gpu == who.sm.gpu else who.sm.costs.link)

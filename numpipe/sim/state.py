@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextvars
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from ..core.machine import Role, TensorMap
@@ -134,6 +135,29 @@ def side(agent: Warpgroup | Party, did: str, site: Site = None, **where: Any) ->
     return Party(did, agent.warpgroup, agent.role, agent.cta, lines(site), gpu=agent.gpu, **where)
 
 
+class Reached:
+    """The last thing that others did in a memory, by their counters.
+
+    Whoever ends the use of that memory has to know that all of it is over.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[int, Warpgroup, str, Site]] = {}
+
+    def add(self, who: Warpgroup, what: str, needs: Iterable[Need], site: Site) -> None:
+        for index, value in needs:
+            # what a warp sent first may come last
+            if index not in self._last or self._last[index][0] <= value:
+                self._last[index] = value, who, what, site
+
+    def unknown(self, warpgroups: Iterable[Warpgroup]) -> Iterator[tuple[Warpgroup, str, Site]]:
+        """Yield who did what, and where, of what these warpgroups do not know to be over."""
+        known = np.maximum.reduce([np.maximum.reduce(w.vectors) for w in warpgroups])
+        for index, (value, who, what, site) in self._last.items():
+            if known[index] < value:
+                yield who, what, site
+
+
 class WaitReason:
     """A reason why a warpgroup cannot go on; `kind` is the kind of the event in a trace."""
 
@@ -184,13 +208,13 @@ class Meeting(WaitReason):
         self.time = 0
         self.complete = False
 
-    def arrive(self, who: Warpgroup, missing: int) -> None:
-        """Count an arrival, one of those that are `missing`."""
+    def arrive(self, who: Warpgroup, missing: int, delay: int = 0) -> None:
+        """Count an arrival, one of those that are `missing`; others see it after `delay`."""
         self.sm.scheduler.touch(self.thing, ARRIVE, self.number, (1, 0), (missing, 0))
-        who.elapse(who.sm.costs.issue)
+        self.vector = self.sm.clocks.widen(self.vector)
         who.release_into(self.vector)
         self.arrived.append(who)
-        self.time = max(self.time, who.time)
+        self.time = max(self.time, who.time + delay)
 
     def end(self) -> None:
         self.complete = True
@@ -203,7 +227,7 @@ class Meeting(WaitReason):
         self.sm.scheduler.touch(self.thing, AWAIT, self.number)
         if not self.complete:
             self.enqueue(who, **details)
-        who.acquire(self.vector)
+        who.acquire(self.sm.clocks.widen(self.vector))
         who.time = max(who.time, self.time)
 
 
@@ -348,10 +372,10 @@ class SM:
         self.place, self.group = len(group), group
         group.append(self)
         self.ended = False
-        self.reached: dict[int, tuple[int, Warpgroup, str, Site]] = {}
-        """the last thing that warps of other CTAs did in its memory, by their counters (`cluster.reach`)"""
-        self.sent: dict[int, tuple[int, Warpgroup, str, Site]] = {}
-        """its last copies to other CTAs, by the counters of the mbarriers that tell that they have landed"""
+        self.reached = Reached()
+        """what other CTAs did in its memory (`cluster.reach`)"""
+        self.sent = Reached()
+        """its copies to other CTAs, by the counters of the mbarriers that they complete on"""
         self.agreed: dict[tuple[Any, ...], Any] = {}
         """`cluster.Agreement`, of the cluster's first CTA"""
         self.came: dict[tuple[Any, ...], int] = {}
@@ -394,7 +418,3 @@ class SM:
             warpgroup.widen()
         for mbar in self.mbarriers.values():
             mbar.current, mbar.done = self.clocks.widen(mbar.current), self.clocks.widen(mbar.done)
-        of_warpgroups = (one for warpgroup in self.warpgroups for one in (warpgroup.cluster_meeting, warpgroup.blocked))
-        for meeting in (self.meeting, *self.named.values(), *of_warpgroups):  # those that somebody still has to acquire
-            if isinstance(meeting, Meeting) and len(meeting.vector) < self.clocks.width:
-                meeting.vector = self.clocks.widen(meeting.vector)

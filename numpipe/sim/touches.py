@@ -78,35 +78,42 @@ def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) 
     else:
         mend = ("blocks of its own for each CTA: a ds(start, size), or an index map, that depends on numpipe.program_id; or add "
                 "them up: numpipe.atomic_add(array.at[…], tile), copy_smem_to_gmem(…, reduction_op='add')")
+    what = _both(touch, earlier, codes, f"CTA {earlier.agent.cta}")
+    cause = f"nothing orders two CTAs: {_AT_ONCE}"
+    return failure(access, touch, earlier, "cta-conflict", what, cause, mend)
+
+
+def _both(touch: Touch, earlier: Touch, codes: Codes | None, other: str) -> str:
+    """Say what an access and an earlier one by `other` do to the elements they have in common."""
     now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
-    what = f"{touch.describe()} {now} {_common(touch, earlier, codes)}, which CTA {earlier.agent.cta} {before}"
-    return failure(access, touch, earlier, "cta-conflict", what + " too" * (now == before),
-                   f"nothing orders two CTAs: {_AT_ONCE}", mend)
+    common = _common(touch, earlier, codes)
+    too = " too" * (now == before)
+    return f"{touch.describe()} {now} {common}, which {other} {before}{too}"
 
 
-def between_ctas(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) -> SimulationError:
-    """Return the error of accesses by two CTAs of one GPU, in a kernel with semaphores."""
-    what, mend = _between(touch, earlier, codes, "of this GPU, numpipe.axis_index(\"gpu\"),")
-    return failure(access, touch, earlier, "cta-conflict", what, f"no semaphore orders two CTAs: {_AT_ONCE}", mend)
-
-
-def between_gpus(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) -> SimulationError:
-    """Return the error of accesses by two GPUs."""
-    what, mend = _between(touch, earlier, codes, f"of GPU {touch.agent.gpu}")
-    return failure(access, touch, earlier, "gpu-conflict", what, f"no semaphore orders two GPUs: {_AT_ONCE}", mend)
-
-
-def _between(touch: Touch, earlier: Touch, codes: Codes | None, where: str) -> tuple[str, str]:
-    """Return what two accesses do, and the mend."""
-    now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
-    what = (f"{touch.describe()} {now} {_common(touch, earlier, codes)}, which "
-            f"{earlier.agent.name} of {earlier.agent.where} {before}{' too' * (now == before)}")
+def unsignaled(
+    access: Access, touch: Touch, earlier: Touch, codes: Codes | None
+) -> SimulationError:
+    """Return the error of accesses by two CTAs, or two GPUs, in a kernel with semaphores."""
+    far = earlier.agent.gpu != touch.agent.gpu
+    where = f"of GPU {touch.agent.gpu}" if far else 'of this GPU, numpipe.axis_index("gpu"),'
+    other = f"{earlier.agent.name} of {earlier.agent.where}"
     if touch.reduction and touch.reduction == earlier.reduction:
-        return what, ("reductions are atomic among the CTAs of one GPU only: an array of its own for each GPU, added up by their "
-                      "owner")
-    return what, (f"{earlier.agent.name} of {earlier.agent.where} signals a semaphore {where} behind its access, numpipe.signal("
-                  "semaphore.at[i], rank), and numpipe.wait(semaphore.at[i], n) comes before this one, where n counts the signals "
-                  "of every warpgroup that has a part in it")
+        mend = (
+            "reductions are atomic among the CTAs of one GPU only: an array of its own for each "
+            "GPU, added up by their owner"
+        )
+    else:
+        mend = (
+            f"{other} signals a semaphore {where} behind its access, numpipe.signal("
+            "semaphore.at[i], rank), and numpipe.wait(semaphore.at[i], n) comes before this one, "
+            "where n counts the signals of every warpgroup that has a part in it"
+        )
+    what = _both(touch, earlier, codes, other)
+    cause = f"no semaphore orders two {'GPUs' if far else 'CTAs'}: {_AT_ONCE}"
+    if far:
+        return failure(access, touch, earlier, "gpu-conflict", what, cause, mend)
+    return failure(access, touch, earlier, "cta-conflict", what, cause, mend)
 
 
 def other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) -> SimulationError:
@@ -120,9 +127,7 @@ def other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes | Non
 
 def unordered(access: Access, touch: Touch, earlier: Touch, codes: Codes | None = None) -> SimulationError:
     """Return the error of two ordinary accesses, one of which stores."""
-    now, before = _VERBS[touch.kind], _VERBS[earlier.kind]
-    what = (f"{touch.describe()} {now} {_common(touch, earlier, codes)}, which "
-            f"{earlier.describe()} of {earlier.agent.name} {before}{' too' * (now == before)}")
+    what = _both(touch, earlier, codes, f"{earlier.describe()} of {earlier.agent.name}")
     if touch.agent.warpgroup == earlier.agent.warpgroup:
         warps, mend = "its four warps", "the value that was stored in place of the load"
     else:

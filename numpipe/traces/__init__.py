@@ -9,6 +9,7 @@ file           concept
 ``protocol``   the barriers of a ring's slots, who arrives, what is noted, what takes time
 ``events``     an event, and the events of a run; ``trace``: `numpipe.Trace`, with all that it can show
 ``spans``      what a warpgroup did at every moment, and its tiles and regions
+``rows``       what a timeline shows: bars of warpgroups and units, bands of tiles and regions
 ``text``       a timeline as text; ``drawing``: `numpipe.timeline`, also as SVG and PNG (matplotlib)
 ``summary``    where the time went
 ``legal``      whether a trace keeps the rules of the protocol, which it states a second time on purpose

@@ -6,17 +6,16 @@ those who see few of them, and in grey by lightness and hatching: products are d
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ..diagnostics.arguments import NONE, PATH, STRING, each, require
 from ..diagnostics.errors import SpecError
-from .events import UNITS, Event, Place, cta_name, of_warpgroups
-from .spans import MEANS, Span, regions, spans, tiles
+from .events import UNITS, Place
+from .rows import Bar, View, view
+from .spans import MEANS, Span
 from .trace import Trace
 
 __all__ = ["timeline"]
@@ -90,7 +89,16 @@ def timeline(*traces: Trace | str | os.PathLike[str], path: str | os.PathLike[st
     file = Path(path)
     if file.suffix not in (".svg", ".png"):
         raise SpecError(f"timeline: path={str(file)!r} ends in neither .svg nor .png; without path= the timeline is text")
-    _draw([_Panel(*each) for each in zip(loaded, names, [cta] * len(loaded), starts, ends, strict=True)], wanted, file)
+    panels = []
+    for trace, title, first, last in zip(loaded, names, starts, ends, strict=True):
+        shown = view(trace, cta, first, last, wanted)
+        if shown is None or not shown.rows:
+            raise SpecError(
+                f"timeline: nothing to draw of {title}: no events, or none of the rows that were "
+                "asked for"
+            )
+        panels.append((title, shown))
+    _draw(panels, file)
     return str(file)
 
 
@@ -104,77 +112,7 @@ def _each(name: str, value: Any, count: int) -> list[float | None]:
 
 
 # ---- pictures
-@dataclass(frozen=True)
-class Bar:
-    """A piece of a row: its look (`look`), and what is written on it where there is room."""
-
-    start: float
-    end: float
-    look: str
-    label: str = ""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of a picture: bars, and above them bands of tiles and regions, the outer ones first."""
-
-    name: str
-    bars: Sequence[Bar]
-    bands: Sequence[Sequence[Span]] = ()
-
-
-def rows_of(events: list[Event], wanted: Callable[[str], bool]) -> list[Row]:
-    """Return a CTA's rows whose name is wanted (``wg0 compute``, ``copy in``), with the bands that are (``tiles``, ``regions``)."""
-    rows: list[Row] = []
-    for number, own in of_warpgroups(events).items():
-        name = f"wg{number} {own[-1].role}"
-        if wanted(name):
-            last = max(e.end for e in own)
-            bands = [list(tiles(own, last))] if wanted("tiles") else []
-            bands += _levels(regions(own, last)) if wanted("regions") else []
-            bars = [Bar(span.start, span.end, span.kind, "" if span.kind == "store" else _step(span.step, span.slot))
-                    for span in spans(own) if span.kind != "other"]
-            rows.append(Row(name, bars, [band for band in bands if band]))
-    for kind, name in UNITS.items():
-        own = [e for e in events if e.kind == kind]
-        if own and wanted(name):
-            rows.append(Row(name, [Bar(e.start, e.details.get("port_until", e.end), f"wg{e.warpgroup}" if kind == "mma" else name,
-                                       _step(e.details.get("step"), None)) for e in own]))
-    return rows
-
-
-def _step(step: int | None, slot: int | None) -> str:
-    return "" if step is None else str(step) if slot is None else f"{step}·{slot}"
-
-
-def _levels(nested: Iterable[Span]) -> list[list[Span]]:
-    """Return regions as one list for each depth of nesting."""
-    levels: list[list[Span]] = []
-    for span in sorted(nested, key=lambda s: (s.start, -s.end)):
-        level = next((level for level in levels if level[-1].end <= span.start), None)
-        if level is None:
-            levels.append(level := [])
-        level.append(span)
-    return levels
-
-
-@dataclass(frozen=True)
-class _Panel:
-    """One trace of a picture: its title, the CTA that is drawn, and the time between `start` and `end`."""
-
-    trace: Trace
-    title: str
-    cta: Cta | None
-    start: float | None
-    end: float | None
-
-    def rows(self, wanted: Callable[[str], bool]) -> list[Row]:
-        """Return the rows that are wanted; in a run on several GPUs those of each."""
-        return [dataclasses.replace(row, name=f"{gpu} {row.name}".lstrip()) for gpu, events in self.trace.side_by_side(self.cta)
-                for row in rows_of(events, wanted)]
-
-
-def _draw(panels: Sequence[_Panel], wanted: Callable[[str], bool], path: Path) -> None:
+def _draw(panels: Sequence[tuple[str, View]], path: Path) -> None:
     """Draw traces under each other, each with a scale of its own, into an .svg or .png file."""
     try:
         import matplotlib
@@ -182,36 +120,32 @@ def _draw(panels: Sequence[_Panel], wanted: Callable[[str], bool], path: Path) -
     except ImportError:
         raise SpecError("timeline: pictures are drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; without "
                         "path= the timeline is text") from None
-    shown = [(panel, panel.rows(wanted)) for panel in panels]
-    for panel, rows in shown:
-        if not rows:
-            raise SpecError(f"timeline: nothing to draw of {panel.title}: no events, or none of the rows that were asked for")
-    heights = [sum(_ROW + _BAND * len(row.bands) for row in rows) + _MARGIN for _, rows in shown]
+    heights = [
+        sum(_ROW + _BAND * len(row.bands) for row in shown.rows) + _MARGIN for _, shown in panels
+    ]
     top = total = sum(heights) + _LEGEND
-    left = 0.1 + 0.006 * max(0, max(len(row.name) for _, rows in shown for row in rows) - 12)  # "GPU 0 wg0 compute" is longer
+    longest = max(len(row.name) for _, shown in panels for row in shown.rows)
+    left = 0.1 + 0.006 * max(0, longest - 12)  # "GPU 0 wg0 compute" has 17
     style = {"svg.fonttype": "none", "svg.hashsalt": "numpipe", "hatch.linewidth": 0.5, "font.size": 8, "font.family": "sans-serif"}
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(_INCHES, total), dpi=144)
         legend: dict[str, tuple[str, str]] = {}
-        for (panel, rows), height in zip(shown, heights, strict=True):
+        for (title, shown), height in zip(panels, heights, strict=True):
             top -= height
             axes = figure.add_axes((left, (top + 0.42) / total, 0.985 - left, (height - _MARGIN) / total))
-            _panel(axes, panel, rows, height - _MARGIN, legend)
+            _panel(axes, title, shown, height - _MARGIN, legend)
         _legend(figure, legend)
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {"Software": "numpipe"})
 
 
-def _panel(axes: Any, panel: _Panel, rows: Sequence[Row], inches: float, legend: dict[str, tuple[str, str]]) -> None:
+def _panel(
+    axes: Any, title: str, shown: View, inches: float, legend: dict[str, tuple[str, str]]
+) -> None:
     """Draw one trace, and add what the legend has to explain: words, and their (face, hatch)."""
-    parts = panel.trace.side_by_side(panel.cta)
-    events = [event for _, part in parts for event in part]
-    first = min(e.start for e in events) if panel.start is None else panel.start
-    last = max(max(e.end for e in events), first + 1) if panel.end is None else panel.end
-    if not first < last:
-        raise SpecError(f"timeline: start={first} is not before end={last} {panel.trace.clock}")
+    first, last = shown.first, shown.last
     points = (last - first) / (_INCHES * axes.get_position().width * 72)
     y, ticks = inches, []
-    for row in rows:
+    for row in shown.rows:
         for level, band in enumerate(row.bands):
             y -= _BAND
             _band(axes, band, y, first, last, points, level)
@@ -219,10 +153,10 @@ def _panel(axes: Any, panel: _Panel, rows: Sequence[Row], inches: float, legend:
         ticks.append((y + _ROW / 2, row.name))
         _bars(axes, row.bars, y + 0.03, _ROW - 0.06, first, last, points, legend)
     axes.set(xlim=(first, last), ylim=(0, inches), yticks=[at for at, _ in ticks], yticklabels=[name for _, name in ticks])
-    axes.set_xlabel({"cycles": "cycles of the simulated SM", "ns": "ns"}[panel.trace.clock], labelpad=1)
-    sm = panel.trace.sms.get(events[0].cta)
-    where = cta_name(events[0].place) if len(parts) == 1 else f"CTA {events[0].cta} of {len(parts)} GPUs"
-    axes.set_title(f"{panel.title}    {where}" + ("" if sm is None else f", SM {sm}"), loc="left", fontsize=9, pad=4)
+    unit = {"cycles": "cycles of the simulated SM", "ns": "ns"}[shown.clock]
+    axes.set_xlabel(unit, labelpad=1)
+    sm = "" if shown.sm is None else f", SM {shown.sm}"
+    axes.set_title(f"{title}    {shown.where}{sm}", loc="left", fontsize=9, pad=4)
     axes.tick_params(length=2)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)

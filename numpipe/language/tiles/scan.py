@@ -85,9 +85,10 @@ def cumsum(np_: Context, tile: Any, axis: Any = None) -> Tile:
     if form.dtype == INT32:
         sums = np.cumsum(tile.value, axis=along if tile.value.ndim == 2 else None, dtype=np.int64)
         return Tile(integers("cumsum", sums, INT32).reshape(form.shape), form)
-    scanned = _sum_rows if along else functools.partial(_along_columns, _add)
     with np.errstate(all="ignore"):
-        return Tile(_by_lines(scanned, along, [form], [tile.value])[0], form)
+        if along:
+            return Tile(_by_lines(_sum_rows, along, [form], [tile.value])[0], form)
+        return Tile(tile.value if alone(form, along) else _sum_columns(tile.value), form)
 
 
 def _add(one: Line, other: Line) -> Line:
@@ -104,6 +105,22 @@ def _sum_rows(columns: list[Line]) -> list[Line]:
         found += [_add(before[i // 2], pairs[i // 2] if i % 2 else own[i]) for i in range(8)]
         base = before[4]
     return found
+
+
+def _sum_columns(values: np.ndarray) -> np.ndarray:
+    """Return sums in the order of `_along_columns`, the rows of all warps at a time."""
+    found = values.reshape(-1, 2, 8, *values.shape[1:]).copy()
+    for distance in (1, 2, 4):
+        found[:, :, distance:] = found[:, :, :-distance] + found[:, :, distance:]
+    total: Any = None
+    for one, other in found:
+        both = one[-1] + other[-1]
+        if total is not None:
+            one += total
+            both = total + both
+        other += one[-1]
+        total = both
+    return found.reshape(values.shape)
 
 
 # ---- maxima and minima, which never round

@@ -13,7 +13,7 @@ from ...kernels.judge import of_gpu
 from ...kernels.kernels import Kernel, check_kernel
 from ...kernels.results import is_array
 from ...launch.mesh import Mesh, check_mesh
-from ...sim.regions import bounds
+from ...sim.regions import bounds, joined
 
 _ALIGN = 1024
 Array = np.ndarray[Any, Any]
@@ -97,13 +97,8 @@ def duplicates(arrays: Sequence[Array]) -> list[Array]:
     >>> int(d[0]), int(b[0])
     (7, 1)
     """
-    regions: list[list[int]] = []  # [first byte, past the last one], not overlapping
-    for lo, hi in sorted(map(bounds, arrays)):
-        if regions and lo < regions[-1][1]:
-            regions[-1][1] = max(regions[-1][1], hi)
-        else:
-            regions.append([lo, hi])
-    rooms = [(lo, hi, np.empty(hi - lo + _ALIGN, np.uint8)) for lo, hi in regions]  # untouched pages of them take no memory
+    # untouched pages take no memory
+    rooms = [(lo, hi, np.empty(hi - lo + _ALIGN, np.uint8)) for lo, hi, _ in joined(arrays)]
     copies = []
     for array in arrays:
         low, high = bounds(array)

@@ -1,0 +1,133 @@
+"""The rows of a timeline, as text or as a picture: bars of a CTA's warpgroups and of its SM's units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ..diagnostics.errors import SpecError
+from .events import UNITS, Event, Place, Recording, cta_name, of_warpgroups
+from .spans import Span, regions, spans, tiles
+
+Wanted: TypeAlias = Callable[[str], bool]
+"""Whether a row of this name (``wg0 compute``, ``copy in``) is shown, and ``tiles`` and ``regions``."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A piece of a row: what it shows, and what is written on it where there is room.
+
+    look  a kind of span (`spans.MEANS`), ``copy in``, ``copy out``, or ``wg1``: products of
+          warpgroup 1 on the tensor core
+    """
+
+    start: float
+    end: float
+    look: str
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Bars, and above them bands of tiles and regions, the outer ones first.
+
+    ended  when the warpgroup ended: later than all bars if the trace does not say
+    """
+
+    name: str
+    bars: Sequence[Bar]
+    bands: Sequence[Sequence[Span]] = ()
+    ended: float = -math.inf
+
+
+@dataclass(frozen=True)
+class View:
+    """The part of a trace that a timeline shows: a CTA's rows, of several GPUs those of each.
+
+    first, last  the time shown, in `clock`
+    where        the CTA's name; `sm`: the SM that ran it, where that is known
+    """
+
+    rows: list[Row]
+    first: float
+    last: float
+    clock: str
+    where: str
+    sm: int | None
+
+
+def view(
+    trace: Recording,
+    cta: Place | int | None,
+    start: float | None,
+    end: float | None,
+    wanted: Wanted,
+) -> View | None:
+    """Return what a timeline from `start` to `end` shows; None if the trace has no events."""
+    parts = trace.side_by_side(cta)
+    events = [event for _, part in parts for event in part]
+    if not events:
+        return None
+    first = min(e.start for e in events) if start is None else start
+    last = max(max(e.end for e in events), first + 1) if end is None else end
+    if not first < last:
+        raise SpecError(f"timeline: start={first} is not before end={last} {trace.clock}")
+    where = cta_name(events[0].place)
+    if len(parts) > 1:
+        where = f"CTA {events[0].cta} of {len(parts)} GPUs"
+    rows = [row for gpu, part in parts for row in rows_of(part, wanted, f"{gpu} " * bool(gpu))]
+    return View(rows, first, last, trace.clock, where, trace.sms.get(events[0].cta))
+
+
+def rows_of(events: list[Event], wanted: Wanted, prefix: str = "") -> list[Row]:
+    """Return a CTA's rows whose name is wanted, with the bands that are; `prefix` names its GPU."""
+    rows: list[Row] = []
+    for number, own in of_warpgroups(events).items():
+        name = f"wg{number} {own[-1].role}"
+        if wanted(name):
+            last = max(e.end for e in own)
+            bands = [list(tiles(own, last))] if wanted("tiles") else []
+            bands += _levels(regions(own, last)) if wanted("regions") else []
+            bars = [
+                Bar(
+                    span.start,
+                    span.end,
+                    span.kind,
+                    "" if span.kind == "store" else _step(span.step, span.slot),
+                )
+                for span in spans(own)
+                if span.kind != "other"
+            ]
+            ended = max((e.end for e in own if e.kind == "end"), default=math.inf)
+            rows.append(Row(prefix + name, bars, [band for band in bands if band], ended))
+    for kind, name in UNITS.items():
+        own = [e for e in events if e.kind == kind]
+        if own and wanted(name):
+            bars = [
+                Bar(
+                    e.start,
+                    e.details.get("port_until", e.end),
+                    f"wg{e.warpgroup}" if kind == "mma" else name,
+                    _step(e.details.get("step"), None),
+                )
+                for e in own
+            ]
+            rows.append(Row(prefix + name, bars))
+    return rows
+
+
+def _step(step: int | None, slot: int | None) -> str:
+    return "" if step is None else str(step) if slot is None else f"{step}·{slot}"
+
+
+def _levels(nested: Iterable[Span]) -> list[list[Span]]:
+    """Return regions as one list for each depth of nesting."""
+    levels: list[list[Span]] = []
+    for span in sorted(nested, key=lambda s: (s.start, -s.end)):
+        level = next((level for level in levels if level[-1].end <= span.start), None)
+        if level is None:
+            levels.append(level := [])
+        level.append(span)
+    return levels
