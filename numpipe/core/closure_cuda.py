@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from . import numba as nb
-from .facts import Facts, facts_of
+from .functions import Facts, facts_of
 from .op import Op
 
 _serials = itertools.count()

@@ -13,7 +13,7 @@ from ..diagnostics.errors import LaunchError, NumpipeError, SpecError
 from ..diagnostics.frames import brief, shorten
 from ..launch.faults import DriverError, naming, of_kernel
 from ..launch.launcher import Launch
-from ..launch.marks import address_of
+from ..launch.repeats import address_of
 from ..launch.table import Table
 from ..launch.watch import WATCH
 from .arguments import SCALAR, Call, scalar_kind, scalar_value

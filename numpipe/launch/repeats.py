@@ -1,7 +1,7 @@
 """Repeated calls on device arrays: found by what their arrays are now, and launched again.
 
 The first call of a kernel or an op binds, describes, plans and compiles. Its launch is kept under
-the marks of its arrays (`marks`: address, shape, strides, type, device). A loop calls on the same
+the marks of its arrays (`MARKS`: address, shape, strides, type, device). A loop calls on the same
 arrays, or on new ones at addresses that the library's allocator gives again, so nearly all calls
 end here: a few look-ups and the driver's call. Outputs that a call leaves out are allocated as the
 first call allocated them. On a mesh the key has the marks of the arrays of all GPUs of this
@@ -15,20 +15,69 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from .collecting import Collected, collecting
+from .device_array import DeviceArray
 from .faults import DriverError, of_kernel
 from .info import ArrayInfo
 from .launcher import Launch
-from .marks import MARKS, learn
 from .mesh import Mesh
 from .outputs import maker
 from .peers import Together
 from .streams import as_stream, follow
 from .table import Table
+
+Mark = tuple[Any, ...]
+_POINTER = operator.attrgetter("ptr")
+
+
+def _marks(arrays: Any) -> Mark:
+    return tuple([MARKS[type(array)](array) for array in arrays])
+
+
+MARKS: dict[type, Callable[[Any], Hashable]] = {
+    DeviceArray: DeviceArray.mark,
+    ArrayInfo: operator.itemgetter(slice(1, 7)),
+    type(None): type,
+    list: _marks,
+    tuple: _marks,
+}
+"""the function that makes the marks of arguments of a type: arrays, whose first item is the address; None for an array that an
+op may leave out; lists of the arrays of a mesh"""
+
+
+def _torch(tensor: Any) -> Mark:
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _cupy(array: Any) -> Mark:
+    return array.data.ptr, array.shape, array._c_contiguous or array.strides, array.dtype  # `strides` is a new tuple each time
+
+
+def learn(info: ArrayInfo) -> bool:
+    """Put the function for arrays of this type into `MARKS`; returns whether there is one."""
+    kind = type(info.owner)
+    if kind not in MARKS and info.kind == "torch":
+        MARKS[kind] = _torch
+    elif kind not in MARKS and info.kind != "host" and kind.__module__.partition(".")[0] == "cupy" and hasattr(info.owner, "data"):
+        MARKS[kind] = _cupy
+    return kind in MARKS
+
+
+def address_of(info: ArrayInfo) -> Callable[[], int] | None:
+    """Return a function that returns where the array's data is now; None where it cannot move as long as the array lives."""
+    if info.kind == "torch":
+        address: Callable[[], int] = info.owner.data_ptr
+        return address
+    if isinstance(info.owner, DeviceArray):
+        return functools.partial(_POINTER, info.owner)
+    return None
+
+
 
 
 class Repeat:

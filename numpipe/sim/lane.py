@@ -18,7 +18,7 @@ from greenlet import getcurrent, greenlet
 
 from ..core import machine as _machine
 from ..diagnostics.errors import SpecError
-from . import elements, generic, report, rounds, sites
+from . import generic, report, rounds, sites
 from .banks import OfLanes
 from .boxes import combined
 from .state import Access, Warpgroup
@@ -93,8 +93,8 @@ class Lane:
     def update(self, address: int, value: Any, reduction: str, what: str) -> None:
         self._address = -1
         self._warp.touch(self, address, value.dtype.itemsize, what, "atomic")
-        elements.touch_atomic(self._warp.who, address, address + value.dtype.itemsize, value.dtype, reduction)
-        elements.combine(self._warp.who.sm.memory.bytes, np.array([address]), np.array([value]), reduction)
+        generic.touch_atomic(self._warp.who, address, address + value.dtype.itemsize, value.dtype, reduction)
+        generic.combine(self._warp.who.sm.memory.bytes, np.array([address]), np.array([value]), reduction)
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
         if any(part.stop - part.start != 1 for part in index):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..core.machine import Lanes
-from . import banks, barriers, bulk, cluster, elements, generic, gmem, gpus, lane, mma, named, report, rounds, semaphores, state
+from . import banks, barriers, bulk, cluster, generic, gmem, gpus, lane, mma, named, report, rounds, semaphores, state
 from .clocks import COUNT, FENCED, GENERIC, INITIALISED
 from .state import SM
 
@@ -113,10 +113,10 @@ class Warpgroup(state.Warpgroup):
     smem_write = generic.write_chunks
     smem_read = generic.read_chunks
     smem_send = cluster.send
-    smem_load = elements.load
+    smem_load = generic.load
     smem_fetch = cluster.fetch
-    smem_store = elements.store
-    smem_update = elements.update
+    smem_store = generic.store
+    smem_update = generic.update
     store_word = generic.store_word
     load_word = generic.load_word
     gmem_write = generic.write_array

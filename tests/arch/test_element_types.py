@@ -11,7 +11,7 @@ import pytest
 import numpipe
 from numpipe import BlockSpec, PipelineRace, ds
 from numpipe.arch.dtypes import ELEMENTS, INTEGER_WIDTHS, OPERANDS, Element
-from numpipe.arch.hopper import HOPPER
+from numpipe.arch.targets import HOPPER
 from numpipe.compile.check import gate
 from numpipe.sim.mma import operand as kind_of
 from tests.kernels.compilers import compiles

@@ -18,7 +18,7 @@ pytest.importorskip("numba.cuda", reason="compiling needs numba-cuda, which exis
 pytest.importorskip("cuda.bindings.nvjitlink")
 
 from numpipe import intrinsics
-from numpipe.arch.hopper import HOPPER
+from numpipe.arch.targets import HOPPER
 from numpipe.core import numba as nb
 from numpipe.core.op import Op
 from numpipe.errors import SpecError

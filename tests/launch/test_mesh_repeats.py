@@ -9,8 +9,7 @@ import pytest
 
 from numpipe.launch import repeats as module
 from numpipe.launch.info import ArrayInfo
-from numpipe.launch.marks import MARKS
-from numpipe.launch.repeats import Repeats
+from numpipe.launch.repeats import MARKS, Repeats
 from numpipe.launch.table import Table
 
 STREAM = 7

@@ -8,7 +8,7 @@ operation does not belong here: a rewritten kernel only calls operations, which 
 `rewriter`, then `turns`, `splits` and `arithmetic`, `tile_loops`, `loops`, `calls`, `nested` (with `waits`), `functions`, `bodies`;
 beside these `statements`, `lane_code` and `reductions`. `fold` evaluates constants, `subset` says what a kernel cannot hold,
 `positions` keeps the user's lines. Pipelines and allocations are known by their place in the source (`Session.site`), and the
-`core.facts.Facts` of a function say what its callers need of it, e.g. whether it holds a pipeline.
+`core.functions.Facts` of a function say what its callers need of it, e.g. whether it holds a pipeline.
 
 A new rule is a method in the file of its subject, and a line in the tables of `lift`. Read `lift` first, then `rewriter` and
 `loops`.

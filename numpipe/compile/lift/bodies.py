@@ -11,8 +11,7 @@ import copy
 import inspect
 from typing import Any
 
-from ...core.facts import Facts
-from ...core.functions import Function
+from ...core.functions import Facts, Function
 from ...diagnostics.errors import SpecError
 from ...language.memory import shared
 from ...language.pipeline import emit, pipelines

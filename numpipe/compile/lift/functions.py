@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from ...core.facts import Facts
-from ...core.functions import Function
+from ...core.functions import Facts, Function
 from ...core.op import Op
 from ...diagnostics.errors import NumpipeError
 from ...language.grid import tile_loop

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from ...core.facts import Facts
+from ...core.functions import Facts
 from ...core.op import Op, does
 from ...language.grid import splits, tile_loop
 from ...language.pipeline import barriers, emit, pipelines

@@ -8,8 +8,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from ...core.facts import Facts
-from ...core.functions import function
+from ...core.functions import Facts, function
 from ...language.pipeline import emit
 from .calls import Calls
 from .fold import stores

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
-from ...core.facts import Facts
+from ...core.functions import Facts
 from ...core.op import Op
 from ...diagnostics.errors import CompileError, Position, SpecError
 from ...plan import specs

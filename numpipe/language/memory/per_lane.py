@@ -36,7 +36,7 @@ import numpy as np
 
 from ...arch.dtypes import BFLOAT16
 from ...core import arith
-from ...core.facts import Facts, facts_of
+from ...core.functions import Facts, facts_of
 from ...core.machine import Lane, current, failure
 from ...core.op import called, op
 from ...diagnostics.errors import SimulationError, SpecError

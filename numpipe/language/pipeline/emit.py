@@ -38,7 +38,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...core.closure import bind
-from ...core.facts import Facts, facts_of
+from ...core.functions import Facts, facts_of
 from ...core.inert import Inert
 from ...core.op import called, helper, op, outside
 from ...diagnostics.errors import CompileError, SpecError

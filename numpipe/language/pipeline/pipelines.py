@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...core.arith import is_integer, kind
-from ...core.facts import facts_of
+from ...core.functions import facts_of
 from ...core.inert import REASON, Inert, NoValue
 from ...core.machine import current
 from ...core.op import called, check, constant, op, outside

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ...arch.hopper import HOPPER
 from ...arch.target import Target
+from ...arch.targets import HOPPER
 from ...diagnostics.arguments import Rule, finite, require, word
 
 Clock = Literal["burst", "settled"]
