@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from tests.kernels.layout_kernels import (
     ROW_SUMS,
@@ -40,25 +38,12 @@ from tests.kernels.register_kernels import (
     wanted_of_votes,
     whole_numbers_are_right,
 )
-from tests.kernels.tile_expressions import arguments, expressions, fits, wrong
 from tests.kernels.wgmma_kernels import COLUMNS, is_right
 from tests.language.tiles.test_register_tiles import (  # noqa: F401
     test_operands_that_each_step_loads_into_registers_give_numpys_product,
 )
 
 PROCESSES = 4
-ARGUMENTS = arguments()
-programs = st.tuples(*[expressions(kind, 3).filter(lambda text: fits(text, ARGUMENTS)) for kind in "ffffffffiiiiiihhhhhh"])
-
-
-@given(programs)
-@settings(max_examples=12, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
-          suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-def test_expressions_give_numpys_bits(texts: tuple[str, ...]) -> None:
-    assert wrong({f"{kind}{n}": text for n, (kind, text) in enumerate(zip("ffffffffiiiiiihhhhhh", texts, strict=True))}, ARGUMENTS,
-                 "gpu") == []
-
-
 @pytest.mark.parametrize("name", ERRORS)
 def test_functions_are_within_their_errors_throughout_their_range(name: str) -> None:
     assert errors_of(name, ranges(name, 256), "gpu") <= ERRORS[name]
