@@ -19,20 +19,11 @@ from tests.kernels.slice_kernels import (
     anywhere,
     arrays,
     counted,
-    neighbours,
-    stencil,
     stored_anywhere,
     stored_by_two_warps,
     viewed,
     viewed_wanted,
 )
-
-
-def test_a_stencil_reads_shifted_views_of_one_tile() -> None:
-    x = np.random.default_rng(0).random((200, 300), np.float32)
-    y = np.zeros_like(x)
-    stencil(x, y, target="sim")
-    np.testing.assert_allclose(y, neighbours(x), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
