@@ -49,7 +49,10 @@ settings.register_profile("thorough", max_examples=100, **DRAWING)
 settings.load_profile("quick")
 
 GPU_TESTS = Path(__file__).parent / "gpu"
-SIMULATED = {"language", "hazards", "ops", "misuse", "verify", "model", "traces", "frameworks", "docs", "plan"}
+SIMULATED = {
+    *("language", "hazards", "ops", "misuse", "verify"),
+    *("model", "traces", "frameworks", "docs", "plan"),
+}
 CHILD = "NUMPIPE_GPU_TEST_CHILD"
 TIME_LIMIT = "NUMPIPE_GPU_TEST_TIMEOUT"
 
@@ -166,13 +169,14 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     if not module_path.is_relative_to(GPU_TESTS):
         return None
     asked = [arg.split("::")[0] for arg in parent.config.args if "::" in arg]
-    here = os.environ.get(CHILD) or why_no_gpu() or module_path.name in {Path(arg).name for arg in asked}
+    named = module_path.name in {Path(arg).name for arg in asked}
+    here = os.environ.get(CHILD) or why_no_gpu() or named
     return (GpuModule if here else GpuFile).from_parent(parent, path=module_path)
 
 
 @pytest.fixture
 def target(request: pytest.FixtureRequest) -> str:
-    """Where a test runs its kernels that a file of tests/gpu imports from another one: "gpu" there, else "sim"."""
+    """Return where a test shared with tests/gpu runs its kernels: "gpu" there, else "sim"."""
     return "gpu" if request.path.is_relative_to(GPU_TESTS) else "sim"
 
 
@@ -183,8 +187,13 @@ def again(request: pytest.FixtureRequest) -> range:
 
 
 @pytest.fixture(autouse=True)
-def _simulations_do_not_compile(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In these folders a simulated call does not compile its kernel as well, unless a file sets ``COMPILE_CHECK = True``."""
+def _simulations_do_not_compile(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keep simulated calls from compiling their kernel as well, in the folders of `SIMULATED`.
+
+    A file that needs the compile sets ``COMPILE_CHECK = True``.
+    """
     folders = request.path.relative_to(GPU_TESTS.parent).parts
     if SIMULATED.intersection(folders) and not getattr(request.module, "COMPILE_CHECK", False):
         monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")

@@ -91,8 +91,8 @@ def try_wait_cluster(addr: int, parity: int) -> bool:
     raise NotImplementedError
 
 
-try_wait = Op(mbarrier.try_wait.function, mbarrier.try_wait.typer)
-test_wait = Op(mbarrier.test_wait.function, mbarrier.test_wait.typer)
+try_wait: Op[..., bool] = Op(mbarrier.try_wait.function, mbarrier.try_wait.typer)
+test_wait: Op[..., bool] = Op(mbarrier.test_wait.function, mbarrier.test_wait.typer)
 
 
 @ptx(

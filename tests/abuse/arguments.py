@@ -113,12 +113,12 @@ class Bad:
 
 @numpipe.kernel(num_compute_wgs=1)
 def doubled(x, y, s=2.0, *, n: numpipe.Static = 1):
-    y[:64, :64] = x[:64, :64] * s
+    y[numpipe.ds(0, 64), numpipe.ds(0, 64)] = x[numpipe.ds(0, 64), numpipe.ds(0, 64)] * s
 
 
 @numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, np.float32))
 def made(x, y):
-    y[:64, :64] = x[:64, :64] + 1
+    y[numpipe.ds(0, 64), numpipe.ds(0, 64)] = x[numpipe.ds(0, 64), numpipe.ds(0, 64)] + 1
 
 
 def plain(x, y):

@@ -140,7 +140,7 @@ def every_width(a, b, c, *, n: numpipe.Static):
     """c = a @ b.T, without an accumulator before."""
     for (_,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
             BlockSpec((64, 32), lambda _: (0, 0)), BlockSpec((n, 32), lambda _: (0, 0))))(a, b):
-        c[:64, ds(0, n)] = numpipe.wgmma_wait(numpipe.wgmma(None, x, y.T))
+        c[ds(0, 64), ds(0, n)] = numpipe.wgmma_wait(numpipe.wgmma(None, x, y.T))
 
 
 @pytest.mark.parametrize("n", INTEGER_WIDTHS)
@@ -156,7 +156,7 @@ def test_reading_sums_of_integers_in_flight_is_a_race() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def early(a, c):
         for (_,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 32), lambda _: (0, 0)),))(a):
-            c[:64, :64] = numpipe.wgmma(None, x, x.T)
+            c[ds(0, 64), ds(0, 64)] = numpipe.wgmma(None, x, x.T)
 
     with pytest.raises(PipelineRace, match="read before"):
         early(np.ones((64, 32), np.int8), np.zeros((64, 64), np.int32), target="sim")

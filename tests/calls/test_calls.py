@@ -42,7 +42,7 @@ def result(a: Any) -> ArrayType:
 
 def body(a, b, c, alpha=1.0, n=3, *, beta=0.0, cfg: S = Config()):
     """c = alpha + 10 n + 100 beta"""
-    c[ds(0, cfg.rows), :64] = (numpipe.zeros((cfg.rows, 64), np.float32) + 1.0) * alpha + n * 10 + beta * 100.0
+    c[ds(0, cfg.rows), ds(0, 64)] = (numpipe.zeros((cfg.rows, 64), np.float32) + 1.0) * alpha + n * 10 + beta * 100.0
 
 
 allocating = numpipe.kernel(out_type=result, num_compute_wgs=1)(body)
@@ -109,7 +109,7 @@ def test_array_types_stand_for_arrays_with_scalars_by_name() -> None:
 # ---- keyword-only run-time scalars
 @numpipe.kernel(num_compute_wgs=1)
 def named_only(c, *, n, cfg: S = Config()):
-    c[ds(0, cfg.rows), :64] = numpipe.zeros((cfg.rows, 64), np.float32) + n
+    c[ds(0, cfg.rows), ds(0, 64)] = numpipe.zeros((cfg.rows, 64), np.float32) + n
 
 
 @every_run
@@ -156,7 +156,7 @@ def test_arguments_that_do_not_fit(call: Any, args: Any, named: Any, told: str) 
 def test_a_scalar_for_an_output_without_out_type(call: Any) -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def k(a, c):
-        c[:64, :64] = numpipe.zeros((64, 64), np.float32)
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     with pytest.raises(SpecError, match=r"^kernel k: argument 'c' is an output, which needs an array, got 2.0$"):
         call(k, A, 2.0)
@@ -174,7 +174,7 @@ def test_an_int_beyond_int32_is_named(call: Any, value: int, mend: str) -> None:
 # ---- types of scalars
 @numpipe.kernel(num_compute_wgs=1)
 def typed(c, *, x=1, y=1.0):
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + y * 3 + (x - 1)
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + y * 3 + (x - 1)
 
 
 class Level(enum.IntEnum):
@@ -210,7 +210,7 @@ def test_bools_choose(value: Any) -> None:
         out = numpipe.zeros((64, 64), np.float32)
         if flag:
             out = out + 1.0
-        c[:64, :64] = out
+        c[ds(0, 64), ds(0, 64)] = out
 
     c = new()
     k.simulate(c, value)
@@ -231,7 +231,7 @@ def test_out_type_and_grid_get_scalars_with_defaults_by_name() -> None:
                     out_type=lambda blocks, wide: ArrayType((64 * blocks, 64 * wide), np.float32))
     def k(a, c, blocks=1, *, wide=1, alpha=1.0, cfg: S = Config()):
         i = numpipe.axis_index("i")
-        c[ds(i * 64, 64), :64] = numpipe.zeros((64, 64), np.float32) + alpha
+        c[ds(i * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + alpha
 
     for blocks, alpha in ((1, 1.0), (3, 2.0), (1, 3.0), (3, 4.0)):
         c = k(A, blocks=blocks, alpha=alpha, target="sim")
@@ -245,7 +245,7 @@ def test_out_type_and_grid_get_scalars_with_defaults_by_name() -> None:
 def test_a_positional_scalar_decides_the_grid_anew() -> None:
     @numpipe.kernel(grid=lambda n: (n,), grid_names="i", num_compute_wgs=1)
     def k(c, n):
-        c[ds(numpipe.axis_index("i") * 64, 64), :64] = numpipe.zeros((64, 64), np.float32) + 1.0
+        c[ds(numpipe.axis_index("i") * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
     for n in (1, 3, 2):
         c = np.zeros((192, 64), np.float32)
@@ -256,7 +256,7 @@ def test_a_positional_scalar_decides_the_grid_anew() -> None:
 def test_which_parameter_is_the_scalar_is_part_of_a_plan() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def k(a, b, c):
-        c[:64, :64] = numpipe.zeros((64, 64), np.float32) + 1.0
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
     k.simulate(A, 2.0, new())
     with pytest.raises(SpecError, match="argument 'c' is an output"):
@@ -269,7 +269,7 @@ def test_outputs_that_a_simulated_call_allocates_hold_no_zeros() -> None:
     @numpipe.kernel(out_type=result, num_compute_wgs=1)
     def forgets(a, c):
         if a.shape[0] > 64:
-            c[:64, :64] = numpipe.zeros((64, 64), np.float32)
+            c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     assert np.isnan(forgets(A, target="sim")).all() and np.isnan(forgets.simulate(A)).all()
 
@@ -302,7 +302,7 @@ def test_scalars_are_launched_in_the_order_of_the_parameters(fake: FakeDriver, m
 
     @numpipe.kernel(num_compute_wgs=1)
     def k(scale, a, c, n=3, *, beta, flag=True):
-        c[:64, :64] = numpipe.zeros((64, 64), np.float32)
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     compiled_as(k, lambda *args: object())
     a, c = CudaArray(4096, (64, 64), "<f4"), CudaArray(1 << 20, (64, 64), "<f4")
@@ -317,7 +317,7 @@ def test_scalars_are_launched_in_the_order_of_the_parameters(fake: FakeDriver, m
 # ---- which parameters are outputs
 @numpipe.function
 def put(ref, x):
-    ref[:64, :64] = x
+    ref[ds(0, 64), ds(0, 64)] = x
 
 
 @numpipe.function
@@ -329,7 +329,7 @@ STORES = (put, put_by_name)
 
 
 def stores_itself(a, c):
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + 1.0
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
 def stores_in_a_function(a, c):
@@ -342,21 +342,21 @@ def stores_two_functions_deep(a, c):
 
 def stores_in_a_nested_function(a, c):
     def keep(value):
-        c[:64, :64] = value
+        c[ds(0, 64), ds(0, 64)] = value
 
     keep(numpipe.zeros((64, 64), np.float32) + 1.0)
 
 
 def stores_in_a_nested_function_that_is_passed_it(a, c):
     def keep(a, value):
-        a[:64, :64] = value
+        a[ds(0, 64), ds(0, 64)] = value
 
     keep(c, numpipe.zeros((64, 64), np.float32) + 1.0)
 
 
 def stores_through_another_name(a, c):
     other = c
-    other[:64, :64] = numpipe.zeros((64, 64), np.float32) + 1.0
+    other[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
 def stores_through_a_tuple_of_functions(a, c):
@@ -401,7 +401,7 @@ def test_a_store_that_the_source_does_not_show_is_refused(call: Any) -> None:
             pairs = ((put, a), (put, b))
             f, ref = pairs[0]
             f(ref, numpipe.zeros((64, 64), np.float32))
-        c[:64, :64] = numpipe.zeros((64, 64), np.float32)
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     for way in (call, CALLS["compiled"]):
         with pytest.raises(SpecError, match=r"kernel hidden: 'a\[…\] = tile': the call took 'a' for an input"):
@@ -415,7 +415,7 @@ def several(a, bias, c, alpha=1.0, *, beta, cfg: S = Config()):
         acc = acc * alpha
     if bias is not None:
         acc = acc + bias.shape[0] * 1.0
-    c[ds(0, cfg.rows), :64] = acc if beta is None else acc + beta
+    c[ds(0, cfg.rows), ds(0, 64)] = acc if beta is None else acc + beta
 
 
 def test_what_a_kernel_is_made_without_is_none_in_its_source() -> None:

@@ -36,17 +36,17 @@ class Config:
 @numpipe.kernel(out_type=lambda a, b, cfg: ArrayType((a.shape[0], b.shape[0]), np.float32), signature="(m,k),(n,k)->(m,n)",
                 num_compute_wgs=1)
 def product(a, b, c, *, cfg: numpipe.Static = Config()):
-    c[ds(0, cfg.rows), :64] = numpipe.zeros((cfg.rows, 64), np.float32)
+    c[ds(0, cfg.rows), ds(0, 64)] = numpipe.zeros((cfg.rows, 64), np.float32)
 
 
 @numpipe.kernel(num_compute_wgs=1)
 def scaled(a, c, scale):
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) * scale
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) * scale
 
 
 @numpipe.kernel(num_compute_wgs=1)
 def sized(a, c, *, rows: numpipe.Static):
-    c[ds(0, rows), :64] = numpipe.zeros((rows, 64), np.float32)
+    c[ds(0, rows), ds(0, 64)] = numpipe.zeros((rows, 64), np.float32)
 
 
 CALLS: dict[str, Callable[..., Any]] = {
@@ -241,7 +241,7 @@ def test_a_scalar_of_a_type_no_kernel_has(call: Any) -> None:
 def decorated(**options: Any) -> Any:
     @numpipe.kernel(**options)
     def k(a, c):
-        c[:64, :64] = numpipe.zeros((64, 64), np.float32)
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     return k
 
@@ -283,7 +283,7 @@ def test_outputs_of_a_call_without_arrays_are_passed_as_the_error_says() -> None
     """No argument says of which library they are, nor where; NumPy's function for one is in the message."""
     @numpipe.kernel(out_type=lambda: (ArrayType((64, 64), np.float32), ArrayType((128, 64), np.int32)), num_compute_wgs=1)
     def ones(x, y):
-        x[:64, :64] = numpipe.full((64, 64), 1.0, np.float32)
+        x[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float32)
 
     told = said(SpecError, lambda: ones(target="sim"))
     assert told.startswith("kernel ones: the call passes no array") and "its outputs (x, y)" in told
@@ -490,7 +490,7 @@ def rows_of(x: Any) -> tuple[int]:
 ])
 def test_a_function_that_reads_a_dimension_too_many_is_told_the_shapes(option: str, function: Any, message: str) -> None:
     def copied(x, y):
-        y[:64] = x[:64]
+        y[ds(0, 64)] = x[ds(0, 64)]
 
     options = {"out_type": lambda x: ArrayType(x.shape, np.float32), option: function}
     told = said(SpecError, lambda: numpipe.kernel(num_compute_wgs=1, **options)(copied).simulate(np.ones(64, np.float32)))

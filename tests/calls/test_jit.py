@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import ArrayType, BlockSpec, JitRefused, SpecError, launch
+from numpipe import ArrayType, BlockSpec, JitRefused, SpecError, ds, launch
 from numpipe.kernels import jit
 from numpipe.kernels.variants import Variant
 from numpipe.launch import driver
@@ -67,7 +67,7 @@ _addresses = itertools.count(1 << 20, 1 << 20)
 def copying(**options: Any) -> numpipe.Kernel:
     @numpipe.kernel(num_compute_wgs=1, **options)
     def copy(x, y):
-        y[:64, :64] = x[:64, :64]
+        y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
 
     return copy
 

@@ -23,14 +23,14 @@ def shift(x, y, ready, *, plus: numpipe.Static = 1, times=1.0):
     """The array of the GPU before this one, times and plus a number."""
     other = (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu")
     for (i,) in numpipe.tiles(cdiv(x.shape[0], 64)):
-        numpipe.peer(y, other)[ds(i * 64, 64), :64] = x[ds(i * 64, 64), :64] * times + plus
+        numpipe.peer(y, other)[ds(i * 64, 64), ds(0, 64)] = x[ds(i * 64, 64), ds(0, 64)] * times + plus
         numpipe.signal(ready.at[i], other)
         numpipe.wait(ready.at[i], 1)
 
 
 @numpipe.kernel(num_compute_wgs=1)
 def plain(x):
-    x[:64, :64] = numpipe.zeros((64, 64), np.float32)
+    x[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
 
 def inputs(gpus: int = 2, rows: int = 64) -> list[np.ndarray[Any, Any]]:
@@ -61,7 +61,7 @@ def test_rows_that_tma_cannot_address_are_refused_where_a_peers_are_loaded_or_st
         other = (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu")
         pipe = numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda k: (0, 0)),), max_concurrent_steps=1)
         for _, (tile,) in pipe(numpipe.peer(x, other)):
-            numpipe.copy_smem_to_gmem(tile, numpipe.peer(y, other).at[:64, :64])
+            numpipe.copy_smem_to_gmem(tile, numpipe.peer(y, other).at[ds(0, 64), ds(0, 64)])
             numpipe.wait_smem_to_gmem(0)
         numpipe.signal(done.at[0], other)
         numpipe.wait(done.at[0], 1)
@@ -77,8 +77,8 @@ def test_several_outputs_are_a_tuple_of_lists() -> None:
     @numpipe.kernel(grid=numpipe.persistent(), semaphores=1, num_compute_wgs=1, out_type=lambda x: (ROWS, ROWS))
     def both(x, y, z, ready):
         if numpipe.program_id(0) == 0:
-            y[:64, :64] = x[:64, :64]
-            z[:64, :64] = x[:64, :64] * 3
+            y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
+            z[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)] * 3
             numpipe.signal(ready.at[0], numpipe.axis_index("gpu"))
             numpipe.wait(ready.at[0], 1)
 
@@ -121,7 +121,7 @@ def test_an_output_that_one_gpu_does_not_write_is_named() -> None:
     @numpipe.kernel(grid=numpipe.persistent(), semaphores=1, num_compute_wgs=1, out_type=lambda x: ROWS)
     def first(x, y, ready):
         if (numpipe.axis_index("gpu") == 0) & (numpipe.program_id(0) == 0):
-            y[:64, :64] = x[:64, :64]
+            y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
 
     (failure,) = numpipe.verify(first, inputs(), mesh=TWO, schedules=1).failures
     assert failure.hazard == "unwritten-output" and "y of GPU 1" in failure.text
@@ -190,7 +190,7 @@ def made(semaphores: Any = 1, **options: Any) -> Any:
 
     @numpipe.kernel(**options)
     def kernel(x, y, ready):
-        x[:64, :64] = numpipe.zeros((64, 64), np.float32)
+        x[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     return kernel
 

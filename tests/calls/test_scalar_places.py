@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import ArrayType, SpecError
+from numpipe import ArrayType, SpecError, ds
 
 X = np.arange(512, dtype=np.float32).reshape(64, 8)
 OUT = {"out_type": lambda x: ArrayType(x.shape, x.dtype), "num_compute_wgs": 1}
@@ -23,18 +23,18 @@ def simulated_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 @numpipe.kernel(**OUT)
 def before(alpha, x, y):
-    y[:64, :8] = x[:64, :8] * alpha
+    y[ds(0, 64), ds(0, 8)] = x[ds(0, 64), ds(0, 8)] * alpha
 
 
 @numpipe.kernel(**OUT)
 def between(x, alpha, y):
-    y[:64, :8] = x[:64, :8] * alpha
+    y[ds(0, 64), ds(0, 8)] = x[ds(0, 64), ds(0, 8)] * alpha
 
 
 @numpipe.kernel(**OUT, grid=lambda x, count: (count,))
 def behind(x, y, alpha, count, beta=0.0):
     if numpipe.program_id(0) == count - 1:
-        y[:64, :8] = x[:64, :8] * alpha + beta
+        y[ds(0, 64), ds(0, 8)] = x[ds(0, 64), ds(0, 8)] * alpha + beta
 
 
 def empty() -> np.ndarray:

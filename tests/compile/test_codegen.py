@@ -207,7 +207,7 @@ def simple(statement: Callable[[], Any] = nothing) -> Any:
         for (k,), (a_tile, b_tile) in pipe(a, b):
             acc = numpipe.wgmma(acc, a_tile, b_tile.T)
             statement()
-        c[:64, :64] = acc.astype(c.dtype)
+        c[ds(0, 64), ds(0, 64)] = acc.astype(c.dtype)
 
     return kernel
 
@@ -229,8 +229,8 @@ def two_accumulators(a, b, c, d):
     for (k,), (a_tile, b_tile) in pipe(a, b):
         left = numpipe.wgmma(left, a_tile.at[ds(wg * 64, 64), :], b_tile.T)
         right = numpipe.wgmma(right, a_tile.at[ds(64 - wg * 64, 64), :], b_tile.T)
-    c[ds(wg * 64, 64), :256] = left
-    d[ds(wg * 64, 64), :256] = right
+    c[ds(wg * 64, 64), ds(0, 256)] = left
+    d[ds(wg * 64, 64), ds(0, 256)] = right
 
 
 @pytest.mark.thorough

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 import numpipe
-from numpipe import CompileError, SimulationError, SpecError
+from numpipe import CompileError, SimulationError, SpecError, ds
 from numpipe.compile.build import toolchain
 from numpipe.core import arith, numbers
 from tests.kernels.compilers import compiles
@@ -189,25 +189,25 @@ def zeros64() -> np.ndarray:
 @gives(-1 + 2 - 4 + 1, -7, 4)
 def division_rounds_down(c, a, b):
     v = a // 7 + a % 3 + (a // 2) + a % b
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + v
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
 @gives(0.5 + 3.5 + 1.0, 7, 2, 0.5)
 def division_of_integers_is_a_float(c, a, b, x):
     v = 1 / b + a / b + x / 0.5
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + v
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
 @gives(16777217 - 16777216, 16777216)
 def integers_are_not_rounded(c, a):
     v = (a + 1) - 16777216
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + v
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
 @gives(math.inf, 0.0, 0)
 def division_by_zero_of_floats(c, x, n):
     v = (1.0 / x + 1 / n) if x != x / x else x
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + v
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
 @gives(0 + 1 + 2 + 3 + (10 + 7 + 4 + 1) + (2 + 3), 4)
@@ -219,7 +219,7 @@ def ranges(c, n):
         s = s + i
     for i in range(2, n):
         s += i
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + s
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + s
 
 
 @gives(0.5 * (0 + 1 + 2) + 6, 3, 0.5)
@@ -229,13 +229,13 @@ def variables_that_start_as_literals(c, n, x):
         s = s + x * count
         count += 1
         left -= 1
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + (s + 2 * count)
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (s + 2 * count)
 
 
 @gives(3 + 100, 3)
 def choices_with_literal_arms(c, n):
     v = (n if n < 5 else 7) + (100 if n > 2 else 200)
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + v
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
 @gives(1 + 4 + 2.0 + 11, 4, 0.5)
@@ -249,7 +249,7 @@ def functions_with_literals(c, n, x):
 
     one, same = pair(n)
     count = lambda k: k + 1
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + (one + same + half(x) + half(0.5) + count(10))
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (one + same + half(x) + half(0.5) + count(10))
 
 
 class State(NamedTuple):
@@ -264,7 +264,7 @@ def tuples_of_literals(c, n):
     for k in (0, 1, 2):
         s = s + k
     fixed = (n, t)
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + (s + fixed[1][1] + t[2] - len(t) + 1)
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (s + fixed[1][1] + t[2] - len(t) + 1)
 
 
 @gives(4 + 3 + (0 + 1 + 2 + 3) * 0.5, 4, 0.5)
@@ -273,7 +273,7 @@ def named_tuples_of_literals(c, n, x):
     for i in range(n):
         state = State(state.total + 1, state.scale + x * i)
     last = State(n, 3)
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + (state.total + state.scale + last.scale)
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (state.total + state.scale + last.scale)
 
 
 @gives(4 + 7 + 2, 4)
@@ -284,7 +284,7 @@ def captured_literals(c, n):
         step = 7
     pair = (n, 2)
     moved = lambda k: k + step + pair[1]
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + moved(n)
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + moved(n)
 
 
 SIZES = (5, 6, 7)
@@ -293,13 +293,13 @@ SIZES = (5, 6, 7)
 @gives(6 + 7, 1)
 def an_item_chosen_at_run_time(c, n):
     v = SIZES[n] + SIZES[n + 1]
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + v
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
 @gives(1 + 1 + 0 + 2, 4)
 def comparisons_in_a_row(c, n):
     v = int(0 < n <= 4) + (n > 3) + (1 < n + 1 < 4) + (3 < n < 5 < 6) * 2
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + v
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
 @gives(9 - 3 + 8 + 4 + 2 + 1 + 81, 9, -3, 4.5)
@@ -307,26 +307,26 @@ def builtins_that_compute(c, a, b, x):
     low, high = min(a, b, 4), max((a, b))
     q, rest = divmod(a, 4)
     v = high + low + abs(b + 11) + round(x) + q + rest + pow(a, 2)
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + v
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
 @gives(2 - 2 + 0.5 + 1 + 3 + 5, 2.9, 3)
 def conversions(c, x, n):
     kind = np.int32
     v = int(x) + kind(-x) + np.float32(0.5) + bool(n) + float(n) + np.int64(5)
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + v
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
 @gives((1 << 4) + (-9 >> 1) + (13 & 7) + (8 | 1) + (5 ^ 3) + ~4, 4, -9)
 def bits(c, n, m):
     v = (1 << n) + (m >> 1) + (13 & (n + 3)) + (2 * n | 1) + (n + 1 ^ 3) + ~n
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + v
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
 @gives(1 + 3.0 + 8 + 1 + 1, 2, 1.5, True)
 def powers_and_bools(c, n, x, flag):
     v = n ** 0 + x ** 1 * 2 + n ** 3 + flag + flag * True
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + v
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
 @gives(3.0, 2)
@@ -334,25 +334,25 @@ def a_tile_with_bools_and_integers(c, n):
     tile = numpipe.zeros((64, 64), np.float32) + True
     tile += n * True
     tile = tile * (n > 1)
-    c[:64, :64] = tile
+    c[ds(0, 64), ds(0, 64)] = tile
 
 
 @gives(2**40 // 2**30 + 1, np.int64(2**40))
 def an_int64_stays_one(c, big):
     v = (big + 1) // np.int64(2**30) + (1 if big > 2**39 else 0)
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + v
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
 @gives(float(np.float16(0.1) * np.float16(3)) + 1, np.float16(0.1))
 def a_float16_stays_one(c, h):
     v = h * 3
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + (np.float32(v) + (v - v + 1))
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (np.float32(v) + (v - v + 1))
 
 
 @gives(2**32 - 1 - 5, np.uint32(2**32 - 1))
 def a_uint32_stays_one(c, u):
     v = u // 1 - 5
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + v
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
 @pytest.mark.variants(5)
@@ -386,7 +386,7 @@ def test_division_costs_what_it_must() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def divided(c, a, b, *, by: numpipe.Static = 0):
         v = (a // by) * 3 + a % by if by else (a // b) * 3 + a % b
-        c[:64, :64] = numpipe.zeros((64, 64), np.float32) + v
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
     ptx = {by: divided.inspect("ptx", zeros64(), 1, 2, by=by) for by in (0, 64, 7)}
     assert len(re.findall(r"\b(?:div|rem)\.\w+", ptx[0])) == 1
@@ -588,7 +588,7 @@ def a_variable_of_two_types(c, n):
     v = 0
     for i in range(n):
         v = v + 0.5 * i  # <-
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + v
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
 @pytest.mark.parametrize("case, execution", [pytest.param(case, e, id=f"{case.kernel.name}-{e}")

@@ -44,7 +44,7 @@ def größe(ä, 結果, µ, wert):
     summe = numpipe.zeros((64, 64), np.float32)
     for (k,), (kachel,) in numpipe.pipeline(grid=(cdiv(ä.shape[1], 64),), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(ä):
         summe = summe + größer(kachel[...].astype(np.float32), wert)
-    結果[ds(z * 64, 64), :64] = summe
+    結果[ds(z * 64, 64), ds(0, 64)] = summe
 
 
 def test_names_of_other_scripts_are_simulated_and_compiled() -> None:
@@ -70,7 +70,7 @@ def höhe(x):
 def test_what_reaches_the_memory_role_in_a_function_of_such_a_name_is_found_at_its_line() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def außen(a, c):
-        c[ds(höhe(a.shape[0]), 64), :64] = numpipe.zeros((64, 64), np.float32)
+        c[ds(höhe(a.shape[0]), 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     with pytest.raises(CompileError, match=r"test_names.py:\d+: kernel außen: a grid, CTA or warp barrier in 'höhe' reaches"):
         außen.compiled(A, C)
@@ -79,7 +79,7 @@ def test_what_reaches_the_memory_role_in_a_function_of_such_a_name_is_found_at_i
 # ---- names that are no identifiers -----------------------------------------------------------------------------------------
 def zeros(a, c):
     numpipe.debug_print("{}", 1)
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32)
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
 
 def called(name: str, function: Callable[..., None] = zeros, **options: Any) -> Any:
@@ -113,7 +113,7 @@ def test_a_percent_sign_in_a_name_is_printed() -> None:
 def test_a_kernel_of_another_name_is_still_the_kernel() -> None:
     """Code for a lane stands in bodies; the kernel's own statements are the warpgroup's."""
     def direct(a, c):
-        c[ds(numpipe.lane_index(), 64), :64] = numpipe.zeros((64, 64), np.float32)
+        c[ds(numpipe.lane_index(), 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     by_lane = CompilerParams(lowering_semantics=LoweringSemantics.Lane)
     with pytest.raises(SpecError, match="lane_index.* is code for a lane"):
@@ -144,7 +144,7 @@ def test_axes_may_have_any_name() -> None:
     @numpipe.kernel(num_compute_wgs=1, grid=(2, 2), grid_names=("Zeile 1", "größe"), wg_axis="$c3")
     def by_axes(a, c):
         rows = numpipe.axis_index("Zeile 1") * 128 + numpipe.axis_index("größe") * 64 + numpipe.axis_index("$c3")
-        c[ds(rows, 64), :64] = numpipe.zeros((64, 64), np.float32)
+        c[ds(rows, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     ptx = by_axes.compiled(A, C).ptx
     assert "%ctaid.x" in ptx and "%ctaid.y" in ptx and "np_axis" not in ptx
@@ -158,7 +158,7 @@ def test_an_axis_that_a_function_of_numba_asks_for_in_vain_is_said_as_it_is_writ
 
     @numpipe.kernel(num_compute_wgs=1)
     def lost(a, c):
-        c[ds(place(), 64), :64] = numpipe.zeros((64, 64), np.float32)
+        c[ds(place(), 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     with pytest.raises(SpecError, match=re.escape(f"unknown axis {name!r}")):
         lost.compiled(A, C)

@@ -105,7 +105,7 @@ def summed(body: Any, *, slots: int = 2, delay: int = 0, ready: bool = False, co
     @numpipe.kernel(num_compute_wgs=1)
     def products(a, b, c):
         def compute(pipeline):
-            c[:64, :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+            c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
         numpipe.emit_pipeline_warp_specialized(  # pipeline
             body, grid=(5,), max_concurrent_steps=slots, delay_release=delay, manual_ready_barriers=ready,
@@ -209,7 +209,7 @@ def kept(a, b, c):
             previous = a_tile
         acc = numpipe.wgmma(acc, previous, b_tile.T)  # kept
         previous = a_tile
-    c[:64, :64] = acc
+    c[ds(0, 64), ds(0, 64)] = acc
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -233,8 +233,8 @@ def unfinished(a, c, *, left: numpipe.Static = 0):
     second = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile)
     if left == 0:
         second = numpipe.wgmma_wait(second, 2)
-    c[:64, :64] = numpipe.wgmma_wait(first, left) if left else first  # read
-    c[:64, 64:128] = numpipe.wgmma_wait(second, 0)
+    c[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(first, left) if left else first  # read
+    c[ds(0, 64), ds(64, 64)] = numpipe.wgmma_wait(second, 0)
 
 
 @pytest.mark.parametrize("left, mend", [
@@ -410,7 +410,7 @@ def test_a_broken_rule_of_a_lane_body_names_kernel_and_line() -> None:
 def test_an_error_of_the_kernels_own_arithmetic_has_no_report() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def overflows(c):
-        c[ds(np.int32(2147483647) + numpipe.program_id(0) + 1, 64), :64] = numpipe.zeros((64, 64), np.float32)
+        c[ds(np.int32(2147483647) + numpipe.program_id(0) + 1, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     with pytest.raises(SimulationError) as caught:
         overflows.simulate(np.zeros((64, 64), np.float32))

@@ -41,7 +41,7 @@ def scaled(x, y, *, by=2.0):
 
 @numpipe.kernel(grid=(1,), num_compute_wgs=1, warp_specialized=False)
 def ones(y):
-    y[:64, :64] = numpipe.full((64, 64), 1.0, np.float32)
+    y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float32)
 
 
 def numbers(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:

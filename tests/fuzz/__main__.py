@@ -25,7 +25,7 @@ from tests.fuzz.checks import CHECKS
 from tests.fuzz.worker import keep, work
 
 LIMITS = {"sim": 120.0, "verify": 300.0, "compile": 240.0, "gpu": 40.0}
-"""seconds that a check may take; the first run on a GPU creates a context next to other processes"""
+"""seconds that a check may take; the first one on a GPU creates a context, as other processes do"""
 
 
 def fuzz(

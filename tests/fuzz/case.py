@@ -1,4 +1,4 @@
-"""A drawn kernel: the text of its file, how its arguments are made, and its result according to NumPy."""
+"""A drawn kernel: the text of its file, how its arguments are made, and its result by NumPy."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Case:
         return getattr(module_of(self.text, "fuzzed"), self.name)
 
     def given(self, seed: int = 0) -> dict[str, Any]:
-        """Return the arguments of a call, new ones each time; outputs hold a value no kernel writes."""
+        """Return new arguments of a call; outputs hold a value that no kernel writes."""
         names = {"np": np, "ml_dtypes": ml_dtypes, "rng": np.random.default_rng(seed)}
         return {name: eval(expression, names) for name, expression in self.arguments}
 
@@ -66,7 +66,7 @@ class Case:
         return after
 
     def source(self, seed: int) -> str:
-        """Return a file that `of_file` reads: the kernel's text, with the rest of the case after it."""
+        """Return a file that `of_file` reads: the kernel's text, and the rest of the case."""
         rest = {**vars(self), "text": ""}
         return f"{self.text}{MARK}{rest!r}, {seed}\n"
 

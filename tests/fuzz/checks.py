@@ -48,7 +48,7 @@ def compared(case: Case, seed: int, call: Callable[..., Any]) -> None:
 
 
 def simulated(case: Case, seed: int) -> None:
-    """Simulate in the order of the virtual-time model for even seeds, in a random one for odd seeds."""
+    """Simulate in the virtual-time order for even seeds, in a random one for odd seeds."""
     schedule = seed if seed % 2 else None
     compared(case, seed, lambda *args: case.kernel.simulate(*args, seed=schedule))
 
@@ -79,4 +79,4 @@ def on_gpu(case: Case, seed: int) -> None:
 
 
 CHECKS = {"sim": simulated, "verify": verified, "compile": compiled, "gpu": on_gpu}
-"""by target: each takes a case and the seed of its numbers, and raises Found if something is wrong"""
+"""by target; each takes a case and the seed of its numbers, and raises Found for a failure"""

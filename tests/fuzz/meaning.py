@@ -1,8 +1,10 @@
-"""What a kernel's source means, by NumPy alone: each warpgroup of each CTA runs from its first line to its last, one by one.
+"""What a kernel's source means, by NumPy alone: each warpgroup of each CTA runs from its first line
+to its last, one by one.
 
-`NUMPY` stands for the module numpipe where the source of a drawn kernel is executed. It knows what the generator writes: blocks
-that begin and end anywhere, pipelines as loops, shared memory as arrays, atomics as ufuncs, products in float64; barriers, turns
-and waits are nothing, the first cluster has all tiles, and each tile all steps. It shares nothing with numpipe.
+`NUMPY` stands for the module numpipe where the source of a drawn kernel is executed. It knows
+what the generator writes: blocks that begin and end anywhere, pipelines as loops, shared memory
+as arrays, atomics as ufuncs, products in float64; barriers, turns and waits are nothing, the
+first cluster has all tiles, and each tile all steps. It shares nothing with numpipe.
 """
 
 from __future__ import annotations
@@ -35,15 +37,8 @@ class View(NamedTuple):
     def T(self) -> Array:
         return Array(self.read().T)
 
-    @property
-    def at(self) -> At:
-        return At(Array(self.read()))
-
     def read(self) -> Any:
         return self.array[self.index]
-
-    def __getitem__(self, index: Any) -> Any:
-        return Array(self.read())[index]
 
 
 class At:
@@ -55,23 +50,29 @@ class At:
 
 
 class Array:
-    """An array of the kernel, or a tile in shared memory: outside there is `fill`, and nothing is stored."""
+    """An array of the kernel, or a shared tile: outside there is `fill`, and nothing is stored."""
 
     def __init__(self, values: np.ndarray, fill: float = 0) -> None:
-        self.values, self.shape, self.dtype, self.at, self.fill = values, values.shape, values.dtype, At(self), fill
+        self.values, self.shape, self.dtype, self.at, self.fill = (
+            values,
+            values.shape,
+            values.dtype,
+            At(self),
+            fill,
+        )
 
     @property
     def T(self) -> Array:
         return Array(self.values.T)
 
     def places(self, index: Any) -> tuple[list[np.ndarray], tuple[int, ...]]:
-        """The elements that an index selects of each dimension, -1 for those that are not there; the shape of the tile."""
+        """The elements of each dimension that an index selects, -1 outside; the tile's shape."""
         index = () if index is Ellipsis else index if isinstance(index, tuple) else (index,)
         index += (slice(None),) * (len(self.shape) - len(index))
         found, sides = [], []
         for part, n in zip(index, self.shape, strict=True):
-            if isinstance(part, slice):
-                part = Ds(part.start or 0, (n if part.stop is None else part.stop) - (part.start or 0))
+            if isinstance(part, slice) and part == slice(None):
+                part = Ds(0, n)
             if isinstance(part, Ds):
                 at = np.arange(part.start, part.start + part.size)
                 at[(at >= n) | (at < 0) | (False if part.stop is None else at >= part.stop)] = -1
@@ -85,7 +86,9 @@ class Array:
 
     def __getitem__(self, index: Any) -> Any:
         places, sides = self.places(index)
-        there = functools.reduce(np.logical_and, np.meshgrid(*(at >= 0 for at in places), indexing="ij"))
+        there = functools.reduce(
+            np.logical_and, np.meshgrid(*(at >= 0 for at in places), indexing="ij")
+        )
         found = np.full(there.shape, self.fill).astype(self.dtype)
         if there.any():
             np.copyto(found, self.values[np.ix_(*places)], where=there)
@@ -94,15 +97,20 @@ class Array:
 
     def __setitem__(self, index: Any, value: Any) -> None:
         places, sides = self.places(index)
-        values = np.broadcast_to(np.asarray(value).reshape(sides if np.ndim(value) else ()), sides).reshape(
-            [at.size for at in places])
+        values = np.broadcast_to(
+            np.asarray(value).reshape(sides if np.ndim(value) else ()), sides
+        ).reshape([at.size for at in places])
         chosen = [np.flatnonzero(at >= 0) for at in places]
-        self.values[np.ix_(*(at[kept] for at, kept in zip(places, chosen, strict=True)))] = values[np.ix_(*chosen)]
+        self.values[np.ix_(*(at[kept] for at, kept in zip(places, chosen, strict=True)))] = values[
+            np.ix_(*chosen)
+        ]
 
 
 def numbers(tile: Any) -> np.ndarray:
     """A tile in registers or in shared memory."""
-    found: np.ndarray = tile.values if isinstance(tile, Array) else tile.read() if isinstance(tile, View) else tile
+    found: np.ndarray = (
+        tile.values if isinstance(tile, Array) else tile.read() if isinstance(tile, View) else tile
+    )
     return found
 
 
@@ -120,8 +128,6 @@ def atomic(function: np.ufunc) -> Callable[..., None]:
 def wgmma(acc: Any, left: Any, right: Any) -> Any:
     """Integers in float64 are exact, whatever the order of the sum is."""
     product = numbers(left).astype(np.float64) @ numbers(right).astype(np.float64)
-    if acc is None:
-        return product.astype(np.float32)
     return (acc + product).astype(acc.dtype)
 
 
@@ -132,15 +138,28 @@ class Element:
 
 
 class BlockSpec:
-    def __init__(self, sides: tuple[Any, ...] = (), index: Any = None, memory_space: Any = None, oob_fill: str = "zeros",
-                 transforms: Any = (), **options: Any) -> None:
+    def __init__(
+        self,
+        sides: tuple[Any, ...] = (),
+        index: Any = None,
+        memory_space: Any = None,
+        oob_fill: str = "zeros",
+        transforms: Any = (),
+        **options: Any,
+    ) -> None:
         self.sides, self.index, self.whole = sides, index, memory_space is not None
         self.fill, self.turned = float("nan") if oob_fill == "nan" else 0, "turned" in transforms
 
     def part(self, indices: tuple[int, ...]) -> tuple[Any, ...]:
         found = (0,) * len(self.sides) if self.index is None else self.index(*indices)
-        return tuple(n if side is None else Ds(n, side.size) if isinstance(side, Element) else Ds(n * side, side)
-                     for n, side in zip(found, self.sides, strict=True))
+        return tuple(
+            n
+            if side is None
+            else Ds(n, side.size)
+            if isinstance(side, Element)
+            else Ds(n * side, side)
+            for n, side in zip(found, self.sides, strict=True)
+        )
 
     def load(self, array: Array, indices: tuple[int, ...]) -> Array:
         if self.whole:
@@ -162,34 +181,65 @@ def like(tree: Any, flat: Iterator[Any]) -> Any:
 
 
 class Pipeline:
-    def __init__(self, grid: tuple[int, ...], in_specs: Any = (), out_specs: Any = (), steps_of: Any = None,
-                 manual_ready_barriers: bool = False, manual_consumed_barriers: bool = False, **options: Any) -> None:
-        self.grid, self.in_specs, self.out_specs, self.steps_of = grid, in_specs, leaves(out_specs), steps_of
+    def __init__(
+        self,
+        grid: tuple[int, ...],
+        in_specs: Any = (),
+        out_specs: Any = (),
+        steps_of: Any = None,
+        manual_ready_barriers: bool = False,
+        manual_consumed_barriers: bool = False,
+        **options: Any,
+    ) -> None:
+        self.grid, self.in_specs, self.out_specs, self.steps_of = (
+            grid,
+            in_specs,
+            leaves(out_specs),
+            steps_of,
+        )
         self.manual = manual_ready_barriers + manual_consumed_barriers
 
     def get_allocations(self, *arrays: Any) -> None:
         return None
 
     def __call__(self, *arrays: Any, allocations: Any = None) -> Iterator[Any]:
-        """Indices, tiles, and barriers by groups; a block of an output is stored when the next step has another one."""
+        """Yield indices, tiles, and groups of barriers; an output's block is stored after its
+        step."""
         flat = leaves(arrays)
         specs = leaves(self.in_specs)
-        sources, outputs = flat[:len(specs)], flat[len(specs):]
-        barriers = like(tuple(spec for spec in self.in_specs if isinstance(spec, tuple) or not spec.whole), itertools.repeat(None))
+        sources, outputs = flat[: len(specs)], flat[len(specs) :]
+        barriers = like(
+            tuple(spec for spec in self.in_specs if isinstance(spec, tuple) or not spec.whole),
+            itertools.repeat(None),
+        )
         steps = list(itertools.product(*map(range, self.grid)))
-        for indices in steps if self.steps_of is None else steps[:max(0, self.steps_of(PLACE.wg))]:
+        for indices in steps if self.steps_of is None else steps[: max(0, self.steps_of(PLACE.wg))]:
             loaded = [spec.load(array, indices) for spec, array in zip(specs, sources, strict=True)]
-            made = [Array(array[spec.part(indices)]) for spec, array in zip(self.out_specs, outputs, strict=True)]
+            made = [
+                Array(array[spec.part(indices)])
+                for spec, array in zip(self.out_specs, outputs, strict=True)
+            ]
             yield indices, (*like(self.in_specs, iter(loaded)), *made), *(barriers,) * self.manual
             for spec, array, tile in zip(self.out_specs, outputs, made, strict=True):
                 array[spec.part(indices)] = tile.values
 
 
 class Emitted(Pipeline):
-    def __init__(self, body: Any, compute_context: Any = None, carry_coroutine: Any = None, init_carry: Any = None,
-                 **options: Any) -> None:
+    def __init__(
+        self,
+        body: Any,
+        compute_context: Any = None,
+        carry_coroutine: Any = None,
+        init_carry: Any = None,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
-        self.body, self.context, self.coroutine, self.init = body, compute_context, carry_coroutine, init_carry
+        self.body, self.context, self.coroutine, self.init = (
+            body,
+            compute_context,
+            carry_coroutine,
+            init_carry,
+        )
 
     def __call__(self, *arrays: Any, allocations: Any = None) -> Any:
         def run(*carry: Any) -> Any:
@@ -210,8 +260,6 @@ class Emitted(Pipeline):
 
 # ---- tiles
 def tiles(*counts: int, order: Any = "row", **options: Any) -> Iterator[tuple[int, ...]]:
-    if PLACE.cta >= PLACE.cluster:
-        return iter(())
     if isinstance(order, Array):
         return (tuple(map(int, row)) for row in order.values)
     return itertools.product(*map(range, counts))
@@ -224,7 +272,7 @@ def split_tiles(*counts: int, steps: int, **options: Any) -> Iterator[tuple[Any,
 def combine(acc: np.ndarray, part: Any, work: Any = None, axis: str | None = None) -> np.ndarray:
     """The sum; within a cluster its columns that are this CTA's."""
     columns = acc.shape[1] // PLACE.cluster
-    return acc if axis is None else acc[:, PLACE.cta * columns:PLACE.cta * columns + columns]
+    return acc if axis is None else acc[:, PLACE.cta * columns : PLACE.cta * columns + columns]
 
 
 def iota(shape: Any, axis: int = 0) -> np.ndarray:
@@ -242,29 +290,79 @@ def copy_gmem_to_smem(src: View, dst: View, barrier: Any) -> None:
 
 
 NUMPY = SimpleNamespace(
-    kernel=lambda **options: lambda function: function, persistent=nothing, CompilerParams=nothing, Workspace=nothing, GMEM="gmem",
-    SwizzleTransform=nothing, TransposeTransform=lambda: "turned", PipelineState=SimpleNamespace(START=0, STEADY=1, STOP=2),
-    pipeline=Pipeline, emit_pipeline=Emitted, emit_pipeline_warp_specialized=Emitted, wgmma=wgmma,
-    wgmma_wait=lambda acc, n=0: acc, barrier_wait=nothing, barrier_arrive=nothing, turn=lambda name: contextlib.nullcontext(),
-    Barrier=lambda **options: SimpleNamespace(at=[None] * 16), copy_gmem_to_smem=copy_gmem_to_smem,
-    tiles=tiles, split_tiles=split_tiles, combine=combine, cdiv=lambda a, b: -(-a // b),
-    iota=iota, full=np.full, zeros=np.zeros,
-    scratch=lambda made: made, run_scoped=lambda function, *made, **options: function(*made),
-    layout_cast=lambda tile, layout: tile, load_tile=lambda view, layout: view.read(),
-    program_id=lambda axis: PLACE.cta, axis_index=lambda name: PLACE.wg if name == "wg" else PLACE.cta,
+    kernel=lambda **options: lambda function: function,
+    persistent=nothing,
+    CompilerParams=nothing,
+    Workspace=nothing,
+    GMEM="gmem",
+    SwizzleTransform=nothing,
+    TransposeTransform=lambda: "turned",
+    PipelineState=SimpleNamespace(START=0, STEADY=1, STOP=2),
+    pipeline=Pipeline,
+    emit_pipeline=Emitted,
+    emit_pipeline_warp_specialized=Emitted,
+    wgmma=wgmma,
+    wgmma_wait=lambda acc, n=0: acc,
+    barrier_wait=nothing,
+    barrier_arrive=nothing,
+    turn=lambda name: contextlib.nullcontext(),
+    Barrier=lambda **options: SimpleNamespace(at=[None] * 16),
+    copy_gmem_to_smem=copy_gmem_to_smem,
+    tiles=tiles,
+    split_tiles=split_tiles,
+    combine=combine,
+    cdiv=lambda a, b: -(-a // b),
+    iota=iota,
+    full=np.full,
+    zeros=np.zeros,
+    scratch=lambda made: made,
+    run_scoped=lambda function, *made, **options: function(*made),
+    layout_cast=lambda tile, layout: tile,
+    load_tile=lambda view, layout: view.read(),
+    program_id=lambda axis: PLACE.cta,
+    axis_index=lambda name: PLACE.wg if name == "wg" else PLACE.cta,
     axis_size=lambda name: PLACE.wgs if name == "wg" else PLACE.cluster,
-    **{f"atomic_{name}": atomic(function) for name, function in (
-        ("add", np.add), ("min", np.minimum), ("max", np.maximum), ("and", np.bitwise_and), ("or", np.bitwise_or),
-        ("xor", np.bitwise_xor))})
+    **{
+        f"atomic_{name}": atomic(function)
+        for name, function in (
+            ("add", np.add),
+            ("min", np.minimum),
+            ("max", np.maximum),
+            ("and", np.bitwise_and),
+            ("or", np.bitwise_or),
+            ("xor", np.bitwise_xor),
+        )
+    },
+)
 
 
-def run(text: str, name: str, arguments: dict[str, Any], ctas: int, wgs: int, cluster: int = 1) -> None:
-    """Execute a kernel's file, and its function for each of `wgs` warpgroups of each CTA: its arrays are changed."""
-    scope: dict[str, Any] = {"numpipe": NUMPY, "ds": Ds, "BlockSpec": BlockSpec, "Element": Element, "cdiv": NUMPY.cdiv,
-                             "SMEM": lambda shape, dtype: Array(np.zeros(shape, dtype)), "Barrier": NUMPY.Barrier,
-                             "CompilerParams": nothing, "Workspace": nothing}
-    exec("\n".join(line for line in text.splitlines() if not line.startswith(("import numpipe", "from numpipe"))), scope)
-    given = {key: Array(value) if isinstance(value, np.ndarray) else value for key, value in arguments.items()}
+def run(
+    text: str, name: str, arguments: dict[str, Any], ctas: int, wgs: int, cluster: int = 1
+) -> None:
+    """Execute a kernel's file, and its function for each warpgroup of each CTA, on its arrays."""
+    scope: dict[str, Any] = {
+        "numpipe": NUMPY,
+        "ds": Ds,
+        "BlockSpec": BlockSpec,
+        "Element": Element,
+        "cdiv": NUMPY.cdiv,
+        "SMEM": lambda shape, dtype: Array(np.zeros(shape, dtype)),
+        "Barrier": NUMPY.Barrier,
+        "CompilerParams": nothing,
+        "Workspace": nothing,
+    }
+    exec(
+        "\n".join(
+            line
+            for line in text.splitlines()
+            if not line.startswith(("import numpipe", "from numpipe"))
+        ),
+        scope,
+    )
+    given = {
+        key: Array(value) if isinstance(value, np.ndarray) else value
+        for key, value in arguments.items()
+    }
     if "work" in scope[name].__code__.co_varnames:  # a workspace, which no call passes
         given["work"] = None
     PLACE.wgs, PLACE.cluster = wgs, cluster

@@ -1,11 +1,13 @@
-"""Plans of whole pipelines: every choice that the pipeline API leaves, as the fields of one dataclass.
+"""Plans of whole pipelines: every choice that the pipeline API leaves, as the fields of one
+dataclass.
 
-`pipeline_sources` writes a plan as a kernel's file. `any_plan` draws one that keeps the rules; numpipe's tests also go through
-plans in which all pairs of choices meet.
+`pipeline_sources` writes a plan as a kernel's file. `any_plan` draws one that keeps the rules;
+numpipe's tests also go through plans in which all pairs of choices meet.
 
-A kernel is `chain` links, each a pipeline over a grid of 1 to 3 dimensions. Step s of link t computes a tile of every compute
-warpgroup, its *value*, from the blocks of `inputs` arrays (products of them, or sums); the value goes to output blocks, to a sum
-that is stored when the link ends (`carry`), or is stored where it is.
+A kernel is `chain` links, each a pipeline over a grid of 1 to 3 dimensions. Step s of link t
+computes a tile of every compute warpgroup, its *value*, from the blocks of `inputs` arrays
+(products of them, or sums); the value goes to output blocks, to a sum that is stored when the
+link ends (`carry`), or is stored where it is.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ def choice(*values: Any, default: Any = None) -> Any:
 @dataclass(frozen=True)
 class Plan:
     builder: str = choice("ws", "single", "inside")
-    """"ws": a memory role loads; "single": each warpgroup loads for itself; "inside": so does each compute warpgroup of a
-    kernel that has a memory role"""
+    """"ws": a memory role loads; "single": each warpgroup loads for itself; "inside": so does
+    each compute warpgroup of a kernel that has a memory role"""
     form: str = choice("loop", "body")
     """"loop" or "body" """
     slots: int = choice(1, 2, 3, 4, default=2)
@@ -46,20 +48,24 @@ class Plan:
     inputs: int = choice(2, 0, 1, 3)
     outputs: int = choice(0, 1, 2)
     reads: str = choice("all", "some", "none", "origin")
-    """the last input's block depends on all grid dimensions, on "some" (all but the last), "none", or is that at the "origin" """
+    """the last input's block depends on all grid dimensions, on "some" (all but the last),
+    "none", or is that at the "origin" """
     writes: str = choice("all", "some", "none", "origin")
-    """the same of the first output: blocks that do not change with each step are revisited, and summed up in"""
+    """the same of the first output: blocks that do not change with each step are revisited, and
+    summed up in"""
     dims: str = choice("plain", "squeezed", "element")
-    """of arrays: "plain"; "squeezed", a first dimension that tiles do not have; "element", blocks that start at elements"""
+    """of arrays: "plain"; "squeezed", a first dimension that tiles do not have; "element",
+    blocks that start at elements"""
     edges: str = choice("none", "zeros", "nan")
-    """blocks lie inside the arrays; or pass their ends, where they read "zeros", or, the last input's, "nan" """
+    """blocks lie inside the arrays; or pass their ends, where they read "zeros", or, the last
+    input's, "nan" """
     wgs: int = choice(1, 2, 3)
     steps: str = choice("equal", "unequal")
     """or "unequal": warpgroup w takes 2 w + 1 steps"""
     chain: int = choice(1, 2, 5)
     chained: str = choice("range", "nested", "sites", "shared")
-    """links are steps of a loop ("range"), or of an outer pipeline ("nested"); or written one by one, each with a ring of its own
-    ("sites") or all on the same ("shared")"""
+    """links are steps of a loop ("range"), or of an outer pipeline ("nested"); or written one by
+    one, each with a ring of its own ("sites") or all on the same ("shared")"""
     own: str = choice("none", "slots", "delay")
     """what the last input's BlockSpec says for itself: "slots" or "delay" """
     tree: str = choice("flat", "tuple", "named")
@@ -73,7 +79,8 @@ class Plan:
     use: str = choice("product", "load")
     """values are made by wgmma ("product"), or of tiles in registers ("load")"""
     layout: str = choice("inferred", "narrow", "turned")
-    """the last input's tile has panels of 32 bytes whatever its width ("narrow"), or is transposed ("turned")"""
+    """the last input's tile has panels of 32 bytes whatever its width ("narrow"), or is
+    transposed ("turned")"""
     drain: bool = choice(False, True)
     """each pipeline ends by emptying its rings"""
     tn: int = choice(16, 64)

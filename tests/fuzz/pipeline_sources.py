@@ -1,9 +1,9 @@
 """A `pipeline_plans.Plan` as a kernel's file, and its arguments.
 
-Numbers are small integers, so that sums are exact in float32 and float16. Arrays that are written are
-filled with `POISON` before, and are larger than what a kernel writes unless blocks pass their ends:
-elements that must not be written are compared as well. Arrays that are read are larger too, with
-numbers in what must not be read.
+Numbers are small integers, so that sums are exact in float32 and float16. Arrays that are
+written are filled with `POISON` before, and are larger than what a kernel writes unless blocks
+pass their ends: elements that must not be written are compared as well. Arrays that are read are
+larger too, with numbers in what must not be read.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def serialized(plan: Plan) -> bool:
 def may_be_serialized(plan: Plan) -> bool:
     """Whether ptxas may do so.
 
-    Of links in a loop, all of as many steps as the compiler knows, it takes an accumulator's zeros for
-    writes in flight, but not in every plan.
+    Of links in a loop, all of as many steps as the compiler knows, it takes an accumulator's
+    zeros for writes in flight, but not in every plan.
     """
     known = plan.static and plan.chained == "range" and plan.chain > 1
     return serialized(plan) or (known and plan.carry != "none" and plan.delay > 0)
@@ -375,7 +375,7 @@ def source(plan: Plan) -> str:
     return Writer(plan).source()
 
 
-# ---- arguments ------------------------------------------------------------------------------------
+# ---- arguments
 def shape(plan: Plan, x: Operand, grid: tuple[int, ...]) -> tuple[int, ...]:
     """Of an array: somewhat more than blocks need, or less if they pass its ends."""
     steps = list(itertools.product(*map(range, grid)))

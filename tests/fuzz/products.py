@@ -1,9 +1,9 @@
 """Matrix products over tiles by every schedule, and what each tile is then used for.
 
-A product is a row of `FACTORS`, drawn from left to right. K is walked by pipelines in both forms, one
-after another, with barriers of the ring or of the kernel, or by a ring that the kernel makes of copies
-and barriers. Numbers are small integers, so that sums are exact in any order. The statements of
-`programs` use a tile.
+A product is a row of `FACTORS`, drawn from left to right. K is walked by pipelines in both
+forms, one after another, with barriers of the ring or of the kernel, or by a ring that the
+kernel makes of copies and barriers. Numbers are small integers, so that sums are exact in any
+order. The statements of `programs` use a tile.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ KINDS = {
 WORKING = 150_000
 """bytes of shared memory for slots"""
 MOST, EXCHANGED, PANEL = 230_000, 16_384, 128
-"""bytes of shared memory: of a CTA, but for barriers; of a warpgroup's reductions and casts, at most;
-of a row in a store's slot"""
+"""bytes of shared memory: of a CTA without barriers; of a warpgroup's reductions and casts; of a
+row in a store's slot"""
 
 OFTEN_NOT = False, False, False, True
 SIDES = 64, 16, 32, 96, 128, 192

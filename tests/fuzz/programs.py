@@ -1,11 +1,11 @@
 """Programs of register and shared tiles, vectors, limits, atomics and data that steers.
 
-`program` draws the source of a kernel. Its statements load tiles, compute with those that there are,
-and store them; they stand in loops, branches and pipelines that elements of `table` and `counts` steer.
-Every layout is followed, so that tiles that meet have the same one, and the bounds of every number, so
-that each is exact in its type: a kernel, on any machine, gives the bits of `meaning`. Each store has an
-output of its own, with a block for each program and each step of the loops around it, and `POISON`
-around that.
+`program` draws the source of a kernel. Its statements load tiles, compute with those that there
+are, and store them; they stand in loops, branches and pipelines that elements of `table` and
+`counts` steer. Every layout is followed, so that tiles that meet have the same one, and the
+bounds of every number, so that each is exact in its type: a kernel, on any machine, gives the
+bits of `meaning`. Each store has an output of its own, with a block for each program and each
+step of the loops around it, and `POISON` around that.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Program(Source):
         self.like(t, text.format(a=t.name, b=other), min(ends), max(ends))
 
     def other(self, t: Tile) -> tuple[str, int, int]:
-        """What is computed with a tile: a tile or a vector of its layout, or a number; its bounds."""
+        """A tile or a vector of a tile's layout, or a number, to compute with; its bounds."""
         if len(t.shape) == 2 and self.chance(50):
             word = self.rng.choice(["row", "column"])
             size = t.shape[word == "row"]

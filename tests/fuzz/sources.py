@@ -1,5 +1,5 @@
-"""The source of a random kernel while it is written: its variables, their layouts and bounds; places in
-arrays; its outputs. `programs` writes the statements, `products` what is around them.
+"""The source of a random kernel while it is written: its variables, their layouts and bounds;
+places in arrays; its outputs. `programs` writes the statements, `products` what is around them.
 """
 
 from __future__ import annotations
@@ -219,7 +219,8 @@ class Source:
             "import ml_dtypes",
             "import numpy as np",
             "import numpipe",
-            "from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, Element, Workspace, cdiv, ds",
+            "from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, Element, Workspace",
+            "from numpipe import cdiv, ds",
             "",
             f"@numpipe.kernel({options})",
             f"def {name}({', '.join(parameters)}):",

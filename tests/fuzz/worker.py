@@ -1,4 +1,4 @@
-"""A worker process: Hypothesis draws kernels from a seed, and makes one that fails a check smaller."""
+"""A worker process: Hypothesis draws kernels from a seed, and makes one that fails smaller."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def titles(failures: Path) -> set[str]:
 
 
 def work(folder: Path, number: int, targets: Sequence[str], until: float, failures: Path) -> None:
-    """Check kernels in a process; `folder`/`number`.now is what runs, and .log what passed and failed."""
+    """Check kernels; `folder`/`number`.now is what runs, and .log what passed and failed."""
     known = titles(failures)
     failed: dict[str, tuple[Found, str]] = {}
 

@@ -91,8 +91,8 @@ def wrapped(c, most, least, one):
     values = (most + one, least - one, most * most, -least, abs(least), (most + one) // 2, 3 << 31 * one, most ** 3)
     for i in range(len(values)):
         v = values[i]
-        c[:64, ds(i * 16, 8)] = numpipe.zeros((64, 8), np.float32) + (v >> 16)
-        c[:64, ds(i * 16 + 8, 8)] = numpipe.zeros((64, 8), np.float32) + (v & 65535)
+        c[ds(0, 64), ds(i * 16, 8)] = numpipe.zeros((64, 8), np.float32) + (v >> 16)
+        c[ds(0, 64), ds(i * 16 + 8, 8)] = numpipe.zeros((64, 8), np.float32) + (v & 65535)
 
 
 def test_int32_wraps() -> None:
@@ -109,10 +109,10 @@ def divided(c, a, b, x, y):
     whole = (a // b, a % b, a // 7, a % 7, a // -7, a % -7, a // 64, a % 64)
     for i in range(len(whole)):
         v = whole[i]
-        c[:64, ds(i * 16, 8)] = numpipe.zeros((64, 8), np.float32) + (v >> 16)
-        c[:64, ds(i * 16 + 8, 8)] = numpipe.zeros((64, 8), np.float32) + (v & 65535)
-    c[:64, 128:136] = numpipe.zeros((64, 8), np.float32) + x // y
-    c[:64, 144:152] = numpipe.zeros((64, 8), np.float32) + x % y
+        c[ds(0, 64), ds(i * 16, 8)] = numpipe.zeros((64, 8), np.float32) + (v >> 16)
+        c[ds(0, 64), ds(i * 16 + 8, 8)] = numpipe.zeros((64, 8), np.float32) + (v & 65535)
+    c[ds(0, 64), ds(128, 8)] = numpipe.zeros((64, 8), np.float32) + x // y
+    c[ds(0, 64), ds(144, 8)] = numpipe.zeros((64, 8), np.float32) + x % y
 
 
 @pytest.mark.parametrize("a, b", [(7, 2), (-7, 2), (7, -2), (-7, -2), (2**31 - 1, 3), (-2**31, 5), (-2**31, 2**31 - 1), (0, -9),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import ArrayType, JitRefused, launch
+from numpipe import ArrayType, JitRefused, ds, launch
 from numpipe.kernels.calls import Plan
 from tests.calls import test_shared_helpers as shared
 from tests.calls.test_calls import STORING, WRITTEN, A, new
@@ -42,7 +42,7 @@ SCALARS = [(3, 3.0), (True, 1.0), (np.bool_(False), 0.0), (2.5, 2.5), (np.int64(
 
 @numpipe.kernel(num_compute_wgs=1, out_type=lambda a: ArrayType((64, 64), np.float32))
 def reports(a, c, x=0, *, y=0):
-    c[:64, :64] = numpipe.zeros((64, 64), np.float32) + (x + 0.0) - (y + 0.0)
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (x + 0.0) - (y + 0.0)
 
 
 @pytest.mark.parametrize("value, expected", SCALARS, ids=lambda v: f"{type(v).__name__} {v}")

@@ -131,7 +131,7 @@ def who(steps: Any, a: Any, c: Any) -> None:
             BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (k, 0))))
         for (k,), (x, y) in pipe(a, a):
             acc = numpipe.wgmma(acc, x, y.T)
-        c[ds(m * 64, 64), :64] = acc + cta
+        c[ds(m * 64, 64), ds(0, 64)] = acc + cta
 
 
 def taken(kernel: Any, steps: list[int], **options: Any) -> np.ndarray:

@@ -26,7 +26,7 @@ def stops(dynamic: bool, steps: int, **options: Any) -> Any:
             pipe = numpipe.pipeline(grid=(steps,), in_specs=(BlockSpec((rows, 64), lambda k: (m, 0)),))
             for (k,), (tile,) in pipe(a):
                 if k == steps - 1:
-                    c[ds(m * rows + wg * 64, 64), :64] = tile[ds(wg * 64, 64), :]
+                    c[ds(m * rows + wg * 64, 64), ds(0, 64)] = tile[ds(wg * 64, 64), :]
             if hang == 1 and m == 5:
                 numpipe.barrier_wait(never)
 

@@ -61,7 +61,7 @@ def test_slots_and_delays(slots: int, delay: int) -> None:
             return numpipe.wgmma(acc, a_tile.at[ds(wg * 64, 64), :], b_tile.T)
 
         def compute(pipeline):
-            c[ds(wg * 64, 64), :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+            c[ds(wg * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
         emit(body, grid=(cdiv(a.shape[1], 64),), compute_context=compute, max_concurrent_steps=slots,
              in_specs=(BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)

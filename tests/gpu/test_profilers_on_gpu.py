@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import CompilerParams
+from numpipe import CompilerParams, ds
 
 torch = pytest.importorskip("torch")
 
@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 def test_a_profiler_shows_the_name(lineinfo: bool) -> None:
     @numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(lineinfo=lineinfo))
     def größe(c: Any) -> None:
-        c[:64, :64] = numpipe.full((64, 64), 2.0, np.float32)
+        c[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 2.0, np.float32)
 
     c = torch.zeros((64, 64), device="cuda")
     größe(c)

@@ -140,7 +140,7 @@ def too_small() -> None:
         for m, n, part in numpipe.split_tiles(1, 1, steps=8, split=4):
             acc = numpipe.combine(numpipe.zeros((64, 64), np.float32), part, work)
             if part.begin == 0:
-                c[:64, :64] = acc
+                c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = acc
 
     kernel = numpipe.kernel(split, grid=numpipe.persistent(), num_compute_wgs=1, workspace=Workspace((64, 64), slots=1))
     arrays = [DeviceArray.from_host(np.zeros((64, 64), np.float32)) for _ in range(3)]

@@ -22,13 +22,13 @@ def vectors(x, rows, columns, halves, narrow, flat, turned):
     """Row sums and the like of 128 x 40 blocks, by two warpgroups: 1-D, one column, one row, 16 bits; clipped at the ends."""
     i, wg = numpipe.program_id(0), numpipe.axis_index("wg")
     first = i * 128 + wg * 64
-    v = x[ds(first, 64), :40]
+    v = x[ds(first, 64), ds(0, 40)]
     rows[1, ds(first, 64), 0] = v.sum(axis=1)
-    columns[2 * i + wg, 3:43] = v.sum(axis=0)
+    columns[2 * i + wg, ds(3, 40)] = v.sum(axis=0)
     halves[0, 1, ds(first, 64)] = v.max(axis=1).astype(halves.dtype)
-    narrow[ds(first, 64), 1:2] = v.min(axis=1, keepdims=True)
-    turned[ds(2 * i + wg, 1), :40] = v.max(axis=0, keepdims=True).astype(turned.dtype)
-    flat[ds(first, 64)] = x[2, :64] + iota(64).astype(np.float32)  # where nothing says how it lies
+    narrow[ds(first, 64), ds(1, 1)] = v.min(axis=1, keepdims=True)
+    turned[ds(2 * i + wg, 1), ds(0, 40)] = v.max(axis=0, keepdims=True).astype(turned.dtype)
+    flat[ds(first, 64)] = x[2, ds(0, 64)] + iota(64).astype(np.float32)  # where nothing says how it lies
 
 
 def arrays_of_vectors(rows: int = 333) -> dict[str, np.ndarray]:
@@ -61,15 +61,15 @@ def sums(x, n, panels, halves, shifted, line, column, counts, top, bits):
     """Every CTA and warpgroup reduces to the same blocks: through the store ring and by the lanes."""
     wg, i = numpipe.axis_index("wg"), numpipe.program_id(0)
     first = i * 128 + wg * 64
-    v, k = x[ds(first, 64), :64], n[ds(first, 64), :64]
-    numpipe.atomic_add(panels.at[:64, :64], v)
-    numpipe.atomic_max(halves.at[1, :64, :64], v.astype(np.float16))
-    numpipe.atomic_add(shifted.at[:64, 1:65], v)  # rows that do not lie in one piece
-    numpipe.atomic_add(line.at[:64], v.sum(axis=0))
-    numpipe.atomic_add(column.at[:64, :1], v.sum(axis=1, keepdims=True).astype(column.dtype))
-    numpipe.atomic_add(counts.at[:64, :64], (v > 0.0).astype(np.int32))
-    numpipe.atomic_min(top.at[0, :64], k.min(axis=0))
-    numpipe.atomic_or(bits.at[:64], 1 << (k.max(axis=1) & 15))
+    v, k = x[ds(first, 64), ds(0, 64)], n[ds(first, 64), ds(0, 64)]
+    numpipe.atomic_add(panels.at[ds(0, 64), ds(0, 64)], v)
+    numpipe.atomic_max(halves.at[1, ds(0, 64), ds(0, 64)], v.astype(np.float16))
+    numpipe.atomic_add(shifted.at[ds(0, 64), ds(1, 64)], v)  # rows that do not lie in one piece
+    numpipe.atomic_add(line.at[ds(0, 64)], v.sum(axis=0))
+    numpipe.atomic_add(column.at[ds(0, 64), ds(0, 1)], v.sum(axis=1, keepdims=True).astype(column.dtype))
+    numpipe.atomic_add(counts.at[ds(0, 64), ds(0, 64)], (v > 0.0).astype(np.int32))
+    numpipe.atomic_min(top.at[0, ds(0, 64)], k.min(axis=0))
+    numpipe.atomic_or(bits.at[ds(0, 64)], 1 << (k.max(axis=1) & 15))
 
 
 def arrays_of_sums() -> dict[str, np.ndarray]:
@@ -97,11 +97,11 @@ def wanted_of_sums(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 @numpipe.kernel(num_compute_wgs=1)
 def gathered(table, wide, rows, found, picked, cut, numbers):
     """Rows, columns and elements at indices of which some are outside, and are 0."""
-    v = numpipe.index(rows[:64], "zero")
-    found[:64, :64] = table[v, 2:66]
-    picked[:64, :64] = wide[1, :64, v]
-    cut[:64] = table[v, 2] + table[0, numpipe.index(iota(64) * 3, "zero")]
-    numbers[:64] = rows[v]
+    v = numpipe.index(rows[ds(0, 64)], "zero")
+    found[ds(0, 64), ds(0, 64)] = table[v, ds(2, 64)]
+    picked[ds(0, 64), ds(0, 64)] = wide[1, ds(0, 64), v]
+    cut[ds(0, 64)] = table[v, 2] + table[0, numpipe.index(iota(64) * 3, "zero")]
+    numbers[ds(0, 64)] = rows[v]
 
 
 def arrays_of_gathered() -> dict[str, np.ndarray]:
@@ -130,12 +130,12 @@ def wanted_of_gathered(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def casts(x, out, halves, masks):
     """Vectors of each type from one layout to the other, in both warpgroups, one behind the other."""
     wg = numpipe.axis_index("wg")
-    a = x[ds(64 * wg, 64), :64]
+    a = x[ds(64 * wg, 64), ds(0, 64)]
     row, column = numpipe.layout_cast(a.sum(axis=1), "row"), numpipe.layout_cast(a.sum(axis=0), "column")
-    out[ds(64 * wg, 64), :64] = a * row - column[:, None]
-    out[ds(128 + 64 * wg, 64), :64] = a + numpipe.layout_cast(numpipe.layout_cast(row, "column"), "row")
-    halves[wg, :64] = numpipe.layout_cast(a.max(axis=1).astype(np.float16), "row")
-    masks[wg, :64] = numpipe.layout_cast(a.max(axis=0) > 7.0, "column").astype(np.int32) + numpipe.layout_cast(
+    out[ds(64 * wg, 64), ds(0, 64)] = a * row - column[:, None]
+    out[ds(128 + 64 * wg, 64), ds(0, 64)] = a + numpipe.layout_cast(numpipe.layout_cast(row, "column"), "row")
+    halves[wg, ds(0, 64)] = numpipe.layout_cast(a.max(axis=1).astype(np.float16), "row")
+    masks[wg, ds(0, 64)] = numpipe.layout_cast(a.max(axis=0) > 7.0, "column").astype(np.int32) + numpipe.layout_cast(
         iota(64), "column")
 
 
@@ -156,17 +156,17 @@ def lines(x, h, n, doubled, rounded, sums, shifted, mixed, counts):
     """Coalesced tiles: of whole rows, of rows and columns that are cut, from where 16 bytes are not aligned; and back."""
     wg = numpipe.axis_index("wg")
     first = 128 * wg
-    a, b = numpipe.load_tile(x.at[ds(first, 128), :64]), numpipe.load_tile(h.at[ds(first, 128), 64:192])
-    doubled[ds(first, 128), :64] = np.where(a > 0.0, a * 2.0, -a)
-    rounded[ds(first, 128), :64] = a.astype(np.float16)
+    a, b = numpipe.load_tile(x.at[ds(first, 128), ds(0, 64)]), numpipe.load_tile(h.at[ds(first, 128), ds(64, 128)])
+    doubled[ds(first, 128), ds(0, 64)] = np.where(a > 0.0, a * 2.0, -a)
+    rounded[ds(first, 128), ds(0, 64)] = a.astype(np.float16)
     acc = numpipe.layout_cast(b, "accumulator").astype(np.float32)
-    sums[wg, :128] = acc.sum(axis=0)
-    shifted[ds(first, 128), 3:131] = numpipe.layout_cast(acc + acc.sum(axis=1)[:, None], "coalesced")
-    c = numpipe.layout_cast(numpipe.load_tile(n.at[ds(first, 64), 1:9]), "accumulator") + iota((64, 8), 1)
-    mixed[ds(64 * wg, 64), :8] = c
-    numpipe.atomic_add(counts.at[:64, :8], numpipe.layout_cast(c, "coalesced"))
-    narrow = numpipe.load_tile(h.at[ds(first, 64), :16])
-    mixed[ds(64 * wg, 64), 8:24] = numpipe.layout_cast(narrow, "accumulator").astype(np.int32)
+    sums[wg, ds(0, 128)] = acc.sum(axis=0)
+    shifted[ds(first, 128), ds(3, 128)] = numpipe.layout_cast(acc + acc.sum(axis=1)[:, None], "coalesced")
+    c = numpipe.layout_cast(numpipe.load_tile(n.at[ds(first, 64), ds(1, 8)]), "accumulator") + iota((64, 8), 1)
+    mixed[ds(64 * wg, 64), ds(0, 8)] = c
+    numpipe.atomic_add(counts.at[ds(0, 64), ds(0, 8)], numpipe.layout_cast(c, "coalesced"))
+    narrow = numpipe.load_tile(h.at[ds(first, 64), ds(0, 16)])
+    mixed[ds(64 * wg, 64), ds(8, 16)] = numpipe.layout_cast(narrow, "accumulator").astype(np.int32)
 
 
 def arrays_of_lines() -> dict[str, np.ndarray]:

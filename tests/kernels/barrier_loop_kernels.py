@@ -38,7 +38,7 @@ def rotated(q, k, v, o, *, less: numpipe.Static = 0):
             acc = numpipe.wgmma_wait(acc)
             p = scores.astype(q.dtype)
             numpipe.barrier_arrive(v_consumed)
-        o[ds(wg * 64, 64), :64] = acc
+        o[ds(wg * 64, 64), ds(0, 64)] = acc
 
 
 @numpipe.kernel(grid=1, num_compute_wgs=1)
@@ -56,7 +56,7 @@ def nested(a, b, c):
             acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile.T), 0)
             numpipe.barrier_arrive(a_consumed)
         numpipe.barrier_arrive(b_consumed)
-        c[ds(i * 64, 64), :64] = acc
+        c[ds(i * 64, 64), ds(0, 64)] = acc
 
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
@@ -102,7 +102,7 @@ def in_parts(q, k, v, o):
                 numpipe.barrier_wait(v_ready)
                 acc = numpipe.wgmma_wait(numpipe.wgmma(acc, p, v_tile))
                 numpipe.barrier_arrive(v_consumed)
-        o[ds(m * 128 + wg * 64, 64), :64] = acc
+        o[ds(m * 128 + wg * 64, 64), ds(0, 64)] = acc
 
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
@@ -118,7 +118,7 @@ def held(a, b, c):
         acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile.at[ds(wg * 64, 64), :], b_tile.T), 0)
         numpipe.barrier_arrive(b_consumed)
         numpipe.barrier_arrive(a_consumed)
-    c[ds(wg * 64, 64), :64] = acc
+    c[ds(wg * 64, 64), ds(0, 64)] = acc
 
 
 @functools.cache

@@ -52,7 +52,7 @@ def batched_sum(a, b, c):
         return numpipe.wgmma(acc, a_tile, b_tile.T)
 
     def compute(pipeline):
-        c[i, :64, :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+        c[i, ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
     numpipe.emit_pipeline_warp_specialized(body, grid=(2, cdiv(a.shape[2], 64)), compute_context=compute, in_specs=(
         BlockSpec((None, 64, 64), lambda twice, k: (i, 0, k)), BlockSpec((None, 64, 64), lambda twice, k: (i, 0, k))))(a, b)
@@ -124,7 +124,7 @@ def windows(a, b, c, steps, first):
         BlockSpec((64, WINDOW), lambda k: (0, first + k * 16), mode="zero")))
     for _, (x, y) in pipe(a, b):
         acc = numpipe.wgmma(acc, x, y.T)
-    c[:64, :64] = acc
+    c[ds(0, 64), ds(0, 64)] = acc
 
 
 def windowed(a: np.ndarray, b: np.ndarray, steps: int, first: int) -> np.ndarray:
@@ -142,7 +142,7 @@ def at_origin(a, b, c, *, fill: numpipe.Static = "zeros"):
     for _, (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
             BlockSpec((None, 64, 64), lambda k: (0, 0, k), oob_fill=fill), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
         acc = numpipe.wgmma(acc, x, y.T)
-    c[:64, :64] = acc
+    c[ds(0, 64), ds(0, 64)] = acc
 
 
 WITHOUT_ELEMENTS = [(0, 64, 64), (2, 0, 64), (2, 64, 0), (0, 0, 0), (0, 1000, 4096)]
@@ -230,4 +230,4 @@ def ones_at(c, i, row, column):
 def ones_by_warpgroup(c):
     """The warpgroup is the index along the first dimension."""
     wg = numpipe.axis_index("wg")
-    c[wg, :64, :64] = numpipe.zeros((64, 64), np.float32) + (wg + 1)
+    c[wg, ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (wg + 1)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import numpipe
-from numpipe import BlockSpec, Element
+from numpipe import BlockSpec, Element, ds
 
 PLANES, ROWS, STEPS = 3, 160, 6
 
@@ -75,12 +75,12 @@ def arrays(name: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 @numpipe.kernel(num_compute_wgs=1)
 def indexed(x, v, i, y, z, s, e, *, mode: numpipe.Static):
     """Rows gathered and scattered, a plane and an element loaded and stored, at indices v and i, with a mode."""
-    rows = numpipe.index(v[:64], mode)
-    y[:64, :64] = x[0, rows, :64]
-    y[64:128, :64] = x[numpipe.index(i[0], mode), :64, :64]
-    z[1, rows, :64] = numpipe.full((64, 64), 1.0, np.float32)
-    z[numpipe.index(i[1], mode), :64, :64] = numpipe.full((64, 64), 2.0, np.float32)
-    s[numpipe.index(v[64:128], mode)] = v[64:128]
+    rows = numpipe.index(v[ds(0, 64)], mode)
+    y[ds(0, 64), ds(0, 64)] = x[0, rows, ds(0, 64)]
+    y[ds(64, 64), ds(0, 64)] = x[numpipe.index(i[0], mode), ds(0, 64), ds(0, 64)]
+    z[1, rows, ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float32)
+    z[numpipe.index(i[1], mode), ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 2.0, np.float32)
+    s[numpipe.index(v[ds(64, 64)], mode)] = v[ds(64, 64)]
     e[numpipe.index(i[2], mode)] = i[numpipe.index(i[3], mode)]
 
 

@@ -104,7 +104,7 @@ def by_hand(ready: bool, consumed: bool) -> numpipe.Kernel:
             return acc
 
         def compute(pipeline):
-            c[ds(m * 64, 64), :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+            c[ds(m * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
         specs = BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (0, k), collective_axes="pair")
         numpipe.emit_pipeline_warp_specialized(
@@ -124,7 +124,7 @@ def rounds(y):
         numpipe.barrier_arrive(met.at[number // 2 % 2])  # twice on one of them, then on the other
         numpipe.barrier_wait(met.at[number // 2 % 2])
     rank = numpipe.axis_index("pair") + 10 * numpipe.axis_size("pair")
-    y[ds(numpipe.axis_index("cta") * 64, 64), :32] = numpipe.zeros((64, 32), np.float32) + rank
+    y[ds(numpipe.axis_index("cta") * 64, 64), ds(0, 32)] = numpipe.zeros((64, 32), np.float32) + rank
 
 
 @numpipe.kernel(grid=lambda x, y: y.shape[0] // 64, grid_names="cta", cluster=2, cluster_names="pair", num_compute_wgs=1)
@@ -143,7 +143,7 @@ def loaded_together(x, y):
         acc = acc + tiles.at[slot][...].astype(np.float32)
         if k + 2 < steps:
             numpipe.barrier_arrive(free.at[slot])
-    y[ds(m * 64, 64), :64] = acc * (m % 2 + 1)
+    y[ds(m * 64, 64), ds(0, 64)] = acc * (m % 2 + 1)
 
 
 @numpipe.kernel(grid=lambda a, b, c: (cdiv(a.shape[0], 64), cdiv(b.shape[1], 64)), grid_names=("m", "n"), cluster=(2, 2),
@@ -154,7 +154,7 @@ def multiplied_together(a, b, c):
     a_tile, b_tile, ones = numpipe.scratch((SMEM((64, 64), a.dtype), SMEM((64, 64), b.dtype), SMEM((64, 64), a.dtype)))
     landed, free = numpipe.scratch((Barrier(num_arrivals=2), ClusterBarrier(("x", "y"))))
     all_landed = numpipe.scratch(Barrier())
-    numpipe.copy_gmem_to_smem(a.at[:64, :64], ones, all_landed, collective_axes=("x", "y"))
+    numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 64)], ones, all_landed, collective_axes=("x", "y"))
     acc = numpipe.zeros((64, 64), np.float32)
     for k in range(cdiv(a.shape[1], 64)):
         numpipe.copy_gmem_to_smem(a.at[ds(m * 64, 64), ds(k * 64, 64)], a_tile, landed, collective_axes="y")
@@ -197,14 +197,14 @@ def summed_by_all(x, y):
     """Each warpgroup sends its half of the CTA's tile to every CTA, its own too, and adds up what has come: all have the sum."""
     parts, landed = numpipe.scratch((SMEM((4, 128, 32), np.float32), Barrier(num_arrivals=8)))
     m, wg, rank = numpipe.axis_index("cta"), numpipe.axis_index("wg"), numpipe.axis_index("all")
-    tile = x[ds(m * 128 + wg * 64, 64), :32]
+    tile = x[ds(m * 128 + wg * 64, 64), ds(0, 32)]
     for to in range(4):
         numpipe.async_store_smem(tile, parts.at[rank].at[ds(wg * 64, 64), :], landed, cluster_idx=to, cluster_dim="all")
     numpipe.barrier_wait(landed)
     total = numpipe.zeros((64, 32), np.float32)
     for part in range(4):
         total = total + parts.at[part, ds(wg * 64, 64), :][...]
-    y[ds(m * 128 + wg * 64, 64), :32] = total
+    y[ds(m * 128 + wg * 64, 64), ds(0, 32)] = total
 
 
 @numpipe.kernel(grid=lambda x, y: (2, x.shape[0] // 128), cluster=2, cluster_names="columns", num_compute_wgs=2)
@@ -239,13 +239,13 @@ def sent_by_the_leader(x, y, *, hears: numpipe.Static = True):
         if i == 0:  # each of the first column sends it on along the row
             numpipe.barrier_wait(there)
             for to in range(2):
-                numpipe.async_store_smem(forward[:64, :], buffer, landed, cluster_idx=to, cluster_dim="a")
+                numpipe.async_store_smem(forward[ds(0, 64), :], buffer, landed, cluster_idx=to, cluster_dim="a")
         numpipe.barrier_wait(landed)
         total = total + buffer[...]
         numpipe.barrier_arrive(free)
     if i + j == 0:
         numpipe.barrier_wait(free)
-    y[ds((numpipe.program_id(0) + 2 * numpipe.program_id(1)) * 64, 64), :32] = total
+    y[ds((numpipe.program_id(0) + 2 * numpipe.program_id(1)) * 64, 64), ds(0, 32)] = total
 
 
 def sums_of_clusters(x: np.ndarray, size: int, rows: int) -> np.ndarray:
@@ -296,11 +296,11 @@ def halos(x, y):
     tile, sums, there = numpipe.scratch((SMEM((64, 64), np.float32), SMEM((64,), np.float32),
                                          ClusterBarrier("pair", orders_stores=True)))
     m, other = numpipe.axis_index("cta"), 1 - numpipe.axis_index("pair")
-    own = x[ds(m * 64, 64), :64]
+    own = x[ds(m * 64, 64), ds(0, 64)]
     tile[...] = own
     sums[...] = own.sum(axis=1)
     numpipe.barrier_arrive(there)
     numpipe.barrier_wait(there)
-    beside = numpipe.cluster_ref(tile, cluster_idx=other, cluster_dim="pair")[:, 2:34]
+    beside = numpipe.cluster_ref(tile, cluster_idx=other, cluster_dim="pair")[:, ds(2, 32)]
     theirs = numpipe.layout_cast(numpipe.cluster_ref(sums, cluster_idx=other, cluster_dim="pair")[...], "column")
-    y[ds(m * 64, 64), :32] = own[:, 0:32] + beside + theirs[:, None]
+    y[ds(m * 64, 64), ds(0, 32)] = own[:, 0:32] + beside + theirs[:, None]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import numpipe
-from numpipe import BlockSpec, CompilerParams
+from numpipe import BlockSpec, CompilerParams, ds
 from numpipe.core.op import helper
 
 
@@ -21,7 +21,7 @@ def divide(a: Any, c: Any, x: Any, y: Any) -> None:
     acc = numpipe.zeros((64, 64), np.float32)
     for _, (a_tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         acc = numpipe.wgmma(acc, a_tile, a_tile.T)
-    c[:64, :64] = acc / (x / y) + quotient(y, x)
+    c[ds(0, 64), ds(0, 64)] = acc / (x / y) + quotient(y, x)
 
 
 exact = numpipe.kernel(num_compute_wgs=1)(divide)
@@ -40,7 +40,7 @@ def divide_by(a: Any, c: Any, x: Any) -> None:
     acc = numpipe.zeros((64, 64), np.float32)
     for _, (a_tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         acc = numpipe.wgmma(acc, a_tile, a_tile.T)
-    c[:64, :64] = acc / x
+    c[ds(0, 64), ds(0, 64)] = acc / x
 
 
 divide_by_exact = numpipe.kernel(num_compute_wgs=1)(divide_by)

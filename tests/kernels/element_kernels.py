@@ -75,24 +75,24 @@ def wrong(pair: str, shape: tuple[int, int, int], rng: np.random.Generator, to: 
 def conversions(x, i, h, n, made, lanes, line, floats, whole, halves):
     """To n's type from float32, int32 and float16, stored by TMA, by lanes, as a vector and coalesced; and from n's type."""
     own = numpipe.scratch(SMEM((64, 64), n.dtype))
-    tile = x[:64, :64].astype(n.dtype)
-    made[:64, :64] = tile
-    made[64:128, :64] = i[:64, :64].astype(n.dtype)
-    made[128:192, :64] = h[:64, :64].astype(n.dtype)
-    lanes[:64, :64] = tile
-    lanes[64:128, :64] = numpipe.load_tile(x.at[:64, :64]).astype(n.dtype)
-    made[256:320, :64] = numpipe.load_tile(x.at[:64, :64]).astype(n.dtype)
-    line[:64] = x[0, :64].astype(n.dtype)
-    line[64:128] = numpipe.layout_cast(x[:64, :64].max(axis=1), "row").astype(n.dtype)
+    tile = x[ds(0, 64), ds(0, 64)].astype(n.dtype)
+    made[ds(0, 64), ds(0, 64)] = tile
+    made[ds(64, 64), ds(0, 64)] = i[ds(0, 64), ds(0, 64)].astype(n.dtype)
+    made[ds(128, 64), ds(0, 64)] = h[ds(0, 64), ds(0, 64)].astype(n.dtype)
+    lanes[ds(0, 64), ds(0, 64)] = tile
+    lanes[ds(64, 64), ds(0, 64)] = numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)]).astype(n.dtype)
+    made[ds(256, 64), ds(0, 64)] = numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)]).astype(n.dtype)
+    line[ds(0, 64)] = x[0, ds(0, 64)].astype(n.dtype)
+    line[ds(64, 64)] = numpipe.layout_cast(x[ds(0, 64), ds(0, 64)].max(axis=1), "row").astype(n.dtype)
     for (_,), (block,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda _: (0, 0)),))(n):
         found = block[...]
-        floats[:64, :64] = found.astype(np.float32)
-        whole[:64, :64] = found.astype(np.int32)
-        halves[:64, :64] = found.astype(np.float16)
+        floats[ds(0, 64), ds(0, 64)] = found.astype(np.float32)
+        whole[ds(0, 64), ds(0, 64)] = found.astype(np.int32)
+        halves[ds(0, 64), ds(0, 64)] = found.astype(np.float16)
         own[...] = found
     again = own[...]
-    made[192:256, :64] = again
-    floats[64:128, :64] = n[:64, :64].astype(np.float32)
+    made[ds(192, 64), ds(0, 64)] = again
+    floats[ds(64, 64), ds(0, 64)] = n[ds(0, 64), ds(0, 64)].astype(np.float32)
 
 
 def conversion_arrays(dtype: np.dtype) -> dict[str, np.ndarray]:

@@ -21,7 +21,7 @@ def shift(x, y, ready):
     other, wg = (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu"), numpipe.axis_index("wg")
     for (i,) in numpipe.tiles(cdiv(x.shape[0], 128)):
         rows = ds(i * 128 + wg * 64, 64)
-        numpipe.peer(y, other)[rows, :64] = x[rows, :64]
+        numpipe.peer(y, other)[rows, ds(0, 64)] = x[rows, ds(0, 64)]
         numpipe.signal(ready.at[i], other)
         numpipe.wait(ready.at[i], 2)
 
@@ -35,8 +35,8 @@ def exchanged(x, y, sums, total, copied, ready):
     other, before = (numpipe.axis_index("gpu") + 1) % gpus, (numpipe.axis_index("gpu") + gpus - 1) % gpus
     for (i,) in numpipe.tiles(x.shape[0] // 64):
         rows = ds(i * 64, 64)
-        tile = x[rows, :64]
-        numpipe.peer(y, other)[rows, :64] = tile
+        tile = x[rows, ds(0, 64)]
+        numpipe.peer(y, other)[rows, ds(0, 64)] = tile
         numpipe.peer(sums, other)[rows] = tile.astype(np.float32).sum(axis=1)
         numpipe.signal(ready.at[0], other)
     for (i,) in numpipe.tiles(x.shape[0] // 64):
@@ -45,7 +45,7 @@ def exchanged(x, y, sums, total, copied, ready):
         pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (i, 0)), BlockSpec((64,), lambda k: (i,))))
         for _, (y_tile, sums_tile) in pipe(y, sums):
             down = numpipe.layout_cast(sums_tile[...], "column")
-            total[ds(i * 64, 64), :64] = y_tile[...].astype(np.float32) + down[:, None]
+            total[ds(i * 64, 64), ds(0, 64)] = y_tile[...].astype(np.float32) + down[:, None]
     numpipe.signal(ready.at[1], before)
     numpipe.wait(ready.at[1], numpipe.num_programs(0))
 
@@ -57,14 +57,14 @@ def ring_gather(x, y, arrived, *, gpus: numpipe.Static):
     me, rows = numpipe.axis_index("gpu"), x.shape[0]
     following = (me + 1) % gpus
     for (i,) in numpipe.tiles(cdiv(rows, 64)):
-        y[ds(me * rows + i * 64, 64), :64] = x[ds(i * 64, 64), :64]
+        y[ds(me * rows + i * 64, 64), ds(0, 64)] = x[ds(i * 64, 64), ds(0, 64)]
         for step in range(gpus - 1):
             block = (me + gpus - step) % gpus
             at = ds(block * rows + i * 64, 64)
             if step == 0:
-                numpipe.peer(y, following)[at, :64] = x[ds(i * 64, 64), :64]
+                numpipe.peer(y, following)[at, ds(0, 64)] = x[ds(i * 64, 64), ds(0, 64)]
             else:
-                numpipe.peer(y, following)[at, :64] = y[at, :64]
+                numpipe.peer(y, following)[at, ds(0, 64)] = y[at, ds(0, 64)]
             numpipe.signal(arrived.at[i * gpus + step], following)
             numpipe.wait(arrived.at[i * gpus + step], 1)
 
@@ -77,15 +77,15 @@ def reduce_scatter(x, parts, y, arrived, *, gpus: numpipe.Static):
     tiles = cdiv(rows, 128)
     for turn, i in numpipe.tiles(gpus, tiles):
         rank = (me + turn) % gpus
-        numpipe.peer(parts, rank)[ds(me * rows + i * 128 + wg * 64, 64), :64] = x[
-            ds(rank * rows + i * 128 + wg * 64, 64), :64]
+        numpipe.peer(parts, rank)[ds(me * rows + i * 128 + wg * 64, 64), ds(0, 64)] = x[
+            ds(rank * rows + i * 128 + wg * 64, 64), ds(0, 64)]
         numpipe.signal(arrived.at[0], rank)
     numpipe.wait(arrived.at[0], 2 * gpus * tiles)
     for (i,) in numpipe.tiles(tiles):
-        acc = parts[ds(i * 128 + wg * 64, 64), :64]
+        acc = parts[ds(i * 128 + wg * 64, 64), ds(0, 64)]
         for rank in range(1, gpus):
-            acc = acc + parts[ds(rank * rows + i * 128 + wg * 64, 64), :64]
-        y[ds(i * 128 + wg * 64, 64), :64] = acc
+            acc = acc + parts[ds(rank * rows + i * 128 + wg * 64, 64), ds(0, 64)]
+        y[ds(i * 128 + wg * 64, 64), ds(0, 64)] = acc
 
 
 @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=2, semaphores=1, out_type=lambda a, b, gpus: ArrayType(
@@ -115,9 +115,9 @@ def copied_by_hand(x, y, arrived):
     other, before = (me + 1) % gpus, (me + gpus - 1) % gpus
     tile, landed = numpipe.scratch(SMEM((64, 64), np.float16)), numpipe.scratch(Barrier())
     for (i,) in numpipe.tiles(x.shape[0] // 64):
-        numpipe.copy_gmem_to_smem(numpipe.peer(x, before).at[ds(i * 64, 64), :64], tile, landed)
+        numpipe.copy_gmem_to_smem(numpipe.peer(x, before).at[ds(i * 64, 64), ds(0, 64)], tile, landed)
         numpipe.barrier_wait(landed)
-        numpipe.copy_smem_to_gmem(tile, numpipe.peer(y, other).at[ds(i * 64, 64), :64])
+        numpipe.copy_smem_to_gmem(tile, numpipe.peer(y, other).at[ds(i * 64, 64), ds(0, 64)])
         numpipe.wait_smem_to_gmem(0)
         numpipe.signal(arrived.at[0], other)
         numpipe.signal(arrived.at[1], before)
@@ -139,7 +139,7 @@ def taken_by_count(x, counts, y, done):
         for (k,), (x_tile,) in pipe(numpipe.peer(x, before)):
             if k == 1:
                 acc = x_tile[...].astype(np.float32)
-        y[ds(i * 64, 64), :64] = acc.astype(np.float16)
+        y[ds(i * 64, 64), ds(0, 64)] = acc.astype(np.float16)
     numpipe.signal(done.at[0], before)
     numpipe.wait(done.at[0], numpipe.num_programs(0))
 
@@ -153,13 +153,13 @@ def around_the_ctas(x, y, z, ready):
     for i in range(cdiv(blocks, ctas)):
         if i * ctas + cta < blocks:
             at = ds((i * ctas + cta) * 64, 64)
-            y[at, :64] = x[at, :64]
+            y[at, ds(0, 64)] = x[at, ds(0, 64)]
             numpipe.signal(ready.at[i * ctas + cta], me)
     for i in range(cdiv(blocks, ctas)):
         block = i * ctas + (cta + 1) % ctas
         if block < blocks:
             numpipe.wait(ready.at[block], 1)
-            z[ds(block * 64, 64), :64] = y[ds(block * 64, 64), :64]
+            z[ds(block * 64, 64), ds(0, 64)] = y[ds(block * 64, 64), ds(0, 64)]
 
 
 @numpipe.function
@@ -210,7 +210,7 @@ def in_clusters(a, b, c, done):
     acc = numpipe.zeros((64, 64), np.float32)
     for _, (a_tile, b_tile) in pipe(numpipe.peer(a, before), b):
         acc = numpipe.wgmma(acc, a_tile, b_tile)
-    c[ds(cta * 64, 64), :64] = acc
+    c[ds(cta * 64, 64), ds(0, 64)] = acc
     numpipe.signal(done.at[0], before)
     numpipe.wait(done.at[0], 2)
 

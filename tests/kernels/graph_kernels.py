@@ -33,6 +33,6 @@ def ranks(**options: Any) -> Any:
     @numpipe.kernel(**options)
     def ranks(c):
         cta = numpipe.axis_index("cta")
-        c[ds(cta * 64, 64), :32] = numpipe.zeros((64, 32), np.float32) + special.cluster_rank()
+        c[ds(cta * 64, 64), ds(0, 32)] = numpipe.zeros((64, 32), np.float32) + special.cluster_rank()
 
     return ranks

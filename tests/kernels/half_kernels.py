@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 import numpipe
-from numpipe import full
+from numpipe import ds, full
 
 F32, F16, BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 DTYPES = {"float16": F16, "bfloat16": BF16}
@@ -25,37 +25,37 @@ COMPARISONS = ("a < b", "a <= b", "a > row", "a >= 1.5", "a == column[:, None]",
 @numpipe.kernel(num_compute_wgs=1)
 def halves(x, y, r, out, masks, top, s):
     """`ARITHMETIC` and `COMPARISONS`, one below the other."""
-    a, b = x[:64, :64], y[:64, :64]
-    row, column = r[0, :64], r[1, :64]
-    out[:64, :64] = a + b
-    out[64:128, :64] = a - b
-    out[128:192, :64] = a * b
-    out[192:256, :64] = a / b
-    out[256:320, :64] = -a
-    out[320:384, :64] = abs(b)
-    out[384:448, :64] = a * a + b
-    out[448:512, :64] = a ** 3
-    out[512:576, :64] = np.maximum(a, b)
-    out[576:640, :64] = np.minimum(a, b)
-    out[640:704, :64] = 2.5 * a - 1
-    out[704:768, :64] = np.where(a < b, a, b * 2.0)
-    out[768:832, :64] = a + row
-    out[832:896, :64] = a * column[:, None]
-    out[896:960, :64] = a - row[None, :]
-    out[960:1024, :64] = np.exp(a * 0.125)
-    out[1024:1088, :64] = np.sqrt(abs(a))
-    out[1088:1152, :64] = (a + b).max(axis=1)[:, None] + a
-    out[1152:1216, :64] = a.min(axis=0) - b
-    out[1216:1280, :64] = full(64, s, a.dtype) * a
-    out[1280:1344, :64] = np.where(row >= 0.0, row, column[:, None] * 1.0)
-    out[1344:1408, :64] = a * 1.00048828125091  # that float32 rounds to a tie of float16
-    masks[:64, :64] = (a < b).astype(np.int32)
-    masks[64:128, :64] = (a <= b).astype(np.int32)
-    masks[128:192, :64] = (a > row).astype(np.int32)
-    masks[192:256, :64] = (a >= 1.5).astype(np.int32)
-    masks[256:320, :64] = (a == column[:, None]).astype(np.int32)
-    masks[320:384, :64] = (a != a).astype(np.int32)
-    top[:64] = full(64, np.where(a == a, a, 0.0).max() * 1.0, np.float32)
+    a, b = x[ds(0, 64), ds(0, 64)], y[ds(0, 64), ds(0, 64)]
+    row, column = r[0, ds(0, 64)], r[1, ds(0, 64)]
+    out[ds(0, 64), ds(0, 64)] = a + b
+    out[ds(64, 64), ds(0, 64)] = a - b
+    out[ds(128, 64), ds(0, 64)] = a * b
+    out[ds(192, 64), ds(0, 64)] = a / b
+    out[ds(256, 64), ds(0, 64)] = -a
+    out[ds(320, 64), ds(0, 64)] = abs(b)
+    out[ds(384, 64), ds(0, 64)] = a * a + b
+    out[ds(448, 64), ds(0, 64)] = a ** 3
+    out[ds(512, 64), ds(0, 64)] = np.maximum(a, b)
+    out[ds(576, 64), ds(0, 64)] = np.minimum(a, b)
+    out[ds(640, 64), ds(0, 64)] = 2.5 * a - 1
+    out[ds(704, 64), ds(0, 64)] = np.where(a < b, a, b * 2.0)
+    out[ds(768, 64), ds(0, 64)] = a + row
+    out[ds(832, 64), ds(0, 64)] = a * column[:, None]
+    out[ds(896, 64), ds(0, 64)] = a - row[None, :]
+    out[ds(960, 64), ds(0, 64)] = np.exp(a * 0.125)
+    out[ds(1024, 64), ds(0, 64)] = np.sqrt(abs(a))
+    out[ds(1088, 64), ds(0, 64)] = (a + b).max(axis=1)[:, None] + a
+    out[ds(1152, 64), ds(0, 64)] = a.min(axis=0) - b
+    out[ds(1216, 64), ds(0, 64)] = full(64, s, a.dtype) * a
+    out[ds(1280, 64), ds(0, 64)] = np.where(row >= 0.0, row, column[:, None] * 1.0)
+    out[ds(1344, 64), ds(0, 64)] = a * 1.00048828125091  # that float32 rounds to a tie of float16
+    masks[ds(0, 64), ds(0, 64)] = (a < b).astype(np.int32)
+    masks[ds(64, 64), ds(0, 64)] = (a <= b).astype(np.int32)
+    masks[ds(128, 64), ds(0, 64)] = (a > row).astype(np.int32)
+    masks[ds(192, 64), ds(0, 64)] = (a >= 1.5).astype(np.int32)
+    masks[ds(256, 64), ds(0, 64)] = (a == column[:, None]).astype(np.int32)
+    masks[ds(320, 64), ds(0, 64)] = (a != a).astype(np.int32)
+    top[ds(0, 64)] = full(64, np.where(a == a, a, 0.0).max() * 1.0, np.float32)
 
 
 def arrays_of_halves(name: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def arrays() -> tuple[np.ndarray, np.ndarray]:
 def a_slot_is_not_released(x, y):
     def body(indices, tile, tile_consumed):
         k, = indices
-        y[:64, ds(k * 64, 64)] = tile[...]
+        y[ds(0, 64), ds(k * 64, 64)] = tile[...]
         if k != 1:
             numpipe.barrier_arrive(tile_consumed)
 
@@ -49,7 +49,7 @@ def one_warpgroup_releases_nothing(x, y):
     def body(indices, tile, tile_consumed):
         k, = indices
         if wg == 0:
-            y[:64, ds(k * 64, 64)] = tile[...]
+            y[ds(0, 64), ds(k * 64, 64)] = tile[...]
             numpipe.barrier_arrive(tile_consumed)
 
     numpipe.emit_pipeline_warp_specialized(body, grid=(STEPS,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
@@ -59,7 +59,7 @@ def one_warpgroup_releases_nothing(x, y):
 @hang()
 def nobody_arrives(x, y):
     told = numpipe.scratch(Barrier())
-    y[:64, :64] = numpipe.zeros((64, 64), np.float32).astype(y.dtype)
+    y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32).astype(y.dtype)
     numpipe.barrier_wait(told)
 
 
@@ -87,9 +87,9 @@ def each_waits_for_the_other(x, y):
 def a_copy_that_is_not_made(x, y):
     tile, landed = numpipe.scratch((SMEM((64, 64), x.dtype), Barrier()))
     if x.shape[0] < 64:
-        numpipe.copy_gmem_to_smem(x.at[:64, :64], tile, landed)
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
     numpipe.barrier_wait(landed)
-    y[:64, :64] = tile[...]
+    y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
 @hang()
@@ -97,18 +97,18 @@ def more_waits_than_copies(x, y):
     tile, landed = numpipe.scratch((SMEM((64, 64), x.dtype), Barrier()))
     for k in range(STEPS):
         if k < 2:
-            numpipe.copy_gmem_to_smem(x.at[:64, ds(k * 64, 64)], tile, landed)
+            numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(k * 64, 64)], tile, landed)
         numpipe.barrier_wait(landed)
-        y[:64, ds(k * 64, 64)] = tile[...]
+        y[ds(0, 64), ds(k * 64, 64)] = tile[...]
         numpipe.commit_smem()
 
 
 @hang()
 def a_barrier_for_more_copies_than_there_are(x, y):
     tile, landed = numpipe.scratch((SMEM((64, 64), x.dtype), Barrier(num_arrivals=2)))
-    numpipe.copy_gmem_to_smem(x.at[:64, :64], tile, landed)
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
     numpipe.barrier_wait(landed)
-    y[:64, :64] = tile[...]
+    y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
 @hang(2, warp_specialized=False)
@@ -130,7 +130,7 @@ def polling_for_ever(x, y):
     while not numpipe.barrier_test(told):
         tries += 1
     numpipe.barrier_wait(told)
-    y[:64, :64] = numpipe.zeros((64, 64), np.float32).astype(y.dtype)
+    y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32).astype(y.dtype)
 
 
 @numpipe.kernel(num_compute_wgs=1, compiler_params=DEBUG)
@@ -140,7 +140,7 @@ def never(x, y):
     k = x.shape[0]
     while k > 0:
         numpipe.barrier_wait(told)
-    y[:64, :64] = numpipe.zeros((64, 64), np.float32).astype(y.dtype)
+    y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32).astype(y.dtype)
 
 
 @numpipe.kernel(num_compute_wgs=1, compiler_params=DEBUG)
@@ -164,7 +164,7 @@ def a_cta_that_waits_while_its_peer_loads(x, y):
         if numpipe.axis_index("cta") == 1 and k == 1:
             numpipe.barrier_wait(never)
         if k == STEPS - 1:
-            y[:64, ds(numpipe.axis_index("cta") * 64, 64)] = tile[...]
+            y[ds(0, 64), ds(numpipe.axis_index("cta") * 64, 64)] = tile[...]
 
 
 @numpipe.kernel(num_compute_wgs=1, **CLUSTER)
@@ -173,7 +173,7 @@ def a_cta_that_does_not_tell_its_peer(x, y):
     if numpipe.axis_index("cta") == 0:
         numpipe.barrier_arrive(both)
     numpipe.barrier_wait(both)
-    y[:64, :64] = numpipe.zeros((64, 64), np.float32).astype(y.dtype)
+    y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32).astype(y.dtype)
 
 
 @numpipe.kernel(num_compute_wgs=1, **CLUSTER)
@@ -181,7 +181,7 @@ def a_cta_that_releases_a_shared_slot_never(x, y):
     def body(indices, tile, tile_consumed):
         k, = indices
         if k == 0:
-            y[:64, ds(numpipe.axis_index("cta") * 64, 64)] = tile[...]
+            y[ds(0, 64), ds(numpipe.axis_index("cta") * 64, 64)] = tile[...]
         if numpipe.axis_index("cta") == 0:
             numpipe.barrier_arrive(tile_consumed)
 
@@ -198,7 +198,7 @@ def a_tile_of_a_counter_that_is_not_left(x, y):
             if m == 5:
                 numpipe.barrier_wait(never)
             if m < STEPS:
-                y[:64, ds(m * 64, 64)] = tile[...]
+                y[ds(0, 64), ds(m * 64, 64)] = tile[...]
 
 
 @numpipe.kernel(grid=2, num_compute_wgs=1, workspace=Workspace((64, 64), 2), compiler_params=DEBUG)
@@ -214,7 +214,7 @@ def a_part_that_nobody_hands_over(y, work):
 def a_step_that_is_released_once_too_few_for_two_operands(x, y):
     def body(indices, a, b, a_consumed, b_consumed):
         k, = indices
-        y[:64, ds(k * 64, 64)] = a[...]
+        y[ds(0, 64), ds(k * 64, 64)] = a[...]
         numpipe.barrier_arrive(a_consumed)
         if k == 0:
             numpipe.barrier_arrive(b_consumed)
@@ -229,7 +229,7 @@ def a_turn_that_one_warpgroup_leaves_out(x, y):
     for k in range(STEPS):
         if numpipe.axis_index("wg") == 0:
             with numpipe.turn("store"):
-                y[:64, ds(k * 64, 64)] = numpipe.zeros((64, 64), np.float32).astype(y.dtype)
+                y[ds(0, 64), ds(k * 64, 64)] = numpipe.zeros((64, 64), np.float32).astype(y.dtype)
 
 
 MORE: dict[str, Any] = {kernel.name: kernel for kernel in (

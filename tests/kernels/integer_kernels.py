@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 import numpipe
+from numpipe import ds
 
 TYPES = {str(np.dtype(t)): np.dtype(t) for t in (np.int32, np.uint32, np.int8, np.uint8)}
 NUMBERS = {**TYPES, **{str(np.dtype(t)): np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16)}}
@@ -28,18 +29,18 @@ def drawn(dtype: np.dtype, shape: tuple[int, ...], seed: int = 0, small: bool = 
 @numpipe.kernel(num_compute_wgs=1)
 def operations(x, y, v, out, masks, n):
     """Every operation of two tiles, a vector and numbers; n is a number of the tiles' type, read from an array."""
-    a, b, r, c = x[:64, :16], y[:64, :16], v[:16], v[:64][:, None]
-    out[0, :64, :16] = a + b
-    out[1, :64, :16] = a - b * 3
-    out[2, :64, :16] = a // (b | 1)
-    out[3, :64, :16] = a % (b | 1)
-    out[4, :64, :16] = (a & b) ^ ~a | r
-    out[5, :64, :16] = (a >> 3) + (b << 2)
-    out[6, :64, :16] = np.where(a < b, np.maximum(a, c), min(a, b, 7))
-    out[7, :64, :16] = abs(a) + np.sign(b) + np.square(r)
-    out[8, :64, :16] = -a + a ** 3 + numpipe.full((64, 16), 5, out.dtype)
-    out[9, :64, :16] = np.clip(a, 3, None) - np.round(b) + n[1]
-    masks[:64, :16] = (a <= b).astype(np.int32) + 2 * (a == b).astype(np.int32) + 4 * (a > r).astype(np.int32)
+    a, b, r, c = x[ds(0, 64), ds(0, 16)], y[ds(0, 64), ds(0, 16)], v[ds(0, 16)], v[ds(0, 64)][:, None]
+    out[0, ds(0, 64), ds(0, 16)] = a + b
+    out[1, ds(0, 64), ds(0, 16)] = a - b * 3
+    out[2, ds(0, 64), ds(0, 16)] = a // (b | 1)
+    out[3, ds(0, 64), ds(0, 16)] = a % (b | 1)
+    out[4, ds(0, 64), ds(0, 16)] = (a & b) ^ ~a | r
+    out[5, ds(0, 64), ds(0, 16)] = (a >> 3) + (b << 2)
+    out[6, ds(0, 64), ds(0, 16)] = np.where(a < b, np.maximum(a, c), min(a, b, 7))
+    out[7, ds(0, 64), ds(0, 16)] = abs(a) + np.sign(b) + np.square(r)
+    out[8, ds(0, 64), ds(0, 16)] = -a + a ** 3 + numpipe.full((64, 16), 5, out.dtype)
+    out[9, ds(0, 64), ds(0, 16)] = np.clip(a, 3, None) - np.round(b) + n[1]
+    masks[ds(0, 64), ds(0, 16)] = (a <= b).astype(np.int32) + 2 * (a == b).astype(np.int32) + 4 * (a > r).astype(np.int32)
 
 
 def arrays_of_operations(name: str) -> dict[str, np.ndarray]:
@@ -67,8 +68,8 @@ def operations_wrong(name: str, target: str) -> list[Any]:
 @numpipe.kernel(num_compute_wgs=1)
 def converted(x, y, line):
     """A tile to another type; a vector, which both lie and are stored by lanes."""
-    y[:64, :64] = x[:64, :64].astype(y.dtype)
-    line[:64] = x[3, :64].astype(y.dtype)
+    y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)].astype(y.dtype)
+    line[ds(0, 64)] = x[3, ds(0, 64)].astype(y.dtype)
 
 
 def conversion_is_numpys(have: str, want: str, target: str) -> bool:
@@ -88,8 +89,8 @@ def conversion_is_numpys(have: str, want: str, target: str) -> bool:
 
 @numpipe.kernel(num_compute_wgs=1)
 def same_bits(x, y, line):
-    y[:64, :64] = numpipe.bitcast(x[:64, :64], y.dtype)
-    line[:64] = x[3, :64].view(y.dtype)
+    y[ds(0, 64), ds(0, 64)] = numpipe.bitcast(x[ds(0, 64), ds(0, 64)], y.dtype)
+    line[ds(0, 64)] = x[3, ds(0, 64)].view(y.dtype)
 
 
 def bits_wrong(have: str, want: str, target: str) -> bool:
@@ -104,9 +105,9 @@ def bits_wrong(have: str, want: str, target: str) -> bool:
 @numpipe.kernel(num_compute_wgs=1)
 def wrapping(x, y):
     """int32 arithmetic that wraps on purpose: a hash, and the sign of the low 8 bits."""
-    t = x[:64, :64].astype(np.uint32)
-    y[:64, :64] = (t * 1664525 + 1013904223).astype(np.int32)
-    y[64:128, :64] = (t << 24).astype(np.int32) >> 24
+    t = x[ds(0, 64), ds(0, 64)].astype(np.uint32)
+    y[ds(0, 64), ds(0, 64)] = (t * 1664525 + 1013904223).astype(np.int32)
+    y[ds(64, 64), ds(0, 64)] = (t << 24).astype(np.int32) >> 24
 
 
 def wrapping_wrong(target: str) -> bool:
@@ -119,16 +120,16 @@ def wrapping_wrong(target: str) -> bool:
 @numpipe.kernel(num_compute_wgs=1)
 def unsigned_reductions(x, y, counts):
     """Of uint32: along both axes and of all; added atomically by the TMA and by lanes."""
-    t = x[:64, :64]
-    y[0, :64] = t.sum(axis=0)
-    y[1, :64] = np.max(t, axis=1)
-    y[2, :64] = t.min(axis=0)
-    y[3, :64] = t.argmax(axis=1).astype(np.uint32)
-    y[4, :64] = t.argmin(axis=0).astype(np.uint32)
-    y[5, :64] = numpipe.full(64, t.sum(), np.uint32) + t.max()
-    y[6, :64] = (t >> 20).mean(axis=0).astype(np.uint32)
-    numpipe.atomic_add(counts.at[:64, :64], t)
-    numpipe.atomic_max(counts.at[64, :64], t.max(axis=0))
+    t = x[ds(0, 64), ds(0, 64)]
+    y[0, ds(0, 64)] = t.sum(axis=0)
+    y[1, ds(0, 64)] = np.max(t, axis=1)
+    y[2, ds(0, 64)] = t.min(axis=0)
+    y[3, ds(0, 64)] = t.argmax(axis=1).astype(np.uint32)
+    y[4, ds(0, 64)] = t.argmin(axis=0).astype(np.uint32)
+    y[5, ds(0, 64)] = numpipe.full(64, t.sum(), np.uint32) + t.max()
+    y[6, ds(0, 64)] = (t >> 20).mean(axis=0).astype(np.uint32)
+    numpipe.atomic_add(counts.at[ds(0, 64), ds(0, 64)], t)
+    numpipe.atomic_max(counts.at[64, ds(0, 64)], t.max(axis=0))
 
 
 def unsigned_wrong(target: str) -> list[int]:
@@ -145,9 +146,9 @@ def unsigned_wrong(target: str) -> list[int]:
 @numpipe.kernel(num_compute_wgs=1)
 def extremes_of_negations(x, high, low, both, numbers):
     """Maxima and minima whose operands are negations: in a reduction, of three tiles, of three numbers."""
-    a, b = numpipe.load_tile(x.at[:64, :64], "rows 4"), numpipe.load_tile(x.at[64:128, :64], "rows 4")
-    high[:64], low[:64] = (-a).max(axis=1), (-a).min(axis=1)
-    both[:64, :64] = np.maximum(np.maximum(b, -a), -3 * b) + min(b, 0 - a, a)
+    a, b = numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)], "rows 4"), numpipe.load_tile(x.at[ds(64, 64), ds(0, 64)], "rows 4")
+    high[ds(0, 64)], low[ds(0, 64)] = (-a).max(axis=1), (-a).min(axis=1)
+    both[ds(0, 64), ds(0, 64)] = np.maximum(np.maximum(b, -a), -3 * b) + min(b, 0 - a, a)
     numbers[0], numbers[1] = max(x[0, 0], -x[0, 1], -x[0, 2]), min(x[1, 0], -x[1, 1], x[1, 2])
 
 

@@ -20,12 +20,12 @@ FACTOR = 2.0
 
 @numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype))
 def times(x, y, *, cfg: numpipe.Static = Config()):
-    y[ds(0, cfg.tm), :64] = x[ds(0, cfg.tm), :64] * FACTOR
+    y[ds(0, cfg.tm), ds(0, 64)] = x[ds(0, cfg.tm), ds(0, 64)] * FACTOR
 
 
 @numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype))
 def misspelt(x, y):
-    y[:64, :64] = x.shap
+    y[ds(0, 64), ds(0, 64)] = x.shap
 
 
 def make(number):
@@ -33,6 +33,6 @@ def make(number):
 
     @numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype))
     def local(x, y):
-        y[:64, :64] = x[:64, :64] * np.float32(number)
+        y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)] * np.float32(number)
 
     return local

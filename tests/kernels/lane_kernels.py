@@ -39,7 +39,7 @@ def column_sums(x, y):
 
     def compute(pipeline):
         pipeline(0.0)
-        y[:64, :64] = partial[...]
+        y[ds(0, 64), ds(0, 64)] = partial[...]
 
     emit(body, grid=(cdiv(x.shape[0], 64),), compute_context=compute, max_concurrent_steps=3, in_specs=(
         BlockSpec((64, 64), lambda k: (k, 0)),))(x)
@@ -65,7 +65,7 @@ def warp_sums(x, y):
         out[4 + warp, k * 32 + lane] = best - cuda.shfl_up_sync(0xFFFFFFFF, lane, 1)
 
     emit(body, grid=(2,), in_specs=(BlockSpec((8, 32), lambda k: (0, k)),))(x)
-    y[:64, :64] = out[...]
+    y[ds(0, 64), ds(0, 64)] = out[...]
 
 
 @by_lane
@@ -80,12 +80,12 @@ def mirrored(x, y):
             tile[warp * 16 + row, 32 + lane] = x_tile.T[32 + lane, warp * 16 + row]
         cuda.syncwarp()
         for row in range(16):
-            low, high = tile[warp * 16 + row, 31 - lane], tile.at[:64, :64][warp * 16 + row, 63 - lane]
+            low, high = tile[warp * 16 + row, 31 - lane], tile.at[ds(0, 64), ds(0, 64)][warp * 16 + row, 63 - lane]
             cuda.syncwarp()
             tile[warp * 16 + row, lane], tile[warp * 16 + row, 32 + lane] = high, low
 
     emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
-    y[:64, :64] = tile[...]
+    y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
 @numpipe.kernel(num_compute_wgs=2, compiler_params=LANE)
@@ -104,7 +104,7 @@ def scaled(x, y, factor: float = 2.0):
             tile[wg * 64 + 2 * row + lane // 64, lane % 64] = times(x_tile[wg * 64 + 2 * row + lane // 64, lane % 64])
 
     emit(body, grid=(1,), in_specs=(BlockSpec((128, 64), lambda k: (0, 0)),))(x)
-    y[ds(wg * 64, 64), :64] = tile[ds(wg * 64, 64), :]
+    y[ds(wg * 64, 64), ds(0, 64)] = tile[ds(wg * 64, 64), :]
 
 
 @by_lane(warp_specialized=False)
@@ -126,7 +126,7 @@ def alone(x, y):
     _, steps = numpipe.emit_pipeline(body, grid=(cdiv(x.shape[0], 64),), init_carry=(0.0, 0), max_concurrent_steps=2, in_specs=(
         BlockSpec((64, 64), lambda k: (k, 0)),))(x)
     if steps > 0:
-        y[:64, :64] = out[...]
+        y[ds(0, 64), ds(0, 64)] = out[...]
 
 
 @by_lane
@@ -141,8 +141,8 @@ def slotted(x, y):
             slots.at[k][lane // 64 + 2 * row, lane % 64] = x_tile[lane // 64 + 2 * row, lane % 64]
 
     emit(body, grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(x)
-    y[:64, :64] = slots.at[0][...]
-    y[64:128, :64] = slots.at[1][...]
+    y[ds(0, 64), ds(0, 64)] = slots.at[0][...]
+    y[ds(64, 64), ds(0, 64)] = slots.at[1][...]
 
 
 @by_lane
@@ -157,7 +157,7 @@ def looked_up(x, index, y):
             tile[i, lane % 64] = x[index[i], lane % 64]
 
     emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(x)
-    y[:64, :64] = tile[...]
+    y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
 @by_lane

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import numpipe
-from numpipe import launch
+from numpipe import ds, launch
 from numpipe.plan.resources import Resources
 from tests.kernels.launch_fakes import CudaArray
 
@@ -44,7 +44,7 @@ def doubled(compiled: Any = None, **options: Any) -> Any:
 
     @numpipe.kernel(num_compute_wgs=1, **options)
     def doubled(a, c):
-        c[:64, :64] = numpipe.zeros((64, 64), np.float32)
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     return compiled_as(doubled, compiled or (lambda *_: image()))
 

@@ -67,34 +67,34 @@ def largest(x, n, bias):
 @numpipe.kernel(num_compute_wgs=1)
 def joined(x, bias, n, y):
     """Each row of y is a vector that is in either layout on one path, and along the rows or the columns on another."""
-    tile, b = x[:64, :64], bias[:64]
+    tile, b = x[ds(0, 64), ds(0, 64)], bias[ds(0, 64)]
     column = b
     if n > 3:
         column = tile.sum(axis=1)
-    y[0, :64] = column
+    y[0, ds(0, 64)] = column
     row = tile.sum(axis=0)  # the other order
     if n > 3:
         row = numpipe.full(64, 2.0, np.float32)
-    y[1, :64] = row
-    y[2, :64] = b if n > 3 else tile.max(axis=0)
-    y[3, :64] = largest(tile, n, b)
+    y[1, ds(0, 64)] = row
+    y[2, ds(0, 64)] = b if n > 3 else tile.max(axis=0)
+    y[3, ds(0, 64)] = largest(tile, n, b)
     low, high = b, b
     for _ in range(n):  # a row and a column
         low, high = np.minimum(low, tile.min(axis=0)), np.maximum(high, tile.max(axis=1))
-    y[4, :64] = low
-    y[5, :64] = high
+    y[4, ds(0, 64)] = low
+    y[5, ds(0, 64)] = high
     pair, count = (b, numpipe.iota(64)), 0
     while count < n:  # the same in a tuple
         pair = pair[0] + tile.sum(axis=1), pair[1] + tile.argmax(axis=0)
         count += 1
-    y[6, :64] = pair[0]
-    y[7, :64] = pair[1].astype(np.float32)
+    y[6, ds(0, 64)] = pair[0]
+    y[7, ds(0, 64)] = pair[1].astype(np.float32)
     half = b.astype(np.float16)
     mask = half > 0.0
     if n > 3:
         half, mask = tile.max(axis=1).astype(np.float16), tile.max(axis=0) > 0.0
-    y[8, :64] = half.astype(np.float32)
-    y[9, :64] = mask.astype(np.float32)
+    y[8, ds(0, 64)] = half.astype(np.float32)
+    y[9, ds(0, 64)] = mask.astype(np.float32)
 
 
 def arrays_of_joined(n: int) -> tuple[np.ndarray, np.ndarray, np.int32, np.ndarray]:

@@ -13,9 +13,9 @@ LIMITS = (64, 64), (5, 64), (64, 9), (0, 3), (-4, 64), (200, 200), (7, 31)
 @numpipe.kernel(num_compute_wgs=1)
 def limited(x, y, z, n, k, *, m: numpipe.Static = 64):
     """To y a block up to row n and column k; to z what a load has before them."""
-    tile = x[ds(0, m), :64]
+    tile = x[ds(0, m), ds(0, 64)]
     y[ds(0, m, stop=n), ds(0, 64, k)] = tile
-    z[ds(0, m), :64] = x[ds(0, m, n), ds(0, 64, stop=k)]
+    z[ds(0, m), ds(0, 64)] = x[ds(0, m, n), ds(0, 64, stop=k)]
 
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
@@ -28,10 +28,10 @@ def grouped(a, b, c, first, end):
             BlockSpec((Element(128), 64), lambda k: (first + m * 128, k)), BlockSpec((64, 64), lambda k: (0, k))))
         for _, (x, y) in pipe(a, b):
             acc = numpipe.wgmma(acc, x.at[ds(wg * 64, 64), :], y.T)
-        c[ds(first + m * 128 + wg * 64, 64, stop=end), :64] = acc
+        c[ds(first + m * 128 + wg * 64, 64, stop=end), ds(0, 64)] = acc
 
 
 @numpipe.kernel(num_compute_wgs=1)
 def scattered(x, y, n):
     """Columns before n of rows in another order."""
-    y[63 - numpipe.iota(64), ds(0, 64, stop=n)] = x[:64, :64]
+    y[63 - numpipe.iota(64), ds(0, 64, stop=n)] = x[ds(0, 64), ds(0, 64)]

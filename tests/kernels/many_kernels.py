@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import numpipe
-from numpipe import ArrayType, BlockSpec
+from numpipe import ArrayType, BlockSpec, ds
 
 
 @numpipe.function
@@ -44,7 +44,7 @@ def multiplying(number: int) -> Any:
         acc = numpipe.zeros((64, 64), np.float32)
         for (k,), (x,) in numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
             acc = numpipe.wgmma(acc, x, x.T)
-        c[:64, :64] = shifted(plus(acc), float(1 << 17 | number))
+        c[ds(0, 64), ds(0, 64)] = shifted(plus(acc), float(1 << 17 | number))
 
     return multiplies
 

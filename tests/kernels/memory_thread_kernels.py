@@ -27,7 +27,7 @@ def kernel(index: int | None) -> Any:
             return emit(inner, grid=(1 + wg,), init_carry=acc, in_specs=(BlockSpec((64, 64), lambda j: (0, j + wg)),))(b)
 
         def compute(pipeline):
-            c[ds((m * 2 + wg) * 64, 64), :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+            c[ds((m * 2 + wg) * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
         emit_ws(body, grid=(cdiv(a.shape[1], 64),), compute_context=compute, memory_thread_idx=index,
                 in_specs=(BlockSpec((128, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (0, k))),

@@ -15,7 +15,7 @@ def shift(x, y, ready):
     """y of the next GPU is x + 1; a GPU ends when its y is there."""
     other = (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu")
     for (i,) in numpipe.tiles(cdiv(x.shape[0], 64)):
-        numpipe.peer(y, other)[ds(i * 64, 64), :64] = x[ds(i * 64, 64), :64] + 1
+        numpipe.peer(y, other)[ds(i * 64, 64), ds(0, 64)] = x[ds(i * 64, 64), ds(0, 64)] + 1
         numpipe.signal(ready.at[i], other)
         numpipe.wait(ready.at[i], 1)
 
@@ -28,7 +28,7 @@ def gather(x, y, done):
         rank, i = (me + t // rows) % gpus, t % rows
         pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec(BLOCK, lambda k: (i, 0)),), max_concurrent_steps=2)
         for (k,), (tile,) in pipe(numpipe.peer(x, rank)):
-            y[ds((rank * rows + i) * 64, 64), :64] = tile[...] * 1
+            y[ds((rank * rows + i) * 64, 64), ds(0, 64)] = tile[...] * 1
         numpipe.signal(done.at[0], rank)
     numpipe.wait(done.at[0], rows * gpus)
 
@@ -39,7 +39,7 @@ def forgetful(**options):  # type: ignore[no-untyped-def]
     def forgetful(x, y, ready):
         me = numpipe.axis_index("gpu")
         if numpipe.program_id(0) == 0:
-            numpipe.peer(y, me)[:64, :64] = x[:64, :64]
+            numpipe.peer(y, me)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
             numpipe.signal(ready.at[0], 1 - me)
             numpipe.wait(ready.at[0], 1)
             if me == 0:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import numpipe
+from numpipe import ds
 from numpipe.kernels import calls
 from numpipe.launch import driver, torch_gpus
 from numpipe.launch.info import ArrayInfo
@@ -33,12 +34,12 @@ def scenario(function: Callable[[Any, numpipe.Mesh], Any]) -> Callable[[Any, num
 
 @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=lambda x: x.shape[0] // 64)
 def shift(x, y, ready):
-    y[:64, :64] = numpipe.zeros((64, 64), np.float32)
+    y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
 
 @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=1)
 def other(x, y, ready):
-    y[:64, :64] = numpipe.zeros((64, 64), np.float32)
+    y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
 
 def tensors(torch: Any, rows: int = 64) -> list[Any]:

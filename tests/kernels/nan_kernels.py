@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import numpipe
-from numpipe import SMEM, Barrier, BlockSpec, CompilerParams
+from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, ds
 
 CHECK = CompilerParams(debug=True, check_nan=True)
 STORES: dict[str, Any] = {}
@@ -30,12 +30,12 @@ def given(name: str, nan: bool = True) -> tuple[np.ndarray, np.ndarray]:
 
 @stores()
 def to_an_array(x, y):
-    y[:64, :64] = np.sqrt(x[:64, :64])
+    y[ds(0, 64), ds(0, 64)] = np.sqrt(x[ds(0, 64), ds(0, 64)])
 
 
 @stores()
 def halves(x, y):
-    y[:64, :64] = np.sqrt(x[:64, :64]).astype(np.float16)
+    y[ds(0, 64), ds(0, 64)] = np.sqrt(x[ds(0, 64), ds(0, 64)]).astype(np.float16)
 
 
 @stores()
@@ -49,29 +49,29 @@ def to_a_block(x, y):
 @stores()
 def to_shared_memory(x, y):
     buffer, landed = numpipe.scratch((SMEM((64, 64), np.float32), Barrier()))
-    numpipe.copy_gmem_to_smem(x.at[:64, :64], buffer, landed)
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], buffer, landed)
     numpipe.barrier_wait(landed)
     buffer[...] = np.sqrt(buffer[...])
 
 
 @stores()
 def a_row(x, y):
-    y[0, :64] = np.sqrt(x[:64, :64].min(axis=0))
+    y[0, ds(0, 64)] = np.sqrt(x[ds(0, 64), ds(0, 64)].min(axis=0))
 
 
 @stores()
 def a_column(x, y):
-    y[:64, 0] = np.sqrt(x[:64, :64].min(axis=1))
+    y[ds(0, 64), 0] = np.sqrt(x[ds(0, 64), ds(0, 64)].min(axis=1))
 
 
 @stores()
 def either_way(x, y):
-    y[0, :64] = np.sqrt(x[19, :64])
+    y[0, ds(0, 64)] = np.sqrt(x[19, ds(0, 64)])
 
 
 @stores()
 def coalesced(x, y):
-    y[:64, :64] = np.sqrt(numpipe.load_tile(x.at[:64, :64], layout="coalesced"))
+    y[ds(0, 64), ds(0, 64)] = np.sqrt(numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)], layout="coalesced"))
 
 
 @stores()

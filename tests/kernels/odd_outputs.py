@@ -72,15 +72,15 @@ def expected(a: np.ndarray, c: np.ndarray, row: int, column: int, ends: tuple[in
 def behind_a_reduction(x, y):
     """Warps tell each other sums, then store through the same bytes, then tell each other sums again."""
     wg = numpipe.axis_index("wg")
-    wide = x[ds(wg * 64, 64), :72].astype(np.float32)
-    y[ds(wg * 64, 64), :72] = wide - wide.sum(axis=0)
-    y[ds(wg * 64, 64), 72:144] = wide - wide.max(axis=0)
+    wide = x[ds(wg * 64, 64), ds(0, 72)].astype(np.float32)
+    y[ds(wg * 64, 64), ds(0, 72)] = wide - wide.sum(axis=0)
+    y[ds(wg * 64, 64), ds(72, 72)] = wide - wide.max(axis=0)
 
 
 @numpipe.kernel(grid=1, num_compute_wgs=1)
 def in_batches(x, y, i):
     """y[i] = x"""
-    y[i, :64, :64] = x[:64, :64]
+    y[i, ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
 
 
 @functools.cache
@@ -92,10 +92,10 @@ def between_rings(memory_role: bool) -> Any:
         pipe = numpipe.pipeline(grid=(16,), max_concurrent_steps=14, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
         for _, (x,) in pipe(a):
             acc = acc + x[...].astype(np.float32)
-        c[:64, :64] = acc.astype(c.dtype)
+        c[ds(0, 64), ds(0, 64)] = acc.astype(c.dtype)
         pipe = numpipe.pipeline(grid=(16,), max_concurrent_steps=14, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
         for _, (x,) in pipe(a):
             acc = acc + x[...].astype(np.float32)
-        c[64:128, :64] = acc.astype(c.dtype)
+        c[ds(64, 64), ds(0, 64)] = acc.astype(c.dtype)
 
     return rings

@@ -29,7 +29,7 @@ def written(warpgroups: int, **options: Any) -> Any:
                     tile[...] = tile[...] * 2.0 + (wg + 1)
         with numpipe.turn("tile"):
             if wg == 0:
-                y[ds(cta * 64, 64), :32] = tile[...]
+                y[ds(cta * 64, 64), ds(0, 32)] = tile[...]
 
     return written
 
@@ -71,7 +71,7 @@ def rotated(q, k, v, o, *, less: numpipe.Static = 0, tokens: numpipe.Static = 1)
             acc = numpipe.wgmma_wait(acc)
             p = scores.astype(q.dtype)
             numpipe.barrier_arrive(v_consumed)
-        o[ds(wg * 64, 64), :64] = acc
+        o[ds(wg * 64, 64), ds(0, 64)] = acc
 
 
 @numpipe.function
@@ -95,7 +95,7 @@ def in_functions(a, b, c):
         return acc
 
     def compute(pipeline):
-        c[ds(wg * 64, 64), :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+        c[ds(wg * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
     numpipe.emit_pipeline_warp_specialized(
         body, grid=(a.shape[1] // 64,), compute_context=compute, in_specs=(

@@ -91,7 +91,7 @@ def in_tiles(a, b, o, c, *, slots: numpipe.Static = 2):
         for (_,), (x, y, z) in pipe(a, b, o):
             acc = numpipe.wgmma(acc, x.at[ds(wg * 64, 64), :], y.T)
             z[ds(wg * 64, 64), :] = (x[ds(wg * 64, 64), :].astype(np.float32) * 3.0).astype(z.dtype)
-        c[ds(m * 128 + wg * 64, 64), :64] = acc
+        c[ds(m * 128 + wg * 64, 64), ds(0, 64)] = acc
 
 
 @numpipe.kernel(num_compute_wgs=1)

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 
 import numpipe
+from numpipe import ds
 
 TYPES = [np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16, np.int32, np.int8)]
 
@@ -13,14 +14,14 @@ TYPES = [np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16, np.in
 @numpipe.kernel(num_compute_wgs=1)
 def columns_of_tiles(x, y):
     """Halves of columns swapped, a part of the middle, the last ones; rows of the second 64."""
-    t = x[:128, :64]
-    y[:128, :32] = t[:, 32:]
-    y[:128, 32:64] = t[:, 0:32]
-    y[:128, 64:88] = t[:, 16:40]
-    y[:128, 88:96] = t[:, -8:]
-    y[:64, 96:112] = t[64:128, :][:, :16]
-    y[64:128, 96:112] = t[:, 8:-40][0:64, :]
-    y[:128, 112:176] = t[:, :]
+    t = x[ds(0, 128), ds(0, 64)]
+    y[ds(0, 128), ds(0, 32)] = t[:, 32:]
+    y[ds(0, 128), ds(32, 32)] = t[:, 0:32]
+    y[ds(0, 128), ds(64, 24)] = t[:, ds(16, 24)]
+    y[ds(0, 128), ds(88, 8)] = t[:, -8:]
+    y[ds(0, 64), ds(96, 16)] = t[64:128, :][:, :16]
+    y[ds(64, 64), ds(96, 16)] = t[:, 8:-40][0:64, :]
+    y[ds(0, 128), ds(112, 64)] = t[:, :]
 
 
 def columns_wrong(dtype: np.dtype, target: str) -> bool:
@@ -33,16 +34,16 @@ def columns_wrong(dtype: np.dtype, target: str) -> bool:
 @numpipe.kernel(num_compute_wgs=1)
 def parts_of_vectors(x, y, z):
     """Of vectors in either layout, along rows and along columns, and of tiles with one row or column; other shapes of them."""
-    v, t = x[0, :192], x[:192, :64]
-    y[0, :40] = v[8:48]
-    y[1, :64] = v[64:128]
-    y[2, :64] = t.max(axis=1)[128:192]
-    y[3, :8] = t.max(axis=0)[24:32]
-    y[4:5, :16] = t.max(axis=0, keepdims=True)[:, 8:24]
-    y[5:6, :64] = t.max(axis=0).reshape(1, -1)
-    y[6, :64] = t.max(axis=1, keepdims=True)[64:128, :].reshape(64)
-    z[:64, :64] = t[0:64, :] + v[64:128][:, None] - v[128:192].reshape((64, 1)) + v[64:128]
-    z[64:128, :64] = np.exp2(t[128:192, :]) * t.sum(axis=1)[:64].reshape(-1, 1)
+    v, t = x[0, ds(0, 192)], x[ds(0, 192), ds(0, 64)]
+    y[0, ds(0, 40)] = v[ds(8, 40)]
+    y[1, ds(0, 64)] = v[ds(64, 64)]
+    y[2, ds(0, 64)] = t.max(axis=1)[ds(128, 64)]
+    y[3, ds(0, 8)] = t.max(axis=0)[ds(24, 8)]
+    y[ds(4, 1), ds(0, 16)] = t.max(axis=0, keepdims=True)[:, 8:24]
+    y[ds(5, 1), ds(0, 64)] = t.max(axis=0).reshape(1, -1)
+    y[6, ds(0, 64)] = t.max(axis=1, keepdims=True)[64:128, :].reshape(64)
+    z[ds(0, 64), ds(0, 64)] = t[0:64, :] + v[ds(64, 64)][:, None] - v[ds(128, 64)].reshape((64, 1)) + v[ds(64, 64)]
+    z[ds(64, 64), ds(0, 64)] = np.exp2(t[128:192, :]) * t.sum(axis=1)[ds(0, 64)].reshape(-1, 1)
 
 
 def vectors_wrong(target: str) -> bool:
@@ -58,9 +59,9 @@ def vectors_wrong(target: str) -> bool:
 
 @numpipe.kernel(num_compute_wgs=1)
 def coalesced_parts(x, y):
-    t = numpipe.load_tile(x.at[:128, :128])
-    y[:128, :64] = t[:, 64:128]
-    y[:64, 64:192] = t[64:128, :] * 2
+    t = numpipe.load_tile(x.at[ds(0, 128), ds(0, 128)])
+    y[ds(0, 128), ds(0, 64)] = t[:, 64:128]
+    y[ds(0, 64), ds(64, 128)] = t[64:128, :] * 2
 
 
 def coalesced_wrong(target: str) -> bool:
@@ -78,7 +79,7 @@ def halves_of_a_product(a, b, c):
     for (_,), (x, y) in pipe(a, b):
         acc = numpipe.wgmma(acc, x, y.T)
     gate, value = acc[:, :32], acc[:, 32:]
-    c[:64, :32] = gate * numpipe.sigmoid(gate) * value
+    c[ds(0, 64), ds(0, 32)] = gate * numpipe.sigmoid(gate) * value
 
 
 def halves_wrong(target: str) -> bool:

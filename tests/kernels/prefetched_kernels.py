@@ -26,7 +26,7 @@ def tiles_of_a_table(a, table, counts, c, *, size: numpipe.Static):
             BlockSpec((64, 64), lambda k: ((first + k * rows[t, 1]) % 6, 0)), BlockSpec((64, 64), lambda k: (rows[k, 0], 1))))
         for _, (x, y) in pipe(a, a):
             acc = numpipe.wgmma(acc, x, y.T)
-        c[ds(t * 128 + own, 64), :64] = acc
+        c[ds(t * 128 + own, 64), ds(0, 64)] = acc
 
 
 @numpipe.kernel(num_compute_wgs=2, schedule="pingpong", grid=2)
@@ -39,8 +39,8 @@ def tiles_in_turns(a, table, counts, c, *, size: numpipe.Static):
             BlockSpec((64, 64), lambda k: ((rows[t, 0] + k * rows[t, 1]) % 6, 0)), BlockSpec((64, 64), lambda k: (rows[k, 0], 1))))
         for _, (x, y) in pipe(a, a):
             acc = numpipe.wgmma(acc, x, y.T)
-        c[ds(t * 128, 64), :64] = acc
-        c[ds(t * 128 + 64, 64), :64] = acc
+        c[ds(t * 128, 64), ds(0, 64)] = acc
+        c[ds(t * 128 + 64, 64), ds(0, 64)] = acc
 
 
 @numpipe.kernel(num_compute_wgs=2, grid=2, warp_specialized=False)
@@ -55,8 +55,8 @@ def tiles_of_each_warpgroup(a, table, counts, c, *, size: numpipe.Static):
                     BlockSpec((64, 64), lambda k: ((rows[t, 0] + k * rows[t, 1]) % 6, 0)),
                     BlockSpec((64, 64), lambda k: (rows[k, 0], 1))))(a, a):
                 acc = numpipe.wgmma(acc, x, y.T)
-        c[ds(t * 128, 64), :64] = acc
-        c[ds(t * 128 + 64, 64), :64] = acc
+        c[ds(t * 128, 64), ds(0, 64)] = acc
+        c[ds(t * 128 + 64, 64), ds(0, 64)] = acc
 
 
 @numpipe.kernel(num_compute_wgs=1, grid=1)
@@ -79,7 +79,7 @@ def walks(a, table, counts, c, *, size: numpipe.Static):
                              out_specs=(BlockSpec((64, 64), lambda i: (1 + i, 0)),))
     for _, (x, y) in moved(a, c):
         y[...] = x[...].astype(np.float32)
-    c[:64, :64] = acc + more
+    c[ds(0, 64), ds(0, 64)] = acc + more
 
 
 @numpipe.kernel(num_compute_wgs=2, grid=1)

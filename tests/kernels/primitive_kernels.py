@@ -106,9 +106,9 @@ def reduced(operation: str) -> Any:
     def kernel(x, y):
         tile, landed = numpipe.scratch((SMEM((64, 32), x.dtype), Barrier()))
         for i in range(cdiv(x.shape[0], 64)):
-            numpipe.copy_gmem_to_smem(x.at[ds(i * 64, 64), :32], tile, landed)
+            numpipe.copy_gmem_to_smem(x.at[ds(i * 64, 64), ds(0, 32)], tile, landed)
             numpipe.barrier_wait(landed)
-            numpipe.copy_smem_to_gmem(tile, y.at[ds(i * 64, 64), :32], reduction_op=operation)
+            numpipe.copy_smem_to_gmem(tile, y.at[ds(i * 64, 64), ds(0, 32)], reduction_op=operation)
             numpipe.wait_smem_to_gmem(0)
 
     return kernel
@@ -120,12 +120,12 @@ def polled(x, y):
     wg = numpipe.axis_index("wg")
 
     def body(tile, landed):
-        numpipe.copy_gmem_to_smem(x.at[:64, :64], tile, landed, predicate=wg == 0)
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed, predicate=wg == 0)
         tries = 0
         while not numpipe.barrier_test(landed):
             tries = tries + 1
         numpipe.barrier_wait(landed)
-        numpipe.copy_smem_to_gmem(tile, y.at[wg, :64, :64])
+        numpipe.copy_smem_to_gmem(tile, y.at[wg, ds(0, 64), ds(0, 64)])
 
     def compute(pipeline):
         numpipe.run_scoped(body, SMEM((64, 64), x.dtype), Barrier(num_arrivals=2), collective_axes="wg")
@@ -144,10 +144,10 @@ def united(x, y):
     whole, (upper, lower) = numpipe.scratch(numpipe.RefUnion(
         SMEM((128, 64), x.dtype), (SMEM((64, 64), x.dtype), SMEM((64, 64), x.dtype))))
     landed = numpipe.scratch(Barrier())
-    numpipe.copy_gmem_to_smem(x.at[:128, :64], whole, landed)
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 128), ds(0, 64)], whole, landed)
     numpipe.barrier_wait(landed)
-    numpipe.copy_smem_to_gmem(upper, y.at[:64, :64], commit_group=False)
-    numpipe.copy_smem_to_gmem(lower, y.at[64:128, :64], commit_group=False)
+    numpipe.copy_smem_to_gmem(upper, y.at[ds(0, 64), ds(0, 64)], commit_group=False)
+    numpipe.copy_smem_to_gmem(lower, y.at[ds(64, 64), ds(0, 64)], commit_group=False)
     numpipe.commit_smem_to_gmem_group()
 
 
@@ -156,34 +156,34 @@ def tall(x, y):
     """A tile of more rows than a TMA box has, whole, and its lower half again."""
     slots = numpipe.scratch(SMEM((2, 320, 32), x.dtype))
     landed = numpipe.scratch(Barrier())
-    numpipe.copy_gmem_to_smem(x.at[1, :320, 32:64], slots.at[1], landed)
+    numpipe.copy_gmem_to_smem(x.at[1, ds(0, 320), ds(32, 32)], slots.at[1], landed)
     numpipe.barrier_wait(landed.at[0])
-    numpipe.copy_smem_to_gmem(slots.at[1], y.at[:320, 0, :32])
-    numpipe.copy_smem_to_gmem(slots.at[1, 160:320, :], y.at[:160, 1, :32])
+    numpipe.copy_smem_to_gmem(slots.at[1], y.at[ds(0, 320), 0, ds(0, 32)])
+    numpipe.copy_smem_to_gmem(slots.at[1, ds(160, 160), :], y.at[ds(0, 160), 1, ds(0, 32)])
 
 
 @numpipe.kernel(grid=1, num_compute_wgs=1)
 def column_major(x, y):
     """Rows of a tile are columns of an array whose first dimension is contiguous."""
     tile, landed = numpipe.scratch((SMEM((32, 64), x.dtype), Barrier()))
-    numpipe.copy_gmem_to_smem(x.at[64:128, :32], tile.T, landed)
+    numpipe.copy_gmem_to_smem(x.at[ds(64, 64), ds(0, 32)], tile.T, landed)
     numpipe.barrier_wait(landed)
-    numpipe.copy_smem_to_gmem(tile, y.at[:32, :64])
+    numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 32), ds(0, 64)])
 
 
 @numpipe.kernel(grid=(2, 3), num_compute_wgs=1)
 def places(visits, a, b, c, d):
     """nd_loop over four dimensions: a CTA adds a tile of ones where it comes by."""
     tile, landed = numpipe.scratch((SMEM((8, 16), visits.dtype), Barrier()))
-    numpipe.copy_gmem_to_smem(visits.at[:8, :16], tile, landed)
+    numpipe.copy_gmem_to_smem(visits.at[ds(0, 8), ds(0, 16)], tile, landed)
     numpipe.barrier_wait(landed)
     for i, j, k, m in numpipe.nd_loop((a, b, c, d)):
         place = ((i * b + j) * c + k) * d + m
-        numpipe.copy_smem_to_gmem(tile, visits.at[ds(8 + 8 * place, 8), 16:32], reduction_op="add")
+        numpipe.copy_smem_to_gmem(tile, visits.at[ds(8 + 8 * place, 8), ds(16, 16)], reduction_op="add")
     tiles = numpipe.num_programs(0) * numpipe.num_programs(1)
     here = numpipe.program_id(0) * numpipe.num_programs(1) + numpipe.program_id(1)
     i, j = numpipe.planar_snake(here, (numpipe.num_programs(0), numpipe.num_programs(1)), 1, 2)
-    numpipe.copy_smem_to_gmem(tile, visits.at[ds(8 * (i * numpipe.num_programs(1) + j), 8), 32:48], reduction_op="add",
+    numpipe.copy_smem_to_gmem(tile, visits.at[ds(8 * (i * numpipe.num_programs(1) + j), 8), ds(32, 16)], reduction_op="add",
                               predicate=here < tiles)
 
 

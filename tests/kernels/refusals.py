@@ -1,4 +1,4 @@
-'''Kernels that must be refused: the exact first line of the error, the source line it shows, and what is underlined.
+'''Kernels that must be refused: the error's exact first line, the line it shows, and the carets.
 
 An entry is a kernel's name, its lines with carets below what the error underlines, and the error::
 
@@ -7,17 +7,20 @@ An entry is a kernel's name, its lines with carets below what the error underlin
         #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
     """, "zeros: accumulators are float32, got float16: use .astype afterwards", kind=SpecError)
 
-The kernel is ``def zeros_of_float16(a, b, c):`` with these lines, or what the lines define if they begin with ``def``. Its
-globals are numpipe's public names, ``np``, ``numpipe``, ``ml_dtypes`` and the arguments of `Cases`. Lines of `GIVEN` whose name
-the entry uses without assigning it first come before its own lines: a block spec, an accumulator, a pipeline, a body.
+The kernel is ``def zeros_of_float16(a, b, c):`` with these lines, or what the lines define if they
+begin with ``def``. Its globals are numpipe's public names, ``np``, ``numpipe``, ``ml_dtypes`` and
+the arguments of `Cases`. Lines of `GIVEN` whose name the entry uses without assigning it first come
+before its own lines: a block spec, an accumulator, a pipeline, a body.
 
-The text is what follows ``file:line: kernel name: ``; in it ``{line}`` and ``{line-2}`` are lines counted from the underlined
-one, ``{file}`` is the name of the file, ``{path}`` all of it. Further lines of the text are those below the carets. Where the
-executions differ, ``simulated=…, compiled=…`` give the text of each, and only one of them where only that one sees the mistake.
-Lines that end in ``# called`` are those that the error lists as calls on the way to it.
+The text is what follows ``file:line: kernel name: ``; in it ``{line}`` and ``{line-2}`` are lines
+counted from the underlined one, ``{file}`` is the name of the file, ``{path}`` all of it. Further
+lines of the text are those below the carets. Where the executions differ, ``simulated=…,
+compiled=…`` give the text of each, and only one of them where only that one sees the mistake. Lines
+that end in ``# called`` are those that the error lists as calls on the way to it.
 
-Where the error names a mend that can be written into the kernel, the entry has it, ``mend={"np.float16": "np.float32"}``: pieces
-of the kernel's source and what replaces them in the mended kernel, which runs; or ``mended_options``, other options of the kernel.
+Where the error names a mend that can be written into the kernel, the entry has it,
+``mend={"np.float16": "np.float32"}``: pieces of the kernel's source and what replaces them in the
+mended kernel, which runs; or ``mended_options``, other options of the kernel.
 '''
 
 from __future__ import annotations
@@ -60,7 +63,9 @@ GIVEN = {
 COLUMNS = sys.version_info >= (3, 11)
 """tracebacks know columns; before, a simulated error underlines its whole statement"""
 MARK = "# <-"
-needs_columns = pytest.mark.skipif(not COLUMNS, reason="Python 3.10 knows no columns of a running line")
+needs_columns = pytest.mark.skipif(
+    not COLUMNS, reason="Python 3.10 knows no columns of a running line"
+)
 _CARETS = re.compile(r" *# *(\^+)$")
 
 
@@ -90,31 +95,57 @@ class Case:
             EXECUTIONS[execution](self.kernel, *self.args)
         told = str(caught.value)
         filename, line, underlined, calls = self.marks()
-        text = re.sub(r"\{line([+-]\d+)?\}", lambda found: str(line + int(found[1] or 0)), self.texts[execution])
+        text = re.sub(
+            r"\{line([+-]\d+)?\}",
+            lambda found: str(line + int(found[1] or 0)),
+            self.texts[execution],
+        )
         text = text.replace("{file}", os.path.basename(filename)).replace("{path}", filename)
         text, *table = text.split("\n")
         first, shown, carets, *called = told.split("\n")
-        if not COLUMNS and execution == "simulated":  # the line is the statement's, where that has several
-            assert first.partition(" kernel ")[2] == f"{self.kernel.name}{'' if text.startswith(',') else ': '}{text}"
+        if (
+            not COLUMNS and execution == "simulated"
+        ):  # the line is the statement's, where that has several
+            assert (
+                first.partition(" kernel ")[2]
+                == f"{self.kernel.name}{'' if text.startswith(',') else ': '}{text}"
+            )
             assert first.startswith(f"{filename}:") and not carets.strip(" ^")
             return
-        assert first == f"{filename}:{line}: kernel {self.kernel.name}{'' if text.startswith(',') else ': '}{text}"
+        assert (
+            first
+            == f"{filename}:{line}: kernel {self.kernel.name}{'' if text.startswith(',') else ': '}{text}"
+        )
         assert type(caught.value) is self.kind
         source = linecache.getline(filename, line).rstrip()
         indentation = len(source) - len(source.lstrip())
         assert shown == "    " + source[indentation:]
         found = (len(carets) - carets.count("^") - 4 + indentation, len(carets) - 4 + indentation)
-        condition = sys.version_info >= (3, 12) and underlined[0] <= found[0] < found[1] <= underlined[1]
-        assert not carets.strip(" ^") and (found == underlined or condition), told  # 3.12: of a branch, a loop its condition
-        assert called[:len(table)] == [f"  {row}" for row in table]
-        assert sorted(called[len(table):]) == sorted(f"  called at {filename}:{call}" for call in calls)
+        condition = (
+            sys.version_info >= (3, 12) and underlined[0] <= found[0] < found[1] <= underlined[1]
+        )
+        assert not carets.strip(" ^") and (found == underlined or condition), (
+            told
+        )  # 3.12: of a branch, a loop its condition
+        assert called[: len(table)] == [f"  {row}" for row in table]
+        assert sorted(called[len(table) :]) == sorted(
+            f"  called at {filename}:{call}" for call in calls
+        )
 
     def marks(self) -> tuple[str, int, tuple[int, int], list[int]]:
         """(file, line, columns) that is underlined, and the lines of calls."""
         filename, lines, first = _source(self.kernel)
-        found = [(number, carets.span(1)) for number, line in enumerate(lines, first - 1) if (carets := _CARETS.match(line))]
+        found = [
+            (number, carets.span(1))
+            for number, line in enumerate(lines, first - 1)
+            if (carets := _CARETS.match(line))
+        ]
         assert len(found) == 1, f"{self.kernel.name}: {len(found)} lines of carets"
-        return filename, *found[0], [number for number, line in enumerate(lines, first) if line.endswith("# called")]
+        return (
+            filename,
+            *found[0],
+            [number for number, line in enumerate(lines, first) if line.endswith("# called")],
+        )
 
 
 class Cases(list[Case]):
@@ -123,35 +154,88 @@ class Cases(list[Case]):
     def __init__(self, cases: Iterable[Case] = (), **names: Any) -> None:
         super().__init__(cases)
         public = {name: getattr(numpipe, name) for name in numpipe.__all__}
-        self.names = {"__name__": __name__, "np": np, "numpipe": numpipe, "ml_dtypes": ml_dtypes, **public, **names}
+        self.names = {
+            "__name__": __name__,
+            "np": np,
+            "numpipe": numpipe,
+            "ml_dtypes": ml_dtypes,
+            **public,
+            **names,
+        }
 
-    def __call__(self, name: str, lines: str, text: str | None = None, *, kind: type[NumpipeError] = CompileError,
-                 args: tuple[Any, ...] = (A, B, C), simulated: str | None = None, compiled: str | None = None,
-                 mend: dict[str, str] | None = None, mended_options: dict[str, Any] | None = None, **options: Any) -> Any:
+    def __call__(
+        self,
+        name: str,
+        lines: str,
+        text: str | None = None,
+        *,
+        kind: type[NumpipeError] = CompileError,
+        args: tuple[Any, ...] = (A, B, C),
+        simulated: str | None = None,
+        compiled: str | None = None,
+        mend: dict[str, str] | None = None,
+        mended_options: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
         """Add a kernel with these `options`, calls of which on `args` are refused, and return it."""
         given = {"num_compute_wgs": 1, **options}
-        kernel = numpipe.kernel(**given)(_function(name, _kernel_source(name, lines), f"<{name}>", self.names))
+        kernel = numpipe.kernel(**given)(
+            _function(name, _kernel_source(name, lines), f"<{name}>", self.names)
+        )
         self.names[name] = kernel
-        self.also(kernel, text, kind=kind, args=args, simulated=simulated, compiled=compiled, mend=mend or {},
-                  options={**given, **mended_options} if mended_options else given if mend else {})
+        self.also(
+            kernel,
+            text,
+            kind=kind,
+            args=args,
+            simulated=simulated,
+            compiled=compiled,
+            mend=mend or {},
+            options={**given, **mended_options} if mended_options else given if mend else {},
+        )
         return kernel
 
-    def also(self, kernel: Any, text: str | None = None, *, kind: type[NumpipeError] = CompileError,
-             args: tuple[Any, ...] = (A, B, C), simulated: str | None = None, compiled: str | None = None, **mend: Any) -> None:
+    def also(
+        self,
+        kernel: Any,
+        text: str | None = None,
+        *,
+        kind: type[NumpipeError] = CompileError,
+        args: tuple[Any, ...] = (A, B, C),
+        simulated: str | None = None,
+        compiled: str | None = None,
+        **mend: Any,
+    ) -> None:
         """The same kernel refused for other arguments, or with another kind of error."""
         texts = {"simulated": simulated or text, "compiled": compiled or text}
-        self.append(Case(kernel, args, kind, {name: said for name, said in texts.items() if said is not None}, **mend))
+        self.append(
+            Case(
+                kernel,
+                args,
+                kind,
+                {name: said for name, said in texts.items() if said is not None},
+                **mend,
+            )
+        )
 
     @property
     def tests(self) -> Any:
         """Parametrizes a test over (case, execution)."""
-        return pytest.mark.parametrize("case, execution", [
-            pytest.param(case, execution, id=f"{case.kernel.name}-{execution}") for case in self for execution in case.texts])
+        return pytest.mark.parametrize(
+            "case, execution",
+            [
+                pytest.param(case, execution, id=f"{case.kernel.name}-{execution}")
+                for case in self
+                for execution in case.texts
+            ],
+        )
 
     @property
     def mended(self) -> Any:
         """Parametrizes a test over the cases that have a mend."""
-        return pytest.mark.parametrize("case", [pytest.param(case, id=case.kernel.name) for case in self if case.options])
+        return pytest.mark.parametrize(
+            "case", [pytest.param(case, id=case.kernel.name) for case in self if case.options]
+        )
 
 
 def _kernel_source(name: str, lines: str) -> str:
@@ -188,7 +272,14 @@ def _source(kernel: Any) -> tuple[str, list[str], int]:
     lines, first = inspect.getsourcelines(kernel.function)
     filename = inspect.getsourcefile(kernel.function)
     assert filename is not None
-    return filename, [linecache.getline(filename, number).rstrip() for number in range(first, first + len(lines) + 1)], first
+    return (
+        filename,
+        [
+            linecache.getline(filename, number).rstrip()
+            for number in range(first, first + len(lines) + 1)
+        ],
+        first,
+    )
 
 
 def marked(kernel: Any) -> str:

@@ -32,15 +32,15 @@ def function_kernel(name: str, approximate: bool = False) -> Any:
         @numpipe.kernel(num_compute_wgs=1, compiler_params=params)
         def fused(x, y):
             for (i,) in numpipe.tiles(cdiv(x.shape[0], 64)):
-                v = x[ds(i * 64, 64), :256]
-                y[ds(i * 64, 64), :256] = numpipe.fma(v, v, -1.5)
+                v = x[ds(i * 64, 64), ds(0, 256)]
+                y[ds(i * 64, 64), ds(0, 256)] = numpipe.fma(v, v, -1.5)
 
         return fused
 
     @numpipe.kernel(num_compute_wgs=1, compiler_params=params)
     def mapped(x, y):
         for (i,) in numpipe.tiles(cdiv(x.shape[0], 64)):
-            y[ds(i * 64, 64), :256] = function(x[ds(i * 64, 64), :256])
+            y[ds(i * 64, 64), ds(0, 256)] = function(x[ds(i * 64, 64), ds(0, 256)])
 
     return mapped
 
@@ -84,15 +84,15 @@ def errors_of(name: str, x: np.ndarray, target: str) -> float:
 @numpipe.kernel(num_compute_wgs=1)
 def converted(x, n, halves, bfloats, ints, floats, mixed):
     """Every conversion of a tile: from float32, from int32, between the 16-bit types, of a mask."""
-    v, k = x[:64, :64], n[:64, :64]
+    v, k = x[ds(0, 64), ds(0, 64)], n[ds(0, 64), ds(0, 64)]
     half, bfloat = v.astype(np.float16), v.astype(bfloats.dtype)
-    halves[:64, :64] = half
-    bfloats[:64, :64] = bfloat
-    ints[:64, :64] = v.astype(np.int32)
-    floats[:64, :64] = k.astype(np.float32)
-    mixed[:64, :64] = half.astype(bfloats.dtype).astype(np.float32) + k.astype(np.float16).astype(np.float32) * 0.5
-    mixed[64:128, :64] = (v < 1.0).astype(np.float32) + (k > 0).astype(np.int32).astype(np.float32) * 2.0
-    mixed[128:192, :64] = half.astype(np.float32) - bfloat.astype(np.float32)
+    halves[ds(0, 64), ds(0, 64)] = half
+    bfloats[ds(0, 64), ds(0, 64)] = bfloat
+    ints[ds(0, 64), ds(0, 64)] = v.astype(np.int32)
+    floats[ds(0, 64), ds(0, 64)] = k.astype(np.float32)
+    mixed[ds(0, 64), ds(0, 64)] = half.astype(bfloats.dtype).astype(np.float32) + k.astype(np.float16).astype(np.float32) * 0.5
+    mixed[ds(64, 64), ds(0, 64)] = (v < 1.0).astype(np.float32) + (k > 0).astype(np.int32).astype(np.float32) * 2.0
+    mixed[ds(128, 64), ds(0, 64)] = half.astype(np.float32) - bfloat.astype(np.float32)
 
 
 def conversions(target: str) -> list[str]:
@@ -153,15 +153,15 @@ def wanted_of_epilogue(arrays: dict[str, Any]) -> np.ndarray:
 def reduced(x, n, floats, ints):
     """Reductions of each kind, along each axis, by both warpgroups: one below the other."""
     row = numpipe.axis_index("wg") * 64
-    v, k = x[ds(row, 64), :40], n[ds(row, 64), :40]
+    v, k = x[ds(row, 64), ds(0, 40)], n[ds(row, 64), ds(0, 40)]
     zero, none = numpipe.full((64, 40), 0.0, np.float32), numpipe.iota((64, 40)) * 0
-    floats[ds(row, 64), :40] = zero + v.sum(axis=0)
-    floats[ds(row + 128, 64), :40] = zero + v.max(axis=1)[:, None] + v.min(axis=1, keepdims=True)
-    floats[ds(row + 256, 64), :40] = zero + np.sum(v) + v.sum(axis=1).sum() + v.sum(axis=0).max()
-    floats[ds(row + 384, 64), :40] = zero + numpipe.partial_sum(v).sum(axis=1)[:, None] + numpipe.partial_max(v).max()
-    ints[ds(row, 64), :40] = none + k.sum(axis=0) + k.max(axis=1)[:, None]
-    ints[ds(row + 128, 64), :40] = none + k.sum() + k.min(axis=0, keepdims=True) + numpipe.partial_min(k).min()
-    ints[ds(row + 256, 64), :40] = none + numpipe.iota(64).sum() + (k > 0).astype(np.int32).sum()
+    floats[ds(row, 64), ds(0, 40)] = zero + v.sum(axis=0)
+    floats[ds(row + 128, 64), ds(0, 40)] = zero + v.max(axis=1)[:, None] + v.min(axis=1, keepdims=True)
+    floats[ds(row + 256, 64), ds(0, 40)] = zero + np.sum(v) + v.sum(axis=1).sum() + v.sum(axis=0).max()
+    floats[ds(row + 384, 64), ds(0, 40)] = zero + numpipe.partial_sum(v).sum(axis=1)[:, None] + numpipe.partial_max(v).max()
+    ints[ds(row, 64), ds(0, 40)] = none + k.sum(axis=0) + k.max(axis=1)[:, None]
+    ints[ds(row + 128, 64), ds(0, 40)] = none + k.sum() + k.min(axis=0, keepdims=True) + numpipe.partial_min(k).min()
+    ints[ds(row + 256, 64), ds(0, 40)] = none + numpipe.iota(64).sum() + (k > 0).astype(np.int32).sum()
 
 
 def arrays_of_reductions() -> dict[str, np.ndarray]:
@@ -187,7 +187,7 @@ def voted(x, limits, y):
     """Blocks of 64 rows, of which those with an element above the limit are halved until there is none, twice at most."""
     halvings = 0
     for (i,) in numpipe.tiles(cdiv(x.shape[0], 64)):
-        v = x[ds(i * 64, 64), :64]
+        v = x[ds(i * 64, 64), ds(0, 64)]
         limit = limits[ds(i * 64, 64)][:, None]
         for _ in range(2):
             if np.any(v > limit):
@@ -195,7 +195,7 @@ def voted(x, limits, y):
                 halvings = halvings + 1
         if (v < 0.0).all():
             v = -v
-        y[ds(i * 64, 64), :64] = v + halvings
+        y[ds(i * 64, 64), ds(0, 64)] = v + halvings
 
 
 def wanted_of_votes(x: np.ndarray, limits: np.ndarray, ctas: int = 1) -> np.ndarray:
@@ -241,7 +241,7 @@ def attention(dtype: str = "float16", lazy: bool = False) -> Any:
                 p = np.exp2(s - m)
                 total = total + numpipe.partial_sum(p)
                 out = numpipe.wgmma(out, p.astype(half), v_tile)
-            o[ds(i * 64, 64), :64] = (out / total.sum(axis=1, keepdims=True)).astype(o.dtype)
+            o[ds(i * 64, 64), ds(0, 64)] = (out / total.sum(axis=1, keepdims=True)).astype(o.dtype)
 
     return attend
 
@@ -262,11 +262,11 @@ def wanted_of_attention(arrays: dict[str, Any]) -> np.ndarray:
 def whole_numbers(a, b, c, d):
     """int32 tiles through shared memory, by rows and by columns, and to arrays by TMA and by the lanes."""
     tile = numpipe.scratch(numpipe.SMEM((64, 64), np.int32))
-    x = a[:64, :64] << 1
+    x = a[ds(0, 64), ds(0, 64)] << 1
     tile[...] = x
     y = tile.T[...]
-    c[:64, :64] = x + y * b[:64]
-    d[:64, :64] = (x < y).astype(np.int32) + (~x & 3)
+    c[ds(0, 64), ds(0, 64)] = x + y * b[ds(0, 64)]
+    d[ds(0, 64), ds(0, 64)] = (x < y).astype(np.int32) + (~x & 3)
 
 
 def whole_numbers_are_right(target: str) -> bool:
@@ -314,7 +314,7 @@ def operands_of_steps(a, b, c):
     for (k,), (x, y) in pipe(a, b):
         acc = numpipe.wgmma(acc, x[ds(wg * 64, 64), :], y)
         acc = numpipe.wgmma_wait(acc, 0)
-    c[ds(wg * 64, 64), :96] = acc
+    c[ds(wg * 64, 64), ds(0, 96)] = acc
 
 
 def operands_of_steps_are_right(target: str) -> bool:

@@ -94,13 +94,13 @@ def softmax(x, y):
 @numpipe.kernel(num_compute_wgs=1)
 def normalised(x, gamma, y, sums):
     """Rows by their root mean square and a vector along the columns; parts, masks, atomics, numbers of what is by rows."""
-    tile = numpipe.load_tile(x.at[:64, :64], "rows 32")
-    scale = numpipe.load_tile(gamma.at[:64], "row 32")
+    tile = numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)], "rows 32")
+    scale = numpipe.load_tile(gamma.at[ds(0, 64)], "row 32")
     found = tile * numpipe.rsqrt((tile * tile).mean(axis=1))[:, None] * scale
-    y[:64, :64] = np.where(found > 0.0, found, -found)
-    wide = x[:8, :512]
+    y[ds(0, 64), ds(0, 64)] = np.where(found > 0.0, found, -found)
+    wide = x[ds(0, 8), ds(0, 512)]
     right = wide[:, 448:]
-    y[64:72, :64] = right + numpipe.iota((8, 64), 1).astype(np.float32)
-    numpipe.atomic_add(sums.at[:8, :8], numpipe.full((8, 8), 1.0, np.float32))
-    numpipe.atomic_add(sums.at[8, :8], numpipe.full((8, 8), 2.0, np.float32).sum(axis=0))
-    numpipe.atomic_add(sums.at[:8, 8], numpipe.full((8, 8), 3.0, np.float32).sum(axis=1))
+    y[ds(64, 8), ds(0, 64)] = right + numpipe.iota((8, 64), 1).astype(np.float32)
+    numpipe.atomic_add(sums.at[ds(0, 8), ds(0, 8)], numpipe.full((8, 8), 1.0, np.float32))
+    numpipe.atomic_add(sums.at[8, ds(0, 8)], numpipe.full((8, 8), 2.0, np.float32).sum(axis=0))
+    numpipe.atomic_add(sums.at[ds(0, 8), 8], numpipe.full((8, 8), 3.0, np.float32).sum(axis=1))

@@ -90,15 +90,15 @@ def scans_of_vectors(x, y):
     def product(a, b):
         return a * b
 
-    tile = x[:192, :64]
+    tile = x[ds(0, 192), ds(0, 64)]
     row, column = tile.max(axis=0), tile.max(axis=1)
-    y[0, :64] = numpipe.scan(product, row, axis=0)
-    y[1, :192] = numpipe.scan(product, column, 0)
-    y[2, :64] = numpipe.scan(product, x[0, :64], axis=-1)
-    y[3:4, :64] = numpipe.scan(product, tile.max(axis=0, keepdims=True), axis=1)
-    y[4:5, :64] = numpipe.scan(product, tile.max(axis=0, keepdims=True), axis=0)
-    y[5, :192] = np.minimum.accumulate(column)
-    y[6, :64] = np.maximum.accumulate(row, axis=0)
+    y[0, ds(0, 64)] = numpipe.scan(product, row, axis=0)
+    y[1, ds(0, 192)] = numpipe.scan(product, column, 0)
+    y[2, ds(0, 64)] = numpipe.scan(product, x[0, ds(0, 64)], axis=-1)
+    y[ds(3, 1), ds(0, 64)] = numpipe.scan(product, tile.max(axis=0, keepdims=True), axis=1)
+    y[ds(4, 1), ds(0, 64)] = numpipe.scan(product, tile.max(axis=0, keepdims=True), axis=0)
+    y[5, ds(0, 192)] = np.minimum.accumulate(column)
+    y[6, ds(0, 64)] = np.maximum.accumulate(row, axis=0)
 
 
 def arrays_of_vectors() -> tuple[np.ndarray, np.ndarray]:
@@ -160,11 +160,11 @@ def is_largest(k: int, x: np.ndarray, values: np.ndarray, indices: np.ndarray) -
 # ---- quotients rounded down, and builtins
 @numpipe.kernel(num_compute_wgs=1)
 def divided(x, z, y):
-    a, b = x[:64, :64], z[:64, :64]
-    y[:64, :64] = a // b
-    y[64:128, :64] = a % b
-    y[128:192, :64] = np.floor_divide(a, 4)
-    y[192:256, :64] = np.remainder(a, -3)
+    a, b = x[ds(0, 64), ds(0, 64)], z[ds(0, 64), ds(0, 64)]
+    y[ds(0, 64), ds(0, 64)] = a // b
+    y[ds(64, 64), ds(0, 64)] = a % b
+    y[ds(128, 64), ds(0, 64)] = np.floor_divide(a, 4)
+    y[ds(192, 64), ds(0, 64)] = np.remainder(a, -3)
 
 
 def arrays_of_divided(dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -190,11 +190,11 @@ def wanted_of_divided(x: np.ndarray, z: np.ndarray) -> np.ndarray:
 @numpipe.kernel(num_compute_wgs=1)
 def of_builtins(x, z, y):
     """max, min and round of tiles, with numbers, of more than two and of a tuple."""
-    a, b = x[:64, :64], z[:64, :64]
-    y[:64, :64] = max(a, b)
-    y[64:128, :64] = min(a, 1, b)
-    y[128:192, :64] = max((a, b, -2))
-    y[192:256, :64] = round(a) + abs(b)
+    a, b = x[ds(0, 64), ds(0, 64)], z[ds(0, 64), ds(0, 64)]
+    y[ds(0, 64), ds(0, 64)] = max(a, b)
+    y[ds(64, 64), ds(0, 64)] = min(a, 1, b)
+    y[ds(128, 64), ds(0, 64)] = max((a, b, -2))
+    y[ds(192, 64), ds(0, 64)] = round(a) + abs(b)
 
 
 def wanted_of_builtins(x: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -212,8 +212,8 @@ def of_number(name: str) -> Any:
 
     @numpipe.kernel(num_compute_wgs=1)
     def of_both(x, y, value):
-        y[0, :64] = function(x[:64])
-        y[1, :64] = numpipe.full(64, function(value), np.float32)
+        y[0, ds(0, 64)] = function(x[ds(0, 64)])
+        y[1, ds(0, 64)] = numpipe.full(64, function(value), np.float32)
 
     return of_both
 
@@ -222,11 +222,11 @@ def of_number(name: str) -> Any:
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
 def voted_along(x, y):
     w = numpipe.axis_index("wg")
-    mask = x[ds(w * 64, 64), :64] > 0
-    y[w, :64] = np.any(mask, axis=1).astype(np.int32)
-    y[2 + w, :64] = mask.all(axis=0).astype(np.int32)
-    y[ds(4 + w, 1), :64] = np.where(mask.any(axis=0, keepdims=True), 1, 0)
-    y[6 + w, :64] = np.where(np.all(mask, axis=-1), 1, 0)
+    mask = x[ds(w * 64, 64), ds(0, 64)] > 0
+    y[w, ds(0, 64)] = np.any(mask, axis=1).astype(np.int32)
+    y[2 + w, ds(0, 64)] = mask.all(axis=0).astype(np.int32)
+    y[ds(4 + w, 1), ds(0, 64)] = np.where(mask.any(axis=0, keepdims=True), 1, 0)
+    y[6 + w, ds(0, 64)] = np.where(np.all(mask, axis=-1), 1, 0)
 
 
 def arrays_of_voted() -> tuple[np.ndarray, np.ndarray]:
@@ -245,11 +245,11 @@ def wanted_of_voted(x: np.ndarray) -> np.ndarray:
 @numpipe.kernel(num_compute_wgs=1)
 def stored(x, rows, columns, coalesced, vector):
     """A tile through the TMA, by the lanes, in coalesced layout, and a vector: all converted as they are stored."""
-    tile = x[:64, :128]
-    rows[:64, :128] = tile
-    columns[:64, :1] = tile.max(axis=1, keepdims=True)
-    coalesced[:64, :128] = numpipe.load_tile(x.at[:64, :128])
-    vector[:64] = tile.max(axis=1)
+    tile = x[ds(0, 64), ds(0, 128)]
+    rows[ds(0, 64), ds(0, 128)] = tile
+    columns[ds(0, 64), ds(0, 1)] = tile.max(axis=1, keepdims=True)
+    coalesced[ds(0, 64), ds(0, 128)] = numpipe.load_tile(x.at[ds(0, 64), ds(0, 128)])
+    vector[ds(0, 64)] = tile.max(axis=1)
 
 
 @numpipe.kernel(num_compute_wgs=1)

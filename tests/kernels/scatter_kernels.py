@@ -15,9 +15,9 @@ TYPES = [np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16, np.in
 def permuted(x, rows, columns, y, z, norms, places):
     """Rows of x to rows of y, columns of x to columns of z, sums of rows to elements of a vector, all by indices."""
     i = numpipe.program_id(0)
-    t, at = x[ds(i * 64, 64), :40], rows[ds(i * 64, 64)]
+    t, at = x[ds(i * 64, 64), ds(0, 40)], rows[ds(i * 64, 64)]
     y[at, :] = t
-    z[ds(i * 64, 64), columns[:40]] = t + t
+    z[ds(i * 64, 64), columns[ds(0, 40)]] = t + t
     norms[at] = t.astype(np.float32).sum(axis=1)
     norms[places[ds(i * 64, 64)]] = rows[ds(i * 64, 64)].astype(np.float32)
 
@@ -42,10 +42,10 @@ def permuted_wrong(dtype: np.dtype, target: str) -> list[str]:
 @numpipe.kernel(num_compute_wgs=1)
 def expert_rows(x, order, y):
     """A block of three dimensions, one element of the first; a tile with one column, rows of its own for each column."""
-    t = x[:128, :64]
-    y[1, order[:128], :64] = t
-    y[0, order[:128], 3:4] = t.max(axis=1, keepdims=True)
-    y[2, 5:6, order[:64]] = t.max(axis=0, keepdims=True)
+    t = x[ds(0, 128), ds(0, 64)]
+    y[1, order[ds(0, 128)], ds(0, 64)] = t
+    y[0, order[ds(0, 128)], ds(3, 1)] = t.max(axis=1, keepdims=True)
+    y[2, ds(5, 1), order[ds(0, 64)]] = t.max(axis=0, keepdims=True)
 
 
 def expert_rows_wrong(target: str) -> bool:
@@ -60,4 +60,4 @@ def expert_rows_wrong(target: str) -> bool:
 
 @numpipe.kernel(num_compute_wgs=1)
 def scattered(x, rows, y):
-    y[rows[:64], :64] = x[:64, :64]
+    y[rows[ds(0, 64)], ds(0, 64)] = x[ds(0, 64), ds(0, 64)]

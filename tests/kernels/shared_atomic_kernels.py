@@ -14,7 +14,7 @@ def all_kinds(x, at, y, z):
     found, sums = numpipe.scratch(SMEM((6 * 64,), np.int32)), numpipe.scratch(SMEM((64, 64), np.float32))
     found[...] = numpipe.full(6 * 64, 5, np.int32)
     sums[...] = numpipe.full((64, 64), 1.0, np.float32)
-    index, value = at[:64, :8], x[:64, :8]
+    index, value = at[ds(0, 64), ds(0, 8)], x[ds(0, 64), ds(0, 8)]
     numpipe.atomic_add(found.at[index], value)
     numpipe.atomic_min(found.at[index + 64], value)
     numpipe.atomic_max(found.at[index + 128], value)
@@ -23,8 +23,8 @@ def all_kinds(x, at, y, z):
     numpipe.atomic_xor(found.at[index + 320], value)
     y[ds(0, 6 * 64)] = found[...]
     numpipe.atomic_add(sums, numpipe.iota((64, 64), 1).astype(np.float32))
-    numpipe.atomic_add(sums.at[:, 32:64], numpipe.full((64, 32), 2.0, np.float32))
-    z[:64, :64] = sums[...]
+    numpipe.atomic_add(sums.at[:, ds(32, 32)], numpipe.full((64, 32), 2.0, np.float32))
+    z[ds(0, 64), ds(0, 64)] = sums[...]
 
 
 def expected(x: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -50,7 +50,7 @@ def _by_lanes(x, y):
     def compute(pipeline):
         pipeline(0)
         numpipe.commit_smem()
-        y[:64] = bins[...]
+        y[ds(0, 64)] = bins[...]
 
     numpipe.emit_pipeline_warp_specialized(body, grid=(1,), in_specs=(BlockSpec((64, 16), lambda i: (0, 0)),), num_compute_wgs=1,
                                            memory_registers=40, wg_axis="wg", compute_context=compute)(x)
@@ -87,12 +87,12 @@ def shared_by_two(x, y, *, meet: numpipe.Static = True):
         bins[...] = numpipe.full(64, 0, np.int32)
     numpipe.barrier_arrive(ready.at[0])
     numpipe.barrier_wait(ready.at[0])
-    numpipe.atomic_add(bins.at[x[ds(wg * 64, 64), :8]], 1)
+    numpipe.atomic_add(bins.at[x[ds(wg * 64, 64), ds(0, 8)]], 1)
     if meet:
         numpipe.barrier_arrive(ready.at[1])
         numpipe.barrier_wait(ready.at[1])
     if wg == 0:
-        y[:64] = bins[...]
+        y[ds(0, 64)] = bins[...]
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -101,16 +101,16 @@ def by_rows(x, y, z, w):
     bins, sums = numpipe.scratch(SMEM((64,), np.int32)), numpipe.scratch(SMEM((64,), np.int32))
     square = numpipe.scratch(SMEM((64, 64), np.int32))
     bins[...] = numpipe.full(64, 0, np.int32)
-    numpipe.atomic_add(bins.at[x[:8, :8]], 1)
-    numpipe.atomic_add(bins.at[x[8:24, :8]], x[8:24, :8])
+    numpipe.atomic_add(bins.at[x[ds(0, 8), ds(0, 8)]], 1)
+    numpipe.atomic_add(bins.at[x[ds(8, 16), ds(0, 8)]], x[ds(8, 16), ds(0, 8)])
     numpipe.atomic_add(bins, numpipe.full(64, 1, np.int32))
-    y[:64] = bins[...]
-    tile = numpipe.load_tile(x.at[:64, :64], "rows")
+    y[ds(0, 64)] = bins[...]
+    tile = numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)], "rows")
     sums[...] = tile.sum(axis=1)
-    z[:64] = sums[...]
+    z[ds(0, 64)] = sums[...]
     square[...] = tile
-    square[3:27, 5:21] = numpipe.full((24, 16), 7, np.int32)
-    w[:64, :64] = square[...]
+    square[ds(3, 24), ds(5, 16)] = numpipe.full((24, 16), 7, np.int32)
+    w[ds(0, 64), ds(0, 64)] = square[...]
 
 
 def expected_by_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -15,16 +15,16 @@ def anywhere(x, y, row, column):
     """A part of a tile, and the same part of its transpose, from run-time starts."""
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((128, 128), lambda _: (0, 0)),))
     for _, (t,) in pipe(x):
-        y[:64, :64] = t[ds(row, 64), ds(column, 64)]
-        y[64:128, :64] = t.T[ds(column, 64), ds(row, 64)]
+        y[ds(0, 64), ds(0, 64)] = t[ds(row, 64), ds(column, 64)]
+        y[ds(64, 64), ds(0, 64)] = t.T[ds(column, 64), ds(row, 64)]
 
 
 @numpipe.kernel(num_compute_wgs=1)
 def stored_anywhere(x, y, row, column):
     tile = numpipe.scratch(SMEM((128, 128), np.float32))
     tile[...] = numpipe.zeros((128, 128), np.float32)
-    tile[ds(row, 64), ds(column, 64)] = x[:64, :64]
-    y[:128, :128] = tile[...]
+    tile[ds(row, 64), ds(column, 64)] = x[ds(0, 64), ds(0, 64)]
+    y[ds(0, 128), ds(0, 128)] = tile[...]
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -38,7 +38,7 @@ def counted(x, y, first, slot, barrier):
     slots.at[slot][...] = numpipe.full((8, 128), 0.0, np.float32) + row[None, :]
     numpipe.barrier_arrive(met.at[barrier])
     numpipe.barrier_wait(met.at[barrier])
-    y[:8, :128] = slots.at[slot][...]
+    y[ds(0, 8), ds(0, 128)] = slots.at[slot][...]
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -47,10 +47,10 @@ def viewed(x, y, row, column, slot_row):
     slots = numpipe.scratch(SMEM((2, 128, 64), np.float16))
     for _, (t,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((128, 128), lambda _: (0, 0)),))(x):
         part = t.at[ds(row, 64), ds(column, 64)]
-        y[:64, :64] = numpipe.wgmma_wait(numpipe.wgmma(None, part, t.at[:64, :64].T), 0)
-        y[64:128, :64] = t.T.at[ds(column, 64), :][:, ds(row, 64)].astype(np.float32)
-        slots.at[1][...] = t[:, :64]
-        y[128:192, :64] = slots.at[1, ds(slot_row, 64), :][...].astype(np.float32)
+        y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(numpipe.wgmma(None, part, t.at[ds(0, 64), ds(0, 64)].T), 0)
+        y[ds(64, 64), ds(0, 64)] = t.T.at[ds(column, 64), :][:, ds(row, 64)].astype(np.float32)
+        slots.at[1][...] = t[:, ds(0, 64)]
+        y[ds(128, 64), ds(0, 64)] = slots.at[1, ds(slot_row, 64), :][...].astype(np.float32)
 
 
 def viewed_wanted(x: np.ndarray, row: int, column: int, slot_row: int) -> np.ndarray:
@@ -94,5 +94,5 @@ def stored_by_two_warps(y, z):
     tile[...] = numpipe.iota((72, 96), 1)
     numpipe.atomic_add(bins.at[tile[...]], 1)
     numpipe.atomic_add(tile, numpipe.iota((72, 96), 0))
-    y[:72, :96] = tile[...]
-    z[:128] = bins[...]
+    y[ds(0, 72), ds(0, 96)] = tile[...]
+    z[ds(0, 128)] = bins[...]

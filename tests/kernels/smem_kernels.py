@@ -42,4 +42,4 @@ def sum_of_views(a, c):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((128, 64), lambda k: (0, k)),))
     for (_,), (x,) in pipe(a):
         low, high = x[0:64, :].astype(np.float32), x[64:128, :].astype(np.float32)
-        c[:64, :64] = low + high + x.at[0:64, :].T[...].astype(np.float32)
+        c[ds(0, 64), ds(0, 64)] = low + high + x.at[0:64, :].T[...].astype(np.float32)

@@ -29,7 +29,7 @@ def tiles_of_a_table(a, table, counts, c, *, slots: numpipe.Static, delay: numpi
             BlockSpec((64, 64), lambda k: ((first + k * table[t, 1]) % 6, 0)), BlockSpec((64, 64), lambda k: (table[k, 0], 1))))
         for _, (x, y) in pipe(a, a):
             acc = numpipe.wgmma(acc, x, y.T)
-        c[ds(t * 128 + own, 64), :64] = acc
+        c[ds(t * 128 + own, 64), ds(0, 64)] = acc
 
 
 @numpipe.kernel(num_compute_wgs=2, schedule="pingpong", grid=2)
@@ -43,8 +43,8 @@ def tiles_in_turns(a, table, counts, c, *, slots: numpipe.Static, delay: numpipe
             BlockSpec((64, 64), lambda k: (table[k, 0], 1))))
         for _, (x, y) in pipe(a, a):
             acc = numpipe.wgmma(acc, x, y.T)
-        c[ds(t * 128, 64), :64] = acc
-        c[ds(t * 128 + 64, 64), :64] = acc
+        c[ds(t * 128, 64), ds(0, 64)] = acc
+        c[ds(t * 128 + 64, 64), ds(0, 64)] = acc
 
 
 @numpipe.kernel(num_compute_wgs=2, grid=numpipe.persistent())
@@ -58,7 +58,7 @@ def tiles_of_a_counter(a, table, counts, c, *, slots: numpipe.Static, delay: num
     for t, in numpipe.tiles(counts.shape[0], dynamic=True):
         if counts[t] > 0:
             def compute(pipeline):
-                c[ds(t * 128 + own, 64), :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+                c[ds(t * 128 + own, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
             numpipe.emit_pipeline_warp_specialized(
                 body, grid=(counts[t],), max_concurrent_steps=slots, delay_release=delay, compute_context=compute, in_specs=(
@@ -84,8 +84,8 @@ def tiles_of_each_warpgroup(a, table, counts, c, *, slots: numpipe.Static, delay
             body, grid=(counts[t],), max_concurrent_steps=slots, delay_release=delay, in_specs=(
                 BlockSpec((64, 64), lambda k: ((first + k * by) % 6, 0)), BlockSpec((64, 64), lambda k: (table[k, 0], 1))),
             init_carry=numpipe.zeros((64, 64), np.float32))(a, a)
-        c[ds(t * 128, 64), :64] = acc
-        c[ds(t * 128 + 64, 64), :64] = acc
+        c[ds(t * 128, 64), ds(0, 64)] = acc
+        c[ds(t * 128 + 64, 64), ds(0, 64)] = acc
 
 
 @numpipe.kernel(num_compute_wgs=1, grid=1)
@@ -109,7 +109,7 @@ def walks(a, table, counts, c, *, slots: numpipe.Static, delay: numpipe.Static):
                              out_specs=(BlockSpec((64, 64), lambda i: (1 + i, 0)),))
     for _, (x, y) in moved(a, c):
         y[...] = x[...].astype(np.float32)
-    c[:64, :64] = acc + more
+    c[ds(0, 64), ds(0, 64)] = acc + more
 
 
 KERNELS: dict[str, Any] = {kernel.name: kernel for kernel in (

@@ -107,12 +107,12 @@ def running(case: Case) -> Any:
 @numpipe.kernel(num_compute_wgs=1)
 def running_of_vectors(x, y):
     """Of vectors along columns, along rows and in either layout, and of a tile of one row, along both axes."""
-    v = x[:192, :64]
-    y[0, :192] = v.sum(axis=1).cumsum()
-    y[1, :64] = np.cumsum(v.sum(axis=0), axis=-1)
-    y[2, :64] = x[0, :64].cumsum(axis=0)
+    v = x[ds(0, 192), ds(0, 64)]
+    y[0, ds(0, 192)] = v.sum(axis=1).cumsum()
+    y[1, ds(0, 64)] = np.cumsum(v.sum(axis=0), axis=-1)
+    y[2, ds(0, 64)] = x[0, ds(0, 64)].cumsum(axis=0)
     top = v.max(axis=0, keepdims=True)
-    y[3:4, :64] = top.cumsum(axis=1) + top.cumsum(axis=0)
+    y[ds(3, 1), ds(0, 64)] = top.cumsum(axis=1) + top.cumsum(axis=0)
 
 
 # ---- element by element ---------------------------------------------------------------------------------------------
@@ -124,11 +124,11 @@ def exactly(name: str, dtype: str, limits: tuple[Any, Any] = (None, None)) -> An
 
     @numpipe.kernel(num_compute_wgs=1)
     def mapped(x, y):
-        y[:64, :128] = function(x[:64, :128]).astype(y.dtype)
+        y[ds(0, 64), ds(0, 128)] = function(x[ds(0, 64), ds(0, 128)]).astype(y.dtype)
 
     @numpipe.kernel(num_compute_wgs=1)
     def clipped(x, y):
-        y[:64, :128] = np.clip(x[:64, :128], low, high)
+        y[ds(0, 64), ds(0, 128)] = np.clip(x[ds(0, 64), ds(0, 128)], low, high)
 
     return clipped if name == "clip" else mapped
 
@@ -140,16 +140,16 @@ def every_exact(limits: tuple[Any, Any]) -> Any:
 
     @numpipe.kernel(num_compute_wgs=1)
     def mapped(x, y, mask):
-        tile = x[:64, :64]
-        y[:64, :64] = np.floor(tile)
-        y[64:128, :64] = np.ceil(tile)
-        y[128:192, :64] = np.sign(tile)
-        y[192:256, :64] = np.square(tile)
-        y[256:320, :64] = np.clip(tile, low, high)
-        y[320:384, :64] = np.trunc(tile)
-        y[384:448, :64] = np.round(tile)
+        tile = x[ds(0, 64), ds(0, 64)]
+        y[ds(0, 64), ds(0, 64)] = np.floor(tile)
+        y[ds(64, 64), ds(0, 64)] = np.ceil(tile)
+        y[ds(128, 64), ds(0, 64)] = np.sign(tile)
+        y[ds(192, 64), ds(0, 64)] = np.square(tile)
+        y[ds(256, 64), ds(0, 64)] = np.clip(tile, low, high)
+        y[ds(320, 64), ds(0, 64)] = np.trunc(tile)
+        y[ds(384, 64), ds(0, 64)] = np.round(tile)
         bits = np.isnan(tile).astype(np.int32) + 2 * np.isinf(tile).astype(np.int32) + 4 * np.isfinite(tile).astype(np.int32)
-        mask[:64, :64] = bits
+        mask[ds(0, 64), ds(0, 64)] = bits
 
     return mapped
 
@@ -187,23 +187,23 @@ def same_bits(found: np.ndarray, wanted: np.ndarray) -> bool:
 @numpipe.kernel(num_compute_wgs=1)
 def of_vectors(x, floats, ints):
     """Vectors along columns, along rows and in either layout, and tiles of one row and one column."""
-    v = x[:64, :64]
-    row, column, either = v.sum(axis=0), v.sum(axis=1), x[0, :64]
-    floats[0, :64] = numpipe.full(64, row.mean(), np.float32)
-    floats[1, :64] = numpipe.full(64, column.mean(axis=0), np.float32)
-    floats[2, :64] = numpipe.full(64, np.mean(either), np.float32)
-    floats[3, :64] = numpipe.full(64, v.sum(axis=1, keepdims=True).mean(), np.float32)
-    ints[0, :64] = numpipe.full(64, np.argmax(row) + 100 * row.argmin(), np.int32)
-    ints[1, :64] = numpipe.full(64, np.argmax(column) + 100 * column.argmin(axis=-1), np.int32)
-    ints[2, :64] = numpipe.full(64, np.argmax(either) + 100 * np.argmin(either, axis=0), np.int32)
-    ints[3, :64] = v.argmin(1)
+    v = x[ds(0, 64), ds(0, 64)]
+    row, column, either = v.sum(axis=0), v.sum(axis=1), x[0, ds(0, 64)]
+    floats[0, ds(0, 64)] = numpipe.full(64, row.mean(), np.float32)
+    floats[1, ds(0, 64)] = numpipe.full(64, column.mean(axis=0), np.float32)
+    floats[2, ds(0, 64)] = numpipe.full(64, np.mean(either), np.float32)
+    floats[3, ds(0, 64)] = numpipe.full(64, v.sum(axis=1, keepdims=True).mean(), np.float32)
+    ints[0, ds(0, 64)] = numpipe.full(64, np.argmax(row) + 100 * row.argmin(), np.int32)
+    ints[1, ds(0, 64)] = numpipe.full(64, np.argmax(column) + 100 * column.argmin(axis=-1), np.int32)
+    ints[2, ds(0, 64)] = numpipe.full(64, np.argmax(either) + 100 * np.argmin(either, axis=0), np.int32)
+    ints[3, ds(0, 64)] = v.argmin(1)
 
 
 @numpipe.kernel(num_compute_wgs=1)
 def of_numbers(x, y, scale, n):
     """Numbers, of a kernel and of a tile; the memory role has none."""
-    top = x[:64, :64].max()
+    top = x[ds(0, 64), ds(0, 64)].max()
     a = np.floor(scale) + 10.0 * np.ceil(scale) + 100.0 * np.sign(scale) + 1000.0 * np.square(scale)
     b = np.clip(scale, -0.25, 0.25) + 10.0 * np.clip(n, None, 2) + 100.0 * np.sign(n) + 1000.0 * np.floor(n)
     c = 1.0 if np.isnan(scale / scale) else 0.0
-    y[:64, :64] = numpipe.full((64, 64), a + b + c, np.float32) + np.clip(np.floor(top), 0, 2)
+    y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), a + b + c, np.float32) + np.clip(np.floor(top), 0, 2)

@@ -58,7 +58,7 @@ def scaled(a, c, last, *, alpha):
     """c = alpha * a, tile by tile, all in parallel; and the grid, by one CTA, in an array that is no tile."""
     c[...] = (a[...].astype(np.float32) * alpha).astype(np.float16)
     if numpipe.program_id(0) + numpipe.program_id(1) == 0:
-        last[:64, :64] = numpipe.zeros((64, 64), np.float32) + (numpipe.num_programs(0) * 10 + numpipe.num_programs(1))
+        last[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (numpipe.num_programs(0) * 10 + numpipe.num_programs(1))
 
 
 def check_scaled(**target: Any) -> None:

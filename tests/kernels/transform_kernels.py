@@ -42,7 +42,7 @@ def half_of_a_panel(a, b, c):
         BlockSpec((64, 64), lambda k: (0, k), transforms=(numpipe.TilingTransform((8, 32)), numpipe.SwizzleTransform(64))),
         BlockSpec((64, 64), lambda k: (0, k), transforms=(numpipe.SwizzleTransform(64), numpipe.TransposeTransform()))))
     for _, (a_tile, b_tile) in pipe(a, b):
-        acc = numpipe.wgmma(acc, a_tile.at[:, 32:64], b_tile.at[32:64, :])
+        acc = numpipe.wgmma(acc, a_tile.at[:, numpipe.ds(32, 32)], b_tile.at[numpipe.ds(32, 32), :])
     c[:64, :64] = acc
 
 

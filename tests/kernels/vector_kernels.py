@@ -24,7 +24,7 @@ def copied(x, y, z):
                             out_specs=(BlockSpec((256,), lambda i: (i,)),))
     for (i,), (tile, out) in pipe(x, y):
         out[...] = tile[...]
-        z[ds(i * 256, 256)] = tile[:256]
+        z[ds(i * 256, 256)] = tile[ds(0, 256)]
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -44,10 +44,10 @@ def expected(x: np.ndarray, by: int) -> np.ndarray:
 
 def _by_hand(x, y):
     buffer, landed = numpipe.scratch(SMEM((1024,), np.float32)), numpipe.scratch(numpipe.Barrier())
-    numpipe.copy_gmem_to_smem(x.at[:1024], buffer, landed)
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 1024)], buffer, landed)
     numpipe.barrier_wait(landed)
-    buffer[100:164] = numpipe.full((64,), 5.0, np.float32)
-    y[:1024] = buffer[...]
+    buffer[ds(100, 64)] = numpipe.full((64,), 5.0, np.float32)
+    y[ds(0, 1024)] = buffer[...]
 
 
 by_hand = numpipe.kernel(_by_hand, num_compute_wgs=1, warp_specialized=False)

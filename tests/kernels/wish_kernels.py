@@ -40,7 +40,7 @@ def pages_by_table(pool, pages, counts, y):
         BlockSpec((64, 64), lambda k: (pages[s, k], 0)),))
     for _, (page,) in pipe(pool):
         acc = acc + page[...].astype(np.float32)
-    y[ds(s * 64, 64), :64] = acc
+    y[ds(s * 64, 64), ds(0, 64)] = acc
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -76,13 +76,13 @@ def histogram(x, counts):
     pipe = numpipe.pipeline(grid=(x.shape[0] // 128,), in_specs=(BlockSpec((64, 128), lambda i: (2 * i + cta, 0)),))
     for _, (tile,) in pipe(x):
         numpipe.atomic_add(bins.at[tile[...].astype(np.int32)], 1)
-    numpipe.atomic_add(counts.at[:256], bins[...])
+    numpipe.atomic_add(counts.at[ds(0, 256)], bins[...])
 
 
 @numpipe.kernel(num_compute_wgs=1, grid=lambda x, places, y: (cdiv(x.shape[0], 64),))
 def scattered_rows(x, places, y):
     rows = ds(numpipe.program_id(0) * 64, 64)
-    y[places[rows], :] = x[rows, :128]
+    y[places[rows], :] = x[rows, ds(0, 128)]
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -92,7 +92,7 @@ def product_of_32_rows(a, b, c, first):
         BlockSpec((Element(64), 64), lambda k: (first, k)), BlockSpec((64, 64), lambda k: (0, k))))
     for _, (x, y) in pipe(a, b):
         acc = numpipe.wgmma(acc, x, y.T)
-    c[ds(first, 64, stop=first + 32), :64] = acc
+    c[ds(first, 64, stop=first + 32), ds(0, 64)] = acc
 
 
 @numpipe.kernel(num_compute_wgs=1, warp_specialized=False, grid=lambda x, best, at: (cdiv(x.shape[0], 8),))

@@ -179,7 +179,7 @@ def copying(parameters: list[int]) -> None:
 @numpipe.kernel(out_type=lambda a: numpipe.ArrayType(a.shape, a.dtype), num_compute_wgs=1)
 def copy(a, c):
     for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda k: (0, 0)),))(a):
-        c[:64, :64] = tile[:, :]
+        c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = tile[:, :]
 
 
 @pytest.fixture

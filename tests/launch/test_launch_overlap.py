@@ -142,7 +142,7 @@ def test_host_arrays_are_asked_about_before_they_are_copied(fake: FakeDriver) ->
 @numpipe.kernel(num_compute_wgs=1)
 def adds_one(x, c):
     for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 32), lambda k: (0, 0)),))(x):
-        c[:64, :32] = tile[:, :] + 1.0
+        c[numpipe.ds(0, 64), numpipe.ds(0, 32)] = tile[:, :] + 1.0
 
 
 def test_a_simulated_call_refuses_what_the_gpu_does_and_works_in_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import LaunchError, PipelineDeadlock, SpecError, TargetError, launch
+from numpipe import LaunchError, PipelineDeadlock, SpecError, TargetError, ds, launch
 from numpipe.launch import DeviceArray, controls, device, driver
 from numpipe.plan import control_block
 from numpipe.plan.copies import MapRequest
@@ -51,7 +51,7 @@ def shift(semaphores: Any = 3, **options: Any) -> Any:
 
     @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=semaphores, **options)
     def shift(x, y, ready):
-        y[:64, :64] = numpipe.zeros((64, 64), np.float32)
+        y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     return compiled_as(shift, lambda *_: image((MAP,), ("x", "y", "ready"), name="shift", gpus=2, peered=(1,),
                                                   places=("the wait for ready @ k.py:12",), **fields))
@@ -182,7 +182,7 @@ def test_the_outputs_of_a_repeated_call_are_new(fake: FakeDriver) -> None:
 def test_scalars_are_written_for_each_gpu(fake: FakeDriver) -> None:
     @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=1)
     def scale(x, y, ready, alpha=1.0):
-        y[:64, :64] = numpipe.zeros((64, 64), np.float32)
+        y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     compiled_as(scale, lambda *_: image((MAP,), ("x", "y", "ready"), name="scale", gpus=2, peered=(1,)))
     fake.sizes = [*fake.sizes, 4]

@@ -6,55 +6,19 @@ The cases are in the files beside this one, one a subject; ``kernels/refusals.py
 from __future__ import annotations
 
 import dataclasses
+import importlib
+from pathlib import Path
 
 import pytest
 
 from tests.kernels.refusals import Case, Cases
-from tests.misuse import (
-    barriers,
-    blocks,
-    bodies,
-    debugging,
-    functions,
-    lane,
-    language,
-    layouts,
-    outputs,
-    params,
-    pipelines,
-    primitives,
-    reductions,
-    registers,
-    roles,
-    single,
-    steps,
-    tiled,
-    tiles,
-    turns,
-)
 
-MODULES = (
-    barriers,
-    blocks,
-    bodies,
-    debugging,
-    functions,
-    lane,
-    language,
-    layouts,
-    outputs,
-    params,
-    pipelines,
-    primitives,
-    reductions,
-    registers,
-    roles,
-    single,
-    steps,
-    tiled,
-    tiles,
-    turns,
-)
+FILES = sorted(path.stem for path in Path(__file__).parent.glob("*.py"))
+MODULES = [
+    importlib.import_module(f"tests.misuse.{name}")
+    for name in FILES
+    if name not in ("__init__", "test_misuse")
+]
 refused = Cases(case for module in MODULES for case in module.refused)
 
 

@@ -40,7 +40,7 @@ def kernel(**options: Any) -> Any:
             return numpipe.wgmma(acc, x.at[ds(wg * rows, rows), :], y.T)
 
         def compute(pipeline):
-            c[ds(wg * rows, rows), :64] = pipeline(numpipe.zeros((rows, 64), np.float32))
+            c[ds(wg * rows, rows), ds(0, 64)] = pipeline(numpipe.zeros((rows, 64), np.float32))
 
         specs = (BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k)))
         if cfg.emits:
@@ -105,7 +105,7 @@ def test_the_loop_form_has_the_kernels() -> None:
         for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
                 BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, a):
             acc = numpipe.wgmma(acc, x, y.T)
-        c[:128, :64] = acc
+        c[ds(0, 128), ds(0, 64)] = acc
 
     assert split(loops, A) == (1, "wg", 40)
 

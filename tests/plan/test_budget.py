@@ -36,7 +36,7 @@ def test_rings_outputs_scratch_and_stores_are_listed(execution: str) -> None:
         wg = numpipe.axis_index("wg")
         numpipe.run_scoped(lambda tile, landed: 1, SMEM((32, 64), np.float32), Barrier())
         numpipe.run_scoped(lambda tile: 1, SMEM((64, 64), np.float16), collective_axes="wg")
-        more[ds(wg * 64, 64), :64] = numpipe.zeros((64, 64), np.float32)
+        more[ds(wg * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
         pipe = numpipe.pipeline(
             grid=(4,), max_concurrent_steps=3, in_specs=(
                 BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((64, 24), lambda k: (0, k)),
@@ -80,7 +80,7 @@ def test_operands_of_two_types_are_named_before_the_sizes_and_the_mend_fits(exec
         acc = numpipe.zeros((64, 256), np.float32)
         for (k,), (x, y) in pipe(a, b):
             acc = numpipe.wgmma(acc, x, y.T)
-        c[:64, :256] = acc
+        c[ds(0, 64), ds(0, 256)] = acc
 
     a, b, c = np.ones((64, 256), np.float16), np.ones((256, 256), np.float32), np.zeros((64, 256), np.float32)
     with pytest.raises(SpecError, match="product: 'b' is float32 and 'a' float16, and wgmma multiplies two of one type") as caught:
@@ -95,7 +95,7 @@ def test_an_array_without_a_block_is_passed_as_the_error_for_none_says() -> None
         pipe = numpipe.pipeline(grid=(1,), in_specs=(
             BlockSpec((64, 64), lambda k: (0, k)), (BlockSpec(memory_space=numpipe.GMEM),)))
         for _, (tile, (array,)) in pipe(a, (b,)):
-            c[:64, :64] = tile[...] + array[:64, :64]
+            c[ds(0, 64), ds(0, 64)] = tile[...] + array[ds(0, 64), ds(0, 64)]
 
     a, b, c = np.ones((64, 64), np.float16), np.ones((64, 64), np.float16), np.zeros((64, 64), np.float16)
     passed.simulate(a, b, c)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import ArrayType, BlockSpec, CompilerParams
+from numpipe import ArrayType, BlockSpec, CompilerParams, ds
 
 LOAD = r"cp\.async\.bulk\.tensor\.2d\.shared::cluster"
 STORE = r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta"
@@ -87,7 +87,7 @@ def test_what_is_no_policy_is_refused_where_the_spec_is_made(policy: Any) -> Non
 def test_stores_of_register_tiles_have_the_policy_of_the_kernel(policy: Any) -> None:
     @numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(store_eviction_policy=policy))
     def zero(o):
-        o[:64, :64] = numpipe.zeros((64, 64), np.float32)
+        o[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     o = np.ones((64, 64), np.float32)
     assert hints(zero.inspect("ptx", o), STORE) == [policy or ""] * 2

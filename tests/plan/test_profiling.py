@@ -121,7 +121,7 @@ def test_a_buffer_becomes_the_events_of_the_simulated_sm() -> None:
                 compiler_params=CompilerParams(profile_space=ROOM, profile_dir="unused"))
 def exchanged(x, y, ready):
     other = 1 - numpipe.axis_index("gpu")
-    numpipe.peer(y, other)[:64, :64] = x[:64, :64]
+    numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
     numpipe.signal(ready.at[3], other)
     numpipe.wait(ready.at[3], 1)
 

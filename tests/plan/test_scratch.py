@@ -106,9 +106,9 @@ def copied_block(x, y, row):
     """Allocates where it stands: each call gets the same tile and barrier."""
     tile, landed = numpipe.scratch((SMEM((64, 64), x.dtype), Barrier()))
     numpipe.wait_smem_to_gmem(0, wait_read_only=True)
-    numpipe.copy_gmem_to_smem(x.at[ds(row, 64), :64], tile, landed)
+    numpipe.copy_gmem_to_smem(x.at[ds(row, 64), ds(0, 64)], tile, landed)
     numpipe.barrier_wait(landed)
-    numpipe.copy_smem_to_gmem(tile, y.at[ds(row, 64), :64])
+    numpipe.copy_smem_to_gmem(tile, y.at[ds(row, 64), ds(0, 64)])
 
 
 @numpipe.kernel(grid=1, num_compute_wgs=1)
@@ -146,7 +146,7 @@ def with_a_pipeline(x, y):
             total = total + doubled_through(tile, block.at[ds(wg * 64, 64), :])
         return total
 
-    y[ds(wg * 64, 64), :64] = numpipe.run_scoped(body, SMEM((64, 64), np.float32))
+    y[ds(wg * 64, 64), ds(0, 64)] = numpipe.run_scoped(body, SMEM((64, 64), np.float32))
 
 
 def test_a_pipeline_in_a_scope() -> None:
@@ -161,16 +161,16 @@ def test_a_pipeline_in_a_scope() -> None:
 def chosen(x, y, z):
     """Stores through a name for a view, through a function, and to one of two arrays: all are outputs."""
     tile, landed = numpipe.scratch((SMEM((64, 64), x.dtype), Barrier()))
-    numpipe.copy_gmem_to_smem(x.at[:64, :64], tile, landed)
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
     numpipe.barrier_wait(landed)
-    place = y.at[:64, :64]
+    place = y.at[ds(0, 64), ds(0, 64)]
     numpipe.copy_smem_to_gmem(tile, place)
     store_to(tile, z)
 
 
 @numpipe.function
 def store_to(tile, array):
-    numpipe.copy_smem_to_gmem(dst=array.at[:64, :64], src=tile)
+    numpipe.copy_smem_to_gmem(dst=array.at[ds(0, 64), ds(0, 64)], src=tile)
 
 
 def test_stores_by_copies_are_seen_through_names_and_functions() -> None:
@@ -188,12 +188,12 @@ def test_stores_by_copies_are_seen_through_names_and_functions() -> None:
 def other_layouts(a, b, c):
     """Operands of a product with narrower panels than they would have."""
     slots, landed = numpipe.scratch((SMEM((1, 2, 64, 64), np.float16, (SwizzleTransform(32),)), Barrier(1, (2, 1))))
-    numpipe.copy_gmem_to_smem(a.at[:64, :64], slots.at[0, 0], landed.at[0, 0])
-    numpipe.copy_gmem_to_smem(b.at[:64, :64], slots.at[0, 1], landed.at[1].at[0])
+    numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 64)], slots.at[0, 0], landed.at[0, 0])
+    numpipe.copy_gmem_to_smem(b.at[ds(0, 64), ds(0, 64)], slots.at[0, 1], landed.at[1].at[0])
     for i in range(2):
         numpipe.barrier_wait(landed.at[i, 0])
     acc = numpipe.wgmma_wait(numpipe.wgmma(numpipe.zeros((64, 64), np.float32), slots.at[0, 0], slots.at[0, 1].T), 0)
-    c[:64, :64] = acc
+    c[ds(0, 64), ds(0, 64)] = acc
 
 
 def test_transforms_of_slots_of_two_dimensions() -> None:
@@ -210,10 +210,10 @@ def test_transforms_of_slots_of_two_dimensions() -> None:
 def overlapping(x, y):
     one, other = numpipe.scratch(RefUnion(SMEM((64, 64), x.dtype), SMEM((64, 64), x.dtype)))
     landed = numpipe.scratch(Barrier(num_barriers=2))
-    numpipe.copy_gmem_to_smem(x.at[:64, :64], one, landed.at[0])
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], one, landed.at[0])
     numpipe.barrier_wait(landed.at[0])
-    numpipe.copy_smem_to_gmem(one, y.at[:64, :64])
-    numpipe.copy_gmem_to_smem(x.at[64:128, :64], other, landed.at[1])
+    numpipe.copy_smem_to_gmem(one, y.at[ds(0, 64), ds(0, 64)])
+    numpipe.copy_gmem_to_smem(x.at[ds(64, 64), ds(0, 64)], other, landed.at[1])
     numpipe.barrier_wait(landed.at[1])
 
 
@@ -238,7 +238,7 @@ def missed(x, y):
     wg = numpipe.axis_index("wg")
 
     def body(tile, landed):
-        numpipe.copy_gmem_to_smem(x.at[:64, :64], tile, landed)
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
         numpipe.barrier_wait(landed)
 
     def compute(pipeline):

@@ -52,7 +52,7 @@ def ones(partitioned: bool) -> Any:
     @numpipe.kernel(grid=(2,), num_compute_wgs=1)
     def fills(c):
         row = numpipe.program_id(0) * 64 if partitioned else 0
-        c[ds(row, 64), :64] = numpipe.zeros((64, 64), np.float32) + 1.0
+        c[ds(row, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
     return fills
 
@@ -137,7 +137,7 @@ def test_a_transposed_view_is_told_in_its_own_indices() -> None:
         at = numpipe.program_id(0)
         block = BlockSpec((64, 64), lambda k: (0, at))
         for _, (x,) in numpipe.pipeline(grid=(1,), in_specs=(block,))(b):
-            o[:64, ds(at * 64, 64)] = x[...]
+            o[ds(0, 64), ds(at * 64, 64)] = x[...]
 
     def run(seed: int | None, start: int) -> None:
         base = np.zeros((256, 64), F16)
@@ -155,9 +155,9 @@ def reduced(first: str | None, second: str | None) -> Any:
         tile = numpipe.scratch(numpipe.SMEM((64, 64), np.float16))
         tile[...] = numpipe.zeros((64, 64), np.float32).astype(np.float16)
         if numpipe.program_id(0) == 0:
-            numpipe.copy_smem_to_gmem(tile, c.at[:64, :64], reduction_op=first)
+            numpipe.copy_smem_to_gmem(tile, c.at[ds(0, 64), ds(0, 64)], reduction_op=first)
         else:
-            numpipe.copy_smem_to_gmem(tile, c.at[:64, :64], reduction_op=second)
+            numpipe.copy_smem_to_gmem(tile, c.at[ds(0, 64), ds(0, 64)], reduction_op=second)
 
     return sums
 
@@ -202,7 +202,7 @@ def test_a_reduction_needs_what_it_adds_to() -> None:
     def adds(a, o):
         tile = numpipe.scratch(numpipe.SMEM((64, 32), np.float32))
         tile[...] = numpipe.zeros((64, 32), np.float32) + 1.0
-        numpipe.copy_smem_to_gmem(tile, o.at[:64, :32], reduction_op="add")
+        numpipe.copy_smem_to_gmem(tile, o.at[ds(0, 64), ds(0, 32)], reduction_op="add")
 
     a = np.ones((64, 32), F32)
     silent(lambda seed: adds.simulate(a, out=a.copy(), seed=seed))
@@ -217,10 +217,10 @@ def test_the_written_part_may_be_read() -> None:
         def there_and_back(a, b, o):
             tile = numpipe.scratch(numpipe.SMEM((64, 64), np.float32))
             tile[...] = numpipe.zeros((64, 64), np.float32) + 3.0
-            numpipe.copy_smem_to_gmem(tile, b.at[:64, :64])
+            numpipe.copy_smem_to_gmem(tile, b.at[ds(0, 64), ds(0, 64)])
             numpipe.wait_smem_to_gmem(0)
             for _, (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, read)),))(b):
-                o[:64, :64] = x[...]
+                o[ds(0, 64), ds(0, 64)] = x[...]
 
         return there_and_back
 
@@ -358,7 +358,7 @@ def test_two_warpgroups_store_to_parts_of_their_own() -> None:
     @numpipe.kernel(num_compute_wgs=2)
     def halves(c, own):
         row = numpipe.axis_index("wg") * own
-        c[ds(row, 64), :64] = numpipe.zeros((64, 64), np.float32)
+        c[ds(row, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     def run(seed: int | None, own: int, order: Any) -> None:
         halves.simulate(np.ones((128, 64), F32, order=order), own, seed=seed)
@@ -376,7 +376,7 @@ def test_stores_to_one_place_are_in_no_order() -> None:
         @numpipe.kernel(num_compute_wgs=1)
         def twice(c):
             for i in range(2):
-                c[:64, :64] = numpipe.zeros((64, 64), np.float32) + np.float32(i)
+                c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + np.float32(i)
                 if waits:
                     numpipe.wait_smem_to_gmem(0)
 
@@ -451,7 +451,7 @@ def test_a_kernel_begins_with_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """So one that waits once more, anywhere, is right; and without the one at its entry every kernel is wrong."""
     @numpipe.kernel(num_compute_wgs=1)
     def waits_late(c):
-        c[:64, :64] = numpipe.zeros((64, 64), np.float32)
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
         griddep.wait()
 
     silent(lambda seed: waits_late.simulate(np.ones((64, 64), F32), seed=seed))

@@ -68,7 +68,7 @@ def test_verify_and_all_schedules_take_a_mesh() -> None:
     @numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=1, warp_specialized=False)
     def swapped(x, y, ready):
         other = 1 - numpipe.axis_index("gpu")
-        numpipe.peer(y, other)[:64, :64] = x[:64, :64]
+        numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
         numpipe.signal(ready.at[0], other)
         numpipe.wait(ready.at[0], 1)
 
@@ -82,11 +82,11 @@ def test_a_wait_learns_of_the_first_signals_only() -> None:
     def taken(x, y, ready, *, wanted: numpipe.Static):
         me = numpipe.axis_index("gpu")
         if me > 0:
-            numpipe.peer(x, 0)[ds(me * 64, 64), :64] = numpipe.full((64, 64), 1.0, np.float16)
+            numpipe.peer(x, 0)[ds(me * 64, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
             numpipe.signal(ready.at[0], 0)
         else:
             numpipe.wait(ready.at[0], wanted)
-            y[:64, :64] = x[64:128, :64]
+            y[ds(0, 64), ds(0, 64)] = x[ds(64, 64), ds(0, 64)]
             numpipe.wait(ready.at[0], 2)
 
     def run(wanted: int, seed: int) -> Any:
@@ -109,7 +109,7 @@ def test_a_signal_may_add_more_than_one_and_a_wait_takes_nothing() -> None:
     @numpipe.kernel(grid=numpipe.persistent(2), num_compute_wgs=2, semaphores=1)
     def counted(y, ready):
         me, cta, wg = numpipe.axis_index("gpu"), numpipe.program_id(0), numpipe.axis_index("wg")
-        y[ds(cta * 128 + wg * 64, 64), :64] = numpipe.full((64, 64), 1.0, np.float16)
+        y[ds(cta * 128 + wg * 64, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
         numpipe.signal(ready.at[0], 1 - me, add=cta + 2)
         for _ in range(3):
             numpipe.wait(ready.at[0], 2 * (2 + 3))
@@ -131,7 +131,7 @@ def test_every_access_by_a_peer_is_over_when_a_launch_ends(monkeypatch: pytest.M
     @numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=1)
     def stored(y, ready):
         me = numpipe.axis_index("gpu")
-        numpipe.peer(y, 1 - me)[:64, :64] = numpipe.full((64, 64), 1.0, np.float16)
+        numpipe.peer(y, 1 - me)[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
 
     def run() -> None:
         stored.simulate([np.zeros((64, 64), np.float16) for _ in range(2)], mesh=MESH(2))
@@ -184,7 +184,7 @@ def test_what_is_no_array_no_semaphore_and_no_rank_is_refused() -> None:
             kernel.simulate([np.zeros((64, 64), np.float16) for _ in range(2)], mesh=MESH(2))
 
     def of_tile(y, ready):
-        numpipe.peer(y[:64, :64], 0)
+        numpipe.peer(y[ds(0, 64), ds(0, 64)], 0)
 
     def of_semaphores(y, ready):
         numpipe.peer(ready, 0)
@@ -196,7 +196,7 @@ def test_what_is_no_array_no_semaphore_and_no_rank_is_refused() -> None:
         numpipe.signal(ready, 0)
 
     def reads(y, ready):
-        y[:64, :64] = numpipe.full((64, 64), 1.0, np.float16) * ready[0]
+        y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16) * ready[0]
 
     def adds(y, ready):
         numpipe.atomic_add(ready.at[0], 1)
@@ -222,8 +222,8 @@ def test_a_kernel_of_one_gpu_has_no_peers() -> None:
 
 
 def lambda_peer(y):
-    numpipe.peer(y, 0)[:64, :64] = numpipe.full((64, 64), 1.0, np.float16)
+    numpipe.peer(y, 0)[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
 
 
 def lambda_axis(y):
-    y[ds(numpipe.axis_index("gpu"), 64), :64] = numpipe.full((64, 64), 1.0, np.float16)
+    y[ds(numpipe.axis_index("gpu"), 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)

@@ -37,7 +37,7 @@ def guess(y):
     else:
         numpipe.device_assert(numpipe.barrier_test(there), "warpgroup 0 has not arrived")
         numpipe.barrier_wait(there)
-    y[ds(wg * 64, 64), :64] = numpipe.zeros((64, 64), np.float32)
+    y[ds(wg * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
 
 @numpipe.kernel(grid=1, num_compute_wgs=2, warp_specialized=False)
@@ -48,9 +48,9 @@ def tells(y):
         numpipe.barrier_arrive(there)
     else:
         if numpipe.barrier_test(there):
-            y[:64, :64] = numpipe.zeros((64, 64), np.float32) + 1
+            y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1
         else:
-            y[:64, :64] = numpipe.zeros((64, 64), np.float32) + 2
+            y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 2
         numpipe.barrier_wait(there)
 
 

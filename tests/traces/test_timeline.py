@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import BlockSpec, SpecError, Trace, timeline
+from numpipe import BlockSpec, SpecError, Trace, ds, timeline
 from numpipe import __main__ as command
 from numpipe.traces.drawing import _LOOKS, _PRODUCTS, look, rows_of
 from numpipe.traces.events import Event
@@ -72,7 +72,7 @@ def row_sums(x, y, *, slots: numpipe.Static):
     pipe = numpipe.pipeline(grid=(x.shape[1] // 64,), max_concurrent_steps=slots, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     for _, (tile,) in pipe(x):
         acc = acc + tile[...]
-    y[:64] = acc.sum(axis=1)
+    y[ds(0, 64)] = acc.sum(axis=1)
 
 
 @pytest.mark.parametrize("slots", [1, 3])

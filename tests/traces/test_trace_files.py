@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, SpecError, Trace
+from numpipe import BlockSpec, PipelineDeadlock, PipelineRace, SimulationError, SpecError, Trace, ds
 from numpipe import __main__ as command
 from numpipe.language.pipeline import ring
 from tests.kernels.kernels_for_tests import SMALL, gemm, operands
@@ -184,7 +184,7 @@ def late(a, b, c):
         if k > 0:
             acc = numpipe.wgmma(acc, previous, b_tile.T)  # noqa: F821
         previous = a_tile  # noqa: F841
-    c[:64, :64] = acc
+    c[ds(0, 64), ds(0, 64)] = acc
 
 
 @numpipe.kernel(num_compute_wgs=1)

@@ -62,8 +62,8 @@ def products_of_a_function(a, c):
             BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((80, 64), lambda k: (0, k))))(a, a):
         left = times(left, x, y.T)
         right = times(right, x, y.T)
-    c[:64, :80] = left
-    c[:64, 80:160] = right
+    c[ds(0, 64), ds(0, 80)] = left
+    c[ds(0, 64), ds(80, 80)] = right
 
 
 def an_operand_of_a_body(a, c):
@@ -78,7 +78,7 @@ def an_operand_of_a_body(a, c):
 
     def compute(pipeline):
         acc, _ = pipeline((numpipe.zeros((64, 64), np.float32), numpipe.full((64, 64), 0.0, np.float32).astype(a.dtype)))
-        c[:64, :64] = acc
+        c[ds(0, 64), ds(0, 64)] = acc
 
     numpipe.emit_pipeline_warp_specialized(
         body, grid=(a.shape[1] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), num_compute_wgs=1, wg_axis="wg",
@@ -124,7 +124,7 @@ def tiles_of_steps(delay: int, known: bool) -> Any:
             specs = BlockSpec((64, 16), lambda i: (t, i)), BlockSpec((16, 16), lambda i: (t, i))
             for (i,), (x, y) in numpipe.pipeline(grid=(steps,), max_concurrent_steps=2, delay_release=delay, in_specs=specs)(a, b):
                 acc = numpipe.wgmma(acc, x, y.T)
-            c[ds(t * 64, 64), :16] = acc
+            c[ds(t * 64, 64), ds(0, 16)] = acc
 
     return numpipe.kernel(num_compute_wgs=1)(two_tiles)
 
@@ -141,7 +141,7 @@ def test_the_mends_of_an_accumulator_that_ptxas_takes_for_redefined() -> None:
 # ---- operands that are defined anew, in the source -------------------------------------------------------------------
 def operands(a, c):
     """Names that end in `_wrong` are packed while a product reads what they were."""
-    acc, e = numpipe.zeros((64, 8), np.float32), c[:64, :16]
+    acc, e = numpipe.zeros((64, 8), np.float32), c[ds(0, 64), ds(0, 16)]
     once_wrong = copied_wrong = either_wrong = at_the_end_wrong = e.astype(a.dtype)
     waited = older = swapped = front = back = top = once_wrong
     for (k,), (x,) in numpipe.pipeline(grid=(a.shape[1] // 8,), in_specs=(BlockSpec((16, 8), lambda k: (0, k)),))(a):
@@ -195,7 +195,7 @@ def operands(a, c):
         acc = numpipe.wgmma(acc, top, x)
         acc = numpipe.wgmma(acc, at_the_end_wrong, x)
         at_the_end_wrong = np.exp(e).astype(a.dtype)  # the step's end waits, later
-    c[:64, :8] = acc
+    c[ds(0, 64), ds(0, 8)] = acc
 
 
 @pytest.mark.thorough
@@ -231,8 +231,8 @@ def test_what_ptxas_takes_fits_and_what_it_serialises_or_spills_does_not(limit: 
 
 def held_through_a_loop(a, c, *, cfg: numpipe.Static):
     """`cfg` columns beside accumulators of 96 registers."""
-    beside, early = c[:64, ds(0, cfg)], np.exp(c[:64, :32])
-    acc, vector = numpipe.zeros((64, 128), np.float32), c[0, :64]
+    beside, early = c[ds(0, 64), ds(0, cfg)], np.exp(c[ds(0, 64), ds(0, 32)])
+    acc, vector = numpipe.zeros((64, 128), np.float32), c[0, ds(0, 64)]
     mask, ones = numpipe.iota((64, 128), 1) < 3, numpipe.full((64, 128), 1.0, np.float32)
     for (k,), (x, y) in numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(
             BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((128, 64), lambda k: (0, k))))(a, a):
@@ -244,9 +244,9 @@ def held_through_a_loop(a, c, *, cfg: numpipe.Static):
         if k == 1:
             early = temporary + s.sum()
         acc = numpipe.wgmma_wait(acc) * 2.0
-    c[:64, ds(0, cfg)] = beside
-    c[:64, 256:288] = early + vector[:, None]
-    c[:64, 320:448] = np.where(mask, acc, ones)
+    c[ds(0, 64), ds(0, cfg)] = beside
+    c[ds(0, 64), ds(256, 32)] = early + vector[:, None]
+    c[ds(0, 64), ds(320, 128)] = np.where(mask, acc, ones)
 
 
 @compiles

@@ -232,7 +232,7 @@ def captured(a, c):
         return shift(wg + i)
 
     acc = numpipe.zeros((ROWS, 64), np.float32)
-    c[ds(place(0), ROWS), :64] = acc + 1.0
+    c[ds(place(0), ROWS), ds(0, 64)] = acc + 1.0
 
 
 def test_captures_reach_nested_functions_and_lambdas_in_them() -> None:
@@ -246,7 +246,7 @@ def factory(rows: int, value: float) -> Any:
     @numpipe.kernel(num_compute_wgs=1, out_type=lambda a: ArrayType((128, 64), np.float32))
     def filled(a, c):
         for m, in numpipe.tiles(128 // rows):
-            c[ds(m * rows, rows), :64] = numpipe.zeros((rows, 64), np.float32) + value
+            c[ds(m * rows, rows), ds(0, 64)] = numpipe.zeros((rows, 64), np.float32) + value
 
     return filled
 
@@ -271,7 +271,7 @@ def test_lambdas_that_return_lambdas() -> None:
         pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), along(row)), BlockSpec((64, 64), lambda k: (row, k))))
         for (k,), (x, y) in pipe(a, a):
             acc = numpipe.wgmma(acc, x, y.T)
-        c[:64, :64] = acc
+        c[ds(0, 64), ds(0, 64)] = acc
 
     a = np.random.default_rng(0).standard_normal((64, 128)).astype(np.float16)
     c = np.zeros((64, 64), np.float32)
@@ -311,7 +311,7 @@ def test_statements_keep_their_file_and_line() -> None:
             acc = numpipe.zeros((64, 64), np.float32)
             for (k,), (x,) in pipe(a):
                 acc = numpipe.wgmma(acc, x, x.T)
-            c[ds(place(m), 64), :64] = acc
+            c[ds(place(m), 64), ds(0, 64)] = acc
 
     function = lifted(kernel, cfg=Config()).simulated
     lines, first = inspect.getsourcelines(kernel)
@@ -332,8 +332,8 @@ def test_an_error_below_rewritten_loops_is_at_its_line() -> None:
             pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (m, k)),))
             for (k,), (x,) in pipe(a):
                 y = x.at[  # <-
-                    :64,
-                    :8]
+                    ds(0, 64),
+                    ds(0, 8)]
             c[ds(m, 64), ds(n, 64)] = numpipe.zeros((64, 64), np.float32)
 
     a, c = np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)
@@ -377,7 +377,7 @@ def test_a_static_is_one_compile_a_value() -> None:
 def test_equal_statics_of_different_types_are_compiled_apart() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def scaled(c, *, by: numpipe.Static):  # type: ignore[no-untyped-def]
-        c[:64, :64] = numpipe.zeros((64, 64), np.float32) + (by // 2 if isinstance(by, float) else by + 1)
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (by // 2 if isinstance(by, float) else by + 1)
 
     def run(by: Any) -> float:
         c = np.full((64, 64), np.nan, np.float32)
@@ -394,11 +394,11 @@ def test_two_loops_may_use_one_name_for_what_each_step_makes_anew() -> None:
         for (k,), (x,) in numpipe.pipeline(grid=(steps,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
             part = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), x, x.T)
             part = numpipe.wgmma_wait(part, 0)
-            c[:64, ds(64 * k, 64)] = part
+            c[ds(0, 64), ds(64 * k, 64)] = part
         for (k,), (x,) in numpipe.pipeline(grid=(steps,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
             part = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), x, x.T)
             part = numpipe.wgmma_wait(part, 0)
-            c[64:128, ds(64 * k, 64)] = part
+            c[ds(64, 64), ds(64 * k, 64)] = part
 
     a = np.ones((64, 128), np.float16)
     for steps, result in ((0, 7), (2, 64)):

@@ -147,7 +147,7 @@ def test_a_kernel_that_reaches_into_other_ctas_by_itself_meets_at_its_end() -> N
 def test_ctas_of_a_cluster_that_store_to_one_block_are_told_so() -> None:
     @numpipe.kernel(grid=2, cluster=2, cluster_names="pair", num_compute_wgs=1)
     def clash(y):
-        y[:64, :32] = numpipe.zeros((64, 32), np.float32)
+        y[ds(0, 64), ds(0, 32)] = numpipe.zeros((64, 32), np.float32)
 
     for seed in SEEDS:
         with pytest.raises(PipelineRace, match="cta-conflict|which CTA") as caught:
@@ -163,7 +163,7 @@ def test_ctas_with_other_numbers_of_steps_wait_for_each_other_for_ever() -> None
         pipe = numpipe.pipeline(grid=(2 + m,), in_specs=(BlockSpec((64, 64), lambda k: (0, k), collective_axes="pair"),))
         for _, (tile,) in pipe(b):
             acc = numpipe.wgmma(acc, tile, tile.T)
-        c[ds(m * 64, 64), :64] = acc
+        c[ds(m * 64, 64), ds(0, 64)] = acc
 
     with pytest.raises(PipelineDeadlock, match=r"(?s)of CTA \(0, 0, 0\): finished.*of CTA \(1, 0, 0\): blocked on "
                                                r"ready\[0\].*hint: ready\[0\] of b .* still misses 4096 bytes of step 2 .*"
@@ -239,11 +239,11 @@ def alone(a, b, c):
 
 def copied(a, b, c):
     tile, landed = numpipe.scratch((numpipe.SMEM((64, 64), np.float16), ClusterBarrier("pair")))
-    numpipe.copy_gmem_to_smem(a.at[:64, :64], tile, landed)
+    numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 64)], tile, landed)
 
 
 def unknown_axis(a, b, c):
-    c[:64, :64] = numpipe.zeros((64, 64), np.float16) + numpipe.axis_index("cta")
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float16) + numpipe.axis_index("cta")
 
 
 @pytest.mark.parametrize("body, message", [

@@ -152,7 +152,7 @@ def test_a_loop_runs_to_its_end() -> None:
         for (m,) in numpipe.tiles(a.shape[0], dynamic=True):
             if m == 3:
                 break
-            c[ds(m * 64, 64), :64] = numpipe.zeros((64, 64), np.float32).astype(c.dtype)
+            c[ds(m * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32).astype(c.dtype)
 
     def returns(a, b, c):
         for (m,) in numpipe.tiles(a.shape[0], dynamic=True):

@@ -33,7 +33,7 @@ def visited(grid: Any, names: Any = tuple("abcde")) -> Any:
         number = (((a * numpipe.num_programs(1) + b) * numpipe.num_programs(2) + c) * numpipe.num_programs(3) + d) * \
             numpipe.num_programs(4) + e
         if by_number and place_in(d) == a * numpipe.axis_size("e"):
-            out[number, :64, :8] = numpipe.full((64, 8), 1.0, np.float32) * sizes
+            out[number, ds(0, 64), ds(0, 8)] = numpipe.full((64, 8), 1.0, np.float32) * sizes
 
     return visits
 
@@ -60,7 +60,7 @@ def test_each_cta_has_its_place_along_every_axis(grid: Any, seen: np.ndarray) ->
 @numpipe.kernel(grid=(2, 3, 4), grid_names=tuple("abc"), num_compute_wgs=1)
 def three(out):
     number = (numpipe.axis_index("a") * 3 + numpipe.axis_index("b")) * 4 + numpipe.program_id(2)
-    out[number, :64, :8] = numpipe.full((64, 8), 1.0, np.float32)
+    out[number, ds(0, 64), ds(0, 8)] = numpipe.full((64, 8), 1.0, np.float32)
 
 
 @compiles
@@ -80,7 +80,7 @@ def test_a_cluster_lies_along_the_first_dimensions_as_in_any_grid() -> None:
         a, d, e = numpipe.axis_index("a"), numpipe.axis_index("d"), numpipe.axis_index("e")
         pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 32), lambda k: (3 * e + d, k), collective_axes="pair"),))
         for _, (tile,) in pipe(x):
-            out[ds(((e * 3 + d) * 2 + a) * 64, 64), :32] = tile[...] + (numpipe.axis_index("pair") - a)
+            out[ds(((e * 3 + d) * 2 + a) * 64, 64), ds(0, 32)] = tile[...] + (numpipe.axis_index("pair") - a)
 
     x = np.random.default_rng(0).standard_normal((6 * 64, 32)).astype(np.float32)
     out = np.zeros((12 * 64, 32), np.float32)
@@ -92,7 +92,7 @@ def test_a_cluster_lies_along_the_first_dimensions_as_in_any_grid() -> None:
 def test_a_grid_of_no_dimensions_is_one_cta(grid: Any) -> None:
     @numpipe.kernel(grid=grid, num_compute_wgs=1)
     def once(out):
-        out[:64, :8] = numpipe.full((64, 8), 1.0, np.float32) * (numpipe.num_programs(0) + numpipe.program_id(2))
+        out[ds(0, 64), ds(0, 8)] = numpipe.full((64, 8), 1.0, np.float32) * (numpipe.num_programs(0) + numpipe.program_id(2))
 
     out = np.zeros((64, 8), np.float32)
     once.simulate(out)
@@ -142,7 +142,7 @@ def test_a_grid_that_cannot_be_is_refused_by_its_dimension(options: Any, text: s
 
 
 def lambda_free(out):
-    out[:64, :8] = numpipe.full((64, 8), 1.0, np.float32)
+    out[ds(0, 64), ds(0, 8)] = numpipe.full((64, 8), 1.0, np.float32)
 
 
 def test_a_function_that_returns_more_than_three_dimensions_has_a_name_for_each() -> None:
@@ -159,7 +159,7 @@ def test_a_function_that_returns_more_than_three_dimensions_has_a_name_for_each(
 def test_a_dimension_that_the_grid_has_not_is_refused_at_its_line() -> None:
     @numpipe.kernel(grid=(1, 1, 1, 2), num_compute_wgs=1)
     def beyond(out):
-        out[:64, :8] = numpipe.full((64, 8), 1.0, np.float32) * numpipe.program_id(4)
+        out[ds(0, 64), ds(0, 8)] = numpipe.full((64, 8), 1.0, np.float32) * numpipe.program_id(4)
 
     out = np.zeros((64, 8), np.float32)
     for run in (beyond.simulate, beyond.compiled):
@@ -177,7 +177,7 @@ def numbered(names: Any, rest: Any) -> Any:
     @numpipe.kernel(grid=(3, 2), grid_names=("m", "n"), cluster=(1, 2), cluster_names=("row", "pair"), num_compute_wgs=2)
     def numbers(out):
         place = numpipe.axis_index(names) * numpipe.axis_size(rest) + numpipe.axis_index(rest)
-        out[ds(place * 64, 64), :8] = numpipe.full((64, 8), 1.0, np.float32) * numpipe.axis_size(names)
+        out[ds(place * 64, 64), ds(0, 8)] = numpipe.full((64, 8), 1.0, np.float32) * numpipe.axis_size(names)
 
     return numbers
 
@@ -198,7 +198,7 @@ def test_the_first_of_several_axes_is_the_slowest() -> None:
     def places(out):
         m, n = numpipe.program_id(0), numpipe.program_id(1)
         rows = 64 // numpipe.axis_size(("wg",))  # known when it is compiled
-        out[ds((m * 2 + n) * 64, rows), :8] = (numpipe.full((64, 8), 1.0, np.float32) * numpipe.axis_index(("m", "n")) * 10
+        out[ds((m * 2 + n) * 64, rows), ds(0, 8)] = (numpipe.full((64, 8), 1.0, np.float32) * numpipe.axis_index(("m", "n")) * 10
                                                     + numpipe.axis_index(("n", "m")))
 
     out = np.zeros((6 * 64, 8), np.float32)
@@ -214,7 +214,7 @@ def test_the_first_of_several_axes_is_the_slowest() -> None:
 def test_axes_that_cannot_be_are_refused_at_their_line(names: Any, text: str) -> None:
     @numpipe.kernel(grid=(3, 2), grid_names=("m", "n"), num_compute_wgs=1)
     def refused(out):
-        out[:64, :8] = numpipe.full((64, 8), 1.0, np.float32) * numpipe.axis_index(names)
+        out[ds(0, 64), ds(0, 8)] = numpipe.full((64, 8), 1.0, np.float32) * numpipe.axis_index(names)
 
     for run in (refused.simulate, refused.compiled):
         with pytest.raises(CompileError, match=rf"test_grids.py:\d+: kernel refused: {text}"):

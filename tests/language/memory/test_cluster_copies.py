@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import SMEM, Barrier, PipelineDeadlock, PipelineRace, SpecError, Trace
+from numpipe import SMEM, Barrier, PipelineDeadlock, PipelineRace, SpecError, Trace, ds
 from tests.kernels.cluster_kernels import loaded_together, multiplied_together
 
 SEEDS = (None, 0, 1, 2)
@@ -55,7 +55,7 @@ def pair(body: Any, cluster: int = 2) -> numpipe.Kernel:
 
 def one_sided(x):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
-    numpipe.copy_gmem_to_smem(x.at[:64, :64], tile, landed, predicate=numpipe.axis_index("pair") == 0,
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed, predicate=numpipe.axis_index("pair") == 0,
                               collective_axes="pair")
     numpipe.barrier_wait(landed)
 
@@ -68,22 +68,22 @@ def test_a_copy_that_one_cta_leaves_out_is_reported() -> None:
 
 def of_another_axis(x):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
-    numpipe.copy_gmem_to_smem(x.at[:64, :64], tile, landed, collective_axes="cluster")
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed, collective_axes="cluster")
 
 
 def of_a_vector(x):
     tile, landed = numpipe.scratch((SMEM((64,), np.float16), Barrier()))
-    numpipe.copy_gmem_to_smem(x.at[0, :64], tile, landed, collective_axes="pair")
+    numpipe.copy_gmem_to_smem(x.at[0, ds(0, 64)], tile, landed, collective_axes="pair")
 
 
 def of_few_rows(x):
     tile, landed = numpipe.scratch((SMEM((8, 64), np.float16), Barrier()))
-    numpipe.copy_gmem_to_smem(x.at[:8, :64], tile, landed, collective_axes="pair")
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 8), ds(0, 64)], tile, landed, collective_axes="pair")
 
 
 def of_no_name(x):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
-    numpipe.copy_gmem_to_smem(x.at[:64, :64], tile, landed, collective_axes=1)
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed, collective_axes=1)
 
 
 @pytest.mark.parametrize("body, message", [
@@ -118,9 +118,9 @@ def test_along_an_axis_of_one_cta_a_copy_is_its_own() -> None:
 
     def alone(x, y):
         tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
-        numpipe.copy_gmem_to_smem(x.at[:64, :64], tile, landed, collective_axes="pair")
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed, collective_axes="pair")
         numpipe.barrier_wait(landed)
-        y[:64, :64] = tile[...]
+        y[ds(0, 64), ds(0, 64)] = tile[...]
 
     numpipe.kernel(alone, grid=1, cluster=1, cluster_names="pair", num_compute_wgs=1).simulate(x, landed_rows)
     np.testing.assert_array_equal(landed_rows, x)

@@ -86,11 +86,11 @@ def test_what_another_barrier_tells_is_not_enough() -> None:
     def passed_on(x, y):
         tile, met = numpipe.scratch((SMEM((64, 32), np.float32), ClusterBarrier("all", 2)))
         rank = numpipe.axis_index("all")
-        tile[...] = x[ds(rank * 64, 64), :32]
+        tile[...] = x[ds(rank * 64, 64), ds(0, 32)]
         for k in range(2):
             numpipe.barrier_arrive(met.at[k])
             numpipe.barrier_wait(met.at[k])
-        y[ds(rank * 64, 64), :32] = numpipe.cluster_ref(tile, cluster_idx=(rank + 1) % 3, cluster_dim="all")[...]
+        y[ds(rank * 64, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=(rank + 1) % 3, cluster_dim="all")[...]
 
     with pytest.raises(PipelineRace, match=r"orders_stores=True"):
         passed_on.simulate(integers(192, 32), np.zeros((192, 32), np.float32))
@@ -104,18 +104,18 @@ def pair(body: Any) -> numpipe.Kernel:
 def test_what_is_no_tile_of_another_cta_is_refused() -> None:
     def axis(x, y):
         tile = numpipe.scratch(SMEM((64, 32), np.float32))
-        y[:64, :32] = numpipe.cluster_ref(tile, cluster_idx=0, cluster_dim="other")[...]
+        y[ds(0, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=0, cluster_dim="other")[...]
 
     def slot(x, y):
         for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 32)),))(x):
-            y[:64, :32] = numpipe.cluster_ref(tile, cluster_idx=0, cluster_dim="pair")[...]
+            y[ds(0, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=0, cluster_dim="pair")[...]
 
     def array(x, y):
-        y[:64, :32] = numpipe.cluster_ref(x, cluster_idx=0, cluster_dim="pair")[...]
+        y[ds(0, 64), ds(0, 32)] = numpipe.cluster_ref(x, cluster_idx=0, cluster_dim="pair")[...]
 
     def stored(x, y):
         tile = numpipe.scratch(SMEM((64, 32), np.float32))
-        numpipe.cluster_ref(tile, cluster_idx=0, cluster_dim="pair")[...] = x[:64, :32]
+        numpipe.cluster_ref(tile, cluster_idx=0, cluster_dim="pair")[...] = x[ds(0, 64), ds(0, 32)]
 
     def tested(x, y):
         there = numpipe.scratch(ClusterBarrier("pair", orders_stores=True))
@@ -137,7 +137,7 @@ def test_what_is_no_tile_of_another_cta_is_refused() -> None:
 def test_a_cta_that_the_cluster_has_not_is_reported() -> None:
     def behind(x, y):
         tile = numpipe.scratch(SMEM((64, 32), np.float32))
-        y[:64, :32] = numpipe.cluster_ref(tile, cluster_idx=2 + numpipe.axis_index("pair"), cluster_dim="pair")[...]
+        y[ds(0, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=2 + numpipe.axis_index("pair"), cluster_dim="pair")[...]
 
     with pytest.raises(SimulationError, match=r"cluster_ref: cluster_idx=[23], and the cluster has 2 CTAs along 'pair'"):
         pair(behind).simulate(integers(128, 32), np.zeros((128, 32), np.float32))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import CompilerParams
+from numpipe import CompilerParams, ds
 from numpipe.compile.check import gate
 from tests.kernels import gpu_kernels
 from tests.kernels.gpu_kernels import CASES
@@ -80,7 +80,7 @@ def test_a_mesh_too_large_for_a_launchs_parameters_is_refused() -> None:
 def test_a_kernel_of_one_gpu_has_nothing_of_it() -> None:
     @numpipe.kernel(grid=1, num_compute_wgs=1)
     def stored(y):
-        y[:64, :64] = numpipe.full((64, 64), 1.0, np.float16)
+        y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
 
     of = stored.compiled(np.zeros((64, 64), np.float16))
     assert not re.search(r"\.sys\b|np_gpus|proxy\.async\.global", of.ptx) and of.image.gpus == 0
@@ -90,7 +90,7 @@ def test_a_kernel_of_one_gpu_has_nothing_of_it() -> None:
 def test_with_debug_a_signal_also_counts_for_its_gpu() -> None:
     @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=2, compiler_params=CompilerParams(debug=True))
     def told(y, ready):
-        numpipe.peer(y, numpipe.axis_index("gpu") + 1)[:64, :64] = numpipe.full((64, 64), 1.0, np.float16)
+        numpipe.peer(y, numpipe.axis_index("gpu") + 1)[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
         numpipe.signal(ready.at[0], 0)
         numpipe.wait(ready.at[1], 1)
 
@@ -109,7 +109,7 @@ def test_the_gate_finds_a_signal_in_a_loop_of_products() -> None:
         for _, (a_tile, b_tile) in pipe(a, b):
             acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile), 0)
             numpipe.signal(ready.at[0], 0)
-        c[:64, :64] = acc
+        c[ds(0, 64), ds(0, 64)] = acc
         numpipe.wait(ready.at[0], a.shape[1] // 64)
 
     inputs = [gpu_kernels.blocks(2, 64, 256), gpu_kernels.blocks(2, 256, 64), [np.zeros((64, 64), np.float32)] * 2]

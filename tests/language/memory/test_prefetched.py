@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import CompileError, PipelineRace, SpecError
+from numpipe import CompileError, PipelineRace, SpecError, ds
 from tests.hazards.removal import places_of, without
 from tests.kernels import steered_kernels
 from tests.kernels.prefetched_kernels import KERNELS, TABLES, numbers
@@ -93,13 +93,13 @@ def test_what_is_no_table_is_refused() -> None:
         y[0] = numpipe.prefetched(y)[0]
 
     def tile(x, y):
-        y[0] = numpipe.prefetched(x[:64])[0]
+        y[0] = numpipe.prefetched(x[ds(0, 64)])[0]
 
     def large(x, y):
         y[0] = numpipe.prefetched(x, size=1 << 20)[0]
 
     def block(x, y):
-        y[:64] = numpipe.prefetched(x)[:64]
+        y[ds(0, 64)] = numpipe.prefetched(x)[ds(0, 64)]
 
     def whole(x, y):
         if numpipe.prefetched(x):
@@ -124,7 +124,7 @@ def test_where_only_compute_warpgroups_come_nobody_would_issue_the_copy() -> Non
     @numpipe.kernel(grid=1, num_compute_wgs=1)
     def hidden(x, table, y):
         def body(indices, tile):
-            y[:64, :64] = tile[...] + numpipe.prefetched(table)[0]
+            y[ds(0, 64), ds(0, 64)] = tile[...] + numpipe.prefetched(table)[0]
 
         numpipe.emit_pipeline_warp_specialized(body, grid=(1,), in_specs=(numpipe.BlockSpec((64, 64)),))(x)
 

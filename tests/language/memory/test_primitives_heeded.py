@@ -27,9 +27,9 @@ def chosen(x, y):
     i = numpipe.program_id(0)
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float32), Barrier()))
     tile[...] = numpipe.zeros((64, 64), np.float32)
-    numpipe.copy_gmem_to_smem(x.at[:64, :64], tile, landed, predicate=i > 0)
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed, predicate=i > 0)
     numpipe.barrier_wait(landed)
-    numpipe.copy_smem_to_gmem(tile, y.at[i, :64, :64], predicate=i < 2)
+    numpipe.copy_smem_to_gmem(tile, y.at[i, ds(0, 64), ds(0, 64)], predicate=i < 2)
 
 
 def test_a_predicate_chooses_which_copies_are_made_and_a_load_arrives_all_the_same() -> None:
@@ -45,7 +45,7 @@ def once_more(commit_group: bool, wait_read_only: bool = True) -> Any:
         """Stores a tile of ones, and writes it again."""
         tile = numpipe.scratch(SMEM((64, 64), np.float32))
         tile[...] = numpipe.zeros((64, 64), np.float32) + 1.0
-        numpipe.copy_smem_to_gmem(tile, y.at[:64, :64], commit_group=commit_group)
+        numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)], commit_group=commit_group)
         numpipe.wait_smem_to_gmem(0, wait_read_only=wait_read_only)
         tile[...] = numpipe.zeros((64, 64), np.float32)
 
@@ -67,11 +67,11 @@ def there_and_back(wait_read_only: bool) -> Any:
         """z = y, as soon as y has been stored."""
         tile, landed = numpipe.scratch((SMEM((64, 64), np.float32), Barrier()))
         tile[...] = numpipe.zeros((64, 64), np.float32) + 1.0
-        numpipe.copy_smem_to_gmem(tile, y.at[:64, :64])
+        numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)])
         numpipe.wait_smem_to_gmem(0, wait_read_only=wait_read_only)
-        numpipe.copy_gmem_to_smem(y.at[:64, :64], tile, landed)
+        numpipe.copy_gmem_to_smem(y.at[ds(0, 64), ds(0, 64)], tile, landed)
         numpipe.barrier_wait(landed)
-        numpipe.copy_smem_to_gmem(tile, z.at[:64, :64])
+        numpipe.copy_smem_to_gmem(tile, z.at[ds(0, 64), ds(0, 64)])
 
     return loaded_again
 
@@ -96,7 +96,7 @@ def test_the_transforms_of_an_allocation_are_those_of_its_copies() -> None:
     @numpipe.kernel(grid=1, num_compute_wgs=1)
     def narrow(x, *, transforms: numpipe.Static):
         tile, landed = numpipe.scratch((SMEM((64, 64), np.float16, transforms), Barrier()))
-        numpipe.copy_gmem_to_smem(x.at[:64, :64], tile, landed)
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
         numpipe.barrier_wait(landed)
 
     for width in (32, 64, 128):
@@ -109,9 +109,9 @@ def around(unsafe: bool) -> Any:
     @numpipe.kernel(grid=1, num_compute_wgs=1, compiler_params=CompilerParams(unsafe_no_auto_barriers=unsafe))
     def loads_and_stores(x, y):
         tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
-        numpipe.copy_gmem_to_smem(x.at[:64, :64], tile, landed)
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
         numpipe.barrier_wait(landed)
-        numpipe.copy_smem_to_gmem(tile, y.at[:64, :64])
+        numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)])
 
     return loads_and_stores
 
@@ -130,7 +130,7 @@ def scoped(collective_axes: Any) -> Any:
 
         def body(tile):
             tile[...] = numpipe.zeros((64, 64), np.float32) + wg
-            numpipe.copy_smem_to_gmem(tile, y.at[wg, :64, :64])
+            numpipe.copy_smem_to_gmem(tile, y.at[wg, ds(0, 64), ds(0, 64)])
 
         numpipe.run_scoped(body, SMEM((64, 64), np.float32), collective_axes=collective_axes)
 
@@ -152,13 +152,13 @@ def to_and_fro(x, y, rounds):
     wg = numpipe.axis_index("wg")
     tile, landed, turn = numpipe.scratch((SMEM((64, 64), np.float32), Barrier(), Barrier(num_barriers=(2, 2))))
     if wg == 0:
-        numpipe.copy_gmem_to_smem(x.at[:64, :64], tile, landed)
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
         numpipe.barrier_wait(landed)
         for _ in range(rounds):
             tile[...] = tile[...] + 1.0
             numpipe.barrier_arrive(turn.at[0, 1])
             numpipe.barrier_wait(turn.at[1, 0])
-        numpipe.copy_smem_to_gmem(tile, y.at[:64, :64])
+        numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)])
     else:
         for _ in range(rounds):
             numpipe.barrier_wait(turn.at[0, 1])
@@ -188,7 +188,7 @@ def test_registers_move_by_as_many_as_are_said() -> None:
 def numbered(y):
     x, z = numpipe.program_id(0), numpipe.program_id(2)
     place = (z * numpipe.num_programs(1) + numpipe.program_id(1)) * numpipe.num_programs(0) + x
-    y[ds(64 * place, 64), :8] = numpipe.zeros((64, 8), np.float32) + place
+    y[ds(64 * place, 64), ds(0, 8)] = numpipe.zeros((64, 8), np.float32) + place
 
 
 def test_a_cta_knows_its_place_along_each_dimension_of_the_grid() -> None:
@@ -205,7 +205,7 @@ def whole(x, table, y, *, sides: numpipe.Static):
     """y = x + table, whose one block is all of it."""
     for (i,), (x_tile, all_of_it) in numpipe.pipeline(grid=(cdiv(x.shape[0], 64),), in_specs=(
             BlockSpec((64, 32), lambda i: (i, 0)), BlockSpec(sides)))(x, table):
-        y[ds(i * 64, 64), :32] = x_tile[...] + all_of_it[...]
+        y[ds(i * 64, 64), ds(0, 32)] = x_tile[...] + all_of_it[...]
 
 
 def test_a_block_with_the_sides_of_its_array_is_all_of_it_and_loaded_once() -> None:

@@ -57,10 +57,10 @@ def test_along_other_axes_a_tile_stays_where_it_is(cluster: tuple[int, int]) -> 
     def turned(x, y):
         buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), Barrier()))
         here = numpipe.program_id(0) + 2 * numpipe.program_id(1)
-        numpipe.async_store_smem(x[ds(here * 64, 64), :16], buffer, landed, cluster_dim="a",
+        numpipe.async_store_smem(x[ds(here * 64, 64), ds(0, 16)], buffer, landed, cluster_dim="a",
                                  cluster_idx=numpipe.axis_size("a") - 1 - numpipe.axis_index("a"))
         numpipe.barrier_wait(landed)
-        y[ds(here * 64, 64), :16] = buffer[...]
+        y[ds(here * 64, 64), ds(0, 16)] = buffer[...]
 
     x = integers(256, 16)
     y = np.zeros_like(x)
@@ -76,7 +76,7 @@ def test_floats_are_converted_as_a_store_converts() -> None:
         third = numpipe.full((64, 16), 1 / 3, np.float32)
         numpipe.async_store_smem(third, buffer, landed, cluster_idx=1 - rank, cluster_dim="pair")
         numpipe.barrier_wait(landed)
-        y[ds(rank * 64, 64), :16] = buffer[...]
+        y[ds(rank * 64, 64), ds(0, 16)] = buffer[...]
 
     y = np.zeros((128, 16), np.float16)
     narrowed.simulate(y)
@@ -116,7 +116,7 @@ def pair(body: Any) -> numpipe.Kernel:
 
 def nobody(x):
     buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), Barrier()))
-    numpipe.async_store_smem(x[:64, :16], buffer, landed, cluster_idx=2, cluster_dim="pair")
+    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=2, cluster_dim="pair")
 
 
 def test_a_place_outside_the_cluster_is_reported() -> None:
@@ -127,17 +127,17 @@ def test_a_place_outside_the_cluster_is_reported() -> None:
 
 def another_shape(x):
     buffer, landed = numpipe.scratch((SMEM((64, 32), np.float32), Barrier()))
-    numpipe.async_store_smem(x[:64, :16], buffer, landed, cluster_idx=0, cluster_dim="pair")
+    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=0, cluster_dim="pair")
 
 
 def another_type(x):
     buffer, landed = numpipe.scratch((SMEM((64, 16), np.int32), Barrier()))
-    numpipe.async_store_smem(x[:64, :16], buffer, landed, cluster_idx=0, cluster_dim="pair")
+    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=0, cluster_dim="pair")
 
 
 def another_axis(x):
     buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), Barrier()))
-    numpipe.async_store_smem(x[:64, :16], buffer, landed, cluster_idx=0, cluster_dim="cluster")
+    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=0, cluster_dim="cluster")
 
 
 def a_number(x):
@@ -147,12 +147,12 @@ def a_number(x):
 
 def a_fraction(x):
     buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), Barrier()))
-    numpipe.async_store_smem(x[:64, :16], buffer, landed, cluster_idx=0.5, cluster_dim="pair")
+    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=0.5, cluster_dim="pair")
 
 
 def to_an_array(x):
     landed = numpipe.scratch(Barrier())
-    numpipe.async_store_smem(x[:64, :16], x.at[:64, :16], landed, cluster_idx=0, cluster_dim="pair")
+    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], x.at[ds(0, 64), ds(0, 16)], landed, cluster_idx=0, cluster_dim="pair")
 
 
 def columns_of_16_bits(x):
@@ -162,12 +162,12 @@ def columns_of_16_bits(x):
 
 def sums_of_columns(x):
     buffer, landed = numpipe.scratch((SMEM((16,), np.float32), Barrier()))
-    numpipe.async_store_smem(x[:64, :16].sum(axis=0), buffer, landed, cluster_idx=0, cluster_dim="pair")
+    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)].sum(axis=0), buffer, landed, cluster_idx=0, cluster_dim="pair")
 
 
 def on_a_cluster_barrier(x):
     buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), ClusterBarrier("pair")))
-    numpipe.async_store_smem(x[:64, :16], buffer, landed, cluster_idx=0, cluster_dim="pair")
+    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=0, cluster_dim="pair")
 
 
 @pytest.mark.parametrize("body, message", [

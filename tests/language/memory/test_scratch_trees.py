@@ -38,7 +38,7 @@ def simulated_only(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 @numpipe.function
 def load(x, column, landing):
     """A function is given tile and barrier together."""
-    numpipe.copy_gmem_to_smem(x.at[:64, ds(column, 64)], landing.tile, landing.landed)
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(column, 64)], landing.tile, landing.landed)
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -48,7 +48,7 @@ def of_a_constant(x, y):
     load(x, 64, pair.right)
     numpipe.barrier_wait(pair.left.landed)
     numpipe.barrier_wait(pair.right.landed)
-    y[:64, :64] = pair.left.tile[...].astype(np.float32) + pair.right.tile[...].astype(np.float32)
+    y[ds(0, 64), ds(0, 64)] = pair.left.tile[...].astype(np.float32) + pair.right.tile[...].astype(np.float32)
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -58,7 +58,7 @@ def written_in_place(x, y):
     load(x, 64, Landing(right, both.at[1]))
     numpipe.barrier_wait(both.at[0])
     numpipe.barrier_wait(both.at[1])
-    y[:64, :64] = left[...].astype(np.float32) + right[...].astype(np.float32)
+    y[ds(0, 64), ds(0, 64)] = left[...].astype(np.float32) + right[...].astype(np.float32)
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -70,7 +70,7 @@ def scoped(x, y):
         numpipe.barrier_wait(second.landed)
         total[...] = first.left.tile[...].astype(np.float32) + second.tile[...].astype(np.float32)
         numpipe.commit_smem()
-        y[:64, :64] = total[...]
+        y[ds(0, 64), ds(0, 64)] = total[...]
 
     numpipe.run_scoped(scope, PAIR, total=SMEM((64, 64), np.float32),
                        second=Landing(HALF, Barrier()), collective_axes="wg")
@@ -98,7 +98,7 @@ def test_a_barrier_of_a_named_tuple_is_waited_for_like_any_other() -> None:
         load(x, 0, pair.left)
         load(x, 64, pair.right)
         numpipe.barrier_wait(pair.left.landed)
-        y[:64, :64] = pair.left.tile[...].astype(np.float32) + pair.right.tile[...].astype(np.float32)
+        y[ds(0, 64), ds(0, 64)] = pair.left.tile[...].astype(np.float32) + pair.right.tile[...].astype(np.float32)
         numpipe.barrier_wait(pair.right.landed)
 
     with pytest.raises(PipelineRace):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import BlockSpec, SimulationError
+from numpipe import BlockSpec, SimulationError, ds
 from numpipe.compile.check.gate import Sass
 from numpipe.compile.lift.loops import Loops
 from tests.kernels.barrier_loop_kernels import cases, in_parts, rotated
@@ -69,7 +69,7 @@ def test_a_loop_inside_another_one_may_have_the_slots_of_a_third() -> None:
         for _, (x,) in outer(a, allocations=one):
             for _, (y,) in inner(a, allocations=two):
                 total = total + x[...].astype(np.float32) * y[...].astype(np.float32)
-        c[:64, :64] = total
+        c[ds(0, 64), ds(0, 64)] = total
 
     a, c = np.random.default_rng(0).integers(-3, 4, (64, 128)).astype(np.float16), np.empty((64, 64), np.float32)
     nested.simulate(a, c)
@@ -111,7 +111,7 @@ def released_first(a, b, c):
         numpipe.barrier_wait(x_ready)
         acc = numpipe.wgmma_wait(numpipe.wgmma(acc, x, x.T), 0)
         numpipe.barrier_arrive(x_consumed)
-    c[:64, :64] = acc
+    c[ds(0, 64), ds(0, 64)] = acc
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -129,7 +129,7 @@ def skipped(a, b, c):
             continue
         numpipe.barrier_wait(y_ready)
         numpipe.barrier_arrive(y_consumed)
-    c[:64, :64] = acc
+    c[ds(0, 64), ds(0, 64)] = acc
 
 
 @pytest.mark.parametrize("kernel", [released_first, skipped], ids=lambda kernel: kernel.name)

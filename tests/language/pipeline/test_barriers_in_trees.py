@@ -35,7 +35,7 @@ def in_a_loop(a, w, scales, y, *, waits: numpipe.Static = True):
         numpipe.barrier_arrive(free.scales)
         numpipe.barrier_arrive(x_free)
         numpipe.barrier_arrive(free[0])
-    y[:64, :64] = acc
+    y[ds(0, 64), ds(0, 64)] = acc
 
 
 @numpipe.kernel(grid=1, num_compute_wgs=1)
@@ -46,13 +46,13 @@ def in_a_body(a, w, scales, y):
         numpipe.barrier_wait(x_ready)
         k, = indices
         acc = acc + x[...].astype(np.float32) * of.w[...].astype(np.float32)
-        acc = acc + of.scales[:64, ds(k * 64, 64)].astype(np.float32)
+        acc = acc + of.scales[ds(0, 64), ds(k * 64, 64)].astype(np.float32)
         numpipe.barrier_arrive(x_free)
         numpipe.barrier_arrive(free[0])
         return acc
 
     def compute(pipeline):
-        y[:64, :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+        y[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
     numpipe.emit_pipeline_warp_specialized(
         step, grid=(a.shape[1] // 64,), max_concurrent_steps=3, compute_context=compute, manual_ready_barriers=True, in_specs=(
@@ -96,7 +96,7 @@ def unused(a, w, scales, y):
         numpipe.barrier_wait(x_ready)
         numpipe.barrier_wait(ready.w)
         acc = acc + x[...].astype(np.float32) * of.w[...].astype(np.float32)
-    y[:64, :64] = acc
+    y[ds(0, 64), ds(0, 64)] = acc
 
 
 def test_an_operand_of_a_tuple_that_is_not_used_is_waited_for_by_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:

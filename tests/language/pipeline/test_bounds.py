@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import BlockSpec, CompilerParams, SimulationError, SpecError
+from numpipe import BlockSpec, CompilerParams, SimulationError, SpecError, ds
 from numpipe.launch.watch import failure
 from numpipe.plan import watch
 from tests.kernels.bounded_kernels import KERNELS, arrays, expected, indexed, indexed_wanted, indices, places
@@ -89,7 +89,7 @@ def test_an_index_says_what_it_means_outside(mode: str, dtype: Any) -> None:
 
 @numpipe.kernel(num_compute_wgs=1)
 def gathered(x, v, y):
-    y[:64, :64] = x[v[:64], :64]
+    y[ds(0, 64), ds(0, 64)] = x[v[ds(0, 64)], ds(0, 64)]
 
 
 @pytest.mark.parametrize("index", [64, -1, -2 ** 31])

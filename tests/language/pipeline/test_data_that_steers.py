@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import numpipe
-from numpipe import BlockSpec, CompileError, PipelineRace
+from numpipe import BlockSpec, CompileError, PipelineRace, ds
 from tests.kernels.covering import examples
 from tests.kernels.steered_kernels import KERNELS, arrays, check, wanted
 
@@ -74,7 +74,7 @@ def stepped(a, counts, c):
     acc = numpipe.zeros((64, 64), np.float32)
     for _, (x,) in numpipe.pipeline(grid=(counts[0, 0],), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
         acc = numpipe.wgmma(acc, x, x.T)
-    c[:64, :64] = acc.astype(c.dtype)
+    c[ds(0, 64), ds(0, 64)] = acc.astype(c.dtype)
 
 
 def test_explain_counts_with_the_numbers_of_the_array_and_says_where_it_has_none() -> None:
@@ -101,7 +101,7 @@ def test_an_array_that_the_kernel_stores_to_does_not_steer(run: str) -> None:
     def stored(a, c):
         pipe = numpipe.pipeline(grid=(c[0, 0],), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))
         for _, (x,) in pipe(a):
-            c[:64, :64] = x[...].astype(np.int32)
+            c[ds(0, 64), ds(0, 64)] = x[...].astype(np.int32)
 
     with pytest.raises(CompileError, match=r"grid: an element of array 'c' \(an output of the call: those of an array steer that "
                                            r"nothing stores to, passed before the first output\) steers control flow"):
@@ -114,7 +114,7 @@ def test_an_array_of_floats_does_not_steer(run: str) -> None:
     def of_floats(a, x, c):
         if x[0] > 0.0:
             for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
-                c[:64, :64] = tile[...]
+                c[ds(0, 64), ds(0, 64)] = tile[...]
 
     with pytest.raises(CompileError, match=r"an element of array 'x' \(of float32: those of int32 and int64 steer\) steers"):
         getattr(of_floats, run)(np.ones((64, 64), np.float16), np.ones(1, np.float32), np.zeros((64, 64), np.float16))
@@ -126,7 +126,7 @@ def test_an_element_that_the_memory_role_cannot_find_does_not_steer(run: str) ->
     def by_warpgroup(a, counts, c):
         pipe = numpipe.pipeline(grid=(counts[numpipe.axis_index("wg")],), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))
         for _, (x,) in pipe(a):
-            c[:64, :64] = x[...]
+            c[ds(0, 64), ds(0, 64)] = x[...]
 
     with pytest.raises(CompileError, match="grid: the warpgroup axis steers control flow"):
         getattr(by_warpgroup, run)(np.ones((64, 64), np.float16), np.ones(2, np.int32), np.zeros((64, 64), np.float16))

@@ -32,7 +32,7 @@ def loops(a, b, c, n, m):
             acc = numpipe.wgmma(acc, x, y.T)
         for _, (x,) in numpipe.pipeline(grid=(m,), max_concurrent_steps=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
             acc = numpipe.wgmma(acc, x, x.T)
-        c[ds(t * 64, 64), :64] = acc
+        c[ds(t * 64, 64), ds(0, 64)] = acc
 
 
 def bodies(a, b, c, n, m):
@@ -50,10 +50,10 @@ def bodies(a, b, c, n, m):
 
     for t, _ in numpipe.tiles(3, 1):
         def first(pipeline):
-            c[ds(t * 64, 64), :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+            c[ds(t * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
         def second(pipeline):
-            c[ds((3 + t) * 64, 64), :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+            c[ds((3 + t) * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
         emit(product, grid=(n,), max_concurrent_steps=3, delay_release=2, compute_context=first, manual_consumed_barriers=True,
              in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
@@ -72,7 +72,7 @@ def unequal(a, b, c, n, m):
         for _, (x,) in numpipe.pipeline(grid=(m,), steps_of=lambda wg: 1 - wg, in_specs=(
                 BlockSpec((64, 64), lambda k: (0, k)),))(b):
             acc = numpipe.wgmma(acc, x, x.T)
-        c[ds((t * 2 + wg) * 64, 64), :64] = acc
+        c[ds((t * 2 + wg) * 64, 64), ds(0, 64)] = acc
 
 
 KERNELS = {"loops": (loops, 1), "bodies": (bodies, 1), "unequal": (unequal, 2)}
@@ -148,7 +148,7 @@ def stepped(a, b, c):
         acc = numpipe.wgmma(acc, x, x.T)
     for _, (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
         acc = numpipe.wgmma(acc, x, x.T)
-    c[:64, :64] = acc
+    c[ds(0, 64), ds(0, 64)] = acc
 
 
 @pytest.mark.parametrize("seed", SEEDS)

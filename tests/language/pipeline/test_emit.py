@@ -93,7 +93,7 @@ def paired(a, b, c):
     def compute(pipeline):
         zero = numpipe.zeros((64, 64), np.float32)
         final = pipeline(Sums(zero, zero, 0))
-        c[:64, :64] = final.left + final.right + final.steps
+        c[ds(0, 64), ds(0, 64)] = final.left + final.right + final.steps
 
     spec = BlockSpec((64, 128), lambda k: (0, k))
     emit(body, grid=(cdiv(a.shape[1], 128),), compute_context=compute, in_specs=(spec, spec))(a, b)
@@ -121,7 +121,7 @@ def test_the_final_carry_may_be_read_and_the_carry_in_flight_may_not() -> None:
             return numpipe.wgmma(acc, a_tile, b_tile.T) * 0.5
 
         def compute(pipeline):
-            c[:64, :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+            c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
         emit(body, grid=(2,), compute_context=compute, in_specs=(
             BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
@@ -149,10 +149,10 @@ def test_a_coroutine_beside_outputs_and_the_names_of_what_is_passed_on() -> None
 
         def coroutine():
             acc = yield numpipe.zeros((64, 64), np.float32)
-            c[:64, :64] = acc
+            c[ds(0, 64), ds(0, 64)] = acc
 
         def context(pipeline: Any) -> None:
-            c[64:128, :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+            c[ds(64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
         specs = (BlockSpec((64, 64), lambda k: (0, k)),)
         emit(body, grid=(cdiv(a.shape[1], 64),), carry_coroutine=coroutine, in_specs=specs, out_specs=specs)(a, o)
@@ -195,7 +195,7 @@ def test_a_pipeline_may_have_a_name() -> None:
             return numpipe.wgmma(acc, a_tile, b_tile.T)
 
         def compute(pipeline):
-            c[:64, :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+            c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
             numpipe.wait_smem_to_gmem(0)
 
         products = emit(body, grid=(cdiv(a.shape[1], 64),), compute_context=compute, max_concurrent_steps=3, in_specs=(
@@ -233,8 +233,8 @@ def check_sum_of_squares(shapes: tuple[tuple[int, int], ...], **named: Any) -> N
         acc = numpipe.zeros((64, 64), np.float32)
         for (_,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
             acc = numpipe.wgmma(acc, x, x.T)
-        c[:64, :64] = acc
-        d[:64, :64] = acc + 1
+        c[ds(0, 64), ds(0, 64)] = acc
+        d[ds(0, 64), ds(0, 64)] = acc + 1
 
     a = np.ones(shapes[0], np.float16)
     c, d = (np.full(shape, np.nan, np.float32) for shape in shapes[1:])
@@ -258,13 +258,13 @@ def nested_kernel(form: str) -> Any:
                     BlockSpec((64, 64), lambda k: (i, k)), BlockSpec((64, 64), lambda k: (0, k))))
                 for (_,), (a_tile, b_tile) in pipe(a, b):
                     acc = numpipe.wgmma(acc, a_tile, b_tile.T)
-                c[ds(i * 64, 64), :64] = acc
+                c[ds(i * 64, 64), ds(0, 64)] = acc
             else:
                 def step(indices, a_tile, b_tile, acc):
                     return numpipe.wgmma(acc, a_tile, b_tile.T)
 
                 def compute(pipeline):
-                    c[ds(i * 64, 64), :64] = pipeline(acc)
+                    c[ds(i * 64, 64), ds(0, 64)] = pipeline(acc)
 
                 emit(step, grid=(cdiv(a.shape[1], 64),), compute_context=compute, in_specs=(
                     BlockSpec((64, 64), lambda k: (i, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
@@ -303,7 +303,7 @@ def test_a_prologue_with_a_pipeline_in_the_compute_context() -> None:
             acc = numpipe.zeros((64, 64), np.float32)
             for (_,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=specs)(b, a):
                 acc = numpipe.wgmma(acc, x, y.T)
-            c[:64, :64] = pipeline(acc)
+            c[ds(0, 64), ds(0, 64)] = pipeline(acc)
 
         emit(body, grid=(cdiv(a.shape[1], 64),), compute_context=compute, in_specs=specs)(a, b)
 
@@ -327,7 +327,7 @@ def test_a_body_may_steer_with_what_only_the_compute_role_has() -> None:
             return acc
 
         def compute(pipeline):
-            c[ds(wg * 64, 64), :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+            c[ds(wg * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
         emit(body, grid=(2,), compute_context=compute, in_specs=(
             BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
@@ -356,7 +356,7 @@ def test_the_pipeline_may_say_what_the_kernel_does_not() -> None:
             return numpipe.wgmma(acc, a_tile.at[ds(part * 64, 64), :], b_tile.T)
 
         def compute(pipeline):
-            c[ds(part * 64, 64), :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+            c[ds(part * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
         emit(body, grid=(2,), compute_context=compute, num_compute_wgs=3, wg_axis="part", memory_registers=32, in_specs=(
             BlockSpec((192, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)

@@ -65,7 +65,7 @@ def mixed_delays(builder: str) -> Any:
             BlockSpec((64, 64), lambda k: (0, k), delay_release=0)))
         for _, ((x,), y, z) in pipe((a,), b, d):
             acc = numpipe.wgmma(numpipe.wgmma(acc, x, y.T), x, z.T)
-        c[:64, :64] = acc
+        c[ds(0, 64), ds(0, 64)] = acc
 
     def body(a, b, d, c):
         def step(indices, xs, y, z, acc):
@@ -73,7 +73,7 @@ def mixed_delays(builder: str) -> Any:
             return numpipe.wgmma(numpipe.wgmma(acc, x, y.T), x, z.T)
 
         def compute(pipeline):
-            c[:64, :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+            c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
         emit(step, grid=(a.shape[1] // 64,), max_concurrent_steps=4, delay_release=1, compute_context=compute, in_specs=(
             (BlockSpec((64, 64), lambda k: (0, k), delay_release=2),), BlockSpec((64, 64), lambda k: (0, k)),
@@ -132,7 +132,7 @@ def test_4_a_chain_may_be_one_pipeline(state: PipelineState | None) -> None:
 
         for link in range(links):
             def compute(pipeline):
-                c[ds(link * 64, 64), :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+                c[ds(link * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
             one = emit(body, grid=(a.shape[1] // 64,), max_concurrent_steps=3, delay_release=1, pipeline_state=state,
                        compute_context=compute, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))

@@ -36,7 +36,7 @@ def test_a_body_takes_its_tiles_as_a_tuple(seed: int | None) -> None:
             total = numpipe.zeros((64, 64), np.float32)
             for tile in tiles:
                 total = total + tile[...].astype(np.float32)
-            c[:64, ds(indices[0] * 64, 64)] = total
+            c[ds(0, 64), ds(indices[0] * 64, 64)] = total
 
         numpipe.emit_pipeline_warp_specialized(
             body, grid=(a.shape[1] // 64,),
@@ -53,7 +53,7 @@ def test_compiled_too_tiles_barriers_and_the_carry_stand_in_the_tuple(slots: int
     @numpipe.kernel(num_compute_wgs=1)
     def products(a, b, c):
         def compute(pipeline):
-            c[:64, :64] = pipeline(numpipe.zeros((64, 64), np.float32))
+            c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
         def body(indices, a_tile, *rest):
             b_tile, ready, other, acc = rest
@@ -98,7 +98,7 @@ def test_a_function_that_is_called_by_its_name_may_have_it() -> None:
             return x
 
         one = first(numpipe.full((64, 64), 1.0, np.float32))
-        c[:64, :64] = one + scaled(one, 2.0, 3)
+        c[ds(0, 64), ds(0, 64)] = one + scaled(one, 2.0, 3)
 
     c = out(64)
     calls.simulate(c)
@@ -119,7 +119,7 @@ def test_too_few_arguments_and_other_uses_are_refused() -> None:
             return acc
 
         def compute(*pipeline):
-            c[:64, :64] = pipeline[0](numpipe.zeros((64, 64), np.float32))
+            c[ds(0, 64), ds(0, 64)] = pipeline[0](numpipe.zeros((64, 64), np.float32))
 
         numpipe.emit_pipeline_warp_specialized(body, grid=(1,), compute_context=compute,
                                                in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
@@ -129,7 +129,7 @@ def test_too_few_arguments_and_other_uses_are_refused() -> None:
         def scaled(x, y, *by):
             return x
 
-        c[:64, :64] = scaled(numpipe.zeros((64, 64), np.float32))
+        c[ds(0, 64), ds(0, 64)] = scaled(numpipe.zeros((64, 64), np.float32))
 
     for kernel, kind, text in (
             (few, SpecError, r"body 'body' takes 3 arguments at least, but is called with 2: \(indices, 1 tile\)"),
@@ -157,11 +157,11 @@ def through_two(a, b, c):
     first = columns_of(a.shape[1] // 64, 2)
     second = rows(3)
     for (k,), (tile,) in first(a):
-        c[:64, ds(k * 64, 64)] = tile[...].astype(np.float32)
+        c[ds(0, 64), ds(k * 64, 64)] = tile[...].astype(np.float32)
     acc = numpipe.zeros((64, 64), np.float32)
     for _, (tile,) in second(b):
         acc = acc + tile[...].astype(np.float32)
-    c[:64, 192:256] = acc
+    c[ds(0, 64), ds(192, 64)] = acc
 
 
 @pytest.mark.parametrize("seed", [None, 1])
@@ -191,13 +191,13 @@ def test_a_pipeline_that_may_be_another_one_or_is_called_in_place_is_refused_wit
     @numpipe.kernel(num_compute_wgs=1)
     def in_place(a, c):
         for (k,), (tile,) in columns_of(3, 2)(a):
-            c[:64, ds(k * 64, 64)] = tile[...].astype(np.float32)
+            c[ds(0, 64), ds(k * 64, 64)] = tile[...].astype(np.float32)
 
     @numpipe.kernel(num_compute_wgs=1)
     def passed(a, c):
         def runs(pipe):
             for (k,), (tile,) in pipe(a):
-                c[:64, ds(k * 64, 64)] = tile[...].astype(np.float32)
+                c[ds(0, 64), ds(k * 64, 64)] = tile[...].astype(np.float32)
 
         runs(columns_of(3, 2))
 

@@ -142,7 +142,7 @@ def test_all_products_of_a_step_are_counted_when_its_slot_is_released() -> None:
         for (_,), (x,) in pipe(a):
             first = numpipe.wgmma(first, x, x.T)
             second = numpipe.wgmma(second, x, x.T)
-        c[:64, :64] = first - second
+        c[ds(0, 64), ds(0, 64)] = first - second
 
     a, c = np.ones((64, 256), np.float16), np.ones((64, 64), np.float32)
     for seed in range(4):
@@ -159,7 +159,7 @@ def test_the_memory_role_has_no_final_carry() -> None:
 
         steps = numpipe.emit_pipeline(body, grid=(3,), init_carry=0, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
         for _ in range(steps):
-            c[:64, :64] = numpipe.zeros((64, 64), np.float32)
+            c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     text = "the carry of a single-stream pipeline steers control flow"
     with pytest.raises(numpipe.CompileError, match=text):
@@ -177,7 +177,7 @@ def test_what_the_memory_role_runs_needs_a_grid_that_it_knows() -> None:
                 pass
 
         numpipe.emit_pipeline(body, grid=(numpipe.axis_index("wg"),), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
-        c[:64, :64] = numpipe.zeros((64, 64), np.float32)
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     with pytest.raises(numpipe.CompileError, match="the warpgroup axis steers control flow, a grid"):
         inert_grid(np.zeros((64, 192), np.float16), np.zeros((64, 192), np.float16), np.zeros((64, 64), np.float32), target="sim")
@@ -196,7 +196,7 @@ def test_the_memory_role_passes_by_a_pipeline_whose_body_holds_single_stream_pip
             numpipe.emit_pipeline(inner, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b)
 
         numpipe.emit_pipeline(body, grid=(numpipe.axis_index("wg"),), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
-        c[ds(numpipe.axis_index("wg") * 64, 64), :64] = numpipe.zeros((64, 64), np.float32) + 1
+        c[ds(numpipe.axis_index("wg") * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1
 
     c = np.zeros((128, 64), np.float32)
     inner_alone.simulate(np.zeros((64, 192), np.float16), np.zeros((64, 192), np.float16), c)

@@ -30,7 +30,7 @@ def counts(c):
         x = x + 1
     if wg == 1:
         x = 70
-    c[ds((numpipe.axis_index("m") * 5 + wg) * 64, 64), :64] = numpipe.zeros((64, 64), np.float32) + x
+    c[ds((numpipe.axis_index("m") * 5 + wg) * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + x
 
 
 def check_counts(**target: Any) -> None:
@@ -61,7 +61,7 @@ def test_threads_and_registers_are_those_of_the_launch() -> None:
 def test_one_warpgroup_by_default() -> None:
     @numpipe.kernel(**FALSE)
     def alone(c):
-        c[:64, :64] = numpipe.zeros((64, 64), np.float32) + numpipe.axis_size("wg")
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + numpipe.axis_size("wg")
 
     c = np.zeros((64, 64), np.float32)
     alone(c, target="sim")
@@ -79,7 +79,7 @@ def test_the_code_moves_no_registers_and_has_one_role() -> None:
 def plain_function() -> Any:
     """A kernel function that both kinds of kernels can run."""
     def plain(c):
-        c[ds(numpipe.axis_index("m") * 64, 64), :64] = numpipe.zeros((64, 64), np.float32)
+        c[ds(numpipe.axis_index("m") * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     return plain
 
@@ -96,7 +96,7 @@ def test_barriers_of_numba_are_nobodys_business() -> None:
     @numpipe.kernel(num_compute_wgs=2, **FALSE)
     def synced(c):
         cuda.syncthreads()
-        c[ds(numpipe.axis_index("wg") * 64, 64), :64] = numpipe.zeros((64, 64), np.float32)
+        c[ds(numpipe.axis_index("wg") * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     assert "bar.sync" in synced.inspect("ptx", ROWS)
 

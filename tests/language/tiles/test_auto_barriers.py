@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import BlockSpec, PipelineRace
+from numpipe import BlockSpec, PipelineRace, ds
 from tests.kernels.ordered_kernels import BARE, SAFE, operand, result
 
 SEEDS = (None, 0, 1, 2)
@@ -62,7 +62,7 @@ def test_tiles_that_are_only_read_have_none() -> None:
     def twice(x, y):
         for (_,), (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(x):
             acc = numpipe.wgmma_wait(numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile), 0)
-            y[:64, :64] = acc + tile.T[...].astype(np.float32)
+            y[ds(0, 64), ds(0, 64)] = acc + tile.T[...].astype(np.float32)
 
     args = operand((64, 64)), np.zeros((64, 64), np.float32)
     bare = numpipe.kernel(num_compute_wgs=1, compiler_params=BARE["turned"].options.compiler_params)(twice.function)

@@ -142,9 +142,9 @@ def test_one_array_may_be_read_with_zeros_and_with_nan_around_it() -> None:
         for _, (x, y, z) in numpipe.pipeline(grid=(1,), in_specs=(
                 BlockSpec((64, 64), lambda k: (0, k), oob_fill="nan"), BlockSpec((64, 64), lambda k: (0, k)),
                 BlockSpec((64, 64), lambda k: (0, k), oob_fill="zeros")))(a, a, b):
-            c[:64, :64] = numpipe.wgmma_wait(
+            c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.wgmma_wait(
                 numpipe.wgmma(numpipe.zeros((64, 64), np.float32), x, z.T), 0)
-            d[:64, :64] = numpipe.wgmma_wait(
+            d[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.wgmma_wait(
                 numpipe.wgmma(numpipe.zeros((64, 64), np.float32), y, z.T), 0)
 
     a, b = halves((40, 64)), halves((64, 64), 1)
@@ -195,8 +195,8 @@ def test_a_refused_type_and_a_scattered_store_have_mends_that_work() -> None:
     """The misuse table has the texts: arrays of a tile's type, and the start of a block."""
     @numpipe.kernel(num_compute_wgs=1)
     def stored(sums, plane):  # type: ignore[no-untyped-def]
-        numpipe.atomic_add(sums.at[:64], numpipe.iota(64))
-        plane[:64, :32] = numpipe.full((64, 32), 2.0, np.float32)
+        numpipe.atomic_add(sums.at[numpipe.ds(0, 64)], numpipe.iota(64))
+        plane[numpipe.ds(0, 64), numpipe.ds(0, 32)] = numpipe.full((64, 32), 2.0, np.float32)
 
     for kind, mend in ((np.float64, "pass an array of int32 as 'sums'"), (np.int32, None)):
         sums, plane = np.zeros(64, kind), np.zeros((64, 32), np.float32)
@@ -272,7 +272,7 @@ def test_a_start_is_constant_only_where_the_lambda_says_so() -> None:
         for _, (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
                 BlockSpec((64, Element(64)), lambda k: (0, k)), BlockSpec((64, Element(64)), lambda _: (0, first))))(a, a):
             acc = numpipe.wgmma(acc, x, y.T)
-        c[:64, :64] = acc
+        c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = acc
 
     a, c = halves((64, 88)), np.zeros((64, 64), np.float32)
     hides.simulate(a, c)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import BlockSpec, PipelineRace
+from numpipe import BlockSpec, PipelineRace, ds
 from numpipe.compile.lift.waits import pending
 from numpipe.language.tiles import mma
 
@@ -64,8 +64,8 @@ def two_products(a, c, d):
         second = numpipe.wgmma(second, x, x)
         first = numpipe.wgmma_wait(first) * 0.5
         second = numpipe.wgmma_wait(second) * 0.25
-    c[:64, :64] = first
-    d[:64, :64] = second
+    c[ds(0, 64), ds(0, 64)] = first
+    d[ds(0, 64), ds(0, 64)] = second
 
 
 def run(seed: int | None) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import numpipe
+from numpipe import ds
 from tests.kernels.compilers import compiles
 from tests.kernels.half_kernels import BF16, DTYPES, F16, neighbours, wrong
 
@@ -41,8 +42,8 @@ def test_a_rounding_to_the_other_neighbour_is_borne_in_a_few_elements(dtype: np.
 def test_two_elements_are_one_instruction_and_nothing_is_widened(dtype: np.dtype, kind: str) -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def computed(x, y):
-        a = x[:64, :64]
-        y[:64, :64] = np.maximum(np.where(a == a, a * a - 1.0, 2.0), -abs(a))
+        a = x[ds(0, 64), ds(0, 64)]
+        y[ds(0, 64), ds(0, 64)] = np.maximum(np.where(a == a, a * a - 1.0, 2.0), -abs(a))
 
     x, y = (np.ones((64, 64), dtype) for _ in "xy")
     ptx = computed.inspect("ptx", x, y)

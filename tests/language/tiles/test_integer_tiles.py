@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import numpipe
+from numpipe import ds
 from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
 from tests.kernels.compilers import compiles
@@ -71,7 +72,7 @@ def test_reductions_and_atomics_of_uint32_are_numpys(target: str) -> None:
 def test_a_signed_overflow_is_an_error_simulated_and_an_unsigned_one_wraps(dtype: Any, largest: int, mend: str) -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def one_more(x, y):
-        y[:64, :64] = x[:64, :64] + 1
+        y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)] + 1
 
     x = np.full((64, 64), largest, dtype)
     with pytest.raises(numpipe.SimulationError, match=f"'\\+': an element {largest + 1} overflows {np.dtype(dtype)}, .*{mend}"):
@@ -86,7 +87,7 @@ def test_a_signed_overflow_is_an_error_simulated_and_an_unsigned_one_wraps(dtype
 def test_a_constant_that_the_type_cannot_hold_is_refused(execution: str) -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def too_large(x, y):
-        y[:64, :64] = x[:64, :64] + 300
+        y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)] + 300
 
     if execution == "compiled" and toolchain() is not None:
         pytest.skip("no compiler")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import CompileError
+from numpipe import CompileError, ds
 from numpipe.language.tiles.layouts import COLUMN, EITHER, ROW, Form
 from numpipe.language.tiles.layouts import joined as joined_form
 from tests.kernels.compilers import compiles
@@ -84,7 +84,7 @@ def carried(first: str, then: str) -> Any:
             return vector(then)
 
         def compute(pipeline):
-            y[:64] = pipeline(vector(first))
+            y[ds(0, 64)] = pipeline(vector(first))
 
         numpipe.emit_pipeline_warp_specialized(body, grid=(3,), compute_context=compute, in_specs=(
             numpipe.BlockSpec((64, 64), lambda k: (0, k)),))(x)

@@ -11,7 +11,7 @@ import pytest
 
 import numpipe
 from gemm import matmul
-from numpipe import CompilerParams, SimulationError, SpecError
+from numpipe import CompilerParams, SimulationError, SpecError, ds
 from numpipe.launch.watch import failure
 from numpipe.plan.watch import NAN, Record
 from tests.kernels.nan_kernels import PLACES, STORES, given
@@ -74,7 +74,7 @@ def test_the_check_is_a_part_of_debug() -> None:
 def test_integers_and_masks_are_not_looked_at() -> None:
     @numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(debug=True, check_nan=True))
     def counts(y):
-        y[:64, :64] = numpipe.iota((64, 64), 1)
+        y[ds(0, 64), ds(0, 64)] = numpipe.iota((64, 64), 1)
 
     y = np.zeros((64, 64), np.int32)
     counts.simulate(y)

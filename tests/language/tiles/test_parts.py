@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import numpipe
+from numpipe import ds
 from numpipe.compile.check import gate
 from numpipe.language.tiles.layouts import Form, coalesced, places
 from numpipe.language.tiles.parts import elements_of, part_form
@@ -81,11 +82,11 @@ def test_parts_compile_and_the_gate_finds_nothing(case: str) -> None:
 def test_a_part_reads_the_registers_where_they_are() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def part(x, y):
-        y[:64, :8] = x[:64, :64][:, 8:16]
+        y[ds(0, 64), ds(0, 8)] = x[ds(0, 64), ds(0, 64)][:, 8:16]
 
     @numpipe.kernel(num_compute_wgs=1)
     def whole(x, y):
-        y[:64, :8] = x[:64, 8:16]
+        y[ds(0, 64), ds(0, 8)] = x[ds(0, 64), ds(8, 8)]
 
     arrays = np.zeros((64, 64), np.float32), np.zeros((64, 8), np.float32)
     loads = [sum("ld.global" in line for line in kernel.compiled(*arrays).ptx.splitlines()) for kernel in (part, whole)]

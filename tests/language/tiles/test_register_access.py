@@ -46,13 +46,13 @@ def meeting(other: str) -> Any:
     @numpipe.kernel(num_compute_wgs=1, grid=2)
     def adds(x, total, again):
         if other == "store" and numpipe.program_id(0) == 1:
-            total[:64] = x[:64]
+            total[ds(0, 64)] = x[ds(0, 64)]
         else:
-            numpipe.atomic_add(total.at[:64], x[:64])
+            numpipe.atomic_add(total.at[ds(0, 64)], x[ds(0, 64)])
         if other == "load":
-            again[ds(numpipe.program_id(0) * 64, 64)] = total[:64]
+            again[ds(numpipe.program_id(0) * 64, 64)] = total[ds(0, 64)]
         if other == "max":
-            numpipe.atomic_max(total.at[:64], x[:64])
+            numpipe.atomic_max(total.at[ds(0, 64)], x[ds(0, 64)])
 
     return adds
 
@@ -72,7 +72,7 @@ def test_only_reductions_of_one_kind_meet(other: str, message: str) -> None:
 def test_a_reduction_needs_something_to_start_from() -> None:
     @numpipe.kernel(num_compute_wgs=1, out_type=lambda x: numpipe.ArrayType((64,), np.float32))
     def added(x, out):
-        numpipe.atomic_add(out.at[:64], x[:64])
+        numpipe.atomic_add(out.at[ds(0, 64)], x[ds(0, 64)])
 
     x, out = np.ones(64, np.float32), np.ones(64, np.float32)
     added.simulate(x, out=out)
@@ -141,10 +141,10 @@ def test_a_cast_finds_each_element_where_the_panel_has_it_without_bank_conflicts
 def test_coalesced_tiles_are_moved_by_16_bytes_and_through_panels() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def moved(x, h, y, z):
-        a = numpipe.layout_cast(numpipe.load_tile(x.at[:64, :64]), "accumulator")  # two panels
-        b = numpipe.layout_cast(numpipe.load_tile(h.at[:64, :64]), "accumulator")  # one
-        y[:64, :64] = numpipe.layout_cast(a * 2.0, "coalesced")
-        z[:64, :64] = numpipe.layout_cast(b * 2.0, "coalesced")
+        a = numpipe.layout_cast(numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)]), "accumulator")  # two panels
+        b = numpipe.layout_cast(numpipe.load_tile(h.at[ds(0, 64), ds(0, 64)]), "accumulator")  # one
+        y[ds(0, 64), ds(0, 64)] = numpipe.layout_cast(a * 2.0, "coalesced")
+        z[ds(0, 64), ds(0, 64)] = numpipe.layout_cast(b * 2.0, "coalesced")
 
     x, h = np.ones((64, 64), np.float32), np.ones((64, 64), np.float16)
     ptx = moved.inspect("ptx", x, h, x.copy(), h.copy())

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import numpipe
+from numpipe import ds
 from numpipe.language.tiles import layouts
 from numpipe.language.tiles.drawing import COLORS, holders
 from numpipe.language.tiles.layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form
@@ -147,7 +148,7 @@ def test_it_loads_pairs_where_it_can_and_no_vector_twice() -> None:
 def test_a_vector_that_starts_anywhere_is_loaded_element_by_element(address: int, pairs: int) -> None:
     @numpipe.kernel(num_compute_wgs=1, grid=1)
     def spread(x, y):
-        y[:64, :128] = numpipe.full((64, 128), 0.0, np.float32) + x[:128]
+        y[ds(0, 64), ds(0, 128)] = numpipe.full((64, 128), 0.0, np.float32) + x[ds(0, 128)]
 
     ptx = spread.inspect("ptx", CudaArray(address, (200,), "<f4"), CudaArray(1 << 21, (64, 128), "<f4"))
     assert ptx.count("ld.global.v2.u32") == pairs and ptx.count("ld.global.u32") == 32
@@ -165,8 +166,8 @@ def test_what_the_warps_exchange_is_part_of_the_budget() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def full_up(x, y, *, rows: numpipe.Static = 904):
         tile = numpipe.scratch(numpipe.SMEM((rows, 64), np.float32))
-        tile[:64, :] = x[:64, :64]
-        y[:64, :64] = x[:64, :64] + x[:64, :256].sum(axis=0).sum()
+        tile[ds(0, 64), :] = x[ds(0, 64), ds(0, 64)]
+        y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)] + x[ds(0, 64), ds(0, 256)].sum(axis=0).sum()
 
     x, y = np.ones((64, 256), np.float32), np.zeros((64, 64), np.float32)
     full_up.simulate(x, y, rows=64)

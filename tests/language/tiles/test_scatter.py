@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import numpipe
+from numpipe import ds
 from numpipe.compile.check import gate
 from tests.kernels.compilers import compiles
 from tests.kernels.scatter_kernels import (
@@ -57,7 +58,7 @@ def test_an_index_outside_or_twice_is_a_hazard(index: int, hazard: str, message:
 def test_a_colon_that_the_tile_does_not_fill_is_an_error_simulated() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def rows(x, y):
-        y[:64, :] = x[:64, :64]
+        y[ds(0, 64), :] = x[ds(0, 64), ds(0, 64)]
 
     x, y = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32), np.zeros((64, 64), np.float32)
     rows.simulate(x, y)

@@ -150,8 +150,8 @@ def test_what_is_stored_is_what_is_loaded(dtype: Any, inner: int) -> None:
             assert (tile[...].value == value).all()
             assert (tile[:, :].value == value).all()
             if shape[0] == 128:
-                assert (tile.at[64:128, :][...].value == value[64:]).all()
-                tile[64:128, :] = Tile(value[:64], Form((64, shape[1]), dtype))
+                assert (tile.at[ds(64, 64), :][...].value == value[64:]).all()
+                tile[ds(64, 64), :] = Tile(value[:64], Form((64, shape[1]), dtype))
                 assert (tile[...].value == np.concatenate([value[:64], value[:64]])).all()
 
     on_one_warpgroup(body)
@@ -226,7 +226,7 @@ def early(wait: bool) -> Any:
             (k,) = indices
             if wait:
                 numpipe.barrier_wait(ready)
-            c[:64, ds(k * 64, 64)] = x[...]
+            c[ds(0, 64), ds(k * 64, 64)] = x[...]
 
         numpipe.emit_pipeline_warp_specialized(body, grid=(cdiv(a.shape[1], 64),), manual_ready_barriers=True, in_specs=(
             BlockSpec((64, 64), lambda k: (0, k)),))(a)
@@ -245,7 +245,7 @@ def late(after: bool) -> Any:
             else:
                 numpipe.barrier_arrive(consumed)
                 value = x[...]
-            c[:64, ds(k * 64, 64)] = value
+            c[ds(0, 64), ds(k * 64, 64)] = value
 
         numpipe.emit_pipeline_warp_specialized(body, grid=(cdiv(a.shape[1], 64),), manual_consumed_barriers=True, in_specs=(
             BlockSpec((64, 64), lambda k: (0, k)),))(a)
@@ -282,7 +282,7 @@ def test_a_loaded_tile_has_no_value_in_the_memory_role() -> None:
             inner = numpipe.pipeline(grid=(3,), in_specs=(BlockSpec((64, 64), lambda j: (0, j)),))
             for (_,), (y,) in inner(b):
                 total = total + y[...].astype(np.float32)
-            c[ds(i * 64, 64), :64] = total
+            c[ds(i * 64, 64), ds(0, 64)] = total
 
     rng = np.random.default_rng(0)
     a, b = rng.integers(-9, 9, (128, 64)).astype(F16), rng.integers(-9, 9, (64, 192)).astype(F16)
@@ -300,7 +300,7 @@ def test_it_steers_nothing() -> None:
         pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda i: (i, 0)),))
         for (_,), (x,) in pipe(a):
             if x[...]:
-                c[:64, :64] = x[...]
+                c[ds(0, 64), ds(0, 64)] = x[...]
 
     with pytest.raises(CompileError, match="a register tile steers control flow"):
         steered.simulate(np.ones((128, 64), F16), np.ones((64, 64), F16))
@@ -325,7 +325,7 @@ def test_stores_that_do_not_fit(write: Any, message: str) -> None:
 def test_a_part_of_36_rows_is_no_register_tile() -> None:
     tile = SmemTile(1024, block_layout((128, 64), 1, F16, "block"), F16, False, True)
     with pytest.raises(SpecError, match=r"tile\[…\]: a tile has a multiple of 8 rows .*, got \(36, 64\)"):
-        _ = tile[:36, :]
+        _ = tile[ds(0, 36), :]
 
 
 # ---- the machine code ------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import numpipe
+from numpipe import ds
 from numpipe.core.op import BY_METHOD, BY_NUMPY, op
 from numpipe.language.tiles import reduce
 from numpipe.language.tiles.layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, places
@@ -312,10 +313,10 @@ def test_functions_of_vectors_and_numbers_compile(kernel: Any, args: tuple[Any, 
 def test_a_condition_that_an_index_decides_is_passed_by_by_the_memory_role() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def flipped(x, y):
-        tile = x[:64, :64]
+        tile = x[ds(0, 64), ds(0, 64)]
         if tile.argmax() > 7:
             tile = -tile
-        y[:64, :64] = tile
+        y[ds(0, 64), ds(0, 64)] = tile
 
     x, y = drawn((64, 64), "float32", special=False), np.zeros((64, 64), np.float32)
     x[0, 9], x[0, 3] = 100, -100

@@ -135,7 +135,7 @@ def of_lengths(a, lengths, c):
         BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (m, k))))
     for _, (x, y) in pipe(a, a):
         acc = numpipe.wgmma(acc, x, y.T)
-    c[ds(m * 64, 64), :64] = acc
+    c[ds(m * 64, 64), ds(0, 64)] = acc
 
 
 def test_work_that_depends_on_data_is_counted_where_there_is_data_and_else_said_to_depend_on_it() -> None:
@@ -164,7 +164,7 @@ def of_pages(a, pages, scale, c):
     for _, (tile,) in numpipe.pipeline(grid=(pages.shape[1],), max_concurrent_steps=2, in_specs=(
             BlockSpec((64, 64), lambda k: (pages[s, k], 0)),))(a):
         acc += tile[...].astype(np.float32)
-    c[ds(s * 64, 64), :64] = acc * scale[0]
+    c[ds(s * 64, 64), ds(0, 64)] = acc * scale[0]
 
 
 def test_an_index_map_that_reads_an_array_depends_on_data_and_one_number_that_steers_nothing_does_not() -> None:
@@ -208,7 +208,7 @@ def test_a_kernel_prints_nothing_and_stops_nowhere(capsys: pytest.CaptureFixture
     def loud(c):
         numpipe.debug_print("here {}", 1)
         breakpoint()
-        c[ds(numpipe.axis_index("wg") * 64, 64), :64] = numpipe.zeros((64, 64), np.float32)
+        c[ds(numpipe.axis_index("wg") * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     assert explain(loud, ArrayType((128, 64), np.float32)).stored == {"c": 128 * 64 * 4}
     assert capsys.readouterr().out == "" and not stops
@@ -507,7 +507,7 @@ def test_a_mistake_in_a_kernel_is_told_with_its_line() -> None:
     def outside(a, c):
         pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0,)),))
         for _, (tile,) in pipe(a):
-            c[:64, :64] = tile[...]
+            c[ds(0, 64), ds(0, 64)] = tile[...]
 
     with pytest.raises(SpecError, match="index_map"):
         explain(outside, ArrayType((64, 64), F16), ArrayType((64, 64), F16))

@@ -24,7 +24,7 @@ def all_ways(x, y, ready, *, by: numpipe.Static = 1):
     other = (numpipe.axis_index("gpu") + by) % numpipe.axis_size("gpu")
     there = numpipe.peer(y, other)
     for (k,), (tile,) in numpipe.pipeline(grid=(3,), in_specs=(BlockSpec((64, 32), lambda k: (k, 0)),))(numpipe.peer(x, other)):
-        there[ds(k * 64, 64), :32] = tile[...]
+        there[ds(k * 64, 64), ds(0, 32)] = tile[...]
     there[200, 0] = 1.0
     numpipe.signal(ready.at[0], other)
     numpipe.wait(ready.at[0], 1)

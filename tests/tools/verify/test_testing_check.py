@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import SMEM, ArrayType, Barrier, SpecError, TargetError, launch
+from numpipe import SMEM, ArrayType, Barrier, SpecError, TargetError, ds, launch
 from numpipe.testing import check, tolerance
 from tests.kernels.ordered_kernels import BARE, SAFE, operand, result
 from tests.kernels.tiled_kernels import operands, scaled
@@ -27,7 +27,7 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def scale(x, y, *, factor=2.0, dtype: numpipe.Static = np.float32):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda k: (0, 0)),))
     for _, (tile,) in pipe(x):
-        y[:64, :64] = (tile[...] * factor).astype(y.dtype)
+        y[ds(0, 64), ds(0, 64)] = (tile[...] * factor).astype(y.dtype)
 
 
 # ---- what passes
@@ -105,9 +105,9 @@ def test_integers_are_equal_or_wrong() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def carried(x, y):
         tile, landed = numpipe.scratch((SMEM((64, 64), x.dtype), Barrier()))
-        numpipe.copy_gmem_to_smem(x.at[:64, :64], tile, landed)
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
         numpipe.barrier_wait(landed)
-        numpipe.copy_smem_to_gmem(tile, y.at[:64, :64])
+        numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)])
         numpipe.wait_smem_to_gmem(0)
 
     x = np.full((64, 64), 2**31 - 2, np.int32)

@@ -18,22 +18,22 @@ PERSISTENT: dict[str, Any] = {"grid": numpipe.persistent(), "num_compute_wgs": 1
 
 @numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType((128, 64), F32))
 def half(x, y):
-    y[:64, :64] = x[:64, :64]
+    y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
 
 
 @numpipe.kernel(num_compute_wgs=1)
 def in_place(x):
-    x[:64, :64] = x[:64, :64] + 1.0
+    x[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)] + 1.0
 
 
 @numpipe.kernel(num_compute_wgs=1)
 def added(y):
-    numpipe.atomic_add(y.at[:64, :64], numpipe.zeros((64, 64), F32) + 1.0)
+    numpipe.atomic_add(y.at[ds(0, 64), ds(0, 64)], numpipe.zeros((64, 64), F32) + 1.0)
 
 
 @numpipe.kernel(**PERSISTENT)
 def by_five(y):
-    y[ds(numpipe.program_id(0) % 5 * 64, 64), :64] = numpipe.zeros((64, 64), F32)
+    y[ds(numpipe.program_id(0) % 5 * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), F32)
 
 
 X, Y = np.ones((64, 64), F32), np.zeros((128, 64), F32)
@@ -107,7 +107,7 @@ def test_a_number_of_ctas_that_does_not_fit_is_refused(kernel: Any, ctas: int, s
 def test_a_parameter_of_that_name_is_the_kernels() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def fills(y, *, ctas: numpipe.Static):
-        y[:64, :64] = numpipe.zeros((64, 64), F32) + ctas
+        y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), F32) + ctas
 
     fills.simulate(y := np.zeros((64, 64), F32), ctas=3)
     assert (y == 3).all()
@@ -121,7 +121,7 @@ def long_loop(y, n):
     at = 0
     while at < n:
         at += 1
-    y[:64, :64] = numpipe.zeros((64, 64), F32) + at
+    y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), F32) + at
 
 
 def test_a_long_loop_is_no_endless_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,11 +153,11 @@ def test_a_loop_that_a_constant_has_emptied_runs() -> None:
     def emptied(y, *, extra: numpipe.Static):
         for _ in range(2):
             if extra:
-                y[:64, :64] = numpipe.zeros((64, 64), F32)
+                y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), F32)
         if y.shape[0] > 64:  # noqa: SIM102
             if extra:
-                y[:64, :64] = numpipe.zeros((64, 64), F32)
-        y[:64, :64] = numpipe.zeros((64, 64), F32) + 1.0
+                y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), F32)
+        y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), F32) + 1.0
 
     y = np.zeros((128, 64), F32)
     emptied.simulate(y, extra=False)
@@ -170,7 +170,7 @@ def test_a_loop_may_round() -> None:
     def rounds_off(x, y):
         at = 0
         while at < 2:
-            y[ds(at * 64, 64), :64] = np.round(x[:64, :64])
+            y[ds(at * 64, 64), ds(0, 64)] = np.round(x[ds(0, 64), ds(0, 64)])
             at += 1
 
     y = np.zeros((128, 64), F32)

@@ -346,7 +346,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
 
     @numpipe.kernel(num_compute_wgs=1)
     def taken(x, *, schedules: numpipe.Static = 1):
-        x[:64, :64] = numpipe.zeros((64, 64), np.float32)
+        x[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     with pytest.raises(SpecError, match="its parameter 'schedules' has the name of an option"):
         numpipe.verify(taken, SQUARE)
@@ -379,7 +379,7 @@ def test_a_view_across_more_than_2_gib_is_verified_and_only_its_elements_are_cop
     @numpipe.kernel(num_compute_wgs=1, out_type=lambda a: numpipe.ArrayType(a.shape, np.float32))
     def doubled(a, c):
         for (i,), (tile,) in numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda i: (0, 0)),))(a):
-            c[:64, :64] = tile[...].astype(np.float32) * np.float32(2)
+            c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = tile[...].astype(np.float32) * np.float32(2)
 
     step = (1 << 25) + (1 << 20)  # bytes from row to row: 63 of them are more than 2 GiB, of which 64 pages are touched
     view = np.zeros((64, step // 2), np.float16)[:, :64]
