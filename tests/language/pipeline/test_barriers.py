@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 import re
-import textwrap
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +21,7 @@ from numpipe.plan.unit import Unit
 from numpipe.traces.protocol import BARRIERS, SlotBarrier
 from tests.kernels.barrier_plans import MANUAL, RINGS, TK, Plan, check, inputs, load, source
 from tests.kernels.covering import examples, pairwise
+from tests.language.pipeline.test_injected import Bug
 
 emit = numpipe.emit_pipeline_warp_specialized
 SCHEDULES = (None, *range(9))
@@ -56,14 +54,6 @@ def test_every_ring_with_every_number_of_steps(manual: tuple[bool, bool]) -> Non
         right(manual, slots_and_delay, wgs, steps)
 
 
-@pytest.mark.variants(12)
-@pytest.mark.parametrize("manual", MANUAL, ids=named)
-@pytest.mark.parametrize("seed", SCHEDULES)
-def test_many_schedules(manual: tuple[bool, bool], seed: int | None) -> None:
-    check(Plan(*manual, slots=2, delay=0, wgs=2, operands=3, loop=bool(seed)), 3, 5, seed=seed)
-    check(Plan(*manual, slots=3, delay=2, wgs=2, operands=2, loop=not seed), 3, 5, seed=seed)
-
-
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
     slots = draw(st.integers(1, 4))
@@ -90,13 +80,8 @@ def test_a_body_may_leave_out_the_wait_for_a_tile_that_it_does_not_use() -> None
 
 def test_a_release_that_does_not_wait_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other half of the test above."""
-    function = ring.release.function
-    text = textwrap.dedent(inspect.getsource(function))
     line = 'each(ring, "unwaited", part, await_ready, step)'
-    assert text.count(line) == 1
-    scope: dict[str, Any] = {}
-    exec(text[text.index("def "):].replace(line, "pass"), vars(ring), scope)
-    monkeypatch.setattr(ring.release, "function", scope["release"])
+    Bug(ring.release, line, "pass", SimulationError, "").inject(monkeypatch)
     plan = Plan(ready=True, consumed=False)
     kernel = load(without(plan, WAIT, PRODUCT))
     for seed in SCHEDULES:
