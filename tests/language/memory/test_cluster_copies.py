@@ -10,7 +10,7 @@ import pytest
 
 import numpipe
 from numpipe import SMEM, Barrier, PipelineDeadlock, PipelineRace, SpecError, Trace, ds
-from tests.kernels.cluster_kernels import loaded_together, multiplied_together
+from tests.kernels.cluster_kernels import loaded_together, multiplied_together, pair
 
 SEEDS = (None, 0, 1, 2)
 
@@ -45,12 +45,6 @@ def test_tiles_are_shared_along_one_axis_each_and_along_both(seed: int | None) -
 def test_what_a_kernel_loads_is_counted_by_shares() -> None:
     x, y = integers(128, 320), np.zeros((256, 64), np.float32)
     assert numpipe.explain(loaded_together, x, y, compiled=False).loaded["x"] == x.nbytes
-
-
-def pair(body: Any, cluster: int = 2) -> numpipe.Kernel:
-    made: numpipe.Kernel = numpipe.kernel(body, grid=2 * cluster, grid_names="cta", cluster=cluster, cluster_names="pair",
-                                          num_compute_wgs=1)
-    return made
 
 
 def one_sided(x):

@@ -10,16 +10,20 @@ import pytest
 
 import numpipe
 from numpipe import SMEM, Barrier, ClusterBarrier, PipelineDeadlock, PipelineRace, SimulationError, SpecError, ds
-from tests.kernels.cluster_kernels import passed_round, sent_by_the_leader, summed_by_all, sums_of_clusters, times_row_sums
+from tests.kernels.cluster_kernels import (
+    integers,
+    pair,
+    passed_round,
+    sent_by_the_leader,
+    summed_by_all,
+    sums_of_clusters,
+    times_row_sums,
+)
 
 SEEDS = (None, 0, 1, 2)
 KINDS: list[tuple[int, Any, tuple[int, int]]] = [
     (2, np.float32, (64, 64)), (4, np.float16, (64, 64)), (3, np.int32, (64, 40)), (2, np.float16, (128, 24)),
     (2, np.float32, (64, 128))]
-
-
-def integers(*shape: int, dtype: Any = np.float32) -> np.ndarray:
-    return np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(dtype)
 
 
 @pytest.mark.parametrize("size, dtype, shape", KINDS, ids=str)
@@ -107,11 +111,6 @@ def test_who_is_no_leader_waits_in_vain_and_is_told() -> None:
 
     with pytest.raises(PipelineDeadlock, match=r"of CTA \(1, 0, 0\): blocked on barrier"):
         pair(everybody).simulate(integers(64, 16))
-
-
-def pair(body: Any) -> numpipe.Kernel:
-    made: numpipe.Kernel = numpipe.kernel(body, grid=2, cluster=2, cluster_names="pair", num_compute_wgs=1)
-    return made
 
 
 def sent(

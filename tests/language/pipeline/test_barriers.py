@@ -47,13 +47,6 @@ def test_every_ring_in_any_schedule(manual: tuple[bool, bool], slots_and_delay: 
     right(manual, slots_and_delay, wgs, steps)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("manual", MANUAL, ids=named)
-def test_every_ring_with_every_number_of_steps(manual: tuple[bool, bool]) -> None:
-    for slots_and_delay, wgs, steps in itertools.product(RINGS, (1, 2), range(7)):
-        right(manual, slots_and_delay, wgs, steps)
-
-
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
     slots = draw(st.integers(1, 4))

@@ -305,11 +305,9 @@ GRIDS = [numpipe.persistent(1), numpipe.persistent(2), numpipe.persistent(40), (
          lambda a: (cdiv(a.shape[0], 128),), lambda a, b, cfg: (2, cdiv(b.shape[0], cfg.tn))]
 
 
-WALKS = (
-    (matmul, SMALL),
-    (shared.gemm(), shared.Config(128, 64, 64, 3, order="row")),
-    (shared.gemm(), shared.Config(128, 64, 64, 3, group=2)),
-)
+ROWS, GROUPS = (shared.Config(128, 64, 64, 3, order=order, group=2) for order in ("row", "grouped"))
+WALKS = (matmul, SMALL), (shared.gemm(), ROWS), (shared.gemm(), GROUPS)
+by_table = variant(shared.gemm_by_table(), grid=numpipe.persistent(3))
 
 
 @pytest.mark.variants(6)
@@ -320,24 +318,19 @@ def test_every_grid_covers_all_tiles(walk: Any, grid: Any, shape: tuple[int, int
     assert_exact(kernel.simulate(a, b, cfg=walk[1]), a, b)
 
 
-def by_table(a: Any, b: Any, table: Any, seed: int | None = None) -> Any:
-    c = np.full((len(a), len(b)), np.nan, F16)
-    shared.gemm_by_table(3).simulate(a, b, table, c, cfg=shared.SMALL, seed=seed)
-    return c
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_host_table_gives_the_tiles(seed: int | None) -> None:
     a, b = integers(600, 300, 70)
     table = np.array(list(itertools.product(range(5), range(5))), np.int32)
     np.random.default_rng(0).shuffle(table)
     for rows in (table, np.asfortranarray(np.concatenate([table, table], axis=1))):
-        assert_exact(by_table(a, b, rows, seed), a, b)
+        assert_exact(by_table.simulate(a, b, rows, cfg=ROWS, seed=seed), a, b)
 
 
 def test_a_host_table_may_leave_tiles_out() -> None:
     a, b = integers(256, 128, 70)
-    c = by_table(a, b, np.array([[1, 0]], np.int32))
+    c = np.full((256, 128), np.nan, F16)
+    by_table.simulate(a, b, np.array([[1, 0]], np.int32), out=c, cfg=ROWS)
     assert_exact(c[128:, :64], a[128:], b[:64])
     assert np.isnan(c[:128]).all() and np.isnan(c[:, 64:]).all()
 
