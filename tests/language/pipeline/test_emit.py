@@ -173,20 +173,6 @@ def test_a_coroutine_beside_outputs_and_the_names_of_what_is_passed_on() -> None
 
 
 # ---- grids, options, forms -------------------------------------------------------------------------------------------------
-def test_a_body_without_a_carry() -> None:
-    """Nothing leaves a step: but every step runs, in every compute warpgroup."""
-    @numpipe.kernel(num_compute_wgs=2)
-    def counts(a, c):
-        def body(indices, tile):
-            numpipe.debug_print("{}", indices[0])
-
-        emit(body, grid=(cdiv(a.shape[1], 64),), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
-
-    trace = numpipe.Trace()
-    counts.simulate(np.zeros((64, 200), np.float16), np.zeros((64, 64), np.float32), trace=trace)
-    counts.compiled(np.zeros((64, 200), np.float16), np.zeros((64, 64), np.float32))
-
-
 @pytest.mark.thorough
 def test_a_pipeline_may_have_a_name() -> None:
     @numpipe.kernel(num_compute_wgs=1)
