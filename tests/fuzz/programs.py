@@ -41,6 +41,8 @@ ARITHMETIC = [
     ("np.minimum({a}, {b})",),
     ("np.where({a} < 2, {a}, {b})", "{a}", "{b}"),
     ("np.where({a} == 1, {a}, {b})", "{a}", "{b}"),
+    ("np.where(({a} < 2) & ~({a} == 1) | ({a} > 5), {a}, {b})", "{a}", "{b}"),
+    ("np.where(({a} != 0) ^ ({a} >= 2), {a}, {b})", "{a}", "{b}"),
     ("-{a}",),
     ("abs({a})",),
 ]
@@ -54,6 +56,7 @@ OF_INTEGERS = [
     ("{a} % 8", "0", "7"),
     ("({a} >> 1)",),
 ]
+OF_FLOATS = [("np.floor({a} * 0.5)",), ("np.round({a} * 0.5)",), ("np.trunc({a} * 0.5)",)]
 NUMBERS = {
     "float32": [("s", -3, 3), ("f[3, 5]", -4, 4), ("v[table[0]]", -4, 4)],
     "int32": [("p", 0, 5), ("table[p]", 0, 3), ("n[7]", 0, 63)],
@@ -85,7 +88,8 @@ class Program(Source):
         if t is None:
             return
         other, *bounds = self.other(t)
-        text, *of = self.rng.choice(ARITHMETIC + OF_INTEGERS * (t.dtype == "int32"))
+        known = ARITHMETIC + OF_INTEGERS * (t.dtype == "int32") + OF_FLOATS * (t.dtype == "float32")
+        text, *of = self.rng.choice(known)
         mine = {t.low, t.high, 0 if t.low < 0 < t.high else t.low}
         # each is monotonic in both, or in the parts of `mine`: its extremes are at theirs
         ends = [

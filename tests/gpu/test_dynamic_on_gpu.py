@@ -13,9 +13,8 @@ import pytest
 
 import numpipe
 from numpipe import BlockSpec, CompilerParams, ds
-from numpipe.orders import Grouped
-from tests.kernels.dynamic_kernels import Ordered, cases, gemm, made
-from tests.kernels.kernels_for_tests import operands, product
+from tests.kernels.dynamic_kernels import cases, gemm, made
+from tests.kernels.kernels_for_tests import Config, operands, product
 
 try:
     import torch
@@ -25,7 +24,10 @@ except ImportError:
 with_torch = pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
 REPEATS, REPLAYS = 20, 500
 SHAPES = ((4096, 3840, 512), (1000, 777, 200), (64, 64, 64), (1, 8, 8), (257, 4097, 0), (8192, 8064, 64))
-LARGE = {"cooperative": Ordered(128, 256, 64, 3, order=Grouped(16)), "pingpong": Ordered(128, 128, 64, 5, 1, order=Grouped(16))}
+LARGE = {
+    "cooperative": Config(128, 256, 64, 3, dynamic=True),
+    "pingpong": Config(128, 128, 64, 5, 1, dynamic=True),
+}
 
 
 @pytest.mark.parametrize("name", cases())
@@ -178,5 +180,5 @@ def test_launch_attributes(options: dict[str, Any]) -> None:
     a, b = operands(1000, 700, 128)
     for _ in range(REPEATS):
         c = np.zeros((1000, 700), np.float16)
-        call(a, b, c, cfg=Ordered(128, 64, 64, 3), target="gpu")
+        call(a, b, c, cfg=Config(128, 64, 64, 3, order="row", dynamic=True), target="gpu")
         np.testing.assert_array_equal(c, product(a, b))

@@ -14,7 +14,7 @@ from tests.language.pipeline.test_emit import (  # noqa: F401
     SHAPES,
     arrays,
     nested_kernel,
-    pair_kernel,
+    paired,
     test_arrays_without_elements_are_zeros_and_written_nowhere,
 )
 
@@ -32,13 +32,11 @@ def test_both_forms_give_the_same_bits(kernel: Any, shape: tuple[int, int, int])
         assert (kernel(a, b, target="gpu") == expected).all()
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["tuple", "named tuple"])
-def test_a_carry_of_tiles_and_numbers(named: bool) -> None:
-    kernel = pair_kernel(named)
+def test_a_carry_of_tiles_and_numbers() -> None:
     for steps in (0, 1, 3, 7):
         a, b = arrays((64, 64, 128 * steps))
         c = np.full((64, 64), np.nan, np.float32)
-        kernel(a, b, c, target="gpu")
+        paired(a, b, c, target="gpu")
         np.testing.assert_allclose(c, product(a, b) + steps, atol=0.1, rtol=2e-3)
 
 

@@ -22,6 +22,7 @@ from gemm import Config, matmul  # type: ignore[import-not-found]  # examples/ge
 from numpipe import CompilerParams, launch
 from numpipe.launch import driver
 from tests.gpu.frames import Framed
+from tests.kernels.kernels_for_tests import gemm
 from tests.language.pipeline import test_gemm_simulated as simulated
 from tests.language.pipeline.test_gemm_simulated import (
     BF16,
@@ -162,21 +163,31 @@ def test_store_slots(store_slots: int, tn: int) -> None:
 
 
 # ---- orders and grids: more tiles than CTAs
-@pytest.mark.parametrize("kernel", [
-    variant(simulated.in_row_order), variant(simulated.in_groups), variant(grid=(7,)), variant(grid=numpipe.persistent(3)),
-    variant(simulated.in_row_order, grid=(2, 3, 2)), simulated.a_cta_each_tile, simulated.strided_by_axes],
-    ids=["row", "groups", "7 CTAs", "3 persistent", "3-D", "a CTA a tile", "by axes"])
-def test_orders_and_grids(kernel: Any) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "cfg"),
+    [
+        (variant(gemm()), simulated.ROWS),
+        (variant(gemm()), simulated.GROUPS),
+        (variant(grid=(7,)), SMALL),
+        (variant(grid=numpipe.persistent(3)), SMALL),
+        (variant(gemm(), grid=(2, 3, 2)), simulated.ROWS),
+        (simulated.a_cta_each_tile, SMALL),
+        (simulated.strided_by_axes, SMALL),
+    ],
+    ids=["row", "groups", "7 CTAs", "3 persistent", "3-D", "a CTA a tile", "by axes"],
+)
+def test_orders_and_grids(kernel: Any, cfg: Any) -> None:
     for shape in ((1300, 1500, 70), (40, 2500, 130), (2500, 30, 64)):
-        check(kernel, *integers(*shape), cfg=SMALL)
+        check(kernel, *integers(*shape), cfg=cfg)
 
 
 def test_a_host_table_gives_the_tiles() -> None:
     a, b = integers(600, 300, 70)
     table = np.array(list(itertools.product(range(5), range(5))), np.int32)
     np.random.default_rng(0).shuffle(table)
-    check(simulated.in_table_order, a, b, launch.DeviceArray.from_host(table))
-    assert_exact(simulated.in_table_order(a, b, table, target="gpu"), a, b)
+    by_table, cfg = simulated.by_table, simulated.ROWS
+    check(by_table, a, b, launch.DeviceArray.from_host(table), cfg=cfg)
+    assert_exact(by_table(a, b, table, cfg=cfg, target="gpu"), a, b)
 
 
 # ---- real numbers, repeats, sizes

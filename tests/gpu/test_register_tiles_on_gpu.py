@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from tests.kernels.register_kernels import (
     APPROXIMATE,
@@ -23,7 +21,6 @@ from tests.kernels.register_kernels import (
     wanted_of_attention,
     wanted_of_epilogue,
 )
-from tests.kernels.tile_expressions import arguments, expressions, fits, wrong
 from tests.kernels.wgmma_kernels import COLUMNS, is_right
 from tests.language.tiles.test_joined_layouts import (  # noqa: F401
     test_sums_of_rows_begin_with_a_vector_of_zeros,
@@ -40,16 +37,6 @@ from tests.language.tiles.test_register_tiles import (  # noqa: F401
 
 PROCESSES = 4
 REPEATS = 20
-ARGUMENTS = arguments()
-programs = st.tuples(*[expressions(kind, 3).filter(lambda text: fits(text, ARGUMENTS)) for kind in "ffffffffiiiiiihhhhhh"])
-
-
-@given(programs)
-@settings(max_examples=12, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
-          suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-def test_expressions_give_numpys_bits(texts: tuple[str, ...]) -> None:
-    assert wrong({f"{kind}{n}": text for n, (kind, text) in enumerate(zip("ffffffffiiiiiihhhhhh", texts, strict=True))}, ARGUMENTS,
-                 "gpu") == []
 
 
 @pytest.mark.parametrize("name", ERRORS)

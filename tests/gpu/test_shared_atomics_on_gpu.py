@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.kernels.shared_atomic_kernels import all_kinds, by_lanes, expected, histogram, shared_by_two
+from tests.kernels.shared_atomic_kernels import all_kinds, by_lanes, expected, shared_by_two
 from tests.language.tiles.test_shared_atomics import (  # noqa: F401
     test_tiles_by_rows_too,
 )
 
 RNG = np.random.default_rng(0)
-
-
-def test_a_histogram_of_bytes() -> None:
-    for high in (256, 3):
-        x, y = RNG.integers(0, high, (1024, 128)).astype(np.uint8), np.zeros(256, np.int32)
-        histogram(x, y, target="gpu")
-        assert (y == np.bincount(x.reshape(-1), minlength=256)).all()
 
 
 def test_all_kinds_of_atomics() -> None:

@@ -5,19 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.kernels.slice_kernels import STARTS, anywhere, neighbours, stencil, stored_anywhere
+from tests.kernels.slice_kernels import STARTS, anywhere, stored_anywhere
 from tests.language.tiles.test_slices import (  # noqa: F401
     test_two_warps_store_a_tile_that_four_have_twice,
 )
 
 REPEATS = 10
-
-
-def test_a_stencil() -> None:
-    x = np.random.default_rng(0).random((1000, 1300), np.float32)
-    y = np.zeros_like(x)
-    stencil(x, y, target="gpu")
-    np.testing.assert_allclose(y, neighbours(x), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])

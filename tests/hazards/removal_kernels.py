@@ -31,11 +31,11 @@ from tests.kernels import (
     output_kernels,
     prefetched_kernels,
     primitive_kernels,
-    shared_atomic_kernels,
     single_kernels,
     split_kernels,
     steered_kernels,
     turn_kernels,
+    wish_kernels,
 )
 from tests.kernels import kernels_for_tests as pipelines
 from tests.language.pipeline import test_drain
@@ -109,7 +109,7 @@ for name in ("tiles_of_a_table", "tiles_of_each_warpgroup"):
         np.random.default_rng(3), np.int32), size=16)
 run("primitives", primitive_kernels.single_stream, A[:64], B)
 run("shared tiles", primitive_kernels.shared_tiles, A[:128], B, slots=2)
-run("atomics on a shared vector", shared_atomic_kernels.histogram, ints(128, 128, dtype=np.uint8), out(256, dtype=np.int32))
+run("atomics on a shared vector", wish_kernels.histogram, ints(128, 128, dtype=np.uint8), out(256, dtype=np.int32))
 run("copies", primitive_kernels.copied, A, out(256, 320))
 run("copies of a union", primitive_kernels.united, A[:128, :64], out(128, 64))
 run("a poll", primitive_kernels.polled, A[:64, :64], out(2, 64, 64))

@@ -259,6 +259,18 @@ def operands(m: int, n: int, k: int, dtype: Any = np.float16) -> tuple[np.ndarra
     return random.integers(-2, 3, (m, k)).astype(dtype), random.integers(-2, 3, (n, k)).astype(dtype)
 
 
+def integers(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(dtype)
+
+
+def pair(body: Any) -> numpipe.Kernel:
+    """A kernel of two CTAs, one cluster, for functions that are refused or reported."""
+    made: numpipe.Kernel = numpipe.kernel(
+        body, grid=2, cluster=2, cluster_names="pair", num_compute_wgs=1
+    )
+    return made
+
+
 def reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a.astype(np.float32) @ b.astype(np.float32).T
 

@@ -7,78 +7,35 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import numpipe
-from numpipe import BlockSpec, cdiv, ds
-from numpipe.orders import Hilbert, Order
+from numpipe import cdiv, ds
+from tests.kernels import kernels_for_tests
 from tests.kernels.kernels_for_tests import Config, operands, product
-from tests.kernels.turn_kernels import CFG, TABLE, Case, skipped, some_steps, trip_counts
+from tests.kernels.turn_kernels import (
+    CFG,
+    TABLE,
+    Case,
+    in_body_form,
+    skipped,
+    some_steps,
+    trip_counts,
+    with_skips,
+)
+
+DYNAMIC = replace(CFG, dynamic=True)
+STEP_A_TILE = Config(64, 64, 64, 8, order="row", dynamic=True)
+"""for few blocks of K: with so many slots the ring of tickets alone holds the memory role back"""
+gemm = kernels_for_tests.gemm().function
+by_trip_count = kernels_for_tests.by_trip_count().function
 
 
 def made(function: Callable[..., Any], schedule: str = "cooperative", warpgroups: int = 2, ctas: int = 3, **options: Any) -> Any:
     return numpipe.kernel(function, grid=numpipe.persistent(ctas), num_compute_wgs=warpgroups, schedule=schedule, **options)
-
-
-@dataclass(frozen=True)
-class Ordered(Config):
-    """With an order that may be an object."""
-
-    order: str | Order = "row"
-    dynamic: bool = True
-
-
-STEP_A_TILE = Ordered(64, 64, 64, 8)
-"""for few blocks of K: with so many slots the ring of tickets alone holds the memory role back"""
-
-
-def gemm(a, b, c, *, cfg: numpipe.Static):
-    """For both schedules, and without a memory role."""
-    rows = cfg.tm // numpipe.axis_size("wg")
-    first = numpipe.axis_index("wg") * rows
-    for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order=cfg.order, dynamic=cfg.dynamic):
-        acc = numpipe.zeros((rows, cfg.tn), np.float32)
-        pipe = numpipe.pipeline(
-            grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, delay_release=cfg.delay, in_specs=(
-                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
-        for (k,), (a_tile, b_tile) in pipe(a, b):
-            acc = numpipe.wgmma(acc, a_tile.at[ds(first, rows), :], b_tile.T)
-        c[ds(m * cfg.tm + first, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
-
-
-def by_trip_count(a, b, counts, c, *, cfg: numpipe.Static = CFG):
-    """Tile (m, n) of a host table with rows (m, n, steps) sums over that many blocks of K: tiles of unequal length."""
-    rows = cfg.tm // numpipe.axis_size("wg")
-    first = numpipe.axis_index("wg") * rows
-    for m, n, steps in numpipe.tiles(counts.shape[0], order=counts, dynamic=True):
-        acc = numpipe.zeros((rows, cfg.tn), np.float32)
-        pipe = numpipe.pipeline(grid=(steps,), max_concurrent_steps=cfg.slots, in_specs=(
-            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
-        for (k,), (a_tile, b_tile) in pipe(a, b):
-            acc = numpipe.wgmma(acc, a_tile.at[ds(first, rows), :], b_tile.T)
-        c[ds(m * cfg.tm + first, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
-
-
-def with_skips(a, b, c, *, cfg: numpipe.Static = CFG):
-    """`turn_kernels.with_skips`: `continue` before the pipelines, between them and behind."""
-    for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), dynamic=True):
-        if m == 0:
-            continue
-        acc = numpipe.zeros((cfg.tm, cfg.tn), np.float32)
-        if m != 2 or n % 2 == 0:
-            acc = some_steps(a, b, acc, m, n, 0, 2, cfg)
-        if m == 1 and n == 0:
-            c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
-            continue
-        if m != 2 or n % 2 == 0:
-            acc = some_steps(a, b, acc, m, n, 2, cdiv(a.shape[1], cfg.tk) - 2, cfg)
-        if n % 3 == 1:
-            c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
-            continue
-        c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
 
 
 def in_bands(a, b, c, *, cfg: numpipe.Static = CFG):
@@ -101,21 +58,6 @@ def in_bands(a, b, c, *, cfg: numpipe.Static = CFG):
         c[ds(a.shape[0], cfg.tm), ds(i * cfg.tn, cfg.tn)] = ones.astype(c.dtype)
 
 
-def in_body_form(a, b, c, *, cfg: numpipe.Static = CFG):
-    """The memory role is the first warpgroup."""
-    def body(indices, a_tile, b_tile, acc):
-        return numpipe.wgmma(acc, a_tile, b_tile.T)
-
-    for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), dynamic=True):
-        def compute(pipeline):
-            acc = pipeline(numpipe.zeros((cfg.tm, cfg.tn), np.float32))
-            c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
-
-        numpipe.emit_pipeline_warp_specialized(
-            body, grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, compute_context=compute, memory_thread_idx=0,
-            in_specs=(BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))(a, b)
-
-
 @numpipe.function
 def band(a, b, c, first, rows, cfg):
     for i, n in numpipe.tiles(rows, cdiv(b.shape[0], cfg.tn), order="snake", group=2, dynamic=True):
@@ -136,22 +78,23 @@ def cases() -> dict[str, Case]:
     wide, tall = operands(192, 320, 5 * 64), operands(512, 64, 3 * 64)
     sums, more, rows = product(a, b), product(*wide), product(*tall)
     bands = np.concatenate([more, np.ones_like(more[:64])])
-    shared, own = Ordered(128, 64, 64, 3), Ordered(64, 64, 64, 3, delay=1)
+    shared = Config(128, 64, 64, 3, order="row", dynamic=True)
+    own = Config(64, 64, 64, 3, 1, "row", dynamic=True)
     return {
-        "shared tiles": Case(made(gemm), tall, rows, replace(shared, order=Hilbert())),
+        "shared tiles": Case(made(gemm), tall, rows, replace(shared, order="hilbert")),
         "one warpgroup, 5 CTAs": Case(made(gemm, warpgroups=1, ctas=5), wide, more, replace(own, delay=0)),
         "no memory role": Case(made(gemm, warp_specialized=False), tall, rows, shared),
         "no memory role, one warpgroup": Case(made(gemm, warpgroups=1, warp_specialized=False), wide, more, replace(own, delay=0)),
-        "trip counts": Case(made(by_trip_count, warpgroups=1), (a, b, TABLE), trip_counts(a, b)),
-        "body form": Case(made(in_body_form, warpgroups=1), (a, b), sums),
+        "trip counts": Case(made(by_trip_count, warpgroups=1), (a, b, TABLE), trip_counts(a, b), DYNAMIC),
+        "body form": Case(made(in_body_form, warpgroups=1), (a, b), sums, DYNAMIC),
         "in a helper, twice": Case(made(by_helper, warpgroups=1, ctas=2), (a, b), sums),
-        "skips": Case(made(with_skips, warpgroups=1), wide, skipped(*wide)),
+        "skips": Case(made(with_skips, warpgroups=1), wide, skipped(*wide), DYNAMIC),
         "loops": Case(made(in_bands, warpgroups=1), wide, bands),
         "turns": Case(made(gemm, "pingpong"), wide, more, replace(own, order="column")),
         "turns, 3 warpgroups": Case(made(gemm, "pingpong", 3), wide, more, own),
-        "turns, trip counts": Case(made(by_trip_count, "pingpong", ctas=2), (a, b, TABLE), trip_counts(a, b)),
-        "turns, body form": Case(made(in_body_form, "pingpong", ctas=2), (a, b), sums),
-        "turns, skips": Case(made(with_skips, "pingpong"), wide, skipped(*wide)),
+        "turns, trip counts": Case(made(by_trip_count, "pingpong", ctas=2), (a, b, TABLE), trip_counts(a, b), DYNAMIC),
+        "turns, body form": Case(made(in_body_form, "pingpong", ctas=2), (a, b), sums, DYNAMIC),
+        "turns, skips": Case(made(with_skips, "pingpong"), wide, skipped(*wide), DYNAMIC),
         "turns, loops": Case(made(in_bands, "pingpong"), wide, bands),
         "turns, loops, 4 warpgroups": Case(made(in_bands, "pingpong", 4, 2, memory_registers=24), wide, bands),
     }

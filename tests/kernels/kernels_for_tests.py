@@ -32,6 +32,8 @@ class Config:
     delay: int = 0
     order: str = "grouped"
     group: int = 16
+    dynamic: bool = False
+    """whether CTAs take their tiles from a counter"""
 
 
 SMALL = Config(tm=128, tn=64, tk=64, slots=2)
@@ -50,7 +52,10 @@ def gemm(num_compute_wgs: int = 2, store_slots: int = 0, ctas: int | None = None
     def matmul(a, b, c, *, cfg: numpipe.Static = Config()):
         wg = numpipe.axis_index("wg")
         rows = cfg.tm // numpipe.axis_size("wg")
-        for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order=cfg.order, group=cfg.group):
+        m_tiles, n_tiles = cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)
+        for m, n in numpipe.tiles(
+            m_tiles, n_tiles, order=cfg.order, group=cfg.group, dynamic=cfg.dynamic
+        ):
             acc = numpipe.zeros((rows, cfg.tn), np.float32)
             pipe = numpipe.pipeline(
                 grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, delay_release=cfg.delay, in_specs=(
@@ -129,7 +134,7 @@ def by_trip_count(ctas: int = 2) -> Any:
     def matmul_by_trip_count(a, b, counts, c, *, cfg: numpipe.Static = Config()):
         wg = numpipe.axis_index("wg")
         rows = cfg.tm // numpipe.axis_size("wg")
-        for m, n, steps in numpipe.tiles(counts.shape[0], order=counts):
+        for m, n, steps in numpipe.tiles(counts.shape[0], order=counts, dynamic=cfg.dynamic):
             acc = numpipe.zeros((rows, cfg.tn), np.float32)
             pipe = numpipe.pipeline(
                 grid=(steps,), max_concurrent_steps=cfg.slots, delay_release=cfg.delay, in_specs=(

@@ -18,45 +18,55 @@ def on_host(order: Any) -> orders.Order:
     return orders.named(order) if isinstance(order, str) else order
 
 
-@numpipe.kernel(grid=numpipe.persistent(ctas=3), num_compute_wgs=1)
+@numpipe.function
+def put(c, m, n, t):
+    """Store t in tile (m, n)."""
+    tile = numpipe.zeros((ROWS, COLUMNS), np.float32) + t * 1.0
+    c[ds(m * ROWS, ROWS), ds(n * COLUMNS, COLUMNS)] = tile
+
+
+walker = numpipe.kernel(grid=numpipe.persistent(ctas=3), num_compute_wgs=1)
+
+
+@walker
 def numbered(c, planes, rows, columns, *, order: numpipe.Static = "row"):
     """Tile t of planes x rows x columns in an order: at its place, t + 1."""
     t = numpipe.program_id(0) + 1
     for p, m, n in numpipe.tiles(planes, rows, columns, order=order):
-        c[ds((p * rows + m) * ROWS, ROWS), ds(n * COLUMNS, COLUMNS)] = numpipe.zeros((ROWS, COLUMNS), np.float32) + t * 1.0
+        put(c, p * rows + m, n, t)
         t = t + numpipe.num_programs(0)
 
 
-@numpipe.kernel(grid=numpipe.persistent(ctas=3), num_compute_wgs=1)
+@walker
 def one_plane(c, rows, columns, *, order: numpipe.Static = "row"):
     t = numpipe.program_id(0) + 1
     for p, m, n in numpipe.tiles(1 if c.ndim == 2 else c.shape[0], rows, columns, order=order):
-        c[ds((p * rows + m) * ROWS, ROWS), ds(n * COLUMNS, COLUMNS)] = numpipe.zeros((ROWS, COLUMNS), np.float32) + t * 1.0
+        put(c, p * rows + m, n, t)
         t = t + numpipe.num_programs(0)
 
 
-@numpipe.kernel(grid=numpipe.persistent(ctas=3), num_compute_wgs=1)
+@walker
 def grouped_at_run_time(c, rows, columns, group, *, order: numpipe.Static = "grouped"):
     t = numpipe.program_id(0) + 1
     for m, n in numpipe.tiles(rows, columns, order=order, group=group):
-        c[ds(m * ROWS, ROWS), ds(n * COLUMNS, COLUMNS)] = numpipe.zeros((ROWS, COLUMNS), np.float32) + t * 1.0
+        put(c, m, n, t)
         t = t + numpipe.num_programs(0)
 
 
-@numpipe.kernel(grid=numpipe.persistent(ctas=3), num_compute_wgs=1)
+@walker
 def by_table(table, c, rows, columns):
     t = numpipe.program_id(0) + 1
     for m, n in numpipe.tiles(rows, columns, order=table):
-        c[ds(m * ROWS, ROWS), ds(n * COLUMNS, COLUMNS)] = numpipe.zeros((ROWS, COLUMNS), np.float32) + t * 1.0
+        put(c, m, n, t)
         t = t + numpipe.num_programs(0)
 
 
-@numpipe.kernel(grid=numpipe.persistent(ctas=3), num_compute_wgs=1)
+@walker
 def some_rows(table, c, rows):
     """The first so many rows of a table."""
     t = numpipe.program_id(0) + 1
     for m, n in numpipe.tiles(rows, order=table):
-        c[ds(m * ROWS, ROWS), ds(n * COLUMNS, COLUMNS)] = numpipe.zeros((ROWS, COLUMNS), np.float32) + t * 1.0
+        put(c, m, n, t)
         t = t + numpipe.num_programs(0)
 
 

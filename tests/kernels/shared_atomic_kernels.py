@@ -5,19 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import numpipe
-from numpipe import SMEM, BlockSpec, CompilerParams, LoweringSemantics, cdiv, ds
-
-
-@numpipe.kernel(num_compute_wgs=1, grid=lambda x, y: (2,))
-def histogram(x, y):
-    """Bytes counted in shared memory, then added to the array: behind the edge lie zeros, which are taken off."""
-    bins = numpipe.scratch(SMEM((256,), np.int32))
-    bins[...] = numpipe.full(256, 0, np.int32)
-    cta = numpipe.program_id(0)
-    pipe = numpipe.pipeline(grid=(cdiv(x.shape[0], 128),), in_specs=(BlockSpec((64, 128), lambda i: (2 * i + cta, 0)),))
-    for (i,), (tile,) in pipe(x):
-        numpipe.atomic_add(bins.at[tile[...].astype(np.int32)], 1)
-    numpipe.atomic_add(y.at[ds(0, 256)], bins[...])
+from numpipe import SMEM, BlockSpec, CompilerParams, LoweringSemantics, ds
 
 
 @numpipe.kernel(num_compute_wgs=1)

@@ -5,25 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 import numpipe
-from numpipe import SMEM, Barrier, BlockSpec, Element, cdiv, ds
+from numpipe import SMEM, Barrier, BlockSpec, ds
 
 STARTS = (0, 0), (1, 0), (8, 64), (13, 29), (64, 64), (63, 1)
-
-
-@numpipe.kernel(num_compute_wgs=1)
-def stencil(x, y):
-    """The mean of four neighbours, zeros around the array: shifted views of one tile."""
-    pipe = numpipe.pipeline(grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 128)), in_specs=(
-        BlockSpec((Element(72), Element(160)), lambda i, j: (i * 64 - 1, j * 128 - 4)),))
-    for (i, j), (t,) in pipe(x):
-        near = t[0:64, 4:132] + t[2:66, 4:132] + t[1:65, 3:131] + t[1:65, 5:133]
-        y[ds(i * 64, 64), ds(j * 128, 128)] = 0.25 * near
-
-
-def neighbours(x: np.ndarray) -> np.ndarray:
-    p = np.pad(x, 1)
-    near: np.ndarray = np.float32(0.25) * (p[:-2, 1:-1] + p[2:, 1:-1] + p[1:-1, :-2] + p[1:-1, 2:])
-    return near
 
 
 @numpipe.kernel(num_compute_wgs=1)

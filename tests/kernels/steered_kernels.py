@@ -1,7 +1,8 @@
 """Kernels that integer arrays steer: which blocks are loaded, how many steps there are, whether and in which order tiles come.
 
 Each takes (a, table, counts, c): a (rows, 256) of float16, blocks of 64 x 64; table (n, 2) and counts (n,) of int32 or int64.
-`wanted` says what NumPy makes of them, exactly: the numbers are small integers.
+`wanted` says what NumPy makes of them, exactly: the numbers are small integers. With a `size`, the
+arrays steer through copies of so many elements in shared memory (`numpipe.prefetched`).
 """
 
 from __future__ import annotations
@@ -19,28 +20,49 @@ BLOCKS, ROWS, MOST = 6, 8, 5
 
 
 @numpipe.kernel(num_compute_wgs=2, grid=3)
-def tiles_of_a_table(a, table, counts, c, *, slots: numpipe.Static, delay: numpipe.Static):
+def tiles_of_a_table(
+    a,
+    table,
+    counts,
+    c,
+    *,
+    slots: numpipe.Static = 2,
+    delay: numpipe.Static = 0,
+    size: numpipe.Static = 0,
+):
     """Tile t sums counts[t] products of blocks, from row block table[t, 0] on, each table[t, 1] further on: chains of rings."""
     own = numpipe.axis_index("wg") * 64
+    steps = numpipe.prefetched(counts) if size else counts
     for t, in numpipe.tiles(counts.shape[0]):
-        first = table[t, 0]
+        rows = numpipe.prefetched(table, size=size) if size else table  # copied with the first tile
+        first = rows[t, 0]
         acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(counts[t],), max_concurrent_steps=slots, delay_release=delay, in_specs=(
-            BlockSpec((64, 64), lambda k: ((first + k * table[t, 1]) % 6, 0)), BlockSpec((64, 64), lambda k: (table[k, 0], 1))))
+        pipe = numpipe.pipeline(grid=(steps[t],), max_concurrent_steps=slots, delay_release=delay, in_specs=(
+            BlockSpec((64, 64), lambda k: ((first + k * rows[t, 1]) % 6, 0)), BlockSpec((64, 64), lambda k: (rows[k, 0], 1))))
         for _, (x, y) in pipe(a, a):
             acc = numpipe.wgmma(acc, x, y.T)
         c[ds(t * 128 + own, 64), ds(0, 64)] = acc
 
 
 @numpipe.kernel(num_compute_wgs=2, schedule="pingpong", grid=2)
-def tiles_in_turns(a, table, counts, c, *, slots: numpipe.Static, delay: numpipe.Static):
+def tiles_in_turns(
+    a,
+    table,
+    counts,
+    c,
+    *,
+    slots: numpipe.Static = 2,
+    delay: numpipe.Static = 0,
+    size: numpipe.Static = 0,
+):
     """The same by warpgroups that take tiles in turns, in an order that the table says."""
+    rows = numpipe.prefetched(table, size=size) if size else table
     for s, in numpipe.tiles(counts.shape[0]):
-        t = (counts.shape[0] - 1 - s + table[0, 0]) % counts.shape[0]
+        t = (counts.shape[0] - 1 - s + rows[0, 0]) % counts.shape[0]
         acc = numpipe.zeros((64, 64), np.float32)
         pipe = numpipe.pipeline(grid=(counts[t],), max_concurrent_steps=slots, delay_release=delay, in_specs=(
-            BlockSpec((64, 64), lambda k: ((table[t, 0] + k * table[t, 1]) % 6, 0)),
-            BlockSpec((64, 64), lambda k: (table[k, 0], 1))))
+            BlockSpec((64, 64), lambda k: ((rows[t, 0] + k * rows[t, 1]) % 6, 0)),
+            BlockSpec((64, 64), lambda k: (rows[k, 0], 1))))
         for _, (x, y) in pipe(a, a):
             acc = numpipe.wgmma(acc, x, y.T)
         c[ds(t * 128, 64), ds(0, 64)] = acc
@@ -89,23 +111,34 @@ def tiles_of_each_warpgroup(a, table, counts, c, *, slots: numpipe.Static, delay
 
 
 @numpipe.kernel(num_compute_wgs=1, grid=1)
-def walks(a, table, counts, c, *, slots: numpipe.Static, delay: numpipe.Static):
+def walks(
+    a,
+    table,
+    counts,
+    c,
+    *,
+    slots: numpipe.Static = 2,
+    delay: numpipe.Static = 0,
+    size: numpipe.Static = 0,
+):
     """`if`, `range` and `while` by elements, around steps of which some store blocks where the table says."""
+    rows = numpipe.prefetched(table, size=size) if size else table
+    steps = numpipe.prefetched(counts, size=size) if size else counts
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(2,), max_concurrent_steps=slots, delay_release=delay,
-                            in_specs=(BlockSpec((64, 64), lambda k: (table[k, 0], 0)),))
-    for i in range(table[0, 0], table[0, 0] + counts[0]):
-        if counts[i % 8] > 2:
+                            in_specs=(BlockSpec((64, 64), lambda k: (rows[k, 0], 0)),))
+    for i in range(rows[0, 0], rows[0, 0] + steps[0]):
+        if steps[i % 8] > 2:
             for _, (x,) in pipe(a):
                 acc = numpipe.wgmma(acc, x, x.T)
     more = numpipe.zeros((64, 64), np.float32)
-    left = counts[1]
-    while left > 0 and table[left, 1] != 1:
+    left = steps[1]
+    while left > 0 and rows[left, 1] != 1:
         for _, (x,) in pipe(a):
             more = numpipe.wgmma(more, x, x.T)
         left = left - 1
-    moved = numpipe.pipeline(grid=(min(counts[2], 4) if table[1, 0] > 0 else 1,), max_concurrent_steps=2,
-                             in_specs=(BlockSpec((64, 64), lambda i: (table[i, 0], 1)),),
+    moved = numpipe.pipeline(grid=(min(steps[2], 4) if rows[1, 0] > 0 else 1,), max_concurrent_steps=2,
+                             in_specs=(BlockSpec((64, 64), lambda i: (rows[i, 0], 1)),),
                              out_specs=(BlockSpec((64, 64), lambda i: (1 + i, 0)),))
     for _, (x, y) in moved(a, c):
         y[...] = x[...].astype(np.float32)

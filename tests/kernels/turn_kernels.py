@@ -46,8 +46,12 @@ def by_helper(a, b, c, *, cfg: numpipe.Static = CFG):
 
 
 def with_skips(a, b, c, *, cfg: numpipe.Static = CFG):
-    """Tile m = 0 of any n is skipped, (1, 0) has the first 2 steps, of m = 2 those with odd n have no pipeline at all."""
-    for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)):
+    """Tile m = 0 of any n is skipped, (1, 0) has the first 2 steps, of m = 2 those with odd n have no pipeline at all.
+
+    `continue` comes before the pipelines, between them and after them."""
+    for m, n in numpipe.tiles(
+        cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), dynamic=cfg.dynamic
+    ):
         if m == 0:
             continue
         acc = numpipe.zeros((cfg.tm, cfg.tn), np.float32)
@@ -58,6 +62,9 @@ def with_skips(a, b, c, *, cfg: numpipe.Static = CFG):
             continue
         if m != 2 or n % 2 == 0:
             acc = some_steps(a, b, acc, m, n, 2, cdiv(a.shape[1], cfg.tk) - 2, cfg)
+        if n % 3 == 1:
+            c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
+            continue
         c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
 
 
@@ -90,7 +97,9 @@ def in_body_form(a, b, c, *, cfg: numpipe.Static = CFG):
     def body(indices, a_tile, b_tile, acc):
         return numpipe.wgmma(acc, a_tile, b_tile.T)
 
-    for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)):
+    for m, n in numpipe.tiles(
+        cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), dynamic=cfg.dynamic
+    ):
         def compute(pipeline):
             acc = pipeline(numpipe.zeros((cfg.tm, cfg.tn), np.float32))
             c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)

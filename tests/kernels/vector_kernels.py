@@ -42,13 +42,6 @@ def expected(x: np.ndarray, by: int) -> np.ndarray:
     return y[:len(x)]
 
 
-@numpipe.kernel(num_compute_wgs=1)
-def rows(x, y):
-    pipe = numpipe.pipeline(grid=(x.shape[0],), in_specs=(BlockSpec((None, 256), lambda i: (i, 0)),))
-    for (i,), (tile,) in pipe(x):
-        y[i, ds(0, 256)] = tile[...]
-
-
 def _by_hand(x, y):
     buffer, landed = numpipe.scratch(SMEM((1024,), np.float32)), numpipe.scratch(numpipe.Barrier())
     numpipe.copy_gmem_to_smem(x.at[ds(0, 1024)], buffer, landed)

@@ -15,7 +15,17 @@ from numpipe import BlockSpec, ClusterBarrier, CompilerParams, PipelineDeadlock,
 from numpipe.compile.check import gate
 from numpipe.kernels import simulate
 from numpipe.sim.port import Warpgroup
-from tests.kernels.cluster_kernels import SMALL, Config, by_hand, four, operands, product, reference, rounds
+from tests.kernels.cluster_kernels import (
+    SMALL,
+    Config,
+    by_hand,
+    four,
+    operands,
+    pair,
+    product,
+    reference,
+    rounds,
+)
 
 SEEDS = (None, 0, 1, 2)
 A, B = operands(128, 64, 128)
@@ -211,12 +221,6 @@ def test_a_share_is_a_multiple_of_eight_rows() -> None:
                                         "of 8 rows: "
                                         "make that side a multiple of 128, or the cluster smaller"):
         product(cfg).simulate(A, B)
-
-
-def pair(body: Any, **options: Any) -> numpipe.Kernel:
-    common = {"grid": 2, "cluster": 2, "cluster_names": "pair", "num_compute_wgs": 1}
-    made: numpipe.Kernel = numpipe.kernel(body, **{**common, **options})
-    return made
 
 
 def other_axis(a, b, c):

@@ -98,7 +98,7 @@ FREE = 'each_warp(mbarrier.arrive, barrier(ring, "consumed", slot, 0))'
 STORE = "store_number(stage_of(ring, slot), number)"
 BUGS = {
     "told before it is free": Bug(number_ring.put_number, WAIT_FREE, "pass", SimulationError, "store_word|nothing orders this"),
-    "never told": Bug(number_ring.put_number, TOLD, "pass", PipelineDeadlock, r"ready\[0\] of tile numbers @ dynamic_"),
+    "never told": Bug(number_ring.put_number, TOLD, "pass", PipelineDeadlock, r"ready\[0\] of tile numbers @ kernels_for_"),
     "told, then stored": Bug(number_ring.put_number, f"{STORE}\n    {TOLD}", f"{TOLD}\n    {STORE}", PipelineRace, "store_word"),
     "stored in the next slot": Bug(number_ring.put_number, STORE, STORE.replace("slot", "slot + 1"), SimulationError,
                                     "load_word|store_word"),
@@ -130,7 +130,7 @@ def test_every_schedule_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(bug.error) as caught:
             made(gemm, warpgroups=1, ctas=1).simulate(A, B, np.zeros((640, 64), np.float16), cfg=STEP_A_TILE, seed=seed)
         text = str(caught.value)
-        assert re.search(bug.message, text) and "dynamic_kernels.py:" in text, f"seed {seed}: {text}"
+        assert re.search(bug.message, text) and "kernels_for_tests.py:" in text, f"seed {seed}: {text}"
 
 
 @pytest.mark.parametrize("name", IN_TURNS)

@@ -10,7 +10,7 @@ import pytest
 
 import numpipe
 from numpipe import SMEM, Barrier, PipelineDeadlock, PipelineRace, SpecError, Trace, ds
-from tests.kernels.cluster_kernels import loaded_together, multiplied_together
+from tests.kernels.cluster_kernels import loaded_together, multiplied_together, pair
 
 SEEDS = (None, 0, 1, 2)
 
@@ -47,12 +47,6 @@ def test_what_a_kernel_loads_is_counted_by_shares() -> None:
     assert numpipe.explain(loaded_together, x, y, compiled=False).loaded["x"] == x.nbytes
 
 
-def pair(body: Any, cluster: int = 2) -> numpipe.Kernel:
-    made: numpipe.Kernel = numpipe.kernel(body, grid=2 * cluster, grid_names="cta", cluster=cluster, cluster_names="pair",
-                                          num_compute_wgs=1)
-    return made
-
-
 def one_sided(x):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed, predicate=numpipe.axis_index("pair") == 0,
@@ -66,9 +60,17 @@ def test_a_copy_that_one_cta_leaves_out_is_reported() -> None:
             pair(one_sided).simulate(integers(64, 64), seed=seed)
 
 
-def of_another_axis(x):
-    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
-    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed, collective_axes="cluster")
+def loaded(rows: int = 64, along: Any = "pair") -> Any:
+    """A kernel that loads rows together."""
+    kind = SMEM((rows, 64), np.float16), Barrier()
+
+    def loads(x):
+        tile, landed = numpipe.scratch(kind)
+        numpipe.copy_gmem_to_smem(
+            x.at[ds(0, rows), ds(0, 64)], tile, landed, collective_axes=along
+        )
+
+    return loads
 
 
 def of_a_vector(x):
@@ -76,23 +78,13 @@ def of_a_vector(x):
     numpipe.copy_gmem_to_smem(x.at[0, ds(0, 64)], tile, landed, collective_axes="pair")
 
 
-def of_few_rows(x):
-    tile, landed = numpipe.scratch((SMEM((8, 64), np.float16), Barrier()))
-    numpipe.copy_gmem_to_smem(x.at[ds(0, 8), ds(0, 64)], tile, landed, collective_axes="pair")
-
-
-def of_no_name(x):
-    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
-    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed, collective_axes=1)
-
-
 @pytest.mark.parametrize("body, message", [
-    (of_another_axis, "copy_gmem_to_smem: collective_axes has 'cluster', which is no axis of the cluster: the cluster's axes are "
-                      "'pair'"),
+    (loaded(along="cluster"), "copy_gmem_to_smem: collective_axes has 'cluster', which is no axis of "
+                              "the cluster: the cluster's axes are 'pair'"),
     (of_a_vector, "CTAs load a share each of a block's rows, and this one has one dimension"),
-    (of_few_rows, r"2 CTAs load a share each of its 8 rows \(of dimension 0, the one that is not contiguous\), and a share is a "
+    (loaded(8), r"2 CTAs load a share each of its 8 rows \(of dimension 0, the one that is not contiguous\), and a share is a "
                   "multiple of 8 rows: make that side a multiple of 16"),
-    (of_no_name, "copy_gmem_to_smem: collective_axes must be the name of an axis of the cluster .*, got 1"),
+    (loaded(along=1), "copy_gmem_to_smem: collective_axes must be the name of an axis of the cluster .*, got 1"),
 ], ids=lambda part: getattr(part, "__name__", ""))
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_cannot_be_shared_is_refused(body: Any, message: str, compiled: bool) -> None:

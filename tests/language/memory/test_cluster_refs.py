@@ -10,15 +10,17 @@ import pytest
 import numpipe
 from numpipe import SMEM, ClusterBarrier, PipelineRace, SimulationError, SpecError, ds
 from tests.hazards.removal import places_of, without
-from tests.kernels.cluster_kernels import halos, read_by_all, sums_of_clusters
+from tests.kernels.cluster_kernels import (
+    halos,
+    integers,
+    pair,
+    read_by_all,
+    sums_of_clusters,
+)
 
 SEEDS = (None, 0, 1)
 KINDS: list[tuple[int, Any, tuple[int, int], bool]] = [
     (2, np.float32, (64, 32), True), (4, np.float16, (64, 64), True), (3, np.int32, (64, 40), False), (2, np.int8, (128, 16), True)]
-
-
-def integers(*shape: int, dtype: Any = np.float32) -> np.ndarray:
-    return np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(dtype)
 
 
 @pytest.mark.parametrize("size, dtype, shape, memory_role", KINDS, ids=str)
@@ -98,11 +100,6 @@ def test_what_another_barrier_tells_is_not_enough() -> None:
 
     with pytest.raises(PipelineRace, match=r"orders_stores=True"):
         passed_on.simulate(integers(192, 32), np.zeros((192, 32), np.float32))
-
-
-def pair(body: Any) -> numpipe.Kernel:
-    made: numpipe.Kernel = numpipe.kernel(body, grid=2, cluster=2, cluster_names="pair", num_compute_wgs=1)
-    return made
 
 
 def test_what_is_no_tile_of_another_cta_is_refused() -> None:

@@ -43,6 +43,17 @@ from tests.kernels.lane_kernels import (
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32]
 
 
+def each_lane(body: Any) -> Any:
+    """A kernel whose lanes run a function once, on a block of x."""
+    step = numpipe.function(body)
+
+    @by_lane
+    def lanes(x, y):
+        emit(step, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+
+    return lanes
+
+
 # ---- values
 def test_every_lane_carries_a_number_of_its_own(target: str, again: range) -> None:
     for _ in again:
@@ -100,17 +111,13 @@ def test_slots_of_a_scratch_tile_are_a_lanes_too() -> None:
 
 
 def test_lane_0_prints_and_every_lane_asserts(capsys: pytest.CaptureFixture[str]) -> None:
-    @by_lane
-    def told(x, y):
-        def body(indices, tile):
-            numpipe.debug_print("lane {}", numpipe.lane_index())
-            assert numpipe.lane_index() < 77
-
-        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+    def body(indices, tile):
+        numpipe.debug_print("lane {}", numpipe.lane_index())
+        assert numpipe.lane_index() < 77
 
     with pytest.raises(SimulationError, match=r"'assert numpipe.lane_index\(\) < 77' failed in lane 77 of compute warpgroup 0"):
-        simulate(told)
-    assert capsys.readouterr().out == "[told cta (0, 0, 0) compute 0] lane 0\n"
+        simulate(each_lane(body))
+    assert capsys.readouterr().out == "[lanes cta (0, 0, 0) compute 0] lane 0\n"
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32, np.float64])
@@ -140,50 +147,38 @@ def simulate(kernel: Any, shape: tuple[int, int] = (64, 64)) -> None:
 
 
 def test_a_lane_that_does_not_come_to_a_shuffle() -> None:
-    @by_lane
-    def missing(x, y):
-        def body(indices, tile):
-            if numpipe.lane_index() != 37:
-                cuda.shfl_sync(0xFFFFFFFF, 1, 0)
-
-        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+    def body(indices, tile):
+        if numpipe.lane_index() != 37:
+            cuda.shfl_sync(0xFFFFFFFF, 1, 0)
 
     with pytest.raises(SimulationError, match=r"warp 1: lane 0 waits in cuda\.shfl_sync at test_lane_bodies\.py:\d+ in body\S* "
                                               r"for the lanes of the mask 0xffffffff, but lane 5 has left the "
                                               r"body: all of") as caught:
-        simulate(missing)
+        simulate(each_lane(body))
     assert "\n    cuda.shfl_sync(0xFFFFFFFF, 1, 0)\n" in str(caught.value), "the line of the lane that waits"
     assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
 
 
 def test_lanes_that_come_to_different_shuffles() -> None:
-    @by_lane
-    def divergent(x, y):
-        def body(indices, tile):
-            if numpipe.lane_index() % 2 == 0:
-                cuda.shfl_xor_sync(0xFFFFFFFF, 1, 2)
-            else:
-                cuda.shfl_xor_sync(0xFFFFFFFF, 1, 2)
-
-        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+    def body(indices, tile):
+        if numpipe.lane_index() % 2 == 0:
+            cuda.shfl_xor_sync(0xFFFFFFFF, 1, 2)
+        else:
+            cuda.shfl_xor_sync(0xFFFFFFFF, 1, 2)
 
     with pytest.raises(SimulationError, match=r"lane 0 waits in cuda\.shfl_xor_sync .* but lane 1 is at "
                                               r"cuda\.shfl_xor_sync") as caught:
-        simulate(divergent)
+        simulate(each_lane(body))
     assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
 
 
 def test_a_lane_that_is_not_in_the_mask_it_gives() -> None:
-    @by_lane
-    def outside(x, y):
-        def body(indices, tile):
-            cuda.syncwarp(0xFFFF)
-
-        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+    def body(indices, tile):
+        cuda.syncwarp(0xFFFF)
 
     with pytest.raises(SimulationError, match=r"lane 16 executes cuda\.syncwarp at .* with the mask 0xffff, which it is not "
                                               "in") as caught:
-        simulate(outside)
+        simulate(each_lane(body))
     assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
 
 

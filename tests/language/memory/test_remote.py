@@ -10,16 +10,20 @@ import pytest
 
 import numpipe
 from numpipe import SMEM, Barrier, ClusterBarrier, PipelineDeadlock, PipelineRace, SimulationError, SpecError, ds
-from tests.kernels.cluster_kernels import passed_round, sent_by_the_leader, summed_by_all, sums_of_clusters, times_row_sums
+from tests.kernels.cluster_kernels import (
+    integers,
+    pair,
+    passed_round,
+    sent_by_the_leader,
+    summed_by_all,
+    sums_of_clusters,
+    times_row_sums,
+)
 
 SEEDS = (None, 0, 1, 2)
 KINDS: list[tuple[int, Any, tuple[int, int]]] = [
     (2, np.float32, (64, 64)), (4, np.float16, (64, 64)), (3, np.int32, (64, 40)), (2, np.float16, (128, 24)),
     (2, np.float32, (64, 128))]
-
-
-def integers(*shape: int, dtype: Any = np.float32) -> np.ndarray:
-    return np.random.default_rng(sum(shape)).integers(-3, 4, shape).astype(dtype)
 
 
 @pytest.mark.parametrize("size, dtype, shape", KINDS, ids=str)
@@ -110,45 +114,33 @@ def test_who_is_no_leader_waits_in_vain_and_is_told() -> None:
         pair(everybody).simulate(integers(64, 16))
 
 
-def pair(body: Any) -> numpipe.Kernel:
-    made: numpipe.Kernel = numpipe.kernel(body, grid=2, cluster=2, cluster_names="pair", num_compute_wgs=1)
-    return made
+def sent(
+    shape: tuple[int, int] = (64, 16),
+    dtype: Any = np.float32,
+    barrier: Any = None,
+    to: Any = 0,
+    along: str = "pair",
+) -> Any:
+    """A kernel that sends a tile (64, 16) of float32 to a buffer."""
+    kind = SMEM(shape, dtype), barrier or Barrier()
 
+    def sends(x):
+        buffer, landed = numpipe.scratch(kind)
+        tile = x[ds(0, 64), ds(0, 16)]
+        numpipe.async_store_smem(tile, buffer, landed, cluster_idx=to, cluster_dim=along)
 
-def nobody(x):
-    buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), Barrier()))
-    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=2, cluster_dim="pair")
+    return sends
 
 
 def test_a_place_outside_the_cluster_is_reported() -> None:
     with pytest.raises(SimulationError, match="cluster_idx=2, and the cluster has 2 CTAs along 'pair'") as caught:
-        pair(nobody).simulate(integers(64, 16))
+        pair(sent(to=2)).simulate(integers(64, 16))
     assert caught.value.report is not None and caught.value.report.hazard == "out-of-bounds"
-
-
-def another_shape(x):
-    buffer, landed = numpipe.scratch((SMEM((64, 32), np.float32), Barrier()))
-    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=0, cluster_dim="pair")
-
-
-def another_type(x):
-    buffer, landed = numpipe.scratch((SMEM((64, 16), np.int32), Barrier()))
-    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=0, cluster_dim="pair")
-
-
-def another_axis(x):
-    buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), Barrier()))
-    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=0, cluster_dim="cluster")
 
 
 def a_number(x):
     buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), Barrier()))
     numpipe.async_store_smem(1.0, buffer, landed, cluster_idx=0, cluster_dim="pair")
-
-
-def a_fraction(x):
-    buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), Barrier()))
-    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=0.5, cluster_dim="pair")
 
 
 def to_an_array(x):
@@ -166,22 +158,17 @@ def sums_of_columns(x):
     numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)].sum(axis=0), buffer, landed, cluster_idx=0, cluster_dim="pair")
 
 
-def on_a_cluster_barrier(x):
-    buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), ClusterBarrier("pair")))
-    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], buffer, landed, cluster_idx=0, cluster_dim="pair")
-
-
 @pytest.mark.parametrize("body, message", [
-    (another_shape, r"async_store_smem: src is \(64, 16\), dst \(64, 32\): both must be of one shape"),
-    (another_type, r"src is float32, dst int32: send src.astype\(dst.dtype\)"),
-    (another_axis, "cluster_dim has 'cluster', which is no axis of the cluster: the cluster's axes are 'pair'"),
+    (sent((64, 32)), r"async_store_smem: src is \(64, 16\), dst \(64, 32\): both must be of one shape"),
+    (sent(dtype=np.int32), r"src is float32, dst int32: send src.astype\(dst.dtype\)"),
+    (sent(along="cluster"), "cluster_dim has 'cluster', which is no axis of the cluster: the cluster's axes are 'pair'"),
     (a_number, "src must be a register tile, got float"),
-    (a_fraction, "cluster_idx must be an integer, the place along 'pair' of the CTA that is meant, got float"),
+    (sent(to=0.5), "cluster_idx must be an integer, the place along 'pair' of the CTA that is meant, got float"),
     (to_an_array, "dst must be a tile in shared memory that the kernel has allocated"),
     (columns_of_16_bits, "st.async stores 4 bytes at least, and a lane has one element of a row of float16: send to a tile whose"),
     (sums_of_columns, r"a vector has 32 bits an element and lies along the rows, .*, got float32 \(16,\) in row layout: send "
                       r"numpipe.layout_cast\(v, \"column\"\)"),
-    (on_a_cluster_barrier, "whose phases count arrivals of several CTAs, and a copy arrives in one only"),
+    (sent(barrier=ClusterBarrier("pair")), "whose phases count arrivals of several CTAs, and a copy arrives in one only"),
 ], ids=lambda part: getattr(part, "__name__", ""))
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_cannot_be_sent_is_refused(body: Any, message: str, compiled: bool) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 import re
-import textwrap
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +21,7 @@ from numpipe.plan.unit import Unit
 from numpipe.traces.protocol import BARRIERS, SlotBarrier
 from tests.kernels.barrier_plans import MANUAL, RINGS, TK, Plan, check, inputs, load, source
 from tests.kernels.covering import examples, pairwise
+from tests.language.pipeline.test_injected import Bug
 
 emit = numpipe.emit_pipeline_warp_specialized
 SCHEDULES = (None, *range(9))
@@ -47,21 +45,6 @@ def right(manual: tuple[bool, bool], slots_and_delay: tuple[int, int], wgs: int,
 def test_every_ring_in_any_schedule(manual: tuple[bool, bool], slots_and_delay: tuple[int, int], wgs: int, steps: int) -> None:
     """Tiles are chained on one ring, with numbers of steps below and above slots and delay."""
     right(manual, slots_and_delay, wgs, steps)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("manual", MANUAL, ids=named)
-def test_every_ring_with_every_number_of_steps(manual: tuple[bool, bool]) -> None:
-    for slots_and_delay, wgs, steps in itertools.product(RINGS, (1, 2), range(7)):
-        right(manual, slots_and_delay, wgs, steps)
-
-
-@pytest.mark.variants(6)
-@pytest.mark.parametrize("manual", MANUAL, ids=named)
-@pytest.mark.parametrize("seed", SCHEDULES)
-def test_many_schedules(manual: tuple[bool, bool], seed: int | None) -> None:
-    check(Plan(*manual, slots=2, delay=0, wgs=2, operands=3, loop=bool(seed)), 3, 5, seed=seed)
-    check(Plan(*manual, slots=3, delay=2, wgs=2, operands=2, loop=not seed), 3, 5, seed=seed)
 
 
 @st.composite
@@ -90,13 +73,8 @@ def test_a_body_may_leave_out_the_wait_for_a_tile_that_it_does_not_use() -> None
 
 def test_a_release_that_does_not_wait_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other half of the test above."""
-    function = ring.release.function
-    text = textwrap.dedent(inspect.getsource(function))
     line = 'each(ring, "unwaited", part, await_ready, step)'
-    assert text.count(line) == 1
-    scope: dict[str, Any] = {}
-    exec(text[text.index("def "):].replace(line, "pass"), vars(ring), scope)
-    monkeypatch.setattr(ring.release, "function", scope["release"])
+    Bug(ring.release, line, "pass", SimulationError, "").inject(monkeypatch)
     plan = Plan(ready=True, consumed=False)
     kernel = load(without(plan, WAIT, PRODUCT))
     for seed in SCHEDULES:

@@ -82,18 +82,6 @@ def test_plans_compute_what_numpy_does_in_any_schedule(number: int) -> None:
                 raise AssertionError(f"plan {n} of array({number}), grid {grid}, schedule {schedule}: {told(plan)}") from error
 
 
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("number", range(ARRAYS))
-def test_plans_in_many_schedules(number: int) -> None:
-    for n, plan in enumerate(array(number)):
-        for grid, schedule in itertools.product(plan.grids(), range(10)):
-            try:
-                check(plan, grid, 1000 * n + schedule)
-            except Exception as error:
-                raise AssertionError(f"plan {n} of array({number}), grid {grid}, schedule {schedule}: {told(plan)}") from error
-
-
 # ---- compiled -----------------------------------------------------------------------------------------------------------
 def choices(plan: Plan) -> set[tuple[str, Any]]:
     return {(name, getattr(plan, name)) for name in FACTORS}

@@ -84,49 +84,35 @@ class Sums(NamedTuple):
     steps: Any
 
 
-def pair_kernel(named: bool) -> Any:
-    make = Sums if named else lambda *parts: parts
+@numpipe.kernel(num_compute_wgs=1)
+def paired(a, b, c):
+    def body(indices, a_tile, b_tile, carry):
+        left, right, n = carry
+        left = numpipe.wgmma(left, a_tile.at[:, 0:64], b_tile.at[:, 0:64].T)
+        right = numpipe.wgmma(right, a_tile.at[:, 64:128], b_tile.at[:, 64:128].T)
+        return Sums(left, right, n + 1)
 
-    def both(a, b, c):
-        def body(indices, a_tile, b_tile, carry):
-            left, right, n = carry
-            left = numpipe.wgmma(left, a_tile.at[:, 0:64], b_tile.at[:, 0:64].T)
-            right = numpipe.wgmma(right, a_tile.at[:, 64:128], b_tile.at[:, 64:128].T)
-            if named:
-                return Sums(left, right, n + 1)
-            return left, right, n + 1
+    def compute(pipeline):
+        zero = numpipe.zeros((64, 64), np.float32)
+        final = pipeline(Sums(zero, zero, 0))
+        c[ds(0, 64), ds(0, 64)] = final.left + final.right + final.steps
 
-        def compute(pipeline):
-            zero = numpipe.zeros((64, 64), np.float32)
-            if named:
-                final = pipeline(Sums(zero, zero, 0))
-                c[ds(0, 64), ds(0, 64)] = final.left + final.right + final.steps
-            else:
-                left, right, n = pipeline((zero, zero, 0))
-                c[ds(0, 64), ds(0, 64)] = left + right + n
-
-        emit(body, grid=(cdiv(a.shape[1], 128),), compute_context=compute, in_specs=(
-            BlockSpec((64, 128), lambda k: (0, k)), BlockSpec((64, 128), lambda k: (0, k))))(a, b)
-
-    assert make is not None
-    return numpipe.kernel(both, num_compute_wgs=1)
+    spec = BlockSpec((64, 128), lambda k: (0, k))
+    emit(body, grid=(cdiv(a.shape[1], 128),), compute_context=compute, in_specs=(spec, spec))(a, b)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("named", [False, True], ids=["tuple", "named tuple"])
-def test_a_carry_of_tiles_and_numbers(named: bool) -> None:
-    kernel = pair_kernel(named)
+def test_a_carry_of_tiles_and_numbers() -> None:
     a, b = arrays((64, 64, 300))
     c = np.empty((64, 64), np.float32)
-    kernel.simulate(a, b, c)
+    paired.simulate(a, b, c)
     np.testing.assert_allclose(c, product(a, b) + 3, atol=0.05, rtol=2e-3)
-    assert kernel.inspect("gate", a, b, c) == ()
+    assert paired.inspect("gate", a, b, c) == ()
 
 
 def test_no_steps_give_back_the_initial_carry() -> None:
-    kernel = pair_kernel(False)
     c = np.full((64, 64), np.nan, np.float32)
-    kernel.simulate(np.zeros((64, 0), np.float16), np.zeros((64, 0), np.float16), c)
+    paired.simulate(np.zeros((64, 0), np.float16), np.zeros((64, 0), np.float16), c)
     assert (c == 0).all()
 
 
@@ -190,49 +176,6 @@ def test_a_coroutine_beside_outputs_and_the_names_of_what_is_passed_on() -> None
 
 # ---- grids, options, forms -------------------------------------------------------------------------------------------------
 @pytest.mark.thorough
-def test_a_static_and_a_run_time_grid_of_two_dimensions() -> None:
-    @numpipe.kernel(num_compute_wgs=1)
-    def sums(a, b, c, n):
-        def body(indices, a_tile, b_tile, acc):
-            i, _ = indices
-            return numpipe.wgmma(acc, a_tile, b_tile.T) if i < 3 else acc
-
-        def compute(pipeline):
-            c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
-
-        def compute_again(pipeline):
-            c[ds(64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
-
-        specs = BlockSpec((64, 64), lambda i, k: (i, k)), BlockSpec((64, 64), lambda i, k: (0, k))
-        emit(body, grid=(3, 2), in_specs=specs, compute_context=compute)(a, b)
-        emit(body, grid=(n, 2), in_specs=specs, compute_context=compute_again)(a, b)
-
-    rng = np.random.default_rng(3)
-    a, b = rng.standard_normal((192, 128)).astype(np.float16), rng.standard_normal((64, 128)).astype(np.float16)
-    c = np.empty((128, 64), np.float32)
-    blocks = product(a, b).reshape(3, 64, 64)
-    for n in (0, 1, 2, 3):
-        sums.simulate(a, b, c, n)
-        np.testing.assert_allclose(c[:64], blocks.sum(0), atol=0.05)
-        np.testing.assert_allclose(c[64:], blocks[:n].sum(0), atol=0.05)
-    assert sums.inspect("resources", a, b, c, 2).spill_bytes == 0
-
-
-def test_a_body_without_a_carry() -> None:
-    """Nothing leaves a step: but every step runs, in every compute warpgroup."""
-    @numpipe.kernel(num_compute_wgs=2)
-    def counts(a, c):
-        def body(indices, tile):
-            numpipe.debug_print("{}", indices[0])
-
-        emit(body, grid=(cdiv(a.shape[1], 64),), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
-
-    trace = numpipe.Trace()
-    counts.simulate(np.zeros((64, 200), np.float16), np.zeros((64, 64), np.float32), trace=trace)
-    counts.compiled(np.zeros((64, 200), np.float16), np.zeros((64, 64), np.float32))
-
-
-@pytest.mark.thorough
 def test_a_pipeline_may_have_a_name() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def twice(a, b, c):
@@ -255,31 +198,6 @@ def test_a_pipeline_may_have_a_name() -> None:
     twice.simulate(a, b, c, trace=trace)
     np.testing.assert_allclose(c, product(b, a), atol=0.05)
     assert twice.inspect("gate", a, b, c) == ()
-
-
-@pytest.mark.variants(4)
-@pytest.mark.parametrize("slots, delay", [(1, 0), (2, 1), (3, 2), (4, 0)])
-@pytest.mark.parametrize("seed", [None, 1, 2, 3])
-def test_slots_and_delays(slots: int, delay: int, seed: int | None) -> None:
-    @numpipe.kernel(num_compute_wgs=2)
-    def product_(a, b, c):
-        wg = numpipe.axis_index("wg")
-
-        def body(indices, a_tile, b_tile, acc):
-            return numpipe.wgmma(acc, a_tile.at[ds(wg * 64, 64), :], b_tile.T)
-
-        def compute(pipeline):
-            c[ds(wg * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
-
-        emit(body, grid=(cdiv(a.shape[1], 64),), compute_context=compute, max_concurrent_steps=slots, delay_release=delay,
-             num_compute_wgs=2, wg_axis="wg", memory_registers=40,
-             in_specs=(BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
-
-    for k in (0, 64, 128, 500):
-        a, b = arrays((128, 64, k))
-        c = np.empty((128, 64), np.float32)
-        product_.simulate(a, b, c, seed=seed)
-        np.testing.assert_allclose(c, product(a, b), atol=0.05)
 
 
 @pytest.mark.thorough

@@ -21,6 +21,7 @@ import numpipe
 from gemm import Config, matmul  # type: ignore[import-not-found]  # examples/gemm.py
 from numpipe import BlockSpec, CompilerParams, cdiv, ds
 from numpipe.compile.build import toolchain
+from tests.kernels import kernels_for_tests as shared
 from tests.kernels.covering import Rule, examples, pairwise
 
 F16, BF16, F32 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
@@ -172,27 +173,32 @@ def test_store_slots(store_slots: int, wgs: int, tn: int, seed: int | None) -> N
     assert_exact(kernel.simulate(a, b, cfg=Config(64 * wgs, tn, 16, 2), seed=seed), a, b)
 
 
-def test_a_tile_of_many_narrow_panels_gets_as_many_staging_panels_as_fit() -> None:
-    a, b = integers(200, 136, 40)
-    assert_exact(with_wgs(1).simulate(a, b, cfg=Config(64, 136, 32, 1)), a, b)
-    assert_exact(with_wgs(1).simulate(a, b, cfg=Config(192, 136, 32, 4)), a, b)
-
-
 # ---- outputs
+@numpipe.function
+def put(a, b, c, m, n, alpha, cfg):
+    """Store this warpgroup's rows of tile (m, n) of alpha * a @ b.T."""
+    wg = numpipe.axis_index("wg")
+    rows = cfg.tm // numpipe.axis_size("wg")
+    acc = numpipe.zeros((rows, cfg.tn), np.float32)
+    specs = (
+        BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+        BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+    )
+    steps = cdiv(a.shape[1], cfg.tk)
+    pipe = numpipe.pipeline(grid=(steps,), max_concurrent_steps=cfg.slots, in_specs=specs)
+    for _, (a_tile, b_tile) in pipe(a, b):
+        acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
+    part = ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)
+    c[part] = (acc * alpha).astype(c.dtype)
+
+
 @numpipe.kernel(
     out_type=lambda a, b, alpha, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), np.float32), grid=numpipe.persistent(),
     num_compute_wgs=2)
 def to_float32(a, b, alpha, c, *, cfg: numpipe.Static = SMALL):
     """c = alpha * a @ b.T in float32."""
-    wg = numpipe.axis_index("wg")
-    rows = cfg.tm // numpipe.axis_size("wg")
     for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)):
-        acc = numpipe.zeros((rows, cfg.tn), np.float32)
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
-            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
-        for (k,), (a_tile, b_tile) in pipe(a, b):
-            acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
-        c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc * alpha
+        put(a, b, c, m, n, alpha, cfg)
 
 
 @pytest.mark.variants(3)
@@ -280,77 +286,20 @@ def test_inputs_may_be_read_only_and_the_same_array() -> None:
 
 
 # ---- orders and grids
-@numpipe.kernel(out_type=matmul.options.out_type, grid=numpipe.persistent(3), num_compute_wgs=2)
-def in_row_order(a, b, c, *, cfg: numpipe.Static = SMALL):
-    """Row order; the kernel's grid is replaced by the tests."""
-    wg = numpipe.axis_index("wg")
-    rows = cfg.tm // numpipe.axis_size("wg")
-    for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="row"):
-        acc = numpipe.zeros((rows, cfg.tn), np.float32)
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
-            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
-        for (k,), (a_tile, b_tile) in pipe(a, b):
-            acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
-        c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
-
-
-@numpipe.kernel(out_type=matmul.options.out_type, grid=numpipe.persistent(3), num_compute_wgs=2)
-def in_groups(a, b, c, *, cfg: numpipe.Static = SMALL, group: numpipe.Static = 2):
-    """Grouped order with groups of another size."""
-    wg = numpipe.axis_index("wg")
-    rows = cfg.tm // numpipe.axis_size("wg")
-    for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped", group=group):
-        acc = numpipe.zeros((rows, cfg.tn), np.float32)
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
-            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
-        for (k,), (a_tile, b_tile) in pipe(a, b):
-            acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
-        c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
-
-
-@numpipe.kernel(out_type=lambda a, b, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), grid=numpipe.persistent(3),
-                num_compute_wgs=2)
-def in_table_order(a, b, table, c, *, cfg: numpipe.Static = SMALL):
-    """The tiles of a host table, in its order."""
-    wg = numpipe.axis_index("wg")
-    rows = cfg.tm // numpipe.axis_size("wg")
-    for m, n in numpipe.tiles(table.shape[0], order=table):
-        acc = numpipe.zeros((rows, cfg.tn), np.float32)
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
-            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
-        for (k,), (a_tile, b_tile) in pipe(a, b):
-            acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
-        c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
-
-
 @numpipe.kernel(
     out_type=matmul.options.out_type, grid_names=("m", "n"), num_compute_wgs=2,
     grid=lambda a, b, cfg: (cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)))
 def a_cta_each_tile(a, b, c, *, cfg: numpipe.Static = SMALL):
     """A computed grid with named axes: a CTA a tile, no tile loop."""
-    m, n, wg = numpipe.axis_index("m"), numpipe.axis_index("n"), numpipe.axis_index("wg")
-    rows = cfg.tm // numpipe.axis_size("wg")
-    acc = numpipe.zeros((rows, cfg.tn), np.float32)
-    pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
-        BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
-    for (k,), (a_tile, b_tile) in pipe(a, b):
-        acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
-    c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
+    put(a, b, c, numpipe.axis_index("m"), numpipe.axis_index("n"), 1.0, cfg)
 
 
 @numpipe.kernel(out_type=matmul.options.out_type, grid=(2, 3), grid_names=("y", "x"), num_compute_wgs=2)
 def strided_by_axes(a, b, c, *, cfg: numpipe.Static = SMALL):
     """A fixed grid whose CTAs stride over rows and columns of tiles by the sizes of its axes."""
-    wg = numpipe.axis_index("wg")
-    rows = cfg.tm // numpipe.axis_size("wg")
     for m in range(numpipe.axis_index("y"), cdiv(a.shape[0], cfg.tm), numpipe.axis_size("y")):
         for n in range(numpipe.axis_index("x"), cdiv(b.shape[0], cfg.tn), numpipe.axis_size("x")):
-            acc = numpipe.zeros((rows, cfg.tn), np.float32)
-            pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
-                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
-            for (k,), (a_tile, b_tile) in pipe(a, b):
-                acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
-            c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
+            put(a, b, c, m, n, 1.0, cfg)
 
 
 MANY_TILES = [(600, 300, 40), (40, 500, 130), (700, 30, 16)]
@@ -358,19 +307,17 @@ GRIDS = [numpipe.persistent(1), numpipe.persistent(2), numpipe.persistent(40), (
          lambda a: (cdiv(a.shape[0], 128),), lambda a, b, cfg: (2, cdiv(b.shape[0], cfg.tn))]
 
 
+ROWS, GROUPS = (shared.Config(128, 64, 64, 3, order=order, group=2) for order in ("row", "grouped"))
+WALKS = (matmul, SMALL), (shared.gemm(), ROWS), (shared.gemm(), GROUPS)
+by_table = variant(shared.gemm_by_table(), grid=numpipe.persistent(3))
+
+
 @pytest.mark.variants(3)
-@pairwise(function=(matmul, in_row_order, in_groups), grid=GRIDS, shape=MANY_TILES)
-def test_every_grid_covers_all_tiles(function: Any, grid: Any, shape: tuple[int, int, int]) -> None:
-    kernel = variant(function, grid=grid)
+@pairwise(walk=WALKS, grid=GRIDS, shape=MANY_TILES)
+def test_every_grid_covers_all_tiles(walk: Any, grid: Any, shape: tuple[int, int, int]) -> None:
+    kernel = variant(walk[0], grid=grid)
     a, b = integers(*shape)
-    assert_exact(kernel.simulate(a, b, cfg=SMALL), a, b)
-
-
-@pytest.mark.variants(2)
-@pytest.mark.parametrize("group", [1, 2, 3, 4, 16])
-def test_groups_of_every_size(group: int) -> None:
-    a, b = integers(900, 200, 40)  # 8 x 4 tiles: groups that divide 8 and groups that do not
-    assert_exact(in_groups.simulate(a, b, cfg=SMALL, group=group), a, b)
+    assert_exact(kernel.simulate(a, b, cfg=walk[1]), a, b)
 
 
 @pytest.mark.variants(1)
@@ -379,15 +326,14 @@ def test_a_host_table_gives_the_tiles(seed: int | None) -> None:
     a, b = integers(600, 300, 70)
     table = np.array(list(itertools.product(range(5), range(5))), np.int32)
     np.random.default_rng(0).shuffle(table)
-    assert_exact(in_table_order.simulate(a, b, table, seed=seed), a, b)
-    wide = np.asfortranarray(np.concatenate([table, table], axis=1))
-    assert_exact(in_table_order.simulate(a, b, wide, seed=seed), a, b)
+    for rows in (table, np.asfortranarray(np.concatenate([table, table], axis=1))):
+        assert_exact(by_table.simulate(a, b, rows, cfg=ROWS, seed=seed), a, b)
 
 
 def test_a_host_table_may_leave_tiles_out() -> None:
     a, b = integers(256, 128, 70)
     c = np.full((256, 128), np.nan, F16)
-    in_table_order.simulate(a, b, np.array([[1, 0]], np.int32), out=c)
+    by_table.simulate(a, b, np.array([[1, 0]], np.int32), out=c, cfg=ROWS)
     assert_exact(c[128:, :64], a[128:], b[:64])
     assert np.isnan(c[:128]).all() and np.isnan(c[:, 64:]).all()
 
@@ -402,7 +348,7 @@ def test_grids_with_named_axes(kernel: Any, seed: int | None, shape: tuple[int, 
 # ---- the same kernels compile
 @pytest.mark.variants(1)
 @pytest.mark.parametrize(("kernel", "more"), [
-    (to_float32, (1.0,)), (in_table_order, (numpipe.ArrayType((4, 2), np.int32),)), (a_cta_each_tile, ()), (strided_by_axes, ()),
+    (to_float32, (1.0,)), (a_cta_each_tile, ()), (strided_by_axes, ()),
 ], ids=lambda value: getattr(value, "name", ""))
 def test_what_was_simulated_compiles_without_spills_or_serialised_products(kernel: Any, more: tuple[Any, ...]) -> None:
     if reason := toolchain():
@@ -453,32 +399,25 @@ def test_any_configuration(case: Case) -> None:
 
 # ---- steps that issue fewer products than others
 @numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(delay_release=1))
-def every_other(a, b, c):  # type: ignore[no-untyped-def]
+def every_other(a, b, c, *, chosen: numpipe.Static):  # type: ignore[no-untyped-def]
     acc = numpipe.zeros((64, 64), F32)
     pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], 64),), max_concurrent_steps=3, in_specs=(
         BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
     for (k,), (a_tile, b_tile) in pipe(a, b):
-        if k % 2 == 1:
-            continue
-        acc = numpipe.wgmma(acc, a_tile, b_tile.T)
-    c[ds(0, 64), ds(0, 64)] = acc
-
-
-@numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(delay_release=1))
-def chosen(a, b, c):  # type: ignore[no-untyped-def]
-    acc = numpipe.zeros((64, 64), F32)
-    pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], 64),), max_concurrent_steps=3, in_specs=(
-        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
-    for (k,), (a_tile, b_tile) in pipe(a, b):
-        acc = numpipe.wgmma(acc, a_tile, b_tile.T) if k % 2 == 0 else acc
+        if chosen:
+            acc = numpipe.wgmma(acc, a_tile, b_tile.T) if k % 2 == 0 else acc
+        else:
+            if k % 2 == 1:
+                continue
+            acc = numpipe.wgmma(acc, a_tile, b_tile.T)
     c[ds(0, 64), ds(0, 64)] = acc
 
 
 @pytest.mark.parametrize("seed", [None, *range(8)])
-@pytest.mark.parametrize("kernel", [every_other, chosen], ids=["continue", "if else"])
-def test_a_step_without_products_does_not_release_the_slots_of_others_early(kernel: Any, seed: int | None) -> None:
+@pytest.mark.parametrize("chosen", [False, True], ids=["continue", "if else"])
+def test_a_step_without_products_does_not_release_the_slots_of_others_early(chosen: bool, seed: int | None) -> None:
     a, b = integers(64, 64, 64 * 9)
     used = np.arange(64 * 9) // 64 % 2 == 0
     c = np.full((64, 64), np.nan, F32)
-    kernel.simulate(a, b, c, seed=seed)
+    every_other.simulate(a, b, c, seed=seed, chosen=chosen)
     np.testing.assert_array_equal(c, product(a[:, used], b[:, used]))

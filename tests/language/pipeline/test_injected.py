@@ -30,7 +30,7 @@ RING = r"kernels_for_tests\.py:\d+"
 
 @dataclass(frozen=True)
 class Bug:
-    """`old` becomes `new` in the source of an operation of the ring."""
+    """`old` becomes `new` in the source of an operation, or of a plain function of its module."""
 
     where: Any
     old: str
@@ -40,7 +40,7 @@ class Bug:
     delay: int = 0
 
     def inject(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        function = self.where.function
+        function = getattr(self.where, "function", self.where)
         lines, first = inspect.getsourcelines(function)
         source = textwrap.dedent("".join(lines))
         assert source.count(self.old) == 1, f"the ring has changed: {self.old!r} is not in {function.__name__}"
@@ -49,7 +49,10 @@ class Bug:
         scope: dict[str, Any] = {}
         code = compile("\n" * first + body, inspect.getsourcefile(function) or "", "exec")
         exec(code, vars(sys.modules[function.__module__]) | BUGGY, scope)
-        monkeypatch.setattr(self.where, "function", scope[function.__name__])
+        if self.where is function:  # a plain function
+            monkeypatch.setattr(sys.modules[function.__module__], function.__name__, scope[function.__name__])
+        else:
+            monkeypatch.setattr(self.where, "function", scope[function.__name__])
 
 
 BUGGY = {"warpgroup": lambda: ring.current().warpgroup, "one_lane": lanes.one_lane}

@@ -5,8 +5,6 @@ Each is found in every schedule; as it is, the protocol is silent in every one.
 
 from __future__ import annotations
 
-import inspect
-import textwrap
 from typing import Any
 
 import numpy as np
@@ -17,50 +15,75 @@ from numpipe import BlockSpec, PipelineRace, SimulationError, cdiv, ds
 from numpipe.language.pipeline import outputs
 from tests.kernels.kernels_for_tests import F16, F32
 from tests.kernels.output_kernels import Config, check_copy, copy, integers
+from tests.language.pipeline.test_injected import Bug
 
 SCHEDULES = (None, *range(6))
 
 
 UNORDERED = r"(TMA store \(o\) reads SMEM.* while write|bytes that nobody has written|write \(tile\[…\] = value\) writes)"
 BUGS = {
-    "no fence": (outputs.end_block, "fence.proxy_async()", "pass", PipelineRace,
-                 r"TMA store \(o\) reads SMEM.* while write \(tile\[…\] = value\).*fence.proxy.async"),
-    "fence by the storing lane alone": (
-        outputs.end_block, "fence.proxy_async()", "first_lane(ring, fence.proxy_async)", PipelineRace,
-        r"TMA store \(o\) reads SMEM.* while write \(tile\[…\] = value\)"),
-    "no barrier": (outputs.end_block, "meet(ring)", "pass", PipelineRace,
-                   UNORDERED),
-    "a barrier of each warpgroup's own": (
-        outputs.meet, "if ring.private", "if True", PipelineRace,
-        UNORDERED),
-    "stored before the barrier": (
-        outputs.end_block, "meet(ring)\n", "first_lane(ring, copy_block, ring, unravel(k - 1, grid), slot_of(ring, step_of(ring, "
-        "k, 1)))\n        meet(ring)\n        return\n", PipelineRace, r"TMA store \(o\) reads SMEM"),
-    "the slot is not waited for": (outputs.await_slot, "current().bulk_wait(unread(ring.plan), read=True)", "pass", PipelineRace,
-                                   r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)"),
-    "one group too many may be unread": (outputs.await_slot, "unread(ring.plan)", "unread(ring.plan) + 1", PipelineRace,
-                                         r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)"),
-    "the slot is waited for behind the barrier": (
-        outputs.end_block, "if ring.slots > 1:\n            first_lane(ring, await_slot, ring)\n        meet(ring)\n",
-        "meet(ring)\n        first_lane(ring, await_slot, ring)\n", PipelineRace,
-        r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)"),
-    "the wrong slot": (outputs.end_block, "slot_of(ring, step_of(ring, k, 1))", "slot_of(ring, step_of(ring, k, 1) + 1)",
-                       PipelineRace, r"TMA store \(o\) reads SMEM"),
-    "stored a step early": (outputs.end_block, "if k > 0 and ends(ring, k - 1):", "if k > 0:", PipelineRace,
-                            r"(bytes that nobody has written since|while TMA store)"),
+    "no fence": Bug(
+        outputs.end_block,
+        "fence.proxy_async()",
+        "pass",
+        PipelineRace,
+        r"TMA store \(o\) reads SMEM.* while write \(tile\[…\] = value\).*fence.proxy.async",
+    ),
+    "fence by the storing lane alone": Bug(
+        outputs.end_block,
+        "fence.proxy_async()",
+        "first_lane(ring, fence.proxy_async)",
+        PipelineRace,
+        r"TMA store \(o\) reads SMEM.* while write \(tile\[…\] = value\)",
+    ),
+    "no barrier": Bug(outputs.end_block, "meet(ring)", "pass", PipelineRace, UNORDERED),
+    "a barrier of each warpgroup's own": Bug(
+        outputs.meet, "if ring.private", "if True", PipelineRace, UNORDERED
+    ),
+    "stored before the barrier": Bug(
+        outputs.end_block,
+        "meet(ring)\n",
+        "first_lane(ring, copy_block, ring, unravel(k - 1, grid), slot_of(ring, step_of(ring, "
+        "k, 1)))\n        meet(ring)\n        return\n",
+        PipelineRace,
+        r"TMA store \(o\) reads SMEM",
+    ),
+    "the slot is not waited for": Bug(
+        outputs.await_slot,
+        "current().bulk_wait(unread(ring.plan), read=True)",
+        "pass",
+        PipelineRace,
+        r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
+    ),
+    "one group too many may be unread": Bug(
+        outputs.await_slot,
+        "unread(ring.plan)",
+        "unread(ring.plan) + 1",
+        PipelineRace,
+        r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
+    ),
+    "the slot is waited for behind the barrier": Bug(
+        outputs.end_block,
+        "if ring.slots > 1:\n            first_lane(ring, await_slot, ring)\n        meet(ring)\n",
+        "meet(ring)\n        first_lane(ring, await_slot, ring)\n",
+        PipelineRace,
+        r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
+    ),
+    "the wrong slot": Bug(
+        outputs.end_block,
+        "slot_of(ring, step_of(ring, k, 1))",
+        "slot_of(ring, step_of(ring, k, 1) + 1)",
+        PipelineRace,
+        r"TMA store \(o\) reads SMEM",
+    ),
+    "stored a step early": Bug(
+        outputs.end_block,
+        "if k > 0 and ends(ring, k - 1):",
+        "if k > 0:",
+        PipelineRace,
+        r"(bytes that nobody has written since|while TMA store)",
+    ),
 }
-
-
-def inject(monkeypatch: pytest.MonkeyPatch, where: Any, old: str, new: str) -> None:
-    function = where.function
-    lines, first = inspect.getsourcelines(function)
-    source = textwrap.dedent("".join(lines))
-    assert source.count(old) == 1, f"{old!r} is not in {function.__name__}"
-    body = source.replace(old, new)
-    scope: dict[str, Any] = {}
-    code = compile("\n" * first + body[body.index("def "):], inspect.getsourcefile(function) or "", "exec")
-    exec(code, dict(vars(outputs)), scope)
-    monkeypatch.setattr(where, "function", scope[function.__name__])
 
 
 def run_for(bug: str, seed: int | None) -> None:
@@ -95,9 +118,8 @@ def test_without_a_bug_it_is_silent(bug: str, seed: int | None) -> None:
 @pytest.mark.parametrize("seed", SCHEDULES)
 @pytest.mark.parametrize("bug", BUGS)
 def test_an_injected_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: str, seed: int | None) -> None:
-    where, old, new, error, message = BUGS[bug]
-    inject(monkeypatch, where, old, new)
-    with pytest.raises(error, match=f"(?s){message}"):
+    BUGS[bug].inject(monkeypatch)
+    with pytest.raises(BUGS[bug].error, match=f"(?s){BUGS[bug].message}"):
         run_for(bug, seed)
 
 

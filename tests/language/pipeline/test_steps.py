@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-import textwrap
 from collections import Counter
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +14,7 @@ from numpipe.language.pipeline import steps
 from tests.kernels.barrier_plans import MANUAL, load
 from tests.kernels.covering import pairwise
 from tests.kernels.step_plans import EACH, GRIDS, Operand, Plan, check, inputs, source
+from tests.language.pipeline.test_injected import Bug
 
 FORMS = ["loop", "body"]
 PLANS = {
@@ -107,45 +104,88 @@ def test_a_body_with_barriers_may_leave_out_steps_that_others_run() -> None:
 
 # ---- bugs
 SLOW = Plan((Operand("i"), Operand("ijk")), slots=1, carry=True)
-BUGS: dict[str, tuple[Any, str, str, Plan, type[SimulationError], str]] = {
-    "released at every step": (steps.release_due, "release_used(ring, k, ring.delay)",
-                               "each(ring, 'consumed', 0, release, step_of(ring, k, 1)) if k > 0 else None", SLOW,
-                               PipelineRace, "x0"),
-    "released a step early": (steps.release_due, "ring.delay)", "0)", replace(SLOW, slots=3, delay=1), PipelineRace, "wgmma"),
-    "drained to the slowest delay": (steps.pending_groups, "min(delays)", "max(delays)", replace(
-        SLOW, operands=(Operand("i", 1, 0), Operand("ijk", 3, 2))), PipelineRace, "wgmma"),
-    "never released before the end": (steps.release_due, "release_used(ring, k, ring.delay)", "None", SLOW, PipelineDeadlock,
-                                      "consumed"),
-    "filled at every step": (steps.fill_begun, "begins(ring, k)", "True", SLOW, SimulationError, "x0|consumed"),
-    "not filled": (steps.fill_begun, "begins(ring, k)", "k == 0", SLOW, PipelineDeadlock, "ready"),
-    "not waited for": (steps.await_begun, "begins(ring, k)", "k == 0", SLOW, PipelineRace, "wgmma|arrives on consumed"),
+LEFT = UNEQUAL["none and more than all"]
+BUGS: dict[str, tuple[Plan, Bug]] = {
+    "released at every step": (
+        SLOW,
+        Bug(
+            steps.release_due,
+            "release_used(ring, k, ring.delay)",
+            "each(ring, 'consumed', 0, release, step_of(ring, k, 1)) if k > 0 else None",
+            PipelineRace,
+            "x0",
+        ),
+    ),
+    "released a step early": (
+        replace(SLOW, slots=3, delay=1),
+        Bug(steps.release_due, "ring.delay)", "0)", PipelineRace, "wgmma"),
+    ),
+    "drained to the slowest delay": (
+        replace(SLOW, operands=(Operand("i", 1, 0), Operand("ijk", 3, 2))),
+        Bug(steps.pending_groups, "min(delays)", "max(delays)", PipelineRace, "wgmma"),
+    ),
+    "never released before the end": (
+        SLOW,
+        Bug(
+            steps.release_due,
+            "release_used(ring, k, ring.delay)",
+            "None",
+            PipelineDeadlock,
+            "consumed",
+        ),
+    ),
+    "filled at every step": (
+        SLOW,
+        Bug(steps.fill_begun, "begins(ring, k)", "True", SimulationError, "x0|consumed"),
+    ),
+    "not filled": (
+        SLOW,
+        Bug(steps.fill_begun, "begins(ring, k)", "k == 0", PipelineDeadlock, "ready"),
+    ),
+    "not waited for": (
+        SLOW,
+        Bug(
+            steps.await_begun,
+            "begins(ring, k)",
+            "k == 0",
+            PipelineRace,
+            "wgmma|arrives on consumed",
+        ),
+    ),
     "waited for before others are released": (
-        steps.advance, "await_products)\n", "await_products)\n        over(loop.rings, await_begun, k)\n", SLOW,
-        PipelineDeadlock, "ready"),
-    "unused tiles not released": (steps.pass_rest, "over(loop.rings, pass_by, k)", "None", UNEQUAL["none and more than all"],
-                                  PipelineDeadlock, "consumed"),
+        SLOW,
+        Bug(
+            steps.advance,
+            "await_products)\n",
+            "await_products)\n        over(loop.rings, await_begun, k)\n",
+            PipelineDeadlock,
+            "ready",
+        ),
+    ),
+    "unused tiles not released": (
+        LEFT,
+        Bug(steps.pass_rest, "over(loop.rings, pass_by, k)", "None", PipelineDeadlock, "consumed"),
+    ),
     "unused tiles released before they land": (
-        steps.pass_by, 'each(ring, "ready", 0, await_ready, step_of(ring, k, 0))', "None", UNEQUAL["none and more than all"],
-        SimulationError, "x0|x1"),
+        LEFT,
+        Bug(
+            steps.pass_by,
+            'each(ring, "ready", 0, await_ready, step_of(ring, k, 0))',
+            "None",
+            SimulationError,
+            "x0|x1",
+        ),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_is_found_in_every_schedule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    where, old, new, plan, error, message = BUGS[name]
-    function = getattr(where, "function", where)
-    text = textwrap.dedent(inspect.getsource(function))
-    assert text.count(old) == 1, f"{function.__name__} has changed"
-    module = sys.modules[function.__module__]
-    scope: dict[str, Any] = {}
-    exec(text[text.index("def "):].replace(old, new), vars(module), scope)
-    if where is function:
-        monkeypatch.setattr(module, function.__name__, scope[function.__name__])
-    else:
-        monkeypatch.setattr(where, "function", scope[function.__name__])
+    plan, bug = BUGS[name]
+    bug.inject(monkeypatch)
     kernel, grid = load(source(plan)), (3, 2, 2)
     for seed in (None, *range(6)):
-        with pytest.raises(error, match=f"(?s){message}"):
+        with pytest.raises(bug.error, match=f"(?s){bug.message}"):
             kernel.simulate(*inputs(plan, grid), *grid, seed=seed)
 
 

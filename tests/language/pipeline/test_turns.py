@@ -204,22 +204,10 @@ BUGS = {
 @pytest.mark.parametrize("name", BUGS)
 def test_a_broken_turn_is_found_in_every_schedule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bug, case = BUGS[name], cases()["gemm"]
-    if isinstance(bug.where, type(turns.following)):  # a plain function
-        broken = Bug(_Plain(bug.where), bug.old, bug.new, bug.error, bug.message)
-        broken.inject(monkeypatch)
-        monkeypatch.setattr(turns, bug.where.__name__, broken.where.function)
-    else:
-        bug.inject(monkeypatch)
+    bug.inject(monkeypatch)
     for seed in (None, *range(3)):
         with pytest.raises(bug.error, match=bug.message):
             run(case, seed=seed)
-
-
-class _Plain:
-    """A function as `Bug` has operations."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
 
 
 def test_arrivals_of_all_warpgroups_would_be_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:

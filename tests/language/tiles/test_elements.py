@@ -32,15 +32,6 @@ def test_reductions_of_tiles_are_stored_and_added_as_numbers(dtype: np.dtype) ->
     assert statistics_wrong(dtype, "sim") == []
 
 
-def test_another_number_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def changed(*arrays: np.ndarray, **how: Any) -> None:
-        statistics(*arrays, **how)
-        arrays[1][2, 3] += 1
-
-    monkeypatch.setattr("tests.kernels.scalar_kernels.statistics", changed)
-    assert statistics_wrong(np.dtype(np.float32), "sim") == ["found"]
-
-
 def test_numbers_are_stored_beside_a_memory_role(target: str) -> None:
     assert not row_sums_wrong(target)
 

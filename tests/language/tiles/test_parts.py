@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -32,15 +30,6 @@ F32 = np.dtype(np.float32)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_parts_of_tiles_are_numpys(dtype: np.dtype, target: str) -> None:
     assert not columns_wrong(dtype, target)
-
-
-def test_another_element_of_a_part_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def changed(x: np.ndarray, y: np.ndarray, **how: Any) -> None:
-        columns_of_tiles(x, y, **how)
-        y[70, 90] += 1
-
-    monkeypatch.setattr("tests.kernels.part_kernels.columns_of_tiles", changed)
-    assert columns_wrong(F32, "sim")
 
 
 def test_parts_and_shapes_of_vectors_are_numpys() -> None:

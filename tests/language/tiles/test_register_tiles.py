@@ -8,8 +8,6 @@ from typing import Any
 import make_figures
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 import numpipe
 from numpipe import ds
@@ -17,7 +15,6 @@ from numpipe.language.tiles import layouts
 from numpipe.language.tiles.drawing import COLORS, holders
 from numpipe.language.tiles.layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form
 from tests.kernels.compilers import compiles
-from tests.kernels.covering import examples
 from tests.kernels.launch_fakes import CudaArray
 from tests.kernels.register_kernels import (
     ERRORS,
@@ -40,7 +37,6 @@ from tests.kernels.register_kernels import (
     wanted_of_votes,
     whole_numbers_are_right,
 )
-from tests.kernels.tile_expressions import arguments, expressions, fits, worth, wrong
 
 SEEDS = None, 3
 
@@ -113,34 +109,6 @@ def test_the_pictures_of_the_page_are_those_that_are_drawn(name: str) -> None:
 
 
 # ---- arithmetic -----------------------------------------------------------------------------------------------------
-ARGUMENTS = arguments()
-common: dict[str, Any] = {"deadline": None, "database": None, "phases": [Phase.generate],
-                          "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow,
-                                                    HealthCheck.filter_too_much]}
-programs = st.tuples(*[expressions(kind, 3).filter(lambda text: fits(text, ARGUMENTS)) for kind in "fffiihh"])
-
-
-@given(programs)
-@settings(max_examples=16, derandomize=True, **common)
-def test_expressions_give_numpys_bits(texts: tuple[str, ...]) -> None:
-    assert wrong({f"{kind}{n}": text for n, (kind, text) in enumerate(zip("fffiihh", texts, strict=True))}, ARGUMENTS) == []
-
-
-@given(expressions("h").filter(lambda text: fits(text, ARGUMENTS)))
-@settings(max_examples=examples(150), derandomize=True, **common)
-def test_a_literal_of_a_drawn_half_stands_beside_a_tile(text: str) -> None:
-    """A kernel refuses np.where(mask, 2.0, 2.0) + h, which is of float32 and float16; NumPy's first operand is of float64."""
-    assert worth(text, ARGUMENTS).dtype == np.float16
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-@given(programs)
-@settings(max_examples=1500, **common)
-def test_many_expressions_give_numpys_bits(texts: tuple[str, ...]) -> None:
-    assert wrong({f"{kind}{n}": text for n, (kind, text) in enumerate(zip("fffiihh", texts, strict=True))}, ARGUMENTS) == []
-
-
 @pytest.mark.parametrize("name", ERRORS)
 def test_functions_are_within_their_errors_throughout_their_range(name: str) -> None:
     worst = errors_of(name, ranges(name, 2), "sim")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -26,15 +24,6 @@ from tests.kernels.scatter_kernels import (
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_rows_columns_and_vectors_go_where_indices_say(dtype: np.dtype, target: str) -> None:
     assert permuted_wrong(dtype, target) == []
-
-
-def test_a_row_in_another_place_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def changed(x: Any, rows: np.ndarray, *arrays: np.ndarray, **how: Any) -> None:
-        rows[[3, 70]] = rows[[70, 3]]
-        permuted(x, rows, *arrays, **how)
-
-    monkeypatch.setattr("tests.kernels.scatter_kernels.permuted", changed)
-    assert "y" in permuted_wrong(np.dtype(np.float32), "sim")
 
 
 def test_blocks_of_three_dimensions_and_tiles_of_one_row_or_column_are_scattered(target: str) -> None:

@@ -13,17 +13,10 @@ from tests.kernels.shared_atomic_kernels import (
     counted_and_read,
     expected,
     expected_by_rows,
-    histogram,
     shared_by_two,
 )
 
 RNG = np.random.default_rng(0)
-
-
-def test_a_histogram_of_bytes() -> None:
-    x, y = RNG.integers(0, 256, (256, 128)).astype(np.uint8), np.zeros(256, np.int32)
-    histogram(x, y, target="sim")
-    assert (y == np.bincount(x.reshape(-1), minlength=256)).all()
 
 
 def test_all_kinds_of_atomics_count_equal_indices_too() -> None:

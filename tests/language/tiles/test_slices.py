@@ -19,20 +19,11 @@ from tests.kernels.slice_kernels import (
     anywhere,
     arrays,
     counted,
-    neighbours,
-    stencil,
     stored_anywhere,
     stored_by_two_warps,
     viewed,
     viewed_wanted,
 )
-
-
-def test_a_stencil_reads_shifted_views_of_one_tile() -> None:
-    x = np.random.default_rng(0).random((200, 300), np.float32)
-    y = np.zeros_like(x)
-    stencil(x, y, target="sim")
-    np.testing.assert_allclose(y, neighbours(x), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8])
@@ -99,11 +90,3 @@ def test_two_warps_store_a_tile_that_four_have_twice(target: str, again: range) 
         y, z = np.zeros((72, 96), np.int32), np.zeros(128, np.int32)
         stored_by_two_warps(y, z, target=target)
         assert (y == np.arange(72)[:, None] + np.arange(96)).all() and (z[:96] == 72).all() and not z[96:].any()
-
-
-@pytest.mark.parametrize("row, column, said", [(65, 0, r"elements 65 … 128"), (0, -1, r"elements -1 … 62")])
-def test_a_part_that_leaves_its_tile_is_a_hazard(row: int, column: int, said: str) -> None:
-    x, y = np.zeros((128, 128), np.float32), np.zeros((128, 64), np.float32)
-    with pytest.raises(SimulationError, match=said) as caught:
-        anywhere(x, y, row, column, target="sim")
-    assert caught.value.report.hazard == "out-of-bounds"

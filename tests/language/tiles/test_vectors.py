@@ -13,7 +13,6 @@ from tests.kernels.vector_kernels import (
     by_hand,
     copied,
     expected,
-    rows,
     shifted,
     through_lanes,
     without_barriers,
@@ -36,12 +35,6 @@ def test_parts_of_a_vector_start_anywhere(target: str) -> None:
         x, y = array(1000, np.dtype(np.int8)), np.zeros(1000, np.int8)
         shifted(x, y, by, target=target)
         assert (y == expected(x, by)).all()
-
-
-def test_one_row_blocks_are_vectors(target: str) -> None:
-    x, y = np.random.default_rng(0).random((5, 200), np.float32), np.zeros((5, 200), np.float32)
-    rows(x, y, target=target)
-    assert (x == y).all()
 
 
 def test_a_shared_vector_is_copied_read_and_written_by_hand(target: str) -> None:
