@@ -53,7 +53,7 @@ def report() -> Iterator[tuple[str, str]]:
         yield "driver", f"CUDA {device.spell(gpu.driver_version)}"
     else:
         yield "GPU", f"none usable: {state.reason}"
-        yield "to use one", state.mend
+        yield "to use one", state.fix
     for package in _TOOLKIT:
         yield package, version(package)
     yield "python", f"{platform.python_version()} ({platform.platform()})"

@@ -2,8 +2,8 @@
 
     python examples/benchmarks/explain.py --out result.json
 
-Times are of the burst protocol. A limiter counts as confirmed where the mended kernel, which differs in what is named, is faster
-for the same FLOP by MENDED at least; at a roofline, where it reaches ROOFLINE of that. A wrong result is a failure, and so is,
+Times are of the burst protocol. A limiter counts as confirmed where the fixed kernel, which differs in what is named, is faster
+for the same FLOP by FIXED at least; at a roofline, where it reaches ROOFLINE of that. A wrong result is a failure, and so is,
 with --out, a limiter that is not named, or not confirmed.
 """
 
@@ -19,7 +19,7 @@ import harness
 
 from numpipe import bench
 
-MENDED = 1.15
+FIXED = 1.15
 ROOFLINE = 0.6
 RELATIVE_ERROR = 5e-3
 
@@ -53,7 +53,7 @@ def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, A
 
     torch.manual_seed(process)
     case = next(case for case in explained.CASES if case.name == name)
-    variants = {"slow": case.slow} | ({"mended": case.mended} if case.mended else {})
+    variants = {"slow": case.slow} | ({"fixed": case.fixed} if case.fixed else {})
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
     calls, facts, inputs = {}, {}, {}
     for which, variant in variants.items():
@@ -85,9 +85,9 @@ def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, A
         print(f"\n== {name} ({which})\n{told}", flush=True)
     flop = {which: told["predicted"]["flop"] for which, told in facts.items()}
     told = case.slow.explain(measured=seconds["slow"])
-    if case.mended:
-        gain = seconds["slow"] / flop["slow"] / (seconds["mended"] / flop["mended"])
-        confirmed, how = gain >= MENDED, f"mended {gain:.2f} x as fast"
+    if case.fixed:
+        gain = seconds["slow"] / flop["slow"] / (seconds["fixed"] / flop["fixed"])
+        confirmed, how = gain >= FIXED, f"fixed {gain:.2f} x as fast"
     else:
         unit = "tensor cores" if case.limiter == "tensor cores" else "memory bandwidth"
         share = told.limits[unit] / seconds["slow"]

@@ -1,6 +1,6 @@
 """Kernels that are slow, each for a reason of its own: what `numpipe.explain` must tell without running them.
 
-tests/tools/model/test_explain.py asks it; explain.py beside this file measures each on a GPU, and a mended one with it.
+tests/tools/model/test_explain.py asks it; explain.py beside this file measures each on a GPU, and a fixed one with it.
 """
 
 from __future__ import annotations
@@ -89,13 +89,13 @@ class Variant:
 
 @dataclass(frozen=True)
 class Case:
-    """A slow call, what it is limited by and `why`; `mended`: the same work without that, where there is such a thing."""
+    """A slow call, what it is limited by and `why`; `fixed`: the same work without that, where there is such a thing."""
 
     name: str
     limiter: str
     why: str
     slow: Variant
-    mended: Variant | None = None
+    fixed: Variant | None = None
 
 
 def product(m: int, n: int, k: int, **config: Any) -> Variant:

@@ -368,11 +368,11 @@ def check_policy(what: str, policy: object) -> None:
     require(what, {"eviction_policy": policy}, eviction_policy=word(*EVICTION_POLICIES) | NONE)
 
 
-def failure(error: type[SimulationError], hazard: str, message: str, mend: str, did: str, **where: Any) -> SimulationError:
+def failure(error: type[SimulationError], hazard: str, message: str, fix: str, did: str, **where: Any) -> SimulationError:
     """Return an error of an operation above the simulator, with a report; its `reports.Party` has `did` and `where`."""
     machine, result = current(), error(message)
     now = Party(did, machine.warpgroup, machine.role, machine.cta, **where)
-    result.report = Report(hazard, message, now, cause=message.partition("; ")[0], mend=mend)
+    result.report = Report(hazard, message, now, cause=message.partition("; ")[0], fix=fix)
     return result
 
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from ..diagnostics.errors import TargetError
 
-_Mend = TypeVar("_Mend", bound=Callable[[], Any])
+_Fix = TypeVar("_Fix", bound=Callable[[], Any])
 _FIRST = 4
 """how many compiles of a process turn their objects into old ones"""
 _compiles = itertools.count()
@@ -68,11 +68,11 @@ def uninterrupted() -> Iterator[None]:
             handlers[number](number, frame)
 
 
-def in_child(mend: _Mend) -> _Mend:
+def in_child(fix: _Fix) -> _Fix:
     """Have a forked child call this first: it renews locks that other threads held, and what a fork does not carry over."""
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=mend)
-    return mend
+        os.register_at_fork(after_in_child=fix)
+    return fix
 
 
 class Compiles:

@@ -1,4 +1,4 @@
-"""The errors that numpipe raises: a small family. A message says what is wrong, where, which numbers disagree, and the mend."""
+"""The errors that numpipe raises: a small family. A message says what is wrong, where, which numbers disagree, and the fix."""
 
 from __future__ import annotations
 

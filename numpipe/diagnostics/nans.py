@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MEND = "look for what makes it: inf - inf, 0 * inf, 0 / 0, a root or logarithm below 0, elements that nobody has written"
+FIX = "look for what makes it: inf - inf, 0 * inf, 0 / 0, a root or logarithm below 0, elements that nobody has written"
 
 
 def said(target: str, place: tuple[int, ...], count: int, who: str = "") -> str:
@@ -12,4 +12,4 @@ def said(target: str, place: tuple[int, ...], count: int, who: str = "") -> str:
     "'c[…] = …' stores a NaN, element (3, 17) of the tile"
     """
     at = f", element {place} of the tile" if len(place) > 1 else f", element {place[0]} of the vector" if place else ""
-    return f"'{target} = …' stores a NaN{at}{who}" + (f", and {count - 1} more" if count > 1 else "") + f": {MEND}"
+    return f"'{target} = …' stores a NaN{at}{who}" + (f", and {count - 1} more" if count > 1 else "") + f": {FIX}"

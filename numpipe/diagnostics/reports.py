@@ -1,4 +1,4 @@
-"""`Report`: a hazard that was found: who did what, to which bytes, where, and how to mend it; as an object, text or JSON.
+"""`Report`: a hazard that was found: who did what, to which bytes, where, and how to fix it; as an object, text or JSON.
 
 The simulated SM fills one, and so does the host when a kernel on the GPU that was built with ``debug=True`` did not end: a
 deadlock reads the same in both (`numpipe.traces.deadlocks`).
@@ -103,7 +103,7 @@ class Report:
     text     the whole message of the error
     now      the access or warpgroup at which the hazard was found; before: the access that it conflicts with, if any
     waiting, barriers   the warpgroups and barriers of a deadlock
-    cause    why it is a mistake; mend: what to write instead
+    cause    why it is a mistake; fix: what to write instead
     """
 
     hazard: str
@@ -113,7 +113,7 @@ class Report:
     waiting: tuple[Party, ...] = ()
     barriers: tuple[Barrier, ...] = ()
     cause: str = ""
-    mend: str = ""
+    fix: str = ""
     kernel: str = ""
 
     def as_dict(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def remembered(function: Callable[..., Any]) -> tuple[list[str], int] | None:
 
 
 def missing(function: Callable[..., Any]) -> str:
-    """Return a text that says why a function has no source, and how to mend that."""
+    """Return a text that says why a function has no source, and how to fix that."""
     filename = function.__code__.co_filename
     if filename == "<stdin>":
         return ("it was typed at a prompt that keeps no source (Python's before 3.13), or piped into python: write it to a file, "

@@ -209,7 +209,7 @@ def grid_dims(grid: Any, kernel: str, names: Sequence[str] = ()) -> tuple[int, .
     folded = along_x(len(dims)) or (0,)
     for axes, n, limit in zip((folded, (1,), (2,)), launched(dims), MAX_GRID, strict=True):
         if n > limit:
-            along, mend = (", which lie along x together", "") if len(axes) > 1 else ("", "put the largest dimension first, or ")
+            along, fix = (", which lie along x together", "") if len(axes) > 1 else ("", "put the largest dimension first, or ")
             raise SpecError(f"kernel {kernel}: grid {dims} has {n} CTAs along {named(*axes)}{along}, at most {limit} are possible: "
-                            f"{mend}loop over numpipe.tiles in a persistent kernel")
+                            f"{fix}loop over numpipe.tiles in a persistent kernel")
     return tuple(int(n) for n in dims)

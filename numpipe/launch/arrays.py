@@ -72,10 +72,10 @@ def _choose(obj: Any, name: str, kernel: str) -> Reader:
     if isinstance(obj, (array.array, memoryview)):
         what = "a memoryview" if isinstance(obj, memoryview) else "an array.array"
         raise SpecError(f"{argument(name, kernel)}: {what} is not an array that numpipe takes: pass np.asarray({name})")
-    mend = "pass a NumPy array, a PyTorch tensor, a CuPy or JAX array, or an object with __cuda_array_interface__ or __dlpack__"
+    fix = "pass a NumPy array, a PyTorch tensor, a CuPy or JAX array, or an object with __cuda_array_interface__ or __dlpack__"
     if isinstance(obj, (list, tuple)):
-        mend += " (np.asarray makes one of a list)"
-    raise SpecError(f"{argument(name, kernel)}: a {type(obj).__name__} is not an array; {mend}")
+        fix += " (np.asarray makes one of a list)"
+    raise SpecError(f"{argument(name, kernel)}: a {type(obj).__name__} is not an array; {fix}")
 
 
 def _numpy(obj: np.ndarray[Any, Any], name: str, kernel: str) -> ArrayInfo:

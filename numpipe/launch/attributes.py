@@ -92,9 +92,9 @@ def axis_names(kernel: str, cluster: Any, names: Any) -> tuple[str, ...]:
     axes = names_of(kernel, "cluster_names", names)
     dims = () if cluster is None else cluster if isinstance(cluster, (tuple, list)) else (cluster,)
     if axes and len(axes) != len(dims):
-        mend = "cluster=(2,), cluster_names=('cluster',)" if not dims else f"give {len(dims)}"
+        fix = "cluster=(2,), cluster_names=('cluster',)" if not dims else f"give {len(dims)}"
         raise SpecError(f"kernel {kernel}: cluster_names {axes} name {len(axes)} dimension{'s' * (len(axes) > 1)}, and the "
-                        f"cluster has {len(dims)}{f', {tuple(dims)}' * bool(dims)}: {mend}")
+                        f"cluster has {len(dims)}{f', {tuple(dims)}' * bool(dims)}: {fix}")
     return axes
 
 

@@ -1,4 +1,4 @@
-"""`numpipe.ascontiguous`: the mend for arrays that TMA cannot address.
+"""`numpipe.ascontiguous`: the fix for arrays that TMA cannot address.
 
 Calls never copy what is on a GPU, so the copy has a name. Its rows start at multiples of 16 bytes: it is contiguous where a row is
 such a multiple, else a view of wider memory:

@@ -151,7 +151,7 @@ class Controls:
         lines = watch.lines_of(image.name, image.places[first.place]) if 0 <= first.place < len(image.places) else ()
         error = PipelineDeadlock(at(lines[0].filename, lines[0].line, text) if lines else text)
         party = Party(f"waits for {what}", first.thread // 128, image.role(first.thread // 128), first.cta, lines)
-        error.report = Report("deadlock", str(error), waiting=(party,), mend="as many signals as are waited for, on every GPU",
+        error.report = Report("deadlock", str(error), waiting=(party,), fix="as many signals as are waited for, on every GPU",
                               kernel=image.name)
         return error
 
@@ -164,8 +164,8 @@ class Controls:
         if silent := self._gpus.silent():
             return f"the process of {_gpus(silent)} gives no sign: it was killed, or it hangs"
         others = [rank for rank in range(self._gpus.size) if rank != record.rank]
-        mend = "" if known.image.debug else "; CompilerParams(debug=True) tells what each GPU has added"
-        return f"{_gpus(others)} did not signal it, or this GPU did not{mend}" if others else "nobody else signals it"
+        fix = "" if known.image.debug else "; CompilerParams(debug=True) tells what each GPU has added"
+        return f"{_gpus(others)} did not signal it, or this GPU did not{fix}" if others else "nobody else signals it"
 
     def _counts(self, record: Waited, known: Known) -> list[int]:
         """Return what each GPU has added to the semaphore, of a kernel with debug=True."""

@@ -57,12 +57,12 @@ class Device:
 
 @dataclass(frozen=True)
 class GpuState:
-    """The result of looking for a GPU: a device when `status` is "ok", else why there is none and what mends it."""
+    """The result of looking for a GPU: a device when `status` is "ok", else why there is none and what fixes it."""
 
     status: Status
     device: Device | None
     reason: str
-    mend: str = ""
+    fix: str = ""
     gpus: tuple[Device, ...] = ()
     """all that the driver sees, supported or not"""
 
@@ -94,8 +94,8 @@ def gpu_state() -> GpuState:
         properties = [cuda.properties(ordinal) for ordinal in range(cuda.count)]
         gpus = tuple(Device(i, name, cc, sm_count, version, smem) for i, (name, cc, sm_count, smem) in enumerate(properties))
     except driver.DriverMissing as error:
-        mend = 'pip install "numba-cuda[cu13]"' if "cuda-bindings" in str(error) else "install NVIDIA's driver"
-        return GpuState("none", None, str(error), f"{mend}, or ask for target='sim'")
+        fix = 'pip install "numba-cuda[cu13]"' if "cuda-bindings" in str(error) else "install NVIDIA's driver"
+        return GpuState("none", None, str(error), f"{fix}, or ask for target='sim'")
     except driver.DriverError as error:
         if error.code in _NO_GPU:
             return GpuState("none", None, str(error), _CHECK)
@@ -103,7 +103,7 @@ def gpu_state() -> GpuState:
             return GpuState("forked", None, "this process was forked from one that had used CUDA, which does not survive that",
                             "start workers with multiprocessing.get_context('spawn'), fork before anything uses a GPU, or ask for "
                             "target='sim'")
-        return GpuState("broken", None, str(error), "mend the driver (nvidia-smi shows its state), or ask for target='sim'")
+        return GpuState("broken", None, str(error), "fix the driver (nvidia-smi shows its state), or ask for target='sim'")
     for device in gpus:
         if device.cc in TARGETS:
             return GpuState("ok", device, _known(device), gpus=gpus)
@@ -147,7 +147,7 @@ def choose_target(target: str | None = None, ordinal: int | None = None) -> Choi
     """Choose where to run: `target`, else the environment's NUMPIPE_TARGET, else "auto".
 
     `ordinal` is the GPU that the arrays are on; without, it is the first one that numpipe supports. Raises SpecError for another
-    word and TargetError, with the mend, for a GPU that is not usable. The caller warns, once, when the choice is a fallback.
+    word and TargetError, with the fix, for a GPU that is not usable. The caller warns, once, when the choice is a fallback.
     """
     source = "target"
     if target is None:
@@ -161,7 +161,7 @@ def choose_target(target: str | None = None, ordinal: int | None = None) -> Choi
         device = state.device if ordinal is None else _of_arrays(state, ordinal)
         return Choice("gpu", state.reason if device is None else _known(device), device)
     if target == "gpu" or state.status in ("broken", "old_driver", "forked"):
-        raise TargetError(f"target={target!r}: the GPU cannot be used: {state.reason}; {state.mend}")
+        raise TargetError(f"target={target!r}: the GPU cannot be used: {state.reason}; {state.fix}")
     return Choice("sim", f"no usable GPU: {state.reason}", fallback=True)
 
 

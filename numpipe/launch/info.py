@@ -173,14 +173,14 @@ def _obstacle(offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dty
 
 
 def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -> SpecError:
-    """Return the error for an input that TMA must read and cannot; it offers the padded copy where that is a mend."""
-    mend = f"pass numpipe.ascontiguous({name}), a copy on the same device that TMA can address"
+    """Return the error for an input that TMA must read and cannot; it offers the padded copy where that is a fix."""
+    fix = f"pass numpipe.ascontiguous({name}), a copy on the same device that TMA can address"
     if info.kind == "host":
-        mend = f"pass a part of a wider array: symmetric memory, which '{name}' stands for, is not copied to padded rows"
+        fix = f"pass a part of a wider array: symmetric memory, which '{name}' stands for, is not copied to padded rows"
     if copied_obstacle(info):
-        mend = "reshape it, or pass a slice of it"
+        fix = "reshape it, or pass a slice of it"
     return SpecError(f"{argument(name, kernel)}: TMA cannot address this {info.dtype.name} array of shape "
-                     f"{info.shape}, strides {info.strides} bytes: {reason}; {mend}")
+                     f"{info.shape}, strides {info.strides} bytes: {reason}; {fix}")
 
 
 def check_sizes(infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = "") -> None:

@@ -226,10 +226,10 @@ def unending(compiled: Image, seconds: float) -> PipelineDeadlock:
     line = next(iter(lines_of(compiled.name, name)), None) if name else None
     error = PipelineDeadlock(text if line is None else at(line.filename, line.line, text))
     registers = name is not None and name.startswith(watch.REGISTERS)
-    mend = ("registers that another warpgroup gives back first, on every path; loops that end" if registers else
+    fix = ("registers that another warpgroup gives back first, on every path; loops that end" if registers else
             "the same turns and barriers, equally often, in all warpgroups that meet there; loops that end")
     error.report = Report("register-budget" if registers else "named-barrier-mismatch" if name else "livelock",
-                          str(error), mend=mend, kernel=compiled.name)
+                          str(error), fix=fix, kernel=compiled.name)
     return error
 
 
@@ -237,15 +237,15 @@ def outside(compiled: Image, record: watch.Record, count: int) -> SimulationErro
     """Return the error for an index outside its array, or a place outside shared memory's, the first of `count` that are told."""
     place, size, axis = compiled.places[record.address], record.state & 0xFFFFFFFF, record.state >> 32
     if record.kind == watch.SHARED:
-        allowed, mend = f"0…{size}", f"one in 0…{size}"
+        allowed, fix = f"0…{size}", f"one in 0…{size}"
     else:
         place, allowed = f"{place}: index", f"the array's {size}"
-        mend = f"indices in 0…{size - 1}, or mode=\"zero\" or mode=\"clip\" where it is meant (BlockSpec, numpipe.index)"
+        fix = f"indices in 0…{size - 1}, or mode=\"zero\" or mode=\"clip\" where it is meant (BlockSpec, numpipe.index)"
     party = Party(f"index {record.phase}", record.warpgroup, compiled.role(record.warpgroup), record.cta)
     error = SimulationError(f"kernel {compiled.name}, {party.name} of CTA {record.cta}: {place} {record.phase} along dimension "
                             f"{axis} is outside {allowed}" + (f", and {count - 1} more" if count > 1 else "")
-                            + f"; what the kernel has computed is wrong: {mend}")
-    error.report = Report("out-of-bounds", str(error), party, mend=mend, kernel=compiled.name)
+                            + f"; what the kernel has computed is wrong: {fix}")
+    error.report = Report("out-of-bounds", str(error), party, fix=fix, kernel=compiled.name)
     return error
 
 
@@ -260,7 +260,7 @@ def nan_stored(compiled: Image, records: list[watch.Record]) -> SimulationError:
     who = f", in warpgroup {record.warpgroup} of CTA {record.cta}"
     text = f"kernel {compiled.name}: {nans.said(target, place, len(places), who)}"
     error = SimulationError(at(lines[0].filename, lines[0].line, text))
-    error.report = Report("nan-stored", str(error), party, mend=nans.MEND, kernel=compiled.name)
+    error.report = Report("nan-stored", str(error), party, fix=nans.FIX, kernel=compiled.name)
     return error
 
 

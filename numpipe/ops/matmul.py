@@ -290,8 +290,8 @@ def product_sizes(a: tuple[int, ...], b: tuple[int, ...], c: Any, bias: Any,
             raise SpecError(f"matmul: '{name}' is a number; multiply with *, or pass alpha=")
     m, n, k = a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1, a[-1]
     if k != b[-2 if len(b) > 1 else -1]:
-        mend = "; pass b.T of a b (N, K)" if len(b) > 1 and b[-1] == k else ""
-        raise SpecError(f"matmul: K = {k} in 'a' {a}, {b[-2 if len(b) > 1 else -1]} in 'b' {b}{mend}")
+        fix = "; pass b.T of a b (N, K)" if len(b) > 1 and b[-1] == k else ""
+        raise SpecError(f"matmul: K = {k} in 'a' {a}, {b[-2 if len(b) > 1 else -1]} in 'b' {b}{fix}")
     try:
         batch = np.broadcast_shapes(a[:-2], b[:-2])
     except ValueError:

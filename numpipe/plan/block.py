@@ -115,10 +115,10 @@ def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: L
     left = tuple(sides[axis] for axis in axes)
     contiguous = ndim - 1 if order == "row" else 0
     if contiguous not in axes:
-        mend = ("pass a copy of the array whose last dimension is one of the tile's" if order == "row" else
+        fix = ("pass a copy of the array whose last dimension is one of the tile's" if order == "row" else
                 "the array is column-major; pass np.ascontiguousarray of it")
         raise SpecError(f"{what}: block_shape {spelled(shape)} squeezes dimension {contiguous}, which is contiguous, and TMA "
-                        f"moves at least 16 B of that: {mend}")
+                        f"moves at least 16 B of that: {fix}")
     if fill == "nan" and not BY_DTYPE[dtype].fills_nan:
         raise SpecError(f"{what}: oob_fill='nan', but {dtype} has no NaN that TMA knows: use 'zeros'")
     layout = (flat_layout(left[0], dtype, f"{what}: block {left}", transforms) if len(left) == 1 else

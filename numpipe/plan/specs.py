@@ -190,9 +190,9 @@ class BlockSpec:
                             f"{MAX_RANK}: reshape the array, so that dimensions that are contiguous together are one")
         left = tuple(side.size if isinstance(side, Element) else side for side in shape if side is not None)
         if len(left) not in (1, 2):
-            mend = "squeeze dimensions of one element: write None" if left else "None leaves a dimension out of it"
+            fix = "squeeze dimensions of one element: write None" if left else "None leaves a dimension out of it"
             raise SpecError(f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimensions, {left}; tiles have "
-                            f"1 or 2: {mend}")
+                            f"1 or 2: {fix}")
 
 
 def check_mode(what: str, mode: Any) -> None:

@@ -140,13 +140,13 @@ class Unit(SharedMemory):
         self._budget()
         return plan
 
-    def check_output(self, arg: int, what: str, mend: str) -> None:
+    def check_output(self, arg: int, what: str, fix: str) -> None:
         """Raise SpecError unless the call took the array for an output: stores to an input would be lost, or spoil it."""
         array = self.arrays[arg]
         array.check_plain(what)
         if array.output:
             return
-        reason = (f"the kernel's source does not show that it is an output: {mend}" if self.params.dimension_semantics is None else
+        reason = (f"the kernel's source does not show that it is an output: {fix}" if self.params.dimension_semantics is None else
                   "its BlockSpec is one of in_specs: make it one of out_specs, and the array a parameter behind the inputs")
         raise SpecError(f"{what}: the call took '{array.name}' for an input, because {reason}")
 

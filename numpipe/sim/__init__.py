@@ -19,7 +19,7 @@ kernel and a compiled one share the ring, the tile orders, the layouts and the m
 method for each operation, then `clocks`. All files are typed against `state`; `memory`, `gmem` and `barriers` record what
 happens (`banks` counts bank conflicts for traces, `progress` shows and bounds the time of a run), and
 `report`, `conflicts`, `touches`, `outputs`, `rounds` and `deadlock` say what went wrong: an error names the hazard, both sides, and
-the mend.
+the fix.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ def init_at_entry(who: Warpgroup, address: int, count: int, name: str = "", *, o
     elif old.count != count or old.epoch:
         raise report.violation(who, f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} with count "
                                f"{old.count} is live since {sites.place(old.site)}", hazard="barrier-reinitialised", mbar=old,
-                               before=old.party(), mend="all warpgroups give a barrier the same count")
+                               before=old.party(), fix="all warpgroups give a barrier the same count")
 
 
 def _create(who: Warpgroup, address: int, count: int, name: str, epoch: int) -> Mbarrier:
@@ -226,12 +226,12 @@ def invalidate(who: Warpgroup, address: int) -> None:
         raise report.violation(who, f"mbar_inval on {mbar.name} in the middle of phase {mbar.phase}: {mbar.pending} of "
                                f"{mbar.count} arrivals pending, {mbar.tx} bytes missing, {mbar.copies} copies in flight, "
                                f"{len(mbar.waiters)} waiting", hazard="barrier-reinitialised", mbar=mbar,
-                               mend="wait for the phase before")
+                               fix="wait for the phase before")
     for warp, (epoch, user, site) in mbar.used.items():
         if who.knows(who.sm.clocks.index(GENERIC, warp)) < epoch:
             raise report.race(who, f"mbar_inval on {mbar.name}, but nothing orders its use by warp {warp % 4} of {user.title} at "
                               f"{sites.place(site)} before: it may still test or arrive there", hazard="barrier-reinitialised",
-                              mbar=mbar, mend="bar_sync between the last use of all warps and mbar_inval")
+                              mbar=mbar, fix="bar_sync between the last use of all warps and mbar_inval")
     who.elapse(who.sm.costs.issue)
     who.sm.retired.append(mbar)
     del who.sm.mbarriers[address]

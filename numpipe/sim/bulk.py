@@ -107,7 +107,7 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], m
     done = left + sm.scheduler.takes(sm.costs.tma_latency + sm.gmem.link(who, tensor.array))
     if not 0 <= (ctas := int(ctas)) < 1 << len(sm.peers):
         raise report.illegal(who, f"a multicast to the CTAs {ctas:#b}, but the cluster has {len(sm.peers)}",
-                             mend="a bit for each rank of the cluster that is to get a copy")
+                             fix="a bit for each rank of the cluster that is to get a copy")
     for to in [peer for peer in sm.peers if ctas >> peer.rank & 1] if ctas else [sm]:
         on = barriers.find(who, int(mbar), operation, asynchronous=True, of=to)
         access = Access(who, "TMA load", tensor.name, ((on.landed, on.phase + 1),), None, on, on.phase)
@@ -233,7 +233,7 @@ def store(
     box = _checked(who, tensor)
     dtype, shape = tensor.array.dtype, tensor.array.shape
     if reduction and dtype.name not in REDUCTIONS.get(reduction, ()):
-        raise report.illegal(who, f"tma_store of {tensor.name} with reduction={reduction!r}", mend=f"for {dtype} there are "
+        raise report.illegal(who, f"tma_store of {tensor.name} with reduction={reduction!r}", fix=f"for {dtype} there are "
                              f"{', '.join(name for name, types in REDUCTIONS.items() if dtype.name in types) or 'none'}")
     where, index, touched = _place(who, "tma_store", box, coords, int(src))
     if min(where) < 0:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array

@@ -41,7 +41,7 @@ def _peer(who: Warpgroup, rank: int, what: str) -> SM:
         raise report.illegal(
             who,
             f"{what} rank {rank}: this CTA is rank {who.rank} of a cluster of {len(who.sm.peers)}",
-            mend="the rank of a CTA of the cluster",
+            fix="the rank of a CTA of the cluster",
         )
     return who.sm.peers[rank]
 
@@ -50,7 +50,7 @@ def window(who: Warpgroup, address: int, rank: int) -> int:
     """Return where an address of the CTA of a rank lies in the cluster's window (mapa)."""
     if not 0 <= rank < len(who.sm.peers):
         raise report.illegal(who, f"mapa of SMEM[{address}] for rank {rank}, but the cluster has {len(who.sm.peers)} "
-                             f"CTA{'s' * (len(who.sm.peers) > 1)}", mend="a rank of the cluster: 0 … its size - 1")
+                             f"CTA{'s' * (len(who.sm.peers) > 1)}", fix="a rank of the cluster: 0 … its size - 1")
     return (int(rank) + 1) * WINDOW + int(address)
 
 
@@ -116,7 +116,7 @@ def _in_window(who: Warpgroup, address: int, operation: str) -> Mbarrier:
     rank, offset = divmod(int(address), WINDOW)
     if not 0 < rank <= len(who.sm.peers):
         raise report.illegal(who, f"{operation} at address {address}, which is no address in the cluster's window",
-                             mend="cluster.map_shared(address, rank) of the mbarrier's address")
+                             fix="cluster.map_shared(address, rank) of the mbarrier's address")
     return barriers.find(who, offset, operation, of=who.sm.peers[rank - 1])
 
 
@@ -213,7 +213,7 @@ def check_reached(sm: SM) -> None:
             f"{what}, which may be on its way when CTA {sm.cta} ends: nothing makes it wait for this",
             site,
             hazard="exit-in-flight",
-            mend=_MEET,
+            fix=_MEET,
             before=side(sm.warpgroups[-1], "ends"),
         )
 
@@ -222,9 +222,9 @@ _MEET = "all warpgroups of the cluster meet, cluster.arrive() and cluster.wait()
 
 
 def _left(sm: SM, who: Warpgroup, what: str, site: sites.Site) -> SimulationError:
-    mend = "numpipe.combine(acc, part, axis=…) by all CTAs of the cluster" if "partial sums" in what else _MEET
+    fix = "numpipe.combine(acc, part, axis=…) by all CTAs of the cluster" if "partial sums" in what else _MEET
     return report.race(who, f"{what} in shared memory of CTA {sm.cta}, which may have ended: nothing makes it wait for this", site,
-                       hazard="exit-in-flight", mend=mend, before=side(sm.warpgroups[-1], "ends"))
+                       hazard="exit-in-flight", fix=fix, before=side(sm.warpgroups[-1], "ends"))
 
 
 # ---- the barrier of the cluster --------------------------------------------------------------------------------------

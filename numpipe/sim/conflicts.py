@@ -1,4 +1,4 @@
-"""Two accesses to the same bytes that nothing orders: which hazard they are, what is missing, and the mend.
+"""Two accesses to the same bytes that nothing orders: which hazard they are, what is missing, and the fix.
 
 One pair of accesses, a copy into a slot and a read of it, comes of several mistakes: a release too early, a read too late, a
 read that did not wait for its own tile. They are told apart by the step that the reader was in (its notes), the step whose tile is
@@ -30,7 +30,7 @@ class Finding(NamedTuple):
 
     hazard: str
     cause: str
-    mend: str
+    fix: str
 
 
 class Conflict(NamedTuple):
@@ -56,14 +56,14 @@ class Conflict(NamedTuple):
             return report.violation(later, f"{touches}, where {earlier.describe()} is in use (at {sites.place(earlier.site)}); "
                                     "place mbarriers outside the slots, and mbar_inval before the bytes serve something else",
                                     hazard="barrier-reinitialised", before=earlier, span=span)
-        hazard, cause, mend = _finding(self)
+        hazard, cause, fix = _finding(self)
         doing = "writing" if earlier.kind in ("TMA load", "st.async", "write", "atomic") else "reading"
         slot = []
         if filled is not None and filled is not earlier and filled.mbar is not None:
             slot = [f"  slot:   filled on {filled.mbar.name} phase {filled.phase}, at {sites.place(filled.site)}"]
         accesses = [(access.tell(), report.party(access, span=span)) for access in (later, earlier)]
         return report.conflict(PipelineRace, hazard, f"{touches} while {earlier.describe()} of {earlier.agent.title} may still be "
-                               f"{doing} it", accesses, cause, mend, self.sm, slot)
+                               f"{doing} it", accesses, cause, fix, self.sm, slot)
 
     def late(self, kind: int) -> list[int]:
         """Return the warps whose part of `earlier` is not known to `later`."""
@@ -82,13 +82,13 @@ class Conflict(NamedTuple):
         return None if slot is None or slot[0].written else slot
 
 
-def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, mend: str) -> SimulationError:
+def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) -> SimulationError:
     """Return the error of a read of SMEM[lo:hi), which nobody has written; in a slot: before its first tile is loaded."""
     what = f"{access.describe()} reads SMEM[{lo}:{hi}), which holds bytes that nobody has written{since}"
     place = report.slot_of(sm, lo)
     if place is None or place[0].written:
         return report.race(access, what, hazard="uninitialised-read", span=(lo, hi),
-                           mend=mend or "store to them, or load them and wait for the copy, before they are read")
+                           fix=fix or "store to them, or load them and wait for the copy, before they are read")
     plan, slot = place
     loader = next((agent for agent in sm.warpgroups if agent.role == _FULL.completes and not plan.private), access.agent)
     ready = _barrier(sm, plan, lo, _FULL.name)
@@ -96,7 +96,7 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, mend: str) -
     before = Party("TMA load that has yet to be issued", loader.warpgroup, loader.role, loader.cta, report.lines_of(loader),
                    plan.name, slot, slot, barrier, 0, lo, hi)
     return report.race(access, what, hazard="read-before-ready", span=(lo, hi), before=before,
-                       mend=f"wait for {barrier}, phase 0{_by_hand(plan)}, before step {slot} reads slot {slot}")
+                       fix=f"wait for {barrier}, phase 0{_by_hand(plan)}, before step {slot} reads slot {slot}")
 
 
 def _barrier(sm: SM, plan: RingPlan, lo: int, kind: str) -> Mbarrier | None:
@@ -135,10 +135,10 @@ def _finding(this: Conflict) -> Finding:
     if earlier.kind == "read" and later.kind == "TMA load":
         return _outdated(this, earlier) or _read_when_free(this, earlier, later) or Finding(
             "refilled-while-read", cause, _hand_over(earlier, later))
-    mend = "a barrier between the two: commit_smem within a warpgroup, barrier_arrive and barrier_wait from one to another"
+    fix = "a barrier between the two: commit_smem within a warpgroup, barrier_arrive and barrier_wait from one to another"
     if earlier.kind == later.kind == "write" and earlier.agent is not later.agent:
-        mend += "; or a part of its own for each warpgroup (numpipe.axis_index of the warpgroup axis)"
-    return Finding("unordered-accesses", cause, mend)
+        fix += "; or a part of its own for each warpgroup (numpipe.axis_index of the warpgroup axis)"
+    return Finding("unordered-accesses", cause, fix)
 
 
 def _hand_over(read: Access, fill: Access) -> str:
@@ -301,29 +301,29 @@ def _product_reads(this: Conflict) -> Finding:
     reads = f"{product.what} may still read {where}"
     leaves = f"wgmma_wait({left}) leaves {'one group' if left == 1 else f'{left} groups'} reading {where}"
     if 0 < len(late) < 4:
-        mend = ("a release by each of the four warps behind wgmma_wait: barrier_arrive, or commit_smem before a copy of the "
+        fix = ("a release by each of the four warps behind wgmma_wait: barrier_arrive, or commit_smem before a copy of the "
                 "warpgroup's own")
     elif this.slot is not None:
         plan, manual = this.slot[0], _EMPTY.name in this.slot[0].manual
         newer = _newer_at_release(this) if manual else plan.delay
         place = f"before {_EMPTY.use}" if manual else "in every step" if left > 0 else "before the end of its step"
-        mend = f"wgmma_wait({newer}) {place}"
+        fix = f"wgmma_wait({newer}) {place}"
         if newer < plan.delay:
-            mend += f", or {_EMPTY.use} behind the product of its step and wgmma_wait({plan.delay})"
+            fix += f", or {_EMPTY.use} behind the product of its step and wgmma_wait({plan.delay})"
         if left > 0:
             needed = max(left, plan.delay + 1)
             more = f" and max_concurrent_steps of {needed + 1} or more" if plan.slots <= needed else ""
-            mend = f"delay_release={needed}{more} is needed: {leaves}; or {mend}"
+            fix = f"delay_release={needed}{more} is needed: {leaves}; or {fix}"
         else:
-            mend += f": {reads}"
+            fix += f": {reads}"
     elif later.agent is not product.agent:
-        mend = f"wgmma_wait(0) before the release (barrier_arrive), by each of the four warps: {leaves if left > 0 else reads}"
+        fix = f"wgmma_wait(0) before the release (barrier_arrive), by each of the four warps: {leaves if left > 0 else reads}"
     elif left > 0:
-        mend = f"wgmma_wait(0) and commit_smem before the copy: {leaves}"
+        fix = f"wgmma_wait(0) and commit_smem before the copy: {leaves}"
     else:
-        mend = (f"wgmma_wait(0), then commit_smem, before the {'copy' if this.asynchronous else 'store'}: {reads}, and each warp "
+        fix = (f"wgmma_wait(0), then commit_smem, before the {'copy' if this.asynchronous else 'store'}: {reads}, and each warp "
                 "knows only that its own part of the product is over")
-    return Finding("refilled-while-read", cause, mend)
+    return Finding("refilled-while-read", cause, fix)
 
 
 def _newer_at_release(this: Conflict) -> int:
@@ -344,10 +344,10 @@ def _store_reads(this: Conflict) -> Finding:
     store = this.earlier
     cause = f"the lane of {store.agent.title} that issued the store never told that it has read its bytes"
     newer = store.agent.bulk_groups.groups_since(store.needs[0][1])
-    mend = ("commit_smem_to_gmem_group behind the store, then " if newer is None else "") + (
+    fix = ("commit_smem_to_gmem_group behind the store, then " if newer is None else "") + (
         f"wait_smem_to_gmem({newer or 0}, wait_read_only=True) behind the group's commit, before the bytes are written again "
         "(bulk_wait(pending, read=True) by the lane that stored, then a barrier)")
-    return Finding("refilled-while-read" if this.later.kind == "TMA load" else "store-source-reused", cause, mend)
+    return Finding("refilled-while-read" if this.later.kind == "TMA load" else "store-source-reused", cause, fix)
 
 
 # ---- steps -------------------------------------------------------------------------------------------------------------------

@@ -213,13 +213,13 @@ def scatter_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...
     if outside.size:
         raise report.violation(access, f"scattered store to {what}: index {int(outside[0])} along dimension {axis} is outside the "
                                        f"array's {size}; the GPU does not write there", hazard="out-of-bounds",
-                               mend=f"indices in 0…{size - 1}")
+                               fix=f"indices in 0…{size - 1}")
     sorted_places = places[order]
     twice = sorted_places[1:][np.diff(sorted_places) == 0]
     if twice.size:
         raise report.violation(access, f"scattered store to {what}: index {int(twice[0])} along dimension {axis} comes more than "
                                        "once; which of its elements is stored last is not known", hazard="unordered-accesses",
-                               mend="indices that differ")
+                               fix="indices that differ")
     for run in np.split(order, np.flatnonzero(np.diff(sorted_places) != 1) + 1):
         where = *index[:axis], slice(int(places[run[0]]), int(places[run[-1]]) + 1), *index[axis + 1:]
         write_array(who, array, where, np.take(values, run, axis=axis), what)

@@ -338,7 +338,7 @@ def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) 
     flag = _flag(who, flags, index, what, "st.release.gpu")
     if flag.release is not None:
         raise report.violation(who, f"the flag of {what} is set, and {flag.set_by} had set it: nobody has taken what that handed "
-                               "over", mend="a slot of its own for each part", hazard="cta-conflict")
+                               "over", fix="a slot of its own for each part", hazard="cta-conflict")
     vector = who.vectors[0].copy()
     who.release_into(vector)
     flag.release = Release(who.sm.gmem.number, vector)
@@ -380,5 +380,5 @@ def left_set(flags: Iterable[Flag]) -> None:
         if flag.release is not None:
             text = (f"the flag of {flag.what}, which {flag.set_by} set, is still set when the kernel has ended: the next launch "
                     "would take it for its own")
-            mend = "run numpipe.combine in every part of a tile, in the owner's too"
-            raise report.failed(SimulationError, Report("exit-in-flight", f"{text}: {mend}", flag.party, cause=text, mend=mend))
+            fix = "run numpipe.combine in every part of a tile, in the owner's too"
+            raise report.failed(SimulationError, Report("exit-in-flight", f"{text}: {fix}", flag.party, cause=text, fix=fix))

@@ -126,7 +126,7 @@ class Lane:
         self._address = -1
         if not stop.mask >> self.lane % WARP & 1:
             raise report.violation(self._warp.who, f"lane {self.lane % WARP} executes {stop} with the mask {stop.mask:#x}, which "
-                                   "it is not in", hazard="divergent-aligned", mend="give the mask of all lanes that come there")
+                                   "it is not in", hazard="divergent-aligned", fix="give the mask of all lanes that come there")
         return self._warp.hub.switch(stop)
 
 
@@ -164,7 +164,7 @@ class _Warp:
         for (warp, did), (other, (counter, epoch)) in touches.items():
             if warp != self.number and not kind == did != "write" and self.known[counter] < epoch:
                 raise report.race(who, f"warp {self.number}: {told} that lane {other} of warp {warp} has {_DONE[did]}, and nothing "
-                                       "orders them", mend="an element of its own for each lane, or numpipe.atomic_add and its "
+                                       "orders them", fix="an element of its own for each lane, or numpipe.atomic_add and its "
                                   "like; or a barrier of the warpgroup between two bodies, numpipe.commit_smem()",
                                   hazard="unordered-accesses")
             for own, now in who.needs() if did != "read" else ():
@@ -183,7 +183,7 @@ class _Warp:
                             self.who,
                             f"warp {self.number}: {told} that lane {other} has {_DONE[did]}, "
                             "and nothing orders them",
-                            mend="put cuda.syncwarp() between",
+                            fix="put cuda.syncwarp() between",
                             hazard="unordered-accesses",
                             span=span,
                         )
@@ -255,7 +255,7 @@ class _Warp:
         if not stop.mask >> source & 1:
             raise report.violation(self.who, f"lane {number} of warp {self.number} takes the value of lane {source} in {stop}, "
                                              f"which is not in the mask {stop.mask:#x}: undefined on the GPU", stop.site,
-                                   hazard="divergent-aligned", mend="take one of a lane that is in the mask")
+                                   hazard="divergent-aligned", fix="take one of a lane that is in the mask")
         return stops[source].value
 
     def _stuck(self, stops: dict[int, _Stop], results: dict[int, Any]) -> NoReturn:
@@ -268,7 +268,7 @@ class _Warp:
             where = f"is at {stops[first]}"
         raise report.violation(self.who, f"warp {self.number}: lane {number} waits in {stop} for the lanes of the mask "
                                f"{stop.mask:#x}, but lane {first} {where}", stop.site, hazard="divergent-aligned",
-                               mend="all of them must come to the same call")
+                               fix="all of them must come to the same call")
 
 
 def each(who: Warpgroup, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -48,7 +48,7 @@ class SharedMemory:
         """Raise SimulationError unless [lo, hi) lies in the CTA's shared memory."""
         if lo < 0 or hi > self.nbytes:
             raise report.violation(who, f"{what} touches SMEM[{lo}:{hi}), but the CTA has {self.nbytes} bytes of shared memory",
-                                   hazard="out-of-bounds", span=(lo, hi), mend="stay within what the CTA has")
+                                   hazard="out-of-bounds", span=(lo, hi), fix="stay within what the CTA has")
 
     def _split(self, at: int) -> int:
         """Return the index of the segment that starts at `at`; split one if needed."""

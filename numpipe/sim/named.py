@@ -52,7 +52,7 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
     report.collective(who, operation)
     sm, barrier, threads = who.sm, int(barrier), int(threads)
     if not 0 <= barrier < NAMED_BARRIERS:
-        raise report.illegal(who, f"{operation} {barrier}", mend=f"a CTA has named barriers 0 … {NAMED_BARRIERS - 1}")
+        raise report.illegal(who, f"{operation} {barrier}", fix=f"a CTA has named barriers 0 … {NAMED_BARRIERS - 1}")
     if threads < 128 or threads % 128 or threads > 128 * len(sm.warpgroups):
         raise report.violation(who, f"{operation} {barrier} with {threads} threads; whole warpgroups take part, so it must be a "
                                f"multiple of 128, at most the CTA's {128 * len(sm.warpgroups)}", hazard="named-barrier-mismatch")
@@ -113,7 +113,7 @@ class Registers:
         who.elapse(self.sm.costs.registers)
         held = self.held[who.warpgroup]
         if registers % 8 or not 24 <= registers <= 256:
-            raise report.illegal(who, f"setmaxnreg.{direction} {registers}", mend="a multiple of 8 in 24 … 256")
+            raise report.illegal(who, f"setmaxnreg.{direction} {registers}", fix="a multiple of 8 in 24 … 256")
         if (direction == "dec" and registers > held) or (direction == "inc" and registers < held):
             raise report.violation(who, f"setmaxnreg.{direction} {registers}, but each lane holds {held} registers; "
                                    f"use {'inc' if direction == 'dec' else 'dec'}", hazard="register-budget")
@@ -144,10 +144,10 @@ class Registers:
         never = total > self.pool
         why = (f"this can never be granted; the counts of the warpgroups must add up to at most {most}" if never else
                "a warpgroup that gives registers back never ran its dec")
-        mend = (f"counts that add up to at most {most}: another warpgroup gives registers back first" if never else
+        fix = (f"counts that add up to at most {most}: another warpgroup gives registers back first" if never else
                 "setmaxnreg.dec by the warpgroup that gives registers back, before it waits for anything")
         return [Hint("register-budget", f"registers: {' + '.join(map(str, self.wanted))} per lane = {sum(self.wanted)} x 128 = "
-                     f"{total} wanted, the CTA holds {self.pool}: {why}", mend, never)]
+                     f"{total} wanted, the CTA holds {self.pool}: {why}", fix, never)]
 
 
 def unfinished(sm: SM) -> None:
@@ -155,7 +155,7 @@ def unfinished(sm: SM) -> None:
     for left in sm.named.values():
         if left.turn:
             raise report.race(sm.warpgroups[0], f"the CTA ends, and nobody took {left.turn}, which {left.arrived[0].name} passed "
-                              f"at {sites.place(left.site)} (named barrier {left.barrier}: {left.count}); {_mend(left)}", left.site,
+                              f"at {sites.place(left.site)} (named barrier {left.barrier}: {left.count}); {_fix(left)}", left.site,
                               hazard="named-barrier-mismatch", before=left.party())
 
 
@@ -163,10 +163,10 @@ def hints(sm: SM) -> list[Hint]:
     """Return a hint for each named barrier at which somebody waits."""
     elsewhere = [w for w in sm.warpgroups if not w.greenlet.dead and not isinstance(w.blocked, Generation)]
     return [Hint("named-barrier-mismatch", f"named barrier {g.barrier}{g.meaning}: {g.count} (at {sites.place(g.site)})"
-                 f"{_ended(sm, g)}", _mend(g), not elsewhere) for g in sm.named.values() if g.waiters]
+                 f"{_ended(sm, g)}", _fix(g), not elsewhere) for g in sm.named.values() if g.waiters]
 
 
-def _mend(generation: Generation) -> str:
+def _fix(generation: Generation) -> str:
     if generation.turn.startswith("the turn '"):
         return ("every compute warpgroup goes through the blocks of a numpipe.turn equally often, and waits in none of them for "
                 "what another one does behind its own")

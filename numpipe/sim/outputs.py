@@ -36,15 +36,15 @@ def unwritten(gmem: GlobalMemory, name: str, array: npt.NDArray[Any], before: np
     where = f"{within}{name}[{', '.join(f'{part.start}:{part.stop}' for part in box)}]"
     if before is None:
         cause = f"'{name}' is allocated by the call (out_type), and holds anything there"
-        mend = f"{COVER}; where the rest is to stay as it is, pass '{name}' or out= with its values"
+        fix = f"{COVER}; where the rest is to stay as it is, pass '{name}' or out= with its values"
     else:
         cause = "it keeps what it held before the call"
-        mend = f"{COVER}; where that is meant, verify(…, partial='{name}')"
+        fix = f"{COVER}; where that is meant, verify(…, partial='{name}')"
     last = gmem.newest_write(place)
     what = f"{where}, {number} of {array.size} elements, is written by nobody: {cause}"
-    text = f"{what}\n  last:   {last.tell()}\n  mend:   {mend}" if last is not None else f"{what}\n  mend:   {mend}"
+    text = f"{what}\n  last:   {last.tell()}\n  fix:    {fix}" if last is not None else f"{what}\n  fix:    {fix}"
     now = Party("stores nothing there", 0, "compute") if last is None else last.party()
-    return report.failed(SimulationError, Report("unwritten-output", text, now, cause=cause, mend=mend))
+    return report.failed(SimulationError, Report("unwritten-output", text, now, cause=cause, fix=fix))
 
 
 def _same(array: npt.NDArray[Any], before: npt.NDArray[Any] | None) -> npt.NDArray[np.bool_]:

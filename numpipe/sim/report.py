@@ -1,4 +1,4 @@
-"""Reports are made here: the user's lines, who did what to which bytes, what is not ordered, and the mend."""
+"""Reports are made here: the user's lines, who did what to which bytes, what is not ordered, and the fix."""
 
 from __future__ import annotations
 
@@ -83,26 +83,26 @@ def party(who: Access | Warpgroup, did: str = "", site: Site = None, *, mbar: Mb
 
 
 # ---- a warpgroup breaks a rule -----------------------------------------------------------------------------------
-def race(who: Access | Warpgroup, message: str, site: Site = None, *, hazard: str, mend: str = "",
+def race(who: Access | Warpgroup, message: str, site: Site = None, *, hazard: str, fix: str = "",
          before: Access | Party | None = None, error: type[SimulationError] = PipelineRace, **about: Any) -> SimulationError:
     """Return a PipelineRace, or another `error`, of one agent in its context.
 
     hazard   its name in `numpipe.hazards`
-    mend     what to write instead; by default what follows a semicolon in the message
+    fix     what to write instead; by default what follows a semicolon in the message
     before   the access that it conflicts with
     about    further arguments of `party`: mbar, span (bytes), phase, step
     """
     agent: Any = getattr(who, "agent", who)
     site = site or getattr(who, "site", None) or user_site()
     cause = message
-    if mend:
-        message = f"{message}: {mend}"
+    if fix:
+        message = f"{message}: {fix}"
     else:
-        cause, _, mend = message.partition("; ")
+        cause, _, fix = message.partition("; ")
     now = party(who, cause if agent is who else "", site, **about)
     earlier = before if before is None or isinstance(before, Party) else party(before, span=about.get("span"))
     text = f"{agent.title}: {message}{context(who.last_note, who.last_wait)}"
-    return failed(error, Report(hazard, text, now, earlier, cause=cause, mend=mend, kernel=getattr(agent.sm.unit, "kernel", "")))
+    return failed(error, Report(hazard, text, now, earlier, cause=cause, fix=fix, kernel=getattr(agent.sm.unit, "kernel", "")))
 
 
 violation = functools.partial(race, error=SimulationError)
@@ -111,13 +111,13 @@ illegal = functools.partial(violation, hazard="illegal-instruction")
 """An instruction that no GPU executes."""
 
 
-def conflict(error: type[SimulationError], hazard: str, what: str, accesses: Sequence[tuple[str, Party]], cause: str, mend: str,
+def conflict(error: type[SimulationError], hazard: str, what: str, accesses: Sequence[tuple[str, Party]], cause: str, fix: str,
              sm: SM, more: Iterable[str] = ()) -> SimulationError:
     """Return the error of an access and of an earlier one that it meets, if there is one: each as (line of text, party)."""
     sides = [f"  {when} {text}" for when, (text, _) in zip(("now:   ", "before:"), accesses, strict=False)]
-    text = "\n".join((what, *sides, *more, f"  {cause}", f"  mend:   {mend}"))
+    text = "\n".join((what, *sides, *more, f"  {cause}", f"  fix:    {fix}"))
     now, before = (*(each for _, each in accesses), None)[:2]
-    return failed(error, Report(hazard, text, now, before, cause=cause, mend=mend, kernel=getattr(sm.unit, "kernel", "")))
+    return failed(error, Report(hazard, text, now, before, cause=cause, fix=fix, kernel=getattr(sm.unit, "kernel", "")))
 
 
 def one_lane(who: Warpgroup, operation: str) -> None:

@@ -65,7 +65,7 @@ def begin(who: Warpgroup) -> None:
 
 def endless(who: Warpgroup, what: str) -> SimulationError:
     """Return the error of a loop that ends by nobody's doing."""
-    return report.race(who, what, hazard="livelock", error=PipelineDeadlock, mend=(
+    return report.race(who, what, hazard="livelock", error=PipelineDeadlock, fix=(
         "change in the body what the loop's condition tests, or end it by a count; to wait for somebody, wait for a barrier "
         "(barrier_wait), which takes no rounds"))
 
@@ -77,9 +77,9 @@ def _alone(who: Warpgroup) -> SimulationError:
 
 def _together(who: Warpgroup) -> SimulationError:
     """Return the error of warpgroups that wait for each other and arrive, and do nothing else."""
-    mend = "end the loop by a count, or by a value that its body changes, in all warpgroups that wait for each other there"
+    fix = "end the loop by a count, or by a value that its body changes, in all warpgroups that wait for each other there"
     hint = Hint("livelock", f"hint: for {who.loops.idle} rounds of a loop of {who.name} nobody has touched a tile or an array: "
-                "the warpgroups only tell each other to go on", mend)
+                "the warpgroups only tell each other to go on", fix)
     found = deadlock.report_of(who.sm, "warpgroups go round, and get nowhere", [hint])
     now = report.party(who, "goes round its loop again and again")
     return report.failed(PipelineDeadlock, dataclasses.replace(found, now=now, waiting=()))

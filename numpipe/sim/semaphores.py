@@ -85,7 +85,7 @@ def _of(who: Warpgroup, semaphores: npt.NDArray[Any], index: int, gpu: int, name
     index, size = int(index), semaphores.shape[0]
     if not 0 <= index < size:
         raise report.violation(who, f"{does} of {name}[{index}], and there are {size}", hazard="out-of-bounds",
-                               mend=f"an index in 0…{size - 1}, or more of them: @numpipe.kernel(semaphores=…)")
+                               fix=f"an index in 0…{size - 1}, or more of them: @numpipe.kernel(semaphores=…)")
     found: Semaphore = who.sm.gpus.semaphores.setdefault((gpu, index), Semaphore(f"{name}[{index}]", gpu))
     return found
 
@@ -96,13 +96,13 @@ def signal(who: Warpgroup, semaphores: npt.NDArray[Any], index: int, rank: int, 
     semaphore = _of(who, semaphores, index, rank, what, "a signal")
     if not 1 <= add <= _MOST - semaphore.count:
         raise report.violation(who, f"a signal to {semaphore.title} adds {add} to {semaphore.count}", hazard="out-of-bounds",
-                               mend="add 1 or more: a semaphore is an int32, and only grows")
+                               fix="add 1 or more: a semaphore is an int32, and only grows")
     who.elapse(who.sm.costs.issue)
     who.breathe()
     who.sm.scheduler.touch(("semaphore", rank, int(index)), WRITE)
     if not who.knows(who.sm.clocks.grid + rank):
         raise report.race(who, f"a signal to {semaphore.title} before the launch of GPU {rank} has begun, which sets it to 0",
-                          hazard="read-before-grid-dependency", mend="numpipe.signal waits until all launches have begun")
+                          hazard="read-before-grid-dependency", fix="numpipe.signal waits until all launches have begun")
     gpus.reach(rank, who, f"signal to {semaphore.title}", who.needs(), sites.user_site())
     semaphore.add(who, add, gpus.clocks)
     who.sm.progress += 1
@@ -148,7 +148,7 @@ def hints(sm: SM) -> list[Hint]:
         text = (f"hint: {of.title} is {of.count} and the wait is for {reason.value}: {of.who()}; "
                 f"{len(agents) - len(left)} of {len(agents)} warpgroups have {FINISHED}, and the others wait")
         call = f"numpipe.signal({of.name.partition('[')[0]}.at[…], {of.gpu})"
-        mend = (f"{lacks} more signal{'s' * (lacks > 1)}, {call}, on every path and before the wait of who is to signal; or a wait "
+        fix = (f"{lacks} more signal{'s' * (lacks > 1)}, {call}, on every path and before the wait of who is to signal; or a wait "
                 f"for {of.count}" if of.count else f"{call} for {of.name}, by who does not wait for it before")
-        found[of.title, reason.value] = Hint("deadlock", text, mend)
+        found[of.title, reason.value] = Hint("deadlock", text, fix)
     return list(found.values())

@@ -68,19 +68,19 @@ class Touch:
 def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) -> SimulationError:
     """Return the error of accesses by two CTAs to the same elements."""
     if touch.reduction or earlier.reduction:
-        mend = ("set the array up before the kernel and read it behind it; in the kernel all CTAs use the same reduction_op, and "
+        fix = ("set the array up before the kernel and read it behind it; in the kernel all CTAs use the same reduction_op, and "
                 "no other access")
     elif "reads" in (_VERBS[touch.kind], _VERBS[earlier.kind]):
-        mend = "a kernel of its own for what reads the results of other CTAs, or an array of its own for the results"
+        fix = "a kernel of its own for what reads the results of other CTAs, or an array of its own for the results"
         if LOAD in (touch.kind, earlier.kind):
-            mend += ("; or numpipe.combine, which hands partial sums over: all lanes store, a barrier, one lane signals; one lane "
+            fix += ("; or numpipe.combine, which hands partial sums over: all lanes store, a barrier, one lane signals; one lane "
                      "awaits that, a barrier, all lanes load")
     else:
-        mend = ("blocks of its own for each CTA: a ds(start, size), or an index map, that depends on numpipe.program_id; or add "
+        fix = ("blocks of its own for each CTA: a ds(start, size), or an index map, that depends on numpipe.program_id; or add "
                 "them up: numpipe.atomic_add(array.at[…], tile), copy_smem_to_gmem(…, reduction_op='add')")
     what = _both(touch, earlier, codes, f"CTA {earlier.agent.cta}")
     cause = f"nothing orders two CTAs: {_AT_ONCE}"
-    return failure(access, touch, earlier, "cta-conflict", what, cause, mend)
+    return failure(access, touch, earlier, "cta-conflict", what, cause, fix)
 
 
 def _both(touch: Touch, earlier: Touch, codes: Codes | None, other: str) -> str:
@@ -99,12 +99,12 @@ def unsignaled(
     where = f"of GPU {touch.agent.gpu}" if far else 'of this GPU, numpipe.axis_index("gpu"),'
     other = f"{earlier.agent.name} of {earlier.agent.where}"
     if touch.reduction and touch.reduction == earlier.reduction:
-        mend = (
+        fix = (
             "reductions are atomic among the CTAs of one GPU only: an array of its own for each "
             "GPU, added up by their owner"
         )
     else:
-        mend = (
+        fix = (
             f"{other} signals a semaphore {where} behind its access, numpipe.signal("
             "semaphore.at[i], rank), and numpipe.wait(semaphore.at[i], n) comes before this one, "
             "where n counts the signals of every warpgroup that has a part in it"
@@ -112,8 +112,8 @@ def unsignaled(
     what = _both(touch, earlier, codes, other)
     cause = f"no semaphore orders two {'GPUs' if far else 'CTAs'}: {_AT_ONCE}"
     if far:
-        return failure(access, touch, earlier, "gpu-conflict", what, cause, mend)
-    return failure(access, touch, earlier, "cta-conflict", what, cause, mend)
+        return failure(access, touch, earlier, "gpu-conflict", what, cause, fix)
+    return failure(access, touch, earlier, "cta-conflict", what, cause, fix)
 
 
 def other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) -> SimulationError:
@@ -129,33 +129,33 @@ def unordered(access: Access, touch: Touch, earlier: Touch, codes: Codes | None 
     """Return the error of two ordinary accesses, one of which stores."""
     what = _both(touch, earlier, codes, f"{earlier.describe()} of {earlier.agent.name}")
     if touch.agent.warpgroup == earlier.agent.warpgroup:
-        warps, mend = "its four warps", "the value that was stored in place of the load"
+        warps, fix = "its four warps", "the value that was stored in place of the load"
     else:
         warps = f"{earlier.agent.name} before {touch.agent.name}"
-        mend = "rows and columns of its own for each warpgroup"
+        fix = "rows and columns of its own for each warpgroup"
         if touch.kind == earlier.kind == STORE:
-            mend += " (numpipe.axis_index of the warpgroup axis), or num_compute_wgs=1"
+            fix += " (numpipe.axis_index of the warpgroup axis), or num_compute_wgs=1"
     return failure(access, touch, earlier, "unordered-accesses", what, f"no barrier orders {warps}",
-                   f"a barrier between the two, or {mend}")
+                   f"a barrier between the two, or {fix}")
 
 
 def in_transfer(access: Access, touch: Touch, earlier: Touch, codes: Codes | None = None,
                 mbar: Mbarrier | None = None) -> SimulationError:
     """Return the error of an access that meets a copy of its CTA in flight: a load, which completes on `mbar`, or a store."""
     cause, verb = f"nothing tells {touch.agent.name} that the store has reached the array", _VERBS[touch.kind]
-    mend = ("the stores of a pipeline end with the kernel, so load what they write in the next one; copies of your own end at "
+    fix = ("the stores of a pipeline end with the kernel, so load what they write in the next one; copies of your own end at "
             "wait_smem_to_gmem(0)")
     if mbar is not None:
         cause = f"nothing tells {touch.agent.name} that this copy has landed"
         if mbar.observed:
-            mend = f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is written there"
+            fix = f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is written there"
     elif verb == "writes" and earlier.agent.warpgroup != touch.agent.warpgroup:
-        mend = "rows of its own for each warpgroup (numpipe.axis_index of the warpgroup axis), or num_compute_wgs=1"
+        fix = "rows of its own for each warpgroup (numpipe.axis_index of the warpgroup axis), or num_compute_wgs=1"
     elif verb == "writes":
-        mend = "wait_smem_to_gmem(0) between the two, which are in no order, or one store to each block"
+        fix = "wait_smem_to_gmem(0) between the two, which are in no order, or one store to each block"
     return failure(access, touch, earlier, "array-in-transfer", (
         f"{touch.describe()} {verb} the array at {touch.where()} while {earlier.describe()} by {earlier.agent.name} may still be "
-        f"{'writing' if mbar is None else 'reading'} it"), cause, mend)
+        f"{'writing' if mbar is None else 'reading'} it"), cause, fix)
 
 
 def before_wait(access: Access, touch: Touch) -> SimulationError:
@@ -187,7 +187,7 @@ def _common(touch: Touch, earlier: Touch, codes: Codes | None) -> str:
     return touch.where(None if codes is None else extent(codes == earlier.code, touch.index))
 
 
-def failure(access: Access, touch: Touch, earlier: Touch | None, hazard: str, what: str, cause: str, mend: str,
+def failure(access: Access, touch: Touch, earlier: Touch | None, hazard: str, what: str, cause: str, fix: str,
             error: type[SimulationError] = PipelineRace) -> SimulationError:
     """Return the error of an access, and of an `earlier` one that it meets.
 
@@ -200,4 +200,4 @@ def failure(access: Access, touch: Touch, earlier: Touch | None, hazard: str, wh
             "they must read the same"), (
             f"an array of its own for what is stored: '{steering.what}' keeps its numbers until the launch has ended"))
     accesses = [(each.tell(), each.party()) for each in (touch, earlier) if each is not None]
-    return report.conflict(error, hazard, f"{access.agent.title}: {what}", accesses, cause, mend, access.agent.sm)
+    return report.conflict(error, hazard, f"{access.agent.title}: {what}", accesses, cause, fix, access.agent.sm)

@@ -7,7 +7,7 @@ It is made from plain data, so that a deadlock of the simulated SM and a hung ke
       warpgroup 1 (memory): blocked on consumed[1] of a, b @ gemm.py:41 phase 0 step 3 at gemm.py:41 in matmul
       consumed[1] of a, b @ gemm.py:41: phase 0, 4 of 4 arrivals missing, 0 bytes missing
       hint: consumed[1] of a, b @ gemm.py:41 still misses 4 of 4 arrivals in phase 0: a slot was never released, …
-      mend:   warpgroup 0 (compute) releases slot 1 of a, b @ gemm.py:41 after step 1: …
+      fix:    warpgroup 0 (compute) releases slot 1 of a, b @ gemm.py:41 after step 1: …
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Hint(NamedTuple):
 
     hazard: str
     text: str
-    mend: str = ""
+    fix: str = ""
     sure: bool = True
 
 
@@ -62,7 +62,7 @@ def deadlock(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], 
     shown = [*hints, *(hint for hint in missing if hint.sure or not sure)]
     first = next(iter(sure or shown), Hint("deadlock", WAITS))
     return Report(first.hazard if sure else "deadlock", _text(where, waiting, barriers, shown), waiting=tuple(waiting),
-                  barriers=tuple(barriers), cause=first.text.removeprefix("hint: "), mend=first.mend, kernel=kernel)
+                  barriers=tuple(barriers), cause=first.text.removeprefix("hint: "), fix=first.fix, kernel=kernel)
 
 
 def _text(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hints: Sequence[Hint]) -> str:
@@ -76,7 +76,7 @@ def _text(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hin
         arrived = ", ".join(f"{who} x {times}" for who, times in barrier.arrived)
         lines.append(f"  {barrier.name}: phase {barrier.phase}, {misses}" + (f"; arrived: {arrived}" if arrived else ""))
     lines += [f"  {hint.text}" for hint in hints]
-    lines += [f"  mend:   {mend}" for mend in dict.fromkeys(hint.mend for hint in hints) if mend]
+    lines += [f"  fix:    {fix}" for fix in dict.fromkeys(hint.fix for hint in hints) if fix]
     return "\n".join(lines)
 
 
@@ -140,12 +140,12 @@ def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
                     "arrive", f"{barrier.pending} more arrivals in phase {barrier.phase} of {barrier.name}" + (
                         f", or a count of {barrier.count - barrier.pending}" if some else "") if sure else "", sure)
     number = -(-barrier.pending // 4) if some else barrier.count // 4
-    mend = f"{number} arrivals (barrier_arrive, or copies)" if number > 1 else "one arrival (barrier_arrive, or a copy)"
-    mend += f"{' more' * some} in phase {barrier.phase} of {barrier.name}, "
-    mend += f"or a Barrier with num_arrivals={(barrier.count - barrier.pending) // 4}" if some else (
+    fix = f"{number} arrivals (barrier_arrive, or copies)" if number > 1 else "one arrival (barrier_arrive, or a copy)"
+    fix += f"{' more' * some} in phase {barrier.phase} of {barrier.name}, "
+    fix += f"or a Barrier with num_arrivals={(barrier.count - barrier.pending) // 4}" if some else (
         "by who does not wait for it before")
     return Hint("too-few-arrivals", f"{_misses(barrier)}a barrier_arrive or a copy is missing, or the count is too high for those "
-                "who arrive (a warpgroup's or a copy's arrival counts 4, one a warp)", mend, sure)
+                "who arrive (a warpgroup's or a copy's arrival counts 4, one a warp)", fix, sure)
 
 
 def _no_release(barrier: Barrier, waiting: Sequence[Party]) -> Hint:

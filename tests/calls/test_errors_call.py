@@ -254,9 +254,9 @@ def test_outputs_of_a_call_without_arrays_are_passed_as_the_error_says() -> None
 
     told = said(SpecError, lambda: ones(target="sim"))
     assert told.startswith("kernel ones: the call passes no array") and "its outputs (x, y)" in told
-    mend = told.partition("e.g. out=")[2]
-    assert mend == "(np.empty((64, 64), 'float32'), np.empty((128, 64), 'int32'))"
-    x, _ = ones(out=eval(mend), target="sim")
+    fix = told.partition("e.g. out=")[2]
+    assert fix == "(np.empty((64, 64), 'float32'), np.empty((128, 64), 'int32'))"
+    x, _ = ones(out=eval(fix), target="sim")
     assert (x == 1).all()
 
 
@@ -348,7 +348,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     ("no driver", "libcuda was not found"), ("A100", "found NVIDIA A100 (sm_80), and numpipe's kernels need Hopper"),
     ("broken", "CUDA_ERROR_UNKNOWN (999)"), ("CUDA 12", "the driver supports CUDA 12.8"),
 ])
-def test_target_gpu_says_why_not_and_what_mends_it(machine: Callable[[str], None], name: str, part: str) -> None:
+def test_target_gpu_says_why_not_and_what_fixes_it(machine: Callable[[str], None], name: str, part: str) -> None:
     machine(name)
     told = said(TargetError, lambda: product(A, B, target="gpu"))
     assert told.startswith("kernel product: target='gpu': the GPU cannot be used") and part in told

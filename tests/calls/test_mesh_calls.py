@@ -182,7 +182,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_what_does_not_fit_is_said_with_the_mend(call: str) -> None:
+def test_what_does_not_fit_is_said_with_the_fix(call: str) -> None:
     function, told = CALLS[call]
     assert told in refused(function)
 

@@ -1,4 +1,4 @@
-"""What a report says beside its text: the hazard's name, both parties with lines, ring, slot and step, the cause and the mend."""
+"""What a report says beside its text: the hazard's name, both parties with lines, ring, slot and step, the cause and the fix."""
 
 from __future__ import annotations
 
@@ -59,21 +59,21 @@ def text(node: ast.expr | None) -> str:
 
 
 def hazards_of(source: str) -> tuple[set[str], list[int]]:
-    """Names that a module of the simulator gives to what it finds, and the lines that raise without one, or without a mend."""
+    """Names that a module of the simulator gives to what it finds, and the lines that raise without one, or without a fix."""
     tree, named, without = ast.parse(source), set(), []
     for name, call in calls(tree):
         if name in ("race", "violation", "illegal"):
             hazard = next((keyword.value for keyword in call.keywords if keyword.arg == "hazard"), None)
             hazard = ast.Constant("illegal-instruction") if name == "illegal" else hazard
             named |= {text(hazard)}
-            mended = any(keyword.arg == "mend" for keyword in call.keywords) or "; " in ast.unparse(call.args[1])
-            without += [call.lineno] * (not text(hazard) or not (mended or isinstance(call.args[1], ast.Call)))
+            fixed = any(keyword.arg == "fix" for keyword in call.keywords) or "; " in ast.unparse(call.args[1])
+            without += [call.lineno] * (not text(hazard) or not (fixed or isinstance(call.args[1], ast.Call)))
         elif name in ("Finding", "Hint"):
             given = call.args[0]
             named |= {text(part) for part in ((given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,))}
         elif name == "Report" and text(call.args[0]):
             named |= {text(call.args[0])}
-        elif name == "failure" and len(call.args) > 6:  # of `touches`: the cause and the mend are arguments
+        elif name == "failure" and len(call.args) > 6:  # of `touches`: the cause and the fix are arguments
             named |= {text(call.args[3])}
         elif name in ("PipelineRace", "SimulationError"):
             without.append(call.lineno)  # `report.failed` makes them, from a report
@@ -83,7 +83,7 @@ def hazards_of(source: str) -> tuple[set[str], list[int]]:
     return named, without
 
 
-def test_every_error_of_the_simulator_names_its_hazard_and_a_mend() -> None:
+def test_every_error_of_the_simulator_names_its_hazard_and_a_fix() -> None:
     named: set[str] = set()
     for file in (*SIM.glob("*.py"), SIM.parent / "traces/deadlocks.py"):
         found, without = hazards_of(file.read_text(encoding="utf8"))
@@ -93,9 +93,9 @@ def test_every_error_of_the_simulator_names_its_hazard_and_a_mend() -> None:
 
 
 @pytest.mark.parametrize("source", [
-    "report.race(who, 'what; mend')", "report.violation(who, 'what; mend', hazard=name)",
+    "report.race(who, 'what; fix')", "report.violation(who, 'what; fix', hazard=name)",
     "report.race(who, 'what', hazard='deadlock')", "report.illegal(who, 'what')", "PipelineRace('text')"])
-def test_an_error_without_a_name_or_a_mend_would_be_found(source: str) -> None:
+def test_an_error_without_a_name_or_a_fix_would_be_found(source: str) -> None:
     assert hazards_of(source)[1] == [1]
 
 
@@ -146,16 +146,16 @@ def test_a_product_left_in_flight_asks_for_delay_release(seed: int | None) -> No
     assert before.lines[0].filename == __file__
     assert (now.lo, now.hi) == (before.lo, before.hi) == (1024 + 8192 * number, 1024 + 8192 * (number + 1))
     assert "warps 0, 1, 2, 3 of warpgroup 0 (compute) never told that their wgmma drained" in report.cause
-    assert report.mend == (f"delay_release=1 is needed: wgmma_wait(1) leaves one group reading slot 0 of {RING}; or wgmma_wait(0) "
+    assert report.fix == (f"delay_release=1 is needed: wgmma_wait(1) leaves one group reading slot 0 of {RING}; or wgmma_wait(0) "
                            "before barrier_arrive")
-    assert f"  mend:   {report.mend}" in report.text.splitlines()
+    assert f"  fix:    {report.fix}" in report.text.splitlines()
 
 
-def test_the_mend_is_right() -> None:
+def test_the_fix_is_right() -> None:
     """Also where it asks for more slots."""
     run(summed(in_flight, consumed=True, slots=3, delay=1))
     report = broken(lambda: run(summed(in_flight, consumed=True, slots=1)))
-    assert "delay_release=1 and max_concurrent_steps of 2 or more is needed" in report.mend
+    assert "delay_release=1 and max_concurrent_steps of 2 or more is needed" in report.fix
     run(summed(in_flight, consumed=True, slots=2, delay=1))
 
 
@@ -176,8 +176,8 @@ def test_a_tile_that_is_not_waited_for(slots: int, seed: int | None) -> None:
     assert parties["memory"].did in ("TMA load (b)", "TMA load that has yet to be issued")
     assert parties["compute"].step == parties["memory"].step and parties["compute"].slot == parties["memory"].slot
     slot = parties["compute"].slot
-    assert f"wait for ready[{slot}] for in_specs[1] 'b' of {RING}, phase" in report.mend
-    assert "(barrier_wait in the body), before step" in report.mend
+    assert f"wait for ready[{slot}] for in_specs[1] 'b' of {RING}, phase" in report.fix
+    assert "(barrier_wait in the body), before step" in report.fix
 
 
 @numpipe.function
@@ -197,7 +197,7 @@ def test_a_tile_that_is_read_when_it_has_been_released(seed: int | None) -> None
     read, load = sorted((report.now, report.before), key=lambda party: party.role)
     assert (read.did, read.lines[0].line, load.did) == ("read (tile[…])", line("after"), "TMA load (a)")
     assert read.slot == load.slot and read.step is not None and load.step == read.step + 2
-    assert report.mend.startswith(f"read the tile of step {read.step} before barrier_arrive")
+    assert report.fix.startswith(f"read the tile of step {read.step} before barrier_arrive")
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -220,7 +220,7 @@ def test_a_tile_that_is_kept_for_the_next_step(seed: int | None) -> None:
     product, load = sorted((report.now, report.before), key=lambda party: party.role)
     assert (product.step, product.slot, product.lines[0].line) == (1, 0, line("kept"))
     assert (load.step, load.slot) == (2, 0)
-    assert report.mend.startswith("read the tile of step 0 in step 0 at the latest, or keep it with delay_release=1: slot 0")
+    assert report.fix.startswith("read the tile of step 0 in step 0 at the latest, or keep it with delay_release=1: slot 0")
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -237,18 +237,18 @@ def unfinished(a, c, *, left: numpipe.Static = 0):
     c[ds(0, 64), ds(64, 64)] = numpipe.wgmma_wait(second, 0)
 
 
-@pytest.mark.parametrize("left, mend", [
+@pytest.mark.parametrize("left, fix", [
     (0, ", 1 at most: wgmma_wait(2) leaves it in flight"), (2, ", 1 at most: wgmma_wait(2) leaves it in flight"), (1, "")])
-def test_an_accumulator_in_flight_asks_for_a_wait_that_covers_it(left: int, mend: str) -> None:
+def test_an_accumulator_in_flight_asks_for_a_wait_that_covers_it(left: int, fix: str) -> None:
     a = np.zeros((64, 64), np.float16)
-    if not mend:
+    if not fix:
         unfinished.simulate(a, np.zeros((64, 128), np.float32), left=left)
         return
     report = broken(lambda: unfinished.simulate(a, np.zeros((64, 128), np.float32), left=left))
     assert report.hazard == "accumulator-in-flight" and report.now is not None and report.before is not None
     assert (report.before.did, report.before.lines[0].line) == ("wgmma (batch 1)", line("first"))
     assert report.now.lines[0].line == line("read")
-    assert report.mend == f"commit, then wgmma_wait with few enough groups pending{mend}"
+    assert report.fix == f"commit, then wgmma_wait with few enough groups pending{fix}"
 
 
 # ---- copies of the kernel's own ------------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ def test_a_read_behind_the_arrival_that_frees_the_bytes(late: bool, seed: int | 
         return
     report = broken(go)
     assert report.hazard == "read-after-release"  # whether the second copy comes before the read or after it
-    assert report.mend == "read before the arrival on free: it says that the bytes may be overwritten"
+    assert report.fix == "read before the arrival on free: it says that the bytes may be overwritten"
 
 
 # ---- deadlocks -----------------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_a_slot_that_is_not_released_is_found_before_anybody_waits() -> None:
     assert report.hazard == "too-few-arrivals" and report.now is not None and report.kernel == "products"
     assert (report.now.ring, report.now.slot, report.now.step, report.now.phase) == (RING, 1, 1, 0)
     assert report.now.barrier == f"consumed[1] for in_specs[1] 'b' of {RING}"
-    assert "arrives once on each consumed barrier of a step" in report.mend
+    assert "arrives once on each consumed barrier of a step" in report.fix
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -323,8 +323,8 @@ def test_a_deadlock_of_a_ring_names_who_holds_which_slot(seed: int | None, monke
     state = next(barrier for barrier in report.barriers if barrier.name == memory.barrier)
     assert (state.kind, state.ring, state.slot, state.step) == ("consumed", RING, 1, 1)
     assert (state.phase, state.pending, state.count, state.missing_bytes, state.waiters) == (0, 4, 4, 0, (1,))
-    assert report.mend.startswith(f"warpgroup 0 (compute) releases slot 1 of {RING} after step 1, on every path")
-    assert f"  mend:   {report.mend}" in report.text.splitlines()
+    assert report.fix.startswith(f"warpgroup 0 (compute) releases slot 1 of {RING} after step 1, on every path")
+    assert f"  fix:    {report.fix}" in report.text.splitlines()
     assert "has not released" in report.cause and report.text.count("hint:") == 1
 
 
@@ -350,16 +350,16 @@ def for_each_other(machine: Any) -> None:
     machine.scoped("warps", machine.mbar_arrive, (8 - 8 * machine.warpgroup,))
 
 
-@pytest.mark.parametrize("body, hazard, mend", [
+@pytest.mark.parametrize("body, hazard, fix", [
     (waits_alone, "named-barrier-mismatch", "the same number and the same count of threads"),
     (too_many_registers, "register-budget", "counts that add up to at most 510"),
     (one_arrival_of_two, "too-few-arrivals",
      "one arrival (barrier_arrive, or a copy) more in phase 0 of both, or a Barrier with num_arrivals=1"),
     (for_each_other, "deadlock", "one arrival (barrier_arrive, or a copy) in phase 0 of bar0, by who does not"),
 ])
-def test_a_deadlock_is_called_by_its_cause_if_that_is_known(body: Any, hazard: str, mend: str) -> None:
+def test_a_deadlock_is_called_by_its_cause_if_that_is_known(body: Any, hazard: str, fix: str) -> None:
     report = broken(lambda: simulate(body, grid=(1, 1, 1), warpgroups=2, smem_bytes=1024))
-    assert report.hazard == hazard and report.mend.startswith(mend), report
+    assert report.hazard == hazard and report.fix.startswith(fix), report
     assert len(report.waiting) == 2
 
 
@@ -381,11 +381,11 @@ def test_a_deadlock_is_told_from_plain_data_alone() -> None:
         "  consumed[0] of a @ k.py:3: phase 0, 4 of 4 arrivals missing, 0 bytes missing",
         "  hint: consumed[0] of a @ k.py:3 still misses 4 of 4 arrivals in phase 0: a slot was never released, or the count is too "
         "high for those who arrive: warpgroup 0 (compute) has not released slot 0 of a @ k.py:3 after step 0",
-        "  mend:   warpgroup 0 (compute) releases slot 0 of a @ k.py:3 after step 0, on every path through the body: one "
+        "  fix:    warpgroup 0 (compute) releases slot 0 of a @ k.py:3 after step 0, on every path through the body: one "
         "barrier_arrive a step on its consumed barrier, by all four warps"]
     assert report.hazard == "too-few-arrivals" and report.waiting == tuple(waiting) and report.barriers == tuple(barriers)
     over = deadlocks.deadlock("CTA", [waiting[0], reports.Party(deadlocks.FINISHED, 1, "memory")], barriers[:1])
-    assert over.mend.startswith("load as many steps as are computed") and "warpgroup 1 (memory) has finished" in over.cause
+    assert over.fix.startswith("load as many steps as are computed") and "warpgroup 1 (memory) has finished" in over.cause
 
 
 # ---- the rest ------------------------------------------------------------------------------------------------------------
@@ -404,7 +404,7 @@ def test_a_broken_rule_of_a_lane_body_names_kernel_and_line() -> None:
     report = broken(lambda: outside.simulate(np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)))
     assert (report.hazard, report.kernel) == ("out-of-bounds", "outside") and report.now is not None
     assert [at.line for at in report.now.lines] == [line("outside")]
-    assert report.mend == "row in 0…63, column in 0…63"
+    assert report.fix == "row in 0…63, column in 0…63"
 
 
 def test_an_error_of_the_kernels_own_arithmetic_has_no_report() -> None:
@@ -431,33 +431,33 @@ def test_kernels_by_hand_are_reported_without_a_unit(bug: str, kind: type[Simula
         Gemm(k=256, bug=bug).run()
     report = caught.value.report
     assert report is not None and (report.hazard, report.kernel) == (hazard, "")
-    assert report.mend, report.text
+    assert report.fix, report.text
 
 
 @numpipe.kernel(num_compute_wgs=2, warp_specialized=False)
-def one_for_both(y, *, mended: numpipe.Static):
+def one_for_both(y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     done = numpipe.scratch(Barrier(num_arrivals=2))
     for _ in range(3):
-        if mended or wg == 0:
+        if fixed or wg == 0:
             numpipe.barrier_arrive(done)
-        if not mended and wg == 0:
+        if not fixed and wg == 0:
             numpipe.barrier_arrive(done)
         numpipe.barrier_wait(done)
 
 
 def test_a_warpgroup_that_arrives_in_place_of_another_is_named() -> None:
-    """In schedules where that can be seen: the barrier cannot tell who arrives. The mend is what the twin does."""
-    mends = []
+    """In schedules where that can be seen: the barrier cannot tell who arrives. The fix is what the twin does."""
+    fixes = []
     for seed in range(12):
-        one_for_both.simulate(np.zeros((64, 64), np.float32), seed=seed, mended=True)
+        one_for_both.simulate(np.zeros((64, 64), np.float32), seed=seed, fixed=True)
         try:
-            one_for_both.simulate(np.zeros((64, 64), np.float32), seed=seed, mended=False)
+            one_for_both.simulate(np.zeros((64, 64), np.float32), seed=seed, fixed=False)
         except SimulationError as error:
             assert error.report is not None
-            mends.append((error.report.hazard, error.report.mend))
-    assert mends
-    for hazard, mend in mends:
+            fixes.append((error.report.hazard, error.report.fix))
+    assert fixes
+    for hazard, fix in fixes:
         assert hazard == "wrong-phase" and re.fullmatch(
             r"one barrier_arrive on barrier @ test_reports.py:\d+ by warpgroup 1 \(compute\) and one by each of the others: phase "
-            r"\d counts 2 of warpgroup 0 \(compute\), and none of warpgroup 1 \(compute\)", mend)
+            r"\d counts 2 of warpgroup 0 \(compute\), and none of warpgroup 1 \(compute\)", fix)

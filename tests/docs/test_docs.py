@@ -159,10 +159,10 @@ def sections(page: str) -> dict[str, str]:
     return {heading.strip("`"): text for heading, text in zip(parts[1::2], parts[2::2], strict=True) if heading.startswith("`")}
 
 
-def test_every_error_and_every_hazard_has_its_cause_and_its_mend() -> None:
+def test_every_error_and_every_hazard_has_its_cause_and_its_fix() -> None:
     found = sections("troubleshooting.md")
     kinds = {kind.__name__ for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.NumpipeError)}
     assert set(found) == kinds | set(HAZARDS)
     for hazard in HAZARDS:
-        assert re.match(r"\n+\S[^*]*\n\n\*Cause:\* \S[^*]*\n\*Mend:\* \S", found[hazard]), hazard
-    assert all("*Mend:*" in found[kind] for kind in kinds - {"NumpipeError"})
+        assert re.match(r"\n+\S[^*]*\n\n\*Cause:\* \S[^*]*\n\*Fix:\* \S", found[hazard]), hazard
+    assert all("*Fix:*" in found[kind] for kind in kinds - {"NumpipeError"})

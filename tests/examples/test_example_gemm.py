@@ -71,7 +71,7 @@ def test_without_a_gpu_it_simulates_and_says_why() -> None:
 
 
 @pytest.mark.skipif(not why_no_gpu(), reason="there is a GPU")
-def test_a_gpu_that_is_asked_for_and_missing_is_an_error_with_its_mend() -> None:
+def test_a_gpu_that_is_asked_for_and_missing_is_an_error_with_its_fix() -> None:
     done = example("--target", "gpu")
     assert done.returncode == 1 and not done.stdout
     assert re.fullmatch(r"error: target='gpu': the GPU cannot be used: .*; .*target='sim'\n", done.stderr)

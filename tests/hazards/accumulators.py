@@ -16,54 +16,54 @@ from .catalogue import F16, F32, integers, kernel, machine, zeros
 X = integers(64, 64)
 SQUARE = X.astype(F32) @ X.astype(F32)
 GRAM = X.astype(F32) @ X.astype(F32).T
-MEND = "commit, then wgmma_wait with few enough groups pending"
+FIX = "commit, then wgmma_wait with few enough groups pending"
 
 
 # ---- read in flight
 @kernel("accumulator-in-flight", rf"the accumulator of the wgmma at accumulators.py:\d+ .*is read before wgmma_wait has covered "
-        rf"it: batch 1, drained up to 0; {MEND}", X, zeros(64, 64, dtype=F32), gives=SQUARE)
-def stored_before_it_was_waited_for(x, y, *, mended: numpipe.Static):
+        rf"it: batch 1, drained up to 0; {FIX}", X, zeros(64, 64, dtype=F32), gives=SQUARE)
+def stored_before_it_was_waited_for(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
     numpipe.barrier_wait(landed)
     acc = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile)
-    if mended:
+    if fixed:
         acc = numpipe.wgmma_wait(acc, 0)
     y[ds(0, 64), ds(0, 64)] = acc
 
 
 @kernel("accumulator-in-flight", rf"the accumulator of the wgmma at .* is read before wgmma_wait has covered it: batch 2, drained "
-        rf"up to 1; {MEND}", X, zeros(64, 64, dtype=F32), gives=2 * SQUARE)
-def the_newest_of_two_left_in_flight(x, y, *, mended: numpipe.Static):
+        rf"up to 1; {FIX}", X, zeros(64, 64, dtype=F32), gives=2 * SQUARE)
+def the_newest_of_two_left_in_flight(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
     numpipe.barrier_wait(landed)
     first = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile)
     second = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile)
-    first = numpipe.wgmma_wait(first, 0 if mended else 1)
-    second = numpipe.wgmma_wait(second, 0 if mended else 1)
+    first = numpipe.wgmma_wait(first, 0 if fixed else 1)
+    second = numpipe.wgmma_wait(second, 0 if fixed else 1)
     y[ds(0, 64), ds(0, 64)] = first + second
 
 
-@kernel("accumulator-in-flight", rf"is read before wgmma_wait has covered it: batch 1, drained up to 0; {MEND}.*slot=0 step=0", X,
+@kernel("accumulator-in-flight", rf"is read before wgmma_wait has covered it: batch 1, drained up to 0; {FIX}.*slot=0 step=0", X,
         zeros(64, 64, dtype=F32), gives=SQUARE)
-def read_in_the_step_that_issued_it(x, y, *, mended: numpipe.Static):
+def read_in_the_step_that_issued_it(x, y, *, fixed: numpipe.Static):
     for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x):
         acc = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile)
-        if mended:
+        if fixed:
             acc = numpipe.wgmma_wait(acc, 0)
         y[ds(0, 64), ds(0, 64)] = acc * 1.0
 
 
 @kernel("accumulator-in-flight", r"is read after a later wgmma, at accumulators.py:\d+ .*, took over its registers; read the "
         r"newest one", X, zeros(64, 64, dtype=F32), gives=2 * SQUARE)
-def read_after_a_later_product_took_its_registers(x, y, *, mended: numpipe.Static):
+def read_after_a_later_product_took_its_registers(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
     numpipe.barrier_wait(landed)
     first = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile)
     second = numpipe.wgmma_wait(numpipe.wgmma(first, tile, tile), 0)
-    if mended:
+    if fixed:
         y[ds(0, 64), ds(0, 64)] = second
     else:
         y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(first, 0)
@@ -90,13 +90,13 @@ def load(x):
     cp_async_bulk.load(0, x, (0, 0), READY)
 
 
-@machine("accumulator-in-flight", rf"is read before wgmma_wait has covered it: batch 1, drained up to 0; {MEND}", X, gives=GRAM)
-def waited_for_a_product_that_was_not_committed(mended, x, out):
+@machine("accumulator-in-flight", rf"is read before wgmma_wait has covered it: batch 1, drained up to 0; {FIX}", X, gives=GRAM)
+def waited_for_a_product_that_was_not_committed(fixed, x, out):
     loaded(x)
     wg = current()
     wg.wgmma_fence()
     acc = wg.wgmma(np.zeros((64, 64), F32), BATCH)
-    if mended:
+    if fixed:
         wg.wgmma_commit()
     wg.wgmma_wait(0)
     out.array[...] = acc.read()
@@ -104,13 +104,13 @@ def waited_for_a_product_that_was_not_committed(mended, x, out):
 
 @machine("operand-in-flight", rf"registers that the wgmma at accumulators.py:\d+ .* takes as its A operand were overwritten before "
          rf"wgmma_wait has covered it: batch 1; {REUSE}", X, gives=GRAM)
-def registers_of_an_operand_used_again(mended, x, out):
+def registers_of_an_operand_used_again(fixed, x, out):
     loaded(x)
     wg, operand = current(), X.copy()
     wg.wgmma_fence()
     acc = wg.wgmma(np.zeros((64, 64), F32), FROM_REGISTERS, operand)
     wg.wgmma_commit()
-    if mended:
+    if fixed:
         wg.wgmma_wait(0)
     operand[:, 8:] = 0
     wg.wgmma_wait(0)
@@ -118,7 +118,7 @@ def registers_of_an_operand_used_again(mended, x, out):
 
 
 @machine("operand-in-flight", rf"were overwritten before wgmma_wait has covered it: batch 2; {REUSE}", X, gives=GRAM)
-def the_newer_of_two_operands_used_again(mended, x, out):
+def the_newer_of_two_operands_used_again(fixed, x, out):
     loaded(x)
     wg, first, second = current(), X.copy(), X.copy()
     for operand in (first, second):
@@ -126,17 +126,17 @@ def the_newer_of_two_operands_used_again(mended, x, out):
         acc = wg.wgmma(np.zeros((64, 64), F32), FROM_REGISTERS, operand)
         wg.wgmma_commit()
     wg.wgmma_wait(1)
-    (first if mended else second)[0, 0] += 1
+    (first if fixed else second)[0, 0] += 1
     wg.wgmma_wait(0)
     out.array[...] = acc.read()
 
 
 @machine("missing-wgmma-fence", r"wgmma on registers that something else has written, without a wgmma_fence in between .*; "
          r"wgmma_fence before the first wgmma of a group", X, gives=GRAM)
-def no_fence_before_the_first_product(mended, x, out):
+def no_fence_before_the_first_product(fixed, x, out):
     loaded(x)
     wg = current()
-    if mended:
+    if fixed:
         wg.wgmma_fence()
     acc = wg.wgmma(np.zeros((64, 64), F32), BATCH)
     wg.wgmma_commit()
@@ -146,7 +146,7 @@ def no_fence_before_the_first_product(mended, x, out):
 
 @machine("missing-wgmma-fence", r"wgmma on an accumulator that was read since the last wgmma_fence; another wgmma_fence, which "
          r"orders register accesses", X, gives=2 * GRAM)
-def no_fence_after_the_accumulator_was_read(mended, x, out):
+def no_fence_after_the_accumulator_was_read(fixed, x, out):
     loaded(x)
     wg = current()
     wg.wgmma_fence()
@@ -154,7 +154,7 @@ def no_fence_after_the_accumulator_was_read(mended, x, out):
     wg.wgmma_commit()
     wg.wgmma_wait(0)
     assert acc.read().any()
-    if mended:
+    if fixed:
         wg.wgmma_fence()
     acc = wg.wgmma(acc, BATCH)
     wg.wgmma_commit()

@@ -1,6 +1,6 @@
-"""The catalogue of hazards: broken kernels, each beside its mended twin, which differs in as little as can be.
+"""The catalogue of hazards: broken kernels, each beside its fixed twin, which differs in as little as can be.
 
-An entry is one function with a flag, `mended`. Most are kernels as users write them. Where the language makes a mistake
+An entry is one function with a flag, `fixed`. Most are kernels as users write them. Where the language makes a mistake
 impossible, because the ring, the entry or an automatic barrier sees to it, the entry is a body on the operations of
 `numpipe.intrinsics` instead, run by every warpgroup of a simulated CTA.
 """
@@ -27,10 +27,10 @@ class Entry:
     """A broken kernel and its twin.
 
     hazard    its name in `numpipe.hazards`
-    says      a regular expression that the report matches: what conflicts, and the mend
+    says      a regular expression that the report matches: what conflicts, and the fix
     error     the exception's type
     function  that holds the mistake
-    run       ``run(mended, seed)`` simulates it, and returns what it has computed
+    run       ``run(fixed, seed)`` simulates it, and returns what it has computed
     gives     what that should be
     machine   whether it is a body on intrinsics
     verified  whether it is `numpipe.verify` that reports it, not a single run
@@ -56,29 +56,29 @@ def _add(entry: Entry) -> None:
 
 
 def kernel(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[SimulationError] = PipelineRace,
-           mend: dict[str, Any] | None = None, alias: int | None = None, verify: bool = False, gpus: int = 0,
+           fix: dict[str, Any] | None = None, alias: int | None = None, verify: bool = False, gpus: int = 0,
            **options: Any) -> Callable[..., Any]:
     """A kernel of the arrays `given`, of which the last is its result, if the call allocates none (`out_type`).
 
-    `mend`: options that only the twin has. `alias`: the array that the broken kernel is given for its result too.
+    `fix`: options that only the twin has. `alias`: the array that the broken kernel is given for its result too.
     `verify`: it is `numpipe.verify` that reports it, not a single run. `gpus`: it has semaphores, and runs on so many GPUs, each of
     which has arrays like `given`; GPU r's are added r. Its result is those of all GPUs, stacked.
     """
     options = {"grid": numpipe.persistent(1) if gpus else 1, "num_compute_wgs": 1, **({"semaphores": 4} if gpus else {}), **options}
 
     def attach(function: Callable[..., Any]) -> Callable[..., Any]:
-        built = {mended: numpipe.kernel(**{**options, **(mend or {} if mended else {})})(function) for mended in (False, True)}
+        built = {fixed: numpipe.kernel(**{**options, **(fix or {} if fixed else {})})(function) for fixed in (False, True)}
 
-        def run(mended: bool, seed: int | None) -> np.ndarray:
+        def run(fixed: bool, seed: int | None) -> np.ndarray:
             if gpus:
                 lists = [[(array + gpu).astype(array.dtype) for gpu in range(gpus)] for array in given]
-                built[mended].simulate(*lists, mesh=numpipe.Mesh.simulated(gpus), seed=seed, mended=mended)
+                built[fixed].simulate(*lists, mesh=numpipe.Mesh.simulated(gpus), seed=seed, fixed=fixed)
                 return np.stack(lists[-1])
             arrays = [array.copy(order="K") for array in given]
-            arrays[-1] = arrays[-1] if alias is None or mended else arrays[alias]
+            arrays[-1] = arrays[-1] if alias is None or fixed else arrays[alias]
             if verify:
-                numpipe.verify(built[mended], *arrays, schedules=2, seed=seed or 0, mended=mended).raise_if_failed()
-            made = built[mended].simulate(*arrays, seed=seed, mended=mended)
+                numpipe.verify(built[fixed], *arrays, schedules=2, seed=seed or 0, fixed=fixed).raise_if_failed()
+            made = built[fixed].simulate(*arrays, seed=seed, fixed=fixed)
             made = arrays if made is None else made if isinstance(made, tuple) else (made,)
             return np.asarray(made[-1])
 
@@ -91,16 +91,16 @@ def kernel(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[S
 def machine(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[SimulationError] = PipelineRace,
             warpgroups: int = 1, grid: tuple[int, int, int] = (1, 1, 1), box: tuple[int, int] = (64, 64),
             cluster: tuple[int, int, int] = (1, 1, 1)) -> Callable[..., Any]:
-    """A body on intrinsics: ``function(mended, *maps, out)``, with tensor maps of the arrays `given` and an array for the result.
+    """A body on intrinsics: ``function(fixed, *maps, out)``, with tensor maps of the arrays `given` and an array for the result.
 
     It is run by each warpgroup of CTAs with 64 KiB of shared memory.
     """
     def attach(function: Callable[..., Any]) -> Callable[..., Any]:
-        def run(mended: bool, seed: int | None) -> np.ndarray:
+        def run(fixed: bool, seed: int | None) -> np.ndarray:
             out = np.zeros_like(gives)
             maps = [TensorMap(array, box, 128, "xyz"[number]) for number, array in enumerate(given)]
             stored = TensorMap(out, box, 128, "out") if out.ndim == 2 else out
-            simulate(lambda _: function(mended, *maps, stored), grid=grid, warpgroups=warpgroups, smem_bytes=65536, seed=seed,
+            simulate(lambda _: function(fixed, *maps, stored), grid=grid, warpgroups=warpgroups, smem_bytes=65536, seed=seed,
                      cluster=cluster)
             return out
 

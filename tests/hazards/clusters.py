@@ -59,11 +59,11 @@ def two_steps(x, out, counts, to):
 
 
 @machine("refilled-while-read", r"TMA load \(x\).*(nothing tells warpgroup 0 \(compute\) of CTA \([01], 0, 0\) that "
-         r"(CTA \([01], 0, 0\) has released these bytes.*mend: +every CTA that a slot is filled in releases it to each that fills|"
-         r"warpgroup 0 \(compute\) of CTA \([01], 0, 0\) has read.*mend: +barrier_arrive by the readers))",
+         r"(CTA \([01], 0, 0\) has released these bytes.*fix: +every CTA that a slot is filled in releases it to each that fills|"
+         r"warpgroup 0 \(compute\) of CTA \([01], 0, 0\) has read.*fix: +barrier_arrive by the readers))",
          X, gives=np.tile(WORDS, 2), box=(32, 64), **PAIR)
-def a_slot_that_is_not_released_to_the_peer_that_fills_it(mended, x, out):
-    if mended:
+def a_slot_that_is_not_released_to_the_peer_that_fills_it(fixed, x, out):
+    if fixed:
         two_steps(x, out, 2, (0, 1))
     else:
         two_steps(x, out, 1, (current().rank,))
@@ -73,24 +73,24 @@ def a_slot_that_is_not_released_to_the_peer_that_fills_it(mended, x, out):
          r"\(1, 0, 0\): blocked on mbarrier at 61448 of CTA \(1, 0, 0\) phase 0 step 1.*mbarrier at 61448 of CTA \(1, 0, 0\): "
          r"phase 0, 4 of 8 arrivals missing, 0 bytes missing; arrived: warpgroup 0 \(compute\) of CTA \(1, 0, 0\) x 4",
          X, gives=np.tile(WORDS, 2), box=(32, 64), error=PipelineDeadlock, **PAIR)
-def a_release_that_misses_a_peer(mended, x, out):
-    two_steps(x, out, 2, (0, 1) if mended else (current().rank,))
+def a_release_that_misses_a_peer(fixed, x, out):
+    two_steps(x, out, 2, (0, 1) if fixed else (current().rank,))
 
 
 @machine("exit-in-flight", r"mbar_arrive_remote on mbarrier at 61440 in shared memory of CTA \([01], 0, 0\), which may have ended: "
          r"nothing makes it wait for this: all warpgroups of the cluster meet", gives=np.array([7, 7]), **PAIR)
-def a_cta_that_ends_while_its_peer_arrives(mended, out):
+def a_cta_that_ends_while_its_peer_arrives(fixed, out):
     one_lane(begin, 4)
     meet()
     each_warp(mbarrier.arrive_remote, cluster.map_shared(READY, 1 - current().rank))
     out[current().rank] = 7
-    if mended:
+    if fixed:
         meet()
 
 
 @machine("exit-in-flight", r"tma_multicast of x to CTA \(1, 0, 0\), which may be on its way when CTA \(0, 0, 0\) ends: nothing "
          r"makes it wait for this: all warpgroups of the cluster meet", X, gives=WORDS[[0, 0]], **PAIR)
-def a_cta_that_ends_while_its_copy_to_the_peer_is_on_its_way(mended, x, out):
+def a_cta_that_ends_while_its_copy_to_the_peer_is_on_its_way(fixed, x, out):
     one_lane(begin, 1)
     meet()
     if current().rank == 0:
@@ -100,15 +100,15 @@ def a_cta_that_ends_while_its_copy_to_the_peer_is_on_its_way(mended, x, out):
         one_lane(mbarrier.arrive_expect_tx, READY, x.nbytes)
         mbarrier.wait(READY, 0, 0)
         out[1] = memory.load_word(0) & 0xFFFF
-    if mended:
+    if fixed:
         meet()
 
 
 @machine("missing-init-fence", r"mbar_arrive_remote on (SMEM\[61440\], where no mbarrier has been initialised yet|mbarrier at "
          r"61440, but nothing orders its initialisation at clusters.py:\d+ in begin before)", gives=np.array([7, 7]), **PAIR)
-def an_arrival_at_a_cta_that_may_not_have_begun(mended, out):
+def an_arrival_at_a_cta_that_may_not_have_begun(fixed, out):
     one_lane(begin, 4)
-    if mended:
+    if fixed:
         meet()
     else:
         barrier.sync(0, 128)
@@ -120,8 +120,8 @@ def an_arrival_at_a_cta_that_may_not_have_begun(mended, out):
 
 @machine("too-few-arrivals", r"cluster_wait without a cluster_arrive; cluster_arrive first", gives=np.array([7, 7]),
          error=numpipe.SimulationError, **PAIR)
-def a_wait_for_the_cluster_without_an_arrival(mended, out):
-    if mended:
+def a_wait_for_the_cluster_without_an_arrival(fixed, out):
+    if fixed:
         cluster.arrive()
     cluster.wait()
     out[current().rank] = 7
@@ -164,41 +164,41 @@ def rounds(out, *, waits=True, asks=True, meets=False):
 
 @machine("read-before-ready", r"read \(sums\) reads SMEM\[\d+:\d+\) while st.async \(sums\) of warpgroup 0 "
          r"\(compute\) of CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has landed.*"
-         r"mend: +wait for mbarrier at 61440, phase 0, by every warp", gives=SENT, **PAIR)
-def sums_that_are_read_before_they_have_come(mended, out):
-    rounds(out, waits=mended, meets=True)
+         r"fix: +wait for mbarrier at 61440, phase 0, by every warp", gives=SENT, **PAIR)
+def sums_that_are_read_before_they_have_come(fixed, out):
+    rounds(out, waits=fixed, meets=True)
 
 
 @machine("refilled-while-read", r"st.async \(sums\) fills SMEM\[\d+:\d+\) while .*nothing tells warpgroup 0 \(compute\) of CTA "
-         r"\([01], 0, 0\) that CTA \([01], 0, 0\) has read what was there.*mend: +who reads what another CTA sends arrives on a "
+         r"\([01], 0, 0\) that CTA \([01], 0, 0\) has read what was there.*fix: +who reads what another CTA sends arrives on a "
          r"barrier of that CTA", gives=SENT, **PAIR)
-def sums_that_are_sent_over_those_before(mended, out):
-    rounds(out, asks=mended)
+def sums_that_are_sent_over_those_before(fixed, out):
+    rounds(out, asks=fixed)
 
 
 @machine("exit-in-flight", r"st.async \(sums\) on mbarrier at 61440 phase 0 .* was never waited for before the CTA ends|"
          r"st.async of sums in shared memory of CTA \([01], 0, 0\), which may have ended", gives=np.array([7, 7]), **PAIR)
-def a_cta_that_ends_while_its_peer_sends(mended, out):
+def a_cta_that_ends_while_its_peer_sends(fixed, out):
     one_lane(begin, 4)
     meet()
     each_warp(mbarrier.arrive_expect_tx, READY, 512)
     send(1)
-    if mended:
+    if fixed:
         mbarrier.wait(READY, 0, -1)
         meet()
     out[current().rank] = 7
 
 
 @machine("unfenced-writes", r"TMA store \(out\) reads SMEM\[\d+:\d+\) while st.async \(sums\) of warpgroup 0 \(compute\) of CTA "
-         r"\([01], 0, 0\) may still be writing it.*writes as ordinary stores do, which the async proxy does not see.*mend: +read "
+         r"\([01], 0, 0\) may still be writing it.*writes as ordinary stores do, which the async proxy does not see.*fix: +read "
          r"it with ordinary loads", gives=np.repeat(np.array([11, 10], F32), 16)[:, None] * np.ones(32, F32), box=(16, 32), **PAIR)
-def sums_that_the_tma_stores_as_they_come(mended, out):
+def sums_that_the_tma_stores_as_they_come(fixed, out):
     one_lane(begin, 4)
     meet()
     each_warp(mbarrier.arrive_expect_tx, READY, 512)
     send(1)
     mbarrier.wait(READY, 0, -1)
-    if mended:
+    if fixed:
         current().smem_write(CHUNKS, current().smem_read(CHUNKS, "sums"), "sums")
     fence.proxy_async()
     barrier.sync(1, 128)
@@ -219,11 +219,11 @@ A, B = integers(128, 128), integers(64, 128)
         r"'b' in CTA \([01], 0, 0\) and \(\d+, \d+\) of 'b' in CTA \([01], 0, 0\), and each loads a share of the block for both: "
         r"the tile would be of two blocks; the same start for all CTAs along collective_axes", A, np.concatenate([B, B]),
         np.zeros((128, 64), F32), gives=A.astype(F32) @ B.astype(F32).T, grid=2, cluster=2, cluster_names="cta")
-def shares_of_two_blocks(a, b, c, *, mended: numpipe.Static):
+def shares_of_two_blocks(a, b, c, *, fixed: numpipe.Static):
     m = numpipe.axis_index("cta")
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(2,), in_specs=(
-        BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (0 if mended else m, k), collective_axes="cta")))
+        BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (0 if fixed else m, k), collective_axes="cta")))
     for _, (a_tile, b_tile) in pipe(a, b):
         acc = numpipe.wgmma(acc, a_tile, b_tile.T)
     c[ds(m * 64, 64), ds(0, 64)] = acc
@@ -236,14 +236,14 @@ TWICE = np.concatenate([A[:64, :64].astype(F32) + A[:64, 64:].astype(F32)] * 2)
 @kernel("refilled-while-read", r"TMA load \(x\) fills SMEM\[\d+:\d+\) .*nothing tells warpgroup 0 \(compute\) of CTA \([01], 0, "
         r"0\) that (CTA \([01], 0, 0\) has released these bytes|warpgroup 0 \(compute\) of CTA \([01], 0, 0\) has read)",
         A[:64], np.zeros((128, 64), F32), gives=TWICE, grid=2, cluster=2, cluster_names="pair")
-def a_tile_that_is_not_free_in_the_other_cta(x, y, *, mended: numpipe.Static):
+def a_tile_that_is_not_free_in_the_other_cta(x, y, *, fixed: numpipe.Static):
     tile, landed, free = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), ClusterBarrier("pair")))
     acc = numpipe.zeros((64, 64), np.float32)
     for k in range(2):
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(k * 64, 64)], tile, landed, collective_axes="pair")
         numpipe.barrier_wait(landed)
         acc = acc + tile[...].astype(np.float32)
-        if mended:
+        if fixed:
             numpipe.barrier_arrive(free)
             numpipe.barrier_wait(free)
     y[ds(numpipe.axis_index("pair") * 64, 64), ds(0, 64)] = acc
@@ -253,10 +253,10 @@ def a_tile_that_is_not_free_in_the_other_cta(x, y, *, mended: numpipe.Static):
         r"\([01], 0, 0\), and each loads a share of the block for both: the tile would be of two blocks; the same start for all "
         r"CTAs along collective_axes", A[:64], np.zeros((128, 64), F32), gives=np.tile(A[:64, :64].astype(F32), (2, 1)), grid=2,
         cluster=2, cluster_names="pair")
-def a_copy_of_two_views(x, y, *, mended: numpipe.Static):
+def a_copy_of_two_views(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     rank = numpipe.axis_index("pair")
-    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0 if mended else rank * 64, 64)], tile, landed, collective_axes="pair")
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0 if fixed else rank * 64, 64)], tile, landed, collective_axes="pair")
     numpipe.barrier_wait(landed)
     y[ds(rank * 64, 64), ds(0, 64)] = tile[...].astype(np.float32)
 
@@ -268,16 +268,16 @@ HALVES = np.concatenate([A[64:, :32], A[:64, :32]]).astype(F32)
 @kernel("read-before-ready", r"reads SMEM\[\d+:\d+\) while st.async \(async_store_smem\) of warpgroup 0 \(compute\) of CTA "
         r"\([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has landed",
         A.astype(F32), np.zeros((128, 32), F32), gives=HALVES, grid=2, cluster=2, cluster_names="pair")
-def a_tile_that_is_read_before_it_has_come(x, y, *, mended: numpipe.Static):
+def a_tile_that_is_read_before_it_has_come(x, y, *, fixed: numpipe.Static):
     buffer, landed, sent = numpipe.scratch((SMEM((64, 32), np.float32), Barrier(), ClusterBarrier("pair")))
     rank = numpipe.axis_index("pair")
     numpipe.async_store_smem(x[ds(rank * 64, 64), ds(0, 32)], buffer, landed, cluster_idx=1 - rank, cluster_dim="pair")
     numpipe.barrier_arrive(sent)
     numpipe.barrier_wait(sent)  # both have sent, which says nothing of when it lands
-    if mended:
+    if fixed:
         numpipe.barrier_wait(landed)
     y[ds(rank * 64, 64), ds(0, 32)] = buffer[...]
-    if not mended:
+    if not fixed:
         numpipe.barrier_wait(landed)
 
 
@@ -285,7 +285,7 @@ def a_tile_that_is_read_before_it_has_come(x, y, *, mended: numpipe.Static):
         r"of CTA \([01], 0, 0\) that CTA \([01], 0, 0\) has read what was there",
         A.astype(F32), np.zeros((128, 32), F32), gives=HALVES + np.concatenate([A[64:, 32:64], A[:64, 32:64]]).astype(F32), grid=2,
         cluster=2, cluster_names="pair")
-def a_tile_that_is_sent_over_one_before(x, y, *, mended: numpipe.Static):
+def a_tile_that_is_sent_over_one_before(x, y, *, fixed: numpipe.Static):
     buffer, landed, free = numpipe.scratch((SMEM((64, 32), np.float32), Barrier(num_barriers=2), ClusterBarrier("pair")))
     rank = numpipe.axis_index("pair")
     total = numpipe.zeros((64, 32), np.float32)
@@ -294,7 +294,7 @@ def a_tile_that_is_sent_over_one_before(x, y, *, mended: numpipe.Static):
                                  cluster_dim="pair")
         numpipe.barrier_wait(landed.at[k])
         total = total + buffer[...]
-        if mended:
+        if fixed:
             numpipe.barrier_arrive(free)
             numpipe.barrier_wait(free)
     y[ds(rank * 64, 64), ds(0, 32)] = total
@@ -303,14 +303,14 @@ def a_tile_that_is_sent_over_one_before(x, y, *, mended: numpipe.Static):
 # ---- loads from other CTAs -----------------------------------------------------------------------------------------------------
 @kernel("unordered-accesses", r"remote load \(cluster_ref\(…\)\[…\]\) reads SMEM\[\d+:\d+\) while write \(tile\[…\] = value\) of "
         r"warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* wrote is "
-        r"there for other CTAs.*mend: +barrier_arrive behind the store, on a ClusterBarrier\(…, orders_stores=True\)",
+        r"there for other CTAs.*fix: +barrier_arrive behind the store, on a ClusterBarrier\(…, orders_stores=True\)",
         A.astype(F32), np.zeros((128, 32), F32), gives=HALVES, grid=2, cluster=2, cluster_names="pair")
-def a_tile_that_is_loaded_behind_a_barrier_that_orders_no_stores(x, y, *, mended: numpipe.Static):
+def a_tile_that_is_loaded_behind_a_barrier_that_orders_no_stores(x, y, *, fixed: numpipe.Static):
     tile, met, there = numpipe.scratch((SMEM((64, 32), np.float32), ClusterBarrier("pair"),
                                         ClusterBarrier("pair", orders_stores=True)))
     rank = numpipe.axis_index("pair")
     tile[...] = x[ds(rank * 64, 64), ds(0, 32)]
-    if mended:
+    if fixed:
         numpipe.barrier_arrive(there)
         numpipe.barrier_wait(there)
     else:
@@ -321,10 +321,10 @@ def a_tile_that_is_loaded_behind_a_barrier_that_orders_no_stores(x, y, *, mended
 
 @kernel("unordered-accesses", r"(write \(tile\[…\] = value\)|remote load \(cluster_ref\(…\)\[…\]\)) \w+ SMEM\[\d+:\d+\) "
         r"while .* of warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be (reading|writing) it.*nothing tells .* has "
-        r"read what was there.*mend: +barrier_arrive on a ClusterBarrier by the CTA that has read",
+        r"read what was there.*fix: +barrier_arrive on a ClusterBarrier by the CTA that has read",
         A.astype(F32), np.zeros((128, 32), F32),
         gives=HALVES + np.concatenate([A[64:, 32:64], A[:64, 32:64]]).astype(F32), grid=2, cluster=2, cluster_names="pair")
-def a_tile_that_is_stored_over_while_another_cta_loads_it(x, y, *, mended: numpipe.Static):
+def a_tile_that_is_stored_over_while_another_cta_loads_it(x, y, *, fixed: numpipe.Static):
     tile, there, read = numpipe.scratch((SMEM((64, 32), np.float32), ClusterBarrier("pair", 2, orders_stores=True),
                                          ClusterBarrier("pair")))
     rank = numpipe.axis_index("pair")
@@ -334,7 +334,7 @@ def a_tile_that_is_stored_over_while_another_cta_loads_it(x, y, *, mended: numpi
         numpipe.barrier_arrive(there.at[k])
         numpipe.barrier_wait(there.at[k])
         total = total + numpipe.cluster_ref(tile, cluster_idx=1 - rank, cluster_dim="pair")[...]
-        if mended:
+        if fixed:
             numpipe.barrier_arrive(read)
             numpipe.barrier_wait(read)
     y[ds(rank * 64, 64), ds(0, 32)] = total
@@ -342,11 +342,11 @@ def a_tile_that_is_stored_over_while_another_cta_loads_it(x, y, *, mended: numpi
 
 @machine("exit-in-flight", r"a remote load \(sums\) in shared memory of CTA \([01], 0, 0\), which may have ended: nothing makes it "
          r"wait for this: all warpgroups of the cluster meet", gives=np.array([11, 10]), **PAIR)
-def a_cta_that_ends_while_its_peer_loads(mended, out):
+def a_cta_that_ends_while_its_peer_loads(fixed, out):
     words = np.full((4, 32, 4), 10 + current().rank, np.float32)
     current().smem_write(CHUNKS, words.view(np.uint8), "sums")
     meet()
     loaded = current().smem_fetch(CHUNKS, 16, 1 - current().rank, "sums").view(np.float32)
     out[current().rank] = loaded[3, 31, 3]
-    if mended:
+    if fixed:
         meet()

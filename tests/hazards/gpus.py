@@ -15,17 +15,17 @@ OTHER = BOTH[::-1]
 """what two GPUs have when each has got the other's"""
 OUT = zeros(64, 64)
 TALL = integers(128, 64)
-UNORDERED = r"no semaphore orders two GPUs.*mend: +warpgroup \d .* signals a semaphore of GPU \d behind its access"
+UNORDERED = r"no semaphore orders two GPUs.*fix: +warpgroup \d .* signals a semaphore of GPU \d behind its access"
 
 
 # ---- blocks that are read, and written, too early
 @kernel("gpu-conflict", r"TMA (load|store) \(y( of GPU \d)?\) (reads|writes) y( of GPU \d)?\[0:64, 0:64\], which warpgroup \d .* "
         rf"of CTA \(0, 0, 0\) of GPU \d (reads|writes).*{UNORDERED}", X, OUT, OUT, gives=OTHER, gpus=2)
-def a_block_that_is_read_before_its_signal(x, y, z, ready, *, mended: numpipe.Static):
+def a_block_that_is_read_before_its_signal(x, y, z, ready, *, fixed: numpipe.Static):
     other = 1 - numpipe.axis_index("gpu")
     numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
     numpipe.signal(ready.at[0], other)
-    if mended:
+    if fixed:
         numpipe.wait(ready.at[0], 1)
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))
     for _, (y_tile,) in pipe(y):
@@ -35,24 +35,24 @@ def a_block_that_is_read_before_its_signal(x, y, z, ready, *, mended: numpipe.St
 
 @kernel("gpu-conflict", rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}.*n counts the signals of every",
         zeros(128, 64), zeros(128, 64), gives=np.stack([np.zeros((128, 64)), np.full((128, 64), 2)]), gpus=2, num_compute_wgs=2)
-def a_wait_for_one_of_two_warpgroups(y, z, ready, *, mended: numpipe.Static):
+def a_wait_for_one_of_two_warpgroups(y, z, ready, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     if numpipe.axis_index("gpu") == 0:
         numpipe.peer(y, 1)[ds(wg * 64, 64), ds(0, 64)] = numpipe.full((64, 64), 2.0, np.float16)
         numpipe.signal(ready.at[0], 1)
     else:
-        numpipe.wait(ready.at[0], 2 if mended else 1)
+        numpipe.wait(ready.at[0], 2 if fixed else 1)
         z[ds(64 - wg * 64, 64), ds(0, 64)] = y[ds(64 - wg * 64, 64), ds(0, 64)]
         numpipe.wait(ready.at[0], 2)
 
 
 @kernel("gpu-conflict", rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}", X, OUT, OUT, gives=OTHER, gpus=2)
-def a_signal_before_the_store(x, y, z, ready, *, mended: numpipe.Static):
+def a_signal_before_the_store(x, y, z, ready, *, fixed: numpipe.Static):
     other = 1 - numpipe.axis_index("gpu")
-    if not mended:
+    if not fixed:
         numpipe.signal(ready.at[0], other)
     numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
-    if mended:
+    if fixed:
         numpipe.signal(ready.at[0], other)
     numpipe.wait(ready.at[0], 1)
     z[ds(0, 64), ds(0, 64)] = y[ds(0, 64), ds(0, 64)]
@@ -62,12 +62,12 @@ def a_signal_before_the_store(x, y, z, ready, *, mended: numpipe.Static):
 
 @kernel("gpu-conflict", rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}", TALL, OUT, zeros(
     128, 64), gives=np.stack([TALL + 1, TALL]).astype(F16), gpus=2)
-def one_semaphore_for_two_blocks(x, y, z, ready, *, mended: numpipe.Static):
+def one_semaphore_for_two_blocks(x, y, z, ready, *, fixed: numpipe.Static):
     other = 1 - numpipe.axis_index("gpu")
     for i in range(2):
         numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(i * 64, 64), ds(0, 64)]
         numpipe.signal(ready.at[0], other)
-        numpipe.wait(ready.at[0], i + 1 if mended else 1)
+        numpipe.wait(ready.at[0], i + 1 if fixed else 1)
         z[ds(i * 64, 64), ds(0, 64)] = y[ds(0, 64), ds(0, 64)]
         numpipe.signal(ready.at[1], other)
         numpipe.wait(ready.at[1], i + 1)
@@ -76,85 +76,85 @@ def one_semaphore_for_two_blocks(x, y, z, ready, *, mended: numpipe.Static):
 
 @kernel("gpu-conflict", rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}", TALL, OUT, zeros(
     128, 64), gives=np.stack([TALL + 1, TALL]).astype(F16), gpus=2)
-def a_block_that_is_overwritten_before_it_was_read(x, y, z, ready, *, mended: numpipe.Static):
+def a_block_that_is_overwritten_before_it_was_read(x, y, z, ready, *, fixed: numpipe.Static):
     other = 1 - numpipe.axis_index("gpu")
     for i in range(2):
         numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(i * 64, 64), ds(0, 64)]
         numpipe.signal(ready.at[0], other)
         numpipe.wait(ready.at[0], i + 1)
         z[ds(i * 64, 64), ds(0, 64)] = y[ds(0, 64), ds(0, 64)]
-        if mended:
+        if fixed:
             numpipe.signal(ready.at[1], other)
             numpipe.wait(ready.at[1], i + 1)
 
 
-@kernel("gpu-conflict", r"reduction 'add' \(y( of GPU \d)?\) writes y.*which warpgroup 0 .* of GPU \d writes too.*mend: +"
+@kernel("gpu-conflict", r"reduction 'add' \(y( of GPU \d)?\) writes y.*which warpgroup 0 .* of GPU \d writes too.*fix: +"
         r"reductions are atomic among the CTAs of one GPU only", zeros(128, 64, dtype=F32), gives=np.stack(
             [np.full((128, 64), 1 + gpu) for gpu in range(2)]), gpus=2)
-def sums_of_two_gpus_in_one_place(y, ready, *, mended: numpipe.Static):
+def sums_of_two_gpus_in_one_place(y, ready, *, fixed: numpipe.Static):
     me = numpipe.axis_index("gpu")
-    row = 64 * me if mended else 0
+    row = 64 * me if fixed else 0
     for rank in range(2):
         numpipe.atomic_add(numpipe.peer(y, rank).at[ds(row, 64), ds(0, 64)], numpipe.full((64, 64), 1.0, np.float32))
         numpipe.signal(ready.at[0], rank)
     numpipe.wait(ready.at[0], 2)
 
 
-@kernel("cta-conflict", r"of CTA \(\d, 0, 0\) of GPU 0: .*\(x\) (reads|writes) x\[.*no semaphore orders two CTAs.*mend: +warpgroup",
+@kernel("cta-conflict", r"of CTA \(\d, 0, 0\) of GPU 0: .*\(x\) (reads|writes) x\[.*no semaphore orders two CTAs.*fix: +warpgroup",
         zeros(128, 64), zeros(128, 64), gives=np.ones((1, 128, 64), F16), gpus=1, grid=numpipe.persistent(2))
-def ctas_of_one_gpu_that_do_not_wait_for_each_other(x, y, ready, *, mended: numpipe.Static):
+def ctas_of_one_gpu_that_do_not_wait_for_each_other(x, y, ready, *, fixed: numpipe.Static):
     cta = numpipe.program_id(0)
     x[ds(cta * 64, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
     numpipe.signal(ready.at[cta], 0)
-    numpipe.wait(ready.at[1 - cta if mended else cta], 1)
+    numpipe.wait(ready.at[1 - cta if fixed else cta], 1)
     y[ds(64 - cta * 64, 64), ds(0, 64)] = x[ds(64 - cta * 64, 64), ds(0, 64)]
 
 
 # ---- signals that do not come, and launches that end too early
 @kernel("deadlock", r"the CTAs of 2 GPUs: every warpgroup waits.*warpgroup 0 \(compute\) of CTA \(0, 0, 0\) of GPU 0: blocked on "
         r"the semaphore ready\[1\] of GPU 0: it is 0, and the wait is for 1.*hint: ready\[1\] of GPU 0 is 0 .*nobody has signalled "
-        r"it.*mend: +numpipe.signal\(ready.at\[…\], 0\) for ready\[1\]", X, OUT, gives=OTHER, error=PipelineDeadlock, gpus=2)
-def a_signal_that_nobody_sends(x, y, ready, *, mended: numpipe.Static):
+        r"it.*fix: +numpipe.signal\(ready.at\[…\], 0\) for ready\[1\]", X, OUT, gives=OTHER, error=PipelineDeadlock, gpus=2)
+def a_signal_that_nobody_sends(x, y, ready, *, fixed: numpipe.Static):
     me = numpipe.axis_index("gpu")
     numpipe.peer(y, 1 - me)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
-    numpipe.signal(ready.at[1 if mended else 0], 1 - me)
+    numpipe.signal(ready.at[1 if fixed else 0], 1 - me)
     numpipe.wait(ready.at[1], 1)
 
 
 @kernel("deadlock", r"hint: ready\[0\] of GPU \d is 1 and the wait is for 2: signalled by warpgroup 0 \(compute\) of CTA "
-        r"\(0, 0, 0\) of GPU \d at gpus.py:\d+.*mend: +1 more signal", X, OUT, gives=OTHER, error=PipelineDeadlock, gpus=2)
-def a_wait_for_more_than_is_sent(x, y, ready, *, mended: numpipe.Static):
+        r"\(0, 0, 0\) of GPU \d at gpus.py:\d+.*fix: +1 more signal", X, OUT, gives=OTHER, error=PipelineDeadlock, gpus=2)
+def a_wait_for_more_than_is_sent(x, y, ready, *, fixed: numpipe.Static):
     me = numpipe.axis_index("gpu")
     numpipe.peer(y, 1 - me)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
     numpipe.signal(ready.at[0], 1 - me)
-    numpipe.wait(ready.at[0], 1 if mended else 2)
+    numpipe.wait(ready.at[0], 1 if fixed else 2)
 
 
 @kernel("exit-in-flight", r"load \(x of GPU \d\) of x of GPU \d\[0:64, 0:64\], in the memory of GPU \d, whose kernel (may have "
         r"ended|has ended).*numpipe.signal\(semaphore.at\[i\], \d\) behind it", X, OUT, gives=OTHER, gpus=2)
-def a_gpu_that_ends_while_a_peer_loads(x, y, ready, *, mended: numpipe.Static):
+def a_gpu_that_ends_while_a_peer_loads(x, y, ready, *, fixed: numpipe.Static):
     other = 1 - numpipe.axis_index("gpu")
     y[ds(0, 64), ds(0, 64)] = numpipe.peer(x, other)[ds(0, 64), ds(0, 64)]
-    if mended:
+    if fixed:
         numpipe.signal(ready.at[0], other)
         numpipe.wait(ready.at[0], 1)
 
 
 @kernel("exit-in-flight", r"signal to ready\[0\] of GPU \d, in the memory of GPU \d, whose kernel (may have ended|has ended).*"
         r"GPU \d waits for as much as it is sent", OUT, gives=np.ones((2, 64, 64), F16), gpus=2)
-def a_signal_that_nobody_waits_for(y, ready, *, mended: numpipe.Static):
+def a_signal_that_nobody_waits_for(y, ready, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
     numpipe.signal(ready.at[0], 1 - numpipe.axis_index("gpu"))
-    if mended:
+    if fixed:
         numpipe.wait(ready.at[0], 1)
 
 
 # ---- what is not there
 @kernel("out-of-bounds", r"numpipe.peer\(y, rank\) of GPU 2, and the mesh has 2.*a rank in 0…1", X, OUT, gives=OTHER,
         error=SimulationError, gpus=2)
-def a_gpu_that_the_mesh_does_not_have(x, y, ready, *, mended: numpipe.Static):
+def a_gpu_that_the_mesh_does_not_have(x, y, ready, *, fixed: numpipe.Static):
     me = numpipe.axis_index("gpu")
-    other = (me + 1) % 2 if mended else me + 1
+    other = (me + 1) % 2 if fixed else me + 1
     numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
     numpipe.signal(ready.at[0], other)
     numpipe.wait(ready.at[0], 1)
@@ -162,8 +162,8 @@ def a_gpu_that_the_mesh_does_not_have(x, y, ready, *, mended: numpipe.Static):
 
 @kernel("out-of-bounds", r"a (signal|wait) of ready\[4\], and there are 4.*an index in 0…3", OUT, gives=np.ones((2, 64, 64), F16),
         error=SimulationError, gpus=2)
-def a_semaphore_that_is_not_there(y, ready, *, mended: numpipe.Static):
-    i = 3 if mended else 4
+def a_semaphore_that_is_not_there(y, ready, *, fixed: numpipe.Static):
+    i = 3 if fixed else 4
     y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
     numpipe.signal(ready.at[i], 1 - numpipe.axis_index("gpu"))
     numpipe.wait(ready.at[i], 1)

@@ -10,13 +10,13 @@ from numpipe import Barrier, PipelineDeadlock, ds
 from .catalogue import F32, kernel, zeros
 
 ONE = np.ones((64, 64), F32)
-TURN = r"warpgroups go round, and get nowhere.*nobody has touched a tile or an array.*mend: +end the loop by a count"
+TURN = r"warpgroups go round, and get nowhere.*nobody has touched a tile or an array.*fix: +end the loop by a count"
 ALONE = r"has gone round this loop \d+ times, and executed no operation in it.*: change in the body what the loop's condition"
 HAND = {"num_compute_wgs": 2, "warp_specialized": False, "wg_axis": "wg", "error": PipelineDeadlock}
 
 
 @kernel("livelock", TURN, zeros(64, 64, dtype=F32), gives=ONE, **HAND)
-def a_barrier_handed_to_and_fro_for_ever(y, *, mended: numpipe.Static):
+def a_barrier_handed_to_and_fro_for_ever(y, *, fixed: numpipe.Static):
     there, back = numpipe.scratch((Barrier(), Barrier()))
     rounds = 0
     while rounds < 3:
@@ -26,57 +26,57 @@ def a_barrier_handed_to_and_fro_for_ever(y, *, mended: numpipe.Static):
         else:
             numpipe.barrier_wait(there)
             numpipe.barrier_arrive(back)
-        if mended:
+        if fixed:
             rounds += 1
     if numpipe.axis_index("wg") == 0:
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
 @kernel("livelock", TURN, zeros(64, 64, dtype=F32), gives=ONE, **HAND)
-def a_meeting_that_nobody_leaves(y, *, mended: numpipe.Static):
+def a_meeting_that_nobody_leaves(y, *, fixed: numpipe.Static):
     met = numpipe.scratch(Barrier(num_arrivals=2))
     left = 4
     while left > 0:
         numpipe.barrier_arrive(met)
         numpipe.barrier_wait(met)
-        left -= 1 if mended else 0
+        left -= 1 if fixed else 0
     if numpipe.axis_index("wg") == 0:
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
 @kernel("livelock", TURN, zeros(64, 64, dtype=F32), gives=ONE, warp_specialized=False, error=PipelineDeadlock)
-def a_barrier_of_ones_own_for_ever(y, *, mended: numpipe.Static):
+def a_barrier_of_ones_own_for_ever(y, *, fixed: numpipe.Static):
     done = numpipe.scratch(Barrier())
     rounds = 0
     while rounds < 2:
         numpipe.barrier_arrive(done)
         numpipe.barrier_wait(done)
-        if mended:
+        if fixed:
             rounds += 1
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
 @kernel("livelock", ALONE, zeros(64, 64, dtype=F32), gives=ONE, warp_specialized=False, error=PipelineDeadlock)
-def an_empty_loop(y, *, mended: numpipe.Static):
+def an_empty_loop(y, *, fixed: numpipe.Static):
     rounds = 0
     while rounds < 1:
-        if mended:
+        if fixed:
             rounds += 1
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
 @kernel("livelock", ALONE, zeros(64, 64, dtype=F32), gives=ONE, error=PipelineDeadlock)
-def a_loop_that_steps_over_its_end(y, *, mended: numpipe.Static):
+def a_loop_that_steps_over_its_end(y, *, fixed: numpipe.Static):
     at = 1
-    while (at < 64) if mended else (at != 64):
+    while (at < 64) if fixed else (at != 64):
         at = at * 3 % 1024
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
 @kernel("livelock", ALONE, zeros(64, 64, dtype=F32), gives=ONE, num_compute_wgs=2, warp_specialized=False, wg_axis="wg",
         error=PipelineDeadlock)
-def one_of_two_warpgroups_that_never_ends(y, *, mended: numpipe.Static):
-    more = 0 if mended else 1 - numpipe.axis_index("wg")
+def one_of_two_warpgroups_that_never_ends(y, *, fixed: numpipe.Static):
+    more = 0 if fixed else 1 - numpipe.axis_index("wg")
     while more > 0:
         pass
     if numpipe.axis_index("wg") == 0:
@@ -85,30 +85,30 @@ def one_of_two_warpgroups_that_never_ends(y, *, mended: numpipe.Static):
 
 @kernel("livelock", r"warpgroups go round, and get nowhere.*nobody has touched a tile or an array", zeros(64, 64, dtype=F32),
         gives=ONE, warp_specialized=False, error=PipelineDeadlock)
-def four_warps_that_meet_for_ever(y, *, mended: numpipe.Static):
+def four_warps_that_meet_for_ever(y, *, fixed: numpipe.Static):
     rounds = 0
     while rounds < 2:
         numpipe.commit_smem()
-        rounds += 1 if mended else 0
+        rounds += 1 if fixed else 0
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
 @kernel("livelock", ALONE, zeros(64, 64, dtype=F32), gives=ONE, warp_specialized=False, error=PipelineDeadlock)
-def an_outer_count_that_the_inner_loop_sets_back(y, *, mended: numpipe.Static):
+def an_outer_count_that_the_inner_loop_sets_back(y, *, fixed: numpipe.Static):
     rounds = 0
     while rounds < 3:
         rounds += 1
         inner = 0
         while inner < 2:
             inner += 1
-        if not mended:
+        if not fixed:
             rounds -= 1
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
 @kernel("livelock", TURN, zeros(64, 64, dtype=F32), gives=ONE, num_compute_wgs=3, warp_specialized=False, wg_axis="wg",
         error=PipelineDeadlock)
-def a_round_of_three_that_never_ends(y, *, mended: numpipe.Static):
+def a_round_of_three_that_never_ends(y, *, fixed: numpipe.Static):
     turns = numpipe.scratch(Barrier(num_barriers=3))
     wg = numpipe.axis_index("wg")
     more = 2
@@ -122,7 +122,7 @@ def a_round_of_three_that_never_ends(y, *, mended: numpipe.Static):
         else:
             numpipe.barrier_wait(turns.at[1])
             numpipe.barrier_arrive(turns.at[2])
-        if mended:
+        if fixed:
             more -= 1
     if wg == 0:
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0

@@ -19,27 +19,27 @@ ABA = (r"waited for phase 0 of barrier @ phases.py:\d+ \(0\), but (warpgroup 0 \
 
 
 @kernel("wrong-phase", ABA, zeros(64, 64, dtype=F32), gives=ONE, num_compute_wgs=2, warp_specialized=False)
-def a_wait_that_may_come_two_phases_later(y, *, mended: numpipe.Static):
+def a_wait_that_may_come_two_phases_later(y, *, fixed: numpipe.Static):
     go, seen = numpipe.scratch((Barrier(), Barrier()))
     if numpipe.axis_index("wg") == 0:
         for i in range(3):
             numpipe.barrier_arrive(go)
             numpipe.barrier_wait(go)
-            if mended and i == 0:
+            if fixed and i == 0:
                 numpipe.barrier_wait(seen)
     else:
         numpipe.barrier_wait(go)
-        if mended:
+        if fixed:
             numpipe.barrier_arrive(seen)
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
 @kernel("wrong-phase", ABA, zeros(64, 64, dtype=F32), gives=ONE, num_compute_wgs=2, warp_specialized=False)
-def waits_in_step_with_somebody_who_does_not_wait_for_them(y, *, mended: numpipe.Static):
-    go, _ = numpipe.scratch((Barrier(num_arrivals=2 if mended else 1), Barrier()))
+def waits_in_step_with_somebody_who_does_not_wait_for_them(y, *, fixed: numpipe.Static):
+    go, _ = numpipe.scratch((Barrier(num_arrivals=2 if fixed else 1), Barrier()))
     wg = numpipe.axis_index("wg")
     for _ in range(3):
-        if mended or wg == 0:
+        if fixed or wg == 0:
             numpipe.barrier_arrive(go)
         numpipe.barrier_wait(go)
     if wg == 0:
@@ -49,13 +49,13 @@ def waits_in_step_with_somebody_who_does_not_wait_for_them(y, *, mended: numpipe
 @kernel("wrong-phase", r"one barrier_arrive on barrier @ phases.py:\d+ by warpgroup 1 \(compute\) and one by each of the "
         r"others: phase \d counts 2 of warpgroup 0 \(compute\), and none of warpgroup 1", zeros(64, 64, dtype=F32), gives=ONE,
         num_compute_wgs=2, warp_specialized=False)
-def one_warpgroup_arrives_twice_and_the_other_never(y, *, mended: numpipe.Static):
+def one_warpgroup_arrives_twice_and_the_other_never(y, *, fixed: numpipe.Static):
     met = numpipe.scratch(Barrier(num_arrivals=2))
     wg = numpipe.axis_index("wg")
     for _ in range(3):
-        if mended or wg == 0:
+        if fixed or wg == 0:
             numpipe.barrier_arrive(met)
-        if not mended and wg == 0:
+        if not fixed and wg == 0:
             numpipe.barrier_arrive(met)
         numpipe.barrier_wait(met)
     if wg == 0:
@@ -66,8 +66,8 @@ MISSED = r"nothing tells it that this wait is over|the phase was missed"
 
 
 @kernel("wrong-phase", MISSED, zeros(64, 64, dtype=F32), gives=ONE, num_compute_wgs=3, warp_specialized=False)
-def two_that_wait_and_one_that_tells(y, *, mended: numpipe.Static):
-    go, seen = numpipe.scratch((Barrier(), Barrier(num_arrivals=2 if mended else 1)))
+def two_that_wait_and_one_that_tells(y, *, fixed: numpipe.Static):
+    go, seen = numpipe.scratch((Barrier(), Barrier(num_arrivals=2 if fixed else 1)))
     wg = numpipe.axis_index("wg")
     for _ in range(3):
         if wg == 0:
@@ -75,69 +75,69 @@ def two_that_wait_and_one_that_tells(y, *, mended: numpipe.Static):
             numpipe.barrier_wait(seen)
         else:
             numpipe.barrier_wait(go)
-            if mended or wg == 1:
+            if fixed or wg == 1:
                 numpipe.barrier_arrive(seen)
     if wg == 2:
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
 @kernel("wrong-phase", MISSED, zeros(64, 64, dtype=F32), gives=ONE, num_compute_wgs=2, warp_specialized=False)
-def a_slot_by_hand_that_comes_round_without_its_reader(y, *, mended: numpipe.Static):
+def a_slot_by_hand_that_comes_round_without_its_reader(y, *, fixed: numpipe.Static):
     filled, free = numpipe.scratch((Barrier(num_barriers=2), Barrier(num_barriers=2)))
     wg = numpipe.axis_index("wg")
     for k in range(4):
         if wg == 0:
-            if mended and k > 1:
+            if fixed and k > 1:
                 numpipe.barrier_wait(free.at[k % 2])
             numpipe.barrier_arrive(filled.at[k % 2])
             numpipe.barrier_wait(filled.at[k % 2])
         else:
             numpipe.barrier_wait(filled.at[k % 2])
-            if mended and k < 2:
+            if fixed and k < 2:
                 numpipe.barrier_arrive(free.at[k % 2])
     if wg == 1:
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
 @kernel("wrong-phase", MISSED, X, zeros(64, 64), gives=X[:, :64], num_compute_wgs=2, warp_specialized=False)
-def a_copy_that_ends_a_second_phase_before_the_other_has_looked(x, y, *, mended: numpipe.Static):
+def a_copy_that_ends_a_second_phase_before_the_other_has_looked(x, y, *, fixed: numpipe.Static):
     tile, other, landed, seen = numpipe.scratch((SMEM((64, 64), np.float16), SMEM((64, 64), np.float16), Barrier(), Barrier()))
     if numpipe.axis_index("wg") == 0:
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
         numpipe.barrier_wait(landed)
-        if mended:
+        if fixed:
             numpipe.barrier_wait(seen)
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(64, 64)], other, landed)
         numpipe.barrier_wait(landed)
     else:
         numpipe.barrier_wait(landed)
-        if mended:
+        if fixed:
             numpipe.barrier_arrive(seen)
         y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
 @machine("wrong-phase", MISSED, gives=DONE, warpgroups=2)
-def an_mbarrier_tested_and_ended_by_one_warpgroup(mended, out):
+def an_mbarrier_tested_and_ended_by_one_warpgroup(fixed, out):
     if current().warpgroup == 0:
         one_lane(begin, 128)
     barrier.sync(0, 256)
     if current().warpgroup == 0:
         mbarrier.arrive(READY)
         mbarrier.wait(READY, 0, -1)
-        if mended:
+        if fixed:
             barrier.sync(1, 256)
         mbarrier.arrive(READY)
         mbarrier.wait(READY, 1, -1)
     else:
         mbarrier.wait(READY, 0, -1)
-        if mended:
+        if fixed:
             barrier.sync(1, 256)
         out[0] = 7
 
 
 @machine("wrong-phase", r"waited for phase 1 of mbarrier at 61440, (and passed on the stale phase -1|but nothing orders this after "
          r"the end of phase 0: coming earlier, it passes on the stale phase -1.*wait for phase 0 too)", gives=DONE, warpgroups=2)
-def a_wait_that_may_come_before_the_phase_before_has_ended(mended, out):
+def a_wait_that_may_come_before_the_phase_before_has_ended(fixed, out):
     if current().warpgroup == 0:
         one_lane(begin, 128)
     barrier.sync(0, 256)
@@ -145,25 +145,25 @@ def a_wait_that_may_come_before_the_phase_before_has_ended(mended, out):
         for phase in range(2):
             mbarrier.arrive(READY)
             mbarrier.wait(READY, phase, -1)
-            barrier.sync(1, 256 if mended else 128)
+            barrier.sync(1, 256 if fixed else 128)
     else:
-        if mended:
+        if fixed:
             mbarrier.wait(READY, 0, -1)
             barrier.sync(1, 256)
         mbarrier.wait(READY, 1, -1)
-        if mended:
+        if fixed:
             barrier.sync(1, 256)
         out[0] = 7
 
 
 @machine("wrong-phase", r"waited for phase 0 of mbarrier at 61440, but phase 1 completes: nothing tells it that this wait by all "
          r"four warps is over.*a barrier of the four warps \(bar_sync\) between", gives=DONE)
-def a_lane_that_goes_on_while_other_warps_may_still_wait(mended, out):
+def a_lane_that_goes_on_while_other_warps_may_still_wait(fixed, out):
     one_lane(begin, 1)
     barrier.sync(0, 128)
     for phase in range(2):
         one_lane(mbarrier.arrive, READY)
         mbarrier.wait(READY, phase, -1)
-        if mended:
+        if fixed:
             barrier.sync(0, 128)
     out[0] = 7

@@ -16,30 +16,30 @@ from .catalogue import BARE, F16, F32, integers, kernel, machine, zeros
 X = integers(64, 64)
 ONE = np.ones((64, 64), F16)
 SQUARE = X.astype(F32) @ X.astype(F32)
-MEND = "commit_smem \\(fence.proxy.async by every warp that wrote, then a barrier\\)"
+FIX = "commit_smem \\(fence.proxy.async by every warp that wrote, then a barrier\\)"
 
 
 # ---- the async proxy does not see them
-@kernel("unfenced-writes", rf"TMA store \(y\) reads SMEM.* while write \(tile\[…\] = value\).*did not fence.*mend: +{MEND} before "
+@kernel("unfenced-writes", rf"TMA store \(y\) reads SMEM.* while write \(tile\[…\] = value\).*did not fence.*fix: +{FIX} before "
         rf"the copy", zeros(64, 64), gives=ONE, compiler_params=BARE)
-def stored_without_commit_smem(y, *, mended: numpipe.Static):
+def stored_without_commit_smem(y, *, fixed: numpipe.Static):
     tile = numpipe.scratch(SMEM((64, 64), np.float16))
     tile[...] = (numpipe.zeros((64, 64), np.float32) + 1.0).astype(np.float16)
-    if mended:
+    if fixed:
         numpipe.commit_smem()
     numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)])
 
 
-@kernel("unfenced-writes", rf"wgmma \(batch 1\) reads SMEM.* while write \(tile\[…\] = value\).*mend: +{MEND} before the wgmma", X,
+@kernel("unfenced-writes", rf"wgmma \(batch 1\) reads SMEM.* while write \(tile\[…\] = value\).*fix: +{FIX} before the wgmma", X,
         zeros(64, 64, dtype=F32), gives=SQUARE, num_compute_wgs=2, warp_specialized=False)
-def multiplied_after_another_warpgroup_wrote(x, y, *, mended: numpipe.Static):
+def multiplied_after_another_warpgroup_wrote(x, y, *, fixed: numpipe.Static):
     tile, landed, copy, written = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), SMEM((64, 64), np.float16), Barrier()))
     wg = numpipe.axis_index("wg")
     if wg == 1:
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
         numpipe.barrier_wait(landed)
         copy[...] = tile[...]
-        if mended:
+        if fixed:
             numpipe.commit_smem()
         numpipe.barrier_arrive(written)
     else:
@@ -59,20 +59,20 @@ def send(out):
     cp_async_bulk.wait_group(0)
 
 
-@machine("unfenced-writes", rf"TMA store \(out\) reads SMEM.* while write \(stmatrix\).*did not fence.*mend: +{MEND}", gives=ONE)
-def fenced_by_the_storing_lane_alone(mended, out):
+@machine("unfenced-writes", rf"TMA store \(out\) reads SMEM.* while write \(stmatrix\).*did not fence.*fix: +{FIX}", gives=ONE)
+def fenced_by_the_storing_lane_alone(fixed, out):
     put(1)
-    if mended:
+    if fixed:
         fence.proxy_async()
     barrier.sync(0, 128)
     one_lane(fence.proxy_async)
     one_lane(send, out)
 
 
-@machine("unfenced-writes", rf"TMA store \(out\) reads SMEM.* while write \(stmatrix\).*did not fence.*mend: +{MEND}", gives=ONE)
-def fenced_behind_the_barrier(mended, out):
+@machine("unfenced-writes", rf"TMA store \(out\) reads SMEM.* while write \(stmatrix\).*did not fence.*fix: +{FIX}", gives=ONE)
+def fenced_behind_the_barrier(fixed, out):
     put(1)
-    if mended:
+    if fixed:
         fence.proxy_async()
         barrier.sync(0, 128)
     else:
@@ -82,22 +82,22 @@ def fenced_behind_the_barrier(mended, out):
 
 
 # ---- other warps
-@machine("unordered-accesses", r"TMA store \(out\) reads SMEM.* while write \(stmatrix\).*no barrier orders warp 1 .*mend: +a "
+@machine("unordered-accesses", r"TMA store \(out\) reads SMEM.* while write \(stmatrix\).*no barrier orders warp 1 .*fix: +a "
          r"barrier between the two", gives=ONE)
-def fenced_and_no_barrier_before_the_store(mended, out):
+def fenced_and_no_barrier_before_the_store(fixed, out):
     put(1)
     fence.proxy_async()
-    if mended:
+    if fixed:
         barrier.sync(0, 128)
     one_lane(send, out)
 
 
-@machine("unordered-accesses", r"wgmma \(batch 1\) reads SMEM.* while write \(stmatrix\).*no barrier orders warp \d.*mend: +a "
+@machine("unordered-accesses", r"wgmma \(batch 1\) reads SMEM.* while write \(stmatrix\).*no barrier orders warp \d.*fix: +a "
          r"barrier between the two: commit_smem", gives=np.full((64, 64), 64, F32))
-def fenced_and_no_barrier_before_the_product(mended, out):
+def fenced_and_no_barrier_before_the_product(fixed, out):
     put(1)
     fence.proxy_async()
-    if mended:
+    if fixed:
         barrier.sync(0, 128)
     a = wgmma.descriptor(0, 16, 1024, 128)
     acc = wgmma.fence_accumulators(wgmma.accumulators(64))
@@ -107,43 +107,43 @@ def fenced_and_no_barrier_before_the_product(mended, out):
     out.array[...] = wgmma.wait(acc, 0)
 
 
-@kernel("unordered-accesses", r"read \(tile\[…\]\) reads SMEM.* while write \(tile\[…\] = value\).*no barrier orders warp.*mend: "
+@kernel("unordered-accesses", r"read \(tile\[…\]\) reads SMEM.* while write \(tile\[…\] = value\).*no barrier orders warp.*fix: "
         r"+a barrier between the two: commit_smem", X, zeros(64, 64), gives=X.T, compiler_params=BARE, warp_specialized=False)
-def turned_without_a_barrier(x, y, *, mended: numpipe.Static):
+def turned_without_a_barrier(x, y, *, fixed: numpipe.Static):
     tile = numpipe.scratch(SMEM((64, 64), np.float16))
     for _, (x_tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x):
         tile[...] = x_tile[...]
-        if mended:
+        if fixed:
             numpipe.commit_smem()
         y[ds(0, 64), ds(0, 64)] = tile.T[...]
 
 
-@kernel("unordered-accesses", r"write \(tile\[…\] = value\) writes SMEM.* while read \(tile\[…\]\).*no barrier orders.*mend: +a "
+@kernel("unordered-accesses", r"write \(tile\[…\] = value\) writes SMEM.* while read \(tile\[…\]\).*no barrier orders.*fix: +a "
         r"barrier", X, zeros(64, 64), gives=X.T, compiler_params=BARE, warp_specialized=False)
-def turned_in_place_without_a_barrier(x, y, *, mended: numpipe.Static):
+def turned_in_place_without_a_barrier(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
     numpipe.barrier_wait(landed)
     value = tile.T[...]
-    if mended:
+    if fixed:
         numpipe.commit_smem()
     tile[...] = value
     y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
 @kernel("unordered-accesses", r"write \(tile\[…\] = value\) writes SMEM.* while write \(tile\[…\] = value\) of warpgroup "
-        r"[01].*mend: +a barrier between the two", zeros(128, 64), gives=np.ones((128, 64), F16), num_compute_wgs=2)
-def both_warpgroups_write_one_half(y, *, mended: numpipe.Static):
+        r"[01].*fix: +a barrier between the two", zeros(128, 64), gives=np.ones((128, 64), F16), num_compute_wgs=2)
+def both_warpgroups_write_one_half(y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
-    part = wg * 64 if mended else wg * 0
+    part = wg * 64 if fixed else wg * 0
     for _, (tile,) in numpipe.pipeline(grid=(1,), out_specs=(BlockSpec((128, 64), lambda k: (0, 0)),))(y):
         tile[ds(part, 64), :] = (numpipe.zeros((64, 64), np.float32) + 1.0).astype(np.float16)
 
 
 @kernel("unordered-accesses", r"(read \(tile\[…\]\) reads SMEM.* while write|write \(tile\[…\] = value\) writes SMEM.* while "
-        r"read).*mend: .*barrier_arrive and barrier_wait from one to another", zeros(64, 64), gives=2 * ONE, num_compute_wgs=2,
+        r"read).*fix: .*barrier_arrive and barrier_wait from one to another", zeros(64, 64), gives=2 * ONE, num_compute_wgs=2,
         warp_specialized=False)
-def read_while_another_warpgroup_writes(y, *, mended: numpipe.Static):
+def read_while_another_warpgroup_writes(y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     tile, first, second = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), Barrier()))
     if wg == 0:
@@ -151,20 +151,20 @@ def read_while_another_warpgroup_writes(y, *, mended: numpipe.Static):
         numpipe.barrier_arrive(first)
         numpipe.barrier_wait(second)
         tile[...] = (numpipe.zeros((64, 64), np.float32) + 2.0).astype(np.float16)
-        if mended:
+        if fixed:
             numpipe.barrier_arrive(first)
     else:
         numpipe.barrier_wait(first)
         numpipe.barrier_arrive(second)
-        if mended:
+        if fixed:
             numpipe.barrier_wait(first)
         y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
 @machine("unordered-accesses", r"(read \(load_word\) reads SMEM\[0:4\) while write \(store_word\)|write \(store_word\) writes "
-         r"SMEM\[0:4\) while read \(load_word\)).*no barrier orders warp 0 .*mend: +a barrier between the two",
+         r"SMEM\[0:4\) while read \(load_word\)).*no barrier orders warp 0 .*fix: +a barrier between the two",
          gives=np.array([7]), warpgroups=2)
-def a_counter_handed_over_by_another_barrier(mended, out):
+def a_counter_handed_over_by_another_barrier(fixed, out):
     if current().warpgroup == 0:
         one_lane(memory.store_word, 0, 0)
     barrier.sync(4, 256)
@@ -173,6 +173,6 @@ def a_counter_handed_over_by_another_barrier(mended, out):
         barrier.arrive(1, 256)
         barrier.arrive(2, 256)
     else:
-        barrier.sync(1 if mended else 3, 256 if mended else 128)
+        barrier.sync(1 if fixed else 3, 256 if fixed else 128)
         out[0] = memory.load_word(0)
         barrier.sync(2, 256)

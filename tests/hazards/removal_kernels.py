@@ -313,7 +313,7 @@ run("a cluster whose CTAs load from each other", cluster_kernels.read_by_all(2, 
     out(128, 64, dtype=F32))
 run("a cluster whose CTAs meet", cluster_kernels.rounds, out(128, 32, dtype=F32))
 
-# ---- the mended twins of the catalogue
+# ---- the fixed twins of the catalogue
 TOPICS = accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
 for name, entry in ((name, entry) for name, entry in ENTRIES.items() if not entry.machine):
-    RUNS[f"{name}, mended"] = lambda seed, entry=entry: entry.run(True, seed)
+    RUNS[f"{name}, fixed"] = lambda seed, entry=entry: entry.run(True, seed)

@@ -19,12 +19,12 @@ emit = numpipe.emit_pipeline_warp_specialized
 
 # ---- filled again
 @kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*warps 0, 1, 2, 3 of "
-        r"warpgroup 0 \(compute\) never told that their wgmma drained.*mend: +wgmma_wait\(0\) before barrier_arrive: batch 1 may "
+        r"warpgroup 0 \(compute\) never told that their wgmma drained.*fix: +wgmma_wait\(0\) before barrier_arrive: batch 1 may "
         r"still read slot 0 of a, b @ slots.py:\d+", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
-def released_before_the_product_has_drained(a, b, c, *, mended: numpipe.Static):
+def released_before_the_product_has_drained(a, b, c, *, fixed: numpipe.Static):
     def body(indices, a_tile, b_tile, a_free, b_free, acc):
         acc = numpipe.wgmma(acc, a_tile, b_tile.T)
-        if mended:
+        if fixed:
             acc = numpipe.wgmma_wait(acc, 0)
         numpipe.barrier_arrive(a_free)
         numpipe.barrier_arrive(b_free)
@@ -37,12 +37,12 @@ def released_before_the_product_has_drained(a, b, c, *, mended: numpipe.Static):
     emit(body, grid=(3,), max_concurrent_steps=1, in_specs=specs, compute_context=compute, manual_consumed_barriers=True)(a, b)
 
 
-@kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*slot=[01] step=[01].*mend: "
+@kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*slot=[01] step=[01].*fix: "
         r"+delay_release=2 and max_concurrent_steps of 3 or more is needed: wgmma_wait\(2\) leaves 2 groups reading slot [01] of "
         r"a, b", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
-def one_product_too_many_left_in_flight(a, b, c, *, mended: numpipe.Static):
+def one_product_too_many_left_in_flight(a, b, c, *, fixed: numpipe.Static):
     def body(indices, a_tile, b_tile, a_free, b_free, acc):
-        acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile.T), 1 if mended else 2)
+        acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile.T), 1 if fixed else 2)
         numpipe.barrier_arrive(a_free)
         numpipe.barrier_arrive(b_free)
         return acc
@@ -55,25 +55,25 @@ def one_product_too_many_left_in_flight(a, b, c, *, mended: numpipe.Static):
          manual_consumed_barriers=True)(a, b)
 
 
-@kernel("read-after-release", r"mend: +issue the product of step 0, and wgmma_wait\(0\), before barrier_arrive", X,
+@kernel("read-after-release", r"fix: +issue the product of step 0, and wgmma_wait\(0\), before barrier_arrive", X,
         zeros(64, 64, dtype=F32), gives=sum(X[:, k:k + 64].astype(F32) @ X[:, k:k + 64].astype(F32) for k in (0, 64, 128)))
-def a_loop_that_releases_ahead_of_the_product(x, y, *, mended: numpipe.Static):
+def a_loop_that_releases_ahead_of_the_product(x, y, *, fixed: numpipe.Static):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(3,), max_concurrent_steps=2, delay_release=0, manual_consumed_barriers=True, in_specs=(
         BlockSpec((64, 64), lambda k: (0, k)),))
     for _, (tile,), (free,) in pipe(x):
-        if mended:
+        if fixed:
             acc = numpipe.wgmma_wait(numpipe.wgmma(acc, tile, tile), 0)
         numpipe.barrier_arrive(free)
-        if not mended:
+        if not fixed:
             acc = numpipe.wgmma_wait(numpipe.wgmma(acc, tile, tile), 0)
     y[ds(0, 64), ds(0, 64)] = acc
 
 
 @kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*never told that their "
-        r"wgmma drained.*mend: +wgmma_wait\(0\) before barrier_arrive: batch 1 may still read slot 0 of a, b @ slots.py:\d+", A, B,
+        r"wgmma drained.*fix: +wgmma_wait\(0\) before barrier_arrive: batch 1 may still read slot 0 of a, b @ slots.py:\d+", A, B,
         zeros(64, 64, dtype=F32), gives=PRODUCT)
-def released_in_a_loop_before_the_product_has_drained(a, b, c, *, mended: numpipe.Static):
+def released_in_a_loop_before_the_product_has_drained(a, b, c, *, fixed: numpipe.Static):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(3,), max_concurrent_steps=1, manual_ready_barriers=True, manual_consumed_barriers=True, in_specs=(
         BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
@@ -81,7 +81,7 @@ def released_in_a_loop_before_the_product_has_drained(a, b, c, *, mended: numpip
         numpipe.barrier_wait(a_ready)
         numpipe.barrier_wait(b_ready)
         acc = numpipe.wgmma(acc, a_tile, b_tile.T)
-        if mended:
+        if fixed:
             acc = numpipe.wgmma_wait(acc, 0)
         numpipe.barrier_arrive(a_free)
         numpipe.barrier_arrive(b_free)
@@ -89,11 +89,11 @@ def released_in_a_loop_before_the_product_has_drained(a, b, c, *, mended: numpip
 
 
 @kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*never told that their wgmma drained.*"
-        r"mend: +wgmma_wait\(0\) before barrier_arrive, or barrier_arrive behind the product of its step and wgmma_wait\(1\): "
+        r"fix: +wgmma_wait\(0\) before barrier_arrive, or barrier_arrive behind the product of its step and wgmma_wait\(1\): "
         r"batch [12] may still read slot [01] of a, b", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
-def the_step_before_released_ahead_of_a_product(a, b, c, *, mended: numpipe.Static):
+def the_step_before_released_ahead_of_a_product(a, b, c, *, fixed: numpipe.Static):
     def body(indices, a_tile, b_tile, a_free, b_free, acc):
-        if mended:
+        if fixed:
             acc = numpipe.wgmma_wait(acc, 0)
         numpipe.barrier_arrive(a_free)
         numpipe.barrier_arrive(b_free)
@@ -108,15 +108,15 @@ def the_step_before_released_ahead_of_a_product(a, b, c, *, mended: numpipe.Stat
 
 
 @kernel("read-after-release", r"(TMA load \([ab]\) fills SMEM.* while wgmma|wgmma \(batch \d\) reads SMEM.* while TMA load)"
-        r".*mend: +issue the product of step \d, and wgmma_wait\(0\), before barrier_arrive: slot 0 of a, b", A, B,
+        r".*fix: +issue the product of step \d, and wgmma_wait\(0\), before barrier_arrive: slot 0 of a, b", A, B,
         zeros(64, 64, dtype=F32), gives=PRODUCT)
-def released_ahead_of_the_product(a, b, c, *, mended: numpipe.Static):
+def released_ahead_of_the_product(a, b, c, *, fixed: numpipe.Static):
     def body(indices, a_tile, b_tile, a_free, b_free, acc):
-        if mended:
+        if fixed:
             acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile.T), 0)
         numpipe.barrier_arrive(a_free)
         numpipe.barrier_arrive(b_free)
-        if not mended:
+        if not fixed:
             acc = numpipe.wgmma(acc, a_tile, b_tile.T)
         return acc
 
@@ -127,44 +127,44 @@ def released_ahead_of_the_product(a, b, c, *, mended: numpipe.Static):
     emit(body, grid=(3,), max_concurrent_steps=1, in_specs=specs, compute_context=compute, manual_consumed_barriers=True)(a, b)
 
 
-@kernel("refilled-while-read", r"TMA load \(x\) fills SMEM.* while read \(tile\[…\]\).*no barrier orders warp 1 .*mend: "
+@kernel("refilled-while-read", r"TMA load \(x\) fills SMEM.* while read \(tile\[…\]\).*no barrier orders warp 1 .*fix: "
         r"+commit_smem between the last read and the copy", X, zeros(64, 64), gives=X[:, :64] + X[:, 64:128], compiler_params=BARE)
-def loaded_again_while_other_warps_read(x, y, *, mended: numpipe.Static):
+def loaded_again_while_other_warps_read(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
     numpipe.barrier_wait(landed)
     first = tile[...]
-    if mended:
+    if fixed:
         numpipe.commit_smem()
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(64, 64)], tile, landed)
     numpipe.barrier_wait(landed)
     y[ds(0, 64), ds(0, 64)] = (first.astype(np.float32) + tile[...].astype(np.float32)).astype(np.float16)
 
 
-@kernel("refilled-while-read", r"TMA load \(x\) fills SMEM.* while TMA store \(y\).*mend: +wait_smem_to_gmem\(0, "
+@kernel("refilled-while-read", r"TMA load \(x\) fills SMEM.* while TMA store \(y\).*fix: +wait_smem_to_gmem\(0, "
         r"wait_read_only=True\)", X, zeros(64, 128), gives=X[:, :128])
-def loaded_again_while_a_store_reads(x, y, *, mended: numpipe.Static):
+def loaded_again_while_a_store_reads(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     for k in range(2):
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(k * 64, 64)], tile, landed)
         numpipe.barrier_wait(landed)
         numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(k * 64, 64)])
-        if mended:
+        if fixed:
             numpipe.wait_smem_to_gmem(0, wait_read_only=True)
 
 
 @kernel("refilled-while-read", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "
-        r"SMEM.* while TMA load \(x\)).*mend: +one barrier_arrive on barrier @ slots.py:\d+ \(2\) by warpgroup 1 \(compute\) and "
+        r"SMEM.* while TMA load \(x\)).*fix: +one barrier_arrive on barrier @ slots.py:\d+ \(2\) by warpgroup 1 \(compute\) and "
         r"one by each of the others: phase 0 counts 2 of warpgroup 0 \(compute\), and none of warpgroup 1 \(compute\)", X,
         zeros(128, 64), gives=np.concatenate([X[:, 64:128], X[:, :64]]), num_compute_wgs=2, warp_specialized=False)
-def loaded_again_when_one_warpgroup_has_released_twice(x, y, *, mended: numpipe.Static):
+def loaded_again_when_one_warpgroup_has_released_twice(x, y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     tile, landed, again, free = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), Barrier(), Barrier(num_arrivals=2)))
     if wg == 0:
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
         numpipe.barrier_wait(landed)
         numpipe.barrier_arrive(free)
-        if not mended:
+        if not fixed:
             numpipe.barrier_arrive(free)
         numpipe.barrier_wait(free)
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(64, 64)], tile, again)
@@ -173,20 +173,20 @@ def loaded_again_when_one_warpgroup_has_released_twice(x, y, *, mended: numpipe.
     else:
         numpipe.barrier_wait(landed)
         y[ds(64, 64), ds(0, 64)] = tile[...]
-        if mended:
+        if fixed:
             numpipe.barrier_arrive(free)
 
 
 @kernel("refilled-while-read", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "
-        r"SMEM.* while TMA load \(x\)).*mend: +barrier_arrive by the readers, behind their last read, and barrier_wait before the "
+        r"SMEM.* while TMA load \(x\)).*fix: +barrier_arrive by the readers, behind their last read, and barrier_wait before the "
         r"copy", X, zeros(128, 64), gives=np.concatenate([X[:, 64:128], X[:, :64]]), num_compute_wgs=2, warp_specialized=False)
-def loaded_again_while_another_warpgroup_reads(x, y, *, mended: numpipe.Static):
+def loaded_again_while_another_warpgroup_reads(x, y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     tile, landed, again, free = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), Barrier(), Barrier()))
     if wg == 0:
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
         numpipe.barrier_wait(landed)
-        if mended:
+        if fixed:
             numpipe.barrier_wait(free)
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(64, 64)], tile, again)
         numpipe.barrier_wait(again)
@@ -194,18 +194,18 @@ def loaded_again_while_another_warpgroup_reads(x, y, *, mended: numpipe.Static):
     else:
         numpipe.barrier_wait(landed)
         y[ds(64, 64), ds(0, 64)] = tile[...]
-        if mended:
+        if fixed:
             numpipe.barrier_arrive(free)
 
 
-@kernel("refilled-while-read", r"write \(tile\[…\] = value\) writes SMEM.* while wgmma \(batch 1\).*mend: +wgmma_wait\(0\), then "
+@kernel("refilled-while-read", r"write \(tile\[…\] = value\) writes SMEM.* while wgmma \(batch 1\).*fix: +wgmma_wait\(0\), then "
         r"commit_smem, before the store", X, zeros(64, 64, dtype=F32), gives=X[:, :64].astype(F32) @ X[:, :64].astype(F32) + 1)
-def written_while_a_product_reads(x, y, *, mended: numpipe.Static):
+def written_while_a_product_reads(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
     numpipe.barrier_wait(landed)
     acc = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile)
-    if mended:
+    if fixed:
         acc = numpipe.wgmma_wait(acc, 0)
     tile[...] = (numpipe.zeros((64, 64), np.float32) + 1.0).astype(np.float16)
     acc = numpipe.wgmma_wait(acc, 0)
@@ -214,33 +214,33 @@ def written_while_a_product_reads(x, y, *, mended: numpipe.Static):
 
 # ---- read too early
 @kernel("read-before-ready", r"read \(tile\[…\]\) reads SMEM.* while TMA load \(x\).*nothing tells warpgroup 0 \(compute\) that "
-        r"this copy has landed.*mend: +barrier_wait for barrier @ slots.py:\d+, phase 0", X, zeros(64, 64), gives=X[:, :64])
-def read_before_the_copy_has_landed(x, y, *, mended: numpipe.Static):
+        r"this copy has landed.*fix: +barrier_wait for barrier @ slots.py:\d+, phase 0", X, zeros(64, 64), gives=X[:, :64])
+def read_before_the_copy_has_landed(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
-    if mended:
+    if fixed:
         numpipe.barrier_wait(landed)
     y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
-@kernel("read-before-ready", r"wgmma \(batch 1\) reads SMEM.* while TMA load \(x\).*mend: +barrier_wait for barrier\[1\] @ "
+@kernel("read-before-ready", r"wgmma \(batch 1\) reads SMEM.* while TMA load \(x\).*fix: +barrier_wait for barrier\[1\] @ "
         r"slots.py:\d+, phase 0", X, zeros(64, 64, dtype=F32), gives=X[:, 64:128].astype(F32) @ X[:, 64:128].astype(F32))
-def multiplied_out_of_another_slot_than_was_waited_for(x, y, *, mended: numpipe.Static):
+def multiplied_out_of_another_slot_than_was_waited_for(x, y, *, fixed: numpipe.Static):
     tiles, landed = numpipe.scratch((SMEM((2, 64, 64), np.float16), Barrier(num_barriers=2)))
     for k in range(2):
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(k * 64, 64)], tiles.at[k], landed.at[k])
     numpipe.barrier_wait(landed.at[0])
-    if mended:
+    if fixed:
         numpipe.barrier_wait(landed.at[1])
     y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tiles.at[1], tiles.at[1]), 0)
 
 
 @kernel("read-before-ready", r"wgmma \(batch 1\) reads SMEM.*(nobody has written|TMA load \(b\).*ready\[0\] for in_specs\[1\] 'b' "
-        r"of a, b @ slots.py:\d+ phase 0.*mend: +wait for ready\[0\])", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
-def a_body_that_waits_for_one_of_two_operands(a, b, c, *, mended: numpipe.Static):
+        r"of a, b @ slots.py:\d+ phase 0.*fix: +wait for ready\[0\])", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
+def a_body_that_waits_for_one_of_two_operands(a, b, c, *, fixed: numpipe.Static):
     def body(indices, a_tile, b_tile, a_ready, b_ready, acc):
         numpipe.barrier_wait(a_ready)
-        if mended:
+        if fixed:
             numpipe.barrier_wait(b_ready)
         return numpipe.wgmma(acc, a_tile, b_tile.T)
 
@@ -252,36 +252,36 @@ def a_body_that_waits_for_one_of_two_operands(a, b, c, *, mended: numpipe.Static
 
 
 @kernel("read-before-ready", r"wgmma \(batch 1\) reads SMEM.*(nobody has written|TMA load \(b\).*ready\[0\] for in_specs\[1\] 'b' "
-        r"of a, b @ slots.py:\d+ phase 0.*mend: +wait for ready\[0\])", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
-def a_loop_that_waits_behind_the_first_use(a, b, c, *, mended: numpipe.Static):
+        r"of a, b @ slots.py:\d+ phase 0.*fix: +wait for ready\[0\])", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
+def a_loop_that_waits_behind_the_first_use(a, b, c, *, fixed: numpipe.Static):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(3,), manual_ready_barriers=True, in_specs=(
         BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
     for _, (a_tile, b_tile), (a_ready, b_ready) in pipe(a, b):
         numpipe.barrier_wait(a_ready)
-        if mended:
+        if fixed:
             numpipe.barrier_wait(b_ready)
         acc = numpipe.wgmma(acc, a_tile, b_tile.T)
         numpipe.barrier_wait(b_ready)
     c[ds(0, 64), ds(0, 64)] = acc
 
 
-@kernel("read-before-ready", r"TMA store \(y\) reads SMEM.* while TMA load \(x\).*mend: +barrier_wait for barrier", X,
+@kernel("read-before-ready", r"TMA store \(y\) reads SMEM.* while TMA load \(x\).*fix: +barrier_wait for barrier", X,
         zeros(64, 64), gives=X[:, :64])
-def stored_before_it_has_landed(x, y, *, mended: numpipe.Static):
+def stored_before_it_has_landed(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
-    if mended:
+    if fixed:
         numpipe.barrier_wait(landed)
     numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)])
 
 
-@kernel("read-before-ready", r"TMA load \(x\) fills SMEM.* while TMA load \(x\) .*may still be writing.*mend: +barrier_wait for "
+@kernel("read-before-ready", r"TMA load \(x\) fills SMEM.* while TMA load \(x\) .*may still be writing.*fix: +barrier_wait for "
         r"barrier", X, zeros(64, 64), gives=X[:, 64:128])
-def loaded_over_a_load_in_flight(x, y, *, mended: numpipe.Static):
-    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(num_arrivals=1 if mended else 2)))
+def loaded_over_a_load_in_flight(x, y, *, fixed: numpipe.Static):
+    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(num_arrivals=1 if fixed else 2)))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
-    if mended:
+    if fixed:
         numpipe.barrier_wait(landed)
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(64, 64)], tile, landed)
     numpipe.barrier_wait(landed)
@@ -298,13 +298,13 @@ def load_words(x):
     cp_async_bulk.load(0, x, (0, 0), READY)
 
 
-@machine("read-before-ready", r"read \(load_word\) reads SMEM\[0:4\) while TMA load \(x\).*mend: +wait for mbarrier at 61440, "
+@machine("read-before-ready", r"read \(load_word\) reads SMEM\[0:4\) while TMA load \(x\).*fix: +wait for mbarrier at 61440, "
          r"phase 0", integers(64, 64, dtype=np.int16),
          gives=np.array([int(integers(64, 64, dtype=np.int16)[0, :2].view(np.int32)[0])]), box=(64, 64))
-def waited_for_by_one_warp_and_read_by_four(mended, x, out):
+def waited_for_by_one_warp_and_read_by_four(fixed, x, out):
     one_lane(load_words, x)
     barrier.sync(0, 128)
-    if mended:
+    if fixed:
         mbarrier.wait(READY, 0, -1)
     else:
         one_lane(mbarrier.wait, READY, 0, -1)
@@ -313,12 +313,12 @@ def waited_for_by_one_warp_and_read_by_four(mended, x, out):
 
 # ---- read too late
 @kernel("read-after-release", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\)|read \(tile\[…\]\) reads SMEM.* while TMA "
-        r"load \(x\)).*slot=0 step=[01].*mend: +read the tile of step [01] before barrier_arrive: slot 0 of x @ slots.py:\d+ was "
+        r"load \(x\)).*slot=0 step=[01].*fix: +read the tile of step [01] before barrier_arrive: slot 0 of x @ slots.py:\d+ was "
         r"released by barrier_arrive, and step [12] is loaded there", X, zeros(64, 64, dtype=F32),
         gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1))
-def read_after_it_was_released(x, y, *, mended: numpipe.Static):
+def read_after_it_was_released(x, y, *, fixed: numpipe.Static):
     def body(indices, tile, free, acc):
-        if mended:
+        if fixed:
             acc = acc + tile[...].astype(np.float32)
             numpipe.barrier_arrive(free)
         else:
@@ -335,9 +335,9 @@ def read_after_it_was_released(x, y, *, mended: numpipe.Static):
 
 @kernel("read-after-release", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "
         r"SMEM.* while TMA load \(x\)).*warpgroup 1 \(compute\) arrived on barrier @ slots.py:\d+ \(2\) before (the read|it "
-        r"reads).*mend: +read before the arrival on barrier @ slots.py:\d+ \(2\)", X, zeros(128, 64),
+        r"reads).*fix: +read before the arrival on barrier @ slots.py:\d+ \(2\)", X, zeros(128, 64),
         gives=np.concatenate([X[:, 64:128], X[:, :64]]), num_compute_wgs=2, warp_specialized=False)
-def handed_back_before_it_was_read(x, y, *, mended: numpipe.Static):
+def handed_back_before_it_was_read(x, y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     tile, landed, again, free = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), Barrier(), Barrier()))
     if wg == 0:
@@ -349,7 +349,7 @@ def handed_back_before_it_was_read(x, y, *, mended: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = tile[...]
     else:
         numpipe.barrier_wait(landed)
-        if mended:
+        if fixed:
             y[ds(64, 64), ds(0, 64)] = tile[...]
             numpipe.barrier_arrive(free)
         else:
@@ -358,12 +358,12 @@ def handed_back_before_it_was_read(x, y, *, mended: numpipe.Static):
 
 
 @kernel("read-after-release", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\)|read \(tile\[…\]\) reads SMEM.* while TMA "
-        r"load \(x\)).*mend: +read the tile of step \d in step \d at the latest, or keep it with delay_release=1: slot [01] of x "
+        r"load \(x\)).*fix: +read the tile of step \d in step \d at the latest, or keep it with delay_release=1: slot [01] of x "
         r"@ slots.py:\d+ was released by the ring, and step \d is loaded there", X, zeros(64, 64, dtype=F32),
         gives=sum(X[:, 64 * k:64 * k + 64].astype(F32) * X[:, 64 * max(k - 1, 0):][:, :64] for k in range(3)))
-def a_tile_kept_for_the_next_step(x, y, *, mended: numpipe.Static):
+def a_tile_kept_for_the_next_step(x, y, *, fixed: numpipe.Static):
     acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(3,), max_concurrent_steps=2, delay_release=1 if mended else 0,
+    pipe = numpipe.pipeline(grid=(3,), max_concurrent_steps=2, delay_release=1 if fixed else 0,
                             in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     for (k,), (tile,) in pipe(x):
         if k == 0:

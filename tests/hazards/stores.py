@@ -18,24 +18,24 @@ ONE, TWO = np.ones((64, 64), F32), np.full((64, 64), 2, F32)
 
 
 # ---- the source of a store
-@kernel("store-source-reused", r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*mend: +wait_smem_to_gmem\(0, "
+@kernel("store-source-reused", r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: +wait_smem_to_gmem\(0, "
         r"wait_read_only=True\) behind the group's commit", zeros(64, 128, dtype=F32), gives=np.concatenate([ONE, TWO], axis=1))
-def written_again_while_a_store_reads(y, *, mended: numpipe.Static):
+def written_again_while_a_store_reads(y, *, fixed: numpipe.Static):
     tile = numpipe.scratch(SMEM((64, 64), np.float32))
     for k in range(2):
         tile[...] = numpipe.zeros((64, 64), np.float32) + (k + 1)
         numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(k * 64, 64)])
-        if mended:
+        if fixed:
             numpipe.wait_smem_to_gmem(0, wait_read_only=True)
 
 
-@kernel("store-source-reused", r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*mend: +wait_smem_to_gmem\(1, "
+@kernel("store-source-reused", r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: +wait_smem_to_gmem\(1, "
         r"wait_read_only=True\) behind the group's commit", zeros(64, 192, dtype=F32),
         gives=np.concatenate([ONE, TWO, 3 * ONE], axis=1))
-def one_group_too_many_left_unread(y, *, mended: numpipe.Static):
+def one_group_too_many_left_unread(y, *, fixed: numpipe.Static):
     tiles = numpipe.scratch(SMEM((2, 64, 64), np.float32))
     for k in range(3):
-        if mended:
+        if fixed:
             numpipe.wait_smem_to_gmem(1, wait_read_only=True)
         else:
             numpipe.wait_smem_to_gmem(2, wait_read_only=True)
@@ -43,15 +43,15 @@ def one_group_too_many_left_unread(y, *, mended: numpipe.Static):
         numpipe.copy_smem_to_gmem(tiles.at[k % 2], y.at[ds(0, 64), ds(k * 64, 64)])
 
 
-@kernel("store-source-reused", r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*mend: +commit_smem_to_gmem_group "
+@kernel("store-source-reused", r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: +commit_smem_to_gmem_group "
         r"behind the store, then wait_smem_to_gmem\(0, wait_read_only=True\) behind the group's commit", zeros(64, 128, dtype=F32),
         gives=np.concatenate([ONE, TWO], axis=1))
-def waited_for_a_group_that_was_not_committed(y, *, mended: numpipe.Static):
+def waited_for_a_group_that_was_not_committed(y, *, fixed: numpipe.Static):
     tile = numpipe.scratch(SMEM((64, 64), np.float32))
     for k in range(2):
         tile[...] = numpipe.zeros((64, 64), np.float32) + (k + 1)
         numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(k * 64, 64)], commit_group=False)
-        if mended:
+        if fixed:
             numpipe.commit_smem_to_gmem_group()
         numpipe.wait_smem_to_gmem(0, wait_read_only=True)
     numpipe.commit_smem_to_gmem_group()
@@ -60,9 +60,9 @@ def waited_for_a_group_that_was_not_committed(y, *, mended: numpipe.Static):
 # ---- bytes that nobody wrote
 @kernel("uninitialised-read", r"read \(tile\[…\]\) reads SMEM\[1024:\d+\), which holds bytes that nobody has written",
         zeros(64, 64, dtype=F32), gives=ONE)
-def scratch_that_nobody_has_set_to_zero(y, *, mended: numpipe.Static):
+def scratch_that_nobody_has_set_to_zero(y, *, fixed: numpipe.Static):
     tile = numpipe.scratch(SMEM((64, 64), np.float32))
-    if mended:
+    if fixed:
         tile[...] = numpipe.zeros((64, 64), np.float32)
     tile[...] = tile[...] + 1.0
     y[ds(0, 64), ds(0, 64)] = tile[...]
@@ -70,43 +70,43 @@ def scratch_that_nobody_has_set_to_zero(y, *, mended: numpipe.Static):
 
 @kernel("uninitialised-read", r"TMA store \(y\) reads SMEM.*, which holds bytes that nobody has written: write all of an output "
         r"tile in every block.*slot=0 step=0", X, zeros(128, 64), gives=np.concatenate([X[:, :64]] * 2))
-def half_of_an_output_is_not_written(x, y, *, mended: numpipe.Static):
+def half_of_an_output_is_not_written(x, y, *, fixed: numpipe.Static):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),),
                             out_specs=(BlockSpec((128, 64), lambda k: (0, 0)),))
     for _, (x_tile, y_tile) in pipe(x, y):
         y_tile[ds(0, 64), :] = x_tile[...]
-        if mended:
+        if fixed:
             y_tile[ds(64, 64), :] = x_tile[...]
 
 
 @kernel("uninitialised-read", r"TMA store \(y\) reads SMEM.*, which holds bytes that nobody has written since TMA store \(y\) by "
         r".*: write all of an output tile in every block", X, zeros(64, 192), gives=X)
-def a_block_in_a_slot_that_was_stored_before(x, y, *, mended: numpipe.Static):
+def a_block_in_a_slot_that_was_stored_before(x, y, *, fixed: numpipe.Static):
     pipe = numpipe.pipeline(grid=(3,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
                             out_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     for (k,), (x_tile, y_tile) in pipe(x, y):
-        if mended or k != 2:
+        if fixed or k != 2:
             y_tile[...] = x_tile[...]
 
 
 # ---- arrays that are stored and loaded
 @kernel("array-in-transfer", r"TMA (load|store) \(x\) (reads|writes) the array at x\[0:64, \d+:\d+\] while TMA (load|store) \(x\) "
-        r"by .* may still be.*mend: +the stores of a pipeline end with the kernel", integers(64, 256),
+        r"by .* may still be.*fix: +the stores of a pipeline end with the kernel", integers(64, 256),
         gives=np.concatenate([integers(64, 256)[:, 64:], integers(64, 256)[:, 192:]], axis=1))
-def a_step_loads_what_another_stores(x, *, mended: numpipe.Static):
-    pipe = numpipe.pipeline(grid=(3,), in_specs=(BlockSpec((64, 64), (lambda k: (0, k + 1)) if mended else (lambda k: (0, k))),),
-                            out_specs=(BlockSpec((64, 64), (lambda k: (0, k)) if mended else (lambda k: (0, k + 1))),))
+def a_step_loads_what_another_stores(x, *, fixed: numpipe.Static):
+    pipe = numpipe.pipeline(grid=(3,), in_specs=(BlockSpec((64, 64), (lambda k: (0, k + 1)) if fixed else (lambda k: (0, k))),),
+                            out_specs=(BlockSpec((64, 64), (lambda k: (0, k)) if fixed else (lambda k: (0, k + 1))),))
     for _, (x_tile, y_tile) in pipe(x, x):
         y_tile[...] = x_tile[...]
 
 
-@kernel("array-in-transfer", r"TMA load \(y\) reads the array at y\[0:64, 0:\d+\] while TMA store \(y\).*mend: "
+@kernel("array-in-transfer", r"TMA load \(y\) reads the array at y\[0:64, 0:\d+\] while TMA store \(y\).*fix: "
         r".*wait_smem_to_gmem\(0\)", zeros(64, 64, dtype=F32), zeros(64, 64, dtype=F32), gives=ONE)
-def loaded_before_it_has_been_stored(y, z, *, mended: numpipe.Static):
+def loaded_before_it_has_been_stored(y, z, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float32), Barrier()))
     tile[...] = numpipe.zeros((64, 64), np.float32) + 1.0
     numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)])
-    if mended:
+    if fixed:
         numpipe.wait_smem_to_gmem(0)
     else:
         numpipe.wait_smem_to_gmem(0, wait_read_only=True)
@@ -138,26 +138,26 @@ def store(out, wait):
 
 @machine("exit-in-flight", r"the warpgroup ends with 1 TMA store not waited for, the first TMA store \(out\) at stores.py:\d+ in "
          r"store; wait_smem_to_gmem\(0\) behind the last group's commit, before it ends", PANEL, gives=PANEL)
-def ends_with_a_store_that_was_only_read(mended, x, out):
+def ends_with_a_store_that_was_only_read(fixed, x, out):
     one_lane(load, x)
     barrier.sync(0, 128)
     mbarrier.wait(READY, 0, -1)
-    one_lane(store, out, mended)
+    one_lane(store, out, fixed)
 
 
 @machine("exit-in-flight", r"TMA load \(x\) on mbarrier at 61440 phase 0 .* was never waited for before the CTA ends", PANEL,
          gives=np.array([1]))
-def ends_with_a_load_that_nobody_waited_for(mended, x, out):
+def ends_with_a_load_that_nobody_waited_for(fixed, x, out):
     one_lane(load, x)
     barrier.sync(0, 128)
-    if mended:
+    if fixed:
         mbarrier.wait(READY, 0, -1)
     out[0] = 1
 
 
 @machine("exit-in-flight", r"the warpgroup ends with 1 of its 1 wgmma batches not waited for; wgmma_commit and wgmma_wait\(0\)",
          PANEL, gives=PANEL.astype(F32) @ PANEL.astype(F32).T)
-def ends_with_a_product_in_flight(mended, x, out):
+def ends_with_a_product_in_flight(fixed, x, out):
     one_lane(load, x)
     barrier.sync(0, 128)
     mbarrier.wait(READY, 0, -1)
@@ -165,16 +165,16 @@ def ends_with_a_product_in_flight(mended, x, out):
     machine_.wgmma_fence()
     acc = machine_.wgmma(np.zeros((64, 64), F32), SUM)
     machine_.wgmma_commit()
-    if mended:
+    if fixed:
         machine_.wgmma_wait(0)
         out.array[...] = acc.read()
 
 
 @kernel("exit-in-flight", r"TMA load \(x\) on barrier @ stores.py:\d+ phase 0 .* was never waited for before the CTA ends", X,
         zeros(64, 64, dtype=F32), gives=ONE)
-def a_kernel_that_does_not_wait_for_its_copy(x, y, *, mended: numpipe.Static):
+def a_kernel_that_does_not_wait_for_its_copy(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
-    if mended:
+    if fixed:
         numpipe.barrier_wait(landed)

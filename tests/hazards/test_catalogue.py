@@ -1,4 +1,4 @@
-"""Every broken kernel of the catalogue is reported in every schedule, by its hazard's name; its mended twin is silent and right."""
+"""Every broken kernel of the catalogue is reported in every schedule, by its hazard's name; its fixed twin is silent and right."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def test_every_schedule_reports_it_by_name(name: str) -> None:
         assert isinstance(error, entry.error) and re.search(entry.says, text, re.DOTALL), f"seed {seed}: {type(error)} {text}"
         assert text.startswith(f"{file}:"), f"the report begins with a line of the kernel's file: {text}"
         report = error.report
-        assert report is not None and report.mend, f"what to write instead is said: {text}"
+        assert report is not None and report.fix, f"what to write instead is said: {text}"
         assert report.hazard == entry.hazard, f"seed {seed}: {report.hazard}: {text}"
 
 
 @pytest.mark.variants(24)
 @pytest.mark.schedules
 @pytest.mark.parametrize("name", ENTRIES)
-def test_the_mended_twin_is_silent_and_right(name: str) -> None:
+def test_the_fixed_twin_is_silent_and_right(name: str) -> None:
     entry = ENTRIES[name]
     for seed in SCHEDULES:
         np.testing.assert_array_equal(entry.run(True, seed), entry.gives, err_msg=f"seed {seed}")

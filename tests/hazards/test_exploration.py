@@ -64,7 +64,7 @@ def explore_whole(name: str) -> None:
 
 @pytest.mark.variants(5)
 @pytest.mark.parametrize("name", EACH_RUN)
-def test_all_schedules_of_a_mended_kernel_leave_one_result(name: str) -> None:
+def test_all_schedules_of_a_fixed_kernel_leave_one_result(name: str) -> None:
     explore_whole(name)
 
 

@@ -21,37 +21,37 @@ READY = 60 * 1024
 # ---- named barriers
 @machine("named-barrier-mismatch", r"bar_sync 1 with (256|384) threads, but whole.py:\d+ in \w+ uses it with (256|384) at the same "
          r"time; every participant must give the same number", gives=DONE, error=SimulationError, warpgroups=3)
-def warpgroups_that_count_differently(mended, out):
+def warpgroups_that_count_differently(fixed, out):
     if current().warpgroup < 2:
-        barrier.sync(1, 256 if mended else 256 + 128 * current().warpgroup)
+        barrier.sync(1, 256 if fixed else 256 + 128 * current().warpgroup)
     out[0] = 7
 
 
 @machine("named-barrier-mismatch", r"bar_sync 1 with 128 threads, but nothing orders this after the use of the barrier at .*take "
          r"another barrier", gives=DONE, warpgroups=2)
-def two_warpgroups_with_one_barrier_for_themselves(mended, out):
-    barrier.sync(1 + current().warpgroup if mended else 1, 128)
+def two_warpgroups_with_one_barrier_for_themselves(fixed, out):
+    barrier.sync(1 + current().warpgroup if fixed else 1, 128)
     out[0] = 7
 
 
 @machine("named-barrier-mismatch", r"named barrier [12]: 128 of 256 threads \(at whole.py:.*named barrier [12]: 128 of 256 threads "
          r"\(at whole.py:", gives=DONE, error=PipelineDeadlock, warpgroups=2)
-def two_numbers_for_one_meeting(mended, out):
-    barrier.sync(1 if mended else 1 + current().warpgroup, 256)
+def two_numbers_for_one_meeting(fixed, out):
+    barrier.sync(1 if fixed else 1 + current().warpgroup, 256)
     out[0] = 7
 
 
 @machine("named-barrier-mismatch", r"bar_(sync|arrive) 1 with 256 threads, but nothing orders this after the use of the barrier at "
          r".*wait for the end of that use", gives=DONE, warpgroups=2)
-def a_turn_given_twice(mended, out):
+def a_turn_given_twice(fixed, out):
     for _ in range(2):
         if current().warpgroup == 0:
             barrier.arrive(1, 256)
-            if mended:
+            if fixed:
                 barrier.sync(2, 256)
         else:
             barrier.sync(1, 256)
-            if mended:
+            if fixed:
                 barrier.arrive(2, 256)
     out[0] = 7
 
@@ -59,11 +59,11 @@ def a_turn_given_twice(mended, out):
 @kernel("named-barrier-mismatch", r"named barrier 3 \(the turn 'store' of compute warpgroup 0\): 128 of 256 threads \(at "
         r"whole.py:\d+.*goes through the blocks of a numpipe.turn equally often", zeros(128, 64, dtype=F32),
         gives=np.concatenate([ONE, ONE]), error=PipelineDeadlock, num_compute_wgs=2, warp_specialized=False)
-def a_turn_that_one_warpgroup_does_not_take(y, *, mended: numpipe.Static):
+def a_turn_that_one_warpgroup_does_not_take(y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     tile = numpipe.zeros((64, 64), np.float32)
     for _ in range(2):
-        if mended or wg == 0:
+        if fixed or wg == 0:
             with numpipe.turn("store"):
                 tile = tile + 0.5
     y[ds(wg * 64, 64), ds(0, 64)] = tile
@@ -72,10 +72,10 @@ def a_turn_that_one_warpgroup_does_not_take(y, *, mended: numpipe.Static):
 @kernel("named-barrier-mismatch", r"the turn 'store' of compute warpgroup [01]\).*goes through the blocks of a numpipe.turn "
         r"equally often", zeros(128, 64, dtype=F32), gives=np.concatenate([ONE, ONE]), error=PipelineDeadlock, num_compute_wgs=2,
         warp_specialized=False)
-def a_turn_more_of_the_second_warpgroup(y, *, mended: numpipe.Static):
+def a_turn_more_of_the_second_warpgroup(y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     tile = numpipe.zeros((64, 64), np.float32)
-    for _ in range(2 if mended else 2 + wg):
+    for _ in range(2 if fixed else 2 + wg):
         with numpipe.turn("store"):
             tile = tile + 0.5
     y[ds(wg * 64, 64), ds(0, 64)] = tile
@@ -84,8 +84,8 @@ def a_turn_more_of_the_second_warpgroup(y, *, mended: numpipe.Static):
 # ---- all lanes
 @machine("divergent-aligned", r"bar_sync needs all 128 lanes of the warpgroup, but lanes='one'; call it outside one_lane",
          gives=DONE, error=SimulationError)
-def a_barrier_by_one_lane(mended, out):
-    if mended:
+def a_barrier_by_one_lane(fixed, out):
+    if fixed:
         barrier.sync(1, 128)
     else:
         one_lane(barrier.sync, 1, 128)
@@ -94,15 +94,15 @@ def a_barrier_by_one_lane(mended, out):
 
 @machine("divergent-aligned", r"wgmma_wait needs all 128 lanes of the warpgroup, but lanes='warps'", gives=DONE,
          error=SimulationError)
-def products_waited_for_by_a_lane_of_each_warp(mended, out):
-    current().scoped("all" if mended else "warps", wgmma.wait_group, (0,))
+def products_waited_for_by_a_lane_of_each_warp(fixed, out):
+    current().scoped("all" if fixed else "warps", wgmma.wait_group, (0,))
     out[0] = 7
 
 
 @machine("divergent-aligned", r"setmaxnreg needs all 128 lanes of the warpgroup, but lanes='one'", gives=DONE,
          error=SimulationError)
-def registers_given_back_by_one_lane(mended, out):
-    if mended:
+def registers_given_back_by_one_lane(fixed, out):
+    if fixed:
         setmaxnreg.dec(40)
     else:
         one_lane(setmaxnreg.dec, 40)
@@ -111,8 +111,8 @@ def registers_given_back_by_one_lane(mended, out):
 
 @kernel("divergent-aligned", r"a value that each of 128 lanes has its own of steers the code: .*use one_lane\(function, …\)",
         zeros(64, 64, dtype=F32), gives=ONE, error=SimulationError, warp_specialized=False)
-def a_barrier_behind_a_branch_by_lane(y, *, mended: numpipe.Static):
-    if mended or special.lane_index() < 16:
+def a_barrier_behind_a_branch_by_lane(y, *, fixed: numpipe.Static):
+    if fixed or special.lane_index() < 16:
         barrier.sync(1, 128)
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
@@ -120,8 +120,8 @@ def a_barrier_behind_a_branch_by_lane(y, *, mended: numpipe.Static):
 @kernel("divergent-aligned", r"elect_sync\(\) with lanes='all': a branch that one lane takes diverges within the warpgroup.*use "
         r"numpipe's one_lane\(function, ...\) for the branch", zeros(64, 64, dtype=F32), gives=ONE, error=SimulationError,
         warp_specialized=False)
-def a_branch_of_the_elected_lane(y, *, mended: numpipe.Static):
-    if mended or elect.elect_sync():
+def a_branch_of_the_elected_lane(y, *, fixed: numpipe.Static):
+    if fixed or elect.elect_sync():
         barrier.sync(1, 128)
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
@@ -129,9 +129,9 @@ def a_branch_of_the_elected_lane(y, *, mended: numpipe.Static):
 # ---- registers
 @machine("register-budget", r"registers: 240 \+ 240 \+ 32 per lane = 512 x 128 = 65536 wanted, the CTA holds 64512: this can never "
          r"be granted; the counts of the warpgroups must add up to at most 504", gives=DONE, error=PipelineDeadlock, warpgroups=3)
-def eight_registers_too_many(mended, out):
+def eight_registers_too_many(fixed, out):
     if current().warpgroup == 2:
-        setmaxnreg.dec(24 if mended else 32)
+        setmaxnreg.dec(24 if fixed else 32)
     else:
         setmaxnreg.inc(240)
     out[0] = 7
@@ -139,10 +139,10 @@ def eight_registers_too_many(mended, out):
 
 @kernel("register-budget", r"registers: 168 \+ 232 \+ 232 per lane = 632 x 128 = 80896 wanted, the CTA holds 64512: this can never "
         r"be granted", zeros(64, 64, dtype=F32), gives=ONE, error=PipelineDeadlock, num_compute_wgs=3, warp_specialized=False)
-def nobody_gives_registers_back(y, *, mended: numpipe.Static):
+def nobody_gives_registers_back(y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     if wg == 0:
-        if mended:
+        if fixed:
             numpipe.set_max_registers(40, "decrease")
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
     else:
@@ -153,14 +153,14 @@ def nobody_gives_registers_back(y, *, mended: numpipe.Static):
 @kernel("deadlock", r"every warpgroup waits and nothing is in flight.*warpgroup 0 \(compute\): blocked on barrier @ whole.py:\d+ "
         r"\(1\) phase 0.*warpgroup 1 \(compute\): blocked on barrier @ whole.py:\d+ \(0\) phase 0", zeros(64, 64, dtype=F32),
         gives=ONE, error=PipelineDeadlock, num_compute_wgs=2, warp_specialized=False)
-def each_waits_for_the_other(y, *, mended: numpipe.Static):
+def each_waits_for_the_other(y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     first, second = numpipe.scratch((Barrier(), Barrier()))
     if wg == 0:
-        if mended:
+        if fixed:
             numpipe.barrier_arrive(first)
         numpipe.barrier_wait(second)
-        if not mended:
+        if not fixed:
             numpipe.barrier_arrive(first)
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
     else:
@@ -170,15 +170,15 @@ def each_waits_for_the_other(y, *, mended: numpipe.Static):
 
 @machine("deadlock", r"every warpgroup waits.*bar_sync 1: 128 of 256 threads have arrived \(warpgroup 0 \(compute\)\).*blocked on "
          r"mbarrier at 61440 phase 0", gives=DONE, error=PipelineDeadlock, warpgroups=2)
-def a_named_barrier_against_an_mbarrier(mended, out):
+def a_named_barrier_against_an_mbarrier(fixed, out):
     if current().warpgroup == 0:
         one_lane(mbarrier.init, READY, 128)
     barrier.sync(0, 256)
     if current().warpgroup == 0:
-        if mended:
+        if fixed:
             mbarrier.arrive(READY)
         barrier.sync(1, 256)
-        if not mended:
+        if not fixed:
             mbarrier.arrive(READY)
     else:
         mbarrier.wait(READY, 0, -1)
@@ -187,13 +187,13 @@ def a_named_barrier_against_an_mbarrier(mended, out):
 
 
 @machine("too-few-arrivals", r"\d+ tests in a row failed while nothing else happened.*warpgroup 0 \(compute\): blocked on mbarrier "
-         r"at 61440 phase 0, which it tests again and again at whole.py:\d+.*mend: +128 more arrivals in phase 0 of mbarrier at "
+         r"at 61440 phase 0, which it tests again and again at whole.py:\d+.*fix: +128 more arrivals in phase 0 of mbarrier at "
          r"61440", gives=DONE, error=PipelineDeadlock)
-def polls_for_an_arrival_that_comes_behind(mended, out):
+def polls_for_an_arrival_that_comes_behind(fixed, out):
     current().sm.poll_limit = 100
     one_lane(mbarrier.init, READY, 128)
     barrier.sync(0, 128)
-    if mended:
+    if fixed:
         mbarrier.arrive(READY)
     while not mbarrier.test_wait(READY, 0):
         pass
@@ -211,8 +211,8 @@ def panel(x, coords, address):
 
 @machine("illegal-instruction", r"tma_load of x at coordinates \(0, 3\): the innermost is 6 bytes into a row; it must be a "
          r"multiple of 16", PANEL, gives=DONE, error=SimulationError)
-def a_load_from_the_middle_of_a_chunk(mended, x, out):
-    one_lane(panel, x, (0, 8 if mended else 3), 0)
+def a_load_from_the_middle_of_a_chunk(fixed, x, out):
+    one_lane(panel, x, (0, 8 if fixed else 3), 0)
     barrier.sync(0, 128)
     mbarrier.wait(READY, 0, -1)
     out[0] = 7
@@ -220,8 +220,8 @@ def a_load_from_the_middle_of_a_chunk(mended, x, out):
 
 @machine("illegal-instruction", r"tma_load of x at SMEM\[64\]; the TMA needs a multiple of 128", PANEL, gives=DONE,
          error=SimulationError)
-def a_slot_that_is_not_aligned(mended, x, out):
-    one_lane(panel, x, (0, 0), 1024 if mended else 64)
+def a_slot_that_is_not_aligned(fixed, x, out):
+    one_lane(panel, x, (0, 0), 1024 if fixed else 64)
     barrier.sync(0, 128)
     mbarrier.wait(READY, 0, -1)
     out[0] = 7
@@ -229,26 +229,26 @@ def a_slot_that_is_not_aligned(mended, x, out):
 
 @kernel("out-of-bounds", r"tma_store of y at coordinates \(0, -64\): a store starts at no negative one", PANEL,
         zeros(64, 64), gives=PANEL, error=SimulationError)
-def a_store_before_the_array(x, y, *, mended: numpipe.Static):
+def a_store_before_the_array(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
     numpipe.barrier_wait(landed)
-    numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0 if mended else x.shape[0] - 128, 64)])
+    numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0 if fixed else x.shape[0] - 128, 64)])
 
 
 # ---- bounds
 @machine("out-of-bounds", r"tma_load of x touches SMEM\[62464:70656\), but the CTA has 65536 bytes of shared memory", PANEL,
          gives=DONE, error=SimulationError)
-def a_slot_beyond_the_shared_memory(mended, x, out):
-    one_lane(panel, x, (0, 0), 0 if mended else 61 * 1024)
+def a_slot_beyond_the_shared_memory(fixed, x, out):
+    one_lane(panel, x, (0, 0), 0 if fixed else 61 * 1024)
     barrier.sync(0, 128)
     mbarrier.wait(READY, 0, -1)
     out[0] = 7
 
 
 @machine("out-of-bounds", r"store_word touches SMEM\[65536:65540\), but the CTA has 65536 bytes", gives=DONE, error=SimulationError)
-def a_counter_beyond_the_shared_memory(mended, out):
-    at = 65532 if mended else 65536
+def a_counter_beyond_the_shared_memory(fixed, out):
+    at = 65532 if fixed else 65536
     one_lane(memory.store_word, at, 7)
     barrier.sync(0, 128)
     out[0] = memory.load_word(at)

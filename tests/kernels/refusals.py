@@ -18,9 +18,9 @@ lines of the text are those below the carets. Where the executions differ, ``sim
 compiled=…`` give the text of each, and only one of them where only that one sees the mistake. Lines
 that end in ``# called`` are those that the error lists as calls on the way to it.
 
-Where the error names a mend that can be written into the kernel, the entry has it,
-``mend={"np.float16": "np.float32"}``: pieces of the kernel's source and what replaces them in the
-mended kernel, which runs; or ``mended_options``, other options of the kernel.
+Where the error names a fix that can be written into the kernel, the entry has it,
+``fix={"np.float16": "np.float32"}``: pieces of the kernel's source and what replaces them in the
+fixed kernel, which runs; or ``fixed_options``, other options of the kernel.
 '''
 
 from __future__ import annotations
@@ -77,17 +77,17 @@ class Case:
     args: tuple[Any, ...]
     kind: type[NumpipeError]
     texts: dict[str, str]
-    mend: dict[str, str] = field(default_factory=dict)
+    fix: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    """of the mended kernel"""
+    """of the fixed kernel"""
 
-    def mended(self) -> Any:
-        """The kernel with its mend."""
+    def fixed(self) -> Any:
+        """The kernel with its fix."""
         name, source = self.kernel.name, inspect.getsource(self.kernel.function)
-        for wrong, right in self.mend.items():
+        for wrong, right in self.fix.items():
             assert wrong in source, f"{name} has no {wrong!r}"
             source = source.replace(wrong, right)
-        function = _function(name, source, f"<{name}, mended>", self.kernel.function.__globals__)
+        function = _function(name, source, f"<{name}, fixed>", self.kernel.function.__globals__)
         return numpipe.kernel(**self.options)(function)
 
     def check(self, execution: str) -> None:
@@ -173,8 +173,8 @@ class Cases(list[Case]):
         args: tuple[Any, ...] = (A, B, C),
         simulated: str | None = None,
         compiled: str | None = None,
-        mend: dict[str, str] | None = None,
-        mended_options: dict[str, Any] | None = None,
+        fix: dict[str, str] | None = None,
+        fixed_options: dict[str, Any] | None = None,
         **options: Any,
     ) -> Any:
         """Add a kernel with these `options`, calls of which on `args` are refused, and return it."""
@@ -190,8 +190,8 @@ class Cases(list[Case]):
             args=args,
             simulated=simulated,
             compiled=compiled,
-            mend=mend or {},
-            options={**given, **mended_options} if mended_options else given if mend else {},
+            fix=fix or {},
+            options={**given, **fixed_options} if fixed_options else given if fix else {},
         )
         return kernel
 
@@ -204,7 +204,7 @@ class Cases(list[Case]):
         args: tuple[Any, ...] = (A, B, C),
         simulated: str | None = None,
         compiled: str | None = None,
-        **mend: Any,
+        **fix: Any,
     ) -> None:
         """The same kernel refused for other arguments, or with another kind of error."""
         texts = {"simulated": simulated or text, "compiled": compiled or text}
@@ -214,7 +214,7 @@ class Cases(list[Case]):
                 args,
                 kind,
                 {name: said for name, said in texts.items() if said is not None},
-                **mend,
+                **fix,
             )
         )
 
@@ -231,8 +231,8 @@ class Cases(list[Case]):
         )
 
     @property
-    def mended(self) -> Any:
-        """Parametrizes a test over the cases that have a mend."""
+    def fixed(self) -> Any:
+        """Parametrizes a test over the cases that have a fix."""
         return pytest.mark.parametrize(
             "case", [pytest.param(case, id=case.kernel.name) for case in self if case.options]
         )

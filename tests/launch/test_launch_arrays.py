@@ -119,7 +119,7 @@ def test_a_tensor_without_memory_is_refused() -> None:
         launch.describe(TorchTensor(0, (4,), "float32", (1,), device=-1), "x")
 
 
-def test_what_is_not_an_array_is_refused_with_a_mend() -> None:
+def test_what_is_not_an_array_is_refused_with_a_fix() -> None:
     with pytest.raises(SpecError, match="'a' of kernel 'matmul': a list is not an array; pass a NumPy.*asarray"):
         launch.describe([1, 2], "a", "matmul")
 
@@ -224,18 +224,18 @@ def test_strides_that_no_address_uses_become_ones_the_driver_takes() -> None:
     assert info.tma_strides((0, 6), (12, 2), 2) == (16, 2)
 
 
-@pytest.mark.parametrize("shape, strides, mend", [
+@pytest.mark.parametrize("shape, strides, fix", [
     ((100, 100), (200, 2), r"rows are 200 bytes apart .*; pass numpipe.ascontiguous\(a\), a copy on the same device"),
     ((4, 8), (-16, 2), r"rows are -16 bytes apart and TMA needs a positive multiple of 16; pass numpipe.ascontiguous\(a\)"),
     ((1,) * 6, (2,) * 6, "6 dimensions .*; reshape it"),
 ])
 def test_the_error_for_an_array_names_the_stride_and_offers_a_copy_where_that_helps(
-        shape: tuple[int, ...], strides: tuple[int, ...], mend: str) -> None:
+        shape: tuple[int, ...], strides: tuple[int, ...], fix: str) -> None:
     info = device_array(shape, strides)
     reason = launch.tma_addressable(info)
     assert reason is not None
     start = "argument 'a' of kernel 'matmul': TMA cannot address this float16 array of shape .*, strides .* bytes: .*"
-    assert re.match(start + mend, str(launch.not_addressable(info, reason, "a", "matmul")))
+    assert re.match(start + fix, str(launch.not_addressable(info, reason, "a", "matmul")))
 
 
 # ---- host and device

@@ -41,7 +41,7 @@ def test_the_first_hopper_gpu_is_found_among_others(machine: Callable[[str], Non
     assert launch.gpu_state().device == launch.Device(1, "NVIDIA H200", (9, 0), 132, 13000, 232448)
 
 
-@pytest.mark.parametrize("name, status, reason, mend", [
+@pytest.mark.parametrize("name, status, reason, fix", [
     ("no binding", "none", "cuda-bindings is not installed", 'pip install "numba-cuda[cu13]"'),
     ("no driver", "none", "libcuda was not found", "install NVIDIA's driver"),
     ("no gpu", "none", "CUDA_ERROR_NO_DEVICE", "CUDA_VISIBLE_DEVICES"),
@@ -54,11 +54,11 @@ def test_the_first_hopper_gpu_is_found_among_others(machine: Callable[[str], Non
     ("cuda 12", "old_driver", "supports CUDA 12.8 and the installed CUDA wheels are for CUDA 13",
      '13.0 or newer (R580), or change the wheels: pip uninstall -y nvidia-nvvm'),
 ])
-def test_states(machine: Callable[[str], None], name: str, status: str, reason: str, mend: str) -> None:
+def test_states(machine: Callable[[str], None], name: str, status: str, reason: str, fix: str) -> None:
     machine(name)
     state = launch.gpu_state()
     assert (state.status, state.device) == (status, None)
-    assert reason in state.reason and mend in state.mend
+    assert reason in state.reason and fix in state.fix
 
 
 def test_a_cuda_12_driver_is_fine_with_cuda_12_wheels(machine: Callable[[str], None],
@@ -92,7 +92,7 @@ def test_a_broken_driver_never_falls_back(machine: Callable[[str], None], name: 
     machine(name)
     with pytest.raises(TargetError) as caught:
         launch.choose_target(asked)
-    assert launch.gpu_state().mend in str(caught.value)
+    assert launch.gpu_state().fix in str(caught.value)
 
 
 @pytest.mark.parametrize("name", WITHOUT)
@@ -144,7 +144,7 @@ def test_info_on_a_hopper_machine(machine: Callable[[str], None], capsys: pytest
             "nvidia-nvvm", "nvidia-nvjitlink", "numpipe"} <= set(said)
 
 
-def test_info_on_a_broken_machine_says_what_mends_it(machine: Callable[[str], None],
+def test_info_on_a_broken_machine_says_what_fixes_it(machine: Callable[[str], None],
                                                       capsys: pytest.CaptureFixture[str]) -> None:
     machine("cuda 12")
     said = lines(capsys)

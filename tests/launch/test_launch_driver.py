@@ -85,7 +85,7 @@ def test_a_machine_without_libcuda_has_no_driver(api: Api) -> None:
         driver.Driver()
 
 
-def test_a_driver_that_does_not_initialise_is_an_error_with_its_code_and_a_mend(api: Api) -> None:
+def test_a_driver_that_does_not_initialise_is_an_error_with_its_code_and_a_fix(api: Api) -> None:
     api.answers["cuInit"] = (Result(802),)
     with pytest.raises(driver.DriverError, match=r"cuInit returned CUDA_ERROR_X \(802\): .*fabric manager") as caught:
         driver.Driver()

@@ -147,7 +147,7 @@ def test_machine_code_that_is_damaged_is_made_again_by_a_new_process() -> None:
     assert "restart the process, which compiles" in str(driver.DriverError("cuLibraryLoadData", 200, "CUDA_ERROR_INVALID_IMAGE"))
 
 
-def test_a_failed_launch_names_the_kernel_the_error_and_the_mend(fake: FakeDriver) -> None:
+def test_a_failed_launch_names_the_kernel_the_error_and_the_fix(fake: FakeDriver) -> None:
     fake.code = 700
     with pytest.raises(LaunchError, match="kernel 'scale'.*384 threads, 200000 bytes.*CUDA_ERROR_ILLEGAL_ADDRESS "
                                           r"\(700\).*target='sim'.*compute-sanitizer"):

@@ -122,7 +122,7 @@ def test_exports_that_no_kernel_takes_are_refused(x: Any, message: str) -> None:
         launch.describe(x, "x", "k")
 
 
-def test_without_cuda_core_an_export_of_a_gpu_is_refused_with_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cuda_core_an_export_of_a_gpu_is_refused_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def missing(name: str, *args: Any) -> Any:

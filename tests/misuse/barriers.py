@@ -21,7 +21,7 @@ refused(
     ", pipeline at {file}:{line}: body 'body' takes 3 arguments, but is called with 5: "
     "(indices, 2 tiles, 2 ready barriers)",
     kind=SpecError,
-    mend={"x, y):": "x, y, x_ready, y_ready):"},
+    fix={"x, y):": "x, y, x_ready, y_ready):"},
 )
 refused(
     "a_body_without_consumed_barriers",
@@ -35,7 +35,7 @@ refused(
     ", pipeline at {file}:{line}: body 'body' takes 3 arguments, but is called with 4: "
     "(indices, 1 tile, 1 ready barrier, 1 consumed barrier)",
     kind=SpecError,
-    mend={
+    fix={
         "x, x_ready):\n        pass": (
             "x, x_ready, x_consumed):\n        numpipe.barrier_arrive(x_consumed)"
         ),
@@ -65,7 +65,7 @@ refused(
 """,
     ", pipeline at {file}:{line}: manual_ready_barriers must be True or False, got 1",
     kind=SpecError,
-    mend={"barriers=1": "barriers=True"},
+    fix={"barriers=1": "barriers=True"},
 )
 refused(
     "a_run_time_flag",
@@ -79,7 +79,7 @@ refused(
     ", pipeline at {file}:{line}: manual_consumed_barriers must be a compile-time constant, "
     "not a run-time int32: pass a literal, a constant of the module or a Static field",
     kind=SpecError,
-    mend={"a.shape[0]": "True", "        pass": "        numpipe.barrier_arrive(x_consumed)"},
+    fix={"a.shape[0]": "True", "        pass": "        numpipe.barrier_arrive(x_consumed)"},
 )
 refused(
     "a_wait_on_a_consumed_barrier",
@@ -93,7 +93,7 @@ refused(
     "barrier_wait takes a ready barrier; that one is for numpipe.barrier_arrive(…), got a "
     "consumed barrier",
     kind=SpecError,
-    mend={"barrier_wait": "barrier_arrive"},
+    fix={"barrier_wait": "barrier_arrive"},
 )
 refused(
     "an_arrival_on_a_ready_barrier",
@@ -107,7 +107,7 @@ refused(
     "barrier_arrive takes a consumed barrier; that one is for numpipe.barrier_wait(…), got a "
     "ready barrier",
     kind=SpecError,
-    mend={"barrier_arrive": "barrier_wait"},
+    fix={"barrier_arrive": "barrier_wait"},
 )
 refused(
     "a_wait_on_a_tile",
@@ -166,7 +166,7 @@ refused(
         "of a step"
     ),
     kind=PipelineDeadlock,
-    mend={"        pass": "        numpipe.barrier_arrive(x_consumed)"},
+    fix={"        pass": "        numpipe.barrier_arrive(x_consumed)"},
 )
 refused(
     "a_body_that_releases_twice",
@@ -185,7 +185,7 @@ refused(
         "on each consumed barrier of a step"
     ),
     kind=PipelineRace,
-    mend={
+    fix={
         "        numpipe.barrier_arrive(x_consumed)\n"
         "        numpipe.barrier_arrive(x_consumed)\n": (
             "        numpipe.barrier_arrive(x_consumed)\n"
@@ -206,7 +206,7 @@ refused(
     "`for (indices), (tiles), (ready barriers) in pipe(arrays):`; barriers come with "
     "manual_ready_barriers=True and manual_consumed_barriers=True",
     kind=SpecError,
-    mend={"(x,) in": "(x,), (x_ready,) in"},
+    fix={"(x,) in": "(x,), (x_ready,) in"},
 )
 refused(
     "a_loop_with_barriers_that_nobody_asked_for",
@@ -220,7 +220,7 @@ refused(
     "`for (indices), (tiles) in pipe(arrays):`; barriers come with "
     "manual_ready_barriers=True and manual_consumed_barriers=True",
     kind=SpecError,
-    mend={"),))": "),), manual_ready_barriers=True)"},
+    fix={"),))": "),), manual_ready_barriers=True)"},
 )
 refused(
     "a_loop_with_too_few_barriers",
@@ -235,7 +235,7 @@ refused(
     ", pipeline at {file}:{line-2}: the loop unpacks 1 consumed barriers, but the pipeline "
     "has 2: one for each array that it loads, in the tuples of in_specs",
     kind=SpecError,
-    mend={
+    fix={
         "(x_consumed,)": "(x_consumed, y_consumed)",
         "        numpipe.barrier_arrive(x_consumed)": (
             "        numpipe.barrier_arrive(x_consumed)\n        numpipe.barrier_arrive(y_consumed)"
@@ -254,7 +254,7 @@ refused(
     "barrier_arrive takes a consumed barrier; that one is for numpipe.barrier_wait(…), got a "
     "ready barrier",
     kind=SpecError,
-    mend={"(x_consumed,), (x_ready,)": "(x_ready,), (x_consumed,)"},
+    fix={"(x_consumed,), (x_ready,)": "(x_ready,), (x_consumed,)"},
 )
 refused(
     "a_loop_that_takes_what_comes",
@@ -278,7 +278,7 @@ refused(
 """,
     "'x_ready' belongs to a step of the pipeline loop of line {line-2} and is used after it, "
     "where its slot is filled again: take what is needed of it in the loop",
-    mend={"\n    numpipe.barrier_wait(x_ready)": ""},
+    fix={"\n    numpipe.barrier_wait(x_ready)": ""},
 )
 refused(
     "barriers_without_a_memory_role",
@@ -293,7 +293,7 @@ refused(
     "memory role load (warp_specialized=True)",
     kind=SpecError,
     warp_specialized=False,
-    mended_options={"warp_specialized": True},
+    fixed_options={"warp_specialized": True},
 )
 refused(
     "a_loop_that_releases_nothing",
@@ -310,5 +310,5 @@ refused(
         "of a step"
     ),
     kind=PipelineDeadlock,
-    mend={"        pass": "        numpipe.barrier_arrive(x_consumed)"},
+    fix={"        pass": "        numpipe.barrier_arrive(x_consumed)"},
 )

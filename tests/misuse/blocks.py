@@ -27,7 +27,7 @@ refused(
     "constants and shapes are run-time values. Say sides as large as the array (literals, "
     "fields of a Static) and leave index_map out: the block at the origin, loaded once",
     kind=SpecError,
-    mend={"None, lambda k: (0, k)": "(64, 128)"},
+    fix={"None, lambda k: (0, k)": "(64, 128)"},
 )
 refused(
     "a_side_that_is_a_string",
@@ -38,7 +38,7 @@ refused(
     "BlockSpec: block_shape must be a tuple of ints, None (squeezed) and "
     "numpipe.Element(size), got (64, '64')",
     kind=SpecError,
-    mend={'"64"': "64"},
+    fix={'"64"': "64"},
 )
 refused(
     "an_element_of_no_size",
@@ -48,7 +48,7 @@ refused(
 """,
     "Element: size must be an int of 1…65536 elements, got 0",
     kind=SpecError,
-    mend={"(0)": "(64)"},
+    fix={"(0)": "(64)"},
 )
 refused(
     "an_element_of_run_time_size",
@@ -59,7 +59,7 @@ refused(
     "Element: size must be a compile-time constant, not a run-time int32: pass a literal, a "
     "constant of the module or a Static field",
     kind=SpecError,
-    mend={"a.shape[0]": "64"},
+    fix={"a.shape[0]": "64"},
 )
 refused(
     "an_element_without_a_size",
@@ -68,7 +68,7 @@ refused(
     #                 ^^^^^^^^^
 """,
     "Element(size): argument 'size' missing",
-    mend={"Element()": "Element(64)"},
+    fix={"Element()": "Element(64)"},
 )
 refused(
     "a_tile_of_three_dimensions",
@@ -80,7 +80,7 @@ refused(
     "have 1 or 2: squeeze dimensions of one element: write None",
     kind=SpecError,
     args=THREE,
-    mend={"(1, 64, 64)": "(None, 64, 64)"},
+    fix={"(1, 64, 64)": "(None, 64, 64)"},
 )
 refused(
     "a_tile_of_no_dimension",
@@ -131,7 +131,7 @@ refused(
     ", pipeline at {file}:{line-1}: in_specs[0] for 'a': block (4,) of float16 is 8 B, but "
     "TMA moves multiples of 16 B: make it a multiple of 8 elements",
     kind=SpecError,
-    mend={"4)": "8)"},
+    fix={"4)": "8)"},
 )
 refused(
     "a_vector_with_a_swizzle",
@@ -214,7 +214,7 @@ refused(
     "which is no axis of the cluster: the kernel names none: @numpipe.kernel(cluster=(2,), "
     "cluster_names=('cluster',))",
     kind=SpecError,
-    mended_options={"grid": (2,), "cluster": (2,), "cluster_names": ("cluster",)},
+    fixed_options={"grid": (2,), "cluster": (2,), "cluster_names": ("cluster",)},
 )
 refused(
     "a_block_shared_twice",
@@ -256,7 +256,7 @@ refused(
     "contiguous dimension; shared-memory rows are swizzled in groups of 8: make that side a "
     "multiple of 8, or None, which makes a vector of the row",
     kind=SpecError,
-    mend={"(1, 64)": "(None, 64)"},
+    fix={"(1, 64)": "(None, 64)"},
 )
 refused(
     "a_block_of_60_rows",
@@ -270,7 +270,7 @@ refused(
     "contiguous dimension; shared-memory rows are swizzled in groups of 8: make that side a "
     "multiple of 8",
     kind=SpecError,
-    mend={"(60, 64)": "(64, 64)"},
+    fix={"(60, 64)": "(64, 64)"},
 )
 
 # index maps
@@ -286,7 +286,7 @@ refused(
     "integer block indices, got (int32, int32)",
     kind=SpecError,
     args=THREE,
-    mend={"lambda k: (0, k)": "lambda k: (0, 0, k)"},
+    fix={"lambda k: (0, k)": "lambda k: (0, 0, k)"},
 )
 refused(
     "an_index_map_of_too_many_indices",
@@ -296,7 +296,7 @@ refused(
 """,
     "in_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1",
     args=THREE,
-    mend={"lambda m, k: (0, m, k)": "lambda k: (0, 0, k)"},
+    fix={"lambda m, k: (0, m, k)": "lambda k: (0, 0, k)"},
 )
 refused(
     "a_squeezed_index_that_is_the_warpgroup",
@@ -333,7 +333,7 @@ refused(
     "dimension 1, which is contiguous: there a block starts at a multiple of 16 B, 8 "
     "elements; an H200 stops with an illegal instruction otherwise",
     kind=SpecError,
-    mend={"(k, 4)": "(k, 8)"},
+    fix={"(k, 4)": "(k, 8)"},
 )
 refused(
     "a_run_time_start_that_is_not_aligned",
@@ -349,7 +349,7 @@ refused(
         "elements; an H200 stops with an illegal instruction otherwise"
     ),
     kind=SpecError,
-    mend={"12 * k": "16 * k"},
+    fix={"12 * k": "16 * k"},
 )
 
 # what lies outside
@@ -361,7 +361,7 @@ refused(
 """,
     "BlockSpec: oob_fill must be 'zeros' or 'nan', got 'ones'",
     kind=SpecError,
-    mend={'"ones"': '"nan"'},
+    fix={'"ones"': '"nan"'},
 )
 refused(
     "a_fill_known_at_run_time",
@@ -372,7 +372,7 @@ refused(
     "BlockSpec: oob_fill must be a compile-time constant, not a run-time int32: pass a "
     "literal, a constant of the module or a Static field",
     kind=SpecError,
-    mend={"a.shape[0]": '"zeros"'},
+    fix={"a.shape[0]": '"zeros"'},
 )
 refused(
     "nan_around_integers",
@@ -386,7 +386,7 @@ refused(
     "NaN that TMA knows: use 'zeros'",
     kind=SpecError,
     args=(A.astype(np.int16), B, C),
-    mend={'"nan"': '"zeros"'},
+    fix={'"nan"': '"zeros"'},
 )
 
 # what L2 does with it
@@ -398,7 +398,7 @@ refused(
 """,
     "BlockSpec: eviction_policy must be 'evict_first', 'evict_last' or None, got 'evict_normal'",
     kind=SpecError,
-    mend={"evict_normal": "evict_first"},
+    fix={"evict_normal": "evict_first"},
 )
 refused(
     "a_policy_known_at_run_time",
@@ -409,7 +409,7 @@ refused(
     "BlockSpec: eviction_policy must be a compile-time constant, not a run-time int32: pass "
     "a literal, a constant of the module or a Static field",
     kind=SpecError,
-    mend={"a.shape[0]": '"evict_last"'},
+    fix={"a.shape[0]": '"evict_last"'},
 )
 
 # stores
@@ -423,7 +423,7 @@ refused(
     compiled=REFUSED_INDEX + "(ds(64), ds(64))",
     kind=SpecError,
     args=THREE,
-    mend={"c[ds": "c[0, ds"},
+    fix={"c[ds": "c[0, ds"},
 )
 refused(
     "a_store_along_three_dimensions",
@@ -435,7 +435,7 @@ refused(
     compiled=REFUSED_INDEX + "(ds(64), ds(64), ds(64))",
     kind=SpecError,
     args=THREE,
-    mend={"c[ds(0, 64), ": "c[0, "},
+    fix={"c[ds(0, 64), ": "c[0, "},
 )
 refused(
     "a_store_at_a_fraction",
@@ -447,7 +447,7 @@ refused(
     compiled=REFUSED_INDEX + "(float32, ds(64), ds(64))",
     kind=SpecError,
     args=THREE,
-    mend={"0.5": "0"},
+    fix={"0.5": "0"},
 )
 refused(
     "a_store_to_one_dimension",

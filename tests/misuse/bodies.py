@@ -31,7 +31,7 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "a pipeline is emitted for arrays: emit_pipeline_warp_specialized(…)(a, b)",
-    mend={"lambda k: (0, k)),))": "lambda k: (0, k)),))(a)"},
+    fix={"lambda k: (0, k)),))": "lambda k: (0, k)),))(a)"},
 )
 refused(
     "called_with_keywords",
@@ -40,7 +40,7 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "an emitted pipeline is called on its arrays by position",
-    mend={"(a=a)": "(a)"},
+    fix={"(a=a)": "(a)"},
 )
 refused(
     "a_body_that_takes_too_few",
@@ -54,7 +54,7 @@ refused(
     ", pipeline at {file}:{line}: body 'body' takes 1 argument, but is called with 2: "
     "(indices, 1 tile)",
     kind=SpecError,
-    mend={"(indices)": "(indices, x)"},
+    fix={"(indices)": "(indices, x)"},
 )
 refused(
     "a_body_that_takes_a_carry_without_a_context",
@@ -68,7 +68,7 @@ refused(
     ", pipeline at {file}:{line}: body 'body' takes 3 arguments, but is called with 2: "
     "(indices, 1 tile); a carry needs a compute_context",
     kind=SpecError,
-    mend={
+    fix={
         "    emit(": "    def compute(pipeline):\n        pipeline(0)\n\n    emit(",
         "),))(a)": "),), compute_context=compute)(a)",
     },
@@ -85,7 +85,7 @@ refused(
     ", pipeline at {file}:{line}: body 'body' takes 2 arguments, but is called with 3: "
     "(indices, 1 tile, carry); with a compute_context the carry comes last",
     kind=SpecError,
-    mend={"(indices, x):\n        pass": "(indices, x, n):\n        return n"},
+    fix={"(indices, x):\n        pass": "(indices, x, n):\n        return n"},
 )
 refused(
     "a_body_that_loses_the_carry",
@@ -102,7 +102,7 @@ refused(
     ", pipeline at {file}:{line}: body 'body' returns nothing: it takes the carry and must "
     "return the next one",
     kind=SpecError,
-    mend={"n = n + 1": "return n + 1"},
+    fix={"n = n + 1": "return n + 1"},
 )
 refused(
     "a_body_that_returns_without_a_carry",
@@ -116,7 +116,7 @@ refused(
     ", pipeline at {file}:{line}: body 'body' returns a value, but there is no carry: give a "
     "compute_context that calls pipeline(initial carry), or return nothing",
     kind=SpecError,
-    mend={"return 1": "pass"},
+    fix={"return 1": "pass"},
 )
 refused(
     "a_body_that_is_no_function",
@@ -181,7 +181,7 @@ refused(
     ", pipeline at {file}:{line}: compute_context 'compute' never calls the pipeline: write "
     "carry = pipeline(carry) once",
     kind=SpecError,
-    mend={"        pass": "        carry = pipeline(0)"},
+    fix={"        pass": "        carry = pipeline(0)"},
 )
 refused(
     "a_context_that_calls_twice",
@@ -199,7 +199,7 @@ refused(
     ", pipeline at {file}:{line}: compute_context 'compute' calls the pipeline 2 times (line "
     "{line-2}): a pipeline runs once; emit another one",
     kind=SpecError,
-    mend={"        n = pipeline(n)\n": ""},
+    fix={"        n = pipeline(n)\n": ""},
 )
 refused(
     "a_context_that_calls_under_a_condition",
@@ -217,7 +217,7 @@ refused(
     ", pipeline at {file}:{line}: compute_context 'compute' calls the pipeline under a "
     "condition or in a loop (line {line-2}): every warpgroup runs it, once",
     kind=SpecError,
-    mend={"        if a.shape[0] > 64:\n            pipeline(0)": "        pipeline(0)"},
+    fix={"        if a.shape[0] > 64:\n            pipeline(0)": "        pipeline(0)"},
 )
 refused(
     "a_context_that_calls_in_a_loop",
@@ -235,7 +235,7 @@ refused(
     ", pipeline at {file}:{line}: compute_context 'compute' calls the pipeline under a "
     "condition or in a loop (line {line-2}): every warpgroup runs it, once",
     kind=SpecError,
-    mend={"        for i in range(2):\n            pipeline(i)": "        pipeline(0)"},
+    fix={"        for i in range(2):\n            pipeline(i)": "        pipeline(0)"},
 )
 refused(
     "a_context_that_may_return_before",
@@ -254,7 +254,7 @@ refused(
     ", pipeline at {file}:{line}: compute_context 'compute' may return (line {line-3}) "
     "before it calls the pipeline: every warpgroup runs it, once",
     kind=SpecError,
-    mend={"        if a.shape[0] > 64:\n            return\n": ""},
+    fix={"        if a.shape[0] > 64:\n            return\n": ""},
 )
 refused(
     "a_context_that_passes_the_pipeline_on",
@@ -274,7 +274,7 @@ refused(
     ", pipeline at {file}:{line}: compute_context 'compute' passes the pipeline on (line "
     "{line-2}): it calls it itself, pipeline(carry)",
     kind=SpecError,
-    mend={"other(pipeline)": "pipeline(0)"},
+    fix={"other(pipeline)": "pipeline(0)"},
 )
 refused(
     "a_context_without_an_initial_carry",
@@ -291,7 +291,7 @@ refused(
     ", pipeline at {file}:{line}: compute_context 'compute' calls the pipeline with 0 "
     "arguments (line {line-2}): it takes the initial carry",
     kind=SpecError,
-    mend={"pipeline()": "pipeline(0)"},
+    fix={"pipeline()": "pipeline(0)"},
 )
 refused(
     "a_context_of_two_parameters",
@@ -308,7 +308,7 @@ refused(
     ", pipeline at {file}:{line}: compute_context 'compute' takes 2 arguments, but is called "
     "with 1: the pipeline",
     kind=SpecError,
-    mend={"pipeline, more": "pipeline", "pipeline(more)": "pipeline(0)"},
+    fix={"pipeline, more": "pipeline", "pipeline(more)": "pipeline(0)"},
 )
 refused(
     "a_context_that_returns_the_carry",
@@ -325,7 +325,7 @@ refused(
     ", pipeline at {file}:{line}: compute_context 'compute' returns a value, which nothing "
     "receives: store results through the kernel's output references",
     kind=SpecError,
-    mend={"return pipeline(0)": "pipeline(0)"},
+    fix={"return pipeline(0)": "pipeline(0)"},
 )
 refused(
     "a_context_that_is_a_tile",
@@ -365,7 +365,7 @@ refused(
 """,
     "emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways to say "
     "the same: give one",
-    mend={"compute_context=compute, ": ""},
+    fix={"compute_context=compute, ": ""},
 )
 refused(
     "a_coroutine_that_yields_twice",
@@ -382,7 +382,7 @@ refused(
 """,
     "carry_coroutine 'carry' yields 2 times: it yields the initial carry, once, and receives "
     "the final one",
-    mend={"        yield n\n": ""},
+    fix={"        yield n\n": ""},
 )
 refused(
     "a_coroutine_that_yields_nothing",
@@ -398,7 +398,7 @@ refused(
 """,
     "carry_coroutine 'carry' yields nothing: it yields the initial carry, and receives the "
     "final one",
-    mend={"n = yield": "n = yield 0"},
+    fix={"n = yield": "n = yield 0"},
 )
 refused(
     "a_coroutine_with_a_parameter",
@@ -413,7 +413,7 @@ refused(
     emit(body, grid=(1,), in_specs=(spec,), carry_coroutine=carry)(a)
 """,
     "carry_coroutine 'carry' takes arguments, but is called with none",
-    mend={"carry(first)": "carry()", "yield first": "yield 0"},
+    fix={"carry(first)": "carry()", "yield first": "yield 0"},
 )
 refused(
     "a_coroutine_that_yields_in_a_loop",
@@ -431,7 +431,7 @@ refused(
     ", pipeline at {file}:{line}: carry_coroutine 'carry' yields to the pipeline under a "
     "condition or in a loop (line {line-2}): every warpgroup runs it, once",
     kind=SpecError,
-    mend={"        for i in range(2):\n            yield i": "        yield 0"},
+    fix={"        for i in range(2):\n            yield i": "        yield 0"},
 )
 refused(
     "a_coroutine_without_yield",
@@ -467,7 +467,7 @@ refused(
 """,
     ", pipeline at {file}:{line}: called on 2 arrays, but in_specs has 1",
     kind=SpecError,
-    mend={")(a, b)": ")(a)"},
+    fix={")(a, b)": ")(a)"},
 )
 refused(
     "an_index_map_of_two_indices",
@@ -476,7 +476,7 @@ refused(
     #                                                   ^^^^^^^^^^^^^^^^^^^
 """,
     "in_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1",
-    mend={"lambda i, k: (i, k)": "lambda k: (0, k)"},
+    fix={"lambda i, k: (i, k)": "lambda k: (0, k)"},
 )
 refused(
     "a_delay_of_all_slots",
@@ -488,7 +488,7 @@ refused(
     "max_concurrent_steps=2: the slot of step k is still held when step k + delay_release "
     "waits for its own",
     kind=SpecError,
-    mend={"max_concurrent_steps=2": "max_concurrent_steps=3"},
+    fix={"max_concurrent_steps=2": "max_concurrent_steps=3"},
 )
 refused(
     "an_argument_it_does_not_have",
@@ -501,7 +501,7 @@ refused(
     "carry_coroutine=None, num_compute_wgs=None, wg_axis=None, memory_registers=None, "
     "manual_ready_barriers=False, manual_consumed_barriers=False, pipeline_state=None, "
     "memory_thread_idx=None, steps_of=None): it has no argument 'slots'",
-    mend={"slots=2": "max_concurrent_steps=2"},
+    fix={"slots=2": "max_concurrent_steps=2"},
 )
 a_pipeline_that_only_the_compute_role_reaches = refused(
     "a_pipeline_that_only_the_compute_role_reaches",
@@ -542,7 +542,7 @@ refused(
     #   ^^^^^^^^^^^^^^^
 """,
     "share(cfg, parts): argument 'parts' missing",
-    mend={"Config()": "Config(), 2"},
+    fix={"Config()": "Config(), 2"},
 )
 refused(
     "a_function_with_an_argument_it_has_not",
@@ -551,7 +551,7 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "share(cfg, parts): it has no argument 'more'",
-    mend={", more=1": ""},
+    fix={", more=1": ""},
 )
 refused(
     "a_nested_function_with_a_default",
@@ -573,7 +573,7 @@ refused(
     #   ^^^^^^^^^
 """,
     "f(x, y): argument 'x' given twice",
-    mend={"x=2": "y=2"},
+    fix={"x=2": "y=2"},
 )
 refused(
     "keywords_for_a_function_in_a_tuple",
@@ -587,5 +587,5 @@ refused(
 """,
     "'functions[1]' is called with keywords: names of parameters are known only of functions "
     "called by their own name",
-    mend={"x=a.shape[0]": "a.shape[0]"},
+    fix={"x=a.shape[0]": "a.shape[0]"},
 )

@@ -16,7 +16,7 @@ refused(
 """,
     "debug_print: the format is a compile-time string, got a.shape[0]: values go into its "
     'fields, debug_print("k={}", k)',
-    mend={"a.shape[0]": '"k={}", a.shape[0]'},
+    fix={"a.shape[0]": '"k={}", a.shape[0]'},
 )
 refused(
     "a_value_missing",
@@ -25,7 +25,7 @@ refused(
     #                   ^^^^^^^
 """,
     "debug_print: the format has 2 fields, but 1 values are given",
-    mend={", 3)": ", 3, 4)"},
+    fix={", 3)": ", 3, 4)"},
 )
 refused(
     "a_value_too_many",
@@ -34,7 +34,7 @@ refused(
     #                   ^^^^^^
 """,
     "debug_print: the format has 0 fields, but 1 values are given",
-    mend={'"done"': '"done {}"'},
+    fix={'"done"': '"done {}"'},
 )
 refused(
     "a_field_with_a_name",
@@ -43,7 +43,7 @@ refused(
     #                   ^^^^^
 """,
     "debug_print: field 1 {k}: fields are filled in order, without names and numbers: write {}",
-    mend={"{k}": "{}"},
+    fix={"{k}": "{}"},
 )
 refused(
     "a_conversion",
@@ -53,7 +53,7 @@ refused(
 """,
     "debug_print: field 2 {!r} is not printed alike on the GPU and simulated: a field is {} "
     "or {:[<>][+ ][0][width][.precision][d x X f e E g G]}",
-    mend={"{!r}": "{}"},
+    fix={"{!r}": "{}"},
 )
 refused(
     "a_centred_field",
@@ -63,7 +63,7 @@ refused(
 """,
     "debug_print: field 1 {:^5} is not printed alike on the GPU and simulated: a field is {} "
     "or {:[<>][+ ][0][width][.precision][d x X f e E g G]}",
-    mend={"{:^5}": "{:<5}"},
+    fix={"{:^5}": "{:<5}"},
 )
 refused(
     "a_precision_without_a_type",
@@ -72,7 +72,7 @@ refused(
     #                   ^^^^^^^
 """,
     "debug_print: field 1 {:.3}: a precision needs f, e or g: {:.3f}",
-    mend={"{:.3}": "{:.3f}"},
+    fix={"{:.3}": "{:.3f}"},
 )
 refused(
     "a_brace_that_nothing_closes",
@@ -82,7 +82,7 @@ refused(
 """,
     "debug_print: '{' is no format: Single '{' encountered in format string (a brace is "
     "written {{ or }})",
-    mend={'"{"': '"{{"'},
+    fix={'"{"': '"{{"'},
 )
 two_lines = refused(
     "two_lines",
@@ -91,7 +91,7 @@ two_lines = refused(
     #                   ^^^^^^
 """,
     "debug_print: 'a\\nb' has a control character: a call prints one line, which ends by itself",
-    mend={"a\\nb": "a b"},
+    fix={"a\\nb": "a b"},
 )
 refused(
     "a_float_as_an_int",
@@ -103,7 +103,7 @@ def a_float_as_an_int(a, b, c, s):
     "debug_print: field 1 {:d} prints an int, got a float: use {}, {:f}, {:e} or {:g}",
     kind=SpecError,
     args=(A, B, C, np.float32(1)),
-    mend={"{:d}": "{:f}"},
+    fix={"{:d}": "{:f}"},
 )
 refused(
     "a_tile",
@@ -175,7 +175,7 @@ refused(
 """,
     "the message of an assertion on run-time values is a constant string, got f'{a.shape[0]} "
     "rows': print values with numpipe.debug_print",
-    mend={'f"{a.shape[0]} rows"': '"rows"', "== 3": "> 3"},
+    fix={'f"{a.shape[0]} rows"': '"rows"', "== 3": "> 3"},
 )
 refused(
     "an_assert_on_a_tile",

@@ -17,7 +17,7 @@ refused(
 """,
     "'np.sin' takes tiles of float32, got int32: use .astype(np.float32) first",
     kind=SpecError,
-    mend={"iota(64)": "iota(64).astype(np.float32)"},
+    fix={"iota(64)": "iota(64).astype(np.float32)"},
 )
 refused(
     "a_cosine_of_an_integer",
@@ -27,7 +27,7 @@ refused(
 """,
     "np.cos(…) takes register tiles and numbers, got int32: convert it with float(x)",
     kind=SpecError,
-    mend={"a.shape[0]": "float(a.shape[0])"},
+    fix={"a.shape[0]": "float(a.shape[0])"},
 )
 refused(
     "a_mask_that_is_rounded",
@@ -37,7 +37,7 @@ refused(
 """,
     "'np.round' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first",
     kind=SpecError,
-    mend={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.float32)"},
+    fix={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.float32)"},
 )
 refused(
     "a_rounding_to_digits",
@@ -46,7 +46,7 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "np.round takes 1 argument in a kernel, (x), got np.round(numpipe.iota(64), 2)",
-    mend={", 2)": ")"},
+    fix={", 2)": ")"},
 )
 refused(
     "a_quotient_of_a_mask",
@@ -56,7 +56,7 @@ refused(
 """,
     "'//' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first",
     kind=SpecError,
-    mend={"< 3)": "< 3).astype(np.int32)"},
+    fix={"< 3)": "< 3).astype(np.int32)"},
 )
 refused(
     "a_remainder_of_integers_and_a_fraction",
@@ -66,7 +66,7 @@ refused(
 """,
     "'%' of an int32 tile and a float: use .astype(np.float32) first",
     kind=SpecError,
-    mend={"iota(64)": "iota(64).astype(np.float32)"},
+    fix={"iota(64)": "iota(64).astype(np.float32)"},
 )
 refused(
     "a_quotient_by_zero",
@@ -76,7 +76,7 @@ refused(
 """,
     simulated="an integer tile // or % 0: integer division by zero is undefined on the GPU",
     kind=SimulationError,
-    mend={"iota(64) - 5": "iota(64) + 1"},
+    fix={"iota(64) - 5": "iota(64) + 1"},
 )
 refused(
     "a_maximum_of_two_types",
@@ -86,7 +86,7 @@ refused(
 """,
     "'np.maximum' of tiles of float32 and int32: convert one of them, e.g. x.astype(np.float32)",
     kind=SpecError,
-    mend={"iota(64))": "iota(64).astype(np.float32))"},
+    fix={"iota(64))": "iota(64).astype(np.float32))"},
 )
 refused(
     "a_scan_of_float16",
@@ -96,7 +96,7 @@ refused(
 """,
     "scan takes tiles of float32 or int32, got float16 (64, 64): use .astype(np.float32) first",
     kind=SpecError,
-    mend={"b[ds(0, 64), ds(0, 64)]": "b[ds(0, 64), ds(0, 64)].astype(np.float32)"},
+    fix={"b[ds(0, 64), ds(0, 64)]": "b[ds(0, 64), ds(0, 64)].astype(np.float32)"},
 )
 refused(
     "a_scan_along_a_third_axis",
@@ -106,7 +106,7 @@ refused(
 """,
     "scan: axis must be a compile-time int from -2 to 1 for shape (64, 64), got 2",
     kind=SpecError,
-    mend={"axis=2": "axis=0"},
+    fix={"axis=2": "axis=0"},
 )
 refused(
     "a_scan_of_tiles_that_differ",
@@ -118,7 +118,7 @@ refused(
     "scan: tiles that are scanned together have one shape and one layout, got float32 (64, "
     "64) and float32 (64, 8)",
     kind=SpecError,
-    mend={"(64, 8)": "(64, 64)"},
+    fix={"(64, 8)": "(64, 64)"},
 )
 refused(
     "a_scan_of_comparisons",
@@ -133,7 +133,7 @@ refused(
         "element, got bool (8,) (row layout)"
     ),
     kind=SpecError,
-    mend={"p < q": "np.where(p < q, p, q)"},
+    fix={"p < q": "np.where(p < q, p, q)"},
 )
 refused(
     "a_scan_of_a_number",
@@ -144,7 +144,7 @@ refused(
     "scan(function, tile, axis): tile is a register tile, or a tuple of them, got a "
     "reduction of a register tile",
     kind=SpecError,
-    mend={".sum()": ""},
+    fix={".sum()": ""},
 )
 refused(
     "running_maxima_of_float16",
@@ -155,7 +155,7 @@ refused(
     "np.maximum.accumulate takes tiles of float32 or int32, got float16 (64, 64): use "
     ".astype(np.float32) first",
     kind=SpecError,
-    mend={"ds(0, 64)])": "ds(0, 64)].astype(np.float32))"},
+    fix={"ds(0, 64)])": "ds(0, 64)].astype(np.float32))"},
 )
 refused(
     "running_minima_of_another_type",
@@ -165,7 +165,7 @@ refused(
 """,
     "np.minimum.accumulate(tile, axis=0) in a kernel, got "
     "np.minimum.accumulate(numpipe.iota(64), 0, 'int32')",
-    mend={', 0, "int32"': ""},
+    fix={', 0, "int32"': ""},
 )
 refused(
     "more_than_the_32_largest",
@@ -175,7 +175,7 @@ refused(
 """,
     "top_k: k=33: of the 64 columns of a tile (64, 64), 1 to 32 are found",
     kind=SpecError,
-    mend={"33": "32"},
+    fix={"33": "32"},
 )
 refused(
     "more_than_there_are_columns",
@@ -185,7 +185,7 @@ refused(
 """,
     "top_k: k=9: of the 8 columns of a tile (64, 8), 1 to 8 are found",
     kind=SpecError,
-    mend={", 9)": ", 8)"},
+    fix={", 9)": ", 8)"},
 )
 refused(
     "the_largest_of_a_vector",
@@ -196,7 +196,7 @@ refused(
     "top_k takes tiles (M, N) of float32, float16, bfloat16 or int32, got int32 (64,) "
     "(either layout)",
     kind=SpecError,
-    mend={"iota(64)": "iota((64, 64), 1)"},
+    fix={"iota(64)": "iota((64, 64), 1)"},
 )
 refused(
     "a_bfloat16_tile_stored_to_float16",
@@ -207,7 +207,7 @@ refused(
     "'c[…] = tile': the array is float16, the tile bfloat16: store tile.astype(c.dtype)",
     kind=SpecError,
     args=(A, B.astype(BFLOAT16), C.astype(np.float16)),
-    mend={"= b[ds(0, 64), ds(0, 64)]": "= b[ds(0, 64), ds(0, 64)].astype(c.dtype)"},
+    fix={"= b[ds(0, 64), ds(0, 64)]": "= b[ds(0, 64), ds(0, 64)].astype(c.dtype)"},
 )
 refused(
     "floats_stored_to_integers_in_shared_memory",
@@ -219,5 +219,5 @@ refused(
     "tile[…] = value: the tile is int32, the value float32: store value.astype(tile.dtype)",
     kind=SpecError,
     warp_specialized=False,
-    mend={"np.float32)": "np.int32)"},
+    fix={"np.float32)": "np.int32)"},
 )

@@ -46,7 +46,7 @@ refused(
 """,
     f"lane_index(){NOT_HERE}",
     kind=SpecError,
-    mended_options={"compiler_params": LANE["compiler_params"]},
+    fixed_options={"compiler_params": LANE["compiler_params"]},
 )
 refused(
     "a_thread_in_a_body_of_the_warpgroup",
@@ -59,7 +59,7 @@ refused(
 """,
     f"cuda.threadIdx.x{NOT_HERE}",
     kind=SpecError,
-    mended_options={"compiler_params": LANE["compiler_params"]},
+    fixed_options={"compiler_params": LANE["compiler_params"]},
 )
 refused(
     "a_shuffle_outside_of_a_body",
@@ -82,7 +82,7 @@ refused(
     "cuda.threadIdx.y is not supported in a kernel: of numba.cuda there are threadIdx.x, "
     "laneid, shfl_sync, shfl_up_sync, shfl_down_sync, shfl_xor_sync, syncwarp",
     **LANE,
-    mend={"threadIdx.y": "threadIdx.x"},
+    fix={"threadIdx.y": "threadIdx.x"},
 )
 refused(
     "a_barrier_of_the_cta",
@@ -96,7 +96,7 @@ refused(
     "cuda.syncthreads is not supported in a kernel: of numba.cuda there are threadIdx.x, "
     "laneid, shfl_sync, shfl_up_sync, shfl_down_sync, shfl_xor_sync, syncwarp",
     **LANE,
-    mend={"syncthreads": "syncwarp"},
+    fix={"syncthreads": "syncwarp"},
 )
 refused(
     "a_shared_array_of_a_lane",
@@ -125,7 +125,7 @@ refused(
     "laneid, shfl_sync, shfl_up_sync, shfl_down_sync, shfl_xor_sync, syncwarp; here "
     "numpipe.program_id(axis) is the index of the CTA",
     **LANE,
-    mend={"cuda.blockIdx.x": "numpipe.program_id(0)"},
+    fix={"cuda.blockIdx.x": "numpipe.program_id(0)"},
 )
 
 # code of the warpgroup where the code is a lane's
@@ -140,7 +140,7 @@ refused(
 """,
     f"{ELEMENTS}, got ...",
     **LANE,
-    mend={"x[...]": "x[0, 0]"},
+    fix={"x[...]": "x[0, 0]"},
 )
 refused(
     "a_product_of_a_lane",
@@ -159,8 +159,8 @@ refused(
     + " it is code for each lane: use "
     "LoweringSemantics.Warpgroup",
     **LANE,
-    mend={"x, x)": "x, x.T)"},
-    mended_options={"compiler_params": CompilerParams()},
+    fix={"x, x)": "x, x.T)"},
+    fixed_options={"compiler_params": CompilerParams()},
 )
 refused(
     "barriers_for_a_lane",
@@ -174,7 +174,7 @@ refused(
     ", pipeline at {file}:{line}: body 'body' is given barriers, which warpgroups wait for and "
     "arrive on, but with " + OPTION + " it is code for each lane: use LoweringSemantics.Warpgroup",
     **LANE,
-    mended_options={"compiler_params": CompilerParams()},
+    fixed_options={"compiler_params": CompilerParams()},
 )
 refused(
     "a_tile_carried_by_lanes",
@@ -193,7 +193,7 @@ refused(
     + " it is the lane's own: "
     "numbers, and tuples of them",
     **LANE,
-    mend={"numpipe.zeros((64, 64), np.float32)": "0.0"},
+    fix={"numpipe.zeros((64, 64), np.float32)": "0.0"},
 )
 refused(
     "an_element_of_an_input_stored",
@@ -233,7 +233,7 @@ refused(
     simulated="cuda.shfl_up_sync: delta must be an integer, got float",
     compiled="cuda.shfl_up_sync: delta must be an integer, got float64",
     **LANE,
-    mend={"1.0": "1"},
+    fix={"1.0": "1"},
 )
 refused(
     "a_truth_shuffled",
@@ -246,7 +246,7 @@ refused(
 """,
     "cuda.shfl_sync: the value must be a number of 16, 32 or 64 bits, got a bool",
     **LANE,
-    mend={"numpipe.lane_index() > 3": "int(numpipe.lane_index() > 3)"},
+    fix={"numpipe.lane_index() > 3": "int(numpipe.lane_index() > 3)"},
 )
 refused(
     "an_array_in_a_body_of_lanes",

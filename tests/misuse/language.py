@@ -29,7 +29,7 @@ refused(
         x = 2
 """,
     "'try' catches nothing on the GPU, which has no exceptions: test for the condition with 'if'",
-    mend={"try:": "if a.shape[0] > 0:", "except ValueError:": "else:"},
+    fix={"try:": "if a.shape[0] > 0:", "except ValueError:": "else:"},
 )
 refused(
     "with_with",
@@ -49,7 +49,7 @@ refused(
     #       ^^^^^^
 """,
     "'return' leaves the region without ending it: put it behind the 'with'",
-    mend={
+    fix={
         "        if a.shape[0] > 64:\n            return": (
             "        x = 1\n    if a.shape[0] > 64:\n        return"
         ),
@@ -76,7 +76,7 @@ refused(
         pass
 """,
     "region: name must be a compile-time string, got a.shape[0]",
-    mend={"a.shape[0]": '"rows"'},
+    fix={"a.shape[0]": '"rows"'},
 )
 refused(
     "with_two_regions_at_once",
@@ -86,7 +86,7 @@ refused(
         pass
 """,
     'a region stands alone: with numpipe.region("name"):',
-    mend={', numpipe.region("b")': ""},
+    fix={', numpipe.region("b")': ""},
 )
 refused(
     "with_raise",
@@ -97,7 +97,7 @@ refused(
 """,
     "'raise' does nothing on the GPU, which has no exceptions: check arguments before the "
     "call, or under an 'if' on compile-time constants",
-    mend={"a.shape[0] > 64": "ROWS > 64"},
+    fix={"a.shape[0] > 64": "ROWS > 64"},
 )
 refused(
     "with_a_failing_assert",
@@ -130,7 +130,7 @@ refused(
     #   ^^^^^^
 """,
     "a list has no fixed length on the GPU: use a tuple",
-    mend={"[1, 2]": "(1, 2)"},
+    fix={"[1, 2]": "(1, 2)"},
 )
 refused(
     "with_a_comprehension",
@@ -147,7 +147,7 @@ refused(
     #   ^^^^^^
 """,
     "a dictionary has no fixed length on the GPU: use a tuple",
-    mend={"{1: 2}": "(1, 2)"},
+    fix={"{1: 2}": "(1, 2)"},
 )
 refused(
     "with_a_set",
@@ -156,7 +156,7 @@ refused(
     #   ^^^^^^
 """,
     "a set has no fixed length on the GPU: use a tuple",
-    mend={"{1, 2}": "(1, 2)"},
+    fix={"{1, 2}": "(1, 2)"},
 )
 refused(
     "with_star_unpacking",
@@ -165,7 +165,7 @@ refused(
      # ^^
 """,
     "'*' needs a length known only at run time: write the elements out",
-    mend={"x, *y": "x, y, z"},
+    fix={"x, *y": "x, y, z"},
 )
 refused(
     "with_an_f_string",
@@ -174,7 +174,7 @@ refused(
     #   ^^^^^^^^^^^^^^^
 """,
     "an f-string is made at run time, and the GPU has no strings: use a constant",
-    mend={'f"{a.shape[0]}"': '"rows"'},
+    fix={'f"{a.shape[0]}"': '"rows"'},
 )
 refused(
     "with_a_walrus",
@@ -184,7 +184,7 @@ refused(
         x = n
 """,
     "':=' cannot be compiled: assign on a line of its own",
-    mend={"    if (n := a.shape[0]) > 3:": "    n = a.shape[0]\n    if n > 3:"},
+    fix={"    if (n := a.shape[0]) > 3:": "    n = a.shape[0]\n    if n > 3:"},
 )
 refused(
     "with_import",
@@ -193,7 +193,7 @@ refused(
   # ^^^^^^^^^^^
 """,
     "'import' belongs to the top of the module: a kernel uses the names it finds there",
-    mend={"import math": "x = np.pi"},
+    fix={"import math": "x = np.pi"},
 )
 refused(
     "with_a_class",
@@ -212,7 +212,7 @@ refused(
   # ^^^^^
 """,
     "'del' cannot be compiled: a name simply goes out of use",
-    mend={"    del x\n": ""},
+    fix={"    del x\n": ""},
 )
 refused(
     "with_global",
@@ -229,7 +229,7 @@ refused(
   # ^^^^^^^^
 """,
     "a kernel returns nothing: store results through its output references",
-    mend={"return 3": "c[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 3, np.float32)"},
+    fix={"return 3": "c[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 3, np.float32)"},
 )
 refused(
     "with_match",
@@ -240,7 +240,7 @@ refused(
             pass
 """,
     "'match' cannot be compiled: use 'if'",
-    mend={
+    fix={
         "match a.shape[0]:": "if a.shape[0] == 1:",
         "        case 1:\n            pass": "        pass",
     },
@@ -270,7 +270,7 @@ refused(
   # ^
 """,
     "'a' is a parameter of the kernel and cannot be re-bound: use another name",
-    mend={"a = 3": "n = 3"},
+    fix={"a = 3": "n = 3"},
 )
 refused(
     "a_constant_that_fails",
@@ -290,7 +290,7 @@ refused(
 """,
     "'x' is born in the pipeline loop of line {line-1} and used after it: with no steps it "
     "would have no value; bind it before the loop",
-    mend={"    for (k,)": "    x = 0\n    for (k,)"},
+    fix={"    for (k,)": "    x = 0\n    for (k,)"},
 )
 refused(
     "a_tile_read_behind_its_loop",
@@ -302,7 +302,7 @@ refused(
 """,
     "'tile' belongs to a step of the pipeline loop of line {line-2} and is used after it, "
     "where its slot is filled again: take what is needed of it in the loop",
-    mend={"        pass\n    c[": "        c["},
+    fix={"        pass\n    c[": "        c["},
 )
 
 # leaving a pipeline loop
@@ -316,7 +316,7 @@ refused(
 """,
     "'break' leaves the pipeline loop of line {line-2}: the memory role would still load the "
     "remaining steps; run all steps, or make the grid smaller",
-    mend={"grid=(2,)": "grid=(1,)", "        if k == 1:\n            break": "        pass"},
+    fix={"grid=(2,)": "grid=(1,)", "        if k == 1:\n            break": "        pass"},
 )
 refused(
     "return_in_a_pipeline",
@@ -356,7 +356,7 @@ refused(
 """,
     "'n' is re-bound after 'rows' of line {line-3} captured it: captures are by value in a "
     "kernel; use another name",
-    mend={"n = 3": "m = 3"},
+    fix={"n = 3": "m = 3"},
 )
 refused(
     "recursion",
@@ -382,7 +382,7 @@ refused(
     count()
 """,
     "'nonlocal' cannot be compiled: captures are by value; return the value instead",
-    mend={"nonlocal n": "pass", "n = n + 1": "return n + 1", "\n    count()": "\n    m = count()"},
+    fix={"nonlocal n": "pass", "n = n + 1": "return n + 1", "\n    count()": "\n    m = count()"},
 )
 refused(
     "a_decorated_nested_function",
@@ -429,7 +429,7 @@ refused(
     "ds(start, size): size must be a compile-time constant, not a run-time int32: pass a "
     "literal, a constant of the module or a Static field",
     kind=SpecError,
-    mend={"a.shape[0]": "64"},
+    fix={"a.shape[0]": "64"},
 )
 refused(
     "a_slice_with_run_time_bounds",
@@ -440,7 +440,7 @@ refused(
 """,
     "a slice of a tile or array has compile-time bounds and no step; for a run-time start "
     "write ds(start, size)",
-    mend={"c[0:n": "c[ds(n - 128, 64)"},
+    fix={"c[0:n": "c[ds(n - 128, 64)"},
 )
 refused(
     "a_wrong_keyword",
@@ -449,7 +449,7 @@ refused(
     #   ^^^^^^^^^^^^^^^
 """,
     "ds(start, size, stop=None): it has no argument 'sizes'",
-    mend={"sizes=": "size="},
+    fix={"sizes=": "size="},
 )
 refused(
     "a_missing_argument",
@@ -458,7 +458,7 @@ refused(
     #   ^^^^^
 """,
     "ds(start, size, stop=None): argument 'size' missing",
-    mend={"ds(0)": "ds(0, 64)"},
+    fix={"ds(0)": "ds(0, 64)"},
 )
 refused(
     "too_many_arguments",
@@ -467,7 +467,7 @@ refused(
     #   ^^^^^^^^^^^^^^^
 """,
     "ds(start, size, stop=None): 4 positional arguments given, it takes 3",
-    mend={"ds(0, 64, 1, 2)": "ds(0, 64)"},
+    fix={"ds(0, 64, 1, 2)": "ds(0, 64)"},
 )
 refused(
     "a_wrong_option_of_a_pipeline",
@@ -478,7 +478,7 @@ refused(
     "pipeline(*, grid, in_specs=(), out_specs=(), max_concurrent_steps=None, "
     "delay_release=None, steps_of=None, manual_ready_barriers=False, "
     "manual_consumed_barriers=False): it has no argument 'slots'",
-    mend={"slots=2": "max_concurrent_steps=2"},
+    fix={"slots=2": "max_concurrent_steps=2"},
 )
 refused(
     "arguments_with_a_star",
@@ -487,7 +487,7 @@ refused(
     #   ^^^^^^^^^^^^
 """,
     "ds: no * or ** in a kernel's calls: write the arguments out",
-    mend={"ds(*(0, 64))": "ds(0, 64)"},
+    fix={"ds(*(0, 64))": "ds(0, 64)"},
 )
 refused(
     "an_unknown_axis",
@@ -497,7 +497,7 @@ refused(
 """,
     "unknown axis 'z': the grid's axes are named 'x', and the warpgroup axis is 'wg'",
     grid_names=("x",),
-    mend={'"z"': '"wg"'},
+    fix={'"z"': '"wg"'},
 )
 refused(
     "an_unknown_axis_in_an_index_map",
@@ -507,7 +507,7 @@ refused(
     #                                  ^^^^^^^^^^^^^^^^^^^^^^
 """,
     "unknown axis 'z': the grid's axes are not named (grid_names=), and the warpgroup axis is 'wg'",
-    mended_options={"grid": (1,), "grid_names": ("z",)},
+    fixed_options={"grid": (1,), "grid_names": ("z",)},
 )
 refused(
     "a_plain_function",
@@ -561,7 +561,7 @@ refused(
     #   ^^^^
 """,
     "f(x, y): argument 'y' missing",
-    mend={"f(3)": "f(3, 4)"},
+    fix={"f(3)": "f(3, 4)"},
 )
 a_pipeline_chosen_at_run_time = refused(
     "a_pipeline_chosen_at_run_time",
@@ -626,7 +626,7 @@ refused(
     #   ^^^^^^^^^^
 """,
     "a.shape[5]: 'a' has 2 dimensions",
-    mend={"5": "1"},
+    fix={"5": "1"},
 )
 refused(
     "a_number_called",
@@ -676,7 +676,7 @@ refused(
   # ^^^^^^^^^
 """,
     "f(x, y): it has no argument 'z'",
-    mend={"z=4": "y=4"},
+    fix={"z=4": "y=4"},
 )
 refused(
     "an_attribute_of_a_number",
@@ -704,7 +704,7 @@ refused(
     "ds(start, size): size must be a compile-time constant, not a run-time int32: pass a "
     "literal, a constant of the module or a Static field",
     kind=SpecError,
-    mend={"a.shape[0]": "64"},
+    fix={"a.shape[0]": "64"},
 )
 refused(
     "a_mistake_in_an_index_map",
@@ -741,7 +741,7 @@ refused(
         "`previous` cannot be compiled: 'previous' may have no value here yet: give it one "
         "before the loop"
     ),
-    mend={
+    fix={
         "    for i in range(3)": (
             "    previous = numpipe.zeros((64, 64), np.float32)\n    for i in range(2)"
         ),
@@ -757,7 +757,7 @@ refused(
     simulated="TypeError: tuple indices must be integers or slices, not ellipsis" + STEP,
     compiled="`x[...]` cannot be compiled: '[]' is not defined for (shared-memory tile (64, 64) "
     "float16,) and ..." + STEP,
-    mend={"for k, x in": "for (k,), (x,) in", "grid=(2,)": "grid=(1,)"},
+    fix={"for k, x in": "for (k,), (x,) in", "grid=(2,)": "grid=(1,)"},
 )
 refused(
     "an_index_that_is_still_in_its_tuple",
@@ -768,5 +768,5 @@ refused(
             c[ds(0, 64), ds(0, 64)] = x[...].astype(np.float32)
 """,
     compiled="`k == 0` cannot be compiled: '==' is not defined for (int32,) and 0" + STEP,
-    mend={"for k, (x,)": "for (k,), (x,)"},
+    fix={"for k, (x,)": "for (k,), (x,)"},
 )

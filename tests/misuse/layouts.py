@@ -16,7 +16,7 @@ refused(
 """,
     "layout_cast: the layout of a tile (M, N) is one of 'accumulator', 'coalesced', got 'row'",
     kind=SpecError,
-    mend={'"row"': '"coalesced"'},
+    fix={'"row"': '"coalesced"'},
 )
 refused(
     "a_cast_to_no_layout",
@@ -26,7 +26,7 @@ refused(
 """,
     "layout_cast: the layout of a vector is one of 'row', 'column', got 'columns'",
     kind=SpecError,
-    mend={'"columns"': '"column"'},
+    fix={'"columns"': '"column"'},
 )
 refused(
     "a_coalesced_tile_and_an_accumulator",
@@ -38,7 +38,7 @@ refused(
     'has the elements of both; write numpipe.layout_cast(x, "accumulator") of what is '
     "coalesced",
     kind=SpecError,
-    mend={
+    fix={
         "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])": (
             'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'
         ),
@@ -53,7 +53,7 @@ refused(
     "sum takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 4 "
     'layout: write numpipe.layout_cast(tile, "accumulator")',
     kind=SpecError,
-    mend={
+    fix={
         "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])": (
             'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'
         ),
@@ -69,7 +69,7 @@ refused(
     "tile[…] = value takes a tile in the accumulator's layout, this one (64, 64) is in "
     'coalesced 4 layout: write numpipe.layout_cast(tile, "accumulator")',
     kind=SpecError,
-    mend={
+    fix={
         "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])": (
             'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'
         ),
@@ -85,7 +85,7 @@ refused(
     "wgmma takes a tile in the accumulator's layout, this one (64, 64) is in coalesced 8 "
     'layout: write numpipe.layout_cast(tile, "accumulator")',
     kind=SpecError,
-    mend={
+    fix={
         "numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)])": (
             'numpipe.layout_cast(numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)]), "accumulator")'
         ),
@@ -100,7 +100,7 @@ refused(
     "load_tile: a coalesced tile (M, N) has rows of 32, 64 or 128 x i bytes, got float32 "
     "(64, 40), rows of 160 bytes",
     kind=SpecError,
-    mend={"ds(0, 40)": "ds(0, 32)"},
+    fix={"ds(0, 40)": "ds(0, 32)"},
 )
 refused(
     "a_block_in_no_layout",
@@ -111,7 +111,7 @@ refused(
     'load_tile: layout must be "accumulator", "coalesced", or by rows "rows", "rows 32", of '
     'a vector "row 32", "column 32", got \'lines\'',
     kind=SpecError,
-    mend={'"lines"': '"rows"'},
+    fix={'"lines"': '"rows"'},
 )
 refused(
     "a_block_by_64_lanes",
@@ -122,7 +122,7 @@ refused(
     'load_tile: the layout of a tile (M, N) by rows is "rows" or "rows L", for 4, 8, 16 or '
     "32 lanes L that share a row, got 'rows 64'",
     kind=SpecError,
-    mend={"rows 64": "rows 32"},
+    fix={"rows 64": "rows 32"},
 )
 refused(
     "a_tile_by_rows_and_an_accumulator",
@@ -134,7 +134,7 @@ refused(
     'the elements of both; write numpipe.layout_cast(x, "rows 32"), of a vector "row 32" '
     'along the columns, or "column 32" along the rows and then v[:, None]',
     kind=SpecError,
-    mend={"+ c[ds(0, 64), ds(0, 64)]": "+ numpipe.layout_cast(c[ds(0, 64), ds(0, 64)], 'rows 32')"},
+    fix={"+ c[ds(0, 64), ds(0, 64)]": "+ numpipe.layout_cast(c[ds(0, 64), ds(0, 64)], 'rows 32')"},
 )
 refused(
     "a_product_of_8_rows",
@@ -156,7 +156,7 @@ refused(
     "cumsum takes a tile in the accumulator's layout, this one (8, 64) is in rows 32 layout: "
     "write tiles of 64 x j rows and at most 256 columns",
     kind=SpecError,
-    mend={"ds(0, 8)": "ds(0, 64)"},
+    fix={"ds(0, 8)": "ds(0, 64)"},
 )
 refused(
     "a_cast_behind_astype",
@@ -167,7 +167,7 @@ refused(
     "layout_cast: a lane of this float32 tile in coalesced 8 layout has 32 bytes side by "
     "side, and 16 are moved: cast before astype",
     kind=SpecError,
-    mend={'.astype(np.float32), "accumulator")': ', "accumulator").astype(np.float32)'},
+    fix={'.astype(np.float32), "accumulator")': ', "accumulator").astype(np.float32)'},
 )
 refused(
     "a_cast_of_a_short_vector",
@@ -189,7 +189,7 @@ refused(
     "'+' of two vectors of 64 elements, one along columns (row layout), one along rows "
     '(column layout): no lane has both; cast one: numpipe.layout_cast(v, "row")',
     kind=SpecError,
-    mend={"x.sum(axis=1)": 'numpipe.layout_cast(x.sum(axis=1), "row")'},
+    fix={"x.sum(axis=1)": 'numpipe.layout_cast(x.sum(axis=1), "row")'},
 )
 refused(
     "a_row_as_a_column",
@@ -200,7 +200,7 @@ refused(
     "v[:, None] needs a vector along rows (column layout), this one of 64 elements lies "
     'along columns (row layout): write numpipe.layout_cast(v, "column")[:, None]',
     kind=SpecError,
-    mend={
+    fix={
         "numpipe.zeros((64, 64), np.float32).sum(axis=0)": (
             'numpipe.layout_cast(numpipe.zeros((64, 64), np.float32).sum(axis=0), "column")'
         ),
@@ -216,7 +216,7 @@ refused(
     "'-': a vector (64,) is broadcast along the columns of a tile, as in NumPy, but this one "
     'lies along rows (column layout): write v[:, None], or numpipe.layout_cast(v, "row")',
     kind=SpecError,
-    mend={"x.max(axis=1)": "x.max(axis=1)[:, None]"},
+    fix={"x.max(axis=1)": "x.max(axis=1)[:, None]"},
 )
 refused(
     "a_cast_of_a_number",
@@ -255,7 +255,7 @@ refused(
         "(row layout) and tile (64,) float32 (column layout): cast one: numpipe.layout_cast(m, "
         '"column")'
     ),
-    mend={"x.max(axis=1)": 'numpipe.layout_cast(x.max(axis=1), "row")'},
+    fix={"x.max(axis=1)": 'numpipe.layout_cast(x.max(axis=1), "row")'},
 )
 refused(
     "a_vector_that_a_loop_carries",
@@ -273,7 +273,7 @@ refused(
         "float32 (row layout) and tile (64,) float32 (column layout): cast one: "
         'numpipe.layout_cast(m, "column")'
     ),
-    mend={"x.max(axis=0)": 'numpipe.layout_cast(x.max(axis=0), "column")'},
+    fix={"x.max(axis=0)": 'numpipe.layout_cast(x.max(axis=0), "column")'},
 )
 refused(
     "a_vector_in_either_layout_that_is_a_row_and_a_column",
@@ -292,7 +292,7 @@ refused(
         "(row layout) and tile (64,) float32 (column layout): cast one: numpipe.layout_cast(m, "
         '"column")'
     ),
-    mend={"m = x.max(axis=0)": 'm = numpipe.layout_cast(x.max(axis=0), "column")'},
+    fix={"m = x.max(axis=0)": 'm = numpipe.layout_cast(x.max(axis=0), "column")'},
 )
 refused(
     "a_vector_that_has_become_a_column",
@@ -309,7 +309,7 @@ refused(
         'lies along rows (column layout): write v[:, None], or numpipe.layout_cast(v, "row")'
     ),
     kind=SpecError,
-    mend={"x - m": "x - m[:, None]"},
+    fix={"x - m": "x - m[:, None]"},
 )
 refused(
     "a_tile_that_is_coalesced_sometimes",
@@ -372,5 +372,5 @@ refused(
     ", pipeline at {file}:{line+3}: body 'body' was given the carry tile (64,) float32 (row "
     "layout) and returned tile (64,) float32 (column layout): a carry keeps its layout too: "
     'cast one: numpipe.layout_cast(x, "column")',
-    mend={'"row"': '"column"'},
+    fix={'"row"': '"column"'},
 )

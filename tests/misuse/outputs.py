@@ -51,7 +51,7 @@ refused(
     ", pipeline at {file}:{line}: out_specs[0]: delay_release=1 is for inputs; a slot of an "
     "output is free as soon as its TMA store has read it: leave delay_release out",
     kind=SpecError,
-    mend={", delay_release=1": ""},
+    fix={", delay_release=1": ""},
 )
 refused(
     "nan_outside_an_output",
@@ -63,7 +63,7 @@ refused(
     ", pipeline at {file}:{line}: out_specs[1]: oob_fill='nan' is for inputs: what lies "
     "outside the array is not stored; leave oob_fill out",
     kind=SpecError,
-    mend={', oob_fill="nan"': ""},
+    fix={', oob_fill="nan"': ""},
 )
 refused(
     "a_number_for_a_spec",
@@ -84,7 +84,7 @@ refused(
     ", pipeline at {file}:{line}: out_specs must be a tuple of BlockSpec, got NoneType: "
     "leave it out",
     kind=SpecError,
-    mend={", out_specs=None": ""},
+    fix={", out_specs=None": ""},
 )
 refused(
     "unequal_steps_with_outputs",
@@ -107,7 +107,7 @@ refused(
     #                                                                 ^^^^^^^^^^^^^^^^^^^
 """,
     "out_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1",
-    mend={"lambda k, j:": "lambda k:"},
+    fix={"lambda k, j:": "lambda k:"},
 )
 refused(
     "an_array_too_few",
@@ -131,7 +131,7 @@ refused(
     ", pipeline at {file}:{line}: body 'body' takes 2 arguments, but is called with 3: "
     "(indices, 2 tiles)",
     kind=SpecError,
-    mend={
+    fix={
         "(indices, x):\n        pass": (
             "(indices, x, y):\n        y[...] = numpipe.zeros((64, 64), np.float32)"
         ),
@@ -151,7 +151,7 @@ refused(
     "tile[…] = value: the tile is int32, the value float16: store value.astype(tile.dtype)",
     kind=SpecError,
     args=(A, B, C.astype(np.int32)),
-    mend={"x[...]": "x[...].astype(y.dtype)"},
+    fix={"x[...]": "x[...].astype(y.dtype)"},
 )
 refused(
     "a_value_of_another_shape",
@@ -176,7 +176,7 @@ refused(
     simulated="tile[…] = value: the value must be a register tile, got float",
     compiled="tile[…] = value: the value must be a register tile, got float64",
     kind=SpecError,
-    mend={"= 0.0": "= numpipe.zeros((64, 64), np.float32)"},
+    fix={"= 0.0": "= numpipe.zeros((64, 64), np.float32)"},
 )
 refused(
     "a_store_to_the_input",

@@ -17,7 +17,7 @@ refused(
 """,
     "SwizzleTransform: swizzle must be 32, 64 or 128 bytes, got 256",
     kind=SpecError,
-    mend={"256": "128"},
+    fix={"256": "128"},
 )
 refused(
     "a_swizzle_of_run_time",
@@ -28,7 +28,7 @@ refused(
     "SwizzleTransform: swizzle must be a compile-time constant, not a run-time int32: pass a "
     "literal, a constant of the module or a Static field",
     kind=SpecError,
-    mend={"a.shape[0]": "128"},
+    fix={"a.shape[0]": "128"},
 )
 refused(
     "a_tiling_of_64_lines",
@@ -39,7 +39,7 @@ refused(
     "TilingTransform: tiling must be (8, n): 8 lines, the group that is swizzled, of n "
     "elements along the contiguous dimension, got (64, 8)",
     kind=SpecError,
-    mend={"((64, 8))": "((8, 64))"},
+    fix={"((64, 8))": "((8, 64))"},
 )
 refused(
     "a_transpose_of_three_dimensions",
@@ -49,7 +49,7 @@ refused(
 """,
     "TransposeTransform: permutation must be (1, 0), a tile has two dimensions, got (1, 0, 2)",
     kind=SpecError,
-    mend={"(1, 0, 2)": "(1, 0)"},
+    fix={"(1, 0, 2)": "(1, 0)"},
 )
 refused(
     "a_number_for_a_transform",
@@ -60,7 +60,7 @@ refused(
     "BlockSpec: transforms must be a tuple of TilingTransform, SwizzleTransform and "
     "TransposeTransform, got (128,)",
     kind=SpecError,
-    mend={"(128,)": "(SwizzleTransform(128),)"},
+    fix={"(128,)": "(SwizzleTransform(128),)"},
 )
 refused(
     "a_swizzle_wider_than_the_block",
@@ -74,7 +74,7 @@ refused(
     "128 B: use a multiple of 64 elements; left out, the transforms are (TilingTransform((8, "
     "32)), SwizzleTransform(64))",
     kind=SpecError,
-    mend={"(64, 32)": "(64, 64)"},
+    fix={"(64, 32)": "(64, 64)"},
 )
 refused(
     "a_tiling_and_a_swizzle_that_disagree",
@@ -88,5 +88,5 @@ refused(
     "TilingTransform((8, 64)) has rows of 128 B, but SwizzleTransform(64) ones of 64 B: "
     "write TilingTransform((8, 32)), or leave one of them out",
     kind=SpecError,
-    mend={"(8, 64)": "(8, 32)"},
+    fix={"(8, 64)": "(8, 32)"},
 )

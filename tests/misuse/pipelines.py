@@ -30,7 +30,7 @@ refused(
 """,
     "BlockSpec: block_shape (64, 131072) has a side outside 1…65536 elements: split the block",
     kind=SpecError,
-    mend={"(64, 131072)": "(64, 512)"},
+    fix={"(64, 131072)": "(64, 512)"},
 )
 refused(
     "a_block_of_8_bytes",
@@ -44,7 +44,7 @@ refused(
     "along its contiguous dimension 1, but TMA moves multiples of 16 B: make that side a "
     "multiple of 8 elements",
     kind=SpecError,
-    mend={"(64, 4)": "(64, 8)"},
+    fix={"(64, 4)": "(64, 8)"},
 )
 refused(
     "a_block_of_another_rank",
@@ -58,7 +58,7 @@ refused(
     ", pipeline at {file}:{line-2}: in_specs[1] for 'b': block_shape (None, 64, 64) has 3 "
     "dimensions, the array has 2",
     kind=SpecError,
-    mend={"(None, 64, 64), lambda k: (0, k, 0)": "(64, 64), lambda k: (0, k)"},
+    fix={"(None, 64, 64), lambda k: (0, k, 0)": "(64, 64), lambda k: (0, k)"},
 )
 refused(
     "a_block_of_run_time_size",
@@ -75,7 +75,7 @@ refused(
         "pass a literal, a constant of the module or a Static field"
     ),
     kind=SpecError,
-    mend={"a.shape[0]": "64"},
+    fix={"a.shape[0]": "64"},
 )
 refused(
     "slots_beyond_shared_memory",
@@ -89,7 +89,7 @@ refused(
     + "\n  1024 B  barriers\n262144 B  in_specs[0] for 'a': 8 slots x 32768 B, pipeline at "
     "{file}:{line-1}",
     kind=SpecError,
-    mend={"max_concurrent_steps=8": "max_concurrent_steps=4"},
+    fix={"max_concurrent_steps=8": "max_concurrent_steps=4"},
 )
 refused(
     "staging_beyond_shared_memory",
@@ -105,7 +105,7 @@ refused(
     "{file}:{line-3}\n 65536 B  'array[…] = tile': 1 warpgroup x 8 store slots x 8192 B",
     kind=SpecError,
     compiler_params=numpipe.CompilerParams(store_slots=8),
-    mend={"max_concurrent_steps=6": "max_concurrent_steps=4"},
+    fix={"max_concurrent_steps=6": "max_concurrent_steps=4"},
 )
 refused(
     "an_accumulator_beyond_the_registers",
@@ -117,7 +117,7 @@ refused(
     "each of 2 compute warpgroups has 232: (504 - 40 of the memory role) / 2, at most 256; "
     "use a smaller tile, such as (64, 256), and more CTAs or warpgroups",
     num_compute_wgs=2,
-    mend={"(256, 256)": "(64, 256)"},
+    fix={"(256, 256)": "(64, 256)"},
 )
 refused(
     "no_slots",
@@ -127,7 +127,7 @@ refused(
 """,
     ", pipeline at {file}:{line}: max_concurrent_steps must be at least 1, got 0",
     kind=SpecError,
-    mend={"max_concurrent_steps=0": "max_concurrent_steps=1"},
+    fix={"max_concurrent_steps=0": "max_concurrent_steps=1"},
 )
 refused(
     "slots_known_at_run_time",
@@ -138,7 +138,7 @@ refused(
     ", pipeline at {file}:{line}: max_concurrent_steps must be a compile-time constant, not "
     "a run-time int32: pass a literal, a constant of the module or a Static field",
     kind=SpecError,
-    mend={"a.shape[0]": "2"},
+    fix={"a.shape[0]": "2"},
 )
 refused(
     "slots_held_too_long",
@@ -150,7 +150,7 @@ refused(
     "max_concurrent_steps=2: the slot of step k is still held when step k + delay_release "
     "waits for its own",
     kind=SpecError,
-    mend={"max_concurrent_steps=2": "max_concurrent_steps=3"},
+    fix={"max_concurrent_steps=2": "max_concurrent_steps=3"},
 )
 refused(
     "a_delay_that_is_no_number",
@@ -160,7 +160,7 @@ refused(
 """,
     ", pipeline at {file}:{line}: delay_release must be an int, got True",
     kind=SpecError,
-    mend={"delay_release=True": "delay_release=1"},
+    fix={"delay_release=True": "delay_release=1"},
 )
 refused(
     "slots_held_too_long_by_the_kernel",
@@ -173,7 +173,7 @@ refused(
     "waits for its own",
     kind=SpecError,
     compiler_params=numpipe.CompilerParams(delay_release=3),
-    mend={"max_concurrent_steps=2": "max_concurrent_steps=4"},
+    fix={"max_concurrent_steps=2": "max_concurrent_steps=4"},
 )
 
 # pipelines misused
@@ -185,7 +185,7 @@ refused(
 """,
     ", pipeline at {file}:{line}: grid must be a tuple of step counts, got 1",
     kind=SpecError,
-    mend={"grid=1": "grid=(1,)"},
+    fix={"grid=1": "grid=(1,)"},
 )
 refused(
     "a_grid_of_floats",
@@ -196,7 +196,7 @@ refused(
     simulated=", pipeline at {file}:{line}: grid must hold integers, got (1.5,)",
     compiled=", pipeline at {file}:{line}: grid must hold integers, got (float64,)",
     kind=SpecError,
-    mend={"1.5": "1"},
+    fix={"1.5": "1"},
 )
 refused(
     "a_grid_of_negative_constants",
@@ -206,7 +206,7 @@ refused(
 """,
     ", pipeline at {file}:{line}: grid must hold numbers of steps, 0 or more, got 2, -1",
     kind=SpecError,
-    mend={"-1": "1"},
+    fix={"-1": "1"},
 )
 refused(
     "a_grid_that_is_negative_at_run_time",
@@ -237,7 +237,7 @@ refused(
     ", pipeline at {file}:{line}: in_specs must be a tuple of BlockSpec, got BlockSpec: "
     "write (spec,)",
     kind=SpecError,
-    mend={"BlockSpec((64, 64), lambda k: (0, k))": "(BlockSpec((64, 64), lambda k: (0, k)),)"},
+    fix={"BlockSpec((64, 64), lambda k: (0, k))": "(BlockSpec((64, 64), lambda k: (0, k)),)"},
 )
 refused(
     "more_arrays_than_specs",
@@ -248,7 +248,7 @@ refused(
 """,
     ", pipeline at {file}:{line-1}: called on 2 arrays, but in_specs has 1",
     kind=SpecError,
-    mend={"(x, y) in pipe(a, b)": "(x,) in pipe(a)"},
+    fix={"(x, y) in pipe(a, b)": "(x,) in pipe(a)"},
 )
 refused(
     "a_pipeline_over_a_number",
@@ -266,7 +266,7 @@ refused(
         "array parameters"
     ),
     kind=SpecError,
-    mend={"pipe(3)": "pipe(a)"},
+    fix={"pipe(3)": "pipe(a)"},
 )
 refused(
     "more_tiles_than_arrays",
@@ -276,7 +276,7 @@ refused(
         pass
 """,
     "the pipeline is called on 1 arrays, but the loop unpacks 2 tiles: (x, y)",
-    mend={"(x, y)": "(x,)"},
+    fix={"(x, y)": "(x,)"},
 )
 refused(
     "a_loop_over_three",
@@ -286,7 +286,7 @@ refused(
         pass
 """,
     "a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got `for (k, x, y)`",
-    mend={"for k, x, y in": "for (k,), (x, y) in"},
+    fix={"for k, x, y in": "for (k,), (x, y) in"},
 )
 refused(
     "arrays_by_name",
@@ -296,7 +296,7 @@ refused(
         pass
 """,
     "a pipeline is called on its arrays by position",
-    mend={", more=b": ""},
+    fix={", more=b": ""},
 )
 refused(
     "an_index_map_to_one_number",
@@ -315,7 +315,7 @@ refused(
         "integer block indices, got int32"
     ),
     kind=SpecError,
-    mend={"lambda k: k": "lambda k: (0, k)"},
+    fix={"lambda k: k": "lambda k: (0, k)"},
 )
 refused(
     "an_index_map_to_three_numbers",
@@ -328,7 +328,7 @@ refused(
     ", pipeline at {file}:{line-1}: in_specs[1] for 'b': index_map must return a tuple of 2 "
     "integer block indices, got (int32, int32, int32)",
     kind=SpecError,
-    mend={"(k, k, k)": "(0, k)"},
+    fix={"(k, k, k)": "(0, k)"},
 )
 refused(
     "an_index_map_to_floats",
@@ -341,7 +341,7 @@ refused(
     ", pipeline at {file}:{line-1}: in_specs[0] for 'a': index_map must return a tuple of 2 "
     "integer block indices, got (int32, float32)",
     kind=SpecError,
-    mend={"(k, 0.5)": "(k, 0)"},
+    fix={"(k, 0.5)": "(k, 0)"},
 )
 refused(
     "an_index_map_of_another_grid",
@@ -350,7 +350,7 @@ refused(
     #                                                                ^^^^^^^^^^^^^^^^^^^
 """,
     "in_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1",
-    mend={"lambda i, k: (i, k)": "lambda k: (0, k)"},
+    fix={"lambda i, k: (i, k)": "lambda k: (0, k)"},
 )
 refused(
     "an_index_map_that_is_a_tuple",
@@ -372,7 +372,7 @@ refused(
 """,
     "SPEC is a BlockSpec made outside the kernel: make it in the kernel, with which its "
     "index map is compiled",
-    mend={"(SPEC,)": "(BlockSpec((64, 64), lambda k: (0, k)),)"},
+    fix={"(SPEC,)": "(BlockSpec((64, 64), lambda k: (0, k)),)"},
 )
 refused(
     "a_pipeline_called_outside_a_loop",
@@ -381,7 +381,7 @@ refused(
     #   ^^^^^^^
 """,
     "a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):",
-    mend={"x = pipe(a)": "for (k,), (x,) in pipe(a):\n        pass"},
+    fix={"x = pipe(a)": "for (k,), (x,) in pipe(a):\n        pass"},
 )
 refused(
     "a_pipeline_passed_on",
@@ -404,7 +404,7 @@ refused(
     #   ^^^^^^^^^^^^^^^^
 """,
     "numpipe.tiles(…) stands in a `for` only: for m, n in numpipe.tiles(…):",
-    mend={"t = numpipe.tiles(3)": "for t, in numpipe.tiles(3):\n        pass"},
+    fix={"t = numpipe.tiles(3)": "for t, in numpipe.tiles(3):\n        pass"},
 )
 refused(
     "tiles_in_an_unknown_order",
@@ -415,7 +415,7 @@ refused(
 """,
     "numpipe.tiles: order='spiral' is unknown: 'row', 'column', 'grouped', 'snake', "
     "'hilbert', an object of numpipe.orders, or a host table (a 2-D int32 array argument)",
-    mend={"spiral": "snake"},
+    fix={"spiral": "snake"},
 )
 refused(
     "one_dimension_of_tiles_in_groups",
@@ -426,7 +426,7 @@ refused(
 """,
     "numpipe.tiles: order='grouped' with 1 counts: 'row' takes 1 to 3, the others take 2, or "
     "3: planes, rows, columns",
-    mend={'"grouped"': '"row"'},
+    fix={'"grouped"': '"row"'},
 )
 refused(
     "tiles_with_another_option",
@@ -436,7 +436,7 @@ refused(
         pass
 """,
     "numpipe.tiles takes the tile counts, order=, group= and dynamic=",
-    mend={"shuffle=True": 'order="row"'},
+    fix={"shuffle=True": 'order="row"'},
 )
 refused(
     "one_count_unpacked_as_an_int",
@@ -447,7 +447,7 @@ refused(
 """,
     "numpipe.tiles gives a tuple of indices, for one count too: write `for (m,) in "
     "numpipe.tiles(…):`",
-    mend={"for m in": "for (m,) in"},
+    fix={"for m in": "for (m,) in"},
 )
 refused(
     "counts_in_a_tuple",
@@ -459,7 +459,7 @@ refused(
 """,
     "a loop over tiles takes its counts one by one, numpipe.tiles(m, n), got a tuple",
     kind=SpecError,
-    mend={"tiles((n,))": "tiles(n)"},
+    fix={"tiles((n,))": "tiles(n)"},
 )
 refused(
     "more_indices_than_counts",
@@ -469,7 +469,7 @@ refused(
         pass
 """,
     "numpipe.tiles of 2 counts gives 2 indices, the loop unpacks 3: (m, n, o)",
-    mend={"m, n, o": "m, n"},
+    fix={"m, n, o": "m, n"},
 )
 refused(
     "an_order_that_is_a_number",
@@ -481,7 +481,7 @@ refused(
     "numpipe.tiles: order= is 'row', 'column', 'grouped', 'snake', 'hilbert', an object of "
     "numpipe.orders, or a host table (a 2-D int32 array argument); got a run-time int32",
     kind=SpecError,
-    mend={"a.shape[0]": '"snake"'},
+    fix={"a.shape[0]": '"snake"'},
 )
 refused(
     "a_table_of_floats",
@@ -507,7 +507,7 @@ def a_number_that_becomes_a_tile(a, b, sums):
         "a number", "a tile (64, 64) float32", BEGIN.format("zeros((64, 64), np.float32)")
     ),
     args=SUMS,
-    mend={"0.0": "numpipe.zeros((64, 64), np.float32)"},
+    fix={"0.0": "numpipe.zeros((64, 64), np.float32)"},
 )
 refused(
     "a_tile_that_becomes_a_vector",
@@ -523,7 +523,7 @@ def a_tile_that_becomes_a_vector(a, b, sums):
         "a tile (64, 64) float32", "a tile (64,) float32", BEGIN.format("zeros((64,), np.float32)")
     ),
     args=SUMS,
-    mend={"(64, 64), np": "(64,), np"},
+    fix={"(64, 64), np": "(64,), np"},
 )
 refused(
     "a_tile_that_becomes_one_of_float16",
@@ -541,7 +541,7 @@ def a_tile_that_becomes_one_of_float16(a, b, sums):
         BEGIN.format("full((64, 64), 0, np.float16)"),
     ),
     args=SUMS,
-    mend={"zeros((64, 64), np.float32)": "full((64, 64), 0, np.float16)"},
+    fix={"zeros((64, 64), np.float32)": "full((64, 64), 0, np.float16)"},
 )
 refused(
     "a_tile_that_becomes_a_number",
@@ -555,5 +555,5 @@ def a_tile_that_becomes_a_number(a, b, sums):
 """,
     KEPT.format("a tile (64, 64) float32", "a number", "give the other value a name of its own"),
     args=SUMS,
-    mend={"acc = k": "number = k"},
+    fix={"acc = k": "number = k"},
 )

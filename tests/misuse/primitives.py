@@ -20,7 +20,7 @@ refused(
     "SMEM: shape must be a tuple of positive compile-time ints, (n,) or (*slots, rows, "
     "columns), got ()",
     kind=SpecError,
-    mend={"()": "(64,)"},
+    fix={"()": "(64,)"},
 )
 refused(
     "a_tile_whose_rows_are_no_chunks",
@@ -31,7 +31,7 @@ refused(
     "SMEM: tile (64, 30) of float16 is 60 B along its contiguous dimension 1, but TMA moves "
     "multiples of 16 B: make that side a multiple of 8 elements",
     kind=SpecError,
-    mend={"(64, 30)": "(64, 32)"},
+    fix={"(64, 30)": "(64, 32)"},
 )
 refused(
     "a_tile_of_complex_numbers",
@@ -43,7 +43,7 @@ refused(
     "uint8, uint16, uint32, uint64, float16, float32, float64, bfloat16, float8_e4m3fn, "
     "float8_e5m2, got dtype('complex64')",
     kind=SpecError,
-    mend={"complex64": "float32"},
+    fix={"complex64": "float32"},
 )
 refused(
     "scratch_slots_known_at_run_time",
@@ -53,7 +53,7 @@ refused(
 """,
     "(a.shape[0], 64, 64) is no compile-time constant, and the type of an allocation is one: "
     "write literals, constants of the module or fields of a Static",
-    mend={"a.shape[0]": "2"},
+    fix={"a.shape[0]": "2"},
 )
 refused(
     "a_barrier_that_nobody_completes",
@@ -64,7 +64,7 @@ refused(
     "Barrier: num_arrivals must be a compile-time int of at least 1: the warpgroups and "
     "copies whose arrival completes a phase, got 0",
     kind=SpecError,
-    mend={"num_arrivals=0": "num_arrivals=1"},
+    fix={"num_arrivals=0": "num_arrivals=1"},
 )
 refused(
     "too_many_barriers_for_one_word",
@@ -75,7 +75,7 @@ refused(
     "Barrier: num_barriers=(4, 9) is 36 barriers, and the phases of at most 32 fit the 32 "
     "bits that a warpgroup keeps for them: allocate several",
     kind=SpecError,
-    mend={"(4, 9)": "(4, 8)"},
+    fix={"(4, 9)": "(4, 8)"},
 )
 refused(
     "a_union_with_a_barrier",
@@ -107,7 +107,7 @@ refused(
     "used at one time may share memory, in a RefUnion\n  1024 B  barriers\n327680 B  "
     "SMEM((20, 128, 64), float16) @ {file}:{line}",
     kind=SpecError,
-    mend={"(20, 128": "(8, 128"},
+    fix={"(20, 128": "(8, 128"},
 )
 refused(
     "an_axis_of_the_grid_to_share_on",
@@ -121,7 +121,7 @@ refused(
     "run_scoped: collective_axes must be None (an allocation for each compute warpgroup) or "
     "'wg' (one for all of the CTA's), got 'x'",
     kind=SpecError,
-    mend={'"x"': '"wg"'},
+    fix={'"x"': '"wg"'},
 )
 refused(
     "a_type_too_many_for_the_function",
@@ -134,7 +134,7 @@ refused(
 """,
     "run_scoped: body(tile) is called with a reference for each type: 2 positional arguments "
     "given, it takes 1",
-    mend={"(tile)": "(tile, barrier)"},
+    fix={"(tile)": "(tile, barrier)"},
 )
 refused(
     "a_number_to_be_called_with_memory",
@@ -163,7 +163,7 @@ refused(
         "tile, or two of ds(start, size) and ':', got (int64, int64)"
     ),
     kind=SpecError,
-    mend={"at[0, 1]": "at[0]"},
+    fix={"at[0, 1]": "at[0]"},
 )
 refused(
     "an_index_of_slots_without_a_view",
@@ -174,7 +174,7 @@ refused(
 """,
     "slots of shared memory have no value: buffer.at[slot] is a tile",
     kind=SpecError,
-    mend={"slots[0]": "slots.at[0]"},
+    fix={"slots[0]": "slots.at[0]"},
 )
 refused(
     "a_view_of_all_of_an_array",
@@ -184,7 +184,7 @@ refused(
 """,
     "a.at[…]: ':' has no compile-time size here; use ds(start, size)",
     kind=SpecError,
-    mend={"at[:,": "at[ds(0, 64),"},
+    fix={"at[:,": "at[ds(0, 64),"},
 )
 refused(
     "a_view_by_numbers",
@@ -194,7 +194,7 @@ refused(
 """,
     "load_tile(view, layout): the view is a single element: a[i, j] loads it",
     kind=SpecError,
-    mend={"numpipe.load_tile(a.at[0, 1])": "a[0, 1]"},
+    fix={"numpipe.load_tile(a.at[0, 1])": "a[0, 1]"},
 )
 refused(
     "a_prefetch_of_an_element",
@@ -205,7 +205,7 @@ refused(
     "async_prefetch: c.at[…] has 0 dimensions: write ds(i, size) in place of an integer",
     kind=SpecError,
     args=(A, B, np.zeros(64, np.float32)),
-    mend={"0": "ds(0, 64)"},
+    fix={"0": "ds(0, 64)"},
 )
 refused(
     "a_copy_to_a_row",
@@ -219,7 +219,7 @@ refused(
     "copy_smem_to_gmem: c.at[…] has 1 dimension, the tile 2, (64, 64): copy between a view "
     "of two and it, or have a tile of one, SMEM((64,), dtype)",
     kind=SpecError,
-    mend={"c.at[0, ": "c.at[ds(0, 64), "},
+    fix={"c.at[0, ": "c.at[ds(0, 64), "},
 )
 refused(
     "a_view_that_starts_at_a_fraction",
@@ -230,7 +230,7 @@ refused(
     "ds(start, size): start must be an integer, got float32: int(x) truncates a float, // "
     "divides integers",
     kind=SpecError,
-    mend={"/ 64": "// 64"},
+    fix={"/ 64": "// 64"},
 )
 
 # ---- barriers
@@ -296,7 +296,7 @@ refused(
     "copy_gmem_to_smem: a.at[…] has (64, 32) elements, the tile (64, 64): both must be of "
     "one shape",
     kind=SpecError,
-    mend={
+    fix={
         "ds(0, 32)": "ds(0, 64)",
         "tile, landed)": "tile, landed)\n    numpipe.barrier_wait(landed)",
     },
@@ -338,7 +338,7 @@ refused(
     "copy_gmem_to_smem: dst must be a tile in shared memory that the kernel has allocated, "
     "as numpipe.scratch gives it (buffer.at[slot] where it has slots), got slots of a tile",
     kind=SpecError,
-    mend={"slots, landed)": "slots.at[0], landed)\n    numpipe.barrier_wait(landed)"},
+    fix={"slots, landed)": "slots.at[0], landed)\n    numpipe.barrier_wait(landed)"},
 )
 refused(
     "a_copy_without_a_barrier",
@@ -366,7 +366,7 @@ refused(
 """,
     "copy_gmem_to_smem takes one barrier, got 2 barriers of shape (2,): choose one, barriers.at[i]",
     kind=SpecError,
-    mend={"tile, landed)": "tile, landed.at[0])\n    numpipe.barrier_wait(landed.at[0])"},
+    fix={"tile, landed)": "tile, landed.at[0])\n    numpipe.barrier_wait(landed.at[0])"},
 )
 refused(
     "a_copy_with_a_word_for_a_predicate",
@@ -378,7 +378,7 @@ refused(
     simulated="copy_gmem_to_smem: predicate must be a bool, got str",
     compiled="copy_gmem_to_smem: predicate must be a bool, got unicode_type",
     kind=SpecError,
-    mend={'"yes")': "True)\n    numpipe.barrier_wait(landed)"},
+    fix={'"yes")': "True)\n    numpipe.barrier_wait(landed)"},
 )
 refused(
     "a_copy_of_columns_into_rows",
@@ -391,7 +391,7 @@ refused(
     "it: use tile.T of a tile (64, 64)",
     kind=SpecError,
     args=(np.asfortranarray(X), B, C),
-    mend={"tile, landed)": "tile.T, landed)\n    numpipe.barrier_wait(landed)"},
+    fix={"tile, landed)": "tile.T, landed)\n    numpipe.barrier_wait(landed)"},
 )
 refused(
     "a_reduction_that_the_type_has_not",
@@ -447,7 +447,7 @@ refused(
     "wait_smem_to_gmem: n must be a compile-time constant, not a run-time int32: pass a "
     "literal, a constant of the module or a Static field",
     kind=SpecError,
-    mend={"a.shape[0]": "0"},
+    fix={"a.shape[0]": "0"},
 )
 refused(
     "a_negative_number_of_groups",
@@ -458,7 +458,7 @@ refused(
     "wait_smem_to_gmem: n must be a compile-time int of at least 0: the groups that may "
     "still be on their way, got -1",
     kind=SpecError,
-    mend={"-1": "0"},
+    fix={"-1": "0"},
 )
 refused(
     "a_prefetch_of_less_than_a_chunk",
@@ -469,7 +469,7 @@ refused(
     "async_prefetch: a.at[…] has 4 elements along dimension 1, which is contiguous: the TMA "
     "moves multiples of 16 B, 8 elements",
     kind=SpecError,
-    mend={"ds(0, 4)": "ds(0, 8)"},
+    fix={"ds(0, 4)": "ds(0, 8)"},
 )
 
 # ---- the rest
@@ -483,7 +483,7 @@ refused(
     "out: 40 a lane for it, 256 for each of 1 compute warpgroups; say memory_registers=, or "
     "use a kernel with warp_specialized=False",
     kind=SpecError,
-    mended_options={"warp_specialized": False},
+    fixed_options={"warp_specialized": False},
 )
 refused(
     "a_snake_along_a_third_dimension",
@@ -493,7 +493,7 @@ refused(
 """,
     "planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that is "
     "cut into strips, got 2",
-    mend={"(4, 5), 2,": "(4, 5), 1,"},
+    fix={"(4, 5), 2,": "(4, 5), 1,"},
 )
 refused(
     "a_snake_along_a_dimension_of_run_time",
@@ -503,7 +503,7 @@ refused(
 """,
     "planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that is "
     "cut into strips, got a run-time value",
-    mend={"a.shape[0] % 2": "1"},
+    fix={"a.shape[0] % 2": "1"},
 )
 refused(
     "a_snake_of_no_width",
@@ -512,7 +512,7 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "planar_snake: tile_width must be at least 1, got 0",
-    mend={"width=0": "width=1"},
+    fix={"width=0": "width=1"},
 )
 refused(
     "a_dimension_that_no_grid_has",
@@ -522,7 +522,7 @@ refused(
 """,
     "program_id(axis): axis is a compile-time int of 0…2, a dimension of the grid, got 3",
     kind=SpecError,
-    mend={"program_id(3)": "program_id(2)"},
+    fix={"program_id(3)": "program_id(2)"},
 )
 refused(
     "a_loop_over_a_grid_without_its_tuple",
@@ -532,7 +532,7 @@ refused(
         pass
 """,
     "numpipe.nd_loop of 2 dimensions gives a tuple of 2 indices, got `for i in`",
-    mend={"for i in": "for i, j in"},
+    fix={"for i in": "for i, j in"},
 )
 refused(
     "a_loop_over_a_fraction_of_tiles",
@@ -544,7 +544,7 @@ refused(
     "a loop over tiles takes integers, got float32 for dimension 1: // divides integers, "
     "cdiv rounds up",
     kind=SpecError,
-    mend={"/ 64": "// 64"},
+    fix={"/ 64": "// 64"},
 )
 refused(
     "a_loop_over_a_grid_out_of_a_for",
@@ -553,7 +553,7 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "numpipe.nd_loop(…) stands in a `for` only: for m, n in numpipe.nd_loop(…):",
-    mend={"_ = numpipe.nd_loop((2, 3))": "for i, j in numpipe.nd_loop((2, 3)):\n        pass"},
+    fix={"_ = numpipe.nd_loop((2, 3))": "for i, j in numpipe.nd_loop((2, 3)):\n        pass"},
 )
 refused(
     "a_copy_over_a_tile_of_a_pipeline",

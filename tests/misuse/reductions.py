@@ -23,7 +23,7 @@ refused(
 """,
     "sum: a float16 tile would be rounded at each step: use .astype(np.float32) first",
     kind=SpecError,
-    mend={".sum(": ".astype(np.float32).sum("},
+    fix={".sum(": ".astype(np.float32).sum("},
 )
 refused(
     "a_sum_along_a_third_axis",
@@ -33,7 +33,7 @@ refused(
 """,
     "sum: axis must be None or an int from -2 to 1 for shape (64, 64), got 2",
     kind=SpecError,
-    mend={"axis=2": "axis=1"},
+    fix={"axis=2": "axis=1"},
 )
 refused(
     "a_vote_on_floats",
@@ -43,7 +43,7 @@ refused(
 """,
     "any takes a mask, as x < y gives it, got float32",
     kind=SpecError,
-    mend={"np.float32))": "np.float32) < 1.0)"},
+    fix={"np.float32))": "np.float32) < 1.0)"},
 )
 refused(
     "a_sum_of_a_mask",
@@ -53,7 +53,7 @@ refused(
 """,
     "sum of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)",
     kind=SpecError,
-    mend={"< 3)": "< 3).astype(np.int32)"},
+    fix={"< 3)": "< 3).astype(np.int32)"},
 )
 refused(
     "a_mean_of_a_mask",
@@ -63,7 +63,7 @@ refused(
 """,
     "mean of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)",
     kind=SpecError,
-    mend={"np.mean(": "np.any("},
+    fix={"np.mean(": "np.any("},
 )
 refused(
     "an_index_along_no_axis",
@@ -73,7 +73,7 @@ refused(
 """,
     "argmax: axis must be None or an int from -2 to 1 for shape (64, 64), got -3",
     kind=SpecError,
-    mend={"axis=-3": "axis=-1"},
+    fix={"axis=-3": "axis=-1"},
 )
 refused(
     "an_index_along_an_axis_of_run_time",
@@ -82,7 +82,7 @@ refused(
     #                                                       ^^^^^^^^^^
 """,
     "np.argmin: axis must be a compile-time constant",
-    mend={"a.shape[0]": "1"},
+    fix={"a.shape[0]": "1"},
 )
 refused(
     "a_mean_with_too_many_arguments",
@@ -102,7 +102,7 @@ refused(
     "cumsum: axis must be 0 or 1 for shape (64, 64): without it NumPy's is of the rows one "
     "after another",
     kind=SpecError,
-    mend={"np.float32))": "np.float32), axis=1)"},
+    fix={"np.float32))": "np.float32), axis=1)"},
 )
 refused(
     "a_running_sum_along_a_third_axis",
@@ -112,7 +112,7 @@ refused(
 """,
     "cumsum: axis must be a compile-time int from -2 to 1 for shape (64, 64), got 2",
     kind=SpecError,
-    mend={"axis=2": "axis=1"},
+    fix={"axis=2": "axis=1"},
 )
 refused(
     "a_running_sum_of_float16",
@@ -122,7 +122,7 @@ refused(
 """,
     "cumsum takes tiles of float32 or int32, got float16 (64, 64): use .astype(np.float32) first",
     kind=SpecError,
-    mend={".cumsum(": ".astype(np.float32).cumsum("},
+    fix={".cumsum(": ".astype(np.float32).cumsum("},
 )
 refused(
     "a_running_count_of_a_mask",
@@ -133,7 +133,7 @@ refused(
     "cumsum takes tiles of float32 or int32, got bool (64,) (either layout): use "
     ".astype(np.int32) first",
     kind=SpecError,
-    mend={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.int32)"},
+    fix={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.int32)"},
 )
 refused(
     "a_running_sum_of_another_type",
@@ -142,7 +142,7 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "np.cumsum(tile, axis=None) in a kernel, got np.cumsum(numpipe.iota(64), dtype='float32')",
-    mend={', dtype="float32"': ""},
+    fix={', dtype="float32"': ""},
 )
 refused(
     "the_floor_of_a_mask",
@@ -152,7 +152,7 @@ refused(
 """,
     "'np.floor' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first",
     kind=SpecError,
-    mend={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.float32)"},
+    fix={"numpipe.iota(64) < 3": "(numpipe.iota(64) < 3).astype(np.float32)"},
 )
 refused(
     "integers_clipped_by_floats",
@@ -162,7 +162,7 @@ refused(
 """,
     "'np.clip' of an int32 tile and a float: use .astype(np.float32) first",
     kind=SpecError,
-    mend={"iota(64)": "iota(64).astype(np.float32)"},
+    fix={"iota(64)": "iota(64).astype(np.float32)"},
 )
 refused(
     "a_clip_without_bounds",
@@ -172,7 +172,7 @@ refused(
 """,
     "np.clip(x, low, high): one of the two bounds may be None, not both",
     kind=SpecError,
-    mend={"None, None": "None, 2"},
+    fix={"None, None": "None, 2"},
 )
 refused(
     "a_clip_with_one_argument",
@@ -181,7 +181,7 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "np.clip takes 3 arguments in a kernel, (a, a_min, a_max), got np.clip(numpipe.iota(64), 2)",
-    mend={"iota(64), 2": "iota(64), 0, 2"},
+    fix={"iota(64), 2": "iota(64), 0, 2"},
 )
 refused(
     "nan_of_a_tile_in_shared_memory",
@@ -194,7 +194,7 @@ refused(
     compiled="np.isnan(…) takes register tiles and numbers, got shared-memory tile (64, 64) float16"
     + LOADED,
     kind=SpecError,
-    mend={"isnan(y)": "isnan(y[...])"},
+    fix={"isnan(y)": "isnan(y[...])"},
 )
 refused(
     "a_sum_of_a_tile_in_shared_memory",
@@ -206,7 +206,7 @@ refused(
     simulated="sum(…) of register tiles: got shared-memory tile" + LOADED,
     compiled="sum(…) of register tiles: got shared-memory tile (64, 64) float16" + LOADED,
     kind=SpecError,
-    mend={"sum(y,": "sum(y[...].astype(np.float32),"},
+    fix={"sum(y,": "sum(y[...].astype(np.float32),"},
 )
 refused(
     "a_number_with_dimensions",
@@ -216,7 +216,7 @@ refused(
 """,
     "sum: of a tile (64,) there is a number, without axis= and keepdims=",
     kind=SpecError,
-    mend={"keepdims=True": ""},
+    fix={"keepdims=True": ""},
 )
 refused(
     "a_mask_along_a_third_axis",
@@ -226,7 +226,7 @@ refused(
 """,
     "any: axis must be None or an int from -2 to 1 for shape (64, 64), got 2",
     kind=SpecError,
-    mend={"axis=2": "axis=1"},
+    fix={"axis=2": "axis=1"},
 )
 refused(
     "a_variance_of_a_sample",
@@ -235,7 +235,7 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "np.var(tile, axis=None, keepdims=False) in a kernel, got np.var(numpipe.iota(64), ddof=1)",
-    mend={", ddof=1": ""},
+    fix={", ddof=1": ""},
 )
 refused(
     "partial_sums_of_a_vector",
@@ -254,7 +254,7 @@ refused(
 """,
     "np.sum(tile, axis=None, keepdims=False) in a kernel, got np.sum(numpipe.iota(64), "
     "dtype='float32')",
-    mend={', dtype="float32"': ""},
+    fix={', dtype="float32"': ""},
 )
 refused(
     "a_sum_that_is_a_grid",
@@ -319,7 +319,7 @@ refused(
 """,
     "wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7",
     kind=SpecError,
-    mend={"), 8)": "), 0)"},
+    fix={"), 8)": "), 0)"},
 )
 refused(
     "a_column_stored_as_a_vector",
@@ -330,7 +330,7 @@ refused(
     "'c[…] = tile': the index selects (64,), the tile is (64, 1)",
     kind=SpecError,
     args=(A, B, SUMS),
-    mend={", keepdims=True": ""},
+    fix={", keepdims=True": ""},
 )
 an_atomic_of_another_type = refused(
     "an_atomic_of_another_type",
@@ -341,7 +341,7 @@ an_atomic_of_another_type = refused(
     "atomic_add: c.at[…]: the array is float32, the tile int32: store tile.astype(c.dtype)",
     kind=SpecError,
     args=(A, B, SUMS),
-    mend={"iota(64)": "iota(64).astype(c.dtype)"},
+    fix={"iota(64)": "iota(64).astype(c.dtype)"},
 )
 refused.also(
     an_atomic_of_another_type,
@@ -405,7 +405,7 @@ refused(
         "got tile (64, 64) float32"
     ),
     kind=SpecError,
-    mend={"c[ds": "c.at[ds"},
+    fix={"c[ds": "c.at[ds"},
 )
 refused(
     "an_atomic_before_the_first_element",
@@ -436,7 +436,7 @@ refused(
     "b[…]: the indices of a tile's rows lie along them (column layout), these of 64 elements "
     'lie otherwise (row layout): write numpipe.layout_cast(v, "column")',
     kind=SpecError,
-    mend={
+    fix={
         "numpipe.iota((64, 64)).max(axis=0)": (
             'numpipe.layout_cast(numpipe.iota((64, 64)).max(axis=0), "column")'
         ),
@@ -454,7 +454,7 @@ refused(
     "'c[…] = tile': the indices of a tile's rows lie along them (column layout), these of 64 "
     'elements lie otherwise (row layout): write numpipe.layout_cast(v, "column")',
     kind=SpecError,
-    mend={"c[i,": 'c[numpipe.layout_cast(i, "column"),'},
+    fix={"c[i,": 'c[numpipe.layout_cast(i, "column"),'},
 )
 refused(
     "rows_scattered_by_fractions",
@@ -465,7 +465,7 @@ refused(
     "'c[…] = tile': one part of the index may be a vector of int32, the others are ds(start, "
     "size) and integers, got float32 (64,) (either layout)",
     kind=SpecError,
-    mend={"numpipe.full(64, 1, np.float32), ds": "numpipe.iota(64), ds"},
+    fix={"numpipe.full(64, 1, np.float32), ds": "numpipe.iota(64), ds"},
 )
 refused(
     "more_indices_than_rows",
@@ -475,7 +475,7 @@ refused(
 """,
     "'c[…] = tile': the index selects (128, 64), the tile is (64, 64)",
     kind=SpecError,
-    mend={"iota(128)": "iota(64)"},
+    fix={"iota(128)": "iota(64)"},
 )
 refused(
     "a_coalesced_tile_that_is_scattered",
@@ -488,5 +488,5 @@ refused(
     'is in coalesced 4 layout: write numpipe.layout_cast(tile, "accumulator")',
     kind=SpecError,
     args=(A.astype("f4"), B, C),
-    mend={"= t": '= numpipe.layout_cast(t, "accumulator")'},
+    fix={"= t": '= numpipe.layout_cast(t, "accumulator")'},
 )

@@ -46,7 +46,7 @@ refused(
 """,
     "'+' of tiles of float32 and int32: convert one of them, e.g. x.astype(np.float32)",
     kind=SpecError,
-    mend={"iota((64, 64))": "iota((64, 64)).astype(np.float32)"},
+    fix={"iota((64, 64))": "iota((64, 64)).astype(np.float32)"},
 )
 refused(
     "an_int32_tile_and_a_fraction",
@@ -56,7 +56,7 @@ refused(
 """,
     "'*' of an int32 tile and a float: use .astype(np.float32) first",
     kind=SpecError,
-    mend={"iota(64)": "iota(64).astype(np.float32)"},
+    fix={"iota(64)": "iota(64).astype(np.float32)"},
 )
 refused(
     "a_quotient_of_integers",
@@ -66,7 +66,7 @@ refused(
 """,
     "'/' takes tiles of float32, got int32: use .astype(np.float32) first",
     kind=SpecError,
-    mend={"iota(64)": "iota(64).astype(np.float32)"},
+    fix={"iota(64)": "iota(64).astype(np.float32)"},
 )
 refused(
     "arithmetic_on_a_mask",
@@ -76,7 +76,7 @@ refused(
 """,
     "'+' takes tiles of float32 or int32, got a mask: use .astype(np.float32) first",
     kind=SpecError,
-    mend={"< 3)": "< 3).astype(np.float32)"},
+    fix={"< 3)": "< 3).astype(np.float32)"},
 )
 refused(
     "a_function_of_an_integer",
@@ -86,7 +86,7 @@ refused(
 """,
     "np.exp(…) takes register tiles and numbers, got int32: convert it with float(x)",
     kind=SpecError,
-    mend={"a.shape[0]": "float(a.shape[0])"},
+    fix={"a.shape[0]": "float(a.shape[0])"},
 )
 refused(
     "a_function_of_an_integer_tile",
@@ -96,7 +96,7 @@ refused(
 """,
     "'np.exp' takes tiles of float32, got int32: use .astype(np.float32) first",
     kind=SpecError,
-    mend={"iota(64)": "iota(64).astype(np.float32)"},
+    fix={"iota(64)": "iota(64).astype(np.float32)"},
 )
 refused(
     "a_function_of_too_little",
@@ -105,7 +105,7 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "np.maximum takes 2 arguments in a kernel, (a, b), got np.maximum(numpipe.iota(64))",
-    mend={"iota(64))": "iota(64), 0)"},
+    fix={"iota(64))": "iota(64), 0)"},
 )
 refused(
     "a_choice_by_numbers",
@@ -122,7 +122,7 @@ refused(
         "(tile (64,) int32 (either layout), int32, int32)"
     ),
     kind=SpecError,
-    mend={"iota(64), ": "iota(64) < 3, "},
+    fix={"iota(64), ": "iota(64) < 3, "},
 )
 refused(
     "a_choice_between_two_types",
@@ -132,7 +132,7 @@ refused(
 """,
     "np.where of tiles of float32 and int32: convert one of them",
     kind=SpecError,
-    mend={"iota(64))": "iota(64).astype(np.float32))"},
+    fix={"iota(64))": "iota(64).astype(np.float32))"},
 )
 refused(
     "a_mask_that_steers",
@@ -142,7 +142,7 @@ refused(
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 """,
     f"a mask, of whose elements np.any(mask) or np.all(mask) make one bool, {REASON}",
-    mend={"numpipe.iota(64) < a.shape[0]": "np.any(numpipe.iota(64) < a.shape[0])"},
+    fix={"numpipe.iota(64) < a.shape[0]": "np.any(numpipe.iota(64) < a.shape[0])"},
 )
 refused(
     "a_vector_of_12",
@@ -153,7 +153,7 @@ refused(
     "full: a vector has 8 x i elements, at most 256, to lie along the columns of a tile, or "
     "64 x j along its rows, got 12",
     kind=SpecError,
-    mend={"full(12": "full(16"},
+    fix={"full(12": "full(16"},
 )
 refused(
     "an_axis_too_far",
@@ -163,7 +163,7 @@ refused(
 """,
     "iota: axis must be a compile-time int from -2 to 1 for shape (64, 64), got 2",
     kind=SpecError,
-    mend={"64), 2)": "64), 1)"},
+    fix={"64), 2)": "64), 1)"},
 )
 refused(
     "a_float16_tile_and_a_float32",
@@ -174,7 +174,7 @@ refused(
     "'*' of a float16 tile and float32, which it would round: use .astype(np.float32) on the "
     "tile, or full(tile.shape, number, tile.dtype)",
     kind=SpecError,
-    mend={"64)] *": "64)].astype(np.float32) *"},
+    fix={"64)] *": "64)].astype(np.float32) *"},
 )
 refused(
     "an_fma_of_float16",
@@ -185,7 +185,7 @@ refused(
 """,
     "'fma' takes tiles of float32, got float16: use .astype(np.float32) first",
     kind=SpecError,
-    mend={"64)]": "64)].astype(np.float32)"},
+    fix={"64)]": "64)].astype(np.float32)"},
 )
 refused(
     "a_vector_of_another_size",
@@ -214,7 +214,7 @@ refused(
 """,
     PARTS,
     kind=SpecError,
-    mend={"[8:16]": "[ds(8, 8)]"},
+    fix={"[8:16]": "[ds(8, 8)]"},
 )
 refused(
     "a_part_past_a_tile",
@@ -224,7 +224,7 @@ refused(
 """,
     "tile[…]: elements 64 … 127 of its columns are not in a tile (64, 64): take some of 0 … 63",
     kind=SpecError,
-    mend={"64:128": "32:64"},
+    fix={"64:128": "32:64"},
 )
 refused(
     "a_part_between_lanes",
@@ -236,7 +236,7 @@ refused(
     "a tile float32 (64, 64) starts at a multiple of 8 and has a multiple of 8: take 0:24, "
     "or a part of a tile in shared memory",
     kind=SpecError,
-    mend={"4:20": "0:24"},
+    fix={"4:20": "0:24"},
 )
 refused(
     "a_part_at_a_run_time_start",
@@ -248,7 +248,7 @@ refused(
     "compile time: write a constant, or store the tile to shared memory and load a part of "
     "that",
     kind=SpecError,
-    mend={"ds(a.shape[0], 8)": "ds(8, 8)"},
+    fix={"ds(a.shape[0], 8)": "ds(8, 8)"},
 )
 refused(
     "a_slice_to_the_end_of_an_array",
@@ -259,7 +259,7 @@ refused(
     "'64:': a slice of an array, or of a tile in shared memory, has both bounds, from 0 on, "
     "at compile time: write 0:64, or ds(start, size) for a run-time start",
     kind=SpecError,
-    mend={"64:]": "64:128]"},
+    fix={"64:]": "64:128]"},
 )
 refused(
     "a_shape_of_other_lanes",
@@ -280,7 +280,7 @@ refused(
 """,
     "reshape: a tile (64,) has 64 elements, which are not (3, -1)",
     kind=SpecError,
-    mend={"(3, -1)": "(1, -1)"},
+    fix={"(3, -1)": "(1, -1)"},
 )
 refused(
     "a_part_of_a_row_as_a_column",
@@ -291,7 +291,7 @@ refused(
     "reshape of a tile (1, 64) to (64, 1): a row and a column lie in other lanes: "
     'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector',
     kind=SpecError,
-    mend={
+    fix={
         "numpipe.full((1, 64), 1.0, np.float32).reshape(64, 1)": (
             "numpipe.layout_cast(numpipe.full((1, 64), 1.0, np.float32).reshape(-1), "
             '"column").reshape(64, 1)'
@@ -324,7 +324,7 @@ refused(
 """,
     "full: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j rows, got (1, 512)",
     kind=SpecError,
-    mend={"(1, 512)": "(1, 256)"},
+    fix={"(1, 512)": "(1, 256)"},
 )
 refused(
     "a_shape_of_fractions",
@@ -338,7 +338,7 @@ refused(
         "literal, a constant of the module or a Static field"
     ),
     kind=SpecError,
-    mend={"64.0": "64"},
+    fix={"64.0": "64"},
 )
 refused(
     "a_tile_of_texts",
@@ -348,7 +348,7 @@ refused(
 """,
     "full(shape, value, dtype): the value must be a number",
     kind=SpecError,
-    mend={'"a"': "1.0"},
+    fix={'"a"': "1.0"},
 )
 refused(
     "a_tile_of_int16",
@@ -367,7 +367,7 @@ refused(
 """,
     "'&' of a mask and an int literal: a mask combines with masks and bools",
     kind=SpecError,
-    mend={"& 1": "& True"},
+    fix={"& 1": "& True"},
 )
 refused(
     "a_mask_that_is_stored",
@@ -377,7 +377,7 @@ refused(
 """,
     MASK.format("np.where(mask, 1.0, 0.0)"),
     kind=SpecError,
-    mend={"numpipe.iota((64, 64)) < 3": "np.where(numpipe.iota((64, 64)) < 3, 1.0, 0.0)"},
+    fix={"numpipe.iota((64, 64)) < 3": "np.where(numpipe.iota((64, 64)) < 3, 1.0, 0.0)"},
 )
 refused(
     "a_mask_stored_to_integers",
@@ -389,7 +389,7 @@ refused(
     MASK.format("mask.astype(np.int32)"),
     kind=SpecError,
     args=(A, B, C.astype(np.int32)),
-    mend={"x < 3": "(x < 3).astype(np.int32)"},
+    fix={"x < 3": "(x < 3).astype(np.int32)"},
 )
 refused(
     "a_mask_stored_to_halves",
@@ -401,7 +401,7 @@ refused(
     MASK.format("np.where(mask, 1.0, 0.0).astype(c.dtype)"),
     kind=SpecError,
     args=(A, B, C.astype(np.float16)),
-    mend={"x < 3": "np.where(x < 3, 1.0, 0.0).astype(c.dtype)"},
+    fix={"x < 3": "np.where(x < 3, 1.0, 0.0).astype(c.dtype)"},
 )
 refused(
     "a_maximum_of_a_tile_in_shared_memory",
@@ -416,7 +416,7 @@ refused(
     "float16 and tile (64, 64) "
     "float32" + LOADED,
     kind=SpecError,
-    mend={"(y, ": "(y[...].astype(np.float32), "},
+    fix={"(y, ": "(y[...].astype(np.float32), "},
 )
 
 # blocks of arrays
@@ -428,7 +428,7 @@ refused(
 """,
     "b[…]: ':' has no compile-time size here; use ds(start, size)",
     kind=SpecError,
-    mend={":]": "ds(0, 64)]"},
+    fix={":]": "ds(0, 64)]"},
 )
 refused(
     "a_block_of_36_rows",
@@ -439,7 +439,7 @@ refused(
     "b[…]: a tile has a multiple of 8 rows and of 8 columns, and at most 32768 elements, all "
     "registers of a warpgroup, got (36, 64)",
     kind=SpecError,
-    mend={"ds(0, 36)": "ds(0, 32)"},
+    fix={"ds(0, 36)": "ds(0, 32)"},
 )
 refused(
     "a_block_of_float64",
@@ -476,7 +476,7 @@ refused(
 """,
     "'+' of tiles of float32 and float16: convert one of them, e.g. x.astype(np.float32)",
     kind=SpecError,
-    mend={"64)]": "64)].astype(np.float32)"},
+    fix={"64)]": "64)].astype(np.float32)"},
 )
 refused(
     "a_block_where_a_tile_says",
@@ -501,7 +501,7 @@ refused(
         "divides integers"
     ),
     kind=SpecError,
-    mend={"ds(b,": "ds(0,"},
+    fix={"ds(b,": "ds(0,"},
 )
 
 # products with A from registers
@@ -516,7 +516,7 @@ refused(
     "registers is that packed to 16 bits: write a.astype(b.dtype), which moves nothing "
     "between lanes, with b of float16 or bfloat16",
     kind=SpecError,
-    mend={"np.float32), y": "np.float32).astype(y.dtype), y"},
+    fix={"np.float32), y": "np.float32).astype(y.dtype), y"},
 )
 refused(
     "a_vector_as_an_operand",
@@ -528,7 +528,7 @@ refused(
     "wgmma: a (64,) lies along rows (column layout), the A operand is a tile (M, K) in the "
     "accumulator's layout, packed: combine it with a tile first",
     kind=SpecError,
-    mend={".sum(axis=1)": ""},
+    fix={".sum(axis=1)": ""},
 )
 refused(
     "an_operand_of_another_type",
@@ -539,7 +539,7 @@ refused(
 """,
     f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got bfloat16 and float16",
     kind=SpecError,
-    mend={'"bfloat16"': "y.dtype"},
+    fix={'"bfloat16"': "y.dtype"},
 )
 refused(
     "an_accumulator_of_integers",
@@ -550,7 +550,7 @@ refused(
 """,
     "wgmma: the accumulator must be float32, got int32",
     kind=SpecError,
-    mend={"iota((64, 64))": "iota((64, 64)).astype(np.float32)"},
+    fix={"iota((64, 64))": "iota((64, 64)).astype(np.float32)"},
 )
 refused(
     "a_function_of_an_accumulator_in_flight",
@@ -564,7 +564,7 @@ refused(
         "numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer products in "
         "flight"
     ),
-    mend={"numpipe.wgmma(None, x, x.T)": "numpipe.wgmma_wait(numpipe.wgmma(None, x, x.T), 0)"},
+    fix={"numpipe.wgmma(None, x, x.T)": "numpipe.wgmma_wait(numpipe.wgmma(None, x, x.T), 0)"},
 )
 refused(
     "a_store_of_an_accumulator_in_flight",
@@ -579,7 +579,7 @@ refused(
         "numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer products in "
         "flight"
     ),
-    mend={"numpipe.wgmma(None, x, x.T)": "numpipe.wgmma_wait(numpipe.wgmma(None, x, x.T), 0)"},
+    fix={"numpipe.wgmma(None, x, x.T)": "numpipe.wgmma_wait(numpipe.wgmma(None, x, x.T), 0)"},
 )
 refused(
     "an_accumulator_in_flight_as_an_operand",
@@ -633,7 +633,7 @@ refused(
         "flight since {path}:{line}"
     ),
     kind=SpecError,
-    mend={"delay_release=1": "delay_release=0"},
+    fix={"delay_release=1": "delay_release=0"},
 )
 refused(
     "more_than_a_lane_has",

@@ -23,7 +23,7 @@ refused(
     "warpgroup issues for itself",
     kind=SpecError,
     warp_specialized=False,
-    mend={"emit_ws(": "emit("},
+    fix={"emit_ws(": "emit("},
 )
 refused(
     "too_large_without_a_memory_role",
@@ -50,7 +50,7 @@ refused(
   # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "a pipeline is emitted for arrays: emit_pipeline(…)(a, b)",
-    mend={"lambda k: (0, k)),))": "lambda k: (0, k)),))(a)"},
+    fix={"lambda k: (0, k)),))": "lambda k: (0, k)),))(a)"},
 )
 refused(
     "single_called_with_keywords",
@@ -60,7 +60,7 @@ refused(
   # ^^^^^^^^
 """,
     "an emitted pipeline is called on its arrays by position",
-    mend={"run(x=a)": "run(a)"},
+    fix={"run(x=a)": "run(a)"},
 )
 refused(
     "a_carry_without_init_carry",
@@ -74,7 +74,7 @@ refused(
     ", pipeline at {file}:{line}: body 'body' takes 3 arguments, but is called with 2: "
     "(indices, 1 tile); a carry needs init_carry",
     kind=SpecError,
-    mend={"grid=(1,), ": "grid=(1,), init_carry=0, "},
+    fix={"grid=(1,), ": "grid=(1,), init_carry=0, "},
 )
 refused(
     "init_carry_that_the_body_does_not_take",
@@ -85,7 +85,7 @@ refused(
     ", pipeline at {file}:{line}: body 'body' takes 2 arguments, but is called with 3: "
     "(indices, 1 tile, carry); with init_carry the carry comes last",
     kind=SpecError,
-    mend={"(indices, x):\n        pass": "(indices, x, n):\n        return n"},
+    fix={"(indices, x):\n        pass": "(indices, x, n):\n        return n"},
 )
 refused(
     "a_value_that_nothing_receives",
@@ -99,7 +99,7 @@ refused(
     ", pipeline at {file}:{line}: body 'body' returns a value, but there is no carry: give "
     "init_carry, or return nothing",
     kind=SpecError,
-    mend={"return 3": "pass"},
+    fix={"return 3": "pass"},
 )
 refused(
     "a_single_carry_that_grows",
@@ -121,7 +121,7 @@ refused(
 """,
     ", pipeline at {file}:{line}: called on 2 arrays, but in_specs has 1",
     kind=SpecError,
-    mend={")(a, b)": ")(a)"},
+    fix={")(a, b)": ")(a)"},
 )
 refused(
     "a_delay_with_one_slot",
@@ -133,7 +133,7 @@ refused(
     "max_concurrent_steps=1: the slot of step k is still held when step k + delay_release "
     "waits for its own",
     kind=SpecError,
-    mend={"delay_release=1": "delay_release=1, max_concurrent_steps=2"},
+    fix={"delay_release=1": "delay_release=1, max_concurrent_steps=2"},
 )
 refused(
     "single_break_without_a_memory_role",
@@ -157,7 +157,7 @@ refused(
     "uses, and all warpgroups share; a single-stream pipeline has slots and barriers for "
     "each warpgroup: call it without them",
     kind=SpecError,
-    mend={"a, one.get_allocations(a)": "a"},
+    fix={"a, one.get_allocations(a)": "a"},
 )
 refused(
     "allocations_for_a_single_stream_pipeline",
@@ -171,5 +171,5 @@ refused(
     "and all warpgroups share; a single-stream pipeline has slots and barriers for each "
     "warpgroup: call it without them",
     kind=SpecError,
-    mend={"(a, shared)": "(a)"},
+    fix={"(a, shared)": "(a)"},
 )

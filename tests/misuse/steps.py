@@ -15,7 +15,7 @@ refused(
 """,
     "BlockSpec: buffer_count must be an int >= 1, got 0",
     kind=SpecError,
-    mend={"buffer_count=0": "buffer_count=1"},
+    fix={"buffer_count=0": "buffer_count=1"},
 )
 refused(
     "a_block_in_global_memory",
@@ -26,7 +26,7 @@ refused(
     "BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads "
     "nothing: leave out block_shape=(64, 64)",
     kind=SpecError,
-    mend={"(64, 64), ": ""},
+    fix={"(64, 64), ": ""},
 )
 refused(
     "a_fill_of_what_is_not_loaded",
@@ -37,7 +37,7 @@ refused(
     "BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads "
     "nothing: leave out oob_fill='nan'",
     kind=SpecError,
-    mend={', oob_fill="nan"': ""},
+    fix={', oob_fill="nan"': ""},
 )
 refused(
     "a_policy_for_what_is_not_loaded",
@@ -48,7 +48,7 @@ refused(
     "BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads "
     "nothing: leave out eviction_policy='evict_first'",
     kind=SpecError,
-    mend={', eviction_policy="evict_first"': ""},
+    fix={', eviction_policy="evict_first"': ""},
 )
 refused(
     "a_memory_space_that_is_none",
@@ -57,7 +57,7 @@ refused(
     #                                       ^
 """,
     "BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, a compile-time constant, got a",
-    mend={"memory_space=a": "memory_space=SMEM"},
+    fix={"memory_space=a": "memory_space=SMEM"},
 )
 refused(
     "an_allocation_for_a_memory_space",
@@ -67,7 +67,7 @@ refused(
 """,
     "BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, a compile-time constant, "
     "got SMEM((64, 64), 'float16')",
-    mend={'SMEM((64, 64), "float16")': "SMEM"},
+    fix={'SMEM((64, 64), "float16")': "SMEM"},
 )
 refused(
     "one_buffer_and_a_delay",
@@ -79,7 +79,7 @@ refused(
     "buffer_count=1 of in_specs[0]: the slot of step k is still held when step k + "
     "delay_release waits for its own",
     kind=SpecError,
-    mend={"buffer_count=1": "buffer_count=2"},
+    fix={"buffer_count=1": "buffer_count=2"},
 )
 refused(
     "arrays_in_other_tuples",
@@ -92,7 +92,7 @@ refused(
     ", pipeline at {file}:{line-1}: called on arrays (*, *), but in_specs has (*, (*,)): "
     "pass them in the same tuples",
     kind=SpecError,
-    mend={"(x, y) in pipe(a, b)": "(x, (y,)) in pipe(a, (b,))"},
+    fix={"(x, y) in pipe(a, b)": "(x, (y,)) in pipe(a, (b,))"},
 )
 refused(
     "steps_that_are_a_number",
@@ -109,7 +109,7 @@ refused(
         "argument, the warpgroup, got int32"
     ),
     kind=SpecError,
-    mend={"steps_of=2": "steps_of=lambda wg: 2"},
+    fix={"steps_of=2": "steps_of=lambda wg: 2"},
 )
 refused(
     "steps_of_two",
@@ -120,7 +120,7 @@ refused(
     ", pipeline at {file}:{line}: steps_of takes 2 arguments, but is called with one, the "
     "warpgroup",
     kind=SpecError,
-    mend={"lambda wg, k: 2": "lambda wg: 2"},
+    fix={"lambda wg, k: 2": "lambda wg: 2"},
 )
 refused(
     "unequal_steps_around_a_pipeline",
@@ -134,7 +134,7 @@ refused(
     ", pipeline at {file}:{line-1}: steps_of, but its body holds another pipeline, whose "
     "loads are issued for all steps: give steps_of to the inner one, or run all steps",
     kind=SpecError,
-    mend={"steps_of=lambda wg: 2, ": ""},
+    fix={"steps_of=lambda wg: 2, ": ""},
 )
 refused(
     "a_state_that_is_none",
@@ -145,7 +145,7 @@ refused(
     ", pipeline at {file}:{line}: pipeline_state must be None, numpipe.PipelineState.START, "
     "STEADY or STOP, or an integer 0…2, got 3",
     kind=SpecError,
-    mend={"pipeline_state=3": "pipeline_state=None"},
+    fix={"pipeline_state=3": "pipeline_state=None"},
 )
 refused(
     "another_memory_thread",
@@ -156,7 +156,7 @@ refused(
     ", pipeline at {file}:{line}: memory_thread_idx=2, but the CTA's warpgroups are 0…1: "
     "num_compute_wgs=1 and the memory role",
     kind=SpecError,
-    mend={"memory_thread_idx=2": "memory_thread_idx=1"},
+    fix={"memory_thread_idx=2": "memory_thread_idx=1"},
 )
 refused(
     "allocations_with_other_slots",
@@ -170,7 +170,7 @@ refused(
     "this pipeline, a @ {file}:{line}: 2, and it needs 3; pipelines that share them have the "
     "same",
     kind=SpecError,
-    mend={"max_concurrent_steps=3": "max_concurrent_steps=2"},
+    fix={"max_concurrent_steps=3": "max_concurrent_steps=2"},
 )
 refused(
     "allocations_of_fewer_rings",
@@ -201,7 +201,7 @@ refused(
 """,
     ", pipeline at {file}:{line-2}: called on 1 arrays, but in_specs has 2",
     kind=SpecError,
-    mend={"get_allocations(a)": "get_allocations(a, b)"},
+    fix={"get_allocations(a)": "get_allocations(a, b)"},
 )
 refused(
     "allocations_with_other_blocks",
@@ -216,7 +216,7 @@ refused(
     "along 1, and it needs (64, 32) of 2 B, rows of 64 B along 1; pipelines that share them "
     "have the same",
     kind=SpecError,
-    mend={"(64, 32)": "(64, 64)"},
+    fix={"(64, 32)": "(64, 64)"},
 )
 refused(
     "allocations_with_other_barriers",
@@ -246,7 +246,7 @@ refused(
         "STEADY or STOP, or an integer 0…2, got 128"
     ),
     kind=SpecError,
-    mend={"a.shape[0]": "a.shape[0] - 126"},
+    fix={"a.shape[0]": "a.shape[0] - 126"},
 )
 
 # a pipeline's slots are in use while it runs
@@ -260,7 +260,7 @@ refused(
 """,
     "pipe(a) runs inside its own loop of line {line-1}, on the same slots, which are in use "
     "until that one ends: make a second pipeline for it",
-    mend={
+    fix={
         "    for _, (x,) in": (
             "    second = numpipe.pipeline(grid=(2,), in_specs=(spec,))\n    for _, (x,) in"
         ),
@@ -280,7 +280,7 @@ refused(
 """,
     "second(a, allocations=shared) runs inside the loop of line {line-1}, whose slots it "
     "has: they are in use until that one ends; let it have its own",
-    mend={"second(a, allocations=shared)": "second(a)"},
+    fix={"second(a, allocations=shared)": "second(a)"},
 )
 refused(
     "a_loop_on_fewer_slots_than_it_needs",
@@ -296,7 +296,7 @@ refused(
     "this pipeline, a @ {file}:{line-2}: 2, and it needs 3; pipelines that share them have "
     "the same",
     kind=SpecError,
-    mend={"buffer_count=2": "buffer_count=3"},
+    fix={"buffer_count=2": "buffer_count=3"},
 )
 refused(
     "shared_allocations_inside",

@@ -1,4 +1,4 @@
-"""Misuse, in one table: each kernel is refused with exactly this first line, exactly this is underlined, and its mend helps.
+"""Misuse, in one table: each kernel is refused with exactly this first line, exactly this is underlined, and its fix helps.
 
 The cases are in the files beside this one, one a subject; ``kernels/refusals.py`` says how one is written.
 """
@@ -29,9 +29,9 @@ def test_it_is_refused_with_the_line_and_what_is_wrong_in_it(case: Case, executi
 
 
 @pytest.mark.variants(40)
-@refused.mended
-def test_it_runs_with_the_mend_that_the_message_names(case: Case) -> None:
-    case.mended().simulate(*case.args)
+@refused.fixed
+def test_it_runs_with_the_fix_that_the_message_names(case: Case) -> None:
+    case.fixed().simulate(*case.args)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_simulation_asks_a_compile_what_a_loop_makes_of_a_variable(
         dataclasses.replace(case, texts={"simulated": case.texts["compiled"]}).check("simulated")
 
 
-def test_every_kernel_of_the_table_has_a_name_of_its_own_and_many_have_a_mend() -> None:
+def test_every_kernel_of_the_table_has_a_name_of_its_own_and_many_have_a_fix() -> None:
     names = [kernel.name for kernel in {id(case.kernel): case.kernel for case in refused}.values()]
     assert len(set(names)) == len(names) >= 60
     assert sum(bool(case.options) for case in refused) >= 340

@@ -33,7 +33,7 @@ def tiled_a_value_of_another_type(a, b, c):  # called
     "tile[…] = value: the tile is int32, the value float16: store value.astype(tile.dtype)",
     **TILES,
     args=(A, B, C.astype(np.int32)),
-    mend={"a[...]": "a[...].astype(c.dtype)"},
+    fix={"a[...]": "a[...].astype(c.dtype)"},
 )
 refused(
     "tiled_a_store_to_an_input",
@@ -44,7 +44,7 @@ def tiled_a_store_to_an_input(a, b, c):  # called
 """,
     "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead",
     **TILES,
-    mend={"a[...] = b[...]": "c[...] = b[...].astype(c.dtype)"},
+    fix={"a[...] = b[...]": "c[...] = b[...].astype(c.dtype)"},
 )
 refused(
     "tiled_a_store_to_an_input_in_global_memory",
@@ -65,7 +65,7 @@ refused(
 """,
     "a kernel returns nothing: store results to its output tiles",
     **tiles(kind=numpipe.CompileError),
-    mend={"return a[...]": "c[...] = a[...].astype(c.dtype)"},
+    fix={"return a[...]": "c[...] = a[...].astype(c.dtype)"},
 )
 refused(
     "tiled_a_dimension_too_many",
@@ -76,7 +76,7 @@ def tiled_a_dimension_too_many(a, b, c):  # called
 """,
     "program_id(2): dimension 2 is none of the 2 that the kernel's grid has",
     **TILES,
-    mend={"program_id(2)": "program_id(1)"},
+    fix={"program_id(2)": "program_id(1)"},
 )
 refused(
     "tiled_a_dimension_by_another_name",
@@ -91,5 +91,5 @@ def tiled_a_dimension_by_another_name(a, b, c):  # called
         "the kernel itself, and pass its value to functions"
     ),
     **TILES,
-    mend={"num_programs(last)": "num_programs(1)"},
+    fix={"num_programs(last)": "num_programs(1)"},
 )

@@ -62,7 +62,7 @@ refused(
     "wgmma: a (64, 32) has K = 32, b (64, 32) has K = 64: b is (K, N), use b_tile.T for a "
     "tile loaded as (N, K)",
     kind=SpecError,
-    mend={"acc, x, y)": "acc, x, y.T)"},
+    fix={"acc, x, y)": "acc, x, y.T)"},
 )
 refused(
     "an_accumulator_of_another_shape",
@@ -74,7 +74,7 @@ refused(
 """,
     "wgmma: the accumulator is (64, 128), but a (64, 64) x b (64, 64) gives (64, 64)",
     kind=SpecError,
-    mend={"(64, 128)": "(64, 64)"},
+    fix={"(64, 128)": "(64, 64)"},
 )
 refused(
     "a_product_that_nothing_receives",
@@ -85,7 +85,7 @@ refused(
 """,
     "wgmma returns the accumulator and changes nothing in place: write acc = "
     "numpipe.wgmma(acc, x, y.T)",
-    mend={"        numpipe.wgmma(acc": "        acc = numpipe.wgmma(acc"},
+    fix={"        numpipe.wgmma(acc": "        acc = numpipe.wgmma(acc"},
 )
 refused(
     "a_wait_that_nothing_receives",
@@ -95,7 +95,7 @@ refused(
 """,
     "wgmma_wait returns the accumulator and changes nothing in place: write acc = "
     "numpipe.wgmma_wait(acc, 0)",
-    mend={"    numpipe.wgmma_wait": "    acc = numpipe.wgmma_wait"},
+    fix={"    numpipe.wgmma_wait": "    acc = numpipe.wgmma_wait"},
 )
 refused(
     "a_product_of_numbers",
@@ -121,7 +121,7 @@ refused(
 """,
     "zeros: accumulators are float32 or int32, got float16: use .astype afterwards",
     kind=SpecError,
-    mend={"np.float16)": "np.float32).astype(np.float16)"},
+    fix={"np.float16)": "np.float32).astype(np.float16)"},
 )
 refused(
     "a_wait_that_leaves_too_many",
@@ -131,7 +131,7 @@ refused(
 """,
     "wgmma.wait_group: n=8; the number of groups that may stay in flight is 0 … 7",
     kind=SpecError,
-    mend={", 8)": ", 0)"},
+    fix={", 8)": ", 0)"},
 )
 refused(
     "zeros_of_65_rows",
@@ -142,7 +142,7 @@ refused(
     "zeros: a tile has a multiple of 8 rows and of 8 columns, and at most 32768 elements, "
     "all registers of a warpgroup, got (65, 64)",
     kind=SpecError,
-    mend={"(65, 64)": "(64, 64)"},
+    fix={"(65, 64)": "(64, 64)"},
 )
 refused(
     "zeros_of_a_run_time_shape",
@@ -159,7 +159,7 @@ refused(
         "literal, a constant of the module or a Static field"
     ),
     kind=SpecError,
-    mend={"a.shape[0]": "64"},
+    fix={"a.shape[0]": "64"},
 )
 refused(
     "a_store_of_another_type",
@@ -170,7 +170,7 @@ refused(
     "'c[…] = tile': the array is int32, the tile float32: store tile.astype(c.dtype)",
     kind=SpecError,
     args=(A, B, C.astype(np.int32)),
-    mend={"np.float32)": "np.float32).astype(c.dtype)"},
+    fix={"np.float32)": "np.float32).astype(c.dtype)"},
 )
 refused(
     "a_store_of_another_shape",
@@ -180,7 +180,7 @@ refused(
 """,
     "'c[…] = tile': the index selects (128, 64), the tile is (64, 64)",
     kind=SpecError,
-    mend={"ds(0, 128)": "ds(0, 64)"},
+    fix={"ds(0, 128)": "ds(0, 64)"},
 )
 refused(
     "a_store_of_a_number",
@@ -197,7 +197,7 @@ refused(
         "value, c.dtype) is one"
     ),
     kind=SpecError,
-    mend={"= 1.0": "= numpipe.full((64, 64), 1.0, c.dtype)"},
+    fix={"= 1.0": "= numpipe.full((64, 64), 1.0, c.dtype)"},
 )
 refused(
     "a_fraction_in_integers",
@@ -211,7 +211,7 @@ def a_fraction_in_integers(a, b, n):
     "tile.astype(np.int32) all of a tile that is reduced",
     kind=SpecError,
     args=(A.astype("f4"), B, np.zeros(2, np.int32)),
-    mend={"= tile.sum()": "= tile.astype(np.int32).sum()"},
+    fix={"= tile.sum()": "= tile.astype(np.int32).sum()"},
 )
 refused(
     "a_number_in_bools",
@@ -222,7 +222,7 @@ refused(
     "'c[…] = value': 'c' is bool, the value int32: write x != 0",
     kind=SpecError,
     args=(A, B, np.zeros(2, bool)),
-    mend={"= a.shape[0]": "= a.shape[0] != 0"},
+    fix={"= a.shape[0]": "= a.shape[0] != 0"},
 )
 refused(
     "a_number_in_float8",
@@ -234,7 +234,7 @@ refused(
     "numpipe.full(…).astype(c.dtype)",
     kind=SpecError,
     args=(A, B, np.zeros(64, ml_dtypes.float8_e4m3fn)),
-    mend={
+    fix={
         "c[0] = np.float32(a.shape[0])": (
             "c[ds(0, 64)] = numpipe.full(64, np.float32(a.shape[0]), np.float32).astype(c.dtype)"
         ),
@@ -259,7 +259,7 @@ refused(
 """,
     "'np.zeros' makes an array on the host: in a kernel numpipe.zeros(shape, np.float32) "
     "makes a register tile",
-    mend={"np.zeros(": "numpipe.zeros("},
+    fix={"np.zeros(": "numpipe.zeros("},
 )
 refused(
     "a_full_array_of_numpy",
@@ -269,7 +269,7 @@ refused(
 """,
     "'np.full' makes an array on the host: in a kernel numpipe.full(shape, value, "
     "np.float32) makes a register tile",
-    mend={"np.full(": "numpipe.full("},
+    fix={"np.full(": "numpipe.full("},
 )
 refused(
     "ones_of_numpy",
@@ -279,7 +279,7 @@ refused(
 """,
     "'np.ones' makes an array on the host: in a kernel numpipe.full(shape, 1.0, np.float32) "
     "makes a register tile",
-    mend={"np.ones((64, 64),": "numpipe.full((64, 64), 1.0,"},
+    fix={"np.ones((64, 64),": "numpipe.full((64, 64), 1.0,"},
 )
 refused(
     "a_range_of_numpy",
@@ -288,7 +288,7 @@ refused(
     #   ^^^^^^^^^^^^^
 """,
     "'np.arange' makes an array on the host: in a kernel numpipe.iota(n) makes a register tile",
-    mend={"np.arange(": "numpipe.iota("},
+    fix={"np.arange(": "numpipe.iota("},
 )
 refused(
     "a_store_of_an_element",
@@ -298,7 +298,7 @@ refused(
 """,
     "'c[…] = tile': the index selects (), the tile is (64, 64)",
     kind=SpecError,
-    mend={"c[0, 0]": "c[ds(0, 64), ds(0, 64)]"},
+    fix={"c[0, 0]": "c[ds(0, 64), ds(0, 64)]"},
 )
 refused(
     "an_element_of_a_tile",
@@ -322,7 +322,7 @@ refused(
 """,
     "a tile of a pipeline is read-only: TMA fills its slot again; store to an array instead",
     kind=SpecError,
-    mend={"        x[ds": "        c[ds"},
+    fix={"        x[ds": "        c[ds"},
 )
 refused(
     "a_view_that_splits_the_swizzle",
@@ -335,7 +335,7 @@ refused(
     "multiple of 8 and at most 64 (the shared-memory layout has 128-byte rows, swizzled in "
     "groups of 8)",
     kind=SpecError,
-    mend={"ds(0, 12)": "ds(0, 16)"},
+    fix={"ds(0, 12)": "ds(0, 16)"},
 )
 refused(
     "a_view_between_two_groups_of_rows",
@@ -346,7 +346,7 @@ refused(
 """,
     "tile.at[…]: ds(4, 56) along axis 0 of a tile (64, 64): the start must be a multiple of 8",
     kind=SpecError,
-    mend={"ds(4, 56)": "ds(8, 56)"},
+    fix={"ds(4, 56)": "ds(8, 56)"},
 )
 refused(
     "a_view_between_two_panels",
@@ -357,7 +357,7 @@ refused(
 """,
     "tile.at[…]: ds(32, 64) along axis 1 of a tile (64, 128): the start must be a multiple of 64",
     kind=SpecError,
-    mend={"16 * 2": "16 * 4"},
+    fix={"16 * 2": "16 * 4"},
 )
 refused(
     "a_view_beyond_the_end",
@@ -371,7 +371,7 @@ refused(
         "take some of 0 … 63"
     ),
     kind=SpecError,
-    mend={"ds(8, 64)": "ds(0, 64)"},
+    fix={"ds(8, 64)": "ds(0, 64)"},
 )
 refused(
     "a_part_larger_than_its_tile",
@@ -385,7 +385,7 @@ refused(
         "some of 0 … 63"
     ),
     kind=SpecError,
-    mend={"ds(k, 72)": "ds(k, 56)"},
+    fix={"ds(k, 72)": "ds(k, 56)"},
 )
 refused(
     "a_product_of_32_rows",
@@ -397,7 +397,7 @@ refused(
 """,
     "wgmma: a (32, 64) x b (64, 64): M must be a multiple of 64, K of 16, N of 8 and at most 256",
     kind=SpecError,
-    mend={"(32, 64)": "(64, 64)"},
+    fix={"(32, 64)": "(64, 64)"},
 )
 refused(
     "a_product_over_24",
@@ -409,7 +409,7 @@ refused(
 """,
     "wgmma: a (64, 24) x b (24, 64): M must be a multiple of 64, K of 16, N of 8 and at most 256",
     kind=SpecError,
-    mend={"(64, 24)": "(64, 32)"},
+    fix={"(64, 24)": "(64, 32)"},
 )
 refused(
     "a_product_of_512_columns",
@@ -431,7 +431,7 @@ refused(
     "tile[…]: a tile has a multiple of 8 rows and of 8 columns, and at most 32768 elements, "
     "all registers of a warpgroup, got (33, 64)",
     kind=SpecError,
-    mend={"ds(0, 33)": "ds(0, 32)"},
+    fix={"ds(0, 33)": "ds(0, 32)"},
 )
 refused(
     "a_function_of_a_tile",
@@ -476,7 +476,7 @@ refused(
     simulated="a tile is indexed by two of ds(start, size) and ':', or by ..., got ds(0, 64)",
     compiled="a tile is indexed by two of ds(start, size) and ':', or by ..., got ds(64)",
     kind=SpecError,
-    mend={"ds(0, 64)]": "ds(0, 64), :]"},
+    fix={"ds(0, 64)]": "ds(0, 64), :]"},
 )
 
 # arithmetic, conversions, attributes
@@ -497,7 +497,7 @@ refused(
 """,
     "tiles of shapes (64, 64) and (64, 128) do not combine",
     kind=SpecError,
-    mend={"(64, 128)": "(64, 64)"},
+    fix={"(64, 128)": "(64, 64)"},
 )
 refused(
     "bits_of_float16",
@@ -508,7 +508,7 @@ refused(
 """,
     "'&' takes tiles of int32 or masks, got float16",
     kind=SpecError,
-    mend={"np.float16": "np.int32"},
+    fix={"np.float16": "np.int32"},
 )
 refused(
     "a_sum_with_a_tile_in_shared_memory",
@@ -524,7 +524,7 @@ refused(
     "shared-memory tile (64, 64) "
     "float32" + LOADED,
     args=(A.astype("f4"), B, C),
-    mend={"+= x": "+= x[...]"},
+    fix={"+= x": "+= x[...]"},
 )
 refused(
     "a_comparison_of_a_tile_in_shared_memory",
@@ -538,7 +538,7 @@ refused(
     compiled="`x > 0.5` cannot be compiled: '>' is not defined for shared-memory tile (64, 64) "
     "float32 and float64" + LOADED,
     args=(A.astype("f4"), B, C),
-    mend={"x > 0.5": "x[...] > 0.5"},
+    fix={"x > 0.5": "x[...] > 0.5"},
 )
 refused(
     "a_tile_or_a_number",
@@ -554,7 +554,7 @@ refused(
         "value, c.dtype) is one"
     ),
     kind=SpecError,
-    mend={"x = 1": "x = numpipe.full((64, 64), 1.0, np.float32)"},
+    fix={"x = 1": "x = numpipe.full((64, 64), 1.0, np.float32)"},
 )
 refused(
     "a_type_with_a_slip_of_the_pen",
@@ -567,7 +567,7 @@ refused(
         '`numpipe.zeros((64, 64), np.float32).astype("flaot16")` cannot be compiled: TypeError: '
         "data type 'flaot16' not understood"
     ),
-    mend={"flaot16": "float16"},
+    fix={"flaot16": "float16"},
 )
 refused(
     "an_attribute_on_a_line_of_its_own",
@@ -589,7 +589,7 @@ refused(
 """,
     "'c[…] = tile': the index selects (64, 32), the tile is (64, 64)",
     kind=SpecError,
-    mend={"ds(0, 32)": "ds(0, 64)"},
+    fix={"ds(0, 32)": "ds(0, 64)"},
 )
 
 # ---- strips of a tile
@@ -603,7 +603,7 @@ refused(
 """,
     "map_columns: width=24: a strip has 8 x i columns, which divide the 64 of a tile (64, 64)",
     kind=SpecError,
-    mend={"24)": "32)"},
+    fix={"24)": "32)"},
 )
 refused(
     "a_strip_of_another_shape",
@@ -616,7 +616,7 @@ refused(
     "map_columns: function(strip, first) returns a tile (64, 16), of any dtype, like the "
     "strip it is given, got float32 (64, 64)",
     kind=SpecError,
-    mend={"return numpipe.zeros((64, 64)": "return numpipe.zeros((64, 16)"},
+    fix={"return numpipe.zeros((64, 64)": "return numpipe.zeros((64, 16)"},
 )
 refused(
     "strips_of_a_vector",
@@ -644,7 +644,7 @@ refused(
     "multiply by b_tile.T",
     kind=SpecError,
     args=NARROW,
-    mend={"x, y)\n": "x, y.T)\n"},
+    fix={"x, y)\n": "x, y.T)\n"},
 )
 refused(
     "a_product_whose_a_is_not_k_major",
@@ -659,7 +659,7 @@ refused(
     "a_tile",
     kind=SpecError,
     args=(A.astype("f4"), B.astype("f4"), C),
-    mend={"x.T": "x"},
+    fix={"x.T": "x"},
 )
 refused(
     "a_product_of_integers_with_40_columns",
@@ -705,7 +705,7 @@ refused(
     "'+' takes tiles of float32 or int32, got float8_e4m3fn: use .astype(np.float32) first",
     kind=SpecError,
     args=NARROW,
-    mend={"ds(0, 64)] +": "ds(0, 64)].astype(np.float32) +"},
+    fix={"ds(0, 64)] +": "ds(0, 64)].astype(np.float32) +"},
 )
 refused(
     "a_choice_of_bytes",
@@ -717,7 +717,7 @@ refused(
     "np.where of float8_e5m2 tiles: they are converted, loaded and stored only; choose "
     "before astype",
     kind=SpecError,
-    mend={".astype(ml_dtypes.float8_e5m2)": "", "x, x)": "x, x).astype(ml_dtypes.float8_e5m2)"},
+    fix={".astype(ml_dtypes.float8_e5m2)": "", "x, x)": "x, x).astype(ml_dtypes.float8_e5m2)"},
 )
 refused(
     "a_tile_full_of_bytes",
@@ -727,7 +727,7 @@ refused(
 """,
     "full: a tile of float8_e5m2 is made by astype, of one of float32 or int32",
     kind=SpecError,
-    mend={"1, ml_dtypes.float8_e5m2)": "1, np.int32).astype(ml_dtypes.float8_e5m2)"},
+    fix={"1, ml_dtypes.float8_e5m2)": "1, np.int32).astype(ml_dtypes.float8_e5m2)"},
 )
 refused(
     "a_number_of_a_byte",
@@ -739,7 +739,7 @@ refused(
     "with astype",
     kind=SpecError,
     args=NARROW,
-    mend={"a[0, 0]": "a[ds(0, 64), ds(0, 64)].astype(np.float32)"},
+    fix={"a[0, 0]": "a[ds(0, 64), ds(0, 64)].astype(np.float32)"},
 )
 refused(
     "a_coalesced_tile_of_bytes",
@@ -761,7 +761,7 @@ refused(
     "bitcast of a float32 tile to int8: the same bits are another type of 32 bits, int32, "
     "uint32 or float32; astype converts",
     kind=SpecError,
-    mend={
+    fix={
         "numpipe.bitcast(numpipe.full((64, 64), 1.0, np.float32), np.int8)": (
             "numpipe.full((64, 64), 1.0, np.float32).astype(np.int8)"
         ),
@@ -775,7 +775,7 @@ refused(
 """,
     "bitcast of a mask to int32: the same bits are of no number: use .astype(np.int32)",
     kind=SpecError,
-    mend={
+    fix={
         "numpipe.bitcast(numpipe.iota(64) < 3, np.int32)": "(numpipe.iota(64) < 3).astype(np.int32)"
     },
 )
@@ -797,7 +797,7 @@ refused(
 """,
     "'+' of a uint32 tile and a float: use .astype(np.float32) first",
     kind=SpecError,
-    mend={"np.uint32) +": "np.uint32).astype(np.float32) +"},
+    fix={"np.uint32) +": "np.uint32).astype(np.float32) +"},
 )
 refused(
     "a_sum_of_small_integers",
@@ -807,7 +807,7 @@ refused(
 """,
     "sum: reductions are of float32, int32 and uint32 tiles, got int8: use .astype(np.int32) first",
     kind=SpecError,
-    mend={".sum()": ".astype(np.int32).sum()"},
+    fix={".sum()": ".astype(np.int32).sum()"},
 )
 
 # ---- atomics on shared memory
@@ -821,7 +821,7 @@ refused(
 """,
     "atomic_add: float16 has no such reduction in shared memory: it takes int32, uint32, float32",
     kind=SpecError,
-    mend={"np.float16)": "np.float32)"},
+    fix={"np.float16)": "np.float32)"},
 )
 refused(
     "indices_into_a_shared_matrix",
@@ -844,7 +844,7 @@ refused(
 """,
     "atomic_max: the tile is int32 (64,), the value float32 (64,): both must be alike",
     kind=SpecError,
-    mend={"1.0, np.float32": "1, np.int32"},
+    fix={"1.0, np.float32": "1, np.int32"},
 )
 refused(
     "a_number_for_a_whole_shared_tile",
@@ -857,7 +857,7 @@ refused(
     simulated="atomic_add(tile, value): the second argument is a register tile, got int",
     compiled="atomic_add(tile, value): the second argument is a register tile, got int32",
     kind=SpecError,
-    mend={"bins, 1": "bins, numpipe.full(64, 1, np.int32)"},
+    fix={"bins, 1": "bins, numpipe.full(64, 1, np.int32)"},
 )
 
 # ---- limits
@@ -870,7 +870,7 @@ refused(
     "c.at[…]: ds(…, stop=…) limits loads from arrays, array[…], and stores to them, array[…] "
     "= tile; here leave out stop=",
     kind=SpecError,
-    mend={", stop=32": ""},
+    fix={", stop=32": ""},
 )
 refused(
     "a_limit_of_a_shared_tile",
@@ -882,7 +882,7 @@ refused(
     "a tile in shared memory: ds(…, stop=…) limits loads from arrays, array[…], and stores "
     "to them, array[…] = tile; here leave out stop=",
     kind=SpecError,
-    mend={", stop=32": ""},
+    fix={", stop=32": ""},
 )
 refused(
     "a_limit_that_is_a_fraction",
@@ -894,7 +894,7 @@ refused(
     compiled="ds(start, size, stop): stop must be an integer, got float64: int(x) truncates a "
     "float",
     kind=SpecError,
-    mend={"32.5": "32"},
+    fix={"32.5": "32"},
 )
 
 # registers that would have to move
@@ -919,7 +919,7 @@ refused(
     "x.T of a register tile (64, 1): other lanes would have its elements: "
     'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector',
     kind=SpecError,
-    mend={"x[:, None].T": 'numpipe.layout_cast(x, "row").T'},
+    fix={"x[:, None].T": 'numpipe.layout_cast(x, "row").T'},
 )
 refused(
     "a_tile_that_is_converted_as_a_number_is",
@@ -932,5 +932,5 @@ refused(
     "float32(…) converts a number, got a register tile (64, 64) of float16: write "
     "tile.astype(np.float32)",
     kind=SpecError,
-    mend={"np.float32(x[...])": "x[...].astype(np.float32)"},
+    fix={"np.float32(x[...])": "x[...].astype(np.float32)"},
 )

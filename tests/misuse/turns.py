@@ -59,7 +59,7 @@ in_turns(
     #   ^^^^^^^^
 """,
     OUTSIDE,
-    mended_options={"schedule": "cooperative"},
+    fixed_options={"schedule": "cooperative"},
 )
 in_turns(
     "tiles_that_are_left",
@@ -70,7 +70,7 @@ in_turns(
     #       ^^^^^
 """,
     "'break' " + LEAVES,
-    mend={"tiles(2, 1)": "tiles(1, 1)", "        if m == 1:\n            break": "        pass"},
+    fix={"tiles(2, 1)": "tiles(1, 1)", "        if m == 1:\n            break": "        pass"},
 )
 in_turns(
     "a_kernel_that_returns_from_a_tile",
@@ -105,7 +105,7 @@ in_turns(
     WHY + ", one for each tile of the outer loop: a loop over tiles in another one has none to "
     "share out; give numpipe.tiles "
     "the counts of both, or use schedule='cooperative'",
-    mended_options={"schedule": "cooperative"},
+    fixed_options={"schedule": "cooperative"},
 )
 in_turns(
     "steps_of_a_warpgroup",
@@ -120,7 +120,7 @@ in_turns(
     "runs all steps of a tile, and none is shared: leave it out, or make the grid the steps "
     "that the tile has",
     kind=SpecError,
-    mend={", steps_of=lambda wg: 1": ""},
+    fix={", steps_of=lambda wg: 1": ""},
 )
 in_turns(
     "outputs_of_one_warpgroup",
@@ -148,7 +148,7 @@ refused(
     #           ^^^^^^^^
 """,
     "'continue' leaves the turn without passing it: put it behind the 'with'",
-    mend={
+    fix={
         "            if k == 1:\n                continue": (
             "            m = k\n        if k == 1:\n            continue"
         ),
@@ -162,7 +162,7 @@ refused(
         pass
 """,
     "turn: name must be a compile-time string, got a.shape[0]",
-    mend={"a.shape[0]": '"rows"'},
+    fix={"a.shape[0]": '"rows"'},
 )
 refused(
     "two_turns_at_once",
@@ -172,7 +172,7 @@ refused(
         pass
 """,
     'a turn stands alone: with numpipe.turn("name"):',
-    mend={', numpipe.turn("y")': ""},
+    fix={', numpipe.turn("y")': ""},
 )
 refused(
     "a_turn_in_itself",
@@ -186,7 +186,7 @@ refused(
     "numpipe.turn('x') in a block of the same token, of line {line-2}: a warpgroup would "
     "wait for a turn that it has to pass first; leave it out, or give it another name",
     num_compute_wgs=2,
-    mend={'        with numpipe.turn("x")': '        with numpipe.turn("y")'},
+    fix={'        with numpipe.turn("x")': '        with numpipe.turn("y")'},
 )
 in_turns(
     "a_turn_in_turns",
@@ -198,7 +198,7 @@ in_turns(
 """,
     "numpipe.turn orders compute warpgroups that share a tile, and with schedule='pingpong' "
     "they have whole tiles in turn: leave it out, or use schedule='cooperative'",
-    mended_options={"schedule": "cooperative"},
+    fixed_options={"schedule": "cooperative"},
 )
 refused(
     "more_turns_than_barriers",
@@ -218,7 +218,7 @@ refused(
     "the warpgroups' (the memory role's too), 15 is of out_specs, so that 3 tokens fit; let "
     "blocks share one",
     num_compute_wgs=3,
-    mend={'"d"': '"a"'},
+    fix={'"d"': '"a"'},
 )
 refused(
     "a_turn_in_a_branch_of_unequal_steps",
@@ -237,7 +237,7 @@ refused(
     "function, and no 'continue' before them",
     kind=SpecError,
     num_compute_wgs=2,
-    mend={
+    fix={
         '        if k == 0:\n            with numpipe.turn("x"):\n                pass': (
             '        with numpipe.turn("x"):\n            pass'
         ),
@@ -259,5 +259,5 @@ refused(
     kind=SpecError,
     num_compute_wgs=2,
     compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
-    mended_options={"compiler_params": CompilerParams()},
+    fixed_options={"compiler_params": CompilerParams()},
 )

@@ -72,7 +72,7 @@ def test_slots_that_each_warpgroup_has_for_itself_are_counted_for_each(execution
 
 
 @pytest.mark.parametrize("execution", EXECUTIONS)
-def test_operands_of_two_types_are_named_before_the_sizes_and_the_mend_fits(execution: str) -> None:
+def test_operands_of_two_types_are_named_before_the_sizes_and_the_fix_fits(execution: str) -> None:
     @numpipe.kernel(grid=1, num_compute_wgs=1)
     def product(a, b, c):
         pipe = numpipe.pipeline(grid=(4,), max_concurrent_steps=4, in_specs=(

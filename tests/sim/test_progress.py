@@ -76,7 +76,7 @@ def test_an_estimate_is_right_within_a_factor_of_3(kernel: Any, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("kernel", [by_ctas, by_tiles], ids=["CTAs", "tiles"])
-def test_what_takes_longer_is_refused_with_the_estimate_and_the_mend(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_longer_is_refused_with_the_estimate_and_the_fix(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     with pytest.raises(SpecError, match=rf"kernel {kernel.name}: simulated it takes about \d+ s \(.* clusters took 0 s\), and "
                        r"simulations end at 0.01 s: take smaller arrays, .* kernel.simulate\(…, limit=\d+\)"):

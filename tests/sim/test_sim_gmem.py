@@ -69,7 +69,7 @@ def test_two_ctas_that_store_to_one_block_conflict(order: Any, how: str) -> None
              rf"warpgroup 0 \(compute\) of CTA \(1, 0, 0\): {how} writes c\[0:64, \d+:\d+\], which CTA \(0, 0, 0\) writes too",
              rf"now:    {how} by warpgroup 0 \(compute\) of CTA \(1, 0, 0\) at test_sim_gmem.py:{line} in fills: c\[0:64",
              rf"before: {how} by warpgroup 0 \(compute\) of CTA \(0, 0, 0\) at test_sim_gmem.py:{line} in fills: c\[0:64",
-             r"mend:   blocks of its own for each CTA: .*numpipe.program_id.*reduction_op='add'")
+             r"fix:    blocks of its own for each CTA: .*numpipe.program_id.*reduction_op='add'")
 
 
 def test_a_report_has_both_accesses() -> None:
@@ -79,7 +79,7 @@ def test_a_report_has_both_accesses() -> None:
     assert report is not None and report.now is not None and report.before is not None
     assert (report.now.cta, report.before.cta) == ((1, 0, 0), (0, 0, 0))
     assert report.now.did.startswith("TMA store (c) of c[0:64, ") and report.now.lines[0].function == "fills"
-    assert "program_id" in report.mend and "at once" in report.cause
+    assert "program_id" in report.fix and "at once" in report.cause
 
 
 @numpipe.kernel(grid=(2,), num_compute_wgs=1)
@@ -143,7 +143,7 @@ def test_reductions_of_one_kind_may_meet() -> None:
     silent(lambda seed: run(seed, "add", "add"))
     reported(lambda seed: run(seed, "add", "max"), "cta-conflict",
              r"TMA reduction 'max' \(c\) writes c\[0:64, 0:64\], which CTA \(0, 0, 0\) writes too",
-             r"before: TMA reduction 'add' \(c\)", "mend:   set the array up before the kernel .*all CTAs use "
+             r"before: TMA reduction 'add' \(c\)", "fix:    set the array up before the kernel .*all CTAs use "
              "the same reduction_op")
     reported(lambda seed: run(seed, None, "add"), "cta-conflict", r"before: TMA store \(c\)")
     reported(lambda seed: run(seed, "add", None), "cta-conflict", r"before: TMA reduction 'add' \(c\)")
@@ -227,7 +227,7 @@ def test_ordinary_stores_are_not_there_for_the_tma() -> None:
     reported(lambda seed: run_body(lambda machine: body(machine, 0), seed), "array-in-transfer",
              r"TMA load \(a\) reads a\[0:64, 0:64\], which store \(a\) of the same CTA wrote: nothing makes ordinary "
              "stores to an array visible",
-             r"fence.proxy.async.shared::cta, is of shared memory", r"mend:   store it with copy_smem_to_gmem")
+             r"fence.proxy.async.shared::cta, is of shared memory", r"fix:    store it with copy_smem_to_gmem")
 
 
 @pytest.mark.parametrize("lanes", [False, True])
@@ -347,7 +347,7 @@ def test_arrays_are_touched_behind_a_griddepcontrol_wait(wait: str, good: bool |
     else:
         reported(run, "read-before-grid-dependency",
                  r"a\[0:64, 0:64\] is (read|written) by (TMA (load|store)|store) \(a\) of warpgroup 0 \(compute\) before "
-                 r"griddepcontrol.wait", r"mend:   griddep.wait\(\) by every warpgroup")
+                 r"griddepcontrol.wait", r"fix:    griddep.wait\(\) by every warpgroup")
 
 
 def test_a_dependent_launch_needs_a_wait_whether_there_is_one_or_not() -> None:

@@ -30,13 +30,13 @@ _PRINTS = r"\b(debug_print|device_assert)\("
 
 @dataclass(frozen=True)
 class Advisory:
-    """A note of ptxas: its `code`, our `name` for it, what it `means`, the kind of `place` in the source, and the `mend`."""
+    """A note of ptxas: its `code`, our `name` for it, what it `means`, the kind of `place` in the source, and the `fix`."""
 
     code: str
     name: str
     means: str
     place: str
-    mend: str
+    fix: str
 
 
 _CALL = "a function is called while products are in flight, and its code may use their registers"
@@ -95,9 +95,9 @@ def check(unit: Unit, lifted: Lifted, seen: Products, log: str, calls: bool) -> 
 def redefined(unit: Unit, lifted: Lifted, seen: Products) -> SerializedWgmma:
     """Return the error for an operand that gets a new value while a product reads it, which is known before ptxas runs."""
     name, definition, product = seen.redefined[0]
-    mend = ADVISORIES["C7513"].mend
+    fix = ADVISORIES["C7513"].fix
     text = (f"'{name}' gets its next value in the registers that a product in flight reads: ptxas would serialise wgmma, "
-            f"operand-redefined (C7513): {COST}; {mend}{ALLOWED}\n  in flight since {product.filename}:{product.line}")
+            f"operand-redefined (C7513): {COST}; {fix}{ALLOWED}\n  in flight since {product.filename}:{product.line}")
     return blame.stamp(SerializedWgmma(text), unit, lifted, [definition])
 
 
@@ -120,5 +120,5 @@ def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> Ser
     rows = [f"  in flight since {since.filename}:{since.line}" for made, since in (*seen.packed, *seen.begun) if made == where][:1]
     if advisory.name == "register-pressure":
         rows = register_budget.table(seen)
-    text = f"ptxas serialises wgmma, {advisory.name} ({advisory.code}): {advisory.means}: {COST}; {advisory.mend}{ALLOWED}"
+    text = f"ptxas serialises wgmma, {advisory.name} ({advisory.code}): {advisory.means}: {COST}; {advisory.fix}{ALLOWED}"
     return blame.stamp(SerializedWgmma("\n".join([text, *rows])), unit, lifted, [where])

@@ -81,14 +81,14 @@ def check(unit: Unit, lifted: Lifted, seen: Products) -> None:
     reason = "" if unit.params.allow_serialized_wgmma else excess(unit.compute_registers, held)
     if not reason:
         return
-    mends = ["tiles of fewer columns"]
+    fixes = ["tiles of fewer columns"]
     if any(int(rows) > 64 for part in held if (rows := part.what.partition("(")[2].partition(",")[0]).isdigit()):
-        mends.append("tiles of 64 rows")
+        fixes.append("tiles of 64 rows")
     if unit.compute_wgs > 1:
-        mends.append(f"fewer compute warpgroups than num_compute_wgs={unit.compute_wgs}")
+        fixes.append(f"fewer compute warpgroups than num_compute_wgs={unit.compute_wgs}")
     if unit.warp_specialized and unit.memory_registers > 24:
-        mends.append(f"a smaller memory_registers than {unit.memory_registers}")
-    text = f"register budget: {reason}; use {', '.join(mends)} or a wait before the next product is issued"
+        fixes.append(f"a smaller memory_registers than {unit.memory_registers}")
+    text = f"register budget: {reason}; use {', '.join(fixes)} or a wait before the next product is issued"
     raise blame.stamp(SpecError("\n".join([text, *table(seen)])), unit, lifted, [where or lifted.sources[0].definition])
 
 

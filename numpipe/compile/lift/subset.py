@@ -24,7 +24,7 @@ _GENERATOR = "makes a generator, and the GPU has none: loop with 'for'"
 _ASYNC = "has no meaning in a kernel: loads are asynchronous by themselves"
 _SCOPE = "cannot be compiled: captures are by value; return the value instead"
 
-#: node type -> (what the user wrote, why not and the mend)
+#: node type -> (what the user wrote, why not and the fix)
 _REFUSED: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("Try", "TryStar"), (
         "'try'", "catches nothing on the GPU, which has no exceptions: test for the condition with 'if'")),

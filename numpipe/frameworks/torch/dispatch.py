@@ -78,11 +78,11 @@ def _cast(each: Any, to: torch.dtype, kept: tuple[torch.dtype, ...]) -> Any:
     return each.to(to) if cast else each
 
 
-def without_vmap(library: torch.library.Library, op: Op, mend: str) -> None:
-    """Have `torch.vmap` over the op raise a SpecError, with a mend."""
+def without_vmap(library: torch.library.Library, op: Op, fix: str) -> None:
+    """Have `torch.vmap` over the op raise a SpecError, with a fix."""
 
     def refuse(info: Any, in_dims: Any, *args: Any, **named: Any) -> Any:
-        raise SpecError(f"{op._schema.name}: torch.vmap has no rule for this op: {mend}")
+        raise SpecError(f"{op._schema.name}: torch.vmap has no rule for this op: {fix}")
 
     torch.library.register_vmap(op._schema.name, refuse, lib=library)
 

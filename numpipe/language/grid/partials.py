@@ -95,13 +95,13 @@ def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
     slots, size = work.array.shape
     wanted = acc.shape[0] * acc.shape[1] * work.unit.tile_wgs
     if wanted > size - FLAGS:
-        mend = f"Workspace(({acc.shape[0] * work.unit.tile_wgs}, {acc.shape[1]}), …)"
+        fix = f"Workspace(({acc.shape[0] * work.unit.tile_wgs}, {acc.shape[1]}), …)"
         raise failure(SimulationError, "out-of-bounds", f"numpipe.combine: a tile of {wanted} elements and a workspace for "
-                      f"{size - FLAGS}: {mend}", mend, "hands a part over")
+                      f"{size - FLAGS}: {fix}", fix, "hands a part over")
     if (slot := _own(work, part.slot)) >= slots and (part.begin > 0 or part.others > 0):
-        mend = ("for split_tiles(split=n) a workspace has n slots for each tile: Workspace(tile, slots=…), for split=\"stream\" "
+        fix = ("for split_tiles(split=n) a workspace has n slots for each tile: Workspace(tile, slots=…), for split=\"stream\" "
                 "slots=None")
-        raise failure(SimulationError, "out-of-bounds", f"numpipe.combine: slot {slot} of a workspace of {slots}: {mend}", mend,
+        raise failure(SimulationError, "out-of-bounds", f"numpipe.combine: slot {slot} of a workspace of {slots}: {fix}", fix,
                       "hands a part over")
 
 

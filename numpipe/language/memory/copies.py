@@ -142,10 +142,10 @@ def reachable(operation: str, unit: Unit, view: GmemView, layout: Layout | None 
         has = f"{array.name}.at[…] has {len(axes)} dimension{'s' * (len(axes) != 1)}"
         if layout is None:
             raise SpecError(f"{operation}: {has}: write ds(i, size) in place of an integer")
-        mend = (f"copy between a view of two and it, or have a tile of one, SMEM(({view.shape[0]},), dtype)" if len(axes) == 1 else
+        fix = (f"copy between a view of two and it, or have a tile of one, SMEM(({view.shape[0]},), dtype)" if len(axes) == 1 else
                 "write an integer in place of a ds(start, size), or have a tile of two" if axes else
                 "write ds(i, size) in place of an integer")
-        raise SpecError(f"{operation}: {has}, the tile {len(layout.sides)}, {layout.sides}: {mend}")
+        raise SpecError(f"{operation}: {has}, the tile {len(layout.sides)}, {layout.sides}: {fix}")
     if not array.tma:
         raise SpecError(f"{operation}: '{array.name}': " + unit.obstacles.get(
             view.ref.index, "TMA cannot address this array: base and strides must be multiples of 16 bytes"))
@@ -161,9 +161,9 @@ def check_reduction(given: Any, dtype: np.dtype) -> str:
         raise SpecError(f"{STORE}: reduction_op must be None or one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}")
     if dtype.name not in REDUCTIONS[reduction]:
         same = reduction in ("add", "and", "or", "xor") and f"u{dtype.name}" in REDUCTIONS[reduction]
-        mend = f"; u{dtype.name} has the same bits: pass the array as array.view(np.u{dtype.name}), and a tile of that type"
+        fix = f"; u{dtype.name} has the same bits: pass the array as array.view(np.u{dtype.name}), and a tile of that type"
         raise SpecError(f"{STORE}: reduction_op={reduction!r} is not for {dtype}: it takes {', '.join(REDUCTIONS[reduction])}"
-                        + mend * same)
+                        + fix * same)
     return str(reduction)
 
 

@@ -157,9 +157,9 @@ def check_use(operation: str, kind: str, barrier: Any) -> bool:
     if own:
         one_barrier(operation, barrier.shape)
     elif not isinstance(barrier, StepBarrier) or barrier.kind != kind:
-        mend = (f"; that one is for {use(barrier.kind)}" if isinstance(barrier, StepBarrier) else
+        fix = (f"; that one is for {use(barrier.kind)}" if isinstance(barrier, StepBarrier) else
                 f", which the body is given with {BARRIERS[kind].option}=True")
-        raise SpecError(f"{operation} takes a {kind} barrier{mend}, got {name_of(barrier)}")
+        raise SpecError(f"{operation} takes a {kind} barrier{fix}, got {name_of(barrier)}")
     return own
 
 

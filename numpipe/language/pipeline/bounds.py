@@ -38,8 +38,8 @@ def bounded(block: Block, start: list[int], sizes: Sequence[int], what: str, wri
         elif block.mode == "zero":
             start[axis] = size if written and at <= -side else at  # TMA traps at a store before the array
         elif not -side < at < size and all(sizes):
-            mend = f"return {1 - side}…{size - 1}, or say what it means, BlockSpec(…, mode=\"zero\") or mode=\"clip\""
+            fix = f"return {1 - side}…{size - 1}, or say what it means, BlockSpec(…, mode=\"zero\") or mode=\"clip\""
             raise failure(SimulationError, "out-of-bounds", (
                 f"{what} returned element {at} for dimension {axis}, of which the array has {size}"
-                + f": all {side} elements from there on lie outside" * (side > 1) + f"; {mend}"), mend, "takes a block of an array")
+                + f": all {side} elements from there on lie outside" * (side > 1) + f"; {fix}"), fix, "takes a block of an array")
     return start

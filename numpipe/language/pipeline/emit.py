@@ -198,16 +198,16 @@ def check_body(pipe: PipelineBase, function: Any, carry: bool) -> Facts:
     if body.parameters > wanted if body.rest else body.parameters != wanted:
         kinds = [(tiles, "tile"), *((barriers, f"{kind} barrier") for kind in manual)]
         given = f"({', '.join(['indices', *(plural(count, kind) for count, kind in kinds if count), *['carry'] * carry])})"
-        mend = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
+        fix = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
                 f"; a carry needs {a_carry}" if body.parameters > wanted else
                 f"; with {a_carry} the carry comes last")
         takes = plural(body.parameters, "argument") + " at least" * body.rest
-        raise SpecError(f"{where}: body '{body.name}' takes {takes}, but is called with {wanted}: {given}{mend}")
+        raise SpecError(f"{where}: body '{body.name}' takes {takes}, but is called with {wanted}: {given}{fix}")
     if carry and not body.returns:
         raise SpecError(f"{where}: body '{body.name}' returns nothing: it takes the carry and must return the next one")
     if body.returns and not carry:
-        mend = option if pipe.single else "a compute_context that calls pipeline(initial carry)"
-        raise SpecError(f"{where}: body '{body.name}' returns a value, but there is no carry: give {mend}, or return nothing")
+        fix = option if pipe.single else "a compute_context that calls pipeline(initial carry)"
+        raise SpecError(f"{where}: body '{body.name}' returns a value, but there is no carry: give {fix}, or return nothing")
     return body
 
 
@@ -315,9 +315,9 @@ def carry_changes(where: str, body: str, given: str, returned: str) -> str:
     """Return the message for a carry whose type changes; it names the cast where only layouts do."""
     tiles = [_LAID.findall(kind) for kind in (given, returned)]
     moved = [cast_for(a[1], b[1]) for a, b in zip(*tiles, strict=False) if a[0] == b[0] and len({a[1], b[1]} - {EITHER}) > 1]
-    mend = f': a carry keeps its layout too: cast one: numpipe.layout_cast(x, "{moved[0]}")' if moved and (
+    fix = f': a carry keeps its layout too: cast one: numpipe.layout_cast(x, "{moved[0]}")' if moved and (
         _LAID.sub(r"\1", given) == _LAID.sub(r"\1", returned)) else ": a carry keeps its shape and type from step to step"
-    return f"{where}: body '{body}' was given the carry {given} and returned {returned}{mend}"
+    return f"{where}: body '{body}' was given the carry {given} and returned {returned}{fix}"
 
 
 def _kind(carry: Any) -> str:

@@ -114,10 +114,10 @@ class PipelineBase:
         tree, specs = tree_of(given), leaves(given)
         check_leaves(self.where, name, given)
         if tree.parts is None or not all(isinstance(leaf, self.spec) for leaf in specs):
-            got, mend = (("BlockSpec", ": write (spec,)") if isinstance(given, self.spec) else
+            got, fix = (("BlockSpec", ": write (spec,)") if isinstance(given, self.spec) else
                          ("NoneType", ": leave it out") if is_none(given) else
                          (called(given) if tree.parts is None else f"({', '.join(map(called, specs))})", ""))
-            raise SpecError(f"{self.where}: {name} must be a tuple of BlockSpec, got {got}{mend}")
+            raise SpecError(f"{self.where}: {name} must be a tuple of BlockSpec, got {got}{fix}")
 
     def _check_steps_of(self, steps_of: Any, outputs: bool) -> None:
         if outputs:
@@ -234,11 +234,11 @@ def check_kept(message: str, before: str, value: Any) -> None:
     """Raise CompileError where a variable that was `before` a loop is something else after one of its steps."""
     was, now = constant("pipeline", "before", before), before_loop.function(value)
     if was and now and was != now:
-        mend = "give the other value a name of its own"
+        fix = "give the other value a name of its own"
         if isinstance(value, TileLike):
             begin = "numpipe.zeros({}, np.{})" if value.dtype.itemsize == 4 else "numpipe.full({}, 0, np.{})"
-            mend = f"begin it as {begin.format(value.shape, value.dtype)}, or give one of them another name"
-        raise CompileError(constant("pipeline", "message", message).format(was, now) + mend)
+            fix = f"begin it as {begin.format(value.shape, value.dtype)}, or give one of them another name"
+        raise CompileError(constant("pipeline", "message", message).format(was, now) + fix)
 
 
 @op

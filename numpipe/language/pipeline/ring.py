@@ -203,11 +203,11 @@ def release_misused(ring: Ring, part: int, step: Any, again: bool) -> Simulation
     did, harm = (("arrives twice", "the tile would be loaded over while another warpgroup reads it") if again else
                  ("did not arrive", "the memory role would wait for ever"))
     barrier = f"consumed[{slot}]{unit.whose(plan, part, 'consumed')}"
-    mend = f"with manual_consumed_barriers every compute warpgroup arrives once on each consumed barrier of a step{delayed}"
+    fix = f"with manual_consumed_barriers every compute warpgroup arrives once on each consumed barrier of a step{delayed}"
     return failure(
         PipelineRace if again else PipelineDeadlock, "too-many-arrivals" if again else "too-few-arrivals",
         f"kernel {unit.kernel}: warpgroup {machine.warpgroup} ({machine.role}) of CTA {machine.cta} {did} on {barrier} for step "
-        f"{int(step)}: {harm}; {mend}", mend, f"{did} on {barrier}", ring=plan.name, slot=slot, step=int(step), barrier=barrier,
+        f"{int(step)}: {harm}; {fix}", fix, f"{did} on {barrier}", ring=plan.name, slot=slot, step=int(step), barrier=barrier,
         phase=int(step) // plan.slots)
 
 

@@ -90,6 +90,6 @@ def check_gathered(ref: GmemRef, given: Sequence[Any]) -> None:
     for axis, part in enumerate(given):
         size = ref.array.shape[axis]
         if isinstance(part, Tile) and (outside := (part.value < 0) | (part.value >= size)).any():
-            mend = f"indices in 0…{size - 1}, or numpipe.index(v, mode=\"zero\") or mode=\"clip\" where it is meant"
+            fix = f"indices in 0…{size - 1}, or numpipe.index(v, mode=\"zero\") or mode=\"clip\" where it is meant"
             raise failure(SimulationError, "out-of-bounds", f"'{ref.name}[…]': index {int(part.value[outside][0])} along dimension "
-                          f"{axis} is outside the array's {size}; the GPU reads 0 there: {mend}", mend, f"loads from '{ref.name}'")
+                          f"{axis} is outside the array's {size}; the GPU reads 0 there: {fix}", fix, f"loads from '{ref.name}'")

@@ -72,11 +72,11 @@ def coalesced_form(form: Form, what: str) -> Form:
 def only_accumulator(form: Form, what: str) -> None:
     """Raise SpecError for a coalesced tile where the lanes have to hold an accumulator's elements."""
     if vector_of(form.layout) or lanes_of(form.layout):
-        mend = (f"numpipe.layout_cast(tile, \"{ACCUMULATOR}\")" if fits(form.shape) else
+        fix = (f"numpipe.layout_cast(tile, \"{ACCUMULATOR}\")" if fits(form.shape) else
                 f"numpipe.layout_cast(v, \"{word_of(form.layout)}\")" if len(form.shape) == 1 else
                 "tiles of 64 x j rows and at most 256 columns")
         raise SpecError(f"{what} takes a tile in the accumulator's layout, this one {form.shape} is in {form.layout} layout: write "
-                        f"{mend}")
+                        f"{fix}")
 
 
 def fits(shape: tuple[int, ...]) -> bool:
@@ -298,8 +298,8 @@ def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
         if lanes_of(form.layout):
             raise SpecError(f"v[{index}] of {form}: write numpipe.layout_cast(v, \"{want}\")[{index}]")
         lies = {ROW: "along columns (row layout)", COLUMN: "along rows (column layout)"}
-        mend = f"write numpipe.layout_cast(v, \"{want}\")[{index}]" if vector_layout(form.shape[0], "v") == EITHER else (
+        fix = f"write numpipe.layout_cast(v, \"{want}\")[{index}]" if vector_layout(form.shape[0], "v") == EITHER else (
             "there, vectors have 64 x j elements" if want == COLUMN else "there, vectors have 8 x i elements, at most 256")
         raise SpecError(f"v[{index}] needs a vector {lies[want]}, this one of {form.shape[0]} elements lies {lies[form.layout]}: "
-                        f"{mend}")
+                        f"{fix}")
     return Form((form.shape[0], 1) if word_of(want) == COLUMN else (1, form.shape[0]), form.dtype, want)

@@ -52,10 +52,10 @@ def plan(acc: Any, a: Any, b: Any) -> Form:
         if not isinstance(layout, Layout) or layout.inner != axis:  # a register tile's is a name
             continue
         if "mn" not in kind.majors:
-            mend = ("np.ascontiguousarray(b.T), of shape (N, K), and multiply by b_tile.T" if name == "b" else
+            fix = ("np.ascontiguousarray(b.T), of shape (N, K), and multiply by b_tile.T" if name == "b" else
                     "np.ascontiguousarray(a), of shape (M, K), and multiply by a_tile")
             raise SpecError(f"wgmma: {name} {layout.shape} of {tile.dtype} must be K-major, its elements along K contiguous, as "
-                            f"8-bit and tf32 operands are: pass {mend}")
+                            f"8-bit and tf32 operands are: pass {fix}")
         if layout.shape[layout.inner] % layout.per_panel:
             raise SpecError(f"wgmma: {name} {layout.shape} does not fill its {layout.width}-byte panels")
     return Form((m, n), one.sums)

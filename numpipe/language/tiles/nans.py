@@ -15,7 +15,7 @@ from ...arch.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from ...core.machine import failure
 from ...core.op import op
 from ...diagnostics.errors import SimulationError
-from ...diagnostics.nans import MEND, said
+from ...diagnostics.nans import FIX, said
 from ...plan.context import Context
 from .tile import Tile
 
@@ -31,5 +31,5 @@ def no_nan(np_: Context, site: str, target: str, value: Any) -> Any:
     found = np.argwhere(np.isnan(np.asarray(value.value if tile else value, np.float32)))
     if len(found):
         message = said(target, tuple(map(int, found[0])), len(found))
-        raise failure(SimulationError, "nan-stored", message, MEND, f"stores to {target}")
+        raise failure(SimulationError, "nan-stored", message, FIX, f"stores to {target}")
     return value

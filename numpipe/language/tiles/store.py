@@ -62,8 +62,8 @@ def check(what: str, name: str, dtype: Any, sizes: tuple[int, ...], form: Form,
             f"pass an array of {form.dtype if str(form.dtype) in known else known[0]} as '{name}'"))
 
 
-MEND = "store to it by its own name, or in a function that is called by name and gets it as an argument"
-"""the mend where a call did not know that an array is an output"""
+FIX = "store to it by its own name, or in a function that is called by name and gets it as an argument"
+"""the fix where a call did not know that an array is an output"""
 
 
 def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
@@ -72,9 +72,9 @@ def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
     axes, form = block_axes(ref, parts, f"{name}[…]", gathers=True), form_of(tile, stored(name))
     if form is None:
         sizes = sizes_of(parts, axes)
-        mend = f": numpipe.full({sizes}, value, {name}.dtype) is one" if sizes and is_number(tile) else ""
-        raise SpecError(f"'{name}[…] = value': the value must be a register tile, got {called(tile)}{mend}")
-    ref.unit.check_output(ref.index, stored(name), MEND)
+        fix = f": numpipe.full({sizes}, value, {name}.dtype) is one" if sizes and is_number(tile) else ""
+        raise SpecError(f"'{name}[…] = value': the value must be a register tile, got {called(tile)}{fix}")
+    ref.unit.check_output(ref.index, stored(name), FIX)
     if scattered(parts) is not None:
         check_scatter(name, [parts[axis] for axis in axes], form)
     check(stored(name), name, ref.arg.dtype, sizes_of(parts, axes), form)
@@ -87,7 +87,7 @@ def plan_number(ref: Any, parts: Sequence[Any], value: Any) -> bool:
         return False
     name = ref.arg.name
     block_axes(ref, parts, f"{name}[…]")
-    ref.unit.check_output(ref.index, f"'{name}[…] = value'", MEND)
+    ref.unit.check_output(ref.index, f"'{name}[…] = value'", FIX)
     check_number(f"'{name}[…] = value'", name, ref.arg.dtype, value)
     return True
 

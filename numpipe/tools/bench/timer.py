@@ -131,7 +131,7 @@ def require_gpu() -> None:
     state = gpu_state()
     if state.status != "ok":
         raise TargetError(
-            f"numpipe.bench measures on a Hopper GPU: {state.reason}; {state.mend}. Kernels can be "
+            f"numpipe.bench measures on a Hopper GPU: {state.reason}; {state.fix}. Kernels can be "
             "simulated here, but not timed"
         )
 

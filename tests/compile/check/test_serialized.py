@@ -131,7 +131,7 @@ def tiles_of_steps(delay: int, known: bool) -> Any:
 
 @pytest.mark.thorough
 @compiles
-def test_the_mends_of_an_accumulator_that_ptxas_takes_for_redefined() -> None:
+def test_the_fixes_of_an_accumulator_that_ptxas_takes_for_redefined() -> None:
     """Two tiles of as many steps as the compile knows: a kernel that the fuzz drew, and what its error names."""
     with pytest.raises(SerializedWgmma, match=r"accumulator-redefined \(C7515\).*use delay_release=0 or take the number of steps"):
         tiles_of_steps(1, known=True).compiled(F16, F16, F32)

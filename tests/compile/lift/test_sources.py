@@ -389,7 +389,7 @@ def test_a_program_on_the_command_line_has_none_before_python_3_13() -> None:
         "<string>", "it was made by exec() or 'python -c': write it to a file"))
 
 
-@pytest.mark.parametrize("filename, mend", [
+@pytest.mark.parametrize("filename, fix", [
     ("<string>", "it was made by exec() or 'python -c': write it to a file"),
     ("<made 1>", "nothing in Python's linecache is called <made 1>: write it to a file; what generates source enters it there, "
                  "linecache.cache['<made 1>'] = (len(text), None, text.splitlines(True), '<made 1>'), before it runs it"),
@@ -398,15 +398,15 @@ def test_a_program_on_the_command_line_has_none_before_python_3_13() -> None:
                             "import it again"),
 ])
 @pytest.mark.parametrize("execution", ["simulate", "compiled"])
-def test_exec_without_linecache_says_what_is_missing(filename: str, mend: str, execution: str) -> None:
+def test_exec_without_linecache_says_what_is_missing(filename: str, fix: str, execution: str) -> None:
     namespace: dict[str, Any] = {"__name__": "made"}
     exec(compile(HEADER + WAYS["a function of a module"], filename, "exec"), namespace)
     with pytest.raises(CompileError) as caught:
         getattr(namespace["kernel"], execution)(A)
-    assert str(caught.value) == NO_SOURCE.format(filename, mend).partition(": ")[2]
+    assert str(caught.value) == NO_SOURCE.format(filename, fix).partition(": ")[2]
 
 
-def test_the_mend_for_generated_source_works() -> None:
+def test_the_fix_for_generated_source_works() -> None:
     text, filename = HEADER + WAYS["a function of a module"], "<made 2>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     namespace: dict[str, Any] = {"__name__": "made"}

@@ -73,7 +73,7 @@ def test_a_cta_that_leaves_before_its_sums_were_read_is_a_race(monkeypatch: pyte
     assert caught.value.report is not None and caught.value.report.hazard == "exit-in-flight"
 
 
-def test_sums_that_one_cta_keeps_for_itself_are_reported_with_the_mend() -> None:
+def test_sums_that_one_cta_keeps_for_itself_are_reported_with_the_fix() -> None:
     """The other one waits for ever, or its sum comes to a CTA that has ended: as the schedule has it."""
     @numpipe.kernel(grid=2, cluster=2, cluster_names="k", num_compute_wgs=1)
     def selfish(c):

@@ -311,7 +311,7 @@ def test_every_schedule_finds(name: str, loop: bool) -> None:
 
 
 @pytest.mark.parametrize("plan", {id(plan): plan for plan, *_ in BUGS.values()}.values(), ids=str)
-def test_the_mended_twins_are_silent_and_right(plan: Plan) -> None:
+def test_the_fixed_twins_are_silent_and_right(plan: Plan) -> None:
     for seed in SCHEDULES[plan.loop::2]:
         check(plan, 2, 5, seed=seed)
 

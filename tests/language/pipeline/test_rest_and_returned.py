@@ -189,7 +189,7 @@ def test_a_returned_pipeline_is_compiled_and_runs_on_from_tile_to_tile() -> None
     assert len(trace.of("load")) == 6
 
 
-def test_a_pipeline_that_may_be_another_one_or_is_called_in_place_is_refused_with_the_mend() -> None:
+def test_a_pipeline_that_may_be_another_one_or_is_called_in_place_is_refused_with_the_fix() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def in_place(a, c):
         for (k,), (tile,) in columns_of(3, 2)(a):

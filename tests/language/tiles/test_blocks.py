@@ -195,17 +195,17 @@ def test_columns_that_are_not_contiguous_are_stored_by_the_lanes() -> None:
     assert "st.global.b16" in ptx and "global.shared::cta.bulk_group" not in ptx
 
 
-def test_a_refused_type_and_a_scattered_store_have_mends_that_work() -> None:
+def test_a_refused_type_and_a_scattered_store_have_fixes_that_work() -> None:
     """The misuse table has the texts: arrays of a tile's type, and the start of a block."""
     @numpipe.kernel(num_compute_wgs=1)
     def stored(sums, plane):  # type: ignore[no-untyped-def]
         numpipe.atomic_add(sums.at[numpipe.ds(0, 64)], numpipe.iota(64))
         plane[numpipe.ds(0, 64), numpipe.ds(0, 32)] = numpipe.full((64, 32), 2.0, np.float32)
 
-    for kind, mend in ((np.float64, "pass an array of int32 as 'sums'"), (np.int32, None)):
+    for kind, fix in ((np.float64, "pass an array of int32 as 'sums'"), (np.int32, None)):
         sums, plane = np.zeros(64, kind), np.zeros((64, 32), np.float32)
-        if mend:
-            with pytest.raises(SpecError, match=mend):
+        if fix:
+            with pytest.raises(SpecError, match=fix):
                 stored.simulate(sums, plane)
             continue
         stored.simulate(sums, plane)

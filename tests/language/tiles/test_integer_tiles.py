@@ -194,15 +194,15 @@ def test_reductions_and_atomics_of_uint32_are_numpys(target: str) -> None:
     assert unsigned_wrong(target) == []
 
 
-@pytest.mark.parametrize(("dtype", "largest", "mend"), [
+@pytest.mark.parametrize(("dtype", "largest", "fix"), [
     (np.int32, 2**31 - 1, r"compute in uint32, x.astype\(np.uint32\)"), (np.int8, 127, r"compute in int32, x.astype\(np.int32\)")])
-def test_a_signed_overflow_is_an_error_simulated_and_an_unsigned_one_wraps(dtype: Any, largest: int, mend: str) -> None:
+def test_a_signed_overflow_is_an_error_simulated_and_an_unsigned_one_wraps(dtype: Any, largest: int, fix: str) -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def one_more(x, y):
         y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)] + 1
 
     x = np.full((64, 64), largest, dtype)
-    with pytest.raises(numpipe.SimulationError, match=f"'\\+': an element {largest + 1} overflows {np.dtype(dtype)}, .*{mend}"):
+    with pytest.raises(numpipe.SimulationError, match=f"'\\+': an element {largest + 1} overflows {np.dtype(dtype)}, .*{fix}"):
         one_more.simulate(x, np.zeros_like(x))
     unsigned = np.dtype(dtype.__name__.replace("int", "uint"))
     y = np.ones((64, 64), unsigned)

@@ -179,7 +179,7 @@ def test_an_index_map_that_reads_an_array_depends_on_data_and_one_number_that_st
     assert explain(of_pages, a, ArrayType((256, 4), np.int64), ArrayType((1,), np.float32), c, compiled=False).data == ("pages",)
 
 
-def test_a_table_without_data_that_cannot_be_zeros_is_refused_with_the_mend() -> None:
+def test_a_table_without_data_that_cannot_be_zeros_is_refused_with_the_fix() -> None:
     @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1)
     def by_table(table, c):
         for m, n in numpipe.tiles(4, 3, order=table):
@@ -331,11 +331,11 @@ def _slow(name: str) -> Any:
 def test_the_limiter_of_a_case_is_named(case: Any) -> None:
     told = _slow(case.name)
     assert told.limiter == case.limiter and told.advice.startswith(limits.ADVICE[case.limiter]), str(told)
-    if case.mended is None:
+    if case.fixed is None:
         return
-    mended = case.mended.explain(compiled=False)
-    assert mended.limiter != case.limiter
-    assert mended.predicted_seconds / mended.flop < told.predicted_seconds / told.flop / 1.15
+    fixed = case.fixed.explain(compiled=False)
+    assert fixed.limiter != case.limiter
+    assert fixed.predicted_seconds / fixed.flop < told.predicted_seconds / told.flop / 1.15
 
 
 def test_every_limiter_that_a_case_can_have_has_one() -> None:
@@ -363,13 +363,13 @@ def sums(kernel: Kernel, rows: int, columns: int) -> Any:
     return explain(kernel, ArrayType((rows, columns), F16), ArrayType((rows,), np.float32))
 
 
-def test_many_short_ctas_are_limited_by_their_start_and_a_persistent_grid_mends_it() -> None:
-    short, mended = (sums(rows_summed(grid), 64 * 1584, 64) for grid in (A_TILE_A_CTA, PERSISTENT))
+def test_many_short_ctas_are_limited_by_their_start_and_a_persistent_grid_fixes_it() -> None:
+    short, fixed = (sums(rows_summed(grid), 64 * 1584, 64) for grid in (A_TILE_A_CTA, PERSISTENT))
     assert short.waves == 12 and short.limiter == "CTA start" and "numpipe.persistent()" in short.advice
     assert short.limits["memory bandwidth"] < 0.2 * short.predicted_seconds < short.limits["CTA start"]
-    saved = short.predicted_seconds - mended.predicted_seconds
+    saved = short.predicted_seconds - fixed.predicted_seconds
     assert short.losses["CTA start"] == pytest.approx(saved, rel=0.1) and saved > 0.5 * short.predicted_seconds
-    assert mended.losses["CTA start"] == 0 and "CTA start" in str(mended)
+    assert fixed.losses["CTA start"] == 0 and "CTA start" in str(fixed)
 
 
 @pytest.mark.parametrize("slots", [3, 4, 6])

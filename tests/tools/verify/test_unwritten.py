@@ -46,7 +46,7 @@ def test_of_an_output_that_is_passed_the_rest_is_a_warning() -> None:
     warning, = result.warnings
     assert (warning.hazard, warning.schedules) == ("unwritten-output", 3)
     assert "y[64:128, 0:64], 4096 of 8192 elements, is written by nobody: it keeps what it held" in warning.text
-    assert warning.report is not None and warning.report.mend.endswith("verify(…, partial='y')")
+    assert warning.report is not None and warning.report.fix.endswith("verify(…, partial='y')")
     assert "unwritten-output (a warning)" in str(result)
     assert json.loads(json.dumps(result.as_dict()))["warnings"][0]["hazard"] == "unwritten-output"
     result.raise_if_failed()

@@ -1,4 +1,4 @@
-"""Errors of the AST pass and of both executions whose mends are applied: the kernel is refused, its twin with the mend runs."""
+"""Errors of the AST pass and of both executions whose fixes are applied: the kernel is refused, its twin with the fix runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stores(a, c):
 def named_source(source: str, name: str) -> Any:
     import linecache
 
-    filename = f"<mends {abs(hash(source))}>"
+    filename = f"<fixes {abs(hash(source))}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {"numpipe": numpipe, "np": np, "ds": ds}
     exec(compile(source, filename, "exec"), namespace)
@@ -46,14 +46,14 @@ def named_source(source: str, name: str) -> Any:
 # ---- builtins for numbers, called on tiles
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("execution", EXECUTIONS)
-@pytest.mark.parametrize(("wrong", "builtin", "mend"), [("float(int(x))", "int", "x.astype(np.int32).astype(np.float32)")])
-def test_a_builtin_for_numbers_names_what_does_it_on_tiles(wrong: str, builtin: str, mend: str, execution: str) -> None:
+@pytest.mark.parametrize(("wrong", "builtin", "fix"), [("float(int(x))", "int", "x.astype(np.int32).astype(np.float32)")])
+def test_a_builtin_for_numbers_names_what_does_it_on_tiles(wrong: str, builtin: str, fix: str, execution: str) -> None:
     c = np.zeros((64, 64), np.float32)
     with pytest.raises(NumpipeError, match=rf"kernel stores: {builtin}\(…\) takes numbers, and there is a tile among its "
                                            r"arguments: of the elements of tiles write (np|x)\.") as caught:
         run(of_a_tile(wrong), execution, A, c)
-    assert mend.partition("(")[0] in str(caught.value) and "steers" not in str(caught.value)
-    run(of_a_tile(mend), execution, A, c)
+    assert fix.partition("(")[0] in str(caught.value) and "steers" not in str(caught.value)
+    run(of_a_tile(fix), execution, A, c)
     if execution == "simulated":
         np.testing.assert_array_equal(c, np.trunc(A))
 
@@ -75,14 +75,14 @@ def test_an_index_of_numba_cuda_names_that_of_numpipe(execution: str) -> None:
         return cuda.blockIdx.x
 
     @numpipe.function
-    def mended():
+    def fixed():
         return numpipe.program_id(0)
 
     c = np.zeros((128, 64), np.float32)
     with pytest.raises(NumpipeError, match=r"kernel rows: cuda\.blockIdx\.x is not supported in a kernel: .*; here "
                                            r"numpipe\.program_id\(axis\) is the index of the CTA"):
         run(stored(of_cuda), execution, A, c)
-    run(stored(mended), execution, A, c)
+    run(stored(fixed), execution, A, c)
     assert execution == "compiled" or (c == np.concatenate([A, A])).all()
 
 

@@ -17,15 +17,15 @@ from tests.hazards.catalogue import Entry
 
 
 class _Chosen(ast.NodeTransformer):
-    """Decides every test of `mended`."""
+    """Decides every test of `fixed`."""
 
-    def __init__(self, mended: bool) -> None:
-        self.mended = mended
+    def __init__(self, fixed: bool) -> None:
+        self.fixed = fixed
 
     def _holds(self, test: ast.expr) -> bool | ast.expr:
         """Return whether a test holds, or what is left of it."""
-        if isinstance(test, ast.Name) and test.id == "mended":
-            return self.mended
+        if isinstance(test, ast.Name) and test.id == "fixed":
+            return self.fixed
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             inner = self._holds(test.operand)
             return not inner if isinstance(inner, bool) else test
@@ -55,15 +55,15 @@ class _Chosen(ast.NodeTransformer):
 def changes(entry: Entry) -> str:
     """Return the lines that the twin has (+) and has not (-), with the options that only it has."""
     texts = []
-    for mended in (False, True):
-        tree = _Chosen(mended).visit(ast.parse(textwrap.dedent(inspect.getsource(entry.function))))
+    for fixed in (False, True):
+        tree = _Chosen(fixed).visit(ast.parse(textwrap.dedent(inspect.getsource(entry.function))))
         for node in ast.walk(tree):
             for field in ("body", "orelse"):
                 if field == "body" and getattr(node, field, None) == []:
                     setattr(node, field, [ast.Pass()])
         function, = tree.body
         options = [ast.unparse(keyword) for call in function.decorator_list for keyword in call.keywords
-                   if mended and keyword.arg in ("mend",)]
+                   if fixed and keyword.arg in ("fix",)]
         function.decorator_list = []
         texts.append([*options, *ast.unparse(tree).split("\n")])
     return "\n".join(line for line in difflib.unified_diff(*texts, n=0, lineterm="") if line[:3] not in ("---", "+++", "@@ "))

@@ -1,4 +1,4 @@
-"""The mend of every report of the catalogue, applied: by the twin, which is what the mend says, or to the broken source.
+"""The fix of every report of the catalogue, applied: by the twin, which is what the fix says, or to the broken source.
 
 That the twins are silent and right `test_catalogue` shows.
 """
@@ -16,7 +16,7 @@ from numpipe.errors import SimulationError
 from numpipe.sim import rounds
 from tests.hazards import test_catalogue
 from tests.hazards.catalogue import ENTRIES
-from tests.hazards.mends import changes, edited
+from tests.hazards.fixes import changes, edited
 
 assert test_catalogue.TOPICS  # the entries are there when their files are imported
 
@@ -29,18 +29,18 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @functools.cache
-def mend_of(name: str) -> str:
+def fix_of(name: str) -> str:
     with pytest.raises(SimulationError) as caught:
         ENTRIES[name].run(False, None)
     report = caught.value.report
     assert report is not None
-    return report.mend
+    return report.fix
 
 
 TWINS = (
     (r"^barrier_arrive on a ClusterBarrier by the CTA that has read", r"^\+ +numpipe\.barrier_wait\(read\)"),
     (r"^barrier_arrive behind the store, on a ClusterBarrier", r"^\+ +numpipe\.barrier_wait\(there\)"),
-    # ---- what a report's mend says, and what the twin has (+) or has not (-); {0} is what the mend's first group matched
+    # ---- what a report's fix says, and what the twin has (+) or has not (-); {0} is what the fix's first group matched
     (r"wgmma_wait with few enough groups pending(?:: |, 0)", r"\+.*wgmma_(wait\(\w+, 0\)|commit\(\))"),
     (r"wgmma_wait with few enough groups pending before .*, or other registers", r"\+.*(wgmma_wait\(0\)|first\[)"),
     (r"read the newest one", r"\+.* = second"),
@@ -109,23 +109,23 @@ TWINS = (
 
 @pytest.mark.variants(24)
 @pytest.mark.parametrize("name", ENTRIES)
-def test_the_twin_is_what_the_mend_says(name: str) -> None:
-    mend, change = mend_of(name), changes(ENTRIES[name])
-    rules = [(match, twin) for says, twin in TWINS if (match := re.search(says, mend))]
-    assert rules, f"no rule for: {mend}"
+def test_the_twin_is_what_the_fix_says(name: str) -> None:
+    fix, change = fix_of(name), changes(ENTRIES[name])
+    rules = [(match, twin) for says, twin in TWINS if (match := re.search(says, fix))]
+    assert rules, f"no rule for: {fix}"
     assert any(re.search(twin.replace("{0}", (match.groups() or ("",))[0] or ""), change, re.MULTILINE) for match, twin in rules), (
-        f"{mend}\n{change}")
+        f"{fix}\n{change}")
 
 
 SUM = "numpipe.atomic_add(y.at[{}], numpipe.zeros((64, 64), np.float32) + 1.0)"
 OTHERS = {
-    # ---- the other things that mends offer: what the mend says, edits of the source, and whether the result is the twin's
+    # ---- the other things that fixes offer: what the fix says, edits of the source, and whether the result is the twin's
     "one_product_too_many_left_in_flight": (
         r"delay_release=2 and max_concurrent_steps of 3 or more", [
             ("max_concurrent_steps=2, delay_release=1", "max_concurrent_steps=3, delay_release=2")], True),
     "the_step_before_released_ahead_of_a_product": (
         r"barrier_arrive behind the product of its step and wgmma_wait\(1\)", [
-            ("        if mended:\n            acc = numpipe.wgmma_wait(acc, 0)\n",
+            ("        if fixed:\n            acc = numpipe.wgmma_wait(acc, 0)\n",
              "        acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile.T), 1)\n"),
             ("return numpipe.wgmma(acc, a_tile, b_tile.T)", "return acc")], True),
     "a_tile_kept_for_the_next_step": (
@@ -142,11 +142,11 @@ OTHERS = {
             ("numpipe.barrier_wait(landed)\n", "numpipe.barrier_arrive(landed)\n    numpipe.barrier_wait(landed)\n")], True),
     "ends_in_the_middle_of_a_phase": (
         r"1 more \(barrier_arrive, or a copy\).* and wait for the phase \(barrier_wait\)", [
-            ("    if mended:\n        numpipe", "    numpipe.barrier_arrive(done)\n    numpipe")], True),
+            ("    if fixed:\n        numpipe", "    numpipe.barrier_arrive(done)\n    numpipe")], True),
     "one_warp_arrives_for_four": (r"or a count of 1", [("one_lane(begin, 4)", "one_lane(begin, 1)")], True),
     "two_warpgroups_store_to_one_block": (r"or num_compute_wgs=1", [("num_compute_wgs=2", "num_compute_wgs=1")], False),
     "both_warpgroups_write_one_half": (
-        r"or a part of its own for each warpgroup", [("wg * 64 if mended else wg * 0", 'numpipe.axis_index("wg") * 64')], True),
+        r"or a part of its own for each warpgroup", [("wg * 64 if fixed else wg * 0", 'numpipe.axis_index("wg") * 64')], True),
     "two_ctas_store_to_one_block": (
         r"numpipe.atomic_add\(array.at\[…\], tile\)", [
             ("y[ds(row, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0",
@@ -158,13 +158,13 @@ OTHERS = {
     "a_page_behind_the_last_one": (r'mode="clip"', [("pages[1], 0, 0)),))", 'pages[1], 0, 0), mode="clip"),))')], True),
     "a_row_that_is_gathered_from_behind_the_last_one": (
         r'numpipe.index\(v, mode="zero"\)', [
-            ('numpipe.index(v, "clip") if mended else v', 'numpipe.index(v, mode="zero")')], False),
+            ('numpipe.index(v, "clip") if fixed else v', 'numpipe.index(v, mode="zero")')], False),
     "a_warpgroup_reads_a_block_that_another_one_stores": (
         r"a barrier between the two", [
             ("    y[ds(row, 64)", "    met = numpipe.scratch(numpipe.Barrier(num_arrivals=2))\n"
              "    tile = y[ds(64 - row, 64), ds(0, 64)] * 2.0\n    numpipe.barrier_arrive(met)\n    numpipe.barrier_wait(met)\n"
              "    y[ds(row, 64)"),
-            ("y[ds(row if mended else 64 - row, 64), ds(0, 64)] * 2.0", "tile")], True),
+            ("y[ds(row if fixed else 64 - row, 64), ds(0, 64)] * 2.0", "tile")], True),
     "a_block_is_read_again_that_lanes_have_stored": (
         r"a barrier between the two", [("] = tile\n", "] = tile\n    numpipe.commit_smem()\n")], True),
     "an_atomic_on_what_another_warp_has_stored": (
@@ -189,9 +189,9 @@ OTHERS = {
 
 @pytest.mark.variants(12)
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_else_the_mend_offers_makes_the_report_go_away(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_else_the_fix_offers_makes_the_report_go_away(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says, edits, right = OTHERS[name]
-    assert re.search(says, mend_of(name)), mend_of(name)
+    assert re.search(says, fix_of(name)), fix_of(name)
     entry = edited(ENTRIES[name], edits, tmp_path, monkeypatch)
     for seed in (None, 1):
         result = entry.run(False, seed)
@@ -199,13 +199,13 @@ def test_what_else_the_mend_offers_makes_the_report_go_away(name: str, tmp_path:
             np.testing.assert_array_equal(result, entry.gives, err_msg=f"seed {seed}")
 
 
-def test_half_a_mend_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_fix_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "released_before_the_product_has_drained"
-    edits = [("numpipe.wgmma_wait(acc, 0)", "numpipe.wgmma_wait(acc, 1)"), ("if mended", "if True")]
+    edits = [("numpipe.wgmma_wait(acc, 0)", "numpipe.wgmma_wait(acc, 1)"), ("if fixed", "if True")]
     with pytest.raises(SimulationError, match="never told that their wgmma drained"):
         edited(ENTRIES[name], edits, tmp_path, monkeypatch).run(False, None)
 
 
-def test_a_twin_that_does_something_else_is_none_of_the_mend() -> None:
+def test_a_twin_that_does_something_else_is_none_of_the_fix() -> None:
     assert "wgmma_wait(acc, 0)" in changes(ENTRIES["released_before_the_product_has_drained"])
     assert "wgmma_wait" not in changes(ENTRIES["stored_without_commit_smem"])
