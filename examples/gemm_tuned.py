@@ -22,7 +22,7 @@ import numpipe
 from cublas import load_cublas
 from gemm import DTYPES, Shape, inputs, measure, relative_error, shape_of, spell
 from numpipe import launch, ops
-from numpipe.launch.views import transposed
+from numpipe.launch.windows import transposed
 from numpipe.ops.configs import Config, choose, space
 from numpipe.ops.matmul import Form, kernel
 

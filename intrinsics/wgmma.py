@@ -27,7 +27,7 @@ import numpy as np
 from numpipe.arch.dtypes import FLOAT32, OPERANDS, Element, Operand, listed
 from numpipe.core.machine import InFlight, Mma, current
 from numpipe.core.op import op, ptx
-from numpipe.diagnostics.arguments import told, whole
+from numpipe.diagnostics.argument_checks import told, whole
 from numpipe.diagnostics.errors import SpecError
 
 _MAJORS = ("k", "mn")

@@ -52,9 +52,9 @@ _HOMES = {
         "CompileError ImageError JitRefused LaunchError NumpipeError PipelineDeadlock PipelineRace SerializedWgmma SimulationError "
         "SpecError TargetError",
     "kernels.decorator": "kernel",
-    "kernels.kernels": "Kernel",
+    "kernels.kernel": "Kernel",
     "kernels.jit": "jit",
-    "kernels.ahead": "warmup",
+    "kernels.warmup": "warmup",
     "kernels.loading": "load",
     "plan.specs": "GMEM ArrayType BlockSpec Element Static Workspace persistent",
     "plan.params": "CompilerParams LoweringSemantics",
@@ -74,13 +74,13 @@ _HOMES = {
     "language.tiles.reduce": "partial_max partial_min partial_sum",
     "language.tiles.scan": "scan",
     "language.tiles.strips": "map_columns",
-    "language.tiles.top": "top_k",
+    "language.tiles.top_k": "top_k",
     "language.tiles.conversions": "layout_cast",
-    "language.tiles.drawing": "show_layout",
+    "language.tiles.layout_pictures": "show_layout",
     "language.tiles.indices": "index",
     "language.tiles.load": "load_tile",
     "language.tiles.atomics": "atomic_add atomic_and atomic_max atomic_min atomic_or atomic_xor",
-    "language.memory.shared": "run_scoped scratch",
+    "language.memory.scratch": "run_scoped scratch",
     "language.memory.copies":
         "async_prefetch commit_smem commit_smem_to_gmem_group copy_gmem_to_smem copy_smem_to_gmem wait_smem_to_gmem",
     "language.memory.prefetched": "prefetched",
@@ -88,24 +88,24 @@ _HOMES = {
     "language.memory.per_lane": "lane_index",
     "language.memory.cluster_refs": "cluster_ref",
     "language.memory.remote": "async_store_smem",
-    "language.memory.peers": "peer",
+    "language.memory.peer_arrays": "peer",
     "language.memory.semaphores": "signal wait",
     "language.pipeline.pipelines": "pipeline",
-    "language.pipeline.emit": "emit_pipeline emit_pipeline_warp_specialized",
+    "language.pipeline.body_form": "emit_pipeline emit_pipeline_warp_specialized",
     "language.pipeline.chains": "ComputeContext PipelineState WarpSpecializedPipeline",
-    "language.pipeline.barriers": "barrier_arrive barrier_test barrier_wait",
-    "language.pipeline.order_tokens": "turn",
+    "language.pipeline.operand_barriers": "barrier_arrive barrier_test barrier_wait",
+    "language.pipeline.warpgroup_order": "turn",
     "language.pipeline.schedule_fences": "schedule_fence",
     "language.grid.tile_loop": "nd_loop planar_snake tiles",
-    "language.grid.splits": "split_tiles",
+    "language.grid.split_k": "split_tiles",
     "language.grid.partials": "combine",
     "launch.placement": "pinned_empty to_device",
     "launch.contiguous": "ascontiguous",
     "launch.mesh": "Mesh",
-    "launch.watch": "last_failure",
+    "launch.debug_reports": "last_failure",
     "launch.profiles": "last_profile",
     "traces.trace": "Trace",
-    "traces.drawing": "timeline",
+    "traces.timeline_pictures": "timeline",
     "tools.verify.verification": "Verification verify",
     "tools.model.explaining": "explain",
     "tools.tune.tuning": "autotune",
@@ -128,34 +128,34 @@ if TYPE_CHECKING:
     from .core.arith import *
     from .core.functions import *
     from .diagnostics.errors import *
-    from .kernels.ahead import *
     from .kernels.decorator import *
     from .kernels.jit import *
-    from .kernels.kernels import *
+    from .kernels.kernel import *
     from .kernels.loading import *
+    from .kernels.warmup import *
     from .language.grid.partials import *
-    from .language.grid.splits import *
+    from .language.grid.split_k import *
     from .language.grid.tile_loop import *
     from .language.memory.cluster_refs import *
     from .language.memory.copies import *
-    from .language.memory.peers import *
+    from .language.memory.peer_arrays import *
     from .language.memory.per_lane import *
     from .language.memory.prefetched import *
     from .language.memory.registers import *
     from .language.memory.remote import *
+    from .language.memory.scratch import *
     from .language.memory.semaphores import *
-    from .language.memory.shared import *
-    from .language.pipeline.barriers import *
+    from .language.pipeline.body_form import *
     from .language.pipeline.chains import *
-    from .language.pipeline.emit import *
-    from .language.pipeline.order_tokens import *
+    from .language.pipeline.operand_barriers import *
     from .language.pipeline.pipelines import *
     from .language.pipeline.schedule_fences import *
+    from .language.pipeline.warpgroup_order import *
     from .language.tiles.atomics import *
     from .language.tiles.conversions import *
-    from .language.tiles.drawing import *
     from .language.tiles.elementwise import *
     from .language.tiles.indices import *
+    from .language.tiles.layout_pictures import *
     from .language.tiles.load import *
     from .language.tiles.mathematics import *
     from .language.tiles.mma import *
@@ -164,12 +164,12 @@ if TYPE_CHECKING:
     from .language.tiles.scan import *
     from .language.tiles.strips import *
     from .language.tiles.tile import *
-    from .language.tiles.top import *
+    from .language.tiles.top_k import *
     from .launch.contiguous import *
+    from .launch.debug_reports import *
     from .launch.mesh import *
     from .launch.placement import *
     from .launch.profiles import *
-    from .launch.watch import *
     from .plan.allocations import *
     from .plan.budget import *
     from .plan.context import *
@@ -181,7 +181,7 @@ if TYPE_CHECKING:
     from .tools.model.explaining import *
     from .tools.tune.tuning import *
     from .tools.verify.verification import *
-    from .traces.drawing import *
+    from .traces.timeline_pictures import *
     from .traces.trace import *
 
 

@@ -20,11 +20,11 @@ from .compile import cache
 from .diagnostics.errors import NumpipeError, SpecError
 from .kernels.archive import Archive
 from .kernels.exporting import signature
-from .kernels.kernels import Kernel
-from .launch import device
+from .kernels.kernel import Kernel
+from .launch import current_gpu
 from .plan.specs import ArrayType
 from .tools.verify.mutation import mutate
-from .traces.drawing import ROWS, timeline
+from .traces.timeline_pictures import ROWS, timeline
 from .traces.trace import Trace
 
 _TOOLKIT = ("nvidia-nvvm", "nvidia-nvjitlink")
@@ -43,14 +43,14 @@ def version(package: str) -> str:
 
 def report() -> Iterator[tuple[str, str]]:
     """Yield the lines of ``info`` as (what, value)."""
-    state = device.gpu_state()
+    state = current_gpu.gpu_state()
     gpu = state.device
     if gpu is not None:
         yield "GPU", f"{gpu.name} (device {gpu.ordinal})"
         yield "compute capability", "{}.{}".format(*gpu.cc)
         yield "SMs", str(gpu.sm_count)
         yield "shared memory of a CTA", f"{gpu.max_dynamic_smem} bytes"
-        yield "driver", f"CUDA {device.spell(gpu.driver_version)}"
+        yield "driver", f"CUDA {current_gpu.spell(gpu.driver_version)}"
     else:
         yield "GPU", f"none usable: {state.reason}"
         yield "to use one", state.fix
@@ -60,7 +60,7 @@ def report() -> Iterator[tuple[str, str]]:
     for package in _PACKAGES:
         yield package, version(package)
     try:
-        choice = device.choose_target()
+        choice = current_gpu.choose_target()
     except NumpipeError as error:
         yield "target", f"none: {error}"
     else:

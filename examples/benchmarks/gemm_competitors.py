@@ -17,7 +17,7 @@ import harness
 from gemm_suite import OURS, REFERENCE, dimensions, nbytes
 
 from numpipe import bench
-from numpipe.kernels.kernels import Kernel
+from numpipe.kernels.kernel import Kernel
 
 DTYPES = {"bf16": "bfloat16", "f16": "float16"}
 PEERS = ("triton", "pallas")

@@ -2,7 +2,7 @@
 
 `mbarrier.wait` and the other operations listed after the helpers compile to the helpers here.
 A wait that takes longer than the limit stops the kernel: it sets `STOPPED` in the control block
-(`plan.watch`) and leaves a record. Every wait that sees `STOPPED` returns; those that began earlier
+(`plan.wait_records`) and leaves a record. Every wait that sees `STOPPED` returns; those that began earlier
 leave a record too. All warps then run to the end of the kernel, and still take part in whatever
 others wait for: named barriers, cluster barriers, flags in global memory.
 
@@ -33,18 +33,7 @@ from ..core.op import Op, entry_operation, helper, ptx
 from ..intrinsics import mbarrier, memory
 from ..plan import outside_cuda
 from ..plan.unit import Unit
-from ..plan.watch import (
-    ASKED,
-    FLAG,
-    FLAG_PLACE,
-    GRACE,
-    LIMIT,
-    MBARRIER,
-    PASSED,
-    SETTLING,
-    STOPPED,
-    WORDS_BYTES,
-)
+from ..plan.wait_records import ASKED, FLAG, FLAG_PLACE, GRACE, LIMIT, MBARRIER, PASSED, SETTLING, STOPPED, WORDS_BYTES
 
 I32, I64 = nb.types.int32, nb.types.int64
 

@@ -21,28 +21,28 @@ from typing import Any
 import numpy as np
 
 from ..core.instrumentation import Instrumentation
+from ..core.process_guards import uncollected, uninterrupted
 from ..core.symbols import axis_of
-from ..core.undisturbed import uncollected, uninterrupted
 from ..diagnostics import log as _log
 from ..diagnostics.errors import CompileError, NumpipeError, SpecError, TargetError
 from ..language.grid import tile_scheduler
 from ..language.memory import prefetched
 from ..language.pipeline import pipelines
 from ..launch.image import Image
-from ..plan import resources, watch
+from ..plan import resources, wait_records
 from ..plan.unit import Unit
 from .built import Built
-from .check import advisories, blame, register_budget
+from .check import advisories, error_lines, register_budget
 from .check.register_budget import Products
 from .entry_name import entry_name
 from .lift.lift import Lifted
 
 SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language.tiles.refs_cuda",
-            "language.tiles.tile_cuda", "language.tiles.elementwise_cuda", "language.tiles.parts_cuda",
+            "language.tiles.tile_cuda", "language.tiles.elementwise_cuda", "language.tiles.tile_slices_cuda",
             "language.tiles.mma_cuda",
             "language.pipeline.ring_cuda", "language.tiles.store_cuda", "language.tiles.load_cuda",
-            "language.tiles.shared_cuda", "language.memory.shared_cuda", "language.tiles.views_cuda",
-            "language.pipeline.barriers_cuda", "language.pipeline.pipelines_cuda",
+            "language.tiles.shared_tiles_cuda", "language.memory.scratch_cuda", "language.tiles.array_views_cuda",
+            "language.pipeline.operand_barriers_cuda", "language.pipeline.pipelines_cuda",
             "language.grid.tile_loop_cuda", "language.grid.tile_scheduler_cuda", "core.lanes_cuda", "core.arith_cuda",
             "language.memory.per_lane_cuda", "language.grid.partials_cuda")
 """the modules that hold the CUDA meanings of types, imported by the first compile (operations import their own)"""
@@ -103,7 +103,7 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
             unit.may_store_rows = not crowded
             return front_end(unit, lifted, scalars)
         expected = isinstance(error, (nb.NumbaError, NumpipeError))  # the frames are Numba's: a screen of each function
-        raise blame.compiled(error, unit, lifted).with_traceback(None) from (None if expected else error)
+        raise error_lines.compiled(error, unit, lifted).with_traceback(None) from (None if expected else error)
     for name in unit.rings_of["compute"] - unit.rings_of["memory"] if unit.warp_specialized else ():
         site = name.rsplit(" @ ", 1)[1]
         whose = (prefetched if name.startswith(prefetched.NAME) else
@@ -115,8 +115,8 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         context_cuda.check_ctas(unit, kernel._codelibrary)
     except SpecError as error:
         written = re.escape(str(error).partition(":")[0])  # program_id(1)
-        places = [lifted.sources[0].definition, blame.call_position(lifted, rf"\b{written}$")]
-        raise blame.stamp(error, unit, lifted, places) from None
+        places = [lifted.sources[0].definition, error_lines.call_position(lifted, rf"\b{written}$")]
+        raise error_lines.stamp(error, unit, lifted, places) from None
     roles.check(unit, kernel._codelibrary, lifted)
     _fits(unit)
     if seen.redefined and not unit.params.allow_serialized_wgmma:
@@ -134,14 +134,14 @@ def _waits(unit: Unit, lifted: Lifted) -> list[str]:
     First the flags of other CTAs (`watch.FLAG_PLACE`), then the waits that have no time limit.
     """
     def named(what: str, pattern: str) -> str | None:
-        position = blame.call_position(lifted, pattern)
+        position = error_lines.call_position(lifted, pattern)
         found = position != lifted.sources[0].definition
         return f"{what} @ {os.path.basename(position.filename)}:{position.line}" if found else None
 
     workspace = next((f" of '{array.name}'" for array in unit.arrays if array.workspace), "")
     flag = f"the flag of another part{workspace}"
-    unbounded = (named(watch.REGISTERS, r"set_max_registers.*increase"),
-                 named(watch.MEETING, r"\bturn\(|\bsync\("))
+    unbounded = (named(wait_records.REGISTERS, r"set_max_registers.*increase"),
+                 named(wait_records.MEETING, r"\bturn\(|\bsync\("))
     return [named(flag, r"\bcombine\(") or flag, *filter(None, unbounded)]
 
 
@@ -169,7 +169,7 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
     except RuntimeError as error:
         if (refused := _too_few_registers(unit, str(error))) is None:
             raise CompileError(f"kernel {unit.kernel}: the code made of it is refused by {error}") from error
-        raise blame.stamp(refused, unit, lifted, [lifted.sources[0].definition]) from error
+        raise error_lines.stamp(refused, unit, lifted, [lifted.sources[0].definition]) from error
     end = time.perf_counter()
     advisories.check(unit, lifted, seen, log, calls=nb.calls(kernel._codelibrary, "vprintf", "__assertfail"))
     used = resources.of(unit, log, len(cubin), {"lift": lifted.seconds, "numba": numba - begin, "nvvm": nvvm - numba,

@@ -6,8 +6,8 @@ import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..core.undisturbed import COMPILES
-from ..diagnostics.arguments import told, word
+from ..core.process_guards import COMPILES
+from ..diagnostics.argument_checks import told, word
 from ..diagnostics.errors import SpecError, TargetError
 from ..launch.image import Image
 

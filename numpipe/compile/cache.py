@@ -28,7 +28,7 @@ from typing import Any
 from ..core import records
 from ..diagnostics import log
 from ..diagnostics.errors import ImageError
-from ..diagnostics.regular import content, put
+from ..diagnostics.regular_files import content, put
 from ..launch.image import Image
 
 VARIABLE = "NUMPIPE_CACHE_DIR"

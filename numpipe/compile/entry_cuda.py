@@ -31,13 +31,13 @@ from ..core.lanes_cuda import elected
 from ..core.op import Helper, Op, entry_operation, of_one_kernel
 from ..core.symbols import symbol
 from ..intrinsics import barrier, cluster, fence, griddep, mbarrier, setmaxnreg
-from ..language.grid.leaving import await_peers
-from ..language.grid.roles import begin_compute, end_compute
+from ..language.grid.cluster_exit import await_peers
+from ..language.grid.compute_role import begin_compute, end_compute
 from ..language.grid.tile_scheduler import end_scheduler
 from ..language.grid.tile_scheduler_cuda import begin_scheduler
-from ..language.memory.peers_cuda import begin_gpus, define_offsets, launch_begins
-from ..language.pipeline.turns_cuda import define_turns
-from ..language.tiles.order_cuda import define_order
+from ..language.memory.peer_arrays_cuda import begin_gpus, define_offsets, launch_begins
+from ..language.pipeline.pingpong_cuda import define_turns
+from ..language.tiles.fence_order_cuda import define_order
 from ..language.tiles.reduce_cuda import define_exchange
 from ..language.tiles.refs_cuda import new_ref
 from ..language.tiles.store_ring import drain_stores

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from ..arch.dtypes import BY_DTYPE
 from ..core.symbols import symbol
-from ..plan.cluster import ALONE
+from ..plan.cluster_ranks import ALONE
 from ..plan.unit import Unit
 
 LONGEST = 120

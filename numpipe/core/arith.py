@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics.arguments import told
+from ..diagnostics.argument_checks import told
 from ..diagnostics.errors import SimulationError, SpecError
 from .inert import Inert
 from .op import Op, op

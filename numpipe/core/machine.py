@@ -23,7 +23,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ..diagnostics.arguments import NONE, require, word
+from ..diagnostics.argument_checks import NONE, require, word
 from ..diagnostics.errors import SimulationError
 from ..diagnostics.reports import Party, Report
 

@@ -22,10 +22,10 @@ from ..arch.dtypes import BY_DTYPE
 from ..arch.targets import TARGETS
 from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
-from ..diagnostics.regular import content, put
+from ..diagnostics.regular_files import content, put
 from ..launch.attributes import Attributes
 from ..launch.image import Image
-from ..plan.folded import MOST
+from ..plan.folded_grids import MOST
 from ..plan.plans import ArrayArg
 
 VERSION = 3

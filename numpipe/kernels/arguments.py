@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..diagnostics.errors import SpecError, at
-from ..launch.info import ArrayInfo
+from ..launch.array_info import ArrayInfo
 from ..plan.specs import Static
 
 SCALAR = (bool, int, float, np.generic)

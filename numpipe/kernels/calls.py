@@ -24,18 +24,18 @@ import numpy as np
 
 from .. import launch
 from ..diagnostics import log
-from ..diagnostics.arguments import NONE, require, word
+from ..diagnostics.argument_checks import NONE, require, word
 from ..diagnostics.errors import SpecError
 from ..launch.mesh import Mesh, compiling, key_of
 from ..launch.table import Table
 from ..plan.specs import ArrayType, Persistent
-from . import jit, targets
+from . import jit, run_target
 from .arguments import Call, scalar_kind, scalar_value
 from .definition import Definition, described
-from .judge import Judge
+from .simulation_checks import Judge
 from .variants import Key, Variant
 
-_TARGET = NONE | word(*launch.device.TARGET_NAMES)
+_TARGET = NONE | word(*launch.current_gpu.TARGET_NAMES)
 UNKNOWN = object()
 """stands for Statics under which no call is kept"""
 
@@ -106,7 +106,7 @@ class Calls:
                 types = definition.results.types(call)
                 definition.results.check_signature(call)
                 if infos and infos[0].kind != "host":  # before the outputs are allocated there
-                    targets.choose(name, target or definition.options.target, infos, "device")
+                    run_target.choose(name, target or definition.options.target, infos, "device")
             call.results = definition.results.allocate(call, types if plan is None else plan.types, stream)
             call.fresh = len(call.results)
             infos += [launch.describe_fresh(array, p, name) for array, p in zip(call.results, missing, strict=True)]
@@ -175,8 +175,8 @@ class Calls:
             facts = self.agree(mesh, call, variant)
             for name, info in zip(names, infos, strict=True):
                 mesh.gpus.check_place(own, info, name, definition.name)
-        choice = targets.choose(definition.name, target or options.target, infos, place)
-        grid = targets.ctas(definition, choice, call)
+        choice = run_target.choose(definition.name, target or options.target, infos, place)
+        grid = run_target.ctas(definition, choice, call)
         outputs = [(name, info) for name, info, array in zip(names, infos, variant.arrays, strict=False) if array.output]
         for name, info in outputs:
             launch.check_writable(info, name, definition.name)
@@ -221,7 +221,7 @@ class Calls:
         outputs = max(plan.variant.outputs, fresh)
         if plan.prepared is None:
             self.begin_simulated(call, judge)
-            grid = plan.grid if judge is None or judge.ctas is None else targets.on(self.definition, judge.ctas)
+            grid = plan.grid if judge is None or judge.ctas is None else run_target.on(self.definition, judge.ctas)
             plan.variant.simulate((call,), grid, seed, trace, judge)
             return None
         if infos[0].kind == "host":

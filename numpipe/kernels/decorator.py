@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..plan.params import CompilerParams
-    from .kernels import Kernel
+    from .kernel import Kernel
 
 __all__ = ["kernel"]
 
@@ -45,7 +45,7 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     schedule          "cooperative": the compute warpgroups share each tile of a loop over `tiles`. "pingpong": they take turns on
                       whole tiles, and one stores its tile while the next multiplies: the warpgroup axis has size 1 then, so
                       that ``rows = tm // axis_size("wg")`` are all rows of the tile. Every pipeline stands in a loop over
-                      `tiles` or `nd_loop` of the kernel function (see `numpipe.language.pipeline.turns`).
+                      `tiles` or `nd_loop` of the kernel function (see `numpipe.language.pipeline.pingpong`).
     target            "gpu", "sim" or "auto" (default: the environment's NUMPIPE_TARGET, else "auto")
     cluster           CTAs of a cluster, an int or up to 3 along the grid's dimensions: they run at the same time on the SMs of one
                       GPC. The grid is a multiple of it in each dimension; at most 8 CTAs, 16 where they fit
@@ -77,7 +77,7 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
     from ..launch.attributes import axis_names, names_of, of_options
     from ..plan.params import CompilerParams
     from ..plan.split import SplitOptions
-    from .kernels import Kernel
+    from .kernel import Kernel
     from .options import Options, Signature
 
     parsed = None if signature is None else Signature.parse(signature)

@@ -15,12 +15,12 @@ from ..compile import cache
 from ..compile.fingerprint import Fingerprint
 from ..diagnostics.errors import SpecError
 from ..diagnostics.source import remember
-from ..plan import folded
+from ..plan import folded_grids
 from ..plan.plans import ArrayArg
 from ..plan.specs import ArrayType
 from .arguments import SCALAR, Call, Parameters, scalar_dtype
+from .call_results import Results
 from .options import Options
-from .results import Results
 from .tiled import Tiled, tiled
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Definition:
             self.arguments.hide(self.own_names)
         self.grid_rank = self._rank()
         """the grid's dimensions, where it has more than three"""
-        self.size_names = folded.names(self.grid_rank)
+        self.size_names = folded_grids.names(self.grid_rank)
         """the last of its own scalars: the sizes of dimensions that the launch flattens"""
         if self.size_names:
             self._pass_sizes()
@@ -100,7 +100,7 @@ class Definition:
             options.check_names(dims, name)
             self.check_rank(dims)
             before = () if steps is None else steps(**arguments)
-            return *before, *map(int, folded.sizes(dims))
+            return *before, *map(int, folded_grids.sizes(dims))
 
         if callable(options.grid):
             functools.update_wrapper(sizes, options.grid)
@@ -143,7 +143,7 @@ class Definition:
     def stores(self) -> dict[str, list[str]]:
         """The parameters that the kernel stores to: all that it may store to, and those whose stores were seen."""
         def search() -> dict[str, list[str]]:
-            from ..compile.lift.stored import stored
+            from ..compile.lift.stored_parameters import stored
 
             source = self.read()
             return {which: sorted(stored(source, surely=which == "seen")) for which in ("all", "seen")}

@@ -20,7 +20,7 @@ from ..arch.dtypes import ELEMENTS
 from ..core.arith import cdiv
 from ..diagnostics import errors
 from ..plan.specs import ArrayType, Workspace
-from .results import HostView
+from .call_results import HostView
 
 MOST_STEPS = 20_000
 """nodes that a call evaluates, and items of their values"""

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from ..arch.dtypes import ELEMENTS
-from ..diagnostics.arguments import FUNCTION, NONE, PATH, require
+from ..diagnostics.argument_checks import FUNCTION, NONE, PATH, require
 from ..diagnostics.errors import SpecError
 from ..diagnostics.versions import installed
 from ..plan.specs import ArrayType, Persistent
 from .archive import VERSION, Entry, Function, Manifest, Parameter, write
 from .arguments import MISSING, Call
+from .call_results import HostView
 from .calls import Calls
 from .evaluation import Evaluation
 from .expressions import Expression, described
 from .options import parameter_names
-from .results import HostView
 from .sources import literal, text_of
 from .variants import Variant
 

@@ -32,7 +32,7 @@ import numpy as np
 
 from ..arch.dtypes import BY_DTYPE
 from ..core.functions import Function
-from ..diagnostics.arguments import told
+from ..diagnostics.argument_checks import told
 from ..diagnostics.errors import ImageError, SpecError
 from ..plan.specs import ArrayType, Workspace
 from .evaluation import (

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..diagnostics.arguments import PATH, require
+from ..diagnostics.argument_checks import PATH, require
 from ..diagnostics.errors import ImageError, SpecError, TargetError
 from ..diagnostics.frames import brief
 from ..launch.attributes import of_options
@@ -26,9 +26,9 @@ from .archive import Archive, Entry, Texts
 from .arguments import MISSING, SCALAR, Call, Parameters
 from .definition import Definition
 from .expressions import Expression, constant_of, described
-from .judge import Judge
-from .kernels import Kernel
+from .kernel import Kernel
 from .options import Options, Signature
+from .simulation_checks import Judge
 from .tiled import Tiled
 from .variants import Key, Variant
 

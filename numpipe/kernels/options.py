@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics.arguments import FLAG, FUNCTION, NONE, a, require, told, whole, word
+from ..diagnostics.argument_checks import FLAG, FUNCTION, NONE, a, require, told, whole, word
 from ..diagnostics.errors import SpecError
 from ..launch.attributes import MAX_GRID, PLAIN, Attributes
-from ..launch.device import TARGET_NAMES
-from ..plan.folded import MOST, along_x, launched
-from ..plan.shape import SCHEDULES, KernelShape
+from ..launch.current_gpu import TARGET_NAMES
+from ..plan.folded_grids import MOST, along_x, launched
+from ..plan.kernel_shape import SCHEDULES, KernelShape
 from ..plan.specs import CompilerParams, Persistent, Workspace
 from ..plan.split import Split, SplitOptions
 

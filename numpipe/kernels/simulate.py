@@ -11,16 +11,16 @@ from .. import sim
 from ..core.lanes import one_lane
 from ..core.machine import Machine
 from ..intrinsics import cluster, griddep, setmaxnreg
-from ..language.grid.leaving import await_peers
-from ..language.grid.roles import begin_compute, end_compute
+from ..language.grid.cluster_exit import await_peers
+from ..language.grid.compute_role import begin_compute, end_compute
 from ..language.grid.tile_scheduler import end_scheduler
-from ..language.memory.peers import begin_launch
+from ..language.memory.peer_arrays import begin_launch
 from ..language.tiles.exchange import ROOM
 from ..language.tiles.refs import GmemRef
 from ..language.tiles.store_ring import drain_stores
 from ..plan.context import Context
 from ..plan.unit import Unit
-from ..sim.directed import Guide
+from ..sim.chosen_schedules import Guide
 
 
 def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence[np.ndarray]], scalars: Sequence[Sequence[Any]],

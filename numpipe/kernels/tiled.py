@@ -16,7 +16,7 @@ from ..plan.split import Grid
 
 if TYPE_CHECKING:
     from ..compile.lift.positions import Source
-    from ..compile.lift.wrapped import Wrapped
+    from ..compile.lift.tiled_kernels import Wrapped
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Tiled:
 
     def source(self, source: Source, arrays: Sequence[str]) -> Wrapped:
         """Rewrite the kernel to one over arrays."""
-        from ..compile.lift.wrapped import wrapped
+        from ..compile.lift.tiled_kernels import wrapped
 
         return wrapped(source, arrays, self.ins, self.outs, self.grid, self.roles)
 

@@ -20,14 +20,14 @@ import numpy as np
 from .. import launch
 from ..compile import cache
 from ..compile.built import Built, sass
-from ..core.undisturbed import COMPILES, in_child, uncollected
+from ..core.process_guards import COMPILES, in_child, uncollected
 from ..diagnostics.errors import CompileError, SpecError
 from ..launch.table import Table
 from ..plan.plans import ArrayArg
 from ..plan.split import Split
 from .arguments import Call, Statics
 from .definition import Definition
-from .judge import Judge, of_gpu
+from .simulation_checks import Judge, of_gpu
 
 if TYPE_CHECKING:
     from ..compile.lift.lift import Lifted
@@ -61,7 +61,7 @@ class Variant:
     @functools.cached_property
     def _known(self) -> dict[str, Any]:
         """The arrays' types and the Statics' values, which are known before compilation, by parameter name."""
-        from ..compile.lift.fold import StaticArray
+        from ..compile.lift.constants import StaticArray
 
         return {a.name: StaticArray(a.dtype, a.ndim) for a in self.arrays} | dict(self.statics)
 
@@ -72,12 +72,12 @@ class Variant:
 
     @functools.cached_property
     def _split(self) -> Split:
-        from ..compile.lift import asked
+        from ..compile.lift import role_split
 
         options = self.definition.options
         wgs = 2 if options.schedule == "pingpong" else 1
         default = Split(wgs) if options.warp_specialized else Split(memory_registers=0)
-        return asked.split(self._source[1], self._known, options.split, default)
+        return role_split.split(self._source[1], self._known, options.split, default)
 
     def unit(self, simulated: bool = False) -> Unit:
         """Return a new Unit, for one compile or one simulation."""
@@ -188,7 +188,7 @@ class Variant:
     def simulate(self, calls: Sequence[Call], grid: tuple[int, int, int], seed: Any, trace: Any,
                  judge: Judge | None = None) -> None:
         """Run a call on host arrays; of a kernel of several GPUs the calls of all of them, which run at once."""
-        from ..compile.check import blame
+        from ..compile.check import error_lines
         from ..language.pipeline.pipelines import KEPT
         from .simulate import simulate
 
@@ -211,7 +211,7 @@ class Variant:
                             (passed if number < inputs else made)[of_gpu(array.name, gpu, self.gpus)] = info.array
                 judge.end(memory, made, passed)
                 for error in (*judge.unwritten.values(), *judge.kept.values()):
-                    blame.simulated(error, unit, self.lifted)
+                    error_lines.simulated(error, unit, self.lifted)
 
         try:
             simulate(unit, self.lifted.simulated, arrays, [self.values(call) for call in calls], grid,  # type: ignore[arg-type]
@@ -223,7 +223,7 @@ class Variant:
                 except CompileError as refused:
                     if KEPT in str(refused):
                         raise
-            explained = blame.simulated(error, unit, self.lifted)
+            explained = error_lines.simulated(error, unit, self.lifted)
             if explained is error:
                 raise
             raise explained from error

@@ -40,15 +40,7 @@ simulated SM. Read `launcher` first, then `info` and `host`.
 Importing this touches no GPU and needs no CUDA package; the driver is opened on the first use of a GPU.
 """
 
-from .arrays import describe, library
-from .collecting import COLLECTING, Collected, collecting
-from .device import VARIABLE as TARGET_VARIABLE
-from .device import Choice, Device, choose_target, gpu_state
-from .device_array import DeviceArray
-from .handover import deliver, foreign, order, settle
-from .host import Staging, run
-from .image import Image
-from .info import (
+from .array_info import (
     ArrayInfo,
     check_sizes,
     info_of_zeros,
@@ -58,10 +50,18 @@ from .info import (
     same_place,
     tma_addressable,
 )
+from .arrays import describe, library
+from .collected_launches import COLLECTING, Collected, collecting
+from .current_gpu import VARIABLE as TARGET_VARIABLE
+from .current_gpu import Choice, Device, choose_target, gpu_state
+from .device_array import DeviceArray
+from .host_calls import Staging, run
+from .image import Image
 from .launcher import Launch, Prepared
-from .outputs import check_writable, describe_fresh, empty_like_kind, maker
-from .overlap import check_overlap
+from .output_arrays import check_writable, describe_fresh, empty_like_kind, maker
+from .overlapping_outputs import check_overlap
 from .placement import to_device
+from .stream_handover import deliver, foreign, order, settle
 from .streams import as_stream, current_stream, follow
 from .tensormap import MapRequest, encode
 

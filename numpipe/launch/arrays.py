@@ -17,7 +17,7 @@ import numpy as np
 from ..arch.dtypes import BY_DTYPE
 from ..diagnostics.errors import SpecError
 from . import driver, jax_arrays
-from .info import DTYPES, ArrayInfo, argument, dense_strides, element_type
+from .array_info import DTYPES, ArrayInfo, argument, dense_strides, element_type
 
 Reader = Callable[[Any, str, str], ArrayInfo]
 READERS: dict[type, Reader] = {ArrayInfo: lambda info, name, kernel: info}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics.arguments import FLAG, NONE, require
+from ..diagnostics.argument_checks import FLAG, NONE, require
 from ..diagnostics.errors import LaunchError, SpecError
 
 PORTABLE_CLUSTER = 8

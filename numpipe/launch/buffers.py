@@ -24,7 +24,7 @@ import numpy as np
 
 from ..plan.specs import FLAGS
 from . import driver
-from .info import ArrayInfo, padded
+from .array_info import ArrayInfo, padded
 
 _LOCK = threading.Lock()
 _workspaces: dict[tuple[int, int, int], list[DeviceBuffer]] = {}

@@ -15,10 +15,10 @@ import sys
 from typing import Any
 
 from ..diagnostics.errors import SpecError
-from . import driver, handover
+from . import driver, stream_handover
+from .array_info import ArrayInfo, copied_obstacle, major_order, memory_order, padded, tma_addressable
 from .arrays import describe, library
 from .device_array import DeviceArray
-from .info import ArrayInfo, copied_obstacle, major_order, memory_order, padded, tma_addressable
 from .streams import current_stream
 
 __all__ = ["ascontiguous"]
@@ -75,7 +75,7 @@ def ascontiguous(x: Any) -> Any:
 def _fill(target: ArrayInfo, source: ArrayInfo) -> None:
     """Copy `source` to `target`, which has its major order; returns when the copy is made."""
     stream, major = current_stream([source]), major_order(source)
-    handover.order([source], stream, "ascontiguous")
+    stream_handover.order([source], stream, "ascontiguous")
     shape, pitches, target_pitches = (memory_order(sizes, major) for sizes in (source.shape, source.strides, target.strides))
     size = source.dtype.itemsize
     width = size

@@ -19,7 +19,7 @@ from ..diagnostics.errors import PipelineDeadlock, SpecError, at
 from ..diagnostics.reports import Party, Report
 from ..plan import control_block
 from ..plan.control_block import GO, RECORD_BYTES, SEMAPHORES, Waited
-from . import driver, watch
+from . import debug_reports, driver
 
 if TYPE_CHECKING:
     from .image import Image
@@ -36,7 +36,7 @@ _NOTHING = bytes(_PAGE)
 
 def patience() -> float:
     """Return how many seconds a wait for a peer may take."""
-    return watch.seconds(TIMEOUT, control_block.PATIENCE)
+    return debug_reports.seconds(TIMEOUT, control_block.PATIENCE)
 
 
 def block_words(semaphores: int, gpus: int, debug: bool) -> int:
@@ -148,7 +148,7 @@ class Controls:
         text = (f"kernel {image.name}, GPU {first.rank}, CTA {first.cta}: it waited {_limit(image):g} s for {what}{more}; {why}. "
                 "What the kernel has computed is wrong, and launches of this mesh do not meet any more: restart the processes, or "
                 f"go on with a new numpipe.Mesh. {TIMEOUT} is how many seconds a wait for a peer may take")
-        lines = watch.lines_of(image.name, image.places[first.place]) if 0 <= first.place < len(image.places) else ()
+        lines = debug_reports.lines_of(image.name, image.places[first.place]) if 0 <= first.place < len(image.places) else ()
         error = PipelineDeadlock(at(lines[0].filename, lines[0].line, text) if lines else text)
         party = Party(f"waits for {what}", first.thread // 128, image.role(first.thread // 128), first.cta, lines)
         error.report = Report("deadlock", str(error), waiting=(party,), fix="as many signals as are waited for, on every GPU",
@@ -183,7 +183,7 @@ class Controls:
 def _limit(image: Image) -> float:
     """Return how many seconds a wait of a kernel for its peers may take. With debug=True waits for barriers are given up too, and
     what stands behind a wait for a peer is not to be given up before it."""
-    return min(patience(), watch.limit() / 2) if image.debug else patience()
+    return min(patience(), debug_reports.limit() / 2) if image.debug else patience()
 
 
 def _gpus(ranks: Sequence[int]) -> str:

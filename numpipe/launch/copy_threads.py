@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from ..core.undisturbed import in_child
+from ..core.process_guards import in_child
 from ..diagnostics.errors import SpecError
 
 VARIABLE = "NUMPIPE_COPY_THREADS"

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..diagnostics.errors import SpecError
 from . import driver
+from .array_info import ArrayInfo, dense_strides, element_type, major_order
 from .arrays import READERS, describe
 from .buffers import DeviceBuffer
-from .info import ArrayInfo, dense_strides, element_type, major_order
 from .transfers import Transfers
 
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from ..core.undisturbed import in_child
+from ..core.process_guards import in_child
 from .attributes import PLAIN, Attributes
-from .contexts import Contexts
-from .faults import INVALID_CONTEXT, NOT_READY, forked
-from .faults import DriverError as DriverError
-from .faults import DriverMissing as DriverMissing
+from .cuda_contexts import Contexts
+from .driver_errors import INVALID_CONTEXT, NOT_READY, forked
+from .driver_errors import DriverError as DriverError
+from .driver_errors import DriverMissing as DriverMissing
 
 _MAX_PITCH = 2**31 - 1
 _POOL_KEEPS = 1 << 30

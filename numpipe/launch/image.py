@@ -20,7 +20,7 @@ from ..arch.targets import DEFAULT, TARGETS
 from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
 from ..plan.control_block import MOST_GPUS
-from ..plan.copies import MapRequest
+from ..plan.copy_plans import MapRequest
 from ..plan.resources import Resources
 from ..traces.events import Ring
 from ..traces.protocol import BARRIERS

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..diagnostics.errors import SpecError
-from .info import ArrayInfo, argument, dense_strides, element_type
+from .array_info import ArrayInfo, argument, dense_strides, element_type
 
 
 def read(obj: Any, name: str, kernel: str) -> ArrayInfo:

@@ -29,17 +29,17 @@ from ..diagnostics import log
 from ..diagnostics.errors import LaunchError, SpecError
 from ..plan.control_block import WORDS_BYTES, section_bytes
 from . import driver, streams
+from .array_info import ArrayInfo, memory_order, not_addressable, tma_addressable
 from .attributes import MAX_GRID, PLAIN, Attributes, Grid
 from .buffers import workspace
-from .device import spell
-from .faults import IMAGES, naming
+from .current_gpu import spell
+from .debug_reports import WATCH
+from .driver_errors import IMAGES, naming
 from .image import Image
-from .info import ArrayInfo, memory_order, not_addressable, tma_addressable
-from .overlap import check_overlap
+from .overlapping_outputs import check_overlap
 from .profiles import PROFILES
 from .table import Table
 from .tensormap import MAP_BYTES, MapRequest, encode
-from .watch import WATCH
 
 _WORD = 8
 _ALIGN = 64

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics.arguments import element_type
+from ..diagnostics.argument_checks import element_type
 from ..diagnostics.errors import LaunchError, SpecError, TargetError
 from . import driver
-from .device import gpu_state
+from .array_info import ArrayInfo, argument, dense_strides
+from .current_gpu import gpu_state
 from .device_array import DeviceArray
-from .info import ArrayInfo, argument, dense_strides
 
 _OWN_STREAM = 0
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics.arguments import NONE, SHAPE, each, element_type, require, told, whole
+from ..diagnostics.argument_checks import NONE, SHAPE, each, element_type, require, told, whole
 from ..diagnostics.errors import NumpipeError, SpecError
 from ..plan.control_block import MOST_GPUS
+from .array_info import ArrayInfo
 from .arrays import describe
 from .controls import Controls
-from .info import ArrayInfo
 from .local_gpus import LocalGpus
 from .torch_gpus import COMPILED, TorchGpus
 

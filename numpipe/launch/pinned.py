@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.undisturbed import in_child
+from ..core.process_guards import in_child
 from ..diagnostics.errors import SpecError
 from . import driver
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics.arguments import SHAPE, element_type, require, whole
+from ..diagnostics.argument_checks import SHAPE, element_type, require, whole
 from ..diagnostics.errors import LaunchError, SpecError
 from . import driver, pinned
 from .arrays import describe
-from .device import choose_target
+from .current_gpu import choose_target
 from .device_array import DeviceArray
 from .streams import LEGACY_DEFAULT, as_stream
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.process_guards import in_child
 from ..core.symbols import symbol
-from ..core.undisturbed import in_child
 from ..traces.protocol import BARRIERS, MOMENTS
 from . import driver
 from .attributes import Grid

@@ -20,14 +20,14 @@ import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from .collecting import Collected, collecting
+from .array_info import ArrayInfo
+from .collected_launches import Collected, collecting
 from .device_array import DeviceArray
-from .faults import DriverError, of_kernel
-from .info import ArrayInfo
+from .driver_errors import DriverError, of_kernel
 from .launcher import Launch
 from .mesh import Mesh
-from .outputs import maker
-from .peers import Together
+from .output_arrays import maker
+from .peer_access import Together
 from .streams import as_stream, follow
 from .table import Table
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from ..diagnostics.errors import SpecError
 from . import driver
-from .faults import STREAMS
-from .info import ArrayInfo
+from .array_info import ArrayInfo
+from .driver_errors import STREAMS
 from .table import Table
 
 LEGACY_DEFAULT = 0

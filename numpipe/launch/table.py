@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
-from ..core.undisturbed import in_child
+from ..core.process_guards import in_child
 
 MOST = 1024
 """entries of a table: a few for each argument list, and a training step has some hundred of these"""

@@ -22,9 +22,9 @@ import numpy as np
 
 from ..arch.dtypes import BY_DTYPE
 from ..diagnostics import log
-from ..plan.copies import MapRequest
+from ..plan.copy_plans import MapRequest
 from . import driver
-from .info import tma_strides
+from .array_info import tma_strides
 
 __all__ = ["MAP_BYTES", "MapRequest", "encode"]
 

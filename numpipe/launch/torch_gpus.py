@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics.arguments import element_type
+from ..diagnostics.argument_checks import element_type
 from ..diagnostics.errors import LaunchError, SpecError, TargetError
-from .info import ArrayInfo, argument
+from .array_info import ArrayInfo, argument
 
 _MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 AGREEMENT = 10.0

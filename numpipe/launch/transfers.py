@@ -32,8 +32,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import copy_threads, driver, pinned
+from .array_info import ArrayInfo, dense_strides, major_order
 from .buffers import DeviceBuffer
-from .info import ArrayInfo, dense_strides, major_order
 
 PLAIN = 16 << 20
 """The driver copies arrays of fewer bytes."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..core.functions import function
-from ..diagnostics.arguments import FUNCTION, NONE, told, word
+from ..diagnostics.argument_checks import FUNCTION, NONE, told, word
 from ..diagnostics.errors import SpecError
 from ..language.tiles.mathematics import sigmoid
 

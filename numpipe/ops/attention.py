@@ -18,16 +18,16 @@ import numpy as np
 from .. import launch
 from ..arch.dtypes import BFLOAT16, FLOAT16
 from ..core.arith import cdiv
-from ..diagnostics.arguments import FLAG, NONE, a, finite, require, whole, word
+from ..diagnostics.argument_checks import FLAG, NONE, a, finite, require, whole, word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
-from ..kernels.kernels import Kernel
-from ..kernels.noting import noted
+from ..kernels.kernel import Kernel
+from ..kernels.noted_calls import noted
 from ..language.grid.tile_loop import tiles
-from ..language.pipeline.barriers import barrier_arrive, barrier_wait
-from ..language.pipeline.order_tokens import turn
+from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.pipeline.pipelines import pipeline
 from ..language.pipeline.schedule_fences import schedule_fence
+from ..language.pipeline.warpgroup_order import turn
 from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.mathematics import fma
@@ -36,9 +36,9 @@ from ..language.tiles.reduce import partial_max, partial_sum
 from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
-from ..launch.info import ArrayInfo, tma_addressable
+from ..launch.array_info import ArrayInfo, tma_addressable
 from ..launch.repeats import OpRepeats
-from ..launch.views import strided
+from ..launch.windows import strided
 from ..plan.context import axis_index
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, persistent
@@ -47,8 +47,8 @@ from .attention_configs import FITTING as FITTING
 from .attention_configs import SMALLER as SMALLER
 from .attention_configs import WIDTHS, Config, Form, choose
 from .attention_short import kernel as short_kernel
+from .op_outputs import allocated, delivered, tell_copied
 from .operands import copied, described
-from .results import allocated, delivered, tell_copied
 
 __all__ = ["attention"]
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..core.arith import cdiv
 from ..kernels.decorator import kernel as numpipe_kernel
-from ..kernels.kernels import Kernel
+from ..kernels.kernel import Kernel
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full, iota

@@ -23,24 +23,24 @@ import numpy as np
 
 from .. import launch
 from ..core.arith import cdiv
-from ..diagnostics.arguments import NONE, require
-from ..diagnostics.arguments import a as a_kind
+from ..diagnostics.argument_checks import NONE, require
+from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
-from ..kernels.kernels import Kernel
-from ..kernels.noting import noted
+from ..kernels.kernel import Kernel
+from ..kernels.noted_calls import noted
 from ..language.memory.per_lane import lane_index
-from ..language.pipeline.emit import emit_pipeline
+from ..language.pipeline.body_form import emit_pipeline
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
-from ..launch.info import ArrayInfo
+from ..launch.array_info import ArrayInfo
 from ..launch.repeats import OpRepeats, recorded
-from ..launch.views import memory
+from ..launch.windows import memory
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams, LoweringSemantics
 from ..plan.specs import BlockSpec, persistent
 from .copy_ways import Part, ways
-from .results import allocated, delivered
+from .op_outputs import allocated, delivered
 
 __all__ = ["copy"]
 

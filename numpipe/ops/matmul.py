@@ -25,30 +25,30 @@ import numpy as np
 from .. import launch
 from ..arch.dtypes import ELEMENTS
 from ..core.arith import cdiv
-from ..diagnostics.arguments import FLAG, NONE, finite, require
-from ..diagnostics.arguments import a as a_kind
+from ..diagnostics.argument_checks import FLAG, NONE, finite, require
+from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
-from ..kernels.kernels import Kernel
-from ..kernels.noting import noted
+from ..kernels.kernel import Kernel
+from ..kernels.noted_calls import noted
 from ..language.grid.partials import combine
-from ..language.grid.splits import split_tiles
+from ..language.grid.split_k import split_tiles
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.mma import wgmma
 from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
-from ..launch.info import ArrayInfo
+from ..launch.array_info import ArrayInfo
 from ..launch.repeats import OpRepeats
-from ..launch.views import broadcast, merged, strided, transposed
+from ..launch.windows import broadcast, merged, strided, transposed
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, Workspace, persistent
 from .activations import activation_of
 from .configs import Config, choose
 from .costs import LINE, SMS
+from .op_outputs import allocated, delivered
 from .operands import Operand, as_matrices, copied, described, laid, move, stacked
-from .results import allocated, delivered
 
 __all__ = ["matmul"]
 

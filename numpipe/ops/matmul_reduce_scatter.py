@@ -21,18 +21,18 @@ import numpy as np
 
 from ..arch.dtypes import ELEMENTS
 from ..core.arith import cdiv
-from ..diagnostics.arguments import NONE, require, whole
-from ..diagnostics.arguments import a as a_kind
+from ..diagnostics.argument_checks import NONE, require, whole
+from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
-from ..kernels.kernels import Kernel
-from ..kernels.noting import noted
+from ..kernels.kernel import Kernel
+from ..kernels.noted_calls import noted
 from ..language.grid.tile_loop import tiles
 from ..language.memory.copies import copy_gmem_to_smem
-from ..language.memory.peers import peer
+from ..language.memory.peer_arrays import peer
+from ..language.memory.scratch import run_scoped
 from ..language.memory.semaphores import signal, wait
-from ..language.memory.shared import run_scoped
-from ..language.pipeline.barriers import barrier_wait
+from ..language.pipeline.operand_barriers import barrier_wait
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.mma import wgmma
 from ..language.tiles.refs import ds
@@ -43,7 +43,7 @@ from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, persistent
 from .costs import SMS
-from .shards import Shards, call, check_matrices, check_out, planes
+from .sharded_calls import Shards, call, check_matrices, check_out, planes
 
 __all__ = ["matmul_reduce_scatter"]
 

@@ -14,13 +14,13 @@ import numpy as np
 
 from .. import launch
 from ..diagnostics.errors import SpecError
-from ..launch.info import ArrayInfo, tma_addressable
+from ..launch.array_info import ArrayInfo, tma_addressable
 from ..launch.repeats import recorded
-from ..launch.views import broadcast, merged, strided, transposed
+from ..launch.windows import broadcast, merged, strided, transposed
 from .copy import MOVED, NUMBERS, WARPGROUPS, copy_into
 from .copy import lanes as copy_lanes
 from .costs import LINE, SMS
-from .results import allocated, tell_copied
+from .op_outputs import allocated, tell_copied
 
 
 class Operand(NamedTuple):

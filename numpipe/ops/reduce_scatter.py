@@ -17,14 +17,14 @@ import numpy as np
 
 from ..arch.dtypes import ELEMENTS
 from ..core.arith import cdiv
-from ..diagnostics.arguments import NONE, require, whole
-from ..diagnostics.arguments import a as a_kind
+from ..diagnostics.argument_checks import NONE, require, whole
+from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
-from ..kernels.kernels import Kernel
-from ..kernels.noting import noted
+from ..kernels.kernel import Kernel
+from ..kernels.noted_calls import noted
 from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
-from ..language.memory.peers import peer
+from ..language.memory.peer_arrays import peer
 from ..language.memory.semaphores import signal, wait
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
@@ -32,7 +32,7 @@ from ..language.tiles.tile import zeros
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import BlockSpec, persistent
 from .costs import SMS
-from .shards import Shards, as_rows, call, check_out
+from .sharded_calls import Shards, as_rows, call, check_out
 
 __all__ = ["reduce_scatter"]
 

@@ -20,15 +20,15 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 
 from ..arch.dtypes import ELEMENTS
-from ..diagnostics.arguments import element_type, is_int
+from ..diagnostics.argument_checks import element_type, is_int
 from ..diagnostics.errors import SpecError
 from .budget import Region
-from .cluster import ALONE, Dims, shifts
+from .cluster_ranks import ALONE, Dims, shifts
 from .layout import ATOM, Layout, block_layout, flat_layout
+from .nested_tuples import leaves
 from .specs import axis_names
 from .transforms import Transform
 from .transforms import check as check_transforms
-from .trees import leaves
 
 __all__ = ["SMEM", "Barrier", "ClusterBarrier", "RefUnion"]
 

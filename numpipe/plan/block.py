@@ -22,9 +22,9 @@ import numpy as np
 
 from ..arch.dtypes import BY_DTYPE
 from ..diagnostics.errors import SpecError
-from .cluster import Dims, Sharing
-from .copies import CopyPlan
-from .copies import cut as copies_of
+from .cluster_ranks import Dims, Sharing
+from .copy_plans import CopyPlan
+from .copy_plans import cut as copies_of
 from .layout import Layout, block_layout, flat_layout
 from .specs import Element, Side, spelled
 from .transforms import Transform, transposes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..arch.targets import DEFAULT
-from ..diagnostics.arguments import SHAPE, Rule, each, element_type, require, whole
+from ..diagnostics.argument_checks import SHAPE, Rule, each, element_type, require, whole
 from ..diagnostics.errors import SpecError
 from .layout import ATOM
 

@@ -21,9 +21,9 @@ from ..core.machine import Role, current
 from ..core.op import Hidden, constant, op
 from ..diagnostics.errors import SpecError
 from .budget import Region
-from .folded import index
+from .folded_grids import index
+from .kernel_shape import GPU_AXIS
 from .plans import STATE, TURN
-from .shape import GPU_AXIS
 from .unit import Unit
 
 __all__ = ["axis_index", "axis_size", "num_programs", "program_id"]

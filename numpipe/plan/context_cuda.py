@@ -13,10 +13,10 @@ from ..core.op import cuda_meaning, entry_operation, with_parameters
 from ..core.symbols import axis_symbol, program_symbol
 from . import context as source
 from .budget import Region
-from .cluster import Dims
-from .folded import index
+from .cluster_ranks import Dims
+from .folded_grids import index
+from .kernel_shape import GPU_AXIS
 from .plans import GPU, STATE, WARPGROUP
-from .shape import GPU_AXIS
 from .unit import Unit
 
 I32 = nb.types.int32

@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import Any
 
 from ..core import numba as nb
-from . import watch
+from . import wait_records
 from .unit import Unit
 
 # $0 whether to tell, $1 the control block, $2 … $5 the record's address, phase and state (low and high word); KIND its kind
 _TELL = f"""{{ .reg .pred np_outside, late; .reg .b32 number, word; .reg .b64 at, place;
 setp.eq.u32 np_outside, $0, 0; @np_outside bra OUT;
-atom.relaxed.gpu.global.add.u32 number, [$1+20], 1; setp.ge.u32 late, number, {watch.CAPACITY}; @late bra OUT;
-ld.global.u64 at, [$1]; mul.wide.u32 place, number, {watch.RECORD_BYTES}; add.u64 at, at, place;
+atom.relaxed.gpu.global.add.u32 number, [$1+20], 1; setp.ge.u32 late, number, {wait_records.CAPACITY}; @late bra OUT;
+ld.global.u64 at, [$1]; mul.wide.u32 place, number, {wait_records.RECORD_BYTES}; add.u64 at, at, place;
 ld.global.u32 word, [$1+36]; st.volatile.global.u32 [at+4], word;
 mov.u32 word, %ctaid.x; st.volatile.global.u32 [at+8], word;
 mov.u32 word, %ctaid.y; st.volatile.global.u32 [at+12], word;
@@ -43,7 +43,7 @@ def narrowed(builder: Any, value: Any) -> Any:
 
 
 def report(builder: Any, unit: Unit, what: str, axis: int, index: Any, size: Any, outside: Any, once: bool = False,
-           kind: int = watch.OUTSIDE) -> None:
+           kind: int = wait_records.OUTSIDE) -> None:
     """Emit a record (`watch`) of an index along a dimension of an array of `size`, by lanes where `outside` is true.
 
     `what` says whose index it is. `once`: all lanes of the warpgroup have it, and the first one tells. `kind`: of the record.
@@ -64,10 +64,10 @@ def record(builder: Any, chosen: Any, kind: int, address: Any, phase: Any, low: 
 
 def control(builder: Any) -> Any:
     """Return the control block, which the entry module defines."""
-    found = builder.module.globals.get(watch.SYMBOL)
+    found = builder.module.globals.get(wait_records.SYMBOL)
     if found is None:
-        kind = nb.ir.ArrayType(nb.i64, watch.CONTROL_BYTES // 8)
-        found = nb.ir.GlobalVariable(builder.module, kind, watch.SYMBOL, addrspace=1)
+        kind = nb.ir.ArrayType(nb.i64, wait_records.CONTROL_BYTES // 8)
+        found = nb.ir.GlobalVariable(builder.module, kind, wait_records.SYMBOL, addrspace=1)
     return found
 
 
@@ -80,5 +80,5 @@ def within(builder: Any, unit: Unit | None, what: str, axis: int, place: Any, la
         return place
     end = nb.const(last)
     outside = builder.or_(builder.icmp_signed("<", place, nb.const(0)), builder.icmp_signed(">", place, end))
-    report(builder, unit, what, axis, place, end, outside, once, watch.SHARED)
+    report(builder, unit, what, axis, place, end, outside, once, wait_records.SHARED)
     return builder.select(outside, nb.const(0), place)

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from ..core.machine import EVICTION_POLICIES
-from ..diagnostics.arguments import FLAG, NONE, STRING, Rule, a, require, whole, word
+from ..diagnostics.argument_checks import FLAG, NONE, STRING, Rule, a, require, whole, word
 from ..diagnostics.errors import SpecError
 
 __all__ = ["CompilerParams", "LoweringSemantics"]

@@ -13,8 +13,8 @@ from ..diagnostics.errors import SpecError
 from ..traces.protocol import BARRIERS, MOMENTS, SlotBarrier
 from .block import Block
 from .budget import Region
-from .cluster import ALONE, Dims, shifts
-from .copies import CopyPlan
+from .cluster_ranks import ALONE, Dims, shifts
+from .copy_plans import CopyPlan
 from .layout import Layout
 
 # int32 words of a warpgroup's state, one group behind the other; each name but STATE and the first two is where a group begins

@@ -23,9 +23,9 @@ from ..arch.dtypes import operand
 from ..diagnostics.errors import SpecError
 from .allocations import Scratch
 from .budget import HEADER, PANEL_BYTES, Region
+from .kernel_shape import KernelShape
 from .plans import COUNTERS, ArrayArg, NumberPlan, OutPlan, RingPlan
-from .shape import KernelShape
-from .watch import WORDS_BYTES
+from .wait_records import WORDS_BYTES
 
 
 @dataclass

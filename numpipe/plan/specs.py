@@ -13,7 +13,7 @@ import numpy as np
 from ..core.arith import named
 from ..core.machine import check_policy
 from ..core.op import Op, constant, op
-from ..diagnostics.arguments import NONE, element_type, is_int, require, word
+from ..diagnostics.argument_checks import NONE, element_type, is_int, require, word
 from ..diagnostics.errors import SpecError
 from .params import CompilerParams as CompilerParams
 from .transforms import SwizzleTransform, TilingTransform, Transform, TransposeTransform

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..diagnostics.arguments import is_int
+from ..diagnostics.argument_checks import is_int
 from ..diagnostics.errors import SpecError
 
 __all__ = ["SwizzleTransform", "TilingTransform", "TransposeTransform"]

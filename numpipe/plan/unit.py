@@ -20,11 +20,11 @@ from .allocations import Barrier, BarrierPlan, Scratch, nbytes, place
 from .block import Block, cut
 from .budget import PANEL_BYTES, Region
 from .control_block import WORDS_BYTES, section_bytes
-from .copies import MapRequest
+from .copy_plans import MapRequest
 from .layout import ATOM
+from .nested_tuples import leaves
 from .plans import COUNTERS, PHASES, BarrierPlace, NumberPlan, RingPlan
 from .shared_memory import SharedMemory
-from .trees import leaves
 
 Plan = TypeVar("Plan", bound=RingPlan)
 _serials = itertools.count()

@@ -37,24 +37,24 @@ from greenlet import GreenletExit
 from ..arch.target import Target
 from ..arch.targets import DEFAULT
 from ..core import machine
-from ..diagnostics.arguments import NONE, STRING, a, require, whole
+from ..diagnostics.argument_checks import NONE, STRING, a, require, whole
 from ..diagnostics.errors import NumpipeError, SpecError
 from ..traces.events import Event
 from ..traces.trace import Trace
-from . import barriers, deadlock, named
-from .between import SharedArrays
+from . import deadlock_search, mbarriers, named_barriers
 from .boxes import Box
+from .chosen_schedules import Guide, Name, named_guide
 from .clocks import Clocks
-from .cluster import ClusterMeeting, leave
-from .directed import Guide, Name, named_guide
+from .cluster_traffic import ClusterMeeting, leave
 from .gmem import GlobalMemory, left_set
 from .gpus import Gpus
-from .memory import SharedMemory
-from .mma import Plan
-from .port import Warpgroup
+from .peer_memory import SharedArrays
 from .progress import RunProgress
 from .schedule import Costs, LiveCounter, Schedule, WorkCounter
+from .smem import SharedMemory
 from .state import SM
+from .warpgroup import Warpgroup
+from .wgmma_groups import Plan
 
 __all__ = ["Costs", "Event", "Trace", "default_registers", "simulate"]
 
@@ -152,7 +152,7 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
                     sm.meeting = ClusterMeeting("cluster", sm, ("cluster", peers[0].place), 1)
                     sm.memory = SharedMemory(sm, max(smem_bytes + staging_bytes, 1))
                     sm.warpgroups += [Warpgroup(sm, i, functools.partial(_run_body, body)) for i in range(warpgroups)]
-                    sm.registers = named.Registers(sm, default_registers(warpgroups, target) if registers is None else registers)
+                    sm.registers = named_barriers.Registers(sm, default_registers(warpgroups, target) if registers is None else registers)
             _run(group)
             progress.end()
         left_set(gmem.flags.values())
@@ -199,10 +199,10 @@ def _run(peers: list[SM]) -> None:
         while (task := scheduler.pop()) is not None:
             task[1](task[0])
         if not all(w.over for sm in peers for w in sm.warpgroups):
-            raise deadlock.deadlock(peers[0])
+            raise deadlock_search.deadlock(peers[0])
         for sm in peers:
-            barriers.unfinished(sm)
-            named.unfinished(sm)
+            mbarriers.unfinished(sm)
+            named_barriers.unfinished(sm)
     finally:  # end the warpgroups that are left: their ``finally`` clauses run, but cannot wait any more
         for sm in peers:
             sm.closing = True

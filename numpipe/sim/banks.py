@@ -3,7 +3,7 @@
 Lanes that touch different words of a bank wait for each other; those of one word do not, but for atomics, of which each lane's
 takes a turn. Of 8 bytes a lane half a warp goes at a time, of 16 bytes a quarter: their ways are those of the worst part, 1 where
 nobody waits. Counted are accesses of lanes by themselves: elements in code for lanes, register tiles that are moved element by
-element (`tiles.anywhere`), atomics. Tiles that are moved by whole rows are not counted. CUDA C++
+element (`tiles.scattered_shared`), atomics. Tiles that are moved by whole rows are not counted. CUDA C++
 Programming Guide, "Shared Memory" of compute capability 5.x, which holds since; Nsight Compute counts the same as wavefronts.
 """
 

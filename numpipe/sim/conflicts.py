@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..diagnostics.errors import PipelineRace, SimulationError
 from ..diagnostics.reports import Party
 from ..traces.protocol import BARRIERS
-from . import barriers, clocks, report, sites
+from . import clocks, mbarriers, race_report, sites
 from .state import SM, Access, Mbarrier
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Conflict(NamedTuple):
         earlier, later, filled, span = self.earlier, self.later, self.filled, (self.lo, self.hi)
         touches = f"{later.describe()} {_VERBS[later.kind]} SMEM[{self.lo}:{self.hi})"
         if "mbarrier" in (earlier.kind, later.kind):
-            return report.violation(later, f"{touches}, where {earlier.describe()} is in use (at {sites.place(earlier.site)}); "
+            return race_report.violation(later, f"{touches}, where {earlier.describe()} is in use (at {sites.place(earlier.site)}); "
                                     "place mbarriers outside the slots, and mbar_inval before the bytes serve something else",
                                     hazard="barrier-reinitialised", before=earlier, span=span)
         hazard, cause, fix = _finding(self)
@@ -61,8 +61,8 @@ class Conflict(NamedTuple):
         slot = []
         if filled is not None and filled is not earlier and filled.mbar is not None:
             slot = [f"  slot:   filled on {filled.mbar.name} phase {filled.phase}, at {sites.place(filled.site)}"]
-        accesses = [(access.tell(), report.party(access, span=span)) for access in (later, earlier)]
-        return report.conflict(PipelineRace, hazard, f"{touches} while {earlier.describe()} of {earlier.agent.title} may still be "
+        accesses = [(access.tell(), race_report.party(access, span=span)) for access in (later, earlier)]
+        return race_report.conflict(PipelineRace, hazard, f"{touches} while {earlier.describe()} of {earlier.agent.title} may still be "
                                f"{doing} it", accesses, cause, fix, self.sm, slot)
 
     def late(self, kind: int) -> list[int]:
@@ -78,24 +78,24 @@ class Conflict(NamedTuple):
     @property
     def slot(self) -> tuple[RingPlan, int] | None:
         """The pipeline's ring and slot that the bytes are in."""
-        slot = report.slot_of(self.sm, self.lo)
+        slot = race_report.slot_of(self.sm, self.lo)
         return None if slot is None or slot[0].written else slot
 
 
 def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) -> SimulationError:
     """Return the error of a read of SMEM[lo:hi), which nobody has written; in a slot: before its first tile is loaded."""
     what = f"{access.describe()} reads SMEM[{lo}:{hi}), which holds bytes that nobody has written{since}"
-    place = report.slot_of(sm, lo)
+    place = race_report.slot_of(sm, lo)
     if place is None or place[0].written:
-        return report.race(access, what, hazard="uninitialised-read", span=(lo, hi),
+        return race_report.race(access, what, hazard="uninitialised-read", span=(lo, hi),
                            fix=fix or "store to them, or load them and wait for the copy, before they are read")
     plan, slot = place
     loader = next((agent for agent in sm.warpgroups if agent.role == _FULL.completes and not plan.private), access.agent)
     ready = _barrier(sm, plan, lo, _FULL.name)
     barrier = f"{_FULL.name}[{slot}] of {plan.name}" if ready is None else ready.name
-    before = Party("TMA load that has yet to be issued", loader.warpgroup, loader.role, loader.cta, report.lines_of(loader),
+    before = Party("TMA load that has yet to be issued", loader.warpgroup, loader.role, loader.cta, race_report.lines_of(loader),
                    plan.name, slot, slot, barrier, 0, lo, hi)
-    return report.race(access, what, hazard="read-before-ready", span=(lo, hi), before=before,
+    return race_report.race(access, what, hazard="read-before-ready", span=(lo, hi), before=before,
                        fix=f"wait for {barrier}, phase 0{_by_hand(plan)}, before step {slot} reads slot {slot}")
 
 
@@ -144,7 +144,7 @@ def _finding(this: Conflict) -> Finding:
 def _hand_over(read: Access, fill: Access) -> str:
     if read.agent is fill.agent:
         return "commit_smem between the last read and the copy: a barrier of all four warps"
-    return barriers.missing_arrival(read.agent, barriers.awaited(fill)) or (
+    return mbarriers.missing_arrival(read.agent, mbarriers.awaited(fill)) or (
         "barrier_arrive by the readers, behind their last read, and barrier_wait before the copy")
 
 
@@ -286,7 +286,7 @@ def _freed_by(this: Conflict, fill: Access) -> Mbarrier | None:
     """Return the barrier that frees the bytes: the ring's, or the one that the copying warpgroup waited for last."""
     if this.slot is not None:
         return _barrier(this.sm, this.slot[0], this.lo, _EMPTY.name)
-    return None if this.earlier.agent is this.later.agent else barriers.awaited(fill)
+    return None if this.earlier.agent is this.later.agent else mbarriers.awaited(fill)
 
 
 def _product_reads(this: Conflict) -> Finding:
@@ -361,7 +361,7 @@ def _bytes_text(this: Conflict) -> str:
 
 def _step_of(fill: Access, plan: RingPlan, slot: int) -> int | None:
     """Return the ring's step whose tile a copy brings to a slot."""
-    at = None if fill.mbar is None else report.place_of(fill.agent.sm, fill.mbar)
+    at = None if fill.mbar is None else race_report.place_of(fill.agent.sm, fill.mbar)
     if at is None or at.plan is None or (at.plan.barriers, at.slot) != (plan.barriers, slot):
         return None
     return plan.step_at(slot, fill.phase)
@@ -369,6 +369,6 @@ def _step_of(fill: Access, plan: RingPlan, slot: int) -> int | None:
 
 def _at(access: Access, plan: RingPlan) -> int | None:
     """Return the ring's step in which a warpgroup was, by its notes; None where the last note is of another ring."""
-    ring, name = str(access.last_note[1].get("ring")), report.ring_name(access.agent.sm, plan, access.last_note)
+    ring, name = str(access.last_note[1].get("ring")), race_report.ring_name(access.agent.sm, plan, access.last_note)
     same = ring == name or (plan.dims is None and ring.rpartition(" @ ")[2] == plan.name.rpartition(" @ ")[2])
     return sites.noted(access.last_note, "step") if same else None

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..diagnostics.errors import SimulationError
-from .directed import Agent, Guide, Name, Step
+from .chosen_schedules import Agent, Guide, Name, Step
 from .footprints import Footprint, dependent, enables, wakes
 
 Sleeping = dict[Agent, Footprint]

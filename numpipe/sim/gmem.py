@@ -43,13 +43,26 @@ from ..core.machine import TensorMap
 from ..diagnostics.errors import SimulationError
 from ..diagnostics.reports import Party, Report
 from ..traces.deadlocks import Hint
-from . import report, sites
+from . import race_report, sites
 from .boxes import UPDATES, Box
 from .clocks import Need, Release
 from .footprints import READS, WRITES
+from .gmem_accesses import (
+    LOAD,
+    STORE,
+    Codes,
+    Index,
+    Touch,
+    before_wait,
+    conflict,
+    extent,
+    failure,
+    in_transfer,
+    other_proxy,
+    unordered,
+)
 from .regions import Place, Region, bounds, overlap, settle
 from .state import SM, Access, WaitReason, Warpgroup
-from .touches import LOAD, STORE, Codes, Index, Touch, before_wait, conflict, extent, failure, in_transfer, other_proxy, unordered
 
 _FIRST = np.iinfo(np.int32).max
 """code of the first access that is remembered; later ones have smaller codes, so a maximum is the earliest access, and 0 nobody"""
@@ -323,7 +336,7 @@ class GlobalMemory:
 # ---- flags -----------------------------------------------------------------------------------------------------------
 def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str, instruction: str) -> Flag:
     """Return the flag in global memory, ``flags[index]``, that an instruction of one lane sets or reads."""
-    report.one_lane(who, instruction)
+    race_report.one_lane(who, instruction)
     who.elapse(who.sm.costs.tma_latency)
     who.breathe()
     address = int(flags.ctypes.data) + flags.strides[0] * int(index)
@@ -337,13 +350,13 @@ def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str, i
 def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> None:
     flag = _flag(who, flags, index, what, "st.release.gpu")
     if flag.release is not None:
-        raise report.violation(who, f"the flag of {what} is set, and {flag.set_by} had set it: nobody has taken what that handed "
+        raise race_report.violation(who, f"the flag of {what} is set, and {flag.set_by} had set it: nobody has taken what that handed "
                                "over", fix="a slot of its own for each part", hazard="cta-conflict")
     vector = who.vectors[0].copy()
     who.release_into(vector)
     flag.release = Release(who.sm.gmem.number, vector)
     flag.set_by = f"{who.name} of CTA {who.cta} at {sites.place(sites.user_site())}"
-    flag.party = report.party(who, f"sets the flag of {what}")
+    flag.party = race_report.party(who, f"sets the flag of {what}")
     flags[index] = 1
     who.sm.progress += 1
     flag.open(who.time)
@@ -381,4 +394,4 @@ def left_set(flags: Iterable[Flag]) -> None:
             text = (f"the flag of {flag.what}, which {flag.set_by} set, is still set when the kernel has ended: the next launch "
                     "would take it for its own")
             fix = "run numpipe.combine in every part of a tile, in the owner's too"
-            raise report.failed(SimulationError, Report("exit-in-flight", f"{text}: {fix}", flag.party, cause=text, fix=fix))
+            raise race_report.failed(SimulationError, Report("exit-in-flight", f"{text}: {fix}", flag.party, cause=text, fix=fix))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy.typing as npt
 
 from ..diagnostics.errors import SimulationError
-from . import report, sites
+from . import race_report, sites
 from .clocks import Clocks, Need
 from .footprints import ARRIVE, TEST
 from .regions import bounds
@@ -86,7 +86,7 @@ def _too_late(gpu: int, who: Warpgroup, what: str, site: sites.Site, why: str, l
             if what.startswith("signal") else
             f"numpipe.signal(semaphore.at[i], {gpu}) behind it, and numpipe.wait(semaphore.at[i], n) on GPU {gpu}, for each "
             "warpgroup that signals, before its kernel ends")
-    return report.race(who, f"{what}, in the memory of GPU {gpu}, whose kernel {why}", site, hazard="exit-in-flight", fix=fix,
+    return race_report.race(who, f"{what}, in the memory of GPU {gpu}, whose kernel {why}", site, hazard="exit-in-flight", fix=fix,
                        before=None if last is None else side(last, "ends"))
 
 
@@ -98,7 +98,7 @@ def _begun(who: Warpgroup) -> Begun:
 
 
 def begin(who: Warpgroup) -> None:
-    report.one_lane(who, "red.release.sys")
+    race_report.one_lane(who, "red.release.sys")
     who.elapse(who.sm.costs.issue)
     who.breathe()
     begun = _begun(who)
@@ -118,7 +118,7 @@ def check_rank(who: Warpgroup, rank: int, what: str) -> int:
     """Return the number of a GPU of the mesh; raise SimulationError for another number."""
     rank, count = int(rank), who.sm.gpus.count
     if not 0 <= rank < count:
-        raise report.violation(who, f"{what} of GPU {rank}, and the mesh has {count}", hazard="out-of-bounds",
+        raise race_report.violation(who, f"{what} of GPU {rank}, and the mesh has {count}", hazard="out-of-bounds",
                                fix=f"a rank in 0…{count - 1}: (numpipe.axis_index(\"gpu\") + 1) % numpipe.axis_size(\"gpu\")")
     return rank
 

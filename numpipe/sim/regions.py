@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .touches import Codes, Index
+from .gmem_accesses import Codes, Index
 
 
 class Region:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from ..diagnostics.arguments import NONE, each, require, whole, word
+from ..diagnostics.argument_checks import NONE, each, require, whole, word
 from ..diagnostics.errors import SpecError
 from .protocol import KINDS, MOMENTS
 

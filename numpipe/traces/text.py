@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..diagnostics.arguments import FUNCTION, NONE, finite, require, whole
+from ..diagnostics.argument_checks import FUNCTION, NONE, finite, require, whole
 from .events import Place, Recording
 from .rows import Row, Wanted, view
 

@@ -14,8 +14,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..diagnostics.arguments import NONE, a, finite, require
-from . import files, legal, text
+from ..diagnostics.argument_checks import NONE, a, finite, require
+from . import legal, text, trace_files
 from .events import Place, Recording
 from .summary import Summary, summarise
 
@@ -78,7 +78,7 @@ class Trace(Recording):
 
         Raises SpecError for another ending.
         """
-        files.save(self, files.file_of(path))
+        trace_files.save(self, trace_files.file_of(path))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
@@ -86,14 +86,14 @@ class Trace(Recording):
 
         Raises SpecError, which names the place, where the file is something else or damaged.
         """
-        files.load(trace := cls(), path)
+        trace_files.load(trace := cls(), path)
         return trace
 
 
 @contextlib.contextmanager
 def collecting(trace: Trace | str | os.PathLike[str] | None) -> Iterator[Trace | None]:
     """Yield the Trace that a run fills: the given one, or one that is saved to the file of this name, also when the run fails."""
-    file = None if trace is None or isinstance(trace, Trace) else files.file_of(trace)
+    file = None if trace is None or isinstance(trace, Trace) else trace_files.file_of(trace)
     filled: Any = trace if file is None else Trace()
     try:
         yield filled

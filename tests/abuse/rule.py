@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from numpipe.diagnostics.arguments import told
+from numpipe.diagnostics.argument_checks import told
 from numpipe.errors import NumpipeError
 
 LIMIT = 20.0

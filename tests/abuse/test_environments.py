@@ -25,7 +25,7 @@ from numpipe.compile import cache
 from numpipe.compile.build import toolchain
 from numpipe.diagnostics import log
 from numpipe.errors import TargetError
-from numpipe.launch import choose_target, controls, copy_threads, device, pinned, watch
+from numpipe.launch import choose_target, controls, copy_threads, current_gpu, debug_reports, pinned
 from tests.abuse.arguments import ROOT, doubled
 from tests.abuse.rule import LIMIT, answered
 
@@ -49,7 +49,7 @@ REFUSED: list[tuple[str, tuple[str, ...], Callable[[], Any]]] = [
     ("NUMPIPE_TARGET", ("cuda",), lambda: doubled(X, Y)),
     ("NUMPIPE_JIT", ("yes", "ALLOW", "0"), lambda: numpipe.kernels.jit.check(doubled, None, None)),  # type: ignore[arg-type]
     ("NUMPIPE_LOG", ("loud", "compile,loud", "1"), lambda: log.on("compile")),
-    ("NUMPIPE_DEBUG_TIMEOUT", ("", "soon", "0", "-1", "nan", "inf", "1e9", "2 s"), watch.limit),
+    ("NUMPIPE_DEBUG_TIMEOUT", ("", "soon", "0", "-1", "nan", "inf", "1e9", "2 s"), debug_reports.limit),
     ("NUMPIPE_PEER_TIMEOUT", ("", "soon", "0", "-1", "nan", "inf", "1e9"), controls.patience),
     ("NUMPIPE_PINNED_BYTES", ("1e9", "-1", "1 GiB", "nan", "9" * 5000), pinned.limit.__wrapped__),
     ("NUMPIPE_COPY_THREADS", ("0", "-1", "many", "1.5", "9" * 5000), copy_threads.count.__wrapped__),
@@ -171,7 +171,7 @@ def test_a_process_simulates_and_answers_in_its_environment(names: list[str], tm
 
 
 def test_without_a_driver_a_gpu_is_refused_and_auto_simulates(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = device.gpu_state()
+    state = current_gpu.gpu_state()
     if state.status == "ok":
         pytest.skip("there is a GPU")
     monkeypatch.setenv("NUMPIPE_TARGET", "gpu")

@@ -13,7 +13,7 @@ from numpipe import BlockSpec, PipelineRace, ds
 from numpipe.arch.dtypes import ELEMENTS, INTEGER_WIDTHS, OPERANDS, Element
 from numpipe.arch.targets import HOPPER
 from numpipe.compile.check import gate
-from numpipe.sim.mma import operand as kind_of
+from numpipe.sim.wgmma_groups import operand as kind_of
 from tests.kernels.compilers import compiles
 from tests.kernels.element_kernels import (
     E4M3,

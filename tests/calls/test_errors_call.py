@@ -15,7 +15,7 @@ import pytest
 import numpipe
 from numpipe import ArrayType, CompilerParams, SpecError, TargetError, ds, launch
 from numpipe.compile import build
-from numpipe.kernels import targets
+from numpipe.kernels import run_target
 from numpipe.launch import driver
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, pretended, raising
 
@@ -466,7 +466,7 @@ def test_a_function_that_reads_a_dimension_too_many_is_told_the_shapes(option: s
 
 def test_the_warning_that_a_call_is_simulated_points_at_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "choose_target", lambda *_: launch.Choice("sim", "no usable GPU: a fake", fallback=True))
-    targets._warn_once.cache_clear()
+    run_target._warn_once.cache_clear()
     with pytest.warns(UserWarning, match="a fake; kernels run on the simulated SM") as caught:
         scaled(A, np.zeros((64, 64), np.float32), 1.0)  # <-
     assert caught[0].filename == __file__

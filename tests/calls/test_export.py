@@ -415,6 +415,6 @@ def test_without_a_gpu_it_says_why(monkeypatch: pytest.MonkeyPatch, fake: Noting
     x = np.zeros((64, 64), np.float32)
     numpipe.kernel(num_compute_wgs=1)(plain).export("k.numpipe", (x, x))
     fake.gpus = [("NVIDIA A100", (8, 0))]
-    launch.device.gpu_state.cache_clear()
+    launch.current_gpu.gpu_state.cache_clear()
     with pytest.raises(TargetError, match="kernel plain: .*A100"):
         numpipe.load("k.numpipe")(x, x.copy())

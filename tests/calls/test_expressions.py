@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from numpipe import ArrayType, SpecError, Workspace, cdiv  # noqa: F401  (drawn sources use them)
 from numpipe.errors import ImageError
+from numpipe.kernels.call_results import HostView
 from numpipe.kernels.evaluation import ERRORS
 from numpipe.kernels.expressions import Expression, constant_of, described
-from numpipe.kernels.results import HostView
 from numpipe.kernels.sources import text_of
 from tests.kernels.covering import examples
 

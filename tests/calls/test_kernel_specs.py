@@ -10,7 +10,7 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, SpecError
-from numpipe.compile.lift.wrapped import find_lambda
+from numpipe.compile.lift.tiled_kernels import find_lambda
 from tests.kernels import tiled_kernels as kernels
 
 HALF = ArrayType((8, 8), np.float16)

@@ -15,7 +15,7 @@ import pytest
 import numpipe
 from numpipe import ArrayType, LaunchError, SpecError, launch
 from numpipe.kernels.calls import Calls
-from numpipe.launch import driver, views
+from numpipe.launch import driver, windows
 from numpipe.launch.repeats import OpRepeats
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, TorchTensor
 from tests.kernels.launch_kernels import compiled_as, image
@@ -40,7 +40,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """A driver that notes the address of each array at every launch, and a torch that allocates at rising addresses."""
     fake = FakeDriver()
     monkeypatch.setattr(driver, "_opened", fake)
-    launch.device.gpu_state.cache_clear()
+    launch.current_gpu.gpu_state.cache_clear()
     launch.streams._torch_getter.cache_clear()
     launch.encode.cache_clear()
     fake.stream, fake.made, fake.seen = 5, [], []  # type: ignore[attr-defined]
@@ -53,10 +53,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
         _C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: fake.stream),  # type: ignore[attr-defined]
         empty=empty, empty_like=empty, float32="float32", contiguous_format=None)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(launch.outputs, "_element", lambda dtype, _: types.SimpleNamespace(
+    monkeypatch.setattr(launch.output_arrays, "_element", lambda dtype, _: types.SimpleNamespace(
         expand=lambda shape: Torch.like(shape, dtype)))
     yield fake
-    launch.device.gpu_state.cache_clear()
+    launch.current_gpu.gpu_state.cache_clear()
     launch.streams._torch_getter.cache_clear()
     launch.encode.cache_clear()
 
@@ -317,7 +317,7 @@ class Doubled:
 
         def run() -> None:
             for _ in range(self.times):
-                self.kernel(views.transposed(info), infos[1], stream=stream)
+                self.kernel(windows.transposed(info), infos[1], stream=stream)
 
         self.repeats.call(run, (a, None), (n,), out, infos)
         return made
@@ -354,7 +354,7 @@ def test_an_op_of_two_kernels_one_with_windows_and_one_with_another_stream_is_as
     kernel, a, c = made(monkeypatch, copy, "a c"), Torch(4096), Torch(1 << 20)
     twice, windows, unhashed = Doubled(kernel, 2), Doubled(kernel), Doubled(kernel)
     for _ in range(2):
-        twice(a, c), windows(views.transposed(launch.describe(a, "a")), c), unhashed(a, c, n=[1])
+        twice(a, c), windows(windows.transposed(launch.describe(a, "a")), c), unhashed(a, c, n=[1])
     assert twice.looked == windows.looked == unhashed.looked == 2 and len(fake.seen) == 8
 
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("numba.cuda")
 from numpipe.compile import bounded_cuda as bounded
-from numpipe.plan.watch import ASKED, FLAG, GRACE, LIMIT, MBARRIER, PASSED, SETTLING, STOPPED
+from numpipe.plan.wait_records import ASKED, FLAG, GRACE, LIMIT, MBARRIER, PASSED, SETTLING, STOPPED
 
 BASE, WORDS, CONTROL, LIMIT_NS = 0x01000400, 2000, 1 << 20, 2_000_000_000
 

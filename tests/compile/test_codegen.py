@@ -265,10 +265,10 @@ def test_an_unrolled_loop_has_its_waits_as_often_as_its_products():
 
 
 def test_a_kernel_without_launch_bounds_is_found(monkeypatch):
-    from numpipe.core.numba import kernels
+    from numpipe.core.numba import kernel_compiler
 
-    jit = kernels.cuda.jit
-    monkeypatch.setattr(kernels, "cuda", types.SimpleNamespace(jit=lambda f, launch_bounds, **options: jit(f, **options)))
+    jit = kernel_compiler.cuda.jit
+    monkeypatch.setattr(kernel_compiler, "cuda", types.SimpleNamespace(jit=lambda f, launch_bounds, **options: jit(f, **options)))
     kernel = simple().compiled(T16, T16)
     assert any("C7508" in line for line in gate.resources(kernel))
     assert any(line.startswith("launch bounds: .maxntid missing, expected 256")

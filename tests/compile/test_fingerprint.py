@@ -246,7 +246,7 @@ KEYS = '''
 import importlib, sys
 import numpy as np
 import numpipe
-from numpipe.kernels.kernels import Kernel
+from numpipe.kernels.kernel import Kernel
 
 X = numpipe.ArrayType((128, 128), np.float32)
 
@@ -262,7 +262,7 @@ for _ in range(2):
 EXAMPLES = '''
 import importlib, sys
 from pathlib import Path
-from numpipe.kernels.kernels import Kernel
+from numpipe.kernels.kernel import Kernel
 
 sys.path.insert(0, "examples")
 made = []

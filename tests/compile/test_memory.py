@@ -28,7 +28,7 @@ from numba.cuda import types
 from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.descriptor import cuda_target
 
-from numpipe.core.numba import contexts, kernel_entries, kernels
+from numpipe.core.numba import kernel_compiler, kernel_entries, numba_contexts
 from numpipe.intrinsics import mbarrier
 from numpipe.plan.unit import Unit
 
@@ -61,7 +61,7 @@ def left(parts: list[weakref.ref[Any]]) -> list[Any]:
 
 def table_sizes() -> list[int]:
     """How many meanings, how many layouts of types, and how many more entries Numba has."""
-    with global_compiler_lock, contexts.own_contexts():
+    with global_compiler_lock, numba_contexts.own_contexts():
         target = cuda_target.target_context
         return [sum(len(known.versions) for known in target._defns.values()), len(target.data_model_manager._cache),
                 sum(map(len, kernel_entries._tables(target)))]
@@ -80,7 +80,7 @@ def test_where_nothing_is_forgotten_a_kernel_stays_until_the_next_compile(monkey
     typed(printing(1))
     before = table_sizes()
     with monkeypatch.context() as patched:
-        patched.setattr(kernels, "drop_entries", lambda: None)
+        patched.setattr(kernel_compiler, "drop_entries", lambda: None)
         parts = typed(printing(2))
     assert sum(isinstance(part, Unit) for part in left(parts)) == 1
     assert all(now > then for now, then in zip(table_sizes(), before, strict=True))
@@ -139,10 +139,10 @@ def test_a_users_own_functions_are_found_again_although_kernels_were_forgotten_b
     def four_times(x: Any) -> Any:
         return twice(twice(x))
 
-    with kernels.compiling_for():
+    with kernel_compiler.compiling_for():
         once = twice.compile_device((types.int32,))
     typed(printing(8))
-    with kernels.compiling_for():
+    with kernel_compiler.compiling_for():
         again, caller = twice.compile_device((types.int32,)), four_times.compile_device((types.int32,))
     assert again is once and once.library in caller.library._linking_libraries
 

@@ -20,7 +20,7 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, CompileError, SpecError
-from numpipe.kernels import ahead
+from numpipe.kernels import warmup
 from numpipe.kernels.variants import Variant
 from tests.kernels import jit_kernels
 from tests.kernels.compilers import compiles as needs_compiler
@@ -98,7 +98,7 @@ def test_what_a_worker_cannot_import_is_compiled_here(compiles: list[Any], monke
     def gone(data: bytes) -> Any:
         raise AttributeError("a prompt has no module")
 
-    monkeypatch.setattr(ahead.pickle, "loads", gone)
+    monkeypatch.setattr(warmup.pickle, "loads", gone)
     numpipe.warmup([(times, (X,)), (times, (H,))])
     assert len(compiles) == 2 and len(Workers.made) == 1
 
@@ -107,7 +107,7 @@ def test_what_a_worker_reads_otherwise_is_compiled_here(compiles: list[Any], mon
     """A name of the module has another value here: the worker's machine code is another kernel's."""
     monkeypatch.setattr(jit_kernels, "FACTOR", 5.0)
     wanted = times.described((X,), {}).variant.digest, times.described((H,), {}).variant.digest
-    compiled = ahead._compile
+    compiled = warmup._compile
 
     def imported_anew(data: bytes) -> Any:
         with pytest.MonkeyPatch.context() as patch:
@@ -119,7 +119,7 @@ def test_what_a_worker_reads_otherwise_is_compiled_here(compiles: list[Any], mon
         future.set_result(function(data))
         return future
 
-    monkeypatch.setattr(ahead, "_compile", imported_anew)
+    monkeypatch.setattr(warmup, "_compile", imported_anew)
     monkeypatch.setattr(Workers, "submit", at_once)
     numpipe.warmup([(times, (X,)), (times, (H,))], workers=1)
     assert len(compiles) == 4 and (times.described((X,), {}).variant.digest, times.described((H,), {}).variant.digest) == wanted
@@ -234,7 +234,7 @@ def test_a_module_that_warms_up_when_it_is_imported_starts_no_workers_of_workers
 
 
 def test_a_worker_starts_no_workers(compiles: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "_in_worker", True)
+    monkeypatch.setattr(warmup, "_in_worker", True)
     numpipe.warmup([(times, (X,)), (times, (H,))], workers=2)
     assert len(compiles) == 2 and not Workers.made
 

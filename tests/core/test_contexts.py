@@ -26,7 +26,7 @@ from numba.cuda.core import errors
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.target import CUDATargetContext
 
-from numpipe.core.numba import contexts, kernels
+from numpipe.core.numba import kernel_compiler, numba_contexts
 from tests.code_digests import plain
 from tests.kernels.kernels_for_tests import SMALL, gemm
 
@@ -41,15 +41,15 @@ def compiled() -> Any:
 def test_numba_is_left_as_it_was() -> None:
     def names() -> list[Any]:
         return [
-            kernels.dispatcher.get_current_device,
-            kernels.compiler.CUDACompiler,
-            kernels.config.reload_config,
-            kernels.codegen.CUDACodeLibrary.get_asm_str,
-            kernels.types.Number.unify,
+            kernel_compiler.dispatcher.get_current_device,
+            kernel_compiler.compiler.CUDACompiler,
+            kernel_compiler.config.reload_config,
+            kernel_compiler.codegen.CUDACodeLibrary.get_asm_str,
+            kernel_compiler.types.Number.unify,
         ]
 
     before = names()
-    with kernels.compiling_for():
+    with kernel_compiler.compiling_for():
         assert not any(now is then for now, then in zip(names(), before, strict=True))
     assert names() == before
 
@@ -82,7 +82,7 @@ def in_another_thread(work: Callable[[], Any]) -> Any:
             answers.append(error)
 
     thread = threading.Thread(target=run)
-    with kernels.compiling_for():
+    with kernel_compiler.compiling_for():
         thread.start()
         thread.join(0.5)
     thread.join()
@@ -105,9 +105,9 @@ def test_a_plain_kernel_of_another_thread_is_compiled_as_numba_compiles_it() -> 
 
 def test_a_plain_kernel_of_another_thread_shows_its_ptx_and_is_for_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numba holds no lock where it looks at what is compiled."""
-    monkeypatch.setattr(kernels.dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=(8, 0)))
-    library = kernels.compiler.compile_cuda(both_kinds, cuda.types.void, BOTH_KINDS.args, cc=(8, 0)).library
-    device, ptx = in_another_thread(lambda: (kernels.dispatcher.get_current_device().compute_capability,
+    monkeypatch.setattr(kernel_compiler.dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=(8, 0)))
+    library = kernel_compiler.compiler.compile_cuda(both_kinds, cuda.types.void, BOTH_KINDS.args, cc=(8, 0)).library
+    device, ptx = in_another_thread(lambda: (kernel_compiler.dispatcher.get_current_device().compute_capability,
                                              library.get_asm_str(cc=(8, 0))))
     assert device == (8, 0) and ".target sm_80" in ptx
 
@@ -127,7 +127,7 @@ def test_a_first_compile_leaves_out_meanings_that_kernels_do_not_need() -> None:
 @pytest.mark.thorough
 def test_a_kernel_that_they_do_not_compile_is_compiled_with_numbas_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A question that they refuse: nobody is told, and the code is the same."""
-    monkeypatch.setattr(contexts._Own, "contexts", contexts._Own.contexts)
+    monkeypatch.setattr(numba_contexts._Own, "contexts", numba_contexts._Own.contexts)
     own = compiled().ptx
     asked: list[str] = []
 
@@ -135,41 +135,41 @@ def test_a_kernel_that_they_do_not_compile_is_compiled_with_numbas_own(monkeypat
         asked.append(str(fn))
         raise NotImplementedError("a meaning that is not here")
 
-    monkeypatch.setattr(contexts._Target, "get_function", refused)
-    monkeypatch.setattr(contexts._Own, "contexts", (contexts._typing, contexts._Target(contexts._typing)))
+    monkeypatch.setattr(numba_contexts._Target, "get_function", refused)
+    monkeypatch.setattr(numba_contexts._Own, "contexts", (numba_contexts._typing, numba_contexts._Target(numba_contexts._typing)))
     numbas = compiled().ptx
-    assert len(asked) == 1 and contexts._Own.contexts is None
+    assert len(asked) == 1 and numba_contexts._Own.contexts is None
     assert plain(own) == plain(numbas)
 
 
 def test_they_refuse_half_precision_which_they_would_convert_in_another_way() -> None:
     with pytest.raises(errors.NumbaNotImplementedError, match="float16"):
-        contexts._Target(contexts._typing).cast(None, None, contexts.types.float16, contexts.types.float32)
+        numba_contexts._Target(numba_contexts._typing).cast(None, None, numba_contexts.types.float16, numba_contexts.types.float32)
 
 
 def test_signatures_of_calls_are_remembered_while_one_kernel_is_compiled() -> None:
-    typing = contexts._typing
+    typing = numba_contexts._typing
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contexts._Own, "contexts", (typing, contexts._Target(typing)))
-        with contexts.own_contexts():
-            add, ints = typing.resolve_value_type(operator.add), (contexts.types.int32, contexts.types.int32)
+        patch.setattr(numba_contexts._Own, "contexts", (typing, numba_contexts._Target(typing)))
+        with numba_contexts.own_contexts():
+            add, ints = typing.resolve_value_type(operator.add), (numba_contexts.types.int32, numba_contexts.types.int32)
             first = typing.resolve_function_type(add, ints, {})
-            assert typing.resolve_function_type(add, ints, {}) is first and first.args == (contexts.types.int64,) * 2
+            assert typing.resolve_function_type(add, ints, {}) is first and first.args == (numba_contexts.types.int64,) * 2
             with pytest.raises(Exception, match="No implementation"):
-                typing.resolve_function_type(add, (contexts.types.int32, contexts.types.none), {})
+                typing.resolve_function_type(add, (numba_contexts.types.int32, numba_contexts.types.none), {})
             assert len(typing.resolved) == 1
         assert not typing.resolved
 
 
 def test_a_plain_kernel_of_numba_gets_numbas_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contexts._Own, "contexts", (contexts._typing, contexts._Target(contexts._typing)))  # whatever came before
-    with contexts.own_contexts():
+    monkeypatch.setattr(numba_contexts._Own, "contexts", (numba_contexts._typing, numba_contexts._Target(numba_contexts._typing)))  # whatever came before
+    with numba_contexts.own_contexts():
         own = cuda_target.target_context
         other: list[Any] = []
         thread = threading.Thread(target=lambda: other.append(cuda_target.target_context))
         thread.start()
         thread.join()
-    assert type(other[0]) is type(cuda_target.target_context) is CUDATargetContext and type(own) is contexts._Target
+    assert type(other[0]) is type(cuda_target.target_context) is CUDATargetContext and type(own) is numba_contexts._Target
 
 
 @cuda.jit(device=True)
@@ -184,10 +184,10 @@ def calls_successor(a, c):
 
 def test_a_function_of_cuda_jit_serves_kernels_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
     """It remembers for which types it was compiled, though not with which contexts: with those that Numba's kernels use, too."""
-    monkeypatch.setattr(contexts._Own, "contexts", (contexts._typing, contexts._Target(contexts._typing)))  # whatever came before
+    monkeypatch.setattr(numba_contexts._Own, "contexts", (numba_contexts._typing, numba_contexts._Target(numba_contexts._typing)))  # whatever came before
     single = ArrayType((64, 64), np.float32)
     assert "st." in calls_successor.compiled(single, single).ptx
-    monkeypatch.setattr(kernels.dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=(9, 0)))
+    monkeypatch.setattr(kernel_compiler.dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=(9, 0)))
 
     def plain_kernel(out: Any, n: Any) -> None:
         out[0] = successor(n)

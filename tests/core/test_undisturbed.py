@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from numpipe.compile.build import toolchain
-from numpipe.core.undisturbed import Compiles, uninterrupted
+from numpipe.core.process_guards import Compiles, uninterrupted
 from numpipe.errors import TargetError
 
 compiler = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
@@ -65,7 +65,7 @@ def _ctrl_c() -> Iterator[None]:
 
 @pytest.mark.thorough
 @compiler
-@pytest.mark.parametrize("module", ["numba.core.targetconfig", "numba.cuda.np.arrayobj", "numpipe.core.numba.kernels",
+@pytest.mark.parametrize("module", ["numba.core.targetconfig", "numba.cuda.np.arrayobj", "numpipe.core.numba.kernel_compiler",
                                     "numpipe.language.tiles.elementwise_cuda"])
 def test_ctrl_c_during_the_first_import_of_the_compiler_leaves_it_whole(module: str, tmp_path: Any) -> None:
     assert run(f"""

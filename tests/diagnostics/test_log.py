@@ -13,7 +13,7 @@ from numpipe import ArrayType, LaunchError, SpecError, TargetError, launch
 from numpipe.compile import build
 from numpipe.core import numba as nb
 from numpipe.diagnostics import log
-from numpipe.launch import device, driver
+from numpipe.launch import current_gpu, driver
 from tests.kernels.kernels_for_tests import SMALL, gemm
 from tests.kernels.launch_fakes import FakeDriver
 from tests.kernels.launch_kernels import SIZES, arrays, doubled, image
@@ -32,7 +32,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     fake = FakeDriver()
     fake.sizes = SIZES
     monkeypatch.setattr(driver, "_opened", fake)
-    monkeypatch.setattr(device, "cuda_wheels_major", lambda: 13)
+    monkeypatch.setattr(current_gpu, "cuda_wheels_major", lambda: 13)
     monkeypatch.delenv(log.VARIABLE, raising=False)
     launch.gpu_state.cache_clear()
     launch.encode.cache_clear()

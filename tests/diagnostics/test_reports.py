@@ -89,7 +89,7 @@ def test_every_error_of_the_simulator_names_its_hazard_and_a_fix() -> None:
         found, without = hazards_of(file.read_text(encoding="utf8"))
         named |= found
         assert not without, f"{file.name}: errors without a hazard's name at lines {without}"
-    assert named | {"nan-stored"} == HAZARDS.keys()  # which `language.tiles.nans` raises, above the simulator
+    assert named | {"nan-stored"} == HAZARDS.keys()  # which `language.tiles.nan_checks` raises, above the simulator
 
 
 @pytest.mark.parametrize("source", [

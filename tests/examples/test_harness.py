@@ -15,7 +15,7 @@ from benchmarks import harness  # type: ignore[import-not-found]
 from benchmarks.harness import workers  # type: ignore[import-not-found]
 
 from numpipe import SpecError, TargetError, bench
-from numpipe.launch.device import GpuState
+from numpipe.launch.current_gpu import GpuState
 from numpipe.tools.bench import timer
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -27,8 +27,8 @@ import gemm_body
 import gemm_tuned
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, cdiv
+from numpipe.kernels.call_results import HostView
 from numpipe.kernels.expressions import Expression
-from numpipe.kernels.results import HostView
 from numpipe.kernels.sources import text_of
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention

@@ -19,7 +19,7 @@ import numpipe
 from numpipe import ArrayType, SpecError, ds
 
 jax = pytest.importorskip("jax")
-targets = pytest.importorskip("numpipe.frameworks.jax.targets")
+targets = pytest.importorskip("numpipe.frameworks.jax.custom_calls")
 jnp = jax.numpy
 
 BLOCK = numpipe.BlockSpec((64, 64), lambda i: (i, 0))

@@ -23,7 +23,7 @@ from tests.kernels.launch_kernels import SIZES, compiled_as, doubled, image
 
 jax = pytest.importorskip("jax")
 ffi: Any = pytest.importorskip("numpipe.frameworks.jax.ffi")
-targets = pytest.importorskip("numpipe.frameworks.jax.targets")
+targets = pytest.importorskip("numpipe.frameworks.jax.custom_calls")
 FakeXla = pytest.importorskip("tests.kernels.xla_fakes").FakeXla
 
 A, B, C, D = 1 << 20, 1 << 21, 1 << 22, 1 << 23

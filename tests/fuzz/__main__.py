@@ -19,7 +19,7 @@ from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from numpipe.launch.device import gpu_state
+from numpipe.launch.current_gpu import gpu_state
 from tests.fuzz.case import of_file
 from tests.fuzz.checks import CHECKS
 from tests.fuzz.worker import keep, work

@@ -17,7 +17,7 @@ from numpipe.ops.configs import Config
 from tests.kernels.product_configs import KINDS
 
 jax = pytest.importorskip("jax")
-targets = pytest.importorskip("numpipe.frameworks.jax.targets")
+targets = pytest.importorskip("numpipe.frameworks.jax.custom_calls")
 jnp = jax.numpy
 ALONE = True  # it waits for command buffers, and counts what XLA calls
 BLOCK = numpipe.BlockSpec((64, 64), lambda i: (i, 0))

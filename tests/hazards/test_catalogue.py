@@ -10,7 +10,7 @@ import pytest
 
 from numpipe.errors import SimulationError
 from numpipe.hazards import HAZARDS
-from numpipe.sim import rounds
+from numpipe.sim import livelocks
 from tests.hazards import (
     accumulators,
     arrays,
@@ -37,7 +37,7 @@ SCHEDULES = (None, *range(examples(40)))  # None: the order of the virtual-time 
 def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     for bound, rounds_ in (("MOST", 3000), ("TURNS", 100)):  # else each livelock takes a second
-        monkeypatch.setattr(rounds, bound, rounds_)
+        monkeypatch.setattr(livelocks, bound, rounds_)
 
 
 def reported(entry: Entry, seed: int | None) -> SimulationError:

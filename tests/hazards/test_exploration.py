@@ -12,7 +12,7 @@ import pytest
 import numpipe
 from numpipe import BlockSpec, ds
 from numpipe.errors import SimulationError
-from numpipe.sim import rounds
+from numpipe.sim import livelocks
 from numpipe.sim.exploration import Exploration, Explored
 from tests.kernels.covering import examples
 from tests.kernels.steered_kernels import KERNELS, arrays
@@ -33,7 +33,7 @@ BROKEN = [name for name, entry in ENTRIES.items() if not entry.verified]
 def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     for bound, rounds_ in (("MOST", 3000), ("TURNS", 100)):  # else each livelock takes a second
-        monkeypatch.setattr(rounds, bound, rounds_)
+        monkeypatch.setattr(livelocks, bound, rounds_)
 
 
 def classes(run: Callable[[Any], Any], seconds: float = MOST_SECONDS) -> list[list[Explored]]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from numpipe.errors import SimulationError
-from numpipe.sim import rounds
+from numpipe.sim import livelocks
 from tests.hazards import test_catalogue
 from tests.hazards.catalogue import ENTRIES
 from tests.hazards.fixes import changes, edited
@@ -25,7 +25,7 @@ assert test_catalogue.TOPICS  # the entries are there when their files are impor
 def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     for bound, number in (("MOST", 3000), ("TURNS", 100)):
-        monkeypatch.setattr(rounds, bound, number)
+        monkeypatch.setattr(livelocks, bound, number)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numpipe.sim import simulate
-from numpipe.sim.directed import Agent, Guide
+from numpipe.sim.chosen_schedules import Agent, Guide
 from numpipe.sim.exploration import Exploration, Explored, _Node
 
 

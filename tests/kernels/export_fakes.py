@@ -91,9 +91,9 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Noting]:
         _C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: fake.stream), empty=empty,
         empty_like=lambda like, **_: empty(like.shape, like.dtype), float32="float32", float16="float16", contiguous_format=None,
         cuda=types.SimpleNamespace(is_initialized=lambda: False)))
-    monkeypatch.setattr(launch.outputs, "_element", lambda dtype, _: types.SimpleNamespace(
+    monkeypatch.setattr(launch.output_arrays, "_element", lambda dtype, _: types.SimpleNamespace(
         expand=lambda shape: Torch.like(shape, dtype)))
-    caches = launch.device.gpu_state, launch.streams._torch_getter, launch.encode
+    caches = launch.current_gpu.gpu_state, launch.streams._torch_getter, launch.encode
     for cache in caches:
         cache.cache_clear()
     yield fake

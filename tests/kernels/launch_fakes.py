@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from numpipe import launch
-from numpipe.launch import device, driver
+from numpipe.launch import current_gpu, driver
 
 
 class FakeDriver:
@@ -297,8 +297,8 @@ def opened(monkeypatch: Any, fake: Any) -> Iterator[Any]:
     Kernels are neither compiled for a simulated call nor kept on disk: tests count or fake compiles.
     """
     monkeypatch.setattr(driver, "_opened", fake)
-    monkeypatch.setattr(device, "cuda_wheels_major", lambda: 13)
-    monkeypatch.delenv(device.VARIABLE, raising=False)
+    monkeypatch.setattr(current_gpu, "cuda_wheels_major", lambda: 13)
+    monkeypatch.delenv(current_gpu.VARIABLE, raising=False)
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     monkeypatch.setenv("NUMPIPE_CACHE", "0")
     caches = launch.gpu_state, launch.encode
@@ -325,7 +325,7 @@ def pretended(monkeypatch: Any, machines: Mapping[str, Callable[[], Any]]) -> It
         monkeypatch.setattr(driver, "_open", machines[name])
         launch.gpu_state.cache_clear()
 
-    monkeypatch.delenv(device.VARIABLE, raising=False)
-    monkeypatch.setattr(device, "cuda_wheels_major", lambda: 13)
+    monkeypatch.delenv(current_gpu.VARIABLE, raising=False)
+    monkeypatch.setattr(current_gpu, "cuda_wheels_major", lambda: 13)
     yield become
     launch.gpu_state.cache_clear()

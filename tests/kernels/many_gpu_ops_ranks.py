@@ -23,7 +23,7 @@ import numpipe
 from numpipe import ops
 from tests.kernels.many_gpus_in_torch import EXPECTED, differs, in_full, shards
 
-several = importlib.import_module("numpipe.ops.shards")
+several = importlib.import_module("numpipe.ops.sharded_calls")
 DEVICE = "cuda"
 F16, BF16 = torch.float16, torch.bfloat16
 CASES = ((131, 72, 100, BF16, True), (300, 264, 520, BF16, False), (136, 77, 91, F16, False), (520, 136, 328, F16, True))

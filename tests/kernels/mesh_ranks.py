@@ -18,9 +18,9 @@ import numpipe
 from numpipe import ds
 from numpipe.kernels import calls
 from numpipe.launch import driver, torch_gpus
-from numpipe.launch.info import ArrayInfo
+from numpipe.launch.array_info import ArrayInfo
 from numpipe.launch.mesh import compiling
-from numpipe.launch.peers import Together
+from numpipe.launch.peer_access import Together
 from tests.kernels.launch_fakes import FakeDriver
 from tests.kernels.launch_kernels import compiled_as, image
 
@@ -161,10 +161,10 @@ def launches(torch: Any, mesh: numpipe.Mesh) -> Any:
     fake = FakeDriver(count=2, gpus=(("NVIDIA H200", (9, 0)),) * 2)
     fake.sizes = [128 + 128 + 2 * 128, *[8] * 13]
     driver._opened = fake  # type: ignore[assignment]
-    from numpipe.launch import device
+    from numpipe.launch import current_gpu
 
-    device.cuda_wheels_major = lambda: 13
-    device.gpu_state.cache_clear()
+    current_gpu.cuda_wheels_major = lambda: 13
+    current_gpu.gpu_state.cache_clear()
     seen: list[list[int]] = []
 
     def run(parameters: list[int]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from numpipe.kernels.kernels import Kernel
+from numpipe.kernels.kernel import Kernel
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import pytest
 import numpipe
 from numpipe import ArrayType, ImageError
 from numpipe.core.records import record
-from numpipe.kernels.kernels import Kernel
+from numpipe.kernels.kernel import Kernel
 from numpipe.kernels.variants import Variant
 from numpipe.launch import Image, MapRequest
 from numpipe.launch.image import Mbarrier, Recording

@@ -14,7 +14,7 @@ import pytest
 
 from numpipe import launch
 from numpipe.errors import SpecError
-from numpipe.launch import driver, info
+from numpipe.launch import array_info, driver
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, TorchTensor
 
 
@@ -219,9 +219,9 @@ def test_host_arrays_are_addressable_whatever_their_rows() -> None:
 
 
 def test_strides_that_no_address_uses_become_ones_the_driver_takes() -> None:
-    assert info.tma_strides((1, 6), (12, 2), 2) == (16, 2)
-    assert info.tma_strides((3, 1, 1), (32, 5, 7), 2) == (32, 16, 2)
-    assert info.tma_strides((0, 6), (12, 2), 2) == (16, 2)
+    assert array_info.tma_strides((1, 6), (12, 2), 2) == (16, 2)
+    assert array_info.tma_strides((3, 1, 1), (32, 5, 7), 2) == (32, 16, 2)
+    assert array_info.tma_strides((0, 6), (12, 2), 2) == (16, 2)
 
 
 @pytest.mark.parametrize("shape, strides, fix", [

@@ -12,7 +12,7 @@ import pytest
 from numpipe import __main__ as command
 from numpipe import launch
 from numpipe.errors import SpecError, TargetError
-from numpipe.launch import device, driver
+from numpipe.launch import current_gpu, driver
 from tests.kernels.launch_fakes import FakeDriver, pretended, raising
 
 MACHINES: dict[str, Callable[[], Any]] = {
@@ -64,7 +64,7 @@ def test_states(machine: Callable[[str], None], name: str, status: str, reason: 
 def test_a_cuda_12_driver_is_fine_with_cuda_12_wheels(machine: Callable[[str], None],
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     machine("cuda 12")
-    monkeypatch.setattr(device, "cuda_wheels_major", lambda: 12)
+    monkeypatch.setattr(current_gpu, "cuda_wheels_major", lambda: 12)
     assert launch.gpu_state().status == "ok"
 
 

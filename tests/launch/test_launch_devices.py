@@ -17,7 +17,7 @@ import pytest
 
 import numpipe
 from numpipe import LaunchError, TargetError, launch
-from numpipe.launch import device, driver
+from numpipe.launch import current_gpu, driver
 from tests.kernels.launch_fakes import FakeDriver
 from tests.kernels.launch_kernels import arrays, doubled, image
 from tests.kernels.threads import in_threads
@@ -93,7 +93,7 @@ def test_code_that_the_driver_does_not_take_is_an_error_with_its_version(
         raise driver.DriverError("cuLibraryLoadData", code, name)
 
     fake.cuda = version
-    monkeypatch.setattr(device, "cuda_wheels_major", lambda: version // 1000)
+    monkeypatch.setattr(current_gpu, "cuda_wheels_major", lambda: version // 1000)
     monkeypatch.setattr(fake, "load", load)
     with pytest.raises(LaunchError, match="run it on an H100 or H200") as caught:
         doubled()(*arrays())

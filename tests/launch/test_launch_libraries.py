@@ -13,7 +13,7 @@ import pytest
 import numpipe
 from numpipe import launch
 from numpipe.errors import SpecError
-from numpipe.launch import handover
+from numpipe.launch import stream_handover
 from tests.kernels.array_fakes import (
     BFLOAT,
     FLOAT8_E4M3FN,
@@ -37,7 +37,7 @@ pytest.importorskip("cuda.core", reason="the CUDA wheels are not installed")  # 
 
 @pytest.fixture(autouse=True)
 def _libraries(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handover, "_kept", {})
+    monkeypatch.setattr(stream_handover, "_kept", {})
     monkeypatch.setitem(sys.modules, "jax", jax_module())
     monkeypatch.setitem(sys.modules, "numba", numba_module())
 
@@ -193,7 +193,7 @@ def test_a_call_on_a_jax_array_returns_a_new_one_when_the_kernel_is_done(launche
     assert c.waited  # JAX zeroes it, which must not come after the kernel
     calls = [call[0] for call in launches.calls]
     assert calls.index("synchronize") > calls.index("launch") and launches.named("synchronize") == [(5,)]
-    assert not handover._kept
+    assert not stream_handover._kept
 
 
 def test_a_call_on_a_jax_array_of_the_cpu_returns_one(launches: FakeDriver) -> None:
@@ -258,7 +258,7 @@ def test_inputs_of_jax_and_dlpack_are_held_until_the_kernel_is_done(launches: Fa
         copy(array, out=CudaArray(out.ctypes.data, (3, 8), "<f2"), stream=9)
 
     def held() -> int:
-        return sum(map(len, handover._kept.values()))
+        return sum(map(len, stream_handover._kept.values()))
 
     for count, array in enumerate([JaxArray(memory), Exporter(memory.ctypes.data, (3, 8))], 1):
         call(array)

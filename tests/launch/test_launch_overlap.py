@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import numpipe
 from numpipe import launch
 from numpipe.errors import SpecError
-from numpipe.launch.overlap import byte_bounds
+from numpipe.launch.overlapping_outputs import byte_bounds
 from tests.kernels.launch_fakes import CudaArray, FakeDriver
 from tests.launch.test_launch_launcher import Kernel
 

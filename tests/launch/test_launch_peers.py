@@ -16,7 +16,7 @@ import numpipe
 from numpipe import LaunchError, PipelineDeadlock, SpecError, TargetError, ds, launch
 from numpipe.launch import DeviceArray, controls
 from numpipe.plan import control_block
-from numpipe.plan.copies import MapRequest
+from numpipe.plan.copy_plans import MapRequest
 from tests.kernels.launch_fakes import FakeDriver
 from tests.kernels.launch_kernels import compiled_as, image
 from tests.kernels.threads import in_threads
@@ -229,7 +229,7 @@ def test_of_several_kernels_the_one_that_waited_is_named(fake: FakeDriver) -> No
 def test_a_kernel_with_debug_tells_what_each_gpu_has_added(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake, "symbol", lambda kernel, name: fake.pinned(64)[0], raising=False)
     monkeypatch.setattr(fake, "poke", lambda address, data, ordinal: ctypes.memmove(address, data, len(data)), raising=False)
-    monkeypatch.setattr(launch.launcher, "WATCH", launch.watch.Watch())
+    monkeypatch.setattr(launch.launcher, "WATCH", launch.debug_reports.Watch())
     mesh, seen = numpipe.Mesh.local(), launched(fake)
     shift(debug=True)(*arrays(mesh), mesh=mesh)
     assert struct.unpack_from("<Q", seen[0][0], 128 + 16) == (1_000_000_000,), "waits for barriers are given up after 2 s"

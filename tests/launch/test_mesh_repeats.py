@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from numpipe.launch import repeats as module
-from numpipe.launch.info import ArrayInfo
+from numpipe.launch.array_info import ArrayInfo
 from numpipe.launch.repeats import MARKS, Repeats
 from numpipe.launch.table import Table
 

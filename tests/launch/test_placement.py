@@ -24,7 +24,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[QueuedDriver]:
     monkeypatch.setattr(driver, "_opened", cuda)
     monkeypatch.setattr(pinned, "POOL", pinned.Pool())
     monkeypatch.setattr(copy_threads, "count", lambda: 2)
-    monkeypatch.setattr("numpipe.launch.device.cuda_wheels_major", lambda: 13)
+    monkeypatch.setattr("numpipe.launch.current_gpu.cuda_wheels_major", lambda: 13)
     monkeypatch.delenv("NUMPIPE_TARGET", raising=False)
     launch.gpu_state.cache_clear()
     yield cuda

@@ -13,7 +13,7 @@ import pytest
 
 import flash_attention
 import numpipe
-from numpipe.launch.info import ArrayInfo
+from numpipe.launch.array_info import ArrayInfo
 from numpipe.ops import attention
 from numpipe.ops.attention import CONFIGS, FITTING, SMALLER, WIDTHS, Config, Form, choose, kernel
 from tests.kernels.attention_cases import CASES, Case

@@ -19,7 +19,7 @@ from numpipe import ArrayType, launch
 from numpipe.compile.build import toolchain
 from numpipe.launch import driver
 from numpipe.launch.arrays import describe
-from numpipe.launch.views import strided
+from numpipe.launch.windows import strided
 from numpipe.ops import copy, copy_ways
 from numpipe.ops.copy_ways import ways
 from tests.kernels.covering import examples
@@ -274,10 +274,10 @@ class Driver(FakeDriver):
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     fake = Driver()
     monkeypatch.setattr(driver, "_opened", fake)
-    launch.device.gpu_state.cache_clear()
+    launch.current_gpu.gpu_state.cache_clear()
     launch.encode.cache_clear()
     yield fake
-    launch.device.gpu_state.cache_clear()
+    launch.current_gpu.gpu_state.cache_clear()
 
 
 @pytest.mark.variants(1)

@@ -22,7 +22,7 @@ from gemm import inputs
 from numpipe import launch, ops
 from numpipe.diagnostics import log
 from numpipe.language.tiles import store
-from numpipe.launch.views import transposed
+from numpipe.launch.windows import transposed
 from numpipe.ops import operands as laid_operands
 from tests.kernels.compilers import compiles
 from tests.kernels.covering import examples

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from numpipe import launch, ops
-from numpipe.launch.info import ArrayInfo
-from numpipe.launch.views import transposed
+from numpipe.launch.array_info import ArrayInfo
+from numpipe.launch.windows import transposed
 from tests.kernels.launch_fakes import CudaArray
 
 OP, COPY, OPERANDS = (importlib.import_module(f"numpipe.ops.{name}") for name in ("matmul", "copy", "operands"))

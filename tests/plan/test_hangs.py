@@ -13,8 +13,8 @@ import pytest
 import numpipe
 from numpipe import CompilerParams, PipelineDeadlock
 from numpipe.launch import driver
-from numpipe.launch.watch import Watch, Watched, failure
-from numpipe.plan.watch import CAPACITY, FLAG, FLAG_PLACE, RECORD_BYTES, Record
+from numpipe.launch.debug_reports import Watch, Watched, failure
+from numpipe.plan.wait_records import CAPACITY, FLAG, FLAG_PLACE, RECORD_BYTES, Record
 from tests.kernels.hang_kernels import HANGS, MORE, TWELVE, given
 
 ALL = {**HANGS, **MORE}
@@ -93,7 +93,7 @@ def test_waits_that_were_given_up_are_told_also_where_the_kernel_does_not_end(mo
     guard.kernels = [Watched(image, 0, 0, 4096, "running")]
     guard.memory = ctypes.create_string_buffer(record, CAPACITY * RECORD_BYTES)
     monkeypatch.setattr(driver, "_opened", Stuck(ticks=1000))
-    monkeypatch.setattr("numpipe.launch.watch._PATIENCE", 0.1)
+    monkeypatch.setattr("numpipe.launch.debug_reports._PATIENCE", 0.1)
     begin = time.monotonic()
     with pytest.raises(PipelineDeadlock, match="blocked on the flag of another part of 'work'") as caught:
         guard.await_end(image, 0)

@@ -14,8 +14,8 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, CompilerParams, SpecError
-from numpipe.launch.watch import failure, limit, report_of
-from numpipe.plan.watch import OUTSIDE, RECORD_BYTES, SHARED, Record, control, records
+from numpipe.launch.debug_reports import failure, limit, report_of
+from numpipe.plan.wait_records import OUTSIDE, RECORD_BYTES, SHARED, Record, control, records
 from tests.code_digests import plain
 from tests.kernels.hang_kernels import HANGS, MORE, arrays
 from tests.plan.test_hangs import ALL, TEST, unbounded

@@ -13,7 +13,7 @@ import pytest
 import numpipe
 from numpipe import Barrier, ds
 from numpipe.errors import SpecError
-from numpipe.sim.directed import Name
+from numpipe.sim.chosen_schedules import Name
 from tests.kernels import dynamic_kernels
 from tests.kernels import kernels_for_tests as pipelines
 

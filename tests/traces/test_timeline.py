@@ -17,9 +17,9 @@ import pytest
 import numpipe
 from numpipe import BlockSpec, SpecError, Trace, ds, timeline
 from numpipe import __main__ as command
-from numpipe.traces.drawing import _LOOKS, _PRODUCTS, look
 from numpipe.traces.events import Event
 from numpipe.traces.rows import rows_of
+from numpipe.traces.timeline_pictures import _LOOKS, _PRODUCTS, look
 from tests.docs.test_docs import ROOT, run
 from tests.kernels.kernels_for_tests import Config, operands
 from tests.kernels.kernels_for_tests import gemm as tiled

@@ -20,7 +20,7 @@ from ...diagnostics.errors import Position, SerializedWgmma, SpecError
 from ...plan import resources
 from ...plan.unit import Unit
 from ..lift.lift import Lifted
-from . import blame, register_budget
+from . import error_lines, register_budget
 from .register_budget import Products
 
 COST = "each product would be waited for before the next one begins, at about half of the speed"
@@ -98,7 +98,7 @@ def redefined(unit: Unit, lifted: Lifted, seen: Products) -> SerializedWgmma:
     fix = ADVISORIES["C7513"].fix
     text = (f"'{name}' gets its next value in the registers that a product in flight reads: ptxas would serialise wgmma, "
             f"operand-redefined (C7513): {COST}; {fix}{ALLOWED}\n  in flight since {product.filename}:{product.line}")
-    return blame.stamp(SerializedWgmma(text), unit, lifted, [definition])
+    return error_lines.stamp(SerializedWgmma(text), unit, lifted, [definition])
 
 
 def overwritten(unit: Unit, lifted: Lifted, seen: Products) -> SpecError:
@@ -107,13 +107,13 @@ def overwritten(unit: Unit, lifted: Lifted, seen: Products) -> SpecError:
     text = ("wgmma(acc, a, b), a: a step gives this operand its next value in the registers that a product of an earlier step "
             "may still read: write acc = numpipe.wgmma_wait(acc, 0) behind the wgmma, use delay_release=0, or leave a in shared "
             f"memory, a_tile.at[…]\n  in flight since {product.filename}:{product.line}")
-    return blame.stamp(SpecError(text), unit, lifted, [definition])
+    return error_lines.stamp(SpecError(text), unit, lifted, [definition])
 
 
 def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> SerializedWgmma:
     """Return the error for a note, at the statement that it is about: a print, else the first tile of its kind or product."""
     places: dict[str, list[Position | None]] = {
-        "print": [blame.call_position(lifted, _PRINTS)], "widest": [seen.widest[1]], "begun": [place for place, _ in seen.begun],
+        "print": [error_lines.call_position(lifted, _PRINTS)], "widest": [seen.widest[1]], "begun": [place for place, _ in seen.begun],
         "packed": [*(place for place, _ in seen.packed), *seen.from_registers]}
     where = next((place for place in (*places.get(advisory.place, ()), *seen.products) if place is not None),
                  lifted.sources[0].definition)
@@ -121,4 +121,4 @@ def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> Ser
     if advisory.name == "register-pressure":
         rows = register_budget.table(seen)
     text = f"ptxas serialises wgmma, {advisory.name} ({advisory.code}): {advisory.means}: {COST}; {advisory.fix}{ALLOWED}"
-    return blame.stamp(SerializedWgmma("\n".join([text, *rows])), unit, lifted, [where])
+    return error_lines.stamp(SerializedWgmma("\n".join([text, *rows])), unit, lifted, [where])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ...diagnostics.errors import Position, SpecError
 from ...plan.unit import Unit
 from ..lift.lift import Lifted
-from . import blame
+from . import error_lines
 
 RESERVE = 32
 """registers of a lane that products cannot have: ptxas wants them for addresses, counters and what is computed beside"""
@@ -89,7 +89,7 @@ def check(unit: Unit, lifted: Lifted, seen: Products) -> None:
     if unit.warp_specialized and unit.memory_registers > 24:
         fixes.append(f"a smaller memory_registers than {unit.memory_registers}")
     text = f"register budget: {reason}; use {', '.join(fixes)} or a wait before the next product is issued"
-    raise blame.stamp(SpecError("\n".join([text, *table(seen)])), unit, lifted, [where or lifted.sources[0].definition])
+    raise error_lines.stamp(SpecError("\n".join([text, *table(seen)])), unit, lifted, [where or lifted.sources[0].definition])
 
 
 def table(seen: Products) -> list[str]:

@@ -40,7 +40,7 @@ from .register_budget import LiveTile, Products, needed
 
 MOST = 8
 """groups that a wait can tell apart: 0…7 left, or all"""
-_QUIET = ("numpipe.language.tiles.", "numpipe.language.pipeline.barriers", "numpipe.language.pipeline.pipelines",
+_QUIET = ("numpipe.language.tiles.", "numpipe.language.pipeline.operand_barriers", "numpipe.language.pipeline.pipelines",
           "numpipe.core.arith", "numpipe.core.numbers")
 _WAITING = tuple(f"numpipe.language.tiles.{name}" for name in ("atomics", "load", "store"))
 """_QUIET: prefixes of the modules whose operations wait for no product; _WAITING: modules among these whose operations may"""

@@ -18,9 +18,9 @@ import numpy as np
 
 from ...core import arith, numbers
 from ...core.op import BY_METHOD, BY_NUMPY, Op
-from ...language.tiles import elementwise, mathematics, nans, reduce, scan  # noqa: F401 - they say what of NumPy means them
+from ...language.tiles import elementwise, mathematics, nan_checks, reduce, scan  # noqa: F401 - they say what of NumPy means them
 from ...plan import context
-from .fold import MISSING, OPERATIONS, literal_node, lookup, stores
+from .constants import MISSING, OPERATIONS, literal_node, lookup, stores
 from .nodes import assign, load, located, operation, walk
 from .rewriter import NOT_MINE, Rewriter
 
@@ -183,7 +183,7 @@ class Arithmetic(Rewriter):
             self.folded.add(node)
         if self.unit.params.check_nan and isinstance(target, ast.Subscript):
             name = literal_node(f"{ast.unparse(target.value)}[…]", node)
-            node.value = self.call(nans.no_nan, [name, node.value], node)
+            node.value = self.call(nan_checks.no_nan, [name, node.value], node)
         return node
 
     def settle_bound(self, node: ast.FunctionDef) -> None:

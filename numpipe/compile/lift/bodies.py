@@ -13,12 +13,12 @@ from typing import Any
 
 from ...core.functions import Facts, Function
 from ...diagnostics.errors import SpecError
-from ...language.memory import shared
-from ...language.pipeline import emit, pipelines
+from ...language.memory import scratch
+from ...language.pipeline import body_form, pipelines
 from ...plan.allocations import SMEM, Barrier, ClusterBarrier, RefUnion, is_allocation
-from ...plan.trees import Tree, leaves, tree_of
-from .fold import MISSING, literal_node, named_tuple
-from .functions import Functions
+from ...plan.nested_tuples import Tree, leaves, tree_of
+from .constants import MISSING, literal_node, named_tuple
+from .function_calls import Functions
 from .loops import BUILDERS
 from .nested import ENVIRONMENT
 from .nodes import definition, load, located, parameters, parameters_of
@@ -36,7 +36,7 @@ class Bodies(Functions):
         """Refuse a pipeline that is emitted and not run."""
         called = self.value(node.value.func) if isinstance(node.value, ast.Call) else None
         if any(called is builder for builder in BUILDERS):
-            self.error(node, emit.not_called(called.__name__))  # type: ignore[union-attr]
+            self.error(node, body_form.not_called(called.__name__))  # type: ignore[union-attr]
         return NOT_MINE
 
     def emits(self, node: ast.Call, called: Any) -> Any:
@@ -44,7 +44,7 @@ class Bodies(Functions):
         if not any(called is builder for builder in BUILDERS):
             return NOT_MINE
         options = dict(zip(inspect.signature(called).parameters, self.bind(called, node), strict=True))
-        alone, nothing = called is emit.emit_pipeline, literal_node(None, node)
+        alone, nothing = called is body_form.emit_pipeline, literal_node(None, node)
         body, compute, coroutine, carry, state = (options.pop(name, nothing) for name in (
             "body", "compute_context", "carry_coroutine", "init_carry", "pipeline_state"))
         pipe = [options.pop(name, literal_node(option.default, node))
@@ -56,13 +56,13 @@ class Bodies(Functions):
         if not alone:  # what is left are options of the CTA's split into roles, which must be those of the kernel
             where = f"kernel {self.unit.kernel}, pipeline at {self.session.site(self.source, node)}"
             try:
-                emit.check_options(where, self.unit, {name: self.value(value) for name, value in options.items()})
+                body_form.check_options(where, self.unit, {name: self.value(value) for name, value in options.items()})
             except SpecError as error:
                 raise SpecError(self.source.position(node).stamp(str(error))) from None
         loop = self.loop_form(node, pipe, alone)
         lifted, facts = self.facts_of(body)
         context, around = self.facts_of(coroutine if carries else compute)
-        emitted = self.call(emit.emitted, [loop, lifted, context, literal_node(int(carries), node), self.visit(carry),
+        emitted = self.call(body_form.emitted, [loop, lifted, context, literal_node(int(carries), node), self.visit(carry),
                                            self.visit(state), literal_node(0, node)], node)
         if alone:  # it holds loads of the memory role where its body does
             for part in (loop, emitted):
@@ -73,22 +73,22 @@ class Bodies(Functions):
 
     # ---- allocations
     def allocation(self, node: ast.Call, function: Any) -> Any:
-        if function is shared.scratch:
+        if function is scratch.scratch:
             kind, = self.bind(function, node)
             of, tree = self._tree_of(kind)
-            references = self.call(shared.scratch, [self._type(kind, True) if of is None else of], node)
+            references = self.call(scratch.scratch, [self._type(kind, True) if of is None else of], node)
             return references if tree is None else self._in_tree(tree, references, node)
-        if function is not shared.run_scoped:
+        if function is not scratch.run_scoped:
             return NOT_MINE
         self._types_by_position(node)
-        called, *kinds, axes = self.bind(shared.run_scoped, node)
+        called, *kinds, axes = self.bind(scratch.run_scoped, node)
         inner, facts = self.facts_of(called)
         types = []
         for kind in kinds:
             of, tree = self._tree_of(kind)
             types.append(self._type(kind, False) if of is None or tree is None else self._in_tree(
-                tree, self.call(shared.scoped, [of, self.visit(copy.deepcopy(axes))], kind), kind))
-        call = self.call(shared.run_scoped, [inner, *types, self.visit(axes)], node)
+                tree, self.call(scratch.scoped, [of, self.visit(copy.deepcopy(axes))], kind), kind))
+        call = self.call(scratch.run_scoped, [inner, *types, self.visit(axes)], node)
         call.facts = facts  # type: ignore[attr-defined]
         return call
 

@@ -11,8 +11,8 @@ from typing import Any
 from ...core.op import Op
 from ...diagnostics.errors import SpecError
 from ...language.memory import per_lane
-from .calls import Calls
-from .fold import MISSING
+from .calls_and_slices import Calls
+from .constants import MISSING
 from .rewriter import NOT_MINE
 
 _CALLS: dict[str, Op[..., Any]] = {operation.function.__name__: operation for operation in (

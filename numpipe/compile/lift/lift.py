@@ -32,15 +32,15 @@ from ...core.closure import binder
 from ...core.functions import Function
 from ...diagnostics import source as _source
 from ...diagnostics.errors import CompileError, Position
-from ...language.pipeline import order_tokens
-from ...language.tiles import elementwise, load, parts, shared, store, views  # noqa: F401  # they give tiles and references their methods
+from ...language.pipeline import warpgroup_order
+from ...language.tiles import array_views, elementwise, load, shared_tiles, store, tile_slices  # noqa: F401  # they give tiles and references their methods
 from ...plan.unit import Unit
-from . import rounds
+from . import while_loops
 from .arithmetic import Arithmetic
 from .bodies import Bodies
-from .calls import Calls
-from .fold import Constants, StaticArray, literal_node, stores
-from .functions import Bound, Functions
+from .calls_and_slices import Calls
+from .constants import Constants, StaticArray, literal_node, stores
+from .function_calls import Bound, Functions
 from .lane_code import LaneCode
 from .loops import Loops
 from .nested import ENVIRONMENT, Nested
@@ -171,7 +171,7 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         self.lift_body(node)
         self.check_turns(node)
         if self.session.tokens:
-            begin = self.call(order_tokens.begin_tokens, [literal_node(tuple(self.session.tokens), node)], node)
+            begin = self.call(warpgroup_order.begin_tokens, [literal_node(tuple(self.session.tokens), node)], node)
             node.body.insert(0, ast.copy_location(ast.Expr(begin), node))
         simulated, compiled = self._both(node.name)
         session = self.session
@@ -214,12 +214,12 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         ast.fix_missing_locations(module)
         self.session.texts.append(ast.unparse(module))
         self.session.sources.append(self.source)
-        simulated = self._run(rounds.counted(module), name)
+        simulated = self._run(while_loops.counted(module), name)
         return simulated, self._run(self.session.positions.renumber(module, self.source), name)
 
     def _run(self, module: ast.Module, name: str) -> Callable[..., Any]:
         """Run the rewritten module; return its function `name`."""
-        namespace = self.source.namespace | self.added | {rounds.NAME: rounds.begin_round}
+        namespace = self.source.namespace | self.added | {while_loops.NAME: while_loops.begin_round}
         exec(compile(module, self.source.filename, "exec"), namespace)
         for lifted, facts in self.binders.items():
             namespace[lifted].__facts__ = facts

@@ -8,11 +8,11 @@ from typing import Any
 
 from ...core.functions import Facts
 from ...core.op import Op, does
-from ...language.grid import splits, tile_loop
-from ...language.pipeline import barriers, emit, pipelines
-from ...language.tiles import products
+from ...language.grid import split_k, tile_loop
+from ...language.pipeline import body_form, operand_barriers, pipelines
+from ...language.tiles import products_in_flight
 from .arithmetic import Arithmetic
-from .fold import MISSING, literal_node, stores
+from .constants import MISSING, literal_node, stores
 from .nodes import (
     Function,
     assign,
@@ -28,17 +28,17 @@ from .nodes import (
 )
 from .rewriter import NOT_MINE
 from .tile_loops import TileLoops
-from .turns import is_loop, leaves, sure_turns
-from .waits import in_place
+from .turn_placement import is_loop, leaves, sure_turns
+from .wait_counts import in_place
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
-BUILDERS = emit.emit_pipeline_warp_specialized, emit.emit_pipeline
+BUILDERS = body_form.emit_pipeline_warp_specialized, body_form.emit_pipeline
 """functions that emit a pipeline"""
 
 
 def holds_pipeline(body: list[ast.stmt]) -> bool:
     """Whether rewritten statements make or run a pipeline, or call a function that does."""
-    return any(running((pipelines.steps, pipelines.make_pipeline, emit.emitted), "pipelines", *body))
+    return any(running((pipelines.steps, pipelines.make_pipeline, body_form.emitted), "pipelines", *body))
 
 
 def makes_pipeline(node: ast.AST) -> bool:
@@ -79,7 +79,7 @@ class Loops(TileLoops, Arithmetic):
 
     def _emitted_facts(self, value: ast.expr) -> Facts | None:
         """Return the facts of an emitted pipeline; None for any other value."""
-        call = self._made_by(value, BUILDERS, emit.emitted)
+        call = self._made_by(value, BUILDERS, body_form.emitted)
         return None if call is None else getattr(call, "facts", PIPELINE)
 
     def _nested_facts(self, name: str) -> Facts | None:
@@ -101,7 +101,7 @@ class Loops(TileLoops, Arithmetic):
         if self._pipeline_call(node.iter):
             return self._pipeline_loop(node)
         function = self.value(node.iter.func)
-        if any(function is loop for loop in (tile_loop.tiles, tile_loop.nd_loop, splits.split_tiles)):
+        if any(function is loop for loop in (tile_loop.tiles, tile_loop.nd_loop, split_k.split_tiles)):
             return self.tiles_loop(node, function)
         pair = node.target.elts if isinstance(node.target, ast.Tuple) else []
         if 2 <= len(pair) <= 4 and all(isinstance(part, ast.Tuple) for part in pair):
@@ -172,7 +172,7 @@ class Loops(TileLoops, Arithmetic):
             loop.body.append(located(ast.Expr(self.call(pipelines.check_kept, args, statement)), statement))
         begin = [assign(name, self.call(pipelines.before_loop, [load(of)], node)) for of, name in before.items()]
         return [*(located(statement, node) for statement in begin), loop,
-                *(located(assign(name, self.call(products.drained, [load(name), literal_node(0, node)], node)), node)
+                *(located(assign(name, self.call(products_in_flight.drained, [load(name), literal_node(0, node)], node)), node)
                   for name in carried)]
 
     def _unpacks(self, target: ast.expr, arrays: int) -> tuple[int, ...]:
@@ -219,7 +219,7 @@ class Loops(TileLoops, Arithmetic):
                 call = statement.value if isinstance(statement, ast.Expr) else None
                 name = call.args[0] if isinstance(call, ast.Call) and len(call.args) == 1 else None
                 if isinstance(call, ast.Call) and isinstance(name, ast.Name) and name.id in numbers and (
-                        self.value(call.func) is barriers.barrier_wait):
+                        self.value(call.func) is operand_barriers.barrier_wait):
                     waited.add(numbers[name.id])
                 named = {inner.id for inner in walk(statement) if isinstance(inner, ast.Name)}
                 sure.difference_update({number for number in sure - waited if {*consumed[number:number + 1]} & named})

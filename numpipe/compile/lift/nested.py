@@ -9,14 +9,14 @@ import ast
 from typing import Any
 
 from ...core.functions import Facts, function
-from ...language.pipeline import emit
-from .calls import Calls
-from .fold import stores
+from ...language.pipeline import body_form
+from .calls_and_slices import Calls
+from .constants import stores
 from .loops import BUILDERS, holds_pipeline, makes_pipeline
 from .nodes import assign, definition, load, located, names, own, parameters, surely, walk
 from .rewriter import CONTEXT
-from .turns import holds_turns
-from .waits import Waits
+from .turn_placement import holds_turns
+from .wait_counts import Waits
 
 ENVIRONMENT = "__env"
 PIPELINE = "__np_pipeline"
@@ -111,7 +111,7 @@ class Nested(Calls, Waits):
         """Whether an enclosing function passes `name` as carry_coroutine."""
         for scope, _ in self.scopes:
             for call in walk(scope):
-                if isinstance(call, ast.Call) and self.value(call.func) is emit.emit_pipeline_warp_specialized and any(
+                if isinstance(call, ast.Call) and self.value(call.func) is body_form.emit_pipeline_warp_specialized and any(
                         k.arg == "carry_coroutine" and isinstance(k.value, ast.Name) and k.value.id == name for k in call.keywords):
                     return True
         return False

@@ -15,17 +15,17 @@ from typing import Any
 
 from ...core.op import Op
 from ...language.memory import copies
-from ...language.pipeline import barriers, emit, pipelines
+from ...language.pipeline import body_form, operand_barriers, pipelines
 from ...language.tiles import reduce
 from .arithmetic import Arithmetic
-from .fold import MISSING, literal_node, truth
+from .constants import MISSING, literal_node, truth
 from .nodes import assign, load, located, names, operation, walk
 from .rewriter import NOT_MINE
 from .subset import spelled
 
-_LOADS = (pipelines.steps, pipelines.make_pipeline, emit.emitted, copies.copy_gmem_to_smem, copies.copy_smem_to_gmem,
+_LOADS = (pipelines.steps, pipelines.make_pipeline, body_form.emitted, copies.copy_gmem_to_smem, copies.copy_smem_to_gmem,
           copies.commit_smem, copies.commit_smem_to_gmem_group, copies.wait_smem_to_gmem, copies.async_prefetch,
-          barriers.barrier_arrive, barriers.barrier_wait)
+          operand_barriers.barrier_arrive, operand_barriers.barrier_wait)
 
 
 def _of_tiles(operation: object) -> bool:

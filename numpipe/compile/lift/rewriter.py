@@ -15,7 +15,7 @@ from ...core.op import Op
 from ...diagnostics.errors import CompileError, Position, SpecError
 from ...plan import specs
 from ...plan.unit import Unit
-from .fold import MISSING, Constants, StaticArray, is_literal, literal_node, named_tuple, stores, truth
+from .constants import MISSING, Constants, StaticArray, is_literal, literal_node, named_tuple, stores, truth
 from .nodes import load, located
 from .positions import Positions, Source
 from .subset import refusal

@@ -11,12 +11,12 @@ from typing import Any
 
 from ...diagnostics.errors import SpecError
 from ...diagnostics.format import fields, parse
-from ...language.pipeline import order_tokens
+from ...language.pipeline import warpgroup_order
 from ...plan import debug, profiling
-from .calls import Calls
-from .fold import MISSING, literal_node, truth
+from .calls_and_slices import Calls
+from .constants import MISSING, literal_node, truth
 from .rewriter import NOT_MINE
-from .turns import leaves
+from .turn_placement import leaves
 
 
 class Statements(Calls):
@@ -29,7 +29,7 @@ class Statements(Calls):
     def with_block(self, node: ast.With) -> list[ast.stmt]:
         call = node.items[0].context_expr
         function: Any = self.value(call.func) if isinstance(call, ast.Call) else None
-        turn = function is order_tokens.turn
+        turn = function is warpgroup_order.turn
         if function is not profiling.region and not turn:
             self.error(node, "'with' needs objects that enter and leave, which the GPU has not: call what it stands for")
         assert isinstance(call, ast.Call)
@@ -45,7 +45,7 @@ class Statements(Calls):
             return self._block(node.body)
         if not isinstance(name, str):
             self.error(argument, f"{what}: name must be a compile-time string, got {ast.unparse(argument)}")
-        operations = (order_tokens.enter_turn, order_tokens.leave_turn) if turn else (profiling.region_begin, profiling.region_end)
+        operations = (warpgroup_order.enter_turn, warpgroup_order.leave_turn) if turn else (profiling.region_begin, profiling.region_end)
         outside = self.open_turns
         constant = literal_node(self._token(node, name) if turn else name, node)
         self.open_turns += ((name, node.lineno),) * turn

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...language.tiles.mathematics import FUNCTIONS
-from .fold import lookup
+from .constants import lookup
 
 _SEQUENCE = "has no fixed length on the GPU: use a tuple"
 _IMPORT = "belongs to the top of the module: a kernel uses the names it finds there"

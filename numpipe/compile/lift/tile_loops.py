@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 
 from ...core import arith
-from ...language.grid import splits, tile_loop, tile_scheduler
-from ...language.grid.orders import NAMES, Order, Row, Table, places
-from ...language.pipeline import ring, turns
-from ...language.tiles import products
+from ...language.grid import split_k, tile_loop, tile_scheduler
+from ...language.grid.orders import NAMES, Order, Row, Table, tile_numbers
+from ...language.pipeline import pingpong, ring
+from ...language.tiles import products_in_flight
 from ...plan import profiling
-from .fold import MISSING, StaticArray, literal_node
+from .constants import MISSING, StaticArray, literal_node
 from .nodes import assign, load, located, operation
-from .splits import SplitLoops
-from .turns import Turns, leaves, pipeline_in, with_skips
+from .split_loops import SplitLoops
+from .turn_placement import Turns, leaves, pipeline_in, with_skips
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class TileLoops(SplitLoops, Turns):
             node.iter.args, node.iter.keywords = self._nd_grid(node, node.iter), []
         counts = node.iter.args
         options = {k.arg: k.value for k in node.iter.keywords}
-        (self.check_split_loop if function is splits.split_tiles else self._check_tiles_loop)(node, counts, options)
+        (self.check_split_loop if function is split_k.split_tiles else self._check_tiles_loop)(node, counts, options)
         names = [self.temporary("count") for _ in counts]
         setup: list[ast.stmt] = [assign(n, self.visit(c)) for n, c in zip(names, counts, strict=True)]
         loads: list[ast.expr] = [load(n) for n in names]
@@ -68,7 +68,7 @@ class TileLoops(SplitLoops, Turns):
         for other in loads[1:]:
             total = self.call(arith.mul, [total, other], node)
         parts = None
-        if function is splits.split_tiles:
+        if function is split_k.split_tiles:
             if way.ahead:
                 self.error(options["order"], "numpipe.split_tiles takes no host table: order= is a name or an object of "
                                              "numpipe.orders")
@@ -87,7 +87,7 @@ class TileLoops(SplitLoops, Turns):
         if in_turns:  # the warpgroup's own first tile and stride, from those of the CTA
             cta = self.temporary("cta")
             setup.append(assign(cta, own))
-            before, own = self.call(turns.before_own, [before, load(cta)], node), self.call(turns.own_stride, [load(cta)], node)
+            before, own = self.call(pingpong.before_own, [before, load(cta)], node), self.call(pingpong.own_stride, [load(cta)], node)
         step = [index, load(stride)]
         # a `range` would cost a 64-bit division; the index moves at the top, so that `continue` works
         setup += [assign(stride, own), assign(end, total), assign(t, before)]
@@ -104,7 +104,7 @@ class TileLoops(SplitLoops, Turns):
             advance += placed(index, load(end))
         test = self.call(arith.lt, [self.call(arith.add, list(step), node), load(end)], node)
         body, ordered = self.tile_body(node, in_turns)
-        behind = ast.Expr(self.call(turns.end_turns, [load(name) for name in (t, cta, end)], node)) if ordered else None
+        behind = ast.Expr(self.call(pingpong.end_turns, [load(name) for name in (t, cta, end)], node)) if ordered else None
         return self._with_loop(node, setup, test, [*advance, *body], behind)
 
     def _with_loop(self, node: ast.For, setup: list[ast.stmt], test: ast.expr, body: list[ast.stmt],
@@ -160,7 +160,7 @@ class TileLoops(SplitLoops, Turns):
         else:
             self.error(node, f"numpipe.tiles: order={order!r} is unknown: {tile_loop.KNOWN}")
         if kind is Row and len(counts) == 1:
-            return Walk([], lambda t, _: self.call(places.place_line, [t], node))
+            return Walk([], lambda t, _: self.call(tile_numbers.place_line, [t], node))
         if any_rank and len(counts) > 3:
             grid = ast.copy_location(ast.Tuple(counts, ast.Load()), node)
             return Walk([], lambda t, _: self.call(ring.unravel, [t, grid], node))
@@ -182,13 +182,13 @@ class TileLoops(SplitLoops, Turns):
         if len(counts) == 2:
             return Walk(setup, in_plane)
         if self.value(counts[0]) == 1:  # nothing to divide by
-            return Walk(setup, lambda t, end: self.call(places.only_plane, [in_plane(t, end)], node))
+            return Walk(setup, lambda t, end: self.call(tile_numbers.only_plane, [in_plane(t, end)], node))
         by_plane = before("by", self.call(arith.divisor, [self.call(arith.mul, counts[1:], node)], node))
 
         def place(t: ast.expr, end: ast.expr) -> ast.expr:
-            first, second = (ast.Subscript(self.call(places.in_plane, [t, by_plane], node), ast.Constant(part), ast.Load())
+            first, second = (ast.Subscript(self.call(tile_numbers.in_plane, [t, by_plane], node), ast.Constant(part), ast.Load())
                              for part in (0, 1))
-            return self.call(places.with_plane, [first, in_plane(second, end)], node)
+            return self.call(tile_numbers.with_plane, [first, in_plane(second, end)], node)
 
         return Walk(setup, place)
 
@@ -244,6 +244,6 @@ def _going_on(body: list[ast.stmt], read: ast.stmt, go_on: ast.stmt) -> list[ast
     end; before each `continue` stands what it would skip."""
     running = [number for number, statement in enumerate(body) if pipeline_in(statement)]
     at = running[-1] + 1 if running else len(body)
-    while at < len(body) and isinstance(wait := body[at], ast.Assign) and operation(wait.value) is products.drained:
+    while at < len(body) and isinstance(wait := body[at], ast.Assign) and operation(wait.value) is products_in_flight.drained:
         at += 1
     return [*with_skips(body[:at], [read, go_on]), read, *with_skips(body[at:], [go_on]), go_on]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..undisturbed import uninterrupted
+from ..process_guards import uninterrupted
 
 
 def _row_stack(arrays: Any) -> Any:
@@ -38,11 +38,11 @@ with uninterrupted():
         from numba.cuda.extending import lower_builtin as lower_builtin
         from numba.cuda.extending import lower_cast as lower_cast
 
-        from .code import *
-        from .contexts import *
-        from .emit import *
-        from .kernels import *
+        from .kernel_compiler import *
         from .lines import *
+        from .llvm_ir import *
+        from .machine_code import *
+        from .numba_contexts import *
         from .operations import *
         from .reasons import *
     finally:

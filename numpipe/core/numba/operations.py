@@ -25,8 +25,8 @@ from numba.cuda.datamodel import models
 from numba.cuda.extending import register_model
 from numba.cuda.typing import signature, templates
 
-from .emit import const, i64, nothing
 from .kernel_entries import Entries, Lowering
+from .llvm_ir import const, i64, nothing
 
 __all__ = [
     "TypingError", "attribute", "binary", "call", "call_value", "constant_attributes", "field_attributes", "fields", "helper_type",

@@ -22,7 +22,7 @@ except ImportError as error:
                       ) from error
 
 from .attention import attention
-from .calls import call
+from .kernel_call import call
 from .matmul import matmul
 
 __all__ = ["attention", "call", "matmul"]

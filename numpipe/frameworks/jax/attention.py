@@ -22,9 +22,9 @@ from ...ops.attention import _asked
 from ...ops.attention_configs import Config
 from ...ops.operands import described
 from ...plan.specs import ArrayType
-from .calls import mapped
+from .custom_calls import array_info, custom_call
+from .kernel_call import mapped
 from .matmul import ROW
-from .targets import array_info, custom_call
 
 __all__ = ["attention"]
 

@@ -22,14 +22,14 @@ from ... import ops
 from ...arch.dtypes import BFLOAT16, FLOAT16
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
-from ...launch.views import transposed
+from ...launch.windows import transposed
 from ...ops.activations import activation_of
 from ...ops.configs import Config
 from ...ops.matmul import product_sizes
 from ...ops.operands import described
 from ...plan.specs import ArrayType
-from .calls import mapped, one_by_one
-from .targets import array_info, custom_call
+from .custom_calls import array_info, custom_call
+from .kernel_call import mapped, one_by_one
 
 __all__ = ["matmul"]
 

@@ -15,7 +15,7 @@ import torch
 from torch.autograd import forward_ad, profiler
 
 from ...diagnostics.errors import SpecError
-from ...launch.info import DTYPES
+from ...launch.array_info import DTYPES
 
 Op = Any
 """a `torch._ops.OpOverload`"""

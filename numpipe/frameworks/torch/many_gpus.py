@@ -28,7 +28,7 @@ from torch.nn import functional
 from ... import ops
 from ...diagnostics.errors import SpecError
 from ...launch.mesh import Mesh, mesh_of
-from ...ops.shards import Shards, check_matrices
+from ...ops.sharded_calls import Shards, check_matrices
 from .dispatch import check_tensors, define, differentiated, direct, under_autocast, under_autograd, without_vmap
 from .matmul import matmul
 

@@ -16,7 +16,7 @@ import torch
 
 from ...diagnostics.errors import SpecError
 from ...kernels.arguments import MISSING
-from ...kernels.kernels import Kernel
+from ...kernels.kernel import Kernel
 from ...kernels.options import parameter_names
 from ...plan.specs import SYMBOLIC, ArrayType
 from .dispatch import Op, define, element_type, torch_type, under_autograd, without_vmap

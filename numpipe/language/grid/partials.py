@@ -35,12 +35,12 @@ from ...core.machine import current, failure
 from ...core.op import called, helper, op
 from ...diagnostics.errors import SimulationError, SpecError
 from ...intrinsics import barrier, special
-from ...plan.cluster import place_of, rank_of
+from ...plan.cluster_ranks import place_of, rank_of
 from ...plan.specs import FLAGS
 from ..tiles.layouts import only_accumulator
 from ..tiles.refs import GmemRef
 from ..tiles.tile import Tile, form_of
-from .splits import Part
+from .split_k import Part
 
 __all__ = ["combine"]
 

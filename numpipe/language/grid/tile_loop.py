@@ -16,12 +16,12 @@ from ...core.arith import divisor, is_integer, kind, remainder
 from ...core.functions import function
 from ...core.machine import current
 from ...core.op import called, check, constant, formula, op, outside
-from ...diagnostics.arguments import told, whole
+from ...diagnostics.argument_checks import told, whole
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
 from ...plan.plans import ArrayArg
-from .orders.order import NAMES, misfit
-from .orders.places import in_strip
+from .orders.tile_numbers import in_strip
+from .orders.tile_order import NAMES, misfit
 
 __all__ = ["nd_loop", "planar_snake", "tiles"]
 

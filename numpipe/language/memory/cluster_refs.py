@@ -31,9 +31,9 @@ from ...core.machine import current
 from ...core.op import op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
-from ..tiles.anywhere import load as load_elements
 from ..tiles.refs import SmemTile
-from ..tiles.shared import load_form, part_of
+from ..tiles.scattered_shared import load as load_elements
+from ..tiles.shared_tiles import load_form, part_of
 from ..tiles.tile import Tile
 from .copies import check_operands
 from .remote import dimension_of, rank_along

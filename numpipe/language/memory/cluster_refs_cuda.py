@@ -10,11 +10,11 @@ from ...core.op import cuda_meaning
 from ...diagnostics.errors import SpecError
 from ...intrinsics import cluster
 from ...plan.context_cuda import cluster_place
-from ..tiles import anywhere_cuda as anywhere
-from ..tiles.peers_cuda import rank
+from ..tiles import scattered_shared_cuda as anywhere
+from ..tiles.cluster_arrivals_cuda import rank
 from ..tiles.refs_cuda import SmemType, inside
-from ..tiles.shared import load_form
-from ..tiles.shared_cuda import converge, part_of, starts_of
+from ..tiles.shared_tiles import load_form
+from ..tiles.shared_tiles_cuda import converge, part_of, starts_of
 from ..tiles.tile_cuda import TileType, assembled, undefined
 from . import cluster_refs as source
 

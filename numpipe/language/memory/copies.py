@@ -28,17 +28,17 @@ from ...diagnostics.errors import SpecError
 from ...intrinsics import barrier as named
 from ...intrinsics import cp_async_bulk, fence, mbarrier, special
 from ...plan.allocations import ARRIVALS_A_WARPGROUP, ClusterBarrier
-from ...plan.cluster import Sharing
+from ...plan.cluster_ranks import Sharing
 from ...plan.context import Context
-from ...plan.copies import CopyPlan, cut, cut_prefetch
+from ...plan.copy_plans import CopyPlan, cut, cut_prefetch
 from ...plan.layout import Layout
 from ...plan.plans import ArrayArg
 from ...plan.specs import axis_names
 from ...plan.unit import Unit
-from ..tiles.order import before_async
+from ..tiles.array_views import GmemView, check_inside
+from ..tiles.fence_order import before_async
 from ..tiles.tma import Copy
-from ..tiles.views import GmemView, check_inside
-from .shared import one_barrier
+from .scratch import one_barrier
 
 __all__ = [
     "async_prefetch", "commit_smem", "commit_smem_to_gmem_group", "copy_gmem_to_smem", "copy_smem_to_gmem", "wait_smem_to_gmem",

@@ -8,17 +8,17 @@ from ...core import numba as nb
 from ...core.lanes import one_lane
 from ...core.op import cuda_meaning
 from ...intrinsics import cp_async_bulk
-from ...plan.cluster import Sharing
+from ...plan.cluster_ranks import Sharing
 from ...plan.context_cuda import by_compute
-from ...plan.copies import CopyPlan
+from ...plan.copy_plans import CopyPlan
+from ..tiles.array_views_cuda import ViewType
+from ..tiles.fence_order import before_async
 from ..tiles.indices_cuda import report_view
-from ..tiles.order import before_async
 from ..tiles.refs_cuda import gmem_value
 from ..tiles.tma_cuda import Copy
-from ..tiles.views_cuda import ViewType
 from . import copies as source
 from .copies import WAIT
-from .shared_cuda import barrier_address
+from .scratch_cuda import barrier_address
 
 I32, BOOL = nb.types.int32, nb.types.boolean
 

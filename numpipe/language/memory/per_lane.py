@@ -41,13 +41,13 @@ from ...core.machine import Lane, current, failure
 from ...core.op import called, op
 from ...diagnostics.errors import SimulationError, SpecError
 from ...plan.layout import Layout, swizzled
+from ...plan.nested_tuples import Tree, leaves, made, tree_of
 from ...plan.params import LoweringSemantics
-from ...plan.trees import Tree, leaves, made, tree_of
 from ...plan.unit import Unit
 from ..tiles.elements import as_element, check_number, is_number
 from ..tiles.refs import READ_ONLY, SharedTile, SmemTile
 from ..tiles.shared_atomics import check_type
-from .shared import Slots
+from .scratch import Slots
 
 __all__ = ["lane_index"]
 

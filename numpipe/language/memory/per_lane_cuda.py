@@ -17,13 +17,13 @@ from ...core.closure_cuda import BoundType
 from ...core.formula_cuda import Value as Int
 from ...core.op import cuda_meaning, with_parameters
 from ...diagnostics.errors import SpecError
-from ...plan.trees_cuda import leaves, made, tree_of
+from ...plan.nested_tuples_cuda import leaves, made, tree_of
 from ..tiles.elements_cuda import in_type
 from ..tiles.refs import READ_ONLY
 from ..tiles.refs_cuda import GmemType, SharedType, SmemType
 from ..tiles.shared_atomics_cuda import emit
 from . import per_lane as source
-from .shared_cuda import SlotsType, index_parts
+from .scratch_cuda import SlotsType, index_parts
 
 I32, F32 = nb.types.int32, nb.types.float32
 

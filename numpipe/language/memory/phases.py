@@ -28,9 +28,9 @@ from ...core.op import helper, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics import barrier as named
 from ...intrinsics import cluster, mbarrier
-from ...plan.cluster import place_of, rank_of, shifted
+from ...plan.cluster_ranks import place_of, rank_of, shifted
 from ...plan.context import only_if
-from .shared import BarrierRef
+from .scratch import BarrierRef
 
 STATE = "the state of a barrier"
 

@@ -13,9 +13,9 @@ from ...core.op import cuda_meaning
 from ...intrinsics import mbarrier
 from ...plan.context_cuda import counter_pointer
 from ...plan.plans import COUNTERS
-from ..tiles.peers_cuda import arrive
+from ..tiles.cluster_arrivals_cuda import arrive
 from . import phases as source
-from .shared_cuda import BarriersType, barrier_address
+from .scratch_cuda import BarriersType, barrier_address
 
 I32 = nb.types.int32
 

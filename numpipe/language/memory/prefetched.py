@@ -29,7 +29,7 @@ from ...core.inert import Inert, NoValue
 from ...core.lanes import one_lane
 from ...core.machine import TensorMap, current
 from ...core.op import called, constant, helper, op
-from ...diagnostics.arguments import is_int
+from ...diagnostics.argument_checks import is_int
 from ...diagnostics.errors import CompileError, SpecError
 from ...intrinsics import cp_async_bulk, mbarrier, memory
 from ...plan.allocations import SMEM, Barrier, Scratch
@@ -38,7 +38,7 @@ from ..tiles.load import STEERING, load, without_value
 from ..tiles.refs import GmemRef, whole_slices
 from .copies import OTHER_WARPS
 from .phases import next_phase, wait
-from .shared import BarrierRef
+from .scratch import BarrierRef
 
 __all__ = ["prefetched"]
 

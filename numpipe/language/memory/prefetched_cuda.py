@@ -11,14 +11,14 @@ from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError
 from ...plan.context_cuda import own_part
+from ..tiles.array_views_cuda import Block
 from ..tiles.indices_cuda import settled
 from ..tiles.load import without_value
 from ..tiles.refs import whole_slices
 from ..tiles.refs_cuda import GmemType
-from ..tiles.views_cuda import Block
 from ..tiles.words_cuda import load_words
 from . import prefetched as source
-from .shared_cuda import BarriersType, barrier_address
+from .scratch_cuda import BarriersType, barrier_address
 
 I32, I64 = nb.types.int32, nb.types.int64
 

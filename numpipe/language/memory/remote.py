@@ -27,13 +27,13 @@ from ...core.op import called, constant, op
 from ...diagnostics.errors import SimulationError, SpecError
 from ...intrinsics import cluster, mbarrier
 from ...plan.allocations import ARRIVALS_A_WARPGROUP
-from ...plan.cluster import place_of, rank_of
+from ...plan.cluster_ranks import place_of, rank_of
 from ...plan.context import Context
 from ..tiles.layouts import COLUMN, only_accumulator
-from ..tiles.shared import send
+from ..tiles.shared_tiles import send
 from ..tiles.tile import cast_to_store, form_of
 from .copies import check_landing, check_operands
-from .shared import BarrierRef
+from .scratch import BarrierRef
 
 __all__ = ["async_store_smem"]
 

@@ -10,13 +10,13 @@ from ...intrinsics import barrier as named
 from ...intrinsics import cluster, mbarrier
 from ...plan.allocations import ARRIVALS_A_WARPGROUP
 from ...plan.context_cuda import cluster_place
-from ..tiles import anywhere_cuda as anywhere
-from ..tiles.peers_cuda import rank
-from ..tiles.shared_cuda import addresses, in_place
+from ..tiles import scattered_shared_cuda as anywhere
+from ..tiles.cluster_arrivals_cuda import rank
+from ..tiles.shared_tiles_cuda import addresses, in_place
 from ..tiles.tile_cuda import cast_to_store, registers, to_words, words
 from . import remote as source
 from .copies import check_operands
-from .shared_cuda import barrier_address
+from .scratch_cuda import barrier_address
 
 I32 = nb.types.int32
 

@@ -35,8 +35,8 @@ from ...core.op import called, check, constant, helper, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics import barrier, fence, special
 from ...plan.context import Context, only_if
-from ..tiles.views import GmemView
-from .peers import await_launches, check_integer
+from ..tiles.array_views import GmemView
+from .peer_arrays import await_launches, check_integer
 
 __all__ = ["signal", "wait"]
 

@@ -18,7 +18,7 @@ from ...plan.plans import GPU
 from ...plan.profiling_cuda import record
 from ..tiles.refs_cuda import I32, gmem_value
 from . import semaphores as source
-from .peers_cuda import TELL, address, reached, section, statement, words
+from .peer_arrays_cuda import TELL, address, reached, section, statement, words
 
 # $0 the semaphore, $1 the value, $2 the launch's words, $3 the semaphore's index, $4 this GPU's semaphores, $5 the wait's place
 _POLL = """{ .reg .pred np_gpus, late; .reg .b32 seen, word; .reg .b64 at, now, end;

@@ -25,20 +25,20 @@ from ...core.functions import facts_of
 from ...core.inert import REASON, Inert, NoValue
 from ...core.machine import current
 from ...core.op import called, check, constant, op, outside
-from ...diagnostics.arguments import is_int
+from ...diagnostics.argument_checks import is_int
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context import Context
+from ...plan.nested_tuples import Tree, check_leaves, leaves, made, mismatch, tree_of
 from ...plan.plans import OutPlan, RingPlan
 from ...plan.specs import BlockSpec
-from ...plan.trees import Tree, check_leaves, leaves, made, mismatch, tree_of
 from ..tiles.refs import GmemRef
 from ..tiles.tile import TileLike
-from .barriers import barriers_of, by_kind, check_groups, check_manual, shape_of
 from .chains import Allocations, check_count, check_shared, is_none, running
-from .outputs import check_specs
+from .operand_barriers import barriers_of, by_kind, check_groups, check_manual, shape_of
+from .pingpong import check_pipeline as check_turns
+from .pipeline_outputs import check_specs
 from .ring import Ring, unravel
 from .steps import Group, Loop, advance, begin_alone, fill_step, finish_loads, grouped, produce, tiles
-from .turns import check_pipeline as check_turns
 
 __all__ = ["pipeline"]
 

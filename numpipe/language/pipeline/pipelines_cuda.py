@@ -14,15 +14,15 @@ from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import SpecError
 from ...plan.context_cuda import ContextType, own_warpgroup
+from ...plan.nested_tuples import leaves
+from ...plan.nested_tuples_cuda import build_value, leaf_values, made
 from ...plan.plans import RingPlan
 from ...plan.specs_cuda import SpecType
-from ...plan.trees import leaves
-from ...plan.trees_cuda import build_value, leaf_values, made
 from ..tiles.refs_cuda import GmemType, gmem_value
 from . import pipelines as source
-from .barriers import MANUAL, barriers_of, by_kind, check_groups
-from .barriers_cuda import barrier_types
 from .chains import Allocations
+from .operand_barriers import MANUAL, barriers_of, by_kind, check_groups
+from .operand_barriers_cuda import barrier_types
 from .ring import unravel
 from .ring_cuda import RingType, counter_of
 from .steps import advance, begin_alone, fill_step, finish_loads, produce, tiles

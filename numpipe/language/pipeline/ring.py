@@ -63,7 +63,7 @@ from ...plan.context import Context, counter, set_counter
 from ...plan.plans import RingPlan
 from ...plan.unit import Unit
 from ...traces.protocol import MOMENTS
-from ..tiles import products
+from ..tiles import products_in_flight
 from ..tiles.refs import GmemRef, SmemTile
 from ..tiles.tma import Copy
 from .bounds import bounded
@@ -371,7 +371,7 @@ def release(ring, part, step):  # type: ignore[no-untyped-def]
     """Release a part of the slot of `step`, whose products have been waited for."""
     each(ring, "unwaited", part, await_ready, step)  # the body may have left out this wait
     note(ring, "release", step, part)
-    products.commit_to(ring, part, barrier(ring, "consumed", slot_of(ring, step), part))
+    products_in_flight.commit_to(ring, part, barrier(ring, "consumed", slot_of(ring, step), part))
 
 
 @helper

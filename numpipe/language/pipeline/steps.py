@@ -34,10 +34,10 @@ from ...core.lanes import one_lane
 from ...core.op import formula, helper, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import only_if, over
-from ...plan.trees import made
-from ..tiles import products
-from .order_tokens import skip_turn
-from .outputs import begin_block, check_start, end_block
+from ...plan.nested_tuples import made
+from ..tiles import products_in_flight
+from .pingpong import pass_turn
+from .pipeline_outputs import begin_block, check_start, end_block
 from .ring import (
     Ring,
     await_consumed,
@@ -57,7 +57,7 @@ from .ring import (
     tiles_of,
     unravel,
 )
-from .turns import pass_turn
+from .warpgroup_order import skip_turn
 
 
 # ---- rings of a pipeline -----------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def pending_groups(rings: Sequence[Any], groups: int) -> int | None:
     to the last `delay` steps.
     """
     delays = [ring.plan.delay for ring in rings if "consumed" not in ring.plan.manual and ring.plan.dims != 0]
-    return min(products.MOST, min(delays) * groups) if delays else None
+    return min(products_in_flight.MOST, min(delays) * groups) if delays else None
 
 
 @op
@@ -259,7 +259,7 @@ def await_released(ring):  # type: ignore[no-untyped-def]
 @helper
 def await_products(loop):  # type: ignore[no-untyped-def]
     """Wait, before rings release slots, until only products of steps whose slots are kept are in flight."""
-    products.drain(loop.pending)
+    products_in_flight.drain(loop.pending)
 
 
 @helper
@@ -320,7 +320,7 @@ def end_loop(loop, k):  # type: ignore[no-untyped-def]
     over(loop.rings, set_steps_done, loop.total)
     over(loop.outs, set_steps_done, loop.total)
     only_if(loop, "passes_early", pass_turn_of)
-    products.drain(0)
+    products_in_flight.drain(0)
     over(loop.rings, release_rest, k)
     over(loop.outs, end_block, loop.grid, k)
     only_if(loop, "passes_late", pass_turn_of)

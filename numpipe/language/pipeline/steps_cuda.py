@@ -6,12 +6,12 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ...plan.trees_cuda import build_value, made
+from ...plan.nested_tuples_cuda import build_value, made
 from ..tiles.refs_cuda import SmemType
 from . import steps as source
-from .order_tokens import skip_turn
 from .ring import slot_of, step_of, tiles_of
 from .ring_cuda import RingType
+from .warpgroup_order import skip_turn
 
 I32 = nb.types.int32
 

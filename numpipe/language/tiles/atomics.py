@@ -33,12 +33,12 @@ from ...arch.dtypes import REDUCTIONS
 from ...core.arith import named
 from ...core.op import Op, called
 from ...diagnostics.errors import SpecError
+from .array_views import GmemView
 from .elements import check_number, is_number, write_element
 from .refs import SmemLike
 from .shared_atomics import IndexedLike, check_shared, update_shared
 from .store import check, through_tma, write_out
 from .tile import form_of
-from .views import GmemView
 
 __all__ = ["atomic_add", "atomic_and", "atomic_max", "atomic_min", "atomic_or", "atomic_xor"]
 

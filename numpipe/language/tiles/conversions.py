@@ -26,7 +26,6 @@ from typing import Any
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
-from .by_row import ROWS, lanes_of
 from .exchange import each_to_all, exchange, of_columns, of_rows, rows
 from .layouts import (
     ACCUMULATOR,
@@ -42,6 +41,7 @@ from .layouts import (
     vector_layout,
     vector_of,
 )
+from .row_layouts import ROWS, lanes_of
 from .tile import Tile, form_of
 
 __all__ = ["layout_cast"]

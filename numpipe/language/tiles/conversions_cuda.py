@@ -11,13 +11,13 @@ from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...core.op import cuda_meaning
 from ...plan.layout import Layout, swizzled
-from . import anywhere_cuda as anywhere
 from . import conversions as source
-from .by_row import lanes_of
+from . import scattered_shared_cuda as anywhere
 from .elementwise_cuda import place_of
 from .layouts import ACCUMULATOR, ROW, panel_width, places, run_offset, vector_of
 from .reduce_cuda import EXCHANGE, barrier
-from .shared_cuda import converge, read_registers
+from .row_layouts import lanes_of
+from .shared_tiles_cuda import converge, read_registers
 from .store_ring import panel_layout
 from .store_ring_cuda import registers_of, write_panel
 from .tile_cuda import TileType, assembled, from_words, part_of_either, registers, to_words, undefined

@@ -28,8 +28,8 @@ from ...core.inert import NoValue
 from ...core.machine import current
 from ...core.op import called
 from ...diagnostics.errors import SimulationError, SpecError
+from .array_views import check_inside
 from .refs import GmemRef
-from .views import check_inside
 
 
 def is_element(parts: Sequence[Any]) -> bool:

@@ -10,8 +10,8 @@ import numpy as np
 from ...arch.dtypes import BFLOAT16, BOOL
 from ...core import numba as nb
 from ...core.arith_cuda import convert, type_of
+from .array_views_cuda import Block
 from .refs_cuda import GmemType
-from .views_cuda import Block
 
 SUFFIXES = {str(nb.f32): ("f32", "f"), str(nb.ir.DoubleType()): ("f64", "d"), str(nb.i16): ("b16", "h"), str(nb.i32): ("b32", "r"),
             str(nb.i64): ("b64", "l")}

@@ -9,10 +9,10 @@ from ...core.inert import NoValue
 from ...core.op import cuda_meaning
 from ...plan.outside_cuda import clipped, report
 from . import indices as source
+from .array_views_cuda import starts
 from .refs import All, Ds, whole_slices
 from .refs_cuda import GmemType
 from .tile_cuda import TileType, assembled, registers
-from .views_cuda import starts
 
 
 class IndexType(nb.types.Type, source.Index):  # type: ignore[misc]

@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 
 from ...diagnostics.errors import SpecError
-from . import by_row
-from .by_row import ROWS, lanes_for, lanes_of, word_of
+from . import row_layouts
+from .row_layouts import ROWS, lanes_for, lanes_of, word_of
 
 ACCUMULATOR, ROW, COLUMN, EITHER = "accumulator", "row", "column", "either"
 COALESCED = "coalesced"
@@ -91,7 +91,7 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
     """
     word, shape = word_of(layout), form.shape
     lanes = lanes_for(shape[-1]) if layout == ROWS else lanes_of(layout)
-    if lanes not in by_row.LANES or (word == ROWS) != (len(shape) == 2):
+    if lanes not in row_layouts.LANES or (word == ROWS) != (len(shape) == 2):
         raise SpecError(f"{what}: the layout of a {'vector' if len(shape) == 1 else 'tile (M, N)'} by rows is " + (
             "\"row L\" or \"column L\"" if len(shape) == 1 else "\"rows\" or \"rows L\"") +
             f", for 4, 8, 16 or 32 lanes L that share a row, got {layout!r}")
@@ -166,7 +166,7 @@ def vector_layout(size: int, what: str) -> str:
 def own_place(form: Form, thread: Any) -> tuple[Any, Any]:
     """Return (row, column) that lane `thread` of the warpgroup has as its own: an int, a NumPy array or an LLVM value."""
     if lanes_of(form.layout):
-        return by_row.own_place(form.shape, form.layout, thread)
+        return row_layouts.own_place(form.shape, form.layout, thread)
     if vector := vector_of(form.layout):
         shift = lanes_across(form.shape[1], vector).bit_length() - 1
         lane = thread & 31
@@ -199,7 +199,7 @@ def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
         return places(shape, ROW) + places(shape, COLUMN)
     rows, columns = shape[0], shape[-1]
     if lanes_of(layout):
-        return by_row.places(shape, layout)
+        return row_layouts.places(shape, layout)
     if vector := vector_of(layout):
         across = lanes_across(columns, vector)
         return tuple((block + step, panel + i) for block in range(0, rows, 64) for panel in range(0, columns, across * vector)

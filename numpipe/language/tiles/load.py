@@ -38,12 +38,12 @@ from ...core.machine import current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.plans import ArrayArg
-from .by_row import ROWS, lanes_of
+from .array_views import GmemView, block_axes, check_inside, ends, starts
 from .indices import check_gathered, plain, settled
 from .layouts import ACCUMULATOR, COALESCED, COLUMN, EITHER, ROW, Form, by_rows, coalesced_form
 from .refs import Ds, GmemRef, method_of, whole_slices
+from .row_layouts import ROWS, lanes_of
 from .tile import Tile, check_dtype, check_form, form_of
-from .views import GmemView, block_axes, check_inside, ends, starts
 
 __all__ = ["load_tile"]
 

@@ -18,15 +18,15 @@ from ...core.arith_cuda import type_of
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from . import load as source
-from .by_row import lanes_of
+from .array_views_cuda import Block, indices_of, stops
 from .elementwise_cuda import place_of
 from .indices import plain
 from .indices_cuda import settled
 from .layouts import places, vector_of
 from .refs import whole_slices
 from .refs_cuda import GmemType
+from .row_layouts import lanes_of
 from .tile_cuda import TileType, assembled, undefined
-from .views_cuda import Block, indices_of, stops
 
 
 def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:

@@ -14,9 +14,9 @@ from ...core.op import called, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics.wgmma import check_pending, descriptor
 from ...plan.layout import Layout, Operand, operand
-from ...plan.trees import made, tree_of
+from ...plan.nested_tuples import made, tree_of
+from .fence_order import before_async
 from .layouts import ACCUMULATOR, COLUMN, Form, only_accumulator
-from .order import before_async
 from .refs import SmemLike, SmemTile
 from .tile import Tile, TileLike, form_of
 

@@ -11,12 +11,12 @@ from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...intrinsics.wgmma import check_pending, statement
 from ...intrinsics.wgmma import descriptor as fields
-from ...plan import trees_cuda as trees
+from ...plan import nested_tuples_cuda as trees
 from ...plan.context_cuda import uniform
 from ...plan.layout import Operand, operand
 from . import mma as source
+from .fence_order import before_async
 from .layouts import Form
-from .order import before_async
 from .refs_cuda import SmemType
 from .tile_cuda import InFlightType, TileType, assembled, registers, undefined
 

@@ -46,11 +46,11 @@ from ...core.machine import current
 from ...core.op import Op, called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
-from ...plan.trees import leaves, made, tree_of
-from .by_row import ROWS, groups, lanes_of, word_of
+from ...plan.nested_tuples import leaves, made, tree_of
 from .elementwise import check_axis, integers
 from .exchange import ROOM, each_to_all, exchange
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, only_accumulator
+from .row_layouts import ROWS, groups, lanes_of, word_of
 from .tile import Tile, form_of
 
 __all__ = ["partial_max", "partial_min", "partial_sum"]

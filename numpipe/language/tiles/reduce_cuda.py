@@ -14,15 +14,15 @@ from ...core.approximate_cuda import divide
 from ...core.arith_cuda import convert, type_of
 from ...core.inert_cuda import InertType, steers
 from ...core.op import cuda_meaning
-from ...plan import trees_cuda as trees
+from ...plan import nested_tuples_cuda as trees
 from ...plan.context_cuda import own_part
 from ...plan.unit import Unit
 from . import reduce as source
-from .by_row import groups, lanes_of, word_of
 from .elementwise_cuda import place_of
+from .fence_order_cuda import own_barrier
 from .layouts import COLUMN, EITHER, ROW, places
 from .mathematics_cuda import extreme
-from .order_cuda import own_barrier
+from .row_layouts import groups, lanes_of, word_of
 from .tile import TileLike
 from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
 from .words_cuda import REGISTERS, load_words, store_words

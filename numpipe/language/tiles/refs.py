@@ -26,7 +26,7 @@ from ...core.inert import REASON, Inert
 from ...core.machine import TensorMap, failure
 from ...core.op import called, constant, op
 from ...diagnostics.errors import CompileError, SimulationError, SpecError
-from ...plan.copies import MapRequest
+from ...plan.copy_plans import MapRequest
 from ...plan.layout import Layout
 from ...plan.plans import ArrayArg
 from ...plan.unit import Unit
@@ -286,7 +286,7 @@ class GmemRef:
     """An array argument of a kernel, in global memory. ``ref.shape[i]`` is a run-time int32.
 
     on    the array of each GPU, in a kernel of several
-    gpu   the GPU whose array it is, if it is a peer's (`memory.peers`)
+    gpu   the GPU whose array it is, if it is a peer's (`memory.peer_arrays`)
     """
 
     def __init__(self, array: np.ndarray, index: int, unit: Unit, on: Sequence[np.ndarray] = (), gpu: int | None = None) -> None:

@@ -36,7 +36,7 @@ from ...arch.dtypes import BOOL, FLOAT32, INT32
 from ...core.op import Op, called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
-from ...plan.trees import leaves, made, tree_of
+from ...plan.nested_tuples import leaves, made, tree_of
 from .elementwise import check_axis, integers
 from .exchange import each_to_all, exchange
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, only_accumulator

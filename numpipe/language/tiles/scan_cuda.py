@@ -9,7 +9,7 @@ from typing import Any
 from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ...plan import trees_cuda as trees
+from ...plan import nested_tuples_cuda as trees
 from . import scan as source
 from .layouts import ACCUMULATOR, ROW, Form, places
 from .mathematics_cuda import extreme

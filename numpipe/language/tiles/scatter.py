@@ -17,10 +17,10 @@ import numpy as np
 from ...arch.dtypes import INT32
 from ...core.machine import current, failure
 from ...diagnostics.errors import SimulationError, SpecError
+from .array_views import check_inside, ends
 from .layouts import COLUMN, EITHER, ROW, Form, joined, only_accumulator
 from .refs import All, Ds, GmemRef
 from .tile import Tile, TileLike, form_of
-from .views import check_inside, ends
 
 
 def scattered(parts: Sequence[Any]) -> int | None:

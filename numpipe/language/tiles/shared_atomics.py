@@ -25,11 +25,11 @@ from ...arch.dtypes import INT32
 from ...core.machine import current, failure
 from ...core.op import called
 from ...diagnostics.errors import SimulationError, SpecError
-from .anywhere import addresses, by_first, held
 from .elements import as_element, check_number, is_number
+from .fence_order import before_access
 from .layouts import COLUMN, EITHER, ROW, Form
-from .order import before_access
 from .refs import READ_ONLY, SharedTile, SmemLike, SmemTile, method_of
+from .scattered_shared import addresses, by_first, held
 from .tile import Tile, form_of
 
 _TYPES = {"add": ("int32", "uint32", "float32")}

@@ -8,13 +8,13 @@ from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...plan.outside_cuda import within
 from . import shared_atomics as source
-from .anywhere_cuda import addresses, owner
 from .elements_cuda import in_type
+from .fence_order import before_access
 from .layouts import COLUMN, EITHER, ROW, Form, places
-from .order import before_access
 from .refs import method_of
 from .refs_cuda import SharedType, SmemType
-from .shared_cuda import converge
+from .scattered_shared_cuda import addresses, owner
+from .shared_tiles_cuda import converge
 from .tile_cuda import TileType, part_of_either
 
 

@@ -36,6 +36,7 @@ from ...core.machine import current, failure
 from ...core.op import called
 from ...diagnostics.errors import SimulationError, SpecError
 from ...plan.plans import ArrayArg
+from .array_views import block_axes, check_inside, ends, starts
 from .elements import check_number, is_element, is_number, write_element
 from .indices import Index, plain, settled
 from .layouts import ACCUMULATOR, Form
@@ -44,7 +45,6 @@ from .scatter import all_of_tile, check_all, check_scatter, scatter, scattered, 
 from .store_ring import Batch, batches, put
 from .store_rows import store_rows, through_panel, write_inside
 from .tile import Tile, cast_to_store, form_of
-from .views import block_axes, check_inside, ends, starts
 
 
 def check(what: str, name: str, dtype: Any, sizes: tuple[int, ...], form: Form,

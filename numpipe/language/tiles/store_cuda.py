@@ -11,8 +11,7 @@ from ...arch.dtypes import packing
 from ...core import numba as nb
 from ...plan.plans import ArrayArg
 from . import store as source
-from .anywhere_cuda import owner
-from .by_row import ROWS, lanes_of, word_of
+from .array_views_cuda import Block, indices_of, starts, stops
 from .elements_cuda import write_element
 from .elementwise_cuda import place_of
 from .indices import plain
@@ -20,13 +19,14 @@ from .indices_cuda import settled
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, places, vector_of
 from .refs import whole_slices
 from .refs_cuda import I32, GmemType, LimitedType
+from .row_layouts import ROWS, lanes_of, word_of
 from .scatter import all_of_tile
+from .scattered_shared_cuda import owner
 from .store_ring import batches, put
 from .store_ring_cuda import BatchType
 from .store_rows import through_panel
 from .store_rows_cuda import store_rows
 from .tile_cuda import TileType, cast_to_store, registers
-from .views_cuda import Block, indices_of, starts, stops
 from .words_cuda import store_words
 
 Statement = tuple[str, str]

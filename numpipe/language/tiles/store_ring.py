@@ -25,11 +25,11 @@ from ...core.op import helper, op
 from ...intrinsics import barrier, cp_async_bulk, fence, special
 from ...plan.budget import PANEL_BYTES
 from ...plan.context import Context, own_part
-from ...plan.copies import CopyPlan, cut
+from ...plan.copy_plans import CopyPlan, cut
 from ...plan.layout import Layout
 from ...plan.profiling import mark_store
 from .refs import GmemRef
-from .shared import write
+from .shared_tiles import write
 from .tile import Tile
 from .tma import Copy
 

@@ -12,7 +12,7 @@ from ...plan.budget import PANEL_BYTES
 from ...plan.context_cuda import own_part
 from . import store_ring as source
 from .refs_cuda import I32, GmemType, gmem_value
-from .shared_cuda import write_registers
+from .shared_tiles_cuda import write_registers
 from .tile_cuda import TileType, words
 from .tma_cuda import Copy
 

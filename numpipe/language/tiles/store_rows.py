@@ -33,7 +33,7 @@ from ...plan.layout import swizzled
 from ...plan.plans import ArrayArg
 from .exchange import room
 from .layouts import ACCUMULATOR, Form
-from .shared import read, write
+from .shared_tiles import read, write
 from .store_ring import panel_layout, panels_of
 from .tile import Tile
 

@@ -7,13 +7,13 @@ from typing import Any
 from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...plan.layout import swizzled
+from .array_views_cuda import Block
 from .reduce_cuda import EXCHANGE, barrier
-from .shared_cuda import converge
+from .shared_tiles_cuda import converge
 from .store_ring import panels_of
 from .store_ring_cuda import write_panel
 from .store_rows import WARP_BYTES, apart
 from .tile_cuda import TileType
-from .views_cuda import Block
 from .words_cuda import load_words, store_words
 
 

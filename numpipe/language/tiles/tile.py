@@ -16,10 +16,10 @@ from ...arch.dtypes import BOOL, FLOAT32, HALVES, INT32, INTEGERS, TILES, listed
 from ...core.inert import REASON
 from ...core.machine import InFlight, current
 from ...core.op import called, constant, op
-from ...diagnostics.arguments import is_int, told
+from ...diagnostics.argument_checks import is_int, told
 from ...diagnostics.errors import CompileError, SpecError
-from .by_row import ROWS
 from .layouts import Form, by_rows, fits, layout_of, vector_layout
+from .row_layouts import ROWS
 
 __all__ = ["bitcast", "zeros"]
 

@@ -1,6 +1,6 @@
 """All TMA copies of tiles: a ring's loads, the stores of its outputs and of register tiles, and copies that a kernel issues.
 
-`plan.copies.cut` says for both executions into which boxes a copy is cut. Three facts that the documentation of PTX does not spell
+`plan.copy_plans.cut` says for both executions into which boxes a copy is cut. Three facts that the documentation of PTX does not spell
 out were measured on an H200, and the simulator has them:
 
 - the innermost coordinate of a copy must be a multiple of 16 bytes, or the SM traps;
@@ -15,8 +15,8 @@ from typing import Any
 
 from ...core.machine import current
 from ...intrinsics import cp_async_bulk
-from ...plan.cluster import Sharing, mask_of, place_of, rank_of, share_of
-from ...plan.copies import CopyPlan
+from ...plan.cluster_ranks import Sharing, mask_of, place_of, rank_of, share_of
+from ...plan.copy_plans import CopyPlan
 from .refs import GmemRef, tensor_map
 
 

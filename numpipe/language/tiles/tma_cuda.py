@@ -9,11 +9,11 @@ from typing import Any
 from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...intrinsics import cp_async_bulk
-from ...plan.cluster import Sharing, mask_of
+from ...plan.cluster_ranks import Sharing, mask_of
 from ...plan.context_cuda import cluster_place
-from ...plan.copies import CopyPlan
+from ...plan.copy_plans import CopyPlan
 from ...plan.unit import Unit
-from .peers_cuda import rank
+from .cluster_arrivals_cuda import rank
 from .refs_cuda import I32
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from ...core.lazy import names
 
 if TYPE_CHECKING:
-    from .device import describe, sensors
+    from .environment import describe, sensors
     from .protocols import PROTOCOLS, Plan, Sample, compare, rotation_sets
     from .report import (
         TENSOR_FLOPS,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __getattr__ = names(
     __name__,
     {
-        "device": "describe sensors",
+        "environment": "describe sensors",
         "protocols": "PROTOCOLS Plan Sample compare rotation_sets",
         "report": "TENSOR_FLOPS Figure Result Row aligned figure read run_entry summarise table",
         "timer": "EventTimer Timer require_gpu",

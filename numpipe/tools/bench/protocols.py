@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ...diagnostics.arguments import finite, require, whole
+from ...diagnostics.argument_checks import finite, require, whole
 from ...diagnostics.errors import SpecError
 from .timer import Competitor, EventTimer, Timer, launch
 

@@ -25,9 +25,9 @@ from typing import Any
 from ...arch.dtypes import ELEMENTS
 from ...arch.targets import DEFAULT
 from ...core.records import parsed
-from ...diagnostics.arguments import MAPPING, PATH, STRING, a, each, finite, require, told
+from ...diagnostics.argument_checks import MAPPING, PATH, STRING, a, each, finite, require, told
 from ...diagnostics.errors import SpecError
-from ...diagnostics.regular import content, put
+from ...diagnostics.regular_files import content, put
 from .protocols import AGAIN, Sample
 
 MOST_BYTES = 1 << 30

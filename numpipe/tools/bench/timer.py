@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...diagnostics.errors import LaunchError, TargetError
-from ...launch.device import gpu_state
+from ...launch.current_gpu import gpu_state
 
 Competitor = Callable[[int], object]
 """A function that launches its work once, asynchronously; its argument counts

@@ -2,7 +2,7 @@
 
 =============  =====================================================================================
 `explaining`   the function, its figures and their table: read it first
-`work`         what all CTAs move and multiply, and how much of what they load is the same; one CTA's is counted by `sim.count`
+`work`         what all CTAs move and multiply, and how much of what they load is the same; one CTA's is counted by `sim.work_count`
 `device`       what a GPU can do, and how that was measured
 `limits`       the time, what each unit of the GPU needs of it, what is lost to what
 `products`     the time of a tiled matrix product in closed form: a millisecond, to choose a configuration by
@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 from ...core.lazy import names
 
 if TYPE_CHECKING:
-    from .device import H200, Clock, DeviceModel
     from .explaining import Explanation, Measured, Registers, Slots, explain
+    from .gpu_figures import H200, Clock, DeviceModel
     from .limits import Prediction
-    from .of_ops import OpExplanation
-    from .products import product
+    from .op_launches import OpExplanation
+    from .product_time import product
 
 __getattr__ = names(__name__, {
-    "device": "H200 Clock DeviceModel",
+    "gpu_figures": "H200 Clock DeviceModel",
     "explaining": "Explanation Measured Registers Slots explain",
     "limits": "Prediction",
     "of_ops": "OpExplanation",

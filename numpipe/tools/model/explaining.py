@@ -15,13 +15,13 @@ import numpy as np
 
 from ... import launch
 from ...compile.build import toolchain
-from ...compile.check import blame
-from ...diagnostics.arguments import FLAG, NONE, a, finite, require, told
+from ...compile.check import error_lines
+from ...diagnostics.argument_checks import FLAG, NONE, a, finite, require, told
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
-from ...kernels import noting, targets
+from ...kernels import noted_calls, run_target
 from ...kernels.arguments import Call
-from ...kernels.kernels import Kernel, check_kernel
+from ...kernels.kernel import Kernel, check_kernel
 from ...kernels.simulate import run_role
 from ...language.tiles.load import without_value
 from ...launch.mesh import Mesh
@@ -29,10 +29,10 @@ from ...plan.resources import Resources
 from ...plan.specs import Persistent
 from ...plan.unit import Unit
 from ...sim import Trace
-from ...sim.count import Numbers
-from .device import H200, Clock, DeviceModel
+from ...sim.work_count import Numbers
+from .gpu_figures import H200, Clock, DeviceModel
 from .limits import ADVICE, ROOFLINES, Facts, Prediction, RingFacts, predict
-from .of_ops import OpExplanation, explain_op
+from .op_launches import OpExplanation, explain_op
 from .work import KernelWork, count
 
 __all__ = ["explain"]
@@ -251,14 +251,14 @@ def explain(kernel: Any, /, *args: Any, measured: float | Trace | None = None, d
         x = numpipe.ArrayType((8192, 8192), np.float16)
         print(numpipe.explain(matmul, x, x))
 
-    The kernel's control flow runs, of a few CTAs in all their roles, on tiles of zeros (`numpipe.sim.count`). Numbers that a
+    The kernel's control flow runs, of a few CTAs in all their roles, on tiles of zeros (`numpipe.sim.work_count`). Numbers that a
     kernel reads (``lengths[i]``, a table of ``tiles(…, order=table)``) are those of a NumPy array; of other arrays they count as
     zeros. `Explanation.given` and `Explanation.data` name these arrays, and the table says "depends on data".
 
     Raises SpecError for what is no kernel, no clock and no measurement, and what a call with these arguments raises.
     """
     require("explain", locals(), device=a(DeviceModel), compiled=FLAG | NONE)
-    if any(kernel is op for op in noting.OPS):
+    if any(kernel is op for op in noted_calls.OPS):
         asked = {name: value for name, value in (("out", out), ("mesh", mesh)) if value is not None}
         return explain_op(kernel, args, named | asked,
                           functools.partial(explain, device=device, clock=clock, compiled=compiled))
@@ -266,7 +266,7 @@ def explain(kernel: Any, /, *args: Any, measured: float | Trace | None = None, d
     device.tensor_busy_clock(clock)
     call = kernel.described(args, named, out, mesh=mesh, whole=True)
     card = launch.Device(0, device.name, device.target.capability[:2], device.sms, 0, device.target.smem_bytes)
-    grid = targets.ctas(kernel.definition, launch.Choice("gpu", "asked for", card), call)
+    grid = run_target.ctas(kernel.definition, launch.Choice("gpu", "asked for", card), call)
     if 0 in grid:
         raise SpecError(f"explain: kernel {kernel.name} has no CTAs for these arguments: grid {grid}")
     if compiled is None:
@@ -325,7 +325,7 @@ def _count(unit: Unit, call: Call, grid: tuple[int, int, int], semaphores: int |
         work = count(unit, lambda machine: run_role(machine, unit, lifted.simulated, of_all, values), grid, resident, nbytes,
                      lambda: bool(read(given=True)))
     except Exception as error:
-        located = blame.simulated(error, unit, lifted)
+        located = error_lines.simulated(error, unit, lifted)
         if isinstance(located, SpecError) and (names := ", ".join(read(given=False))):
             raise SpecError(f"{located}\n  explain has no data of {names}, which counts as zeros: pass a NumPy array") from error
         if located is error:

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...sim.count import Work
-from .device import Clock, DeviceModel
+from ...sim.work_count import Work
+from .gpu_figures import Clock, DeviceModel
 from .work import KernelWork
 
 LOSS = 0.2

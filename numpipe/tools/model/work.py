@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...plan.unit import Unit
-from ...sim.count import Counter, Sampler, Work, run
+from ...sim.work_count import Counter, Sampler, Work, run
 
 Body = Callable[[Any], None]
 EVENTS = 300_000

@@ -14,10 +14,10 @@ import numpy as np
 
 from ... import launch
 from ...diagnostics.errors import CompileError, LaunchError, NumpipeError, SpecError
-from ...kernels import ahead
+from ...kernels import warmup
 from ...kernels.arguments import Call
-from ...kernels.kernels import Kernel
-from ...kernels.results import is_array
+from ...kernels.call_results import is_array
+from ...kernels.kernel import Kernel
 from ...launch.image import Image
 from .. import bench
 from ..model import H200
@@ -83,15 +83,15 @@ def describe(factory: Factory, space: Mapping[str, Any], args: tuple[Any, ...], 
 
 def compiled(factory: Factory, candidates: list[Candidate], workers: int | None, report: Callable[[str], object]
              ) -> dict[str, Image | str]:
-    """Return the machine code of each candidate by name, or why it has none, as `kernels.ahead` compiles them."""
-    jobs = [ahead.Job(one.name, (factory, one.config), one.call.variant) for one in candidates]
+    """Return the machine code of each candidate by name, or why it has none, as `kernels.warmup` compiles them."""
+    jobs = [warmup.Job(one.name, (factory, one.config), one.call.variant) for one in candidates]
     for job in jobs if workers != 0 else ():
         try:
             job.packed()
         except Exception as error:
             raise SpecError(f"autotune: candidate {job.name!r} cannot be sent to a worker process: {error}: use configs of a class "
                             "at module level, or workers=0") from error
-    found = ahead.compiled(jobs, workers, report, "autotune")
+    found = warmup.compiled(jobs, workers, report, "autotune")
     return {job.name: refusal(one) if isinstance(one, Exception) else one for job, one in zip(jobs, found, strict=True)}
 
 

@@ -13,11 +13,11 @@ from typing import Any, cast
 
 from ... import launch
 from ...compile.build import toolchain
-from ...diagnostics.arguments import FLAG, FUNCTION, NONE, a, require, whole
+from ...diagnostics.argument_checks import FLAG, FUNCTION, NONE, a, require, whole
 from ...diagnostics.errors import SpecError, TargetError
 from ...diagnostics.frames import brief
-from ...kernels import ahead
-from ...kernels.kernels import Kernel
+from ...kernels import warmup
+from ...kernels.kernel import Kernel
 from .. import bench
 from . import candidates, winners
 from .candidates import Factory
@@ -109,7 +109,7 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
     buffers = candidates.buffers(args, named, on_gpu)
     chosen, refused = candidates.describe(factory, configs, *buffers.sets[0])
     if on_gpu or (toolchain() is None and os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0"):
-        with ahead.showing(len(chosen), "autotune", progress) as report:
+        with warmup.showing(len(chosen), "autotune", progress) as report:
             images = candidates.compiled(factory, chosen, workers, report)
         refused |= {name: image for name, image in images.items() if isinstance(image, str)}
         chosen = [one for one in chosen if one.name not in refused]

@@ -18,10 +18,10 @@ from typing import Any
 from ... import launch
 from ...compile.cache import VARIABLE, folder
 from ...diagnostics.errors import SpecError
-from ...diagnostics.regular import content, put
-from ...kernels.results import is_array
+from ...diagnostics.regular_files import content, put
+from ...kernels.call_results import is_array
 from ...plan.specs import ArrayType
-from ..bench.device import versions
+from ..bench.environment import versions
 from .candidates import Factory
 
 SCHEMA = "numpipe-tune/1"

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...diagnostics.errors import SimulationError
-from ...kernels.judge import Judge
-from ...sim.directed import Agent, Guide, Name
+from ...kernels.simulation_checks import Judge
+from ...sim.chosen_schedules import Agent, Guide, Name
 from ...sim.exploration import Exploration, Explored
-from .fresh import Arguments, Arrays
+from .argument_copies import Arguments, Arrays
 
 if TYPE_CHECKING:
-    from ...kernels.kernels import Kernel
+    from ...kernels.kernel import Kernel
 
 
 @dataclass

@@ -23,14 +23,14 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ... import intrinsics
-from ...diagnostics.arguments import require, whole
+from ...diagnostics.argument_checks import require, whole
 from ...diagnostics.errors import SimulationError
 from ...intrinsics import barrier
-from ...sim.port import Warpgroup
-from .fresh import Arguments, Arrays
+from ...sim.warpgroup import Warpgroup
+from .argument_copies import Arguments, Arrays
 
 if TYPE_CHECKING:
-    from ...kernels.kernels import Kernel
+    from ...kernels.kernel import Kernel
     from ...launch.mesh import Mesh
 
 ROOT = Path(__file__).parents[2]
@@ -45,14 +45,14 @@ griddepcontrol.launch_dependents either, which orders nothing: without it the ne
 COUNTED = ("mbar_init_at_entry",)
 """the method that says how many arrivals a phase of a barrier has"""
 PASSED_ON = (
-    "pipeline.barriers.await_step", "pipeline.barriers.barrier_arrive", "pipeline.barriers.barrier_wait",
+    "pipeline.operand_barriers.await_step", "pipeline.operand_barriers.barrier_arrive", "pipeline.operand_barriers.barrier_wait",
     "memory.copies.commit_smem",
     "memory.copies.commit_smem_to_gmem_group", "memory.copies.fence_and_meet", "memory.copies.meet",
-    "memory.copies.wait_smem_to_gmem", "tiles.exchange.exchange", "tiles.mma.wgmma_wait", "tiles.order.before_access",
-    "tiles.order.before_async", "tiles.products.commit_to", "pipeline.order_tokens.await_token",
-    "pipeline.order_tokens.enter_turn", "pipeline.order_tokens.leave_turn", "pipeline.order_tokens.pass_token",
-    "pipeline.outputs.await_slot", "pipeline.outputs.meet", "grid.partials.await_signals", "grid.partials.signal",
-    "memory.peers.await_launches", "memory.peers.begin_launch", "memory.semaphores.add_to", "memory.semaphores.await_together",
+    "memory.copies.wait_smem_to_gmem", "tiles.exchange.exchange", "tiles.mma.wgmma_wait", "tiles.fence_order.before_access",
+    "tiles.fence_order.before_async", "tiles.products_in_flight.commit_to", "pipeline.warpgroup_order.await_token",
+    "pipeline.warpgroup_order.enter_turn", "pipeline.warpgroup_order.leave_turn", "pipeline.warpgroup_order.pass_token",
+    "pipeline.pipeline_outputs.await_slot", "pipeline.pipeline_outputs.meet", "grid.partials.await_signals", "grid.partials.signal",
+    "memory.peer_arrays.await_launches", "memory.peer_arrays.begin_launch", "memory.semaphores.add_to", "memory.semaphores.await_together",
     "memory.semaphores.await_value", "memory.semaphores.complete_and_add", "memory.semaphores.complete_stores",
     "memory.semaphores.poll", "memory.semaphores.signal", "memory.semaphores.wait",
     "memory.phases.arrive", "memory.phases.arrive_at_peers", "memory.phases.await_narrow", "memory.phases.await_wide",
@@ -62,8 +62,8 @@ PASSED_ON = (
     "pipeline.steps.await_released", "tiles.store_ring.await_staging", "tiles.store_ring.drain_stores")
 """Helpers that synchronise, and do nothing else but move what they order."""
 APPLIES = (
-    "tiles.mma.<listcomp>", "tiles.order._barrier", "pipeline.barriers.apply", "plan.context.only_if", "plan.context.over",
-    "pipeline.order_tokens.over_tokens", "pipeline.outputs.first_lane", "pipeline.ring.each")
+    "tiles.mma.<listcomp>", "tiles.fence_order._barrier", "pipeline.operand_barriers.apply", "plan.context.only_if", "plan.context.over",
+    "pipeline.warpgroup_order.over_tokens", "pipeline.pipeline_outputs.first_lane", "pipeline.ring.each")
 """Functions that only call what they are given."""
 ELSEWHERE = "compile", "frameworks", "intrinsics", "launch", "sim", "tools"
 """rooms of numpipe without protocol"""
@@ -78,8 +78,8 @@ REDUNDANT = {
     "setmaxnreg.inc < kernels.simulate.run_role": _HINT,
     "setmaxnreg.inc < memory.registers.set_max_registers": _HINT,
     f"wgmma_wait < tiles.mma.wgmma_wait < {LOOP}": _WAITED,
-    "wgmma_wait < tiles.mma.wgmma_wait < pipeline.emit.run_carry": _WAITED,
-    "warp_sync < memory.phases.arrive < pipeline.barriers.barrier_arrive":
+    "wgmma_wait < tiles.mma.wgmma_wait < pipeline.body_form.run_carry": _WAITED,
+    "warp_sync < memory.phases.arrive < pipeline.operand_barriers.barrier_arrive":
         "bar.warp.sync orders memory accesses among the threads that take part (bar.warp.sync). Each access to a tile, and each "
         "body by lanes, ends with one of its own, so that nothing is left for this one to order",
 }

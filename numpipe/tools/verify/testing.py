@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import launch
-from ...diagnostics.arguments import FLAG, NONE, element_type, finite, require
+from ...diagnostics.argument_checks import FLAG, NONE, element_type, finite, require
 from ...diagnostics.errors import SimulationError, SpecError
-from ...kernels.judge import of_gpu
-from ...launch.info import ArrayInfo
-from .fresh import Arguments, Array, Arrays
+from ...kernels.simulation_checks import of_gpu
+from ...launch.array_info import ArrayInfo
+from .argument_copies import Arguments, Array, Arrays
 from .mutation import Mutant, Mutation, Place, mutate
 from .verification import Verification, verified
 
 if TYPE_CHECKING:
-    from ...kernels.kernels import Kernel
+    from ...kernels.kernel import Kernel
     from ...launch.mesh import Mesh
 
 __all__ = ["Checked", "Mutant", "Mutation", "Place", "check", "mutate", "tolerance"]

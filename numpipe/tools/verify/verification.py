@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from ...diagnostics.arguments import STRING, each, finite, require, whole, word
+from ...diagnostics.argument_checks import STRING, each, finite, require, whole, word
 from ...diagnostics.errors import SimulationError, SpecError
 from ...diagnostics.frames import brief
 from ...diagnostics.reports import Line, Report
-from ...kernels.judge import Judge
+from ...kernels.simulation_checks import Judge
 from ...plan.specs import Persistent
+from .argument_copies import Arguments, Array, Arrays
 from .exploring import All, Class, Coverage
-from .fresh import Arguments, Array, Arrays
 
 if TYPE_CHECKING:
-    from ...kernels.kernels import Kernel
+    from ...kernels.kernel import Kernel
     from ...launch.mesh import Mesh
 
 __all__ = ["Verification", "verify"]

@@ -17,7 +17,7 @@ import pytest
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompileError, SpecError, Static, cdiv, ds
 from numpipe.compile.lift import nodes
-from numpipe.compile.lift.fold import StaticArray
+from numpipe.compile.lift.constants import StaticArray
 from numpipe.compile.lift.lift import _Lift, lift, read
 from numpipe.compile.lift.positions import Source
 from numpipe.plan.unit import Unit
@@ -407,7 +407,7 @@ def test_two_loops_may_use_one_name_for_what_each_step_makes_anew() -> None:
         assert (c == result).all()
 
 
-@pytest.mark.parametrize("module", ["compile/lift/loops.py", "sim/barriers.py", "launch/arrays.py"])
+@pytest.mark.parametrize("module", ["compile/lift/loops.py", "sim/mbarriers.py", "launch/arrays.py"])
 def test_the_nodes_of_a_tree_are_those_of_ast_in_its_order_but_for_operators_and_contexts(module):
     tree = ast.parse((Path(numpipe.__file__).parent / module).read_text(encoding="utf8"))
     left_out = ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop

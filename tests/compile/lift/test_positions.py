@@ -18,8 +18,8 @@ import pytest
 
 import numpipe
 from numpipe import BlockSpec, CompileError, NumpipeError, PipelineRace, SpecError, ds
-from numpipe.compile.check import blame
-from numpipe.compile.lift.fold import StaticArray
+from numpipe.compile.check import error_lines
+from numpipe.compile.lift.constants import StaticArray
 from numpipe.compile.lift.lift import Lifted, lift, read
 from numpipe.compile.lift.positions import FIRST, Positions, Source
 from numpipe.errors import Position
@@ -183,7 +183,7 @@ def test_an_error_that_is_nowhere_is_at_the_definition() -> None:
         x = 1
 
     unit = Unit("kernel", (), (), "wg", 1, 40)
-    told = str(blame.compiled(ValueError("what it is"), unit, lifted(kernel))).split("\n")
+    told = str(error_lines.compiled(ValueError("what it is"), unit, lifted(kernel))).split("\n")
     assert told == [f"{__file__}:{inspect.getsourcelines(kernel)[1]}: kernel kernel: `def kernel(a, c):` cannot be compiled: "
                     "ValueError: what it is", "    def kernel(a, c):", "    ^^^^^^^^^^^^^^^^^"]
 
@@ -266,7 +266,7 @@ def test_letters_take_the_columns_they_take_on_a_terminal(execution: Any, tmp_pa
 def test_without_columns_the_statement_is_underlined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Python 3.10 knows of a traceback's frame only its line."""
     module = made(tmp_path / "lines.py", WRONG)
-    monkeypatch.setattr(blame.sys, "version_info", (3, 10))
+    monkeypatch.setattr(error_lines.sys, "version_info", (3, 10))
     assert refused(EXECUTIONS["simulated"], module.kernel, A, C)[1:] == [
         "    x = a.shape[0] + a.nothing", "    " + "^" * 26]
 
@@ -301,7 +301,7 @@ def test_numbas_words_become_ours(said: str, told: str) -> None:
     def kernel(a, c):
         x = 1
 
-    error = str(blame.compiled(CompileErrorOfNumba(said), Unit("kernel", (), (), "wg", 1, 40), lifted(kernel)))
+    error = str(error_lines.compiled(CompileErrorOfNumba(said), Unit("kernel", (), (), "wg", 1, 40), lifted(kernel)))
     assert error.split("\n")[0].endswith(f"cannot be compiled: {told}")
 
 
@@ -317,11 +317,11 @@ def test_an_error_is_stamped_once() -> None:
 
     unit, result = Unit("kernel", (), (), "wg", 1, 40), lifted(kernel)
     place = result.sources[0].definition
-    error = blame.stamp(CompileError("wrong"), unit, result, [place])
+    error = error_lines.stamp(CompileError("wrong"), unit, result, [place])
     once = str(error)
     assert once.startswith(f"{__file__}:{place.line}: kernel kernel: wrong\n    def kernel")
     inner = result.sources[0].statement(place.line + 1)
-    assert str(blame.stamp(error, unit, result, [place, inner])) == once
+    assert str(error_lines.stamp(error, unit, result, [place, inner])) == once
 
 
 @pytest.mark.parametrize("said, told", [
@@ -331,7 +331,7 @@ def test_an_error_is_stamped_once() -> None:
     ("rows__12() takes 1 positional argument", "rows() takes 1 positional argument"),
 ])
 def test_pythons_words_become_ours(said: str, told: str) -> None:
-    assert blame.spoken(said) == told
+    assert error_lines.spoken(said) == told
 
 
 def test_a_traceback_shows_none_of_numbas_frames() -> None:

@@ -14,7 +14,7 @@ import numpipe
 from numpipe import BlockSpec, ClusterBarrier, CompilerParams, PipelineDeadlock, PipelineRace, SpecError, Trace, ds, sim
 from numpipe.compile.check import gate
 from numpipe.kernels import simulate
-from numpipe.sim.port import Warpgroup
+from numpipe.sim.warpgroup import Warpgroup
 from tests.kernels.cluster_kernels import (
     SMALL,
     Config,

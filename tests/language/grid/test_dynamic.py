@@ -21,9 +21,9 @@ from numpipe.errors import CompileError, PipelineDeadlock, PipelineRace, Simulat
 from numpipe.language.grid import tile_scheduler
 from numpipe.language.pipeline import number_ring
 from numpipe.launch import driver
-from numpipe.launch.watch import report_of
+from numpipe.launch.debug_reports import report_of
 from numpipe.plan.unit import Unit
-from numpipe.plan.watch import Record
+from numpipe.plan.wait_records import Record
 from numpipe.sim.schedule import WorkCounter
 from tests.kernels.compilers import compiles
 from tests.kernels.dynamic_kernels import STEP_A_TILE, cases, gemm, made

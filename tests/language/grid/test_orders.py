@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import numpipe
 from numpipe import CompileError, SpecError
-from numpipe.language.grid import splits
-from numpipe.language.grid.orders import places
+from numpipe.language.grid import split_k
+from numpipe.language.grid.orders import tile_numbers
 from numpipe.orders import NAMES, Column, Grouped, Hilbert, Order, Row, Snake, Table, named
 from tests.kernels.covering import examples
 from tests.kernels.order_kernels import (
@@ -34,7 +34,7 @@ from tests.kernels.order_kernels import (
 )
 
 
-@pytest.mark.parametrize("module", [places, splits], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [tile_numbers, split_k], ids=lambda module: module.__name__)
 def test_tiles_are_numbered_in_int32_when_compiled(module: Any) -> None:
     """As they are simulated. Python's operators would be Numba's: int32 - int32 is an int64, in which a kernel would go on."""
     functions = [node for node in ast.parse(Path(module.__file__).read_text(encoding="utf8")).body

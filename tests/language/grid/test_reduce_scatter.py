@@ -27,7 +27,7 @@ from numpipe import (
 )
 from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
-from numpipe.language.grid import leaving, reduce_scatter, splits
+from numpipe.language.grid import cluster_exit, cluster_sums, split_k
 from numpipe.model import H200, product
 from tests.kernels.compilers import compiles
 from tests.kernels.split_cases import BF16, integers
@@ -65,7 +65,7 @@ def test_no_schedule_has_a_report(cfg: InCluster) -> None:
 
 
 def test_a_cta_that_leaves_before_its_sums_were_read_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaving, "shared_sums", lambda unit: [])
+    monkeypatch.setattr(cluster_exit, "shared_sums", lambda unit: [])
     a, b, _ = integers(64, 64, 128)
     with pytest.raises(PipelineRace, match="may have ended|was never waited for") as caught:
         for seed in (None, *range(20)):
@@ -112,14 +112,14 @@ def test_ctas_along_one_axis_share_blocks_and_along_the_other_the_steps() -> Non
 
 def test_every_step_is_in_one_part_and_parts_differ_by_one_at_most() -> None:
     for steps, size in itertools.product((0, 1, 3, 8, 65), (1, 2, 3, 8)):
-        parts = [splits.cluster_part(np.int32(steps), np.int32(which), np.int32(size)) for which in range(size)]
+        parts = [split_k.cluster_part(np.int32(steps), np.int32(which), np.int32(size)) for which in range(size)]
         assert Counter(step for part in parts for step in range(part.begin, part.begin + part.steps)) == Counter(range(steps))
         assert max(part.steps for part in parts) - min(part.steps for part in parts) <= 1
 
 
 def test_a_lane_sends_its_own_registers_in_their_order() -> None:
     """Lane 4 g + t of warp w: rows 16 w + g and 8 more, columns 2 t and 1 more, of the chunk's block of columns."""
-    order = reduce_scatter._elements((128, 32))
+    order = cluster_sums._elements((128, 32))
     assert sorted(order.reshape(-1)) == list(range(128 * 32))
     for warp, lane, chunk in ((0, 0, 0), (1, 5, 2), (3, 31, 7)):
         row = 64 * (chunk // 4) + 16 * warp + lane // 4
@@ -146,14 +146,14 @@ BROKEN: dict[str, tuple[str, str, type[SimulationError], str]] = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_an_exchange_without_one_of_its_steps_is_reported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     line, to, error, hazard = BROKEN[name]
-    source = inspect.getsource(reduce_scatter.scattered.function).splitlines()[1:]
+    source = inspect.getsource(cluster_sums.scattered.function).splitlines()[1:]
     [at] = [number for number, text in enumerate(source) if line in text]
     source[at] = "    " + to
-    ns = {**vars(reduce_scatter), "one_lane": numpipe.core.lanes.one_lane}
+    ns = {**vars(cluster_sums), "one_lane": numpipe.core.lanes.one_lane}
     exec("\n".join(source), ns)
     a, b, exact = integers(256, 64, 128)
     np.testing.assert_array_equal(exchanged(TWO).simulate(a, b), exact)
-    monkeypatch.setattr(reduce_scatter, "scattered", ns["scattered"])
+    monkeypatch.setattr(cluster_sums, "scattered", ns["scattered"])
     for seed in (None, 0, 1):
         with pytest.raises(error) as caught:
             exchanged(TWO).simulate(a, b, seed=seed)
@@ -162,7 +162,7 @@ def test_an_exchange_without_one_of_its_steps_is_reported(name: str, monkeypatch
 
 def test_a_share_that_is_not_added_is_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, exact = integers(64, 64, 128)
-    monkeypatch.setattr(reduce_scatter.add, "function", lambda sums, tile: tile)
+    monkeypatch.setattr(cluster_sums.add, "function", lambda sums, tile: tile)
     assert (exchanged(TWO).simulate(a, b) != exact).any()
 
 

@@ -28,7 +28,7 @@ from numpipe import (
     ds,
 )
 from numpipe.compile.check import gate
-from numpipe.language.grid import partials, splits
+from numpipe.language.grid import partials, split_k
 from tests.kernels.compilers import compiles
 from tests.kernels.split_cases import BF16, integers
 from tests.kernels.split_kernels import Config, split_product
@@ -39,22 +39,22 @@ T16 = ArrayType((512, 512), np.float16)
 
 
 # ---- who computes what
-def parts(tiles: int, steps: int, ctas: int, split: int | str) -> Iterator[tuple[int, int, splits.Part]]:
+def parts(tiles: int, steps: int, ctas: int, split: int | str) -> Iterator[tuple[int, int, split_k.Part]]:
     """(CTA, tile, part) of all CTAs, those of each in order."""
-    begin, place = (splits.begin_stream, splits.place_stream) if split == "stream" else (splits.begin_split, splits.place_split)
+    begin, place = (split_k.begin_stream, split_k.place_stream) if split == "stream" else (split_k.begin_split, split_k.place_split)
     for cta in range(ctas):
         own = np.int32(cta), np.int32(ctas)
         begun = begin(np.int32(tiles), np.int32(steps), np.int32(0 if split == "stream" else split), *own)
         for u in range(int(begun[0])):
             tile, part = place(np.int32(u), begun, *own)
-            yield cta, int(tile), splits.Part(*map(int, part))
+            yield cta, int(tile), split_k.Part(*map(int, part))
 
 
 @pytest.mark.parametrize("split", ["stream", 1, 2, 3, 8])
 def test_every_step_of_every_tile_is_computed_once_and_owners_wait_for_smaller_ctas(split: int | str) -> None:
     def check() -> None:
         for tiles, steps, ctas in itertools.product((1, 2, 5, 7, 12, 13), (0, 1, 2, 7, 64), (1, 2, 5, 6, 13)):
-            done: dict[int, list[tuple[int, splits.Part]]] = {}
+            done: dict[int, list[tuple[int, split_k.Part]]] = {}
             by_slot: dict[int, tuple[int, int]] = {}
             for cta, tile, part in parts(tiles, steps, ctas, split):
                 done.setdefault(tile, []).append((cta, part))

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from numpipe.errors import PipelineDeadlock, PipelineRace, SimulationError
-from numpipe.language.memory import peers, semaphores
+from numpipe.language.memory import peer_arrays, semaphores
 from tests.kernels.covering import examples
 from tests.kernels.gpu_kernels import CASES
 from tests.language.pipeline.test_injected import Bug
@@ -42,9 +42,9 @@ BUGS = {
                                         "nothing makes ordinary stores to an array visible to the async proxy"),
     "the proxy fence ahead of the wait": Bug(semaphores.await_value, f"{POLL}\n    {FENCE}", f"{FENCE}\n    {POLL}", PipelineRace,
                                              "nothing makes ordinary stores to an array visible to the async proxy"),
-    "a peer's memory before its launch": Bug(peers.peer, "await_launches(np_)", "pass", PipelineRace,
+    "a peer's memory before its launch": Bug(peer_arrays.peer, "await_launches(np_)", "pass", PipelineRace,
                                              r"before the launch of GPU \d has begun"),
-    "a launch that does not begin": Bug(peers.begin_launch, "current().gpu_begin()", "pass", PipelineDeadlock,
+    "a launch that does not begin": Bug(peer_arrays.begin_launch, "current().gpu_begin()", "pass", PipelineDeadlock,
                                         r"blocked on the launch of GPU 0, 1, which has not begun"),
 }
 

@@ -15,7 +15,7 @@ from numpipe import SMEM, BlockSpec, PipelineRace, SimulationError, SpecError, d
 from numpipe.compile.check import gate
 from numpipe.language.memory.per_lane import gather, scatter
 from numpipe.plan.layout import block_layout, swizzled
-from numpipe.sim import lane
+from numpipe.sim import lane_code_runs
 from tests.kernels.lane_kernels import (
     LANE,
     alone,
@@ -200,7 +200,7 @@ def test_a_lane_that_waits_for_a_store_of_another(monkeypatch: pytest.MonkeyPatc
 
         emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
 
-    monkeypatch.setattr(lane, "SPINS", 300)
+    monkeypatch.setattr(lane_code_runs, "SPINS", 300)
     x, y = integers((64, 64), np.float32), np.zeros((64, 64), np.float32)
     for seed in (None, *range(3)):
         spins.simulate(x, y, 100, seed=seed)

@@ -11,8 +11,8 @@ import pytest
 
 import numpipe
 from numpipe import BlockSpec, CompilerParams, SimulationError, SpecError, ds
-from numpipe.launch.watch import failure
-from numpipe.plan import watch
+from numpipe.launch.debug_reports import failure
+from numpipe.plan import wait_records
 from tests.kernels.bounded_kernels import KERNELS, arrays, expected, indexed, indexed_wanted, indices, places
 
 MODES = None, "zero", "clip"
@@ -123,7 +123,7 @@ def test_a_kernel_that_is_debugged_says_whose_indices_it_reports() -> None:
     assert [re.sub(r".* at [^:]*:\d+: | @ .*", "", place) for place in image.places] == [
         "the flag of another part", "'table[…]'", "in_specs[0] for 'a': index_map", "out_specs[0] for 'c': index_map"]
     assert KERNELS["taken"].compiled(a, table, c, mode=None).image.places == ()
-    record = watch.Record(0, (2, 0, 0), 4, image.places.index("'table[…]'"), -7, 6 | 1 << 32, watch.OUTSIDE)
+    record = wait_records.Record(0, (2, 0, 0), 4, image.places.index("'table[…]'"), -7, 6 | 1 << 32, wait_records.OUTSIDE)
     error = failure(image, [record, record], True)
     assert isinstance(error, SimulationError) and not isinstance(error, numpipe.PipelineDeadlock)
     assert error.report is not None and error.report.hazard == "out-of-bounds"
@@ -134,9 +134,9 @@ def test_a_kernel_that_is_debugged_says_whose_indices_it_reports() -> None:
 
 
 def test_records_of_waits_and_of_indices_are_told_apart() -> None:
-    memory = bytearray(3 * watch.RECORD_BYTES)
-    struct.pack_into("<II3IIIiQ", memory, 0, watch.OUTSIDE, 3, 1, 2, 0, 130, 5, -9, 7 | 2 << 32)
-    struct.pack_into("<II3IIIiQ", memory, watch.RECORD_BYTES, 1, 3, 0, 0, 0, 0, 64, 1, 0)
-    first, second = watch.records(bytes(memory))
-    assert (first.kind, first.warpgroup, first.address, first.phase, first.state) == (watch.OUTSIDE, 1, 5, -9, 7 | 2 << 32)
+    memory = bytearray(3 * wait_records.RECORD_BYTES)
+    struct.pack_into("<II3IIIiQ", memory, 0, wait_records.OUTSIDE, 3, 1, 2, 0, 130, 5, -9, 7 | 2 << 32)
+    struct.pack_into("<II3IIIiQ", memory, wait_records.RECORD_BYTES, 1, 3, 0, 0, 0, 0, 64, 1, 0)
+    first, second = wait_records.records(bytes(memory))
+    assert (first.kind, first.warpgroup, first.address, first.phase, first.state) == (wait_records.OUTSIDE, 1, 5, -9, 7 | 2 << 32)
     assert second.kind == 1

@@ -13,9 +13,9 @@ import pytest
 import numpipe
 from numpipe import BlockSpec, PipelineDeadlock, SimulationError
 from numpipe.compile.check.gate import Sass
-from numpipe.compile.lift.turns import sure_turns
-from numpipe.compile.lift.waits import pending
-from numpipe.language.pipeline import order_tokens, steps
+from numpipe.compile.lift.turn_placement import sure_turns
+from numpipe.compile.lift.wait_counts import pending
+from numpipe.language.pipeline import steps, warpgroup_order
 from numpipe.plan.unit import Unit
 from tests.kernels.barrier_loop_kernels import cases
 from tests.kernels.order_token_kernels import kernels
@@ -47,7 +47,7 @@ def test_one_after_another_in_many_schedules(name: str) -> None:
     ("enter_turn", "two"), ("leave_turn", "two"), ("begin_tokens", "two"), ("end_tokens", "two"), ("skip_turn", "fewer steps")])
 def test_every_part_of_it_is_missed(operation: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one of the operations a kernel is a race, a deadlock, or leaves an arrival behind, in every schedule."""
-    for module in (order_tokens, steps):
+    for module in (warpgroup_order, steps):
         if hasattr(module, operation):
             monkeypatch.setattr(getattr(module, operation), "function", lambda np_, *_: None)
     for seed in SEEDS:
@@ -78,7 +78,7 @@ def test_turns_that_every_step_takes(source: str, found: tuple[int, ...] | None)
     assert isinstance(loop, ast.For)
     for node in ast.walk(loop):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "enter_turn":
-            node.operation = order_tokens.enter_turn  # type: ignore[attr-defined]  # as the pass writes it
+            node.operation = warpgroup_order.enter_turn  # type: ignore[attr-defined]  # as the pass writes it
     assert sure_turns(loop.body) == found
 
 

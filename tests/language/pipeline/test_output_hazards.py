@@ -12,7 +12,7 @@ import pytest
 
 import numpipe
 from numpipe import BlockSpec, PipelineRace, SimulationError, cdiv, ds
-from numpipe.language.pipeline import outputs
+from numpipe.language.pipeline import pipeline_outputs
 from tests.kernels.kernels_for_tests import F16, F32
 from tests.kernels.output_kernels import Config, check_copy, copy, integers
 from tests.language.pipeline.test_injected import Bug
@@ -23,25 +23,25 @@ SCHEDULES = (None, *range(6))
 UNORDERED = r"(TMA store \(o\) reads SMEM.* while write|bytes that nobody has written|write \(tile\[…\] = value\) writes)"
 BUGS = {
     "no fence": Bug(
-        outputs.end_block,
+        pipeline_outputs.end_block,
         "fence.proxy_async()",
         "pass",
         PipelineRace,
         r"TMA store \(o\) reads SMEM.* while write \(tile\[…\] = value\).*fence.proxy.async",
     ),
     "fence by the storing lane alone": Bug(
-        outputs.end_block,
+        pipeline_outputs.end_block,
         "fence.proxy_async()",
         "first_lane(ring, fence.proxy_async)",
         PipelineRace,
         r"TMA store \(o\) reads SMEM.* while write \(tile\[…\] = value\)",
     ),
-    "no barrier": Bug(outputs.end_block, "meet(ring)", "pass", PipelineRace, UNORDERED),
+    "no barrier": Bug(pipeline_outputs.end_block, "meet(ring)", "pass", PipelineRace, UNORDERED),
     "a barrier of each warpgroup's own": Bug(
-        outputs.meet, "if ring.private", "if True", PipelineRace, UNORDERED
+        pipeline_outputs.meet, "if ring.private", "if True", PipelineRace, UNORDERED
     ),
     "stored before the barrier": Bug(
-        outputs.end_block,
+        pipeline_outputs.end_block,
         "meet(ring)\n",
         "first_lane(ring, copy_block, ring, unravel(k - 1, grid), slot_of(ring, step_of(ring, "
         "k, 1)))\n        meet(ring)\n        return\n",
@@ -49,35 +49,35 @@ BUGS = {
         r"TMA store \(o\) reads SMEM",
     ),
     "the slot is not waited for": Bug(
-        outputs.await_slot,
+        pipeline_outputs.await_slot,
         "current().bulk_wait(unread(ring.plan), read=True)",
         "pass",
         PipelineRace,
         r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
     ),
     "one group too many may be unread": Bug(
-        outputs.await_slot,
+        pipeline_outputs.await_slot,
         "unread(ring.plan)",
         "unread(ring.plan) + 1",
         PipelineRace,
         r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
     ),
     "the slot is waited for behind the barrier": Bug(
-        outputs.end_block,
+        pipeline_outputs.end_block,
         "if ring.slots > 1:\n            first_lane(ring, await_slot, ring)\n        meet(ring)\n",
         "meet(ring)\n        first_lane(ring, await_slot, ring)\n",
         PipelineRace,
         r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
     ),
     "the wrong slot": Bug(
-        outputs.end_block,
+        pipeline_outputs.end_block,
         "slot_of(ring, step_of(ring, k, 1))",
         "slot_of(ring, step_of(ring, k, 1) + 1)",
         PipelineRace,
         r"TMA store \(o\) reads SMEM",
     ),
     "stored a step early": Bug(
-        outputs.end_block,
+        pipeline_outputs.end_block,
         "if k > 0 and ends(ring, k - 1):",
         "if k > 0:",
         PipelineRace,

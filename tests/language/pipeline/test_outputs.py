@@ -11,7 +11,7 @@ import numpipe
 from numpipe import BlockSpec, CompileError, SpecError
 from numpipe.compile.build import toolchain
 from numpipe.compile.lift.lift import read
-from numpipe.compile.lift.stored import stored
+from numpipe.compile.lift.stored_parameters import stored
 from tests.kernels.compilers import compiles
 from tests.kernels.kernels_for_tests import F16, F32
 from tests.kernels.output_kernels import (

@@ -19,15 +19,16 @@ import gemm_tuned
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, SpecError, fit_slots
 from numpipe.compile.check import gate
-from numpipe.compile.lift import turns as lifted_turns
+from numpipe.compile.lift import turn_placement as lifted_turns
 from numpipe.errors import CompileError, PipelineDeadlock, SimulationError
 from numpipe.kernels.variants import Variant
-from numpipe.language.pipeline import steps, turns
+from numpipe.language.pipeline import pingpong as turns
+from numpipe.language.pipeline import steps
+from numpipe.plan.kernel_shape import SCHEDULES
 from numpipe.plan.plans import ArrayArg, BarrierPlace
-from numpipe.plan.shape import SCHEDULES
 from numpipe.plan.shared_memory import SharedMemory
 from numpipe.plan.unit import Unit
-from numpipe.sim.port import Warpgroup
+from numpipe.sim.warpgroup import Warpgroup
 from numpipe.tools.model import explaining, limits
 from tests.kernels.compilers import compiles
 from tests.kernels.kernels_for_tests import gemm, operands, product

@@ -10,7 +10,7 @@ import pytest
 
 import numpipe
 from numpipe import BlockSpec, PipelineRace, ds
-from numpipe.compile.lift.waits import pending
+from numpipe.compile.lift.wait_counts import pending
 from numpipe.language.tiles import mma
 
 SOURCES = [

@@ -12,8 +12,8 @@ import pytest
 import numpipe
 from gemm import matmul
 from numpipe import CompilerParams, SimulationError, SpecError, ds
-from numpipe.launch.watch import failure
-from numpipe.plan.watch import NAN, Record
+from numpipe.launch.debug_reports import failure
+from numpipe.plan.wait_records import NAN, Record
 from tests.kernels.nan_kernels import PLACES, STORES, given
 
 

@@ -9,8 +9,8 @@ import numpipe
 from numpipe import ds
 from numpipe.compile.check import gate
 from numpipe.language.tiles.layouts import Form, coalesced, places
-from numpipe.language.tiles.parts import elements_of, part_form
 from numpipe.language.tiles.refs import ALL, Ds
+from numpipe.language.tiles.tile_slices import elements_of, part_form
 from tests.kernels.compilers import compiles
 from tests.kernels.part_kernels import (
     TYPES,

@@ -11,7 +11,7 @@ import pytest
 import numpipe
 from numpipe import PipelineRace, SimulationError, ds
 from numpipe.language.tiles.addresses import swizzled
-from numpipe.language.tiles.drawing import holders
+from numpipe.language.tiles.layout_pictures import holders
 from numpipe.language.tiles.layouts import Form, coalesced, coalesced_form, lanes_across, panel_width, places, run_offset, vector_of
 from numpipe.plan.layout import Layout
 from tests.kernels.access_kernels import (

@@ -12,7 +12,7 @@ import pytest
 import numpipe
 from numpipe import ds
 from numpipe.language.tiles import layouts
-from numpipe.language.tiles.drawing import COLORS, holders
+from numpipe.language.tiles.layout_pictures import COLORS, holders
 from numpipe.language.tiles.layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form
 from tests.kernels.compilers import compiles
 from tests.kernels.launch_fakes import CudaArray

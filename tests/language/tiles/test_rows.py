@@ -10,9 +10,9 @@ import pytest
 from numpipe import show_layout
 from numpipe.core import numba as nb
 from numpipe.errors import SpecError
-from numpipe.language.tiles import anywhere_cuda
-from numpipe.language.tiles.anywhere import held
+from numpipe.language.tiles import scattered_shared_cuda
 from numpipe.language.tiles.layouts import Form, by_rows, own_place, places
+from numpipe.language.tiles.scattered_shared import held
 from numpipe.language.tiles.tile_cuda import TileType
 from numpipe.plan.layout import Layout, swizzled
 from tests.kernels.row_kernels import (
@@ -126,7 +126,7 @@ def test_addresses_in_shared_memory_are_those_of_the_elements(shape: tuple[int, 
         tile = TileType(Form(shape, dtype, layout))
         row, column = own_place(tile.form, LANES)
         for start in ((0, 0), (13, 29), (64, 64)):
-            address = anywhere_cuda.addresses(_Ints(), whole, nb.const(4096), tile, tuple(map(nb.const, start)))
+            address = scattered_shared_cuda.addresses(_Ints(), whole, nb.const(4096), tile, tuple(map(nb.const, start)))
             for number, (down, right) in enumerate(places(shape, layout)):
                 right_place = whole.offset(row + down + start[0], column + right + start[1])
                 assert (address(number) == swizzled(4096 + right_place, width)).all(), (start, number)

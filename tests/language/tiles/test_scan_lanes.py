@@ -19,7 +19,7 @@ if toolchain() is not None:
     pytest.skip("no compiler", allow_module_level=True)
 
 from numpipe.core import numba as nb
-from numpipe.language.tiles import scan_cuda, top_cuda
+from numpipe.language.tiles import scan_cuda, top_k_cuda
 from numpipe.language.tiles.layouts import Form, own_place, places
 from numpipe.language.tiles.scan import _along_columns, _along_rows
 from numpipe.language.tiles.scan_cuda import QUAD
@@ -133,14 +133,14 @@ def test_a_scan_is_that_of_the_simulator_to_the_last_bit(shape: tuple[int, int],
 
 def test_each_round_finds_the_next_of_a_row() -> None:
     x = drawn((64, 24), "int32")
-    x[3], x[4, ::2], x[5, 1:] = top_cuda.LEAST, top_cuda.LAST, top_cuda.LEAST
+    x[3], x[4, ::2], x[5, 1:] = top_k_cuda.LEAST, top_k_cuda.LAST, top_k_cuda.LEAST
     builder, elements = Builder(), held(x).items()
     own = Lanes(THREADS % 4 * 2)
     order = np.argsort(-x.astype(np.int64), axis=1, kind="stable")
     for row in (0, 8):
-        rank, column = Lanes(np.full(128, top_cuda.LAST)), Lanes(np.full(128, -1))
+        rank, column = Lanes(np.full(128, top_k_cuda.LAST)), Lanes(np.full(128, -1))
         for number in range(24):
-            rank, column = top_cuda._next(builder, [(c, lanes) for (r, c), lanes in elements if r == row], own, rank, column)
+            rank, column = top_k_cuda._next(builder, [(c, lanes) for (r, c), lanes in elements if r == row], own, rank, column)
             mine = THREADS // 32 * 16 + THREADS % 32 // 4 + row
             assert (column.value == order[mine, number]).all()
             assert (rank.value == x[mine, column.value]).all()

@@ -101,7 +101,7 @@ def test_a_scan_reaches_functions_of_a_module_and_what_the_kernel_knows() -> Non
 @pytest.mark.parametrize("name", ["maximum", "product"])
 def test_what_the_warps_tell_each_other_is_ordered_by_barriers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = arrays_of_scan(name, "float32", (64, 40))
-    monkeypatch.setattr("numpipe.sim.port.Warpgroup.bar_sync", lambda self, barrier, threads: None)
+    monkeypatch.setattr("numpipe.sim.warpgroup.Warpgroup.bar_sync", lambda self, barrier, threads: None)
     with pytest.raises(numpipe.SimulationError, match="of a register tile"):
         scanned(name, (64, 40), 0).simulate(x, y)
 

@@ -9,7 +9,7 @@ import pytest
 
 import numpipe
 from numpipe import CompilerParams, SimulationError
-from numpipe.plan.watch import FLAG_PLACE
+from numpipe.plan.wait_records import FLAG_PLACE
 from tests.kernels.slice_kernels import (
     ELSEWHERE,
     INSIDE,

@@ -12,7 +12,7 @@ import pytest
 import numpipe
 from numpipe import BlockSpec, CompileError, PipelineRace, SpecError, cdiv, ds
 from numpipe.compile.build import toolchain
-from numpipe.language.tiles import shared
+from numpipe.language.tiles import shared_tiles
 from numpipe.language.tiles.addresses import Access, accesses, detour, lane_offset
 from numpipe.language.tiles.layouts import Form
 from numpipe.language.tiles.refs import SmemTile
@@ -350,4 +350,4 @@ def test_tiles_are_loaded_by_the_widest_instruction(name: str, loads: str) -> No
 
 def test_offsets_are_computed_once_a_layout() -> None:
     layout = block_layout((64, 64), 1, F16, "block")
-    assert shared._chunks(layout) is shared._chunks(layout)
+    assert shared_tiles._chunks(layout) is shared_tiles._chunks(layout)

@@ -13,9 +13,10 @@ import pytest
 
 import numpipe
 from numpipe import SMEM, PipelineRace, SimulationError
+from numpipe.core import numba as nb
 from numpipe.kernels.definition import ends_whole
 from numpipe.language.tiles import store_rows, store_rows_cuda, words_cuda
-from numpipe.language.tiles.shared import _chunks, _to_bytes
+from numpipe.language.tiles.shared_tiles import _chunks, _to_bytes
 from numpipe.language.tiles.store_ring import panel_layout
 from numpipe.launch import describe
 from numpipe.plan.plans import ArrayArg
@@ -130,11 +131,27 @@ def test_each_barrier_is_missed(order: Any, barriers: int) -> None:
 
 
 # ---- the lanes, each an element of an array
+class _Lanes(np.ndarray):
+    """An int32 of LLVM, by lane."""
+
+    type = nb.i32
+
+
+def _instruction(operation: Any) -> Any:
+    """Return an instruction of the builder; its operands may be constants of LLVM."""
+
+    def built(*operands: Any) -> Any:
+        found = operation(*(getattr(each, "constant", each) for each in operands))
+        return np.asarray(found).view(_Lanes)
+
+    return staticmethod(built)
+
+
 class Lanes:
     """A builder, and what `store_rows_cuda` takes of others, for 128 lanes at once; global memory is `array`, whose element 0 is at
     `base`."""
 
-    EXCHANGE, WARP_BYTES, Value = store_rows_cuda.EXCHANGE, store_rows.WARP_BYTES, store_rows_cuda.Value
+    EXCHANGE, WARP_BYTES = store_rows_cuda.EXCHANGE, store_rows.WARP_BYTES
 
     def __init__(self, base: int, nbytes: int) -> None:
         self.memory, self.shared, self.base, self.stored = np.zeros(nbytes, np.uint8), np.zeros(8192, np.uint8), base, 0
@@ -143,9 +160,9 @@ class Lanes:
     const = staticmethod(lambda value, bits=32: np.int64(value))
     external = staticmethod(lambda builder, name, result: np.int64(0))
     thread_index = staticmethod(lambda builder: np.arange(128) + 256)
-    add, mul, and_, or_, xor = (staticmethod(getattr(np, name)) for name in (
-        "add", "multiply", "bitwise_and", "bitwise_or", "bitwise_xor"))
-    shl, lshr, udiv = staticmethod(np.left_shift), staticmethod(np.right_shift), staticmethod(np.floor_divide)
+    add, mul, udiv = (_instruction(getattr(np, name)) for name in ("add", "multiply", "floor_divide"))
+    and_, or_, xor = (_instruction(getattr(np, f"bitwise_{name}")) for name in ("and", "or", "xor"))
+    shl, lshr = _instruction(np.left_shift), _instruction(np.right_shift)
     zext = staticmethod(lambda value, bits: value)
     trunc = staticmethod(lambda value, bits: value)
 

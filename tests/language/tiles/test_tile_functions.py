@@ -222,7 +222,7 @@ def test_a_running_sum_that_int32_cannot_hold_is_an_error_simulated() -> None:
 def test_what_the_warps_tell_each_other_of_a_running_sum_is_ordered_by_barriers(monkeypatch: pytest.MonkeyPatch) -> None:
     case: Case = ("cumsum", "int32", (64, 40), 0)
     x = drawn((128, 40), "int32")
-    monkeypatch.setattr("numpipe.sim.port.Warpgroup.bar_sync", lambda self, barrier, threads: None)
+    monkeypatch.setattr("numpipe.sim.warpgroup.Warpgroup.bar_sync", lambda self, barrier, threads: None)
     with pytest.raises(numpipe.SimulationError, match="cumsum of a register tile"):
         running(case).simulate(x, np.zeros_like(x))
 

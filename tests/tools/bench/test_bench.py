@@ -17,7 +17,7 @@ import pytest
 from numpipe import bench
 from numpipe.bench.protocols import AGAIN
 from numpipe.errors import SpecError, TargetError
-from numpipe.launch.device import GpuState
+from numpipe.launch.current_gpu import GpuState
 from numpipe.tools.bench import timer
 
 

@@ -25,10 +25,10 @@ import gemm_body
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, SpecError, ds
 from numpipe.bench import read
-from numpipe.kernels.kernels import Kernel
+from numpipe.kernels.kernel import Kernel
 from numpipe.model import H200
-from numpipe.sim import Event, count
-from numpipe.sim.port import Warpgroup
+from numpipe.sim import Event, work_count
+from numpipe.sim.warpgroup import Warpgroup
 from numpipe.tools.model import limits
 from tests.kernels.lane_kernels import arrays_handed_out, column_sums, handed_out
 from tests.kernels.primitive_kernels import copied
@@ -532,7 +532,7 @@ def test_elements_that_lanes_load_store_and_add_to_are_counted() -> None:
 
 
 def test_a_lane_of_a_counted_body_has_numbers_of_its_types() -> None:
-    lane = count.Lane(count.Counter(count.Work(), SimpleNamespace(cluster=(1, 1, 1)), 0, (0, 0, 0), (1, 1, 1)))
+    lane = work_count.Lane(work_count.Counter(work_count.Work(), SimpleNamespace(cluster=(1, 1, 1)), 0, (0, 0, 0), (1, 1, 1)))
     found = lane.load(0, np.dtype(np.float32), "x")
     assert type(found) is np.float32 and lane.shuffle("shfl_sync", 1, found, 0) is found
     assert lane.who.work["read", 0] == 128 * 4

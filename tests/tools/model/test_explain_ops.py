@@ -9,7 +9,7 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, SpecError, ops
-from numpipe.kernels import noting
+from numpipe.kernels import noted_calls
 
 F16 = np.float16
 
@@ -65,10 +65,10 @@ def test_attention_and_copies_are_explained_too() -> None:
 def test_nothing_is_launched_and_no_notes_are_left() -> None:
     out = np.full((64, 64), 7, F16)
     told(ops.matmul, np.ones((64, 64), F16), np.ones((64, 64), F16), out=out)
-    assert (out == 7).all() and noting.taken() is None
+    assert (out == 7).all() and noted_calls.taken() is None
     with pytest.raises(SpecError, match="K = 64 in 'a'"):
         told(ops.matmul, ArrayType((64, 64), F16), ArrayType((65, 64), F16))
-    assert noting.taken() is None
+    assert noted_calls.taken() is None
     assert (ops.matmul(np.ones((64, 64), F16), np.ones((64, 64), F16), target="sim") == 64).all()
 
 

@@ -15,7 +15,7 @@ from gemm_tuned import Config
 from numpipe import ArrayType, SpecError
 from numpipe.model import H200, product
 from numpipe.orders import Column, Grouped
-from numpipe.tools.model import explaining, products
+from numpipe.tools.model import explaining, product_time
 from tests.kernels import split_kernels
 
 FEW = dataclasses.replace(H200, sms=5)
@@ -36,7 +36,7 @@ def options(cfg: Config) -> dict[str, Any]:
 @pytest.mark.parametrize("shape", [(512, 640, 128), (300, 200, 136), (64, 64, 64), (1300, 72, 40), (256, 192, 128, 3)], ids=str)
 def test_it_is_what_explain_counts_and_predicts(name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     cfg, works = CASES[name], []
-    for module in (explaining, products):
+    for module in (explaining, product_time):
         def seen(work: Any, *args: Any, predict: Any = module.predict) -> Any:
             works.append(work)
             return predict(work, *args)
@@ -124,7 +124,7 @@ def test_split_products_are_predicted_as_explained(shape: tuple[int, int, int], 
         works.append(work)
         return predict(work, *args)
 
-    for module in (explaining, products):
+    for module in (explaining, product_time):
         monkeypatch.setattr(module, "predict", seen)
     explained = numpipe.explain(kernel, ArrayType((m, k), np.float16), ArrayType((n, k), np.float16), device=FEW, compiled=False)
     told = product(shape, tile=(64, 64), depth=64, slots=3, num_compute_wgs=1, order=Grouped(2), split=split, device=FEW)

@@ -19,9 +19,9 @@ import pytest
 
 import numpipe
 from numpipe import SpecError, TargetError
-from numpipe.kernels.kernels import Kernel
+from numpipe.kernels.kernel import Kernel
 from numpipe.kernels.variants import Variant
-from numpipe.launch import device, driver
+from numpipe.launch import current_gpu, driver
 from numpipe.tools.tune import candidates, tuning, winners
 from tests.kernels import tune_kernels
 from tests.kernels.launch_fakes import CudaArray, FakeDriver
@@ -37,7 +37,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     monkeypatch.delenv("NUMPIPE_TARGET", raising=False)
     monkeypatch.setenv(winners.VARIABLE, str(tmp_path))
-    monkeypatch.setattr(device, "gpu_state", lambda: device.GpuState("none", None, "no GPU is asked for here", "ask a test on one"))
+    monkeypatch.setattr(current_gpu, "gpu_state", lambda: current_gpu.GpuState("none", None, "no GPU is asked for here", "ask a test on one"))
 
 
 tune = functools.partial(numpipe.autotune, product, SPACE, A, B, progress=False)
@@ -118,7 +118,7 @@ def test_another_question_is_measured_anew(changed: str, monkeypatch: pytest.Mon
         monkeypatch.setattr(tune_kernels, "__file__", str(other))
         after = asked()
     elif changed == "device":
-        after = asked(gpu=device.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448))
+        after = asked(gpu=current_gpu.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448))
     else:
         monkeypatch.setattr(winners, "versions", lambda: {"numpipe": "9.9", "numba-cuda": "0.30.4"})
         after = asked()
@@ -323,9 +323,9 @@ class Pretended(FakeDriver):
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretended]:
     """A GPU, and a compiler whose code is the candidate's name; kernels are made anew, without plans of other tests."""
-    found = device.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448)
-    state = device.GpuState("ok", found, "", gpus=(found,))
-    monkeypatch.setattr(device, "gpu_state", lambda: state)
+    found = current_gpu.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448)
+    state = current_gpu.GpuState("ok", found, "", gpus=(found,))
+    monkeypatch.setattr(current_gpu, "gpu_state", lambda: state)
     fake = Pretended()
     fake.sizes = [128, *[8] * 15]
     monkeypatch.setattr(driver, "_opened", fake)

@@ -13,7 +13,7 @@ import numpipe
 from numpipe import BlockSpec, ds
 from numpipe.__main__ import main
 from numpipe.errors import PipelineRace, SpecError
-from numpipe.sim.port import Warpgroup
+from numpipe.sim.warpgroup import Warpgroup
 from numpipe.testing import Mutation, Place, mutate
 from numpipe.tools.verify import mutation
 from numpipe.tools.verify.mutation import CHANGES, LEFT_OUT, LOOP, SYNCHRONISES

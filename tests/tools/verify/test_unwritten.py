@@ -10,7 +10,7 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, PipelineDeadlock, SpecError, ds
-from numpipe.sim import rounds
+from numpipe.sim import livelocks
 
 F32 = np.float32
 PERSISTENT: dict[str, Any] = {"grid": numpipe.persistent(), "num_compute_wgs": 1}
@@ -125,7 +125,7 @@ def long_loop(y, n):
 
 
 def test_a_long_loop_is_no_endless_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "MOST", 5000)
+    monkeypatch.setattr(livelocks, "MOST", 5000)
     y = np.zeros((64, 64), F32)
     long_loop.simulate(y, 5000)
     assert (y == 5000).all()
@@ -134,7 +134,7 @@ def test_a_long_loop_is_no_endless_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_body_for_lanes_that_never_ends_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "MOST", 1000)
+    monkeypatch.setattr(livelocks, "MOST", 1000)
 
     @numpipe.kernel(num_compute_wgs=1, warp_specialized=False, compiler_params=numpipe.CompilerParams(
         lowering_semantics=numpipe.LoweringSemantics.Lane))

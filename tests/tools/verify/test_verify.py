@@ -25,7 +25,7 @@ import numpipe
 from numpipe import SMEM, Barrier, CompileError, PipelineDeadlock, PipelineRace, SimulationError, SpecError, Trace, ds
 from numpipe.hazards import HAZARDS
 from numpipe.sim.schedule import Costs, kind
-from numpipe.tools.verify.fresh import duplicates
+from numpipe.tools.verify.argument_copies import duplicates
 from tests.kernels.ordered_kernels import BARE, SAFE, operand
 from tests.kernels.sim_pipelines import Gemm
 from tests.kernels.tiled_kernels import operands, product
@@ -404,7 +404,7 @@ def test_elements_that_stand_for_many_are_copied_once_and_all_keep_their_place()
     assert copies[0][2, 3] == copies[1][2, 1] == 9
 
 
-@pytest.mark.parametrize("name", ["tools.verify.verification", "testing", "tools.verify.fresh", "sim.schedule"])
+@pytest.mark.parametrize("name", ["tools.verify.verification", "testing", "tools.verify.argument_copies", "sim.schedule"])
 def test_examples_of_docstrings_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
     failed, ran = doctest.testmod(importlib.import_module(f"numpipe.{name}"))

@@ -19,6 +19,6 @@ On the host an order says where tile t lies (`Order.coordinates`), what comes in
 (`Order.plot`). `order` has the objects and host tables, `places` the arithmetic that kernels and host share.
 """
 
-from .order import NAMES, Column, Grouped, Hilbert, Order, Row, Snake, Table, named
+from .tile_order import NAMES, Column, Grouped, Hilbert, Order, Row, Snake, Table, named
 
 __all__ = ["NAMES", "Column", "Grouped", "Hilbert", "Order", "Row", "Snake", "Table", "named"]

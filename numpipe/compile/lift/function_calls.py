@@ -1,0 +1,114 @@
+"""Calls of `@numpipe.function`s: each function is rewritten once for a kernel and the arguments that are known at compile time."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from ...core.functions import Facts, Function
+from ...core.op import Op
+from ...diagnostics.errors import NumpipeError
+from ...language.grid import tile_loop
+from ...plan.specs import BlockSpec
+from .calls_and_slices import plain
+from .constants import MISSING, StaticArray
+from .nested import Nested
+from .rewriter import NOT_MINE
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A function, rewritten for some known arguments."""
+
+    binder: Op[..., Any]
+    """``binder((context,)) -> callable``"""
+    parameters: tuple[str, ...]
+    """the names of those that are left at run time"""
+    facts: Facts
+
+
+class Functions(Nested):
+    """Calls of `@numpipe.function`s, and such functions as values."""
+
+    def lift_function(self, function: Function[..., Any], known: dict[str, Any]) -> Bound:
+        """Rewrite a function of any module."""
+        raise NotImplementedError
+
+    def function_value(self, node: ast.AST) -> Any:
+        """A function that is passed on, alone or in a tuple, becomes a value; other functions, and BlockSpecs, are refused."""
+        if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Load):
+            value = self.value(node)
+            if isinstance(value, Function):
+                return self._bind(self._lifted(value, {}, node), node)
+            if isinstance(value, tuple) and any(isinstance(part, Function) for part in value):
+                parts = [self._bind(self._lifted(part, {}, node), node) if isinstance(part, Function) else
+                         self.visit(ast.copy_location(ast.Constant(part), node)) for part in value]
+                return ast.copy_location(ast.Tuple(parts, ast.Load()), node)
+            if isinstance(value, FunctionType) and not str(value.__module__).startswith(("numpy", "numba", "numpipe.")):
+                self.error(node, plain(value))
+            if any(isinstance(part, BlockSpec) for part in (value if isinstance(value, tuple) else (value,))):
+                self.error(node, f"{ast.unparse(node)} is a BlockSpec made outside the kernel: make it in the kernel, with which "
+                                 "its index map is compiled")
+        return NOT_MINE
+
+    def function_call(self, node: ast.Call, function: Any) -> Any:
+        """A call of a `@numpipe.function` becomes one of its form for the known arguments, with the others."""
+        if not isinstance(function, Function):
+            return NOT_MINE
+        names = list(inspect.signature(function.function).parameters)
+        args = dict(zip(names, self.bind(function, node), strict=True))
+        values = {name: self.value(arg) for name, arg in args.items()}
+        known = {name: value for name, value in values.items() if value is not MISSING}
+        if function is tile_loop.planar_snake and (why := tile_loop.wrong_snake(known.get("minor_dim"), known.get("tile_width"))):
+            self.error(node, why)  # else an index error, or a division by zero, in a line of its own source
+        bound = self._lifted(function, known, node)
+        left = [self._settled(self.visit(args[name])) for name in bound.parameters]
+        call = ast.copy_location(ast.Call(self._bind(bound, node), left, []), node)
+        call.facts = bound.facts  # type: ignore[attr-defined]
+        return call
+
+    def facts_of(self, function: ast.expr) -> tuple[ast.expr, Facts | None]:
+        """Return a function that is passed on, rewritten, and its facts, where it is known."""
+        value, new = self.value(function), self.visit(function)
+        if isinstance(value, Function):
+            return new, self._lifted(value, {}, function).facts
+        if isinstance(function, ast.Lambda):
+            return new, self.binders[new.func.id.removeprefix("__np_bind_")]
+        return new, self._nested_facts(function.id) if isinstance(function, ast.Name) else None
+
+    def _bind(self, bound: Bound, node: ast.AST) -> ast.Call:
+        """Return a function as a value of the kernel."""
+        return self.call(bound.binder, [ast.copy_location(ast.Tuple([self.context_name(node)], ast.Load()), node)], node)
+
+    def _lifted(self, function: Function[..., Any], known: dict[str, Any], node: ast.AST) -> Bound:
+        key = (function, *[(name, *_key(value)) for name, value in known.items()])
+        bound: Bound | None = self.session.functions.get(key)
+        if bound is None:
+            active = self.session.active
+            if function in active:
+                chain = " -> ".join(f.__name__ for f in (*active[active.index(function):], function))
+                self.error(node, f"function '{function.__name__}' calls itself ({chain}): recursion cannot be compiled")  # type: ignore[attr-defined]
+            active.append(function)
+            try:
+                bound = self.session.functions[key] = self.lift_function(function, known)
+            except NumpipeError as error:
+                place = self.source.position(node)
+                error.args = (f"{error}\n  called at {place.filename}:{place.line}",)
+                raise
+            finally:
+                active.pop()
+        return bound
+
+
+def _key(value: Any) -> tuple[Any, ...]:
+    """Return a key by which known arguments differ, as 1, True and 1.0 do."""
+    if isinstance(value, StaticArray):
+        return ("array", value.dtype, value.ndim)
+    try:
+        hash(value)
+    except TypeError:
+        return (type(value), id(value))
+    return (type(value), repr(value), value)

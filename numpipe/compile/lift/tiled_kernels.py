@@ -1,0 +1,208 @@
+"""A kernel over tiles, rewritten as the kernel over arrays that it stands for.
+
+A kernel with BlockSpecs of its own gets tiles. Its function becomes the body of a pipeline::
+
+    @numpipe.kernel(grid=(m, n, k), in_specs=(A, B), out_specs=C, compiler_params=CompilerParams(dimension_semantics=(
+        "parallel", "parallel", "sequential")))
+    def product(a, b, c): …                       # tiles
+
+    def product(a, b, c, steps_2):                # arrays, and the steps of a grid that is known only at the call
+        i0, i1 = program_id(0), program_id(1)
+        def product(indices, a, b, c): …          # program_id(2) in it is indices[0]
+        emit_pipeline_warp_specialized(product, grid=(steps_2,), in_specs=(A', B'), out_specs=(C',))(a, b, c)
+
+where A' is A with the index map ``lambda i2: A.index_map(i0, i1, i2)``, whose source is put in place, so that the pass sees which
+of the pipeline's dimensions a block depends on.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import linecache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any
+
+from ...core.functions import Function
+from ...diagnostics.errors import CompileError, SpecError
+from ...language.pipeline.body_form import emit_pipeline, emit_pipeline_warp_specialized
+from ...plan import context
+from ...plan.specs import BlockSpec
+from ...plan.split import STEPS, Grid
+from .constants import Constants, stores
+from .lift import read
+from .nodes import assign, definition, load, located, own, parameters, reads, walk
+from .positions import Source
+
+INDICES = "np__indices"
+INDEX = "np__i{}"
+
+
+@dataclass(frozen=True)
+class Wrapped(Source):
+    """The source of a kernel over tiles, which parses as the kernel over arrays; lines and columns are the user's."""
+
+    wrap: Callable[[ast.FunctionDef], ast.FunctionDef] = field(default=lambda node: node)
+
+    def parse(self) -> ast.stmt:
+        node = super().parse()
+        assert isinstance(node, ast.FunctionDef)
+        return self.wrap(node)
+
+
+def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], outs: Sequence[BlockSpec], grid: Grid,
+            roles: bool) -> Wrapped:
+    """Return the kernel over `arrays` that a kernel over their tiles stands for; `roles`: with a memory role.
+
+    Raises SpecError for index maps that have no source, or do not take an index for each dimension of the grid.
+    """
+    names: dict[str, Any] = {"np__emit": emit_pipeline_warp_specialized if roles else emit_pipeline, "np__BlockSpec": BlockSpec,
+                             "np__program_id": context.program_id, "np__num_programs": context.num_programs}
+    made = [[_spec(spec, f"kernel {source.name}: {kind}[{number}]", grid, names, f"{kind}_{number}")
+             for number, spec in enumerate(given) if spec.loaded] for kind, given in (("in_specs", ins), ("out_specs", outs))]
+    tiles = [name for name, spec in zip(arrays, (*ins, *outs), strict=True) if spec.loaded]  # others are captured as they are
+    constants = Constants(source.namespace, {})
+
+    def wrap(node: ast.FunctionDef) -> ast.FunctionDef:
+        for part in own(node.body):
+            if isinstance(part, ast.Return) and part.value is not None:
+                raise CompileError(source.position(part).stamp(f"kernel {source.name}: a kernel returns nothing: store results to "
+                                                               "its output tiles"))
+        given = {part.arg for part in walk(node.args) if isinstance(part, ast.arg)}
+        name = f"{node.name}_" if node.name in given else node.name
+        body = definition(name, parameters([INDICES, *tiles]), [_Programs(constants, node, grid).visit(s) for s in node.body])
+        places = [assign(INDEX.format(d), ast.Call(load("np__program_id"), [ast.Constant(d)], [])) for d in range(grid.parallel)]
+        keywords = [ast.keyword("grid", ast.Tuple([_size(grid, d) for d in grid.sequential] or [ast.Constant(1)], ast.Load()))]
+        keywords += [ast.keyword(kind, ast.Tuple(copy.deepcopy(specs), ast.Load()))
+                     for kind, specs in zip(("in_specs", "out_specs"), made, strict=True)]
+        run = ast.Expr(ast.Call(ast.Call(load("np__emit"), [load(name)], keywords), [load(tile) for tile in tiles], []))
+        inner = {id(part) for part in walk(*body.body)}
+        node.body = [*places, body, run]
+        for part in walk(*node.body):
+            if id(part) not in inner:
+                ast.copy_location(part, node)
+                if isinstance(part, (ast.expr, ast.stmt)):
+                    part.end_lineno, part.end_col_offset = node.end_lineno, node.end_col_offset
+        return node
+
+    return Wrapped(source.name, source.filename, source.first, source.lines, source.namespace | names, wrap)
+
+
+def _size(grid: Grid, dimension: int) -> ast.expr:
+    """Return the number of steps of a sequential dimension."""
+    return load(STEPS.format(dimension)) if grid.sizes is None else ast.Constant(grid.sizes[dimension])
+
+
+# ---- blocks ------------------------------------------------------------------------------------------------------
+def _spec(spec: BlockSpec, what: str, grid: Grid, names: dict[str, Any], unique: str) -> ast.expr:
+    """Return a BlockSpec as the kernel writes it; enter in `names` what its index map finds outside the kernel."""
+    keywords = []
+    for option in ("block_shape", "transforms", "delay_release", "oob_fill", "buffer_count", "eviction_policy", "mode"):
+        names[f"np__{unique}_{option}"] = getattr(spec, option)
+        keywords.append(ast.keyword(option, load(f"np__{unique}_{option}")))
+    keywords.append(ast.keyword("index_map", _index_map(spec.index_map, f"{what}: index_map", grid, names, unique)))
+    return ast.Call(load("np__BlockSpec"), [], keywords)
+
+
+def _index_map(function: Any, what: str, grid: Grid, names: dict[str, Any], unique: str) -> ast.expr:
+    """Return the index map of the pipeline: over its own dimensions, at this CTA."""
+    if function is None:
+        return ast.Constant(None)
+    plain = function.function if isinstance(function, Function) else function
+    if not isinstance(plain, FunctionType):
+        raise SpecError(f"{what} must be a lambda or a function, whose source is compiled with the kernel, got {function!r}")
+    count = plain.__code__.co_argcount
+    if count != grid.rank or plain.__defaults__ or plain.__code__.co_kwonlyargcount:
+        defaults = ", some with defaults" if plain.__defaults__ else ""
+        raise SpecError(f"{what} takes {count} indices{defaults}, but the kernel's grid has {grid.rank} dimensions: it takes one "
+                        "index of each")
+    steps = [INDEX.format(d) for d in grid.sequential] or ["np__step"]
+    if plain.__name__ == "<lambda>":
+        body = _inlined(plain, find_lambda(plain, what), names, unique)
+    else:
+        names[f"np__{unique}_map"] = function if isinstance(function, Function) else Function(plain)
+        used = reads(read(names[f"np__{unique}_map"].function).tree)  # type: ignore[arg-type]  # `read` has looked at it
+        body = ast.Call(load(f"np__{unique}_map"), [load(INDEX.format(d)) if needed else ast.Constant(0)
+                                                    for d, needed in enumerate(used)], [])
+    return ast.Lambda(parameters(steps), body)
+
+
+def _inlined(function: FunctionType, node: ast.Lambda, names: dict[str, Any], unique: str) -> ast.expr:
+    """Return the expression of a lambda over the indices; what the lambda finds around it gets names of its own."""
+    arguments = {argument.arg: INDEX.format(d) for d, argument in enumerate(node.args.args)}
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    body = copy.deepcopy(node.body)
+    for part in walk(body):
+        if isinstance(part, ast.Name):
+            if part.id in arguments:
+                part.id = arguments[part.id]
+            elif part.id in cells or part.id in function.__globals__:
+                value = cells[part.id].cell_contents if part.id in cells else function.__globals__[part.id]
+                part.id = f"np__{unique}_of_{part.id}"
+                names[part.id] = value
+    return body
+
+
+# ---- indices of the grid -----------------------------------------------------------------------------------------
+class _Programs(ast.NodeTransformer):
+    """Replaces `program_id` and `num_programs` of sequential dimensions by the step and the number of steps."""
+
+    def __init__(self, constants: Constants, node: ast.FunctionDef, grid: Grid) -> None:
+        self.constants, self.grid, self.local = constants, grid, {name for name, _ in stores(node)}
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        function = self.constants.evaluate(node.func, self.local)
+        if function is not context.program_id and function is not context.num_programs:
+            return node
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        axis = self.constants.evaluate(given[0], self.local) if len(given) == 1 else None
+        if not isinstance(axis, int) or not self.grid.parallel <= axis < self.grid.rank:
+            return node  # a dimension of CTAs, or misused
+        step = ast.Subscript(load(INDICES), ast.Constant(axis - self.grid.parallel), ast.Load())
+        return located(step if function is context.program_id else _size(self.grid, axis), node)
+
+
+# ---- lambdas that were made on the host ------------------------------------------------------------------------------
+def find_lambda(function: FunctionType, what: str) -> ast.Lambda:
+    """Return the AST of a lambda; SpecError where its source is not there, or could be one of several.
+
+    A lambda has no text of its own: its code names a line, which may hold several. Each of them is compiled, and the one whose code
+    is the same is meant.
+    """
+    code = function.__code__
+    text = "".join(linecache.getlines(code.co_filename, function.__globals__))
+    try:
+        found = [node for node in _lambdas(text) if node.lineno == code.co_firstlineno and _same(_compiled(node, code), code)]
+    except SyntaxError:
+        found = []
+    if len({ast.dump(node) for node in found}) != 1:
+        raise SpecError(f"{what}: the source of the lambda on line {code.co_firstlineno} of {code.co_filename} "
+                        f"{'could be one of several' if found else 'is not there'}: write a 'def' with @numpipe.function above it")
+    return found[0]
+
+
+@functools.lru_cache(maxsize=16)
+def _lambdas(text: str) -> tuple[ast.Lambda, ...]:
+    return tuple(node for node in walk(ast.parse(text)) if isinstance(node, ast.Lambda))
+
+
+def _compiled(node: ast.Lambda, like: CodeType) -> CodeType:
+    """Return the code of a lambda that finds its free variables where `like` does: in a function around it, or not."""
+    outer = definition("outer", parameters(like.co_freevars), [ast.Return(node)])
+    module = ast.fix_missing_locations(ast.Module([ast.copy_location(outer, node)], []))
+    code = compile(module, like.co_filename, "exec")
+    for _ in range(2):  # of the module, of `outer`
+        code = next(part for part in code.co_consts if isinstance(part, CodeType))
+    return code
+
+
+def _same(one: CodeType, other: CodeType) -> bool:
+    def parts(code: CodeType) -> tuple[Any, ...]:
+        constants = tuple(parts(c) if isinstance(c, CodeType) else (type(c), c) for c in code.co_consts)
+        return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars
+
+    return parts(one) == parts(other)

@@ -1,0 +1,145 @@
+"""Turns on tiles (`language.pipeline.pingpong`): `take_turn` is written before a tile's first pipeline, `pass_turn` behind its last.
+
+The pass decides this from the source, because a flag that is read at run time does not fold: a turn is taken for the statements of
+a tile's body that run a pipeline, however deep inside. Where the last of these is a pipeline loop of the tile's body itself, or
+calls a pipeline that it emits, that pipeline's end passes the turn, before it waits for its last products. A `continue` passes a
+turn that it would skip.
+
+`sure_turns` finds which blocks of `numpipe.turn` (order tokens) every run of some statements goes through.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from typing import TypeGuard
+
+from ...language.pipeline import pingpong, pipelines, warpgroup_order
+from .nodes import children, operation, running, walk
+from .rewriter import Rewriter
+
+WHY = "with schedule='pingpong' compute warpgroups take turns on tiles"
+
+
+def pipeline_in(statement: ast.AST) -> ast.AST | None:
+    """Return the first node of a rewritten statement that runs a pipeline, or calls a function that does."""
+    return next(running((pipelines.steps,), "pipelines", statement), None)
+
+
+def is_loop(node: ast.AST) -> TypeGuard[ast.For]:
+    """Whether a node is a rewritten loop over a pipeline."""
+    return isinstance(node, ast.For) and operation(node.iter) is pipelines.steps
+
+
+def holds_turns(body: Sequence[ast.AST]) -> bool:
+    """Whether rewritten statements go through a block of `numpipe.turn`, or call a function that does."""
+    return any(running((warpgroup_order.enter_turn,), "turns", *body))
+
+
+def sure_turns(body: Sequence[ast.stmt]) -> tuple[int, ...] | None:
+    """Return the tokens whose blocks a run of rewritten statements goes through, in order; None where runs differ."""
+    tokens: list[int] = []
+    always = True
+    for statement in body:
+        if holds_turns([statement]):
+            call = statement.value if isinstance(statement, ast.Expr) else None
+            if call is None or operation(call) is not warpgroup_order.enter_turn or not always:
+                return None
+            tokens.append(ast.literal_eval(call.args[1]))  # type: ignore[attr-defined]
+        always = always and not any(isinstance(node, ast.Continue) for node in walk(statement))
+    return tuple(tokens)
+
+
+class Turns(Rewriter):
+    """Loops over tiles whose warpgroups take turns, and what such a kernel may not hold."""
+
+    over_tiles = 0
+    """how many loops over tiles the statement is in"""
+
+    def turn_taking(self, node: ast.For) -> bool:
+        """Return whether the tiles of a loop are taken in turns; refuse loops where that would have no meaning."""
+        if self.unit.turns < 2:
+            return False
+        if not self.lifts_kernel or len(self.scopes) > 1:
+            self.error(node.iter, f"{WHY} of the kernel function's own loops: a loop over tiles in a function that it calls would "
+                                  "share its tiles out among the warpgroups once more; write it in the kernel function")
+        if self.over_tiles:
+            self.error(node.iter, f"{WHY}, one for each tile of the outer loop: a loop over tiles in another one has none to share "
+                                  "out; give numpipe.tiles the counts of both, or use schedule='cooperative'")
+        for word, left in leaves(node.body, ast.Break):
+            self.error(left, f"'{word}' leaves the loop over tiles of line {node.lineno}, and {WHY}: those of the other warpgroups "
+                             "come behind this one, and their blocks are loaded; run all tiles, or make the counts smaller")
+        return True
+
+    def tile_body(self, node: ast.For, in_turns: bool) -> tuple[list[ast.stmt], bool]:
+        """Return the rewritten body of a loop over tiles, and whether it takes turns."""
+        self.over_tiles += 1
+        body = self._block(node.body)
+        self.over_tiles -= 1
+        running = [number for number, statement in enumerate(body) if in_turns and pipeline_in(statement)]
+        if not running:
+            return body, False
+        take, give = (ast.copy_location(ast.Expr(self.call(operation, [], node)), node)
+                      for operation in (pingpong.take_turn, pingpong.pass_turn))
+        first, behind = running[0], running[-1] + 1
+        taken = [*with_skips(body[first:behind], [give]), *[give] * (not _passes(body[behind - 1]))]
+        return [*with_skips(body[:first], [take, give]), take, *taken, *body[behind:]], True
+
+    def check_turns(self, node: ast.FunctionDef) -> None:
+        """Refuse a rewritten kernel whose pipelines stand outside a loop over tiles, or that has no such loop."""
+        if self.unit.turns < 2:
+            return
+        loops = [inner for inner in walk(node) if getattr(inner, "over_tiles", False)]
+        inside = {id(part) for loop in loops for part in walk(loop)}
+        every = running((pipelines.steps,), "pipelines", *node.body)
+        found = next((part for part in every if id(part) not in inside), None)
+        if found is not None:
+            self.error(
+                found,
+                f"{WHY}, so that a slot is released by one of them: a pipeline outside a loop over "
+                "tiles has all of them as its readers; put it into `for … in numpipe.tiles(…):`, "
+                "or use schedule='cooperative'",
+            )
+        if not loops:
+            self.error(
+                node,
+                f"{WHY}, and the kernel has no loop over tiles: write "
+                "`for m, n in numpipe.tiles(…):`, or use schedule='cooperative'",
+            )
+
+
+def _passes(statement: ast.stmt) -> bool:
+    """Return whether a statement runs a pipeline, by a loop or a call; if so, have that pass the turn at its end."""
+    call: ast.AST | None = statement.iter if is_loop(statement) else None
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        call = statement.value.func if getattr(statement.value.func, "may_pass_turn", False) else None
+    if not isinstance(call, ast.Call):
+        return False
+    last = call.args[-1]
+    assert isinstance(last, ast.Constant)
+    last.value = 1
+    return True
+
+
+def leaves(body: list[ast.stmt], *of_loops: type[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield each `return` of a body, and each statement of `of_loops` (`break`, `continue`) whose loop is outside the body."""
+    def below(node: ast.AST, inner: bool) -> Iterator[tuple[str, ast.stmt]]:
+        if isinstance(node, ast.Return) or (isinstance(node, of_loops) and not inner):
+            yield type(node).__name__.lower(), node
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            for child in children(node):
+                yield from below(child, inner or isinstance(node, (ast.For, ast.While)))
+
+    for statement in body:
+        yield from below(statement, False)
+
+
+def with_skips(body: list[ast.stmt], before: list[ast.stmt]) -> list[ast.stmt]:
+    """Return the body of a loop, with statements put before each `continue` of that loop."""
+    result: list[ast.stmt] = []
+    for statement in body:
+        for field in () if isinstance(statement, (ast.For, ast.While, ast.FunctionDef)) else ("body", "orelse"):
+            if inner := getattr(statement, field, None):
+                setattr(statement, field, with_skips(inner, before))
+        result += [*before, statement] if isinstance(statement, ast.Continue) else [statement]
+    return result

@@ -1,0 +1,189 @@
+"""Functions of arrays as custom calls of XLA: traced once for each list of shapes, run with addresses.
+
+=============  =====================================================================================================
+traced         `custom_call` makes a `Target` for a function, the types of its inputs and outputs, and registers its handlers.
+               Where JAX's default device is a GPU, a dry run of the function compiles its kernels, so a compile's error is
+               raised at the user's line and not by a running program, and tells how large a workspace they want. XLA allocates
+               that as one more result: a program's kernels may run side by side, and XLA knows which memory is in use when
+run on CUDA    the first call with a stream and addresses runs the function and keeps its launches (`launch.collected_launches`); a call
+               with the same ones makes these launches: no allocation, no wait, nothing that a graph cannot capture
+run on a CPU   the function gets NumPy's views of the buffers
+=============  =====================================================================================================
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ... import launch
+from ...core.process_guards import in_child
+from ...diagnostics.errors import SpecError
+from ...launch import driver
+from ...launch.array_info import dense_strides, info_of_zeros
+from ...launch.table import Table
+from ...plan.specs import ArrayType
+from .ffi import Handler
+
+Run = Callable[..., Any]
+"""run(inputs, outputs, **where): a function of two lists of arrays. `where` is ``stream=`` on a GPU, whose outputs it writes; for
+host arrays it is empty, `outputs` has None for each, and the function returns new arrays, or one"""
+
+_targets: dict[Hashable, Target] = {}
+_numbers = itertools.count()
+_lock = threading.RLock()
+"""held while a target is made, and by simulations: XLA's threads may run several calls at once"""
+_QUIET = 5
+"""times, 5 ms apart, that no call runs when a process ends"""
+
+_running: set[int] = set()
+"""the threads of XLA that run a call on a CPU now"""
+
+
+class Memory:
+    """The owner of the arrays in XLA's buffers: it tells their stream, and keeps nothing, as XLA does that."""
+
+    def __init__(self, stream: int) -> None:
+        self.__cuda_array_interface__ = {"stream": stream}
+
+
+class Target:
+    """A function for inputs and outputs of these types, registered with XLA under `name`."""
+
+    def __init__(self, what: str, run: Run, ins: tuple[ArrayType, ...], outs: tuple[ArrayType, ...]) -> None:
+        """`what` is the name of the kernel or op. Raises what a compile raises, where it is compiled now."""
+        self.name = f"numpipe.{what}.{next(_numbers)}"
+        self._run, self._ins, self._outs = run, ins, outs
+        self._described = [(t.shape, dense_strides(t.shape, t.dtype.itemsize), t.dtype) for t in (*ins, *outs)]
+        self._known = Table()
+        """(stream, addresses) -> what was collected there"""
+        ordinal = default_gpu()
+        self._work = 0 if ordinal is None else self._dry(ordinal)
+        results = len(outs) + (self._work > 0)
+        self._handlers = {platform: Handler(function, len(ins), results, streams=platform == "CUDA")
+                          for platform, function in (("CUDA", self._on_gpu), ("cpu", self._on_cpu))}
+        for platform, handler in self._handlers.items():
+            jax.ffi.register_ffi_target(self.name, jax.ffi.pycapsule(handler.address), platform=platform)
+
+    def __call__(self, *arrays: Any) -> tuple[Any, ...]:
+        """Bind the call in the program that JAX traces; returns its outputs."""
+        types = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in self._outs]
+        if self._work:
+            types.append(jax.ShapeDtypeStruct((self._work,), np.uint8))
+        return tuple(jax.ffi.ffi_call(self.name, types)(*arrays)[:len(self._outs)])
+
+    # ---- on a GPU
+    def _dry(self, ordinal: int) -> int:
+        """Compile for a GPU; returns the bytes of workspace."""
+        with launch.collecting(launch.Collected(dry=True)) as collected:
+            self._launch(0, itertools.repeat(0), ordinal)
+        return collected.nbytes
+
+    def _on_gpu(self, stream: int, pointers: tuple[int, ...]) -> None:
+        known = self._known.get((stream, pointers))
+        if known is None:
+            with launch.collecting(launch.Collected(memory=pointers[-1] if self._work else 0, nbytes=self._work)) as collected:
+                self._launch(stream, pointers, _ordinal(pointers))
+            self._known.keep((stream, pointers), collected)
+        else:
+            for repeat in known.launches:
+                repeat()
+
+    def _launch(self, stream: int, pointers: Any, ordinal: int) -> None:
+        owner, count = Memory(stream), len(self._ins)
+        infos = [launch.ArrayInfo("cuda", pointer, shape, strides, dtype, ordinal, number >= count, owner)
+                 for number, (pointer, (shape, strides, dtype)) in enumerate(zip(pointers, self._described, strict=False))]
+        self._run(infos[:count], infos[count:], stream=stream)
+
+    # ---- on the CPU
+    def _on_cpu(self, stream: int, pointers: tuple[int, ...]) -> None:
+        arrays = [_view(pointer, *what) for pointer, what in zip(pointers, self._described, strict=False)]
+        ins, outs = arrays[:len(self._ins)], arrays[len(self._ins):]
+        for array in ins:
+            array.flags.writeable = False
+        _running.add(threading.get_ident())
+        try:
+            with _lock:
+                made = self._run(ins, [None] * len(outs))
+            for out, result in zip(outs, made if isinstance(made, tuple) else (made,), strict=True):
+                out[...] = result
+        finally:
+            _running.discard(threading.get_ident())
+
+
+def custom_call(what: str, run: Run, key: Hashable, outs: Sequence[ArrayType], arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """Bind a call of `run` on these arrays, concrete ones or traced ones, in the program that is traced; returns the outputs.
+
+    `key` tells functions apart: calls with equal keys and equal types share a target.
+    """
+    ins = tuple(array_type(array) for array in arrays)
+    with _lock:
+        whole = key, ins, tuple(outs), default_gpu()
+        target = _targets.get(whole)
+        if target is None:
+            target = _targets[whole] = Target(what, run, ins, tuple(outs))
+    return target(*arrays)
+
+
+def array_type(array: Any) -> ArrayType:
+    """Return shape and dtype of an array, or of what JAX traces in its place. Raises SpecError for sizes that are not known."""
+    if not all(isinstance(size, (int, np.integer)) for size in array.shape):
+        raise SpecError(f"numpipe.jax: an array of shape {array.shape}: a launch depends on sizes, which must be known when a "
+                        "program is traced: trace it with numbers instead of symbols (jax.export.symbolic_shape)")
+    return ArrayType(tuple(array.shape), np.dtype(array.dtype))
+
+
+def array_info(array: Any) -> launch.ArrayInfo:
+    """Describe what lies in such an array's place, for checks."""
+    known = array_type(array)
+    return info_of_zeros(known.shape, known.dtype)
+
+
+def default_gpu() -> int | None:
+    """Return the CUDA ordinal of the device that JAX would run on by default; None where that is no GPU."""
+    chosen = jax.config.jax_default_device
+    device = jax.local_devices(backend=chosen)[0] if chosen is None or isinstance(chosen, str) else chosen
+    return int(device.local_hardware_id) if device.platform in ("gpu", "cuda") else None
+
+
+def _ordinal(pointers: Sequence[int]) -> int:
+    cuda = driver.get()
+    return cuda.pointer_device(next(filter(None, pointers), 0)) if cuda.count > 1 else 0
+
+
+def _view(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """Return the buffer at an address of the host as an array."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not nbytes:
+        return np.empty(shape, dtype)
+    memory: Any = (ctypes.c_char * nbytes).from_address(pointer)
+    return np.frombuffer(memory, np.uint8).view(dtype).reshape(shape)
+
+
+@atexit.register
+def _finish() -> None:
+    """Wait for programs on CPUs that nobody waited for: XLA would wait for their calls, and these for a Python that has ended."""
+    for array in jax.live_arrays() if _targets else ():
+        with contextlib.suppress(Exception):  # one was deleted, or its program failed
+            array.block_until_ready()
+    quiet = 0 if _targets else _QUIET
+    while quiet < _QUIET:  # between two calls of a program none runs for a moment
+        time.sleep(0.005)
+        quiet = 0 if _running else quiet + 1
+
+
+@in_child
+def _after_fork() -> None:
+    """Renew the lock in a forked child: a thread that held it is gone."""
+    global _lock
+    _lock = threading.RLock()

@@ -1,0 +1,185 @@
+"""`kernel.bind(…)`: a call that is made often, with its arguments bound and its launch prepared."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import launch
+from ..diagnostics.errors import LaunchError, NumpipeError, SpecError
+from ..diagnostics.frames import brief, shorten
+from ..launch.debug_reports import WATCH
+from ..launch.driver_errors import DriverError, naming, of_kernel
+from ..launch.launcher import Launch
+from ..launch.repeats import address_of
+from ..launch.table import Table
+from .arguments import SCALAR, Call, scalar_kind, scalar_value
+from .calls import Calls, result
+
+_WATCHED = WATCH.kernels
+
+
+class Bound:
+    """A call of a kernel with its arguments; calling it runs the kernel on them and returns what the call would.
+
+    The arguments stay alive as long as it does. `bind` allocates the outputs that the call leaves out, once, and each ``bound()``
+    writes them anew and returns them. ``bound.update(a=other)`` replaces an array by one of the same shape, strides and type, or a
+    scalar by another number. On arrays of the GPU ``bound()`` costs little more than the driver's own launch, allocates nothing,
+    waits for nothing and may be captured into a graph.
+
+    >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
+    >>> @numpipe.kernel(grid=(2,), in_specs=block, out_specs=block, num_compute_wgs=1)
+    ... def double(x, y):
+    ...     y[...] = x[...] + x[...]
+    >>> x, y = np.ones((128, 64), np.float32), np.zeros((128, 64), np.float32)
+    >>> bound = double.bind(x, y)
+    >>> bound()
+    >>> float(y[0, 0])
+    2.0
+    """
+
+    def __init__(self, calls: Calls, call: Call, out: Any) -> None:
+        self.name = calls.definition.name
+        self._calls, self._bound = calls, call
+        self._names = calls.definition.results.array_names(call)
+        self._result = result((call,), out)
+        self._prepare(call)
+
+    def __repr__(self) -> str:
+        return f"<numpipe bound {self.name}({', '.join(self._names)})>"
+
+    @brief
+    def __call__(self, stream: Any = None) -> Any:
+        """Run the call on `stream`, else on the current stream of the arrays' library. Raises what a call of the kernel raises."""
+        with naming(self.name):
+            self._calls.run(self._bound, stream)
+        return self._result
+
+    @brief
+    def update(self, **arguments: Any) -> None:
+        """Replace arguments, by parameter name, outputs and scalars too.
+
+        An array's successor has its shape, strides, type and device; anything else is a SpecError, and needs another `bind`.
+        Launches that are queued keep the old arguments.
+        """
+        call = copy.copy(self._bound)
+        call.infos, call.values = list(call.infos), list(call.values)
+        scalars = call.names
+        for name, value in arguments.items():
+            if name in self._names:
+                index = self._names.index(name)
+                call.infos[index] = self._successor(name, call.infos[index], value)
+                passed = len(call.infos) - len(call.results or ())
+                if index >= passed:
+                    call.results = [*call.results[:index - passed], value, *call.results[index - passed + 1:]]
+            elif name in scalars:
+                call.values[scalars.index(name)] = self._number(name, call.variant.scalars[scalars.index(name)], value)
+            else:
+                known = [*self._names, *(scalar for scalar in scalars if not scalar.startswith("np__"))]
+                raise SpecError(f"kernel {self.name}: a bound launch has no argument {name!r} to update; it has "
+                                f"{', '.join(known)}, and what else the call depends on wants another bind")
+        with naming(self.name):
+            self._prepare(call)
+        if call.results is not self._bound.results:
+            self._result = result((call,), None)
+        self._bound = call
+
+    def _prepare(self, call: Call) -> None:
+        """Prepare the launch of a call; nothing for a simulated one."""
+
+    def _successor(self, name: str, old: launch.ArrayInfo, array: Any) -> launch.ArrayInfo:
+        new = launch.describe(array, name, self.name)
+        for what in ("dtype", "device", "shape", "strides"):
+            had, has = getattr(old, what), getattr(new, what)
+            if had != has:
+                raise SpecError(f"kernel {self.name}: update of {name!r}: expected {what} {had}, as bound, got {has}; bind "
+                                "another call for it")
+        if launch.foreign([new]) and not launch.foreign([old]):
+            raise SpecError(f"kernel {self.name}: update of {name!r}: the library of a {type(array).__name__} does not know "
+                            f"the stream of this bound call; bind another one for it, or pass a {type(old.owner).__name__}")
+        if name in self._names[len(self._names) - self._bound.variant.outputs:]:
+            launch.check_writable(new, name, self.name)
+        return new
+
+    def _number(self, name: str, kind: np.dtype, value: Any) -> Any:
+        if not isinstance(value, SCALAR):
+            raise SpecError(f"kernel {self.name}: update of {name!r}: it is a scalar ({kind}), got a {type(value).__name__}")
+        if kind.kind == "f" and scalar_kind(value) is int:
+            value = float(value)
+        return scalar_value(value, name, self.name)
+
+
+class BoundOnGpu(Bound):
+    """A bound call on arrays of the GPU, with a launch for each stream that it was called on."""
+
+    def _prepare(self, call: Call) -> None:
+        addresses = {name: where for name, info in zip(self._names, call.infos, strict=True) if (where := address_of(info))}
+        current = launch.follow(call.infos)
+        handle = current()
+        first = self._on(handle, call)
+        self._names_of, self._places = list(addresses), [(where, where()) for where in addresses.values()]
+        few: list[tuple[Callable[[], int], int]] = [*self._places, *[(int, 0)] * 3]  # int() is 0
+        (self._where, self._at), (self._where1, self._at1), (self._where2, self._at2) = few[:3]
+        self._more = self._places[3:]
+        self._current, self._launches = current, Table()
+        self._launches.keep(handle, first)
+        self._first, self._stream, self._launcher, self._arguments = first, handle, first.launcher, first.arguments
+
+    def __call__(self, stream: Any = None) -> Any:
+        try:
+            try:
+                if self._where() != self._at or self._where1() != self._at1 or self._where2() != self._at2:  # a loop costs more
+                    self._moved()
+                for where, bound in self._more:
+                    if where() != bound:
+                        self._moved()
+                if stream is None and self._current() == self._stream and not _WATCHED:
+                    if code := self._launcher(*self._arguments)[0]:  # what the first of `_launches` does, without a call more
+                        self._first.refused(code)
+                else:
+                    self._now(stream)()
+                return self._result
+            except DriverError as error:
+                raise of_kernel(error, self.name) from error
+        except NumpipeError as error:
+            shorten(error)
+            raise
+
+    def driver_arguments(self, stream: Any = None) -> tuple[Any, Any, int, int]:
+        """Return what ``cuda.bindings.driver.cuLaunchKernelEx`` takes: (CUlaunchConfig, kernel, address of the parameters, 0).
+
+        They are valid as long as the bound call lives, and until its `update`.
+        """
+        return self._now(stream).arguments
+
+    def _now(self, stream: Any) -> Launch:
+        """Return the prepared launch on a stream, or on the current stream for None."""
+        handle = self._current() if stream is None else launch.as_stream(stream)
+        return self._launches.get(handle) or self._launches.keep(handle, self._on(handle, self._bound))  # type: ignore[no-any-return]
+
+    def _on(self, stream: int, call: Call) -> Launch:
+        return call.plan.prepared.alone(call.plan.grid, call.infos, call.values, stream)  # type: ignore[no-any-return]
+
+    def _moved(self) -> None:
+        """Raise the error for an array whose data is no longer where it was bound."""
+        for name, (where, bound) in zip(self._names_of, self._places, strict=True):
+            now = where()
+            if now != bound:
+                happened = f"moved from {bound:#x} to {now:#x}" if now else f"was freed (it was at {bound:#x})"
+                raise LaunchError(f"kernel {self.name}: argument {name!r} of this bound launch: its data {happened} since "
+                                  f"it was bound; tell it with bound.update({name}=…), or bind again")
+
+
+def bind(calls: Calls, call: Call, out: Any) -> Bound:
+    """Return the bound form of a call.
+
+    Raises SpecError where its output would be a new JAX array: the next call would change what the user holds.
+    """
+    if call.fresh and launch.library(type(call.infos[0].owner)) == "jax":
+        raise SpecError(f"kernel {calls.definition.name}: a bound call writes the same output each time, and JAX arrays are "
+                        "immutable: pass a PyTorch, CuPy or NumPy array as out=")
+    on_gpu = call.plan.prepared is not None and call.infos[0].kind != "host"
+    return (BoundOnGpu if on_gpu and not launch.foreign(call.infos) else Bound)(calls, call, out)

@@ -1,0 +1,91 @@
+"""Where a call runs, on the GPU or on the simulated SM, and on how many CTAs."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from .. import launch
+from ..diagnostics.argument_checks import is_int, told
+from ..diagnostics.errors import SpecError, TargetError
+from ..diagnostics.frames import warn
+from ..launch.array_info import ArrayInfo
+from ..plan.folded_grids import launched
+from ..plan.specs import Persistent
+from .arguments import Call
+from .definition import Definition
+from .options import grid_dims
+
+SIMULATED_CTAS = 2
+"""CTAs of a persistent grid without a GPU; clusters, where tiles are dealt to clusters"""
+MAX_SIMULATED_ELEMENTS = 1 << 23
+"""array elements that a call simulates where no target is named: about ten seconds of a GEMM"""
+
+
+def choose(kernel: str, target: str | None, infos: Sequence[ArrayInfo], place: str) -> launch.Choice:
+    """Choose GPU or simulator for a call on these arrays, which are all at `place`.
+
+    Raises TargetError where the target cannot run, or would run for too long although no target was named.
+    """
+    if target is None and place != "host":
+        target = "gpu"
+    try:
+        choice = launch.choose_target(target, None if place == "host" or target == "sim" else infos[0].device)
+    except TargetError as error:
+        raise TargetError(f"kernel {kernel}: {error}") from None
+    if choice.fallback:
+        _warn_once(choice.why)
+    if choice.target == "sim" and place != "host":
+        raise TargetError(f"kernel {kernel}: target='sim' runs on host arrays, got arrays on the GPU: pass NumPy arrays")
+    elements = sum(int(np.prod(i.shape, dtype=np.int64)) for i in infos)
+    if choice.fallback and elements > MAX_SIMULATED_ELEMENTS:
+        raise TargetError(f"kernel {kernel}: {choice.why}, and {elements} array elements are too many to simulate unasked (at most "
+                          f"{MAX_SIMULATED_ELEMENTS}): pass target='sim' to simulate them all the same, or smaller arrays")
+    return choice
+
+
+def ctas(definition: Definition, choice: launch.Choice, call: Call) -> tuple[int, int, int]:
+    """Return the grid of a call."""
+    kernel, options = definition.name, definition.options
+    grid = options.grid
+    if isinstance(grid, Persistent):
+        size, device = options.attributes.size, choice.device
+        several = SIMULATED_CTAS * (size if options.cluster_names else 1)  # tiles are dealt to clusters there
+        whole = max(size, (several if device is None else device.sm_count) // size * size)
+        dims: tuple[int, ...] = _persistent(definition, grid.ctas or whole, f"persistent({grid.ctas})")
+    else:
+        dims = grid_dims(definition.results.ask(grid, "grid", call) if callable(grid) else grid, kernel, options.grid_names)
+        options.check_names(dims, kernel)
+        definition.check_rank(dims)
+    options.attributes.check_grid(dims, kernel)
+    return launched(dims)
+
+
+def on(definition: Definition, number: int) -> tuple[int, int, int]:
+    """Return the grid of a call that is simulated on as many CTAs. Raises SpecError for a grid that is not persistent."""
+    kernel, options = definition.name, definition.options
+    if not isinstance(options.grid, Persistent):
+        raise SpecError(f"kernel {kernel}: ctas={told(number)} is of a grid=numpipe.persistent(), and this kernel's grid says "
+                        "itself how many CTAs there are")
+    if not is_int(number) or number < 1:
+        raise SpecError(f"kernel {kernel}: ctas must be an int of at least 1, got {number!r}")
+    dims = _persistent(definition, number, f"ctas={number}")
+    options.attributes.check_grid(dims, kernel)
+    return launched(dims)
+
+
+def _persistent(definition: Definition, number: int, said: str) -> tuple[int, ...]:
+    """Return a persistent grid of so many CTAs."""
+    cluster, size = definition.options.attributes.cluster, definition.options.attributes.size
+    if number % size:
+        raise SpecError(f"kernel {definition.name}: {said} is no multiple of the {size} CTAs of a cluster {cluster}: round it up "
+                        f"to {-(-number // size) * size}")
+    return (number // math.prod(cluster[1:]), *cluster[1:])
+
+
+@functools.lru_cache(maxsize=8)
+def _warn_once(why: str) -> None:
+    warn(f"numpipe: {why}; kernels run on the simulated SM (target='sim' or NUMPIPE_TARGET=sim says so without this warning)")

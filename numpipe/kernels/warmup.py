@@ -1,0 +1,201 @@
+"""`numpipe.warmup`: compiles kernels ahead of their calls, in worker processes, as `numpipe.autotune` does with its candidates.
+
+A worker is a new process. It imports the module that a kernel is in, or the factory that makes it, compiles, keeps the image on
+disk and sends it back, with the digest of what it compiled. This process takes an image only where the digest is that of its own
+kernel: a module may have other values in another process. What a worker cannot import, or reads otherwise, this process compiles.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import importlib.util
+import multiprocessing
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Any
+
+from ..diagnostics.argument_checks import FLAG, NONE, SERIES, require, whole
+from ..diagnostics.errors import CompileError, NumpipeError, SpecError
+from ..diagnostics.frames import brief
+from ..launch.image import Image
+from ..plan.resources import Resources
+from .kernel import Kernel
+from .variants import Variant
+
+__all__ = ["warmup"]
+
+Entry = tuple[Kernel, Sequence[Any]] | tuple[Kernel, Sequence[Any], Mapping[str, Any]]
+
+
+@brief
+def warmup(calls: Iterable[Entry], *, workers: int | None = None, progress: bool | None = None) -> list[Resources]:
+    """Compile kernels ahead of these calls, several at a time, and keep them in memory and in the disk cache; nothing is run.
+
+    calls     ``(kernel, args)`` or ``(kernel, args, named)``: a tuple of a call's positional arguments and a dictionary of its
+              named ones, Statics and ``out`` among them, as `Kernel.inspect` takes them. Scalars may have any value of their type.
+              An ArrayType may stand for an array whose last dimension is contiguous and whose rows TMA can address; for other
+              arrays pass one that is laid out like them
+    workers   processes that compile; default: one for each CPU that this process may use, and none for a single kernel; 0: this
+              process compiles
+    progress  whether stderr shows a bar, if tqdm is installed; default: where stderr is a terminal
+
+    Returns the `Resources` of each call's kernel, in order. What is in memory or in the cache is not compiled again, and calls that
+    need the same machine code compile it once. Workers import kernels by name, so a script that has some begins its work under
+    ``if __name__ == "__main__":``. Kernels that cannot be imported, as those that a function returns, or those of a notebook, are
+    compiled in this process, one after another. No GPU is needed.
+
+    Raises SpecError for arguments that do not fit, before anything is compiled. Raises CompileError with the errors of all
+    kernels that cannot be compiled, each by its name, when the others are done; and where a worker dies.
+
+    >>> used = numpipe.warmup([(matmul, (a, b)), (matmul, (a, b), {"cfg": Config(slots=3)})])
+    """
+    require("warmup", locals(), calls=SERIES, workers=whole(0) | NONE, progress=FLAG | NONE)
+    asked = [_variant(number, entry) for number, entry in enumerate(calls)]
+    jobs = {variant: Job(kernel.name, kernel, variant) for kernel, variant in asked}
+    with showing(len(jobs), "warmup", sys.stderr.isatty() if progress is None else progress) as report:
+        found = dict(zip(jobs, compiled(list(jobs.values()), workers, report, "warmup"), strict=True))
+    failed = {variant: image for variant, image in found.items() if isinstance(image, NumpipeError)}
+    if failed:
+        raise CompileError(f"warmup: {len(failed)} of {len(jobs)} kernels cannot be compiled:\n" + "\n".join(
+            f"kernel {jobs[variant].name}: {type(error).__name__}: {error}" for variant, error in failed.items())
+            ) from next(iter(failed.values()))
+    return [variant.adopt(found[variant]).resources for _, variant in asked]  # type: ignore[arg-type]
+
+
+def _variant(number: int, entry: Any) -> tuple[Kernel, Variant]:
+    """Return the kernel and the variant of an entry of `warmup`. Raises SpecError for something else."""
+    kernel, args, named = (*entry, {})[:3] if isinstance(entry, tuple) and len(entry) in (2, 3) else (None, None, None)
+    if not isinstance(kernel, Kernel) or not isinstance(args, tuple | list) or not isinstance(named, Mapping):
+        raise SpecError(f"warmup: entry {number} of the list must be (kernel, args) or (kernel, args, named), with a tuple of "
+                        f"positional arguments, (x,) for a single one, and a dictionary; got {_brief(entry)}")
+    given = dict(named)
+    return kernel, kernel.described(tuple(args), given, given.pop("out", None), mesh=given.pop("mesh", None)).variant
+
+
+def _brief(entry: Any) -> str:
+    return f"({', '.join(type(part).__name__ for part in entry)})" if isinstance(entry, tuple) else type(entry).__name__
+
+
+# ---- the processes
+@dataclass(frozen=True)
+class Job:
+    """A variant that is to be compiled, by the name under which it is reported."""
+
+    name: str
+    source: Kernel | tuple[Callable[[Any], Kernel], Any]
+    """the kernel, or (factory, config): what a worker makes it of"""
+    variant: Variant
+
+    def packed(self) -> bytes:
+        """Return what a worker is sent. Raises what pickle raises for a kernel, factory, config or Static that cannot be sent."""
+        return pickle.dumps((self.source, self.variant.key, self.variant.obstacles))
+
+
+def compiled(jobs: Sequence[Job], workers: int | None, report: Callable[[str], object], asker: str) -> list[Image | NumpipeError]:
+    """Return the machine code of each job, or the error of its compile; `report` is called with the name of each that is done.
+
+    workers  processes; None: as many as there are CPUs, none for a single compile; 0: this process compiles
+
+    Raises CompileError where a process dies; `asker` is the function that the message names.
+    """
+    done: dict[int, Image | NumpipeError] = {}
+
+    def keep(number: int, result: Image | NumpipeError) -> None:
+        done[number] = result
+        report(jobs[number].name)
+
+    missing = []
+    for number, job in enumerate(jobs):
+        try:
+            found = job.variant.find()
+        except NumpipeError as error:  # the source cannot be rewritten
+            keep(number, error)
+            continue
+        if found is None:
+            missing.append(number)
+        else:
+            keep(number, found)
+    sent: dict[int, bytes] = {}
+    if _in_worker:
+        workers = 0
+    for number in missing if workers or (workers is None and len(missing) > 1) else ():
+        with contextlib.suppress(Exception):  # whatever a value's own pickling raises
+            if jobs[number].variant.digest is not None:
+                sent[number] = jobs[number].packed()
+    here = [number for number in missing if number not in sent]
+    if sent:
+        most = min(workers or _cpus(), len(sent))
+        with concurrent.futures.ProcessPoolExecutor(most, multiprocessing.get_context("spawn"), _begin) as pool:
+            try:
+                waiting = {pool.submit(_compile, data): number for number, data in sent.items()}
+                for number in here:
+                    keep(number, _image(jobs[number].variant))
+                here = []
+                for future in concurrent.futures.as_completed(waiting):
+                    number, (digest, result) = waiting[future], future.result()
+                    if digest == jobs[number].variant.digest:
+                        keep(number, result)
+                    else:
+                        here.append(number)
+            except BrokenProcessPool as error:
+                modules = sorted({_module(jobs[number].source) for number in sent})
+                raise CompileError(
+                    f"{asker}: a process that compiles died: can {', '.join(modules)} be imported by another process, and does a "
+                    "script start its work under 'if __name__ == \"__main__\":'? workers=0 compiles in this one") from error
+            finally:
+                pool.shutdown(cancel_futures=True)
+    for number in here:
+        keep(number, _image(jobs[number].variant))
+    return [done[number] for number in range(len(jobs))]
+
+
+_in_worker = False
+"""whether this process is a worker: it starts none where a module that it imports calls `warmup`, or there would be no end"""
+
+
+def _begin() -> None:
+    global _in_worker
+    _in_worker = True
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _module(source: Any) -> str:
+    return str((source if isinstance(source, Kernel) else source[0]).__module__)
+
+
+def _compile(data: bytes) -> tuple[str | None, Any]:
+    """Compile in a worker; returns the digest of what is compiled, None where it cannot be imported, and the image or the error."""
+    try:
+        source, key, obstacles = pickle.loads(data)
+        variant = Variant((source if isinstance(source, Kernel) else source[0](source[1])).definition, key, obstacles)
+        digest = variant.digest
+    except Exception:  # the process that asked compiles it, and meets what is wrong
+        return None, None
+    return digest, _image(variant)
+
+
+def _image(variant: Variant) -> Image | NumpipeError:
+    try:
+        return variant.image
+    except NumpipeError as error:
+        return error
+
+
+@contextlib.contextmanager
+def showing(total: int, asker: str, shown: bool) -> Iterator[Callable[[str], object]]:
+    """Yield a function to call after each compile: a bar on stderr shows them if tqdm is installed."""
+    if not shown or not importlib.util.find_spec("tqdm"):
+        yield lambda name: None
+        return
+    from tqdm.auto import tqdm
+
+    with tqdm(total=total, desc=f"{asker}: compile", leave=False) as bar:
+        yield lambda name: bar.update()

@@ -1,0 +1,37 @@
+"""`leaving` on the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ..memory.scratch_cuda import BarriersType
+from ..pipeline.ring_cuda import RingType, counter_of
+from ..pipeline.steps import await_released
+from . import cluster_exit as source
+
+NOTHING = nb.types.Tuple(())
+
+
+@cuda_meaning(source.await_peers)
+def _await_peers(typing_context: Any, np_: Any) -> Any:
+    memory = np_.role == "memory"
+    rings = [RingType(np_, plan, NOTHING, NOTHING, 0, (), False) for plan in source.shared_rings(np_.unit)] if memory else []
+    sums = [] if memory else [BarriersType(np_, of, of.kind.shape) for of in source.shared_sums(np_.unit)]
+    for ring in rings:
+        nb.returns(typing_context, await_released, (ring,))
+    for consumed in sums:
+        nb.returns(typing_context, source.await_read, (consumed,))
+    context, builder, args = yield nb.types.void(np_)
+    if np_.unit.meets_at_end:
+        return
+    zero = nb.const(0)
+    for ring in rings:
+        grid = context.make_tuple(builder, nb.types.UniTuple(nb.types.int32, 0), [])
+        value = nb.struct(context, builder, ring, np=args[0], grid=grid, first=zero,
+                          steps=builder.load(counter_of(builder, ring, args[0])))
+        nb.call(context, builder, await_released, (ring,), (value,))
+    for consumed in sums:
+        value = nb.struct(context, builder, consumed, np=args[0], first=zero)
+        nb.call(context, builder, source.await_read, (consumed,), (value,))

@@ -1,0 +1,103 @@
+"""Partial sums exchanged within a cluster on the GPU, 16 bytes a lane by st.async; the CTA's place says which are its share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ...intrinsics import barrier, cluster
+from ...plan.context_cuda import ContextType, cluster_place, own_part
+from ..memory.scratch_cuda import BarriersType, barrier_address
+from ..tiles.cluster_arrivals_cuda import rank
+from ..tiles.tile_cuda import InFlightType, TileType, assembled, registers, undefined
+from . import cluster_sums as source
+from .cluster_sums import SumsPlan
+from .partials_cuda import PIECE, add_pieces, lane_offset
+
+I32 = nb.types.int32
+
+
+class SumsType(nb.types.Type):  # type: ignore[misc]
+    """The type of an exchange of partial sums, which holds its plan; a value of it in LLVM is the context."""
+
+    def __init__(self, context: ContextType, plan: SumsPlan) -> None:
+        self.context, self.plan, self.share = context, plan, TileType(plan.share)
+        self.ready, self.consumed = (BarriersType(context, of, of.kind.shape) for of in (plan.ready, plan.consumed))
+        super().__init__(name=f"sums({context}, {plan})")
+
+
+nb.machine_model(SumsType, lambda ty: nb.i32.as_pointer())
+
+
+@cuda_meaning(source.reduce_scatter)
+def _reduce_scatter(typing_context: Any, np_: Any, site: Any, acc: Any, axis: Any) -> Any:
+    name, unit = nb.literal(axis), np_.unit
+    if not isinstance(acc, (TileType, InFlightType)):
+        source.check(unit, name, None, str(nb.unliteral(acc)))
+    tile = acc.settled("numpipe.combine")
+    share = TileType(source.check(unit, name, tile.form, ""))
+    alone, memory = unit.sizes[name] == 1, np_.role == "memory"
+    sums = None if alone or memory else SumsType(np_, source.plan(unit, name, tile.shape, nb.literal(site)))
+    if sums is not None:
+        nb.returns(typing_context, source.scattered, (sums, tile))
+    context, builder, args = yield share(np_, site, tile, axis)
+    if sums is not None:
+        return nb.call(context, builder, source.scattered, (sums, tile), (args[0], args[2]))[1]
+    return args[2] if alone else undefined(share)
+
+
+def _barrier_value(context: Any, builder: Any, barriers: BarriersType, np_: Any) -> Any:
+    return nb.struct(context, builder, barriers, np=np_, first=nb.const(0))
+
+
+nb.attribute(SumsType, "ready", lambda ty: ty.ready, lambda c, b, ty, value: _barrier_value(c, b, ty.ready, value))
+nb.attribute(SumsType, "consumed", lambda ty: ty.consumed, lambda c, b, ty, value: _barrier_value(c, b, ty.consumed, value))
+nb.constant_attributes(SumsType, I32, quarter=lambda ty: ty.plan.quarter)
+
+
+def _pieces(builder: Any, sums: SumsType) -> Any:
+    """Return the shared address of this lane's first float4 in the warpgroup's buffer."""
+    lane = lane_offset(builder)
+    return builder.add(own_part(builder, sums.context.unit, sums.plan.buffer.memory), lane)
+
+
+def _shares(builder: Any, sums: SumsType, tile: TileType, value: Any) -> list[list[Any]]:
+    """Return the registers of each CTA's share of the columns, by its place along the axis."""
+    found, size, blocks = registers(builder, tile, value), sums.plan.size, tile.shape[0] // 64
+    width = tile.registers // blocks // size  # a block of 64 rows has its columns one after another
+    return [[found[(block * size + share) * width + i] for block in range(blocks) for i in range(width)] for share in range(size)]
+
+
+@cuda_meaning(source.send)
+def _send(_context: Any, sums: Any, tile: Any) -> Any:
+    plan, size = sums.plan, sums.plan.size
+    context, builder, args = yield sums.share(sums, tile)
+    place = cluster_place(builder, plan.consumed.cluster)
+    own, shares = place[plan.along], _shares(builder, sums, tile, args[1])
+    for bit in range((size - 1).bit_length()):  # turned round until the CTA's share is the first: registers have no index
+        turned = builder.trunc(builder.lshr(own, nb.const(bit)), nb.i1)
+        shares = [[builder.select(turned, *pair) for pair in zip(shares[(i + (1 << bit)) % size], shares[i], strict=True)]
+                  for i in range(size)]
+    base = _pieces(builder, sums)
+    ready = barrier_address(context, builder, sums.ready, _barrier_value(context, builder, sums.ready, args[0]))
+    for step in range(1, size):
+        further = builder.urem(builder.add(own, nb.const(step)), nb.const(size))
+        to = rank(builder, [further if axis == plan.along else at for axis, at in enumerate(place)], plan.consumed.cluster)
+        buffer, there = (nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1] for address in (
+            builder.add(base, nb.const((step - 1) * plan.region)), ready))
+        for piece in range(len(shares[step]) // 4):
+            nb.emit_gated(builder, nb.void, [buffer, there, *shares[step][4 * piece:4 * piece + 4]],
+                        "$gate st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+                        f"[$0+{PIECE * piece}], {{$2, $3, $4, $5}}, [$1];", "r,r,f,f,f,f,~{memory}")
+    return assembled(builder, sums.share, shares[0])
+
+
+@cuda_meaning(source.add)
+def _add(_context: Any, sums: Any, tile: Any) -> Any:
+    context, builder, args = yield tile(sums, tile)
+    total, base = registers(builder, tile, args[1]), _pieces(builder, sums)
+    for region in range(sums.plan.size - 1):
+        add_pieces(builder, total, "shared", base, region * sums.plan.region)
+    nb.call(context, builder, barrier.warp_sync, (), ())  # lanes of the warp arrive for all of it next
+    return assembled(builder, tile, total)

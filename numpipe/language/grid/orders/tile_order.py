@@ -1,0 +1,335 @@
+"""Orders as objects: frozen, so that a Static may hold one; their host tables, and their pictures by matplotlib."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ....core.arith import divisor
+from ....core.op import Helper
+from ....diagnostics.argument_checks import NONE, PATH, SHAPE, each, is_int, require, told, whole, word
+from ....diagnostics.errors import SpecError
+from . import tile_numbers
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order of the tiles of a grid. Use one of `Row`, `Column`, `Grouped`, `Snake`, `Hilbert` and `Table`.
+
+    A grid is (rows, columns), in tiles, or (planes, rows, columns): planes one after the other, each in the order.
+
+    >>> from numpipe.orders import Grouped
+    >>> [Grouped(2).coordinates(t, (4, 3)) for t in range(4)]
+    [(0, 0), (1, 0), (0, 1), (1, 1)]
+    """
+
+    name: ClassVar[str]
+    begin: ClassVar[Helper[..., Any]]
+    place: ClassVar[Helper[..., Any]]
+
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        """The last arguments of `begin` and `place`."""
+        return ()
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.parameters[0]})" if self.parameters else self.name
+
+    def coordinates(self, t: int, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the indices of tile number `t` of a grid of `shape`. SpecError for a tile or a grid that there is not."""
+        shape = checked(shape)
+        if not is_int(t) or not 0 <= t < math.prod(shape):
+            raise SpecError(f"{self}: tile t={told(t)} of a grid of {spelled(shape)} tiles: they are numbered 0 … "
+                            f"{math.prod(shape) - 1}")
+        return tuple(int(i) for i in self._place(t, shape, self._begin(shape)))
+
+    def _begin(self, shape: tuple[int, ...]) -> Any:
+        begin = type(self).begin
+        return begin(np.int32(shape[-2]), np.int32(shape[-1]), *self.parameters), divisor(shape[-2] * shape[-1])
+
+    def _place(self, t: int, shape: tuple[int, ...], begun: Any) -> tuple[Any, ...]:
+        place = type(self).place
+        if len(shape) == 2:
+            return tuple(place(np.int32(t), begun[0], *self.parameters))
+        plane, inside = tile_numbers.in_plane(np.int32(t), begun[1])
+        return tuple(tile_numbers.with_plane(plane, place(inside, begun[0], *self.parameters)))
+
+    def table(self, shape: Sequence[int]) -> np.ndarray:
+        """Return all tiles of a grid in this order: int32, a row of indices each. A host table for any kernel; read-only.
+
+        >>> from numpipe.orders import Column
+        >>> Column().table((2, 2)).tolist()
+        [[0, 0], [1, 0], [0, 1], [1, 1]]
+        """
+        return _table(self, checked(shape))
+
+    def panels(self, shape: Sequence[int], ctas: int) -> list[tuple[int, int]]:
+        """Return how many panels of A and of B, (rows, columns), the tiles of each wave read: `ctas` tiles run at the same time."""
+        return [(len(a), len(b)) for a, b in self._waves(shape, ctas)]
+
+    def bytes(self, shape: Sequence[int], *, tile: tuple[int, int], k: int, itemsize: int = 2, ctas: int = 132,
+              l2_bytes: int = 0) -> int:
+        """Return the bytes of A and B that come from memory into L2 for C = A B, if the tiles of a wave share their panels.
+
+        shape     of the grid of C's tiles
+        tile      (rows, columns) of a tile of C, elements: a panel of A is rows x k, one of B columns x k
+        k         depth, elements
+        itemsize  bytes of an element of A and B
+        ctas      tiles that run at the same time; each CTA is taken to keep up with the others
+        l2_bytes  what L2 keeps from a wave to the next, the panels used last; 0 for nothing. A wave with more keeps nothing
+
+        Under an order in which neighbours in time are neighbours in the grid it is less:
+
+        >>> from numpipe.orders import Grouped, Row
+        >>> [order.bytes((64, 64), tile=(128, 256), k=16384) >> 20 for order in (Row(), Grouped(16))]
+        [16280, 4432]
+        """
+        require(f"{self}.bytes", locals(), tile=each(whole(1), 2), k=whole(1), itemsize=whole(1), l2_bytes=whole(0))
+        sizes = [side * k * itemsize for side in tile]
+        kept: OrderedDict[tuple[int, Any], int] = OrderedDict()
+        total = 0
+        for wave in self._waves(shape, ctas):
+            needed = {(which, panel): sizes[which] for which, panels in enumerate(wave) for panel in panels}
+            total += sum(size for panel, size in needed.items() if panel not in kept)
+            for panel, size in needed.items():
+                kept[panel] = size
+                kept.move_to_end(panel)
+            if sum(needed.values()) > l2_bytes:
+                kept.clear()
+            while sum(kept.values()) > l2_bytes:
+                kept.popitem(last=False)
+        return total
+
+    def _waves(self, shape: Sequence[int], ctas: int) -> list[tuple[dict[Any, None], dict[Any, None]]]:
+        """Return the panels of A and of B that each wave reads, in the order of its tiles."""
+        require(str(self), locals(), ctas=whole(1))
+        every = self.table(shape).tolist()
+        return [({(*plane, m): None for *plane, m, _ in wave}, {(*plane, n): None for *plane, _, n in wave})
+                for wave in (every[at:at + ctas] for at in range(0, len(every), ctas))]
+
+    def plot(self, shape: Sequence[int], *, ctas: int = 132, wave: int = 0, path: str | Path | None = None) -> Any:
+        """Draw the order over a grid of two dimensions: its path, its waves, and the tiles in flight in one of them.
+
+        ctas  tiles that run at the same time
+        wave  which of the waves is framed, with the panels that it reads
+        path  an .svg or .png file to write
+
+        Returns a `matplotlib.figure.Figure`. Raises SpecError where matplotlib is not installed (``pip install 'numpipe[plot]'``).
+
+        >>> from numpipe.orders import Hilbert
+        >>> figure = Hilbert().plot((16, 16), ctas=32)
+        """
+        require(f"{self}.plot", locals(), ctas=whole(1, 2**31 - 1), wave=whole(0), path=PATH | NONE)
+        return _draw(self, checked(shape), ctas, wave, path)
+
+
+@dataclass(frozen=True)
+class Row(Order):
+    """The last index fastest."""
+
+    name = "row"
+    begin, place = tile_numbers.begin_row, tile_numbers.place_row
+
+
+@dataclass(frozen=True)
+class Column(Order):
+    """The first index fastest."""
+
+    name = "column"
+    begin, place = tile_numbers.begin_column, tile_numbers.place_column
+
+
+@dataclass(frozen=True)
+class Grouped(Order):
+    """Strips of `group` rows of tiles, each walked column by column. 1000 to 2000 rows of C in a strip are a good size."""
+
+    group: int = 16
+
+    name = "grouped"
+    begin, place = tile_numbers.begin_strips, tile_numbers.place_grouped
+
+    def __post_init__(self) -> None:
+        require(type(self).__name__, vars(self), group=whole(1, 2**31 - 1))
+
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        return (int(self.group),)
+
+
+@dataclass(frozen=True)
+class Snake(Grouped):
+    """`Grouped`, but each second strip backwards, so that a strip begins where the one before has ended."""
+
+    name = "snake"
+    begin, place = tile_numbers.begin_strips, tile_numbers.place_snake
+
+
+@dataclass(frozen=True)
+class Hilbert(Order):
+    """A Hilbert curve, for a grid of any size: tiles that are near in time are near in both indices.
+
+    In a kernel its place is found by halving the grid until one row or column is left: a loop of 70 machine instructions,
+    run once for each bit of the two counts, where the other orders take 10 to 40 in all. That is some hundreds of cycles before a
+    tile's first load. For small K pass ``Hilbert().table(shape)`` as a host table, whose rows are read ahead.
+    """
+
+    name = "hilbert"
+    begin, place = tile_numbers.begin_hilbert, tile_numbers.place_hilbert
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Order):
+    """A host table as an order on the host: what a kernel takes as ``order=table`` is the array itself, an argument.
+
+    array  2-D, int32, a row of indices for each tile, none negative
+
+    Raises SpecError for another array; `check` looks at a grid too.
+
+    >>> import numpy as np
+    >>> table = Table(np.array([[0, 0], [1, 1], [0, 1], [1, 0]], np.int32))
+    >>> table.check((2, 2)).coordinates(1, (2, 2))
+    (1, 1)
+    """
+
+    array: np.ndarray
+
+    name = "table"
+
+    def __post_init__(self) -> None:
+        if (wrong := misfit(self.array)) is not None:
+            raise SpecError(f"Table: {wrong}")
+
+    def check(self, shape: Sequence[int]) -> Table:
+        """Return the table itself if it visits each tile of a grid once; SpecError if not."""
+        if (wrong := misfit(self.array, checked(shape))) is not None:
+            raise SpecError(f"Table: {wrong}")
+        return self
+
+    def table(self, shape: Sequence[int]) -> np.ndarray:
+        return self.check(shape).array
+
+    def _begin(self, shape: tuple[int, ...]) -> Any:
+        return self.table(shape)
+
+    def _place(self, t: int, shape: tuple[int, ...], begun: Any) -> tuple[Any, ...]:
+        return tuple(begun[t])
+
+
+NAMES: dict[str, type[Order]] = {kind.name: kind for kind in (Row, Column, Grouped, Snake, Hilbert)}
+"""the orders that have a name in a kernel"""
+
+
+def named(name: str, group: int = 16) -> Order:
+    """Return the order of a name, as ``tiles(order=name, group=group)`` has it; SpecError for an unknown name.
+
+    >>> named("snake", 8)
+    Snake(group=8)
+    """
+    require("an order of tiles", locals(), name=word(*NAMES))
+    kind = NAMES[name]
+    return kind(group) if issubclass(kind, Grouped) else kind()
+
+
+def misfit(array: Any, shape: Sequence[int] | None = None, columns: int = 0) -> str | None:
+    """Return what is wrong with a host table of a grid of `shape`, or of at least `columns` indices a row; None for nothing."""
+    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype != np.int32:
+        found = f"{array.ndim}-D {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+        return f"a host table is a 2-D int32 array, got {found}"
+    wanted = columns if shape is None else len(shape)
+    if array.shape[1] < wanted:
+        return f"a host table of {wanted} indices a tile has as many columns, got an array of shape {array.shape}"
+    array = array[:, :wanted] if wanted else array
+    below = np.argwhere(array < 0)
+    if len(below):
+        return f"row {below[0][0]} is {tuple(array[below[0][0]].tolist())}: indices of tiles are not negative"
+    if shape is None:
+        return None
+    if len(array) != math.prod(shape):
+        return f"a grid of {spelled(shape)} has {math.prod(shape)} tiles, the table has {len(array)} rows"
+    outside = np.argwhere(array >= np.asarray(shape))
+    if len(outside):
+        return f"row {outside[0][0]} is {tuple(array[outside[0][0]].tolist())}, outside the grid of {spelled(shape)} tiles"
+    _, first, times = np.unique(array, axis=0, return_index=True, return_counts=True)
+    if len(first) < len(array):
+        twice = tuple(array[first[times > 1].min()].tolist())
+        return f"tile {twice} comes {times[times > 1].max()} times, so {len(array) - len(first)} tiles of the grid never come"
+    return None
+
+
+def checked(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of a grid; SpecError for other values."""
+    if not SHAPE.holds(shape) or len(shape) not in (2, 3):
+        raise SpecError(f"a grid of tiles has the shape (rows, columns) or (planes, rows, columns), got {told(shape)}")
+    return tuple(int(n) for n in shape)
+
+
+def spelled(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+@functools.lru_cache(maxsize=32)
+def _table(order: Order, shape: tuple[int, ...]) -> np.ndarray:
+    begun = order._begin(shape)
+    found = np.array([order._place(t, shape, begun) for t in range(math.prod(shape))], np.int32).reshape(-1, len(shape))
+    found.flags.writeable = False
+    return found
+
+
+# ---- pictures
+_WAVES = ("#e3e3e3", "#f7f7f7")
+_IN_FLIGHT, _PATH, _PANEL = "#56b4e9", "#000000", "#e69f00"
+_NUMBERED = 256
+"""tiles of a grid whose numbers are written in it"""
+
+
+def _draw(order: Order, shape: tuple[int, ...], ctas: int, wave: int, path: str | Path | None) -> Any:
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+        from matplotlib.patches import Rectangle
+    except ImportError:
+        raise SpecError("an order is drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; its numbers are in "
+                        "order.table(shape) and order.panels(shape, ctas)") from None
+    if len(shape) != 2:
+        raise SpecError(f"{order}: a grid of two dimensions is drawn, got {shape}: planes are alike")
+    panels = order.panels(shape, ctas)
+    if not 0 <= wave < len(panels):
+        raise SpecError(f"{order}: wave {wave} of {len(panels)}: {shape[0]} x {shape[1]} tiles, {ctas} at a time")
+    table = order.table(shape)
+    rows, columns = shape
+    grid = np.empty(shape, np.int64)
+    grid[table[:, 0], table[:, 1]] = np.arange(len(table))
+    flight = table[wave * ctas:(wave + 1) * ctas]
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "numpipe", "font.size": 8, "font.family": "sans-serif"}):
+        inch = min(0.4, 9.0 / max(rows, columns))
+        figure = Figure(figsize=(max(columns * inch, 3.5) + 1.2, max(rows * inch, 1.0) + 1.0), dpi=144, layout="constrained")
+        axes = figure.add_subplot()
+        axes.imshow(grid // ctas % 2, cmap=matplotlib.colors.ListedColormap(_WAVES), vmin=0, vmax=1)
+        for m, n in flight:
+            axes.add_patch(Rectangle((n - 0.5, m - 0.5), 1, 1, facecolor=_IN_FLIGHT, edgecolor="white", linewidth=0.3))
+        for m in {int(m) for m, _ in flight}:  # beside the grid: the panels of A, above it those of B
+            axes.add_patch(Rectangle((-1.3, m - 0.5), 0.6, 1, facecolor=_PANEL, clip_on=False))
+        for n in {int(n) for _, n in flight}:
+            axes.add_patch(Rectangle((n - 0.5, -1.3), 1, 0.6, facecolor=_PANEL, clip_on=False))
+        axes.plot(table[:, 1], table[:, 0], color=_PATH, linewidth=min(1.0, 3 * inch), alpha=0.6)
+        if len(table) <= _NUMBERED:
+            for t, (m, n) in enumerate(table):
+                axes.text(n + 0.42, m + 0.36, str(t), ha="right", va="bottom", fontsize=5)
+        axes.set_xlim(-1.4, columns - 0.5)
+        axes.set_ylim(rows - 0.5, -1.4)
+        axes.set_xlabel("n (a panel of B each)")
+        axes.set_ylabel("m (a panel of A each)")
+        a, b = panels[wave]
+        axes.set_title(f"{order}, {rows} x {columns} tiles; wave {wave} of {len(panels)}: {len(flight)} tiles,\n"
+                       f"{a} panels of A and {b} of B; all waves {sum(map(sum, panels))}")
+        if path is not None:
+            figure.savefig(path)
+    return figure

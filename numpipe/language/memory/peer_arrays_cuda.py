@@ -1,0 +1,167 @@
+"""Arrays of other GPUs, compiled: their addresses and tensor maps, and how the launches of all GPUs begin.
+
+Behind tensor maps and counter the packed parameter of a kernel with semaphores has the launch's words (`plan.control_block`), from
+`Unit.peers_at` on, and for each GPU a section of `Unit.section_bytes`: its tensor maps, and the addresses of its arrays. Where
+these lie is known when the entry is lowered, behind all code that asks for them: so they are link symbols, as axes are. The control
+block of a GPU lies before its semaphores.
+
+A launch may be one ahead of a peer's, so the words by which launches begin count. PTX ISA, "Memory Consistency Model: Release and
+Acquire Patterns".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ...plan.context_cuda import counter_pointer
+from ...plan.control_block import BEGIN, GO, LOST, SEMAPHORES, WORDS_BYTES
+from ...plan.outside_cuda import report
+from ...plan.plans import BEGUN, GPU
+from ...plan.unit import Unit
+from ..tiles.refs_cuda import I32, gmem_value
+from . import peer_arrays as source
+
+_BEFORE = 4 * SEMAPHORES
+"""bytes of a control block before its semaphores"""
+_AT, _SECTION, _ADDRESSES = "np_gpus_at", "np_gpus_section", "np_gpus_addresses"
+"""link symbols: where the launch's words lie in the packed parameter, bytes of a section, where the addresses lie in one"""
+
+# Sets LOST, the word at FLAG, and if it is the first writes the record: WORDS is the address of the launch's words, INDEX, SEEN and
+# WANTED are what was waited for, of KIND, at the PLACE of the unit.
+TELL = """atom.relaxed.sys.global.exch.b32 word, [FLAG], 1; setp.ne.u32 late, word, 0; @late bra OUT;
+ld.b64 at, [WORDS+8]; setp.eq.u64 late, at, 0; @late bra OUT;
+ld.b32 word, [WORDS]; st.volatile.global.b32 [at+4], word; st.volatile.global.b32 [at+8], INDEX;
+st.volatile.global.b32 [at+12], SEEN; st.volatile.global.b32 [at+16], WANTED;
+mov.u32 word, %ctaid.x; st.volatile.global.b32 [at+20], word;
+mov.u32 word, %ctaid.y; st.volatile.global.b32 [at+24], word;
+mov.u32 word, %ctaid.z; st.volatile.global.b32 [at+28], word;
+mov.u32 word, %tid.x; st.volatile.global.b32 [at+32], word; st.volatile.global.b32 [at+36], PLACE;
+mov.u32 word, KIND; st.release.sys.global.b32 [at], word;"""
+# $0 the launch's words, $1 the sections, $2 bytes of one, $3 where its semaphores' address lies in it
+_BEGIN = """{ .reg .pred np_gpus, late; .reg .b32 me, gpus, rank, seen, word; .reg .b64 at, own, begun, now, end, mine;
+ld.b32 me, [$0]; ld.b32 gpus, [$0+4]; mul.wide.s32 mine, me, 4;
+mul.wide.s32 at, me, $2; add.s64 at, at, $1; add.s64 at, at, $3; ld.b64 own, [at]; add.s64 own, own, -BEFORE;
+mov.u32 rank, 0;
+SAY: setp.ge.s32 np_gpus, rank, gpus; @np_gpus bra SAID; setp.eq.s32 np_gpus, rank, me; @np_gpus bra NEXT;
+mul.wide.s32 at, rank, $2; add.s64 at, at, $1; add.s64 at, at, $3; ld.b64 at, [at]; add.s64 at, at, mine;
+red.release.sys.global.add.s32 [at+-BEFORE], 1;
+NEXT: add.s32 rank, rank, 1; bra SAY;
+SAID: ld.b64 end, [$0+16]; mov.u64 now, %globaltimer; add.u64 end, end, now; mov.b64 begun, own; mov.u32 rank, 0;
+EACH: setp.ge.s32 np_gpus, rank, gpus; @np_gpus bra ALL; setp.eq.s32 np_gpus, rank, me; @np_gpus bra FURTHER;
+AGAIN: ld.acquire.sys.global.b32 seen, [begun]; setp.ge.s32 np_gpus, seen, 1; @np_gpus bra CAME;
+ld.relaxed.sys.global.b32 word, [own+LOST]; setp.ne.u32 late, word, 0; @late bra OUT;
+mov.u64 now, %globaltimer; setp.lt.u64 late, now, end; @late bra AGAIN;
+TELL bra OUT;
+CAME: red.relaxed.sys.global.add.s32 [begun], -1;
+FURTHER: add.s32 rank, rank, 1; add.s64 begun, begun, 4; bra EACH;
+ALL: mov.u32 word, 1; st.release.gpu.global.b32 [own+GO], word;
+OUT: }"""
+# $0 1: the launches of all peers have begun, 2: they have not, and the wait was given up; $1 this GPU's semaphores
+_GATE = """{ .reg .pred np_gpus; .reg .b32 seen;
+AGAIN: mov.u32 $0, 1; ld.acquire.gpu.global.b32 seen, [$1+GO]; setp.ne.u32 np_gpus, seen, 0; @np_gpus bra OUT;
+mov.u32 $0, 2; ld.relaxed.sys.global.b32 seen, [$1+LOST]; setp.eq.u32 np_gpus, seen, 0; @np_gpus bra AGAIN;
+OUT: fence.proxy.async.global; }"""
+
+
+def statement(text: str, **names: Any) -> str:
+    """Return PTX in one line, with values in the place of names in capital letters."""
+    for name, value in names.items():
+        text = re.sub(rf"\b{name}\b", str(value).replace("\\", "\\\\"), text)
+    return " ".join(text.split())
+
+
+# ---- the packed parameter
+def define_offsets(module: Any, unit: Unit) -> None:
+    """Define the link symbols in the kernel's entry module."""
+    for symbol, value in ((_AT, unit.peers_at), (_SECTION, unit.section_bytes), (_ADDRESSES, 128 * len(unit.maps))):
+        with nb.define(module, symbol, nb.i32) as (builder, _):
+            builder.ret(nb.const(value))
+
+
+def begin_gpus(builder: Any, np_: Any, table: Any, unit: Unit) -> None:
+    """Write the number of this GPU, and where the packed parameter lies, to a warpgroup's state."""
+    words = builder.bitcast(table, nb.i32.as_pointer())
+    base = builder.ptrtoint(table, nb.i64)
+    me = builder.load(builder.gep(words, [nb.const(unit.peers_at // 4)]))
+    high = builder.trunc(builder.lshr(base, nb.const(32, nb.i64)), nb.i32)
+    for number, value in enumerate((me, builder.trunc(base, nb.i32), high)):
+        builder.store(value, _word(builder, np_, GPU + number))
+
+
+def _word(builder: Any, np_: Any, number: int) -> Any:
+    return counter_pointer(builder, np_, nb.const(number))
+
+
+def _offset(builder: Any, symbol: str) -> Any:
+    return builder.zext(nb.external(builder, symbol, nb.i32), nb.i64)
+
+
+def words(builder: Any, np_: Any) -> Any:
+    """Return the address of the launch's words."""
+    low, high = (builder.zext(builder.load(_word(builder, np_, GPU + number)), nb.i64) for number in (1, 2))
+    return builder.add(builder.or_(low, builder.shl(high, nb.const(32, nb.i64))), _offset(builder, _AT))
+
+
+def section(builder: Any, np_: Any, rank: Any) -> Any:
+    """Return the address of a GPU's section."""
+    first = builder.add(words(builder, np_), nb.const(WORDS_BYTES, nb.i64))
+    return builder.add(first, builder.mul(builder.zext(rank, nb.i64), _offset(builder, _SECTION)))
+
+
+def address(builder: Any, of: Any, argument: int) -> Any:
+    """Return the address of an array argument on a GPU, of which `of` is the section's."""
+    return _word64(builder, builder.add(builder.add(of, _offset(builder, _ADDRESSES)), nb.const(8 * argument, nb.i64)))
+
+
+def _word64(builder: Any, place: Any) -> Any:
+    return builder.call(nb.pure_asm(nb.i64, [nb.i64], "ld.b64 $0, [$1];", "=l,l"), [place])
+
+
+# ---- who is there
+def launch_begins(context: Any, builder: Any, unit: Unit, table: Any) -> None:
+    """Tell the peers that this GPU's launch has begun, and the CTAs of this one when all have: by one lane of the first CTA."""
+    base = builder.ptrtoint(table, nb.i64)
+    at, semaphores = unit.peers_at, 128 * len(unit.maps) + 8 * (len(unit.arrays) - 1)
+    operands = [builder.add(base, nb.const(at, nb.i64)), builder.add(base, nb.const(at + WORDS_BYTES, nb.i64)),
+                nb.const(unit.section_bytes), nb.const(semaphores, nb.i64)]
+    tell = statement(TELL, FLAG=f"own+{4 * LOST}", WORDS="$0", INDEX="rank", SEEN="seen", WANTED="1", KIND=BEGIN, PLACE="-1")
+    text = statement(_BEGIN, TELL=tell, BEFORE=_BEFORE, GO=4 * GO, LOST=4 * LOST)
+    nb.emit_asm(builder, nb.void, operands, text, "l,l,r,l,~{memory}")
+
+
+@cuda_meaning(source.await_launches)
+def _await_launches(_context: Any, np_: Any) -> Any:
+    _, builder, args = yield nb.types.void(np_)
+    met = _word(builder, args[0], BEGUN)
+    with builder.if_then(builder.icmp_unsigned("==", builder.load(met), nb.const(0)), likely=False):
+        own = section(builder, args[0], builder.load(_word(builder, args[0], GPU)))
+        semaphores = address(builder, own, len(np_.unit.arrays) - 1)
+        text = statement(_GATE, GO=4 * GO - _BEFORE, LOST=4 * LOST - _BEFORE)
+        builder.store(nb.emit_asm(builder, nb.i32, [semaphores], text, "=&r,l,~{memory}"), met)
+
+
+def reached(builder: Any, np_: Any, value: Any, rank: Any, what: str) -> Any:
+    """Return the GPU that is reached by `rank`, behind `await_launches`: the own one if they have not begun (after a wait that was
+    given up), or if there is no such rank in a kernel that is debugged, which reports it as `what`."""
+    me = builder.load(_word(builder, value, GPU))
+    if np_.unit.params.debug:
+        outside = builder.icmp_unsigned(">=", rank, nb.const(np_.unit.gpus))
+        if not np_.memory:
+            report(builder, np_.unit, what, 0, rank, nb.const(np_.unit.gpus), outside, True)
+        rank = builder.select(outside, me, rank)
+    return builder.select(builder.icmp_unsigned("==", builder.load(_word(builder, value, BEGUN)), nb.const(2)), me, rank)
+
+
+@cuda_meaning(source.peer)
+def _peer(_context: Any, np_: Any, array: Any, rank: Any) -> Any:
+    source.check_peer(np_, array, rank)
+    np_.unit.peered.add(array.index)
+    context, builder, args = yield array(np_, array, I32)
+    nb.call(context, builder, source.await_launches, (np_,), (args[0],))
+    gpu = reached(builder, np_, args[0], args[2], f"numpipe.peer({array.arg.name}, rank): rank")
+    found, ref = section(builder, args[0], gpu), gmem_value(context, builder, array, args[1])
+    ref.table, ref.pointer = found, address(builder, found, array.index)
+    return ref._getvalue()

@@ -1,0 +1,331 @@
+"""The body form of a pipeline: a function called for each step, after the step's tiles have landed.
+
+::
+
+    def body(indices, a_tile, b_tile, acc):                     # the next carry
+        return numpipe.wgmma(acc, a_tile, b_tile.T)
+
+    def compute(pipeline):                                      # compute warpgroups only
+        acc = pipeline(numpipe.zeros((64, 256), np.float32))    # the initial carry -> the final one
+        c[ds(m * 64, 64), ds(n * 256, 256)] = acc.astype(c.dtype)
+
+    numpipe.emit_pipeline_warp_specialized(
+        body, grid=(steps,), max_concurrent_steps=4, compute_context=compute, in_specs=(
+            BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((256, 64), lambda k: (n, k))))(a, b)
+
+It is the loop form (`pipelines`) with the loop written here: the same ring, the same steps. The memory role differs: it calls
+index maps only, and neither the body nor the compute context, unless one of them holds a pipeline of its own, whose loads it must
+issue too; then it runs both with inert tiles, as it runs a loop's body.
+
+`emit_pipeline` is the body form of a single-stream pipeline: every compute warpgroup that comes there runs the whole of it::
+
+    acc = numpipe.emit_pipeline(
+        body, grid=(steps,), max_concurrent_steps=4, delay_release=1, init_carry=numpipe.zeros((64, 128), np.float32), in_specs=(
+            BlockSpec((64, 64), lambda k: (m + wg, k)), BlockSpec((128, 64), lambda k: (n, k))))(a, b)
+
+The warpgroup has slots, barriers and a counter of its own, and issues its loads itself (`steps`): grid and index maps may depend
+on the warpgroup axis. A memory role, where the kernel has one, has no part in it, unless the body holds a pipeline whose loads that
+role issues: then it runs the body with inert tiles, at every step.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ...core.closure import bind
+from ...core.functions import Facts, facts_of
+from ...core.inert import Inert
+from ...core.op import called, helper, op, outside
+from ...diagnostics.errors import CompileError, SpecError
+from ...plan.nested_tuples import leaves, made, tree_of
+from ...plan.unit import Unit
+from ..memory.per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane, mapped, strong
+from ..tiles.layouts import EITHER, cast_for, joined, said
+from ..tiles.products_in_flight import drained
+from ..tiles.tile import Tile
+from .chains import Allocations, check_shared, check_state, is_none
+from .pipelines import Pipeline, PipelineBase, arrays_of, check_tokens, loaded, plan_rings, reachable, steps_over
+
+__all__ = ["emit_pipeline", "emit_pipeline_warp_specialized"]
+
+
+def not_called(builder: str) -> str:
+    return f"a pipeline is emitted for arrays: {builder}(…)(a, b)"
+
+
+def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (),
+                                   out_specs: tuple[Any, ...] = (), max_concurrent_steps: int | None = None,
+                                   delay_release: int | None = None, compute_context: Callable[..., Any] | None = None,
+                                   carry_coroutine: Callable[..., Any] | None = None, num_compute_wgs: int | None = None,
+                                   wg_axis: str | None = None, memory_registers: int | None = None,
+                                   manual_ready_barriers: bool = False, manual_consumed_barriers: bool = False,
+                                   pipeline_state: Any = None, memory_thread_idx: int | None = None,
+                                   steps_of: Callable[[Any], Any] | None = None) -> NoReturn:
+    """Make a software pipeline whose steps call `body`, inside a kernel; call the result on the arrays.
+
+    body                  ``body(indices, *tiles, *ready, *consumed)``, or the same with a carry behind, ``-> carry``: indices is a
+                          tuple of int32, tiles are in shared memory. Called by every compute warpgroup at every step.
+    grid, in_specs, out_specs, max_concurrent_steps, delay_release, steps_of
+                          as in `pipeline`; arrays that the body writes come behind the inputs in its parameters and in the call
+    compute_context       ``compute_context(pipeline)``, run by the compute warpgroups: it calls ``pipeline(carry)`` exactly
+                          once and receives the final carry, in which no product is in flight any more. Needed for a carry.
+    carry_coroutine       the same as a generator function: ``final = yield initial``, exactly once
+    num_compute_wgs, wg_axis, memory_registers
+                          the kernel's options, for kernels that do not give them
+    manual_ready_barriers the body is given a ready barrier for each array, behind the tiles, and waits for each tile itself
+                          before it uses it: ``numpipe.barrier_wait(barrier)``. So it can begin with the first one.
+    manual_consumed_barriers
+                          the body is given a consumed barrier for each array, behind those, and every compute warpgroup
+                          releases each tile itself, once a step, when the products that read it have been waited for:
+                          ``numpipe.barrier_arrive(barrier)``, which says what a delay changes. The memory role loads a step's
+                          arrays in the order of in_specs, each as soon as its own tile is free. A tile that several steps use
+                          is released in the last of them: arriving in the others does nothing, and may be left out.
+    pipeline_state        None, a `PipelineState` or an integer 0…2, compile-time or run-time: where the pipeline stands in a
+                          chain of them. It changes nothing, under any grid, delay and number of steps: rings are never drained,
+                          so that the next pipeline's loads always begin while this one still computes
+    memory_thread_idx     the CTA's warpgroup that is the memory role, 0…num_compute_wgs (a constant; default: the last one). The
+                          compute warpgroups are numbered from 0 without it
+
+    ``get_allocations(arrays)`` of the result is the shared memory that it uses for these arrays: slots, barriers and step
+    counters. Another pipeline, with blocks and slots of the same sizes, is called with it, ``(arrays, allocations=…)``, and uses
+    these instead of its own (see `chains`).
+
+    A carry is a tile, a number, or a tuple of them, and keeps its types and shapes from step to step. Functions are nested
+    in the kernel or decorated with `numpipe.function`.
+
+    Raises SpecError when the ring does not fit in shared memory, for functions that do not fit the call, and for options that
+    are no compile-time constants.
+    """
+    raise outside("emit_pipeline_warp_specialized")
+
+
+def emit_pipeline(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (),
+                  out_specs: tuple[Any, ...] = (), max_concurrent_steps: int | None = None, delay_release: int | None = None,
+                  init_carry: Any = None) -> NoReturn:
+    """Make a software pipeline that each compute warpgroup runs for itself, inside a kernel; call the result on the arrays.
+
+    body                  ``body(indices, *tiles)``, or ``body(indices, *tiles, carry) -> carry``: indices is a tuple of int32,
+                          tiles are in shared memory, in slots that belong to the warpgroup alone
+    grid, in_specs, out_specs
+                          as in `pipeline`; warpgroups may have different grids, and each stores its own blocks
+    max_concurrent_steps  slots of each warpgroup's ring: steps whose tiles are in shared memory at once (>= 1); default:
+                          `CompilerParams.max_concurrent_steps`, else 1
+    delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`): with 1 a slot is filled
+                          while the products of the next step run, which hides what filling costs
+    init_carry            a tile, a number, or a tuple of them; the call returns the final carry, in which no product is in
+                          flight any more. It keeps its types and shapes from step to step.
+
+    In kernels with a memory role and in those without (``warp_specialized=False``); there the loop form, `numpipe.pipeline`,
+    is the same. Not every warpgroup has to come to it. Where there is a memory role, it has no final carry: a tile is inert
+    there, and a number steers nothing.
+
+    Raises SpecError when the rings of all warpgroups do not fit in shared memory, and for functions that do not fit the call.
+    """
+    raise outside("emit_pipeline")
+
+
+class EmittedPipeline:
+    """An emitted pipeline, or the Numba type of one: the pipeline of the loop form, and what its steps call.
+
+    compute   the compute context, or None; `coroutine`: it was given as carry_coroutine; `in_context`: it runs here
+    carry     the initial carry of a single-stream pipeline, or None
+    last      see `pipelines.steps`
+    mirrored  whether the memory role runs the body and the compute context too; `idle`: this is that role, and it does not
+    by_lane   whether the body is code for each lane
+    """
+
+    def __init__(self, pipe: PipelineBase, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> None:
+        around = not is_none(compute)
+        check_state(pipe.where, state)
+        facts = check_body(pipe, body, around or not is_none(carry))
+        check_tokens(pipe.where, pipe.unequal, None if facts.turns else ())
+        holds = around and check_compute(pipe.where, compute, bool(coroutine)).pipelines
+        self.pipe: Any = pipe
+        self.body, self.compute, self.carry, self.last = body, compute, carry, last
+        self.facts, self.by_lane, self.mirrored = facts, by_lane(pipe.unit), facts.pipelines or holds
+        self.idle = pipe.np.memory and not self.mirrored
+        self.in_context = around and not self.idle
+        if self.by_lane:
+            check_lane_body(pipe.where, facts, pipe.manual)
+
+
+@op
+def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> Callable[..., Any]:
+    """Return `emit_pipeline_warp_specialized(...)` or `emit_pipeline(...)`; the AST pass writes it around a pipeline for a loop."""
+    return bind(run, EmittedPipeline(pipe, body, compute, coroutine, carry, state, last))
+
+
+# ---- what both executions check
+def check_options(where: str, unit: Unit, options: dict[str, Any]) -> None:
+    """Raise SpecError where a pipeline says another split into roles than the kernel, which has one for each CTA."""
+    if not unit.warp_specialized:
+        raise SpecError(f"{where}: emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves out: "
+                        "use emit_pipeline, whose loads every compute warpgroup issues for itself")
+    for name, have in (("num_compute_wgs", unit.compute_wgs), ("wg_axis", unit.wg_axis),
+                       ("memory_registers", unit.memory_registers)):
+        if options[name] is not None and options[name] != have:
+            raise SpecError(f"{where}: {name}={options[name]!r}, but the kernel has {name}={have!r}: a CTA has one split into "
+                            "roles; say it once, on the kernel")
+    index = options["memory_thread_idx"]
+    if index is not None and index != unit.memory_warpgroup:
+        raise SpecError(f"{where}: memory_thread_idx={index!r}, but the CTA's warpgroups are 0…{unit.compute_wgs}: "
+                        f"num_compute_wgs={unit.compute_wgs} and the memory role")
+
+
+def plural(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+CARRY = "the carry of a single-stream pipeline"
+A_FUNCTION = "must be a function nested in the kernel or decorated with @numpipe.function"
+
+
+def check_body(pipe: PipelineBase, function: Any, carry: bool) -> Facts:
+    """Return the facts of a body; SpecError unless it takes what it is called with."""
+    option, body = "init_carry" if pipe.single else "compute_context", facts_of(function)
+    a_carry = option if pipe.single else f"a {option}"
+    where, manual, tiles, barriers = pipe.where, pipe.manual, len(pipe.tree.parts or ()), loaded(pipe)
+    if body is None:
+        raise SpecError(f"{where}: body {A_FUNCTION}, got {called(function)}")
+    if body.coroutine:
+        raise SpecError(f"{where}: body '{body.name}' has a 'yield': that is for carry_coroutine")
+    wanted = 1 + tiles + barriers * len(manual) + carry
+    if body.parameters > wanted if body.rest else body.parameters != wanted:
+        kinds = [(tiles, "tile"), *((barriers, f"{kind} barrier") for kind in manual)]
+        given = f"({', '.join(['indices', *(plural(count, kind) for count, kind in kinds if count), *['carry'] * carry])})"
+        fix = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
+                f"; a carry needs {a_carry}" if body.parameters > wanted else
+                f"; with {a_carry} the carry comes last")
+        takes = plural(body.parameters, "argument") + " at least" * body.rest
+        raise SpecError(f"{where}: body '{body.name}' takes {takes}, but is called with {wanted}: {given}{fix}")
+    if carry and not body.returns:
+        raise SpecError(f"{where}: body '{body.name}' returns nothing: it takes the carry and must return the next one")
+    if body.returns and not carry:
+        fix = option if pipe.single else "a compute_context that calls pipeline(initial carry)"
+        raise SpecError(f"{where}: body '{body.name}' returns a value, but there is no carry: give {fix}, or return nothing")
+    return body
+
+
+def check_compute(where: str, function: Any, coroutine: bool) -> Facts:
+    """Return the facts of a compute context; SpecError unless it runs the pipeline exactly once."""
+    option, compute = "carry_coroutine" if coroutine else "compute_context", facts_of(function)
+    if compute is None:
+        raise SpecError(f"{where}: {option} {A_FUNCTION}, got {called(function)}")
+    if compute.coroutine is not coroutine:
+        raise SpecError(f"{where}: '{compute.name}' has {'a' if compute.coroutine else 'no'} 'yield': give it as "
+                        f"{'carry_coroutine' if compute.coroutine else 'compute_context'}=")
+    if compute.parameters != 1:
+        raise SpecError(f"{where}: {option} '{compute.name}' takes {plural(compute.parameters - coroutine, 'argument')}, but is "
+                        "called with " + ("none" if coroutine else "1: the pipeline"))
+    if compute.misuse:
+        raise SpecError(f"{where}: {option} '{compute.name}' {compute.misuse}")
+    if compute.returns:
+        raise SpecError(f"{where}: {option} '{compute.name}' returns a value, which nothing receives: store results through the "
+                        "kernel's output references")
+    return compute
+
+
+# ---- shared memory for other pipelines
+@op
+def get_allocations(pipeline: Any, *refs: Any) -> Allocations:
+    """Return ``pipeline.get_allocations(arrays)``, of an emitted pipeline or of one for a loop."""
+    return allocations_of(pipeline, pipeline.args[0] if isinstance(pipeline, functools.partial) and pipeline.args else None, refs)
+
+
+def allocations_of(pipeline: Any, bound: Any, refs: Any) -> Allocations:
+    """Return the allocations of a pipeline or its Numba type; an emitted one is a function `bound` to an `EmittedPipeline`."""
+    pipe = bound.pipe if isinstance(bound, EmittedPipeline) else pipeline
+    if not isinstance(pipe, PipelineBase):
+        raise SpecError(f"get_allocations(…) is of a pipeline, got {called(pipeline)}")
+    check_shared(pipe.where, pipe.single)
+    return Allocations(tuple(plan for plan, _ in plan_rings(pipe, arrays_of(pipe, refs)[0], None)))
+
+
+# ---- the pipeline runs
+@op
+def run(emitted: EmittedPipeline, *refs: Any) -> Any:
+    """Run ``emit_pipeline_warp_specialized(...)(arrays)`` or ``emit_pipeline(...)(arrays)``."""
+    pipe, np_ = emitted.pipe, emitted.pipe.np
+    if pipe.single and emitted.idle:  # the memory role did not run the steps
+        return mapped(lambda part: part if part is None or isinstance(part, Tile) else Inert(CARRY), emitted.carry)
+    reachable(pipe)
+    outer, bound = np_.compute_only, (emitted, refs)
+    np_.compute_only = outer or not emitted.mirrored
+    result = emitted.compute(bind(run_carry, bound)) if emitted.in_context else run_carry(bound, emitted.carry)
+    np_.compute_only = outer
+    return result
+
+
+@op
+def emitted_steps(emitted: EmittedPipeline, refs: Any) -> Any:
+    return steps_over(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.last)
+
+
+@helper
+def run_carry(bound, carry):  # type: ignore[no-untyped-def]
+    """Run the loop; it is ``pipeline(carry)`` in a compute context. `bound`: the emitted pipeline and its arrays."""
+    emitted, refs = bound
+    carry = first_carry(emitted, refs, carry)
+    for indices, tiles in emitted_steps(emitted, refs):
+        carry = next_carry(emitted, indices, tiles, carry)
+    return drained(carry, 0)  # on every path out of the loop: ptxas serialises products whose wait it does not see
+
+
+@op
+def first_carry(emitted: EmittedPipeline, refs: Any, carry: Any) -> Any:
+    """Return the initial carry, as the type that the body takes and returns; None where the body has none."""
+    if emitted.by_lane:
+        check_lane_carry(emitted.pipe.where, _kind(carry))
+    return mapped(strong, carry)
+
+
+@op
+def next_carry(emitted: EmittedPipeline, indices: Any, tiles: Any, carry: Any) -> Any:
+    """Call the body in one step, by the warpgroup or by each of its lanes. The memory role, if it is idle, comes to no step."""
+    extra = () if carry is None else (carry,)
+    following = each_lane(emitted.body, indices, tiles, extra) if emitted.by_lane else emitted.body(
+        *emitted.facts.packed((indices, *tiles, *extra)))
+    if carry is None:
+        return None
+    following = _laid_as(carry, mapped(strong, following))
+    if _kind(following) != _kind(_laid_as(following, carry)):
+        raise CompileError(carry_changes(emitted.pipe.where, emitted.facts.name, _kind(carry), _kind(following)))
+    return following
+
+
+def _laid_as(like: Any, carry: Any) -> Any:
+    """Return a carry whose vectors that are in either layout have the layouts of those of `like`."""
+    def laid(part: Any, other: Any) -> Any:
+        form = joined(part.form, other.form) if isinstance(part, Tile) and isinstance(other, Tile) else None
+        return part if form is None or form == part.form else Tile(None if part.inert else part.value, form)
+
+    parts, others = leaves(carry), leaves(like)
+    return tree_of(carry).build(map(laid, parts, others), made) if len(parts) == len(others) else carry
+
+
+_LAID = re.compile(r"(tile \([\d, ]+\) \w+)(?: \(([\w ]+) layout\))?")
+
+
+def carry_changes(where: str, body: str, given: str, returned: str) -> str:
+    """Return the message for a carry whose type changes; it names the cast where only layouts do."""
+    tiles = [_LAID.findall(kind) for kind in (given, returned)]
+    moved = [cast_for(a[1], b[1]) for a, b in zip(*tiles, strict=False) if a[0] == b[0] and len({a[1], b[1]} - {EITHER}) > 1]
+    fix = f': a carry keeps its layout too: cast one: numpipe.layout_cast(x, "{moved[0]}")' if moved and (
+        _LAID.sub(r"\1", given) == _LAID.sub(r"\1", returned)) else ": a carry keeps its shape and type from step to step"
+    return f"{where}: body '{body}' was given the carry {given} and returned {returned}{fix}"
+
+
+def _kind(carry: Any) -> str:
+    """Return the shape and type of a carry, as messages show it."""
+    if isinstance(carry, tuple):
+        return f"({', '.join(map(_kind, carry))})"
+    if isinstance(carry, Tile):
+        return said(carry.shape, carry.dtype, carry.layout)
+    if isinstance(carry, PerLane):
+        return " or ".join(sorted({_kind(value) for value in carry.values}))
+    return carry.dtype.name if isinstance(carry, np.generic) else type(carry).__name__

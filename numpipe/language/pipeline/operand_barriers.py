@@ -1,0 +1,242 @@
+"""Barriers that a pipeline hands to its body: waiting for, and releasing, one operand of a step by itself.
+
+::
+
+    pipe = numpipe.pipeline(…, manual_ready_barriers=True, manual_consumed_barriers=True)
+    for (k,), (a_tile, b_tile), (a_ready, b_ready), (a_consumed, b_consumed) in pipe(a, b):
+        …
+
+    def body(indices, a_tile, b_tile, a_ready, b_ready, a_consumed, b_consumed, acc):
+        numpipe.barrier_wait(a_ready)                    # b may still be on its way
+        numpipe.barrier_wait(b_ready)
+        acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile.T), 0)
+        numpipe.barrier_arrive(a_consumed)               # from here on the memory role may load the next a
+        numpipe.barrier_arrive(b_consumed)
+        return acc
+
+    numpipe.emit_pipeline_warp_specialized(body, …, manual_ready_barriers=True, manual_consumed_barriers=True)(a, b)
+
+Where specs are nested the barriers come in the same tuples: of a NamedTuple w of specs, ``barrier_wait(w_ready.scales)``.
+
+A barrier is a value: which ring, which operand, which step. `ring` says what waiting and releasing do; this file says who may do
+it. The memory role runs a body only for the pipelines in it, and there both operations do nothing.
+
+The same operations take the barriers that a kernel allocates itself (`numpipe.Barrier`); `phases` says what they do to these.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NoReturn
+
+from ...core.op import called, constant, helper, op
+from ...diagnostics.errors import CompileError, SpecError
+from ...plan.nested_tuples import Tree
+from ...traces.protocol import BARRIERS
+from ..memory import phases
+from ..memory.scratch import BarrierRef, one_barrier
+from .ring import Ring, await_ready, note, release_delayed, step_of
+from .steps import Loop, LoopFacts, Place
+
+__all__ = ["barrier_arrive", "barrier_test", "barrier_wait"]
+
+PASSED = {row.option: row for row in BARRIERS.values() if row.option}
+MANUAL = tuple(PASSED)
+"""options of a pipeline"""
+
+
+class StepBarrier:
+    """The ready or consumed barrier of one operand in a step, or the Numba type of one."""
+
+    def __init__(self, ring: Any, kind: str, part: int) -> None:
+        self.ring, self.kind, self.part = ring, kind, part
+
+    @property
+    def what(self) -> str:
+        return f"a {self.kind} barrier"
+
+    def no_value(self) -> CompileError:
+        """Return the error for a barrier in place of a number."""
+        return CompileError(f"{self.what} has no value: it is passed to {use(self.kind)}")
+
+
+class Barrier(StepBarrier):
+    """A barrier of step k of the loop, from 0, on the simulated SM."""
+
+    def __init__(self, ring: Ring, kind: str, part: int, k: Any) -> None:
+        super().__init__(ring, kind, part)
+        self.k = k
+
+    def _value(self, *_: Any) -> NoReturn:
+        raise self.no_value()
+
+    __bool__ = __int__ = __index__ = __float__ = _value
+
+
+def kinds(manual: tuple[str, ...], places: tuple[Place | None, ...]) -> list[tuple[str, Place]]:
+    """Return the kind of each barrier that a body is given, and where its operand is."""
+    return [(kind, place) for kind in manual for place in places if place is not None and not place.written]
+
+
+@op
+def barriers_of(loop: Loop, k: Any) -> tuple[Barrier, ...]:
+    """Return the barriers of step k that the body is given: one ready, then one consumed barrier for each operand."""
+    if loop.manual and not loop.np.memory:
+        for ring in loop.rings:  # a body that leaves out its waits is in this step nevertheless
+            note(ring, "begin", step_of(ring, k, 0), 0)
+    return tuple(Barrier(loop.rings[place.ring], kind, place.operand, k) for kind, place in kinds(loop.manual, loop.places))
+
+
+def shape_of(tree: Tree, loaded: Collection[int]) -> Tree:
+    """Return the shape of a step's barriers of a kind: that of the specs, without the leaves that are not loaded; a NamedTuple that
+    has such leaves becomes a tuple."""
+    numbers = itertools.count()
+
+    def kept(part: Tree) -> Tree | None:
+        if part.parts is None:
+            return part if next(numbers) in loaded else None
+        parts = tuple(of for of in map(kept, part.parts) if of is not None)
+        return Tree(parts, part.kind if len(parts) == len(part.parts) else tuple) if parts else None
+
+    return kept(tree) or Tree(())
+
+
+def by_kind(loop: LoopFacts, barriers: Sequence[Any], make: Callable[[Tree, list[Any]], Any]) -> list[Any]:
+    """Return the barriers in groups, one for each kind that the pipeline's options ask for, each in the shape of its specs."""
+    shape = shape_of(loop.tree, [number for number, place in enumerate(loop.places) if place is not None and not place.written])
+    left = iter(barriers)
+    return [shape.build(left, make) for _ in loop.manual]
+
+
+# ---- what both executions check
+def check_manual(where: str, single: bool, *options: Any) -> tuple[str, ...]:
+    """Return the kinds of barriers that a pipeline's options, in the order of MANUAL, ask for.
+
+    Raise SpecError for what is no bool, and for barriers of a `single` pipeline, whose warpgroup has waited for the step itself.
+    """
+    kinds = []
+    for row, option in zip(PASSED.values(), options, strict=True):
+        value = constant(where, row.option, option)
+        if not isinstance(value, bool):
+            raise SpecError(f"{where}: {row.option} must be True or False, got {value!r}")
+        if value and single:
+            raise SpecError(f"{where}: {row.option}=True in a single-stream pipeline, whose warpgroup loads its tiles itself, all "
+                            "of a step at once: leave it out, or let a memory role load (warp_specialized=True)")
+        kinds += [row.name] * value
+    return tuple(kinds)
+
+
+def check_groups(where: str, manual: tuple[str, ...], loaded: int, unpacked: tuple[int, ...]) -> None:
+    """Raise SpecError unless a loop unpacks all barriers of a step.
+
+    `loaded`: arrays that have one; `unpacked`: names in each group behind the tiles, -1 where that is not seen.
+    """
+    if len(unpacked) != len(manual):
+        groups = ", ".join(["(indices)", "(tiles)", *(f"({kind} barriers)" for kind in manual)])
+        raise SpecError(f"{where}: the loop unpacks {2 + len(unpacked)} groups, but each step has {2 + len(manual)}: write `for "
+                        f"{groups} in pipe(arrays):`; barriers come with {' and '.join(f'{name}=True' for name in MANUAL)}")
+    for kind, count in zip(manual, unpacked, strict=True):
+        if count not in (-1, loaded):
+            raise SpecError(f"{where}: the loop unpacks {count} {kind} barriers, but the pipeline has {loaded}: one for each array "
+                            "that it loads, in the tuples of in_specs")
+
+
+def use(kind: str) -> str:
+    return f"numpipe.{BARRIERS[kind].use}(…)"
+
+
+def name_of(given: Any) -> str:
+    """Return what messages call an argument, or one of this Numba type."""
+    return given.what if isinstance(given, StepBarrier) else called(given)
+
+
+def check_use(operation: str, kind: str, barrier: Any) -> bool:
+    """Return whether a barrier, or one of this Numba type, is the kernel's own; SpecError unless it is that or of this kind."""
+    own = getattr(barrier, "operand", "") == "barrier"
+    if own:
+        one_barrier(operation, barrier.shape)
+    elif not isinstance(barrier, StepBarrier) or barrier.kind != kind:
+        fix = (f"; that one is for {use(barrier.kind)}" if isinstance(barrier, StepBarrier) else
+                f", which the body is given with {BARRIERS[kind].option}=True")
+        raise SpecError(f"{operation} takes a {kind} barrier{fix}, got {name_of(barrier)}")
+    return own
+
+
+# ---- the operations
+def apply(operation: str, kind: str, barrier: Any, own: Callable[[BarrierRef], None], function: Callable[..., None]) -> None:
+    """Call, in the compute role, ``own(barrier)`` for a barrier that the kernel allocates, else ``function(ring, part, k)``."""
+    if check_use(operation, kind, barrier):
+        if not barrier.np.memory:
+            own(barrier)
+    elif not barrier.ring.np.memory:
+        function(barrier.ring, barrier.part, barrier.k)
+
+
+@helper
+def await_step(ring, part, k):  # type: ignore[no-untyped-def]
+    """Wait for the part that the pipeline's step k uses."""
+    await_ready(ring, part, step_of(ring, k, 0))
+
+
+@op
+def barrier_wait(barrier: Any) -> None:
+    """Wait until the tile of a ready barrier has landed; then it may be used.
+
+    In pipelines with ``manual_ready_barriers=True`` (`pipeline`, `emit_pipeline_warp_specialized`) all lanes of every compute
+    warpgroup that uses the tile call it. Waiting again for the same tile costs a test and changes nothing. To use a tile without
+    waiting for it is a race, which the simulator reports (PTX ISA, "mbarrier.try_wait").
+
+    With a `numpipe.Barrier` it waits for the next phase, the n-th time for phase n (from 0). Then this warpgroup sees what the
+    arriving warpgroups did before, and what copies brought. Somebody must wait for each phase before the next one can complete, and
+    a warpgroup that waits at all must wait for each; the simulator reports where that is not so.
+
+    Raises SpecError for anything but a ready barrier, or one of a `numpipe.Barrier`.
+    """
+    apply("barrier_wait", "ready", barrier, phases.wait, await_step)
+
+
+@op
+def barrier_arrive(barrier: Any) -> None:
+    """Release the tile of a consumed barrier: this warpgroup reads it no more, and the memory role may load over it.
+
+    In pipelines with ``manual_consumed_barriers=True`` (`pipeline`, `emit_pipeline_warp_specialized`): every compute warpgroup
+    arrives exactly once on each of a step's barriers. Products that read the tile must have been waited for (`wgmma_wait`); to
+    arrive before is a race, never to arrive a deadlock, and to arrive twice releases a tile that somebody reads: the simulator
+    reports all three.
+
+    With ``delay_release=d`` the barrier given in a step is that of the tile d steps before, after a wait that leaves the
+    products of d steps in flight. In the first d steps there is none: arriving does nothing there, and may be left out.
+    The tiles of the last d steps are released by the ring when the loop ends.
+
+    The warpgroup waits until the tile has landed, unless its source shows that it did, and lane 0 of each of its four warps
+    arrives: wgmma_wait is a wait of a warp, so that one lane's arrival could not speak for the others (PTX ISA, "mbarrier.arrive").
+
+    With a `numpipe.Barrier` it is this warpgroup's arrival in the current phase, one of `num_arrivals`. Warpgroups that wait for
+    the phase see what this one wrote before (for the TMA and wgmma to see it, `commit_smem` first). The previous phase must be
+    over: this warpgroup has waited for it, or has heard of it from one that has.
+
+    Raises SpecError for anything but a consumed barrier, or one of a `numpipe.Barrier`.
+    """
+    apply("barrier_arrive", "consumed", barrier, phases.arrive, release_delayed)
+
+
+@op
+def barrier_test(barrier: Any) -> Any:
+    """Return whether the phase of a `numpipe.Barrier` that this warpgroup waits for next is complete; never blocks.
+
+    One answer for the whole warpgroup, so that it may steer an `if` or a `while`. True is as good as a wait for what may be read
+    then, but does not count as one: the wait for the phase follows, and passes at once. The memory role has no answer, so loads
+    cannot depend on it (PTX ISA, "mbarrier.test_wait").
+
+    Raises SpecError for anything but one barrier of a `numpipe.Barrier`.
+    """
+    check_tested(barrier)
+    return phases.test(barrier)
+
+
+def check_tested(barrier: Any) -> None:
+    if getattr(barrier, "operand", "") != "barrier":
+        raise SpecError("barrier_test takes one barrier of a numpipe.Barrier(…) that the kernel allocates, got "
+                        f"{name_of(barrier)}")
+    one_barrier("barrier_test", barrier.shape)

@@ -1,0 +1,82 @@
+"""Barriers of a body as Numba values: ring, kind and operand in the type; the step in the value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ..memory import phases
+from . import operand_barriers as source
+from .ring import release_delayed
+from .ring_cuda import RingType
+from .steps_cuda import LoopType
+
+I32 = nb.types.int32
+
+
+class BarrierType(source.StepBarrier, nb.types.Type):  # type: ignore[misc]
+    def __init__(self, ring: RingType, kind: str, part: int) -> None:
+        source.StepBarrier.__init__(self, ring, kind, part)
+        nb.types.Type.__init__(self, name=f"barrier({ring}, {kind}, {part})")
+
+
+nb.struct_model(BarrierType, lambda ty: [("ring", ty.ring), ("k", I32)])
+
+
+def barrier_types(loop: LoopType) -> list[BarrierType]:
+    """Return the types of the barriers that a pipeline's body is given."""
+    return [BarrierType(loop.rings[place.ring], kind, place.operand) for kind, place in source.kinds(loop.manual, loop.places)]
+
+
+@cuda_meaning(source.barriers_of)
+def _barriers_of(_context: Any, loop: Any, k: Any) -> Any:
+    result = nb.types.Tuple(barrier_types(loop))
+    context, builder, args = yield result(loop, I32)
+    rings = nb.fields(context, builder, loop, args[0]).rings
+    values = []
+    for ty, (_, place) in zip(result, source.kinds(loop.manual, loop.places), strict=True):
+        values.append(nb.struct(context, builder, ty, ring=builder.extract_value(rings, place.ring), k=args[1]))
+    return context.make_tuple(builder, result, values)
+
+
+def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
+    """Give an operation the meaning of `barriers.apply`."""
+
+    @cuda_meaning(operation)
+    def typer(typing_context: Any, barrier: Any) -> Any:
+        argtypes: tuple[Any, ...]
+        if source.check_use(operation.__name__, kind, barrier):
+            called, argtypes, memory = own, (barrier,), barrier.context.memory
+        else:
+            part, number = nb.immediate(barrier.part)
+            called, argtypes, memory = function, (barrier.ring, part, I32), barrier.ring.context.memory
+        if not memory:
+            nb.returns(typing_context, called, argtypes)
+        context, builder, args = yield nb.types.void(barrier)
+        if not memory:
+            if called is function:
+                value = nb.fields(context, builder, barrier, args[0])
+                args = value.ring, number, value.k
+            nb.call(context, builder, called, argtypes, args)
+
+
+@cuda_meaning(source.barrier_test)
+def _barrier_test(typing_context: Any, barrier: Any) -> Any:
+    source.check_tested(barrier)
+    result = nb.returns(typing_context, phases.test, (barrier,))
+    context, builder, args = yield result(barrier)
+    return nb.call(context, builder, phases.test, (barrier,), args)[1]
+
+
+_of_a_barrier(source.barrier_wait, "ready", phases.wait, source.await_step)
+_of_a_barrier(source.barrier_arrive, "consumed", phases.arrive, release_delayed)
+
+
+def _truth(*args: Any) -> None:
+    for barrier in args:
+        if isinstance(barrier, BarrierType):
+            raise barrier.no_value()
+
+
+nb.binary(bool, _truth)

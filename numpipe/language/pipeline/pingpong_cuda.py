@@ -1,0 +1,55 @@
+"""Turns on the GPU: which warpgroup this is, counters in shared memory, and the word that says whose turn comes next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.formula_cuda import Value
+from ...core.op import cuda_meaning, predicated
+from ...intrinsics import memory
+from ...plan.context_cuda import ContextType
+from ...plan.unit import Unit
+from . import pingpong as source
+
+I32 = nb.types.int32
+
+
+# ---- counters: the rings are known when all of the kernel has been compiled (`define_turns`)
+def _external(operation: Any) -> None:
+    """Give an operation the meaning of a call of the symbol ``np_`` and its name."""
+
+    @cuda_meaning(operation)
+    def typer(_context: Any, np_: Any) -> Any:
+        _, builder, args = yield nb.types.void(np_)
+        if np_.role != "memory":
+            nb.external(builder, f"np_{operation.__name__}", nb.void, [args[0]])
+
+
+_external(source.get_counters)
+_external(source.put_counters)
+
+
+def _word(builder: Any, unit: Unit, warpgroup: Any, index: int) -> Any:
+    """Return the address of a counter's word of a compute warpgroup: `Unit.turn_word`."""
+    stride = unit.turn_word(1, index) - unit.turn_word(0, index)
+    return builder.add(nb.smem(builder, unit.turn_word(0, index)), (warpgroup * stride).value)
+
+
+def define_turns(context: Any, module: Any, unit: Unit) -> None:
+    """Define, in the entry module, the functions that read and write the counters of this kernel's rings."""
+    pointer, np_ = nb.i32.as_pointer(), ContextType(unit, "compute")
+    with nb.define(module, "np_get_counters", nb.void, [pointer]) as (builder, (state,)):
+        own = np_.compiled(context, builder, state)
+        for plan in unit.handed_over():
+            word = _word(builder, unit, own.number, plan.index)
+            own.state[plan.index] = Value(builder, nb.call(context, builder, memory.load_word, (I32,), (word,))[1])
+        builder.ret_void()
+    store, emit = predicated(memory.store_word)(None, I32, I32, I32)
+    with nb.define(module, "np_put_counters", nb.void, [pointer]) as (builder, (state,)):
+        own = np_.compiled(context, builder, state)
+        lane = builder.and_(nb.thread_index(builder), nb.const(127))
+        for plan in unit.handed_over():
+            value = own.state[plan.index].value
+            emit(context, builder, store, [_word(builder, unit, source.following(own), plan.index), value, lane])
+        builder.ret_void()

@@ -1,0 +1,120 @@
+"""Order tokens: compute warpgroups go through a block of statements one after another, 0, 1, … n - 1, 0, 1, …
+
+::
+
+    for (j,), (k_tile, v_tile) in pipe(k, v):
+        with numpipe.turn("products"):
+            s = numpipe.wgmma(None, q_tile, k_tile.T)
+            acc = numpipe.wgmma(acc, p, v_tile)
+        …                                              # softmax, while the next warpgroup's products run
+
+    warpgroup 0   |products| softmax ....... |products| softmax
+    warpgroup 1   .........|products| softmax ....... |products| softmax
+
+A token has a named barrier for each compute warpgroup, behind the warpgroups' own; at it meet the 256 threads of those who wait for
+their turn and those who pass it on (PTX ISA, "bar, barrier": bar.sync, bar.arrive)::
+
+    enter_turn    bar.sync at the warpgroup's own barrier
+    leave_turn    bar.arrive at that of the next one
+
+At the kernel's beginning the last warpgroup passes each token to the first, and at its end the first takes it once more: so no
+arrival is left behind, and a warpgroup that went through a token more, or less, often than the others is a deadlock. Where a
+pipeline's `steps_of` leaves steps out, the loop takes and passes their turns; so the AST pass counts the blocks of a step, and
+refuses those that it cannot count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ...core.machine import current
+from ...core.op import helper, op, outside
+from ...intrinsics import barrier
+from ...plan.context import Context, only_if
+from .pingpong import THREADS
+
+__all__ = ["turn"]
+
+
+def turn(name: str | None) -> NoReturn:
+    """Let the compute warpgroups go through statements one after another: ``with numpipe.turn("products"):``.
+
+    name  of the token, a compile-time string. Blocks of the same name share it: each of them is a turn. None: no order
+
+    Warpgroup 0 is the first, then 1, … n - 1, then 0 again. All of them go through the blocks of a token equally often. Where
+    ``steps_of`` of a `pipeline` leaves out steps, the loop takes and passes the turns of these; so its blocks stand in no branch.
+    `return`, and `break` or `continue` of a loop around it, may not leave a block. With one compute warpgroup, and in the memory
+    role, it does nothing.
+
+    No result depends on it: tiles are waited for, and released, as without. It says whose products the tensor cores have next, so
+    that one warpgroup's softmax overlaps another one's products.
+
+    A token takes a named barrier for each compute warpgroup, of those of the CTA's 16 that numpipe does not use itself: 5 tokens
+    for 2 compute warpgroups, 3 for 3. To go through a block costs a bar.sync and a bar.arrive (PTX ISA, "bar, barrier").
+
+    Raises CompileError where no barriers are left for a token, in another block of the same token, and with
+    ``schedule="pingpong"``, whose turns are of whole tiles; SpecError for blocks that not every step of a loop with steps_of is
+    sure to go through. Warpgroups that do not go through it equally often are a deadlock, which the simulator reports.
+    """
+    raise outside("turn", ", as `with numpipe.turn(\"name\"):`")
+
+
+@op
+def place_of(np_: Context, number: int, further: int) -> Any:
+    """Return the named barrier at which this warpgroup, or with `further` 1 the next one, waits for its turn with a token."""
+    unit = np_.unit
+    return np.int32(unit.token_barrier(number) + (unit.number(current().warpgroup) + further) % unit.compute_wgs)
+
+
+# ---- turns
+@helper
+def await_token(np_, number):  # type: ignore[no-untyped-def]
+    barrier.sync(place_of(np_, number, 0), THREADS)
+
+
+@helper
+def pass_token(np_, number):  # type: ignore[no-untyped-def]
+    barrier.arrive(place_of(np_, number, 1), THREADS)
+
+
+@helper(context=True)
+def enter_turn(np_, number):  # type: ignore[no-untyped-def]
+    """Wait for this warpgroup's turn with a token, at the beginning of a `turn` block."""
+    only_if(np_, "several", await_token, number)
+
+
+@helper(context=True)
+def leave_turn(np_, number):  # type: ignore[no-untyped-def]
+    """Pass the turn with a token to the next warpgroup, at the end of a `turn` block."""
+    only_if(np_, "several", pass_token, number)
+
+
+@helper
+def skip_turn(np_, number):  # type: ignore[no-untyped-def]
+    """Take a turn, and pass it at once."""
+    enter_turn(np_, number)
+    leave_turn(np_, number)
+
+
+# ---- the kernel's beginning and end
+@op(context=True)
+def begin_tokens(np_: Context, names: tuple[str, ...]) -> None:
+    """Give the first warpgroup each token, at the top of a kernel that has some."""
+    np_.unit.tokens = names
+    over_tokens(np_, np_.unit.compute_wgs - 1, pass_token)
+
+
+@op
+def end_tokens(np_: Context) -> None:
+    """Wait until every token has come back to the first warpgroup. Compute warpgroups call it after the kernel function."""
+    over_tokens(np_, 0, await_token)
+
+
+def over_tokens(np_: Context, warpgroup: int, function: Callable[[Context, int], None]) -> None:
+    """Call ``function(np_, number)`` for each token, in one of the compute warpgroups."""
+    if not np_.memory and np_.unit.number(current().warpgroup) == warpgroup:
+        for number in range(len(np_.unit.tokens)):
+            only_if(np_, "several", function, number)

@@ -1,0 +1,47 @@
+"""Order tokens on the GPU: which barriers, and what one warpgroup does at the kernel's beginning and end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ...plan.context_cuda import own_warpgroup
+from . import warpgroup_order as source
+
+I32 = nb.types.int32
+
+
+@cuda_meaning(source.place_of)
+def _place_of(_context: Any, np_: Any, number: Any, further: Any) -> Any:
+    unit, first = np_.unit, np_.unit.token_barrier(nb.literal(number))
+    _, builder, args = yield I32(np_, number, further)
+    place = own_warpgroup(builder, args[0])
+    if nb.literal(further):
+        following = builder.add(place, nb.const(1))
+        last = builder.icmp_unsigned("==", following, nb.const(unit.compute_wgs))
+        place = builder.select(last, nb.const(0), following)
+    return builder.add(place, nb.const(first))
+
+
+def _over_tokens(context: Any, builder: Any, np_: Any, value: Any, warpgroup: int, function: Any) -> None:
+    """`order_tokens.over_tokens`."""
+    if not np_.several or not np_.unit.tokens:
+        return
+    with builder.if_then(builder.icmp_unsigned("==", own_warpgroup(builder, value), nb.const(warpgroup))):
+        for token in range(len(np_.unit.tokens)):
+            kind, number = nb.immediate(token)
+            nb.call(context, builder, function, (np_, kind), (value, number))
+
+
+@cuda_meaning(source.begin_tokens)
+def _begin_tokens(_context: Any, np_: Any, names: Any) -> Any:
+    np_.unit.tokens = nb.literal(names)
+    context, builder, args = yield nb.types.void(np_, names)
+    _over_tokens(context, builder, np_, args[0], np_.unit.compute_wgs - 1, source.pass_token)
+
+
+@cuda_meaning(source.end_tokens)
+def _end_tokens(_context: Any, np_: Any) -> Any:
+    context, builder, args = yield nb.types.void(np_)
+    _over_tokens(context, builder, np_, args[0], 0, source.await_token)

@@ -1,0 +1,139 @@
+"""A picture of a register tile: which lane holds each element, in which of its registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...arch.dtypes import packing
+from ...diagnostics.argument_checks import STRING, element_type, require, told, whole, word
+from ...diagnostics.errors import SpecError
+from .layouts import COALESCED, COLUMN, EITHER, ROW, Form, by_rows, coalesced_form, own_place, places
+from .row_layouts import ROWS, lanes_of
+from .tile import check_form
+
+__all__ = ["show_layout"]
+
+CELL, HIGH, MARGIN = 46, 22, 34
+"""pixels: width and height of an element, and the space around all of them for the numbers of rows and columns"""
+COLORS = ("#dbe9f6", "#fde3cf", "#ddf1dc", "#ece3f4")
+"""of the lanes of a quad"""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing: notebooks show it, `save` writes it, ``str`` is its SVG text."""
+
+    title: str
+    rows: tuple[int, ...]
+    """numbers beside the rows; -1: none"""
+    columns: tuple[int, ...]
+    cells: tuple[tuple[int, int, int, str], ...]
+    """(which of `rows`, which of `columns`, lane, text)"""
+
+    def _labels(self) -> list[tuple[float, int, str, int]]:
+        """Return (x, y, text-anchor, number) of the numbers of columns and rows."""
+        return [*((MARGIN + CELL * (i + 0.5), MARGIN - 8, "middle", n) for i, n in enumerate(self.columns) if n >= 0),
+                *((MARGIN - 6, MARGIN + HIGH * i + 15, "end", n) for i, n in enumerate(self.rows) if n >= 0)]
+
+    def __str__(self) -> str:
+        cells = []
+        for row, column, lane, text in self.cells:
+            x, y = MARGIN + CELL * column, MARGIN + HIGH * row
+            cells.append(f'<rect x="{x}" y="{y}" width="{CELL}" height="{HIGH}" fill="{COLORS[lane % 4]}" stroke="#999"/>'
+                         f'<text x="{x + CELL / 2}" y="{y + 15}" text-anchor="middle">{text}</text>')
+        labels = [f'<text x="{x}" y="{y}" text-anchor="{anchor}">{number}</text>' for x, y, anchor, number in self._labels()]
+        width, height = 2 * MARGIN + CELL * len(self.columns), MARGIN + HIGH * len(self.rows) + 8
+        return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
+                f'font-size="10"><title>{self.title}</title>{"".join(labels)}{"".join(cells)}</svg>')
+
+    def _repr_svg_(self) -> str:
+        return str(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write it to an .svg file, or to a .png file, which matplotlib draws (``pip install 'numpipe[plot]'``).
+
+        Raises SpecError for other endings, and for .png without matplotlib.
+        """
+        ending = Path(path).suffix
+        if ending == ".svg":
+            Path(path).write_text(str(self), encoding="utf8")
+        elif ending == ".png":
+            self._draw().savefig(path, metadata={"Software": None})
+        else:
+            raise SpecError(f"show_layout: a picture is saved as .svg or .png, got {str(path)!r}")
+
+    def _draw(self) -> Any:
+        try:
+            from matplotlib.figure import Figure
+            from matplotlib.patches import Rectangle
+        except ImportError:
+            raise SpecError("show_layout: .png files are drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; "
+                            ".svg files need nothing") from None
+        wide, high = 2 * MARGIN + CELL * len(self.columns), MARGIN + HIGH * len(self.rows) + 8
+        figure = Figure(figsize=(wide / 72, high / 72), dpi=144)
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set(xlim=(0, wide), ylim=(high, 0))
+        axes.set_axis_off()
+        style: dict[str, Any] = {"fontsize": 8, "va": "center"}
+        for row, column, lane, text in self.cells:
+            x, y = MARGIN + CELL * column, MARGIN + HIGH * row
+            axes.add_patch(Rectangle((x, y), CELL, HIGH, facecolor=COLORS[lane % 4], edgecolor="#999", linewidth=0.5))
+            axes.text(x + CELL / 2, y + HIGH / 2, text, ha="center", **style)
+        for across, down, anchor, number in self._labels():  # `down` is of a baseline in SVG, of the text's middle here
+            axes.text(across, down - 4, str(number), ha={"middle": "center", "end": "right"}[anchor], **style)
+        return figure
+
+
+def holders(form: Form, warp: int) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """Return (lane, register) of all lanes of a warp that hold an element, by (row, column), -1 for a missing dimension.
+
+    A register of a type of 8 or 16 bits has two elements, the one with the lower column, or row, in its low half.
+    """
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for lane in range(32):
+        own = own_place(form, 32 * warp + lane)
+        for number, (row, column) in enumerate(places(form.shape, form.layout)):
+            at = (-1 if row is None else own[0] + row, -1 if column is None else own[1] + column)
+            found.setdefault(at, []).append((lane, number // packing(form.dtype).per_register))
+    return found
+
+
+def show_layout(shape: Any, dtype: Any = np.float32, *, along: str = ROW, layout: str = "accumulator",
+                warp: int = 0) -> Picture:
+    """Draw which lane of a warp holds each element of a register tile: ``T5:2`` is register 2 of lane 5.
+
+    shape  of a tile (M, N), of which the 16 rows of one warp in a block of 64 are drawn; or of a vector (n,)
+    dtype  float32, int32, bool, or a smaller type, of which a register has two
+    along  of a vector: "row", along the columns of a tile, or "column", along its rows. An element that many lanes hold is drawn
+           with the first and how many more there are.
+    layout of a tile (M, N): "accumulator", "coalesced" or by rows, "rows", "rows 32"; of a vector too "row 32", "column 32"
+    warp   0 … 3
+
+    A tile of 16 bits is drawn as the accumulator that it was packed from; so it is an A operand of wgmma (PTX ISA, "Register
+    Fragments for wgmma"). Raises SpecError for shapes that no tile has.
+
+    >>> "T31:3" in str(show_layout((64, 8)))
+    True
+    """
+    require("show_layout", locals(), along=word(ROW, COLUMN), layout=STRING, warp=whole(0, 3))
+    form = check_form(shape, element_type("show_layout", dtype), "show_layout")
+    if form.layout == EITHER:
+        form = Form(form.shape, form.dtype, COLUMN if along == COLUMN else ROW)
+    if layout == ROWS or lanes_of(layout):
+        form = by_rows(form, layout, "show_layout")
+    elif layout == COALESCED:
+        form = coalesced_form(form, "show_layout")
+    elif layout != "accumulator":
+        raise SpecError(f"show_layout: layout must be 'accumulator', 'coalesced' or 'rows', got {told(layout)}")
+    found = holders(form, warp)
+    rows, columns = sorted({row for row, _ in found}), sorted({column for _, column in found})
+    cells = []
+    for (row, column), lanes in sorted(found.items()):
+        lane, register = lanes[0]
+        more = f"+{len(lanes) - 1}" if len(lanes) > 1 else ""
+        cells.append((rows.index(row), columns.index(column), lane, f"T{lane}:{register}{more}"))
+    return Picture(f"{form}, warp {warp}", tuple(rows), tuple(columns), tuple(cells))

@@ -1,0 +1,45 @@
+"""A NaN that is stored leaves a record, as an index outside does (`plan.wait_records`), of the first one that a lane has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ...plan import wait_records
+from ...plan.outside_cuda import report
+from ...plan.params import LoweringSemantics
+from . import nan_checks as source
+from .elementwise_cuda import place_of
+from .layouts import EITHER, ROW, Form, places
+from .mathematics import isnan
+from .tile_cuda import TileType, assembled, part_of_either, registers
+
+
+@cuda_meaning(source.no_nan)
+def _no_nan(_context: Any, np_: Any, site: Any, target: Any, value: Any) -> Any:
+    context, builder, args = yield value(np_, site, target, value)
+    unit, stored = np_.unit, args[3]
+    if np_.role == "memory" or not unit.params.debug:
+        return stored
+    what = f"{nb.literal(target)} @ {nb.literal(site)}"
+    if isinstance(value, TileType) and value.dtype in source.CHECKED:
+        held, place = _first(context, builder, value, stored)
+        report(builder, unit, what, len(value.shape), *place, held, kind=wait_records.NAN)
+    elif isinstance(value, nb.types.Float):
+        once = unit.params.lowering_semantics is not LoweringSemantics.Lane
+        report(builder, unit, what, 0, nb.const(0), nb.const(0), builder.fcmp_unordered("uno", stored, stored), once, wait_records.NAN)
+    return stored
+
+
+def _first(context: Any, builder: Any, tile: TileType, value: Any) -> tuple[Any, tuple[Any, Any]]:
+    """Return whether a lane holds a NaN, and the place of the first: its row and column, or its element of a vector and 0."""
+    form = Form(tile.shape, tile.dtype, ROW if tile.layout == EITHER else tile.layout)
+    one = TileType(form)
+    kind, mask = nb.call(context, builder, isnan, (one,), (assembled(builder, one, part_of_either(builder, tile, value, one)),))
+    own, held, first = place_of(builder, one), nb.ir.Constant(nb.i1, 0), (nb.const(0), nb.const(0))
+    for bit, place in reversed(list(zip(registers(builder, kind, mask), places(form.shape, form.layout), strict=True))):
+        here = [builder.add(mine, nb.const(at)) for at, mine in zip(place, own, strict=True) if at is not None]
+        held = builder.or_(held, bit)
+        first = (builder.select(bit, here[0], first[0]), builder.select(bit, here[1], first[1]) if here[1:] else first[1])
+    return held, first

@@ -1,0 +1,20 @@
+"""Products in flight on the GPU: each warp arrives for itself, behind its wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from ...intrinsics import barrier
+from . import products_in_flight as source
+from .cluster_arrivals_cuda import arrive
+
+
+@cuda_meaning(source.commit_to)
+def _commit_to(typing_context: Any, ring: Any, part: Any, address: Any) -> Any:
+    plan = ring.plan
+    context, builder, args = yield nb.types.void(ring, part, nb.types.int32)
+    arrive(typing_context, context, builder, plan.peers[nb.literal(part)], plan.cluster, args[2])
+    if ("consumed" in plan.manual or plan.delay) and not plan.private:  # the arrival may stand before a loop's end: see `join`
+        nb.call(context, builder, barrier.warp_sync, (), ())

@@ -1,0 +1,123 @@
+"""Register tiles from and to shared memory element by element, on the GPU.
+
+Loads are LLVM's, not statements, so that those which nothing uses are dropped, as of a vector that may lie both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...core import numba as nb
+from ...core.formula_cuda import Value
+from ...plan.layout import Layout, swizzled
+from . import row_layouts
+from .layouts import COLUMN, EITHER, ROW, own_place, places
+from .row_layouts import lanes_of, word_of
+from .tile_cuda import TileType, from_words, registers, to_words
+from .words_cuda import store_words
+
+Start = tuple[Any, Any]
+"""row and column at which a part of a tile starts, int32"""
+
+
+def addresses(builder: Any, layout: Layout, base: Any, tile: TileType, start: Start,
+              origin: tuple[int, int] = (0, 0)) -> Callable[[int], Any]:
+    """Return a function that gives the address of an element of a lane, by its number in `layouts.places`.
+
+    `origin`: row and column of the tile that lie where `start` says.
+
+    A swizzle repeats every 8 lines and every panel: what an element is further off than that is added to the address.
+    """
+    row, column = own_place(tile.form, Value(builder, builder.and_(nb.thread_index(builder), nb.const(127))))
+    first, known = (Value(builder, start[0]), Value(builder, start[1])), {}
+    where, flat = places(tile.shape, tile.layout), len(tile.shape) == 1
+    panel = layout.shape[1] if layout.flat else layout.per_panel
+
+    def address(number: int) -> Any:
+        down, right = where[number]
+        far = [0, (down or 0) + (right or 0)] if flat else [(down or 0) - origin[0], (right or 0) - origin[1]]
+        own = [Value(builder, nb.const(0)), row if right is None else column] if flat else [row, column]
+        moved = [far[axis] // period * period for axis, period in enumerate((panel, 8) if layout.inner == 0 else (8, panel))]
+        near = tuple(distance - part for distance, part in zip(far, moved, strict=True))
+        key = (*near, flat and right is None)
+        if key not in known:
+            at = layout.offset(*(each + begin + distance for each, begin, distance in zip(own, first, near, strict=True)))
+            known[key] = swizzled(at + Value(builder, base), layout.width).value
+        return builder.add(known[key], nb.const(layout.offset(*moved)))
+
+    return address
+
+
+def panels(tile: TileType) -> dict[tuple[int, int], list[int]]:
+    """Return which elements of a lane lie in each panel of 64 x 64 elements of a tile, by the panel's first row and column."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for number, (down, right) in enumerate(places(tile.shape, tile.layout)):
+        found.setdefault(((down or 0) // 64 * 64, (right or 0) // 64 * 64), []).append(number)
+    return found
+
+
+def load(builder: Any, layout: Layout, base: Any, tile: TileType, start: Start, even: bool = False,
+         at: Callable[[Any, Any, int], Any] | None = None) -> list[Any]:
+    """Return the registers of a part of a tile; `even`: it starts at an even column, so that pairs of columns are loaded at once.
+    `at`: what loads so many bytes from an address, in place of a load from the CTA's own shared memory.
+
+    Of 32-bit elements by rows, whose lanes have every other word, lanes 16 … 31 load the second of a pair first, off the banks of
+    the others.
+    """
+    address, dtype, one_at = addresses(builder, layout, base, tile, start), tile.dtype, at or _at
+    pairs = layout.inner == 1 and places(tile.shape, tile.layout)[0][1] is not None and tile.layout != EITHER
+    if pairs and even:
+        found = [one_at(builder, address(number), 2 * dtype.itemsize) for number in range(0, tile.elements, 2)]
+        if dtype.itemsize < 4:
+            return [part if part.type == nb.i32 else builder.zext(part, nb.i32) for part in found]
+        return from_words(builder, tile, [builder.extract_element(part, nb.const(i)) for part in found for i in (0, 1)])
+    words = []
+    if pairs and dtype.itemsize == 4 and lanes_of(tile.layout):
+        late = builder.icmp_unsigned("!=", builder.and_(nb.thread_index(builder), nb.const(16)), nb.const(0))
+        for number in range(0, tile.elements, 2):
+            one, two = (one_at(builder, builder.select(late, address(number + 1 - i), address(number + i)), 4) for i in (0, 1))
+            words += [builder.select(late, two, one), builder.select(late, one, two)]
+        return from_words(builder, tile, words)
+    for number in range(tile.elements):
+        word = one_at(builder, address(number), dtype.itemsize)
+        words.append(word if word.type == nb.i32 else builder.zext(word, nb.i32))
+    return from_words(builder, tile, words)
+
+
+def _at(builder: Any, address: Any, nbytes: int) -> Any:
+    """Load so many bytes as an integer, 8 as two of 32 bits."""
+    machine: Any = nb.ir.VectorType(nb.i32, 2) if nbytes == 8 else nb.ir.IntType(8 * nbytes)
+    return builder.load(builder.inttoptr(address, nb.ir.PointerType(machine, 3)), align=nbytes)
+
+
+def owner(builder: Any, shape: tuple[int, ...], layout: str) -> Any:
+    """Return whether a lane is the one of those that hold its elements that stores them; None where each has its own."""
+    thread = builder.and_(nb.thread_index(builder), nb.const(127))
+    if lanes := lanes_of(layout):
+        first, column = row_layouts.holders(shape, layout), word_of(layout) == COLUMN
+        own = None if first == 128 else builder.icmp_unsigned("<", thread, nb.const(first))
+        leads = builder.icmp_unsigned("==", builder.and_(thread, nb.const(lanes - 1)), nb.const(0)) if column else None
+        return own if leads is None else leads if own is None else builder.and_(own, leads)
+    if layout == ROW:
+        return builder.icmp_unsigned("<", thread, nb.const(4))
+    return builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0)) if layout == COLUMN else None
+
+
+def words_of(builder: Any, layout: Layout, base: Any, tile: TileType, numbers: Sequence[int], origin: tuple[int, int]) -> list[Any]:
+    """Return some elements of a tile, an int32 each, of a panel that begins at `origin`."""
+    address = addresses(builder, layout, base, tile, (nb.const(0), nb.const(0)), origin)
+    found = [_at(builder, address(number), tile.dtype.itemsize) for number in numbers]
+    return [word if word.type == nb.i32 else builder.zext(word, nb.i32) for word in found]
+
+
+def store(builder: Any, layout: Layout, base: Any, tile: TileType, start: Start, value: Any, numbers: Sequence[int] | None = None,
+          origin: tuple[int, int] = (0, 0)) -> None:
+    """Store a tile, or some of its elements, to a part of another; of a vector in either layout the row, as warp 0 has it."""
+    address, words = addresses(builder, layout, base, tile, start, origin), to_words(builder, tile, registers(builder, tile, value))
+    lies = ROW if tile.layout == EITHER else tile.layout
+    chosen = owner(builder, tile.shape, lies)
+    chosen = None if chosen is None else builder.zext(chosen, nb.i32)
+    for number in range(len(places(tile.shape, lies))) if numbers is None else numbers:
+        word = words[number] if tile.dtype.itemsize == 4 else builder.trunc(words[number], nb.i16)
+        store_words(builder, f"b{8 * tile.dtype.itemsize}", address(number), [word], chosen)

@@ -1,0 +1,173 @@
+"""``tile[...]`` and ``tile[...] = value``: register tiles from and to shared memory.
+
+Both are accesses of the generic proxy by the four warps of a warpgroup, each to its own 16 rows of every 64. Tiles of one
+dimension, and parts that start anywhere, go element by element (`anywhere`). A load has ended
+when the operation returns, so that releasing the slot (mbarrier.arrive) is all that must follow it. The warp that stored something
+sees it at once; others do after a barrier; TMA and wgmma after ``fence.proxy.async`` of the writers and a barrier (PTX ISA, "Memory
+Consistency Model: Proxies").
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.inert import Inert
+from ...core.machine import current
+from ...core.op import called
+from ...diagnostics.errors import SpecError
+from ...plan.layout import Layout, swizzled
+from .fence_order import before_access
+from .layouts import ACCUMULATOR, Form, only_accumulator, vector_of
+from .refs import ALL, READ_ONLY, All, SmemLike, SmemTile, check_start, is_whole, method_of, slices
+from .scattered_shared import addresses, held
+from .scattered_shared import load as load_anywhere
+from .scattered_shared import store as store_anywhere
+from .tile import Tile, cast_to_store, check_form, form_of
+
+
+def chosen(tile: SmemLike, index: Any) -> tuple[Any, ...]:
+    """Return the parts of an index, or of the type of one, that loads or stores a part of a tile."""
+    return (ALL,) * len(tile.layout.sides) if is_whole(index) else slices(index, tile.layout)
+
+
+def check_part(tile: SmemLike, parts: Sequence[Any], starts: Sequence[Any], simulated: bool) -> None:
+    """`refs.check_start` of each part; `starts` are None where they are not known, and may be 0."""
+    for axis, (part, start) in enumerate(zip(parts, starts, strict=True), 2 - len(parts)):
+        if not isinstance(part, All):
+            check_start(tile.layout, axis, start or 0, part.size, "tile[…]", simulated)
+
+
+def load_form(tile: SmemLike, parts: Sequence[Any], what: str = "tile[…]") -> Form:
+    """Return the form of the register tile that a load of a part gives."""
+    sides = tuple(size if isinstance(part, All) else part.size for part, size in zip(parts, tile.layout.sides, strict=True))
+    form = check_form(sides, tile.dtype, what)
+    if len(form.shape) == 2 and 1 in form.shape:
+        raise SpecError(f"{what}: a tile of two dimensions is loaded as one of at least 8 rows and 8 columns, got {sides}")
+    return form
+
+
+def by_rows(tile: SmemLike, form: Form, parts: Sequence[Any], starts: Sequence[Any]) -> bool:
+    """Return whether a part of a tile starts where its swizzle does, as far as is known: `starts` are None where they are not.
+
+    Then instructions move whole rows of it (`addresses`), else its elements are moved one by one (`anywhere`).
+    """
+    layout = tile.layout
+    if layout.flat or form.layout != ACCUMULATOR or (layout.itemsize == 1 and layout.inner == 0):
+        return False
+    units = (layout.per_panel, 8) if layout.inner == 0 else (8, layout.per_panel)
+    return all(isinstance(part, All) or (part.size % unit == 0 and (start is None or start % unit == 0))
+               for part, start, unit in zip(parts, starts, units, strict=True))
+
+
+def check_store(tile: SmemLike, parts: Sequence[Any], value: Any) -> Form:
+    """Return the form in which a value is stored to a part of a shared-memory tile; raise SpecError where it cannot be."""
+    what = "tile[…] = value"
+    if not tile.writable:
+        raise SpecError(READ_ONLY)
+    form = form_of(value, what)
+    if form is None:
+        raise SpecError(f"{what}: the value must be a register tile, got {called(value)}")
+    have = load_form(tile, parts, what)
+    if vector_of(form.layout):
+        only_accumulator(form, what)
+    if form.shape != have.shape:
+        raise SpecError(f"{what}: the tile is {have.shape}, the value {form.shape}: store to a part of it, "
+                        f"tile[{'ds(start, size)' if len(have.shape) == 1 else 'ds(start, size), :'}] = value")
+    if form.dtype != have.dtype:
+        raise SpecError(f"{what}: the tile is {have.dtype}, the value {form.dtype}: store value.astype(tile.dtype)")
+    return form
+
+
+@functools.lru_cache(maxsize=256)
+def _chunks(layout: Layout) -> np.ndarray:
+    """Return the byte offsets of a tile's 16-byte chunks, a row of the result for each warp."""
+    lines = np.arange(layout.shape[1 - layout.inner])[:, None]
+    inside = np.arange(0, layout.shape[layout.inner] * layout.itemsize, 16)
+    offsets = swizzled(lines * layout.width + inside % layout.width, layout.width) + inside // layout.width * layout.panel_stride
+    return np.ascontiguousarray(_by_warp(offsets, layout)).reshape(4, -1)
+
+
+def _by_warp(table: np.ndarray, layout: Layout) -> np.ndarray:
+    """Return a view (warps, …) of a table (lines, chunks, …): warp w has rows 16 w … 16 w + 15 of every 64."""
+    axis = 1 - layout.inner  # along which the tile's rows lie
+    of_a_warp = 16 if axis == 0 else layout.itemsize  # 16 rows, or the chunks that have them
+    split = table.reshape(*table.shape[:axis], -1, 4, of_a_warp, *table.shape[axis + 1:])
+    return np.moveaxis(split, axis + 1, 0)
+
+
+def _to_bytes(value: np.ndarray, layout: Layout) -> np.ndarray:
+    """Return a tile's elements as (warps, chunks, 16) bytes."""
+    lines = np.ascontiguousarray(value if layout.inner == 1 else value.T).view(np.uint8)
+    return np.ascontiguousarray(_by_warp(lines.reshape(lines.shape[0], -1, 16), layout)).reshape(4, -1, 16)
+
+
+def _from_bytes(found: np.ndarray, layout: Layout, dtype: np.dtype) -> np.ndarray:
+    """Return a tile's elements from (warps, chunks, 16) bytes."""
+    lines = np.empty((layout.shape[1 - layout.inner], layout.shape[layout.inner] * layout.itemsize // 16, 16), np.uint8)
+    warps = _by_warp(lines, layout)
+    warps[...] = found.reshape(warps.shape)
+    value = lines.reshape(len(lines), -1).view(dtype)
+    return value if layout.inner == 1 else np.ascontiguousarray(value.T)
+
+
+def part_of(tile: SmemTile, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return (parts of an index, where they start); raise SimulationError for a part that is not inside the tile."""
+    parts = chosen(tile, index)
+    starts = tuple(0 if isinstance(part, All) or isinstance(part.start, Inert) else int(part.start) for part in parts)
+    if not tile.memory:
+        check_part(tile, parts, starts, True)
+    return parts, starts
+
+
+@method_of(SmemTile, "__getitem__")
+def load(tile: SmemTile, index: Any) -> Tile:
+    """Return a shared-memory tile, or a part of it, as a register tile, which has no value in the memory role."""
+    parts, starts = part_of(tile, index)
+    form = load_form(tile, parts)
+    if tile.memory:
+        return Tile(None, form)
+    before_access(tile)
+    if not by_rows(tile, form, parts, starts):
+        return Tile(load_anywhere(tile.layout, tile.address, form, (0, *starts)[-2:]), form)
+    part = tile.at[index]
+    return Tile(read(part.layout, part.address, tile.dtype, "tile[…]"), form)
+
+
+@method_of(SmemTile, "__setitem__")
+def store(tile: SmemTile, index: Any, value: Any) -> None:
+    """Store a register tile to a shared-memory tile, or to a part of it; nothing in the memory role."""
+    parts, starts = part_of(tile, index)
+    value = cast_to_store(value, tile.dtype)
+    form = check_store(tile, parts, value)
+    if tile.memory:
+        return
+    before_access(tile)
+    if by_rows(tile, form, parts, starts):
+        part = tile.at[index]
+        write(part.layout, part.address, value.value, "tile[…] = value")
+    else:
+        store_anywhere(tile.layout, tile.address, form, (0, *starts)[-2:], value.value)
+
+
+def write(layout: Layout, address: int | np.ndarray, value: np.ndarray, what: str) -> None:
+    """Store a register tile to shared memory in this layout: each warp its rows. `address`: one, or a column, one for each warp."""
+    current().smem_write(_chunks(layout) + address, _to_bytes(value, layout), what)
+
+
+def read(layout: Layout, address: int | np.ndarray, dtype: np.dtype, what: str) -> np.ndarray:
+    """Return the register tile that `write` stored, or that lies so: each warp loads its rows."""
+    return _from_bytes(current().smem_read(_chunks(layout) + address, what), layout, dtype)
+
+
+def send(layout: Layout, address: int, form: Form, value: np.ndarray, rank: int, mbar: int, what: str) -> None:
+    """Store a register tile to the CTA of the cluster that has this rank, at the same address there; it completes on an mbarrier
+    there. Of a vector along the rows each warp has runs of 16 elements."""
+    if layout.flat:
+        chunks, elements = addresses(layout, address, form, (0, 0))[:, ::4], value[held(form)[1]]
+        current().smem_send(chunks, elements.view(np.uint8).reshape(4, -1, 16), rank, mbar, what)
+    else:
+        current().smem_send(_chunks(layout) + address, _to_bytes(value, layout), rank, mbar, what)

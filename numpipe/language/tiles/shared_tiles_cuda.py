@@ -1,0 +1,164 @@
+"""Register tiles from and to shared memory on the GPU: ldmatrix and stmatrix for 16-bit types, ld.shared and st.shared."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ...arch.dtypes import INTEGERS
+from ...core import numba as nb
+from ...core.formula_cuda import Value
+from ...diagnostics.errors import SpecError
+from ...intrinsics.ldmatrix_cuda import emit as ldmatrix
+from ...plan.layout import Layout
+from . import scattered_shared_cuda as anywhere
+from . import shared_tiles as source
+from .addresses import Access, accesses, detour, lane_offset
+from .fence_order import before_access
+from .refs import ASSIGNED, All
+from .refs_cuda import AtType, SmemType, inside, view
+from .tile_cuda import TileType, assembled, cast_to_store, undefined, words
+from .words_cuda import load_words, store_words
+
+
+def in_place(builder: Any, layout: Layout, registers: list[Any]) -> list[Any]:
+    """Convert registers from a tile's order to that in which accesses move them, or back: a swap that undoes itself (`detour`)."""
+    turn = detour(layout)
+    if turn is None:
+        return registers
+    bit = builder.and_(nb.thread_index(builder), nb.const(1 << turn.bit))
+    other = builder.icmp_unsigned("!=", bit, nb.const(0))
+    return [builder.select(other, registers[r ^ 4 * turn.groups], registers[r]) for r in range(len(registers))]
+
+
+def write_registers(builder: Any, layout: Layout, address: Any, registers: list[Any]) -> None:
+    """Store a tile's registers (`tile_cuda.words`) to shared memory."""
+    registers = in_place(builder, layout, registers)
+    for access, at in addresses(builder, layout, address):
+        run = registers[access.first:access.first + access.count]
+        if layout.itemsize != 2:
+            store_words(builder, "u16" if layout.itemsize == 1 else "f32", at, run)
+            continue
+        names = ", ".join(f"${i + 1}" for i in range(access.count))
+        kind = f"x{access.count}{'.trans' if layout.inner == 0 else ''}"
+        nb.emit_asm(builder, nb.void, [at, *run], f"stmatrix.sync.aligned.m8n8.{kind}.shared.b16 [$0], {{{names}}};",
+                    "r" + ",r" * access.count + ",~{memory}")
+
+
+def read_registers(builder: Any, layout: Layout, address: Any, dtype: np.dtype) -> list[Any]:
+    """Load a tile's registers from shared memory."""
+    machine, kind = (nb.i32, "u16") if layout.itemsize == 1 else (nb.f32, "f32")
+    found: list[Any] = [None] * (layout.shape[0] * layout.shape[1] * max(layout.itemsize, 2) // 512)
+    for access, at in addresses(builder, layout, address):
+        found[access.first:access.first + access.count] = (
+            ldmatrix(builder, access.count, layout.inner == 0, at) if layout.itemsize == 2 else
+            load_words(builder, machine, kind, at, access.count))
+    whole = dtype in INTEGERS and dtype.itemsize == 4
+    return [builder.bitcast(part, nb.i32) if whole else part for part in in_place(builder, layout, found)]
+
+
+def addresses(builder: Any, layout: Layout, address: Any, matrices: bool = True) -> Iterator[tuple[Access, Any]]:
+    """Yield (access, address) for each access that a lane needs for the whole tile."""
+    thread = builder.and_(nb.thread_index(builder), nb.const(127))
+    start = builder.add(address, lane_offset(layout, Value(builder, thread), matrices).value)
+    for access in accesses(layout, matrices):
+        at = builder.xor(start, nb.const(access.xor)) if access.xor else start
+        yield access, builder.add(at, nb.const(access.add)) if access.add else at
+
+
+def converge(builder: Any) -> None:
+    """Order what the lanes of a warp did before against what any of them does next: one lane arrives for all of them, and
+    reads what the others wrote (PTX ISA, "bar.warp.sync")."""
+    nb.emit_asm(builder, nb.void, [], "bar.warp.sync 0xffffffff;", "~{memory}")
+
+
+# ---- tile[...] and tile[...] = value in a kernel's source
+def part_of(tile: SmemType, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return (parts of an index, where they start, None where that is not known); raise SpecError for one outside the tile."""
+    parts = source.chosen(tile, index)
+    starts = tuple(0 if isinstance(part, All) or part.inert else part.start for part in parts)
+    if tile.role != "memory":
+        source.check_part(tile, parts, starts, False)
+    return parts, starts
+
+
+def starts_of(builder: Any, tile: SmemType, index: Any, parts: tuple[Any, ...], value: Any) -> tuple[Any, Any]:
+    """Return (row, column) at which a part of a tile starts, as int32."""
+    values = nb.cgutils.unpack_tuple(builder, value) if isinstance(index, nb.types.BaseTuple) else [value] * len(parts)
+    found = [nb.const(0) if isinstance(part, All) else of for part, of in zip(parts, values, strict=True)]
+    return (nb.const(0), found[0]) if tile.layout.flat else (found[0], found[1])
+
+
+def _aligned(builder: Any, tile: SmemType, starts: tuple[Any, ...], at: tuple[Any, Any]) -> Any:
+    """Return whether starts that are known at run time only are where the swizzle begins anew; None where none is."""
+    units = (tile.layout.per_panel, 8) if tile.layout.inner == 0 else (8, tile.layout.per_panel)
+    tests = [builder.icmp_unsigned("==", builder.and_(value, nb.const(unit - 1)), nb.const(0))
+             for start, value, unit in zip(starts, at, units, strict=True) if start is None]
+    return functools.reduce(builder.and_, tests) if tests else None
+
+
+def _get_item(_context: Any, whole: Any, index: Any) -> Any:
+    if not isinstance(whole, SmemType):
+        return None
+    parts, starts = part_of(whole, index)
+    result = TileType(source.load_form(whole, parts))
+    quick = source.by_rows(whole, result.form, parts, starts)
+    part, address = view(whole, index) if quick else (whole, lambda builder, base, _: base)
+    context, builder, args = yield result(whole, index)
+    if whole.role == "memory":
+        return undefined(result)
+    nb.call(context, builder, before_access, (whole,), (args[0],))
+    place = inside(builder, whole, index, args[1], "tile[…]")
+
+    def rows() -> list[Any]:
+        return read_registers(builder, part.layout, address(builder, args[0], place), whole.dtype)
+
+    def elements() -> list[Any]:
+        even = starts[-1] is not None and starts[-1] % 2 == 0
+        return anywhere.load(builder, whole.layout, args[0], result, starts_of(builder, whole, index, parts, place), even)
+
+    aligned = _aligned(builder, whole, starts, starts_of(builder, whole, index, parts, place)) if quick else None
+    found = elements() if not quick else rows() if aligned is None else nb.one_of(builder, aligned, rows, elements)
+    converge(builder)
+    return assembled(builder, result, found)
+
+
+def _set_item(_context: Any, whole: Any, index: Any, value: Any) -> Any:
+    if isinstance(whole, AtType):
+        raise SpecError(ASSIGNED)
+    if not isinstance(whole, SmemType):
+        return None
+    parts, starts = part_of(whole, index)
+    stored, convert = cast_to_store(value, whole.dtype)
+    quick = source.by_rows(whole, source.check_store(whole, parts, stored), parts, starts)
+    part, address = view(whole, index) if quick else (whole, lambda builder, base, _: base)
+    context, builder, args = yield nb.types.none(whole, index, value)
+    if whole.role == "memory":
+        return
+    nb.call(context, builder, before_access, (whole,), (args[0],))
+    place, value = inside(builder, whole, index, args[1], "tile[…]"), convert(builder, args[2])
+
+    def rows() -> list[Any]:
+        write_registers(builder, part.layout, address(builder, args[0], place), words(builder, stored, value))
+        return []
+
+    def elements() -> list[Any]:
+        anywhere.store(builder, whole.layout, args[0], stored, starts_of(builder, whole, index, parts, place), value)
+        return []
+
+    aligned = _aligned(builder, whole, starts, starts_of(builder, whole, index, parts, place)) if quick else None
+    if not quick:
+        elements()
+    elif aligned is None:
+        rows()
+    else:
+        nb.one_of(builder, aligned, rows, elements)
+    converge(builder)
+
+
+nb.overload(operator.getitem, _get_item)
+nb.overload(operator.setitem, _set_item)

@@ -1,0 +1,172 @@
+"""Parts of register tiles, and other shapes, where registers stay: ``x[:, 0:32]``, ``x[64:128, :]``, ``v[:, None]``, ``reshape``.
+
+Each lane keeps the elements that it has, so a part starts and ends where the layout begins anew:
+
+===================  ==============================  ===================================================
+layout               along rows, in multiples of     along columns, in multiples of
+===================  ==============================  ===================================================
+accumulator (M, N)   64                              8
+coalesced (M, N)     64                              what its lanes have side by side, 128 bytes at most
+(M, 1), a column     64                              –
+(1, N), a row        –                               8
+rows L (M, N)        all                             2 L
+===================  ==============================  ===================================================
+
+Starts are compile-time constants: which register an instruction reads is written in it. A vector that may lie both ways keeps that
+where both go; its other parts lie along the columns. Nothing is computed: what is not used of a tile takes no registers.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core.op import called, constant, op
+from ...diagnostics.errors import SpecError
+from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, expanded_form, lanes_across, places, vector_of
+from .refs import All, Ds, Span, method_of, unlimited, whole_slices
+from .row_layouts import lanes_of, word_of
+from .tile import Tile, form_of
+
+
+def _steps(form: Form) -> tuple[int, ...]:
+    """Return of what a part's start and size are multiples, along each dimension."""
+    if vector := vector_of(form.layout):
+        return 64, lanes_across(form.shape[1], vector) * vector
+    if lanes := lanes_of(form.layout):
+        return tuple(form.shape[0] if axis == 0 and word_of(form.layout) != ROW else 2 * lanes for axis in range(len(form.shape)))
+    step = {ACCUMULATOR: (64, 8), ROW: (1, 8), COLUMN: (64, 1), EITHER: (8, 8)}[form.layout]
+    return step if len(form.shape) == 2 else (max(step) if form.layout != ROW else 8,)
+
+
+def _bounds(part: Any, size: int) -> tuple[Any, int]:
+    """Return (start, size) of a part of an index along a dimension; the start is None where it is not known at compile time."""
+    if isinstance(part, All):
+        return 0, size
+    if isinstance(part, Span):
+        start, stop, _ = slice(part.start, part.stop).indices(size)
+        return start, stop - start
+    return None if isinstance(part.start, np.generic) else part.start, part.size
+
+
+def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]]:
+    """Return (form, slices) of the part of a tile that an index selects; raise SpecError for one that lanes do not have.
+
+    `parts` are the index's parts, or their Numba types.
+    """
+    if any(not isinstance(part, (All, Ds, Span)) for part in parts):
+        return expanded_form(form, tuple(parts)), ()
+    unlimited(parts, "a part of a register tile")
+    if len(parts) != len(form.shape):
+        raise SpecError(f"tile[…]: a tile {form.shape} is indexed by {len(form.shape)} slice{'s' * (len(form.shape) > 1)}, got "
+                        f"{len(parts)}: write ':' for all of a dimension")
+    slices = []
+    for axis, (part, size, step) in enumerate(zip(parts, form.shape, _steps(form), strict=True)):
+        start, count = _bounds(part, size)
+        along = "" if len(form.shape) == 1 else (" of its rows", " of its columns")[axis]
+        if start is None:
+            raise SpecError(f"tile[…]: a part{along} starts at a run-time value, but registers are named at compile time: write "
+                            "a constant, or store the tile to shared memory and load a part of that")
+        if start < 0 or count < 1 or start + count > size:
+            raise SpecError(f"tile[…]: elements {start} … {start + count - 1}{along} are not in a tile {form.shape}: take some of "
+                            f"0 … {size - 1}")
+        if (start % step or count % step) and count != size:
+            raise SpecError(f"tile[…]: elements {start} … {start + count - 1}{along} lie in the midst of what lanes have: a part "
+                            f"of a tile {form} starts at a multiple of {step} and has a multiple of {step}: take "
+                            f"{start // step * step}:{-(-(start + count) // step) * step}, or a part of a tile in shared memory")
+        slices.append(slice(int(start), int(start + count)))
+    shape, layout = tuple(part.stop - part.start for part in slices), form.layout
+    if layout == EITHER and (slices[0].start % 64 or shape[0] % 64):
+        layout = ROW
+    return Form(shape, form.dtype, layout), tuple(slices)
+
+
+def elements_of(form: Form, result: Form, slices: Sequence[slice]) -> tuple[int, ...]:
+    """Return which elements of a lane make a part of a tile, in the order of the part's registers.
+
+    >>> wide, part = (Form((64, columns), np.dtype(np.float32)) for columns in (24, 8))
+    >>> elements_of(wide, part, (slice(0, 64), slice(8, 16)))
+    (4, 5, 6, 7)
+    """
+    lines = (ROW, COLUMN) if result.layout == EITHER else (result.layout,)
+    found: list[int] = []
+    for line in lines:
+        of = line if form.layout == EITHER else form.layout
+        before = len(places(form.shape, ROW)) if form.layout == EITHER and line == COLUMN else 0
+        number = {place: before + i for i, place in enumerate(places(form.shape, of))}
+        row, column = (slices[0].start, slices[-1].start)
+        found += [number[(None if r is None else r + row, None if c is None else c + column)]
+                  for r, c in places(result.shape, line)]
+    return tuple(found)
+
+
+@method_of(Tile, "__getitem__")
+def _part(tile: Tile, index: Any) -> Tile:
+    form, slices = part_form(tile.form, whole_slices(index))
+    if tile.inert:
+        return Tile(None, form)
+    return Tile(tile.value[slices] if slices else tile.value.reshape(form.shape), form)
+
+
+# ---- other shapes
+@op
+def reshape(tile: Tile, *shape: Any) -> Tile:
+    """Return a tile with a dimension of one element more or less, ``tile.reshape(1, -1)``: registers stay where they are."""
+    form = reshaped_form(tile, shape)
+    return Tile(None if tile.inert else tile.value.reshape(form.shape), form)
+
+
+def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
+    """Return the form of a tile in another shape; raise SpecError for one in which lanes would need other elements."""
+    form = form_of(tile, "'reshape'")
+    assert form is not None
+    wanted = [constant("reshape", "shape", size) for size in shape]
+    wanted = list(wanted[0]) if len(wanted) == 1 and isinstance(wanted[0], tuple) else wanted
+    size = int(np.prod(form.shape))
+    try:
+        found = tuple(int(n) for n in np.broadcast_to(np.int8(0), size).reshape([operator.index(n) for n in wanted]).shape)
+    except (TypeError, ValueError):
+        raise SpecError(f"reshape: a tile {form.shape} has {size} elements, which are not {tuple(wanted)}") from None
+    if found == form.shape:
+        return form
+    if word_of(form.layout) not in (ROW, COLUMN, EITHER) or found not in ((size,), (1, size), (size, 1)):
+        raise SpecError(f"reshape of a tile {form.shape} to {found}: other lanes would have its elements; vectors (n,), (1, n) and "
+                        "(n, 1) become each other, all else goes through shared memory: tile[...] = x, then a part of it")
+    if len(form.shape) == 1:
+        return expanded_form(form, (All(), None) if found[-1] == 1 else (None, All()))
+    if len(found) == 2:
+        raise SpecError(f"reshape of a tile {form.shape} to {found}: a row and a column lie in other lanes: "
+                        "numpipe.layout_cast(x.reshape(-1), \"row\") or \"column\" moves a vector")
+    return Form(found, form.dtype, form.layout)
+
+
+def check_tile(tile: Any) -> None:
+    """Raise SpecError for a reshape of what is no register tile."""
+    if form_of(tile, "'reshape'") is None:
+        raise SpecError(f"reshape(…) of register tiles: got {called(tile)}")
+
+
+@method_of(Tile, "reshape")
+def _reshape(tile: Tile, *shape: Any) -> Tile:
+    """Return the tile in another shape: `reshape`."""
+    return reshape(tile, *shape)
+
+
+def check_turned(form: Form) -> None:
+    """Raise SpecError for ``x.T`` of another tile than a vector, which is its own: other lanes would have the elements."""
+    if len(form.shape) == 1:
+        return
+    raise SpecError(f"x.T of a register tile {form.shape}: other lanes would have its elements: " + (
+        'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector' if 1 in form.shape else
+        "store it to shared memory, tile[...] = x, and load tile.T[...]"))
+
+
+def _turned(tile: Tile) -> Tile:
+    check_turned(tile.form)
+    return tile
+
+
+method_of(Tile, "T")(property(_turned))

@@ -1,0 +1,48 @@
+"""Parts and shapes of register tiles on the GPU: some of a lane's registers, in their order."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from ...arch.dtypes import packing
+from ...core import numba as nb
+from ...core.op import cuda_meaning
+from . import tile_slices as source
+from .refs import whole_slices
+from .tile import TileLike
+from .tile_cuda import TileType, assembled, part_of_either, registers
+
+
+def _part(tile: Any, index: Any) -> Any:
+    if not isinstance(tile, TileLike):
+        return None
+    have = tile.settled("tile[…]")
+    form, slices = source.part_form(have.form, whole_slices(index))
+    result = TileType(form)
+    _, builder, args = yield result(have, index)
+    if not slices:
+        return assembled(builder, result, part_of_either(builder, have, args[0], result))
+    parts, each = registers(builder, have, args[0]), packing(form.dtype).per_register
+    return assembled(builder, result, [parts[i // each] for i in source.elements_of(have.form, form, slices)[::each]])
+
+
+nb.binary(operator.getitem, _part)
+
+
+@cuda_meaning(source.reshape)
+def _reshape(_context: Any, tile: Any, *shape: Any) -> Any:
+    source.check_tile(tile)
+    have = tile.settled("reshape")
+    result = TileType(source.reshaped_form(have, shape))
+    _, builder, args = yield result(have, *shape)
+    return assembled(builder, result, part_of_either(builder, have, args[0], result))
+
+
+nb.method(TileType, "reshape", source.reshape)
+def _turned(ty: TileType) -> TileType:
+    source.check_turned(ty.form)
+    return ty
+
+
+nb.attribute(TileType, "T", _turned, lambda _context, _builder, _ty, value: value)

@@ -1,0 +1,175 @@
+"""Which GPU there is, and whether a kernel runs on it or on the simulated SM.
+
+=============  ================================================  ==================  ===============
+status         what it means                                     target="auto"       target="gpu"
+=============  ================================================  ==================  ===============
+ok             a Hopper GPU and a driver that fits               the GPU             the GPU
+none           no driver, no Python binding, or no GPU           simulates           TargetError
+unsupported    GPUs, but none that `arch.targets` knows          simulates           TargetError
+old_driver     the driver is older than the CUDA wheels          TargetError         TargetError
+broken         libcuda is there and does not initialise          TargetError         TargetError
+forked         the parent process had used CUDA before fork()    TargetError         TargetError
+=============  ================================================  ==================  ===============
+
+A GPU that ought to work never falls back: a program that silently simulates is a thousand times slower and hides the
+fault. ``target="sim"`` asks no driver.
+
+A call on arrays of a GPU runs on that GPU; a call on host arrays runs on the first GPU that numpipe supports.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from ..arch.targets import TARGETS
+from ..core.process_guards import in_child
+from ..diagnostics.argument_checks import told, word
+from ..diagnostics.errors import SpecError, TargetError
+from ..diagnostics.versions import installed
+from . import driver
+from .driver_errors import NOT_INITIALIZED
+
+Target = Literal["gpu", "sim"]
+Status = Literal["ok", "none", "unsupported", "old_driver", "broken", "forked"]
+VARIABLE = "NUMPIPE_TARGET"
+_NO_GPU = (34, 100)
+"""CUDA_ERROR_STUB_LIBRARY and CUDA_ERROR_NO_DEVICE: what cuInit says on a machine without a GPU"""
+_CHECK = "check nvidia-smi and CUDA_VISIBLE_DEVICES, or ask for target='sim'"
+TARGET_NAMES = ("auto", "gpu", "sim")
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU that numpipe's kernels run on."""
+
+    ordinal: int
+    name: str
+    cc: tuple[int, int]
+    sm_count: int
+    driver_version: int
+    """CUDA version of the driver, 1000 × major + 10 × minor"""
+    max_dynamic_smem: int
+    """bytes of dynamic shared memory a CTA can have"""
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """The result of looking for a GPU: a device when `status` is "ok", else why there is none and what fixes it."""
+
+    status: Status
+    device: Device | None
+    reason: str
+    fix: str = ""
+    gpus: tuple[Device, ...] = ()
+    """all that the driver sees, supported or not"""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Where a kernel runs and why. `fallback`: it is the simulator because no GPU is usable, not because the user chose it."""
+
+    target: Target
+    why: str
+    device: Device | None = None
+    fallback: bool = False
+
+
+@functools.cache
+def gpu_state() -> GpuState:
+    """Look for a usable GPU, once per process. Never raises."""
+    try:
+        cuda = driver.get()
+        version = cuda.version()
+        wheels = cuda_wheels_major() if version < _NEWEST_WHEELS * 1000 else None  # to look them up takes milliseconds
+        if wheels and version < wheels * 1000:
+            return GpuState(
+                "old_driver", None,
+                f"the driver supports CUDA {spell(version)} and the installed CUDA wheels are for CUDA {wheels}",
+                f"update the driver to one for CUDA {wheels}.0 or newer{' (R580)' if wheels == 13 else ''}, "
+                "or change the wheels: pip uninstall -y nvidia-nvvm nvidia-nvjitlink nvidia-cuda-nvrtc nvidia-cuda-runtime "
+                f'nvidia-cuda-cccl, then pip install "numba-cuda[cu{version // 1000}]" "cuda-bindings=={version // 1000}.*"')
+        properties = [cuda.properties(ordinal) for ordinal in range(cuda.count)]
+        gpus = tuple(Device(i, name, cc, sm_count, version, smem) for i, (name, cc, sm_count, smem) in enumerate(properties))
+    except driver.DriverMissing as error:
+        fix = 'pip install "numba-cuda[cu13]"' if "cuda-bindings" in str(error) else "install NVIDIA's driver"
+        return GpuState("none", None, str(error), f"{fix}, or ask for target='sim'")
+    except driver.DriverError as error:
+        if error.code in _NO_GPU:
+            return GpuState("none", None, str(error), _CHECK)
+        if error.code == NOT_INITIALIZED:
+            return GpuState("forked", None, "this process was forked from one that had used CUDA, which does not survive that",
+                            "start workers with multiprocessing.get_context('spawn'), fork before anything uses a GPU, or ask for "
+                            "target='sim'")
+        return GpuState("broken", None, str(error), "fix the driver (nvidia-smi shows its state), or ask for target='sim'")
+    for device in gpus:
+        if device.cc in TARGETS:
+            return GpuState("ok", device, _known(device), gpus=gpus)
+    if not gpus:
+        return GpuState("none", None, "the CUDA driver sees no GPU", _CHECK)
+    return GpuState("unsupported", None, f"found {', '.join(map(_seen, gpus))}, and {_NEEDED}",
+                    "run on a Hopper GPU, or ask for target='sim'", gpus)
+
+
+_NEWEST_WHEELS = 13
+"""the newest CUDA major version whose wheels numpipe installs (setup.cfg)"""
+_NEEDED = f"numpipe's kernels need {' or '.join(target.gpus for target in TARGETS.values())}"
+
+
+def _known(device: Device) -> str:
+    return f"{device.name}, {TARGETS[device.cc].name}, {device.sm_count} SMs"
+
+
+def _seen(device: Device) -> str:
+    return f"{device.name} (sm_{device.cc[0]}{device.cc[1]})"
+
+
+in_child(gpu_state.cache_clear)
+
+
+def cuda_wheels_major() -> int | None:
+    """Return the CUDA major version of the newest installed CUDA wheel that numpipe calls, or None."""
+    majors = [
+        version.partition(".")[0]
+        for version in installed("cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink").values()
+    ]
+    return max((int(major) for major in majors if major.isdecimal()), default=None)
+
+
+def spell(version: int) -> str:
+    """Return a CUDA version as people write it: "12.8" for 12080."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def choose_target(target: str | None = None, ordinal: int | None = None) -> Choice:
+    """Choose where to run: `target`, else the environment's NUMPIPE_TARGET, else "auto".
+
+    `ordinal` is the GPU that the arrays are on; without, it is the first one that numpipe supports. Raises SpecError for another
+    word and TargetError, with the fix, for a GPU that is not usable. The caller warns, once, when the choice is a fallback.
+    """
+    source = "target"
+    if target is None:
+        target, source = os.environ.get(VARIABLE) or "auto", VARIABLE
+    if not word(*TARGET_NAMES).holds(target):
+        raise SpecError(f"{source} is {told(target)}; use one of {', '.join(map(repr, TARGET_NAMES))}")
+    if target == "sim":
+        return Choice("sim", f"{source}='sim' was asked for")
+    state = gpu_state()
+    if state.status == "ok":
+        device = state.device if ordinal is None else _of_arrays(state, ordinal)
+        return Choice("gpu", state.reason if device is None else _known(device), device)
+    if target == "gpu" or state.status in ("broken", "old_driver", "forked"):
+        raise TargetError(f"target={target!r}: the GPU cannot be used: {state.reason}; {state.fix}")
+    return Choice("sim", f"no usable GPU: {state.reason}", fallback=True)
+
+
+def _of_arrays(state: GpuState, ordinal: int) -> Device:
+    for device in state.gpus:
+        if device.ordinal == ordinal and device.cc not in TARGETS:
+            able = ", ".join(f"GPU {d.ordinal} ({d.name})" for d in state.gpus if d.cc in TARGETS)
+            raise TargetError(f"the arrays are on GPU {ordinal}, {_seen(device)}, and {_NEEDED}: move them to {able}")
+        if device.ordinal == ordinal:
+            return device
+    raise TargetError(f"the arrays are on GPU {ordinal}, and the CUDA driver sees {len(state.gpus)}: pass arrays of this process")

@@ -1,0 +1,99 @@
+"""Calls on host arrays: the copies to the GPU, the kernel, and the copies back.
+
+Such a call returns when its results are there. The copies, the kernel and the release of the GPU memory are queued on the call's
+stream, so no buffer is reused before the kernel that reads it has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import driver, streams
+from .array_info import ArrayInfo
+from .attributes import Grid
+from .buffers import DeviceBuffer
+from .debug_reports import WATCH
+from .driver_errors import naming
+from .output_arrays import check_writable
+from .overlapping_outputs import check_overlap
+from .profiles import PROFILES
+from .transfers import Job, Transfers
+
+if TYPE_CHECKING:
+    from .launcher import Prepared
+
+
+class Staging:
+    """GPU memory for the host arrays of one call: upload, launch, download; leaving it frees the memory.
+
+    An array that is passed twice (input and output of an in-place kernel) has one buffer.
+    """
+
+    def __init__(self, stream: int, device: int) -> None:
+        self.stream, self.device = stream, device
+        self._buffers: dict[tuple[Any, ...], DeviceBuffer] = {}
+        self._transfers = Transfers(stream, device)
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        try:
+            self._transfers.__exit__(*exc)
+        finally:
+            for buffer in self._buffers.values():
+                with contextlib.suppress(driver.DriverError):  # after a failed kernel nothing can be freed; keep its error
+                    buffer.free()
+
+    def upload(self, infos: Sequence[ArrayInfo]) -> list[DeviceBuffer]:
+        """Copy arrays to the GPU; returns their buffers."""
+        new = {_key(info): info for info in infos if _key(info) not in self._buffers}
+        buffers = self.reserve(infos)
+        self._transfers.upload([(info, self._buffers[key]) for key, info in new.items()])
+        return buffers
+
+    def reserve(self, infos: Sequence[ArrayInfo]) -> list[DeviceBuffer]:
+        """Allocate buffers for arrays whose present contents do not matter."""
+        for info in infos:
+            if _key(info) not in self._buffers:
+                self._buffers[_key(info)] = DeviceBuffer.like(info, self.stream, self.device)
+        return [self._buffers[_key(info)] for info in infos]
+
+    def download(self, infos: Sequence[ArrayInfo]) -> None:
+        """Copy uploaded or reserved arrays back to the host; returns when they are there."""
+        jobs: dict[tuple[Any, ...], Job] = {_key(info): (info, self._buffers[_key(info)]) for info in infos}
+        self._transfers.download(list(jobs.values()))
+
+
+def _key(info: ArrayInfo) -> tuple[Any, ...]:
+    assert info.array is not None, "a host array"
+    return info.array.ctypes.data, info.shape, info.strides, info.dtype
+
+
+def run(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0, *,
+        outputs: int, fresh: int = 0, device: int = 0) -> None:
+    """Copy host arrays to the GPU, launch, and copy the last `outputs` back; returns when they are there.
+
+    The last `fresh` of the outputs were allocated for this call: their contents are not copied. Raises LaunchError when the kernel
+    fails.
+    """
+    name = prepared.name
+    with naming(name):
+        streams.check_host_call(stream, device, name)
+    inputs, arguments = len(infos) - outputs, prepared.compiled.arrays[:len(infos)]  # without the workspace behind them
+    for info, argument in zip(infos[inputs:], arguments[inputs:], strict=True):
+        check_writable(info, argument, name)
+    check_overlap(infos, arguments, outputs, name)
+    uninitialised = len(infos) - fresh
+    with naming(name), Staging(stream, device) as staging:
+        buffers = staging.upload(infos[:uninitialised]) + staging.reserve(infos[uninitialised:])
+        prepared(grid, [buffer.info() for buffer in buffers], scalars, stream)
+        if prepared.compiled.debug:
+            WATCH.await_end(prepared.compiled, device)
+        staging.download(infos[inputs:])
+        if WATCH.kernels:
+            WATCH.check()
+        if PROFILES.kernels:
+            PROFILES.fetch()

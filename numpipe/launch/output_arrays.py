@@ -1,0 +1,108 @@
+"""Outputs that numpipe allocates: of the library and on the GPU of the first array argument."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..diagnostics.errors import SpecError
+from . import driver, jax_arrays, pinned, transfers
+from .array_info import ArrayInfo, argument
+from .arrays import describe, library
+from .device_array import DeviceArray
+from .streams import current_stream
+
+
+def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: int | None = None) -> Any:
+    """Return an uninitialised C-contiguous array of the kind of `info`, made by its library's own allocator.
+
+    A CPU tensor gives a CPU tensor, another host array a NumPy array (`handover.deliver` makes JAX's of it): a large one lies in
+    page-locked memory where calls run on a GPU and the pool has room (`pinned`), and the GPU writes it in place. `stream` is the
+    handle that the kernel will run on where it is not the library's current one: PyTorch must know it to reuse the memory safely.
+    Raises SpecError where the library has no such element type.
+    """
+    shape = tuple(int(dim) for dim in shape)
+    dtype = np.dtype(dtype)
+    owner = info.owner
+    of = "torch" if info.kind == "torch" else library(type(owner))
+    if of == "torch":
+        return _torch_empty(owner, info, shape, dtype, stream)
+    if of == "jax":
+        return jax_arrays.empty(info, shape, dtype)
+    if info.kind == "host":
+        return pinned.empty_output(shape, dtype, transfers.PINNED)
+    try:
+        if of == "cupy":
+            with sys.modules["cupy"].cuda.Device(info.device):
+                return sys.modules["cupy"].empty(shape, dtype)
+        if of == "numba":
+            cuda = sys.modules["numba"].cuda
+            with cuda.gpus[info.device]:  # on the stream of `info`, which other kernels of Numba will ask the output for
+                return cuda.device_array(shape, dtype, stream=getattr(owner, "stream", 0))
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise _lacking({"cupy": "this CuPy", "numba": "this Numba"}[of], dtype, shape, f" ({error})") from error
+    stream = current_stream([info]) if stream is None else stream
+    if driver.get().capturing(stream, info.device):  # a graph's memory is gone after one replay
+        raise SpecError(f"out: the stream ({stream:#x}) is being captured into a CUDA graph, and the output would be memory of the "
+                        "graph: make the array before the capture and pass it as out=, or pass PyTorch tensors, whose allocator "
+                        "knows graphs")
+    return DeviceArray(shape, dtype, stream, info.device)
+
+
+def maker(output: ArrayInfo) -> Callable[[], Any] | None:
+    """Return a function that makes arrays like `output` as quickly as its library can; None where there is none."""
+    if output.kind == "torch" and output.shape:
+        torch = sys.modules["torch"]
+        pattern = _element(output.owner.dtype, output.device).expand(output.shape)
+        return functools.partial(torch.empty_like, pattern, memory_format=torch.contiguous_format)
+    if library(type(output.owner)) == "cupy" and driver.get().count == 1:
+        return functools.partial(sys.modules["cupy"].empty, output.shape, output.dtype)
+    return None
+
+
+@functools.cache
+def _element(dtype: Any, device: int) -> Any:
+    """Return a tensor of one element. It is kept, so its memory is numpipe's own: where `torch.compile` records CUDA graphs, what
+    PyTorch's allocator handed out must be gone, or be an output, when a graph is."""
+    torch, cuda = sys.modules["torch"], driver.get()
+    with cuda.aside(device) as aside:  # the current stream may be captured
+        memory = DeviceArray((16,), np.dtype(np.uint8), aside, device)
+        cuda.synchronize(aside, device)
+    return torch.as_tensor(memory, device=torch.device("cuda", device)).view(dtype)[:1]
+
+
+def _torch_empty(owner: Any, info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int | None) -> Any:
+    torch = sys.modules["torch"]
+    kind = getattr(torch, dtype.name, None)
+    if kind is None:
+        raise _lacking("PyTorch", dtype, shape)
+    if info.kind == "torch" and stream is not None and stream != current_stream([info]):
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=owner.device)):
+            return torch.empty(shape, dtype=kind, device=owner.device)
+    return torch.empty(shape, dtype=kind, device=owner.device)
+
+
+def _lacking(library: str, dtype: np.dtype[Any], shape: tuple[int, ...], why: str = "") -> SpecError:
+    return SpecError(f"{library} has no element type {dtype.name} for an output of shape {shape}{why}; "
+                     "choose another in out_type or pass out=")
+
+
+def describe_fresh(output: Any, name: str, kernel: str) -> ArrayInfo:
+    """Describe an output that `empty_like_kind` made for a call, which may write it also where it is immutable: it is new."""
+    info = describe(output, name, kernel)
+    return info if info.writable else info._replace(writable=True)
+
+
+def check_writable(info: ArrayInfo, name: str, kernel: str = "") -> None:
+    """Raise SpecError for an output that cannot be written."""
+    if info.writable:
+        return
+    where = f"{argument(name, kernel)}: it is an output"
+    if library(type(info.owner)) == "jax":
+        raise SpecError(f"{where}, and JAX arrays are immutable, so none can be an output: leave it out where the kernel has an "
+                        "out_type, the call then returns a new one; else pass a PyTorch, CuPy or NumPy array")
+    raise SpecError(f"{where} and this {type(info.owner).__name__} is read-only; pass a writable array")

@@ -1,0 +1,91 @@
+"""Launches on several GPUs at once: what each has to know of the others' arrays, in its packed parameter.
+
+Behind the tensor maps and the counter stand the launch's words, and for each rank a section with its tensor maps and the addresses
+of its arrays (`plan.control_block`). A tensor map holds an address as any other number does, so a GPU's launch has the maps of its
+peers' arrays beside its own. The last array of the kernel are its semaphores, in the control block of the launch.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..plan.control_block import SEMAPHORES, section_bytes
+from .array_info import ArrayInfo
+from .attributes import Grid
+from .controls import Controls
+from .launcher import Launch, Prepared
+from .overlapping_outputs import check_overlap
+
+if TYPE_CHECKING:
+    from .local_gpus import LocalGpus
+    from .torch_gpus import TorchGpus
+
+_INT = np.dtype(np.int32)
+
+
+class Together:
+    """The launches of one call on the GPUs of this process. Call it to launch on all of them."""
+
+    __slots__ = ("_alive", "_controls", "launches", "observers", "prepared", "stream")
+
+    def __init__(self, prepared: Prepared, controls: Controls, launches: Sequence[Launch], alive: Sequence[Any]) -> None:
+        self.prepared, self.launches, self.observers = prepared, tuple(launches), prepared.observers
+        self.stream = tuple(launch.stream for launch in launches)
+        """by GPU the stream"""
+        self._controls, self._alive = controls, tuple(alive)
+
+    @property
+    def stale(self) -> bool:
+        """Whether memory that it is for has been freed since."""
+        return any(one.gone for one in self._alive)
+
+    def __call__(self) -> None:
+        """Queue the kernel on each GPU. Raises what `Launch` does, and PipelineDeadlock where one waited for a peer too long."""
+        controls = self._controls
+        controls.check()
+        with controls.launching:
+            for launch in self.launches:
+                launch()
+
+    def run(self, scalars: Sequence[Any]) -> None:
+        """Launch with these scalars."""
+        self._controls.check()
+        with self._controls.launching:
+            self.prepared.together(self.launches, scalars)
+
+
+def together(prepared: Prepared, grid: Grid, gpus: LocalGpus | TorchGpus, controls: Controls, arrays: Sequence[Sequence[ArrayInfo]],
+             semaphores: int, streams: Sequence[int], outputs: int) -> Together:
+    """Return the launches of a call; `arrays` are those of each GPU of this process, without the semaphores."""
+    image, name = prepared.compiled, prepared.name
+    for infos in arrays:
+        check_overlap(infos, image.arrays, outputs, name)
+    reached = {arg: gpus.addresses([infos[arg] for infos in arrays], image.arrays[arg], name)
+               for arg in image.peered if arg < len(image.arrays) - 1}
+    known = controls.block(image, streams, semaphores)
+    first = [address + 4 * SEMAPHORES for address in known.block]
+    launches = []
+    for own, (infos, stream) in enumerate(zip(arrays, streams, strict=True)):
+        device, rank = gpus.devices[own], gpus.ranks[own]
+
+        def at_rank(other: int, infos: Sequence[ArrayInfo] = infos, device: int = device) -> list[ArrayInfo]:
+            """Return the arrays as this GPU reaches them on another one; those that it does not are its own."""
+            there = [info._replace(ptr=reached[arg][other]) if arg in reached else info for arg, info in enumerate(infos)]
+            return [*there, ArrayInfo("cuda", first[other], (semaphores,), (4,), _INT, device, True, None)]
+
+        sections = []
+        for other in range(gpus.size):
+            there = at_rank(other)
+            addresses = [info.ptr if arg in reached or arg == len(infos) else 0 for arg, info in enumerate(there)]
+            maps = prepared.maps_of(there)
+            sections.append((maps + struct.pack(f"<{len(addresses)}Q", *addresses)).ljust(
+                section_bytes(len(image.maps), len(image.arrays)), b"\0"))
+        here = at_rank(rank)
+        table = prepared.table_of(here, stream) + controls.words(own, known) + b"".join(sections)
+        launches.append(Launch(prepared, table + prepared.words_of(here), grid, stream, device,
+                               controls.cleared(own, known)))
+    return Together(prepared, controls, launches, [one for infos in arrays for one in gpus.alive(infos)])

@@ -1,0 +1,43 @@
+"""Arrays that an op allocates: of the library and on the device of its first operand, and complete when the caller gets them.
+
+Where the op's calls are noted only (`kernels.noted_calls`), none is allocated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .. import launch
+from ..diagnostics import log
+from ..kernels.noted_calls import imagined, taken
+from ..launch.array_info import ArrayInfo
+
+
+def allocated(op: str, like: ArrayInfo, shape: Sequence[int], stream: Any) -> ArrayInfo:
+    """Return a new array of this shape and of the type of `like`, which its library allocates in the order of `stream`."""
+    if taken() is not None:
+        return imagined(shape, like.dtype)
+    handle = None if stream is None else launch.as_stream(stream)
+    return launch.describe_fresh(launch.empty_like_kind(like, shape, like.dtype, handle), "out", op)
+
+
+def delivered(like: ArrayInfo, result: ArrayInfo, stream: Any) -> Any:
+    """Return an array that was `allocated` and written, as the library of `like` has it."""
+    if taken() is not None:
+        return None
+    if launch.foreign([result]):
+        launch.settle([result], launch.current_stream([result]) if stream is None else launch.as_stream(stream), 1)
+    return launch.deliver(like, [result.owner])[0]
+
+
+def tell_copied(op: str, name: str, info: ArrayInfo, reason: str) -> None:
+    """Say, in notes or with NUMPIPE_LOG=launch, that an operand is copied before the kernel is called, and why."""
+    notes = taken()
+    if notes is None and not log.on("launch"):
+        return
+    told = f"'{name}', {info.dtype.name} {info.shape}, strides {info.strides} bytes, is copied: {reason}"
+    if notes is not None:
+        notes.copied.append(told)
+    else:
+        log.say("launch", f"{op}: {told}")

@@ -1,0 +1,231 @@
+"""Calls of an op of several GPUs: what one passes for each GPU of its mesh, and what it gets back.
+
+Under `Mesh.simulated` and `Mesh.local` an array of such an op is a list, of one array for each GPU; under `Mesh.torch` each rank
+passes its own, and gets its own. A call that was made before is launched again, as a kernel's is: an op looks at layouts, chooses
+a config and finds a workspace first, which takes as long as the kernel of a small call.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import launch
+from ..arch.dtypes import ELEMENTS
+from ..diagnostics.argument_checks import told
+from ..diagnostics.errors import SpecError
+from ..kernels.kernel import Kernel
+from ..kernels.noted_calls import imagined, taken
+from ..launch.array_info import ArrayInfo, dense_strides, tma_addressable
+from ..launch.mesh import Mesh
+from ..launch.peer_access import Together
+from ..launch.repeats import OpRepeats
+from ..launch.windows import strided
+from .op_outputs import allocated, delivered, tell_copied
+from .operands import Operand, copied, described, laid, move
+
+COPIED = tuple(record.dtype for record in ELEMENTS.values())
+"""element types that are copied as they are"""
+_WORD, _CHUNK = np.dtype(np.int32), 16
+
+
+def call(op: str, run: Callable[[Shards], Any], arrays: tuple[Any, ...], mesh: Any, out: Any, config: Any, stream: Any) -> Any:
+    """Make a call of an op: as it was made before, or by `run`, which returns what it allocated, or `out`. Returns the same."""
+    repeats = _repeats(op)
+    done, found = repeats.again(arrays, config, out, stream, mesh)
+    if done:
+        return found
+    del found  # outputs at new addresses: the allocator gives these again to the call that is kept for them
+    shards = Shards(op, mesh, stream)
+    result = run(shards)
+    shards.learn(repeats, arrays, config, result)
+    return result
+
+
+_repeats = functools.cache(OpRepeats)
+
+
+class Shards:
+    """A call of an op on a mesh. Its methods take and give a list with one array for each GPU of this process."""
+
+    def __init__(self, op: str, mesh: Any, stream: Any = None) -> None:
+        """Raises SpecError for what is no mesh."""
+        if not isinstance(mesh, Mesh):
+            raise SpecError(f"{op}: mesh must be a numpipe.Mesh: Mesh.simulated(2), Mesh.local() or Mesh.torch(), got {told(mesh)}")
+        self.op, self.mesh, self.stream = op, mesh, stream
+        self.target, self.size = "sim" if mesh.gpus is None else None, mesh.size
+        self.single = mesh.rank is not None or taken() is not None
+        """whether an array is one, and no list: of this rank, or of a call that is noted, whose figures are those of each GPU"""
+        self._infos: list[list[ArrayInfo]] = []
+        """what was passed and made, by GPU"""
+        self._made = 0
+        self._launches: list[Together | None] = []
+
+    def described(self, arrays: dict[str, Any], types: Sequence[np.dtype], added: Sequence[str] = ()) -> dict[str, list[ArrayInfo]]:
+        """Describe the arrays of a call by name; those that are None, and may be, are left out.
+
+        Raises SpecError for what is no list of as many arrays as there are GPUs, for other types, for shapes and types that differ.
+        """
+        given = {name: self.parts(name, value) for name, value in arrays.items() if value is not None or name != "out"}
+        count = 1 if self.single else self.size
+        each = [described(self.op, {name: parts[gpu] for name, parts in given.items()}, types, added) for gpu in range(count)]
+        for name in given:
+            for gpu, infos in enumerate(each):
+                if infos[name].shape != each[0][name].shape:
+                    raise SpecError(f"{self.op}: '{name}' is {each[0][name].shape} on GPU 0 and {infos[name].shape} on GPU {gpu}: "
+                                    "all GPUs have shards of one shape; pad the last one")
+                if infos[name].dtype != each[0][name].dtype:
+                    raise SpecError(f"{self.op}: '{name}' is {each[0][name].dtype} on GPU 0 and {infos[name].dtype} on GPU {gpu}: "
+                                    "all GPUs have shards of one type; cast some of them")
+        self._infos += [[infos[name] for infos in each] for name in given]
+        return {name: [infos[name] for infos in each] for name in given}
+
+    def parts(self, name: str, value: Any) -> Sequence[Any]:
+        """Return the arrays that a call passes for this process' GPUs; SpecError for no list of them."""
+        if self.single:
+            return [value]
+        if type(value) not in (list, tuple) or len(value) != self.mesh.size:
+            got = f"{len(value)} of them" if type(value) in (list, tuple) else told(value)
+            raise SpecError(f"{self.op}: '{name}' under {self.mesh!r} must be a list of {self.mesh.size} arrays, one for each GPU, "
+                            f"got {got}")
+        return value  # type: ignore[no-any-return]
+
+    # ---- layouts
+    def rows(self, name: str, infos: list[ArrayInfo]) -> list[ArrayInfo]:
+        """Return matrices whose rows TMA can address: those of the call, or copies of them."""
+        return [self._by_rows(name, info) for info in infos]
+
+    def laid(self, name: str, infos: list[ArrayInfo]) -> list[Operand]:
+        """Return matrices that TMA can address by rows or by columns: those of the call, or copies of them.
+
+        Raises SpecError where those of some GPUs lie by rows and those of others by columns.
+        """
+        found = [laid(self.op, {name: info}, (), self.target, self.stream)[0] for info in infos]
+        if any(operand.info.ptr != info.ptr for operand, info in zip(found, infos, strict=True)):
+            self._launches.append(None)
+        for gpu, operand in enumerate(found):
+            if operand.turned != found[0].turned:
+                raise SpecError(f"{self.op}: '{name}' has strides {infos[0].strides} on GPU 0 and {infos[gpu].strides} on GPU "
+                                f"{gpu}: all GPUs have shards of one layout; pass a copy of some of them")
+        return found
+
+    def _by_rows(self, name: str, info: ArrayInfo) -> ArrayInfo:
+        dense = info.strides[-1] == info.dtype.itemsize
+        reason = tma_addressable(info) if dense else "its rows are not contiguous"
+        if not reason:
+            return info
+        tell_copied(self.op, name, info, reason)
+        self._launches.append(None)
+        return copied(info, self.target, self.stream)
+
+    # ---- memory
+    def made(self, like: list[ArrayInfo], shape: Sequence[int]) -> list[ArrayInfo]:
+        """Return new arrays of this shape and of the type of `like`, each on its GPU: outputs of the call, in their order."""
+        self._made += 1
+        self._infos.append([allocated(self.op, info, shape, self.stream) for info in like])
+        return self._infos[-1]
+
+    def workspace(self, name: str, like: list[ArrayInfo], shape: Sequence[int], dtype: np.dtype) -> list[ArrayInfo]:
+        """Return symmetric memory of the mesh, which launches of this stream share."""
+        if taken() is not None:
+            return [imagined(shape, dtype) for _ in like]
+        stream = None if self.mesh.gpus is None else launch.current_stream(like[:1]) if self.stream is None else self.stream
+        room = self.mesh.workspace(f"{self.op}: {name}", tuple(shape), dtype, stream)
+        return [launch.describe(part, name, self.op) for part in self.parts(name, room)]
+
+    def reaches(self, infos: list[ArrayInfo]) -> bool:
+        """Whether kernels on other GPUs reach these arrays; of a call that is only noted they do."""
+        return taken() is not None or self.mesh.reaches(infos)
+
+    def reached(self, name: str, infos: list[ArrayInfo]) -> list[ArrayInfo]:
+        """Return arrays that kernels on other GPUs reach: those of the call, or copies in symmetric memory."""
+        if self.reaches(infos):
+            return infos
+        self._launches.append(None)
+        room = self.workspace(name, infos, infos[0].shape, infos[0].dtype)
+        for info, made in zip(infos, room, strict=True):
+            move(info, made, self.target, self.stream)
+        return room
+
+    # ---- the call
+    def run(self, kernel: Kernel, *arrays: list[ArrayInfo]) -> None:
+        """Run a kernel on all GPUs."""
+        self._launches.append(kernel.together(self.mesh, [infos[0] if self.single else infos for infos in arrays], self.stream))
+
+    def learn(self, repeats: OpRepeats, arrays: tuple[Any, ...], config: Any, result: Any) -> None:
+        """Keep the launch of a call that was one: without copies of operands, which hold other numbers the next time."""
+        launches = self._launches[0] if len(self._launches) == 1 else None
+        if launches is not None:
+            outputs = result if self._made > 1 else (result,)
+            infos = list(zip(*self._infos, strict=True))
+            repeats.learn((self.mesh, config), arrays, outputs, infos, self._made, launches)
+
+    def delivered(self, like: list[ArrayInfo], results: list[ArrayInfo]) -> Any:
+        """Return what the call returns, of arrays that were `made`."""
+        found = [delivered(of, info, self.stream) for of, info in zip(like, results, strict=True)]
+        return found[0] if self.single else found
+
+
+def planes(info: ArrayInfo, count: int) -> ArrayInfo:
+    """Return a matrix as a batch of `count` matrices, of its rows one behind the other."""
+    rows, (_, columns) = info.shape[0] // count, info.shape
+    return strided(info, (count, rows, columns), (rows * info.strides[0], *info.strides))
+
+
+def check_matrices(op: str, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, int], int]:
+    """Return ((M, K), N) of shards (M, K) and (K, N); SpecError for others."""
+    if len(a) != 2 or len(b) != 2:
+        raise SpecError(f"{op}: 'a' and 'b' must be matrices, got {a} and {b}: reshape batches to rows")
+    if a[1] != b[0]:
+        raise SpecError(f"{op}: K = {a[1]} in 'a' {a}, {b[0]} in 'b' {b}" + "; pass b.T of a b (N, K)" * (a[1] == b[1]))
+    return (a[0], a[1]), b[1]
+
+
+def check_out(op: str, results: list[ArrayInfo], shape: tuple[int, ...]) -> None:
+    """Raise SpecError for results of another shape, or that TMA cannot address by rows, or that must not be written."""
+    for info in results:
+        if info.shape != shape:
+            raise SpecError(f"{op}: 'out' must be {shape}, got {info.shape}")
+        launch.check_writable(info, "out", op)
+
+
+def as_words(op: str, name: str, infos: list[ArrayInfo], count: int = 0) -> list[ArrayInfo]:
+    """Return contiguous arrays as words of 4 bytes: all in a row, or `count` rows of them."""
+    found = []
+    for info in infos:
+        words = _contiguous(op, name, info, max(count, 1)) // _WORD.itemsize
+        shape = (count, words // count) if count else (words,)
+        found.append(_retyped(info, shape, _WORD))
+    return found
+
+
+def as_rows(op: str, name: str, infos: list[ArrayInfo], count: int = 0) -> list[ArrayInfo]:
+    """Return contiguous arrays as rows of 64 elements, or of as many as divide them: of each of `count` parts, if that is given."""
+    found = []
+    for info in infos:
+        size = info.dtype.itemsize
+        elements = _contiguous(op, name, info, max(count, 1)) // size // max(count, 1)
+        columns = math.gcd(elements, 64)
+        found.append(_retyped(info, (*[count] * bool(count), elements // columns, columns), info.dtype))
+    return found
+
+
+def _contiguous(op: str, name: str, info: ArrayInfo, parts: int) -> int:
+    """Return the bytes of a contiguous array; SpecError for others, and for parts that TMA cannot copy."""
+    nbytes = math.prod(info.shape) * info.dtype.itemsize
+    if info.strides != dense_strides(info.shape, info.dtype.itemsize):
+        raise SpecError(f"{op}: '{name}' is not contiguous, shape {info.shape}, strides {info.strides} bytes: pass a copy")
+    if nbytes // parts % _CHUNK or info.ptr % _CHUNK:
+        raise SpecError(f"{op}: each GPU's part of '{name}' has {nbytes // parts} bytes, and must begin and end at a multiple of "
+                        f"{_CHUNK}: pad it")
+    return nbytes
+
+
+def _retyped(info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype) -> ArrayInfo:
+    """Return a contiguous array seen as one of another shape, and of an element type of other bytes."""
+    array = None if info.array is None else info.array.reshape(-1).view(dtype).reshape(shape)
+    return info._replace(shape=shape, strides=dense_strides(shape, dtype.itemsize), dtype=dtype, array=array)

@@ -1,0 +1,216 @@
+"""The `KernelShape`: what is known of a kernel before its source is read, its arrays, roles, registers, axes and cluster.
+
+Registers move between the roles with setmaxnreg: `memory_registers` to the memory role, the rest of the pool to the compute
+warpgroups. The pool is what the CTA holds at launch, 504 a lane for three warpgroups, not the SM's 512: to ask for 32 + 240 + 240
+hangs on an H200.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+
+from ..arch.target import Target
+from ..arch.targets import DEFAULT
+from ..diagnostics.errors import SpecError
+from .allocations import Barrier, ClusterBarrier
+from .block import Block
+from .cluster_ranks import ALONE, ROWS, Dims, Sharing
+from .folded_grids import along_x
+from .layout import Layout
+from .params import CompilerParams
+from .plans import ArrayArg
+
+SCHEDULES = "cooperative", "pingpong"
+GPU_AXIS = "gpu"
+"""the axis of the mesh's GPUs, in kernels with semaphores"""
+OUTPUTS_BARRIER = 15
+"""the named barrier of outputs that all compute warpgroups write (`outputs`); 0 is the CTA's, 1 + w that of warpgroup w"""
+
+
+@dataclass
+class KernelShape:
+    """The warpgroups of a CTA and their registers, the axes of the grid, of the cluster and of the warpgroups.
+
+    Raises SpecError where there are too many warpgroups or too few registers, and where two axes have one name.
+    """
+
+    kernel: str
+    arrays: tuple[ArrayArg, ...]
+    axes: tuple[str, ...]
+    wg_axis: str
+    compute_wgs: int
+    memory_registers: int
+    params: CompilerParams = field(default_factory=CompilerParams)
+    memory_thread: int = -1
+    """the number of the memory warpgroup in the CTA; -1: it is the last one"""
+    warp_specialized: bool = True
+    """whether one of the CTA's warpgroups is the memory role; if not, all compute, and registers do not move"""
+    schedule: str = "cooperative"
+    """one of SCHEDULES: the compute warpgroups share each tile, or take turns on whole tiles"""
+    cluster: Dims = ALONE
+    """CTAs of a cluster along x, y, z; (1, 1, 1) where the kernel does not name its axes: its CTAs share nothing then"""
+    cluster_axes: tuple[str, ...] = ()
+    grid_rank: int = 3
+    """the grid's dimensions, where it has more than three"""
+    target: Target = DEFAULT
+    gpus: int = 0
+    """the GPUs of the mesh that it runs on; 0: a kernel of one GPU, without semaphores"""
+
+    def __post_init__(self) -> None:
+        if self.wg_axis in self.axes:
+            raise SpecError(f"kernel {self.kernel}: wg_axis {self.wg_axis!r} is also a grid axis {self.axes}")
+        most = 8 - self.warp_specialized
+        if not 1 <= self.compute_wgs <= most:
+            memory = " and one warpgroup is the memory role" * self.warp_specialized
+            raise SpecError(f"kernel {self.kernel}: num_compute_wgs must be 1…{most} (a CTA has at most 1024 threads{memory}), "
+                            f"got {self.compute_wgs}")
+        if self.schedule == "pingpong" and self.compute_wgs < 2:
+            raise SpecError(f"kernel {self.kernel}: schedule='pingpong' lets compute warpgroups take turns, and needs 2 or more: "
+                            f"num_compute_wgs={self.compute_wgs}; give num_compute_wgs=2")
+        if self.gpus and GPU_AXIS in (*self.axes, *self.cluster_axes, self.wg_axis):
+            raise SpecError(f"kernel {self.kernel}: {GPU_AXIS!r} is the axis of the GPUs in a kernel with semaphores=: give the "
+                            "grid's, the cluster's or the warpgroups' axis another name")
+        for name in self.cluster_axes:
+            if name in self.axes or name == self.wg_axis:
+                other = "a grid axis" if name in self.axes else "the warpgroup axis"
+                raise SpecError(f"kernel {self.kernel}: cluster_names {self.cluster_axes} has {name!r}, which is also {other}: "
+                                "give each axis a name of its own")
+        if not self.warp_specialized:
+            return
+        if self.memory_registers % 8 or not 24 <= self.memory_registers <= 256:
+            raise SpecError(f"kernel {self.kernel}: memory_registers must be a multiple of 8 in 24…256, "
+                            f"got {self.memory_registers}")
+        if self.compute_registers < 24:
+            raise SpecError(f"kernel {self.kernel}: register budget: {self.register_pool} - {self.memory_registers} (memory) "
+                            f"leaves {self.register_pool - self.memory_registers} a lane for {self.compute_wgs} compute "
+                            f"warpgroups, {self.compute_registers} each: fewer than 24; lower memory_registers or num_compute_wgs")
+
+    # ---- threads and registers
+    @property
+    def warpgroups(self) -> int:
+        return self.compute_wgs + self.warp_specialized
+
+    @property
+    def threads(self) -> int:
+        return 128 * self.warpgroups
+
+    @property
+    def compute_registers(self) -> int:
+        """Registers of a lane of a compute warpgroup: its share, in steps of 8, of what the memory role leaves of the CTA's pool.
+
+        Without a memory role a lane has those of the launch, of which an instruction can name 255.
+        """
+        if not self.warp_specialized:
+            return min(self.target.lane_registers, self.register_pool // self.warpgroups)
+        return min(256, (self.register_pool - self.memory_registers) // self.compute_wgs // 8 * 8)
+
+    @property
+    def register_pool(self) -> int:
+        """Registers that the CTA holds at launch, of a lane of each warpgroup: floor8(target.registers / threads) in each."""
+        return self.warpgroups * self.target.registers_of(self.warpgroups)
+
+    @property
+    def first_compute(self) -> int:
+        """The number in the CTA of the first compute warpgroup."""
+        return int(self.memory_warpgroup == 0)
+
+    @property
+    def memory_warpgroup(self) -> int:
+        """The number in the CTA of the memory warpgroup; without one a number that no warpgroup has."""
+        return self.memory_thread if self.warp_specialized and 0 <= self.memory_thread <= self.compute_wgs else self.compute_wgs
+
+    def number(self, warpgroup: int) -> int:
+        """Return the number of a warpgroup of the CTA among the compute warpgroups."""
+        return warpgroup - (warpgroup > self.memory_warpgroup)
+
+    # ---- how the compute warpgroups divide tiles
+    @property
+    def turns(self) -> int:
+        """Compute warpgroups that take turns on tiles (`turns`); 1: they share each tile."""
+        return self.compute_wgs if self.schedule == "pingpong" else 1
+
+    @property
+    def tile_wgs(self) -> int:
+        """Compute warpgroups that share a tile: the size of the warpgroup axis."""
+        return self.compute_wgs // self.turns
+
+    @property
+    def default_delay(self) -> int:
+        """Steps that a slot is kept after use by default: 1 with turns, where no other products fill the gap of a full wait."""
+        return int(self.turns > 1)
+
+    # ---- order tokens
+    def token_barrier(self, number: int) -> int:
+        """Return the named barrier of the first compute warpgroup for an order token; the others' follow (`order_tokens`)."""
+        return 1 + self.compute_wgs + self.warp_specialized + number * self.compute_wgs
+
+    @property
+    def token_room(self) -> int:
+        """How many order tokens the CTA has named barriers for."""
+        return max(0, OUTPUTS_BARRIER - self.token_barrier(0)) // self.compute_wgs
+
+    # ---- axes
+    @property
+    def folded(self) -> tuple[int, ...]:
+        """The dimensions of the grid that lie along x together (`folded`): none where it has at most three."""
+        return along_x(self.grid_rank)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The axes whose sizes are known when the kernel is compiled."""
+        gpus = {GPU_AXIS: self.gpus} if self.gpus else {}
+        return {self.wg_axis: self.tile_wgs, **dict(zip(self.cluster_axes, self.cluster, strict=False)), **gpus}
+
+    @property
+    def clustered(self) -> bool:
+        """Whether CTAs reach into each other's shared memory, and so begin and end together."""
+        return self.cluster != ALONE
+
+    def axis(self, name: str) -> int:
+        """Return the dimension of the grid (0, 1, 2, …) of a named axis."""
+        if name not in self.axes:
+            cluster = f", the cluster {self.cluster_axes}" * bool(self.cluster_axes)
+            raise SpecError(f"kernel {self.kernel}: unknown axis {name!r}: the grid has {self.axes or 'no named axes'}{cluster} "
+                            f"and the warpgroup axis is {self.wg_axis!r}")
+        return self.axes.index(name)
+
+    def cluster_dims(self, names: tuple[str, ...], what: str, option: str = "collective_axes") -> tuple[int, ...]:
+        """Return the dimensions of the cluster with these names, which an `option` of `what` says; SpecError for other names."""
+        for name in names:
+            if name not in self.cluster_axes:
+                known = (f"the cluster's axes are {', '.join(map(repr, self.cluster_axes))}" if self.cluster_axes else
+                         "the kernel names none: @numpipe.kernel(cluster=(2,), cluster_names=('cluster',))")
+                raise SpecError(f"{what}: {option} has {name!r}, which is no axis of the cluster: {known}")
+        return tuple(sorted(self.cluster_axes.index(name) for name in names))
+
+    def arrive_groups(self, barrier: Barrier, what: str) -> tuple[tuple[int, ...], ...]:
+        """Return the dimensions of the cluster along which CTAs arrive on each other's barriers: none for a plain Barrier."""
+        axes = self.cluster_dims(barrier.axes, what) if isinstance(barrier, ClusterBarrier) else ()
+        shared = tuple(axis for axis in axes if self.cluster[axis] > 1)
+        led = isinstance(barrier, ClusterBarrier) and barrier.leader_tracked
+        return (shared,) * bool(shared) if led else tuple((axis,) for axis in shared)
+
+    def shared_block(self, block: Block, names: tuple[str, ...], what: str) -> Block:
+        """Return the block of an operand with these `collective_axes`, cut into shares."""
+        sharing = self.tile_sharing(block.layout, block.axes, names, what)
+        return dataclasses.replace(block, along=sharing.along, shares=sharing.shares) if sharing else block
+
+    def tile_sharing(self, layout: Layout, axes: tuple[int, ...], names: tuple[str, ...], what: str) -> Sharing | None:
+        """Return how the CTAs along `names` load a tile of this layout together, whose rows and columns lie along `axes` of its
+        array; None where there is one CTA. SpecError for axes that the cluster has not, and for a tile that has no such shares."""
+        along = tuple(axis for axis in self.cluster_dims(names, what) if self.cluster[axis] > 1)
+        if not along:
+            return None
+        if layout.flat:
+            raise SpecError(f"{what}: collective_axes={names}: CTAs load a share each of a block's rows, and this one has one "
+                            "dimension: give it two, or leave collective_axes out")
+        shares = math.prod(self.cluster[axis] for axis in along)
+        outer = 1 - layout.inner
+        rows = layout.shape[outer]
+        if rows % (ROWS * shares):
+            raise SpecError(f"{what}: collective_axes={names}: {shares} CTAs load a share each of its {rows} rows (of dimension "
+                            f"{axes[outer]}, the one that is not contiguous), and a share is a multiple of {ROWS} rows: make "
+                            f"that side a multiple of {ROWS * shares}, or the cluster smaller")
+        return Sharing(self.cluster, along, axes[outer], rows // shares, layout.width)

@@ -1,0 +1,31 @@
+"""Nested tuples of Numba types and LLVM values; the functions of `trees` take both tuples and their types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..core import numba as nb
+from .nested_tuples import Tree, parts_of
+from .nested_tuples import leaves as leaves
+from .nested_tuples import tree_of as tree_of
+
+
+def leaf_values(builder: Any, ty: Any, value: Any) -> list[Any]:
+    """Return the leaves of a tuple's LLVM value."""
+    if parts_of(ty) is None:
+        return [value]
+    parts = nb.cgutils.unpack_tuple(builder, value, len(ty))
+    return [leaf for kind, part in zip(ty, parts, strict=True) for leaf in leaf_values(builder, kind, part)]
+
+
+def made(tree: Tree, parts: list[Any]) -> Any:
+    """Return the type of a tuple: the `make` of `Tree.build` for Numba types."""
+    return nb.types.BaseTuple.from_types(tuple(parts), tree.kind) if tree.fields else nb.types.Tuple(tuple(parts))
+
+
+def build_value(context: Any, builder: Any, ty: Any, values: Iterator[Any]) -> Any:
+    """Return the LLVM value of a tuple's type from those of its leaves."""
+    if parts_of(ty) is None:
+        return next(values)
+    return context.make_tuple(builder, ty, [build_value(context, builder, part, values) for part in ty])

@@ -1,0 +1,174 @@
+"""Global memory of several GPUs at once: every access by any of them is ordered by clocks, or it is a race.
+
+Where CTAs run one after the other (`gmem`), a conflict of two is a mistake whatever they know of each other. Here all CTAs of all
+GPUs share clocks, and semaphores order them, so two accesses to an element, one of which writes, are ordered exactly when the later
+one's warps know the counters of the earlier one::
+
+    then \\ first      TMA load, ordinary load           TMA store, reduction              ordinary store
+    TMA load          -                                 its group has been waited for     shown to the async proxy: a semaphore
+                                                                                          was waited for (fence.proxy.async.global)
+    TMA store         it is over                        its group has been waited for     the same
+    ordinary store    it is over                        its group has been waited for     same warpgroup, or a barrier or semaphore
+    ordinary load     -                                 its group has been waited for     a barrier, or a semaphore
+
+Reductions of one kind may meet on the GPU whose memory it is: they are atomic at its scope (.gpu), and not beyond.
+
+PTX ISA, "Memory Consistency Model: Data-races; Proxies; Causality order".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from ..diagnostics.errors import SimulationError
+from . import sites
+from .boxes import Box
+from .footprints import READS
+from .gmem import GlobalMemory
+from .gmem_accesses import LOAD, STORE, Codes, Index, Touch, before_launch, in_transfer, other_proxy, unordered, unsignaled
+from .gpus import Gpus
+from .regions import Place, overlap
+from .state import Access, Warpgroup
+
+
+class SharedArrays(GlobalMemory):
+    """The record of what the GPUs of a launch did to global memory so far; `gpus` is set before the first of them runs."""
+
+    gpus: Gpus
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._held: dict[Place, dict[tuple[Any, ...], Touch]] = {}
+        """by array: the newest load of each place by a warpgroup, or towards an mbarrier, which a write must come after"""
+        self._updates: dict[Place, dict[tuple[Any, ...], Touch]] = {}
+        """likewise the newest reductions, which every other access must come after"""
+        self._owners: dict[Place, frozenset[int]] = {}
+
+    # ---- accesses
+    def load(self, access: Access, box: Box, where: tuple[int, ...], known: list[int]) -> None:
+        place, _ = self._cuts.get(box.tensor) or self._cut(box)
+        index = box.elements(where)
+        access.agent.sm.scheduler.touch_array(box.tensor.array, index, READS)
+        self._visit(access, place, Touch(access, self.number, index, box.tensor.flipped, access.needs), known, where)
+
+    def read(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int]) -> None:
+        access.agent.sm.scheduler.touch_array(array, index, READS)
+        at = tuple(n for part in index for n in (part.start, part.stop))
+        self._visit(access, self.place(array), Touch(access, self.number, index, False, access.needs), known, at)
+
+    def _visit(self, access: Access, place: Place, touch: Touch, known: list[int], at: tuple[int, ...]) -> None:
+        """Record a load."""
+        self._enter(access, place, touch, known)
+        self._check_read(access, place, touch, known)
+        self._check_held(self._updates, access, place, touch, known)
+        self._hold(self._held, access, place, touch, at)
+
+    @staticmethod
+    def _hold(held: dict[Place, dict[tuple[Any, ...], Touch]], access: Access, place: Place, touch: Touch, at: Any) -> None:
+        agent = access.agent
+        held.setdefault(place, {})[(agent.place, agent.warpgroup, touch.kind, touch.reduction, touch.needs[0][0], at)] = touch
+
+    def _write(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
+        self._touch_written(access, place, touch)
+        self._enter(access, place, touch, known)
+        place.region.open = True
+        written = place.written[touch.index]
+        if not written.size:
+            return
+        for held in (self._held, self._updates):
+            self._check_held(held, access, place, touch, known)
+        self._earlier_writes(access, touch, written, known)
+        if touch.reduction and place.fresh:
+            self._check_written(access, touch, written)
+        self._remember(touch)
+        if touch.reduction:
+            at = tuple(n for part in touch.index for n in (part.start, part.stop))
+            self._hold(self._updates, access, place, touch, at)
+        written[...] = touch.code
+
+    # ---- whose memory it is
+    def owners(self, place: Place) -> frozenset[int]:
+        """Return the GPUs whose memory an array is."""
+        found = self._owners.get(place)
+        if found is None:
+            found = self._owners[place] = self.gpus.owners(place.array)
+        return found
+
+    def link(self, who: Warpgroup, array: npt.NDArray[Any]) -> int:
+        owners = self.owners(self.place(array))
+        return who.sm.costs.link if owners and who.sm.gpu not in owners else 0
+
+    def _enter(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
+        """Raise an error unless the launch of the GPU whose memory it is has begun; note that a peer's must not end before."""
+        agent, owners = access.agent, self.owners(place)
+        gpu = agent.sm.gpu
+        if owners and gpu not in owners:
+            gpu = min(owners)
+            what = f"{touch.describe()} of {touch.where()}"
+            self.gpus.reach(gpu, agent, what, touch.needs, sites.user_site())
+        if not known[agent.sm.clocks.grid + (gpu or 0)]:
+            if gpu != agent.sm.gpu:
+                raise before_launch(access, touch, gpu or 0)
+            self._too_early(access, touch)
+
+    # ---- conflicts
+    def _check_held(self, every: dict[Place, dict[tuple[Any, ...], Touch]], access: Access, place: Place, touch: Touch,
+                    known: list[int]) -> None:
+        """Raise PipelineRace unless the loads of these elements, or the reductions, are over; forget those that a write covers."""
+        writes = touch.kind not in (LOAD, "TMA load")
+        for held, touches in every.items():
+            if held.region is not place.region:
+                continue
+            for key, earlier in list(touches.items()):
+                if _atomic(touch, earlier):
+                    continue
+                if earlier.kind == LOAD and touch.kind == STORE and _same(earlier, touch):
+                    ordered = True  # its lanes load and store in the order of the source
+                else:
+                    ordered = all(known[counter] >= value for counter, value in earlier.needs)
+                if not ordered and overlap(place, touch.index, held, earlier.index):
+                    raise self._race(access, touch, earlier, None)
+                if writes and not touch.reduction and held is place and _within(earlier.index, touch.index):
+                    del touches[key]
+
+    def _check_behind(
+        self,
+        access: Access,
+        touch: Touch,
+        earlier: Touch,
+        written: Codes | None,
+        known: list[int],
+    ) -> None:
+        if _atomic(touch, earlier):
+            return
+        ordinary = touch.kind in (STORE, LOAD)
+        if earlier.kind == STORE == touch.kind and _same(earlier, touch):
+            return
+        if any(known[counter] < value for counter, value in earlier.needs):
+            raise self._race(access, touch, earlier, written)
+        shown = access.agent.sm.clocks.shown
+        if earlier.kind == STORE and not ordinary and any(known[counter] < value for counter, value in map(shown, earlier.needs)):
+            raise other_proxy(access, touch, earlier, written)
+
+    def _race(self, access: Access, touch: Touch, earlier: Touch, written: Codes | None) -> SimulationError:
+        if (earlier.agent.gpu, earlier.agent.cta) != (touch.agent.gpu, touch.agent.cta):
+            return unsignaled(access, touch, earlier, written)
+        if earlier.kind in (STORE, LOAD):
+            return unordered(access, touch, earlier, written)
+        return in_transfer(access, touch, earlier, written)
+
+
+def _atomic(one: Touch, other: Touch) -> bool:
+    """Return whether two accesses are reductions of one kind by one GPU."""
+    return (one.reduction, one.agent.gpu) == (other.reduction, other.agent.gpu) and bool(one.reduction)
+
+
+def _same(one: Touch, other: Touch) -> bool:
+    """Return whether one warpgroup made two accesses."""
+    return (one.agent.gpu, one.agent.cta, one.agent.warpgroup) == (other.agent.gpu, other.agent.cta, other.agent.warpgroup)
+
+
+def _within(inner: Index, outer: Index) -> bool:
+    return all(o.start <= i.start and i.stop <= o.stop for i, o in zip(inner, outer, strict=True))

@@ -1,0 +1,157 @@
+"""The CTA's shared memory: bytes, and for every byte who wrote it last and who has read it since.
+
+The map is exact: a sorted list of segments that tile the address range and split where accesses begin and end. A write
+replaces all segments it covers by one, so that a ring of slots stays a handful of segments.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import conflicts, race_report
+from .footprints import READS, WRITES
+from .state import SM, Access, Warpgroup
+
+POISON = 0xFF  # 0xFFFF is a NaN in float16 and bfloat16: bytes nobody wrote do not look like zeros
+
+_WHOLE = "write all of an output tile in every block, before it is read or stored"
+
+
+@dataclass(eq=False, slots=True)
+class Segment:
+    """Bytes with one history: the last write, the newest read since by each reader (which covers its earlier ones), the newest
+    atomic since by each warp, and the read that was to be the last."""
+
+    write: Access | None
+    reads: dict[Any, Access]
+    last: Access | None = None
+    atomics: dict[int, Access] | None = None
+
+
+class SharedMemory:
+    """`nbytes` of poisoned bytes; `chunks` is the same memory in 16-byte units (an opaque 16-byte dtype)."""
+
+    def __init__(self, sm: SM, nbytes: int) -> None:
+        self.sm = sm
+        self.nbytes = nbytes
+        self.bytes: npt.NDArray[np.uint8] = np.full(-(-nbytes // 1024) * 1024, POISON, np.uint8)
+        self.chunks: npt.NDArray[np.complex128] = self.bytes.view(np.complex128)
+        self._starts = [0]
+        self._segments = [Segment(None, {})]
+
+    def check_range(self, who: Warpgroup, lo: int, hi: int, what: str) -> None:
+        """Raise SimulationError unless [lo, hi) lies in the CTA's shared memory."""
+        if lo < 0 or hi > self.nbytes:
+            raise race_report.violation(who, f"{what} touches SMEM[{lo}:{hi}), but the CTA has {self.nbytes} bytes of shared memory",
+                                   hazard="out-of-bounds", span=(lo, hi), fix="stay within what the CTA has")
+
+    def _split(self, at: int) -> int:
+        """Return the index of the segment that starts at `at`; split one if needed."""
+        starts = self._starts
+        i = bisect_left(starts, at)
+        if i < len(starts) and starts[i] == at:
+            return i
+        if at >= self.nbytes:
+            return len(starts)
+        old = self._segments[i - 1]
+        starts.insert(i, at)
+        self._segments.insert(i, Segment(old.write, dict(old.reads), old.last, old.atomics and dict(old.atomics)))
+        return i
+
+    def read(self, access: Access, key: Any, lo: int, hi: int, known: list[int], asynchronous: bool, last: bool = False) -> None:
+        """Record a read of bytes [lo, hi); raise PipelineRace if nothing orders it after the write of these bytes.
+
+        `known` is the reader's vector clock. `last`: any other read of these bytes, before they are written again, is an error.
+        """
+        self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES if last else READS)
+        i, j = self._split(lo), self._split(hi)
+        for segment in self._segments[i:j]:
+            write = segment.write
+            if write is None or segment.last is not None:
+                since = "" if segment.last is None else f" since {segment.last.tell()}"
+                raise conflicts.unwritten(self.sm, access, lo, hi, since, _WHOLE if since or last else "")
+            for index, value in write.async_needs if asynchronous else write.needs:
+                if known[index] < value:
+                    raise conflicts.Conflict(self.sm, write, access, lo, hi, known, asynchronous, write).error()
+            if segment.atomics:
+                self._check(segment.atomics, segment, access, lo, hi, known, asynchronous)
+            segment.reads[key] = access
+            if last:
+                segment.last = access
+
+    def update(self, access: Access, warp: int, lo: int, hi: int, known: list[int]) -> None:
+        """Record an atomic on [lo, hi); raise PipelineRace unless the warp's clock `known` covers its write and all reads."""
+        i, j = self._split(lo), self._split(hi)
+        for segment in self._segments[i:j]:
+            write = segment.write
+            if write is None:
+                raise conflicts.unwritten(self.sm, access, lo, hi, "", "store what atomics begin with, hist[...] = numpipe.full(…)")
+            for index, value in write.needs:
+                if known[index] < value:
+                    raise conflicts.Conflict(self.sm, write, access, lo, hi, known, False, write).error()
+            self._check(segment.reads, segment, access, lo, hi, known, False)
+            segment.atomics = {**(segment.atomics or {}), warp: access}
+
+    def write(self, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
+        """Record a write of [lo, hi); raise PipelineRace unless the writer's clock `known` covers all earlier writes and reads."""
+        if access.kind != "mbarrier":  # who comes first to one of the entry makes it, and it is there for all
+            self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES)
+        i, j = self._split(lo), self._split(hi)
+        for segment in self._segments[i:j]:
+            earlier = segment.write
+            if earlier is not None:
+                for index, value in earlier.async_needs if asynchronous else earlier.needs:
+                    if known[index] < value:
+                        # a reader names the hazard better than the fill it has waited for
+                        self._check_reads(segment, access, lo, hi, known, asynchronous)
+                        raise conflicts.Conflict(self.sm, earlier, access, lo, hi, known, asynchronous, earlier).error()
+            self._check_reads(segment, access, lo, hi, known, asynchronous)
+        if access.mbar is not None:
+            access.over = self._segments[i].write
+            if access.over is not None:
+                access.over.over = None  # one suffices, and a chain of all would never be freed
+        self._segments[i:j] = [Segment(access, {})]
+        self._starts[i:j] = [lo]
+        self._merge(i + 1, access)
+        self._merge(i, access)
+
+    def _check_reads(self, segment: Segment, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
+        self._check(segment.reads, segment, access, lo, hi, known, asynchronous)
+        if segment.atomics:
+            self._check(segment.atomics, segment, access, lo, hi, known, asynchronous)
+
+    def _check(self, earlier: dict[Any, Access], segment: Segment, access: Access, lo: int, hi: int, known: list[int],
+               asynchronous: bool) -> None:
+        """Raise PipelineRace unless `access`, which knows `known`, comes after all of these."""
+        for reader in earlier.values():
+            for index, value in reader.async_needs if asynchronous else reader.needs:
+                if known[index] < value:
+                    raise conflicts.Conflict(self.sm, reader, access, lo, hi, known, asynchronous, segment.write).error()
+
+    def _merge(self, i: int, access: Access) -> None:
+        """Join segment i to the one before it, if one access wrote both and nobody read them."""
+        if 0 < i < len(self._segments):
+            left, right = self._segments[i - 1], self._segments[i]
+            if left.write is access and right.write is access and not (left.reads or right.reads or left.atomics or right.atomics):
+                del self._segments[i], self._starts[i]
+
+    def loads(self) -> list[Access]:
+        """Return the TMA loads that wrote the bytes which shared memory holds now."""
+        return [each.write for each in self._segments if each.write is not None and each.write.box is not None]
+
+    def reads(self) -> list[Access]:
+        """Return each reader's newest read of the bytes which shared memory holds now."""
+        return [read for segment in self._segments for read in segment.reads.values()]
+
+    def forget(self, access: Access, lo: int, hi: int) -> None:
+        """Forget what [lo, hi) holds (an invalidated mbarrier); its next user must come after `access`."""
+        self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES)
+        i, j = self._split(lo), self._split(hi)
+        self._segments[i:j] = [Segment(None, {access: access})]
+        self._starts[i:j] = [lo]
+        self.bytes[lo:hi] = POISON

@@ -1,0 +1,57 @@
+"""Elements of an output that nobody has written when the launch has ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..diagnostics.errors import SimulationError
+from ..diagnostics.reports import Party, Report
+from . import gmem_accesses, race_report
+from .gmem import GlobalMemory
+
+COVER = "store to all of it: a grid and loops that cover it (numpipe.cdiv rounds up), a part for each warpgroup"
+
+
+def unwritten(gmem: GlobalMemory, name: str, array: npt.NDArray[Any], before: npt.NDArray[Any] | None) -> SimulationError | None:
+    """Return the error of elements of an output that nobody wrote, which it names; None if there are none.
+
+    `before` is what the array held; None: the call has allocated it, as bytes 0xFF. An element that differs from that was written,
+    in whatever way; and a passed array that the kernel also reads is one that it changes in place, where it likes.
+    """
+    if not array.size:
+        return None
+    place = gmem.place(array)
+    if before is not None and place.read.any():
+        return None
+    units = tuple(range(array.ndim, place.written.ndim))
+    missing = (place.written == 0).all(axis=units) & _same(array, before)
+    if not missing.any():
+        return None
+    number, whole = int(missing.sum()), tuple(slice(0, size) for size in array.shape)
+    box = gmem_accesses.extent(missing, whole)
+    within = "" if number == int(np.prod([part.stop - part.start for part in box])) else f"{number} elements within "
+    where = f"{within}{name}[{', '.join(f'{part.start}:{part.stop}' for part in box)}]"
+    if before is None:
+        cause = f"'{name}' is allocated by the call (out_type), and holds anything there"
+        fix = f"{COVER}; where the rest is to stay as it is, pass '{name}' or out= with its values"
+    else:
+        cause = "it keeps what it held before the call"
+        fix = f"{COVER}; where that is meant, verify(…, partial='{name}')"
+    last = gmem.newest_write(place)
+    what = f"{where}, {number} of {array.size} elements, is written by nobody: {cause}"
+    text = f"{what}\n  last:   {last.tell()}\n  fix:    {fix}" if last is not None else f"{what}\n  fix:    {fix}"
+    now = Party("stores nothing there", 0, "compute") if last is None else last.party()
+    return race_report.failed(SimulationError, Report("unwritten-output", text, now, cause=cause, fix=fix))
+
+
+def _same(array: npt.NDArray[Any], before: npt.NDArray[Any] | None) -> npt.NDArray[np.bool_]:
+    """Return for each element whether it holds what it held before."""
+    now = _bytes(array)
+    return np.asarray((now == (0xFF if before is None else _bytes(before))).all(axis=-1))
+
+
+def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    return np.ascontiguousarray(array).reshape(array.shape)[..., None].view(np.uint8)

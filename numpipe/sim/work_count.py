@@ -1,0 +1,311 @@
+"""The work of one CTA, counted: its control flow runs, and nothing is moved or multiplied.
+
+`Counter` is a `numpipe.core.machine.Machine` on which every wait succeeds at once. So warpgroups run to their ends alone, one after
+another, and their loads, stores and products are added up. Tiles are zeros. A single number that a kernel reads from a host array
+is the real one, and 0 where there is no data: `Numbers` notes that it was read.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import contextvars
+import io
+import math
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from ..arch.dtypes import BY_DTYPE
+from ..core import machine as _machine
+from ..core.machine import InFlight, Lanes, Mma, Role, TensorMap
+from ..plan.cluster_ranks import place_of, rank_of
+from ..plan.unit import Unit
+from .schedule import WorkCounter
+
+Work = collections.Counter[tuple[Any, ...]]
+"""The work of CTAs: keys, and what is counted::
+
+    ("load", array)      bytes that TMA loads of it, inside the array
+    ("copied",)          bytes that TMA brings to shared memory
+    ("store", array)     bytes that are stored to it
+    ("fetch", array), ("send", array)     the same of a peer's array, over the link
+    ("flop",)            of wgmma
+    ("tensor", wg)       cycles of the tensor cores, of a warpgroup's products
+    ("products", wg)     wgmma instructions
+    ("read", wg), ("written", wg)     bytes of its ordinary shared-memory accesses
+    ("steps", wg)        slots that a warpgroup waited for
+    ("fills", ring)      slots that were filled
+    ("tiles",)           tiles of tile loops
+    ("handed",)          partial sums given to other CTAs and taken from them
+    ("sent", wg)         times that a warpgroup exchanges sums with another CTA of its cluster
+    ("votes",)           times that a kernel asks for any() or all() of a tile
+"""
+
+
+_NAMED = re.compile(r"(\w+)(?: of GPU (\d+))?$")
+"""an array's name, and whose it is, at the end of what an access is called"""
+
+
+class Numbers(np.ndarray):
+    """An array, or zeros in place of one without data; `read`: whether a kernel took a number from it, which may steer it."""
+
+    read = False
+
+    def __getitem__(self, index: Any) -> Any:
+        self.read = True
+        return super().__getitem__(index)
+
+
+class Accumulator:
+    """Registers that a product writes; `taken`: a later product has them."""
+
+    def __init__(self, machine: Counter, shape: tuple[int, int], dtype: np.dtype) -> None:
+        self.machine, self.shape, self.dtype, self.taken = machine, shape, dtype, False
+        self.registers = shape[0] * shape[1] // 128
+
+    def read(self) -> np.ndarray:
+        return np.broadcast_to(np.zeros((), self.dtype), self.shape)
+
+    def __del__(self) -> None:
+        if not self.taken:
+            self.machine.live -= self.registers
+
+
+class Counter:
+    """A warpgroup of a CTA (see `numpipe.core.machine.Machine` for what the operations mean); of several GPUs, of GPU 0."""
+
+    gpu: int | None = None
+
+    moves = False
+
+    def __init__(self, work: Work, unit: Unit, warpgroup: int, cta: tuple[int, int, int], grid: tuple[int, int, int]) -> None:
+        self.work, self.unit, self.warpgroup, self.cta, self.grid = work, unit, warpgroup, cta, grid
+        self.rank = rank_of(place_of(cta, unit.cluster), unit.cluster)
+        self.role: Role = "compute"
+        self.lanes: Lanes = "all"
+        self.live = self.accumulators = 0
+        """registers a lane of accumulators, now and at most"""
+        self._maps: dict[TensorMap, tuple[int, int]] = {}
+        self.deal, self._tickets = (WorkCounter(math.prod(grid)) for _ in range(2))
+
+    def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
+        outer, self.lanes = self.lanes, lanes
+        try:
+            return function(*args)
+        finally:
+            self.lanes = outer
+
+    # ---- operations that answer, and cost nothing; those that answer nothing stand behind this class
+    def map_shared(self, address: int, rank: int) -> int:
+        return address
+
+    def gpu_of(self, rank: int, what: str) -> int:
+        return min(max(int(rank), 0), self.unit.gpus - 1)
+
+    def mbar_test(self, address: int, parity: int) -> bool:
+        return True
+
+    def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:
+        self.work["votes",] += 1
+        return bool(values.any() if operation == "any" else values.all())
+
+    # ---- operations that are counted
+    def _moved(self, kind: Literal["load", "store"], what: str, nbytes: int) -> None:
+        """Count bytes of an array, this GPU's or a peer's, whose name ends `what`."""
+        found = _NAMED.search(what)
+        array, gpu = found.groups() if found else (what, None)
+        far = gpu is not None and int(gpu) != 0
+        self.work[{"load": "fetch", "store": "send"}[kind] if far else kind, array] += nbytes
+
+    def _inside(self, tensor: TensorMap, coords: tuple[int, ...]) -> int:
+        """Return the bytes of a box that lie inside its array."""
+        size, whole = self._maps.get(tensor) or self._maps.setdefault(tensor, (tensor.array.dtype.itemsize, tensor.nbytes))
+        places = list(zip(coords, tensor.box, tensor.array.shape, strict=True))
+        if all(0 <= at <= n - box for at, box, n in places):
+            return whole
+        return int(size * math.prod(max(0, min(at + box, n) - max(at, 0)) for at, box, n in places))
+
+    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0) -> None:
+        """Count a load; of a multicast this CTA receives as much as it sends."""
+        self._moved("load", tensor.name, self._inside(tensor, coords))
+        self.work["copied",] += self._maps[tensor][1] * max(1, bin(ctas).count("1"))
+
+    def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
+        self._moved("store", tensor.name, self._inside(tensor, coords))
+
+    def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None) -> Accumulator:
+        count = len(mma.steps) * len(mma.steps[0])
+        record = BY_DTYPE[mma.dtype]
+        assert record.operand is not None
+        self.work["flop",] += 2 * 64 * mma.n * record.k * count
+        self.work["tensor", self.warpgroup] += round(count * self.unit.target.product_cycles(mma.n))
+        self.work["products", self.warpgroup] += count
+        result = Accumulator(self, (64 * len(mma.steps), mma.n), record.operand.sums)
+        if isinstance(accumulator, Accumulator):
+            accumulator.taken = True
+        else:
+            self.live += result.registers
+            self.accumulators = max(self.accumulators, self.live)
+        return result
+
+    def smem_write(self, chunks: np.ndarray, values: np.ndarray, what: str) -> None:
+        self.work["written", self.warpgroup] += values.nbytes
+
+    def smem_read(self, chunks: np.ndarray, what: str) -> np.ndarray:
+        self.work["read", self.warpgroup] += 16 * chunks.size
+        return np.zeros((*chunks.shape, 16), np.uint8)
+
+    def smem_load(self, addresses: np.ndarray, nbytes: int, what: str) -> np.ndarray:
+        self.work["read", self.warpgroup] += nbytes * addresses.size
+        return np.zeros((*addresses.shape, nbytes), np.uint8)
+
+    def smem_fetch(self, addresses: np.ndarray, nbytes: int, rank: int, what: str) -> np.ndarray:
+        return self.smem_load(addresses, nbytes, what)
+
+    def smem_store(self, addresses: np.ndarray, values: np.ndarray, what: str) -> None:
+        self.work["written", self.warpgroup] += values.nbytes
+
+    def smem_update(self, addresses: np.ndarray, values: np.ndarray, reduction: str, what: str) -> None:
+        self.work["written", self.warpgroup] += 2 * values.nbytes
+
+    def smem_send(self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str) -> None:
+        self.work["written", self.warpgroup] += values.nbytes
+        self.work["sent", self.warpgroup] += 1
+
+    def load_word(self, address: int) -> int:
+        """Return the CTA's next work index where `address` holds one, as if CTAs were equally fast; else 0."""
+        plan = self.unit.work_ring
+        number = self.cta[0] + self.grid[0] * (self.cta[1] + self.grid[1] * self.cta[2])
+        return self._tickets.draw(number) if plan is not None and address in plan.memory else 0
+
+    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
+        if not self._in_l2(what):
+            self._moved("store", what, values.nbytes)
+        self.work["written", self.warpgroup] += values.nbytes
+
+    def gmem_scatter(self, array: np.ndarray, index: tuple[Any, ...], axis: int, places: np.ndarray, values: np.ndarray,
+                     what: str) -> None:
+        self.gmem_write(array, index, values, what)
+
+    def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
+        read = np.asarray(array)[index]
+        if self._in_l2(what):
+            self.work["read", self.warpgroup] += read.nbytes
+        else:
+            self._moved("load", what, read.nbytes)
+        return array[index] if read.size == 1 else np.zeros(read.shape, read.dtype)
+
+    def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None:
+        self.work["handed",] += 1
+
+    gmem_await = gmem_signal
+
+    def _in_l2(self, what: str) -> bool:
+        """Return whether `what` names the workspace, whose lines are written and read again before they leave L2."""
+        return any(array.workspace and array.name == what for array in self.unit.arrays)
+
+    def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Run lane 0, which stands for all."""
+        enter: Callable[[Any], None] = _machine.enter
+        enter(Lane(self))
+        try:
+            return [function(*arguments[0])] * len(arguments)
+        finally:
+            enter(self)
+
+    def round(self) -> None:
+        """Begin a round of a `while` loop."""
+
+    def note(self, event: str, **details: Any) -> None:
+        if event == "compute":
+            self.work["steps", self.warpgroup] += 1
+        elif event == "fill":
+            self.work["fills", details["ring"]] += 1
+        elif event == "tile begin" and (self.role == "compute" if self.unit.turns > 1 else
+                                        self.warpgroup == self.unit.first_compute):
+            self.work["tiles",] += 1
+
+
+for _operation in vars(_machine.Machine).keys() - vars(Counter).keys():
+    if not _operation.startswith("_"):
+        setattr(Counter, _operation, lambda *_, **__: None)  # a wait, an arrival, a fence, a commit: over at once, and not counted
+
+
+class Lane:
+    """A lane with code of its own, which stands for all 128: of tiles it loads zeros, and a shuffle gives it its own value."""
+
+    lane = 0
+
+    def __init__(self, who: Counter) -> None:
+        self.who = who
+        self.warpgroup, self.role, self.cta, self.grid, self.unit = who.warpgroup, who.role, who.cta, who.grid, who.unit
+
+    def load(self, address: int, dtype: np.dtype, what: str) -> Any:
+        self.who.work["read", self.warpgroup] += 128 * dtype.itemsize
+        return np.zeros((), dtype)[()]
+
+    def store(self, address: int, value: Any, what: str) -> None:
+        self.who.work["written", self.warpgroup] += 128 * value.dtype.itemsize
+
+    def update(self, address: int, value: Any, reduction: str, what: str) -> None:
+        self.who.work["written", self.warpgroup] += 2 * 128 * value.dtype.itemsize
+
+    def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
+        """Count an element for each lane: neighbours, which come together."""
+        self.who.work["load", what] += 128 * array.dtype.itemsize
+        return array[index]
+
+    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
+        self.who.work["store", what] += 128 * values.nbytes
+
+    def round(self) -> None:
+        """Begin a round of a `while` loop."""
+
+    def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
+        return value
+
+    def syncwarp(self, mask: int) -> None: ...
+
+
+class Sampler(Counter):
+    """A warpgroup that stops after its first loads, and notes their boxes."""
+
+    LOADS, FILLS = 64, 2
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.boxes: collections.Counter[tuple[Any, ...]] = collections.Counter()
+        """how often each box was loaded: (array, coordinates, box, bytes)"""
+
+    def note(self, event: str, **details: Any) -> None:
+        super().note(event, **details)
+        if event == "fill" and self.work["fills", details["ring"]] > self.FILLS:
+            raise Enough
+
+    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0) -> None:
+        if self.boxes.total() == self.LOADS:
+            raise Enough
+        self.boxes[tensor.name, tuple(map(int, coords)), tensor.box, self._inside(tensor, coords)] += 1
+
+
+class Enough(Exception):
+    """Raised when a sample has been taken."""
+
+
+def run(machine: Any, body: Callable[[Any], None]) -> None:
+    """Run a warpgroup to its end, or until it raises `Enough`; it prints nothing, and passes by its breakpoints."""
+
+    def inside() -> None:
+        _machine.enter(machine)
+        with contextlib.suppress(Enough), contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
+            body(machine)
+
+    hook, sys.breakpointhook = sys.breakpointhook, lambda *_, **__: None
+    try:
+        contextvars.copy_context().run(inside)
+    finally:
+        sys.breakpointhook = hook
