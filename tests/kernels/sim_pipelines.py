@@ -12,6 +12,7 @@ from numpipe.sim import Trace, simulate
 
 F16 = np.dtype(np.float16)
 BF16 = np.dtype(ml_dtypes.bfloat16)
+BYTES_OFF = {"bytes short": -4096, "bytes long": 4096, "one load forgotten in the bytes": -16384}
 MODE = {0: 0, 128: 1, 64: 2, 32: 3}
 
 
@@ -82,7 +83,8 @@ class Gemm:
     def body(self, machine: Machine) -> None:
         if machine.warpgroup == 0:
             one(machine, self.initialise, machine)
-        machine.bar_sync(0, 384)
+        if self.bug != "barriers not synchronised":
+            machine.bar_sync(0, 384)
         if machine.warpgroup == 2:
             machine.role = "memory"
             machine.setmaxnreg("dec", 40)
@@ -95,15 +97,17 @@ class Gemm:
         for slot in range(self.slots):
             machine.mbar_init(self.ready(slot), 1, f"ready[{slot}] of a, b @ gemm.py:41")
             machine.mbar_init(self.consumed(slot), 8, f"consumed[{slot}] of a, b @ gemm.py:41")
-        machine.fence_mbarrier_init()
+        if self.bug != "barriers not fenced":
+            machine.fence_mbarrier_init()
 
     def produce(self, machine: Machine) -> None:
         x, y, _ = machine.cta
-        nbytes = self.stage_bytes - (16384 if self.bug == "one load forgotten in the bytes" else 0)
+        nbytes = self.stage_bytes + BYTES_OFF.get(self.bug, 0)
         for step in range(self.k // 64):
             slot, phase = step % self.slots, step // self.slots
             machine.note("issue", ring="a, b", slot=slot, step=step)
-            machine.mbar_wait(self.consumed(slot), phase - (3 if self.bug == "stale phase" else 1), step)
+            if self.bug != "free wait skipped":
+                machine.mbar_wait(self.consumed(slot), phase - (3 if self.bug == "stale phase" else 1), step)
             machine.mbar_arrive_expect_tx(self.ready(slot), nbytes)
             base = slot * self.stage_bytes
             machine.tma_load(base, self.a_map, (128 * y, 64 * step), self.ready(slot))
@@ -114,12 +118,13 @@ class Gemm:
         for step in range(self.k // 64):
             slot, phase = step % self.slots, step // self.slots
             machine.note("compute", ring="a, b", slot=slot, step=step)
-            phase += self.bug == "phase one too far"
+            phase = {"phase one too far": phase + 1, "phase never advances": 0}.get(self.bug, phase)
             if self.bug == "ready wait by one lane":
                 one(machine, machine.mbar_wait, self.ready(slot), phase, step)
-            else:
+            elif self.bug != "ready wait skipped":
                 machine.mbar_wait(self.ready(slot), phase, step)
-            machine.wgmma_fence()
+            if self.bug != "mma not fenced":
+                machine.wgmma_fence()
             base = slot * self.stage_bytes
             pairs = tuple((descriptor(base + machine.warpgroup * 8192 + 32 * i, 16, 1024, 128),
                            descriptor(base + self.a_bytes + 32 * i, 16, 1024, 128)) for i in range(4))
@@ -135,7 +140,8 @@ class Gemm:
         for panel in range(self.tn // 64):
             columns = slice(64 * panel, 64 * panel + 64)
             self.put(machine, value[:, columns], 128 * y + 64 * machine.warpgroup, self.tn * x + 64 * panel)
-        one(machine, machine.bulk_wait, 0, read=self.bug == "stores drained of reads only")
+        if self.bug != "stores not drained":
+            one(machine, machine.bulk_wait, 0, read=self.bug == "stores drained of reads only")
 
     def release(self, machine: Machine, slot: int, step: int) -> None:
         address = self.consumed(slot)
@@ -145,6 +151,8 @@ class Gemm:
             one(machine, machine.mbar_arrive, address, 4)
             return
         each_warp(machine, machine.mbar_arrive, address)
+        if self.bug == "release doubled" and machine.warpgroup == 1:
+            each_warp(machine, machine.mbar_arrive, address)
 
     def put(self, machine: Machine, tile: np.ndarray, row: int, column: int) -> None:
         at = self.staging + machine.warpgroup * 8192
@@ -154,8 +162,10 @@ class Gemm:
             machine.bar_sync(1 + machine.warpgroup, 128)
         values = tile.astype(self.dtype).view(np.uint8).reshape(4, 128, 16)
         machine.smem_write(panel_chunks(at), values, "stmatrix")
-        machine.fence_proxy_async()
-        machine.bar_sync(1 + machine.warpgroup, 128)
+        if self.bug != "stores not fenced":
+            machine.fence_proxy_async()
+        if self.bug != "no barrier before the store":
+            machine.bar_sync(1 + machine.warpgroup, 128)
         machine.note("store", ring="c", slot=0, tile=(row, column))
         one(machine, machine.tma_store, self.c_map, (row, column), at)
         one(machine, machine.bulk_commit)

@@ -42,22 +42,37 @@ def test_the_correct_kernel_is_silent(seed):
     np.testing.assert_array_equal(gemm.c, gemm.expected())
 
 
-BUGS = {  # that no kernel of tests/hazards has in this form
+BUGS = {
     "release before drain": (PipelineRace, "TMA load .a. fills .* while wgmma .*warps 0, 1, 2, 3 of warpgroup . "
                                            ".compute. never told"),
     "release dropped": (PipelineDeadlock, r"consumed\[1\].* 4 of 8 arrivals missing.*arrived: warpgroup 0 .* x 4"),
+    "release doubled": (PipelineRace, r"on consumed\[\d\] .* nothing orders this after the end of phase 0"
+                                       "|while wgmma|the phase was missed|while TMA load"),
+    "bytes short": (SimulationError, "4096 more than phase 0 expects .28672 announced"),
     "one load forgotten in the bytes": (SimulationError, "announced 16384 bytes|16384 announced|nothing tells|nobody "
                                                          "has written"),
+    "bytes long": (PipelineDeadlock, "4096 bytes and no copy is in flight: expect_tx announced 36864 bytes, .* "
+                                     "brought 32768"),
+    "ready wait skipped": (PipelineRace, "wgmma .* reads SMEM|bytes that nobody has written"),
     "ready wait by one lane": (PipelineRace, "nothing tells warpgroup . .compute. that this copy has landed"),
+    "free wait skipped": (SimulationError, r"on ready\[\d\].*was passed on twice|fills SMEM"),
     "one group too many pending": (PipelineRace, "while wgmma .batch 1.|read before wgmma_wait"),
     "stale phase": (PipelineRace, r"waited for phase -3 of consumed\[0\]"),
     # by parity a wait for the next phase passes before this one is complete, and hangs after
     "phase one too far": (SimulationError, r"waited for phase 1 of ready\[0\].*passe[sd] on the stale phase -1"
                                            r"|compute.: blocked on ready\[0\] .*phase 1"),
+    "phase never advances": (PipelineRace, r"waited for phase 0 of ready\[\d\].* reached phase 1|orders this after"
+                                           "|fills SMEM|writing"),
+    "stores not fenced": (PipelineRace, "TMA store .c. reads .*the writing warps did not fence"),
+    "no barrier before the store": (PipelineRace, "no barrier orders warps? [123, ]+ of warpgroup"),
     "no barrier before the panel": (PipelineRace, "write .stmatrix. writes .* while TMA store .c."),
     "staging not awaited": (PipelineRace, "bulk_wait.pending, read=True."),
     "release by one warp": (PipelineRace, "warps 1, 2, 3 of warpgroup . .compute. never told that their wgmma drained"),
+    "stores not drained": (PipelineRace, "ends with 2 TMA stores not waited for"),
     "stores drained of reads only": (PipelineRace, "ends with 2 TMA stores not waited for"),
+    "mma not fenced": (PipelineRace, "without a wgmma_fence"),
+    "barriers not fenced": (PipelineRace, "fence_mbarrier_init"),
+    "barriers not synchronised": (PipelineRace, "mbarrier has been initialised yet|nothing orders its initialisation"),
 }
 
 
