@@ -123,7 +123,7 @@ _BOUNDED: dict[Any, Any] = {
     math.prod: _prod,
     pow: _power,
     round: _round,
-    int.bit_length: int.bit_length,
+    int.bit_length: operator.methodcaller("bit_length"),
 }
 """functions of the user, and what is called in their place"""
 SPELLED: dict[int, str] = {id(each): each.__name__ for each in (*_SAME, *_BOUNDED)}

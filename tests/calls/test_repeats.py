@@ -352,10 +352,10 @@ def test_an_op_of_two_kernels_one_with_windows_and_one_with_another_stream_is_as
                                                                                               monkeypatch: Any) -> None:
     launches(fake, 2)
     kernel, a, c = made(monkeypatch, copy, "a c"), Torch(4096), Torch(1 << 20)
-    twice, windows, unhashed = Doubled(kernel, 2), Doubled(kernel), Doubled(kernel)
+    twice, viewed, unhashed = Doubled(kernel, 2), Doubled(kernel), Doubled(kernel)
     for _ in range(2):
-        twice(a, c), windows(windows.transposed(launch.describe(a, "a")), c), unhashed(a, c, n=[1])
-    assert twice.looked == windows.looked == unhashed.looked == 2 and len(fake.seen) == 8
+        twice(a, c), viewed(windows.transposed(launch.describe(a, "a")), c), unhashed(a, c, n=[1])
+    assert twice.looked == viewed.looked == unhashed.looked == 2 and len(fake.seen) == 8
 
 
 def test_an_op_is_asked_again_where_pytorch_would_record_it(fake: FakeDriver, monkeypatch: Any) -> None:

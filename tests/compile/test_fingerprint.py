@@ -272,12 +272,10 @@ for path in sorted(Path("examples").glob("*.py")):
     importlib.import_module(path.stem)
 import attention_ladder, gemm_ladder, gemm_tuned
 from importlib import import_module
-from numpipe.ops import padded
 all_gather, all_gather_matmul, all_to_all, matmul_reduce_scatter, reduce_scatter = (  # the package's attributes are the functions
     import_module(f"numpipe.ops.{name}")
     for name in ("all_gather", "all_gather_matmul", "all_to_all", "matmul_reduce_scatter", "reduce_scatter"))
 from numpipe.ops.attention import Config, Form, kernel
-padded.kernel(2, 8, 64)
 kernel(Config(), Form(128))
 kernel(Config(64, 1, alone=True), Form(64))
 attention_ladder.kernel(attention_ladder.Config(), 128, True)

@@ -113,5 +113,5 @@ def test_all_kernels_are_among_them() -> None:
                 if re.search(r"^ *@numpipe[._](kernel|jit)\b", text := path.read_text("utf8"), re.MULTILINE)
                 and "semaphores=" not in text}
     tested = {Path(str(module.__file__)).name for module in (*MODULES, gemm_ladder, attention_ladder)}
-    tested |= {"jax_calls.py", "matmul.py", "attention.py", "attention_short.py", "copy.py", "padded.py", "by_rows.py"}
+    tested |= {"jax_calls.py", "matmul.py", "attention.py", "attention_short.py", "copy.py", "by_rows.py"}
     assert of_files == tested

@@ -308,7 +308,7 @@ from tests.kernels.launch_fakes import FakeDriver
 from tests.kernels.launch_kernels import SIZES, arrays, doubled
 import numpipe
 from numpipe import launch
-from numpipe.launch import device, driver, watch
+from numpipe.launch import current_gpu, debug_reports, driver
 
 fake = FakeDriver()
 fake.sizes = SIZES

@@ -32,8 +32,8 @@ __getattr__ = names(__name__, {
     "gpu_figures": "H200 Clock DeviceModel",
     "explaining": "Explanation Measured Registers Slots explain",
     "limits": "Prediction",
-    "of_ops": "OpExplanation",
-    "products": "product",
+    "op_launches": "OpExplanation",
+    "product_time": "product",
 })
 __all__ = ["H200", "Clock", "DeviceModel", "Explanation", "Measured", "OpExplanation", "Prediction", "Registers", "Slots",
            "explain", "product"]

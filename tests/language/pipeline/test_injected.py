@@ -56,7 +56,7 @@ class Bug:
 
 
 BUGGY = {"warpgroup": lambda: ring.current().warpgroup, "one_lane": lanes.one_lane}
-DRAIN = "products.drain(loop.pending)"
+DRAIN = "products_in_flight.drain(loop.pending)"
 WAITS = 'only_if(loop, "drains", await_products)'
 SYNC = "barrier.sync(1 + special.warpgroup_index(), 128)"
 FENCE = "fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy"
@@ -69,7 +69,7 @@ EXPECT = ("if announces(ring, part, False):\n        "
 LOAD = "copy_in(ring, indices, slot, part)"
 COUNTED = "ring.first + blocks_in(ring, steps)"
 OWN = 'barrier(ring, "consumed", slot_of(ring, step), part)'
-ARRIVE = f"products.commit_to(ring, part, {OWN})"
+ARRIVE = f"products_in_flight.commit_to(ring, part, {OWN})"
 
 NOT_DRAINED = (r"TMA load \(\w\) fills .* while wgmma .* of warpgroup \d \(compute\).*warps 0, 1, 2, 3 of warpgroup \d \(compute\) "
                r"never told that their wgmma drained")
@@ -86,11 +86,11 @@ BUGS = {
     "release before drain in one step of one warpgroup": Bug(
         steps.advance, WAITS, f"{WAITS} if k != 3 or warpgroup() else None", PipelineRace,
         NOT_DRAINED),
-    "release before drain at the end of a loop": Bug(steps.end_loop, "products.drain(0)", "pass", PipelineRace, NOT_DRAINED),
-    "wait(1) for wait(0)": Bug(steps.await_products, DRAIN, "products.drain(1)", PipelineRace, NOT_DRAINED),
+    "release before drain at the end of a loop": Bug(steps.end_loop, "products_in_flight.drain(0)", "pass", PipelineRace, NOT_DRAINED),
+    "wait(1) for wait(0)": Bug(steps.await_products, DRAIN, "products_in_flight.drain(1)", PipelineRace, NOT_DRAINED),
     "wait(1) for wait(0) at the end of a loop": Bug(
-        steps.end_loop, "products.drain(0)", "products.drain(1)", PipelineRace, NOT_DRAINED),
-    "wait(2) for wait(1), delayed": Bug(steps.await_products, DRAIN, "products.drain(2)", PipelineRace, NOT_DRAINED, delay=1),
+        steps.end_loop, "products_in_flight.drain(0)", "products_in_flight.drain(1)", PipelineRace, NOT_DRAINED),
+    "wait(2) for wait(1), delayed": Bug(steps.await_products, DRAIN, "products_in_flight.drain(2)", PipelineRace, NOT_DRAINED, delay=1),
     "released a step early, delayed": Bug(
         steps.release_due, "release_used(ring, k, ring.delay)", "release_used(ring, k, 0)", PipelineRace, NOT_DRAINED, delay=1),
     "last release forgotten, delayed": Bug(
