@@ -313,7 +313,7 @@ from numpipe.launch import current_gpu, debug_reports, driver
 fake = FakeDriver()
 fake.sizes = SIZES
 driver._open = lambda: fake
-device.cuda_wheels_major = lambda: 13
+current_gpu.cuda_wheels_major = lambda: 13
 kernel = doubled()
 host = np.ones((64, 64), np.float32), np.ones((64, 64), np.float32)
 
