@@ -18,7 +18,7 @@ from numpipe.compile.build import SIBLINGS
 ROOT = Path(__file__).parent.parent
 WITHIN = {"language": ("tiles", "memory", "pipeline", "grid")}
 """folders of a room that import from those named before them only"""
-MOST_ROOMS, MOST_FLOORS, MOST_LINES, LONGEST_FILE = 15, 12, 66_000, 400
+MOST_ROOMS, MOST_FLOORS = 15, 12
 BY_NAME = {
     "numpipe.__init__": "public names and paths, when they are first used",
     "numpipe.__main__": "the module of a kernel that a command line exports",
@@ -212,12 +212,6 @@ def test_numba_and_llvmlite_are_imported_by_one_folder():
             if any(found.split(".")[0] in ("numba", "llvmlite") for found in names):
                 importers.add(name.rpartition(".")[0])
     assert importers == {"numpipe.core.numba"}
-
-
-def test_files_are_short_and_the_tree_too():
-    lines = {name: len(file.read_text(encoding="utf8").splitlines()) for name, file in KNOWN.items()}
-    assert {name: count for name, count in lines.items() if count > LONGEST_FILE} == {}
-    assert sum(count for name, count in lines.items() if room(name) != "intrinsics") <= MOST_LINES
 
 
 # ---- the checks see what they look for

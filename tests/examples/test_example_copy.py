@@ -27,10 +27,6 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
 
-def test_it_stays_small() -> None:
-    assert len(EXAMPLE.read_text(encoding="utf8").splitlines()) <= 85
-
-
 def test_it_runs() -> None:
     done = subprocess.run([sys.executable, str(EXAMPLE), "--target", "sim", "--shape", "70,600"], capture_output=True, text=True,
                           timeout=100, env=os.environ | {"NUMPIPE_COMPILE_CHECK": "0"})
