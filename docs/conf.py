@@ -1,4 +1,5 @@
-"""Sphinx: ``pip install -e '.[docs]' && sphinx-build -W docs build/docs``. The pages are the Markdown files of this folder."""
+"""Sphinx: ``pip install -e '.[docs]' && sphinx-build -W docs build/docs``. The pages are the
+Markdown files of this folder."""
 
 from __future__ import annotations
 

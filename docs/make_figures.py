@@ -1,8 +1,8 @@
 """Draw the pictures of docs: ``python docs/make_figures.py``.
 
-Each is drawn from traces that the code of a page recorded on the simulated SM. What was drawn stands in the file, as a
-digest, so that a test can tell whether a picture still shows what its page does (`stale`). Pictures of register tiles are those of
-`numpipe.show_layout`.
+Each is drawn from traces that the code of a page recorded on the simulated SM. What was drawn
+stands in the file, as a digest, so that a test can tell whether a picture still shows what its page
+does (`stale`). Pictures of register tiles are those of `numpipe.show_layout`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ DIGEST = re.compile(r"<!-- drawn from ([0-9a-f]{16}) -->")
 
 
 def slots_and_barriers(traces: Titled, path: Path) -> None:
-    """What each slot of a ring goes through: filled, full, in use; a line where a barrier completes a phase."""
+    """What each slot of a ring goes through: filled, full, in use; a line where a barrier completes
+    a phase."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -64,7 +65,8 @@ def slots_and_barriers(traces: Titled, path: Path) -> None:
 
 
 def slot_spans(trace: numpipe.Trace) -> list[tuple[int, str, int, int, int]]:
-    """(slot, "filled" | "full" | "in use", step, start, end), in cycles, of a kernel with one ring."""
+    """(slot, "filled" | "full" | "in use", step, start, end), in cycles, of a kernel with one
+    ring."""
     issued: dict[int, int] = {}
     landed: dict[int, int] = {}
     begun: dict[int, int] = {}

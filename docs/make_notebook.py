@@ -1,4 +1,5 @@
-"""Make the guide's notebook: ``python docs/make_notebook.py`` writes docs/guide/pipelining.ipynb from the guide's pages."""
+"""Make the guide's notebook: ``python docs/make_notebook.py`` writes docs/guide/pipelining.ipynb
+from the guide's pages."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def cells() -> list[tuple[str, str]]:
 
 
 def _prose(text: str) -> str:
-    """Without pictures and links to other pages, which a notebook that was downloaded does not have beside it."""
+    """Without pictures and links to other pages, which a notebook that was downloaded does not have
+    beside it."""
     return _LINK.sub(r"\1", _PICTURE.sub("", text)).strip()
 
 

@@ -1,8 +1,9 @@
 """Write the reference pages: ``python docs/make_reference.py``.
 
-A page of docs/reference is written by hand down to the line ``<!-- the rest is made of docstrings: PACKAGE … -->``. What follows is
-made here from the docstrings of the packages' public names, as Markdown that reads the same as a file and on the site. A test holds
-that the files are current (`stale`).
+A page of docs/reference is written by hand down to the line ``<!-- the rest is made of docstrings:
+PACKAGE … -->``. What follows is made here from the docstrings of the packages' public names, as
+Markdown that reads the same as a file and on the site. A test holds that the files are current
+(`stale`).
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def _package(name: str, alone: bool) -> Iterator[str]:
 
 
 def _groups(doc: str) -> Iterator[tuple[str, list[str]]]:
-    """(title, names) of the table in a package's docstring: a title, columns of spaces, names in backquotes."""
+    """(title, names) of the table in a package's docstring: a title, columns of spaces, names in
+    backquotes."""
     for row in re.finditer(r"^(\w+(?: \w+)*) {2,}(\S.*(?:\n {10,}.*)*)", doc, re.MULTILINE):
         yield row[1], re.findall(r"`(\w+)`", row[2])
 
@@ -183,7 +185,8 @@ _NO_TERM = (" ", ">>>", "..", "=", "-", "|", "*", "#", "`")
 
 
 def markdown(doc: str | None) -> str:
-    """A docstring as Markdown: aligned columns become a list, what is indented or a session becomes a block of code.
+    """A docstring as Markdown: aligned columns become a list, what is indented or a session becomes
+    a block of code.
 
     >>> print(markdown("What it does.\\n\\nsize   elements\\n       of a side\\n\\n    f(3)"))
     What it does.
@@ -240,7 +243,8 @@ def _block(lines: list[str]) -> str:
 
 
 def _column(lines: list[str]) -> int:
-    """Where the text begins in a list of ``term   text`` in aligned columns that begins here; 0: none does."""
+    """Where the text begins in a list of ``term   text`` in aligned columns that begins here; 0:
+                                                   none does."""
     if lines[0].startswith(_NO_TERM):
         return 0
     row = _ROW.match(lines[0])
@@ -271,7 +275,8 @@ def _list(lines: list[str], column: int) -> str:
             items.append((line[:column].strip(), [line[column:]]))
         elif row:
             items.append((row["term"], [row["text"]]))
-        elif len(line) > column and not re.fullmatch(r"\w+(, \w+)+", line):  # a term that is wider than its column
+        # a term that is wider than its column
+        elif len(line) > column and not re.fullmatch(r"\w+(, \w+)+", line):
             term, _, text = line.partition(" ")
             items.append((term, [text]))
         else:

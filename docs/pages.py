@@ -1,8 +1,10 @@
-"""The pages of README and docs as programs: their code blocks, found, and run as a reader would type them.
+"""The pages of README and docs as programs: their code blocks, found, and run as a reader would
+type them.
 
-A fence ```` ```python ```` is executed; with ``no-run`` behind it, it is compiled only; with ``gpu``, it runs where a GPU is. The
-blocks of a page share one namespace. Tests run them (tests/docs), the guide's pictures are drawn from what they recorded
-(`make_figures`), and the guide's notebook has them as cells (`make_notebook`).
+A fence ```` ```python ```` is executed; with ``no-run`` behind it, it is compiled only; with
+``gpu``, it runs where a GPU is. The blocks of a page share one namespace. Tests run them
+(tests/docs), the guide's pictures are drawn from what they recorded (`make_figures`), and the
+guide's notebook has them as cells (`make_notebook`).
 """
 
 from __future__ import annotations
@@ -39,9 +41,11 @@ def name(page: Path) -> str:
 
 
 def run(page: Path, folder: Path, *, gpu: bool) -> types.ModuleType:
-    """Run the page's blocks, those for a GPU only if there is one, and return the module that they make.
+    """Run the page's blocks, those for a GPU only if there is one, and return the module that they
+    make.
 
-    Each block becomes a real file in `folder`, because kernels are compiled from their source, with the page's line numbers.
+    Each block becomes a real file in `folder`, because kernels are compiled from their source, with
+    the page's line numbers.
     """
     module = types.ModuleType("page_" + re.sub(r"\W", "_", name(page)))
     sys.modules[module.__name__] = module  # dataclasses look their module up

@@ -1,10 +1,12 @@
-"""Attention from one product after the other to the record, in nine steps, each with one thing more than the one before.
+"""Attention from one product after the other to the record, in nine steps, each with one thing more
+than the one before.
 
     python examples/attention_ladder.py                                 all rungs, on the GPU if there is one, else simulated
     python examples/attention_ladder.py --shape 4,16,4096,128 --causal --rung "overlapped" --rung "turns"
 
-Prints the error against float64, and on a GPU the speed. docs/attention.md explains the rungs. The first five are the two kernels
-below; the others are configs of numpipe.ops.attention, whose kernel has all that a reader has met by then.
+Prints the error against float64, and on a GPU the speed. docs/attention.md explains the rungs. The
+first five are the two kernels below; the others are configs of numpipe.ops.attention, whose kernel
+has all that a reader has met by then.
 """
 
 from __future__ import annotations
@@ -33,9 +35,12 @@ class Config:
     keys        rows of K and V in a step
     wgs         compute warpgroups, of 64 rows of Q each, which share K and V
     slots       steps in shared memory at once
-    overlapped  the product with V of the step before is in flight during the softmax; else one thing after the other
-    turns       warpgroups issue their products one after another, so that one's softmax is beside the other's products
-    persistent  a CTA an SM that goes through many tiles, with a mask those that a counter gives it; else a CTA a tile
+    overlapped  the product with V of the step before is in flight during the softmax; else one
+                thing after the other
+    turns       warpgroups issue their products one after another, so that one's softmax is beside
+                the other's products
+    persistent  a CTA an SM that goes through many tiles, with a mask those that a counter gives it;
+                else a CTA a tile
     """
 
     keys: int = 128
@@ -74,7 +79,8 @@ DEPTHS = (64, 128)
 
 @numpipe.function
 def softmax(s: Any, top: Any, total: Any, scale: Any) -> tuple[Any, Any, Any, Any]:
-    """Exponentials of a block of scores below the maxima so far, what former sums are to be multiplied by, maxima, sums."""
+    """Exponentials of a block of scores below the maxima so far, what former sums are to be
+    multiplied by, maxima, sums."""
     new = np.maximum(top, s.max(axis=1))
     change = np.exp2((top - new) * scale)
     e = np.exp2(numpipe.fma(s, scale, (new * -scale)[:, None]))
@@ -104,7 +110,8 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
             first = i * cfg.rows + wg * 64
             steps = cdiv(min(keys, (i + 1) * cfg.rows) if causal else keys, cfg.keys)
             top = numpipe.layout_cast(numpipe.full(64, -np.inf, np.float32), "column")
-            total = numpipe.full((64, 8), 0.0, np.float32)  # of each lane's columns; a row's sum at the end
+            # of each lane's columns; a row's sum at the end
+            total = numpipe.full((64, 8), 0.0, np.float32)
             acc = numpipe.zeros((64, depth), np.float32)
             queries = numpipe.pipeline(grid=(1,), max_concurrent_steps=1, in_specs=(BlockSpec(q_block, lambda _: (b, h, i, 0)),))
             for _, (q_tile,) in queries(q):
@@ -123,7 +130,8 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
 
     @numpipe.kernel(**options)
     def overlapped(q, k, v, o, *, scale):  # type: ignore[no-untyped-def]
-        """The same, where a step has the scores of a block, and the product with V of the block before."""
+        """The same, where a step has the scores of a block, and the product with V of the block
+        before."""
         wg = numpipe.axis_index("wg")
         keys, blocks = k.shape[2], cdiv(q.shape[2], cfg.rows)
         for b, h, turn in numpipe.tiles(q.shape[0], q.shape[1], blocks, dynamic=dynamic):
@@ -131,12 +139,14 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
             first = i * cfg.rows + wg * 64
             steps = cdiv(min(keys, (i + 1) * cfg.rows) if causal else keys, cfg.keys)
             top = numpipe.layout_cast(numpipe.full(64, -np.inf, np.float32), "column")
-            total = numpipe.full((64, 8), 0.0, np.float32)  # of each lane's columns; a row's sum at the end
+            # of each lane's columns; a row's sum at the end
+            total = numpipe.full((64, 8), 0.0, np.float32)
             acc = numpipe.zeros((64, depth), np.float32)
             queries = numpipe.pipeline(grid=(1,), max_concurrent_steps=1, in_specs=(BlockSpec(q_block, lambda _: (b, h, i, 0)),))
             for _, (q_tile,) in queries(q):
                 p = numpipe.full((64, cfg.keys), 0.0, np.float32).astype(q.dtype)
-                # V is one step behind: that of the first step, and K of the last one, is beyond the array's ends, and zeros
+                # V is one step behind: that of the first step, and K of the last one, is beyond the
+                # array's ends, and zeros
                 pipe = numpipe.pipeline(grid=(steps + 1,), max_concurrent_steps=cfg.slots, in_specs=(
                     BlockSpec(k_block, lambda j: (b, h, j, 0)), BlockSpec(k_block, lambda j: (b, h, j - 1, 0))))
                 for (j,), (k_tile, v_tile) in pipe(k, v):
@@ -151,7 +161,8 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
                             there = there & (column <= (numpipe.iota(64) + first)[:, None])
                         e, change, top, total = softmax(np.where(there, s, -np.inf), top, total, scale)
                         acc = numpipe.wgmma_wait(acc)
-                        p = e.astype(q.dtype)  # only now: its registers would be those that the product reads
+                        # only now: its registers would be those that the product reads
+                        p = e.astype(q.dtype)
                         acc = acc * change[:, None]
                     else:
                         acc = numpipe.wgmma_wait(numpipe.wgmma(acc, p, v_tile))
@@ -161,7 +172,8 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
 
 
 def attention(q: Any, k: Any, v: Any, *, cfg: Config | Tuned, causal: bool = False, **options: Any) -> Any:
-    """``softmax(q k^T / sqrt(depth)) v`` of (batches, heads, positions, depth), all alike, by a rung; `options`: ``out=`` …"""
+    """``softmax(q k^T / sqrt(depth)) v`` of (batches, heads, positions, depth), all alike, by a
+    rung; `options`: ``out=`` …"""
     if isinstance(cfg, Tuned):
         return ops.attention(q, k, v, config=cfg, causal=causal, **options)
     depth = q.shape[3]

@@ -1,10 +1,11 @@
 """A matrix product for each batch, in one launch: three-dimensional arrays, two-dimensional tiles.
 
-    python examples/batched_gemm.py                          on the GPU if there is one, else simulated
+    python examples/batched_gemm.py                          on the GPU if there is one, else
+                                                             simulated
     python examples/batched_gemm.py --target sim --shape 3,200,136,72
 
-On a GPU: speed on device arrays, beside a launch of the product of `gemm.py` for each batch, and the error against float64.
-Simulated: the error.
+On a GPU: speed on device arrays, beside a launch of the product of `gemm.py` for each batch, and
+the error against float64. Simulated: the error.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from numpipe import BlockSpec, bench, cdiv, ds, launch
 
 @dataclass(frozen=True)
 class Config:
-    """Tile of the output (tm x tn), depth of a step (tk), all in elements; steps in shared memory at once (slots)."""
+    """Tile of the output (tm x tn), depth of a step (tk), all in elements; steps in shared memory
+    at once (slots)."""
 
     tm: int = 128
     tn: int = 128
@@ -34,9 +36,11 @@ class Config:
 @numpipe.kernel(out_type=lambda a, b, cfg: numpipe.ArrayType((a.shape[0], a.shape[1], b.shape[1]), a.dtype),
                 signature="(b,m,k),(b,n,k)->(b,m,n)", grid=numpipe.persistent(), num_compute_wgs=2, wg_axis="wg")
 def batched_matmul(a, b, c, *, cfg: numpipe.Static = Config()):
-    """c[i] = a[i] @ b[i].T, for a (B, M, K) and b (B, N, K) of float16 or bfloat16, summed in float32.
+    """c[i] = a[i] @ b[i].T, for a (B, M, K) and b (B, N, K) of float16 or bfloat16, summed in
+    float32.
 
-    The persistent loop runs over the tiles of all batches, so that the loads of the next batch overlap the end of the last.
+    The persistent loop runs over the tiles of all batches, so that the loads of the next batch
+    overlap the end of the last.
     """
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
@@ -70,7 +74,8 @@ def relative_error(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
 
 
 def measure(a: np.ndarray, b: np.ndarray) -> bench.Sample:
-    """Seconds a call on arrays that stay on the GPU: all batches at once, and one after the other, in turn under load."""
+    """Seconds a call on arrays that stay on the GPU: all batches at once, and one after the other,
+    in turn under load."""
     x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
     z = launch.DeviceArray((len(a), a.shape[1], b.shape[1]), a.dtype)
     each = [(launch.DeviceArray.from_host(p), launch.DeviceArray.from_host(q), launch.DeviceArray(z.shape[1:], a.dtype))

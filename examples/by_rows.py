@@ -1,9 +1,12 @@
-"""What is bound by memory, in a few lines each: a softmax of rows by a warp a row, a stencil, a histogram of bytes.
+"""What is bound by memory, in a few lines each: a softmax of rows by a warp a row, a stencil, a
+histogram of bytes.
 
-    python examples/by_rows.py                on the GPU if there is one, else simulated; compared with NumPy
+    python examples/by_rows.py                on the GPU if there is one, else simulated; compared
+                                              with NumPy
     python examples/by_rows.py --target sim
 
-benchmarks/bandwidth.py measures them against a copy: --kernels softmax,softmax_ring,stencil,histogram
+benchmarks/bandwidth.py measures them against a copy: --kernels
+softmax,softmax_ring,stencil,histogram
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ def softmax_ring(x, y):
 @numpipe.kernel(out_type=lambda x: ArrayType(x.shape, x.dtype), grid=numpipe.persistent(), num_compute_wgs=2, wg_axis="wg",
                 memory_registers=40)
 def stencil(x, y):
-    """Half of an element and an eighth of its four neighbours, zeros around the array: five views of a block with a halo."""
+    """Half of an element and an eighth of its four neighbours, zeros around the array: five views
+    of a block with a halo."""
     wg, cta, ctas = numpipe.axis_index("wg"), numpipe.program_id(0), numpipe.num_programs(0)
     wide = cdiv(x.shape[1], 256)
     steps = cdiv(cdiv(x.shape[0], 64) * wide - cta, ctas)
@@ -62,7 +66,8 @@ def stencil(x, y):
 
 @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=3, wg_axis="wg", memory_registers=40)
 def histogram(x, counts):
-    """Bytes of a matrix of 256 columns, counted by each warpgroup in bins of its own and then added; rows are a multiple of 192."""
+    """Bytes of a matrix of 256 columns, counted by each warpgroup in bins of its own and then
+    added; rows are a multiple of 192."""
     wg, cta, ctas = numpipe.axis_index("wg"), numpipe.program_id(0), numpipe.num_programs(0)
 
     def count(bins):

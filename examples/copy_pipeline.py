@@ -1,9 +1,12 @@
-"""A copy of a matrix through shared memory and registers: a pipeline with inputs and outputs, bound by the GPU's memory.
+"""A copy of a matrix through shared memory and registers: a pipeline with inputs and outputs, bound
+by the GPU's memory.
 
-    python examples/copy_pipeline.py                          on the GPU if there is one, else simulated
+    python examples/copy_pipeline.py                          on the GPU if there is one, else
+                                                              simulated
     python examples/copy_pipeline.py --target sim --shape 200,136
 
-On a GPU: bytes read and written a second, on device arrays. benchmarks/bandwidth.py compares it with the runtime's own copy.
+On a GPU: bytes read and written a second, on device arrays. benchmarks/bandwidth.py compares it
+with the runtime's own copy.
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ from numpipe import BlockSpec, bench, cdiv, ds, launch
 
 @dataclass(frozen=True)
 class Config:
-    """Blocks of `rows` x `row_bytes`; so many are on their way from memory (slots) and to it (outs).
+    """Blocks of `rows` x `row_bytes`; so many are on their way from memory (slots) and to it
+    (outs).
 
-    A CTA copies `run` neighbours, then goes on behind the runs of all CTAs. On an H200 no runs, or twice the slots, lose about 1 %.
-    Nobody reads the copy soon, so the L2 cache writes it to memory before it makes room by dropping blocks that were just read:
-    that is what the eviction policies say, and worth 2 %.
+    A CTA copies `run` neighbours, then goes on behind the runs of all CTAs. On an H200 no runs, or
+    twice the slots, lose about 1 %. Nobody reads the copy soon, so the L2 cache writes it to memory
+    before it makes room by dropping blocks that were just read: that is what the eviction policies
+    say, and worth 2 %.
     """
 
     rows: int = 64
@@ -36,13 +41,15 @@ class Config:
 @numpipe.kernel(out_type=lambda a, cfg: numpipe.ArrayType(a.shape, a.dtype), grid=numpipe.persistent(), grid_names="cta",
                 num_compute_wgs=2)
 def copy(a, o, *, cfg: numpipe.Static = Config()):
-    """o = a, for a matrix of float16, bfloat16 or float32; what happens to a tile in between is a line of its own."""
+    """o = a, for a matrix of float16, bfloat16 or float32; what happens to a tile in between is a
+    line of its own."""
     wg, cta, ctas = numpipe.axis_index("wg"), numpipe.axis_index("cta"), numpipe.axis_size("cta")
     columns = cfg.row_bytes // np.dtype(a.dtype).itemsize
     own = columns // numpipe.axis_size("wg")
     wide = cdiv(a.shape[1], columns)
     blocks = cdiv(a.shape[0], cfg.rows) * wide
-    whole = blocks // (cfg.run * ctas) * cfg.run  # steps in runs; what is left is dealt block by block, so that no CTA works alone
+    # steps in runs; what is left is dealt block by block, so that no CTA works alone
+    whole = blocks // (cfg.run * ctas) * cfg.run
 
     def place(k):
         block = k * ctas + cta

@@ -1,10 +1,13 @@
-"""What a product may end with, fused into it: functions of float32 tiles that `numpipe.ops.matmul` takes as activation=.
+"""What a product may end with, fused into it: functions of float32 tiles that `numpipe.ops.matmul`
+takes as activation=.
 
-    python examples/epilogues.py                        the layers below, on the GPU if there is one, else simulated
+    python examples/epilogues.py                        the layers below, on the GPU if there is
+                                                        one, else simulated
     python examples/epilogues.py --target sim
 
-Those with names are in numpipe/ops/activations.py. A `numpipe.function` of your own is passed like them. It is called on a strip of
-the tile at a time (`numpipe.map_columns`), so that what it computes fits into registers beside the sums.
+Those with names are in numpipe/ops/activations.py. A `numpipe.function` of your own is passed like
+them. It is called on a strip of the tile at a time (`numpipe.map_columns`), so that what it
+computes fits into registers beside the sums.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ EXACT: dict[Any, Any] = {
 
 
 def error(shape: tuple[int, int, int], activation: Any, target: str | None, dtype: Any = np.float16) -> float:
-    """Of ``activation(a b^T / 2 + bias + residual)`` against float64, relative, in Frobenius norm."""
+    """Of ``activation(a b^T / 2 + bias + residual)`` against float64, relative, in Frobenius
+    norm."""
     m, n, k = shape
     rng = np.random.default_rng(0)
     a, b, residual, bias = (rng.standard_normal(of, np.float32).astype(dtype) for of in ((m, k), (n, k), (m, n), (n,)))

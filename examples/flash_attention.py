@@ -1,10 +1,17 @@
-"""Speed and error of attention, `numpipe.ops.attention`, with each of its configs. Its kernel is in numpipe/ops/attention.py.
+"""Speed and error of attention, `numpipe.ops.attention`, with each of its configs. Its kernel is in
+numpipe/ops/attention.py.
 
-    python examples/flash_attention.py                                      every config, on the GPU if there is one, else simulated
-    python examples/flash_attention.py --shape 4,16,4096,128 --causal       batches, heads, positions, depth of a head
-    python examples/flash_attention.py --shape 3,32/8,4001,128 --dtype f16  32 heads of queries, 8 of keys and values
+    python examples/flash_attention.py                                      every config, on the GPU
+                                                                            if there is one, else
+                                                                            simulated
+    python examples/flash_attention.py --shape 4,16,4096,128 --causal       batches, heads,
+                                                                            positions, depth of a
+                                                                            head
+    python examples/flash_attention.py --shape 3,32/8,4001,128 --dtype f16  32 heads of queries, 8
+                                                                            of keys and values
 
-On a GPU: speed of each config, in turn under load, and the error against float64. Simulated: the error.
+On a GPU: speed of each config, in turn under load, and the error against float64. Simulated: the
+error.
 """
 
 from __future__ import annotations

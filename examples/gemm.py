@@ -3,8 +3,9 @@
     python examples/gemm.py                          on the GPU if there is one, else simulated
     python examples/gemm.py --target sim --shape 300,200,136 --dtype bf16
 
-On a GPU it prints the speed on arrays that stay there, cuBLAS beside it where PyTorch, CuPy or nvmath is installed, the time of
-a whole call on NumPy arrays, and the error against float64. Simulated it prints the error, and who did what when.
+On a GPU it prints the speed on arrays that stay there, cuBLAS beside it where PyTorch, CuPy or
+nvmath is installed, the time of a whole call on NumPy arrays, and the error against float64.
+Simulated it prints the error, and who did what when.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from numpipe import BlockSpec, bench, cdiv, ds, launch, model, orders
 
 @dataclass(frozen=True)
 class Config:
-    """Tile of the output (tm x tn), depth of a step (tk), all in elements; steps in shared memory at once (slots).
+    """Tile of the output (tm x tn), depth of a step (tk), all in elements; steps in shared memory
+    at once (slots).
 
-    What the slots leave of shared memory holds tiles on their way out; `group` rows of tiles share blocks of b in L2.
+    What the slots leave of shared memory holds tiles on their way out; `group` rows of tiles share
+    blocks of b in L2.
     """
 
     tm: int = 128
@@ -44,8 +47,9 @@ class Config:
 def matmul(a, b, c, *, cfg: numpipe.Static = Config()):
     """c = a @ b.T, for a (M, K) and b (N, K) of float16 or bfloat16, summed in float32.
 
-    One CTA an SM loops over tiles of c. Its memory warpgroup loads blocks of a and b into a ring of shared-memory slots,
-    running ahead into the next tile; its two compute warpgroups have half the rows of the tile each.
+    One CTA an SM loops over tiles of c. Its memory warpgroup loads blocks of a and b into a ring of
+    shared-memory slots, running ahead into the next tile; its two compute warpgroups have half the
+    rows of the tile each.
     """
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
@@ -64,13 +68,15 @@ CONFIGS = (Config(), Config(tn=128, slots=6), Config(tn=64, tk=128, slots=4))
 
 @functools.cache
 def choose(m: int, n: int, k: int) -> Config:
-    """The one of CONFIGS that numpipe's model of an H200 predicts to be the fastest: it takes a millisecond and needs no GPU."""
+    """The one of CONFIGS that numpipe's model of an H200 predicts to be the fastest: it takes a
+    millisecond and needs no GPU."""
     return min(CONFIGS, key=lambda cfg: model.product((m, n, k), tile=(cfg.tm, cfg.tn), depth=cfg.tk, slots=cfg.slots,
                                                       order=orders.Grouped(cfg.group)).seconds)
 
 
 def product(a, b, **options):
-    """``a @ b.T`` with the config that suits its size; `options` are those of any kernel's call: out=, stream=, target=."""
+    """``a @ b.T`` with the config that suits its size; `options` are those of any kernel's call:
+    out=, stream=, target=."""
     return matmul(a, b, cfg=choose(a.shape[0], b.shape[0], a.shape[1]), **options)
 
 
@@ -92,7 +98,8 @@ def inputs(shape: Shape, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
 
 
 def relative_error(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
-    """``|c - a b^T| / |a b^T|`` against float64, Frobenius norm; of some of the rows if there are many."""
+    """``|c - a b^T| / |a b^T|`` against float64, Frobenius norm; of some of the rows if there are
+    many."""
     if len(a) > 1024:
         rows = np.random.default_rng(1).choice(len(a), SAMPLED_ROWS, replace=False)
         a, c = a[rows], c[rows]
@@ -130,7 +137,8 @@ Product = Callable[[object, object, object], object]
 def measure(
     a: np.ndarray, b: np.ndarray, products: dict[str, Product], cublas: Product | None
 ) -> bench.Sample:
-    """Seconds a call of each product, and of cuBLAS, on arrays that stay on the GPU, in turn under load."""
+    """Seconds a call of each product, and of cuBLAS, on arrays that stay on the GPU, in turn under
+    load."""
     x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
     every = {**products, "cuBLAS": cublas} if cublas else products
     outputs = {name: launch.DeviceArray((len(a), len(b)), a.dtype) for name in every}

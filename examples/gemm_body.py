@@ -1,10 +1,12 @@
-"""The matrix product of gemm.py in body form: the pipeline calls a function for each step instead of being a loop.
+"""The matrix product of gemm.py in body form: the pipeline calls a function for each step instead
+of being a loop.
 
     python examples/gemm_body.py                     on the GPU if there is one, else simulated
     python examples/gemm_body.py --target sim --shape 300,200,136 --dtype bf16
 
-On a GPU: speed beside the loop form of gemm.py, the two in turn under load. Simulated: the error of both. Both forms have the
-same ring, and the same instructions in the same order synchronise it (--instructions prints them; needs no GPU).
+On a GPU: speed beside the loop form of gemm.py, the two in turn under load. Simulated: the error of
+both. Both forms have the same ring, and the same instructions in the same order synchronise it
+(--instructions prints them; needs no GPU).
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ def block_of(m, n, cfg):
 def matmul(a, b, c, *, cfg: numpipe.Static = Config()):
     """c = a @ b.T, for a (M, K) and b (N, K) of float16 or bfloat16, summed in float32.
 
-    The memory warpgroup runs the tile loop and fills the ring; of the functions it calls only the index maps. The compute
-    warpgroups run `compute` once a tile and `body` once a step; the accumulator is carried from step to step.
+    The memory warpgroup runs the tile loop and fills the ring; of the functions it calls only the
+    index maps. The compute warpgroups run `compute` once a tile and `body` once a step; the
+    accumulator is carried from step to step.
     """
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")

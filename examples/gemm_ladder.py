@@ -1,9 +1,12 @@
-"""From a plain loop to the record: a matrix product in ten steps, each with one thing more than the one before.
+"""From a plain loop to the record: a matrix product in ten steps, each with one thing more than the
+one before.
 
-    python examples/gemm_ladder.py                                all rungs, on the GPU if there is one, else simulated
+    python examples/gemm_ladder.py                                all rungs, on the GPU if there is
+                                                                  one, else simulated
     python examples/gemm_ladder.py --shape 8192,8192,512 --rung "store panels" --rung ping-pong
 
-Prints the error against float64, and on a GPU the speed beside cuBLAS'. docs/matrix_products.md explains the rungs.
+Prints the error against float64, and on a GPU the speed beside cuBLAS'. docs/matrix_products.md
+explains the rungs.
 """
 
 from __future__ import annotations
@@ -24,9 +27,11 @@ from numpipe import BlockSpec, CompilerParams, bench, cdiv, ds, launch
 
 @dataclass(frozen=True)
 class Config:
-    """A rung: tile of the output (tm x tn) and depth of a step (tk), in elements; steps in shared memory at once; what else it has.
+    """A rung: tile of the output (tm x tn) and depth of a step (tk), in elements; steps in shared
+    memory at once; what else it has.
 
-    specialized   a memory role loads for two compute warpgroups; else one warpgroup loads for itself
+    specialized   a memory role loads for two compute warpgroups; else one warpgroup loads for
+                  itself
     persistent    a CTA an SM that goes through many tiles; else a CTA for each tile
     order, group  of the tiles (`numpipe.tiles`)
     panels        of the store ring, for each compute warpgroup; 0: as many as a tile has, or as fit
@@ -107,7 +112,8 @@ def kernel(cfg: Config) -> numpipe.Kernel:
 
 
 def speeds(a: np.ndarray, b: np.ndarray, rungs: dict[str, Config]) -> bench.Sample:
-    """Seconds a call of each rung, and of cuBLAS, on arrays that stay on the GPU, in turn under load."""
+    """Seconds a call of each rung, and of cuBLAS, on arrays that stay on the GPU, in turn under
+    load."""
     x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
     outputs = {name: launch.DeviceArray((len(a), len(b)), a.dtype) for name in [*rungs, "cuBLAS"]}
     calls: dict[str, Any] = {name: lambda _, cfg=cfg, out=outputs[name]: kernel(cfg)(x, y, out=out) for name, cfg in rungs.items()}

@@ -1,9 +1,11 @@
-"""A matrix product without a memory role: each warpgroup loads its own blocks while its last products run.
+"""A matrix product without a memory role: each warpgroup loads its own blocks while its last
+products run.
 
     python examples/gemm_single.py                     on the GPU if there is one, else simulated
     python examples/gemm_single.py --target sim --shape 300,200,136
 
-Prints the error against float64; on a GPU the speed, and that of gemm.py, whose memory role loads for two warpgroups.
+Prints the error against float64; on a GPU the speed, and that of gemm.py, whose memory role loads
+for two warpgroups.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from numpipe import BlockSpec, bench, cdiv, ds, launch
 
 @dataclass(frozen=True)
 class Config:
-    """A warpgroup's tile of the output (tm x tn), depth of a step (tk), in elements; slots of each warpgroup; rows a group."""
+    """A warpgroup's tile of the output (tm x tn), depth of a step (tk), in elements; slots of each
+    warpgroup; rows a group."""
 
     tm: int = 128
     tn: int = 128
@@ -34,7 +37,8 @@ class Config:
     out_type=lambda a, b, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), signature="(m,k),(n,k)->(m,n)",
     grid=numpipe.persistent(), warp_specialized=False, num_compute_wgs=2, wg_axis="wg")
 def matmul(a, b, c, *, cfg: numpipe.Static = Config()):
-    """c = a @ b.T, for a (M, K) and b (N, K) of float16 or bfloat16: the two warpgroups of a CTA have tiles side by side.
+    """c = a @ b.T, for a (M, K) and b (N, K) of float16 or bfloat16: the two warpgroups of a CTA
+    have tiles side by side.
 
     With delay_release=1 the slot of step k - 1 is filled again while the products of step k run.
     """

@@ -1,13 +1,18 @@
-"""Matrix products by `numpipe.ops.matmul`, in each of its configs: tile, slots, staging, schedule, order of tiles.
+"""Matrix products by `numpipe.ops.matmul`, in each of its configs: tile, slots, staging, schedule,
+order of tiles.
 
-    python examples/gemm_tuned.py                                    every config, on the GPU if there is one, else simulated
+    python examples/gemm_tuned.py                                    every config, on the GPU if
+                                                                     there is one, else simulated
     python examples/gemm_tuned.py --shape 8192,8192,512 --config "ping-pong 128x192"
-    python examples/gemm_tuned.py --shape 4096,14336,4096 --tune     measure all, remember the fastest on disk
+    python examples/gemm_tuned.py --shape 4096,14336,4096 --tune     measure all, remember the
+                                                                     fastest on disk
     python examples/gemm_tuned.py --target sim --shape 300,200,136 --dtype bf16
 
-The kernel is in numpipe/ops/matmul.py: one source, two schedules. Of its options a Config is made; here are their effects.
+The kernel is in numpipe/ops/matmul.py: one source, two schedules. Of its options a Config is made;
+here are their effects.
 
-On a GPU: speed of each config and of cuBLAS, in turn under load, and the error against float64. Simulated: the error.
+On a GPU: speed of each config and of cuBLAS, in turn under load, and the error against float64.
+Simulated: the error.
 """
 
 from __future__ import annotations
@@ -42,15 +47,17 @@ CONFIGS = {
     "64x64": Config(64, 64, slots=13, panels=1, wgs=1),
     "128x64 split 2 in a cluster": Config(128, 64, slots=8, panels=1, split="cluster", cluster=2),
 }
-"""What each is good for: many steps, and the least power; few steps; large products; equal sides; rows that L2 serves badly; one
-tile an SM; 128 rows (two); up to 16, 32 and 64 rows or columns (two), where reading the other operand takes all the time."""
+"""What each is good for: many steps, and the least power; few steps; large products; equal sides;
+rows that L2 serves badly; one tile an SM; 128 rows (two); up to 16, 32 and 64 rows or columns
+(two), where reading the other operand takes all the time."""
 
 GPU_SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (8192, 8192, 1024), (8192, 8192, 512), (1024, 4096, 4096))
 SIM_SHAPES = ((256, 256, 256), (200, 392, 72))
 
 
 def matmul(a: Any, b: Any, c: Any = None, *, cfg: Config | None = None, **options: Any) -> Any:
-    """``a @ b.T``, for a b (N, K) as layers of a network have it, or a batch (B, N, K); whatever its library, nothing is copied."""
+    """``a @ b.T``, for a b (N, K) as layers of a network have it, or a batch (B, N, K); whatever
+    its library, nothing is copied."""
     has_views = hasattr(b, "T") and len(b.shape) == 2 and launch.library(type(b)) != "jax"
     return ops.matmul(a, b.T if has_views else transposed(launch.describe(b, "b", "matmul")), c, config=cfg, **options)
 

@@ -1,9 +1,13 @@
-"""A tensor-parallel MLP, forward and backward: two products on several GPUs, whose rows travel while tiles are multiplied.
+"""A tensor-parallel MLP, forward and backward: two products on several GPUs, whose rows travel
+while tiles are multiplied.
 
-    torchrun --nproc-per-node 2 examples/tensor_parallel_mlp.py     a process for each GPU; compared with the whole MLP in float64
-    python examples/tensor_parallel_mlp.py                          forward, on two simulated GPUs, NumPy arrays; no GPU is needed
+    torchrun --nproc-per-node 2 examples/tensor_parallel_mlp.py     a process for each GPU; compared
+                                                                    with the whole MLP in float64
+    python examples/tensor_parallel_mlp.py                          forward, on two simulated GPUs,
+                                                                    NumPy arrays; no GPU is needed
 
-The MLP is ``silu(x @ up) @ down`` of tokens x. Its weights are cut between the GPUs, and so are the tokens outside of it::
+The MLP is ``silu(x @ up) @ down`` of tokens x. Its weights are cut between the GPUs, and so are the
+tokens outside of it::
 
                       GPU 0                 GPU 1
     x                 tokens 0 … T/2        tokens T/2 … T
@@ -13,8 +17,9 @@ The MLP is ``silu(x @ up) @ down`` of tokens x. Its weights are cut between the 
                         └── matmul_reduce_scatter ──┘               the sum over the GPUs goes to the tokens' owners
     y                 tokens 0 … T/2        tokens T/2 … T
 
-Backward is the same picture upside down: the gradient of each of the two products is the other one, so rows travel while tiles are
-multiplied there too. Only for the gradients of the weights are rows gathered first, and then multiplied.
+Backward is the same picture upside down: the gradient of each of the two products is the other one,
+so rows travel while tiles are multiplied there too. Only for the gradients of the weights are rows
+gathered first, and then multiplied.
 """
 
 from __future__ import annotations
@@ -30,7 +35,8 @@ import numpipe
 
 
 def mlp(ops: Any, silu: Any, x: Any, up: Any, down: Any, mesh: numpipe.Mesh) -> Any:
-    """Return the tokens of this GPU, or a list of those of each; `ops` is `numpipe.ops` or, with gradients, `numpipe.torch`."""
+    """Return the tokens of this GPU, or a list of those of each; `ops` is `numpipe.ops` or, with
+    gradients, `numpipe.torch`."""
     hidden = silu(ops.all_gather_matmul(x, up, mesh=mesh))
     return ops.matmul_reduce_scatter(hidden, down, mesh=mesh)
 
@@ -49,7 +55,8 @@ def inputs(tokens: int, width: int, hidden: int) -> list[np.ndarray]:
 
 
 def error(found: Any, wanted: Any) -> float:
-    """Return how far an array lies from another, as a part of it: by the Frobenius norm, in float64."""
+    """Return how far an array lies from another, as a part of it: by the Frobenius norm, in
+    float64."""
     return float((((found - wanted) ** 2).sum() / (wanted ** 2).sum()) ** 0.5)
 
 

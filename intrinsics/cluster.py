@@ -1,4 +1,5 @@
-"""Clusters: CTAs that run at the same time, and reach each other's shared memory through one window of addresses.
+"""Clusters: CTAs that run at the same time, and reach each other's shared memory through one window
+of addresses.
 
 ::
 
@@ -21,7 +22,8 @@ from numpipe.core.op import ptx
 
 @ptx("mapa.shared::cluster.u32 $ret, $addr, $rank;", returns="r", memory=False, addr="r", rank="r")
 def map_shared(addr: int, rank: int) -> int:
-    """Return the address, in the cluster's window, of the byte at shared address `addr` in the CTA of this rank. Scope: a lane.
+    """Return the address, in the cluster's window, of the byte at shared address `addr` in the CTA
+    of this rank. Scope: a lane.
 
     `mbarrier.arrive_remote` takes such addresses only. PTX ISA: mapa, ".shared::cluster".
     """
@@ -30,15 +32,18 @@ def map_shared(addr: int, rank: int) -> int:
 
 @ptx("barrier.cluster.arrive.release;")
 def arrive() -> None:
-    """Arrive at the cluster's barrier: those who wait see all that was done before, remote arrivals too. Scope: all lanes.
+    """Arrive at the cluster's barrier: those who wait see all that was done before, remote arrivals
+    too. Scope: all lanes.
 
-    Every thread of the cluster arrives and then waits, in turn; those that have ended count as arrived. It is a fence for the
-    whole GPU, so it belongs at a kernel's beginning and end. PTX ISA: barrier.cluster.arrive, ".release".
+    Every thread of the cluster arrives and then waits, in turn; those that have ended count as
+    arrived. It is a fence for the whole GPU, so it belongs at a kernel's beginning and end. PTX
+    ISA: barrier.cluster.arrive, ".release".
     """
     current().cluster_arrive()
 
 
 @ptx("barrier.cluster.wait.acquire;")
 def wait() -> None:
-    """Block until all threads of the cluster have arrived. Scope: all lanes. PTX ISA: barrier.cluster.wait, ".acquire"."""
+    """Block until all threads of the cluster have arrived. Scope: all lanes. PTX ISA:
+    barrier.cluster.wait, ".acquire"."""
     current().cluster_wait()

@@ -1,6 +1,8 @@
-"""Two float32 packed in one 32-bit register as bf16 or f16, and back: stmatrix stores such registers, and wgmma takes them.
+"""Two float32 packed in one 32-bit register as bf16 or f16, and back: stmatrix stores such
+registers, and wgmma takes them.
 
-The element with the lower address or column is the low half. PTX ISA, "Data Movement and Conversion Instructions: cvt".
+The element with the lower address or column is the low half. PTX ISA, "Data Movement and Conversion
+Instructions: cvt".
 """
 
 from __future__ import annotations
@@ -33,9 +35,11 @@ def _half(word: Any, shift: int, dtype: Any) -> Any:
 
 @ptx("cvt.rn.bf16x2.f32 $ret, $hi, $lo;", returns="r", memory=False, lo="f", hi="f")
 def pack_bf16x2(lo: float, hi: float) -> int:
-    """Round two float32 to bf16, nearest even, `lo` in bits 0–15. NaN becomes 0x7fff. Scope: a lane.
+    """Round two float32 to bf16, nearest even, `lo` in bits 0–15. NaN becomes 0x7fff. Scope: a
+    lane.
 
-    The simulator takes scalars or arrays over lanes and returns uint32 of the same shape; the GPU returns an int32.
+    The simulator takes scalars or arrays over lanes and returns uint32 of the same shape; the GPU
+    returns an int32.
 
     >>> hex(pack_bf16x2(1.0, -2.0))
     '0xc0003f80'
@@ -47,7 +51,8 @@ def pack_bf16x2(lo: float, hi: float) -> int:
 
 @ptx("cvt.rn.f16x2.f32 $ret, $hi, $lo;", returns="r", memory=False, lo="f", hi="f")
 def pack_f16x2(lo: float, hi: float) -> int:
-    """Round two float32 to f16, nearest even, `lo` in bits 0–15; too large values become infinite. Scope: a lane.
+    """Round two float32 to f16, nearest even, `lo` in bits 0–15; too large values become infinite.
+    Scope: a lane.
 
     >>> hex(pack_f16x2(1.0, 65536.0))
     '0x7c003c00'
@@ -59,7 +64,8 @@ def pack_f16x2(lo: float, hi: float) -> int:
 
 @ptx("{ .reg .b32 bits; shl.b32 bits, $word, 16; mov.b32 $ret, bits; }", returns="f", memory=False, word="r")
 def unpack_bf16_lo(word: int) -> float:
-    """Return the low bf16 of `word` as float32, exactly. Scope: a lane. PTX ISA: a bf16 is the upper half of a float32.
+    """Return the low bf16 of `word` as float32, exactly. Scope: a lane. PTX ISA: a bf16 is the
+    upper half of a float32.
 
     >>> float(unpack_bf16_lo(0xc0003f80))
     1.0
@@ -69,7 +75,8 @@ def unpack_bf16_lo(word: int) -> float:
 
 @ptx("{ .reg .b32 bits; and.b32 bits, $word, 0xffff0000; mov.b32 $ret, bits; }", returns="f", memory=False, word="r")
 def unpack_bf16_hi(word: int) -> float:
-    """Return the high bf16 of `word` as float32, exactly. Scope: a lane. PTX ISA: a bf16 is the upper half of a float32.
+    """Return the high bf16 of `word` as float32, exactly. Scope: a lane. PTX ISA: a bf16 is the
+    upper half of a float32.
 
     >>> float(unpack_bf16_hi(0xc0003f80))
     -2.0

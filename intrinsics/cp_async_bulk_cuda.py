@@ -1,4 +1,5 @@
-"""The CUDA meaning of the tensor copies: their statement depends on how many coordinates there are."""
+"""The CUDA meaning of the tensor copies: their statement depends on how many coordinates there
+are."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def _rank(operation: str, coords: Any) -> int:
 
 
 def _innermost_first(first: int, rank: int) -> str:
-    """Return PTX's coordinate list, for coordinates in array order in operands `first`, `first` + 1, …"""
+    """Return PTX's coordinate list, for coordinates in array order in operands `first`, `first` +
+    1, …"""
     return ", ".join(f"${first + i}" for i in reversed(range(rank)))
 
 
@@ -30,7 +32,8 @@ def _unpacked(builder: Any, coords: Any, rank: int) -> list[Any]:
 
 
 def _hinted(what: str, given: Any, statement: str) -> str:
-    """Put the L2 cache hint into a statement that has "$hint" among its qualifiers and "$policy" as the last operand."""
+    """Put the L2 cache hint into a statement that has "$hint" among its qualifiers and "$policy" as
+    the last operand."""
     policy = immediate(what, "eviction_policy", given)
     check_policy(what, policy)
     if policy is None:

@@ -1,7 +1,8 @@
 """ldmatrix: a warp loads 8 × 8 matrices of 16-bit elements from shared memory into registers.
 
-The inverse of `stmatrix`: of matrix i, lane t receives row t // 4, columns 2 (t % 4) and the next one, as the low and high
-half of result i; lane 8 i + j gives the address of row j, 16 bytes, aligned to 16:
+The inverse of `stmatrix`: of matrix i, lane t receives row t // 4, columns 2 (t % 4) and the next
+one, as the low and high half of result i; lane 8 i + j gives the address of row j, 16 bytes,
+aligned to 16:
 
     result 0 of lanes             row addresses from lanes
     row 0:  0  1  2  3            x1:  0 … 7
@@ -9,11 +10,13 @@ half of result i; lane 8 i + j gives the address of row j, 16 bytes, aligned to 
     ...                           x4:  0 … 31
     row 7: 28 29 30 31
 
-With ``_trans`` each matrix is transposed on the way: lane t receives column t // 4, rows 2 (t % 4) and the next one. So a tile
-whose columns lie contiguous in memory comes as the rows of a wgmma accumulator.
+With ``_trans`` each matrix is transposed on the way: lane t receives column t // 4, rows 2 (t % 4)
+and the next one. So a tile whose columns lie contiguous in memory comes as the rows of a wgmma
+accumulator.
 
-On the simulator addresses and results are arrays over the 128 lanes of the warpgroup (int32 addresses, 32-bit words), and the
-four warps load each their own matrices. PTX ISA, "Warp-Level Matrix Instructions: ldmatrix".
+On the simulator addresses and results are arrays over the 128 lanes of the warpgroup (int32
+addresses, 32-bit words), and the four warps load each their own matrices. PTX ISA, "Warp-Level
+Matrix Instructions: ldmatrix".
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ _WARPS, _LANES = 4, 32
 
 
 def statement(count: int, transposed: bool, results: str, address: str) -> str:
-    """Return the PTX of one load: `results` is the list in braces, `address` the operand in brackets."""
+    """Return the PTX of one load: `results` is the list in braces, `address` the operand in
+    brackets."""
     return f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16 {{{results}}}, [{address}];"
 
 
@@ -55,7 +59,8 @@ def _load(addr: Any, count: int, transposed: bool) -> Any:
 
 @op
 def load_x1(addr: Any) -> Any:
-    """Load one 8 × 8 matrix for each warp; lanes 0 … 7 give the row addresses. Returns a 32-bit word. Scope: a converged warp.
+    """Load one 8 × 8 matrix for each warp; lanes 0 … 7 give the row addresses. Returns a 32-bit
+    word. Scope: a converged warp.
 
     PTX ISA: ldmatrix.
     """
@@ -64,7 +69,8 @@ def load_x1(addr: Any) -> Any:
 
 @op
 def load_x2(addr: Any) -> Any:
-    """Load two 8 × 8 matrices for each warp; lanes 0 … 15 give the row addresses. Returns two words. Scope: a converged warp.
+    """Load two 8 × 8 matrices for each warp; lanes 0 … 15 give the row addresses. Returns two
+    words. Scope: a converged warp.
 
     PTX ISA: ldmatrix.
     """
@@ -73,7 +79,8 @@ def load_x2(addr: Any) -> Any:
 
 @op
 def load_x4(addr: Any) -> Any:
-    """Load four 8 × 8 matrices for each warp; all lanes give row addresses. Returns four words. Scope: a converged warp.
+    """Load four 8 × 8 matrices for each warp; all lanes give row addresses. Returns four words.
+    Scope: a converged warp.
 
     16 rows and 16 columns of a tile in the layout of a wgmma accumulator are one load::
 
@@ -100,7 +107,8 @@ def load_x2_trans(addr: Any) -> Any:
 
 @op
 def load_x4_trans(addr: Any) -> Any:
-    """`load_x4` of the transposed matrices: column-major memory becomes accumulator rows. Scope: a converged warp.
+    """`load_x4` of the transposed matrices: column-major memory becomes accumulator rows. Scope: a
+    converged warp.
 
     PTX ISA: ldmatrix.
     """

@@ -1,5 +1,6 @@
-"""Loads and stores that Numba's arrays cannot express: by shared-memory address, through the read-only cache, of raw bits, and
-ordered ones between CTAs. PTX ISA, "Data Movement and Conversion Instructions: ld, st"."""
+"""Loads and stores that Numba's arrays cannot express: by shared-memory address, through the
+read-only cache, of raw bits, and ordered ones between CTAs. PTX ISA, "Data Movement and Conversion
+Instructions: ld, st"."""
 
 from __future__ import annotations
 
@@ -13,35 +14,38 @@ from numpipe.core.op import ptx
 def store_word(addr: int, value: int) -> None:
     """Write 32 bits at `addr` (a multiple of 4). Scope: a lane.
 
-    For counters handed from one warpgroup to another, ordered by a barrier: volatile keeps the compiler from holding
-    the word in a register. PTX ISA: st, "st.volatile".
+    For counters handed from one warpgroup to another, ordered by a barrier: volatile keeps the
+    compiler from holding the word in a register. PTX ISA: st, "st.volatile".
     """
     current().store_word(addr, value)
 
 
 @ptx("ld.volatile.shared.b32 $ret, [$addr];", returns="r", addr="r")
 def load_word(addr: int) -> int:
-    """Read 32 bits at `addr` (a multiple of 4). Scope: a lane; lanes with one address share one access.
+    """Read 32 bits at `addr` (a multiple of 4). Scope: a lane; lanes with one address share one
+    access.
 
-    Example: ``step = memory.load_word(base + 4 * ring)`` after the barrier that hands the turn over. PTX ISA: ld,
-    "ld.volatile".
+    Example: ``step = memory.load_word(base + 4 * ring)`` after the barrier that hands the turn
+    over. PTX ISA: ld, "ld.volatile".
     """
     return current().load_word(addr)
 
 
 @ptx("ld.global.nc.b32 $ret, [$ptr];", returns="r", memory=False, ptr="l")
 def ld_global_nc_b32(ptr: int) -> int:
-    """Read 32 bits of GMEM through the read-only cache. Scope: a lane. GPU only: raises NotImplementedError elsewhere.
+    """Read 32 bits of GMEM through the read-only cache. Scope: a lane. GPU only: raises
+    NotImplementedError elsewhere.
 
-    `ptr` is a global address, a multiple of 4, that nobody writes while the kernel runs (a tile table made by the
-    host). PTX ISA: ld.global.nc.
+    `ptr` is a global address, a multiple of 4, that nobody writes while the kernel runs (a tile
+    table made by the host). PTX ISA: ld.global.nc.
     """
     _gpu_only("ld_global_nc_b32", "index the reference: table[i]")
 
 
 @ptx("st.global.b16 [$ptr], $bits;", ptr="l", bits="h")
 def store_global_b16(ptr: int, bits: int) -> None:
-    """Write 16 bits of GMEM at `ptr` (a multiple of 2). Scope: a lane. GPU only: raises NotImplementedError elsewhere.
+    """Write 16 bits of GMEM at `ptr` (a multiple of 2). Scope: a lane. GPU only: raises
+    NotImplementedError elsewhere.
 
     Only the low 16 bits of an integer are stored. PTX ISA: st.
     """
@@ -50,7 +54,8 @@ def store_global_b16(ptr: int, bits: int) -> None:
 
 @ptx("st.global.b32 [$ptr], $bits;", ptr="l", bits="r")
 def store_global_b32(ptr: int, bits: int) -> None:
-    """Write 32 bits of GMEM at `ptr` (a multiple of 4). Scope: a lane. GPU only: raises NotImplementedError elsewhere.
+    """Write 32 bits of GMEM at `ptr` (a multiple of 4). Scope: a lane. GPU only: raises
+    NotImplementedError elsewhere.
 
     With `convert.pack_bf16x2` two neighbouring elements in one store. PTX ISA: st.
     """
@@ -59,10 +64,12 @@ def store_global_b32(ptr: int, bits: int) -> None:
 
 @ptx("ld.acquire.gpu.global.b32 $ret, [$ptr];", returns="r", ptr="l")
 def ld_acquire_gpu_b32(ptr: int) -> int:
-    """Read 32 bits of GMEM at `ptr` (a multiple of 4) that another CTA may be writing. Scope: a lane. GPU only.
+    """Read 32 bits of GMEM at `ptr` (a multiple of 4) that another CTA may be writing. Scope: a
+    lane. GPU only.
 
-    This lane then sees what that CTA did before it wrote the value by `st_release_gpu_b32`, and so do lanes that meet this one
-    at a barrier. PTX ISA: ld.acquire; "Memory Consistency Model: Release and Acquire Patterns".
+    This lane then sees what that CTA did before it wrote the value by `st_release_gpu_b32`, and so
+    do lanes that meet this one at a barrier. PTX ISA: ld.acquire; "Memory Consistency Model:
+    Release and Acquire Patterns".
     """
     _gpu_only("ld_acquire_gpu_b32", "numpipe.combine waits for the parts of a tile")
 
@@ -76,9 +83,9 @@ def ld_acquire_gpu_b32(ptr: int) -> int:
 def await_each_acquire_gpu_b32(ptr: int, step: int, first: int, count: int) -> None:
     """Wait until words of GMEM are not 0, and set each to 0. Scope: a lane. GPU only.
 
-    The words are number `first`, `first` + 128, … of `count`, the first of all at `ptr` and `step` bytes from one to the next: the
-    lanes of a warpgroup wait for 128 of them at a time. The CTAs that write them must be running, or sure to run without this one's
-    end::
+    The words are number `first`, `first` + 128, … of `count`, the first of all at `ptr` and `step`
+    bytes from one to the next: the lanes of a warpgroup wait for 128 of them at a time. The CTAs
+    that write them must be running, or sure to run without this one's end::
 
         memory.await_each_acquire_gpu_b32(flags, 4, lane, count)        # then a barrier, behind which all lanes may read
 
@@ -89,32 +96,37 @@ def await_each_acquire_gpu_b32(ptr: int, step: int, first: int, count: int) -> N
 
 @ptx("st.release.gpu.global.b32 [$ptr], $value;", ptr="l", value="r")
 def st_release_gpu_b32(ptr: int, value: int) -> None:
-    """Write 32 bits of GMEM at `ptr` (a multiple of 4) after all that this lane has done or seen. Scope: a lane. GPU only.
+    """Write 32 bits of GMEM at `ptr` (a multiple of 4) after all that this lane has done or seen.
+    Scope: a lane. GPU only.
 
-    Stores of other lanes count if a barrier orders them before. A fence for the whole GPU (MEMBAR.ALL.GPU): once a tile, not in
-    a main loop. PTX ISA: st.release; "Memory Consistency Model: Release and Acquire Patterns".
+    Stores of other lanes count if a barrier orders them before. A fence for the whole GPU
+    (MEMBAR.ALL.GPU): once a tile, not in a main loop. PTX ISA: st.release; "Memory Consistency
+    Model: Release and Acquire Patterns".
     """
     _gpu_only("st_release_gpu_b32", "numpipe.combine hands parts of a tile over")
 
 
 @ptx("red.release.sys.global.add.s32 [$ptr], $value;", ptr="l", value="r")
 def red_release_sys_add(ptr: int, value: int) -> None:
-    """Add to 32 bits of memory at `ptr` (a multiple of 4), of this GPU or a peer, after all that this lane has done or seen. Scope:
-    a lane. GPU only.
+    """Add to 32 bits of memory at `ptr` (a multiple of 4), of this GPU or a peer, after all that
+    this lane has done or seen. Scope: a lane. GPU only.
 
-    Stores of other lanes count if a barrier orders them before; TMA stores once their lane has waited for them
-    (`cp_async_bulk.wait_group`). A fence for the whole system (MEMBAR.ALL.SYS): once a block, not in a main loop. PTX ISA: red;
-    "Memory Consistency Model: Scope; Release and Acquire Patterns".
+    Stores of other lanes count if a barrier orders them before; TMA stores once their lane has
+    waited for them (`cp_async_bulk.wait_group`). A fence for the whole system (MEMBAR.ALL.SYS):
+    once a block, not in a main loop. PTX ISA: red; "Memory Consistency Model: Scope; Release and
+    Acquire Patterns".
     """
     _gpu_only("red_release_sys_add", "numpipe.signal(semaphore.at[i], rank)")
 
 
 @ptx("ld.acquire.sys.global.b32 $ret, [$ptr];", returns="r", ptr="l")
 def ld_acquire_sys_b32(ptr: int) -> int:
-    """Read 32 bits of memory at `ptr` (a multiple of 4) that another GPU may be writing. Scope: a lane. GPU only.
+    """Read 32 bits of memory at `ptr` (a multiple of 4) that another GPU may be writing. Scope: a
+    lane. GPU only.
 
-    This lane then sees what that GPU did before it added to the value by `red_release_sys_add`, and so do lanes that meet this one
-    at a barrier. PTX ISA: ld.acquire; "Memory Consistency Model: Scope; Release and Acquire Patterns".
+    This lane then sees what that GPU did before it added to the value by `red_release_sys_add`, and
+    so do lanes that meet this one at a barrier. PTX ISA: ld.acquire; "Memory Consistency Model:
+    Scope; Release and Acquire Patterns".
     """
     _gpu_only("ld_acquire_sys_b32", "numpipe.wait(semaphore.at[i], value)")
 

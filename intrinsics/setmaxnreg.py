@@ -1,9 +1,10 @@
 """setmaxnreg: move registers between the warpgroups of a running CTA.
 
-A kernel starts with equal shares; the memory warpgroup gives registers back, compute warpgroups take them. The counts
-are per thread, and their sum over the warpgroups must stay within what the CTA holds at launch: 3 x 168 = 504 for three
-warpgroups, not the SM's 512 (65536 registers / 128 threads). With 240 + 240 + 32 an inc never returns on an H200. ptxas
-ignores setmaxnreg in kernels without launch bounds (note C7508). PTX ISA, "Miscellaneous Instructions".
+A kernel starts with equal shares; the memory warpgroup gives registers back, compute warpgroups
+take them. The counts are per thread, and their sum over the warpgroups must stay within what the
+CTA holds at launch: 3 x 168 = 504 for three warpgroups, not the SM's 512 (65536 registers / 128
+threads). With 240 + 240 + 32 an inc never returns on an H200. ptxas ignores setmaxnreg in kernels
+without launch bounds (note C7508). PTX ISA, "Miscellaneous Instructions".
 """
 
 from __future__ import annotations
@@ -21,19 +22,22 @@ def _check(n: int) -> None:
 
 @ptx("setmaxnreg.inc.sync.aligned.u32 $n;", check=_check, n="n")
 def inc(n: int) -> None:
-    """Raise this warp's limit to `n` registers a thread; blocks until there are. Scope: all warps of a warpgroup.
+    """Raise this warp's limit to `n` registers a thread; blocks until there are. Scope: all warps
+    of a warpgroup.
 
-    `n` is an immediate, a multiple of 8 in 24 … 256, at least the current count. Example: ``setmaxnreg.inc(232)`` at
-    the head of a compute warpgroup, beside ``setmaxnreg.dec(40)`` in the memory warpgroup. PTX ISA: setmaxnreg.
+    `n` is an immediate, a multiple of 8 in 24 … 256, at least the current count. Example:
+    ``setmaxnreg.inc(232)`` at the head of a compute warpgroup, beside ``setmaxnreg.dec(40)`` in the
+    memory warpgroup. PTX ISA: setmaxnreg.
     """
     current().setmaxnreg("inc", n)
 
 
 @ptx("setmaxnreg.dec.sync.aligned.u32 $n;", check=_check, n="n")
 def dec(n: int) -> None:
-    """Lower this warp's limit to `n` registers a thread and return the rest. Scope: all warps of a warpgroup.
+    """Lower this warp's limit to `n` registers a thread and return the rest. Scope: all warps of a
+    warpgroup.
 
-    `n` is an immediate, a multiple of 8 in 24 … 256, at most the current count. A warpgroup of one warp has none to
-    give back. PTX ISA: setmaxnreg.
+    `n` is an immediate, a multiple of 8 in 24 … 256, at most the current count. A warpgroup of one
+    warp has none to give back. PTX ISA: setmaxnreg.
     """
     current().setmaxnreg("dec", n)

@@ -1,7 +1,9 @@
-"""Special registers, which say who and where a lane is, and the base of dynamic shared memory. All are read by a lane.
+"""Special registers, which say who and where a lane is, and the base of dynamic shared memory. All
+are read by a lane.
 
-On the simulator a value that differs by lane is an array over the *executing* lanes: int32 of 128 for the warpgroup, of
-4 for lane 0 of each warp, a scalar for one lane. PTX ISA, "Special Registers".
+On the simulator a value that differs by lane is an array over the *executing* lanes: int32 of 128
+for the warpgroup, of 4 for lane 0 of each warp, a scalar for one lane. PTX ISA, "Special
+Registers".
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ _INSTEAD = ("use one_lane(function, …) or each_warp(function, …) for what on
 
 
 class LaneValues(np.ndarray):
-    """A value that differs by lane, on the simulated SM: a branch or a loop that lanes leave apart is refused."""
+    """A value that differs by lane, on the simulated SM: a branch or a loop that lanes leave apart
+    is refused."""
 
     def _one(self) -> Any:
         if self.size > 1:
@@ -50,21 +53,23 @@ def _own_lanes() -> Any:
 def thread_index() -> Any:
     """Index of the lane in its CTA, 0 … threads - 1 (%tid.x), int32.
 
-    Read through LLVM, not inline assembly, so that ``thread_index() >> 7`` and comparisons of it fold. Example:
-    ``row = special.thread_index() % 128 // 4``. PTX ISA: %tid.
+    Read through LLVM, not inline assembly, so that ``thread_index() >> 7`` and comparisons of it
+    fold. Example: ``row = special.thread_index() % 128 // 4``. PTX ISA: %tid.
     """
     return _own_lanes() + np.int32(128 * current().warpgroup)
 
 
 @op
 def warpgroup_index() -> Any:
-    """Index of the warpgroup in its CTA, int32: ``%tid.x >> 7``, the same in all 128 lanes. PTX ISA: %tid."""
+    """Index of the warpgroup in its CTA, int32: ``%tid.x >> 7``, the same in all 128 lanes. PTX
+    ISA: %tid."""
     return np.int32(current().warpgroup)
 
 
 @op
 def smem_base() -> Any:
-    """Address of the CTA's dynamic shared memory, int32; declared with an alignment of 1024 bytes. Simulator: 0.
+    """Address of the CTA's dynamic shared memory, int32; declared with an alignment of 1024 bytes.
+    Simulator: 0.
 
     Example: ``slot = special.smem_base() + 16384 * (step % slots)``.
     """
@@ -115,15 +120,15 @@ def grid_size_z() -> Any:
 
 @ptx("mov.u32 $ret, %cluster_ctarank;", returns="r", memory=False)
 def cluster_rank() -> Any:
-    """Rank of the CTA in its cluster, int32. Simulator: 0 in kernels that do not name the axes of their clusters, whose CTAs
-    it runs one by one. PTX ISA: %cluster_ctarank."""
+    """Rank of the CTA in its cluster, int32. Simulator: 0 in kernels that do not name the axes of
+    their clusters, whose CTAs it runs one by one. PTX ISA: %cluster_ctarank."""
     return np.int32(current().rank)
 
 
 @ptx("mov.u32 $ret, %smid;", returns="r", memory=False)
 def sm_id() -> Any:
-    """Number of the SM the CTA runs on, int32. Each simulated CTA has an SM of its own, numbered as the CTAs are.
-    PTX ISA: %smid."""
+    """Number of the SM the CTA runs on, int32. Each simulated CTA has an SM of its own, numbered as
+    the CTAs are. PTX ISA: %smid."""
     x, y, z = current().cta
     width, height, _ = current().grid
     return np.int32(x + width * (y + height * z))
@@ -133,7 +138,8 @@ def sm_id() -> Any:
 def clock64() -> Any:
     """Cycles of this SM, int64; only differences mean anything.
 
-    The simulator returns nanoseconds of the host: they grow, and say nothing about the GPU. PTX ISA: %clock64.
+    The simulator returns nanoseconds of the host: they grow, and say nothing about the GPU. PTX
+    ISA: %clock64.
     """
     current()
     return np.int64(time.perf_counter_ns())
@@ -141,7 +147,8 @@ def clock64() -> Any:
 
 @ptx("mov.u64 $ret, %globaltimer;", returns="l")
 def globaltimer() -> Any:
-    """Nanoseconds since 1970, one clock for all SMs, int64; its step is up to about 1 µs. PTX ISA: %globaltimer.
+    """Nanoseconds since 1970, one clock for all SMs, int64; its step is up to about 1 µs. PTX ISA:
+    %globaltimer.
 
     Simulator: the host's clock.
     """

@@ -1,4 +1,5 @@
-"""The CUDA meaning of special values that LLVM has intrinsics for, so that arithmetic on them folds."""
+"""The CUDA meaning of special values that LLVM has intrinsics for, so that arithmetic on them
+folds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """stmatrix: a warp stores 8 × 8 matrices of 16-bit elements from registers into shared memory.
 
-It undoes the layout of wgmma accumulators: of matrix i, lane t holds row t // 4, columns 2 (t % 4) and the next one, as
-the low and high half of register ``ri``; lane 8 i + j gives the address of row j, 16 bytes, aligned to 16:
+It undoes the layout of wgmma accumulators: of matrix i, lane t holds row t // 4, columns 2 (t % 4)
+and the next one, as the low and high half of register ``ri``; lane 8 i + j gives the address of row
+j, 16 bytes, aligned to 16:
 
     register r0 of lanes          row addresses from lanes
     row 0:  0  1  2  3            x1:  0 … 7
@@ -9,10 +10,12 @@ the low and high half of register ``ri``; lane 8 i + j gives the address of row 
     ...                           x4:  0 … 31
     row 7: 28 29 30 31
 
-With ``_trans`` each matrix is transposed on the way: lane t holds column t // 4, rows 2 (t % 4) and the next one.
+With ``_trans`` each matrix is transposed on the way: lane t holds column t // 4, rows 2 (t % 4) and
+the next one.
 
-On the simulator addresses and registers are arrays over the 128 lanes of the warpgroup (int32 addresses, 32-bit words),
-and the four warps store each its own matrices. PTX ISA, "Warp-Level Matrix Instructions: stmatrix".
+On the simulator addresses and registers are arrays over the 128 lanes of the warpgroup (int32
+addresses, 32-bit words), and the four warps store each its own matrices. PTX ISA, "Warp-Level
+Matrix Instructions: stmatrix".
 """
 
 from __future__ import annotations
@@ -53,7 +56,8 @@ def _store(addr: Any, registers: tuple[Any, ...], transposed: bool) -> None:
 
 @ptx("stmatrix.sync.aligned.m8n8.x1.shared.b16 [$addr], {$r0};", addr="r", r0="r")
 def store_x1(addr: Any, r0: Any) -> None:
-    """Store one 8 × 8 matrix of each warp; lanes 0 … 7 give the row addresses. Scope: a converged warp.
+    """Store one 8 × 8 matrix of each warp; lanes 0 … 7 give the row addresses. Scope: a converged
+    warp.
 
     PTX ISA: stmatrix.
     """
@@ -62,7 +66,8 @@ def store_x1(addr: Any, r0: Any) -> None:
 
 @ptx("stmatrix.sync.aligned.m8n8.x2.shared.b16 [$addr], {$r0, $r1};", addr="r", r0="r", r1="r")
 def store_x2(addr: Any, r0: Any, r1: Any) -> None:
-    """Store two 8 × 8 matrices of each warp; lanes 0 … 15 give the row addresses. Scope: a converged warp.
+    """Store two 8 × 8 matrices of each warp; lanes 0 … 15 give the row addresses. Scope: a
+    converged warp.
 
     PTX ISA: stmatrix.
     """
@@ -72,10 +77,11 @@ def store_x2(addr: Any, r0: Any, r1: Any) -> None:
 @ptx("stmatrix.sync.aligned.m8n8.x4.shared.b16 [$addr], {$r0, $r1, $r2, $r3};",
      addr="r", r0="r", r1="r", r2="r", r3="r")
 def store_x4(addr: Any, r0: Any, r1: Any, r2: Any, r3: Any) -> None:
-    """Store four 8 × 8 matrices of each warp; all lanes give row addresses. Scope: a converged warp.
+    """Store four 8 × 8 matrices of each warp; all lanes give row addresses. Scope: a converged
+    warp.
 
-    16 rows and 16 columns of a warp's accumulator `d` (eight registers) are one store: r0 and r1 are rows 0–7 and 8–15
-    of columns 0–7, r2 and r3 the same of columns 8–15::
+    16 rows and 16 columns of a warp's accumulator `d` (eight registers) are one store: r0 and r1
+    are rows 0–7 and 8–15 of columns 0–7, r2 and r3 the same of columns 8–15::
 
         lane = special.lane_index()
         row, column = lane % 16, lane // 16 * 8
@@ -103,7 +109,8 @@ def store_x2_trans(addr: Any, r0: Any, r1: Any) -> None:
 @ptx("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [$addr], {$r0, $r1, $r2, $r3};",
      addr="r", r0="r", r1="r", r2="r", r3="r")
 def store_x4_trans(addr: Any, r0: Any, r1: Any, r2: Any, r3: Any) -> None:
-    """`store_x4` of the transposed matrices: an accumulator tile becomes column-major. Scope: a converged warp.
+    """`store_x4` of the transposed matrices: an accumulator tile becomes column-major. Scope: a
+    converged warp.
 
     PTX ISA: stmatrix.
     """

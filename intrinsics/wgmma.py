@@ -1,8 +1,8 @@
 """wgmma: the tensor core of a warpgroup multiplies tiles that lie in shared memory, asynchronously.
 
-One instruction adds A (64 × K) times B (K × N), K being 32 bytes of them, to an accumulator D (64 × N) held by the 128
-lanes, N/2 registers each. A and B are named by *descriptors* of shared memory. Instructions are issued in groups and waited for in
-order::
+One instruction adds A (64 × K) times B (K × N), K being 32 bytes of them, to an accumulator D (64 ×
+N) held by the 128 lanes, N/2 registers each. A and B are named by *descriptors* of shared memory.
+Instructions are issued in groups and waited for in order::
 
     acc = wgmma.fence_accumulators(wgmma.accumulators(128))          # before the first one that touches acc
     for k in range(4):
@@ -10,8 +10,9 @@ order::
     wgmma.commit_group()
     acc = wgmma.wait(acc, 0)                                         # only now may acc be read, and A, B overwritten
 
-Accumulator register i of lane t of warp w is row 16 w + t // 4 + 8 (i // 2 % 2), column 8 (i // 4) + 2 (t % 4) + i % 2.
-On the simulator an accumulator is a float32 array (64, N), or an `Accumulating` while a wgmma may still write it.
+Accumulator register i of lane t of warp w is row 16 w + t // 4 + 8 (i // 2 % 2), column 8 (i // 4)
++ 2 (t % 4) + i % 2. On the simulator an accumulator is a float32 array (64, N), or an
+`Accumulating` while a wgmma may still write it.
 
 PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions".
 """
@@ -48,17 +49,18 @@ class Accumulating:
         return self.value.read()
 
 
-# ---- what is legal, in both executions ---------------------------------------------------------------
+# ---- what is legal, in both executions -----------------------------------------------------------
 def element(dtype: str) -> tuple[Element, Operand]:
-    """Return the record of an element type by its name in PTX, and its `Operand`; SpecError for other names."""
+    """Return the record of an element type by its name in PTX, and its `Operand`; SpecError for
+    other names."""
     if dtype not in OPERANDS:
         raise SpecError(f"wgmma: element type {dtype!r}; the instructions take {listed(map(repr, OPERANDS), 'or')}")
     return OPERANDS[dtype]
 
 
 def legal_n(dtype: str) -> tuple[int, ...]:
-    """Return every N of m64nN for an element type by its name in PTX, "f16", "e4m3" …: multiples of 8 in 8 … 256; of "s8" and "u8"
-    8, 24 and multiples of 16.
+    """Return every N of m64nN for an element type by its name in PTX, "f16", "e4m3" …: multiples of
+    8 in 8 … 256; of "s8" and "u8" 8, 24 and multiples of 16.
     """
     return element(dtype)[1].widths
 
@@ -71,7 +73,8 @@ def check_n(n: int, dtype: str = "bf16") -> None:
 
 
 def check_major(operand: str, major: str, dtype: str = "bf16") -> None:
-    """Raise SpecError unless `major` names the dimension that is contiguous, "k" or "mn", and the type may lie so."""
+    """Raise SpecError unless `major` names the dimension that is contiguous, "k" or "mn", and the
+    type may lie so."""
     if major not in _MAJORS:
         raise SpecError(f"wgmma: {operand}_major={major!r}; it is 'k' (rows along K are contiguous) or 'mn'")
     if major not in element(dtype)[1].majors:
@@ -80,7 +83,8 @@ def check_major(operand: str, major: str, dtype: str = "bf16") -> None:
 
 
 def check_operands(n: int, dtype: str, a_major: str, b_major: str) -> None:
-    """Raise SpecError unless wgmma has this N, type and major orders, with a float32 accumulator."""
+    """Raise SpecError unless wgmma has this N, type and major orders, with a float32
+    accumulator."""
     check_n(n, dtype)
     check_major("a", a_major, dtype)
     check_major("b", b_major, dtype)
@@ -111,10 +115,11 @@ def statement(n: int, dtype: str, a_major: str, b_major: str, registers: Sequenc
               scale_d: str = "1") -> str:
     """Return the text of one ``wgmma.mma_async`` m64nNk16 statement; for code generators.
 
-    `dtype` is that of A and B by its name in PTX, or both, "e4m3.e5m2". `registers` names the n/2 accumulator registers, `a`
-    and `b` the descriptors. `a` may also be a vector of four 32-bit registers, ``"{a0, a1, a2, a3}"``: A then comes from
-    registers, is K-major and of 16 bits, and the statement has no transpose flag for it. `scale_d` is ``"1"``, ``"0"``
-    (D = A B, what D held is ignored) or the name of a predicate.
+    `dtype` is that of A and B by its name in PTX, or both, "e4m3.e5m2". `registers` names the n/2
+    accumulator registers, `a` and `b` the descriptors. `a` may also be a vector of four 32-bit
+    registers, ``"{a0, a1, a2, a3}"``: A then comes from registers, is K-major and of 16 bits, and
+    the statement has no transpose flag for it. `scale_d` is ``"1"``, ``"0"`` (D = A B, what D held
+    is ignored) or the name of a predicate.
 
     >>> statement(8, "bf16", "k", "mn", ["d0", "d1", "d2", "d3"], "da", "db")
     'wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {d0, d1, d2, d3}, da, db, 1, 1, 1, 0, 1;'
@@ -144,30 +149,34 @@ def statement(n: int, dtype: str, a_major: str, b_major: str, registers: Sequenc
             f"{{{', '.join(registers)}}}, {a}, {b}, {', '.join(flags)};")
 
 
-# ---- operations -------------------------------------------------------------------------------------------------
+# ---- operations ----------------------------------------------------------------------------------
 @ptx("wgmma.fence.sync.aligned;")
 def fence() -> None:
-    """Order earlier register accesses to accumulators before the wgmma that follow. Scope: the warpgroup.
+    """Order earlier register accesses to accumulators before the wgmma that follow. Scope: the
+    warpgroup.
 
-    Needed before the first wgmma of a batch, and whenever the accumulator's registers were written since; no tool
-    reports that it is missing. The compiler may still move what writes a register (the zeros of `accumulators`) behind it;
-    ptxas then serialises every wgmma (note C7515). `fence_accumulators` rules that out. PTX ISA: wgmma.fence.
+    Needed before the first wgmma of a batch, and whenever the accumulator's registers were written
+    since; no tool reports that it is missing. The compiler may still move what writes a register
+    (the zeros of `accumulators`) behind it; ptxas then serialises every wgmma (note C7515).
+    `fence_accumulators` rules that out. PTX ISA: wgmma.fence.
     """
     current().wgmma_fence()
 
 
 @ptx("wgmma.commit_group.sync.aligned;")
 def commit_group() -> None:
-    """Close the open group: the wgmma since the last commit. Scope: the warpgroup. PTX ISA: wgmma.commit_group."""
+    """Close the open group: the wgmma since the last commit. Scope: the warpgroup. PTX ISA:
+    wgmma.commit_group."""
     current().wgmma_commit()
 
 
 @ptx("wgmma.wait_group.sync.aligned $n;", check=check_pending, n="n")
 def wait_group(n: int) -> None:
-    """Block until at most the newest `n` groups (an immediate, 0 … 7) are in flight. Scope: the warpgroup.
+    """Block until at most the newest `n` groups (an immediate, 0 … 7) are in flight. Scope: the
+    warpgroup.
 
-    To read an accumulator use `wait`, which also keeps the compiler from moving the reads ahead. PTX ISA:
-    wgmma.wait_group.
+    To read an accumulator use `wait`, which also keeps the compiler from moving the reads ahead.
+    PTX ISA: wgmma.wait_group.
     """
     current().wgmma_wait(n)
 
@@ -189,7 +198,8 @@ def accumulators(n: int) -> Any:
 
 @op
 def fence_accumulators(acc: Any) -> Any:
-    """`fence`, after everything that writes the registers of `acc`; returns `acc`. Scope: the warpgroup.
+    """`fence`, after everything that writes the registers of `acc`; returns `acc`. Scope: the
+    warpgroup.
 
     On the GPU the registers pass through the statement. PTX ISA: wgmma.fence.
     """
@@ -201,10 +211,11 @@ def fence_accumulators(acc: Any) -> Any:
 def mma_async(acc: Any, a_desc: int, b_desc: int, dtype: str, a_major: str, b_major: str) -> Any:
     """Issue D = A B + D, one instruction, and return D. Scope: the warpgroup, converged.
 
-    `acc` comes from `accumulators`, `mma_async` or `wait`, and says what N is. `a_desc` and `b_desc` are descriptors;
-    the immediates are `dtype` ("f16", "bf16", "tf32", "e4m3" or "e5m2", whose sums are float32) and the majors: "k" where
-    K is contiguous in shared memory, "mn" where M (of A) or N (of B) is, of 16-bit types. D must not be read, and A and B not
-    be overwritten, before a `wait`::
+    `acc` comes from `accumulators`, `mma_async` or `wait`, and says what N is. `a_desc` and
+    `b_desc` are descriptors; the immediates are `dtype` ("f16", "bf16", "tf32", "e4m3" or "e5m2",
+    whose sums are float32) and the majors: "k" where K is contiguous in shared memory, "mn" where M
+    (of A) or N (of B) is, of 16-bit types. D must not be read, and A and B not be overwritten,
+    before a `wait`::
 
         acc = wgmma.mma_async(acc, a_desc, b_desc, "f16", "k", "mn")
 
@@ -220,9 +231,10 @@ def mma_async(acc: Any, a_desc: int, b_desc: int, dtype: str, a_major: str, b_ma
 def wait(acc: Any, n: int) -> Any:
     """Block until at most the newest `n` groups (an immediate, 0 … 7) are in flight; return `acc`.
 
-    Scope: the warpgroup. What is returned may be read if the group that writes it is covered; on the GPU its registers
-    pass through the statement, so no read moves ahead of it. The simulator returns the array after ``wait(acc, 0)``;
-    with n > 0 it is still an `Accumulating`, whose ``read()`` checks. PTX ISA: wgmma.wait_group.
+    Scope: the warpgroup. What is returned may be read if the group that writes it is covered; on
+    the GPU its registers pass through the statement, so no read moves ahead of it. The simulator
+    returns the array after ``wait(acc, 0)``; with n > 0 it is still an `Accumulating`, whose
+    ``read()`` checks. PTX ISA: wgmma.wait_group.
     """
     check_pending(n)
     current().wgmma_wait(n)
@@ -231,25 +243,29 @@ def wait(acc: Any, n: int) -> Any:
 
 @op
 def descriptor(addr: int, leading_bytes: int, stride_bytes: int, swizzle: int) -> int:
-    """Return the 64-bit matrix descriptor of a tile in shared memory, as an int64. Scope: a lane; uniform in the warpgroup.
+    """Return the 64-bit matrix descriptor of a tile in shared memory, as an int64. Scope: a lane;
+    uniform in the warpgroup.
 
-    ===========  ======================================================================================
+    ===========  ===================================================================================
     bits         field
-    ===========  ======================================================================================
+    ===========  ===================================================================================
     0 – 13       `addr` / 16: where the tile starts
-    16 – 29      `leading_bytes` / 16: from one swizzle atom (or 8 × 16-byte core matrix, without swizzle) to the
-                 next along the contiguous dimension; ignored for K-major tiles with a swizzle
+    16 – 29      `leading_bytes` / 16: from one swizzle atom (or 8 × 16-byte core matrix, without
+                 swizzle) to the next along the contiguous dimension; ignored for K-major tiles with
+                 a swizzle
     32 – 45      `stride_bytes` / 16: from one group of 8 rows to the next
     62 – 63      swizzle: 1 = 128, 2 = 64, 3 = 32 bytes, 0 = none (an immediate)
-    ===========  ======================================================================================
+    ===========  ===================================================================================
 
-    `addr` may point inside the first row of an atom (that is how steps along K are taken: + 32 bytes), the atoms themselves
-    are aligned to 8 × `swizzle` bytes. A K-major tile with rows of 128 bytes has a stride of 8 × 128:
+    `addr` may point inside the first row of an atom (that is how steps along K are taken: + 32
+    bytes), the atoms themselves are aligned to 8 × `swizzle` bytes. A K-major tile with rows of 128
+    bytes has a stride of 8 × 128:
 
     >>> hex(descriptor(0x8400, 16, 1024, 128))
     '0x4000004000010840'
 
-    Swizzle 64 and 32 set bit 63: those int64 are negative, in both executions. PTX ISA: "Matrix Descriptor Format".
+    Swizzle 64 and 32 set bit 63: those int64 are negative, in both executions. PTX ISA: "Matrix
+    Descriptor Format".
     """
     for name, value in (("leading_bytes", leading_bytes), ("stride_bytes", stride_bytes), ("addr", addr)):
         check_field(name, int(value))

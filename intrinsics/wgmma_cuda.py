@@ -1,4 +1,5 @@
-"""The CUDA meaning of wgmma: accumulators are tuples of float32 that pass through the statements as tied operands."""
+"""The CUDA meaning of wgmma: accumulators are tuples of float32 that pass through the statements as
+tied operands."""
 
 from __future__ import annotations
 

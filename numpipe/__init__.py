@@ -1,35 +1,45 @@
-"""numpipe: software-pipelined, warp-specialized GPU kernels for NVIDIA Hopper, written in Python on Numba CUDA.
+"""numpipe: software-pipelined, warp-specialized GPU kernels for NVIDIA Hopper, written in Python on
+Numba CUDA.
 
-The same kernel source runs on the GPU and, in CPython, on a simulated SM that finds its races and deadlocks. Names are
-imported when they are first used: ``import numpipe`` needs neither Numba nor a CUDA package.
+The same kernel source runs on the GPU and, in CPython, on a simulated SM that finds its races and
+deadlocks. Names are imported when they are first used: ``import numpipe`` needs neither Numba nor a
+CUDA package.
 
-=====================  ===========================================================================================
-kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`, `LoweringSemantics`
-loops                  `tiles`, `split_tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline`, `emit_pipeline_warp_specialized`
+=====================  =============================================================================
+kernels                `kernel`, `function`, `Static`, `ArrayType`, `persistent`, `CompilerParams`,
+                       `LoweringSemantics`
+loops                  `tiles`, `split_tiles`, `pipeline`, `BlockSpec`, `Element`; `emit_pipeline`,
+                       `emit_pipeline_warp_specialized`
 layouts                `TilingTransform`, `SwizzleTransform`, `TransposeTransform`
-references             `ds`; ``ref.at[…]``, ``ref[…] = tile``; `atomic_add`, `atomic_min`, `atomic_max`, `atomic_and`, `atomic_or`,
-                       `atomic_xor`
-barriers               `barrier_wait`, `barrier_arrive`: operands one by one, where a pipeline gives their barriers
-order                  `turn`: compute warpgroups one after another; `schedule_fence`: no statement is moved across it
-shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `ClusterBarrier`, `RefUnion`; `barrier_test`
-copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`, `commit_smem_to_gmem_group`, `wait_smem_to_gmem`,
-                       `async_prefetch`
-register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`, `combine`; ``tile.astype(…)``, arithmetic,
-                       ``np.exp(tile)``, `fma`, `rsqrt`, `sigmoid`; ``tile.sum(axis=1)``, `partial_sum`, `partial_max`,
-                       `partial_min`, `scan`, `top_k`; `map_columns`, `load_tile`, `layout_cast`,
-                       `show_layout`
-indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`, `planar_snake`, `cdiv`
+references             `ds`; ``ref.at[…]``, ``ref[…] = tile``; `atomic_add`, `atomic_min`,
+                       `atomic_max`, `atomic_and`, `atomic_or`, `atomic_xor`
+barriers               `barrier_wait`, `barrier_arrive`: operands one by one, where a pipeline gives
+                       their barriers
+order                  `turn`: compute warpgroups one after another; `schedule_fence`: no statement
+                       is moved across it
+shared memory          `scratch`, `run_scoped`: `SMEM`, `Barrier`, `ClusterBarrier`, `RefUnion`;
+                       `barrier_test`
+copies                 `copy_gmem_to_smem`, `copy_smem_to_gmem`, `commit_smem`,
+                       `commit_smem_to_gmem_group`, `wait_smem_to_gmem`, `async_prefetch`
+register tiles         `zeros`, `full`, `iota`, `wgmma`, `wgmma_wait`, `combine`;
+                       ``tile.astype(…)``, arithmetic, ``np.exp(tile)``, `fma`, `rsqrt`, `sigmoid`;
+                       ``tile.sum(axis=1)``, `partial_sum`, `partial_max`, `partial_min`, `scan`,
+                       `top_k`; `map_columns`, `load_tile`, `layout_cast`, `show_layout`
+indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`,
+                       `planar_snake`, `cdiv`
 registers              `set_max_registers`
 many GPUs              `Mesh`; `peer`, `signal`, `wait`
 arrays                 `to_device`, `pinned_empty`, `ascontiguous`
 debugging              `debug_print`, `device_assert`, `last_failure`
-verification           `verify`, `Verification`; `numpipe.testing.check`, `numpipe.hazards`, `numpipe.reports`
-compiling              `warmup`: ahead of calls; `jit`: what a call does that would have to compile; `load`: a kernel from a file
+verification           `verify`, `Verification`; `numpipe.testing.check`, `numpipe.hazards`,
+                       `numpipe.reports`
+compiling              `warmup`: ahead of calls; `jit`: what a call does that would have to compile;
+                       `load`: a kernel from a file
 performance            `explain`, `autotune`, `Trace`, `timeline`, `region`, `last_profile`
 errors                 `NumpipeError` and its kinds
-packages               `numpipe.ops` (kernels to import); `numpipe.intrinsics` (PTX), `numpipe.sim` (the simulated SM),
-                       `numpipe.orders` (of tiles), `numpipe.bench`
-=====================  ===========================================================================================
+packages               `numpipe.ops` (kernels to import); `numpipe.intrinsics` (PTX), `numpipe.sim`
+                       (the simulated SM), `numpipe.orders` (of tiles), `numpipe.bench`
+=====================  =============================================================================
 """
 
 from __future__ import annotations
@@ -110,7 +120,8 @@ _HOMES = {
     "tools.model.explaining": "explain",
     "tools.tune.tuning": "autotune",
 }
-"""The public names, by the module that defines them: those of its ``__all__``. A name is imported when it is first used."""
+"""The public names, by the module that defines them: those of its ``__all__``. A name is imported
+when it is first used."""
 
 
 _PATHS = {
@@ -121,7 +132,8 @@ _PATHS = {
 }
 """Public modules: ``numpipe.bench`` is the module ``numpipe.tools.bench``, also for ``python -m``.
 
-No room has the name of a public function: a folder ``pipeline`` here would replace ``numpipe.pipeline`` as soon as it is imported.
+No room has the name of a public function: a folder ``pipeline`` here would replace
+``numpipe.pipeline`` as soon as it is imported.
 """
 
 if TYPE_CHECKING:
@@ -186,7 +198,8 @@ if TYPE_CHECKING:
 
 
 class _PublicPaths(MetaPathFinder, Loader):
-    """Finds public modules, and modules in them, that stand at another path; both paths lead to one module, executed once."""
+    """Finds public modules, and modules in them, that stand at another path; both paths lead to one
+    module, executed once."""
 
     def _real(self, name: str) -> ModuleSpec | None:
         package, _, rest = name.partition(".")
@@ -198,7 +211,8 @@ class _PublicPaths(MetaPathFinder, Loader):
         real = self._real(name)
         if real is None:
             return None
-        run = name.endswith(".__main__")  # by ``python -m``: its relative imports start where the module really stands
+        # by ``python -m``: its relative imports start where the module really stands
+        run = name.endswith(".__main__")
         spec = ModuleSpec(real.name if run else name, self, origin=real.origin, loader_state=real)
         spec.submodule_search_locations = real.submodule_search_locations
         return spec
@@ -208,7 +222,8 @@ class _PublicPaths(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
-        module.__spec__ = module.__spec__.loader_state  # the import system has put that of the public path there
+        # the import system has put that of the public path there
+        module.__spec__ = module.__spec__.loader_state
 
     def get_code(self, name: str) -> CodeType | None:
         real: Any = self._real(name)
@@ -228,5 +243,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    lacking = {name for name in ("jax", "torch") if importlib.util.find_spec(name) is None}  # tools import all that is named here
+    # tools import all that is named here
+    lacking = {name for name in ("jax", "torch") if importlib.util.find_spec(name) is None}
     return sorted({*globals(), *_PATHS, *__getattr__("__all__")} - lacking)

@@ -1,6 +1,7 @@
-"""``python -m numpipe info`` prints what this machine offers numpipe, for bug reports; ``timeline`` draws traces; ``cache`` looks
-after what is kept of compiled kernels; ``export`` writes a kernel to a file, and ``inspect`` tells what is in one; ``mutate`` tells
-which synchronisations of a kernel nobody would miss.
+"""``python -m numpipe info`` prints what this machine offers numpipe, for bug reports; ``timeline``
+draws traces; ``cache`` looks after what is kept of compiled kernels; ``export`` writes a kernel to
+a file, and ``inspect`` tells what is in one; ``mutate`` tells which synchronisations of a kernel
+nobody would miss.
 """
 
 from __future__ import annotations
@@ -113,11 +114,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def kernel_of(text: str) -> tuple[Kernel, dict[str, Any]]:
-    """Return the kernel that ``module:kernel`` names, and the names of its module; SpecError where there is none."""
+    """Return the kernel that ``module:kernel`` names, and the names of its module; SpecError where
+    there is none."""
     module, _, name = text.partition(":")
     try:
         names = vars(importlib.import_module(module))
-    except (ImportError, ValueError, TypeError) as error:  # the last two: of empty and of relative names
+    # the last two: of empty and of relative names
+    except (ImportError, ValueError, TypeError) as error:
         raise SpecError(f"{text}: {error}; write module:kernel, with a module that Python finds from here") from None
     kernel = names.get(name)
     if not isinstance(kernel, Kernel):

@@ -1,1 +1,2 @@
-"""The tests: folders as the rooms of the package, `kernels` with what they share, and files of tests of the tree itself."""
+"""The tests: folders as the rooms of the package, `kernels` with what they share, and files of
+tests of the tree itself."""

@@ -1,12 +1,17 @@
-"""Digests of the PTX and SASS of the examples and of the covering arrays of pipelines: shows that a change left the code as it was.
+"""Digests of the PTX and SASS of the examples and of the covering arrays of pipelines: shows that a
+change left the code as it was.
 
-    python tests/code_digests.py compare                    prints the cases that differ from tests/code_digests.json; exits with 1
-    python tests/code_digests.py compare --only gemm_tuned  of the cases whose names hold this; may be repeated
-    python tests/code_digests.py record                     writes the file, with --only these cases of it
+    python tests/code_digests.py compare                    prints the cases that differ from
+                                                            tests/code_digests.json; exits with 1
+    python tests/code_digests.py compare --only gemm_tuned  of the cases whose names hold this; may
+                                                            be repeated
+    python tests/code_digests.py record                     writes the file, with --only these cases
+                                                            of it
     python tests/code_digests.py record other.json --texts FOLDER
 
-With ``--texts FOLDER``, `record` also keeps the texts of all cases as files, and `compare` those of the cases that differ. To see
-what a change did, record the commit before it with ``--texts``, compare behind it with ``--texts``, and diff the two folders.
+With ``--texts FOLDER``, `record` also keeps the texts of all cases as files, and `compare` those of
+the cases that differ. To see what a change did, record the commit before it with ``--texts``,
+compare behind it with ``--texts``, and diff the two folders.
 
 No GPU is needed. A digest is of the text without what a compile says of itself: see `plain`.
 """
@@ -50,7 +55,8 @@ HEX = 16
 """digits of a SHA-256 that are kept"""
 
 PIPELINES = 2
-"""covering arrays of pipelines; in each meet all pairs of choices that may, as in those that are simulated each time"""
+"""covering arrays of pipelines; in each meet all pairs of choices that may, as in those that are
+simulated each time"""
 
 Texts = dict[str, str]
 """PTX and SASS, by kind"""
@@ -58,7 +64,7 @@ Case = Callable[[], Callable[[str], str]]
 """makes its kernel, and returns what `inspect` says of it"""
 
 
-# ---- the cases ----------------------------------------------------------------------------------------------------------
+# ---- the cases -----------------------------------------------------------------------------------
 def case(kernel: Callable[[], Any], arguments: Callable[[], Sequence[Any]], **named: Any) -> Case:
     def made() -> Callable[[str], str]:
         made_of, passed = kernel(), arguments()
@@ -72,7 +78,8 @@ def of_arrays(kernel: Any, *shapes: tuple[int, ...], dtype: Any, **named: Any) -
 
 
 def tuned(cfg: gemm_tuned.Config, form: gemm_tuned.Form, dtype: np.dtype, orders: str = "") -> Case:
-    """A product of examples/gemm_tuned.py; `orders`: how its arrays lie, "C" or "F", the output last."""
+    """A product of examples/gemm_tuned.py; `orders`: how its arrays lie, "C" or "F", the output
+    last."""
     sizes = {"b": 4, "m": 512, "n": 512, "k": 512}
 
     def arguments() -> list[Any]:
@@ -94,7 +101,8 @@ def pipeline(plan: Plan) -> Case:
 
 
 def cases() -> Iterator[tuple[str, Case]]:
-    """Every case and its name: gemm_tuned in all layouts and forms, attention in all configs that fit, and pipelines."""
+    """Every case and its name: gemm_tuned in all layouts and forms, attention in all configs that
+    fit, and pipelines."""
     square, halves = (1024, 1024), (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
     for dtype, run in itertools.product((*halves, np.dtype(np.float32)), (8, 2)):
         yield f"copy_pipeline, run {run}, {dtype}", of_arrays(copy_pipeline.copy, square, dtype=dtype,
@@ -113,7 +121,8 @@ def cases() -> Iterator[tuple[str, Case]]:
                 for orders in LAYOUTS[1:]:
                     yield f"gemm_tuned, {name}, layouts {orders}, {dtype}", tuned(cfg, FORMS["plain"], dtype, orders)
         for layout in ("bhsd", "bshd"):
-            sums = (layout == "bhsd") != (dtype == np.float16)  # each two of layout, type and sums meet
+            # each two of layout, type and sums meet
+            sums = (layout == "bhsd") != (dtype == np.float16)
             for (depth, causal), names in FITTING.items():
                 asked = Form(depth, causal, layout, sums)
                 what = f"depth {depth}{', causal' * causal}, {layout}{', sums' * sums}, {dtype}"
@@ -124,9 +133,10 @@ def cases() -> Iterator[tuple[str, Case]]:
             yield f"covering array {number}, plan {n}", pipeline(plan)
 
 
-# ---- their digests ------------------------------------------------------------------------------------------------------
+# ---- their digests -------------------------------------------------------------------------------
 def plain(text: str) -> str:
-    """PTX or SASS without what a compile says of itself: comments, and mangled names, which hold serial numbers and modules.
+    """PTX or SASS without what a compile says of itself: comments, and mangled names, which hold
+    serial numbers and modules.
 
     Each mangled name becomes F0, F1 and so on, as they come, and so does the kernel's own.
     """
@@ -160,7 +170,8 @@ def compiled_all(names: Collection[str], processes: int) -> Iterator[tuple[str, 
 
 
 def toolchain() -> dict[str, str | None]:
-    """Versions of what generates code and disassembles it; None for what is part of a CUDA toolkit."""
+    """Versions of what generates code and disassembles it; None for what is part of a CUDA
+    toolkit."""
     found: dict[str, str | None] = {"python": ".".join(platform.python_version_tuple()[:2])}
     for name in ("numba-cuda", "numba", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm"):
         try:
@@ -176,10 +187,10 @@ def keep(folder: Path, name: str, texts: Texts) -> None:
         (folder / f"{name}.{kind}").write_text(text, encoding="utf8")
 
 
-# ---- the command --------------------------------------------------------------------------------------------------------
+# ---- the command ---------------------------------------------------------------------------------
 def record(file: Path, names: Collection[str], processes: int = 1, folder: Path | None = None) -> None:
-    """Write the digests of these cases, a line each: that of the PTX, that of the SASS. Others in the file stay, if all is of one
-    toolchain."""
+    """Write the digests of these cases, a line each: that of the PTX, that of the SASS. Others in
+    the file stay, if all is of one toolchain."""
     known = json.loads(file.read_text(encoding="utf8")) if file.exists() else {}
     found: dict[str, str] = known["cases"] if known.get("toolchain") == toolchain() else {}
     for name, texts in compiled_all(names, processes):

@@ -1,13 +1,16 @@
 """How the suite runs.
 
-A kernel that fails or hangs takes the CUDA context of its process with it, so every file of ``tests/gpu`` is one test
-item here: a pytest of its own in a child process, under a time limit (``NUMPIPE_GPU_TEST_TIMEOUT`` seconds, 300). Asked
-for by name (``pytest tests/gpu/test_x.py::test_y``) a GPU test runs in this process, for a debugger.
+A kernel that fails or hangs takes the CUDA context of its process with it, so every file of
+``tests/gpu`` is one test item here: a pytest of its own in a child process, under a time limit
+(``NUMPIPE_GPU_TEST_TIMEOUT`` seconds, 300). Asked for by name (``pytest
+tests/gpu/test_x.py::test_y``) a GPU test runs in this process, for a debugger.
 
-Nearly all of their time is compiling. So with ``-n 8`` eight files run at once, and a file may say of itself:
+Nearly all of their time is compiling. So with ``-n 8`` eight files run at once, and a file may say
+of itself:
 
     ALONE = True     no other file runs beside it: it takes most of the GPU's memory, or all cores
-    PROCESSES = 4    its tests are independent kernels, shared out to so many processes (pytest-xdist)
+    PROCESSES = 4    its tests are independent kernels, shared out to so many processes
+                     (pytest-xdist)
 
 Without a Hopper GPU each of these files is one skipped test, and is not imported; the last lines
 say how many files were skipped, and why. ``tests/test_gpu_files.py`` imports them all in the second
@@ -36,11 +39,12 @@ from hypothesis import settings
 
 from tests.kernels.variants import left
 
-# before NumPy is imported: the simulator's products are small, and BLAS threads that spin for each other on a busy machine cost
-# twenty times what they save
+# before NumPy is imported: the simulator's products are small, and BLAS threads that spin for each
+# other on a busy machine cost twenty times what they save
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# files and runs share what they compile; tests of code generation ask for what a compile leaves, which is never kept
+# files and runs share what they compile; tests of code generation ask for what a compile leaves,
+# which is never kept
 os.environ.setdefault("NUMPIPE_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numpipe"))
 
 # what a test of drawn examples calls a hundred of them (`kernels.covering.examples`)
@@ -58,10 +62,12 @@ SIMULATED = {
 CHILD = "NUMPIPE_GPU_TEST_CHILD"
 TIME_LIMIT = "NUMPIPE_GPU_TEST_TIMEOUT"
 
-_STUB_LIBRARY, _NO_DEVICE = 34, 100  # CUresult of a machine that has no GPU, as opposed to a broken driver
+# CUresult of a machine that has no GPU, as opposed to a broken driver
+_STUB_LIBRARY, _NO_DEVICE = 34, 100
 _MAJOR = 75  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
 
-OUTCOME = "numpipe GPU file"  # the property of a report that carries a child's last line to the summary
+# the property of a report that carries a child's last line to the summary
+OUTCOME = "numpipe GPU file"
 
 
 @functools.cache
@@ -106,7 +112,8 @@ def said(file: Path, name: str, otherwise: Any) -> Any:
 
 @contextlib.contextmanager
 def turn(alone: bool, folder: str | None = None) -> Iterator[None]:
-    """The GPU belongs to one file, or to all that share it, whichever processes of this user run them."""
+    """The GPU belongs to one file, or to all that share it, whichever processes of this user run
+    them."""
     import fcntl
 
     with open(Path(folder or tempfile.gettempdir()) / f"numpipe-gpu-tests-{os.getuid()}.lock", "w") as lock:
@@ -129,7 +136,8 @@ class GpuFileItem(pytest.Item):
             processes = min(said(self.path, "PROCESSES", 1), os.cpu_count() or 1)
             command += [f"-n{processes if processes > 1 else 0}", "--dist=load"]
         if importlib.util.find_spec("pytest_timeout"):
-            command.append("--timeout-method=thread")  # a signal does not interrupt a wait inside the driver
+            # a signal does not interrupt a wait inside the driver
+            command.append("--timeout-method=thread")
         with turn(said(self.path, "ALONE", False)), tempfile.TemporaryFile("w+", errors="replace") as log:
             child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                      cwd=self.config.rootpath, env=os.environ | {CHILD: "1"}, start_new_session=True)
@@ -189,9 +197,11 @@ def again(request: pytest.FixtureRequest) -> range:
 
 @pytest.fixture
 def runs(request: pytest.FixtureRequest, target: str, again: range) -> list[Callable[..., Any]]:
-    """Functions that run a kernel: on the GPU ``REPEATS`` of them, else a simulation for each of ``SEEDS``.
+    """Functions that run a kernel: on the GPU ``REPEATS`` of them, else a simulation for each of
+    ``SEEDS``.
 
-    Both are constants of the file that collects the test; without them it runs once, in the model's order.
+    Both are constants of the file that collects the test; without them it runs once, in the model's
+    order.
     """
 
     def on_gpu(kernel: Any, *args: Any, **statics: Any) -> Any:
@@ -251,10 +261,12 @@ def set_apart() -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """A process of this suite holds millions of objects, nearly all of them until it ends, of Numba and of the tests' modules.
+    """A process of this suite holds millions of objects, nearly all of them until it ends, of Numba
+    and of the tests' modules.
 
-    Going through them again and again was a tenth of the run, so what there is when a file ends counts as permanent, and the oldest
-    generation is collected by size, not by share. A test's own garbage is collected as ever.
+    Going through them again and again was a tenth of the run, so what there is when a file ends
+    counts as permanent, and the oldest generation is collected by size, not by share. A test's own
+    garbage is collected as ever.
     """
     gc.set_threshold(20_000, 10, 10)
     set_apart()

@@ -1,4 +1,5 @@
-"""How fast the simulated SM is: ``python tests/sim_speed.py`` prints milliseconds for a whole 512 x 512 x 512 GEMM."""
+"""How fast the simulated SM is: ``python tests/sim_speed.py`` prints milliseconds for a whole 512 x
+512 x 512 GEMM."""
 
 from __future__ import annotations
 

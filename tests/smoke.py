@@ -1,7 +1,9 @@
-"""Build sdist and wheel of a clean tree, install each into an empty environment, and use it: ``python tests/smoke.py [PYTHON …]``.
+"""Build sdist and wheel of a clean tree, install each into an empty environment, and use it:
+``python tests/smoke.py [PYTHON …]``.
 
-For each interpreter, by default this one, the wheel of the sdist is installed with all that it requires and used:
-a kernel is simulated, its race is found, and on Linux it is compiled and inspected, all in another folder than the source is in.
+For each interpreter, by default this one, the wheel of the sdist is installed with all that it
+requires and used: a kernel is simulated, its race is found, and on Linux it is compiled and
+inspected, all in another folder than the source is in.
 """
 
 from __future__ import annotations

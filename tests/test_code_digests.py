@@ -1,4 +1,5 @@
-"""tests/code_digests.py: what is recorded is what is compiled, and a change of it is seen and named."""
+"""tests/code_digests.py: what is recorded is what is compiled, and a change of it is seen and
+named."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ as_recorded = pytest.mark.skipif(KNOWN["toolchain"] != toolchain(),
 @as_recorded
 @pytest.mark.parametrize("name", [COPY, "gemm, float16", "covering array 0, plan 0"])
 def test_a_case_has_the_code_that_was_recorded(name: str) -> None:
-    """After a change that is meant, `python tests/code_digests.py record` writes all digests anew."""
+    """After a change that is meant, `python tests/code_digests.py record` writes all digests
+    anew."""
     assert compare(RECORDED, [name]) == []
 
 

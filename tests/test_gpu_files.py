@@ -1,4 +1,5 @@
-"""How files of tests/gpu are run (tests/conftest.py): in turns, in processes of their own, and what is said of them."""
+"""How files of tests/gpu are run (tests/conftest.py): in turns, in processes of their own, and what
+is said of them."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ FILES = {
 
 
 def ran(root: Path, files: dict[str, str], limit: float) -> str:
-    """What pytest prints of files of tests/gpu, on a machine that seems to have a GPU and two cores."""
+    """What pytest prints of files of tests/gpu, on a machine that seems to have a GPU and two
+    cores."""
     (root / "tests" / "gpu").mkdir(parents=True)
     (root / "setup.cfg").write_text("[tool:pytest]\nmarkers =\n    gpu: x\n")
     (root / "tests" / "kernels").mkdir()
@@ -95,7 +97,8 @@ def ran(root: Path, files: dict[str, str], limit: float) -> str:
         (root / "tests" / "gpu" / f"test_{name}.py").write_text(text)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run([sys.executable, "-m", "pytest", "-n0", "tests"], cwd=root, capture_output=True, text=True, env={
-        **environment, "TMPDIR": str(root), TIME_LIMIT: str(limit), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # twice as fast
+        # twice as fast
+        **environment, "TMPDIR": str(root), TIME_LIMIT: str(limit), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTEST_PLUGINS": "xdist.plugin,pytest_timeout"})
     assert done.returncode == 1, done.stdout + done.stderr
     return done.stdout

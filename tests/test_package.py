@@ -103,7 +103,8 @@ def test_import_is_lazy() -> None:
 
 
 def test_naming_the_decorator_imports_next_to_nothing() -> None:
-    """0.02 s with NumPy loaded, and without it: what makes a kernel is imported with the first kernel."""
+    """0.02 s with NumPy loaded, and without it: what makes a kernel is imported with the first
+    kernel."""
     loaded = python("import sys, numpipe; numpipe.kernel; print(*(m for m in sys.modules if m.startswith('numpipe')))").split()
     assert len(loaded) < 10, loaded
 

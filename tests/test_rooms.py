@@ -1,4 +1,5 @@
-"""The tree as its own files tell it: rooms on floors, imports that go up only, no circles, Numba in one folder."""
+"""The tree as its own files tell it: rooms on floors, imports that go up only, no circles, Numba in
+one folder."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def statements(node: ast.AST, typing: bool = False) -> Iterator[tuple[ast.AST, b
 
 @functools.cache
 def importing(file: Path) -> list[tuple[ast.AST, bool]]:
-    """The statements and the calls of a file that import something, and whether only a type checker sees them."""
+    """The statements and the calls of a file that import something, and whether only a type checker
+    sees them."""
     return [(node, typing) for node, typing in statements(ast.parse(file.read_text(encoding="utf8")))
             if isinstance(node, ast.Import | ast.ImportFrom) or
             (isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"))]
@@ -129,7 +131,8 @@ def circles(edges: Iterable[tuple[str, str]]) -> list[set[str]]:
 
 
 def not_upwards(found: Iterable[Import], floor: dict[str, int]) -> list[str]:
-    """Imports from a floor that is not below their own, and between the folders of a room against their order."""
+    """Imports from a floor that is not below their own, and between the folders of a room against
+    their order."""
     wrong = []
     for one in found:
         source, target = room(one.source), room(one.target)

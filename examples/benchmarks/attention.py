@@ -1,4 +1,5 @@
-"""numpipe.ops.attention against cuDNN, through torch's scaled_dot_product_attention, by the three protocols of numpipe.bench.
+"""numpipe.ops.attention against cuDNN, through torch's scaled_dot_product_attention, by the three
+protocols of numpipe.bench.
 
     python examples/benchmarks/attention.py --out result.json                          # the rows that numpipe is judged by
     python examples/benchmarks/attention.py --shapes 4,16,4096,128 --masks causal --dtype f16 --out result.json
@@ -6,12 +7,15 @@
     python examples/benchmarks/attention.py --ladder --out result.json --table result.md      # examples/attention_ladder.py
     python examples/benchmarks/attention.py --peers pallas --out result.json                  # against Pallas, rows that it takes
 
-A row takes about 25 s a process; every raw run goes into the JSON file as soon as it is there. Beside the times the file holds the
-relative error of all (Frobenius norm, against float64, of sampled rows of all heads of a batch), on the inputs that were timed and
-on very peaked ones. A failure is: an error beyond 1.05 of cuDNN's, or 1.3 where sums are rescaled rarely; an output that a call
-leaves untouched or another time fills with other bits; and 20 repeats that are not bit-identical.
+A row takes about 25 s a process; every raw run goes into the JSON file as soon as it is there.
+Beside the times the file holds the relative error of all (Frobenius norm, against float64, of
+sampled rows of all heads of a batch), on the inputs that were timed and on very peaked ones. A
+failure is: an error beyond 1.05 of cuDNN's, or 1.3 where sums are rescaled rarely; an output that a
+call leaves untouched or another time fills with other bits; and 20 repeats that are not
+bit-identical.
 
-Against Pallas, in float16, all are timed by JAX's timer of kernels (pallas_attention.py), under one load, in turn.
+Against Pallas, in float16, all are timed by JAX's timer of kernels (pallas_attention.py), under one
+load, in turn.
 """
 
 from __future__ import annotations
@@ -66,7 +70,8 @@ ROWS: dict[tuple[str, str], Goals] = {
     ("4,16,4096,256", "causal"): goals(Goal(1.02, 1.14), Goal(1.00), Goal(1.00)),
     ("3,32/8,4001,128", "causal"): goals(Goal(1.00, 1.15), Goal(1.00), Goal(1.00)),
 }
-"""(shape, mask) -> ratios to cuDNN in one process: `must` is met when the upper end of the 95 % interval reaches it"""
+"""(shape, mask) -> ratios to cuDNN in one process: `must` is met when the upper end of the 95 %
+interval reaches it"""
 
 
 class Inputs:
@@ -135,7 +140,8 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
 
 
 def accurate(inputs: Inputs, calls: dict[str, Ours | Cudnn], case: dict[str, Any]) -> dict[str, float]:
-    """The relative error of each on the first set; AssertionError for one that is too large, of Pallas for one that is absurd."""
+    """The relative error of each on the first set; AssertionError for one that is too large, of
+    Pallas for one that is absurd."""
     errors = {name: relative_error(inputs, each.outs[0]) for name, each in calls.items()}
     print(f"{case['shape']} {case['mask']} {case['dtype']}: relative error",
           ", ".join(f"{name} {error:.3e}" for name, error in errors.items()), flush=True)
@@ -174,7 +180,8 @@ def relative_error(inputs: Inputs, o: Any) -> float:
 
 
 def verdict(rows: Sequence[bench.Row]) -> str:
-    """What of `ROWS` was reached, a line for each of them, type and protocol: by the exact kernel, the aim by the better one."""
+    """What of `ROWS` was reached, a line for each of them, type and protocol: by the exact kernel,
+    the aim by the better one."""
     lines = [["shape", "mask", "type", "protocol", "against", "ratio [95 %]", "must", "", "lazy", "aim", ""]]
     found = {(*(row.case[key] for key in ("shape", "mask", "dtype")), row.protocol, row.reference, row.name): row for row in rows}
     for (shape, mask, dtype, protocol, reference, name), row in found.items():
@@ -216,7 +223,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     except argparse.ArgumentTypeError as error:
         parser.error(str(error))
     if options.which == "pallas":
-        options.plan = replace(options.plan, rounds=12, work=8e-3)  # that timer takes long to set up
+        # that timer takes long to set up
+        options.plan = replace(options.plan, rounds=12, work=8e-3)
         if importlib.util.find_spec("jax") is None:
             parser.error("--peers pallas: JAX is not installed: pip install 'jax[cuda13]'")
         if not cases(options):

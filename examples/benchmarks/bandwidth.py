@@ -1,11 +1,15 @@
 """numpipe.ops.copy against the copy of the GPU's own runtime (through torch), in TB/s moved.
 
     python examples/benchmarks/bandwidth.py --shapes 32768,16384 --dtype bf16,f32 --out result.json
-    python examples/benchmarks/bandwidth.py --layouts all --out result.json     # views that are not contiguous, too
-    python examples/benchmarks/bandwidth.py --kernels all --out result.json     # the kernels of examples/by_rows.py, against a copy
+    python examples/benchmarks/bandwidth.py --layouts all --out result.json     # views that are not
+                                                                                contiguous, too
+    python examples/benchmarks/bandwidth.py --kernels all --out result.json     # the kernels of
+                                                                                examples/by_rows.py,
+                                                                                against a copy
 
-A byte that is copied is read and written, so it moves twice. Buffers rotate over twice the L2 cache; a copy that is not
-bit-identical to its source is a failure. With --kernels the copy moves as many bytes as the kernel does: a histogram only reads.
+A byte that is copied is read and written, so it moves twice. Buffers rotate over twice the L2
+cache; a copy that is not bit-identical to its source is a failure. With --kernels the copy moves as
+many bytes as the kernel does: a histogram only reads.
 """
 
 from __future__ import annotations
@@ -72,7 +76,8 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
 
 
 def measure_kernel(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """A kernel of examples/by_rows.py in this process, against a copy that moves as many bytes -> its entry of the result file."""
+    """A kernel of examples/by_rows.py in this process, against a copy that moves as many bytes ->
+    its entry of the result file."""
     import by_rows
     import torch
 

@@ -2,11 +2,13 @@
 
     python examples/benchmarks/compile_and_launch.py --out result.json
 
-cold compile   first signature in a fresh process, Numba's import included; the next signature after it; of the loop form
-               (examples/gemm.py) and of the body form (examples/gemm_body.py)
-first call     the host's time from ``import numpipe`` to the launch, and of the call alone, of the GEMM and of attention on torch
-               tensors, with the context there already: compiled ("cold"), and from the disk cache ("cached"), in new processes
-simulation     512 x 512 x 512 float16, tile 128 x 128 x 64, races and deadlocks watched, on one core
+cold compile   first signature in a fresh process, Numba's import included; the next signature after
+               it; of the loop form (examples/gemm.py) and of the body form (examples/gemm_body.py)
+first call     the host's time from ``import numpipe`` to the launch, and of the call alone, of the
+               GEMM and of attention on torch tensors, with the context there already: compiled
+               ("cold"), and from the disk cache ("cached"), in new processes
+simulation     512 x 512 x 512 float16, tile 128 x 128 x 64, races and deadlocks watched, on one
+               core
 
 Each figure is the median of `--processes` processes; the raw values go into the file.
 """

@@ -1,10 +1,12 @@
-"""What `numpipe.explain` predicts against what a GPU measures: the kernels of explained.py, each slow for a reason of its own.
+"""What `numpipe.explain` predicts against what a GPU measures: the kernels of explained.py, each
+slow for a reason of its own.
 
     python examples/benchmarks/explain.py --out result.json
 
-Times are of the burst protocol. A limiter counts as confirmed where the fixed kernel, which differs in what is named, is faster
-for the same FLOP by FIXED at least; at a roofline, where it reaches ROOFLINE of that. A wrong result is a failure, and so is,
-with --out, a limiter that is not named, or not confirmed.
+Times are of the burst protocol. A limiter counts as confirmed where the fixed kernel, which differs
+in what is named, is faster for the same FLOP by FIXED at least; at a roofline, where it reaches
+ROOFLINE of that. A wrong result is a failure, and so is, with --out, a limiter that is not named,
+or not confirmed.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ def exact(variant: explained.Variant, inputs: list[Any], rows: Any) -> Any:
 
 
 def check(name: str, variant: explained.Variant, inputs: list[Any], out: Any) -> float:
-    """Relative error of 64 rows in the Frobenius norm; AssertionError if it is too large, or NaN."""
+    """Relative error of 64 rows in the Frobenius norm; AssertionError if it is too large, or
+    NaN."""
     import torch
 
     rows = torch.randperm(len(out), device=out.device)[:64]

@@ -1,6 +1,8 @@
-"""Kernels that are slow, each for a reason of its own: what `numpipe.explain` must tell without running them.
+"""Kernels that are slow, each for a reason of its own: what `numpipe.explain` must tell without
+running them.
 
-tests/tools/model/test_explain.py asks it; explain.py beside this file measures each on a GPU, and a fixed one with it.
+tests/tools/model/test_explain.py asks it; explain.py beside this file measures each on a GPU, and a
+fixed one with it.
 """
 
 from __future__ import annotations
@@ -89,7 +91,8 @@ class Variant:
 
 @dataclass(frozen=True)
 class Case:
-    """A slow call, what it is limited by and `why`; `fixed`: the same work without that, where there is such a thing."""
+    """A slow call, what it is limited by and `why`; `fixed`: the same work without that, where
+    there is such a thing."""
 
     name: str
     limiter: str
@@ -109,21 +112,21 @@ def two_products(n: int, **config: Any) -> Variant:
 
 
 CASES = (
-    Case("one slot", "slots", "the next tile is asked for only when the last one has been used, and takes longer than its products",
-         product(4096, 4096, 1024, slots=1), product(4096, 4096, 1024)),
-    Case("narrow tiles", "tile size", "128 x 64 tiles load 24 KiB for 256 cycles of products, twice the bytes a FLOP of 128 x 256",
-         product(4096, 2048, 1024, tn=64, slots=6), product(4096, 2048, 1024)),
-    Case("few rows", "memory bandwidth", "128 FLOP for each byte of b, and the tensor cores do 250 in its time",
-         product(128, 16896, 8192, tn=128, slots=6)),
-    Case("133 tiles", "wave tail", "132 SMs have a tile each, then one has the last one", product(2432, 1792, 2048),
-         product(1536, 2816, 2048)),
-    Case("short CTAs", "CTA start", "2048 CTAs of four steps: each waits for its first tile, and the next one for its store",
-         Variant(one_tile, ((8192, 256), (8192, 256)), gemm.Config()), product(8192, 8192, 256)),
+    Case(name="one slot", limiter="slots", why="the next tile is asked for only when the last one has been used, and takes longer than its products",
+         slow=product(4096, 4096, 1024, slots=1), fixed=product(4096, 4096, 1024)),
+    Case(name="narrow tiles", limiter="tile size", why="128 x 64 tiles load 24 KiB for 256 cycles of products, twice the bytes a FLOP of 128 x 256",
+         slow=product(4096, 2048, 1024, tn=64, slots=6), fixed=product(4096, 2048, 1024)),
+    Case(name="few rows", limiter="memory bandwidth", why="128 FLOP for each byte of b, and the tensor cores do 250 in its time",
+         slow=product(128, 16896, 8192, tn=128, slots=6)),
+    Case(name="133 tiles", limiter="wave tail", why="132 SMs have a tile each, then one has the last one", slow=product(2432, 1792, 2048),
+         fixed=product(1536, 2816, 2048)),
+    Case(name="short CTAs", limiter="CTA start", why="2048 CTAs of four steps: each waits for its first tile, and the next one for its store",
+         slow=Variant(one_tile, ((8192, 256), (8192, 256)), gemm.Config()), fixed=product(8192, 8192, 256)),
     Case("one step", "stores", "K = 64: 134 MB are written and 2 MB read", product(8192, 8192, 64)),
-    Case("two accumulators", "registers", "two sums of 128 registers a lane, of 232: they go to memory and back",
-         two_products(2048), two_products(2048, tn=128, slots=4)),
-    Case("copy", "memory bandwidth", "every byte is read once and written once, and nothing is multiplied",
-         Variant(copy_pipeline.copy, ((32768, 16384),), copy_pipeline.Config())),
+    Case(name="two accumulators", limiter="registers", why="two sums of 128 registers a lane, of 232: they go to memory and back",
+         slow=two_products(2048), fixed=two_products(2048, tn=128, slots=4)),
+    Case(name="copy", limiter="memory bandwidth", why="every byte is read once and written once, and nothing is multiplied",
+         slow=Variant(copy_pipeline.copy, ((32768, 16384),), copy_pipeline.Config())),
     Case("square", "tensor cores", "a step is 1024 cycles of products, and 30 of anything else", product(4096, 4096, 4096)),
 )
 """Each limiter that a kernel's author can do something about, and the two that none can."""

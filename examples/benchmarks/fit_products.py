@@ -1,16 +1,18 @@
-"""Fit the network that corrects numpipe's count of a product's cycles (`numpipe.ops.learned`). Needs PyTorch, no GPU.
+"""Fit the network that corrects numpipe's count of a product's cycles (`numpipe.ops.learned`).
+Needs PyTorch, no GPU.
 
     python examples/benchmarks/random_products.py --seed 1 --space 26 --processes 1 --out result.json
     python examples/benchmarks/random_products.py --read result.json --fit rows.jsonl
     python examples/benchmarks/fit_products.py rows.jsonl --folds 3        # how good the choice is for products it has not seen
     python examples/benchmarks/fit_products.py docs/results/product_configs_*.jsonl.gz rows.jsonl --write
 
-What counts is the order of a product's configs: for each product the error of its mean is taken away, configs near the fastest
-weigh most, and what the network's choice would lose is a part of the loss. Large products are limited by power under load, by
-the L2 and memory after a pause (`random_products.py --idle`): the choice is made for both. `--folds 3` trains on two thirds of
-the products and chooses for the others, each third in turn; printed is how much longer the chosen config takes than the fastest
-of those that were measured. The layers and squares that the op is judged by (product_rows.py) are left out: nothing is learned
-from them.
+What counts is the order of a product's configs: for each product the error of its mean is taken
+away, configs near the fastest weigh most, and what the network's choice would lose is a part of the
+loss. Large products are limited by power under load, by the L2 and memory after a pause
+(`random_products.py --idle`): the choice is made for both. `--folds 3` trains on two thirds of the
+products and chooses for the others, each third in turn; printed is how much longer the chosen
+config takes than the fastest of those that were measured. The layers and squares that the op is
+judged by (product_rows.py) are left out: nothing is learned from them.
 """
 
 from __future__ import annotations
@@ -39,12 +41,13 @@ CLOCK = 1.7e9
 """cycles a second, about"""
 HIDDEN, EPOCHS, NETWORKS = (96, 48, 24), 1600, 8
 BURST = 4.0
-"""weight of a product that was measured after a pause: of large products, three times as many were measured under load. 3, 4, 5
-and 8 were tried, and 600 to 1,600 epochs. 4 and 1,600 were taken because with them the choice has configs that measured faster at
-8192 x 8192 x 512, and after a pause at 8192 x 8200 x 8184, two products of gemm.py's suite; for unseen products all were
-alike."""
+"""weight of a product that was measured after a pause: of large products, three times as many were
+measured under load. 3, 4, 5 and 8 were tried, and 600 to 1,600 epochs. 4 and 1,600 were taken
+because with them the choice has configs that measured faster at 8192 x 8192 x 512, and after a
+pause at 8192 x 8200 x 8184, two products of gemm.py's suite; for unseen products all were alike."""
 LOST, SHARP = 0.1, 0.01
-"""weight of what the choice loses; difference of two predicted times (logarithms) that makes one e times as likely as the other"""
+"""weight of what the choice loses; difference of two predicted times (logarithms) that makes one e
+times as likely as the other"""
 
 
 def config_of(name: str) -> Config | None:
@@ -54,15 +57,16 @@ def config_of(name: str) -> Config | None:
 
 
 def outdated(config: Config, m: int, n: int) -> bool:
-    """Whether one warpgroup left products in flight, or did not, otherwise than now: where it matters, 10 to 25 % slower."""
+    """Whether one warpgroup left products in flight, or did not, otherwise than now: where it
+    matters, 10 to 25 % slower."""
     usual = delay_of(config.schedule == "pingpong", config.tk, config.wgs, config.depth)
     return config.wgs == 1 and config.delay != usual and (config.tk > 128 or min(m, n) > 64)
 
 
 class Rows:
-    """Measured times: one for each (product, config). Products are numbered; `product_of` says which
-    are the same one, measured again: in another run, so on another card, or by another protocol.
-    Their times are only compared with those of the same run and protocol."""
+    """Measured times: one for each (product, config). Products are numbered; `product_of` says
+    which are the same one, measured again: in another run, so on another card, or by another
+    protocol. Their times are only compared with those of the same run and protocol."""
 
     def __init__(self, paths: list[Path]) -> None:
         found, judged = defaultdict(list), {*layer_rows(), *((side, side, side) for side in SQUARES)}
@@ -88,7 +92,8 @@ class Rows:
         self.fastest = np.array([self.measured[self.number == i].min() for i in range(len(several))])
 
     def regret(self, predicted: Any, products: Any) -> Any:
-        """How much longer the config with the least predicted time takes than the fastest, for each of these products."""
+        """How much longer the config with the least predicted time takes than the fastest, for each
+        of these products."""
         return np.array([self.measured[at][predicted[at].argmin()] / self.fastest[i]
                          for i in np.where(products)[0] for at in [self.number == i]])
 
@@ -132,7 +137,8 @@ def trained(rows: Rows, products: Any, seed: int) -> torch.nn.Sequential:
 
 
 def ensemble(rows: Rows, products: Any) -> list[torch.nn.Sequential]:
-    """Networks, trained in processes of one thread each, so that the bits do not depend on the machine's cores."""
+    """Networks, trained in processes of one thread each, so that the bits do not depend on the
+    machine's cores."""
     with ProcessPoolExecutor(initializer=torch.set_num_threads, initargs=(1,)) as pool:
         return list(pool.map(functools.partial(trained, rows, products), range(NETWORKS)))
 

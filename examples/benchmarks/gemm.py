@@ -1,4 +1,5 @@
-"""The GEMM of examples/gemm.py against cuBLAS (through torch), Triton and Pallas, by the three protocols of numpipe.bench.
+"""The GEMM of examples/gemm.py against cuBLAS (through torch), Triton and Pallas, by the three
+protocols of numpipe.bench.
 
     python examples/benchmarks/gemm.py --suite all --out result.json            # every product that numpipe is judged by
     python examples/benchmarks/gemm.py --suite square,skinny --peers triton,pallas --dtype bf16,f16 --out result.json
@@ -9,11 +10,12 @@
     python examples/benchmarks/gemm.py --profile --out result.json  # examples/gemm.py that records what it does against itself
     python examples/benchmarks/gemm.py --ladder --dtype bf16 --out result.json --table result.md    # examples/gemm_ladder.py
 
-A row takes about 12 s a process, with Triton and Pallas 25; every raw run goes into the JSON file as soon as it is there. Peers
-that are not installed, or do not take a product, are left out with a word. Beside the times the file holds the relative error of
-all (Frobenius norm, against float64, of 64 rows of a large product), on the inputs that were timed and on others. A failure is: an
-error beyond 1.05 of cuBLAS', an output that a call leaves untouched or another time fills with other bits, and 20 repeats that are
-not bit-identical.
+A row takes about 12 s a process, with Triton and Pallas 25; every raw run goes into the JSON file
+as soon as it is there. Peers that are not installed, or do not take a product, are left out with a
+word. Beside the times the file holds the relative error of all (Frobenius norm, against float64, of
+64 rows of a large product), on the inputs that were timed and on others. A failure is: an error
+beyond 1.05 of cuBLAS', an output that a call leaves untouched or another time fills with other
+bits, and 20 repeats that are not bit-identical.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ SUITE = "square,shallow"
 REPEATS = 20
 ERROR = 1.05
 """at most, over the reference's"""
-HOST_FLOPS = 4e12  # beyond this the float64 product of all rows takes longer than the measurement: sample rows
+# beyond this the float64 product of all rows takes longer than the measurement: sample rows
+HOST_FLOPS = 4e12
 SAMPLED_ROWS = 64
 
 
@@ -53,7 +56,8 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     harness.run_all(calls, inputs.sets)
     errors = accurate(inputs, calls, first, reference, case)
     samples = harness.compare_checked(calls, reference, options, str(case))
-    ends = {name: calls[name] for name in (first, reference)}  # a peer may have copies of the inputs
+    # a peer may have copies of the inputs
+    ends = {name: calls[name] for name in (first, reference)}
     inputs.renew()
     harness.run_all(ends, 1)
     harness.check_repeats(calls[first], REPEATS, f"{first}, {case}")
@@ -65,7 +69,8 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
 
 
 def accurate(inputs: Inputs, calls: dict[str, Competitor], first: str, reference: str, case: dict[str, Any]) -> dict[str, float]:
-    """The relative error of each on the first set; AssertionError for one of numpipe's beyond `ERROR` times the reference's."""
+    """The relative error of each on the first set; AssertionError for one of numpipe's beyond
+    `ERROR` times the reference's."""
     errors = {name: relative_error(inputs.a[0], inputs.b[0], each.outs[0]) for name, each in calls.items()}
     print(f"{case['shape']} {case['dtype']}: relative error", ", ".join(f"{name} {error:.3e}" for name, error in errors.items()),
           flush=True)
@@ -76,7 +81,8 @@ def accurate(inputs: Inputs, calls: dict[str, Competitor], first: str, reference
 
 
 def relative_error(a: Any, b: Any, c: Any) -> float:
-    """``|c - a b^T| / |a b^T|`` in the Frobenius norm, the product in float64; of 64 sampled rows if it is large."""
+    """``|c - a b^T| / |a b^T|`` in the Frobenius norm, the product in float64; of 64 sampled rows
+    if it is large."""
     import torch
 
     if 2 * a.numel() * b.shape[-2] > HOST_FLOPS:

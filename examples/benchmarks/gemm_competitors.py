@@ -1,7 +1,7 @@
 """Who multiplies matrices against whom: numpipe's kernels, cuBLAS through torch, Triton, Pallas.
 
-A competitor launches its product on set i of the inputs, ``competitor(i)``, and has `outs` and `poison`. One that cannot run
-here raises `Missing`, with a word why.
+A competitor launches its product on set i of the inputs, ``competitor(i)``, and has `outs` and
+`poison`. One that cannot run here raises `Missing`, with a word why.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Competitor(Protocol):
 
 
 class Inputs:
-    """Normally distributed a (M, K) and b (N, K), or a batch of each: as many sets as it takes to find none in the L2."""
+    """Normally distributed a (M, K) and b (N, K), or a batch of each: as many sets as it takes to
+    find none in the L2."""
 
     def __init__(self, shape: str, dtype: str, seed: int) -> None:
         import torch
@@ -81,7 +82,8 @@ class InPlace(harness.InPlace):
 
 
 def competitors(against: str, inputs: Inputs, config: str | None, peers: list[str]) -> dict[str, Competitor]:
-    """Name -> competitor; the first is numpipe's, the last the reference. Peers that do not run here are left out, with a word."""
+    """Name -> competitor; the first is numpipe's, the last the reference. Peers that do not run
+    here are left out, with a word."""
     if against == "gemm_ladder":
         return {name: InPlace(inputs, function) for name, function in (*rungs().items(), (REFERENCE, cublas(inputs)))}
     if against == "gemm_configs":
@@ -98,7 +100,8 @@ def competitors(against: str, inputs: Inputs, config: str | None, peers: list[st
 
 
 def ours(inputs: Inputs, config: str | None) -> Function:
-    """examples/gemm_tuned.py as its model chooses; what is asked for by `config` as gemm.py and batched_gemm.py have it."""
+    """examples/gemm_tuned.py as its model chooses; what is asked for by `config` as gemm.py and
+    batched_gemm.py have it."""
     if not config:
         import gemm_tuned
 
@@ -119,7 +122,8 @@ def configs(inputs: Inputs) -> dict[str, Function]:
 
 
 def rungs() -> dict[str, Function]:
-    """Those of examples/gemm_ladder.py, the last one first: it is the one that has to be right to the bit."""
+    """Those of examples/gemm_ladder.py, the last one first: it is the one that has to be right to
+    the bit."""
     import gemm_ladder
 
     return {name: lambda a, b, out, cfg=cfg: gemm_ladder.kernel(cfg)(a, b, out=out)  # type: ignore[misc]

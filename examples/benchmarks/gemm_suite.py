@@ -1,6 +1,7 @@
 """The products that a GEMM is judged by, what it has to reach on them, and whether it did.
 
-A `Goal` is a ratio to cuBLAS in one process: `must` is met when the upper end of the 95 % interval reaches it, `aim` is reported.
+A `Goal` is a ratio to cuBLAS in one process: `must` is met when the upper end of the 95 % interval
+reaches it, `aim` is reported.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def read_rate(row: bench.Row) -> float:
 
 
 def verdict(rows: Sequence[bench.Row]) -> str:
-    """What of the suite was reached, a line for each product, type and protocol; the mean of those that were measured."""
+    """What of the suite was reached, a line for each product, type and protocol; the mean of those
+    that were measured."""
     goals = {product.shape: product for product in ALL}
     lines = [["product", "type", "protocol", "ratio [95 %]", "must", "", "aim", "", "over the others"]]
     ratios: dict[tuple[str, str], list[float]] = {}

@@ -1,18 +1,22 @@
-"""A matrix product of NumPy arrays, from the call to the result, beside what the machine's copies take at least.
+"""A matrix product of NumPy arrays, from the call to the result, beside what the machine's copies
+take at least.
 
     python examples/benchmarks/host_arrays.py --out result.json
 
 PCIe     GB/s of one copy from page-locked memory to the GPU, and back
-memcpy   GB/s from one array to another, by one np.copyto and by as many threads as numpipe copies with (NUMPIPE_COPY_THREADS)
+memcpy   GB/s from one array to another, by one np.copyto and by as many threads as numpipe copies
+         with (NUMPIPE_COPY_THREADS)
 kernel   the product on arrays that are on the GPU
-calls    matmul(a, b), with an output in page-locked memory; matmul(a, b, out=c), whose c goes to the GPU too, as a kernel may
-         store to a part of it; the same with a, b and c of numpipe.pinned_empty
+calls    matmul(a, b), with an output in page-locked memory; matmul(a, b, out=c), whose c goes to
+         the GPU too, as a kernel may store to a part of it; the same with a, b and c of
+         numpipe.pinned_empty
 
-The bound of a call is the larger of the kernel's time and the sum, to the GPU and back, of the larger of PCIe's and memcpy's time
-for the bytes that have to go that way: of memcpy only for arrays that are not page-locked. There are two of them, and a ratio to
-each: with the memcpy that a program does, one np.copyto, and with the one of all the threads ("threads"), which shares the host's
-memory with nothing else while it is measured. Figures are medians of the calls in a process, and of `--processes` processes; all
-values go into the file.
+The bound of a call is the larger of the kernel's time and the sum, to the GPU and back, of the
+larger of PCIe's and memcpy's time for the bytes that have to go that way: of memcpy only for arrays
+that are not page-locked. There are two of them, and a ratio to each: with the memcpy that a program
+does, one np.copyto, and with the one of all the threads ("threads"), which shares the host's memory
+with nothing else while it is measured. Figures are medians of the calls in a process, and of
+`--processes` processes; all values go into the file.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ from numpipe import bench
 CALLS = ("matmul(a, b)", "matmul(a, b, out=c)", "matmul(a, b, out=c), all pinned")
 BOUNDS = {"bound": "memcpy", "bound, threads": "memcpy, threads"}
 """a bound's name: the rate it takes for the host's copies"""
-MEASURED_BYTES = 256 << 20  # what a product of 8192 copies to the GPU: less would lie in the host's caches
+# what a product of 8192 copies to the GPU: less would lie in the host's caches
+MEASURED_BYTES = 256 << 20
 
 
 def seconds_each(call: Callable[[], object], repeats: int, warm_up: int = 3) -> list[float]:
@@ -124,7 +129,8 @@ def measure(sizes: list[int], repeats: int) -> dict[str, Any]:
 
 
 def bound(name: str, size: int, kernel: float, rate: dict[str, float], memcpy: str) -> float:
-    """Seconds that a call takes at least, by what was measured, the host's copies at the rate called `memcpy`."""
+    """Seconds that a call takes at least, by what was measured, the host's copies at the rate
+    called `memcpy`."""
     each = 1e-9 * 2 * size * size
     inwards, staged_in, staged_out = {"matmul(a, b)": (2, 2, 0), "matmul(a, b, out=c)": (3, 3, 1)}.get(name, (3, 0, 0))
     copies = (max(inwards * each / rate["PCIe in"], staged_in * each / rate[memcpy])

@@ -1,10 +1,12 @@
-"""What a call of a kernel inside of jax.jit costs on the host: replayed in a command buffer, and called one by one.
+"""What a call of a kernel inside of jax.jit costs on the host: replayed in a command buffer, and
+called one by one.
 
     python examples/benchmarks/jax_calls.py --out result.json
 
-A program of `CALLS` calls of a kernel, each on the result of the one before, so short that the GPU waits for the host. A figure is
-the time that one program takes until it is queued, behind a synchronised device, divided by its calls: the median of `--rounds`,
-less that of a program without calls. XLA's flags are read once in a process, so each way has a process of its own.
+A program of `CALLS` calls of a kernel, each on the result of the one before, so short that the GPU
+waits for the host. A figure is the time that one program takes until it is queued, behind a
+synchronised device, divided by its calls: the median of `--rounds`, less that of a program without
+calls. XLA's flags are read once in a process, so each way has a process of its own.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from numpipe import bench
 
 
 def table(rows: Sequence[bench.Row], case: Callable[[dict[str, Any]], str]) -> str:
-    """Rungs from the first one up, in the opposite order of `rows`: each case's TFLOPS after a pause, ratios to the reference.
+    """Rungs from the first one up, in the opposite order of `rows`: each case's TFLOPS after a
+    pause, ratios to the reference.
 
     `case` names a case.
     """

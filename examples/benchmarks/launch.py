@@ -2,11 +2,12 @@
 
     python examples/benchmarks/launch.py --out result.json --table table.md
 
-The kernel is examples/gemm.py on 256 x 256 matrices, so short that the GPU waits for the host. In turn, `--rounds` times, each
-competitor makes 200 calls behind a synchronised device; its figure is the median of a call's time over the rounds. "raw" is
-cuLaunchKernelEx of cuda.bindings with the arguments of the bound launch. Ratios are to it, those of ops to torch.mm under
-inference_mode, in the same process; a row shows the median over `--processes` processes, and the least and the largest. Peers that
-are not installed are left out, and said.
+The kernel is examples/gemm.py on 256 x 256 matrices, so short that the GPU waits for the host. In
+turn, `--rounds` times, each competitor makes 200 calls behind a synchronised device; its figure is
+the median of a call's time over the rounds. "raw" is cuLaunchKernelEx of cuda.bindings with the
+arguments of the bound launch. Ratios are to it, those of ops to torch.mm under inference_mode, in
+the same process; a row shows the median over `--processes` processes, and the least and the
+largest. Peers that are not installed are left out, and said.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
-"""The ops of several GPUs against PyTorch's symmetric memory, NCCL, and the product alone, in one process a GPU.
+"""The ops of several GPUs against PyTorch's symmetric memory, NCCL, and the product alone, in one
+process a GPU.
 
     python examples/benchmarks/many_gpus.py --gpus 2 --out result.json
     python examples/benchmarks/many_gpus.py --gpus 2 --ops all_gather,reduce_scatter --processes 1
 
-torch.distributed starts the ranks, --processes times. All competitors of a row run in turn, "interleaved", on two sets of
-buffers, after some load; a time is that of the slowest rank. Of products the reference is torch.mm of the whole product, with no
-word to other GPUs ("local"): a ratio is a share of its speed. Of collectives it is NCCL's. Rates are TFLOPS, or GB/s over the
-link.
+torch.distributed starts the ranks, --processes times. All competitors of a row run in turn,
+"interleaved", on two sets of buffers, after some load; a time is that of the slowest rank. Of
+products the reference is torch.mm of the whole product, with no word to other GPUs ("local"): a
+ratio is a share of its speed. Of collectives it is NCCL's. Rates are TFLOPS, or GB/s over the link.
 
-A product's errors are relative, in the Frobenius norm, of 64 sampled rows against float64; collectives are compared bit by bit
-(sums of bfloat16, which NCCL rounds once too where there are two GPUs).
+A product's errors are relative, in the Frobenius norm, of 64 sampled rows against float64;
+collectives are compared bit by bit (sums of bfloat16, which NCCL rounds once too where there are
+two GPUs).
 """
 
 from __future__ import annotations

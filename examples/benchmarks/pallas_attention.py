@@ -1,7 +1,9 @@
-"""Attention by Pallas' Hopper kernel (jax.experimental.pallas.ops.gpu.attention_mgpu), and the timer that JAX has for kernels.
+"""Attention by Pallas' Hopper kernel (jax.experimental.pallas.ops.gpu.attention_mgpu), and the
+timer that JAX has for kernels.
 
-That timer (jax.experimental.mosaic.gpu.profiler) asks CUPTI for the durations of the kernels themselves, whoever launched them:
-what passes between two kernels, as between two calls of a JAX program, does not count. Here it times all competitors. Imports jax.
+That timer (jax.experimental.mosaic.gpu.profiler) asks CUPTI for the durations of the kernels
+themselves, whoever launched them: what passes between two kernels, as between two calls of a JAX
+program, does not count. Here it times all competitors. Imports jax.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the GPU's memory belongs to the others too
+# the GPU's memory belongs to the others too
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
 import torch
@@ -28,9 +31,9 @@ SPACE = tuple(itertools.product((64, 128, 256), (2, 3, 4)))
 
 
 class Kernels:
-    """Calls of a competitor, each of them waited for: a kernel that was launched while the one before it ended, as programmatic
-    dependent launch does, would count that time as its own too. It looks like a function that JAX compiled, so that JAX's timer
-    calls it as it is."""
+    """Calls of a competitor, each of them waited for: a kernel that was launched while the one
+    before it ended, as programmatic dependent launch does, would count that time as its own too. It
+    looks like a function that JAX compiled, so that JAX's timer calls it as it is."""
 
     def __init__(self, competitor: Competitor, first: int, calls: int) -> None:
         self.competitor, self.first, self.calls = competitor, first, calls
@@ -65,10 +68,11 @@ class KernelTimer(bench.EventTimer):
 
 
 class Pallas:
-    """The kernel with the best configuration of a sweep, on sets of (q, k, v) of PyTorch's, (B, H, S, D), in turn.
+    """The kernel with the best configuration of a sweep, on sets of (q, k, v) of PyTorch's, (B, H,
+    S, D), in turn.
 
-    It takes (B, S, H, D), of which this makes copies, and scales no scores: these have a scaled q. Raises
-    ValueError, with what was said of each, where no configuration runs.
+    It takes (B, S, H, D), of which this makes copies, and scales no scores: these have a scaled q.
+    Raises ValueError, with what was said of each, where no configuration runs.
     """
 
     def __init__(self, sets: Sequence[Sequence[Any]], causal: bool) -> None:
@@ -109,7 +113,8 @@ class Pallas:
                 function = compiled(tuning(keys, steps, self.causal))
                 measured = profiler.measure(function, iterations=5)(*self.sets[0])[1]
                 times[keys, steps] = statistics.median(measured or [])
-            except Exception as error:  # sizes that it does not divide, more shared memory than there is
+            # sizes that it does not divide, more shared memory than there is
+            except Exception as error:
                 refused.append(f"{keys} keys, {steps} steps: {type(error).__name__}: {str(error)[:200]}")
         print(f"Pallas: ms of (keys, steps) {times}", *refused, sep="\n  ", flush=True)
         if not times:

@@ -1,8 +1,10 @@
-"""c = a @ b by Pallas' Hopper kernel (jax.experimental.pallas.ops.gpu.hopper_matmul_mgpu), on arrays of PyTorch. Imports jax.
+"""c = a @ b by Pallas' Hopper kernel (jax.experimental.pallas.ops.gpu.hopper_matmul_mgpu), on
+arrays of PyTorch. Imports jax.
 
-jax has a stream of its own. Each group of calls takes a tensor of PyTorch's that orders it behind what PyTorch's stream has to do,
-and PyTorch's stream waits for its last result: so events of that stream time it. The calls of a group are one program of jax',
-since dispatching one takes the host longer than a short product the GPU.
+jax has a stream of its own. Each group of calls takes a tensor of PyTorch's that orders it behind
+what PyTorch's stream has to do, and PyTorch's stream waits for its last result: so events of that
+stream time it. The calls of a group are one program of jax', since dispatching one takes the host
+longer than a short product the GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the GPU's memory belongs to the others too
+# the GPU's memory belongs to the others too
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
 import torch
@@ -63,7 +66,8 @@ class Pallas:
         self.results = [None] * len(self.a)
 
     def _best(self) -> hopper.TuningConfig:
-        """The fastest configuration of `_space`: first of all tiles, then with these of all orders. Types of one size have one."""
+        """The fastest configuration of `_space`: first of all tiles, then with these of all orders.
+        Types of one size have one."""
         def find() -> int:
             first, behind = hopper.MatmulDimension.M, 8
             tiles = self._fastest([c for c in _space() if (c.grid_minor_dim, c.grid_tile_width) == (first, behind)])
@@ -78,7 +82,8 @@ class Pallas:
         for number, config in enumerate(configs):
             try:
                 times[number] = self._seconds(config)
-            except Exception as error:  # shapes that it does not divide, more shared memory than there is
+            # shapes that it does not divide, more shared memory than there is
+            except Exception as error:
                 refused = str(error)
         if not times:
             raise ValueError(f"no configuration of Pallas' kernel takes this shape: {refused}")
@@ -102,7 +107,8 @@ _product = jax.jit(hopper.matmul, static_argnums=3)
 
 @functools.partial(jax.jit, static_argnums=0)
 def _products(config: hopper.TuningConfig, behind: Any, a: list[Any], b: list[Any]) -> list[Any]:
-    """The products one after the other, all behind an array: equal ones are not computed once only."""
+    """The products one after the other, all behind an array: equal ones are not computed once
+    only."""
     found = []
     for x, y in zip(a, b, strict=True):
         x, behind = jax.lax.optimization_barrier((x, behind))

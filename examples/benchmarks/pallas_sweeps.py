@@ -1,4 +1,5 @@
-"""What a sweep over configurations of a Pallas kernel has found, for the other processes of a benchmark's run."""
+"""What a sweep over configurations of a Pallas kernel has found, for the other processes of a
+benchmark's run."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(tempfile.gettempdir()) / f"pallas_{os.getppid()}"
-"""of the benchmark that started this process, whose GPUs are all of one kind: a file for each sweep"""
+"""of the benchmark that started this process, whose GPUs are all of one kind: a file for each
+sweep"""
 
 
 def remembered(sweep: str, find: Callable[[], Any]) -> Any:

@@ -1,12 +1,15 @@
-"""The products that numpipe.ops.matmul is judged by beside the suite, and what it has to reach on them.
+"""The products that numpipe.ops.matmul is judged by beside the suite, and what it has to reach on
+them.
 
-=========  ==========================================================================================================
-random     M log-uniform from 1 to 11000; N and K multiples of 8 up to 16384, log-uniform from 64 on or uniform
+=========  =========================================================================================
+random     M log-uniform from 1 to 11000; N and K multiples of 8 up to 16384, log-uniform from 64 on
+           or uniform
 off-grid   the same, N or K no multiple of 8: rows that do not begin at 16 bytes
-layers     the linear layers of three language models, as inference fuses them and as the models have them
+layers     the linear layers of three language models, as inference fuses them and as the models
+           have them
 squares    256, 256, 256 to 2048, 2048, 2048
 columns    column-major operands with odd sides from 2049 to 8191, which TMA cannot address
-=========  ==========================================================================================================
+=========  =========================================================================================
 
 A row is a case of the harness: ``{"shape": "M,N,K", "dtype": "bf16", "of": "random"}``.
 """
@@ -34,7 +37,8 @@ DISTRIBUTIONS = ("log", "uniform")
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Sizes of a language model: its residual stream, its feed-forward layer, heads of queries and of keys, its vocabulary."""
+    """Sizes of a language model: its residual stream, its feed-forward layer, heads of queries and
+    of keys, its vocabulary."""
 
     name: str
     hidden: int
@@ -158,7 +162,8 @@ def kind(row: bench.Row) -> str:
 
 
 def verdict(rows: Sequence[bench.Row], name: str, musts: Mapping[str, Goal] = MUST, aims: Mapping[str, Goal] = AIM) -> str:
-    """What the rows of each kind reached, of one competitor: a row by the upper end of its interval, the mean by medians."""
+    """What the rows of each kind reached, of one competitor: a row by the upper end of its
+    interval, the mean by medians."""
     lines = [["rows of", "", "must", "", "aim", "", "found"]]
     for group in harness.groups([row for row in rows if row.name == name], kind):
         of = str(group.rows[0].case.get("of"))

@@ -1,4 +1,5 @@
-"""numpipe.ops.attention against cuDNN, through torch's scaled_dot_product_attention, on random shapes.
+"""numpipe.ops.attention against cuDNN, through torch's scaled_dot_product_attention, on random
+shapes.
 
     python examples/benchmarks/random_attention.py --out result.json                      # 40 shapes of a seed that is drawn now
     python examples/benchmarks/random_attention.py --seed 7 --count 10 --dtype bf16,f16 --out result.json --picture result.svg
@@ -6,12 +7,13 @@
     python examples/benchmarks/random_attention.py --lengths 32,600 --depths 64 --configs --out result.json   # the choice
     python examples/benchmarks/random_attention.py --read result.json                     # no GPU: tell what it holds
 
-A shape is B,H/HK,S,D: batches, heads of queries and of keys, positions, depth of a head; S is QUERIES:KEYS where they differ. Of a
-random one the positions are log-uniform from 32 to 11000, the depth is 64, 128 or 256, heads share keys or not, half of the masks
-are causal, and batches are as many as up to 16, log-uniform, where the work stays below that of some milliseconds.
+A shape is B,H/HK,S,D: batches, heads of queries and of keys, positions, depth of a head; S is
+QUERIES:KEYS where they differ. Of a random one the positions are log-uniform from 32 to 11000, the
+depth is 64, 128 or 256, heads share keys or not, half of the masks are causal, and batches are as
+many as up to 16, log-uniform, where the work stays below that of some milliseconds.
 
-How rows are measured says `harness.sweep`. Errors are relative, in the Frobenius norm, of 64 rows of 8 heads against float64;
-beside that each element is compared with cuDNN's.
+How rows are measured says `harness.sweep`. Errors are relative, in the Frobenius norm, of 64 rows
+of 8 heads against float64; beside that each element is compared with cuDNN's.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ LEAST, MOST = 32, 11_000
 MOST_FLOPS, MOST_BYTES = 3e12, 2 << 30
 MOST_SETS = 256
 ERROR, DIFFERENCE = 0.02, 0.1
-"""at most: relative error; of an element from cuDNN's, relative to it and the mean square. More is another function"""
+"""at most: relative error; of an element from cuDNN's, relative to it and the mean square. More is
+another function"""
 LOAD = {"shape": "2,16,8192,128", "mask": "full", "dtype": "bf16", "of": "load"}
 MUST, AIM = {"random": Goal(1.16, None, 0.95)}, {"random": Goal(None, None, None, None)}
 Shape = tuple[int, int, int, int, int, int]
@@ -102,7 +105,8 @@ class Heads(Buffers):
 
 
 def contest(process: int, case: harness.Case, reference: type[Any] = Cudnn, configs: bool = False) -> harness.Contest:
-    """The row, ready to be measured; `configs`: all exact configs that fit beside the chosen one."""
+    """The row, ready to be measured; `configs`: all exact configs that fit beside the chosen
+    one."""
     import torch
 
     from numpipe.ops.attention import attention
@@ -172,7 +176,8 @@ def chosen(shape: Shape, causal: bool) -> str:
 
 
 def largest_difference(o: Any, reference: Any) -> float:
-    """The largest ``|o - reference| / (|reference| + its root mean square over the row)`` of an element; NaN where there is one."""
+    """The largest ``|o - reference| / (|reference| + its root mean square over the row)`` of an
+    element; NaN where there is one."""
     one, other = (x.reshape(-1, x.shape[-1]) for x in (o, reference))
     step, largest = max(1, CHUNK // o.shape[-1]), 0.0
     for at in range(0, len(one), step):
@@ -186,7 +191,8 @@ def largest_difference(o: Any, reference: Any) -> float:
 
 
 def call_once(case: harness.Case) -> None:
-    """In a worker process: the kernel of a row is compiled, and kept on disk, when the row has been called."""
+    """In a worker process: the kernel of a row is compiled, and kept on disk, when the row has been
+    called."""
     import torch
 
     from numpipe.ops.attention import attention

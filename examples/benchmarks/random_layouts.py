@@ -1,14 +1,19 @@
-"""Is numpipe.ops.matmul right whatever its operands look like in memory? Random layouts, against the product in float64.
+"""Is numpipe.ops.matmul right whatever its operands look like in memory? Random layouts, against
+the product in float64.
 
-    python examples/benchmarks/random_layouts.py --count 1000                  # arrays of PyTorch and CuPy, on the GPU
+    python examples/benchmarks/random_layouts.py --count 1000                  # arrays of PyTorch
+                                                                               and CuPy, on the GPU
     python examples/benchmarks/random_layouts.py --seed 7 --only 412           # one of them again
-    python examples/benchmarks/random_layouts.py --library numpy --count 20 --most 40     # simulated; no GPU is needed
+    python examples/benchmarks/random_layouts.py --library numpy --count 20 --most 40     #
+                                                                               simulated; no GPU is
+                                                                               needed
 
-Each number of a seed is a product: of vectors, matrices or batches that broadcast, in one of the 16-bit types, now and then with
-alpha, c, bias and an output of its own. Each array is a window on memory that is filled with NaN: its dimensions lie in any order,
-begin at any element, go forwards or (not in PyTorch) backwards, in steps of 1 to 3, or not at all (broadcast). Right is a result of
-which no element is off by more than one rounding of its type and the sums of float32, with nothing written beside it. The status is
-1 where one is wrong or refused.
+Each number of a seed is a product: of vectors, matrices or batches that broadcast, in one of the
+16-bit types, now and then with alpha, c, bias and an output of its own. Each array is a window on
+memory that is filled with NaN: its dimensions lie in any order, begin at any element, go forwards
+or (not in PyTorch) backwards, in steps of 1 to 3, or not at all (broadcast). Right is a result of
+which no element is off by more than one rounding of its type and the sums of float32, with nothing
+written beside it. The status is 1 where one is wrong or refused.
 """
 
 from __future__ import annotations
@@ -22,7 +27,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")  # NumPy computes what is exact in many processes at once
+# NumPy computes what is exact in many processes at once
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "2")
 
 import harness
 import numpy as np
@@ -41,8 +47,10 @@ class Layout:
 
     shape   its sizes, as the caller of the op sees them
     order   its dimensions as they lie in memory, the last one innermost
-    steps   elements of a dimension from one to the next; 0: all are one; negative: the last one lies first
-    around  (before, behind) elements of each dimension that belong to the memory, and not to the array
+    steps   elements of a dimension from one to the next; 0: all are one; negative: the last one
+            lies first
+    around  (before, behind) elements of each dimension that belong to the memory, and not to the
+            array
     offset  elements of the memory before the array
     """
 
@@ -59,7 +67,8 @@ class Layout:
                 for size, step, (before, behind) in zip(self.shape, self.steps, self.around, strict=True)]
 
     def window(self, flat: Any, sized: bool = True) -> Any:
-        """The array in its memory, which has one dimension; not `sized`: broadcast dimensions have the size 1."""
+        """The array in its memory, which has one dimension; not `sized`: broadcast dimensions have
+        the size 1."""
         sizes = self.sizes
         stored = flat[self.offset:self.offset + math.prod(sizes)].reshape([sizes[dim] for dim in self.order])
         inverse = [self.order.index(dim) for dim in range(len(sizes))]
@@ -134,7 +143,8 @@ def product(seed: int, number: int, library: str, most: int) -> Product:
         layouts["bias"] = layout(draw, draw.choice([(n,), (m, 1)]), backwards=backwards)
     if draw.random() < 0.4 and result:
         layouts["out"] = layout(draw, result, written=True, backwards=backwards)
-    dtype = "float16" if library == "cupy" else draw.choice(["float16", "bfloat16"])  # CuPy has no other
+    # CuPy has no other
+    dtype = "float16" if library == "cupy" else draw.choice(["float16", "bfloat16"])
     return Product(dtype, library, layouts, alpha, beta)
 
 
@@ -144,7 +154,8 @@ def _module(array: Any) -> Any:
 
 
 def filled(one: Product, name: str, seed: int) -> tuple[Any, Any]:
-    """(memory, array) of NaN, in which the array's own elements are random normal numbers, but for an output's."""
+    """(memory, array) of NaN, in which the array's own elements are random normal numbers, but for
+    an output's."""
     rng, spec = np.random.default_rng(seed), one.layouts[name]
     dtype = np.dtype(np.float16) if one.dtype == "float16" else np.dtype(__import__("ml_dtypes").bfloat16)
     host = np.full(spec.memory, math.nan, dtype)

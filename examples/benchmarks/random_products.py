@@ -1,4 +1,5 @@
-"""numpipe.ops.matmul against cuBLAS (through torch) on hundreds of products: random ones, the layers of language models, squares.
+"""numpipe.ops.matmul against cuBLAS (through torch) on hundreds of products: random ones, the
+layers of language models, squares.
 
     python examples/benchmarks/random_products.py --out result.json             # 200 random products, of a seed drawn now
     python examples/benchmarks/random_products.py --seed 7 --count 40 --distribution uniform --out result.json
@@ -7,14 +8,17 @@
     python examples/benchmarks/random_products.py --space 26 --processes 1 --out result.json
     python examples/benchmarks/random_products.py --read result.json --fit rows.jsonl --picture result.svg      # needs no GPU
 
-The seed is printed, and is in the file before anything is measured. A row takes some tenths of a second a process; kernels are
-compiled ahead, in as many processes as there are CPUs (`harness.sweep` says how rows are measured). Inputs are random normal
-numbers. Rows have at most 512 sets of buffers, so of what is smaller than 240 KB a part may stay in the L2.
+The seed is printed, and is in the file before anything is measured. A row takes some tenths of a
+second a process; kernels are compiled ahead, in as many processes as there are CPUs
+(`harness.sweep` says how rows are measured). Inputs are random normal numbers. Rows have at most
+512 sets of buffers, so of what is smaller than 240 KB a part may stay in the L2.
 
-Errors are relative, in the Frobenius norm, of 64 sampled rows against float64; beside that each element is compared with cuBLAS'.
-A row fails with an element that differs by more than roundings can, one that no call wrote, one that was written beside the
-output, or other bits in a later call. `--space 26` measures, beside the chosen config, 26 of those that the op puts first for the
-row (`numpipe.ops.configs.space`), and `--fit` writes a line for each (shape, config, seconds), from which fit_products.py learns.
+Errors are relative, in the Frobenius norm, of 64 sampled rows against float64; beside that each
+element is compared with cuBLAS'. A row fails with an element that differs by more than roundings
+can, one that no call wrote, one that was written beside the output, or other bits in a later call.
+`--space 26` measures, beside the chosen config, 26 of those that the op puts first for the row
+(`numpipe.ops.configs.space`), and `--fit` writes a line for each (shape, config, seconds), from
+which fit_products.py learns.
 """
 
 from __future__ import annotations
@@ -41,7 +45,8 @@ from numpipe import bench
 from numpipe.errors import NumpipeError
 from numpipe.ops import configs as op_configs
 
-OP = importlib.import_module("numpipe.ops.matmul")  # the package's attribute of this name is the function
+# the package's attribute of this name is the function
+OP = importlib.import_module("numpipe.ops.matmul")
 DTYPES = {"bf16": "bfloat16", "f16": "float16"}
 OURS, REFERENCE = "numpipe", "cuBLAS"
 STORED = ("mk,nk", "mk,kn", "km,nk", "km,kn")
@@ -52,8 +57,9 @@ PAD = 128
 CHUNK = 1 << 26
 """elements that are checked at a time"""
 DIFFERENCE, ERROR = 0.06, 0.02
-"""at most: of an element from cuBLAS', relative to it and the mean square; relative error. More is another function. (Where cuBLAS
-cuts K it may round partial sums to 16 bits; without one step of 64 of 16384 some element is off by 0.2.)"""
+"""at most: of an element from cuBLAS', relative to it and the mean square; relative error. More is
+another function. (Where cuBLAS cuts K it may round partial sums to 16 bits; without one step of 64
+of 16384 some element is off by 0.2.)"""
 LOAD = "8192,8192,4096"
 EVERY = 1 << 20
 """configs, all that are looked at: more than there are"""
@@ -81,7 +87,8 @@ class Buffers:
         self.flat.fill_(math.nan)
 
     def check(self, name: str) -> None:
-        """AssertionError where a set is written in part, where none is, or where something is written beside one."""
+        """AssertionError where a set is written in part, where none is, or where something is
+        written beside one."""
         empty = self.flat.isnan()
         inside, beside = empty[:, :self.size], empty[:, self.size:]
         whole, untouched = ~inside.any(1), inside.all(1)
@@ -92,7 +99,8 @@ class Buffers:
 
 
 def contest(process: int, case: harness.Case, space: int = 0) -> harness.Contest:
-    """The row, ready to be measured: numpipe's product, cuBLAS', and those by other configs (`configs`)."""
+    """The row, ready to be measured: numpipe's product, cuBLAS', and those by other configs
+    (`configs`)."""
     import torch
 
     if torch.cuda.memory_reserved() > torch.cuda.get_device_properties(0).total_memory // 2:
@@ -156,8 +164,9 @@ def contest(process: int, case: harness.Case, space: int = 0) -> harness.Contest
 def configs(m: int, n: int, k: int, space: int) -> dict[str, op_configs.Config]:
     """Name -> config: `space` of those that the op puts first for a row.
 
-    Half of them are the first ones of as many kinds; a quarter are of the next kinds; the rest are of the first kinds again, with
-    other widths, staging panels and slots, which are what else a config's time depends on most.
+    Half of them are the first ones of as many kinds; a quarter are of the next kinds; the rest are
+    of the first kinds again, with other widths, staging panels and slots, which are what else a
+    config's time depends on most.
     """
     if not space:
         return {}
@@ -180,7 +189,8 @@ def spell(config: op_configs.Config) -> str:
 
 
 def relative_error(a: Any, b: Any, c: Any) -> float:
-    """``|c - a b| / |a b|`` in the Frobenius norm, the product in float64, some columns at a time."""
+    """``|c - a b| / |a b|`` in the Frobenius norm, the product in float64, some columns at a
+    time."""
     step, above, below = max(1, CHUNK // b.shape[0]), 0.0, 0.0
     left = a.double()
     for at in range(0, b.shape[1], step):
@@ -191,7 +201,8 @@ def relative_error(a: Any, b: Any, c: Any) -> float:
 
 
 def largest_difference(c: Any, reference: Any) -> float:
-    """The largest ``|c - reference| / (|reference| + its root mean square)`` of an element; NaN where there is one."""
+    """The largest ``|c - reference| / (|reference| + its root mean square)`` of an element; NaN
+    where there is one."""
     step, largest = max(1, CHUNK // c.shape[1]), 0.0
     for at in range(0, c.shape[0], step):
         one, other = c[at:at + step].float(), reference[at:at + step].float()
@@ -205,7 +216,8 @@ def largest_difference(c: Any, reference: Any) -> float:
 
 # ---- compiled ahead
 def call_once(case: harness.Case) -> None:
-    """In a worker process: the kernels of a row are compiled, and kept on disk, when the row has been called."""
+    """In a worker process: the kernels of a row are compiled, and kept on disk, when the row has
+    been called."""
     import torch
 
     (m, n, k), dtype, stored = dimensions(case), getattr(torch, DTYPES[case["dtype"]]), case.get("stored", STORED[0])
@@ -228,7 +240,8 @@ def kernels_of(case: harness.Case) -> tuple[object, ...]:
 
 
 def ahead(cases: Sequence[Case], space: int) -> None:
-    """Compile what the rows need, small ones first: all by the config that is chosen, which a worker takes its time to find out."""
+    """Compile what the rows need, small ones first: all by the config that is chosen, which a
+    worker takes its time to find out."""
     begun = time.monotonic()
     rows = sorted(cases, key=lambda case: math.prod(dimensions(case)))
     rows += harness.distinct(kernels_of, [case | {"config": dataclasses.asdict(config)} for case in rows

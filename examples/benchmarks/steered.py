@@ -1,11 +1,13 @@
-"""What it costs that arrays steer: examples/gemm.py with its order, blocks and steps read from integer arrays by the kernel.
+"""What it costs that arrays steer: examples/gemm.py with its order, blocks and steps read from
+integer arrays by the kernel.
 
-    python examples/benchmarks/steered.py                               on a GPU: interleaved, at 4096,4096,4096
+    python examples/benchmarks/steered.py                               on a GPU: interleaved, at
+                                                                        4096,4096,4096
     python examples/benchmarks/steered.py --shape 8192,8192,1024 --dtype f16 --rounds 60
     python examples/benchmarks/steered.py --target sim --shape 256,512,128        are they right?
 
-The arrays say what the arithmetic says, so that all compute the same: ratios are speeds over that of examples/gemm.py, which is
-measured twice.
+The arrays say what the arithmetic says, so that all compute the same: ratios are speeds over that
+of examples/gemm.py, which is measured twice.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""Forward and backward of numpipe.torch.matmul against PyTorch's product, by the protocols of numpipe.bench.
+"""Forward and backward of numpipe.torch.matmul against PyTorch's product, by the protocols of
+numpipe.bench.
 
-    python examples/benchmarks/torch_gradients.py --out result.json
-    python examples/benchmarks/torch_gradients.py --shapes 4096,14336,4096 --of layer --dtype bf16 --out result.json
+    python examples/benchmarks/torch_gradients.py --out result.json python
+    examples/benchmarks/torch_gradients.py --shapes 4096,14336,4096 --of layer --dtype bf16 --out
+    result.json
 
-A row is three products: y = x @ w.T, x of (M, K) and w of (N, K), and the gradients of both of a given one of y. "layer" is
-``gelu(x @ w.T + bias)``, which where gradients are wanted is PyTorch's gelu on either side. Both sides run eagerly; autograd
-allocates their results. The errors are those of y and of both gradients of "product", relative, in the Frobenius norm, of 64 rows
-against float64; one beyond 1.05 of PyTorch's is a failure.
+A row is three products: y = x @ w.T, x of (M, K) and w of (N, K), and the gradients of both of a
+given one of y. "layer" is ``gelu(x @ w.T + bias)``, which where gradients are wanted is PyTorch's
+gelu on either side. Both sides run eagerly; autograd allocates their results. The errors are those
+of y and of both gradients of "product", relative, in the Frobenius norm, of 64 rows against
+float64; one beyond 1.05 of PyTorch's is a failure.
 """
 
 from __future__ import annotations

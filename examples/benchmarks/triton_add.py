@@ -1,4 +1,5 @@
-"""A Triton kernel of three tensors, in a file of its own: Triton reads a kernel's source, and numpipe needs no Triton."""
+"""A Triton kernel of three tensors, in a file of its own: Triton reads a kernel's source, and
+numpipe needs no Triton."""
 
 from __future__ import annotations
 

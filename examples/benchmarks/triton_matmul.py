@@ -1,4 +1,5 @@
-"""c = a @ b.T in Triton: a plain blocked product, one program a tile, tuned over a small space. Imports Triton."""
+"""c = a @ b.T in Triton: a plain blocked product, one program a tile, tuned over a small space.
+Imports Triton."""
 
 from __future__ import annotations
 

@@ -1,17 +1,21 @@
-"""What it costs to verify a GEMM on a CPU: numpipe's simulated SM, and Pallas' GPU interpreter with race detection beside it.
+"""What it costs to verify a GEMM on a CPU: numpipe's simulated SM, and Pallas' GPU interpreter with
+race detection beside it.
 
     python examples/benchmarks/verifier.py --out result.json
     python examples/benchmarks/verifier.py --jax-python venv/bin/python --out result.json
 
-numpipe   examples/gemm.py, float16, tile 128 x 128 x 64, two compute warpgroups, one core, every hazard watched: 512 x 512 x 512,
-          then with more steps a tile and with more tiles, to see that the time grows with the steps; and `numpipe.verify`
-Pallas    the same product by a kernel of the same shape, in jax' GPU interpreter with detect_races=True on all cores (its threads
-          are Python's). It needs jax and absl-py (pip install "jax[cpu]" absl-py), in any environment: --jax-python names its
-          interpreter. Without them the line is left out. The interpreter is an internal of jax: tried with 0.10.
+numpipe   examples/gemm.py, float16, tile 128 x 128 x 64, two compute warpgroups, one core, every
+          hazard watched: 512 x 512 x 512, then with more steps a tile and with more tiles, to see
+          that the time grows with the steps; and `numpipe.verify`
+Pallas    the same product by a kernel of the same shape, in jax' GPU interpreter with
+          detect_races=True on all cores (its threads are Python's). It needs jax and absl-py (pip
+          install "jax[cpu]" absl-py), in any environment: --jax-python names its interpreter.
+          Without them the line is left out. The interpreter is an internal of jax: tried with 0.10.
 
-Each figure is the median over `--processes` processes of the median of their runs, wall time; the raw values go into the file, CPU
-time beside them. Steps are counted in CPU time, which other work on the machine changes little. For the ratio Pallas' fastest run
-counts, its first one, which traces the kernel, apart.
+Each figure is the median over `--processes` processes of the median of their runs, wall time; the
+raw values go into the file, CPU time beside them. Steps are counted in CPU time, which other work
+on the machine changes little. For the ratio Pallas' fastest run counts, its first one, which traces
+the kernel, apart.
 """
 
 from __future__ import annotations
@@ -36,7 +40,8 @@ SCHEDULES = 20
 LIMIT, RATIO = 0.5, 10
 """seconds for 512 x 512 x 512, and how much faster than Pallas, that numpipe promises"""
 HANGS = 240
-"""seconds after which a process of the interpreter, whose threads may end up waiting for each other, is given up"""
+"""seconds after which a process of the interpreter, whose threads may end up waiting for each
+other, is given up"""
 
 
 def spell(shape: tuple[int, int, int]) -> str:
@@ -114,7 +119,8 @@ def pallas_times(runs: int) -> None:
 
 
 def pallas_matmul(m: int, n: int, k: int) -> tuple[Callable[[Any, Any], Any], Callable[[], bool]]:
-    """c = a @ b for b (K, N), by two CTAs that loop over the tiles as numpipe's do; and whether a race was found."""
+    """c = a @ b for b (K, N), by two CTAs that loop over the tiles as numpipe's do; and whether a
+    race was found."""
     import jax
     import jax.numpy as jnp
     from jax import lax

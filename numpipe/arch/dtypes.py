@@ -1,7 +1,7 @@
 """Element types: each has a record of all that depends on the type.
 
-For 8-bit types and tf32 the code for products, conversions, TMA and the model reads nothing but these records, so another type
-of their kind is one more record.
+For 8-bit types and tf32 the code for products, conversions, TMA and the model reads nothing but
+these records, so another type of their kind is one more record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ UINT32 = np.dtype(np.uint32)
 BOOL = np.dtype(np.bool_)
 
 K_BYTES = 32
-"""bytes of K that one wgmma multiplies (PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate": shapes)"""
+"""bytes of K that one wgmma multiplies (PTX ISA, "Asynchronous Warpgroup Level Matrix
+Multiply-Accumulate": shapes)"""
 EIGHTS = tuple(range(8, 257, 8))
 INTEGER_WIDTHS = (8, 16, 24, *range(32, 257, 16))
 
@@ -34,7 +35,8 @@ class Operand:
     family   operands of one family may be multiplied with each other
     opcode   opcode of the product in machine code
     sums     type of the accumulator
-    majors   orders that a tile in shared memory may have: "k", its rows along K are contiguous, or "mn"
+    majors   orders that a tile in shared memory may have: "k", its rows along K are contiguous, or
+             "mn"
     widths   every N for which m64nN exists
     ignored  how many low bits of an element the tensor core ignores
     """
@@ -54,7 +56,8 @@ class Operand:
 
     @property
     def from_registers(self) -> bool:
-        """Return whether A may be a register tile instead of a tile in shared memory: 16-bit types only."""
+        """Return whether A may be a register tile instead of a tile in shared memory: 16-bit types
+        only."""
         return "mn" in self.majors
 
 
@@ -62,14 +65,17 @@ class Operand:
 class Packing:
     """How elements lie in register tiles, and how they are converted for computing.
 
-    per_register  elements in a 32-bit register, the one with the lower column in the low bits. Of 8-bit types two as well, because
-                  a lane has two of them side by side
-    computed      operations of a tile: "f" those of float32, "h" of 16-bit floats, "i" of integers, "b" of masks; with "" it can
-                  only be converted, loaded and stored
-    wide          type through which conversions go, and in which integers are computed: float32, int32 or uint32; holds all values
-    widen         PTX that converts the low and the high element of register $1 to the wide type, in $0
+    per_register  elements in a 32-bit register, the one with the lower column in the low bits. Of
+                  8-bit types two as well, because a lane has two of them side by side
+    computed      operations of a tile: "f" those of float32, "h" of 16-bit floats, "i" of integers,
+                  "b" of masks; with "" it can only be converted, loaded and stored
+    wide          type through which conversions go, and in which integers are computed: float32,
+                  int32 or uint32; holds all values
+    widen         PTX that converts the low and the high element of register $1 to the wide type, in
+                  $0
     narrow        PTX that packs two elements of the wide type, the low one in $1, into register $0
-    largest       larger floats become this one, with their sign (``.satfinite``); None: they become infinite
+    largest       larger floats become this one, with their sign (``.satfinite``); None: they become
+                  infinite
     """
 
     per_register: int
@@ -82,12 +88,13 @@ class Packing:
 
 @dataclass(frozen=True)
 class Element:
-    """An element type of arrays. `tile` or `operand` is None where it has no register tiles, or no products.
+    """An element type of arrays. `tile` or `operand` is None where it has no register tiles, or no
+    products.
 
     name        its name in NumPy, ml_dtypes and PyTorch
     tma         type of its tensor maps (CUDA driver API, CUtensorMapDataType)
-    reductions  operations of the TMA on elements in global memory (PTX ISA, "cp.reduce.async.bulk"; and, or and xor of int64 are
-                an illegal instruction on an H200)
+    reductions  operations of the TMA on elements in global memory (PTX ISA, "cp.reduce.async.bulk";
+                and, or and xor of int64 are an illegal instruction on an H200)
     """
 
     name: str
@@ -150,7 +157,8 @@ def _float8(name: str, largest: float) -> tuple[Packing, Operand]:
 
 _F16 = _half("f16", ("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $1; cvt.f32.f16 $0, lo; }",
                      "{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $1; cvt.f32.f16 $0, hi; }"))
-_BF16 = _half("bf16", ("{ .reg .b32 bits; shl.b32 bits, $1, 16; mov.b32 $0, bits; }",  # the upper half of a float32
+# the upper half of a float32
+_BF16 = _half("bf16", ("{ .reg .b32 bits; shl.b32 bits, $1, 16; mov.b32 $0, bits; }",
                        "{ .reg .b32 bits; and.b32 bits, $1, 0xffff0000; mov.b32 $0, bits; }"))
 _BOTH = "k", "mn"
 _BITS = "and or xor"

@@ -30,11 +30,13 @@ class Target:
 
     @property
     def product(self) -> str:
-        """Return a regular expression that matches the opcodes of matrix products in SASS: ``HGMMA|IGMMA|…``."""
+        """Return a regular expression that matches the opcodes of matrix products in SASS:
+        ``HGMMA|IGMMA|…``."""
         return "|".join(sorted({kind.opcode for _, kind in OPERANDS.values()}))
 
     def rate(self, element: Element) -> int:
-        """Return the multiply-adds of an SM in a cycle, on elements of a type: a wgmma takes the same time with any type.
+        """Return the multiply-adds of an SM in a cycle, on elements of a type: a wgmma takes the
+        same time with any type.
 
         >>> from .dtypes import ELEMENTS
         >>> from .hopper import HOPPER
@@ -44,9 +46,11 @@ class Target:
         return self.multiply_adds * 2 // element.dtype.itemsize
 
     def product_cycles(self, n: int) -> float:
-        """Return the cycles of a wgmma m64nN with A in shared memory: it multiplies, or waits for both operands to be read."""
+        """Return the cycles of a wgmma m64nN with A in shared memory: it multiplies, or waits for
+        both operands to be read."""
         return max(64 * n * K_BYTES / 2 / self.multiply_adds, (64 + n) * K_BYTES / self.smem_rate)
 
     def registers_of(self, warpgroups: int) -> int:
-        """Return how many registers a lane has at launch in a CTA of `warpgroups`: a multiple of 8."""
+        """Return how many registers a lane has at launch in a CTA of `warpgroups`: a multiple of
+        8."""
         return self.registers // (128 * warpgroups) // 8 * 8

@@ -1,10 +1,10 @@
 """Waits with a time limit, in kernels with ``CompilerParams(debug=True)``.
 
-`mbarrier.wait` and the other operations listed after the helpers compile to the helpers here.
-A wait that takes longer than the limit stops the kernel: it sets `STOPPED` in the control block
-(`plan.wait_records`) and leaves a record. Every wait that sees `STOPPED` returns; those that began earlier
-leave a record too. All warps then run to the end of the kernel, and still take part in whatever
-others wait for: named barriers, cluster barriers, flags in global memory.
+`mbarrier.wait` and the other operations listed after the helpers compile to the helpers here. A
+wait that takes longer than the limit stops the kernel: it sets `STOPPED` in the control block
+(`plan.wait_records`) and leaves a record. Every wait that sees `STOPPED` returns; those that began
+earlier leave a record too. All warps then run to the end of the kernel, and still take part in
+whatever others wait for: named barriers, cluster barriers, flags in global memory.
 
 The hardware traps when an mbarrier gets an arrival that its phase does not lack (an illegal
 instruction on an H200, and the CUDA context is lost). So once a wait has timed out, its CTA omits
@@ -244,7 +244,8 @@ def over(kind, address, phase, since):  # type: ignore[no-untyped-def]
 
 @helper
 def begin(asked):  # type: ignore[no-untyped-def]
-    """Initialize a CTA's words, in one lane; `asked` is -1 if no mbarrier is asked for its state."""
+    """Initialize a CTA's words, in one lane; `asked` is -1 if no mbarrier is asked for its
+    state."""
     for at in range(ASKED, WORDS_BYTES, 4):
         store_word(words() + at, asked)
     store_word(words(), load(control() + STOPPED) != 0)

@@ -4,8 +4,8 @@
 
     AST pass -> Numba front end (LLVM IR) -> role check -> NVVM (LTO-IR) -> nvJitLink (whole program) -> cubin
 
-No GPU is needed. PTX is never linked: nvJitLink would assemble it as relocatable code, which ignores setmaxnreg and
-serialises wgmma.
+No GPU is needed. PTX is never linked: nvJitLink would assemble it as relocatable code, which
+ignores setmaxnreg and serialises wgmma.
 """
 
 from __future__ import annotations
@@ -45,11 +45,13 @@ SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language
             "language.pipeline.operand_barriers_cuda", "language.pipeline.pipelines_cuda",
             "language.grid.tile_loop_cuda", "language.grid.tile_scheduler_cuda", "core.lanes_cuda", "core.arith_cuda",
             "language.memory.per_lane_cuda", "language.grid.partials_cuda")
-"""the modules that hold the CUDA meanings of types, imported by the first compile (operations import their own)"""
+"""the modules that hold the CUDA meanings of types, imported by the first compile (operations
+import their own)"""
 
 
 PARAMETER_BYTES = 32_764
-"""of a kernel's parameters (PTX ISA, "Kernel Function Parameters", from compute capability 7.0 on)"""
+"""of a kernel's parameters (PTX ISA, "Kernel Function Parameters", from compute capability 7.0
+on)"""
 _INSTALL = "install numba-cuda[cu13] (Linux x86_64 or aarch64)"
 
 
@@ -70,7 +72,8 @@ def toolchain() -> str | None:
 
 @uncollected()
 def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> tuple[Any, Products]:
-    """Return the Numba kernel object of a rewritten function, which holds its checked LLVM IR; and its tiles beside products."""
+    """Return the Numba kernel object of a rewritten function, which holds its checked LLVM IR; and
+    its tiles beside products."""
     missing = toolchain()
     if missing:
         raise TargetError(f"kernel {unit.kernel}: kernels cannot be compiled here: {missing}, or use target='sim'")
@@ -97,12 +100,14 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
                                    place=place if unit.params.lineinfo else None,
                                    added=Instrumentation(unit.params.debug, unit.params.jitter))
     except Exception as error:
-        crowded = unit.row_stores and unit.smem_bytes > unit.target.smem_bytes  # by rings that are met after the first store
+        # by rings that are met after the first store
+        crowded = unit.row_stores and unit.smem_bytes > unit.target.smem_bytes
         if nb.learn_all() or crowded:  # of Numba, once: what it refuses then, it does not know
             anew()
             unit.may_store_rows = not crowded
             return front_end(unit, lifted, scalars)
-        expected = isinstance(error, (nb.NumbaError, NumpipeError))  # the frames are Numba's: a screen of each function
+        # the frames are Numba's: a screen of each function
+        expected = isinstance(error, (nb.NumbaError, NumpipeError))
         raise error_lines.compiled(error, unit, lifted).with_traceback(None) from (None if expected else error)
     for name in unit.rings_of["compute"] - unit.rings_of["memory"] if unit.warp_specialized else ():
         site = name.rsplit(" @ ", 1)[1]
@@ -129,7 +134,8 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
 
 
 def _waits(unit: Unit, lifted: Lifted) -> list[str]:
-    """Return names, with their lines, for the waits of a debugged kernel that are not for mbarriers.
+    """Return names, with their lines, for the waits of a debugged kernel that are not for
+    mbarriers.
 
     First the flags of other CTAs (`watch.FLAG_PLACE`), then the waits that have no time limit.
     """
@@ -146,7 +152,8 @@ def _waits(unit: Unit, lifted: Lifted) -> list[str]:
 
 
 def _fits(unit: Unit) -> None:
-    """Raise SpecError where the packed parameter of a kernel of several GPUs is larger than a launch's parameters may be."""
+    """Raise SpecError where the packed parameter of a kernel of several GPUs is larger than a
+    launch's parameters may be."""
     sizes = 8 * sum(1 + 2 * array.ndim for array in unit.arrays)
     if unit.gpus and unit.table_bytes + sizes > PARAMETER_BYTES:
         raise SpecError(f"kernel {unit.kernel}: the {len(unit.maps)} tensor maps of each of {unit.gpus} GPUs take "
@@ -155,7 +162,8 @@ def _fits(unit: Unit) -> None:
 
 
 def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> Built:
-    """Compile a kernel for its target. Raises CompileError or SpecError naming the user's line or spec."""
+    """Compile a kernel for its target. Raises CompileError or SpecError naming the user's line or
+    spec."""
     log_on = _log.on("compile")
     begin = time.perf_counter()
     kernel, seen = front_end(unit, lifted, scalars)
@@ -183,7 +191,8 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
 
 
 def _too_few_registers(unit: Unit, log: str) -> SpecError | None:
-    """Return the error for nvJitLink's note that one instruction has more operands than a lane has registers; None without it."""
+    """Return the error for nvJitLink's note that one instruction has more operands than a lane has
+    registers; None without it."""
     found = re.search(r"\(C7602\) Insufficient registers \((\d+)\)", log)
     if found is None:
         return None

@@ -1,4 +1,5 @@
-"""A compiled kernel: its `Image`, and the compiler's objects, from which its PTX and SASS are shown."""
+"""A compiled kernel: its `Image`, and the compiler's objects, from which its PTX and SASS are
+shown."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ INSPECT = ("ptx", "sass", "llvm", "source", "resources", "gate")
 
 @dataclass
 class Built:
-    """A kernel that this process has compiled. Launches need the image only; callers of `inspect` keep the other fields alive."""
+    """A kernel that this process has compiled. Launches need the image only; callers of `inspect`
+    keep the other fields alive."""
 
     image: Image
     unit: Unit = field(repr=False)

@@ -73,13 +73,14 @@ def _sources(folder: str) -> bytes:
 @functools.cache
 def _found() -> str:
     own = {str(Path(__file__).parents[1]), os.path.dirname(intrinsics.__file__)}
+    # the first is imported
     packages = [
         entry
         for path in sys.path
         if os.path.isdir(path)
         for entry in sorted(os.listdir(path))
         if _PACKAGES(entry)
-    ]  # the first is imported
+    ]
     roots = {os.environ.get(name, "") for name in _VARIABLES[1:4]} - {""}
     roots.update(glob.glob("/usr/local/cuda*"))
     patterns = [f"{glob.escape(root)}/{library}" for root in roots for library in _LIBRARIES]

@@ -11,9 +11,10 @@
         each role waits at the end for what others still do there (`leaving`), or all meet again: they arrive before the stores are
         drained, which the others need not wait for
 
-Without a memory role all warpgroups run the compute role, with the registers of the launch. Numba compiles the functions that a
-function calls while it types it, so the entry is lowered last: only then are all barriers and tensor maps of the kernel known. It
-also defines the symbols that shared helpers leave open (axes, division, orders).
+Without a memory role all warpgroups run the compute role, with the registers of the launch. Numba
+compiles the functions that a function calls while it types it, so the entry is lowered last: only
+then are all barriers and tensor maps of the kernel known. It also defines the symbols that shared
+helpers leave open (axes, division, orders).
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ ENTRY = "<entry of a kernel>"
 
 
 class TableType(nb.types.Type):  # type: ignore[misc]
-    """The packed tensor maps: one by-value parameter, as long as the maps that the kernel's code asked for."""
+    """The packed tensor maps: one by-value parameter, as long as the maps that the kernel's code
+    asked for."""
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
@@ -64,7 +66,8 @@ class TableType(nb.types.Type):  # type: ignore[misc]
 class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, fe_type: TableType) -> None:
         self._cluster = fe_type.unit.cluster if fe_type.unit.clustered else None
-        words = fe_type.unit.table_bytes // 8  # read when the entry is lowered, after all code that it calls
+        # read when the entry is lowered, after all code that it calls
+        words = fe_type.unit.table_bytes // 8
         super().__init__(manager, fe_type, nb.ir.PointerType(nb.ir.ArrayType(nb.i64, words)))
 
     def from_argument(self, builder: Any, value: Any) -> Any:
@@ -74,7 +77,8 @@ class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
 
 
 def _operation(result: Any, emit: Callable[..., Any]) -> Op[..., Any]:
-    """Return an operation of the entry with this result, whose code ``emit(context, builder, *values)`` makes."""
+    """Return an operation of the entry with this result, whose code ``emit(context, builder,
+    *values)`` makes."""
     def typer(_context: Any, *types: Any) -> Any:
         context, builder, values = yield result(*types)
         return emit(context, builder, *values)
@@ -83,7 +87,8 @@ def _operation(result: Any, emit: Callable[..., Any]) -> Op[..., Any]:
 
 
 def _start(unit: Unit, context: Any, builder: Any, *sizes: Any) -> None:
-    """Initialise the barriers of all rings, and define the symbols that helpers leave to the kernel; `sizes`: see `keep_grid`."""
+    """Initialise the barriers of all rings, and define the symbols that helpers leave to the
+    kernel; `sizes`: see `keep_grid`."""
     define_axes(builder.module, unit)
     define_approximation(builder.module, unit.params.approx_math)
     define_order(builder.module, unit)
@@ -103,10 +108,13 @@ def _start(unit: Unit, context: Any, builder: Any, *sizes: Any) -> None:
         keep_grid(builder, unit, sizes)
         if unit.params.debug:
             begin_bounds(context, builder, unit)
-    if unit.clustered:  # all threads meet: no CTA may arrive on a barrier, or copy to a CTA, that is not there yet
+    # all threads meet: no CTA may arrive on a barrier, or copy to a CTA, that is not there yet
+    if unit.clustered:
         if unit.params.debug or sizes:
             nb.call(context, builder, cluster.arrive, (), ())
-        else:  # fence.mbarrier_init has released the barriers, and nothing else need be (PTX ISA, "membar/fence": its example);
+        # fence.mbarrier_init has released the barriers, and nothing else need be (PTX ISA,
+        # "membar/fence": its example);
+        else:
             # a `release` would be a fence of the whole GPU
             nb.emit_asm(builder, nb.void, [], "barrier.cluster.arrive.relaxed;", "~{memory}")
         nb.call(context, builder, cluster.wait, (), ())
@@ -115,7 +123,8 @@ def _start(unit: Unit, context: Any, builder: Any, *sizes: Any) -> None:
 
 
 def _meet(unit: Unit, operation: Op, context: Any, builder: Any) -> None:
-    """Let the CTAs of a cluster meet, if they do so at the end: that is known when all functions have been compiled."""
+    """Let the CTAs of a cluster meet, if they do so at the end: that is known when all functions
+    have been compiled."""
     if unit.meets_at_end:
         nb.call(context, builder, operation, (), ())
 
@@ -133,8 +142,8 @@ def _begin_tickets(unit: Unit, builder: Any, np_: Any, table: Any) -> None:
 
 
 def _begin_launch(unit: Unit, context: Any, builder: Any, table: Any) -> None:
-    """Tell the peers that the launch has begun, by a lane of the first CTA: of a warp of the memory role that does nothing else, or
-    of the first warpgroup's last warp."""
+    """Tell the peers that the launch has begun, by a lane of the first CTA: of a warp of the memory
+    role that does nothing else, or of the first warpgroup's last warp."""
     own = unit.memory_warpgroup if unit.warp_specialized else 0
     lane = nb.const(128 * own + (32 if unit.warp_specialized else 96))
     first = builder.icmp_unsigned("==", nb.block_number(builder), nb.const(0))
@@ -151,7 +160,8 @@ def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _leaving(role: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """Return a function that calls a role's function of `count` arguments and then waits for the cluster, in the same lane."""
+    """Return a function that calls a role's function of `count` arguments and then waits for the
+    cluster, in the same lane."""
     arguments = ", ".join(["np_", *(f"argument{number}" for number in range(count))])
     ns = {"role": role, "await_peers": await_peers}
     exec(compile(f"def leaving({arguments}):\n    role({arguments})\n    await_peers(np_)", ENTRY, "exec"), ns)
@@ -159,8 +169,10 @@ def _leaving(role: Callable[..., Any], count: int) -> Callable[..., Any]:
 
 
 def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> tuple[Callable[..., Any], list[Any]]:
-    """Return the entry function and its Numba argument types; `scalars`: the Numba types of the run-time scalars."""
-    name = symbol(unit.kernel)  # the text below holds no name that a user chose: a Python function may have any name
+    """Return the entry function and its Numba argument types; `scalars`: the Numba types of the
+    run-time scalars."""
+    # the text below holds no name that a user chose: a Python function may have any name
+    name = symbol(unit.kernel)
     profiled = bool(unit.params.profile_space)
     parameters: list[str] = ["table"]
     argtypes: list[Any] = [TableType(unit)]

@@ -1,12 +1,14 @@
-"""The name of a kernel's machine code, which Nsight, CUPTI and torch.profiler show: its function, its tiles and its arrays' types.
+"""The name of a kernel's machine code, which Nsight, CUPTI and torch.profiler show: its function,
+its tiles and its arrays' types.
 
 ::
 
     matmul_128x64_256x64_s3_f16_f16_f16
 
-is a `matmul` whose pipeline loads blocks of 128 x 64 and 256 x 64 elements into 3 slots, and whose three arrays are of float16. The
-name is a plain C identifier, which no tool demangles. It depends on nothing but what was compiled, so that processes that share a
-disk cache have one name for one code. Kernels that differ in other constants only have the same name; each is a program of its own.
+is a `matmul` whose pipeline loads blocks of 128 x 64 and 256 x 64 elements into 3 slots, and whose
+three arrays are of float16. The name is a plain C identifier, which no tool demangles. It depends
+on nothing but what was compiled, so that processes that share a disk cache have one name for one
+code. Kernels that differ in other constants only have the same name; each is a program of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _FUNCTION = 60
 
 
 def entry_name(unit: Unit) -> str:
-    """Return the name of a kernel's machine code, an identifier of ASCII with at most `LONGEST` characters.
+    """Return the name of a kernel's machine code, an identifier of ASCII with at most `LONGEST`
+    characters.
 
     The parts, of which those that do not apply are left out:
 
@@ -34,8 +37,8 @@ def entry_name(unit: Unit) -> str:
     pingpong           the schedule
     f16_bf16col        the arrays' types, "col" where an array is column-major
 
-    A name that would be too long is cut, and ends with a digest of the whole. A function's name that is no identifier is spelled
-    as `symbol` has it.
+    A name that would be too long is cut, and ends with a digest of the whole. A function's name
+    that is no identifier is spelled as `symbol` has it.
     """
     function = symbol(unit.kernel)
     function = "_" * (not function or function[0].isdigit()) + function

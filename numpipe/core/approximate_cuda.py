@@ -1,7 +1,9 @@
-"""Functions that a kernel may ask to be approximate (`CompilerParams.approx_math`), where helpers are compiled for many kernels.
+"""Functions that a kernel may ask to be approximate (`CompilerParams.approx_math`), where helpers
+are compiled for many kernels.
 
-Code that calls such a function defines it in its own module, once, as a choice by a symbol that each kernel's entry module
-defines: when the modules are linked the choice is a constant, and one of its arms is left.
+Code that calls such a function defines it in its own module, once, as a choice by a symbol that
+each kernel's entry module defines: when the modules are linked the choice is a constant, and one of
+its arms is left.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ Body = Callable[..., Any]
 
 
 def approximate(builder: Any, name: str, values: Sequence[Any], exact: Body, approximation: Body) -> Any:
-    """Compute ``exact(values)``, or ``approximation(values)`` in kernels that ask for it; all values are float32."""
+    """Compute ``exact(values)``, or ``approximation(values)`` in kernels that ask for it; all
+    values are float32."""
     kind = nb.ir.FunctionType(nb.f32, [nb.f32] * len(values))
     function = nb.cgutils.get_or_insert_function(builder.module, kind, f"np_math_{name}")
     if not function.blocks:
@@ -36,7 +39,8 @@ def approximate(builder: Any, name: str, values: Sequence[Any], exact: Body, app
 def divide(builder: Any, a: Any, b: Any) -> Any:
     """Divide float32 values: rounded correctly, or approximately.
 
-    ``div.approx.f32`` is a reciprocal and a product (PTX ISA, "div": at most 2 ulp for divisors of 2^-126 to 2^126).
+    ``div.approx.f32`` is a reciprocal and a product (PTX ISA, "div": at most 2 ulp for divisors of
+    2^-126 to 2^126).
     """
     return approximate(builder, "divide", (a, b), lambda inner, x, y: inner.fdiv(x, y),
                        lambda inner, x, y: nb.external(inner, "llvm.nvvm.div.approx.f", nb.f32, (x, y)))

@@ -1,26 +1,32 @@
-"""The arithmetic of kernels, the same in both executions: run-time integers are int32, run-time floats float32.
+"""The arithmetic of kernels, the same in both executions: run-time integers are int32, run-time
+floats float32.
 
-The AST pass (`compile/lift/arithmetic`) writes every operator and comparison on run-time values as a call of an operation of this
-file, ``range``, ``min``, ``int`` … as one of `numbers`. The languages' own operators would not do: CPython's integers have no
-width, NumPy's promotion depends on its version, and Numba widens int32 + int32 to int64.
+The AST pass (`compile/lift/arithmetic`) writes every operator and comparison on run-time values as
+a call of an operation of this file, ``range``, ``min``, ``int`` … as one of `numbers`. The
+languages' own operators would not do: CPython's integers have no width, NumPy's promotion depends
+on its version, and Numba widens int32 + int32 to int64.
 
-An operand has a NumPy type, or is *weak*: a literal of Python, which takes the type of the other operands. `common` is the rule:
+An operand has a NumPy type, or is *weak*: a literal of Python, which takes the type of the other
+operands. `common` is the rule:
 
-===========================  ========================================================================================
+===========================  =======================================================================
 operands                     computed in
-===========================  ========================================================================================
+===========================  =======================================================================
 int32 and int literals       int32; two literals too
 float32 with any of these    float32; int32 with a float literal too
 int32 with another float     the float's type
-other NumPy types            what NumPy makes of them (``np.result_type``): int64 with int32 is int64
+other NumPy types            what NumPy makes of them (``np.result_type``): int64 with int32 is
+                             int64
 bool                         counts as an int literal, 0 or 1
-===========================  ========================================================================================
+===========================  =======================================================================
 
-``int32 / int32`` is float32. ``//`` and ``%`` round down, as Python's do. A value that its integer type cannot hold is an error
-simulated and wraps on the GPU. Integer division by zero, and shifts by a negative count or by the width and more, are errors
-simulated and undefined on the GPU. Floats follow IEEE 754 in both: infinities and NaN are values.
+``int32 / int32`` is float32. ``//`` and ``%`` round down, as Python's do. A value that its integer
+type cannot hold is an error simulated and wraps on the GPU. Integer division by zero, and shifts by
+a negative count or by the width and more, are errors simulated and undefined on the GPU. Floats
+follow IEEE 754 in both: infinities and NaN are values.
 
-What is no number (tiles, tuples, inert values of the memory role) is left to Python's operator, on the GPU to Numba's.
+What is no number (tiles, tuples, inert values of the memory role) is left to Python's operator, on
+the GPU to Numba's.
 """
 
 from __future__ import annotations
@@ -48,7 +54,7 @@ Kind = Any
 """of an operand: a NumPy dtype; int or float for a literal; bool"""
 
 
-# ---- the rule -----------------------------------------------------------------------------------------------------
+# ---- the rule ------------------------------------------------------------------------------------
 def kind(value: Any) -> Kind | None:
     """Return the `Kind` of a value, or of a value of this Numba type; None if it is no number.
 
@@ -73,7 +79,8 @@ def is_integer(value: Any) -> bool:
 
 
 def raised(x: Any, n: int, product: Callable[[Any, Any], Any]) -> Any:
-    """Return ``x ** n`` for n from 1 on, by squaring: a product for each bit of n, one more for each bit that is set."""
+    """Return ``x ** n`` for n from 1 on, by squaring: a product for each bit of n, one more for
+    each bit that is set."""
     result = x
     for bit in f"{n:b}"[1:]:
         result = product(result, result)
@@ -106,7 +113,8 @@ def quotient_type(*kinds: Kind) -> np.dtype:
 
 
 def integer_type(symbol: str, *kinds: Kind) -> np.dtype:
-    """Return the type of an operation that only integers have, for ``&``, ``|`` and ``^`` also bools; SpecError for floats."""
+    """Return the type of an operation that only integers have, for ``&``, ``|`` and ``^`` also
+    bools; SpecError for floats."""
     if kinds == (bool, bool) and symbol in "&|^":
         return np.dtype(bool)
     dtype = common(*kinds)
@@ -116,7 +124,8 @@ def integer_type(symbol: str, *kinds: Kind) -> np.dtype:
 
 
 def inverted_type(of: Kind) -> np.dtype:
-    """Return the type of ``~a``; SpecError for a float and for a bool, whose ``~`` would be true either way."""
+    """Return the type of ``~a``; SpecError for a float and for a bool, whose ``~`` would be true
+    either way."""
     if of is bool:
         raise SpecError("'~' of a bool is -1 or -2, which both count as true: write 'not'")
     return integer_type("~", of)
@@ -147,9 +156,10 @@ def spelled(*kinds: Kind) -> str:
     return " and ".join({int: "an int literal", float: "a float literal", bool: "bool"}.get(k, str(k)) for k in kinds)
 
 
-# ---- operators, simulated -----------------------------------------------------------------------------------------
+# ---- operators, simulated ------------------------------------------------------------------------
 def as_type(value: Any, dtype: np.dtype) -> Any:
-    """Return an operand in the type it is computed in: Python's exact int for integers, a NumPy scalar for floats."""
+    """Return an operand in the type it is computed in: Python's exact int for integers, a NumPy
+    scalar for floats."""
     if dtype.kind == "f":
         with np.errstate(all="ignore"):
             return value.astype(dtype) if isinstance(value, np.generic) else dtype.type(value)
@@ -166,7 +176,8 @@ def _fit(value: int, dtype: np.dtype, what: str) -> Any:
 
 
 def otherwise(python: Callable[..., Any], *values: Any) -> Any:
-    """Return what Python's operator makes of operands of which one is no number; an inert value with numbers stays inert."""
+    """Return what Python's operator makes of operands of which one is no number; an inert value
+    with numbers stays inert."""
     inert = next((v for v in values if isinstance(v, Inert)), None)
     if inert is not None and all(isinstance(v, Inert) or kind(v) is not None for v in values):
         return inert
@@ -198,14 +209,17 @@ OPERATORS: dict[Op[..., Any], Operator] = {}
 
 def _binary(symbol: str, python: Callable[[Any, Any], Any], rule: Callable[..., np.dtype] = common, *, compares: bool = False,
             floats: Callable[[Any, Any], Any] | None = None) -> Op[..., Any]:
-    """Make the operation of a binary operator: `python` computes it of exact ints, and `floats`, which means it too, of floats.
+    """Make the operation of a binary operator: `python` computes it of exact ints, and `floats`,
+    which means it too, of floats.
 
-    The operation's `literals` has bit i set where operand i is a float literal: Numba would take it for a float64.
+    The operation's `literals` has bit i set where operand i is a float literal: Numba would take it
+    for a float64.
     """
     partial = symbol in ("//", "%", "<<", ">>")
 
     def operation(a: Any, b: Any, literals: int = 0) -> Any:
-        if rule is not quotient_type and type(a) in (np.int32, int) and type(b) in (np.int32, int):  # nearly all
+        # nearly all
+        if rule is not quotient_type and type(a) in (np.int32, int) and type(b) in (np.int32, int):
             x, y = int(a), int(b)
             if -0x80000000 <= x <= 0x7FFFFFFF and -0x80000000 <= y <= 0x7FFFFFFF:
                 if partial:
@@ -248,7 +262,8 @@ sub = _binary("-", operator.sub)
 mul = _binary("*", operator.mul)
 floordiv = _binary("//", operator.floordiv, floats=np.floor_divide)
 mod = _binary("%", operator.mod, floats=np.remainder)
-truediv = _binary("/", operator.truediv, quotient_type)  # always a float; by zero an infinity or NaN
+# always a float; by zero an infinity or NaN
+truediv = _binary("/", operator.truediv, quotient_type)
 and_, or_, xor, lshift, rshift = (_binary(symbol, python, functools.partial(integer_type, symbol)) for symbol, python in (
     ("&", operator.and_), ("|", operator.or_), ("^", operator.xor), ("<<", operator.lshift), (">>", operator.rshift)))
 lt, le, gt, ge, eq, ne = (_binary(symbol, python, compares=True) for symbol, python in (
@@ -298,10 +313,11 @@ absolute = _unary("absolute", "abs", abs, numpy=np.abs)
 invert = _unary("invert", "~", operator.invert, inverted_type)
 
 
-# ---- of int32 values that are not negative ------------------------------------------------------------------------
+# ---- of int32 values that are not negative -------------------------------------------------------
 @op
 def quotient(a: Any, b: Any) -> Any:
-    """``a // b`` of non-negative int32 values: the unsigned division, without what rounding down costs."""
+    """``a // b`` of non-negative int32 values: the unsigned division, without what rounding down
+    costs."""
     return np.int32(int(a) // int(b))
 
 
@@ -329,7 +345,8 @@ def cdiv(a: Any, b: Any) -> Any:
 
 @op
 def divisor(d: Any) -> tuple[Any, Any]:
-    """Return (d, 2³² / d) for `divide`: where many numbers are divided by d, one division serves all of them.
+    """Return (d, 2³² / d) for `divide`: where many numbers are divided by d, one division serves
+    all of them.
 
     0 counts as 1: a loop over no tiles divides nothing.
     """
@@ -339,7 +356,8 @@ def divisor(d: Any) -> tuple[Any, Any]:
 
 @op
 def divide(a: Any, by: tuple[Any, Any]) -> Any:
-    """``a // d`` of a non-negative int32 by a `divisor`: a multiplication and a correction, 20 cycles instead of 150.
+    """``a // d`` of a non-negative int32 by a `divisor`: a multiplication and a correction, 20
+    cycles instead of 150.
 
     >>> int(divide(1000, divisor(7)))
     142

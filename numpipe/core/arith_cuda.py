@@ -19,10 +19,11 @@ BOOLEAN = nb.types.boolean
 FLOAT16 = np.dtype(np.float16)
 
 
-# ---- types and values ---------------------------------------------------------------------------------------------
+# ---- types and values ----------------------------------------------------------------------------
 @arith.kind_of_type.register(nb.types.Type)
 def kind_of(ty: Any) -> arith.Kind | None:
-    """Return `arith.kind` of a value of this Numba type. What Numba types as a literal is one in the source."""
+    """Return `arith.kind` of a value of this Numba type. What Numba types as a literal is one in
+    the source."""
     if isinstance(ty, nb.types.Boolean):
         return bool
     if isinstance(ty, nb.types.IntegerLiteral):
@@ -45,9 +46,11 @@ def type_of(dtype: np.dtype) -> Any:
 
 
 def parameter_types(operands: Sequence[Any], dtype: np.dtype) -> list[Any]:
-    """Return the types of an operation's parameters. Numba converts arguments to them, but float16 is converted by `convert`.
+    """Return the types of an operation's parameters. Numba converts arguments to them, but float16
+    is converted by `convert`.
 
-    They must tell apart all that `dtype` depends on: code is found by them. Raises SpecError for an int literal that does not fit.
+    They must tell apart all that `dtype` depends on: code is found by them. Raises SpecError for an
+    int literal that does not fit.
     """
     for ty in operands:
         if dtype.kind != "f" and isinstance(ty, nb.types.IntegerLiteral) and not arith.holds(dtype, ty.literal_value):
@@ -56,7 +59,8 @@ def parameter_types(operands: Sequence[Any], dtype: np.dtype) -> list[Any]:
 
 
 def convert(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
-    """Convert a number to another type. float16 is 16 bits in an integer register, converted by one instruction."""
+    """Convert a number to another type. float16 is 16 bits in an integer register, converted by one
+    instruction."""
     if of == to:
         return value
     if of == nb.types.float16:
@@ -66,7 +70,8 @@ def convert(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
         if isinstance(value, nb.ir.Constant) and isinstance(value.constant, (int, float)):
             return nb.const(int(np.float16(value.constant).view(np.uint16)), nb.i16)
         if of not in (nb.types.float32, nb.types.float64):
-            value, of = context.cast(builder, value, of, nb.types.float64), nb.types.float64  # exact: all that does not overflow
+            # exact: all that does not overflow
+            value, of = context.cast(builder, value, of, nb.types.float64), nb.types.float64
         single = of == nb.types.float32
         statement, register = f"cvt.rn.f16.{'f32' if single else 'f64'} $0, $1;", "f" if single else "d"
         return builder.call(nb.pure_asm(nb.i16, [value.type], statement, f"=h,{register}"), [value])
@@ -78,7 +83,8 @@ def not_defined(symbol: str, operands: Sequence[Any]) -> Any:
 
 
 def otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[Any, ...]) -> Any:
-    """Return (signature, codegen) of Numba's own operator, with bools as ints; an inert value and numbers give an inert value."""
+    """Return (signature, codegen) of Numba's own operator, with bools as ints; an inert value and
+    numbers give an inert value."""
     inert = next((ty for ty in operands if isinstance(ty, InertType)), None)
     if inert is not None and all(isinstance(ty, InertType) or kind_of(ty) is not None for ty in operands):
         return inert(*operands), lambda context, builder, sig, args: nb.nothing(context)
@@ -94,7 +100,8 @@ def otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[Any
 
 
 def operand(context: Any, builder: Any, value: Any, of: Any, dtype: np.dtype) -> Any:
-    """Convert a number to the type it is computed in; float16 is computed in float32, and rounded before and after."""
+    """Convert a number to the type it is computed in; float16 is computed in float32, and rounded
+    before and after."""
     if isinstance(of, nb.types.IntegerLiteral):
         return context.get_constant(math_type(dtype), dtype.type(of.literal_value).item())
     return convert(context, builder, convert(context, builder, value, of, type_of(dtype)), type_of(dtype), math_type(dtype))
@@ -105,7 +112,7 @@ def math_type(dtype: np.dtype) -> Any:
     return nb.types.float32 if dtype == FLOAT16 else type_of(dtype)
 
 
-# ---- operators ----------------------------------------------------------------------------------------------------
+# ---- operators -----------------------------------------------------------------------------------
 Emit = Callable[..., Any]
 """(builder, dtype, *operands) -> value; the operands are of `dtype`, float32 for float16"""
 
@@ -167,7 +174,8 @@ def libdevice(builder: Any, name: str, *args: Any) -> Any:
 
 
 def _floored_floats(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
-    """Divide floats as NumPy does: the exact remainder first (fmod), then the quotient it leaves, corrected to an integer."""
+    """Divide floats as NumPy does: the exact remainder first (fmod), then the quotient it leaves,
+    corrected to an integer."""
     def const(value: float) -> Any:
         return nb.ir.Constant(a.type, value)
 
@@ -198,11 +206,13 @@ def compare(symbol: str) -> Emit:
 
 
 def chosen(symbol: str, chained: bool = True) -> Emit:
-    """Return a function that emits the first of two numbers where it is less ("<") or greater (">") than the second, else that.
+    """Return a function that emits the first of two numbers where it is less ("<") or greater (">")
+    than the second, else that.
 
-    chained  whether it may be one of several, as in a reduction. NVVM makes max.s32 or min.s32 of a select, and in a chain of
-             these ptxas of CUDA 13.0 and 13.1 drops the sign of an operand that is a negation (VIMNMX3). So the comparison is
-             PTX that gives 0 or 1, of which neither of them makes a maximum or a minimum, and a select follows.
+    chained  whether it may be one of several, as in a reduction. NVVM makes max.s32 or min.s32 of a
+             select, and in a chain of these ptxas of CUDA 13.0 and 13.1 drops the sign of an
+             operand that is a negation (VIMNMX3). So the comparison is PTX that gives 0 or 1, of
+             which neither of them makes a maximum or a minimum, and a select follows.
     """
     better = compare(symbol)
 
@@ -273,7 +283,7 @@ _meaning(arith.absolute, _absolute)
 _meaning(arith.invert, lambda builder, dtype, a: builder.xor(a, nb.const(-1, a.type)))
 
 
-# ---- of int32 values that are not negative ------------------------------------------------------------------------
+# ---- of int32 values that are not negative -------------------------------------------------------
 def _unsigned(operation: Op[..., Any], emit: Callable[[Any, Any, Any], Any]) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any, a: Any, b: Any) -> Any:
@@ -301,7 +311,8 @@ def _divisor(_context: Any, d: Any) -> Any:
 
 @cuda_meaning(arith.divide)
 def _divide(_context: Any, a: Any, by: Any) -> Any:
-    """The high half of a * magic is the quotient or one less: a * (2^32 / d - magic) < 2^32 for a < 2^31."""
+    """The high half of a * magic is the quotient or one less: a * (2^32 / d - magic) < 2^32 for a <
+    2^31."""
     _, builder, args = yield I32(I32, by)
     d, magic = (builder.extract_value(args[1], i) for i in (0, 1))
     product = builder.mul(builder.zext(args[0], nb.i64), builder.zext(magic, nb.i64))

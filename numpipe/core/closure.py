@@ -1,8 +1,9 @@
 """Callable values: a function with the run-time values it was bound to, by value.
 
-A nested function, a lambda or a `@numpipe.function` of a kernel becomes one, and an emitted pipeline is one. In CPython the
-callable is a functools.partial; on the GPU it is a value whose type names the function and whose data are the bound values:
-calling it costs nothing, and it may be passed on and stored in tuples.
+A nested function, a lambda or a `@numpipe.function` of a kernel becomes one, and an emitted
+pipeline is one. In CPython the callable is a functools.partial; on the GPU it is a value whose type
+names the function and whose data are the bound values: calling it costs nothing, and it may be
+passed on and stored in tuples.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ def bind(operation: Op[..., Any], value: Any) -> Callable[..., Any]:
 
 
 def binder(function: Callable[..., Any], for_numba: Callable[..., Any] | None = None) -> Op[..., Any]:
-    """Make an operation ``bind(captures) -> callable`` of a lifted function, which takes the tuple of captures first.
+    """Make an operation ``bind(captures) -> callable`` of a lifted function, which takes the tuple
+    of captures first.
 
     `for_numba` is the variant of the function that is compiled.
     """

@@ -22,10 +22,12 @@ class Facts:
     pipelines   whether it holds a pipeline, or calls a function that does
     returns     whether it returns a value
     coroutine   whether it was written with `yield`
-    rest        whether one more parameter, its last, is the tuple of all arguments behind (``*rest``)
+    rest        whether one more parameter, its last, is the tuple of all arguments behind
+                (``*rest``)
     makes       whether it returns a pipeline for a loop
     turns       whether it goes through blocks of `numpipe.turn`, or calls a function that does
-    misuse      why it cannot be a compute_context, or "": it must call its only parameter once, unconditionally
+    misuse      why it cannot be a compute_context, or "": it must call its only parameter once,
+                unconditionally
     """
 
     name: str
@@ -40,7 +42,8 @@ class Facts:
     makes: bool = False
 
     def packed(self, arguments: tuple[Any, ...], pack: Callable[[Any], Any] = tuple) -> tuple[Any, ...]:
-        """Return the arguments of a call as the function takes them; `pack` makes a tuple of the rest.
+        """Return the arguments of a call as the function takes them; `pack` makes a tuple of the
+        rest.
 
         >>> Facts("body", 1, rest=True).packed((0, 1, 2))
         (0, (1, 2))
@@ -90,12 +93,14 @@ class Function(Generic[P, R]):
 def function(function: Callable[P, R]) -> Function[P, R]:
     """Make a function usable in kernels, in both executions and in every role.
 
-    It is written as a kernel is, and compiled with each kernel that calls it: `axis_index` asks for the axes of the kernel
-    that it runs in, and a pipeline in it has its ring in that kernel. Arguments that are known at compile time (Statics,
-    constants, dtypes) are constants in it, so it may make shapes of them; a call with nothing but constants whose result is
-    a number is itself a constant. It may be passed on, stored in tuples, and be the body of a pipeline or an index map.
+    It is written as a kernel is, and compiled with each kernel that calls it: `axis_index` asks for
+    the axes of the kernel that it runs in, and a pipeline in it has its ring in that kernel.
+    Arguments that are known at compile time (Statics, constants, dtypes) are constants in it, so it
+    may make shapes of them; a call with nothing but constants whose result is a number is itself a
+    constant. It may be passed on, stored in tuples, and be the body of a pipeline or an index map.
 
-    Raises SpecError for what is no plain `def`; its source is looked at when a kernel that calls it is first used.
+    Raises SpecError for what is no plain `def`; its source is looked at when a kernel that calls it
+    is first used.
 
     >>> @function
     ... def blocks(size, block):

@@ -1,8 +1,9 @@
 """Inert values: those that the memory role does not have.
 
-The memory role runs the kernel's own control flow to know what to load, but it computes nothing: what a tile holds, and
-which warpgroup computes, are *inert* there. Arithmetic on an inert value stays inert; steering with one (a branch, a loop
-bound, an index map) is an error in both executions, because loads must not depend on it.
+The memory role runs the kernel's own control flow to know what to load, but it computes nothing:
+what a tile holds, and which warpgroup computes, are *inert* there. Arithmetic on an inert value
+stays inert; steering with one (a branch, a loop bound, an index map) is an error in both
+executions, because loads must not depend on it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Inert(NoValue):
     __bool__ = __int__ = __index__ = __float__ = _steers
 
     def _stays(self, *other: Any) -> Any:
-        return NotImplemented if any(getattr(o, "inert", False) for o in other) else self  # a tile answers
+        # a tile answers
+        return NotImplemented if any(getattr(o, "inert", False) for o in other) else self
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = _stays
     __mod__ = __rmod__ = __truediv__ = __rtruediv__ = __neg__ = __and__ = __or__ = __xor__ = _stays

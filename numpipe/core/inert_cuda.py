@@ -30,14 +30,16 @@ STEERLESS: list[type] = [InertType]
 
 
 def _stays(*args: Any) -> Any:
-    """Type arithmetic with an inert value; where a tile takes part, its own typer answers (`tile_cuda`)."""
+    """Type arithmetic with an inert value; where a tile takes part, its own typer answers
+    (`tile_cuda`)."""
     inert = next((a for a in args if isinstance(a, InertType)), None)
     if inert is not None and not any(isinstance(a, tuple(STEERLESS)) and not isinstance(a, InertType) for a in args):
         yield inert(*args)
 
 
 def steers(*args: Any) -> None:
-    """Raise CompileError for an operand that must not steer; as a typer it refuses, and has no answer for others."""
+    """Raise CompileError for an operand that must not steer; as a typer it refuses, and has no
+    answer for others."""
     for arg in args:
         if isinstance(arg, tuple(STEERLESS)):
             raise CompileError(f"{getattr(arg, 'what', arg)} {REASON}")

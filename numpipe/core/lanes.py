@@ -11,7 +11,8 @@ from .op import op
 
 @op
 def one_lane(function: Callable[..., Any], *args: Any) -> None:
-    """Call ``function(*args)`` in one elected lane of the warpgroup's first warp (elect.sync; PTX ISA, "elect.sync").
+    """Call ``function(*args)`` in one elected lane of the warpgroup's first warp (elect.sync; PTX
+    ISA, "elect.sync").
 
     The same lane each time, which bulk groups need: they belong to the lane that committed them.
     """

@@ -10,8 +10,9 @@ from .op import cuda_meaning, predicated
 
 
 def elected(builder: Any) -> Any:
-    """Return whether this is the elected lane of the warpgroup's first warp. elect.sync tells ptxas that a single lane runs: after
-    a comparison of %tid it would wrap every TMA in a loop over the active lanes."""
+    """Return whether this is the elected lane of the warpgroup's first warp. elect.sync tells ptxas
+    that a single lane runs: after a comparison of %tid it would wrap every TMA in a loop over the
+    active lanes."""
     return builder.and_(builder.icmp_unsigned("==", builder.and_(nb.thread_index(builder), nb.const(0x60)), nb.const(0)),
                         elected_in_warp(builder))
 

@@ -1,16 +1,19 @@
 """The machine a kernel runs on when it runs in CPython: what one warpgroup of a Hopper SM can do.
 
-Operations (`op`) call ``current()`` and act on it. The simulated SM implements `Machine` once per warpgroup; nothing
-below the simulator knows more of it than this file. Addresses are byte offsets in the CTA's dynamic shared memory.
+Operations (`op`) call ``current()`` and act on it. The simulated SM implements `Machine` once per
+warpgroup; nothing below the simulator knows more of it than this file. Addresses are byte offsets
+in the CTA's dynamic shared memory.
 
-A thread of control is a warpgroup: four warps, 128 lanes. `lanes` says which of them execute the next operations:
+A thread of control is a warpgroup: four warps, 128 lanes. `lanes` says which of them execute the
+next operations:
 
 ========  ==========================================================  ===================
 lanes     executed by                                                 entered by
 ========  ==========================================================  ===================
 "all"     all 128 lanes of the warpgroup                              the compute role
 "warps"   lane 0 of each of the four warps                            ``each_warp(f, …)``
-"one"     one elected lane of the warpgroup's first warp              ``one_lane(f, …)``, the memory role
+"one"     one elected lane of the warpgroup's first warp              ``one_lane(f, …)``, the memory
+                                                                      role
 ========  ==========================================================  ===================
 """
 
@@ -37,13 +40,15 @@ EVICTION_POLICIES = ("evict_first", "evict_last")
 class TensorMap:
     """A CUtensorMap: an array in GMEM, the box that one copy moves, and how the box lies in SMEM.
 
-    `array` and `box` are in NumPy order (innermost, contiguous dimension last); coordinates are in elements, outermost
-    first too. A box row (the innermost dimension, `box[-1]` elements) is `row_bytes` wide and rows follow each other
-    without gaps; with `swizzle` in (32, 64, 128) the 16-byte chunk index is XORed with the row index as the hardware
-    does it: address bits [4, 4+b) ^= bits [7, 7+b), b = log2(swizzle / 16). Elements outside the array are read as
-    zeros (`fill="nan"`: NaN) and never written; their bytes count towards the barrier all the same. But a store writes whole
-    16-byte chunks: past the end of a row that is no multiple of 16 bytes it overwrites what follows, unless the rows are
-    `padded`. `flipped`: `array` is the transpose of the kernel's, for reports.
+    `array` and `box` are in NumPy order (innermost, contiguous dimension last); coordinates are in
+    elements, outermost first too. A box row (the innermost dimension, `box[-1]` elements) is
+    `row_bytes` wide and rows follow each other without gaps; with `swizzle` in (32, 64, 128) the
+    16-byte chunk index is XORed with the row index as the hardware does it: address bits [4, 4+b)
+    ^= bits [7, 7+b), b = log2(swizzle / 16). Elements outside the array are read as zeros
+    (`fill="nan"`: NaN) and never written; their bytes count towards the barrier all the same. But a
+    store writes whole 16-byte chunks: past the end of a row that is no multiple of 16 bytes it
+    overwrites what follows, unless the rows are `padded`. `flipped`: `array` is the transpose of
+    the kernel's, for reports.
     """
 
     array: np.ndarray
@@ -62,10 +67,12 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class Mma:
-    """A batch of ``wgmma.mma_async`` of one type that update one accumulator; `b_dtype`: the type of B, if not A's.
+    """A batch of ``wgmma.mma_async`` of one type that update one accumulator; `b_dtype`: the type
+    of B, if not A's.
 
-    `steps[i]` lists the (A descriptor, B descriptor) pairs of accumulator rows [64 i, 64 i + 64), one per 32 bytes of K, as
-    64-bit matrix descriptors (PTX ISA, "wgmma matrix descriptor"); `a_major` / `b_major` are "k" or "mn".
+    `steps[i]` lists the (A descriptor, B descriptor) pairs of accumulator rows [64 i, 64 i + 64),
+    one per 32 bytes of K, as 64-bit matrix descriptors (PTX ISA, "wgmma matrix descriptor");
+    `a_major` / `b_major` are "k" or "mn".
     """
 
     n: int
@@ -84,13 +91,16 @@ class InFlight(Protocol):
 
 
 class WorkCounter(Protocol):
-    """The counter from which the CTAs of a launch draw work indices (`tile_scheduler`); `cta` is a CTA's number in the grid."""
+    """The counter from which the CTAs of a launch draw work indices (`tile_scheduler`); `cta` is a
+    CTA's number in the grid."""
 
     def draw(self, cta: int) -> int:
-        """Add 1 atomically for a CTA, and return a work index of the launch that no other CTA has."""
+        """Add 1 atomically for a CTA, and return a work index of the launch that no other CTA
+        has."""
 
     def ended(self, cta: int, what: str) -> str | None:
-        """Note that a CTA has ended a loop or, with "", itself; return how that differs from what another CTA did, or None."""
+        """Note that a CTA has ended a loop or, with "", itself; return how that differs from what
+        another CTA did, or None."""
 
 
 class Machine(Protocol):
@@ -117,60 +127,72 @@ class Machine(Protocol):
     def deal(self) -> WorkCounter: ...
 
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
-        """Run ``function(*args)`` in these lanes, which must be among those that execute now ("one" inside "all", never back)."""
+        """Run ``function(*args)`` in these lanes, which must be among those that execute now ("one"
+        inside "all", never back)."""
 
     def collective(self, operation: str) -> None:
         """Report unless all lanes execute: `operation` is ``.aligned``."""
 
     # ---- mbarriers (PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier")
     def mbar_init(self, address: int, count: int, name: str = "") -> None:
-        """One lane. `name` is for reports, e.g. ``ready[2] of a, b @ gemm.py:41``. Re-initialising a live one is an error."""
+        """One lane. `name` is for reports, e.g. ``ready[2] of a, b @ gemm.py:41``. Re-initialising
+        a live one is an error."""
 
     def mbar_init_at_entry(self, address: int, count: int, name: str = "", *, observed: bool = False) -> None:
-        """Declare an mbarrier that the kernel's entry initialises, fences and synchronises before any warpgroup runs.
+        """Declare an mbarrier that the kernel's entry initialises, fences and synchronises before
+        any warpgroup runs.
 
-        Every warpgroup that uses it declares it, for all CTAs of the cluster; another count at the same address is an error. With
-        `observed`, so is a phase that completes before anybody has waited for the one before, and at the end a phase that has
-        begun, or that nobody has waited for.
+        Every warpgroup that uses it declares it, for all CTAs of the cluster; another count at the
+        same address is an error. With `observed`, so is a phase that completes before anybody has
+        waited for the one before, and at the end a phase that has begun, or that nobody has waited
+        for.
         """
 
     def mbar_inval(self, address: int) -> None: ...
 
     def mbar_arrive(self, address: int, count: int = 1) -> None:
-        """Every executing lane arrives `count` times (128, 4 or 1 lanes). More arrivals than pending is an error."""
+        """Every executing lane arrives `count` times (128, 4 or 1 lanes). More arrivals than
+        pending is an error."""
 
     def mbar_arrive_remote(self, address: int, wide: bool = False) -> None:
-        """`mbar_arrive` on an mbarrier of any CTA of the cluster, at an address of `map_shared`; it arrives some time later.
+        """`mbar_arrive` on an mbarrier of any CTA of the cluster, at an address of `map_shared`; it
+        arrives some time later.
 
-        `wide`: with the cluster's scope, so that those who wait may load what was stored before (`smem_fetch`).
+        `wide`: with the cluster's scope, so that those who wait may load what was stored before
+        (`smem_fetch`).
         """
 
     def mbar_arrive_expect_tx_remote(self, address: int, nbytes: int) -> None:
-        """`mbar_arrive_expect_tx` on an mbarrier of any CTA of the cluster, at an address of `map_shared`; some time later."""
+        """`mbar_arrive_expect_tx` on an mbarrier of any CTA of the cluster, at an address of
+        `map_shared`; some time later."""
 
     def mbar_arrive_cluster(self, address: int, ranks: Sequence[int], alike: bool, wide: bool = False) -> None:
         """Arrive on the mbarriers at this address in several CTAs, on all of them at one moment.
 
-        `alike`: whoever arrives on one of them arrives on all, so they complete their phases together.
+        `alike`: whoever arrives on one of them arrives on all, so they complete their phases
+        together.
         """
 
     def mbar_arrive_expect_tx(self, address: int, nbytes: int) -> None:
         """Add nbytes to the phase's expected bytes, then arrive once (per executing lane)."""
 
     def mbar_test(self, address: int, parity: int) -> bool:
-        """test_wait.parity: has the phase of this parity completed? Never blocks; a True acquires like a wait."""
+        """test_wait.parity: has the phase of this parity completed? Never blocks; a True acquires
+        like a wait."""
 
     def mbar_wait(self, address: int, phase: int, step: int = -1) -> None:
         """Block until phase number `phase` (0, 1, …; -1 is complete from the start) has completed.
 
-        Blocks as the hardware does, by ``phase & 1`` alone, then checks that the phase reached is the one meant: another
-        one is a stale (or missed) phase and raises PipelineRace. All executing lanes' warps acquire. `step` is the ring's
-        step counter, for reports (-1: not a ring).
+        Blocks as the hardware does, by ``phase & 1`` alone, then checks that the phase reached is
+        the one meant: another one is a stale (or missed) phase and raises PipelineRace. All
+        executing lanes' warps acquire. `step` is the ring's step counter, for reports (-1: not a
+        ring).
         """
 
     # ---- clusters
     def map_shared(self, address: int, rank: int) -> int:
-        """Return the address in the cluster's window of the byte at `address` in the CTA of this rank."""
+        """Return the address in the cluster's window of the byte at `address` in the CTA of this
+        rank."""
 
     def cluster_arrive(self) -> None: ...
 
@@ -178,55 +200,64 @@ class Machine(Protocol):
         """Block until every warpgroup of the cluster has arrived, or ended."""
 
     def agree(self, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
-        """Report unless all `parties` CTAs of the cluster that come here with this key bring the same value; `what` names it."""
+        """Report unless all `parties` CTAs of the cluster that come here with this key bring the
+        same value; `what` names it."""
 
     # ---- fences and named barriers
     def fence_mbarrier_init(self) -> None: ...
 
     def fence_proxy_async(self) -> None:
-        """Make the executing warps' earlier generic SMEM writes visible to the async proxy (TMA store, wgmma)."""
+        """Make the executing warps' earlier generic SMEM writes visible to the async proxy (TMA
+        store, wgmma)."""
 
     def bar_sync(self, barrier: int, threads: int) -> None: ...
 
     def bar_arrive(self, barrier: int, threads: int) -> None: ...
 
     def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:
-        """`bar_sync`, and return whether "any", or "all", of the warpgroup's values are true (barrier.red)."""
+        """`bar_sync`, and return whether "any", or "all", of the warpgroup's values are true
+        (barrier.red)."""
 
     def grid_dependency_wait(self) -> None:
-        """griddepcontrol.wait by the executing lanes: arrays that kernels ahead in the stream use may be read and written."""
+        """griddepcontrol.wait by the executing lanes: arrays that kernels ahead in the stream use
+        may be read and written."""
 
     def setmaxnreg(self, direction: Literal["inc", "dec"], registers: int) -> None:
-        """`inc` blocks until the SM's pool has the registers; a budget that can never be granted is a deadlock."""
+        """`inc` blocks until the SM's pool has the registers; a budget that can never be granted is
+        a deadlock."""
 
     # ---- TMA (cp.async.bulk.tensor)
     def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0) -> None:
         """Asynchronous box copy GMEM -> SMEM; completes `tensor.nbytes` on mbar. One lane.
 
-        `ctas`: to the same addresses, and mbarriers, in the CTAs of the cluster whose ranks are bits of it; 0: to this CTA.
+        `ctas`: to the same addresses, and mbarriers, in the CTAs of the cluster whose ranks are
+        bits of it; 0: to this CTA.
         """
 
     def bulk_load(self, dst: int, source: TensorMap, nbytes: int, mbar: int) -> None:
-        """Asynchronous copy of the first `nbytes` of an array of one dimension, the map's, to SMEM; completes them on mbar. One
-        lane."""
+        """Asynchronous copy of the first `nbytes` of an array of one dimension, the map's, to SMEM;
+        completes them on mbar. One lane."""
 
     def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
         """Asynchronous box copy SMEM -> GMEM, part of the lane's open bulk group. One lane.
 
-        `reduction` ("add", "min", "max", "inc", "dec", "and", "or", "xor") combines each element with the copy's, atomically.
-        `once`: this is the last read of these bytes; another one before they are written again is an error.
+        `reduction` ("add", "min", "max", "inc", "dec", "and", "or", "xor") combines each element
+        with the copy's, atomically. `once`: this is the last read of these bytes; another one
+        before they are written again is an error.
         """
 
     def bulk_commit(self) -> None: ...
 
     def bulk_wait(self, pending: int, *, read: bool) -> None:
-        """Block until at most `pending` of this lane's newest bulk groups are unfinished (`read`: still reading SMEM)."""
+        """Block until at most `pending` of this lane's newest bulk groups are unfinished (`read`:
+        still reading SMEM)."""
 
     # ---- wgmma
     def wgmma_fence(self) -> None: ...
 
     def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None) -> InFlight:
-        """Issue the batch (rows of A x B^T are added to the accumulator). Reads SMEM at any time until waited for.
+        """Issue the batch (rows of A x B^T are added to the accumulator). Reads SMEM at any time
+        until waited for.
 
         `a`: A from registers, (rows, K) of `mma.dtype`; the A descriptors say nothing then.
         """
@@ -234,29 +265,35 @@ class Machine(Protocol):
     def wgmma_commit(self) -> None: ...
 
     def wgmma_wait(self, pending: int) -> None:
-        """Block until at most `pending` of this warpgroup's newest committed groups are in flight."""
+        """Block until at most `pending` of this warpgroup's newest committed groups are in
+        flight."""
 
     # ---- generic proxy accesses by the warps of the warpgroup
     def smem_write(self, chunks: np.ndarray, values: np.ndarray, what: str) -> None:
-        """Each warp writes: `chunks` int array (4, n) of byte addresses of 16-byte chunks, `values` uint8 (4, n, 16)."""
+        """Each warp writes: `chunks` int array (4, n) of byte addresses of 16-byte chunks, `values`
+        uint8 (4, n, 16)."""
 
     def smem_read(self, chunks: np.ndarray, what: str) -> np.ndarray:
         """Return the bytes at `chunks` (warps, n) as uint8 (warps, n, 16)."""
 
     def smem_send(self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str) -> None:
-        """`smem_write` to another CTA of the cluster (st.async): it lands some time later, on the mbarrier at `mbar` there."""
+        """`smem_write` to another CTA of the cluster (st.async): it lands some time later, on the
+        mbarrier at `mbar` there."""
 
     def smem_load(self, addresses: np.ndarray, nbytes: int, what: str) -> np.ndarray:
-        """Return the `nbytes` at each of the byte addresses (warps, n), as uint8 (warps, n, nbytes)."""
+        """Return the `nbytes` at each of the byte addresses (warps, n), as uint8 (warps, n,
+        nbytes)."""
 
     def smem_fetch(self, addresses: np.ndarray, nbytes: int, rank: int, what: str) -> np.ndarray:
         """`smem_load` from the shared memory of another CTA of the cluster (ld.shared::cluster)."""
 
     def smem_store(self, addresses: np.ndarray, values: np.ndarray, what: str) -> None:
-        """Each warp writes elements: uint8 (warps, n, bytes of an element) to the byte addresses (warps, n)."""
+        """Each warp writes elements: uint8 (warps, n, bytes of an element) to the byte addresses
+        (warps, n)."""
 
     def smem_update(self, addresses: np.ndarray, values: np.ndarray, reduction: str, what: str) -> None:
-        """Each warp combines values (warps, n) with the elements at these byte addresses, atomically (``red.shared``)."""
+        """Each warp combines values (warps, n) with the elements at these byte addresses,
+        atomically (``red.shared``)."""
 
     def store_word(self, address: int, value: int) -> None:
         """st.shared.b32 by the executing lane (counters handed between warpgroups)."""
@@ -265,20 +302,24 @@ class Machine(Protocol):
         """ld.shared.b32 by the executing lanes."""
 
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
-        """Direct stores of the warpgroup to the array called `what`: ``array[index] = values``, by ints and slices.
+        """Direct stores of the warpgroup to the array called `what`: ``array[index] = values``, by
+        ints and slices.
 
-        `reduction`: each element is combined with its value, atomically (``red.global``), as in `tma_store`.
+        `reduction`: each element is combined with its value, atomically (``red.global``), as in
+        `tma_store`.
         """
 
     def gmem_scatter(self, array: np.ndarray, index: tuple[Any, ...], axis: int, places: np.ndarray, values: np.ndarray,
                      what: str) -> None:
-        """Direct stores to places of their own: what `values` has i-th along dimension `axis` goes to ``places[i]`` there.
+        """Direct stores to places of their own: what `values` has i-th along dimension `axis` goes
+        to ``places[i]`` there.
 
         `values` has the array's dimensions; `index` has slices for the others, inside the array.
         """
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
-        """Direct loads of the warpgroup from the array called `what`: ``array[index]``, all of it inside the array."""
+        """Direct loads of the warpgroup from the array called `what`: ``array[index]``, all of it
+        inside the array."""
 
     def gmem_signal(self, flags: np.ndarray, index: int, what: str) -> None:
         """st.release.gpu of 1 to ``flags[index]``, by one lane; reports call the flag `what`."""
@@ -291,33 +332,41 @@ class Machine(Protocol):
         """Tell all GPUs that the launch of this one has begun, by one lane of it."""
 
     def gpu_await_begin(self) -> None:
-        """Wait until the launches of all GPUs have begun: their memory may be touched from then on."""
+        """Wait until the launches of all GPUs have begun: their memory may be touched from then
+        on."""
 
     def gpu_of(self, rank: int, what: str) -> int:
-        """Return the number of a GPU; one that the mesh does not have is an error, which begins with `what`."""
+        """Return the number of a GPU; one that the mesh does not have is an error, which begins
+        with `what`."""
 
     def semaphore_signal(self, semaphores: np.ndarray, index: int, rank: int, add: int, what: str) -> None:
-        """red.release.sys.add to semaphore `index` of GPU `rank`, by one lane; reports call the array `what`."""
+        """red.release.sys.add to semaphore `index` of GPU `rank`, by one lane; reports call the
+        array `what`."""
 
     def semaphore_wait(self, semaphores: np.ndarray, index: int, value: int, what: str) -> None:
-        """ld.acquire.sys of the own GPU's semaphore `index` by one lane, until `value` has been added to it in this launch."""
+        """ld.acquire.sys of the own GPU's semaphore `index` by one lane, until `value` has been
+        added to it in this launch."""
 
     def fence_proxy_async_global(self) -> None:
-        """Make the ordinary stores to arrays of which the executing lanes know visible to the async proxy."""
+        """Make the ordinary stores to arrays of which the executing lanes know visible to the async
+        proxy."""
 
     def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call ``function(*arguments[i])`` as lane i of the 128, whose current machine is a `Lane`, and return the results."""
+        """Call ``function(*arguments[i])`` as lane i of the 128, whose current machine is a `Lane`,
+        and return the results."""
 
     # ---- observation
     def round(self) -> None:
         """Begin a round of a `while` loop: one that never ends is an error."""
 
     def note(self, event: str, **details: Any) -> None:
-        """Add an event to the trace: "wait ready", "issue", "release", "store", "tile" with ring, slot, step."""
+        """Add an event to the trace: "wait ready", "issue", "release", "store", "tile" with ring,
+        slot, step."""
 
 
 class Lane(Protocol):
-    """One lane of a warpgroup that runs code of its own (`Machine.each_lane`), and can do only what is here."""
+    """One lane of a warpgroup that runs code of its own (`Machine.each_lane`), and can do only what
+    is here."""
 
     lane: int
     """index in the warpgroup"""
@@ -343,10 +392,12 @@ class Lane(Protocol):
         """Return an element of an array, as an array (ld.global)."""
 
     def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
-        """Write an element of an array (st.global), or combine one number with it, atomically (red.global)."""
+        """Write an element of an array (st.global), or combine one number with it, atomically
+        (red.global)."""
 
     def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
-        """Return the value of another lane of the warp; `operation` is shfl_sync, shfl_up_sync, shfl_down_sync or shfl_xor_sync."""
+        """Return the value of another lane of the warp; `operation` is shfl_sync, shfl_up_sync,
+        shfl_down_sync or shfl_xor_sync."""
 
     def syncwarp(self, mask: int) -> None:
         """Wait for the lanes of `mask`."""
@@ -369,7 +420,8 @@ def check_policy(what: str, policy: object) -> None:
 
 
 def failure(error: type[SimulationError], hazard: str, message: str, fix: str, did: str, **where: Any) -> SimulationError:
-    """Return an error of an operation above the simulator, with a report; its `reports.Party` has `did` and `where`."""
+    """Return an error of an operation above the simulator, with a report; its `reports.Party` has
+    `did` and `where`."""
     machine, result = current(), error(message)
     now = Party(did, machine.warpgroup, machine.role, machine.cta, **where)
     result.report = Report(hazard, message, now, cause=message.partition("; ")[0], fix=fix)

@@ -1,4 +1,5 @@
-"""Python's builtins on the numbers of kernels, in both executions: ``min``, ``int``, ``range``, … with the types of `arith`."""
+"""Python's builtins on the numbers of kernels, in both executions: ``min``, ``int``, ``range``, …
+with the types of `arith`."""
 
 from __future__ import annotations
 
@@ -27,10 +28,12 @@ def _extreme(name: str, builtin: Callable[..., Any]) -> Op[..., Any]:
             values = values[0]
         kinds = [kind(v) for v in values]
         if any(k is None for k in kinds):
-            own = next((getattr(v, f"_{name}") for v in values if hasattr(v, f"_{name}")), None)  # a tile's, element by element
+            # a tile's, element by element
+            own = next((getattr(v, f"_{name}") for v in values if hasattr(v, f"_{name}")), None)
             return functools.reduce(own, values) if own else otherwise(builtin, *values)
         dtype = common(*kinds)
-        return dtype.type(builtin([as_type(v, dtype) for v in values]))  # of numbers that compare false, as NaN, the first
+        # of numbers that compare false, as NaN, the first
+        return dtype.type(builtin([as_type(v, dtype) for v in values]))
 
     return named(operation, name, f"``{builtin.__name__}(…)`` of two numbers and more, or of a tuple; of tiles element by element")
 
@@ -41,7 +44,8 @@ greatest = _extreme("greatest", max)
 
 @op
 def cast(value: Any, dtype: str) -> Any:
-    """``int(x)``, ``float(x)``, ``bool(x)``, ``np.float16(x)`` …: floats become integers by truncation."""
+    """``int(x)``, ``float(x)``, ``bool(x)``, ``np.float16(x)`` …: floats become integers by
+    truncation."""
     to = np.dtype(dtype)
     check_number(dtype, value)
     _kinds(dtype, value)
@@ -57,7 +61,8 @@ def cast(value: Any, dtype: str) -> Any:
 
 
 def check_number(dtype: str, value: Any) -> None:
-    """Raise SpecError for a register tile, or the Numba type of one, that is converted as a number is."""
+    """Raise SpecError for a register tile, or the Numba type of one, that is converted as a number
+    is."""
     form = getattr(value, "form", None)
     if form is not None and dtype != "bool":
         raise SpecError(f"{dtype}(…) converts a number, got a register tile {form.shape} of {form.dtype}: write tile.astype("
@@ -82,7 +87,8 @@ def _kinds(what: str, *values: Any) -> list[Kind]:
 
 @op
 def rounded(value: Any) -> Any:
-    """``round(x)``: the nearest integer, of two the even one, as int32; of a tile `mathematics.nearest`."""
+    """``round(x)``: the nearest integer, of two the even one, as int32; of a tile
+    `mathematics.nearest`."""
     if hasattr(value, "__round__") and kind(value) is None:  # a tile
         return otherwise(round, value)
     dtype = common(*_kinds("round", value))
@@ -120,7 +126,8 @@ def length(value: Any) -> Any:
 
 @op
 def number(value: Any, literals: int = 0) -> Any:
-    """A constant as a run-time value: Python's int as int32, its float as float32, in tuples too; other values stay."""
+    """A constant as a run-time value: Python's int as int32, its float as float32, in tuples too;
+    other values stay."""
     if type(value) is tuple:
         return tuple([number(v) for v in value])
     return as_type(value, FLOAT32) if type(value) is float else INT32.type(as_type(value, INT32)) if type(value) is int else value

@@ -1,24 +1,29 @@
 """How an operation gets its two meanings.
 
-An operation is a plain Python function: its body is what it does on the simulated SM. Its CUDA meaning is attached to
-the same object and registered with Numba only when a compile first meets it:
+An operation is a plain Python function: its body is what it does on the simulated SM. Its CUDA
+meaning is attached to the same object and registered with Numba only when a compile first meets it:
 
 * ``@ptx(...)``: one PTX statement, written beside the function (the intrinsics);
-* ``@op``: a typer in the sibling module ``<module>_cuda``, attached there with ``@cuda_meaning(operation)``;
+* ``@op``: a typer in the sibling module ``<module>_cuda``, attached there with
+  ``@cuda_meaning(operation)``;
 * ``@formula``: int32 arithmetic, which a compile runs on LLVM values instead of numbers;
 * ``@helper``: no second meaning: the function's own source is compiled (the ring, the tile orders).
 
-An operation also says what the AST pass (`compile.lift`) has to know to write a call of it, so that the pass has no tables of
-operations: ``@op(context=True, site=True, numpy=np.cumsum, method="cumsum")``.
+An operation also says what the AST pass (`compile.lift`) has to know to write a call of it, so that
+the pass has no tables of operations: ``@op(context=True, site=True, numpy=np.cumsum,
+method="cumsum")``.
 
-=========  =================================================================================================================
-context    its first parameter is the kernel's `Context`, which the pass fills in; called without one it raises RuntimeError
-site       its second parameter is the place of the call in the user's source, which the pass fills in too
+=========  =========================================================================================
+context    its first parameter is the kernel's `Context`, which the pass fills in; called without
+           one it raises RuntimeError
+site       its second parameter is the place of the call in the user's source, which the pass fills
+           in too
 numpy      the function of NumPy that means this operation in a kernel, or a tuple of them
 method     the method of register tiles that means it
-products   "issues": a call is a group of products, which run on behind it; "waits": it waits for those of its first argument, or
-           for all but the newest groups, as many as its second argument says
-=========  =================================================================================================================
+products   "issues": a call is a group of products, which run on behind it; "waits": it waits for
+           those of its first argument, or for all but the newest groups, as many as its second
+           argument says
+=========  =========================================================================================
 
 Users, and `inspect.signature`, see the parameters without the hidden ones.
 
@@ -61,11 +66,13 @@ def outside(name: str, how: str = ": call it from a @numpipe.kernel function") -
 
 
 class Hidden:
-    """The argument that a kernel passes to operations with ``context=True``: the base of `plan.context.Context`."""
+    """The argument that a kernel passes to operations with ``context=True``: the base of
+    `plan.context.Context`."""
 
 
 class Op(Generic[P, R]):
-    """A function with a meaning in CPython (its body) and a meaning on the GPU (a typer, registered lazily)."""
+    """A function with a meaning in CPython (its body) and a meaning on the GPU (a typer, registered
+    lazily)."""
 
     of_one_kernel = False
     """whether only one kernel can call it, so that what Numba knows of it goes with that kernel"""
@@ -96,7 +103,8 @@ class Op(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def __deepcopy__(self, memo: Any) -> Op[P, R]:
-        """Return the operation itself, as for a function: nodes of the AST pass hold operations, and are copied."""
+        """Return the operation itself, as for a function: nodes of the AST pass hold operations,
+        and are copied."""
         return self
 
     def __repr__(self) -> str:
@@ -104,7 +112,8 @@ class Op(Generic[P, R]):
 
     @property
     def _numba_type_(self) -> Any:
-        """Numba asks a value for its type through this attribute: the first question registers the CUDA meaning."""
+        """Numba asks a value for its type through this attribute: the first question registers the
+        CUDA meaning."""
         added = INSTRUMENTATION.get()
         if added.debug and self.bounded is not None:
             return self.bounded._numba_type_
@@ -124,7 +133,8 @@ class Op(Generic[P, R]):
 
 
 class Helper(Op[P, R]):
-    """A function compiled from its own source; callable from kernels and other helpers in both executions."""
+    """A function compiled from its own source; callable from kernels and other helpers in both
+    executions."""
 
     def _meaning(self) -> Any:
         from . import numba as nb
@@ -133,10 +143,12 @@ class Helper(Op[P, R]):
 
 
 class Formula(Op[P, R]):
-    """An operation whose source both executions run, on numbers and on LLVM values (`formula_cuda.Value`).
+    """An operation whose source both executions run, on numbers and on LLVM values
+    (`formula_cuda.Value`).
 
-    Parameters annotated ``Any`` are int32, those annotated ``int`` or ``str`` compile-time constants; of any other the compiled
-    source sees what ``compiled`` of its Numba type returns. It returns an int32 (``Any``), a bool or None.
+    Parameters annotated ``Any`` are int32, those annotated ``int`` or ``str`` compile-time
+    constants; of any other the compiled source sees what ``compiled`` of its Numba type returns. It
+    returns an int32 (``Any``), a bool or None.
     """
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -189,7 +201,8 @@ def op(*, numpy: Any = (), method: str = "", products: Products = "") -> Callabl
 
 
 def op(function: Any = None, /, **metadata: Any) -> Any:
-    """Make an operation whose CUDA meaning stands in the module ``<module>_cuda``; `metadata` as in the table above."""
+    """Make an operation whose CUDA meaning stands in the module ``<module>_cuda``; `metadata` as in
+    the table above."""
     return Op(function) if function is not None else lambda function: Op(function, **metadata)
 
 
@@ -202,7 +215,8 @@ def helper(*, context: Literal[True]) -> Callable[[Callable[P, R]], Helper[P, R]
 
 
 def helper(function: Any = None, /, *, context: bool = False) -> Any:
-    """Make an operation of a function that the GPU runs as it is written; `context`: as of an `op`."""
+    """Make an operation of a function that the GPU runs as it is written; `context`: as of an
+    `op`."""
     return Helper(function) if function is not None else lambda function: Helper(function, context=context)
 
 
@@ -236,7 +250,7 @@ def of_one_kernel(operation: AnyOp) -> AnyOp:
     return operation
 
 
-# ---- one PTX statement ----------------------------------------------------------------------------------------
+# ---- one PTX statement ---------------------------------------------------------------------------
 _NUMBA = {"r": "int32", "l": "int64", "h": "int16", "f": "float32"}
 
 
@@ -244,13 +258,13 @@ def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Ca
         **operands: str) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Give a function the meaning of a PTX statement.
 
-    `text` names operands as ``$name`` and the result as ``$ret``. `operands` maps each parameter to its register class: r, l
-    and h have 32, 64 and 16 bits, f is a float32; n is an immediate, a compile-time constant, and - an argument of the simulator
-    that the statement never sees. `returns` is a register class, or ``"bool"`` for a predicate in a 32-bit register. `memory`
-    keeps memory accesses from moving across the statement. ``check(**immediates)`` raises SpecError for values that the
-    statement cannot have, in both executions.
-    "$gate " marks an instruction that a kernel with ``CompilerParams(debug=True)`` omits after a
-    wait timed out.
+    `text` names operands as ``$name`` and the result as ``$ret``. `operands` maps each parameter to
+    its register class: r, l and h have 32, 64 and 16 bits, f is a float32; n is an immediate, a
+    compile-time constant, and - an argument of the simulator that the statement never sees.
+    `returns` is a register class, or ``"bool"`` for a predicate in a 32-bit register. `memory`
+    keeps memory accesses from moving across the statement. ``check(**immediates)`` raises SpecError
+    for values that the statement cannot have, in both executions. "$gate " marks an instruction
+    that a kernel with ``CompilerParams(debug=True)`` omits after a wait timed out.
     """
 
     def attach(function: Callable[P, R]) -> Op[P, R]:
@@ -273,10 +287,11 @@ def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Ca
 
 
 def predicated(operation: Op[..., Any]) -> Callable[..., Any]:
-    """Return the typer of a PTX operation without result, executed where one more int32 argument is 0.
+    """Return the typer of a PTX operation without result, executed where one more int32 argument is
+    0.
 
-    The predicate is in the statement: a branch around it would put what follows on a divergent path, where ptxas
-    serialises wgmma (note C7519).
+    The predicate is in the statement: a branch around it would put what follows on a divergent
+    path, where ptxas serialises wgmma (note C7519).
     """
     statement = f"{{ .reg .pred chosen; setp.eq.u32 chosen, $lane, 0; @chosen {operation.ptx} }}"  # type: ignore[attr-defined]
     operands = {**operation.operands, "lane": "r"}  # type: ignore[attr-defined]
@@ -289,7 +304,8 @@ def _run_time(operation: str, parameter: str, kind: object) -> SpecError:
 
 
 def immediate(operation: str, parameter: str, ty: Any) -> Any:
-    """Return the value of an operand that is part of the statement's text, by its Numba type; SpecError for a run-time value."""
+    """Return the value of an operand that is part of the statement's text, by its Numba type;
+    SpecError for a run-time value."""
     from . import numba as nb
 
     try:
@@ -299,13 +315,15 @@ def immediate(operation: str, parameter: str, ty: Any) -> Any:
 
 
 def constant(operation: str, parameter: str, value: Any) -> Any:
-    """Return a compile-time constant, which comes as itself or as its Numba type; SpecError for a run-time value."""
+    """Return a compile-time constant, which comes as itself or as its Numba type; SpecError for a
+    run-time value."""
     return known(value, operation, parameter)
 
 
 @functools.singledispatch
 def known(value: Any, operation: str, parameter: str) -> Any:
-    """Return a constant of the simulated SM, where run-time values are NumPy scalars; of Numba types this is `immediate`."""
+    """Return a constant of the simulated SM, where run-time values are NumPy scalars; of Numba
+    types this is `immediate`."""
     for part in value if isinstance(value, tuple) else (value,):
         if isinstance(part, np.generic):
             raise _run_time(operation, parameter, part.dtype)
@@ -314,7 +332,8 @@ def known(value: Any, operation: str, parameter: str) -> Any:
 
 @functools.singledispatch
 def called(argument: Any) -> str:
-    """Return how a message names an argument: by its class, or by its Numba type; an inert value by what it is."""
+    """Return how a message names an argument: by its class, or by its Numba type; an inert value by
+    what it is."""
     return argument.what if isinstance(argument, Inert) else type(argument).__name__
 
 
@@ -353,7 +372,8 @@ def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memo
 
 
 def check(function: Callable[P, None]) -> Op[P, None]:
-    """Make an operation without code: `function` only looks at the arguments, or asks the same of their Numba types."""
+    """Make an operation without code: `function` only looks at the arguments, or asks the same of
+    their Numba types."""
     def typer(_context: Any, *types: Any) -> Any:
         from . import numba as nb
 
@@ -364,7 +384,8 @@ def check(function: Callable[P, None]) -> Op[P, None]:
 
 
 def with_parameters(typer: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
-    """Give a typer these parameters behind the typing context: Numba reads them from its signature, and may pass them by name."""
+    """Give a typer these parameters behind the typing context: Numba reads them from its signature,
+    and may pass them by name."""
     signature = inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
                                    for name in ("typing_context", *names)])
 

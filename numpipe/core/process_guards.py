@@ -1,4 +1,5 @@
-"""Work that is done as a whole: no signal ends it half way, and a forked child knows if it has a part.
+"""Work that is done as a whole: no signal ends it half way, and a forked child knows if it has a
+part.
 
 Python forgets a module whose import was interrupted, and keeps the modules that it had imported: an
 import that begins again registers a second time what they have registered. A forked child has one
@@ -28,11 +29,13 @@ _compiles = itertools.count()
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Compile without garbage collection: Numba makes very many objects; collecting took up to a third of the time.
+    """Compile without garbage collection: Numba makes very many objects; collecting took up to a
+    third of the time.
 
-    The objects of the first compiles of a process are turned into old ones: the collector would look through young ones at once,
-    and again soon after. Those of later compiles are not, or garbage would stay: full collections do not know how much there is.
-    Where a program has frozen objects nothing is done: they would be unfrozen with ours.
+    The objects of the first compiles of a process are turned into old ones: the collector would
+    look through young ones at once, and again soon after. Those of later compiles are not, or
+    garbage would stay: full collections do not know how much there is. Where a program has frozen
+    objects nothing is done: they would be unfrozen with ours.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -69,7 +72,8 @@ def uninterrupted() -> Iterator[None]:
 
 
 def in_child(fix: _Fix) -> _Fix:
-    """Have a forked child call this first: it renews locks that other threads held, and what a fork does not carry over."""
+    """Have a forked child call this first: it renews locks that other threads held, and what a fork
+    does not carry over."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=fix)
     return fix

@@ -1,4 +1,5 @@
-"""Frozen records read from JSON: each value is checked against the type of its field, and nothing else is made."""
+"""Frozen records read from JSON: each value is checked against the type of its field, and nothing
+else is made."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ T = TypeVar("T")
 
 
 def parsed(text: bytes) -> Any:
-    """Return the value of a JSON text in UTF-8. Raises ValueError, also for NaN, infinities and texts nested too deeply."""
+    """Return the value of a JSON text in UTF-8. Raises ValueError, also for NaN, infinities and
+    texts nested too deeply."""
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is no number of JSON")
 
@@ -29,11 +31,12 @@ def parsed(text: bytes) -> Any:
 
 
 def record(kind: type[T], value: Any, **given: Any) -> T:
-    """Undo ``dataclasses.asdict``: make a record of this dataclass from what `parsed` returned, and from fields that are `given`.
+    """Undo ``dataclasses.asdict``: make a record of this dataclass from what `parsed` returned, and
+    from fields that are `given`.
 
     Fields are bools, strings, floats and ints from 0 on, element types by name, tuples of these
-    (arrays in JSON), Literals, records, or such or None.
-    Raises ValueError that names the first field whose value is of another type, and fields that are missing or unknown.
+    (arrays in JSON), Literals, records, or such or None. Raises ValueError that names the first
+    field whose value is of another type, and fields that are missing or unknown.
 
     >>> from numpipe.launch import MapRequest
     >>> record(MapRequest, {"arg": 0, "box": [8, 64], "swizzle": 128, "fill": "zeros", "written": False}).box

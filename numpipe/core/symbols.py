@@ -6,7 +6,8 @@ import re
 
 
 def symbol(name: str, mark: str = "_") -> str:
-    """Spell a name for LLVM, PTX and file systems: bytes that are no ASCII letter, digit or `_` become `mark` and two hex digits.
+    """Spell a name for LLVM, PTX and file systems: bytes that are no ASCII letter, digit or `_`
+    become `mark` and two hex digits.
 
     >>> symbol("gemm"), symbol("größe"), symbol("gemm[64]")
     ('gemm', 'gr_c3_b6_c3_9fe', 'gemm_5b64_5d')
@@ -15,12 +16,14 @@ def symbol(name: str, mark: str = "_") -> str:
 
 
 def axis_symbol(what: str, name: str) -> str:
-    """Return the name of the function in a kernel's code that returns the "index" or the "size" of an axis."""
+    """Return the name of the function in a kernel's code that returns the "index" or the "size" of
+    an axis."""
     return f"np_axis_{what}_{symbol(name, '$')}"
 
 
 def program_symbol(what: str, dimension: int) -> str:
-    """Return the name of the function in a kernel's code that returns the "index" or the "size" of a dimension of its grid."""
+    """Return the name of the function in a kernel's code that returns the "index" or the "size" of
+    a dimension of its grid."""
     return f"np_program_{what}_{dimension}"
 
 

@@ -1,4 +1,5 @@
-"""What arguments of public functions may be, as a check and in words: one error for all, before anything else is done.
+"""What arguments of public functions may be, as a check and in words: one error for all, before
+anything else is done.
 
 >>> def slept(seconds, times=1):
 ...     require("slept", locals(), seconds=finite(above=0), times=whole(1) | NONE)
@@ -24,7 +25,8 @@ from .errors import SpecError
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value may be: `texts` complete "must be", `holds` is asked about values of any kind and raises nothing."""
+    """What a value may be: `texts` complete "must be", `holds` is asked about values of any kind
+    and raises nothing."""
 
     texts: tuple[str, ...]
     holds: Callable[[Any], bool]
@@ -38,7 +40,8 @@ class Rule:
 
 
 def require(where: str, values: Mapping[str, Any], **rules: Rule) -> None:
-    """Raise SpecError for the first of `values`, a function's ``locals()`` or a record's ``vars(self)``, that breaks its rule."""
+    """Raise SpecError for the first of `values`, a function's ``locals()`` or a record's
+    ``vars(self)``, that breaks its rule."""
     for name, rule in rules.items():
         if not rule.holds(values[name]):
             raise SpecError(f"{where}: {name} must be {rule}, got {told(values[name])}")

@@ -1,4 +1,5 @@
-"""The errors that numpipe raises: a small family. A message says what is wrong, where, which numbers disagree, and the fix."""
+"""The errors that numpipe raises: a small family. A message says what is wrong, where, which
+numbers disagree, and the fix."""
 
 from __future__ import annotations
 
@@ -31,24 +32,28 @@ class CompileError(NumpipeError):
 
 
 class SerializedWgmma(CompileError):
-    """ptxas would wait for each product before the next one begins: half of the speed, with right results.
+    """ptxas would wait for each product before the next one begins: half of the speed, with right
+    results.
 
-    The message has ptxas' code (C75xx) and our name for it, at the line of the statement that causes it. With
-    ``CompilerParams(allow_serialized_wgmma=True)`` such a kernel is compiled.
+    The message has ptxas' code (C75xx) and our name for it, at the line of the statement that
+    causes it. With ``CompilerParams(allow_serialized_wgmma=True)`` such a kernel is compiled.
     """
 
 
 class ImageError(NumpipeError, ValueError):
-    """Bytes are not the image of a compiled kernel: they are damaged, of another version of numpipe, or something else. Or a file
-    that `numpipe.load` read holds no machine code for a call."""
+    """Bytes are not the image of a compiled kernel: they are damaged, of another version of
+    numpipe, or something else. Or a file that `numpipe.load` read holds no machine code for a
+    call."""
 
 
 class TargetError(NumpipeError, RuntimeError):
-    """The asked-for target cannot run here: no GPU, not sm_90, a broken driver, too much work to simulate."""
+    """The asked-for target cannot run here: no GPU, not sm_90, a broken driver, too much work to
+    simulate."""
 
 
 class JitRefused(NumpipeError, RuntimeError):
-    """A call would have to compile its kernel first, which `numpipe.jit` or ``NUMPIPE_JIT=error`` does not allow."""
+    """A call would have to compile its kernel first, which `numpipe.jit` or ``NUMPIPE_JIT=error``
+    does not allow."""
 
 
 class LaunchError(NumpipeError, RuntimeError):
@@ -58,14 +63,16 @@ class LaunchError(NumpipeError, RuntimeError):
 class SimulationError(NumpipeError, RuntimeError):
     """A kernel broke a rule of the machine on the simulated SM.
 
-    `report` says the same in fields (`numpipe.reports.Report`); None where the kernel itself raised the error.
+    `report` says the same in fields (`numpipe.reports.Report`); None where the kernel itself raised
+    the error.
     """
 
     report: Report | None = None
 
 
 class PipelineRace(SimulationError):
-    """Nothing orders two accesses: a slot is read or refilled too early, a phase is stale, or a fence is missing."""
+    """Nothing orders two accesses: a slot is read or refilled too early, a phase is stale, or a
+    fence is missing."""
 
 
 class PipelineDeadlock(SimulationError):
@@ -77,14 +84,14 @@ def at(filename: str, line: int, message: str) -> str:
     return f"{filename}:{line}: {message}"
 
 
-# ---- where ----------------------------------------------------------------------------------------------------------
+# ---- where ---------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Position:
     """A piece of the user's source, which an error underlines.
 
-    Lines count from 1, columns from 0 in characters, and `end_column` is behind the last one. `text` is the first line as it was
-    when the source was read, so that a file that changed since, or is gone, is shown as it ran. Without `text` an error says
-    ``file:line`` only.
+    Lines count from 1, columns from 0 in characters, and `end_column` is behind the last one.
+    `text` is the first line as it was when the source was read, so that a file that changed since,
+    or is gone, is shown as it ran. Without `text` an error says ``file:line`` only.
     """
 
     filename: str
@@ -96,12 +103,14 @@ class Position:
 
     @property
     def place(self) -> tuple[str, int]:
-        """The file's full path and the line, for profilers; text that is in no file keeps the name that Python gave it."""
+        """The file's full path and the line, for profilers; text that is in no file keeps the name
+        that Python gave it."""
         return (self.filename if self.filename.startswith("<") else os.path.abspath(self.filename)), self.line
 
     @property
     def columns(self) -> tuple[int, int]:
-        """Return the first column to underline in `text`, and the one behind the last: at most up to the end of the code."""
+        """Return the first column to underline in `text`, and the one behind the last: at most up
+        to the end of the code."""
         start = min(self.column, len(self.text))
         if self.end_line == self.line and start < self.end_column <= len(self.text):
             return start, self.end_column
@@ -118,7 +127,8 @@ class Position:
         if start >= end:
             return ""
         margin = len(self.text) - len(self.text.lstrip())
-        # carets move as far as the characters above: a tab stays a tab, and a wide character takes two columns
+        # carets move as far as the characters above: a tab stays a tab, and a wide character takes
+        # two columns
         ahead = "".join(c if c == "\t" else " " * _width(c) for c in self.text[margin:start])
         carets = "^" * sum(map(_width, self.text[start:end]))
         return f"{INDENT}{self.text.strip()}\n{INDENT}{ahead}{carets}"
@@ -153,4 +163,5 @@ def _code_length(text: str) -> int:
 
 
 for _name in __all__:
-    globals()[_name].__module__ = "numpipe.errors"  # where users find them, and what tracebacks show
+    # where users find them, and what tracebacks show
+    globals()[_name].__module__ = "numpipe.errors"

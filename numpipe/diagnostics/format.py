@@ -1,7 +1,8 @@
-"""The format strings of `debug_print`: one small language, spelled alike by CPython and by the GPU's printf.
+"""The format strings of `debug_print`: one small language, spelled alike by CPython and by the
+GPU's printf.
 
-A field is ``{}`` or ``{:[align][sign][0][width][.precision][type]}``, the part of Python's format specification that C's
-printf spells the same way:
+A field is ``{}`` or ``{:[align][sign][0][width][.precision][type]}``, the part of Python's format
+specification that C's printf spells the same way:
 
 =============  ====================================================================================
 align          ``<`` left, ``>`` right (the default, for words too)
@@ -50,7 +51,8 @@ class Field:
     type: str
 
     def conversion(self, kind: Kind) -> str:
-        """Return printf's conversion for a value of this kind, without a length modifier: ``%-5d``, ``%.3f``, ``%s``.
+        """Return printf's conversion for a value of this kind, without a length modifier: ``%-5d``,
+        ``%.3f``, ``%s``.
 
         Raises SpecError for a value that the field does not take.
         """
@@ -66,7 +68,8 @@ class Field:
 
 
 def parse(format: Any) -> tuple[str | Field, ...]:
-    """Return a format's text and fields, in order; SpecError for a format that the two executions would not print alike."""
+    """Return a format's text and fields, in order; SpecError for a format that the two executions
+    would not print alike."""
     if not isinstance(format, str):
         raise SpecError(f"debug_print: the format is a compile-time string, got {format!r}")
     if any(ord(c) < 32 and c != "\t" for c in format):
@@ -129,7 +132,8 @@ def kind_of(value: Any) -> Kind | None:
 
 
 def render(field: Field, value: Any) -> str:
-    """Return a value as the field prints it; for a value that the memory role lacks, see `missing`."""
+    """Return a value as the field prints it; for a value that the memory role lacks, see
+    `missing`."""
     kind = kind_of(value)
     assert kind is not None
     conversion = field.conversion(kind)
@@ -143,7 +147,8 @@ def render(field: Field, value: Any) -> str:
             return conversion % (int(value) & (1 << max(32, bits)) - 1)
     number = float(value)
     if not math.isfinite(number):
-        conversion = conversion.replace("0", "", 1) if field.zero else conversion  # printf pads words with blanks
+        # printf pads words with blanks
+        conversion = conversion.replace("0", "", 1) if field.zero else conversion
     return conversion % number
 
 

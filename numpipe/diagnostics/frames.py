@@ -1,4 +1,5 @@
-"""Tracebacks show the user's call, the user's lines in the kernel, and the message; numpipe's own frames between them are cut."""
+"""Tracebacks show the user's call, the user's lines in the kernel, and the message; numpipe's own
+frames between them are cut."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ VARIABLE = "NUMPIPE_TRACEBACK"
 """environment variable: "full" keeps all frames, for those who look for a mistake in numpipe"""
 _PACKAGE = __name__.partition(".")[0]
 _PASSED_THROUGH = frozenset({_PACKAGE, "ast", "contextlib", "functools"})
-"""top-level modules whose frames say nothing to a user: a kernel's source is read by visitors of `ast`"""
+"""top-level modules whose frames say nothing to a user: a kernel's source is read by visitors of
+`ast`"""
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -25,7 +27,8 @@ _R = TypeVar("_R")
 def brief(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Make a public entry point whose NumpipeErrors leave it without numpipe's own frames.
 
-    Where an error of Python's is the cause, its frames above the user's lines are cut, and the frames below them stay.
+    Where an error of Python's is the cause, its frames above the user's lines are cut, and the
+    frames below them stay.
     """
     @functools.wraps(function)
     def entry(*args: _P.args, **named: _P.kwargs) -> _R:
@@ -39,7 +42,8 @@ def brief(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def shorten(error: BaseException) -> None:
-    """Unlink frames of numpipe from the tracebacks of an error that is being handled, and of its causes."""
+    """Unlink frames of numpipe from the tracebacks of an error that is being handled, and of its
+    causes."""
     if os.environ.get(VARIABLE) == "full":
         return
     top = error.__traceback__  # the frame that handles it: an `except` adds it first

@@ -1,4 +1,5 @@
-"""The hazards of a Hopper pipeline by name, as reports, results of `numpipe.verify` and the catalogue call them.
+"""The hazards of a Hopper pipeline by name, as reports, results of `numpipe.verify` and the
+catalogue call them.
 
 A name is public: it stands in a report's `hazard`, in tables and in machine-readable output.
 """
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Hazard:
-    """A kind of mistake: its `name`, what it `means`, and the PTX ISA section that makes it a mistake (`source`)."""
+    """A kind of mistake: its `name`, what it `means`, and the PTX ISA section that makes it a
+    mistake (`source`)."""
 
     name: str
     means: str

@@ -1,13 +1,14 @@
 """``NUMPIPE_LOG=compile,launch`` prints lines on stderr that say where the time of calls goes.
 
-===========  ======================================================================================================
+===========  =======================================================================================
 ``compile``  a kernel compiled: milliseconds of each part, registers, spills, machine code
-``launch``   a kernel loaded, a plan for new shapes made, a tensor map encoded, a launch: how long each took the host
+``launch``   a kernel loaded, a plan for new shapes made, a tensor map encoded, a launch: how long
+             each took the host
 ``all``      both
-===========  ======================================================================================================
+===========  =======================================================================================
 
-The variable is read when something is made that later calls use again (a compile, a plan, a launch of new arrays). What was made
-while it was not set stays silent, and costs a call nothing.
+The variable is read when something is made that later calls use again (a compile, a plan, a launch
+of new arrays). What was made while it was not set stays silent, and costs a call nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ WORDS = ("compile", "launch")
 
 
 def on(word: str) -> bool:
-    """Return whether the environment asks for lines of this kind. Raises SpecError for a word that is not known."""
+    """Return whether the environment asks for lines of this kind. Raises SpecError for a word that
+    is not known."""
     setting = os.environ.get(VARIABLE, "")
     words = {part.strip().lower() for part in setting.split(",") if part.strip()}
     unknown = sorted(words - {*WORDS, "all"})

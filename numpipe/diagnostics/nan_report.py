@@ -6,7 +6,8 @@ FIX = "look for what makes it: inf - inf, 0 * inf, 0 / 0, a root or logarithm be
 
 
 def said(target: str, place: tuple[int, ...], count: int, who: str = "") -> str:
-    """Return the message for the first of `count` NaN that are stored to `target`, at a place of a tile, a vector, or a number.
+    """Return the message for the first of `count` NaN that are stored to `target`, at a place of a
+    tile, a vector, or a number.
 
     >>> said("c[…]", (3, 17), 1).partition(": ")[0]
     "'c[…] = …' stores a NaN, element (3, 17) of the tile"

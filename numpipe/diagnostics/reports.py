@@ -1,7 +1,8 @@
-"""`Report`: a hazard that was found: who did what, to which bytes, where, and how to fix it; as an object, text or JSON.
+"""`Report`: a hazard that was found: who did what, to which bytes, where, and how to fix it; as an
+object, text or JSON.
 
-The simulated SM fills one, and so does the host when a kernel on the GPU that was built with ``debug=True`` did not end: a
-deadlock reads the same in both (`numpipe.traces.deadlocks`).
+The simulated SM fills one, and so does the host when a kernel on the GPU that was built with
+``debug=True`` did not end: a deadlock reads the same in both (`numpipe.traces.deadlocks`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Line:
     function: str
 
     def __str__(self) -> str:
-        name = re.sub(r"__\d+$", "", self.function)  # nested functions are numbered where they are lifted out of a kernel
+        # nested functions are numbered where they are lifted out of a kernel
+        name = re.sub(r"__\d+$", "", self.function)
         return f"{os.path.basename(self.filename)}:{self.line} in {name}"
 
 
@@ -35,9 +37,11 @@ class Line:
 class Party:
     """One side of a report: an access, or a warpgroup that waits.
 
-    did      what it does: ``TMA load (a)``, ``wgmma (batch 3)``, ``blocked on ready[1] of a, b @ gemm.py:41 phase 0 step 1``
+    did      what it does: ``TMA load (a)``, ``wgmma (batch 3)``, ``blocked on ready[1] of a, b @
+             gemm.py:41 phase 0 step 1``
     lines    the user's lines, innermost first
-    ring, slot, step, phase, barrier   its place in the pipeline, as far as known; for a warpgroup that waits, what it waits for
+    ring, slot, step, phase, barrier   its place in the pipeline, as far as known; for a warpgroup
+             that waits, what it waits for
     lo, hi   the range of shared-memory bytes, or None
     gpu      the GPU of a kernel of several; None: there is one
     """
@@ -69,14 +73,16 @@ class Party:
 
 @dataclass(frozen=True)
 class Barrier:
-    """The state of an mbarrier when nobody could go on: arrivals and bytes that its phase still misses.
+    """The state of an mbarrier when nobody could go on: arrivals and bytes that its phase still
+    misses.
 
     expected       bytes announced in this phase
     arrived        (warpgroup's name, arrivals) in this phase, as far as known
     waiters        warpgroups that wait for this phase
-    kind           "ready" or "consumed" in a pipeline's ring, "own" for a `numpipe.Barrier`, "sums" for the exchange between CTAs
-                   of a cluster (`numpipe.combine`), "" where unknown
-    ring, slot, step   its place in a pipeline's ring; this phase brings, or frees, the tiles of the step
+    kind           "ready" or "consumed" in a pipeline's ring, "own" for a `numpipe.Barrier`, "sums"
+                   for the exchange between CTAs of a cluster (`numpipe.combine`), "" where unknown
+    ring, slot, step   its place in a pipeline's ring; this phase brings, or frees, the tiles of the
+                   step
     known          whether what it misses is known; on the GPU, in a cluster, it is not
     """
 
@@ -101,7 +107,8 @@ class Report:
 
     hazard   its name (`numpipe.hazards`)
     text     the whole message of the error
-    now      the access or warpgroup at which the hazard was found; before: the access that it conflicts with, if any
+    now      the access or warpgroup at which the hazard was found; before: the access that it
+             conflicts with, if any
     waiting, barriers   the warpgroups and barriers of a deadlock
     cause    why it is a mistake; fix: what to write instead
     """

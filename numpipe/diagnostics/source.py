@@ -1,7 +1,8 @@
 """The text of a function as it was when the function was made.
 
-Kernels are rewritten when they are first used, maybe long after they were defined. By then their file may have been edited,
-or the cell of a notebook run again: so a decorator remembers the text at once.
+Kernels are rewritten when they are first used, maybe long after they were defined. By then their
+file may have been edited, or the cell of a notebook run again: so a decorator remembers the text at
+once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def remember(function: Callable[..., Any]) -> None:
 
 
 def lines(function: Callable[..., Any]) -> tuple[list[str], int]:
-    """Return the lines of a function with its decorators, and the number of the first; OSError or TypeError if it has none."""
+    """Return the lines of a function with its decorators, and the number of the first; OSError or
+    TypeError if it has none."""
     return remembered(function) or inspect.getsourcelines(function)
 
 

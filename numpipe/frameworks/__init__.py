@@ -1,1 +1,2 @@
-"""numpipe inside other frameworks: `numpipe.torch` and `numpipe.jax`. Each is imported when it is first asked for."""
+"""numpipe inside other frameworks: `numpipe.torch` and `numpipe.jax`. Each is imported when it is
+first asked for."""

@@ -1,12 +1,16 @@
 """A kernel's parameters, and how the arguments of a call are bound to them.
 
-=============================================  =========================================================================
-``def k(a, b, c)``                             arrays and scalars, inputs before outputs: a call may leave out the outputs
-``def k(a, c, alpha)``                         scalars behind outputs too: a call that leaves out the outputs names them
-``def k(a, b, c, alpha=1.0)``                  with a default: a run-time scalar, in a call behind the outputs or by name
-``def k(a, b, c, *, alpha, beta=0.0)``         keyword-only: run-time scalars, with or without a default
+=============================================  =====================================================
+``def k(a, b, c)``                             arrays and scalars, inputs before outputs: a call may
+                                               leave out the outputs
+``def k(a, c, alpha)``                         scalars behind outputs too: a call that leaves out
+                                               the outputs names them
+``def k(a, b, c, alpha=1.0)``                  with a default: a run-time scalar, in a call behind
+                                               the outputs or by name
+``def k(a, b, c, *, alpha, beta=0.0)``         keyword-only: run-time scalars, with or without a
+                                               default
 ``def k(a, b, c, *, cfg: Static = Config())``  annotated `Static`: a compile-time constant
-=============================================  =========================================================================
+=============================================  =====================================================
 
 A call may name any of them. Parameters that a kernel is made `without` are constants, None.
 """
@@ -37,7 +41,8 @@ _EXACT = 1 << 53
 
 
 class Statics(tuple[tuple[str, Any], ...]):
-    """Names and values of a call's Statics, as part of dictionary keys: 1, True and 1.0 are different constants.
+    """Names and values of a call's Statics, as part of dictionary keys: 1, True and 1.0 are
+    different constants.
 
     >>> Statics([("n", 1)]) == Statics([("n", True)])
     False
@@ -66,7 +71,8 @@ def _types(value: Any) -> Any:
 
 
 class Call:
-    """A call of a kernel: the one object that carries its arguments down to a launch or a simulation."""
+    """A call of a kernel: the one object that carries its arguments down to a launch or a
+    simulation."""
 
     results: Any = None
     """the outputs that were not passed by position; None: there are none"""
@@ -98,7 +104,8 @@ class Call:
 
 
 class Parameters:
-    """A kernel function's parameters, and the one place where a call's arguments are bound to them."""
+    """A kernel function's parameters, and the one place where a call's arguments are bound to
+    them."""
 
     def __init__(self, function: Callable[..., Any], without: Collection[str] = ()) -> None:
         if not isinstance(function, FunctionType):
@@ -109,9 +116,11 @@ class Parameters:
             raise SpecError(at(code.co_filename, code.co_firstlineno, "a kernel must be a `def`: the source of a lambda cannot be "
                                                                       "told from the line around it"))
         self.names: list[str] = []
-        """the positional parameters without a default: arrays and scalars; outputs are the last of them"""
+        """the positional parameters without a default: arrays and scalars; outputs are the last of
+        them"""
         self.scalars: dict[str, Any] = {}
-        """the run-time scalars that have a default or are keyword-only, with their defaults, or `MISSING`"""
+        """the run-time scalars that have a default or are keyword-only, with their defaults, or
+        `MISSING`"""
         self.statics: dict[str, Any] = {}
         """the Statics, with their defaults, or `MISSING`"""
         self.positional: list[str] = []
@@ -183,7 +192,8 @@ class Parameters:
         self._scalar_defaults = tuple(self.scalars.values())
 
     def reserve_last(self, option: str, example: str) -> str:
-        """Take the last array, which the kernel passes itself, off the parameters; returns its name.
+        """Take the last array, which the kernel passes itself, off the parameters; returns its
+        name.
 
         Raises SpecError where it is the only one.
         """
@@ -199,7 +209,8 @@ class Parameters:
     def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Call:
         """Bind the arguments of a call.
 
-        Raises SpecError for arguments that are unknown, missing, given twice or too many, and for arrays where scalars belong.
+        Raises SpecError for arguments that are unknown, missing, given twice or too many, and for
+        arrays where scalars belong.
         """
         if not named and len(args) <= self._count and not self._must_name:
             return Call(args, self._scalar_defaults, self._static_defaults)
@@ -229,7 +240,8 @@ class Parameters:
         return call
 
     def constants(self, named: dict[str, Any]) -> Statics | None:
-        """Return the Statics of a call that passes just these by name; None where one of them is no Static."""
+        """Return the Statics of a call that passes just these by name; None where one of them is no
+        Static."""
         return self._static_values(dict(named)) if named.keys() <= self.statics.keys() else None
 
     def _static_values(self, left: dict[str, Any]) -> Statics:
@@ -253,7 +265,8 @@ class Parameters:
         return statics
 
     def _scalar_values(self, passed: int, more: tuple[Any, ...], left: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the scalars' values: positional ones (`more`), then those taken out of the call's keywords, else the defaults."""
+        """Return the scalars' values: positional ones (`more`), then those taken out of the call's
+        keywords, else the defaults."""
         if passed > len(self.positional):
             raise SpecError(f"kernel {self.kernel}: takes {len(self.positional)} arguments ({', '.join(self.positional)}), got "
                             f"{passed}")
@@ -300,7 +313,7 @@ def _a(value: Any) -> str:
     return f"{value!r}, a {type(value).__name__}"
 
 
-# ---- scalars ------------------------------------------------------------------------------------------------------
+# ---- scalars -------------------------------------------------------------------------------------
 def scalar_kind(value: Any) -> Any:
     """Return what compilation depends on of a scalar's type: cheap, for dictionary keys."""
     kind = type(value)
@@ -310,7 +323,8 @@ def scalar_kind(value: Any) -> Any:
 
 
 def scalar_dtype(value: Any, name: str, kernel: str) -> np.dtype:
-    """Return a scalar's type in the kernel: bool, int32 and float32 for Python's, its own for a NumPy scalar.
+    """Return a scalar's type in the kernel: bool, int32 and float32 for Python's, its own for a
+    NumPy scalar.
 
     Raises SpecError for a type that no kernel takes.
     """
@@ -323,7 +337,8 @@ def scalar_dtype(value: Any, name: str, kernel: str) -> np.dtype:
 
 
 def scalar_value(value: Any, name: str, kernel: str) -> Any:
-    """Return a scalar as Python's number. Raises SpecError for an int beyond int32 and a float beyond float32."""
+    """Return a scalar as Python's number. Raises SpecError for an int beyond int32 and a float
+    beyond float32."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, int):

@@ -23,11 +23,13 @@ _WATCHED = WATCH.kernels
 
 
 class Bound:
-    """A call of a kernel with its arguments; calling it runs the kernel on them and returns what the call would.
+    """A call of a kernel with its arguments; calling it runs the kernel on them and returns what
+    the call would.
 
-    The arguments stay alive as long as it does. `bind` allocates the outputs that the call leaves out, once, and each ``bound()``
-    writes them anew and returns them. ``bound.update(a=other)`` replaces an array by one of the same shape, strides and type, or a
-    scalar by another number. On arrays of the GPU ``bound()`` costs little more than the driver's own launch, allocates nothing,
+    The arguments stay alive as long as it does. `bind` allocates the outputs that the call leaves
+    out, once, and each ``bound()`` writes them anew and returns them. ``bound.update(a=other)``
+    replaces an array by one of the same shape, strides and type, or a scalar by another number. On
+    arrays of the GPU ``bound()`` costs little more than the driver's own launch, allocates nothing,
     waits for nothing and may be captured into a graph.
 
     >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
@@ -53,7 +55,8 @@ class Bound:
 
     @brief
     def __call__(self, stream: Any = None) -> Any:
-        """Run the call on `stream`, else on the current stream of the arrays' library. Raises what a call of the kernel raises."""
+        """Run the call on `stream`, else on the current stream of the arrays' library. Raises what
+        a call of the kernel raises."""
         with naming(self.name):
             self._calls.run(self._bound, stream)
         return self._result
@@ -62,8 +65,8 @@ class Bound:
     def update(self, **arguments: Any) -> None:
         """Replace arguments, by parameter name, outputs and scalars too.
 
-        An array's successor has its shape, strides, type and device; anything else is a SpecError, and needs another `bind`.
-        Launches that are queued keep the old arguments.
+        An array's successor has its shape, strides, type and device; anything else is a SpecError,
+        and needs another `bind`. Launches that are queued keep the old arguments.
         """
         call = copy.copy(self._bound)
         call.infos, call.values = list(call.infos), list(call.values)
@@ -131,13 +134,15 @@ class BoundOnGpu(Bound):
     def __call__(self, stream: Any = None) -> Any:
         try:
             try:
-                if self._where() != self._at or self._where1() != self._at1 or self._where2() != self._at2:  # a loop costs more
+                # a loop costs more
+                if self._where() != self._at or self._where1() != self._at1 or self._where2() != self._at2:
                     self._moved()
                 for where, bound in self._more:
                     if where() != bound:
                         self._moved()
                 if stream is None and self._current() == self._stream and not _WATCHED:
-                    if code := self._launcher(*self._arguments)[0]:  # what the first of `_launches` does, without a call more
+                    # what the first of `_launches` does, without a call more
+                    if code := self._launcher(*self._arguments)[0]:
                         self._first.refused(code)
                 else:
                     self._now(stream)()
@@ -149,7 +154,8 @@ class BoundOnGpu(Bound):
             raise
 
     def driver_arguments(self, stream: Any = None) -> tuple[Any, Any, int, int]:
-        """Return what ``cuda.bindings.driver.cuLaunchKernelEx`` takes: (CUlaunchConfig, kernel, address of the parameters, 0).
+        """Return what ``cuda.bindings.driver.cuLaunchKernelEx`` takes: (CUlaunchConfig, kernel,
+        address of the parameters, 0).
 
         They are valid as long as the bound call lives, and until its `update`.
         """
@@ -176,7 +182,8 @@ class BoundOnGpu(Bound):
 def bind(calls: Calls, call: Call, out: Any) -> Bound:
     """Return the bound form of a call.
 
-    Raises SpecError where its output would be a new JAX array: the next call would change what the user holds.
+    Raises SpecError where its output would be a new JAX array: the next call would change what the
+    user holds.
     """
     if call.fresh and launch.library(type(call.infos[0].owner)) == "jax":
         raise SpecError(f"kernel {calls.definition.name}: a bound call writes the same output each time, and JAX arrays are "

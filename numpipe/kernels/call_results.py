@@ -1,4 +1,5 @@
-"""The outputs that a call returns: it allocates them as `out_type` says, or gets them as ``out=``."""
+"""The outputs that a call returns: it allocates them as `out_type` says, or gets them as
+``out=``."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from .options import MOST_SEMAPHORES, Options, parameter_names
 
 
 class Results:
-    """The outputs of one kernel, its trailing parameters, and the functions of the user that say what they are."""
+    """The outputs of one kernel, its trailing parameters, and the functions of the user that say
+    what they are."""
 
     def __init__(self, arguments: Parameters, options: Options) -> None:
         self.kernel, self.parameters, self.scalars = arguments.kernel, arguments.names, list(arguments.scalars)
@@ -32,7 +34,8 @@ class Results:
         return [name for name in rest if name not in call.behind] if call.behind else rest
 
     def elsewhere(self, out: Any, call: Call) -> Any:
-        """Return the arrays of out=, one for each parameter that was not passed; none in a call that passes all of them."""
+        """Return the arrays of out=, one for each parameter that was not passed; none in a call
+        that passes all of them."""
         missing = self.missing(call)
         if out is not None and not missing:
             raise SpecError(f"kernel {self.kernel}: out= was given, but all {len(self.parameters)} parameters "
@@ -67,7 +70,8 @@ class Results:
         return [launch.empty_like_kind(call.infos[0], t.shape, t.dtype, handle) for t in types]
 
     def check(self, call: Call) -> None:
-        """Raise SpecError for arrays given as out= that have not the shapes and types of out_type."""
+        """Raise SpecError for arrays given as out= that have not the shapes and types of
+        out_type."""
         missing = self.missing(call)
         if self.options.out_type is None or not missing:
             return
@@ -78,7 +82,8 @@ class Results:
 
     def workspace(self, names: list[str], statics: dict[str, Any], grid: tuple[int, int, int],
                   infos: Sequence[ArrayInfo]) -> tuple[int, ...]:
-        """Return the shape of the workspace that the kernel's option asks for, for a grid and the arrays of these names."""
+        """Return the shape of the workspace that the kernel's option asks for, for a grid and the
+        arrays of these names."""
         workspace = self.options.workspace
         if callable(workspace):
             known = {name: HostView(info) for name, info in zip(names, infos, strict=True)} | statics
@@ -86,7 +91,8 @@ class Results:
                                                                   f"parameters: {', '.join(known)}")
             if not isinstance(workspace, Workspace):
                 raise SpecError(f"kernel {self.kernel}: workspace must return a numpipe.Workspace, got {workspace!r}")
-        together = self.options.attributes.size if self.options.cluster_names else 1  # CTAs that go through the same tiles
+        # CTAs that go through the same tiles
+        together = self.options.attributes.size if self.options.cluster_names else 1
         return workspace.array(math.prod(grid), infos[-1].shape, together).shape  # type: ignore[no-any-return]
 
     def semaphores(self, call: Call) -> int:
@@ -98,7 +104,8 @@ class Results:
         return max(1, int(count))
 
     def ask(self, function: Callable[..., Any], what: str, call: Call, view: Callable[[ArrayInfo], Any] | None = None) -> Any:
-        """Call a user's function with the call's arguments, by parameter name; it gets arrays as `view` shows them."""
+        """Call a user's function with the call's arguments, by parameter name; it gets arrays as
+        `view` shows them."""
         view = view or HostView
 
         def seen(name: str, value: Any) -> Any:
@@ -111,7 +118,8 @@ class Results:
         given = {**dict(zip(self.parameters, call.args, strict=False)), **call.behind,
                  **dict(zip(self.scalars, call.scalars, strict=True))}
         known = {name: seen(name, value) for name, value in given.items()} | dict(call.statics)
-        shown = ", ".join(name for name in known if not name.startswith("np__"))  # numpipe itself passes these
+        # numpipe itself passes these
+        shown = ", ".join(name for name in known if not name.startswith("np__"))
         return self._call(function, what, known, f"the call knows {shown}: it is given the arguments by the names of the kernel's "
                                                  "parameters")
 
@@ -129,7 +137,8 @@ class Results:
             raise SpecError(f"kernel {self.kernel}: {what}: {error}: {', '.join(shapes)}") from error
 
     def array_names(self, call: Call) -> list[str]:
-        """Return the parameters that are arrays in this call, with outputs that it does not pass."""
+        """Return the parameters that are arrays in this call, with outputs that it does not
+        pass."""
         passed = [p for p, a in zip(self.parameters, call.args, strict=False) if not isinstance(a, SCALAR)]
         return passed + self.missing(call)
 
@@ -152,6 +161,7 @@ class HostView:
 
 
 def is_array(value: Any) -> bool:
-    """Whether an argument is an array; a type such as np.float16, which may be a Static, has the attributes of its instances."""
+    """Whether an argument is an array; a type such as np.float16, which may be a Static, has the
+    attributes of its instances."""
     return not isinstance(value, (*SCALAR, type)) and any(
         hasattr(value, name) for name in ("shape", "__cuda_array_interface__", "__dlpack__"))

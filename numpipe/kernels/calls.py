@@ -1,15 +1,19 @@
-"""A call of a kernel: it reads its arguments, finds or makes the plan for arguments like these, and runs it.
+"""A call of a kernel: it reads its arguments, finds or makes the plan for arguments like these, and
+runs it.
 
 An array goes down these steps, a function each:
 
-============================  ========================================================================================
+============================  ======================================================================
 `Parameters.bind`             binds the arguments to parameters: a `Call`
 `Definition.describe`         describes the arrays, and tells scalars from them
-`Calls.resolve`               allocates outputs that the call leaves out; finds the plan, by shapes, strides and types
-`Calls._plan`                 makes one where there is none: the target, the variant that is compiled, the grid
-`Calls.run`                   to the simulated SM by `Variant.simulate`; to the GPU by `Prepared.at`, which makes or finds
-                              the launch of these addresses, and `Prepared.run`, which makes the driver's call
-============================  ========================================================================================
+`Calls.resolve`               allocates outputs that the call leaves out; finds the plan, by shapes,
+                              strides and types
+`Calls._plan`                 makes one where there is none: the target, the variant that is
+                              compiled, the grid
+`Calls.run`                   to the simulated SM by `Variant.simulate`; to the GPU by
+                              `Prepared.at`, which makes or finds the launch of these addresses, and
+                              `Prepared.run`, which makes the driver's call
+============================  ======================================================================
 """
 
 from __future__ import annotations
@@ -78,8 +82,8 @@ class Calls:
 
     def resolve(self, args: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
                 mesh: Mesh | None = None, own: int = 0) -> Call:
-        """Bind a call's arguments, allocate the outputs that it leaves out, and find or make its plan; it is the call of GPU number
-        `own` of this process' in a `mesh`."""
+        """Bind a call's arguments, allocate the outputs that it leaves out, and find or make its
+        plan; it is the call of GPU number `own` of this process' in a `mesh`."""
         definition = self.definition
         call = definition.bind(args, named)
         call.gpus = 0 if mesh is None else mesh.size
@@ -93,11 +97,13 @@ class Calls:
             infos += [launch.describe(array, p, name) for array, p in zip(outputs, missing, strict=True)]
         wanted = target if infos and infos[0][0] != "host" else (target, os.environ.get(launch.TARGET_VARIABLE))
         kinds = [scalar_kind(value) for value in call.numbers]
-        if self._steered or len(kinds) > len(call.scalars):  # some decide the grid, or stand where arrays may
+        # some decide the grid, or stand where arrays may
+        if self._steered or len(kinds) > len(call.scalars):
             kinds += [(p, value if p in self._steering else None) for p, value in zip(call.names, call.numbers, strict=True)]
         key = (*[(i[0], i[1] & 15, i[2], i[3], i[4], i[5], i[6]) for i in infos], call.statics, *kinds, wanted,
                key_of(mesh))
-        plan = self.table.get(key) if target is None or isinstance(target, str) else None  # a key must be hashable
+        # a key must be hashable
+        plan = self.table.get(key) if target is None or isinstance(target, str) else None
         if plan is None:
             require(f"kernel {name}", locals(), target=_TARGET)
         types: tuple[ArrayType, ...] = ()
@@ -117,13 +123,14 @@ class Calls:
         return call
 
     def constants(self, named: dict[str, Any]) -> Any:
-        """Return the object that stands for the Statics of a call with these named arguments; UNKNOWN where no call had them."""
+        """Return the object that stands for the Statics of a call with these named arguments;
+        UNKNOWN where no call had them."""
         found = self._get((*named, *map(id, named.values())))
         return self._get(self.definition.arguments.constants(named), UNKNOWN) if found is None else found[0]
 
     def keep_constants(self, named: dict[str, Any], statics: Any) -> Any:
-        """Return the object that stands for a call's Statics from now on, which has a quicker hash; UNKNOWN where an argument is
-        named that is no Static."""
+        """Return the object that stands for a call's Statics from now on, which has a quicker hash;
+        UNKNOWN where an argument is named that is no Static."""
         if self.definition.arguments.constants(named) is None:
             return UNKNOWN
         constants = self.table.get(statics) or self.table.keep(statics, object())
@@ -134,8 +141,8 @@ class Calls:
                   gpus: int = 0) -> Call:
         """Return a call that is not run, with its variant; an ArrayType may stand for an array.
 
-        `whole`: check also what a run depends on and a compile does not, values of scalars and the kernel's `signature`. Raises
-        SpecError where they do not fit.
+        `whole`: check also what a run depends on and a compile does not, values of scalars and the
+        kernel's `signature`. Raises SpecError where they do not fit.
         """
         definition = self.definition
         call = definition.bind(args, named, own=whole)
@@ -159,7 +166,8 @@ class Calls:
         return call
 
     def _plan(self, call: Call, types: tuple[ArrayType, ...], target: str | None, out: Any, mesh: Mesh | None, own: int) -> Plan:
-        """Make the plan of a call whose outputs are there; those of `types` were allocated for it."""
+        """Make the plan of a call whose outputs are there; those of `types` were allocated for
+        it."""
         timed = log.Timed("launch")
         definition, infos = self.definition, call.infos
         options = definition.options
@@ -196,8 +204,8 @@ class Calls:
         return plan
 
     def agree(self, mesh: Mesh, call: Call, variant: Variant) -> dict[str, str]:
-        """Compare a call with those of the other ranks, where each GPU has a process; returns what was compared. SpecError for what
-        differs."""
+        """Compare a call with those of the other ranks, where each GPU has a process; returns what
+        was compared. SpecError for what differs."""
         names = self.definition.results.array_names(call)
         facts = {"numpipe": version("numpipe"), "the number of GPUs": str(mesh.size), "the kernel's source": str(variant.digest)}
         facts |= {f"'{name}'": f"{info.dtype.name} {info.shape} with strides {info.strides}"
@@ -213,7 +221,8 @@ class Calls:
             judge: Judge | None = None) -> launch.Launch | None:
         """Run a call; returns the launch that it made on arrays of the GPU.
 
-        With a `judge` arrays that overlap are not refused, because the simulated SM tells which of their accesses conflict.
+        With a `judge` arrays that overlap are not refused, because the simulated SM tells which of
+        their accesses conflict.
         """
         plan, infos, fresh = call.plan, call.infos, call.fresh
         if plan.empty:
@@ -242,7 +251,8 @@ class Calls:
         return launched
 
     def begin_simulated(self, call: Call, judge: Judge | None) -> None:
-        """Fill the outputs that a simulated call has allocated with NaN; refuse arrays that overlap, unless there is a `judge`."""
+        """Fill the outputs that a simulated call has allocated with NaN; refuse arrays that
+        overlap, unless there is a `judge`."""
         plan, infos, fresh = call.plan, call.infos, call.fresh
         for info in infos[len(infos) - fresh:]:
             info.array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]

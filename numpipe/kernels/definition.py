@@ -1,4 +1,5 @@
-"""A kernel as it is written: a Python function, its parameters, its options, and the parameters that its source stores to."""
+"""A kernel as it is written: a Python function, its parameters, its options, and the parameters
+that its source stores to."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class Definition:
         self.grid = options.grid
         """as it was given; of a kernel over tiles with its sequential dimensions"""
         self.own_names: tuple[str, ...] = ()
-        """the scalars that it passes itself, the last ones: the sizes of a kernel over tiles' sequential dimensions"""
+        """the scalars that it passes itself, the last ones: the sizes of a kernel over tiles'
+        sequential dimensions"""
         self.steps: Callable[..., tuple[int, ...]] | None = None
         """the function of the arguments that returns these sizes"""
         if self.tiled is not None:
@@ -84,19 +86,22 @@ class Definition:
 
     # ---- its grid
     def _rank(self) -> int:
-        """Return how many dimensions the grid has, if they are more than three: of a function, as many as it has names."""
+        """Return how many dimensions the grid has, if they are more than three: of a function, as
+        many as it has names."""
         grid, tiled = self.options.grid, self.tiled
         if isinstance(grid, (tuple, list)):
             return max(3, len(grid))
         return max(3, tiled.grid.parallel if tiled is not None else len(self.options.grid_names)) if callable(grid) else 3
 
     def _pass_sizes(self) -> None:
-        """Have the kernel pass the sizes of the dimensions that the launch flattens, behind what it passes already."""
+        """Have the kernel pass the sizes of the dimensions that the launch flattens, behind what it
+        passes already."""
         steps, options, name = self.steps, self.options, self.name
 
         def sizes(**arguments: Any) -> tuple[int, ...]:
             grid = options.grid(**arguments) if callable(options.grid) else options.grid
-            dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)  # what it holds `targets.ctas` checks
+            # what it holds `targets.ctas` checks
+            dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
             options.check_names(dims, name)
             self.check_rank(dims)
             before = () if steps is None else steps(**arguments)
@@ -110,7 +115,8 @@ class Definition:
         self.arguments.hide(self.size_names)
 
     def check_rank(self, dims: tuple[int, ...]) -> None:
-        """Raise SpecError for a grid of other dimensions than those that the kernel was made for."""
+        """Raise SpecError for a grid of other dimensions than those that the kernel was made
+        for."""
         if max(3, len(dims)) != self.grid_rank:
             names = tuple(f"d{d}" for d in range(len(dims)))
             raise SpecError(f"kernel {self.name}: the grid {dims} has {len(dims)} dimensions, and a function that returns more "
@@ -141,7 +147,8 @@ class Definition:
 
     @functools.cached_property
     def stores(self) -> dict[str, list[str]]:
-        """The parameters that the kernel stores to: all that it may store to, and those whose stores were seen."""
+        """The parameters that the kernel stores to: all that it may store to, and those whose
+        stores were seen."""
         def search() -> dict[str, list[str]]:
             from ..compile.lift.stored_parameters import stored
 
@@ -154,23 +161,27 @@ class Definition:
 
     @functools.cached_property
     def first_output(self) -> int:
-        """The index of the first parameter that the kernel stores to; from there on parameters are outputs."""
+        """The index of the first parameter that the kernel stores to; from there on parameters are
+        outputs."""
         return next((i for i, name in enumerate(self.parameters) if name in self.stores["all"]), len(self.parameters))
 
     def scalar_names(self, arrays: Collection[str]) -> list[str]:
-        """Return the run-time scalars' names in the order in which kernels take them; `arrays`: the parameters that are arrays."""
+        """Return the run-time scalars' names in the order in which kernels take them; `arrays`: the
+        parameters that are arrays."""
         return [*(p for p in self.parameters if p not in arrays), *self.arguments.scalars]
 
     # ---- a call
     def bind(self, args: tuple[Any, ...], named: dict[str, Any], own: bool = True) -> Call:
-        """Bind a call's arguments and, if `own`, the scalars that the kernel passes itself, which depend on shapes."""
+        """Bind a call's arguments and, if `own`, the scalars that the kernel passes itself, which
+        depend on shapes."""
         call = self.arguments.bind(args, named)
         if own and self.own_names:
             call.scalars = (*call.scalars[:-len(self.own_names)], *self.results.ask(self.steps, "grid", call))  # type: ignore[arg-type]
         return call
 
     def describe(self, call: Call, types: bool = False) -> None:
-        """Tell a call's arrays from its scalars, and describe them; `types`: an ArrayType may stand for an array."""
+        """Tell a call's arrays from its scalars, and describe them; `types`: an ArrayType may stand
+        for an array."""
         name, infos, numbers = self.name, call.infos, call.numbers
         call.names = self._scalars
         for parameter, value in zip(self.parameters, call.args, strict=False):
@@ -197,8 +208,9 @@ class Definition:
                             + ("" if scalar is None else f"; pass scalars behind the outputs by name, e.g. {scalar}={value!r}"))
 
     def key(self, call: Call) -> tuple[tuple[Any, ...], dict[int, str]]:
-        """Return the key of the variant that a call needs, and by argument why TMA cannot address an array, which its use in a
-        pipeline raises. Host arrays are copied to padded rows, but not for other GPUs to reach them."""
+        """Return the key of the variant that a call needs, and by argument why TMA cannot address
+        an array, which its use in a pipeline raises. Host arrays are copied to padded rows, but not
+        for other GPUs to reach them."""
         arrays: list[ArrayArg] = []
         obstacles: dict[int, str] = {}
         outputs = self.parameters[self.first_output:]
@@ -218,7 +230,8 @@ class Definition:
 
 
 def ends_whole(info: launch.ArrayInfo) -> bool:
-    """Return whether an array's rows, its columns if it is column-major, end at a multiple of 16 bytes.
+    """Return whether an array's rows, its columns if it is column-major, end at a multiple of 16
+    bytes.
 
     >>> narrow = np.zeros((8, 3), np.float16)
     >>> ends_whole(launch.describe(narrow, "c")), ends_whole(launch.describe(np.asfortranarray(narrow), "c"))

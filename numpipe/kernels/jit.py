@@ -1,4 +1,5 @@
-"""`numpipe.jit`: whether a call may compile, or is refused. A call that finds its kernel in memory or on disk compiles nothing."""
+"""`numpipe.jit`: whether a call may compile, or is refused. A call that finds its kernel in memory
+or on disk compiles nothing."""
 
 from __future__ import annotations
 
@@ -27,17 +28,19 @@ _POLICY: ContextVar[str | None] = ContextVar("numpipe.jit", default=None)
 
 
 class jit(contextlib.ContextDecorator):
-    """Say what a call does that would have to compile its kernel first: ``with numpipe.jit("error"):``, or around a function
-    as ``@numpipe.jit("error")``.
+    """Say what a call does that would have to compile its kernel first: ``with
+    numpipe.jit("error"):``, or around a function as ``@numpipe.jit("error")``.
 
-    "error"  it raises JitRefused, with the lines that compile the kernel ahead of the call (`warmup`, `Kernel.export`)
+    "error"  it raises JitRefused, with the lines that compile the kernel ahead of the call
+             (`warmup`, `Kernel.export`)
     "warn"   it compiles, with a RuntimeWarning at the line of the call
     "allow"  it compiles
 
-    The innermost one holds, in the context that entered it (as `numpy.errstate`: other threads have their own). Where there is
-    none the environment's ``NUMPIPE_JIT`` holds, for all threads; without it calls compile. It is about calls on a GPU, by
-    ``kernel(…)`` and `Kernel.bind`. What asks for a compile gets it: `warmup`, `Kernel.compiled`, `Kernel.inspect`,
-    `autotune`, `explain`, and the check that what was simulated compiles. Raises SpecError for another word.
+    The innermost one holds, in the context that entered it (as `numpy.errstate`: other threads have
+    their own). Where there is none the environment's ``NUMPIPE_JIT`` holds, for all threads;
+    without it calls compile. It is about calls on a GPU, by ``kernel(…)`` and `Kernel.bind`. What
+    asks for a compile gets it: `warmup`, `Kernel.compiled`, `Kernel.inspect`, `autotune`,
+    `explain`, and the check that what was simulated compiles. Raises SpecError for another word.
 
     >>> with numpipe.jit("error"):
     ...     y = double(x)  # compiled before, or refused
@@ -72,7 +75,8 @@ class Variant(Protocol):
 
 
 def check(definition: Definition, call: Call, variant: Variant) -> None:
-    """Raise JitRefused for a call whose variant is not compiled, or warn of it, as the policy says."""
+    """Raise JitRefused for a call whose variant is not compiled, or warn of it, as the policy
+    says."""
     policy = _POLICY.get()
     if (chosen := policy or os.environ.get(VARIABLE) or "allow") == "allow":
         return
@@ -101,9 +105,11 @@ def check(definition: Definition, call: Call, variant: Variant) -> None:
 
 
 def suggested(definition: Definition, call: Call, variant: Variant) -> tuple[str, str, bool]:
-    """Return a call's positional arguments and its named ones as source, a tuple and a dictionary ("" where there are none).
+    """Return a call's positional arguments and its named ones as source, a tuple and a dictionary
+    ("" where there are none).
 
-    ArrayTypes stand for the arrays where they lead to this variant, which is the third result; else the arrays' own names do.
+    ArrayTypes stand for the arrays where they lead to this variant, which is the third result; else
+    the arrays' own names do.
     """
     alike = copy.copy(call)
     alike.infos = [launch.info_of_zeros(info.shape, info.dtype) for info in call.infos]

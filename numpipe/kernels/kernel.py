@@ -1,9 +1,10 @@
 """`Kernel`: the object that `@numpipe.kernel` makes of a function, with all that one does with it.
 
-A kernel has a definition, calls (`calls`), repeated calls (`launch.repeats`), and a table in which both keep their
-results. A call binds its arguments, allocates outputs, finds (or makes) the plan for these shapes and types, and runs it:
-on the GPU by the launcher, in CPython on the simulated SM (`variants`). A call on device arrays that was made before is
-launched again: a few dictionary look-ups and one driver call.
+A kernel has a definition, calls (`calls`), repeated calls (`launch.repeats`), and a table in which
+both keep their results. A call binds its arguments, allocates outputs, finds (or makes) the plan
+for these shapes and types, and runs it: on the GPU by the launcher, in CPython on the simulated SM
+(`variants`). A call on device arrays that was made before is launched again: a few dictionary
+look-ups and one driver call.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Kernel:
     """A kernel function; call it on arrays."""
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
-        functools.update_wrapper(self, function)  # first: what a function has in its __dict__ hides nothing of the kernel's
+        # first: what a function has in its __dict__ hides nothing of the kernel's
+        functools.update_wrapper(self, function)
         self.function = function
         self._begin(Definition(function, options))
 
@@ -76,7 +78,8 @@ class Kernel:
 
     def __call__(self, /, *args: Any, out: Any = None, target: str | None = None, stream: Any = None, mesh: Any = None,
                  **named: Any) -> Any:
-        """Run the kernel; returns the outputs it allocated (or `out`). With a `mesh` it runs on each of its GPUs."""
+        """Run the kernel; returns the outputs it allocated (or `out`). With a `mesh` it runs on
+        each of its GPUs."""
         try:
             try:
                 if mesh is not None:
@@ -96,7 +99,8 @@ class Kernel:
 
     @brief
     def together(self, mesh: Mesh, args: Sequence[Any], stream: Any = None) -> Together | None:
-        """Run the kernel on a mesh; returns the launches that make the call again, None where GPUs are simulated."""
+        """Run the kernel on a mesh; returns the launches that make the call again, None where GPUs
+        are simulated."""
         if (notes := noted_calls.taken()) is not None:
             notes.calls.append(noted_calls.Noted(self, tuple(args), {"mesh": mesh}, None))
             return None
@@ -104,7 +108,8 @@ class Kernel:
 
     @brief
     def bind(self, /, *args: Any, out: Any = None, target: str | None = None, mesh: Any = None, **named: Any) -> Bound:
-        """Prepare a call that is made often: ``bound()`` launches it, see `Bound`. SpecError for a kernel of several GPUs."""
+        """Prepare a call that is made often: ``bound()`` launches it, see `Bound`. SpecError for a
+        kernel of several GPUs."""
         if mesh is not None or self.options.semaphores is not None:
             raise SpecError(f"kernel {self.name}: bind is for kernels of one GPU: call it with mesh=, a call that was made before "
                             "is a few look-ups")
@@ -114,15 +119,16 @@ class Kernel:
     @brief
     def simulate(self, /, *args: Any, seed: int | str | None = None, trace: Any = None, ctas: int | None = None,
                  limit: float | None = None, out: Any = None, mesh: Any = None, **named: Any) -> Any:
-        """Run on the simulated SM: `seed` picks a random legal schedule (None: the virtual-time order); a text
-        is the name of one that `numpipe.verify` has found.
+        """Run on the simulated SM: `seed` picks a random legal schedule (None: the virtual-time
+        order); a text is the name of one that `numpipe.verify` has found.
 
-        `trace` is a numpipe.Trace that collects events, or the name of a file for them, ``run.json`` (for ui.perfetto.dev) or
-        ``run.txt``, which is written also when the run ends in a race or a deadlock.
-        `ctas` is the number of CTAs of a `persistent` grid, which has 2 otherwise; SpecError for another grid.
-        `limit` is the number of seconds that the run may take, an hour if None: SpecError as soon as the first CTA's control flow,
-        or the CTAs that have run, say that all of them take longer.
-        `mesh` is a `numpipe.Mesh.simulated`, on whose GPUs a kernel with semaphores runs.
+        `trace` is a numpipe.Trace that collects events, or the name of a file for them,
+        ``run.json`` (for ui.perfetto.dev) or ``run.txt``, which is written also when the run ends
+        in a race or a deadlock. `ctas` is the number of CTAs of a `persistent` grid, which has 2
+        otherwise; SpecError for another grid. `limit` is the number of seconds that the run may
+        take, an hour if None: SpecError as soon as the first CTA's control flow, or the CTAs that
+        have run, say that all of them take longer. `mesh` is a `numpipe.Mesh.simulated`, on whose
+        GPUs a kernel with semaphores runs.
         """
         from ..traces.trace import collecting
 
@@ -155,7 +161,8 @@ class Kernel:
         return result((call,), out)
 
     def _learn(self, call: Call, named: dict[str, Any], launched: launch.Launch) -> None:
-        """Keep the launch of a call on device arrays, but not of one by an op, on descriptions: ops keep their own calls."""
+        """Keep the launch of a call on device arrays, but not of one by an op, on descriptions: ops
+        keep their own calls."""
         if launched.observers or ArrayInfo in map(type, call.args):
             return
         constants = self._calls.keep_constants(named, call.statics) if named else None
@@ -166,23 +173,26 @@ class Kernel:
     # ---- inspection
     @brief
     def compiled(self, /, *args: Any, out: Any = None, mesh: Any = None, **named: Any) -> Built:
-        """Return the compiled kernel for arguments of these types, with what the compiler made on the way; an ArrayType may stand
-        for an array. Of a `mesh` only the size counts. Needs no GPU."""
+        """Return the compiled kernel for arguments of these types, with what the compiler made on
+        the way; an ArrayType may stand for an array. Of a `mesh` only the size counts. Needs no
+        GPU."""
         return self.described(args, named, out, mesh=mesh).variant.built  # type: ignore[no-any-return]
 
     @brief
     def inspect(self, what: str, /, *args: Any, out: Any = None, mesh: Any = None, **named: Any) -> Any:
-        """Return the kernel compiled for these arguments, for people to read; an ArrayType may stand for an array. Of a `mesh` only
-        the size counts. Needs no GPU.
+        """Return the kernel compiled for these arguments, for people to read; an ArrayType may
+        stand for an array. Of a `mesh` only the size counts. Needs no GPU.
 
         "ptx", "sass", "llvm"   its code, as text ("sass" needs nvdisasm)
         "source"                the rewritten kernel function, which both executions run
-        "resources"             a `Resources`: registers, spills, shared memory and what it is for, barriers, tensor maps, bytes of
-                                machine code, seconds of the compile; print it for a table
-        "gate"                  what the build gate finds wrong with the machine code: empty when it passes
+        "resources"             a `Resources`: registers, spills, shared memory and what it is for,
+                                barriers, tensor maps, bytes of machine code, seconds of the
+                                compile; print it for a table
+        "gate"                  what the build gate finds wrong with the machine code: empty when it
+                                passes
 
-        Raises SpecError for another word, TargetError where a tool is missing, and the compile's errors. The Numba kernel
-        underneath is ``kernel.compiled(*args).kernel``.
+        Raises SpecError for another word, TargetError where a tool is missing, and the compile's
+        errors. The Numba kernel underneath is ``kernel.compiled(*args).kernel``.
 
         >>> print(matmul.inspect("resources", a, b))
         """
@@ -191,18 +201,22 @@ class Kernel:
 
     @brief
     def export(self, path: str | os.PathLike[str], /, *signatures: Any, choose: Callable[..., Any] | None = None) -> None:
-        """Compile the kernel for these signatures, and write it to a file, of which `numpipe.load` makes the same callable.
+        """Compile the kernel for these signatures, and write it to a file, of which `numpipe.load`
+        makes the same callable.
 
         There it needs neither the kernel's source nor Numba nor a compiler.
 
-        signatures  each a tuple of a call's positional arguments, arrays or ArrayTypes, or such a tuple and a dictionary of its
-                    named ones, Statics and ``out`` among them; shapes and scalars of calls may be others
-        choose      function of arrays and scalars (by parameter name) that returns Statics as a dictionary, for calls that pass
-                    none; all that it may return are compiled for each signature. Without it such calls have the defaults
+        signatures  each a tuple of a call's positional arguments, arrays or ArrayTypes, or such a
+                    tuple and a dictionary of its named ones, Statics and ``out`` among them; shapes
+                    and scalars of calls may be others
+        choose      function of arrays and scalars (by parameter name) that returns Statics as a
+                    dictionary, for calls that pass none; all that it may return are compiled for
+                    each signature. Without it such calls have the defaults
 
-        The file holds machine code, the rules for arguments, the options of launches, the source of grid, out_type, workspace and
-        `choose` with what they captured as constants, and versions. It is replaced in one step. Raises SpecError for a function or
-        a Static that a file cannot hold, FileNotFoundError for a folder that is missing, and what a compile raises.
+        The file holds machine code, the rules for arguments, the options of launches, the source of
+        grid, out_type, workspace and `choose` with what they captured as constants, and versions.
+        It is replaced in one step. Raises SpecError for a function or a Static that a file cannot
+        hold, FileNotFoundError for a folder that is missing, and what a compile raises.
 
         >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
         >>> @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), in_specs=block, out_specs=block, num_compute_wgs=1)
@@ -224,7 +238,8 @@ class Kernel:
         return self._calls.described(args, named, out, whole=whole, gpus=gpus)
 
     def adopt(self, image: launch.Image, call: Call) -> None:
-        """Give the call's variant the image that another process compiled, unless it has one already."""
+        """Give the call's variant the image that another process compiled, unless it has one
+        already."""
         call.variant.adopt(image)
 
     # ---- its parameters
@@ -238,5 +253,6 @@ class Kernel:
         return [name for name in self.parameters[min(len(call.args), self.definition.first_output):] if name not in call.behind]
 
     def ask(self, function: Callable[..., Any], what: str, view: Callable[[ArrayInfo], Any], /, *args: Any, **named: Any) -> Any:
-        """Call a function with those arguments of a call that its parameters name; it gets arrays as `view` shows them."""
+        """Call a function with those arguments of a call that its parameters name; it gets arrays
+        as `view` shows them."""
         return self.definition.results.ask(function, what, self.definition.arguments.bind(args, named), view)

@@ -218,7 +218,8 @@ class _ByStatics:
             for statics, each in expressions.items()
         }
         self.__signature__ = next(iter(expressions.values())).__signature__
-        # shapes, types and scalars determine an answer: a call like an earlier one evaluates nothing
+        # shapes, types and scalars determine an answer: a call like an earlier one evaluates
+        # nothing
         keep = functools.lru_cache(MOST_ANSWERS, typed=True)
         self._known = {statics: keep(each.__call__) for statics, each in expressions.items()}
         self._statics = [name for name, _ in next(iter(self._known))]

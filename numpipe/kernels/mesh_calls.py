@@ -1,9 +1,11 @@
-"""Calls of kernels of several GPUs: each GPU of the mesh gets a `Call` of its own, and all of them run at once.
+"""Calls of kernels of several GPUs: each GPU of the mesh gets a `Call` of its own, and all of them
+run at once.
 
-Where one process has all GPUs an array argument is a list of arrays, one for each GPU, and so are outputs; scalars and Statics are
-one for all. Every GPU has arrays of the same shapes, strides and types, so that all of them run one variant on one grid, and a
-kernel may take a peer's array for its own. Where each GPU has a process the ranks compare what they are about to launch, once for
-each kind of call (`Calls.agree`).
+Where one process has all GPUs an array argument is a list of arrays, one for each GPU, and so are
+outputs; scalars and Statics are one for all. Every GPU has arrays of the same shapes, strides and
+types, so that all of them run one variant on one grid, and a kernel may take a peer's array for its
+own. Where each GPU has a process the ranks compare what they are about to launch, once for each
+kind of call (`Calls.agree`).
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ class OnMesh:
 
     def run(self, mesh: Mesh, args: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
             seed: Any = None, trace: Any = None, judge: Judge | None = None) -> tuple[Any, Together | None]:
-        """Make a call on all GPUs of a mesh; returns its outputs, each a list of the GPUs' arrays, and the launches that make it
-        again: None where GPUs are simulated, or there is nothing to launch."""
+        """Make a call on all GPUs of a mesh; returns its outputs, each a list of the GPUs' arrays,
+        and the launches that make it again: None where GPUs are simulated, or there is nothing to
+        launch."""
         if target is None and self._repeats.any:
             constants = self.calls.constants(named) if named else None
             launches, out = self._repeats.find_on(mesh, constants, args, out, stream)
@@ -63,7 +66,8 @@ class OnMesh:
         return result(calls, out, mesh.rank is None), launches
 
     def _learn(self, mesh: Mesh, calls: Sequence[Call], named: dict[str, Any], launches: Together) -> None:
-        """Keep the launches of the calls of this process' GPUs; Statics among the named arguments may determine them too."""
+        """Keep the launches of the calls of this process' GPUs; Statics among the named arguments
+        may determine them too."""
         first = calls[0]
         constants = self.calls.keep_constants(named, first.statics) if named else None
         if constants is UNKNOWN:
@@ -129,8 +133,8 @@ class OnMesh:
 
 def split(definition: Definition, mesh: Mesh, args: Sequence[Any], named: dict[str, Any],
           out: Any) -> list[tuple[tuple[Any, ...], dict[str, Any], Any]]:
-    """Return positional arguments, named ones and ``out`` of each GPU of this process. Raises SpecError for what is no list of its
-    arrays."""
+    """Return positional arguments, named ones and ``out`` of each GPU of this process. Raises
+    SpecError for what is no list of its arrays."""
     if mesh.rank is not None:
         return [(tuple(args), named, out)]
 
@@ -158,7 +162,8 @@ def split(definition: Definition, mesh: Mesh, args: Sequence[Any], named: dict[s
 
 
 def check_alike(definition: Definition, calls: Sequence[Call]) -> None:
-    """Raise SpecError unless the arrays of all GPUs have the same shapes, strides and types, and so the same variant and grid."""
+    """Raise SpecError unless the arrays of all GPUs have the same shapes, strides and types, and so
+    the same variant and grid."""
     first, names = calls[0], definition.results.array_names(calls[0])
     for gpu, call in enumerate(calls):
         for name, one, other in zip(names, first.infos, call.infos, strict=True):
@@ -173,8 +178,8 @@ def check_alike(definition: Definition, calls: Sequence[Call]) -> None:
 
 def one_of(mesh: Mesh | None, definition: Definition, args: tuple[Any, ...], named: dict[str, Any],
            out: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any, int]:
-    """Return the arguments of the first GPU and how many there are, for a call that is not run; a single array or an ArrayType
-    may stand for those of all GPUs."""
+    """Return the arguments of the first GPU and how many there are, for a call that is not run; a
+    single array or an ArrayType may stand for those of all GPUs."""
     if mesh is None:
         return args, named, out, 0
     check_mesh(mesh, definition.name)

@@ -1,6 +1,8 @@
-"""Calls of kernels that are noted instead of made: what a function of arrays would launch, for `numpipe.explain` of an op.
+"""Calls of kernels that are noted instead of made: what a function of arrays would launch, for
+`numpipe.explain` of an op.
 
-While notes are taken, a kernel's call with a target notes itself and runs nothing, and ops allocate nothing (`ops.op_outputs`).
+While notes are taken, a kernel's call with a target notes itself and runs nothing, and ops allocate
+nothing (`ops.op_outputs`).
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from ..launch.array_info import ArrayInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
 _places = itertools.count(1)
-"""of arrays that are not there: each begins 2**40 bytes behind the one before, so that none overlap"""
+"""of arrays that are not there: each begins 2**40 bytes behind the one before, so that none
+overlap"""
 
 
 class Noted(NamedTuple):
@@ -44,7 +47,8 @@ OPS: list[Callable[..., Any]] = []
 
 
 def noted(op: F) -> F:
-    """Add an op to those whose calls can be noted: it allocates, and says what it copies, by `ops.op_outputs` alone."""
+    """Add an op to those whose calls can be noted: it allocates, and says what it copies, by
+    `ops.op_outputs` alone."""
     OPS.append(op)
     return op
 
@@ -53,7 +57,8 @@ _taken: ContextVar[Notes | None] = ContextVar("numpipe notes", default=None)
 
 
 def imagined(shape: Sequence[int], dtype: Any, strides: Sequence[int] | None = None, offset: int = 0) -> ArrayInfo:
-    """Describe an array of a GPU that is not there, contiguous by default; `offset`: where it begins behind a line of memory."""
+    """Describe an array of a GPU that is not there, contiguous by default; `offset`: where it
+    begins behind a line of memory."""
     dtype = np.dtype(dtype)
     dense = [dtype.itemsize * math.prod(shape[axis + 1:]) for axis in range(len(shape))]
     strides = tuple(dense if strides is None else strides)

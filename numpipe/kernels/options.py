@@ -30,7 +30,8 @@ _LEAST = Split(1, "", 24)
 
 @dataclass(frozen=True)
 class Signature:
-    """Shapes that belong together, in NumPy's gufunc notation: the names of each array's dimensions; a number stands for itself.
+    """Shapes that belong together, in NumPy's gufunc notation: the names of each array's
+    dimensions; a number stands for itself.
 
     >>> Signature.parse("(m,k),(n,k)->(m,n)").outputs
     (('m', 'n'),)
@@ -53,7 +54,8 @@ class Signature:
         return cls(text, dims(left), dims(right))
 
     def check(self, kernel: str, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> None:
-        """Raise SpecError for shapes that do not agree; `names` are all arrays of a call, `shapes` those of the first of them."""
+        """Raise SpecError for shapes that do not agree; `names` are all arrays of a call, `shapes`
+        those of the first of them."""
         groups = self.inputs + self.outputs
         if len(names) != len(groups):
             raise SpecError(f"kernel {kernel}: signature {self.text!r} speaks of {len(groups)} arrays, the call has {len(names)} "
@@ -97,7 +99,8 @@ class Options:
     """how many there are, or a function of the arguments; None: a kernel of one GPU"""
 
     def without_workspace(self, function: Callable[..., Any]) -> Options:
-        """Return the options for a kernel without that parameter, where `workspace` is none (``split=None``, a cluster's axis)."""
+        """Return the options for a kernel without that parameter, where `workspace` is none
+        (``split=None``, a cluster's axis)."""
         if not isinstance(self.workspace, Workspace) or self.workspace.exists(self.cluster_names):
             return self
         empty = inspect.Parameter.empty
@@ -146,7 +149,8 @@ class Options:
 
     @property
     def cluster(self) -> dict[str, Any]:
-        """A Unit's arguments about the cluster: none where its axes have no names, for then CTAs share nothing."""
+        """A Unit's arguments about the cluster: none where its axes have no names, for then CTAs
+        share nothing."""
         return {"cluster": self.attributes.cluster, "cluster_axes": self.cluster_names} if self.cluster_names else {}
 
     def _check_semaphores(self, kernel: str) -> None:
@@ -184,7 +188,8 @@ class Options:
 
 
 def parameter_names(function: Callable[..., Any], what: str = "grid or out_type") -> list[str]:
-    """Return the names of a function's parameters. Raises SpecError for one that does not tell them (a C function)."""
+    """Return the names of a function's parameters. Raises SpecError for one that does not tell them
+    (a C function)."""
     try:
         return list(inspect.signature(function).parameters)
     except (ValueError, TypeError):
@@ -192,7 +197,8 @@ def parameter_names(function: Callable[..., Any], what: str = "grid or out_type"
 
 
 def grid_dims(grid: Any, kernel: str, names: Sequence[str] = ()) -> tuple[int, ...]:
-    """Return the CTAs of each dimension of a grid, whose axes may have names. Raises SpecError for one that no GPU has."""
+    """Return the CTAs of each dimension of a grid, whose axes may have names. Raises SpecError for
+    one that no GPU has."""
     dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
 
     def named(*axes: int) -> str:

@@ -28,7 +28,8 @@ MAX_SIMULATED_ELEMENTS = 1 << 23
 def choose(kernel: str, target: str | None, infos: Sequence[ArrayInfo], place: str) -> launch.Choice:
     """Choose GPU or simulator for a call on these arrays, which are all at `place`.
 
-    Raises TargetError where the target cannot run, or would run for too long although no target was named.
+    Raises TargetError where the target cannot run, or would run for too long although no target was
+    named.
     """
     if target is None and place != "host":
         target = "gpu"
@@ -53,7 +54,8 @@ def ctas(definition: Definition, choice: launch.Choice, call: Call) -> tuple[int
     grid = options.grid
     if isinstance(grid, Persistent):
         size, device = options.attributes.size, choice.device
-        several = SIMULATED_CTAS * (size if options.cluster_names else 1)  # tiles are dealt to clusters there
+        # tiles are dealt to clusters there
+        several = SIMULATED_CTAS * (size if options.cluster_names else 1)
         whole = max(size, (several if device is None else device.sm_count) // size * size)
         dims: tuple[int, ...] = _persistent(definition, grid.ctas or whole, f"persistent({grid.ctas})")
     else:
@@ -65,7 +67,8 @@ def ctas(definition: Definition, choice: launch.Choice, call: Call) -> tuple[int
 
 
 def on(definition: Definition, number: int) -> tuple[int, int, int]:
-    """Return the grid of a call that is simulated on as many CTAs. Raises SpecError for a grid that is not persistent."""
+    """Return the grid of a call that is simulated on as many CTAs. Raises SpecError for a grid that
+    is not persistent."""
     kernel, options = definition.name, definition.options
     if not isinstance(options.grid, Persistent):
         raise SpecError(f"kernel {kernel}: ctas={told(number)} is of a grid=numpipe.persistent(), and this kernel's grid says "

@@ -26,12 +26,14 @@ from ..sim.chosen_schedules import Guide
 def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence[np.ndarray]], scalars: Sequence[Sequence[Any]],
              grid: tuple[int, int, int], *, seed: sim.Seed = None, trace: sim.Trace | None = None, fresh: int = 0,
              ended: Callable[[Any], None] | None = None, limit: float | None = None) -> None:
-    """Run the rewritten kernel function over the whole grid, role by role as the entry on the GPU does.
+    """Run the rewritten kernel function over the whole grid, role by role as the entry on the GPU
+    does.
 
-    `arrays` and `scalars` are those of each GPU, of a kernel without semaphores of one. Before the kernel's own array the last
-    `fresh` of each GPU were allocated for this call; `ended` and `limit` are those of `sim.simulate`. `seed` None is the order
-    of the virtual-time model, an int a random legal schedule.
-    Raises PipelineRace, PipelineDeadlock or SimulationError, naming the user's lines.
+    `arrays` and `scalars` are those of each GPU, of a kernel without semaphores of one. Before the
+    kernel's own array the last `fresh` of each GPU were allocated for this call; `ended` and
+    `limit` are those of `sim.simulate`. `seed` None is the order of the virtual-time model, an int
+    a random legal schedule. Raises PipelineRace, PipelineDeadlock or SimulationError, naming the
+    user's lines.
     """
 
     def body(machine: Machine) -> None:
@@ -44,7 +46,8 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence
         most = unit.target.smem_bytes
         sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=most, unit=unit, seed=seed, trace=trace,
                      cluster=unit.cluster,
-                     staging_bytes=most + ROOM * unit.compute_wgs,  # kept apart: see Unit.plan_staging, tiles.exchange
+                     # kept apart: see Unit.plan_staging, tiles.exchange
+                     staging_bytes=most + ROOM * unit.compute_wgs,
                      fresh=unwritten, programmatic=True, handover=own,
                      ended=ended, arrays=[array for each in arrays for array in each], limit=limit,
                      gpus=arrays if unit.gpus else ())
@@ -61,7 +64,8 @@ def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays:
 
     `arrays` are those of each GPU, `scalars` those of its own.
     """
-    machine.role = "memory" if machine.warpgroup == unit.memory_warpgroup else "compute"  # without a memory role none has it
+    # without a memory role none has it
+    machine.role = "memory" if machine.warpgroup == unit.memory_warpgroup else "compute"
     np_ = Context(unit, machine.role)
     griddep.wait()
     if unit.gpus and machine.cta == (0, 0, 0) and machine.warpgroup == unit.memory_warpgroup % unit.warpgroups:

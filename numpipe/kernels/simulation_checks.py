@@ -1,4 +1,5 @@
-"""What is asked of a simulated run beside its result: `numpipe.verify` judges a kernel by many of them."""
+"""What is asked of a simulated run beside its result: `numpipe.verify` judges a kernel by many of
+them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
 def of_gpu(name: str, gpu: int, gpus: int) -> str:
-    """Return the name of an array of one of several GPUs; of a kernel of one GPU (`gpus` 0) it is the parameter's.
+    """Return the name of an array of one of several GPUs; of a kernel of one GPU (`gpus` 0) it is
+    the parameter's.
 
     >>> of_gpu("x", 1, 2), of_gpu("x", 0, 0)
     ('x of GPU 1', 'x')
@@ -40,7 +42,8 @@ class Judge:
         """the same by output that was passed"""
 
     def end(self, memory: Any, fresh: Arrays, passed: Arrays) -> None:
-        """Look at the outputs of a launch, those that the call has allocated and those that were passed.
+        """Look at the outputs of a launch, those that the call has allocated and those that were
+        passed.
 
         `memory` is its `sim.gmem.GlobalMemory`.
         """

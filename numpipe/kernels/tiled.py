@@ -1,4 +1,5 @@
-"""Kernels over tiles: in_specs and out_specs of `@numpipe.kernel`, checked when the kernel is made."""
+"""Kernels over tiles: in_specs and out_specs of `@numpipe.kernel`, checked when the kernel is
+made."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tiled:
-    """A kernel over tiles. `dims` are the dimensions of its grid, as the kernel or a call's arguments give them."""
+    """A kernel over tiles. `dims` are the dimensions of its grid, as the kernel or a call's
+    arguments give them."""
 
     kernel: str
     ins: tuple[BlockSpec, ...]
@@ -36,7 +38,8 @@ class Tiled:
         return wrapped(source, arrays, self.ins, self.outs, self.grid, self.roles)
 
     def check(self, dims: Any) -> tuple[int, ...]:
-        """Return all dimensions of a call's grid. Raises SpecError for another number of them than index maps take."""
+        """Return all dimensions of a call's grid. Raises SpecError for another number of them than
+        index maps take."""
         sizes = tuple(dims) if isinstance(dims, (tuple, list)) else (dims,)
         if len(sizes) != self.grid.rank:
             raise SpecError(f"kernel {self.kernel}: the grid {dims!r} has {len(sizes)} dimensions, but the index maps of its specs "
@@ -44,7 +47,8 @@ class Tiled:
         return sizes
 
     def steps(self, grid: Callable[..., Any]) -> Callable[..., tuple[int, ...]]:
-        """Return the function of the arguments that returns the sizes of the sequential dimensions."""
+        """Return the function of the arguments that returns the sizes of the sequential
+        dimensions."""
         @functools.wraps(grid)
         def sequential(**arguments: Any) -> tuple[int, ...]:
             dims = grid(**arguments)
@@ -56,7 +60,8 @@ class Tiled:
         return sequential
 
     def ctas(self, grid: Any) -> Any:
-        """Return the launch's grid, the parallel dimensions: a function of the arguments where `grid` is one."""
+        """Return the launch's grid, the parallel dimensions: a function of the arguments where
+        `grid` is one."""
         if not callable(grid):
             return self.check(grid)[:self.grid.parallel] or (1,)
 
@@ -112,7 +117,8 @@ def _specs(kernel: str, name: str, option: Any) -> tuple[BlockSpec, ...]:
 
 
 def _rank(kernel: str, specs: Sequence[BlockSpec], grid: Any, semantics: tuple[str, ...] | None) -> int:
-    """Return how many dimensions the grid has; of a function, how many `semantics` has or index maps take."""
+    """Return how many dimensions the grid has; of a function, how many `semantics` has or index
+    maps take."""
     if not callable(grid):
         return len(grid) if isinstance(grid, (tuple, list)) else 1
     if semantics is not None:

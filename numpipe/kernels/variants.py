@@ -1,8 +1,10 @@
-"""A variant of a kernel: its function for one set of types and Statics, rewritten and compiled, and its two executions.
+"""A variant of a kernel: its function for one set of types and Statics, rewritten and compiled, and
+its two executions.
 
-Its key is a tuple of the arrays as far as compilation depends on them, the types of the run-time scalars, the Statics, and the
-number of GPUs (0: one, without a mesh). Each stage is made when it is first needed, and kept: the rewritten function, which both
-executions share, the machine code, and what the launcher prepares of that.
+Its key is a tuple of the arrays as far as compilation depends on them, the types of the run-time
+scalars, the Statics, and the number of GPUs (0: one, without a mesh). Each stage is made when it is
+first needed, and kept: the rewritten function, which both executions share, the machine code, and
+what the launcher prepares of that.
 """
 
 from __future__ import annotations
@@ -49,25 +51,29 @@ class Variant:
         names = [array.name for array in self.arrays if not array.own]
         self.workspace: Callable[..., Any] | None = functools.partial(definition.results.workspace, names, dict(
             self.statics)) if any(array.workspace for array in self.arrays) else None
-        """returns the shape of its workspace for a grid and the arrays of a call; None: it has none"""
+        """returns the shape of its workspace for a grid and the arrays of a call; None: it has
+        none"""
         self._image: launch.Image | None = None
         self._built: Built | None = None
         self._prepared: launch.Prepared | None = None
         self._checked = False
         self._lock = threading.RLock()
-        """held while it is compiled: of several threads that need it first, one compiles and the others wait"""
+        """held while it is compiled: of several threads that need it first, one compiles and the
+        others wait"""
         _variants.add(self)
 
     @functools.cached_property
     def _known(self) -> dict[str, Any]:
-        """The arrays' types and the Statics' values, which are known before compilation, by parameter name."""
+        """The arrays' types and the Statics' values, which are known before compilation, by
+        parameter name."""
         from ..compile.lift.constants import StaticArray
 
         return {a.name: StaticArray(a.dtype, a.ndim) for a in self.arrays} | dict(self.statics)
 
     @functools.cached_property
     def _source(self) -> tuple[str | None, Source]:
-        """The key of what the kernel's source and the names in it are, and the source, which is read once."""
+        """The key of what the kernel's source and the names in it are, and the source, which is
+        read once."""
         return self._digest(), self.definition.read()
 
     @functools.cached_property
@@ -117,9 +123,11 @@ class Variant:
 
     @property
     def digest(self) -> str | None:
-        """What its machine code depends on, alike in all processes that would compile the same; None where nobody can tell.
+        """What its machine code depends on, alike in all processes that would compile the same;
+        None where nobody can tell.
 
-        Of the names in its source it has the values of the time when the source was read, if it was, else those of now.
+        Of the names in its source it has the values of the time when the source was read, if it
+        was, else those of now.
         """
         return self._source[0] if "_source" in vars(self) else self._digest()
 
@@ -129,7 +137,8 @@ class Variant:
         return self.digest if cache.enabled() else None
 
     def find(self) -> launch.Image | None:
-        """Return the machine code from memory or from the disk cache; None where it must be compiled."""
+        """Return the machine code from memory or from the disk cache; None where it must be
+        compiled."""
         with self._lock:
             self._image = self._image or cache.find(self._key)
             return self._image
@@ -144,14 +153,16 @@ class Variant:
             return self._image
 
     def adopt(self, image: launch.Image) -> launch.Image:
-        """Take an image of this variant that was compiled elsewhere, unless it has one; returns the one that it has."""
+        """Take an image of this variant that was compiled elsewhere, unless it has one; returns the
+        one that it has."""
         with self._lock:
             self._image = self._image or image
             return self._image
 
     @property
     def built(self) -> Built:
-        """The machine code with the compiler's objects: compiled again where only the image was kept."""
+        """The machine code with the compiler's objects: compiled again where only the image was
+        kept."""
         with self._lock:
             if self._built is None:
                 self._built = self._build()
@@ -159,7 +170,8 @@ class Variant:
             return self._built
 
     def shown(self, what: str) -> Any:
-        """Return what `Kernel.inspect` shows: from the image alone where that suffices, else from a compile, which is kept."""
+        """Return what `Kernel.inspect` shows: from the image alone where that suffices, else from a
+        compile, which is kept."""
         if what == "source":
             return self.lifted.text
         if what == "resources":
@@ -173,7 +185,8 @@ class Variant:
         return getattr(self.built, what)
 
     def prepared(self, infos: Sequence[launch.ArrayInfo], table: Table) -> launch.Prepared:
-        """Return the launcher of the variant's image for arrays like `infos`, made once; `table` keeps the launches."""
+        """Return the launcher of the variant's image for arrays like `infos`, made once; `table`
+        keeps the launches."""
         with self._lock:
             if self._prepared is None:
                 self._prepared = launch.Prepared(self.image, infos, self.scalars, self.outputs, self.definition.options.attributes,
@@ -187,7 +200,8 @@ class Variant:
 
     def simulate(self, calls: Sequence[Call], grid: tuple[int, int, int], seed: Any, trace: Any,
                  judge: Judge | None = None) -> None:
-        """Run a call on host arrays; of a kernel of several GPUs the calls of all of them, which run at once."""
+        """Run a call on host arrays; of a kernel of several GPUs the calls of all of them, which
+        run at once."""
         from ..compile.check import error_lines
         from ..language.pipeline.pipelines import KEPT
         from .simulate import simulate
@@ -218,7 +232,9 @@ class Variant:
                      seed=seed, trace=trace, fresh=fresh, ended=ended, limit=None if judge is None else judge.limit)
         except Exception as error:
             if "check_kept" in self.lifted.text and isinstance(error, SpecError | CompileError):
-                try:  # the memory role passes loops: a compile also knows what variables are after their steps
+                # the memory role passes loops: a compile also knows what variables are after their
+                # steps
+                try:
                     self._check_compiles()
                 except CompileError as refused:
                     if KEPT in str(refused):
@@ -230,7 +246,8 @@ class Variant:
         self._check_compiles()
 
     def _check_compiles(self) -> None:
-        """Raise the error of a compile where the toolchain is installed, unless NUMPIPE_COMPILE_CHECK=0: what ran must compile."""
+        """Raise the error of a compile where the toolchain is installed, unless
+        NUMPIPE_COMPILE_CHECK=0: what ran must compile."""
         if self._checked or os.environ.get("NUMPIPE_COMPILE_CHECK", "1") == "0":
             return
         from ..compile.build import front_end, toolchain
@@ -238,7 +255,8 @@ class Variant:
 
         def check() -> None:
             with COMPILES.one(f"kernel {self.definition.name}"), contextlib.suppress(SimulatedOnly):
-                front_end(self.unit(), self.lifted, self._typed)  # SimulatedOnly, a breakpoint: this kernel is being looked at
+                # SimulatedOnly, a breakpoint: this kernel is being looked at
+                front_end(self.unit(), self.lifted, self._typed)
 
         if toolchain() is None:
             cache.passed(self._key, check)

@@ -1,8 +1,10 @@
-"""`numpipe.warmup`: compiles kernels ahead of their calls, in worker processes, as `numpipe.autotune` does with its candidates.
+"""`numpipe.warmup`: compiles kernels ahead of their calls, in worker processes, as
+`numpipe.autotune` does with its candidates.
 
-A worker is a new process. It imports the module that a kernel is in, or the factory that makes it, compiles, keeps the image on
-disk and sends it back, with the digest of what it compiled. This process takes an image only where the digest is that of its own
-kernel: a module may have other values in another process. What a worker cannot import, or reads otherwise, this process compiles.
+A worker is a new process. It imports the module that a kernel is in, or the factory that makes it,
+compiles, keeps the image on disk and sends it back, with the digest of what it compiled. This
+process takes an image only where the digest is that of its own kernel: a module may have other
+values in another process. What a worker cannot import, or reads otherwise, this process compiles.
 """
 
 from __future__ import annotations
@@ -34,23 +36,27 @@ Entry = tuple[Kernel, Sequence[Any]] | tuple[Kernel, Sequence[Any], Mapping[str,
 
 @brief
 def warmup(calls: Iterable[Entry], *, workers: int | None = None, progress: bool | None = None) -> list[Resources]:
-    """Compile kernels ahead of these calls, several at a time, and keep them in memory and in the disk cache; nothing is run.
+    """Compile kernels ahead of these calls, several at a time, and keep them in memory and in the
+    disk cache; nothing is run.
 
-    calls     ``(kernel, args)`` or ``(kernel, args, named)``: a tuple of a call's positional arguments and a dictionary of its
-              named ones, Statics and ``out`` among them, as `Kernel.inspect` takes them. Scalars may have any value of their type.
-              An ArrayType may stand for an array whose last dimension is contiguous and whose rows TMA can address; for other
-              arrays pass one that is laid out like them
-    workers   processes that compile; default: one for each CPU that this process may use, and none for a single kernel; 0: this
-              process compiles
+    calls     ``(kernel, args)`` or ``(kernel, args, named)``: a tuple of a call's positional
+              arguments and a dictionary of its named ones, Statics and ``out`` among them, as
+              `Kernel.inspect` takes them. Scalars may have any value of their type. An ArrayType
+              may stand for an array whose last dimension is contiguous and whose rows TMA can
+              address; for other arrays pass one that is laid out like them
+    workers   processes that compile; default: one for each CPU that this process may use, and none
+              for a single kernel; 0: this process compiles
     progress  whether stderr shows a bar, if tqdm is installed; default: where stderr is a terminal
 
-    Returns the `Resources` of each call's kernel, in order. What is in memory or in the cache is not compiled again, and calls that
-    need the same machine code compile it once. Workers import kernels by name, so a script that has some begins its work under
-    ``if __name__ == "__main__":``. Kernels that cannot be imported, as those that a function returns, or those of a notebook, are
+    Returns the `Resources` of each call's kernel, in order. What is in memory or in the cache is
+    not compiled again, and calls that need the same machine code compile it once. Workers import
+    kernels by name, so a script that has some begins its work under ``if __name__ == "__main__":``.
+    Kernels that cannot be imported, as those that a function returns, or those of a notebook, are
     compiled in this process, one after another. No GPU is needed.
 
-    Raises SpecError for arguments that do not fit, before anything is compiled. Raises CompileError with the errors of all
-    kernels that cannot be compiled, each by its name, when the others are done; and where a worker dies.
+    Raises SpecError for arguments that do not fit, before anything is compiled. Raises CompileError
+    with the errors of all kernels that cannot be compiled, each by its name, when the others are
+    done; and where a worker dies.
 
     >>> used = numpipe.warmup([(matmul, (a, b)), (matmul, (a, b), {"cfg": Config(slots=3)})])
     """
@@ -68,7 +74,8 @@ def warmup(calls: Iterable[Entry], *, workers: int | None = None, progress: bool
 
 
 def _variant(number: int, entry: Any) -> tuple[Kernel, Variant]:
-    """Return the kernel and the variant of an entry of `warmup`. Raises SpecError for something else."""
+    """Return the kernel and the variant of an entry of `warmup`. Raises SpecError for something
+    else."""
     kernel, args, named = (*entry, {})[:3] if isinstance(entry, tuple) and len(entry) in (2, 3) else (None, None, None)
     if not isinstance(kernel, Kernel) or not isinstance(args, tuple | list) or not isinstance(named, Mapping):
         raise SpecError(f"warmup: entry {number} of the list must be (kernel, args) or (kernel, args, named), with a tuple of "
@@ -92,14 +99,17 @@ class Job:
     variant: Variant
 
     def packed(self) -> bytes:
-        """Return what a worker is sent. Raises what pickle raises for a kernel, factory, config or Static that cannot be sent."""
+        """Return what a worker is sent. Raises what pickle raises for a kernel, factory, config or
+        Static that cannot be sent."""
         return pickle.dumps((self.source, self.variant.key, self.variant.obstacles))
 
 
 def compiled(jobs: Sequence[Job], workers: int | None, report: Callable[[str], object], asker: str) -> list[Image | NumpipeError]:
-    """Return the machine code of each job, or the error of its compile; `report` is called with the name of each that is done.
+    """Return the machine code of each job, or the error of its compile; `report` is called with the
+    name of each that is done.
 
-    workers  processes; None: as many as there are CPUs, none for a single compile; 0: this process compiles
+    workers  processes; None: as many as there are CPUs, none for a single compile; 0: this process
+             compiles
 
     Raises CompileError where a process dies; `asker` is the function that the message names.
     """
@@ -155,7 +165,8 @@ def compiled(jobs: Sequence[Job], workers: int | None, report: Callable[[str], o
 
 
 _in_worker = False
-"""whether this process is a worker: it starts none where a module that it imports calls `warmup`, or there would be no end"""
+"""whether this process is a worker: it starts none where a module that it imports calls `warmup`,
+or there would be no end"""
 
 
 def _begin() -> None:
@@ -172,7 +183,8 @@ def _module(source: Any) -> str:
 
 
 def _compile(data: bytes) -> tuple[str | None, Any]:
-    """Compile in a worker; returns the digest of what is compiled, None where it cannot be imported, and the image or the error."""
+    """Compile in a worker; returns the digest of what is compiled, None where it cannot be
+    imported, and the image or the error."""
     try:
         source, key, obstacles = pickle.loads(data)
         variant = Variant((source if isinstance(source, Kernel) else source[0](source[1])).definition, key, obstacles)
@@ -191,7 +203,8 @@ def _image(variant: Variant) -> Image | NumpipeError:
 
 @contextlib.contextmanager
 def showing(total: int, asker: str, shown: bool) -> Iterator[Callable[[str], object]]:
-    """Yield a function to call after each compile: a bar on stderr shows them if tqdm is installed."""
+    """Yield a function to call after each compile: a bar on stderr shows them if tqdm is
+    installed."""
     if not shown or not importlib.util.find_spec("tqdm"):
         yield lambda name: None
         return

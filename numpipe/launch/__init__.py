@@ -1,9 +1,9 @@
 """From a compiled kernel and a caller's arrays to a launch.
 
-Here belongs all that knows array libraries, GPU memory, streams or the CUDA driver; no file here knows Numba, the compiler or the
-simulated SM. Read `launcher` first, then `info` and `host`.
+Here belongs all that knows array libraries, GPU memory, streams or the CUDA driver; no file here
+knows Numba, the compiler or the simulated SM. Read `launcher` first, then `info` and `host`.
 
-==============  ========================================================================================
+==============  ====================================================================================
 `info`          what a launch needs to know of an array, and the rules of its layout for TMA
 `arrays`        reads that from NumPy, PyTorch, CuPy and other CUDA arrays, and through DLPack
 `jax_arrays`    reads it from JAX arrays, and makes outputs of that kind
@@ -21,23 +21,29 @@ simulated SM. Read `launcher` first, then `info` and `host`.
 `tensormap`     CUtensorMap encoding
 `marks`         tuples by which repeated calls are found
 `table`         the results that calls of a kernel keep for later ones
-`repeats`       calls that were made before, launched again: of kernels and ops, on one GPU and on meshes
+`repeats`       calls that were made before, launched again: of kernels and ops, on one GPU and on
+                meshes
 `streams`       which stream a call is queued on; what CUDA graphs cannot hold
 `attributes`    clusters, cooperative launch, programmatic dependent launch
-`image`         a compiled kernel: what its launches, reports and profiles need, and its form as bytes
+`image`         a compiled kernel: what its launches, reports and profiles need, and its form as
+                bytes
 `launcher`      loading machine code, parameter packing and the driver call
 `collecting`    the launches that a function makes, kept to be made again
-`mesh`          the GPUs of a kernel of several GPUs: one process with all of them (`local_gpus`), or one each (`torch_gpus`)
+`mesh`          the GPUs of a kernel of several GPUs: one process with all of them (`local_gpus`),
+                or one each (`torch_gpus`)
 `peers`         launches on several GPUs at once: tensor maps and addresses of the others' arrays
-`controls`      what such launches tell each other, and the error of one that waited for a peer too long
+`controls`      what such launches tell each other, and the error of one that waited for a peer too
+                long
 `device`        which GPU there is, "gpu" or "sim"
 `profiles`      traces of kernels that record
 `watch`         kernels built with debug=True: waits that they gave up
-`driver`        the functions of libcuda that all of these use; `contexts`: those for devices, contexts, streams, host memory
+`driver`        the functions of libcuda that all of these use; `contexts`: those for devices,
+                contexts, streams, host memory
 `faults`        the driver's errors, with advice
-==============  ========================================================================================
+==============  ====================================================================================
 
-Importing this touches no GPU and needs no CUDA package; the driver is opened on the first use of a GPU.
+Importing this touches no GPU and needs no CUDA package; the driver is opened on the first use of a
+GPU.
 """
 
 from .array_info import (

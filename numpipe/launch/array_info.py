@@ -1,7 +1,8 @@
-"""What a launch needs to know of an array, whichever library owns it: `ArrayInfo`, and the rules of its layout for TMA.
+"""What a launch needs to know of an array, whichever library owns it: `ArrayInfo`, and the rules of
+its layout for TMA.
 
-A matrix is *row* major when its last dimension is contiguous and *col* major when its first one is: the tensor map of a
-col-major array is made over its transpose, in memory order.
+A matrix is *row* major when its last dimension is contiguous and *col* major when its first one is:
+the tensor map of a col-major array is made over its transpose, in memory order.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from ..arch.dtypes import ELEMENTS
 from ..diagnostics.errors import SpecError
 
 Kind = Literal["host", "torch", "cuda", "jax", "dlpack"]
-"""where an array lies and how its memory is shared: "cuda" is CuPy, Numba and all else with ``__cuda_array_interface__``"""
+"""where an array lies and how its memory is shared: "cuda" is CuPy, Numba and all else with
+``__cuda_array_interface__``"""
 Major = Literal["row", "col"]
 
 DTYPES = {name: record.dtype for name, record in ELEMENTS.items()}
 """Element types of kernel arguments."""
-_exact = {dtype: dtype for dtype in DTYPES.values()}  # np.dtype.name takes a microsecond, a hash does not
+# np.dtype.name takes a microsecond, a hash does not
+_exact = {dtype: dtype for dtype in DTYPES.values()}
 
 _TMA_ALIGN = 16
 
@@ -80,10 +83,12 @@ def dense_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 
 
 def major_order(info: ArrayInfo) -> Major:
-    """Return "row" when the last dimension is contiguous, else "col" when the first one is; "row" when both or neither are.
+    """Return "row" when the last dimension is contiguous, else "col" when the first one is; "row"
+    when both or neither are.
 
-    The stride of a dimension of size 1 says nothing, so an (n, 1) matrix is "row", like arrays without elements and 1-D
-    arrays; a (1, n) matrix that is not "row" is "col", but not a (1, m, n) array, whose other strides would be wrong for TMA.
+    The stride of a dimension of size 1 says nothing, so an (n, 1) matrix is "row", like arrays
+    without elements and 1-D arrays; a (1, n) matrix that is not "row" is "col", but not a (1, m, n)
+    array, whose other strides would be wrong for TMA.
     """
     shape, strides, size = info.shape, info.strides, info.dtype.itemsize
     if len(shape) < 2 or strides[-1] == size or shape[-1] == 1 or 0 in shape:
@@ -99,7 +104,8 @@ def memory_order(values: Sequence[int], major: Major) -> tuple[int, ...]:
 
 
 def padded(info: ArrayInfo) -> tuple[tuple[int, ...], int]:
-    """Return byte strides and bytes of a copy in the major order of `info` whose rows start at multiples of 16 bytes."""
+    """Return byte strides and bytes of a copy in the major order of `info` whose rows start at
+    multiples of 16 bytes."""
     major = major_order(info)
     shape = memory_order(info.shape, major)
     size = info.dtype.itemsize
@@ -110,12 +116,14 @@ def padded(info: ArrayInfo) -> tuple[tuple[int, ...], int]:
 
 
 def copied_obstacle(info: ArrayInfo) -> str | None:
-    """Return why TMA could not even address a padded copy (too many dimensions, none, or too large ones), or None."""
+    """Return why TMA could not even address a padded copy (too many dimensions, none, or too large
+    ones), or None."""
     return _obstacle(0, info.shape, padded(info)[0], info.dtype)
 
 
 def tma_strides(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Return byte strides (contiguous dimension last), with those that no address uses replaced by ones that TMA accepts."""
+    """Return byte strides (contiguous dimension last), with those that no address uses replaced by
+    ones that TMA accepts."""
     result = list(strides)
     for axis, dim in enumerate(shape[:-1]):
         if dim <= 1 or 0 in shape:
@@ -128,9 +136,9 @@ def tma_strides(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> 
 def tma_obstacle(ptr: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> str | None:
     """Return why TMA cannot address an array in memory order (contiguous dimension last), or None.
 
-    The rules are those of cuTensorMapEncodeTiled: 1 to 5 dimensions, a base at a multiple of 16 bytes, contiguous
-    elements, every other stride a multiple of 16 bytes below 2**40, dimensions below 2**32. An array without elements
-    is never read, so its address and strides do not matter.
+    The rules are those of cuTensorMapEncodeTiled: 1 to 5 dimensions, a base at a multiple of 16
+    bytes, contiguous elements, every other stride a multiple of 16 bytes below 2**40, dimensions
+    below 2**32. An array without elements is never read, so its address and strides do not matter.
     """
     if not 1 <= len(shape) <= 5:
         return f"it has {len(shape)} dimensions and TMA addresses 1 to 5"
@@ -154,26 +162,30 @@ def tma_obstacle(ptr: int, shape: Sequence[int], strides: Sequence[int], itemsiz
 
 
 def tma_addressable(info: ArrayInfo) -> str | None:
-    """Return why TMA cannot address an array, or None. Host arrays are padded on their way to the GPU."""
+    """Return why TMA cannot address an array, or None. Host arrays are padded on their way to the
+    GPU."""
     if info.kind == "host":
         return copied_obstacle(info)
     return obstacle_in_place(info)
 
 
 def obstacle_in_place(info: ArrayInfo) -> str | None:
-    """Return why TMA cannot address an array where it lies, or None: a host array too, as one that stands for a GPU's."""
+    """Return why TMA cannot address an array where it lies, or None: a host array too, as one that
+    stands for a GPU's."""
     return _obstacle(info.ptr % _TMA_ALIGN, info.shape, info.strides, info.dtype)
 
 
 @functools.lru_cache(maxsize=4096)
 def _obstacle(offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
-    """Return the reason of `tma_addressable`, which each call asks for each array: it depends on the address's last bits only."""
+    """Return the reason of `tma_addressable`, which each call asks for each array: it depends on
+    the address's last bits only."""
     major = major_order(ArrayInfo("cuda", offset, shape, strides, dtype, 0, True, None))
     return tma_obstacle(offset, memory_order(shape, major), memory_order(strides, major), dtype.itemsize)
 
 
 def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -> SpecError:
-    """Return the error for an input that TMA must read and cannot; it offers the padded copy where that is a fix."""
+    """Return the error for an input that TMA must read and cannot; it offers the padded copy where
+    that is a fix."""
     fix = f"pass numpipe.ascontiguous({name}), a copy on the same device that TMA can address"
     if info.kind == "host":
         fix = f"pass a part of a wider array: symmetric memory, which '{name}' stands for, is not copied to padded rows"
@@ -184,7 +196,8 @@ def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -
 
 
 def check_sizes(infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = "") -> None:
-    """Raise SpecError for a dimension whose size is no int32, which all indices and sizes are in a kernel."""
+    """Raise SpecError for a dimension whose size is no int32, which all indices and sizes are in a
+    kernel."""
     for info, name in zip(infos, names, strict=False):
         if max(info.shape, default=0) >= 1 << 31:
             raise SpecError(f"{argument(name, kernel)}: shape {info.shape}: sizes and indices are int32 in a kernel, at most "
@@ -192,7 +205,8 @@ def check_sizes(infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = 
 
 
 def same_place(infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = "") -> Literal["host", "device"]:
-    """Return where all arguments lie. Raises SpecError unless all are on the host or all on one GPU."""
+    """Return where all arguments lie. Raises SpecError unless all are on the host or all on one
+    GPU."""
     if not infos:
         return "device"
     first = infos[0].device

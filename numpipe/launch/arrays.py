@@ -1,8 +1,9 @@
 """Arrays as a kernel sees them, whichever library owns them.
 
-`describe` reads the pointer, shape, strides and dtype of a NumPy array, a PyTorch tensor, a CuPy or a JAX array, or anything with
-``__cuda_array_interface__`` or ``__dlpack__``. It copies nothing, and its result keeps the owner alive. It runs for every argument
-of every call, so it classifies each type once and reads its objects by one function from then on.
+`describe` reads the pointer, shape, strides and dtype of a NumPy array, a PyTorch tensor, a CuPy or
+a JAX array, or anything with ``__cuda_array_interface__`` or ``__dlpack__``. It copies nothing, and
+its result keeps the owner alive. It runs for every argument of every call, so it classifies each
+type once and reads its objects by one function from then on.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from .array_info import DTYPES, ArrayInfo, argument, dense_strides, element_type
 
 Reader = Callable[[Any, str, str], ArrayInfo]
 READERS: dict[type, Reader] = {ArrayInfo: lambda info, name, kernel: info}
-"""the reader of each type's objects, noted with the first of them; `DeviceArray`'s is here from the beginning. A description
-describes itself: who has one, as of a window on an array (`views`), passes that"""
+"""the reader of each type's objects, noted with the first of them; `DeviceArray`'s is here from the
+beginning. A description describes itself: who has one, as of a window on an array (`views`), passes
+that"""
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13
 """DLPack's device types"""
 _UNORDERED = -1
@@ -46,7 +48,8 @@ _libraries: dict[type, str] = {}
 
 
 def library(kind: type) -> str:
-    """Return the library of a type or of its bases: "numpy", "torch", "cupy", "jax" or "numba"; else ""."""
+    """Return the library of a type or of its bases: "numpy", "torch", "cupy", "jax" or "numba";
+    else ""."""
     if kind not in _libraries:
         tops = (base.__module__.partition(".")[0] for base in kind.__mro__)
         _libraries[kind] = next((_LIBRARIES[top] for top in tops if top in _LIBRARIES), "")
@@ -107,7 +110,8 @@ def _torch_dtype(obj: Any, name: str, kernel: str) -> np.dtype[Any]:
 
 
 def _torch_cpu(obj: Any, name: str, kernel: str) -> ArrayInfo:
-    """Describe a CPU tensor by NumPy's view of its memory. NumPy has no bfloat16 or float8: these are viewed as integers before."""
+    """Describe a CPU tensor by NumPy's view of its memory. NumPy has no bfloat16 or float8: these
+    are viewed as integers before."""
     dtype = _torch_dtype(obj, name, kernel)
     where = obj.device.type
     if where != "cpu":
@@ -149,7 +153,8 @@ _typestrs: dict[str, np.dtype[Any]] = {}
 
 
 def _typestr(obj: Any, typestr: str, name: str, kernel: str) -> np.dtype[Any]:
-    """Return the element type of a type string, or else the object's: ml_dtypes' have ``<V2`` (bfloat16), ``<V1`` or ``<f1``."""
+    """Return the element type of a type string, or else the object's: ml_dtypes' have ``<V2``
+    (bfloat16), ``<V1`` or ``<f1``."""
     dtype = _typestrs.get(typestr)
     if dtype is not None:
         return dtype
@@ -171,7 +176,8 @@ def _numpys(dtype: Any) -> np.dtype[Any] | None:
 
 
 def _device_of(ptr: int) -> int:
-    """Return the GPU of an address, which the interface does not tell; the driver does, where there are several."""
+    """Return the GPU of an address, which the interface does not tell; the driver does, where there
+    are several."""
     try:
         cuda = driver.get()
         return cuda.pointer_device(ptr) if ptr and cuda.count > 1 else 0
@@ -180,9 +186,11 @@ def _device_of(ptr: int) -> int:
 
 
 def _dlpack(obj: Any, name: str, kernel: str) -> ArrayInfo:
-    """Describe an exporter of DLPack: host memory through ``numpy.from_dlpack``, a GPU's through cuda-core's StridedMemoryView.
+    """Describe an exporter of DLPack: host memory through ``numpy.from_dlpack``, a GPU's through
+    cuda-core's StridedMemoryView.
 
-    Raises SpecError for devices and element types that are not CUDA's, and where cuda-core is missing.
+    Raises SpecError for devices and element types that are not CUDA's, and where cuda-core is
+    missing.
     """
     where = argument(name, kernel)
     device, ordinal = (int(number) for number in obj.__dlpack_device__())
@@ -202,7 +210,8 @@ def _dlpack(obj: Any, name: str, kernel: str) -> ArrayInfo:
     except ImportError as error:
         raise SpecError(f"{where}: a {type(obj).__name__} on a GPU is read by the package cuda-core, which cannot be imported "
                         f"({error}); install it, or pass what torch.from_dlpack or cupy.from_dlpack makes of it") from error
-    except Exception as error:  # each exporter has errors of its own; NumPy and cuda-core raise several kinds for types
+    # each exporter has errors of its own; NumPy and cuda-core raise several kinds for types
+    except Exception as error:
         raise SpecError(f"{where}: {type(obj).__name__}.__dlpack__ cannot be read ({type(error).__name__}: {error}); pass it as "
                         "an array of its own library, or through __cuda_array_interface__") from error
     shape = tuple(view.shape)

@@ -1,4 +1,5 @@
-"""How a launch's CTAs run together, and whether it overlaps the launch before it: CUDA driver API, "CUlaunchAttribute"."""
+"""How a launch's CTAs run together, and whether it overlaps the launch before it: CUDA driver API,
+"CUlaunchAttribute"."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Attributes:
     cooperative: bool = False
     """all CTAs run at the same time, or the launch is refused"""
     programmatic: bool = True
-    """programmatic dependent launch: the kernel may be launched while the one before it in the stream ends"""
+    """programmatic dependent launch: the kernel may be launched while the one before it in the
+    stream ends"""
 
     @property
     def size(self) -> int:
@@ -50,7 +52,8 @@ class Attributes:
                             f"cluster {self.cluster} needs {least}")
 
     def at_once(self, cuda: Any, kernel: Any, threads: int, nbytes: int, device: int, name: str) -> int | None:
-        """Return how many CTAs run at once on a device, which is current; None where a launch may have any number.
+        """Return how many CTAs run at once on a device, which is current; None where a launch may
+        have any number.
 
         `kernel` is the driver's handle. Raises LaunchError where not even one cluster fits.
         """
@@ -79,7 +82,8 @@ PLAIN = Attributes()
 
 
 def names_of(kernel: str, option: str, names: Any) -> tuple[str, ...]:
-    """Return the names that an option gives; one may stand alone. Raises SpecError unless they are different strings."""
+    """Return the names that an option gives; one may stand alone. Raises SpecError unless they are
+    different strings."""
     several = tuple(names) if isinstance(names, (tuple, list)) else (names,)
     if not all(isinstance(name, str) for name in several) or len(set(several)) < len(several):
         raise SpecError(f"kernel {kernel}: {option} must be different strings, got {names!r}: give a tuple of names, or leave "
@@ -88,7 +92,8 @@ def names_of(kernel: str, option: str, names: Any) -> tuple[str, ...]:
 
 
 def axis_names(kernel: str, cluster: Any, names: Any) -> tuple[str, ...]:
-    """Return `cluster_names`. Raises SpecError unless they name the dimensions of `cluster`, which `of_options` checks."""
+    """Return `cluster_names`. Raises SpecError unless they name the dimensions of `cluster`, which
+    `of_options` checks."""
     axes = names_of(kernel, "cluster_names", names)
     dims = () if cluster is None else cluster if isinstance(cluster, (tuple, list)) else (cluster,)
     if axes and len(axes) != len(dims):
@@ -99,7 +104,8 @@ def axis_names(kernel: str, cluster: Any, names: Any) -> tuple[str, ...]:
 
 
 def of_options(kernel: str, cluster: Any, cooperative: Any, programmatic: Any) -> Attributes:
-    """Return the attributes that a kernel's options ask for. Raises SpecError for others than those that `Attributes` describes.
+    """Return the attributes that a kernel's options ask for. Raises SpecError for others than those
+    that `Attributes` describes.
 
     `programmatic` None: unless the launch is cooperative.
     """

@@ -1,12 +1,14 @@
 """The launches that a function makes, kept to be made again on arrays at the same addresses.
 
-A caller that passes the same addresses again and again, as XLA does, runs the function once, inside of `collecting`, with
-descriptions of the arrays (`ArrayInfo`). From then on it makes the launches of the list, and nothing is looked up. A *dry* run
-launches nothing: it compiles what the launches need, and tells how large a workspace they want.
+A caller that passes the same addresses again and again, as XLA does, runs the function once, inside
+of `collecting`, with descriptions of the arrays (`ArrayInfo`). From then on it makes the launches
+of the list, and nothing is looked up. A *dry* run launches nothing: it compiles what the launches
+need, and tells how large a workspace they want.
 
-A launch that is collected has its parameters for itself, its scalars among them. Its workspace is taken from the memory that the
-caller lends, where that suffices: then it belongs to the caller, who knows what else runs at the same time. Lent memory holds
-anything, so the flags in it are cleared in front of the launch.
+A launch that is collected has its parameters for itself, its scalars among them. Its workspace is
+taken from the memory that the caller lends, where that suffices: then it belongs to the caller, who
+knows what else runs at the same time. Lent memory holds anything, so the flags in it are cleared in
+front of the launch.
 """
 
 from __future__ import annotations
@@ -35,11 +37,13 @@ class Collected:
     """What a function launched.
 
     launches  functions that make its launches again, in order
-    nbytes    the bytes of workspace that they want, all together: they run one after the other and share it
+    nbytes    the bytes of workspace that they want, all together: they run one after the other and
+              share it
     """
 
     def __init__(self, dry: bool = False, memory: int = 0, nbytes: int = 0) -> None:
-        """`memory` is the address of `nbytes` lent bytes for workspaces, at a multiple of 16; 0: there are none."""
+        """`memory` is the address of `nbytes` lent bytes for workspaces, at a multiple of 16; 0:
+        there are none."""
         self.launches: list[Callable[[], None]] = []
         self.nbytes = 0
         self._held: list[Any] = []
@@ -78,7 +82,8 @@ COLLECTING = _Collecting()
 
 @contextlib.contextmanager
 def collecting(collected: Collected) -> Iterator[Collected]:
-    """Collect the launches on arrays of a GPU that this thread makes, of kernels that are called with descriptions of arrays."""
+    """Collect the launches on arrays of a GPU that this thread makes, of kernels that are called
+    with descriptions of arrays."""
     before, COLLECTING.now = COLLECTING.now, collected
     try:
         yield collected

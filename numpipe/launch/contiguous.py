@@ -1,7 +1,7 @@
 """`numpipe.ascontiguous`: the fix for arrays that TMA cannot address.
 
-Calls never copy what is on a GPU, so the copy has a name. Its rows start at multiples of 16 bytes: it is contiguous where a row is
-such a multiple, else a view of wider memory:
+Calls never copy what is on a GPU, so the copy has a name. Its rows start at multiples of 16 bytes:
+it is contiguous where a row is such a multiple, else a view of wider memory:
 
     float16 (3, 5), contiguous           the copy: shape (3, 5), strides (16, 2)
     a0 a1 a2 a3 a4 b0 b1 b2 b3 b4 c0 …   a0 a1 a2 a3 a4 -- -- --
@@ -25,17 +25,19 @@ __all__ = ["ascontiguous"]
 
 
 def ascontiguous(x: Any) -> Any:
-    """Return `x` itself where TMA can address it, else a copy on its own device, with each row at a multiple of 16 bytes.
+    """Return `x` itself where TMA can address it, else a copy on its own device, with each row at a
+    multiple of 16 bytes.
 
     x   an array of any library, of 1 to 5 dimensions
 
-    A copy has the shape, element type and major order of `x`. PyTorch and CuPy copy theirs themselves and return their kind, on
-    their current stream. Of other device arrays the driver makes the copy, and it has been made when this returns: a
-    `numba.cuda` device array of one, else an array with ``__cuda_array_interface__`` (JAX has no arrays with padded rows). An
-    array on the host is returned as it is: its rows are padded on their way to the GPU.
+    A copy has the shape, element type and major order of `x`. PyTorch and CuPy copy theirs
+    themselves and return their kind, on their current stream. Of other device arrays the driver
+    makes the copy, and it has been made when this returns: a `numba.cuda` device array of one, else
+    an array with ``__cuda_array_interface__`` (JAX has no arrays with padded rows). An array on the
+    host is returned as it is: its rows are padded on their way to the GPU.
 
-    Raises SpecError for what is no array, and for one that no copy helps: 0 or more than 5 dimensions. See the CUDA driver API,
-    cuTensorMapEncodeTiled, for what TMA takes.
+    Raises SpecError for what is no array, and for one that no copy helps: 0 or more than 5
+    dimensions. See the CUDA driver API, cuTensorMapEncodeTiled, for what TMA takes.
 
     >>> import numpy as np
     >>> x = np.zeros((3, 5), np.float16)

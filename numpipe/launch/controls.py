@@ -1,11 +1,14 @@
-"""The control blocks of a mesh's launches, and what becomes of a launch that waits for a peer too long (`plan.control_block`).
+"""The control blocks of a mesh's launches, and what becomes of a launch that waits for a peer too
+long (`plan.control_block`).
 
-A launch on several GPUs finds in its control block who has begun and what was signalled. Launches of a stream run one after the
-other, so they share one; its size depends on the kernel's semaphores alone, so that all GPUs use the same one for a launch,
-whatever each of them has launched before. Nothing frees a block: nobody knows which graphs hold it.
+A launch on several GPUs finds in its control block who has begun and what was signalled. Launches
+of a stream run one after the other, so they share one; its size depends on the kernel's semaphores
+alone, so that all GPUs use the same one for a launch, whatever each of them has launched before.
+Nothing frees a block: nobody knows which graphs hold it.
 
-Waits for peers are bounded. The first one that takes too long tells the host in the *record*, and the kernels that are queued on
-its stream end without waiting. Launches do not meet any more then: every later call on the mesh raises the same error.
+Waits for peers are bounded. The first one that takes too long tells the host in the *record*, and
+the kernels that are queued on its stream end without waiting. Launches do not meet any more then:
+every later call on the mesh raises the same error.
 """
 
 from __future__ import annotations
@@ -40,7 +43,8 @@ def patience() -> float:
 
 
 def block_words(semaphores: int, gpus: int, debug: bool) -> int:
-    """Return the words of the control block that a kernel with so many semaphores uses: a power of two.
+    """Return the words of the control block that a kernel with so many semaphores uses: a power of
+    two.
 
     >>> block_words(100, 2, False), block_words(1000, 2, False), block_words(1000, 2, True)
     (1024, 2048, 4096)
@@ -49,7 +53,8 @@ def block_words(semaphores: int, gpus: int, debug: bool) -> int:
 
 
 class Known(NamedTuple):
-    """A kernel that was launched on a mesh, with the control block and the semaphores of its newest launch."""
+    """A kernel that was launched on a mesh, with the control block and the semaphores of its newest
+    launch."""
 
     image: Image
     block: list[int]
@@ -63,7 +68,8 @@ class Controls:
     def __init__(self, gpus: LocalGpus | TorchGpus) -> None:
         self._gpus, self._lock = gpus, threading.RLock()
         self.launching = threading.Lock()
-        """held while the launches of a call are queued: calls of several threads come to all GPUs in one order"""
+        """held while the launches of a call are queued: calls of several threads come to all GPUs
+        in one order"""
         self._blocks: dict[tuple[int, int], list[int]] = {}
         self._streams: dict[tuple[int, ...], int] = {}
         self._kernels: list[Known] = []
@@ -71,10 +77,12 @@ class Controls:
         self._lost: PipelineDeadlock | None = None
         """the error of the launch that waited too long"""
         self._pages: list[tuple[Any, int]] = []
-        """records, one for each kernel and each GPU of this process: pinned memory, and its address on the GPUs"""
+        """records, one for each kernel and each GPU of this process: pinned memory, and its address
+        on the GPUs"""
 
     def stream(self, streams: Sequence[int]) -> int:
-        """Return the number of the streams of this process' GPUs: how many others were used before them."""
+        """Return the number of the streams of this process' GPUs: how many others were used before
+        them."""
         return self._streams.setdefault(tuple(streams), len(self._streams))
 
     def block(self, image: Image, streams: Sequence[int], semaphores: int) -> Known:
@@ -105,20 +113,23 @@ class Controls:
         return self._pages[page][1] + place
 
     def words(self, own: int, known: Known) -> bytes:
-        """Return the words of launches of a kernel on the GPU that is number `own` of this process."""
+        """Return the words of launches of a kernel on the GPU that is number `own` of this
+        process."""
         with self._lock:
             record = self._record(self._number(known.image) * len(self._gpus.ranks) + own)
         rank = self._gpus.ranks[own]
         return control_block.words(rank, self._gpus.size, record, _limit(known.image), known.block[rank])
 
     def cleared(self, own: int, known: Known) -> tuple[int, int]:
-        """Return the address of the words that are cleared before a launch, and how many they are."""
+        """Return the address of the words that are cleared before a launch, and how many they
+        are."""
         words = SEMAPHORES - GO + known.semaphores * (1 + self._gpus.size * known.image.debug)
         return known.block[self._gpus.ranks[own]] + _WORD * GO, words
 
     # ---- launches that waited too long
     def check(self) -> None:
-        """Raise the error of a launch that waited for a peer too long, in every call from then on."""
+        """Raise the error of a launch that waited for a peer too long, in every call from then
+        on."""
         if self._lost is None:
             for memory, _ in self._pages:
                 if memory.raw != _NOTHING:
@@ -181,8 +192,9 @@ class Controls:
 
 
 def _limit(image: Image) -> float:
-    """Return how many seconds a wait of a kernel for its peers may take. With debug=True waits for barriers are given up too, and
-    what stands behind a wait for a peer is not to be given up before it."""
+    """Return how many seconds a wait of a kernel for its peers may take. With debug=True waits for
+    barriers are given up too, and what stands behind a wait for a peer is not to be given up before
+    it."""
     return min(patience(), debug_reports.limit() / 2) if image.debug else patience()
 
 

@@ -1,8 +1,9 @@
 """Threads that share the copying of host arrays.
 
-One thread copies 6 GB/s of host memory and PCIe 5 takes 54, so a large array is cut into parts, and the threads of one pool take
-parts until there are no more. The calling thread takes parts too, so it never waits for a free thread. NumPy releases the GIL while
-it copies, and no thread but the calling one waits for the kernel: none spins while it runs.
+One thread copies 6 GB/s of host memory and PCIe 5 takes 54, so a large array is cut into parts, and
+the threads of one pool take parts until there are no more. The calling thread takes parts too, so
+it never waits for a free thread. NumPy releases the GIL while it copies, and no thread but the
+calling one waits for the kernel: none spins while it runs.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ T = TypeVar("T")
 
 @functools.cache
 def count() -> int:
-    """Return how many threads share a copy, the caller's included: NUMPIPE_COPY_THREADS, else half the cores, 8 at most."""
+    """Return how many threads share a copy, the caller's included: NUMPIPE_COPY_THREADS, else half
+    the cores, 8 at most."""
     text = os.environ.get(VARIABLE)
     if not text:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, min(8, cores // 2))  # 8 bring a copy near the speed of PCIe; other cores are left to others
+        # 8 bring a copy near the speed of PCIe; other cores are left to others
+        return max(1, min(8, cores // 2))
     if not text.isdecimal() or len(text) > 3 or int(text) < 1:
         raise SpecError(f"{VARIABLE} is {text[:50]!r}; say how many threads share the copy of a host array, 1 to 999")
     return int(text)
@@ -54,9 +57,11 @@ class Parts(Generic[T]):
 
 
 def share(parts: Sequence[T], work: Callable[[Parts[T]], None], threads: int) -> None:
-    """Call ``work(parts)`` in this thread and up to ``threads - 1`` others; all of them take from the same parts.
+    """Call ``work(parts)`` in this thread and up to ``threads - 1`` others; all of them take from
+    the same parts.
 
-    Returns when none of them works any more. An exception in one ends the others behind their present part, and is raised here.
+    Returns when none of them works any more. An exception in one ends the others behind their
+    present part, and is raised here.
     """
     queue = Parts(parts)
 
@@ -86,7 +91,8 @@ def share(parts: Sequence[T], work: Callable[[Parts[T]], None], threads: int) ->
 
 
 def _await(queue: Parts[T], helpers: Sequence[concurrent.futures.Future[None]]) -> None:
-    """Wait until no helper works, because the caller gives their memory back next. Ctrl-C stops them, and is raised then."""
+    """Wait until no helper works, because the caller gives their memory back next. Ctrl-C stops
+    them, and is raised then."""
     interrupt: KeyboardInterrupt | None = None
     for helper in helpers:
         while not helper.cancel() and not helper.done():
@@ -101,7 +107,8 @@ def _await(queue: Parts[T], helpers: Sequence[concurrent.futures.Future[None]]) 
 
 @functools.cache
 def _executor(threads: int) -> concurrent.futures.ThreadPoolExecutor:
-    """Return the pool of helper threads for copies by `threads`; they start when they are first needed."""
+    """Return the pool of helper threads for copies by `threads`; they start when they are first
+    needed."""
     return concurrent.futures.ThreadPoolExecutor(threads - 1, thread_name_prefix="numpipe-copy")
 
 

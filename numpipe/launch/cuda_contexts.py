@@ -1,7 +1,9 @@
-"""The CUDA driver's devices, contexts, streams, events and host memory: the base of `driver.Driver`.
+"""The CUDA driver's devices, contexts, streams, events and host memory: the base of
+`driver.Driver`.
 
-The GPU's copy engine alone makes a copy to or from page-locked ("pinned") memory, at the speed of PCIe; pageable memory goes
-through a buffer of the driver's, which one thread fills. CUDA driver API: cuMemHostRegister, cuPointerGetAttribute.
+The GPU's copy engine alone makes a copy to or from page-locked ("pinned") memory, at the speed of
+PCIe; pageable memory goes through a buffer of the driver's, which one thread fills. CUDA driver
+API: cuMemHostRegister, cuPointerGetAttribute.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ class Contexts:
     """libcuda, initialised; the primary context of each device is retained once."""
 
     def __init__(self) -> None:
-        """Load libcuda and initialise it. Raises DriverMissing, or DriverError when cuInit fails."""
+        """Load libcuda and initialise it. Raises DriverMissing, or DriverError when cuInit
+        fails."""
         try:
             from cuda.bindings import driver as api
         except ImportError as error:
@@ -28,7 +31,8 @@ class Contexts:
             self._call("cuInit", 0)
         except (DriverError, DriverMissing):
             raise
-        except Exception as error:  # cuda.bindings raises a type of its own, differently per release
+        # cuda.bindings raises a type of its own, differently per release
+        except Exception as error:
             raise DriverMissing(f"libcuda was not found ({type(error).__name__})") from None
         self.count: int = self._call("cuDeviceGetCount")
         self._contexts: dict[int, Any] = {}
@@ -52,7 +56,8 @@ class Contexts:
         return int(self._call("cuDriverGetVersion"))
 
     def properties(self, ordinal: int) -> tuple[str, tuple[int, int], int, int]:
-        """Return (name, compute capability, SMs, largest dynamic shared memory of a CTA in bytes)."""
+        """Return (name, compute capability, SMs, largest dynamic shared memory of a CTA in
+        bytes)."""
         device = self._call("cuDeviceGet", ordinal)
         name = bytes(self._call("cuDeviceGetName", 256, device)).split(b"\0")[0].decode(errors="replace")
         attributes = ("COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR", "MULTIPROCESSOR_COUNT",
@@ -78,10 +83,12 @@ class Contexts:
 
     @contextlib.contextmanager
     def relaxed(self, ordinal: int) -> Iterator[None]:
-        """Do as `on`, for calls that a capture in its strict modes forbids on any stream: to allocate, free, lock pages, load code.
+        """Do as `on`, for calls that a capture in its strict modes forbids on any stream: to
+        allocate, free, lock pages, load code.
 
-        They belong to streams that are not captured, so a graph loses nothing by them, but in mode "global" one of them alone ends
-        the captures of the whole process: CUDA driver API, cuThreadExchangeStreamCaptureMode. Garbage is freed at any time.
+        They belong to streams that are not captured, so a graph loses nothing by them, but in mode
+        "global" one of them alone ends the captures of the whole process: CUDA driver API,
+        cuThreadExchangeStreamCaptureMode. Garbage is freed at any time.
         """
         mode = self._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         before = self._call("cuThreadExchangeStreamCaptureMode", mode)
@@ -93,15 +100,18 @@ class Contexts:
 
     @contextlib.contextmanager
     def aside(self, ordinal: int) -> Iterator[Any]:
-        """Do as `relaxed`, and yield a stream of numpipe's own, which does not synchronise with the default stream."""
+        """Do as `relaxed`, and yield a stream of numpipe's own, which does not synchronise with the
+        default stream."""
         with self.relaxed(ordinal):
             with self._lock:
                 if ordinal not in self._asides:
-                    self._asides[ordinal] = self._call("cuStreamCreate", 1)  # CU_STREAM_NON_BLOCKING
+                    # CU_STREAM_NON_BLOCKING
+                    self._asides[ordinal] = self._call("cuStreamCreate", 1)
             yield self._asides[ordinal]
 
     def _make_current(self, ordinal: int) -> None:
-        """Give a thread that has no context the device's primary one: without, calls fail, and tools report each failure."""
+        """Give a thread that has no context the device's primary one: without, calls fail, and
+        tools report each failure."""
         if int(self._call("cuCtxGetCurrent")) == 0:
             with self.on(ordinal):
                 pass
@@ -109,7 +119,8 @@ class Contexts:
 
     # ---- streams
     def stream_device(self, stream: int) -> int:
-        """Return the GPU of a stream that was made with cuStreamCreate. Raises DriverError where the driver does not know it."""
+        """Return the GPU of a stream that was made with cuStreamCreate. Raises DriverError where
+        the driver does not know it."""
         self._call("cuCtxPushCurrent", self._call("cuStreamGetCtx", stream))
         try:
             return int(self._call("cuCtxGetDevice"))
@@ -117,7 +128,8 @@ class Contexts:
             self._call("cuCtxPopCurrent")
 
     def capturing(self, stream: int, ordinal: int) -> bool:
-        """Whether work on the stream goes into a CUDA graph, or must not be queued because another stream is captured."""
+        """Whether work on the stream goes into a CUDA graph, or must not be queued because another
+        stream is captured."""
         with self.on(ordinal):
             code, status, *_ = self._api.cuStreamIsCapturing(stream)
         if int(code) not in (0, CAPTURE_IMPLICIT):
@@ -158,11 +170,13 @@ class Contexts:
             self._call("cuMemHostUnregister", address)
 
     def page_locked(self, address: int, nbytes: int, ordinal: int) -> bool:
-        """Whether host memory is page-locked, whoever locked it: its first and its last byte are."""
+        """Whether host memory is page-locked, whoever locked it: its first and its last byte
+        are."""
         name = self._api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
         with self.on(ordinal):
             for end in (address, address + nbytes - 1):
-                code, kind = self._api.cuPointerGetAttribute(name, end)  # CUDA_ERROR_INVALID_VALUE for pageable memory
+                # CUDA_ERROR_INVALID_VALUE for pageable memory
+                code, kind = self._api.cuPointerGetAttribute(name, end)
                 if code or int(kind) != 1:  # CU_MEMORYTYPE_HOST
                     return False
         return True
@@ -183,7 +197,8 @@ class Contexts:
         return event
 
     def await_mark(self, event: Any) -> None:
-        """Wait until what is queued before the event has ended. Raises DriverError for a kernel that failed."""
+        """Wait until what is queued before the event has ended. Raises DriverError for a kernel
+        that failed."""
         self._call("cuEventSynchronize", event)
 
     def unmark(self, event: Any, ordinal: int) -> None:

@@ -11,10 +11,11 @@ broken         libcuda is there and does not initialise          TargetError    
 forked         the parent process had used CUDA before fork()    TargetError         TargetError
 =============  ================================================  ==================  ===============
 
-A GPU that ought to work never falls back: a program that silently simulates is a thousand times slower and hides the
-fault. ``target="sim"`` asks no driver.
+A GPU that ought to work never falls back: a program that silently simulates is a thousand times
+slower and hides the fault. ``target="sim"`` asks no driver.
 
-A call on arrays of a GPU runs on that GPU; a call on host arrays runs on the first GPU that numpipe supports.
+A call on arrays of a GPU runs on that GPU; a call on host arrays runs on the first GPU that numpipe
+supports.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Device:
 
 @dataclass(frozen=True)
 class GpuState:
-    """The result of looking for a GPU: a device when `status` is "ok", else why there is none and what fixes it."""
+    """The result of looking for a GPU: a device when `status` is "ok", else why there is none and
+    what fixes it."""
 
     status: Status
     device: Device | None
@@ -69,7 +71,8 @@ class GpuState:
 
 @dataclass(frozen=True)
 class Choice:
-    """Where a kernel runs and why. `fallback`: it is the simulator because no GPU is usable, not because the user chose it."""
+    """Where a kernel runs and why. `fallback`: it is the simulator because no GPU is usable, not
+    because the user chose it."""
 
     target: Target
     why: str
@@ -83,12 +86,13 @@ def gpu_state() -> GpuState:
     try:
         cuda = driver.get()
         version = cuda.version()
-        wheels = cuda_wheels_major() if version < _NEWEST_WHEELS * 1000 else None  # to look them up takes milliseconds
+        # to look them up takes milliseconds
+        wheels = cuda_wheels_major() if version < _NEWEST_WHEELS * 1000 else None
         if wheels and version < wheels * 1000:
             return GpuState(
-                "old_driver", None,
-                f"the driver supports CUDA {spell(version)} and the installed CUDA wheels are for CUDA {wheels}",
-                f"update the driver to one for CUDA {wheels}.0 or newer{' (R580)' if wheels == 13 else ''}, "
+                status="old_driver", device=None,
+                reason=f"the driver supports CUDA {spell(version)} and the installed CUDA wheels are for CUDA {wheels}",
+                fix=f"update the driver to one for CUDA {wheels}.0 or newer{' (R580)' if wheels == 13 else ''}, "
                 "or change the wheels: pip uninstall -y nvidia-nvvm nvidia-nvjitlink nvidia-cuda-nvrtc nvidia-cuda-runtime "
                 f'nvidia-cuda-cccl, then pip install "numba-cuda[cu{version // 1000}]" "cuda-bindings=={version // 1000}.*"')
         properties = [cuda.properties(ordinal) for ordinal in range(cuda.count)]
@@ -100,8 +104,8 @@ def gpu_state() -> GpuState:
         if error.code in _NO_GPU:
             return GpuState("none", None, str(error), _CHECK)
         if error.code == NOT_INITIALIZED:
-            return GpuState("forked", None, "this process was forked from one that had used CUDA, which does not survive that",
-                            "start workers with multiprocessing.get_context('spawn'), fork before anything uses a GPU, or ask for "
+            return GpuState(status="forked", device=None, reason="this process was forked from one that had used CUDA, which does not survive that",
+                            fix="start workers with multiprocessing.get_context('spawn'), fork before anything uses a GPU, or ask for "
                             "target='sim'")
         return GpuState("broken", None, str(error), "fix the driver (nvidia-smi shows its state), or ask for target='sim'")
     for device in gpus:
@@ -109,8 +113,8 @@ def gpu_state() -> GpuState:
             return GpuState("ok", device, _known(device), gpus=gpus)
     if not gpus:
         return GpuState("none", None, "the CUDA driver sees no GPU", _CHECK)
-    return GpuState("unsupported", None, f"found {', '.join(map(_seen, gpus))}, and {_NEEDED}",
-                    "run on a Hopper GPU, or ask for target='sim'", gpus)
+    return GpuState(status="unsupported", device=None, reason=f"found {', '.join(map(_seen, gpus))}, and {_NEEDED}",
+                    fix="run on a Hopper GPU, or ask for target='sim'", gpus=gpus)
 
 
 _NEWEST_WHEELS = 13
@@ -130,7 +134,8 @@ in_child(gpu_state.cache_clear)
 
 
 def cuda_wheels_major() -> int | None:
-    """Return the CUDA major version of the newest installed CUDA wheel that numpipe calls, or None."""
+    """Return the CUDA major version of the newest installed CUDA wheel that numpipe calls, or
+    None."""
     majors = [
         version.partition(".")[0]
         for version in installed("cuda-bindings", "nvidia-nvvm", "nvidia-nvjitlink").values()
@@ -146,8 +151,9 @@ def spell(version: int) -> str:
 def choose_target(target: str | None = None, ordinal: int | None = None) -> Choice:
     """Choose where to run: `target`, else the environment's NUMPIPE_TARGET, else "auto".
 
-    `ordinal` is the GPU that the arrays are on; without, it is the first one that numpipe supports. Raises SpecError for another
-    word and TargetError, with the fix, for a GPU that is not usable. The caller warns, once, when the choice is a fallback.
+    `ordinal` is the GPU that the arrays are on; without, it is the first one that numpipe supports.
+    Raises SpecError for another word and TargetError, with the fix, for a GPU that is not usable.
+    The caller warns, once, when the choice is a fallback.
     """
     source = "target"
     if target is None:

@@ -1,8 +1,9 @@
-"""Kernels built with ``CompilerParams(debug=True)``: the host makes errors of waits that they gave up, and of indices and parts
-outside arrays and tiles.
+"""Kernels built with ``CompilerParams(debug=True)``: the host makes errors of waits that they gave
+up, and of indices and parts outside arrays and tiles.
 
-`arm` fills a kernel's control block when the kernel is first loaded. Every launch begins with `check`, and every call on host
-arrays ends with it; it looks at one word of pinned memory. It reports what it finds, clears the block, and the process goes on.
+`arm` fills a kernel's control block when the kernel is first loaded. Every launch begins with
+`check`, and every call on host arrays ends with it; it looks at one word of pinned memory. It
+reports what it finds, clears the block, and the process goes on.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class Watched:
 
 
 STUCK = 10
-"""time-outs of a wait without a sign of a kernel, behind which the host says that it hangs where no wait can be given up"""
+"""time-outs of a wait without a sign of a kernel, behind which the host says that it hangs where no
+wait can be given up"""
 
 
 class Watch:
@@ -79,16 +81,19 @@ class Watch:
         self.memory: Any = None
         self.records = 0
         self.lost = False
-        """whether this is a child that was forked from a process with a GPU, whose kernels these are"""
+        """whether this is a child that was forked from a process with a GPU, whose kernels these
+        are"""
 
     def forget(self) -> None:
-        """In a forked child, which cannot use the parent's GPU: let every launch, which begins with `check`, say so."""
+        """In a forked child, which cannot use the parent's GPU: let every launch, which begins with
+        `check`, say so."""
         self.lock, self.memory = threading.RLock(), None
         self.lost = self.lost or driver.abandoned()
         self.kernels[:] = [Watched(None, 0, 0, 0)] * self.lost
 
     def arm(self, compiled: Image, kernel: Any, device: int) -> None:
-        """Fill the control block of a kernel that was just loaded on a device, whose context is current."""
+        """Fill the control block of a kernel that was just loaded on a device, whose context is
+        current."""
         with self.lock:
             cuda = driver.get()
             if self.memory is None:
@@ -100,7 +105,8 @@ class Watch:
             self._clear(self.kernels[-1])
 
     def of(self, compiled: Image, device: int) -> Watched:
-        """Return what is known of a kernel that was loaded on a device: the newest, if several were."""
+        """Return what is known of a kernel that was loaded on a device: the newest, if several
+        were."""
         newest = reversed(self.kernels)
         return next(w for w in newest if w.compiled is compiled and w.device == device)
 
@@ -117,13 +123,15 @@ class Watch:
         driver.get().poke(watched.block, block, watched.device)
 
     def records_now(self) -> list[wait_records.Record]:
-        """Return the records, written so far, of waits that were given up; `check` waits until they are complete."""
+        """Return the records, written so far, of waits that were given up; `check` waits until they
+        are complete."""
         if self.memory is None or self.memory[0] == b"\0":
             return []
         return wait_records.records(bytes(self.memory))
 
     def check(self) -> None:
-        """Raise the error of a kernel that gave up a wait, or had an index outside; the next call finds nothing."""
+        """Raise the error of a kernel that gave up a wait, or had an index outside; the next call
+        finds nothing."""
         if self.lost:
             raise forked("cuLaunchKernelEx")
         if not self.records_now():
@@ -143,10 +151,11 @@ class Watch:
             raise failure(watched.compiled, [record for record in records if record.kernel == watched.number], ended)
 
     def await_end(self, compiled: Image, device: int) -> None:
-        """Wait for the newest launch of a kernel on host arrays; PipelineDeadlock where waits in it were given up, or where no wait
-        in it ends or is given up any more.
+        """Wait for the newest launch of a kernel on host arrays; PipelineDeadlock where waits in it
+        were given up, or where no wait in it ends or is given up any more.
 
-        What can hang then is a wait at a named barrier or for registers, or a loop that waits for nothing: nothing ends these.
+        What can hang then is a wait at a named barrier or for registers, or a loop that waits for
+        nothing: nothing ends these.
         """
         watched = self.of(compiled, device)
         event, old, at = watched.event, watched.passed, watched.block + wait_records.PASSED
@@ -182,12 +191,14 @@ in_child(WATCH.forget)
 
 
 def last_failure() -> None:
-    """Wait for the kernels that were built with ``CompilerParams(debug=True)``; PipelineDeadlock if one of them gave up a wait, and
-    SimulationError (`out-of-bounds`) if one had an index outside its array, or outside a tile, slots or barriers.
+    """Wait for the kernels that were built with ``CompilerParams(debug=True)``; PipelineDeadlock if
+    one of them gave up a wait, and SimulationError (`out-of-bounds`) if one had an index outside
+    its array, or outside a tile, slots or barriers.
 
-    The report is like the simulator's: which warpgroup waited for which barrier, phase and step, and what the barriers lacked.
-    This function or the next call of a kernel raises it, once. Without such a kernel, or a failure, nothing happens. Raises
-    LaunchError where a kernel failed in another way.
+    The report is like the simulator's: which warpgroup waited for which barrier, phase and step,
+    and what the barriers lacked. This function or the next call of a kernel raises it, once.
+    Without such a kernel, or a failure, nothing happens. Raises LaunchError where a kernel failed
+    in another way.
 
     >>> numpipe.last_failure()
     """
@@ -200,7 +211,7 @@ def last_failure() -> None:
     WATCH.check()
 
 
-# ---- the report ---------------------------------------------------------------------------------------------------------
+# ---- the report ----------------------------------------------------------------------------------
 def failure(compiled: Image, records: list[wait_records.Record], ended: bool) -> SimulationError:
     """Return the error for a kernel that gave up its waits, or had an index outside its array."""
     for record in records:
@@ -234,7 +245,8 @@ def unending(compiled: Image, seconds: float) -> PipelineDeadlock:
 
 
 def outside(compiled: Image, record: wait_records.Record, count: int) -> SimulationError:
-    """Return the error for an index outside its array, or a place outside shared memory's, the first of `count` that are told."""
+    """Return the error for an index outside its array, or a place outside shared memory's, the
+    first of `count` that are told."""
     place, size, axis = compiled.places[record.address], record.state & 0xFFFFFFFF, record.state >> 32
     if record.kind == wait_records.SHARED:
         allowed, fix = f"0…{size}", f"one in 0…{size}"
@@ -250,7 +262,8 @@ def outside(compiled: Image, record: wait_records.Record, count: int) -> Simulat
 
 
 def nan_stored(compiled: Image, records: list[wait_records.Record]) -> SimulationError:
-    """Return the error for NaNs that a kernel stored at a line: it names the first element of the first CTA that has one."""
+    """Return the error for NaNs that a kernel stored at a line: it names the first element of the
+    first CTA that has one."""
     places = {(record.cta[::-1], record.warpgroup, (record.phase, record.state & 0xFFFFFFFF)[:record.state >> 32]): record
               for record in records}
     (_, _, place), record = min(places.items(), key=lambda item: item[0])
@@ -265,7 +278,8 @@ def nan_stored(compiled: Image, records: list[wait_records.Record]) -> Simulatio
 
 
 def report_of(compiled: Image, records: list[wait_records.Record], ended: bool = True) -> Report:
-    """Return a report on the CTA with the most warpgroups that waited, the first of several: a party for each warpgroup."""
+    """Return a report on the CTA with the most warpgroups that waited, the first of several: a
+    party for each warpgroup."""
     by_cta: dict[tuple[int, int, int], dict[int, wait_records.Record]] = {}
     for record in sorted(records, key=lambda r: r.warp):
         by_cta.setdefault(record.cta, {}).setdefault(record.warpgroup, record)

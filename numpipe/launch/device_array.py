@@ -16,10 +16,12 @@ from .transfers import Transfers
 
 
 class DeviceArray(DeviceBuffer):
-    """An array on the GPU that other libraries read through ``__cuda_array_interface__``; C-contiguous when made by shape.
+    """An array on the GPU that other libraries read through ``__cuda_array_interface__``;
+    C-contiguous when made by shape.
 
-    A call returns one when its first input is of a library whose allocator numpipe does not know. ``numpipe.to_device`` makes one
-    of a NumPy array, ``copy_to_host()`` or ``np.asarray`` a NumPy array of it; the memory goes with the last reference.
+    A call returns one when its first input is of a library whose allocator numpipe does not know.
+    ``numpipe.to_device`` makes one of a NumPy array, ``copy_to_host()`` or ``np.asarray`` a NumPy
+    array of it; the memory goes with the last reference.
     """
 
     base: DeviceArray | None = None
@@ -32,7 +34,8 @@ class DeviceArray(DeviceBuffer):
 
     @classmethod
     def from_host(cls, array: Any, stream: int = 0, device: int = 0) -> DeviceArray:
-        """Copy a host array, in its major order and with rows padded for TMA; returns when the copy is there."""
+        """Copy a host array, in its major order and with rows padded for TMA; returns when the copy
+        is there."""
         info = describe(array, "array")
         self = cls.like(info, stream, device)
         with Transfers(stream, device) as transfers:
@@ -42,7 +45,8 @@ class DeviceArray(DeviceBuffer):
 
     @property
     def T(self) -> DeviceArray:
-        """The transpose, in the same memory, as NumPy has it: a row-major matrix gives a column-major one."""
+        """The transpose, in the same memory, as NumPy has it: a row-major matrix gives a
+        column-major one."""
         if self.base is not None:
             return self.base
         transposed = DeviceArray.__new__(DeviceArray)
@@ -66,7 +70,8 @@ class DeviceArray(DeviceBuffer):
             "version": 3,
             "shape": self.shape,
             "strides": None if dense else self.strides,
-            "typestr": f"|V{self.dtype.itemsize}" if self.dtype.isbuiltin == 2 else self.dtype.str,  # 2: not NumPy's own
+            # 2: not NumPy's own
+            "typestr": f"|V{self.dtype.itemsize}" if self.dtype.isbuiltin == 2 else self.dtype.str,
             "data": (self.ptr, False),
             "stream": self.stream or 1,  # the interface spells the legacy default stream 1
         }
@@ -76,7 +81,8 @@ class DeviceArray(DeviceBuffer):
         return self.ptr, self.shape, self.strides, self.dtype, self.device, self.stream
 
     def copy_to_host(self) -> np.ndarray[Any, Any]:
-        """Wait for the work that writes this array, and copy it to a new NumPy array of the same major order."""
+        """Wait for the work that writes this array, and copy it to a new NumPy array of the same
+        major order."""
         if self.base is not None:
             return self.base.copy_to_host().T
         out = np.empty(self.shape, self.dtype, "F" if major_order(self.info()) == "col" else "C")

@@ -1,8 +1,9 @@
 """The CUDA driver as numpipe uses it: one object, opened on the first use of a GPU.
 
-All of `launch` reaches the driver through `get`, so that a test can put another object in its place. Streams, kernels and device
-addresses are plain ints or opaque handles of cuda.bindings; sizes and pitches are bytes. The primary context of a device, which
-PyTorch, CuPy and Numba share, is retained once and kept for the life of the process.
+All of `launch` reaches the driver through `get`, so that a test can put another object in its
+place. Streams, kernels and device addresses are plain ints or opaque handles of cuda.bindings;
+sizes and pitches are bytes. The primary context of a device, which PyTorch, CuPy and Numba share,
+is retained once and kept for the life of the process.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _POOL_KEEPS = 1 << 30
 
 
 class Driver(Contexts):
-    """The functions of libcuda that numpipe needs; each raises DriverError unless it says otherwise."""
+    """The functions of libcuda that numpipe needs; each raises DriverError unless it says
+    otherwise."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +42,8 @@ class Driver(Contexts):
         self._counters: dict[int, list[int]] = {}
         """addresses that `counter` has not given out, by GPU"""
         self._unfreed: list[tuple[int, int, int]] = []
-        """(address, stream, device) of memory that a later `free` gives back, when its stream is no longer captured"""
+        """(address, stream, device) of memory that a later `free` gives back, when its stream is no
+        longer captured"""
 
     def abandon(self) -> None:
         """In a forked child: let every use of this object fail, in Python and not in the driver."""
@@ -49,7 +52,8 @@ class Driver(Contexts):
 
     # ---- kernels
     def load(self, cubin: bytes, entry: str) -> Any:
-        """Return a kernel's handle, good on every device. Nothing unloads the library: launches may be in flight at exit.
+        """Return a kernel's handle, good on every device. Nothing unloads the library: launches may
+        be in flight at exit.
 
         The driver copies the code to a GPU when `allow_shared` makes the kernel ready there.
         """
@@ -57,9 +61,11 @@ class Driver(Contexts):
         return self._call("cuLibraryGetKernel", library, entry.encode())
 
     def allow_shared(self, kernel: Any, nbytes: int, ordinal: int) -> None:
-        """Make the kernel ready on a device: it may use `nbytes` of dynamic shared memory (more than 48 KiB must be asked for).
+        """Make the kernel ready on a device: it may use `nbytes` of dynamic shared memory (more
+        than 48 KiB must be asked for).
 
-        Its code goes to the GPU now: a launch that loaded it would wait for the GPU, which a capture does not allow.
+        Its code goes to the GPU now: a launch that loaded it would wait for the GPU, which a
+        capture does not allow.
         """
         name = self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         self._call("cuKernelSetAttribute", name, nbytes, kernel, self._call("cuDeviceGet", ordinal))
@@ -67,10 +73,12 @@ class Driver(Contexts):
             self._call("cuFuncLoad", self._call("cuKernelGetFunction", kernel))
 
     def config(self, threads: int, nbytes: int, attributes: Attributes = PLAIN) -> Any:
-        """Return a launch configuration whose gridDimX, gridDimY, gridDimZ and hStream are left to set; only this sets attributes.
+        """Return a launch configuration whose gridDimX, gridDimY, gridDimZ and hStream are left to
+        set; only this sets attributes.
 
-        With programmatic dependent launch the kernel may be launched while the one before it in the stream ends, and its entry
-        waits (griddepcontrol.wait) before anything touches global memory; without, that wait is over at once.
+        With programmatic dependent launch the kernel may be launched while the one before it in the
+        stream ends, and its entry waits (griddepcontrol.wait) before anything touches global
+        memory; without, that wait is over at once.
         """
         config = self._api.CUlaunchConfig()
         config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
@@ -102,7 +110,8 @@ class Driver(Contexts):
         self._call("cuKernelSetAttribute", name, 1, kernel, self._call("cuDeviceGet", ordinal))
 
     def clusters_at_once(self, kernel: Any, config: Any) -> int:
-        """Return how many clusters of a launch with this configuration the current GPU runs at the same time; 0: none fits."""
+        """Return how many clusters of a launch with this configuration the current GPU runs at the
+        same time; 0: none fits."""
         return int(self._call("cuOccupancyMaxActiveClusters", self._call("cuKernelGetFunction", kernel), config))
 
     def ctas_at_once(self, kernel: Any, threads: int, nbytes: int, ordinal: int) -> int:
@@ -112,13 +121,15 @@ class Driver(Contexts):
         return per_sm * self.properties(ordinal)[2]
 
     def launcher(self, ordinal: int, cleared: tuple[int, int, int] | None = None) -> Callable[..., tuple[Any]]:
-        """Return the function that launches on a device: it takes a configuration, a kernel, the address of the ``void*[]`` and 0,
-        returns (CUresult,), 0 for success, and raises nothing.
+        """Return the function that launches on a device: it takes a configuration, a kernel, the
+        address of the ``void*[]`` and 0, returns (CUresult,), 0 for success, and raises nothing.
 
-        With one GPU the context that PyTorch or CuPy made current is the right one; a thread that has none gets an error from the
-        driver (`relaunch`). With several GPUs the function makes the right context current.
+        With one GPU the context that PyTorch or CuPy made current is the right one; a thread that
+        has none gets an error from the driver (`relaunch`). With several GPUs the function makes
+        the right context current.
 
-        cleared  an address, a number of words of 4 bytes that are set to 0 there before each launch, and the stream
+        cleared  an address, a number of words of 4 bytes that are set to 0 there before each
+                 launch, and the stream
         """
         self._make_current(ordinal)
         if self.count == 1 and cleared is None:
@@ -137,7 +148,8 @@ class Driver(Contexts):
         return launch
 
     def _clearing(self, address: int, words: int, stream: int) -> Callable[..., tuple[Any]]:
-        """Return a function that clears words on a stream and launches behind that; a graph captures both."""
+        """Return a function that clears words on a stream and launches behind that; a graph
+        captures both."""
         what = self._api.CUdeviceptr(address), 0, words, self._api.CUstream(stream)
 
         def launch(*arguments: Any) -> tuple[Any]:
@@ -147,7 +159,8 @@ class Driver(Contexts):
         return launch
 
     def relaunch(self, code: Any, config: Any, kernel: Any, params: int, extra: int, ordinal: int) -> Any:
-        """Try a launch again that the driver answered with `code`, where the thread had no context; returns the last answer."""
+        """Try a launch again that the driver answered with `code`, where the thread had no context;
+        returns the last answer."""
         if code != INVALID_CONTEXT:
             return code
         self._make_current(ordinal)
@@ -156,21 +169,25 @@ class Driver(Contexts):
 
     def encode_tiled(self, dtype: str, address: int, dims: Sequence[int], strides: Sequence[int], box: Sequence[int],
                      swizzle: int, nan: bool) -> bytes:
-        """Return a 128-byte CUtensorMap. The innermost dimension comes first; `strides` (bytes) leave it out.
+        """Return a 128-byte CUtensorMap. The innermost dimension comes first; `strides` (bytes)
+        leave it out.
 
-        `dtype` is the end of a CU_TENSOR_MAP_DATA_TYPE_* name. Interleaving is none. L2 promotion is 256 B where all rows begin at
-        multiples of that, which is worth 0 to 5 % of products of some 10 µs (an H200); other rows would take a third longer to
-        load with it, and have 128 B, a row of a 16-bit tile.
+        `dtype` is the end of a CU_TENSOR_MAP_DATA_TYPE_* name. Interleaving is none. L2 promotion
+        is 256 B where all rows begin at multiples of that, which is worth 0 to 5 % of products of
+        some 10 µs (an H200); other rows would take a third longer to load with it, and have 128 B,
+        a row of a 16-bit tile.
         """
         api = self._api
         wide, narrow = api.cuuint64_t, api.cuuint32_t
         pattern = f"{swizzle}B" if swizzle else "NONE"
         promoted = 256 if math.gcd(256, address, *strides) == 256 else 128
         fill = "NAN_REQUEST_ZERO_FMA" if nan else "NONE"
-        self._make_current(next(iter(self._contexts), 0))  # a map belongs to no context, yet one must be current
+        # a map belongs to no context, yet one must be current
+        self._make_current(next(iter(self._contexts), 0))
         encoded = self._call(
             "cuTensorMapEncodeTiled", getattr(api.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_" + dtype), len(dims), address,
-            [wide(d) for d in dims], [wide(s) for s in strides] or [wide(16)],  # not read at rank 1, but never null
+            # not read at rank 1, but never null
+            [wide(d) for d in dims], [wide(s) for s in strides] or [wide(16)],
             [narrow(b) for b in box], [narrow(1)] * len(dims), api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             getattr(api.CUtensorMapSwizzle, "CU_TENSOR_MAP_SWIZZLE_" + pattern),
             getattr(api.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{promoted}B"),
@@ -193,15 +210,17 @@ class Driver(Contexts):
             return self._pools[ordinal]
 
     def allocate(self, nbytes: int, stream: int, ordinal: int) -> int:
-        """Allocate device memory, 256-byte aligned, for work that is queued on `stream` from now on."""
+        """Allocate device memory, 256-byte aligned, for work that is queued on `stream` from now
+        on."""
         with self.relaxed(ordinal):
             return int(self._call("cuMemAllocFromPoolAsync", nbytes, self._pool(ordinal), stream))
 
     def blank(self, ordinal: int, written: bool, fill: str = "zeros") -> int:
-        """Return 16 bytes of zeros that stand for an array without elements, which TMA does not know.
+        """Return 16 bytes of zeros that stand for an array without elements, which TMA does not
+        know.
 
-        TMA reads zeros outside an array, so it reads only zeros there; with `fill` "nan" all bits are set, which is a NaN of every
-        float type. Stores have 16 bytes of their own (`written`).
+        TMA reads zeros outside an array, so it reads only zeros there; with `fill` "nan" all bits
+        are set, which is a NaN of every float type. Stores have 16 bytes of their own (`written`).
         """
         key = ordinal, written, fill
         with self._lock:
@@ -218,7 +237,8 @@ class Driver(Contexts):
         return address
 
     def counter(self, ordinal: int) -> int:
-        """Return 8 new bytes of zeros for a launch's work indices (`tile_scheduler`), until the process ends."""
+        """Return 8 new bytes of zeros for a launch's work indices (`tile_scheduler`), until the
+        process ends."""
         with self._lock:
             if not self._counters.get(ordinal):
                 zeros = np.zeros(4096, np.uint64)
@@ -227,9 +247,11 @@ class Driver(Contexts):
             return self._counters[ordinal].pop()
 
     def free(self, address: int, stream: int, ordinal: int) -> None:
-        """Give memory back behind everything that is queued on `stream` so far; while the stream is captured, a later call does.
+        """Give memory back behind everything that is queued on `stream` so far; while the stream is
+        captured, a later call does.
 
-        Python collects garbage at any time, and no graph may end, or hold a free of what it did not allocate, by that.
+        Python collects garbage at any time, and no graph may end, or hold a free of what it did not
+        allocate, by that.
         """
         with self._lock:
             waiting, self._unfreed = [*self._unfreed, (address, stream, ordinal)], []
@@ -242,7 +264,8 @@ class Driver(Contexts):
 
     def _copy(self, source: str, target: str, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int,
               stream: int, ordinal: int) -> None:
-        """Copy `height` rows of `width` bytes from `src` to `dst`, each on the host or on the GPU."""
+        """Copy `height` rows of `width` bytes from `src` to `dst`, each on the host or on the
+        GPU."""
         linear = f"cuMemcpy{source[0]}to{target[0]}Async"  # HtoD, DtoH, DtoD
         with self.on(ordinal):
             if height == 1 or src_pitch == dst_pitch == width:
@@ -266,13 +289,15 @@ class Driver(Contexts):
     copy_on = functools.partialmethod(_copy, "DEVICE", "DEVICE")
 
     def clear(self, address: int, pitch: int, words: int, rows: int, stream: int, ordinal: int) -> None:
-        """Write zeros to the first `words` words of 4 bytes of each row; rows lie `pitch` bytes apart. A graph can capture it."""
+        """Write zeros to the first `words` words of 4 bytes of each row; rows lie `pitch` bytes
+        apart. A graph can capture it."""
         with self.on(ordinal):
             self._call("cuMemsetD2D32Async", address, pitch, 0, words, rows, stream)
 
     # ---- several GPUs (`local_gpus`)
     def share_pool(self, ordinal: int, ordinals: Sequence[int], pool: Any = None) -> None:
-        """Let GPUs read and write the memory of a pool of another one; by default of numpipe's own."""
+        """Let GPUs read and write the memory of a pool of another one; by default of numpipe's
+        own."""
         api, descriptions = self._api, []
         for peer in ordinals:
             if peer != ordinal:
@@ -285,9 +310,11 @@ class Driver(Contexts):
             self._call("cuMemPoolSetAccess", self._pool(ordinal) if pool is None else pool, descriptions, len(descriptions))
 
     def share_memory(self, address: int, ordinal: int, ordinals: Sequence[int]) -> None:
-        """Let GPUs read and write the memory at an address where it is of a pool: contexts do not give access to pools."""
+        """Let GPUs read and write the memory at an address where it is of a pool: contexts do not
+        give access to pools."""
         name = self._api.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE
-        code, pool = self._api.cuPointerGetAttribute(name, address)  # an error, or 0, for memory of no pool
+        # an error, or 0, for memory of no pool
+        code, pool = self._api.cuPointerGetAttribute(name, address)
         handle = 0 if int(code) else int(pool)
         if handle and (handle, tuple(ordinals)) not in self._shared:
             self.share_pool(ordinal, ordinals, self._api.CUmemoryPool(handle))
@@ -295,12 +322,14 @@ class Driver(Contexts):
 
     # ---- kernels that are watched (`watch`)
     def symbol(self, kernel: Any, name: str) -> int:
-        """Return the address of a variable of a kernel's module on the device whose context is current."""
+        """Return the address of a variable of a kernel's module on the device whose context is
+        current."""
         library = self._call("cuKernelGetLibrary", kernel)
         return int(self._call("cuLibraryGetGlobal", library, name.encode())[0])
 
     def pinned(self, nbytes: int) -> tuple[int, int]:
-        """Allocate host memory that every GPU can write to, for good; returns its addresses on the host and on the GPUs."""
+        """Allocate host memory that every GPU can write to, for good; returns its addresses on the
+        host and on the GPUs."""
         address = int(self._call("cuMemHostAlloc", nbytes, 0x1 | 0x2))  # portable, mapped
         return address, int(self._call("cuMemHostGetDevicePointer", address, 0))
 
@@ -327,7 +356,8 @@ class Driver(Contexts):
         return int(code) == 0
 
     def synchronize(self, stream: int, ordinal: int) -> None:
-        """Wait until everything queued on `stream` has ended. Raises DriverError for a kernel that failed."""
+        """Wait until everything queued on `stream` has ended. Raises DriverError for a kernel that
+        failed."""
         with self.on(ordinal):
             self._call("cuStreamSynchronize", stream)
 
@@ -338,12 +368,14 @@ _opening = threading.Lock()
 
 
 def opened() -> Driver | None:
-    """Return the driver of this process if it was opened, else None; opens nothing and waits for no lock."""
+    """Return the driver of this process if it was opened, else None; opens nothing and waits for no
+    lock."""
     return _opened
 
 
 def get() -> Driver:
-    """Return the driver of this process. Raises DriverMissing or DriverError, each time, when there is none."""
+    """Return the driver of this process. Raises DriverMissing or DriverError, each time, when there
+    is none."""
     global _opened
     if _opened is None:
         with _opening:

@@ -15,7 +15,8 @@ PEER_ACCESS_ALREADY_ENABLED = 704
 CONTEXT_IS_DESTROYED = 709
 CAPTURE_IMPLICIT = 906
 IMAGES = (200, 209, 218, 221, 222, 223, 226, 300)
-"""CUDA_ERROR_INVALID_IMAGE, NO_BINARY_FOR_GPU, INVALID_PTX and others: the driver does not take the code it is to load"""
+"""CUDA_ERROR_INVALID_IMAGE, NO_BINARY_FOR_GPU, INVALID_PTX and others: the driver does not take the
+code it is to load"""
 STREAMS = (INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED)
 """what a stream that is destroyed, or of another context, may return"""
 
@@ -54,7 +55,8 @@ _ADVICE: dict[int, str] = {
 
 
 class DriverMissing(Exception):
-    """There is no CUDA driver (or no Python binding to it) on this machine; the message says which."""
+    """There is no CUDA driver (or no Python binding to it) on this machine; the message says
+    which."""
 
 
 class DriverError(LaunchError):

@@ -1,7 +1,8 @@
 """Calls on host arrays: the copies to the GPU, the kernel, and the copies back.
 
-Such a call returns when its results are there. The copies, the kernel and the release of the GPU memory are queued on the call's
-stream, so no buffer is reused before the kernel that reads it has ended.
+Such a call returns when its results are there. The copies, the kernel and the release of the GPU
+memory are queued on the call's stream, so no buffer is reused before the kernel that reads it has
+ended.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 
 class Staging:
-    """GPU memory for the host arrays of one call: upload, launch, download; leaving it frees the memory.
+    """GPU memory for the host arrays of one call: upload, launch, download; leaving it frees the
+    memory.
 
     An array that is passed twice (input and output of an in-place kernel) has one buffer.
     """
@@ -44,7 +46,8 @@ class Staging:
             self._transfers.__exit__(*exc)
         finally:
             for buffer in self._buffers.values():
-                with contextlib.suppress(driver.DriverError):  # after a failed kernel nothing can be freed; keep its error
+                # after a failed kernel nothing can be freed; keep its error
+                with contextlib.suppress(driver.DriverError):
                     buffer.free()
 
     def upload(self, infos: Sequence[ArrayInfo]) -> list[DeviceBuffer]:
@@ -74,15 +77,17 @@ def _key(info: ArrayInfo) -> tuple[Any, ...]:
 
 def run(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0, *,
         outputs: int, fresh: int = 0, device: int = 0) -> None:
-    """Copy host arrays to the GPU, launch, and copy the last `outputs` back; returns when they are there.
+    """Copy host arrays to the GPU, launch, and copy the last `outputs` back; returns when they are
+    there.
 
-    The last `fresh` of the outputs were allocated for this call: their contents are not copied. Raises LaunchError when the kernel
-    fails.
+    The last `fresh` of the outputs were allocated for this call: their contents are not copied.
+    Raises LaunchError when the kernel fails.
     """
     name = prepared.name
     with naming(name):
         streams.check_host_call(stream, device, name)
-    inputs, arguments = len(infos) - outputs, prepared.compiled.arrays[:len(infos)]  # without the workspace behind them
+    # without the workspace behind them
+    inputs, arguments = len(infos) - outputs, prepared.compiled.arrays[:len(infos)]
     for info, argument in zip(infos[inputs:], arguments[inputs:], strict=True):
         check_writable(info, argument, name)
     check_overlap(infos, arguments, outputs, name)

@@ -1,7 +1,8 @@
-"""The image of a compiled kernel: all that its launches, its reports and its profiles need, and its form as bytes.
+"""The image of a compiled kernel: all that its launches, its reports and its profiles need, and its
+form as bytes.
 
-An `Image` knows neither Numba nor the objects of the compiler. It stands here, below the compiler that makes it, because launches
-read it, and a process that launches need not be able to compile.
+An `Image` knows neither Numba nor the objects of the compiler. It stands here, below the compiler
+that makes it, because launches read it, and a process that launches need not be able to compile.
 
 As bytes, an image is a line of JSON, all its fields but the machine code by name, and the machine
 code. Files that hold images have a digest of them: an exported kernel's manifest, and each file of
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mbarrier:
-    """An mbarrier of a kernel: its offset in the CTA's shared memory, the arrivals that complete a phase, and its owner.
+    """An mbarrier of a kernel: its offset in the CTA's shared memory, the arrivals that complete a
+    phase, and its owner.
 
-    kind    "ready" or "consumed" of a ring's slot (`protocol.BARRIERS`), "own" of a `numpipe.Barrier`, "sums" (`BarrierPlace`)
+    kind    "ready" or "consumed" of a ring's slot (`protocol.BARRIERS`), "own" of a
+            `numpipe.Barrier`, "sums" (`BarrierPlace`)
     slots   how many its ring has; 0: it belongs to no ring
     """
 
@@ -104,12 +107,14 @@ class Image:
     arrays, majors    the array parameters: their names, and "row" or "col"
     maps              the tensor maps, in the order of the packed parameter
     dynamic           whether it takes tiles from a counter of the launch (`tile_scheduler`)
-    debug             whether it has a control block (`watch`), which finds waits for its `barriers` that do not end, and indices
-                      outside their arrays: `places` says whose
-    memory_warpgroup  the memory role's number among the CTA's warpgroups; without a memory role a number that none has
+    debug             whether it has a control block (`watch`), which finds waits for its `barriers`
+                      that do not end, and indices outside their arrays: `places` says whose
+    memory_warpgroup  the memory role's number among the CTA's warpgroups; without a memory role a
+                      number that none has
     recording         what it records (`profiles`); None: nothing
     target            the architecture that the code is for: "sm_90a"
-    gpus              the GPUs of the mesh that it is for; 0: it is a kernel of one GPU. The last array is its semaphores then
+    gpus              the GPUs of the mesh that it is for; 0: it is a kernel of one GPU. The last
+                      array is its semaphores then
     peered            the numbers of the arrays that it reaches on other GPUs
     """
 
@@ -181,7 +186,8 @@ class Image:
         return image
 
     def _check(self) -> None:
-        """Raise ValueError where the fields contradict each other, or no kernel has them: a launch trusts them."""
+        """Raise ValueError where the fields contradict each other, or no kernel has them: a launch
+        trusts them."""
         targets = {target.name: target for target in TARGETS.values()}
         if self.target not in targets:
             raise ValueError(f"it is for {self.target}, and this numpipe knows {', '.join(targets)}")

@@ -1,13 +1,14 @@
 """JAX arrays: inputs in place, outputs made by JAX's own allocator.
 
-JAX queues its work on streams of its own, knows no others, and uses an array's memory again as soon as Python forgets the array.
-So three things differ from other libraries:
+JAX queues its work on streams of its own, knows no others, and uses an array's memory again as soon
+as Python forgets the array. So three things differ from other libraries:
 
 - `read` waits for an input that is not ready;
 - `handover` keeps an input alive until the kernel that reads it is done;
-- an array is immutable, so no caller can pass one as an output. Outputs that a call allocates are new JAX arrays which nobody
-  else has seen: the kernel writes their memory, and the call returns when it has, because JAX could not wait for it. To copy an
-  output of numpipe's into a JAX array would be sound too, at the price of the copy.
+- an array is immutable, so no caller can pass one as an output. Outputs that a call allocates are
+  new JAX arrays which nobody else has seen: the kernel writes their memory, and the call returns
+  when it has, because JAX could not wait for it. To copy an output of numpipe's into a JAX array
+  would be sound too, at the price of the copy.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from .array_info import ArrayInfo, argument, dense_strides, element_type
 
 
 def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
-    """Describe a JAX array, waiting until it has been computed; a computation that failed raises its own error here.
+    """Describe a JAX array, waiting until it has been computed; a computation that failed raises
+    its own error here.
 
-    Raises SpecError for a value that ``jax.jit`` traces, for an array that was deleted or donated, that lies on several
-    devices or on one that is no GPU, and for an element type that no kernel takes.
+    Raises SpecError for a value that ``jax.jit`` traces, for an array that was deleted or donated,
+    that lies on several devices or on one that is no GPU, and for an element type that no kernel
+    takes.
     """
     where = argument(name, kernel)
     if type(obj).__module__.partition(".")[0] != "jaxlib":
@@ -51,7 +54,8 @@ def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
 
 @functools.lru_cache(maxsize=256)
 def _ordinal(sharding: Any) -> int:
-    """Return the CUDA ordinal of an array's one device, -1 for the CPU. Raises ValueError for what no kernel can be given."""
+    """Return the CUDA ordinal of an array's one device, -1 for the CPU. Raises ValueError for what
+    no kernel can be given."""
     devices = sharding.device_set
     if len(devices) != 1:
         raise ValueError(f"on {len(devices)} devices; pass one of its shards, x.addressable_data(i)")
@@ -67,7 +71,8 @@ def _ordinal(sharding: Any) -> int:
 
 
 def _strides(obj: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> tuple[int, ...]:
-    """Return the byte strides: those of a C-contiguous array, unless this one has a layout (jax.experimental.layout)."""
+    """Return the byte strides: those of a C-contiguous array, unless this one has a layout
+    (jax.experimental.layout)."""
     layout = getattr(getattr(obj, "format", None), "layout", None)
     order = getattr(layout, "major_to_minor", None)
     if order is None or tuple(order) == tuple(range(len(shape))):
@@ -81,7 +86,8 @@ def _strides(obj: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str)
 
 
 def empty(info: ArrayInfo, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
-    """Return memory for an output on the device of `info`: a JAX array on a GPU; on the CPU a NumPy array for `handover.deliver`.
+    """Return memory for an output on the device of `info`: a JAX array on a GPU; on the CPU a NumPy
+    array for `handover.deliver`.
 
     Raises SpecError where JAX has no such element type.
     """
@@ -100,7 +106,8 @@ def empty(info: ArrayInfo, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
 
 @functools.lru_cache(maxsize=512)
 def _maker(shape: tuple[int, ...], dtype: np.dtype[Any], device: Any) -> Any:
-    """Return a function that makes arrays, compiled by JAX: its ``empty`` on a given device takes a hundred microseconds."""
+    """Return a function that makes arrays, compiled by JAX: its ``empty`` on a given device takes a
+    hundred microseconds."""
     jax = sys.modules["jax"]
     empty = functools.partial(jax.numpy.empty, shape, dtype)
     return jax.jit(empty, out_shardings=jax.sharding.SingleDeviceSharding(device))

@@ -2,16 +2,17 @@
 
 Parameters of a numpipe kernel, in order; each has its own pointer in the driver's ``void*[]``:
 
-=========  ==========================================================================================
-0          the tensor maps, n x 128 bytes, 64-byte aligned (one of zeros when the kernel needs none); behind them 128 bytes
-           that begin with the address of the launch's counter, if the kernel has one; behind these, of a kernel of several
-           GPUs, what it has to know of the others (`peers`)
+=========  =========================================================================================
+0          the tensor maps, n x 128 bytes, 64-byte aligned (one of zeros when the kernel needs
+           none); behind them 128 bytes that begin with the address of the launch's counter, if the
+           kernel has one; behind these, of a kernel of several GPUs, what it has to know of the
+           others (`peers`)
 per array  address; every dimension; every stride in elements: int64 each, in the array's own order
 scalars    each of its own size
-=========  ==========================================================================================
+=========  =========================================================================================
 
-All of it lies in one buffer for each list of arrays and stream that was launched lately (`Launch`): a call on arrays seen before
-finds it in the `Table` and launches, and writes nothing but scalars.
+All of it lies in one buffer for each list of arrays and stream that was launched lately (`Launch`):
+a call on arrays seen before finds it in the `Table` and launches, and writes nothing but scalars.
 """
 
 from __future__ import annotations
@@ -52,16 +53,19 @@ _SCALARS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", 
 
 
 class Launch:
-    """One argument list of a kernel, on one stream: parameters, grid and stream as the driver wants them. Call it to launch.
+    """One argument list of a kernel, on one stream: parameters, grid and stream as the driver wants
+    them. Call it to launch.
 
-    Nothing in it changes, but for scalars, which `Prepared` writes before each launch: without, it is safe in several threads.
+    Nothing in it changes, but for scalars, which `Prepared` writes before each launch: without, it
+    is safe in several threads.
     """
 
     __slots__ = ("_pointers", "_prepared", "_storage", "arguments", "buffer", "device", "grid", "launcher", "observers", "stream")
 
     def __init__(self, prepared: Prepared, parameters: bytes, grid: Grid, stream: int, device: int,
                  cleared: tuple[int, int] | None = None) -> None:
-        """`parameters` are the first ones, up to the scalars; `cleared` are address and number of words that are zeroed before."""
+        """`parameters` are the first ones, up to the scalars; `cleared` are address and number of
+        words that are zeroed before."""
         self._prepared, self.grid, self.stream, self.device = prepared, grid, stream, device
         streams.check(stream, device, prepared.name)
         self.observers = prepared.observers
@@ -77,8 +81,9 @@ class Launch:
         self.launcher = prepared.launcher(grid, stream, device, cleared)
 
     def __call__(self) -> None:
-        """Queue the kernel. Raises LaunchError, also for the failure of an earlier kernel, which the driver reports at whatever
-        call comes next, and PipelineDeadlock for one that gave up (`watch`)."""
+        """Queue the kernel. Raises LaunchError, also for the failure of an earlier kernel, which
+        the driver reports at whatever call comes next, and PipelineDeadlock for one that gave up
+        (`watch`)."""
         if _WATCHED:
             WATCH.check()
         code = self.launcher(*self.arguments)[0]
@@ -86,7 +91,8 @@ class Launch:
             self.refused(code)
 
     def refused(self, code: Any) -> None:
-        """Raise the error for what the driver answered, unless the launch succeeds the second time."""
+        """Raise the error for what the driver answered, unless the launch succeeds the second
+        time."""
         code = driver.get().relaunch(code, *self.arguments, self.device)
         if code:
             error = driver.get().error("cuLaunchKernelEx", code)
@@ -94,20 +100,25 @@ class Launch:
 
 
 class Prepared:
-    """A compiled kernel, ready for arguments of one signature: loaded on its first launch, made ready once on each GPU.
+    """A compiled kernel, ready for arguments of one signature: loaded on its first launch, made
+    ready once on each GPU.
 
-    Call it with the grid, the arrays (all on one GPU), the scalars and the stream. Safe to call from several threads.
+    Call it with the grid, the arrays (all on one GPU), the scalars and the stream. Safe to call
+    from several threads.
     """
 
     def __init__(self, compiled: Image, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), outputs: int = 0,
                  attributes: Attributes = PLAIN, workspace: Callable[[Grid, Sequence[ArrayInfo]], tuple[int, int]] | None = None,
                  table: Table | None = None) -> None:
-        """`infos` give rank and type of each array, `scalars` the dtypes of the scalar parameters in order.
+        """`infos` give rank and type of each array, `scalars` the dtypes of the scalar parameters
+        in order.
 
-        The last `outputs` of the arrays are written: none of them may overlap another one. `workspace` returns the shape of the
-        workspace for a grid and arrays, of a kernel whose last array it is; callers do not pass it. `table` keeps the launches.
+        The last `outputs` of the arrays are written: none of them may overlap another one.
+        `workspace` returns the shape of the workspace for a grid and arrays, of a kernel whose last
+        array it is; callers do not pass it. `table` keeps the launches.
         """
-        if compiled.gpus:  # a memset comes before each launch, so there is no kernel to overlap with
+        # a memset comes before each launch, so there is no kernel to overlap with
+        if compiled.gpus:
             attributes = dataclasses.replace(attributes, programmatic=False)
         self.compiled, self.name, self.attributes = compiled, compiled.name, attributes
         self._outputs, self._workspace = outputs, workspace
@@ -130,7 +141,8 @@ class Prepared:
         self._ready: dict[int, int | None] = {}
         """device -> how many CTAs run there at once; None: a launch may have any number"""
         self._lock = threading.Lock()
-        """held while scalars are written and launched: the driver copies parameters before a launch returns"""
+        """held while scalars are written and launched: the driver copies parameters before a launch
+        returns"""
         self.table = Table() if table is None else table
         self._counters: dict[tuple[Any, ...], int] = {}
         """of a dynamic kernel: the counters of launches, by stream and outputs"""
@@ -144,7 +156,8 @@ class Prepared:
 
     # ---- in the driver
     def config(self, grid: Grid, stream: int, device: int) -> Any:
-        """Return the driver's launch configuration for a grid on a stream of a GPU, where the kernel is loaded from now on.
+        """Return the driver's launch configuration for a grid on a stream of a GPU, where the
+        kernel is loaded from now on.
 
         Launches share it, and nothing changes it. Raises LaunchError.
         """
@@ -164,14 +177,16 @@ class Prepared:
         return config
 
     def fitting(self, grid: Grid, device: int) -> Grid:
-        """Return a persistent kernel's grid, with no more clusters than the GPU runs at once. Raises LaunchError."""
+        """Return a persistent kernel's grid, with no more clusters than the GPU runs at once.
+        Raises LaunchError."""
         if self.attributes.size == 1:
             return grid
         most = self._at_once(device)
         return grid if most is None else (min(grid[0], most // (grid[1] * grid[2])), *grid[1:])
 
     def _at_once(self, device: int) -> int | None:
-        """Make the kernel ready on a GPU; returns how many CTAs run there at once, None where a launch may have any number."""
+        """Make the kernel ready on a GPU; returns how many CTAs run there at once, None where a
+        launch may have any number."""
         with self._lock:
             if device not in self._ready:
                 self._ready[device] = self._load(device)
@@ -198,7 +213,8 @@ class Prepared:
         return limit
 
     def launcher(self, grid: Grid, stream: int, device: int, cleared: tuple[int, int] | None = None) -> Callable[..., tuple[Any]]:
-        """Return the function that launches this kernel: the driver's own, where no observer and no log wants to be told."""
+        """Return the function that launches this kernel: the driver's own, where no observer and no
+        log wants to be told."""
         cuda = driver.get()
         launch: Callable[..., tuple[Any]] = cuda.launcher(device) if cleared is None else cuda.launcher(device, (*cleared, stream))
 
@@ -228,19 +244,22 @@ class Prepared:
 
     # ---- launches
     def __call__(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0) -> None:
-        """Queue the kernel. The arrays are on one GPU and have the signature that this was made for: nothing checks that again.
+        """Queue the kernel. The arrays are on one GPU and have the signature that this was made
+        for: nothing checks that again.
 
-        Raises LaunchError, and SpecError for an input TMA cannot address, for an output that overlaps another array, and for a
-        scalar outside its type.
+        Raises LaunchError, and SpecError for an input TMA cannot address, for an output that
+        overlaps another array, and for a scalar outside its type.
         """
         if 0 in grid:
             return
         self.run(self.at(grid, infos, stream), scalars)
 
     def at(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int = 0) -> Launch:
-        """Return the launch of these arrays on a stream, which the table keeps; its scalars are not written. The grid has CTAs.
+        """Return the launch of these arrays on a stream, which the table keeps; its scalars are not
+        written. The grid has CTAs.
 
-        Raises LaunchError, and SpecError for an input TMA cannot address and an output that overlaps another array.
+        Raises LaunchError, and SpecError for an input TMA cannot address and an output that
+        overlaps another array.
         """
         key = (self, grid, stream, *[info[1:7] for info in infos])  # all but the kind and the owner
         launch = self.table.get(key)
@@ -248,13 +267,15 @@ class Prepared:
 
     def alone(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any], stream: int,
               work: ArrayInfo | None = None) -> Launch:
-        """Return a launch for the caller alone, with its scalars written; `work` is a workspace of the caller's."""
+        """Return a launch for the caller alone, with its scalars written; `work` is a workspace of
+        the caller's."""
         launch = self._launch(grid, infos, stream, work)
         self._write(launch, scalars)
         return launch
 
     def workspace_shape(self, grid: Grid, infos: Sequence[ArrayInfo]) -> tuple[int, int] | None:
-        """Return the slots of a launch's workspace and the words of each; None where the kernel has none."""
+        """Return the slots of a launch's workspace and the words of each; None where the kernel has
+        none."""
         return None if self._workspace is None else self._workspace(grid, infos)
 
     def _launch(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int, work: ArrayInfo | None = None) -> Launch:
@@ -314,9 +335,11 @@ class Prepared:
         return b"".join(self._map(request, infos[request.arg]) for request in self.compiled.maps)
 
     def _counter(self, infos: Sequence[ArrayInfo], stream: int) -> int:
-        """Return the address of the counter of launches on a stream with these outputs, which run one after the other, or race.
+        """Return the address of the counter of launches on a stream with these outputs, which run
+        one after the other, or race.
 
-        No other launches ever get it: a graph that has captured a launch may be replayed at any time.
+        No other launches ever get it: a graph that has captured a launch may be replayed at any
+        time.
         """
         outputs = infos[len(infos) - self._outputs:]
         key = stream, *[(info.device, info.ptr) for info in (outputs or infos)]

@@ -1,8 +1,10 @@
-"""The GPUs of `numpipe.Mesh.local`: one process has them all, and each reaches the memory of the others.
+"""The GPUs of `numpipe.Mesh.local`: one process has them all, and each reaches the memory of the
+others.
 
-All GPUs and the host share one address space, so an array's address is the same on every GPU; what has to be allowed is access:
-between the primary contexts for memory of cuMemAlloc, which PyTorch, CuPy and Numba hand out, and for a memory pool each by itself.
-CUDA driver API, "Peer Context Memory Access", cuMemPoolSetAccess.
+All GPUs and the host share one address space, so an array's address is the same on every GPU; what
+has to be allowed is access: between the primary contexts for memory of cuMemAlloc, which PyTorch,
+CuPy and Numba hand out, and for a memory pool each by itself. CUDA driver API, "Peer Context Memory
+Access", cuMemPoolSetAccess.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class LocalGpus:
     """whether `control` waits for other processes"""
 
     def __init__(self, devices: Sequence[int] | None) -> None:
-        """Raises TargetError where there is no such GPU, and LaunchError where two of them cannot reach each other."""
+        """Raises TargetError where there is no such GPU, and LaunchError where two of them cannot
+        reach each other."""
         state = gpu_state()
         if state.status != "ok":
             raise TargetError(f"Mesh.local: the GPUs cannot be used: {state.reason}; numpipe.Mesh.simulated(2) needs none")
@@ -59,7 +62,8 @@ class LocalGpus:
             raise LaunchError(f"Mesh.local{self.devices}: {error}") from error
 
     def empty(self, shape: tuple[int, ...], dtype: Any, zeros: bool) -> list[Any]:
-        """Return an array on each GPU: PyTorch tensors for a dtype of PyTorch's, else numpipe's own."""
+        """Return an array on each GPU: PyTorch tensors for a dtype of PyTorch's, else numpipe's
+        own."""
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(dtype, torch.dtype):
             make = torch.zeros if zeros else torch.empty

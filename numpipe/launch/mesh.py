@@ -1,4 +1,5 @@
-"""`numpipe.Mesh`: the GPUs that a kernel with semaphores runs on, and where their memory comes from."""
+"""`numpipe.Mesh`: the GPUs that a kernel with semaphores runs on, and where their memory comes
+from."""
 
 from __future__ import annotations
 
@@ -26,13 +27,28 @@ _named: weakref.WeakValueDictionary[str, Mesh] = weakref.WeakValueDictionary()
 
 
 class Mesh:
-    """The GPUs of a kernel of several GPUs, in an order: number r has the rank r, which is ``numpipe.axis_index("gpu")`` there.
+    """The GPUs of a kernel of several GPUs, in an order: number r has the rank r, which is
+    ``numpipe.axis_index("gpu")`` there.
 
-    ====================  ==================================================================  =====================================
-    `simulated`           simulated GPUs, any number of them; no GPU is needed                calls take lists of NumPy arrays
-    `local`               the GPUs of this process                                            calls take lists of arrays
-    `torch`               a process for each GPU, of torch.distributed                        each rank passes its own arrays
-    ====================  ==================================================================  =====================================
+    ====================  ==================================================================  ======
+    `simulated`           simulated GPUs, any number of them; no GPU is needed                calls
+                                                                                              take
+                                                                                              lists
+                                                                                              of
+                                                                                              NumPy
+                                                                                              arrays
+    `local`               the GPUs of this process                                            calls
+                                                                                              take
+                                                                                              lists
+                                                                                              of
+                                                                                              arrays
+    `torch`               a process for each GPU, of torch.distributed                        each
+                                                                                              rank
+                                                                                              passes
+                                                                                              its
+                                                                                              own
+                                                                                              arrays
+    ====================  ==================================================================  ======
 
     >>> numpipe.Mesh.simulated(2)
     Mesh.simulated(2)
@@ -41,7 +57,8 @@ class Mesh:
     size: int
     """how many GPUs there are"""
     rank: int | None
-    """this process' rank where each GPU has a process of its own; None: this process has them all"""
+    """this process' rank where each GPU has a process of its own; None: this process has them
+    all"""
     name: str
     """what a graph of PyTorch calls it, which holds strings and no meshes"""
 
@@ -65,9 +82,11 @@ class Mesh:
 
     @classmethod
     def local(cls, devices: Sequence[int] | None = None) -> Mesh:
-        """Return a mesh of GPUs of this process; `devices` are their CUDA ordinals, by default all that kernels run on.
+        """Return a mesh of GPUs of this process; `devices` are their CUDA ordinals, by default all
+        that kernels run on.
 
-        Raises TargetError where there is none, and LaunchError where two of them have no peer access.
+        Raises TargetError where there is none, and LaunchError where two of them have no peer
+        access.
         """
         require("Mesh.local", locals(), devices=NONE | each(whole(0)))
         if devices is not None and (not devices or len({*devices}) < len(devices) or len(devices) > MOST_GPUS):
@@ -77,9 +96,11 @@ class Mesh:
 
     @classmethod
     def torch(cls, group: Any = None) -> Mesh:
-        """Return a mesh of the ranks of a process group of torch.distributed, by default of all; every rank of it calls this.
+        """Return a mesh of the ranks of a process group of torch.distributed, by default of all;
+        every rank of it calls this.
 
-        Raises TargetError without PyTorch, and SpecError where torch.distributed is not initialised.
+        Raises TargetError without PyTorch, and SpecError where torch.distributed is not
+        initialised.
         """
         gpus = TorchGpus(group)
         if gpus.size > MOST_GPUS:
@@ -88,10 +109,12 @@ class Mesh:
 
     # ---- memory
     def empty(self, shape: int | Sequence[int], dtype: Any) -> Any:
-        """Return uninitialised memory that kernels reach on other GPUs, of one shape and type on each.
+        """Return uninitialised memory that kernels reach on other GPUs, of one shape and type on
+        each.
 
-        Simulated and local it is a list of arrays, NumPy's or numpipe's own (PyTorch tensors where `dtype` is PyTorch's); under
-        `torch` this rank's tensor, in symmetric memory, and every rank calls it at the same place of its program.
+        Simulated and local it is a list of arrays, NumPy's or numpipe's own (PyTorch tensors where
+        `dtype` is PyTorch's); under `torch` this rank's tensor, in symmetric memory, and every rank
+        calls it at the same place of its program.
         """
         return self._made("empty", shape, dtype, False)
 
@@ -107,7 +130,8 @@ class Mesh:
         return [make(dims, kind) for _ in range(self.size)]
 
     def to_device(self, arrays: Any) -> Any:
-        """Copy host arrays to the GPUs, to memory as `empty` returns it: a list of one for each GPU, under `torch` this rank's own.
+        """Copy host arrays to the GPUs, to memory as `empty` returns it: a list of one for each
+        GPU, under `torch` this rank's own.
 
         All have one shape and type. Simulated they are returned as they are.
         """
@@ -126,8 +150,9 @@ class Mesh:
         return list(given) if self.gpus is None else self.gpus.to_device(host)
 
     def workspace(self, name: str, shape: int | Sequence[int], dtype: Any, stream: Hashable = None) -> Any:
-        """Return memory as `empty` does, for what runs on a stream: the same for the same name and stream, as long as it is large
-        enough. Its contents are undefined. All ranks ask for the same."""
+        """Return memory as `empty` does, for what runs on a stream: the same for the same name and
+        stream, as long as it is large enough. Its contents are undefined. All ranks ask for the
+        same."""
         dims = _dims("Mesh.workspace", shape)
         if self.gpus is None:
             return self.empty(dims, dtype)
@@ -147,9 +172,11 @@ class Mesh:
 
     # ---- its state
     def check(self) -> None:
-        """Wait for all work of this process' GPUs; PipelineDeadlock where a launch waited for a peer too long.
+        """Wait for all work of this process' GPUs; PipelineDeadlock where a launch waited for a
+        peer too long.
 
-        The next call on the mesh raises it too, and every later one. A simulated mesh has nothing to wait for.
+        The next call on the mesh raises it too, and every later one. A simulated mesh has nothing
+        to wait for.
         """
         if self.gpus is not None and self.controls is not None:
             self.controls.check()
@@ -162,7 +189,8 @@ class Mesh:
 
 @contextlib.contextmanager
 def compiling(mesh: Mesh | None, what: str, facts: dict[str, str]) -> Iterator[None]:
-    """Let the ranks wait for each other while one compiles what these facts say; an error of one is told to the others."""
+    """Let the ranks wait for each other while one compiles what these facts say; an error of one is
+    told to the others."""
     if mesh is None or mesh.gpus is None:
         yield
         return

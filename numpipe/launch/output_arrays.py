@@ -18,11 +18,13 @@ from .streams import current_stream
 
 
 def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: int | None = None) -> Any:
-    """Return an uninitialised C-contiguous array of the kind of `info`, made by its library's own allocator.
+    """Return an uninitialised C-contiguous array of the kind of `info`, made by its library's own
+    allocator.
 
-    A CPU tensor gives a CPU tensor, another host array a NumPy array (`handover.deliver` makes JAX's of it): a large one lies in
-    page-locked memory where calls run on a GPU and the pool has room (`pinned`), and the GPU writes it in place. `stream` is the
-    handle that the kernel will run on where it is not the library's current one: PyTorch must know it to reuse the memory safely.
+    A CPU tensor gives a CPU tensor, another host array a NumPy array (`handover.deliver` makes
+    JAX's of it): a large one lies in page-locked memory where calls run on a GPU and the pool has
+    room (`pinned`), and the GPU writes it in place. `stream` is the handle that the kernel will run
+    on where it is not the library's current one: PyTorch must know it to reuse the memory safely.
     Raises SpecError where the library has no such element type.
     """
     shape = tuple(int(dim) for dim in shape)
@@ -41,7 +43,8 @@ def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: i
                 return sys.modules["cupy"].empty(shape, dtype)
         if of == "numba":
             cuda = sys.modules["numba"].cuda
-            with cuda.gpus[info.device]:  # on the stream of `info`, which other kernels of Numba will ask the output for
+            # on the stream of `info`, which other kernels of Numba will ask the output for
+            with cuda.gpus[info.device]:
                 return cuda.device_array(shape, dtype, stream=getattr(owner, "stream", 0))
     except (TypeError, ValueError, NotImplementedError) as error:
         raise _lacking({"cupy": "this CuPy", "numba": "this Numba"}[of], dtype, shape, f" ({error})") from error
@@ -54,7 +57,8 @@ def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: i
 
 
 def maker(output: ArrayInfo) -> Callable[[], Any] | None:
-    """Return a function that makes arrays like `output` as quickly as its library can; None where there is none."""
+    """Return a function that makes arrays like `output` as quickly as its library can; None where
+    there is none."""
     if output.kind == "torch" and output.shape:
         torch = sys.modules["torch"]
         pattern = _element(output.owner.dtype, output.device).expand(output.shape)
@@ -66,8 +70,9 @@ def maker(output: ArrayInfo) -> Callable[[], Any] | None:
 
 @functools.cache
 def _element(dtype: Any, device: int) -> Any:
-    """Return a tensor of one element. It is kept, so its memory is numpipe's own: where `torch.compile` records CUDA graphs, what
-    PyTorch's allocator handed out must be gone, or be an output, when a graph is."""
+    """Return a tensor of one element. It is kept, so its memory is numpipe's own: where
+    `torch.compile` records CUDA graphs, what PyTorch's allocator handed out must be gone, or be an
+    output, when a graph is."""
     torch, cuda = sys.modules["torch"], driver.get()
     with cuda.aside(device) as aside:  # the current stream may be captured
         memory = DeviceArray((16,), np.dtype(np.uint8), aside, device)
@@ -92,7 +97,8 @@ def _lacking(library: str, dtype: np.dtype[Any], shape: tuple[int, ...], why: st
 
 
 def describe_fresh(output: Any, name: str, kernel: str) -> ArrayInfo:
-    """Describe an output that `empty_like_kind` made for a call, which may write it also where it is immutable: it is new."""
+    """Describe an output that `empty_like_kind` made for a call, which may write it also where it
+    is immutable: it is new."""
     info = describe(output, name, kernel)
     return info if info.writable else info._replace(writable=True)
 

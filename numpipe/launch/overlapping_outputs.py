@@ -1,12 +1,14 @@
 """Outputs that share bytes with another argument.
 
-A kernel may take one array as input and as output: it works in place. It may not take an output that shares *some* bytes with
-another array, as ``x[1:]`` does with ``x[:-1]``, or all of them in another order, as ``x.T`` with ``x``: what a CTA then reads
-depends on which CTAs have written. Calls refuse that where a list of arrays is new, so a repeated call pays nothing;
+A kernel may take one array as input and as output: it works in place. It may not take an output
+that shares *some* bytes with another array, as ``x[1:]`` does with ``x[:-1]``, or all of them in
+another order, as ``x.T`` with ``x``: what a CTA then reads depends on which CTAs have written.
+Calls refuse that where a list of arrays is new, so a repeated call pays nothing;
 ``kernel.simulate`` and `verify` run it, and report the accesses that conflict.
 
-Columns 0, 2, 4 … and 1, 3, 5 … of a matrix lie between each other and share no byte. Where bounds meet, ``numpy.shares_memory``
-decides that exactly, on views of the same addresses, through which nothing is read.
+Columns 0, 2, 4 … and 1, 3, 5 … of a matrix lie between each other and share no byte. Where bounds
+meet, ``numpy.shares_memory`` decides that exactly, on views of the same addresses, through which
+nothing is read.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from .array_info import ArrayInfo, argument
 from .windows import memory
 
 _MOST_WORK: Any = 10_000  # NumPy's type stubs know only 0 and -1
-"""steps `numpy.shares_memory` may take; it needs few where strides are multiples of each other, as those of views are"""
+"""steps `numpy.shares_memory` may take; it needs few where strides are multiples of each other, as
+those of views are"""
 
 
 def byte_bounds(address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, int]:
-    """Return the addresses of an array's first byte and past its last one; the same twice when it has no elements.
+    """Return the addresses of an array's first byte and past its last one; the same twice when it
+    has no elements.
 
     >>> byte_bounds(1000, (3, 4), (-16, 2), 2)
     (968, 1008)
@@ -42,7 +46,8 @@ def byte_bounds(address: int, shape: Sequence[int], strides: Sequence[int], item
 
 
 def check_overlap(infos: Sequence[ArrayInfo], names: Sequence[str], outputs: int, kernel: str = "") -> None:
-    """Raise SpecError when one of the last `outputs` arrays overlaps another one, unless both are the same view of the same memory.
+    """Raise SpecError when one of the last `outputs` arrays overlaps another one, unless both are
+    the same view of the same memory.
 
     The arrays are all on the host or all on one GPU.
     """
@@ -75,7 +80,8 @@ def _overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
 
 
 def _view(info: ArrayInfo) -> tuple[Any, ...]:
-    """Return a key that is equal for equal views: without the strides of dimensions of size 1, which say nothing."""
+    """Return a key that is equal for equal views: without the strides of dimensions of size 1,
+    which say nothing."""
     strides = [stride for dim, stride in zip(info.shape, info.strides, strict=True) if dim > 1]
     return info.address, info.shape, strides, info.dtype
 

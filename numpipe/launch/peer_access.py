@@ -1,8 +1,10 @@
-"""Launches on several GPUs at once: what each has to know of the others' arrays, in its packed parameter.
+"""Launches on several GPUs at once: what each has to know of the others' arrays, in its packed
+parameter.
 
-Behind the tensor maps and the counter stand the launch's words, and for each rank a section with its tensor maps and the addresses
-of its arrays (`plan.control_block`). A tensor map holds an address as any other number does, so a GPU's launch has the maps of its
-peers' arrays beside its own. The last array of the kernel are its semaphores, in the control block of the launch.
+Behind the tensor maps and the counter stand the launch's words, and for each rank a section with
+its tensor maps and the addresses of its arrays (`plan.control_block`). A tensor map holds an
+address as any other number does, so a GPU's launch has the maps of its peers' arrays beside its
+own. The last array of the kernel are its semaphores, in the control block of the launch.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class Together:
         return any(one.gone for one in self._alive)
 
     def __call__(self) -> None:
-        """Queue the kernel on each GPU. Raises what `Launch` does, and PipelineDeadlock where one waited for a peer too long."""
+        """Queue the kernel on each GPU. Raises what `Launch` does, and PipelineDeadlock where one
+        waited for a peer too long."""
         controls = self._controls
         controls.check()
         with controls.launching:
@@ -60,7 +63,8 @@ class Together:
 
 def together(prepared: Prepared, grid: Grid, gpus: LocalGpus | TorchGpus, controls: Controls, arrays: Sequence[Sequence[ArrayInfo]],
              semaphores: int, streams: Sequence[int], outputs: int) -> Together:
-    """Return the launches of a call; `arrays` are those of each GPU of this process, without the semaphores."""
+    """Return the launches of a call; `arrays` are those of each GPU of this process, without the
+    semaphores."""
     image, name = prepared.compiled, prepared.name
     for infos in arrays:
         check_overlap(infos, image.arrays, outputs, name)
@@ -73,7 +77,8 @@ def together(prepared: Prepared, grid: Grid, gpus: LocalGpus | TorchGpus, contro
         device, rank = gpus.devices[own], gpus.ranks[own]
 
         def at_rank(other: int, infos: Sequence[ArrayInfo] = infos, device: int = device) -> list[ArrayInfo]:
-            """Return the arrays as this GPU reaches them on another one; those that it does not are its own."""
+            """Return the arrays as this GPU reaches them on another one; those that it does not are
+            its own."""
             there = [info._replace(ptr=reached[arg][other]) if arg in reached else info for arg, info in enumerate(infos)]
             return [*there, ArrayInfo("cuda", first[other], (semaphores,), (4,), _INT, device, True, None)]
 

@@ -1,12 +1,14 @@
 """Page-locked host memory: a bounded pool of blocks, and NumPy arrays that lie in them.
 
-Locking pages costs as much as copying to them, so the pool keeps locked blocks and uses them again: for the staging of copies, and
-for the outputs that calls on host arrays return, which the GPU then writes in place. The pool locks at most NUMPIPE_PINNED_BYTES
-(default: 1 GiB, or an eighth of the machine's memory where that is less; 0: none, every copy is of pageable memory).
+Locking pages costs as much as copying to them, so the pool keeps locked blocks and uses them again:
+for the staging of copies, and for the outputs that calls on host arrays return, which the GPU then
+writes in place. The pool locks at most NUMPIPE_PINNED_BYTES (default: 1 GiB, or an eighth of the
+machine's memory where that is less; 0: none, every copy is of pageable memory).
 
-A block is ordinary anonymous memory of the process, locked in place, and not memory that the driver allocates: its pages may be
-large ones, it lives as long as an array refers to it, and a forked child has a copy as of any other array. Linux makes that copy
-at the fork since 5.12; an older one would take locked pages away from the parent, so there a child does not get them.
+A block is ordinary anonymous memory of the process, locked in place, and not memory that the driver
+allocates: its pages may be large ones, it lives as long as an array refers to it, and a forked
+child has a copy as of any other array. Linux makes that copy at the fork since 5.12; an older one
+would take locked pages away from the parent, so there a child does not get them.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ STAGING = 256 << 20
 
 @functools.cache
 def limit() -> int:
-    """Return how many bytes the pool may lock. Raises SpecError where NUMPIPE_PINNED_BYTES is no number."""
+    """Return how many bytes the pool may lock. Raises SpecError where NUMPIPE_PINNED_BYTES is no
+    number."""
     text = os.environ.get(VARIABLE)
     if not text:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
@@ -67,15 +70,18 @@ class Block:
 
     def array(self, shape: Sequence[int], dtype: np.dtype[Any], strides: Sequence[int] | None = None,
               offset: int = 0) -> np.ndarray[Any, Any]:
-        """Return an array in the block, `offset` bytes behind its start; without `strides` (bytes) it is C-contiguous."""
+        """Return an array in the block, `offset` bytes behind its start; without `strides` (bytes)
+        it is C-contiguous."""
         return np.ndarray(shape, dtype, self.memory, offset, strides)
 
     def unlock(self) -> None:
-        """Make the block ordinary memory again, which it is already in a forked child. A finalizer may call this at any moment."""
+        """Make the block ordinary memory again, which it is already in a forked child. A finalizer
+        may call this at any moment."""
         cuda = driver.opened()
         if cuda is None or self.generation != POOL.generation:
             return
-        with contextlib.suppress(driver.DriverError):  # the context is lost: nothing is locked any more
+        # the context is lost: nothing is locked any more
+        with contextlib.suppress(driver.DriverError):
             for event in self.events.values():
                 cuda.unmark(event, self.device)
             cuda.unlock_pages(self.address, self.device)
@@ -87,21 +93,25 @@ def whole_pages(nbytes: int) -> int:
 
 
 def _advise(memory: mmap.mmap) -> None:
-    version = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))  # (6, 8) of "6.8.0-45-generic"
+    # (6, 8) of "6.8.0-45-generic"
+    version = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
     old = version < (5, 12)  # a fork takes locked pages away from the parent
     for name in ("MADV_HUGEPAGE", "MADV_DONTFORK")[:1 + old]:
-        with contextlib.suppress(AttributeError, OSError):  # a system without such advice, or without large pages
+        # a system without such advice, or without large pages
+        with contextlib.suppress(AttributeError, OSError):
             memory.madvise(getattr(mmap, name))
 
 
 class Pool:
-    """Blocks that are locked once and used many times. Safe to use from several threads, and from finalizers."""
+    """Blocks that are locked once and used many times. Safe to use from several threads, and from
+    finalizers."""
 
     def __init__(self) -> None:
         self.nbytes = 0
         """bytes that are locked now: of blocks in use and of idle ones"""
         self.device: int | None = None
-        """the GPU that host arrays were copied to last; without one, outputs of host calls are ordinary memory"""
+        """the GPU that host arrays were copied to last; without one, outputs of host calls are
+        ordinary memory"""
         self.generation = 0
         """how many forks lie between this process and the first one"""
         self._idle: list[Block] = []
@@ -109,7 +119,8 @@ class Pool:
         self._lock = threading.Lock()
 
     def take(self, nbytes: int, device: int, *, leave: int = 0) -> Block | None:
-        """Return a block of at least `nbytes`, its contents undefined; None where the pool would exceed its limit, less `leave`.
+        """Return a block of at least `nbytes`, its contents undefined; None where the pool would
+        exceed its limit, less `leave`.
 
         Raises DriverError and MemoryError.
         """
@@ -135,8 +146,10 @@ class Pool:
             raise
 
     def give(self, block: Block) -> None:
-        """Take a block back that no copy uses any more. Finalizers call this too, at any moment, so it waits for no lock."""
-        if block.generation == self.generation:  # else it belongs to the process that this one was forked from
+        """Take a block back that no copy uses any more. Finalizers call this too, at any moment, so
+        it waits for no lock."""
+        # else it belongs to the process that this one was forked from
+        if block.generation == self.generation:
             self._given_back.append(block)
 
     def forget(self, block: Block) -> None:
@@ -145,14 +158,16 @@ class Pool:
             self.nbytes -= block.nbytes
 
     def _shrink(self, most: int) -> None:
-        """Unlock idle blocks, the longest idle first, until no more than `most` bytes are locked."""
+        """Unlock idle blocks, the longest idle first, until no more than `most` bytes are
+        locked."""
         while self.nbytes > most and self._idle:
             block = self._idle.pop(0)
             self.nbytes -= block.nbytes
             block.unlock()
 
     def after_fork(self) -> None:
-        """In a forked child: forget the blocks, which are not locked for it, and the lock, whose holder may be gone."""
+        """In a forked child: forget the blocks, which are not locked for it, and the lock, whose
+        holder may be gone."""
         self.generation += 1
         self.nbytes, self.device = 0, None
         self._idle, self._given_back, self._lock = [], deque(), threading.Lock()
@@ -163,7 +178,8 @@ in_child(POOL.after_fork)
 
 
 def empty(shape: Sequence[int], dtype: np.dtype[Any], device: int) -> np.ndarray[Any, Any]:
-    """Return an uninitialised C-contiguous array in page-locked memory of its own. Raises DriverError and MemoryError."""
+    """Return an uninitialised C-contiguous array in page-locked memory of its own. Raises
+    DriverError and MemoryError."""
     nbytes = math.prod(shape) * dtype.itemsize
     if not nbytes:
         return np.empty(shape, dtype)
@@ -172,7 +188,8 @@ def empty(shape: Sequence[int], dtype: np.dtype[Any], device: int) -> np.ndarray
 
 
 def empty_output(shape: Sequence[int], dtype: np.dtype[Any], smallest: int) -> np.ndarray[Any, Any]:
-    """Return an uninitialised C-contiguous array, page-locked where it has at least `smallest` bytes and the pool has room."""
+    """Return an uninitialised C-contiguous array, page-locked where it has at least `smallest`
+    bytes and the pool has room."""
     nbytes = math.prod(shape) * dtype.itemsize
     device = POOL.device
     if device is not None and nbytes >= smallest:
@@ -184,7 +201,8 @@ def empty_output(shape: Sequence[int], dtype: np.dtype[Any], smallest: int) -> n
 
 
 def _array(block: Block, shape: Sequence[int], dtype: np.dtype[Any], then: Callable[[], None]) -> np.ndarray[Any, Any]:
-    """Return an array in a block. `then` is called when it and all views of it are gone: each of them refers to `whole`."""
+    """Return an array in a block. `then` is called when it and all views of it are gone: each of
+    them refers to `whole`."""
     whole = np.frombuffer(block.memory, np.uint8, math.prod(shape) * dtype.itemsize)
     weakref.finalize(whole, then).atexit = False
     return whole.view(dtype).reshape(shape)

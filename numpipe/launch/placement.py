@@ -1,4 +1,5 @@
-"""`numpipe.to_device` and `numpipe.pinned_empty`: data that lies where calls and copies are fast."""
+"""`numpipe.to_device` and `numpipe.pinned_empty`: data that lies where calls and copies are
+fast."""
 
 from __future__ import annotations
 
@@ -20,19 +21,22 @@ __all__ = ["pinned_empty", "to_device"]
 
 
 def to_device(array: Any, *, stream: Any = None, target: str | None = None) -> Any:
-    """Copy a host array to the GPU, for kernels that are called on it more than once -> DeviceArray.
+    """Copy a host array to the GPU, for kernels that are called on it more than once ->
+    DeviceArray.
 
-    array   a NumPy array or a CPU tensor, of any shape and strides; an array that is on a GPU is returned as it is
-    stream  where the copy is queued, and where the array's memory is freed: an int, or a stream of PyTorch or CuPy; the
-            default stream without
+    array   a NumPy array or a CPU tensor, of any shape and strides; an array that is on a GPU is
+            returned as it is
+    stream  where the copy is queued, and where the array's memory is freed: an int, or a stream of
+            PyTorch or CuPy; the default stream without
     target  "gpu", "sim" or "auto" (default: the environment's NUMPIPE_TARGET, else "auto")
 
-    Returns when the copy is there. Rows are padded to multiples of 16 bytes, so every shape suits TMA, and major order is kept.
-    Where kernels run on the simulated SM, `array` itself is returned, so that a script is the same on a machine without a GPU:
-    there, too, ``np.asarray`` makes a NumPy array of what a kernel returns.
+    Returns when the copy is there. Rows are padded to multiples of 16 bytes, so every shape suits
+    TMA, and major order is kept. Where kernels run on the simulated SM, `array` itself is returned,
+    so that a script is the same on a machine without a GPU: there, too, ``np.asarray`` makes a
+    NumPy array of what a kernel returns.
 
-    Raises SpecError for what is no array of elements that kernels take, TargetError where the target cannot run, LaunchError when
-    the driver fails.
+    Raises SpecError for what is no array of elements that kernels take, TargetError where the
+    target cannot run, LaunchError when the driver fails.
 
     >>> import numpy as np, numpipe
     >>> x = numpipe.to_device(np.arange(6, dtype=np.float32).reshape(2, 3), target="sim")
@@ -59,13 +63,14 @@ def pinned_empty(shape: int | Sequence[int], dtype: Any, *, target: str | None =
     dtype   anything that NumPy makes a dtype of, without Python objects
     target  "gpu", "sim" or "auto" (default: the environment's NUMPIPE_TARGET, else "auto")
 
-    The GPU copies to and from it at the speed of PCIe, without the staging that other host arrays go through, so it suits inputs
-    that are filled anew for each call, and ``out=``. Page-locked memory is never swapped out: lock what is copied often, not all
-    there is. The memory goes back when the array and all views of it are gone; it does not count against NUMPIPE_PINNED_BYTES.
+    The GPU copies to and from it at the speed of PCIe, without the staging that other host arrays
+    go through, so it suits inputs that are filled anew for each call, and ``out=``. Page-locked
+    memory is never swapped out: lock what is copied often, not all there is. The memory goes back
+    when the array and all views of it are gone; it does not count against NUMPIPE_PINNED_BYTES.
     Where kernels run on the simulated SM it is ordinary memory.
 
-    Raises SpecError for a dtype or shape that memory cannot have, TargetError where the target cannot run, LaunchError when the
-    driver cannot lock so much memory.
+    Raises SpecError for a dtype or shape that memory cannot have, TargetError where the target
+    cannot run, LaunchError when the driver cannot lock so much memory.
 
     >>> import numpipe
     >>> a = numpipe.pinned_empty((2, 3), "float16", target="sim")

@@ -1,7 +1,9 @@
-"""Kernels built with ``CompilerParams(profile_space=n, profile_dir=path)``: their records become a trace and a file.
+"""Kernels built with ``CompilerParams(profile_space=n, profile_dir=path)``: their records become a
+trace and a file.
 
-A launch only notes that there is something to fetch. `fetch` runs at the end of a call on host arrays, in `last_profile`, and when
-the process ends, and gets the newest launch of each kernel, since a launch writes over the one before.
+A launch only notes that there is something to fetch. `fetch` runs at the end of a call on host
+arrays, in `last_profile`, and when the process ends, and gets the newest launch of each kernel,
+since a launch writes over the one before.
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ class Profiles:
                     self.newest = _fetch(recorded, *recorded.pending)
 
     def _at_exit(self) -> None:
-        with contextlib.suppress(Exception):  # the process ends, and perhaps the driver has gone before
+        # the process ends, and perhaps the driver has gone before
+        with contextlib.suppress(Exception):
             self.fetch()
 
 
@@ -95,11 +98,13 @@ in_child(PROFILES.forget)
 
 
 def last_profile() -> Trace | None:
-    """Return the trace of the newest launch of a kernel with ``CompilerParams(profile_space=n, profile_dir=path)``, or None.
+    """Return the trace of the newest launch of a kernel with ``CompilerParams(profile_space=n,
+    profile_dir=path)``, or None.
 
-    Waits for the launch, and writes ``path/kernel_n.json``, in the format that Perfetto opens, n its number (of a kernel of several
-    GPUs one for each, ``path/kernel_gpu1_n.json``); the other kernels that record get files too. Times are nanoseconds. Raises
-    LaunchError where a kernel failed.
+    Waits for the launch, and writes ``path/kernel_n.json``, in the format that Perfetto opens, n
+    its number (of a kernel of several GPUs one for each, ``path/kernel_gpu1_n.json``); the other
+    kernels that record get files too. Times are nanoseconds. Raises LaunchError where a kernel
+    failed.
 
     >>> numpipe.last_profile()
     """
@@ -123,9 +128,10 @@ def _fetch(recorded: Recorded, grid: Grid, stream: int) -> Trace:
     return trace
 
 
-# ---- the trace ----------------------------------------------------------------------------------------------------------
+# ---- the trace -----------------------------------------------------------------------------------
 def trace_of(compiled: Image, memory: bytes, grid: Grid) -> Trace:
-    """Return the trace of a launch, in the simulated SM's events; time 0 is when its first warpgroup began."""
+    """Return the trace of a launch, in the simulated SM's events; time 0 is when its first
+    warpgroup began."""
     from ..plan import profiling as profile
     from ..traces.events import Event
     from ..traces.trace import Trace

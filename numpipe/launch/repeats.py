@@ -46,8 +46,8 @@ MARKS: dict[type, Callable[[Any], Hashable]] = {
     list: _marks,
     tuple: _marks,
 }
-"""the function that makes the marks of arguments of a type: arrays, whose first item is the address; None for an array that an
-op may leave out; lists of the arrays of a mesh"""
+"""the function that makes the marks of arguments of a type: arrays, whose first item is the
+address; None for an array that an op may leave out; lists of the arrays of a mesh"""
 
 
 def _torch(tensor: Any) -> Mark:
@@ -55,7 +55,8 @@ def _torch(tensor: Any) -> Mark:
 
 
 def _cupy(array: Any) -> Mark:
-    return array.data.ptr, array.shape, array._c_contiguous or array.strides, array.dtype  # `strides` is a new tuple each time
+    # `strides` is a new tuple each time
+    return array.data.ptr, array.shape, array._c_contiguous or array.strides, array.dtype
 
 
 def learn(info: ArrayInfo) -> bool:
@@ -69,7 +70,8 @@ def learn(info: ArrayInfo) -> bool:
 
 
 def address_of(info: ArrayInfo) -> Callable[[], int] | None:
-    """Return a function that returns where the array's data is now; None where it cannot move as long as the array lives."""
+    """Return a function that returns where the array's data is now; None where it cannot move as
+    long as the array lives."""
     if info.kind == "torch":
         address: Callable[[], int] = info.owner.data_ptr
         return address
@@ -107,7 +109,8 @@ class Repeats:
     def find(
         self, constants: Hashable, args: tuple[Any, ...], out: Any, stream: Any
     ) -> tuple[Any, Any]:
-        """Return the launch of a call, None where it is unknown, and its outputs as it returns them.
+        """Return the launch of a call, None where it is unknown, and its outputs as it returns
+        them.
 
         `constants` is everything else that the call depends on. Outputs that the call leaves out
         are allocated where the table knows how, even if the launch for their addresses is unknown:

@@ -1,14 +1,20 @@
-"""The hand-over of arrays whose libraries do not know the kernel's stream: to the kernel, and back, in order.
+"""The hand-over of arrays whose libraries do not know the kernel's stream: to the kernel, and back,
+in order.
 
-PyTorch, CuPy and what has ``__cuda_array_interface__`` say on which stream their work is, and the kernel is queued there. JAX
-and exporters of DLPack do not:
+PyTorch, CuPy and what has ``__cuda_array_interface__`` say on which stream their work is, and the
+kernel is queued there. JAX and exporters of DLPack do not:
 
-===========  ================================================================  =====================================================
-before       `order`: what they queued is done before the kernel starts        DLPack (a JAX array was waited for when it was read)
-after        `settle`: their memory is not used again before the kernel ends   they are held until an event behind it is reached
-             new outputs are complete before anybody sees them                 JAX: the stream is waited for
+===========  ================================================================  =====================
+before       `order`: what they queued is done before the kernel starts        DLPack (a JAX array
+                                                                               was waited for when
+                                                                               it was read)
+after        `settle`: their memory is not used again before the kernel ends   they are held until
+                                                                               an event behind it is
+                                                                               reached
+             new outputs are complete before anybody sees them                 JAX: the stream is
+                                                                               waited for
 on return    `deliver`: the new outputs, in their library's own kind           JAX on the CPU
-===========  ================================================================  =====================================================
+===========  ================================================================  =====================
 """
 
 from __future__ import annotations
@@ -30,14 +36,17 @@ _DLPACK_DEFAULT = 1
 
 
 def foreign(infos: Sequence[ArrayInfo]) -> bool:
-    """Whether a call on these arrays needs `order` and `settle`: the library of one on a GPU does not know the kernel's stream."""
+    """Whether a call on these arrays needs `order` and `settle`: the library of one on a GPU does
+    not know the kernel's stream."""
     return any(info.kind in _KINDS for info in infos)
 
 
 def order(infos: Sequence[ArrayInfo], stream: int, user: str) -> None:
-    """Make `stream` wait for the work that produces the arrays, before a kernel is queued on it; error messages name `user`.
+    """Make `stream` wait for the work that produces the arrays, before a kernel is queued on it;
+    error messages name `user`.
 
-    Raises SpecError for a stream that is captured into a graph, which would hold neither that wait nor the arrays.
+    Raises SpecError for a stream that is captured into a graph, which would hold neither that wait
+    nor the arrays.
     """
     if driver.get().capturing(stream, infos[0].device):
         raise SpecError(f"{user}: an argument is an array of JAX or one known by DLPack only, and the stream ({stream:#x}) is "
@@ -49,15 +58,18 @@ def order(infos: Sequence[ArrayInfo], stream: int, user: str) -> None:
 
 
 _kept: dict[int, deque[tuple[Any, Any]]] = {}
-"""by GPU: arrays that kernels may still use, each list behind the event that follows its kernel, oldest first"""
+"""by GPU: arrays that kernels may still use, each list behind the event that follows its kernel,
+oldest first"""
 _lock = threading.Lock()
 
 
 def settle(infos: Sequence[ArrayInfo], stream: int, fresh: int = 0) -> None:
-    """Keep the arrays of a kernel that was queued on `stream` alive until it ends; the call allocated the last `fresh` of them.
+    """Keep the arrays of a kernel that was queued on `stream` alive until it ends; the call
+    allocated the last `fresh` of them.
 
-    New JAX arrays are waited for. Else the arrays of foreign libraries are held until a later call finds that their kernel has
-    ended, so as many lists are held as kernels were in flight. Raises DriverError when the kernel, or one before it, failed.
+    New JAX arrays are waited for. Else the arrays of foreign libraries are held until a later call
+    finds that their kernel has ended, so as many lists are held as kernels were in flight. Raises
+    DriverError when the kernel, or one before it, failed.
     """
     device = infos[0].device
     if fresh and infos[-1].kind == "jax":
@@ -76,7 +88,8 @@ def settle(infos: Sequence[ArrayInfo], stream: int, fresh: int = 0) -> None:
 
 
 def deliver(like: ArrayInfo, results: Sequence[Any]) -> Sequence[Any]:
-    """Return the complete outputs, which a call allocated in the kind of `like`, in their library's own kind."""
+    """Return the complete outputs, which a call allocated in the kind of `like`, in their library's
+    own kind."""
     if like.kind == "host" and library(type(like.owner)) == "jax":
         return [sys.modules["jax"].device_put(output, like.owner.device) for output in results]
     return results

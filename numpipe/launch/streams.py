@@ -1,8 +1,10 @@
-"""Which stream a kernel is queued on: the one that the caller names, else the one that its arrays are produced on.
+"""Which stream a kernel is queued on: the one that the caller names, else the one that its arrays
+are produced on.
 
-A stream is an int here, the driver's handle: 0 and 1 are the legacy default stream, 2 the one of each thread. A call on arrays of a
-GPU is one launch, which a CUDA graph can capture; what a graph cannot capture is refused before it begins, because the driver's own
-refusal ends the capture. CUDA driver API, "Stream Management" and "Graph Management".
+A stream is an int here, the driver's handle: 0 and 1 are the legacy default stream, 2 the one of
+each thread. A call on arrays of a GPU is one launch, which a CUDA graph can capture; what a graph
+cannot capture is refused before it begins, because the driver's own refusal ends the capture. CUDA
+driver API, "Stream Management" and "Graph Management".
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ _device_of = Table()
 
 
 def follow(infos: Sequence[ArrayInfo]) -> Callable[[], int]:
-    """Return a quick function that returns PyTorch's current stream when a tensor is among the arrays, else CuPy's, else the
-    arrays' own, else 0.
+    """Return a quick function that returns PyTorch's current stream when a tensor is among the
+    arrays, else CuPy's, else the arrays' own, else 0.
 
-    "The arrays' own" is the ``stream`` entry of ``__cuda_array_interface__`` (version 3): work queued there needs no
-    synchronisation with what produced the array. 0 is the legacy default stream, which waits for all blocking streams.
+    "The arrays' own" is the ``stream`` entry of ``__cuda_array_interface__`` (version 3): work
+    queued there needs no synchronisation with what produced the array. 0 is the legacy default
+    stream, which waits for all blocking streams.
     """
     for info in infos:
         if info.kind == "torch":
@@ -58,7 +61,8 @@ def _torch_getter() -> Callable[[int], int]:
 
 
 def as_stream(stream: Any) -> int:
-    """Return the CUstream handle of an int, a stream of PyTorch, CuPy, Numba or cuda-core, or any object with ``__cuda_stream__``.
+    """Return the CUstream handle of an int, a stream of PyTorch, CuPy, Numba or cuda-core, or any
+    object with ``__cuda_stream__``.
 
     Raises SpecError for anything else, and for a stream that was closed.
     """
@@ -86,8 +90,8 @@ def as_stream(stream: Any) -> int:
 def check(stream: int, device: int, kernel: str) -> None:
     """Raise SpecError for a stream of another GPU than that of a call's arrays.
 
-    Where there are several GPUs the driver is asked, once for each stream; never for one that is captured into a graph, because the
-    question ends the capture.
+    Where there are several GPUs the driver is asked, once for each stream; never for one that is
+    captured into a graph, because the question ends the capture.
     """
     cuda = driver.get()
     if stream <= _PER_THREAD or cuda.count == 1 or _device_of.get(stream) == device:
@@ -118,10 +122,11 @@ def explained(error: driver.DriverError, stream: int, device: int) -> driver.Dri
 
 # ---- CUDA graphs
 def check_host_call(stream: int, device: int, kernel: str) -> None:
-    """Raise SpecError for a call on host arrays whose stream is one of another GPU, or is captured into a graph, as a library's
-    current one may be.
+    """Raise SpecError for a call on host arrays whose stream is one of another GPU, or is captured
+    into a graph, as a library's current one may be.
 
-    Such a call copies and waits: the driver would refuse that too, and drop all that was captured so far.
+    Such a call copies and waits: the driver would refuse that too, and drop all that was captured
+    so far.
     """
     check(stream, device, kernel)
     streams, torch, cupy = [(stream, "its stream")], sys.modules.get("torch"), sys.modules.get("cupy")

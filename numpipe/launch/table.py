@@ -1,4 +1,5 @@
-"""The table between a kernel's calls and the driver: it keeps everything that earlier calls found out."""
+"""The table between a kernel's calls and the driver: it keeps everything that earlier calls found
+out."""
 
 from __future__ import annotations
 
@@ -9,26 +10,31 @@ from typing import Any
 from ..core.process_guards import in_child
 
 MOST = 1024
-"""entries of a table: a few for each argument list, and a training step has some hundred of these"""
+"""entries of a table: a few for each argument list, and a training step has some hundred of
+these"""
 _lock = threading.Lock()
 """of all tables; held for a moment, in which nothing waits"""
 
 
 class Table(OrderedDict[Any, Any]):
-    """Results by what they depend on. To look one up takes no lock; `keep` drops the oldest entry of a full table.
+    """Results by what they depend on. To look one up takes no lock; `keep` drops the oldest entry
+    of a full table.
 
     A kernel has one table, with keys of several forms:
 
-    =======================================  ===============================================================================
-    marks of arrays, Statics                 a `Repeat`: a call on device arrays that was made before (`repeats`)
-    a `Repeat`, a stream                     the `Launch` that it launches there, if it was called on several
+    =======================================  =======================================================
+    marks of arrays, Statics                 a `Repeat`: a call on device arrays that was made
+                                             before (`repeats`)
+    a `Repeat`, a stream                     the `Launch` that it launches there, if it was called
+                                             on several
     marks of the inputs alone, Statics       a list of functions that allocate its outputs
     `Statics`                                the object that stands for them above
     names and ids of Statics                 the same object, and their values, which keep their ids
-    layouts of arrays, Statics, scalars      a `Plan`: what a call on arrays like these does (`kernels.calls`)
+    layouts of arrays, Statics, scalars      a `Plan`: what a call on arrays like these does
+                                             (`kernels.calls`)
     a `Prepared`, a grid, a stream, arrays   a `Launch`
     a `Prepared`, "config", a grid, stream   the driver's launch configuration
-    =======================================  ===============================================================================
+    =======================================  =======================================================
     """
 
     __slots__ = ()

@@ -1,7 +1,9 @@
-"""The GPUs of `numpipe.Mesh.torch`: a process for each, started by torchrun or another launcher of torch.distributed.
+"""The GPUs of `numpipe.Mesh.torch`: a process for each, started by torchrun or another launcher of
+torch.distributed.
 
-Memory is PyTorch's symmetric memory: `empty` and `rendezvous` of ``torch.distributed._symmetric_memory`` map each rank's memory
-into the others. What the ranks tell each other goes through the store of torch.distributed, and only ahead of the first call of its
+Memory is PyTorch's symmetric memory: `empty` and `rendezvous` of
+``torch.distributed._symmetric_memory`` map each rank's memory into the others. What the ranks tell
+each other goes through the store of torch.distributed, and only ahead of the first call of its
 kind. NVLink multicast stays off.
 """
 
@@ -56,7 +58,8 @@ class TorchGpus:
     """whether `control` waits for other processes"""
 
     def __init__(self, group: Any = None) -> None:
-        """Raises TargetError without PyTorch, SpecError where torch.distributed is not initialised."""
+        """Raises TargetError without PyTorch, SpecError where torch.distributed is not
+        initialised."""
         try:
             import torch
             import torch.distributed as distributed
@@ -89,7 +92,8 @@ class TorchGpus:
 
     # ---- memory
     def empty(self, shape: tuple[int, ...], dtype: Any, zeros: bool) -> Any:
-        """Return a tensor in symmetric memory; all ranks call this at the same place of their programs."""
+        """Return a tensor in symmetric memory; all ranks call this at the same place of their
+        programs."""
         torch = self._torch
         kind = self._dtype(dtype, "Mesh.empty")
         if not torch.cuda.is_available():
@@ -106,14 +110,16 @@ class TorchGpus:
             raise LaunchError(f"Mesh.empty{tuple(shape)}: torch.distributed's symmetric memory: {error}; all ranks need GPUs that "
                               "reach each other (nvidia-smi topo -p2p r)") from error
         begins = [int(address) for address in handle.buffer_ptrs]
-        apart = tensor.data_ptr() - begins[self.rank]  # PyTorch may have cut it out of a larger allocation
+        # PyTorch may have cut it out of a larger allocation
+        apart = tensor.data_ptr() - begins[self.rank]
         self.agree({"offset": str(apart)}, "Mesh.empty", f"allocates {tuple(shape)}")
         allocation = Allocation([begin + apart for begin in begins], tensor.data_ptr(), nbytes)
         self._allocations = {one.own: one for one in self._allocations.values() if not one.gone} | {allocation.own: allocation}
         weakref.finalize(tensor.untyped_storage(), allocation.end).atexit = False
         if zeros:
             tensor.zero_()
-            torch.cuda.current_stream().synchronize()  # a peer may write it as soon as it knows of it
+            # a peer may write it as soon as it knows of it
+            torch.cuda.current_stream().synchronize()
             self._meet("Mesh.zeros")
         return tensor if shape else tensor[0]
 
@@ -163,7 +169,8 @@ class TorchGpus:
         return found
 
     def addresses(self, infos: Sequence[ArrayInfo], name: str, kernel: str) -> list[int]:
-        """Return where the GPUs have an array, by rank, for kernels that reach it on others; SpecError unless it is symmetric."""
+        """Return where the GPUs have an array, by rank, for kernels that reach it on others;
+        SpecError unless it is symmetric."""
         (info,) = infos
         if 0 in info.shape:
             return [info.ptr] * self.size
@@ -187,10 +194,11 @@ class TorchGpus:
 
     # ---- what the ranks tell each other
     def agree(self, facts: dict[str, str], kernel: str, moment: str) -> None:
-        """Compare facts of a call with those of the other ranks, once for each list of facts; `moment` is what a rank does there.
+        """Compare facts of a call with those of the other ranks, once for each list of facts;
+        `moment` is what a rank does there.
 
-        All ranks ask in the same order. Raises SpecError, on every rank, for what differs, and LaunchError for a rank that does
-        not come.
+        All ranks ask in the same order. Raises SpecError, on every rank, for what differs, and
+        LaunchError for a rank that does not come.
         """
         text = json.dumps([kernel, facts, moment])
         digest = hashlib.sha256(text.encode()).digest()  # programs may have very many shapes
@@ -241,9 +249,11 @@ class TorchGpus:
         self._exchange("", AGREEMENT, f"{what}: it meets the other ranks")
 
     def silent(self) -> list[int]:
-        """Return the ranks whose processes give no sign while this one looks for a launch that waited too long.
+        """Return the ranks whose processes give no sign while this one looks for a launch that
+        waited too long.
 
-        A process gives its sign here, when a launch of its own waited too long: those of processes that live wait for each other.
+        A process gives its sign here, when a launch of its own waited too long: those of processes
+        that live wait for each other.
         """
         with contextlib.suppress(RuntimeError):
             self._store.set(f"lost/{self.rank}", "1")

@@ -1,24 +1,30 @@
 """Copies between host arrays and GPU memory, as quick as PCIe and the host's memory are.
 
-The GPU's own copies run at PCIe's speed, but only to and from page-locked memory. So there are three ways:
+The GPU's own copies run at PCIe's speed, but only to and from page-locked memory. So there are
+three ways:
 
-==========  ===========================  ==========================================================================
+==========  ===========================  ===========================================================
 in place    page-locked arrays           one copy by the GPU
-plain       arrays below `PLAIN` bytes   one copy by the driver, whose single thread copies 7 GB/s to the GPU and 12
-                                         back: quicker than starting threads
-staged      all others                   chunks, through page-locked staging memory, by several threads
-==========  ===========================  ==========================================================================
+plain       arrays below `PLAIN` bytes   one copy by the driver, whose single thread copies 7 GB/s
+                                         to the GPU and 12 back: quicker than starting threads
+staged      all others                   chunks, through page-locked staging memory, by several
+                                         threads
+==========  ===========================  ===========================================================
 
-Each thread has the slots of a block of the pool, and queues its copies on the call's stream, which orders everything else:
+Each thread has the slots of a block of the pool, and queues its copies on the call's stream, which
+orders everything else:
 
-    to the GPU     fill slot 0, queue its copy | fill slot 1, queue its copy | … | await the first half's copies, fill slot 0 | …
+    to the GPU     fill slot 0, queue its copy | fill slot 1, queue its copy | … | await the first
+                   half's copies, fill slot 0 | …
     to the host    queue a copy to slot 0 | queue one to slot 1; await that of slot 0, empty it | …
 
-Python keeps threads from copying: one of them at a time asks the driver, or takes a chunk, and a thread that waited for its turn
-wakes up late. So chunks are large, and to the GPU there is one event for half the slots.
+Python keeps threads from copying: one of them at a time asks the driver, or takes a chunk, and a
+thread that waited for its turn wakes up late. So chunks are large, and to the GPU there is one
+event for half the slots.
 
-Chunks have the layout that the array has on the GPU, so the same copy pads the rows and gathers strided elements, with no
-temporary array. Staging memory goes back to the pool when the stream has been waited for, and never when that fails.
+Chunks have the layout that the array has on the GPU, so the same copy pads the rows and gathers
+strided elements, with no temporary array. Staging memory goes back to the pool when the stream has
+been waited for, and never when that fails.
 """
 
 from __future__ import annotations
@@ -52,7 +58,8 @@ Piece = tuple[np.ndarray[Any, Any], DeviceBuffer]
 
 
 class Part(NamedTuple):
-    """One copy: a piece of a host array, and contiguous rows on the GPU from `address`, `pitch` bytes apart."""
+    """One copy: a piece of a host array, and contiguous rows on the GPU from `address`, `pitch`
+    bytes apart."""
 
     host: np.ndarray[Any, Any]
     address: int
@@ -71,7 +78,8 @@ class Part(NamedTuple):
 
 
 def cut(array: np.ndarray[Any, Any], address: int, pitch: int, most: int) -> Iterator[Part]:
-    """Yield parts of at most `most` bytes, in memory order; the array has 1 or more dimensions, the contiguous one last."""
+    """Yield parts of at most `most` bytes, in memory order; the array has 1 or more dimensions, the
+    contiguous one last."""
     if array.ndim == 1:
         apart = array.itemsize
     else:
@@ -86,7 +94,8 @@ def cut(array: np.ndarray[Any, Any], address: int, pitch: int, most: int) -> Ite
 
 
 class _Worker:
-    """One of the copying threads: its staging memory, slots of a block, and the events behind copies of them on a stream."""
+    """One of the copying threads: its staging memory, slots of a block, and the events behind
+    copies of them on a stream."""
 
     def __init__(self, block: pinned.Block, stream: int, device: int) -> None:
         self.block, self.stream, self.device = block, stream, device
@@ -98,7 +107,8 @@ class _Worker:
         return self.block.array(part.host.shape, part.host.dtype, part.strides, slot * CHUNK)
 
     def wait(self, slot: int) -> None:
-        """Wait until the latest copy of this slot has ended, and those that this thread queued before it."""
+        """Wait until the latest copy of this slot has ended, and those that this thread queued
+        before it."""
         if slot in self.queued:
             self.cuda.await_mark(self.block.events[self.device, slot])
 
@@ -124,7 +134,8 @@ class _Worker:
             np.copyto(self.view(slot, part), part.host)
             self.copy(slot, part, True, slot % half == half - 1)
         if slot >= 0 and slot % half < half - 1:
-            self.mark(slot - slot % half + half - 1)  # of a half that is not full: this worker may fill again
+            # of a half that is not full: this worker may fill again
+            self.mark(slot - slot % half + half - 1)
 
     def empty(self, parts: copy_threads.Parts[Part]) -> None:
         """Copy parts to the host; returns when they are there."""
@@ -145,7 +156,8 @@ class _Worker:
 
 
 class Transfers:
-    """The copies of one call on one stream. Leaving it gives their staging memory back, when no copy uses it any more."""
+    """The copies of one call on one stream. Leaving it gives their staging memory back, when no
+    copy uses it any more."""
 
     def __init__(self, stream: int, device: int) -> None:
         self.stream, self.device = stream, device
@@ -174,7 +186,8 @@ class Transfers:
             self._kept.clear()
 
     def upload(self, jobs: Sequence[Job]) -> None:
-        """Queue copies of host arrays to the GPU; the caller keeps the arrays until it has waited for the stream."""
+        """Queue copies of host arrays to the GPU; the caller keeps the arrays until it has waited
+        for the stream."""
         staged, plain = self._ways(jobs)
         for array, buffer in plain:
             rows = array if _equal_rows(array) else np.ascontiguousarray(array)
@@ -185,7 +198,8 @@ class Transfers:
         self._share(staged, _Worker.fill)
 
     def download(self, jobs: Sequence[Job]) -> None:
-        """Copy GPU memory into host arrays of its shape, type and major order; returns when they hold it.
+        """Copy GPU memory into host arrays of its shape, type and major order; returns when they
+        hold it.
 
         Raises DriverError for a kernel that failed before on this stream.
         """
@@ -197,7 +211,8 @@ class Transfers:
                 scattered.append((array, rows))
             width, height, pitch, device_pitch = _extent(rows, buffer)
             cuda.copy_out(rows.ctypes.data, pitch, buffer.ptr, device_pitch, width, height, self.stream, self.device)
-        cuda.synchronize(self.stream, self.device)  # one thread waits for the kernel, and says how it failed
+        # one thread waits for the kernel, and says how it failed
+        cuda.synchronize(self.stream, self.device)
         for array, rows in scattered:
             array[...] = rows
         self._share(staged, _Worker.empty)
@@ -208,7 +223,8 @@ class Transfers:
         for info, buffer in jobs:
             if buffer.nbytes:
                 assert info.array is not None, "a host array"
-                array = info.array.T if major_order(info) == "col" else info.array  # the contiguous dimension last
+                # the contiguous dimension last
+                array = info.array.T if major_order(info) == "col" else info.array
                 ways[not self._staged(array, buffer)].append((array, buffer))
         return ways
 
@@ -223,11 +239,13 @@ class Transfers:
         return bool(self._staging())
 
     def _staging(self) -> list[_Worker]:
-        """Return the workers, as many as the pool has room for; none where there is one thread only."""
+        """Return the workers, as many as the pool has room for; none where there is one thread
+        only."""
         if self._workers is None:
             self._workers = []
             threads = copy_threads.count()
-            with contextlib.suppress(driver.DriverError, MemoryError):  # memory cannot be locked here: the driver copies all of it
+            # memory cannot be locked here: the driver copies all of it
+            with contextlib.suppress(driver.DriverError, MemoryError):
                 while 1 < threads > len(self._workers):
                     block = pinned.POOL.take(SLOTS * CHUNK, self.device)
                     if block is None:
@@ -264,7 +282,8 @@ def _pitch(buffer: DeviceBuffer, array: np.ndarray[Any, Any]) -> int:
 
 
 def _extent(rows: np.ndarray[Any, Any], buffer: DeviceBuffer) -> tuple[int, int, int, int]:
-    """Return (bytes in a row, rows, host pitch, device pitch) of a copy between equally spaced rows and a buffer."""
+    """Return (bytes in a row, rows, host pitch, device pitch) of a copy between equally spaced rows
+    and a buffer."""
     if rows.ndim < 2:
         return rows.nbytes, 1, rows.nbytes, rows.nbytes
     width = rows.shape[-1] * rows.itemsize

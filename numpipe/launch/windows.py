@@ -1,7 +1,8 @@
-"""Windows on an array, made of its description: transposed, with dimensions merged, added or repeated. Nothing is copied.
+"""Windows on an array, made of its description: transposed, with dimensions merged, added or
+repeated. Nothing is copied.
 
-They need no function of the array's library: one that cannot transpose, as JAX without a copy, has its arrays transposed like all.
-A kernel takes a description as an argument, like the array itself.
+They need no function of the array's library: one that cannot transpose, as JAX without a copy, has
+its arrays transposed like all. A kernel takes a description as an argument, like the array itself.
 """
 
 from __future__ import annotations
@@ -64,14 +65,16 @@ def transposed(info: ArrayInfo) -> ArrayInfo:
 
 
 def broadcast(info: ArrayInfo, shape: Sequence[int]) -> ArrayInfo:
-    """Return `info` with more dimensions in front, and those of size 1 repeated, to a shape that it broadcasts to."""
+    """Return `info` with more dimensions in front, and those of size 1 repeated, to a shape that it
+    broadcasts to."""
     added = len(shape) - len(info.shape)
     sizes = zip(shape[added:], info.shape, info.strides, strict=True)
     return strided(info, shape, [0] * added + [stride if size == wanted else 0 for wanted, size, stride in sizes])
 
 
 def merged(info: ArrayInfo, matrix: int = 2) -> ArrayInfo | None:
-    """Return `info` with all but its last `matrix` dimensions made one; None where they do not lie as one would.
+    """Return `info` with all but its last `matrix` dimensions made one; None where they do not lie
+    as one would.
 
     >>> x = np.zeros((5, 7, 3, 4), np.float16)
     >>> merged(describe(x, "x")).shape, merged(describe(x[:, ::2], "x"))
@@ -79,7 +82,8 @@ def merged(info: ArrayInfo, matrix: int = 2) -> ArrayInfo | None:
     """
     inner = len(info.shape) - matrix
     outer = [(size, stride) for size, stride in zip(info.shape[:inner], info.strides[:inner], strict=True) if size != 1]
-    count, step = 1, info.shape[inner] * info.strides[inner]  # of no dimensions, as if one matrix followed another
+    # of no dimensions, as if one matrix followed another
+    count, step = 1, info.shape[inner] * info.strides[inner]
     for size, stride in reversed(outer):
         if count > 1 and stride != step * count:
             return None

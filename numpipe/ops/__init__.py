@@ -1,27 +1,31 @@
 """Kernels to import: functions of arrays, written in numpipe, each on a page of its own.
 
-==============  ==========================================================================================
+==============  ====================================================================================
 `matmul`        ``a @ b`` of matrices, vectors and batches, with what follows it fused
 `attention`     softmax(scale * Q K^T) V
 `copy`          a contiguous copy, of any strides
-==============  ==========================================================================================
+==============  ====================================================================================
 
 On the GPUs of a `numpipe.Mesh`, whose links they keep busy:
 
-=========================  ===============================================================================
-`all_gather_matmul`        the rows of all GPUs times each one's matrix; the rows travel during the product
-`matmul_reduce_scatter`    each GPU's rows of the sum of all GPUs' products; parts travel during the products
+=========================  =========================================================================
+`all_gather_matmul`        the rows of all GPUs times each one's matrix; the rows travel during the
+                           product
+`matmul_reduce_scatter`    each GPU's rows of the sum of all GPUs' products; parts travel during the
+                           products
 `all_gather`               the shards of all GPUs on each
 `reduce_scatter`           each GPU's share of the sum of all GPUs' arrays
 `all_to_all`               rows to other GPUs, as many as counts in GPU memory say
-=========================  ===============================================================================
+=========================  =========================================================================
 
-All take arrays of NumPy, PyTorch, CuPy and JAX, and whatever has ``__cuda_array_interface__`` or ``__dlpack__``, of any strides,
-and return an array of the first one's library, from that library's own allocator. They run on the current stream, or on
-``stream=``; ``target="sim"`` runs them on the simulated SM, as arrays on the host are where there is no GPU. An array that TMA
-cannot address is copied once, to memory whose rows are aligned; NUMPIPE_LOG=launch and `numpipe.explain` say so.
+All take arrays of NumPy, PyTorch, CuPy and JAX, and whatever has ``__cuda_array_interface__`` or
+``__dlpack__``, of any strides, and return an array of the first one's library, from that library's
+own allocator. They run on the current stream, or on ``stream=``; ``target="sim"`` runs them on the
+simulated SM, as arrays on the host are where there is no GPU. An array that TMA cannot address is
+copied once, to memory whose rows are aligned; NUMPIPE_LOG=launch and `numpipe.explain` say so.
 
-Each page is meant to be read: a frozen Config says how the work is cut, a kernel does it, a function chooses a Config by the sizes.
+Each page is meant to be read: a frozen Config says how the work is cut, a kernel does it, a
+function chooses a Config by the sizes.
 """
 
 from .all_gather import all_gather

@@ -1,4 +1,5 @@
-"""Functions that a product may end with: they are computed of a tile's sums, while these are in registers."""
+"""Functions that a product may end with: they are computed of a tile's sums, while these are in
+registers."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ ACTIVATIONS: dict[Any, Callable[..., Any]] = {"relu": relu, "silu": silu, "gelu"
 
 
 def activation_of(name: Any, op: str) -> Callable[..., Any] | None:
-    """Return the function of an activation's name; what is no string is returned as it is. Raises SpecError for other names."""
+    """Return the function of an activation's name; what is no string is returned as it is. Raises
+    SpecError for other names."""
     if not (NONE | FUNCTION | word(*ACTIVATIONS)).holds(name):
         raise SpecError(f"{op}: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function, got {told(name)}")
     return ACTIVATIONS[name] if isinstance(name, str) else name

@@ -1,9 +1,10 @@
 """``all_gather``: the shards of all GPUs on each of them, sent by their owners.
 
-Most CTAs read blocks of the own shard into the ring's slots, and store them from there to the other GPUs, by TMA both ways; the
-others copy the own shard meanwhile. Where the result is no memory that other GPUs reach, shards arrive in a workspace, chunk after
-chunk, and these CTAs copy from there what has arrived. (Stores to a peer move 370 GB/s; loads from one less when both GPUs load,
-because their requests travel against the data.) PTX ISA, "cp.async.bulk.tensor".
+Most CTAs read blocks of the own shard into the ring's slots, and store them from there to the other
+GPUs, by TMA both ways; the others copy the own shard meanwhile. Where the result is no memory that
+other GPUs reach, shards arrive in a workspace, chunk after chunk, and these CTAs copy from there
+what has arrived. (Stores to a peer move 370 GB/s; loads from one less when both GPUs load, because
+their requests travel against the data.) PTX ISA, "cp.async.bulk.tensor".
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
     @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=2, wg_axis="wg",
                     semaphores=lambda room: room.shape[0] * chunks)
     def all_gather(x, room, out, arrived):  # type: ignore[no-untyped-def]
-        """out[r] = x of GPU r; x (1, words), room and out (GPUs, words); the others' shards arrive in room"""
+        """out[r] = x of GPU r; x (1, words), room and out (GPUs, words); the others' shards arrive
+        in room"""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
         cta, ctas = axis_index("cta"), axis_size("cta")
         near = max(ctas // config.near, 1)
@@ -78,7 +80,8 @@ def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
                 start = (begin + k * stride) * whole + wg * block
                 copy_smem_to_gmem(tile.at[ds(wg * block, block)], result.at[place, ds(start, block)])
                 if k + 1 < steps:
-                    wait_smem_to_gmem(1, wait_read_only=True)  # the block before has been read: its slot is released
+                    # the block before has been read: its slot is released
+                    wait_smem_to_gmem(1, wait_read_only=True)
                 else:
                     wait_smem_to_gmem(0, wait_read_only=True)
 
@@ -104,15 +107,18 @@ def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
 def all_gather(x: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
     """Return the shards of all GPUs, one behind the other along the first dimension.
 
-    x       the shard of each GPU, of one shape, of any element type whose bytes, 16 or a multiple of it in all, are copied as they
-            are; contiguous
-    mesh    the `numpipe.Mesh`; under `simulated` and `local` x and the result are lists of an array for each GPU
-    out     (GPUs * rows, …) on each GPU, where the result goes; else it is allocated. Under `Mesh.torch` shards arrive in it if it
-            is of `Mesh.empty`, which is quicker, and else in a workspace, from which they are copied
+    x       the shard of each GPU, of one shape, of any element type whose bytes, 16 or a multiple
+            of it in all, are copied as they are; contiguous
+    mesh    the `numpipe.Mesh`; under `simulated` and `local` x and the result are lists of an array
+            for each GPU
+    out     (GPUs * rows, …) on each GPU, where the result goes; else it is allocated. Under
+            `Mesh.torch` shards arrive in it if it is of `Mesh.empty`, which is quicker, and else in
+            a workspace, from which they are copied
     config  how the copy is cut
     stream  as of any kernel
 
-    All ranks make the same call. Raises SpecError for shards that differ, and for such as TMA cannot copy.
+    All ranks make the same call. Raises SpecError for shards that differ, and for such as TMA
+    cannot copy.
 
     >>> all_gather([np.full((2, 4), gpu, np.float32) for gpu in range(2)], mesh=Mesh.simulated(2))[1][:, 0]
     array([0., 0., 1., 1.], dtype=float32)

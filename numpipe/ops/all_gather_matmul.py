@@ -1,15 +1,18 @@
-"""``all_gather_matmul``: each GPU multiplies the rows of all GPUs by its own matrix, and the rows travel while it does so.
+"""``all_gather_matmul``: each GPU multiplies the rows of all GPUs by its own matrix, and the rows
+travel while it does so.
 
-GPU r of n has some of the rows, a_r, and b_r, columns of one large matrix (tensor parallelism). One kernel runs on each GPU::
+GPU r of n has some of the rows, a_r, and b_r, columns of one large matrix (tensor parallelism). One
+kernel runs on each GPU::
 
     CTAs 0 … senders - 1   read their GPU's rows into the ring's slots, and store them from there to all others by TMA; then go on
     all CTAs               with tiles of the own rows, a_r @ b_r, for which nothing has to arrive; then with tiles of the rows of
                            GPU r - 1, r - 2, …, each when its rows have arrived
 
-CTAs take tiles from a counter, so those that send take fewer. A step of sending has the same two blocks as a step of the product,
-so both have the same slots (`get_allocations`): all of shared memory is on its way to other GPUs. A link of 370 GB/s needs 1.5 MB
-on the way; 8 CTAs have that. What is sent is told a *piece* at a time, some rows and a part of the columns of each: a semaphore for
-some rows counts the pieces that have arrived.
+CTAs take tiles from a counter, so those that send take fewer. A step of sending has the same two
+blocks as a step of the product, so both have the same slots (`get_allocations`): all of shared
+memory is on its way to other GPUs. A link of 370 GB/s needs 1.5 MB on the way; 8 CTAs have that.
+What is sent is told a *piece* at a time, some rows and a part of the columns of each: a semaphore
+for some rows counts the pieces that have arrived.
 """
 
 from __future__ import annotations
@@ -70,7 +73,8 @@ class Config:
 
 @functools.cache
 def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
-    """Return the kernel; `turned`: b is given as (N, K), whose rows are contiguous along K, else as (K, N)."""
+    """Return the kernel; `turned`: b is given as (N, K), whose rows are contiguous along K, else as
+    (K, N)."""
     tm, tn, tk = config.tm, config.tn, config.tk
     right, high = (tn, tk) if turned else (tk, tn), tn // tk
     cell = (None, *right)
@@ -80,12 +84,13 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
         semaphores=lambda a, gathered: gathered.shape[0] * cdiv(a.shape[1], tm + tn),
         compiler_params=CompilerParams(store_eviction_policy="evict_first"))
     def all_gather_matmul(a, b, gathered, c, arrived):  # type: ignore[no-untyped-def]
-        """c[r] = (a of GPU r) @ b, for each r; a (M, K), c (GPUs, M, N). The others' rows arrive in `gathered`, with zeros
-        behind them up to a multiple of 16 bytes."""
+        """c[r] = (a of GPU r) @ b, for each r; a (M, K), c (GPUs, M, N). The others' rows arrive in
+        `gathered`, with zeros behind them up to a multiple of 16 bytes."""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
         rows, half = tm // axis_size("wg"), tn // axis_size("wg")
         m_tiles, n_tiles, steps = cdiv(a.shape[1], tm), cdiv(c.shape[2], tn), cdiv(a.shape[2], tk)
-        bands = cdiv(a.shape[1], tm + tn)  # a slot holds tn rows of a band, and tm rows that lie behind those of all bands
+        # a slot holds tn rows of a band, and tm rows that lie behind those of all bands
+        bands = cdiv(a.shape[1], tm + tn)
 
         shared = pipeline(grid=(steps,), max_concurrent_steps=config.slots, in_specs=(  # type: ignore[var-annotated]
             BlockSpec((None, tm, tk), lambda k: (0, 0, k)), BlockSpec(right, lambda k: (0, k)))).get_allocations(a, b)
@@ -113,7 +118,8 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
                                           other.at[me, ds((band * high + step % high) * tk, tk),
                                                    ds(step // high * tn + wg * half, half)])
                     if k + 1 < end - begin:
-                        wait_smem_to_gmem(2, wait_read_only=True)  # the step before has been read: its slot is released
+                        # the step before has been read: its slot is released
+                        wait_smem_to_gmem(2, wait_read_only=True)
                     else:
                         wait_smem_to_gmem(0, wait_read_only=True)
                 signal(arrived.at[me * bands + band], to)
@@ -141,7 +147,8 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
 def choose(rows: int, columns: int, depth: int, gpus: int, turned: bool) -> Config:
     """Return the config of products of `rows` x `depth` on each GPU by `depth` x `columns`.
 
-    The pieces are cut so that the senders have as many each: a step takes one about a microsecond, and what ends a piece three.
+    The pieces are cut so that the senders have as many each: a step takes one about a microsecond,
+    and what ends a piece three.
 
     >>> choose(4096, 4096, 8192, 2, True).parts
     5
@@ -157,17 +164,20 @@ def choose(rows: int, columns: int, depth: int, gpus: int, turned: bool) -> Conf
 
 @noted
 def all_gather_matmul(a: Any, b: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
-    """Return the rows of all GPUs, one behind the other, multiplied by each GPU's own matrix: ``concatenate(all a) @ b``.
+    """Return the rows of all GPUs, one behind the other, multiplied by each GPU's own matrix:
+    ``concatenate(all a) @ b``.
 
     a       (M, K) on each GPU, of float16 or of bfloat16
     b       (K, N) on each GPU, of the same type
-    mesh    the `numpipe.Mesh`; under `simulated` and `local` a, b and the result are lists of an array for each GPU
+    mesh    the `numpipe.Mesh`; under `simulated` and `local` a, b and the result are lists of an
+            array for each GPU
     out     (GPUs * M, N) on each GPU, where the result goes; else it is allocated
     config  how the product and the sending are cut; by default what `choose` says
     stream  as of any kernel
 
-    The rows travel while the own ones are multiplied. The same inputs give the same bits. All ranks make the same call. Raises
-    SpecError for shapes that do not fit, for other types, and for shards whose shapes differ.
+    The rows travel while the own ones are multiplied. The same inputs give the same bits. All ranks
+    make the same call. Raises SpecError for shapes that do not fit, for other types, and for shards
+    whose shapes differ.
 
     >>> a = [np.full((4, 8), gpu, np.float16) for gpu in range(2)]
     >>> b = [np.ones((8, 16), np.float16) for _ in range(2)]
@@ -188,7 +198,8 @@ def multiplied(shards: Shards, a: Any, b: Any, out: Any, config: Config | None) 
         left, right = shards.rows("a", infos["a"]), shards.laid("b", infos["b"])
         turned = right[0].turned
         chosen = config or choose(m, n, k, shards.size, turned)
-        gathered = shards.workspace("gathered", left, (shards.size, m, -(-k // 8) * 8), left[0].dtype)  # rows of whole 16 bytes
+        # rows of whole 16 bytes
+        gathered = shards.workspace("gathered", left, (shards.size, m, -(-k // 8) * 8), left[0].dtype)
         shards.run(kernel(chosen, turned), [planes(info, 1) for info in left], [operand.info for operand in right], gathered,
                    [planes(info, shards.size) for info in results])
     return out if out is not None else shards.delivered(infos["a"], results)

@@ -1,10 +1,12 @@
-"""``all_to_all``: rows that each GPU has for each other one go there, as many as counts in GPU memory say.
+"""``all_to_all``: rows that each GPU has for each other one go there, as many as counts in GPU
+memory say.
 
-Rows lie in the order of the GPUs that they go to, ``counts[r]`` for GPU r. Each CTA reads the counts of all GPUs where they lie:
-they say where this GPU's rows begin on the others, and how many they are. Then it loads some of these rows, so that no number has
-to come to the host. Blocks of rows begin anywhere (`Element`), and the last one of a GPU's rows is stored in part. A launch ends
-when the others have read this GPU's arrays: each CTA that has read all it wanted tells them so. Its one warpgroup loads for itself:
-a memory role could still read counts then.
+Rows lie in the order of the GPUs that they go to, ``counts[r]`` for GPU r. Each CTA reads the
+counts of all GPUs where they lie: they say where this GPU's rows begin on the others, and how many
+they are. Then it loads some of these rows, so that no number has to come to the host. Blocks of
+rows begin anywhere (`Element`), and the last one of a GPU's rows is stored in part. A launch ends
+when the others have read this GPU's arrays: each CTA that has read all it wanted tells them so. Its
+one warpgroup loads for itself: a memory role could still read counts then.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ COUNTS = np.dtype(np.int32)
 
 @dataclass(frozen=True)
 class Config:
-    """How the copy is cut: blocks of `rows` x `row_bytes`, `slots` of them in shared memory; one CTA of `own` copies own rows."""
+    """How the copy is cut: blocks of `rows` x `row_bytes`, `slots` of them in shared memory; one
+    CTA of `own` copies own rows."""
 
     rows: int = 64
     row_bytes: int = 256
@@ -58,7 +61,8 @@ def kernel(config: Config = Config()) -> Kernel:
 
     @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=1, semaphores=1, warp_specialized=False)
     def all_to_all(x, counts, received, out, done):  # type: ignore[no-untyped-def]
-        """out = the rows for this GPU, received[r] = how many GPU r had; x (rows, columns), counts[r] rows of it go to GPU r"""
+        """out = the rows for this GPU, received[r] = how many GPU r had; x (rows, columns),
+        counts[r] rows of it go to GPU r"""
         me, gpus, cta, ctas = axis_index("gpu"), axis_size("gpu"), axis_index("cta"), axis_size("cta")
         columns = config.row_bytes // np.dtype(x.dtype).itemsize
         near = max(ctas // config.own, 1)  # CTAs that copy the own rows
@@ -85,7 +89,8 @@ def kernel(config: Config = Config()) -> Kernel:
                 else:
                     out[ds(row, rows, stop=end), ds(column, columns)] = tile[...]
                 if k + 1 < steps and row + rows <= end:
-                    wait_smem_to_gmem(1, wait_read_only=True)  # the block before has been read: its slot is released
+                    # the block before has been read: its slot is released
+                    wait_smem_to_gmem(1, wait_read_only=True)
                 else:
                     wait_smem_to_gmem(0, wait_read_only=True)
 
@@ -110,17 +115,22 @@ def kernel(config: Config = Config()) -> Kernel:
 def all_to_all(x: Any, counts: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
     """Return the rows that all GPUs have for each one, and how many each of them had.
 
-    x       (rows, columns) on each GPU, of float16, bfloat16 or float32: first the rows for GPU 0, then those for GPU 1, …
-    counts  (GPUs,) of int32 on each GPU: how many rows go to each, none where it is negative; their sum is at most the rows of x
-    mesh    the `numpipe.Mesh`; under `simulated` and `local` arrays are lists of an array for each GPU. Under `Mesh.torch` kernels
-            read x and counts where they lie if they are of `Mesh.empty`, else they are copied first
-    out     (as many rows as may come, columns) on each GPU, where they go; else it is allocated, for all rows of all GPUs. Rows
-            that find no room are lost, and rows behind the last one are left as they are
+    x       (rows, columns) on each GPU, of float16, bfloat16 or float32: first the rows for GPU 0,
+            then those for GPU 1, …
+    counts  (GPUs,) of int32 on each GPU: how many rows go to each, none where it is negative; their
+            sum is at most the rows of x
+    mesh    the `numpipe.Mesh`; under `simulated` and `local` arrays are lists of an array for each
+            GPU. Under `Mesh.torch` kernels read x and counts where they lie if they are of
+            `Mesh.empty`, else they are copied first
+    out     (as many rows as may come, columns) on each GPU, where they go; else it is allocated,
+            for all rows of all GPUs. Rows that find no room are lost, and rows behind the last one
+            are left as they are
     config  how the copy is cut
     stream  as of any kernel
 
-    Returns (out, received): the rows of GPU 0, then those of GPU 1, …, and a (GPUs,) int32 array of their numbers; all stays on the
-    GPUs. All ranks make the same call. Raises SpecError for arrays that do not fit, and for rows that TMA cannot copy.
+    Returns (out, received): the rows of GPU 0, then those of GPU 1, …, and a (GPUs,) int32 array of
+    their numbers; all stays on the GPUs. All ranks make the same call. Raises SpecError for arrays
+    that do not fit, and for rows that TMA cannot copy.
 
     >>> x = [np.full((3, 8), gpu, np.float32) for gpu in range(2)]
     >>> counts = [np.array(each, np.int32) for each in ((1, 2), (2, 1))]

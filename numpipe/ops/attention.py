@@ -1,10 +1,12 @@
 """``attention(q, k, v)``: softmax(scale * Q K^T) V in one pass, for arrays of any strides.
 
-Scores stay in registers, and sums are corrected while keys go by (FlashAttention). A CTA has 64 rows of Q for each compute
-warpgroup, and goes through K and V in blocks. While the softmax of one block of scores is computed, the product with the V of the
-block before runs, and the other warpgroups' products: so exponentials and products overlap.
+Scores stay in registers, and sums are corrected while keys go by (FlashAttention). A CTA has 64
+rows of Q for each compute warpgroup, and goes through K and V in blocks. While the softmax of one
+block of scores is computed, the product with the V of the block before runs, and the other
+warpgroups' products: so exponentials and products overlap.
 
-Which Config is the fastest depends on the depth of a head, on the mask, and on how many rows there are: `choose`.
+Which Config is the fastest depends on the depth of a head, on the mask, and on how many rows there
+are: `choose`.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ __all__ = ["attention"]
 
 L2 = 32 << 20  # bytes of keys and values that heads whose tiles take turns may have
 _REPEATS = OpRepeats("attention")
-RISE = 8.0  # powers of two that scores may exceed the maximum in use by, where it is not always the largest one
+# powers of two that scores may exceed the maximum in use by, where it is not always the largest one
+RISE = 8.0
 
 @functools.cache
 def kernel(config: Config, form: Form) -> Kernel:
@@ -68,22 +71,26 @@ def kernel(config: Config, form: Form) -> Kernel:
         out_type=lambda q: form.results(q), without=() if form.sums else "lse", grid=persistent(), num_compute_wgs=config.wgs,
         wg_axis="wg", memory_registers=config.registers, compiler_params=CompilerParams(approx_math=True))
     def attend(q, k, v, o, lse, *, scale, diagonal, group):  # type: ignore[no-untyped-def]
-        """o = softmax2(scale q k^T) v, with powers of two; lse: logarithms of the sums; `group`: heads that take turns."""
+        """o = softmax2(scale q k^T) v, with powers of two; lse: logarithms of the sums; `group`:
+        heads that take turns."""
         wg, group = axis_index("wg"), group if form.causal else 1
         heads, keys, blocks = q.shape[form.heads], k.shape[form.positions], cdiv(q.shape[form.positions], config.rows)
         for above, n, below in tiles(q.shape[0] * heads // group, blocks, group, dynamic=form.causal and config.dynamic):  # type: ignore[var-annotated]
             b, h = (above * group + below) // heads, (above * group + below) % heads
-            hk = h * k.shape[form.heads] // heads  # several heads of queries have one of keys and values
+            # several heads of queries have one of keys and values
+            hk = h * k.shape[form.heads] // heads
             i = blocks - 1 - n if form.causal else n  # the longest tiles first
             first = i * config.rows + wg * 64
             steps = cdiv(min(keys, max(0, (i + 1) * config.rows + diagonal)) if form.causal else keys, config.keys)
-            whole = min(keys, max(0, i * config.rows + diagonal + 1)) if form.causal else keys  # keys that all rows of the tile see
+            # keys that all rows of the tile see
+            whole = min(keys, max(0, i * config.rows + diagonal + 1)) if form.causal else keys
             rest = max(0, min(steps - 1, whole // config.keys))  # steps without a mask
             top = layout_cast(full(64, -np.inf, np.float32), "column")
             total = full((64, 8), 0.0, np.float32)
             acc = zeros((64, form.depth), np.float32)
 
-            def softmax(s, acc, top, total, v_consumed, guarded):  # -> the product in units of the new maxima, P, maxima, sums
+            # -> the product in units of the new maxima, P, maxima, sums
+            def softmax(s, acc, top, total, v_consumed, guarded):
                 risen = not config.lazy or np.any(partial_max(s) > (top + RISE / scale)[:, None])
                 change = layout_cast(full(64, 1.0, np.float32), "column")
                 if risen:
@@ -91,7 +98,8 @@ def kernel(config: Config, form: Form) -> Kernel:
                     change = np.exp2(np.where(new == -np.inf, 0.0, (top - new) * scale) if guarded else (top - new) * scale)
                     total = total * change[:, None]
                     top = new
-                offset = np.where(top == -np.inf, 0.0, top * -scale) if guarded else top * -scale  # e = 0 where all is masked
+                # e = 0 where all is masked
+                offset = np.where(top == -np.inf, 0.0, top * -scale) if guarded else top * -scale
 
                 def exponentials(x, first_column):
                     x = np.exp2(fma(x, scale, offset[:, None]))
@@ -103,20 +111,23 @@ def kernel(config: Config, form: Form) -> Kernel:
                 total = total + partial_sum(e)
                 acc = wgmma_wait(acc)
                 barrier_arrive(v_consumed)
-                p = e.astype(q.dtype)  # only now: its registers would be those that the product reads
+                # only now: its registers would be those that the product reads
+                p = e.astype(q.dtype)
                 if risen:
                     acc = acc * change[:, None]
                 return acc, p, top, total
 
             def at(head, i):
                 return (b, head, i, 0) if by_head else (b, i, head, 0)
-            def kv(end):  # from block end - 1 of keys to the first: the scores of one, the product of that before
+            # from block end - 1 of keys to the first: the scores of one, the product of that before
+            def kv(end):
                 return (BlockSpec(keys_of_k, lambda j: at(hk, end - 1 - j), buffer_count=config.slots),
                         BlockSpec(keys_of_k, lambda j: at(hk, end - j), buffer_count=config.slots))
 
             q_spec = BlockSpec(rows_of_q, lambda _: at(h, i), buffer_count=config.q_slots)
             queries = pipeline(grid=(1,), in_specs=(q_spec,), manual_consumed_barriers=True)
-            # On the same slots: blocks with masks, others, the last product; V of the first step and K of the last lie outside
+            # On the same slots: blocks with masks, others, the last product; V of the first step
+            # and K of the last lie outside
             head = pipeline(
                 grid=(steps - rest,), in_specs=kv(steps), manual_ready_barriers=True, manual_consumed_barriers=True)
             main = pipeline(grid=(rest,), in_specs=kv(rest), manual_ready_barriers=True, manual_consumed_barriers=True)
@@ -138,7 +149,8 @@ def kernel(config: Config, form: Form) -> Kernel:
                     key = iota(config.keys) + (steps - 1 - j) * config.keys
                     end = np.minimum(iota(64) + (first + diagonal + 1), keys)[:, None] if form.causal else keys
                     s = np.where(key < end, s, -np.inf)
-                    schedule_fence()  # or the 32 conditions of a row are kept, as bits in registers, for the next one
+                    # or the 32 conditions of a row are kept, as bits in registers, for the next one
+                    schedule_fence()
                     acc, p, top, total = softmax(s, acc, top, total, v_consumed, True)
                 for _, (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in main(k, v, allocations=slots):
                     barrier_wait(k_ready)
@@ -168,23 +180,28 @@ def kernel(config: Config, form: Form) -> Kernel:
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0, scale: float | None = None,
               layout: str = "bhsd", exact: bool = True, return_lse: bool = False, out: Any = None, config: Config | None = None,
               target: str | None = None, stream: Any = None) -> Any:
-    """Return ``softmax(scale * q @ k.T) @ v`` of each head, for arrays of float16 or of bfloat16, of any strides.
+    """Return ``softmax(scale * q @ k.T) @ v`` of each head, for arrays of float16 or of bfloat16,
+    of any strides.
 
     q           (batches, heads, queries, depth), depth up to 256
-    k, v        (batches, heads of keys, keys, depth): each head of them belongs to as many heads of q, the same for all
-    causal      query i sees keys 0…i + diagonal; keys - queries as diagonal: the last query sees all. One that sees none gives 0
+    k, v        (batches, heads of keys, keys, depth): each head of them belongs to as many heads of
+                q, the same for all
+    causal      query i sees keys 0…i + diagonal; keys - queries as diagonal: the last query sees
+                all. One that sees none gives 0
     scale       positive; None: depth ** -0.5
     layout      "bshd": (batches, positions, heads, depth), the result too
-    exact       False: sums are rescaled rarely, which is faster, and rounds P a little more coarsely
-    return_lse  (result, logarithms of the sums of exponentials (batches, heads, queries) in float32): -inf where no key is seen
+    exact       False: sums are rescaled rarely, which is faster, and rounds P a little more
+                coarsely
+    return_lse  (result, logarithms of the sums of exponentials (batches, heads, queries) in
+                float32): -inf where no key is seen
     out         where the result goes, with return_lse a pair; else it is allocated
     config      by default what `choose` says
     target, stream
                 as of any kernel
 
-    What TMA cannot address is copied once (see `numpipe.ops`). Depths of 32, 64, 96, 128, 192 and 256 are computed as they are,
-    others as the next larger one, with zeros. Raises SpecError for shapes that do not fit, for other types, and for arrays of
-    several types or devices.
+    What TMA cannot address is copied once (see `numpipe.ops`). Depths of 32, 64, 96, 128, 192 and
+    256 are computed as they are, others as the next larger one, with zeros. Raises SpecError for
+    shapes that do not fit, for other types, and for arrays of several types or devices.
 
     >>> q, k = np.ones((1, 8, 72, 64), np.float16), np.ones((1, 2, 40, 64), np.float16)
     >>> attention(q, k, k, target="sim").shape
@@ -199,7 +216,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0
             exact=FLAG, return_lse=FLAG, config=a(Config) | NONE)
     infos = list(described("attention", {"q": q, "k": k, "v": v}, (FLOAT16, BFLOAT16)).values())
     form, _, _ = asked = _asked(*(info.shape for info in infos), causal, layout, return_lse, scale)
-    if all(info.strides[form.heads] == 0 and info.shape[form.heads] > 1 for info in infos[1:]):  # heads that are repeated: one
+    # heads that are repeated: one
+    if all(info.strides[form.heads] == 0 and info.shape[form.heads] > 1 for info in infos[1:]):
         infos[1:] = [strided(info, [1 if axis == form.heads else n for axis, n in enumerate(info.shape)], info.strides)
                      for info in infos[1:]]
         asked = _asked(*(info.shape for info in infos), causal, layout, return_lse, scale)
@@ -239,7 +257,8 @@ def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> Arra
 @functools.lru_cache(maxsize=1024)
 def _asked(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], causal: bool, layout: str, sums: bool,
            scale: float | None) -> tuple[Form, float, int]:
-    """(form, scale for powers of two, heads that take turns) for arrays of these shapes; SpecError where they do not fit."""
+    """(form, scale for powers of two, heads that take turns) for arrays of these shapes; SpecError
+    where they do not fit."""
     if odd := [(name, shape) for name, shape in (("q", q), ("k", k), ("v", v)) if len(shape) != 4]:
         raise SpecError(f"attention: '{odd[0][0]}' must have 4 dimensions, {', '.join(layout)}, got shape {odd[0][1]}")
     if not 1 <= q[3] <= WIDTHS[-1]:
@@ -256,5 +275,6 @@ def _asked(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], causal: b
 
 
 def _turns(heads: int, sharing: int, size: int) -> int:
-    """The most heads whose keys and values, `size` bytes each, stay in L2, that leave no smaller rest."""
+    """The most heads whose keys and values, `size` bytes each, stay in L2, that leave no smaller
+    rest."""
     return next(n for n in range(max(1, min(heads, L2 // max(size, 1) * sharing)), 0, -1) if heads % n == 0)

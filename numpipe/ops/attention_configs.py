@@ -1,4 +1,5 @@
-"""How attention is cut for the SMs: configs, those that fit a depth, and the choice of one for the lengths."""
+"""How attention is cut for the SMs: configs, those that fit a depth, and the choice of one for the
+lengths."""
 
 from __future__ import annotations
 
@@ -25,13 +26,19 @@ class Config:
     keys       rows of K and V in a step
     wgs        compute warpgroups, of 64 rows of Q each
     slots      steps in shared memory at once
-    lazy       sums are rescaled only where a maximum has risen by more than `RISE`; else at each step, as exact as can be
-    turns      warpgroups issue their products one after another, so that one's softmax is beside the other's products
-    dynamic    CTAs take tiles from a counter, the longest first: of use where tiles differ, that is with a causal mask
+    lazy       sums are rescaled only where a maximum has risen by more than `RISE`; else at each
+               step, as exact as can be
+    turns      warpgroups issue their products one after another, so that one's softmax is beside
+               the other's products
+    dynamic    CTAs take tiles from a counter, the longest first: of use where tiles differ, that is
+               with a causal mask
     registers  of each lane of the memory role
-    early      keys whose exponentials come before the wait for the product with V, which ptxas would move up; None: as it likes
-    q_slots    tiles of Q in shared memory at once: with two, the next one is on its way while one is in use
-    alone      a CTA has one tile, and one warpgroup, which loads for itself; several CTAs are on an SM (`attention_short`)
+    early      keys whose exponentials come before the wait for the product with V, which ptxas
+               would move up; None: as it likes
+    q_slots    tiles of Q in shared memory at once: with two, the next one is on its way while one
+               is in use
+    alone      a CTA has one tile, and one warpgroup, which loads for itself; several CTAs are on an
+               SM (`attention_short`)
     """
 
     keys: int = 128
@@ -71,8 +78,8 @@ FITTING = {
     (128, True): ("2 warpgroups, 128 keys", "2 warpgroups, 128 keys, lazy", "3 warpgroups, 80 keys, lazy"),
     **{(256, causal): ("2 warpgroups, 64 keys", "2 warpgroups, 64 keys, lazy") for causal in (False, True)},
 }
-"""(depth, causal) -> configs that fit into registers and shared memory, for many rows: that for exact results, that for others, the
-rest"""
+"""(depth, causal) -> configs that fit into registers and shared memory, for many rows: that for
+exact results, that for others, the rest"""
 SMALLER = {
     64: (("2 warpgroups, 128 keys", "2 warpgroups, 128 keys, lazy"), ("1 warpgroup, 128 keys", "1 warpgroup, 128 keys, lazy"),
          ("alone, 64 keys", "alone, 64 keys")),
@@ -113,10 +120,11 @@ class Form:
 @functools.lru_cache(maxsize=1024)
 def choose(depth: int, causal: bool = False, exact: bool = True, queries: int = 1 << 20, keys: int = 1 << 20, heads: int = 1,
            sms: int = 132) -> Config:
-    """Return the config for a depth, and for so many queries and keys of so many heads: those of all batches together.
+    """Return the config for a depth, and for so many queries and keys of so many heads: those of
+    all batches together.
 
-    Many rows take what `FITTING` says. Where tiles are few, or the last one of each head mostly empty, one of `SMALLER` takes fewer
-    cycles: there are more tiles, of fewer rows.
+    Many rows take what `FITTING` says. Where tiles are few, or the last one of each head mostly
+    empty, one of `SMALLER` takes fewer cycles: there are more tiles, of fewer rows.
     """
     fitting = next(known for known in DEPTHS if known >= depth)
     configs = [CONFIGS[pair[not exact]] for pair in (FITTING[fitting, causal], *SMALLER[fitting])]
@@ -126,9 +134,10 @@ def choose(depth: int, causal: bool = False, exact: bool = True, queries: int = 
 def _cycles(config: Config, depth: int, keys: int, tiles: int) -> float:
     """Return about how many cycles the SM takes that has the most tiles.
 
-    A step has products, of 4096 operations a cycle, exponentials, 16 a cycle, with what belongs to them, and bytes from L2, 24 a
-    cycle. Where several warpgroups are on the SM, the products of one hide behind the exponentials of another; one alone does them
-    one after the other. A tile begins with a load and ends with a store, which those of CTAs beside it hide.
+    A step has products, of 4096 operations a cycle, exponentials, 16 a cycle, with what belongs to
+    them, and bytes from L2, 24 a cycle. Where several warpgroups are on the SM, the products of one
+    hide behind the exponentials of another; one alone does them one after the other. A tile begins
+    with a load and ends with a store, which those of CTAs beside it hide.
     """
     steps: int = cdiv(keys, config.keys)
     together = AT_ONCE if config.alone else config.wgs

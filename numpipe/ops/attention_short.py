@@ -1,10 +1,12 @@
-"""Attention of short lengths: a CTA has one tile of 64 rows, and one warpgroup, which loads for itself.
+"""Attention of short lengths: a CTA has one tile of 64 rows, and one warpgroup, which loads for
+itself.
 
-The kernel of `ops.attention` keeps an SM busy by warpgroups of one CTA that share blocks of keys, over many steps. Short lengths
-have few steps, and rows that do not fill such a tile. Here several CTAs are on an SM, three or four: while one waits for its loads,
-or for a product, another has exponentials. The hardware gives each CTA its place, so nothing is dealt out and nothing is handed
-over. All loads of the first steps are on their way at once; each tile reads blocks of keys anew, out of L2: with many steps that is
-slow.
+The kernel of `ops.attention` keeps an SM busy by warpgroups of one CTA that share blocks of keys,
+over many steps. Short lengths have few steps, and rows that do not fill such a tile. Here several
+CTAs are on an SM, three or four: while one waits for its loads, or for a product, another has
+exponentials. The hardware gives each CTA its place, so nothing is dealt out and nothing is handed
+over. All loads of the first steps are on their way at once; each tile reads blocks of keys anew,
+out of L2: with many steps that is slow.
 """
 
 from __future__ import annotations
@@ -46,11 +48,13 @@ def kernel(config: Config, form: Form) -> Kernel:
         heads, keys, blocks = q.shape[form.heads], k.shape[form.positions], cdiv(q.shape[form.positions], 64)
         head, n = axis_index("tile") // blocks, axis_index("tile") % blocks
         b, h = head // heads, head % heads
-        hk = h * k.shape[form.heads] // heads  # several heads of queries have one of keys and values
+        # several heads of queries have one of keys and values
+        hk = h * k.shape[form.heads] // heads
         i = blocks - 1 - n if form.causal else n  # the longest tiles first
         first = i * 64
         steps = cdiv(min(keys, max(0, first + 64 + diagonal)) if form.causal else keys, config.keys)
-        whole = min(keys, max(0, first + diagonal + 1)) if form.causal else keys  # keys that all rows of the tile see
+        # keys that all rows of the tile see
+        whole = min(keys, max(0, first + diagonal + 1)) if form.causal else keys
         top = layout_cast(full(64, -np.inf, np.float32), "column")
         total = full((64, 8), 0.0, np.float32)
         acc = zeros((64, form.depth), np.float32)
@@ -68,7 +72,8 @@ def kernel(config: Config, form: Form) -> Kernel:
                 s = np.where(key < end, s, -np.inf)
             new = np.maximum(top, s.max(axis=1))
             change = np.exp2(np.where(new == -np.inf, 0.0, (top - new) * scale))
-            e = np.exp2(fma(s, scale, np.where(new == -np.inf, 0.0, new * -scale)[:, None]))  # 0 where all is masked
+            # 0 where all is masked
+            e = np.exp2(fma(s, scale, np.where(new == -np.inf, 0.0, new * -scale)[:, None]))
             total = total * change[:, None] + partial_sum(e)
             top = new
             acc = wgmma_wait(wgmma(acc * change[:, None], e.astype(q.dtype), v_tile))

@@ -1,8 +1,9 @@
 """How a matrix product is cut and scheduled: `Config`, and which one a product's sizes ask for.
 
-There are some 14,000 (`costs.ways`, and each for the transpose too). `choose` takes the one that is predicted to be the fastest:
-the cycles of all are counted, and the count of the best corrected by what was learned from measurements (`learned`), in some
-milliseconds. `space` are the first ones of that order, for `numpipe.autotune` to measure.
+There are some 14,000 (`costs.ways`, and each for the transpose too). `choose` takes the one that is
+predicted to be the fastest: the cycles of all are counted, and the count of the best corrected by
+what was learned from measurements (`learned`), in some milliseconds. `space` are the first ones of
+that order, for `numpipe.autotune` to measure.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from . import costs, learned
 __all__ = ["Config", "choose", "space", "ways_of"]
 
 FUSED = 128 * 128
-"""elements of a warpgroup's tile at most, for an epilogue's arrays and functions to have registers beside it"""
+"""elements of a warpgroup's tile at most, for an epilogue's arrays and functions to have registers
+beside it"""
 DEEP = 6
 """slots from which a ring is as fast with one of them kept"""
 LOOKED_AT = 600
 """configs of the fewest counted cycles, whose count is corrected"""
 TURNED = 1.01
-"""how many times as fast the transpose must be predicted to be, to be computed: predictions that differ by less do not tell which
-is faster"""
+"""how many times as fast the transpose must be predicted to be, to be computed: predictions that
+differ by less do not tell which is faster"""
 
 
 @dataclass(frozen=True)
@@ -39,17 +41,24 @@ class Config:
     tk        depth of a step
     slots     steps in shared memory at once; None: as many as fit beside the staging panels
     schedule  "cooperative" or "pingpong"
-    panels    staging panels (64 x 64 elements, 8 KB) of a compute warpgroup for tiles on their way out, 1…8; None: up to a tile's
-    group     rows of tiles that share blocks of b in L2: 1000 to 2000 rows of the output; where all tiles run at once, fewer
+    panels    staging panels (64 x 64 elements, 8 KB) of a compute warpgroup for tiles on their way
+              out, 1…8; None: up to a tile's
+    group     rows of tiles that share blocks of b in L2: 1000 to 2000 rows of the output; where all
+              tiles run at once, fewer
     policy    what L2 does with the output's lines; "evict_first" leaves room for inputs
-    cluster   CTAs of a cluster, along M: each loads a share of the blocks of b for all of them; with split="cluster" along K
+    cluster   CTAs of a cluster, along M: each loads a share of the blocks of b for all of them;
+              with split="cluster" along K
     across    CTAs of a cluster along N: each loads a share of the blocks of a
     wgs       compute warpgroups
-    turned    the transpose of the output is computed: the tile's rows lie along N, its columns along M
-    split     parts of the steps of a tile; "stream": those of all tiles are shared out evenly; "cluster": a part for each CTA of it
-    once      blocks of a and b are the first that make room in the L2: there is one row, or one column, of tiles
+    turned    the transpose of the output is computed: the tile's rows lie along N, its columns
+              along M
+    split     parts of the steps of a tile; "stream": those of all tiles are shared out evenly;
+              "cluster": a part for each CTA of it
+    once      blocks of a and b are the first that make room in the L2: there is one row, or one
+              column, of tiles
     dynamic   CTAs take tiles from a counter, so that quicker ones compute more
-    delay     steps a slot is kept after use, so that products of as many stay in flight; None: as the schedule has it
+    delay     steps a slot is kept after use, so that products of as many stay in flight; None: as
+              the schedule has it
     """
 
     tm: int = 128
@@ -81,7 +90,8 @@ class Config:
 
     @property
     def fuses(self) -> bool:
-        """Whether accumulators leave registers for an epilogue's arrays and functions; with more than 128 a lane it is slow."""
+        """Whether accumulators leave registers for an epilogue's arrays and functions; with more
+        than 128 a lane it is slow."""
         return self.tm // (self.wgs if self.schedule == "cooperative" else 1) * self.tn <= FUSED
 
     @property
@@ -97,9 +107,10 @@ def choose(m: int, n: int, k: int, sms: int = costs.SMS, batches: int = 1, fused
            fixed: bool = False, crosswise: tuple[bool, bool] = (False, False)) -> Config:
     """Return the config that is predicted to be the fastest for a product of these sizes.
 
-    fused      whether there is an epilogue beside alpha, for which not every config has the registers
-    aligned    the operands' rows begin at multiples of so many bytes, a power of two up to 128; None: those of contiguous ones that
-               are summed along
+    fused      whether there is an epilogue beside alpha, for which not every config has the
+               registers
+    aligned    the operands' rows begin at multiples of so many bytes, a power of two up to 128;
+               None: those of contiguous ones that are summed along
     fixed      only configs that sum a row's products in one order, wherever in the output it lies
     crosswise  whether a, and b, are contiguous along M, and N, rather than along K
     """
@@ -113,7 +124,8 @@ def space(m: int, n: int, k: int, sms: int = costs.SMS, aligned: int = costs.LIN
           widths: int = 1) -> list[Config]:
     """Return the `most` configs that are predicted to be the fastest, the best of them first.
 
-    turned  whether those that compute the transpose may be among them: `matmul` passes their kernels the operands' transposes
+    turned  whether those that compute the transpose may be among them: `matmul` passes their
+            kernels the operands' transposes
     widths  how many may differ in little but `tn`
 
     >>> first, second = space(377, 13712, 8152, aligned=16, most=2)
@@ -145,7 +157,8 @@ def _ordered(m: int, n: int, k: int, sms: int, batches: int = 1, fused: bool = F
         possible &= (ways.stream == 0) & (ways.parts * ways.along == 1)
     counted = []
     for turned in both:
-        wide = (ways.tn % 32 == 0) | (not crosswise[not turned])  # rows of an operand's block, which are cut into powers of two
+        # rows of an operand's block, which are cut into powers of two
+        wide = (ways.tn % 32 == 0) | (not crosswise[not turned])
         cycles = costs.cycles(ways, costs.Product(*sides[turned], k, turned, aligned, batches, sms))
         counted.append(np.where(possible & wide & (batches == 1 or not turned), cycles, np.inf))
     every = np.concatenate(counted)
@@ -159,7 +172,8 @@ def _ordered(m: int, n: int, k: int, sms: int, batches: int = 1, fused: bool = F
 
 
 def ways_of(several: Iterable[Config]) -> costs.Ways:
-    """Return configs as ways to cut, in their order; a config's `turned` is of the product (`costs.Product`)."""
+    """Return configs as ways to cut, in their order; a config's `turned` is of the product
+    (`costs.Product`)."""
     rows = []
     for config in several:
         along = config.cluster if config.split == "cluster" else 1
@@ -170,7 +184,8 @@ def ways_of(several: Iterable[Config]) -> costs.Ways:
 
 
 def _config(way: costs.Ways, turned: bool, rows: int, columns: int) -> Config:
-    """Return one of the ways as a config, for an output, or its transpose where it is `turned`, of so many rows and columns."""
+    """Return one of the ways as a config, for an output, or its transpose where it is `turned`, of
+    so many rows and columns."""
     tm, tn, tk, wgs, turns, stream, along, parts, cluster, across, slots, panels = map(int, way)
     split = "stream" if stream else "cluster" if along > 1 else parts if parts > 1 else None
     size = max(along, cluster) * across
@@ -181,21 +196,24 @@ def _config(way: costs.Ways, turned: bool, rows: int, columns: int) -> Config:
 
 
 def delay_of(turns: bool, tk: int, wgs: int, slots: int) -> int | None:
-    """Return the `delay` of a config: a step's products stay in flight where there is a slot to spare for them.
+    """Return the `delay` of a config: a step's products stay in flight where there is a slot to
+    spare for them.
 
-    On an H200 it is worth 10 to 25 % where one warpgroup multiplies what the L2 has, and costs 9 % of the memory's speed with the
-    few slots of steps of 256.
+    On an H200 it is worth 10 to 25 % where one warpgroup multiplies what the L2 has, and costs 9 %
+    of the memory's speed with the few slots of steps of 256.
     """
     return 1 if not turns and tk < 256 and (wgs == 1 or slots >= DEEP) else None
 
 
 def _strip(tm: int, tn: int, size: int, cluster: int, rows: int, columns: int) -> int:
-    """Return the `group` of a product whose tiles lie in clusters of `size` CTAs, `cluster` of them along M.
+    """Return the `group` of a product whose tiles lie in clusters of `size` CTAs, `cluster` of them
+    along M.
 
-    A cluster along M takes a block of b for all its CTAs at once, so b costs less, and a strip may be higher: in the mean of
-    eleven products on an H200 that is worth some tenths of a percent. Where all tiles run at once, the SMs of a GPC, some 16,
-    share what they load at a time on its way from the L2: so they should have a square of the output. CTAs fill one GPC after
-    another; clusters are dealt to the eight GPCs in turn (an H200).
+    A cluster along M takes a block of b for all its CTAs at once, so b costs less, and a strip may
+    be higher: in the mean of eleven products on an H200 that is worth some tenths of a percent.
+    Where all tiles run at once, the SMs of a GPC, some 16, share what they load at a time on its
+    way from the L2: so they should have a square of the output. CTAs fill one GPC after another;
+    clusters are dealt to the eight GPCs in turn (an H200).
     """
     if -(-rows // tm) * -(-columns // tn) > costs.SMS:
         return max(1, (1536 if cluster == 1 else 2048) // (tm * cluster)) * cluster

@@ -1,14 +1,17 @@
 """``copy(a)``: a contiguous copy of an array of any strides.
 
-What a copy costs is bytes on their way, and whether those that travel together lie together. There are two ways, by how source and
-target lie (`copy_ways` cuts a copy into pieces, mostly one):
+What a copy costs is bytes on their way, and whether those that travel together lie together. There
+are two ways, by how source and target lie (`copy_ways` cuts a copy into pieces, mostly one):
 
-=========  ==============================================================================================================
-`by_tma`   TMA loads blocks of the source in its order, and stores them. They leave shared memory as they came, or transposed
-`lanes`    each lane looks up elements wherever they lie, for blocks that TMA stores: rows that begin anywhere, steps, repeated
-           and reversed dimensions. The target's rows may begin anywhere too: as many of them as make a multiple of 16 bytes are a
-           row to TMA, a super-row. Elements of 8 bits, and targets that are no super-rows, lanes store too (`copy_blocks`)
-=========  ==============================================================================================================
+=========  =========================================================================================
+`by_tma`   TMA loads blocks of the source in its order, and stores them. They leave shared memory as
+           they came, or transposed
+`lanes`    each lane looks up elements wherever they lie, for blocks that TMA stores: rows that
+           begin anywhere, steps, repeated and reversed dimensions. The target's rows may begin
+           anywhere too: as many of them as make a multiple of 16 bytes are a row to TMA, a
+           super-row. Elements of 8 bits, and targets that are no super-rows, lanes store too
+           (`copy_blocks`)
+=========  =========================================================================================
 
 Elements are moved as bits, of 8, 16 or 32 (64 as two of these), whatever they mean.
 """
@@ -57,11 +60,13 @@ WARPGROUPS = 8
 
 @dataclass(frozen=True)
 class Config:
-    """How a copy of rows by TMA is cut: blocks of `rows` x `row_bytes`, so many on their way from memory (slots) and to it (outs).
+    """How a copy of rows by TMA is cut: blocks of `rows` x `row_bytes`, so many on their way from
+    memory (slots) and to it (outs).
 
-    A CTA copies `run` neighbours, then goes on behind the runs of all CTAs. On an H200 no runs, or twice the slots, lose about 1 %.
-    Nobody reads the copy soon, so the L2 cache writes it to memory before it makes room by dropping blocks that were just read:
-    that is what the eviction policies say, and worth 2 %.
+    A CTA copies `run` neighbours, then goes on behind the runs of all CTAs. On an H200 no runs, or
+    twice the slots, lose about 1 %. Nobody reads the copy soon, so the L2 cache writes it to memory
+    before it makes room by dropping blocks that were just read: that is what the eviction policies
+    say, and worth 2 %.
     """
 
     rows: int = 64
@@ -89,7 +94,8 @@ TRANSPOSED = Config(run=1)
 def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Kernel:
     """Return the kernel of copies of rows that TMA can address, arrays of four dimensions.
 
-    transposed  a is (…, N, M) and o (…, M, N): tiles leave shared memory transposed, so both sides are whole lines
+    transposed  a is (…, N, M) and o (…, M, N): tiles leave shared memory transposed, so both sides
+                are whole lines
     stored      whether TMA can store o's rows; else lanes store them
     """
 
@@ -98,10 +104,13 @@ def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Ker
         """o = a, or a with its last two dimensions exchanged"""
         wg, cta, ctas = axis_index("wg"), axis_index("cta"), axis_size("cta")
         columns = config.row_bytes // np.dtype(a.dtype).itemsize
-        half = columns // 2  # of transposed copies, and of those with few rows in a block: each warpgroup moves half of the columns
+        # of transposed copies, and of those with few rows in a block: each warpgroup moves half of
+        # the columns
+        half = columns // 2
         wide, high = cdiv(o.shape[3], columns), cdiv(o.shape[2], config.rows)
         blocks = o.shape[0] * o.shape[1] * high * wide
-        whole = blocks // (config.run * ctas) * config.run  # steps in runs; the others are dealt one by one: no CTA works alone
+        # steps in runs; the others are dealt one by one: no CTA works alone
+        whole = blocks // (config.run * ctas) * config.run
 
         def place(k):  # type: ignore[no-untyped-def]
             block = k * ctas + cta
@@ -147,8 +156,10 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
     size        bytes of an element, 2 or 4
     height      rows of a block, of o
     width       columns of a block
-    dims        of the source's rows, 1…4; 0: those of a are rows of o, those of b follow from a multiple of `height` on
-    along_rows  whether the lanes of a warp look down a column: neighbours there lie closer than those in a row
+    dims        of the source's rows, 1…4; 0: those of a are rows of o, those of b follow from a
+                multiple of `height` on
+    along_rows  whether the lanes of a warp look down a column: neighbours there lie closer than
+                those in a row
     """
     each = height * width // 128  # elements of a lane
     batch = min(each, 8 if dims else 16)  # that it asks for before it waits for one
@@ -157,7 +168,8 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
                     compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
     def copy_lanes(a, b, o, *, group, pitch, columns, last, first, step, n1, n2, n3, s0, s1, s2, s3,  # type: ignore[no-untyped-def]
                    above=0, last_b=0, step_b=0):
-        """o = a, of which element c of row (i, j, k, m) lies at first + i * s0 + j * s1 + k * s2 + m * s3 + c * step."""
+        """o = a, of which element c of row (i, j, k, m) lies at first + i * s0 + j * s1 + k * s2 +
+        m * s3 + c * step."""
         ctas, wgs = axis_size("cta"), axis_size("wg")  # each warpgroup goes its own way
         # neighbors on one SM; of dims 0, where blocks may be few, on as many SMs as possible
         mine = axis_index("cta") * wgs + axis_index("wg") if dims else axis_index("wg") * ctas + axis_index("cta")
@@ -250,14 +262,15 @@ def copy_blocks(a, o):  # type: ignore[no-untyped-def]
 def copy(a: Any, *, out: Any = None, config: Config | None = None, target: str | None = None, stream: Any = None) -> Any:
     """Return a C-contiguous copy of an array, of its library and on its device.
 
-    a       an array of up to 5 dimensions, of elements of 8, 16, 32 or 64 bits and any strides: steps, reversed and repeated
-            dimensions too
-    out     an array of the same shape and type, of any strides: where the copy goes, and what is returned
+    a       an array of up to 5 dimensions, of elements of 8, 16, 32 or 64 bits and any strides:
+            steps, reversed and repeated dimensions too
+    out     an array of the same shape and type, of any strides: where the copy goes, and what is
+            returned
     config  how rows that TMA can address are cut; by default what `choose` says
-    target, stream
-            as of any kernel
+    target, stream as of any kernel
 
-    Raises SpecError for an `out` of another shape, type or device, and for arrays of more dimensions.
+    Raises SpecError for an `out` of another shape, type or device, and for arrays of more
+    dimensions.
 
     >>> a = np.arange(12, dtype=np.float16).reshape(3, 4)
     >>> copy(a.T, target="sim").flags.c_contiguous
@@ -290,8 +303,8 @@ def copy(a: Any, *, out: Any = None, config: Config | None = None, target: str |
 
 def copy_into(source: ArrayInfo, result: ArrayInfo, *, padded: bool = False, config: Config | None = None,
               target: str | None = None, stream: Any = None) -> None:
-    """Copy one array to another of its shape and element type, which share no byte; `padded`: what lies between the rows of
-    the second may be overwritten."""
+    """Copy one array to another of its shape and element type, which share no byte; `padded`: what
+    lies between the rows of the second may be overwritten."""
     places = source.address % 16, result.address % 16
     for piece in ways(source.shape, source.strides, result.strides, source.dtype.itemsize, places, padded):
         arrays = _window(source, piece.source, piece.size), _window(result, piece.target, piece.size)

@@ -1,24 +1,29 @@
 """Which way a copy goes: arithmetic on shapes and strides, which knows no array.
 
-`ways` brings a copy to its simplest form, and cuts it into pieces, each for one kernel of `ops.copy`:
+`ways` brings a copy to its simplest form, and cuts it into pieces, each for one kernel of
+`ops.copy`:
 
-============  ============================  ======================================================================
+============  ============================  ========================================================
 way           source                        target
-============  ============================  ======================================================================
+============  ============================  ========================================================
 "rows"        rows that TMA can address     rows that TMA can store
 "transposed"  the same, but contiguous      any; by TMA where it can store rows
               along another dimension than
               the target
-"lanes"       any strides, elements of 16   rows one after the other, from a multiple of 16 bytes on; they need
+"lanes"       any strides, elements of 16   rows one after the other, from a multiple of 16 bytes
+                                            on; they need
               or 32 bits                    not begin at such multiples themselves
 "blocks"      any                           any
-============  ============================  ======================================================================
+============  ============================  ========================================================
 
-The simplest form: dimensions of one element are left out; the others are sorted by the target's strides, the largest first;
-neighbours that are one dimension in both arrays become one; elements that lie side by side in both are moved as larger ones.
+The simplest form: dimensions of one element are left out; the others are sorted by the target's
+strides, the largest first; neighbours that are one dimension in both arrays become one; elements
+that lie side by side in both are moved as larger ones.
 
-    float16 (8, 512, 64) of strides (65536, 128, 2) bytes     one dimension of 131072 elements of 32 bits
-    float16 (8, 512, 33) of strides (65536, 128, 2) bytes     (4096, 33) elements of 16 bits, in rows of 66 bytes
+    float16 (8, 512, 64) of strides (65536, 128, 2) bytes     one dimension of 131072 elements of 32
+                                                              bits
+    float16 (8, 512, 33) of strides (65536, 128, 2) bytes     (4096, 33) elements of 16 bits, in
+                                                              rows of 66 bytes
 """
 
 from __future__ import annotations
@@ -52,11 +57,14 @@ class Piece(NamedTuple):
 
     way      one of the table's
     size     bytes of an element as it is moved
-    source   what the kernel reads; of "lanes" all memory from its first element to its last, as one dimension
-    target   what it writes; of "lanes" super-rows: as many rows in one as make it begin at a multiple of 16 bytes
+    source   what the kernel reads; of "lanes" all memory from its first element to its last, as one
+             dimension
+    target   what it writes; of "lanes" super-rows: as many rows in one as make it begin at a
+             multiple of 16 bytes
     dims     of "lanes": dimensions of rows
-    numbers  of "lanes": rows in a super-row, elements from row to row, elements of a row, number of the last row; in the source's
-             memory the first element, and the distance of neighbours in a row; sizes and distances of up to four dimensions of rows
+    numbers  of "lanes": rows in a super-row, elements from row to row, elements of a row, number of
+             the last row; in the source's memory the first element, and the distance of neighbours
+             in a row; sizes and distances of up to four dimensions of rows
     """
 
     way: str
@@ -103,7 +111,8 @@ def ways(shape: Sizes, source: Sizes, target: Sizes, size: int, places: tuple[in
 
 
 def _simplest(dims: list[Dim], size: int) -> tuple[list[Dim], tuple[int, int]]:
-    """Return the fewest dimensions that say the same, and the bytes by which the first elements of both arrays moved."""
+    """Return the fewest dimensions that say the same, and the bytes by which the first elements of
+    both arrays moved."""
     source = target = 0
     for number, dim in enumerate(dims):
         if dim.target < 0:  # from its other end
@@ -136,7 +145,8 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
     stored = aligned[1] and all(_line(dim.target) for dim in outer) and (padded or last.size * size % LINE == 0)
     if by_tma and stored and last.source == size and all(_line(dim.source) for dim in outer):
         source, target = _views(dims, 4)
-        whole = -(-last.size * size // LINE) * LINE // size  # what is stored of padding are zeros: the source ends before
+        # what is stored of padding are zeros: the source ends before
+        whole = -(-last.size * size // LINE) * LINE // size
         return [Piece("rows", size, source, target._replace(shape=(*target.shape[:3], whole)))]
     turned = next((dim for dim in outer if dim.source == size), None)
     if by_tma and size > 1 and turned and all(_line(dim.source) for dim in dims if dim is not turned):
@@ -153,7 +163,8 @@ def _line(stride: int) -> bool:
 
 
 def _views(dims: Sequence[Dim], rank: int) -> tuple[Part, Part]:
-    """Return the views of both arrays, with dimensions of one element before the others, so that there are `rank`."""
+    """Return the views of both arrays, with dimensions of one element before the others, so that
+    there are `rank`."""
     whole = [Dim(1, LINE, LINE)] * (rank - len(dims)) + list(dims)
     shape = tuple(dim.size for dim in whole)
     return Part(0, shape, tuple(dim.source for dim in whole)), Part(0, shape, tuple(dim.target for dim in whole))
@@ -174,7 +185,8 @@ def _flat(line: Dim, size: int, places: tuple[int, int]) -> list[Piece]:
 
 
 def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
-    """Return the pieces of a copy whose elements lanes look up, one by one: so many that numbers of 32 bits count the elements."""
+    """Return the pieces of a copy whose elements lanes look up, one by one: so many that numbers of
+    32 bits count the elements."""
     low, high = (sum(end(0, (dim.size - 1) * dim.source) for dim in (*outer, last)) for end in (min, max))
     span, pitch, count = (high - low) // size + 1, outer[-1].target, math.prod(dim.size for dim in outer)
     half = outer[0].size // 2 // LINE * LINE  # a multiple, so that the second half begins at one
@@ -207,9 +219,11 @@ def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
 
 
 def _blocks(dims: list[Dim], size: int) -> list[Piece]:
-    """Return the pieces of a copy by blocks of the last dimension and the one along which the source's elements are closest.
+    """Return the pieces of a copy by blocks of the last dimension and the one along which the
+    source's elements are closest.
 
-    There is one, or where elements are cut into words of 32 bits, and so have a dimension more than the array, a few.
+    There is one, or where elements are cut into words of 32 bits, and so have a dimension more than
+    the array, a few.
     """
     *outer, last = dims
     if len(outer) > 4:

@@ -1,9 +1,12 @@
-"""About how many cycles a matrix product takes, in each of the ways to cut it: thousands of them, in about a millisecond.
+"""About how many cycles a matrix product takes, in each of the ways to cut it: thousands of them,
+in about a millisecond.
 
-`ways` lists them once, as arrays with an element for each: tiles, how these are cut along K, the clusters that load together.
-`cycles` adds up, for all at once, what the CTA with the most work does: it fills its ring, and for each step multiplies, or waits
-for what is slowest of its tensor cores, of its port to the L2, of the L2, and of the memory; then it exchanges partial sums, and
-stores. The constants are fitted, by least squares of the logarithm, to the measurements that `learned` learns from.
+`ways` lists them once, as arrays with an element for each: tiles, how these are cut along K, the
+clusters that load together. `cycles` adds up, for all at once, what the CTA with the most work
+does: it fills its ring, and for each step multiplies, or waits for what is slowest of its tensor
+cores, of its port to the L2, of the L2, and of the memory; then it exchanges partial sums, and
+stores. The constants are fitted, by least squares of the logarithm, to the measurements that
+`learned` learns from.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ __all__ = ["LINE", "SECTOR", "SMS", "Product", "Ways", "cycles", "ways", "work"]
 SMS = 132
 """of an H100 or H200"""
 AT_ONCE = np.array((0, 132, 132, 117, 120, 110, 102, 105, 120))
-"""CTAs that run at once in clusters of 1…8 on the 132 SMs of an H200 (cuOccupancyMaxActiveClusters): a cluster lies in one GPC"""
+"""CTAs that run at once in clusters of 1…8 on the 132 SMs of an H200
+(cuOccupancyMaxActiveClusters): a cluster lies in one GPC"""
 SECTOR, LINE = 32, 128
 """bytes of the L2: what it reads at once, and keeps together"""
 Floats = npt.NDArray[np.float64]
@@ -55,7 +59,8 @@ class Ways(NamedTuple):
 
 
 _SHAPES = {(0, 64): (1, 256), (0, 128): (2, 256), (0, 192): (3, 192), (0, 256): (2, 160), (1, 64): (2, 256), (1, 128): (2, 192)}
-"""(whether ping-pong, rows of a tile) -> compute warpgroups, and the most columns for which they have the registers"""
+"""(whether ping-pong, rows of a tile) -> compute warpgroups, and the most columns for which they
+have the registers"""
 _LOADS = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (2, 2), (4, 2), (2, 4))
 """CTAs of a cluster along M and N that load together"""
 _TOGETHER = (*((along, 1) for along in range(2, 9)), (2, 2), (3, 2), (4, 2), (2, 4))
@@ -65,12 +70,13 @@ _LEAST_SLOTS = 3
 _LARGE = 128 * 128
 """elements of a tile from which stores are worth their panels"""
 _MOST_BYTES = 182 << 10
-"""of a ring in steps of 64 whose tiles have 64 rows, and 64 columns or more: with more in flight all wait longer for the L2 than
-they gain (an H200)"""
+"""of a ring in steps of 64 whose tiles have 64 rows, and 64 columns or more: with more in flight
+all wait longer for the L2 than they gain (an H200)"""
 
 
 def _slots(tm: int, tn: int, tk: int, panels: int, wgs: int, turns: int, along: int) -> int:
-    """Return how many steps of 16-bit operands fit into shared memory, beside staging panels and partial sums."""
+    """Return how many steps of 16-bit operands fit into shared memory, beside staging panels and
+    partial sums."""
     sums = 4 * tm * (tn - tn // along) * (wgs if turns else 1)
     step = sum(-(-side * tk * 2 // ATOM) * ATOM for side in (tm, tn))
     most = _MOST_BYTES if tm == tk == 64 and tn >= 64 else DEFAULT.smem_bytes
@@ -87,8 +93,9 @@ def _cuts(turns: int) -> Iterator[tuple[int, int, int, int, int]]:
 
 
 def _staged(tm: int, tn: int, tk: int, wgs: int, turns: int, along: int, plain: bool) -> Iterator[tuple[int, int]]:
-    """Yield (staging panels, slots) of a tile. Large ones that are not cut along K may also have panels for half of a warpgroup's
-    tile, and cooperative ones for all of it: at any K some products are faster with these than with the slots they cost."""
+    """Yield (staging panels, slots) of a tile. Large ones that are not cut along K may also have
+    panels for half of a warpgroup's tile, and cooperative ones for all of it: at any K some
+    products are faster with these than with the slots they cost."""
     usual = 1 if tn <= 64 else 2
     slots = _slots(tm, tn, tk, usual, wgs, turns, along)
     if slots < 6 and (more := _slots(tm, tn, tk, 1, wgs, turns, along)) > slots:
@@ -154,10 +161,12 @@ _FITTED = _Constants()
 
 
 class Product(NamedTuple):
-    """A product, or several: `rows` are those that the tiles' rows lie along, those of the transpose where it is `turned`.
+    """A product, or several: `rows` are those that the tiles' rows lie along, those of the
+    transpose where it is `turned`.
 
-    `aligned`: the operands' rows begin at multiples of so many bytes, a power of two up to 128; of less than 32, a `SECTOR`, each
-    row of a block costs the L2 a sector more. Fields are numbers, or arrays with an element for each way.
+    `aligned`: the operands' rows begin at multiples of so many bytes, a power of two up to 128; of
+    less than 32, a `SECTOR`, each row of a block costs the L2 a sector more. Fields are numbers, or
+    arrays with an element for each way.
     """
 
     rows: Sizes
@@ -170,8 +179,9 @@ class Product(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a way to cut makes of a product: `tiles`, `steps` of a tile, `units` of work for a CTA, CTAs at once (`slots`), at most
-    (`active`), and the rows and columns of a tile that lie inside the output, on average (`high`, `wide`)."""
+    """What a way to cut makes of a product: `tiles`, `steps` of a tile, `units` of work for a CTA,
+    CTAs at once (`slots`), at most (`active`), and the rows and columns of a tile that lie inside
+    the output, on average (`high`, `wide`)."""
 
     tiles: Floats
     steps: Floats
@@ -224,11 +234,13 @@ def cycles(of: Ways, product: Product, by: _Constants = _FITTED) -> Floats:
     whole = full * own * step(slots) + (rest > 0) * own * step(rest) + _cover(units, slots) * (hidden + exchanged + handed)
     whole += stored - hidden
     share = tiles * steps / np.maximum(active, 1)
-    met = np.ceil(steps / np.maximum(share, 1e-9)).clip(1, 32)  # other parts of a tile that its owner adds
+    # other parts of a tile that its owner adds
+    met = np.ceil(steps / np.maximum(share, 1e-9)).clip(1, 32)
     shared = share * step(active) + by.stream + by.hand + met * by.hand_element * elements
     shared += hidden * np.maximum(1, share // np.maximum(1, steps))
     busy = by.fill + np.where(streams, shared, whole) + np.where(size > 1, by.cluster, 0) + np.where(of.along > 1, by.along, 0)
-    # memory: of operands that the L2 does not hold, each wave of tiles reads its rows and columns again
+    # memory: of operands that the L2 does not hold, each wave of tiles reads its rows and columns
+    # again
     together = np.minimum(rows, 1536)
     waves = np.maximum(1, tiles / np.maximum(active, 1))
     again = 2 * k * np.where(streams, tiles * (high + wide), waves * (together + active * high * wide / together))

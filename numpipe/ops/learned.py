@@ -1,10 +1,12 @@
-"""What the count of cycles (`costs`) leaves out, learned from measurements: a small network that corrects it.
+"""What the count of cycles (`costs`) leaves out, learned from measurements: a small network that
+corrects it.
 
-The count knows waves, steps and bytes; how a cluster's waits, a ring's depth and the L2 work together it does not. So the logarithm
-of measured over counted cycles is learned from some thousand measurements (product, config, time) of an H200.
-examples/benchmarks/fit_products.py reads what `random_products.py --fit` wrote, and writes `learned.npz`. A network has three
-hidden layers, of 96, 48 and 24; several, trained from other beginnings, are averaged. Their answer for some hundred configs takes
-some milliseconds.
+The count knows waves, steps and bytes; how a cluster's waits, a ring's depth and the L2 work
+together it does not. So the logarithm of measured over counted cycles is learned from some thousand
+measurements (product, config, time) of an H200. examples/benchmarks/fit_products.py reads what
+`random_products.py --fit` wrote, and writes `learned.npz`. A network has three hidden layers, of
+96, 48 and 24; several, trained from other beginnings, are averaged. Their answer for some hundred
+configs takes some milliseconds.
 """
 
 from __future__ import annotations
@@ -21,13 +23,16 @@ __all__ = ["PATH", "corrected", "features"]
 
 PATH = Path(__file__).with_name("learned.npz")
 _PORT, _L2, _MEMORY = 48, 3500, 2460
-"""bytes a cycle at most, about: to an SM, from the L2, from memory. (The constants of `costs` are fitted, all together.)"""
+"""bytes a cycle at most, about: to an SM, from the L2, from memory. (The constants of `costs` are
+fitted, all together.)"""
 MOST = 1.3
-"""logarithm of a correction at most: those of the measurements are below it; of products unlike these a network says anything"""
+"""logarithm of a correction at most: those of the measurements are below it; of products unlike
+these a network says anything"""
 
 
 def features(of: Ways, product: Product, counted: Floats) -> Floats:
-    """Return what the network is told of each way to cut: a row of numbers of about 1, the last of them the `counted` cycles."""
+    """Return what the network is told of each way to cut: a row of numbers of about 1, the last of
+    them the `counted` cycles."""
     _, steps, units, slots, _, high, wide = work(of, product)
     rows, columns, k, turned, aligned, batches, _ = product
     log, waves = np.log, units / slots
@@ -51,7 +56,8 @@ def features(of: Ways, product: Product, counted: Floats) -> Floats:
 
 
 def corrected(of: Ways, product: Product) -> Floats:
-    """Return about how many cycles a product takes, cut in each of these ways: counted, and corrected."""
+    """Return about how many cycles a product takes, cut in each of these ways: counted, and
+    corrected."""
     counted = cycles(of, product)
     x = features(of, product, counted)[None]
     layers = _network()
@@ -64,7 +70,8 @@ def corrected(of: Ways, product: Product) -> Floats:
 
 @functools.cache
 def _network() -> list[tuple[Any, Any]]:
-    """Return (weights, bias) of each layer, of all networks: arrays (networks, inputs, outputs) and (networks, 1, outputs)."""
+    """Return (weights, bias) of each layer, of all networks: arrays (networks, inputs, outputs) and
+    (networks, 1, outputs)."""
     with np.load(PATH, allow_pickle=False) as file:
         return [(file[f"weights{number}"].astype(np.float32), file[f"bias{number}"].astype(np.float32))
                 for number in range(len(file.files) // 2)]

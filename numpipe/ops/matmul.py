@@ -1,15 +1,20 @@
-"""``matmul(a, b)``: NumPy's a @ b on the tensor cores, of any shape and any strides, with what follows the product fused into it.
+"""``matmul(a, b)``: NumPy's a @ b on the tensor cores, of any shape and any strides, with what
+follows the product fused into it.
 
-A CTA computes tiles of the output, one after another. Its memory warpgroup loads blocks of `a` and `b` into a ring of slots in
-shared memory; its compute warpgroups multiply what has arrived, and sum in float32 registers. Two schedules, one source:
+A CTA computes tiles of the output, one after another. Its memory warpgroup loads blocks of `a` and
+`b` into a ring of slots in shared memory; its compute warpgroups multiply what has arrived, and sum
+in float32 registers. Two schedules, one source:
 
-=============  =====================================================================================================
-cooperative    the compute warpgroups of a CTA have each a part of its tile's rows: fewest bytes for a product
-ping-pong      each has a tile of its own, and they take turns: one stores its tile while the other multiplies
-=============  =====================================================================================================
+=============  =====================================================================================
+cooperative    the compute warpgroups of a CTA have each a part of its tile's rows: fewest bytes for
+               a product
+ping-pong      each has a tile of its own, and they take turns: one stores its tile while the other
+               multiplies
+=============  =====================================================================================
 
-Tiles that are too few for the SMs, or too deep, are cut along K (`split_tiles`); tiles of few rows lie along the longer side of the
-output. A frozen `Config` (`configs`) says how a product is cut, and `choose` which one the sizes ask for.
+Tiles that are too few for the SMs, or too deep, are cut along K (`split_tiles`); tiles of few rows
+lie along the longer side of the output. A frozen `Config` (`configs`) says how a product is cut,
+and `choose` which one the sizes ask for.
 """
 
 from __future__ import annotations
@@ -62,10 +67,12 @@ TYPES = (ELEMENTS["float16"].dtype, ELEMENTS["bfloat16"].dtype)
 class Form:
     """What a product is made of, beside its config.
 
-    a, b        dimensions of the operands as they lie in memory: "mk" or "km", "nk" or "kn", of a batch with "b" before them
+    a, b        dimensions of the operands as they lie in memory: "mk" or "km", "nk" or "kn", of a
+                batch with "b" before them
     alpha       whether it is scaled
     source      whether beta times an array of its shape is added
-    bias        dimensions of what is added to each row, "n", or to each column, "m1"; "" for nothing
+    bias        dimensions of what is added to each row, "n", or to each column, "m1"; "" for
+                nothing
     activation  function of the sum, a `numpipe.function` of a float32 tile
     """
 
@@ -105,8 +112,10 @@ class Form:
 @functools.cache
 def kernel(config: Config, form: Form = Form()) -> Kernel:
     """Return the kernel for a config and a form."""
-    axis, share = ("k", None) if config.split == "cluster" else (None, "m")  # along which the CTAs of a cluster sum, and share b
-    above, beside = 1 if axis else config.cluster, config.across  # CTAs of a cluster along M, and along N: these share a
+    # along which the CTAs of a cluster sum, and share b
+    axis, share = ("k", None) if config.split == "cluster" else (None, "m")
+    # CTAs of a cluster along M, and along N: these share a
+    above, beside = 1 if axis else config.cluster, config.across
     loads = "evict_first" if config.once else None  # the eviction policy of both operands
     deep = form.a.index("k")  # the dimension of a along which is summed
     a_turned, b_turned = form.a.endswith("km"), form.b.endswith("kn")
@@ -119,11 +128,15 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
         compiler_params=CompilerParams(store_slots=config.panels or 0, store_eviction_policy=config.policy, approx_math=True,
                                        delay_release=config.delay))
     def matmul(a, b, source, bias, c, work, *, alpha, beta):  # type: ignore[no-untyped-def]
-        """c = activation(alpha * a @ b.T + beta * source + bias), for a (M, K) and b (N, K) of a 16-bit type, summed in float32."""
+        """c = activation(alpha * a @ b.T + beta * source + bias), for a (M, K) and b (N, K) of a
+        16-bit type, summed in float32."""
         wg = axis_index("wg")
-        rows = config.tm // axis_size("wg")  # those of this warpgroup: half the tile's, or all where it has the tile alone
-        plane = 3 - c.ndim  # of a matrix there are no batches: the first of three indices is cut off
-        m_tiles, n_tiles = cdiv(c.shape[1 - plane], config.tm * above), cdiv(c.shape[2 - plane], config.tn * beside)  # of clusters
+        # those of this warpgroup: half the tile's, or all where it has the tile alone
+        rows = config.tm // axis_size("wg")
+        # of a matrix there are no batches: the first of three indices is cut off
+        plane = 3 - c.ndim
+        # of clusters
+        m_tiles, n_tiles = cdiv(c.shape[1 - plane], config.tm * above), cdiv(c.shape[2 - plane], config.tn * beside)
         for i, y, x, part in split_tiles(  # type: ignore[call-arg, var-annotated]
                 1 if plane else c.shape[0], m_tiles, n_tiles, steps=cdiv(a.shape[deep], config.tk), split=axis or config.split,
                 order="grouped", group=cdiv(config.group, above), dynamic=config.dynamic):
@@ -146,7 +159,8 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
                 continue  # the tile is stored by whoever has its first steps
             row, column = m * config.tm + wg * rows, n * config.tn + (0 if axis is None else axis_index(axis) * config.share)
 
-            def finish(x, first):  # of some columns of the tile: all of them would not fit into registers beside a source
+            # of some columns of the tile: all of them would not fit into registers beside a source
+            def finish(x, first):
                 if alpha is not None:
                     x = x * alpha
                 if source is not None:
@@ -168,23 +182,28 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
 def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1.0, bias: Any = None, activation: Any = None,
            out: Any = None, batch_invariant: bool = False, config: Config | None = None, target: str | None = None,
            stream: Any = None) -> Any:
-    """Return ``activation(alpha * a @ b + beta * c + bias)``, summed in float32, for arrays of float16 or of bfloat16.
+    """Return ``activation(alpha * a @ b + beta * c + bias)``, summed in float32, for arrays of
+    float16 or of bfloat16.
 
     a           (…, M, K), or a vector (K,), as numpy.matmul takes them
-    b           (…, K, N), or (K,); the dimensions in front of a matrix' own two are batches, and broadcast
-    c           of a shape that broadcasts to the result's; not read where beta is 0; out=c overwrites it
+    b           (…, K, N), or (K,); the dimensions in front of a matrix' own two are batches, and
+                broadcast
+    c           of a shape that broadcasts to the result's; not read where beta is 0; out=c
+                overwrites it
     bias        (N,), added to each row, or (M, 1), to each column
-    activation  "relu", "silu", "gelu" (with tanh), or a `numpipe.function` of a float32 tile, of any shape
+    activation  "relu", "silu", "gelu" (with tanh), or a `numpipe.function` of a float32 tile, of
+                any shape
     out         an array of the result's shape and type: where it goes; else it is allocated
     batch_invariant
-                a row of the result has the same bits whatever M, and whatever the other rows, are: the config depends on N and K
-                alone
+                a row of the result has the same bits whatever M, and whatever the other rows, are:
+                the config depends on N and K alone
     config      one of `numpipe.ops.configs`; by default the one that its `choose` says
     target, stream
                 as of any kernel
 
-    Strides may be any: what TMA cannot address is copied once (see `numpipe.ops`). The same inputs give the same bits, each time.
-    Raises SpecError for shapes that do not fit, for other types, and for arrays of several types or devices.
+    Strides may be any: what TMA cannot address is copied once (see `numpipe.ops`). The same inputs
+    give the same bits, each time. Raises SpecError for shapes that do not fit, for other types, and
+    for arrays of several types or devices.
 
     >>> a, b = np.ones((2, 3, 8), np.float16), np.ones((8, 5), np.float16)
     >>> matmul(a, b, bias=b[0], target="sim").shape
@@ -210,7 +229,8 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     results = [as_matrices(broadcast(infos[name], shape), vectors) for name in ("out", "c") if name in infos]
     left, right = as_matrices(first, (vectors[0], False)), as_matrices(infos["b"], (False, vectors[1]))
     across = "bias" in infos and len(infos["bias"].shape) == 2
-    if batch and math.prod(right.shape[:-2]) == 1 and left.shape[:-2] == batch and not across:  # all rows by one matrix
+    # all rows by one matrix
+    if batch and math.prod(right.shape[:-2]) == 1 and left.shape[:-2] == batch and not across:
         folded = [merged(info, 1) for info in (left, *results)]
         if None not in folded:
             (left, *results), batch = folded, ()  # type: ignore[assignment]
@@ -232,11 +252,13 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
 def _product(operands: Sequence[Operand], results: list[ArrayInfo], bias: ArrayInfo | None, batch: tuple[int, ...],
              sizes: tuple[int, int, int], *, alpha: float, beta: float, activation: Any, config: Config | None,
              batch_invariant: bool, **options: Any) -> None:
-    """Compute a product of operands that TMA can address; `results`: the array that it is stored to and, if any, that it adds."""
+    """Compute a product of operands that TMA can address; `results`: the array that it is stored to
+    and, if any, that it adds."""
     (a, b), (m, n, k) = operands, sizes
     target, *added = [stacked(info, batch) for info in results]
     size = results[0].dtype.itemsize
-    if target is None or size not in target.strides[-2:] or 0 in target.strides:  # stored by way of a matrix
+    # stored by way of a matrix
+    if target is None or size not in target.strides[-2:] or 0 in target.strides:
         return _product_elsewhere(operands, results, bias, batch, sizes, alpha=alpha, beta=beta, activation=activation,
                                   config=config, batch_invariant=batch_invariant, **options)
     sources = [copied(results[1], options["target"], options["stream"]) if info is None else info for info in added]
@@ -272,19 +294,22 @@ def _transpose(form: Form, arrays: list[ArrayInfo]) -> tuple[Form, list[ArrayInf
 
 def _product_elsewhere(operands: Sequence[Operand], results: list[ArrayInfo], bias: ArrayInfo | None, batch: tuple[int, ...],
                        sizes: tuple[int, int, int], **options: Any) -> None:
-    """Compute a product in a new array and copy it to the one it is to go to, whose layout no store has."""
+    """Compute a product in a new array and copy it to the one it is to go to, whose layout no store
+    has."""
     made = allocated("matmul", results[0], results[0].shape, options["stream"])
     _product(operands, [made, *results[1:]], bias, batch, sizes, **options)
     move(made, results[0], options["target"], options["stream"])
 
 
-_form = functools.cache(Form)  # a call takes the GPU's queue some microseconds: what it depends on is looked up
+# a call takes the GPU's queue some microseconds: what it depends on is looked up
+_form = functools.cache(Form)
 
 
 @functools.lru_cache(maxsize=1024)
 def product_sizes(a: tuple[int, ...], b: tuple[int, ...], c: Any, bias: Any,
                   out: Any) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
-    """Return (batches, M, N, K, the result's shape) of arrays of these shapes. Raises SpecError where they do not fit."""
+    """Return (batches, M, N, K, the result's shape) of arrays of these shapes. Raises SpecError
+    where they do not fit."""
     for name, shape in (("a", a), ("b", b)):
         if not shape:
             raise SpecError(f"matmul: '{name}' is a number; multiply with *, or pass alpha=")

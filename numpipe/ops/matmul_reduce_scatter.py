@@ -1,13 +1,16 @@
-"""``matmul_reduce_scatter``: each GPU multiplies its part of K, and of the sum over the GPUs each keeps some of the rows.
+"""``matmul_reduce_scatter``: each GPU multiplies its part of K, and of the sum over the GPUs each
+keeps some of the rows.
 
-GPU r of n has the columns a_r of a large matrix and the rows b_r of another (tensor parallelism). One kernel runs on each GPU,
-which computes all tiles of ``a_r @ b_r``. A tile of another GPU's rows is a *part*: it is stored there, in float32, by TMA, and a
-semaphore of its own tells. To a tile of the own rows the parts of the others are added, those of the next GPU first, so that the
-result has the same bits each time; it is rounded once.
+GPU r of n has the columns a_r of a large matrix and the rows b_r of another (tensor parallelism).
+One kernel runs on each GPU, which computes all tiles of ``a_r @ b_r``. A tile of another GPU's rows
+is a *part*: it is stored there, in float32, by TMA, and a semaphore of its own tells. To a tile of
+the own rows the parts of the others are added, those of the next GPU first, so that the result has
+the same bits each time; it is rounded once.
 
-Parts are sent from the beginning on, and tiles of the own rows, which wait for parts, come later by `Config.lead`. Two compute
-warpgroups take turns (ping-pong): while one waits for the link, or adds parts, the other multiplies. Parts come into shared memory
-by TMA, two strips ahead: loads to registers would take as long as a product. And a warpgroup tells that a part has arrived when its
+Parts are sent from the beginning on, and tiles of the own rows, which wait for parts, come later by
+`Config.lead`. Two compute warpgroups take turns (ping-pong): while one waits for the link, or adds
+parts, the other multiplies. Parts come into shared memory by TMA, two strips ahead: loads to
+registers would take as long as a product. And a warpgroup tells that a part has arrived when its
 next product is over: by then its stores are, and nothing waits for them.
 """
 
@@ -77,7 +80,8 @@ class Config:
 
 @functools.cache
 def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
-    """Return the kernel; `turned`: b is given as (N, K), whose rows are contiguous along K, else as (K, N)."""
+    """Return the kernel; `turned`: b is given as (N, K), whose rows are contiguous along K, else as
+    (K, N)."""
     tm, tn, tk, strip = config.tm, config.tn, config.tk, config.strip
     right = (tn, tk) if turned else (tk, tn)
 
@@ -86,13 +90,15 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
         semaphores=lambda parts: parts.shape[0] * cdiv(parts.shape[1], tm) * cdiv(parts.shape[2], tn),
         compiler_params=CompilerParams(store_slots=config.panels, store_eviction_policy="evict_first"))
     def matmul_reduce_scatter(a, b, parts, c, arrived):  # type: ignore[no-untyped-def]
-        """c = the sum over all GPUs of their a[own GPU] @ b; a (GPUs, M, K), c (M, N). GPU r's part arrives in parts[r]."""
+        """c = the sum over all GPUs of their a[own GPU] @ b; a (GPUs, M, K), c (M, N). GPU r's part
+        arrives in parts[r]."""
         me, gpus = axis_index("gpu"), axis_size("gpu")
         m_tiles, n_tiles, steps = cdiv(c.shape[0], tm), cdiv(c.shape[1], tn), cdiv(a.shape[2], tk)
         own = m_tiles * n_tiles
         sent = own * (gpus - 1)
         lead = min(config.lead * axis_size("cta"), sent // max(gpus - 1, 1)) * (gpus - 1)
-        mixed = (sent - lead) // max(gpus - 1, 1) * gpus  # a tile of the own rows, and a part for each other GPU, in turns
+        # a tile of the own rows, and a part for each other GPU, in turns
+        mixed = (sent - lead) // max(gpus - 1, 1) * gpus
 
         told, told_to = -1, 0
         for (t,) in tiles(own * gpus):  # type: ignore[var-annotated]
@@ -115,7 +121,9 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
                 acc = wgmma(acc, a_tile, b_tile.T if turned else b_tile)
 
             row, column = y * tm, x * tn
-            if told >= 0:  # the part before: its stores, which this waits for, were on their way during the product
+            # the part before: its stores, which this waits for, were on their way during the
+            # product
+            if told >= 0:
                 signal(arrived.at[told], told_to)
             told = -1
             if to != me:
@@ -156,7 +164,8 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
 def choose(rows: int, columns: int, gpus: int) -> Config:
     """Return the config of products of which each GPU keeps `rows` x `columns`, of `gpus` GPUs.
 
-    It has the width with which tiles fill the SMs most evenly; a column costs the same in each, and a tile some columns more.
+    It has the width with which tiles fill the SMs most evenly; a column costs the same in each, and
+    a tile some columns more.
 
     >>> choose(2048, 14336, 2).tn, choose(4096, 100, 2).tn
     (176, 128)
@@ -164,7 +173,8 @@ def choose(rows: int, columns: int, gpus: int) -> Config:
     def cost(tn: int) -> float:
         return cdiv(cdiv(rows, 128) * cdiv(columns, tn) * gpus, SMS) * (tn + 8)  # type: ignore[no-any-return]
 
-    wide = (192, 176, 160, 128) if gpus == 2 else (192, 160, 128)  # with 176 the loop over more GPUs spills a register
+    # with 176 the loop over more GPUs spills a register
+    wide = (192, 176, 160, 128) if gpus == 2 else (192, 160, 128)
     return replace(Config(), tn=min(wide, key=cost))
 
 
@@ -174,14 +184,16 @@ def matmul_reduce_scatter(a: Any, b: Any, *, mesh: Any, out: Any = None, config:
 
     a       (M, K) on each GPU, of float16 or of bfloat16; M is a multiple of the number of GPUs
     b       (K, N) on each GPU, of the same type
-    mesh    the `numpipe.Mesh`; under `simulated` and `local` a, b and the result are lists of an array for each GPU
+    mesh    the `numpipe.Mesh`; under `simulated` and `local` a, b and the result are lists of an
+            array for each GPU
     out     (M / GPUs, N) on each GPU, where the result goes; else it is allocated
     config  how the product is cut; by default what `choose` says
     stream  as of any kernel
 
-    Partial sums travel in float32 while other tiles are multiplied, and are added in one order: the same inputs give the same bits,
-    and the result is rounded once. All ranks make the same call. Raises SpecError for shapes that do not fit, for other types, and
-    for shards whose shapes differ.
+    Partial sums travel in float32 while other tiles are multiplied, and are added in one order: the
+    same inputs give the same bits, and the result is rounded once. All ranks make the same call.
+    Raises SpecError for shapes that do not fit, for other types, and for shards whose shapes
+    differ.
 
     >>> a = [np.full((4, 8), 1 + gpu, np.float16) for gpu in range(2)]
     >>> b = [np.ones((8, 16), np.float16) for _ in range(2)]
@@ -204,7 +216,8 @@ def multiplied(shards: Shards, a: Any, b: Any, out: Any, config: Config | None) 
     check_out("matmul_reduce_scatter", results, (rows, n))
     if m and n:
         left, right = shards.rows("a", infos["a"]), shards.laid("b", infos["b"])
-        parts = shards.workspace("parts", left, (shards.size, rows, -(-n // 4) * 4), np.dtype(np.float32))  # rows of whole 16 bytes
+        # rows of whole 16 bytes
+        parts = shards.workspace("parts", left, (shards.size, rows, -(-n // 4) * 4), np.dtype(np.float32))
         shards.run(kernel(config or choose(rows, n, shards.size), right[0].turned), [planes(info, shards.size) for info in left],
                    [operand.info for operand in right], parts, results)
     return out if out is not None else shards.delivered(infos["a"], results)

@@ -1,4 +1,5 @@
-"""Arrays that an op allocates: of the library and on the device of its first operand, and complete when the caller gets them.
+"""Arrays that an op allocates: of the library and on the device of its first operand, and complete
+when the caller gets them.
 
 Where the op's calls are noted only (`kernels.noted_calls`), none is allocated.
 """
@@ -15,7 +16,8 @@ from ..launch.array_info import ArrayInfo
 
 
 def allocated(op: str, like: ArrayInfo, shape: Sequence[int], stream: Any) -> ArrayInfo:
-    """Return a new array of this shape and of the type of `like`, which its library allocates in the order of `stream`."""
+    """Return a new array of this shape and of the type of `like`, which its library allocates in
+    the order of `stream`."""
     if taken() is not None:
         return imagined(shape, like.dtype)
     handle = None if stream is None else launch.as_stream(stream)
@@ -32,7 +34,8 @@ def delivered(like: ArrayInfo, result: ArrayInfo, stream: Any) -> Any:
 
 
 def tell_copied(op: str, name: str, info: ArrayInfo, reason: str) -> None:
-    """Say, in notes or with NUMPIPE_LOG=launch, that an operand is copied before the kernel is called, and why."""
+    """Say, in notes or with NUMPIPE_LOG=launch, that an operand is copied before the kernel is
+    called, and why."""
     notes = taken()
     if notes is None and not log.on("launch"):
         return

@@ -1,7 +1,9 @@
-"""Operands of any layout, as a kernel's pipelines load them: a matrix whose rows are contiguous, or a batch of such matrices.
+"""Operands of any layout, as a kernel's pipelines load them: a matrix whose rows are contiguous, or
+a batch of such matrices.
 
-A window on the caller's array does that where TMA can address it: the matrix or its transpose, batches as one dimension. Else the
-operand is copied once, to memory of the caller's library whose rows start at multiples of 128 bytes.
+A window on the caller's array does that where TMA can address it: the matrix or its transpose,
+batches as one dimension. Else the operand is copied once, to memory of the caller's library whose
+rows start at multiples of 128 bytes.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ def described(op: str, arrays: dict[str, Any], types: Sequence[np.dtype], added:
 
     Those named in `added` may be float32, whatever the type of the others.
 
-    Raises SpecError for what is no array, for other types, for types or devices that differ, and for tensors that PyTorch would
-    have to record.
+    Raises SpecError for what is no array, for other types, for types or devices that differ, and
+    for tensors that PyTorch would have to record.
     """
     given = {name: array for name, array in arrays.items() if array is not None or name not in LEFT_OUT}
     infos = {name: launch.describe(array, name, op) for name, array in given.items()}
@@ -64,7 +66,8 @@ def described(op: str, arrays: dict[str, Any], types: Sequence[np.dtype], added:
 
 
 def stacked(info: ArrayInfo, batch: tuple[int, ...]) -> ArrayInfo | None:
-    """Return matrices of a batch as an array of two dimensions, where all are the same, or three; None where no window is that."""
+    """Return matrices of a batch as an array of two dimensions, where all are the same, or three;
+    None where no window is that."""
     window = merged(broadcast(info, (*batch, *info.shape[-2:])))
     if window is None:
         return None
@@ -73,7 +76,8 @@ def stacked(info: ArrayInfo, batch: tuple[int, ...]) -> ArrayInfo | None:
 
 
 def as_matrices(info: ArrayInfo, vectors: Sequence[bool]) -> ArrayInfo:
-    """Return an array with the dimensions that a product of vectors has not: M, then N, each of size 1."""
+    """Return an array with the dimensions that a product of vectors has not: M, then N, each of
+    size 1."""
     shape, strides, size = info.shape, info.strides, info.dtype.itemsize
     if vectors[0]:
         end = len(shape) - (not vectors[1])
@@ -85,7 +89,8 @@ def as_matrices(info: ArrayInfo, vectors: Sequence[bool]) -> ArrayInfo:
 
 
 def laid(op: str, infos: dict[str, ArrayInfo], batch: tuple[int, ...], target: str | None, stream: Any) -> list[Operand]:
-    """Return the operands of an op whose result has these batches, each loaded where it lies or copied."""
+    """Return the operands of an op whose result has these batches, each loaded where it lies or
+    copied."""
     lying = [_lying(info, batch) for info in infos.values()]
     for (name, info), place in zip(infos.items(), lying, strict=True):
         if place.obstacle:
@@ -101,8 +106,8 @@ def laid(op: str, infos: dict[str, ArrayInfo], batch: tuple[int, ...], target: s
 
 
 class _Lying(NamedTuple):
-    """How an operand lies: a window on it, or on its transpose, whose rows are contiguous where one dimension is; and why TMA
-    cannot address that, or ""."""
+    """How an operand lies: a window on it, or on its transpose, whose rows are contiguous where one
+    dimension is; and why TMA cannot address that, or ""."""
 
     window: ArrayInfo
     turned: bool
@@ -127,7 +132,8 @@ def _lying(info: ArrayInfo, batch: tuple[int, ...]) -> _Lying:
 
 
 def _shaped(copy: ArrayInfo, shape: tuple[int, ...]) -> ArrayInfo:
-    """Return a copy's rows as the matrix, or the batch of matrices in one dimension, that they are."""
+    """Return a copy's rows as the matrix, or the batch of matrices in one dimension, that they
+    are."""
     if len(shape) == 2 or len(copy.shape) == 3:
         return copy
     rows, (pitch, size) = shape[-2], copy.strides
@@ -135,8 +141,8 @@ def _shaped(copy: ArrayInfo, shape: tuple[int, ...]) -> ArrayInfo:
 
 
 def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
-    """Return a copy of matrices, batches in one dimension: NumPy's on the host, else in memory of the array's library, with rows
-    at multiples of 128 bytes."""
+    """Return a copy of matrices, batches in one dimension: NumPy's on the host, else in memory of
+    the array's library, with rows at multiples of 128 bytes."""
     if info.array is not None:
         window = dense(np.ascontiguousarray(info.array))
     else:
@@ -152,17 +158,21 @@ def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
 
 
 def rows_of(info: ArrayInfo) -> ArrayInfo | None:
-    """Return the rows of a matrix, or of a batch of them, as the one matrix that `padded` copies; None where they are none."""
+    """Return the rows of a matrix, or of a batch of them, as the one matrix that `padded` copies;
+    None where they are none."""
     rows, size = merged(info, 1), info.dtype.itemsize
     if rows is None or size not in (2, 4) or rows.strides[1] != size or rows.strides[0] < 0 or rows.strides[0] % size:
         return None
-    return rows if rows.shape[0] * max(rows.strides) < 1 << 31 else None  # places are numbers of 32 bits
+    # places are numbers of 32 bits
+    return rows if rows.shape[0] * max(rows.strides) < 1 << 31 else None
 
 
 def padded(matrices: Sequence[ArrayInfo], target: str | None, stream: Any) -> list[ArrayInfo]:
-    """Return copies, with rows at multiples of 128 bytes, of one or two matrices on a GPU that `rows_of` found.
+    """Return copies, with rows at multiples of 128 bytes, of one or two matrices on a GPU that
+    `rows_of` found.
 
-    Their rows have one length: a product's operands are copied by one launch, to one array, the second after the first.
+    Their rows have one length: a product's operands are copied by one launch, to one array, the
+    second after the first.
     """
     first, second = matrices[0], matrices[-1]
     itemsize, (rows_a, columns) = first.dtype.itemsize, first.shape
@@ -188,8 +198,8 @@ def padded(matrices: Sequence[ArrayInfo], target: str | None, stream: Any) -> li
 def cut(size: int, rows: Sequence[int], columns: int) -> tuple[int, int]:
     """Return height and width of the blocks, in elements of so many bytes, that `padded` copies.
 
-    They are small where they are few, so that all SMs have some and each lane waits once; else a lane has sixteen elements,
-    and a block is as wide as the rows allow.
+    They are small where they are few, so that all SMs have some and each lane waits once; else a
+    lane has sixteen elements, and a block is as wide as the rows allow.
 
     >>> cut(2, (215, 2745), 127), cut(2, (10553, 1582), 127), cut(2, (2, 12375), 10801)
     ((8, 64), (32, 64), (8, 256))
@@ -202,7 +212,8 @@ def cut(size: int, rows: Sequence[int], columns: int) -> tuple[int, int]:
 
 
 def _covering(size: int, block: int) -> int:
-    """Return how many blocks cover a size, a Python int (`cdiv` gives the kernel's numbers of 32 bits, too small for addresses)."""
+    """Return how many blocks cover a size, a Python int (`cdiv` gives the kernel's numbers of 32
+    bits, too small for addresses)."""
     return -(-size // block)
 
 
@@ -212,7 +223,8 @@ def dense(array: np.ndarray[Any, Any]) -> ArrayInfo:
 
 
 def move(source: ArrayInfo, result: ArrayInfo, target: str | None, stream: Any, padded: bool = False) -> None:
-    """Copy one array to another of its shape and element type. `padded`: what lies between the rows of the second is nobody's."""
+    """Copy one array to another of its shape and element type. `padded`: what lies between the rows
+    of the second is nobody's."""
     if source.array is not None and result.array is not None:
         result.array[...] = source.array
     else:

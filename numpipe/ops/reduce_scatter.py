@@ -1,9 +1,12 @@
-"""``reduce_scatter``: each GPU's share of the sum of arrays of all GPUs, sent by their owners and added in one order.
+"""``reduce_scatter``: each GPU's share of the sum of arrays of all GPUs, sent by their owners and
+added in one order.
 
-Some CTAs read what their GPU has for others into the ring's slots, and store it from there to a workspace of those, by TMA both
-ways. Each sends chunks of its own, for it has to wait for the stores of a chunk before it tells; meanwhile the others use the link.
-The rest of the CTAs add a chunk when it has come from all GPUs: a tile of the result is the sum of a tile of each GPU in the order
-of the GPUs, the own one from where it lies. Sums are float32, and the result has the same bits each time.
+Some CTAs read what their GPU has for others into the ring's slots, and store it from there to a
+workspace of those, by TMA both ways. Each sends chunks of its own, for it has to wait for the
+stores of a chunk before it tells; meanwhile the others use the link. The rest of the CTAs add a
+chunk when it has come from all GPUs: a tile of the result is the sum of a tile of each GPU in the
+order of the GPUs, the own one from where it lies. Sums are float32, and the result has the same
+bits each time.
 """
 
 from __future__ import annotations
@@ -66,7 +69,8 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
     @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=2, wg_axis="wg",
                     semaphores=lambda room: room.shape[0] * (cdiv(room.shape[1], length * whole) + 2 * SMS))
     def reduce_scatter(x, room, out, arrived):  # type: ignore[no-untyped-def]
-        """out = the sum over r of x of GPU r, [own GPU]; x and room (GPUs, rows, columns), out (rows, columns)"""
+        """out = the sum over r of x of GPU r, [own GPU]; x and room (GPUs, rows, columns), out
+        (rows, columns)"""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
         cta, ctas = axis_index("cta"), axis_size("cta")
         near = max(ctas // config.near, 1)
@@ -74,9 +78,11 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
         adder = cta - (ctas - near)  # the number of a CTA that adds
         slots = config.slots * 2 // np.dtype(x.dtype).itemsize
         blocks = cdiv(out.shape[0], whole)
-        full = (blocks - 1) // (length * far) * far  # chunks of `length` tiles: each CTA that sends has as many
+        # chunks of `length` tiles: each CTA that sends has as many
+        full = (blocks - 1) // (length * far) * far
         rest = blocks - full * length
-        last = min(rest, 2 * far)  # smaller ones: behind the last one nothing is sent while tiles are added
+        # smaller ones: behind the last one nothing is sent while tiles are added
+        last = min(rest, 2 * far)
         chunks = full + last
 
         def first(chunk):  # type: ignore[no-untyped-def]
@@ -88,7 +94,8 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
             BlockSpec((None, whole, columns), lambda k: (0, k, 0), buffer_count=slots),)).get_allocations(x)
 
         if cta < far:
-            for piece in range(cta, chunks * (gpus - 1), far):  # a chunk for each other GPU, then the next chunk
+            # a chunk for each other GPU, then the next chunk
+            for piece in range(cta, chunks * (gpus - 1), far):
                 chunk, to = piece // (gpus - 1), (me + 1 + piece % (gpus - 1)) % gpus
                 there = peer(room, to)
                 begin, end = first(chunk), first(chunk + 1)
@@ -98,7 +105,8 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
                     copy_smem_to_gmem(tile.at[ds(wg * rows, rows), :],
                                       there.at[me, ds((begin + k) * whole + wg * rows, rows), ds(0, columns)])
                     if begin + k + 1 < end:
-                        wait_smem_to_gmem(1, wait_read_only=True)  # the tile before has been read: its slot is released
+                        # the tile before has been read: its slot is released
+                        wait_smem_to_gmem(1, wait_read_only=True)
                     else:
                         wait_smem_to_gmem(0, wait_read_only=True)
                 signal(arrived.at[me * chunks + chunk], to)
@@ -131,14 +139,17 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
 def reduce_scatter(x: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
     """Return each GPU's share, along the first dimension, of the sum of all GPUs' arrays.
 
-    x       (rows, …) on each GPU, of float16, bfloat16 or float32; contiguous, and rows a multiple of the number of GPUs
-    mesh    the `numpipe.Mesh`; under `simulated` and `local` x and the result are lists of an array for each GPU
+    x       (rows, …) on each GPU, of float16, bfloat16 or float32; contiguous, and rows a multiple
+            of the number of GPUs
+    mesh    the `numpipe.Mesh`; under `simulated` and `local` x and the result are lists of an array
+            for each GPU
     out     (rows / GPUs, …) on each GPU, where the result goes; else it is allocated
     config  how the sum is cut
     stream  as of any kernel
 
-    Sums are float32, in the order of the GPUs, and rounded once: the same inputs give the same bits. All ranks make the same call.
-    Raises SpecError for arrays that differ in shape, of other types, and for such as TMA cannot copy.
+    Sums are float32, in the order of the GPUs, and rounded once: the same inputs give the same
+    bits. All ranks make the same call. Raises SpecError for arrays that differ in shape, of other
+    types, and for such as TMA cannot copy.
 
     >>> reduce_scatter([np.full((2, 8), 1 + gpu, np.float32) for gpu in range(2)], mesh=Mesh.simulated(2))[0][0, 0]
     np.float32(3.0)

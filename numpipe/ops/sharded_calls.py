@@ -1,8 +1,9 @@
 """Calls of an op of several GPUs: what one passes for each GPU of its mesh, and what it gets back.
 
-Under `Mesh.simulated` and `Mesh.local` an array of such an op is a list, of one array for each GPU; under `Mesh.torch` each rank
-passes its own, and gets its own. A call that was made before is launched again, as a kernel's is: an op looks at layouts, chooses
-a config and finds a workspace first, which takes as long as the kernel of a small call.
+Under `Mesh.simulated` and `Mesh.local` an array of such an op is a list, of one array for each GPU;
+under `Mesh.torch` each rank passes its own, and gets its own. A call that was made before is
+launched again, as a kernel's is: an op looks at layouts, chooses a config and finds a workspace
+first, which takes as long as the kernel of a small call.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ _WORD, _CHUNK = np.dtype(np.int32), 16
 
 
 def call(op: str, run: Callable[[Shards], Any], arrays: tuple[Any, ...], mesh: Any, out: Any, config: Any, stream: Any) -> Any:
-    """Make a call of an op: as it was made before, or by `run`, which returns what it allocated, or `out`. Returns the same."""
+    """Make a call of an op: as it was made before, or by `run`, which returns what it allocated, or
+    `out`. Returns the same."""
     repeats = _repeats(op)
     done, found = repeats.again(arrays, config, out, stream, mesh)
     if done:
         return found
-    del found  # outputs at new addresses: the allocator gives these again to the call that is kept for them
+    # outputs at new addresses: the allocator gives these again to the call that is kept for them
+    del found
     shards = Shards(op, mesh, stream)
     result = run(shards)
     shards.learn(repeats, arrays, config, result)
@@ -50,7 +53,8 @@ _repeats = functools.cache(OpRepeats)
 
 
 class Shards:
-    """A call of an op on a mesh. Its methods take and give a list with one array for each GPU of this process."""
+    """A call of an op on a mesh. Its methods take and give a list with one array for each GPU of
+    this process."""
 
     def __init__(self, op: str, mesh: Any, stream: Any = None) -> None:
         """Raises SpecError for what is no mesh."""
@@ -59,7 +63,8 @@ class Shards:
         self.op, self.mesh, self.stream = op, mesh, stream
         self.target, self.size = "sim" if mesh.gpus is None else None, mesh.size
         self.single = mesh.rank is not None or taken() is not None
-        """whether an array is one, and no list: of this rank, or of a call that is noted, whose figures are those of each GPU"""
+        """whether an array is one, and no list: of this rank, or of a call that is noted, whose
+        figures are those of each GPU"""
         self._infos: list[list[ArrayInfo]] = []
         """what was passed and made, by GPU"""
         self._made = 0
@@ -68,7 +73,8 @@ class Shards:
     def described(self, arrays: dict[str, Any], types: Sequence[np.dtype], added: Sequence[str] = ()) -> dict[str, list[ArrayInfo]]:
         """Describe the arrays of a call by name; those that are None, and may be, are left out.
 
-        Raises SpecError for what is no list of as many arrays as there are GPUs, for other types, for shapes and types that differ.
+        Raises SpecError for what is no list of as many arrays as there are GPUs, for other types,
+        for shapes and types that differ.
         """
         given = {name: self.parts(name, value) for name, value in arrays.items() if value is not None or name != "out"}
         count = 1 if self.single else self.size
@@ -85,7 +91,8 @@ class Shards:
         return {name: [infos[name] for infos in each] for name in given}
 
     def parts(self, name: str, value: Any) -> Sequence[Any]:
-        """Return the arrays that a call passes for this process' GPUs; SpecError for no list of them."""
+        """Return the arrays that a call passes for this process' GPUs; SpecError for no list of
+        them."""
         if self.single:
             return [value]
         if type(value) not in (list, tuple) or len(value) != self.mesh.size:
@@ -100,7 +107,8 @@ class Shards:
         return [self._by_rows(name, info) for info in infos]
 
     def laid(self, name: str, infos: list[ArrayInfo]) -> list[Operand]:
-        """Return matrices that TMA can address by rows or by columns: those of the call, or copies of them.
+        """Return matrices that TMA can address by rows or by columns: those of the call, or copies
+        of them.
 
         Raises SpecError where those of some GPUs lie by rows and those of others by columns.
         """
@@ -124,7 +132,8 @@ class Shards:
 
     # ---- memory
     def made(self, like: list[ArrayInfo], shape: Sequence[int]) -> list[ArrayInfo]:
-        """Return new arrays of this shape and of the type of `like`, each on its GPU: outputs of the call, in their order."""
+        """Return new arrays of this shape and of the type of `like`, each on its GPU: outputs of
+        the call, in their order."""
         self._made += 1
         self._infos.append([allocated(self.op, info, shape, self.stream) for info in like])
         return self._infos[-1]
@@ -138,11 +147,13 @@ class Shards:
         return [launch.describe(part, name, self.op) for part in self.parts(name, room)]
 
     def reaches(self, infos: list[ArrayInfo]) -> bool:
-        """Whether kernels on other GPUs reach these arrays; of a call that is only noted they do."""
+        """Whether kernels on other GPUs reach these arrays; of a call that is only noted they
+        do."""
         return taken() is not None or self.mesh.reaches(infos)
 
     def reached(self, name: str, infos: list[ArrayInfo]) -> list[ArrayInfo]:
-        """Return arrays that kernels on other GPUs reach: those of the call, or copies in symmetric memory."""
+        """Return arrays that kernels on other GPUs reach: those of the call, or copies in symmetric
+        memory."""
         if self.reaches(infos):
             return infos
         self._launches.append(None)
@@ -157,7 +168,8 @@ class Shards:
         self._launches.append(kernel.together(self.mesh, [infos[0] if self.single else infos for infos in arrays], self.stream))
 
     def learn(self, repeats: OpRepeats, arrays: tuple[Any, ...], config: Any, result: Any) -> None:
-        """Keep the launch of a call that was one: without copies of operands, which hold other numbers the next time."""
+        """Keep the launch of a call that was one: without copies of operands, which hold other
+        numbers the next time."""
         launches = self._launches[0] if len(self._launches) == 1 else None
         if launches is not None:
             outputs = result if self._made > 1 else (result,)
@@ -186,7 +198,8 @@ def check_matrices(op: str, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tup
 
 
 def check_out(op: str, results: list[ArrayInfo], shape: tuple[int, ...]) -> None:
-    """Raise SpecError for results of another shape, or that TMA cannot address by rows, or that must not be written."""
+    """Raise SpecError for results of another shape, or that TMA cannot address by rows, or that
+    must not be written."""
     for info in results:
         if info.shape != shape:
             raise SpecError(f"{op}: 'out' must be {shape}, got {info.shape}")
@@ -204,7 +217,8 @@ def as_words(op: str, name: str, infos: list[ArrayInfo], count: int = 0) -> list
 
 
 def as_rows(op: str, name: str, infos: list[ArrayInfo], count: int = 0) -> list[ArrayInfo]:
-    """Return contiguous arrays as rows of 64 elements, or of as many as divide them: of each of `count` parts, if that is given."""
+    """Return contiguous arrays as rows of 64 elements, or of as many as divide them: of each of
+    `count` parts, if that is given."""
     found = []
     for info in infos:
         size = info.dtype.itemsize
@@ -215,7 +229,8 @@ def as_rows(op: str, name: str, infos: list[ArrayInfo], count: int = 0) -> list[
 
 
 def _contiguous(op: str, name: str, info: ArrayInfo, parts: int) -> int:
-    """Return the bytes of a contiguous array; SpecError for others, and for parts that TMA cannot copy."""
+    """Return the bytes of a contiguous array; SpecError for others, and for parts that TMA cannot
+    copy."""
     nbytes = math.prod(info.shape) * info.dtype.itemsize
     if info.strides != dense_strides(info.shape, info.dtype.itemsize):
         raise SpecError(f"{op}: '{name}' is not contiguous, shape {info.shape}, strides {info.strides} bytes: pass a copy")
@@ -226,6 +241,7 @@ def _contiguous(op: str, name: str, info: ArrayInfo, parts: int) -> int:
 
 
 def _retyped(info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype) -> ArrayInfo:
-    """Return a contiguous array seen as one of another shape, and of an element type of other bytes."""
+    """Return a contiguous array seen as one of another shape, and of an element type of other
+    bytes."""
     array = None if info.array is None else info.array.reshape(-1).view(dtype).reshape(shape)
     return info._replace(shape=shape, strides=dense_strides(shape, dtype.itemsize), dtype=dtype, array=array)

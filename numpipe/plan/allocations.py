@@ -1,4 +1,5 @@
-"""What a kernel may allocate in shared memory beside its rings: tiles, barriers, and unions of them.
+"""What a kernel may allocate in shared memory beside its rings: tiles, barriers, and unions of
+them.
 
 ::
 
@@ -7,8 +8,9 @@
     numpipe.ClusterBarrier("cluster")          an mbarrier in each CTA of a cluster, on which all of them arrive
     numpipe.RefUnion(one, (another, third))    the same bytes as `one`, and as `another` and `third` together
 
-These are types: values are made in a kernel, by `numpipe.scratch` and `numpipe.run_scoped`. A type is a compile-time constant,
-so it may be written in the kernel, in a module, or be a field of a Static.
+These are types: values are made in a kernel, by `numpipe.scratch` and `numpipe.run_scoped`. A type
+is a compile-time constant, so it may be written in the kernel, in a module, or be a field of a
+Static.
 """
 
 from __future__ import annotations
@@ -42,10 +44,11 @@ ARRIVALS_A_WARPGROUP = 4
 class SMEM:
     """A tile in shared memory, or slots of one: `shape` ends in the tile's rows and columns.
 
-    shape       compile-time ints: (n,) is a vector, whose elements lie one after another. Of others the
-                dimensions before the last two are slots: ``buffer.at[slot]``, with a run-time `slot`, is a
-                tile. A row is a multiple of 16 bytes, and there is a multiple of 8 of them (the layout is that of a pipeline's
-                blocks: `layout`); a tile begins at a multiple of 1024 bytes.
+    shape       compile-time ints: (n,) is a vector, whose elements lie one after another. Of others
+                the dimensions before the last two are slots: ``buffer.at[slot]``, with a run-time
+                `slot`, is a tile. A row is a multiple of 16 bytes, and there is a multiple of 8 of
+                them (the layout is that of a pipeline's blocks: `layout`); a tile begins at a
+                multiple of 1024 bytes.
     dtype       element type
     transforms  how a tile lies in shared memory, as for `BlockSpec`; what is left out is inferred
 
@@ -102,9 +105,10 @@ class SMEM:
 class Barrier:
     """An mbarrier in shared memory, or several: `numpipe.barrier_arrive`, `numpipe.barrier_wait`.
 
-    num_arrivals  what completes a phase: arrivals, each by a compute warpgroup, or by a `copy_gmem_to_smem`, whose bytes have
-                  to land too
-    num_barriers  how many there are, at most 32: an int, or a tuple for more dimensions. ``barriers.at[slot]`` is one of them.
+    num_arrivals  what completes a phase: arrivals, each by a compute warpgroup, or by a
+                  `copy_gmem_to_smem`, whose bytes have to land too
+    num_barriers  how many there are, at most 32: an int, or a tuple for more dimensions.
+                  ``barriers.at[slot]`` is one of them.
 
     Raises SpecError for counts that cannot be.
 
@@ -138,23 +142,30 @@ class Barrier:
 
 @dataclass(frozen=True)
 class ClusterBarrier(Barrier):
-    """A `Barrier` in each CTA of a cluster: `numpipe.barrier_arrive` arrives on that of every CTA along an axis, its own too.
+    """A `Barrier` in each CTA of a cluster: `numpipe.barrier_arrive` arrives on that of every CTA
+    along an axis, its own too.
 
-    collective_axes  name of an axis of the cluster (`cluster_names` of the kernel), or a tuple of such: with (x, y) a CTA's arrival
-                     is for those that differ from it in x only, and those that differ in y only
-    num_arrivals     what completes a phase *of each of these CTAs*: warpgroups that arrive. The mbarrier counts them in all CTAs,
-                     sum of the axes' sizes - number of axes + 1 times as many.
+    collective_axes  name of an axis of the cluster (`cluster_names` of the kernel), or a tuple of
+                     such: with (x, y) a CTA's arrival is for those that differ from it in x only,
+                     and those that differ in y only
+    num_arrivals     what completes a phase *of each of these CTAs*: warpgroups that arrive. The
+                     mbarrier counts them in all CTAs, sum of the axes' sizes - number of axes + 1
+                     times as many.
     num_barriers     as of a `Barrier`
-    leader_tracked   True: arrivals are for the *leader* alone, the CTA that is first along all the axes, and num_arrivals of each
-                     CTA complete its phase. The others do not wait; before they arrive again they have to hear of the leader.
-    orders_stores    True: what was stored to shared memory before an arrival is there for loads from other CTAs behind the wait
-                     (`numpipe.cluster_ref`): an arrival is then a fence of the whole GPU. Else arrivals tell what has been read.
+    leader_tracked   True: arrivals are for the *leader* alone, the CTA that is first along all the
+                     axes, and num_arrivals of each CTA complete its phase. The others do not wait;
+                     before they arrive again they have to hear of the leader.
+    orders_stores    True: what was stored to shared memory before an arrival is there for loads
+                     from other CTAs behind the wait (`numpipe.cluster_ref`): an arrival is then a
+                     fence of the whole GPU. Else arrivals tell what has been read.
 
-    `numpipe.barrier_wait` waits for its own CTA's. Copies do not arrive on it: they would tell one CTA only. Along one axis, those
-    who have waited for a phase may arrive for the next; along two, others may still be missing in the phase before, and a CTA has
-    to hear of them first (the simulator reports where it has not).
+    `numpipe.barrier_wait` waits for its own CTA's. Copies do not arrive on it: they would tell one
+    CTA only. Along one axis, those who have waited for a phase may arrive for the next; along two,
+    others may still be missing in the phase before, and a CTA has to hear of them first (the
+    simulator reports where it has not).
 
-    Raises SpecError for counts and names that cannot be. PTX ISA, "mbarrier.arrive": .shared::cluster.
+    Raises SpecError for counts and names that cannot be. PTX ISA, "mbarrier.arrive":
+    .shared::cluster.
 
     >>> ClusterBarrier("cluster", num_barriers=2).axes
     ('cluster',)
@@ -185,11 +196,13 @@ class ClusterBarrier(Barrier):
 
 @dataclass(frozen=True, init=False)
 class RefUnion:
-    """Members that share their bytes: in a kernel, a tuple of references, as many as there are members.
+    """Members that share their bytes: in a kernel, a tuple of references, as many as there are
+    members.
 
-    A member is an `SMEM`, or a tuple of them, which lie side by side. The union is as large as its largest member. What one
-    member holds is lost where another is written; that their lives do not overlap is for the kernel to see to, with a barrier
-    between the last access through one and the first through the other (the simulator reports where there is none).
+    A member is an `SMEM`, or a tuple of them, which lie side by side. The union is as large as its
+    largest member. What one member holds is lost where another is written; that their lives do not
+    overlap is for the kernel to see to, with a barrier between the last access through one and the
+    first through the other (the simulator reports where there is none).
 
     >>> RefUnion(SMEM((64, 64), np.float32), (SMEM((64, 64), np.float16), SMEM((64, 64), np.float16)))
     RefUnion(SMEM((64, 64), float32), (SMEM((64, 64), float16), SMEM((64, 64), float16)))
@@ -212,7 +225,7 @@ class RefUnion:
         return f"RefUnion({', '.join(map(repr, self.members))})"
 
 
-# ---- a type as a literal: how it travels through the compiler --------------------------------------------------------
+# ---- a type as a literal: how it travels through the compiler ------------------------------------
 def is_allocation(value: Any) -> bool:
     """Whether a constant is a type that can be allocated, or a tuple of such types."""
     if type(value) is tuple:
@@ -227,7 +240,8 @@ _NAMES: dict[str, Any] = {
 
 
 def parse(text: str) -> Any:
-    """Return the type whose `repr` this is: a text is a literal that Numba keeps, as it does not keep all nested tuples.
+    """Return the type whose `repr` this is: a text is a literal that Numba keeps, as it does not
+    keep all nested tuples.
 
     >>> parse(repr(SMEM((64, 64), np.float16)))
     SMEM((64, 64), float16)
@@ -235,10 +249,11 @@ def parse(text: str) -> Any:
     return eval(text, dict(_NAMES))
 
 
-# ---- where an allocation lies ----------------------------------------------------------------------------------------
+# ---- where an allocation lies --------------------------------------------------------------------
 @dataclass(frozen=True)
 class SmemPlan:
-    """Where tiles lie: the first slot is `offset` bytes behind the beginning of the warpgroup's bytes of `memory`."""
+    """Where tiles lie: the first slot is `offset` bytes behind the beginning of the warpgroup's
+    bytes of `memory`."""
 
     kind: SMEM
     memory: Region
@@ -251,7 +266,8 @@ class SmemPlan:
 
 @dataclass(frozen=True)
 class BarrierPlan:
-    """Where barriers lie; `index` is the int32 in which a warpgroup keeps the parities of their phases."""
+    """Where barriers lie; `index` is the int32 in which a warpgroup keeps the parities of their
+    phases."""
 
     kind: Barrier
     memory: Region
@@ -263,17 +279,20 @@ class BarrierPlan:
 
     @property
     def peers(self) -> tuple[Dims, ...]:
-        """The shifts from a CTA to those that it shares the barrier with, itself first: on theirs it arrives, if none `leads`."""
+        """The shifts from a CTA to those that it shares the barrier with, itself first: on theirs
+        it arrives, if none `leads`."""
         return shifts(self.cluster, self.groups)
 
     @property
     def wide(self) -> bool:
-        """Whether arrivals and waits are of the cluster's scope, so that other CTAs may load what was stored before."""
+        """Whether arrivals and waits are of the cluster's scope, so that other CTAs may load what
+        was stored before."""
         return len(self.peers) > 1 and getattr(self.kind, "orders_stores", False)
 
     @property
     def led(self) -> tuple[int, ...]:
-        """The cluster's dimensions along which the first CTA's barrier counts the arrivals of all; () where each CTA's does."""
+        """The cluster's dimensions along which the first CTA's barrier counts the arrivals of all;
+        () where each CTA's does."""
         return self.groups[0] if self.groups and getattr(self.kind, "leader_tracked", False) else ()
 
     @property
@@ -289,9 +308,11 @@ class BarrierPlan:
 
 @dataclass(frozen=True)
 class Scratch:
-    """An allocation of a kernel: its type `kind`, and `tree`, the plans of its parts, nested as the type is.
+    """An allocation of a kernel: its type `kind`, and `tree`, the plans of its parts, nested as the
+    type is.
 
-    `memory` holds its tiles; `what` says what numpipe needs it for, if the kernel did not ask for it.
+    `memory` holds its tiles; `what` says what numpipe needs it for, if the kernel did not ask for
+    it.
     """
 
     name: str
@@ -315,7 +336,8 @@ def nbytes(kind: Any) -> int:
 
 
 def place(kind: Any, offset: int, memory: Region, barriers: Iterator[BarrierPlan]) -> Any:
-    """Return the plans of a type's parts, whose tiles begin at `offset` of a region; those of its barriers are given in order."""
+    """Return the plans of a type's parts, whose tiles begin at `offset` of a region; those of its
+    barriers are given in order."""
     if isinstance(kind, tuple):
         plans = []
         for part in kind:

@@ -1,15 +1,18 @@
 """Blocks: tiles of one or two dimensions of an array of any rank, as TMA copies move them.
 
-A `BlockSpec` has a side for each dimension of its array. Squeezed dimensions (None) have one element in a block and are left
-out of the tile; the two others are its rows and columns, and lie in shared memory as `layout` says. Where one is left, the tile is
-a vector, whose elements lie one after another::
+A `BlockSpec` has a side for each dimension of its array. Squeezed dimensions (None) have one
+element in a block and are left out of the tile; the two others are its rows and columns, and lie in
+shared memory as `layout` says. Where one is left, the tile is a vector, whose elements lie one
+after another::
 
     array (B, M, K), row-major, block_shape (None, 128, 64)
 
-        index map (b, m, k)  ->  starts (b, 128 m, 64 k)  ->  a TMA box (1, 128, 64)  ->  tile (128, 64)
+        index map (b, m, k)  ->  starts (b, 128 m, 64 k)  ->  a TMA box (1, 128, 64)  ->  tile (128,
+                             64)
 
-Only the contiguous dimension is cut further, into panels of at most 128 bytes, each a copy. TMA lists dimensions in the order
-of memory, which is the array's own unless it is column-major (its first dimension contiguous): then it is the reverse.
+Only the contiguous dimension is cut further, into panels of at most 128 bytes, each a copy. TMA
+lists dimensions in the order of memory, which is the array's own unless it is column-major (its
+first dimension contiguous): then it is the reverse.
 """
 
 from __future__ import annotations
@@ -36,13 +39,15 @@ class Block:
 
     layout    of the tile in shared memory
     axes      the array's dimensions that are the tile's rows and columns, or its only one
-    scales    for each dimension of the array, how many elements a block index counts; 1 where the map returns elements
+    scales    for each dimension of the array, how many elements a block index counts; 1 where the
+              map returns elements
     reverse   whether memory lists the dimensions the other way round (column-major arrays)
-    elements  whether the index map chooses the element at which the contiguous dimension starts, which may be misaligned
+    elements  whether the index map chooses the element at which the contiguous dimension starts,
+              which may be misaligned
     fill      the value that elements outside the array are read as
     policy    eviction policy of its copies' lines in L2 (`intrinsics.cp_async_bulk`), or None
-    along     dimensions of the cluster along which CTAs load the same block, each a share of it: its n-th part in `shares`, cut
-              across the dimension that is not contiguous (`cluster`)
+    along     dimensions of the cluster along which CTAs load the same block, each a share of it:
+              its n-th part in `shares`, cut across the dimension that is not contiguous (`cluster`)
     mode      what it means that a block lies where the array has no element (`BlockSpec.mode`)
     """
 
@@ -77,7 +82,8 @@ class Block:
 
     @property
     def share_rows(self) -> int:
-        """How many contiguous lines of the tile one CTA loads: all, or a share where CTAs of a cluster load one block together."""
+        """How many contiguous lines of the tile one CTA loads: all, or a share where CTAs of a
+        cluster load one block together."""
         return self.layout.shape[1 - self.layout.inner] // self.shares
 
     @functools.cached_property
@@ -87,12 +93,14 @@ class Block:
         return tuple(of.get(axis, 1) for axis in range(self.rank))
 
     def copies(self, arg: int, offset: int, written: bool) -> CopyPlan:
-        """Return the copies of a block, or of a CTA's share of it, between `offset` of its slot and array argument `arg`."""
+        """Return the copies of a block, or of a CTA's share of it, between `offset` of its slot and
+        array argument `arg`."""
         return copies_of(arg, self.rank, self.reverse, self.axes, self.layout, self.share_rows, offset, fill=self.fill,
                          written=written, policy=self.policy)
 
     def check_start(self, start: int, what: str) -> None:
-        """Raise SpecError for a start along the contiguous dimension (in elements) that TMA cannot have."""
+        """Raise SpecError for a start along the contiguous dimension (in elements) that TMA cannot
+        have."""
         unit = 16 // self.layout.itemsize
         if start % unit:
             raise SpecError(f"{what} returned element {start} for dimension {self.contiguous}, which is contiguous: there a block "
@@ -100,14 +108,16 @@ class Block:
 
 
 def wrong_indices(what: str, rank: int, got: Any) -> SpecError:
-    """Return the error for an index map, `what`, whose result `got` is no tuple of `rank` integers."""
+    """Return the error for an index map, `what`, whose result `got` is no tuple of `rank`
+    integers."""
     return SpecError(f"{what} must return a tuple of {rank} integer block indices, got {got}")
 
 
 def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: Literal["zeros", "nan"],
         what: str, transforms: tuple[Transform, ...] = (), policy: str | None = None,
         mode: Literal["zero", "clip"] | None = None) -> Block:
-    """Return the blocks of an array of this type, rank and major order; SpecError where TMA or wgmma cannot take them."""
+    """Return the blocks of an array of this type, rank and major order; SpecError where TMA or
+    wgmma cannot take them."""
     if ndim != len(shape):
         raise SpecError(f"{what}: block_shape {spelled(shape)} has {len(shape)} dimensions, the array has {ndim}")
     axes = tuple(axis for axis, side in enumerate(shape) if side is not None)

@@ -20,7 +20,8 @@ HEADER = 1024  # bytes of barriers, and of counters that a warpgroup hands to th
 
 @dataclass(frozen=True)
 class Region:
-    """`nbytes` of shared memory from `base` on; or as many for each of `owners` compute warpgroups, one behind another.
+    """`nbytes` of shared memory from `base` on; or as many for each of `owners` compute warpgroups,
+    one behind another.
 
     >>> Region(1024, 256, owners=2).at(1), Region(1024, 256).at(1)
     (1280, 1024)
@@ -48,22 +49,27 @@ class Region:
 
 
 def fit_slots(*blocks: tuple[Sequence[int], Any], store_slots: int = 1, num_compute_wgs: int = 2, other_bytes: int = 0) -> int:
-    """Slots of a ring that fit into the shared memory of a CTA (227 KB): a value for ``max_concurrent_steps``.
+    """Slots of a ring that fit into the shared memory of a CTA (227 KB): a value for
+    ``max_concurrent_steps``.
 
-    blocks           (shape in elements, dtype) of each operand's block; each takes a multiple of 1024 bytes of a slot
-    store_slots      panels of 8192 bytes (64 rows x 128 bytes) to leave to each compute warpgroup for ``c[…] = tile``, 0…8: the
-                     fewer, the sooner a store waits for the one before; give `CompilerParams` the same number, or it takes
-                     what the slots leave, up to a tile's panels
+    blocks           (shape in elements, dtype) of each operand's block; each takes a multiple of
+                     1024 bytes of a slot
+    store_slots      panels of 8192 bytes (64 rows x 128 bytes) to leave to each compute warpgroup
+                     for ``c[…] = tile``, 0…8: the fewer, the sooner a store waits for the one
+                     before; give `CompilerParams` the same number, or it takes what the slots
+                     leave, up to a tile's panels
     num_compute_wgs  compute warpgroups of the CTA
     other_bytes      shared memory of something else: scratch, other rings
 
-    The ring of a 128 x 256 tile has 4 slots and 1 panel a warpgroup, or 3 and all 4 of a tile of 64 x 256:
+    The ring of a 128 x 256 tile has 4 slots and 1 panel a warpgroup, or 3 and all 4 of a tile of 64
+    x 256:
 
     >>> a, b = ((128, 64), np.float16), ((256, 64), np.float16)
     >>> fit_slots(a, b), fit_slots(a, b, store_slots=4)
     (4, 3)
 
-    Raises SpecError where not even one fits. (CUDA C++ Programming Guide, "Compute Capabilities": shared memory of 9.0.)
+    Raises SpecError where not even one fits. (CUDA C++ Programming Guide, "Compute Capabilities":
+    shared memory of 9.0.)
     """
     pair = Rule(("a pair (shape, dtype)",), lambda one: isinstance(one, tuple) and len(one) == 2 and SHAPE.holds(one[0]))
     require("fit_slots", locals(), store_slots=whole(0), num_compute_wgs=whole(1, 8), other_bytes=whole(0), blocks=each(pair))

@@ -1,7 +1,9 @@
-"""Places, ranks and shares in a cluster: CTAs that run at the same time and reach each other's shared memory.
+"""Places, ranks and shares in a cluster: CTAs that run at the same time and reach each other's
+shared memory.
 
-A CTA has a place in its cluster, (x, y, z), and a rank, x fastest. CTAs *along* some dimensions of a cluster differ in these
-only. A block that all CTAs along them load is cut into as many shares, and each CTA copies its share to all of them::
+A CTA has a place in its cluster, (x, y, z), and a rank, x fastest. CTAs *along* some dimensions of
+a cluster differ in these only. A block that all CTAs along them load is cut into as many shares,
+and each CTA copies its share to all of them::
 
     cluster (2, 2)      a: along y      b: along x       fills slots of ...         is freed by ...
     rank 0 at (0, 0)    0 and 2         0 and 1          0, 1, 2                    0, 1, 2
@@ -63,7 +65,8 @@ def shifts(dims: Dims, groups: tuple[tuple[int, ...], ...]) -> tuple[Dims, ...]:
 
 
 def share_of(place: Sequence[int], dims: Dims, along: Sequence[int]) -> int:
-    """Return the number of the share that a CTA loads of a block that all CTAs along these dimensions load."""
+    """Return the number of the share that a CTA loads of a block that all CTAs along these
+    dimensions load."""
     number = 0
     for axis in reversed(along):
         number = number * dims[axis] + place[axis]
@@ -81,7 +84,8 @@ def mask_of(place: Dims, dims: Dims, along: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True)
 class Sharing:
-    """How the CTAs along some dimensions of a cluster load one tile: each a share of it, for all of them.
+    """How the CTAs along some dimensions of a cluster load one tile: each a share of it, for all of
+    them.
 
     dims    the cluster
     along   its dimensions along which they differ

@@ -1,10 +1,13 @@
-"""The context, the hidden first parameter of a kernel function: it says which kernel this is, and which role runs it.
+"""The context, the hidden first parameter of a kernel function: it says which kernel this is, and
+which role runs it.
 
-The AST pass gives every kernel function a parameter ``__np`` and passes it to the operations that depend on the kernel (pipelines,
-tile loops) or on the role (the warpgroup axis). Its Numba type carries the Unit and the role; its value is a pointer to the
-warpgroup's ring counters, so that a helper called twice continues a ring instead of restarting it.
+The AST pass gives every kernel function a parameter ``__np`` and passes it to the operations that
+depend on the kernel (pipelines, tile loops) or on the role (the warpgroup axis). Its Numba type
+carries the Unit and the role; its value is a pointer to the warpgroup's ring counters, so that a
+helper called twice continues a ring instead of restarting it.
 
-The place of a CTA in the grid stands here too: by name `axis_index` and `axis_size`, by number `program_id` and `num_programs`.
+The place of a CTA in the grid stands here too: by name `axis_index` and `axis_size`, by number
+`program_id` and `num_programs`.
 """
 
 from __future__ import annotations
@@ -71,7 +74,8 @@ class ContextFacts:
 
 
 class Context(ContextFacts, Hidden):
-    """One role of one warpgroup on the simulated SM. `state` lives as long as the kernel, as the GPU's does."""
+    """One role of one warpgroup on the simulated SM. `state` lives as long as the kernel, as the
+    GPU's does."""
 
     def __init__(self, unit: Unit, role: Role) -> None:
         self.unit = unit
@@ -84,7 +88,8 @@ class Context(ContextFacts, Hidden):
         self.running: dict[int, str] = {}
         """rings of the pipelines whose bodies this warpgroup runs, by counter (`chains.running`)"""
         self.work_ring: Any = None
-        """the ring of work indices, a `Ring`; None before the first loop that takes them (`tile_scheduler`)"""
+        """the ring of work indices, a `Ring`; None before the first loop that takes them
+        (`tile_scheduler`)"""
         self.dynamic_loop: str | None = None
         """the place in the source of the loop that takes work indices now"""
 
@@ -108,7 +113,8 @@ class Context(ContextFacts, Hidden):
 
 @op
 def only_if(holder: Any, fact: str, function: Callable[..., None], *args: Any) -> None:
-    """Call ``function(holder, *args)`` if a fact of the holder, a context or a loop, is true; else nothing is even compiled."""
+    """Call ``function(holder, *args)`` if a fact of the holder, a context or a loop, is true; else
+    nothing is even compiled."""
     if getattr(holder, fact):
         function(holder, *args)
 
@@ -122,16 +128,19 @@ def over(values: tuple[Any, ...], function: Callable[..., None], *args: Any) -> 
 
 @op
 def axis_index(name: str | tuple[str, ...]) -> Any:
-    """Index of this CTA along a named axis of the grid or of its cluster, or of this warpgroup along theirs (`wg_axis`).
+    """Index of this CTA along a named axis of the grid or of its cluster, or of this warpgroup
+    along theirs (`wg_axis`).
 
-    Of several axes, ``axis_index(("a", "b"))``, it is the linear index over them, the first name slowest: ``axis_index("a") *
-    axis_size("b") + axis_index("b")``. So ``axis_index(("cta", "wg"))`` numbers the compute warpgroups of the launch.
+    Of several axes, ``axis_index(("a", "b"))``, it is the linear index over them, the first name
+    slowest: ``axis_index("a") * axis_size("b") + axis_index("b")``. So ``axis_index(("cta",
+    "wg"))`` numbers the compute warpgroups of the launch.
 
-    With ``schedule="pingpong"`` the warpgroup axis has size 1 and every compute warpgroup is 0 on it: tiles are not shared. The
-    memory role has no index on the warpgroup axis: there it is an inert value that must not steer loads.
+    With ``schedule="pingpong"`` the warpgroup axis has size 1 and every compute warpgroup is 0 on
+    it: tiles are not shared. The memory role has no index on the warpgroup axis: there it is an
+    inert value that must not steer loads.
 
-    ``axis_index("gpu")`` is the number of the GPU in the mesh, in a kernel with semaphores; ``axis_size("gpu")`` is a compile-time
-    constant there.
+    ``axis_index("gpu")`` is the number of the GPU in the mesh, in a kernel with semaphores;
+    ``axis_size("gpu")`` is a compile-time constant there.
     """
     machine, unit = current(), current().unit
     if name == GPU_AXIS and unit.gpus:  # likewise, to `gpu_index`
@@ -160,8 +169,9 @@ def _size(dimension: int) -> Any:
 
 @op
 def axis_size(name: str | tuple[str, ...]) -> Any:
-    """Size of a named grid axis; of an axis of the cluster, CTAs along it; of the warpgroup axis, the compute warpgroups that share
-    a tile. The last two are compile-time constants. Of several axes, ``axis_size(("a", "b"))``, it is the product."""
+    """Size of a named grid axis; of an axis of the cluster, CTAs along it; of the warpgroup axis,
+    the compute warpgroups that share a tile. The last two are compile-time constants. Of several
+    axes, ``axis_size(("a", "b"))``, it is the product."""
     unit = current().unit
     if name == GPU_AXIS and unit.gpus:
         return np.int32(unit.gpus)
@@ -171,9 +181,11 @@ def axis_size(name: str | tuple[str, ...]) -> Any:
 
 
 def checked_axis(operation: str, axis: Any) -> Any:
-    """Return a dimension of a grid, 0…2, given as a constant or as its Numba type; SpecError for other values.
+    """Return a dimension of a grid, 0…2, given as a constant or as its Numba type; SpecError for
+    other values.
 
-    Those of a grid of more than three dimensions do not come here: they are rewritten to `folded_index` and `folded_size`.
+    Those of a grid of more than three dimensions do not come here: they are rewritten to
+    `folded_index` and `folded_size`.
     """
     axis = constant(operation, "axis", axis)
     if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis <= 2:
@@ -182,7 +194,8 @@ def checked_axis(operation: str, axis: Any) -> Any:
 
 
 def check_ctas(unit: Unit | None, operation: str, axis: int) -> int:
-    """Return `axis`; SpecError in a kernel over tiles whose CTAs have no such dimension: only its source asks for steps."""
+    """Return `axis`; SpecError in a kernel over tiles whose CTAs have no such dimension: only its
+    source asks for steps."""
     words = None if unit is None else unit.params.dimension_semantics
     if words is not None and axis >= words.count("parallel"):
         why = (f"is sequential: write {operation}({axis}), with the number, in the kernel itself, and pass its value to functions"
@@ -193,7 +206,8 @@ def check_ctas(unit: Unit | None, operation: str, axis: int) -> int:
 
 @op
 def program_id(axis: int) -> Any:
-    """Return the index of this CTA along dimension `axis` of the grid (0, 1, …, a compile-time int), an int32.
+    """Return the index of this CTA along dimension `axis` of the grid (0, 1, …, a compile-time
+    int), an int32.
 
     In a grid of up to three dimensions it is blockIdx.x, y or z.
     """
@@ -211,13 +225,15 @@ def num_programs(axis: int) -> Any:
 
 @op
 def folded_index(dimension: int) -> Any:
-    """`program_id` of a dimension that lies along x with others (`folded`), to which the AST pass rewrites it."""
+    """`program_id` of a dimension that lies along x with others (`folded`), to which the AST pass
+    rewrites it."""
     return _index(dimension)
 
 
 @op
 def folded_size(dimension: int) -> Any:
-    """`num_programs` of a dimension that lies along x with others (`folded`), to which the AST pass rewrites it."""
+    """`num_programs` of a dimension that lies along x with others (`folded`), to which the AST pass
+    rewrites it."""
     return _size(dimension)
 
 
@@ -237,7 +253,8 @@ def cta_count() -> Any:
 
 @op(context=True)
 def warpgroup_part(np_: Context) -> Any:
-    """`axis_index(wg_axis)` in a kernel: the number of the part of a tile that this compute warpgroup computes."""
+    """`axis_index(wg_axis)` in a kernel: the number of the part of a tile that this compute
+    warpgroup computes."""
     return Inert("the warpgroup axis") if np_.memory else np.int32(np_.unit.number(current().warpgroup) % np_.unit.tile_wgs)
 
 

@@ -1,4 +1,5 @@
-"""The context as a Numba value; axes as link symbols, which each kernel's entry module defines, because helpers are shared."""
+"""The context as a Numba value; axes as link symbols, which each kernel's entry module defines,
+because helpers are shared."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ nb.machine_model(ContextType, lambda ty: nb.i32.as_pointer())
 
 
 def new_context(unit: Unit, role: str) -> Any:
-    """Return an operation that makes the context of a role, with counters on the stack, which LLVM takes into registers."""
+    """Return an operation that makes the context of a role, with counters on the stack, which LLVM
+    takes into registers."""
     def typer(_context: Any) -> Any:
         _, builder, _ = yield ContextType(unit, role)()
         array = nb.ir.ArrayType(nb.i32, STATE)
@@ -79,10 +81,12 @@ def new_context(unit: Unit, role: str) -> Any:
 
 
 def uniform(builder: Any, value: Any) -> Any:
-    """Return an int32 that is the same in all lanes of a warp as one that ptxas knows to be so: lane 0's. All lanes take part.
+    """Return an int32 that is the same in all lanes of a warp as one that ptxas knows to be so:
+    lane 0's. All lanes take part.
 
-    ptxas keeps such values in uniform registers, where a wgmma descriptor has to be: else each takes a shuffle and two moves, and
-    each branch on it a BSSY and a WARPSYNC. Where ptxas knows anyway it drops the shuffle (PTX ISA, "shfl.sync").
+    ptxas keeps such values in uniform registers, where a wgmma descriptor has to be: else each
+    takes a shuffle and two moves, and each branch on it a BSSY and a WARPSYNC. Where ptxas knows
+    anyway it drops the shuffle (PTX ISA, "shfl.sync").
     """
     return nb.emit_asm(builder, nb.i32, [value], "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", "=r,r")
 
@@ -93,7 +97,8 @@ def own_warpgroup(builder: Any, context_value: Any) -> Any:
 
 
 def counter_pointer(builder: Any, context_value: Any, index: Any) -> Any:
-    """Return the address of a ring counter; its name tells the role check that numpipe made the store."""
+    """Return the address of a ring counter; its name tells the role check that numpipe made the
+    store."""
     return builder.gep(context_value, [index], name="numpipe.counter")
 
 
@@ -126,10 +131,11 @@ def _over(typing_context: Any, values: Any, function: Any, *args: Any) -> Any:
 
 
 def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
-    """Decorate the meaning of an operation (np_, *args) that both roles check, and that the compute role executes as a call.
+    """Decorate the meaning of an operation (np_, *args) that both roles check, and that the compute
+    role executes as a call.
 
-    The meaning is a generator function of the types: it checks them, yields the function to call and its argument types, is sent
-    (context, builder, args), and returns the arguments' values.
+    The meaning is a generator function of the types: it checks them, yields the function to call
+    and its argument types, is sent (context, builder, args), and returns the arguments' values.
     """
     def attach(prepared: Callable[..., Any]) -> None:
         def typer(typing_context: Any, np_: Any, *given: Any) -> Any:
@@ -171,7 +177,8 @@ def _program(operation: Any, name: str, register: str) -> None:
 
 
 def check_ctas(unit: Unit, library: Any) -> None:
-    """Raise SpecError where compiled code asks for a dimension that the CTAs of a kernel over tiles do not have."""
+    """Raise SpecError where compiled code asks for a dimension that the CTAs of a kernel over tiles
+    do not have."""
     for operation, register in (("program_id", "ctaid"), ("num_programs", "nctaid")):
         for symbol in nb.undefined_symbols(library, f"llvm.nvvm.read.ptx.sreg.{register}."):
             source.check_ctas(unit, operation, "xyz".index(symbol[-1]))
@@ -207,7 +214,8 @@ def cta_count(_context: Any) -> Any:
 
 
 def keep_grid(builder: Any, unit: Unit, sizes: Sequence[Any]) -> None:
-    """Write the sizes of the `folded` dimensions of the grid where `_grid_index` and `_grid_size` read them, in one lane."""
+    """Write the sizes of the `folded` dimensions of the grid where `_grid_index` and `_grid_size`
+    read them, in one lane."""
     for number, size in enumerate(sizes):
         address = nb.smem(builder, unit.grid_words + 4 * number)
         nb.emit_asm(builder, nb.void, [address, size], "st.volatile.shared.b32 [$0], $1;", "r,r,~{memory}")
@@ -258,7 +266,8 @@ def define_axes(module: Any, unit: Unit) -> None:
 
 
 def cluster_place(builder: Any, dims: Dims) -> list[Any]:
-    """Return the place of this CTA in its cluster, along x, y and z: a grid is a whole number of clusters in each dimension."""
+    """Return the place of this CTA in its cluster, along x, y and z: a grid is a whole number of
+    clusters in each dimension."""
     return [nb.const(0) if of == 1 else builder.urem(nb.special(builder, f"ctaid.{dim}"), nb.const(of))
             for dim, of in zip("xyz", dims, strict=True)]
 
@@ -281,7 +290,8 @@ def own_part(builder: Any, unit: Unit, region: Region, offset: int = 0) -> Any:
 
 
 def tile_part(builder: Any, unit: Unit) -> Any:
-    """Return the number of the part of a tile that this warpgroup computes: its own number, or 0 where it has whole tiles."""
+    """Return the number of the part of a tile that this warpgroup computes: its own number, or 0
+    where it has whole tiles."""
     return nb.const(0) if unit.turns > 1 else compute_warpgroup(builder, unit)
 
 

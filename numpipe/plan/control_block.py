@@ -1,4 +1,5 @@
-"""What the host and a kernel of several GPUs tell each other, as bytes: the control block, a launch's words, the record of a wait.
+"""What the host and a kernel of several GPUs tell each other, as bytes: the control block, a
+launch's words, the record of a wait.
 
 The *control block* lies in symmetric memory, one for each stream on each GPU; int32 words::
 
@@ -22,7 +23,8 @@ The *launch's words* are 128 bytes of the packed parameter behind maps and count
     16   u64   longest wait for a peer, in nanoseconds of %globaltimer
     24   u64   address of this GPU's control block
 
-Behind them is a section for each rank: its tensor maps, then the addresses of its arrays, 8 bytes each, up to a multiple of 128.
+Behind them is a section for each rank: its tensor maps, then the addresses of its arrays, 8 bytes
+each, up to a multiple of 128.
 
 A *record* is what the lane writes that sets LOST (byte, type); its first word is written last::
 
@@ -56,7 +58,8 @@ _RECORD = struct.Struct(f"<I4i4Ii{RECORD_BYTES - 40}x")
 
 
 def words(rank: int, gpus: int, record: int, seconds: float, block: int) -> bytes:
-    """Return a launch's words: `record` and `block` are addresses, `seconds` is the longest wait."""
+    """Return a launch's words: `record` and `block` are addresses, `seconds` is the longest
+    wait."""
     return _WORDS.pack(rank, gpus, record, int(1e9 * seconds), block)
 
 

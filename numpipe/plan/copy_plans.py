@@ -1,7 +1,8 @@
 """Plans of copies: which TMA instructions move a tile between an array and shared memory.
 
-A TMA instruction moves one box of the array, of at most 256 elements a side, to or from contiguous shared memory (PTX ISA,
-"Tensors: Box"). A tile takes one for each of its panels (`layout`), and more where it has more rows than a box may have.
+A TMA instruction moves one box of the array, of at most 256 elements a side, to or from contiguous
+shared memory (PTX ISA, "Tensors: Box"). A tile takes one for each of its panels (`layout`), and
+more where it has more rows than a box may have.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ Fill = Literal["zeros", "nan"]
 
 @dataclass(frozen=True)
 class MapRequest:
-    """A CUtensorMap that the kernel needs: argument number, box (outermost dimension first) and swizzle in bytes.
+    """A CUtensorMap that the kernel needs: argument number, box (outermost dimension first) and
+    swizzle in bytes.
 
     `written` says whether it is a store's.
     """
@@ -37,7 +39,8 @@ class MapRequest:
 class CopyPlan:
     """The TMA copies of a tile: their tensor map, and where each of them starts.
 
-    places     (byte offset in the tile, rows, columns), from the tile's start; of a tile of one dimension (byte offset, elements)
+    places     (byte offset in the tile, rows, columns), from the tile's start; of a tile of one
+               dimension (byte offset, elements)
     axes       the array's dimensions that are the tile's rows and columns, or its only one
     reverse    whether memory lists the dimensions the other way round (column-major arrays)
     policy     what L2 does with the lines (`intrinsics.cp_async_bulk`), or None
@@ -52,10 +55,11 @@ class CopyPlan:
     reduction: str = ""
 
     def boxes(self, start: Sequence[Any], address: Any, share: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """Yield (coordinates in the order of memory, address) of each copy, as ints or as LLVM values with Python's operators.
+        """Yield (coordinates in the order of memory, address) of each copy, as ints or as LLVM
+        values with Python's operators.
 
-        `start` is the place in the array, by dimension, of the tile or of its share that is copied; in shared memory the tile lies
-        at `address`, and the share `share` bytes behind.
+        `start` is the place in the array, by dimension, of the tile or of its share that is copied;
+        in shared memory the tile lies at `address`, and the share `share` bytes behind.
         """
         for offset, *moved in self.places:
             at = list(start)
@@ -66,10 +70,11 @@ class CopyPlan:
 
 def cut(arg: int, rank: int, reverse: bool, axes: tuple[int, ...], layout: Layout, lines: int | None = None, offset: int = 0,
         *, fill: Fill = "zeros", written: bool = False, policy: str | None = None, reduction: str = "") -> CopyPlan:
-    """Return the copies of a tile of this layout: each moves a panel, or a part of one that has more lines than a box may have.
+    """Return the copies of a tile of this layout: each moves a panel, or a part of one that has
+    more lines than a box may have.
 
-    `lines` of each panel are copied, by default all; the tile begins at byte `offset`. A tile of one dimension is copied in boxes
-    side by side.
+    `lines` of each panel are copied, by default all; the tile begins at byte `offset`. A tile of
+    one dimension is copied in boxes side by side.
     """
     if layout.flat:
         side = _side(layout.shape[1], 16 // layout.itemsize)
@@ -105,7 +110,8 @@ def cut_prefetch(name: str, arg: int, rank: int, reverse: bool, axes: tuple[int,
 
 def _request(arg: int, rank: int, reverse: bool, axes: tuple[int, ...], sides: Sequence[int], swizzle: int, fill: Fill,
              written: bool) -> MapRequest:
-    """Return the tensor map of boxes with these sides along one or two of the array's dimensions."""
+    """Return the tensor map of boxes with these sides along one or two of the array's
+    dimensions."""
     box = [1] * rank
     for axis, side in zip(axes, sides, strict=True):
         box[axis] = side

@@ -1,10 +1,12 @@
-"""`debug_print` and assertions: lines of text from a running kernel, and conditions that must hold, alike in both executions.
+"""`debug_print` and assertions: lines of text from a running kernel, and conditions that must hold,
+alike in both executions.
 
 >>> numpipe.debug_print("k={} x={:.2f}", k, x)          # doctest: +SKIP
 [matmul cta (0, 0, 0) compute 1] k=3 x=0.50
 >>> numpipe.device_assert(k < 4, "too many steps")          # doctest: +SKIP
 
-`breakpoint()` stops in a simulated kernel as it does in any function; compiling it raises CompileError.
+`breakpoint()` stops in a simulated kernel as it does in any function; compiling it raises
+CompileError.
 """
 
 from __future__ import annotations
@@ -31,23 +33,26 @@ class SimulatedOnly(CompileError):
 
 @op(context=True)
 def debug_print(np_: Context, format: str, *values: Any) -> None:
-    """Print a line a warpgroup: ``[kernel cta (x, y, z) compute 1] k=3``, or ``… memory]`` by the memory role.
+    """Print a line a warpgroup: ``[kernel cta (x, y, z) compute 1] k=3``, or ``… memory]`` by the
+    memory role.
 
-    format   a compile-time string with a field for each value: ``{}``, or ``{:[<>][+ ][0][width][.precision][type]}`` with
-             type d, x, X, f, e, E, g or G. Without one, floats print 6 digits (``%g``).
+    format   a compile-time string with a field for each value: ``{}``, or ``{:[<>][+
+             ][0][width][.precision][type]}`` with type d, x, X, f, e, E, g or G. Without one,
+             floats print 6 digits (``%g``).
     values   bool, integer and float scalars, run-time or constant; constant strings. At most 28.
 
-    Simulated, the line goes to sys.stdout at once. On the GPU one lane of the warpgroup calls vprintf (CUDA C++
-    Programming Guide, "Formatted Output"): lines reach the C library's stdout when the kernel is synchronised with, in no
-    order between warpgroups, and the oldest are lost where a launch prints more than 1 MiB. What only the compute role has
-    (the warpgroup axis) prints as ``-`` in the memory role; the body of an innermost pipeline loop runs in the compute role
-    only, and so does what is printed there.
+    Simulated, the line goes to sys.stdout at once. On the GPU one lane of the warpgroup calls
+    vprintf (CUDA C++ Programming Guide, "Formatted Output"): lines reach the C library's stdout
+    when the kernel is synchronised with, in no order between warpgroups, and the oldest are lost
+    where a launch prints more than 1 MiB. What only the compute role has (the warpgroup axis)
+    prints as ``-`` in the memory role; the body of an innermost pipeline loop runs in the compute
+    role only, and so does what is printed there.
 
-    It is an aid and not for fast kernels: around the call ptxas serialises wgmma (note C7510 of ``kernel.inspect("gate", …)``)
-    and may use stack; the results stay right.
+    It is an aid and not for fast kernels: around the call ptxas serialises wgmma (note C7510 of
+    ``kernel.inspect("gate", …)``) and may use stack; the results stay right.
 
-    Raises SpecError for a format that the two executions would print differently, and for tiles: simulate the kernel and stop
-    in it with `breakpoint()` to look at those.
+    Raises SpecError for a format that the two executions would print differently, and for tiles:
+    simulate the kernel and stop in it with `breakpoint()` to look at those.
     """
     machine = current()
     text = [part if isinstance(part, str) else render(*part) for part in line(format, values, kind_of, described)]
@@ -56,28 +61,32 @@ def debug_print(np_: Context, format: str, *values: Any) -> None:
 
 
 def device_assert(condition: Any, message: str = "") -> NoReturn:
-    """Stop the kernel where `condition`, a run-time scalar, is false. `message` is a compile-time string.
+    """Stop the kernel where `condition`, a run-time scalar, is false. `message` is a compile-time
+    string.
 
-    Simulated, it raises SimulationError at the line, with the kernel, role and CTA. On the GPU a line with them appears on
-    stderr, one for each warpgroup that saw it; the launch fails (LaunchError, CUDA_ERROR_ASSERT) at the next synchronisation,
-    and the process' CUDA context is lost. Conditions on what only the compute role has (the warpgroup axis) are not
-    checked in the memory role.
+    Simulated, it raises SimulationError at the line, with the kernel, role and CTA. On the GPU a
+    line with them appears on stderr, one for each warpgroup that saw it; the launch fails
+    (LaunchError, CUDA_ERROR_ASSERT) at the next synchronisation, and the process' CUDA context is
+    lost. Conditions on what only the compute role has (the warpgroup axis) are not checked in the
+    memory role.
 
-    The check is always compiled in; ``assert condition, "message"`` only with ``CompilerParams(asserts=True)``. The simulator
-    checks both.
+    The check is always compiled in; ``assert condition, "message"`` only with
+    ``CompilerParams(asserts=True)``. The simulator checks both.
     """
     raise outside("device_assert")
 
 
 def prefix(kernel: str, role: str, cta: tuple[Any, Any, Any], warpgroup: Any) -> str:
-    """Return the beginning of a line, which says whose it is; arguments may be printf's conversions."""
+    """Return the beginning of a line, which says whose it is; arguments may be printf's
+    conversions."""
     who = "memory" if role == "memory" else f"compute {warpgroup}"
     return f"[{kernel} cta ({cta[0]}, {cta[1]}, {cta[2]}) {who}] "
 
 
 def line(format: str, values: tuple[Any, ...], kind_of: Callable[[Any], Kind | None],
          described: Callable[[Any], str]) -> Iterator[str | tuple[Field, Any]]:
-    """Yield the texts of a line, and (field, value) for what it prints, of values or of their Numba types.
+    """Yield the texts of a line, and (field, value) for what it prints, of values or of their Numba
+    types.
 
     SpecError for values that are no scalars; `described` says what a message calls one.
     """
@@ -104,7 +113,8 @@ def check_condition(kind: Kind | None, what: str) -> None:
 
 @op
 def simulated_only(function: Any) -> Any:
-    """`breakpoint` as the AST pass writes it, ``simulated_only(breakpoint)()``: compiling it raises CompileError.
+    """`breakpoint` as the AST pass writes it, ``simulated_only(breakpoint)()``: compiling it raises
+    CompileError.
 
     Numba would compile a trap, which ends the kernel where no debugger runs.
     """
@@ -113,7 +123,8 @@ def simulated_only(function: Any) -> Any:
 
 @op(context=True)
 def check(np_: Context, condition: Any, message: str, statement: str, file: str, line: int, always: bool) -> None:
-    """`device_assert` (`always`) and `assert` as the AST pass writes them: with the source's text, file and line."""
+    """`device_assert` (`always`) and `assert` as the AST pass writes them: with the source's text,
+    file and line."""
     if isinstance(condition, NoValue):
         return
     check_condition(kind_of(condition), described(condition))

@@ -1,4 +1,5 @@
-"""debug_print calls vprintf and assertions call __assertfail, both by one lane of the warpgroup: all lanes have the same values."""
+"""debug_print calls vprintf and assertions call __assertfail, both by one lane of the warpgroup:
+all lanes have the same values."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from .params import LoweringSemantics
 
 
 def _kind(ty: Any) -> Kind | None:
-    """Return what a value of this type is printed as; None for what is no scalar, and for constant strings "text"."""
+    """Return what a value of this type is printed as; None for what is no scalar, and for constant
+    strings "text"."""
     kinds: dict[type, Kind] = {nb.types.Boolean: "bool", nb.types.Integer: "int", nb.types.Float: "float",
                                nb.types.StringLiteral: "text"}
     return next((kind for numba_type, kind in kinds.items() if isinstance(ty, numba_type)), None)
@@ -57,7 +59,8 @@ def _argument(context: Any, builder: Any, field: Field, ty: Any, value: Any) -> 
 def _speaker(builder: Any, np_: Any) -> Iterator[None]:
     """A context in which one lane of the warpgroup runs; the memory role is one lane already.
 
-    The lane is chosen by its number: elect.sync would wait for lanes that are elsewhere, and no TMA follows.
+    The lane is chosen by its number: elect.sync would wait for lanes that are elsewhere, and no TMA
+    follows.
     """
     if np_.role == "memory":
         yield
@@ -97,7 +100,8 @@ def _check(_context: Any, np_: Any, condition: Any, message: Any, statement: Any
     context, builder, args = yield nb.types.void(np_, condition, message, statement, file, line, always)
     if not inert and (nb.literal(always) or np_.unit.params.asserts):
         holds = context.is_true(builder, condition, args[1])
-        by_lane = np_.unit.params.lowering_semantics is LoweringSemantics.Lane  # each lane's condition is its own
+        # each lane's condition is its own
+        by_lane = np_.unit.params.lowering_semantics is LoweringSemantics.Lane
         speaker = contextlib.nullcontext() if by_lane else _speaker(builder, np_)
         with builder.if_then(builder.not_(holds), likely=False), speaker:
             nb.assert_fail(context, builder, f"{text}: {words}" if words else text, place, number,

@@ -1,12 +1,14 @@
-"""Grids of more than three dimensions: a GPU's grid has x, y and z, so the launch flattens the others.
+"""Grids of more than three dimensions: a GPU's grid has x, y and z, so the launch flattens the
+others.
 
-Dimensions 0, 1 and 2 lie along x, y and z, as they do in any grid, so that clusters are what they are there. The dimensions behind
-follow dimension 0 along x::
+Dimensions 0, 1 and 2 lie along x, y and z, as they do in any grid, so that clusters are what they
+are there. The dimensions behind follow dimension 0 along x::
 
     grid (a, b, c, d, e)    launched as (a * d * e, b, c)
                             index of dimension 0: x % a, of dimension 3: x // a % d, of dimension 4: x // a // d
 
-The sizes along x are scalars that the kernel passes itself; its entry keeps them in shared memory, where `plan.context` reads them.
+The sizes along x are scalars that the kernel passes itself; its entry keeps them in shared memory,
+where `plan.context` reads them.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ Index = TypeVar("Index")
 
 
 def along_x(rank: int) -> tuple[int, ...]:
-    """Return the dimensions that lie along x together: none where a GPU has as many dimensions as the grid.
+    """Return the dimensions that lie along x together: none where a GPU has as many dimensions as
+    the grid.
 
     >>> along_x(5), along_x(3)
     ((0, 3, 4), ())
@@ -37,7 +40,8 @@ def names(rank: int) -> tuple[str, ...]:
 
 
 def rank_of(scalars: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """Return the rank, 3 where it is less, and the `names`, of the scalars that a kernel passes itself.
+    """Return the rank, 3 where it is less, and the `names`, of the scalars that a kernel passes
+    itself.
 
     >>> rank_of(("np__steps_4", "np__grid_0", "np__grid_3"))
     (4, ('np__grid_0', 'np__grid_3'))
@@ -62,7 +66,8 @@ def launched(dims: Sequence[int]) -> tuple[int, int, int]:
 
 
 def index(x: Any, known: Sequence[Any], dimension: int, divided: Callable[[Any, Any], Any], rest: Callable[[Any, Any], Any]) -> Any:
-    """Return a CTA's index along a dimension that lies along x; `known`: `sizes`, as values for `divided` and `rest` (//, %)."""
+    """Return a CTA's index along a dimension that lies along x; `known`: `sizes`, as values for
+    `divided` and `rest` (//, %)."""
     place = 0 if dimension == 0 else dimension - 2
     for size in known[:place]:
         x = divided(x, size)

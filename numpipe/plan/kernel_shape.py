@@ -1,8 +1,9 @@
-"""The `KernelShape`: what is known of a kernel before its source is read, its arrays, roles, registers, axes and cluster.
+"""The `KernelShape`: what is known of a kernel before its source is read, its arrays, roles,
+registers, axes and cluster.
 
-Registers move between the roles with setmaxnreg: `memory_registers` to the memory role, the rest of the pool to the compute
-warpgroups. The pool is what the CTA holds at launch, 504 a lane for three warpgroups, not the SM's 512: to ask for 32 + 240 + 240
-hangs on an H200.
+Registers move between the roles with setmaxnreg: `memory_registers` to the memory role, the rest of
+the pool to the compute warpgroups. The pool is what the CTA holds at launch, 504 a lane for three
+warpgroups, not the SM's 512: to ask for 32 + 240 + 240 hangs on an H200.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ SCHEDULES = "cooperative", "pingpong"
 GPU_AXIS = "gpu"
 """the axis of the mesh's GPUs, in kernels with semaphores"""
 OUTPUTS_BARRIER = 15
-"""the named barrier of outputs that all compute warpgroups write (`outputs`); 0 is the CTA's, 1 + w that of warpgroup w"""
+"""the named barrier of outputs that all compute warpgroups write (`outputs`); 0 is the CTA's, 1 + w
+that of warpgroup w"""
 
 
 @dataclass
 class KernelShape:
-    """The warpgroups of a CTA and their registers, the axes of the grid, of the cluster and of the warpgroups.
+    """The warpgroups of a CTA and their registers, the axes of the grid, of the cluster and of the
+    warpgroups.
 
-    Raises SpecError where there are too many warpgroups or too few registers, and where two axes have one name.
+    Raises SpecError where there are too many warpgroups or too few registers, and where two axes
+    have one name.
     """
 
     kernel: str
@@ -46,11 +50,13 @@ class KernelShape:
     memory_thread: int = -1
     """the number of the memory warpgroup in the CTA; -1: it is the last one"""
     warp_specialized: bool = True
-    """whether one of the CTA's warpgroups is the memory role; if not, all compute, and registers do not move"""
+    """whether one of the CTA's warpgroups is the memory role; if not, all compute, and registers do
+    not move"""
     schedule: str = "cooperative"
     """one of SCHEDULES: the compute warpgroups share each tile, or take turns on whole tiles"""
     cluster: Dims = ALONE
-    """CTAs of a cluster along x, y, z; (1, 1, 1) where the kernel does not name its axes: its CTAs share nothing then"""
+    """CTAs of a cluster along x, y, z; (1, 1, 1) where the kernel does not name its axes: its CTAs
+    share nothing then"""
     cluster_axes: tuple[str, ...] = ()
     grid_rank: int = 3
     """the grid's dimensions, where it has more than three"""
@@ -98,7 +104,8 @@ class KernelShape:
 
     @property
     def compute_registers(self) -> int:
-        """Registers of a lane of a compute warpgroup: its share, in steps of 8, of what the memory role leaves of the CTA's pool.
+        """Registers of a lane of a compute warpgroup: its share, in steps of 8, of what the memory
+        role leaves of the CTA's pool.
 
         Without a memory role a lane has those of the launch, of which an instruction can name 255.
         """
@@ -108,7 +115,8 @@ class KernelShape:
 
     @property
     def register_pool(self) -> int:
-        """Registers that the CTA holds at launch, of a lane of each warpgroup: floor8(target.registers / threads) in each."""
+        """Registers that the CTA holds at launch, of a lane of each warpgroup:
+        floor8(target.registers / threads) in each."""
         return self.warpgroups * self.target.registers_of(self.warpgroups)
 
     @property
@@ -118,7 +126,8 @@ class KernelShape:
 
     @property
     def memory_warpgroup(self) -> int:
-        """The number in the CTA of the memory warpgroup; without one a number that no warpgroup has."""
+        """The number in the CTA of the memory warpgroup; without one a number that no warpgroup
+        has."""
         return self.memory_thread if self.warp_specialized and 0 <= self.memory_thread <= self.compute_wgs else self.compute_wgs
 
     def number(self, warpgroup: int) -> int:
@@ -138,12 +147,14 @@ class KernelShape:
 
     @property
     def default_delay(self) -> int:
-        """Steps that a slot is kept after use by default: 1 with turns, where no other products fill the gap of a full wait."""
+        """Steps that a slot is kept after use by default: 1 with turns, where no other products
+        fill the gap of a full wait."""
         return int(self.turns > 1)
 
     # ---- order tokens
     def token_barrier(self, number: int) -> int:
-        """Return the named barrier of the first compute warpgroup for an order token; the others' follow (`order_tokens`)."""
+        """Return the named barrier of the first compute warpgroup for an order token; the others'
+        follow (`order_tokens`)."""
         return 1 + self.compute_wgs + self.warp_specialized + number * self.compute_wgs
 
     @property
@@ -154,7 +165,8 @@ class KernelShape:
     # ---- axes
     @property
     def folded(self) -> tuple[int, ...]:
-        """The dimensions of the grid that lie along x together (`folded`): none where it has at most three."""
+        """The dimensions of the grid that lie along x together (`folded`): none where it has at
+        most three."""
         return along_x(self.grid_rank)
 
     @property
@@ -177,7 +189,8 @@ class KernelShape:
         return self.axes.index(name)
 
     def cluster_dims(self, names: tuple[str, ...], what: str, option: str = "collective_axes") -> tuple[int, ...]:
-        """Return the dimensions of the cluster with these names, which an `option` of `what` says; SpecError for other names."""
+        """Return the dimensions of the cluster with these names, which an `option` of `what` says;
+        SpecError for other names."""
         for name in names:
             if name not in self.cluster_axes:
                 known = (f"the cluster's axes are {', '.join(map(repr, self.cluster_axes))}" if self.cluster_axes else
@@ -186,7 +199,8 @@ class KernelShape:
         return tuple(sorted(self.cluster_axes.index(name) for name in names))
 
     def arrive_groups(self, barrier: Barrier, what: str) -> tuple[tuple[int, ...], ...]:
-        """Return the dimensions of the cluster along which CTAs arrive on each other's barriers: none for a plain Barrier."""
+        """Return the dimensions of the cluster along which CTAs arrive on each other's barriers:
+        none for a plain Barrier."""
         axes = self.cluster_dims(barrier.axes, what) if isinstance(barrier, ClusterBarrier) else ()
         shared = tuple(axis for axis in axes if self.cluster[axis] > 1)
         led = isinstance(barrier, ClusterBarrier) and barrier.leader_tracked
@@ -198,8 +212,9 @@ class KernelShape:
         return dataclasses.replace(block, along=sharing.along, shares=sharing.shares) if sharing else block
 
     def tile_sharing(self, layout: Layout, axes: tuple[int, ...], names: tuple[str, ...], what: str) -> Sharing | None:
-        """Return how the CTAs along `names` load a tile of this layout together, whose rows and columns lie along `axes` of its
-        array; None where there is one CTA. SpecError for axes that the cluster has not, and for a tile that has no such shares."""
+        """Return how the CTAs along `names` load a tile of this layout together, whose rows and
+        columns lie along `axes` of its array; None where there is one CTA. SpecError for axes that
+        the cluster has not, and for a tile that has no such shares."""
         along = tuple(axis for axis in self.cluster_dims(names, what) if self.cluster[axis] > 1)
         if not along:
             return None

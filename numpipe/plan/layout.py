@@ -1,9 +1,11 @@
-"""The layout of a block in shared memory: panels of swizzled rows, and the wgmma descriptors that read them.
+"""The layout of a block in shared memory: panels of swizzled rows, and the wgmma descriptors that
+read them.
 
-A block is cut along its contiguous dimension into *panels* whose rows are `width` bytes: 128 when they divide the block's
-row, else 64, 32 or 16, unless its transforms say another width. A panel is what one TMA copy writes: row r of panel p starts
-at ``p * panel_stride + r * width``, and within aligned groups of 8 rows the 16-byte chunks are XOR-swizzled by the row (PTX
-ISA, "Tensor swizzling modes")::
+A block is cut along its contiguous dimension into *panels* whose rows are `width` bytes: 128 when
+they divide the block's row, else 64, 32 or 16, unless its transforms say another width. A panel is
+what one TMA copy writes: row r of panel p starts at ``p * panel_stride + r * width``, and within
+aligned groups of 8 rows the 16-byte chunks are XOR-swizzled by the row (PTX ISA, "Tensor swizzling
+modes")::
 
       block (128, 128) of float16              panel 0           panel 1
       row 0  | 0 … 63 | 64 … 127 |     ->   row 0 | 128 B |   row 0 | 128 B |
@@ -33,9 +35,11 @@ ATOM = 1024  # bytes: the swizzle pattern repeats; every block starts at a multi
 class Layout:
     """A 2-D block (or a view of one) in shared memory; all offsets are before swizzling.
 
-    shape         rows, columns in elements, in the order the user sees; a block of one dimension has one row (`flat`), without gaps
+    shape         rows, columns in elements, in the order the user sees; a block of one dimension
+                  has one row (`flat`), without gaps
     itemsize      bytes of an element
-    inner         which axis is contiguous: 1 row-major, 0 column-major (an array whose first dimension is contiguous)
+    inner         which axis is contiguous: 1 row-major, 0 column-major (an array whose first
+                  dimension is contiguous)
     width         bytes of a panel's row
     panel_stride  bytes from one panel to the next
     """
@@ -80,7 +84,8 @@ class Layout:
         return self if self.flat else dataclasses.replace(self, shape=self.shape[::-1], inner=1 - self.inner)
 
     def offset(self, row: Any, column: Any) -> Any:
-        """Byte offset of element (row, column), as ints, arrays or LLVM values with Python's operators."""
+        """Byte offset of element (row, column), as ints, arrays or LLVM values with Python's
+        operators."""
         at = (row, column)
         inside = at[self.inner] * self.itemsize
         if self.flat:
@@ -89,9 +94,11 @@ class Layout:
         return (inside >> shift) * self.panel_stride + at[1 - self.inner] * self.width + (inside & (self.width - 1))
 
     def sliced(self, axis: int, size: int, what: str) -> tuple[Layout, int]:
-        """Return the layout of a view of `size` elements along `axis`, and the bytes that an element of its start moves it by.
+        """Return the layout of a view of `size` elements along `axis`, and the bytes that an
+        element of its start moves it by.
 
-        Starts must be multiples of 8 rows, or of a panel along the contiguous axis, for the swizzle to stay aligned.
+        Starts must be multiples of 8 rows, or of a panel along the contiguous axis, for the swizzle
+        to stay aligned.
         """
         unit = self.per_panel if axis == self.inner else 8
         if size % unit or size > self.shape[axis]:
@@ -104,10 +111,11 @@ class Layout:
 
 def block_layout(shape: tuple[int, int], inner: int, dtype: np.dtype, what: str,
                  transforms: tuple[Transform, ...] = ()) -> Layout:
-    """Return the layout of a block whose axis `inner` is contiguous; SpecError when TMA or wgmma cannot take it.
+    """Return the layout of a block whose axis `inner` is contiguous; SpecError when TMA or wgmma
+    cannot take it.
 
-    `shape` and `inner` are those in the array: with a TransposeTransform the layout is the transposed view of the block. `what` is
-    "in_specs[0] for 'a': block (128, 64)", for messages.
+    `shape` and `inner` are those in the array: with a TransposeTransform the layout is the
+    transposed view of the block. `what` is "in_specs[0] for 'a': block (128, 64)", for messages.
     """
     nbytes = shape[inner] * dtype.itemsize
     if nbytes % 16:
@@ -123,7 +131,8 @@ def block_layout(shape: tuple[int, int], inner: int, dtype: np.dtype, what: str,
 
 
 def flat_layout(size: int, dtype: np.dtype, what: str, transforms: tuple[Transform, ...] = ()) -> Layout:
-    """Return the layout of a block of one dimension: its elements one after another; SpecError where TMA cannot move it."""
+    """Return the layout of a block of one dimension: its elements one after another; SpecError
+    where TMA cannot move it."""
     if size * dtype.itemsize % 16:
         raise SpecError(f"{what} of {dtype} is {size * dtype.itemsize} B, but TMA moves multiples of 16 B: make it a multiple of "
                         f"{16 // dtype.itemsize} elements")
@@ -134,7 +143,8 @@ def flat_layout(size: int, dtype: np.dtype, what: str, transforms: tuple[Transfo
 
 @dataclass(frozen=True)
 class Operand:
-    """A tile as a wgmma operand: descriptor fields, and byte offsets of the pieces that instructions read.
+    """A tile as a wgmma operand: descriptor fields, and byte offsets of the pieces that
+    instructions read.
 
     `offsets[i][j]` is the piece at (64 i along M or all of N, 32 j bytes along K).
     """
@@ -148,7 +158,8 @@ class Operand:
 
 @functools.lru_cache(maxsize=1024)
 def operand(layout: Layout, k_axis: int) -> Operand:
-    """Return the operand for a tile whose axis `k_axis` is K (1 for A, 0 for B), canonical layouts of PTX ISA "wgmma"."""
+    """Return the operand for a tile whose axis `k_axis` is K (1 for A, 0 for B), canonical layouts
+    of PTX ISA "wgmma"."""
     by_k = layout if k_axis == 1 else layout.T  # rows along M or N, columns along K
     major: Literal["k", "mn"] = "k" if by_k.inner == 1 else "mn"
     leading, stride = layout.panel_stride, 8 * layout.width
@@ -162,6 +173,7 @@ def operand(layout: Layout, k_axis: int) -> Operand:
 
 
 def swizzled(offset: Any, width: int) -> Any:
-    """Return offsets in panels, or addresses (ints, arrays, LLVM values), after the XOR swizzle of 8 rows of `width` bytes."""
+    """Return offsets in panels, or addresses (ints, arrays, LLVM values), after the XOR swizzle of
+    8 rows of `width` bytes."""
     mask = width // 16 - 1
     return offset ^ (((offset >> 7) & mask) << 4) if mask else offset

@@ -7,7 +7,8 @@
         scales: Any
 
     in_specs=(BlockSpec(…), Weights(w=BlockSpec(…), scales=BlockSpec(…)))      # the specs,
-    for (k,), (a_tile, weights) in pipe(a, Weights(w, scales)):                # the arrays, and the tiles: weights.w
+    for (k,), (a_tile, weights) in pipe(a, Weights(w, scales)):                # the arrays, and the
+                                                                               tiles: weights.w
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def made(tree: Tree, parts: Sequence[Any]) -> Any:
 
 
 def mismatch(specs: Tree, arrays: Tree, names: str = "in_specs has") -> str:
-    """Return what is wrong with arrays in another shape than a pipeline's specs, which `names` names; "" for nothing."""
+    """Return what is wrong with arrays in another shape than a pipeline's specs, which `names`
+    names; "" for nothing."""
     if specs == arrays:
         return ""
     flat = all(part.parts is None for tree in (specs, arrays) for part in tree.parts or ())

@@ -1,4 +1,5 @@
-"""Nested tuples of Numba types and LLVM values; the functions of `trees` take both tuples and their types."""
+"""Nested tuples of Numba types and LLVM values; the functions of `trees` take both tuples and their
+types."""
 
 from __future__ import annotations
 

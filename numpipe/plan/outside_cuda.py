@@ -1,5 +1,5 @@
-"""Indices outside their arrays, and parts outside their tiles: clipped, and told to the host by kernels built with
-``CompilerParams(debug=True)``."""
+"""Indices outside their arrays, and parts outside their tiles: clipped, and told to the host by
+kernels built with ``CompilerParams(debug=True)``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from ..core import numba as nb
 from . import wait_records
 from .unit import Unit
 
-# $0 whether to tell, $1 the control block, $2 … $5 the record's address, phase and state (low and high word); KIND its kind
+# $0 whether to tell, $1 the control block, $2 … $5 the record's address, phase and state (low and
+# high word); KIND its kind
 _TELL = f"""{{ .reg .pred np_outside, late; .reg .b32 number, word; .reg .b64 at, place;
 setp.eq.u32 np_outside, $0, 0; @np_outside bra OUT;
 atom.relaxed.gpu.global.add.u32 number, [$1+20], 1; setp.ge.u32 late, number, {wait_records.CAPACITY}; @late bra OUT;
@@ -33,7 +34,8 @@ def clipped(builder: Any, index: Any, last: Any) -> Any:
 
 
 def narrowed(builder: Any, value: Any) -> Any:
-    """Return an integer as an int32: the nearest that there is, where it is wider and there is none."""
+    """Return an integer as an int32: the nearest that there is, where it is wider and there is
+    none."""
     if value.type.width <= 32:
         return value
     for comparison, limit in (("<", 2 ** 31 - 1), (">", -2 ** 31)):
@@ -44,9 +46,11 @@ def narrowed(builder: Any, value: Any) -> Any:
 
 def report(builder: Any, unit: Unit, what: str, axis: int, index: Any, size: Any, outside: Any, once: bool = False,
            kind: int = wait_records.OUTSIDE) -> None:
-    """Emit a record (`watch`) of an index along a dimension of an array of `size`, by lanes where `outside` is true.
+    """Emit a record (`watch`) of an index along a dimension of an array of `size`, by lanes where
+    `outside` is true.
 
-    `what` says whose index it is. `once`: all lanes of the warpgroup have it, and the first one tells. `kind`: of the record.
+    `what` says whose index it is. `once`: all lanes of the warpgroup have it, and the first one
+    tells. `kind`: of the record.
     """
     if once:
         thread = builder.and_(nb.thread_index(builder), nb.const(127))
@@ -57,7 +61,8 @@ def report(builder: Any, unit: Unit, what: str, axis: int, index: Any, size: Any
 
 
 def record(builder: Any, chosen: Any, kind: int, address: Any, phase: Any, low: Any, high: Any) -> None:
-    """Emit a `watch.Record`, by lanes where `chosen` is true; `low` and `high` are the words of its state."""
+    """Emit a `watch.Record`, by lanes where `chosen` is true; `low` and `high` are the words of its
+    state."""
     operands = [builder.zext(chosen, nb.i32), builder.ptrtoint(control(builder), nb.i64), address, phase, low, high]
     nb.emit_asm(builder, nb.void, operands, " ".join(_TELL.replace("KIND", str(kind)).split()), "r,l,r,r,r,r,~{memory}")
 
@@ -72,7 +77,8 @@ def control(builder: Any) -> Any:
 
 
 def within(builder: Any, unit: Unit | None, what: str, axis: int, place: Any, last: int, once: bool) -> Any:
-    """Return a place in shared memory; in a kernel that is debugged (`unit`) one outside 0 … `last` is reported, and 0 returned.
+    """Return a place in shared memory; in a kernel that is debugged (`unit`) one outside 0 … `last`
+    is reported, and 0 returned.
 
     `what` says whose it is, and ends in what it is: "start", "index". `once` as for `report`.
     """

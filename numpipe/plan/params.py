@@ -32,46 +32,65 @@ class LoweringSemantics(enum.Enum):
 
 @dataclass(frozen=True)
 class CompilerParams:
-    """Options of a kernel's compilation: ``@numpipe.kernel(compiler_params=CompilerParams(approx_math=True))``.
+    """Options of a kernel's compilation:
+    ``@numpipe.kernel(compiler_params=CompilerParams(approx_math=True))``.
 
-    approx_math           divide float32 tiles and numbers by ``div.approx.f32`` (PTX ISA): within 2 ulp for divisors of magnitude
-                          2^-126 to 2^126, 0 for larger ones; by default ``/`` is rounded correctly. ``np.exp`` and its like take
-                          approximate instructions too (`tiles.mathematics`). ``//``, ``%`` and the simulator stay exact.
-    dimension_semantics   for each dimension of a kernel's own grid "parallel", which makes it one of CTAs, or "sequential", which
-                          makes it one of the kernel's pipeline; None: all parallel.
-    max_concurrent_steps  slots of pipelines that do not say it themselves; None: the pipeline's own default.
-    delay_release         steps a slot is kept after use (0: a wgmma is waited for before its slots are released); None: 0, and with
-                          ``schedule="pingpong"`` 1, where a ring has two slots or more.
+    approx_math           divide float32 tiles and numbers by ``div.approx.f32`` (PTX ISA): within 2
+                          ulp for divisors of magnitude 2^-126 to 2^126, 0 for larger ones; by
+                          default ``/`` is rounded correctly. ``np.exp`` and its like take
+                          approximate instructions too (`tiles.mathematics`). ``//``, ``%`` and the
+                          simulator stay exact.
+    dimension_semantics   for each dimension of a kernel's own grid "parallel", which makes it one
+                          of CTAs, or "sequential", which makes it one of the kernel's pipeline;
+                          None: all parallel.
+    max_concurrent_steps  slots of pipelines that do not say it themselves; None: the pipeline's own
+                          default.
+    delay_release         steps a slot is kept after use (0: a wgmma is waited for before its slots
+                          are released); None: 0, and with ``schedule="pingpong"`` 1, where a ring
+                          has two slots or more.
     unsafe_no_auto_barriers
-                          leave out the barriers between writes of a warpgroup's warps to shared memory and reads of its other
-                          warps, or of the TMA. Right only for a kernel that has barriers itself, or in which every warp reads what
-                          it wrote; the simulator reports a race elsewhere.
-    profile_space         events that each warpgroup of the first CTAs records on the GPU, at most; further ones are counted
-    profile_dir           folder for a trace of the newest launch of each process, ``kernel_n.json`` (see `numpipe.last_profile`).
-                          Both or neither; without them a kernel holds nothing of it.
-    lowering_semantics    `LoweringSemantics.Warpgroup`, or `Lane`: bodies of body-form pipelines are code for each lane.
-    store_slots           staging panels (64 rows x 128 bytes) per compute warpgroup of the store ring, 1…8; 0: as many as a tile
-                          has panels, or as fit beside the load rings.
-    store_eviction_policy what the L2 cache does with lines that ``c[…] = tile`` writes by TMA: "evict_first", they make room for
-                          inputs first, "evict_last" or None. A hint; `BlockSpec.eviction_policy` is that of blocks.
-    drain                 the memory role ends a pipeline by waiting until all its slots are released: to measure what a pipeline
-                          costs that begins with an empty ring. Single-stream pipelines always do.
-    asserts               compile ``assert`` on run-time values in, so that a false condition fails the launch, as `device_assert`
-                          does. By default they cost nothing on the GPU; the simulator always checks them.
+                          leave out the barriers between writes of a warpgroup's warps to shared
+                          memory and reads of its other warps, or of the TMA. Right only for a
+                          kernel that has barriers itself, or in which every warp reads what it
+                          wrote; the simulator reports a race elsewhere.
+    profile_space         events that each warpgroup of the first CTAs records on the GPU, at most;
+                          further ones are counted
+    profile_dir           folder for a trace of the newest launch of each process, ``kernel_n.json``
+                          (see `numpipe.last_profile`). Both or neither; without them a kernel holds
+                          nothing of it.
+    lowering_semantics    `LoweringSemantics.Warpgroup`, or `Lane`: bodies of body-form pipelines
+                          are code for each lane.
+    store_slots           staging panels (64 rows x 128 bytes) per compute warpgroup of the store
+                          ring, 1…8; 0: as many as a tile has panels, or as fit beside the load
+                          rings.
+    store_eviction_policy what the L2 cache does with lines that ``c[…] = tile`` writes by TMA:
+                          "evict_first", they make room for inputs first, "evict_last" or None. A
+                          hint; `BlockSpec.eviction_policy` is that of blocks.
+    drain                 the memory role ends a pipeline by waiting until all its slots are
+                          released: to measure what a pipeline costs that begins with an empty ring.
+                          Single-stream pipelines always do.
+    asserts               compile ``assert`` on run-time values in, so that a false condition fails
+                          the launch, as `device_assert` does. By default they cost nothing on the
+                          GPU; the simulator always checks them.
     allow_serialized_wgmma
-                          compile a kernel whose products need more registers than there are, or are serialised by ptxas for another
-                          reason (notes C75xx): right results at about half of the speed. By default that is an error.
-    debug                 a wait for an mbarrier or for a flag of another CTA gives up after NUMPIPE_DEBUG_TIMEOUT seconds (2), and
-                          all such waits of the kernel with it, so that it ends: the next call, or `numpipe.last_failure`, raises
+                          compile a kernel whose products need more registers than there are, or are
+                          serialised by ptxas for another reason (notes C75xx): right results at
+                          about half of the speed. By default that is an error.
+    debug                 a wait for an mbarrier or for a flag of another CTA gives up after
+                          NUMPIPE_DEBUG_TIMEOUT seconds (2), and all such waits of the kernel with
+                          it, so that it ends: the next call, or `numpipe.last_failure`, raises
                           PipelineDeadlock and says who waited for what. Indices outside their
-                          arrays, and outside tiles, slots and barriers in shared memory, are reported too: SimulationError,
-                          `out-of-bounds`. Slower; the simulator finds the same sooner.
-    check_nan             with `debug`: a NaN that ``x[…] = value`` stores is reported with its element and the line, by the
-                          simulator at once: SimulationError, `nan-stored`.
-    lineinfo              add a table to the machine code, which stays the same: the line of the kernel, or of a function that it
-                          calls, that each instruction belongs to. Nsight Compute and ``inspect("sass", …)`` show the lines.
-    jitter                an int, a seed: random nanosleeps around barriers and copies, to shake out on the GPU what depends on
-                          timing; None: none.
+                          arrays, and outside tiles, slots and barriers in shared memory, are
+                          reported too: SimulationError, `out-of-bounds`. Slower; the simulator
+                          finds the same sooner.
+    check_nan             with `debug`: a NaN that ``x[…] = value`` stores is reported with its
+                          element and the line, by the simulator at once: SimulationError,
+                          `nan-stored`.
+    lineinfo              add a table to the machine code, which stays the same: the line of the
+                          kernel, or of a function that it calls, that each instruction belongs to.
+                          Nsight Compute and ``inspect("sass", …)`` show the lines.
+    jitter                an int, a seed: random nanosleeps around barriers and copies, to shake out
+                          on the GPU what depends on timing; None: none.
 
     What a BlockSpec says comes before what its pipeline says, and that before these options.
     Raises SpecError for a value that an option cannot have.

@@ -1,4 +1,5 @@
-"""Plans that a Unit hands out: where a ring lies in shared memory, with which barriers, and how its slots are copied."""
+"""Plans that a Unit hands out: where a ring lies in shared memory, with which barriers, and how its
+slots are copied."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from .cluster_ranks import ALONE, Dims, shifts
 from .copy_plans import CopyPlan
 from .layout import Layout
 
-# int32 words of a warpgroup's state, one group behind the other; each name but STATE and the first two is where a group begins
+# int32 words of a warpgroup's state, one group behind the other; each name but STATE and the first
+# two is where a group begins
 COUNTERS = 16  # step counters of rings
 PHASES = 16  # parities of the kernel's own barriers
 WARPGROUP = COUNTERS + PHASES  # which compute warpgroup it is (`context_cuda`)
@@ -25,7 +27,8 @@ PROFILE = WARPGROUP + 1  # where its next event goes (`profiling_cuda`)
 TURN = PROFILE + 4  # whose turn comes next (`turns`)
 SCHEDULER = TURN + 1  # its work index (`tile_scheduler`)
 BEGUN = SCHEDULER + 9  # whether it knows that the launches of all peers have begun (`peers`)
-GPU = BEGUN + 1  # the number of its GPU in the mesh, and where the packed parameter lies, in two words
+# the number of its GPU in the mesh, and where the packed parameter lies, in two words
+GPU = BEGUN + 1
 STATE = GPU + 3  # how many words there are
 
 
@@ -35,11 +38,14 @@ class ArrayArg:
 
     order      "row" (last dimension contiguous) or "col" (first)
     tma        whether TMA can address it
-    tma_store  whether TMA may write it too, in whole 16-byte chunks (measured on an H200): rows (of a column-major array columns)
-               end at a multiple of 16 bytes, or padding of ours follows
-    output     whether the call treats it as an output: checks that it is writable, copies it back to the host
+    tma_store  whether TMA may write it too, in whole 16-byte chunks (measured on an H200): rows (of
+               a column-major array columns) end at a multiple of 16 bytes, or padding of ours
+               follows
+    output     whether the call treats it as an output: checks that it is writable, copies it back
+               to the host
     workspace  whether it is the kernel's own, for partial sums (`partials`)
-    semaphores whether it is the kernel's own, and holds the counters by which the GPUs of a mesh wait for each other
+    semaphores whether it is the kernel's own, and holds the counters by which the GPUs of a mesh
+               wait for each other
     """
 
     name: str
@@ -58,7 +64,8 @@ class ArrayArg:
         return self.workspace or self.semaphores
 
     def check_plain(self, what: str) -> None:
-        """Raise SpecError for semaphores, which are no array of numbers; `what` begins the message."""
+        """Raise SpecError for semaphores, which are no array of numbers; `what` begins the
+        message."""
         if self.semaphores:
             raise SpecError(f"{what}: semaphores are signalled and waited for, numpipe.signal({self.name}.at[i], rank) and "
                             f"numpipe.wait({self.name}.at[i], value), and nothing else: pass an array for numbers")
@@ -70,8 +77,9 @@ class ArrayArg:
 
 
 class BarrierPlace(NamedTuple):
-    """The place of an mbarrier in a kernel: `kind` is one of `protocol.BARRIERS`, of a slot of a ring; "own", a `numpipe.Barrier`;
-    or "sums", of partial sums that CTAs of a cluster exchange (`reduce_scatter`)."""
+    """The place of an mbarrier in a kernel: `kind` is one of `protocol.BARRIERS`, of a slot of a
+    ring; "own", a `numpipe.Barrier`; or "sums", of partial sums that CTAs of a cluster exchange
+    (`reduce_scatter`)."""
 
     kind: str
     plan: RingPlan | None = None
@@ -80,16 +88,19 @@ class BarrierPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class RingPlan:
-    """A load ring: where its slots, barriers and counter are. Addresses are offsets in the CTA's shared memory.
+    """A load ring: where its slots, barriers and counter are. Addresses are offsets in the CTA's
+    shared memory.
 
-    A slot has the barriers of `protocol.BARRIERS`, from `barriers` on: those of a kind for all slots, then those of the next kind.
-    It is filled in `parts`: all operands together, or one after another where the body uses barriers of a kind itself (`manual`),
-    to wait for each operand or to release each. Then every part has a barrier of that kind of its own.
+    A slot has the barriers of `protocol.BARRIERS`, from `barriers` on: those of a kind for all
+    slots, then those of the next kind. It is filled in `parts`: all operands together, or one after
+    another where the body uses barriers of a kind itself (`manual`), to wait for each operand or to
+    release each. Then every part has a barrier of that kind of its own.
 
-    private  compute warpgroups that have a copy of the ring each, one behind the other; 0: they share one
+    private  compute warpgroups that have a copy of the ring each, one behind the other; 0: they
+             share one
     labels   what messages call the operands
-    dims     the first dimensions of the grid, whose indices say which block is loaded: a slot is filled when one of them changes;
-             None: all of them
+    dims     the first dimensions of the grid, whose indices say which block is loaded: a slot is
+             filled when one of them changes; None: all of them
     cluster  CTAs of the cluster along x, y, z, which may fill each other's slots
     written  whether the body writes the tiles
     numbers  whether its slots hold numbers, not tiles
@@ -141,15 +152,16 @@ class RingPlan:
         return tuple((n,) for n in operands) if self.manual else (operands,)
 
     def parts_of(self, kind: str) -> tuple[int, ...]:
-        """Return the first part of each barrier of this kind: every part if each has a barrier, else part 0."""
+        """Return the first part of each barrier of this kind: every part if each has a barrier,
+        else part 0."""
         return tuple(range(len(self.parts))) if kind in self.manual else (0,)
 
     def chosen(self, parts: str, part: int, waited: tuple[int, ...] = ()) -> tuple[int, ...]:
         """Return the parts that `ring.each` goes through.
 
         "all"       every part
-        "unwaited"  one for each ready barrier of the operands that the consumed barrier of `part` frees, if the body is to wait for
-                    it, and is not sure to (`waited`)
+        "unwaited"  one for each ready barrier of the operands that the consumed barrier of `part`
+                    frees, if the body is to wait for it, and is not sure to (`waited`)
         a kind      one for each barrier of the kind
         """
         if parts == "all":
@@ -162,7 +174,8 @@ class RingPlan:
         return tuple(number for number in freed if number not in waited)
 
     def one_by_one(self, event: str) -> bool:
-        """Whether an event of the ring (`ring.note`) concerns one operand, not all that a step has."""
+        """Whether an event of the ring (`ring.note`) concerns one operand, not all that a step
+        has."""
         of = MOMENTS[event].of
         return len(self.parts) > 1 if of == "parts" else of in self.manual
 
@@ -177,14 +190,16 @@ class RingPlan:
         return sum(self.layouts[n].nbytes for n in self.parts[part]) if "ready" in self.manual else self.stage_bytes
 
     def announces(self, part: int, loaded: bool) -> bool:
-        """Whether a ready barrier's bytes are announced before a part is loaded, or after it (`loaded`): see `ring.announces`."""
+        """Whether a ready barrier's bytes are announced before a part is loaded, or after it
+        (`loaded`): see `ring.announces`."""
         if len(self.parts_of("ready")) == len(self.parts):
             return not loaded
         return loaded and part == len(self.parts) - 1
 
     @functools.cached_property
     def peers(self) -> tuple[tuple[Dims, ...], ...]:
-        """For each part, the shifts from a CTA to the CTAs that fill its slots, and whose slots it fills, itself first.
+        """For each part, the shifts from a CTA to the CTAs that fill its slots, and whose slots it
+        fills, itself first.
 
         Parts that share their consumed barrier wait for, and are released to, the same CTAs.
         """
@@ -192,7 +207,8 @@ class RingPlan:
         return tuple(shifts(self.cluster, tuple(sorted({self.blocks[n].along for n in operands}))) for operands in groups)
 
     def check_shared(self, where: str, other: RingPlan, slots: int, manual: tuple[str, ...]) -> None:
-        """Raise SpecError where another pipeline's ring, `other`, cannot use this one's slots and barriers."""
+        """Raise SpecError where another pipeline's ring, `other`, cannot use this one's slots and
+        barriers."""
         def blocks(plan: RingPlan) -> str:
             return ", ".join(f"{of.shape} of {of.itemsize} B, rows of {of.width} B along {of.inner}" for of in plan.layouts)
 
@@ -221,7 +237,8 @@ class OutPlan(RingPlan):
 
 
 class NumberPlan(RingPlan):
-    """A ring of numbers (`number_ring`): an int32 in each slot, behind the barriers; every compute warpgroup reads all of them."""
+    """A ring of numbers (`number_ring`): an int32 in each slot, behind the barriers; every compute
+    warpgroup reads all of them."""
 
     numbers = True
 

@@ -1,16 +1,18 @@
-"""Profiles: the events of a running kernel, what its pipelines do and regions that a user names, and how the GPU writes them.
+"""Profiles: the events of a running kernel, what its pipelines do and regions that a user names,
+and how the GPU writes them.
 
 ::
 
     with numpipe.region("softmax"):
         …
 
-Each warpgroup records by itself, by one lane: no event waits for another warpgroup. Without ``CompilerParams(profile_space=n,
-profile_dir=path)`` a kernel's code holds nothing of it. On the simulated SM a `numpipe.Trace` has the events.
+Each warpgroup records by itself, by one lane: no event waits for another warpgroup. Without
+``CompilerParams(profile_space=n, profile_dir=path)`` a kernel's code holds nothing of it. On the
+simulated SM a `numpipe.Trace` has the events.
 
-On the GPU the kernel's module has `SYMBOL` in global memory, which the host fills before the first launch: the address of a buffer
-in device memory (u64), CTAs that write to it (u32), events for each of their warpgroups (u32). The buffer has a part for each such
-warpgroup, CTA by CTA::
+On the GPU the kernel's module has `SYMBOL` in global memory, which the host fills before the first
+launch: the address of a buffer in device memory (u64), CTAs that write to it (u32), events for each
+of their warpgroups (u32). The buffer has a part for each such warpgroup, CTA by CTA::
 
     byte 0    u32  events that happened: more than there is room for are counted, not kept
          4    u32  the SM
@@ -52,13 +54,15 @@ def control(buffer: int, ctas: int, room: int) -> bytes:
 
 
 def buffer_bytes(warpgroups: int, room: int, ctas: int = SAMPLED) -> int:
-    """Return the size in bytes of a kernel's profile buffer, with `room` events for each warpgroup."""
+    """Return the size in bytes of a kernel's profile buffer, with `room` events for each
+    warpgroup."""
     return ctas * warpgroups * (PART_BYTES + EVENT_BYTES * room)
 
 
 @dataclass(frozen=True)
 class Moment:
-    """An event: `ring` is the number of a ring, `step` a step of it, a tile or a region, `time` in nanoseconds of %globaltimer."""
+    """An event: `ring` is the number of a ring, `step` a step of it, a tile or a region, `time` in
+    nanoseconds of %globaltimer."""
 
     kind: str
     ring: int
@@ -69,7 +73,8 @@ class Moment:
 
 @dataclass(frozen=True)
 class Part:
-    """The events of one warpgroup of one CTA, in nanoseconds of %globaltimer; `lost` events had no room."""
+    """The events of one warpgroup of one CTA, in nanoseconds of %globaltimer; `lost` events had no
+    room."""
 
     cta: int
     warpgroup: int
@@ -81,7 +86,8 @@ class Part:
 
 
 def parts(memory: bytes, warpgroups: int, room: int, ctas: int) -> list[Part]:
-    """Return the parts of a profile buffer that a launch of `ctas` CTAs has written; the others hold older bytes."""
+    """Return the parts of a profile buffer that a launch of `ctas` CTAs has written; the others
+    hold older bytes."""
     found = []
     stride = PART_BYTES + EVENT_BYTES * room
     headers = [_PART.unpack_from(memory, at) for at in range(0, len(memory) - stride + 1, stride)]
@@ -99,10 +105,12 @@ def parts(memory: bytes, warpgroups: int, room: int, ctas: int) -> list[Part]:
 
 
 def _timer(times: list[tuple[int, int, int, int]]) -> Callable[[int], float]:
-    """Return the function from a CTA's %clock64, which its warpgroups share, to nanoseconds of %globaltimer.
+    """Return the function from a CTA's %clock64, which its warpgroups share, to nanoseconds of
+    %globaltimer.
 
-    `times` are %globaltimer and %clock64 when each warpgroup began, and when it ended. One scale serves all of them, because the
-    timer steps by up to 1000 ns: with scales of their own, events of two warpgroups would come in a wrong order.
+    `times` are %globaltimer and %clock64 when each warpgroup began, and when it ended. One scale
+    serves all of them, because the timer steps by up to 1000 ns: with scales of their own, events
+    of two warpgroups would come in a wrong order.
     """
     timer, zero = min(((began, first) for began, first, _, _ in times), default=(0, 0))
     ended, last = max(((ended, last) for _, _, ended, last in times), default=(0, 0))
@@ -114,9 +122,9 @@ def _timer(times: list[tuple[int, int, int, int]]) -> Callable[[int], float]:
 def region(name: str) -> NoReturn:
     """Name a part of a kernel in its traces: ``with numpipe.region("softmax"):`` around statements.
 
-    `name` is a compile-time string. Regions may lie in each other, and are each warpgroup's own. `return`, and `break` or
-    `continue` of a loop around it, may not leave one. They are in traces of the GPU
-    (`CompilerParams.profile_space`) and of the simulated SM.
+    `name` is a compile-time string. Regions may lie in each other, and are each warpgroup's own.
+    `return`, and `break` or `continue` of a loop around it, may not leave one. They are in traces
+    of the GPU (`CompilerParams.profile_space`) and of the simulated SM.
     """
     raise outside("region", ", as `with numpipe.region(\"name\"):`")
 

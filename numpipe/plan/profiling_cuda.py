@@ -1,7 +1,9 @@
-"""Recording of events on the GPU, by one lane of each warpgroup: the others have no room for events.
+"""Recording of events on the GPU, by one lane of each warpgroup: the others have no room for
+events.
 
-Each lane has four words behind the ring counters of the context, in registers: events so far, room for events, and the address of
-the next one. A statement is predicated throughout: a branch around it would be a divergent path, on which ptxas serialises wgmma.
+Each lane has four words behind the ring counters of the context, in registers: events so far, room
+for events, and the address of the next one. A statement is predicated throughout: a branch around
+it would be a divergent path, on which ptxas serialises wgmma.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ I32 = nb.types.int32
 _EVENT = ("{ .reg .pred np_used; .reg .b32 low, high; .reg .b64 at, now; "
           "setp.lt.u32 np_used, $0, $1; mov.b64 at, {$2, $3}; @np_used mov.u64 now, %clock64; mov.b64 {low, high}, now; "
           "@np_used st.global.v4.u32 [at], {$4, $5, low, high}; }")
-# $0 room, $1 and $2 the address of the first event; $3 the control block, $4 the CTA, $5 which part is the warpgroup's, $6 whether
-# this lane records, $7 whether it is the first of those that may
+# $0 room, $1 and $2 the address of the first event; $3 the control block, $4 the CTA, $5 which part
+# is the warpgroup's, $6 whether this lane records, $7 whether it is the first of those that may
 _BEGIN = ("{ .reg .pred sampled, first; .reg .b32 count, word; .reg .b64 at, buffer, time, size; "
           "ld.global.u64 buffer, [$3]; ld.global.v2.u32 {count, word}, [$3+8]; "
           "setp.lt.u32 sampled, $4, count; setp.ne.and.u32 sampled, $6, 0, sampled; selp.u32 $0, word, 0, sampled; "
@@ -66,14 +68,16 @@ def define_profile(builder: Any) -> None:
 
 
 def begin_profile(builder: Any, unit: Unit, role: str, state: Any) -> None:
-    """Prepare, at a role's beginning, where the warpgroup's events go. Lanes that do not record have no room."""
+    """Prepare, at a role's beginning, where the warpgroup's events go. Lanes that do not record
+    have no room."""
     control = builder.ptrtoint(builder.module.globals[source.SYMBOL], nb.i64)
     cta = nb.block_number(builder)
     thread = nb.thread_index(builder)
     part = builder.add(builder.mul(cta, nb.const(unit.warpgroups)), builder.lshr(thread, nb.const(7)))
     lane = builder.and_(thread, nb.const(127))
     first = builder.icmp_unsigned("==", lane, nb.const(0))
-    records = builder.icmp_unsigned("<", lane, nb.const(32)) if role == "memory" else first  # one lane of the warp, elected later
+    # one lane of the warp, elected later
+    records = builder.icmp_unsigned("<", lane, nb.const(32)) if role == "memory" else first
     three = nb.ir.LiteralStructType([nb.i32] * 3)
     found = nb.emit_asm(builder, three, [control, cta, part, builder.zext(records, nb.i32), builder.zext(first, nb.i32)],
                         _BEGIN, "=&r,=&r,=&r,l,r,r,r,r,~{memory}")

@@ -15,22 +15,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources of a compiled kernel, from nvJitLink's log and from what numpipe laid out. Print it for a table.
+    """The resources of a compiled kernel, from nvJitLink's log and from what numpipe laid out.
+    Print it for a table.
 
-    registers          of a lane at entry; setmaxnreg then moves them: `compute_registers`, `memory_registers` (0 without that role)
+    registers          of a lane at entry; setmaxnreg then moves them: `compute_registers`,
+                       `memory_registers` (0 without that role)
     spill_bytes        of a lane's registers, to local memory
     stack_bytes        of a lane's local memory
     smem_bytes         shared memory of a CTA
     threads            of a CTA
     notes              the remarks of ptxas, C75xx
     smem               (what for, bytes) of the shared memory, without the gaps
-    layout_casts       (line, from what to what, bytes of a warpgroup's shared memory) of the casts that move data
-                       (`numpipe.layout_cast`)
+    layout_casts       (line, from what to what, bytes of a warpgroup's shared memory) of the casts
+                       that move data (`numpipe.layout_cast`)
     barriers           mbarriers in shared memory
     tensor_maps        each takes 128 bytes of parameters
     cubin_bytes        of machine code, with its tables
-    seconds            (part, seconds) of the compile: "lift" (the AST), "numba" (types and LLVM IR), "nvvm" (LTO-IR), "link"
-                       (nvJitLink)
+    seconds            (part, seconds) of the compile: "lift" (the AST), "numba" (types and LLVM
+                       IR), "nvvm" (LTO-IR), "link" (nvJitLink)
 
     >>> print(matmul.inspect("resources", a, b))
     """
@@ -52,7 +54,8 @@ class Resources:
 
     @property
     def clean(self) -> bool:
-        """Whether there are no spills, no stack and no C75xx note (serialised wgmma, ignored setmaxnreg): `gate`'s first rule."""
+        """Whether there are no spills, no stack and no C75xx note (serialised wgmma, ignored
+        setmaxnreg): `gate`'s first rule."""
         return not (self.spill_bytes or self.stack_bytes or self.notes)
 
     @property

@@ -10,8 +10,9 @@
     ............. staging      compute warpgroups x store_slots x 8192, the store ring
     ............. exchange     compute warpgroups x what reductions, layout casts and stores by rows need at a time
 
-Nothing is freed before the kernel ends: to invalidate an mbarrier and set it up again costs a fence and a barrier of the CTA each
-time, for bytes that few kernels lack. So the entry initialises all mbarriers.
+Nothing is freed before the kernel ends: to invalidate an mbarrier and set it up again costs a fence
+and a barrier of the CTA each time, for bytes that few kernels lack. So the entry initialises all
+mbarriers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from .wait_records import WORDS_BYTES
 
 @dataclass
 class SharedMemory(KernelShape):
-    """The bytes given away so far. A simulation learns of rings in the order they run, a compile knows all of them at its end."""
+    """The bytes given away so far. A simulation learns of rings in the order they run, a compile
+    knows all of them at its end."""
 
     rings: dict[str, RingPlan] = field(default_factory=dict)
     simulated: bool = False
@@ -41,8 +43,8 @@ class SharedMemory(KernelShape):
     scratch: dict[str, Scratch] = field(default_factory=dict)
     """what the kernel allocates itself"""
     exchange_bytes: int = 0
-    """bytes through which the warps of a compute warpgroup exchange values, in reductions, layout casts and stores of register
-    tiles"""
+    """bytes through which the warps of a compute warpgroup exchange values, in reductions, layout
+    casts and stores of register tiles"""
     row_stores: bool = False
     """whether tiles are stored through these bytes"""
     may_store_rows: bool = True
@@ -56,12 +58,14 @@ class SharedMemory(KernelShape):
 
     @property
     def staging(self) -> Region:
-        """The bytes of the store ring: the panels in which each compute warpgroup stages its TMA stores."""
+        """The bytes of the store ring: the panels in which each compute warpgroup stages its TMA
+        stores."""
         return Region(self.staging_base, self.store_slots * PANEL_BYTES, self.compute_wgs)
 
     @property
     def exchange(self) -> Region:
-        """The bytes through which warps exchange values: they lie behind all others, and so have their place at the end only."""
+        """The bytes through which warps exchange values: they lie behind all others, and so have
+        their place at the end only."""
         if self.simulated or not self.store_slots:
             base = self._rings_end + self.staging.total
         else:
@@ -74,14 +78,16 @@ class SharedMemory(KernelShape):
         return self._rings_end if self.simulated else self.exchange.base
 
     def plan_exchange(self, nbytes: int, *cast: tuple[str, str]) -> None:
-        """Let the warps of a warpgroup exchange `nbytes` at a time; `cast` is (line, from what to what) of a layout cast."""
+        """Let the warps of a warpgroup exchange `nbytes` at a time; `cast` is (line, from what to
+        what) of a layout cast."""
         self.casts.update(dict.fromkeys(cast, nbytes))
         self.exchange_bytes = max(self.exchange_bytes, nbytes)
         self._budget()
 
     def plan_row_stores(self) -> bool:
-        """Return whether the warpgroups have a panel each through which they store tiles to arrays that TMA cannot write: it is
-        planned where it fits, beside a panel of the store ring if other outputs need one."""
+        """Return whether the warpgroups have a panel each through which they store tiles to arrays
+        that TMA cannot write: it is planned where it fits, beside a panel of the store ring if
+        other outputs need one."""
         if self.simulated or self.row_stores:
             return True
         ring = not self.store_slots and any(
@@ -107,7 +113,8 @@ class SharedMemory(KernelShape):
     def _budget(self) -> None:
         staging = self.staging.total
         if self.simulated and not self.params.store_slots:
-            # chosen at the first store that ran, which may be before some of the rings: a compile knows them all by then
+            # chosen at the first store that ran, which may be before some of the rings: a compile
+            # knows them all by then
             staging = min(staging, self.compute_wgs * PANEL_BYTES)
         simulated = self._rings_end + staging + self.exchange.total
         if (simulated if self.simulated else self.smem_bytes) > self.target.smem_bytes:
@@ -120,7 +127,8 @@ class SharedMemory(KernelShape):
                 *(f"  {size:>{len(str(total))}} B  {what}" for what, size in found)]))
 
     def _two_types(self) -> str:
-        """Return a hint about operands of a ring that wgmma does not multiply with each other, "" where there are none."""
+        """Return a hint about operands of a ring that wgmma does not multiply with each other, ""
+        where there are none."""
         def family(array: ArrayArg) -> str | None:
             return getattr(operand(array.dtype), "family", None)
 
@@ -134,7 +142,8 @@ class SharedMemory(KernelShape):
         return ""
 
     def _rows(self, staging: int) -> Iterator[tuple[str, int]]:
-        """Yield (what for, bytes) of all that a CTA has in shared memory; the store ring has `staging` bytes."""
+        """Yield (what for, bytes) of all that a CTA has in shared memory; the store ring has
+        `staging` bytes."""
         yield "barriers", HEADER
         for plan in (*self.load_rings, *self.outputs.values()):
             copies, site, ends = max(1, plan.private), plan.name.rsplit(" @ ", 1)[1], (*plan.offsets[1:], plan.stage_stride)
@@ -158,7 +167,8 @@ class SharedMemory(KernelShape):
     # ---- counters that travel with the turn
     @property
     def barrier_room(self) -> int:
-        """Bytes of the header that barriers may take: the words of `watch`, of the grid and of turns lie behind them."""
+        """Bytes of the header that barriers may take: the words of `watch`, of the grid and of
+        turns lie behind them."""
         return self.grid_words - WORDS_BYTES * bool(self.params.debug)
 
     @property
@@ -173,15 +183,18 @@ class SharedMemory(KernelShape):
 
     @property
     def _scratch_barriers(self) -> int:
-        """The offset at which the barriers of allocations begin: they fill the header from its end down."""
+        """The offset at which the barriers of allocations begin: they fill the header from its end
+        down."""
         return self.barrier_room - sum(plan.memory.total for part in self.scratch.values() for plan in part.barriers)
 
     def turn_word(self, warpgroup: int, index: int) -> int:
-        """Return the offset of the word in shared memory through which a compute warpgroup gets a ring's counter with its turn."""
+        """Return the offset of the word in shared memory through which a compute warpgroup gets a
+        ring's counter with its turn."""
         return HEADER - 4 * COUNTERS * (self.turns - warpgroup) + 4 * index
 
     def handed_over(self) -> list[RingPlan]:
-        """The rings whose counters the next warpgroup gets with its turn: shared ones, but not the work indices, which all read."""
+        """The rings whose counters the next warpgroup gets with its turn: shared ones, but not the
+        work indices, which all read."""
         return [plan for plan in self.rings.values() if not plan.private and not plan.numbers]
 
     @property

@@ -1,4 +1,5 @@
-"""Frozen records of what the user says about blocks and arrays; each is validated where it is made."""
+"""Frozen records of what the user says about blocks and arrays; each is validated where it is
+made."""
 
 from __future__ import annotations
 
@@ -28,16 +29,18 @@ MAX_SIDE = 1 << 16
 
 @dataclass(frozen=True)
 class Element:
-    """A side of a block whose index map returns the *element* where the block starts, not a block index.
+    """A side of a block whose index map returns the *element* where the block starts, not a block
+    index.
 
-    In a `BlockSpec`'s block_shape: ``BlockSpec((numpipe.Element(64), 64), lambda i, k: (i * 16, k))`` has blocks of 64 rows that
-    start 16 rows apart, so they overlap. A block may lie partly before or behind the array: what lies outside reads as the
-    BlockSpec's `oob_fill`. One that lies outside as a whole is a mistake, unless the BlockSpec has a `mode`. Along the contiguous
-    dimension a block must start at a multiple of 16 bytes (TMA stops the SM otherwise): constant starts are checked when the kernel
-    is compiled, run-time ones by the simulator.
+    In a `BlockSpec`'s block_shape: ``BlockSpec((numpipe.Element(64), 64), lambda i, k: (i * 16,
+    k))`` has blocks of 64 rows that start 16 rows apart, so they overlap. A block may lie partly
+    before or behind the array: what lies outside reads as the BlockSpec's `oob_fill`. One that lies
+    outside as a whole is a mistake, unless the BlockSpec has a `mode`. Along the contiguous
+    dimension a block must start at a multiple of 16 bytes (TMA stops the SM otherwise): constant
+    starts are checked when the kernel is compiled, run-time ones by the simulator.
 
-    The block starts where the index map says and nowhere else: there is no padding before or behind the array, as `pl.Element`
-    of Pallas has it; subtract it in the index map instead.
+    The block starts where the index map says and nowhere else: there is no padding before or behind
+    the array, as `pl.Element` of Pallas has it; subtract it in the index map instead.
 
     Raises SpecError for a size outside 1…65536 elements.
 
@@ -68,23 +71,30 @@ class MemorySpace:
 
 
 GMEM = MemorySpace("GMEM")
-"""Global memory: a `BlockSpec` with ``memory_space=numpipe.GMEM`` passes its array to the body as it is; nothing is loaded."""
+"""Global memory: a `BlockSpec` with ``memory_space=numpipe.GMEM`` passes its array to the body as
+it is; nothing is loaded."""
 
 
 @dataclass(frozen=True)
 class BlockSpec:
     """How an array is cut into blocks, and which block a grid step needs.
 
-    block_shape    a side for each dimension of the array, in the array's order (1 to 5 dimensions, which is what TMA
-                   addresses):
+    block_shape    a side for each dimension of the array, in the array's order (1 to 5 dimensions,
+                   which is what TMA addresses):
 
-                   =================  ============  =====================================  ==================
-                   side               elements      the index map returns                  in the tile
-                   =================  ============  =====================================  ==================
-                   ``64``             64            a block index: block i starts at 64 i  a dimension of 64
-                   ``Element(64)``    64            the element where the block starts     a dimension of 64
-                   ``None``           1             the element                            left out: squeezed
-                   =================  ============  =====================================  ==================
+                   =================  ============  =====================================  =========
+                   side               elements      the index map returns                  in the
+                                                                                           tile
+                   =================  ============  =====================================  =========
+                   ``64``             64            a block index: block i starts at 64 i  a
+                                                                                           dimension
+                                                                                           of 64
+                   ``Element(64)``    64            the element where the block starts     a
+                                                                                           dimension
+                                                                                           of 64
+                   ``None``           1             the element                            left out:
+                                                                                           squeezed
+                   =================  ============  =====================================  =========
 
                    Two dimensions are left for the tile, or one, ``BlockSpec((256,))``, ``BlockSpec((None, 512))``: a vector.
                    Along the contiguous dimension, which cannot be squeezed, a side is a multiple of 16 bytes, along the other
@@ -109,11 +119,13 @@ class BlockSpec:
                    no element. None: a mistake, which the simulator and ``debug=True`` report (`out-of-bounds`). "zero": the block
                    reads as `oob_fill` there, and is not stored. "clip": the nearest place at which the block lies inside.
 
-    An operand is loaded when its block changes, and only then. Which grid dimensions its index map reads is known from the map's
-    source, if it is a lambda or a nested function: ``lambda m, k: (m, 0)`` of a grid (M, K) has a new block every K steps, and
-    ``lambda m, k: (0, 0)`` one in all. Maps that are defined elsewhere are taken to read every index.
+    An operand is loaded when its block changes, and only then. Which grid dimensions its index map
+    reads is known from the map's source, if it is a lambda or a nested function: ``lambda m, k: (m,
+    0)`` of a grid (M, K) has a new block every K steps, and ``lambda m, k: (0, 0)`` one in all.
+    Maps that are defined elsewhere are taken to read every index.
 
-    Raises SpecError for sides and options that cannot be; what depends on the array is checked where a pipeline is called.
+    Raises SpecError for sides and options that cannot be; what depends on the array is checked
+    where a pipeline is called.
 
     >>> BlockSpec((128, 64), lambda k: (0, k)).block_shape
     (128, 64)
@@ -147,7 +159,8 @@ class BlockSpec:
 
     @property
     def block(self) -> tuple[Any, ...]:
-        """The parts that the plan of a ring depends on; of the index map these are the indices that it returns as constants."""
+        """The parts that the plan of a ring depends on; of the index map these are the indices that
+        it returns as constants."""
         return (self.block_shape, self.oob_fill, self._known, self.transforms, self.eviction_policy,
                 axis_names("BlockSpec", self.collective_axes), self.mode)
 
@@ -184,7 +197,8 @@ class BlockSpec:
         axis_names("BlockSpec", self.collective_axes)
 
     def _check_tile(self, shape: tuple[Side, ...]) -> None:
-        """Raise SpecError unless TMA can address the array, and the block leaves one or two dimensions for the tile."""
+        """Raise SpecError unless TMA can address the array, and the block leaves one or two
+        dimensions for the tile."""
         if len(shape) > MAX_RANK:
             raise SpecError(f"BlockSpec: block_shape {spelled(shape)} has {len(shape)} dimensions, and TMA addresses at most "
                             f"{MAX_RANK}: reshape the array, so that dimensions that are contiguous together are one")
@@ -217,7 +231,8 @@ def spelled(shape: tuple[Side, ...]) -> str:
 
 def space_of(given: Any) -> str | None:
     """Return "SMEM" or "GMEM" for a value of memory_space=, None for any other value."""
-    named = isinstance(given, (MemorySpace, type))  # numpipe.SMEM is a class too: one of its values is an allocation, no space
+    # numpipe.SMEM is a class too: one of its values is an allocation, no space
+    named = isinstance(given, (MemorySpace, type))
     name = "SMEM" if given is None else getattr(given, "memory_space", None) if named else None
     return name if name in ("SMEM", "GMEM") else None
 
@@ -229,7 +244,8 @@ OPTIONS = tuple(field.name for field in dataclasses.fields(BlockSpec) if field.i
 def block_spec(*given: Any) -> BlockSpec:
     """`BlockSpec(...)` inside a kernel, given all `OPTIONS`, of `memory_space` its name.
 
-    Behind them come the indices that the map returns, None for each that is no constant, and which grid indices it reads.
+    Behind them come the indices that the map returns, None for each that is no constant, and which
+    grid indices it reads.
     """
     *values, known, depends = given
     options = {name: value if name == "index_map" else constant("BlockSpec", name, value)
@@ -254,7 +270,8 @@ RECORDS = {kind: _record(kind) for kind in (Element, TilingTransform, SwizzleTra
 
 
 SYMBOLIC: list[type] = []
-"""types of sizes that are not known yet, which an ArrayType may have while a framework traces a call (`numpipe.torch`)"""
+"""types of sizes that are not known yet, which an ArrayType may have while a framework traces a
+call (`numpipe.torch`)"""
 
 
 @dataclass(frozen=True)
@@ -278,16 +295,19 @@ FLAGS = 8
 
 @dataclass(frozen=True)
 class Workspace:
-    """Global memory for partial sums of tiles (`combine`), the last parameter of a kernel: what its option `workspace=` says.
+    """Global memory for partial sums of tiles (`combine`), the last parameter of a kernel: what its
+    option `workspace=` says.
 
     tile   (rows, columns) of a tile of the output, elements
-    split  as of the kernel's `split_tiles`: "stream" is a slot for each CTA, an int n is n slots for each tile of the last output,
-           in clusters whose CTAs go through the same tiles for as many tiles as whole clusters of them have.
-           None, or the name of an axis of the cluster: there is no workspace, and the parameter is None
+    split  as of the kernel's `split_tiles`: "stream" is a slot for each CTA, an int n is n slots
+           for each tile of the last output, in clusters whose CTAs go through the same tiles for as
+           many tiles as whole clusters of them have. None, or the name of an axis of the cluster:
+           there is no workspace, and the parameter is None
     slots  how many sums may be on their way, if not as `split` says
 
-    numpipe allocates ``slots * (rows * columns + 8) * 4`` bytes on the GPU when a call is first made on a stream, and calls on that
-    stream share them. Raises SpecError for sizes that are not positive.
+    numpipe allocates ``slots * (rows * columns + 8) * 4`` bytes on the GPU when a call is first
+    made on a stream, and calls on that stream share them. Raises SpecError for sizes that are not
+    positive.
 
     >>> Workspace((128, 256)).array(132, (512, 4096)).shape, Workspace((128, 256), 2).array(132, (512, 4096)).shape
     ((132, 32776), (128, 32776))
@@ -310,7 +330,8 @@ class Workspace:
         object.__setattr__(self, "tile", (int(tile[0]), int(tile[1])))
 
     def exists(self, cluster_axes: tuple[str, ...]) -> bool:
-        """Whether a kernel whose cluster has these axes has a workspace at all; SpecError for another axis."""
+        """Whether a kernel whose cluster has these axes has a workspace at all; SpecError for
+        another axis."""
         if not isinstance(self.split, str) or self.split == "stream":
             return self.split is not None
         if self.split not in cluster_axes:
@@ -319,8 +340,8 @@ class Workspace:
         return False
 
     def array(self, ctas: int, output: tuple[int, ...], cluster: int = 1) -> ArrayType:
-        """Return the workspace's shape and type, given the CTAs, those of a cluster that goes through the same tiles, and the
-        output's shape. SpecError for an output without tiles."""
+        """Return the workspace's shape and type, given the CTAs, those of a cluster that goes
+        through the same tiles, and the output's shape. SpecError for an output without tiles."""
         slots = self.slots
         if slots is None and isinstance(self.split, str):
             slots = ctas
@@ -334,7 +355,8 @@ class Workspace:
 
 
 class Static:
-    """Annotation of a keyword-only kernel parameter that is a compile-time constant (hashable; often a frozen dataclass).
+    """Annotation of a keyword-only kernel parameter that is a compile-time constant (hashable;
+    often a frozen dataclass).
 
     Arithmetic on it and on its fields is folded before compilation, one compile per value::
 
@@ -350,11 +372,13 @@ class Persistent:
 
 
 def persistent(ctas: int | None = None) -> Persistent:
-    """Grid of a persistent kernel: as many CTAs as the GPU has SMs (or `ctas`), each looping over `numpipe.tiles`.
+    """Grid of a persistent kernel: as many CTAs as the GPU has SMs (or `ctas`), each looping over
+    `numpipe.tiles`.
 
-    In clusters it is as many CTAs as whole clusters run at once, which the driver is asked at the first call. The simulated grid
-    has 2 CTAs unless `ctas` says otherwise, or 2 clusters where the kernel names their axes: enough for tiles to be shared out.
-    `numpipe.verify` runs it once more on 132.
+    In clusters it is as many CTAs as whole clusters run at once, which the driver is asked at the
+    first call. The simulated grid has 2 CTAs unless `ctas` says otherwise, or 2 clusters where the
+    kernel names their axes: enough for tiles to be shared out. `numpipe.verify` runs it once more
+    on 132.
     """
     if ctas is not None and (not is_int(ctas) or ctas < 1):
         raise SpecError(f"persistent(): ctas must be an int of at least 1, got {ctas!r}")

@@ -1,4 +1,5 @@
-"""BlockSpec as a Numba value: its shape is in the type, its index map (with what it captured) in the value."""
+"""BlockSpec as a Numba value: its shape is in the type, its index map (with what it captured) in
+the value."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from .specs import OPTIONS, RECORDS, BlockSpec, block_spec
 
 
 class RecordType(nb.types.Type):  # type: ignore[misc]
-    """The type of an `Element` or a transform: all of the value is known at compile time, so the type counts as a literal."""
+    """The type of an `Element` or a transform: all of the value is known at compile time, so the
+    type counts as a literal."""
 
     def __init__(self, value: Any) -> None:
         self.literal_value = value
@@ -21,7 +23,8 @@ nb.register_model(RecordType)(nb.models.OpaqueModel)
 
 
 class SpecType(nb.types.Type):  # type: ignore[misc]
-    """The type of a `BlockSpec`: it has the spec's attributes, but for the index map that one's type."""
+    """The type of a `BlockSpec`: it has the spec's attributes, but for the index map that one's
+    type."""
 
     def __init__(self, spec: BlockSpec, index_map: Any) -> None:
         self.index_map, self.loaded, self.depends = index_map, spec.loaded, spec.depends

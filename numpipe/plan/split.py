@@ -1,4 +1,5 @@
-"""The split of a CTA into roles, and the part of a grid that is one: what a kernel says before its source is read."""
+"""The split of a CTA into roles, and the part of a grid that is one: what a kernel says before its
+source is read."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Split(NamedTuple):
 
 
 class SplitOptions(NamedTuple):
-    """The options of a split that one place in the source, or the kernel, says; None for the others."""
+    """The options of a split that one place in the source, or the kernel, says; None for the
+    others."""
 
     num_compute_wgs: int | None = None
     wg_axis: str | None = None
@@ -43,7 +45,8 @@ class SplitOptions(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid whose first `parallel` dimensions are CTAs and whose others are steps; `sizes` of all are None until the call."""
+    """A grid whose first `parallel` dimensions are CTAs and whose others are steps; `sizes` of all
+    are None until the call."""
 
     rank: int
     parallel: int

@@ -1,7 +1,9 @@
-"""Transforms of a block in shared memory: how wide its rows are, how they are swizzled, which side comes first.
+"""Transforms of a block in shared memory: how wide its rows are, how they are swizzled, which side
+comes first.
 
-A block lies in shared memory as *panels*: `n` elements of its contiguous dimension, for all of its lines (see `layout`). Eight
-lines of a panel are the unit that swizzling permutes and that wgmma reads, so a panel is a column of (8, n) tiles::
+A block lies in shared memory as *panels*: `n` elements of its contiguous dimension, for all of its
+lines (see `layout`). Eight lines of a panel are the unit that swizzling permutes and that wgmma
+reads, so a panel is a column of (8, n) tiles::
 
     BlockSpec((64, 128), index_map, transforms=(TilingTransform((8, 32)), SwizzleTransform(64)))      # float16
 
@@ -10,8 +12,8 @@ lines of a panel are the unit that swizzling permutes and that wgmma reads, so a
       8 lines ->   | tile | tile | tile | tile |     4 panels: 4 TMA copies of boxes (64, 32)
                    | …    |      |      |      |
 
-Without transforms a block has the widest panels that divide it: 128, 64, 32 or (not swizzled) 16 bytes. The widest are the
-fastest: narrower ones are more copies, and more bank conflicts.
+Without transforms a block has the widest panels that divide it: 128, 64, 32 or (not swizzled) 16
+bytes. The widest are the fastest: narrower ones are more copies, and more bank conflicts.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ WIDTHS = (32, 64, 128)
 
 @dataclass(frozen=True)
 class TilingTransform:
-    """Panels of `tiling[1]` elements along the contiguous dimension, whichever that is; `tiling[0]` is 8, the lines of a tile.
+    """Panels of `tiling[1]` elements along the contiguous dimension, whichever that is; `tiling[0]`
+    is 8, the lines of a tile.
 
-    Raises SpecError for other tilings. The panel's bytes must be the swizzle's span, or 16, which is not swizzled.
+    Raises SpecError for other tilings. The panel's bytes must be the swizzle's span, or 16, which
+    is not swizzled.
 
     >>> TilingTransform((8, 64)).tiling
     (8, 64)
@@ -48,7 +52,8 @@ class TilingTransform:
 
 @dataclass(frozen=True)
 class SwizzleTransform:
-    """Rows of `swizzle` bytes (32, 64 or 128), whose 16-byte chunks are XORed with the row (PTX ISA, "Tensor swizzling modes").
+    """Rows of `swizzle` bytes (32, 64 or 128), whose 16-byte chunks are XORed with the row (PTX
+    ISA, "Tensor swizzling modes").
 
     Raises SpecError for other spans.
 
@@ -67,7 +72,8 @@ class SwizzleTransform:
 class TransposeTransform:
     """The tile is handed over transposed: (columns, rows). A view, as ``tile.T`` is: nothing moves.
 
-    Raises SpecError for another permutation than (1, 0), the only one that changes a tile of two dimensions.
+    Raises SpecError for another permutation than (1, 0), the only one that changes a tile of two
+    dimensions.
 
     >>> TransposeTransform().permutation
     (1, 0)
@@ -100,12 +106,14 @@ def transposes(transforms: tuple[Transform, ...]) -> bool:
 
 
 def row_width(nbytes: int) -> int:
-    """Return the default bytes of a panel's row: the widest of 128, 64, 32 and 16 that divides a row of `nbytes`."""
+    """Return the default bytes of a panel's row: the widest of 128, 64, 32 and 16 that divides a
+    row of `nbytes`."""
     return next(width for width in (128, 64, 32, 16) if nbytes % width == 0)
 
 
 def panel_bytes(transforms: tuple[Transform, ...], nbytes: int, itemsize: int, what: str) -> int:
-    """Return the bytes of a panel's row in a block whose contiguous side has `nbytes`; SpecError where transforms do not fit."""
+    """Return the bytes of a panel's row in a block whose contiguous side has `nbytes`; SpecError
+    where transforms do not fit."""
     widest = row_width(nbytes)
     swizzle = next((t.swizzle for t in transforms if isinstance(t, SwizzleTransform)), None)
     tiling = next((t.tiling[1] for t in transforms if isinstance(t, TilingTransform)), None)

@@ -1,7 +1,9 @@
-"""The `Unit` of one compile, or of one simulation, of a kernel: it hands out shared memory, barriers, counters and tensor maps.
+"""The `Unit` of one compile, or of one simulation, of a kernel: it hands out shared memory,
+barriers, counters and tensor maps.
 
-Each pipeline asks the Unit for a plan when its place in the source is compiled, or first run. Every compile has a Unit of its own,
-which is part of the types of everything that the kernel touches: code of an earlier compile is never found again.
+Each pipeline asks the Unit for a plan when its place in the source is compiled, or first run. Every
+compile has a Unit of its own, which is part of the types of everything that the kernel touches:
+code of an earlier compile is never found again.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Unit(SharedMemory):
     reaches: bool = False
     """whether the kernel copies or stores to other CTAs of a cluster itself"""
     sharing: list[RingPlan] = field(default_factory=list)
-    """rings of pipelines that use the slots of another one, whose ring is in `rings` or `outputs`"""
+    """rings of pipelines that use the slots of another one, whose ring is in `rings` or
+    `outputs`"""
     regions: list[str] = field(default_factory=list)
     """names of regions (`profiling`), by number"""
     places: list[str] = field(default_factory=list)
@@ -61,11 +64,13 @@ class Unit(SharedMemory):
     peered: set[int] = field(default_factory=set)
     """the arrays that it reaches on other GPUs, by argument (`peers`)"""
     handed: dict[tuple[Any, int], tuple[int, ...]] = field(default_factory=dict)
-    """simulated: the counters of the rings that have run, which each CTA's compute warpgroup was handed with its turn"""
+    """simulated: the counters of the rings that have run, which each CTA's compute warpgroup was
+    handed with its turn"""
 
     @property
     def debugged(self) -> Unit | None:
-        """This unit, if the kernel is debugged: then types hold it, to say in `places` what the kernel reports."""
+        """This unit, if the kernel is debugged: then types hold it, to say in `places` what the
+        kernel reports."""
         return self if self.params.debug else None
 
     @property
@@ -75,8 +80,9 @@ class Unit(SharedMemory):
 
     @property
     def meets_at_end(self) -> bool:
-        """Whether the CTAs of a cluster meet before one ends: where the kernel itself reaches into others, nothing else tells that
-        this is over, and a CTA that gave up a wait (`debug`) may end at any time. For what rings and sums do `leaving` waits."""
+        """Whether the CTAs of a cluster meet before one ends: where the kernel itself reaches into
+        others, nothing else tells that this is over, and a CTA that gave up a wait (`debug`) may
+        end at any time. For what rings and sums do `leaving` waits."""
         own = any(len(of.peers) > 1 for part in self.scratch.values() if not part.what for of in part.barriers)
         return self.clustered and (own or self.reaches or bool(self.params.debug or self.params.profile_space))
 
@@ -99,10 +105,11 @@ class Unit(SharedMemory):
     def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
                   manual: tuple[str, ...] = (), labels: tuple[str, ...] = (), dims: int | None = None,
                   single: bool = False, shared: RingPlan | None = None, kind: type[RingPlan] = RingPlan) -> RingPlan:
-        """Return a ring of the pipeline written at `site` (a ``file:line``); SpecError where one cannot be had.
+        """Return a ring of the pipeline written at `site` (a ``file:line``); SpecError where one
+        cannot be had.
 
-        wanted  (argument, *BlockSpec.block) of each operand. A pipeline called on other arrays has another ring: its copies read
-                other tensor maps
+        wanted  (argument, *BlockSpec.block) of each operand. A pipeline called on other arrays has
+                another ring: its copies read other tensor maps
         manual  the kinds of barriers that the body uses itself, for each operand
         single  every compute warpgroup has a ring of its own
         shared  a ring of an earlier pipeline, whose slots, barriers and counter this one uses
@@ -141,7 +148,8 @@ class Unit(SharedMemory):
         return plan
 
     def check_output(self, arg: int, what: str, fix: str) -> None:
-        """Raise SpecError unless the call took the array for an output: stores to an input would be lost, or spoil it."""
+        """Raise SpecError unless the call took the array for an output: stores to an input would be
+        lost, or spoil it."""
         array = self.arrays[arg]
         array.check_plain(what)
         if array.output:
@@ -152,7 +160,8 @@ class Unit(SharedMemory):
 
     def _fields(self, where: str, site: str, wanted: tuple[tuple[Any, ...], ...], labels: tuple[str, ...], dims: int | None,
                 written: bool) -> dict[str, Any]:
-        """Return the fields of a plan that describe the operands, and how their blocks lie in a slot."""
+        """Return the fields of a plan that describe the operands, and how their blocks lie in a
+        slot."""
         blocks: list[Block] = []
         offsets, stride = [], 0
         for label, (arg, shape, fill, known, transforms, policy, shared, mode) in zip(labels, wanted, strict=True):
@@ -183,9 +192,11 @@ class Unit(SharedMemory):
                 "stage_stride": stride}
 
     def plan_scratch(self, site: str, kind: Any, shared: bool, what: str = "") -> Scratch:
-        """Return the allocation of a type at `site`, one for all compute warpgroups (`shared`) or one for each.
+        """Return the allocation of a type at `site`, one for all compute warpgroups (`shared`) or
+        one for each.
 
-        `what` says what numpipe needs it for, if the kernel did not ask for it. SpecError where no room is left.
+        `what` says what numpipe needs it for, if the kernel did not ask for it. SpecError where no
+        room is left.
         """
         key = f"{site} {kind} {shared}"
         if key in self.scratch:
@@ -210,10 +221,12 @@ class Unit(SharedMemory):
         return plan
 
     def plan_staging(self, panels: int) -> int:
-        """Return the slots of the store ring, which each compute warpgroup has for all its stores, for tiles of `panels` panels.
+        """Return the slots of the store ring, which each compute warpgroup has for all its stores,
+        for tiles of `panels` panels.
 
-        By default there are as many as a tile has panels, or as fit beside the load rings. (A simulation does not know the rings
-        that run later, so its store ring lies behind the shared memory of a CTA.)
+        By default there are as many as a tile has panels, or as fit beside the load rings. (A
+        simulation does not know the rings that run later, so its store ring lies behind the shared
+        memory of a CTA.)
         """
         if not self.store_slots:
             room = (self.target.smem_bytes - self._rings_end - self.exchange.total) // (self.compute_wgs * PANEL_BYTES)
@@ -223,10 +236,11 @@ class Unit(SharedMemory):
         return self.store_slots
 
     def plan_work_ring(self, site: str) -> NumberPlan:
-        """Return the ring of work indices, one for all loops; `site` is the place of the first. SpecError where no room is left.
+        """Return the ring of work indices, one for all loops; `site` is the place of the first.
+        SpecError where no room is left.
 
-        With turns a warpgroup reads work indices when its own tile has ended. So there is a slot for each that the other warpgroups
-        are at, and for each that the memory role is ahead.
+        With turns a warpgroup reads work indices when its own tile has ended. So there is a slot
+        for each that the other warpgroups are at, and for each that the memory role is ahead.
         """
         if self.work_ring is not None:
             return self.work_ring
@@ -242,17 +256,20 @@ class Unit(SharedMemory):
 
     @property
     def counter_at(self) -> int:
-        """Where the packed parameter holds the address of the launch's counter (`tile_scheduler`): behind a map at least."""
+        """Where the packed parameter holds the address of the launch's counter (`tile_scheduler`):
+        behind a map at least."""
         return 128 * max(1, len(self.maps))
 
     @property
     def peers_at(self) -> int:
-        """Where the packed parameter holds what a kernel with semaphores knows of the GPUs (`peers_cuda`): behind all else."""
+        """Where the packed parameter holds what a kernel with semaphores knows of the GPUs
+        (`peers_cuda`): behind all else."""
         return self.counter_at + 128 * (self.work_ring is not None)
 
     @property
     def section_bytes(self) -> int:
-        """Bytes of the packed parameter for each GPU: its tensor maps, and the addresses of its arrays."""
+        """Bytes of the packed parameter for each GPU: its tensor maps, and the addresses of its
+        arrays."""
         return section_bytes(len(self.maps), len(self.arrays))
 
     @property
@@ -275,7 +292,8 @@ class Unit(SharedMemory):
                     yield first + 8 * slot, arrivals, f"{row.name}[{slot}]{whose}{who}"
 
     def scratch_barriers(self) -> Iterator[tuple[int, int, str]]:
-        """Yield (address, arrivals of a phase, name) of the mbarriers that the kernel allocates itself."""
+        """Yield (address, arrivals of a phase, name) of the mbarriers that the kernel allocates
+        itself."""
         for part in self.scratch.values():
             for plan in part.barriers:
                 for copy in range(max(1, plan.memory.owners)):
@@ -300,7 +318,8 @@ class Unit(SharedMemory):
         return found
 
     def barrier_at(self, address: int) -> BarrierPlace | None:
-        """Return the place of the mbarrier at an address of shared memory; None for an address where numpipe placed none."""
+        """Return the place of the mbarrier at an address of shared memory; None for an address
+        where numpipe placed none."""
         for plan in self.rings.values():
             if address in plan.header:
                 number = (address - plan.barriers) % plan.barrier_bytes_of_one // 8
@@ -318,7 +337,8 @@ class Unit(SharedMemory):
         return None
 
     def whose(self, plan: RingPlan, part: int, kind: str) -> str:
-        """Return the end of a barrier's name: the ring, and before it the operand if each operand has a barrier of this kind."""
+        """Return the end of a barrier's name: the ring, and before it the operand if each operand
+        has a barrier of this kind."""
         operand = f" for {plan.labels[part]} '{self.arrays[plan.args[part]].name}'" if kind in plan.manual else ""
         return f"{operand} of {plan.name}"
 

@@ -53,23 +53,27 @@ _RECORD = struct.Struct("<II3IIIiQ24x")
 
 
 def control(records: int, limit: int, number: int) -> bytes:
-    """Return a control block: address of the records, the longest wait in nanoseconds, the kernel's number."""
+    """Return a control block: address of the records, the longest wait in nanoseconds, the kernel's
+    number."""
     return _CONTROL.pack(records, limit, 0, 0, 0, 0, number)
 
 
 @dataclass(frozen=True)
 class Record:
-    """A warp that waited in vain for a phase of the mbarrier at `address`, an offset in the CTA's dynamic shared memory; `state` is
-    what an arrival there returned, 0 where nobody tried one.
+    """A warp that waited in vain for a phase of the mbarrier at `address`, an offset in the CTA's
+    dynamic shared memory; `state` is what an arrival there returned, 0 where nobody tried one.
 
-    Of an index outside its array (`kind` OUTSIDE), `address` is the number of its place (`Unit.places`), `phase` the index, and
-    `state` the array's size, with the dimension above bit 32. Of a place in shared memory (`kind` SHARED), the start of a part of a
-    tile, or an index of slots, barriers or elements, `state` has the last place that there is.
+    Of an index outside its array (`kind` OUTSIDE), `address` is the number of its place
+    (`Unit.places`), `phase` the index, and `state` the array's size, with the dimension above bit
+    32. Of a place in shared memory (`kind` SHARED), the start of a part of a tile, or an index of
+    slots, barriers or elements, `state` has the last place that there is.
 
-    Of a wait for a flag (FLAG), `address` is the number of the workspace's name in these places, and `phase` the part.
+    Of a wait for a flag (FLAG), `address` is the number of the workspace's name in these places,
+    and `phase` the part.
 
-    Of a NaN that is stored (NAN), `address` is the number of the store's line in these places, `phase` the row in the tile, or the
-    element of a vector, and `state` the column, with the tile's dimensions above bit 32.
+    Of a NaN that is stored (NAN), `address` is the number of the store's line in these places,
+    `phase` the row in the tile, or the element of a vector, and `state` the column, with the tile's
+    dimensions above bit 32.
     """
 
     kernel: int

@@ -1,25 +1,28 @@
 """The simulated SM: kernels run in CPython, and races and deadlocks are found on the way.
 
-`simulate` runs a body once for each warpgroup of every CTA, each in a greenlet: a register tile is a NumPy array, shared memory an
-array of bytes, swizzle included. TMA copies, wgmma batches and TMA stores act on their own, at some time between their issue and
-the wait that covers them. Two questions decide what is found: who runs next (`schedule`: an order of virtual time, which models a
-pipeline's shape and not a kernel's speed, or with a seed any legal order), and whether an access is ordered (`clocks`), which does
-not depend on the order that was run. (`exploration` runs all orders, up to equivalence.) When every warpgroup waits and nothing
-is in flight, that is a deadlock.
+`simulate` runs a body once for each warpgroup of every CTA, each in a greenlet: a register tile is
+a NumPy array, shared memory an array of bytes, swizzle included. TMA copies, wgmma batches and TMA
+stores act on their own, at some time between their issue and the wait that covers them. Two
+questions decide what is found: who runs next (`schedule`: an order of virtual time, which models a
+pipeline's shape and not a kernel's speed, or with a seed any legal order), and whether an access is
+ordered (`clocks`), which does not depend on the order that was run. (`exploration` runs all orders,
+up to equivalence.) When every warpgroup waits and nothing is in flight, that is a deadlock.
 
-CTAs run one after the other, those of a cluster at the same time; what any two CTAs do to an element of an array is compared
-(`gmem`). In a kernel with semaphores the CTAs of all GPUs run at the same time (`gpus`, `semaphores`), and clocks order what they
-do to arrays (`between`). What is ``.aligned`` is executed by all lanes; narrower scopes, and lanes of a warp that do not come to a
-shuffle, are reported. Not modelled: loads from other CTAs' shared memory, atomics of the lanes, waits of a CTA for one of a larger
-index, and the lanes of a warp one by one (an elected lane stands for its warp; but see `lane`), so two ordinary stores of
-one warpgroup to an array count as ordered.
+CTAs run one after the other, those of a cluster at the same time; what any two CTAs do to an
+element of an array is compared (`gmem`). In a kernel with semaphores the CTAs of all GPUs run at
+the same time (`gpus`, `semaphores`), and clocks order what they do to arrays (`between`). What is
+``.aligned`` is executed by all lanes; narrower scopes, and lanes of a warp that do not come to a
+shuffle, are reported. Not modelled: loads from other CTAs' shared memory, atomics of the lanes,
+waits of a CTA for one of a larger index, and the lanes of a warp one by one (an elected lane stands
+for its warp; but see `lane`), so two ordinary stores of one warpgroup to an array count as ordered.
 
-The room implements `core.machine.Machine`; what operations mean belongs to `language` and `intrinsics`, so that a simulated
-kernel and a compiled one share the ring, the tile orders, the layouts and the matrix descriptors. Read `port` first, which has a
-method for each operation, then `clocks`. All files are typed against `state`; `memory`, `gmem` and `barriers` record what
-happens (`banks` counts bank conflicts for traces, `progress` shows and bounds the time of a run), and
-`report`, `conflicts`, `touches`, `outputs`, `rounds` and `deadlock` say what went wrong: an error names the hazard, both sides, and
-the fix.
+The room implements `core.machine.Machine`; what operations mean belongs to `language` and
+`intrinsics`, so that a simulated kernel and a compiled one share the ring, the tile orders, the
+layouts and the matrix descriptors. Read `port` first, which has a method for each operation, then
+`clocks`. All files are typed against `state`; `memory`, `gmem` and `barriers` record what happens
+(`banks` counts bank conflicts for traces, `progress` shows and bounds the time of a run), and
+`report`, `conflicts`, `touches`, `outputs`, `rounds` and `deadlock` say what went wrong: an error
+names the hazard, both sides, and the fix.
 """
 
 from __future__ import annotations
@@ -63,7 +66,8 @@ Seed: TypeAlias = "int | str | Guide | None"
 
 
 def default_registers(warpgroups: int, target: Target = DEFAULT) -> int:
-    """Return the 32-bit registers that a lane holds at kernel entry if the register file is shared out evenly.
+    """Return the 32-bit registers that a lane holds at kernel entry if the register file is shared
+    out evenly.
 
     >>> default_registers(3)
     168
@@ -78,29 +82,39 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
              cluster: tuple[int, int, int] = (1, 1, 1), handover: bool = False,
              ended: Callable[[GlobalMemory], None] | None = None, arrays: Sequence[np.ndarray] = (),
              limit: float | None = None, gpus: Sequence[Sequence[np.ndarray]] = ()) -> None:
-    """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest without a seed), CTA by CTA.
+    """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest without
+    a seed), CTA by CTA.
 
     warpgroups     warpgroups of 128 threads, 1 … 8; `body` sets ``machine.role`` itself
-    smem_bytes     dynamic shared memory of a CTA; starts as 0xFF bytes (NaN in float16 and bfloat16)
-    staging_bytes  more shared memory behind it, for a kernel that meets its rings as it runs and cannot pack them before
+    smem_bytes     dynamic shared memory of a CTA; starts as 0xFF bytes (NaN in float16 and
+                   bfloat16)
+    staging_bytes  more shared memory behind it, for a kernel that meets its rings as it runs and
+                   cannot pack them before
     unit           becomes ``machine.unit``
-    seed           None: the deterministic order of the virtual-time model. An int: a random legal order of CTAs, warpgroups and
-                   asynchronous operations, the same for the same seed (see `schedule` for the kinds of order). A text: the
-                   schedule of that name (`directed`)
+    seed           None: the deterministic order of the virtual-time model. An int: a random legal
+                   order of CTAs, warpgroups and asynchronous operations, the same for the same seed
+                   (see `schedule` for the kinds of order). A text: the schedule of that name
+                   (`directed`)
     trace          collects events for `Trace.timeline`
     registers      32-bit registers a lane holds at entry (`default_registers`), for setmaxnreg
     costs          cycles of the virtual-time model
     fresh          arrays that hold nothing before the kernel writes them
-    programmatic   the launch is a programmatic dependent one: every access to an array comes after a griddepcontrol.wait.
-                   Otherwise only kernels that execute one are checked for that.
+    programmatic   the launch is a programmatic dependent one: every access to an array comes after
+                   a griddepcontrol.wait. Otherwise only kernels that execute one are checked for
+                   that.
     cluster        CTAs along x, y, z that run at the same time; `grid` is a multiple
-    handover       CTAs wait for others of a smaller index (`gmem`): they run in the order of their indices, also with a seed
-    ended          is called when all CTAs have ended, with the record of what they did to global memory
+    handover       CTAs wait for others of a smaller index (`gmem`): they run in the order of their
+                   indices, also with a seed
+    ended          is called when all CTAs have ended, with the record of what they did to global
+                   memory
     arrays         that the kernel was given: an exploration knows them by their places here
-    limit          seconds that it may take (None: an hour); SpecError when it takes longer, or will (`progress`)
-    gpus           the arrays of each GPU, of a kernel with semaphores: there is a grid of CTAs on each of them, and all run at once
+    limit          seconds that it may take (None: an hour); SpecError when it takes longer, or will
+                   (`progress`)
+    gpus           the arrays of each GPU, of a kernel with semaphores: there is a grid of CTAs on
+                   each of them, and all run at once
 
-    Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, what `body` raises otherwise.
+    Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, what `body` raises
+    otherwise.
 
     >>> simulate(lambda machine: print(machine.cta, machine.warpgroup), grid=(2, 1, 1), warpgroups=1, smem_bytes=1024)
     (0, 0, 0) 0
@@ -125,7 +139,8 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     deal = WorkCounter(ctas_in_all, random, () if guide is None else guide.deal)
     gmem = (SharedArrays if gpus else GlobalMemory)(fresh, programmatic)
     context = contextvars.copy_context()
-    with contextlib.closing(progress), np.errstate(all="ignore"):  # the tensor core and TMA make infinities without a word
+    # the tensor core and TMA make infinities without a word
+    with contextlib.closing(progress), np.errstate(all="ignore"):
         clusters = schedule.clusters(grid, cluster)
         if handover:
             clusters.sort(key=lambda ctas: ctas[0][::-1])
@@ -188,8 +203,8 @@ def _run_body(body: Callable[[machine.Machine], None], warpgroup: Warpgroup) -> 
 
 
 def _run(peers: list[SM]) -> None:
-    """Run the CTAs of a cluster, or of all GPUs, to their ends; raise what a warpgroup raises, or a deadlock or another
-    SimulationError."""
+    """Run the CTAs of a cluster, or of all GPUs, to their ends; raise what a warpgroup raises, or a
+    deadlock or another SimulationError."""
     scheduler = peers[0].scheduler
     try:
         for sm in peers:
@@ -203,7 +218,8 @@ def _run(peers: list[SM]) -> None:
         for sm in peers:
             mbarriers.unfinished(sm)
             named_barriers.unfinished(sm)
-    finally:  # end the warpgroups that are left: their ``finally`` clauses run, but cannot wait any more
+    # end the warpgroups that are left: their ``finally`` clauses run, but cannot wait any more
+    finally:
         for sm in peers:
             sm.closing = True
             for warpgroup in sm.warpgroups:

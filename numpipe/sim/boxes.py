@@ -1,8 +1,10 @@
-"""Boxes: the part of an array in GMEM that a TMA copy moves, and the places of its bytes in shared memory.
+"""Boxes: the part of an array in GMEM that a TMA copy moves, and the places of its bytes in shared
+memory.
 
-Rows of the box (its innermost dimension) follow each other without gaps. With a swizzle, the 16-byte chunk index is
-XORed with the row: address bits [4, 4+b) ^= bits [7, 7+b), b = log2(swizzle / 16). The bits are those of the absolute
-address, so the pattern of a box depends on where it starts modulo 1024.
+Rows of the box (its innermost dimension) follow each other without gaps. With a swizzle, the
+16-byte chunk index is XORed with the row: address bits [4, 4+b) ^= bits [7, 7+b), b = log2(swizzle
+/ 16). The bits are those of the absolute address, so the pattern of a box depends on where it
+starts modulo 1024.
 
 PTX ISA, "Tensors" (tensor dimension, box, interleave and swizzle modes).
 """
@@ -45,7 +47,8 @@ def swizzled(chunks: npt.NDArray[np.int64], swizzle: int) -> npt.NDArray[np.int6
 
 @functools.lru_cache(maxsize=1024)
 def _pattern(count: int, swizzle: int, start: int) -> tuple[npt.NDArray[np.int64], tuple[tuple[int, int], ...]]:
-    """Return (chunk table, bytes touched) relative to the 1024-byte line in which the box starts, `start` bytes in."""
+    """Return (chunk table, bytes touched) relative to the 1024-byte line in which the box starts,
+    `start` bytes in."""
     table = swizzled(start // 16 + np.arange(count), swizzle)
     return table, intervals(16 * table, 16)
 
@@ -58,7 +61,8 @@ class Box:
     nbytes: int
 
     def footprint(self, address: int) -> tuple[npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
-        """Return (index into the 16-byte chunks of shared memory, byte intervals) of the box at `address`."""
+        """Return (index into the 16-byte chunks of shared memory, byte intervals) of the box at
+        `address`."""
         if not self.tensor.swizzle:
             return slice(address // 16, (address + self.nbytes) // 16), [(address, address + self.nbytes)]
         line = address & ~1023
@@ -66,7 +70,8 @@ class Box:
         return table + line // 16, [(lo + line, hi + line) for lo, hi in touched]
 
     def elements(self, coords: tuple[int, ...]) -> tuple[slice, ...]:
-        """Return the part of the array that the box at `coords` has, empty where it lies outside."""
+        """Return the part of the array that the box at `coords` has, empty where it lies
+        outside."""
         return tuple([slice(start if start > 0 else 0, max(min(start + extent, size), start, 0)) for start, extent, size in zip(
             coords, self.tensor.box, self.tensor.array.shape, strict=True)])
 
@@ -75,7 +80,8 @@ class Box:
         return tuple([slice(each.start - start, each.stop - start) for each, start in zip(part, coords, strict=True)])
 
     def fetch(self, coords: tuple[int, ...]) -> npt.NDArray[Any]:
-        """Return the box at `coords` as contiguous 16-byte chunks; elements outside the array are zeros (or NaN)."""
+        """Return the box at `coords` as contiguous 16-byte chunks; elements outside the array are
+        zeros (or NaN)."""
         part = self.elements(coords)
         box = self.tensor.array[part]
         if box.shape != tuple(self.tensor.box):

@@ -1,10 +1,13 @@
-"""Schedules of which each step is chosen: by their name, to run one again, or by an exploration (`exploration`).
+"""Schedules of which each step is chosen: by their name, to run one again, or by an exploration
+(`exploration`).
 
-Every task may run at each step that could run then: a warpgroup gives way wherever it has touched what others touch too
-(`footprints`), and before all it may have to wait for. It is not run while it would only wait. So a schedule is the sequence of the
-tasks that are run, and its name says where that differs from the usual one, in which a task runs until it waits and then the one
-that has waited longest: ``"0: 12.1 30.2"`` is for cluster 0 (in the order of their indices) the task that is second at step 12, and
-the third at step 30. With ``"0 / 0110: 12.1"`` the CTAs 0, 1, 1 and 0 draw the next work indices (`schedule.WorkCounter`).
+Every task may run at each step that could run then: a warpgroup gives way wherever it has touched
+what others touch too (`footprints`), and before all it may have to wait for. It is not run while it
+would only wait. So a schedule is the sequence of the tasks that are run, and its name says where
+that differs from the usual one, in which a task runs until it waits and then the one that has
+waited longest: ``"0: 12.1 30.2"`` is for cluster 0 (in the order of their indices) the task that is
+second at step 12, and the third at step 30. With ``"0 / 0110: 12.1"`` the CTAs 0, 1, 1 and 0 draw
+the next work indices (`schedule.WorkCounter`).
 """
 
 from __future__ import annotations
@@ -23,16 +26,20 @@ from .regions import bounds, joined
 from .schedule import InOrder, Ready, Task
 
 Agent: TypeAlias = tuple[Any, ...]
-"""who runs: (rank, warpgroup), or (kind, rank, warpgroup) and mostly a number for what a warpgroup has issued"""
+"""who runs: (rank, warpgroup), or (kind, rank, warpgroup) and mostly a number for what a warpgroup
+has issued"""
 POLLS = 2
-"""tests of one phase that a warpgroup makes in vain before others run, until the answer would be another one"""
+"""tests of one phase that a warpgroup makes in vain before others run, until the answer would be
+another one"""
 MOST_STEPS = 20_000
-"""that are recorded: a run that is longer goes round a loop for ever, or is too long to be explored"""
+"""that are recorded: a run that is longer goes round a loop for ever, or is too long to be
+explored"""
 
 
 @dataclass(frozen=True)
 class Name:
-    """A schedule: of one cluster, with the steps at which another task than the usual one is run, and which one.
+    """A schedule: of one cluster, with the steps at which another task than the usual one is run,
+    and which one.
 
     deal   the CTAs that draw the first work indices that are not their own
     """
@@ -75,7 +82,8 @@ class Step:
     enabled   who could have been run
     maker     the step that began an asynchronous operation; -1: not known
     waited    whether nobody could go on: it was run to say what it waits for
-    deferred  whether it tested a barrier in vain for the last time before the answer changes: `POLLS`
+    deferred  whether it tested a barrier in vain for the last time before the answer changes:
+              `POLLS`
     """
 
     agent: Agent
@@ -87,7 +95,8 @@ class Step:
 
 
 class Directed(InOrder):
-    """The scheduler of a cluster that asks ``choose(step, enabled, usual)`` for the next task, by its place in `enabled`."""
+    """The scheduler of a cluster that asks ``choose(step, enabled, usual)`` for the next task, by
+    its place in `enabled`."""
 
     explores = True
 
@@ -185,7 +194,8 @@ class Directed(InOrder):
 
 
 class Guide:
-    """What a run is to do: one cluster's schedule is directed, the others have the virtual-time order."""
+    """What a run is to do: one cluster's schedule is directed, the others have the virtual-time
+    order."""
 
     def __init__(self, cluster: int, choose: Callable[[int, tuple[Agent, ...], int], int], deal: Sequence[int] = ()) -> None:
         self.cluster, self.deal = cluster, deal

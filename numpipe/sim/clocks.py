@@ -1,30 +1,36 @@
-"""Happens-before on the SM, on the SMs of a cluster, or on those of several GPUs, as vectors of monotone counters.
+"""Happens-before on the SM, on the SMs of a cluster, or on those of several GPUs, as vectors of
+monotone counters.
 
-Nothing here is time. A *vector* says what a warp knows to have happened; two accesses to the same bytes are ordered
-exactly when the later one's vector covers the counters of the earlier one. The counters:
+Nothing here is time. A *vector* says what a warp knows to have happened; two accesses to the same
+bytes are ordered exactly when the later one's vector covers the counters of the earlier one. The
+counters:
 
-============  =========  ===========================================================================================
+============  =========  ===========================================================================
 counter       one per    value v means
-============  =========  ===========================================================================================
+============  =========  ===========================================================================
 GENERIC       warp       the warp's ordinary loads and stores up to its epoch v have been performed
-FENCED        warp       its ordinary stores up to epoch v are visible to the async proxy (fence.proxy.async)
+FENCED        warp       its ordinary stores up to epoch v are visible to the async proxy
+                         (fence.proxy.async)
 INITIALISED   warp       the mbarriers it initialised up to epoch v are visible to the async proxy
-DRAINED       warp       the first v wgmma batches of its warpgroup no longer read shared memory, as *this warp* waited
+DRAINED       warp       the first v wgmma batches of its warpgroup no longer read shared memory, as
+                         *this warp* waited
 WAITED        warp       the warp's first v waits for mbarriers are over
 BULK_READ     warp       the first v bulk groups of its elected lane have read their shared memory
-SHOWN         warp       its ordinary stores to arrays up to epoch v are visible to the async proxy, because somebody who knew of
-                         them has executed fence.proxy.async.global
-TOLD          warp       its ordinary stores to shared memory up to epoch v may be loaded by other CTAs, because somebody who knew
-                         of them has released them with the cluster's scope (mbarrier.arrive.release.cluster)
+SHOWN         warp       its ordinary stores to arrays up to epoch v are visible to the async proxy,
+                         because somebody who knew of them has executed fence.proxy.async.global
+TOLD          warp       its ordinary stores to shared memory up to epoch v may be loaded by other
+                         CTAs, because somebody who knew of them has released them with the
+                         cluster's scope (mbarrier.arrive.release.cluster)
 written       warpgroup  the first v bulk groups of its elected lane are in global memory
 grid          GPU        1: the kernels ahead in its stream have ended (griddepcontrol.wait)
 named         barrier    uses 1 … v of the named barrier are over
 landed        mbarrier   copies that completed on phases 0 … v - 1 have written their bytes
-============  =========  ===========================================================================================
+============  =========  ===========================================================================
 
-A release (mbarrier arrive, named barrier) folds the vectors of the *executing* warps into the barrier, then starts a
-new epoch in each; an acquire folds the barrier's vector into the executing warps. This is why a slot released by one
-warp after `wgmma_wait` is not free: DRAINED of the other three never reaches the warp that refills it.
+A release (mbarrier arrive, named barrier) folds the vectors of the *executing* warps into the
+barrier, then starts a new epoch in each; an acquire folds the barrier's vector into the executing
+warps. This is why a slot released by one warp after `wgmma_wait` is not free: DRAINED of the other
+three never reaches the warp that refills it.
 
 PTX ISA, "Memory Consistency Model" (causality order, proxies).
 """
@@ -50,16 +56,19 @@ NAMED_BARRIERS = 16
 
 
 class Release(NamedTuple):
-    """A release at GPU scope: the number of the releasing CTA in the order of the run, and what its lane knew."""
+    """A release at GPU scope: the number of the releasing CTA in the order of the run, and what its
+    lane knew."""
 
     number: int
     vector: Vector
 
 
 class Clocks:
-    """The places of the counters in the vectors of `ctas` CTAs that share them, with `warps` warps in all, on so many GPUs.
+    """The places of the counters in the vectors of `ctas` CTAs that share them, with `warps` warps
+    in all, on so many GPUs.
 
-    Vectors widen as mbarriers are initialised. `first_warp` and `place` count over all of these CTAs.
+    Vectors widen as mbarriers are initialised. `first_warp` and `place` count over all of these
+    CTAs.
     """
 
     def __init__(self, warps: int, ctas: int = 1, gpus: int = 1) -> None:
@@ -84,7 +93,8 @@ class Clocks:
         return np.zeros(self.width, np.int64)
 
     def phases(self, vectors: Vector) -> Vector:
-        """Return what four warps know of mbarriers' phases alone, and which waits of theirs are over."""
+        """Return what four warps know of mbarriers' phases alone, and which waits of theirs are
+        over."""
         known: Vector = np.minimum.reduce(vectors)
         known[:self.landed] = 0
         waits = self.of_warps(WAITED)
@@ -92,7 +102,8 @@ class Clocks:
         return known
 
     def shown(self, need: Need) -> Need:
-        """Return what to know for the async proxy to see what a warp stored when its GENERIC counter was `need`."""
+        """Return what to know for the async proxy to see what a warp stored when its GENERIC
+        counter was `need`."""
         return need[0] + (SHOWN - GENERIC) * self.warps, need[1]
 
     def of_warps(self, kind: int, first: int = 0, count: int | None = None) -> slice:
@@ -106,7 +117,8 @@ class Clocks:
         return told
 
     def widen(self, vector: Vector) -> Vector:
-        """Return a vector, or a matrix of them, with room for all present counters: itself if it has."""
+        """Return a vector, or a matrix of them, with room for all present counters: itself if it
+        has."""
         if vector.shape[-1] == self.width:
             return vector
         grown = np.zeros((*vector.shape[:-1], self.width), np.int64)
@@ -118,7 +130,8 @@ COUNT: dict[Lanes, int] = {"all": 128, "warps": 4, "one": 1}
 
 
 class Warps:
-    """The vectors of a warpgroup's four warps, which hold what each of them knows; `lanes` says which warps execute.
+    """The vectors of a warpgroup's four warps, which hold what each of them knows; `lanes` says
+    which warps execute.
 
     `first_warp` counts over the CTAs that share the clocks.
     """
@@ -159,7 +172,8 @@ class Warps:
         return int(self.counters[GENERIC][warp])
 
     def needs(self, kind: int = GENERIC) -> tuple[Need, ...]:
-        """Return what an access must know to come after what the executing warps do in their present epochs."""
+        """Return what an access must know to come after what the executing warps do in their
+        present epochs."""
         counter = self.counters[kind]
         return tuple((self._clocks.index(kind, self.first_warp + warp), int(counter[warp])) for warp in self.warps())
 
@@ -179,7 +193,8 @@ class Warps:
             self.counters[GENERIC][:] += 1
 
     def show(self) -> None:
-        """Let the executing warps know that the async proxy sees the ordinary stores of which they know."""
+        """Let the executing warps know that the async proxy sees the ordinary stores of which they
+        know."""
         generic, shown = map(self._clocks.of_warps, (GENERIC, SHOWN))
         vectors = self.vectors[:1 if self.lanes == "one" else 4]
         np.maximum(vectors[:, shown], vectors[:, generic], out=vectors[:, shown])

@@ -1,18 +1,23 @@
-"""Clusters: CTAs that run at once, arrive on each other's mbarriers, store to each other, and meet at the cluster's barrier.
+"""Clusters: CTAs that run at once, arrive on each other's mbarriers, store to each other, and meet
+at the cluster's barrier.
 
-A remote arrival is under way for a while, like a copy: it counts at some moment before those who wait for it go on, and at the
-latest when its sender has arrived at the cluster's barrier. It tells what its sender knew when it was sent. It touches memory of
-another CTA, which must not have ended: nothing but a barrier that both have come to says so.
+A remote arrival is under way for a while, like a copy: it counts at some moment before those who
+wait for it go on, and at the latest when its sender has arrived at the cluster's barrier. It tells
+what its sender knew when it was sent. It touches memory of another CTA, which must not have ended:
+nothing but a barrier that both have come to says so.
 
-st.async stores to another CTA's shared memory and completes bytes on an mbarrier there, for each warp by itself, at any moment
-until the phase completes. Who waits for that phase may read the bytes with ordinary loads, and knows that phases for which their
-sender had waited are over; it does not learn what the sender wrote elsewhere. The async proxy does not see these stores: nothing
-that the reader does could fence them.
+st.async stores to another CTA's shared memory and completes bytes on an mbarrier there, for each
+warp by itself, at any moment until the phase completes. Who waits for that phase may read the bytes
+with ordinary loads, and knows that phases for which their sender had waited are over; it does not
+learn what the sender wrote elsewhere. The async proxy does not see these stores: nothing that the
+reader does could fence them.
 
-A load from another CTA's shared memory is an ordinary load, which sees what its warps stored if these have released it with the
-cluster's scope (TOLD); the CTA ends and overwrites when it knows that the load is over.
+A load from another CTA's shared memory is an ordinary load, which sees what its warps stored if
+these have released it with the cluster's scope (TOLD); the CTA ends and overwrites when it knows
+that the load is over.
 
-PTX ISA, "mbarrier.arrive": .shared::cluster; "st.async"; "barrier.cluster"; "Memory Consistency Model: Proxies".
+PTX ISA, "mbarrier.arrive": .shared::cluster; "st.async"; "barrier.cluster"; "Memory Consistency
+Model: Proxies".
 """
 
 from __future__ import annotations
@@ -96,7 +101,8 @@ class RemoteArrival:
 
 
 def _tell(who: Warpgroup, vector: Vector) -> Vector:
-    """Add to a vector that releases to the cluster that its CTAs may load what those of this CTA had stored."""
+    """Add to a vector that releases to the cluster that its CTAs may load what those of this CTA
+    had stored."""
     first, count = who.sm.warpgroups[0].first_warp, 4 * len(who.sm.warpgroups)
     told, generic = (who.sm.clocks.of_warps(kind, first, count) for kind in (TOLD, GENERIC))
     np.maximum(vector[told], vector[generic], out=vector[told])
@@ -127,16 +133,18 @@ def arrive_at(who: Warpgroup, address: int, ranks: Sequence[int], alike: bool, w
     RemoteArrival(who, mbars, wide=wide)
 
 
-# ---- stores to the shared memory of another CTA ------------------------------------------------------------------------
+# ---- stores to the shared memory of another CTA --------------------------------------------------
 def send(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], rank: int, mbar: int, what: str) -> None:
-    """Store each warp's row of 16-byte chunks to the CTA of a rank, maybe its own, and complete them on mbarrier `mbar` there."""
+    """Store each warp's row of 16-byte chunks to the CTA of a rank, maybe its own, and complete
+    them on mbarrier `mbar` there."""
     sm, to = who.sm, _peer(who, rank, f"st.async of {what} to")
     chunks, values = generic_proxy.checked(who, chunks, values, what)
     who.breathe()
     on = mbarriers.find(who, mbar, f"st.async of {what}", of=to)
     phases = sm.clocks.phases(who.vectors)
     for warp in who.warps():
-        # it lands in the present phase: a CTA sends when it knows that what it sent before has been read
+        # it lands in the present phase: a CTA sends when it knows that what it sent before has been
+        # read
         need = on.landed, on.phase + 1
         access = Access(who, "st.async", what, (need,), (need, UNREACHABLE), on, on.phase)
         reach(to, who, f"st.async of {what}", (), access.site)
@@ -156,7 +164,8 @@ def send(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], ran
 
 def land(to: SM, mbar: Mbarrier, access: Access, what: str, known: Vector | None, index: npt.NDArray[np.int64] | slice,
          fetch: Callable[[], npt.NDArray[Any]], done: int, _: int) -> None:
-    """Write the 16-byte chunks that a copy, or an st.async, brings to a CTA, and tell its mbarrier what the sender knew."""
+    """Write the 16-byte chunks that a copy, or an st.async, brings to a CTA, and tell its mbarrier
+    what the sender knew."""
     reach(to, access.agent, what, (), access.site)
     if known is not None:
         mbarriers.learn(mbar, known)
@@ -165,7 +174,7 @@ def land(to: SM, mbar: Mbarrier, access: Access, what: str, known: Vector | None
     mbarriers.land(mbar, access, chunks.nbytes, done)
 
 
-# ---- loads from the shared memory of another CTA ----------------------------------------------------------------------
+# ---- loads from the shared memory of another CTA -------------------------------------------------
 REMOTE = "remote load"
 
 
@@ -188,9 +197,10 @@ def fetch(who: Warpgroup, addresses: npt.NDArray[np.int64], nbytes: int, rank: i
     return found
 
 
-# ---- memory of a CTA that may have ended -----------------------------------------------------------------------------
+# ---- memory of a CTA that may have ended ---------------------------------------------------------
 def reach(sm: SM, who: Warpgroup, what: str, needs: tuple[Need, ...], site: sites.Site) -> None:
-    """Note that a warpgroup of another CTA touches the shared memory of `sm`: that has to be over when `sm` ends."""
+    """Note that a warpgroup of another CTA touches the shared memory of `sm`: that has to be over
+    when `sm` ends."""
     if sm is who.sm:
         return
     sm.scheduler.touch(("end", sm.place), ARRIVE)
@@ -200,9 +210,11 @@ def reach(sm: SM, who: Warpgroup, what: str, needs: tuple[Need, ...], site: site
 
 
 def check_reached(sm: SM) -> None:
-    """Raise PipelineRace if a CTA ends without knowing that what others did in its memory is over, and its copies to them.
+    """Raise PipelineRace if a CTA ends without knowing that what others did in its memory is over,
+    and its copies to them.
 
-    (CUDA C++ Programming Guide, "Distributed Shared Memory": all of its operations happen before a thread block exits.)
+    (CUDA C++ Programming Guide, "Distributed Shared Memory": all of its operations happen before a
+    thread block exits.)
     """
     sm.ended = True
     for act in sm.reached.unknown(sm.warpgroups):
@@ -227,7 +239,7 @@ def _left(sm: SM, who: Warpgroup, what: str, site: sites.Site) -> SimulationErro
                        hazard="exit-in-flight", fix=fix, before=side(sm.warpgroups[-1], "ends"))
 
 
-# ---- the barrier of the cluster --------------------------------------------------------------------------------------
+# ---- the barrier of the cluster ------------------------------------------------------------------
 class ClusterMeeting(Meeting):
     """One use of the cluster's barrier, at which a warpgroup is blocked in cluster_wait."""
 
@@ -251,7 +263,8 @@ class ClusterMeeting(Meeting):
 
 
 def leave(who: Warpgroup) -> None:
-    """Take a warpgroup that has ended for one that arrives from now on; with the last of its CTA, nobody may touch its memory."""
+    """Take a warpgroup that has ended for one that arrives from now on; with the last of its CTA,
+    nobody may touch its memory."""
     meeting: ClusterMeeting = who.sm.peers[0].meeting
     again = who in meeting.arrived  # then its end counts from the next use on
     who.sm.scheduler.touch(meeting.thing, ARRIVE, meeting.number + again, None if again else (1, 0), (meeting.missing + 1, 0))
@@ -286,7 +299,7 @@ def wait(who: Warpgroup) -> None:
     who.elapse(who.sm.costs.remote)
 
 
-# ---- what the CTAs of a cluster have in common -----------------------------------------------------------------------
+# ---- what the CTAs of a cluster have in common ---------------------------------------------------
 class Agreement(NamedTuple):
     """A value that the first of several CTAs brought, and how many CTAs are still to come."""
 

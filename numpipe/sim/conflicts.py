@@ -1,9 +1,11 @@
-"""Two accesses to the same bytes that nothing orders: which hazard they are, what is missing, and the fix.
+"""Two accesses to the same bytes that nothing orders: which hazard they are, what is missing, and
+the fix.
 
-One pair of accesses, a copy into a slot and a read of it, comes of several mistakes: a release too early, a read too late, a
-read that did not wait for its own tile. They are told apart by the step that the reader was in (its notes), the step whose tile is
-in the slot, and when its warps arrived on the barrier that frees it: so a mistake has one name in every schedule, whichever access
-came first.
+One pair of accesses, a copy into a slot and a read of it, comes of several mistakes: a release too
+early, a read too late, a read that did not wait for its own tile. They are told apart by the step
+that the reader was in (its notes), the step whose tile is in the slot, and when its warps arrived
+on the barrier that frees it: so a mistake has one name in every schedule, whichever access came
+first.
 """
 
 from __future__ import annotations
@@ -83,7 +85,8 @@ class Conflict(NamedTuple):
 
 
 def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) -> SimulationError:
-    """Return the error of a read of SMEM[lo:hi), which nobody has written; in a slot: before its first tile is loaded."""
+    """Return the error of a read of SMEM[lo:hi), which nobody has written; in a slot: before its
+    first tile is loaded."""
     what = f"{access.describe()} reads SMEM[{lo}:{hi}), which holds bytes that nobody has written{since}"
     place = race_report.slot_of(sm, lo)
     if place is None or place[0].written:
@@ -148,9 +151,10 @@ def _hand_over(read: Access, fill: Access) -> str:
         "barrier_arrive by the readers, behind their last read, and barrier_wait before the copy")
 
 
-# ---- a store from another CTA of the cluster ---------------------------------------------------------------------------------
+# ---- a store from another CTA of the cluster -----------------------------------------------------
 def _sent(this: Conflict) -> Finding:
-    """Find the hazard of a store that fills bytes that may still be read, or is touched while it may be on its way."""
+    """Find the hazard of a store that fills bytes that may still be read, or is touched while it
+    may be on its way."""
     earlier, later = this.earlier, this.later
     if later.kind == "st.async":
         return Finding("refilled-while-read", f"nothing tells {later.agent.title} that CTA {this.sm.cta} has read what was there",
@@ -164,9 +168,10 @@ def _sent(this: Conflict) -> Finding:
                    f"wait for {earlier.mbar.name}, phase {earlier.phase}, by every warp, before the bytes are touched")
 
 
-# ---- a copy that fills -------------------------------------------------------------------------------------------------------
+# ---- a copy that fills ---------------------------------------------------------------------------
 def _not_landed(this: Conflict) -> Finding:
-    """Find the hazard of bytes that are touched while the copy that fills them may be on its way."""
+    """Find the hazard of bytes that are touched while the copy that fills them may be on its
+    way."""
     fill, later = this.earlier, this.later
     assert fill.mbar is not None
     cause = f"nothing tells {later.agent.title} that this copy has landed"
@@ -187,7 +192,8 @@ def _not_landed(this: Conflict) -> Finding:
 
 
 def _filled_over(this: Conflict) -> Finding | None:
-    """Find the hazard of a reader that waited for its tile, but reads it only after another warpgroup has refilled the bytes."""
+    """Find the hazard of a reader that waited for its tile, but reads it only after another
+    warpgroup has refilled the bytes."""
     fill, reader, read = this.earlier, this.later, this.earlier.over
     if fill.agent is reader.agent or reader.kind == "TMA load" or fill.mbar is None or read is None or read.mbar is None or any(
             this.known[index] < value for index, value in read.needs):
@@ -202,7 +208,8 @@ def _filled_over(this: Conflict) -> Finding | None:
 
 
 def _outlived(this: Conflict, reader: Access, step: int, used: int, loaded: int, cause: str) -> Finding:
-    """Return the hazard of a `reader` that in `step` reads the tile of step `used`, whose slot has been released."""
+    """Return the hazard of a `reader` that in `step` reads the tile of step `used`, whose slot has
+    been released."""
     assert this.slot is not None
     plan, slot = this.slot
     by, late = f"by {_EMPTY.use}" if _EMPTY.name in plan.manual else "by the ring", step - used
@@ -225,13 +232,14 @@ def _from_abroad(this: Conflict) -> Finding:
     cause = f"nothing tells {stores.agent.title} that {loads.agent.title} has read what was there"
     if loads is earlier:
         return Finding("refilled-while-read" if stores.kind in ("TMA load", "st.async") else "unordered-accesses", cause, asked)
-    if stores.kind in ("write", "atomic") and any(this.known[index] for index, _ in stores.needs):  # of what it stored before
+    # of what it stored before
+    if stores.kind in ("write", "atomic") and any(this.known[index] for index, _ in stores.needs):
         return Finding("unordered-accesses", cause, f"{asked}; if the new ones are meant, {ordered}")
     return Finding("unordered-accesses" if stores.kind in ("write", "atomic") else "read-before-ready", (
         f"nothing tells {loads.agent.title} that what {stores.agent.title} wrote is there for other CTAs"), ordered)
 
 
-# ---- readers of what is filled again -----------------------------------------------------------------------------------------
+# ---- readers of what is filled again -------------------------------------------------------------
 def _outdated(this: Conflict, reader: Access) -> Finding | None:
     """Find by its step whether a read comes before its own tile, or in a later step than it may."""
     if this.slot is None or this.filled is None:
@@ -260,7 +268,8 @@ def _unordered(this: Conflict) -> str:
 
 
 def _read_when_free(this: Conflict, reader: Access, fill: Access) -> Finding | None:
-    """Find whether warps read that had arrived before on the barrier for which the copy has waited."""
+    """Find whether warps read that had arrived before on the barrier for which the copy has
+    waited."""
     free = _freed_by(this, fill)
     if free is None or fill.mbar is None or free is fill.mbar or free.done[fill.mbar.landed] < fill.phase:
         return None  # who arrived there had not yet waited for what is read
@@ -283,7 +292,8 @@ def _arrived(sm: SM, reader: Access, free: Mbarrier) -> bool:
 
 
 def _freed_by(this: Conflict, fill: Access) -> Mbarrier | None:
-    """Return the barrier that frees the bytes: the ring's, or the one that the copying warpgroup waited for last."""
+    """Return the barrier that frees the bytes: the ring's, or the one that the copying warpgroup
+    waited for last."""
     if this.slot is not None:
         return _barrier(this.sm, this.slot[0], this.lo, _EMPTY.name)
     return None if this.earlier.agent is this.later.agent else mbarriers.awaited(fill)
@@ -327,7 +337,8 @@ def _product_reads(this: Conflict) -> Finding:
 
 
 def _newer_at_release(this: Conflict) -> int:
-    """Return how many later products its warpgroup had issued when it released the slot that `earlier`, a wgmma, reads.
+    """Return how many later products its warpgroup had issued when it released the slot that
+    `earlier`, a wgmma, reads.
 
     Each product is a group of its own, so a wait before the release may leave as many.
     """
@@ -350,9 +361,10 @@ def _store_reads(this: Conflict) -> Finding:
     return Finding("refilled-while-read" if this.later.kind == "TMA load" else "store-source-reused", cause, fix)
 
 
-# ---- steps -------------------------------------------------------------------------------------------------------------------
+# ---- steps ---------------------------------------------------------------------------------------
 def _bytes_text(this: Conflict) -> str:
-    """Name bytes outside a pipeline's slots: ``SMEM[0:1024)``, or the slot of a ring that a body makes by hand."""
+    """Name bytes outside a pipeline's slots: ``SMEM[0:1024)``, or the slot of a ring that a body
+    makes by hand."""
     note = this.earlier.last_note
     if "slot" not in note[1] or hasattr(this.sm.unit, "slot_at"):
         return f"SMEM[{this.lo}:{this.hi})"
@@ -368,7 +380,8 @@ def _step_of(fill: Access, plan: RingPlan, slot: int) -> int | None:
 
 
 def _at(access: Access, plan: RingPlan) -> int | None:
-    """Return the ring's step in which a warpgroup was, by its notes; None where the last note is of another ring."""
+    """Return the ring's step in which a warpgroup was, by its notes; None where the last note is of
+    another ring."""
     ring, name = str(access.last_note[1].get("ring")), race_report.ring_name(access.agent.sm, plan, access.last_note)
     same = ring == name or (plan.dims is None and ring.rpartition(" @ ")[2] == plan.name.rpartition(" @ ")[2])
     return sites.noted(access.last_note, "step") if same else None

@@ -14,7 +14,8 @@ from .state import SM, Mbarrier, MbarrierWait, Warpgroup, side
 
 
 def deadlock(sm: SM, why: str = deadlocks.WAITS) -> SimulationError:
-    """Return the error: who waits for what, the state of the mbarriers they wait for, and what is probably missing."""
+    """Return the error: who waits for what, the state of the mbarriers they wait for, and what is
+    probably missing."""
     hints = [hint for peer in sm.group for hint in (*named_barriers.hints(peer), *peer.registers.hints(), *gmem.hints(peer))]
     hints += semaphore_counters.hints(sm)
     return race_report.failed(PipelineDeadlock, report_of(sm, why, hints))

@@ -1,17 +1,21 @@
 """Exploration of all schedules of a cluster up to equivalence, by dynamic partial-order reduction.
 
-Two schedules are equivalent where one becomes the other by exchanging neighbouring steps that are independent (`footprints`): they
-end in the same state, with the same report. So one of each class is run. Nothing is known beforehand: a schedule is run to its end,
-and for each pair of its steps that are dependent, and that nothing between them orders, another schedule is due, in which the
-later one comes first (Flanagan, Godefroid, "Dynamic partial-order reduction for model checking software", POPL 2005); who is to be
-run there instead is a source set, and what has been explored sleeps until something that it depends on is run (Abdulla, Aronsson,
-Jonsson, Sagonas, "Source Sets: A Foundation for Optimal Dynamic Partial Order Reduction", J. ACM 64 (4), 2017, algorithm 1). Sleep
+Two schedules are equivalent where one becomes the other by exchanging neighbouring steps that are
+independent (`footprints`): they end in the same state, with the same report. So one of each class
+is run. Nothing is known beforehand: a schedule is run to its end, and for each pair of its steps
+that are dependent, and that nothing between them orders, another schedule is due, in which the
+later one comes first (Flanagan, Godefroid, "Dynamic partial-order reduction for model checking
+software", POPL 2005); who is to be run there instead is a source set, and what has been explored
+sleeps until something that it depends on is run (Abdulla, Aronsson, Jonsson, Sagonas, "Source Sets:
+A Foundation for Optimal Dynamic Partial Order Reduction", J. ACM 64 (4), 2017, algorithm 1). Sleep
 sets see to it that no class is run twice; a schedule in which everybody sleeps is given up.
 
-A state cannot be kept, for it is in the frames of greenlets. So each schedule is run again from its beginning.
+A state cannot be kept, for it is in the frames of greenlets. So each schedule is run again from its
+beginning.
 
-A report ends a run, so the step that fails keeps all others from running. Whoever could have gone on instead is run there too,
-and a step that fails depends on all that touched the same things: so what is reported elsewhere, or otherwise, is found too.
+A report ends a run, so the step that fails keeps all others from running. Whoever could have gone
+on instead is run there too, and a step that fails depends on all that touched the same things: so
+what is reported elsewhere, or otherwise, is found too.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ class Redundant(BaseException):
 
 @dataclass(frozen=True)
 class Explored:
-    """One class: the result of its schedule, or its error; the schedule's name; how often who runs is changed; its steps."""
+    """One class: the result of its schedule, or its error; the schedule's name; how often who runs
+    is changed; its steps."""
 
     result: Any
     error: SimulationError | None
@@ -54,7 +59,8 @@ class Explored:
 
 @dataclass(eq=False)
 class _Node:
-    """A state on the way to the newest schedule: who can run there, who has been, who is to be, and who sleeps."""
+    """A state on the way to the newest schedule: who can run there, who has been, who is to be, and
+    who sleeps."""
 
     enabled: tuple[Agent, ...]
     sleep: Sleeping
@@ -71,7 +77,8 @@ class _Node:
 
 
 class Exploration:
-    """The schedules of one cluster of a launch, for one deal of its work indices; iterate over the classes.
+    """The schedules of one cluster of a launch, for one deal of its work indices; iterate over the
+    classes.
 
     partly      why not all classes may have been found; "" where they have
     clusters    of the launch; `drawn`: the most work indices that were drawn
@@ -85,7 +92,8 @@ class Exploration:
         self.clusters = self.drawn = 0
 
     def __iter__(self) -> Iterator[Explored | None]:
-        """Yield each class as it is met, until all have been, and None for each schedule that was given up."""
+        """Yield each class as it is met, until all have been, and None for each schedule that was
+        given up."""
         fresh = 0
         while True:
             yield self._next(fresh)
@@ -108,7 +116,8 @@ class Exploration:
 
     # ---- one schedule
     def _next(self, fresh: int) -> Explored | None:
-        """Run a schedule along the path and beyond it; what is new begins at step `fresh`. None: it was given up."""
+        """Run a schedule along the path and beyond it; what is new begins at step `fresh`. None: it
+        was given up."""
         guide = Guide(self._cluster, self._choose, self._deal)
         self._guide = guide
         result, error, redundant = None, None, False
@@ -166,7 +175,8 @@ class Exploration:
 
 
 def _races(path: Sequence[_Node], fresh: int) -> list[tuple[int, int]]:
-    """Find what comes before each step from `fresh` on; return pairs of dependent steps that no step between them orders."""
+    """Find what comes before each step from `fresh` on; return pairs of dependent steps that no
+    step between them orders."""
     found = []
     for later, first in _ordered(path, fresh):
         one, other = path[first].step, path[later].step
@@ -177,7 +187,8 @@ def _races(path: Sequence[_Node], fresh: int) -> list[tuple[int, int]]:
 
 
 def _ordered(path: Sequence[_Node], fresh: int) -> Iterator[tuple[int, int]]:
-    """Set `before` of each step from `fresh` on; yield (step, step before it) of those that depend on each other directly."""
+    """Set `before` of each step from `fresh` on; yield (step, step before it) of those that depend
+    on each other directly."""
     by_thing: defaultdict[Any, list[int]] = defaultdict(list)
     newest: dict[Agent, int] = {}
     for number, node in enumerate(path):

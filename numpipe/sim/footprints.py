@@ -1,19 +1,24 @@
-"""Footprints: what a step of a schedule touches that other steps touch too, and which steps do not commute.
+"""Footprints: what a step of a schedule touches that other steps touch too, and which steps do not
+commute.
 
-A step is what a task of the scheduler does until it gives way. Two steps are *independent* where either order leaves the same state
-and lets the same tasks go on; what is not known to be so is dependent. A thing is touched in one of these ways:
+A step is what a task of the scheduler does until it gives way. Two steps are *independent* where
+either order leaves the same state and lets the same tasks go on; what is not known to be so is
+dependent. A thing is touched in one of these ways:
 
-=========  ====================================================================================================================
-ARRIVE     towards the end of a use (an mbarrier's phase, a named barrier's or the cluster barrier's use), whose number is `epoch`.
-           Arrivals of one use commute: announced bytes and copies count with them. Those of different uses do not. So two that
-           could both be next commute if there is `room` for the `amount` of both, and neither ends the use alone
-AWAIT      goes on because a use has ended. Each arrival of this use comes before. Those of others commute with it, where nothing is
-           wrong: else the simulated SM reports the wait, or the arrival, and a step that fails commutes with nothing (`failed`)
+=========  =========================================================================================
+ARRIVE     towards the end of a use (an mbarrier's phase, a named barrier's or the cluster barrier's
+           use), whose number is `epoch`. Arrivals of one use commute: announced bytes and copies
+           count with them. Those of different uses do not. So two that could both be next commute
+           if there is `room` for the `amount` of both, and neither ends the use alone
+AWAIT      goes on because a use has ended. Each arrival of this use comes before. Those of others
+           commute with it, where nothing is wrong: else the simulated SM reports the wait, or the
+           arrival, and a step that fails commutes with nothing (`failed`)
 TEST       asks whether a use has ended: every arrival may change the answer
 WRITE      anything else
-=========  ====================================================================================================================
+=========  =========================================================================================
 
-Bytes of shared memory and elements of arrays are read, written, or updated by atomics of one kind, which commute.
+Bytes of shared memory and elements of arrays are read, written, or updated by atomics of one kind,
+which commute.
 """
 
 from __future__ import annotations
@@ -72,7 +77,8 @@ def dependent(one: Footprint, other: Footprint) -> bool:
 
 
 def wakes(asleep: Footprint, run: Footprint) -> bool:
-    """Return whether a step that could have been next may not commute with the one that was run instead."""
+    """Return whether a step that could have been next may not commute with the one that was run
+    instead."""
     return dependent(asleep, run) or any(
         a[:3] == b[:3] and not _fit(a[3], *b[3:], ends=a[1] == ARRIVE) for a in asleep.amounts for b in run.amounts)
 
@@ -83,7 +89,8 @@ def _fit(asleep: Amount, amount: Amount, room: Amount, *, ends: bool) -> bool:
 
 
 def enables(first: Footprint, later: Footprint) -> bool:
-    """Return whether `later` could not have gone on without `first`, an arrival of a use that it awaited."""
+    """Return whether `later` could not have gone on without `first`, an arrival of a use that it
+    awaited."""
     return not later.failed and any((AWAIT, epoch) in later.things[key] for key in first.things.keys() & later.things.keys()
                                     for how, epoch in first.things[key] if how == ARRIVE)
 
@@ -98,5 +105,6 @@ def _conflict(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def _overlap(a: Touched, b: Touched) -> bool:
-    """Return whether parts of one base may have bytes in common; of those seen in two ways nothing is known."""
+    """Return whether parts of one base may have bytes in common; of those seen in two ways nothing
+    is known."""
     return a[0] != b[0] or all(lo < its_hi and its_lo < hi for (lo, hi), (its_lo, its_hi) in zip(a[1], b[1], strict=True))

@@ -27,7 +27,8 @@ Addresses = npt.NDArray[np.int64]
 
 
 def _touch(who: Warpgroup, addresses: Addresses, nbytes: int, what: str, kind: str) -> None:
-    """Record what each warp touches, all or the first of them: `nbytes` at each of its addresses."""
+    """Record what each warp touches, all or the first of them: `nbytes` at each of its
+    addresses."""
     who.sm.memory.check_range(who, int(addresses.min()), int(addresses.max()) + nbytes, what)
     who.elapse(-(-nbytes * addresses.size // who.sm.costs.generic_bytes))
     note_all(who, what, kind, ((0, intervals(own, nbytes)) for own in addresses))
@@ -57,7 +58,8 @@ def update(who: Warpgroup, addresses: Addresses, values: npt.NDArray[Any], reduc
 
 
 def touch_atomic(who: Warpgroup, lo: int, hi: int, dtype: np.dtype[Any], reduction: str) -> None:
-    """Note atomics on SMEM[lo:hi): those of one kind commute, but for sums of floats, which round."""
+    """Note atomics on SMEM[lo:hi): those of one kind commute, but for sums of floats, which
+    round."""
     who.sm.scheduler.touch_bytes(who.place, lo, hi, reduction if dtype.kind in "iub" else WRITES)
 
 
@@ -82,7 +84,8 @@ def intervals_of(row: npt.NDArray[np.int64]) -> tuple[int, tuple[tuple[int, int]
 
 
 def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray[np.int64]:
-    """Return addresses of 16-byte chunks, one row a warp; raise SimulationError for what a lane cannot address."""
+    """Return addresses of 16-byte chunks, one row a warp; raise SimulationError for what a lane
+    cannot address."""
     warps = len(who.warps())
     if who.lanes == "warps" or chunks.ndim != 2 or chunks.shape[0] != warps:
         raise race_report.illegal(who, f"{what}: chunk addresses of shape {chunks.shape} with lanes={who.lanes!r}; it must be ({warps}, "
@@ -98,7 +101,8 @@ def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray
 
 
 def _access(who: Warpgroup, kind: str, what: str, warp: int) -> Access:
-    """Return the access of one warp: the same object while nothing that reports name changes, so that segments merge."""
+    """Return the access of one warp: the same object while nothing that reports name changes, so
+    that segments merge."""
     epoch = who.epoch(warp)
     clocks = who.sm.clocks
     site = sites.user_site()
@@ -113,7 +117,8 @@ def _access(who: Warpgroup, kind: str, what: str, warp: int) -> Access:
 
 def note(who: Warpgroup, what: str, kind: str, warp: int, known: list[int], first: int,
          touched: tuple[tuple[int, int], ...]) -> None:
-    """Record a warp's "read", "write" or "atomic", given what it knows: of byte intervals relative to `first`."""
+    """Record a warp's "read", "write" or "atomic", given what it knows: of byte intervals relative
+    to `first`."""
     memory, access = who.sm.memory, _access(who, kind, what, warp)
     for lo, hi in touched:
         if kind == "write":
@@ -138,7 +143,8 @@ def note_all(
 
 def checked(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str) -> tuple[
         npt.NDArray[np.int64], npt.NDArray[np.complex128]]:
-    """Return addresses of 16-byte chunks, one row a warp, and the values to store there; raise SimulationError for wrong ones."""
+    """Return addresses of 16-byte chunks, one row a warp, and the values to store there; raise
+    SimulationError for wrong ones."""
     chunks = _checked(who, chunks, what)
     values = np.ascontiguousarray(values)
     if values.dtype != np.uint8 or values.shape != (*chunks.shape, 16):
@@ -207,7 +213,8 @@ def write_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...],
 
 def scatter_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...], axis: int, places: npt.NDArray[Any],
                   values: npt.NDArray[Any], what: str) -> None:
-    """Store to places of their own along a dimension, one run of neighbouring places after the other."""
+    """Store to places of their own along a dimension, one run of neighbouring places after the
+    other."""
     access, size = Access(who, STORE, what, who.needs()), array.shape[axis]
     outside, order = places[(places < 0) | (places >= size)], np.argsort(places, kind="stable")
     if outside.size:
@@ -226,7 +233,8 @@ def scatter_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...
 
 
 def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> tuple[slice, ...]:
-    """Return the index as slices; raise SimulationError where it leaves the array, because no hardware clips ordinary accesses."""
+    """Return the index as slices; raise SimulationError where it leaves the array, because no
+    hardware clips ordinary accesses."""
     every: tuple[Any, ...] = (*index, *[slice(None)] * (array.ndim - len(index)))
     parts = [(part.start or 0, size if part.stop is None else part.stop) if isinstance(part, slice) else (part, part + 1)
              for part, size in zip(every, array.shape, strict=True)]

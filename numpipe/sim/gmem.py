@@ -1,9 +1,11 @@
-"""Global memory: the record of which CTA wrote and read what, and the flags by which CTAs hand over to each other.
+"""Global memory: the record of which CTA wrote and read what, and the flags by which CTAs hand over
+to each other.
 
-CTAs of a grid run one after the other here, on a GPU at once and in any order. So two of them that touch an element conflict as
-soon as one of them writes it; only reductions of one kind (`REDUCTIONS`) may meet, because each changes an element at once. An
-array that the call allocates holds nothing until it is written. Kernels of a stream run one after the other, so what a kernel wrote
-is there for the next, and an access comes behind a griddepcontrol.wait.
+CTAs of a grid run one after the other here, on a GPU at once and in any order. So two of them that
+touch an element conflict as soon as one of them writes it; only reductions of one kind
+(`REDUCTIONS`) may meet, because each changes an element at once. An array that the call allocates
+holds nothing until it is written. Kernels of a stream run one after the other, so what a kernel
+wrote is there for the next, and an access comes behind a griddepcontrol.wait.
 
 Within a CTA, its clocks order accesses::
 
@@ -13,22 +15,24 @@ Within a CTA, its clocks order accesses::
     ordinary store    the phase is over    its group has been waited for   same warpgroup, or a barrier   the same
     ordinary load     -                    its group has been waited for   a barrier                      -
 
-An ordinary store is of the generic proxy and TMA copies are of the async proxy. A proxy fence on global memory would order the two,
-but the fence that kernels have is on shared memory.
+An ordinary store is of the generic proxy and TMA copies are of the async proxy. A proxy fence on
+global memory would order the two, but the fence that kernels have is on shared memory.
 
-Maps by address (`regions`) hold for each element the newest write and the first read. A box that is loaded again from where nobody
-has written is known by its place, and needs no look at the maps.
+Maps by address (`regions`) hold for each element the newest write and the first read. A box that is
+loaded again from where nobody has written is known by its place, and needs no look at the maps.
 
-Flags hand stores over from one CTA to another. A release (st.release.gpu) sets a flag, and takes with it what its lane knows of
-the CTA's stores; an acquire (ld.acquire.gpu) of another CTA sees it. CTAs do not share clocks, so the acquiring CTA has a counter
-that stands for having seen this flag: barriers pass it on to the other warps. A load of what another CTA stored is ordered when the
+Flags hand stores over from one CTA to another. A release (st.release.gpu) sets a flag, and takes
+with it what its lane knows of the CTA's stores; an acquire (ld.acquire.gpu) of another CTA sees it.
+CTAs do not share clocks, so the acquiring CTA has a counter that stands for having seen this flag:
+barriers pass it on to the other warps. A load of what another CTA stored is ordered when the
 loading warps know such a counter, and what was released under it covers the store.
 
-CTAs run one after the other, in the order of their indices where kernels hand over (`grid.splits`: an owner waits for CTAs of a
-smaller index only). So a flag that is not set when a CTA waits for it can be set by that CTA alone; else it is a deadlock.
+CTAs run one after the other, in the order of their indices where kernels hand over (`grid.splits`:
+an owner waits for CTAs of a smaller index only). So a flag that is not set when a CTA waits for it
+can be set by that CTA alone; else it is a deadlock.
 
-PTX ISA, "Memory Consistency Model: Data-races; Proxies; Release and Acquire Patterns; Causality order", "cp.reduce.async.bulk",
-"griddepcontrol".
+PTX ISA, "Memory Consistency Model: Data-races; Proxies; Release and Acquire Patterns; Causality
+order", "cp.reduce.async.bulk", "griddepcontrol".
 """
 
 from __future__ import annotations
@@ -65,7 +69,8 @@ from .regions import Place, Region, bounds, overlap, settle
 from .state import SM, Access, WaitReason, Warpgroup
 
 _FIRST = np.iinfo(np.int32).max
-"""code of the first access that is remembered; later ones have smaller codes, so a maximum is the earliest access, and 0 nobody"""
+"""code of the first access that is remembered; later ones have smaller codes, so a maximum is the
+earliest access, and 0 nobody"""
 
 
 class Flag(WaitReason):
@@ -85,8 +90,9 @@ class GlobalMemory:
     """The record of what the CTAs of a grid did to global memory so far.
 
     fresh         arrays that hold nothing before the kernel writes them
-    programmatic  the kernel may start before kernels ahead of it in the stream have ended, so each access has to come after a
-                  ``griddepcontrol.wait`` (as it does as soon as the kernel executes one)
+    programmatic  the kernel may start before kernels ahead of it in the stream have ended, so each
+                  access has to come after a ``griddepcontrol.wait`` (as it does as soon as the
+                  kernel executes one)
     """
 
     def __init__(self, fresh: Sequence[npt.NDArray[Any]] = (), programmatic: bool = False) -> None:
@@ -107,10 +113,11 @@ class GlobalMemory:
         self._reads: dict[Place, dict[int, dict[tuple[int, ...], Touch]]] = {}
         """ordinary loads of the running CTA, by array, warpgroup and place"""
         self._reductions: dict[Place, dict[str, dict[tuple[Any, ...], Touch]]] = {}
-        """reductions of the running CTA, by array, kind, and who changed which place: maps hold only the newest of a kind"""
+        """reductions of the running CTA, by array, kind, and who changed which place: maps hold
+        only the newest of a kind"""
         self.of_lanes: dict[tuple[Any, ...], dict[tuple[int, str], tuple[int, Need]]] = {}
-        """by CTA, warpgroup and address: (warp, what it did) -> the last lane with code of its own that did so, and what to know of
-        it to come behind"""
+        """by CTA, warpgroup and address: (warp, what it did) -> the last lane with code of its own
+        that did so, and what to know of it to come behind"""
 
     def begin(self) -> None:
         """Begin the next CTA, or cluster."""
@@ -132,9 +139,11 @@ class GlobalMemory:
         return place
 
     def _cut(self, box: Box) -> tuple[Place, set[tuple[int, ...]]]:
-        """Return the array of a box, and the places from which boxes of its shape have been loaded."""
+        """Return the array of a box, and the places from which boxes of its shape have been
+        loaded."""
         place, shape = self.place(box.tensor.array), (box.tensor.box, box.tensor.flipped)
-        cut = self._cuts[box.tensor] = place, place.seen.setdefault(shape, set())  # every warpgroup has tensor maps of its own
+        # every warpgroup has tensor maps of its own
+        cut = self._cuts[box.tensor] = place, place.seen.setdefault(shape, set())
         return cut
 
     def _remember(self, touch: Touch) -> Touch:
@@ -147,7 +156,8 @@ class GlobalMemory:
         np.copyto(read, self._remember(touch).code, where=read == 0)
 
     def _check_read(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
-        """Raise PipelineRace unless a read comes behind the writes of its elements, SimulationError if there were none."""
+        """Raise PipelineRace unless a read comes behind the writes of its elements, SimulationError
+        if there were none."""
         written = place.written[touch.index]
         if written.size:
             self._earlier_writes(access, touch, written, known)
@@ -190,13 +200,15 @@ class GlobalMemory:
             self._mark_read(place, touch)
 
     def store(self, access: Access, box: Box, where: tuple[int, ...], known: list[int], need: Need, reduction: str) -> None:
-        """Record a TMA store of a box, or a reduction; whoever knows `need` knows that it has reached global memory."""
+        """Record a TMA store of a box, or a reduction; whoever knows `need` knows that it has
+        reached global memory."""
         place, _ = self._cuts.get(box.tensor) or self._cut(box)
         touch = Touch(access, self.number, box.elements(where), box.tensor.flipped, (need,), reduction)
         self._write(access, place, touch, known)
 
     def write(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int], reduction: str = "") -> None:
-        """Record ordinary stores, or reductions, by the warps of a warpgroup; `access` says what orders them."""
+        """Record ordinary stores, or reductions, by the warps of a warpgroup; `access` says what
+        orders them."""
         self._write(access, self.place(array), Touch(access, self.number, index, False, access.needs, reduction), known)
 
     @staticmethod
@@ -239,8 +251,10 @@ class GlobalMemory:
             return
         other = [code for code, earlier in writes.items() if earlier.reduction != touch.reduction]
         mixed = np.isin(written, other)
-        written[written <= self._foreign] = touch.code  # reductions of other CTAs stay: plain accesses of this one must not pass
-        if other:  # no reduction of another CTA may meet an element that this one writes in two ways
+        # reductions of other CTAs stay: plain accesses of this one must not pass
+        written[written <= self._foreign] = touch.code
+        # no reduction of another CTA may meet an element that this one writes in two ways
+        if other:
             written[mixed] = self._remember(Touch(access, self.number, touch.index, touch.flipped, touch.needs)).code
 
     def _writes_of(self, written: Codes) -> dict[int, Touch]:
@@ -262,14 +276,16 @@ class GlobalMemory:
 
     # ---- conflicts
     def _earlier_writes(self, access: Access, touch: Touch, written: Codes, known: list[int]) -> dict[int, Touch]:
-        """Return the earlier writes of these elements, by code; raise PipelineRace if one of them conflicts."""
+        """Return the earlier writes of these elements, by code; raise PipelineRace if one of them
+        conflicts."""
         writes = self._writes_of(written)
         for earlier in writes.values():
             self._check_behind(access, touch, earlier, written, known)
         return writes
 
     def _earlier_reductions(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
-        """Raise PipelineRace if a reduction of this CTA, of another kind than this access, conflicts."""
+        """Raise PipelineRace if a reduction of this CTA, of another kind than this access,
+        conflicts."""
         for held, kinds in self._reductions.items():
             for kind, touches in kinds.items() if held.region is place.region else ():
                 for earlier in touches.values() if kind != touch.reduction else ():
@@ -296,8 +312,10 @@ class GlobalMemory:
             raise error(access, touch, earlier, written)
 
     def _check_loads(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
-        """Raise PipelineRace if a TMA load of this CTA, or of its cluster, may still be reading what is written."""
-        if all(other.region is not place.region for other, _ in self._cuts.values()):  # of a store by each lane there are thousands
+        """Raise PipelineRace if a TMA load of this CTA, or of its cluster, may still be reading
+        what is written."""
+        # of a store by each lane there are thousands
+        if all(other.region is not place.region for other, _ in self._cuts.values()):
             return
         for load in (load for sm in access.agent.sm.peers for load in sm.memory.loads()):
             assert load.box is not None
@@ -320,7 +338,8 @@ class GlobalMemory:
 
     # ---- griddepcontrol
     def _too_early(self, access: Access, touch: Touch) -> None:
-        """Record an access that nothing orders after a griddepcontrol.wait: a race as soon as the kernel executes one."""
+        """Record an access that nothing orders after a griddepcontrol.wait: a race as soon as the
+        kernel executes one."""
         if self._awaits:
             raise before_wait(access, touch)
         self._early = self._early or touch
@@ -333,9 +352,10 @@ class GlobalMemory:
             raise before_wait(Access(who, "griddepcontrol.wait", "", ()), self._early)
 
 
-# ---- flags -----------------------------------------------------------------------------------------------------------
+# ---- flags ---------------------------------------------------------------------------------------
 def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str, instruction: str) -> Flag:
-    """Return the flag in global memory, ``flags[index]``, that an instruction of one lane sets or reads."""
+    """Return the flag in global memory, ``flags[index]``, that an instruction of one lane sets or
+    reads."""
     race_report.one_lane(who, instruction)
     who.elapse(who.sm.costs.tma_latency)
     who.breathe()
@@ -374,7 +394,8 @@ def wait(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) ->
 
 
 def handed_over(sm: SM, earlier: Touch, known: list[int]) -> bool:
-    """Return whether warps with the clock `known` have seen a flag that another CTA set after its store."""
+    """Return whether warps with the clock `known` have seen a flag that another CTA set after its
+    store."""
     return any(known[counter] and release.number == earlier.number and all(release.vector[i] >= value for i, value in earlier.needs)
                for counter, release in sm.acquired.items())
 
@@ -388,7 +409,8 @@ def hints(sm: SM) -> list[Hint]:
 
 
 def left_set(flags: Iterable[Flag]) -> None:
-    """Raise SimulationError for a flag that is set when the grid has ended: the next launch would take it for its own."""
+    """Raise SimulationError for a flag that is set when the grid has ended: the next launch would
+    take it for its own."""
     for flag in flags:
         if flag.release is not None:
             text = (f"the flag of {flag.what}, which {flag.set_by} set, is still set when the kernel has ended: the next launch "

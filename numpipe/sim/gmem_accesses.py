@@ -1,4 +1,5 @@
-"""Accesses to global memory, as `gmem` remembers them while a grid runs, and the errors of two that may not meet."""
+"""Accesses to global memory, as `gmem` remembers them while a grid runs, and the errors of two that
+may not meet."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ _VERBS = {"TMA load": "reads", LOAD: "reads", "TMA store": "writes", STORE: "wri
 class Touch:
     """An access to global memory, remembered while the grid runs.
 
-    `number` counts the clusters in the order of the run; `needs` are the counters that another access of this access's cluster must
-    know to come after it.
+    `number` counts the clusters in the order of the run; `needs` are the counters that another
+    access of this access's cluster must know to come after it.
     """
 
     __slots__ = ("agent", "code", "flipped", "index", "kind", "last_note", "last_wait", "needs", "number", "phase", "reduction",
@@ -64,7 +65,7 @@ class Touch:
                     slot=sites.noted(note, "slot"), step=sites.noted(note, "step"))
 
 
-# ---- errors --------------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) -> SimulationError:
     """Return the error of accesses by two CTAs to the same elements."""
     if touch.reduction or earlier.reduction:
@@ -141,7 +142,8 @@ def unordered(access: Access, touch: Touch, earlier: Touch, codes: Codes | None 
 
 def in_transfer(access: Access, touch: Touch, earlier: Touch, codes: Codes | None = None,
                 mbar: Mbarrier | None = None) -> SimulationError:
-    """Return the error of an access that meets a copy of its CTA in flight: a load, which completes on `mbar`, or a store."""
+    """Return the error of an access that meets a copy of its CTA in flight: a load, which completes
+    on `mbar`, or a store."""
     cause, verb = f"nothing tells {touch.agent.name} that the store has reached the array", _VERBS[touch.kind]
     fix = ("the stores of a pipeline end with the kernel, so load what they write in the next one; copies of your own end at "
             "wait_smem_to_gmem(0)")
@@ -183,7 +185,8 @@ def extent(mask: npt.NDArray[np.bool_], index: Index) -> Index:
 
 
 def _common(touch: Touch, earlier: Touch, codes: Codes | None) -> str:
-    """Say which elements two accesses have in common; None: the codes of the elements are of later accesses too."""
+    """Say which elements two accesses have in common; None: the codes of the elements are of later
+    accesses too."""
     return touch.where(None if codes is None else extent(codes == earlier.code, touch.index))
 
 
@@ -191,7 +194,8 @@ def failure(access: Access, touch: Touch, earlier: Touch | None, hazard: str, wh
             error: type[SimulationError] = PipelineRace) -> SimulationError:
     """Return the error of an access, and of an `earlier` one that it meets.
 
-    The memory role loads by lanes what steers it, and nothing else: there the array is the mistake, not the order of two accesses.
+    The memory role loads by lanes what steers it, and nothing else: there the array is the mistake,
+    not the order of two accesses.
     """
     steering = next((each for each in (touch, earlier) if each is not None and each.steers), None)
     if steering is not None and earlier is not None and access.agent.sm.gpus is None and hazard != "steering-data-written":

@@ -1,11 +1,14 @@
-"""The GPUs of a kernel with semaphores: whose memory is whose, when a launch has begun, and what may not be over when it ends.
+"""The GPUs of a kernel with semaphores: whose memory is whose, when a launch has begun, and what
+may not be over when it ends.
 
-All CTAs of all GPUs run at the same time, with one scheduler and one set of clocks (`clocks`): who knows of what, wherever it was
-done, is said by the semaphores (`semaphores`), and by nothing else. `between` compares what they do to arrays.
+All CTAs of all GPUs run at the same time, with one scheduler and one set of clocks (`clocks`): who
+knows of what, wherever it was done, is said by the semaphores (`semaphores`), and by nothing else.
+`between` compares what they do to arrays.
 
-A GPU's memory belongs to other kernels before its launch has begun and after it has ended. So whoever touches a peer's memory has
-learnt that the peer's launch has begun (its counter `grid`), and each access is over, to the knowledge of the GPU whose memory it
-is, when that GPU's last CTA ends.
+A GPU's memory belongs to other kernels before its launch has begun and after it has ended. So
+whoever touches a peer's memory has learnt that the peer's launch has begun (its counter `grid`),
+and each access is over, to the knowledge of the GPU whose memory it is, when that GPU's last CTA
+ends.
 """
 
 from __future__ import annotations
@@ -53,12 +56,14 @@ class Gpus:
         """what peers did in the memory of each GPU"""
 
     def owners(self, array: npt.NDArray[Any]) -> frozenset[int]:
-        """Return the GPUs in whose memory an array lies: several, where a call was given one array for all."""
+        """Return the GPUs in whose memory an array lies: several, where a call was given one array
+        for all."""
         lo, hi = bounds(array)
         return frozenset(gpu for first, last, gpu in self._memory if first < hi and lo < last)
 
     def reach(self, gpu: int, who: Warpgroup, what: str, needs: tuple[Need, ...], site: sites.Site) -> None:
-        """Note that a warpgroup touches the memory of a GPU: if it is a peer's, that has to be over when the peer's launch ends."""
+        """Note that a warpgroup touches the memory of a GPU: if it is a peer's, that has to be over
+        when the peer's launch ends."""
         if gpu == who.sm.gpu:
             return
         who.sm.scheduler.touch(("launch", gpu), ARRIVE)
@@ -67,7 +72,8 @@ class Gpus:
         self._reached[gpu].add(who, what, needs, site)
 
     def leave(self, who: Warpgroup) -> None:
-        """With the last warpgroup of a GPU its launch ends: raise PipelineRace for what peers may still do in its memory."""
+        """With the last warpgroup of a GPU its launch ends: raise PipelineRace for what peers may
+        still do in its memory."""
         gpu, group = who.sm.gpu, [sm for sm in who.sm.group if sm.gpu == who.sm.gpu]
         if gpu is None or not all(w.over for sm in group for w in sm.warpgroups):
             return
@@ -90,7 +96,7 @@ def _too_late(gpu: int, who: Warpgroup, what: str, site: sites.Site, why: str, l
                        before=None if last is None else side(last, "ends"))
 
 
-# ---- operations ------------------------------------------------------------------------------------------------------
+# ---- operations ----------------------------------------------------------------------------------
 def _begun(who: Warpgroup) -> Begun:
     gpus: Gpus = who.sm.gpus
     gpus.begun = gpus.begun or Begun("begin", who.sm, ("begun",), 0)

@@ -1,10 +1,13 @@
-"""Lanes with code of their own: 128 greenlets for a call; the lanes of a warp meet at shuffles and `syncwarp`.
+"""Lanes with code of their own: 128 greenlets for a call; the lanes of a warp meet at shuffles and
+`syncwarp`.
 
-The lanes of a warp run one after another, each until it must meet others. When all lanes of a mask are at the same line, they go
-on. A lane that others wait for, and that has left or waits elsewhere, is reported; so is a lane that loads an element again and
-again, for a store that nothing orders before. Accesses count as their warp's, but until the lanes of a warp meet at a `syncwarp`,
-none may touch bytes that another of them has stored, in shared memory or in an array; and of an array none that a lane of another
-warp has stored, until a barrier of the warpgroup orders both. (A shuffle orders no memory. PTX ISA, "shfl.sync", "bar.warp.sync".)
+The lanes of a warp run one after another, each until it must meet others. When all lanes of a mask
+are at the same line, they go on. A lane that others wait for, and that has left or waits elsewhere,
+is reported; so is a lane that loads an element again and again, for a store that nothing orders
+before. Accesses count as their warp's, but until the lanes of a warp meet at a `syncwarp`, none may
+touch bytes that another of them has stored, in shared memory or in an array; and of an array none
+that a lane of another warp has stored, until a barrier of the warpgroup orders both. (A shuffle
+orders no memory. PTX ISA, "shfl.sync", "bar.warp.sync".)
 """
 
 from __future__ import annotations
@@ -143,7 +146,8 @@ class _Warp:
         self.banks = OfLanes()
 
     def touch(self, lane: Lane, address: int, nbytes: int, what: str, kind: str) -> None:
-        """Record a lane's access to shared memory; raise PipelineRace if it and one of another lane of the warp are not ordered."""
+        """Record a lane's access to shared memory; raise PipelineRace if it and one of another lane
+        of the warp are not ordered."""
         span = address, address + nbytes
         self._among_lanes(lane, *span, f"{what} by lane {lane.lane % WARP} touches SMEM[{span[0]}:{span[1]})", kind, span)
         if self.who.sm.trace is not None:
@@ -154,8 +158,8 @@ class _Warp:
     def touch_array(self, lane: Lane, array: np.ndarray, index: tuple[Any, ...], what: str, kind: str) -> list[int]:
         """Record a lane's access to an element of an array that the kernel writes.
 
-        Returns what it comes behind: where lanes wrote, all that they did. Raises PipelineRace if it and an access of another lane
-        of the warpgroup are in no order.
+        Returns what it comes behind: where lanes wrote, all that they did. Raises PipelineRace if
+        it and an access of another lane of the warpgroup are in no order.
         """
         who, address, place = self.who, array[index].ctypes.data, ", ".join(str(part.start) for part in index)
         told = f"{what} by lane {lane.lane % WARP} touches element [{place}]"
@@ -173,7 +177,8 @@ class _Warp:
         return known
 
     def _among_lanes(self, lane: Lane, first: int, end: int, told: str, kind: str, span: tuple[int, int] | None = None) -> None:
-        """Record an access among the lanes of the warp; raise PipelineRace where another of them touched the bytes unordered."""
+        """Record an access among the lanes of the warp; raise PipelineRace where another of them
+        touched the bytes unordered."""
         number = lane.lane % WARP
         for byte in range(first, end):
             for did in _DONE:

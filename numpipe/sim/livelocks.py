@@ -1,8 +1,10 @@
-"""Livelocks: `while` loops that go round for ever. In simulated code each round says that it begins (`compile.lift.while_loops`).
+"""Livelocks: `while` loops that go round for ever. In simulated code each round says that it begins
+(`compile.lift.while_loops`).
 
-A warpgroup whose loop executes no operation never gives way, so nobody can end it: its rounds are counted alone. One whose loop
-waits and arrives may hand a barrier to and fro with others for ever: rounds are counted since anybody of the cluster has touched a
-tile or an array. A loop that does touch some is taken for endless after a million rounds, which take minutes to simulate.
+A warpgroup whose loop executes no operation never gives way, so nobody can end it: its rounds are
+counted alone. One whose loop waits and arrives may hand a barrier to and fro with others for ever:
+rounds are counted since anybody of the cluster has touched a tile or an array. A loop that does
+touch some is taken for endless after a million rounds, which take minutes to simulate.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from .state import Warpgroup
 MOST = 1_000_000
 """rounds of a loop without an operation, and of one that touches tiles or arrays"""
 IDLE = 20_000
-"""rounds with operations since anybody has touched a tile or an array; twice the failed tests that count as a deadlock"""
+"""rounds with operations since anybody has touched a tile or an array; twice the failed tests that
+count as a deadlock"""
 TURNS = 4_000
 """those of them in which a phase has ended"""
 
@@ -29,7 +32,8 @@ class Rounds:
 
     idle       since anybody of its cluster has touched a tile or an array
     touched    how often that had been, and `time` the warpgroup's virtual time then
-    turns      those of the idle rounds in which a phase has ended; `progress` is that of the SMs in the newest
+    turns      those of the idle rounds in which a phase has ended; `progress` is that of the SMs in
+               the newest
     busy       rounds in which somebody did touch one
     """
 
@@ -42,7 +46,8 @@ class Rounds:
 
 
 def begin(who: Warpgroup) -> None:
-    """Count a round of the warpgroup's innermost loop; raise PipelineDeadlock where there are too many."""
+    """Count a round of the warpgroup's innermost loop; raise PipelineDeadlock where there are too
+    many."""
     rounds: Rounds = who.loops
     touched, progress = 0, 0
     for sm in who.sm.group:

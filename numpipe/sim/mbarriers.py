@@ -1,10 +1,12 @@
 """mbarriers: their phases, what completes one, and what warpgroups do with them.
 
-A phase completes when all its arrivals *and* its bytes are in; the next one starts with the same count. An arrival counts for the
-present phase: it must be ordered after the end of the phase before, or it may count for either. The hardware waits by parity
-alone, so a wait that comes a phase too late or too early passes, or hangs, on stale state. The simulator knows the phase that was
-meant, and compares. In any order that is run it asks two things of a wait for phase p: is it ordered after the end of phase p - 1,
-and is what completes phase p + 1 ordered after it? So a wait that may come two phases late (ABA) is found where it comes in time.
+A phase completes when all its arrivals *and* its bytes are in; the next one starts with the same
+count. An arrival counts for the present phase: it must be ordered after the end of the phase
+before, or it may count for either. The hardware waits by parity alone, so a wait that comes a phase
+too late or too early passes, or hangs, on stale state. The simulator knows the phase that was
+meant, and compares. In any order that is run it asks two things of a wait for phase p: is it
+ordered after the end of phase p - 1, and is what completes phase p + 1 ordered after it? So a wait
+that may come two phases late (ABA) is found where it comes in time.
 
 PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
 """
@@ -27,22 +29,25 @@ _MOST = 2**20 - 1
 """arrivals, and bytes, that an mbarrier can count"""
 
 
-# ---- phases ----------------------------------------------------------------------------------------------------------
+# ---- phases --------------------------------------------------------------------------------------
 def count_arrivals(mbar: Mbarrier, who: Warpgroup, count: int, seen: int, time: int, site: Site = None, nbytes: int = 0) -> None:
-    """Count arrivals of the executing lanes, who know that phases before `seen` are over, and announce bytes in the phase."""
+    """Count arrivals of the executing lanes, who know that phases before `seen` are over, and
+    announce bytes in the phase."""
     mbar.sm.scheduler.touch(mbar.thing, ARRIVE, mbar.phase, (count, -nbytes), (mbar.pending, mbar.tx))
     expect(mbar, who, nbytes)
     if count > mbar.pending or seen < mbar.phase:
         raise _unwanted(mbar, who, count, site)
     mbar.pending -= count
-    if mbar.tx < 0 and not mbar.pending:  # more bytes have come than were announced: before them the phase would have ended
+    # more bytes have come than were announced: before them the phase would have ended
+    if mbar.tx < 0 and not mbar.pending:
         mbar.sm.scheduler.touch(mbar.thing, TEST)
     mbar.arrivals.append((who, count, site or sites.user_site()))
     settle(mbar, time)
 
 
 def learn(mbar: Mbarrier, vector: Vector) -> None:
-    """Add to an mbarrier's phase what the sender of an arrival or a copy knew: a vector clock, shorter if counters came since."""
+    """Add to an mbarrier's phase what the sender of an arrival or a copy knew: a vector clock,
+    shorter if counters came since."""
     np.maximum(mbar.current, mbar.sm.clocks.widen(vector), out=mbar.current)
 
 
@@ -83,14 +88,16 @@ def _once(mbar: Mbarrier, phase: int) -> str:
 
 
 def _repeated(mbar: Mbarrier, *, before: bool) -> str:
-    """Say who arrived more than once in the present phase, or in the one `before`; "" where copies may have arrived too."""
+    """Say who arrived more than once in the present phase, or in the one `before`; "" where copies
+    may have arrived too."""
     if mbar.last is not None or len(mbar.sm.warpgroups) == 1:
         return ""
     return ", ".join(f"{times // WARPS} of {who}" for who, times in mbar.by_warpgroup(before=before) if times > WARPS)
 
 
 def missing_arrival(who: Warpgroup, mbar: Mbarrier | None) -> str:
-    """Say that `who` has to arrive on an mbarrier whose last phase counts another warpgroup's arrivals instead; else return ""."""
+    """Say that `who` has to arrive on an mbarrier whose last phase counts another warpgroup's
+    arrivals instead; else return ""."""
     if mbar is None or not mbar.observed or any(agent is who for agent, *_ in mbar.arrivals_before):
         return ""
     often = _repeated(mbar, before=True)
@@ -154,10 +161,10 @@ def settle(mbar: Mbarrier, time: int) -> None:
         mbar.waiters = still
 
 
-# ---- initialisation --------------------------------------------------------------------------------------------------
+# ---- initialisation ------------------------------------------------------------------------------
 def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = False, of: SM | None = None) -> Mbarrier:
-    """Return the live mbarrier at `address`, of another CTA where `of` is its SM; raise PipelineRace unless the executing warps
-    (`asynchronous`: and the TMA) see it initialised."""
+    """Return the live mbarrier at `address`, of another CTA where `of` is its SM; raise
+    PipelineRace unless the executing warps (`asynchronous`: and the TMA) see it initialised."""
     mbar = (of or who.sm).mbarriers.get(address)
     if mbar is None:
         who.sm.scheduler.touch(("mbarrier", (of or who.sm).place, address), WRITE)
@@ -238,7 +245,7 @@ def invalidate(who: Warpgroup, address: int) -> None:
     who.sm.memory.forget(Access(who, "mbarrier", mbar.name, who.needs()), address, address + 8)
 
 
-# ---- arrivals and waits ----------------------------------------------------------------------------------------------
+# ---- arrivals and waits --------------------------------------------------------------------------
 def _arrive(who: Warpgroup, mbar: Mbarrier, count: int, nbytes: int = 0) -> None:
     who.release_into(mbar.current)
     count_arrivals(mbar, who, count, who.knows(mbar.landed), who.time, nbytes=nbytes)
@@ -285,7 +292,8 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
     if mbar.blocks(phase):
         mbar.waiters.append((who, phase))
         who.block(MbarrierWait(mbar, phase, step), mbar=mbar.name, phase=phase, step=step)
-        # a second completion before this warpgroup looked again: the machine may or may not have seen the first
+        # a second completion before this warpgroup looked again: the machine may or may not have
+        # seen the first
         reached = mbar.phase - 1
     if reached != phase:
         raise race_report.race(who, _wrong_phase(who, mbar, phase, reached, step), hazard="wrong-phase", mbar=mbar, phase=phase,
@@ -319,7 +327,8 @@ def _wrong_phase(who: Warpgroup, mbar: Mbarrier, phase: int, reached: int, step:
 
 
 def _may_be_missed(mbar: Mbarrier, who: Warpgroup, phase: int, step: int, site: Site) -> SimulationError:
-    """Return the error of a wait for the phase before the present one, which completes whether or not that wait is over."""
+    """Return the error of a wait for the phase before the present one, which completes whether or
+    not that wait is over."""
     last = _completes(mbar, who)
     by = f"{last.title} completes phase {mbar.phase} and" if last is not who else f"phase {mbar.phase} completes:"
     of = " by all four warps" if last is who else ""
@@ -332,7 +341,8 @@ def _may_be_missed(mbar: Mbarrier, who: Warpgroup, phase: int, step: int, site: 
 
 
 def _completes(mbar: Mbarrier, who: Warpgroup) -> Warpgroup:
-    """Return the warpgroup whose arrival or copy completes the newest phase; `who` where that is not known."""
+    """Return the warpgroup whose arrival or copy completes the newest phase; `who` where that is
+    not known."""
     return mbar.last.agent if mbar.last is not None else (mbar.arrivals or mbar.arrivals_before or [(who, 0, None)])[-1][0]
 
 
@@ -374,7 +384,8 @@ def test(who: Warpgroup, address: int, parity: int) -> bool:
 
 
 def unfinished(sm: SM) -> None:
-    """Raise SimulationError at the CTA's end for a copy that nobody has waited for: it lands in memory that is somebody else's."""
+    """Raise SimulationError at the CTA's end for a copy that nobody has waited for: it lands in
+    memory that is somebody else's."""
     first = sm.warpgroups[0]
     for mbar in [*sm.mbarriers.values(), *sm.retired]:
         if mbar.tx:

@@ -1,6 +1,7 @@
 """Named barriers (``bar.sync``, ``bar.arrive``) and the pool of registers (``setmaxnreg``).
 
-PTX ISA, "Parallel Synchronization and Communication Instructions: bar", "Miscellaneous Instructions: setmaxnreg".
+PTX ISA, "Parallel Synchronization and Communication Instructions: bar", "Miscellaneous
+Instructions: setmaxnreg".
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Generation(Meeting):
         self.turn = turn_of(who.unit, barrier)
         self.meaning = f" ({self.turn})" if self.turn else ""
         self.site = sites.user_site()
-        if self.site is None and self.turn:  # numpipe takes it at the kernel's end: it has the line of a turn before
+        # numpipe takes it at the kernel's end: it has the line of a turn before
+        if self.site is None and self.turn:
             uses = [use for use in (*who.sm.named.values(), *who.sm.named_over.values()) if use.turn and use.site]
             which = self.turn.rpartition(" of ")[0]
             self.site = next((use.site for use in uses if use.turn.rpartition(" of ")[0] == which), None)
@@ -94,10 +96,12 @@ def arrive(who: Warpgroup, barrier: int, threads: int) -> None:
 
 
 class Registers:
-    """The registers that the CTA holds, those of each warpgroup's lanes, and the warpgroups that wait for more.
+    """The registers that the CTA holds, those of each warpgroup's lanes, and the warpgroups that
+    wait for more.
 
-    setmaxnreg moves registers between warpgroups; it cannot take from the SM what the CTA did not hold at launch. (Three
-    warpgroups start with 168 a lane, 504 in all: 32 + 240 + 240 hangs on an H200, although the SM has 512.)
+    setmaxnreg moves registers between warpgroups; it cannot take from the SM what the CTA did not
+    hold at launch. (Three warpgroups start with 168 a lane, 504 in all: 32 + 240 + 240 hangs on an
+    H200, although the SM has 512.)
     """
 
     def __init__(self, sm: SM, at_entry: int) -> None:

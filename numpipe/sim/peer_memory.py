@@ -1,8 +1,10 @@
-"""Global memory of several GPUs at once: every access by any of them is ordered by clocks, or it is a race.
+"""Global memory of several GPUs at once: every access by any of them is ordered by clocks, or it is
+a race.
 
-Where CTAs run one after the other (`gmem`), a conflict of two is a mistake whatever they know of each other. Here all CTAs of all
-GPUs share clocks, and semaphores order them, so two accesses to an element, one of which writes, are ordered exactly when the later
-one's warps know the counters of the earlier one::
+Where CTAs run one after the other (`gmem`), a conflict of two is a mistake whatever they know of
+each other. Here all CTAs of all GPUs share clocks, and semaphores order them, so two accesses to an
+element, one of which writes, are ordered exactly when the later one's warps know the counters of
+the earlier one::
 
     then \\ first      TMA load, ordinary load           TMA store, reduction              ordinary store
     TMA load          -                                 its group has been waited for     shown to the async proxy: a semaphore
@@ -11,7 +13,8 @@ one's warps know the counters of the earlier one::
     ordinary store    it is over                        its group has been waited for     same warpgroup, or a barrier or semaphore
     ordinary load     -                                 its group has been waited for     a barrier, or a semaphore
 
-Reductions of one kind may meet on the GPU whose memory it is: they are atomic at its scope (.gpu), and not beyond.
+Reductions of one kind may meet on the GPU whose memory it is: they are atomic at its scope (.gpu),
+and not beyond.
 
 PTX ISA, "Memory Consistency Model: Data-races; Proxies; Causality order".
 """
@@ -34,14 +37,16 @@ from .state import Access, Warpgroup
 
 
 class SharedArrays(GlobalMemory):
-    """The record of what the GPUs of a launch did to global memory so far; `gpus` is set before the first of them runs."""
+    """The record of what the GPUs of a launch did to global memory so far; `gpus` is set before the
+    first of them runs."""
 
     gpus: Gpus
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._held: dict[Place, dict[tuple[Any, ...], Touch]] = {}
-        """by array: the newest load of each place by a warpgroup, or towards an mbarrier, which a write must come after"""
+        """by array: the newest load of each place by a warpgroup, or towards an mbarrier, which a
+        write must come after"""
         self._updates: dict[Place, dict[tuple[Any, ...], Touch]] = {}
         """likewise the newest reductions, which every other access must come after"""
         self._owners: dict[Place, frozenset[int]] = {}
@@ -101,7 +106,8 @@ class SharedArrays(GlobalMemory):
         return who.sm.costs.link if owners and who.sm.gpu not in owners else 0
 
     def _enter(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
-        """Raise an error unless the launch of the GPU whose memory it is has begun; note that a peer's must not end before."""
+        """Raise an error unless the launch of the GPU whose memory it is has begun; note that a
+        peer's must not end before."""
         agent, owners = access.agent, self.owners(place)
         gpu = agent.sm.gpu
         if owners and gpu not in owners:
@@ -116,7 +122,8 @@ class SharedArrays(GlobalMemory):
     # ---- conflicts
     def _check_held(self, every: dict[Place, dict[tuple[Any, ...], Touch]], access: Access, place: Place, touch: Touch,
                     known: list[int]) -> None:
-        """Raise PipelineRace unless the loads of these elements, or the reductions, are over; forget those that a write covers."""
+        """Raise PipelineRace unless the loads of these elements, or the reductions, are over;
+        forget those that a write covers."""
         writes = touch.kind not in (LOAD, "TMA load")
         for held, touches in every.items():
             if held.region is not place.region:

@@ -1,4 +1,5 @@
-"""The progress of a simulation: fraction done, estimated time, the bar on stderr, and the time limit.
+"""The progress of a simulation: fraction done, estimated time, the bar on stderr, and the time
+limit.
 
 A run that has done a fraction f of its work in t seconds takes t / f. Finished clusters count
 fully, the running one by how far its loop over tiles is.

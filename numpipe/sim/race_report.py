@@ -1,4 +1,5 @@
-"""Reports are made here: the user's lines, who did what to which bytes, what is not ordered, and the fix."""
+"""Reports are made here: the user's lines, who did what to which bytes, what is not ordered, and
+the fix."""
 
 from __future__ import annotations
 
@@ -28,9 +29,10 @@ def failed(error: type[SimulationError], report: Report) -> SimulationError:
     return raised
 
 
-# ---- who, and where in the pipeline ------------------------------------------------------------------------------
+# ---- who, and where in the pipeline --------------------------------------------------------------
 def place_of(sm: SM, mbar: Mbarrier) -> BarrierPlace | None:
-    """Return the place of `mbar` in the kernel's rings; None for an mbarrier that the body allocates."""
+    """Return the place of `mbar` in the kernel's rings; None for an mbarrier that the body
+    allocates."""
     find = getattr(sm.unit, "barrier_at", None)
     return None if find is None else find(mbar.address)
 
@@ -42,7 +44,8 @@ def slot_of(sm: SM, address: int) -> tuple[RingPlan, int] | None:
 
 
 def ring_name(sm: SM, plan: RingPlan, note: Note) -> str:
-    """Return a ring's name in the running pipeline, which may use another pipeline's ring under a name of its own."""
+    """Return a ring's name in the running pipeline, which may use another pipeline's ring under a
+    name of its own."""
     named = note[1].get("ring")
     known = {ring.name for ring in (*sm.unit.rings.values(), *sm.unit.outputs.values())}
     return plan.name if named is None or named in known else str(named)
@@ -50,7 +53,8 @@ def ring_name(sm: SM, plan: RingPlan, note: Note) -> str:
 
 def party(who: Access | Warpgroup, did: str = "", site: Site = None, *, mbar: Mbarrier | None = None,
           span: tuple[int, int] | None = None, note: Note = ("", {}), phase: int | None = None, step: int | None = None) -> Party:
-    """Return one side of a report: an access, or what a warpgroup does, to an mbarrier or to the bytes of `span`.
+    """Return one side of a report: an access, or what a warpgroup does, to an mbarrier or to the
+    bytes of `span`.
 
     note          where the warpgroup was then, if not where it is now
     phase, step   of the barrier, if not the present ones
@@ -82,7 +86,7 @@ def party(who: Access | Warpgroup, did: str = "", site: Site = None, *, mbar: Mb
                 step=at_step if step is None else step, barrier=None if mbar is None else mbar.name, phase=phase, lo=lo, hi=hi)
 
 
-# ---- a warpgroup breaks a rule -----------------------------------------------------------------------------------
+# ---- a warpgroup breaks a rule -------------------------------------------------------------------
 def race(who: Access | Warpgroup, message: str, site: Site = None, *, hazard: str, fix: str = "",
          before: Access | Party | None = None, error: type[SimulationError] = PipelineRace, **about: Any) -> SimulationError:
     """Return a PipelineRace, or another `error`, of one agent in its context.
@@ -113,7 +117,8 @@ illegal = functools.partial(violation, hazard="illegal-instruction")
 
 def conflict(error: type[SimulationError], hazard: str, what: str, accesses: Sequence[tuple[str, Party]], cause: str, fix: str,
              sm: SM, more: Iterable[str] = ()) -> SimulationError:
-    """Return the error of an access and of an earlier one that it meets, if there is one: each as (line of text, party)."""
+    """Return the error of an access and of an earlier one that it meets, if there is one: each as
+    (line of text, party)."""
     sides = [f"  {when} {text}" for when, (text, _) in zip(("now:   ", "before:"), accesses, strict=False)]
     text = "\n".join((what, *sides, *more, f"  {cause}", f"  fix:    {fix}"))
     now, before = (*(each for _, each in accesses), None)[:2]
@@ -134,9 +139,10 @@ def collective(who: Warpgroup, operation: str) -> None:
                              "one_lane, each_warp and the memory role", hazard="divergent-aligned")
 
 
-# ---- where a warpgroup stands ------------------------------------------------------------------------------------
+# ---- where a warpgroup stands --------------------------------------------------------------------
 def lines_of(agent: Warpgroup) -> tuple[Line, ...]:
-    """Return the innermost three of the user's lines that a waiting warpgroup, or the calling one, is executing."""
+    """Return the innermost three of the user's lines that a waiting warpgroup, or the calling one,
+    is executing."""
     frame: FrameType | None = sys._getframe() if agent.greenlet is getcurrent() else agent.greenlet.gr_frame
     stack: list[Line] = []
     while frame is not None and len(stack) < 3:

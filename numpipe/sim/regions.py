@@ -1,8 +1,10 @@
-"""The places of arrays in global memory: views of one allocation share a *region*, and maps of its elements.
+"""The places of arrays in global memory: views of one allocation share a *region*, and maps of its
+elements.
 
-A region is a range of addresses that holds arrays whose ranges overlap. Its unit is so many bytes that each element of each of
-these arrays is a whole number of units. A map has a number for each unit, and is seen through each array by its shape and strides.
-As further arrays come, regions grow together and their units get finer; the maps keep what they hold.
+A region is a range of addresses that holds arrays whose ranges overlap. Its unit is so many bytes
+that each element of each of these arrays is a whole number of units. A map has a number for each
+unit, and is seen through each array by its shape and strides. As further arrays come, regions grow
+together and their units get finer; the maps keep what they hold.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from .gmem_accesses import Codes, Index
 
 
 class Region:
-    """Addresses [lo, hi) in units of `unit` bytes, with maps that hold the code of an access for each unit; 0: nobody's."""
+    """Addresses [lo, hi) in units of `unit` bytes, with maps that hold the code of an access for
+    each unit; 0: nobody's."""
 
     def __init__(self, lo: int, hi: int, unit: int) -> None:
         self.lo, self.hi, self.unit = lo, hi, unit
@@ -32,7 +35,8 @@ class Region:
         """the first read"""
 
     def adopt(self, other: Region) -> None:
-        """Take over the arrays and maps of a region within this one, whose units are multiples of this one's."""
+        """Take over the arrays and maps of a region within this one, whose units are multiples of
+        this one's."""
         scale, start = other.unit // self.unit, (other.lo - self.lo) // self.unit
         part = slice(start, start + (other.hi - other.lo) // self.unit)
         self.open |= other.open
@@ -42,7 +46,8 @@ class Region:
 
 
 class Place:
-    """An array in its region; `written` and `read` are the region's maps, seen through the array."""
+    """An array in its region; `written` and `read` are the region's maps, seen through the
+    array."""
 
     def __init__(self, array: npt.NDArray[Any], fresh: bool) -> None:
         self.array = array
@@ -61,7 +66,8 @@ class Place:
         self.written, self.read = self._view(region.written), self._view(region.read)
 
     def _view(self, codes: Codes) -> Codes:
-        """Return a map in the array's shape, and with a last dimension for the units of an element if it has several."""
+        """Return a map in the array's shape, and with a last dimension for the units of an element
+        if it has several."""
         array, region = self.array, self.region
         if not array.size:
             return np.empty(array.shape, np.int32)
@@ -95,7 +101,8 @@ def joined(arrays: Sequence[npt.NDArray[Any]]) -> list[tuple[int, int, int]]:
 
 
 def settle(place: Place, regions: list[Region]) -> None:
-    """Put an array into its region: one of `regions`, or a new one in place of those that the array joins."""
+    """Put an array into its region: one of `regions`, or a new one in place of those that the array
+    joins."""
     array, (lo, hi) = place.array, bounds(place.array)
     joined = [region for region in regions if region.lo < hi and lo < region.hi]
     lo, hi = min([lo, *(region.lo for region in joined)]), max([hi, *(region.hi for region in joined)])

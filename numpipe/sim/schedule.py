@@ -1,19 +1,24 @@
 """Schedulers: they decide which warpgroup runs next, and which asynchronous operation finishes.
 
-All schedulers hold *tasks*: a callable, the cycle from which it may run, and whose it is. A warpgroup is a task while it can
-run, an asynchronous operation while it is in flight. Every order in which they take tasks is one that the hardware allows.
+All schedulers hold *tasks*: a callable, the cycle from which it may run, and whose it is. A
+warpgroup is a task while it can run, an asynchronous operation while it is in flight. Every order
+in which they take tasks is one that the hardware allows.
 
-=============  ================  =======================================================================================
+=============  ================  ===================================================================
 seed           scheduler         next is
-=============  ================  =======================================================================================
-None           `InOrder`         the smallest virtual time: a discrete-event simulation, the order of the text timeline
+=============  ================  ===================================================================
+None           `InOrder`         the smallest virtual time: a discrete-event simulation, the order
+                                 of the text timeline
 3 n            `Shuffled`        any task, each as likely as the other
-3 n + 1        `Prioritised`     the task of the highest priority, which few random moments change (PCT)
-3 n + 2        `Jittered`        the smallest virtual time, where copies, products and instructions take random times
-=============  ================  =======================================================================================
+3 n + 1        `Prioritised`     the task of the highest priority, which few random moments change
+                                 (PCT)
+3 n + 2        `Jittered`        the smallest virtual time, where copies, products and instructions
+                                 take random times
+=============  ================  ===================================================================
 
-Uniform choices seldom let one warpgroup run far ahead of another, priorities do; jitter stays near what a GPU would do. With a
-seed the CTAs behind the first one run in a random order too, and draw other work from a counter (`WorkCounter`).
+Uniform choices seldom let one warpgroup run far ahead of another, priorities do; jitter stays near
+what a GPU would do. With a seed the CTAs behind the first one run in a random order too, and draw
+other work from a counter (`WorkCounter`).
 """
 
 from __future__ import annotations
@@ -41,11 +46,13 @@ Ready = Callable[[], bool]
 
 @dataclass(frozen=True)
 class Costs:
-    """The cycles of the virtual-time model: a Hopper SM at the level of detail a pipeline's shape depends on.
+    """The cycles of the virtual-time model: a Hopper SM at the level of detail a pipeline's shape
+    depends on.
 
-    Every warpgroup has a clock that its operations advance. The SM has one copy port, which TMA loads and stores share
-    in the order of issue, and one tensor core, which the batches of all warpgroups share. What is left out: GMEM
-    bandwidth shared between SMs, L2 misses, bank conflicts, power.
+    Every warpgroup has a clock that its operations advance. The SM has one copy port, which TMA
+    loads and stores share in the order of issue, and one tensor core, which the batches of all
+    warpgroups share. What is left out: GMEM bandwidth shared between SMs, L2 misses, bank
+    conflicts, power.
     """
 
     issue: int = 10
@@ -56,22 +63,26 @@ class Costs:
     """bar.sync once everyone is there"""
     tma_issue: int = 20
     tma_latency: int = 700
-    """from the start of the copy to its first byte (a load from L2), or from its last read to GMEM (a store)"""
+    """from the start of the copy to its first byte (a load from L2), or from its last read to GMEM
+    (a store)"""
     tma_bytes: int = 64
     """bytes a cycle through the copy port (L2 to one SM)"""
     fma: int = DEFAULT.multiply_adds
-    """multiply-adds a cycle of the SM's four tensor cores together in float16: m64nN takes N/2 cycles, of any type"""
+    """multiply-adds a cycle of the SM's four tensor cores together in float16: m64nN takes N/2
+    cycles, of any type"""
     generic_bytes: int = 128
     """bytes a cycle of ordinary shared-memory accesses; half of it to GMEM"""
     registers: int = 40
     remote: int = 200
     """from one SM of a cluster to another: a remote arrival, the cluster's barrier"""
     link: int = 2000
-    """from one GPU to another: a signal, and what a copy of a peer's memory takes more than one of the own memory"""
+    """from one GPU to another: a signal, and what a copy of a peer's memory takes more than one of
+    the own memory"""
 
 
 class InOrder:
-    """The scheduler of a cluster, or of one CTA: smallest time first, ties as they arrived. Warpgroups run until they wait."""
+    """The scheduler of a cluster, or of one CTA: smallest time first, ties as they arrived.
+    Warpgroups run until they wait."""
 
     explores = False
     """whether warpgroups have to give way before they wait for something (`directed`)"""
@@ -82,8 +93,9 @@ class InOrder:
         self._random = (rng or random).random
 
     def push(self, time: int, task: Task, owner: object) -> None:
-        """Let `task` run from cycle `time` on. `owner` is its warpgroup, or of an asynchronous operation the unit that runs it:
-        "load", "read" or "write" (a TMA store's two halves), "wgmma", "arrive" (a remote arrival)."""
+        """Let `task` run from cycle `time` on. `owner` is its warpgroup, or of an asynchronous
+        operation the unit that runs it: "load", "read" or "write" (a TMA store's two halves),
+        "wgmma", "arrive" (a remote arrival)."""
         self._serial += 1
         heapq.heappush(self._tasks, (time, self._serial, task))
 
@@ -95,15 +107,17 @@ class InOrder:
         return time, task
 
     def pause(self, ready: Ready | None = None) -> int | None:
-        """Return the cycles for which the running warpgroup, which could go on, gives way now; None: it goes on.
+        """Return the cycles for which the running warpgroup, which could go on, gives way now;
+        None: it goes on.
 
         Unless `ready`, it would wait for something.
         """
         return None
 
     def defer(self, thing: tuple[Any, ...], ready: Ready) -> None:
-        """Let everybody else go before the running warpgroup, which tests in vain for `thing`: the answer will be another one when
-        that is `ready`. (In this order a test takes time anyway.)"""
+        """Let everybody else go before the running warpgroup, which tests in vain for `thing`: the
+        answer will be another one when that is `ready`. (In this order a test takes time
+        anyway.)"""
 
     def touch(self, thing: tuple[Any, ...], how: int, epoch: int = 0, amount: tuple[int, int] | None = None,
               room: tuple[int, int] = (0, 0)) -> None:
@@ -116,16 +130,19 @@ class InOrder:
         """Note that it touches elements of an array."""
 
     def arrays(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
-        """Note which arrays the kernel was given: their places are the same in each run, though their addresses are not."""
+        """Note which arrays the kernel was given: their places are the same in each run, though
+        their addresses are not."""
 
     def takes(self, cycles: int) -> int:
-        """Return the cycles that an asynchronous operation takes to which the model gives `cycles`."""
+        """Return the cycles that an asynchronous operation takes to which the model gives
+        `cycles`."""
         return cycles
 
 
 class Jittered(InOrder):
-    """The virtual-time order of an SM whose copies and products are faster or slower than the model's by a random factor, and
-    whose warpgroups stall now and then. How large the factors are is drawn once: up to 2, 4 … 64."""
+    """The virtual-time order of an SM whose copies and products are faster or slower than the
+    model's by a random factor, and whose warpgroups stall now and then. How large the factors are
+    is drawn once: up to 2, 4 … 64."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
@@ -139,7 +156,8 @@ class Jittered(InOrder):
 
 
 class Shuffled(InOrder):
-    """Any task next, drawn from a seeded generator; warpgroups give way in a third of their operations."""
+    """Any task next, drawn from a seeded generator; warpgroups give way in a third of their
+    operations."""
 
     def push(self, time: int, task: Task, owner: object) -> None:
         self._tasks.append((time, task))
@@ -160,12 +178,14 @@ class Shuffled(InOrder):
 class Prioritised(InOrder):
     """Probabilistic concurrency testing (Burckhardt, Kothari, Musuvathi, Nagarakatte, ASPLOS 2010).
 
-    Every warpgroup and every asynchronous operation has a random priority, and the highest that can run runs: at once, and until it
-    waits. At d - 1 moments, for a random d = 1 … 4, the running warpgroup falls below all others. A bug that needs d events in one
-    order is met with at least a known probability: 1/n that the first thread comes last of n, times that of each moment. The paper
-    draws moments uniformly from the k steps of a run, and so must know k. Here step s is drawn with a probability of about
-    1 / (s ln MOST): for any run of fewer than MOST steps within a factor ln MOST of the paper's. In every other schedule the
-    operations of a unit share one priority: all loads late, say, or all stores.
+    Every warpgroup and every asynchronous operation has a random priority, and the highest that can
+    run runs: at once, and until it waits. At d - 1 moments, for a random d = 1 … 4, the running
+    warpgroup falls below all others. A bug that needs d events in one order is met with at least a
+    known probability: 1/n that the first thread comes last of n, times that of each moment. The
+    paper draws moments uniformly from the k steps of a run, and so must know k. Here step s is
+    drawn with a probability of about 1 / (s ln MOST): for any run of fewer than MOST steps within a
+    factor ln MOST of the paper's. In every other schedule the operations of a unit share one
+    priority: all loads late, say, or all stores.
     """
 
     MOST = 1 << 14
@@ -232,8 +252,8 @@ class Schedule:
         self._make = _KINDS[(seed or 0) % len(_KINDS)][1]
 
     def clusters(self, grid: Place, cluster: Place) -> list[list[Place]]:
-        """Return all CTAs, by cluster, x fastest. With a seed, clusters behind the first come in a random order; the first stays,
-        and reports a hazard that all have."""
+        """Return all CTAs, by cluster, x fastest. With a seed, clusters behind the first come in a
+        random order; the first stays, and reports a hazard that all have."""
         firsts = itertools.product(*(range(0, n, of) for n, of in zip(reversed(grid), reversed(cluster), strict=True)))
         within = [place[::-1] for place in itertools.product(*map(range, reversed(cluster)))]
         clusters = [[(x + i, y + j, z + k) for i, j, k in within] for z, y, x in firsts]
@@ -247,11 +267,13 @@ class Schedule:
 
 
 class WorkCounter:
-    """The counter from which the CTAs of a launch draw their work (`numpipe.language.grid.tile_scheduler`).
+    """The counter from which the CTAs of a launch draw their work
+    (`numpipe.language.grid.tile_scheduler`).
 
-    CTA i begins with work index i, and draws further ones. On a GPU all CTAs draw from one counter at once; here they run one after
-    the other, so who gets an index is decided before: without a seed CTAs get them in turn, as if equally fast; with a seed CTAs
-    are faster or slower by random factors, up to one that takes nearly all.
+    CTA i begins with work index i, and draws further ones. On a GPU all CTAs draw from one counter
+    at once; here they run one after the other, so who gets an index is decided before: without a
+    seed CTAs get them in turn, as if equally fast; with a seed CTAs are faster or slower by random
+    factors, up to one that takes nearly all.
     """
 
     def __init__(self, ctas: int, seed: int | None = None, deal: Sequence[int] = ()) -> None:
@@ -289,11 +311,13 @@ class WorkCounter:
             return number % self._ctas
         while number >= len(self._owners):
             self._owners += self._random.choices(range(self._ctas), self._speeds, k=3 * self._ctas)
-            self._owners += self._random.sample(range(self._ctas), self._ctas)  # each CTA has an end
+            # each CTA has an end
+            self._owners += self._random.sample(range(self._ctas), self._ctas)
         return self._owners[number]
 
     def ended(self, cta: int, what: str) -> str | None:
-        """Note that a CTA has ended a loop, or, with "", itself; return how that differs from what another CTA did there."""
+        """Note that a CTA has ended a loop, or, with "", itself; return how that differs from what
+        another CTA did there."""
         number = self._ended.get(cta, 0)
         if number == len(self._loops) and "" not in self._loops:
             self._loops.append(what)
@@ -303,7 +327,8 @@ class WorkCounter:
 
 
 class LiveCounter(WorkCounter):
-    """The counter of one GPU of several, whose CTAs run at the same time: who asks gets the next work index."""
+    """The counter of one GPU of several, whose CTAs run at the same time: who asks gets the next
+    work index."""
 
     def __init__(self, ctas: int, gpu: int, scheduler: InOrder) -> None:
         super().__init__(ctas)

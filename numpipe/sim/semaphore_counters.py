@@ -1,10 +1,13 @@
-"""Semaphores: counters in the memory of each GPU, to which warpgroups of all GPUs add, and for which its own ones wait.
+"""Semaphores: counters in the memory of each GPU, to which warpgroups of all GPUs add, and for
+which its own ones wait.
 
-An addition is a release at system scope (red.release.sys): it takes with it what its lane knows. A wait for a value acquires
-(ld.acquire.sys) what the first additions that reach the value have brought, and no more: others may not have come yet. A semaphore
-is 0 when a launch begins, and waits take nothing from it, so any number of warpgroups may wait for the same.
+An addition is a release at system scope (red.release.sys): it takes with it what its lane knows. A
+wait for a value acquires (ld.acquire.sys) what the first additions that reach the value have
+brought, and no more: others may not have come yet. A semaphore is 0 when a launch begins, and waits
+take nothing from it, so any number of warpgroups may wait for the same.
 
-PTX ISA, "Memory Consistency Model: Scope; Release and Acquire Patterns; Causality order", "red", "ld".
+PTX ISA, "Memory Consistency Model: Scope; Release and Acquire Patterns; Causality order", "red",
+"ld".
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ _MOST = (1 << 31) - 1
 
 
 class Signal(NamedTuple):
-    """An addition: the sum behind it, what all additions so far have brought, when it arrives, and who made it where."""
+    """An addition: the sum behind it, what all additions so far have brought, when it arrives, and
+    who made it where."""
 
     total: int
     vector: Vector

@@ -1,6 +1,7 @@
 """Sites: lines of the user's source at which something happens, and the steps of a pipeline.
 
-Accesses record a code object and a line number only; text and objects are made when something is wrong.
+Accesses record a code object and a line number only; text and objects are made when something is
+wrong.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def place(site: Site) -> str:
 
 
 def context(note: Note, wait: tuple[str, int, int] | None) -> str:
-    """Return the ring, slot and step that a warpgroup was at: its last note and its last wait for an mbarrier."""
+    """Return the ring, slot and step that a warpgroup was at: its last note and its last wait for
+    an mbarrier."""
     parts = []
     if note[0]:
         plain = [f"{k}={v}" for k, v in note[1].items() if isinstance(v, (int, str, tuple)) or hasattr(v, "__index__")]
@@ -65,6 +67,7 @@ def context(note: Note, wait: tuple[str, int, int] | None) -> str:
 
 
 def noted(note: Note, key: str) -> int | None:
-    """Return the integer that a warpgroup's note of an event has under `key` (slot, step …), or None."""
+    """Return the integer that a warpgroup's note of an event has under `key` (slot, step …), or
+    None."""
     value = note[1].get(key)
     return None if value is None or not hasattr(value, "__index__") else int(value)

@@ -1,7 +1,8 @@
 """The CTA's shared memory: bytes, and for every byte who wrote it last and who has read it since.
 
-The map is exact: a sorted list of segments that tile the address range and split where accesses begin and end. A write
-replaces all segments it covers by one, so that a ring of slots stays a handful of segments.
+The map is exact: a sorted list of segments that tile the address range and split where accesses
+begin and end. A write replaces all segments it covers by one, so that a ring of slots stays a
+handful of segments.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ _WHOLE = "write all of an output tile in every block, before it is read or store
 
 @dataclass(eq=False, slots=True)
 class Segment:
-    """Bytes with one history: the last write, the newest read since by each reader (which covers its earlier ones), the newest
-    atomic since by each warp, and the read that was to be the last."""
+    """Bytes with one history: the last write, the newest read since by each reader (which covers
+    its earlier ones), the newest atomic since by each warp, and the read that was to be the
+    last."""
 
     write: Access | None
     reads: dict[Any, Access]
@@ -34,7 +36,8 @@ class Segment:
 
 
 class SharedMemory:
-    """`nbytes` of poisoned bytes; `chunks` is the same memory in 16-byte units (an opaque 16-byte dtype)."""
+    """`nbytes` of poisoned bytes; `chunks` is the same memory in 16-byte units (an opaque 16-byte
+    dtype)."""
 
     def __init__(self, sm: SM, nbytes: int) -> None:
         self.sm = sm
@@ -64,9 +67,11 @@ class SharedMemory:
         return i
 
     def read(self, access: Access, key: Any, lo: int, hi: int, known: list[int], asynchronous: bool, last: bool = False) -> None:
-        """Record a read of bytes [lo, hi); raise PipelineRace if nothing orders it after the write of these bytes.
+        """Record a read of bytes [lo, hi); raise PipelineRace if nothing orders it after the write
+        of these bytes.
 
-        `known` is the reader's vector clock. `last`: any other read of these bytes, before they are written again, is an error.
+        `known` is the reader's vector clock. `last`: any other read of these bytes, before they are
+        written again, is an error.
         """
         self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES if last else READS)
         i, j = self._split(lo), self._split(hi)
@@ -85,7 +90,8 @@ class SharedMemory:
                 segment.last = access
 
     def update(self, access: Access, warp: int, lo: int, hi: int, known: list[int]) -> None:
-        """Record an atomic on [lo, hi); raise PipelineRace unless the warp's clock `known` covers its write and all reads."""
+        """Record an atomic on [lo, hi); raise PipelineRace unless the warp's clock `known` covers
+        its write and all reads."""
         i, j = self._split(lo), self._split(hi)
         for segment in self._segments[i:j]:
             write = segment.write
@@ -98,8 +104,10 @@ class SharedMemory:
             segment.atomics = {**(segment.atomics or {}), warp: access}
 
     def write(self, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
-        """Record a write of [lo, hi); raise PipelineRace unless the writer's clock `known` covers all earlier writes and reads."""
-        if access.kind != "mbarrier":  # who comes first to one of the entry makes it, and it is there for all
+        """Record a write of [lo, hi); raise PipelineRace unless the writer's clock `known` covers
+        all earlier writes and reads."""
+        # who comes first to one of the entry makes it, and it is there for all
+        if access.kind != "mbarrier":
             self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES)
         i, j = self._split(lo), self._split(hi)
         for segment in self._segments[i:j]:
@@ -149,7 +157,8 @@ class SharedMemory:
         return [read for segment in self._segments for read in segment.reads.values()]
 
     def forget(self, access: Access, lo: int, hi: int) -> None:
-        """Forget what [lo, hi) holds (an invalidated mbarrier); its next user must come after `access`."""
+        """Forget what [lo, hi) holds (an invalidated mbarrier); its next user must come after
+        `access`."""
         self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES)
         i, j = self._split(lo), self._split(hi)
         self._segments[i:j] = [Segment(None, {access: access})]

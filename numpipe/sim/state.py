@@ -1,6 +1,7 @@
 """The state of a CTA's SM and of its warpgroups, and the records of accesses and mbarriers.
 
-The other files are typed against this one. It imports none of them, so the objects of theirs that it holds are `Any` here.
+The other files are typed against this one. It imports none of them, so the objects of theirs that
+it holds are `Any` here.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
 
 
 class Access:
-    """One access by one agent, with the counters (`clocks`) that a later access must know if the two are to be ordered.
+    """One access by one agent, with the counters (`clocks`) that a later access must know if the
+    two are to be ordered.
 
-    A generic access must know `needs`, a TMA copy or wgmma `async_needs`: these differ for generic stores, which have to be fenced.
+    A generic access must know `needs`, a TMA copy or wgmma `async_needs`: these differ for generic
+    stores, which have to be fenced.
     """
 
     __slots__ = ("agent", "async_needs", "box", "epoch", "kind", "last_note", "last_wait", "mbar", "needs", "over", "phase", "site",
@@ -95,7 +98,8 @@ class Mbarrier:
         """the arrivals of the phase before, for reports"""
         self.waiters: list[tuple[Warpgroup, int]] = []
         self.waits: list[tuple[Warpgroup, int, int, Site, tuple[Need, ...]]] = []
-        """the waits for the newest phase: who, phase, step, line, and what to know for the wait to be over"""
+        """the waits for the newest phase: who, phase, step, line, and what to know for the wait to
+        be over"""
         self.landed = sm.add_counter()  # before the vectors: it may widen them
         self.current = sm.clocks.vector()
         self.done = sm.clocks.vector()
@@ -105,7 +109,8 @@ class Mbarrier:
         self.twins: Sequence[Mbarrier] = ()
         """mbarriers of other CTAs: whoever arrives here arrives there too"""
         self.used: dict[int, tuple[int, Warpgroup, Site]] = {}
-        """by warp, the epoch of its newest operation here; empty for an mbarrier of the entry, which is never invalidated"""
+        """by warp, the epoch of its newest operation here; empty for an mbarrier of the entry,
+        which is never invalidated"""
 
     @property
     def title(self) -> str:
@@ -182,7 +187,8 @@ class WaitReason:
 
 
 class MbarrierWait(WaitReason):
-    """The wait of a warpgroup that is blocked in `mbar_wait`, or tests an mbarrier again and again."""
+    """The wait of a warpgroup that is blocked in `mbar_wait`, or tests an mbarrier again and
+    again."""
 
     def __init__(self, mbar: Mbarrier, phase: int, step: int = -1, kind: str = "wait") -> None:
         super().__init__(kind)
@@ -196,7 +202,8 @@ class MbarrierWait(WaitReason):
 
 
 class Meeting(WaitReason):
-    """One use of a barrier at which warpgroups meet: what they tell each other, and the cycle of the newest arrival."""
+    """One use of a barrier at which warpgroups meet: what they tell each other, and the cycle of
+    the newest arrival."""
 
     def __init__(self, kind: str, sm: SM, thing: tuple[Any, ...], number: int) -> None:
         super().__init__(kind)
@@ -232,7 +239,8 @@ class Meeting(WaitReason):
 
 
 class Warpgroup(Warps):
-    """A warpgroup's identity, its virtual clock, and what it waits for; its operations are in `port`, which runs ``body(self)``."""
+    """A warpgroup's identity, its virtual clock, and what it waits for; its operations are in
+    `port`, which runs ``body(self)``."""
 
     products: Any
     """`mma.Products`: its wgmmas"""
@@ -272,7 +280,8 @@ class Warpgroup(Warps):
 
     @functools.cached_property
     def identity(self) -> Party:
-        """The warpgroup's number, role, CTA and GPU, which accesses to global memory remember when the CTA has ended."""
+        """The warpgroup's number, role, CTA and GPU, which accesses to global memory remember when
+        the CTA has ended."""
         return Party("", self.warpgroup, self.role, self.cta, gpu=self.gpu)
 
     @property
@@ -317,7 +326,8 @@ class Warpgroup(Warps):
             self.sm.trace.add(self, start, self.time, reason.kind, **details)
 
     def breathe(self, ready: Ready | None = None) -> None:
-        """Let the scheduler run others here, although this warpgroup could go on; unless `ready`, it would only wait."""
+        """Let the scheduler run others here, although this warpgroup could go on; unless `ready`,
+        it would only wait."""
         if self.sm.closing:
             raise GreenletExit
         if (pause := self.sm.scheduler.pause(ready)) is not None:
@@ -331,8 +341,9 @@ class Warpgroup(Warps):
 class SM:
     """One CTA on its SM. `gmem`, `plans` and `boxes` (derived geometry) outlive it.
 
-    `peers` are the SMs of its cluster, by rank; `group` those that run at once, and share the scheduler and the clocks, by `place`:
-    the cluster's, or those of all `gpus` (`gpus.Gpus`), of which `gpu` is its own (None: there is one).
+    `peers` are the SMs of its cluster, by rank; `group` those that run at once, and share the
+    scheduler and the clocks, by `place`: the cluster's, or those of all `gpus` (`gpus.Gpus`), of
+    which `gpu` is its own (None: there is one).
     """
 
     poll_limit = 10_000
@@ -387,7 +398,8 @@ class SM:
         self.named_over: dict[int, Any] = {}
         """its newest use that is over"""
         self.acquired: dict[int, Release] = {}
-        """releases that flags of other CTAs brought, by the counter that stands for having seen the flag"""
+        """releases that flags of other CTAs brought, by the counter that stands for having seen the
+        flag"""
         self._free: dict[str, int] = {}
         """when its "copy port" and its "tensor core" are free"""
         self.warpgroups: list[Warpgroup] = []
@@ -398,13 +410,15 @@ class SM:
         return f"CTA {self.cta}" + ("" if self.gpu is None else f" of GPU {self.gpu}")
 
     def occupy(self, unit: str, time: int, cycles: int) -> tuple[int, int]:
-        """Let a unit that all warpgroups share work for `cycles`, from `time` at the earliest; return its (start, end)."""
+        """Let a unit that all warpgroups share work for `cycles`, from `time` at the earliest;
+        return its (start, end)."""
         self._free[unit] = (start := max(time, self._free.get(unit, 0))) + cycles
         return start, start + cycles
 
     # ---- vectors
     def add_counter(self) -> int:
-        """Return a counter for a new mbarrier, or for a flag that has been seen; give every vector room for it."""
+        """Return a counter for a new mbarrier, or for a flag that has been seen; give every vector
+        room for it."""
         clocks = self.clocks
         clocks.used += 1
         if clocks.used > clocks.width:

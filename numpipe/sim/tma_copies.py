@@ -1,7 +1,9 @@
-"""TMA copies: what the TMA can address; loads that complete on mbarriers, stores in the bulk groups of a lane.
+"""TMA copies: what the TMA can address; loads that complete on mbarriers, stores in the bulk groups
+of a lane.
 
-A load may write its bytes at any moment until its mbarrier's phase completes; a store may read them at any moment until
-``bulk_wait(read=True)`` covers its group, and reaches GMEM later still. `gmem` finds where they meet other accesses to an array.
+A load may write its bytes at any moment until its mbarrier's phase completes; a store may read them
+at any moment until ``bulk_wait(read=True)`` covers its group, and reaches GMEM later still. `gmem`
+finds where they meet other accesses to an array.
 
 PTX ISA, "Data Movement and Conversion Instructions: Bulk copy", "Tensor copy".
 """
@@ -28,7 +30,7 @@ from .state import SM, Access, WaitReason, Warpgroup
 _SWIZZLES = (0, 32, 64, 128)
 
 
-# ---- what the TMA can address ----------------------------------------------------------------------------------------
+# ---- what the TMA can address --------------------------------------------------------------------
 def _checked(who: Warpgroup, tensor: TensorMap) -> Box:
     """Return the geometry of `tensor`; raise SimulationError if the TMA cannot address it."""
     box = who.sm.boxes.get(tensor)
@@ -55,7 +57,8 @@ def _checked(who: Warpgroup, tensor: TensorMap) -> Box:
 
 def _place(who: Warpgroup, operation: str, box: Box, coords: tuple[int, ...], address: int) -> tuple[
         tuple[int, ...], npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
-    """Return (coordinates as ints, chunk index, byte intervals); raise SimulationError for a wrong rank, alignment or range."""
+    """Return (coordinates as ints, chunk index, byte intervals); raise SimulationError for a wrong
+    rank, alignment or range."""
     name = box.tensor.name
     if len(coords) != len(box.tensor.box):
         raise race_report.illegal(who, f"{operation} of {name}: coordinates {coords} for {len(box.tensor.box)} dimensions; one for each")
@@ -71,7 +74,7 @@ def _place(who: Warpgroup, operation: str, box: Box, coords: tuple[int, ...], ad
     return tuple(map(int, coords)), index, touched
 
 
-# ---- loads -----------------------------------------------------------------------------------------------------------
+# ---- loads ---------------------------------------------------------------------------------------
 def _bring(
     access: Access,
     to: SM,
@@ -127,7 +130,8 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], m
 
 
 def load_bytes(who: Warpgroup, dst: int, source: TensorMap, nbytes: int, mbar: int) -> None:
-    """Copy the first bytes of an array of one dimension, which lanes of other roles may read meanwhile, and nobody writes."""
+    """Copy the first bytes of an array of one dimension, which lanes of other roles may read
+    meanwhile, and nobody writes."""
     operation, array, dst, nbytes = f"bulk_load of {source.name}", source.array, int(dst), int(nbytes)
     race_report.one_lane(who, operation)
     sm, count = who.sm, nbytes // array.dtype.itemsize
@@ -156,7 +160,7 @@ def load_bytes(who: Warpgroup, dst: int, source: TensorMap, nbytes: int, mbar: i
     who.breathe()
 
 
-# ---- stores ----------------------------------------------------------------------------------------------------------
+# ---- stores --------------------------------------------------------------------------------------
 @dataclass(eq=False)
 class Store:
     """A TMA store in flight, and the cycles at which it has read its bytes and written them."""
@@ -183,7 +187,8 @@ class Groups(WaitReason):
         """stores"""
 
     def groups_since(self, number: int) -> int | None:
-        """Return how many groups were committed behind group `number`; None: it is not committed."""
+        """Return how many groups were committed behind group `number`; None: it is not
+        committed."""
         committed = self.first + len(self.committed)
         return None if number > committed else committed - number
 
@@ -191,7 +196,8 @@ class Groups(WaitReason):
         return f"bulk_wait(read={self.reading}): groups up to {self.until}"
 
     def finished(self) -> int | None:
-        """Return the cycle at which the awaited groups were read (or written); None if they are not yet."""
+        """Return the cycle at which the awaited groups were read (or written); None if they are not
+        yet."""
         last = self.who.time
         for group in self.committed[:self.until - self.first]:
             for store in group:
@@ -208,7 +214,8 @@ class Groups(WaitReason):
             who.wake(at)
 
     def at_exit(self) -> None:
-        """Raise PipelineRace if the lane ends while its stores may still read shared memory or write GMEM."""
+        """Raise PipelineRace if the lane ends while its stores may still read shared memory or
+        write GMEM."""
         groups = *self.committed, self.uncommitted
         left = [store.access for group in groups for store in group]
         if left:
@@ -219,7 +226,7 @@ class Groups(WaitReason):
                               first.site, hazard="exit-in-flight", before=first)
 
 
-# ---- operations ------------------------------------------------------------------------------------------------------
+# ---- operations ----------------------------------------------------------------------------------
 def store(
     who: Warpgroup,
     tensor: TensorMap,
@@ -236,7 +243,8 @@ def store(
         raise race_report.illegal(who, f"tma_store of {tensor.name} with reduction={reduction!r}", fix=f"for {dtype} there are "
                              f"{', '.join(name for name, types in REDUCTIONS.items() if dtype.name in types) or 'none'}")
     where, index, touched = _place(who, "tma_store", box, coords, int(src))
-    if min(where) < 0:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array
+    # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array
+    if min(where) < 0:
         raise race_report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative one; "
                                "start at 0 and store less", hazard="out-of-bounds")
     end = shape[-1] * dtype.itemsize

@@ -16,10 +16,12 @@ COVER = "store to all of it: a grid and loops that cover it (numpipe.cdiv rounds
 
 
 def unwritten(gmem: GlobalMemory, name: str, array: npt.NDArray[Any], before: npt.NDArray[Any] | None) -> SimulationError | None:
-    """Return the error of elements of an output that nobody wrote, which it names; None if there are none.
+    """Return the error of elements of an output that nobody wrote, which it names; None if there
+    are none.
 
-    `before` is what the array held; None: the call has allocated it, as bytes 0xFF. An element that differs from that was written,
-    in whatever way; and a passed array that the kernel also reads is one that it changes in place, where it likes.
+    `before` is what the array held; None: the call has allocated it, as bytes 0xFF. An element that
+    differs from that was written, in whatever way; and a passed array that the kernel also reads is
+    one that it changes in place, where it likes.
     """
     if not array.size:
         return None

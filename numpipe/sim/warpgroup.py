@@ -1,7 +1,8 @@
 """One warpgroup of the CTA: the `Machine` that operations act on.
 
-Most operations are functions in the file of their concept, and methods here. `state` holds what all of them share: the vectors of
-the four warps, the virtual clock, blocking, and the context that reports name.
+Most operations are functions in the file of their concept, and methods here. `state` holds what all
+of them share: the vectors of the four warps, the virtual clock, blocking, and the context that
+reports name.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ class Warpgroup(state.Warpgroup):
         self.counters[GENERIC][:len(self.warps())] += 1
 
     def _fence(self, *kinds: int) -> None:
-        """Set the counters of these kinds to the generic one: the fence covers all accesses so far, and no later one."""
+        """Set the counters of these kinds to the generic one: the fence covers all accesses so far,
+        and no later one."""
         self.elapse(self.sm.costs.issue)
         warps = len(self.warps())
         for kind in kinds:

@@ -1,8 +1,10 @@
-"""wgmma: operands in shared memory, which matrix descriptors describe; accumulators in flight; groups in order.
+"""wgmma: operands in shared memory, which matrix descriptors describe; accumulators in flight;
+groups in order.
 
-A descriptor says where an operand starts and two strides; which of its bytes hold which element follows from the major
-order and the swizzle (PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout"). With w = swizzle bytes,
-W = w / 2 elements (of 16 bits: others are K-major), r a row of A (a column of B), c the 16-byte chunk of a step of 32 bytes:
+A descriptor says where an operand starts and two strides; which of its bytes hold which element
+follows from the major order and the swizzle (PTX ISA, "Asynchronous Warpgroup Level Matrix Shared
+Memory Layout"). With w = swizzle bytes, W = w / 2 elements (of 16 bits: others are K-major), r a
+row of A (a column of B), c the 16-byte chunk of a step of 32 bytes:
 
 ==================  ============================================================================
 K-major, swizzled   start + (r // 8) SBO + (r % 8) w + 16 c
@@ -11,8 +13,8 @@ MN-major, swizzled  start + (mn // W) LBO + (k // 8) SBO + (k % 8) w + 2 (mn % W
 MN-major            start + (mn // 8) SBO + (k // 8) LBO + (k % 8) 16 + 2 (mn % 8)
 ==================  ============================================================================
 
-and then the swizzle on the absolute address. Operands are gathered 16 bytes at a time, through tables that are made once, because
-they depend on the relative geometry only.
+and then the swizzle on the absolute address. Operands are gathered 16 bytes at a time, through
+tables that are made once, because they depend on the relative geometry only.
 """
 
 from __future__ import annotations
@@ -36,15 +38,17 @@ from .state import Access, WaitReason, Warpgroup
 _SWIZZLE = (0, 128, 64, 32)
 _FIELD = 0x3FFF
 _OF_HALVES = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
-"""the value of each pattern of 16 bits: looking it up takes half the time of a conversion by NumPy"""
+"""the value of each pattern of 16 bits: looking it up takes half the time of a conversion by
+NumPy"""
 _UNSIGNED = (1 << 64) - 1
 Chunks = npt.NDArray[np.int64]
 
 
-# ---- operands ---------------------------------------------------------------------------------------------------
+# ---- operands ------------------------------------------------------------------------------------
 @functools.lru_cache(maxsize=1024)
 def _step(major: str, rows: int, start: int, fields: int) -> Chunks:
-    """Return the chunk numbers (address / 16) of one step along K: (rows, 2) if K-major, (16, rows / 8) if MN-major."""
+    """Return the chunk numbers (address / 16) of one step along K: (rows, 2) if K-major, (16, rows
+    / 8) if MN-major."""
     lbo, sbo = (fields >> 16 & _FIELD) << 4, (fields >> 32 & _FIELD) << 4
     width = _SWIZZLE[fields >> 62 & 3]
     if major == "k":
@@ -62,13 +66,15 @@ def _step(major: str, rows: int, start: int, fields: int) -> Chunks:
 
 @dataclass(frozen=True)
 class Operand:
-    """The places of the elements of one operand of a batch: `chunks` indexes shared memory in 16-byte units."""
+    """The places of the elements of one operand of a batch: `chunks` indexes shared memory in
+    16-byte units."""
 
     chunks: Chunks
     touched: tuple[tuple[int, int], ...]
 
     def matrix(self, memory: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Return (rows, K) if K-major, (K, rows) if MN-major: float32, of integers float64, in which their sums are exact."""
+        """Return (rows, K) if K-major, (K, rows) if MN-major: float32, of integers float64, in
+        which their sums are exact."""
         bits, kind = memory.take(self.chunks), operand(dtype)
         assert kind is not None
         if dtype == FLOAT16:
@@ -80,9 +86,11 @@ class Operand:
 
 @functools.lru_cache(maxsize=256)
 def _relative(major: str, rows: int, within: int, first: int, steps: tuple[tuple[int, ...], ...]) -> Operand:
-    """Return the operand of [block][step along K] descriptors as if it started in 1024-byte line 0, `within` bytes in.
+    """Return the operand of [block][step along K] descriptors as if it started in 1024-byte line 0,
+    `within` bytes in.
 
-    `first` holds the fields of the first descriptor without its address, `steps` the differences to it.
+    `first` holds the fields of the first descriptor without its address, `steps` the differences to
+    it.
     """
     blocks = []
     for block in steps:
@@ -103,7 +111,8 @@ def _operand(major: str, rows: int, descriptors: tuple[tuple[int, ...], ...]) ->
 
 
 class Plan:
-    """A batch, ready to run: A and B for each range of accumulator rows; A is None where it comes from registers."""
+    """A batch, ready to run: A and B for each range of accumulator rows; A is None where it comes
+    from registers."""
 
     def __init__(self, mma: Mma, from_registers: bool = False) -> None:
         self.parts: list[tuple[slice, Operand | None, Operand]] = []
@@ -150,9 +159,10 @@ def check(who: Warpgroup, mma: Mma) -> None:
                                  "a multiple of their swizzle pattern (8 rows), where it is 0")
 
 
-# ---- accumulators -----------------------------------------------------------------------------------------------
+# ---- accumulators --------------------------------------------------------------------------------
 class Accumulator:
-    """An accumulator in flight: its value exists once the batch has run, and may be read after `wgmma_wait`."""
+    """An accumulator in flight: its value exists once the batch has run, and may be read after
+    `wgmma_wait`."""
 
     def __init__(self, products: Products, batch: int, what: str) -> None:
         self.products = products
@@ -186,7 +196,8 @@ class Accumulator:
 
 
 class Products:
-    """The wgmma batches of a warpgroup: issued, run in order by the SM's tensor core, drained by `wgmma_wait`."""
+    """The wgmma batches of a warpgroup: issued, run in order by the SM's tensor core, drained by
+    `wgmma_wait`."""
 
     def __init__(self, who: Warpgroup) -> None:
         self.who = who
@@ -200,7 +211,8 @@ class Products:
         """number of the last batch of each committed group that nobody has waited for"""
         self.queue: list[tuple[Accumulator, npt.NDArray[Any] | Accumulator, Plan, npt.NDArray[np.float32] | None, int]] = []
         self.registers: list[tuple[Accumulator, npt.NDArray[Any], bytes]] = []
-        """of each product in flight with A in registers: these, and their bytes when it was issued"""
+        """of each product in flight with A in registers: these, and their bytes when it was
+        issued"""
         self.last: Access | None = None
         self.until = 0
         self._finished = 0
@@ -262,7 +274,8 @@ class Products:
                 a = a if major[0] == "k" else a.T
             product = a @ (b.T if major[1] == "k" else b)
             if plan.sums != FLOAT32:
-                product = product.astype(np.int64).astype(plan.sums)  # exact, and then as sums of 32 bits are
+                # exact, and then as sums of 32 bits are
+                product = product.astype(np.int64).astype(plan.sums)
             if len(plan.parts) == 1:
                 value = value + product
             else:
@@ -279,7 +292,8 @@ class Products:
             self.who.wake(now)
 
     def check_operands(self) -> None:
-        """Raise PipelineRace if registers were overwritten that a product in flight reads, or read until now."""
+        """Raise PipelineRace if registers were overwritten that a product in flight reads, or read
+        until now."""
         for product, registers, held in self.registers:
             if registers.tobytes() != held:
                 raise race_report.race(self.who, f"registers that the wgmma at {sites.place(product.site)} takes as its A operand were "
@@ -304,7 +318,7 @@ class Products:
                               hazard="exit-in-flight")
 
 
-# ---- operations ---------------------------------------------------------------------------------------------------
+# ---- operations ----------------------------------------------------------------------------------
 def fence(who: Warpgroup) -> None:
     race_report.collective(who, "wgmma_fence")
     products = who.products

@@ -1,8 +1,9 @@
 """The work of one CTA, counted: its control flow runs, and nothing is moved or multiplied.
 
-`Counter` is a `numpipe.core.machine.Machine` on which every wait succeeds at once. So warpgroups run to their ends alone, one after
-another, and their loads, stores and products are added up. Tiles are zeros. A single number that a kernel reads from a host array
-is the real one, and 0 where there is no data: `Numbers` notes that it was read.
+`Counter` is a `numpipe.core.machine.Machine` on which every wait succeeds at once. So warpgroups
+run to their ends alone, one after another, and their loads, stores and products are added up. Tiles
+are zeros. A single number that a kernel reads from a host array is the real one, and 0 where there
+is no data: `Numbers` notes that it was read.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ _NAMED = re.compile(r"(\w+)(?: of GPU (\d+))?$")
 
 
 class Numbers(np.ndarray):
-    """An array, or zeros in place of one without data; `read`: whether a kernel took a number from it, which may steer it."""
+    """An array, or zeros in place of one without data; `read`: whether a kernel took a number from
+    it, which may steer it."""
 
     read = False
 
@@ -76,7 +78,8 @@ class Accumulator:
 
 
 class Counter:
-    """A warpgroup of a CTA (see `numpipe.core.machine.Machine` for what the operations mean); of several GPUs, of GPU 0."""
+    """A warpgroup of a CTA (see `numpipe.core.machine.Machine` for what the operations mean); of
+    several GPUs, of GPU 0."""
 
     gpu: int | None = None
 
@@ -99,7 +102,8 @@ class Counter:
         finally:
             self.lanes = outer
 
-    # ---- operations that answer, and cost nothing; those that answer nothing stand behind this class
+    # ---- operations that answer, and cost nothing; those that answer nothing stand behind this
+    # class
     def map_shared(self, address: int, rank: int) -> int:
         return address
 
@@ -177,7 +181,8 @@ class Counter:
         self.work["sent", self.warpgroup] += 1
 
     def load_word(self, address: int) -> int:
-        """Return the CTA's next work index where `address` holds one, as if CTAs were equally fast; else 0."""
+        """Return the CTA's next work index where `address` holds one, as if CTAs were equally fast;
+        else 0."""
         plan = self.unit.work_ring
         number = self.cta[0] + self.grid[0] * (self.cta[1] + self.grid[1] * self.cta[2])
         return self._tickets.draw(number) if plan is not None and address in plan.memory else 0
@@ -205,7 +210,8 @@ class Counter:
     gmem_await = gmem_signal
 
     def _in_l2(self, what: str) -> bool:
-        """Return whether `what` names the workspace, whose lines are written and read again before they leave L2."""
+        """Return whether `what` names the workspace, whose lines are written and read again before
+        they leave L2."""
         return any(array.workspace and array.name == what for array in self.unit.arrays)
 
     def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -232,11 +238,13 @@ class Counter:
 
 for _operation in vars(_machine.Machine).keys() - vars(Counter).keys():
     if not _operation.startswith("_"):
-        setattr(Counter, _operation, lambda *_, **__: None)  # a wait, an arrival, a fence, a commit: over at once, and not counted
+        # a wait, an arrival, a fence, a commit: over at once, and not counted
+        setattr(Counter, _operation, lambda *_, **__: None)
 
 
 class Lane:
-    """A lane with code of its own, which stands for all 128: of tiles it loads zeros, and a shuffle gives it its own value."""
+    """A lane with code of its own, which stands for all 128: of tiles it loads zeros, and a shuffle
+    gives it its own value."""
 
     lane = 0
 
@@ -297,7 +305,8 @@ class Enough(Exception):
 
 
 def run(machine: Any, body: Callable[[Any], None]) -> None:
-    """Run a warpgroup to its end, or until it raises `Enough`; it prints nothing, and passes by its breakpoints."""
+    """Run a warpgroup to its end, or until it raises `Enough`; it prints nothing, and passes by its
+    breakpoints."""
 
     def inside() -> None:
         _machine.enter(machine)

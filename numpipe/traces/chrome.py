@@ -1,19 +1,23 @@
 """A trace in the Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
-A process is a CTA. Its threads are the warpgroups and the SM's asynchronous units; a microsecond is a cycle of the model.
+A process is a CTA. Its threads are the warpgroups and the SM's asynchronous units; a microsecond is
+a cycle of the model.
 
-==================  ==================================================================================================
+==================  ================================================================================
 thread              complete events (``"ph": "X"``)
-==================  ==================================================================================================
+==================  ================================================================================
 ``wg2 memory``      ``fill`` of a slot, with the wait for it and the issue of its copies inside
-``wg0 compute``     ``compute`` from a slot's tiles, with the waits for products inside; ``release``; ``write``; waits
-``copy in``         TMA loads while they have the copy port; ``args.landed`` is when the last byte was there
+``wg0 compute``     ``compute`` from a slot's tiles, with the waits for products inside;
+                    ``release``; ``write``; waits
+``copy in``         TMA loads while they have the copy port; ``args.landed`` is when the last byte
+                    was there
 ``copy out``        TMA stores, likewise; ``args.written``
 ``tensor core``     wgmma batches
-==================  ==================================================================================================
+==================  ================================================================================
 
-``args`` name the ring, slot and step. Events of a thread lie one behind the other or one inside the other, as the format
-demands. A wait of a warpgroup when the run failed is an event that ends with the run, ``args.unfinished``.
+``args`` name the ring, slot and step. Events of a thread lie one behind the other or one inside the
+other, as the format demands. A wait of a warpgroup when the run failed is an event that ends with
+the run, ``args.unfinished``.
 """
 
 from __future__ import annotations
@@ -44,7 +48,8 @@ def trace_events(trace: Recording) -> Json:
     if trace.clock == "cycles":
         return {"traceEvents": shown, "displayTimeUnit": "ms",
                 "otherData": {"source": "numpipe, simulated SM", "time": "1 us is one cycle of the virtual-time model"}}
-    scaled = [{**each, **{key: each[key] / 1000 for key in ("ts", "dur") if key in each}} for each in shown]  # in microseconds
+    # in microseconds
+    scaled = [{**each, **{key: each[key] / 1000 for key in ("ts", "dur") if key in each}} for each in shown]
     return {"traceEvents": scaled, "displayTimeUnit": "ns",
             "otherData": {"source": "numpipe, GPU", "time": "of %globaltimer", "lost events": trace.lost}}
 
@@ -79,7 +84,8 @@ def _named(what: str, pid: int, tid: int, name: str) -> Json:
 
 
 def _ordered(events: Iterable[Json], pid: int, tid: int) -> list[Json]:
-    """Return events sorted by start, the longer first, so that an event comes before those inside it."""
+    """Return events sorted by start, the longer first, so that an event comes before those inside
+    it."""
     return [{**event, "pid": pid, "tid": tid} for event in sorted(events, key=lambda e: (e["ts"], -e["dur"]))]
 
 
@@ -98,7 +104,8 @@ def plain(value: Any) -> Any:
 
 
 def _place(mbar: str) -> Json:
-    """Return the ring and slot in an mbarrier's name, as rings give it: ``ready[0] of a, b @ gemm.py:41``."""
+    """Return the ring and slot in an mbarrier's name, as rings give it: ``ready[0] of a, b @
+    gemm.py:41``."""
     named = OF_A_RING.fullmatch(mbar)
     return {} if named is None else {"ring": named["ring"], "slot": int(named["slot"])}
 

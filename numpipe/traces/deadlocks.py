@@ -1,6 +1,8 @@
-"""The report of a deadlock: who waits for what, in what state the mbarriers are, and who should have arrived.
+"""The report of a deadlock: who waits for what, in what state the mbarriers are, and who should
+have arrived.
 
-It is made from plain data, so that a deadlock of the simulated SM and a hung kernel on the GPU read the same::
+It is made from plain data, so that a deadlock of the simulated SM and a hung kernel on the GPU read
+the same::
 
     gemm.py:41: CTA (0, 0, 0): every warpgroup waits and nothing is in flight
       warpgroup 0 (compute): blocked on ready[1] of a, b @ gemm.py:41 phase 1 step 3 at gemm.py:43 in matmul
@@ -24,7 +26,8 @@ FINISHED = "finished"
 
 
 class Hint(NamedTuple):
-    """A thing that is probably missing: the hazard's name, the line that says so, and what to write instead.
+    """A thing that is probably missing: the hazard's name, the line that says so, and what to write
+    instead.
 
     sure   whether it is a cause for certain, and not what follows from another one
     """
@@ -49,13 +52,13 @@ def deadlock(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], 
     """Return the report of a deadlock.
 
     where     the first line: ``CTA (0, 0, 0): every warpgroup waits and nothing is in flight``
-    waiting   a party for each warpgroup of the CTA: what it does (`blocked_on`, or `FINISHED`), its lines, and the barrier,
-              phase, ring, slot and step that it waits for
+    waiting   a party for each warpgroup of the CTA: what it does (`blocked_on`, or `FINISHED`), its
+              lines, and the barrier, phase, ring, slot and step that it waits for
     barriers  those in the middle of a phase, or waited for
     hints     what is known beside the mbarriers: named barriers, registers
 
-    The report's hazard is what the hints say for certain: "too-few-arrivals", "wrong-expect-tx", "register-budget",
-    "named-barrier-mismatch"; else "deadlock".
+    The report's hazard is what the hints say for certain: "too-few-arrivals", "wrong-expect-tx",
+    "register-budget", "named-barrier-mismatch"; else "deadlock".
     """
     missing = _missing(waiting, barriers)
     sure = [hint for hint in (*hints, *missing) if hint.sure]
@@ -85,7 +88,7 @@ def _name(party: Party, waiting: Sequence[Party]) -> str:
     return party.name if len({(other.gpu, other.cta) for other in waiting}) < 2 else f"{party.name} of {party.where}"
 
 
-# ---- what is missing ----------------------------------------------------------------------------------------------------------
+# ---- what is missing -----------------------------------------------------------------------------
 def _missing(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint]:
     """Return the hints that follow from the state of the mbarriers."""
     hints = []
@@ -102,7 +105,8 @@ def _missing(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint
 
 
 def _no_sum(barrier: Barrier) -> Hint:
-    """Return the hint where, in a cluster, another CTA has not sent its sum of a tile, or has not read this one's."""
+    """Return the hint where, in a cluster, another CTA has not sent its sum of a tile, or has not
+    read this one's."""
     misses = (f"{barrier.missing_bytes} bytes" if barrier.missing_bytes else f"{barrier.pending} of {barrier.count} arrivals"
               if barrier.known else "bytes or arrivals")
     return Hint("too-few-arrivals", f"hint: {barrier.name} still misses {misses} in phase {barrier.phase}: another CTA of the "
@@ -111,7 +115,8 @@ def _no_sum(barrier: Barrier) -> Hint:
 
 
 def _no_bytes(barrier: Barrier, shared: bool) -> Hint:
-    """Return the hint where all have arrived and bytes are missing; `shared`: the CTAs of a cluster each load a share of them."""
+    """Return the hint where all have arrived and bytes are missing; `shared`: the CTAs of a cluster
+    each load a share of them."""
     text = f"hint: {barrier.name} still misses {barrier.missing_bytes} bytes "
     if shared:
         return Hint("multicast-mismatch", f"{text}of step {barrier.step} and no copy is in flight: another CTA of the cluster has "
@@ -131,7 +136,8 @@ def _misses(barrier: Barrier) -> str:
 def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
     """Return the hint for a barrier that is none of a pipeline's.
 
-    One that somebody has arrived at is nearer to the cause than one that waits for a blocked warpgroup.
+    One that somebody has arrived at is nearer to the cause than one that waits for a blocked
+    warpgroup.
     """
     some = barrier.pending < barrier.count
     sure = some or all(party.did == FINISHED or (party.barrier, party.phase) == (barrier.name, barrier.phase) for party in waiting)
@@ -149,7 +155,8 @@ def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
 
 
 def _no_release(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
-    """Return the hint for a slot that is still in use: a warpgroup in later steps, or one that has finished, did not release it."""
+    """Return the hint for a slot that is still in use: a warpgroup in later steps, or one that has
+    finished, did not release it."""
     some, done = barrier.pending < barrier.count, [who for who, times in barrier.arrived for _ in range(times)]
     missing = [party for party in waiting if party.role == "compute" and
                done.count(_name(party, waiting)) < BARRIERS[barrier.kind].arrivals]
@@ -167,7 +174,8 @@ def _no_release(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
 
 
 def _no_load(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
-    """Return the hint for a slot that nobody filled: what keeps the memory role from it is the cause, unless it has finished."""
+    """Return the hint for a slot that nobody filled: what keeps the memory role from it is the
+    cause, unless it has finished."""
     loaders = [party for party in waiting if party.role == "memory"]
     over = any(party.did == FINISHED for party in loaders)
     who = ", ".join(f"{_name(party, waiting)} {'has' if over else 'is'} {party.did}" for party in loaders) or "nobody loads"

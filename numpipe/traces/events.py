@@ -1,4 +1,5 @@
-"""The record of a run, simulated or on a GPU: its events, its rings, and the SMs that its CTAs ran on."""
+"""The record of a run, simulated or on a GPU: its events, its rings, and the SMs that its CTAs ran
+on."""
 
 from __future__ import annotations
 
@@ -31,11 +32,12 @@ def cta_name(place: Place) -> str:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that took from `start` to `end` (equal for a moment): cycles of the model, or nanoseconds on a GPU.
+    """Something that took from `start` to `end` (equal for a moment): cycles of the model, or
+    nanoseconds on a GPU.
 
-    ==============  =================================================================================
+    ==============  ================================================================================
     kind            what
-    ==============  =================================================================================
+    ==============  ================================================================================
     ``wait``        blocked on an mbarrier (`details`: mbar, phase, step)
     ``barrier``     blocked on a named barrier
     ``registers``   blocked in setmaxnreg.inc
@@ -47,15 +49,18 @@ class Event:
     ``issue``       issues a TMA load; on a GPU those of a step
     ``arrive``      arrives at an mbarrier: a slot's release
     ``write``       writes shared memory or GMEM itself
-    ``load``        a TMA load, from its turn on the copy port (until details["port_until"]) to its landing
-    ``store``       a TMA store, likewise, to its arrival in GMEM; a reduction has a details["reduction"]
+    ``load``        a TMA load, from its turn on the copy port (until details["port_until"]) to its
+                    landing
+    ``store``       a TMA store, likewise, to its arrival in GMEM; a reduction has a
+                    details["reduction"]
     ``mma``         a wgmma batch on the tensor core
     ``note``        a moment that the warpgroup noted: details["event"], and the ring, slot, step …
-    ``end``         the warpgroup has finished; details["lost"]: a GPU had no room for so many of its last events
-    ==============  =================================================================================
+    ``end``         the warpgroup has finished; details["lost"]: a GPU had no room for so many of
+                    its last events
+    ==============  ================================================================================
 
-    A warpgroup that was blocked when the run failed has a last event with details["unfinished"]. `gpu` is the number of the GPU, in
-    a run on several.
+    A warpgroup that was blocked when the run failed has a last event with details["unfinished"].
+    `gpu` is the number of the GPU, in a run on several.
     """
 
     cta: tuple[int, int, int]
@@ -101,10 +106,12 @@ class Ring:
 
 
 class Recording:
-    """The events of a run; `numpipe.Trace` is a recording that can be drawn, summed up, checked and saved."""
+    """The events of a run; `numpipe.Trace` is a recording that can be drawn, summed up, checked and
+    saved."""
 
     def __init__(self, clock: Literal["cycles", "ns"] = "cycles") -> None:
-        """`clock`: the unit of times, cycles of the virtual-time model, or nanoseconds on a GPU (`numpipe.last_profile`)."""
+        """`clock`: the unit of times, cycles of the virtual-time model, or nanoseconds on a GPU
+        (`numpipe.last_profile`)."""
         require("Trace", locals(), clock=word("cycles", "ns"))
         self.clock = clock
         self.events: list[Event] = []
@@ -116,7 +123,8 @@ class Recording:
         self.sms: dict[tuple[int, int, int], int] = {}
         """which SM of the GPU ran a CTA"""
         self.banks: dict[tuple[str, str, int], int] = {}
-        """(line, access, ways) -> how many accesses of warps' lanes to shared memory went so often through its banks, simulated"""
+        """(line, access, ways) -> how many accesses of warps' lanes to shared memory went so often
+        through its banks, simulated"""
 
     def add(self, who: Any, start: int, end: int, kind: str, /, **details: Any) -> None:
         """Append an event of `who`, a warpgroup of the simulated SM."""
@@ -141,8 +149,8 @@ class Recording:
         return sorted({event.gpu for event in self.events if event.gpu is not None})
 
     def events_of(self, cta: Place | int | None = None) -> list[Event]:
-        """Return the events of one CTA, by default the first; an int is its number in x. Of several GPUs it is one of the first,
-        but for (gpu, x, y, z). Raises SpecError if there are none."""
+        """Return the events of one CTA, by default the first; an int is its number in x. Of several
+        GPUs it is one of the first, but for (gpu, x, y, z). Raises SpecError if there are none."""
         if cta is None and not self.events:
             return []
         require("trace", locals(), cta=whole() | each(whole(), 3) | each(whole(), 4) | NONE)
@@ -154,8 +162,8 @@ class Recording:
         return by_cta[wanted]
 
     def side_by_side(self, cta: Place | int | None) -> list[tuple[str, list[Event]]]:
-        """Return what is shown of a run: a CTA's events, without a title; of several GPUs, unless `cta` names one, those of the
-        same CTA on each, with the GPU's name."""
+        """Return what is shown of a run: a CTA's events, without a title; of several GPUs, unless
+        `cta` names one, those of the same CTA on each, with the GPU's name."""
         first = self.events_of(cta)
         if not first or first[0].gpu is None or (isinstance(cta, (tuple, list)) and len(cta) == 4):
             return [("", first)]
@@ -171,7 +179,8 @@ def of_ctas(events: list[Event]) -> dict[Place, list[Event]]:
 
 
 def of_warpgroups(events: list[Event]) -> dict[int, list[Event]]:
-    """Return the events of one CTA by warpgroup, in their order, without those of the SM's units."""
+    """Return the events of one CTA by warpgroup, in their order, without those of the SM's
+    units."""
     by_warpgroup: dict[int, list[Event]] = {}
     for event in events:
         if event.kind not in UNITS:

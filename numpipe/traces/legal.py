@@ -1,16 +1,20 @@
-"""A check that a trace, of a GPU or simulated, is a legal schedule of the pipeline's protocol (`numpipe.language.pipeline.ring`).
+"""A check that a trace, of a GPU or simulated, is a legal schedule of the pipeline's protocol
+(`numpipe.language.pipeline.ring`).
 
-It states the protocol a second time, on purpose, and imports nothing from the ring. In one CTA, whose SM has one clock::
+It states the protocol a second time, on purpose, and imports nothing from the ring. In one CTA,
+whose SM has one clock::
 
     memory role        fill ... issue(k)              once all readers' release(k - S) are over; steps in order
     compute role       compute(k) ... release(k)      compute after issue(k); release after compute, once, in order
     output rings       store(k)                       after all that any warpgroup computed before it; blocks in order
 
-An event is noted by one lane: an issue when its wait for the slot is over and before its copies, a compute when its wait for the
-tiles is over, a release before its arrival. So these orders are those of the barriers, and hold without a margin, however long the
-work in between takes; the check does not know when copies landed and products ended, which a GPU does not tell.
+An event is noted by one lane: an issue when its wait for the slot is over and before its copies, a
+compute when its wait for the tiles is over, a release before its arrival. So these orders are those
+of the barriers, and hold without a margin, however long the work in between takes; the check does
+not know when copies landed and products ended, which a GPU does not tell.
 
-A ring whose warpgroups load for themselves is one for each of them. Where they take turns, each step has one of them as its reader.
+A ring whose warpgroups load for themselves is one for each of them. Where they take turns, each
+step has one of them as its reader.
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ COMPARED = ("fill", "wait", "compute", "release", "store", "tile begin", "region
 
 @dataclass(frozen=True)
 class _Action:
-    """A warpgroup's "fill", "issue", "compute", "release" or "store" of a step of a ring; `order` is its place among its events."""
+    """A warpgroup's "fill", "issue", "compute", "release" or "store" of a step of a ring; `order`
+    is its place among its events."""
 
     what: str
     ring: Ring
@@ -43,7 +48,8 @@ class _Action:
 
 
 def check(trace: Recording, slack: float = 0) -> None:
-    """Raise PipelineRace or SimulationError where a trace breaks a rule of the ring protocol (`Trace.check_legal`)."""
+    """Raise PipelineRace or SimulationError where a trace breaks a rule of the ring protocol
+    (`Trace.check_legal`)."""
     named = _rings(trace)
     for events in of_ctas(trace.events).values():
         warpgroups = of_warpgroups(events)
@@ -72,7 +78,8 @@ def check(trace: Recording, slack: float = 0) -> None:
 
 
 _Named = dict[tuple[str, bool], "Ring | None"]
-"""rings by (name, whether of an output); None for a name that two rings have, which tells nothing"""
+"""rings by (name, whether of an output); None for a name that two rings have, which tells
+nothing"""
 
 
 def _rings(trace: Recording) -> _Named:
@@ -84,7 +91,7 @@ def _rings(trace: Recording) -> _Named:
     return named
 
 
-# ---- what happened ---------------------------------------------------------------------------------------------------------
+# ---- what happened -------------------------------------------------------------------------------
 def _actions(events: list[Event], named: _Named) -> list[_Action]:
     """Return what a warpgroup did to the steps of rings, in its order."""
     actions: list[_Action] = []
@@ -125,11 +132,12 @@ def _each(by_step: _ByStep) -> list[_Action]:
 
 
 def _matching(actions: _Parts, operand: int | None) -> list[_Action]:
-    """Return the actions that are of the operand or of all operands; all actions where `operand` is None."""
+    """Return the actions that are of the operand or of all operands; all actions where `operand` is
+    None."""
     return [action for number, action in actions.items() if operand is None or number is None or number == operand]
 
 
-# ---- the rules -------------------------------------------------------------------------------------------------------------
+# ---- the rules -----------------------------------------------------------------------------------
 def _in_time(events: Sequence[Event], clock: str) -> None:
     for event in events:
         if event.end < event.start:
@@ -154,7 +162,8 @@ class _Rules:
     slots: int
 
     def steps(self, ring: dict[int, list[_Action]], turns: bool) -> None:
-        """Check that each warpgroup takes steps in order, each in its slot; with `turns` readers leave out each other's."""
+        """Check that each warpgroup takes steps in order, each in its slot; with `turns` readers
+        leave out each other's."""
         for done in ring.values():
             before: dict[tuple[str, int | None], _Action] = {}
             for action in done:
@@ -165,9 +174,11 @@ class _Rules:
                 due = 0 if last is None else last.step + 1
                 if turns and action.what in ("compute", "release"):
                     due = max(due, action.step)
-                repeated = action.step < due and action.what in ("fill", "release", "store")  # waits may be repeated
+                # waits may be repeated
+                repeated = action.step < due and action.what in ("fill", "release", "store")
                 if action.step > due or repeated:
-                    if action.what == "compute" and action.operand is not None:  # the body waits, or the release does it
+                    # the body waits, or the release does it
+                    if action.what == "compute" and action.operand is not None:
                         continue
                     released = "too-many-arrivals" if action.step < due else "too-few-arrivals"
                     hazard = released if action.what == "release" else "wrong-phase"
@@ -178,7 +189,8 @@ class _Rules:
                 before[action.what, action.operand] = action
 
     def in_turns(self, ring: dict[int, list[_Action]], readers: Sequence[int]) -> None:
-        """Check a load ring whose readers take turns: together they are one reader, and no step has two."""
+        """Check a load ring whose readers take turns: together they are one reader, and no step has
+        two."""
         first, whose = readers[0], dict[int, _Action]()
         read = [action for number in readers for action in ring.get(number, [])]
         for action in read:
@@ -246,7 +258,8 @@ class _Rules:
                                  "what is released is not used any more")
 
     def stores(self, ring: dict[int, list[_Action]], actions: dict[int, list[_Action]]) -> None:
-        """Check that a block of an output that several warpgroups write is stored when all of them have written it."""
+        """Check that a block of an output that several warpgroups write is stored when all of them
+        have written it."""
         stored = {number: _by_step(done, "store") for number, done in ring.items()}
         for number, steps in stored.items():
             for step, operands in steps.items():
@@ -260,7 +273,8 @@ class _Rules:
 
     def error(self, kind: type[SimulationError], hazard: str, now: Event, before: Event | None, rule: str,
               step: int | None = None) -> SimulationError:
-        """Return the error that names both events; `step` is that of an issue, whose event does not say it."""
+        """Return the error that names both events; `step` is that of an issue, whose event does not
+        say it."""
         did, other = self.text(now, step), None if before is None else self.text(before, step)
         text = f"{_who(now)}: {did}" + ("" if before is None else f", but {_who(before, short=True)}: {other}") + f": {rule}"
         error = kind(text)
@@ -272,9 +286,10 @@ class _Rules:
         return f"{_text(event, step)} at {event.start} {self.clock}"
 
 
-# ---- a trace against the simulated run of the same kernel ------------------------------------------------------------------
+# ---- a trace against the simulated run of the same kernel ----------------------------------------
 def compare(trace: Recording, simulated: Recording) -> None:
-    """Raise SimulationError where a warpgroup does not do what it does in the other trace, in the CTAs that both have."""
+    """Raise SimulationError where a warpgroup does not do what it does in the other trace, in the
+    CTAs that both have."""
     theirs = of_ctas(simulated.events)
     ours = {cta: events for cta, events in of_ctas(trace.events).items() if cta in theirs}
     if not ours:
@@ -301,14 +316,15 @@ def _at(event: Event | None) -> str:
 
 
 def _plain(event: Event, named: _Named) -> dict[str, Any]:
-    """Return an event's details, with the ring's number in place of its name, since a ring may have several names."""
+    """Return an event's details, with the ring's number in place of its name, since a ring may have
+    several names."""
     if "ring" not in event.details:
         return event.details
     ring = named.get((event.details["ring"], event.note == "store"))
     return {**event.details, "ring": None if ring is None else ring.index}
 
 
-# ---- words -----------------------------------------------------------------------------------------------------------------
+# ---- words ---------------------------------------------------------------------------------------
 def _who(event: Event, short: bool = False) -> str:
     return f"warpgroup {event.warpgroup} ({event.role})" + ("" if short else f" of {cta_name(event.place)}")
 

@@ -1,13 +1,16 @@
-"""The protocol of a ring as data: the mbarriers of its slots, who arrives and how often, and what warpgroups note of their steps.
+"""The protocol of a ring as data: the mbarriers of its slots, who arrives and how often, and what
+warpgroups note of their steps.
 
-The ring, the plan of its addresses, traces, pictures, profiles and reports read these rows. The order of what a step does is code
-(`numpipe.language.pipeline.ring`), and `legal` states the rules a second time, on purpose. There are three tables:
+The ring, the plan of its addresses, traces, pictures, profiles and reports read these rows. The
+order of what a step does is code (`numpipe.language.pipeline.ring`), and `legal` states the rules a
+second time, on purpose. There are three tables:
 
-============  =====================================================================================================
+============  ======================================================================================
 `BARRIERS`    the mbarriers of a slot, in the order of their addresses
-`MOMENTS`     the notes of a pipeline, a region or a loop over tiles; the number of a row is that of a profile's event
+`MOMENTS`     the notes of a pipeline, a region or a loop over tiles; the number of a row is that of
+              a profile's event
 `KINDS`       the kinds of events that take time of a warpgroup, or of a unit of the SM
-============  =====================================================================================================
+============  ======================================================================================
 """
 
 from __future__ import annotations
@@ -24,12 +27,15 @@ WARPS = 4
 class SlotBarrier:
     """An mbarrier of each slot of a ring, or, where the body uses it, of each operand there.
 
-    completes  the role whose arrivals complete a phase: the memory role's, or those of all compute warpgroups that use the slot
+    completes  the role whose arrivals complete a phase: the memory role's, or those of all compute
+               warpgroups that use the slot
     arrivals   how often each of them arrives in a phase
     ahead      a step waits for phase ``step // slots + ahead``
     span       what a wait for it counts as, in `spans.MEANS`
-    option     the option of a pipeline by which the body uses it itself, with numpipe's operation `use`
-    once       how a report says not to arrive twice; it names slot, step, number (the slot's) and phase
+    option     the option of a pipeline by which the body uses it itself, with numpipe's operation
+               `use`
+    once       how a report says not to arrive twice; it names slot, step, number (the slot's) and
+               phase
     """
 
     name: str
@@ -43,10 +49,10 @@ class SlotBarrier:
 
 
 BARRIERS = {row.name: row for row in (
-    SlotBarrier("ready", "memory", 1, 0, "data", "manual_ready_barriers", "barrier_wait",
-                "fill {slot} for step {step} behind a wait for consumed[{number}], phase {phase}"),
-    SlotBarrier("consumed", "compute", WARPS, -1, "slot", "manual_consumed_barriers", "barrier_arrive",
-                "release {slot} once a step, each step behind a wait for its ready[{number}]"))}
+    SlotBarrier(name="ready", completes="memory", arrivals=1, ahead=0, span="data", option="manual_ready_barriers", use="barrier_wait",
+                once="fill {slot} for step {step} behind a wait for consumed[{number}], phase {phase}"),
+    SlotBarrier(name="consumed", completes="compute", arrivals=WARPS, ahead=-1, span="slot", option="manual_consumed_barriers", use="barrier_arrive",
+                once="release {slot} once a step, each step behind a wait for its ready[{number}]"))}
 OF_A_RING = re.compile(rf"(?P<kind>{'|'.join(BARRIERS)})\[(?P<slot>\d+)\](?: for \S+ '\w+')? of (?P<ring>.+? @ .+?)"
                        r"(?: of warpgroup \d+)?")
 """the name of a slot's mbarrier"""
@@ -56,11 +62,14 @@ OF_A_RING = re.compile(rf"(?P<kind>{'|'.join(BARRIERS)})\[(?P<slot>\d+)\](?: for
 class Moment:
     """A moment that a warpgroup notes.
 
-    of         the operands of a ring that it is of: a barrier's name, "parts", or "step" for all; "": it is of no ring
-    computing  whether the warpgroup computes: from here on ("begins"), no more ("ends"), no more if it was this step ("releases");
-               "": as before
-    waits, waited  the barrier of the slot that the warpgroup waits for from here on, and has waited for
-    opens, closes  the kind of event, of `KINDS`, that begins and ends here on a GPU; the simulated SM knows it by itself
+    of         the operands of a ring that it is of: a barrier's name, "parts", or "step" for all;
+               "": it is of no ring
+    computing  whether the warpgroup computes: from here on ("begins"), no more ("ends"), no more if
+               it was this step ("releases"); "": as before
+    waits, waited  the barrier of the slot that the warpgroup waits for from here on, and has waited
+               for
+    opens, closes  the kind of event, of `KINDS`, that begins and ends here on a GPU; the simulated
+               SM knows it by itself
     arrives    the barrier that the warpgroup arrives on here
     lasts      whether the event lasts until the next one, in the Trace Event Format
     """

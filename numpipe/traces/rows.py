@@ -1,4 +1,5 @@
-"""The rows of a timeline, as text or as a picture: bars of a CTA's warpgroups and of its SM's units."""
+"""The rows of a timeline, as text or as a picture: bars of a CTA's warpgroups and of its SM's
+units."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from .events import UNITS, Event, Place, Recording, cta_name, of_warpgroups
 from .spans import Span, regions, spans, tiles
 
 Wanted: TypeAlias = Callable[[str], bool]
-"""Whether a row of this name (``wg0 compute``, ``copy in``) is shown, and ``tiles`` and ``regions``."""
+"""Whether a row of this name (``wg0 compute``, ``copy in``) is shown, and ``tiles`` and
+``regions``."""
 
 
 @dataclass(frozen=True)

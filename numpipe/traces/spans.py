@@ -1,7 +1,8 @@
 """A warpgroup's time as spans that lie one behind the other, and its tiles and regions.
 
-A warpgroup computes from its note "compute", when a step's tiles are there, until it releases that step or waits for another one.
-Time in between that is spent blocked, issuing or storing counts as such, except `drain`: there the warpgroup's own products run.
+A warpgroup computes from its note "compute", when a step's tiles are there, until it releases that
+step or waits for another one. Time in between that is spent blocked, issuing or storing counts as
+such, except `drain`: there the warpgroup's own products run.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ MEANS = {
 
 @dataclass(frozen=True)
 class Span:
-    """Part of a warpgroup's time: its `kind` is one of `MEANS`, "tile" or "region"; `step` and `slot` where known."""
+    """Part of a warpgroup's time: its `kind` is one of `MEANS`, "tile" or "region"; `step` and
+    `slot` where known."""
 
     kind: str
     start: int
@@ -43,7 +45,8 @@ class Span:
 
 
 def spans(events: Iterable[Event]) -> list[Span]:
-    """Return the spans of one warpgroup, in order, without gaps from its first event to its last."""
+    """Return the spans of one warpgroup, in order, without gaps from its first event to its
+    last."""
     done: list[Span] = []
     at: int | None = None
     mode: tuple[str, dict[str, Any]] = "other", {}
@@ -67,7 +70,8 @@ def spans(events: Iterable[Event]) -> list[Span]:
                 mode = "compute", place
             elif note.computing == "ends" or (
                     note.computing == "releases" and mode[1].get("ring") == place.get("ring")
-                    and mode[1].get("step", -1) <= place["step"]):  # the release of the step that it computes, or of a later one
+                    # the release of the step that it computes, or of a later one
+                    and mode[1].get("step", -1) <= place["step"]):
                 mode = "other", {}
         elif event.kind in KINDS:
             slot = OF_A_RING.fullmatch(event.details.get("mbar", "")) if event.kind == "wait" else None
@@ -77,7 +81,8 @@ def spans(events: Iterable[Event]) -> list[Span]:
 
 
 def tiles(events: Iterable[Event], last: int) -> Iterator[Span]:
-    """Yield the tiles of a warpgroup: each ends where the next begins, a region around its loop ends, or the warpgroup does.
+    """Yield the tiles of a warpgroup: each ends where the next begins, a region around its loop
+    ends, or the warpgroup does.
 
     `last`: where a tile ends whose end the trace does not see.
     """
@@ -99,7 +104,8 @@ def tiles(events: Iterable[Event], last: int) -> Iterator[Span]:
 def regions(events: Iterable[Event], last: int) -> Iterator[Span]:
     """Yield the regions of a warpgroup, in the order in which they end.
 
-    `last`: where regions end whose end the trace does not see, since the run failed or events were lost.
+    `last`: where regions end whose end the trace does not see, since the run failed or events were
+    lost.
     """
     open_: list[Event] = []
     for event in events:

@@ -1,4 +1,5 @@
-"""A summary of where the time of a run went: how long each warpgroup did what, and the bubbles between tiles."""
+"""A summary of where the time of a run went: how long each warpgroup did what, and the bubbles
+between tiles."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from .spans import MEANS, Span, regions, spans, tiles
 
 @dataclass(frozen=True)
 class Bubbles:
-    """The times between a warpgroup's last product of a tile and its first one of the next: `count` of them, `time` together.
+    """The times between a warpgroup's last product of a tile and its first one of the next: `count`
+    of them, `time` together.
 
     parts  kind of span -> its part of `time`
     """
@@ -32,7 +34,8 @@ class Bubbles:
 
 @dataclass(frozen=True)
 class Row:
-    """A warpgroup's time, from the beginning of its CTA to its own end; a mean where there are several CTAs.
+    """A warpgroup's time, from the beginning of its CTA to its own end; a mean where there are
+    several CTAs.
 
     spent     kind of span (`numpipe.traces.spans.MEANS`) -> time; together they are `total`
     regions   name -> time inside, what is nested in it included
@@ -52,13 +55,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Summary:
-    """The time of each warpgroup by what it did, in `clock` ("cycles" or "ns"); it prints as a table.
+    """The time of each warpgroup by what it did, in `clock` ("cycles" or "ns"); it prints as a
+    table.
 
-    total              from the first event of the CTA to the last of its warpgroups; a mean where there are several CTAs
-    tensor_core_idle   of that, the fraction without a product running (0 … 1); None on a GPU, which does not tell
-    lost               events that there was no room for: what happened after them counts as other instructions
-    banks              bank conflicts of the whole run, (line, access, ways, count), the dearest first: `count` times a warp's lanes
-                       wait for each other, and the access takes `ways` turns; simulated, a hint (`numpipe.sim.banks` says of what)
+    total              from the first event of the CTA to the last of its warpgroups; a mean where
+                       there are several CTAs
+    tensor_core_idle   of that, the fraction without a product running (0 … 1); None on a GPU, which
+                       does not tell
+    lost               events that there was no room for: what happened after them counts as other
+                       instructions
+    banks              bank conflicts of the whole run, (line, access, ways, count), the dearest
+                       first: `count` times a warp's lanes wait for each other, and the access takes
+                       `ways` turns; simulated, a hint (`numpipe.sim.banks` says of what)
     """
 
     clock: str

@@ -1,7 +1,8 @@
 """`numpipe.timeline`: traces as text, or as SVG and PNG by matplotlib.
 
-In a picture a row is a warpgroup, or a unit of the SM; above a warpgroup's bar are its tiles and regions. Colours are told apart by
-those who see few of them, and in grey by lightness and hatching: products are dark, waits are light and hatched.
+In a picture a row is a warpgroup, or a unit of the SM; above a warpgroup's bar are its tiles and
+regions. Colours are told apart by those who see few of them, and in grey by lightness and hatching:
+products are dark, waits are light and hatched.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _LOOKS = {
     "copy out": ("#e69f00", "", "black"),
 }
 _PRODUCTS = (("#0072b2", "white"), ("#66cdaa", "black"), ("#d55e00", "white"), ("#f0c0dc", "black"))
-"""colours of the warpgroups' products on the tensor core, and of text on them: dark and light in turn"""
+"""colours of the warpgroups' products on the tensor core, and of text on them: dark and light in
+turn"""
 _BANDS = {"tile": ("#d0d0d0", "#f0f0f0"), "region": ("#b8e0d2", "#dcefe7")}
 """the colours of tiles and of regions, in turn"""
 _INCHES = 11.0
@@ -47,16 +49,19 @@ _ROW, _BAND, _MARGIN, _LEGEND = 0.34, 0.17, 0.75, 0.55
 def timeline(*traces: Trace | str | os.PathLike[str], path: str | os.PathLike[str] | None = None, cta: Cta | None = None,
              start: float | Sequence[float | None] | None = None, end: float | Sequence[float | None] | None = None,
              rows: Sequence[str] | None = None, titles: Sequence[str] | None = None, width: int = 100) -> str:
-    """Draw when the warpgroups of a CTA did what: traces of the simulated SM and of a GPU, several under each other.
+    """Draw when the warpgroups of a CTA did what: traces of the simulated SM and of a GPU, several
+    under each other.
 
     traces      of `Trace`, or names of the ``.json`` files that they were saved to
-    path        a file ending in ``.svg`` or ``.png`` (needs ``pip install 'numpipe[plot]'``); None: text
-    cta         (x, y, z), or x; by default the first of each trace. Of a run on several GPUs it is drawn for each of them, and for
-                one with (gpu, x, y, z)
-    start, end  the part of the time to draw: cycles, or nanoseconds on a GPU; one of them for all traces, or a sequence with one
-                for each. Traces have scales of their own
-    rows        what to draw: some of ``compute``, ``memory`` (the warpgroups of that role), ``wg0`` …, ``copy in``, ``copy out``,
-                ``tensor core``, ``tiles``, ``regions`` (bands above the warpgroups); by default all that a trace has
+    path        a file ending in ``.svg`` or ``.png`` (needs ``pip install 'numpipe[plot]'``); None:
+                text
+    cta         (x, y, z), or x; by default the first of each trace. Of a run on several GPUs it is
+                drawn for each of them, and for one with (gpu, x, y, z)
+    start, end  the part of the time to draw: cycles, or nanoseconds on a GPU; one of them for all
+                traces, or a sequence with one for each. Traces have scales of their own
+    rows        what to draw: some of ``compute``, ``memory`` (the warpgroups of that role), ``wg0``
+                …, ``copy in``, ``copy out``, ``tensor core``, ``tiles``, ``regions`` (bands above
+                the warpgroups); by default all that a trace has
     titles      of the traces, in the picture and the text
     width       columns of the text
 
@@ -103,7 +108,8 @@ def timeline(*traces: Trace | str | os.PathLike[str], path: str | os.PathLike[st
 
 
 def _each(name: str, value: Any, count: int) -> list[float | None]:
-    """Return one value for each of `count` traces: `value` for all of them, or its elements if it is a sequence."""
+    """Return one value for each of `count` traces: `value` for all of them, or its elements if it
+    is a sequence."""
     if not isinstance(value, (tuple, list)):
         return [value] * count
     if len(value) != count:
@@ -164,7 +170,8 @@ def _panel(
 
 def _bars(axes: Any, bars: Sequence[Bar], y: float, height: float, first: float, last: float, points: float,
           legend: dict[str, tuple[str, str]]) -> None:
-    """Draw the bars of a row inside the window, an issue at least a point wide; `points`: the time that a point stands for."""
+    """Draw the bars of a row inside the window, an issue at least a point wide; `points`: the time
+    that a point stands for."""
     by_look: dict[str, list[tuple[float, float]]] = {}
     for bar in bars:
         least = points if bar.look == "issue" else 0.0
@@ -180,7 +187,8 @@ def _bars(axes: Any, bars: Sequence[Bar], y: float, height: float, first: float,
     for name, pieces in by_look.items():
         face, hatch, _ = look(name)
         mean = sum(length for _, length in pieces) / len(pieces) / points
-        gap = 0.0 if hatch or name == "issue" else min(0.4, mean / 20)  # lines between bars, which must not make them paler
+        # lines between bars, which must not make them paler
+        gap = 0.0 if hatch or name == "issue" else min(0.4, mean / 20)
         axes.broken_barh(pieces, (y, height), facecolor=face, hatch=hatch or None, edgecolor="#707070" if hatch else "white",
                          linewidth=gap)
         if name not in UNITS.values():  # its row says what it is
@@ -188,7 +196,8 @@ def _bars(axes: Any, bars: Sequence[Bar], y: float, height: float, first: float,
 
 
 def look(name: str) -> tuple[str, str, str]:
-    """Return (face, hatch, ink) of a bar: a key of `_LOOKS`, or ``wg1``, products of warpgroup 1 on the tensor core."""
+    """Return (face, hatch, ink) of a bar: a key of `_LOOKS`, or ``wg1``, products of warpgroup 1 on
+    the tensor core."""
     if name in _LOOKS:
         return _LOOKS[name]
     face, ink = _PRODUCTS[int(name[2:]) % len(_PRODUCTS)]

@@ -1,4 +1,5 @@
-"""Traces as files: written, and read again with every value checked, since files come from anywhere."""
+"""Traces as files: written, and read again with every value checked, since files come from
+anywhere."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ NEEDED = {"arrive": ("mbar",), "signal": ("semaphore",), "issue": ("tensor",), "
 
 
 def file_of(path: Any) -> Path:
-    """Return the path of a trace's file. Raises SpecError for what is no path, or one of an unknown format."""
+    """Return the path of a trace's file. Raises SpecError for what is no path, or one of an unknown
+    format."""
     if not PATH.holds(path):
         raise SpecError(f"trace: a numpipe.Trace or a file name, got {told(path)}")
     file = Path(path)
@@ -63,7 +65,8 @@ def save(trace: Recording, file: Path) -> None:
 
 
 def load(trace: Recording, path: Any) -> None:
-    """Fill an empty trace with what `save` wrote. Raises SpecError, which names the file and the place in it, for anything else."""
+    """Fill an empty trace with what `save` wrote. Raises SpecError, which names the file and the
+    place in it, for anything else."""
     file = file_of(path)
     where = f"Trace.load: {str(file)!r}"
     if file.suffix != ".json":

@@ -1,1 +1,2 @@
-"""Tables of what is wrong with files, environments and arguments, and one rule for how each is answered (`rule`)."""
+"""Tables of what is wrong with files, environments and arguments, and one rule for how each is
+answered (`rule`)."""

@@ -1,6 +1,8 @@
-"""Bad arguments of what is called on the host: a good call of each public function, and of each parameter what kind it is.
+"""Bad arguments of what is called on the host: a good call of each public function, and of each
+parameter what kind it is.
 
-A parameter's `kind` names its bad values in `BAD`; each bad value is put in the place of a good one.
+A parameter's `kind` names its bad values in `BAD`; each bad value is put in the place of a good
+one.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ BAD: dict[str, tuple[Any, ...]] = {
 class Good:
     """A call that is right.
 
-    kinds  of its parameters by name, or by place; ``"list -1"``: but for number 1 of the bad values, which is fine here
+    kinds  of its parameters by name, or by place; ``"list -1"``: but for number 1 of the bad
+           values, which is fine here
     said   other words by which an error names a parameter
     """
 
@@ -89,7 +92,8 @@ class Good:
 
 @dataclass(frozen=True)
 class Bad:
-    """A call with one bad value, for the parameter `where`: a name, or the place of one that is passed by position."""
+    """A call with one bad value, for the parameter `where`: a name, or the place of one that is
+    passed by position."""
 
     good: Good
     where: str

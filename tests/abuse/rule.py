@@ -2,14 +2,16 @@
 
 An answer is an error of `numpipe.errors`. It is also an answer
 
-- where Python itself promises it: the TypeError of a call that does not fit a function's signature, which Python raises before the
-  function runs and which names function and parameter; the ZeroDivisionError of `numpipe.cdiv`, as of ``//``, with both numbers
-- where a file or folder is not there, or may not be read: the OSError of the file system, with the file's name
+- where Python itself promises it: the TypeError of a call that does not fit a function's signature,
+  which Python raises before the function runs and which names function and parameter; the
+  ZeroDivisionError of `numpipe.cdiv`, as of ``//``, with both numbers
+- where a file or folder is not there, or may not be read: the OSError of the file system, with the
+  file's name
 - where a function of the user's raises (a factory, a reference, `by=`): that error is the user's
 
-Everything else is raw: AttributeError, KeyError, IndexError, UnicodeError, RecursionError, MemoryError, struct.error, zlib.error,
-AssertionError and their like, any error whose traceback ends in another package, a process that dies, and one that is still busy
-after `LIMIT` seconds.
+Everything else is raw: AttributeError, KeyError, IndexError, UnicodeError, RecursionError,
+MemoryError, struct.error, zlib.error, AssertionError and their like, any error whose traceback ends
+in another package, a process that dies, and one that is still busy after `LIMIT` seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ LIMIT = 20.0
 
 
 def answered(call: Callable[[], Any], *words: str, also: tuple[type[Exception], ...] = ()) -> str:
-    """Assert that a call is refused as the rule says, with all `words` in the error; returns its text.
+    """Assert that a call is refused as the rule says, with all `words` in the error; returns its
+    text.
 
     `also`: exceptions that Python or the file system promise here.
     """

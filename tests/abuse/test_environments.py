@@ -1,7 +1,7 @@
 """Environments: each variable that numpipe reads, malformed, and each place that may be missing.
 
-A variable that numpipe reads when it is needed is set in this process; what is read at import, and what is of a whole process, in
-processes of their own, several side by side.
+A variable that numpipe reads when it is needed is set in this process; what is read at import, and
+what is of a whole process, in processes of their own, several side by side.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Malformed files: what numpipe reads, each wrong in each way. The disk cache's are in ``tests/compile/test_cache_files.py``, every
-bit and field of images and exported kernels in ``tests/launch/test_image.py`` and ``tests/calls/test_export_files.py``."""
+"""Malformed files: what numpipe reads, each wrong in each way. The disk cache's are in
+``tests/compile/test_cache_files.py``, every bit and field of images and exported kernels in
+``tests/launch/test_image.py`` and ``tests/calls/test_export_files.py``."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ WINNER = {"schema": winners.SCHEMA, "identity": IDENTITY, "winner": "a", "second
 
 
 def winner(path: Path) -> None:
-    """Read a file of winners: one that is none is warned of and measured again, which this says as an error."""
+    """Read a file of winners: one that is none is warned of and measured again, which this says as
+    an error."""
     with pytest.warns(RuntimeWarning, match="is corrupt") as told:
         if winners.load(path, IDENTITY) is not None:
             return

@@ -1,7 +1,9 @@
-"""Bad values in kernels: of each thing that a kernel may say, each argument is replaced by what it cannot be.
+"""Bad values in kernels: of each thing that a kernel may say, each argument is replaced by what it
+cannot be.
 
-Some of these values are fine in some places (an int where a float goes); none of them is a raw exception, and whatever is refused
-says so at the kernel's line. ``tests/misuse`` has the exact texts of the mistakes that people make.
+Some of these values are fine in some places (an int where a float goes); none of them is a raw
+exception, and whatever is refused says so at the kernel's line. ``tests/misuse`` has the exact
+texts of the mistakes that people make.
 """
 
 from __future__ import annotations
@@ -131,7 +133,8 @@ def kernel(statement: str) -> Any:
 
 
 def wrong(name: str, every: int = 1) -> Iterator[str]:
-    """The statement with each of its arguments replaced by each bad value; of several, neighbours have each a part of them."""
+    """The statement with each of its arguments replaced by each bad value; of several, neighbours
+    have each a part of them."""
     form, good = CALLS[name]
     every = every if len(good) > 1 else 1
     for place in range(len(good)):
@@ -140,14 +143,16 @@ def wrong(name: str, every: int = 1) -> Iterator[str]:
 
 
 def refuses(statement: str, call: Callable[[Any], Any]) -> bool:
-    """Whether a call of the kernel with the statement raises an error, which is numpipe's and names the statement."""
+    """Whether a call of the kernel with the statement raises an error, which is numpipe's and names
+    the statement."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             call(kernel(statement))
     except NumpipeError as error:
         assert "kernel bad_kernel" in str(error) or isinstance(error, SimulationError), statement
-        assert f"<{statement}>:" in str(error), str(error)  # also as "called at", below a line of numpipe.planar_snake
+        # also as "called at", below a line of numpipe.planar_snake
+        assert f"<{statement}>:" in str(error), str(error)
         return True
     return False
 

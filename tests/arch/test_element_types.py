@@ -1,4 +1,5 @@
-"""8-bit types and tf32: products are NumPy's, conversions have its bits, and the machine code is what the record says."""
+"""8-bit types and tf32: products are NumPy's, conversions have its bits, and the machine code is
+what the record says."""
 
 from __future__ import annotations
 
@@ -171,6 +172,7 @@ def test_a_step_along_k_takes_the_same_time_in_all_types() -> None:
     whole = {name: predicted(ELEMENTS[name].dtype, 8192) for name in ("int8", "float16", "float32")}
     assert len({found.flop for found in whole.values()}) == 1
     cores = {name: found.limits["tensor cores"] for name, found in whole.items()}
-    assert cores["float16"] == pytest.approx(2 * cores["int8"], rel=0.25)  # clocks differ with the load
+    # clocks differ with the load
+    assert cores["float16"] == pytest.approx(2 * cores["int8"], rel=0.25)
     assert cores["float32"] == pytest.approx(2 * cores["float16"], rel=0.25)
     assert [HOPPER.rate(record) for record in map(ELEMENTS.get, whole) if isinstance(record, Element)] == [4096, 2048, 1024]

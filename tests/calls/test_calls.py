@@ -1,4 +1,5 @@
-"""Parameters with defaults, arguments by name, run-time scalars: the four ways to use a kernel bind them alike."""
+"""Parameters with defaults, arguments by name, run-time scalars: the four ways to use a kernel bind
+them alike."""
 
 from __future__ import annotations
 

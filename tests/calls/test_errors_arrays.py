@@ -1,4 +1,5 @@
-"""Arrays that TMA cannot address: refused where a pipeline loads them, with the padded copy as the fix."""
+"""Arrays that TMA cannot address: refused where a pipeline loads them, with the padded copy as the
+fix."""
 
 from __future__ import annotations
 

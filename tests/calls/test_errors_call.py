@@ -65,7 +65,7 @@ def said(kind: type[Exception], call: Callable[[], Any]) -> str:
     return str(caught.value)
 
 
-# ---- which arguments --------------------------------------------------------------------------------------------------
+# ---- which arguments -----------------------------------------------------------------------------
 @every_call
 def test_a_missing_argument_is_named(call: Any) -> None:
     told = said(SpecError, lambda: call(scaled, A))
@@ -136,7 +136,7 @@ def test_a_kernel_has_parameters() -> None:
             pass
 
 
-# ---- arrays and scalars -----------------------------------------------------------------------------------------------
+# ---- arrays and scalars --------------------------------------------------------------------------
 @every_call
 @pytest.mark.parametrize("value, part", [
     ([[1.0]], "a list is not an array; pass a NumPy array"), (None, "a NoneType is not an array"),
@@ -204,7 +204,7 @@ def test_a_float_beyond_float32(call: Any) -> None:
     call(scaled, A, np.zeros((64, 64), np.float32), float("inf"))
 
 
-# ---- options ----------------------------------------------------------------------------------------------------------
+# ---- options -------------------------------------------------------------------------------------
 def decorated(**options: Any) -> Any:
     @numpipe.kernel(**options)
     def k(a, c):
@@ -247,7 +247,8 @@ def test_an_option_for_names_may_be_left_out_as_the_error_says() -> None:
 
 
 def test_outputs_of_a_call_without_arrays_are_passed_as_the_error_says() -> None:
-    """No argument says of which library they are, nor where; NumPy's function for one is in the message."""
+    """No argument says of which library they are, nor where; NumPy's function for one is in the
+    message."""
     @numpipe.kernel(out_type=lambda: (ArrayType((64, 64), np.float32), ArrayType((128, 64), np.int32)), num_compute_wgs=1)
     def ones(x, y):
         x[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float32)
@@ -305,7 +306,7 @@ def test_what_belongs_into_a_kernel_says_so_outside(make: Any) -> None:
         make(**options)
 
 
-# ---- functions of the arguments ---------------------------------------------------------------------------------------
+# ---- functions of the arguments ------------------------------------------------------------------
 @every_call
 @pytest.mark.parametrize("out_type, part", [
     (lambda a: (a.shape[0], 64), "out_type must return 1 ArrayType for c, got (128, 64)"),
@@ -329,7 +330,7 @@ def test_a_grid_that_does_not_fit(call: Any, grid: Any, part: str) -> None:
     assert part in said(SpecError, lambda: call(kernel, A, np.zeros((64, 64), np.float32)))
 
 
-# ---- targets ----------------------------------------------------------------------------------------------------------
+# ---- targets -------------------------------------------------------------------------------------
 MACHINES: dict[str, Callable[[], Any]] = {
     "no driver": raising(driver.DriverMissing("libcuda was not found (DynamicLibNotFoundError)")),
     "A100": lambda: FakeDriver(1, gpus=(("NVIDIA A100", (8, 0)),)),

@@ -1,4 +1,5 @@
-"""Kernels in files: a loaded one launches what the kernel did that was exported. Driver and compiler are fakes."""
+"""Kernels in files: a loaded one launches what the kernel did that was exported. Driver and
+compiler are fakes."""
 
 from __future__ import annotations
 
@@ -106,7 +107,8 @@ STATICS: list[tuple[Any, Any]] = [
 
 
 def kind(value: Any) -> str:
-    """A test's name, which all processes that run tests spell alike: no address of an object is in it."""
+    """A test's name, which all processes that run tests spell alike: no address of an object is in
+    it."""
     return ", ".join(f"{name} {kind(v)}" for name, v in value.items()) if isinstance(value, dict) else type(value).__name__
 
 

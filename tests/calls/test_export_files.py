@@ -1,4 +1,5 @@
-"""Files of kernels: in a process without source and compiler, damaged or made up by others, and from the command line."""
+"""Files of kernels: in a process without source and compiler, damaged or made up by others, and
+from the command line."""
 
 from __future__ import annotations
 
@@ -262,7 +263,8 @@ CHANGES = [lambda v: v[:-1] if isinstance(v, (str, list)) else -1, lambda v: v +
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("file", ["good", "tiled"])
 def test_any_value_of_a_manifest_changed(file: str, request: pytest.FixtureRequest, fake: Noting) -> None:
-    """Either the file is refused, or its kernel works or raises numpipe's errors; functions of shapes also what functions raise."""
+    """Either the file is refused, or its kernel works or raises numpipe's errors; functions of
+    shapes also what functions raise."""
     members = request.getfixturevalue(file)
     manifest = json.loads(members["manifest"])
     x = np.zeros((64, 64), np.float32)

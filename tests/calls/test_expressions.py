@@ -1,4 +1,5 @@
-"""Functions of shapes as text: what they give, what a file may hold, and what is refused and where."""
+"""Functions of shapes as text: what they give, what a file may hold, and what is refused and
+where."""
 
 from __future__ import annotations
 
@@ -43,9 +44,10 @@ def outcome(function: Any, known: dict[str, Any]) -> Any:
             value = function(**known)
     except Exception as error:
         kind = next(base for base in type(error).__mro__ if base in ERRORS.values())
+        # 3.14 says how many values it got
         return kind, str(error).partition(", got")[0].rstrip(
             ")"
-        )  # 3.14 says how many values it got
+        )
     return type(value), repr(value)
 
 
@@ -231,7 +233,8 @@ def test_captured_values_and_functions_of_the_user_are_part_of_the_text(function
 
 
 def test_a_text_has_nothing_of_what_is_known_at_export() -> None:
-    """Values of Statics and globals are computed, branches on them decided, other functions beside it."""
+    """Values of Statics and globals are computed, branches on them decided, other functions beside
+    it."""
     assert stored(of_the_config).text == (
         "def bounded(n):\n    most = 128\n    most = max(most, 1)\n    return min(n, most)\n"
         "def of_the_config(a):\n"

@@ -1,4 +1,5 @@
-"""numpipe.jit: which calls are refused, and that what the refusal says to write does the job. Driver and compiler are fakes."""
+"""numpipe.jit: which calls are refused, and that what the refusal says to write does the job.
+Driver and compiler are fakes."""
 
 from __future__ import annotations
 
@@ -292,7 +293,8 @@ def test_what_it_says_to_write_is_what_the_call_needs(case: str, way: str, compi
 
 
 def test_an_allocated_output_is_compiled_for_where_it_will_lie(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host array's rows are padded, those of an array on the GPU are not: the output of a call on the latter lies there too."""
+    """A host array's rows are padded, those of an array on the GPU are not: the output of a call on
+    the latter lies there too."""
     kernel = copying(out_type=same)
     call = kernel.described((device((64, 33)),), {})
     assert [array.tma for array in call.variant.arrays] == [False, False]

@@ -1,4 +1,5 @@
-"""Calls with mesh=: one array for each GPU, outputs as lists, and what is refused; on simulated GPUs."""
+"""Calls with mesh=: one array for each GPU, outputs as lists, and what is refused; on simulated
+GPUs."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def test_scalars_and_statics_are_one_for_all_and_outputs_may_be_passed() -> None
 
 
 def test_rows_that_tma_cannot_address_are_refused_where_a_peers_are_loaded_or_stored() -> None:
-    """On GPUs such an array is symmetric memory, which nothing copies to padded rows: a simulated one is refused as it is."""
+    """On GPUs such an array is symmetric memory, which nothing copies to padded rows: a simulated
+    one is refused as it is."""
     @numpipe.kernel(grid=numpipe.persistent(1), semaphores=1, num_compute_wgs=1)
     def turn(x, y, done):
         other = (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu")

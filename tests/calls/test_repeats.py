@@ -1,4 +1,5 @@
-"""Calls that were made before, and bound ones: what they launch, on a driver whose kernels are Python functions."""
+"""Calls that were made before, and bound ones: what they launch, on a driver whose kernels are
+Python functions."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class Torch(TorchTensor):
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """A driver that notes the address of each array at every launch, and a torch that allocates at rising addresses."""
+    """A driver that notes the address of each array at every launch, and a torch that allocates at
+    rising addresses."""
     fake = FakeDriver()
     monkeypatch.setattr(driver, "_opened", fake)
     launch.current_gpu.gpu_state.cache_clear()
@@ -331,7 +333,8 @@ def test_a_repeated_call_of_an_op_is_launched_again_and_the_op_is_not_asked(fake
         assert op(array, c) is c
     assert [addresses for addresses, _ in fake.seen] == [[x, 1 << 20] for x in (4096, 8192, 4096, 8192, 4096)]
     assert op.looked == 2 and resolved == ["copy", "copy"]
-    op(Torch(4096, (32, 128)), Torch(1 << 20, (32, 128))), op(a, c, n=2), op(a, c, stream=9)  # each is another call
+    # each is another call
+    op(Torch(4096, (32, 128)), Torch(1 << 20, (32, 128))), op(a, c, n=2), op(a, c, stream=9)
     assert op.looked == 5 and fake.named("launch")[-1] == ((1, 1, 1), 9, 0)
     op(a, c, stream=9), op(a, c)
     assert op.looked == 5 and [launched[1] for launched in fake.named("launch")[-2:]] == [9, 5]
@@ -344,7 +347,8 @@ def test_a_repeated_call_of_an_op_allocates_its_output_anew(fake: FakeDriver, mo
     assert [addresses[1] for addresses, _ in fake.seen] == [out.data_ptr() for out in outputs]
     assert op.looked <= 2 and len({out.data_ptr() for out in outputs}) == 2
     looked = op.looked
-    op(a, stream=9), op(a, stream=9)  # PyTorch must know the stream of an output to reuse its memory safely
+    # PyTorch must know the stream of an output to reuse its memory safely
+    op(a, stream=9), op(a, stream=9)
     assert op.looked == looked + 2
 
 

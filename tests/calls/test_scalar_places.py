@@ -1,4 +1,5 @@
-"""Scalars stand anywhere among the parameters: before, between and behind arrays, without `*` and without a default."""
+"""Scalars stand anywhere among the parameters: before, between and behind arrays, without `*` and
+without a default."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Helpers that kernels share: each kernel's own axes, options and rings, whichever is compiled first.
+"""Helpers that kernels share: each kernel's own axes, options and rings, whichever is compiled
+first.
 
-A helper is the same object in both kernels, and Numba remembers what it compiled for an object: a helper that was compiled for
-the first kernel must never serve the second, whose axis "m" is another dimension of the grid. It would run, and be wrong.
+A helper is the same object in both kernels, and Numba remembers what it compiled for an object: a
+helper that was compiled for the first kernel must never serve the second, whose axis "m" is another
+dimension of the grid. It would run, and be wrong.
 """
 
 from __future__ import annotations
@@ -72,7 +74,8 @@ def with_functions(names: tuple[str, str]) -> Any:
 
 
 def with_nested_functions(names: tuple[str, str]) -> Any:
-    """The same made of nested functions and lambdas: one code object each, of which every kernel of this factory has its own."""
+    """The same made of nested functions and lambdas: one code object each, of which every kernel of
+    this factory has its own."""
     @numpipe.kernel(out_type=output, grid_names=names, grid=lambda a, b: tuple(
         {"m": cdiv(a.shape[0], TM), "n": cdiv(b.shape[0], TN)}[name] for name in names), **OPTIONS[names])
     def gemm(a, b, c):

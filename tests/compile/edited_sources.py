@@ -1,4 +1,5 @@
-"""A kernel in two modules whose constants are read in all ways in which a kernel can read one, each of which a test may edit."""
+"""A kernel in two modules whose constants are read in all ways in which a kernel can read one, each
+of which a test may edit."""
 
 from __future__ import annotations
 

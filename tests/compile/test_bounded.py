@@ -1,4 +1,5 @@
-"""The waits of kernels with debug=True (`compile.bounded_cuda`), run in CPython on a fake clock and a fake control block."""
+"""The waits of kernels with debug=True (`compile.bounded_cuda`), run in CPython on a fake clock and
+a fake control block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Compiled kernels on disk: found again by other processes, never a stale one, and never lost to what may happen to files."""
+"""Compiled kernels on disk: found again by other processes, never a stale one, and never lost to
+what may happen to files."""
 
 from __future__ import annotations
 
@@ -129,7 +130,8 @@ def variant(of: numpipe.Kernel, *args: Any, **named: Any) -> Variant:
 
 
 def code(image: Image) -> tuple[Any, ...]:
-    """What two compiles of one kernel have in common: its instructions, and all but what a compile says of itself."""
+    """What two compiles of one kernel have in common: its instructions, and all but what a compile
+    says of itself."""
     cubin = image.cubin
     start, (size, count, names) = struct.unpack_from("<Q", cubin, 40)[0], struct.unpack_from("<HHH", cubin, 58)
     sections = [struct.unpack_from("<IIQQQQ", cubin, start + number * size) for number in range(count)]
@@ -198,7 +200,8 @@ def test_what_was_checked_by_a_simulation_is_not_compiled_again(tmp_path: Path, 
     {"scale": 2.5}, {"captured": 4}, {"default": 0.75}, {"slots": 3}, {"offset": 1.5}, {"factor": 8.0}],
     ids=lambda changed: next(iter(changed)))
 def test_a_change_of_one_thing_is_another_key(tmp_path: Path, changed: dict[str, Any]) -> None:
-    """Of a global, a captured value, a default, a Static, a global and a constant of helpers of another module."""
+    """Of a global, a captured value, a default, a Static, a global and a constant of helpers of
+    another module."""
     assert variant(kernel(tmp_path)).digest != variant(kernel(tmp_path, **changed)).digest
 
 

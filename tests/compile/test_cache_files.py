@@ -1,4 +1,5 @@
-"""What may happen to the files of the disk cache: no image is taken from a file that is not its own, and trouble is told once."""
+"""What may happen to the files of the disk cache: no image is taken from a file that is not its
+own, and trouble is told once."""
 
 from __future__ import annotations
 
@@ -179,7 +180,8 @@ def test_it_is_said_where_an_image_comes_from(monkeypatch: pytest.MonkeyPatch, c
 
 
 def test_a_key_is_not_taken_for_that_of_another_version(folder: Path) -> None:
-    """Two versions of numpipe share a folder: their keys differ, and a file of a format that this one does not know is replaced."""
+    """Two versions of numpipe share a folder: their keys differ, and a file of a format that this
+    one does not know is replaced."""
     cache.image(KEY, lambda: IMAGE)
     cache.image("b" * 64, lambda: OTHER)
     os.replace(folder / f"{'b' * 64}.image", folder / f"{KEY}.image")

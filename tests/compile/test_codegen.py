@@ -1,7 +1,7 @@
 """The machine code of numpipe's kernels, as users get it: LTO-IR through nvJitLink, no GPU needed.
 
-`numpipe.compile.check.gate` holds the rules; here every kernel that is shipped, or has a form of its own, passes them, and each
-rule is seen to fail on a kernel that breaks it.
+`numpipe.compile.check.gate` holds the rules; here every kernel that is shipped, or has a form of
+its own, passes them, and each rule is seen to fail on a kernel that breaks it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def sass_text(name: str) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_ahead(request):
-    """nvdisasm takes nearly as long as a compile: one kernel is disassembled while the next compiles."""
+    """nvdisasm takes nearly as long as a compile: one kernel is disassembled while the next
+    compiles."""
     asked = [item.callspec.params.get("name") for item in request.session.items
              if item.path == request.path and hasattr(item, "callspec")]
     for name in dict.fromkeys(asked):
@@ -125,10 +126,11 @@ SOAK = ("examples/gemm.py bf16", "3 slots, f16", "delay_release 1")
 """others of these are of bfloat16; slots and delays meet the gate in test_covering_array.py"""
 each_kernel = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.soak) if name in SOAK else name for name in CASES])
-PLAIN = "1 compute warpgroup"  # small, and compiled anyway: what the tests of broken code start from
+# small, and compiled anyway: what the tests of broken code start from
+PLAIN = "1 compute warpgroup"
 
 
-# ---- every kernel -----------------------------------------------------------------------------------------------
+# ---- every kernel --------------------------------------------------------------------------------
 @pytest.mark.variants(1)
 @each_kernel
 def test_kernel_passes_the_build_gate(name):
@@ -166,8 +168,8 @@ def test_kernel_loads_multiplies_and_stores_with_the_units_of_the_sm(name):
 
 @pytest.mark.thorough
 def test_an_output_that_tma_cannot_address_is_written_by_rows():
-    """Each lane of 64 x 128: two panels of 16 rows, which an instruction writes whole, in pairs, or half; nothing as it lies in
-    the accumulator."""
+    """Each lane of 64 x 128: two panels of 16 rows, which an instruction writes whole, in pairs, or
+    half; nothing as it lies in the accumulator."""
     name = "output TMA cannot address"
     stores = Counter(i.opcode for i in gate.role_code(sass(name), "compute") if re.match(r"ST[GS]|UTMASTG", i.opcode))
     assert stores == {"STG.E": 2 * 16, "STG.E.U16": 2 * 32, "STSM.16.M88.4": 2 * (2 * 4)}
@@ -182,7 +184,8 @@ def test_kernel_takes_its_tensor_maps_in_one_parameter(name):
 
 @pytest.mark.parametrize("name", ["3 slots, f16", "examples/gemm.py f16"])
 def test_slots_are_divided_by_a_constant(name):
-    """A division by a run-time value is a call or a chain of 20 instructions: none in the loops of either role."""
+    """A division by a run-time value is a call or a chain of 20 instructions: none in the loops of
+    either role."""
     assert "div.u64" not in ptx(name) and "div.s64" not in ptx(name)
     assert not sass(name).find(r"CALL")
 
@@ -192,7 +195,7 @@ def test_inspect_tells_what_the_gate_finds():
     assert case.kernel.inspect("gate", *case.args, cfg=case.cfg) == ()
 
 
-# ---- every rule, broken -----------------------------------------------------------------------------------------
+# ---- every rule, broken --------------------------------------------------------------------------
 @helper
 def nothing():
     pass
@@ -318,7 +321,8 @@ def test_a_lane_elected_by_its_number_is_found():
 
 
 def test_lanes_that_meet_for_an_instruction_of_the_warp_are_no_loop_but_a_copy_is():
-    """Where lanes may be apart ptxas has them meet off the main way: WARPSYNC.COLLECTIVE, the instruction, ENDCOLLECTIVE."""
+    """Where lanes may be apart ptxas has them meet off the main way: WARPSYNC.COLLECTIVE, the
+    instruction, ENDCOLLECTIVE."""
     def kernel(tensor_map, steps):
         lane = cuda.threadIdx.x
         for step in range(steps):
@@ -331,7 +335,8 @@ def test_lanes_that_meet_for_an_instruction_of_the_warp_are_no_loop_but_a_copy_i
     text = sass_of(kernel)
     code = gate.Sass(text)
     met = {code.instructions[code.instructions.index(each) + 1].opcode for each in code.find("WARPSYNC.COLLECTIVE")}
-    assert met == {"VOTE.ALL", "SHFL.DOWN", "NOP"}  # NOP: they have met, which is all that bar.warp.sync is
+    # NOP: they have met, which is all that bar.warp.sync is
+    assert met == {"VOTE.ALL", "SHFL.DOWN", "NOP"}
     assert list(gate.waterfalls(code)) == []
     looped = gate.Sass(text.replace("VOTE.ALL P0, P0 ;", "UTMALDG.2D [UR12], [UR10] ;", 1))
     [found] = gate.waterfalls(looped)
@@ -405,7 +410,7 @@ def test_accumulators_that_no_lane_can_hold_are_a_spec_error():
         kernel.compiled(T16, T16, cfg=Config(tm=192, slots=3))
 
 
-# ---- the reader of SASS -----------------------------------------------------------------------------------------
+# ---- the reader of SASS --------------------------------------------------------------------------
 FLOW = """
         /*0000*/                   USETMAXREG.DEALLOC.CTAPOOL 0x28 ;
         /*0010*/              @!P0 BRA `(.L_x_2) ;
@@ -433,7 +438,7 @@ def test_reachable_code_follows_branches_and_calls_and_nothing_else():
     assert gate.highest_register(code) == 13
 
 
-# ---- Numba's kernel, and compiles beside each other -------------------------------------------------------------
+# ---- Numba's kernel, and compiles beside each other ----------------------------------------------
 def test_a_compiled_kernel_is_shown_without_its_machine_code_and_source():
     shown = repr(built(PLAIN))
     assert shown.startswith(f"Built(image=Image(name={built(PLAIN).image.name!r}")
@@ -488,7 +493,8 @@ def by_axes(*names: str) -> Any:
 @pytest.mark.variants(1)
 @pytest.mark.parametrize(("names", "register"), [(("m", "n"), "x"), (("n", "m"), "y")])
 def test_a_shared_helper_reads_the_axis_of_the_kernel_it_is_called_from(names, register):
-    """An axis is a symbol that each kernel's entry defines; the row is the coordinate that stands last in PTX."""
+    """An axis is a symbol that each kernel's entry defines; the row is the coordinate that stands
+    last in PTX."""
     text = by_axes(*names).compiled(T16).ptx
     row = re.search(r"\{%r\d+, (%r\d+)\}\], \[%r\d+\];", text[text.index("cp.async.bulk.tensor"):])
     assert row is not None

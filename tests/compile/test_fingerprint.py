@@ -1,4 +1,5 @@
-"""The key of a kernel in the disk cache: another one for whatever the pass may read, and the same one in every process."""
+"""The key of a kernel in the disk cache: another one for whatever the pass may read, and the same
+one in every process."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def test_each_constant_that_a_kernel_reads_is_in_its_key(name: str, tmp_path: Pa
 
 
 def test_why_tma_cannot_address_an_array_is_no_part_of_the_key(tmp_path: Path) -> None:
-    """Two shapes share a variant: a rank that read its source at the first, and one that did not, have one key at the second."""
+    """Two shapes share a variant: a rank that read its source at the first, and one that did not,
+    have one key at the second."""
     kernel, keys = load(tmp_path), []
     for columns in (61, 63):
         narrow = launch.info_of_zeros((128, columns), np.dtype(np.float32))._replace(kind="torch")
@@ -94,7 +96,8 @@ def module(name: str, text: str, folder: Path) -> types.ModuleType:
 
 
 def test_what_is_set_from_outside_is_read_too(tmp_path: Path) -> None:
-    """A test or a tool that changes an attribute of a module, a class, an instance, a function or an enum's member."""
+    """A test or a tool that changes an attribute of a module, a class, an instance, a function or
+    an enum's member."""
     keys = {variant(load(tmp_path)).digest}
     for statement in ("helpers.OFFSET = 9", "kernels.Holder.offset = staticmethod(lambda: 9)", "kernels.HOLDER.own = 9",
                       "kernels.first.block = 9", "kernels.Mode.A.extra = 9", "kernels.DYNAMIC.more = 9", "helpers.sub.SUB = 9",
@@ -297,7 +300,8 @@ def said(program: str, folder: Path, *options: str, **environment: str) -> str:
 
 
 def test_a_key_is_the_same_in_each_process(tmp_path: Path) -> None:
-    """Whatever the seed of hashes is, whether modules are compiled or come from .pyc files, and when they are imported anew."""
+    """Whatever the seed of hashes is, whether modules are compiled or come from .pyc files, and
+    when they are imported anew."""
     load(tmp_path, frozen='"s", "t", (1, "u"), 2.5')
     answers = [said(KEYS, tmp_path, PYTHONHASHSEED=seed, PYTHONDONTWRITEBYTECODE=off, PYTHONPYCACHEPREFIX="")
                for seed, off in ("11", ("2", ""), ("3", ""))]
@@ -387,7 +391,8 @@ def each_edit(folder: Path, shard: int, few: int, many: int, check: Callable[[Va
 @pytest.mark.thorough
 @pytest.mark.parametrize("shard", [0, *SHARDS])
 def test_whatever_is_edited_another_source_has_another_key(shard: int, tmp_path: Path) -> None:
-    """One key never stands for two rewritten sources, and a module that is run again has the same key."""
+    """One key never stands for two rewritten sources, and a module that is run again has the same
+    key."""
     seen: dict[str, str] = {}
 
     def check(one: Variant, again: Variant) -> None:
@@ -403,7 +408,8 @@ def test_whatever_is_edited_another_source_has_another_key(shard: int, tmp_path:
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("shard", [0, *SHARDS])
 def test_whatever_is_edited_an_image_of_the_cache_is_that_of_a_fresh_compile(shard: int, tmp_path: Path) -> None:
-    """The edits share a folder: some images come from the cache, and each is compared with what compiling gives."""
+    """The edits share a folder: some images come from the cache, and each is compared with what
+    compiling gives."""
     def check(one: Variant, again: Variant) -> None:
         try:
             one.image  # noqa: B018

@@ -1,4 +1,5 @@
-"""What profilers show of a kernel: the name of its machine code, and the user's line of each instruction."""
+"""What profilers show of a kernel: the name of its machine code, and the user's line of each
+instruction."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def line_of(text: str, file: str = __file__) -> int:
     return next(n for n, line in enumerate(Path(file).read_text(encoding="utf8").splitlines(), 1) if text in line)
 
 
-# ---- the name --------------------------------------------------------------------------------------------------------------
+# ---- the name ------------------------------------------------------------------------------------
 def test_a_name_says_function_tiles_and_types() -> None:
     compiled = gemm.matmul.compiled(SQUARE, SQUARE)
     assert compiled.image.entry == "matmul_128x64_256x64_s3_f16_f16_f16"
@@ -121,7 +122,7 @@ def test_a_kernel_without_arrays_is_none_of_the_functions_that_it_calls() -> Non
     assert numpipe.kernel(vprintf, num_compute_wgs=1, grid=(1,)).compiled(3).image.entry == "vprintf_kernel"
 
 
-# ---- lines -----------------------------------------------------------------------------------------------------------------
+# ---- lines ---------------------------------------------------------------------------------------
 def sections(cubin: bytes) -> dict[str, bytes]:
     """The sections of an ELF file that have bytes in it, by name."""
     (first,), (count, names) = struct.unpack_from("<Q", cubin, 40), struct.unpack_from("<HH", cubin, 60)
@@ -168,7 +169,8 @@ def test_all_lines_are_the_kernels_and_its_helpers(lined: Any) -> None:
 
 
 def lines_of(sass: str, opcode: str) -> set[tuple[tuple[str, int], ...]]:
-    """Where the instructions of this opcode are from: file and line, then those of the calls that it was inlined from."""
+    """Where the instructions of this opcode are from: file and line, then those of the calls that
+    it was inlined from."""
     found, chain, last = set(), [], ""
     for line in sass.splitlines():
         if where := re.search(r'## File "(.*?)", line (\d+)', line):

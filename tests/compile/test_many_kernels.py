@@ -1,4 +1,5 @@
-"""Many kernels in one process: each one's own code, in no more time. What they leave in memory: `test_memory`."""
+"""Many kernels in one process: each one's own code, in no more time. What they leave in memory:
+`test_memory`."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ KERNELS, FULL_EVERY = 20, 5
 
 @pytest.fixture(scope="module")
 def report() -> list[dict[str, Any]]:
-    """What tests/kernels/many_kernels.py says of each kernel. It has a process of its own, with no other kernels."""
+    """What tests/kernels/many_kernels.py says of each kernel. It has a process of its own, with no
+    other kernels."""
     script = Path(__file__).parents[1] / "kernels" / "many_kernels.py"
     ran = subprocess.run([sys.executable, str(script), str(KERNELS), str(FULL_EVERY)], capture_output=True, text=True, check=True,
                          env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
@@ -37,7 +39,8 @@ def test_no_two_kernels_have_an_entry_of_the_same_name(report: list[dict[str, An
 
 @pytest.mark.parametrize("full", [False, True], ids=["front end", "machine code"])
 def test_compiling_gets_no_slower(report: list[dict[str, Any]], full: bool) -> None:
-    seconds = [kernel["seconds"] for kernel in report if kernel["full"] is full][1:]  # the first one imports Numba
+    # the first one imports Numba
+    seconds = [kernel["seconds"] for kernel in report if kernel["full"] is full][1:]
     few = min(20, len(seconds) // 3)
     first, last = statistics.median(seconds[:few]), statistics.median(seconds[-few:])
     assert last < 1.8 * first, f"{first:.3f} s at first, {last:.3f} s at last"

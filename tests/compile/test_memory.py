@@ -44,7 +44,8 @@ def _no_disk_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def typed(function: Callable[..., Any]) -> list[weakref.ref[Any]]:
-    """Compile a kernel of this function to LLVM IR, and drop it; returns what can be seen of its parts."""
+    """Compile a kernel of this function to LLVM IR, and drop it; returns what can be seen of its
+    parts."""
     made = numpipe.kernel(num_compute_wgs=1)(function)
     variant = made.described(TYPES, {}).variant
     unit = variant.unit()

@@ -42,7 +42,8 @@ class Workers(concurrent.futures.ThreadPoolExecutor):
 
 @pytest.fixture(autouse=True)
 def compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, str]]:
-    """(kernel, array types) of what was compiled: a kernel of float64 does not compile, others become images of nothing."""
+    """(kernel, array types) of what was compiled: a kernel of float64 does not compile, others
+    become images of nothing."""
     seen: list[tuple[str, str]] = []
 
     def build(self: Variant) -> Any:
@@ -104,7 +105,8 @@ def test_what_a_worker_cannot_import_is_compiled_here(compiles: list[Any], monke
 
 
 def test_what_a_worker_reads_otherwise_is_compiled_here(compiles: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name of the module has another value here: the worker's machine code is another kernel's."""
+    """A name of the module has another value here: the worker's machine code is another
+    kernel's."""
     monkeypatch.setattr(jit_kernels, "FACTOR", 5.0)
     wanted = times.described((X,), {}).variant.digest, times.described((H,), {}).variant.digest
     compiled = warmup._compile
@@ -114,7 +116,8 @@ def test_what_a_worker_reads_otherwise_is_compiled_here(compiles: list[Any], mon
             patch.setattr(jit_kernels, "FACTOR", 2.0)
             return compiled(data)
 
-    def at_once(self: Any, function: Any, data: bytes) -> Any:  # the module is this process's too: nobody else may read it
+    # the module is this process's too: nobody else may read it
+    def at_once(self: Any, function: Any, data: bytes) -> Any:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         future.set_result(function(data))
         return future
@@ -240,7 +243,8 @@ def test_a_worker_starts_no_workers(compiles: list[Any], monkeypatch: pytest.Mon
 
 
 def test_workers_start_with_nothing_of_this_process() -> None:
-    """A forked one would have the locks of threads that it has not, and a CUDA context that it cannot use."""
+    """A forked one would have the locks of threads that it has not, and a CUDA context that it
+    cannot use."""
     seen = []
     original = multiprocessing.get_context
     with pytest.MonkeyPatch.context() as patch:

@@ -1,6 +1,8 @@
-"""The arithmetic of kernels: one rule of types in both executions, exact integers, IEEE floats, and errors at the user's line.
+"""The arithmetic of kernels: one rule of types in both executions, exact integers, IEEE floats, and
+errors at the user's line.
 
-What the GPU computes is compared in tests/gpu/test_arithmetic_on_gpu.py; here its types are, and the instructions.
+What the GPU computes is compared in tests/gpu/test_arithmetic_on_gpu.py; here its types are, and
+the instructions.
 """
 # ruff: noqa: F841 (kernels that must be refused)
 
@@ -37,7 +39,7 @@ def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
 
-# ---- the rule ------------------------------------------------------------------------------------------------------------
+# ---- the rule ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kinds, expected", [
     ((int, int), "int32"), ((bool, bool), "int32"), ((int, float), "float32"), ((bool, float), "float32"),
     ((I32, int), "int32"), ((I32, bool), "int32"), ((I32, I32), "int32"), ((I32, float), "float32"), ((I32, F32), "float32"),
@@ -161,7 +163,7 @@ def test_truncation_rounding_and_the_values_they_have_no_integer_for() -> None:
         numbers.cast(I32(300), "uint8")
 
 
-# ---- what kernels compute, and that both executions take them -------------------------------------------------------------
+# ---- what kernels compute, and that both executions take them ------------------------------------
 class Case(NamedTuple):
     """A kernel that stores a number, which one, and the arguments it is called with."""
 
@@ -395,7 +397,7 @@ def test_division_costs_what_it_must() -> None:
     assert "mul.hi" in ptx[7] and "mul.hi" not in ptx[64]
 
 
-# ---- whole expressions -----------------------------------------------------------------------------------------------------
+# ---- whole expressions ---------------------------------------------------------------------------
 REAL = [False] * 4 + [True] * 4
 
 
@@ -440,7 +442,7 @@ def test_expressions_compile_to_32_bits() -> None:
     assert "div.rn.f32" in ptx and "cvt.rzi.s32.f32" in ptx
 
 
-# ---- errors ------------------------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 class Refused(NamedTuple):
     kernel: Any
     args: tuple[Any, ...]

@@ -1,4 +1,5 @@
-"""What numpipe changes in Numba while it compiles a kernel: nothing of it reaches plain Numba kernels."""
+"""What numpipe changes in Numba while it compiles a kernel: nothing of it reaches plain Numba
+kernels."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ def test_numpy_has_the_name_that_numba_looks_up_while_it_is_imported_and_no_long
 
 
 def in_another_thread(work: Callable[[], Any]) -> Any:
-    """What `work` returns or raises in a thread that begins while numpipe compiles, and has half a second of that time."""
+    """What `work` returns or raises in a thread that begins while numpipe compiles, and has half a
+    second of that time."""
     answers: list[Any] = []
 
     def run() -> None:
@@ -115,7 +117,8 @@ def test_a_plain_kernel_of_another_thread_shows_its_ptx_and_is_for_its_own_devic
 # ---- contexts that know less than Numba's
 @pytest.mark.thorough
 def test_a_first_compile_leaves_out_meanings_that_kernels_do_not_need() -> None:
-    """Half precision, libdevice and strings of Numba: importing and installing them takes a tenth of a second."""
+    """Half precision, libdevice and strings of Numba: importing and installing them takes a tenth
+    of a second."""
     code = ("import sys, numpipe, numpy as np; from tests.kernels.kernels_for_tests import SMALL, gemm; "
             "a = numpipe.ArrayType((512, 512), np.float16); gemm().inspect('resources', a, a, cfg=SMALL); "
             "print(sorted(sys.modules.keys() & {'numba.cuda.fp16', 'numba.cuda.libdevicedecl', 'numba.cuda.vector_types'}))")
@@ -162,7 +165,8 @@ def test_signatures_of_calls_are_remembered_while_one_kernel_is_compiled() -> No
 
 
 def test_a_plain_kernel_of_numba_gets_numbas_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numba_contexts._Own, "contexts", (numba_contexts._typing, numba_contexts._Target(numba_contexts._typing)))  # whatever came before
+    # whatever came before
+    monkeypatch.setattr(numba_contexts._Own, "contexts", (numba_contexts._typing, numba_contexts._Target(numba_contexts._typing)))
     with numba_contexts.own_contexts():
         own = cuda_target.target_context
         other: list[Any] = []
@@ -183,8 +187,10 @@ def calls_successor(a, c):
 
 
 def test_a_function_of_cuda_jit_serves_kernels_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It remembers for which types it was compiled, though not with which contexts: with those that Numba's kernels use, too."""
-    monkeypatch.setattr(numba_contexts._Own, "contexts", (numba_contexts._typing, numba_contexts._Target(numba_contexts._typing)))  # whatever came before
+    """It remembers for which types it was compiled, though not with which contexts: with those that
+    Numba's kernels use, too."""
+    # whatever came before
+    monkeypatch.setattr(numba_contexts._Own, "contexts", (numba_contexts._typing, numba_contexts._Target(numba_contexts._typing)))
     single = ArrayType((64, 64), np.float32)
     assert "st." in calls_successor.compiled(single, single).ptx
     monkeypatch.setattr(kernel_compiler.dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=(9, 0)))

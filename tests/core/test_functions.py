@@ -1,4 +1,5 @@
-"""@numpipe.function: helpers of any module, in both executions and every role; functions as values."""
+"""@numpipe.function: helpers of any module, in both executions and every role; functions as
+values."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def both(kernel: Any, *args: Any, **named: Any) -> Any:
     return result
 
 
-# ---- on the host -----------------------------------------------------------------------------------------------------------
+# ---- on the host ---------------------------------------------------------------------------------
 def test_on_the_host_it_is_the_python_function() -> None:
     assert share(Config(tm=64), parts=2) == 32
     assert share.__name__ == "share" and "Rows of a tile" in share.__doc__
@@ -62,7 +63,7 @@ def test_its_parameters_are_written_out() -> None:
             numpipe.function(function)
 
 
-# ---- constants -------------------------------------------------------------------------------------------------------------
+# ---- constants -----------------------------------------------------------------------------------
 def test_a_call_with_constants_is_a_constant() -> None:
     @numpipe.kernel(num_compute_wgs=2)
     def shapes(c, *, cfg: numpipe.Static = Config()):
@@ -77,7 +78,8 @@ def test_a_call_with_constants_is_a_constant() -> None:
 
 @pytest.mark.thorough
 def test_known_arguments_are_constants_inside() -> None:
-    """Static, dtype, axis size: shapes are made of them in another module; run-time values beside them."""
+    """Static, dtype, axis size: shapes are made of them in another module; run-time values beside
+    them."""
     @numpipe.kernel(num_compute_wgs=2)
     def stores(a, c, n, *, cfg: numpipe.Static = Config()):
         acc = numpipe.zeros((share(cfg, 2), 64), np.float32)
@@ -101,7 +103,7 @@ def test_1_and_true_are_different_arguments() -> None:
     assert (c == 107).all()
 
 
-# ---- every role, both forms -------------------------------------------------------------------------------------------------
+# ---- every role, both forms ----------------------------------------------------------------------
 @numpipe.function
 def block(i, k):
     return i, k
@@ -198,7 +200,7 @@ def _import(file: Path, name: str) -> Any:
     return module
 
 
-# ---- one helper, two kernels -------------------------------------------------------------------------------------------------
+# ---- one helper, two kernels ---------------------------------------------------------------------
 def test_a_helper_asks_the_kernel_that_runs_it() -> None:
     @numpipe.function
     def first():
@@ -219,7 +221,7 @@ def test_a_helper_asks_the_kernel_that_runs_it() -> None:
         make(names, 1).simulate(c)
 
 
-# ---- functions as values ---------------------------------------------------------------------------------------------------
+# ---- functions as values -------------------------------------------------------------------------
 OPERATIONS = (tripled, share)
 
 
@@ -250,7 +252,7 @@ def test_functions_in_tuples_and_as_arguments() -> None:
     assert (c == 6 + 900 + 8000 + 90000 + 6 + 9).all()
 
 
-# ---- errors ----------------------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("execution", [pytest.param("simulate", marks=needs_columns), "compiled"])
 def test_an_error_in_a_helper_shows_its_line_and_who_called(execution: str) -> None:
     @numpipe.kernel(num_compute_wgs=1)

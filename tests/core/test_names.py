@@ -1,4 +1,5 @@
-"""Kernels, parameters, functions and axes may be called anything that Python lets them be called; no name is executed."""
+"""Kernels, parameters, functions and axes may be called anything that Python lets them be called;
+no name is executed."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def entries(compiled: Any) -> list[str]:
     return re.findall(r"\.visible \.entry (\S+)\(", compiled.ptx)
 
 
-# ---- names in other scripts ------------------------------------------------------------------------------------------------
+# ---- names in other scripts ----------------------------------------------------------------------
 @numpipe.function
 def größer(maß, um):
     return maß + um
@@ -76,14 +77,15 @@ def test_what_reaches_the_memory_role_in_a_function_of_such_a_name_is_found_at_i
         außen.compiled(A, C)
 
 
-# ---- names that are no identifiers -----------------------------------------------------------------------------------------
+# ---- names that are no identifiers ---------------------------------------------------------------
 def zeros(a, c):
     numpipe.debug_print("{}", 1)
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
 
 def called(name: str, function: Callable[..., None] = zeros, **options: Any) -> Any:
-    """A kernel of this function under another name, as decorators and factories give functions names."""
+    """A kernel of this function under another name, as decorators and factories give functions
+    names."""
     copy = types.FunctionType(function.__code__, function.__globals__, function.__name__)
     copy.__name__ = name
     return numpipe.kernel(copy, num_compute_wgs=1, **options)
@@ -131,7 +133,7 @@ def test_a_profile_stays_in_its_directory(tmp_path: Path, monkeypatch: pytest.Mo
     assert saved == [tmp_path / "_2e_2e_2fgr_c3_b6_c3_9fe_0.json"]
 
 
-# ---- names that the entry's own code has, and axes -------------------------------------------------------------------------
+# ---- names that the entry's own code has, and axes -----------------------------------------------
 def test_parameters_may_be_called_as_what_the_entry_calls() -> None:
     @numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(debug=True))
     def wait(memory, compute, table, maps, start, rest):

@@ -1,4 +1,5 @@
-"""How CUDA meanings are written: typers whose code follows their `yield`, or that return it (`numpipe.core.numba.operations`)."""
+"""How CUDA meanings are written: typers whose code follows their `yield`, or that return it
+(`numpipe.core.numba.operations`)."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def run(program: str, tmp_path: Any) -> str:
     return ran.stdout
 
 
-# ---- signals ---------------------------------------------------------------------------------------------------------------
+# ---- signals -------------------------------------------------------------------------------------
 @pytest.fixture(autouse=True)
 def _ctrl_c() -> Iterator[None]:
     """As at a prompt: a shell ignores the signal for what it starts behind a ``&``."""
@@ -94,7 +94,7 @@ def test_an_error_inside_comes_out_and_signals_are_handled_as_before() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-# ---- forks -----------------------------------------------------------------------------------------------------------------
+# ---- forks ---------------------------------------------------------------------------------------
 FORK = """
 def child_compiles(kernel):
     '''Whether a child that is forked now compiles within half a minute.'''

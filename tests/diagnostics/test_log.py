@@ -1,4 +1,5 @@
-"""NUMPIPE_LOG, and `inspect`: what is said of compiles and launches, and that nothing is where nobody asks."""
+"""NUMPIPE_LOG, and `inspect`: what is said of compiles and launches, and that nothing is where
+nobody asks."""
 
 from __future__ import annotations
 
@@ -122,7 +123,8 @@ def test_without_the_variable_nothing_is_said_and_a_launch_is_the_drivers_own_fu
     kernel(*arrays())
     (variant,) = kernel._calls.variants.values()
     assert variant._prepared.launcher((1, 1, 1), 0, 0) is own
-    for name in ("on", "say", "Timed", "launches"):  # the environment is read where something new is made, and only there
+    # the environment is read where something new is made, and only there
+    for name in ("on", "say", "Timed", "launches"):
         monkeypatch.setattr(log, name, never)
     kernel(*arrays())
     assert not lines(capsys)

@@ -1,4 +1,5 @@
-"""What a report says beside its text: the hazard's name, both parties with lines, ring, slot and step, the cause and the fix."""
+"""What a report says beside its text: the hazard's name, both parties with lines, ring, slot and
+step, the cause and the fix."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def broken(run: Callable[[], Any]) -> reports.Report:
     return report
 
 
-# ---- every place that finds something says what it is --------------------------------------------------------------------
+# ---- every place that finds something says what it is --------------------------------------------
 def calls(tree: ast.AST) -> list[tuple[str, ast.Call]]:
     return [(node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""), node)
             for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -59,7 +60,8 @@ def text(node: ast.expr | None) -> str:
 
 
 def hazards_of(source: str) -> tuple[set[str], list[int]]:
-    """Names that a module of the simulator gives to what it finds, and the lines that raise without one, or without a fix."""
+    """Names that a module of the simulator gives to what it finds, and the lines that raise without
+    one, or without a fix."""
     tree, named, without = ast.parse(source), set(), []
     for name, call in calls(tree):
         if name in ("race", "violation", "illegal"):
@@ -73,7 +75,8 @@ def hazards_of(source: str) -> tuple[set[str], list[int]]:
             named |= {text(part) for part in ((given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,))}
         elif name == "Report" and text(call.args[0]):
             named |= {text(call.args[0])}
-        elif name == "failure" and len(call.args) > 6:  # of `touches`: the cause and the fix are arguments
+        # of `touches`: the cause and the fix are arguments
+        elif name == "failure" and len(call.args) > 6:
             named |= {text(call.args[3])}
         elif name in ("PipelineRace", "SimulationError"):
             without.append(call.lineno)  # `report.failed` makes them, from a report
@@ -89,7 +92,8 @@ def test_every_error_of_the_simulator_names_its_hazard_and_a_fix() -> None:
         found, without = hazards_of(file.read_text(encoding="utf8"))
         named |= found
         assert not without, f"{file.name}: errors without a hazard's name at lines {without}"
-    assert named | {"nan-stored"} == HAZARDS.keys()  # which `language.tiles.nan_checks` raises, above the simulator
+    # which `language.tiles.nan_checks` raises, above the simulator
+    assert named | {"nan-stored"} == HAZARDS.keys()
 
 
 @pytest.mark.parametrize("source", [
@@ -99,7 +103,7 @@ def test_an_error_without_a_name_or_a_fix_would_be_found(source: str) -> None:
     assert hazards_of(source)[1] == [1]
 
 
-# ---- races of pipelines --------------------------------------------------------------------------------------------------
+# ---- races of pipelines --------------------------------------------------------------------------
 def summed(body: Any, *, slots: int = 2, delay: int = 0, ready: bool = False, consumed: bool = False) -> Any:
     """c += a_k @ b_k.T over the steps k, by `body`."""
     @numpipe.kernel(num_compute_wgs=1)
@@ -251,7 +255,7 @@ def test_an_accumulator_in_flight_asks_for_a_wait_that_covers_it(left: int, fix:
     assert report.fix == f"commit, then wgmma_wait with few enough groups pending{fix}"
 
 
-# ---- copies of the kernel's own ------------------------------------------------------------------------------------------
+# ---- copies of the kernel's own ------------------------------------------------------------------
 def copies(machine: Any, late: bool) -> None:
     """A slot that warpgroup 0 loads twice, and warpgroup 1 reads, with barriers of their own."""
     landed, free = 4096, 4104
@@ -288,11 +292,12 @@ def test_a_read_behind_the_arrival_that_frees_the_bytes(late: bool, seed: int | 
         go()
         return
     report = broken(go)
-    assert report.hazard == "read-after-release"  # whether the second copy comes before the read or after it
+    # whether the second copy comes before the read or after it
+    assert report.hazard == "read-after-release"
     assert report.fix == "read before the arrival on free: it says that the bytes may be overwritten"
 
 
-# ---- deadlocks -----------------------------------------------------------------------------------------------------------
+# ---- deadlocks -----------------------------------------------------------------------------------
 @numpipe.function
 def holds(indices, a, b, a_consumed, b_consumed, acc):
     acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a, b.T), 0)
@@ -388,7 +393,7 @@ def test_a_deadlock_is_told_from_plain_data_alone() -> None:
     assert over.fix.startswith("load as many steps as are computed") and "warpgroup 1 (memory) has finished" in over.cause
 
 
-# ---- the rest ------------------------------------------------------------------------------------------------------------
+# ---- the rest ------------------------------------------------------------------------------------
 def test_a_broken_rule_of_a_lane_body_names_kernel_and_line() -> None:
     @by_lane
     def outside(x, y):
@@ -447,7 +452,8 @@ def one_for_both(y, *, fixed: numpipe.Static):
 
 
 def test_a_warpgroup_that_arrives_in_place_of_another_is_named() -> None:
-    """In schedules where that can be seen: the barrier cannot tell who arrives. The fix is what the twin does."""
+    """In schedules where that can be seen: the barrier cannot tell who arrives. The fix is what the
+    twin does."""
     fixes = []
     for seed in range(12):
         one_for_both.simulate(np.zeros((64, 64), np.float32), seed=seed, fixed=True)

@@ -1,7 +1,9 @@
-"""The code blocks of README and docs do what they say: each runs here, on the simulated SM. What is made of the pages is theirs.
+"""The code blocks of README and docs do what they say: each runs here, on the simulated SM. What is
+made of the pages is theirs.
 
-A fence ```` ```python ```` is executed; with ``no-run`` behind it, it is compiled only; with ``gpu``, it runs where a
-GPU is (tests/gpu/test_docs_on_gpu.py). The blocks of a page share one namespace, as a reader would type them (docs/pages.py).
+A fence ```` ```python ```` is executed; with ``no-run`` behind it, it is compiled only; with
+``gpu``, it runs where a GPU is (tests/gpu/test_docs_on_gpu.py). The blocks of a page share one
+namespace, as a reader would type them (docs/pages.py).
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ TOCTREE = re.compile(r"^```\{toctree\}\n(?::\w+:[^\n]*\n)*(.*?)^```$", re.MULTIL
 
 
 COMPILED = ("README.md", "docs/quickstart.md", "docs/guide/matmul.md")
-"""pages whose kernels are compiled too, each time; those of the others with ``-m soak``, and where tests run on a GPU"""
+"""pages whose kernels are compiled too, each time; those of the others with ``-m soak``, and where
+tests run on a GPU"""
 
 
 @pytest.mark.soak

@@ -1,4 +1,5 @@
-"""docs/parity.md: its tests exist, and parameters of pipelines are heeded: the simulated SM does something else."""
+"""docs/parity.md: its tests exist, and parameters of pipelines are heeded: the simulated SM does
+something else."""
 
 from __future__ import annotations
 
@@ -46,12 +47,14 @@ HEEDED: dict[str, tuple[Plan, Plan]] = {
 """a plan without, and one with it, that differ in nothing else"""
 
 SAME = {"tree", "carry_coroutine", "memory_space"}
-"""other ways to write the same: it is enough that they compute what they must, which the covering array checks"""
+"""other ways to write the same: it is enough that they compute what they must, which the covering
+array checks"""
 
 
 @functools.cache
 def seen(plan: Plan) -> tuple[Any, ...]:
-    """What the simulated SM did: events with their times, and the names of barriers and rings in them."""
+    """What the simulated SM did: events with their times, and the names of barriers and rings in
+    them."""
     trace = Trace()
     grid = plan.grids()[-1 if plan.static else 4]
     load(plan).simulate(*inputs(plan, grid), trace=trace)
@@ -68,7 +71,8 @@ def test_a_pipeline_heeds(parameter: str) -> None:
 
 
 def goes_on(plan: Plan) -> bool:
-    """Whether the second pipeline's first loads begin before the first one's last step is computed."""
+    """Whether the second pipeline's first loads begin before the first one's last step is
+    computed."""
     trace = Trace()
     load(plan).simulate(*inputs(plan, (4,)), trace=trace)
     notes = [(e.details["event"], e.details["step"]) for e in sorted(trace.of("note"), key=lambda e: e.start)]

@@ -1,4 +1,5 @@
-"""examples/benchmarks/host_arrays.py: what a call is compared with, and how processes are put together."""
+"""examples/benchmarks/host_arrays.py: what a call is compared with, and how processes are put
+together."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def benchmark() -> dict[str, Any]:
 
 def test_the_bound_counts_the_bytes_that_each_way_has_to_move(benchmark: dict[str, Any]) -> None:
     fresh, given, in_place = (benchmark["bound"](call, 8192, 1e-3, RATES, "memcpy, threads") for call in benchmark["CALLS"])
-    assert fresh == pytest.approx(2 * MATRIX / 25 + MATRIX / 40)  # threads bound the way in; the output is written in place
+    # threads bound the way in; the output is written in place
+    assert fresh == pytest.approx(2 * MATRIX / 25 + MATRIX / 40)
     assert given == pytest.approx(3 * MATRIX / 25 + MATRIX / 25)
     assert in_place == pytest.approx(3 * MATRIX / 50 + MATRIX / 40)
     assert benchmark["bound"]("matmul(a, b)", 8192, 1e-3, RATES, "memcpy") == pytest.approx(2 * MATRIX / 10 + MATRIX / 40)

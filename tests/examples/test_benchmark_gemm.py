@@ -1,4 +1,5 @@
-"""examples/benchmarks/gemm.py without a GPU: which products, against whom, and what is said of the goals."""
+"""examples/benchmarks/gemm.py without a GPU: which products, against whom, and what is said of the
+goals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""examples/benchmarks/jax_calls.py without a GPU: the program that it times runs, on the simulated SM."""
+"""examples/benchmarks/jax_calls.py without a GPU: the program that it times runs, on the simulated
+SM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""examples/cublas.py without a GPU: a cublasGemmEx written in NumPy, column-major as cuBLAS documents it, checks the arguments."""
+"""examples/cublas.py without a GPU: a cublasGemmEx written in NumPy, column-major as cuBLAS
+documents it, checks the arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""examples/attention_ladder.py: every rung right, clean, and one change away from the one below it."""
+"""examples/attention_ladder.py: every rung right, clean, and one change away from the one below
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""examples/gemm.py is the first thing a user runs: what it prints, without a GPU, and what it says to wrong arguments."""
+"""examples/gemm.py is the first thing a user runs: what it prints, without a GPU, and what it says
+to wrong arguments."""
 
 from __future__ import annotations
 
@@ -151,7 +152,8 @@ def test_on_a_gpu_it_prints_speed_ratio_time_and_error(cublas: bool, monkeypatch
 
 
 def test_the_config_suits_the_size() -> None:
-    """A small product is cut into enough tiles for the SMs, a large one into tiles that read little."""
+    """A small product is cut into enough tiles for the SMs, a large one into tiles that read
+    little."""
     from gemm import choose
 
     for m, n, k in ((512, 512, 512), (1024, 1024, 1024), (1024, 1024, 8192)):

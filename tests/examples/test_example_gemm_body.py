@@ -1,4 +1,5 @@
-"""examples/gemm_body.py: the body form beside the loop form, simulated and by their instructions."""
+"""examples/gemm_body.py: the body form beside the loop form, simulated and by their
+instructions."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def test_the_build_gate_passes() -> None:
     a = np.zeros((8, 8), np.float16)
     assert gemm_body.matmul.inspect("gate", a, a) == ()
     ours, loop = (kernel.inspect("resources", a, a) for kernel in (gemm_body.matmul, gemm.matmul))
-    assert [nbytes for _, nbytes in ours.smem] == [nbytes for _, nbytes in loop.smem]  # beside each, its line
+    # beside each, its line
+    assert [nbytes for _, nbytes in ours.smem] == [nbytes for _, nbytes in loop.smem]
     assert dataclasses.replace(ours, smem=()) == dataclasses.replace(loop, smem=()) and ours.spill_bytes == 0
 
 

@@ -1,4 +1,5 @@
-"""examples/tensor_parallel_mlp.py on simulated GPUs; on others in tests/gpu/test_many_gpu_ops_on_gpu.py."""
+"""examples/tensor_parallel_mlp.py on simulated GPUs; on others in
+tests/gpu/test_many_gpu_ops_on_gpu.py."""
 
 from __future__ import annotations
 

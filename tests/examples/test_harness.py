@@ -1,4 +1,5 @@
-"""examples/benchmarks/harness without a GPU: processes, budgets, files that are resumed, calls in workers."""
+"""examples/benchmarks/harness without a GPU: processes, budgets, files that are resumed, calls in
+workers."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ def test_the_file_has_the_runs_in_the_order_of_the_cases_and_processes(of_two_gp
 def test_gpus_share_the_processes_out_and_have_one_at_a_time(of_two_gpus: bench.Result) -> None:
     result = of_two_gpus
     assert all(run["gpu"] == run["saw"] for run in result.runs)
-    assert {run["process"]: run["gpu"] for run in result.runs} == {0: "GPU-a", 1: "GPU-b", 2: "GPU-b"}  # the one that is free
+    # the one that is free
+    assert {run["process"]: run["gpu"] for run in result.runs} == {0: "GPU-a", 1: "GPU-b", 2: "GPU-b"}
     for card in ("GPU-a", "GPU-b"):  # the runs of a process stand together
         turns = [run["process"] for run in sorted(result.runs, key=lambda run: run["at"]) if run["gpu"] == card]
         assert turns == sorted(turns)
@@ -191,7 +193,8 @@ def test_what_is_left_of_the_time_is_shared_by_the_processes_that_are_to_come(tm
     known = bench.Result("t", {}, {}, [entry(4, {"n": 1})])
     workers.collect(known, 3, out, command=[sys.executable, "-c", SHARES], until=time.time() + 600)
     _, *shares = bench.read(out).runs
-    assert [run["process"] for run in shares] == [5, 6, 7]  # earlier runs of the file keep their numbers
+    # earlier runs of the file keep their numbers
+    assert [run["process"] for run in shares] == [5, 6, 7]
     for run, share in zip(shares, (200, 300, 600), strict=True):
         assert share - 15 < run["case"]["left"] <= share
 

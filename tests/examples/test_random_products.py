@@ -1,4 +1,5 @@
-"""The benchmarks of random products and layouts without a GPU: which rows, what is checked of a row, what is told of the goals."""
+"""The benchmarks of random products and layouts without a GPU: which rows, what is checked of a
+row, what is told of the goals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The functions of shapes of all kernels of examples/: a file can hold each, and gives what the function gives."""
+"""The functions of shapes of all kernels of examples/: a file can hold each, and gives what the
+function gives."""
 
 from __future__ import annotations
 

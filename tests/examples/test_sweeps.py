@@ -1,4 +1,5 @@
-"""examples/benchmarks/harness without a GPU: rows of sweeps in turn, graphs of short kernels, summaries, pictures, other files."""
+"""examples/benchmarks/harness without a GPU: rows of sweeps in turn, graphs of short kernels,
+summaries, pictures, other files."""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ def test_a_row_is_measured_in_rounds_of_all_under_its_own_name_of_protocol() -> 
 
 
 def test_with_a_pause_each_competitor_is_measured_alone_behind_it() -> None:
-    """The fake's clock falls under load: behind the pause both run at the boost clock, by rounds at that of a loaded card."""
+    """The fake's clock falls under load: behind the pause both run at the boost clock, by rounds at
+    that of a loaded card."""
     gpu = Gpu()
 
     def make(_process: int, _case: Any) -> harness.Contest:
@@ -123,7 +125,8 @@ def test_the_card_is_loaded_once_on_the_case_that_is_asked_for() -> None:
 def test_outputs_are_poisoned_before_they_are_verified_and_before_the_rounds_and_checked_after() -> None:
     events: list[str] = []
     swept(Gpu(), events=events, plan=harness.SweepPlan(load=0))(0, CASES[0])
-    assert events == ["10,8,8", "10,8,8", "poison", "verify", "poison", "check"]  # the first one loads
+    # the first one loads
+    assert events == ["10,8,8", "10,8,8", "poison", "verify", "poison", "check"]
 
 
 @pytest.mark.parametrize("ours, theirs, captured", [(10e-6, 30e-6, True), (30e-6, 10e-6, True), (21e-6, 21e-6, False)])
@@ -238,7 +241,8 @@ def test_changes_are_of_what_both_files_have_and_marked_where_the_intervals_do_n
     assert [line.split()[:4] for line in lines] == [["1,2,3", "bf16", "sweep", "numpipe"]]
     assert lines[0].split()[-2:] == ["*", "1.144"]
     assert "*" not in harness.changes([before, before])
-    assert "*" not in harness.changes([("a", result(slow)), ("b", result(fast))])  # one process has no spread
+    # one process has no spread
+    assert "*" not in harness.changes([("a", result(slow)), ("b", result(fast))])
 
 
 def test_two_cards_of_a_model_are_compared_by_ratios_only() -> None:

@@ -1,4 +1,5 @@
-"""Kernels and ops in JAX programs, on a CPU: traced, compiled by XLA, run on the simulated SM; derivatives, and batches by vmap."""
+"""Kernels and ops in JAX programs, on a CPU: traced, compiled by XLA, run on the simulated SM;
+derivatives, and batches by vmap."""
 
 from __future__ import annotations
 
@@ -203,7 +204,8 @@ def test_an_error_of_the_simulated_sm_reaches_the_user() -> None:
 
 @pytest.mark.thorough
 def test_shards_are_computed_where_they_lie_and_a_process_can_end_meanwhile() -> None:
-    """Programs on several devices run beside Python, and call it: the process waits for them before Python ends."""
+    """Programs on several devices run beside Python, and call it: the process waits for them before
+    Python ends."""
     code = ("import jax, jax.numpy as jnp, numpy as np, numpipe.jax\n"
             "mesh, over = jax.sharding.Mesh(jax.devices(), 'x'), jax.sharding.PartitionSpec('x')\n"
             "a, b = jnp.ones((8, 16), jnp.float16), jnp.ones((16, 8), jnp.float16)\n"

@@ -1,4 +1,5 @@
-"""Handlers of XLA's custom calls: their structures, what they launch and when, and errors that cross C as text."""
+"""Handlers of XLA's custom calls: their structures, what they launch and when, and errors that
+cross C as text."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def test_the_structures_lie_as_in_the_header_that_jax_has(tmp_path: Path) -> Non
     lines = "".join(f'printf("%zu\\n", offsetof({struct}, {theirs}));' for struct, theirs, _ in asked)
     source = tmp_path / "offsets.c"
     header = Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h"
-    text = header.read_text(encoding="utf8")  # in C a structure has a name of its own only where a typedef gives it one
+    # in C a structure has a name of its own only where a typedef gives it one
+    text = header.read_text(encoding="utf8")
     declared = "".join(f"typedef struct {name} {name};" for name in fields if f"}} {name};" not in text)
     source.write_text(f'#include <stdio.h>\n#include "{header}"\n{declared}int main() {{ {lines} }}', encoding="utf8")
     subprocess.run([compiler, "-w", "-o", tmp_path / "offsets", source], check=True)
@@ -132,7 +134,8 @@ def test_a_repeated_call_only_launches(fake: FakeDriver, monkeypatch: pytest.Mon
 
 
 def test_the_first_call_can_be_captured(fake: FakeDriver) -> None:
-    """XLA may record a command buffer before anything of it ran: the machine code is loaded aside of the capture."""
+    """XLA may record a command buffer before anything of it ran: the machine code is loaded aside
+    of the capture."""
     xla, called = FakeXla(), handler(doubled(**OUT))
     fake.captured = {9}
     assert xla.call(called, [A], [B], 9) is None
@@ -193,7 +196,8 @@ def test_scalars_of_calls_in_one_program_are_kept_apart(fake: FakeDriver) -> Non
 
 @pytest.mark.thorough
 def test_a_product_cut_along_k_is_one_launch_with_its_workspace(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real kernel, compiled when it is traced; rows of 260 elements are padded to 264 by XLA."""
+    """The real kernel, compiled when it is traced; rows of 260 elements are padded to 264 by
+    XLA."""
     from numpipe.ops.configs import CONFIGS, Config
 
     config = Config(64, 64, split="stream", slots=4, wgs=1)
@@ -216,7 +220,8 @@ def test_a_product_cut_along_k_is_one_launch_with_its_workspace(fake: FakeDriver
 @pytest.mark.parametrize("differentiated", [False, True])
 def test_no_operand_of_a_product_is_copied_by_numpipe(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, a: Any, b: Any, c: Any,
                                                       bias: Any, differentiated: bool) -> None:
-    """XLA pads and repeats them, so the op allocates nothing, which a command buffer could not capture."""
+    """XLA pads and repeats them, so the op allocates nothing, which a command buffer could not
+    capture."""
     ready = types.SimpleNamespace(workspace_shape=lambda grid, infos: None, fitting=lambda grid, device: grid)
     launched: list[str] = []
     monkeypatch.setattr(Variant, "prepared", lambda self, infos, table: launched.append(self.definition.name) or ready)

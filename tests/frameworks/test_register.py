@@ -1,4 +1,5 @@
-"""Kernels as ops of PyTorch: what their schemas say, what runs under compile, export and autograd, and what is refused."""
+"""Kernels as ops of PyTorch: what their schemas say, what runs under compile, export and autograd,
+and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""numpipe.torch.scaled_dot_product_attention: called as PyTorch's is. Its kernel has its tests; here it is a fake."""
+"""numpipe.torch.scaled_dot_product_attention: called as PyTorch's is. Its kernel has its tests;
+here it is a fake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The benchmark of gradients without a GPU: that both sides compute the same, and what is refused of a row."""
+"""The benchmark of gradients without a GPU: that both sides compute the same, and what is refused
+of a row."""
 
 from __future__ import annotations
 

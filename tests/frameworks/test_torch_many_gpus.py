@@ -1,4 +1,5 @@
-"""numpipe.torch on simulated GPUs: results and gradients against float64, autocast, graphs; and what is refused."""
+"""numpipe.torch on simulated GPUs: results and gradients against float64, autocast, graphs; and
+what is refused."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def test_gradients_on_any_number_of_gpus(name: str, gpus: int) -> None:
 
 @pytest.mark.parametrize("name", ["all_gather_matmul", "matmul_reduce_scatter"])
 def test_rows_of_any_number_of_bytes_have_gradients(name: str) -> None:
-    """A shard of 10 x 7 elements has no multiple of 16 bytes, nor has its gradient; and the weight is a view."""
+    """A shard of 10 x 7 elements has no multiple of 16 bytes, nor has its gradient; and the weight
+    is a view."""
     a, b = shards((10, 7), (9, 7), grad=True)
     wide = in_full(a), in_full(b)
     got = getattr(npt, name)(a, [each.mT for each in b], mesh=MESH)

@@ -1,4 +1,5 @@
-"""numpipe.torch.matmul: results and gradients against float64, under autocast, compile, export, vmap; and what is refused."""
+"""numpipe.torch.matmul: results and gradients against float64, under autocast, compile, export,
+vmap; and what is refused."""
 
 from __future__ import annotations
 

@@ -151,9 +151,10 @@ class Plan:
     @property
     def barriers(self) -> int:
         """mbarriers of a CTA, or a few more."""
+        # an input may have its own ring
         ready, consumed = (
             self.inputs if manual else 2 for manual in (self.ready, self.consumed)
-        )  # an input may have its own ring
+        )
         private = self.wgs if self.alone else 1
         return private * (
             (ready + consumed) * (self.slots + 1) * (self.chain if self.chained == "sites" else 1)
@@ -251,6 +252,7 @@ NEEDS: Needs = {
     ("writes", "origin"): {"chain": (1,)},  # each link would store to the same block
 }
 MILD = Plan(slots=1, inputs=0)
+# tiles of values have the shape of blocks
 RULES: Rules = (
     Rule(fits, {name: getattr(MILD, name) for name in inspect.signature(fits).parameters}),
     *rules_of({**NEEDS, ("builder", "inside"): NEEDS["builder", "single"]}),
@@ -259,7 +261,7 @@ RULES: Rules = (
     Rule(lambda writes, builder, wgs: writes != "origin" or builder == "ws" or wgs == 1),
     Rule(
         lambda use, tn, tk: use == "product" or tn == tk
-    ),  # tiles of values have the shape of blocks
+    ),
     Rule(  # a kernel has fewer than 16 rings
         lambda chained, chain, inputs, outputs, own, reads: (
             chained != "sites"

@@ -295,9 +295,10 @@ class Product(Program):
         places = f"np.argwhere(np.ones(({self.m_tiles}, {self.n_tiles})))"
         made["places"] = f"rng.permutation({places}).astype(np.int32)"
         made["trips"] = f"rng.integers(0, 5, {self.counts[0]}).astype(np.int32)"
+        # arrays that steer are passed before the outputs, and c as the last of these
         c = made.pop(
             "c"
-        )  # arrays that steer are passed before the outputs, and c as the last of these
+        )
         arguments = (*made.items(), *self.arguments(), ("c", c))
         options = [
             f"grid=numpipe.persistent({self.cluster * self.rng.choice([1, 2, 3])})",

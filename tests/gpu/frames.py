@@ -12,8 +12,8 @@ from numpipe import launch
 class Framed:
     """An array on the GPU inside a larger one of NaN, with strides that are not dense.
 
-    TMA can address it unless `odd` is true: then its rows are not at multiples of 16 bytes. With `order` "F", or
-    values whose rows are not contiguous, the order of memory is reversed.
+    TMA can address it unless `odd` is true: then its rows are not at multiples of 16 bytes. With
+    `order` "F", or values whose rows are not contiguous, the order of memory is reversed.
     """
 
     def __init__(self, values: Any, odd: bool = False, order: str = "C") -> None:

@@ -1,6 +1,8 @@
-"""The arithmetic of kernels on a GPU: whole expressions by the hundred, compared with what they are worth, and wrapping.
+"""The arithmetic of kernels on a GPU: whole expressions by the hundred, compared with what they are
+worth, and wrapping.
 
-NUMPIPE_RANDOM_EXPRESSIONS=n tries n kernels of 40 expressions, other ones each time (6 fixed ones otherwise).
+NUMPIPE_RANDOM_EXPRESSIONS=n tries n kernels of 40 expressions, other ones each time (6 fixed ones
+otherwise).
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ def many(what: st.SearchStrategy[Any], count: int) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def batches() -> list[tuple[list[str], list[dict[str, Any]]]]:
-    """Kernels' expressions, and the scalars each kernel is called with, for which all of them are defined."""
+    """Kernels' expressions, and the scalars each kernel is called with, for which all of them are
+    defined."""
     sets = many(scalars(), 4 * SETS)
     chooser = random.Random(0)
 
@@ -87,7 +90,8 @@ def test_a_kernel_computes(case: Case) -> None:
 
 @numpipe.kernel(num_compute_wgs=1)
 def wrapped(c, most, least, one):
-    """What the simulator refuses wraps: the values of int32 are those of arithmetic modulo 2**32."""
+    """What the simulator refuses wraps: the values of int32 are those of arithmetic modulo
+    2**32."""
     values = (most + one, least - one, most * most, -least, abs(least), (most + one) // 2, 3 << 31 * one, most ** 3)
     for i in range(len(values)):
         v = values[i]

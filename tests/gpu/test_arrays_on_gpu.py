@@ -1,10 +1,12 @@
-"""Arrays of the real libraries: each as input, in mixes, what comes back, and what keeps memory and order where streams differ."""
+"""Arrays of the real libraries: each as input, in mixes, what comes back, and what keeps memory and
+order where streams differ."""
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # read when JAX is imported: others need memory too
+# read when JAX is imported: others need memory too
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 from typing import Any
 
@@ -227,7 +229,8 @@ def test_the_memory_of_a_forgotten_jax_array_is_not_used_again_too_early() -> No
     copy(as_jax(values), out=out, target="gpu")
     with torch.cuda.stream(stream):
         torch.cuda._sleep(400_000_000)
-    copy(as_jax(values), out=out, stream=stream, target="gpu")  # nobody but numpipe has the input now
+    # nobody but numpipe has the input now
+    copy(as_jax(values), out=out, stream=stream, target="gpu")
     for i in range(30):
         jax.numpy.full((1024, 1024), i, np.float32).block_until_ready()
     stream.synchronize()
@@ -261,7 +264,8 @@ def test_ascontiguous_makes_rows_that_tma_can_address(kind: str) -> None:
         same(made, values)
         assert launch.tma_addressable(launch.describe(made, "a")) is None
         assert kind_of(made) == (kind if kind in ("torch", "cupy", "numba") else "own") or made is x
-        room = np.zeros((len(values), -(-values.shape[1] // 8) * 8), values.dtype)  # TMA stores rows of whole 16 bytes only
+        # TMA stores rows of whole 16 bytes only
+        room = np.zeros((len(values), -(-values.shape[1] // 8) * 8), values.dtype)
         out = as_own(room)
         moves(made, out, target="gpu")
         room[:, :values.shape[1]] = values

@@ -1,4 +1,5 @@
-"""examples/attention_ladder.py on the hardware: every rung over more tiles than SMs, with tails, against float64."""
+"""examples/attention_ladder.py on the hardware: every rung over more tiles than SMs, with tails,
+against float64."""
 
 from __future__ import annotations
 

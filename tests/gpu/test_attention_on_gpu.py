@@ -1,4 +1,5 @@
-"""numpipe.ops.attention on the hardware: every kind, every config, against float64; the same bits again and again."""
+"""numpipe.ops.attention on the hardware: every kind, every config, against float64; the same bits
+again and again."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def test_tensors_give_what_torch_gives_in_float64_and_the_same_bits_each_time(ki
 
 def test_views_of_one_array_are_read_where_they_lie() -> None:
     torch = pytest.importorskip("torch")
-    packed = torch.randn(2, 300, 3, 4, 64, device="cuda").to(torch.float16)  # as one product with all weights gives it
+    # as one product with all weights gives it
+    packed = torch.randn(2, 300, 3, 4, 64, device="cuda").to(torch.float16)
     q, k, v = packed.unbind(2)
     o = attention(q, k, v, layout="bshd", causal=True)
     wanted = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(1, 2).double() for x in (q, k, v)), is_causal=True)

@@ -1,4 +1,5 @@
-"""examples/benchmarks/attention.py against Pallas, where PyTorch and JAX are: that it runs, and what its file has."""
+"""examples/benchmarks/attention.py against Pallas, where PyTorch and JAX are: that it runs, and
+what its file has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Automatic barriers on the hardware: warps read what other warps have written, the same each time."""
+"""Automatic barriers on the hardware: warps read what other warps have written, the same each
+time."""
 
 from __future__ import annotations
 

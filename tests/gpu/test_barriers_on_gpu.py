@@ -1,4 +1,5 @@
-"""Pipelines that wait for, and release, their operands themselves, in both forms, on the hardware: exact sums, many times over."""
+"""Pipelines that wait for, and release, their operands themselves, in both forms, on the hardware:
+exact sums, many times over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""numpipe.bench on the GPU: the clock that it measures, and the whole GEMM benchmark where PyTorch is installed."""
+"""numpipe.bench on the GPU: the clock that it measures, and the whole GEMM benchmark where PyTorch
+is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Blocks of arrays of any rank on the hardware: exact results, nothing written around outputs, the same bits each time."""
+"""Blocks of arrays of any rank on the hardware: exact results, nothing written around outputs, the
+same bits each time."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ from tests.language.tiles.test_blocks import (  # noqa: F401
 REPEATS = 20
 
 
-# ---- host arrays -----------------------------------------------------------------------------------------------------
+# ---- host arrays ---------------------------------------------------------------------------------
 @pytest.mark.parametrize("shape", [(7, 600, 520, 1000), (132, 256, 256, 256)], ids=str)
 def test_a_large_product_for_each_batch(shape: tuple[int, int, int, int], runs: Any) -> None:
     test_a_product_for_each_batch(shape, runs)
@@ -89,7 +90,7 @@ def test_a_convolution_is_a_sum_of_shifted_blocks(shape: tuple[int, int, int], t
         assert (convolution(x, w, cfg=Taps(taps), target="gpu") == convolved(x, w)).all()
 
 
-# ---- device arrays -----------------------------------------------------------------------------------------------------
+# ---- device arrays -------------------------------------------------------------------------------
 @pytest.mark.parametrize("odd", [False, True])  # stored through TMA, by the lanes
 @pytest.mark.parametrize("shape", [(3, 200, 136, 200), (5, 8, 8, 8), (2, 130, 70, 40)], ids=str)
 def test_a_product_inside_larger_arrays(shape: tuple[int, int, int, int], odd: bool) -> None:

@@ -1,4 +1,5 @@
-"""Repeated and bound calls on the GPU: right results wherever the arrays are, and nothing that grows."""
+"""Repeated and bound calls on the GPU: right results wherever the arrays are, and nothing that
+grows."""
 
 from __future__ import annotations
 
@@ -101,7 +102,8 @@ def test_a_bound_launch_follows_the_stream_of_the_moment() -> None:
         bound().zero_()
         torch.cuda.synchronize()
         with torch.cuda.stream(stream):
-            torch.cuda._sleep(20_000_000)  # cycles: the launch waits for it where it is queued behind it
+            # cycles: the launch waits for it where it is queued behind it
+            torch.cuda._sleep(20_000_000)
             result = bound() if by == "context" else None
         if by == "argument":
             result = bound(stream=stream)
@@ -143,7 +145,8 @@ def test_a_hundred_thousand_launches_grow_neither_host_nor_device_memory() -> No
     gc.collect()
     host, reserved = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, torch.cuda.memory_reserved()
     shrunk = []
-    while len(shrunk) < 5 and min(shrunk, default=1 << 40) > 4 << 20:  # bytes; other processes may come to the GPU meanwhile
+    # bytes; other processes may come to the GPU meanwhile
+    while len(shrunk) < 5 and min(shrunk, default=1 << 40) > 4 << 20:
         free = torch.cuda.mem_get_info()[0]
         many(100_000)
         shrunk.append(free - torch.cuda.mem_get_info()[0])

@@ -1,4 +1,5 @@
-"""Calls on a Hopper GPU: scalars with defaults and by name, outputs found in helpers, kernels that share them."""
+"""Calls on a Hopper GPU: scalars with defaults and by name, outputs found in helpers, kernels that
+share them."""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ def test_a_kernel_that_was_warmed_up_is_called_where_calls_may_not_compile(tmp_p
     monkeypatch.setenv("NUMPIPE_CACHE_DIR", str(tmp_path))
     x, wide = (numpipe.to_device(np.full((64, n), 3, np.float32), target="gpu") for n in (64, 65))
     with numpipe.jit("error"):
-        for args in ((x,), (wide,)):  # rows of 65 are no multiple of 16 bytes: only an array like it says so
+        # rows of 65 are no multiple of 16 bytes: only an array like it says so
+        for args in ((x,), (wide,)):
             with pytest.raises(JitRefused):
                 jit_kernels.times(*args)
         numpipe.warmup([(jit_kernels.times, (ArrayType((64, 64), np.float32),)), (jit_kernels.times, (wide,))], workers=2)

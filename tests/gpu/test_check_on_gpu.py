@@ -1,4 +1,5 @@
-"""numpipe.testing.check where there is a GPU: the kernel runs there too, and what it computes is compared."""
+"""numpipe.testing.check where there is a GPU: the kernel runs there too, and what it computes is
+compared."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Clusters on the hardware: shared blocks give the bits of unshared ones, again and again, and nothing hangs or is left behind.
+"""Clusters on the hardware: shared blocks give the bits of unshared ones, again and again, and
+nothing hangs or is left behind.
 
-Most of the time is compiling: each configuration is compiled for bfloat16 alone, and for another type once.
+Most of the time is compiling: each configuration is compiled for bfloat16 alone, and for another
+type once.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ def alone(cfg: Config) -> numpipe.Kernel:
 
 
 def same(found: np.ndarray, wanted: np.ndarray, what: str = "") -> None:
-    """Assert that arrays are equal; NumPy's own assertion, many times slower, is asked where their bits are not."""
+    """Assert that arrays are equal; NumPy's own assertion, many times slower, is asked where their
+    bits are not."""
     if found.tobytes() != wanted.tobytes():
         np.testing.assert_array_equal(found, wanted, err_msg=what)
 
@@ -77,7 +80,8 @@ def exact(*shape: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @functools.cache
 def large() -> list[launch.DeviceArray]:
-    """Normally distributed numbers: one slot filled too early, or read too late, shows. Odd numbers of tiles in both directions."""
+    """Normally distributed numbers: one slot filled too early, or read too late, shows. Odd numbers
+    of tiles in both directions."""
     numbers = np.random.default_rng(0).standard_normal((128 * 31 + 256 * 17, 2048), np.float32).astype(BF16)
     return [launch.DeviceArray.from_host(part) for part in (numbers[:128 * 31], numbers[128 * 31:])]
 
@@ -99,7 +103,8 @@ def test_a_large_product_has_the_bits_of_unshared_blocks_every_time(name: str) -
 
 
 def test_calls_on_arrays_of_the_gpu_follow_each_other_at_once() -> None:
-    """Many launches in a row: a CTA of the next kernel starts where one of the last has just left."""
+    """Many launches in a row: a CTA of the next kernel starts where one of the last has just
+    left."""
     a, b = operands(512, 512, 256)
     x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
     kernel = product(CONFIGS["cooperative along m"])

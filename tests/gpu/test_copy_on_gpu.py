@@ -1,4 +1,5 @@
-"""numpipe.ops.copy on the hardware: random views to the bit, each way at sizes that fill the GPU, libraries, streams, graphs."""
+"""numpipe.ops.copy on the hardware: random views to the bit, each way at sizes that fill the GPU,
+libraries, streams, graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The pipelines of test_covering_array.py on the hardware: all plans, in all step counts from 0 to 6, ten times each."""
+"""The pipelines of test_covering_array.py on the hardware: all plans, in all step counts from 0 to
+6, ten times each."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Printed lines and assertions on a Hopper GPU, each in a process of its own: printf writes to C's stdout, and a failed assertion
-takes the CUDA context with it."""
+"""Printed lines and assertions on a Hopper GPU, each in a process of its own: printf writes to C's
+stdout, and a failed assertion takes the CUDA context with it."""
 
 from __future__ import annotations
 

@@ -63,7 +63,8 @@ def on_device(m: int, n: int, k: int) -> tuple[Any, Any, Any]:
 
 @with_torch
 def test_launches_follow_each_other_without_a_gap_and_with_other_sizes() -> None:
-    """Programmatic launches: the next one begins while the last CTAs of this one set the counter back."""
+    """Programmatic launches: the next one begins while the last CTAs of this one set the counter
+    back."""
     kernel, cfg = made(gemm, ctas=None), LARGE["cooperative"]
     calls = [(*on_device(m, n, 64), torch.empty(m, n, dtype=torch.float16, device="cuda"))
              for m, n in ((4096, 4096), (128, 256), (640, 768))]
@@ -123,7 +124,8 @@ def test_replays_of_graphs_are_right_alone_and_beside_each_other(warm: bool) -> 
 
 # ---- who takes what
 def who(steps: Any, a: Any, c: Any) -> None:
-    """Row of tiles m of c holds the number of the CTA that took it; it has steps[m, 0] steps of loads before."""
+    """Row of tiles m of c holds the number of the CTA that took it; it has steps[m, 0] steps of
+    loads before."""
     cta = numpipe.axis_index("cta")
     for (m, count) in numpipe.tiles(steps.shape[0], order=steps, dynamic=True):
         acc = numpipe.zeros((64, 64), np.float32)

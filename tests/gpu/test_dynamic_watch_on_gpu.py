@@ -1,4 +1,5 @@
-"""Kernels in which compute warpgroups hang while the memory role could go on, built with debug=True: the process goes on too.
+"""Kernels in which compute warpgroups hang while the memory role could go on, built with
+debug=True: the process goes on too.
 
 In processes of their own, with the other files: where one of these fails, the context is lost.
 """
@@ -18,7 +19,8 @@ DEBUG = CompilerParams(debug=True)
 
 
 def stops(dynamic: bool, steps: int, **options: Any) -> Any:
-    """c = a in tiles of 64 rows a warpgroup, each loaded `steps` times; with `hang` one waits for an arrival that does not come."""
+    """c = a in tiles of 64 rows a warpgroup, each loaded `steps` times; with `hang` one waits for
+    an arrival that does not come."""
     def kernel(a: Any, c: Any, hang: Any) -> None:
         wg, rows = numpipe.axis_index("wg"), 64 * numpipe.axis_size("wg")
         never = numpipe.scratch(numpipe.Barrier())
@@ -56,7 +58,8 @@ def test_after_a_launch_that_gave_up_the_next_ones_compute(name: str) -> None:
 
 @numpipe.kernel(grid=2, grid_names="cta", cluster=2, cluster_names="pair", num_compute_wgs=1, compiler_params=DEBUG)
 def one_of_a_cluster_hangs(a, c):
-    """CTA 1 waits for an arrival that does not come; CTA 0 for what it shares of the next blocks."""
+    """CTA 1 waits for an arrival that does not come; CTA 0 for what it shares of the next
+    blocks."""
     cta = numpipe.axis_index("cta")
     never = numpipe.scratch(numpipe.Barrier())
     pipe = numpipe.pipeline(grid=(8,), max_concurrent_steps=2, in_specs=(
@@ -68,7 +71,8 @@ def one_of_a_cluster_hangs(a, c):
 
 
 def test_a_cluster_of_which_one_hangs_ends_too() -> None:
-    """Others may still arrive, and copy, while a CTA writes its records: so it asks no mbarrier for its state."""
+    """Others may still arrive, and copy, while a CTA writes its records: so it asks no mbarrier for
+    its state."""
     rng = np.random.default_rng(0)
     x = rng.integers(-2, 3, (64, 512)).astype(np.float16)
     a, b = (rng.integers(-2, 3, (256, 128)).astype(np.float16) for _ in range(2))

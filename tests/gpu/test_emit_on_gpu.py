@@ -1,4 +1,5 @@
-"""The body form and @numpipe.function on the hardware: the results of the loop form, bit for bit."""
+"""The body form and @numpipe.function on the hardware: the results of the loop form, bit for
+bit."""
 
 from __future__ import annotations
 

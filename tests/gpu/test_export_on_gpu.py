@@ -1,4 +1,5 @@
-"""Kernels of files on the GPU, in processes that cannot import Numba: right results, other shapes, streams, graphs, bound calls."""
+"""Kernels of files on the GPU, in processes that cannot import Numba: right results, other shapes,
+streams, graphs, bound calls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""GEMMs on a Hopper GPU: every edge, layout and option of test_gemm_simulated.py, with its kernels, on the hardware.
+"""GEMMs on a Hopper GPU: every edge, layout and option of test_gemm_simulated.py, with its kernels,
+on the hardware.
 
-Inputs are small integers, so the result has to be the rounded exact product, bit for bit. Arrays lie in frames of NaN: what
-lies outside an input must read as zeros, what lies outside an output must stay as it is.
+Inputs are small integers, so the result has to be the rounded exact product, bit for bit. Arrays
+lie in frames of NaN: what lies outside an input must read as zeros, what lies outside an output
+must stay as it is.
 """
 
 from __future__ import annotations
@@ -111,7 +113,8 @@ def test_outputs_whose_rows_tma_cannot_address(dtype: Any) -> None:
     for m, n in ((1, 1), (129, 257), (264, 520), (500, 255)):
         check(matmul, *integers(m, n, 72, dtype), odd=True)
         a, b = integers(m, n, 72, dtype)
-        dense = matmul(Framed(a), Framed(b)).copy_to_host()  # allocated: rows of n elements, no padding
+        # allocated: rows of n elements, no padding
+        dense = matmul(Framed(a), Framed(b)).copy_to_host()
         assert_exact(dense, a, b)
 
 
@@ -214,7 +217,8 @@ def test_sums_are_kept_in_float32_and_ten_repeats_are_bit_identical(m: int, n: i
 
 
 def sparse(rows: int, k: int, dtype: Any, seed: int) -> Any:
-    """-1, 0 and 1, one element in eight not 0: sums of thousands of products stay exact in every type."""
+    """-1, 0 and 1, one element in eight not 0: sums of thousands of products stay exact in every
+    type."""
     return np.random.default_rng(seed).choice(np.array([-1, 1] + [0] * 14, np.int8), (rows, k)).astype(dtype)
 
 
@@ -253,7 +257,8 @@ TALL, WIDE = 65_536 + 128, 32_768 + 64
 
 @pytest.fixture
 def big(request: pytest.FixtureRequest) -> Any:
-    """A poisoned bfloat16 array on the GPU of more than 2**31 elements and of the columns asked for."""
+    """A poisoned bfloat16 array on the GPU of more than 2**31 elements and of the columns asked
+    for."""
     from cuda.bindings import driver as cuda
 
     columns = request.param
@@ -274,7 +279,8 @@ def test_outputs_and_inputs_of_more_than_2_to_31_elements(big: Any) -> None:
     matmul(launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b), out=big)
     through = simulated.to_float32(big, launch.DeviceArray.from_host(x), 1.0).copy_to_host()
     expected = a.astype(np.float64) @ (b.astype(np.float64).T @ x.astype(np.float64).T)
-    np.testing.assert_array_equal(through, expected)  # one element of `big` wrong or still NaN would show
+    # one element of `big` wrong or still NaN would show
+    np.testing.assert_array_equal(through, expected)
 
 
 @pytest.mark.parametrize("big", [WIDE + 1], indirect=True)

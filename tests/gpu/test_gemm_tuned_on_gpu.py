@@ -1,4 +1,5 @@
-"""examples/gemm_tuned.py on the hardware: layouts, batches, skinny shapes, epilogues; the same bits again and again."""
+"""examples/gemm_tuned.py on the hardware: layouts, batches, skinny shapes, epilogues; the same bits
+again and again."""
 
 from __future__ import annotations
 

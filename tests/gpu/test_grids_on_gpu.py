@@ -1,4 +1,5 @@
-"""Grids of more than three dimensions, several axes, scalars, returned pipelines and trees of allocations on the hardware."""
+"""Grids of more than three dimensions, several axes, scalars, returned pipelines and trees of
+allocations on the hardware."""
 
 from __future__ import annotations
 

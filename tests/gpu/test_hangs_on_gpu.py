@@ -1,5 +1,5 @@
-"""Twelve hangs at barriers of six kinds, in both roles: each ends within five seconds and names the barrier, the line and who waits
-there, and the process goes on."""
+"""Twelve hangs at barriers of six kinds, in both roles: each ends within five seconds and names the
+barrier, the line and who waits there, and the process goes on."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def test_a_hang_names_the_barrier_and_the_line_and_the_process_goes_on(name: str
 
 
 def test_behind_a_part_that_never_came_parts_are_added_right() -> None:
-    """The flags that nobody took are cleared: the next launch on the stream has the same workspace."""
+    """The flags that nobody took are cleared: the next launch on the stream has the same
+    workspace."""
     from numpipe import CompilerParams, Workspace, ds
 
     def summed(y, work):

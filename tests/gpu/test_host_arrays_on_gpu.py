@@ -1,4 +1,5 @@
-"""NumPy arrays of all sizes and orders through kernels on a Hopper GPU: staged, in place, plain; outputs in page-locked memory."""
+"""NumPy arrays of all sizes and orders through kernels on a Hopper GPU: staged, in place, plain;
+outputs in page-locked memory."""
 
 from __future__ import annotations
 
@@ -167,7 +168,8 @@ def test_two_hundred_calls_grow_neither_host_nor_device_memory() -> None:
     calls(20)
     host, locked = resident(), pinned.POOL.nbytes
     shrunk: list[int] = []
-    while len(shrunk) < 5 and min(shrunk, default=1 << 40) >= 16 * MIB:  # other processes may come to the GPU meanwhile
+    # other processes may come to the GPU meanwhile
+    while len(shrunk) < 5 and min(shrunk, default=1 << 40) >= 16 * MIB:
         free = torch.cuda.mem_get_info()[0]
         calls(200)
         shrunk.append(free - torch.cuda.mem_get_info()[0])

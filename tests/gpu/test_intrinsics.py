@@ -1,6 +1,8 @@
-"""The intrinsics on a GPU give what their Python bodies say, and the tensor core reads what the descriptors describe.
+"""The intrinsics on a GPU give what their Python bodies say, and the tensor core reads what the
+descriptors describe.
 
-Kernels are plain Numba kernels; the driver is called directly, so that nothing else of numpipe stands in between.
+Kernels are plain Numba kernels; the driver is called directly, so that nothing else of numpipe
+stands in between.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from numpipe.intrinsics import (
 THREADS, SMEM = 128, 40 * 1024
 
 
-# ---- a minimal launcher -------------------------------------------------------------------------------------------
+# ---- a minimal launcher --------------------------------------------------------------------------
 def compile_kernel(kernel: Callable[..., None], argtypes: tuple[str, ...], threads: int) -> bytes:
     """-> cubin; `argtypes` name Numba types, arrays as "int32[]"."""
     from numpipe.core import numba as nb
@@ -75,14 +77,16 @@ class Gpu:
         rank = array.ndim
         storage = ctypes.create_string_buffer(128 + 64)
         aligned = (ctypes.addressof(storage) + 63) & ~63
-        self("cuTensorMapEncodeTiled", ctypes.c_void_p(aligned), 2, rank, pointer,  # 2: CU_TENSOR_MAP_DATA_TYPE_UINT32
+        # 2: CU_TENSOR_MAP_DATA_TYPE_UINT32
+        self("cuTensorMapEncodeTiled", ctypes.c_void_p(aligned), 2, rank, pointer,
              (ctypes.c_uint64 * rank)(*array.shape[::-1]), (ctypes.c_uint64 * rank)(*array.strides[-2::-1]),
              (ctypes.c_uint32 * rank)(*box[::-1]), (ctypes.c_uint32 * rank)(*[1] * rank), 0, 0, 0, 0)
         return self.upload(np.frombuffer(ctypes.string_at(aligned, 128), np.uint8))
 
     def run(self, kernel: Callable[..., None], *args: Any, grid: tuple[int, int, int] = (1, 1, 1),
             threads: int = THREADS) -> None:
-        """Arrays are copied there and back; a c_uint64 is passed as an int64, an int as an int32."""
+        """Arrays are copied there and back; a c_uint64 is passed as an int64, an int as an
+        int32."""
         kinds = tuple(f"{a.dtype}[]" if isinstance(a, np.ndarray) else "int32" if isinstance(a, int) else "int64"
                       for a in args)
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -96,7 +100,8 @@ class Gpu:
         arrays = {i: self.upload(a) for i, a in enumerate(args) if isinstance(a, np.ndarray)}
         values: list[Any] = []
         for i, arg in enumerate(args):
-            if i in arrays:  # Numba passes an array as (meminfo, parent, items, item size, data, shape, strides)
+            # Numba passes an array as (meminfo, parent, items, item size, data, shape, strides)
+            if i in arrays:
                 size, item = arg.size, arg.itemsize
                 values += map(ctypes.c_uint64, (0, 0, size, item, arrays[i].value, size, item))
             else:
@@ -140,7 +145,7 @@ def lanes() -> Iterator[Lanes]:
     _machine._current.reset(token)
 
 
-# ---- conversions --------------------------------------------------------------------------------------------------
+# ---- conversions ---------------------------------------------------------------------------------
 def conversions(x: Any, y: Any, words: Any, floats: Any) -> None:
     t = special.thread_index()
     bf16, f16 = convert.pack_bf16x2(x[t], y[t]), convert.pack_f16x2(x[t], y[t])
@@ -165,7 +170,7 @@ def test_conversions_round_as_their_python_bodies_do(gpu: Gpu) -> None:
     assert np.array_equal(floats, np.concatenate(unpacked), equal_nan=True)
 
 
-# ---- stmatrix -----------------------------------------------------------------------------------------------------
+# ---- stmatrix ------------------------------------------------------------------------------------
 def stmatrix_forms(addresses: Any, registers: Any, image: Any) -> None:
     t = special.thread_index()
     for word in range(t, SMEM // 4, 128):
@@ -186,7 +191,8 @@ def stmatrix_forms(addresses: Any, registers: Any, image: Any) -> None:
 
 def test_stmatrix_writes_what_its_python_body_writes(gpu: Gpu, lanes: Lanes) -> None:
     rng = np.random.default_rng(1)
-    # x1 and x2 use the addresses of the first lanes of each warp, so these lie in the first 2 KB and 4 KB
+    # x1 and x2 use the addresses of the first lanes of each warp, so these lie in the first 2 KB
+    # and 4 KB
     addresses = (np.arange(32) * 4 + np.arange(4)[:, None]).reshape(-1).astype(np.int32) * 16
     registers = rng.integers(-2**31, 2**31, 512).astype(np.int32)
     image = np.zeros(SMEM // 4, np.int32)
@@ -202,7 +208,7 @@ def test_stmatrix_writes_what_its_python_body_writes(gpu: Gpu, lanes: Lanes) -> 
     assert np.array_equal(image, lanes.smem.view(np.int32))
 
 
-# ---- ldmatrix -----------------------------------------------------------------------------------------------------
+# ---- ldmatrix ------------------------------------------------------------------------------------
 def ldmatrix_forms(addresses: Any, image: Any, found: Any) -> None:
     t = special.thread_index()
     for word in range(t, SMEM // 4, 128):
@@ -232,7 +238,7 @@ def test_ldmatrix_reads_what_its_python_body_reads(gpu: Gpu, lanes: Lanes) -> No
     assert np.array_equal(found.view(np.uint32), np.concatenate(expected).reshape(-1))
 
 
-# ---- wgmma --------------------------------------------------------------------------------------------------------
+# ---- wgmma ---------------------------------------------------------------------------------------
 def swizzled(rows: np.ndarray, span: int) -> np.ndarray:
     """Bytes of `rows`, each `span` bytes wide, as a TMA copy with that swizzle lays them out."""
     data = np.ascontiguousarray(rows).view(np.uint8).reshape(-1, span)
@@ -316,7 +322,7 @@ def test_wgmma_multiplies_what_the_descriptors_describe(gpu: Gpu, kernel: Any, d
     assert np.array_equal(out.reshape(64, 64), a.astype(np.float32) @ b.astype(np.float32).T)
 
 
-# ---- TMA and mbarriers --------------------------------------------------------------------------------------------
+# ---- TMA and mbarriers ---------------------------------------------------------------------------
 BOX = (2, 4, 8)
 
 
@@ -367,7 +373,7 @@ def test_boxes_go_where_array_coordinates_say(gpu: Gpu) -> None:
     assert out.tolist() == [0, 1], "phase 0 had not ended at first; after phase 2, parity 0 has"
 
 
-# ---- who and where ------------------------------------------------------------------------------------------------
+# ---- who and where -------------------------------------------------------------------------------
 def identify(out: Any) -> None:
     t = special.thread_index()
     cta = special.cta_index_x() + 2 * (special.cta_index_y() + 3 * special.cta_index_z())

@@ -1,10 +1,12 @@
-"""Kernels and ops inside of jax.jit on a Hopper GPU: results, derivatives, batches, and command buffers."""
+"""Kernels and ops inside of jax.jit on a Hopper GPU: results, derivatives, batches, and command
+buffers."""
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # read when JAX is imported: others need memory too
+# read when JAX is imported: others need memory too
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 from typing import Any
 
@@ -99,7 +101,8 @@ def test_vmap_of_products() -> None:
 
 @pytest.mark.parametrize("config", KINDS, ids=str)
 def test_every_config_and_the_same_bits_each_time(config: Any) -> None:
-    """Those that cut tiles along K have a workspace of XLA's, whose flags are cleared for each launch."""
+    """Those that cut tiles along K have a workspace of XLA's, whose flags are cleared for each
+    launch."""
     rng = np.random.default_rng(0)
     a, b = (jnp.asarray(rng.standard_normal(shape), jnp.bfloat16) for shape in ((300, 2048), (2048, 264)))
     function = jax.jit(lambda a, b: numpipe.jax.matmul(a, b, config=config))
@@ -132,7 +135,8 @@ def test_attention(depth: int, causal: bool) -> None:
 
 # ---- how XLA runs them
 def test_a_program_that_is_run_again_is_a_command_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """XLA records the calls into CUDA graphs: then it launches a graph, and no handler is called."""
+    """XLA records the calls into CUDA graphs: then it launches a graph, and no handler is
+    called."""
     calls: list[int] = []
     on_gpu = targets.Target._on_gpu
     monkeypatch.setattr(targets.Target, "_on_gpu", lambda self, *args: (calls.append(args[0]), on_gpu(self, *args))[1])

@@ -1,6 +1,7 @@
 """Arrays, tensor maps and launches on a Hopper GPU, with kernels in PTX that the driver compiles.
 
-`box_ptx` loads one box by TMA and writes it out linearly: the hardware's own reading of a tensor map.
+`box_ptx` loads one box by TMA and writes it out linearly: the hardware's own reading of a tensor
+map.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def probe(cubin: bytes, arrays: tuple[str, ...], majors: tuple[Any, ...], maps: 
 
 
 def box_ptx(rank: int, nbytes: int) -> bytes:
-    """probe(a, c, x...): c[:] = the box of a at element coordinates x (outermost first), 16-bit elements."""
+    """probe(a, c, x...): c[:] = the box of a at element coordinates x (outermost first), 16-bit
+    elements."""
     params = [".param .align 64 .b8 table[128]", *[f".param .u64 w{i}" for i in range(1 + 2 * rank + 3)],
               *[f".param .s32 x{i}" for i in range(rank)]]
     loads = "\n".join(f"ld.param.s32 %x{i}, [x{i}];" for i in range(rank))
@@ -90,7 +92,8 @@ DONE: ret;
 
 
 def load_box(array: np.ndarray[Any, Any], box: tuple[int, ...], at: tuple[int, ...], swizzle: int = 0) -> Any:
-    """The bytes TMA brings of a device copy of `array` (memory order), as an array of 16-bit words."""
+    """The bytes TMA brings of a device copy of `array` (memory order), as an array of 16-bit
+    words."""
     info = launch.describe(array, "a")
     nbytes = int(np.prod(box)) * 2
     c = np.zeros(nbytes // 2, np.uint16)
@@ -278,7 +281,8 @@ def test_a_kernel_that_traps_is_named_and_later_calls_say_the_context_is_lost() 
 
 
 def test_an_innermost_coordinate_must_be_a_multiple_of_16_bytes() -> None:
-    """A fact of the hardware that the simulator has to know: the load 2 bytes further is an illegal instruction."""
+    """A fact of the hardware that the simulator has to know: the load 2 bytes further is an illegal
+    instruction."""
     (line,) = in_a_process_of_its_own(MISALIGNED)
     assert "CUDA_ERROR_ILLEGAL_INSTRUCTION" in line
 

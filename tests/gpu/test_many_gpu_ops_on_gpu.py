@@ -1,7 +1,9 @@
-"""The ops of several GPUs on two Hopper GPUs: in a process each, in one process, and the example of them.
+"""The ops of several GPUs on two Hopper GPUs: in a process each, in one process, and the example of
+them.
 
-The ranks go through all scenarios of `tests.kernels.many_gpu_ops_ranks` in one start, and a test looks at one scenario: most of the
-time is what processes need to begin, and what kernels need to compile.
+The ranks go through all scenarios of `tests.kernels.many_gpu_ops_ranks` in one start, and a test
+looks at one scenario: most of the time is what processes need to begin, and what kernels need to
+compile.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ def test_ranks_go_through(name: str, found: list[dict[str, list[str]]]) -> None:
 
 
 def test_the_example_runs_under_torchrun() -> None:
-    """A tensor-parallel MLP, forward and backward, against float64; torchrun and its ranks are one group of processes."""
+    """A tensor-parallel MLP, forward and backward, against float64; torchrun and its ranks are one
+    group of processes."""
     program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
                "examples/tensor_parallel_mlp.py"]
     running = subprocess.Popen(program, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -110,8 +110,8 @@ def test_graphs_of_both_gpus_are_replayed_together() -> None:
 
 # ---- a process each
 def ranks(scenario: str, folder: Path, ends: tuple[int, ...] = (0, 0)) -> list[Any]:
-    """What a scenario of `tests.kernels.mesh_gpu_ranks` gave on each rank, which ends with that code; None of a rank that says
-    nothing."""
+    """What a scenario of `tests.kernels.mesh_gpu_ranks` gave on each rank, which ends with that
+    code; None of a rank that says nothing."""
     program = ["-m", "tests.kernels.mesh_gpu_ranks", scenario]
     found: list[Any] = []
     for out in started([[*program, str(rank), "2", str(folder / "meeting")] for rank in range(2)], ends):

@@ -1,4 +1,5 @@
-"""A NaN that a kernel with ``check_nan=True`` stores ends in the error that the simulator raises, and the process goes on."""
+"""A NaN that a kernel with ``check_nan=True`` stores ends in the error that the simulator raises,
+and the process goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""numpipe.ops.matmul on the hardware: what NumPy multiplies, windows of any strides, repeated and captured calls, every library."""
+"""numpipe.ops.matmul on the hardware: what NumPy multiplies, windows of any strides, repeated and
+captured calls, every library."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def test_it_multiplies_what_numpy_does(left: tuple[int, ...], right: tuple[int, 
 
 
 def window(shape: tuple[int, ...], rng: np.random.Generator, seed: int) -> Any:
-    """A tensor of this shape that is a window on another one: dimensions in any order, apart, repeated, off by elements."""
+    """A tensor of this shape that is a window on another one: dimensions in any order, apart,
+    repeated, off by elements."""
     steps = [int(rng.choice([1, 1, 1, 2, 0])) if size > 1 else 1 for size in shape]
     order = rng.permutation(len(shape)) if rng.random() < 0.5 else np.arange(len(shape))
     sizes = [1 if step == 0 else size * step for size, step in zip(shape, steps, strict=True)]

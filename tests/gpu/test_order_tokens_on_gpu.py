@@ -1,4 +1,5 @@
-"""`numpipe.turn` on the hardware: a tile whose value tells the order, and products in attention's order, many times over."""
+"""`numpipe.turn` on the hardware: a tile whose value tells the order, and products in attention's
+order, many times over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Outputs of pipelines on the hardware: the results that the simulator checks, many times over, and at sizes that fill the GPU."""
+"""Outputs of pipelines on the hardware: the results that the simulator checks, many times over, and
+at sizes that fill the GPU."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ REPEATS = 10
 
 
 def ulps(found: np.ndarray, true: np.ndarray) -> float:
-    """The largest distance of a float32 result from the true quotient, in units of the last place."""
+    """The largest distance of a float32 result from the true quotient, in units of the last
+    place."""
     return float((np.abs(found.astype(np.float64) - true) / np.spacing(np.abs(true).astype(np.float32))).max())
 
 

@@ -1,4 +1,5 @@
-"""What a kernel of several GPUs may say, on two Hopper GPUs, and on one: each form of loads, stores and signals, again and again.
+"""What a kernel of several GPUs may say, on two Hopper GPUs, and on one: each form of loads, stores
+and signals, again and again.
 
 How launches of a mesh go (streams, graphs, processes, a peer that fails) is `test_mesh_on_gpu`.
 """
@@ -33,7 +34,8 @@ def on(mesh: numpipe.Mesh, arrays: list[np.ndarray]) -> list[Any]:
 
 
 def computes(case: Case, gpus: int, repeats: int = REPEATS) -> None:
-    """Each launch computes what the kernel should, to the bit; launches follow each other without a stop."""
+    """Each launch computes what the kernel should, to the bit; launches follow each other without a
+    stop."""
     mesh, inputs = numpipe.Mesh.local(list(range(gpus))), case.inputs(gpus)
     arrays = [on(mesh, each) for each in inputs]
     results = [case.kernel(*arrays, mesh=mesh, **case.options(gpus)) for _ in range(repeats)]

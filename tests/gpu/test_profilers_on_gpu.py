@@ -1,4 +1,5 @@
-"""CUPTI, and so torch.profiler and Nsight, show the name that a kernel's machine code has, with a line table and without."""
+"""CUPTI, and so torch.profiler and Nsight, show the name that a kernel's machine code has, with a
+line table and without."""
 
 from __future__ import annotations
 

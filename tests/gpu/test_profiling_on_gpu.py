@@ -1,4 +1,5 @@
-"""Profiles of kernels on the GPU: every step of every pipeline is there, in an order that the protocol allows."""
+"""Profiles of kernels on the GPU: every step of every pipeline is there, in an order that the
+protocol allows."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def test_every_step_is_there_as_the_simulator_has_it(tmp_path: Path) -> None:
     trace = numpipe.last_profile()
     assert trace is not None and trace.lost == 0 and len(trace.sms) == 8 == len({e.cta for e in trace.events})
     simulated = Trace()
-    matmul.simulate(*product(256, 256, 320), trace=simulated)  # two tiles: one for each simulated CTA
+    # two tiles: one for each simulated CTA
+    matmul.simulate(*product(256, 256, 320), trace=simulated)
     for cta in ((0, 0, 0), (1, 0, 0)):
         for warpgroup in range(3):
             assert notes(trace, cta, warpgroup) == notes(simulated, cta, warpgroup), (cta, warpgroup)
@@ -54,8 +56,10 @@ def test_every_step_is_there_as_the_simulator_has_it(tmp_path: Path) -> None:
 
 
 def test_the_schedule_is_a_legal_one_and_what_the_simulator_did(tmp_path: Path) -> None:
-    """Held against the protocol, event by event: also where each warpgroup loads for itself, and with outputs."""
-    kernel, small = recording(matmul, tmp_path), product(256, 256, 320)  # two tiles: one for each simulated CTA
+    """Held against the protocol, event by event: also where each warpgroup loads for itself, and
+    with outputs."""
+    # two tiles: one for each simulated CTA
+    kernel, small = recording(matmul, tmp_path), product(256, 256, 320)
     for operands in (product(1500, 1600, 640), small):
         kernel(*operands, target="gpu")
         trace = numpipe.last_profile()

@@ -1,4 +1,5 @@
-"""Tiles cut along K within clusters, on the hardware: right at every edge, the same bits each time, nothing hangs."""
+"""Tiles cut along K within clusters, on the hardware: right at every edge, the same bits each time,
+nothing hangs."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def test_sums_have_the_same_bits_every_time(name: str) -> None:
 
 
 def test_a_thousand_launches_follow_each_other_at_once() -> None:
-    """A CTA of the next kernel starts where one of the last has just left: its buffer and barriers are its own."""
+    """A CTA of the next kernel starts where one of the last has just left: its buffer and barriers
+    are its own."""
     a, b, exact = integers(300, 700, 1000)
     x, y = DeviceArray.from_host(a), DeviceArray.from_host(b)
     outputs = [DeviceArray((300, 700), F16) for _ in range(4)]

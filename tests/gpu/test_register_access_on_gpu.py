@@ -1,4 +1,5 @@
-"""Vectors stored, reductions into arrays and gathered blocks on the hardware: NumPy's values, again and again."""
+"""Vectors stored, reductions into arrays and gathered blocks on the hardware: NumPy's values, again
+and again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Register tiles on the hardware: NumPy's bits, functions within the errors that the page gives, blocks of arrays."""
+"""Register tiles on the hardware: NumPy's bits, functions within the errors that the page gives,
+blocks of arrays."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tiles by rows on the hardware: loads, stores, reductions and casts give what they give simulated.
 
-A kernel takes a second to compile. What lies where depends on a type's width: each shape meets each width, in one of its two types,
-and every type half of the shapes.
+A kernel takes a second to compile. What lies where depends on a type's width: each shape meets each
+width, in one of its two types, and every type half of the shapes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""schedule="pingpong" on the hardware: every form's numbers, bit for bit again and again, and the tuned products."""
+"""schedule="pingpong" on the hardware: every form's numbers, bit for bit again and again, and the
+tuned products."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def test_tuned_products_are_exact_at_every_edge(name: str, dtype: np.dtype) -> N
 
 @pytest.mark.parametrize("name", gemm_tuned.CONFIGS)
 def test_a_large_product_has_the_same_bits_every_time(name: str) -> None:
-    """Normally distributed numbers, some hundred tiles a SM's warpgroup: the order of sums is the kernel's, whoever is faster."""
+    """Normally distributed numbers, some hundred tiles a SM's warpgroup: the order of sums is the
+    kernel's, whoever is faster."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((rows, 1024), np.float32).astype(BF16) for rows in (8192, 8064))
     first = gemm_tuned.matmul(a, b, cfg=gemm_tuned.CONFIGS[name], target="gpu")
@@ -50,7 +52,8 @@ def test_a_large_product_has_the_same_bits_every_time(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gemm", "gemm, 3 warpgroups", "trip counts", "nested", "body form"])
 def test_the_turns_of_a_profile_are_legal_and_those_of_the_simulator(name: str, tmp_path: Path) -> None:
-    """Each step has one reader, no slot is filled again before that one's release: on an SM's own clock."""
+    """Each step has one reader, no slot is filled again before that one's release: on an SM's own
+    clock."""
     case = cases()[name]
     params = CompilerParams(profile_space=2000, profile_dir=str(tmp_path))
     kernel = numpipe.Kernel(case.kernel.function, dataclasses.replace(case.kernel.options, compiler_params=params))

@@ -1,4 +1,5 @@
-"""Tiles cut along K on the hardware: right at every edge, the same bits each time, in graphs and on two streams at once."""
+"""Tiles cut along K on the hardware: right at every edge, the same bits each time, in graphs and on
+two streams at once."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def test_sums_have_the_same_bits_every_time(name: str) -> None:
 
 
 def test_a_thousand_launches_behind_each_other_share_a_workspace() -> None:
-    """Each starts while the one before ends: its flags are still those of that one until griddepcontrol.wait."""
+    """Each starts while the one before ends: its flags are still those of that one until
+    griddepcontrol.wait."""
     a, b, exact = integers(300, 700, 1000)
     x, y = DeviceArray.from_host(a), DeviceArray.from_host(b)
     outputs = [DeviceArray((300, 700), F16) for _ in range(4)]
@@ -64,7 +66,8 @@ def test_a_thousand_launches_behind_each_other_share_a_workspace() -> None:
 @pytest.mark.parametrize("cfg", [COOPERATIVE, PING_PONG, CONFIGS["cooperative, 4"]], ids=str)
 def test_other_grids_than_one_cta_a_sm(cfg: Config) -> None:
     a, b, exact = integers(500, 1000, 1500)
-    for ctas in (1, 2, 7, 100, 133, 400):  # more than are resident: those with a smaller index start first
+    # more than are resident: those with a smaller index start first
+    for ctas in (1, 2, 7, 100, 133, 400):
         np.testing.assert_array_equal(split_product(cfg, ctas)(a, b, target="gpu"), exact)
 
 
@@ -93,7 +96,8 @@ def test_graphs(cfg: Config, warm: bool) -> None:
 @with_torch
 @pytest.mark.parametrize("cfg", [COOPERATIVE, PING_PONG, CONFIGS["cooperative, 4"]], ids=str)
 def test_two_streams_at_once(cfg: Config) -> None:
-    """Each has a workspace; where both have CTAs on the GPU, those that are waited for have started."""
+    """Each has a workspace; where both have CTAs on the GPU, those that are waited for have
+    started."""
     kernel, streams = split_product(cfg), [torch.cuda.Stream() for _ in range(2)]
     inputs: list[Any] = [[torch.randint(-2, 3, (rows, 2048), device="cuda").half() for rows in (200, 520)] for _ in streams]
     outputs = [torch.zeros(200, 520, device="cuda").half() for _ in streams]

@@ -1,4 +1,5 @@
-"""Stores to arrays whose rows TMA cannot write, on the GPU: all alignments of base and pitch, inside larger arrays of NaN."""
+"""Stores to arrays whose rows TMA cannot write, on the GPU: all alignments of base and pitch,
+inside larger arrays of NaN."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ PLACES = ((0, 1), (1, 0), (1, 1), (2, 2), (2, 0), (4, 4), (8, 8))
 
 
 class Framed:
-    """An array on the GPU inside one of NaN; `order` "F": it is the transpose of one that lies so."""
+    """An array on the GPU inside one of NaN; `order` "F": it is the transpose of one that lies
+    so."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, base: int, rest: int, order: str = "C") -> None:
         self.order, outer = order, shape
@@ -61,7 +63,8 @@ def test_a_tile_is_what_lies_in_the_array(shape: tuple[int, int], dtype: np.dtyp
             c = Framed(size, dtype, *place, order)
             copied(*shape)(on_gpu(a), c, *at, 0, 0)
             wanted = expected(a, poisoned(size, dtype), *at)
-            np.testing.assert_array_equal(c.values().astype(np.float32), wanted.astype(np.float32))  # NaN is NaN
+            # NaN is NaN
+            np.testing.assert_array_equal(c.values().astype(np.float32), wanted.astype(np.float32))
 
 
 @pytest.mark.parametrize("dtype", [F16, F32], ids=str)

@@ -175,7 +175,8 @@ REFUSED = {
 
 
 def test_what_cannot_be_captured_is_refused_and_the_capture_goes_on() -> None:
-    """In a process of its own: a capture that fails leaves PyTorch in a state that other tests would find."""
+    """In a process of its own: a capture that fails leaves PyTorch in a state that other tests
+    would find."""
     run = subprocess.run([sys.executable, "-c", CAPTURE, str(Path(__file__).parents[2])], capture_output=True, text=True,
                          timeout=120)
     said = dict(line.split(": ", 1) for line in run.stdout.splitlines())

@@ -74,7 +74,8 @@ def test_scans_are_numpys_and_the_simulators(name: str, shape: tuple[int, int], 
     for dtype in ("float32", "int32") if name != "linear" else ("float32",):
         x, y = arrays_of_scan(name, dtype, shape)
         kernel = scanned(name, shape, axis)
-        if name == "product":  # of the others the GPU may fuse a product and a sum, or choose another sign of zero
+        # of the others the GPU may fuse a product and a sum, or choose another sign of zero
+        if name == "product":
             matched(kernel, x, y, target="gpu")
         for _ in range(5):
             y[...] = 7

@@ -1,4 +1,5 @@
-"""numpipe.torch on the hardware: results and gradients, graphs, streams, compile, export, autocast; and kernels as ops."""
+"""numpipe.torch on the hardware: results and gradients, graphs, streams, compile, export, autocast;
+and kernels as ops."""
 
 from __future__ import annotations
 

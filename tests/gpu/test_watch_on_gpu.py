@@ -1,4 +1,5 @@
-"""Kernels that hang, built with debug=True: each ends in the error that the simulator reports, and the process goes on."""
+"""Kernels that hang, built with debug=True: each ends in the error that the simulator reports, and
+the process goes on."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ PROCESSES = 4
 
 
 def waits(report: numpipe.reports.Report) -> dict[int, tuple[str | None, int | None]]:
-    """What each warpgroup waits for: the barrier, and the parity of the phase, which is all the GPU knows of some."""
+    """What each warpgroup waits for: the barrier, and the parity of the phase, which is all the GPU
+    knows of some."""
     return {party.warpgroup: (party.barrier, party.phase and party.phase & 1) for party in report.waiting
             if party.barrier is not None}
 
@@ -46,7 +48,8 @@ def test_a_kernel_that_hangs_ends_in_the_error_of_the_simulator(name: str) -> No
         HANGS[name].simulate(*arrays())
     expected = simulated.value.report
     assert expected is not None
-    assert expected.waiting or "did not arrive" in expected.text  # the simulator stops at the step that lacks an arrival
+    # the simulator stops at the step that lacks an arrival
+    assert expected.waiting or "did not arrive" in expected.text
     if expected.waiting and name != "polling_for_ever":  # a poll is no wait
         assert waits(report) == waits(expected)
         lacking = {barrier.name: (barrier.pending, barrier.missing_bytes) for barrier in report.barriers}

@@ -1,4 +1,5 @@
-"""What newcomers could write by detours only, in its plain form on the hardware, several times each."""
+"""What newcomers could write by detours only, in its plain form on the hardware, several times
+each."""
 
 from __future__ import annotations
 

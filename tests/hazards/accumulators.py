@@ -1,4 +1,5 @@
-"""Registers of products: accumulators that are read in flight, or come without wgmma.fence; operands that are used again."""
+"""Registers of products: accumulators that are read in flight, or come without wgmma.fence;
+operands that are used again."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ FIX = "commit, then wgmma_wait with few enough groups pending"
 
 
 # ---- read in flight
-@kernel("accumulator-in-flight", rf"the accumulator of the wgmma at accumulators.py:\d+ .*is read before wgmma_wait has covered "
-        rf"it: batch 1, drained up to 0; {FIX}", X, zeros(64, 64, dtype=F32), gives=SQUARE)
+@kernel(X, zeros(64, 64, dtype=F32), hazard="accumulator-in-flight", says=rf"the accumulator of the wgmma at accumulators.py:\d+ .*is read before wgmma_wait has covered "
+        rf"it: batch 1, drained up to 0; {FIX}", gives=SQUARE)
 def stored_before_it_was_waited_for(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -32,8 +33,8 @@ def stored_before_it_was_waited_for(x, y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = acc
 
 
-@kernel("accumulator-in-flight", rf"the accumulator of the wgmma at .* is read before wgmma_wait has covered it: batch 2, drained "
-        rf"up to 1; {FIX}", X, zeros(64, 64, dtype=F32), gives=2 * SQUARE)
+@kernel(X, zeros(64, 64, dtype=F32), hazard="accumulator-in-flight", says=rf"the accumulator of the wgmma at .* is read before wgmma_wait has covered it: batch 2, drained "
+        rf"up to 1; {FIX}", gives=2 * SQUARE)
 def the_newest_of_two_left_in_flight(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -45,8 +46,7 @@ def the_newest_of_two_left_in_flight(x, y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = first + second
 
 
-@kernel("accumulator-in-flight", rf"is read before wgmma_wait has covered it: batch 1, drained up to 0; {FIX}.*slot=0 step=0", X,
-        zeros(64, 64, dtype=F32), gives=SQUARE)
+@kernel(X, zeros(64, 64, dtype=F32), hazard="accumulator-in-flight", says=rf"is read before wgmma_wait has covered it: batch 1, drained up to 0; {FIX}.*slot=0 step=0", gives=SQUARE)
 def read_in_the_step_that_issued_it(x, y, *, fixed: numpipe.Static):
     for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x):
         acc = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile)
@@ -55,8 +55,8 @@ def read_in_the_step_that_issued_it(x, y, *, fixed: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = acc * 1.0
 
 
-@kernel("accumulator-in-flight", r"is read after a later wgmma, at accumulators.py:\d+ .*, took over its registers; read the "
-        r"newest one", X, zeros(64, 64, dtype=F32), gives=2 * SQUARE)
+@kernel(X, zeros(64, 64, dtype=F32), hazard="accumulator-in-flight", says=r"is read after a later wgmma, at accumulators.py:\d+ .*, took over its registers; read the "
+        r"newest one", gives=2 * SQUARE)
 def read_after_a_later_product_took_its_registers(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)

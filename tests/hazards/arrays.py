@@ -1,4 +1,5 @@
-"""Arrays in global memory: CTAs in each other's way, what nobody wrote, what is outside, what the kernel before still writes."""
+"""Arrays in global memory: CTAs in each other's way, what nobody wrote, what is outside, what the
+kernel before still writes."""
 
 from __future__ import annotations
 
@@ -33,16 +34,15 @@ READY = 60 * 1024
 
 
 # ---- CTAs
-@kernel("cta-conflict", r"warpgroup 0 \(compute\) of CTA \(1, 0, 0\): TMA store \(y\) writes y\[0:64, \d+:\d+\], which CTA \(0, 0, "
-        r"0\) writes too.*fix: +blocks of its own for each CTA", zeros(128, 64, dtype=F32), gives=np.concatenate([ONE, ONE]),
-        grid=2)
+@kernel(zeros(128, 64, dtype=F32), hazard="cta-conflict", says=r"warpgroup 0 \(compute\) of CTA \(1, 0, 0\): TMA store \(y\) writes y\[0:64, \d+:\d+\], which CTA \(0, 0, "
+        r"0\) writes too.*fix: +blocks of its own for each CTA", gives=np.concatenate([ONE, ONE]), grid=2)
 def two_ctas_store_to_one_block(y, *, fixed: numpipe.Static):
     row = numpipe.program_id(0) * 64 if fixed else 0
     y[ds(row, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("cta-conflict", r"of CTA \(1, 0, 0\): TMA store \(x\) writes x\[0:64, 64:128\], which CTA \(0, 0, 0\) reads.*fix: +a "
-        r"kernel of its own for what reads", integers(64, 256), gives=integers(64, 256), grid=2)
+@kernel(integers(64, 256), hazard="cta-conflict", says=r"of CTA \(1, 0, 0\): TMA store \(x\) writes x\[0:64, 64:128\], which CTA \(0, 0, 0\) reads.*fix: +a "
+        r"kernel of its own for what reads", gives=integers(64, 256), grid=2)
 def a_cta_loads_what_another_one_stores(x, *, fixed: numpipe.Static):
     at = numpipe.program_id(0)
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, at if fixed else at + 1)),),
@@ -51,8 +51,8 @@ def a_cta_loads_what_another_one_stores(x, *, fixed: numpipe.Static):
         y_tile[...] = x_tile[...]
 
 
-@kernel("cta-conflict", r"TMA reduction 'max' \(y\) writes y\[0:64, 0:64\], which CTA \(0, 0, 0\) writes too.*fix: .*all CTAs use "
-        r"the same reduction_op", zeros(64, 64), gives=np.full((64, 64), 2, F16), grid=2)
+@kernel(zeros(64, 64), hazard="cta-conflict", says=r"TMA reduction 'max' \(y\) writes y\[0:64, 0:64\], which CTA \(0, 0, 0\) writes too.*fix: .*all CTAs use "
+        r"the same reduction_op", gives=np.full((64, 64), 2, F16), grid=2)
 def ctas_that_combine_in_two_ways(y, *, fixed: numpipe.Static):
     tile = numpipe.scratch(SMEM((64, 64), np.float16))
     tile[...] = (numpipe.zeros((64, 64), np.float32) + 1.0).astype(np.float16)
@@ -63,8 +63,7 @@ def ctas_that_combine_in_two_ways(y, *, fixed: numpipe.Static):
 
 
 # ---- parts of tiles
-@kernel("cta-conflict", r"of CTA \(1, 0, 0\): TMA store \(y\) writes y\[0:64, \d+:\d+\], which CTA \(0, 0, 0\) writes too",
-        zeros(64, 64, dtype=F32), gives=2 * ONE, grid=2, workspace=Workspace((64, 64), 2))
+@kernel(zeros(64, 64, dtype=F32), hazard="cta-conflict", says=r"of CTA \(1, 0, 0\): TMA store \(y\) writes y\[0:64, \d+:\d+\], which CTA \(0, 0, 0\) writes too", gives=2 * ONE, grid=2, workspace=Workspace((64, 64), 2))
 def every_part_of_a_tile_stores_it(y, work, *, fixed: numpipe.Static):
     for m, n, part in numpipe.split_tiles(1, 1, steps=2, split=2):
         acc = numpipe.combine(numpipe.zeros((64, 64), np.float32) + 1.0, part, work)
@@ -72,8 +71,7 @@ def every_part_of_a_tile_stores_it(y, work, *, fixed: numpipe.Static):
             y[ds(m * 64, 64), ds(n * 64, 64)] = acc
 
 
-@kernel("deadlock", r"blocked on the flag of work\[0\].*the flag of work\[0\]: nobody has set it.*fix: +hand every part over",
-        zeros(64, 64, dtype=F32), gives=2 * ONE, error=PipelineDeadlock, grid=2, workspace=Workspace((64, 64), 2))
+@kernel(zeros(64, 64, dtype=F32), hazard="deadlock", says=r"blocked on the flag of work\[0\].*the flag of work\[0\]: nobody has set it.*fix: +hand every part over", gives=2 * ONE, error=PipelineDeadlock, grid=2, workspace=Workspace((64, 64), 2))
 def a_part_of_a_tile_that_nobody_hands_over(y, work, *, fixed: numpipe.Static):
     for m, n, part in numpipe.split_tiles(1, 1, steps=2, split=2):
         acc = numpipe.zeros((64, 64), np.float32) + 1.0
@@ -83,9 +81,8 @@ def a_part_of_a_tile_that_nobody_hands_over(y, work, *, fixed: numpipe.Static):
             y[ds(m * 64, 64), ds(n * 64, 64)] = acc
 
 
-@kernel("exit-in-flight", r"the flag of work\[0\], which warpgroup 0 \(compute\) of CTA \(0, 0, 0\) at .* set, is still set when "
-        r"the kernel has ended.*in the owner's too", zeros(64, 64, dtype=F32), gives=2 * ONE, error=SimulationError, grid=2,
-        workspace=Workspace((64, 64), 2))
+@kernel(zeros(64, 64, dtype=F32), hazard="exit-in-flight", says=r"the flag of work\[0\], which warpgroup 0 \(compute\) of CTA \(0, 0, 0\) at .* set, is still set when "
+        r"the kernel has ended.*in the owner's too", gives=2 * ONE, error=SimulationError, grid=2, workspace=Workspace((64, 64), 2))
 def an_owner_that_takes_no_other_part(y, work, *, fixed: numpipe.Static):
     for m, n, part in numpipe.split_tiles(1, 1, steps=2, split=2):
         acc = numpipe.zeros((64, 64), np.float32) + 1.0
@@ -96,16 +93,15 @@ def an_owner_that_takes_no_other_part(y, work, *, fixed: numpipe.Static):
 
 
 # ---- proxies and warpgroups
-@kernel("unordered-accesses", r"store \(y\) writes y\[0:64, 0:64\], which store \(y\) of warpgroup \d \(compute\) writes too.*no "
-        r"barrier orders warpgroup \d.*fix: .*, or num_compute_wgs=1", np.zeros((128, 64), F32, order="F"),
-        gives=np.concatenate([ONE, ONE]), num_compute_wgs=2)
+@kernel(np.zeros((128, 64), F32, order="F"), hazard="unordered-accesses", says=r"store \(y\) writes y\[0:64, 0:64\], which store \(y\) of warpgroup \d \(compute\) writes too.*no "
+        r"barrier orders warpgroup \d.*fix: .*, or num_compute_wgs=1", gives=np.concatenate([ONE, ONE]), num_compute_wgs=2)
 def two_warpgroups_store_to_one_block(y, *, fixed: numpipe.Static):
     row = numpipe.axis_index("wg") * (64 if fixed else 0)
     y[ds(row, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("array-in-transfer", r"TMA store \(y\) writes the array at y\[0:64, \d+:\d+\] while TMA store \(y\) by .* may still be "
-        r"writing it.*fix: .*wait_smem_to_gmem\(0\)", zeros(64, 64, dtype=F32), gives=2 * ONE)
+@kernel(zeros(64, 64, dtype=F32), hazard="array-in-transfer", says=r"TMA store \(y\) writes the array at y\[0:64, \d+:\d+\] while TMA store \(y\) by .* may still be "
+        r"writing it.*fix: .*wait_smem_to_gmem\(0\)", gives=2 * ONE)
 def stored_twice_in_no_order(y, *, fixed: numpipe.Static):
     for k in range(2):
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (k + 1)
@@ -117,9 +113,8 @@ def stored_twice_in_no_order(y, *, fixed: numpipe.Static):
 COUNTS = np.full((64, 64), 2, np.int32)
 
 
-@kernel("steering-data-written", r"TMA store \(y\) writes y\[0:64, \d+:\d+\], which load \(counts\) of warpgroup 1 \(memory\) "
-        r"reads.*the roles read 'counts' each for itself.*fix: +an array of its own for what is stored", integers(128, 64), COUNTS,
-        zeros(64, 64, dtype=np.dtype(np.int32)), gives=np.ones((64, 64), np.int32), alias=1)
+@kernel(integers(128, 64), COUNTS, zeros(64, 64, dtype=np.dtype(np.int32)), hazard="steering-data-written", says=r"TMA store \(y\) writes y\[0:64, \d+:\d+\], which load \(counts\) of warpgroup 1 \(memory\) "
+        r"reads.*the roles read 'counts' each for itself.*fix: +an array of its own for what is stored", gives=np.ones((64, 64), np.int32), alias=1)
 def what_steers_is_stored_to(x, counts, y, *, fixed: numpipe.Static):
     pipe = numpipe.pipeline(grid=(counts[0, 0],), in_specs=(BlockSpec((64, 64), lambda k: (counts[0, 1] - k - 1, 0)),))
     acc = numpipe.zeros((64, 64), np.float32)
@@ -128,8 +123,7 @@ def what_steers_is_stored_to(x, counts, y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = (acc * 0.0).astype(np.int32) + 1
 
 
-@kernel("steering-data-written", r"load \(order\).*the roles read 'order' each for itself",
-        integers(64, 256), np.arange(4, dtype=np.int64), np.zeros(4, np.int64), gives=np.array([0, 1, 2, 3]), alias=1)
+@kernel(integers(64, 256), np.arange(4, dtype=np.int64), np.zeros(4, np.int64), hazard="steering-data-written", says=r"load \(order\).*the roles read 'order' each for itself", gives=np.array([0, 1, 2, 3]), alias=1)
 def an_order_that_is_marked_as_done(x, order, y, *, fixed: numpipe.Static):
     for i in range(4):
         for _, (x_tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, order[i])),))(x):
@@ -137,8 +131,7 @@ def an_order_that_is_marked_as_done(x, order, y, *, fixed: numpipe.Static):
         y[i] = i
 
 
-@kernel("steering-data-written", r"load \(order\).*the roles read 'order' each for itself",
-        integers(64, 256), np.arange(4, dtype=np.int64), np.zeros(4, np.int64), gives=np.array([0, 1, 2, 3]), alias=1)
+@kernel(integers(64, 256), np.arange(4, dtype=np.int64), np.zeros(4, np.int64), hazard="steering-data-written", says=r"load \(order\).*the roles read 'order' each for itself", gives=np.array([0, 1, 2, 3]), alias=1)
 def an_order_that_is_copied_once_and_marked_as_done(x, order, y, *, fixed: numpipe.Static):
     order_ = numpipe.prefetched(order)
     for i in range(4):
@@ -167,9 +160,8 @@ def copy_table(x):
 
 
 # ---- what is not there
-@kernel("uninitialised-read", r"TMA load \(y\) reads y\[0:64, 64:96\], which nobody has written: 'y' is allocated by the "
-        r"call.*fix: +pass 'y'", PANEL, gives=3 * ONE, error=SimulationError, warp_specialized=False,
-        out_type=lambda x, fixed: (ArrayType((64, 128), np.float32), ArrayType((64, 64), np.float32)))
+@kernel(PANEL, hazard="uninitialised-read", says=r"TMA load \(y\) reads y\[0:64, 64:96\], which nobody has written: 'y' is allocated by the "
+        r"call.*fix: +pass 'y'", gives=3 * ONE, error=SimulationError, warp_specialized=False, out_type=lambda x, fixed: (ArrayType((64, 128), np.float32), ArrayType((64, 64), np.float32)))
 def an_output_is_read_where_nobody_wrote(x, y, z, *, fixed: numpipe.Static):
     tile = numpipe.scratch(SMEM((64, 64), np.float32))
     tile[...] = numpipe.zeros((64, 64), np.float32) + 3.0
@@ -179,8 +171,7 @@ def an_output_is_read_where_nobody_wrote(x, y, z, *, fixed: numpipe.Static):
         z[ds(0, 64), ds(0, 64)] = y_tile[...]
 
 
-@kernel("out-of-bounds", r"'y\[…\] = tile': negative start \(-64, 0\): a TMA store stops the kernel there",
-        zeros(64, 64, dtype=F32), gives=ONE, error=SimulationError)
+@kernel(zeros(64, 64, dtype=F32), hazard="out-of-bounds", says=r"'y\[…\] = tile': negative start \(-64, 0\): a TMA store stops the kernel there", gives=ONE, error=SimulationError)
 def a_tile_before_the_array(y, *, fixed: numpipe.Static):
     y[ds(0 if fixed else y.shape[0] - 128, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
@@ -193,8 +184,8 @@ def an_ordinary_store_past_the_end(fixed, out):
 
 
 # ---- blocks that are read as register tiles
-@kernel("array-in-transfer", r"load \(y\) reads the array at y\[0:64, 0:64\] while TMA store \(y\) by warpgroup 0 \(compute\) may "
-        r"still be writing it.*fix: .*wait_smem_to_gmem\(0\)", zeros(64, 64, dtype=F32), zeros(64, 64, dtype=F32), gives=3 * ONE)
+@kernel(zeros(64, 64, dtype=F32), zeros(64, 64, dtype=F32), hazard="array-in-transfer", says=r"load \(y\) reads the array at y\[0:64, 0:64\] while TMA store \(y\) by warpgroup 0 \(compute\) may "
+        r"still be writing it.*fix: .*wait_smem_to_gmem\(0\)", gives=3 * ONE)
 def a_block_is_read_before_its_store_has_ended(y, z, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 2.0, np.float32)
     if fixed:
@@ -202,48 +193,42 @@ def a_block_is_read_before_its_store_has_ended(y, z, *, fixed: numpipe.Static):
     z[ds(0, 64), ds(0, 64)] = y[ds(0, 64), ds(0, 64)] + 1.0
 
 
-@kernel("cta-conflict", r"of CTA \(1, 0, 0\): TMA store \(x\) writes x\[0:64, 64:96\], which CTA \(0, 0, 0\) reads.*fix: +a "
-        r"kernel of its own for what reads", integers(64, 256, dtype=F32), grid=2,
-        gives=integers(64, 256, dtype=F32) * np.repeat(F32.type([2, 2, 1, 1]), 64))
+@kernel(integers(64, 256, dtype=F32), hazard="cta-conflict", says=r"of CTA \(1, 0, 0\): TMA store \(x\) writes x\[0:64, 64:96\], which CTA \(0, 0, 0\) reads.*fix: +a "
+        r"kernel of its own for what reads", grid=2, gives=integers(64, 256, dtype=F32) * np.repeat(F32.type([2, 2, 1, 1]), 64))
 def a_cta_reads_a_block_that_another_one_stores(x, *, fixed: numpipe.Static):
     at = numpipe.program_id(0) * 64
     tile = x[ds(0, 64), ds(at if fixed else at + 64, 64)]
     x[ds(0, 64), ds(at, 64)] = tile * 2.0
 
 
-@kernel("unordered-accesses", r"(store \(y\) writes y\[\d+:\d+, 0:64\], which load \(y\) of warpgroup \d \(compute\) reads|"
-        r"load \(y\) reads y\[\d+:\d+, 0:64\], which store \(y\) of warpgroup \d \(compute\) writes).*no barrier orders warpgroup",
-        np.ones((128, 64), F32, order="F"), gives=np.concatenate([2 * ONE, 2 * ONE]), num_compute_wgs=2)
+@kernel(np.ones((128, 64), F32, order="F"), hazard="unordered-accesses", says=r"(store \(y\) writes y\[\d+:\d+, 0:64\], which load \(y\) of warpgroup \d \(compute\) reads|"
+        r"load \(y\) reads y\[\d+:\d+, 0:64\], which store \(y\) of warpgroup \d \(compute\) writes).*no barrier orders warpgroup", gives=np.concatenate([2 * ONE, 2 * ONE]), num_compute_wgs=2)
 def a_warpgroup_reads_a_block_that_another_one_stores(y, *, fixed: numpipe.Static):
     row = numpipe.axis_index("wg") * 64
     y[ds(row, 64), ds(0, 64)] = y[ds(row if fixed else 64 - row, 64), ds(0, 64)] * 2.0
 
 
-@kernel("unordered-accesses", r"load \(y\) reads y\[0:64, 0:64\], which store \(y\) of warpgroup 0 \(compute\) writes.*no barrier "
-        r"orders its four warps.*fix: .*the value that was stored", np.ones((64, 64), F32, order="F"), zeros(64, 64, dtype=F32),
-        gives=5 * ONE)
+@kernel(np.ones((64, 64), F32, order="F"), zeros(64, 64, dtype=F32), hazard="unordered-accesses", says=r"load \(y\) reads y\[0:64, 0:64\], which store \(y\) of warpgroup 0 \(compute\) writes.*no barrier "
+        r"orders its four warps.*fix: .*the value that was stored", gives=5 * ONE)
 def a_block_is_read_again_that_lanes_have_stored(y, z, *, fixed: numpipe.Static):
     tile = y[ds(0, 64), ds(0, 64)] * 4.0
     y[ds(0, 64), ds(0, 64)] = tile
     z[ds(0, 64), ds(0, 64)] = (tile if fixed else y[ds(0, 64), ds(0, 64)]) + 1.0
 
 
-@kernel("uninitialised-read", r"load \(y\) reads y\[0:64, 0:64\], which nobody has written: 'y' is allocated by the call.*fix: "
-        r"+pass 'y'", zeros(64, 64, dtype=F32), gives=ONE, error=SimulationError,
-        out_type=lambda x, fixed: ArrayType((64, 64), np.float32))
+@kernel(zeros(64, 64, dtype=F32), hazard="uninitialised-read", says=r"load \(y\) reads y\[0:64, 0:64\], which nobody has written: 'y' is allocated by the call.*fix: "
+        r"+pass 'y'", gives=ONE, error=SimulationError, out_type=lambda x, fixed: ArrayType((64, 64), np.float32))
 def an_output_is_added_to_that_holds_nothing(x, y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = (x[ds(0, 64), ds(0, 64)] if fixed else y[ds(0, 64), ds(0, 64)]) + 1.0
 
 
-@kernel("out-of-bounds", r"'x\[…\]': index 3 along dimension 0 is outside the array's 3; the GPU reads 0 there",
-        integers(3, 64, dtype=F32), zeros(64, 64, dtype=F32), gives=0 * ONE + integers(3, 64, dtype=F32)[2], error=SimulationError)
+@kernel(integers(3, 64, dtype=F32), zeros(64, 64, dtype=F32), hazard="out-of-bounds", says=r"'x\[…\]': index 3 along dimension 0 is outside the array's 3; the GPU reads 0 there", gives=0 * ONE + integers(3, 64, dtype=F32)[2], error=SimulationError)
 def a_row_behind_the_last_one(x, y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + x[2 if fixed else x.shape[0], ds(0, 64)]
 
 
-@kernel("out-of-bounds", r"in_specs\[0\] for 'x': index_map returned element 3 for dimension 0, of which the array has 3; "
-        r"return 0…2, or say what it means, BlockSpec\(…, mode=\"zero\"\)", integers(3, 64, 64), np.array([0, 3]), zeros(64, 64),
-        gives=integers(3, 64, 64)[2], error=SimulationError)
+@kernel(integers(3, 64, 64), np.array([0, 3]), zeros(64, 64), hazard="out-of-bounds", says=r"in_specs\[0\] for 'x': index_map returned element 3 for dimension 0, of which the array has 3; "
+        r"return 0…2, or say what it means, BlockSpec\(…, mode=\"zero\"\)", gives=integers(3, 64, 64)[2], error=SimulationError)
 def a_page_behind_the_last_one(x, pages, y, *, fixed: numpipe.Static):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(
         BlockSpec((None, 64, 64), lambda k: (pages[1] - 1 if fixed else pages[1], 0, 0)),))
@@ -251,9 +236,8 @@ def a_page_behind_the_last_one(x, pages, y, *, fixed: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = x_tile[...]
 
 
-@kernel("out-of-bounds", r"out_specs\[0\] for 'y': index_map returned element 64 for dimension 0, of which the array has 64: "
-        r"all 64 elements from there on lie outside", integers(64, 64), np.array([64]), zeros(64, 64), gives=integers(64, 64),
-        error=SimulationError)
+@kernel(integers(64, 64), np.array([64]), zeros(64, 64), hazard="out-of-bounds", says=r"out_specs\[0\] for 'y': index_map returned element 64 for dimension 0, of which the array has 64: "
+        r"all 64 elements from there on lie outside", gives=integers(64, 64), error=SimulationError)
 def a_window_behind_the_array(x, first, y, *, fixed: numpipe.Static):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),), out_specs=(
         BlockSpec((Element(64), 64), lambda k: (first[0] - 64 if fixed else first[0], 0)),))
@@ -261,16 +245,14 @@ def a_window_behind_the_array(x, first, y, *, fixed: numpipe.Static):
         y_tile[...] = x_tile[...]
 
 
-@kernel("out-of-bounds", r"'x\[…\]': index 64 along dimension 0 is outside the array's 64; the GPU reads 0 there: indices in "
-        r"0…63, or numpipe.index\(v, mode=\"zero\"\)", np.ones((64, 64), F32), np.append(np.arange(63), 64).astype(np.int32),
-        zeros(64, 64, dtype=F32), gives=ONE, error=SimulationError)
+@kernel(np.ones((64, 64), F32), np.append(np.arange(63), 64).astype(np.int32), zeros(64, 64, dtype=F32), hazard="out-of-bounds", says=r"'x\[…\]': index 64 along dimension 0 is outside the array's 64; the GPU reads 0 there: indices in "
+        r"0…63, or numpipe.index\(v, mode=\"zero\"\)", gives=ONE, error=SimulationError)
 def a_row_that_is_gathered_from_behind_the_last_one(x, rows, y, *, fixed: numpipe.Static):
     v = rows[ds(0, 64)]
     y[ds(0, 64), ds(0, 64)] = x[numpipe.index(v, "clip") if fixed else v, ds(0, 64)]
 
 
-@kernel("out-of-bounds", r"copy_gmem_to_smem: x.at\[…\]: index 3 along dimension 0 is outside the array's 3; the TMA reads 0 there",
-        integers(3, 64, 64), zeros(64, 64), gives=integers(3, 64, 64)[2], error=SimulationError)
+@kernel(integers(3, 64, 64), zeros(64, 64), hazard="out-of-bounds", says=r"copy_gmem_to_smem: x.at\[…\]: index 3 along dimension 0 is outside the array's 3; the TMA reads 0 there", gives=integers(3, 64, 64)[2], error=SimulationError)
 def a_plane_that_is_copied_from_behind_the_last_one(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), numpipe.Barrier()))
     numpipe.copy_gmem_to_smem(x.at[2 if fixed else x.shape[0], ds(0, 64), ds(0, 64)], tile, landed)
@@ -278,22 +260,21 @@ def a_plane_that_is_copied_from_behind_the_last_one(x, y, *, fixed: numpipe.Stat
     y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
-@kernel("out-of-bounds", r"scattered store to y: index 64 along dimension 0 is outside the array's 64; the GPU does not "
-        r"write there", zeros(64, 64, dtype=F32), gives=ONE, error=SimulationError)
+@kernel(zeros(64, 64, dtype=F32), hazard="out-of-bounds", says=r"scattered store to y: index 64 along dimension 0 is outside the array's 64; the GPU does not "
+        r"write there", gives=ONE, error=SimulationError)
 def a_row_scattered_behind_the_last_one(y, *, fixed: numpipe.Static):
     rows = numpipe.iota(64) if fixed else numpipe.iota(64) + 1
     y[rows, ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("unordered-accesses", r"scattered store to y: index 0 along dimension 0 comes more than once; which of its elements is "
-        r"stored last is not known", zeros(64, 64, dtype=F32), gives=ONE, error=SimulationError)
+@kernel(zeros(64, 64, dtype=F32), hazard="unordered-accesses", says=r"scattered store to y: index 0 along dimension 0 comes more than once; which of its elements is "
+        r"stored last is not known", gives=ONE, error=SimulationError)
 def two_rows_scattered_to_one(y, *, fixed: numpipe.Static):
     rows = numpipe.iota(64) if fixed else numpipe.iota(64) // 2
     y[rows, ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("out-of-bounds", r"'y\[…\] = value': index 64 along dimension 0 is outside the array's 64; the GPU writes nothing there",
-        zeros(64, dtype=F32), gives=np.eye(64, dtype=F32)[63], error=SimulationError)
+@kernel(zeros(64, dtype=F32), hazard="out-of-bounds", says=r"'y\[…\] = value': index 64 along dimension 0 is outside the array's 64; the GPU writes nothing there", gives=np.eye(64, dtype=F32)[63], error=SimulationError)
 def a_number_behind_the_last_element(y, *, fixed: numpipe.Static):
     y[63 if fixed else y.shape[0]] = 1.0
 
@@ -344,15 +325,13 @@ CHECK = CompilerParams(debug=True, check_nan=True)
 ROOTS = np.where(np.arange(64) == 5, -4, 4).astype(F32)[:, None] * ONE
 
 
-@kernel("nan-stored", r"'y\[…\] = …' stores a NaN, element \(5, 0\) of the tile, and 63 more: look for what makes it",
-        ROOTS, zeros(64, 64, dtype=F32), gives=np.where(ROOTS > 0, 2, 0).astype(F32), error=SimulationError, compiler_params=CHECK)
+@kernel(ROOTS, zeros(64, 64, dtype=F32), hazard="nan-stored", says=r"'y\[…\] = …' stores a NaN, element \(5, 0\) of the tile, and 63 more: look for what makes it", gives=np.where(ROOTS > 0, 2, 0).astype(F32), error=SimulationError, compiler_params=CHECK)
 def a_root_of_a_negative_number(x, y, *, fixed: numpipe.Static):
     tile = x[ds(0, 64), ds(0, 64)]
     y[ds(0, 64), ds(0, 64)] = np.sqrt(np.maximum(tile, 0.0) if fixed else tile)
 
 
-@kernel("nan-stored", r"'part\[…\] = …' stores a NaN, element \(5, 0\) of the tile", ROOTS, zeros(64, 64, dtype=F32),
-        gives=np.where(ROOTS > 0, 1, 0).astype(F32), error=SimulationError, compiler_params=CHECK)
+@kernel(ROOTS, zeros(64, 64, dtype=F32), hazard="nan-stored", says=r"'part\[…\] = …' stores a NaN, element \(5, 0\) of the tile", gives=np.where(ROOTS > 0, 1, 0).astype(F32), error=SimulationError, compiler_params=CHECK)
 def a_row_of_zeros_divided_by_its_sum(x, y, *, fixed: numpipe.Static):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),),
                             out_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))
@@ -362,9 +341,8 @@ def a_row_of_zeros_divided_by_its_sum(x, y, *, fixed: numpipe.Static):
 
 
 # ---- lanes with code of their own
-@kernel("unordered-accesses", r"warp 2: store to y by lane 0 touches element \[0\] that lane 0 of warp 0 has stored, and nothing "
-        r"orders them: an element of its own for each lane", PANEL, zeros(128, dtype=F32), gives=np.ones(128, F32),
-        compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
+@kernel(PANEL, zeros(128, dtype=F32), hazard="unordered-accesses", says=r"warp 2: store to y by lane 0 touches element \[0\] that lane 0 of warp 0 has stored, and nothing "
+        r"orders them: an element of its own for each lane", gives=np.ones(128, F32), compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
 def two_lanes_store_to_one_element(x, y, *, fixed: numpipe.Static):
     def body(indices, tile):
         lane = numpipe.lane_index()
@@ -373,9 +351,8 @@ def two_lanes_store_to_one_element(x, y, *, fixed: numpipe.Static):
     numpipe.emit_pipeline_warp_specialized(body, grid=(1,), in_specs=(BlockSpec((64, 64)),))(x)
 
 
-@kernel("unordered-accesses", r"warp 0: (store to|load from) y by lane \d+ touches element \[\d+\] that lane \d+ has (loaded|"
-        r"stored), and nothing orders them: put cuda\.syncwarp\(\) between", PANEL, np.ones(128, F32), gives=2 * np.ones(128, F32),
-        compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
+@kernel(PANEL, np.ones(128, F32), hazard="unordered-accesses", says=r"warp 0: (store to|load from) y by lane \d+ touches element \[\d+\] that lane \d+ has (loaded|"
+        r"stored), and nothing orders them: put cuda\.syncwarp\(\) between", gives=2 * np.ones(128, F32), compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
 def a_lane_reads_what_another_one_of_its_warp_writes(x, y, *, fixed: numpipe.Static):
     def body(indices, tile):
         lane = numpipe.lane_index()

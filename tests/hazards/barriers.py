@@ -169,9 +169,8 @@ def a_phase_two_ahead(fixed, out):
     out[0] = 7
 
 
-@kernel("wrong-phase", r"waited for phase 0 of barrier @ barriers.py:\d+ \(0\), but the mbarrier has already reached phase 1: the "
-        r"phase was missed", X, zeros(128, 64, dtype=F32), gives=np.concatenate([ONE, ONE + 1]), num_compute_wgs=2,
-        warp_specialized=False)
+@kernel(X, zeros(128, 64, dtype=F32), hazard="wrong-phase", says=r"waited for phase 0 of barrier @ barriers.py:\d+ \(0\), but the mbarrier has already reached phase 1: the "
+        r"phase was missed", gives=np.concatenate([ONE, ONE + 1]), num_compute_wgs=2, warp_specialized=False)
 def a_warpgroup_that_waits_for_every_second_phase(x, y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     turn, back = numpipe.scratch((Barrier(), Barrier()))
@@ -195,8 +194,7 @@ def a_warpgroup_that_waits_for_every_second_phase(x, y, *, fixed: numpipe.Static
         y[ds(64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 2.0
 
 
-@kernel("phase-unobserved", r"the CTA ends, and nobody has waited for phase 0 of barrier @ barriers.py:\d+: .*wait for each phase",
-        zeros(64, 64, dtype=F32), gives=ONE)
+@kernel(zeros(64, 64, dtype=F32), hazard="phase-unobserved", says=r"the CTA ends, and nobody has waited for phase 0 of barrier @ barriers.py:\d+: .*wait for each phase", gives=ONE)
 def a_phase_that_nobody_waits_for(y, *, fixed: numpipe.Static):
     done = numpipe.scratch(Barrier())
     numpipe.barrier_arrive(done)
@@ -205,8 +203,8 @@ def a_phase_that_nobody_waits_for(y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("phase-unobserved", r"the CTA ends, and nobody has waited for phase 1 of barrier @ barriers.py:\d+ \(1\): .*wait for each "
-        r"phase", X, zeros(64, 64), gives=X[:, :64], num_compute_wgs=2, warp_specialized=False)
+@kernel(X, zeros(64, 64), hazard="phase-unobserved", says=r"the CTA ends, and nobody has waited for phase 1 of barrier @ barriers.py:\d+ \(1\): .*wait for each "
+        r"phase", gives=X[:, :64], num_compute_wgs=2, warp_specialized=False)
 def the_last_phase_is_not_waited_for(x, y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     tile, landed, read = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), Barrier()))
@@ -242,8 +240,8 @@ def too_many_bytes_announced(fixed, x, out):
 
 
 # ---- arrivals
-@kernel("too-many-arrivals", r"on barrier @ barriers.py:\d+.*(nothing orders this after the end of phase 0|phase 0 has only 0 of 4 "
-        r"pending)", X, zeros(64, 64, dtype=F32), gives=X[:, :64].astype(F32) @ X[:, 64:128].astype(F32), error=SimulationError)
+@kernel(X, zeros(64, 64, dtype=F32), hazard="too-many-arrivals", says=r"on barrier @ barriers.py:\d+.*(nothing orders this after the end of phase 0|phase 0 has only 0 of 4 "
+        r"pending)", gives=X[:, :64].astype(F32) @ X[:, 64:128].astype(F32), error=SimulationError)
 def two_copies_on_a_barrier_of_one(x, y, *, fixed: numpipe.Static):
     half = SMEM((64, 64), np.float16)
     left, right, landed = numpipe.scratch((half, half, Barrier(num_arrivals=2 if fixed else 1)))
@@ -253,8 +251,7 @@ def two_copies_on_a_barrier_of_one(x, y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(numpipe.wgmma(numpipe.zeros((64, 64), np.float32), left, right), 0)
 
 
-@kernel("too-many-arrivals", r"arrives on barrier @ barriers.py:\d+ in phase 1, but nothing orders this after the end of phase 0",
-        zeros(64, 64, dtype=F32), gives=ONE)
+@kernel(zeros(64, 64, dtype=F32), hazard="too-many-arrivals", says=r"arrives on barrier @ barriers.py:\d+ in phase 1, but nothing orders this after the end of phase 0", gives=ONE)
 def arrives_for_a_phase_that_may_not_have_begun(y, *, fixed: numpipe.Static):
     done = numpipe.scratch(Barrier())
     numpipe.barrier_arrive(done)
@@ -265,8 +262,8 @@ def arrives_for_a_phase_that_may_not_have_begun(y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("too-many-arrivals", r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) arrives twice on consumed\[0\] for in_specs\[0\] 'x' of "
-        r"x @ barriers.py:\d+ for step 0", X, zeros(64, 64, dtype=F32), gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1))
+@kernel(X, zeros(64, 64, dtype=F32), hazard="too-many-arrivals", says=r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) arrives twice on consumed\[0\] for in_specs\[0\] 'x' of "
+        r"x @ barriers.py:\d+ for step 0", gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1))
 def a_slot_released_twice(x, y, *, fixed: numpipe.Static):
     def body(indices, tile, free, acc):
         acc = acc + tile[...].astype(np.float32)
@@ -282,9 +279,8 @@ def a_slot_released_twice(x, y, *, fixed: numpipe.Static):
          manual_consumed_barriers=True)(x)
 
 
-@kernel("too-few-arrivals", r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) did not arrive on consumed\[0\] for in_specs\[0\] 'x' of "
-        r"x @ barriers.py:\d+ for step 0", X, zeros(64, 64, dtype=F32), gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1),
-        error=PipelineDeadlock)
+@kernel(X, zeros(64, 64, dtype=F32), hazard="too-few-arrivals", says=r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) did not arrive on consumed\[0\] for in_specs\[0\] 'x' of "
+        r"x @ barriers.py:\d+ for step 0", gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1), error=PipelineDeadlock)
 def a_slot_that_is_never_released(x, y, *, fixed: numpipe.Static):
     def body(indices, tile, free, acc):
         acc = acc + tile[...].astype(np.float32)
@@ -299,8 +295,8 @@ def a_slot_that_is_never_released(x, y, *, fixed: numpipe.Static):
          manual_consumed_barriers=True)(x)
 
 
-@kernel("too-few-arrivals", r"warpgroup 1 \(compute\) of CTA \(0, 0, 0\) did not arrive on consumed\[0\] for in_specs\[0\] 'x' of "
-        r"x @ barriers.py:\d+ for step 2", X, zeros(128, 64, dtype=F32), gives=np.concatenate(
+@kernel(X, zeros(128, 64, dtype=F32), hazard="too-few-arrivals", says=r"warpgroup 1 \(compute\) of CTA \(0, 0, 0\) did not arrive on consumed\[0\] for in_specs\[0\] 'x' of "
+        r"x @ barriers.py:\d+ for step 2", gives=np.concatenate(
             [X.reshape(64, 3, 64).astype(F32).sum(axis=1)] * 2), error=PipelineDeadlock, num_compute_wgs=2)
 def a_loop_in_which_one_warpgroup_does_not_release(x, y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
@@ -315,8 +311,8 @@ def a_loop_in_which_one_warpgroup_does_not_release(x, y, *, fixed: numpipe.Stati
     y[ds(wg * 64, 64), ds(0, 64)] = acc
 
 
-@kernel("too-many-arrivals", r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) arrives twice on consumed\[0\] for in_specs\[0\] 'x' of "
-        r"x @ barriers.py:\d+ for step 0", X, zeros(64, 64, dtype=F32), gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1))
+@kernel(X, zeros(64, 64, dtype=F32), hazard="too-many-arrivals", says=r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) arrives twice on consumed\[0\] for in_specs\[0\] 'x' of "
+        r"x @ barriers.py:\d+ for step 0", gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1))
 def a_loop_that_releases_a_slot_twice(x, y, *, fixed: numpipe.Static):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(3,), manual_consumed_barriers=True, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
@@ -328,8 +324,8 @@ def a_loop_that_releases_a_slot_twice(x, y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = acc
 
 
-@kernel("too-few-arrivals", r"hint: barrier @ barriers.py:\d+ still misses 4 of 8 arrivals in phase 0: a barrier_arrive or a copy "
-        r"is missing, or the count is too high", X, zeros(64, 64), gives=X[:, :64], error=PipelineDeadlock)
+@kernel(X, zeros(64, 64), hazard="too-few-arrivals", says=r"hint: barrier @ barriers.py:\d+ still misses 4 of 8 arrivals in phase 0: a barrier_arrive or a copy "
+        r"is missing, or the count is too high", gives=X[:, :64], error=PipelineDeadlock)
 def one_copy_on_a_barrier_of_two(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(num_arrivals=1 if fixed else 2)))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -337,8 +333,8 @@ def one_copy_on_a_barrier_of_two(x, y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
-@kernel("too-few-arrivals", r"the CTA ends in the middle of phase 0 of barrier @ barriers.py:\d+: 4 of 8 arrivals missing "
-        r".*num_arrivals is too high", zeros(64, 64, dtype=F32), gives=ONE)
+@kernel(zeros(64, 64, dtype=F32), hazard="too-few-arrivals", says=r"the CTA ends in the middle of phase 0 of barrier @ barriers.py:\d+: 4 of 8 arrivals missing "
+        r".*num_arrivals is too high", gives=ONE)
 def ends_in_the_middle_of_a_phase(y, *, fixed: numpipe.Static):
     done = numpipe.scratch(Barrier(num_arrivals=1 if fixed else 2))
     numpipe.barrier_arrive(done)

@@ -1,8 +1,10 @@
-"""The catalogue of hazards: broken kernels, each beside its fixed twin, which differs in as little as can be.
+"""The catalogue of hazards: broken kernels, each beside its fixed twin, which differs in as little
+as can be.
 
-An entry is one function with a flag, `fixed`. Most are kernels as users write them. Where the language makes a mistake
-impossible, because the ring, the entry or an automatic barrier sees to it, the entry is a body on the operations of
-`numpipe.intrinsics` instead, run by every warpgroup of a simulated CTA.
+An entry is one function with a flag, `fixed`. Most are kernels as users write them. Where the
+language makes a mistake impossible, because the ring, the entry or an automatic barrier sees to it,
+the entry is a body on the operations of `numpipe.intrinsics` instead, run by every warpgroup of a
+simulated CTA.
 """
 
 from __future__ import annotations
@@ -55,14 +57,16 @@ def _add(entry: Entry) -> None:
     ENTRIES[name] = entry
 
 
-def kernel(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[SimulationError] = PipelineRace,
+def kernel(*given: np.ndarray, hazard: str, says: str, gives: Any, error: type[SimulationError] = PipelineRace,
            fix: dict[str, Any] | None = None, alias: int | None = None, verify: bool = False, gpus: int = 0,
            **options: Any) -> Callable[..., Any]:
-    """A kernel of the arrays `given`, of which the last is its result, if the call allocates none (`out_type`).
+    """A kernel of the arrays `given`, of which the last is its result, if the call allocates none
+    (`out_type`).
 
-    `fix`: options that only the twin has. `alias`: the array that the broken kernel is given for its result too.
-    `verify`: it is `numpipe.verify` that reports it, not a single run. `gpus`: it has semaphores, and runs on so many GPUs, each of
-    which has arrays like `given`; GPU r's are added r. Its result is those of all GPUs, stacked.
+    `fix`: options that only the twin has. `alias`: the array that the broken kernel is given for
+    its result too. `verify`: it is `numpipe.verify` that reports it, not a single run. `gpus`: it
+    has semaphores, and runs on so many GPUs, each of which has arrays like `given`; GPU r's are
+    added r. Its result is those of all GPUs, stacked.
     """
     options = {"grid": numpipe.persistent(1) if gpus else 1, "num_compute_wgs": 1, **({"semaphores": 4} if gpus else {}), **options}
 
@@ -91,7 +95,8 @@ def kernel(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[S
 def machine(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[SimulationError] = PipelineRace,
             warpgroups: int = 1, grid: tuple[int, int, int] = (1, 1, 1), box: tuple[int, int] = (64, 64),
             cluster: tuple[int, int, int] = (1, 1, 1)) -> Callable[..., Any]:
-    """A body on intrinsics: ``function(fixed, *maps, out)``, with tensor maps of the arrays `given` and an array for the result.
+    """A body on intrinsics: ``function(fixed, *maps, out)``, with tensor maps of the arrays `given`
+    and an array for the result.
 
     It is run by each warpgroup of CTAs with 64 KiB of shared memory.
     """

@@ -1,4 +1,5 @@
-"""Clusters: slots that CTAs fill for each other, arrivals on each other's barriers, CTAs that are not there yet or any more."""
+"""Clusters: slots that CTAs fill for each other, arrivals on each other's barriers, CTAs that are
+not there yet or any more."""
 
 from __future__ import annotations
 
@@ -127,7 +128,7 @@ def a_wait_for_the_cluster_without_an_arrival(fixed, out):
     out[current().rank] = 7
 
 
-# ---- what CTAs send each other -------------------------------------------------------------------------------------------------
+# ---- what CTAs send each other -------------------------------------------------------------------
 CHUNKS = 16 * np.arange(128).reshape(4, 32)
 """a float4 of each lane, by warp"""
 SENT = np.array([11, 10, 21, 20])
@@ -145,7 +146,8 @@ def found():
 
 
 def rounds(out, *, waits=True, asks=True, meets=False):
-    """Twice: each CTA sends, waits for what comes, reads it, and tells the other one that it has."""
+    """Twice: each CTA sends, waits for what comes, reads it, and tells the other one that it
+    has."""
     one_lane(begin, 4, 4)
     meet()
     for number in range(2):
@@ -215,10 +217,9 @@ def stored(out):
 A, B = integers(128, 128), integers(64, 128)
 
 
-@kernel("multicast-mismatch", r"kernel shares_of_two_blocks, pipeline at .*: in_specs\[1\] for 'b': index_map is \(\d+, \d+\) of "
+@kernel(A, np.concatenate([B, B]), np.zeros((128, 64), F32), hazard="multicast-mismatch", says=r"kernel shares_of_two_blocks, pipeline at .*: in_specs\[1\] for 'b': index_map is \(\d+, \d+\) of "
         r"'b' in CTA \([01], 0, 0\) and \(\d+, \d+\) of 'b' in CTA \([01], 0, 0\), and each loads a share of the block for both: "
-        r"the tile would be of two blocks; the same start for all CTAs along collective_axes", A, np.concatenate([B, B]),
-        np.zeros((128, 64), F32), gives=A.astype(F32) @ B.astype(F32).T, grid=2, cluster=2, cluster_names="cta")
+        r"the tile would be of two blocks; the same start for all CTAs along collective_axes", gives=A.astype(F32) @ B.astype(F32).T, grid=2, cluster=2, cluster_names="cta")
 def shares_of_two_blocks(a, b, c, *, fixed: numpipe.Static):
     m = numpipe.axis_index("cta")
     acc = numpipe.zeros((64, 64), np.float32)
@@ -229,13 +230,12 @@ def shares_of_two_blocks(a, b, c, *, fixed: numpipe.Static):
     c[ds(m * 64, 64), ds(0, 64)] = acc
 
 
-# ---- copies by hand that CTAs share --------------------------------------------------------------------------------------------
+# ---- copies by hand that CTAs share --------------------------------------------------------------
 TWICE = np.concatenate([A[:64, :64].astype(F32) + A[:64, 64:].astype(F32)] * 2)
 
 
-@kernel("refilled-while-read", r"TMA load \(x\) fills SMEM\[\d+:\d+\) .*nothing tells warpgroup 0 \(compute\) of CTA \([01], 0, "
-        r"0\) that (CTA \([01], 0, 0\) has released these bytes|warpgroup 0 \(compute\) of CTA \([01], 0, 0\) has read)",
-        A[:64], np.zeros((128, 64), F32), gives=TWICE, grid=2, cluster=2, cluster_names="pair")
+@kernel(A[:64], np.zeros((128, 64), F32), hazard="refilled-while-read", says=r"TMA load \(x\) fills SMEM\[\d+:\d+\) .*nothing tells warpgroup 0 \(compute\) of CTA \([01], 0, "
+        r"0\) that (CTA \([01], 0, 0\) has released these bytes|warpgroup 0 \(compute\) of CTA \([01], 0, 0\) has read)", gives=TWICE, grid=2, cluster=2, cluster_names="pair")
 def a_tile_that_is_not_free_in_the_other_cta(x, y, *, fixed: numpipe.Static):
     tile, landed, free = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), ClusterBarrier("pair")))
     acc = numpipe.zeros((64, 64), np.float32)
@@ -249,10 +249,9 @@ def a_tile_that_is_not_free_in_the_other_cta(x, y, *, fixed: numpipe.Static):
     y[ds(numpipe.axis_index("pair") * 64, 64), ds(0, 64)] = acc
 
 
-@kernel("multicast-mismatch", r"copy_gmem_to_smem: src is \(0, \d+\) of 'x' in CTA \([01], 0, 0\) and \(0, \d+\) of 'x' in CTA "
+@kernel(A[:64], np.zeros((128, 64), F32), hazard="multicast-mismatch", says=r"copy_gmem_to_smem: src is \(0, \d+\) of 'x' in CTA \([01], 0, 0\) and \(0, \d+\) of 'x' in CTA "
         r"\([01], 0, 0\), and each loads a share of the block for both: the tile would be of two blocks; the same start for all "
-        r"CTAs along collective_axes", A[:64], np.zeros((128, 64), F32), gives=np.tile(A[:64, :64].astype(F32), (2, 1)), grid=2,
-        cluster=2, cluster_names="pair")
+        r"CTAs along collective_axes", gives=np.tile(A[:64, :64].astype(F32), (2, 1)), grid=2, cluster=2, cluster_names="pair")
 def a_copy_of_two_views(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     rank = numpipe.axis_index("pair")
@@ -261,13 +260,12 @@ def a_copy_of_two_views(x, y, *, fixed: numpipe.Static):
     y[ds(rank * 64, 64), ds(0, 64)] = tile[...].astype(np.float32)
 
 
-# ---- stores to other CTAs by hand ----------------------------------------------------------------------------------------------
+# ---- stores to other CTAs by hand ----------------------------------------------------------------
 HALVES = np.concatenate([A[64:, :32], A[:64, :32]]).astype(F32)
 
 
-@kernel("read-before-ready", r"reads SMEM\[\d+:\d+\) while st.async \(async_store_smem\) of warpgroup 0 \(compute\) of CTA "
-        r"\([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has landed",
-        A.astype(F32), np.zeros((128, 32), F32), gives=HALVES, grid=2, cluster=2, cluster_names="pair")
+@kernel(A.astype(F32), np.zeros((128, 32), F32), hazard="read-before-ready", says=r"reads SMEM\[\d+:\d+\) while st.async \(async_store_smem\) of warpgroup 0 \(compute\) of CTA "
+        r"\([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has landed", gives=HALVES, grid=2, cluster=2, cluster_names="pair")
 def a_tile_that_is_read_before_it_has_come(x, y, *, fixed: numpipe.Static):
     buffer, landed, sent = numpipe.scratch((SMEM((64, 32), np.float32), Barrier(), ClusterBarrier("pair")))
     rank = numpipe.axis_index("pair")
@@ -281,10 +279,8 @@ def a_tile_that_is_read_before_it_has_come(x, y, *, fixed: numpipe.Static):
         numpipe.barrier_wait(landed)
 
 
-@kernel("refilled-while-read", r"st.async \(async_store_smem\) fills SMEM\[\d+:\d+\) while .*nothing tells warpgroup 0 \(compute\) "
-        r"of CTA \([01], 0, 0\) that CTA \([01], 0, 0\) has read what was there",
-        A.astype(F32), np.zeros((128, 32), F32), gives=HALVES + np.concatenate([A[64:, 32:64], A[:64, 32:64]]).astype(F32), grid=2,
-        cluster=2, cluster_names="pair")
+@kernel(A.astype(F32), np.zeros((128, 32), F32), hazard="refilled-while-read", says=r"st.async \(async_store_smem\) fills SMEM\[\d+:\d+\) while .*nothing tells warpgroup 0 \(compute\) "
+        r"of CTA \([01], 0, 0\) that CTA \([01], 0, 0\) has read what was there", gives=HALVES + np.concatenate([A[64:, 32:64], A[:64, 32:64]]).astype(F32), grid=2, cluster=2, cluster_names="pair")
 def a_tile_that_is_sent_over_one_before(x, y, *, fixed: numpipe.Static):
     buffer, landed, free = numpipe.scratch((SMEM((64, 32), np.float32), Barrier(num_barriers=2), ClusterBarrier("pair")))
     rank = numpipe.axis_index("pair")
@@ -300,11 +296,10 @@ def a_tile_that_is_sent_over_one_before(x, y, *, fixed: numpipe.Static):
     y[ds(rank * 64, 64), ds(0, 32)] = total
 
 
-# ---- loads from other CTAs -----------------------------------------------------------------------------------------------------
-@kernel("unordered-accesses", r"remote load \(cluster_ref\(…\)\[…\]\) reads SMEM\[\d+:\d+\) while write \(tile\[…\] = value\) of "
+# ---- loads from other CTAs -----------------------------------------------------------------------
+@kernel(A.astype(F32), np.zeros((128, 32), F32), hazard="unordered-accesses", says=r"remote load \(cluster_ref\(…\)\[…\]\) reads SMEM\[\d+:\d+\) while write \(tile\[…\] = value\) of "
         r"warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* wrote is "
-        r"there for other CTAs.*fix: +barrier_arrive behind the store, on a ClusterBarrier\(…, orders_stores=True\)",
-        A.astype(F32), np.zeros((128, 32), F32), gives=HALVES, grid=2, cluster=2, cluster_names="pair")
+        r"there for other CTAs.*fix: +barrier_arrive behind the store, on a ClusterBarrier\(…, orders_stores=True\)", gives=HALVES, grid=2, cluster=2, cluster_names="pair")
 def a_tile_that_is_loaded_behind_a_barrier_that_orders_no_stores(x, y, *, fixed: numpipe.Static):
     tile, met, there = numpipe.scratch((SMEM((64, 32), np.float32), ClusterBarrier("pair"),
                                         ClusterBarrier("pair", orders_stores=True)))
@@ -319,11 +314,9 @@ def a_tile_that_is_loaded_behind_a_barrier_that_orders_no_stores(x, y, *, fixed:
     y[ds(rank * 64, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=1 - rank, cluster_dim="pair")[...]
 
 
-@kernel("unordered-accesses", r"(write \(tile\[…\] = value\)|remote load \(cluster_ref\(…\)\[…\]\)) \w+ SMEM\[\d+:\d+\) "
+@kernel(A.astype(F32), np.zeros((128, 32), F32), hazard="unordered-accesses", says=r"(write \(tile\[…\] = value\)|remote load \(cluster_ref\(…\)\[…\]\)) \w+ SMEM\[\d+:\d+\) "
         r"while .* of warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be (reading|writing) it.*nothing tells .* has "
-        r"read what was there.*fix: +barrier_arrive on a ClusterBarrier by the CTA that has read",
-        A.astype(F32), np.zeros((128, 32), F32),
-        gives=HALVES + np.concatenate([A[64:, 32:64], A[:64, 32:64]]).astype(F32), grid=2, cluster=2, cluster_names="pair")
+        r"read what was there.*fix: +barrier_arrive on a ClusterBarrier by the CTA that has read", gives=HALVES + np.concatenate([A[64:, 32:64], A[:64, 32:64]]).astype(F32), grid=2, cluster=2, cluster_names="pair")
 def a_tile_that_is_stored_over_while_another_cta_loads_it(x, y, *, fixed: numpipe.Static):
     tile, there, read = numpipe.scratch((SMEM((64, 32), np.float32), ClusterBarrier("pair", 2, orders_stores=True),
                                          ClusterBarrier("pair")))

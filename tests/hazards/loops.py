@@ -15,7 +15,7 @@ ALONE = r"has gone round this loop \d+ times, and executed no operation in it.*:
 HAND = {"num_compute_wgs": 2, "warp_specialized": False, "wg_axis": "wg", "error": PipelineDeadlock}
 
 
-@kernel("livelock", TURN, zeros(64, 64, dtype=F32), gives=ONE, **HAND)
+@kernel(zeros(64, 64, dtype=F32), hazard="livelock", says=TURN, gives=ONE, **HAND)
 def a_barrier_handed_to_and_fro_for_ever(y, *, fixed: numpipe.Static):
     there, back = numpipe.scratch((Barrier(), Barrier()))
     rounds = 0
@@ -32,7 +32,7 @@ def a_barrier_handed_to_and_fro_for_ever(y, *, fixed: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("livelock", TURN, zeros(64, 64, dtype=F32), gives=ONE, **HAND)
+@kernel(zeros(64, 64, dtype=F32), hazard="livelock", says=TURN, gives=ONE, **HAND)
 def a_meeting_that_nobody_leaves(y, *, fixed: numpipe.Static):
     met = numpipe.scratch(Barrier(num_arrivals=2))
     left = 4
@@ -44,7 +44,7 @@ def a_meeting_that_nobody_leaves(y, *, fixed: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("livelock", TURN, zeros(64, 64, dtype=F32), gives=ONE, warp_specialized=False, error=PipelineDeadlock)
+@kernel(zeros(64, 64, dtype=F32), hazard="livelock", says=TURN, gives=ONE, warp_specialized=False, error=PipelineDeadlock)
 def a_barrier_of_ones_own_for_ever(y, *, fixed: numpipe.Static):
     done = numpipe.scratch(Barrier())
     rounds = 0
@@ -56,7 +56,7 @@ def a_barrier_of_ones_own_for_ever(y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("livelock", ALONE, zeros(64, 64, dtype=F32), gives=ONE, warp_specialized=False, error=PipelineDeadlock)
+@kernel(zeros(64, 64, dtype=F32), hazard="livelock", says=ALONE, gives=ONE, warp_specialized=False, error=PipelineDeadlock)
 def an_empty_loop(y, *, fixed: numpipe.Static):
     rounds = 0
     while rounds < 1:
@@ -65,7 +65,7 @@ def an_empty_loop(y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("livelock", ALONE, zeros(64, 64, dtype=F32), gives=ONE, error=PipelineDeadlock)
+@kernel(zeros(64, 64, dtype=F32), hazard="livelock", says=ALONE, gives=ONE, error=PipelineDeadlock)
 def a_loop_that_steps_over_its_end(y, *, fixed: numpipe.Static):
     at = 1
     while (at < 64) if fixed else (at != 64):
@@ -73,8 +73,7 @@ def a_loop_that_steps_over_its_end(y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("livelock", ALONE, zeros(64, 64, dtype=F32), gives=ONE, num_compute_wgs=2, warp_specialized=False, wg_axis="wg",
-        error=PipelineDeadlock)
+@kernel(zeros(64, 64, dtype=F32), hazard="livelock", says=ALONE, gives=ONE, num_compute_wgs=2, warp_specialized=False, wg_axis="wg", error=PipelineDeadlock)
 def one_of_two_warpgroups_that_never_ends(y, *, fixed: numpipe.Static):
     more = 0 if fixed else 1 - numpipe.axis_index("wg")
     while more > 0:
@@ -83,8 +82,7 @@ def one_of_two_warpgroups_that_never_ends(y, *, fixed: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("livelock", r"warpgroups go round, and get nowhere.*nobody has touched a tile or an array", zeros(64, 64, dtype=F32),
-        gives=ONE, warp_specialized=False, error=PipelineDeadlock)
+@kernel(zeros(64, 64, dtype=F32), hazard="livelock", says=r"warpgroups go round, and get nowhere.*nobody has touched a tile or an array", gives=ONE, warp_specialized=False, error=PipelineDeadlock)
 def four_warps_that_meet_for_ever(y, *, fixed: numpipe.Static):
     rounds = 0
     while rounds < 2:
@@ -93,7 +91,7 @@ def four_warps_that_meet_for_ever(y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("livelock", ALONE, zeros(64, 64, dtype=F32), gives=ONE, warp_specialized=False, error=PipelineDeadlock)
+@kernel(zeros(64, 64, dtype=F32), hazard="livelock", says=ALONE, gives=ONE, warp_specialized=False, error=PipelineDeadlock)
 def an_outer_count_that_the_inner_loop_sets_back(y, *, fixed: numpipe.Static):
     rounds = 0
     while rounds < 3:
@@ -106,8 +104,7 @@ def an_outer_count_that_the_inner_loop_sets_back(y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("livelock", TURN, zeros(64, 64, dtype=F32), gives=ONE, num_compute_wgs=3, warp_specialized=False, wg_axis="wg",
-        error=PipelineDeadlock)
+@kernel(zeros(64, 64, dtype=F32), hazard="livelock", says=TURN, gives=ONE, num_compute_wgs=3, warp_specialized=False, wg_axis="wg", error=PipelineDeadlock)
 def a_round_of_three_that_never_ends(y, *, fixed: numpipe.Static):
     turns = numpipe.scratch(Barrier(num_barriers=3))
     wg = numpipe.axis_index("wg")

@@ -1,4 +1,5 @@
-"""Phases that a wait may miss, because nothing orders it before what ends the next one: parity alone does not tell them apart."""
+"""Phases that a wait may miss, because nothing orders it before what ends the next one: parity
+alone does not tell them apart."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ ABA = (r"waited for phase 0 of barrier @ phases.py:\d+ \(0\), but (warpgroup 0 \
        r"missed).*an arrival of warpgroup 1 \(compute\) behind each of its waits: on barrier @ .* itself, whose count is then one")
 
 
-@kernel("wrong-phase", ABA, zeros(64, 64, dtype=F32), gives=ONE, num_compute_wgs=2, warp_specialized=False)
+@kernel(zeros(64, 64, dtype=F32), hazard="wrong-phase", says=ABA, gives=ONE, num_compute_wgs=2, warp_specialized=False)
 def a_wait_that_may_come_two_phases_later(y, *, fixed: numpipe.Static):
     go, seen = numpipe.scratch((Barrier(), Barrier()))
     if numpipe.axis_index("wg") == 0:
@@ -34,7 +35,7 @@ def a_wait_that_may_come_two_phases_later(y, *, fixed: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("wrong-phase", ABA, zeros(64, 64, dtype=F32), gives=ONE, num_compute_wgs=2, warp_specialized=False)
+@kernel(zeros(64, 64, dtype=F32), hazard="wrong-phase", says=ABA, gives=ONE, num_compute_wgs=2, warp_specialized=False)
 def waits_in_step_with_somebody_who_does_not_wait_for_them(y, *, fixed: numpipe.Static):
     go, _ = numpipe.scratch((Barrier(num_arrivals=2 if fixed else 1), Barrier()))
     wg = numpipe.axis_index("wg")
@@ -46,9 +47,8 @@ def waits_in_step_with_somebody_who_does_not_wait_for_them(y, *, fixed: numpipe.
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("wrong-phase", r"one barrier_arrive on barrier @ phases.py:\d+ by warpgroup 1 \(compute\) and one by each of the "
-        r"others: phase \d counts 2 of warpgroup 0 \(compute\), and none of warpgroup 1", zeros(64, 64, dtype=F32), gives=ONE,
-        num_compute_wgs=2, warp_specialized=False)
+@kernel(zeros(64, 64, dtype=F32), hazard="wrong-phase", says=r"one barrier_arrive on barrier @ phases.py:\d+ by warpgroup 1 \(compute\) and one by each of the "
+        r"others: phase \d counts 2 of warpgroup 0 \(compute\), and none of warpgroup 1", gives=ONE, num_compute_wgs=2, warp_specialized=False)
 def one_warpgroup_arrives_twice_and_the_other_never(y, *, fixed: numpipe.Static):
     met = numpipe.scratch(Barrier(num_arrivals=2))
     wg = numpipe.axis_index("wg")
@@ -65,7 +65,7 @@ def one_warpgroup_arrives_twice_and_the_other_never(y, *, fixed: numpipe.Static)
 MISSED = r"nothing tells it that this wait is over|the phase was missed"
 
 
-@kernel("wrong-phase", MISSED, zeros(64, 64, dtype=F32), gives=ONE, num_compute_wgs=3, warp_specialized=False)
+@kernel(zeros(64, 64, dtype=F32), hazard="wrong-phase", says=MISSED, gives=ONE, num_compute_wgs=3, warp_specialized=False)
 def two_that_wait_and_one_that_tells(y, *, fixed: numpipe.Static):
     go, seen = numpipe.scratch((Barrier(), Barrier(num_arrivals=2 if fixed else 1)))
     wg = numpipe.axis_index("wg")
@@ -81,7 +81,7 @@ def two_that_wait_and_one_that_tells(y, *, fixed: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("wrong-phase", MISSED, zeros(64, 64, dtype=F32), gives=ONE, num_compute_wgs=2, warp_specialized=False)
+@kernel(zeros(64, 64, dtype=F32), hazard="wrong-phase", says=MISSED, gives=ONE, num_compute_wgs=2, warp_specialized=False)
 def a_slot_by_hand_that_comes_round_without_its_reader(y, *, fixed: numpipe.Static):
     filled, free = numpipe.scratch((Barrier(num_barriers=2), Barrier(num_barriers=2)))
     wg = numpipe.axis_index("wg")
@@ -99,7 +99,7 @@ def a_slot_by_hand_that_comes_round_without_its_reader(y, *, fixed: numpipe.Stat
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("wrong-phase", MISSED, X, zeros(64, 64), gives=X[:, :64], num_compute_wgs=2, warp_specialized=False)
+@kernel(X, zeros(64, 64), hazard="wrong-phase", says=MISSED, gives=X[:, :64], num_compute_wgs=2, warp_specialized=False)
 def a_copy_that_ends_a_second_phase_before_the_other_has_looked(x, y, *, fixed: numpipe.Static):
     tile, other, landed, seen = numpipe.scratch((SMEM((64, 64), np.float16), SMEM((64, 64), np.float16), Barrier(), Barrier()))
     if numpipe.axis_index("wg") == 0:

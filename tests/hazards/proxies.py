@@ -1,4 +1,5 @@
-"""Ordinary stores: handed to the TMA or to wgmma unfenced, and accesses of different warps that nothing orders."""
+"""Ordinary stores: handed to the TMA or to wgmma unfenced, and accesses of different warps that
+nothing orders."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ FIX = "commit_smem \\(fence.proxy.async by every warp that wrote, then a barrier
 
 
 # ---- the async proxy does not see them
-@kernel("unfenced-writes", rf"TMA store \(y\) reads SMEM.* while write \(tile\[…\] = value\).*did not fence.*fix: +{FIX} before "
-        rf"the copy", zeros(64, 64), gives=ONE, compiler_params=BARE)
+@kernel(zeros(64, 64), hazard="unfenced-writes", says=rf"TMA store \(y\) reads SMEM.* while write \(tile\[…\] = value\).*did not fence.*fix: +{FIX} before "
+        rf"the copy", gives=ONE, compiler_params=BARE)
 def stored_without_commit_smem(y, *, fixed: numpipe.Static):
     tile = numpipe.scratch(SMEM((64, 64), np.float16))
     tile[...] = (numpipe.zeros((64, 64), np.float32) + 1.0).astype(np.float16)
@@ -30,8 +31,7 @@ def stored_without_commit_smem(y, *, fixed: numpipe.Static):
     numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)])
 
 
-@kernel("unfenced-writes", rf"wgmma \(batch 1\) reads SMEM.* while write \(tile\[…\] = value\).*fix: +{FIX} before the wgmma", X,
-        zeros(64, 64, dtype=F32), gives=SQUARE, num_compute_wgs=2, warp_specialized=False)
+@kernel(X, zeros(64, 64, dtype=F32), hazard="unfenced-writes", says=rf"wgmma \(batch 1\) reads SMEM.* while write \(tile\[…\] = value\).*fix: +{FIX} before the wgmma", gives=SQUARE, num_compute_wgs=2, warp_specialized=False)
 def multiplied_after_another_warpgroup_wrote(x, y, *, fixed: numpipe.Static):
     tile, landed, copy, written = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), SMEM((64, 64), np.float16), Barrier()))
     wg = numpipe.axis_index("wg")
@@ -107,8 +107,8 @@ def fenced_and_no_barrier_before_the_product(fixed, out):
     out.array[...] = wgmma.wait(acc, 0)
 
 
-@kernel("unordered-accesses", r"read \(tile\[…\]\) reads SMEM.* while write \(tile\[…\] = value\).*no barrier orders warp.*fix: "
-        r"+a barrier between the two: commit_smem", X, zeros(64, 64), gives=X.T, compiler_params=BARE, warp_specialized=False)
+@kernel(X, zeros(64, 64), hazard="unordered-accesses", says=r"read \(tile\[…\]\) reads SMEM.* while write \(tile\[…\] = value\).*no barrier orders warp.*fix: "
+        r"+a barrier between the two: commit_smem", gives=X.T, compiler_params=BARE, warp_specialized=False)
 def turned_without_a_barrier(x, y, *, fixed: numpipe.Static):
     tile = numpipe.scratch(SMEM((64, 64), np.float16))
     for _, (x_tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x):
@@ -118,8 +118,8 @@ def turned_without_a_barrier(x, y, *, fixed: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = tile.T[...]
 
 
-@kernel("unordered-accesses", r"write \(tile\[…\] = value\) writes SMEM.* while read \(tile\[…\]\).*no barrier orders.*fix: +a "
-        r"barrier", X, zeros(64, 64), gives=X.T, compiler_params=BARE, warp_specialized=False)
+@kernel(X, zeros(64, 64), hazard="unordered-accesses", says=r"write \(tile\[…\] = value\) writes SMEM.* while read \(tile\[…\]\).*no barrier orders.*fix: +a "
+        r"barrier", gives=X.T, compiler_params=BARE, warp_specialized=False)
 def turned_in_place_without_a_barrier(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -131,8 +131,8 @@ def turned_in_place_without_a_barrier(x, y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
-@kernel("unordered-accesses", r"write \(tile\[…\] = value\) writes SMEM.* while write \(tile\[…\] = value\) of warpgroup "
-        r"[01].*fix: +a barrier between the two", zeros(128, 64), gives=np.ones((128, 64), F16), num_compute_wgs=2)
+@kernel(zeros(128, 64), hazard="unordered-accesses", says=r"write \(tile\[…\] = value\) writes SMEM.* while write \(tile\[…\] = value\) of warpgroup "
+        r"[01].*fix: +a barrier between the two", gives=np.ones((128, 64), F16), num_compute_wgs=2)
 def both_warpgroups_write_one_half(y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     part = wg * 64 if fixed else wg * 0
@@ -140,9 +140,8 @@ def both_warpgroups_write_one_half(y, *, fixed: numpipe.Static):
         tile[ds(part, 64), :] = (numpipe.zeros((64, 64), np.float32) + 1.0).astype(np.float16)
 
 
-@kernel("unordered-accesses", r"(read \(tile\[…\]\) reads SMEM.* while write|write \(tile\[…\] = value\) writes SMEM.* while "
-        r"read).*fix: .*barrier_arrive and barrier_wait from one to another", zeros(64, 64), gives=2 * ONE, num_compute_wgs=2,
-        warp_specialized=False)
+@kernel(zeros(64, 64), hazard="unordered-accesses", says=r"(read \(tile\[…\]\) reads SMEM.* while write|write \(tile\[…\] = value\) writes SMEM.* while "
+        r"read).*fix: .*barrier_arrive and barrier_wait from one to another", gives=2 * ONE, num_compute_wgs=2, warp_specialized=False)
 def read_while_another_warpgroup_writes(y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     tile, first, second = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), Barrier()))

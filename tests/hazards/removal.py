@@ -1,7 +1,8 @@
-"""Where synchronising operations are called from, and runs in which one of these places is left out.
+"""Where synchronising operations are called from, and runs in which one of these places is left
+out.
 
-`numpipe.testing.mutate` says what a place is. Places are found by running kernels (`places_of`), and beside that in the source
-(`written`), so that a place which no kernel comes to is seen.
+`numpipe.testing.mutate` says what a place is. Places are found by running kernels (`places_of`),
+and beside that in the source (`written`), so that a place which no kernel comes to is seen.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ OPERATIONS = (
 """The intrinsics that synchronise."""
 # ---- while a kernel runs
 def users(file: Path, line: int) -> str:
-    """How a place calls lines that are not numpipe's: those of kernels as users write them, which stand in a file that is read."""
+    """How a place calls lines that are not numpipe's: those of kernels as users write them, which
+    stand in a file that is read."""
     name = called_by_users(file, line)
     return name if name == LOOP or file.is_relative_to(EXAMPLES) or file.is_relative_to(ROOT) else "a kernel"
 
@@ -59,7 +61,8 @@ def lines_to(frame: FrameType | None) -> Iterator[str]:
 
 @functools.cache
 def _line(file: str, function: str, line: int) -> str:
-    """A line as ``file:line``, "" for machinery: a survey comes to each of them thousands of times."""
+    """A line as ``file:line``, "" for machinery: a survey comes to each of them thousands of
+    times."""
     return f"{file}:{line}" if named(Path(file), function, line, users)[0] else ""
 
 
@@ -88,7 +91,8 @@ def without(place: Place) -> Iterator[None]:
 
 # ---- in the source
 def written() -> set[str]:
-    """``file:line`` of every line of numpipe's protocol, and of the examples, that names what synchronises."""
+    """``file:line`` of every line of numpipe's protocol, and of the examples, that names what
+    synchronises."""
     modules = {path: _module(path) for path in sorted(ROOT.rglob("*.py"))
                if not path.stem.endswith(("_cuda", "__main__")) and path.relative_to(ROOT).parts[0] not in ELSEWHERE}
     modules |= {path: importlib.import_module(path.stem) for path in sorted(EXAMPLES.glob("*.py"))}
@@ -98,7 +102,8 @@ def written() -> set[str]:
 
 
 def _lines(node: ast.AST, module: ModuleType, helpers: set[Any], bound: frozenset[str]) -> Iterator[int]:
-    """Lines below a node; `bound`: names that are variables of a function there, whatever the module has under them."""
+    """Lines below a node; `bound`: names that are variables of a function there, whatever the
+    module has under them."""
     if isinstance(node, (ast.FunctionDef, ast.Lambda)):
         arguments = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
         bound |= arguments | {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

@@ -1,4 +1,5 @@
-"""Kernels that between them come to every place where numpipe and the examples synchronise; each small, each with its result."""
+"""Kernels that between them come to every place where numpipe and the examples synchronise; each
+small, each with its result."""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def out(*shape: int, dtype: Any = F16) -> np.ndarray:
 
 
 def drained(result: np.ndarray, trace: numpipe.Trace) -> Any:
-    """With drain=True loads begin behind all releases of the pipeline before: that is part of what such a kernel does."""
+    """With drain=True loads begin behind all releases of the pipeline before: that is part of what
+    such a kernel does."""
     return [result, np.array(test_drain.empty_between(trace))]
 
 
@@ -199,7 +201,8 @@ def loaded_over(x, y):
 
 @numpipe.kernel(grid=1, num_compute_wgs=1)
 def of_registers(x, y):
-    """Two products in flight, of a tile in registers and of one that the warps have written; what a reduction gives."""
+    """Two products in flight, of a tile in registers and of one that the warps have written; what a
+    reduction gives."""
     tile = numpipe.scratch(SMEM((64, 64), np.float16))
     first = x[ds(0, 64), ds(0, 64)]
     tile[...] = first
@@ -207,7 +210,8 @@ def of_registers(x, y):
     two = numpipe.wgmma(None, first, tile)
     y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(one)
     y[ds(0, 64), ds(64, 64)] = numpipe.wgmma_wait((two, 0))[0]
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))  # so that there is a memory role
+    # so that there is a memory role
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
     for _, (x_tile,) in pipe(x):
         wide = x_tile[...].astype(np.float32)
         y[ds(0, 64), ds(128, 64)] = wide - numpipe.layout_cast(wide.max(axis=0), "column")[:, None]
@@ -240,7 +244,8 @@ def casts_to_columns(x, y):
 
 @numpipe.kernel(grid=1, num_compute_wgs=1)
 def casts_of_tiles(x, y):
-    """Each warp keeps its rows of a panel; the sums that were exchanged before have been read by all."""
+    """Each warp keeps its rows of a panel; the sums that were exchanged before have been read by
+    all."""
     wide = x[ds(0, 64), ds(0, 64)]
     total = wide.sum()
     again = numpipe.layout_cast(numpipe.layout_cast(wide, "coalesced"), "accumulator")
@@ -248,7 +253,8 @@ def casts_of_tiles(x, y):
 
 
 def odd_output(order: Any) -> Run:
-    """Stores, to an array that TMA cannot write, through the bytes in which the warps have exchanged sums."""
+    """Stores, to an array that TMA cannot write, through the bytes in which the warps have
+    exchanged sums."""
     def simulated(seed: int | None) -> Any:
         y = np.zeros((128, 143), F16, order=order)
         with odd_outputs.odd_outputs():
@@ -260,7 +266,8 @@ def odd_output(order: Any) -> Run:
 
 EXCHANGES = {"sums of columns": (sums_of_columns, 2), "numbers of tiles": (numbers_of_tiles, 2),
              "casts to rows": (casts_to_rows, 2), "casts to columns": (casts_to_columns, 4), "casts of tiles": (casts_of_tiles, 3)}
-"""Kernels whose warps exchange values through shared memory, and how many lines of numpipe meet for that."""
+"""Kernels whose warps exchange values through shared memory, and how many lines of numpipe meet for
+that."""
 
 
 def unused(ready: bool, consumed: bool) -> Any:

@@ -1,4 +1,5 @@
-"""Slots: filled again while somebody reads, read before they are filled, read when they are somebody else's."""
+"""Slots: filled again while somebody reads, read before they are filled, read when they are
+somebody else's."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ emit = numpipe.emit_pipeline_warp_specialized
 
 
 # ---- filled again
-@kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*warps 0, 1, 2, 3 of "
+@kernel(A, B, zeros(64, 64, dtype=F32), hazard="refilled-while-read", says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*warps 0, 1, 2, 3 of "
         r"warpgroup 0 \(compute\) never told that their wgmma drained.*fix: +wgmma_wait\(0\) before barrier_arrive: batch 1 may "
-        r"still read slot 0 of a, b @ slots.py:\d+", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
+        r"still read slot 0 of a, b @ slots.py:\d+", gives=PRODUCT)
 def released_before_the_product_has_drained(a, b, c, *, fixed: numpipe.Static):
     def body(indices, a_tile, b_tile, a_free, b_free, acc):
         acc = numpipe.wgmma(acc, a_tile, b_tile.T)
@@ -37,9 +38,9 @@ def released_before_the_product_has_drained(a, b, c, *, fixed: numpipe.Static):
     emit(body, grid=(3,), max_concurrent_steps=1, in_specs=specs, compute_context=compute, manual_consumed_barriers=True)(a, b)
 
 
-@kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*slot=[01] step=[01].*fix: "
+@kernel(A, B, zeros(64, 64, dtype=F32), hazard="refilled-while-read", says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*slot=[01] step=[01].*fix: "
         r"+delay_release=2 and max_concurrent_steps of 3 or more is needed: wgmma_wait\(2\) leaves 2 groups reading slot [01] of "
-        r"a, b", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
+        r"a, b", gives=PRODUCT)
 def one_product_too_many_left_in_flight(a, b, c, *, fixed: numpipe.Static):
     def body(indices, a_tile, b_tile, a_free, b_free, acc):
         acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile.T), 1 if fixed else 2)
@@ -55,8 +56,7 @@ def one_product_too_many_left_in_flight(a, b, c, *, fixed: numpipe.Static):
          manual_consumed_barriers=True)(a, b)
 
 
-@kernel("read-after-release", r"fix: +issue the product of step 0, and wgmma_wait\(0\), before barrier_arrive", X,
-        zeros(64, 64, dtype=F32), gives=sum(X[:, k:k + 64].astype(F32) @ X[:, k:k + 64].astype(F32) for k in (0, 64, 128)))
+@kernel(X, zeros(64, 64, dtype=F32), hazard="read-after-release", says=r"fix: +issue the product of step 0, and wgmma_wait\(0\), before barrier_arrive", gives=sum(X[:, k:k + 64].astype(F32) @ X[:, k:k + 64].astype(F32) for k in (0, 64, 128)))
 def a_loop_that_releases_ahead_of_the_product(x, y, *, fixed: numpipe.Static):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(3,), max_concurrent_steps=2, delay_release=0, manual_consumed_barriers=True, in_specs=(
@@ -70,9 +70,8 @@ def a_loop_that_releases_ahead_of_the_product(x, y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = acc
 
 
-@kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*never told that their "
-        r"wgmma drained.*fix: +wgmma_wait\(0\) before barrier_arrive: batch 1 may still read slot 0 of a, b @ slots.py:\d+", A, B,
-        zeros(64, 64, dtype=F32), gives=PRODUCT)
+@kernel(A, B, zeros(64, 64, dtype=F32), hazard="refilled-while-read", says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*never told that their "
+        r"wgmma drained.*fix: +wgmma_wait\(0\) before barrier_arrive: batch 1 may still read slot 0 of a, b @ slots.py:\d+", gives=PRODUCT)
 def released_in_a_loop_before_the_product_has_drained(a, b, c, *, fixed: numpipe.Static):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(3,), max_concurrent_steps=1, manual_ready_barriers=True, manual_consumed_barriers=True, in_specs=(
@@ -88,9 +87,9 @@ def released_in_a_loop_before_the_product_has_drained(a, b, c, *, fixed: numpipe
     c[ds(0, 64), ds(0, 64)] = acc
 
 
-@kernel("refilled-while-read", r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*never told that their wgmma drained.*"
+@kernel(A, B, zeros(64, 64, dtype=F32), hazard="refilled-while-read", says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*never told that their wgmma drained.*"
         r"fix: +wgmma_wait\(0\) before barrier_arrive, or barrier_arrive behind the product of its step and wgmma_wait\(1\): "
-        r"batch [12] may still read slot [01] of a, b", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
+        r"batch [12] may still read slot [01] of a, b", gives=PRODUCT)
 def the_step_before_released_ahead_of_a_product(a, b, c, *, fixed: numpipe.Static):
     def body(indices, a_tile, b_tile, a_free, b_free, acc):
         if fixed:
@@ -107,9 +106,8 @@ def the_step_before_released_ahead_of_a_product(a, b, c, *, fixed: numpipe.Stati
          manual_consumed_barriers=True)(a, b)
 
 
-@kernel("read-after-release", r"(TMA load \([ab]\) fills SMEM.* while wgmma|wgmma \(batch \d\) reads SMEM.* while TMA load)"
-        r".*fix: +issue the product of step \d, and wgmma_wait\(0\), before barrier_arrive: slot 0 of a, b", A, B,
-        zeros(64, 64, dtype=F32), gives=PRODUCT)
+@kernel(A, B, zeros(64, 64, dtype=F32), hazard="read-after-release", says=r"(TMA load \([ab]\) fills SMEM.* while wgmma|wgmma \(batch \d\) reads SMEM.* while TMA load)"
+        r".*fix: +issue the product of step \d, and wgmma_wait\(0\), before barrier_arrive: slot 0 of a, b", gives=PRODUCT)
 def released_ahead_of_the_product(a, b, c, *, fixed: numpipe.Static):
     def body(indices, a_tile, b_tile, a_free, b_free, acc):
         if fixed:
@@ -127,8 +125,8 @@ def released_ahead_of_the_product(a, b, c, *, fixed: numpipe.Static):
     emit(body, grid=(3,), max_concurrent_steps=1, in_specs=specs, compute_context=compute, manual_consumed_barriers=True)(a, b)
 
 
-@kernel("refilled-while-read", r"TMA load \(x\) fills SMEM.* while read \(tile\[…\]\).*no barrier orders warp 1 .*fix: "
-        r"+commit_smem between the last read and the copy", X, zeros(64, 64), gives=X[:, :64] + X[:, 64:128], compiler_params=BARE)
+@kernel(X, zeros(64, 64), hazard="refilled-while-read", says=r"TMA load \(x\) fills SMEM.* while read \(tile\[…\]\).*no barrier orders warp 1 .*fix: "
+        r"+commit_smem between the last read and the copy", gives=X[:, :64] + X[:, 64:128], compiler_params=BARE)
 def loaded_again_while_other_warps_read(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -141,8 +139,8 @@ def loaded_again_while_other_warps_read(x, y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = (first.astype(np.float32) + tile[...].astype(np.float32)).astype(np.float16)
 
 
-@kernel("refilled-while-read", r"TMA load \(x\) fills SMEM.* while TMA store \(y\).*fix: +wait_smem_to_gmem\(0, "
-        r"wait_read_only=True\)", X, zeros(64, 128), gives=X[:, :128])
+@kernel(X, zeros(64, 128), hazard="refilled-while-read", says=r"TMA load \(x\) fills SMEM.* while TMA store \(y\).*fix: +wait_smem_to_gmem\(0, "
+        r"wait_read_only=True\)", gives=X[:, :128])
 def loaded_again_while_a_store_reads(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     for k in range(2):
@@ -153,10 +151,9 @@ def loaded_again_while_a_store_reads(x, y, *, fixed: numpipe.Static):
             numpipe.wait_smem_to_gmem(0, wait_read_only=True)
 
 
-@kernel("refilled-while-read", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "
+@kernel(X, zeros(128, 64), hazard="refilled-while-read", says=r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "
         r"SMEM.* while TMA load \(x\)).*fix: +one barrier_arrive on barrier @ slots.py:\d+ \(2\) by warpgroup 1 \(compute\) and "
-        r"one by each of the others: phase 0 counts 2 of warpgroup 0 \(compute\), and none of warpgroup 1 \(compute\)", X,
-        zeros(128, 64), gives=np.concatenate([X[:, 64:128], X[:, :64]]), num_compute_wgs=2, warp_specialized=False)
+        r"one by each of the others: phase 0 counts 2 of warpgroup 0 \(compute\), and none of warpgroup 1 \(compute\)", gives=np.concatenate([X[:, 64:128], X[:, :64]]), num_compute_wgs=2, warp_specialized=False)
 def loaded_again_when_one_warpgroup_has_released_twice(x, y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     tile, landed, again, free = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), Barrier(), Barrier(num_arrivals=2)))
@@ -177,9 +174,9 @@ def loaded_again_when_one_warpgroup_has_released_twice(x, y, *, fixed: numpipe.S
             numpipe.barrier_arrive(free)
 
 
-@kernel("refilled-while-read", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "
+@kernel(X, zeros(128, 64), hazard="refilled-while-read", says=r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "
         r"SMEM.* while TMA load \(x\)).*fix: +barrier_arrive by the readers, behind their last read, and barrier_wait before the "
-        r"copy", X, zeros(128, 64), gives=np.concatenate([X[:, 64:128], X[:, :64]]), num_compute_wgs=2, warp_specialized=False)
+        r"copy", gives=np.concatenate([X[:, 64:128], X[:, :64]]), num_compute_wgs=2, warp_specialized=False)
 def loaded_again_while_another_warpgroup_reads(x, y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     tile, landed, again, free = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), Barrier(), Barrier()))
@@ -198,8 +195,8 @@ def loaded_again_while_another_warpgroup_reads(x, y, *, fixed: numpipe.Static):
             numpipe.barrier_arrive(free)
 
 
-@kernel("refilled-while-read", r"write \(tile\[…\] = value\) writes SMEM.* while wgmma \(batch 1\).*fix: +wgmma_wait\(0\), then "
-        r"commit_smem, before the store", X, zeros(64, 64, dtype=F32), gives=X[:, :64].astype(F32) @ X[:, :64].astype(F32) + 1)
+@kernel(X, zeros(64, 64, dtype=F32), hazard="refilled-while-read", says=r"write \(tile\[…\] = value\) writes SMEM.* while wgmma \(batch 1\).*fix: +wgmma_wait\(0\), then "
+        r"commit_smem, before the store", gives=X[:, :64].astype(F32) @ X[:, :64].astype(F32) + 1)
 def written_while_a_product_reads(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -213,8 +210,8 @@ def written_while_a_product_reads(x, y, *, fixed: numpipe.Static):
 
 
 # ---- read too early
-@kernel("read-before-ready", r"read \(tile\[…\]\) reads SMEM.* while TMA load \(x\).*nothing tells warpgroup 0 \(compute\) that "
-        r"this copy has landed.*fix: +barrier_wait for barrier @ slots.py:\d+, phase 0", X, zeros(64, 64), gives=X[:, :64])
+@kernel(X, zeros(64, 64), hazard="read-before-ready", says=r"read \(tile\[…\]\) reads SMEM.* while TMA load \(x\).*nothing tells warpgroup 0 \(compute\) that "
+        r"this copy has landed.*fix: +barrier_wait for barrier @ slots.py:\d+, phase 0", gives=X[:, :64])
 def read_before_the_copy_has_landed(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -223,8 +220,8 @@ def read_before_the_copy_has_landed(x, y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
-@kernel("read-before-ready", r"wgmma \(batch 1\) reads SMEM.* while TMA load \(x\).*fix: +barrier_wait for barrier\[1\] @ "
-        r"slots.py:\d+, phase 0", X, zeros(64, 64, dtype=F32), gives=X[:, 64:128].astype(F32) @ X[:, 64:128].astype(F32))
+@kernel(X, zeros(64, 64, dtype=F32), hazard="read-before-ready", says=r"wgmma \(batch 1\) reads SMEM.* while TMA load \(x\).*fix: +barrier_wait for barrier\[1\] @ "
+        r"slots.py:\d+, phase 0", gives=X[:, 64:128].astype(F32) @ X[:, 64:128].astype(F32))
 def multiplied_out_of_another_slot_than_was_waited_for(x, y, *, fixed: numpipe.Static):
     tiles, landed = numpipe.scratch((SMEM((2, 64, 64), np.float16), Barrier(num_barriers=2)))
     for k in range(2):
@@ -235,8 +232,8 @@ def multiplied_out_of_another_slot_than_was_waited_for(x, y, *, fixed: numpipe.S
     y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tiles.at[1], tiles.at[1]), 0)
 
 
-@kernel("read-before-ready", r"wgmma \(batch 1\) reads SMEM.*(nobody has written|TMA load \(b\).*ready\[0\] for in_specs\[1\] 'b' "
-        r"of a, b @ slots.py:\d+ phase 0.*fix: +wait for ready\[0\])", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
+@kernel(A, B, zeros(64, 64, dtype=F32), hazard="read-before-ready", says=r"wgmma \(batch 1\) reads SMEM.*(nobody has written|TMA load \(b\).*ready\[0\] for in_specs\[1\] 'b' "
+        r"of a, b @ slots.py:\d+ phase 0.*fix: +wait for ready\[0\])", gives=PRODUCT)
 def a_body_that_waits_for_one_of_two_operands(a, b, c, *, fixed: numpipe.Static):
     def body(indices, a_tile, b_tile, a_ready, b_ready, acc):
         numpipe.barrier_wait(a_ready)
@@ -251,8 +248,8 @@ def a_body_that_waits_for_one_of_two_operands(a, b, c, *, fixed: numpipe.Static)
     emit(body, grid=(3,), in_specs=specs, compute_context=compute, manual_ready_barriers=True)(a, b)
 
 
-@kernel("read-before-ready", r"wgmma \(batch 1\) reads SMEM.*(nobody has written|TMA load \(b\).*ready\[0\] for in_specs\[1\] 'b' "
-        r"of a, b @ slots.py:\d+ phase 0.*fix: +wait for ready\[0\])", A, B, zeros(64, 64, dtype=F32), gives=PRODUCT)
+@kernel(A, B, zeros(64, 64, dtype=F32), hazard="read-before-ready", says=r"wgmma \(batch 1\) reads SMEM.*(nobody has written|TMA load \(b\).*ready\[0\] for in_specs\[1\] 'b' "
+        r"of a, b @ slots.py:\d+ phase 0.*fix: +wait for ready\[0\])", gives=PRODUCT)
 def a_loop_that_waits_behind_the_first_use(a, b, c, *, fixed: numpipe.Static):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(3,), manual_ready_barriers=True, in_specs=(
@@ -266,8 +263,7 @@ def a_loop_that_waits_behind_the_first_use(a, b, c, *, fixed: numpipe.Static):
     c[ds(0, 64), ds(0, 64)] = acc
 
 
-@kernel("read-before-ready", r"TMA store \(y\) reads SMEM.* while TMA load \(x\).*fix: +barrier_wait for barrier", X,
-        zeros(64, 64), gives=X[:, :64])
+@kernel(X, zeros(64, 64), hazard="read-before-ready", says=r"TMA store \(y\) reads SMEM.* while TMA load \(x\).*fix: +barrier_wait for barrier", gives=X[:, :64])
 def stored_before_it_has_landed(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -276,8 +272,8 @@ def stored_before_it_has_landed(x, y, *, fixed: numpipe.Static):
     numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)])
 
 
-@kernel("read-before-ready", r"TMA load \(x\) fills SMEM.* while TMA load \(x\) .*may still be writing.*fix: +barrier_wait for "
-        r"barrier", X, zeros(64, 64), gives=X[:, 64:128])
+@kernel(X, zeros(64, 64), hazard="read-before-ready", says=r"TMA load \(x\) fills SMEM.* while TMA load \(x\) .*may still be writing.*fix: +barrier_wait for "
+        r"barrier", gives=X[:, 64:128])
 def loaded_over_a_load_in_flight(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(num_arrivals=1 if fixed else 2)))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -312,10 +308,9 @@ def waited_for_by_one_warp_and_read_by_four(fixed, x, out):
 
 
 # ---- read too late
-@kernel("read-after-release", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\)|read \(tile\[…\]\) reads SMEM.* while TMA "
+@kernel(X, zeros(64, 64, dtype=F32), hazard="read-after-release", says=r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\)|read \(tile\[…\]\) reads SMEM.* while TMA "
         r"load \(x\)).*slot=0 step=[01].*fix: +read the tile of step [01] before barrier_arrive: slot 0 of x @ slots.py:\d+ was "
-        r"released by barrier_arrive, and step [12] is loaded there", X, zeros(64, 64, dtype=F32),
-        gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1))
+        r"released by barrier_arrive, and step [12] is loaded there", gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1))
 def read_after_it_was_released(x, y, *, fixed: numpipe.Static):
     def body(indices, tile, free, acc):
         if fixed:
@@ -333,10 +328,9 @@ def read_after_it_was_released(x, y, *, fixed: numpipe.Static):
          manual_consumed_barriers=True)(x)
 
 
-@kernel("read-after-release", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "
+@kernel(X, zeros(128, 64), hazard="read-after-release", says=r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "
         r"SMEM.* while TMA load \(x\)).*warpgroup 1 \(compute\) arrived on barrier @ slots.py:\d+ \(2\) before (the read|it "
-        r"reads).*fix: +read before the arrival on barrier @ slots.py:\d+ \(2\)", X, zeros(128, 64),
-        gives=np.concatenate([X[:, 64:128], X[:, :64]]), num_compute_wgs=2, warp_specialized=False)
+        r"reads).*fix: +read before the arrival on barrier @ slots.py:\d+ \(2\)", gives=np.concatenate([X[:, 64:128], X[:, :64]]), num_compute_wgs=2, warp_specialized=False)
 def handed_back_before_it_was_read(x, y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     tile, landed, again, free = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), Barrier(), Barrier()))
@@ -357,10 +351,9 @@ def handed_back_before_it_was_read(x, y, *, fixed: numpipe.Static):
             y[ds(64, 64), ds(0, 64)] = tile[...]
 
 
-@kernel("read-after-release", r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\)|read \(tile\[…\]\) reads SMEM.* while TMA "
+@kernel(X, zeros(64, 64, dtype=F32), hazard="read-after-release", says=r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\)|read \(tile\[…\]\) reads SMEM.* while TMA "
         r"load \(x\)).*fix: +read the tile of step \d in step \d at the latest, or keep it with delay_release=1: slot [01] of x "
-        r"@ slots.py:\d+ was released by the ring, and step \d is loaded there", X, zeros(64, 64, dtype=F32),
-        gives=sum(X[:, 64 * k:64 * k + 64].astype(F32) * X[:, 64 * max(k - 1, 0):][:, :64] for k in range(3)))
+        r"@ slots.py:\d+ was released by the ring, and step \d is loaded there", gives=sum(X[:, 64 * k:64 * k + 64].astype(F32) * X[:, 64 * max(k - 1, 0):][:, :64] for k in range(3)))
 def a_tile_kept_for_the_next_step(x, y, *, fixed: numpipe.Static):
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(3,), max_concurrent_steps=2, delay_release=1 if fixed else 0,

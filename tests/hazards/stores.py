@@ -1,4 +1,5 @@
-"""Stores: sources written again too early, bytes that nobody wrote, arrays under way, ends that do not wait."""
+"""Stores: sources written again too early, bytes that nobody wrote, arrays under way, ends that do
+not wait."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ ONE, TWO = np.ones((64, 64), F32), np.full((64, 64), 2, F32)
 
 
 # ---- the source of a store
-@kernel("store-source-reused", r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: +wait_smem_to_gmem\(0, "
-        r"wait_read_only=True\) behind the group's commit", zeros(64, 128, dtype=F32), gives=np.concatenate([ONE, TWO], axis=1))
+@kernel(zeros(64, 128, dtype=F32), hazard="store-source-reused", says=r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: +wait_smem_to_gmem\(0, "
+        r"wait_read_only=True\) behind the group's commit", gives=np.concatenate([ONE, TWO], axis=1))
 def written_again_while_a_store_reads(y, *, fixed: numpipe.Static):
     tile = numpipe.scratch(SMEM((64, 64), np.float32))
     for k in range(2):
@@ -29,9 +30,8 @@ def written_again_while_a_store_reads(y, *, fixed: numpipe.Static):
             numpipe.wait_smem_to_gmem(0, wait_read_only=True)
 
 
-@kernel("store-source-reused", r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: +wait_smem_to_gmem\(1, "
-        r"wait_read_only=True\) behind the group's commit", zeros(64, 192, dtype=F32),
-        gives=np.concatenate([ONE, TWO, 3 * ONE], axis=1))
+@kernel(zeros(64, 192, dtype=F32), hazard="store-source-reused", says=r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: +wait_smem_to_gmem\(1, "
+        r"wait_read_only=True\) behind the group's commit", gives=np.concatenate([ONE, TWO, 3 * ONE], axis=1))
 def one_group_too_many_left_unread(y, *, fixed: numpipe.Static):
     tiles = numpipe.scratch(SMEM((2, 64, 64), np.float32))
     for k in range(3):
@@ -43,9 +43,8 @@ def one_group_too_many_left_unread(y, *, fixed: numpipe.Static):
         numpipe.copy_smem_to_gmem(tiles.at[k % 2], y.at[ds(0, 64), ds(k * 64, 64)])
 
 
-@kernel("store-source-reused", r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: +commit_smem_to_gmem_group "
-        r"behind the store, then wait_smem_to_gmem\(0, wait_read_only=True\) behind the group's commit", zeros(64, 128, dtype=F32),
-        gives=np.concatenate([ONE, TWO], axis=1))
+@kernel(zeros(64, 128, dtype=F32), hazard="store-source-reused", says=r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: +commit_smem_to_gmem_group "
+        r"behind the store, then wait_smem_to_gmem\(0, wait_read_only=True\) behind the group's commit", gives=np.concatenate([ONE, TWO], axis=1))
 def waited_for_a_group_that_was_not_committed(y, *, fixed: numpipe.Static):
     tile = numpipe.scratch(SMEM((64, 64), np.float32))
     for k in range(2):
@@ -58,8 +57,7 @@ def waited_for_a_group_that_was_not_committed(y, *, fixed: numpipe.Static):
 
 
 # ---- bytes that nobody wrote
-@kernel("uninitialised-read", r"read \(tile\[…\]\) reads SMEM\[1024:\d+\), which holds bytes that nobody has written",
-        zeros(64, 64, dtype=F32), gives=ONE)
+@kernel(zeros(64, 64, dtype=F32), hazard="uninitialised-read", says=r"read \(tile\[…\]\) reads SMEM\[1024:\d+\), which holds bytes that nobody has written", gives=ONE)
 def scratch_that_nobody_has_set_to_zero(y, *, fixed: numpipe.Static):
     tile = numpipe.scratch(SMEM((64, 64), np.float32))
     if fixed:
@@ -68,8 +66,8 @@ def scratch_that_nobody_has_set_to_zero(y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
-@kernel("uninitialised-read", r"TMA store \(y\) reads SMEM.*, which holds bytes that nobody has written: write all of an output "
-        r"tile in every block.*slot=0 step=0", X, zeros(128, 64), gives=np.concatenate([X[:, :64]] * 2))
+@kernel(X, zeros(128, 64), hazard="uninitialised-read", says=r"TMA store \(y\) reads SMEM.*, which holds bytes that nobody has written: write all of an output "
+        r"tile in every block.*slot=0 step=0", gives=np.concatenate([X[:, :64]] * 2))
 def half_of_an_output_is_not_written(x, y, *, fixed: numpipe.Static):
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),),
                             out_specs=(BlockSpec((128, 64), lambda k: (0, 0)),))
@@ -79,8 +77,8 @@ def half_of_an_output_is_not_written(x, y, *, fixed: numpipe.Static):
             y_tile[ds(64, 64), :] = x_tile[...]
 
 
-@kernel("uninitialised-read", r"TMA store \(y\) reads SMEM.*, which holds bytes that nobody has written since TMA store \(y\) by "
-        r".*: write all of an output tile in every block", X, zeros(64, 192), gives=X)
+@kernel(X, zeros(64, 192), hazard="uninitialised-read", says=r"TMA store \(y\) reads SMEM.*, which holds bytes that nobody has written since TMA store \(y\) by "
+        r".*: write all of an output tile in every block", gives=X)
 def a_block_in_a_slot_that_was_stored_before(x, y, *, fixed: numpipe.Static):
     pipe = numpipe.pipeline(grid=(3,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
                             out_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
@@ -90,9 +88,8 @@ def a_block_in_a_slot_that_was_stored_before(x, y, *, fixed: numpipe.Static):
 
 
 # ---- arrays that are stored and loaded
-@kernel("array-in-transfer", r"TMA (load|store) \(x\) (reads|writes) the array at x\[0:64, \d+:\d+\] while TMA (load|store) \(x\) "
-        r"by .* may still be.*fix: +the stores of a pipeline end with the kernel", integers(64, 256),
-        gives=np.concatenate([integers(64, 256)[:, 64:], integers(64, 256)[:, 192:]], axis=1))
+@kernel(integers(64, 256), hazard="array-in-transfer", says=r"TMA (load|store) \(x\) (reads|writes) the array at x\[0:64, \d+:\d+\] while TMA (load|store) \(x\) "
+        r"by .* may still be.*fix: +the stores of a pipeline end with the kernel", gives=np.concatenate([integers(64, 256)[:, 64:], integers(64, 256)[:, 192:]], axis=1))
 def a_step_loads_what_another_stores(x, *, fixed: numpipe.Static):
     pipe = numpipe.pipeline(grid=(3,), in_specs=(BlockSpec((64, 64), (lambda k: (0, k + 1)) if fixed else (lambda k: (0, k))),),
                             out_specs=(BlockSpec((64, 64), (lambda k: (0, k)) if fixed else (lambda k: (0, k + 1))),))
@@ -100,8 +97,8 @@ def a_step_loads_what_another_stores(x, *, fixed: numpipe.Static):
         y_tile[...] = x_tile[...]
 
 
-@kernel("array-in-transfer", r"TMA load \(y\) reads the array at y\[0:64, 0:\d+\] while TMA store \(y\).*fix: "
-        r".*wait_smem_to_gmem\(0\)", zeros(64, 64, dtype=F32), zeros(64, 64, dtype=F32), gives=ONE)
+@kernel(zeros(64, 64, dtype=F32), zeros(64, 64, dtype=F32), hazard="array-in-transfer", says=r"TMA load \(y\) reads the array at y\[0:64, 0:\d+\] while TMA store \(y\).*fix: "
+        r".*wait_smem_to_gmem\(0\)", gives=ONE)
 def loaded_before_it_has_been_stored(y, z, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float32), Barrier()))
     tile[...] = numpipe.zeros((64, 64), np.float32) + 1.0
@@ -170,8 +167,7 @@ def ends_with_a_product_in_flight(fixed, x, out):
         out.array[...] = acc.read()
 
 
-@kernel("exit-in-flight", r"TMA load \(x\) on barrier @ stores.py:\d+ phase 0 .* was never waited for before the CTA ends", X,
-        zeros(64, 64, dtype=F32), gives=ONE)
+@kernel(X, zeros(64, 64, dtype=F32), hazard="exit-in-flight", says=r"TMA load \(x\) on barrier @ stores.py:\d+ phase 0 .* was never waited for before the CTA ends", gives=ONE)
 def a_kernel_that_does_not_wait_for_its_copy(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)

@@ -1,4 +1,5 @@
-"""Every broken kernel of the catalogue is reported in every schedule, by its hazard's name; its fixed twin is silent and right."""
+"""Every broken kernel of the catalogue is reported in every schedule, by its hazard's name; its
+fixed twin is silent and right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""All schedules of the kernels that between them come to every synchronisation, and of the catalogue's broken ones."""
+"""All schedules of the kernels that between them come to every synchronisation, and of the
+catalogue's broken ones."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ EACH_RUN = ("a ring, two warpgroups", "rings in rings", "chained", "turns, gemm"
             "order tokens, two", "outputs of one slot", "a cluster that shares blocks of b", "a poll",
             "two GPUs, without a memory role", "two GPUs, tiles")
 MEET_ONCE = {"a poll", "two GPUs, tiles"}
-"""kernels that ask whether a phase is over, and two warpgroups that signal one semaphore: their classes are several"""
+"""kernels that ask whether a phase is over, and two warpgroups that signal one semaphore: their
+classes are several"""
 BROKEN = [name for name, entry in ENTRIES.items() if not entry.verified]
 
 
@@ -84,7 +86,8 @@ KINDS = {
     "cluster of 2": ("a cluster that shares blocks of b", "a cluster that exchanges sums", "a cluster that passes tiles on"),
     "store ring": ("outputs", "outputs of one slot", "examples/gemm.py"),
 }
-"""kinds of pipelines -> their kernels among those that are explored whole; data that steer follow"""
+"""kinds of pipelines -> their kernels among those that are explored whole; data that steer
+follow"""
 
 
 def test_each_kind_of_pipeline_is_among_the_kernels() -> None:
@@ -134,7 +137,8 @@ MISTAKES = "", "early", "undrained", "never", "twice", "one of two"
 
 
 def ring(slots: int, delay: int, wgs: int, mistake: str) -> Any:
-    """A product of which the body releases the tiles: with a mistake, ahead of the product, before it has drained, never, …"""
+    """A product of which the body releases the tiles: with a mistake, ahead of the product, before
+    it has drained, never, …"""
     @numpipe.kernel(num_compute_wgs=wgs, grid=1)
     def product(a, b, c):
         wg = numpipe.axis_index("wg")

@@ -1,4 +1,5 @@
-"""The fix of every report of the catalogue, applied: by the twin, which is what the fix says, or to the broken source.
+"""The fix of every report of the catalogue, applied: by the twin, which is what the fix says, or to
+the broken source.
 
 That the twins are silent and right `test_catalogue` shows.
 """
@@ -40,7 +41,8 @@ def fix_of(name: str) -> str:
 TWINS = (
     (r"^barrier_arrive on a ClusterBarrier by the CTA that has read", r"^\+ +numpipe\.barrier_wait\(read\)"),
     (r"^barrier_arrive behind the store, on a ClusterBarrier", r"^\+ +numpipe\.barrier_wait\(there\)"),
-    # ---- what a report's fix says, and what the twin has (+) or has not (-); {0} is what the fix's first group matched
+    # ---- what a report's fix says, and what the twin has (+) or has not (-); {0} is what the fix's
+    # first group matched
     (r"wgmma_wait with few enough groups pending(?:: |, 0)", r"\+.*wgmma_(wait\(\w+, 0\)|commit\(\))"),
     (r"wgmma_wait with few enough groups pending before .*, or other registers", r"\+.*(wgmma_wait\(0\)|first\[)"),
     (r"read the newest one", r"\+.* = second"),
@@ -119,7 +121,8 @@ def test_the_twin_is_what_the_fix_says(name: str) -> None:
 
 SUM = "numpipe.atomic_add(y.at[{}], numpipe.zeros((64, 64), np.float32) + 1.0)"
 OTHERS = {
-    # ---- the other things that fixes offer: what the fix says, edits of the source, and whether the result is the twin's
+    # ---- the other things that fixes offer: what the fix says, edits of the source, and whether
+    # the result is the twin's
     "one_product_too_many_left_in_flight": (
         r"delay_release=2 and max_concurrent_steps of 3 or more", [
             ("max_concurrent_steps=2, delay_release=1", "max_concurrent_steps=3, delay_release=2")], True),

@@ -1,9 +1,11 @@
-"""Every operation that synchronises, in numpipe and its examples, left out one at a time: each is missed, and reported.
+"""Every operation that synchronises, in numpipe and its examples, left out one at a time: each is
+missed, and reported.
 
-What is left out on the simulated machine is found as some kernel runs (`removal_kernels`), or a rule makes it redundant
-(`numpipe.testing.mutate` has them). Two things are beyond the survey. The kernel's entry (mbarrier.init, its
-fence, the barrier of the CTA) is no call of an operation: the simulator's barriers appear as the entry leaves them. And the lanes
-of a simulated warp are never apart, where the GPU's meet behind each access to a tile (bar.warp.sync).
+What is left out on the simulated machine is found as some kernel runs (`removal_kernels`), or a
+rule makes it redundant (`numpipe.testing.mutate` has them). Two things are beyond the survey. The
+kernel's entry (mbarrier.init, its fence, the barrier of the CTA) is no call of an operation: the
+simulator's barriers appear as the entry leaves them. And the lanes of a simulated warp are never
+apart, where the GPU's meet behind each access to a tile (bar.warp.sync).
 """
 
 from __future__ import annotations
@@ -23,13 +25,15 @@ from tests.ops.test_many_gpus import calls
 SEEDS = (None, 1)
 SEEN_IN_THE_RESULT = {"mbar_wait < pipeline.ring.await_consumed < pipeline.steps.await_released < pipeline.steps.await_empty < "
                       "pipeline.steps.finish_loads"}
-"""CompilerParams(drain=True) promises when loads begin; without the wait the kernel is right, and does not keep the promise. In an
-order in which the slots happen to be free by then it is kept all the same."""
+"""CompilerParams(drain=True) promises when loads begin; without the wait the kernel is right, and
+does not keep the promise. In an order in which the slots happen to be free by then it is kept all
+the same."""
 
 
 @dataclass
 class Found:
-    """What a removal was found by: a run, and the hazard's name ("" for a wrong result); `run` is "" where nothing found it."""
+    """What a removal was found by: a run, and the hazard's name ("" for a wrong result); `run` is
+    "" where nothing found it."""
 
     run: str = ""
     hazard: str = ""
@@ -55,7 +59,8 @@ class Survey:
             self.places.setdefault(place, []).append(name)
 
     def missed(self, place: Place, name: str, seed: int | None) -> str | None:
-        """The hazard that a run reports without a place, "" for another result; None if nothing tells."""
+        """The hazard that a run reports without a place, "" for another result; None if nothing
+        tells."""
         try:
             with without(place):
                 result = RUNS[name](seed)
@@ -86,7 +91,8 @@ def survey() -> Survey:
 
 @pytest.mark.thorough
 def test_a_kernel_comes_to_every_place_that_the_source_has(survey: Survey) -> None:
-    """What the ops of several GPUs come to beside the survey's runs is left out in tests/ops/test_many_gpus.py."""
+    """What the ops of several GPUs come to beside the survey's runs is left out in
+    tests/ops/test_many_gpus.py."""
     of_gpus = (places_of(call)[1] for call in calls(2).values())
     missing = sorted(written() - survey.lines.union(*of_gpus))
     assert not missing, "\n".join(missing)
@@ -114,7 +120,8 @@ def test_every_removal_is_reported(survey: Survey) -> None:
 
 @pytest.mark.parametrize("name", EXCHANGES)
 def test_each_kind_of_exchange_has_the_barriers_that_it_needs(name: str) -> None:
-    """Reductions and layout casts through shared memory: before the bytes of the last one are written, and before they are read."""
+    """Reductions and layout casts through shared memory: before the bytes of the last one are
+    written, and before they are read."""
     kernel, barriers = EXCHANGES[name]
     x = np.random.default_rng(0).integers(-3, 4, (64, 64)).astype(np.float32)
 
@@ -140,7 +147,8 @@ def test_every_removal_is_reported_in_every_schedule(survey: Survey) -> None:
 
 
 def test_left_out_is_what_is_asked_for_and_nothing_else() -> None:
-    """The seam itself is not what is found: without a place that a kernel does not come to, it is as it was."""
+    """The seam itself is not what is found: without a place that a kernel does not come to, it is
+    as it was."""
     name, two = "a ring, two warpgroups", Survey()
     for each in (name, "outputs without a memory role"):
         two.add(each)

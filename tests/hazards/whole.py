@@ -1,4 +1,5 @@
-"""Named barriers, instructions for whole warpgroups, registers, deadlocks, and operands that the hardware does not take."""
+"""Named barriers, instructions for whole warpgroups, registers, deadlocks, and operands that the
+hardware does not take."""
 
 from __future__ import annotations
 
@@ -56,9 +57,8 @@ def a_turn_given_twice(fixed, out):
     out[0] = 7
 
 
-@kernel("named-barrier-mismatch", r"named barrier 3 \(the turn 'store' of compute warpgroup 0\): 128 of 256 threads \(at "
-        r"whole.py:\d+.*goes through the blocks of a numpipe.turn equally often", zeros(128, 64, dtype=F32),
-        gives=np.concatenate([ONE, ONE]), error=PipelineDeadlock, num_compute_wgs=2, warp_specialized=False)
+@kernel(zeros(128, 64, dtype=F32), hazard="named-barrier-mismatch", says=r"named barrier 3 \(the turn 'store' of compute warpgroup 0\): 128 of 256 threads \(at "
+        r"whole.py:\d+.*goes through the blocks of a numpipe.turn equally often", gives=np.concatenate([ONE, ONE]), error=PipelineDeadlock, num_compute_wgs=2, warp_specialized=False)
 def a_turn_that_one_warpgroup_does_not_take(y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     tile = numpipe.zeros((64, 64), np.float32)
@@ -69,9 +69,8 @@ def a_turn_that_one_warpgroup_does_not_take(y, *, fixed: numpipe.Static):
     y[ds(wg * 64, 64), ds(0, 64)] = tile
 
 
-@kernel("named-barrier-mismatch", r"the turn 'store' of compute warpgroup [01]\).*goes through the blocks of a numpipe.turn "
-        r"equally often", zeros(128, 64, dtype=F32), gives=np.concatenate([ONE, ONE]), error=PipelineDeadlock, num_compute_wgs=2,
-        warp_specialized=False)
+@kernel(zeros(128, 64, dtype=F32), hazard="named-barrier-mismatch", says=r"the turn 'store' of compute warpgroup [01]\).*goes through the blocks of a numpipe.turn "
+        r"equally often", gives=np.concatenate([ONE, ONE]), error=PipelineDeadlock, num_compute_wgs=2, warp_specialized=False)
 def a_turn_more_of_the_second_warpgroup(y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     tile = numpipe.zeros((64, 64), np.float32)
@@ -109,17 +108,15 @@ def registers_given_back_by_one_lane(fixed, out):
     out[0] = 7
 
 
-@kernel("divergent-aligned", r"a value that each of 128 lanes has its own of steers the code: .*use one_lane\(function, …\)",
-        zeros(64, 64, dtype=F32), gives=ONE, error=SimulationError, warp_specialized=False)
+@kernel(zeros(64, 64, dtype=F32), hazard="divergent-aligned", says=r"a value that each of 128 lanes has its own of steers the code: .*use one_lane\(function, …\)", gives=ONE, error=SimulationError, warp_specialized=False)
 def a_barrier_behind_a_branch_by_lane(y, *, fixed: numpipe.Static):
     if fixed or special.lane_index() < 16:
         barrier.sync(1, 128)
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel("divergent-aligned", r"elect_sync\(\) with lanes='all': a branch that one lane takes diverges within the warpgroup.*use "
-        r"numpipe's one_lane\(function, ...\) for the branch", zeros(64, 64, dtype=F32), gives=ONE, error=SimulationError,
-        warp_specialized=False)
+@kernel(zeros(64, 64, dtype=F32), hazard="divergent-aligned", says=r"elect_sync\(\) with lanes='all': a branch that one lane takes diverges within the warpgroup.*use "
+        r"numpipe's one_lane\(function, ...\) for the branch", gives=ONE, error=SimulationError, warp_specialized=False)
 def a_branch_of_the_elected_lane(y, *, fixed: numpipe.Static):
     if fixed or elect.elect_sync():
         barrier.sync(1, 128)
@@ -137,8 +134,8 @@ def eight_registers_too_many(fixed, out):
     out[0] = 7
 
 
-@kernel("register-budget", r"registers: 168 \+ 232 \+ 232 per lane = 632 x 128 = 80896 wanted, the CTA holds 64512: this can never "
-        r"be granted", zeros(64, 64, dtype=F32), gives=ONE, error=PipelineDeadlock, num_compute_wgs=3, warp_specialized=False)
+@kernel(zeros(64, 64, dtype=F32), hazard="register-budget", says=r"registers: 168 \+ 232 \+ 232 per lane = 632 x 128 = 80896 wanted, the CTA holds 64512: this can never "
+        r"be granted", gives=ONE, error=PipelineDeadlock, num_compute_wgs=3, warp_specialized=False)
 def nobody_gives_registers_back(y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     if wg == 0:
@@ -150,9 +147,8 @@ def nobody_gives_registers_back(y, *, fixed: numpipe.Static):
 
 
 # ---- deadlocks
-@kernel("deadlock", r"every warpgroup waits and nothing is in flight.*warpgroup 0 \(compute\): blocked on barrier @ whole.py:\d+ "
-        r"\(1\) phase 0.*warpgroup 1 \(compute\): blocked on barrier @ whole.py:\d+ \(0\) phase 0", zeros(64, 64, dtype=F32),
-        gives=ONE, error=PipelineDeadlock, num_compute_wgs=2, warp_specialized=False)
+@kernel(zeros(64, 64, dtype=F32), hazard="deadlock", says=r"every warpgroup waits and nothing is in flight.*warpgroup 0 \(compute\): blocked on barrier @ whole.py:\d+ "
+        r"\(1\) phase 0.*warpgroup 1 \(compute\): blocked on barrier @ whole.py:\d+ \(0\) phase 0", gives=ONE, error=PipelineDeadlock, num_compute_wgs=2, warp_specialized=False)
 def each_waits_for_the_other(y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     first, second = numpipe.scratch((Barrier(), Barrier()))
@@ -227,8 +223,7 @@ def a_slot_that_is_not_aligned(fixed, x, out):
     out[0] = 7
 
 
-@kernel("out-of-bounds", r"tma_store of y at coordinates \(0, -64\): a store starts at no negative one", PANEL,
-        zeros(64, 64), gives=PANEL, error=SimulationError)
+@kernel(PANEL, zeros(64, 64), hazard="out-of-bounds", says=r"tma_store of y at coordinates \(0, -64\): a store starts at no negative one", gives=PANEL, error=SimulationError)
 def a_store_before_the_array(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)

@@ -1,4 +1,5 @@
-"""Each intrinsic, called in CPython, is a request to the simulated SM: recorded here by a stand-in machine."""
+"""Each intrinsic, called in CPython, is a request to the simulated SM: recorded here by a stand-in
+machine."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class InFlightValue:
 
 
 class Recorder:
-    """A warpgroup that notes what it is asked to do; only requests that `Machine` has, with its parameters."""
+    """A warpgroup that notes what it is asked to do; only requests that `Machine` has, with its
+    parameters."""
 
     warpgroup, role, cta, grid, rank, unit = 1, "compute", (3, 2, 1), (10, 5, 2), 6, None
 
@@ -146,7 +148,7 @@ def test_load_word_returns_what_the_machine_holds(machine: Recorder) -> None:
     assert memory.load_word(16) == 11
 
 
-# ---- wgmma --------------------------------------------------------------------------------------------------------
+# ---- wgmma ---------------------------------------------------------------------------------------
 def test_mma_is_one_k16_step_on_the_machine(machine: Recorder) -> None:
     machine.answers["wgmma"] = value = InFlightValue()
     zero = wgmma.accumulators(8)
@@ -202,7 +204,7 @@ def test_statement_with_a_in_registers_has_no_flag_for_a() -> None:
                     "{%r0, %r1, %r2, %r3}, %rd0, p, 1, 1, 1;")
 
 
-# ---- stmatrix -----------------------------------------------------------------------------------------------------
+# ---- stmatrix ------------------------------------------------------------------------------------
 def stored(machine: Recorder) -> np.ndarray:
     """Shared memory after the one recorded write, seen as 16-bit elements."""
     ((_, chunks, values, _),) = machine.requests
@@ -217,8 +219,10 @@ def stored(machine: Recorder) -> np.ndarray:
 @pytest.mark.parametrize("transposed", [False, True], ids=["plain", "trans"])
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_stmatrix_puts_each_element_where_the_isa_says(machine: Recorder, count: int, transposed: bool) -> None:
-    matrices = np.arange(1, 4 * count * 64 + 1, dtype=np.uint16).reshape(4, count, 8, 8)  # warp, matrix, row, column
-    where = np.random.default_rng(0).permutation(1024)[:128].astype(np.int32) * 16  # no two rows adjacent by rule
+    # warp, matrix, row, column
+    matrices = np.arange(1, 4 * count * 64 + 1, dtype=np.uint16).reshape(4, count, 8, 8)
+    # no two rows adjacent by rule
+    where = np.random.default_rng(0).permutation(1024)[:128].astype(np.int32) * 16
     registers = np.zeros((count, 128), np.uint32)
     for warp in range(4):
         for matrix in range(count):
@@ -237,7 +241,8 @@ def test_stmatrix_puts_each_element_where_the_isa_says(machine: Recorder, count:
 
 
 def test_documented_stmatrix_undoes_the_accumulator_layout(machine: Recorder) -> None:
-    """The example of store_x4 and the register layout that wgmma's docstring states belong together."""
+    """The example of store_x4 and the register layout that wgmma's docstring states belong
+    together."""
     tile = np.arange(64 * 16, dtype=np.float32).reshape(64, 16) % 256
     machine.warpgroup = 0  # type: ignore[misc]
     thread, lane = special.thread_index(), special.lane_index()
@@ -259,7 +264,7 @@ def test_stmatrix_accepts_signed_words(machine: Recorder) -> None:
     assert stored(machine)[:8].tolist() == [1, 0xFFFF] * 4
 
 
-# ---- ldmatrix -----------------------------------------------------------------------------------------------------
+# ---- ldmatrix ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("transposed", [False, True], ids=["plain", "trans"])
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_ldmatrix_is_the_inverse_of_stmatrix(count: int, transposed: bool) -> None:
@@ -275,7 +280,7 @@ def test_ldmatrix_is_the_inverse_of_stmatrix(count: int, transposed: bool) -> No
     simulate(body, grid=(1, 1, 1), warpgroups=1, smem_bytes=16384)
 
 
-# ---- convert ------------------------------------------------------------------------------------------------------
+# ---- convert -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("pack", "lo", "hi", "dtype"), [
     (convert.pack_bf16x2, convert.unpack_bf16_lo, convert.unpack_bf16_hi, ml_dtypes.bfloat16),
     (convert.pack_f16x2, convert.unpack_f16_lo, convert.unpack_f16_hi, np.float16),
@@ -307,7 +312,7 @@ def test_packing_a_scalar_gives_a_scalar() -> None:
     assert isinstance(convert.pack_f16x2(1.0, 2.0), np.uint32)
 
 
-# ---- special values -----------------------------------------------------------------------------------------------
+# ---- special values ------------------------------------------------------------------------------
 @pytest.mark.parametrize(("lanes", "threads"), [
     ("all", list(range(128, 256))), ("warps", [128, 160, 192, 224]), ("one", 128)])
 def test_thread_index_has_a_value_for_each_executing_lane(machine: Recorder, lanes: str, threads: Any) -> None:
@@ -358,7 +363,7 @@ def test_code_that_lanes_steer_apart_is_refused(machine: Recorder, value: Callab
     assert value() % 32 == 0
 
 
-# ---- errors -------------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 PER_LANE = np.zeros(128, np.int32)
 
 
@@ -415,7 +420,7 @@ def test_global_addresses_exist_on_the_gpu_only(call: Callable[[], Any], instead
         call()
 
 
-# ---- the package --------------------------------------------------------------------------------------------------
+# ---- the package ---------------------------------------------------------------------------------
 @pytest.mark.parametrize("module", [convert, wgmma], ids=["convert", "wgmma"])
 def test_docstring_examples_hold(module: Any) -> None:
     examples = doctest.DocTestFinder()

@@ -1,6 +1,7 @@
 """Each intrinsic, in a plain Numba kernel, is the PTX statement it is named after.
 
-All of them share two kernels, generated from the table below: one calls them by position, one by keyword.
+All of them share two kernels, generated from the table below: one calls them by position, one by
+keyword.
 """
 
 from __future__ import annotations
@@ -260,14 +261,15 @@ def test_wait_may_be_unrolled() -> None:
 
 
 def test_thread_index_folds() -> None:
-    """LLVM knows that %tid.x does not change, so a guard inside the opposite guard leaves nothing behind."""
+    """LLVM knows that %tid.x does not change, so a guard inside the opposite guard leaves nothing
+    behind."""
     ptx = nb.to_ptx(compiled("if special.warpgroup_index() == 1:\n    mbarrier.inval(addr)\n"
                              "    if special.thread_index() >> 7 == 0:\n        mbarrier.arrive(addr)", PARAMETERS))
     assert "mbarrier.inval" in ptx
     assert "mbarrier.arrive" not in ptx
 
 
-# ---- wgmma --------------------------------------------------------------------------------------------------------
+# ---- wgmma ---------------------------------------------------------------------------------------
 MAINLOOP = """
 acc = wgmma.accumulators({n})
 a = wgmma.descriptor(addr, 16, 1024, 128)
@@ -322,7 +324,7 @@ def test_descriptor_of_a_runtime_address_keeps_its_constant_fields() -> None:
     assert str(wgmma.descriptor(0, 16, 1024, 128)) in ptx
 
 
-# ---- errors -------------------------------------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("call", "message"), [
     ("setmaxnreg.inc(i)", r"setmaxnreg\.inc: n must be a compile-time constant, not a run-time int32"),
     ("cp_async_bulk.wait_group(i)", r"cp_async_bulk\.wait_group: n must be a compile-time constant"),
@@ -358,12 +360,13 @@ def test_illegal_operand_is_an_error_at_compile_time(call: str, message: str) ->
         compiled(call, PARAMETERS)
 
 
-# ---- plain Numba kernels ------------------------------------------------------------------------------------------
+# ---- plain Numba kernels -------------------------------------------------------------------------
 SLOT = 8192
 
 
 def hand_written(out: Any, source: int, target: int, tiles: int) -> None:
-    """What a user without numpipe's pipelines writes: one slot, loaded by one lane, stored by TMA."""
+    """What a user without numpipe's pipelines writes: one slot, loaded by one lane, stored by
+    TMA."""
     base = special.smem_base()
     ready = base + 2 * SLOT
     leader = special.thread_index() < 32 and elect.elect_sync()

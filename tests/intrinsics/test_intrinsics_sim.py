@@ -1,4 +1,5 @@
-"""A kernel of raw intrinsics on the simulated SM: load by TMA, multiply, store through stmatrix and TMA."""
+"""A kernel of raw intrinsics on the simulated SM: load by TMA, multiply, store through stmatrix and
+TMA."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Blocks of arrays beside whole tiles: vectors and single columns stored, reductions into arrays, elements gathered.
+"""Blocks of arrays beside whole tiles: vectors and single columns stored, reductions into arrays,
+elements gathered.
 
-Each kernel has `arrays_of_…` and `wanted_of_…`; all values are small integers, so sums are exact in any order.
+Each kernel has `arrays_of_…` and `wanted_of_…`; all values are small integers, so sums are exact in
+any order.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ CTAS = 3
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg", grid=CTAS)
 def vectors(x, rows, columns, halves, narrow, flat, turned):
-    """Row sums and the like of 128 x 40 blocks, by two warpgroups: 1-D, one column, one row, 16 bits; clipped at the ends."""
+    """Row sums and the like of 128 x 40 blocks, by two warpgroups: 1-D, one column, one row, 16
+    bits; clipped at the ends."""
     i, wg = numpipe.program_id(0), numpipe.axis_index("wg")
     first = i * 128 + wg * 64
     v = x[ds(first, 64), ds(0, 40)]
@@ -28,11 +31,13 @@ def vectors(x, rows, columns, halves, narrow, flat, turned):
     halves[0, 1, ds(first, 64)] = v.max(axis=1).astype(halves.dtype)
     narrow[ds(first, 64), ds(1, 1)] = v.min(axis=1, keepdims=True)
     turned[ds(2 * i + wg, 1), ds(0, 40)] = v.max(axis=0, keepdims=True).astype(turned.dtype)
-    flat[ds(first, 64)] = x[2, ds(0, 64)] + iota(64).astype(np.float32)  # where nothing says how it lies
+    # where nothing says how it lies
+    flat[ds(first, 64)] = x[2, ds(0, 64)] + iota(64).astype(np.float32)
 
 
 def arrays_of_vectors(rows: int = 333) -> dict[str, np.ndarray]:
-    """The last block of 64 rows is cut: nothing outside the arrays may change, so that they lie in larger ones."""
+    """The last block of 64 rows is cut: nothing outside the arrays may change, so that they lie in
+    larger ones."""
     rng = np.random.default_rng(5)
     return {"x": rng.integers(-9, 10, (rows, 64)).astype(F32), "rows": np.zeros((2, rows, 3), F32),
             "columns": np.zeros((6, 41), F32),
@@ -58,7 +63,8 @@ def wanted_of_vectors(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg", grid=CTAS)
 def sums(x, n, panels, halves, shifted, line, column, counts, top, bits):
-    """Every CTA and warpgroup reduces to the same blocks: through the store ring and by the lanes."""
+    """Every CTA and warpgroup reduces to the same blocks: through the store ring and by the
+    lanes."""
     wg, i = numpipe.axis_index("wg"), numpipe.program_id(0)
     first = i * 128 + wg * 64
     v, k = x[ds(first, 64), ds(0, 64)], n[ds(first, 64), ds(0, 64)]
@@ -128,7 +134,8 @@ def wanted_of_gathered(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
 def casts(x, out, halves, masks):
-    """Vectors of each type from one layout to the other, in both warpgroups, one behind the other."""
+    """Vectors of each type from one layout to the other, in both warpgroups, one behind the
+    other."""
     wg = numpipe.axis_index("wg")
     a = x[ds(64 * wg, 64), ds(0, 64)]
     row, column = numpipe.layout_cast(a.sum(axis=1), "row"), numpipe.layout_cast(a.sum(axis=0), "column")
@@ -153,7 +160,8 @@ def wanted_of_casts(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
 def lines(x, h, n, doubled, rounded, sums, shifted, mixed, counts):
-    """Coalesced tiles: of whole rows, of rows and columns that are cut, from where 16 bytes are not aligned; and back."""
+    """Coalesced tiles: of whole rows, of rows and columns that are cut, from where 16 bytes are not
+    aligned; and back."""
     wg = numpipe.axis_index("wg")
     first = 128 * wg
     a, b = numpipe.load_tile(x.at[ds(first, 128), ds(0, 64)]), numpipe.load_tile(h.at[ds(first, 128), ds(64, 128)])

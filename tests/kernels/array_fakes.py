@@ -1,4 +1,5 @@
-"""Arrays of libraries that are not installed here: JAX, Numba's, CuPy's, and an exporter of DLPack. Their memory is NumPy's."""
+"""Arrays of libraries that are not installed here: JAX, Numba's, CuPy's, and an exporter of DLPack.
+Their memory is NumPy's."""
 
 from __future__ import annotations
 
@@ -168,7 +169,8 @@ BFLOAT, FLOAT8_E4M3FN = 4, 10
 
 
 class Exporter:
-    """An object with DLPack and nothing else; strides in elements. `streams` has the streams it was asked to be ordered with."""
+    """An object with DLPack and nothing else; strides in elements. `streams` has the streams it was
+    asked to be ordered with."""
 
     def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None = None, *, code: int = 2,
                  bits: int = 16, device: tuple[int, int] = (2, 0), readonly: bool = False) -> None:

@@ -1,4 +1,5 @@
-"""Loops that wait for, and release, their operands themselves, in all that a pipeline can stand in; with what NumPy computes."""
+"""Loops that wait for, and release, their operands themselves, in all that a pipeline can stand in;
+with what NumPy computes."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ from numpipe import BlockSpec, cdiv, ds
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
 def rotated(q, k, v, o, *, less: numpipe.Static = 0):
-    """o = the sum of (q @ k_j.T) @ v_j over blocks j, as attention issues it: the product of block j - 1 behind the scores of block
-    j, K released while V is in use. The second warpgroup leaves out the last `less` steps."""
+    """o = the sum of (q @ k_j.T) @ v_j over blocks j, as attention issues it: the product of block
+    j - 1 behind the scores of block j, K released while V is in use. The second warpgroup leaves
+    out the last `less` steps."""
     wg = numpipe.axis_index("wg")
     blocks = k.shape[0] // 64
     queries = numpipe.pipeline(grid=(1,), max_concurrent_steps=1, in_specs=(BlockSpec((128, 64), lambda _: (0, 0)),))
@@ -61,7 +63,8 @@ def nested(a, b, c):
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
 def in_parts(q, k, v, o):
-    """`rotated` over tiles of q, in three loops on the same slots: the first step, those between, the last product."""
+    """`rotated` over tiles of q, in three loops on the same slots: the first step, those between,
+    the last product."""
     wg = numpipe.axis_index("wg")
     blocks = k.shape[0] // 64
     for m, _ in numpipe.tiles(q.shape[0] // 128, 1):
@@ -107,7 +110,8 @@ def in_parts(q, k, v, o):
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
 def held(a, b, c):
-    """b changes with every second step only: arriving does nothing but in the last step that uses a block."""
+    """b changes with every second step only: arriving does nothing but in the last step that uses a
+    block."""
     wg = numpipe.axis_index("wg")
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(a.shape[1] // 128, 2), manual_ready_barriers=True, manual_consumed_barriers=True, in_specs=(

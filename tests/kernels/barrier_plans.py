@@ -1,8 +1,9 @@
-"""Pipelines that wait for, and release, their operands one by one, in either form: written as text from a plan, with what NumPy
-computes.
+"""Pipelines that wait for, and release, their operands one by one, in either form: written as text
+from a plan, with what NumPy computes.
 
-Each tile of 64 rows a warpgroup is a chain link: the ring's counter runs on from one to the next. With a carry a tile is the
-sum over its steps, without one every step stores its own product. Numbers are small integers, so that sums are exact.
+Each tile of 64 rows a warpgroup is a chain link: the ring's counter runs on from one to the next.
+With a carry a tile is the sum over its steps, without one every step stores its own product.
+Numbers are small integers, so that sums are exact.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def releases(plan: Plan, names: list[str]) -> list[str]:
 
 
 def body(plan: Plan) -> list[str]:
-    """The body's lines: each operand is waited for where it is used first, and released where it was used last."""
+    """The body's lines: each operand is waited for where it is used first, and released where it
+    was used last."""
     names = plan.arrays
     lines = ["k, = indices"] * (not plan.loop)
     if not plan.carry:
@@ -68,7 +70,8 @@ def body(plan: Plan) -> list[str]:
         lines.append(f"acc = numpipe.wgmma(acc, a_tile.at[ds(wg * 64, 64), :], {name}_tile.T)")
     if plan.consumed:
         left = plan.delay * (len(names) - 1) if plan.carry else 0
-        if left == 0 and len(names) == 3:  # products end in the order they began: b is free before d
+        # products end in the order they began: b is free before d
+        if left == 0 and len(names) == 3:
             lines += ["acc = numpipe.wgmma_wait(acc, 1)", *releases(plan, ["b"])]
             names = ["a", "d"]
         lines.append(f"acc = numpipe.wgmma_wait(acc, {left})")

@@ -1,4 +1,5 @@
-"""Kernels over arrays of any rank: squeezed and element dimensions, and what NumPy says they compute."""
+"""Kernels over arrays of any rank: squeezed and element dimensions, and what NumPy says they
+compute."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def halves(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float16)
 
 
-# ---- a product for each batch ------------------------------------------------------------------------------------
+# ---- a product for each batch --------------------------------------------------------------------
 @dataclass(frozen=True)
 class Config:
     tm: int = 128
@@ -45,7 +46,8 @@ def batched_gemm(a, b, c, *, cfg: numpipe.Static = Config()):
 @numpipe.kernel(out_type=lambda a, b: ArrayType((a.shape[0], a.shape[1], b.shape[1]), np.float32), grid=lambda a: (a.shape[0],),
                 grid_names="i", num_compute_wgs=1)
 def batched_sum(a, b, c):
-    """The first 64 x 64 elements of each product, in the body form and over a grid of two dimensions."""
+    """The first 64 x 64 elements of each product, in the body form and over a grid of two
+    dimensions."""
     i = numpipe.axis_index("i")
 
     def body(indices, a_tile, b_tile, acc):
@@ -62,11 +64,12 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a.astype(np.float64) @ b.astype(np.float64).swapaxes(-1, -2)
 
 
-# ---- four dimensions, the squeezed ones apart ----------------------------------------------------------------------
+# ---- four dimensions, the squeezed ones apart ----------------------------------------------------
 @numpipe.kernel(out_type=lambda q, k: ArrayType((q.shape[0], q.shape[1], q.shape[2], k.shape[1]), np.float16),
                 grid=numpipe.persistent(), num_compute_wgs=1)
 def scores(q, k, c):
-    """c[b, s, h] = k[b, :, h] @ q[b, s, h], for q (batch, rows, heads, depth) and k (batch, columns, heads, depth)."""
+    """c[b, s, h] = k[b, :, h] @ q[b, s, h], for q (batch, rows, heads, depth) and k (batch,
+    columns, heads, depth)."""
     for b, m, n in numpipe.tiles(q.shape[0], cdiv(q.shape[1], 64), cdiv(k.shape[1], 64)):
         for h in range(q.shape[2]):
             acc = numpipe.zeros((64, 64), np.float32)
@@ -81,10 +84,11 @@ def all_scores(q: np.ndarray, k: np.ndarray) -> np.ndarray:
     return np.einsum("bshd,bthd->bsht", q.astype(np.float64), k.astype(np.float64))
 
 
-# ---- blocks that start at elements ---------------------------------------------------------------------------------
+# ---- blocks that start at elements ---------------------------------------------------------------
 @dataclass(frozen=True)
 class Taps:
-    """Rows that a convolution looks at, the row itself in the middle; blocks of x by batch, row and channel."""
+    """Rows that a convolution looks at, the row itself in the middle; blocks of x by batch, row and
+    channel."""
 
     taps: int = 3
     block: tuple[Any, ...] = (None, Element(64), 64)
@@ -94,7 +98,8 @@ class Taps:
 @numpipe.kernel(out_type=lambda x, w, cfg: ArrayType((x.shape[0], x.shape[1], w.shape[1]), np.float32),
                 grid=numpipe.persistent(), num_compute_wgs=1)
 def convolution(x, w, y, *, cfg: numpipe.Static = Taps()):
-    """y[i, l] = sum over t of w[t] @ x[i, l + t - taps // 2], for x (batch, rows, channels) and w (taps, outputs, channels)."""
+    """y[i, l] = sum over t of w[t] @ x[i, l + t - taps // 2], for x (batch, rows, channels) and w
+    (taps, outputs, channels)."""
     for i, m, n in numpipe.tiles(x.shape[0], cdiv(x.shape[1], 64), cdiv(w.shape[1], 64)):
         acc = numpipe.zeros((64, 64), np.float32)
         pipe = numpipe.pipeline(grid=(cfg.taps, cdiv(x.shape[2], 64)), max_concurrent_steps=3, in_specs=(
@@ -116,7 +121,8 @@ WINDOW = Element(64)
 
 @numpipe.kernel(num_compute_wgs=1)
 def windows(a, b, c, steps, first):
-    """c = sum over overlapping windows of 64 columns, each 16 behind the one before, of a[:, window] @ b[:, window].T"""
+    """c = sum over overlapping windows of 64 columns, each 16 behind the one before, of a[:,
+    window] @ b[:, window].T"""
     rows = Element(64)
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(steps,), in_specs=(
@@ -155,7 +161,7 @@ def check_arrays_without_elements(shape: tuple[int, ...], fill: str, **named: An
     assert (np.isnan(c) if fill == "nan" else c == 0).all()
 
 
-# ---- copies: every rank -------------------------------------------------------------------------------------------
+# ---- copies: every rank --------------------------------------------------------------------------
 def copier(function: Any) -> Any:
     """A kernel that copies a to c, tile by tile."""
     return numpipe.kernel(function, grid=numpipe.persistent(), num_compute_wgs=1)

@@ -1,4 +1,5 @@
-"""Kernels whose tables name squeezed indices, elements and rows, inside their arrays and outside; what NumPy makes of them."""
+"""Kernels whose tables name squeezed indices, elements and rows, inside their arrays and outside;
+what NumPy makes of them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def taken(a, table, c, *, mode: numpipe.Static):
 
 @numpipe.kernel(num_compute_wgs=1)
 def put(a, table, c, *, mode: numpipe.Static):
-    """Step k copies rows 0 … 64 of plane k of a to the rows from table[k, 1] on of plane table[k, 0] of c, if it is there."""
+    """Step k copies rows 0 … 64 of plane k of a to the rows from table[k, 1] on of plane table[k,
+    0] of c, if it is there."""
     pipe = numpipe.pipeline(
         grid=(table.shape[0],), max_concurrent_steps=3, in_specs=(BlockSpec((None, 64, 64), lambda k: (k, 0, 0)),),
         out_specs=(BlockSpec((None, Element(64), 64), lambda k: (table[k, 0], table[k, 1], 0), mode=mode),))
@@ -34,11 +36,12 @@ def put(a, table, c, *, mode: numpipe.Static):
 
 
 def places(mode: str | None, dtype: Any) -> np.ndarray:
-    """(plane, first row), of which no two overlap, but the last with "clip"; with a mode some are outside. None that is stored with
-    "zero" starts at a negative row."""
+    """(plane, first row), of which no two overlap, but the last with "clip"; with a mode some are
+    outside. None that is stored with "zero" starts at a negative row."""
     inside = [(0, 0), (1, 10), (2, 36), (0, 64), (1, 80), (2, 100)]
     outside = {None: inside, "zero": [(0, 0), (3, 0), (1, 160), (2, 100), (900, 0), (0, 2000)],
-               "clip": [(0, 0), (7, -5), (1, 10), (-1, 159), (2, 2 ** 30), (-2 ** 30, 99)]}  # the last goes where another goes
+               # the last goes where another goes
+               "clip": [(0, 0), (7, -5), (1, 10), (-1, 159), (2, 2 ** 30), (-2 ** 30, 99)]}
     return np.array(outside[mode], dtype)
 
 
@@ -74,7 +77,8 @@ def arrays(name: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 @numpipe.kernel(num_compute_wgs=1)
 def indexed(x, v, i, y, z, s, e, *, mode: numpipe.Static):
-    """Rows gathered and scattered, a plane and an element loaded and stored, at indices v and i, with a mode."""
+    """Rows gathered and scattered, a plane and an element loaded and stored, at indices v and i,
+    with a mode."""
     rows = numpipe.index(v[ds(0, 64)], mode)
     y[ds(0, 64), ds(0, 64)] = x[0, rows, ds(0, 64)]
     y[ds(64, 64), ds(0, 64)] = x[numpipe.index(i[0], mode), ds(0, 64), ds(0, 64)]

@@ -1,4 +1,5 @@
-"""Kernels of clusters, for the simulated SM and for a GPU: products whose blocks are multicast along M, along N and both."""
+"""Kernels of clusters, for the simulated SM and for a GPU: products whose blocks are multicast
+along M, along N and both."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from numpipe import SMEM, Barrier, BlockSpec, ClusterBarrier, cdiv, ds
 
 @dataclass(frozen=True)
 class Config:
-    """A product's tile and schedule, and its cluster: CTAs along M, which share blocks of b, or along N, which share those of a."""
+    """A product's tile and schedule, and its cluster: CTAs along M, which share blocks of b, or
+    along N, which share those of a."""
 
     along_m: int = 1
     along_n: int = 1
@@ -73,7 +75,8 @@ def four(a, b, c):
 
 @functools.cache
 def by_hand(ready: bool, consumed: bool) -> numpipe.Kernel:
-    """The body form: a's blocks are the CTA's own, b's are shared, and the body may wait for and release each of them."""
+    """The body form: a's blocks are the CTA's own, b's are shared, and the body may wait for and
+    release each of them."""
     @numpipe.kernel(grid=2, grid_names="cta", cluster=2, cluster_names="pair", num_compute_wgs=1)
     def product(a, b, c):
         m = numpipe.axis_index("cta")
@@ -129,7 +132,8 @@ def rounds(y):
 
 @numpipe.kernel(grid=lambda x, y: y.shape[0] // 64, grid_names="cta", cluster=2, cluster_names="pair", num_compute_wgs=1)
 def loaded_together(x, y):
-    """CTA m of a cluster stores m + 1 times the sum of the row of tiles that both load by hand, through two slots."""
+    """CTA m of a cluster stores m + 1 times the sum of the row of tiles that both load by hand,
+    through two slots."""
     tiles, landed, free = numpipe.scratch((SMEM((2, 64, 64), x.dtype), Barrier(num_barriers=2), ClusterBarrier("pair", 2)))
     m, steps = numpipe.axis_index("cta"), cdiv(x.shape[1], 64)
     acc = numpipe.zeros((64, 64), np.float32)
@@ -149,7 +153,8 @@ def loaded_together(x, y):
 @numpipe.kernel(grid=lambda a, b, c: (cdiv(a.shape[0], 64), cdiv(b.shape[1], 64)), grid_names=("m", "n"), cluster=(2, 2),
                 cluster_names=("x", "y"), num_compute_wgs=1, warp_specialized=False)
 def multiplied_together(a, b, c):
-    """A product by hand: CTAs that differ in y share tiles of a, those that differ in x tiles of b, and all four a bias."""
+    """A product by hand: CTAs that differ in y share tiles of a, those that differ in x tiles of b,
+    and all four a bias."""
     m, n = numpipe.axis_index("m"), numpipe.axis_index("n")
     a_tile, b_tile, ones = numpipe.scratch((SMEM((64, 64), a.dtype), SMEM((64, 64), b.dtype), SMEM((64, 64), a.dtype)))
     landed, free = numpipe.scratch((Barrier(num_arrivals=2), ClusterBarrier(("x", "y"))))
@@ -169,7 +174,8 @@ def multiplied_together(a, b, c):
 
 @functools.cache
 def passed_round(size: int, dtype: Any, shape: tuple[int, int]) -> numpipe.Kernel:
-    """Tiles of the CTAs of a cluster go round, from each to the next: in the end each CTA stores the sum of all of them."""
+    """Tiles of the CTAs of a cluster go round, from each to the next: in the end each CTA stores
+    the sum of all of them."""
     kind = SMEM(shape, dtype), Barrier(), ClusterBarrier("ring")
     rows, columns = shape
 
@@ -194,7 +200,8 @@ def passed_round(size: int, dtype: Any, shape: tuple[int, int]) -> numpipe.Kerne
 
 @numpipe.kernel(grid=lambda x, y: x.shape[0] // 128, grid_names="cta", cluster=4, cluster_names="all", num_compute_wgs=2)
 def summed_by_all(x, y):
-    """Each warpgroup sends its half of the CTA's tile to every CTA, its own too, and adds up what has come: all have the sum."""
+    """Each warpgroup sends its half of the CTA's tile to every CTA, its own too, and adds up what
+    has come: all have the sum."""
     parts, landed = numpipe.scratch((SMEM((4, 128, 32), np.float32), Barrier(num_arrivals=8)))
     m, wg, rank = numpipe.axis_index("cta"), numpipe.axis_index("wg"), numpipe.axis_index("all")
     tile = x[ds(m * 128 + wg * 64, 64), ds(0, 32)]
@@ -209,7 +216,8 @@ def summed_by_all(x, y):
 
 @numpipe.kernel(grid=lambda x, y: (2, x.shape[0] // 128), cluster=2, cluster_names="columns", num_compute_wgs=2)
 def times_row_sums(x, y):
-    """Rows times their sums; each CTA of a cluster has half of the columns, and sends the sums of its half."""
+    """Rows times their sums; each CTA of a cluster has half of the columns, and sends the sums of
+    its half."""
     sums, landed = numpipe.scratch((SMEM((256,), x.dtype), Barrier(num_arrivals=4)))
     n, m, wg = numpipe.axis_index("columns"), numpipe.program_id(1), numpipe.axis_index("wg")
     tile = x[ds(m * 128 + wg * 64, 64), ds(n * 64, 64)]
@@ -223,7 +231,8 @@ def times_row_sums(x, y):
 
 @numpipe.kernel(grid=(2, 4), cluster=(2, 2), cluster_names=("a", "b"), num_compute_wgs=1)
 def sent_by_the_leader(x, y, *, hears: numpipe.Static = True):
-    """The first CTA of a cluster sends tiles to all, and each adds them up; it hears from all that they have read the last one."""
+    """The first CTA of a cluster sends tiles to all, and each adds them up; it hears from all that
+    they have read the last one."""
     buffer, landed, free = numpipe.scratch((SMEM((64, 32), np.float32), Barrier(),
                                             ClusterBarrier(("a", "b"), leader_tracked=True)))
     i, j = numpipe.axis_index("a"), numpipe.axis_index("b")
@@ -249,7 +258,8 @@ def sent_by_the_leader(x, y, *, hears: numpipe.Static = True):
 
 
 def sums_of_clusters(x: np.ndarray, size: int, rows: int) -> np.ndarray:
-    """What each CTA of a cluster of `size` stores, if each has `rows` rows of x, and all store the sum of theirs."""
+    """What each CTA of a cluster of `size` stores, if each has `rows` rows of x, and all store the
+    sum of theirs."""
     return np.repeat(x.reshape(-1, size, rows, x.shape[1]).sum(1, keepdims=True, dtype=x.dtype), size, 1).reshape(x.shape)
 
 
@@ -277,7 +287,8 @@ def reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def read_by_all(size: int, dtype: Any, shape: tuple[int, int], memory_role: bool = True) -> numpipe.Kernel:
-    """Each CTA stores its tiles, one after another, in shared memory; all CTAs of the cluster load them from there, and add up."""
+    """Each CTA stores its tiles, one after another, in shared memory; all CTAs of the cluster load
+    them from there, and add up."""
     kind = SMEM(shape, dtype), ClusterBarrier("ring", orders_stores=True), ClusterBarrier("ring")
     rows, columns = shape
 
@@ -304,7 +315,8 @@ def read_by_all(size: int, dtype: Any, shape: tuple[int, int], memory_role: bool
 
 @numpipe.kernel(grid=lambda x, y: x.shape[0] // 64, grid_names="cta", cluster=2, cluster_names="pair", num_compute_wgs=1)
 def halos(x, y):
-    """Parts of a tile and a vector of the neighbour: y is x plus the neighbour's columns, two further on, and its row sums."""
+    """Parts of a tile and a vector of the neighbour: y is x plus the neighbour's columns, two
+    further on, and its row sums."""
     tile, sums, there = numpipe.scratch((SMEM((64, 64), np.float32), SMEM((64,), np.float32),
                                          ClusterBarrier("pair", orders_stores=True)))
     m, other = numpipe.axis_index("cta"), 1 - numpipe.axis_index("pair")

@@ -1,7 +1,9 @@
-"""Covering arrays: few rows in which all pairs of factor values meet, as far as rules between factors allow them to.
+"""Covering arrays: few rows in which all pairs of factor values meet, as far as rules between
+factors allow them to.
 
-A greedy one-row-at-a-time construction (AETG; Cohen, Dalal, Fredman, Patton 1997): a row begins with a pair that no row has yet,
-and each further factor takes the value that meets most of the pairs still missing. Everything is deterministic.
+A greedy one-row-at-a-time construction (AETG; Cohen, Dalal, Fredman, Patton 1997): a row begins
+with a pair that no row has yet, and each further factor takes the value that meets most of the
+pairs still missing. Everything is deterministic.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class Rule:
 
     holds: Callable[..., bool]
     mildest: Mapping[str, Any] = field(default_factory=dict)
-    """values that make it hold whenever any do; of factors without one all values are tried before a rule is given up"""
+    """values that make it hold whenever any do; of factors without one all values are tried before
+    a rule is given up"""
     of: tuple[str, ...] = ()
     """its factors, where they are not the parameters of `holds`"""
 
@@ -71,7 +74,8 @@ def may_hold(rule: Rule, *choices: tuple[Any, ...]) -> bool:
 
 
 def keeps(row: Row, factors: Factors, rules: Rules) -> bool:
-    """Whether all rules may hold in a row, each with any values for the factors that have none yet."""
+    """Whether all rules may hold in a row, each with any values for the factors that have none
+    yet."""
     return all(may_hold(rule, *((row[n],) if n in row else (rule.mildest[n],) if n in rule.mildest else factors[n]
                                 for n in rule.names)) for rule in rules)
 
@@ -93,7 +97,8 @@ def open_values(row: Row, factors: Factors, rules: Rules) -> Factors:
 
 def completed(row: Row, left: Factors, factors: Factors, rules: Rules, order: Sequence[str],
               best: Callable[[Row, str, Sequence[Any]], Sequence[Any]] = lambda row, name, values: values) -> Row | None:
-    """The row with values for the factors that are `left`, such that all rules hold; None if there are none (all have been tried).
+    """The row with values for the factors that are `left`, such that all rules hold; None if there
+    are none (all have been tried).
 
     A factor that has one value left, or none, comes before its turn: contradictions are met early.
     """
@@ -127,7 +132,8 @@ def possible(pair: Pair, factors: Factors, rules: Rules) -> bool:
 
 
 def covering_array(factors: Factors, rules: Rules = (), *, seed: int = 0, tries: int = 3) -> list[Row]:
-    """Rows that keep all rules, and have every pair of values that any such row has; other ones for each `seed`."""
+    """Rows that keep all rules, and have every pair of values that any such row has; other ones for
+    each `seed`."""
     shuffled = random.Random(seed)
     names = list(factors)
     missing = {pair: None for pair in all_pairs(factors)}  # a dict keeps its order
@@ -160,7 +166,8 @@ def covering_array(factors: Factors, rules: Rules = (), *, seed: int = 0, tries:
 
 
 def pairwise(*rules: Rule, **factors: Sequence[Any]) -> pytest.MarkDecorator:
-    """Parametrizes a test over its arguments: any two values of different ones meet in one of the tests, where rules allow it.
+    """Parametrizes a test over its arguments: any two values of different ones meet in one of the
+    tests, where rules allow it.
 
     Values need not be hashable.
     """
@@ -178,5 +185,6 @@ def _of_positions(rule: Rule, factors: Mapping[str, Sequence[Any]]) -> Rule:
 
 
 def examples(thorough: int) -> int:
-    """How many examples Hypothesis draws: this number with ``--hypothesis-profile thorough``, as .ci/run has it, else 20 of 100."""
+    """How many examples Hypothesis draws: this number with ``--hypothesis-profile thorough``, as
+    .ci/run has it, else 20 of 100."""
     return settings.default.max_examples * thorough // 100

@@ -1,4 +1,5 @@
-"""One kernel that divides tiles and numbers, with and without approx_math; for tests in both executions."""
+"""One kernel that divides tiles and numbers, with and without approx_math; for tests in both
+executions."""
 
 from __future__ import annotations
 

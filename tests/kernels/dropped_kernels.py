@@ -1,4 +1,5 @@
-"""Compiles many kernels in this process, each of a source of its own, drops them, and prints the resident MiB at two moments."""
+"""Compiles many kernels in this process, each of a source of its own, drops them, and prints the
+resident MiB at two moments."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Kernels whose CTAs take their tiles from a counter, in all forms that loops over tiles have: ``c = a @ b.T`` or a part of it.
+"""Kernels whose CTAs take their tiles from a counter, in all forms that loops over tiles have: ``c
+= a @ b.T`` or a part of it.
 
-`cases` are calls of them: a kernel, its arguments with the output behind them, and what the output must hold.
+`cases` are calls of them: a kernel, its arguments with the output behind them, and what the output
+must hold.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ def made(function: Callable[..., Any], schedule: str = "cooperative", warpgroups
 
 
 def in_bands(a, b, c, *, cfg: numpipe.Static = CFG):
-    """Loops one behind the other, which go on with the ticket, and the turn, that is left: of bands of rows in turn, a static one
-    each third time, then one of fewer than no tiles, and one without pipelines."""
+    """Loops one behind the other, which go on with the ticket, and the turn, that is left: of bands
+    of rows in turn, a static one each third time, then one of fewer than no tiles, and one without
+    pipelines."""
     all_steps = cdiv(a.shape[1], cfg.tk)
     for m in range(cdiv(a.shape[0], cfg.tm)):
         if m % 3 == 2:
@@ -53,7 +56,8 @@ def in_bands(a, b, c, *, cfg: numpipe.Static = CFG):
                 c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
     for (i,) in numpipe.tiles(cdiv(b.shape[0], cfg.tn) - 7, dynamic=True):  # none
         c[ds(a.shape[0], cfg.tm), ds(i * cfg.tn, cfg.tn)] = numpipe.zeros((cfg.tm, cfg.tn), np.float32).astype(c.dtype)
-    for (i,) in numpipe.tiles(cdiv(b.shape[0], cfg.tn), dynamic=True):  # without pipelines: no turns
+    # without pipelines: no turns
+    for (i,) in numpipe.tiles(cdiv(b.shape[0], cfg.tn), dynamic=True):
         ones = numpipe.zeros((cfg.tm, cfg.tn), np.float32) + 1.0
         c[ds(a.shape[0], cfg.tm), ds(i * cfg.tn, cfg.tn)] = ones.astype(c.dtype)
 
@@ -66,7 +70,8 @@ def band(a, b, c, first, rows, cfg):
 
 
 def by_helper(a, b, c, *, cfg: numpipe.Static = CFG):
-    """The loop is in a function that is called twice, for the first rows of tiles and for the others."""
+    """The loop is in a function that is called twice, for the first rows of tiles and for the
+    others."""
     band(a, b, c, 0, 2, cfg)
     band(a, b, c, 2, cdiv(a.shape[0], cfg.tm) - 2, cfg)
 

@@ -1,4 +1,5 @@
-"""Products and conversions of 8-bit types and tf32: kernels, arrays of random shapes, and what NumPy makes of them."""
+"""Products and conversions of 8-bit types and tf32: kernels, arrays of random shapes, and what
+NumPy makes of them."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ S8, U8, F16, F32 = (np.dtype(t) for t in (np.int8, np.uint8, np.float16, np.floa
 NARROW = [E4M3, E5M2, S8, U8]
 PAIRS = {f"{a} x {b}": (a, b) for kinds in ((E4M3, E5M2), (S8, U8), (F32,)) for a in kinds for b in kinds}
 TOLERANCE = {1: 2.0 ** -7, 4: 2.0 ** -16}
-"""By bytes of an element, in parts of the sum of magnitudes. A tensor core adds float8 products with some 14 bits of the largest;
-those of tf32 in float32, truncated."""
+"""By bytes of an element, in parts of the sum of magnitudes. A tensor core adds float8 products
+with some 14 bits of the largest; those of tf32 in float32, truncated."""
 
 
 @numpipe.kernel(grid=lambda a, b, c: (cdiv(a.shape[0], 128), cdiv(b.shape[0], 64)), grid_names=("m", "n"), num_compute_wgs=2)
@@ -56,7 +57,8 @@ def seen(x: np.ndarray) -> np.ndarray:
 
 
 def wrong(pair: str, shape: tuple[int, int, int], rng: np.random.Generator, to: Any = None, **how: Any) -> str:
-    """Run a product; "" if it is NumPy's: of integers exactly, or their low bits; of floats within `TOLERANCE` (and a rounding)."""
+    """Run a product; "" if it is NumPy's: of integers exactly, or their low bits; of floats within
+    `TOLERANCE` (and a rounding)."""
     a, b = operands(pair, shape, rng)
     whole = a.dtype.kind in "iu"
     c = np.zeros(shape[:2], to or (np.int32 if whole else F32))
@@ -73,7 +75,8 @@ def wrong(pair: str, shape: tuple[int, int, int], rng: np.random.Generator, to: 
 
 @numpipe.kernel(num_compute_wgs=1)
 def conversions(x, i, h, n, made, lanes, line, floats, whole, halves):
-    """To n's type from float32, int32 and float16, stored by TMA, by lanes, as a vector and coalesced; and from n's type."""
+    """To n's type from float32, int32 and float16, stored by TMA, by lanes, as a vector and
+    coalesced; and from n's type."""
     own = numpipe.scratch(SMEM((64, 64), n.dtype))
     tile = x[ds(0, 64), ds(0, 64)].astype(n.dtype)
     made[ds(0, 64), ds(0, 64)] = tile

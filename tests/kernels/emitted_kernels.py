@@ -1,4 +1,5 @@
-"""One product, c = a @ b.T, in the loop form and in all ways the body form can say it; for tests in both executions."""
+"""One product, c = a @ b.T, in the loop form and in all ways the body form can say it; for tests in
+both executions."""
 
 from __future__ import annotations
 

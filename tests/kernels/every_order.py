@@ -1,4 +1,5 @@
-"""All orders of a simulated run, one by one, to compare an exploration with: no two are taken for equivalent."""
+"""All orders of a simulated run, one by one, to compare an exploration with: no two are taken for
+equivalent."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class EveryOrder(Exploration):
 
 
 def class_of(explored: Explored) -> frozenset[Any]:
-    """Each step, with those that come before it in all schedules of the class; what says only that it waits is left out."""
+    """Each step, with those that come before it in all schedules of the class; what says only that
+    it waits is left out."""
     numbers = Counter[Agent]()
     names = []
     for step in explored.steps:
@@ -48,7 +50,8 @@ def outcome(explored: Explored) -> Any:
 
 def explored(make: Callable[[], tuple[Callable[[Any], None], Any]], kind: type[Exploration] = Exploration, most: int = 10**9,
              **options: Any) -> list[Explored] | None:
-    """Explore ``body, result = make()``, made anew for each run; None where there are more than `most` classes."""
+    """Explore ``body, result = make()``, made anew for each run; None where there are more than
+    `most` classes."""
     def run(guide: Guide) -> Any:
         body, result = make()
         simulate(body, seed=guide, **options)

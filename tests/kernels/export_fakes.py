@@ -1,4 +1,5 @@
-"""A driver and a compiler of nothing for kernels in files: what calls of two kernels launch can be compared."""
+"""A driver and a compiler of nothing for kernels in files: what calls of two kernels launch can be
+compared."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from tests.kernels.launch_kernels import image
 
 
 class Noting(FakeDriver):
-    """A driver that notes the parameters of each launch; the sizes of a kernel's parameters stand in its name."""
+    """A driver that notes the parameters of each launch; the sizes of a kernel's parameters stand
+    in its name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +83,8 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Noting]:
     monkeypatch.setattr(driver, "_opened", fake)
     monkeypatch.setenv("NUMPIPE_CACHE", "0")
     monkeypatch.setattr(Variant, "_build", built)
-    monkeypatch.setattr(scaled, "_calls", Calls(scaled.definition, Table()))  # which other tests compile
+    # which other tests compile
+    monkeypatch.setattr(scaled, "_calls", Calls(scaled.definition, Table()))
 
     def empty(shape: Any, dtype: Any = None, device: Any = None, **_: Any) -> Torch:
         Torch.made += 1

@@ -1,4 +1,5 @@
-"""Kernels for tests of `Kernel.export` and `numpipe.load`, in a module that a command line imports, and that loading never does."""
+"""Kernels for tests of `Kernel.export` and `numpipe.load`, in a module that a command line imports,
+and that loading never does."""
 
 from __future__ import annotations
 

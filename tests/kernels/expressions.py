@@ -1,8 +1,10 @@
-"""Whole expressions as source text, made up by Hypothesis, and what they are worth by an interpreter of its own.
+"""Whole expressions as source text, made up by Hypothesis, and what they are worth by an
+interpreter of its own.
 
-`integers` and `floats` draw the text of an expression in the run-time scalars p, q, r (int32) and x, y (float32). `worth` says
-what a kernel must make of it: integers exactly, with `Undefined` where a kernel leaves their range, floats as float32 with a
-bound on what a fused multiply-add may change. `load` makes a kernel of many expressions.
+`integers` and `floats` draw the text of an expression in the run-time scalars p, q, r (int32) and
+x, y (float32). `worth` says what a kernel must make of it: integers exactly, with `Undefined` where
+a kernel leaves their range, floats as float32 with a bound on what a fused multiply-add may change.
+`load` makes a kernel of many expressions.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Uncertain(Exception):
     """A fused multiply-add may decide a comparison or a truncation either way."""
 
 
-# ---- what is drawn -----------------------------------------------------------------------------------------------------
+# ---- what is drawn -------------------------------------------------------------------------------
 def _literals() -> st.SearchStrategy[str]:
     return st.one_of(st.integers(0, 9), st.integers(-100, 100), st.sampled_from([64, 4096, 65536, 2**31 - 1, -2**31])).map(
         lambda n: str(n) if n >= 0 else f"({n})")
@@ -135,7 +137,7 @@ def scalars() -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({"p": whole, "q": whole, "r": whole, "x": real, "y": real})
 
 
-# ---- what it is worth ----------------------------------------------------------------------------------------------------
+# ---- what it is worth ----------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Real:
     """A float32, and how far from it the GPU's may be."""
@@ -148,7 +150,8 @@ Value = int | bool | Real
 
 
 def worth(text: str, values: dict[str, Any]) -> Value:
-    """What a kernel computes for an expression: an exact int, a bool, or a Real; Undefined, Uncertain."""
+    """What a kernel computes for an expression: an exact int, a bool, or a Real; Undefined,
+    Uncertain."""
     given = {name: Real(F32(v)) if name in "xy" else v for name, v in values.items()}
     with np.errstate(all="ignore"):
         return _evaluate(ast.parse(text, mode="eval").body, given)
@@ -165,7 +168,8 @@ def _folded(node: Any) -> Any:
 
 
 def acceptable(text: str) -> bool:
-    """Whether a kernel may have an expression: no constant fails or leaves int32, no function is called between two comparisons."""
+    """Whether a kernel may have an expression: no constant fails or leaves int32, no function is
+    called between two comparisons."""
     chains = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Compare))
     if any("sum_of" in ast.unparse(part) for chain in chains for part in chain.comparators[:-1]):
         return False
@@ -299,7 +303,8 @@ def _float_operation(op: str, a: Real, b: Real) -> Real:
     if op in ("Add", "Sub"):
         error = before
     elif op == "Mult":
-        error = a.error * right + b.error * left + a.error * b.error + ULP * abs(float(value))  # perhaps never rounded
+        # perhaps never rounded
+        error = a.error * right + b.error * left + a.error * b.error + ULP * abs(float(value))
     else:
         if before and right <= 2 * b.error:
             raise Uncertain
@@ -325,7 +330,7 @@ def _compare(op: str, a: Value, b: Value) -> bool:
     return bool({"Lt": x < y, "LtE": x <= y, "Gt": x > y, "GtE": x >= y, "Eq": x == y, "NotEq": x != y}[op])
 
 
-# ---- kernels of them ------------------------------------------------------------------------------------------------------
+# ---- kernels of them -----------------------------------------------------------------------------
 WIDTH = 16
 """columns of the output for each expression: 8 for the high and 8 for the low half of an int32"""
 
@@ -348,7 +353,8 @@ def expressions(c, which, p, q, r, x, y):
 
 
 def source(texts: Sequence[str], real: Sequence[bool]) -> str:
-    """A kernel that stores the values of expressions (`real`: which are floats), of one of them with ``which >= 0``."""
+    """A kernel that stores the values of expressions (`real`: which are floats), of one of them
+    with ``which >= 0``."""
     lines = [HEAD]
     for i, (text, is_real) in enumerate(zip(texts, real, strict=True)):
         text = text.replace("sum_of(*divmod", "sum_of(divmod")

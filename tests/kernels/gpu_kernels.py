@@ -30,7 +30,8 @@ def shift(x, y, ready):
     ArrayType(x.shape, x.dtype), ArrayType(x.shape[:1], np.float32), ArrayType(x.shape, np.float32),
     ArrayType(x.shape[:1], np.float32)))
 def exchanged(x, y, sums, total, copied, ready):
-    """What the next GPU gets by TMA stores and by the lanes' own, it loads by TMA and by the lanes, in both roles."""
+    """What the next GPU gets by TMA stores and by the lanes' own, it loads by TMA and by the lanes,
+    in both roles."""
     gpus = numpipe.axis_size("gpu")
     other, before = (numpipe.axis_index("gpu") + 1) % gpus, (numpipe.axis_index("gpu") + gpus - 1) % gpus
     for (i,) in numpipe.tiles(x.shape[0] // 64):
@@ -110,7 +111,8 @@ def gather_matmul(a, b, c, done, *, gpus: numpipe.Static):
 @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=2, warp_specialized=False,
                 out_type=lambda x: ArrayType(x.shape, x.dtype))
 def copied_by_hand(x, y, arrived):
-    """y of the next GPU: x of the one before this one, by copies of the kernel's own, without a memory role."""
+    """y of the next GPU: x of the one before this one, by copies of the kernel's own, without a
+    memory role."""
     me, gpus = numpipe.axis_index("gpu"), numpipe.axis_size("gpu")
     other, before = (me + 1) % gpus, (me + gpus - 1) % gpus
     tile, landed = numpipe.scratch(SMEM((64, 64), np.float16)), numpipe.scratch(Barrier())
@@ -128,7 +130,8 @@ def copied_by_hand(x, y, arrived):
 @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=1, out_type=lambda x, counts: ArrayType(
     x.shape, x.dtype))
 def taken_by_count(x, counts, y, done):
-    """y: of the GPU before this one as many blocks of x as its count says, which steers what is loaded."""
+    """y: of the GPU before this one as many blocks of x as its count says, which steers what is
+    loaded."""
     me, gpus = numpipe.axis_index("gpu"), numpipe.axis_size("gpu")
     before = (me + gpus - 1) % gpus
     for (i,) in numpipe.tiles(x.shape[0] // 64):
@@ -173,7 +176,8 @@ def doubled(tiles: Any, source: Any, target: Any) -> None:
 
 @numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=2, out_type=lambda x: ArrayType(x.shape, x.dtype))
 def piped(x, y, arrived):
-    """y of the next GPU: twice the x of the one before this one; loads and stores by one pipeline, in a function."""
+    """y of the next GPU: twice the x of the one before this one; loads and stores by one pipeline,
+    in a function."""
     me, gpus = numpipe.axis_index("gpu"), numpipe.axis_size("gpu")
     other, before = (me + 1) % gpus, (me + gpus - 1) % gpus
     doubled(x.shape[0] // 64, numpipe.peer(x, before), numpipe.peer(y, other))

@@ -1,6 +1,8 @@
-"""GPU tests in several processes at once: compiling takes most of their time, and a kernel that fails takes its context with it.
+"""GPU tests in several processes at once: compiling takes most of their time, and a kernel that
+fails takes its context with it.
 
-A file of tests/gpu that uses it is also a program, ``python test_x_on_gpu.py N``, which runs shard N and prints what fails.
+A file of tests/gpu that uses it is also a program, ``python test_x_on_gpu.py N``, which runs shard
+N and prints what fails.
 """
 
 from __future__ import annotations

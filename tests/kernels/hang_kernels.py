@@ -1,5 +1,5 @@
-"""Kernels that never end: each waits for an mbarrier whose phase does not complete. Simulated a deadlock, and on the GPU too where
-they are built with ``debug=True``."""
+"""Kernels that never end: each waits for an mbarrier whose phase does not complete. Simulated a
+deadlock, and on the GPU too where they are built with ``debug=True``."""
 
 from __future__ import annotations
 
@@ -191,7 +191,8 @@ def a_cta_that_releases_a_shared_slot_never(x, y):
 
 @numpipe.kernel(grid=numpipe.persistent(2), num_compute_wgs=1, compiler_params=DEBUG)
 def a_tile_of_a_counter_that_is_not_left(x, y):
-    """The memory role draws tiles from the launch's counter, and waits for room in the ring of their numbers."""
+    """The memory role draws tiles from the launch's counter, and waits for room in the ring of
+    their numbers."""
     never = numpipe.scratch(Barrier())
     for (m,) in numpipe.tiles(64, dynamic=True):
         for (k,), (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(x):

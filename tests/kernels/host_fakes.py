@@ -17,10 +17,12 @@ from tests.kernels.launch_fakes import FakeDriver, view
 
 
 class QueuedDriver(FakeDriver):
-    """Copies of page-locked memory, kernels and frees wait in their stream until an event behind them, or the stream, is awaited.
+    """Copies of page-locked memory, kernels and frees wait in their stream until an event behind
+    them, or the stream, is awaited.
 
-    So staging memory that is used again too early, or read too early, shows as wrong data, every time. Pageable memory is read when
-    the copy is queued, and written when the call returns, as the CUDA driver does.
+    So staging memory that is used again too early, or read too early, shows as wrong data, every
+    time. Pageable memory is read when the copy is queued, and written when the call returns, as the
+    CUDA driver does.
     """
 
     def __init__(self, locks: bool = True) -> None:

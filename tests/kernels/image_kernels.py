@@ -1,7 +1,8 @@
-"""Kernels of every kind of image, and, as a script, the launch of one from a file, in a process that compiles nothing.
+"""Kernels of every kind of image, and, as a script, the launch of one from a file, in a process
+that compiles nothing.
 
-``python image_kernels.py KIND FILE`` prints, as JSON, what the driver was asked to load and to launch, what `inspect` says, and
-which compilers were imported.
+``python image_kernels.py KIND FILE`` prints, as JSON, what the driver was asked to load and to
+launch, what `inspect` says, and which compilers were imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Kernels for tests of `numpipe.jit` and `numpipe.warmup`, in a module that worker processes import."""
+"""Kernels for tests of `numpipe.jit` and `numpipe.warmup`, in a module that worker processes
+import."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Kernels that several tests use: GEMMs of every configuration, nested pipelines, a host table, trip counts by tile.
+"""Kernels that several tests use: GEMMs of every configuration, nested pipelines, a host table,
+trip counts by tile.
 
-All compute ``c = a @ b.T`` (unless they say otherwise) for a (M, K) and b (N, K). What a kernel's options fix (warpgroups,
-staging) is an argument of the factory, what one compile fixes is a `Static`.
+All compute ``c = a @ b.T`` (unless they say otherwise) for a (M, K) and b (N, K). What a kernel's
+options fix (warpgroups, staging) is an argument of the factory, what one compile fixes is a
+`Static`.
 """
 
 from __future__ import annotations
@@ -89,7 +91,8 @@ def gemm_by_table(ctas: int = 2) -> Any:
 
 @functools.cache
 def nested_gemm(ctas: int = 2) -> Any:
-    """K in blocks of 128 for a; inside each, b comes in two steps of 64 through a ring of its own."""
+    """K in blocks of 128 for a; inside each, b comes in two steps of 64 through a ring of its
+    own."""
 
     @numpipe.kernel(out_type=product_type, grid=numpipe.persistent(ctas), num_compute_wgs=2, wg_axis="wg")
     def matmul_nested(a, b, c, *, cfg: numpipe.Static = Config()):
@@ -128,7 +131,8 @@ def product(a: np.ndarray, b: np.ndarray, dtype: np.dtype | None = None) -> np.n
 
 @functools.cache
 def by_trip_count(ctas: int = 2) -> Any:
-    """Tile (m, n) of a host table with rows (m, n, steps) sums over that many blocks of K: 0 gives zeros."""
+    """Tile (m, n) of a host table with rows (m, n, steps) sums over that many blocks of K: 0 gives
+    zeros."""
 
     @numpipe.kernel(grid=numpipe.persistent(ctas), num_compute_wgs=2, wg_axis="wg")
     def matmul_by_trip_count(a, b, counts, c, *, cfg: numpipe.Static = Config()):

@@ -24,7 +24,8 @@ def by_lane(function: Any = None, **options: Any) -> Any:
 
 @by_lane
 def column_sums(x, y):
-    """y[i, j] = the sum of column j of x, in each row: every lane sums half of a column, two meet in the scratch tile."""
+    """y[i, j] = the sum of column j of x, in each row: every lane sums half of a column, two meet
+    in the scratch tile."""
     partial = numpipe.scratch(SMEM((64, 64), np.float32))
     partial[...] = numpipe.zeros((64, 64), np.float32)
     numpipe.commit_smem()
@@ -47,7 +48,8 @@ def column_sums(x, y):
 
 @by_lane
 def warp_sums(x, y):
-    """y[w, j] for warp w: 32 columns summed by a butterfly of shuffles; row 4 + w the running maximum by shfl_down."""
+    """y[w, j] for warp w: 32 columns summed by a butterfly of shuffles; row 4 + w the running
+    maximum by shfl_down."""
     out = numpipe.scratch(SMEM((64, 64), np.float32))
     out[...] = numpipe.zeros((64, 64), np.float32)
     numpipe.commit_smem()
@@ -70,7 +72,8 @@ def warp_sums(x, y):
 
 @by_lane
 def mirrored(x, y):
-    """y = x with each row's two halves exchanged within the warp that wrote them: needs a syncwarp."""
+    """y = x with each row's two halves exchanged within the warp that wrote them: needs a
+    syncwarp."""
     tile = numpipe.scratch(SMEM((64, 64), x.dtype))
 
     def body(indices, x_tile):
@@ -90,7 +93,8 @@ def mirrored(x, y):
 
 @numpipe.kernel(num_compute_wgs=2, compiler_params=LANE)
 def scaled(x, y, factor: float = 2.0):
-    """y = x * factor, an element at a time: each warpgroup has half of the rows of a block, every lane a column of them."""
+    """y = x * factor, an element at a time: each warpgroup has half of the rows of a block, every
+    lane a column of them."""
     wg = numpipe.axis_index("wg")
     tile = numpipe.scratch(SMEM((128, 64), y.dtype))
 
@@ -109,7 +113,8 @@ def scaled(x, y, factor: float = 2.0):
 
 @by_lane(warp_specialized=False)
 def alone(x, y):
-    """The sums of columns, single-stream: a carry of two numbers for each lane, one of them the same in all."""
+    """The sums of columns, single-stream: a carry of two numbers for each lane, one of them the
+    same in all."""
     out = numpipe.scratch(SMEM((64, 64), np.float32))
     out[...] = numpipe.zeros((64, 64), np.float32)
     numpipe.commit_smem()
@@ -162,7 +167,8 @@ def looked_up(x, index, y):
 
 @by_lane
 def handed_out(x, places, y, counts, last):
-    """Row places[i] of y = 2 x[i], an element at a time; counts[k]: elements of x that are k; last: the greatest of each column."""
+    """Row places[i] of y = 2 x[i], an element at a time; counts[k]: elements of x that are k; last:
+    the greatest of each column."""
     def body(indices, x_tile):
         k, = indices
         lane = numpipe.lane_index()
@@ -240,7 +246,8 @@ def check_slotted(**options: Any) -> None:
 
 @numpipe.kernel(num_compute_wgs=2, compiler_params=LANE)
 def shifted(x, y, by: int = 1):
-    """y[i, j] = x[i, j] + by * j, element by element: the tiles that lanes write are stored by the pipeline."""
+    """y[i, j] = x[i, j] + by * j, element by element: the tiles that lanes write are stored by the
+    pipeline."""
     wg = numpipe.axis_index("wg")
 
     def body(indices, x_tile, y_tile):

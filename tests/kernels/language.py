@@ -10,7 +10,8 @@ A row is one of
 * a paragraph of a block fenced as ``py``, with comments that check it: ``expression  # gives value``, ``statement  # then
   condition`` on the arrays after the run, ``call  # prints line``.
 
-Code in a table has a line for each of its code spans, which ``<br>`` separates. What checks nothing is no row: `parse` raises.
+Code in a table has a line for each of its code spans, which ``<br>`` separates. What checks nothing
+is no row: `parse` raises.
 """
 
 from __future__ import annotations
@@ -59,13 +60,14 @@ class Row:
         return f"line {self.line}: {shown[:40]}"
 
     def raises(self, told: str) -> bool:
-        """Whether the first line of an error is what the row says, behind ``file:line: kernel example: ``."""
+        """Whether the first line of an error is what the row says, behind ``file:line: kernel
+        example: ``."""
         text = ".*".join(map(re.escape, self.error.split("…")))
         start = r".*:\d+: kernel example(: (`.*` cannot be compiled: )?|, pipeline at [^:]*:\d+: )"
         return re.fullmatch(start + text, told.split("\n")[0]) is not None
 
 
-# ---- the page ------------------------------------------------------------------------------------------------------------
+# ---- the page ------------------------------------------------------------------------------------
 def parse(text: str) -> list[Row]:
     """The rows of a page; Unchecked for one without a check."""
     rows: list[Row] = []
@@ -155,9 +157,10 @@ def _value(text: str, number: int) -> Any:
     return value
 
 
-# ---- kernels ---------------------------------------------------------------------------------------------------------------
+# ---- kernels -------------------------------------------------------------------------------------
 def head(text: str) -> tuple[str, str]:
-    """What the page defines for its rows, and the first lines of their kernel, which gets one more parameter: `results`."""
+    """What the page defines for its rows, and the first lines of their kernel, which gets one more
+    parameter: `results`."""
     block = next(b for b in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S) if "def example(" in b)
     prelude, kernel = block.split("@numpipe.kernel")
     return prelude, "@numpipe.kernel" + kernel.replace("x, *, cfg", "x, results, *, cfg").replace("    ...\n", "")
@@ -218,7 +221,8 @@ class Program:
 
 
 def _delivered(name: str, value: Any) -> list[str]:
-    """What is stored to prove that `name` has this value: that the kernel compiles proves an integer to be one."""
+    """What is stored to prove that `name` has this value: that the kernel compiles proves an
+    integer to be one."""
     if isinstance(value, bool):
         return [f"int({name})"]
     if isinstance(value, float):

@@ -1,4 +1,5 @@
-"""A driver and arrays that need no GPU: "device" memory is host memory, a kernel a Python function."""
+"""A driver and arrays that need no GPU: "device" memory is host memory, a kernel a Python
+function."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ from numpipe.launch import current_gpu, driver
 
 
 class FakeDriver:
-    """What `numpipe.launch.driver.Driver` does, on host memory; `calls` has what was asked for, in order.
+    """What `numpipe.launch.driver.Driver` does, on host memory; `calls` has what was asked for, in
+    order.
 
-    Memory is filled with 0xAB when allocated and when freed. `kernel` runs at each launch with the list of parameter
-    addresses; `code` is what launches return.
+    Memory is filled with 0xAB when allocated and when freed. `kernel` runs at each launch with the
+    list of parameter addresses; `code` is what launches return.
     """
 
     def __init__(self, count: int = 1, version: int = 13000,
@@ -206,7 +208,8 @@ class FakeDriver:
         return False
 
     def lock_pages(self, address: int, nbytes: int, ordinal: int) -> None:
-        """No memory is page-locked here, so the driver makes all copies; `host_fakes` has a driver that locks it."""
+        """No memory is page-locked here, so the driver makes all copies; `host_fakes` has a driver
+        that locks it."""
         raise driver.DriverError("cuMemHostRegister", 801, "CUDA_ERROR_NOT_SUPPORTED")
 
     # ---- several GPUs
@@ -292,9 +295,11 @@ def view(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: 
 
 @contextlib.contextmanager
 def opened(monkeypatch: Any, fake: Any) -> Iterator[Any]:
-    """Make `fake` the driver, with the wheels for CUDA 13, and forget GPUs and tensor maps before and after.
+    """Make `fake` the driver, with the wheels for CUDA 13, and forget GPUs and tensor maps before
+    and after.
 
-    Kernels are neither compiled for a simulated call nor kept on disk: tests count or fake compiles.
+    Kernels are neither compiled for a simulated call nor kept on disk: tests count or fake
+    compiles.
     """
     monkeypatch.setattr(driver, "_opened", fake)
     monkeypatch.setattr(current_gpu, "cuda_wheels_major", lambda: 13)
@@ -319,7 +324,8 @@ def raising(error: Exception) -> Callable[[], Any]:
 
 @contextlib.contextmanager
 def pretended(monkeypatch: Any, machines: Mapping[str, Callable[[], Any]]) -> Iterator[Callable[[str], None]]:
-    """Gives a function that makes this one of `machines`, which are what opens the driver; the wheels are for CUDA 13."""
+    """Gives a function that makes this one of `machines`, which are what opens the driver; the
+    wheels are for CUDA 13."""
     def become(name: str) -> None:
         monkeypatch.setattr(driver, "_opened", None)
         monkeypatch.setattr(driver, "_open", machines[name])

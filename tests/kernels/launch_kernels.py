@@ -24,7 +24,8 @@ def image(maps: tuple[launch.MapRequest, ...] = (), arrays: tuple[str, ...] = ("
 
 
 def compiled_as(kernel: Any, compiled: Any) -> Any:
-    """The kernel, whose variants are not compiled: `compiled` gives their images, by their key and what TMA cannot address."""
+    """The kernel, whose variants are not compiled: `compiled` gives their images, by their key and
+    what TMA cannot address."""
 
     class Variants(dict[Any, Any]):
         def setdefault(self, key: Any, variant: Any) -> Any:
@@ -40,7 +41,8 @@ SIZES = [128] + [8] * 10
 
 
 def doubled(compiled: Any = None, **options: Any) -> Any:
-    """A kernel of two arrays of two dimensions, the second an output; `compiled` is called where it is compiled."""
+    """A kernel of two arrays of two dimensions, the second an output; `compiled` is called where it
+    is compiled."""
 
     @numpipe.kernel(num_compute_wgs=1, **options)
     def doubled(a, c):

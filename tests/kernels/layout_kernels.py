@@ -1,4 +1,5 @@
-"""Kernels whose vectors begin in either layout, and get one where control flow joins them with vectors that have it."""
+"""Kernels whose vectors begin in either layout, and get one where control flow joins them with
+vectors that have it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def row_sums(x, y, scale):
 
 @grid
 def row_sums_by_a_body(x, y, scale):
-    """The body form: the second vector of the carry takes over the first one's layout a step later, the third one a step after."""
+    """The body form: the second vector of the carry takes over the first one's layout a step later,
+    the third one a step after."""
     m = numpipe.program_id(0)
 
     def body(indices, tile, carry):
@@ -66,7 +68,8 @@ def largest(x, n, bias):
 
 @numpipe.kernel(num_compute_wgs=1)
 def joined(x, bias, n, y):
-    """Each row of y is a vector that is in either layout on one path, and along the rows or the columns on another."""
+    """Each row of y is a vector that is in either layout on one path, and along the rows or the
+    columns on another."""
     tile, b = x[ds(0, 64), ds(0, 64)], bias[ds(0, 64)]
     column = b
     if n > 3:

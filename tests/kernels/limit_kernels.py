@@ -20,7 +20,8 @@ def limited(x, y, z, n, k, *, m: numpipe.Static = 64):
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
 def grouped(a, b, c, first, end):
-    """The product of some rows of a with b: the last tile ends where the rows do, and the next group's rows stay as they are."""
+    """The product of some rows of a with b: the last tile ends where the rows do, and the next
+    group's rows stay as they are."""
     wg = numpipe.axis_index("wg")
     for m in range((end - first + 127) // 128):
         acc = numpipe.zeros((64, 64), np.float32)

@@ -1,7 +1,8 @@
-"""A rank of torch.distributed with a GPU: goes through scenarios of the ops of several GPUs, and prints what failed, as JSON.
+"""A rank of torch.distributed with a GPU: goes through scenarios of the ops of several GPUs, and
+prints what failed, as JSON.
 
-``python -m tests.kernels.many_gpu_ops_ranks RANK RANKS FILE``; the ranks meet through the file. They end at the first error that is
-raised, for after it they would not meet any more.
+``python -m tests.kernels.many_gpu_ops_ranks RANK RANKS FILE``; the ranks meet through the file.
+They end at the first error that is raised, for after it they would not meet any more.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def collectives(mesh: numpipe.Mesh) -> Iterator[str]:
 
 @scenario
 def repeats(mesh: numpipe.Mesh) -> Iterator[str]:
-    """The same bits, 20 times; calls that were made before are found by their arrays, but not those that PyTorch would record."""
+    """The same bits, 20 times; calls that were made before are found by their arrays, but not those
+    that PyTorch would record."""
     me = mesh.rank
     x, = shards((2 * 37, 24), dtype=BF16, gpus=mesh.size, device=DEVICE)
     counts = torch.tensor([41, 33], dtype=torch.int32, device=DEVICE)
@@ -170,7 +172,8 @@ def graphs(mesh: numpipe.Mesh) -> Iterator[str]:
 
 @scenario
 def gradients(mesh: numpipe.Mesh) -> Iterator[str]:
-    """Of both products by numpipe.torch, of sizes whose rows have to be padded to be gathered, and of large ones."""
+    """Of both products by numpipe.torch, of sizes whose rows have to be padded to be gathered, and
+    of large ones."""
     import numpipe.torch
 
     me = mesh.rank

@@ -41,7 +41,8 @@ EXPECTED: dict[str, Callable[..., list[Any]]] = {
 
 
 def differs(got: Any, wanted: Any, tolerance: float) -> str:
-    """How a tensor differs from another one by more than a part of the largest value; "" if it does not."""
+    """How a tensor differs from another one by more than a part of the largest value; "" if it does
+    not."""
     if got.shape != wanted.shape:
         return f"{tuple(got.shape)}, not {tuple(wanted.shape)}"
     apart = float((got.detach().double() - wanted.detach().double()).abs().max()) if got.numel() else 0.0

@@ -1,4 +1,5 @@
-"""Compiles many kernels in this process and prints, as JSON, what the code of each holds and what it cost."""
+"""Compiles many kernels in this process and prints, as JSON, what the code of each holds and what
+it cost."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def shifted(x, by):
 
 
 def printing(number: int) -> Any:
-    """A kernel with its number among its constants: in a nested function, and passed to one that all kernels share."""
+    """A kernel with its number among its constants: in a nested function, and passed to one that
+    all kernels share."""
     value = float(1 << 16 | number)
 
     def prints(a, c, scale):
@@ -50,15 +52,16 @@ def multiplying(number: int) -> Any:
 
 
 def constants(text: str) -> list[int]:
-    """The numbers of kernels whose constants a PTX text (float32 in hexadecimal) or LLVM text (float64) holds."""
+    """The numbers of kernels whose constants a PTX text (float32 in hexadecimal) or LLVM text
+    (float64) holds."""
     values = [float(np.uint32(int(bits, 16)).view(np.float32)) for bits in re.findall(r"\b0[fF]([0-9A-F]{8})\b", text)]
     values += [float(np.uint64(int(bits, 16)).view(np.float64)) for bits in re.findall(r"\b0x([0-9A-Fa-f]{16})\b", text)]
     return sorted({int(v) & 0xFFFF for v in values if 1 << 16 <= v < 3 << 16 and v.is_integer()})
 
 
 def main(count: int, full_every: int) -> None:
-    """One kernel in `full_every` is built down to machine code, for both roles; of the others only the LLVM IR of one role is made:
-    names and types live there."""
+    """One kernel in `full_every` is built down to machine code, for both roles; of the others only
+    the LLVM IR of one role is made: names and types live there."""
     from numpipe.compile.build import front_end
 
     types = ArrayType((64, 64), np.float16), ArrayType((64, 64), np.float32)

@@ -13,7 +13,8 @@ emit, emit_ws = numpipe.emit_pipeline, numpipe.emit_pipeline_warp_specialized
 
 
 def kernel(index: int | None) -> Any:
-    """All that depends on a warpgroup's number: its part of tiles, stores, outputs, and rings of its own."""
+    """All that depends on a warpgroup's number: its part of tiles, stores, outputs, and rings of
+    its own."""
     @numpipe.kernel(num_compute_wgs=2, grid=(2,), grid_names="m")
     def anywhere(a, b, c, d):
         wg, m = numpipe.axis_index("wg"), numpipe.axis_index("m")

@@ -1,7 +1,9 @@
-"""A rank of torch.distributed with a GPU: goes through one scenario, and prints what it gave, as JSON.
+"""A rank of torch.distributed with a GPU: goes through one scenario, and prints what it gave, as
+JSON.
 
-``python -m tests.kernels.mesh_gpu_ranks SCENARIO RANK RANKS FILE``; the ranks meet through the file. Nothing here waits for a rank
-for longer than numpipe does, but for PyTorch's own rendezvous; who starts it ends it after a minute.
+``python -m tests.kernels.mesh_gpu_ranks SCENARIO RANK RANKS FILE``; the ranks meet through the
+file. Nothing here waits for a rank for longer than numpipe does, but for PyTorch's own rendezvous;
+who starts it ends it after a minute.
 """
 
 from __future__ import annotations

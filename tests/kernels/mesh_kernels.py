@@ -1,4 +1,5 @@
-"""Kernels of several GPUs for tests: arrays have 64 columns of float32, and a multiple of 64 rows."""
+"""Kernels of several GPUs for tests: arrays have 64 columns of float32, and a multiple of 64
+rows."""
 
 from __future__ import annotations
 
@@ -50,5 +51,6 @@ def forgetful(**options):  # type: ignore[no-untyped-def]
 
 
 def inputs(gpus: int, rows: int = 256) -> list[np.ndarray]:
-    """An array for each GPU; their elements are small integers, and those of each row differ from all others."""
+    """An array for each GPU; their elements are small integers, and those of each row differ from
+    all others."""
     return [(np.arange(rows * 64).reshape(rows, 64) % 4096 + 5000 * gpu).astype(np.float32) for gpu in range(gpus)]

@@ -1,4 +1,5 @@
-"""A rank of torch.distributed without a GPU: goes through the scenarios below, and prints what each of them gave, as JSON.
+"""A rank of torch.distributed without a GPU: goes through the scenarios below, and prints what each
+of them gave, as JSON.
 
 ``python -m tests.kernels.mesh_ranks RANK RANKS FILE``; the ranks meet through the file.
 """
@@ -102,7 +103,8 @@ def no_member(torch: Any, mesh: numpipe.Mesh) -> Any:
 
 # ---- with symmetric memory and a driver that are the host's
 class Symmetric:
-    """What `torch.distributed._symmetric_memory` does, on the host: another rank's memory lies a GiB above."""
+    """What `torch.distributed._symmetric_memory` does, on the host: another rank's memory lies a
+    GiB above."""
 
     APART = 1 << 30
 
@@ -132,7 +134,8 @@ def on_gpu(tensor: Any) -> ArrayInfo:
 
 @scenario
 def allocates(torch: Any, mesh: numpipe.Mesh) -> Any:
-    """Another shape on one rank; then memory that is symmetric, of which a part is too, until it is freed."""
+    """Another shape on one rank; then memory that is symmetric, of which a part is too, until it is
+    freed."""
     with_gpus(torch, mesh)
     gpus: Any = mesh.gpus
     try:
@@ -156,7 +159,8 @@ def allocates(torch: Any, mesh: numpipe.Mesh) -> Any:
 
 @scenario
 def launches(torch: Any, mesh: numpipe.Mesh) -> Any:
-    """Each rank launches for itself, with its peers' addresses; a launch on memory that was freed is not made again."""
+    """Each rank launches for itself, with its peers' addresses; a launch on memory that was freed
+    is not made again."""
     with_gpus(torch, mesh)
     fake = FakeDriver(count=2, gpus=(("NVIDIA H200", (9, 0)),) * 2)
     fake.sizes = [128 + 128 + 2 * 128, *[8] * 13]

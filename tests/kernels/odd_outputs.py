@@ -1,4 +1,5 @@
-"""Outputs whose rows TMA cannot write, as arrays of other libraries have them: simulated, where each array is on the host, too."""
+"""Outputs whose rows TMA cannot write, as arrays of other libraries have them: simulated, where
+each array is on the host, too."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def odd_outputs() -> Iterator[None]:
 
 
 class Odd:
-    """A matrix on a GPU, for compiles, whose rows (`order` "F": columns) of an odd number of elements TMA cannot address."""
+    """A matrix on a GPU, for compiles, whose rows (`order` "F": columns) of an odd number of
+    elements TMA cannot address."""
 
     def __init__(self, shape: tuple[int, int], dtype: np.dtype, order: str = "C") -> None:
         size = dtype.itemsize
@@ -48,7 +50,8 @@ def values(*shape: int, dtype: Any = F32) -> np.ndarray:
 
 @functools.cache
 def copied(rows: int, columns: int, limited: bool = False) -> Any:
-    """c[row:, column:] = a, for a (rows, columns), a tile; before elements (row_end, column_end) of c if `limited`."""
+    """c[row:, column:] = a, for a (rows, columns), a tile; before elements (row_end, column_end) of
+    c if `limited`."""
     @numpipe.kernel(grid=1, num_compute_wgs=1)
     def copies(a, c, row, column, row_end, column_end):
         tile = a[ds(0, rows), ds(0, columns)]
@@ -70,7 +73,8 @@ def expected(a: np.ndarray, c: np.ndarray, row: int, column: int, ends: tuple[in
 
 @numpipe.kernel(grid=1, num_compute_wgs=2, wg_axis="wg")
 def behind_a_reduction(x, y):
-    """Warps tell each other sums, then store through the same bytes, then tell each other sums again."""
+    """Warps tell each other sums, then store through the same bytes, then tell each other sums
+    again."""
     wg = numpipe.axis_index("wg")
     wide = x[ds(wg * 64, 64), ds(0, 72)].astype(np.float32)
     y[ds(wg * 64, 64), ds(0, 72)] = wide - wide.sum(axis=0)

@@ -75,7 +75,8 @@ def output(rows: int, columns: int) -> np.ndarray:
 
 
 def numbers(c: np.ndarray) -> np.ndarray:
-    """The number in each tile, one less; -1 where none came. AssertionError for a tile that is not of one number."""
+    """The number in each tile, one less; -1 where none came. AssertionError for a tile that is not
+    of one number."""
     tiles = c.reshape(len(c) // ROWS, ROWS, -1, COLUMNS).transpose(0, 2, 1, 3)
     assert (tiles == tiles[:, :, :1, :1]).all()
     return tiles[:, :, 0, 0].astype(int) - 1

@@ -1,4 +1,5 @@
-"""Kernels whose warpgroups go through blocks in turn: results that depend on the order, and products in attention's order."""
+"""Kernels whose warpgroups go through blocks in turn: results that depend on the order, and
+products in attention's order."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ ROUNDS = 4
 
 @functools.cache
 def written(warpgroups: int, **options: Any) -> Any:
-    """y: a tile that every warpgroup reads and writes in its turn, so that the order is in its value. Nothing else orders them."""
+    """y: a tile that every warpgroup reads and writes in its turn, so that the order is in its
+    value. Nothing else orders them."""
     @numpipe.kernel(grid=2, num_compute_wgs=warpgroups, **options)
     def written(y):
         wg, cta = numpipe.axis_index("wg"), numpipe.program_id(0)
@@ -43,7 +45,8 @@ def value_of(warpgroups: int) -> np.ndarray:
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
 def rotated(q, k, v, o, *, less: numpipe.Static = 0, tokens: numpipe.Static = 1):
-    """`barrier_loop_kernels.rotated` with its products in turn, and, with a second token, its scores too; and with a fence."""
+    """`barrier_loop_kernels.rotated` with its products in turn, and, with a second token, its
+    scores too; and with a fence."""
     wg = numpipe.axis_index("wg")
     blocks = k.shape[0] // 64
     queries = numpipe.pipeline(grid=(1,), max_concurrent_steps=1, in_specs=(BlockSpec((128, 64), lambda _: (0, 0)),))
@@ -84,7 +87,8 @@ def in_turn(acc, x, y):
 
 @numpipe.kernel(grid=1, num_compute_wgs=3)
 def in_functions(a, b, c):
-    """c = a @ b.T in the body form, with turns in a function of the body's and in the body itself."""
+    """c = a @ b.T in the body form, with turns in a function of the body's and in the body
+    itself."""
     wg = numpipe.axis_index("wg")
 
     def body(indices, x, y, acc):

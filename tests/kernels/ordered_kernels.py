@@ -1,4 +1,5 @@
-"""Kernels whose warps read what other warps have written, with and without automatic barriers; for both executions."""
+"""Kernels whose warps read what other warps have written, with and without automatic barriers; for
+both executions."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ UNSAFE = CompilerParams(unsafe_no_auto_barriers=True)
 
 
 def turned(x: Any, y: Any) -> None:
-    """y = each 64 x 64 block of x transposed: the warps read columns of what they have stored in rows, again and again."""
+    """y = each 64 x 64 block of x transposed: the warps read columns of what they have stored in
+    rows, again and again."""
     tile = numpipe.scratch(SMEM((64, 64), x.dtype))
     for (i, j), (x_tile,) in numpipe.pipeline(grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)), in_specs=(
             BlockSpec((64, 64), lambda i, j: (i, j)),))(x):
@@ -42,7 +44,8 @@ def squared(x: Any, y: Any) -> None:
 
 
 def in_place(x: Any, y: Any) -> None:
-    """y = x + 1, through rows of a tile that only the warp that wrote them reads: right without barriers."""
+    """y = x + 1, through rows of a tile that only the warp that wrote them reads: right without
+    barriers."""
     tile = numpipe.scratch(SMEM((64, 64), x.dtype))
     for (i, j), (x_tile,) in numpipe.pipeline(grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)), in_specs=(
             BlockSpec((64, 64), lambda i, j: (i, j)),))(x):

@@ -1,4 +1,5 @@
-"""Kernels whose pipelines have out_specs; for tests in both executions. Each has a function that says what it computes."""
+"""Kernels whose pipelines have out_specs; for tests in both executions. Each has a function that
+says what it computes."""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ def sums(a, rows, total, o, *, slots: numpipe.Static = 2):
 
 @numpipe.kernel(grid=numpipe.persistent(2), num_compute_wgs=2)
 def in_tiles(a, b, o, c, *, slots: numpipe.Static = 2):
-    """A pipeline for every tile, its counters going on; a product stored through the store ring beside it."""
+    """A pipeline for every tile, its counters going on; a product stored through the store ring
+    beside it."""
     wg = numpipe.axis_index("wg")
     for (m,) in numpipe.tiles(cdiv(a.shape[0], 128)):
         acc = numpipe.zeros((64, 64), np.float32)

@@ -33,7 +33,8 @@ def columns_wrong(dtype: np.dtype, target: str) -> bool:
 
 @numpipe.kernel(num_compute_wgs=1)
 def parts_of_vectors(x, y, z):
-    """Of vectors in either layout, along rows and along columns, and of tiles with one row or column; other shapes of them."""
+    """Of vectors in either layout, along rows and along columns, and of tiles with one row or
+    column; other shapes of them."""
     v, t = x[0, ds(0, 192)], x[ds(0, 192), ds(0, 64)]
     y[0, ds(0, 40)] = v[ds(8, 40)]
     y[1, ds(0, 64)] = v[ds(64, 64)]

@@ -16,7 +16,8 @@ ARRAYS = 7
 
 @functools.cache
 def array(number: int) -> list[Plan]:
-    """Plans in which all pairs of values meet that any plan has; grids that are constants have 0 to 6 steps in turn."""
+    """Plans in which all pairs of values meet that any plan has; grids that are constants have 0 to
+    6 steps in turn."""
     rows = covering_array(FACTORS, RULES, seed=number)
     return [Plan(**row, extent=(*GRIDS[(5 * n + number) % 7][row["rank"] - 1], 1, 1)[:3]) for n, row in enumerate(rows)]
 
@@ -37,7 +38,8 @@ def check(plan: Plan, grid: tuple[int, ...], schedule: int | None = None) -> Non
 
 
 def differs(plan: Plan, other: Plan, grid: tuple[int, ...], schedule: int | None = None) -> str:
-    """What the kernel of another plan, that has the same arrays, makes of a plan's arguments otherwise than NumPy of the plan."""
+    """What the kernel of another plan, that has the same arrays, makes of a plan's arguments
+    otherwise than NumPy of the plan."""
     made = case(plan, grid)
     given = made.given(schedule or 0)
     after = copied(given)

@@ -1,7 +1,7 @@
 """Kernels that arrays steer through copies of them in shared memory (`numpipe.prefetched`).
 
-Each takes (a, table, counts, c), made and answered as those of `steered_kernels`. `size`: elements of
-the table that are copied; the rest is read from the array.
+Each takes (a, table, counts, c), made and answered as those of `steered_kernels`. `size`: elements
+of the table that are copied; the rest is read from the array.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tests.kernels.steered_kernels import tiles_in_turns, tiles_of_a_table, walk
 
 @numpipe.kernel(num_compute_wgs=2, grid=2, warp_specialized=False)
 def tiles_of_each_warpgroup(a, table, counts, c, *, size: numpipe.Static):
-    """Without a memory role: each warpgroup has a copy, and comes to it as often as its own tiles have it."""
+    """Without a memory role: each warpgroup has a copy, and comes to it as often as its own tiles
+    have it."""
     for turn in range(counts.shape[0] // 4):
         t = turn * 4 + numpipe.program_id(0) * 2 + numpipe.axis_index("wg")
         acc = numpipe.zeros((64, 64), np.float32)

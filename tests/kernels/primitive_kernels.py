@@ -1,4 +1,5 @@
-"""Pipelines made by hand of the primitives: loads, barriers, products and stores; for tests in both executions."""
+"""Pipelines made by hand of the primitives: loads, barriers, products and stores; for tests in both
+executions."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def single_stream(a, b, c, *, slots: numpipe.Static = 2):
 
 @numpipe.kernel(grid=lambda a, b: (cdiv(b.shape[0], 64), cdiv(a.shape[0], 128)), num_compute_wgs=2, out_type=product_type)
 def shared_tiles(a, b, c, *, slots: numpipe.Static = 3):
-    """Two warpgroups share what the first of them loads; they hand slots back over a barrier of their own."""
+    """Two warpgroups share what the first of them loads; they hand slots back over a barrier of
+    their own."""
     wg, n, m = numpipe.axis_index("wg"), numpipe.program_id(0), numpipe.program_id(1)
     steps = cdiv(a.shape[1], 64)
 
@@ -116,7 +118,8 @@ def reduced(operation: str) -> Any:
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
 def polled(x, y):
-    """Both warpgroups look, again and again, whether the tile is there that one of them has asked for."""
+    """Both warpgroups look, again and again, whether the tile is there that one of them has asked
+    for."""
     wg = numpipe.axis_index("wg")
 
     def body(tile, landed):
@@ -190,7 +193,8 @@ def places(visits, a, b, c, d):
 @numpipe.kernel(grid=lambda a, b: (cdiv(b.shape[0], 64), cdiv(a.shape[0], 128)), num_compute_wgs=3, warp_specialized=False,
                 out_type=product_type)
 def roles_by_hand(a, b, c, *, slots: numpipe.Static = 3):
-    """A kernel without a memory role makes one of its own: warpgroup 2 loads, the others compute."""
+    """A kernel without a memory role makes one of its own: warpgroup 2 loads, the others
+    compute."""
     wg, n, m = numpipe.axis_index("wg"), numpipe.program_id(0), numpipe.program_id(1)
     a_slots, b_slots = numpipe.scratch((SMEM((slots, 128, 64), a.dtype), SMEM((slots, 64, 64), b.dtype)))
     landed, free = numpipe.scratch((Barrier(num_arrivals=2, num_barriers=slots), Barrier(num_arrivals=2, num_barriers=slots)))
@@ -217,7 +221,8 @@ def roles_by_hand(a, b, c, *, slots: numpipe.Static = 3):
 
 @numpipe.kernel(grid=lambda x, y: (cdiv(x.shape[0], 128),), num_compute_wgs=2)
 def squared(x, y):
-    """Register tiles out through two slots of each warpgroup's own: y = x * x, a column of blocks at a time."""
+    """Register tiles out through two slots of each warpgroup's own: y = x * x, a column of blocks
+    at a time."""
     wg, i = numpipe.axis_index("wg"), numpipe.program_id(0)
 
     def body(loaded, stored, landed):
@@ -235,7 +240,8 @@ def squared(x, y):
 
 @numpipe.kernel(grid=2, num_compute_wgs=2)
 def moved(x, y, *, rows: numpipe.Static, columns: numpipe.Static, slots: numpipe.Static, transforms: numpipe.Static = ()):
-    """y = x, in tiles of any size: each warpgroup loads `slots` tiles ahead and stores them from where they have landed."""
+    """y = x, in tiles of any size: each warpgroup loads `slots` tiles ahead and stores them from
+    where they have landed."""
     wg, across = numpipe.axis_index("wg"), cdiv(x.shape[1], columns)
     tiles = cdiv(cdiv(x.shape[0], rows) * across, 2 * numpipe.num_programs(0))
 

@@ -1,4 +1,5 @@
-"""What a GPU would have recorded of a simulated run: the profiler's buffer, byte by byte, made from the events of its trace."""
+"""What a GPU would have recorded of a simulated run: the profiler's buffer, byte by byte, made from
+the events of its trace."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def traced(kernel: Any, *args: Any, seed: int | None = None, **named: Any) -> tu
 
 
 def as_recorded(trace: Trace, unit: Any, grid: tuple[int, int, int], room: int = 4096, tick: int = 1000) -> Trace:
-    """The trace that the host makes of such a run on a GPU whose %globaltimer steps by so many nanoseconds, with `room` events."""
+    """The trace that the host makes of such a run on a GPU whose %globaltimer steps by so many
+    nanoseconds, with `room` events."""
     unit = dataclasses.replace(unit, params=unit.params.replace(profile_space=room, profile_dir="."))
     recorded = buffer(trace, unit, grid, room, tick)  # numbers the regions
     return trace_of(image_of(unit), recorded, grid)

@@ -1,4 +1,5 @@
-"""The kernels that an op calls, with the host arrays that it passes: for verify, mutate and schedules of one's choice."""
+"""The kernels that an op calls, with the host arrays that it passes: for verify, mutate and
+schedules of one's choice."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from numpipe.kernels.kernel import Kernel
 
 @dataclass(frozen=True)
 class Recorded:
-    """A call of a kernel: `named` has the mesh of one of several GPUs, whose arguments are lists."""
+    """A call of a kernel: `named` has the mesh of one of several GPUs, whose arguments are
+    lists."""
 
     kernel: Kernel
     args: tuple[Any, ...]

@@ -71,7 +71,8 @@ _CARETS = re.compile(r" *# *(\^+)$")
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel that is refused, the error's kind, and its first line behind the kernel's name, by execution."""
+    """A kernel that is refused, the error's kind, and its first line behind the kernel's name, by
+    execution."""
 
     kernel: Any
     args: tuple[Any, ...]
@@ -103,9 +104,10 @@ class Case:
         text = text.replace("{file}", os.path.basename(filename)).replace("{path}", filename)
         text, *table = text.split("\n")
         first, shown, carets, *called = told.split("\n")
+        # the line is the statement's, where that has several
         if (
             not COLUMNS and execution == "simulated"
-        ):  # the line is the statement's, where that has several
+        ):
             assert (
                 first.partition(" kernel ")[2]
                 == f"{self.kernel.name}{'' if text.startswith(',') else ': '}{text}"
@@ -124,9 +126,10 @@ class Case:
         condition = (
             sys.version_info >= (3, 12) and underlined[0] <= found[0] < found[1] <= underlined[1]
         )
+        # 3.12: of a branch, a loop its condition
         assert not carets.strip(" ^") and (found == underlined or condition), (
             told
-        )  # 3.12: of a branch, a loop its condition
+        )
         assert called[: len(table)] == [f"  {row}" for row in table]
         assert sorted(called[len(table) :]) == sorted(
             f"  called at {filename}:{call}" for call in calls
@@ -177,7 +180,8 @@ class Cases(list[Case]):
         fixed_options: dict[str, Any] | None = None,
         **options: Any,
     ) -> Any:
-        """Add a kernel with these `options`, calls of which on `args` are refused, and return it."""
+        """Add a kernel with these `options`, calls of which on `args` are refused, and return
+        it."""
         given = {"num_compute_wgs": 1, **options}
         kernel = numpipe.kernel(**given)(
             _function(name, _kernel_source(name, lines), f"<{name}>", self.names)
@@ -239,7 +243,8 @@ class Cases(list[Case]):
 
 
 def _kernel_source(name: str, lines: str) -> str:
-    """Return the source of the kernel `name` with these lines, after the lines of `GIVEN` that they need."""
+    """Return the source of the kernel `name` with these lines, after the lines of `GIVEN` that they
+    need."""
     lines = lines.strip("\n") + "\n"
     if lines.startswith("def "):
         return lines

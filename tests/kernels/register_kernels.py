@@ -1,4 +1,5 @@
-"""Kernels in register tiles that run simulated and on a GPU: functions and their errors, conversions, a GEMM's epilogue."""
+"""Kernels in register tiles that run simulated and on a GPU: functions and their errors,
+conversions, a GEMM's epilogue."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ from numpipe import BlockSpec, CompilerParams, cdiv, ds
 F32 = np.dtype(np.float32)
 ERRORS = {"exp": 2.5, "exp2": 2.5, "log": 1.5, "log2": 1.5, "sqrt": 0.5, "tanh": 2.5, "rsqrt": 2.5, "sigmoid": 4.5, "fma": 0.5,
           "sin": 2.5, "cos": 2.5, "tan": 4.5}
-"""of each function: ulp of float32 against float64, as `fragment.mathematics` says, and half of one for rounding"""
+"""of each function: ulp of float32 against float64, as `fragment.mathematics` says, and half of one
+for rounding"""
 APPROXIMATE = {"exp": (2**-21.4, 0.0), "exp2": (2**-21.8, 0.0), "log": (2**-20.5, 2**-20.5), "log2": (2**-21, 2**-21),
                "sqrt": (2**-22.5, 0.0), "tanh": (2**-10.9, 0.0), "rsqrt": (2**-22.4, 0.0), "sigmoid": (0.0, 2**-11),
                "sin": (0.0, 2**-21), "cos": (0.0, 2**-21), "tan": (2**-19, 2**-19)}
-"""(relative, absolute) error with `approx_math`, of arguments from -30 to 30 and results that are normal;
-of sine and cosine within pi, of the tangent within 1"""
+"""(relative, absolute) error with `approx_math`, of arguments from -30 to 30 and results that are
+normal; of sine and cosine within pi, of the tangent within 1"""
 
 
 @functools.cache
@@ -69,7 +71,8 @@ def exact(name: str, x: np.ndarray) -> np.ndarray:
 
 
 def errors_of(name: str, x: np.ndarray, target: str) -> float:
-    """The largest error of a function in ulp of float32; what is infinite or NaN must be just that."""
+    """The largest error of a function in ulp of float32; what is infinite or NaN must be just
+    that."""
     y = np.zeros_like(x)
     function_kernel(name)(x, y, target=target)
     true = exact(name, x)
@@ -118,7 +121,8 @@ def conversions(target: str) -> list[str]:
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg", grid=numpipe.persistent(2))
 def epilogue(a, b, residual, bias, rows, scales, c, alpha, beta):
-    """SiLU of ``alpha a @ b.T + beta residual + bias + rows scale``: bias of the columns, rows of the rows."""
+    """SiLU of ``alpha a @ b.T + beta residual + bias + rows scale``: bias of the columns, rows of
+    the rows."""
     wg = numpipe.axis_index("wg")
     for m, n in numpipe.tiles(cdiv(a.shape[0], 128), cdiv(b.shape[0], 128)):
         acc = numpipe.zeros((64, 128), np.float32)
@@ -184,7 +188,8 @@ def wanted_of_reductions(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, np.
 
 @numpipe.kernel(num_compute_wgs=1)
 def voted(x, limits, y):
-    """Blocks of 64 rows, of which those with an element above the limit are halved until there is none, twice at most."""
+    """Blocks of 64 rows, of which those with an element above the limit are halved until there is
+    none, twice at most."""
     halvings = 0
     for (i,) in numpipe.tiles(cdiv(x.shape[0], 64)):
         v = x[ds(i * 64, 64), ds(0, 64)]
@@ -214,7 +219,8 @@ def wanted_of_votes(x: np.ndarray, limits: np.ndarray, ctas: int = 1) -> np.ndar
 
 @functools.cache
 def attention(dtype: str = "float16", lazy: bool = False) -> Any:
-    """Flash attention of one head, 64 queries a CTA: products of registers, running maxima and sums. Keys in blocks of 64."""
+    """Flash attention of one head, 64 queries a CTA: products of registers, running maxima and
+    sums. Keys in blocks of 64."""
     half = np.dtype(np.float16) if dtype == "float16" else np.dtype(ml_dtypes.bfloat16)
 
     @numpipe.kernel(num_compute_wgs=1, grid=lambda q, k, v, o, scale: (cdiv(q.shape[0], 64),))
@@ -260,7 +266,8 @@ def wanted_of_attention(arrays: dict[str, Any]) -> np.ndarray:
 
 @numpipe.kernel(num_compute_wgs=1)
 def whole_numbers(a, b, c, d):
-    """int32 tiles through shared memory, by rows and by columns, and to arrays by TMA and by the lanes."""
+    """int32 tiles through shared memory, by rows and by columns, and to arrays by TMA and by the
+    lanes."""
     tile = numpipe.scratch(numpipe.SMEM((64, 64), np.int32))
     x = a[ds(0, 64), ds(0, 64)] << 1
     tile[...] = x
@@ -284,7 +291,8 @@ PRODUCTS = [(64, 16, 8, "float16", False), (128, 48, 96, "bfloat16", False), (64
 
 @numpipe.kernel(num_compute_wgs=1)
 def register_product(a, b, c, *, m: numpipe.Static, k: numpipe.Static, n: numpipe.Static, turned: numpipe.Static):
-    """``c = a @ b + (2 a) @ b``: a fresh product, and one more on its accumulator; a is loaded by the lanes."""
+    """``c = a @ b + (2 a) @ b``: a fresh product, and one more on its accumulator; a is loaded by
+    the lanes."""
     left = a[ds(0, m), ds(0, k)]
     pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((n, k) if turned else (k, n), lambda _: (0, 0)),))
     for (_,), (tile,) in pipe(b):
@@ -306,7 +314,8 @@ def register_product_is_right(case: tuple[int, int, int, str, bool], target: str
 
 @numpipe.kernel(num_compute_wgs=3, wg_axis="wg")
 def operands_of_steps(a, b, c):
-    """Each step loads its A operand from shared memory into registers, which the product before it has read to the end."""
+    """Each step loads its A operand from shared memory into registers, which the product before it
+    has read to the end."""
     wg = numpipe.axis_index("wg")
     acc = numpipe.zeros((64, 96), np.float32)
     pipe = numpipe.pipeline(grid=(numpipe.cdiv(a.shape[1], 32),), max_concurrent_steps=3, delay_release=2,

@@ -1,4 +1,5 @@
-"""Kernels on tiles by rows: small tiles, wide tiles, a row per warp; for tests in both executions."""
+"""Kernels on tiles by rows: small tiles, wide tiles, a row per warp; for tests in both
+executions."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def array(shape: tuple[int, ...], dtype: np.dtype, seed: int = 0) -> np.ndarray:
 
 @numpipe.kernel(num_compute_wgs=1)
 def through_registers(x, y, *, m: numpipe.Static, n: numpipe.Static):
-    """A block that sticks out of the array, from and to global memory, and through shared memory."""
+    """A block that sticks out of the array, from and to global memory, and through shared
+    memory."""
     tile = x[ds(3, m), ds(2, n)]
     y[ds(3, m), ds(2, n)] = tile + tile
 
@@ -93,7 +95,8 @@ def softmax(x, y):
 
 @numpipe.kernel(num_compute_wgs=1)
 def normalised(x, gamma, y, sums):
-    """Rows by their root mean square and a vector along the columns; parts, masks, atomics, numbers of what is by rows."""
+    """Rows by their root mean square and a vector along the columns; parts, masks, atomics, numbers
+    of what is by rows."""
     tile = numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)], "rows 32")
     scale = numpipe.load_tile(gamma.at[ds(0, 64)], "row 32")
     found = tile * numpipe.rsqrt((tile * tile).mean(axis=1))[:, None] * scale

@@ -1,4 +1,5 @@
-"""Numbers stored to single elements of arrays and added to them atomically, with NumPy's results."""
+"""Numbers stored to single elements of arrays and added to them atomically, with NumPy's
+results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Scans, the largest of rows, quotients rounded down, builtins and stores of register tiles, for both executions."""
+"""Scans, the largest of rows, quotients rounded down, builtins and stores of register tiles, for
+both executions."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ F32, I32 = np.dtype(np.float32), np.dtype(np.int32)
 # ---- scans
 @functools.cache
 def scanned(name: str, shape: Shape, axis: int) -> Any:
-    """``y = scan(x)`` of the tile of each of two warpgroups: of running maxima and minima, of products, of h = a h + b."""
+    """``y = scan(x)`` of the tile of each of two warpgroups: of running maxima and minima, of
+    products, of h = a h + b."""
     rows, columns = shape
     ufunc = np.minimum if name == "minimum" else np.maximum
 
@@ -76,7 +78,8 @@ def wanted_of_scan(name: str, x: np.ndarray, axis: int) -> np.ndarray:
 
 
 def is_scan(name: str, x: np.ndarray, y: np.ndarray, axis: int) -> bool:
-    """Maxima, minima and integers are NumPy's; products and recurrences within a few roundings at each of their steps."""
+    """Maxima, minima and integers are NumPy's; products and recurrences within a few roundings at
+    each of their steps."""
     wanted = wanted_of_scan(name, x, axis)
     if name in ("maximum", "minimum") or x.dtype == I32:
         return np.array_equal(y, wanted, equal_nan=x.dtype != I32)
@@ -86,7 +89,8 @@ def is_scan(name: str, x: np.ndarray, y: np.ndarray, axis: int) -> bool:
 
 @numpipe.kernel(num_compute_wgs=1)
 def scans_of_vectors(x, y):
-    """Of vectors in each layout, and of tiles of one row and one column; along an axis of one element nothing is done."""
+    """Of vectors in each layout, and of tiles of one row and one column; along an axis of one
+    element nothing is done."""
     def product(a, b):
         return a * b
 
@@ -244,7 +248,8 @@ def wanted_of_voted(x: np.ndarray) -> np.ndarray:
 # ---- stores of another type
 @numpipe.kernel(num_compute_wgs=1)
 def stored(x, rows, columns, coalesced, vector):
-    """A tile through the TMA, by the lanes, in coalesced layout, and a vector: all converted as they are stored."""
+    """A tile through the TMA, by the lanes, in coalesced layout, and a vector: all converted as
+    they are stored."""
     tile = x[ds(0, 64), ds(0, 128)]
     rows[ds(0, 64), ds(0, 128)] = tile
     columns[ds(0, 64), ds(0, 1)] = tile.max(axis=1, keepdims=True)
@@ -266,7 +271,8 @@ STORED = [("float32", "float16"), ("float32", "bfloat16"), ("float16", "float32"
 def arrays_of_stored(have: str, want: str) -> tuple[np.ndarray, ...]:
     x, to = drawn((64, 128), have), TYPES[want]
     with np.errstate(all="ignore"):
-        x[0, :4] = np.array([3, -7, 70000, 2049]).astype(x.dtype)  # too large for a float16, and one that it rounds
+        # too large for a float16, and one that it rounds
+        x[0, :4] = np.array([3, -7, 70000, 2049]).astype(x.dtype)
     return x, *(np.zeros(shape, to) for shape in ((64, 128), (64, 1), (64, 128), 64))
 
 

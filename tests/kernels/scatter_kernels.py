@@ -13,7 +13,8 @@ TYPES = [np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16, np.in
 
 @numpipe.kernel(num_compute_wgs=1, grid=lambda x: (x.shape[0] // 64,))
 def permuted(x, rows, columns, y, z, norms, places):
-    """Rows of x to rows of y, columns of x to columns of z, sums of rows to elements of a vector, all by indices."""
+    """Rows of x to rows of y, columns of x to columns of z, sums of rows to elements of a vector,
+    all by indices."""
     i = numpipe.program_id(0)
     t, at = x[ds(i * 64, 64), ds(0, 40)], rows[ds(i * 64, 64)]
     y[at, :] = t
@@ -41,7 +42,8 @@ def permuted_wrong(dtype: np.dtype, target: str) -> list[str]:
 
 @numpipe.kernel(num_compute_wgs=1)
 def expert_rows(x, order, y):
-    """A block of three dimensions, one element of the first; a tile with one column, rows of its own for each column."""
+    """A block of three dimensions, one element of the first; a tile with one column, rows of its
+    own for each column."""
     t = x[ds(0, 128), ds(0, 64)]
     y[1, order[ds(0, 128)], ds(0, 64)] = t
     y[0, order[ds(0, 128)], ds(3, 1)] = t.max(axis=1, keepdims=True)

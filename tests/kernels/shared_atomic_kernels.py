@@ -10,7 +10,8 @@ from numpipe import SMEM, BlockSpec, CompilerParams, LoweringSemantics, ds
 
 @numpipe.kernel(num_compute_wgs=1)
 def all_kinds(x, at, y, z):
-    """Each of the atomics into a vector at indices, with values beside them; and a tile into a tile, twice."""
+    """Each of the atomics into a vector at indices, with values beside them; and a tile into a
+    tile, twice."""
     found, sums = numpipe.scratch(SMEM((6 * 64,), np.int32)), numpipe.scratch(SMEM((64, 64), np.float32))
     found[...] = numpipe.full(6 * 64, 5, np.int32)
     sums[...] = numpipe.full((64, 64), 1.0, np.float32)

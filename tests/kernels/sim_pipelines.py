@@ -30,16 +30,19 @@ def each_warp(machine: Machine, function, *args):
 
 
 def panel_chunks(base: int) -> np.ndarray:
-    """Chunk addresses of a 64 x 64 panel of 16-bit elements, 128-byte swizzle: warp w writes rows [16 w, 16 w + 16)."""
+    """Chunk addresses of a 64 x 64 panel of 16-bit elements, 128-byte swizzle: warp w writes rows
+    [16 w, 16 w + 16)."""
     row, chunk = np.mgrid[:64, :8]
     return (base + row * 128 + (chunk ^ row % 8) * 16).reshape(4, 128)
 
 
 @dataclass
 class Gemm:
-    """C = A B^T, tiles of 128 x `tn`, ring of `slots`, C through one 64 x 64 staging panel per compute warpgroup.
+    """C = A B^T, tiles of 128 x `tn`, ring of `slots`, C through one 64 x 64 staging panel per
+    compute warpgroup.
 
-    Two compute warpgroups share a tile by rows; warpgroup 2 is the memory warpgroup. `bug` is what is done wrong.
+    Two compute warpgroups share a tile by rows; warpgroup 2 is the memory warpgroup. `bug` is what
+    is done wrong.
     """
 
     m: int = 128

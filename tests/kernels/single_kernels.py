@@ -70,7 +70,8 @@ def check_gemm(kernel: Any, call: Callable[..., np.ndarray], rows: int = 200, de
 
 # ---- what only a single-stream pipeline can do
 def unequal(roles: bool) -> Any:
-    """Warpgroup w sums w + n steps, the last one none at all: the grid and the index maps depend on the warpgroup."""
+    """Warpgroup w sums w + n steps, the last one none at all: the grid and the index maps depend on
+    the warpgroup."""
     def unequal(a, b, c, n):
         wg = numpipe.axis_index("wg")
         acc = numpipe.zeros((64, WIDTH), np.float32)
@@ -78,7 +79,9 @@ def unequal(roles: bool) -> Any:
         def body(indices, x, y, acc):
             return numpipe.wgmma(acc, x, y.T)
 
-        if roles:  # what the memory role runs too is no branch on the warpgroup: the last warpgroup has no steps
+        # what the memory role runs too is no branch on the warpgroup: the last warpgroup has no
+        # steps
+        if roles:
             acc = emit(body, grid=((wg + n) * (wg < 2),), max_concurrent_steps=2, init_carry=acc, in_specs=(
                 BlockSpec((64, 64), lambda k: (wg, k)), BlockSpec((WIDTH, 64), lambda k: (0, k + wg))))(a, b)
         elif wg < 2:
@@ -101,7 +104,8 @@ def check_unequal(kernel: Any, **target: Any) -> None:
 
 @numpipe.kernel(num_compute_wgs=2)
 def in_a_role_loop(a, b, c):
-    """A single-stream pipeline at each step of one that the memory role loads, of another length in each warpgroup."""
+    """A single-stream pipeline at each step of one that the memory role loads, of another length in
+    each warpgroup."""
     wg = numpipe.axis_index("wg")
 
     def inner(indices, x, y, acc):
@@ -140,7 +144,8 @@ def rows_by_rows(a, b, row, steps, acc):
 
 @numpipe.kernel(num_compute_wgs=2)
 def around_a_role_loop(a, b, c):
-    """A single-stream pipeline whose body holds one of the memory role's, of i + 1 steps: stepped, with inert tiles."""
+    """A single-stream pipeline whose body holds one of the memory role's, of i + 1 steps: stepped,
+    with inert tiles."""
     wg = numpipe.axis_index("wg")
 
     def body(indices, x, acc):
@@ -171,7 +176,8 @@ def check_around_a_role_loop(**target: Any) -> None:
 
 @numpipe.kernel(warp_specialized=False, num_compute_wgs=2)
 def in_a_single_loop(a, b, c):
-    """Loops in loops without a memory role, over a grid of two dimensions; the sums of 3 blocks of a times all of b."""
+    """Loops in loops without a memory role, over a grid of two dimensions; the sums of 3 blocks of
+    a times all of b."""
     wg = numpipe.axis_index("wg")
     acc = numpipe.zeros((64, WIDTH), np.float32)
     outer = numpipe.pipeline(grid=(1, 3), max_concurrent_steps=2, delay_release=1, in_specs=(

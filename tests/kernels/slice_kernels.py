@@ -29,7 +29,8 @@ def stored_anywhere(x, y, row, column):
 
 @numpipe.kernel(num_compute_wgs=1)
 def counted(x, y, first, slot, barrier):
-    """Indices of elements, slots and barriers: 64 bins from `first` on, one more each, through a slot."""
+    """Indices of elements, slots and barriers: 64 bins from `first` on, one more each, through a
+    slot."""
     slots, met = numpipe.scratch((SMEM((2, 8, 128), np.float32), Barrier(num_barriers=2)))
     bins = numpipe.scratch(SMEM((128,), np.int32))
     bins[...] = numpipe.full(128, 0, np.int32)
@@ -43,7 +44,8 @@ def counted(x, y, first, slot, barrier):
 
 @numpipe.kernel(num_compute_wgs=1)
 def viewed(x, y, row, column, slot_row):
-    """x is (128, 128) of float16. A product of a view of a tile; a part of a view of a slot; the same in a transposed view."""
+    """x is (128, 128) of float16. A product of a view of a tile; a part of a view of a slot; the
+    same in a transposed view."""
     slots = numpipe.scratch(SMEM((2, 128, 64), np.float16))
     for _, (t,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((128, 128), lambda _: (0, 0)),))(x):
         part = t.at[ds(row, 64), ds(column, 64)]
@@ -77,7 +79,8 @@ ELSEWHERE = [
     ((0, 2, 0), "….at[…]: index 2 along dimension 0 is outside 0…1", "….at[…]: index 2 along dimension 0 is outside 0…1"),
     ((0, 0, -1), "….at[…]: index -1 along dimension 0 is outside 0…1", "….at[…]: index -1 along dimension 0 is outside 0…1"),
 ]
-"""(arguments of `counted` of which one is outside, what the simulated SM says of that, what a kernel that is debugged says)"""
+"""(arguments of `counted` of which one is outside, what the simulated SM says of that, what a
+kernel that is debugged says)"""
 
 
 def arrays(name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -88,7 +91,8 @@ def arrays(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 @numpipe.kernel(num_compute_wgs=1)
 def stored_by_two_warps(y, z):
-    """Tiles by rows that two warps have between them, and the others as well: the first two store, and add."""
+    """Tiles by rows that two warps have between them, and the others as well: the first two store,
+    and add."""
     tile, bins = numpipe.scratch(SMEM((72, 96), np.int32)), numpipe.scratch(SMEM((128,), np.int32))
     bins[...] = numpipe.full(128, 0, np.int32)
     tile[...] = numpipe.iota((72, 96), 1)

@@ -1,4 +1,5 @@
-"""What both ways of cutting tiles along K are tested with: exact operands, the same bits every time, the tuned product."""
+"""What both ways of cutting tiles along K are tested with: exact operands, the same bits every
+time, the tuned product."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def check_bits_on_gpu(kernel: Any, repeats: int = 20) -> None:
 
 
 def check_tuned_on_gpu(cfg: gemm_tuned.Config) -> None:
-    """examples/gemm_tuned.py, cut along K, with its epilogue, in a batch, and for a column-major b."""
+    """examples/gemm_tuned.py, cut along K, with its epilogue, in a batch, and for a column-major
+    b."""
     for m, n, k in ((300, 520, 1032), (40, 1000, 3000)):
         a, b, exact = integers(m, n, k, BF16)
         c, bias = operands(m, n, n, BF16)[0], np.arange(n).astype(BF16)

@@ -1,4 +1,5 @@
-"""A product whose tiles are cut along K (`numpipe.split_tiles`), under both schedules; for tests in both executions."""
+"""A product whose tiles are cut along K (`numpipe.split_tiles`), under both schedules; for tests in
+both executions."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ class InCluster:
 
 @functools.cache
 def exchanged(cfg: InCluster) -> Any:
-    """``c = a @ b.T``: the CTAs of a cluster have a part of each tile's steps, and store a share of its columns."""
+    """``c = a @ b.T``: the CTAs of a cluster have a part of each tile's steps, and store a share of
+    its columns."""
 
     @numpipe.kernel(
         out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), grid=numpipe.persistent(), cluster=cfg.size,

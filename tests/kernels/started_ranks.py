@@ -13,7 +13,8 @@ LIMIT = 60
 
 
 def started(arguments: Sequence[Sequence[str]], ends: Sequence[int] = (0, 0), limit: float = LIMIT) -> list[str]:
-    """What the ranks print, each ``python`` with its arguments, which end with these codes; none of them outlives this call."""
+    """What the ranks print, each ``python`` with its arguments, which end with these codes; none of
+    them outlives this call."""
     running = [subprocess.Popen([sys.executable, *each], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                for each in arguments]
     found = []

@@ -1,8 +1,10 @@
-"""Kernels that integer arrays steer: which blocks are loaded, how many steps there are, whether and in which order tiles come.
+"""Kernels that integer arrays steer: which blocks are loaded, how many steps there are, whether and
+in which order tiles come.
 
-Each takes (a, table, counts, c): a (rows, 256) of float16, blocks of 64 x 64; table (n, 2) and counts (n,) of int32 or int64.
-`wanted` says what NumPy makes of them, exactly: the numbers are small integers. With a `size`, the
-arrays steer through copies of so many elements in shared memory (`numpipe.prefetched`).
+Each takes (a, table, counts, c): a (rows, 256) of float16, blocks of 64 x 64; table (n, 2) and
+counts (n,) of int32 or int64. `wanted` says what NumPy makes of them, exactly: the numbers are
+small integers. With a `size`, the arrays steer through copies of so many elements in shared memory
+(`numpipe.prefetched`).
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ def tiles_of_a_table(
     delay: numpipe.Static = 0,
     size: numpipe.Static = 0,
 ):
-    """Tile t sums counts[t] products of blocks, from row block table[t, 0] on, each table[t, 1] further on: chains of rings."""
+    """Tile t sums counts[t] products of blocks, from row block table[t, 0] on, each table[t, 1]
+    further on: chains of rings."""
     own = numpipe.axis_index("wg") * 64
     steps = numpipe.prefetched(counts) if size else counts
     for t, in numpipe.tiles(counts.shape[0]):
@@ -71,7 +74,8 @@ def tiles_in_turns(
 
 @numpipe.kernel(num_compute_wgs=2, grid=numpipe.persistent())
 def tiles_of_a_counter(a, table, counts, c, *, slots: numpipe.Static, delay: numpipe.Static):
-    """The same with a body, for as many tiles as an array says, from a counter: only tiles with steps are computed."""
+    """The same with a body, for as many tiles as an array says, from a counter: only tiles with
+    steps are computed."""
     own = numpipe.axis_index("wg") * 64
 
     def body(indices, x, y, acc):
@@ -95,7 +99,8 @@ def entry(table, t):
 
 @numpipe.kernel(num_compute_wgs=2, grid=2)
 def tiles_of_each_warpgroup(a, table, counts, c, *, slots: numpipe.Static, delay: numpipe.Static):
-    """The same by warpgroups that load for themselves, each other tiles: the memory role passes these pipelines by."""
+    """The same by warpgroups that load for themselves, each other tiles: the memory role passes
+    these pipelines by."""
     def body(indices, x, y, acc):
         return numpipe.wgmma(acc, x, y.T)
 
@@ -121,7 +126,8 @@ def walks(
     delay: numpipe.Static = 0,
     size: numpipe.Static = 0,
 ):
-    """`if`, `range` and `while` by elements, around steps of which some store blocks where the table says."""
+    """`if`, `range` and `while` by elements, around steps of which some store blocks where the
+    table says."""
     rows = numpipe.prefetched(table, size=size) if size else table
     steps = numpipe.prefetched(counts, size=size) if size else counts
     acc = numpipe.zeros((64, 64), np.float32)
@@ -180,7 +186,8 @@ def wanted(name: str, a: np.ndarray, table: np.ndarray, counts: np.ndarray, c: n
 
 
 def check(name: str, run: Callable[..., Any], seed: int, dtype: Any, slots: int, delay: int, zeros: bool = False) -> None:
-    """Run a kernel, ``run(kernel, *arrays, slots=…, delay=…)``, and compare it with NumPy, number by number."""
+    """Run a kernel, ``run(kernel, *arrays, slots=…, delay=…)``, and compare it with NumPy, number
+    by number."""
     given = arrays(np.random.default_rng(seed), dtype, zeros)
     run(KERNELS[name], *given[:3], made := given[3], slots=slots, delay=delay)
     np.testing.assert_array_equal(made, wanted(name, *given[:3], np.zeros_like(made)))

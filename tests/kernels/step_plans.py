@@ -1,8 +1,10 @@
-"""Pipelines over a grid (i, j, k) whose operands depend on some of its dimensions, written as text from a plan.
+"""Pipelines over a grid (i, j, k) whose operands depend on some of its dimensions, written as text
+from a plan.
 
-Each step is a product x @ y.T of 64 x 64 numbers a warpgroup, or of more operands their sum, which is stored in rows of its own
-(or carried to the end). Which block an operand needs is ``36 i + 6 j + k`` without the dimensions that it does not depend on.
-Numbers are small integers, so that sums are exact.
+Each step is a product x @ y.T of 64 x 64 numbers a warpgroup, or of more operands their sum, which
+is stored in rows of its own (or carried to the end). Which block an operand needs is ``36 i + 6 j +
+k`` without the dimensions that it does not depend on. Numbers are small integers, so that sums are
+exact.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class Operand:
         return sum(at[dim] * STRIDES[dim] for dim in self.dims)
 
     def loads(self, grid: tuple[int, int, int]) -> int:
-        """Blocks that a pipeline over `grid` loads: one for each change of a dimension up to the last that it depends on."""
+        """Blocks that a pipeline over `grid` loads: one for each change of a dimension up to the
+        last that it depends on."""
         depth = max(("ijk".index(dim) + 1 for dim in self.dims), default=0)
         return int(np.prod(grid[:depth])) if np.prod(grid) else 0
 

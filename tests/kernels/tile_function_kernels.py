@@ -1,4 +1,5 @@
-"""Functions of register tiles that run simulated and on a GPU, with their arrays and NumPy's results."""
+"""Functions of register tiles that run simulated and on a GPU, with their arrays and NumPy's
+results."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def arrays_of(case: Case, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def is_numpys(case: Case, x: np.ndarray, y: np.ndarray) -> bool:
-    """Indices are NumPy's; means are those of float64 within 4 roundings of float32, variances within 8; and one of their type."""
+    """Indices are NumPy's; means are those of float64 within 4 roundings of float32, variances
+    within 8; and one of their type."""
     name, dtype, (rows, _), axis = case
     for half, found in zip((x[:rows], x[rows:]), y, strict=True):
         wide = half.astype(np.float64)
@@ -87,7 +89,7 @@ def is_numpys(case: Case, x: np.ndarray, y: np.ndarray) -> bool:
     return True
 
 
-# ---- running sums ---------------------------------------------------------------------------------------------------
+# ---- running sums --------------------------------------------------------------------------------
 RUNNING: list[Case] = [("cumsum", dtype, shape, axis) for dtype in ("float32", "int32") for shape in SHAPES for axis in (0, 1)]
 
 
@@ -106,7 +108,8 @@ def running(case: Case) -> Any:
 
 @numpipe.kernel(num_compute_wgs=1)
 def running_of_vectors(x, y):
-    """Of vectors along columns, along rows and in either layout, and of a tile of one row, along both axes."""
+    """Of vectors along columns, along rows and in either layout, and of a tile of one row, along
+    both axes."""
     v = x[ds(0, 192), ds(0, 64)]
     y[0, ds(0, 192)] = v.sum(axis=1).cumsum()
     y[1, ds(0, 64)] = np.cumsum(v.sum(axis=0), axis=-1)
@@ -115,7 +118,7 @@ def running_of_vectors(x, y):
     y[ds(3, 1), ds(0, 64)] = top.cumsum(axis=1) + top.cumsum(axis=0)
 
 
-# ---- element by element ---------------------------------------------------------------------------------------------
+# ---- element by element --------------------------------------------------------------------------
 @functools.cache
 def exactly(name: str, dtype: str, limits: tuple[Any, Any] = (None, None)) -> Any:
     """``y = function(x)`` of 64 x 128 elements; of a mask 0 and 1."""
@@ -135,7 +138,8 @@ def exactly(name: str, dtype: str, limits: tuple[Any, Any] = (None, None)) -> An
 
 @functools.cache
 def every_exact(limits: tuple[Any, Any]) -> Any:
-    """All functions of the tile of x, one below the other in y; of those that give masks a bit each."""
+    """All functions of the tile of x, one below the other in y; of those that give masks a bit
+    each."""
     low, high = limits
 
     @numpipe.kernel(num_compute_wgs=1)
@@ -170,12 +174,14 @@ def wanted_of_exact(name: str, x: np.ndarray, limits: tuple[Any, Any] = (None, N
 
 
 def same_values(found: np.ndarray, wanted: np.ndarray) -> bool:
-    """Whether two arrays have the same values, NaN of any bits, zeros of any sign: a GPU's maximum of 0.0 and -0.0 is 0.0."""
+    """Whether two arrays have the same values, NaN of any bits, zeros of any sign: a GPU's maximum
+    of 0.0 and -0.0 is 0.0."""
     return bool(np.array_equal(found.astype(np.float64), wanted.astype(np.float64), equal_nan=True))
 
 
 def matched(kernel: Any, *arrays: np.ndarray, target: str) -> None:
-    """Run a kernel simulated and, for the target "gpu", five times there, where every array gets the same bits."""
+    """Run a kernel simulated and, for the target "gpu", five times there, where every array gets
+    the same bits."""
     given = [array.copy() for array in arrays]
     kernel.simulate(*arrays)
     for _ in range(5 if target == "gpu" else 0):
@@ -193,10 +199,11 @@ def same_bits(found: np.ndarray, wanted: np.ndarray) -> bool:
     return bool((np.isnan(found) == nan).all() and (found.view(np.int32) == wanted.view(np.int32))[~nan].all())
 
 
-# ---- the rest -------------------------------------------------------------------------------------------------------
+# ---- the rest ------------------------------------------------------------------------------------
 @numpipe.kernel(num_compute_wgs=1)
 def of_vectors(x, floats, ints):
-    """Vectors along columns, along rows and in either layout, and tiles of one row and one column."""
+    """Vectors along columns, along rows and in either layout, and tiles of one row and one
+    column."""
     v = x[ds(0, 64), ds(0, 64)]
     row, column, either = v.sum(axis=0), v.sum(axis=1), x[0, ds(0, 64)]
     floats[0, ds(0, 64)] = numpipe.full(64, row.mean(), np.float32)

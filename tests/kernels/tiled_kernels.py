@@ -1,4 +1,5 @@
-"""Kernels over tiles, with in_specs and out_specs of their own, and what they compute; for tests in both executions."""
+"""Kernels over tiles, with in_specs and out_specs of their own, and what they compute; for tests in
+both executions."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def transposed(i, j):
                 out_specs=(BlockSpec((64, 64), lambda i, j: (j, i)), BlockSpec(memory_space=GMEM)),
                 out_type=lambda a, alpha: (ArrayType(a.shape, np.float16), ArrayType((64, 64), np.float32)))
 def scaled(a, c, last, *, alpha):
-    """c = alpha * a, tile by tile, all in parallel; and the grid, by one CTA, in an array that is no tile."""
+    """c = alpha * a, tile by tile, all in parallel; and the grid, by one CTA, in an array that is
+    no tile."""
     c[...] = (a[...].astype(np.float32) * alpha).astype(np.float16)
     if numpipe.program_id(0) + numpipe.program_id(1) == 0:
         last[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (numpipe.num_programs(0) * 10 + numpipe.num_programs(1))

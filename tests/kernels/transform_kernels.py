@@ -36,7 +36,8 @@ def product(a, b, c, *, to: numpipe.Static = Layouts()):
 
 @numpipe.kernel(out_type=lambda a, b: ArrayType((64, 64), np.float32), num_compute_wgs=1)
 def half_of_a_panel(a, b, c):
-    """Blocks of a's first 32 columns of 64, cut where 64-byte panels end: 128-byte ones could not be."""
+    """Blocks of a's first 32 columns of 64, cut where 64-byte panels end: 128-byte ones could not
+    be."""
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(1,), in_specs=(
         BlockSpec((64, 64), lambda k: (0, k), transforms=(numpipe.TilingTransform((8, 32)), numpipe.SwizzleTransform(64))),

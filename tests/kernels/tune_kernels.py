@@ -1,4 +1,5 @@
-"""Factories for tests of the tuner, in a module that worker processes import; a measure that stands for a GPU."""
+"""Factories for tests of the tuner, in a module that worker processes import; a measure that stands
+for a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Products of examples/gemm_tuned.py in every layout and with every epilogue, for both executions."""
+"""Products of examples/gemm_tuned.py in every layout and with every epilogue, for both
+executions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Kernels whose compute warpgroups take turns on tiles, in all forms that a tile's pipelines have: ``c = a @ b.T`` or a part of it.
+"""Kernels whose compute warpgroups take turns on tiles, in all forms that a tile's pipelines have:
+``c = a @ b.T`` or a part of it.
 
-`cases` are calls of them: a kernel, its arguments with the output behind them, and what the output must hold.
+`cases` are calls of them: a kernel, its arguments with the output behind them, and what the output
+must hold.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ def by_helper(a, b, c, *, cfg: numpipe.Static = CFG):
 
 
 def with_skips(a, b, c, *, cfg: numpipe.Static = CFG):
-    """Tile m = 0 of any n is skipped, (1, 0) has the first 2 steps, of m = 2 those with odd n have no pipeline at all.
+    """Tile m = 0 of any n is skipped, (1, 0) has the first 2 steps, of m = 2 those with odd n have
+    no pipeline at all.
 
     `continue` comes before the pipelines, between them and after them."""
     for m, n in numpipe.tiles(
@@ -79,7 +82,8 @@ def skipped(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def in_bands(a, b, c, *, cfg: numpipe.Static = CFG):
-    """A loop over the tiles of each band of rows: the next loop goes on with the warpgroup whose turn it is."""
+    """A loop over the tiles of each band of rows: the next loop goes on with the warpgroup whose
+    turn it is."""
     for m in range(cdiv(a.shape[0], cfg.tm)):
         for (n,) in numpipe.nd_loop((cdiv(b.shape[0], cfg.tn),)):
             acc = numpipe.zeros((cfg.tm, cfg.tn), np.float32)
@@ -110,7 +114,8 @@ def in_body_form(a, b, c, *, cfg: numpipe.Static = CFG):
 
 
 def through_scratch(a, b, c, *, cfg: numpipe.Static = CFG):
-    """Each warpgroup copies its tile out of shared memory of its own, with a barrier of its own before."""
+    """Each warpgroup copies its tile out of shared memory of its own, with a barrier of its own
+    before."""
     for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)):
         acc = some_steps(a, b, numpipe.zeros((cfg.tm, cfg.tn), np.float32), m, n, 0, cdiv(a.shape[1], cfg.tk), cfg)
 
@@ -126,7 +131,8 @@ def through_scratch(a, b, c, *, cfg: numpipe.Static = CFG):
 
 
 def by_hand(a, b, c, *, cfg: numpipe.Static = CFG):
-    """A body that waits for its tiles and releases them; the pipeline is bound to a name, so that the turn is passed behind it."""
+    """A body that waits for its tiles and releases them; the pipeline is bound to a name, so that
+    the turn is passed behind it."""
     def body(indices, a_tile, b_tile, a_ready, b_ready, a_consumed, b_consumed, acc):
         numpipe.barrier_wait(a_ready)
         numpipe.barrier_wait(b_ready)
@@ -148,7 +154,8 @@ def by_hand(a, b, c, *, cfg: numpipe.Static = CFG):
 
 
 def by_hand_in_place(a, b, c, *, cfg: numpipe.Static = CFG):
-    """The same, made and called at once: its end passes the turn, when its slots have been released."""
+    """The same, made and called at once: its end passes the turn, when its slots have been
+    released."""
     def body(indices, a_tile, b_tile, a_ready, b_ready, acc):
         numpipe.barrier_wait(a_ready)
         numpipe.barrier_wait(b_ready)

@@ -1,8 +1,10 @@
-"""Which cases of a test run each time, and which in the second stage of .ci/run: ``pytest -m thorough``.
+"""Which cases of a test run each time, and which in the second stage of .ci/run: ``pytest -m
+thorough``.
 
-Compiling is what a run spends its minutes on, and many tests compile one kernel for each of their parameters. Such a test says
-``@pytest.mark.variants(n)``: n of its cases, spread evenly, run each time. The others are marked ``thorough``; with
-``variants(n, thorough=m)`` m of them, and the rest ``soak``.
+Compiling is what a run spends its minutes on, and many tests compile one kernel for each of their
+parameters. Such a test says ``@pytest.mark.variants(n)``: n of its cases, spread evenly, run each
+time. The others are marked ``thorough``; with ``variants(n, thorough=m)`` m of them, and the rest
+``soak``.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ def spread(cases: int, n: int) -> frozenset[int]:
 
 
 def left(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Item, str]]:
-    """The cases beyond the numbers that their test says, each with the mark that it has: "thorough" or "soak"."""
+    """The cases beyond the numbers that their test says, each with the mark that it has: "thorough"
+    or "soak"."""
     cases: dict[tuple[str, int, int | None], list[pytest.Item]] = {}
     for item in items:
         mark = item.get_closest_marker("variants")

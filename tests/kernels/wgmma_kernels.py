@@ -1,4 +1,5 @@
-"""Every shape of a product: N of m64nNk16, M = 64 x blocks, A from shared memory and from registers, B as it is and transposed."""
+"""Every shape of a product: N of m64nNk16, M = 64 x blocks, A from shared memory and from
+registers, B as it is and transposed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ K = 32
 
 @numpipe.kernel(num_compute_wgs=1)
 def every_form(a, b, turned, c, *, m: numpipe.Static, n: numpipe.Static, together: numpipe.Static):
-    """``c = [a b + a turned.T, 2 a b + a turned.T]``: the products of the first tile in flight with those of the second, or not."""
+    """``c = [a b + a turned.T, 2 a b + a turned.T]``: the products of the first tile in flight with
+    those of the second, or not."""
     left = a[ds(0, m), ds(0, K)]
     pipe = numpipe.pipeline(grid=(1,), in_specs=(
         BlockSpec((m, K), lambda _: (0, 0)), BlockSpec((K, n), lambda _: (0, 0)), BlockSpec((n, K), lambda _: (0, 0))))
@@ -35,7 +37,8 @@ def every_form(a, b, turned, c, *, m: numpipe.Static, n: numpipe.Static, togethe
 
 
 def arguments(n: int) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """(arrays, Statics): M and the type go round with N; both tiles are in flight where a lane has the registers."""
+    """(arrays, Statics): M and the type go round with N; both tiles are in flight where a lane has
+    the registers."""
     m = 64 * (1 + n // 8 % 3) if n <= 64 else 64
     dtype: Any = ml_dtypes.bfloat16 if n // 8 % 2 else np.float16
     rng = np.random.default_rng(n)

@@ -1,6 +1,8 @@
-"""Ten kernels that newcomers could write by detours only, in their plain form; for tests in both executions.
+"""Ten kernels that newcomers could write by detours only, in their plain form; for tests in both
+executions.
 
-`CASES` says of each what it is given and what NumPy makes of that: numbers are such that both are the same to the last bit.
+`CASES` says of each what it is given and what NumPy makes of that: numbers are such that both are
+the same to the last bit.
 """
 
 from __future__ import annotations

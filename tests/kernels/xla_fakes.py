@@ -1,4 +1,5 @@
-"""XLA's side of its foreign function interface: call frames as it makes them, and the functions that handlers call."""
+"""XLA's side of its foreign function interface: call frames as it makes them, and the functions
+that handlers call."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class FakeXla:
         return ffi.Frame(struct_size=sizeof(ffi.Frame), api=addressof(self.api), context=0xC0, stage=3)
 
     def call(self, handler: ffi.Handler, operands: Sequence[int], results: Sequence[int], stream: int = 0) -> int | None:
-        """Call a handler with buffers at these addresses; returns what it returns: the address of an error, or None."""
+        """Call a handler with buffers at these addresses; returns what it returns: the address of
+        an error, or None."""
         frame, self.stream, kept = self.frame(), stream, []
         for side, pointers in ((frame.operands, operands), (frame.results, results)):
             buffers = [ffi.Buffer(struct_size=sizeof(ffi.Buffer), data=pointer) for pointer in pointers]

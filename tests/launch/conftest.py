@@ -14,7 +14,8 @@ from tests.kernels.launch_kernels import SIZES
 
 @pytest.fixture
 def fake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """The open driver. A test file whose kernels have other parameters says their sizes in ``SIZES``."""
+    """The open driver. A test file whose kernels have other parameters says their sizes in
+    ``SIZES``."""
     driver = FakeDriver()
     driver.sizes = getattr(request.module, "SIZES", SIZES)
     with opened(monkeypatch, driver):

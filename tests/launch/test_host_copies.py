@@ -1,4 +1,5 @@
-"""Host arrays of calls: chunks through page-locked memory, by several threads, on a driver that copies as late as it may."""
+"""Host arrays of calls: chunks through page-locked memory, by several threads, on a driver that
+copies as late as it may."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`Image`: what is left of a compiled kernel, written as bytes, read back, launched without a compiler; refused where damaged."""
+"""`Image`: what is left of a compiled kernel, written as bytes, read back, launched without a
+compiler; refused where damaged."""
 
 from __future__ import annotations
 
@@ -108,7 +109,8 @@ def test_a_kernel_with_an_image_from_a_file_shows_what_the_one_that_was_compiled
         patch.setattr(Variant, "_build", lambda *_: pytest.fail("compiled again"))
         for what in ("resources", "sass", "source"):
             assert other.inspect(what, *arrays, **statics) == shown[what]
-    for what in ("ptx", "llvm", "gate"):  # compiled again: names hold serial numbers, and Numba links modules in any order
+    # compiled again: names hold serial numbers, and Numba links modules in any order
+    for what in ("ptx", "llvm", "gate"):
         found, wanted = (sorted(re.sub(r"_ZN[\w$]+|[#$]\d+", "F", str(text)).splitlines())
                          for text in (other.inspect(what, *arrays, **statics), shown[what]))
         assert found == wanted, what

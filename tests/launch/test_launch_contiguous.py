@@ -1,4 +1,5 @@
-"""`numpipe.ascontiguous`: copies that TMA can address, of each library's arrays, and none where they can be addressed."""
+"""`numpipe.ascontiguous`: copies that TMA can address, of each library's arrays, and none where
+they can be addressed."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from numpipe.errors import SpecError
 from tests.kernels.array_fakes import ON_CPU, CupyArray, Exporter, JaxArray, NumbaArray, cupy_module, numba_module, numbers
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, view
 
-pytest.importorskip("cuda.core", reason="the CUDA wheels are not installed")  # it reads exports of DLPack
+# it reads exports of DLPack
+pytest.importorskip("cuda.core", reason="the CUDA wheels are not installed")
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +54,10 @@ def test_a_copy_has_the_elements_and_the_order_and_rows_that_tma_can_address(
         assert launch.tma_addressable(info) is None
         assert launch.major_order(info) == launch.major_order(launch.describe(x, "x"))
         np.testing.assert_array_equal(contents(made), memory.view(np.uint16))
-        assert "synchronize" in [call[0] for call in fake.calls[-2:]]  # behind it only the copy before is freed
-        assert type(x) is CudaArray or x.streams == [-1, 1, -1]  # read, ordered, and read once more just above
+        # behind it only the copy before is freed
+        assert "synchronize" in [call[0] for call in fake.calls[-2:]]
+        # read, ordered, and read once more just above
+        assert type(x) is CudaArray or x.streams == [-1, 1, -1]
 
 
 def test_rows_in_one_piece_are_one_copy(fake: FakeDriver) -> None:

@@ -1,4 +1,5 @@
-"""Several GPUs, several threads, forked children, and drivers that do not take what they are given; without a GPU."""
+"""Several GPUs, several threads, forked children, and drivers that do not take what they are given;
+without a GPU."""
 
 from __future__ import annotations
 
@@ -122,7 +123,8 @@ def test_a_context_that_somebody_reset_is_told(fake: FakeDriver) -> None:
 
 # ---- what is asked of the driver while another stream may be captured
 class Captured:
-    """A stream is captured in mode "global": most calls of a thread that is not in relaxed mode end that."""
+    """A stream is captured in mode "global": most calls of a thread that is not in relaxed mode end
+    that."""
 
     ALLOWED = ("cuInit", "cuDevice", "cuCtx", "cuThreadExchange", "cuStreamIsCapturing")
 
@@ -278,7 +280,8 @@ def test_what_the_driver_says_of_a_call_names_its_kernel(fake: FakeDriver, monke
 def test_so_does_what_it_says_of_a_repeated_call_and_a_bound_one(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     """With several GPUs a launch makes a context current first."""
     def launcher(ordinal: int) -> Any:
-        return lambda config, code, parameters, _: (fake.launch(config, code, parameters, ordinal),)  # as it is at each call
+        # as it is at each call
+        return lambda config, code, parameters, _: (fake.launch(config, code, parameters, ordinal),)
 
     monkeypatch.setattr(fake, "launcher", launcher)
     kernel, (x, y) = doubled(), [launch.DeviceArray((64, 64), np.float32) for _ in range(2)]

@@ -31,7 +31,8 @@ class Names:
 
 
 class Api:
-    """cuda.bindings.driver: every function succeeds and returns a number, unless `answers` says otherwise."""
+    """cuda.bindings.driver: every function succeeds and returns a number, unless `answers` says
+    otherwise."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -125,7 +126,8 @@ def test_a_thread_that_makes_a_launch_has_a_context_before_it(api: Api) -> None:
 
 def test_another_thread_without_a_context_gets_one_for_good_and_the_launch_is_repeated(api: Api) -> None:
     answers = iter([(Result(201),), (OK,)])
-    contexts = iter([(OK, 7), (OK, 0)])  # of the thread that makes the launch, and of the one that uses it
+    # of the thread that makes the launch, and of the one that uses it
+    contexts = iter([(OK, 7), (OK, 0)])
     api.answers |= {"cuLaunchKernelEx": lambda *_: next(answers), "cuCtxGetCurrent": lambda: next(contexts)}
     assert launched(driver.Driver(), 0) == 0
     assert len(api.named("cuLaunchKernelEx")) == 2 and len(api.named("cuCtxSetCurrent")) == 1
@@ -157,7 +159,8 @@ def test_rows_beyond_the_largest_pitch_are_copied_one_by_one(api: Api) -> None:
 
 
 def test_a_map_is_encoded_in_a_context_where_the_thread_has_none(api: Api) -> None:
-    """The driver was seen to refuse (201), though a map belongs to no context; tools for debugging report each refusal."""
+    """The driver was seen to refuse (201), though a map belongs to no context; tools for debugging
+    report each refusal."""
     storage = ctypes.create_string_buffer(bytes(range(128)), 128)
     map_ = types.SimpleNamespace(getPtr=lambda: ctypes.addressof(storage))
     api.answers |= {"cuTensorMapEncodeTiled": (OK, map_), "cuCtxGetCurrent": (OK, 0)}

@@ -1,4 +1,5 @@
-"""Host arrays onto the GPU and back, and outputs, on a driver whose device memory is host memory."""
+"""Host arrays onto the GPU and back, and outputs, on a driver whose device memory is host
+memory."""
 
 from __future__ import annotations
 

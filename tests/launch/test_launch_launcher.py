@@ -178,7 +178,8 @@ def test_calls_from_several_threads_do_not_mix_their_parameters(fake: FakeDriver
 
     def kernel(parameters: list[int]) -> None:
         first = words(parameters)
-        threading.Event().wait(0.0005)  # gives the interpreter to the other threads, as the real launch does
+        # gives the interpreter to the other threads, as the real launch does
+        threading.Event().wait(0.0005)
         seen.append((first[0], words(parameters)[0], words(parameters)[3]))
 
     fake.kernel = kernel
@@ -217,7 +218,8 @@ def test_an_output_the_caller_passed_is_copied_in_too(fake: FakeDriver) -> None:
     a, c = np.ones((2, 4), np.float16), np.full((2, 4), 7, np.float16)
     infos = [launch.describe(a, "a"), launch.describe(c, "c")]
     fake.sizes = [128] + [8] * 10
-    launch.run(launch.Prepared(Kernel(), infos), (1, 1, 1), infos, outputs=1)  # the kernel writes nothing
+    # the kernel writes nothing
+    launch.run(launch.Prepared(Kernel(), infos), (1, 1, 1), infos, outputs=1)
     np.testing.assert_array_equal(c, 7)
 
 

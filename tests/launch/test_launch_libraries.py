@@ -1,4 +1,5 @@
-"""JAX, Numba, CuPy and DLPack: what is read of their arrays, what comes back, and what keeps memory alive meanwhile."""
+"""JAX, Numba, CuPy and DLPack: what is read of their arrays, what comes back, and what keeps memory
+alive meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ from tests.kernels.launch_fakes import CudaArray, FakeDriver, view
 from tests.kernels.launch_kernels import compiled_as
 from tests.launch.test_launch_launcher import Kernel, words
 
-pytest.importorskip("cuda.core", reason="the CUDA wheels are not installed")  # it reads exports of DLPack
+# it reads exports of DLPack
+pytest.importorskip("cuda.core", reason="the CUDA wheels are not installed")
 
 
 @pytest.fixture(autouse=True)
@@ -211,7 +213,8 @@ def test_a_simulated_call_on_a_jax_array_returns_one() -> None:
 
 
 def test_a_jax_array_is_no_part_of_a_graph(launches: FakeDriver) -> None:
-    """Nothing would order the replays behind JAX' work, and an event of ours would become part of the graph."""
+    """Nothing would order the replays behind JAX' work, and an event of ours would become part of
+    the graph."""
     launches.captured, launches.relaxed = {7}, 1
     c = launch.DeviceArray((3, 8), np.float16)
     with pytest.raises(SpecError, match=r"kernel copy: an argument is an array of JAX .* the stream \(0x7\) is being captured"):
@@ -269,7 +272,8 @@ def test_inputs_of_jax_and_dlpack_are_held_until_the_kernel_is_done(launches: Fa
     first, _ = events = list(launches.events)
     first.reached = True
     call(JaxArray(memory))
-    assert held() == 2 and launches.events[-1] is first  # the first is let go of, its event used again
+    # the first is let go of, its event used again
+    assert held() == 2 and launches.events[-1] is first
     for event in events:
         event.reached = True
     call(JaxArray(memory))
@@ -281,7 +285,8 @@ def test_an_exporter_is_told_the_kernels_stream_before_the_launch(launches: Fake
     x = Exporter(memory.ctypes.data, (3, 8))
     launches.kernel = lambda parameters: told.append(x.streams[-1])
     copy(x, stream=9)
-    copy(x, out=CudaArray(numbers(3, 8).ctypes.data, (3, 8), "<f2"))  # on the legacy default stream, which DLPack calls 1
+    # on the legacy default stream, which DLPack calls 1
+    copy(x, out=CudaArray(numbers(3, 8).ctypes.data, (3, 8), "<f2"))
     assert told == [9, 1]
 
 

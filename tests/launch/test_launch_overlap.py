@@ -1,4 +1,5 @@
-"""Outputs that overlap other arrays are refused where a list of arrays is first seen; views that share no byte are not."""
+"""Outputs that overlap other arrays are refused where a list of arrays is first seen; views that
+share no byte are not."""
 
 from __future__ import annotations
 

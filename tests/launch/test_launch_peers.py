@@ -1,4 +1,5 @@
-"""Launches on several GPUs of one process: what each GPU is given, through a driver whose memory is the host's."""
+"""Launches on several GPUs of one process: what each GPU is given, through a driver whose memory is
+the host's."""
 
 from __future__ import annotations
 
@@ -123,7 +124,8 @@ def test_calls_of_several_threads_come_to_all_gpus_in_one_order(fake: FakeDriver
     seen: list[int] = []
 
     def note(parameters: list[int]) -> None:
-        seen.append(ctypes.c_int64.from_address(parameters[-2]).value)  # the number of semaphores says which kernel it is
+        # the number of semaphores says which kernel it is
+        seen.append(ctypes.c_int64.from_address(parameters[-2]).value)
         time.sleep(0.0005)
 
     fake.kernel = note

@@ -1,4 +1,5 @@
-"""What numpipe asks the driver for where GPUs reach each other, on a module that stands in for cuda.bindings."""
+"""What numpipe asks the driver for where GPUs reach each other, on a module that stands in for
+cuda.bindings."""
 
 from __future__ import annotations
 

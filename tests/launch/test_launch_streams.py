@@ -1,4 +1,5 @@
-"""Streams of every library and GPU, CUDA graphs, and launch attributes, through a driver that needs no GPU."""
+"""Streams of every library and GPU, CUDA graphs, and launch attributes, through a driver that needs
+no GPU."""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ def test_launches_of_a_stream_share_one_and_allocate_nothing_again(fake: FakeDri
 
 
 def test_a_call_on_host_arrays_has_one_too(fake: FakeDriver) -> None:
-    """It is none of the call's arrays: nothing of it is copied, or asked whether it is on the host."""
+    """It is none of the call's arrays: nothing of it is copied, or asked whether it is on the
+    host."""
     seen: list[int] = []
     fake.kernel = lambda parameters: seen.append(ctypes.c_int64.from_address(parameters[-5]).value)
     arrays = [np.ones((3, 8), np.float16), np.zeros(8, np.float16)]
@@ -90,7 +91,8 @@ def test_it_stays_for_graphs_that_hold_it_and_is_no_part_of_one(fake: FakeDriver
     fake.captured = {7}
     kernel = prepared()
     address = passed(fake, kernel, 7)[0]
-    assert not flags(address).any() and fake.named("allocate") == [(4 * 3 * WORDS, 99, 0)]  # on a stream that is not captured
+    # on a stream that is not captured
+    assert not flags(address).any() and fake.named("allocate") == [(4 * 3 * WORDS, 99, 0)]
     assert fake.calls.index(("synchronize", 99)) < fake.calls.index(("launch", GRID, 7, 0))
     del kernel
     gc.collect()

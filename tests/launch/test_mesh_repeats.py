@@ -1,4 +1,5 @@
-"""Repeated calls on meshes: which are found, and when an allocated output is one that a call was kept for. No GPU is needed."""
+"""Repeated calls on meshes: which are found, and when an allocated output is one that a call was
+kept for. No GPU is needed."""
 
 from __future__ import annotations
 

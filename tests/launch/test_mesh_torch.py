@@ -1,4 +1,5 @@
-"""Meshes of torch.distributed: two processes without a GPU, which tell each other what they are about to launch."""
+"""Meshes of torch.distributed: two processes without a GPU, which tell each other what they are
+about to launch."""
 
 from __future__ import annotations
 

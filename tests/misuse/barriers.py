@@ -1,4 +1,5 @@
-"""Barriers of a body: functions that do not take what they are given, operations on what is no barrier of theirs."""
+"""Barriers of a body: functions that do not take what they are given, operations on what is no
+barrier of theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Blocks that cannot be: squeezed and element dimensions, what lies outside, stores to arrays of three dimensions."""
+"""Blocks that cannot be: squeezed and element dimensions, what lies outside, stores to arrays of
+three dimensions."""
 
 from __future__ import annotations
 

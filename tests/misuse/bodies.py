@@ -1,4 +1,5 @@
-"""The body form and functions of kernels: bodies, carries and compute contexts that do not fit, functions that cannot be called."""
+"""The body form and functions of kernels: bodies, carries and compute contexts that do not fit,
+functions that cannot be called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Functions, scans and the largest of rows of register tiles: types, axes, counts and functions that they do not have."""
+"""Functions, scans and the largest of rows of register tiles: types, axes, counts and functions
+that they do not have."""
 
 from __future__ import annotations
 

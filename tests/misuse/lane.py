@@ -1,4 +1,5 @@
-"""Code for each lane where there is none, and code of the warpgroup in bodies that are code for each lane."""
+"""Code for each lane where there is none, and code of the warpgroup in bodies that are code for
+each lane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Pipelines and tile loops that cannot be: blocks, slots, budgets, grids, index maps, what a loop unpacks."""
+"""Pipelines and tile loops that cannot be: blocks, slots, budgets, grids, index maps, what a loop
+unpacks."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ OVERFLOW = (
     "buffer_count), smaller blocks or "
     "fewer store_slots"
 )
-# variables that a loop changes
-# Simulated, the memory role passes the loop and is refused behind it; then a compile says where the loop changes the variable.
+# variables that a loop changes Simulated, the memory role passes the loop and is refused behind it;
+# then a compile says where the loop changes the variable.
 KEPT = "'acc' is {} before the pipeline loop of line {{line-1}}, and {} after a step: {}"
 BEGIN = "begin it as numpipe.{}, or give one of them another name"
 SUMS = np.zeros((128, 64), np.float32), np.zeros((64, 128), np.float32), np.zeros(128, np.float32)

@@ -1,4 +1,5 @@
-"""Primitives: types that cannot be allocated, copies between what does not fit, operations on what is no barrier of theirs."""
+"""Primitives: types that cannot be allocated, copies between what does not fit, operations on what
+is no barrier of theirs."""
 
 from __future__ import annotations
 

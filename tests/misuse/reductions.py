@@ -1,4 +1,5 @@
-"""Reductions and votes of register tiles, vectors to arrays, atomics and gathered blocks that do not fit."""
+"""Reductions and votes of register tiles, vectors to arrays, atomics and gathered blocks that do
+not fit."""
 
 from __future__ import annotations
 

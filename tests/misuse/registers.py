@@ -1,22 +1,27 @@
 """Register tiles that do not fit: types, shapes, layouts, indices, masks.
 
-====================================  ==========================================================================================
-what is wrong                         kernels that show it, here and in ``tiles`` (t), ``pipelines`` (p),
-                                      ``layouts`` (l), ``reductions`` (r)
-====================================  ==========================================================================================
+====================================  ==============================================================
+what is wrong                         kernels that show it, here and in ``tiles`` (t), ``pipelines``
+                                      (p), ``layouts`` (l), ``reductions`` (r)
+====================================  ==============================================================
 a shape that no tile has              a_vector_of_12, a_block_of_32_rows, a_row_of_512; t: zeros
-types that do not meet                tiles_of_two_types, an_operand_of_another_type, an_accumulator_of_integers; t: a_product
-a layout                              l: a_sum_of_rows_and_columns, a_column_beside_a_tile, the coalesced ones; two for one
-                                      variable: a_vector_that_is_a_row_and_a_column and what follows it
+types that do not meet                tiles_of_two_types, an_operand_of_another_type,
+                                      an_accumulator_of_integers; t: a_product
+a layout                              l: a_sum_of_rows_and_columns, a_column_beside_a_tile, the
+                                      coalesced ones; two for one variable:
+                                      a_vector_that_is_a_row_and_a_column and what follows it
 M, N or K that wgmma has not          t: a_product_of_32_rows, a_product_over_24, and N = 512
-static offsets off the atom           t: a_view_between_two_groups_of_rows, a_view_between_two_panels
-registers: needed, and available      more_than_a_lane_has, more_than_a_lane_of_seven_warpgroups_has; p:
+static offsets off the atom           t: a_view_between_two_groups_of_rows,
+                                      a_view_between_two_panels
+registers: needed, and available      more_than_a_lane_has,
+                                      more_than_a_lane_of_seven_warpgroups_has; p:
                                       an_accumulator_beyond_the_registers
 shared memory: needed, and available  p: slots_beyond_shared_memory, staging_beyond_shared_memory
 an operand redefined in flight        an_operand_in_flight, an_operand_of_each_step
-a mask or vote that steers loads      a_mask_that_steers, a_block_where_a_tile_says; r: a_mask_that_says_which_block,
-                                      a_vote_that_steers_loads, a_vote_that_a_loop_asks, a_number_that_a_vote_decides
-====================================  ==========================================================================================
+a mask or vote that steers loads      a_mask_that_steers, a_block_where_a_tile_says; r:
+                                      a_mask_that_says_which_block, a_vote_that_steers_loads,
+                                      a_vote_that_a_loop_asks, a_number_that_a_vote_decides
+====================================  ==============================================================
 """
 
 from __future__ import annotations

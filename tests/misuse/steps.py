@@ -6,7 +6,8 @@ from tests.kernels.refusals import Cases
 
 emit = numpipe.emit_pipeline_warp_specialized
 refused = Cases(emit=emit)
-"""Specs of operands that change at their own pace, and pipelines that share allocations, that must be refused."""
+"""Specs of operands that change at their own pace, and pipelines that share allocations, that must
+be refused."""
 refused(
     "no_buffers",
     """

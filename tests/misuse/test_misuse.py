@@ -1,6 +1,8 @@
-"""Misuse, in one table: each kernel is refused with exactly this first line, exactly this is underlined, and its fix helps.
+"""Misuse, in one table: each kernel is refused with exactly this first line, exactly this is
+underlined, and its fix helps.
 
-The cases are in the files beside this one, one a subject; ``kernels/refusals.py`` says how one is written.
+The cases are in the files beside this one, one a subject; ``kernels/refusals.py`` says how one is
+written.
 """
 
 from __future__ import annotations

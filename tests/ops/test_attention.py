@@ -1,4 +1,5 @@
-"""numpipe.ops.attention, simulated: every kind of it against float64, in any schedule; any strides and depths; its machine code."""
+"""numpipe.ops.attention, simulated: every kind of it against float64, in any schedule; any strides
+and depths; its machine code."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from numpipe.ops.attention import CONFIGS, FITTING, SMALLER, WIDTHS, Config, For
 from tests.kernels.attention_cases import CASES, Case
 from tests.kernels.compilers import compiles
 
-OP = importlib.import_module("numpipe.ops.attention")  # the package's attribute of this name is the function
+# the package's attribute of this name is the function
+OP = importlib.import_module("numpipe.ops.attention")
 SMALL, ALONE = Config(64), Config(64, 1, alone=True)
 
 
@@ -114,7 +116,8 @@ def test_a_config_is_chosen_by_depth_mask_and_accuracy() -> None:
 
 @pytest.mark.parametrize("rows, queries, heads", [(64, 64, 8), (64, 500, 4), (128, 128, 256), (128, 200, 256), (192, 4096, 64)])
 def test_short_lengths_take_tiles_of_fewer_rows(rows: int, queries: int, heads: int) -> None:
-    """A head of 200 queries has two tiles of 192 rows, the second nearly empty; four heads of 500 have 12 for 132 SMs."""
+    """A head of 200 queries has two tiles of 192 rows, the second nearly empty; four heads of 500
+    have 12 for 132 SMs."""
     for exact in (True, False):
         assert choose(64, False, exact, queries, queries, heads).rows == rows
     assert choose(64, queries=500, keys=500, heads=16, sms=16).rows > choose(64, queries=500, keys=500, heads=16, sms=1000).rows
@@ -147,11 +150,13 @@ def on_gpu(shape: tuple[int, ...], strides: tuple[int, ...], at: int = 1 << 20) 
 
 @pytest.mark.parametrize("info, reason", [
     (on_gpu((2, 4, 100, 64), (4 * 6400, 6400, 64, 1)), ""),
-    (on_gpu((2, 4, 100, 64), (100 * 768, 64, 768, 1)), ""),  # one of three, and heads, of a packed product
+    # one of three, and heads, of a packed product
+    (on_gpu((2, 4, 100, 64), (100 * 768, 64, 768, 1)), ""),
     (on_gpu((2, 4, 100, 60), (4 * 6400, 6400, 64, 1)), ""),
     (on_gpu((2, 4, 100, 60), (4 * 6000, 6000, 60, 1)), "its rows are 120 bytes apart"),
     (on_gpu((2, 4, 100, 64), (4 * 6400, 6400, 1, 100)), "its last dimension is not contiguous"),
-    (on_gpu((2, 4, 100, 64), (1, 2, 8, 800)), "its last dimension is not contiguous"),  # TMA could, the kernel could not
+    # TMA could, the kernel could not
+    (on_gpu((2, 4, 100, 64), (1, 2, 8, 800)), "its last dimension is not contiguous"),
     (on_gpu((2, 4, 100, 64), (4 * 6400, 6400, 64, 1), at=1 << 20 | 2), "its data starts at an address that is 2 bytes past"),
     (on_gpu((2, 4, 100, 64), (0, 6400, 64, 1)), "its rows are 0 bytes apart"),
     (on_gpu((2, 4, 100, 64), (4 * 6400, 6400, -64, 1)), "its rows are -128 bytes apart"),
@@ -208,7 +213,8 @@ def check_code(cfg: Config, form: Form, dtype: str) -> None:
     sass = made.inspect("sass", *arrays, **numbers)
     products = (form.depth + cfg.keys) // 16 if cfg.alone else (2 * form.depth + 3 * cfg.keys) // 16
     assert len(re.findall(r"HGMMA\.64x", sass)) == products  # scores in two branches, P V in three
-    assert cfg.alone or "WARPGROUP.DEPBAR.LE gsb0, 0x1" in sass  # and no wait beyond those of the source: so says the gate
+    # and no wait beyond those of the source: so says the gate
+    assert cfg.alone or "WARPGROUP.DEPBAR.LE gsb0, 0x1" in sass
 
 
 @compiles

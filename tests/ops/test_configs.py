@@ -1,4 +1,5 @@
-"""Configs of products: which are possible, what they compute, and how good the choice among those that were measured is."""
+"""Configs of products: which are possible, what they compute, and how good the choice among those
+that were measured is."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from tests.kernels.covering import examples
 from tests.kernels.kernels_for_tests import operands, product
 from tests.kernels.product_configs import KINDS
 
-OP = importlib.import_module("numpipe.ops.matmul")  # the package's attribute of this name is the function
+# the package's attribute of this name is the function
+OP = importlib.import_module("numpipe.ops.matmul")
 MEASURED = Path(__file__).parents[2] / "docs" / "results" / "product_configs_h200.jsonl.gz"
 Products = dict[tuple[str, int, int, int], list[tuple[Config, float]]]
 """configs and seconds of each product, by run, M, N and K"""
@@ -36,7 +38,8 @@ Products = dict[tuple[str, int, int, int], list[tuple[Config, float]]]
 
 # ---- which there are
 def test_large_tiles_have_several_numbers_of_staging_panels() -> None:
-    """Each with as many slots as fit beside them: a panel less at the same number of slots would win nothing."""
+    """Each with as many slots as fit beside them: a panel less at the same number of slots would
+    win nothing."""
     def of(tm: int, tn: int, turns: bool) -> set[tuple[float, float]]:
         each = costs.ways()
         at = (each.tm == tm) & (each.tn == tn) & (each.turns == turns) & (each.stream == 0) & (each.along * each.parts == 1)
@@ -68,7 +71,8 @@ def test_the_space_begins_with_the_choice_and_holds_different_configs(m: int, n:
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 5000), st.sampled_from((78, 114, 132)), st.integers(1, 9))
 @settings(max_examples=examples(30))
 def test_the_choice_is_one_that_the_product_may_have(m: int, n: int, k: int, sms: int, batches: int) -> None:
-    assert choose(m, n, k, sms, batches).turned <= (batches == 1)  # a transpose's batches would be stored by the lanes
+    # a transpose's batches would be stored by the lanes
+    assert choose(m, n, k, sms, batches).turned <= (batches == 1)
     fused = choose(m, n, k, sms, fused=True)
     assert fused.fuses and fused.strip >= 32 // fused.cluster
     assert choose(m, n, k, sms, fixed=True).split is None
@@ -157,7 +161,8 @@ def products(every: int) -> Products:
 
 
 def regret(every: int, corrects: bool = True) -> list[float]:
-    """How much longer the config that is predicted to be the fastest of those that were measured takes than the fastest."""
+    """How much longer the config that is predicted to be the fastest of those that were measured
+    takes than the fastest."""
     found = []
     for (_, m, n, k), rows in products(every).items():
         ways = ways_of(c for c, _ in rows)
@@ -265,7 +270,8 @@ def test_the_transpose_is_computed_only_where_it_is_expected_to_gain(monkeypatch
 
 
 def test_tiles_that_run_at_once_lie_in_squares_for_the_sms_of_a_gpc() -> None:
-    """Sixteen CTAs one after another have 4 x 4 tiles; of clusters every eighth is in the same GPC."""
+    """Sixteen CTAs one after another have 4 x 4 tiles; of clusters every eighth is in the same
+    GPC."""
     group = configs._strip
     assert group(64, 64, 1, 1, 1024, 512) == group(128, 128, 1, 1, 1024, 1024) == 4
     assert group(64, 128, 2, 1, 1024, 512) == 4 and group(64, 128, 2, 1, 512, 1024) == 2

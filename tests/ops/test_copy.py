@@ -1,4 +1,5 @@
-"""numpipe.ops.copy: the simplest form of a copy, its ways, and each of them simulated, of random strides too."""
+"""numpipe.ops.copy: the simplest form of a copy, its ways, and each of them simulated, of random
+strides too."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from numpipe.ops.copy_ways import ways
 from tests.kernels.covering import examples
 from tests.kernels.launch_fakes import CudaArray, FakeDriver
 
-OP = importlib.import_module("numpipe.ops.copy")  # the package's attribute of this name is the function
+# the package's attribute of this name is the function
+OP = importlib.import_module("numpipe.ops.copy")
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +36,8 @@ def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def numbers(*shape: int, dtype: Any = np.float16) -> np.ndarray:
-    """Bits that differ from each other, NaN and infinities among them; the memory begins at a multiple of 16 bytes."""
+    """Bits that differ from each other, NaN and infinities among them; the memory begins at a
+    multiple of 16 bytes."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.zeros(size + 16, np.uint8)
     start = -memory.ctypes.data % 16
@@ -49,7 +52,8 @@ def check(a: np.ndarray, **options: Any) -> None:
 
 
 def way_of(a: np.ndarray, out: np.ndarray | None = None, padded: bool = False) -> list[tuple[str, int]]:
-    """(way, bytes of an element) of each piece; both arrays begin at multiples of 16 bytes unless `a` is a view that does not."""
+    """(way, bytes of an element) of each piece; both arrays begin at multiples of 16 bytes unless
+    `a` is a view that does not."""
     strides = np.empty(a.shape, a.dtype).strides if out is None else out.strides
     return [(piece.way, piece.size) for piece in ways(a.shape, a.strides, strides, a.itemsize, (a.ctypes.data % 16, 0), padded)]
 
@@ -136,7 +140,8 @@ def test_a_copy_goes_to_an_array_of_any_strides(out: np.ndarray) -> None:
 
 @st.composite
 def views(draw: st.DrawFn) -> np.ndarray:
-    """A random view: a slice, a permutation and repetitions of an array of up to four dimensions."""
+    """A random view: a slice, a permutation and repetitions of an array of up to four
+    dimensions."""
     dtype = draw(st.sampled_from([np.float16, np.float32, np.uint8, np.int16, np.float64]))
     shape = draw(st.lists(st.integers(1, 24), min_size=1, max_size=4).filter(lambda shape: math.prod(shape) <= 1500))
     a = numbers(*shape, dtype=dtype)
@@ -260,7 +265,8 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
     if name == "lanes":
         sass = kernel.inspect("sass", *arrays, **named)
         loads = [line for line in sass.splitlines() if "LDG" in line or "STS" in line]
-        assert all("LDG" in line for line in loads[:8])  # all have been asked for before the first is used
+        # all have been asked for before the first is used
+        assert all("LDG" in line for line in loads[:8])
 
 
 # ---- arrays of a GPU, on a driver that launches nothing
@@ -294,4 +300,5 @@ def test_arrays_of_a_gpu_are_read_where_they_lie(gpu: Driver, shape: tuple[int, 
         assert copy(a, out=out, stream=7) is out
     assert gpu.named("launch") == [(way, 7) for way in ways_of_it] * 2
     assert next(list(sizes) for _, address, sizes, *_ in gpu.maps if address == 1 << 31) == target
-    assert ("tma" in ways_of_it) == any(address == 1 << 30 for _, address, *_ in gpu.maps)  # else lanes read it
+    # else lanes read it
+    assert ("tma" in ways_of_it) == any(address == 1 << 30 for _, address, *_ in gpu.maps)

@@ -1,4 +1,5 @@
-"""numpipe.ops on several GPUs, simulated: what they compute for any number of them, what verify and mutate say, what is refused."""
+"""numpipe.ops on several GPUs, simulated: what they compute for any number of them, what verify and
+mutate say, what is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ Arrays = list[np.ndarray[Any, Any]]
 
 
 def integers(gpus: int, *shape: int, dtype: Any = F16, order: str = "C") -> Arrays:
-    """An array for each GPU, of numbers whose sums of products are exact in float32: the result is rounded once, to known bits."""
+    """An array for each GPU, of numbers whose sums of products are exact in float32: the result is
+    rounded once, to known bits."""
     rng = np.random.default_rng(math.prod(shape) + gpus)
     return [np.asarray(rng.integers(-3, 4, shape), dtype, order=order) for _ in range(gpus)]  # type: ignore[call-overload]
 
@@ -297,7 +299,8 @@ def test_all_schedules_of_a_small_all_gather_show_no_hazard(direct: bool) -> Non
 
 
 def reports(call: Recorded, operation: str, line: str, edit: Edit) -> set[str]:
-    """What tells, in any of some schedules, that an operation of a line is another one, in both roles."""
+    """What tells, in any of some schedules, that an operation of a line is another one, in both
+    roles."""
     found = set()
     for seed in (None, 0, 1, 2):
         def seen(name: str, frame: FrameType) -> Edit | None:

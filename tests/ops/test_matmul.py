@@ -30,7 +30,8 @@ from tests.kernels.kernels_for_tests import operands, product
 from tests.kernels.launch_fakes import CudaArray, TorchTensor
 from tests.kernels.tuned_cases import EPILOGUES, FORMS, RANKS, layouts
 
-OP = importlib.import_module("numpipe.ops.matmul")  # the package's attribute of this name is the function
+# the package's attribute of this name is the function
+OP = importlib.import_module("numpipe.ops.matmul")
 CONFIGS = gemm_tuned.CONFIGS
 
 
@@ -159,7 +160,8 @@ def test_c_broadcasts_as_numpy_adds_it(left: tuple[int, ...], right: tuple[int, 
 
 @st.composite
 def windows(draw: Any, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """An array of this shape that is a window on another one: dimensions in any order, backwards, apart, repeated."""
+    """An array of this shape that is a window on another one: dimensions in any order, backwards,
+    apart, repeated."""
     steps = [draw(st.sampled_from([1, 1, 1, 2, -1, 0] if size > 1 else [1])) for size in shape]
     order = draw(st.permutations(range(len(shape)))) if draw(st.booleans()) else list(range(len(shape)))
     sizes = [1 if step == 0 else size * abs(step) for size, step in zip(shape, steps, strict=True)]

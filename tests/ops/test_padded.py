@@ -1,4 +1,5 @@
-"""Copies of operands whose rows begin anywhere: on the simulated SM, and what is launched for arrays on a GPU."""
+"""Copies of operands whose rows begin anywhere: on the simulated SM, and what is launched for
+arrays on a GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ CUTS = [(2, 8, 64), (2, 32, 64), (2, 8, 256), (4, 16, 32), (4, 64, 32), (4, 16, 
 def test_rows_are_copied_and_nothing_else_is_read(cut: tuple[int, int, int], shape: tuple[int, int, int]) -> None:
     (size, height, width), (m, n, columns), rng = cut, shape, np.random.default_rng(0)
     dtype = COPY.MOVED[size]
-    a = rng.integers(-9, 9, (m, columns + 2)).astype(dtype)  # rows with two elements between them, the first left out
+    # rows with two elements between them, the first left out
+    a = rng.integers(-9, 9, (m, columns + 2)).astype(dtype)
     b = rng.integers(-9, 9, (max(n, 1), columns)).astype(dtype)
     behind, pitch = -(-m // height) * height, -(-columns * size // 128) * 128 // size
     o = np.zeros((behind + n if n else m, pitch), dtype)
@@ -37,7 +39,8 @@ def test_rows_are_copied_and_nothing_else_is_read(cut: tuple[int, int, int], sha
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """(cut, arrays, numbers) of each copy, and (kernel's arguments,) of each product, none of which runs."""
+    """(cut, arrays, numbers) of each copy, and (kernel's arguments,) of each product, none of which
+    runs."""
     found: list[tuple[Any, ...]] = []
     monkeypatch.setattr(OPERANDS, "copy_lanes", lambda *cut: lambda *infos, **named: found.append((cut, infos, named)))
     monkeypatch.setattr(OP, "kernel", lambda config, form: lambda *infos, **named: found.append((infos,)))
@@ -65,7 +68,8 @@ def test_one_launch_copies_both_operands(launched: list[tuple[Any, ...]]) -> Non
 def test_rows_of_an_even_number_of_elements_are_moved_in_pairs(launched: list[tuple[Any, ...]]) -> None:
     product(CudaArray(4096, (20, 126), "<f2"), CudaArray(1 << 16, (40, 126), "<f2"))
     assert launched[0][0] == (4, 16, 32) and launched[0][2]["columns"] == 63
-    product(CudaArray(4098, (20, 126), "<f2"), CudaArray(1 << 16, (40, 126), "<f2"))  # a begins off 4 bytes
+    # a begins off 4 bytes
+    product(CudaArray(4098, (20, 126), "<f2"), CudaArray(1 << 16, (40, 126), "<f2"))
     assert launched[2][0] == (2, 8, 64) and launched[2][2]["columns"] == 126
 
 

@@ -1,4 +1,5 @@
-"""Warpgroups and registers: said on the kernel, by the pipeline that it emits, or by none; never two things at once."""
+"""Warpgroups and registers: said on the kernel, by the pipeline that it emits, or by none; never
+two things at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The table of a shared-memory overflow: every operand, output, allocation and store slot, with bytes that add up to the total."""
+"""The table of a shared-memory overflow: every operand, output, allocation and store slot, with
+bytes that add up to the total."""
 
 from __future__ import annotations
 

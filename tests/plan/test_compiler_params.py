@@ -76,7 +76,7 @@ def test_they_say_which_compiler_they_are_for() -> None:
     assert CompilerParams.BACKEND == CompilerParams().BACKEND == "numpipe"
 
 
-# ---- approx_math -----------------------------------------------------------------------------------------------------
+# ---- approx_math ---------------------------------------------------------------------------------
 def divisions(kernel: Any) -> set[str]:
     """The float32 divisions in a kernel's PTX."""
     return set(re.findall(r"\bdiv\.[\w.]*f32|\brcp\.[\w.]*f32", kernel.inspect("ptx", A, C, np.float32(3), np.float32(7))))
@@ -88,7 +88,8 @@ def test_divisions_of_tiles_and_numbers_are_rounded_correctly_unless_asked_other
 
 
 def test_a_helper_divides_as_the_kernel_that_calls_it_does() -> None:
-    """`quotient` of division_kernels was compiled for the first kernel that asked, and divides for both."""
+    """`quotient` of division_kernels was compiled for the first kernel that asked, and divides for
+    both."""
     for kernel, division in ((exact, "div.rn.f32"), (fast, "div.approx.f32")):
         count = kernel.inspect("ptx", A, C, np.float32(3), np.float32(7)).count(division)
         assert count == 34, "32 registers of the tile, and two numbers: one in the kernel, one in the helper"
@@ -102,7 +103,7 @@ def test_the_simulator_divides_exactly_in_both() -> None:
         np.testing.assert_array_equal(c, quotients(A, np.float32(3), np.float32(7)))
 
 
-# ---- max_concurrent_steps, delay_release --------------------------------------------------------------------------------
+# ---- max_concurrent_steps, delay_release ---------------------------------------------------------
 def asking(form: str, kernel: dict[str, int], pipeline: dict[str, int], block: dict[str, int]) -> Any:
     """A kernel that says something of its pipeline's ring, as the pipeline and its BlockSpec do."""
     spec = f"BlockSpec((64, 64), lambda k: (k, 0){''.join(f', {name}={value}' for name, value in block.items())})"

@@ -1,4 +1,5 @@
-"""Looking into kernels: printed lines, assertions, breakpoints. What tests/gpu/test_debug_on_gpu.py sees is compared with this."""
+"""Looking into kernels: printed lines, assertions, breakpoints. What tests/gpu/test_debug_on_gpu.py
+sees is compared with this."""
 # ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
 
-# ---- formats -----------------------------------------------------------------------------------------------------------
+# ---- formats -------------------------------------------------------------------------------------
 def printed(format: str, *values: Any) -> str:
     given = iter(values)
     return "".join(render(part, next(given)) if isinstance(part, Field) else part for part in parse(format))
@@ -57,7 +58,8 @@ def test_a_value_is_printed_as(format: str, value: Any, expected: str) -> None:
        st.one_of(st.integers(-2**31, 2**31 - 1), st.floats(), st.floats(width=32)))
 def test_a_number_is_printed_as_c_prints_it(align: str, sign: str, zero: str, width: str, precision: str, letter: str,
                                             value: Any) -> None:
-    """The GPU's printf is C's: what the field becomes there and what it prints here are the same text."""
+    """The GPU's printf is C's: what the field becomes there and what it prints here are the same
+    text."""
     try:
         (field,) = parse(f"{{:{align}{sign}{zero}{width}{precision}{letter}}}")
         assert isinstance(field, Field)
@@ -74,7 +76,7 @@ def test_a_number_is_printed_as_c_prints_it(align: str, sign: str, zero: str, wi
     assert render(field, value) == buffer.value.decode()
 
 
-# ---- debug_print ---------------------------------------------------------------------------------------------------------
+# ---- debug_print ---------------------------------------------------------------------------------
 @numpipe.kernel(num_compute_wgs=2, grid=(2, 1, 1), grid_names=("x", "y", "z"))
 def speaking(a, b, c, count, scale, *, name: numpipe.Static = "loud"):
     wg = numpipe.axis_index("wg")
@@ -143,7 +145,7 @@ def test_scalars_of_every_type_are_printed(value: Any, capsys: pytest.CaptureFix
     assert f"] {conversion}\\0a\\00" in one.inspect("llvm", C, value)
 
 
-# ---- device_assert and assert ----------------------------------------------------------------------------------------------
+# ---- device_assert and assert --------------------------------------------------------------------
 
 
 @numpipe.kernel(num_compute_wgs=2)
@@ -226,7 +228,7 @@ def test_pythons_print_is_refused(execution: str) -> None:
         EXECUTIONS[execution](printer, A)
 
 
-# ---- in helpers and bodies -----------------------------------------------------------------------------------------------
+# ---- in helpers and bodies -----------------------------------------------------------------------
 @numpipe.function
 def told_by_a_helper(k, limit):
     numpipe.debug_print("helper {}", k)
@@ -262,7 +264,7 @@ def test_helpers_and_bodies_print_and_assert_for_their_warpgroup(capsys: pytest.
     assert "compute %d] helper %lld" in llvm and "compute %d] stores" in llvm and "assert k < limit: in a helper\\00" in llvm
 
 
-# ---- breakpoint ------------------------------------------------------------------------------------------------------------
+# ---- breakpoint ----------------------------------------------------------------------------------
 @numpipe.kernel(num_compute_wgs=1)
 def stopping(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)

@@ -1,4 +1,5 @@
-"""Which grid dimensions an operand depends on, how many slots it has, and what else a pipeline's specs may be."""
+"""Which grid dimensions an operand depends on, how many slots it has, and what else a pipeline's
+specs may be."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def kernel_with(maps: str) -> Any:
 
 @pytest.mark.parametrize("maps, slow", [("nested", 2), ("lambda", 2), ("calls", 6), ("function", 6)])
 def test_dependence_is_seen_in_lambdas_and_nested_functions(maps: str, slow: int) -> None:
-    """`both` passes all its indices on, so it reads them; a function of the module is taken to read them."""
+    """`both` passes all its indices on, so it reads them; a function of the module is taken to read
+    them."""
     x, y, c = halves(128), halves(128, seed=1), output()
     assert loads(kernel_with(maps), x, y, c) == {"x": 1, "y": slow}
     assert (c == 3 * wide(x[:64]) @ (wide(y[:64]) + wide(y[64:])).T).all()
@@ -133,7 +135,8 @@ def looped(a, acc, n):
 
 @pytest.mark.thorough
 def test_slots_shrink_to_what_expressions_of_statics_make_of_a_grid() -> None:
-    """Products and quotients, through a local name, and in a helper that is given a Static's field."""
+    """Products and quotients, through a local name, and in a helper that is given a Static's
+    field."""
     @numpipe.kernel(num_compute_wgs=1)
     def grids(a, c, *, cfg: numpipe.Static = Sizes()):
         def add(indices, x, acc):
@@ -351,7 +354,8 @@ def kernel(a, c, state):
 
 @numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1)
 def shared_in_a_loop_nest(a, b, c, n, m):
-    """Two pipelines in turn on one ring, whose blocks depend on the loops around, over grids of one and two dimensions."""
+    """Two pipelines in turn on one ring, whose blocks depend on the loops around, over grids of one
+    and two dimensions."""
     def square(indices, x, acc):
         return numpipe.wgmma(acc, x, x.T)
 

@@ -49,7 +49,8 @@ def ptx_of(form: str, policies: tuple[Any, Any, Any]) -> str:
 
 
 def hints(ptx: str, statement: str) -> list[str]:
-    """The policy of each copy of that kind, "" where it has none; a block of 64 x 64 float32 is two copies."""
+    """The policy of each copy of that kind, "" where it has none; a block of 64 x 64 float32 is two
+    copies."""
     lines = [line for line in ptx.splitlines() if re.search(statement, line)]
     found = [re.search(r"createpolicy\.fractional\.L2::(\w+)\.b64 policy, 1\.0;.*\.L2::cache_hint .*, policy;", line)
              for line in lines]
@@ -64,7 +65,8 @@ def test_each_copy_has_the_policy_of_its_block_in_ptx(form: str, policies: tuple
     ptx = ptx_of(form, policies)
     first, second, out = (policy or "" for policy in policies)
     assert hints(ptx, LOAD) == [first, first, second, second]
-    assert hints(ptx, STORE) in ([out] * 2, [out] * 4)  # the last block's stores may stand apart from the loop's
+    # the last block's stores may stand apart from the loop's
+    assert hints(ptx, STORE) in ([out] * 2, [out] * 4)
 
 
 def test_it_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""Each hang of `hang_kernels`: the simulated SM reports it, and what is compiled with debug=True has no wait without a bound."""
+"""Each hang of `hang_kernels`: the simulated SM reports it, and what is compiled with debug=True
+has no wait without a bound."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ TEST = re.compile(r"mbarrier\.(try|test)_wait|ld\.acquire\.gpu\.global\.b32")
 
 
 def unbounded(ptx: str) -> list[str]:
-    """The tests of mbarriers and flags that a statement repeats by itself; `tests.compile.test_bounded` has what debug repeats."""
+    """The tests of mbarriers and flags that a statement repeats by itself;
+    `tests.compile.test_bounded` has what debug repeats."""
     return [line for line in ptx.splitlines() if TEST.search(line) and re.search(r"bra (WAIT|NEXT);", line)]
 
 
@@ -66,7 +68,8 @@ def test_records_of_flags_name_them_and_their_lines() -> None:
 
 # ---- what no wait can give up: the host tells
 class Stuck:
-    """A driver in which a kernel never ends; `ticks`: how often its control block says that a wait has passed."""
+    """A driver in which a kernel never ends; `ticks`: how often its control block says that a wait
+    has passed."""
 
     def __init__(self, ticks: int) -> None:
         self.ticks, self.asked = ticks, 0
@@ -79,13 +82,15 @@ class Stuck:
         return min(self.asked, self.ticks).to_bytes(8, "little")
 
 
-@numpipe.kernel(num_compute_wgs=3, warp_specialized=False, compiler_params=CompilerParams(debug=True))  # 168 registers a lane
+# 168 registers a lane
+@numpipe.kernel(num_compute_wgs=3, warp_specialized=False, compiler_params=CompilerParams(debug=True))
 def more_registers_than_there_are(x, y):
     numpipe.set_max_registers(256, "increase")
 
 
 def test_waits_that_were_given_up_are_told_also_where_the_kernel_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As soon as their records are there: not behind the time after which the host gives a silent kernel up."""
+    """As soon as their records are there: not behind the time after which the host gives a silent
+    kernel up."""
     image = ALL["a_part_that_nobody_hands_over"].compiled(*given("a_part_that_nobody_hands_over")).image
     place = next(number for number, name in enumerate(image.places) if "flag" in name)
     record = struct.pack("<II3IIIiQ24x", FLAG, 0, 1, 0, 0, 0, place, 0, 0)

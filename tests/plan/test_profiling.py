@@ -1,4 +1,5 @@
-"""Profiles, as far as no GPU is needed: what is compiled in, what a buffer says, and the same events on the simulated SM."""
+"""Profiles, as far as no GPU is needed: what is compiled in, what a buffer says, and the same
+events on the simulated SM."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def operand(rows: int = 256) -> np.ndarray:
     return np.random.default_rng(0).standard_normal((rows, 128), np.float32)
 
 
-# ---- what is compiled in -----------------------------------------------------------------------------------------------
+# ---- what is compiled in -------------------------------------------------------------------------
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("example", ["gemm", "gemm_single"])
 def test_a_profile_is_in_the_code_where_it_is_asked_for_and_nowhere_else(example: str) -> None:
@@ -56,7 +57,7 @@ def test_a_profile_is_in_the_code_where_it_is_asked_for_and_nowhere_else(example
     assert len(stores) >= 4 and all("@np_used st.global.v4.u32 [at]" in line for line in stores)
 
 
-# ---- what a buffer says ------------------------------------------------------------------------------------------------
+# ---- what a buffer says --------------------------------------------------------------------------
 def event(kind: str, step: int, clock: int, ring: int = 0) -> tuple[int, int, int]:
     return KINDS.index(kind) | ring << 8, step, clock
 
@@ -77,7 +78,8 @@ def test_clocks_become_nanoseconds_of_the_timer() -> None:
     assert (first.cta, first.warpgroup, first.sm, first.lost) == (0, 0, 7, 0)
     assert [(m.kind, m.step, m.time) for m in first.moments] == [("wait", 3, 1000.0), ("compute", 3, 2000.0)]
     assert (other.cta, other.warpgroup, other.moments) == (1, 1, ())
-    assert parts(memory + b"\x7f" * len(memory), 2, ROOM, 2) == [first, other]  # CTAs that were not launched write nothing
+    # CTAs that were not launched write nothing
+    assert parts(memory + b"\x7f" * len(memory), 2, ROOM, 2) == [first, other]
 
 
 def test_what_has_no_room_is_counted() -> None:
@@ -146,7 +148,7 @@ def test_a_wait_for_a_semaphore_is_recorded_in_both_roles(profiled: bool) -> Non
     assert trace.of("note") == []
 
 
-# ---- the simulated SM ----------------------------------------------------------------------------------------------------
+# ---- the simulated SM ----------------------------------------------------------------------------
 def test_regions_of_a_simulated_run_nest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     a = operand()

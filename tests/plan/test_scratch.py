@@ -1,4 +1,5 @@
-"""Allocations: where they lie, who shares them, what their limits are, and how functions and pipelines go with them."""
+"""Allocations: where they lie, who shares them, what their limits are, and how functions and
+pipelines go with them."""
 
 from __future__ import annotations
 
@@ -159,7 +160,8 @@ def test_a_pipeline_in_a_scope() -> None:
 
 @numpipe.kernel(grid=1, num_compute_wgs=1)
 def chosen(x, y, z):
-    """Stores through a name for a view, through a function, and to one of two arrays: all are outputs."""
+    """Stores through a name for a view, through a function, and to one of two arrays: all are
+    outputs."""
     tile, landed = numpipe.scratch((SMEM((64, 64), x.dtype), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
     numpipe.barrier_wait(landed)

@@ -1,4 +1,5 @@
-"""Sizes that a framework does not know yet while it traces a call: an ArrayType may have them, and out_type computes with them."""
+"""Sizes that a framework does not know yet while it traces a call: an ArrayType may have them, and
+out_type computes with them."""
 
 from __future__ import annotations
 

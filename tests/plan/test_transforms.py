@@ -1,4 +1,5 @@
-"""Transforms of blocks: panels of other widths, transposed tiles, in the simulator's results and in what TMA and wgmma are told."""
+"""Transforms of blocks: panels of other widths, transposed tiles, in the simulator's results and in
+what TMA and wgmma are told."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def test_the_tensor_maps_have_the_width_asked_for(width: int, majors: str) -> No
 
 
 def descriptors(to: Layouts) -> set[str]:
-    """The swizzle modes (bits 62 and 63) of the upper halves that the kernel's PTX builds wgmma descriptors of."""
+    """The swizzle modes (bits 62 and 63) of the upper halves that the kernel's PTX builds wgmma
+    descriptors of."""
     upper = re.findall(r"mov\.b64\s+d[ab], \{\s*low, (\d+)\s*\};", product.inspect("ptx", *operands("CC"), to=to))
     return {f"{int(n) >> 30}" for n in upper}
 

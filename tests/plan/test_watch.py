@@ -1,4 +1,5 @@
-"""CompilerParams(debug=True) and (jitter=seed), as far as no GPU is needed: what is compiled in, and what records say."""
+"""CompilerParams(debug=True) and (jitter=seed), as far as no GPU is needed: what is compiled in,
+and what records say."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def built(name: str, **params: Any) -> Any:
     return numpipe.Kernel(kernel.function, replace(kernel.options, compiler_params=CompilerParams(**params))).compiled(*args)
 
 
-# ---- what is compiled in -----------------------------------------------------------------------------------------------
+# ---- what is compiled in -------------------------------------------------------------------------
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("name", ["gemm", "gemm_single", "copy_pipeline"])
 def test_default_builds_hold_nothing_of_either(name: str) -> None:
@@ -141,7 +142,7 @@ def test_options_are_checked(params: dict[str, Any], legal: str) -> None:
         CompilerParams(**params)
 
 
-# ---- what records say --------------------------------------------------------------------------------------------------
+# ---- what records say ----------------------------------------------------------------------------
 def test_a_control_block_and_records_lie_as_the_kernel_has_them() -> None:
     block = np.frombuffer(control(0x7F00_0000_1000, 2_000_000_000, 5), np.uint32)
     assert block.tolist()[:4] == [0x1000, 0x7F00, 2_000_000_000, 0] and block[9] == 5 and block.nbytes == 64
@@ -157,7 +158,8 @@ def test_a_control_block_and_records_lie_as_the_kernel_has_them() -> None:
     (0x7FFFEBFE00000001, 0, 3, 4096), (0x7FFE0BF800000001, 0, 63, 16384), (0x7FFFFBFF00000001, 0, 1, 2048),
     (0x7FFFFBF200000001, 0, 1, 28672), (0xFFFFE80000000001, 1, 3, 0)])
 def test_states_that_an_h200_returned(state: int, parity: int, pending: int, missing: int) -> None:
-    """Of mbarriers with so many arrivals and bytes to come, 64 bytes and 3072 of 4096 among them."""
+    """Of mbarriers with so many arrivals and bytes to come, 64 bytes and 3072 of 4096 among
+    them."""
     record = Record(0, (0, 0, 0), 0, 0, 0, state)
     assert (record.parity, record.pending, record.missing_bytes) == (parity, pending, missing)
 
@@ -213,7 +215,8 @@ def test_a_barrier_that_nobody_asked_is_said_to_be_unknown() -> None:
 def test_of_several_arrivals_the_first_saw_what_the_phase_lacked() -> None:
     built = HANGS["one_of_two_arrives"].compiled(*arrays())
     [(address, count, name)] = built.unit.scratch_barriers()
-    seen = [(0, 2), (0, 4), (1, 8), (0, 1), (0, 3), (1, 7), (1, 6), (1, 5)]  # the fourth arrival completed the phase
+    # the fourth arrival completed the phase
+    seen = [(0, 2), (0, 4), (1, 8), (0, 1), (0, 3), (1, 7), (1, 6), (1, 5)]
     found = [Record(0, (0, 0, 0), warp, address, 0, state(*was)) for warp, was in enumerate(seen)]
     [barrier] = report_of(built.image, found).barriers
     assert (barrier.name, barrier.pending, barrier.count, barrier.waiters) == (name, 4, count, (0, 1))

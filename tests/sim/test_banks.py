@@ -16,7 +16,8 @@ LANE = np.arange(32)
 
 
 @pytest.mark.parametrize("addresses, nbytes, expected", [
-    (4 * LANE, 4, 1), (128 * LANE, 4, 32), (132 * LANE, 4, 1),  # a row and a column of 32 x 32 float32, and a padded one
+    # a row and a column of 32 x 32 float32, and a padded one
+    (4 * LANE, 4, 1), (128 * LANE, 4, 32), (132 * LANE, 4, 1),
     (0 * LANE, 4, 1), (4 * (LANE // 2), 4, 1), (2 * LANE, 2, 1), (64 * LANE, 2, 16), (8 * LANE, 4, 2),
     (8 * LANE, 8, 1), (256 * LANE, 8, 16), (16 * LANE, 16, 1), (128 * LANE, 16, 8), (128 * LANE + 16 * (LANE % 8), 16, 1),
     (128 * LANE[:4], 4, 4)],
@@ -54,7 +55,8 @@ def columns(x, y, *, pitch: numpipe.Static):
     def body(indices, tile):
         lane = numpipe.lane_index()
         for n in range(8):
-            squares[lane // 32 * 2048 + lane % 32 * pitch + n] = tile[lane % 32, 0] * 1.0  # <- lanes
+            # <- lanes
+            squares[lane // 32 * 2048 + lane % 32 * pitch + n] = tile[lane % 32, 0] * 1.0
 
     numpipe.emit_pipeline_warp_specialized(body, grid=(1,), in_specs=(BlockSpec((64, 32), lambda k: (0, 0)),))(x)
 

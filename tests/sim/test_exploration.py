@@ -25,7 +25,8 @@ OPERATIONS = (
 
 
 def made(program: Program, counts: tuple[int, ...]) -> Callable[[], tuple[Callable[[Any], None], Any]]:
-    """Return what makes a body that runs a row of operations in each warpgroup, and the answers that they got."""
+    """Return what makes a body that runs a row of operations in each warpgroup, and the answers
+    that they got."""
     def make() -> tuple[Callable[[Any], None], Any]:
         answers: dict[int, list[int]] = {number: [] for number in range(len(program))}
         y = np.zeros_like(X)

@@ -38,7 +38,7 @@ def nothing(machine):
 PER_LANE = np.zeros(128, np.int32)
 
 
-# ---- mbarriers --------------------------------------------------------------------------------------------------
+# ---- mbarriers -----------------------------------------------------------------------------------
 @pytest.mark.parametrize(("arrive", "count"), [
     (lambda m: m.mbar_arrive(0), 128),
     (lambda m: m.mbar_arrive(0, 2), 256),
@@ -54,7 +54,8 @@ def test_every_executing_lane_arrives(arrive, count):
             arrive(machine)
             assert machine.mbar_test(0, phase & 1)
             machine.mbar_wait(0, phase)
-            machine.bar_sync(0, 128)  # the lane that arrives for the next phase knows that all warps have waited
+            # the lane that arrives for the next phase knows that all warps have waited
+            machine.bar_sync(0, 128)
 
     run(body)
 
@@ -163,7 +164,7 @@ def test_polling_makes_progress_and_polling_for_ever_is_a_deadlock():
         run(waits, lambda machine: initialised(machine, 1))
 
 
-# ---- who executes -----------------------------------------------------------------------------------------------
+# ---- who executes --------------------------------------------------------------------------------
 @pytest.mark.parametrize("operation", [
     lambda m: m.bar_sync(0, 128), lambda m: m.bar_arrive(0, 128), lambda m: m.wgmma_fence(), lambda m: m.wgmma_commit(),
     lambda m: m.wgmma_wait(0), lambda m: m.setmaxnreg("dec", 40), lambda m: ldmatrix.load_x1(PER_LANE),
@@ -191,7 +192,7 @@ def test_scopes_only_get_narrower_and_end():
         run(body)
 
 
-# ---- named barriers ---------------------------------------------------------------------------------------------
+# ---- named barriers ------------------------------------------------------------------------------
 @pytest.mark.parametrize(("barrier", "threads", "message"), [
     (16, 128, "0 … 15"), (0, 100, "multiple of 128"), (0, 64, "multiple of 128"), (0, 384, "CTA's 256"),
 ])
@@ -257,7 +258,7 @@ def test_a_barrier_number_may_pass_from_one_warpgroup_to_another(seed):
     run(first, second, seed=seed)
 
 
-# ---- registers --------------------------------------------------------------------------------------------------
+# ---- registers -----------------------------------------------------------------------------------
 def budget(memory, compute, seed):
     def producer(machine):
         machine.role = "memory"
@@ -291,7 +292,7 @@ def test_the_register_file_is_shared_out_evenly_at_entry():
         run(lambda machine: machine.setmaxnreg("dec", 168), registers=128)
 
 
-# ---- running and ending -----------------------------------------------------------------------------------------
+# ---- running and ending --------------------------------------------------------------------------
 def test_a_users_exception_surfaces_with_its_line_and_ends_the_others():
     ended = []
 

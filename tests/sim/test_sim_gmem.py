@@ -1,6 +1,8 @@
-"""Global memory on the simulated SM: what CTAs, and the proxies of one CTA, may not do to the same elements.
+"""Global memory on the simulated SM: what CTAs, and the proxies of one CTA, may not do to the same
+elements.
 
-Every kernel is there twice: as it is meant, silent in every schedule, and broken, reported in every one.
+Every kernel is there twice: as it is meant, silent in every schedule, and broken, reported in every
+one.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def reported(run: Callable[[int | None], Any], hazard: str, *patterns: str, kind
         assert re.match(r".*(test_sim_gmem|sim_pipelines)\.py:\d+: ", str(caught.value))
 
 
-# ---- kernels ----------------------------------------------------------------------------------------------------
+# ---- kernels -------------------------------------------------------------------------------------
 @functools.cache
 def ones(partitioned: bool) -> Any:
     @numpipe.kernel(grid=(2,), num_compute_wgs=1)
@@ -102,7 +104,8 @@ def test_views_of_one_allocation_meet_where_they_overlap() -> None:
     reported(lambda seed: run(seed, 64), "cta-conflict",
              r"CTA \(1, 0, 0\): TMA load \(a\) reads a\[64:128, 0:64\], which CTA \(0, 0, 0\) writes",
              r"before: TMA store \(o\) by .*: o\[0:64, 0:64\]")
-    reported(lambda seed: run(seed, 96), "cta-conflict", r"TMA load \(a\) reads a\[96:128, 0:64\], which")  # what both touch
+    # what both touch
+    reported(lambda seed: run(seed, 96), "cta-conflict", r"TMA load \(a\) reads a\[96:128, 0:64\], which")
 
 
 def test_a_transposed_view_is_told_in_its_own_indices() -> None:
@@ -149,7 +152,7 @@ def test_reductions_of_one_kind_may_meet() -> None:
     reported(lambda seed: run(seed, "add", None), "cta-conflict", r"before: TMA reduction 'add' \(c\)")
 
 
-# ---- arrays that hold nothing -----------------------------------------------------------------------------------
+# ---- arrays that hold nothing --------------------------------------------------------------------
 def test_a_reduction_needs_what_it_adds_to() -> None:
     @numpipe.kernel(num_compute_wgs=1, out_type=lambda a: numpipe.ArrayType((64, 32), np.float32))
     def adds(a, o):
@@ -163,7 +166,7 @@ def test_a_reduction_needs_what_it_adds_to() -> None:
              r"TMA reduction 'add' \(o\) changes o\[0:64, 0:32\], which nobody has written", kind=SimulationError)
 
 
-# ---- outside the array ------------------------------------------------------------------------------------------
+# ---- outside the array ---------------------------------------------------------------------------
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_a_tile_sticks_out_at_the_end_only(order: Any) -> None:
     @numpipe.kernel(num_compute_wgs=1)
@@ -195,7 +198,7 @@ def test_ordinary_stores_are_not_clipped(index: Any, told: str) -> None:
              kind=SimulationError)
 
 
-# ---- within a CTA -----------------------------------------------------------------------------------------------
+# ---- within a CTA --------------------------------------------------------------------------------
 def load(machine: Machine, tensor: TensorMap, coords: tuple[int, ...], address: int = 0, phase: int = 0, wait: bool = True) -> None:
     """By the elected lane."""
     machine.mbar_init_at_entry(BAR, 1, "landed")
@@ -257,7 +260,8 @@ def test_a_store_over_what_a_load_still_reads(lanes: bool) -> None:
 
 @pytest.mark.parametrize("second", ["TMA store", "store", "TMA load"])
 def test_a_store_is_over_for_those_who_know(second: str) -> None:
-    """Warpgroup 0 stores and waits; the other one has to be told, even where the copy happens to be over."""
+    """Warpgroup 0 stores and waits; the other one has to be told, even where the copy happens to be
+    over."""
     def body(machine: Machine, array: np.ndarray, told: bool) -> None:
         tensor = TensorMap(array, (64, 64), 128, "a")
         write_panel(machine, 8192 * (1 + machine.warpgroup))
@@ -303,7 +307,7 @@ def test_two_warpgroups_store_to_parts_of_their_own() -> None:
     reported(lambda seed: run(seed, 0, "C"), "array-in-transfer", r"while TMA store \(c\) by warpgroup \d \(compute\) may still be")
 
 
-# ---- griddepcontrol ---------------------------------------------------------------------------------------------
+# ---- griddepcontrol ------------------------------------------------------------------------------
 WAITS = {
     "its own": lambda machine: machine.grid_dependency_wait(),
     "one lane's": lambda machine: one(machine, machine.grid_dependency_wait),
@@ -363,7 +367,8 @@ def test_a_dependent_launch_needs_a_wait_whether_there_is_one_or_not() -> None:
 
 
 def test_a_kernel_begins_with_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So one that waits once more, anywhere, is right; and without the one at its entry every kernel is wrong."""
+    """So one that waits once more, anywhere, is right; and without the one at its entry every
+    kernel is wrong."""
     @numpipe.kernel(num_compute_wgs=1)
     def waits_late(c):
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
@@ -375,9 +380,10 @@ def test_a_kernel_begins_with_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
              r"c\[0:64, \d+:\d+\] is written by TMA store \(c\) of warpgroup 0")
 
 
-# ---- what it costs ----------------------------------------------------------------------------------------------
+# ---- what it costs -------------------------------------------------------------------------------
 def test_an_array_that_nobody_writes_costs_one_look_a_block() -> None:
-    """However often its blocks are loaded, and by however many CTAs: only the first load of each is remembered and marked."""
+    """However often its blocks are loaded, and by however many CTAs: only the first load of each is
+    remembered and marked."""
     array = np.zeros((128, 64), F16)
     remembered = []
 
@@ -410,20 +416,23 @@ def loads(view: Callable[[np.ndarray], np.ndarray]) -> Callable[[Machine, np.nda
 
 @pytest.mark.parametrize("first, second, meets", [
     (loads(lambda b: b[:16, :64]), stores(lambda b: b[16:, :64].view(F32)), False),
-    (loads(lambda b: b[:16, :64]), stores(lambda b: b[15:, :64].view(F32)), True),  # the load was in a region of its own
+    # the load was in a region of its own
+    (loads(lambda b: b[:16, :64]), stores(lambda b: b[15:, :64].view(F32)), True),
     (stores(lambda b: b[:16].view(F32)), stores(lambda b: b[16:]), False),
     (stores(lambda b: b[:17].view(F32)), stores(lambda b: b[16:]), True),  # units become finer
     (stores(lambda b: b[:, ::2]), stores(lambda b: b[:, 1::2]), False),
     (stores(lambda b: b[:, ::2]), stores(lambda b: b[:, ::3]), True),
     (stores(lambda b: b[4:8, 8:16]), loads(lambda b: b[::2, 16:32]), False),
     (stores(lambda b: b[4:8, 8:17]), loads(lambda b: b[::2, 16:32]), True),
-    (stores(lambda b: b[4:5, 8:16]), stores(lambda b: b[::-1, ::-1][:27]), False),  # backwards, rows 5 … 31
+    # backwards, rows 5 … 31
+    (stores(lambda b: b[4:5, 8:16]), stores(lambda b: b[::-1, ::-1][:27]), False),
     (stores(lambda b: b[4:5, 8:16]), stores(lambda b: b[::-1, ::-1][:28]), True),
     (stores(lambda b: b[4:8, 8:16].T), loads(lambda b: b[8:16, :64]), False),
     (stores(lambda b: b[4:9, 8:16].T), loads(lambda b: b[8:16, :64]), True),
 ])
 def test_views_meet_where_their_bytes_do(first: Any, second: Any, meets: bool) -> None:
-    """Whatever their types, strides and directions. In between a third one is met, of a row that neither has."""
+    """Whatever their types, strides and directions. In between a third one is met, of a row that
+    neither has."""
     def run(seed: int | None) -> None:
         base = np.zeros((64, 64), F16)
 
@@ -439,7 +448,8 @@ def test_views_meet_where_their_bytes_do(first: Any, second: Any, meets: bool) -
 
 
 def test_the_maps_of_a_region_stay_as_arrays_are_met() -> None:
-    """Of the left half A is read and C is written: apart, until part of the right half is met, which reaches over both."""
+    """Of the left half A is read and C is written: apart, until part of the right half is met,
+    which reaches over both."""
     met = (loads(lambda b: b[:16, :32]), stores(lambda b: b[32:, :32].view(F32)), loads(lambda b: b[8:20, :32]),
            stores(lambda b: b[:, 33:40]))
 
@@ -450,5 +460,6 @@ def test_the_maps_of_a_region_stay_as_arrays_are_met() -> None:
 
     silent(lambda seed: run(seed, stores(lambda b: b[20:32, :33])))
     for row, earlier in ((7, "0, 0, 0) reads"), (19, "2, 0, 0) reads"), (63, "1, 0, 0) writes")):
-        told = rf"which CTA \(({re.escape(earlier)}|4, 0, 0\) writes)"  # by whichever of the two comes later
+        # by whichever of the two comes later
+        told = rf"which CTA \(({re.escape(earlier)}|4, 0, 0\) writes)"
         reported(lambda seed, row=row: run(seed, stores(lambda b: b[row:row + 1, :33])), "cta-conflict", told)

@@ -1,4 +1,5 @@
-"""Kernels of several GPUs on the simulated SM: results in any schedule, who waits for whom, what is told of them."""
+"""Kernels of several GPUs on the simulated SM: results in any schedule, who waits for whom, what is
+told of them."""
 
 from __future__ import annotations
 

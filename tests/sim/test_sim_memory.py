@@ -98,14 +98,15 @@ def test_direct_stores_reach_gmem():
     assert array.sum() == 16
 
 
-# ---- the interval map against a byte-by-byte model ---------------------------------------------------------------
+# ---- the interval map against a byte-by-byte model -----------------------------------------------
 ACCESS = st.tuples(st.sampled_from("rwb"), st.integers(0, 1), st.integers(0, 15), st.integers(1, 6))
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(ACCESS, max_size=30))
 def test_segments_agree_with_a_model_of_every_byte(accesses):
-    """Two warpgroups touch chunks; "b" is a barrier between them. A race in the model is one on the SM."""
+    """Two warpgroups touch chunks; "b" is a barrier between them. A race in the model is one on the
+    SM."""
     writer: dict[int, int] = {}
     readers: dict[int, set[int]] = {}
     expected = None

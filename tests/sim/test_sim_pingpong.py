@@ -1,4 +1,5 @@
-"""Two compute warpgroups that take turns on whole tiles: one ring, counters handed over with the turn."""
+"""Two compute warpgroups that take turns on whole tiles: one ring, counters handed over with the
+turn."""
 
 from __future__ import annotations
 
@@ -14,10 +15,12 @@ from tests.kernels.sim_pipelines import F16, Gemm, descriptor, each_warp, one
 
 @dataclass
 class PingPong(Gemm):
-    """Warpgroup w computes tiles w, w + 2, … of 64 x 128, its main loop ordered after its predecessor's by a turn.
+    """Warpgroup w computes tiles w, w + 2, … of 64 x 128, its main loop ordered after its
+    predecessor's by a turn.
 
-    The number of steps differs from tile to tile. A turn is a named barrier (4 + w); the ring's step counter travels
-    with it in a word of shared memory. Releases are one step late, behind the newest wgmma group.
+    The number of steps differs from tile to tile. A turn is a named barrier (4 + w); the ring's
+    step counter travels with it in a word of shared memory. Releases are one step late, behind the
+    newest wgmma group.
     """
 
     tiles: int = 5

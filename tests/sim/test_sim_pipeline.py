@@ -1,4 +1,5 @@
-"""The ring and the store ring on the simulated SM: right results, no false alarms, every bug found."""
+"""The ring and the store ring on the simulated SM: right results, no false alarms, every bug
+found."""
 
 from __future__ import annotations
 

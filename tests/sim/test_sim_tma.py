@@ -1,4 +1,5 @@
-"""TMA copies on the simulated SM: boxes, edges, swizzles, bulk groups, and the rules of addresses."""
+"""TMA copies on the simulated SM: boxes, edges, swizzles, bulk groups, and the rules of
+addresses."""
 
 from __future__ import annotations
 
@@ -215,7 +216,8 @@ def test_copies_by_one_lane_scope_belong_to_the_elected_lane():
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_store_past_the_end_of_odd_rows_overwrites_what_follows_unless_they_are_padded(padded):
-    # seen on an H200: the TMA stores whole 16-byte chunks, here columns 777 to 783 of the caller's next row
+    # seen on an H200: the TMA stores whole 16-byte chunks, here columns 777 to 783 of the caller's
+    # next row
     out = TensorMap(np.zeros((16, 777), F16), (16, 8), 0, "y", padded=padded)
 
     def body(machine, column):

@@ -1,4 +1,5 @@
-"""wgmma on the simulated SM: descriptors of every swizzle and major order, accumulators in flight, groups."""
+"""wgmma on the simulated SM: descriptors of every swizzle and major order, accumulators in flight,
+groups."""
 
 from __future__ import annotations
 
@@ -32,11 +33,13 @@ def run(body, seed=None, **kwargs):
 
 
 def operand(base, matrix, major, swizzle, name):
-    """TMA copies that lay out `matrix` (rows, K) at `base`, and ``fields(block, step)``: its descriptors."""
+    """TMA copies that lay out `matrix` (rows, K) at `base`, and ``fields(block, step)``: its
+    descriptors."""
     rows, k = matrix.shape
     across, along = (rows, k) if major == "k" else (k, rows)  # `along` is contiguous
     array = matrix if major == "k" else np.ascontiguousarray(matrix.T)
-    width = swizzle // 2 if swizzle else 8  # elements of one panel: a swizzle row, or a 16-byte column of core matrices
+    # elements of one panel: a swizzle row, or a 16-byte column of core matrices
+    width = swizzle // 2 if swizzle else 8
     panel = across * width * 2
     tensor = TensorMap(array, (across, width), swizzle, name)
     copies = [(base + p * panel, tensor, (0, p * width)) for p in range(along // width)]
@@ -103,7 +106,7 @@ def test_a_negative_int64_descriptor_is_the_same_64_bits():
     np.testing.assert_array_equal(got[0], a.astype(np.float32) @ a.astype(np.float32).T)
 
 
-# ---- accumulators and groups ------------------------------------------------------------------------------------
+# ---- accumulators and groups ---------------------------------------------------------------------
 ONES = np.ones((64, 64), F16)
 LOADS, FIELDS = operand(0, ONES, "k", 128, "ones")
 STEP = Mma(64, F16, "k", "k", (((FIELDS(0, 0), FIELDS(0, 0)),),))  # adds 16 everywhere
@@ -216,7 +219,8 @@ def test_wgmma_reading_bytes_nobody_wrote_is_a_race():
 
 
 def test_a_stale_operand_reaches_the_numbers_when_nothing_stops_the_read():
-    """What the scheduler does to a racy kernel, seen by switching the check off: both old and new bytes come out."""
+    """What the scheduler does to a racy kernel, seen by switching the check off: both old and new
+    bytes come out."""
     results = set()
     for seed in range(20):
         values = np.full((64, 64), 1, F16)

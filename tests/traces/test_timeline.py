@@ -155,7 +155,8 @@ def test_regions_are_bands_one_for_each_depth() -> None:
 
 
 def test_what_lies_side_by_side_differs_in_grey_or_is_hatched() -> None:
-    """Bars of a warpgroup, and products of neighbours on the tensor core: lightness after CIE 1976, L* of 0 … 100."""
+    """Bars of a warpgroup, and products of neighbours on the tensor core: lightness after CIE 1976,
+    L* of 0 … 100."""
     def lightness(face: str) -> float:
         red, green, blue = (((int(face[n:n + 2], 16) / 255 + 0.055) / 1.055) ** 2.4 for n in (1, 3, 5))
         return float(116 * np.cbrt(0.2126 * red + 0.7152 * green + 0.0722 * blue) - 16)

@@ -1,4 +1,5 @@
-"""Trace files: the rules of the Trace Event Format, what the events say, and that runs that fail leave one too."""
+"""Trace files: the rules of the Trace Event Format, what the events say, and that runs that fail
+leave one too."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def threads(trace: dict[str, Any]) -> dict[tuple[int, str], list[dict[str, Any]]
 
 
 def check_rules(trace: dict[str, Any]) -> None:
-    """What the format demands: fields and their types, names for every process and thread, events that nest."""
+    """What the format demands: fields and their types, names for every process and thread, events
+    that nest."""
     assert isinstance(trace["traceEvents"], list) and trace["displayTimeUnit"] in ("ms", "ns")
     named: dict[str, set[Any]] = {"process": set(), "thread": set()}
 
@@ -139,7 +141,7 @@ def test_waits_name_their_barrier_and_stores_their_place(saved: dict[str, Any]) 
     assert {e["name"] for e in found[0, "wg0 compute"]} >= {"write staging panel", "wait for stores"}
 
 
-# ---- files -----------------------------------------------------------------------------------------------------------------
+# ---- files ---------------------------------------------------------------------------------------
 def test_a_text_file_holds_the_timeline_of_every_cta(tmp_path: Path) -> None:
     file, trace = tmp_path / "run.txt", Trace()
     gemm(ctas=2).simulate(A, B, cfg=SMALL, trace=str(file))
@@ -174,7 +176,7 @@ def test_a_trace_without_events_is_a_file_too(tmp_path: Path) -> None:
     assert (tmp_path / "empty.txt").read_text(encoding="utf8") == "no events\n"
 
 
-# ---- runs that fail --------------------------------------------------------------------------------------------------------
+# ---- runs that fail ------------------------------------------------------------------------------
 @numpipe.kernel(num_compute_wgs=1)
 def late(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)
@@ -258,9 +260,10 @@ def test_a_file_that_cannot_be_written_does_not_hide_the_report(tmp_path: Path) 
         gemm(ctas=2).simulate(A, B, cfg=SMALL, trace=file)
 
 
-# ---- files that are none of ours -------------------------------------------------------------------------------------------
+# ---- files that are none of ours -----------------------------------------------------------------
 def damaged(saved: dict[str, Any], place: str, value: Any) -> str:
-    """The text of a trace file with another value at a place of numpipe's member; DELETED leaves it out."""
+    """The text of a trace file with another value at a place of numpipe's member; DELETED leaves it
+    out."""
     changed = json.loads(json.dumps(saved))
     *path, last = [int(part) if part.isdigit() else part for part in place.split("/")]
     at = changed["numpipe"]

@@ -1,4 +1,5 @@
-"""Traces: read again from their files, where time went, and whether what a GPU did is a legal schedule."""
+"""Traces: read again from their files, where time went, and whether what a GPU did is a legal
+schedule."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def simulated_only() -> Any:
 
 @numpipe.kernel(grid=numpipe.persistent(2), num_compute_wgs=2, wg_axis="wg")
 def regions(a, b, c):
-    """A product with regions around and inside of its tiles; b has a ring of its own, whose block never changes."""
+    """A product with regions around and inside of its tiles; b has a ring of its own, whose block
+    never changes."""
     wg = numpipe.axis_index("wg")
     with numpipe.region("all"):
         for m, n in numpipe.tiles(a.shape[0] // 128, 2):
@@ -161,7 +163,8 @@ def time_of(trace: Trace, note: str, step: int, warpgroup: int = 0) -> int:
 
 
 def too_early_issue(trace: Trace) -> Trace:
-    """Of step 4, into the slot of step 2; what the memory role did before is earlier, too, so that its own order holds."""
+    """Of step 4, into the slot of step 2; what the memory role did before is earlier, too, so that
+    its own order holds."""
     late = time_of(trace, "fill", 5, 2)
     early = time_of(trace, "release", 1, 0) + 10
     return edited(trace, lambda e: dataclasses.replace(e, start=min(e.start, early), end=min(e.end, early))
@@ -249,7 +252,8 @@ def test_a_broken_schedule_is_reported_with_both_events(case: str, clock: str) -
     made = broken(trace) if clock == "simulated" else as_recorded(broken(trace), unit, (2, 1, 1))
     if clock == "gpu":
         message = message.replace("cycles", "ns")
-        if case in ("a step in a wrong slot", "copies that nobody issued"):  # slots are computed; what is not issued is not noted
+        # slots are computed; what is not issued is not noted
+        if case in ("a step in a wrong slot", "copies that nobody issued"):
             return
         message = re.sub(r"issue of step (\S+) at", r"issue of step \1 .*at", message)
     with pytest.raises(error, match=message) as caught:
@@ -271,7 +275,8 @@ def test_an_output_that_is_stored_before_all_have_written_it_is_reported() -> No
     early = time_of(trace, "compute", 0, 1) - 5
 
     def edit(event: Event) -> Event:
-        """Warpgroup 0 stores the first block before warpgroup 1 has begun it; what it did before is earlier, too."""
+        """Warpgroup 0 stores the first block before warpgroup 1 has begun it; what it did before is
+        earlier, too."""
         if event.warpgroup or event.end > stored or event.kind == "store":
             return event
         return dataclasses.replace(event, start=min(event.start, early), end=min(event.end, early))

@@ -1,12 +1,15 @@
-"""The notes of ptxas about products that it serialises, C7509 … C7519 of its log, by name, at the user's line.
+"""The notes of ptxas about products that it serialises, C7509 … C7519 of its log, by name, at the
+user's line.
 
-wgmma is asynchronous only as long as ptxas can prove that no instruction touches the registers of a product in flight. Where it
-cannot, or has too few registers, it waits for each product before the next one begins, says so in a note, and the kernel runs at
-half of its speed, with right results. Such a note is an error here, `SerializedWgmma`, because a kernel is written to overlap
-products. ``CompilerParams(allow_serialized_wgmma=True)`` leaves the notes to the build gate.
+wgmma is asynchronous only as long as ptxas can prove that no instruction touches the registers of a
+product in flight. Where it cannot, or has too few registers, it waits for each product before the
+next one begins, says so in a note, and the kernel runs at half of its speed, with right results.
+Such a note is an error here, `SerializedWgmma`, because a kernel is written to overlap products.
+``CompilerParams(allow_serialized_wgmma=True)`` leaves the notes to the build gate.
 
-The log names a function, and at best a line of PTX, which users do not see. The user's statement follows from the source: from the
-statements between a product and its wait (`tile_flow`), or from the registers that are live there.
+The log names a function, and at best a line of PTX, which users do not see. The user's statement
+follows from the source: from the statements between a product and its wait (`tile_flow`), or from
+the registers that are live there.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ _PRINTS = r"\b(debug_print|device_assert)\("
 
 @dataclass(frozen=True)
 class Advisory:
-    """A note of ptxas: its `code`, our `name` for it, what it `means`, the kind of `place` in the source, and the `fix`."""
+    """A note of ptxas: its `code`, our `name` for it, what it `means`, the kind of `place` in the
+    source, and the `fix`."""
 
     code: str
     name: str
@@ -52,24 +56,26 @@ ADVISORIES = {advisory.code: advisory for advisory in (
     Advisory("C7510", "function-call", _CALL, "print", _NO_CALL),
     Advisory("C7511", "register-pressure", _NO_ROOM, "widest", _LESS),
     Advisory("C7512", "register-pressure", _NO_ROOM, "widest", _LESS),
-    Advisory("C7513", "operand-redefined", "an A operand gets its next value in the registers that a product in flight reads",
-             "packed",
-             "write acc = numpipe.wgmma_wait(acc) before; what the operand is made of may be computed while the product runs"),
-    Advisory("C7514", "accumulator-read", "an accumulator is read while its product is in flight", "product",
-             "write acc = numpipe.wgmma_wait(acc) before"),
-    Advisory("C7515", "accumulator-redefined", "registers of an accumulator are written while products are in flight", "begun",
-             "make the accumulator before the first of them is issued, or let the product begin with None; where loops have as "
+    Advisory(code="C7513", name="operand-redefined", means="an A operand gets its next value in the registers that a product in flight reads",
+             place="packed",
+             fix="write acc = numpipe.wgmma_wait(acc) before; what the operand is made of may be computed while the product runs"),
+    Advisory(code="C7514", name="accumulator-read", means="an accumulator is read while its product is in flight", place="product",
+             fix="write acc = numpipe.wgmma_wait(acc) before"),
+    Advisory(code="C7515", name="accumulator-redefined", means="registers of an accumulator are written while products are in flight", place="begun",
+             fix="make the accumulator before the first of them is issued, or let the product begin with None; where loops have as "
              "many steps as the compile knows, use delay_release=0 or take the number of steps from an array's shape"),
-    Advisory("C7516", "ill-formed-stage", "ptxas does not find which wait belongs to a product", "product",
-             "wait for each product in the function, and in the loop, that issues it"),
+    Advisory(code="C7516", name="ill-formed-stage", means="ptxas does not find which wait belongs to a product", place="product",
+             fix="wait for each product in the function, and in the loop, that issues it"),
     Advisory("C7518", "divergent-wait", _PATHS, "product", _ALL_PATHS),
     Advisory("C7519", "divergent-product", _PATHS, "product", _ALL_PATHS),
 )}
-"""by code; C7503 … C7508, setmaxnreg was ignored, and C7517, ptxas added a wait, are left to the gate"""
+"""by code; C7503 … C7508, setmaxnreg was ignored, and C7517, ptxas added a wait, are left to the
+gate"""
 
 
 def advisories_of(log: str, target: Target = DEFAULT) -> list[Advisory]:
-    """Return the notes of a log about serialised products, each once; an unknown code in ptxas' own words."""
+    """Return the notes of a log about serialised products, each once; an unknown code in ptxas' own
+    words."""
     lines = [line for line in resources.notes(log, target) if "serialized" in line]
     codes = dict.fromkeys((code[0] if (code := re.search(target.advisories, line)) else "C75xx", _words(line)) for line in lines)
     return [ADVISORIES.get(code) or Advisory(code, "serialized", words, "product", "see the code in ptxas' documentation")
@@ -82,7 +88,8 @@ def _words(line: str) -> str:
 
 
 def check(unit: Unit, lifted: Lifted, seen: Products, log: str, calls: bool) -> None:
-    """Raise SerializedWgmma for the first of a log's notes; `calls`: the kernel prints, or asserts, as its user chose."""
+    """Raise SerializedWgmma for the first of a log's notes; `calls`: the kernel prints, or asserts,
+    as its user chose."""
     params = unit.params
     if params.allow_serialized_wgmma or params.debug:
         return
@@ -93,7 +100,8 @@ def check(unit: Unit, lifted: Lifted, seen: Products, log: str, calls: bool) -> 
 
 
 def redefined(unit: Unit, lifted: Lifted, seen: Products) -> SerializedWgmma:
-    """Return the error for an operand that gets a new value while a product reads it, which is known before ptxas runs."""
+    """Return the error for an operand that gets a new value while a product reads it, which is
+    known before ptxas runs."""
     name, definition, product = seen.redefined[0]
     fix = ADVISORIES["C7513"].fix
     text = (f"'{name}' gets its next value in the registers that a product in flight reads: ptxas would serialise wgmma, "
@@ -102,7 +110,8 @@ def redefined(unit: Unit, lifted: Lifted, seen: Products) -> SerializedWgmma:
 
 
 def overwritten(unit: Unit, lifted: Lifted, seen: Products) -> SpecError:
-    """Return the error for an operand in registers that a step makes while a product of an earlier step reads it."""
+    """Return the error for an operand in registers that a step makes while a product of an earlier
+    step reads it."""
     definition, product = seen.overwritten[0]
     text = ("wgmma(acc, a, b), a: a step gives this operand its next value in the registers that a product of an earlier step "
             "may still read: write acc = numpipe.wgmma_wait(acc, 0) behind the wgmma, use delay_release=0, or leave a in shared "
@@ -111,7 +120,8 @@ def overwritten(unit: Unit, lifted: Lifted, seen: Products) -> SpecError:
 
 
 def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> SerializedWgmma:
-    """Return the error for a note, at the statement that it is about: a print, else the first tile of its kind or product."""
+    """Return the error for a note, at the statement that it is about: a print, else the first tile
+    of its kind or product."""
     places: dict[str, list[Position | None]] = {
         "print": [error_lines.call_position(lifted, _PRINTS)], "widest": [seen.widest[1]], "begun": [place for place, _ in seen.begun],
         "packed": [*(place for place, _ in seen.packed), *seen.from_registers]}

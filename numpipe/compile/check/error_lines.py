@@ -1,8 +1,10 @@
-"""The user's line of an error: errors of both executions are stamped ``file:line: kernel name: …``, the line marked below.
+"""The user's line of an error: errors of both executions are stamped ``file:line: kernel name: …``,
+the line marked below.
 
-Operations know what is wrong, not where: they raise SpecError and CompileError from below the user's statement. This module finds
-the statement: of a simulation in the traceback, of a compile in what Numba was typing. Errors of Python's and Numba's own become
-one line of ours (Numba's run to 40 kB and rarely name the user's file); the original is the error's ``__context__``.
+Operations know what is wrong, not where: they raise SpecError and CompileError from below the
+user's statement. This module finds the statement: of a simulation in the traceback, of a compile in
+what Numba was typing. Errors of Python's and Numba's own become one line of ours (Numba's run to 40
+kB and rarely name the user's file); the original is the error's ``__context__``.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ _Error = TypeVar("_Error", bound=NumpipeError)
 
 
 def call_position(lifted: Lifted, pattern: str) -> Position:
-    """Return the position of the first call in a kernel's functions whose text has `pattern`; else of the kernel's definition."""
+    """Return the position of the first call in a kernel's functions whose text has `pattern`; else
+    of the kernel's definition."""
     for source in lifted.sources:
         for node in walk(source.tree):
             if isinstance(node, ast.Call) and re.search(pattern, ast.unparse(node)):
@@ -41,10 +44,12 @@ def call_position(lifted: Lifted, pattern: str) -> Position:
 
 
 def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> _Error:
-    """Put the innermost of `places` and the kernel in front of an error's message, once, and the calls on the way below it."""
+    """Put the innermost of `places` and the kernel in front of an error's message, once, and the
+    calls on the way below it."""
     message = str(error)
     files = "|".join(re.escape(source.filename) for source in lifted.sources)
-    # a position that the message has is the better one: a report names the access, not the wait that found it
+    # a position that the message has is the better one: a report names the access, not the wait
+    # that found it
     stamped = re.match(rf"({files}|[^ ,]+):(\d+): ", message)
     if stamped is not None:
         place = _position(lifted, stamped[1], int(stamped[2]), places)
@@ -69,9 +74,10 @@ def _position(lifted: Lifted, filename: str, line: int, places: list[Position]) 
     return next((source.statement(line) for source in lifted.sources if source.covers(filename, line)), None)
 
 
-# ---- simulated ----------------------------------------------------------------------------------------------------
+# ---- simulated -----------------------------------------------------------------------------------
 def frames(error: Exception, lifted: Lifted) -> list[tuple[TracebackType, Source]]:
-    """Return the frames of an error's traceback that run functions of the kernel, outermost first."""
+    """Return the frames of an error's traceback that run functions of the kernel, outermost
+    first."""
     found, traceback = [], error.__traceback__
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
@@ -81,7 +87,8 @@ def frames(error: Exception, lifted: Lifted) -> list[tuple[TracebackType, Source
 
 
 def running(traceback: TracebackType, source: Source) -> Position:
-    """Return the position of the expression that a frame evaluates; of its statement where Python (3.10) knows lines only."""
+    """Return the position of the expression that a frame evaluates; of its statement where Python
+    (3.10) knows lines only."""
     if sys.version_info >= (3, 11):
         positions = traceback.tb_frame.f_code.co_positions()
         line, end_line, column, end_column = next(islice(positions, traceback.tb_lasti // 2, None))
@@ -95,11 +102,14 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     found = frames(error, lifted)
     places = [running(*frame) for frame in found]
     if isinstance(error, SimulationError):
-        places = places or [lifted.sources[0].definition]  # of what is found when the kernel has ended, where nobody stores …
+        # of what is found when the kernel has ended, where nobody stores …
+        places = places or [lifted.sources[0].definition]
         stamp(error, unit, lifted, places)
-        if (report := error.report) is not None:  # it says what the message says now; a party without a line is at the message's
+        # it says what the message says now; a party without a line is at the message's
+        if (report := error.report) is not None:
             now = report.now
-            if now is None and not any(party.lines for party in report.waiting):  # all wait where the kernel ends
+            # all wait where the kernel ends
+            if now is None and not any(party.lines for party in report.waiting):
                 now = next(iter(report.waiting), None)
             if now is not None and not now.lines:
                 now = dataclasses.replace(now, lines=tuple(Line(p.filename, p.line, unit.kernel) for p in places[-1:]))
@@ -128,7 +138,8 @@ _OF_TILES = {"int": "x.astype(np.int32)", "float": "x.astype(np.float32)"}
 
 
 def hinted(message: str, unit: Unit, places: list[Position]) -> str:
-    """Return the message of an error with what to write instead, where the error is a common mistake with tiles or shapes."""
+    """Return the message of an error with what to write instead, where the error is a common
+    mistake with tiles or shapes."""
     code = _code(places[-1]) if places else ""
     if _NOT_FOR_TILES.match(message) and (builtin := _BUILTIN.search(code)):
         return (f"{builtin[1]}(…) takes numbers, and there is a tile among its arguments: of the elements of tiles write "
@@ -164,7 +175,7 @@ def numba_call(tree: ast.AST, line: int, namespace: dict[str, Any]) -> str | Non
     return None
 
 
-# ---- compiled -----------------------------------------------------------------------------------------------------
+# ---- compiled ------------------------------------------------------------------------------------
 def compiled(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     """Return the user's error for what Numba, or an operation while it was typed, raised."""
     from ...core import numba as nb
@@ -189,8 +200,8 @@ def compiled(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
 
 
 def _bound(place: Position, name: str, lifted: Lifted) -> Position:
-    """Return where a variable gets the type that does not fit: the last place that binds it before `place`, where its types meet,
-    or in the loop at whose head they meet."""
+    """Return where a variable gets the type that does not fit: the last place that binds it before
+    `place`, where its types meet, or in the loop at whose head they meet."""
     source = next((source for source in lifted.sources if source.covers(place.filename, place.line)), None)
     if source is None:
         return place
@@ -204,7 +215,8 @@ def _bound(place: Position, name: str, lifted: Lifted) -> Position:
 
 
 def _returned(place: Position, lifted: Lifted) -> Position:
-    """Return the last `return` of the function around `place`: Numba names one of several, which may be that of a set."""
+    """Return the last `return` of the function around `place`: Numba names one of several, which
+    may be that of a set."""
     for source in lifted.sources:
         around = [node for node in walk(source.tree) if isinstance(node, ast.FunctionDef)
                   and node.lineno <= place.line <= (node.end_lineno or 0)] if source.covers(place.filename, place.line) else []
@@ -215,7 +227,8 @@ def _returned(place: Position, lifted: Lifted) -> Position:
 
 
 def _attribute(called: Position, name: str) -> Position:
-    """Return the part of a method's call up to its name, where the method is what is wrong: one line of Numba's stands for both."""
+    """Return the part of a method's call up to its name, where the method is what is wrong: one
+    line of Numba's stands for both."""
     start, end = called.columns
     found = re.search(rf"\b{name}\s*\(", called.text[start:end])
     if found is None:
@@ -231,10 +244,12 @@ _TWO = r"tile\((\([\d, ]+\)), (\w+)(?:, ([\w ]+))?\)%stile\(\1, \2(?:, ([\w ]+))
 
 
 def _two_layouts(message: str) -> Callable[[re.Match[str]], str]:
-    """Return the replacement of a match of `_TWO`: a message with BOTH types, the NAME of the variable, and its CAST."""
+    """Return the replacement of a match of `_TWO`: a message with BOTH types, the NAME of the
+    variable, and its CAST."""
     def replacement(found: re.Match[str]) -> str:
         shape, dtype, *laid = found.groups()[:4]
-        one, other = sorted((layout or ACCUMULATOR for layout in laid), reverse=True)  # Numba's order may be that of a set
+        # Numba's order may be that of a set
+        one, other = sorted((layout or ACCUMULATOR for layout in laid), reverse=True)
         name = found[5] if found.re.groups > 4 else "x"
         both = " and ".join(f"tile {shape} {dtype} ({layout} layout)" for layout in (one, other))
         cast = f'numpipe.layout_cast({name}, "{cast_for(one, other)}")'
@@ -274,7 +289,8 @@ _TILE = re.compile(r"Layout\(shape=(\([^)]*\)).*, (\w+), (?:memory|compute)(?:, 
 
 
 def readable(text: str, unit: Unit) -> str:
-    """Return a message with the names of types, which tell Numba everything, as a user would say them."""
+    """Return a message with the names of types, which tell Numba everything, as a user would say
+    them."""
     text = re.sub(r",? ?defined at [^\n]*? \(\d+\)|\.? Raised from .*|\s+During: .*", "", text)
     text = re.sub(r"Literal\[\w+\]\(([^()]*)\)", r"\1", text)
     for pattern, instead in _NUMBA_SAYS:
@@ -312,13 +328,16 @@ _CLASSES = {"GmemRef": "array", "SmemTile": "shared-memory tile", "LaneTile": "s
 
 
 def spoken(text: str) -> str:
-    """Return a message of a simulation with its names of classes and functions as a user would say them."""
+    """Return a message of a simulation with its names of classes and functions as a user would say
+    them."""
     text = re.sub(rf"\b({'|'.join(_CLASSES)})\b", lambda name: _CLASSES[name[1]], text)
-    text = re.sub(r"\bgot .*", lambda got: _VALUE.sub(r"\1", got[0]), text)  # their types, as when compiled
+    # their types, as when compiled
+    text = re.sub(r"\bgot .*", lambda got: _VALUE.sub(r"\1", got[0]), text)
     text = re.sub(r"(?<=')numpy\.| at 0x\w+", "", text)
     text = re.sub(r"^('tuple' object has no attribute '\w+'|tuple indices must be integers or slices, not ellipsis)$",
                   rf"\1{TUPLES}", text)
-    return re.sub(r"\b(\w+?)__\d+\(\)", r"\1()", text)  # a nested function's, numbered while it was lifted
+    # a nested function's, numbered while it was lifted
+    return re.sub(r"\b(\w+?)__\d+\(\)", r"\1()", text)
 
 
 def _sentence(text: str) -> str:

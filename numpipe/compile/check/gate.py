@@ -1,26 +1,35 @@
 """The build gate: rules for the machine code of a numpipe kernel, checked on its PTX and SASS.
 
-A kernel can be right and slow without a word from the compiler; each rule here stands for one such case:
+A kernel can be right and slow without a word from the compiler; each rule here stands for one such
+case:
 
-=====================  ===========================================================================================
+=====================  =============================================================================
 rule                   what it costs to break it
-=====================  ===========================================================================================
-resources              spills, stack, C75xx notes: serialised wgmma, ignored setmaxnreg (`Resources.clean`)
-entry registers        more threads or fewer registers than setmaxnreg re-divides: the first inc hangs. Without a memory
-                       role: more registers than there are for the CTA's threads
+=====================  =============================================================================
+resources              spills, stack, C75xx notes: serialised wgmma, ignored setmaxnreg
+                       (`Resources.clean`)
+entry registers        more threads or fewer registers than setmaxnreg re-divides: the first inc
+                       hangs. Without a memory role: more registers than there are for the CTA's
+                       threads
 local memory           registers that went to memory without being called spills
-memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases stay inside the CTA, or say no scope. A cluster's
-                       barrier at the end has one (with debug=True that at the beginning too); where a partial sum is handed to
-                       another CTA through global memory, or a semaphore is signalled, there is one, outside the loop of products
-waterfalls             a TMA wrapped in a loop over the active lanes: its lane was not elected by elect.sync
-tensor cores           products of a shape that the kernel never asked for: dummies of a commit that stands alone
-waits                  waits for products that the source did not write: ptxas serialised them, or leaves fewer groups in flight
-roles                  the memory role computes nothing and stays below its registers; only it loads, but for single-stream
-                       pipelines
+memory barriers        MEMBAR at GPU scope, half the speed of a loop: releases stay inside the CTA,
+                       or say no scope. A cluster's barrier at the end has one (with debug=True that
+                       at the beginning too); where a partial sum is handed to another CTA through
+                       global memory, or a semaphore is signalled, there is one, outside the loop of
+                       products
+waterfalls             a TMA wrapped in a loop over the active lanes: its lane was not elected by
+                       elect.sync
+tensor cores           products of a shape that the kernel never asked for: dummies of a commit that
+                       stands alone
+waits                  waits for products that the source did not write: ptxas serialised them, or
+                       leaves fewer groups in flight
+roles                  the memory role computes nothing and stays below its registers; only it
+                       loads, but for single-stream pipelines
 registers              setmaxnreg with the values of the Unit
 launch bounds          without them ptxas ignores setmaxnreg (C7508)
-tensor maps            one by-value parameter, addressed and never read: a copy in local memory is no tensor map
-=====================  ===========================================================================================
+tensor maps            one by-value parameter, addressed and never read: a copy in local memory is
+                       no tensor map
+=====================  =============================================================================
 
 >>> from numpipe.compile.check import gate
 >>> gate.findings(kernel.compiled(a, b))          # doctest: +SKIP
@@ -42,7 +51,7 @@ from ...core.machine import Role
 from ..built import Built
 
 
-# ---- SASS -------------------------------------------------------------------------------------------------------
+# ---- SASS ----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Instruction:
     """One line of SASS: its address in the section, its predicate ("" for none) and the rest."""
@@ -65,7 +74,8 @@ _TARGET = re.compile(r"`\(([.$\w]+)\)")
 
 
 class Sass:
-    """The instructions of one kernel, and the control flow between them, read from nvdisasm's text."""
+    """The instructions of one kernel, and the control flow between them, read from nvdisasm's
+    text."""
 
     def __init__(self, text: str, target: Target = DEFAULT) -> None:
         self.target = target
@@ -91,7 +101,8 @@ class Sass:
         return any(instruction in self.reachable(self.instructions[i]) for i in self._successors(at))
 
     def reachable(self, first: Instruction, until: str = "never") -> list[Instruction]:
-        """Return what can run after `first`, itself included, in the order of addresses, through calls too.
+        """Return what can run after `first`, itself included, in the order of addresses, through
+        calls too.
 
         The search stops before opcodes that match `until`.
         """
@@ -105,7 +116,8 @@ class Sass:
         return [self.instructions[i] for i in sorted(seen)]
 
     def innermost(self, instruction: Instruction) -> list[Instruction]:
-        """Return the smallest loop around an instruction, from the target of a branch back to the branch; empty for none."""
+        """Return the smallest loop around an instruction, from the target of a branch back to the
+        branch; empty for none."""
         here = self.instructions.index(instruction)
         loops = [(at - target, target, at) for at, branch in enumerate(self.instructions) if branch.opcode.startswith("BRA")
                  for target in (self.labels.get(label, at + 1) for label in _TARGET.findall(branch.text)) if target <= here <= at]
@@ -131,16 +143,18 @@ def highest_register(code: list[Instruction]) -> int:
 
 
 def role_code(sass: Sass, who: Role) -> list[Instruction]:
-    """Return the code of a role: from its ``setmaxnreg`` on, to the cluster's barrier if there is one.
+    """Return the code of a role: from its ``setmaxnreg`` on, to the cluster's barrier if there is
+    one.
 
-    That begins with a fence beyond the CTA. Where CTAs load what others have stored there are more of these: arrivals.
+    That begins with a fence beyond the CTA. Where CTAs load what others have stored there are more
+    of these: arrivals.
     """
     starts = sass.find(r"USETMAXREG\." + ("DEALLOC" if who == "memory" else "TRY_ALLOC"))
     end = "UCGABAR_ARV" if sass.find(BEYOND)[1:] and sass.find("UCGABAR_ARV")[1:] else BEYOND
     return [i for start in starts for i in sass.reachable(start, end)]
 
 
-# ---- rules ------------------------------------------------------------------------------------------------------
+# ---- rules ---------------------------------------------------------------------------------------
 def resources(built: Built) -> Iterator[str]:
     """A kernel has no spills, no stack and no notes."""
     used = built.image.resources
@@ -167,9 +181,10 @@ BEYOND = r"MEMBAR\.\w+\.(GPU|SYS)"
 
 
 def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
-    """A kernel has no fence beyond the CTA, except those of the cluster's two barriers, which stand in no loop; those outside the
-    main loops of a kernel that hands partial sums over (`partials`), or has semaphores; one at the end, where the last CTA
-    resets a counter; and arrivals by which CTAs let each other load what they have stored."""
+    """A kernel has no fence beyond the CTA, except those of the cluster's two barriers, which stand
+    in no loop; those outside the main loops of a kernel that hands partial sums over (`partials`),
+    or has semaphores; one at the end, where the last CTA resets a counter; and arrivals by which
+    CTAs let each other load what they have stored."""
     handed = any(array.own for array in built.unit.arrays)
     products = [sass.innermost(instruction) for instruction in sass.products()]
     spared = int(built.unit.work_ring is not None)
@@ -192,8 +207,9 @@ def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
 def waterfalls(sass: Sass) -> Iterator[str]:
     """No instruction with uniform operands stands in a loop over the active lanes.
 
-    What follows a WARPSYNC.COLLECTIVE, up to ENDCOLLECTIVE, is none by itself: lanes that may be apart (BRA.DIV) meet there, off
-    the main way, for one instruction of the whole warp: an election, a shuffle, a vote, bar.warp.sync.
+    What follows a WARPSYNC.COLLECTIVE, up to ENDCOLLECTIVE, is none by itself: lanes that may be
+    apart (BRA.DIV) meet there, off the main way, for one instruction of the whole warp: an
+    election, a shuffle, a vote, bar.warp.sync.
     """
     for instruction in sass.find(r"BRA\.U\.ANY|R2UR\.OR|WARPSYNC\.COLLECTIVE"):
         behind = sass.instructions[sass.instructions.index(instruction) + 1:]
@@ -216,8 +232,9 @@ def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
 
 
 def waits(sass: Sass, ptx: str) -> Iterator[str]:
-    """The waits for products, and the beginnings of their groups, are those of the PTX: the source's, and those that the pipelines
-    add. A copy of a piece of code, as of an unrolled loop, copies its waits with its products."""
+    """The waits for products, and the beginnings of their groups, are those of the PTX: the
+    source's, and those that the pipelines add. A copy of a piece of code, as of an unrolled loop,
+    copies its waits with its products."""
     copies = max(1, -(-len(sass.products()) // max(1, ptx.count("wgmma.mma_async"))))
     written = Counter(int(left) for left in re.findall(r"wgmma\.wait_group\.sync\.aligned\s+(\d+)", ptx))
     made = [(int(found[1], 16), instruction) for instruction in sass.find(r"WARPGROUP\.DEPBAR")
@@ -232,8 +249,8 @@ def waits(sass: Sass, ptx: str) -> Iterator[str]:
 
 
 def roles(built: Built, sass: Sass) -> Iterator[str]:
-    """The memory role alone loads, within its registers, and the compute role does all else; a kernel without a memory role has
-    what its rings need, and no setmaxnreg."""
+    """The memory role alone loads, within its registers, and the compute role does all else; a
+    kernel without a memory role has what its rings need, and no setmaxnreg."""
     unit = built.unit
     rings = [bool(plan.private) for plan in unit.load_rings]
     shared, private, tickets = not all(rings), any(rings), unit.work_ring is not None
@@ -248,7 +265,8 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         # ordinary stores pass work indices on, in shared memory, and record the events of a profile
         own = sass.target.product + r"|UTMASTG|UTMAREDG|STSM|BAR\."
         own += r"|STS\b" * (not tickets) + r"|STG\b" * (not unit.params.profile_space and not unit.gpus)
-        own += r"|STG\.E(?!\.STRONG\.SYS)" * bool(unit.gpus and not unit.params.profile_space)  # records of waits given up
+        # records of waits given up
+        own += r"|STG\.E(?!\.STRONG\.SYS)" * bool(unit.gpus and not unit.params.profile_space)
         loads = "never" if private or unit.copies_in else "UTMALDG"
         for code, who, pattern in ((memory, "memory", own), (compute, "compute", loads)):
             for instruction in code:
@@ -286,8 +304,9 @@ def launch_bounds(built: Built, ptx: str) -> Iterator[str]:
 
 
 def tensor_maps(built: Built, ptx: str) -> Iterator[str]:
-    """All maps are in one by-value parameter, from whose address every copy's descriptor comes; nothing reads its words, except the
-    address of a counter behind the maps, and what a kernel with semaphores knows of the GPUs, of which each has maps there."""
+    """All maps are in one by-value parameter, from whose address every copy's descriptor comes;
+    nothing reads its words, except the address of a counter behind the maps, and what a kernel with
+    semaphores knows of the GPUs, of which each has maps there."""
     unit = built.unit
     wanted, words = unit.table_bytes, {*[unit.counter_at] * (unit.work_ring is not None), *[unit.peers_at] * bool(unit.gpus)}
     tables = re.findall(r"\.param \.align (\d+) \.b8 (\w+)\[(\d+)\]", ptx)
@@ -330,7 +349,8 @@ def _roots(name: str, defined: dict[str, list[str]], seen: set[str]) -> Iterator
 
 
 def findings(built: Built) -> tuple[str, ...]:
-    """Return what is wrong with a compiled kernel, one line each; empty: it passes. Needs nvdisasm, but no GPU."""
+    """Return what is wrong with a compiled kernel, one line each; empty: it passes. Needs nvdisasm,
+    but no GPU."""
     ptx, sass = built.ptx, Sass(built.sass, built.unit.target)
     return (*resources(built), *entry_registers(built), *local_memory(sass), *memory_barriers(built, sass), *waterfalls(sass),
             *tensor_cores(sass, ptx), *waits(sass, ptx), *roles(built, sass), *registers(built, sass), *launch_bounds(built, ptx),

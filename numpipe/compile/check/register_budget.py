@@ -1,10 +1,12 @@
-"""Register tiles while products are in flight, as `tile_flow` sees them, and the registers that they need together.
+"""Register tiles while products are in flight, as `tile_flow` sees them, and the registers that
+they need together.
 
-The registers are added up before machine code is made. ptxas pipelines products only where it has 32 registers besides those that
-they hold, accumulators and A operands: measured at 104, 160, 232, 240 and 256 registers a lane, where 32 less is just enough and 8
-more too many (C7511, C7512). Other tiles that go through a loop of products may take 24 of these; one more and a lane spills. Tiles
-that could be made later, used up before, or made again are not counted: a kernel that is refused cannot fit, one that passes may
-still spill.
+The registers are added up before machine code is made. ptxas pipelines products only where it has
+32 registers besides those that they hold, accumulators and A operands: measured at 104, 160, 232,
+240 and 256 registers a lane, where 32 less is just enough and 8 more too many (C7511, C7512). Other
+tiles that go through a loop of products may take 24 of these; one more and a lane spills. Tiles
+that could be made later, used up before, or made again are not counted: a kernel that is refused
+cannot fit, one that passes may still spill.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from ..lift.lift import Lifted
 from . import error_lines
 
 RESERVE = 32
-"""registers of a lane that products cannot have: ptxas wants them for addresses, counters and what is computed beside"""
+"""registers of a lane that products cannot have: ptxas wants them for addresses, counters and what
+is computed beside"""
 LEAST = 8
 """registers of a lane that no tile can have"""
 
@@ -44,13 +47,16 @@ class Products:
     from_registers: list[Position] = field(default_factory=list)
     """wgmmas whose A operand is a register tile"""
     redefined: list[tuple[str, Position, Position]] = field(default_factory=list)
-    """(name, definition, product) of operands that get a new value while the product reads the old one"""
+    """(name, definition, product) of operands that get a new value while the product reads the old
+    one"""
     overwritten: list[tuple[Position, Position]] = field(default_factory=list)
-    """(definition, product) of operands that a step makes while the product of an earlier step reads them"""
+    """(definition, product) of operands that a step makes while the product of an earlier step
+    reads them"""
     packed: list[tuple[Position, Position]] = field(default_factory=list)
     """(definition, product) of all operands that are made while a product is in flight"""
     begun: list[tuple[Position, Position]] = field(default_factory=list)
-    """(definition, product) of accumulators that are made by another operation than a wgmma while a product is in flight"""
+    """(definition, product) of accumulators that are made by another operation than a wgmma while a
+    product is in flight"""
     widest: tuple[tuple[LiveTile, ...], Position | None] = ((), None)
     """the tiles that are live at the widest point, and the product there"""
 
@@ -64,7 +70,8 @@ def needed(held: Iterable[LiveTile]) -> tuple[int, int]:
 
 
 def excess(limit: int, held: Iterable[LiveTile]) -> str:
-    """Return why tiles do not fit lanes of `limit` registers, with the numbers; "" where they fit."""
+    """Return why tiles do not fit lanes of `limit` registers, with the numbers; "" where they
+    fit."""
     products, others = needed(held)
     if products > limit - RESERVE:
         return (f"products in flight hold {products} registers a lane, {limit - RESERVE} are there ({limit} of a compute lane, "
@@ -93,6 +100,7 @@ def check(unit: Unit, lifted: Lifted, seen: Products) -> None:
 
 
 def table(seen: Products) -> list[str]:
-    """Return the tiles that are live together, a line each: registers a lane, name, role, dtype and shape, line."""
+    """Return the tiles that are live together, a line each: registers a lane, name, role, dtype and
+    shape, line."""
     return [f"  {part.registers:>4}  {part.name}: {part.role or 'live beside'}, {part.what}"
             + (f", line {part.position.line}" if part.position else "") for part in seen.widest[0]]

@@ -1,9 +1,11 @@
-"""The check that the memory role does nothing forbidden, on the LLVM IR of its instance of the kernel.
+"""The check that the memory role does nothing forbidden, on the LLVM IR of its instance of the
+kernel.
 
-The memory role is one lane that runs the kernel's control flow to issue copies. A CTA barrier, a shuffle, a vote, an atomic
-or a plain shared array that reaches it would hang, or be executed once too often, or in the wrong role; Numba compiles all of
-these silently. Names in the source are not enough (a helper can hide them), so the check reads the code itself, and uses
-the source only to find the line to blame.
+The memory role is one lane that runs the kernel's control flow to issue copies. A CTA barrier, a
+shuffle, a vote, an atomic or a plain shared array that reaches it would hang, or be executed once
+too often, or in the wrong role; Numba compiles all of these silently. Names in the source are not
+enough (a helper can hide them), so the check reads the code itself, and uses the source only to
+find the line to blame.
 """
 
 from __future__ import annotations
@@ -31,9 +33,11 @@ _FORBIDDEN = (
     ("a store", r"\bst\.(global|shared|volatile|relaxed)", "store"),
 )
 _OWN = re.compile("np_used|np_scheduler|np_outside|np_gpus|np_bounded")
-"""events of a profile (`profiling_cuda`), work indices (`tile_scheduler`), what is told of indices (`outside_cuda`), of peers that
-do not come (`peers_cuda`), waits that take too long (`bounded_cuda`)"""
-_DOING = re.compile(r"(?:call |atomicrmw |cmpxchg ).*")  # calls, inline assembly among them, and LLVM's own atomics
+"""events of a profile (`profiling_cuda`), work indices (`tile_scheduler`), what is told of indices
+(`outside_cuda`), of peers that do not come (`peers_cuda`), waits that take too long
+(`bounded_cuda`)"""
+# calls, inline assembly among them, and LLVM's own atomics
+_DOING = re.compile(r"(?:call |atomicrmw |cmpxchg ).*")
 _DEFINED = re.compile(r'^define [^@]*@(?:"([^"]+)"|([\w.$]+))\(', re.MULTILINE)
 _CALLED = re.compile(r'@(?:"([^"]+)"|([\w.$]+))\(')
 _SHARED_ARRAY = re.compile(r"addrspace\(3\)\s*\* @")
@@ -46,7 +50,8 @@ def functions(library: Any) -> dict[str, str]:
 
 
 def reachable(bodies: dict[str, str], root: str) -> Iterator[tuple[str, ...]]:
-    """Yield the functions that `root` can call, itself included, each as the names on one path of calls to it."""
+    """Yield the functions that `root` can call, itself included, each as the names on one path of
+    calls to it."""
     todo: list[tuple[str, ...]] = [(root,)]
     seen = {root}
     while todo:
@@ -60,7 +65,8 @@ def reachable(bodies: dict[str, str], root: str) -> Iterator[tuple[str, ...]]:
 
 
 def violation(function: str) -> tuple[str, str] | None:
-    """Return (what, pattern of the source) of the first forbidden operation in a function; None without one."""
+    """Return (what, pattern of the source) of the first forbidden operation in a function; None
+    without one."""
     body = function.partition("\n")[2]
     doing = "\n".join(line for line in _DOING.findall(body) if not _OWN.search(line))
     for what, pattern, source in _FORBIDDEN:
@@ -84,7 +90,8 @@ def check(unit: Unit, library: Any, lifted: Lifted) -> None:
 
 
 def _blame(unit: Unit, lifted: Lifted, path: tuple[str, ...], what: str, pattern: str) -> str:
-    """Return the message, at the call in the source of the function that does it, or of one on the way to it."""
+    """Return the message, at the call in the source of the function that does it, or of one on the
+    way to it."""
     message = (f"kernel {unit.kernel}: {what}{{}} reaches the memory role, where one lane runs the kernel's control flow to issue "
                "copies: use numpipe's own operations (barriers, c[…] = tile), which know their role")
     calls = [(source, node) for source in lifted.sources for node in walk(source.tree) if isinstance(node, ast.Call)]

@@ -1,25 +1,30 @@
-"""Register tiles while products are in flight, found in functions that Numba has typed, before machine code is made.
+"""Register tiles while products are in flight, found in functions that Numba has typed, before
+machine code is made.
 
-A product holds registers from its wgmma to the wait that covers it: those of its accumulator, and of its A operand where that is
-not in shared memory. The typed source shows three mistakes that ptxas would report as a note only, or not at all:
+A product holds registers from its wgmma to the wait that covers it: those of its accumulator, and
+of its A operand where that is not in shared memory. The typed source shows three mistakes that
+ptxas would report as a note only, or not at all:
 
-* an operand that gets a new value while the product reads it, where both values are one variable that goes round a loop::
+* an operand that gets a new value while the product reads it, where both values are one variable
+  that goes round a loop::
 
       acc = numpipe.wgmma(acc, p, v_tile)
       s = numpipe.wgmma_wait(s)
       p = np.exp2(s).astype(v.dtype)          # the registers that the product reads: ptxas serialises all products (C7513)
       acc = numpipe.wgmma_wait(acc)
 
-* an operand that a step loads or computes while a product of an earlier step reads its registers. ptxas says nothing of it where
-  the operand is loaded from shared memory, and the product reads the new value (found on an H100)::
+* an operand that a step loads or computes while a product of an earlier step reads its registers.
+  ptxas says nothing of it where the operand is loaded from shared memory, and the product reads the
+  new value (found on an H100)::
 
       for (k,), (a_tile, b_tile) in numpipe.pipeline(…, delay_release=1)(a, b):
           acc = numpipe.wgmma(acc, a_tile[:, :], b_tile)
 
 * tiles that are live together, and more than a lane has registers for (C7511, C7512).
 
-A wait leaves as many of the newest groups in flight as it says. A step of a pipeline, and a function that is not an operation on
-tiles, may wait for all, so products in flight count as done there: what is found is a mistake, but not every mistake is found.
+A wait leaves as many of the newest groups in flight as it says. A step of a pipeline, and a
+function that is not an operation on tiles, may wait for all, so products in flight count as done
+there: what is found is a mistake, but not every mistake is found.
 """
 
 from __future__ import annotations
@@ -43,11 +48,13 @@ MOST = 8
 _QUIET = ("numpipe.language.tiles.", "numpipe.language.pipeline.operand_barriers", "numpipe.language.pipeline.pipelines",
           "numpipe.core.arith", "numpipe.core.numbers")
 _WAITING = tuple(f"numpipe.language.tiles.{name}" for name in ("atomics", "load", "store"))
-"""_QUIET: prefixes of the modules whose operations wait for no product; _WAITING: modules among these whose operations may"""
+"""_QUIET: prefixes of the modules whose operations wait for no product; _WAITING: modules among
+these whose operations may"""
 
 
 def watcher(positions: Positions, seen: Products) -> Callable[[Any, dict[str, Any]], None]:
-    """Return a callback for the typed functions of a kernel (`nb.compile_kernel`); it adds the compute role's to `seen`."""
+    """Return a callback for the typed functions of a kernel (`nb.compile_kernel`); it adds the
+    compute role's to `seen`."""
     def look(function: Any, types: dict[str, Any]) -> None:
         if {ty.role for ty in types.values() if isinstance(ty, InFlightType)} == {"compute"}:
             _Function(function, types, positions, seen).look()
@@ -55,9 +62,10 @@ def watcher(positions: Positions, seen: Products) -> Callable[[Any, dict[str, An
     return look
 
 
-# ---- one function -------------------------------------------------------------------------------------------------------
+# ---- one function --------------------------------------------------------------------------------
 State = dict[str, int]
-"""the variables of products that may be in flight, each with the least number of groups issued after it, on any path to here"""
+"""the variables of products that may be in flight, each with the least number of groups issued
+after it, on any path to here"""
 EARLIER = "'"
 """what follows the variable of a product that an earlier step issued"""
 
@@ -90,7 +98,8 @@ class _Function:
         self.operand_webs = {self.webs[name] for name in self.operands.values() if name in self.webs}
 
     def _operation(self, value: Any) -> Any:
-        """Return the operation that an expression calls, or a name for a method; None for no call."""
+        """Return the operation that an expression calls, or a name for a method; None for no
+        call."""
         if not (isinstance(value, nb.numba_ir.Expr) and value.op == "call"):
             return None
         return getattr(self.types[value.func.name], "typing_key", self.types[value.func.name])
@@ -219,7 +228,8 @@ class _Function:
 
     # ---- variables
     def _webs(self) -> dict[str, str]:
-        """Return each tile's variable: values that a phi node, a copy, a wait or a product joins are one variable."""
+        """Return each tile's variable: values that a phi node, a copy, a wait or a product joins
+        are one variable."""
         web = {name: name for name in self.types if self._tile(name)}
 
         def find(name: str) -> str:
@@ -239,7 +249,8 @@ class _Function:
         return {name: find(name) for name in web}
 
     def _constant(self, name: str, seen: frozenset[str] = frozenset()) -> bool:
-        """Whether a tile is made from numbers alone, so that it needs no registers until it is used."""
+        """Whether a tile is made from numbers alone, so that it needs no registers until it is
+        used."""
         statement = self.definitions.get(name)
         if statement is None or name in seen:
             return name in seen
@@ -296,13 +307,15 @@ class _Function:
                 self.seen.overwritten.append(places)  # type: ignore[arg-type]
 
     def _makes(self, statement: Any) -> bool:
-        """Whether a statement gives a tile new registers: no copy, no product and no phi node does."""
+        """Whether a statement gives a tile new registers: no copy, no product and no phi node
+        does."""
         name, value = statement.target.name, statement.value
         return bool(self._tile(name)) and name not in self.products and not self._same(value) and not self._phi(statement) and (
             isinstance(value, nb.numba_ir.Expr))
 
     def _next(self, variable: str) -> set[str]:
-        """Return the variables whose value a phi node may have, through copies and phi nodes of other blocks, not of its own."""
+        """Return the variables whose value a phi node may have, through copies and phi nodes of
+        other blocks, not of its own."""
         todo, taken = [name for _, name in self._incoming(self.definitions[variable])], set[str]()
         while todo:
             name = self._origin(todo.pop())
@@ -328,14 +341,16 @@ class _Function:
                 entry = self._name(operand), place, product_place
                 seen.redefined += [] if entry in seen.redefined else [entry]
         alike = {str(self._tile(self.operands[product])) for product in state if product in self.operands}
-        if web in self.operand_webs or str(self._tile(name)) in alike:  # the next value of a body's argument is what it returns
+        # the next value of a body's argument is what it returns
+        if web in self.operand_webs or str(self._tile(name)) in alike:
             seen.packed.append((place, newest))
         begins = {self.webs.get(call.args[0].name) for call in self.products.values()}
         if web in begins and web not in self.operand_webs:
             seen.begun.append((place, newest))
 
     def _measure(self, label: int, live: set[str], state: State) -> None:
-        """Note the tiles that are live at a point where products are in flight, if they are the widest."""
+        """Note the tiles that are live at a point where products are in flight, if they are the
+        widest."""
         live = live | {self.operands[product] for product in state if product in self.operands}
         held: dict[str, LiveTile] = {}
         for name in sorted(live):
@@ -377,7 +392,8 @@ class _Function:
 
 
 def _registers(ty: TileType) -> int:
-    """Return a tile's registers a lane; of a vector that may lie either way, the smaller part: the other is not computed."""
+    """Return a tile's registers a lane; of a vector that may lie either way, the smaller part: the
+    other is not computed."""
     if ty.layout == EITHER:
         return min(len(places(ty.shape, ROW)), len(places(ty.shape, COLUMN)))
     return ty.registers

@@ -1,8 +1,10 @@
-"""Arithmetic, rewritten: operators and builtins on run-time values become the operations of `arith`, the same in both executions.
+"""Arithmetic, rewritten: operators and builtins on run-time values become the operations of
+`arith`, the same in both executions.
 
-Constants that take part in an operation stay literals, which the operation gives the type of its other operands; so do arguments
-of operations (shapes, sizes). A constant becomes a run-time value, an int32 or a float32, where it is bound to a name that is bound
-again, is an arm of a choice, or the result of a nested function.
+Constants that take part in an operation stay literals, which the operation gives the type of its
+other operands; so do arguments of operations (shapes, sizes). A constant becomes a run-time value,
+an int32 or a float32, where it is bound to a name that is bound again, is an arm of a choice, or
+the result of a nested function.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from .nodes import assign, load, located, operation, walk
 from .rewriter import NOT_MINE, Rewriter
 
 _CASTS: dict[Any, str] = {builtins.int: "int32", builtins.float: "float32", builtins.bool: "bool"}
-_BUILTINS: dict[Any, tuple[Op[..., Any], int, int | None]] = {  # the operation, the least and the most arguments it takes
+# the operation, the least and the most arguments it takes
+_BUILTINS: dict[Any, tuple[Op[..., Any], int, int | None]] = {
     builtins.abs: (arith.absolute, 1, 1), builtins.round: (numbers.rounded, 1, 1), builtins.len: (numbers.length, 1, 1),
     builtins.pow: (arith.power, 2, 2), builtins.divmod: (arith.quotient_remainder, 2, 2), builtins.range: (numbers.counting, 1, 3),
     builtins.min: (numbers.least, 1, None), builtins.max: (numbers.greatest, 1, None),
@@ -49,7 +52,8 @@ class Arithmetic(Rewriter):
         """assignments of constants whose names are literals wherever they are used"""
 
     def _compute(self, operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
-        """Return a call of an operation, which says which operands are float literals: Numba would take them for float64."""
+        """Return a call of an operation, which says which operands are float literals: Numba would
+        take them for float64."""
         literals = _float_literals(args)
         args = [self._settled(arg, floats=isinstance(arg, ast.Tuple)) for arg in args]
         return self.call(operation, [*args, *([literal_node(literals, where)] if literals else [])], where)
@@ -88,7 +92,8 @@ class Arithmetic(Rewriter):
         return parts[0] if len(parts) == 1 else ast.copy_location(ast.BoolOp(ast.And(), parts), node)
 
     def _repeatable(self, node: ast.expr) -> bool:
-        """Whether an expression only computes, so that evaluating it twice is evaluating it once."""
+        """Whether an expression only computes, so that evaluating it twice is evaluating it
+        once."""
         calls = [part for part in walk(node) if isinstance(part, ast.Call)]
         functions = [operation(c) or self.value(c.func) for c in calls]
         return all(isinstance(f, Op) and f.__module__ in (arith.__name__, numbers.__name__, context.__name__) for f in functions)
@@ -118,14 +123,16 @@ class Arithmetic(Rewriter):
         return self.call(operation, args, node)
 
     def meant(self, node: ast.Call, function: Any) -> Op[..., Any] | None:
-        """Return the operation that a call of NumPy, or of a method of a value of the kernel, means; None for other calls."""
+        """Return the operation that a call of NumPy, or of a method of a value of the kernel,
+        means; None for other calls."""
         if function is MISSING:
             return BY_METHOD.get(node.func.attr) if isinstance(node.func, ast.Attribute) else None
         meant: Op[..., Any] | None = lookup(BY_NUMPY, function)
         return meant
 
     def elementwise(self, node: ast.Call, function: Any) -> Any:
-        """A call of a function of tiles and numbers: of NumPy, or of numpipe with a parameter `literals`."""
+        """A call of a function of tiles and numbers: of NumPy, or of numpipe with a parameter
+        `literals`."""
         operation = self.meant(node, function) or function
         if not isinstance(operation, Op) or operation.context:
             return NOT_MINE
@@ -142,7 +149,8 @@ class Arithmetic(Rewriter):
 
     # ---- constants that become run-time values
     def _settled(self, node: ast.expr, *, ints: bool = False, floats: bool = True) -> ast.expr:
-        """Make run-time values of a node's constants, those in tuples included; of ints on request: Numba knows literal ints."""
+        """Make run-time values of a node's constants, those in tuples included; of ints on request:
+        Numba knows literal ints."""
         if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load):
             node.elts = [self._settled(part, ints=ints) for part in node.elts]
             return node
@@ -197,7 +205,8 @@ class Arithmetic(Rewriter):
         node.body[:0] = [located(assign(name, self.call(numbers.number, [load(name)], node)), node) for name in again]
 
     def _bound(self, target: ast.expr, value: ast.expr, bound: Counter[str]) -> ast.expr:
-        """Return what is bound to a target: a constant becomes a run-time value where the name is bound again."""
+        """Return what is bound to a target: a constant becomes a run-time value where the name is
+        bound again."""
         if isinstance(target, ast.Name):
             return self._settled(value, ints=bound[target.id] > 1)
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):

@@ -1,7 +1,8 @@
-"""Calls that are given a function or types of memory: pipelines that are emitted with a body, `run_scoped` and `scratch`.
+"""Calls that are given a function or types of memory: pipelines that are emitted with a body,
+`run_scoped` and `scratch`.
 
-An emitted pipeline becomes the pipeline of the loop form and the functions that it calls. The type of an allocation is a constant,
-which travels to the operation as a text.
+An emitted pipeline becomes the pipeline of the loop form and the functions that it calls. The type
+of an allocation is a constant, which travels to the operation as a text.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ REFERENCES = "__np_references"
 
 
 class Bodies(Functions):
-    """``emit_pipeline_warp_specialized(…)``, ``emit_pipeline(…)``, ``run_scoped(…)`` and ``scratch(…)``."""
+    """``emit_pipeline_warp_specialized(…)``, ``emit_pipeline(…)``, ``run_scoped(…)`` and
+    ``scratch(…)``."""
 
     # ---- pipelines
     def not_called(self, node: ast.Expr) -> Any:
@@ -40,7 +42,8 @@ class Bodies(Functions):
         return NOT_MINE
 
     def emits(self, node: ast.Call, called: Any) -> Any:
-        """An emitted pipeline becomes the pipeline of the loop form, with the functions that it calls."""
+        """An emitted pipeline becomes the pipeline of the loop form, with the functions that it
+        calls."""
         if not any(called is builder for builder in BUILDERS):
             return NOT_MINE
         options = dict(zip(inspect.signature(called).parameters, self.bind(called, node), strict=True))
@@ -53,7 +56,8 @@ class Bodies(Functions):
         if carries and self.value(compute) is not None:
             self.error(node, "emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways to say the same: "
                              "give one")
-        if not alone:  # what is left are options of the CTA's split into roles, which must be those of the kernel
+        # what is left are options of the CTA's split into roles, which must be those of the kernel
+        if not alone:
             where = f"kernel {self.unit.kernel}, pipeline at {self.session.site(self.source, node)}"
             try:
                 body_form.check_options(where, self.unit, {name: self.value(value) for name, value in options.items()})
@@ -130,7 +134,8 @@ class Bodies(Functions):
             node.keywords = [k for k in node.keywords if k.arg not in named]
 
     def _tree_of(self, node: ast.expr) -> tuple[ast.expr | None, Tree | None]:
-        """Return a type that holds NamedTuples as the text of plain tuples, and its shape; (None, None) for any other."""
+        """Return a type that holds NamedTuples as the text of plain tuples, and its shape; (None,
+        None) for any other."""
         whole = self.value(node)
         if whole is MISSING or not (parts := leaves(whole)) or not all(map(is_allocation, parts)):
             return None, None
@@ -139,7 +144,8 @@ class Bodies(Functions):
         return (None, None) if repr(plain) == repr(whole) else (literal_node(repr(plain), node), tree)
 
     def _in_tree(self, tree: Tree, references: ast.expr, node: ast.expr) -> ast.Call:
-        """Return a call of a function that makes NamedTuples of the references, which come in plain tuples."""
+        """Return a call of a function that makes NamedTuples of the references, which come in plain
+        tuples."""
         self.temporaries += 1
         lifted = f"in_tree__{self.temporaries}"
 
@@ -160,7 +166,8 @@ class Bodies(Functions):
         return located(ast.Call(bound, [references], []), node)
 
     def _type(self, node: ast.expr, always: bool) -> ast.expr:
-        """Return the type of an allocation as its text; anything else is passed on, or refused where a type is wanted `always`."""
+        """Return the type of an allocation as its text; anything else is passed on, or refused
+        where a type is wanted `always`."""
         value = self.value(node)
         if is_allocation(value):
             return literal_node(repr(value), node)

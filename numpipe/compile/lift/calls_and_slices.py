@@ -1,6 +1,8 @@
-"""Calls and subscripts, rewritten: keywords become positions, the hidden context is passed on, slices become views.
+"""Calls and subscripts, rewritten: keywords become positions, the hidden context is passed on,
+slices become views.
 
-A call of an operation is rewritten by what the operation says of itself (`core.op`). Rules before `operation` know more of theirs.
+A call of an operation is rewritten by what the operation says of itself (`core.op`). Rules before
+`operation` know more of theirs.
 """
 
 from __future__ import annotations
@@ -100,7 +102,8 @@ class Calls(Loops):
                              f"{self.constants.wg_axis!r}")
 
     def program(self, node: ast.Call, function: Any) -> Any:
-        """Rewrite `program_id` and `num_programs` of a dimension that the launch flattens (`plan.folded_grids`)."""
+        """Rewrite `program_id` and `num_programs` of a dimension that the launch flattens
+        (`plan.folded_grids`)."""
         if not self.unit.folded or (function is not context.program_id and function is not context.num_programs):
             return NOT_MINE
         dimension = self.value(self.bind(function, node)[0])
@@ -124,8 +127,8 @@ class Calls(Loops):
         return self.loop_form(node, self.bind(function, node), False) if function is pipelines.pipeline else NOT_MINE
 
     def loop_form(self, node: ast.Call, args: list[ast.expr], alone: bool) -> ast.Call:
-        """Return the pipeline with these arguments of `pipeline`, the constants in its grid and its place; `alone`: each compute
-        warpgroup runs it for itself."""
+        """Return the pipeline with these arguments of `pipeline`, the constants in its grid and its
+        place; `alone`: each compute warpgroup runs it for itself."""
         self._index_maps_fit(*args[:3])
         whole = self.value(args[0])
         sizes: Any = whole if isinstance(whole, tuple) else map(self.value, args[0].elts) if isinstance(args[0], ast.Tuple) else ()
@@ -134,7 +137,8 @@ class Calls(Loops):
         return self.call(pipelines.make_pipeline, [*map(self.visit, args), *(literal_node(fact, node) for fact in facts)], node)
 
     def block_spec(self, node: ast.Call, function: Any) -> Any:
-        """A BlockSpec also gets what its index map returns and reads; its parts, transforms and `Element`, become records."""
+        """A BlockSpec also gets what its index map returns and reads; its parts, transforms and
+        `Element`, become records."""
         if function is specs.BlockSpec:
             args = self.bind(function, node)
             space = specs.space_of(self.value(args[2]))
@@ -149,7 +153,8 @@ class Calls(Loops):
         return NOT_MINE
 
     def allocations_of(self, node: ast.Call, function: Any) -> Any:
-        """Rewrite ``pipe.get_allocations(arrays)``, a method of a pipeline, to a call of the operation."""
+        """Rewrite ``pipe.get_allocations(arrays)``, a method of a pipeline, to a call of the
+        operation."""
         if not (isinstance(node.func, ast.Attribute) and node.func.attr == "get_allocations" and function is MISSING):
             return NOT_MINE
         if node.keywords:
@@ -158,7 +163,8 @@ class Calls(Loops):
 
     # ---- all others
     def operation(self, node: ast.Call, function: Any) -> Any:
-        """A call of an operation gets all arguments by position, behind the hidden ones that the operation asks for."""
+        """A call of an operation gets all arguments by position, behind the hidden ones that the
+        operation asks for."""
         if not isinstance(function, Op) or (isinstance(function, Helper) and not function.context):
             return NOT_MINE
         args = self.bind(function, node)
@@ -176,7 +182,8 @@ class Calls(Loops):
         return node
 
     def refused_call(self, node: ast.Call, function: Any) -> Any:
-        """Refuse what no kernel calls: a kernel, a function of Python or NumPy, one of the user's that is not compiled."""
+        """Refuse what no kernel calls: a kernel, a function of Python or NumPy, one of the user's
+        that is not compiled."""
         if type(function).__name__ == "Kernel" and hasattr(function, "simulate"):
             self.error(node, f"'{function.name}' is a kernel: a kernel is called from the host, not from a kernel")
         if function is MISSING or named_tuple(function):
@@ -191,7 +198,8 @@ class Calls(Loops):
         return NOT_MINE
 
     def value_call(self, node: ast.Call, function: Any) -> Any:
-        """A call of a nested function, an emitted pipeline or another value of the kernel; of a NamedTuple, or a helper."""
+        """A call of a nested function, an emitted pipeline or another value of the kernel; of a
+        NamedTuple, or a helper."""
         tuples = isinstance(function, type) and issubclass(function, tuple)
         if named_tuple(function):
             node.args, node.keywords = self.bind(function, node), []
@@ -211,13 +219,15 @@ class Calls(Loops):
             self._by_position(node.func.id, node)
         elif node.keywords and isinstance(node.func, (ast.Subscript, ast.Call, ast.IfExp)):
             self._no_keywords(node)
-        ours = isinstance(node.func, ast.Name) and node.func.id.startswith("__np_")  # a call that the pass wrote
+        # a call that the pass wrote
+        ours = isinstance(node.func, ast.Name) and node.func.id.startswith("__np_")
         if (function is MISSING or tuples) and not ours:
             node.args = [self._settled(arg, ints=tuples) for arg in node.args]
         return node
 
     def _with_allocations(self, node: ast.Call, may: bool) -> None:
-        """Put the allocations that an emitted pipeline shares with another one behind its arrays."""
+        """Put the allocations that an emitted pipeline shares with another one behind its
+        arrays."""
         given = [k.value for k in node.keywords if k.arg == "allocations" and may]
         if len(given) != len(node.keywords):
             self.error(node, "an emitted pipeline is called on its arrays by position")
@@ -246,7 +256,8 @@ class Calls(Loops):
         node.args, node.keywords = self._in_order(name, plain_signature(parameters), node), []
 
     def _fits_registers(self, node: ast.Call, of: ast.expr) -> None:
-        """Refuse an accumulator that leaves no register to compute with: ptxas would put it into local memory."""
+        """Refuse an accumulator that leaves no register to compute with: ptxas would put it into
+        local memory."""
         shape, unit = self.value(of), self.unit
         if isinstance(shape, tuple) and len(shape) == 2 and all(isinstance(n, int) for n in shape):
             registers = shape[0] * shape[1] // 128
@@ -275,7 +286,8 @@ class Calls(Loops):
                                               f"pipeline's grid has {len(grid.elts)}")
 
     def _known_indices(self, index_map: ast.expr) -> tuple[int | None, ...]:
-        """Return the constants among the indices that a lambda, written in place, returns, None for the others."""
+        """Return the constants among the indices that a lambda, written in place, returns, None for
+        the others."""
         if not isinstance(index_map, ast.Lambda) or not isinstance(index_map.body, ast.Tuple):
             return ()
         parameters = set(parameters_of(index_map))
@@ -283,14 +295,16 @@ class Calls(Loops):
         return tuple(value if isinstance(value, int) else None for value in values)
 
     def _depends(self, index_map: ast.expr) -> tuple[bool, ...] | None:
-        """Say which of its arguments a nested function, or a lambda written in place, reads; None for other functions."""
+        """Say which of its arguments a nested function, or a lambda written in place, reads; None
+        for other functions."""
         while isinstance(index_map, ast.IfExp) and (test := self.value(index_map.test)) is not MISSING:
             index_map = index_map.body if test else index_map.orelse
         function = self._function_of(index_map)
         return None if function is None else reads(function)
 
     def bind(self, function: Any, node: ast.Call) -> list[ast.expr]:
-        """Return the arguments of a call in the order of the function's parameters, defaults filled in."""
+        """Return the arguments of a call in the order of the function's parameters, defaults filled
+        in."""
         if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
             self.error(node, f"{function.__name__}: no * or ** in a kernel's calls: write the arguments out")
         return self._in_order(function.__name__, inspect.signature(function), node)

@@ -1,8 +1,8 @@
 """Compile-time values in a kernel's source: what is known before compilation, and arithmetic on it.
 
-Names of constants (module globals, captured variables, Statics and their fields, locals assigned once from constants) and
-arithmetic on them become literals in the AST, so that ``cfg.tm // numpipe.axis_size("wg")`` can be a shape. Numba would
-see a run-time value.
+Names of constants (module globals, captured variables, Statics and their fields, locals assigned
+once from constants) and arithmetic on them become literals in the AST, so that ``cfg.tm //
+numpipe.axis_size("wg")`` can be a shape. Numba would see a run-time value.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def literal_node(value: Any, where: ast.AST) -> ast.expr:
 
 
 def truth(value: Any) -> Any:
-    """Return whether a constant counts as true; MISSING for one that does not tell, as an array, and for none."""
+    """Return whether a constant counts as true; MISSING for one that does not tell, as an array,
+    and for none."""
     try:
         return value if value is MISSING else bool(value)
     except Exception:
@@ -95,8 +96,8 @@ def truth(value: Any) -> Any:
 class Constants:
     """The compile-time constants of a function, from which expressions are evaluated.
 
-    `wg_axis` is the warpgroup axis; `sizes` has the axes whose sizes are known; `failed` the expressions of constants that raised,
-    e.g. a division by a Static that is 0.
+    `wg_axis` is the warpgroup axis; `sizes` has the axes whose sizes are known; `failed` the
+    expressions of constants that raised, e.g. a division by a Static that is 0.
     """
 
     def __init__(self, namespace: dict[str, Any], known: dict[str, Any], wg_axis: str = "",
@@ -106,7 +107,8 @@ class Constants:
         self.failed: dict[ast.AST, Exception] = {}
 
     def name(self, name: str, local: set[str]) -> Any:
-        """Return the value of a known name, or of a global that no enclosing function binds; else MISSING."""
+        """Return the value of a known name, or of a global that no enclosing function binds; else
+        MISSING."""
         if name in self.known:
             return self.known[name]
         if name in local:
@@ -117,7 +119,8 @@ class Constants:
         return (builtins if isinstance(builtins, dict) else vars(builtins)).get(name, MISSING)
 
     def evaluate(self, node: ast.AST, local: set[str]) -> Any:
-        """Return the value of an expression, or MISSING for a run-time one and for one that fails."""
+        """Return the value of an expression, or MISSING for a run-time one and for one that
+        fails."""
         def get(child: ast.AST) -> Any:
             value = self.evaluate(child, local)
             return MISSING if isinstance(value, StaticArray) else value
@@ -158,7 +161,8 @@ class Constants:
                     return all(_PYTHON[type(o)](a, b) for o, a, b in zip(ops, values, values[1:], strict=False))
                 case ast.BoolOp(op=op, values=parts):
                     decides = isinstance(op, ast.Or)
-                    for part in parts:  # as Python does: the value that decides, the rest never looked at
+                    # as Python does: the value that decides, the rest never looked at
+                    for part in parts:
                         last = get(part)
                         if last is MISSING or bool(last) is decides:
                             break
@@ -173,7 +177,8 @@ class Constants:
         return MISSING
 
     def _call(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
-        """Return the result of a call with constants, where that is a constant; MISSING for what needs a kernel."""
+        """Return the result of a call with constants, where that is a constant; MISSING for what
+        needs a kernel."""
         if any(value is MISSING for value in (*args, *named.values())) or (named and not _evaluated(function)):
             return MISSING
         if _evaluated(function):
@@ -204,7 +209,8 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def of_a_lane(value: Any) -> bool:
-    """Whether an object of `numba.cuda` stands for a number that differs from lane to lane: laneid, threadIdx.x."""
+    """Whether an object of `numba.cuda` stands for a number that differs from lane to lane: laneid,
+    threadIdx.x."""
     return isinstance(value, property) or (isinstance(value, type) and (value.__module__, value.__name__) == (
         "numba.cuda.stubs", "laneid"))
 
@@ -215,7 +221,8 @@ def named_tuple(kind: Any) -> bool:
 
 
 def _evaluated(function: Any) -> bool:
-    """Whether calls with constants are evaluated: of a `@numpipe.function`, a NamedTuple or a frozen dataclass of the user's."""
+    """Whether calls with constants are evaluated: of a `@numpipe.function`, a NamedTuple or a
+    frozen dataclass of the user's."""
     if function is specs.BlockSpec:
         return False  # an operation of kernels: its index map is compiled with them
     if named_tuple(function):
@@ -225,7 +232,8 @@ def _evaluated(function: Any) -> bool:
 
 
 def stores(function: ast.FunctionDef | ast.Lambda) -> list[tuple[str, ast.AST]]:
-    """Return the names that a function binds itself, each with the node that binds it; of nested functions their own names only."""
+    """Return the names that a function binds itself, each with the node that binds it; of nested
+    functions their own names only."""
     bound: list[tuple[str, ast.AST]] = [(a.arg, a) for a in walk(function.args) if isinstance(a, ast.arg)]
     for node in own(statements(function)):
         if isinstance(node, ast.FunctionDef):

@@ -1,4 +1,5 @@
-"""Calls of `@numpipe.function`s: each function is rewritten once for a kernel and the arguments that are known at compile time."""
+"""Calls of `@numpipe.function`s: each function is rewritten once for a kernel and the arguments
+that are known at compile time."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Functions(Nested):
         raise NotImplementedError
 
     def function_value(self, node: ast.AST) -> Any:
-        """A function that is passed on, alone or in a tuple, becomes a value; other functions, and BlockSpecs, are refused."""
+        """A function that is passed on, alone or in a tuple, becomes a value; other functions, and
+        BlockSpecs, are refused."""
         if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Load):
             value = self.value(node)
             if isinstance(value, Function):
@@ -55,7 +57,8 @@ class Functions(Nested):
         return NOT_MINE
 
     def function_call(self, node: ast.Call, function: Any) -> Any:
-        """A call of a `@numpipe.function` becomes one of its form for the known arguments, with the others."""
+        """A call of a `@numpipe.function` becomes one of its form for the known arguments, with the
+        others."""
         if not isinstance(function, Function):
             return NOT_MINE
         names = list(inspect.signature(function.function).parameters)
@@ -63,7 +66,8 @@ class Functions(Nested):
         values = {name: self.value(arg) for name, arg in args.items()}
         known = {name: value for name, value in values.items() if value is not MISSING}
         if function is tile_loop.planar_snake and (why := tile_loop.wrong_snake(known.get("minor_dim"), known.get("tile_width"))):
-            self.error(node, why)  # else an index error, or a division by zero, in a line of its own source
+            # else an index error, or a division by zero, in a line of its own source
+            self.error(node, why)
         bound = self._lifted(function, known, node)
         left = [self._settled(self.visit(args[name])) for name in bound.parameters]
         call = ast.copy_location(ast.Call(self._bind(bound, node), left, []), node)

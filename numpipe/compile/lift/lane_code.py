@@ -1,6 +1,8 @@
-"""Code for each lane, rewritten: the names of `numba.cuda` that kernels may use become numpipe's own operations, simulated too.
+"""Code for each lane, rewritten: the names of `numba.cuda` that kernels may use become numpipe's
+own operations, simulated too.
 
-`numba.cuda` is never imported here: its objects, which the user's module has, are known by their names.
+`numba.cuda` is never imported here: its objects, which the user's module has, are known by their
+names.
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ SUPPORTED = f"threadIdx.x, laneid, {', '.join(_CALLS)}"
 
 
 class LaneCode(Calls):
-    """``cuda.threadIdx.x``, ``cuda.laneid``, ``cuda.shfl_sync(…)``, ``cuda.syncwarp()``; and `lane_index`."""
+    """``cuda.threadIdx.x``, ``cuda.laneid``, ``cuda.shfl_sync(…)``, ``cuda.syncwarp()``; and
+    `lane_index`."""
 
     def lane_value(self, node: ast.Attribute | ast.Name) -> Any:
-        """A number of a lane, as ``cuda.threadIdx.x`` or by ``from numba.cuda import threadIdx``."""
+        """A number of a lane, as ``cuda.threadIdx.x`` or by ``from numba.cuda import
+        threadIdx``."""
         written = self._of_cuda(node)
         if written in _VALUES:
             self._lane_only(node, f"cuda.{written}")
@@ -51,7 +55,8 @@ class LaneCode(Calls):
         return NOT_MINE
 
     def _of_cuda(self, node: ast.AST) -> str | None:
-        """Return the name that an expression has in `numba.cuda`; None for all other expressions."""
+        """Return the name that an expression has in `numba.cuda`; None for all other
+        expressions."""
         value: Any = MISSING
         if isinstance(node, ast.Attribute):
             outer = self._of_cuda(node.value)
@@ -65,7 +70,8 @@ class LaneCode(Calls):
         return str(getattr(value, "__name__", "")) or None
 
     def _unsupported(self, node: ast.AST, written: str) -> None:
-        """Refuse names in code for lanes, and indices of threads and CTAs, which the simulated SM has not, in all kernels."""
+        """Refuse names in code for lanes, and indices of threads and CTAs, which the simulated SM
+        has not, in all kernels."""
         owner = written.partition(".")[0]
         if per_lane.by_lane(self.unit) or ("." in written and owner in ("threadIdx", "blockIdx", "blockDim", "gridDim")):
             self.error(node, f"cuda.{written} is not supported in a kernel: of numba.cuda there are {SUPPORTED}"

@@ -1,19 +1,26 @@
 """The AST pass: a kernel's source, rewritten for both executions.
 
-CPython's original cannot run as a kernel: Numba knows no closures over run-time values, a loop over a pipeline means
-different things to the two roles, and shapes must be literals. The pass keeps file names and line numbers, and rewrites
+CPython's original cannot run as a kernel: Numba knows no closures over run-time values, a loop over
+a pipeline means different things to the two roles, and shapes must be literals. The pass keeps file
+names and line numbers, and rewrites
 
-* constants: names and arithmetic known before compilation become literals, branches on them are pruned (`rewriter`, `fold`);
-* operators, comparisons and builtins on run-time values: operations with one meaning in both executions (`arithmetic`);
-* calls of numpipe functions: keywords become positions, the hidden context ``__np`` is passed on (`calls`);
-* ``for (k,), (a_tile, b_tile) in pipe(a, b)``: the ring's iterator, then a wait for accumulators carried out (`loops`);
+* constants: names and arithmetic known before compilation become literals, branches on them are
+  pruned (`rewriter`, `fold`);
+* operators, comparisons and builtins on run-time values: operations with one meaning in both
+  executions (`arithmetic`);
+* calls of numpipe functions: keywords become positions, the hidden context ``__np`` is passed on
+  (`calls`);
+* ``for (k,), (a_tile, b_tile) in pipe(a, b)``: the ring's iterator, then a wait for accumulators
+  carried out (`loops`);
 * ``for m, n in numpipe.tiles(…)``: a counted loop over this CTA's tiles (`tile_loops`);
-* nested functions and lambdas: module-level functions bound to what they captured (`nested`, `core.closure`);
+* nested functions and lambdas: module-level functions bound to what they captured (`nested`,
+  `core.closure`);
 
 and refuses what only one of the executions would take (`subset`).
 
-The pass is a list of rules, each a method of one of its parts, in the tables of `_Lift`. A rule returns a node's replacement, or
-leaves the node to the rules behind it (NOT_MINE). What a call of an operation needs, the operation says itself (`core.op`).
+The pass is a list of rules, each a method of one of its parts, in the tables of `_Lift`. A rule
+returns a node's replacement, or leaves the node to the rules behind it (NOT_MINE). What a call of
+an operation needs, the operation says itself (`core.op`).
 
 The simulated SM runs the rewritten source too: what is verified is what compiles.
 """
@@ -54,7 +61,8 @@ from .statements import Statements
 
 @dataclass(frozen=True)
 class Lifted:
-    """A rewritten kernel: ``f(__np, *parameters)`` for each of the two executions, and what errors say of it."""
+    """A rewritten kernel: ``f(__np, *parameters)`` for each of the two executions, and what errors
+    say of it."""
 
     simulated: Callable[..., Any]
     """runs in CPython; its lines are those of the user's file"""
@@ -77,7 +85,8 @@ def _no_source(function: Callable[..., Any]) -> CompileError:
 
 
 def read(function: Callable[..., Any]) -> Source:
-    """Return the source of a kernel function, with the line numbers of its file; CompileError where there is none."""
+    """Return the source of a kernel function, with the line numbers of its file; CompileError where
+    there is none."""
     if hasattr(function, "__wrapped__"):
         raise CompileError(f"kernel {function.__name__}: a decorator below @numpipe.kernel wraps it, but kernels are compiled from "
                            "their source, without it: put @numpipe.kernel next to the 'def'")
@@ -99,13 +108,15 @@ def read(function: Callable[..., Any]) -> Source:
         raise _no_source(function) from None
     if isinstance(node, ast.AsyncFunctionDef):
         raise CompileError(source.position(node).stamp("a kernel must be a plain `def`"))
-    if not isinstance(node, ast.FunctionDef) or node.name != source.name:  # another "<string>", or a file that changed
+    # another "<string>", or a file that changed
+    if not isinstance(node, ast.FunctionDef) or node.name != source.name:
         raise _no_source(function)
     return source
 
 
 def lift(source: Source, parameters: list[str], known: dict[str, Any], unit: Unit) -> Lifted:
-    """Rewrite a kernel function for what is `known` of its Statics and arrays, and for the options of `unit`."""
+    """Rewrite a kernel function for what is `known` of its Statics and arrays, and for the options
+    of `unit`."""
     begin = time.perf_counter()
     constants = Constants(source.namespace, known, unit.wg_axis, unit.sizes)
     lifted = _Lift(source, constants, Session(unit)).kernel(parameters)
@@ -116,18 +127,22 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
     """The pass over one function, with all of its parts."""
 
     of_every_node = (
-        Functions.function_value,  # before `constant`: functions, and tuples of them, are constants too
+        # before `constant`: functions, and tuples of them, are constants too
+        Functions.function_value,
         Rewriter.constant,
         Rewriter.refused,  # behind it: a constant may be written in any Python
     )
     of_calls = (
-        LaneCode.lane_call,  # before the rules that refuse other libraries' functions: for objects of numba.cuda
+        # before the rules that refuse other libraries' functions: for objects of numba.cuda
+        LaneCode.lane_call,
         Arithmetic.builtin,
-        Arithmetic.elementwise,  # before `operation`: its operations have a parameter for the literals
+        # before `operation`: its operations have a parameter for the literals
+        Arithmetic.elementwise,
         Statements.debug_call,
         Reductions.of_tile,
         Functions.function_call,
-        # each of these knows more of its operation than the operation says, so they come before `operation`
+        # each of these knows more of its operation than the operation says, so they come before
+        # `operation`
         Bodies.allocation, Bodies.emits, Calls.axis, Calls.program, Calls.misplaced_loop, Calls.pipeline_made, Calls.block_spec,
         Calls.operation,
         Calls.refused_call,
@@ -138,12 +153,14 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         ast.Call: (Rewriter.called,),
         ast.Name: (LaneCode.lane_value, Rewriter.name),
         ast.Attribute: (LaneCode.lane_value, Rewriter.missing_attribute),
-        ast.Subscript: (Calls.view, Arithmetic.subscript),  # slices first: their parts are visited by the second
+        # slices first: their parts are visited by the second
+        ast.Subscript: (Calls.view, Arithmetic.subscript),
         ast.Tuple: (Arithmetic.tuple_of,),
         ast.BinOp: (Arithmetic.binary_operator,),
         ast.UnaryOp: (Arithmetic.unary_operator,),
         ast.Compare: (Arithmetic.comparison,),
-        ast.IfExp: (Rewriter.known_choice, Arithmetic.choice),  # a known test drops an arm unseen; so do the next rules
+        # a known test drops an arm unseen; so do the next rules
+        ast.IfExp: (Rewriter.known_choice, Arithmetic.choice),
         ast.BoolOp: (Rewriter.known_operands, Arithmetic.condition),
         ast.If: (Rewriter.known_branch, Reductions.voted_branch),
         ast.Assign: (Rewriter.known_names, Arithmetic.assignment),
@@ -186,7 +203,8 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         return _Lift(source, constants, self.session).function()
 
     def function(self) -> Bound:
-        """Rewrite a `@numpipe.function`; return it as the value that callers bind to the context."""
+        """Rewrite a `@numpipe.function`; return it as the value that callers bind to the
+        context."""
         node, known = self.tree, self.constants.known
         parameters = [name for name in parameters_of(node) if name not in known or isinstance(known[name], StaticArray)]
         self._signature(parameters)

@@ -1,4 +1,5 @@
-"""Loops over pipelines, rewritten: ``for … in pipe(arrays)`` becomes a loop over the ring's iterator; what may not happen in it."""
+"""Loops over pipelines, rewritten: ``for … in pipe(arrays)`` becomes a loop over the ring's
+iterator; what may not happen in it."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def holds_pipeline(body: list[ast.stmt]) -> bool:
 
 
 def makes_pipeline(node: ast.AST) -> bool:
-    """Whether a rewritten call makes a pipeline for a loop, or calls a function that returns one."""
+    """Whether a rewritten call makes a pipeline for a loop, or calls a function that returns
+    one."""
     facts: Facts | None = getattr(node, "facts", None)
     return operation(node) is pipelines.make_pipeline or (facts is not None and facts.makes)
 
@@ -62,14 +64,15 @@ class Loops(TileLoops, Arithmetic):
                 and isinstance(node.value, ast.Call) and any(target in places for target in node.targets)]
 
     def _made_by(self, value: ast.expr, functions: tuple[Any, ...], rewritten: Op[..., Any]) -> ast.Call | None:
-        """Return the call of one of `functions` (once rewritten, of `rewritten`) that a value is, or that its name is bound to."""
+        """Return the call of one of `functions` (once rewritten, of `rewritten`) that a value is,
+        or that its name is bound to."""
         calls = self._calls_bound_to(value.id) if isinstance(value, ast.Name) else [value]
         return next((call for call in calls if isinstance(call, ast.Call) and (
             operation(call) is rewritten or any(self.value(call.func) is function for function in functions))), None)
 
     def _pipeline_call(self, node: ast.AST) -> bool:
-        """Whether an expression is ``pipe(arrays)``: a call of a pipeline, made in place or bound to a name, also by a function
-        that returns it."""
+        """Whether an expression is ``pipe(arrays)``: a call of a pipeline, made in place or bound
+        to a name, also by a function that returns it."""
         if not isinstance(node, ast.Call):
             return False
         if self._made_by(node.func, (pipelines.pipeline,), pipelines.make_pipeline) is not None:
@@ -109,8 +112,8 @@ class Loops(TileLoops, Arithmetic):
         return NOT_MINE
 
     def _not_itself(self, node: ast.For) -> None:
-        """Refuse a loop inside a pipeline's loop that uses the same slots: one over the pipeline and its arrays, or one that shares
-        its allocations."""
+        """Refuse a loop inside a pipeline's loop that uses the same slots: one over the pipeline
+        and its arrays, or one that shares its allocations."""
         assert isinstance(node.iter, ast.Call)
         pipe, call, slots, keywords = node.iter.func, ast.dump(node.iter), self._slots(node.iter), node.iter.keywords
         if not isinstance(pipe, ast.Name) or len(self._binds(pipe.id)) != 1:
@@ -125,7 +128,8 @@ class Loops(TileLoops, Arithmetic):
                                        "has: they are in use until that one ends; let it have its own")
 
     def _slots(self, call: ast.Call) -> str | None:
-        """Return the name of the pipeline whose slots a loop uses: its own, or the one whose ``get_allocations`` it is given."""
+        """Return the name of the pipeline whose slots a loop uses: its own, or the one whose
+        ``get_allocations`` it is given."""
         shared = next((k.value for k in call.keywords if k.arg == "allocations"), None)
         allocations: ast.AST | None = shared
         if isinstance(shared, ast.Name):
@@ -143,7 +147,8 @@ class Loops(TileLoops, Arithmetic):
 
     def _pipeline_loop(self, node: ast.For) -> list[ast.stmt]:
         assert isinstance(node.iter, ast.Call)
-        for word, left in leaves(node.body, ast.Break):  # slots that the memory role still fills would be left
+        # slots that the memory role still fills would be left
+        for word, left in leaves(node.body, ast.Break):
             harm = ("the memory role would still load the remaining steps" if self.unit.warp_specialized else
                     "the next steps are being loaded, and nobody would wait for them")
             self.error(left, f"'{word}' leaves the pipeline loop of line {node.lineno}: {harm}; run all steps, or make the grid "
@@ -176,7 +181,8 @@ class Loops(TileLoops, Arithmetic):
                   for name in carried)]
 
     def _unpacks(self, target: ast.expr, arrays: int) -> tuple[int, ...]:
-        """Check the names of a loop, ``for (indices), (tiles), …``; return how many names each of its groups of barriers has."""
+        """Check the names of a loop, ``for (indices), (tiles), …``; return how many names each of
+        its groups of barriers has."""
         groups = target.elts if isinstance(target, ast.Tuple) else []
         if not 2 <= len(groups) <= 4 or not all(isinstance(group, ast.Tuple) for group in groups[2:]):
             self.error(target, "a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got "
@@ -189,11 +195,13 @@ class Loops(TileLoops, Arithmetic):
         return tuple(-1 if any(isinstance(part, ast.Starred) for part in parts) else len(parts) for parts in barriers)
 
     def _waited(self, node: ast.For) -> tuple[int, ...]:
-        """Return the ready barriers, by number, that every step of a loop waits for before it could release the tile.
+        """Return the ready barriers, by number, that every step of a loop waits for before it could
+        release the tile.
 
-        A step waits by ``numpipe.barrier_wait(k_ready)`` as a statement, on every path through it, with nothing that names the
-        consumed barrier before. A loop's groups do not say what they are: that two groups are ready and consumed barriers, or one
-        group ready ones, is seen from the waits, which a consumed barrier refuses.
+        A step waits by ``numpipe.barrier_wait(k_ready)`` as a statement, on every path through it,
+        with nothing that names the consumed barrier before. A loop's groups do not say what they
+        are: that two groups are ready and consumed barriers, or one group ready ones, is seen from
+        the waits, which a consumed barrier refuses.
         """
         assert isinstance(node.target, ast.Tuple)
         ready, consumed = [[n.id if isinstance(n, ast.Name) else "" for n in group.elts] if isinstance(group, ast.Tuple) else []
@@ -203,7 +211,8 @@ class Loops(TileLoops, Arithmetic):
         sure = set(numbers.values())
 
         def follow(body: list[ast.stmt], waited: set[int]) -> set[int] | None:
-            """Return what was waited for behind some statements; None where the step has ended in them."""
+            """Return what was waited for behind some statements; None where the step has ended in
+            them."""
             for statement in in_place(body):
                 if isinstance(statement, ast.If):
                     test = self.value(statement.test)
@@ -229,7 +238,8 @@ class Loops(TileLoops, Arithmetic):
         return tuple(sorted(sure if after is None else sure & after))
 
     def _groups(self, body: list[ast.stmt]) -> int:
-        """Return how many products every step issues: what may stay in flight is counted in them, so none may be missing."""
+        """Return how many products every step issues: what may stay in flight is counted in them,
+        so none may be missing."""
         sure = 0
         for statement in body:
             for node in surely(statement):
@@ -241,7 +251,8 @@ class Loops(TileLoops, Arithmetic):
         return sure
 
     def _carried(self, node: ast.For, targets: set[str]) -> list[str]:
-        """Return the names that a loop re-binds, bound before it: among them are the accumulators in flight at its end."""
+        """Return the names that a loop re-binds, bound before it: among them are the accumulators
+        in flight at its end."""
         inside = {id(n) for statement in node.body for n in walk(statement)}
         inner_targets = names(ast.Store, *(loop.target for s in node.body for loop in walk(s) if isinstance(loop, ast.For)))
         result, end, scope = [], node.end_lineno or node.lineno, self.scopes[-1][0]
@@ -264,7 +275,8 @@ class Loops(TileLoops, Arithmetic):
         return sorted(result)
 
     def _stays_in_steps(self, node: ast.For, name: str) -> bool:
-        """Whether a name is read in this and other pipeline loops only, each step of which gives it a value first."""
+        """Whether a name is read in this and other pipeline loops only, each step of which gives it
+        a value first."""
         def mentions(node: ast.AST) -> bool:
             return any(isinstance(n, ast.Name) and n.id == name for n in walk(node))
 

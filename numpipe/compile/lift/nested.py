@@ -1,4 +1,5 @@
-"""Nested functions and lambdas, rewritten: they become functions of the module, bound to what they captured, by value.
+"""Nested functions and lambdas, rewritten: they become functions of the module, bound to what they
+captured, by value.
 
 A generator function that carries through a pipeline becomes the compute context that it stands for.
 """
@@ -27,7 +28,8 @@ class Nested(Calls, Waits):
 
     def lift_body(self, node: ast.FunctionDef) -> None:
         """Rewrite the body of a function, in place."""
-        self.count_pending(node)  # in the user's source: products and waits are known by their names there
+        # in the user's source: products and waits are known by their names there
+        self.count_pending(node)
         self.rewrite_body(node)
         self.settle_bound(node)  # of the branches that are left
 
@@ -79,7 +81,8 @@ class Nested(Calls, Waits):
         return located(ast.Call(load(f"__np_bind_{lifted}"), [ast.Tuple(captured, ast.Load())], []), node)
 
     def _packed_by_callers(self, node: ast.FunctionDef, name: str) -> None:
-        """Raise an error for a function with ``*rest`` that is given to others than those who make a tuple of the rest."""
+        """Raise an error for a function with ``*rest`` that is given to others than those who make
+        a tuple of the rest."""
         nodes = [part for scope, _ in self.scopes for part in walk(scope)]
         packs = set()
         for call in nodes:
@@ -93,7 +96,8 @@ class Nested(Calls, Waits):
                                 "of a pipeline; here write its parameters out")
 
     def _coroutine(self, node: ast.FunctionDef, always: bool = False) -> bool:
-        """Turn a carry_coroutine into the compute context that it stands for; return whether the function was one."""
+        """Turn a carry_coroutine into the compute context that it stands for; return whether the
+        function was one."""
         yields = sorted((part for part in own(node.body) if isinstance(part, ast.Yield)), key=lambda y: (y.lineno, y.col_offset))
         if not yields or not (always or self._carries(node.name)):
             return False
@@ -103,7 +107,8 @@ class Nested(Calls, Waits):
                 "yields nothing: it yields the initial carry, and receives the final one"))
         if node.args.args:
             self.error(node, f"carry_coroutine '{node.name}' takes arguments, but is called with none")
-        node.args.args.append(ast.copy_location(ast.arg(PIPELINE), node))  # ``yield initial`` becomes ``pipeline(initial)``
+        # ``yield initial`` becomes ``pipeline(initial)``
+        node.args.args.append(ast.copy_location(ast.arg(PIPELINE), node))
         node.body = [_Yield().visit(statement) for statement in node.body]
         return True
 
@@ -137,7 +142,8 @@ class _Yield(ast.NodeTransformer):
 
 
 def _misuse(function: ast.FunctionDef, verb: str) -> str:
-    """Return why a function does not call its first parameter, the pipeline, exactly once whatever happens; "" where it does."""
+    """Return why a function does not call its first parameter, the pipeline, exactly once whatever
+    happens; "" where it does."""
     parameter = function.args.args[0].arg
     uses = [n for statement in function.body for n in walk(statement)
             if isinstance(n, ast.Name) and n.id == parameter and isinstance(n.ctx, ast.Load)]

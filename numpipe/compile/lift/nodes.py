@@ -1,8 +1,8 @@
 """Nodes of a syntax tree, and new ones.
 
-`walk` and `children` give nodes as `ast.walk` and `ast.iter_child_nodes` do, at a third of their time: without operators and
-contexts (`ast.Add`, `ast.Load`), which say something only with the expression they belong to. Rewriting a kernel goes through its
-tree some hundred times.
+`walk` and `children` give nodes as `ast.walk` and `ast.iter_child_nodes` do, at a third of their
+time: without operators and contexts (`ast.Add`, `ast.Load`), which say something only with the
+expression they belong to. Rewriting a kernel goes through its tree some hundred times.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def children(node: ast.AST) -> list[ast.AST]:
 
 
 def walk(*nodes: ast.AST) -> Iterator[ast.AST]:
-    """Yield `nodes` and all nodes below them, breadth first; the children of a node are looked up before it is yielded."""
+    """Yield `nodes` and all nodes below them, breadth first; the children of a node are looked up
+    before it is yielded."""
     todo = list(nodes)
     for one in todo:
         todo += children(one)
@@ -56,7 +57,8 @@ def statements(function: Function) -> Sequence[ast.AST]:
 
 
 def own(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body; a function that is nested in it is yielded itself, but nothing inside it."""
+    """Yield the nodes of a function's body; a function that is nested in it is yielded itself, but
+    nothing inside it."""
     todo = list(body)
     while todo:
         node = todo.pop()
@@ -90,7 +92,8 @@ def reads(function: Function) -> tuple[bool, ...]:
 
 
 def names(context: type[ast.expr_context], *nodes: ast.AST) -> set[str]:
-    """Return the names that `nodes`, and all below them, read (`ast.Load`) or bind (`ast.Store`)."""
+    """Return the names that `nodes`, and all below them, read (`ast.Load`) or bind
+    (`ast.Store`)."""
     return {node.id for node in walk(*nodes) if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
 
 
@@ -100,7 +103,8 @@ def operation(node: ast.AST) -> Any:
 
 
 def running(operations: Sequence[Any], fact: str, *nodes: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is below `nodes`, already rewritten, and calls one of `operations`, or a function whose `Facts` say `fact`."""
+    """Yield what is below `nodes`, already rewritten, and calls one of `operations`, or a function
+    whose `Facts` say `fact`."""
     for node in walk(*nodes):
         facts = getattr(node, "facts", None)
         if operation(node) in operations if facts is None else getattr(facts, fact):

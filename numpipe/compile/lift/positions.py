@@ -1,8 +1,10 @@
-"""The place of an error in the user's source, to the column, although Numba knows only line numbers.
+"""The place of an error in the user's source, to the column, although Numba knows only line
+numbers.
 
-Every expression and statement of the source that Numba compiles gets a line number of its own, beyond those of any file. So an
-error of Numba's at a line is one of a single expression, whose place, in any of the kernel's files, a table keeps. The source that
-runs simulated keeps its lines, for tracebacks and debuggers.
+Every expression and statement of the source that Numba compiles gets a line number of its own,
+beyond those of any file. So an error of Numba's at a line is one of a single expression, whose
+place, in any of the kernel's files, a table keeps. The source that runs simulated keeps its lines,
+for tracebacks and debuggers.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class Positions:
         self._found: list[tuple[Source, tuple[int, ...] | None]] = []
 
     def renumber(self, module: ast.Module, source: Source) -> ast.Module:
-        """Give each node of `module`, in place, a line of its own; `source` is where the nodes come from."""
+        """Give each node of `module`, in place, a line of its own; `source` is where the nodes come
+        from."""
         nodes = {id(node): node for node in walk(module) if isinstance(node, (ast.expr, ast.stmt, ast.arg, ast.keyword))}
         inner_first = list(reversed(nodes.values()))
         places = [(source, _span(node) if hasattr(node, "lineno") else None) for node in inner_first]
@@ -47,14 +50,16 @@ class Positions:
         return source.definition if span is None else source.span(*span)
 
     def place(self, line: int) -> tuple[str, int] | None:
-        """Return the file and the line that a line number stands for, as a line table names them; None for a line of a file."""
+        """Return the file and the line that a line number stands for, as a line table names them;
+        None for a line of a file."""
         found = self.find(line)
         return None if found is None else found.place
 
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a function of a kernel: its text, its place, and the names that it finds there."""
+    """The source of a function of a kernel: its text, its place, and the names that it finds
+    there."""
 
     name: str
     filename: str
@@ -64,9 +69,11 @@ class Source:
     namespace: dict[str, Any]
 
     def parse(self) -> ast.stmt:
-        """Return the function's AST, with the lines and columns of its file; SyntaxError where the lines are no statement."""
+        """Return the function's AST, with the lines and columns of its file; SyntaxError where the
+        lines are no statement."""
         inside = self.lines[0][:1].isspace()
-        # within a block it stays as it is: removing the indentation would move the columns, and strings may start at column 0
+        # within a block it stays as it is: removing the indentation would move the columns, and
+        # strings may start at column 0
         above = self.first - 1 - inside
         tree = ast.parse("\n" * above + "if 1:\n" * inside + "".join(self.lines))
         if above < 0:
@@ -86,8 +93,8 @@ class Source:
     def _telling(self) -> dict[tuple[int, ...], tuple[int, ...]]:
         """The part to underline of long code, by the span of the whole.
 
-        It is the header of a compound statement, and the name of an attribute, or of its call, that stands on a later line than its
-        value, as in Python's tracebacks.
+        It is the header of a compound statement, and the name of an attribute, or of its call, that
+        stands on a later line than its value, as in Python's tracebacks.
         """
         parts: dict[tuple[int, ...], tuple[int, ...]] = {}
         for node in walk(self.tree):
@@ -119,7 +126,8 @@ class Source:
         return found or self.span(line, 0, 0, 0)
 
     def span(self, line: int, column: int, end_line: int, end_column: int) -> Position:
-        """Return the position of these lines and columns; columns count bytes of UTF-8, as Python's parser does."""
+        """Return the position of these lines and columns; columns count bytes of UTF-8, as Python's
+        parser does."""
         whole = line, column, end_line, end_column
         line, column, end_line, end_column = self._telling.get(whole, whole)
         if not self.covers(self.filename, line):

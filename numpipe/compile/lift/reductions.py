@@ -1,10 +1,12 @@
-"""Operations that combine the elements of a register tile, rewritten: ``x.sum(axis=1)``, ``np.any(mask)``, ``np.cumsum(x)``.
+"""Operations that combine the elements of a register tile, rewritten: ``x.sum(axis=1)``,
+``np.any(mask)``, ``np.cumsum(x)``.
 
-An operation that wants the context and is a method of tiles takes a tile, then options, which have defaults and are compile-time
-constants.
+An operation that wants the context and is a method of tiles takes a tile, then options, which have
+defaults and are compile-time constants.
 
-A reduction to a number, and a vote, have no value in the memory role. It skips an `if` that one of them decides, which is right
-where nothing in the `if` loads anything: that is checked here. A number that the `if` may have changed has no value there either.
+A reduction to a number, and a vote, have no value in the memory role. It skips an `if` that one of
+them decides, which is right where nothing in the `if` loads anything: that is checked here. A
+number that the `if` may have changed has no value there either.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ class Reductions(Arithmetic):
         node.body, node.orelse = self._block(node.body), self._block(node.orelse)
         if not votes:
             return node
-        for part in walk(*node.body, *node.orelse):  # nothing may be loaded under a condition that the memory role does not know
+        # nothing may be loaded under a condition that the memory role does not know
+        for part in walk(*node.body, *node.orelse):
             facts = getattr(part, "facts", None)
             if operation(part) in _LOADS or (facts is not None and facts.pipelines):
                 self.error(node.test, f"'{written}' steers loads: what a tile holds decides whether something is loaded or copied, "
@@ -77,7 +80,8 @@ class Reductions(Arithmetic):
                         for name in self._changed(node)]]
 
     def _voted(self, test: ast.expr) -> bool:
-        """Whether an expression, not rewritten yet, depends on a vote or on a reduction to a number."""
+        """Whether an expression, not rewritten yet, depends on a vote or on a reduction to a
+        number."""
         voted: set[str] = set()
         scope = self.scopes[-1][0]
 
@@ -93,7 +97,8 @@ class Reductions(Arithmetic):
             voted |= more
 
     def _changed(self, new: ast.If) -> list[str]:
-        """Return the names that both arms bind, or that one of them binds and something before it."""
+        """Return the names that both arms bind, or that one of them binds and something before
+        it."""
         one, other = names(ast.Store, *new.body), names(ast.Store, *new.orelse)
         inside = {id(part) for part in walk(*new.body, *new.orelse)}
         before = {name for name, places in self.scopes[-1][1].items()

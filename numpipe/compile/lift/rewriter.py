@@ -1,4 +1,5 @@
-"""The base of the parts of the AST pass: scopes, names, constants, errors at the user's line, and the dispatcher of its rules."""
+"""The base of the parts of the AST pass: scopes, names, constants, errors at the user's line, and
+the dispatcher of its rules."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ CallRule = Callable[[Any, Any, Any], Any]
 
 
 class Session:
-    """One kernel, rewritten for one set of types and Statics: what its function and every `@numpipe.function` it reaches share."""
+    """One kernel, rewritten for one set of types and Statics: what its function and every
+    `@numpipe.function` it reaches share."""
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
@@ -46,7 +48,8 @@ class Session:
         """order tokens, with their numbers"""
 
     def site(self, source: Source, node: ast.Call) -> str:
-        """Return the place of a pipeline in the source, by which its ring is known: a line, and as much more as makes it unique."""
+        """Return the place of a pipeline in the source, by which its ring is known: a line, and as
+        much more as makes it unique."""
         position = source.position(node)
         line = f"{os.path.basename(source.filename)}:{node.lineno}"
         column = f":{node.col_offset + 1}"
@@ -59,7 +62,8 @@ class Session:
 class Known(ast.NodeTransformer):
     """A pass over a function that knows which names and branches are constant.
 
-    The methods of a pass are rules. Its three tables say which rules there are, and in which order they are asked.
+    The methods of a pass are rules. Its three tables say which rules there are, and in which order
+    they are asked.
     """
 
     of_every_node: ClassVar[tuple[Rule, ...]] = ()
@@ -79,7 +83,8 @@ class Known(ast.NodeTransformer):
         return self.constants.evaluate(node, self.local)
 
     def visit(self, node: ast.AST) -> Any:
-        """Return what the first rule that takes a node makes of it; else the node, with its parts visited."""
+        """Return what the first rule that takes a node makes of it; else the node, with its parts
+        visited."""
         for rule in self.of_every_node:
             if (new := rule(self, node)) is not NOT_MINE:
                 return new
@@ -90,7 +95,8 @@ class Known(ast.NodeTransformer):
             if (new := rule(self, node)) is not NOT_MINE:
                 return new
         visited: Any = self.generic_visit(node)
-        if getattr(visited, "body", None) == []:  # a loop or a branch that held nothing but what a constant left out
+        # a loop or a branch that held nothing but what a constant left out
+        if getattr(visited, "body", None) == []:
             visited.body.append(ast.copy_location(ast.Pass(), node))
         return visited
 
@@ -141,7 +147,8 @@ class Known(ast.NodeTransformer):
         return NOT_MINE
 
     def _known(self, target: ast.expr, value: Any) -> bool:
-        """Note the constant that a name stands for, if the name is bound nowhere else; return whether it was noted."""
+        """Note the constant that a name stands for, if the name is bound nowhere else; return
+        whether it was noted."""
         if not isinstance(target, ast.Name) or value is MISSING or isinstance(value, StaticArray):
             return False
         once = len(self.scopes[-1][1].get(target.id, [])) == 1
@@ -157,7 +164,8 @@ class Known(ast.NodeTransformer):
 
 
 class Rewriter(Known):
-    """A pass that folds constants, prunes branches on them and refuses what a kernel cannot hold; the base of all other parts."""
+    """A pass that folds constants, prunes branches on them and refuses what a kernel cannot hold;
+    the base of all other parts."""
 
     lifts_kernel = False
     """whether the function is the kernel's own, not one that it calls"""
@@ -191,7 +199,8 @@ class Rewriter(Known):
         return located(load(f"__np_{name}"), where)
 
     def call(self, operation: Op[..., Any], args: Iterable[ast.expr], where: Any) -> ast.Call:
-        """Return a call of an operation, with the hidden arguments that the operation asks for: the context, its place."""
+        """Return a call of an operation, with the hidden arguments that the operation asks for: the
+        context, its place."""
         hidden: list[ast.expr] = [self.context_name(where)] if operation.context else []
         if operation.site:  # before `args`, whose pipelines may be of the same line
             hidden.append(literal_node(self.session.site(self.source, where), where))
@@ -213,7 +222,8 @@ class Rewriter(Known):
         if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
             value = self.value(node)
             if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
-                return ast.copy_location(ast.Constant(np.dtype(value).name), node)  # a dtype travels as its name
+                # a dtype travels as its name
+                return ast.copy_location(ast.Constant(np.dtype(value).name), node)
             if value is not MISSING and is_literal(value) and not isinstance(node, ast.Constant):
                 return literal_node(value, node)
             if named_tuple(type(value)) and isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and is_literal(tuple(value)):
@@ -235,7 +245,8 @@ class Rewriter(Known):
         return NOT_MINE
 
     def _records(self, value: Any, where: ast.AST) -> ast.expr:
-        """Build a constant that holds an `Element` or a transform, e.g. a block_shape of a Static, again in the kernel."""
+        """Build a constant that holds an `Element` or a transform, e.g. a block_shape of a Static,
+        again in the kernel."""
         if isinstance(value, tuple):
             return ast.copy_location(ast.Tuple([self._records(part, where) for part in value], ast.Load()), where)
         if type(value) in specs.RECORDS:
@@ -249,7 +260,8 @@ class Rewriter(Known):
             self.error(node, f"name '{node.id}' is not defined")
         value = self.constants.known.get(node.id, MISSING)
         if isinstance(node.ctx, ast.Load) and value is not MISSING and not isinstance(value, StaticArray):
-            return self.named(f"known_{node.id}", value, node)  # a Static, or a local bound to a function, has no value at run time
+            # a Static, or a local bound to a function, has no value at run time
+            return self.named(f"known_{node.id}", value, node)
         return node
 
     def missing_attribute(self, node: ast.Attribute) -> Any:
@@ -265,7 +277,8 @@ class Rewriter(Known):
         return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
 
     def known_operands(self, node: ast.BoolOp) -> Any:
-        """Shorten ``and`` and ``or``: drop constants that do not decide the result, and all operands after one that does."""
+        """Shorten ``and`` and ``or``: drop constants that do not decide the result, and all
+        operands after one that does."""
         kept: list[ast.expr] = []
         for part in node.values:
             value = self.value(part)

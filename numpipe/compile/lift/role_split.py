@@ -1,7 +1,9 @@
-"""The split of a kernel's CTA into roles, which the kernel's options or a pipeline in its source say.
+"""The split of a kernel's CTA into roles, which the kernel's options or a pipeline in its source
+say.
 
-`emit_pipeline_warp_specialized` may say num_compute_wgs, wg_axis and memory_registers, but warps and registers are assigned before
-the kernel starts, once a CTA. So a search of the source finds them, as constants, before anything is compiled.
+`emit_pipeline_warp_specialized` may say num_compute_wgs, wg_axis and memory_registers, but warps
+and registers are assigned before the kernel starts, once a CTA. So a search of the source finds
+them, as constants, before anything is compiled.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ BUILDER = emit_pipeline_warp_specialized.__name__
 
 
 def split(source: Source, known: dict[str, Any], said: SplitOptions, default: Split | None = None) -> Split:
-    """Return the split that the kernel (`said`) or its pipelines say, else the `default`; `known`: its Statics and arrays.
+    """Return the split that the kernel (`said`) or its pipelines say, else the `default`; `known`:
+    its Statics and arrays.
 
-    Raises SpecError where they say different things, CompileError where a pipeline does not say a constant.
+    Raises SpecError where they say different things, CompileError where a pipeline does not say a
+    constant.
     """
     search = _Search(source, known, source.name)
     search.rewrite_body(search.tree)

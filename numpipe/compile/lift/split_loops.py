@@ -1,4 +1,5 @@
-"""``for m, n, part in numpipe.split_tiles(…)``: what a loop over this CTA's parts of tiles has in place of a loop over tiles."""
+"""``for m, n, part in numpipe.split_tiles(…)``: what a loop over this CTA's parts of tiles has in
+place of a loop over tiles."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class Parts:
     setup: list[ast.stmt]
     """statements before the loop"""
     count: ast.expr | None
-    """how many parts this CTA has, which are numbered one by one; None: parts are whole tiles, and numbered as these"""
+    """how many parts this CTA has, which are numbered one by one; None: parts are whole tiles, and
+    numbered as these"""
     placed: Callable[[ast.expr, ast.expr], list[ast.stmt]]
     """(number of a part, number of parts) -> the statements that bind the loop's names"""
 
@@ -59,7 +61,8 @@ class SplitLoops(Rewriter):
             return Parts([assign(name, steps)], None,
                          lambda index, _: bind(index, self.call(split_k.whole_tile, [load(name)], node)))
         stream = isinstance(known, str) and known == split_k.STREAM
-        if isinstance(known, str) and not stream:  # a part of each tile for each CTA along an axis: its tiles are the cluster's
+        # a part of each tile for each CTA along an axis: its tiles are the cluster's
+        if isinstance(known, str) and not stream:
             self._check_axis(split, "split_tiles: split", known)
             name, here = self.temporary("part"), self.call(context.axis_index, [literal_node(known, node)], node)
             value = self.call(split_k.cluster_part, [steps, here, literal_node(self.unit.sizes[known], node)], node)
@@ -83,7 +86,8 @@ class SplitLoops(Rewriter):
         return Parts(setup, item(begun, 0), placed)
 
     def _own(self, node: ast.For) -> list[ast.expr]:
-        """Return the index of this CTA, or of its cluster where the kernel names the axes of these, and how many there are."""
+        """Return the index of this CTA, or of its cluster where the kernel names the axes of these,
+        and how many there are."""
         return [self.call(op, [], node) for op in (tile_loop.own_place, tile_loop.tile_stride)]
 
     def _check_axis(self, node: ast.expr, what: str, axis: object) -> None:
@@ -94,7 +98,8 @@ class SplitLoops(Rewriter):
             self.error(node, f"numpipe.{what}={axis!r} is no axis of the cluster: {named}")
 
     def combination(self, node: ast.Call, acc: ast.expr, work: ast.expr, axis: ast.expr) -> ast.Call | None:
-        """Return the exchange that ``numpipe.combine(acc, part, axis=axis)`` stands for; None without an axis."""
+        """Return the exchange that ``numpipe.combine(acc, part, axis=axis)`` stands for; None
+        without an axis."""
         name = self.value(axis)
         if name is None:
             return None

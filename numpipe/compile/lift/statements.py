@@ -1,7 +1,9 @@
-"""``with numpipe.region``, ``with numpipe.turn``, `assert`, and calls that print or check, rewritten.
+"""``with numpipe.region``, ``with numpipe.turn``, `assert`, and calls that print or check,
+rewritten.
 
-A `with` becomes its statements between two operations. `debug_print`, `device_assert` and `assert` get the kernel's context and
-their place in the source. `breakpoint()` stays Python's own, so that a debugger stops in the kernel's frame.
+A `with` becomes its statements between two operations. `debug_print`, `device_assert` and `assert`
+get the kernel's context and their place in the source. `breakpoint()` stays Python's own, so that a
+debugger stops in the kernel's frame.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class Statements(Calls):
         return [begin, *body, end]
 
     def _token(self, node: ast.With, name: str) -> int:
-        """Return the number of an order token among the kernel's; refuse blocks that could only wait for ever."""
+        """Return the number of an order token among the kernel's; refuse blocks that could only
+        wait for ever."""
         unit, tokens = self.unit, self.session.tokens
         if unit.turns > 1:
             self.error(node, "numpipe.turn orders compute warpgroups that share a tile, and with schedule='pingpong' they have "
@@ -101,7 +104,8 @@ class Statements(Calls):
         return self.call(debug.debug_print, [literal_node(text, written), *map(self.visit, values)], node)
 
     def assertion(self, node: ast.Assert) -> Any:
-        """A known condition is decided here; another is checked at run time, on the GPU if the kernel asks for it."""
+        """A known condition is decided here; another is checked at run time, on the GPU if the
+        kernel asks for it."""
         test = truth(self.value(node.test))
         condition = ast.unparse(node.test)
         if test is MISSING:

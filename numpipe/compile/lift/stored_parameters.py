@@ -1,8 +1,9 @@
 """A search of a kernel's source for its outputs, the parameters that it stores to.
 
-A store may be in a nested function, in a `@numpipe.function` that gets the array, or go through another name. A pipeline stores to
-the arrays that it is called on for its out_specs, copies and atomics store to their destination. A store that the search does not
-find is refused when the kernel is compiled or simulated (`Unit.check_output`).
+A store may be in a nested function, in a `@numpipe.function` that gets the array, or go through
+another name. A pipeline stores to the arrays that it is called on for its out_specs, copies and
+atomics store to their destination. A store that the search does not find is refused when the kernel
+is compiled or simulated (`Unit.check_output`).
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ MAKERS = pipelines.pipeline, body_form.emit_pipeline_warp_specialized, body_form
 def stored(source: Source, *, surely: bool = False) -> set[str]:
     """Return the names that a function stores to, by itself or through the functions that it calls.
 
-    A function that was passed to it may store to all arguments that it gets; `surely`: return only names whose stores were seen.
+    A function that was passed to it may store to all arguments that it gets; `surely`: return only
+    names whose stores were seen.
     """
     return _Stores(source.tree, Constants(source.namespace, {}), {}, (), surely).names  # type: ignore[arg-type]
 
 
 def _bound(node: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the names that an assignment binds, and what each is given: ``a, b = x, y`` is two of them."""
+    """Yield the names that an assignment binds, and what each is given: ``a, b = x, y`` is two of
+    them."""
     for target in node.targets:
         several = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) and len(target.elts) == len(node.value.elts)
         pairs = zip(target.elts, node.value.elts, strict=True) if several else [(target, node.value)]  # type: ignore[attr-defined]
@@ -118,8 +121,9 @@ class _Stores:
         return isinstance(made, ast.Call) and any(self._value(made.func) is maker for maker in MAKERS)
 
     def _outputs(self, made: ast.Call, call: ast.Call) -> set[str]:
-        """Return the names among the arrays that a pipeline, `made`, is called on for its out_specs, behind those for its in_specs,
-        or that its body gets in global memory and stores to. (The targets of a loop are names for them.)"""
+        """Return the names among the arrays that a pipeline, `made`, is called on for its
+        out_specs, behind those for its in_specs, or that its body gets in global memory and stores
+        to. (The targets of a loop are names for them.)"""
         ins, outs = (self._count(made, name) for name in ("in_specs", "out_specs"))
         if outs is None:  # not seen: it may be any of them
             arrays = [] if self.surely else call.args
@@ -150,7 +154,8 @@ class _Stores:
         return len(value) if isinstance(value, tuple) else None
 
     def _callee(self, function: Any) -> tuple[list[str], set[str]]:
-        """Return the parameters of a function that is called, and the names that it stores to; none of one that is not seen."""
+        """Return the parameters of a function that is called, and the names that it stores to; none
+        of one that is not seen."""
         constants, seen, node = self.constants, self.nested, function
         if function in self.active:
             return [], set()
@@ -165,7 +170,8 @@ class _Stores:
         return parameters_of(node), _Stores(node, constants, seen, (*self.active, function), self.surely).names
 
     def _handed_on(self, loop: ast.For) -> list[tuple[str, set[str]]]:
-        """Return the names that a pipeline's loop gives its arrays, with the arrays' own: a store to one may be to the other."""
+        """Return the names that a pipeline's loop gives its arrays, with the arrays' own: a store
+        to one may be to the other."""
         match loop:
             case ast.For(target=ast.Tuple(elts=[_, ast.Tuple(elts=targets), *_]), iter=ast.Call(args=args)):
                 pairs = zip(targets, args, strict=False)
@@ -179,12 +185,14 @@ class _Stores:
         return node.id if isinstance(node, ast.Name) else ""
 
     def _of_peer(self, call: ast.Call) -> ast.AST:
-        """Return the array of which a call gives that of another GPU; a constant for another call."""
+        """Return the array of which a call gives that of another GPU; a constant for another
+        call."""
         arrays = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "array")]
         return arrays[0] if arrays and self._value(call.func) is peer_arrays.peer else ast.Constant(None)
 
     def _names(self, value: ast.AST, calls: bool = False) -> set[str]:
-        """Return the names of the arrays that a value may be, or, with `calls`, may have in a NamedTuple that is made here."""
+        """Return the names of the arrays that a value may be, or, with `calls`, may have in a
+        NamedTuple that is made here."""
         parts: Sequence[ast.AST] = ()
         if isinstance(value, ast.Call) and isinstance(array := self._of_peer(value), ast.Name):
             return {array.id}

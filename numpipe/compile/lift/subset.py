@@ -1,7 +1,8 @@
-"""The Python that a kernel cannot hold: statements and expressions with no meaning on a GPU, and what to write instead.
+"""The Python that a kernel cannot hold: statements and expressions with no meaning on a GPU, and
+what to write instead.
 
-Both executions refuse them while the source is rewritten, so that nothing runs simulated that would not compile. An arm of a
-branch that is dropped at compile time is not looked at.
+Both executions refuse them while the source is rewritten, so that nothing runs simulated that would
+not compile. An arm of a branch that is dropped at compile time is not looked at.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ _ELSEWHERE = ("numpy", "math", "builtins", "_io", "io")
 
 
 def host_only(function: Any, written: str) -> str | None:
-    """Return why a function of Python or NumPy cannot be called on run-time values; None for all other functions."""
+    """Return why a function of Python or NumPy cannot be called on run-time values; None for all
+    other functions."""
     home = "numpy" if isinstance(function, np.ufunc) else str(getattr(function, "__module__", None))
     if not callable(function) or home.split(".")[0] not in _ELSEWHERE or isinstance(function, np.generic):
         return None

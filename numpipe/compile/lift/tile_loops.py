@@ -1,8 +1,10 @@
-"""Loops over tiles, rewritten: ``for m, n in numpipe.tiles(…)`` becomes a counted loop over this CTA's tiles, in their order.
+"""Loops over tiles, rewritten: ``for m, n in numpipe.tiles(…)`` becomes a counted loop over this
+CTA's tiles, in their order.
 
-`numpipe.nd_loop` and `numpipe.split_tiles` become the same loop. With ``dynamic=True`` the CTA takes its tiles from the launch's
-counter (`grid.tile_scheduler`); compute warpgroups that share a tile read its number behind the last pipeline of the tile before,
-so that it comes while that one is stored.
+`numpipe.nd_loop` and `numpipe.split_tiles` become the same loop. With ``dynamic=True`` the CTA
+takes its tiles from the launch's counter (`grid.tile_scheduler`); compute warpgroups that share a
+tile read its number behind the last pipeline of the tile before, so that it comes while that one is
+stored.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class TileLoops(SplitLoops, Turns):
     """``for … in numpipe.tiles(…)``, ``numpipe.nd_loop(…)`` and ``numpipe.split_tiles(…)``."""
 
     def tiles_loop(self, node: ast.For, function: Any) -> list[ast.stmt]:
-        """Return what stands in the place of a loop over `numpipe.tiles`, `nd_loop` or `split_tiles`: the `function`."""
+        """Return what stands in the place of a loop over `numpipe.tiles`, `nd_loop` or
+        `split_tiles`: the `function`."""
         assert isinstance(node.iter, ast.Call)
         if function is tile_loop.nd_loop:
             node.iter.args, node.iter.keywords = self._nd_grid(node, node.iter), []
@@ -81,7 +84,8 @@ class TileLoops(SplitLoops, Turns):
             return self._dynamic_loop(node, setup, total, in_turns, parts.placed if parts is not None else placed)
         stride, end = self.temporary("stride"), self.temporary("tiles")
         own: ast.expr = self.call(tile_loop.tile_stride, [], node)
-        before: ast.expr = self.call(arith.sub, [self.call(tile_loop.own_place, [], node), own], node)  # the loop adds `own` first
+        # the loop adds `own` first
+        before: ast.expr = self.call(arith.sub, [self.call(tile_loop.own_place, [], node), own], node)
         if parts is not None and parts.count is not None:
             before, own, total = literal_node(-1, node), literal_node(1, node), parts.count
         if in_turns:  # the warpgroup's own first tile and stride, from those of the CTA
@@ -89,7 +93,8 @@ class TileLoops(SplitLoops, Turns):
             setup.append(assign(cta, own))
             before, own = self.call(pingpong.before_own, [before, load(cta)], node), self.call(pingpong.own_stride, [load(cta)], node)
         step = [index, load(stride)]
-        # a `range` would cost a 64-bit division; the index moves at the top, so that `continue` works
+        # a `range` would cost a 64-bit division; the index moves at the top, so that `continue`
+        # works
         setup += [assign(stride, own), assign(end, total), assign(t, before)]
         advance: list[ast.stmt] = [assign(t, self.call(arith.add, list(step), node)),
                                    ast.Expr(self.call(profiling.mark_tile, [index], node))]
@@ -125,7 +130,8 @@ class TileLoops(SplitLoops, Turns):
                              f"`for ({ast.unparse(node.target)},) in numpipe.tiles(…):`")
 
     def _nd_grid(self, node: ast.For, call: ast.Call) -> list[ast.expr]:
-        """Return the counts of ``for i, j in nd_loop((m, n)):``, a loop over all index tuples in row order."""
+        """Return the counts of ``for i, j in nd_loop((m, n)):``, a loop over all index tuples in
+        row order."""
         keywords = {k.arg: k.value for k in call.keywords}
         given = [*call.args, *([keywords["grid"]] if "grid" in keywords else [])]
         if len(given) != 1 or set(keywords) - {"grid"}:
@@ -142,7 +148,8 @@ class TileLoops(SplitLoops, Turns):
 
     # ---- order= and group=
     def _walk(self, node: ast.For, options: dict[str | None, ast.expr], counts: list[ast.expr], any_rank: bool) -> Walk:
-        """Return the order of a loop over tiles whose numbers are in `counts`, as names of values; `any_rank` for `nd_loop`."""
+        """Return the order of a loop over tiles whose numbers are in `counts`, as names of values;
+        `any_rank` for `nd_loop`."""
         written, group = options.get("order"), options.get("group", ast.Constant(16))
         order = "row" if written is None else self.value(written)
         if written is not None and (order is MISSING or isinstance(order, StaticArray)):
@@ -204,7 +211,8 @@ class TileLoops(SplitLoops, Turns):
 
     # ---- dynamic=True
     def _is_dynamic(self, node: ast.For, options: dict[str | None, ast.expr]) -> bool:
-        """Return whether a loop says dynamic=True; refuse what is no constant, and loops that would leave tiles to nobody."""
+        """Return whether a loop says dynamic=True; refuse what is no constant, and loops that would
+        leave tiles to nobody."""
         written = options.get("dynamic")
         known = False if written is None else self.value(written)
         if known is MISSING or not isinstance(known, bool):
@@ -222,7 +230,8 @@ class TileLoops(SplitLoops, Turns):
 
     def _dynamic_loop(self, node: ast.For, setup: list[ast.stmt], total: ast.expr, in_turns: bool,
                       placed: Callable[[ast.expr, ast.expr], list[ast.stmt]]) -> list[ast.stmt]:
-        """Return the loop; `total` is its number of tiles, `placed` binds the loop's names to a tile's number."""
+        """Return the loop; `total` is its number of tiles, `placed` binds the loop's names to a
+        tile's number."""
         assert isinstance(node.iter, ast.Call)
         t, end, tickets = (self.temporary(what) for what in ("tile", "tiles", "scheduler"))
         site = literal_node(self.session.site(self.source, node.iter), node)
@@ -240,8 +249,8 @@ class TileLoops(SplitLoops, Turns):
 
 
 def _going_on(body: list[ast.stmt], read: ast.stmt, go_on: ast.stmt) -> list[ast.stmt]:
-    """Return the rewritten body of a loop with `read` behind its last pipeline and the waits for its products, and `go_on` at its
-    end; before each `continue` stands what it would skip."""
+    """Return the rewritten body of a loop with `read` behind its last pipeline and the waits for
+    its products, and `go_on` at its end; before each `continue` stands what it would skip."""
     running = [number for number, statement in enumerate(body) if pipeline_in(statement)]
     at = running[-1] + 1 if running else len(body)
     while at < len(body) and isinstance(wait := body[at], ast.Assign) and operation(wait.value) is products_in_flight.drained:

@@ -11,8 +11,8 @@ A kernel with BlockSpecs of its own gets tiles. Its function becomes the body of
         def product(indices, a, b, c): …          # program_id(2) in it is indices[0]
         emit_pipeline_warp_specialized(product, grid=(steps_2,), in_specs=(A', B'), out_specs=(C',))(a, b, c)
 
-where A' is A with the index map ``lambda i2: A.index_map(i0, i1, i2)``, whose source is put in place, so that the pass sees which
-of the pipeline's dimensions a block depends on.
+where A' is A with the index map ``lambda i2: A.index_map(i0, i1, i2)``, whose source is put in
+place, so that the pass sees which of the pipeline's dimensions a block depends on.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ INDEX = "np__i{}"
 
 @dataclass(frozen=True)
 class Wrapped(Source):
-    """The source of a kernel over tiles, which parses as the kernel over arrays; lines and columns are the user's."""
+    """The source of a kernel over tiles, which parses as the kernel over arrays; lines and columns
+    are the user's."""
 
     wrap: Callable[[ast.FunctionDef], ast.FunctionDef] = field(default=lambda node: node)
 
@@ -55,15 +56,18 @@ class Wrapped(Source):
 
 def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], outs: Sequence[BlockSpec], grid: Grid,
             roles: bool) -> Wrapped:
-    """Return the kernel over `arrays` that a kernel over their tiles stands for; `roles`: with a memory role.
+    """Return the kernel over `arrays` that a kernel over their tiles stands for; `roles`: with a
+    memory role.
 
-    Raises SpecError for index maps that have no source, or do not take an index for each dimension of the grid.
+    Raises SpecError for index maps that have no source, or do not take an index for each dimension
+    of the grid.
     """
     names: dict[str, Any] = {"np__emit": emit_pipeline_warp_specialized if roles else emit_pipeline, "np__BlockSpec": BlockSpec,
                              "np__program_id": context.program_id, "np__num_programs": context.num_programs}
     made = [[_spec(spec, f"kernel {source.name}: {kind}[{number}]", grid, names, f"{kind}_{number}")
              for number, spec in enumerate(given) if spec.loaded] for kind, given in (("in_specs", ins), ("out_specs", outs))]
-    tiles = [name for name, spec in zip(arrays, (*ins, *outs), strict=True) if spec.loaded]  # others are captured as they are
+    # others are captured as they are
+    tiles = [name for name, spec in zip(arrays, (*ins, *outs), strict=True) if spec.loaded]
     constants = Constants(source.namespace, {})
 
     def wrap(node: ast.FunctionDef) -> ast.FunctionDef:
@@ -96,9 +100,10 @@ def _size(grid: Grid, dimension: int) -> ast.expr:
     return load(STEPS.format(dimension)) if grid.sizes is None else ast.Constant(grid.sizes[dimension])
 
 
-# ---- blocks ------------------------------------------------------------------------------------------------------
+# ---- blocks --------------------------------------------------------------------------------------
 def _spec(spec: BlockSpec, what: str, grid: Grid, names: dict[str, Any], unique: str) -> ast.expr:
-    """Return a BlockSpec as the kernel writes it; enter in `names` what its index map finds outside the kernel."""
+    """Return a BlockSpec as the kernel writes it; enter in `names` what its index map finds outside
+    the kernel."""
     keywords = []
     for option in ("block_shape", "transforms", "delay_release", "oob_fill", "buffer_count", "eviction_policy", "mode"):
         names[f"np__{unique}_{option}"] = getattr(spec, option)
@@ -131,7 +136,8 @@ def _index_map(function: Any, what: str, grid: Grid, names: dict[str, Any], uniq
 
 
 def _inlined(function: FunctionType, node: ast.Lambda, names: dict[str, Any], unique: str) -> ast.expr:
-    """Return the expression of a lambda over the indices; what the lambda finds around it gets names of its own."""
+    """Return the expression of a lambda over the indices; what the lambda finds around it gets
+    names of its own."""
     arguments = {argument.arg: INDEX.format(d) for d, argument in enumerate(node.args.args)}
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     body = copy.deepcopy(node.body)
@@ -146,9 +152,10 @@ def _inlined(function: FunctionType, node: ast.Lambda, names: dict[str, Any], un
     return body
 
 
-# ---- indices of the grid -----------------------------------------------------------------------------------------
+# ---- indices of the grid -------------------------------------------------------------------------
 class _Programs(ast.NodeTransformer):
-    """Replaces `program_id` and `num_programs` of sequential dimensions by the step and the number of steps."""
+    """Replaces `program_id` and `num_programs` of sequential dimensions by the step and the number
+    of steps."""
 
     def __init__(self, constants: Constants, node: ast.FunctionDef, grid: Grid) -> None:
         self.constants, self.grid, self.local = constants, grid, {name for name, _ in stores(node)}
@@ -166,12 +173,13 @@ class _Programs(ast.NodeTransformer):
         return located(step if function is context.program_id else _size(self.grid, axis), node)
 
 
-# ---- lambdas that were made on the host ------------------------------------------------------------------------------
+# ---- lambdas that were made on the host ----------------------------------------------------------
 def find_lambda(function: FunctionType, what: str) -> ast.Lambda:
-    """Return the AST of a lambda; SpecError where its source is not there, or could be one of several.
+    """Return the AST of a lambda; SpecError where its source is not there, or could be one of
+    several.
 
-    A lambda has no text of its own: its code names a line, which may hold several. Each of them is compiled, and the one whose code
-    is the same is meant.
+    A lambda has no text of its own: its code names a line, which may hold several. Each of them is
+    compiled, and the one whose code is the same is meant.
     """
     code = function.__code__
     text = "".join(linecache.getlines(code.co_filename, function.__globals__))
@@ -191,7 +199,8 @@ def _lambdas(text: str) -> tuple[ast.Lambda, ...]:
 
 
 def _compiled(node: ast.Lambda, like: CodeType) -> CodeType:
-    """Return the code of a lambda that finds its free variables where `like` does: in a function around it, or not."""
+    """Return the code of a lambda that finds its free variables where `like` does: in a function
+    around it, or not."""
     outer = definition("outer", parameters(like.co_freevars), [ast.Return(node)])
     module = ast.fix_missing_locations(ast.Module([ast.copy_location(outer, node)], []))
     code = compile(module, like.co_filename, "exec")

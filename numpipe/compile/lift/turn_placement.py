@@ -1,11 +1,14 @@
-"""Turns on tiles (`language.pipeline.pingpong`): `take_turn` is written before a tile's first pipeline, `pass_turn` behind its last.
+"""Turns on tiles (`language.pipeline.pingpong`): `take_turn` is written before a tile's first
+pipeline, `pass_turn` behind its last.
 
-The pass decides this from the source, because a flag that is read at run time does not fold: a turn is taken for the statements of
-a tile's body that run a pipeline, however deep inside. Where the last of these is a pipeline loop of the tile's body itself, or
-calls a pipeline that it emits, that pipeline's end passes the turn, before it waits for its last products. A `continue` passes a
-turn that it would skip.
+The pass decides this from the source, because a flag that is read at run time does not fold: a turn
+is taken for the statements of a tile's body that run a pipeline, however deep inside. Where the
+last of these is a pipeline loop of the tile's body itself, or calls a pipeline that it emits, that
+pipeline's end passes the turn, before it waits for its last products. A `continue` passes a turn
+that it would skip.
 
-`sure_turns` finds which blocks of `numpipe.turn` (order tokens) every run of some statements goes through.
+`sure_turns` finds which blocks of `numpipe.turn` (order tokens) every run of some statements goes
+through.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ WHY = "with schedule='pingpong' compute warpgroups take turns on tiles"
 
 
 def pipeline_in(statement: ast.AST) -> ast.AST | None:
-    """Return the first node of a rewritten statement that runs a pipeline, or calls a function that does."""
+    """Return the first node of a rewritten statement that runs a pipeline, or calls a function that
+    does."""
     return next(running((pipelines.steps,), "pipelines", statement), None)
 
 
@@ -32,12 +36,14 @@ def is_loop(node: ast.AST) -> TypeGuard[ast.For]:
 
 
 def holds_turns(body: Sequence[ast.AST]) -> bool:
-    """Whether rewritten statements go through a block of `numpipe.turn`, or call a function that does."""
+    """Whether rewritten statements go through a block of `numpipe.turn`, or call a function that
+    does."""
     return any(running((warpgroup_order.enter_turn,), "turns", *body))
 
 
 def sure_turns(body: Sequence[ast.stmt]) -> tuple[int, ...] | None:
-    """Return the tokens whose blocks a run of rewritten statements goes through, in order; None where runs differ."""
+    """Return the tokens whose blocks a run of rewritten statements goes through, in order; None
+    where runs differ."""
     tokens: list[int] = []
     always = True
     for statement in body:
@@ -57,7 +63,8 @@ class Turns(Rewriter):
     """how many loops over tiles the statement is in"""
 
     def turn_taking(self, node: ast.For) -> bool:
-        """Return whether the tiles of a loop are taken in turns; refuse loops where that would have no meaning."""
+        """Return whether the tiles of a loop are taken in turns; refuse loops where that would have
+        no meaning."""
         if self.unit.turns < 2:
             return False
         if not self.lifts_kernel or len(self.scopes) > 1:
@@ -86,7 +93,8 @@ class Turns(Rewriter):
         return [*with_skips(body[:first], [take, give]), take, *taken, *body[behind:]], True
 
     def check_turns(self, node: ast.FunctionDef) -> None:
-        """Refuse a rewritten kernel whose pipelines stand outside a loop over tiles, or that has no such loop."""
+        """Refuse a rewritten kernel whose pipelines stand outside a loop over tiles, or that has no
+        such loop."""
         if self.unit.turns < 2:
             return
         loops = [inner for inner in walk(node) if getattr(inner, "over_tiles", False)]
@@ -109,7 +117,8 @@ class Turns(Rewriter):
 
 
 def _passes(statement: ast.stmt) -> bool:
-    """Return whether a statement runs a pipeline, by a loop or a call; if so, have that pass the turn at its end."""
+    """Return whether a statement runs a pipeline, by a loop or a call; if so, have that pass the
+    turn at its end."""
     call: ast.AST | None = statement.iter if is_loop(statement) else None
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         call = statement.value.func if getattr(statement.value.func, "may_pass_turn", False) else None
@@ -122,7 +131,8 @@ def _passes(statement: ast.stmt) -> bool:
 
 
 def leaves(body: list[ast.stmt], *of_loops: type[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
-    """Yield each `return` of a body, and each statement of `of_loops` (`break`, `continue`) whose loop is outside the body."""
+    """Yield each `return` of a body, and each statement of `of_loops` (`break`, `continue`) whose
+    loop is outside the body."""
     def below(node: ast.AST, inner: bool) -> Iterator[tuple[str, ast.stmt]]:
         if isinstance(node, ast.Return) or (isinstance(node, of_loops) and not inner):
             yield type(node).__name__.lower(), node

@@ -1,4 +1,5 @@
-"""The number of products that a wait may leave in flight, where the kernel does not say it: ``s = numpipe.wgmma_wait(s)``.
+"""The number of products that a wait may leave in flight, where the kernel does not say it: ``s =
+numpipe.wgmma_wait(s)``.
 
 wgmmas end in the order of their issue, so a wait for one may leave as many in flight as were issued
 after it. The pass goes through the function once and counts, for each name, the products issued

@@ -1,4 +1,5 @@
-"""Rounds of `while` loops: in simulated code each says that it begins, so that a loop without end is found."""
+"""Rounds of `while` loops: in simulated code each says that it begins, so that a loop without end
+is found."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ def begin_round() -> None:
 
 
 def counted(module: ast.Module) -> ast.Module:
-    """Return a rewritten module whose `while` loops count their rounds; the module itself where it has none."""
+    """Return a rewritten module whose `while` loops count their rounds; the module itself where it
+    has none."""
     if not any(isinstance(node, ast.While) for node in ast.walk(module)):
         return module
     module = copy.deepcopy(module)

@@ -1,9 +1,12 @@
-"""All that imports Numba and llvmlite, and all that changes what they do inside. Read `operations` first, then `kernels`.
+"""All that imports Numba and llvmlite, and all that changes what they do inside. Read `operations`
+first, then `kernels`.
 
-No other module imports them. But this folder hides no backend: the CUDA meanings of operations, in the ``_cuda`` modules, are
-written in Numba's terms (types, typing contexts, signatures) and in llvmlite's builders, which they import from here. Another
-version of Numba changes this folder, unless that interface changes; another backend would change those modules too, most of what
-numpipe knows of the GPU. What a kernel means does not belong here. The first compile imports the folder, ``import numpipe`` never.
+No other module imports them. But this folder hides no backend: the CUDA meanings of operations, in
+the ``_cuda`` modules, are written in Numba's terms (types, typing contexts, signatures) and in
+llvmlite's builders, which they import from here. Another version of Numba changes this folder,
+unless that interface changes; another backend would change those modules too, most of what numpipe
+knows of the GPU. What a kernel means does not belong here. The first compile imports the folder,
+``import numpipe`` never.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from ..process_guards import uninterrupted
 
 
 def _row_stack(arrays: Any) -> Any:
-    """Stand in for NumPy's `row_stack` while numba-cuda 0.30, which looks it up, is imported: NumPy 2.5 does not have it.
+    """Stand in for NumPy's `row_stack` while numba-cuda 0.30, which looks it up, is imported: NumPy
+    2.5 does not have it.
 
     It is a new function, so that what Numba registers for it is no second meaning of `vstack`.
     """
@@ -24,7 +28,8 @@ def _row_stack(arrays: Any) -> Any:
 
 
 with uninterrupted():
-    _missing = "row_stack" not in vars(np)  # an older NumPy that gives it with a DeprecationWarning is not asked
+    # an older NumPy that gives it with a DeprecationWarning is not asked
+    _missing = "row_stack" not in vars(np)
     if _missing:
         np.row_stack = _row_stack  # type: ignore[assignment, unused-ignore]
     try:

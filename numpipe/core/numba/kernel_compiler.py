@@ -26,7 +26,8 @@ from .numba_contexts import in_this_thread, own_contexts
 __all__ = ["Typed", "compile_kernel", "compiling_for", "rename"]
 
 Typed = Callable[[Any, dict[str, Any]], None]
-"""is called with each function that was typed: its IR, in SSA form, and the type of each variable"""
+"""is called with each function that was typed: its IR, in SSA form, and the type of each
+variable"""
 _listeners: list[Typed] = []
 
 
@@ -99,18 +100,23 @@ def compiling_for(target: Target = DEFAULT, few_meanings: bool = False, place: P
     with global_compiler_lock, contextlib.ExitStack() as undo:
         if few_meanings:
             undo.enter_context(own_contexts())
-        config.reload_config()  # once, where Numba looks at all variables of the environment before each function
+        # once, where Numba looks at all variables of the environment before each function
+        config.reload_config()
         passmanagers = typed_passes.passmanagers
-        counts = passmanagers.dump_refprune_stats()  # of references that were dropped, of which kernels have none
+        # of references that were dropped, of which kernels have none
+        counts = passmanagers.dump_refprune_stats()
         undo.callback(drop_entries)
-        apart, unify = {types.int32, types.float32}, types.Number.unify  # of a variable that has both Numba would make a float64
+        # of a variable that has both Numba would make a float64
+        apart, unify = {types.int32, types.float32}, types.Number.unify
         for owner, name, value in (
                 (dispatcher, "get_current_device", in_this_thread(lambda: device, dispatcher.get_current_device)),
                 (compiler, "CUDACompiler", _Compiler),
                 # Numba reads the PTX only to look for runtime calls we never make
                 (passmanagers, "dump_refprune_stats", in_this_thread(lambda *_: counts, passmanagers.dump_refprune_stats)),
-                (config, "CUDA_DEBUGINFO_DEFAULT", 0),  # of functions that kernels call, whatever NUMBA_CUDA_DEBUGINFO
-                (ir.Loc, "_get_path", lambda place: place.filename),  # Numba's asks for the working directory: it may be gone
+                # of functions that kernels call, whatever NUMBA_CUDA_DEBUGINFO
+                (config, "CUDA_DEBUGINFO_DEFAULT", 0),
+                # Numba's asks for the working directory: it may be gone
+                (ir.Loc, "_get_path", lambda place: place.filename),
                 (config, "reload_config", in_this_thread(lambda: None, config.reload_config)),
                 (library, "get_asm_str", in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
                 (types.Number, "unify", lambda one, context, other: None if {one, other} == apart else unify(one, context, other)),
@@ -137,15 +143,17 @@ nvvm.CompilationUnit.compile = _with_log(nvvm.CompilationUnit.compile)
 class _Printed:
     """The text of a complete module, which replaces llvmlite's objects.
 
-    A kernel that was compiled for `inspect` keeps its modules: three quarters of its memory were these objects (4.9 MiB of a
-    GEMM's, 1.3 stay). All functions have got their linkage, which is all that Numba would still do to them.
+    A kernel that was compiled for `inspect` keeps its modules: three quarters of its memory were
+    these objects (4.9 MiB of a GEMM's, 1.3 stay). All functions have got their linkage, which is
+    all that Numba would still do to them.
     """
 
     functions = ()
 
     def __init__(self, module: Any) -> None:
         self.text = str(module)
-        for function in module.functions:  # apart, its instructions are freed at once, not by the garbage collector
+        # apart, its instructions are freed at once, not by the garbage collector
+        for function in module.functions:
             for block in function.blocks:
                 block.instructions.clear()
 
@@ -156,14 +164,17 @@ class _Printed:
 def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int, target: Target = DEFAULT,
                    typed: Typed | None = None, few_meanings: bool = False, place: Place | None = None,
                    added: Instrumentation = NOTHING) -> Any:
-    """Compile a `@cuda.jit` kernel of this signature down to LLVM IR; returns Numba's own kernel object.
+    """Compile a `@cuda.jit` kernel of this signature down to LLVM IR; returns Numba's own kernel
+    object.
 
-    launch_bounds are always set: without them ptxas ignores setmaxnreg (C7508). `typed` is called with each function on the way.
-    `few_meanings`: with `own_contexts`, which suffice for functions that call numpipe's operations alone. With `place` the machine
-    code has a line table (`lines`). `added`: what operations get besides their own code.
+    launch_bounds are always set: without them ptxas ignores setmaxnreg (C7508). `typed` is called
+    with each function on the way. `few_meanings`: with `own_contexts`, which suffice for functions
+    that call numpipe's operations alone. With `place` the machine code has a line table (`lines`).
+    `added`: what operations get besides their own code.
     """
     with compiling_for(target, few_meanings, place):
-        dispatcher_ = cuda.jit(entry, launch_bounds=(threads, 1), lto=True, debug=False)  # whatever NUMBA_CUDA_DEBUGINFO
+        # whatever NUMBA_CUDA_DEBUGINFO
+        dispatcher_ = cuda.jit(entry, launch_bounds=(threads, 1), lto=True, debug=False)
         _listeners[:] = [] if typed is None else [typed]
         token = INSTRUMENTATION.set(added)
         try:
@@ -171,21 +182,24 @@ def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, thread
         finally:
             _listeners.clear()
             INSTRUMENTATION.reset(token)
-        dispatcher_.overloads = {tuple(argtypes): kernel}  # Numba's own table lives on: a finalizer of the dispatcher holds it
+        # Numba's own table lives on: a finalizer of the dispatcher holds it
+        dispatcher_.overloads = {tuple(argtypes): kernel}
         kernel.dispatcher = dispatcher_
         _print_modules(kernel._codelibrary)
     return kernel
 
 
 def rename(kernel: Any, name: str) -> None:
-    """Give a kernel's code another name, before NVVM reads it; every symbol that Numba makes begins with ``_ZN``."""
+    """Give a kernel's code another name, before NVVM reads it; every symbol that Numba makes begins
+    with ``_ZN``."""
     old, library = kernel.entry_name, kernel._codelibrary
     rewrite_ir(library, lambda text: text.replace(f'"{old}"', f'"{name}"'))
     kernel.entry_name = library._entry_name = name
 
 
 def _print_modules(library: Any) -> None:
-    """Print each module of a kernel once: Numba prints that of a function as often as there are paths of calls to it."""
+    """Print each module of a kernel once: Numba prints that of a function as often as there are
+    paths of calls to it."""
     libraries, known = [library], {library}
     for one in libraries:
         one._module = _Printed(one._module)

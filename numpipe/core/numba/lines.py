@@ -1,8 +1,10 @@
-"""The line table of a kernel's LLVM IR: which line of the user's source each instruction belongs to.
+"""The line table of a kernel's LLVM IR: which line of the user's source each instruction belongs
+to.
 
-Numba's own line tables would name the lines of the rewritten source, and those of numpipe's own functions. Here a function of the
-caller says what a line of the rewritten source stands for. Functions of which it knows nothing get no table: LLVM gives what it
-inlines of them the line of their call, which is a line of the user's.
+Numba's own line tables would name the lines of the rewritten source, and those of numpipe's own
+functions. Here a function of the caller says what a line of the rewritten source stands for.
+Functions of which it knows nothing get no table: LLVM gives what it inlines of them the line of
+their call, which is a line of the user's.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ from numba.cuda import cgutils, debuginfo, lowering
 __all__ = ["Place"]
 
 Place = Callable[[str, int], "tuple[str, int] | None"]
-"""returns the file and the line that a line of a compiled function stands for; None for a function that is not the user's"""
+"""returns the file and the line that a line of a compiled function stands for; None for a function
+that is not the user's"""
 
 
 class _Lines(debuginfo.DummyDIBuilder):  # type: ignore[misc]
-    """Numba's interface for debug information, one object a function: of all that it could tell this one emits lines alone."""
+    """Numba's interface for debug information, one object a function: of all that it could tell
+    this one emits lines alone."""
 
     def __init__(self, place: Place, module: Any, filepath: str, cgctx: Any, directives_only: bool) -> None:
         self._place, self._module, self._compiled = place, module, filepath
@@ -66,7 +70,9 @@ class _Lines(debuginfo.DummyDIBuilder):  # type: ignore[misc]
 
 
 def replacements(place: Place) -> tuple[tuple[Any, str, Any], ...]:
-    """Return (owner, name, value) of what Numba's lowering uses while a kernel with a line table is compiled."""
+    """Return (owner, name, value) of what Numba's lowering uses while a kernel with a line table is
+    compiled."""
     return ((debuginfo, "DummyDIBuilder", functools.partial(_Lines, place)),
-            # lines before that of the definition are those of a function's own expressions here, not of a decorator
+            # lines before that of the definition are those of a function's own expressions here,
+            # not of a decorator
             (lowering.BaseLower, "_adjust_line_if_prologue", lambda _, line: line))

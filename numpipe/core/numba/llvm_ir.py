@@ -72,19 +72,23 @@ def emit_gated(builder: Any, result: Any, args: Sequence[Any], text: str, constr
 
 
 def join(builder: Any) -> None:
-    """Emit an empty statement where lanes that went apart meet; LLVM may not copy it into their paths.
+    """Emit an empty statement where lanes that went apart meet; LLVM may not copy it into their
+    paths.
 
-    Without it LLVM copies a loop's end that follows into both paths. The loop's counter then has a definition in each, and ptxas
-    takes it, and all that depends on it, as different in the lanes: no uniform registers, a shuffle for each descriptor, BSSY and
-    WARPSYNC around each branch. ptxas itself does that behind a predicated statement, which it makes a branch; there a
-    bar.warp.sync keeps the paths together, and is a NOP, or nothing, in the machine code. With `plan.context_cuda.uniform` this
-    spares a step of attention 14 of 646 instructions and every BSSY, one of the ping-pong GEMM 7 of 102.
+    Without it LLVM copies a loop's end that follows into both paths. The loop's counter then has a
+    definition in each, and ptxas takes it, and all that depends on it, as different in the lanes:
+    no uniform registers, a shuffle for each descriptor, BSSY and WARPSYNC around each branch. ptxas
+    itself does that behind a predicated statement, which it makes a branch; there a bar.warp.sync
+    keeps the paths together, and is a NOP, or nothing, in the machine code. With
+    `plan.context_cuda.uniform` this spares a step of attention 14 of 646 instructions and every
+    BSSY, one of the ping-pong GEMM 7 of 102.
     """
     emit_asm(builder, ir.VoidType(), [], "", "")
 
 
 def one_of(builder: Any, test: Any, then: Callable[[], list[Any]], otherwise: Callable[[], list[Any]]) -> list[Any]:
-    """Return the values that `then` makes where a test holds, and that `otherwise` makes where it does not."""
+    """Return the values that `then` makes where a test holds, and that `otherwise` makes where it
+    does not."""
     arms = []
     with builder.if_else(test) as paths:
         for path, make in zip(paths, (then, otherwise), strict=True):
@@ -116,7 +120,8 @@ def nothing(context: Any) -> Any:
 
 
 def external(builder: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Any:
-    """Call a symbol that the kernel's entry module defines (see `define`), by which shared helpers ask their kernel."""
+    """Call a symbol that the kernel's entry module defines (see `define`), by which shared helpers
+    ask their kernel."""
     fn = cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, [a.type for a in args]), name)
     return builder.call(fn, list(args))
 
@@ -125,7 +130,8 @@ def external(builder: Any, name: str, result: Any, args: Sequence[Any] = ()) -> 
 def define(module: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Iterator[Any]:
     """Define an always-inlined function in `module`; yields ``(builder, arguments)``.
 
-    Weak, not linkonce: the linker meets the entry module first, and would drop what no function there calls.
+    Weak, not linkonce: the linker meets the entry module first, and would drop what no function
+    there calls.
     """
     fn = cgutils.get_or_insert_function(module, ir.FunctionType(result, list(args)), name)
     fn.linkage = "weak_odr"
@@ -134,7 +140,8 @@ def define(module: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Ite
 
 
 def thread_index(builder: Any) -> Any:
-    """Read %tid.x through the LLVM intrinsic: unlike inline assembly it folds, which role guards rely on."""
+    """Read %tid.x through the LLVM intrinsic: unlike inline assembly it folds, which role guards
+    rely on."""
     return special(builder, "tid.x")
 
 
@@ -164,14 +171,16 @@ def c_string(context: Any, builder: Any, text: str) -> Any:
 
 
 def vprintf(context: Any, builder: Any, format: str, values: Sequence[Any]) -> None:
-    """Call C's printf in the lanes that are here; `values` are i32, i64, double and string addresses, naturally aligned."""
+    """Call C's printf in the lanes that are here; `values` are i32, i64, double and string
+    addresses, naturally aligned."""
     struct = cgutils.make_anonymous_struct(builder, list(values))
     buffer = builder.bitcast(cgutils.alloca_once_value(builder, struct), i8.as_pointer())
     external(builder, "vprintf", i32, [c_string(context, builder, format), buffer])
 
 
 def assert_fail(context: Any, builder: Any, message: str, file: str, line: int, function: str) -> None:
-    """Fail as a C assert: the lane prints "file:line: function: … Assertion `message` failed" and stops the kernel."""
+    """Fail as a C assert: the lane prints "file:line: function: … Assertion `message` failed" and
+    stops the kernel."""
     text = [c_string(context, builder, part) for part in (message, file, function)]
     external(builder, "__assertfail", void, [*text[:2], const(line), text[2], const(1, i64)])
 
@@ -192,7 +201,7 @@ def smem(builder: Any, offset: int) -> Any:
     return builder.add(shared_base(builder), const(offset))
 
 
-# ---- annotations of a kernel's parameters ---------------------------------------------------------------------------------
+# ---- annotations of a kernel's parameters --------------------------------------------------------
 class _ByVal(ArgumentAttributes):  # type: ignore[misc]
     """`byval` as LLVM 7 (the NVVM dialect of sm_90) spells it: without a type."""
 
@@ -206,7 +215,8 @@ def _annotate(builder: Any, name: str, value: Any) -> None:
 
 
 def grid_constant(builder: Any, value: Any, align: int = 64) -> Any:
-    """Mark a kernel's pointer parameter as passed by value in parameter space, never copied to local memory.
+    """Mark a kernel's pointer parameter as passed by value in parameter space, never copied to
+    local memory.
 
     One annotation node only: of several, NVVM honours the first and silently copies the others.
     """
@@ -221,9 +231,11 @@ def grid_constant(builder: Any, value: Any, align: int = 64) -> Any:
 
 
 def cluster_dims(builder: Any, value: Any, dims: Sequence[int]) -> None:
-    """Annotate the kernel whose parameter `value` is with the CTAs of its cluster, which are part of the machine code then.
+    """Annotate the kernel whose parameter `value` is with the CTAs of its cluster, which are part
+    of the machine code then.
 
-    The annotation becomes ``.reqnctapercluster``, with which ptxas keeps no second path for a launch without clusters.
+    The annotation becomes ``.reqnctapercluster``, with which ptxas keeps no second path for a
+    launch without clusters.
     """
     if isinstance(value, ir.Argument) and value.parent is builder.function:
         for axis, size in zip("xyz", dims, strict=True):

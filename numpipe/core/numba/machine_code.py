@@ -1,4 +1,5 @@
-"""From the LLVM IR of a kernel to LTO-IR, PTX, a cubin and SASS; and the functions that the IR calls."""
+"""From the LLVM IR of a kernel to LTO-IR, PTX, a cubin and SASS; and the functions that the IR
+calls."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ def rewrite_ir(library: Any, change: Callable[[str], str]) -> None:
 
 
 def to_ltoir(library: Any, target: Target = DEFAULT) -> bytes:
-    """Return the LTO-IR that NVVM makes of a kernel's LLVM IR. PTX is never linked: nvJitLink would compile it as relocatable
-    code, in which ptxas ignores setmaxnreg and serialises wgmma."""
-    made = library._ltoir_cache  # Numba would load NVRTC, to ask it whether there is this architecture
+    """Return the LTO-IR that NVVM makes of a kernel's LLVM IR. PTX is never linked: nvJitLink would
+    compile it as relocatable code, in which ptxas ignores setmaxnreg and serialises wgmma."""
+    # Numba would load NVRTC, to ask it whether there is this architecture
+    made = library._ltoir_cache
     if target.capability not in made:
         architecture = "compute_{}{}{}".format(*target.capability)
         options = library._nvvm_options | {"arch": architecture, "gen-lto": None}
@@ -37,10 +39,12 @@ def to_ptx(library: Any, target: Target = DEFAULT) -> str:
 
 
 def link(ltoir: bytes, name: str, target: Target = DEFAULT) -> tuple[bytes, str]:
-    """Link a whole program by nvJitLink; returns (cubin, log with registers, spills and C75xx notes)."""
+    """Link a whole program by nvJitLink; returns (cubin, log with registers, spills and C75xx
+    notes)."""
     from cuda.bindings import nvjitlink
 
-    # nvJitLink logs nothing of a cubin from its cache: a kernel would have 0 registers, and no spills
+    # nvJitLink logs nothing of a cubin from its cache: a kernel would have 0 registers, and no
+    # spills
     flags = ["-lto", f"-arch={target.name}", "-O3", "-verbose", "-no-cache"]
     handle = nvjitlink.create(len(flags), flags)
     try:
@@ -64,8 +68,9 @@ def link(ltoir: bytes, name: str, target: Target = DEFAULT) -> tuple[bytes, str]
 def disassemble(cubin: bytes) -> str:
     """Return the SASS of a cubin, by nvdisasm (the nvidia-cuda-nvdisasm wheel or a CUDA toolkit).
 
-    Its data flow analysis takes a third of the time, and adds something only to spills and to branches by register. Code with a
-    line table comes with comments that name the lines, and without the sections of the table itself.
+    Its data flow analysis takes a third of the time, and adds something only to spills and to
+    branches by register. Code with a line table comes with comments that name the lines, and
+    without the sections of the table itself.
     """
     from cuda.core import ObjectCode
 

@@ -1,9 +1,12 @@
-"""Numba's contexts for kernels: they know what kernels are written with, and not all of Python and NumPy that Numba knows.
+"""Numba's contexts for kernels: they know what kernels are written with, and not all of Python and
+NumPy that Numba knows.
 
-Numba's own contexts import and install everything before they answer a first question: libdevice, CUDA's vector and half precision
-types, strings, functions of arrays. Kernels need none of it, because operations bring meanings of their own, and it takes an eighth
-of a first compile. A kernel that these contexts do not compile is compiled again with Numba's own, so nothing is refused for them;
-nor is code made another way: half precision, of which Numba's general meanings would make something else, is what they refuse.
+Numba's own contexts import and install everything before they answer a first question: libdevice,
+CUDA's vector and half precision types, strings, functions of arrays. Kernels need none of it,
+because operations bring meanings of their own, and it takes an eighth of a first compile. A kernel
+that these contexts do not compile is compiled again with Numba's own, so nothing is refused for
+them; nor is code made another way: half precision, of which Numba's general meanings would make
+something else, is what they refuse.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ _LOWERING = (cudaimpl, printimpl, numbers, optional, cuda_mathimpl, slicing, ite
 
 
 def in_this_thread(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `ours` for the thread that compiles, and Numba's own function for others: Numba calls it outside its lock, too."""
+    """Return `ours` for the thread that compiles, and Numba's own function for others: Numba calls
+    it outside its lock, too."""
     thread = threading.get_ident()
 
     def either(*args: Any, **named: Any) -> Any:
@@ -45,11 +49,13 @@ def in_this_thread(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Call
 class _Typing(CUDATypingContext):  # type: ignore[misc]
     def __init__(self) -> None:
         self.resolved: dict[tuple[int, ...], tuple[Any, Any, Any]] = {}
-        """signatures of calls in one compile, by the ids of the function and of its arguments' types, which stand beside them"""
+        """signatures of calls in one compile, by the ids of the function and of its arguments'
+        types, which stand beside them"""
         super().__init__()
 
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
-        """Return the signature of a call. Numba asks three times: its inference goes over a function until nothing changes."""
+        """Return the signature of a call. Numba asks three times: its inference goes over a
+        function until nothing changes."""
         if isinstance(func, types.Dispatcher) and not isinstance(func.dispatcher.targetctx, _Target):
             raise NumbaNotImplementedError("a function of @cuda.jit: Numba's kernels call it too, and it is compiled for both")
         if kws:
@@ -93,14 +99,16 @@ class _Target(CUDATargetContext):  # type: ignore[misc]
 
 
 class _Own:
-    """The contexts of this process; None where a kernel needed more than they know, from when on Numba's own are used."""
+    """The contexts of this process; None where a kernel needed more than they know, from when on
+    Numba's own are used."""
 
     contexts: tuple[_Typing, _Target] | None = None
 
 
 @contextlib.contextmanager
 def own_contexts() -> Iterator[None]:
-    """Have Numba use these contexts in this thread, if they are still in use; the caller holds Numba's lock."""
+    """Have Numba use these contexts in this thread, if they are still in use; the caller holds
+    Numba's lock."""
     with contextlib.ExitStack() as undo:
         for name, ours in zip(("typing_context", "target_context"), _Own.contexts or (), strict=False):
             numbas = vars(CUDATarget)[name]
@@ -112,12 +120,14 @@ def own_contexts() -> Iterator[None]:
 
 
 def learn_all() -> bool:
-    """Have all later compiles of this process use Numba's own contexts; returns whether they did not yet."""
+    """Have all later compiles of this process use Numba's own contexts; returns whether they did
+    not yet."""
     learnt, _Own.contexts = _Own.contexts is not None, None
     if learnt:
         drop_all()
         with uninterrupted():
-            cuda_target.target_context.refresh()  # imports Numba's meanings of Python, as its first compile would
+            # imports Numba's meanings of Python, as its first compile would
+            cuda_target.target_context.refresh()
     return learnt
 
 

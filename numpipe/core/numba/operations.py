@@ -1,6 +1,8 @@
-"""Meanings of functions, operators, attributes and methods, each a typer and a code generator; and how values lie in LLVM.
+"""Meanings of functions, operators, attributes and methods, each a typer and a code generator; and
+how values lie in LLVM.
 
-A typer is a generator function that generates code behind its `yield`, or returns both, or returns None for types not its own::
+A typer is a generator function that generates code behind its `yield`, or returns both, or returns
+None for types not its own::
 
     def typer(typing_context, ring, k):                 # types
         context, builder, args = yield I32(ring, I32)   # the call's signature; then what LLVM code is made with
@@ -38,7 +40,8 @@ Typer = Callable[..., Any]
 
 
 def _in_two(typer: Typer) -> Typer:
-    """Turn a typer that may be a generator function into one that returns (signature, codegen) or None."""
+    """Turn a typer that may be a generator function into one that returns (signature, codegen) or
+    None."""
 
     @functools.wraps(typer)  # Numba reads parameter names from it
     def typed(*types: Any, **named: Any) -> Any:
@@ -69,7 +72,8 @@ def _in_two(typer: Typer) -> Typer:
 
 
 def operation_type(key: Any, name: str, typer: Typer) -> Any:
-    """Return the Numba type of a callable whose meaning is `typer`, which Numba calls with the typing context and the types."""
+    """Return the Numba type of a callable whose meaning is `typer`, which Numba calls with the
+    typing context and the types."""
     typer = _in_two(typer)
     vars(typer)["__signature__"] = inspect.signature(typer)  # Numba asks for it at each call
     template = templates.make_intrinsic_template(key, typer, name, prefer_literal=True)
@@ -80,7 +84,8 @@ def operation_type(key: Any, name: str, typer: Typer) -> Any:
         fixed = template.generic
 
         def generic(self: Any, args: Any, kws: Any) -> Any:
-            sig = fixed(self, args, kws)  # with a Python signature, lowering would pack *args into a tuple
+            # with a Python signature, lowering would pack *args into a tuple
+            sig = fixed(self, args, kws)
             return None if sig is None else sig.replace(pysig=None)
 
         template.generic = generic
@@ -88,7 +93,8 @@ def operation_type(key: Any, name: str, typer: Typer) -> Any:
 
 
 def helper_type(key: Any, implementation: Callable[..., Any]) -> Any:
-    """Return the Numba type of a Python function compiled from its own source; constant arguments stay literal."""
+    """Return the Numba type of a Python function compiled from its own source; constant arguments
+    stay literal."""
     template = templates.make_overload_template(key, lambda *args: implementation, {}, False, "never", prefer_literal=True)
     template._impl_cache, template._compiled_overloads = Entries(key), Entries(key)
     return _function(template)
@@ -101,9 +107,11 @@ def _function(template: Any) -> Any:
 
 
 def call(context: Any, builder: Any, function: Any, argtypes: Sequence[Any], args: Sequence[Any], *value: Any) -> tuple[Any, Any]:
-    """Call `function` (an operation, a helper or its Numba type) while generating code -> (return type, value).
+    """Call `function` (an operation, a helper or its Numba type) while generating code -> (return
+    type, value).
 
-    Arguments that are left out must be None by default. A function that is a value itself, not a constant, is passed as `value`.
+    Arguments that are left out must be None by default. A function that is a value itself, not a
+    constant, is passed as `value`.
     """
     fnty = function if isinstance(function, types.Type) else function._numba_type_
     sig = fnty.get_call_type(context.typing_context, tuple(argtypes), {})
@@ -121,7 +129,8 @@ def call_value(context: Any, builder: Any, function: Any, value: Any, argtypes: 
 
 
 def tuple_of(like: Any, parts: Sequence[Any]) -> Any:
-    """Return the type of a tuple of these parts, a named tuple of `like`'s class if `like` is one."""
+    """Return the type of a tuple of these parts, a named tuple of `like`'s class if `like` is
+    one."""
     if isinstance(like, types.BaseNamedTuple):
         return types.BaseTuple.from_types(tuple(parts), like.instance_class)
     return types.Tuple(tuple(parts))
@@ -150,13 +159,15 @@ def _resolved(type_class: type, name: str, typer: Callable[[Any], Any]) -> None:
 
 def attribute(type_class: type, name: str, typer: Callable[[Any], Any],
               codegen: Callable[[Any, Any, Any, Any], Any]) -> None:
-    """Define an attribute of values of `type_class`: `typer(type) -> type`, `codegen(context, builder, type, value)`."""
+    """Define an attribute of values of `type_class`: `typer(type) -> type`, `codegen(context,
+    builder, type, value)`."""
     _resolved(type_class, name, typer)
     lowering_registry.lower_getattr(type_class, name)(codegen)
 
 
 def constant_attributes(type_class: type, result: Any, /, **values: Callable[[Any], Any]) -> None:
-    """Define attributes whose values ``value(type)`` are constants, of type `result`; None: of literals and tuples of them."""
+    """Define attributes whose values ``value(type)`` are constants, of type `result`; None: of
+    literals and tuples of them."""
     def define(name: str, value: Callable[[Any], Any]) -> None:
         def typer(ty: Any) -> Any:
             constant = value(ty)
@@ -172,7 +183,8 @@ def constant_attributes(type_class: type, result: Any, /, **values: Callable[[An
 
 
 def field_attributes(type_class: type, **kinds: Any) -> None:
-    """Define attributes that read a structure's fields, by their types, or functions that return them for the structure's type."""
+    """Define attributes that read a structure's fields, by their types, or functions that return
+    them for the structure's type."""
     def define(name: str, kind: Any) -> None:
         attribute(type_class, name, (lambda ty: kind) if isinstance(kind, types.Type) else kind,
                   lambda context, builder, ty, value: getattr(fields(context, builder, ty, value), name))
@@ -187,7 +199,8 @@ def no_code(_context: Any, *given: Any) -> Any:
 
 
 def method(type_class: type, name: str, function: Any) -> None:
-    """Define method `name` of values of `type_class`: ``function(value, *args)`` for an operation `function`."""
+    """Define method `name` of values of `type_class`: ``function(value, *args)`` for an operation
+    `function`."""
 
     class Method(templates.AbstractTemplate):  # type: ignore[misc]
         key = f"{type_class.__name__}.{name}"
@@ -210,7 +223,8 @@ def binary(function: Any, typer: Callable[..., Any], literals: bool = False) -> 
 
 
 def overload(function: Any, typer: Typer, literals: bool = False) -> None:
-    """Give a Python operator or function the meaning ``typer(typing_context, *types)``, which Numba asks before its own.
+    """Give a Python operator or function the meaning ``typer(typing_context, *types)``, which Numba
+    asks before its own.
 
     `literals`: int literals come as such first, else as int64.
     """
@@ -234,7 +248,8 @@ def overload(function: Any, typer: Typer, literals: bool = False) -> None:
 
 
 def literal(ty: Any) -> Any:
-    """Return the value of a literal type, of a tuple of them or of a default; raises TypingError for a run-time value."""
+    """Return the value of a literal type, of a tuple of them or of a default; raises TypingError
+    for a run-time value."""
     if isinstance(ty, types.BaseTuple):
         return tuple(literal(t) for t in ty)
     if isinstance(ty, (types.NoneType, types.Omitted)):
@@ -253,9 +268,10 @@ def unliteral(ty: Any) -> Any:
     return types.unliteral(ty)
 
 
-# ---- how values of a type lie in LLVM ---------------------------------------------------------------------------------
+# ---- how values of a type lie in LLVM ------------------------------------------------------------
 def struct_model(type_class: type, fields: Callable[[Any], Sequence[tuple[str, Any]]]) -> None:
-    """Lay values of `type_class` out as structures of ``fields(type)``: (name, Numba type) of each field."""
+    """Lay values of `type_class` out as structures of ``fields(type)``: (name, Numba type) of each
+    field."""
     register_model(type_class)(lambda manager, ty: models.StructModel(manager, ty, fields(ty)))
 
 

@@ -6,7 +6,8 @@ import operator
 import re
 from typing import Any
 
-from numba.core.errors import NumbaError  # the base of numba.cuda's, which types that it borrows raise
+# the base of numba.cuda's, which types that it borrows raise
+from numba.core.errors import NumbaError
 from numba.cuda.utils import OPERATORS_TO_BUILTINS
 
 from ...diagnostics.errors import NumpipeError
@@ -15,10 +16,12 @@ __all__ = ["explain"]
 
 
 def explain(error: BaseException, first: int) -> tuple[str, list[int]]:
-    """Return (reason, lines) of an error of compiling: the innermost reason, and the lines on the way to it, outermost first.
+    """Return (reason, lines) of an error of compiling: the innermost reason, and the lines on the
+    way to it, outermost first.
 
-    Only lines from `first` on count. Numba wraps an error once for every function it is typing, keeps the causes of failed
-    calls on the side, and says where it was only in its frames' locals: this follows all three.
+    Only lines from `first` on count. Numba wraps an error once for every function it is typing,
+    keeps the causes of failed calls on the side, and says where it was only in its frames' locals:
+    this follows all three.
     """
     return _deepest(error, first, set())[1:]
 

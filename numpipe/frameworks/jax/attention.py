@@ -1,4 +1,5 @@
-"""`numpipe.jax.attention`: the op `numpipe.ops.attention` in JAX programs, with its rule for ``jax.vmap``.
+"""`numpipe.jax.attention`: the op `numpipe.ops.attention` in JAX programs, with its rule for
+``jax.vmap``.
 
 As with products, XLA pads what TMA cannot address: heads whose depth is no multiple of 8.
 """
@@ -33,15 +34,16 @@ __all__ = ["attention"]
 def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0, scale: float | None = None,
               layout: str = "bhsd", exact: bool = True, return_lse: bool = False, config: Config | None = None,
               target: str | None = None) -> Any:
-    """Return ``softmax(scale * q @ k.T) @ v`` of each head, as `numpipe.ops.attention` does, in a JAX program.
+    """Return ``softmax(scale * q @ k.T) @ v`` of each head, as `numpipe.ops.attention` does, in a
+    JAX program.
 
     q, k, v, causal, diagonal, layout, exact, return_lse, config
              as `numpipe.ops.attention` has them; arrays of JAX or NumPy, of float16 or bfloat16
     scale    a Python number: a constant of the traced program
     target   where it runs for a CPU's arrays, as of any kernel
 
-    ``jax.vmap`` makes more batches. ``jax.grad`` raises SpecError: the op has no derivative yet. Raises SpecError as
-    `numpipe.ops.attention` does, when it is traced.
+    ``jax.vmap`` makes more batches. ``jax.grad`` raises SpecError: the op has no derivative yet.
+    Raises SpecError as `numpipe.ops.attention` does, when it is traced.
 
     >>> q = jnp.ones((1, 2, 16, 64), jnp.bfloat16)
     >>> jax.jit(lambda q: numpipe.jax.attention(q, q, q, target="sim"))(q).shape
@@ -55,7 +57,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0
     described("attention", {name: array_info(array) for name, array in arrays.items()}, (FLOAT16, BFLOAT16))
     shapes = [array.shape for array in arrays.values()]
     _asked(*shapes, causal, layout, return_lse, scale)
-    scale = shapes[0][3] ** -0.5 if scale is None else float(scale)  # of the depth before it is padded
+    # of the depth before it is padded
+    scale = shapes[0][3] ** -0.5 if scale is None else float(scale)
     form = _Form(causal, int(diagonal), scale, layout, exact, return_lse, config, target)
     made = _without_derivative(form)(*arrays.values())
     return made if return_lse else made[0]
@@ -77,7 +80,8 @@ class _Form:
 
 @functools.cache
 def _without_derivative(form: _Form) -> Callable[..., tuple[Any, ...]]:
-    """Return the attention of a form as a function of q, k and v; to differentiate it raises SpecError."""
+    """Return the attention of a form as a function of q, k and v; to differentiate it raises
+    SpecError."""
     @jax.custom_vjp
     def attended(q: Any, k: Any, v: Any) -> tuple[Any, ...]:
         return _mapped(form)(q, k, v)

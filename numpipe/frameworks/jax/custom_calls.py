@@ -1,14 +1,18 @@
-"""Functions of arrays as custom calls of XLA: traced once for each list of shapes, run with addresses.
+"""Functions of arrays as custom calls of XLA: traced once for each list of shapes, run with
+addresses.
 
-=============  =====================================================================================================
-traced         `custom_call` makes a `Target` for a function, the types of its inputs and outputs, and registers its handlers.
-               Where JAX's default device is a GPU, a dry run of the function compiles its kernels, so a compile's error is
-               raised at the user's line and not by a running program, and tells how large a workspace they want. XLA allocates
-               that as one more result: a program's kernels may run side by side, and XLA knows which memory is in use when
-run on CUDA    the first call with a stream and addresses runs the function and keeps its launches (`launch.collected_launches`); a call
-               with the same ones makes these launches: no allocation, no wait, nothing that a graph cannot capture
+=============  =====================================================================================
+traced         `custom_call` makes a `Target` for a function, the types of its inputs and outputs,
+               and registers its handlers. Where JAX's default device is a GPU, a dry run of the
+               function compiles its kernels, so a compile's error is raised at the user's line and
+               not by a running program, and tells how large a workspace they want. XLA allocates
+               that as one more result: a program's kernels may run side by side, and XLA knows
+               which memory is in use when
+run on CUDA    the first call with a stream and addresses runs the function and keeps its launches
+               (`launch.collected_launches`); a call with the same ones makes these launches: no
+               allocation, no wait, nothing that a graph cannot capture
 run on a CPU   the function gets NumPy's views of the buffers
-=============  =====================================================================================================
+=============  =====================================================================================
 """
 
 from __future__ import annotations
@@ -36,8 +40,9 @@ from ...plan.specs import ArrayType
 from .ffi import Handler
 
 Run = Callable[..., Any]
-"""run(inputs, outputs, **where): a function of two lists of arrays. `where` is ``stream=`` on a GPU, whose outputs it writes; for
-host arrays it is empty, `outputs` has None for each, and the function returns new arrays, or one"""
+"""run(inputs, outputs, **where): a function of two lists of arrays. `where` is ``stream=`` on a
+GPU, whose outputs it writes; for host arrays it is empty, `outputs` has None for each, and the
+function returns new arrays, or one"""
 
 _targets: dict[Hashable, Target] = {}
 _numbers = itertools.count()
@@ -51,7 +56,8 @@ _running: set[int] = set()
 
 
 class Memory:
-    """The owner of the arrays in XLA's buffers: it tells their stream, and keeps nothing, as XLA does that."""
+    """The owner of the arrays in XLA's buffers: it tells their stream, and keeps nothing, as XLA
+    does that."""
 
     def __init__(self, stream: int) -> None:
         self.__cuda_array_interface__ = {"stream": stream}
@@ -61,7 +67,8 @@ class Target:
     """A function for inputs and outputs of these types, registered with XLA under `name`."""
 
     def __init__(self, what: str, run: Run, ins: tuple[ArrayType, ...], outs: tuple[ArrayType, ...]) -> None:
-        """`what` is the name of the kernel or op. Raises what a compile raises, where it is compiled now."""
+        """`what` is the name of the kernel or op. Raises what a compile raises, where it is
+        compiled now."""
         self.name = f"numpipe.{what}.{next(_numbers)}"
         self._run, self._ins, self._outs = run, ins, outs
         self._described = [(t.shape, dense_strides(t.shape, t.dtype.itemsize), t.dtype) for t in (*ins, *outs)]
@@ -122,7 +129,8 @@ class Target:
 
 
 def custom_call(what: str, run: Run, key: Hashable, outs: Sequence[ArrayType], arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """Bind a call of `run` on these arrays, concrete ones or traced ones, in the program that is traced; returns the outputs.
+    """Bind a call of `run` on these arrays, concrete ones or traced ones, in the program that is
+    traced; returns the outputs.
 
     `key` tells functions apart: calls with equal keys and equal types share a target.
     """
@@ -136,7 +144,8 @@ def custom_call(what: str, run: Run, key: Hashable, outs: Sequence[ArrayType], a
 
 
 def array_type(array: Any) -> ArrayType:
-    """Return shape and dtype of an array, or of what JAX traces in its place. Raises SpecError for sizes that are not known."""
+    """Return shape and dtype of an array, or of what JAX traces in its place. Raises SpecError for
+    sizes that are not known."""
     if not all(isinstance(size, (int, np.integer)) for size in array.shape):
         raise SpecError(f"numpipe.jax: an array of shape {array.shape}: a launch depends on sizes, which must be known when a "
                         "program is traced: trace it with numbers instead of symbols (jax.export.symbolic_shape)")
@@ -150,7 +159,8 @@ def array_info(array: Any) -> launch.ArrayInfo:
 
 
 def default_gpu() -> int | None:
-    """Return the CUDA ordinal of the device that JAX would run on by default; None where that is no GPU."""
+    """Return the CUDA ordinal of the device that JAX would run on by default; None where that is no
+    GPU."""
     chosen = jax.config.jax_default_device
     device = jax.local_devices(backend=chosen)[0] if chosen is None or isinstance(chosen, str) else chosen
     return int(device.local_hardware_id) if device.platform in ("gpu", "cuda") else None
@@ -172,7 +182,8 @@ def _view(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype:
 
 @atexit.register
 def _finish() -> None:
-    """Wait for programs on CPUs that nobody waited for: XLA would wait for their calls, and these for a Python that has ended."""
+    """Wait for programs on CPUs that nobody waited for: XLA would wait for their calls, and these
+    for a Python that has ended."""
     for array in jax.live_arrays() if _targets else ():
         with contextlib.suppress(Exception):  # one was deleted, or its program failed
             array.block_until_ready()

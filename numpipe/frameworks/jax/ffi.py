@@ -1,21 +1,24 @@
 """XLA's foreign function interface, from Python: a handler that XLA calls is a ctypes callback.
 
-XLA compiles a custom call to a call of a C function, the *handler*, with one argument, the *call frame*: the buffers of operands
-and results, the stream, and the functions with which the handler answers. The structures below are those of
-``xla/ffi/api/c_api.h``, as far as they are read here; jaxlib has the header in ``jax.ffi.include_dir()``. Every structure begins
-with its size and a list of extensions, and new versions add fields at the end only, so these declarations fit all versions from
-0.1 on (JAX 0.5 to 0.11).
+XLA compiles a custom call to a call of a C function, the *handler*, with one argument, the *call
+frame*: the buffers of operands and results, the stream, and the functions with which the handler
+answers. The structures below are those of ``xla/ffi/api/c_api.h``, as far as they are read here;
+jaxlib has the header in ``jax.ffi.include_dir()``. Every structure begins with its size and a list
+of extensions, and new versions add fields at the end only, so these declarations fit all versions
+from 0.1 on (JAX 0.5 to 0.11).
 
 A handler is called at two times:
 
-====================  ==================================================================================================
-when it is looked up  with an extension in the frame that asks for *metadata*: the version that the handler was made for, and
-                      its traits: whether the calls may be captured into a *command buffer*, XLA's word for a CUDA graph
-to run                with buffers and a stream. While XLA records a command buffer the stream is one that is captured
-====================  ==================================================================================================
+====================  ==============================================================================
+when it is looked up  with an extension in the frame that asks for *metadata*: the version that the
+                      handler was made for, and its traits: whether the calls may be captured into a
+                      *command buffer*, XLA's word for a CUDA graph
+to run                with buffers and a stream. While XLA records a command buffer the stream is
+                      one that is captured
+====================  ==============================================================================
 
-Whatever a handler raises is told to XLA as an error with its text, which JAX raises as ``jax.errors.JaxRuntimeError``; nothing is
-raised through C.
+Whatever a handler raises is told to XLA as an error with its text, which JAX raises as
+``jax.errors.JaxRuntimeError``; nothing is raised through C.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from typing import Any, ClassVar
 from ...diagnostics.errors import SpecError, TargetError
 
 VERSIONS = (0, 1), (0, 4)
-"""the first version of the interface that has all that is used here, and the newest whose structures were compared with these"""
+"""the first version of the interface that has all that is used here, and the newest whose
+structures were compared with these"""
 COMMAND_BUFFER = 1
 """trait: each call queues the same operations, which can be captured and replayed"""
 METADATA = 1
@@ -91,7 +95,7 @@ class _StreamArguments(Structure):
     _fields_: ClassVar = _sized(("context", c_void_p), ("stream", c_void_p))
 
 
-# ---- handlers -------------------------------------------------------------------------------------------------------
+# ---- handlers ------------------------------------------------------------------------------------
 _HANDLER = ctypes.CFUNCTYPE(c_void_p, c_void_p)
 _FUNCTION = ctypes.PYFUNCTYPE(c_void_p, c_void_p)
 """of XLA's own functions, which wait for nothing: Python's lock is kept"""
@@ -102,14 +106,17 @@ _DATA = Buffer.data.offset
 
 
 class Handler:
-    """A handler: C calls it at `address`, and it calls a Python function with a stream and the addresses of all buffers.
+    """A handler: C calls it at `address`, and it calls a Python function with a stream and the
+    addresses of all buffers.
 
-    The stream is the driver's handle on CUDA, 0 on the CPU. The addresses are those of the operands, then of the results, in
-    order; shapes and types are those that the call was traced with, and nothing reads them again.
+    The stream is the driver's handle on CUDA, 0 on the CPU. The addresses are those of the
+    operands, then of the results, in order; shapes and types are those that the call was traced
+    with, and nothing reads them again.
     """
 
     def __init__(self, function: Callable[[int, tuple[int, ...]], None], operands: int, results: int, *, streams: bool) -> None:
-        """`operands` and `results` are their numbers; `streams`: the platform has streams, and `function` is told this one."""
+        """`operands` and `results` are their numbers; `streams`: the platform has streams, and
+        `function` is told this one."""
         self._function, self._streams = function, streams
         self._operands, self._results = c_void_p * operands, c_void_p * results
         self._counts = operands, results
@@ -153,7 +160,8 @@ def _stream(frame: Frame) -> int:
 
 
 def _function(api: int, name: str) -> Callable[[int], int | None]:
-    """Return one of XLA's functions: it takes the address of its arguments, and returns the address of an error or None."""
+    """Return one of XLA's functions: it takes the address of its arguments, and returns the address
+    of an error or None."""
     known = _functions.get((api, name))
     return known or _functions.setdefault((api, name), _FUNCTION(getattr(Api.from_address(api), name)))
 

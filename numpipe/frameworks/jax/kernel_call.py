@@ -25,21 +25,26 @@ _METHODS = ("sequential", "expand_dims", "broadcast_all")
 @brief
 def call(kernel: Kernel, *, out_type: ArrayType | Sequence[ArrayType] | None = None, vmap_method: VmapMethod | None = None,
          target: str | None = None) -> Callable[..., Any]:
-    """Return a function that calls a kernel, for use inside and outside of ``jax.jit``, as ``jax.ffi.ffi_call`` returns one.
+    """Return a function that calls a kernel, for use inside and outside of ``jax.jit``, as
+    ``jax.ffi.ffi_call`` returns one.
 
-    The function takes the kernel's inputs as JAX or NumPy arrays, and its scalars and Statics as Python's numbers: these are
-    constants of the traced program. It returns the outputs, which XLA allocates, one array or a tuple.
+    The function takes the kernel's inputs as JAX or NumPy arrays, and its scalars and Statics as
+    Python's numbers: these are constants of the traced program. It returns the outputs, which XLA
+    allocates, one array or a tuple.
 
     kernel       a `Kernel`, of `numpipe.kernel` or `numpipe.load`
     out_type     shapes and dtypes of the outputs, for a kernel that has no ``out_type`` of its own
-    vmap_method  what ``jax.vmap`` makes of a call, by the names of ``jax.pure_callback``: "sequential", one call after another;
-                 "expand_dims" or "broadcast_all", one call whose arrays have a dimension more in front, of size 1 where an input
-                 is the same for all, or repeated. The kernel must know such arrays then. None: ``jax.vmap`` is an error
+    vmap_method  what ``jax.vmap`` makes of a call, by the names of ``jax.pure_callback``:
+                 "sequential", one call after another; "expand_dims" or "broadcast_all", one call
+                 whose arrays have a dimension more in front, of size 1 where an input is the same
+                 for all, or repeated. The kernel must know such arrays then. None: ``jax.vmap`` is
+                 an error
     target       where calls on a CPU's arrays run, as ``target=`` of the kernel's own calls
 
-    JAX differentiates a call where ``jax.custom_vjp`` says how. Raises SpecError for arguments that do not fit, at the call; where
-    JAX runs on a GPU the kernel is compiled there and then, and errors of that are raised. Errors of a run come as
-    ``jax.errors.JaxRuntimeError``, with numpipe's text.
+    JAX differentiates a call where ``jax.custom_vjp`` says how. Raises SpecError for arguments that
+    do not fit, at the call; where JAX runs on a GPU the kernel is compiled there and then, and
+    errors of that are raised. Errors of a run come as ``jax.errors.JaxRuntimeError``, with
+    numpipe's text.
 
     >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
     >>> @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), in_specs=block, out_specs=block, num_compute_wgs=1,
@@ -65,7 +70,8 @@ def call(kernel: Kernel, *, out_type: ArrayType | Sequence[ArrayType] | None = N
     def function(*args: Any, **named: Any) -> Any:
         return caller(args, named)
 
-    function.__name__, function.__doc__ = kernel.name, kernel.__doc__  # not its signature: the outputs are left out
+    # not its signature: the outputs are left out
+    function.__name__, function.__doc__ = kernel.name, kernel.__doc__
     return function
 
 
@@ -91,7 +97,8 @@ class _KernelCall:
         names = [name for name, value in named.items() if _is_array(value)]
         arrays = [*(args[i] for i in places), *(named[name] for name in names)]
 
-        frame = [None if i in places else value for i, value in enumerate(args)]  # kept, and arrays must not be
+        # kept, and arrays must not be
+        frame = [None if i in places else value for i, value in enumerate(args)]
         others = {name: None if name in names else value for name, value in named.items()}
 
         def filled(values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -161,7 +168,8 @@ class _KernelCall:
 
 
 def mapped(name: str, function: Callable[..., tuple[Any, ...]], rule: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
-    """Return a function of arrays with a rule for ``jax.vmap``; calls outside of ``jax.jit`` are traced once."""
+    """Return a function of arrays with a rule for ``jax.vmap``; calls outside of ``jax.jit`` are
+    traced once."""
     function.__name__ = name
     batching = jax.custom_batching.custom_vmap(function)
     batching.def_vmap(rule)
@@ -169,7 +177,8 @@ def mapped(name: str, function: Callable[..., tuple[Any, ...]], rule: Callable[.
 
 
 def one_by_one(function: Callable[..., tuple[Any, ...]], batched: Sequence[bool], values: Sequence[Any]) -> Any:
-    """Return what a rule of ``custom_vmap`` does, with a call for each element of the batch, one after another."""
+    """Return what a rule of ``custom_vmap`` does, with a call for each element of the batch, one
+    after another."""
     def one(some: Sequence[Any]) -> tuple[Any, ...]:
         left = iter(some)
         return function(*[next(left) if b else value for b, value in zip(batched, values, strict=True)])

@@ -1,8 +1,10 @@
-"""`numpipe.jax.matmul`: the op `numpipe.ops.matmul` in JAX programs, with its derivatives and its rule for ``jax.vmap``.
+"""`numpipe.jax.matmul`: the op `numpipe.ops.matmul` in JAX programs, with its derivatives and its
+rule for ``jax.vmap``.
 
-XLA's operands are contiguous, and it allocates all memory. What the op would copy, XLA does therefore, as part of the program:
-rows that TMA cannot address are padded with zeros, and batches are repeated where an operand has some of them only. So `_Product`
-knows matrices, and batches of one dimension. It takes either operand transposed, as a window on the same memory: the derivatives
+XLA's operands are contiguous, and it allocates all memory. What the op would copy, XLA does
+therefore, as part of the program: rows that TMA cannot address are padded with zeros, and batches
+are repeated where an operand has some of them only. So `_Product` knows matrices, and batches of
+one dimension. It takes either operand transposed, as a window on the same memory: the derivatives
 of a product are products with transposed operands, and none is copied for them.
 """
 
@@ -43,7 +45,8 @@ _SMOOTH: dict[Any, Callable[[Any], Any]] = {
 @brief
 def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1.0, bias: Any = None, activation: Any = None,
            batch_invariant: bool = False, config: Config | None = None, target: str | None = None) -> Any:
-    """Return ``activation(alpha * a @ b + beta * c + bias)``, summed in float32, as `numpipe.ops.matmul` does, in a JAX program.
+    """Return ``activation(alpha * a @ b + beta * c + bias)``, summed in float32, as
+    `numpipe.ops.matmul` does, in a JAX program.
 
     a, b, c, bias, activation, batch_invariant, config
               as `numpipe.ops.matmul` has them; arrays of JAX or NumPy
@@ -51,10 +54,11 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
               Python numbers: constants of the traced program
     target    where products of a CPU's arrays run, as of any kernel
 
-    ``jax.grad`` has the derivatives of a, b, c and bias: products too, with transposed operands that are not copied. Where it
-    differentiates, "silu" and "gelu" are computed by XLA, of the sum rounded to the operands' type, which the derivative needs; a
-    `numpipe.function` is a SpecError there. ``jax.vmap`` makes a batch of products, or more rows where b is the same for all; over
-    a bias it makes one product after another.
+    ``jax.grad`` has the derivatives of a, b, c and bias: products too, with transposed operands
+    that are not copied. Where it differentiates, "silu" and "gelu" are computed by XLA, of the sum
+    rounded to the operands' type, which the derivative needs; a `numpipe.function` is a SpecError
+    there. ``jax.vmap`` makes a batch of products, or more rows where b is the same for all; over a
+    bias it makes one product after another.
 
     Raises SpecError as `numpipe.ops.matmul` does, when it is traced.
 
@@ -79,18 +83,21 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
 
 
 def _shapes(*arrays: Any) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
-    """Return (batches, M, N, K, the result's shape) of a, b, c and bias. Raises SpecError where they do not fit."""
+    """Return (batches, M, N, K, the result's shape) of a, b, c and bias. Raises SpecError where
+    they do not fit."""
     return product_sizes(*(None if array is None else array.shape for array in arrays), None)
 
 
 @functools.cache
 def _of_matrices(form: _Form) -> Callable[..., Any]:
-    """Return the product of vectors, matrices and batches as one of matrices, or of batches of one dimension."""
+    """Return the product of vectors, matrices and batches as one of matrices, or of batches of one
+    dimension."""
     def matmul(a: Any, b: Any, c: Any, bias: Any) -> Any:
         batch, m, n, k, shape = _shapes(a, b, c, bias)
         a, b = a.reshape(*a.shape[:-2], m, k), b if b.ndim > 1 else b.reshape(k, n)
         c = None if c is None else jnp.broadcast_to(c, shape).reshape(*batch, m, n)
-        if math.prod(b.shape[:-2]) == 1 and (bias is None or bias.ndim == 1):  # all rows by one matrix
+        # all rows by one matrix
+        if math.prod(b.shape[:-2]) == 1 and (bias is None or bias.ndim == 1):
             rows = math.prod(batch) * m
             a, b = jnp.broadcast_to(a, (*batch, m, k)).reshape(rows, k), b.reshape(k, n)
             c = None if c is None else c.reshape(rows, n)
@@ -103,7 +110,8 @@ def _of_matrices(form: _Form) -> Callable[..., Any]:
 
 
 def _one_batch(x: Any, batch: tuple[int, ...]) -> Any:
-    """Return an operand whose batches are one dimension, or none where one matrix is all of them."""
+    """Return an operand whose batches are one dimension, or none where one matrix is all of
+    them."""
     matrix = x.shape[-2:]
     if math.prod(x.shape[:-2]) == 1:
         return x.reshape(matrix)
@@ -112,7 +120,8 @@ def _one_batch(x: Any, batch: tuple[int, ...]) -> Any:
 
 @dataclass(frozen=True)
 class _Form:
-    """What a product is, beside its arrays; `a_turned` and `b_turned`: what is passed is the operand's transpose."""
+    """What a product is, beside its arrays; `a_turned` and `b_turned`: what is passed is the
+    operand's transpose."""
 
     a_turned: bool = False
     b_turned: bool = False
@@ -136,7 +145,8 @@ class _Form:
 # ---- derivatives
 @functools.cache
 def _differentiable(form: _Form) -> Callable[..., Any]:
-    """Return the product of a form as a function of a, b, c and bias, the last two perhaps None, with its derivatives."""
+    """Return the product of a form as a function of a, b, c and bias, the last two perhaps None,
+    with its derivatives."""
     @jax.custom_vjp
     def product(a: Any, b: Any, c: Any, bias: Any) -> Any:
         return _product(form, a, b, c, bias)
@@ -147,7 +157,8 @@ def _differentiable(form: _Form) -> Callable[..., Any]:
             kept = _differentiable(replace(form, activation=None))(a, b, c, bias)
             made = _SMOOTH[form.activation](kept.astype(np.float32)).astype(kept.dtype)
         elif form.activation in (None, "relu"):
-            made = _differentiable(form)(a, b, c, bias)  # not `_product`: it may be differentiated again
+            # not `_product`: it may be differentiated again
+            made = _differentiable(form)(a, b, c, bias)
             kept = made if form.activation else None
         else:
             raise SpecError("numpipe.jax.matmul: jax.grad of it with a numpipe.function as activation, whose derivative nobody "
@@ -178,14 +189,16 @@ def _differentiable(form: _Form) -> Callable[..., Any]:
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class _Likes:
-    """Shapes and types of what a product added, which derivatives have; None for what was not there."""
+    """Shapes and types of what a product added, which derivatives have; None for what was not
+    there."""
 
     c: jax.ShapeDtypeStruct | None
     bias: jax.ShapeDtypeStruct | None
 
 
 def _summed(x: Any, like: Any) -> Any:
-    """Return a derivative summed along the dimensions that its array was repeated along, in float32."""
+    """Return a derivative summed along the dimensions that its array was repeated along, in
+    float32."""
     added = x.ndim - len(like.shape)
     axes = (*range(added), *[added + i for i, size in enumerate(like.shape) if size == 1 < x.shape[added + i]])
     return (jnp.sum(x, axes, dtype=np.float32) if axes else x).reshape(like.shape).astype(like.dtype)
@@ -217,7 +230,8 @@ def _mapped(form: _Form, has_c: bool, has_bias: bool) -> Callable[..., tuple[Any
         else:
             a, b = (_repeated(x, there, (size, *batch)) if there or x.ndim == 3 else x for x, there in ((a, in_a), (b, in_b)))
             c = None if c is None else _repeated(c, in_c, (size, *batch))
-            if c is not None and a.ndim == b.ndim == 2:  # c alone has batches: it is added to the same product each time
+            # c alone has batches: it is added to the same product each time
+            if c is not None and a.ndim == b.ndim == 2:
                 a = jnp.broadcast_to(a, (c.shape[0], *a.shape))
         made, = _mapped(form, has_c, has_bias)(*[x for x in (a, b, c, bias) if x is not None])
         return (made.reshape(size, *batch, m, n),), (True,)
@@ -226,7 +240,8 @@ def _mapped(form: _Form, has_c: bool, has_bias: bool) -> Callable[..., tuple[Any
 
 
 def _repeated(x: Any, batched: bool, batch: tuple[int, ...]) -> Any:
-    """Return an array with all of these batches, as one dimension; it has the first of them if it is `batched`, or none."""
+    """Return an array with all of these batches, as one dimension; it has the first of them if it
+    is `batched`, or none."""
     x = x if batched else x[None]
     if len(batch) == 2 and x.ndim == 3:
         x = x[:, None]

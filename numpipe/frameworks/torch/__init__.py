@@ -1,4 +1,5 @@
-"""numpipe in PyTorch: ops for `torch.compile`, `torch.export` and autograd, and kernels of your own as such ops.
+"""numpipe in PyTorch: ops for `torch.compile`, `torch.export` and autograd, and kernels of your own
+as such ops.
 
     import numpipe.torch
 
@@ -7,15 +8,17 @@
     y = numpipe.torch.all_gather_matmul(x, weight.T, mesh=numpipe.Mesh.torch())
     norm = numpipe.torch.register(rms_norm, backward=rms_norm_backward)
 
-===========  =============================================================================================
+===========  =======================================================================================
 `matmul`     ``numpipe::matmul``: `numpipe.ops.matmul` with gradients, autocast and vmap
 `attention`  ``numpipe::attention``: `numpipe.ops.attention` with the signature of PyTorch's
-`many_gpus`  ``numpipe::all_gather_matmul`` and others on the GPUs of a `numpipe.Mesh`, with gradients
+`many_gpus`  ``numpipe::all_gather_matmul`` and others on the GPUs of a `numpipe.Mesh`, with
+             gradients
 `register`   a ``@numpipe.kernel`` as an op
 `dispatch`   what these share: how an op is defined, and when a call may go past the dispatcher
-===========  =============================================================================================
+===========  =======================================================================================
 
-A tensor of a GPU is computed there on the current stream, a CPU tensor on a GPU where there is one, else on the simulated SM.
+A tensor of a GPU is computed there on the current stream, a CPU tensor on a GPU where there is one,
+else on the simulated SM.
 """
 
 from ...diagnostics.errors import TargetError

@@ -1,4 +1,5 @@
-"""`numpipe.torch.scaled_dot_product_attention`: `numpipe.ops.attention` as an op, called as PyTorch's is."""
+"""`numpipe.torch.scaled_dot_product_attention`: `numpipe.ops.attention` as an op, called as
+PyTorch's is."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ _LIBRARY = torch.library.Library("numpipe", "FRAGMENT")
 
 def scaled_dot_product_attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
                                  is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Any:
-    """Return ``softmax(scale * query @ key.T) @ value`` of each head, as `torch.nn.functional.scaled_dot_product_attention` does.
+    """Return ``softmax(scale * query @ key.T) @ value`` of each head, as
+    `torch.nn.functional.scaled_dot_product_attention` does.
 
-    query       (…, Hq, L, E), of float16 or of bfloat16, E up to 256; with three dimensions (N, L, E) there is one head
+    query       (…, Hq, L, E), of float16 or of bfloat16, E up to 256; with three dimensions (N, L,
+                E) there is one head
     key, value  (…, H, S, E), of the query's type; Hq is H, or with enable_gqa a multiple of it
     attn_mask   only None
     dropout_p   only 0
@@ -28,9 +31,10 @@ def scaled_dot_product_attention(query: Any, key: Any, value: Any, attn_mask: An
     scale       by default 1 / sqrt(E)
     enable_gqa  a head of key and value serves Hq / H heads of the query
 
-    It stands in one graph of `torch.compile` and `torch.export` and runs on the current stream. Raises SpecError for what it does
-    not have, masks, dropout and gradients, and for shapes, types and devices that do not fit. Source: PyTorch's documentation of
-    the function, `numpipe.ops.attention`.
+    It stands in one graph of `torch.compile` and `torch.export` and runs on the current stream.
+    Raises SpecError for what it does not have, masks, dropout and gradients, and for shapes, types
+    and devices that do not fit. Source: PyTorch's documentation of the function,
+    `numpipe.ops.attention`.
 
     >>> q = torch.randn(2, 8, 100, 64).bfloat16()
     >>> scaled_dot_product_attention(q, q[:, :2], q[:, :2], is_causal=True, enable_gqa=True).shape
@@ -47,7 +51,8 @@ def scaled_dot_product_attention(query: Any, key: Any, value: Any, attn_mask: An
         try:
             return ops.attention(query, key, value, causal=is_causal, scale=scale)
         except Exception:
-            check_tensors(_NAME, query=query, key=key, value=value)  # what is wrong may be PyTorch's
+            # what is wrong may be PyTorch's
+            check_tensors(_NAME, query=query, key=key, value=value)
             _shape(query, key, value)
             raise
     check_tensors(_NAME, query=query, key=key, value=value)
@@ -75,7 +80,8 @@ def _with_heads(tensor: Any) -> Any:
 
 
 def _shape(query: Any, key: Any, value: Any) -> tuple[Any, ...]:
-    """Return the result's shape. Raises SpecError for shapes and types that do not fit, in PyTorch's words."""
+    """Return the result's shape. Raises SpecError for shapes and types that do not fit, in
+    PyTorch's words."""
     shapes = f"query is {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
     if not query.ndim == key.ndim == value.ndim >= 3:
         raise SpecError(f"{_NAME}: {shapes}: all must have the same three dimensions or more, (…, heads, length, depth)")

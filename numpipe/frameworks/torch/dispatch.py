@@ -1,8 +1,9 @@
 """How ops are defined in PyTorch's dispatcher, and which calls need not go through it.
 
-An op has an implementation for tensors of the CPU and of CUDA, a fake one, which tells shapes and types of results to
-`torch.compile` and `torch.export`, and rules for autograd, autocast and vmap. They are registered with `torch.library.Library`
-itself: the wrappers of `torch.library.custom_op` would make a call half as long again on the host.
+An op has an implementation for tensors of the CPU and of CUDA, a fake one, which tells shapes and
+types of results to `torch.compile` and `torch.export`, and rules for autograd, autocast and vmap.
+They are registered with `torch.library.Library` itself: the wrappers of `torch.library.custom_op`
+would make a call half as long again on the host.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def differentiated(*args: Any) -> bool:
 
 
 def under_autocast(library: torch.library.Library, op: Op, wide: int | None = None) -> None:
-    """Have autocast convert the op's floating-point tensors to its type, as it does for torch.mm, but for those of float64.
+    """Have autocast convert the op's floating-point tensors to its type, as it does for torch.mm,
+    but for those of float64.
 
     Tensors behind the first `wide` arguments stay float32 if they are: the op adds them in float32.
     """
@@ -71,7 +73,8 @@ def _casting(op: Op, device: str, keys: Any, wide: int | None) -> Callable[..., 
 
 
 def _cast(each: Any, to: torch.dtype, kept: tuple[torch.dtype, ...]) -> Any:
-    """Convert a tensor, or those of a list, unless they are of no floating-point type or of one that is kept."""
+    """Convert a tensor, or those of a list, unless they are of no floating-point type or of one
+    that is kept."""
     if isinstance(each, list):
         return [_cast(part, to, kept) for part in each]
     cast = isinstance(each, torch.Tensor) and each.is_floating_point() and each.dtype not in kept
@@ -89,7 +92,8 @@ def without_vmap(library: torch.library.Library, op: Op, fix: str) -> None:
 
 # ---- types
 def element_type(of: str, name: str, tensor: torch.Tensor) -> np.dtype[Any]:
-    """Return NumPy's type for a tensor's. Raises SpecError for one that no kernel takes; `of` is the op or the kernel."""
+    """Return NumPy's type for a tensor's. Raises SpecError for one that no kernel takes; `of` is
+    the op or the kernel."""
     spelled = str(tensor.dtype).rpartition(".")[2]
     if spelled not in DTYPES:
         raise SpecError(f"{of}: '{name}' has element type {tensor.dtype}, which no kernel takes; convert it to one of "
@@ -98,7 +102,8 @@ def element_type(of: str, name: str, tensor: torch.Tensor) -> np.dtype[Any]:
 
 
 def torch_type(of: str, dtype: np.dtype[Any]) -> torch.dtype:
-    """Return PyTorch's type for NumPy's. Raises SpecError where it has none; `of` is the op or the kernel."""
+    """Return PyTorch's type for NumPy's. Raises SpecError where it has none; `of` is the op or the
+    kernel."""
     found = getattr(torch, dtype.name, None)
     if not isinstance(found, torch.dtype):
         raise SpecError(f"{of}: PyTorch has no element type {dtype.name} for an output; choose another in out_type")
@@ -106,7 +111,8 @@ def torch_type(of: str, dtype: np.dtype[Any]) -> torch.dtype:
 
 
 def check_tensors(of: str, **tensors: Any) -> None:
-    """Raise SpecError for arguments that are no tensors, are sparse, or lie on several devices; `of` is the op, for messages."""
+    """Raise SpecError for arguments that are no tensors, are sparse, or lie on several devices;
+    `of` is the op, for messages."""
     first = ""
     for name, tensor in tensors.items():
         if tensor is None:
@@ -124,15 +130,18 @@ def check_tensors(of: str, **tensors: Any) -> None:
 
 # ---- calls past the dispatcher
 PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
-"""types of tensors that stand for themselves, and of one that is left out; a subclass may mean something else"""
+"""types of tensors that stand for themselves, and of one that is left out; a subclass may mean
+something else"""
 
 
 def direct(*tensors: Any) -> bool:
-    """Whether a call on these tensors, or None, may go to an op's implementation, or to its gradients where these are wanted.
+    """Whether a call on these tensors, or None, may go to an op's implementation, or to its
+    gradients where these are wanted.
 
-    It may where nothing else listens or takes part: the tensors are plain ones, nothing is traced, compiled or profiled, and no
-    mode, transform of `torch.func` or autocast is active. The answer takes half a microsecond, the dispatcher's way to a function
-    in Python two, and ten where it asks for gradients. Where this PyTorch has not all that is asked here, the answer is always no.
+    It may where nothing else listens or takes part: the tensors are plain ones, nothing is traced,
+    compiled or profiled, and no mode, transform of `torch.func` or autocast is active. The answer
+    takes half a microsecond, the dispatcher's way to a function in Python two, and ten where it
+    asks for gradients. Where this PyTorch has not all that is asked here, the answer is always no.
     """
     for tensor in tensors:
         if type(tensor) not in PLAIN:

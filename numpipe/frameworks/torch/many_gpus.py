@@ -1,20 +1,26 @@
-"""`numpipe.torch` on the GPUs of a `numpipe.Mesh`: products and collectives of `numpipe.ops`, with gradients.
+"""`numpipe.torch` on the GPUs of a `numpipe.Mesh`: products and collectives of `numpipe.ops`, with
+gradients.
 
-The gradient of an op of several GPUs is again such an op, so that rows travel during the products backward too:
+The gradient of an op of several GPUs is again such an op, so that rows travel during the products
+backward too:
 
-=======================  ========================================  =====================================
+=======================  ========================================  =================================
 op                       gradient of a, of x                       gradient of b
-=======================  ========================================  =====================================
-`all_gather_matmul`      ``matmul_reduce_scatter(grad, b.mT)``     ``matmul(all_gather(a).mT, grad)``
-`matmul_reduce_scatter`  ``all_gather_matmul(grad, b.mT)``         ``matmul(a.mT, all_gather(grad))``
+=======================  ========================================  =================================
+`all_gather_matmul`      ``matmul_reduce_scatter(grad, b.mT)``     ``matmul(all_gather(a).mT,
+                                                                   grad)``
+`matmul_reduce_scatter`  ``all_gather_matmul(grad, b.mT)``         ``matmul(a.mT,
+                                                                   all_gather(grad))``
 `all_gather`             ``reduce_scatter(grad)``
 `reduce_scatter`         ``all_gather(grad)``
-=======================  ========================================  =====================================
+=======================  ========================================  =================================
 
-Rows of others are gathered once more for the gradient of b: none but the own ones are kept from the forward pass.
+Rows of others are gathered once more for the gradient of b: none but the own ones are kept from the
+forward pass.
 
-A schema has no type for a mesh. The ops of the dispatcher, ``numpipe::all_gather_matmul`` and the others, take the mesh's name, and
-lists of one tensor for each GPU of this process. Products of a tile, sends and waits are one launch, which is one node of a graph.
+A schema has no type for a mesh. The ops of the dispatcher, ``numpipe::all_gather_matmul`` and the
+others, take the mesh's name, and lists of one tensor for each GPU of this process. Products of a
+tile, sends and waits are one launch, which is one node of a graph.
 """
 
 from __future__ import annotations
@@ -40,17 +46,20 @@ Tensors = list[Any]
 
 
 def all_gather_matmul(a: Any, b: Any, *, mesh: Mesh, out: Any = None) -> Any:
-    """Return the rows of all GPUs, one behind the other, multiplied by each GPU's own matrix: ``concatenate(all a) @ b``.
+    """Return the rows of all GPUs, one behind the other, multiplied by each GPU's own matrix:
+    ``concatenate(all a) @ b``.
 
     a     (M, K) on each GPU, of float16 or of bfloat16
     b     (K, N) on each GPU, of the same type
-    mesh  the `numpipe.Mesh`; under `simulated` and `local` a, b and the result are lists of a tensor for each GPU
+    mesh  the `numpipe.Mesh`; under `simulated` and `local` a, b and the result are lists of a
+          tensor for each GPU
     out   (GPUs * M, N) on each GPU, where the result goes, where no gradients are recorded
 
-    All ranks make the same calls and run backward through them in the same order, and on all of them the same tensors require
-    gradients. Gradients have gradients. Under autocast a and b are converted to its type. It stands in one graph of
-    `torch.compile`, which all ranks compile. Raises SpecError for what `numpipe.ops.all_gather_matmul` does not take, and for out=
-    where a tensor requires a gradient.
+    All ranks make the same calls and run backward through them in the same order, and on all of
+    them the same tensors require gradients. Gradients have gradients. Under autocast a and b are
+    converted to its type. It stands in one graph of `torch.compile`, which all ranks compile.
+    Raises SpecError for what `numpipe.ops.all_gather_matmul` does not take, and for out= where a
+    tensor requires a gradient.
 
     >>> a = [torch.full((4, 8), gpu, dtype=torch.float16) for gpu in range(2)]
     >>> b = [torch.ones(8, 16, dtype=torch.float16, requires_grad=True) for _ in range(2)]
@@ -67,7 +76,8 @@ def matmul_reduce_scatter(a: Any, b: Any, *, mesh: Mesh, out: Any = None) -> Any
 
     a     (M, K) on each GPU, of float16 or of bfloat16; M is a multiple of the number of GPUs
     b     (K, N) on each GPU, of the same type
-    mesh  the `numpipe.Mesh`; under `simulated` and `local` a, b and the result are lists of a tensor for each GPU
+    mesh  the `numpipe.Mesh`; under `simulated` and `local` a, b and the result are lists of a
+          tensor for each GPU
     out   (M / GPUs, N) on each GPU, where the result goes, where no gradients are recorded
 
     Gradients, ranks, autocast, graphs and errors are as those of `all_gather_matmul`.
@@ -78,9 +88,10 @@ def matmul_reduce_scatter(a: Any, b: Any, *, mesh: Mesh, out: Any = None) -> Any
 def all_gather(x: Any, *, mesh: Mesh, out: Any = None) -> Any:
     """Return the shards of all GPUs, one behind the other along the first dimension.
 
-    x     the shard of each GPU: contiguous, 16 bytes or a multiple of it in all; of any type, and with gradients if
-          `reduce_scatter` takes it
-    mesh  the `numpipe.Mesh`; under `simulated` and `local` x and the result are lists of a tensor for each GPU
+    x     the shard of each GPU: contiguous, 16 bytes or a multiple of it in all; of any type, and
+          with gradients if `reduce_scatter` takes it
+    mesh  the `numpipe.Mesh`; under `simulated` and `local` x and the result are lists of a tensor
+          for each GPU
     out   (GPUs * rows, …) on each GPU, where the result goes, where no gradients are recorded
 
     Gradients, ranks, graphs and errors are as those of `all_gather_matmul`.
@@ -91,8 +102,10 @@ def all_gather(x: Any, *, mesh: Mesh, out: Any = None) -> Any:
 def reduce_scatter(x: Any, *, mesh: Mesh, out: Any = None) -> Any:
     """Return each GPU's share, along the first dimension, of the sum of all GPUs' tensors.
 
-    x     (rows, …) on each GPU, of float16, bfloat16 or float32; contiguous, and rows a multiple of the number of GPUs
-    mesh  the `numpipe.Mesh`; under `simulated` and `local` x and the result are lists of a tensor for each GPU
+    x     (rows, …) on each GPU, of float16, bfloat16 or float32; contiguous, and rows a multiple of
+          the number of GPUs
+    mesh  the `numpipe.Mesh`; under `simulated` and `local` x and the result are lists of a tensor
+          for each GPU
     out   (rows / GPUs, …) on each GPU, where the result goes, where no gradients are recorded
 
     Gradients, ranks, graphs and errors are as those of `all_gather_matmul`.
@@ -101,7 +114,8 @@ def reduce_scatter(x: Any, *, mesh: Mesh, out: Any = None) -> Any:
 
 
 def _asked(name: str, mesh: Any, out: Any, **arrays: Any) -> Any:
-    """Make a caller's call. Raises SpecError for what is no mesh, or no tensor for each of its GPUs."""
+    """Make a caller's call. Raises SpecError for what is no mesh, or no tensor for each of its
+    GPUs."""
     shards = Shards(name, mesh)
     lists = [list(shards.parts(array, value)) for array, value in arrays.items()]
     results = [] if out is None else list(shards.parts("out", out))
@@ -189,7 +203,8 @@ def _turned(tensors: Tensors) -> Tensors:
 
 
 def _dense(tensors: Tensors) -> Tensors:
-    """Return tensors as `all_gather` and `reduce_scatter` take them: contiguous, from a multiple of 16 bytes."""
+    """Return tensors as `all_gather` and `reduce_scatter` take them: contiguous, from a multiple of
+    16 bytes."""
     found = [tensor.contiguous() for tensor in tensors]
     return [tensor.clone() if tensor.storage_offset() * tensor.element_size() % 16 else tensor for tensor in found]
 

@@ -1,11 +1,14 @@
-"""`numpipe.torch.matmul`: `numpipe.ops.matmul` as the op ``numpipe::matmul``, with gradients, autocast and vmap.
+"""`numpipe.torch.matmul`: `numpipe.ops.matmul` as the op ``numpipe::matmul``, with gradients,
+autocast and vmap.
 
-The gradients of a product are products, by the op itself: of a it is ``alpha * grad @ b.T``, of b ``alpha * a.T @ grad``, and where
-one matrix is multiplied with a batch, the sum over the batch is part of the product. So they have gradients too.
+The gradients of a product are products, by the op itself: of a it is ``alpha * grad @ b.T``, of b
+``alpha * a.T @ grad``, and where one matrix is multiplied with a batch, the sum over the batch is
+part of the product. So they have gradients too.
 
-Where a gradient is wanted, an activation is not fused: its derivative needs the sum before it, which a fused product never stores.
-The product is stored, in the inputs' type, and PyTorch's own activation follows. That is a pass over memory instead of one more
-product in the backward pass, and the result has one more rounding than without gradients.
+Where a gradient is wanted, an activation is not fused: its derivative needs the sum before it,
+which a fused product never stores. The product is stored, in the inputs' type, and PyTorch's own
+activation follows. That is a pass over memory instead of one more product in the backward pass, and
+the result has one more rounding than without gradients.
 """
 
 from __future__ import annotations
@@ -37,20 +40,25 @@ _LIBRARY = torch.library.Library("numpipe", "FRAGMENT")
 
 def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1.0, bias: Any = None, activation: Any = None,
            out: Any = None, batch_invariant: bool = False) -> Any:
-    """Return ``activation(alpha * a @ b + beta * c + bias)``, summed in float32, for tensors of float16 or of bfloat16.
+    """Return ``activation(alpha * a @ b + beta * c + bias)``, summed in float32, for tensors of
+    float16 or of bfloat16.
 
-    a, b        (…, M, K) and (…, K, N), or vectors (K,), as torch.matmul takes them; the leading dimensions broadcast
-    c           of a shape that broadcasts to the result's, of their type or of float32; not read where beta is 0
+    a, b        (…, M, K) and (…, K, N), or vectors (K,), as torch.matmul takes them; the leading
+                dimensions broadcast
+    c           of a shape that broadcasts to the result's, of their type or of float32; not read
+                where beta is 0
     bias        (N,), added to each row, or (M, 1), to each column; of their type or of float32
-    activation  "relu", "silu", "gelu" (with tanh), or a `numpipe.function` of a float32 tile, defined in a module
+    activation  "relu", "silu", "gelu" (with tanh), or a `numpipe.function` of a float32 tile,
+                defined in a module
     out         a tensor for the result, where no gradients are recorded
     batch_invariant
                 a row of the result has the same bits whatever M, and whatever the other rows, are
 
-    Gradients are defined for all tensors, also those of gradients, but not through a `numpipe.function`. Under autocast a and b are
-    converted to its type. It stands in one graph of `torch.compile` and `torch.export`, runs on the current stream, and may be
-    captured into CUDA graphs. Under `torch.vmap` the dimension is a batch. Raises SpecError for shapes, types and devices that do
-    not fit, and for out= where a tensor requires a gradient.
+    Gradients are defined for all tensors, also those of gradients, but not through a
+    `numpipe.function`. Under autocast a and b are converted to its type. It stands in one graph of
+    `torch.compile` and `torch.export`, runs on the current stream, and may be captured into CUDA
+    graphs. Under `torch.vmap` the dimension is a batch. Raises SpecError for shapes, types and
+    devices that do not fit, and for out= where a tensor requires a gradient.
 
     >>> x, weight = torch.ones(3, 16, dtype=torch.float16), torch.ones(8, 16, dtype=torch.float16)
     >>> matmul(x, weight.T, activation="relu").shape
@@ -93,7 +101,8 @@ def _spelled(function: Function[..., Any]) -> str:
 
 
 def _function(name: str) -> Any:
-    """Return the function of such a name. Raises SpecError where its module is not imported, which a graph does not do."""
+    """Return the function of such a name. Raises SpecError where its module is not imported, which
+    a graph does not do."""
     module, _, inner = name.partition(":")
     try:
         return functools.reduce(getattr, inner.split("."), sys.modules[module])
@@ -113,7 +122,8 @@ def _run(a: Any, b: Any, c: Any = None, bias: Any = None, alpha: float = 1.0, be
 
 def _fake(a: Any, b: Any, c: Any = None, bias: Any = None, alpha: float = 1.0, beta: float = 1.0, activation: str | None = None,
           batch_invariant: bool = False) -> Any:
-    """The result without its contents. Raises SpecError as the op does, also for sizes that are symbols."""
+    """The result without its contents. Raises SpecError as the op does, also for sizes that are
+    symbols."""
     check_tensors("matmul", a=a, b=b, c=c, bias=bias)
     for name, tensor in (("a", a), ("b", b)):
         if tensor.dtype not in (torch.float16, torch.bfloat16) or tensor.dtype != a.dtype:
@@ -158,7 +168,8 @@ _out = define(_LIBRARY, f"matmul_out({re.sub('=[^,]+', '', ARGUMENTS)}, Tensor(a
 
 # ---- gradients
 class _Transformed(torch.autograd.Function):  # type: ignore[misc]
-    """The product without an activation, and its gradients, in the form that `torch.func` transforms."""
+    """The product without an activation, and its gradients, in the form that `torch.func`
+    transforms."""
 
     generate_vmap_rule = True
 
@@ -209,9 +220,11 @@ class _Product(_Transformed):
 
 
 def _summed(x: Any, y: Any, shape: Any, ctx: Any) -> Any:
-    """Return ``alpha * x @ y``, summed over the batches that an array of this shape was broadcast to."""
+    """Return ``alpha * x @ y``, summed over the batches that an array of this shape was broadcast
+    to."""
     if len(shape) == 2 and x.ndim == y.ndim > 2:
-        x, y = x.movedim(-2, 0).flatten(1), y.flatten(0, -2)  # the batches lie along K: they are summed in float32
+        # the batches lie along K: they are summed in float32
+        x, y = x.movedim(-2, 0).flatten(1), y.flatten(0, -2)
     product = _run if direct(x, y) and not differentiated(x, y) else _op
     return product(x, y, None, None, ctx.alpha, 1.0, None, ctx.batch_invariant).sum_to_size(shape)
 
@@ -234,7 +247,8 @@ def _refused(*args: Any) -> None:
 # ---- vmap
 def _over_batch(info: Any, in_dims: Any, a: Any, b: Any, c: Any = None, bias: Any = None, alpha: float = 1.0, beta: float = 1.0,
                 activation: str | None = None, batch_invariant: bool = False) -> Any:
-    """The op along one more dimension, the first batch of a product of matrices. Unless a and b alone have it, the rest follows."""
+    """The op along one more dimension, the first batch of a product of matrices. Unless a and b
+    alone have it, the rest follows."""
     dims = [*in_dims, *[None] * 8]
     vectors = [tensor.ndim - (dim is not None) == 1 for tensor, dim in zip((a, b), dims, strict=False)]
     rank = max(2, *(tensor.ndim - (dim is not None) for tensor, dim in zip((a, b), dims, strict=False)))

@@ -1,7 +1,8 @@
 """`numpipe.torch.register`: a kernel of one's own as an op of PyTorch.
 
-The op is made of what the kernel says of itself. Its parameters without a default are the tensors of the op's schema, `out_type`
-is the op's fake implementation, and a parameter that the kernel stores to is an output, or a tensor that the op writes in place.
+The op is made of what the kernel says of itself. Its parameters without a default are the tensors
+of the op's schema, `out_type` is the op's fake implementation, and a parameter that the kernel
+stores to is an output, or a tensor that the op writes in place.
 """
 
 from __future__ import annotations
@@ -39,22 +40,25 @@ def register(kernel: Kernel, name: str | None = None, *, backward: Kernel | Call
     """Make an op of PyTorch of a kernel; returns the op, which is called on tensors.
 
     kernel    a ``@numpipe.kernel``, or one of `numpipe.load`
-    name      "namespace::name", as ``torch.ops.namespace.name`` has it; by default the namespace is "numpipe_kernels" and the name
-              the kernel's
-    backward  a kernel or a function that computes gradients. It is given by the names of its parameters what it needs: inputs,
-              scalars and outputs of the kernel, and ``grad_y``, the gradient of the output y, contiguous. A kernel returns the
-              gradient of the input x as its output ``grad_x``; a function returns one for each input tensor, None where there is
-              none, and may call registered ops
+    name      "namespace::name", as ``torch.ops.namespace.name`` has it; by default the namespace is
+              "numpipe_kernels" and the name the kernel's
+    backward  a kernel or a function that computes gradients. It is given by the names of its
+              parameters what it needs: inputs, scalars and outputs of the kernel, and ``grad_y``,
+              the gradient of the output y, contiguous. A kernel returns the gradient of the input x
+              as its output ``grad_x``; a function returns one for each input tensor, None where
+              there is none, and may call registered ops
     mutates   of a kernel with an out_type: parameters that it writes in place and that calls pass
     statics   values of the kernel's Statics; the others have their defaults
 
-    With an out_type the op returns its outputs. Without, it writes them in place: calls pass them, and the op returns nothing.
-    The kernel's run-time scalars are keyword arguments of the op, of the type of their default, or of their annotation (``alpha:
-    float``). Under ``torch.compile(dynamic=True)`` out_type is asked with sizes that are symbols.
+    With an out_type the op returns its outputs. Without, it writes them in place: calls pass them,
+    and the op returns nothing. The kernel's run-time scalars are keyword arguments of the op, of
+    the type of their default, or of their annotation (``alpha: float``). Under
+    ``torch.compile(dynamic=True)`` out_type is asked with sizes that are symbols.
 
-    Raises SpecError for a kernel that is no such op, and for a name that another kernel has; a kernel defined anew, as in a
-    notebook, replaces the older one. A gradient without `backward` is a SpecError when it is asked for, and so is a call that
-    writes in place where gradients are recorded. Source: PyTorch, `torch.library`.
+    Raises SpecError for a kernel that is no such op, and for a name that another kernel has; a
+    kernel defined anew, as in a notebook, replaces the older one. A gradient without `backward` is
+    a SpecError when it is asked for, and so is a call that writes in place where gradients are
+    recorded. Source: PyTorch, `torch.library`.
 
     >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
     >>> @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), in_specs=block, out_specs=block, num_compute_wgs=1,
@@ -144,7 +148,8 @@ class _Form:
         return results if self.outputs else None
 
     def fake(self, *args: Any, **scalars: Any) -> Any:
-        """The op's outputs, without their contents: what out_type says of the inputs' shapes and types."""
+        """The op's outputs, without their contents: what out_type says of the inputs' shapes and
+        types."""
         of, definition = f"kernel {self.kernel.name}", self.kernel.definition
         named = zip(self.inputs, args, strict=True)
         known = [ArrayType(tuple(value.shape), element_type(of, name, value)) if isinstance(value, torch.Tensor) else _known(value)
@@ -174,7 +179,8 @@ def _spelled(kind: type) -> str:
 
 
 def _known(value: Any) -> Any:
-    """Return a scalar as a number: a symbol of `torch.compile` becomes the constant that it stands for."""
+    """Return a scalar as a number: a symbol of `torch.compile` becomes the constant that it stands
+    for."""
     return int(value) if isinstance(value, torch.SymInt) else float(value) if isinstance(value, torch.SymFloat) else value
 
 
@@ -243,7 +249,8 @@ class _Gradients:
 
     @classmethod
     def of(cls, name: str, form: _Form, backward: Kernel | Callable[..., Any]) -> _Gradients:
-        """Take a kernel or a function; SpecError for one that asks for or returns something else."""
+        """Take a kernel or a function; SpecError for one that asks for or returns something
+        else."""
         if form.mutated:
             raise SpecError(f"{name}: backward= is for kernels with an out_type: what is written in place has no gradient")
         compute, what = backward, getattr(backward, "__name__", repr(backward))

@@ -1,14 +1,17 @@
-"""The end of a kernel in a cluster: a CTA waits until what the others do in its shared memory is over.
+"""The end of a kernel in a cluster: a CTA waits until what the others do in its shared memory is
+over.
 
 ::
 
     memory role         until every slot of the rings that CTAs fill together has been released by all of them
     compute role        until all CTAs have read the partial sums that this one sent them (`reduce_scatter`)
 
-Then all arrivals that the CTA's barriers count have come, and all copies have landed, for its own warpgroups have waited for them.
-The cluster's barrier would say the same, but its arrival is a fence of the whole GPU. (Measured on an H200 was an arrival without
-the fence, which is not safe: products of about 12 µs gained 0 to 5 % on cuBLAS. What stands here runs there; what it gains by
-itself is not known.) A kernel that reaches into other CTAs by itself (`Unit.meets_at_end`) has it all the same.
+Then all arrivals that the CTA's barriers count have come, and all copies have landed, for its own
+warpgroups have waited for them. The cluster's barrier would say the same, but its arrival is a
+fence of the whole GPU. (Measured on an H200 was an arrival without the fence, which is not safe:
+products of about 12 µs gained 0 to 5 % on cuBLAS. What stands here runs there; what it gains by
+itself is not known.) A kernel that reaches into other CTAs by itself (`Unit.meets_at_end`) has it
+all the same.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ def shared_sums(unit: Unit) -> list[BarrierPlan]:
 
 @op
 def await_peers(np_: Context) -> None:
-    """Wait, before the kernel ends, for what other CTAs of the cluster still do in this one's shared memory."""
+    """Wait, before the kernel ends, for what other CTAs of the cluster still do in this one's
+    shared memory."""
     unit = np_.unit
     if unit.meets_at_end:
         return
@@ -55,7 +59,8 @@ def await_peers(np_: Context) -> None:
     else:
         for of in shared_sums(unit):
             consumed = BarrierRef(np_, of, unit.number(current().warpgroup), of.kind.shape, 0)
-            if consumed.address in np_.phases:  # else this CTA had no tile; on the GPU the wait then passes at once
+            # else this CTA had no tile; on the GPU the wait then passes at once
+            if consumed.address in np_.phases:
                 await_read(consumed)
 
 

@@ -1,17 +1,20 @@
-"""Partial sums that the CTAs of a cluster exchange through shared memory: each adds up, and keeps, a share of the columns.
+"""Partial sums that the CTAs of a cluster exchange through shared memory: each adds up, and keeps,
+a share of the columns.
 
-The CTAs along an axis of the cluster have parts of one tile's steps, and so sums of the whole tile each. CTA number p of n keeps
-share p of its columns, and sends the others to the CTAs whose shares they are, straight from its registers::
+The CTAs along an axis of the cluster have parts of one tile's steps, and so sums of the whole tile
+each. CTA number p of n keeps share p of its columns, and sends the others to the CTAs whose shares
+they are, straight from its registers::
 
     tile of 128 columns, 2 CTAs      CTA 0: steps 0 … k / 2 - 1             CTA 1: steps k / 2 … k - 1
     send                             its columns 64 … 127 to CTA 1          its columns 0 … 63 to CTA 0
     add                              its columns 0 … 63 + those of CTA 1    its columns 64 … 127 + those of CTA 0
 
-There is no owner, as `splits` has one: so the way between two SMs is used in both directions, and all CTAs store.
+There is no owner, as `splits` has one: so the way between two SMs is used in both directions, and
+all CTAs store.
 
-Warpgroup w of a CTA exchanges with warpgroup w of the others. It has a buffer for what they send, a region each, and two mbarriers,
-as a slot of a ring has: *ready* ends a phase with the bytes of all regions, *consumed* when the warpgroups of all CTAs have read
-theirs::
+Warpgroup w of a CTA exchanges with warpgroup w of the others. It has a buffer for what they send, a
+region each, and two mbarriers, as a slot of a ring has: *ready* ends a phase with the bytes of all
+regions, *consumed* when the warpgroups of all CTAs have read theirs::
 
     expect          announce the bytes on its own ready barrier (lane 0 of each warp a quarter)
     await consumed  all others have read what was sent to them the last time
@@ -20,16 +23,19 @@ theirs::
     add             it, in the order of the places behind its own
     arrive          on the consumed barriers of all: the buffer may be written again
 
-No CTA waits for one that is not there: those of a cluster run at the same time, and go through the same tiles. A warpgroup that
-comes first sends, and waits, while the memory role loads the next tile. The sum of an element is made by one CTA, in the same order
-each time: the same bits.
+No CTA waits for one that is not there: those of a cluster run at the same time, and go through the
+same tiles. A warpgroup that comes first sends, and waits, while the memory role loads the next
+tile. The sum of an element is made by one CTA, in the same order each time: the same bits.
 
-The buffer is written by st.async, an ordinary store that completes on an mbarrier, and read by ordinary loads: no proxy fence. (A
-bulk copy would take a second buffer, a fence and a barrier of the warpgroup before it.) The barriers say no scope, as the ring's do
-(`multicast`). A CTA stays until all have read what it sent last (`leaving`). The buffer is an allocation as
-`scratch` makes them, and no slot of the ring: when the last product has ended, the next tile's blocks may already land there.
+The buffer is written by st.async, an ordinary store that completes on an mbarrier, and read by
+ordinary loads: no proxy fence. (A bulk copy would take a second buffer, a fence and a barrier of
+the warpgroup before it.) The barriers say no scope, as the ring's do (`multicast`). A CTA stays
+until all have read what it sent last (`leaving`). The buffer is an allocation as `scratch` makes
+them, and no slot of the ring: when the last product has ended, the next tile's blocks may already
+land there.
 
-PTX ISA, "st.async"; "mbarrier: Tracking asynchronous operations"; "Cluster of Cooperative Thread Arrays".
+PTX ISA, "st.async"; "mbarrier: Tracking asynchronous operations"; "Cluster of Cooperative Thread
+Arrays".
 """
 
 from __future__ import annotations
@@ -65,7 +71,8 @@ WHAT = "partial sums"
 class SumsPlan:
     """An exchange of tiles of this shape between the `size` CTAs along a dimension of the cluster.
 
-    `consumed` has the cluster, and its `peers` are the shifts to those that a CTA exchanges with: the i-th lies i places along.
+    `consumed` has the cluster, and its `peers` are the shifts to those that a CTA exchanges with:
+    the i-th lies i places along.
     """
 
     shape: tuple[int, int]
@@ -92,7 +99,8 @@ class SumsPlan:
 
 
 def check(unit: Unit, axis: str, form: Any, got: str) -> Form:
-    """Return the form of the share that a CTA keeps of a sum of tiles; SpecError for a tile that cannot be shared."""
+    """Return the form of the share that a CTA keeps of a sum of tiles; SpecError for a tile that
+    cannot be shared."""
     what = f"numpipe.combine(acc, part, axis={axis!r})"
     if not isinstance(form, Form) or form.layout != ACCUMULATOR or form.dtype != FLOAT32:
         raise SpecError(f"{what}: acc is a float32 register tile (rows, columns), got {form if isinstance(form, Form) else got}: "
@@ -124,7 +132,8 @@ class Sums:
             current().mbar_init_at_entry(ref.address, ref.plan.arrivals, f"{name} {ref.plan.name_of(self.own, 0)}")
 
     def chunks(self, region: int) -> np.ndarray:
-        """Return the addresses of the 16-byte chunks of a region, a row for each warp: float4 i of lane l is at 16 (128 i + l)."""
+        """Return the addresses of the 16-byte chunks of a region, a row for each warp: float4 i of
+        lane l is at 16 (128 i + l)."""
         lanes = np.arange(self.plan.region // 16).reshape(-1, 4, 32).swapaxes(0, 1).reshape(4, -1)
         found: np.ndarray = self.plan.buffer.memory.at(self.own) + region * self.plan.region + 16 * lanes
         return found

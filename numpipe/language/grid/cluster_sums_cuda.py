@@ -1,4 +1,5 @@
-"""Partial sums exchanged within a cluster on the GPU, 16 bytes a lane by st.async; the CTA's place says which are its share."""
+"""Partial sums exchanged within a cluster on the GPU, 16 bytes a lane by st.async; the CTA's place
+says which are its share."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ I32 = nb.types.int32
 
 
 class SumsType(nb.types.Type):  # type: ignore[misc]
-    """The type of an exchange of partial sums, which holds its plan; a value of it in LLVM is the context."""
+    """The type of an exchange of partial sums, which holds its plan; a value of it in LLVM is the
+    context."""
 
     def __init__(self, context: ContextType, plan: SumsPlan) -> None:
         self.context, self.plan, self.share = context, plan, TileType(plan.share)
@@ -75,7 +77,8 @@ def _send(_context: Any, sums: Any, tile: Any) -> Any:
     context, builder, args = yield sums.share(sums, tile)
     place = cluster_place(builder, plan.consumed.cluster)
     own, shares = place[plan.along], _shares(builder, sums, tile, args[1])
-    for bit in range((size - 1).bit_length()):  # turned round until the CTA's share is the first: registers have no index
+    # turned round until the CTA's share is the first: registers have no index
+    for bit in range((size - 1).bit_length()):
         turned = builder.trunc(builder.lshr(own, nb.const(bit)), nb.i1)
         shares = [[builder.select(turned, *pair) for pair in zip(shares[(i + (1 << bit)) % size], shares[i], strict=True)]
                   for i in range(size)]
@@ -99,5 +102,6 @@ def _add(_context: Any, sums: Any, tile: Any) -> Any:
     total, base = registers(builder, tile, args[1]), _pieces(builder, sums)
     for region in range(sums.plan.size - 1):
         add_pieces(builder, total, "shared", base, region * sums.plan.region)
-    nb.call(context, builder, barrier.warp_sync, (), ())  # lanes of the warp arrive for all of it next
+    # lanes of the warp arrive for all of it next
+    nb.call(context, builder, barrier.warp_sync, (), ())
     return assembled(builder, tile, total)

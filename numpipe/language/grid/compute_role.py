@@ -1,4 +1,5 @@
-"""What a compute warpgroup does right before and right after the kernel function, in both executions.
+"""What a compute warpgroup does right before and right after the kernel function, in both
+executions.
 
 The entry of a compiled kernel (`compile.entry_cuda`) and a simulated warpgroup (`kernels.simulate`)
 call these helpers. What is around them is written in each: registers, arguments, elected lanes.

@@ -1,9 +1,12 @@
-"""Partial sums of a tile, which CTAs hand over in the kernel's workspace in global memory to the CTA that adds them up.
+"""Partial sums of a tile, which CTAs hand over in the kernel's workspace in global memory to the
+CTA that adds them up.
 
-The workspace is the kernel's last array, which callers do not pass: each launch gets that of its stream (`launch.buffers`). A slot
-of it is a row of float32: the sums of a tile, those of each compute warpgroup behind one another, and behind them a flag for each
-warpgroup. Within a warpgroup's part the order is that of its registers, which only `combine` knows: float4 number i of lane l is at
-16 (128 i + l) bytes, so a warp moves whole lines. Warpgroup w of a CTA hands over to warpgroup w of the other::
+The workspace is the kernel's last array, which callers do not pass: each launch gets that of its
+stream (`launch.buffers`). A slot of it is a row of float32: the sums of a tile, those of each
+compute warpgroup behind one another, and behind them a flag for each warpgroup. Within a
+warpgroup's part the order is that of its registers, which only `combine` knows: float4 number i of
+lane l is at 16 (128 i + l) bytes, so a warp moves whole lines. Warpgroup w of a CTA hands over to
+warpgroup w of the other::
 
     of another part   write   all lanes store their registers
                               named barrier: the stores of all lanes come before what one of them does next
@@ -13,10 +16,11 @@ warpgroup. Within a warpgroup's part the order is that of its registers, which o
                       add     all lanes load, and add to their registers, part by part, in the order of the steps; of a small
                               tile the loads of several parts fly together
 
-Where the CTAs of a cluster go through the same tiles, each has slots of its own, which only the CTA at the same place of another
-cluster reads. All flags are 0 between launches, so the next launch on the stream, which touches nothing before its
-``griddepcontrol.wait``, may use the same workspace. Warpgroups of a CTA need not meet. Both executions run `combined` as it stands.
-The release is a MEMBAR.ALL.GPU, which the gate allows in a kernel with a workspace outside its loops of products.
+Where the CTAs of a cluster go through the same tiles, each has slots of its own, which only the CTA
+at the same place of another cluster reads. All flags are 0 between launches, so the next launch on
+the stream, which touches nothing before its ``griddepcontrol.wait``, may use the same workspace.
+Warpgroups of a CTA need not meet. Both executions run `combined` as it stands. The release is a
+MEMBAR.ALL.GPU, which the gate allows in a kernel with a workspace outside its loops of products.
 
 PTX ISA, "Memory Consistency Model: Release and Acquire Patterns; Causality order".
 """
@@ -50,21 +54,26 @@ OTHERS = 32
 
 @op
 def combine(acc: Tile, part: Part, work: GmemRef | None = None, axis: str | None = None) -> Tile:
-    """``acc = numpipe.combine(acc, part, work)``: the whole sum of a tile, in the part that owns it.
+    """``acc = numpipe.combine(acc, part, work)``: the whole sum of a tile, in the part that owns
+    it.
 
     acc   the float32 register tile with the sum of this part
     part  of `split_tiles`
-    work  the kernel's workspace parameter (`Workspace`); None: `acc` is returned, for tiles that are not cut (``split=None``)
-    axis  the axis of the cluster along which the tile was cut, ``split_tiles(…, split=axis)``, a compile-time string: each of the n
-          CTAs gets its share of the whole sum, a tile of ``columns / n``, for CTA ``axis_index(axis)`` those from
-          ``axis_index(axis) * columns // n`` on. `work` is None. All CTAs along the axis call it, for each tile
+    work  the kernel's workspace parameter (`Workspace`); None: `acc` is returned, for tiles that
+          are not cut (``split=None``)
+    axis  the axis of the cluster along which the tile was cut, ``split_tiles(…, split=axis)``, a
+          compile-time string: each of the n CTAs gets its share of the whole sum, a tile of
+          ``columns / n``, for CTA ``axis_index(axis)`` those from ``axis_index(axis) * columns //
+          n`` on. `work` is None. All CTAs along the axis call it, for each tile
 
-    In the owner (``part.begin == 0``) it waits for the tile's other parts and adds them, always in the same order, so that results
-    are the same bits each time. In the others it hands `acc` over, and returns it as it is. Nothing happens in the memory role.
+    In the owner (``part.begin == 0``) it waits for the tile's other parts and adds them, always in
+    the same order, so that results are the same bits each time. In the others it hands `acc` over,
+    and returns it as it is. Nothing happens in the memory role.
 
-    Raises SpecError for a tile that is no float32, for an array that is no workspace, and for columns that have no such shares; on
-    the simulated SM PipelineDeadlock where a part never comes, PipelineRace and SimulationError where it is not ordered or does not
-    fit. PTX ISA, "Memory Consistency Model"; "st.async".
+    Raises SpecError for a tile that is no float32, for an array that is no workspace, and for
+    columns that have no such shares; on the simulated SM PipelineDeadlock where a part never comes,
+    PipelineRace and SimulationError where it is not ordered or does not fit. PTX ISA, "Memory
+    Consistency Model"; "st.async".
     """
     check(acc, work)
     if work is None or acc.inert:
@@ -75,7 +84,8 @@ def combine(acc: Tile, part: Part, work: GmemRef | None = None, axis: str | None
 
 
 def check(acc: Any, work: Any) -> None:
-    """Raise SpecError unless `acc` is a tile of partial sums, and `work` a workspace or None, as values or as their Numba types."""
+    """Raise SpecError unless `acc` is a tile of partial sums, and `work` a workspace or None, as
+    values or as their Numba types."""
     form = form_of(acc, "numpipe.combine")
     if form is None:
         raise SpecError(f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {called(acc)}")
@@ -91,7 +101,8 @@ def check(acc: Any, work: Any) -> None:
 
 
 def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
-    """Raise SimulationError unless the workspace has the slot, large enough; a GPU would end the kernel with an illegal address."""
+    """Raise SimulationError unless the workspace has the slot, large enough; a GPU would end the
+    kernel with an illegal address."""
     slots, size = work.array.shape
     wanted = acc.shape[0] * acc.shape[1] * work.unit.tile_wgs
     if wanted > size - FLAGS:
@@ -107,7 +118,8 @@ def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
 
 @helper
 def combined(work, tile, part):  # type: ignore[no-untyped-def]
-    """Return a tile's whole sum in the part that owns it; other parts write their sum to the workspace, and return it."""
+    """Return a tile's whole sum in the part that owns it; other parts write their sum to the
+    workspace, and return it."""
     if gt(part.begin, 0):
         write_partial(work, part.slot, tile)
         barrier.sync(1 + special.warpgroup_index(), 128)
@@ -124,7 +136,8 @@ def combined(work, tile, part):  # type: ignore[no-untyped-def]
 
 
 def together(unit: Any, shape: tuple[int, ...]) -> int:
-    """Return of how many parts a lane loads its registers of a tile of this shape at once: they fit beside the tile's own."""
+    """Return of how many parts a lane loads its registers of a tile of this shape at once: they fit
+    beside the tile's own."""
     own = math.prod(shape) // 128
     return max(1, min(8, int(unit.compute_registers - OTHERS - own) // own))
 
@@ -165,7 +178,8 @@ def parts_together(work: GmemRef, tile: Tile) -> Any:
 
 @op
 def add_partials(work: GmemRef, slot: Any, last: Any, tile: Tile) -> Tile:
-    """Return the tile plus the sums that other CTAs wrote to a slot and to those before it, `together` at most, down to `last`."""
+    """Return the tile plus the sums that other CTAs wrote to a slot and to those before it,
+    `together` at most, down to `last`."""
     total = tile.value
     for each in range(int(slot), max(int(last), int(slot) + 1 - together(work.unit, tile.shape)) - 1, -1):
         found = current().gmem_read(work.array, _elements(work, _own(work, each), tile), work.name)
@@ -182,7 +196,8 @@ def signal(work: GmemRef, slot: Any) -> None:
 
 @op
 def await_signals(work: GmemRef, first: Any, count: Any) -> None:
-    """Wait until the flags of `count` slots are set (ld.acquire.gpu), and clear them: on the GPU a lane for each of 128."""
+    """Wait until the flags of `count` slots are set (ld.acquire.gpu), and clear them: on the GPU a
+    lane for each of 128."""
     current().scoped("one", _await_each, (work, first, count))
 
 

@@ -1,4 +1,5 @@
-"""Partial sums on the GPU: 16-byte stores and loads of a lane's registers, flags in global memory."""
+"""Partial sums on the GPU: 16-byte stores and loads of a lane's registers, flags in global
+memory."""
 
 from __future__ import annotations
 
@@ -65,9 +66,12 @@ def _room(builder: Any, ref: Any, work: GmemType, tile: TileType, slot: Any) -> 
 
 
 def _pieces(context: Any, builder: Any, work: GmemType, tile: TileType, args: Any, checked: bool = False) -> Any:
-    """Return the address of this lane's first float4 in a slot; if `checked`, an illegal one where the slot does not exist."""
+    """Return the address of this lane's first float4 in a slot; if `checked`, an illegal one where
+    the slot does not exist."""
     ref, address = _slot(context, builder, work, args)
-    if checked:  # no `trap`: in a function that has one ptxas gives the compute role no more registers than at launch, 168 and
+    # no `trap`: in a function that has one ptxas gives the compute role no more registers than at
+    # launch, 168 and
+    if checked:
         # not 232, and tiles spill
         there = _room(builder, ref, work, tile, _own(context, builder, work, args[1]))
         address = builder.select(there, address, nb.const(0, nb.i64))
@@ -81,7 +85,8 @@ def lane_offset(builder: Any) -> Any:
 
 
 def add_pieces(builder: Any, total: list[Any], space: str, first: Any, offset: int = 0, batch: int = 1) -> None:
-    """Add to a lane's registers its float4s in a state space, from `offset` bytes behind `first` on; `batch` loads fly together."""
+    """Add to a lane's registers its float4s in a state space, from `offset` bytes behind `first`
+    on; `batch` loads fly together."""
     pieces, four = len(total) // 4, nb.ir.LiteralStructType([nb.f32] * 4)
     for start in range(0, pieces, batch):
         loaded = [nb.emit_asm(builder, four, [first], f"ld.{space}.v4.f32 {{$0, $1, $2, $3}}, [$4+{offset + PIECE * piece}];",

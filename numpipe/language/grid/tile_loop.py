@@ -1,8 +1,9 @@
 """Tile loops, which share the tiles of the output out among the CTAs, and `planar_snake`.
 
-Both roles run the same loop, so the memory role loads tile t + 1 while the compute role stores tile t. The loop decides which tile
-numbers are this CTA's, and an order (`orders`) which indices tile number t has. A host table's next row is read while a tile is
-computed: its way from memory would otherwise lie before the tile's first load.
+Both roles run the same loop, so the memory role loads tile t + 1 while the compute role stores tile
+t. The loop decides which tile numbers are this CTA's, and an order (`orders`) which indices tile
+number t has. A host table's next row is read while a tile is computed: its way from memory would
+otherwise lie before the tile's first load.
 """
 
 from __future__ import annotations
@@ -30,34 +31,40 @@ KNOWN = f"{', '.join(map(repr, NAMES))}, an object of numpipe.orders, or a host 
 
 
 def tiles(*counts: Any, order: Any = "row", group: int = 16, dynamic: bool = False) -> NoReturn:
-    """``for m, n in numpipe.tiles(m_tiles, n_tiles, order="grouped"):`` inside a kernel: this CTA's share of the tiles.
+    """``for m, n in numpipe.tiles(m_tiles, n_tiles, order="grouped"):`` inside a kernel: this CTA's
+    share of the tiles.
 
     counts  tiles per dimension, run-time int32 values
-    order   "row", "column", "grouped", "snake" or "hilbert"; an object of `numpipe.orders`; or a host table, a 2-D int32 array
-            argument with a row of indices for each tile
-    group   rows of tiles in a strip of "grouped" and "snake", which may be a run-time value; 1000 to 2000 rows of the output are
-            a good size
-    dynamic True: a CTA that has ended a tile takes the next one from a counter of the launch, so that quicker CTAs compute more
-            (`tile_scheduler`); a compile-time constant. All CTAs run the same loops, with the same counts, to their ends.
+    order   "row", "column", "grouped", "snake" or "hilbert"; an object of `numpipe.orders`; or a
+            host table, a 2-D int32 array argument with a row of indices for each tile
+    group   rows of tiles in a strip of "grouped" and "snake", which may be a run-time value; 1000
+            to 2000 rows of the output are a good size
+    dynamic True: a CTA that has ended a tile takes the next one from a counter of the launch, so
+            that quicker CTAs compute more (`tile_scheduler`); a compile-time constant. All CTAs run
+            the same loops, with the same counts, to their ends.
 
-    "row" takes one to three counts, the other orders two, or three: planes one after the other. With a host table the counts are
-    the grid whose tiles it lists, or one count is the number of its rows, and the loop has as many indices as it unpacks.
+    "row" takes one to three counts, the other orders two, or three: planes one after the other.
+    With a host table the counts are the grid whose tiles it lists, or one count is the number of
+    its rows, and the loop has as many indices as it unpacks.
 
-    Without `dynamic` CTA i of G takes tiles i, i + G, i + 2 G, …: with a persistent grid one CTA a SM loops over its share. With it
-    CTA i begins with tile i. In a kernel that names the axes of its clusters (`cluster_names`) that is true of clusters: all CTAs
-    of one go through the same tiles, and ``m * axis_size("cluster") + axis_index("cluster")`` is the one of neighbours that a CTA
-    computes.
+    Without `dynamic` CTA i of G takes tiles i, i + G, i + 2 G, …: with a persistent grid one CTA a
+    SM loops over its share. With it CTA i begins with tile i. In a kernel that names the axes of
+    its clusters (`cluster_names`) that is true of clusters: all CTAs of one go through the same
+    tiles, and ``m * axis_size("cluster") + axis_index("cluster")`` is the one of neighbours that a
+    CTA computes.
     """
     raise outside("tiles")
 
 
 def nd_loop(grid: tuple[Any, ...]) -> NoReturn:
-    """``for i, j in numpipe.nd_loop((m, n)):`` inside a kernel: this CTA's share of a grid, the last index fastest.
+    """``for i, j in numpipe.nd_loop((m, n)):`` inside a kernel: this CTA's share of a grid, the
+    last index fastest.
 
     grid  run-time int32 sizes, one for each index, any number of them
 
-    CTA i of G takes places i, i + G, i + 2 G, … of the grid in row order, which is what `tiles` does with one to three counts:
-    that has other orders too. All CTAs together, of all dimensions of the kernel's grid, walk it once.
+    CTA i of G takes places i, i + G, i + 2 G, … of the grid in row order, which is what `tiles`
+    does with one to three counts: that has other orders too. All CTAs together, of all dimensions
+    of the kernel's grid, walk it once.
     """
     raise outside("nd_loop")
 
@@ -83,22 +90,26 @@ def check_count(number: Any, count: Any) -> None:
     if kind(count) is not None and not is_integer(count):
         raise SpecError(f"a loop over tiles takes integers, got {called(count)} for dimension "
                         f"{constant('tiles', 'number', number)}: // divides integers, cdiv rounds up")
-    if isinstance(count, (int, np.integer)):  # a value: the kernel is simulated, and how far it is, tiles tell
+    # a value: the kernel is simulated, and how far it is, tiles tell
+    if isinstance(count, (int, np.integer)):
         current().note("tiles", dimension=int(number), count=int(count))
 
 
 @formula(context=True)
 def tile_stride(np_: Context) -> Any:
-    """Return the number of CTAs, or of clusters where the kernel names their axes: the CTAs of one go through the same tiles."""
+    """Return the number of CTAs, or of clusters where the kernel names their axes: the CTAs of one
+    go through the same tiles."""
     x, y, z = clusters(np_, np_.grid)
     return x * (y * z)
 
 
 @check
 def check_table(table: Any, columns: int, grid: tuple[Any, ...]) -> None:
-    """Raise SpecError for an array that is no host table of `columns` indices a tile, or does not visit each tile of `grid` once.
+    """Raise SpecError for an array that is no host table of `columns` indices a tile, or does not
+    visit each tile of `grid` once.
 
-    `grid` is () where the loop has one count, the rows that it walks. Only the simulated SM looks at the indices.
+    `grid` is () where the loop has one count, the rows that it walks. Only the simulated SM looks
+    at the indices.
     """
     arg = getattr(table, "arg", None)
     if not isinstance(arg, ArrayArg):
@@ -113,7 +124,8 @@ def check_table(table: Any, columns: int, grid: tuple[Any, ...]) -> None:
 
 @op
 def table_entry(table: Any, t: Any, end: Any, columns: int) -> tuple[Any, ...]:
-    """Return the indices in row t of a host table, read through the read-only cache; from row `end` on zeros, without a read."""
+    """Return the indices in row t of a host table, read through the read-only cache; from row `end`
+    on zeros, without a read."""
     if int(t) >= int(end):
         return (np.int32(0),) * columns
     if int(t) >= len(table.array):
@@ -122,7 +134,8 @@ def table_entry(table: Any, t: Any, end: Any, columns: int) -> tuple[Any, ...]:
 
 
 def wrong_snake(minor_dim: Any, tile_width: Any) -> str:
-    """Return what is wrong with these arguments of a kernel's call, "" for nothing; None is a value of run time."""
+    """Return what is wrong with these arguments of a kernel's call, "" for nothing; None is a value
+    of run time."""
     if not whole(0, 1).holds(minor_dim):
         return ("planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that is cut into strips, got "
                 + ("a run-time value" if minor_dim is None else told(minor_dim)))
@@ -135,9 +148,10 @@ def wrong_snake(minor_dim: Any, tile_width: Any) -> str:
 def planar_snake(lin: Any, shape: Any, minor_dim: Any, tile_width: Any) -> Any:
     """Return place number `lin` of a `shape` plane, a pair of indices, in a kernel or on the host.
 
-    The plane is cut along dimension `minor_dim` (0 or 1) into strips `tile_width` wide, the last one perhaps narrower. A strip is
-    walked along the other dimension, its whole width at each place; every second strip is walked backwards, so that each begins
-    where the one before has ended. CTAs that run at the same time then share blocks in the L2 cache. For a shape of (4, 5),
+    The plane is cut along dimension `minor_dim` (0 or 1) into strips `tile_width` wide, the last
+    one perhaps narrower. A strip is walked along the other dimension, its whole width at each
+    place; every second strip is walked backwards, so that each begins where the one before has
+    ended. CTAs that run at the same time then share blocks in the L2 cache. For a shape of (4, 5),
     minor_dim=1, tile_width=2::
 
          0  1 | 14 15 | 16

@@ -1,25 +1,31 @@
-"""The dynamic tile scheduler: a CTA fetches the number of its next tile from a counter that all CTAs of the launch share.
+"""The dynamic tile scheduler: a CTA fetches the number of its next tile from a counter that all
+CTAs of the launch share.
 
-``numpipe.tiles(…, dynamic=True)``. The counter gives out *work indices*. CTA i begins with work index i; each further one comes
-from an atomic addition in global memory, so a CTA that is quicker, or starts earlier, takes more of them::
+``numpipe.tiles(…, dynamic=True)``. The counter gives out *work indices*. CTA i begins with work
+index i; each further one comes from an atomic addition in global memory, so a CTA that is quicker,
+or starts earlier, takes more of them::
 
     memory role   | fetch index 2  | loads of tile 1 ......... | send 2, fetch 3 | loads of tile 2 .........
     compute role                     | tile 1: products ......... | read 2, store | tile 2: products ........
 
-One lane fetches, one tile ahead, so that the loads of a tile never wait for the counter: the memory role's, which has to know the
-tile first, or, in a kernel without one, a lane of the first compute warpgroup. The answer is not touched before the tile's loads
-have been issued, so ptxas leaves it in flight across them. (For a 64-bit addition ptxas waits at once: half of the result is dead,
-and its register is used again.) The lane sends the work indices to the compute warpgroups through a `number_ring`. All of them read
-all work indices, also where they take turns (`turns`), and pass over those of the others: if only one of them released a slot, the
-ring would need a slot for each, because a wait for a parity must not be two phases ahead.
+One lane fetches, one tile ahead, so that the loads of a tile never wait for the counter: the memory
+role's, which has to know the tile first, or, in a kernel without one, a lane of the first compute
+warpgroup. The answer is not touched before the tile's loads have been issued, so ptxas leaves it in
+flight across them. (For a 64-bit addition ptxas waits at once: half of the result is dead, and its
+register is used again.) The lane sends the work indices to the compute warpgroups through a
+`number_ring`. All of them read all work indices, also where they take turns (`turns`), and pass
+over those of the others: if only one of them released a slot, the ring would need a slot for each,
+because a wait for a parity must not be two phases ahead.
 
-All loops of a kernel take work indices from one counter, one loop behind the other: tile t of a loop is work index ``base + t``,
-where `base` is how many tiles the loops before had. A work index beyond a loop's tiles ends it, and is kept for the next one. So
-any number of loops may run, as long as all CTAs run the same ones, with as many tiles: the simulated SM checks that.
+All loops of a kernel take work indices from one counter, one loop behind the other: tile t of a
+loop is work index ``base + t``, where `base` is how many tiles the loops before had. A work index
+beyond a loop's tiles ends it, and is kept for the next one. So any number of loops may run, as long
+as all CTAs run the same ones, with as many tiles: the simulated SM checks that.
 
-Each launch has a counter of its own, by kernel, stream and outputs: launches that share these could not run at the same time. Its 8
-bytes count work indices that were fetched, and CTAs that have ended. The last CTA that ends sets it back, so replays of a graph
-need nobody to do that; a kernel that gave up its waits (`CompilerParams.debug`) sets it back too, since its CTAs end all the same.
+Each launch has a counter of its own, by kernel, stream and outputs: launches that share these could
+not run at the same time. Its 8 bytes count work indices that were fetched, and CTAs that have
+ended. The last CTA that ends sets it back, so replays of a graph need nobody to do that; a kernel
+that gave up its waits (`CompilerParams.debug`) sets it back too, since its CTAs end all the same.
 """
 
 from __future__ import annotations
@@ -40,11 +46,11 @@ from ...plan.unit import Unit
 from ..pipeline.number_ring import put_number, take_number, uniform
 from ..pipeline.ring import Ring
 
-# words of a warpgroup's state: its work index; tiles of the loops before this one, and of this one; with turns, how many warpgroups
-# come before it, from the one whose tile the work index is
+# words of a warpgroup's state: its work index; tiles of the loops before this one, and of this one;
+# with turns, how many warpgroups come before it, from the one whose tile the work index is
 INDEX, BASE, END, AWAY = (SCHEDULER + word for word in range(4))
-# words of the lane that fetches: the next work index, how many it has sent, and, two words, the address of the launch's counter;
-# of all others, how many they have read
+# words of the lane that fetches: the next work index, how many it has sent, and, two words, the
+# address of the launch's counter; of all others, how many they have read
 AHEAD, SENT, TAKEN, COUNTER = (SCHEDULER + word for word in range(4, 8))
 
 
@@ -93,7 +99,8 @@ def if_fetching(np_: Context, function: Callable[..., None], *args: Any) -> None
 # ---- work indices
 @ptx("{ .reg .pred np_scheduler; atom.relaxed.gpu.global.add.u32 $ret, [$address], 1; }", returns="r", address="l")
 def draw(address: int) -> int:
-    """Take the next number of a launch's counter, which does not count the work indices that CTAs begin with."""
+    """Take the next number of a launch's counter, which does not count the work indices that CTAs
+    begin with."""
     return current().deal.draw(int(own_index())) - int(cta_count())
 
 
@@ -105,7 +112,8 @@ def launch_counter(np_: Context) -> Any:
 
 @helper
 def fetch(np_):  # type: ignore[no-untyped-def]
-    """Ask for the next work index. Nothing is done with the answer before it is sent: any use of it would wait for it."""
+    """Ask for the next work index. Nothing is done with the answer before it is sent: any use of it
+    would wait for it."""
     set_counter(np_, AHEAD, draw(launch_counter(np_)))
 
 
@@ -146,7 +154,8 @@ def tile_of(np_):  # type: ignore[no-untyped-def]
 def is_tile(tile: Any, end: Any) -> bool:
     """Return whether a number is that of a tile of a loop over `end` tiles; if not, the loop ends.
 
-    The GPU compares unsigned numbers: in a kernel that gave up its waits (`CompilerParams.debug`) a work index may be anything.
+    The GPU compares unsigned numbers: in a kernel that gave up its waits (`CompilerParams.debug`) a
+    work index may be anything.
     """
     return bool(tile < end)
 
@@ -155,7 +164,8 @@ def is_tile(tile: Any, end: Any) -> bool:
 def later(index: Any, last: Any) -> Any:
     """Return `index`, the next work index from the ring, which must be greater than the `last` one.
 
-    On the GPU one that is not ends all loops: in a kernel that gave up its waits the ring's old numbers come again and again.
+    On the GPU one that is not ends all loops: in a kernel that gave up its waits the ring's old
+    numbers come again and again.
     """
     return index
 
@@ -201,7 +211,8 @@ def none_or_more(tiles: Any) -> Any:
 
 @helper(context=True)
 def first_tile(np_, ring, end):  # type: ignore[no-untyped-def]
-    """Return the first tile of a loop over `end` tiles, by the work index that the loop before left; `end` or more for none."""
+    """Return the first tile of a loop over `end` tiles, by the work index that the loop before
+    left; `end` or more for none."""
     set_counter(np_, END, end)
     only_if(np_, "in_turns", begin_turns, ring)
     return tile_of(np_)
@@ -209,7 +220,8 @@ def first_tile(np_, ring, end):  # type: ignore[no-untyped-def]
 
 @helper(context=True)
 def next_ticket(np_, ring):  # type: ignore[no-untyped-def]
-    """Pass the next work index on, after a tile's last pipeline, so that others need not wait until the tile is stored."""
+    """Pass the next work index on, after a tile's last pipeline, so that others need not wait until
+    the tile is stored."""
     if_fetching(np_, send, ring)
     only_if(np_, "memory", keep)
     only_if(np_, "sharing", take, ring)
@@ -231,7 +243,8 @@ def fetch_ahead(np_):  # type: ignore[no-untyped-def]
 
 @helper(context=True)
 def end_tiles(np_, in_turns):  # type: ignore[no-untyped-def]
-    """End a loop. Where its tiles had turns (`in_turns`), the next turn is of the warpgroup that would have the next tile."""
+    """End a loop. Where its tiles had turns (`in_turns`), the next turn is of the warpgroup that
+    would have the next tile."""
     set_counter(np_, BASE, add(counter(np_, BASE), counter(np_, END)))
     close(np_, in_turns)
 
@@ -249,7 +262,8 @@ def close(np_: Context, in_turns: int) -> None:
 # ---- the kernel's end
 @op
 def end_scheduler(np_: Context) -> None:
-    """Count, after the kernel function, a CTA that has ended, by the lane that fetched; the last one sets the counter back."""
+    """Count, after the kernel function, a CTA that has ended, by the lane that fetched; the last
+    one sets the counter back."""
     if np_.work_ring is not None and fetches(np_):
         _agree(np_, current().deal.ended(int(own_index()), ""))
 

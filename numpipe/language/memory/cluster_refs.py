@@ -9,14 +9,15 @@
     total = part + other[...]
     numpipe.barrier_arrive(read)                      # a ClusterBarrier: the tile may be stored again
 
-An allocation lies at the same place in all CTAs, so a CTA names its own tile, and the CTA whose it is to be. A load is an
-ordinary one, ``ld.shared::cluster``, element by element or by pairs. Two things order it: the arrival behind the store releases
-with the cluster's scope, and the wait acquires with it (`phases`). Without the option both are of the CTA's scope, which orders
-what has been read, and lets no other CTA see what has been stored. Whose tile it is does not end before: the CTAs meet at the
-kernel's end.
+An allocation lies at the same place in all CTAs, so a CTA names its own tile, and the CTA whose it
+is to be. A load is an ordinary one, ``ld.shared::cluster``, element by element or by pairs. Two
+things order it: the arrival behind the store releases with the cluster's scope, and the wait
+acquires with it (`phases`). Without the option both are of the CTA's scope, which orders what has
+been read, and lets no other CTA see what has been stored. Whose tile it is does not end before: the
+CTAs meet at the kernel's end.
 
-It is slow beside a store to another CTA (`remote`): a load waits for the way there and back, and the release is a fence of the
-whole GPU.
+It is slow beside a store to another CTA (`remote`): a load waits for the way there and back, and
+the release is a fence of the whole GPU.
 
 PTX ISA, "ld": .shared::cluster; "mapa"; "Memory Consistency Model: Scope".
 """
@@ -45,7 +46,8 @@ LOADED = "a tile of another CTA is loaded from, cluster_ref(…)[…]; numpipe.a
 
 
 def check(np_: Any, tile: Any, index: Any, name: Any) -> int:
-    """Return the dimension of the cluster along which a CTA is named; SpecError for what is no tile of the kernel's own."""
+    """Return the dimension of the cluster along which a CTA is named; SpecError for what is no tile
+    of the kernel's own."""
     check_operands(REF, tile=("tile", tile))
     if not tile.writable:
         raise SpecError(f"{REF}: tile is one of a pipeline, whose slots are filled again: name a tile of your own, "
@@ -78,17 +80,22 @@ class RemoteTile:
 
 @op(context=True)
 def cluster_ref(np_: Context, tile: Any, *, cluster_idx: Any, cluster_dim: str) -> RemoteTile:
-    """Return a reference to a tile in shared memory as another CTA of the cluster has it, inside a kernel.
+    """Return a reference to a tile in shared memory as another CTA of the cluster has it, inside a
+    kernel.
 
-    tile         a tile of the kernel's own (`numpipe.scratch`), a slot or a part of one. The other CTA has it at the same place.
-    cluster_idx  the place of that CTA along the axis, a run-time integer from 0 on; along other axes it is where this one is
+    tile         a tile of the kernel's own (`numpipe.scratch`), a slot or a part of one. The other
+                 CTA has it at the same place.
+    cluster_idx  the place of that CTA along the axis, a run-time integer from 0 on; along other
+                 axes it is where this one is
     cluster_dim  the name of an axis of the cluster (`cluster_names` of the kernel)
 
-    ``ref[...]``, ``ref[ds(i, 64), :]`` load it, or a part of it, as a register tile. What that CTA stored before it arrived on a
-    ``ClusterBarrier(…, orders_stores=True)`` is there behind `barrier_wait`; before it stores again, or copies there, it has heard
-    that it was read, by a `ClusterBarrier`. Copies that landed there have been waited for by who arrives.
+    ``ref[...]``, ``ref[ds(i, 64), :]`` load it, or a part of it, as a register tile. What that CTA
+    stored before it arrived on a ``ClusterBarrier(…, orders_stores=True)`` is there behind
+    `barrier_wait`; before it stores again, or copies there, it has heard that it was read, by a
+    `ClusterBarrier`. Copies that landed there have been waited for by who arrives.
 
-    PTX ISA, "ld": .shared::cluster. Raises SpecError for tiles of a pipeline, and for axes that the cluster has not.
+    PTX ISA, "ld": .shared::cluster. Raises SpecError for tiles of a pipeline, and for axes that the
+    cluster has not.
     """
     axis = check(np_, tile, cluster_idx, cluster_dim)
     return RemoteTile(tile, 0 if np_.memory else rank_along(REF, np_, axis, cluster_idx, cluster_dim, "load from"))

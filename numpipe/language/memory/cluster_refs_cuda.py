@@ -1,4 +1,5 @@
-"""References to tiles of other CTAs on the GPU: ``ld.shared::cluster`` of the elements that a lane has."""
+"""References to tiles of other CTAs on the GPU: ``ld.shared::cluster`` of the elements that a lane
+has."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ I32 = nb.types.int32
 
 
 class RemoteTileType(nb.types.Type):  # type: ignore[misc]
-    """The type of a `cluster_refs.RemoteTile`: the CTA's own address of the tile, and how far the other's is off in the window."""
+    """The type of a `cluster_refs.RemoteTile`: the CTA's own address of the tile, and how far the
+    other's is off in the window."""
 
     def __init__(self, tile: SmemType) -> None:
         self.tile = tile
@@ -69,7 +71,8 @@ def _get_item(_context: Any, ref: Any, index: Any) -> Any:
 
 
 def _fetched(builder: Any, address: Any, nbytes: int) -> Any:
-    """Load so many bytes from the cluster's window, as `anywhere_cuda` loads them from the CTA's own memory."""
+    """Load so many bytes from the cluster's window, as `anywhere_cuda` loads them from the CTA's
+    own memory."""
     if nbytes < 4:
         return nb.emit_asm(builder, nb.i16, [address], f"ld.shared::cluster.u{8 * nbytes} $0, [$1];", "=h,r,~{memory}")
     if nbytes == 4:

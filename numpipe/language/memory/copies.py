@@ -5,13 +5,14 @@
     numpipe.copy_gmem_to_smem(a.at[ds(m * 64, 64), ds(k * 64, 64)], buffer.at[slot], landed.at[slot])
     numpipe.barrier_wait(landed.at[slot])                       # the tile is there
 
-    numpipe.commit_smem()                                       # what the warpgroup has written is there for the TMA
+    numpipe.commit_smem()                                       # what the warpgroup has written is
+                                                                there for the TMA
     numpipe.copy_smem_to_gmem(tile, c.at[ds(m * 64, 64), ds(n * 64, 64)])
     numpipe.wait_smem_to_gmem(0)                                # it is in global memory
 
-A warpgroup calls them with all its lanes, and one of its lanes issues: as many TMA copies as the tile has panels (`plan.layout`).
-The memory role issues none of them. Any warpgroup may wait for a load, which ends a phase of a barrier; only the warpgroup that
-issued a store waits for it.
+A warpgroup calls them with all its lanes, and one of its lanes issues: as many TMA copies as the
+tile has panels (`plan.layout`). The memory role issues none of them. Any warpgroup may wait for a
+load, which ends a phase of a barrier; only the warpgroup that issued a store waits for it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ __all__ = [
     "async_prefetch", "commit_smem", "commit_smem_to_gmem_group", "copy_gmem_to_smem", "copy_smem_to_gmem", "wait_smem_to_gmem",
 ]
 
-# ---- what both executions check -------------------------------------------------------------------------------------
+# ---- what both executions check ------------------------------------------------------------------
 LOAD, STORE, PREFETCH, WAIT = "copy_gmem_to_smem", "copy_smem_to_gmem", "async_prefetch", "wait_smem_to_gmem"
 OPERANDS = {
     "view": "a view of an array, array.at[ds(i, 64), ds(j, 64)]",
@@ -52,11 +53,13 @@ OPERANDS = {
             "slots)",
     "barrier": "one of a numpipe.Barrier(…) that the kernel has allocated",
 }
-"""how messages call a copy's operands, by the attribute `operand` of the values and of their types"""
+"""how messages call a copy's operands, by the attribute `operand` of the values and of their
+types"""
 
 
 def check_operands(operation: str, **parameters: tuple[str, Any]) -> None:
-    """Raise SpecError for a parameter whose value, or Numba type, is not the kind of operand (`OPERANDS`) that it must be."""
+    """Raise SpecError for a parameter whose value, or Numba type, is not the kind of operand
+    (`OPERANDS`) that it must be."""
     for name, (operand, value) in parameters.items():
         if getattr(value, "operand", "") != operand:
             raise SpecError(f"{operation}: {name} must be {OPERANDS[operand]}, got {getattr(value, 'what', None) or called(value)}")
@@ -65,7 +68,8 @@ def check_operands(operation: str, **parameters: tuple[str, Any]) -> None:
 def check_load(np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any, axes: Any) -> tuple[CopyPlan, Sharing | None]:
     """Return the boxes of a copy to a tile, or of a CTA's share of it, and how CTAs share it.
 
-    SpecError for a barrier that counts arrivals of other CTAs, and for a tile that has no such shares.
+    SpecError for a barrier that counts arrivals of other CTAs, and for a tile that has no such
+    shares.
     """
     check_operands(LOAD, src=("view", src), dst=("tile", dst), barrier=("barrier", barrier))
     check_landing(LOAD, dst, barrier)
@@ -91,7 +95,8 @@ def check_landing(operation: str, dst: Any, barrier: Any) -> None:
 
 
 def check_store(np_: Any, src: Any, dst: Any, predicate: Any, commit: Any, reduction: Any) -> CopyPlan:
-    """Return the boxes of a copy from a tile; SpecError for an input, and for an array that the TMA cannot write."""
+    """Return the boxes of a copy from a tile; SpecError for an input, and for an array that the TMA
+    cannot write."""
     check_operands(STORE, src=("tile", src), dst=("view", dst))
     check_flag(STORE, "commit_group", commit)
     array = np_.unit.arrays[dst.ref.index]
@@ -135,8 +140,8 @@ def plan_of(view: Any, tile: Any, **options: Any) -> CopyPlan:
 
 
 def reachable(operation: str, unit: Unit, view: GmemView, layout: Layout | None = None) -> ArrayArg:
-    """Return the array of a view; SpecError unless the TMA can address it, and the view has as many dimensions as a tile.
-    `layout` is that of the tile that is copied."""
+    """Return the array of a view; SpecError unless the TMA can address it, and the view has as many
+    dimensions as a tile. `layout` is that of the tile that is copied."""
     array, axes = unit.arrays[view.ref.index], view.axes
     if not axes or (layout is not None and len(axes) != len(layout.sides)):
         has = f"{array.name}.at[…] has {len(axes)} dimension{'s' * (len(axes) != 1)}"
@@ -153,7 +158,8 @@ def reachable(operation: str, unit: Unit, view: GmemView, layout: Layout | None 
 
 
 def check_reduction(given: Any, dtype: np.dtype) -> str:
-    """Return the name of a reduction, "" for None; SpecError for others, and for one that is not for the dtype."""
+    """Return the name of a reduction, "" for None; SpecError for others, and for one that is not
+    for the dtype."""
     reduction = constant(STORE, "reduction_op", given)
     if reduction is None:
         return ""
@@ -188,7 +194,7 @@ def check_predicate(operation: str, np_: Any, value: Any) -> None:
         raise SpecError(f"{operation}: predicate must be a bool, got {called(value)}")
 
 
-# ---- a copy under way ------------------------------------------------------------------------------------------------
+# ---- a copy under way ----------------------------------------------------------------------------
 class Transfer(Copy):
     """A copy of a view, on the simulated SM."""
 
@@ -208,7 +214,8 @@ class Transfer(Copy):
 
 @op
 def issue(transfer: Transfer, how: str) -> None:
-    """Issue one TMA instruction for each box: a "load", a "store", which may be a reduction, or a "prefetch"."""
+    """Issue one TMA instruction for each box: a "load", a "store", which may be a reduction, or a
+    "prefetch"."""
     if how != "prefetch":
         load = how == "load"
         check_inside(transfer.ref, transfer.start, transfer.axes, f"{LOAD if load else STORE}: {transfer.ref.name}.at[…]", *(
@@ -226,7 +233,8 @@ OTHER_WARPS = ARRIVALS_A_WARPGROUP - 1
 def load(transfer, predicate):  # type: ignore[no-untyped-def]
     """Load, in one lane, and make a warpgroup's whole arrival, with the bytes that are to land.
 
-    The predicate is a value that the elected lane looks at, and no branch around the election, in which the whole warp takes part.
+    The predicate is a value that the elected lane looks at, and no branch around the election, in
+    which the whole warp takes part.
     """
     mbarrier.arrive_count(transfer.arrival, OTHER_WARPS)
     if predicate:
@@ -246,38 +254,45 @@ def store(transfer, predicate, commit):  # type: ignore[no-untyped-def]
 
 @helper
 def fence_and_meet():  # type: ignore[no-untyped-def]
-    fence.proxy_async()  # by every writer, before the barrier: the TMA and wgmma read through the async proxy
+    # by every writer, before the barrier: the TMA and wgmma read through the async proxy
+    fence.proxy_async()
     meet()
 
 
 @helper
 def meet():  # type: ignore[no-untyped-def]
-    """The warps of a warpgroup wait for each other, at the named barrier that its store ring has too."""
+    """The warps of a warpgroup wait for each other, at the named barrier that its store ring has
+    too."""
     named.sync(1 + special.warpgroup_index(), 128)
 
 
-# ---- the operations --------------------------------------------------------------------------------------------------
+# ---- the operations ------------------------------------------------------------------------------
 @op(context=True)
 def copy_gmem_to_smem(np_: Context, src: Any, dst: Any, barrier: Any, *, predicate: Any = True,
                       collective_axes: str | tuple[str, ...] | None = None) -> None:
-    """Start copying a view of an array to a tile in shared memory, inside a kernel; it has landed when the barrier's phase is over.
+    """Start copying a view of an array to a tile in shared memory, inside a kernel; it has landed
+    when the barrier's phase is over.
 
-    src              ``array.at[ds(i, rows), ds(j, columns)]``; what lies outside the array reads as zeros. Along the contiguous
-                     dimension it starts at a multiple of 16 bytes.
-    dst              a tile of that shape and type (`numpipe.scratch`, `numpipe.run_scoped`). No other warpgroup may use it any
-                     more: others that read or wrote it have told this one. What this one did with it is over, because its warps
-                     meet first (not with `unsafe_no_auto_barriers`: then call `commit_smem`).
-    barrier          one of a `numpipe.Barrier`. The copy counts as an arrival of its phase, which is over when the bytes are there
-                     too.
-    predicate        a run-time bool, the same in all lanes: where it is False nothing is copied, and the arrival is made all the
-                     same.
-    collective_axes  None, or the name of an axis of the cluster, or a tuple of such: the CTAs along them all issue this copy, of
-                     the same `src` to the same `dst` on the same `barrier`, each of its own, and with the same predicate. Each
-                     loads a share of the tile, which lands in all of them (multicast), and each barrier gets the bytes of the
-                     whole tile. No CTA issues it before the tile is free in *all* of them: a `numpipe.ClusterBarrier` tells.
+    src              ``array.at[ds(i, rows), ds(j, columns)]``; what lies outside the array reads as
+                     zeros. Along the contiguous dimension it starts at a multiple of 16 bytes.
+    dst              a tile of that shape and type (`numpipe.scratch`, `numpipe.run_scoped`). No
+                     other warpgroup may use it any more: others that read or wrote it have told
+                     this one. What this one did with it is over, because its warps meet first (not
+                     with `unsafe_no_auto_barriers`: then call `commit_smem`).
+    barrier          one of a `numpipe.Barrier`. The copy counts as an arrival of its phase, which
+                     is over when the bytes are there too.
+    predicate        a run-time bool, the same in all lanes: where it is False nothing is copied,
+                     and the arrival is made all the same.
+    collective_axes  None, or the name of an axis of the cluster, or a tuple of such: the CTAs along
+                     them all issue this copy, of the same `src` to the same `dst` on the same
+                     `barrier`, each of its own, and with the same predicate. Each loads a share of
+                     the tile, which lands in all of them (multicast), and each barrier gets the
+                     bytes of the whole tile. No CTA issues it before the tile is free in *all* of
+                     them: a `numpipe.ClusterBarrier` tells.
 
-    By all lanes of a warpgroup; one of them issues (PTX ISA, "cp.async.bulk.tensor"). Raises SpecError where shapes or types
-    differ, for arrays that the TMA cannot address, for what is no barrier, and for axes that the cluster has not.
+    By all lanes of a warpgroup; one of them issues (PTX ISA, "cp.async.bulk.tensor"). Raises
+    SpecError where shapes or types differ, for arrays that the TMA cannot address, for what is no
+    barrier, and for axes that the cluster has not.
     """
     plan, sharing = check_load(np_, src, dst, barrier, predicate, collective_axes)
     if not np_.memory:
@@ -290,21 +305,24 @@ def copy_smem_to_gmem(np_: Context, src: Any, dst: Any, *, predicate: Any = True
                       reduction_op: str | None = None) -> None:
     """Start copying a tile in shared memory to a view of an array, inside a kernel.
 
-    src           a tile in shared memory. What this warpgroup wrote to it is there for the copy, which begins with `commit_smem`
-                  (not with `unsafe_no_auto_barriers`); other warpgroups call `commit_smem` and arrive at a barrier. Nobody writes
-                  the tile until `wait_smem_to_gmem` has waited until it has been read.
-    dst           ``array.at[ds(i, rows), ds(j, columns)]`` of its shape and type, with starts that are not negative; what lies
-                  outside the array is not written
+    src           a tile in shared memory. What this warpgroup wrote to it is there for the copy,
+                  which begins with `commit_smem` (not with `unsafe_no_auto_barriers`); other
+                  warpgroups call `commit_smem` and arrive at a barrier. Nobody writes the tile
+                  until `wait_smem_to_gmem` has waited until it has been read.
+    dst           ``array.at[ds(i, rows), ds(j, columns)]`` of its shape and type, with starts that
+                  are not negative; what lies outside the array is not written
     predicate     a run-time bool, the same in all lanes: False copies nothing
     commit_group  close the warpgroup's group of stores with this one; False leaves it open for more
                   (`commit_smem_to_gmem_group`)
-    reduction_op  None, or how an element is combined with what the array holds: "add", "min", "max", "inc", "dec", "and", "or",
-                  "xor", as far as there is one for its type (`arch.dtypes.REDUCTIONS`). Elements change at once each, in any order.
-                  What the array holds is what the caller passes; one that the call allocates (`out_type`) holds nothing.
+    reduction_op  None, or how an element is combined with what the array holds: "add", "min",
+                  "max", "inc", "dec", "and", "or", "xor", as far as there is one for its type
+                  (`arch.dtypes.REDUCTIONS`). Elements change at once each, in any order. What the
+                  array holds is what the caller passes; one that the call allocates (`out_type`)
+                  holds nothing.
 
-    By all lanes of a warpgroup; one of them issues (PTX ISA, "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor"). The kernel
-    waits for all groups before it ends. Raises SpecError where shapes or types differ, for inputs, and for arrays that the TMA
-    cannot write.
+    By all lanes of a warpgroup; one of them issues (PTX ISA, "cp.async.bulk.tensor",
+    "cp.reduce.async.bulk.tensor"). The kernel waits for all groups before it ends. Raises SpecError
+    where shapes or types differ, for inputs, and for arrays that the TMA cannot write.
     """
     plan = check_store(np_, src, dst, predicate, commit_group, reduction_op)
     if not np_.memory:
@@ -314,11 +332,13 @@ def copy_smem_to_gmem(np_: Context, src: Any, dst: Any, *, predicate: Any = True
 
 @op(context=True)
 def commit_smem(np_: Context) -> None:
-    """Make what this warpgroup has written to shared memory visible to the TMA and wgmma, inside a kernel.
+    """Make what this warpgroup has written to shared memory visible to the TMA and wgmma, inside a
+    kernel.
 
-    A proxy fence by every lane, then the warps meet. So what they have read may also be written again by a copy that follows.
-    Copies by the warpgroup itself, and wgmma, begin with it on tiles of the kernel's own, unless `CompilerParams` say
-    `unsafe_no_auto_barriers`; others have to be told, by `barrier_arrive` behind it.
+    A proxy fence by every lane, then the warps meet. So what they have read may also be written
+    again by a copy that follows. Copies by the warpgroup itself, and wgmma, begin with it on tiles
+    of the kernel's own, unless `CompilerParams` say `unsafe_no_auto_barriers`; others have to be
+    told, by `barrier_arrive` behind it.
     """
     if not np_.memory:
         fence_and_meet()
@@ -326,20 +346,24 @@ def commit_smem(np_: Context) -> None:
 
 @op(context=True)
 def commit_smem_to_gmem_group(np_: Context) -> None:
-    """Close the group of this warpgroup's stores since the last one, inside a kernel (PTX ISA, "cp.async.bulk.commit_group")."""
+    """Close the group of this warpgroup's stores since the last one, inside a kernel (PTX ISA,
+    "cp.async.bulk.commit_group")."""
     if not np_.memory:
         one_lane(cp_async_bulk.commit_group)
 
 
 @op(context=True)
 def wait_smem_to_gmem(np_: Context, n: int, wait_read_only: bool = False) -> None:
-    """Wait until at most the newest `n` groups of this warpgroup's stores are on their way, inside a kernel.
+    """Wait until at most the newest `n` groups of this warpgroup's stores are on their way, inside
+    a kernel.
 
     n               a compile-time int
-    wait_read_only  the others have been *read* only: their tiles may be written again; they may not be in global memory yet
+    wait_read_only  the others have been *read* only: their tiles may be written again; they may not
+                    be in global memory yet
 
-    The lane that issued them waits, then the warps meet (PTX ISA, "cp.async.bulk.wait_group"). A store of a register tile,
-    ``array[…] = tile``, and one of a pipeline's output are groups too, and count among the newest.
+    The lane that issued them waits, then the warps meet (PTX ISA, "cp.async.bulk.wait_group"). A
+    store of a register tile, ``array[…] = tile``, and one of a pipeline's output are groups too,
+    and count among the newest.
     """
     pending = check_groups(n)
     read = check_flag(WAIT, "wait_read_only", wait_read_only)
@@ -350,12 +374,13 @@ def wait_smem_to_gmem(np_: Context, n: int, wait_read_only: bool = False) -> Non
 
 @op(context=True)
 def async_prefetch(np_: Context, src: Any) -> None:
-    """Bring a view of an array into the L2 cache, inside a kernel: a copy that follows finds it there.
+    """Bring a view of an array into the L2 cache, inside a kernel: a copy that follows finds it
+    there.
 
     src  ``array.at[ds(i, rows), ds(j, columns)]``
 
-    Nothing waits for it. By all lanes of a warpgroup; one issues (PTX ISA, "cp.async.bulk.prefetch.tensor"). Raises SpecError for
-    arrays that the TMA cannot address.
+    Nothing waits for it. By all lanes of a warpgroup; one issues (PTX ISA,
+    "cp.async.bulk.prefetch.tensor"). Raises SpecError for arrays that the TMA cannot address.
     """
     plan = check_prefetch(np_, src)
     if not np_.memory:

@@ -1,12 +1,14 @@
-"""Arrays of other GPUs, compiled: their addresses and tensor maps, and how the launches of all GPUs begin.
+"""Arrays of other GPUs, compiled: their addresses and tensor maps, and how the launches of all GPUs
+begin.
 
-Behind tensor maps and counter the packed parameter of a kernel with semaphores has the launch's words (`plan.control_block`), from
-`Unit.peers_at` on, and for each GPU a section of `Unit.section_bytes`: its tensor maps, and the addresses of its arrays. Where
-these lie is known when the entry is lowered, behind all code that asks for them: so they are link symbols, as axes are. The control
-block of a GPU lies before its semaphores.
+Behind tensor maps and counter the packed parameter of a kernel with semaphores has the launch's
+words (`plan.control_block`), from `Unit.peers_at` on, and for each GPU a section of
+`Unit.section_bytes`: its tensor maps, and the addresses of its arrays. Where these lie is known
+when the entry is lowered, behind all code that asks for them: so they are link symbols, as axes
+are. The control block of a GPU lies before its semaphores.
 
-A launch may be one ahead of a peer's, so the words by which launches begin count. PTX ISA, "Memory Consistency Model: Release and
-Acquire Patterns".
+A launch may be one ahead of a peer's, so the words by which launches begin count. PTX ISA, "Memory
+Consistency Model: Release and Acquire Patterns".
 """
 
 from __future__ import annotations
@@ -27,10 +29,11 @@ from . import peer_arrays as source
 _BEFORE = 4 * SEMAPHORES
 """bytes of a control block before its semaphores"""
 _AT, _SECTION, _ADDRESSES = "np_gpus_at", "np_gpus_section", "np_gpus_addresses"
-"""link symbols: where the launch's words lie in the packed parameter, bytes of a section, where the addresses lie in one"""
+"""link symbols: where the launch's words lie in the packed parameter, bytes of a section, where the
+addresses lie in one"""
 
-# Sets LOST, the word at FLAG, and if it is the first writes the record: WORDS is the address of the launch's words, INDEX, SEEN and
-# WANTED are what was waited for, of KIND, at the PLACE of the unit.
+# Sets LOST, the word at FLAG, and if it is the first writes the record: WORDS is the address of the
+# launch's words, INDEX, SEEN and WANTED are what was waited for, of KIND, at the PLACE of the unit.
 TELL = """atom.relaxed.sys.global.exch.b32 word, [FLAG], 1; setp.ne.u32 late, word, 0; @late bra OUT;
 ld.b64 at, [WORDS+8]; setp.eq.u64 late, at, 0; @late bra OUT;
 ld.b32 word, [WORDS]; st.volatile.global.b32 [at+4], word; st.volatile.global.b32 [at+8], INDEX;
@@ -40,7 +43,8 @@ mov.u32 word, %ctaid.y; st.volatile.global.b32 [at+24], word;
 mov.u32 word, %ctaid.z; st.volatile.global.b32 [at+28], word;
 mov.u32 word, %tid.x; st.volatile.global.b32 [at+32], word; st.volatile.global.b32 [at+36], PLACE;
 mov.u32 word, KIND; st.release.sys.global.b32 [at], word;"""
-# $0 the launch's words, $1 the sections, $2 bytes of one, $3 where its semaphores' address lies in it
+# $0 the launch's words, $1 the sections, $2 bytes of one, $3 where its semaphores' address lies in
+# it
 _BEGIN = """{ .reg .pred np_gpus, late; .reg .b32 me, gpus, rank, seen, word; .reg .b64 at, own, begun, now, end, mine;
 ld.b32 me, [$0]; ld.b32 gpus, [$0+4]; mul.wide.s32 mine, me, 4;
 mul.wide.s32 at, me, $2; add.s64 at, at, $1; add.s64 at, at, $3; ld.b64 own, [at]; add.s64 own, own, -BEFORE;
@@ -59,7 +63,8 @@ CAME: red.relaxed.sys.global.add.s32 [begun], -1;
 FURTHER: add.s32 rank, rank, 1; add.s64 begun, begun, 4; bra EACH;
 ALL: mov.u32 word, 1; st.release.gpu.global.b32 [own+GO], word;
 OUT: }"""
-# $0 1: the launches of all peers have begun, 2: they have not, and the wait was given up; $1 this GPU's semaphores
+# $0 1: the launches of all peers have begun, 2: they have not, and the wait was given up; $1 this
+# GPU's semaphores
 _GATE = """{ .reg .pred np_gpus; .reg .b32 seen;
 AGAIN: mov.u32 $0, 1; ld.acquire.gpu.global.b32 seen, [$1+GO]; setp.ne.u32 np_gpus, seen, 0; @np_gpus bra OUT;
 mov.u32 $0, 2; ld.relaxed.sys.global.b32 seen, [$1+LOST]; setp.eq.u32 np_gpus, seen, 0; @np_gpus bra AGAIN;
@@ -122,7 +127,8 @@ def _word64(builder: Any, place: Any) -> Any:
 
 # ---- who is there
 def launch_begins(context: Any, builder: Any, unit: Unit, table: Any) -> None:
-    """Tell the peers that this GPU's launch has begun, and the CTAs of this one when all have: by one lane of the first CTA."""
+    """Tell the peers that this GPU's launch has begun, and the CTAs of this one when all have: by
+    one lane of the first CTA."""
     base = builder.ptrtoint(table, nb.i64)
     at, semaphores = unit.peers_at, 128 * len(unit.maps) + 8 * (len(unit.arrays) - 1)
     operands = [builder.add(base, nb.const(at, nb.i64)), builder.add(base, nb.const(at + WORDS_BYTES, nb.i64)),
@@ -144,8 +150,9 @@ def _await_launches(_context: Any, np_: Any) -> Any:
 
 
 def reached(builder: Any, np_: Any, value: Any, rank: Any, what: str) -> Any:
-    """Return the GPU that is reached by `rank`, behind `await_launches`: the own one if they have not begun (after a wait that was
-    given up), or if there is no such rank in a kernel that is debugged, which reports it as `what`."""
+    """Return the GPU that is reached by `rank`, behind `await_launches`: the own one if they have
+    not begun (after a wait that was given up), or if there is no such rank in a kernel that is
+    debugged, which reports it as `what`."""
     me = builder.load(_word(builder, value, GPU))
     if np_.unit.params.debug:
         outside = builder.icmp_unsigned(">=", rank, nb.const(np_.unit.gpus))

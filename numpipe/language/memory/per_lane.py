@@ -1,7 +1,8 @@
-"""Code for each lane: what a body may do under ``CompilerParams(lowering_semantics=LoweringSemantics.Lane)``.
+"""Code for each lane: what a body may do under
+``CompilerParams(lowering_semantics=LoweringSemantics.Lane)``.
 
-Such a body runs 128 times a step, once for each lane of the warpgroup, as a function of `numba.cuda` would. Each lane has numbers
-of its own in it, also those that it carries::
+Such a body runs 128 times a step, once for each lane of the warpgroup, as a function of
+`numba.cuda` would. Each lane has numbers of its own in it, also those that it carries::
 
     def body(indices, x, o, total):                             # the sum of column `lane` of the tiles
         lane = cuda.threadIdx.x % 64
@@ -9,20 +10,25 @@ of its own in it, also those that it carries::
             total = total + x[row, lane]
         return total
 
-=====================================  ==============================================================================
+=====================================  =============================================================
 `lane_index()`                         0 … 127 in the warpgroup
 ``cuda.threadIdx.x``, ``cuda.laneid``  0 … in the CTA; 0 … 31 in the warp
 ``tile[i, j]``                         an element; ``tile[i, j] = x`` of tiles that a kernel writes
-``atomic_add(tile.at[i, j], x)``       and its like: with an element of int32 or uint32, sums of float32 too, of any lanes
-``array[i, j]``, ``array[i, j] = x``   an element of an array, of 16 bits or more; neighbours of neighbouring lanes come together
-``atomic_add(array.at[i, j], x)``      and its like: as a number of the warpgroup is added, but by each lane
+``atomic_add(tile.at[i, j], x)``       and its like: with an element of int32 or uint32, sums of
+                                       float32 too, of any lanes
+``array[i, j]``, ``array[i, j] = x``   an element of an array, of 16 bits or more; neighbours of
+                                       neighbouring lanes come together
+``atomic_add(array.at[i, j], x)``      and its like: as a number of the warpgroup is added, but by
+                                       each lane
 ``cuda.shfl_sync`` and its variants    a number of another lane of the warp (PTX ISA, "shfl.sync")
-``cuda.syncwarp``                      what lanes of the warp have stored is what they load behind it ("bar.warp.sync")
-=====================================  ==============================================================================
+``cuda.syncwarp``                      what lanes of the warp have stored is what they load behind
+                                       it ("bar.warp.sync")
+=====================================  =============================================================
 
-Elements of bfloat16 tiles are float32 numbers, and are rounded when they are stored. The simulator runs the lanes as greenlets that
-meet at shuffles and `syncwarp`; it reports lanes that do not come there, and lanes of a warp that access what another has stored
-without a `syncwarp` between. No barrier is automatic here, and operations of the warpgroup (wgmma, ``tile[...]``, stores of tiles)
+Elements of bfloat16 tiles are float32 numbers, and are rounded when they are stored. The simulator
+runs the lanes as greenlets that meet at shuffles and `syncwarp`; it reports lanes that do not come
+there, and lanes of a warp that access what another has stored without a `syncwarp` between. No
+barrier is automatic here, and operations of the warpgroup (wgmma, ``tile[...]``, stores of tiles)
 are refused.
 """
 
@@ -90,7 +96,8 @@ def check_lane_carry(where: str, carry: str) -> None:
 # ---- the lane's index
 @op
 def lane_index() -> Any:
-    """Return the index of the lane in its warpgroup, 0 … 127, int32; in bodies under ``lowering_semantics=Lane``."""
+    """Return the index of the lane in its warpgroup, 0 … 127, int32; in bodies under
+    ``lowering_semantics=Lane``."""
     return np.int32(lane("lane_index()").lane)
 
 
@@ -117,7 +124,8 @@ def check_shuffled(operation: str, value: Any) -> None:
 
 
 def check_integers(operation: str, **parameters: Any) -> None:
-    """Raise SpecError for masks, lanes and distances, or their Numba types, that are no integers."""
+    """Raise SpecError for masks, lanes and distances, or their Numba types, that are no
+    integers."""
     for name, value in parameters.items():
         if not arith.is_integer(value):
             of = arith.kind(value)
@@ -140,7 +148,8 @@ def _shuffle(operation: str, mask: Any, value: Any, **by: Any) -> Any:
 
 @op
 def shfl_sync(mask: Any, value: Any, src_lane: Any) -> Any:
-    """Return the value of lane `src_lane` of the warp; all lanes of `mask` take part. Lanes and distances count modulo 32."""
+    """Return the value of lane `src_lane` of the warp; all lanes of `mask` take part. Lanes and
+    distances count modulo 32."""
     return _shuffle("shfl_sync", mask, value, src_lane=src_lane)
 
 
@@ -171,7 +180,8 @@ def syncwarp(mask: Any = FULL) -> None:
 
 # ---- elements of tiles
 def check_element(parts: tuple[Any, ...], given: str, layout: Layout | None = None) -> None:
-    """Raise SpecError unless the parts of an index, or their Numba types, select one element of a tile."""
+    """Raise SpecError unless the parts of an index, or their Numba types, select one element of a
+    tile."""
     if len(parts) != (1 if layout is not None and layout.flat else 2) or not all(map(arith.is_integer, parts)):
         element = "tile[i]" if layout is not None and layout.flat else "tile[i, j]"
         raise SpecError(f"with {OPTION} a body reads elements of a tile, {element} with integers, and views of it, tile.at[…] and "
@@ -202,7 +212,8 @@ class LaneElement:
 
 
 def check_update(name: str, tile: Any, value: Any) -> None:
-    """Raise SpecError unless a number, or one of a Numba type, can be combined with an element of a tile by an atomic."""
+    """Raise SpecError unless a number, or one of a Numba type, can be combined with an element of a
+    tile by an atomic."""
     check_type(name, tile)
     if not is_number(value):
         raise SpecError(f"{name}(tile.at[i, j], value): value must be a number, got {called(value)}")
@@ -251,7 +262,8 @@ class LaneTile(SharedTile):
 
 # ---- a body's call, simulated
 class PerLane:
-    """A carry's numbers, one for each lane of a warpgroup: the warpgroup's code can pass them on, but not compute with them."""
+    """A carry's numbers, one for each lane of a warpgroup: the warpgroup's code can pass them on,
+    but not compute with them."""
 
     def __init__(self, values: list[Any]) -> None:
         self.values = values
@@ -266,7 +278,8 @@ class PerLane:
 
 
 def each_lane(body: Callable[..., Any], indices: Any, tiles: tuple[Any, ...], carry: tuple[Any, ...]) -> Any:
-    """Call ``body(indices, *tiles, *carry)`` in every lane, and return what the lanes return, as one carry."""
+    """Call ``body(indices, *tiles, *carry)`` in every lane, and return what the lanes return, as
+    one carry."""
     lanes = as_lane(tiles)
     facts = facts_of(body)
     arguments = [facts.packed((indices, *lanes, *scatter(carry, number))) for number in range(LANES)]  # type: ignore[union-attr]
@@ -274,7 +287,8 @@ def each_lane(body: Callable[..., Any], indices: Any, tiles: tuple[Any, ...], ca
 
 
 def as_lane(value: Any) -> Any:
-    """Return a value for a lane's code: tiles in it, and tiles that functions in it have captured, are `LaneTile`s."""
+    """Return a value for a lane's code: tiles in it, and tiles that functions in it have captured,
+    are `LaneTile`s."""
     if isinstance(value, SmemTile):
         return LaneTile(**vars(value))
     if isinstance(value, Slots):
@@ -297,7 +311,8 @@ def scatter(carry: Any, number: int) -> Any:
 
 
 def gather(values: list[Any]) -> Any:
-    """Return all lanes' carries as one: a plain value where all lanes have the same, else a `PerLane`."""
+    """Return all lanes' carries as one: a plain value where all lanes have the same, else a
+    `PerLane`."""
     first = values[0]
     if isinstance(first, tuple) and all(isinstance(v, tuple) and len(v) == len(first) for v in values):
         return made(Tree((), type(first)), [gather([value[n] for value in values]) for n in range(len(first))])

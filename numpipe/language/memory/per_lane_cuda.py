@@ -1,4 +1,5 @@
-"""Code for each lane on the GPU, where all code is: ld.shared and st.shared through a tile's swizzle, shuffles."""
+"""Code for each lane on the GPU, where all code is: ld.shared and st.shared through a tile's
+swizzle, shuffles."""
 
 from __future__ import annotations
 

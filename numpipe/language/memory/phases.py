@@ -1,18 +1,20 @@
 """The phases of the kernel's own barriers: who arrives, and which phase a warpgroup waits for.
 
-Phase p of a barrier completes when `num_arrivals` warpgroups or copies have arrived and the copies' bytes have landed; phase
-p + 1 begins at once. A warpgroup's n-th wait is for phase n: each keeps a counter for each barrier, of which the GPU needs
-the last bit only, since that is all that the hardware waits for. From that follows what a kernel has to see to:
+Phase p of a barrier completes when `num_arrivals` warpgroups or copies have arrived and the copies'
+bytes have landed; phase p + 1 begins at once. A warpgroup's n-th wait is for phase n: each keeps a
+counter for each barrier, of which the GPU needs the last bit only, since that is all that the
+hardware waits for. From that follows what a kernel has to see to:
 
 * a phase completes only after somebody has waited for the one before,
 * a warpgroup that ever waits for a barrier waits for each of its phases,
 * when the CTA ends, the last phase has been waited for and no other has begun.
 
-The simulator reports where a kernel does not. On the GPU a wait for a phase that was missed passes early, or never.
+The simulator reports where a kernel does not. On the GPU a wait for a phase that was missed passes
+early, or never.
 
-An arrival of a warpgroup is four of the mbarrier's: lane 0 of each warp arrives when its warp has come that far. One lane
-would have to wait for the other warps first. The lane that issues a copy arrives four times too (`copies.load`), so that
-warpgroups and copies may complete one phase.
+An arrival of a warpgroup is four of the mbarrier's: lane 0 of each warp arrives when its warp has
+come that far. One lane would have to wait for the other warps first. The lane that issues a copy
+arrives four times too (`copies.load`), so that warpgroups and copies may complete one phase.
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ def wait(barrier):  # type: ignore[no-untyped-def]
 
 @op
 def arrive_at_peers(barrier: BarrierRef) -> None:
-    """Arrive, as a warpgroup, on its CTA's barrier, on its leader's, or at once on those of all CTAs that it is shared with."""
+    """Arrive, as a warpgroup, on its CTA's barrier, on its leader's, or at once on those of all
+    CTAs that it is shared with."""
     plan = barrier.plan
     if len(plan.peers) == 1:
         each_warp(mbarrier.arrive, barrier.address)

@@ -1,6 +1,7 @@
 """Phases on the GPU: a bit for each barrier, in an int32 beside the ring counters.
 
-With a run-time index the bits stay in a register, where an array of counters would go to local memory.
+With a run-time index the bits stay in a register, where an array of counters would go to local
+memory.
 """
 
 from __future__ import annotations

@@ -1,19 +1,24 @@
-"""``numpipe.prefetched(table)``: the beginning of an array of integers in shared memory, where each role of the CTA reads it.
+"""``numpipe.prefetched(table)``: the beginning of an array of integers in shared memory, where each
+role of the CTA reads it.
 
 ::
 
     pages = numpipe.prefetched(table)                    # once a CTA; numbers of `table` steer without it too
     pipe = numpipe.pipeline(grid=(counts[s],), in_specs=(BlockSpec((64, 64), lambda k: (pages[s, k], 0)),))
 
-    who issues     wait until the array may be read (the kernel's entry) ; expect the bytes ; cp.async.bulk    on one mbarrier,
-    every role     wait for phase 0 ; read as often as it likes                                                which has no other
+    who issues     wait until the array may be read (the kernel's entry) ; expect the bytes ;
+                   cp.async.bulk    on one mbarrier,
+    every role     wait for phase 0 ; read as often as it likes
+                   which has no other
 
-Nobody writes the bytes again, so nothing has to be released, and the wait of a role is all that orders its reads. The memory role
-issues; without one each compute warpgroup has bytes, and a barrier, of its own, since each has its own control flow.
+Nobody writes the bytes again, so nothing has to be released, and the wait of a role is all that
+orders its reads. The memory role issues; without one each compute warpgroup has bytes, and a
+barrier, of its own, since each has its own control flow.
 
-The copy has the array's first elements, in memory order: `size` of them, and no more than there are, down to a multiple of 16 bytes
-(PTX ISA, "cp.async.bulk"). What it has not, an element is read from the array for. So it is where rows of the array do not follow
-each other, or it begins at no multiple of 16 bytes: then the copy has nothing.
+The copy has the array's first elements, in memory order: `size` of them, and no more than there
+are, down to a multiple of 16 bytes (PTX ISA, "cp.async.bulk"). What it has not, an element is read
+from the array for. So it is where rows of the array do not follow each other, or it begins at no
+multiple of 16 bytes: then the copy has nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +57,8 @@ NAME = "numpipe.prefetched"
 
 # ---- what both executions check
 def planned(np_: Any, site: str, table: Any, size: Any) -> Scratch:
-    """Return the allocation of a copy, given values or Numba types; SpecError for an array whose elements do not steer."""
+    """Return the allocation of a copy, given values or Numba types; SpecError for an array whose
+    elements do not steer."""
     arg = getattr(table, "arg", None)
     if arg is None:
         raise SpecError(f"prefetched(table): table must be an array of the kernel, got {called(table)}")
@@ -70,8 +76,8 @@ def planned(np_: Any, site: str, table: Any, size: Any) -> Scratch:
 
 
 def check_index(name: str, ndim: int, parts: Sequence[Any]) -> str | None:
-    """Return what makes an element inert, None where nothing does, given the parts of an index or their Numba types; SpecError
-    unless there is an integer for each dimension."""
+    """Return what makes an element inert, None where nothing does, given the parts of an index or
+    their Numba types; SpecError unless there is an integer for each dimension."""
     if len(parts) != ndim or not all(isinstance(part, NoValue) or is_integer(part) for part in parts):
         raise SpecError(f"prefetched({name})[…] is indexed by an integer for each of the array's {ndim} dimension"
                         f"{'s' * (ndim > 1)}: {name}[…], the array itself, has blocks and indices with modes")
@@ -107,7 +113,8 @@ class TableFacts:
 
 
 class Prefetched(TableFacts):
-    """The beginning of an array in shared memory, on the simulated SM: `nbytes` of it, from `address` on."""
+    """The beginning of an array in shared memory, on the simulated SM: `nbytes` of it, from
+    `address` on."""
 
     def __init__(self, ref: GmemRef, address: int, landed: BarrierRef, size: int, memory: bool, specialized: bool) -> None:
         self.ref, self.address, self.landed, self.memory, self.specialized = ref, address, landed, memory, specialized
@@ -157,7 +164,8 @@ def issue_alone(table):  # type: ignore[no-untyped-def]
 
 @helper
 def begin(table):  # type: ignore[no-untyped-def]
-    """Have the copy issued and wait for it, in a role that has not done so yet: its phase says whether it has."""
+    """Have the copy issued and wait for it, in a role that has not done so yet: its phase says
+    whether it has."""
     if next_phase(table.landed) == 0:
         only_if(table, "alone", issue_alone)
         only_if(table, "issues", issue)
@@ -166,16 +174,18 @@ def begin(table):  # type: ignore[no-untyped-def]
 
 @op(context=True, site=True)
 def prefetched(np_: Context, site: str, table: Any, size: int = SIZE) -> Prefetched:
-    """Bring the beginning of an array of integers into shared memory, inside a kernel: what is indexed as the array is.
+    """Bring the beginning of an array of integers into shared memory, inside a kernel: what is
+    indexed as the array is.
 
-    table  an int32 or int64 array that the kernel does not store to, of rows that follow each other. Its elements steer, in every
-           role, with and without this.
-    size   a compile-time int: the elements, in memory order, that have room in shared memory (4 KiB of int32 by default); those
-           behind are read from the array
+    table  an int32 or int64 array that the kernel does not store to, of rows that follow each
+           other. Its elements steer, in every role, with and without this.
+    size   a compile-time int: the elements, in memory order, that have room in shared memory (4 KiB
+           of int32 by default); those behind are read from the array
 
-    ``t = numpipe.prefetched(table)`` and then ``t[i]``, ``t[i, j]``: an integer for each dimension. A place in the source copies
-    once a CTA, and each role waits there until the copy has landed. For numbers that lie scattered and are read again and again:
-    for others it wins nothing, see "Data that steers".
+    ``t = numpipe.prefetched(table)`` and then ``t[i]``, ``t[i, j]``: an integer for each dimension.
+    A place in the source copies once a CTA, and each role waits there until the copy has landed.
+    For numbers that lie scattered and are read again and again: for others it wins nothing, see
+    "Data that steers".
 
     Raises SpecError for other arrays and sizes. PTX ISA, "cp.async.bulk".
     """

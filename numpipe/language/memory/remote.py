@@ -7,10 +7,11 @@
     total = sums + buffer[...]
     numpipe.barrier_arrive(free)                                      # a ClusterBarrier: the buffers may be written again
 
-An allocation lies at the same place in all CTAs, so a CTA names its own tile and barrier, and the CTA whose they are to be. The
-sender announces its bytes where they land, with the arrival of each of its warps; who waits there needs to know of nothing
-else. ``st.async`` is an ordinary store that completes on an mbarrier: what has come is read with ordinary loads, and the TMA and
-wgmma do not see it (`reduce_scatter` exchanges partial sums in the same way).
+An allocation lies at the same place in all CTAs, so a CTA names its own tile and barrier, and the
+CTA whose they are to be. The sender announces its bytes where they land, with the arrival of each
+of its warps; who waits there needs to know of nothing else. ``st.async`` is an ordinary store that
+completes on an mbarrier: what has come is read with ordinary loads, and the TMA and wgmma do not
+see it (`reduce_scatter` exchanges partial sums in the same way).
 
 PTX ISA, "st.async"; "mbarrier.arrive": .shared::cluster; "Memory Consistency Model: Proxies".
 """
@@ -41,7 +42,8 @@ SEND = "async_store_smem"
 
 
 def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> int:
-    """Return the dimension of the cluster along which a tile is sent; SpecError for what st.async cannot send."""
+    """Return the dimension of the cluster along which a tile is sent; SpecError for what st.async
+    cannot send."""
     check_landing(SEND, dst, barrier)
     form = form_of(src, SEND)
     if form is None:
@@ -66,7 +68,8 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
 
 
 def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
-    """Return the dimension of the cluster along which a CTA is named, given values or types; SpecError where none is."""
+    """Return the dimension of the cluster along which a CTA is named, given values or types;
+    SpecError where none is."""
     axis = constant(operation, "cluster_dim", name)
     if not isinstance(axis, str):
         raise SpecError(f"{operation}: cluster_dim must be the name of an axis of the cluster (cluster_names= of the kernel), got "
@@ -80,7 +83,8 @@ def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
 
 
 def rank_along(operation: str, np_: Context, axis: int, index: Any, name: str, does: str) -> int:
-    """Return the rank of the CTA at a place along a dimension of the cluster; SimulationError where there is none."""
+    """Return the rank of the CTA at a place along a dimension of the cluster; SimulationError where
+    there is none."""
     dims = np_.unit.cluster
     place = list(place_of(current().cta, dims))
     if not 0 <= index < dims[axis]:
@@ -95,21 +99,24 @@ def rank_along(operation: str, np_: Context, axis: int, index: Any, name: str, d
 def async_store_smem(np_: Context, src: Any, dst: Any, barrier: BarrierRef, *, cluster_idx: Any, cluster_dim: str) -> None:
     """Start storing a register tile to the shared memory of a CTA of the cluster, inside a kernel.
 
-    src          a register tile (64 j, columns) in the accumulator's layout, of 32 bits an element, or of 16; or a vector of 32
-                 bits that lies along the rows, as ``tile.sum(axis=1)`` does
-    dst          a tile in shared memory of its shape and type, or a part of one that `tile.at` gives (`numpipe.scratch`,
-                 `numpipe.run_scoped`); of 16 bits its rows are contiguous. The CTA that gets `src` has it at the same place.
-    barrier      one of a `numpipe.Barrier`, of that CTA too. The store counts as an arrival of its phase there, which is over when
-                 the bytes have come.
-    cluster_idx  the place of that CTA along the axis, a run-time integer from 0 on; along other axes it is where this one is. This
-                 CTA's own place is allowed.
+    src          a register tile (64 j, columns) in the accumulator's layout, of 32 bits an element,
+                 or of 16; or a vector of 32 bits that lies along the rows, as ``tile.sum(axis=1)``
+                 does
+    dst          a tile in shared memory of its shape and type, or a part of one that `tile.at`
+                 gives (`numpipe.scratch`, `numpipe.run_scoped`); of 16 bits its rows are
+                 contiguous. The CTA that gets `src` has it at the same place.
+    barrier      one of a `numpipe.Barrier`, of that CTA too. The store counts as an arrival of its
+                 phase there, which is over when the bytes have come.
+    cluster_idx  the place of that CTA along the axis, a run-time integer from 0 on; along other
+                 axes it is where this one is. This CTA's own place is allowed.
     cluster_dim  the name of an axis of the cluster (`cluster_names` of the kernel)
 
-    What the other CTA's warpgroups did with the tile is over: they have told this warpgroup, with a `numpipe.ClusterBarrier`. There
-    the tile is read with ``tile[...]`` behind `barrier_wait`; the TMA and wgmma do not see what has come.
+    What the other CTA's warpgroups did with the tile is over: they have told this warpgroup, with a
+    `numpipe.ClusterBarrier`. There the tile is read with ``tile[...]`` behind `barrier_wait`; the
+    TMA and wgmma do not see what has come.
 
-    By all lanes of a warpgroup, each with its own elements (PTX ISA, "st.async"). Raises SpecError where shapes or types differ,
-    and for axes that the cluster has not.
+    By all lanes of a warpgroup, each with its own elements (PTX ISA, "st.async"). Raises SpecError
+    where shapes or types differ, and for axes that the cluster has not.
     """
     check_operands(SEND, dst=("tile", dst), barrier=("barrier", barrier))
     src = cast_to_store(src, dst.dtype)

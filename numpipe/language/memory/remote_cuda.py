@@ -1,4 +1,5 @@
-"""Stores to the shared memory of another CTA on the GPU: st.async of the two columns, or the element, that a lane has of a row."""
+"""Stores to the shared memory of another CTA on the GPU: st.async of the two columns, or the
+element, that a lane has of a row."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def _async_store_smem(typing_context: Any, np_: Any, src: Any, dst: Any, barrier
 
 
 def _send(builder: Any, where: list[Any], words: list[Any]) -> None:
-    """Emit a store of words, int32 each; `where`: its address, that of the mbarrier, and maybe whether a lane stores."""
+    """Emit a store of words, int32 each; `where`: its address, that of the mbarrier, and maybe
+    whether a lane stores."""
     names = ", ".join(f"${number + len(where)}" for number in range(len(words)))
     vector, names = (f".v{len(words)}", f"{{{names}}}") if len(words) > 1 else ("", names)
     text = f"$gate st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{vector}.b32 [$0], {names}, [$1];"

@@ -6,10 +6,10 @@
     landed = numpipe.scratch(numpipe.Barrier(num_barriers=2))
     tile = buffer.at[k % 2]                                             # a tile, as a pipeline hands one to its body
 
-An allocation belongs to a place in the source and lasts as long as the kernel: a place that is reached again gives the same
-bytes with what they held, and the phases of barriers go on. Nothing is freed: to set up a barrier again costs a fence and a barrier
-of the CTA each time, for bytes that few kernels lack. The memory role sees references too, and nothing it does with them has an
-effect.
+An allocation belongs to a place in the source and lasts as long as the kernel: a place that is
+reached again gives the same bytes with what they held, and the phases of barriers go on. Nothing is
+freed: to set up a barrier again costs a fence and a barrier of the CTA each time, for bytes that
+few kernels lack. The memory role sees references too, and nothing it does with them has an effect.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ NO_VALUE = "a barrier has no value: it is passed to barrier_arrive, barrier_wait
 
 
 class Slots:
-    """Slots of a tile: ``slots.at[slot]`` is one, ``slots.at[slot, rows, columns]`` a part of one."""
+    """Slots of a tile: ``slots.at[slot]`` is one, ``slots.at[slot, rows, columns]`` a part of
+    one."""
 
     def __init__(self, plan: SmemPlan, address: int, memory: bool, tile: type[SharedTile] = SmemTile) -> None:
         self.plan, self.address, self.memory, self.tile = plan, address, memory, tile
@@ -83,7 +84,8 @@ class BarrierFacts:
 
 
 class BarrierRef(BarrierFacts):
-    """A reference to barriers of an allocation: an array of `shape`, which begins at barrier `first` in row order."""
+    """A reference to barriers of an allocation: an array of `shape`, which begins at barrier
+    `first` in row order."""
 
     operand = "barrier"
 
@@ -92,7 +94,8 @@ class BarrierRef(BarrierFacts):
 
     @property
     def at(self) -> At:
-        """``barriers.at[i]``, ``barriers.at[i, j]``: one barrier, or those of the dimensions that are left."""
+        """``barriers.at[i]``, ``barriers.at[i, j]``: one barrier, or those of the dimensions that
+        are left."""
         return At(self._part)
 
     def _part(self, index: Any) -> BarrierRef:
@@ -123,8 +126,8 @@ class BarrierRef(BarrierFacts):
 
 # ---- what both executions check
 def check_slots(lead: tuple[int, ...], parts: tuple[Any, ...]) -> None:
-    """Raise SpecError unless an index (or its Numba types) has an integer for each dimension of slots, and then either
-    nothing or two parts that select rows and columns of the tile."""
+    """Raise SpecError unless an index (or its Numba types) has an integer for each dimension of
+    slots, and then either nothing or two parts that select rows and columns of the tile."""
     if len(parts) not in (len(lead), len(lead) + 2) or not all(map(_is_place, parts[:len(lead)])):
         raise SpecError(f"buffer.at[…]: {len(lead)} dimension{'s' * (len(lead) > 1)} of slots {lead}, each indexed by an integer, "
                         f"then the whole tile, or two of ds(start, size) and ':', got ({', '.join(map(str, parts))})")
@@ -143,7 +146,8 @@ def _is_place(part: Any) -> bool:
 
 
 def linear(shape: tuple[int, ...], index: tuple[Any, ...]) -> int:
-    """Return the row-order number of a place; SimulationError outside, where the GPU would go on with what lies there."""
+    """Return the row-order number of a place; SimulationError outside, where the GPU would go on
+    with what lies there."""
     number = 0
     for axis, (size, part) in enumerate(zip(shape, index, strict=True)):
         if isinstance(part, Inert):
@@ -169,7 +173,8 @@ def one_barrier(operation: str, shape: tuple[int, ...]) -> None:
 
 
 def shared_by(unit: Any, axes: Any) -> bool:
-    """Return whether `collective_axes` asks for one allocation of all compute warpgroups; SpecError for other axes."""
+    """Return whether `collective_axes` asks for one allocation of all compute warpgroups; SpecError
+    for other axes."""
     names = axes if isinstance(axes, tuple) else (axes,)
     if axes is None or not names:
         return False
@@ -182,12 +187,15 @@ def shared_by(unit: Any, axes: Any) -> bool:
 # ---- the operations
 @op(context=True, site=True)
 def scratch(np_: Context, site: str, kind: Any) -> Any:
-    """Allocate shared memory in a kernel, for all compute warpgroups of the CTA together: references to it.
+    """Allocate shared memory in a kernel, for all compute warpgroups of the CTA together:
+    references to it.
 
-    kind  a compile-time constant: `SMEM` (a tile, or slots of one), `Barrier`, `RefUnion`, or a tuple or NamedTuple of these and
-          of such tuples (a tuple of references in the same shape then)
+    kind  a compile-time constant: `SMEM` (a tile, or slots of one), `Barrier`, `RefUnion`, or a
+          tuple or NamedTuple of these and of such tuples (a tuple of references in the same shape
+          then)
 
-    The bytes hold nothing at first, and barriers are in phase 0; they are the same whenever this place in the source is reached.
+    The bytes hold nothing at first, and barriers are in phase 0; they are the same whenever this
+    place in the source is reached.
 
     Raises SpecError where the CTA has not that much shared memory, with the sum.
     """
@@ -198,25 +206,31 @@ def scratch(np_: Context, site: str, kind: Any) -> Any:
 def run_scoped(np_: Context, site: str, function: Callable[..., Any], *kinds: Any, collective_axes: Any = None) -> Any:
     """``function(*references)`` for allocations of these types, inside a kernel; what it returns.
 
-    Types may also be given by the names of the function's parameters, ``run_scoped(scope, landed=Barrier())``.
+    Types may also be given by the names of the function's parameters, ``run_scoped(scope,
+    landed=Barrier())``.
 
-    function         nested in the kernel, or decorated with `numpipe.function`; called by the memory role too
-    kinds            as for `scratch`; the allocations of a pipeline (`get_allocations`) are passed on as they are
-    collective_axes  None: each compute warpgroup has an allocation of its own. The warpgroup axis: they share one.
+    function         nested in the kernel, or decorated with `numpipe.function`; called by the
+                     memory role too
+    kinds            as for `scratch`; the allocations of a pipeline (`get_allocations`) are passed
+                     on as they are
+    collective_axes  None: each compute warpgroup has an allocation of its own. The warpgroup axis:
+                     they share one.
 
-    Memory is laid out when the kernel is compiled: a scope that has ended keeps its bytes. What is not used at one time may
-    share memory in a `RefUnion`.
+    Memory is laid out when the kernel is compiled: a scope that has ended keeps its bytes. What is
+    not used at one time may share memory in a `RefUnion`.
 
     Raises SpecError where the CTA has not that much shared memory, with the sum.
     """
     shared, places = shared_by(np_.unit, collective_axes), sites(site, len(kinds))
     return function(*[_refs(np_, np_.unit.plan_scratch(place, parse(kind), shared).tree) if isinstance(kind, str) else kind
-                      for place, kind in zip(places, kinds, strict=True)])  # what is no text of a type is passed on
+                      # what is no text of a type is passed on
+                      for place, kind in zip(places, kinds, strict=True)])
 
 
 @op(context=True, site=True)
 def scoped(np_: Context, site: str, kind: Any, collective_axes: Any) -> Any:
-    """Return the references of one allocation of a `run_scoped`, to which the AST pass gives its shape."""
+    """Return the references of one allocation of a `run_scoped`, to which the AST pass gives its
+    shape."""
     return _refs(np_, np_.unit.plan_scratch(site, parse(kind), shared_by(np_.unit, collective_axes)).tree)
 
 

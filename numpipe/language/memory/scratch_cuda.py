@@ -1,4 +1,5 @@
-"""Shared memory of the kernel's own as Numba values: plans in the types, addresses in the values."""
+"""Shared memory of the kernel's own as Numba values: plans in the types, addresses in the
+values."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
 
 
 class BarriersType(source.BarrierFacts, nb.types.Type):  # type: ignore[misc]
-    """The type of barriers of an allocation, in one role; the value has the context and the number of the first."""
+    """The type of barriers of an allocation, in one role; the value has the context and the number
+    of the first."""
 
     operand = "barrier"
 

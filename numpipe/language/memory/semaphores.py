@@ -1,4 +1,5 @@
-"""Semaphores: counters in global memory, by which the warpgroups of several GPUs wait for each other.
+"""Semaphores: counters in global memory, by which the warpgroups of several GPUs wait for each
+other.
 
 ::
 
@@ -7,8 +8,9 @@
     numpipe.wait(ready.at[i], 2)                     # 2 compute warpgroups have signalled here
     z = y[ds(i * 64, 64), :]                         # what a peer has stored
 
-A semaphore is 0 when a launch begins, and counts the signals of that launch; a wait takes nothing from it. It stands in the
-kernel's last array, which callers do not pass: ``@numpipe.kernel(semaphores=n)``, or a function of the arguments.
+A semaphore is 0 when a launch begins, and counts the signals of that launch; a wait takes nothing
+from it. It stands in the kernel's last array, which callers do not pass:
+``@numpipe.kernel(semaphores=n)``, or a function of the arguments.
 
 ::
 
@@ -20,9 +22,11 @@ kernel's last array, which callers do not pass: ``@numpipe.kernel(semaphores=n)`
                           behind it see ordinary stores that came before the signal
              all          named barrier: what this lane has seen, all lanes may read (the memory role is one lane)
 
-Both roles wait, for the memory role loads what it waits for; the compute role alone signals, each warpgroup for itself.
+Both roles wait, for the memory role loads what it waits for; the compute role alone signals, each
+warpgroup for itself.
 
-PTX ISA, "Memory Consistency Model: Scope; Release and Acquire Patterns; Causality order; Proxies", "cp.async.bulk: completion".
+PTX ISA, "Memory Consistency Model: Scope; Release and Acquire Patterns; Causality order; Proxies",
+"cp.async.bulk: completion".
 """
 
 from __future__ import annotations
@@ -43,19 +47,24 @@ __all__ = ["signal", "wait"]
 
 @helper(context=True)
 def signal(np_, semaphore, rank, add=1):  # type: ignore[no-untyped-def]
-    """Add to a semaphore of a GPU, behind all that this warpgroup has stored and loaded: ``numpipe.signal(ready.at[i], rank)``.
+    """Add to a semaphore of a GPU, behind all that this warpgroup has stored and loaded:
+    ``numpipe.signal(ready.at[i], rank)``.
 
-    semaphore  ``ready.at[i]``, where `ready` is the kernel's last array parameter, which ``semaphores=`` makes
-    rank       the GPU whose semaphore it is, 0 … ``axis_size("gpu") - 1``, the own one or a peer's: a run-time integer
+    semaphore  ``ready.at[i]``, where `ready` is the kernel's last array parameter, which
+               ``semaphores=`` makes
+    rank       the GPU whose semaphore it is, 0 … ``axis_size("gpu") - 1``, the own one or a peer's:
+               a run-time integer
     add        1 or more, a run-time integer
 
-    Each compute warpgroup that comes to it adds: where two share a tile, that is 2. Nothing happens in the memory role. Stores of
-    tiles, copies and elements by this warpgroup, to any GPU, have arrived when the semaphore counts it. It waits for the TMA stores
-    in flight; so signal a block when the next one has been computed, where that matters.
+    Each compute warpgroup that comes to it adds: where two share a tile, that is 2. Nothing happens
+    in the memory role. Stores of tiles, copies and elements by this warpgroup, to any GPU, have
+    arrived when the semaphore counts it. It waits for the TMA stores in flight; so signal a block
+    when the next one has been computed, where that matters.
 
     A signal must have arrived before the launch that it is sent to ends: that one waits for it.
 
-    Raises SpecError for what is no semaphore; on the simulated SM SimulationError for an index or a rank that does not exist.
+    Raises SpecError for what is no semaphore; on the simulated SM SimulationError for an index or a
+    rank that does not exist.
     """
     check_signal(np_, semaphore, rank, add)
     only_if(np_, "computes", complete_and_add, semaphore, rank, add)
@@ -63,20 +72,25 @@ def signal(np_, semaphore, rank, add=1):  # type: ignore[no-untyped-def]
 
 @op(context=True, site=True)
 def wait(np_: Context, site: str, semaphore: GmemView, value: Any, loads: bool = True) -> None:
-    """Wait until `value` has been added to a semaphore of this GPU in this launch: ``numpipe.wait(ready.at[i], 2)``.
+    """Wait until `value` has been added to a semaphore of this GPU in this launch:
+    ``numpipe.wait(ready.at[i], 2)``.
 
-    semaphore  ``ready.at[i]``, where `ready` is the kernel's last array parameter; i is an integer that both roles know
+    semaphore  ``ready.at[i]``, where `ready` is the kernel's last array parameter; i is an integer
+               that both roles know
     value      a run-time integer that both roles know; 0: no wait
-    loads      whether the memory role waits too, a compile-time constant. False: what pipelines load does not depend on it, only
-               what the compute warpgroups themselves read and copy; the loads of the next tile go on meanwhile
+    loads      whether the memory role waits too, a compile-time constant. False: what pipelines
+               load does not depend on it, only what the compute warpgroups themselves read and
+               copy; the loads of the next tile go on meanwhile
 
-    Behind it come all accesses of this warpgroup: they find what those had stored whose signals add up to the value first. It takes
-    nothing from the semaphore, so any number of warpgroups and CTAs may wait for the same. Both roles wait: loads of pipelines that
-    come behind it in the source are issued behind it. (In the body of an innermost pipeline, which the memory role does not run,
-    the compute role waits alone.)
+    Behind it come all accesses of this warpgroup: they find what those had stored whose signals add
+    up to the value first. It takes nothing from the semaphore, so any number of warpgroups and CTAs
+    may wait for the same. Both roles wait: loads of pipelines that come behind it in the source are
+    issued behind it. (In the body of an innermost pipeline, which the memory role does not run, the
+    compute role waits alone.)
 
-    Raises SpecError for what is no semaphore; on the simulated SM PipelineDeadlock where the signals never come. On a GPU a wait
-    for a peer ends after 8 seconds, with an error that names it.
+    Raises SpecError for what is no semaphore; on the simulated SM PipelineDeadlock where the
+    signals never come. On a GPU a wait for a peer ends after 8 seconds, with an error that names
+    it.
     """
     check_wait(np_, semaphore, value)
     if not np_.memory:
@@ -94,7 +108,8 @@ def waits_for_loads(loads: Any) -> bool:
 
 
 def _check(np_: Any, what: str, semaphore: Any) -> str:
-    """Return how messages call an operation; SpecError unless it has a semaphore, as a value or as its Numba type."""
+    """Return how messages call an operation; SpecError unless it has a semaphore, as a value or as
+    its Numba type."""
     if not np_.unit.gpus:
         raise SpecError(f"{what} in a kernel without semaphores: @numpipe.kernel(semaphores=…) makes its last array parameter some")
     if not isinstance(semaphore, GmemView) or not semaphore.ref.arg.semaphores or semaphore.axes:

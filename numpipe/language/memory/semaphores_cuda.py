@@ -1,7 +1,8 @@
 """Semaphores, compiled: additions at a GPU, and waits that end, with or without the value.
 
-A wait ends always, for the GPU that is to signal may be gone: after the longest wait of the launch one lane leaves a record in the
-host's memory (`plan.control_block`), and every further wait is given up at once, so that the kernel ends.
+A wait ends always, for the GPU that is to signal may be gone: after the longest wait of the launch
+one lane leaves a record in the host's memory (`plan.control_block`), and every further wait is
+given up at once, so that the kernel ends.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from ..tiles.refs_cuda import I32, gmem_value
 from . import semaphores as source
 from .peer_arrays_cuda import TELL, address, reached, section, statement, words
 
-# $0 the semaphore, $1 the value, $2 the launch's words, $3 the semaphore's index, $4 this GPU's semaphores, $5 the wait's place
+# $0 the semaphore, $1 the value, $2 the launch's words, $3 the semaphore's index, $4 this GPU's
+# semaphores, $5 the wait's place
 _POLL = """{ .reg .pred np_gpus, late; .reg .b32 seen, word; .reg .b64 at, now, end;
 ld.acquire.sys.global.b32 seen, [$0]; setp.ge.s32 np_gpus, seen, $1; @np_gpus bra OUT;
 ld.b64 end, [$2+16]; mov.u64 now, %globaltimer; add.u64 end, end, now;
@@ -32,7 +34,8 @@ OUT: }"""
 
 
 def _place(context: Any, builder: Any, semaphore: Any, value: Any, what: str) -> tuple[Any, Any]:
-    """Return (index, byte offset) of a semaphore; in a kernel that is debugged one that does not exist is reported as `what`."""
+    """Return (index, byte offset) of a semaphore; in a kernel that is debugged one that does not
+    exist is reported as `what`."""
     view = nb.fields(context, builder, semaphore, value)
     index = builder.extract_value(view.start, 0)
     unit = semaphore.ref.unit

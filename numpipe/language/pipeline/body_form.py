@@ -13,19 +13,22 @@
         body, grid=(steps,), max_concurrent_steps=4, compute_context=compute, in_specs=(
             BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((256, 64), lambda k: (n, k))))(a, b)
 
-It is the loop form (`pipelines`) with the loop written here: the same ring, the same steps. The memory role differs: it calls
-index maps only, and neither the body nor the compute context, unless one of them holds a pipeline of its own, whose loads it must
-issue too; then it runs both with inert tiles, as it runs a loop's body.
+It is the loop form (`pipelines`) with the loop written here: the same ring, the same steps. The
+memory role differs: it calls index maps only, and neither the body nor the compute context, unless
+one of them holds a pipeline of its own, whose loads it must issue too; then it runs both with inert
+tiles, as it runs a loop's body.
 
-`emit_pipeline` is the body form of a single-stream pipeline: every compute warpgroup that comes there runs the whole of it::
+`emit_pipeline` is the body form of a single-stream pipeline: every compute warpgroup that comes
+there runs the whole of it::
 
     acc = numpipe.emit_pipeline(
         body, grid=(steps,), max_concurrent_steps=4, delay_release=1, init_carry=numpipe.zeros((64, 128), np.float32), in_specs=(
             BlockSpec((64, 64), lambda k: (m + wg, k)), BlockSpec((128, 64), lambda k: (n, k))))(a, b)
 
-The warpgroup has slots, barriers and a counter of its own, and issues its loads itself (`steps`): grid and index maps may depend
-on the warpgroup axis. A memory role, where the kernel has one, has no part in it, unless the body holds a pipeline whose loads that
-role issues: then it runs the body with inert tiles, at every step.
+The warpgroup has slots, barriers and a counter of its own, and issues its loads itself (`steps`):
+grid and index maps may depend on the warpgroup axis. A memory role, where the kernel has one, has
+no part in it, unless the body holds a pipeline whose loads that role issues: then it runs the body
+with inert tiles, at every step.
 """
 
 from __future__ import annotations
@@ -66,40 +69,49 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
                                    manual_ready_barriers: bool = False, manual_consumed_barriers: bool = False,
                                    pipeline_state: Any = None, memory_thread_idx: int | None = None,
                                    steps_of: Callable[[Any], Any] | None = None) -> NoReturn:
-    """Make a software pipeline whose steps call `body`, inside a kernel; call the result on the arrays.
+    """Make a software pipeline whose steps call `body`, inside a kernel; call the result on the
+    arrays.
 
-    body                  ``body(indices, *tiles, *ready, *consumed)``, or the same with a carry behind, ``-> carry``: indices is a
-                          tuple of int32, tiles are in shared memory. Called by every compute warpgroup at every step.
+    body                  ``body(indices, *tiles, *ready, *consumed)``, or the same with a carry
+                          behind, ``-> carry``: indices is a tuple of int32, tiles are in shared
+                          memory. Called by every compute warpgroup at every step.
     grid, in_specs, out_specs, max_concurrent_steps, delay_release, steps_of
-                          as in `pipeline`; arrays that the body writes come behind the inputs in its parameters and in the call
-    compute_context       ``compute_context(pipeline)``, run by the compute warpgroups: it calls ``pipeline(carry)`` exactly
-                          once and receives the final carry, in which no product is in flight any more. Needed for a carry.
+                          as in `pipeline`; arrays that the body writes come behind the inputs in
+                          its parameters and in the call
+    compute_context       ``compute_context(pipeline)``, run by the compute warpgroups: it calls
+                          ``pipeline(carry)`` exactly once and receives the final carry, in which no
+                          product is in flight any more. Needed for a carry.
     carry_coroutine       the same as a generator function: ``final = yield initial``, exactly once
     num_compute_wgs, wg_axis, memory_registers
                           the kernel's options, for kernels that do not give them
-    manual_ready_barriers the body is given a ready barrier for each array, behind the tiles, and waits for each tile itself
-                          before it uses it: ``numpipe.barrier_wait(barrier)``. So it can begin with the first one.
+    manual_ready_barriers the body is given a ready barrier for each array, behind the tiles, and
+                          waits for each tile itself before it uses it:
+                          ``numpipe.barrier_wait(barrier)``. So it can begin with the first one.
     manual_consumed_barriers
-                          the body is given a consumed barrier for each array, behind those, and every compute warpgroup
-                          releases each tile itself, once a step, when the products that read it have been waited for:
-                          ``numpipe.barrier_arrive(barrier)``, which says what a delay changes. The memory role loads a step's
-                          arrays in the order of in_specs, each as soon as its own tile is free. A tile that several steps use
-                          is released in the last of them: arriving in the others does nothing, and may be left out.
-    pipeline_state        None, a `PipelineState` or an integer 0…2, compile-time or run-time: where the pipeline stands in a
-                          chain of them. It changes nothing, under any grid, delay and number of steps: rings are never drained,
-                          so that the next pipeline's loads always begin while this one still computes
-    memory_thread_idx     the CTA's warpgroup that is the memory role, 0…num_compute_wgs (a constant; default: the last one). The
-                          compute warpgroups are numbered from 0 without it
+                          the body is given a consumed barrier for each array, behind those, and
+                          every compute warpgroup releases each tile itself, once a step, when the
+                          products that read it have been waited for:
+                          ``numpipe.barrier_arrive(barrier)``, which says what a delay changes. The
+                          memory role loads a step's arrays in the order of in_specs, each as soon
+                          as its own tile is free. A tile that several steps use is released in the
+                          last of them: arriving in the others does nothing, and may be left out.
+    pipeline_state        None, a `PipelineState` or an integer 0…2, compile-time or run-time: where
+                          the pipeline stands in a chain of them. It changes nothing, under any
+                          grid, delay and number of steps: rings are never drained, so that the next
+                          pipeline's loads always begin while this one still computes
+    memory_thread_idx     the CTA's warpgroup that is the memory role, 0…num_compute_wgs (a
+                          constant; default: the last one). The compute warpgroups are numbered from
+                          0 without it
 
-    ``get_allocations(arrays)`` of the result is the shared memory that it uses for these arrays: slots, barriers and step
-    counters. Another pipeline, with blocks and slots of the same sizes, is called with it, ``(arrays, allocations=…)``, and uses
-    these instead of its own (see `chains`).
+    ``get_allocations(arrays)`` of the result is the shared memory that it uses for these arrays:
+    slots, barriers and step counters. Another pipeline, with blocks and slots of the same sizes, is
+    called with it, ``(arrays, allocations=…)``, and uses these instead of its own (see `chains`).
 
-    A carry is a tile, a number, or a tuple of them, and keeps its types and shapes from step to step. Functions are nested
-    in the kernel or decorated with `numpipe.function`.
+    A carry is a tile, a number, or a tuple of them, and keeps its types and shapes from step to
+    step. Functions are nested in the kernel or decorated with `numpipe.function`.
 
-    Raises SpecError when the ring does not fit in shared memory, for functions that do not fit the call, and for options that
-    are no compile-time constants.
+    Raises SpecError when the ring does not fit in shared memory, for functions that do not fit the
+    call, and for options that are no compile-time constants.
     """
     raise outside("emit_pipeline_warp_specialized")
 
@@ -107,35 +119,44 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
 def emit_pipeline(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (),
                   out_specs: tuple[Any, ...] = (), max_concurrent_steps: int | None = None, delay_release: int | None = None,
                   init_carry: Any = None) -> NoReturn:
-    """Make a software pipeline that each compute warpgroup runs for itself, inside a kernel; call the result on the arrays.
+    """Make a software pipeline that each compute warpgroup runs for itself, inside a kernel; call
+    the result on the arrays.
 
-    body                  ``body(indices, *tiles)``, or ``body(indices, *tiles, carry) -> carry``: indices is a tuple of int32,
-                          tiles are in shared memory, in slots that belong to the warpgroup alone
+    body                  ``body(indices, *tiles)``, or ``body(indices, *tiles, carry) -> carry``:
+                          indices is a tuple of int32, tiles are in shared memory, in slots that
+                          belong to the warpgroup alone
     grid, in_specs, out_specs
-                          as in `pipeline`; warpgroups may have different grids, and each stores its own blocks
-    max_concurrent_steps  slots of each warpgroup's ring: steps whose tiles are in shared memory at once (>= 1); default:
-                          `CompilerParams.max_concurrent_steps`, else 1
-    delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`): with 1 a slot is filled
-                          while the products of the next step run, which hides what filling costs
-    init_carry            a tile, a number, or a tuple of them; the call returns the final carry, in which no product is in
-                          flight any more. It keeps its types and shapes from step to step.
+                          as in `pipeline`; warpgroups may have different grids, and each stores its
+                          own blocks
+    max_concurrent_steps  slots of each warpgroup's ring: steps whose tiles are in shared memory at
+                          once (>= 1); default: `CompilerParams.max_concurrent_steps`, else 1
+    delay_release         steps a slot is kept after use (default: `CompilerParams.delay_release`):
+                          with 1 a slot is filled while the products of the next step run, which
+                          hides what filling costs
+    init_carry            a tile, a number, or a tuple of them; the call returns the final carry, in
+                          which no product is in flight any more. It keeps its types and shapes from
+                          step to step.
 
-    In kernels with a memory role and in those without (``warp_specialized=False``); there the loop form, `numpipe.pipeline`,
-    is the same. Not every warpgroup has to come to it. Where there is a memory role, it has no final carry: a tile is inert
-    there, and a number steers nothing.
+    In kernels with a memory role and in those without (``warp_specialized=False``); there the loop
+    form, `numpipe.pipeline`, is the same. Not every warpgroup has to come to it. Where there is a
+    memory role, it has no final carry: a tile is inert there, and a number steers nothing.
 
-    Raises SpecError when the rings of all warpgroups do not fit in shared memory, and for functions that do not fit the call.
+    Raises SpecError when the rings of all warpgroups do not fit in shared memory, and for functions
+    that do not fit the call.
     """
     raise outside("emit_pipeline")
 
 
 class EmittedPipeline:
-    """An emitted pipeline, or the Numba type of one: the pipeline of the loop form, and what its steps call.
+    """An emitted pipeline, or the Numba type of one: the pipeline of the loop form, and what its
+    steps call.
 
-    compute   the compute context, or None; `coroutine`: it was given as carry_coroutine; `in_context`: it runs here
+    compute   the compute context, or None; `coroutine`: it was given as carry_coroutine;
+              `in_context`: it runs here
     carry     the initial carry of a single-stream pipeline, or None
     last      see `pipelines.steps`
-    mirrored  whether the memory role runs the body and the compute context too; `idle`: this is that role, and it does not
+    mirrored  whether the memory role runs the body and the compute context too; `idle`: this is
+              that role, and it does not
     by_lane   whether the body is code for each lane
     """
 
@@ -156,13 +177,15 @@ class EmittedPipeline:
 
 @op
 def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> Callable[..., Any]:
-    """Return `emit_pipeline_warp_specialized(...)` or `emit_pipeline(...)`; the AST pass writes it around a pipeline for a loop."""
+    """Return `emit_pipeline_warp_specialized(...)` or `emit_pipeline(...)`; the AST pass writes it
+    around a pipeline for a loop."""
     return bind(run, EmittedPipeline(pipe, body, compute, coroutine, carry, state, last))
 
 
 # ---- what both executions check
 def check_options(where: str, unit: Unit, options: dict[str, Any]) -> None:
-    """Raise SpecError where a pipeline says another split into roles than the kernel, which has one for each CTA."""
+    """Raise SpecError where a pipeline says another split into roles than the kernel, which has one
+    for each CTA."""
     if not unit.warp_specialized:
         raise SpecError(f"{where}: emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves out: "
                         "use emit_pipeline, whose loads every compute warpgroup issues for itself")
@@ -238,7 +261,8 @@ def get_allocations(pipeline: Any, *refs: Any) -> Allocations:
 
 
 def allocations_of(pipeline: Any, bound: Any, refs: Any) -> Allocations:
-    """Return the allocations of a pipeline or its Numba type; an emitted one is a function `bound` to an `EmittedPipeline`."""
+    """Return the allocations of a pipeline or its Numba type; an emitted one is a function `bound`
+    to an `EmittedPipeline`."""
     pipe = bound.pipe if isinstance(bound, EmittedPipeline) else pipeline
     if not isinstance(pipe, PipelineBase):
         raise SpecError(f"get_allocations(…) is of a pipeline, got {called(pipeline)}")
@@ -268,17 +292,20 @@ def emitted_steps(emitted: EmittedPipeline, refs: Any) -> Any:
 
 @helper
 def run_carry(bound, carry):  # type: ignore[no-untyped-def]
-    """Run the loop; it is ``pipeline(carry)`` in a compute context. `bound`: the emitted pipeline and its arrays."""
+    """Run the loop; it is ``pipeline(carry)`` in a compute context. `bound`: the emitted pipeline
+    and its arrays."""
     emitted, refs = bound
     carry = first_carry(emitted, refs, carry)
     for indices, tiles in emitted_steps(emitted, refs):
         carry = next_carry(emitted, indices, tiles, carry)
-    return drained(carry, 0)  # on every path out of the loop: ptxas serialises products whose wait it does not see
+    # on every path out of the loop: ptxas serialises products whose wait it does not see
+    return drained(carry, 0)
 
 
 @op
 def first_carry(emitted: EmittedPipeline, refs: Any, carry: Any) -> Any:
-    """Return the initial carry, as the type that the body takes and returns; None where the body has none."""
+    """Return the initial carry, as the type that the body takes and returns; None where the body
+    has none."""
     if emitted.by_lane:
         check_lane_carry(emitted.pipe.where, _kind(carry))
     return mapped(strong, carry)
@@ -286,7 +313,8 @@ def first_carry(emitted: EmittedPipeline, refs: Any, carry: Any) -> Any:
 
 @op
 def next_carry(emitted: EmittedPipeline, indices: Any, tiles: Any, carry: Any) -> Any:
-    """Call the body in one step, by the warpgroup or by each of its lanes. The memory role, if it is idle, comes to no step."""
+    """Call the body in one step, by the warpgroup or by each of its lanes. The memory role, if it
+    is idle, comes to no step."""
     extra = () if carry is None else (carry,)
     following = each_lane(emitted.body, indices, tiles, extra) if emitted.by_lane else emitted.body(
         *emitted.facts.packed((indices, *tiles, *extra)))
@@ -299,7 +327,8 @@ def next_carry(emitted: EmittedPipeline, indices: Any, tiles: Any, carry: Any) -
 
 
 def _laid_as(like: Any, carry: Any) -> Any:
-    """Return a carry whose vectors that are in either layout have the layouts of those of `like`."""
+    """Return a carry whose vectors that are in either layout have the layouts of those of
+    `like`."""
     def laid(part: Any, other: Any) -> Any:
         form = joined(part.form, other.form) if isinstance(part, Tile) and isinstance(other, Tile) else None
         return part if form is None or form == part.form else Tile(None if part.inert else part.value, form)
@@ -312,7 +341,8 @@ _LAID = re.compile(r"(tile \([\d, ]+\) \w+)(?: \(([\w ]+) layout\))?")
 
 
 def carry_changes(where: str, body: str, given: str, returned: str) -> str:
-    """Return the message for a carry whose type changes; it names the cast where only layouts do."""
+    """Return the message for a carry whose type changes; it names the cast where only layouts
+    do."""
     tiles = [_LAID.findall(kind) for kind in (given, returned)]
     moved = [cast_for(a[1], b[1]) for a, b in zip(*tiles, strict=False) if a[0] == b[0] and len({a[1], b[1]} - {EITHER}) > 1]
     fix = f': a carry keeps its layout too: cast one: numpipe.layout_cast(x, "{moved[0]}")' if moved and (

@@ -1,4 +1,5 @@
-"""The body form on the GPU: an emitted pipeline is a callable value, and runs the loop of the loop form."""
+"""The body form on the GPU: an emitted pipeline is a callable value, and runs the loop of the loop
+form."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ def _run(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
 
 
 def _inert(carry: Any) -> Any:
-    """Return the type that the memory role has for a part of a single-stream pipeline's final carry."""
+    """Return the type that the memory role has for a part of a single-stream pipeline's final
+    carry."""
     if isinstance(carry, InFlightType):
         return carry.tile
     return carry if isinstance(carry, (TileType, nb.types.NoneType)) else InertType(source.CARRY)
@@ -107,8 +109,8 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
     steps = _steps_of(emitted, refs)
 
     def fixed(kind: Any) -> Any:
-        """Return the type that the steps keep when they begin with `kind`: a tile is in flight from its first product on, a vector
-        in either layout is in the one that a step gives it."""
+        """Return the type that the steps keep when they begin with `kind`: a tile is in flight from
+        its first product on, a vector in either layout is in the one that a step gives it."""
         while True:
             returned = nb.returns(typing_context, *emitted.call_of(*steps.yield_type, kind))
             joined = _joined(kind, returned)
@@ -122,7 +124,9 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
     if emitted.by_lane:
         check_lane_carry(emitted.pipe.where, _kind(given))
     if not emitted.idle:
-        try:  # each type is a compile of the body: with products in it, tiles are taken to be in flight at once
+        # each type is a compile of the body: with products in it, tiles are taken to be in flight
+        # at once
+        try:
             role = emitted.pipe.np.role
             kind = fixed(mapped(lambda part: _in_flight(part, role), given) if emitted.facts.products else given)
         except CompileError:

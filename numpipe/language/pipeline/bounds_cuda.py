@@ -1,4 +1,5 @@
-"""Where a pipeline's blocks lie, on the GPU: clipped where a BlockSpec says so, and told to the host if the kernel is debugged."""
+"""Where a pipeline's blocks lie, on the GPU: clipped where a BlockSpec says so, and told to the
+host if the kernel is debugged."""
 
 from __future__ import annotations
 
@@ -13,13 +14,15 @@ from .bounds import named
 
 
 def sized(plan: RingPlan, unit: Unit) -> tuple[int, ...]:
-    """Return the operands of a ring for which the sizes of their arrays have to be known where blocks are copied."""
+    """Return the operands of a ring for which the sizes of their arrays have to be known where
+    blocks are copied."""
     return tuple(number for number, block in enumerate(plan.blocks) if named(block) and (
         block.mode == "clip" or (block.mode is None and unit.params.debug) or (block.mode == "zero" and plan.written)))
 
 
 def bounded(builder: Any, unit: Unit, plan: RingPlan, number: int, what: str, start: list[Any], sizes: Sequence[Any]) -> list[Any]:
-    """`bounds.bounded` of an operand; `sizes` are int32. A store before the array, at which TMA traps, goes behind its end."""
+    """`bounds.bounded` of an operand; `sizes` are int32. A store before the array, at which TMA
+    traps, goes behind its end."""
     block = plan.blocks[number]
     for axis in named(block):
         at, side, size = start[axis], block.sides[axis], sizes[axis]

@@ -1,4 +1,5 @@
-"""Pipelines one after another on the same shared memory, and the types of what a pipeline is made of.
+"""Pipelines one after another on the same shared memory, and the types of what a pipeline is made
+of.
 
 ::
 
@@ -9,8 +10,9 @@
 
 and loops over pipelines, ``for … in other(d, e, allocations=shared):``.
 
-A ring is not drained (`ring`), so the second pipeline's loads begin as soon as a slot is free, while the first one still computes.
-Elsewhere a pipeline needs a START, STEADY or STOP state for that; here it is accepted and changes nothing.
+A ring is not drained (`ring`), so the second pipeline's loads begin as soon as a slot is free,
+while the first one still computes. Elsewhere a pipeline needs a START, STEADY or STOP state for
+that; here it is accepted and changes nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ __all__ = ["ComputeContext", "PipelineState", "WarpSpecializedPipeline"]
 
 
 class PipelineState(IntEnum):
-    """Where a pipeline stands in a chain of them: `emit_pipeline_warp_specialized`'s pipeline_state.
+    """Where a pipeline stands in a chain of them: `emit_pipeline_warp_specialized`'s
+    pipeline_state.
 
     >>> int(PipelineState.STOP)
     2
@@ -73,10 +76,11 @@ def is_none(given: Any) -> bool:
 
 
 def check_state(where: str, given: Any) -> None:
-    """Raise SpecError unless pipeline_state, or its Numba type, is None, a PipelineState or an integer 0…2.
+    """Raise SpecError unless pipeline_state, or its Numba type, is None, a PipelineState or an
+    integer 0…2.
 
-    The simulator checks run-time integers too; a compiler knows their type only, and the memory role knows nothing of a value that
-    only the compute role has (`NoValue`).
+    The simulator checks run-time integers too; a compiler knows their type only, and the memory
+    role knows nothing of a value that only the compute role has (`NoValue`).
     """
     value = getattr(given, "literal_value", given)
     known = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
@@ -97,10 +101,11 @@ def check_shared(where: str, single: bool) -> None:
 
 @contextmanager
 def running(held: dict[int, str], kernel: str, plans: Iterable[RingPlan]) -> Iterator[None]:
-    """Hold the rings of a pipeline while it runs, or its body is compiled; SpecError where another pipeline already holds one.
+    """Hold the rings of a pipeline while it runs, or its body is compiled; SpecError where another
+    pipeline already holds one.
 
-    Counters stand still until a pipeline ends, so none can run inside another on the same rings. `held`: names of the rings that
-    are in use, by counter.
+    Counters stand still until a pipeline ends, so none can run inside another on the same rings.
+    `held`: names of the rings that are in use, by counter.
     """
     rings = {plan.index: plan.name for plan in plans}
     for index, name in rings.items():
@@ -118,7 +123,8 @@ def running(held: dict[int, str], kernel: str, plans: Iterable[RingPlan]) -> Ite
 
 
 def check_count(where: str, shared: tuple[RingPlan, ...], rings: int, outs: int) -> None:
-    """Raise SpecError for allocations of a pipeline with another number of rings, or of output rings."""
+    """Raise SpecError for allocations of a pipeline with another number of rings, or of output
+    rings."""
     outputs, names = sum(plan.written for plan in shared), ", ".join(plan.name for plan in shared) or "no operand"
     if len(shared) != rings + outs:
         raise SpecError(f"{where}: allocations of {names} are {len(shared)} rings, but this pipeline has {rings + outs}: operands "

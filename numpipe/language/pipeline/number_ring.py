@@ -1,6 +1,8 @@
-"""A ring of numbers: one lane of the CTA stores them, and each compute warpgroup reads all of them, in order.
+"""A ring of numbers: one lane of the CTA stores them, and each compute warpgroup reads all of them,
+in order.
 
-Slots, phases and barriers are those of a load ring (`ring`); a slot is an int32 in shared memory, and no copy fills it::
+Slots, phases and barriers are those of a load ring (`ring`); a slot is an int32 in shared memory,
+and no copy fills it::
 
                  put                                  take
     one lane     wait consumed[slot], phase - 1       wait ready[slot], phase       compute
@@ -8,7 +10,8 @@ Slots, phases and barriers are those of a load ring (`ring`); a slot is an int32
                  arrive ready[slot]                   arrive consumed[slot], each warp
 
     ready[slot]     1 arrival completes a phase: the number is there
-    consumed[slot]  4 arrivals a compute warpgroup complete a phase: the slot may have another number
+    consumed[slot]  4 arrivals a compute warpgroup complete a phase: the slot may have another
+                    number
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ def store_number(address: int, number: int) -> None:
 
 @ptx("shfl.sync.idx.b32 $ret, $number, 0, 31, 0xffffffff;", returns="r", number="r")
 def uniform(number: int) -> int:
-    """Return, in all lanes, the number of the warp's lane 0, whose arrival frees the slot behind its own read.
+    """Return, in all lanes, the number of the warp's lane 0, whose arrival frees the slot behind
+    its own read.
 
     It also tells ptxas that the lanes have the same number, which a loop around wgmma needs.
     """
@@ -38,7 +42,8 @@ def uniform(number: int) -> int:
 
 @helper
 def put_number(ring, step, number):  # type: ignore[no-untyped-def]
-    """Store the number of `step` as soon as all have read the previous one in its slot. Scope: one lane."""
+    """Store the number of `step` as soon as all have read the previous one in its slot. Scope: one
+    lane."""
     slot = slot_of(ring, step)
     mbarrier.wait(barrier(ring, "consumed", slot, 0), phase_of(ring, step) - 1, step)
     store_number(stage_of(ring, slot), number)

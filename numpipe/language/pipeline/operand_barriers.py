@@ -1,4 +1,5 @@
-"""Barriers that a pipeline hands to its body: waiting for, and releasing, one operand of a step by itself.
+"""Barriers that a pipeline hands to its body: waiting for, and releasing, one operand of a step by
+itself.
 
 ::
 
@@ -14,14 +15,18 @@
         numpipe.barrier_arrive(b_consumed)
         return acc
 
-    numpipe.emit_pipeline_warp_specialized(body, …, manual_ready_barriers=True, manual_consumed_barriers=True)(a, b)
+    numpipe.emit_pipeline_warp_specialized(body, …, manual_ready_barriers=True,
+    manual_consumed_barriers=True)(a, b)
 
-Where specs are nested the barriers come in the same tuples: of a NamedTuple w of specs, ``barrier_wait(w_ready.scales)``.
+Where specs are nested the barriers come in the same tuples: of a NamedTuple w of specs,
+``barrier_wait(w_ready.scales)``.
 
-A barrier is a value: which ring, which operand, which step. `ring` says what waiting and releasing do; this file says who may do
-it. The memory role runs a body only for the pipelines in it, and there both operations do nothing.
+A barrier is a value: which ring, which operand, which step. `ring` says what waiting and releasing
+do; this file says who may do it. The memory role runs a body only for the pipelines in it, and
+there both operations do nothing.
 
-The same operations take the barriers that a kernel allocates itself (`numpipe.Barrier`); `phases` says what they do to these.
+The same operations take the barriers that a kernel allocates itself (`numpipe.Barrier`); `phases`
+says what they do to these.
 """
 
 from __future__ import annotations
@@ -81,7 +86,8 @@ def kinds(manual: tuple[str, ...], places: tuple[Place | None, ...]) -> list[tup
 
 @op
 def barriers_of(loop: Loop, k: Any) -> tuple[Barrier, ...]:
-    """Return the barriers of step k that the body is given: one ready, then one consumed barrier for each operand."""
+    """Return the barriers of step k that the body is given: one ready, then one consumed barrier
+    for each operand."""
     if loop.manual and not loop.np.memory:
         for ring in loop.rings:  # a body that leaves out its waits is in this step nevertheless
             note(ring, "begin", step_of(ring, k, 0), 0)
@@ -89,8 +95,8 @@ def barriers_of(loop: Loop, k: Any) -> tuple[Barrier, ...]:
 
 
 def shape_of(tree: Tree, loaded: Collection[int]) -> Tree:
-    """Return the shape of a step's barriers of a kind: that of the specs, without the leaves that are not loaded; a NamedTuple that
-    has such leaves becomes a tuple."""
+    """Return the shape of a step's barriers of a kind: that of the specs, without the leaves that
+    are not loaded; a NamedTuple that has such leaves becomes a tuple."""
     numbers = itertools.count()
 
     def kept(part: Tree) -> Tree | None:
@@ -103,7 +109,8 @@ def shape_of(tree: Tree, loaded: Collection[int]) -> Tree:
 
 
 def by_kind(loop: LoopFacts, barriers: Sequence[Any], make: Callable[[Tree, list[Any]], Any]) -> list[Any]:
-    """Return the barriers in groups, one for each kind that the pipeline's options ask for, each in the shape of its specs."""
+    """Return the barriers in groups, one for each kind that the pipeline's options ask for, each in
+    the shape of its specs."""
     shape = shape_of(loop.tree, [number for number, place in enumerate(loop.places) if place is not None and not place.written])
     left = iter(barriers)
     return [shape.build(left, make) for _ in loop.manual]
@@ -113,7 +120,8 @@ def by_kind(loop: LoopFacts, barriers: Sequence[Any], make: Callable[[Tree, list
 def check_manual(where: str, single: bool, *options: Any) -> tuple[str, ...]:
     """Return the kinds of barriers that a pipeline's options, in the order of MANUAL, ask for.
 
-    Raise SpecError for what is no bool, and for barriers of a `single` pipeline, whose warpgroup has waited for the step itself.
+    Raise SpecError for what is no bool, and for barriers of a `single` pipeline, whose warpgroup
+    has waited for the step itself.
     """
     kinds = []
     for row, option in zip(PASSED.values(), options, strict=True):
@@ -130,7 +138,8 @@ def check_manual(where: str, single: bool, *options: Any) -> tuple[str, ...]:
 def check_groups(where: str, manual: tuple[str, ...], loaded: int, unpacked: tuple[int, ...]) -> None:
     """Raise SpecError unless a loop unpacks all barriers of a step.
 
-    `loaded`: arrays that have one; `unpacked`: names in each group behind the tiles, -1 where that is not seen.
+    `loaded`: arrays that have one; `unpacked`: names in each group behind the tiles, -1 where that
+    is not seen.
     """
     if len(unpacked) != len(manual):
         groups = ", ".join(["(indices)", "(tiles)", *(f"({kind} barriers)" for kind in manual)])
@@ -152,7 +161,8 @@ def name_of(given: Any) -> str:
 
 
 def check_use(operation: str, kind: str, barrier: Any) -> bool:
-    """Return whether a barrier, or one of this Numba type, is the kernel's own; SpecError unless it is that or of this kind."""
+    """Return whether a barrier, or one of this Numba type, is the kernel's own; SpecError unless it
+    is that or of this kind."""
     own = getattr(barrier, "operand", "") == "barrier"
     if own:
         one_barrier(operation, barrier.shape)
@@ -165,7 +175,8 @@ def check_use(operation: str, kind: str, barrier: Any) -> bool:
 
 # ---- the operations
 def apply(operation: str, kind: str, barrier: Any, own: Callable[[BarrierRef], None], function: Callable[..., None]) -> None:
-    """Call, in the compute role, ``own(barrier)`` for a barrier that the kernel allocates, else ``function(ring, part, k)``."""
+    """Call, in the compute role, ``own(barrier)`` for a barrier that the kernel allocates, else
+    ``function(ring, part, k)``."""
     if check_use(operation, kind, barrier):
         if not barrier.np.memory:
             own(barrier)
@@ -183,13 +194,15 @@ def await_step(ring, part, k):  # type: ignore[no-untyped-def]
 def barrier_wait(barrier: Any) -> None:
     """Wait until the tile of a ready barrier has landed; then it may be used.
 
-    In pipelines with ``manual_ready_barriers=True`` (`pipeline`, `emit_pipeline_warp_specialized`) all lanes of every compute
-    warpgroup that uses the tile call it. Waiting again for the same tile costs a test and changes nothing. To use a tile without
-    waiting for it is a race, which the simulator reports (PTX ISA, "mbarrier.try_wait").
+    In pipelines with ``manual_ready_barriers=True`` (`pipeline`, `emit_pipeline_warp_specialized`)
+    all lanes of every compute warpgroup that uses the tile call it. Waiting again for the same tile
+    costs a test and changes nothing. To use a tile without waiting for it is a race, which the
+    simulator reports (PTX ISA, "mbarrier.try_wait").
 
-    With a `numpipe.Barrier` it waits for the next phase, the n-th time for phase n (from 0). Then this warpgroup sees what the
-    arriving warpgroups did before, and what copies brought. Somebody must wait for each phase before the next one can complete, and
-    a warpgroup that waits at all must wait for each; the simulator reports where that is not so.
+    With a `numpipe.Barrier` it waits for the next phase, the n-th time for phase n (from 0). Then
+    this warpgroup sees what the arriving warpgroups did before, and what copies brought. Somebody
+    must wait for each phase before the next one can complete, and a warpgroup that waits at all
+    must wait for each; the simulator reports where that is not so.
 
     Raises SpecError for anything but a ready barrier, or one of a `numpipe.Barrier`.
     """
@@ -198,23 +211,28 @@ def barrier_wait(barrier: Any) -> None:
 
 @op
 def barrier_arrive(barrier: Any) -> None:
-    """Release the tile of a consumed barrier: this warpgroup reads it no more, and the memory role may load over it.
+    """Release the tile of a consumed barrier: this warpgroup reads it no more, and the memory role
+    may load over it.
 
-    In pipelines with ``manual_consumed_barriers=True`` (`pipeline`, `emit_pipeline_warp_specialized`): every compute warpgroup
-    arrives exactly once on each of a step's barriers. Products that read the tile must have been waited for (`wgmma_wait`); to
-    arrive before is a race, never to arrive a deadlock, and to arrive twice releases a tile that somebody reads: the simulator
-    reports all three.
+    In pipelines with ``manual_consumed_barriers=True`` (`pipeline`,
+    `emit_pipeline_warp_specialized`): every compute warpgroup arrives exactly once on each of a
+    step's barriers. Products that read the tile must have been waited for (`wgmma_wait`); to arrive
+    before is a race, never to arrive a deadlock, and to arrive twice releases a tile that somebody
+    reads: the simulator reports all three.
 
-    With ``delay_release=d`` the barrier given in a step is that of the tile d steps before, after a wait that leaves the
-    products of d steps in flight. In the first d steps there is none: arriving does nothing there, and may be left out.
-    The tiles of the last d steps are released by the ring when the loop ends.
+    With ``delay_release=d`` the barrier given in a step is that of the tile d steps before, after a
+    wait that leaves the products of d steps in flight. In the first d steps there is none: arriving
+    does nothing there, and may be left out. The tiles of the last d steps are released by the ring
+    when the loop ends.
 
-    The warpgroup waits until the tile has landed, unless its source shows that it did, and lane 0 of each of its four warps
-    arrives: wgmma_wait is a wait of a warp, so that one lane's arrival could not speak for the others (PTX ISA, "mbarrier.arrive").
+    The warpgroup waits until the tile has landed, unless its source shows that it did, and lane 0
+    of each of its four warps arrives: wgmma_wait is a wait of a warp, so that one lane's arrival
+    could not speak for the others (PTX ISA, "mbarrier.arrive").
 
-    With a `numpipe.Barrier` it is this warpgroup's arrival in the current phase, one of `num_arrivals`. Warpgroups that wait for
-    the phase see what this one wrote before (for the TMA and wgmma to see it, `commit_smem` first). The previous phase must be
-    over: this warpgroup has waited for it, or has heard of it from one that has.
+    With a `numpipe.Barrier` it is this warpgroup's arrival in the current phase, one of
+    `num_arrivals`. Warpgroups that wait for the phase see what this one wrote before (for the TMA
+    and wgmma to see it, `commit_smem` first). The previous phase must be over: this warpgroup has
+    waited for it, or has heard of it from one that has.
 
     Raises SpecError for anything but a consumed barrier, or one of a `numpipe.Barrier`.
     """
@@ -223,11 +241,13 @@ def barrier_arrive(barrier: Any) -> None:
 
 @op
 def barrier_test(barrier: Any) -> Any:
-    """Return whether the phase of a `numpipe.Barrier` that this warpgroup waits for next is complete; never blocks.
+    """Return whether the phase of a `numpipe.Barrier` that this warpgroup waits for next is
+    complete; never blocks.
 
-    One answer for the whole warpgroup, so that it may steer an `if` or a `while`. True is as good as a wait for what may be read
-    then, but does not count as one: the wait for the phase follows, and passes at once. The memory role has no answer, so loads
-    cannot depend on it (PTX ISA, "mbarrier.test_wait").
+    One answer for the whole warpgroup, so that it may steer an `if` or a `while`. True is as good
+    as a wait for what may be read then, but does not count as one: the wait for the phase follows,
+    and passes at once. The memory role has no answer, so loads cannot depend on it (PTX ISA,
+    "mbarrier.test_wait").
 
     Raises SpecError for anything but one barrier of a `numpipe.Barrier`.
     """

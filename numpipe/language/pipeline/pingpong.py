@@ -1,8 +1,9 @@
-"""Ping-pong: compute warpgroups take turns on whole tiles, where ``@numpipe.kernel(schedule="pingpong")`` asks for that.
+"""Ping-pong: compute warpgroups take turns on whole tiles, where
+``@numpipe.kernel(schedule="pingpong")`` asks for that.
 
-The tiles of a CTA, of all its loops, go round its n compute warpgroups: warpgroup w has every n-th of them. The memory role loads
-all of them in order, into the same rings. A warpgroup runs the pipelines of a tile in its *turn*, so that its stores overlap the
-main loop of the next::
+The tiles of a CTA, of all its loops, go round its n compute warpgroups: warpgroup w has every n-th
+of them. The memory role loads all of them in order, into the same rings. A warpgroup runs the
+pipelines of a tile in its *turn*, so that its stores overlap the main loop of the next::
 
     warpgroup 0   | tile 0: products | store      | tile 2: products | store
     warpgroup 1   ...................| tile 1: products | store      | tile 3: products
@@ -11,15 +12,18 @@ main loop of the next::
     take_turn     wait at the named barrier of this warpgroup; read the rings' step counters
     pass_turn     write them for the next warpgroup; arrive at its named barrier
 
-The counters travel with the turn, four bytes a ring in shared memory, at the cost of an STS and an LDS a tile beside products that
-are in flight: so the steps of other warpgroups' tiles are skipped whatever their number, which may be another one for each tile. A
-warpgroup has words of its own there: they are written again only after it has arrived at somebody's barrier, and so has read them.
-A slot is used by one warpgroup, whose four warps release it. Parity waits stay safe: somebody has waited for every earlier step in
-an earlier turn, so a slot is never two phases behind. At the kernel's beginning the last warpgroup passes the turn to the first; at
-its end the one whose turn it is takes it, so that nobody leaves an arrival behind.
+The counters travel with the turn, four bytes a ring in shared memory, at the cost of an STS and an
+LDS a tile beside products that are in flight: so the steps of other warpgroups' tiles are skipped
+whatever their number, which may be another one for each tile. A warpgroup has words of its own
+there: they are written again only after it has arrived at somebody's barrier, and so has read them.
+A slot is used by one warpgroup, whose four warps release it. Parity waits stay safe: somebody has
+waited for every earlier step in an earlier turn, so a slot is never two phases behind. At the
+kernel's beginning the last warpgroup passes the turn to the first; at its end the one whose turn it
+is takes it, so that nobody leaves an arrival behind.
 
-The AST pass writes `take_turn` before the first pipeline of a tile and `pass_turn` after the last (`compile.lift.turn_placement`). Where
-that is an innermost loop, its end passes the turn between the last product's issue and its wait (`steps.end_loop`).
+The AST pass writes `take_turn` before the first pipeline of a tile and `pass_turn` after the last
+(`compile.lift.turn_placement`). Where that is an innermost loop, its end passes the turn between
+the last product's issue and its wait (`steps.end_loop`).
 """
 
 from __future__ import annotations
@@ -41,7 +45,8 @@ THREADS = 256
 
 
 def turn_of(unit: Any, barrier: int) -> str:
-    """Return which turn a named barrier stands for, and of which warpgroup; "" for a barrier of no turn."""
+    """Return which turn a named barrier stands for, and of which warpgroup; "" for a barrier of no
+    turn."""
     warpgroup = barrier - FIRST_BARRIER
     if 0 <= warpgroup < getattr(unit, "turns", 1) > 1:
         return f"the turn of compute warpgroup {warpgroup}"
@@ -76,16 +81,20 @@ def get_counters(np_: Context) -> None:
 
 @op
 def put_counters(np_: Context) -> None:
-    """Write the step counters for the next warpgroup: by one lane, with no branch, behind which ptxas would serialise products."""
-    to, rings = following(np_), [plan.index for plan in np_.unit.handed_over()]  # other warpgroups may meet more rings meanwhile
+    """Write the step counters for the next warpgroup: by one lane, with no branch, behind which
+    ptxas would serialise products."""
+    # other warpgroups may meet more rings meanwhile
+    to, rings = following(np_), [plan.index for plan in np_.unit.handed_over()]
     for index in rings:
         one_lane(memory.store_word, np_.unit.turn_word(to, index), counter(np_, index))
-    np_.unit.handed[current().cta, to] = tuple(rings)  # each CTA of a cluster meets rings in its own time
+    # each CTA of a cluster meets rings in its own time
+    np_.unit.handed[current().cta, to] = tuple(rings)
 
 
 @helper
 def await_turn(np_):  # type: ignore[no-untyped-def]
-    """Wait for this warpgroup's turn, and go on in the rings where the previous warpgroup stopped."""
+    """Wait for this warpgroup's turn, and go on in the rings where the previous warpgroup
+    stopped."""
     barrier.sync(own_barrier(np_), THREADS)
     get_counters(np_)
 
@@ -112,13 +121,15 @@ def pass_turn(np_):  # type: ignore[no-untyped-def]
 # ---- whose tiles are whose
 @formula(context=True)
 def own_stride(np_: Context, stride: Any) -> Any:
-    """Return the distance between two tiles of this warpgroup, for a `stride` between two of its CTA."""
+    """Return the distance between two tiles of this warpgroup, for a `stride` between two of its
+    CTA."""
     return stride * (1 if np_.memory else np_.unit.turns)
 
 
 @formula(context=True)
 def before_own(np_: Context, before: Any, stride: Any) -> Any:
-    """Return the tile `own_stride` before this warpgroup's first one; `before`: the tile `stride` before the CTA's first one."""
+    """Return the tile `own_stride` before this warpgroup's first one; `before`: the tile `stride`
+    before the CTA's first one."""
     if np_.memory:
         return before
     n = np_.unit.turns
@@ -128,12 +139,14 @@ def before_own(np_: Context, before: Any, stride: Any) -> Any:
 
 @formula(context=True)
 def end_turns(np_: Context, last: Any, stride: Any, end: Any) -> None:
-    """Note, after a loop over tiles, whose turn is next; `last`: this warpgroup's last tile, or `before_own`'s result."""
+    """Note, after a loop over tiles, whose turn is next; `last`: this warpgroup's last tile, or
+    `before_own`'s result."""
     if np_.memory:
         return
     n = np_.unit.turns
     turn, tile = np_.number + n, last
-    for _ in range(1, n):  # the others have the tiles between this warpgroup's last and its next, in order
+    # the others have the tiles between this warpgroup's last and its next, in order
+    for _ in range(1, n):
         tile = tile + stride
         turn = turn - (tile >= end)
     np_.turn = turn % n
@@ -152,14 +165,16 @@ def has_next_turn(np_: Context) -> bool:
 
 @helper
 def begin_turns(np_):  # type: ignore[no-untyped-def]
-    """Give the first compute warpgroup the first turn. Compute warpgroups call it before the kernel function."""
+    """Give the first compute warpgroup the first turn. Compute warpgroups call it before the kernel
+    function."""
     if is_last_warpgroup(np_):
         give_turn(np_)
 
 
 @helper
 def finish_turns(np_):  # type: ignore[no-untyped-def]
-    """Take the turn that nobody uses, after the kernel function, so that no arrival stays behind."""
+    """Take the turn that nobody uses, after the kernel function, so that no arrival stays
+    behind."""
     if has_next_turn(np_):
         await_turn(np_)
 

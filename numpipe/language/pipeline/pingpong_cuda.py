@@ -1,4 +1,5 @@
-"""Turns on the GPU: which warpgroup this is, counters in shared memory, and the word that says whose turn comes next."""
+"""Turns on the GPU: which warpgroup this is, counters in shared memory, and the word that says
+whose turn comes next."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def _word(builder: Any, unit: Unit, warpgroup: Any, index: int) -> Any:
 
 
 def define_turns(context: Any, module: Any, unit: Unit) -> None:
-    """Define, in the entry module, the functions that read and write the counters of this kernel's rings."""
+    """Define, in the entry module, the functions that read and write the counters of this kernel's
+    rings."""
     pointer, np_ = nb.i32.as_pointer(), ContextType(unit, "compute")
     with nb.define(module, "np_get_counters", nb.void, [pointer]) as (builder, (state,)):
         own = np_.compiled(context, builder, state)

@@ -1,7 +1,9 @@
-"""Outputs of a pipeline: tiles in shared memory that the body writes, and TMA stores when their block ends.
+"""Outputs of a pipeline: tiles in shared memory that the body writes, and TMA stores when their
+block ends.
 
-An *output ring* is S slots, without mbarriers, and a step counter like a load ring's: its steps are blocks, and block s uses
-slot ``s % S``. All compute warpgroups write their parts of a tile; the elected lane of the first of them stores it::
+An *output ring* is S slots, without mbarriers, and a step counter like a load ring's: its steps are
+blocks, and block s uses slot ``s % S``. All compute warpgroups write their parts of a tile; the
+elected lane of the first of them stores it::
 
                      all compute warpgroups                    one lane of the first
     a block ends     write the tile
@@ -9,12 +11,13 @@ slot ``s % S``. All compute warpgroups write their parts of a tile; the elected 
     a change, and    named barrier ------------------------->  TMA stores, one bulk group
     the loop's end)  write the next block's tile               …
 
-One barrier for each block tells the storing lane that the tile is written, and the writers that the next slot is free, because the
-lane has waited for that before it came. With a single slot the store must come before the wait, so there the block's beginning has
-a wait and a barrier of its own.
+One barrier for each block tells the storing lane that the tile is written, and the writers that the
+next slot is free, because the lane has waited for that before it came. With a single slot the store
+must come before the wait, so there the block's beginning has a wait and a barrier of its own.
 
-A block that several steps share stays in its slot between them, to be read and written again. Nothing is waited for when a
-loop ends: the last stores run on, and the kernel's end drains them. The counter runs on over tiles and pipelines.
+A block that several steps share stays in its slot between them, to be read and written again.
+Nothing is waited for when a loop ends: the last stores run on, and the kernel's end drains them.
+The counter runs on over tiles and pipelines.
 """
 
 from __future__ import annotations
@@ -32,9 +35,11 @@ from .ring import Ring, begins, copies_of, ends, note, slot_of, start_of, step_o
 
 
 def unread(plan: RingPlan) -> int:
-    """Return how many bulk groups may still be read when a block's slot is needed: those since its last use.
+    """Return how many bulk groups may still be read when a block's slot is needed: those since its
+    last use.
 
-    With several slots the wait comes before the newest block is stored. Other groups of the same lane only make it longer.
+    With several slots the wait comes before the newest block is stored. Other groups of the same
+    lane only make it longer.
     """
     return max(0, plan.slots - 2)
 
@@ -47,8 +52,8 @@ def await_slot(ring: Ring) -> None:
 
 @op
 def first_lane(ring: Ring, function: Callable[..., Any], *args: Any) -> None:
-    """Call ``function(*args)`` in one lane of the first warpgroup that writes a tile: the same lane each time, for bulk groups
-    belong to the lane that committed them."""
+    """Call ``function(*args)`` in one lane of the first warpgroup that writes a tile: the same lane
+    each time, for bulk groups belong to the lane that committed them."""
     machine = current()
     if ring.plan.private or machine.warpgroup == ring.np.unit.first_compute:
         machine.scoped("one", function, args)
@@ -56,7 +61,8 @@ def first_lane(ring: Ring, function: Callable[..., Any], *args: Any) -> None:
 
 @op
 def check_start(ring: Ring, indices: tuple[Any, ...]) -> None:
-    """Check, in the memory role, that a tile's place does not depend on the warpgroup or on tile data: all warpgroups write it."""
+    """Check, in the memory role, that a tile's place does not depend on the warpgroup or on tile
+    data: all warpgroups write it."""
     for number in range(len(ring.refs)):
         start_of(ring, number, indices)
 
@@ -69,7 +75,7 @@ def copy_block(ring: Ring, indices: tuple[Any, ...], slot: Any) -> None:
     cp_async_bulk.commit_group()
 
 
-# ---- around a step -----------------------------------------------------------------------------------------------
+# ---- around a step -------------------------------------------------------------------------------
 @helper
 def meet(ring):  # type: ignore[no-untyped-def]
     """Let all warpgroups that write a tile wait for each other."""
@@ -83,7 +89,8 @@ def meet(ring):  # type: ignore[no-untyped-def]
 def end_block(ring, grid, k):  # type: ignore[no-untyped-def]
     """Store, before step k, the block that step k - 1 was the last to write."""
     if k > 0 and ends(ring, k - 1):
-        fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy
+        # by every writer, before the barrier: TMA reads through the async proxy
+        fence.proxy_async()
         if ring.slots > 1:
             first_lane(ring, await_slot, ring)
         meet(ring)
@@ -93,13 +100,14 @@ def end_block(ring, grid, k):  # type: ignore[no-untyped-def]
 
 @helper
 def begin_block(ring, k):  # type: ignore[no-untyped-def]
-    """Wait, before step k, for the slot of a block that begins there, if the end of the previous block has not freed it."""
+    """Wait, before step k, for the slot of a block that begins there, if the end of the previous
+    block has not freed it."""
     if ring.slots == 1 and begins(ring, k):
         first_lane(ring, await_slot, ring)
         meet(ring)
 
 
-# ---- what both executions check ----------------------------------------------------------------------------------
+# ---- what both executions check ------------------------------------------------------------------
 def check_specs(where: str, specs: Sequence[Any], labels: Sequence[str]) -> None:
     """Raise SpecError for options of a BlockSpec that mean nothing for an output."""
     for spec, label in zip(specs, labels, strict=True):

@@ -1,4 +1,5 @@
-"""The loop form of a pipeline: a `for` over grid steps whose tiles are loaded ahead by the memory role.
+"""The loop form of a pipeline: a `for` over grid steps whose tiles are loaded ahead by the memory
+role.
 
 ::
 
@@ -7,9 +8,10 @@
     for (k,), (a_tile, b_tile) in pipe(a, b):
         acc = numpipe.wgmma(acc, a_tile, b_tile.T)
 
-The compute role runs the loop as it stands, each step after its tiles have landed. The memory role runs the same source:
-an innermost loop fills all its slots at once and yields nothing; a loop whose body holds another pipeline is *stepped*,
-so that inner rings fill in program order. `steps` says what happens around a step.
+The compute role runs the loop as it stands, each step after its tiles have landed. The memory role
+runs the same source: an innermost loop fills all its slots at once and yields nothing; a loop whose
+body holds another pipeline is *stepped*, so that inner rings fill in program order. `steps` says
+what happens around a step.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ IN_A_FOR = ("a pipeline is called in a `for` of the function that makes it, for 
 
 
 class PipelineBase:
-    """A pipeline of the loop form, or the Numba type of one: its checked arguments, and the rings that it needs.
+    """A pipeline of the loop form, or the Numba type of one: its checked arguments, and the rings
+    that it needs.
 
     specs, tree  leaves of in_specs, and of out_specs behind them; their shape
     labels       how messages call the leaves
@@ -64,7 +67,8 @@ class PipelineBase:
 
     def __init__(self, np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any, ready: Any,
                  consumed: Any, alone: Any, known: Any, site: Any) -> None:
-        """Take the arguments of `make_pipeline`, or their Numba types; raise SpecError for what a pipeline cannot be given."""
+        """Take the arguments of `make_pipeline`, or their Numba types; raise SpecError for what a
+        pipeline cannot be given."""
         self.np, self.unit, self.steps_of, self.unequal = np_, np_.unit, steps_of, not is_none(steps_of)
         self.site = constant("pipeline", "site", site)
         self.where = where = f"kernel {self.unit.kernel}, pipeline at {self.site}"
@@ -91,7 +95,8 @@ class PipelineBase:
         self.outs = tuple(replace(group, operands=tuple(len(inputs) + number for number in group.operands))
                           for group in grouped(where, outputs, out_labels, sizes, slots, 0, 0))
         self.specs, self.labels, self.once = (*inputs, *outputs), (*in_labels, *out_labels), all(size == 1 for size in sizes)
-        self.tree = Tree((*(shape.parts or ()), *(outer.parts or ())))  # side by side, as arrays are passed: not as one NamedTuple
+        # side by side, as arrays are passed: not as one NamedTuple
+        self.tree = Tree((*(shape.parts or ()), *(outer.parts or ())))
 
     def _check_grid(self, grid: Any, known: Any, alone: bool) -> tuple[int | None, ...]:
         """Return the sizes of the grid that are compile-time constants; None for the others."""
@@ -103,10 +108,12 @@ class PipelineBase:
                     raise CompileError(f"{self.where}: grid: {size.what} {REASON}")
             elif not is_integer(size):
                 raise SpecError(f"{self.where}: grid must hold integers, got {grid}")
-        sizes: tuple[int | None, ...] = known if len(known) == len(grid) else (None,) * len(grid)  # unknown, not written in place
+        # unknown, not written in place
+        sizes: tuple[int | None, ...] = known if len(known) == len(grid) else (None,) * len(grid)
         numbers = [size if known is None else known for known, size in zip(sizes, grid, strict=True)]
         numbers = [number for number in numbers if isinstance(number, (int, np.integer))]
-        if any(number < 0 for number in numbers):  # two of them would make a positive number of steps
+        # two of them would make a positive number of steps
+        if any(number < 0 for number in numbers):
             raise SpecError(f"{self.where}: grid must hold numbers of steps, 0 or more, got {', '.join(map(str, numbers))}")
         return sizes
 
@@ -148,41 +155,53 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
              max_concurrent_steps: int | None = None, delay_release: int | None = None,
              steps_of: Callable[[Any], Any] | None = None, manual_ready_barriers: bool = False,
              manual_consumed_barriers: bool = False) -> NoReturn:
-    """Make a software pipeline over `grid`, inside a kernel: ``for (indices), (tiles) in pipeline(...)(arrays):``.
+    """Make a software pipeline over `grid`, inside a kernel: ``for (indices), (tiles) in
+    pipeline(...)(arrays):``.
 
-    grid                  steps per dimension, run-time int32 values, last one fastest; none is negative (constants are checked
-                          when the kernel is compiled, the others by the simulator)
-    in_specs              one BlockSpec for each array the pipeline is called on; tuples and NamedTuples of them, nested, for
-                          arrays in the same tuples: the tiles come in them too
-    out_specs             the same for arrays that the loop writes, behind the inputs in the call and in the tiles: ``o_tile[...] =
-                          value``. A block is stored when it ends, that is when the next step has another one, or the loop
-                          ends; a loop of no steps stores nothing. See `outputs`.
-    max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1); default:
-                          `CompilerParams.max_concurrent_steps`, else 2. A grid of compile-time constants has no more slots than
-                          steps; `BlockSpec.buffer_count` is not changed.
-    delay_release         steps a slot is kept after use, fewer than max_concurrent_steps (default: `CompilerParams.delay_release`,
-                          else 0, or 1 with ``schedule="pingpong"``): with 1 a step's products may run while the next is issued
-    steps_of              ``steps_of(warpgroup) -> steps``: a compute warpgroup runs only that many of the first steps, and
-                          releases the tiles of the others unused. Everything is loaded.
+    grid                  steps per dimension, run-time int32 values, last one fastest; none is
+                          negative (constants are checked when the kernel is compiled, the others by
+                          the simulator)
+    in_specs              one BlockSpec for each array the pipeline is called on; tuples and
+                          NamedTuples of them, nested, for arrays in the same tuples: the tiles come
+                          in them too
+    out_specs             the same for arrays that the loop writes, behind the inputs in the call
+                          and in the tiles: ``o_tile[...] = value``. A block is stored when it ends,
+                          that is when the next step has another one, or the loop ends; a loop of no
+                          steps stores nothing. See `outputs`.
+    max_concurrent_steps  slots of the ring: steps whose tiles are in shared memory at once (>= 1);
+                          default: `CompilerParams.max_concurrent_steps`, else 2. A grid of
+                          compile-time constants has no more slots than steps;
+                          `BlockSpec.buffer_count` is not changed.
+    delay_release         steps a slot is kept after use, fewer than max_concurrent_steps (default:
+                          `CompilerParams.delay_release`, else 0, or 1 with
+                          ``schedule="pingpong"``): with 1 a step's products may run while the next
+                          is issued
+    steps_of              ``steps_of(warpgroup) -> steps``: a compute warpgroup runs only that many
+                          of the first steps, and releases the tiles of the others unused.
+                          Everything is loaded.
     manual_ready_barriers, manual_consumed_barriers
-                          the loop has a ready barrier for each array that is loaded, behind the tiles, and waits for each tile
-                          itself; a consumed barrier for each, behind those, and every compute warpgroup releases each tile itself,
-                          once a step, when the products that read it have been waited for::
+                          the loop has a ready barrier for each array that is loaded, behind the
+                          tiles, and waits for each tile itself; a consumed barrier for each, behind
+                          those, and every compute warpgroup releases each tile itself, once a step,
+                          when the products that read it have been waited for::
 
                               for (k,), (a_tile, b_tile), (a_ready, b_ready), (a_consumed, b_consumed) in pipe(a, b):
 
-                          See `barrier_wait`, `barrier_arrive`, and `emit_pipeline_warp_specialized`, which has these options too.
+                          See `barrier_wait`, `barrier_arrive`, and
+                          `emit_pipeline_warp_specialized`, which has these options too.
 
-    An operand is loaded when its block changes (see `BlockSpec`). Loops one after another may have the same slots, barriers and
-    counters, so that the later one's loads begin while the earlier one computes: ``shared = pipe.get_allocations(a, b)``, then
-    ``for … in other(a, b, allocations=shared):`` of a pipeline with the same block shapes, slots and options. None runs inside
-    another.
+    An operand is loaded when its block changes (see `BlockSpec`). Loops one after another may have
+    the same slots, barriers and counters, so that the later one's loads begin while the earlier one
+    computes: ``shared = pipe.get_allocations(a, b)``, then ``for … in other(a, b,
+    allocations=shared):`` of a pipeline with the same block shapes, slots and options. None runs
+    inside another.
 
-    Raises SpecError when the rings do not fit in shared memory, with the sum, and for allocations of another kind of pipeline.
-    Leaving the loop by `break` or `return` is a CompileError: the memory role would still load the remaining steps.
+    Raises SpecError when the rings do not fit in shared memory, with the sum, and for allocations
+    of another kind of pipeline. Leaving the loop by `break` or `return` is a CompileError: the
+    memory role would still load the remaining steps.
 
-    In a kernel with ``warp_specialized=False`` it is single-stream: each warpgroup that comes there runs it for itself, with slots
-    of its own, as in `emit_pipeline`.
+    In a kernel with ``warp_specialized=False`` it is single-stream: each warpgroup that comes there
+    runs it for itself, with slots of its own, as in `emit_pipeline`.
     """
     raise outside("pipeline")
 
@@ -191,15 +210,16 @@ def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs
 def make_pipeline(np_: Context, *given: Any) -> Pipeline:
     """Return ``pipeline(...)`` as the AST pass writes it.
 
-    `given`: the arguments of `pipeline`, whether each compute warpgroup runs it for itself although there may be a memory role, the
-    constants in the grid, and the place in the source.
+    `given`: the arguments of `pipeline`, whether each compute warpgroup runs it for itself although
+    there may be a memory role, the constants in the grid, and the place in the source.
     """
     return Pipeline(np_, *given)
 
 
 # ---- what both executions check
 def check_tokens(where: str, steps_of: bool, turns: tuple[int, ...] | None) -> None:
-    """Raise SpecError where a loop that leaves out steps, and takes and passes their turns, may not have the same turns in each."""
+    """Raise SpecError where a loop that leaves out steps, and takes and passes their turns, may not
+    have the same turns in each."""
     if steps_of and turns is None:
         raise SpecError(f"{where}: steps_of, but not every step is sure to go through the same blocks of numpipe.turn(…): the "
                         "steps that a warpgroup leaves out take and pass their turns too; let these blocks stand in the loop "
@@ -207,7 +227,8 @@ def check_tokens(where: str, steps_of: bool, turns: tuple[int, ...] | None) -> N
 
 
 def reachable(pipe: Pipeline) -> None:
-    """Raise CompileError where nobody issues a pipeline's loads: the memory role comes by only where the AST pass saw some."""
+    """Raise CompileError where nobody issues a pipeline's loads: the memory role comes by only
+    where the AST pass saw some."""
     if pipe.np.compute_only and not pipe.single:
         raise CompileError(unreachable(pipe.unit.kernel, pipe.site))
 
@@ -223,7 +244,8 @@ KEPT = "before the pipeline loop of line"
 
 @op
 def before_loop(value: Any) -> str:
-    """Return what a variable has to remain over a pipeline loop, as messages say it; "" for what may change."""
+    """Return what a variable has to remain over a pipeline loop, as messages say it; "" for what
+    may change."""
     if isinstance(value, TileLike):
         return f"a tile {value.shape} {value.dtype}"
     return "a number" if kind(value) is not None or isinstance(value, NoValue) else ""
@@ -231,7 +253,8 @@ def before_loop(value: Any) -> str:
 
 @check
 def check_kept(message: str, before: str, value: Any) -> None:
-    """Raise CompileError where a variable that was `before` a loop is something else after one of its steps."""
+    """Raise CompileError where a variable that was `before` a loop is something else after one of
+    its steps."""
     was, now = constant("pipeline", "before", before), before_loop.function(value)
     if was and now and was != now:
         fix = "give the other value a name of its own"
@@ -244,7 +267,8 @@ def check_kept(message: str, before: str, value: Any) -> None:
 @op
 def steps(pipe: Pipeline, refs: Any, nested: int, groups: int, unpacked: tuple[int, ...], waited: tuple[int, ...],
           turns: tuple[int, ...] | None, last: int) -> Iterator[tuple[Any, ...]]:
-    """``pipe(arrays)`` in a `for`: yield ``(indices), (tiles)``, then a group of barriers for each kind that the options ask for.
+    """``pipe(arrays)`` in a `for`: yield ``(indices), (tiles)``, then a group of barriers for each
+    kind that the options ask for.
 
     nested    whether the body holds another pipeline
     groups    wgmmas that every step is sure to issue
@@ -261,8 +285,8 @@ def steps(pipe: Pipeline, refs: Any, nested: int, groups: int, unpacked: tuple[i
 
 def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, last: int = 0, waited: tuple[int, ...] = (),
                turns: tuple[int, ...] = (), apart: bool = False) -> Iterator[tuple[Any, ...]]:
-    """Return the steps of a pipeline over arrays; for the parameters see `steps`. Barriers that are not `apart` follow the tiles in
-    one tuple."""
+    """Return the steps of a pipeline over arrays; for the parameters see `steps`. Barriers that are
+    not `apart` follow the tiles in one tuple."""
     arrays, shared = arrays_of(pipe, refs, nested)
     total = own = np.int32(np.prod([int(size) for size in pipe.grid]))
     if pipe.unequal and not pipe.np.memory:
@@ -276,10 +300,12 @@ def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, last: int = 
 
 
 def arrays_of(pipe: PipelineBase, refs: Any, nested: int = 0) -> tuple[list[Any], tuple[RingPlan, ...] | None]:
-    """Return the arrays that a pipeline is called on, and the rings of the allocations behind them (`chains`), or None.
+    """Return the arrays that a pipeline is called on, and the rings of the allocations behind them
+    (`chains`), or None.
 
-    Raise SpecError for what is no array of the kernel, for another shape than that of the specs, for allocations that do not fit,
-    and for a `nested` pipeline in a body that does not run at all steps.
+    Raise SpecError for what is no array of the kernel, for another shape than that of the specs,
+    for allocations that do not fit, and for a `nested` pipeline in a body that does not run at all
+    steps.
     """
     given, shared = list(refs), None
     if given and isinstance(given[-1], Allocations):
@@ -294,27 +320,32 @@ def arrays_of(pipe: PipelineBase, refs: Any, nested: int = 0) -> tuple[list[Any]
                      "in_specs and out_specs have" if pipe.outs else "in_specs has")
     if wrong:
         raise SpecError(f"{pipe.where}: {wrong}")
-    if pipe.unequal and nested:  # warpgroups that leave out steps would leave out those of the inner pipeline
+    # warpgroups that leave out steps would leave out those of the inner pipeline
+    if pipe.unequal and nested:
         raise SpecError(f"{pipe.where}: steps_of, but its body holds another pipeline, whose loads are issued for all steps: give "
                         "steps_of to the inner one, or run all steps")
     return arrays, shared
 
 
 def loaded(pipe: PipelineBase) -> int:
-    """Return how many arrays, or tuples of such, a pipeline loads: its loop may have barriers for them."""
+    """Return how many arrays, or tuples of such, a pipeline loads: its loop may have barriers for
+    them."""
     return len(shape_of(pipe.tree, {operand for group in pipe.rings for operand in group.operands}).parts or ())
 
 
 def waited_parts(pipe: PipelineBase, group: Group, waited: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the parts of a ring whose ready barriers, numbered as the loop has them, are among `waited`."""
-    if any(part.parts for part in pipe.tree.parts or ()):  # names of tuples say nothing of their leaves
+    """Return the parts of a ring whose ready barriers, numbered as the loop has them, are among
+    `waited`."""
+    # names of tuples say nothing of their leaves
+    if any(part.parts for part in pipe.tree.parts or ()):
         return ()
     order = sorted(operand for ring in pipe.rings for operand in ring.operands)
     return tuple(part for part, operand in enumerate(group.operands) if operand in order and order.index(operand) in waited)
 
 
 def plan_rings(pipe: PipelineBase, arrays: Sequence[Any], shared: tuple[RingPlan, ...] | None) -> list[tuple[RingPlan, Group]]:
-    """Return the rings of a pipeline over arrays (`index` is their number), then its output rings, each with its operands.
+    """Return the rings of a pipeline over arrays (`index` is their number), then its output rings,
+    each with its operands.
 
     `shared`: rings of another pipeline, to be used instead of its own.
     """

@@ -1,7 +1,7 @@
 """The loop form on the GPU: Numba's iterator protocol over the functions of `steps`.
 
-In the memory role an innermost loop's first `next` runs the whole producer and returns a constant "exhausted": LLVM drops
-the loop's body. A stepped loop fills one step's slots a `next`.
+In the memory role an innermost loop's first `next` runs the whole producer and returns a constant
+"exhausted": LLVM drops the loop's body. A stepped loop fills one step's slots a `next`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class AllocationsType(Allocations, nb.types.Type):  # type: ignore[misc]
 
 
 class PipelineType(source.PipelineBase, nb.types.Type):  # type: ignore[misc]
-    """The type of `pipelines.Pipeline`; `inert_grid`: what makes a single-stream one's grid inert in the memory role, or None."""
+    """The type of `pipelines.Pipeline`; `inert_grid`: what makes a single-stream one's grid inert
+    in the memory role, or None."""
 
     spec, array = SpecType, GmemType
 
@@ -75,7 +76,8 @@ def _make_pipeline(_context: Any, np_: Any, grid: Any, *given: Any) -> Any:
 class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
     """``pipe(arrays)``, which loops go through once.
 
-    apart  whether a step's barriers are groups of their own; else they follow the tiles in one tuple
+    apart  whether a step's barriers are groups of their own; else they follow the tiles in one
+           tuple
     once   whether it has one step
     """
 
@@ -89,15 +91,18 @@ class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
 
     @property
     def exhausted(self) -> bool:
-        """Whether the first `next` does everything: in the memory role, all loads of an innermost loop."""
+        """Whether the first `next` does everything: in the memory role, all loads of an innermost
+        loop."""
         return self.role == "memory" and not self.nested and not self.loop.single
 
     @property
     def loaded_before(self) -> bool:
-        """Whether the memory role issues all loads before a stepped loop that has one step, where its end waits for nobody.
+        """Whether the memory role issues all loads before a stepped loop that has one step, where
+        its end waits for nobody.
 
-        No loop is left then. With the loads in its head LLVM would keep one, and in registers what they are computed from: six of
-        attention's 32. The compute role keeps its loop: without it ptxas copied descriptors in the main loop inside.
+        No loop is left then. With the loads in its head LLVM would keep one, and in registers what
+        they are computed from: six of attention's 32. The compute role keeps its loop: without it
+        ptxas copied descriptors in the main loop inside.
         """
         return self.role == "memory" and self.once and not self.exhausted and not self.loop.single and not self.loop.ends_empty
 
@@ -107,7 +112,8 @@ nb.struct_model(StepsType, lambda ty: [("loop", ty.loop), ("k", nb.types.Ephemer
 
 def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, last: int = 0, waited: tuple[int, ...] = (),
                turns: tuple[int, ...] = (), apart: bool = False) -> StepsType:
-    """Return the type of a pipeline's steps over arrays, and plan its rings; for the parameters see `pipelines.steps_over`."""
+    """Return the type of a pipeline's steps over arrays, and plan its rings; for the parameters see
+    `pipelines.steps_over`."""
     arrays, shared = source.arrays_of(pipe, refs, nested)
     rings, loading = [], pipe.np.memory and not pipe.single
     for number, (plan, group) in enumerate(source.plan_rings(pipe, arrays, shared)):
@@ -204,9 +210,10 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
         return
     loop = nb.fields(context, builder, kind.loop, it.loop)
     k = builder.load(it.k)
-    # The step's indices come first and the test last, so that the end of the test is the loop's own end: LLVM makes one of the two.
-    # It would then know the number of steps, and copy steps, with all their products, two by two or the first one apart: so the
-    # count is hidden from it, except where one step leaves no loop, and where a loop waits and releases by hand.
+    # The step's indices come first and the test last, so that the end of the test is the loop's own
+    # end: LLVM makes one of the two. It would then know the number of steps, and copy steps, with
+    # all their products, two by two or the first one apart: so the count is hidden from it, except
+    # where one step leaves no loop, and where a loop waits and releases by hand.
     plain = kind.once or (kind.apart and len(kind.loop.manual) == len(MANUAL))
     following = builder.add(k, nb.const(1)) if plain else nb.call(context, builder, successor, (I32,), (k,))[1]
     builder.store(following, builder.gep(it.k, [nb.const(0)], name="numpipe.k"))

@@ -1,7 +1,7 @@
 """The ring: the one place where the protocol of loads is written.
 
-A *load ring* is S slots of shared memory, two mbarriers a slot, and one int32 a warpgroup: the step counter. Step s uses
-slot ``s % S``; it is that slot's phase number ``s // S``::
+A *load ring* is S slots of shared memory, two mbarriers a slot, and one int32 a warpgroup: the step
+counter. Step s uses slot ``s % S``; it is that slot's phase number ``s // S``::
 
                  fill                                 await_ready … release
     memory   wait consumed[slot], phase - 1       compute   wait ready[slot], phase
@@ -11,38 +11,43 @@ slot ``s % S``; it is that slot's phase number ``s // S``::
     ready[slot]     1 arrival and the tiles' bytes complete a phase: the tiles have landed
     consumed[slot]  4 arrivals a compute warpgroup complete a phase: the slot may be filled again
 
-A warpgroup arrives once for each of its four warps, because `wgmma.wait_group` is a wait of a warp: one lane's arrival would not
-say that the other three have drained. `protocol.BARRIERS` has these numbers, `protocol.MOMENTS` what is noted on the way.
+A warpgroup arrives once for each of its four warps, because `wgmma.wait_group` is a wait of a warp:
+one lane's arrival would not say that the other three have drained. `protocol.BARRIERS` has these
+numbers, `protocol.MOMENTS` what is noted on the way.
 
-A body that waits for its operands one by one, or releases them so, has a ready, or consumed, barrier for each of them
-(`RingPlan.manual`); the slot is then filled in *parts*, an operand each (`RingPlan.parts`). The body and the ring wait and release
-by the same functions, `await_ready` and `release`. The ring stays right without the body's waits: a part that is released is waited
-for first, so that no slot is filled again while an old copy is on its way.
+A body that waits for its operands one by one, or releases them so, has a ready, or consumed,
+barrier for each of them (`RingPlan.manual`); the slot is then filled in *parts*, an operand each
+(`RingPlan.parts`). The body and the ring wait and release by the same functions, `await_ready` and
+`release`. The ring stays right without the body's waits: a part that is released is waited for
+first, so that no slot is filled again while an old copy is on its way.
 
-A ring's steps are those of its pipeline, unless its blocks depend on the first few dimensions of the grid only: then a step is
-a block, filled when one of these indices changes, and released when the last pipeline step that uses it is done (`begins`,
-`ends`, `step_of`).
+A ring's steps are those of its pipeline, unless its blocks depend on the first few dimensions of
+the grid only: then a step is a block, filled when one of these indices changes, and released when
+the last pipeline step that uses it is done (`begins`, `ends`, `step_of`).
 
-The counter runs on over tiles and pipelines: a ring need not be empty between them (and is not, unless `CompilerParams.drain` asks
-for that), and phase numbers tell a waiter which use of the slot it means (the GPU waits for the number's parity, the simulator
-checks that the number is the one reached).
+The counter runs on over tiles and pipelines: a ring need not be empty between them (and is not,
+unless `CompilerParams.drain` asks for that), and phase numbers tell a waiter which use of the slot
+it means (the GPU waits for the number's parity, the simulator checks that the number is the one
+reached).
 
-In a cluster CTAs may fill slots for each other: each loads its share of a block, and one copy of it lands in all of them. A slot
-is then free when the warpgroups of all these CTAs have released it, and ready when all shares have come, whose bytes each CTA
-announces for itself::
+In a cluster CTAs may fill slots for each other: each loads its share of a block, and one copy of it
+lands in all of them. A slot is then free when the warpgroups of all these CTAs have released it,
+and ready when all shares have come, whose bytes each CTA announces for itself::
 
     CTA 0   wait consumed[s]; expect the whole block on ready[s]; multicast the first half to CTAs 0 and 1
     CTA 1   wait consumed[s]; expect the whole block on ready[s]; multicast the second half to CTAs 0 and 1
     both    wait ready[s]; read; lane i of each warp arrives on consumed[s] of the i-th of the two
 
-A share may land before its bytes are announced; the phase cannot end without that announcement's arrival. A share also tells that
-its sender's slot had been released, so a warpgroup that has waited for a step's shares may release to all their senders. All
-threads of the cluster meet at the kernel's beginning, and at its end a CTA waits for the last releases (`leaving`): so a CTA which
-others arrive at or copy to is there. An arrival there says no scope: `.release.cluster` would be a fence of the whole GPU, and a
-loop half as fast (PTX ISA, "cp.async.bulk.tensor": .multicast::cluster; "mbarrier.arrive": .shared::cluster).
+A share may land before its bytes are announced; the phase cannot end without that announcement's
+arrival. A share also tells that its sender's slot had been released, so a warpgroup that has waited
+for a step's shares may release to all their senders. All threads of the cluster meet at the
+kernel's beginning, and at its end a CTA waits for the last releases (`leaving`): so a CTA which
+others arrive at or copy to is there. An arrival there says no scope: `.release.cluster` would be a
+fence of the whole GPU, and a loop half as fast (PTX ISA, "cp.async.bulk.tensor":
+.multicast::cluster; "mbarrier.arrive": .shared::cluster).
 
-Both executions run the functions below as they stand. Tiles that leave a kernel go through the store ring (`store_ring`) or the
-slots of outputs (`outputs`).
+Both executions run the functions below as they stand. Tiles that leave a kernel go through the
+store ring (`store_ring`) or the slots of outputs (`outputs`).
 """
 
 from __future__ import annotations
@@ -72,8 +77,10 @@ from .bounds import bounded
 class RingFacts:
     """The facts of a `Ring` and of its Numba type that are known when the kernel is compiled.
 
-    awaits, releases  whether the ring waits for a step's tiles, and releases slots while the loop runs; else the body does
-    unreleased        the oldest step that a loop's end has to release, counted back from the last one; -1: none
+    awaits, releases  whether the ring waits for a step's tiles, and releases slots while the loop
+                      runs; else the body does
+    unreleased        the oldest step that a loop's end has to release, counted back from the last
+                      one; -1: none
     keeps             whether it has to release any
     """
 
@@ -102,8 +109,10 @@ class Ring(RingFacts):
     plan, refs, index_maps  where it is; the arrays that it loads, and which blocks of them
     grid, steps             the loop's grid; how many steps this warpgroup runs
     first                   the ring's step counter when the loop begins
-    waited                  parts that the body is sure to wait for in every step, before it releases them
-    slots, delay            the plan's: how many slots there are; steps a slot is kept after the step that used it
+    waited                  parts that the body is sure to wait for in every step, before it
+                            releases them
+    slots, delay            the plan's: how many slots there are; steps a slot is kept after the
+                            step that used it
     private                 whether every compute warpgroup has a ring of its own
     writers                 threads of the warpgroups that write an output's tile together
     released                (part, step) of what the body of this loop has released
@@ -121,7 +130,7 @@ class Ring(RingFacts):
             machine.mbar_init_at_entry(address, count, name)
 
 
-# ---- what a ring is made of (the plan's constants; slots and phases from the step) -----------------------------
+# ---- what a ring is made of (the plan's constants; slots and phases from the step) ---------------
 @formula
 def slot_of(ring: Ring, step: Any) -> Any:
     return step % ring.plan.slots
@@ -141,23 +150,27 @@ def stage_of(ring: Ring, slot: Any) -> Any:
 
 @formula
 def barrier(ring: Ring, kind: str, slot: Any, part: int) -> Any:
-    """Return the address of a slot's barrier of a kind (`protocol.BARRIERS`) that a part belongs to."""
+    """Return the address of a slot's barrier of a kind (`protocol.BARRIERS`) that a part belongs
+    to."""
     return ring.np.part_of(ring.plan.header, ring.plan.barrier_offset(kind, part)) + slot * 8
 
 
 @op
 def stage_bytes(ring: Ring, part: int) -> int:
-    """Return the bytes that ready[slot] expects: those of the operands that share a part's ready barrier."""
+    """Return the bytes that ready[slot] expects: those of the operands that share a part's ready
+    barrier."""
     return ring.plan.expected(part)
 
 
 @op
 def announces(ring: Ring, part: int, loaded: bool) -> bool:
-    """Return whether a ready barrier's bytes are announced before a part is loaded, or behind its loads (`loaded`).
+    """Return whether a ready barrier's bytes are announced before a part is loaded, or behind its
+    loads (`loaded`).
 
-    They are announced before if the barrier is one part's. If parts share it, behind the last one: the arrival must tell the
-    readers that all parts had been released, and the memory role knows that only then. Bytes may land before they are announced:
-    without that arrival the phase cannot end (PTX ISA, "mbarrier": tx-count).
+    They are announced before if the barrier is one part's. If parts share it, behind the last one:
+    the arrival must tell the readers that all parts had been released, and the memory role knows
+    that only then. Bytes may land before they are announced: without that arrival the phase cannot
+    end (PTX ISA, "mbarrier": tx-count).
     """
     return ring.plan.announces(part, bool(loaded))
 
@@ -170,14 +183,16 @@ def begins_consumed(ring: Ring, part: int) -> bool:
 
 @op
 def each(ring: Ring, parts: str, part: int, function: Any, *args: Any) -> None:
-    """Call ``function(ring, part, *args)`` for some parts of a slot, each a compile-time constant (`RingPlan.chosen`)."""
+    """Call ``function(ring, part, *args)`` for some parts of a slot, each a compile-time constant
+    (`RingPlan.chosen`)."""
     for number in ring.plan.chosen(parts, part, ring.waited):
         function(ring, number, *args)
 
 
 @op
 def note_released(ring: Ring, part: int, step: Any) -> None:
-    """Note a release by the body; the simulator raises where it is the second of a part in a step. Nothing on the GPU."""
+    """Note a release by the body; the simulator raises where it is the second of a part in a step.
+    Nothing on the GPU."""
     if (part, int(step)) in ring.released:
         raise release_misused(ring, part, step, True)
     ring.released.add((part, int(step)))
@@ -185,7 +200,8 @@ def note_released(ring: Ring, part: int, step: Any) -> None:
 
 @op
 def check_released(ring: Ring, k: Any) -> None:
-    """In the simulator, raise where a body left a part unreleased in step k - 1. Nothing on the GPU, which would wait for ever."""
+    """In the simulator, raise where a body left a part unreleased in step k - 1. Nothing on the
+    GPU, which would wait for ever."""
     plan = ring.plan
     used = int(k) - 1 - plan.delay
     if "consumed" not in plan.manual or used < 0 or not ends(ring, used):
@@ -217,7 +233,7 @@ def set_steps_done(ring: Ring, steps: Any) -> None:
     set_counter(ring.np, ring.plan.index, ring.first + blocks_in(ring, steps))
 
 
-# ---- steps of the pipeline and steps of the ring -----------------------------------------------------------------
+# ---- steps of the pipeline and steps of the ring -------------------------------------------------
 @formula
 def begins(ring: Ring, k: Any) -> bool:
     """Return whether the pipeline's step k is the first that uses its block."""
@@ -226,7 +242,8 @@ def begins(ring: Ring, k: Any) -> bool:
 
 @formula
 def ends(ring: Ring, k: Any) -> bool:
-    """Return whether the pipeline's step k is the last one, of this warpgroup, that uses its block."""
+    """Return whether the pipeline's step k is the last one, of this warpgroup, that uses its
+    block."""
     following = k + 1
     return (following == ring.steps) | own_step(ring, following)[1]  # type: ignore[no-any-return]
 
@@ -246,7 +263,8 @@ def blocks_of(ring: Ring) -> Any:
 
 
 def own_step(ring: Any, k: Any) -> tuple[Any, Any]:
-    """Return the number, in this loop, of the block that the pipeline's step k uses, and whether it begins there."""
+    """Return the number, in this loop, of the block that the pipeline's step k uses, and whether it
+    begins there."""
     dims = ring.plan.dims
     if dims is None:
         return k, True
@@ -266,9 +284,11 @@ def blocks_in(ring: Ring, steps: Any) -> Any:
 
 @op
 def note(ring: Ring, event: str, step: Any, part: int) -> None:
-    """Record a moment of a step in the simulator's trace and reports; on the GPU in the profile, where one is asked for.
+    """Record a moment of a step in the simulator's trace and reports; on the GPU in the profile,
+    where one is asked for.
 
-    Only the GPU records what opens or closes a time (`protocol.Moment`); the simulated SM knows that from its own events.
+    Only the GPU records what opens or closes a time (`protocol.Moment`); the simulated SM knows
+    that from its own events.
     """
     plan = ring.plan
     if not MOMENTS[event].noted:
@@ -301,7 +321,8 @@ def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
 
 
 def copies_of(ring: Ring, operands: Sequence[int], indices: Any, slot: Any, arrival: int = 0) -> Iterator[Copy]:
-    """Yield the copies of some operands' blocks, or of this CTA's shares of them to all that have one."""
+    """Yield the copies of some operands' blocks, or of this CTA's shares of them to all that have
+    one."""
     plan, stage = ring.plan, int(stage_of(ring, slot))
     for number in operands:
         block, start = plan.blocks[number], start_of(ring, number, indices)
@@ -334,7 +355,7 @@ def unravel(step: Any, grid: tuple[Any, ...]) -> tuple[Any, ...]:
     return (np.int32(step), *reversed(indices))
 
 
-# ---- load ring, memory role --------------------------------------------------------------------------------------
+# ---- load ring, memory role ----------------------------------------------------------------------
 @helper
 def fill(ring, part, indices, step):  # type: ignore[no-untyped-def]
     """Fill a part of the slot of `step` as soon as its last readers have released it."""
@@ -357,7 +378,7 @@ def await_consumed(ring, part, step):  # type: ignore[no-untyped-def]
     mbarrier.wait(barrier(ring, "consumed", slot_of(ring, step), part), phase_of(ring, step), step)
 
 
-# ---- load ring, compute role -------------------------------------------------------------------------------------
+# ---- load ring, compute role ---------------------------------------------------------------------
 @helper
 def await_ready(ring, part, step):  # type: ignore[no-untyped-def]
     """Wait until a part of `step`, and those that share its ready barrier, have landed."""
@@ -383,7 +404,8 @@ def release_used(ring, k, back):  # type: ignore[no-untyped-def]
 
 @helper
 def release_delayed(ring, part, k):  # type: ignore[no-untyped-def]
-    """Release, in step k, what the step `delay` before was the last to use; the loop's end releases the last ones."""
+    """Release, in step k, what the step `delay` before was the last to use; the loop's end releases
+    the last ones."""
     delay = ring.delay
     if (delay == 0 or k >= delay) and ends(ring, k - delay):
         note_released(ring, part, step_of(ring, k, delay))

@@ -1,4 +1,5 @@
-"""The ring's operations on the GPU: a plan's constants, address arithmetic, and the copies of a step."""
+"""The ring's operations on the GPU: a plan's constants, address arithmetic, and the copies of a
+step."""
 
 from __future__ import annotations
 
@@ -27,13 +28,15 @@ I32 = nb.types.int32
 
 
 class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
-    """The type of a load ring, of one role in a loop. It has the plan, the arrays, and the parts that every step waits for
-    (`Ring.waited`); the value has the grid, the steps and the ring's counter when the loop begins.
+    """The type of a load ring, of one role in a loop. It has the plan, the arrays, and the parts
+    that every step waits for (`Ring.waited`); the value has the grid, the steps and the ring's
+    counter when the loop begins.
 
-    Only where the role `copies` does the value also have the address of the tensor maps, in a kernel of several GPUs one for each
-    operand, the index maps with their captures, and the sizes of arrays whose blocks have to lie inside (`sized`).
-    The name leaves out what only messages say of a ring. So pipelines on one ring share its type, and its functions are compiled
-    once, with few arguments.
+    Only where the role `copies` does the value also have the address of the tensor maps, in a
+    kernel of several GPUs one for each operand, the index maps with their captures, and the sizes
+    of arrays whose blocks have to lie inside (`sized`). The name leaves out what only messages say
+    of a ring. So pipelines on one ring share its type, and its functions are compiled once, with
+    few arguments.
     """
 
     def __init__(self, context: ContextType, plan: RingPlan, refs: Any, index_maps: Any, rank: int,
@@ -81,7 +84,8 @@ nb.struct_model(RingType, lambda ty: [
 
 
 def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
-    """Give an operation (ring, part, …) the meaning of a compile-time constant, ``function(plan, part, …)``."""
+    """Give an operation (ring, part, …) the meaning of a compile-time constant, ``function(plan,
+    part, …)``."""
 
     @cuda_meaning(operation)
     def typer(_context: Any, ring: Any, *given: Any) -> Any:
@@ -148,7 +152,8 @@ cuda_meaning(source.check_released)(nb.no_code)
 
 
 def index_maps_return(typing_context: Any, ring: RingType, indices: Any, operands: Iterable[int] | None = None) -> list[Any]:
-    """Return the types that the index maps of a ring's operands return; SpecError for what is no start of a block."""
+    """Return the types that the index maps of a ring's operands return; SpecError for what is no
+    start of a block."""
     plan, returned = ring.plan, []
     for number in range(len(plan.args)) if operands is None else operands:
         index_map, block = ring.index_maps[number], plan.blocks[number]

@@ -1,13 +1,15 @@
 """Two fences that ptxas keeps.
 
-The plain fence is a boundary of basic blocks: a loop that runs once, because of a value that ptxas does not know, around an
-instruction that ptxas does not know to be nothing. ptxas deletes an empty loop, makes predicated instructions of a short branch,
-and sinks arithmetic below a mere branch. A branch around `exit` would end the products in flight (note C7517); for one around
-`trap` ptxas gives the role no more registers than the launch.
+The plain fence is a boundary of basic blocks: a loop that runs once, because of a value that ptxas
+does not know, around an instruction that ptxas does not know to be nothing. ptxas deletes an empty
+loop, makes predicated instructions of a short branch, and sinks arithmetic below a mere branch. A
+branch around `exit` would end the products in flight (note C7517); for one around `trap` ptxas
+gives the role no more registers than the launch.
 
-The fence behind a tile is a store to shared memory that needs the tile, under a predicate that is false for the same reason. ptxas
-moves no wait for products above a store. A volatile load, a prefetch or `bar.warp.sync` does not hold the wait; ptxas makes a
-branch, which ends the block, of a predicated `red`, `fence`, `nanosleep` or `commit_group`.
+The fence behind a tile is a store to shared memory that needs the tile, under a predicate that is
+false for the same reason. ptxas moves no wait for products above a store. A volatile load, a
+prefetch or `bar.warp.sync` does not hold the wait; ptxas makes a branch, which ends the block, of a
+predicated `red`, `fence`, `nanosleep` or `commit_group`.
 """
 
 from __future__ import annotations
@@ -40,5 +42,6 @@ def _fence_schedule(_context: Any, np_: Any, after: Any) -> Any:
             nb.emit_asm(builder, nb.void, [own], _FENCE, "r,~{memory}")
         else:
             parts = words(builder, tile, args[1])
-            ends = [builder.bitcast(part, nb.i32) for part in (parts[0], parts[-1])]  # of two rows, where there are two
+            # of two rows, where there are two
+            ends = [builder.bitcast(part, nb.i32) for part in (parts[0], parts[-1])]
             nb.emit_asm(builder, nb.void, [own, *ends], _BEHIND, "r,r,r,~{memory}")

@@ -1,24 +1,27 @@
 """A step of a pipeline: what happens around it in all of the pipeline's rings.
 
-Operands that change together and have as many slots share a ring (`ring`); a pipeline has a ring for each such group::
+Operands that change together and have as many slots share a ring (`ring`); a pipeline has a ring
+for each such group::
 
     in_specs   a: (i, k)   b: (k, j)   w: (j, 0)   bias: (0, 0)          grid (i, j, k)
     ring       |------- 0 -------|     1: 2 of 3   2: 0 of 3             dimensions whose change is a new block
 
-At each step the memory role fills one slot in the rings that begin a block there, ring after ring (`produce`). The compute role
-releases, in all rings, what has been used for the last time, then waits for what begins (`advance`). The other way round it could
-wait for a tile of one ring while the memory role waits for a slot of a ring before that one.
+At each step the memory role fills one slot in the rings that begin a block there, ring after ring
+(`produce`). The compute role releases, in all rings, what has been used for the last time, then
+waits for what begins (`advance`). The other way round it could wait for a tile of one ring while
+the memory role waits for a slot of a ring before that one.
 
-A *single-stream* pipeline has no memory role: every compute warpgroup that comes to it runs the whole of it, with rings of its own
-(slots, barriers and counters), which one elected lane fills between the warpgroup's steps::
+A *single-stream* pipeline has no memory role: every compute warpgroup that comes to it runs the
+whole of it, with rings of its own (slots, barriers and counters), which one elected lane fills
+between the warpgroup's steps::
 
     step          prologue        0            1            2                  slots = 3, delay_release = 0
     fills          0 1 2               3            4            5
     releases                           0            1            2
     computes                   0            1            2
 
-That lane waits until all four warps have released the slot, as the memory role would. With ``delay_release=1`` the products of a
-step run while the slot of the step before is filled.
+That lane waits until all four warps have released the slot, as the memory role would. With
+``delay_release=1`` the products of a step run while the slot of the step before is filled.
 """
 
 from __future__ import annotations
@@ -60,9 +63,10 @@ from .ring import (
 from .warpgroup_order import skip_turn
 
 
-# ---- rings of a pipeline -----------------------------------------------------------------------------------------
+# ---- rings of a pipeline -------------------------------------------------------------------------
 class Place(NamedTuple):
-    """Where an operand is: the number of its ring, where rings of outputs follow the others, and its number in that ring."""
+    """Where an operand is: the number of its ring, where rings of outputs follow the others, and
+    its number in that ring."""
 
     ring: int
     operand: int
@@ -71,7 +75,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """Operands that share a ring, by their numbers among the leaves of in_specs; `dims` as in `RingPlan`."""
+    """Operands that share a ring, by their numbers among the leaves of in_specs; `dims` as in
+    `RingPlan`."""
 
     dims: int | None
     slots: int
@@ -84,11 +89,13 @@ def grouped(where: str, specs: Sequence[Any], labels: Sequence[str], known: Sequ
     """Return the rings of a pipeline.
 
     specs  leaves of in_specs
-    known  sizes of the grid, as far as they are compile-time constants: a ring has no more slots than there are blocks, unless
-           its BlockSpecs say how many it has. Its delay stays, for the body relies on it; with a slot for each block nobody waits
+    known  sizes of the grid, as far as they are compile-time constants: a ring has no more slots
+           than there are blocks, unless its BlockSpecs say how many it has. Its delay stays, for
+           the body relies on it; with a slot for each block nobody waits
     slots  max_concurrent_steps
-    delay  the pipeline's delay_release, and `kernel` that of its CompilerParams; an operand's own comes first. Where none is
-           given, it is the `default`, or as much of it as the slots allow
+    delay  the pipeline's delay_release, and `kernel` that of its CompilerParams; an operand's own
+           comes first. Where none is given, it is the `default`, or as much of it as the slots
+           allow
 
     Raises SpecError where a slot would be needed before it is released.
     """
@@ -146,7 +153,8 @@ class LoopFacts:
 
     def __init__(self, pipe: Any, rings: Sequence[Any], arrays: Sequence[Any], groups: int, last: int,
                  turns: tuple[int, ...]) -> None:
-        """`groups`: products that every step is sure to issue. `last`, `turns`: see `pipelines.steps`."""
+        """`groups`: products that every step is sure to issue. `last`, `turns`: see
+        `pipelines.steps`."""
         self.np, self.arrays, self.tree, self.manual = pipe.np, tuple(arrays), pipe.tree, pipe.manual
         self.rings, self.outs = tuple(rings[:len(pipe.rings)]), tuple(rings[len(pipe.rings):])
         self.places, self.unequal = places(len(arrays), pipe.rings, pipe.outs), pipe.unequal and not pipe.single
@@ -172,17 +180,20 @@ class LoopFacts:
 
     @property
     def passes_early(self) -> bool:
-        """Whether it passes the turn when all products have been issued: others then wait for later steps only."""
+        """Whether it passes the turn when all products have been issued: others then wait for later
+        steps only."""
         return self.passes_turn and not self.manual
 
     @property
     def passes_late(self) -> bool:
-        """Whether it passes the turn when its slots have been released: a body that waits may have left out a step's wait."""
+        """Whether it passes the turn when its slots have been released: a body that waits may have
+        left out a step's wait."""
         return self.passes_turn and bool(self.manual)
 
 
 class Loop(LoopFacts):
-    """A loop on the simulated SM: its grid, all steps in it, and the steps that this warpgroup runs."""
+    """A loop on the simulated SM: its grid, all steps in it, and the steps that this warpgroup
+    runs."""
 
     def __init__(self, pipe: Any, rings: Sequence[Ring], arrays: Sequence[Any], groups: int, last: int, turns: tuple[int, ...],
                  total: Any, steps: Any) -> None:
@@ -191,10 +202,11 @@ class Loop(LoopFacts):
 
 
 def pending_groups(rings: Sequence[Any], groups: int) -> int | None:
-    """Return how many groups may stay in flight while rings release; None where no ring releases before the loop's end.
+    """Return how many groups may stay in flight while rings release; None where no ring releases
+    before the loop's end.
 
-    Every product is a group; `groups` is how many each step is sure to issue, so the newest ``delay * groups`` groups belong
-    to the last `delay` steps.
+    Every product is a group; `groups` is how many each step is sure to issue, so the newest ``delay
+    * groups`` groups belong to the last `delay` steps.
     """
     delays = [ring.plan.delay for ring in rings if "consumed" not in ring.plan.manual and ring.plan.dims != 0]
     return min(products_in_flight.MOST, min(delays) * groups) if delays else None
@@ -209,7 +221,7 @@ def tiles(loop: Loop, k: Any) -> Any:
     return loop.tree.build(iter(operands), made)
 
 
-# ---- memory role -------------------------------------------------------------------------------------------------
+# ---- memory role ---------------------------------------------------------------------------------
 @helper
 def fill_begun(ring, indices, k):  # type: ignore[no-untyped-def]
     """Fill the ring's next slot, if step k begins a block."""
@@ -228,7 +240,9 @@ def produce(loop):  # type: ignore[no-untyped-def]
     k = np.int32(0)
     while k < loop.total:
         fill_step(loop, k)
-        k = successor(k)  # unrolled, this loop was a third of the code that ptxas compiles, and it only waits for slots
+        # unrolled, this loop was a third of the code that ptxas compiles, and it only waits for
+        # slots
+        k = successor(k)
     finish_loads(loop)
 
 
@@ -247,7 +261,8 @@ def await_empty(loop):  # type: ignore[no-untyped-def]
 
 @helper
 def await_released(ring):  # type: ignore[no-untyped-def]
-    """Wait until all of the loop's blocks have been released: the last one in each slot, the newest of these at the end."""
+    """Wait until all of the loop's blocks have been released: the last one in each slot, the newest
+    of these at the end."""
     blocks, at = blocks_of(ring), np.int32(-ring.slots)
     while at < 0:
         if blocks + at >= 0:
@@ -255,10 +270,11 @@ def await_released(ring):  # type: ignore[no-untyped-def]
         at = successor(at)
 
 
-# ---- compute role ------------------------------------------------------------------------------------------------
+# ---- compute role --------------------------------------------------------------------------------
 @helper
 def await_products(loop):  # type: ignore[no-untyped-def]
-    """Wait, before rings release slots, until only products of steps whose slots are kept are in flight."""
+    """Wait, before rings release slots, until only products of steps whose slots are kept are in
+    flight."""
     products_in_flight.drain(loop.pending)
 
 
@@ -279,7 +295,8 @@ def await_begun(ring, k):  # type: ignore[no-untyped-def]
 def release_rest(ring, k):  # type: ignore[no-untyped-def]
     """Release, after the last step k - 1, the slots that have been used and not been released."""
     for back in range(ring.unreleased, -1, -1):
-        only_if(ring, "keeps", release_used, k, np.int32(back))  # of the type of a delay: one function to compile, not two
+        # of the type of a delay: one function to compile, not two
+        only_if(ring, "keeps", release_used, k, np.int32(back))
 
 
 @helper
@@ -308,7 +325,8 @@ def pass_by(ring, k):  # type: ignore[no-untyped-def]
 
 @helper
 def begin_step(loop, k):  # type: ignore[no-untyped-def]
-    """Store the blocks that ended before step k, and wait for the free output slots and the tiles that step k needs."""
+    """Store the blocks that ended before step k, and wait for the free output slots and the tiles
+    that step k needs."""
     over(loop.outs, end_block, loop.grid, k)
     over(loop.outs, begin_block, k)
     over(loop.rings, only_if, "awaits", await_begun, k)
@@ -316,7 +334,8 @@ def begin_step(loop, k):  # type: ignore[no-untyped-def]
 
 @helper
 def end_loop(loop, k):  # type: ignore[no-untyped-def]
-    """Release and store, after the last step k - 1, what is left. Others may have their turn: all products are issued."""
+    """Release and store, after the last step k - 1, what is left. Others may have their turn: all
+    products are issued."""
     over(loop.rings, set_steps_done, loop.total)
     over(loop.outs, set_steps_done, loop.total)
     only_if(loop, "passes_early", pass_turn_of)
@@ -333,10 +352,12 @@ def pass_turn_of(loop):  # type: ignore[no-untyped-def]
 
 @helper
 def advance(loop, k, steps):  # type: ignore[no-untyped-def]
-    """Release, before step k of `steps`, what no product reads any more, and wait for the next tiles; False after the last step.
+    """Release, before step k of `steps`, what no product reads any more, and wait for the next
+    tiles; False after the last step.
 
-    A slot is released `delay` steps after its last use, behind a wait that leaves the newer steps' products in flight. A body that
-    releases has done so for all but the last `delay` steps when the loop ends.
+    A slot is released `delay` steps after its last use, behind a wait that leaves the newer steps'
+    products in flight. A body that releases has done so for all but the last `delay` steps when the
+    loop ends.
     """
     over(loop.rings, check_released, k)
     if k < steps:
@@ -350,7 +371,7 @@ def advance(loop, k, steps):  # type: ignore[no-untyped-def]
     return False
 
 
-# ---- single-stream loops: a ring's blocks are numbered from 0 in this loop ----------------------------------------
+# ---- single-stream loops: a ring's blocks are numbered from 0 in this loop -----------------------
 @formula
 def block_of(ring: Ring, k: Any) -> Any:
     """Return the block that the pipeline's step k uses."""
@@ -399,6 +420,7 @@ def begin_alone(loop):  # type: ignore[no-untyped-def]
 
 @helper
 def refill(loop, k):  # type: ignore[no-untyped-def]
-    """Fill again, before step k of a single-stream loop, the slots that were released there; the branch gives no note C7519."""
+    """Fill again, before step k of a single-stream loop, the slots that were released there; the
+    branch gives no note C7519."""
     if k > 0:
         one_lane(over, loop.rings, fill_used, k)

@@ -17,7 +17,8 @@ I32 = nb.types.int32
 
 
 class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
-    """The type of `steps.Loop`, with all that its role uses and a compile knows. Loops that are equal in that are compiled once."""
+    """The type of `steps.Loop`, with all that its role uses and a compile knows. Loops that are
+    equal in that are compiled once."""
 
     def __init__(self, pipe: Any, rings: list[RingType], arrays: list[Any], groups: int, last: int, turns: tuple[int, ...]) -> None:
         source.LoopFacts.__init__(self, pipe, rings, arrays, groups, last, turns)
@@ -28,7 +29,8 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
 
     @property
     def passed(self) -> list[Any]:
-        """The types of the arrays that a body is given as they are; of the others a loop uses nothing but the type."""
+        """The types of the arrays that a body is given as they are; of the others a loop uses
+        nothing but the type."""
         return [array for array, place in zip(self.arrays, self.places, strict=True) if place is None]
 
     @property

@@ -1,4 +1,5 @@
-"""Order tokens: compute warpgroups go through a block of statements one after another, 0, 1, … n - 1, 0, 1, …
+"""Order tokens: compute warpgroups go through a block of statements one after another, 0, 1, … n -
+1, 0, 1, …
 
 ::
 
@@ -11,16 +12,18 @@
     warpgroup 0   |products| softmax ....... |products| softmax
     warpgroup 1   .........|products| softmax ....... |products| softmax
 
-A token has a named barrier for each compute warpgroup, behind the warpgroups' own; at it meet the 256 threads of those who wait for
-their turn and those who pass it on (PTX ISA, "bar, barrier": bar.sync, bar.arrive)::
+A token has a named barrier for each compute warpgroup, behind the warpgroups' own; at it meet the
+256 threads of those who wait for their turn and those who pass it on (PTX ISA, "bar, barrier":
+bar.sync, bar.arrive)::
 
     enter_turn    bar.sync at the warpgroup's own barrier
     leave_turn    bar.arrive at that of the next one
 
-At the kernel's beginning the last warpgroup passes each token to the first, and at its end the first takes it once more: so no
-arrival is left behind, and a warpgroup that went through a token more, or less, often than the others is a deadlock. Where a
-pipeline's `steps_of` leaves steps out, the loop takes and passes their turns; so the AST pass counts the blocks of a step, and
-refuses those that it cannot count.
+At the kernel's beginning the last warpgroup passes each token to the first, and at its end the
+first takes it once more: so no arrival is left behind, and a warpgroup that went through a token
+more, or less, often than the others is a deadlock. Where a pipeline's `steps_of` leaves steps out,
+the loop takes and passes their turns; so the AST pass counts the blocks of a step, and refuses
+those that it cannot count.
 """
 
 from __future__ import annotations
@@ -40,31 +43,37 @@ __all__ = ["turn"]
 
 
 def turn(name: str | None) -> NoReturn:
-    """Let the compute warpgroups go through statements one after another: ``with numpipe.turn("products"):``.
+    """Let the compute warpgroups go through statements one after another: ``with
+    numpipe.turn("products"):``.
 
-    name  of the token, a compile-time string. Blocks of the same name share it: each of them is a turn. None: no order
+    name  of the token, a compile-time string. Blocks of the same name share it: each of them is a
+          turn. None: no order
 
-    Warpgroup 0 is the first, then 1, … n - 1, then 0 again. All of them go through the blocks of a token equally often. Where
-    ``steps_of`` of a `pipeline` leaves out steps, the loop takes and passes the turns of these; so its blocks stand in no branch.
-    `return`, and `break` or `continue` of a loop around it, may not leave a block. With one compute warpgroup, and in the memory
-    role, it does nothing.
+    Warpgroup 0 is the first, then 1, … n - 1, then 0 again. All of them go through the blocks of a
+    token equally often. Where ``steps_of`` of a `pipeline` leaves out steps, the loop takes and
+    passes the turns of these; so its blocks stand in no branch. `return`, and `break` or `continue`
+    of a loop around it, may not leave a block. With one compute warpgroup, and in the memory role,
+    it does nothing.
 
-    No result depends on it: tiles are waited for, and released, as without. It says whose products the tensor cores have next, so
-    that one warpgroup's softmax overlaps another one's products.
+    No result depends on it: tiles are waited for, and released, as without. It says whose products
+    the tensor cores have next, so that one warpgroup's softmax overlaps another one's products.
 
-    A token takes a named barrier for each compute warpgroup, of those of the CTA's 16 that numpipe does not use itself: 5 tokens
-    for 2 compute warpgroups, 3 for 3. To go through a block costs a bar.sync and a bar.arrive (PTX ISA, "bar, barrier").
+    A token takes a named barrier for each compute warpgroup, of those of the CTA's 16 that numpipe
+    does not use itself: 5 tokens for 2 compute warpgroups, 3 for 3. To go through a block costs a
+    bar.sync and a bar.arrive (PTX ISA, "bar, barrier").
 
-    Raises CompileError where no barriers are left for a token, in another block of the same token, and with
-    ``schedule="pingpong"``, whose turns are of whole tiles; SpecError for blocks that not every step of a loop with steps_of is
-    sure to go through. Warpgroups that do not go through it equally often are a deadlock, which the simulator reports.
+    Raises CompileError where no barriers are left for a token, in another block of the same token,
+    and with ``schedule="pingpong"``, whose turns are of whole tiles; SpecError for blocks that not
+    every step of a loop with steps_of is sure to go through. Warpgroups that do not go through it
+    equally often are a deadlock, which the simulator reports.
     """
     raise outside("turn", ", as `with numpipe.turn(\"name\"):`")
 
 
 @op
 def place_of(np_: Context, number: int, further: int) -> Any:
-    """Return the named barrier at which this warpgroup, or with `further` 1 the next one, waits for its turn with a token."""
+    """Return the named barrier at which this warpgroup, or with `further` 1 the next one, waits for
+    its turn with a token."""
     unit = np_.unit
     return np.int32(unit.token_barrier(number) + (unit.number(current().warpgroup) + further) % unit.compute_wgs)
 
@@ -109,7 +118,8 @@ def begin_tokens(np_: Context, names: tuple[str, ...]) -> None:
 
 @op
 def end_tokens(np_: Context) -> None:
-    """Wait until every token has come back to the first warpgroup. Compute warpgroups call it after the kernel function."""
+    """Wait until every token has come back to the first warpgroup. Compute warpgroups call it after
+    the kernel function."""
     over_tokens(np_, 0, await_token)
 
 

@@ -1,4 +1,5 @@
-"""Order tokens on the GPU: which barriers, and what one warpgroup does at the kernel's beginning and end."""
+"""Order tokens on the GPU: which barriers, and what one warpgroup does at the kernel's beginning
+and end."""
 
 from __future__ import annotations
 

@@ -1,32 +1,36 @@
-"""Which bytes of a shared-memory tile each lane moves, when a register tile is loaded from it or stored to it.
+"""Which bytes of a shared-memory tile each lane moves, when a register tile is loaded from it or
+stored to it.
 
-A register tile lies as a wgmma accumulator does: lane 4 g + t of warp w has, in each block of 64 rows and each group j of 8
-columns, the elements of columns 8 j + 2 t and the next one, of rows 16 w + g and 16 w + g + 8. What moves them depends on how
-the tile lies in memory:
+A register tile lies as a wgmma accumulator does: lane 4 g + t of warp w has, in each block of 64
+rows and each group j of 8 columns, the elements of columns 8 j + 2 t and the next one, of rows 16 w
++ g and 16 w + g + 8. What moves them depends on how the tile lies in memory:
 
-==============  ==========================  ===========================================================================
+==============  ==========================  ========================================================
 elements        contiguous                  access
-==============  ==========================  ===========================================================================
+==============  ==========================  ========================================================
 16 bits         rows                        ldmatrix, stmatrix: 16 rows x 16 columns an instruction
 16 bits         columns (``tile.T``, …)     the same with ``.trans``
 32 bits         rows                        ld.shared.v2, st.shared.v2: two columns a lane
 32 bits         columns                     ld.shared, st.shared: one element a lane
-8 bits          rows                        ld.shared, st.shared of 16 bits: two columns a lane; columns are an error
-==============  ==========================  ===========================================================================
+8 bits          rows                        ld.shared, st.shared of 16 bits: two columns a lane;
+                                            columns are an error
+==============  ==========================  ========================================================
 
-No two lanes that are served together meet in a bank (but in rows of 16 bytes, and in columns of 32-bit elements in pieces of less
-than 128). Two columns of 32 bits would: an access serves 16 lanes at once, of 4 rows, and what they have in a group of 8 columns is
-32 bytes of each, which the swizzle, in steps of 16, spreads over half of the banks only. So every other row, or pair of rows, takes
-the groups in another order (`detour`)::
+No two lanes that are served together meet in a bank (but in rows of 16 bytes, and in columns of
+32-bit elements in pieces of less than 128). Two columns of 32 bits would: an access serves 16 lanes
+at once, of 4 rows, and what they have in a group of 8 columns is 32 bytes of each, which the
+swizzle, in steps of 16, spreads over half of the banks only. So every other row, or pair of rows,
+takes the groups in another order (`detour`)::
 
     row (g)          0  1  2  3       0  1  2  3
     pair of chunks   0  0  1  1   ->  0  2  1  3      group j of 128 bytes: j for even rows, j ^ 2 for odd ones
 
 and the registers of two groups change places behind a load, or before a store.
 
-An address is ``((tile + lane offset) ^ xor) + add``: what depends on the lane is computed once, the rest is in the instruction's
-immediates. The exclusive-or is right because tiles, and views of them, start at multiples of 8 rows, where the swizzle begins
-anew. `lane_offset` takes ints, NumPy arrays (in tests) and LLVM values (`shared_cuda`).
+An address is ``((tile + lane offset) ^ xor) + add``: what depends on the lane is computed once, the
+rest is in the instruction's immediates. The exclusive-or is right because tiles, and views of them,
+start at multiples of 8 rows, where the swizzle begins anew. `lane_offset` takes ints, NumPy arrays
+(in tests) and LLVM values (`shared_cuda`).
 """
 
 from __future__ import annotations
@@ -39,7 +43,8 @@ from ...plan.layout import Layout, swizzled
 
 @dataclass(frozen=True)
 class Access:
-    """One instruction of each lane: its address, and the registers that it moves, `count` from `first` on.
+    """One instruction of each lane: its address, and the registers that it moves, `count` from
+    `first` on.
 
     Registers are numbered as `TileType` has them: 32 bits each, two elements of a smaller type.
     """
@@ -52,17 +57,19 @@ class Access:
 
 @dataclass(frozen=True)
 class Detour:
-    """Lanes whose number has this `bit` take group j ^ `groups` of 8 columns where the others take j; in such a lane register r
-    and ``r ^ 4 groups`` are in each other's places."""
+    """Lanes whose number has this `bit` take group j ^ `groups` of 8 columns where the others take
+    j; in such a lane register r and ``r ^ 4 groups`` are in each other's places."""
 
     bit: int
     groups: int
 
 
 def detour(layout: Layout) -> Detour | None:
-    """Return what keeps accesses of two 32-bit columns off each other's banks; None where nothing has to.
+    """Return what keeps accesses of two 32-bit columns off each other's banks; None where nothing
+    has to.
 
-    Of rows 128 bytes wide the odd ones go another way, of those of 64 bytes, two of which are a line of banks, every other pair.
+    Of rows 128 bytes wide the odd ones go another way, of those of 64 bytes, two of which are a
+    line of banks, every other pair.
     """
     if layout.itemsize != 4 or layout.inner != 1:
         return None
@@ -70,26 +77,29 @@ def detour(layout: Layout) -> Detour | None:
 
 
 def lane_offset(layout: Layout, thread: Any, matrices: bool = True) -> Any:
-    """Return the swizzled byte offset at which a lane's accesses start; `thread` is its number in the warpgroup, 0 … 127."""
+    """Return the swizzled byte offset at which a lane's accesses start; `thread` is its number in
+    the warpgroup, 0 … 127."""
     lane, warp = thread & 31, thread >> 5
     width, sixteen = layout.width, layout.itemsize == 2 and matrices
     if layout.inner == 1:
         row = warp * 16 + ((lane & 15) if sixteen else lane >> 2)
-        part = (lane >> 4) * 16 if sixteen else (lane & 3) * 2 * layout.itemsize  # bytes along the row
+        # bytes along the row
+        part = (lane >> 4) * 16 if sixteen else (lane & 3) * 2 * layout.itemsize
         if width == 16:
             return row * width + (part >> 4) * layout.panel_stride + (part & 15)
         start = swizzled(row * width + part, width)
         turn = detour(layout)
         return start if turn is None else start ^ (((lane >> turn.bit) & 1) << (turn.groups + 4))
     column = (lane & 7) + (lane >> 4) * 8 if sixteen else (lane & 3) * 2
-    part = warp * 32 + ((lane >> 3) & 1) * 16 if sixteen else warp * 64 + (lane >> 2) * 4  # bytes down the column
+    # bytes down the column
+    part = warp * 32 + ((lane >> 3) & 1) * 16 if sixteen else warp * 64 + (lane >> 2) * 4
     shift = width.bit_length() - 1
     return (part >> shift) * layout.panel_stride + swizzled(column * width + (part & (width - 1)), width)
 
 
 def accesses(layout: Layout, matrices: bool = True) -> list[Access]:
-    """Return the accesses of every lane, in the order of their registers; without `matrices` (ldmatrix, stmatrix) each lane moves
-    its own pairs of 16-bit columns."""
+    """Return the accesses of every lane, in the order of their registers; without `matrices`
+    (ldmatrix, stmatrix) each lane moves its own pairs of 16-bit columns."""
     registers = layout.shape[1] * max(layout.itemsize, 2) // 8  # of 64 rows
     block_bytes = 64 * layout.width if layout.inner == 1 else 64 * layout.itemsize // layout.width * layout.panel_stride
     return [Access(block * registers + access.first, access.count, access.xor, access.add + block * block_bytes)
@@ -110,14 +120,16 @@ def _of_a_block(layout: Layout, matrices: bool) -> list[Access]:
                 found.append(Access((2 * j + half) * count, count, xor, add + 8 * half * width))
                 continue
             xor, add = (32 * half, 0) if width >= 64 else (0, 32 * half // width * layout.panel_stride)
-            for odd in (0, 1):  # the next column: where rows are 128 bytes wide, each is swizzled in its own way
+            # the next column: where rows are 128 bytes wide, each is swizzled in its own way
+            for odd in (0, 1):
                 found.append(Access(4 * j + 2 * half + odd, 1, xor ^ (16 * odd if width == 128 else 0),
                                     add + (8 * j + odd) * width))
     return found
 
 
 def _along(layout: Layout, nbytes: int) -> tuple[int, int]:
-    """Return (xor, add) that moves an access `nbytes` along the rows, or by as many 16-bit columns."""
+    """Return (xor, add) that moves an access `nbytes` along the rows, or by as many 16-bit
+    columns."""
     if layout.inner == 0:
         return 0, nbytes // 2 * layout.width
     return nbytes % layout.width, nbytes // layout.width * layout.panel_stride

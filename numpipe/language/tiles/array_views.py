@@ -1,7 +1,9 @@
-"""Views of arrays in global memory: ``a.at[ds(i, 64), ds(j, 64)]``, which copies read and write, and atomics change.
+"""Views of arrays in global memory: ``a.at[ds(i, 64), ds(j, 64)]``, which copies read and write,
+and atomics change.
 
-Along one or two dimensions a view has ``ds(start, size)``, along the others an integer; two are its rows and columns. A view of a
-single element, which atomics change, has none. Starts are run-time values and may lie outside the array.
+Along one or two dimensions a view has ``ds(start, size)``, along the others an integer; two are its
+rows and columns. A view of a single element, which atomics change, has none. Starts are run-time
+values and may lie outside the array.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from .tile import TileLike
 
 
 class GmemView:
-    """A part of an array. `start` has a place for each of its dimensions, `shape` is that of those along `axes`.
+    """A part of an array. `start` has a place for each of its dimensions, `shape` is that of those
+    along `axes`.
 
     Its Numba type is a subclass, as those of references are.
     """
@@ -46,13 +49,15 @@ def starts(parts: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def ends(ref: GmemRef, parts: Sequence[Any]) -> tuple[int, ...]:
-    """Return where each dimension of an array ends for an index: where the array does, or before it at the stop of a `ds`."""
+    """Return where each dimension of an array ends for an index: where the array does, or before it
+    at the stop of a `ds`."""
     return tuple(max(0, min(size, int(part.stop))) if isinstance(part, Ds) and part.limited else size
                  for part, size in zip(parts, ref.array.shape, strict=True))
 
 
 def check_inside(ref: GmemRef, parts: Sequence[Any], axes: tuple[int, ...], what: str, below: str, beyond: str, does: str) -> None:
-    """Raise SimulationError for an integer in an index outside its dimension; the GPU does `below` under 0, `beyond` at the end."""
+    """Raise SimulationError for an integer in an index outside its dimension; the GPU does `below`
+    under 0, `beyond` at the end."""
     for axis, (part, size) in enumerate(zip(parts, ref.array.shape, strict=True)):
         if axis not in axes and not 0 <= int(part) < size:
             raise failure(SimulationError, "out-of-bounds", f"{what}: index {int(part)} along dimension {axis} is outside the "
@@ -63,7 +68,8 @@ def check_inside(ref: GmemRef, parts: Sequence[Any], axes: tuple[int, ...], what
 def block_axes(ref: Any, parts: Sequence[Any], what: str, gathers: bool = False) -> tuple[int, ...]:
     """Return the dimensions of an array in which an index selects several elements.
 
-    parts    the index's parts, or their Numba types: ``ds(start, size)``, an integer, and with `gathers` a vector of indices
+    parts    the index's parts, or their Numba types: ``ds(start, size)``, an integer, and with
+             `gathers` a vector of indices
     what     the index's name in messages
 
     Raises SpecError for another number of parts, for other parts, and for more than two dimensions.

@@ -25,7 +25,8 @@ nb.struct_model(ViewType, lambda ty: [("ref", ty.ref), ("start", nb.types.UniTup
 
 
 class Block:
-    """A block of an array in generated code: the address of the array's element 0, and along its dimensions start, size, stride."""
+    """A block of an array in generated code: the address of the array's element 0, and along its
+    dimensions start, size, stride."""
 
     def __init__(self, context: Any, builder: Any, ref: GmemType, value: Any, start: Sequence[Any], axes: tuple[int, ...],
                  indices: Sequence[tuple[int, TileType, Any]] = (), stops: Sequence[Any] = ()) -> None:
@@ -47,7 +48,8 @@ class Block:
         """(which dimension, vector's type, value) of indices that elements are gathered at"""
         self.pairs = bool(axes) and axes[-1] == inner and ref.arg.tma and not any(
             number == len(axes) - 1 for number, *_ in self.indices)
-        """whether elements along the last dimension may be loaded at once: they are neighbours, and rows are aligned"""
+        """whether elements along the last dimension may be loaded at once: they are neighbours, and
+        rows are aligned"""
 
     def moved(self, address: Any, place: Any, stride: Any) -> Any:
         """Return the address `place` elements further along a dimension."""
@@ -56,14 +58,16 @@ class Block:
         return builder.add(address, far)
 
     def aligned(self, columns: int, run: int) -> Any:
-        """Return whether a block of `columns` starts at a multiple of `run` elements, and the array has all its columns."""
+        """Return whether a block of `columns` starts at a multiple of `run` elements, and the array
+        has all its columns."""
         builder, begin = self.builder, self.start[-1]
         most = builder.sub(self.size[-1], nb.const(columns))
         whole = builder.and_(builder.icmp_signed(">=", begin, nb.const(0)), builder.icmp_signed("<=", begin, most))
         return builder.and_(whole, builder.icmp_unsigned("==", builder.and_(begin, nb.const(run - 1)), nb.const(0)))
 
     def load(self, address: Any, inside: Any, count: int = 1) -> Any:
-        """Load one element, or `count` adjacent ones; where they lie outside it loads the array's first element, and gives 0."""
+        """Load one element, or `count` adjacent ones; where they lie outside it loads the array's
+        first element, and gives 0."""
         builder, nbytes = self.builder, count * self.dtype.itemsize
         words = nbytes // 4
         machine: Any = nb.ir.IntType(8 * nbytes) if not words else nb.i32 if words == 1 else nb.ir.VectorType(nb.i32, words)
@@ -74,7 +78,8 @@ class Block:
 
 
 def indices_of(builder: Any, tile: TileType, axis: int, vector: TileType, value: Any) -> list[Any]:
-    """Return the index, along a dimension, of each element of a lane of a tile that is gathered, or scattered."""
+    """Return the index, along a dimension, of each element of a lane of a tile that is gathered, or
+    scattered."""
     have, layout = registers(builder, vector, value), vector.layout
     if len(tile.shape) == 1:
         return have
@@ -89,7 +94,8 @@ nb.constant_attributes(ViewType, None, shape=lambda ty: ty.shape, dtype=lambda t
 
 
 def starts(context: Any, builder: Any, index: Any, value: Any) -> list[Any]:
-    """Return where each part of an index starts, as int32: 0 where it has no value, and a vector of indices as it is."""
+    """Return where each part of an index starts, as int32: 0 where it has no value, and a vector of
+    indices as it is."""
     values = nb.cgutils.unpack_tuple(builder, value) if isinstance(index, nb.types.BaseTuple) else [value]
     parts = whole_slices(index)
     values = [nb.fields(context, builder, part, found).value if isinstance(part, Index) else found

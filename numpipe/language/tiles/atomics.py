@@ -1,4 +1,5 @@
-"""Reductions into an array: ``numpipe.atomic_add(c.at[rows, columns], tile)``, into a block that other CTAs may change too.
+"""Reductions into an array: ``numpipe.atomic_add(c.at[rows, columns], tile)``, into a block that
+other CTAs may change too.
 
 ::
 
@@ -6,22 +7,36 @@
     numpipe.atomic_add(total.at[ds(0, 64), ds(0, 64)], tile)        # as all other CTAs do, in any order
     numpipe.atomic_max(top.at[ds(m * 64, 64)], tile.max(axis=1))    # of int32
 
-Each element of the array becomes the sum, minimum and so on of its value and the tile's, atomically: relaxed, at GPU scope. The old
-value is not returned. The caller passes the array with its first values: one that the call allocates (`out_type`) has none. Within
-the kernel nobody else may write or read what is reduced: the simulator reports who does.
+Each element of the array becomes the sum, minimum and so on of its value and the tile's,
+atomically: relaxed, at GPU scope. The old value is not returned. The caller passes the array with
+its first values: one that the call allocates (`out_type`) has none. Within the kernel nobody else
+may write or read what is reduced: the simulator reports who does.
 
-===========================  ========================================================  =============================================
+===========================  ========================================================  =============
 tile                         how (PTX ISA)                                             types
-===========================  ========================================================  =============================================
-(M, N), rows of the array    the store ring: ``cp.reduce.async.bulk.tensor`` of        add: float32, float16, bfloat16, int32; min,
-that TMA can store           panels in shared memory, at 16 bytes a time               max: float16, bfloat16, int32; and, or, xor:
-                                                                                       int32; uint32 as int32
-others, vectors, (M, 1),     the lanes: ``red.relaxed.gpu.global``, element by         add: float32, float16, bfloat16, int32; min,
-(1, N), elements             element; of 16 bits a loop of compare-and-swap            max, and, or, xor: int32; uint32 as int32
-===========================  ========================================================  =============================================
+===========================  ========================================================  =============
+(M, N), rows of the array    the store ring: ``cp.reduce.async.bulk.tensor`` of        add: float32,
+                                                                                       float16,
+                                                                                       bfloat16,
+                                                                                       int32; min,
+that TMA can store           panels in shared memory, at 16 bytes a time               max: float16,
+                                                                                       bfloat16,
+                                                                                       int32; and,
+                                                                                       or, xor:
+                                                                                       int32; uint32
+                                                                                       as int32
+others, vectors, (M, 1),     the lanes: ``red.relaxed.gpu.global``, element by         add: float32,
+                                                                                       float16,
+                                                                                       bfloat16,
+                                                                                       int32; min,
+(1, N), elements             element; of 16 bits a loop of compare-and-swap            max, and, or,
+                                                                                       xor: int32;
+                                                                                       uint32 as
+                                                                                       int32
+===========================  ========================================================  =============
 
-Sums of floats are rounded each time, in an order that differs from run to run: results are not bit-identical. float32 subnormals
-are taken for 0 (``red.add.f32``).
+Sums of floats are rounded each time, in an order that differs from run to run: results are not
+bit-identical. float32 subnormals are taken for 0 (``red.add.f32``).
 """
 
 from __future__ import annotations

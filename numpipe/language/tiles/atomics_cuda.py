@@ -1,4 +1,5 @@
-"""Reductions into an array on the GPU: reductions of TMA through the store ring, or ``red.global`` by the lanes."""
+"""Reductions into an array on the GPU: reductions of TMA through the store ring, or ``red.global``
+by the lanes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Arrivals on mbarriers of several CTAs of a cluster: in each warp, a lane arrives for each of these CTAs."""
+"""Arrivals on mbarriers of several CTAs of a cluster: in each warp, a lane arrives for each of
+these CTAs."""
 
 from __future__ import annotations
 
@@ -23,11 +24,13 @@ def rank(builder: Any, place: list[Any], dims: Dims) -> Any:
 
 def arrive(typing_context: Any, context: Any, builder: Any, peers: tuple[Dims, ...], dims: Dims, address: Any,
            led: tuple[int, ...] = (), wide: bool = False) -> None:
-    """Emit arrivals of each warp on the mbarrier at a shared address: lane i arrives in the CTA that the i-th of `peers` leads to.
-    Or lane 0 does, in the CTA that is first along the dimensions `led` of the cluster.
+    """Emit arrivals of each warp on the mbarrier at a shared address: lane i arrives in the CTA
+    that the i-th of `peers` leads to. Or lane 0 does, in the CTA that is first along the dimensions
+    `led` of the cluster.
 
-    A lane looks its shift up in four bits of a constant, so that all lanes do the same. An arrival says no scope, unless it is
-    `wide`: with ``.release.cluster`` it becomes a fence of the whole GPU, and a loop half as fast.
+    A lane looks its shift up in four bits of a constant, so that all lanes do the same. An arrival
+    says no scope, unless it is `wide`: with ``.release.cluster`` it becomes a fence of the whole
+    GPU, and a loop half as fast.
     """
     idle = lane = builder.and_(nb.thread_index(builder), nb.const(31))  # 0 in lanes that arrive
     operation, remote = mbarrier.arrive, mbarrier.arrive_remote_release if wide else mbarrier.arrive_remote

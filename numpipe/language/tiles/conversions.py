@@ -1,21 +1,27 @@
-"""From one layout of a register tile to another: ``numpipe.layout_cast(v, "row")``, ``layout_cast(x, "accumulator")``.
+"""From one layout of a register tile to another: ``numpipe.layout_cast(v, "row")``,
+``layout_cast(x, "accumulator")``.
 
-=======================  =====================  ====================================================================================
+=======================  =====================  ====================================================
 from                     to                     costs
-=======================  =====================  ====================================================================================
+=======================  =====================  ====================================================
 a vector in either       row, column            nothing: what is not used is not computed
-row                      column                 through shared memory: 4 bytes an element, a named barrier of the warpgroup before
+row                      column                 through shared memory: 4 bytes an element, a named
+                                                barrier of the warpgroup before
 column                   row                    the stores, and one between them and the loads
-accumulator              coalesced              through shared memory, panels of 64 rows x 128 bytes, one after the other: a
-coalesced                accumulator            barrier of the warpgroup before, and within, as warps keep their rows, of the warp
-by rows (`by_row`)     any, or from any       through shared memory, of a tile 64 x 64 elements after 64 x 64: two barriers each
+accumulator              coalesced              through shared memory, panels of 64 rows x 128
+                                                bytes, one after the other: a
+coalesced                accumulator            barrier of the warpgroup before, and within, as
+                                                warps keep their rows, of the warp
+by rows (`by_row`)     any, or from any       through shared memory, of a tile 64 x 64 elements
+                                                after 64 x 64: two barriers each
 float32 accumulator      A operand of wgmma     `astype`, in the same lanes: no cast is needed
 the same                                        nothing
-=======================  =====================  ====================================================================================
+=======================  =====================  ====================================================
 
-What costs is not done where it is not written: a mismatch is an error that names both layouts, and the cast. A vector in either
-layout becomes a row or a column by itself where an `if`, a loop, a carry or a function's results join it with one
-(`layouts.joined`). What goes through shared memory is listed by ``kernel.inspect("resources")``, with its line and its bytes.
+What costs is not done where it is not written: a mismatch is an error that names both layouts, and
+the cast. A vector in either layout becomes a row or a column by itself where an `if`, a loop, a
+carry or a function's results join it with one (`layouts.joined`). What goes through shared memory
+is listed by ``kernel.inspect("resources")``, with its line and its bytes.
 """
 
 from __future__ import annotations
@@ -51,21 +57,24 @@ CAST = "layout_cast"
 
 @op(context=True, site=True)
 def layout_cast(np_: Context, site: str, tile: Any, layout: str) -> Tile:
-    """Return a vector, or a tile, in another layout, so that other lanes hold its elements, inside a kernel.
+    """Return a vector, or a tile, in another layout, so that other lanes hold its elements, inside
+    a kernel.
 
     tile    a vector (n,), of any type, or a tile (M, N) of numbers
-    layout  of a vector "row": along the columns, as it is broadcast to tiles; or "column": along the rows, as ``tile.sum(axis=1)``
-            gives it. Of a tile "accumulator", or "coalesced", as `load_tile` gives it. By rows, of a tile "rows" or "rows 32", of
-            vectors that meet it "row 32" or "column 32" (`by_row`). A compile-time constant
+    layout  of a vector "row": along the columns, as it is broadcast to tiles; or "column": along
+            the rows, as ``tile.sum(axis=1)`` gives it. Of a tile "accumulator", or "coalesced", as
+            `load_tile` gives it. By rows, of a tile "rows" or "rows 32", of vectors that meet it
+            "row 32" or "column 32" (`by_row`). A compile-time constant
 
     A row's statistics that scale the columns of another product, for example::
 
         norms = np.sqrt((k * k).sum(axis=1))                    # along the rows of k
         s = s / numpipe.layout_cast(norms, "row")               # along the columns of q @ k.T
 
-    From one to the other it goes through 4 n bytes of shared memory, with two barriers of the warpgroup; a vector that was loaded,
-    or made by `full` or `iota`, has both. A tile takes 64 rows of at most 128 bytes. Raises SpecError for layouts that there are
-    not, and for sizes that cannot lie so: along columns 8 x i elements up to 256, along rows 64 x j; coalesced rows have 32, 64 or
+    From one to the other it goes through 4 n bytes of shared memory, with two barriers of the
+    warpgroup; a vector that was loaded, or made by `full` or `iota`, has both. A tile takes 64 rows
+    of at most 128 bytes. Raises SpecError for layouts that there are not, and for sizes that cannot
+    lie so: along columns 8 x i elements up to 256, along rows 64 x j; coalesced rows have 32, 64 or
     128 x i bytes.
     """
     result, nbytes = plan_cast(np_, site, tile, layout)
@@ -81,7 +90,8 @@ def layout_cast(np_: Context, site: str, tile: Any, layout: str) -> Tile:
 
 
 def plan_cast(np_: ContextFacts, site: Any, tile: Any, layout: Any) -> tuple[Form, int]:
-    """Return (the form that a cast of a tile gives, bytes of shared memory that it needs); raise SpecError for other casts."""
+    """Return (the form that a cast of a tile gives, bytes of shared memory that it needs); raise
+    SpecError for other casts."""
     form, layout = form_of(tile, f"'{CAST}'"), constant(CAST, "layout", layout)
     if form is None:
         raise SpecError(f"{CAST}(tile, layout): tile must be a register tile, got {called(tile)}")
@@ -145,7 +155,8 @@ def _plan_tile(form: Form, layout: str) -> tuple[Form, int]:
 
 
 def _chunks(form: Form, result: Form) -> tuple[Any, Any]:
-    """Return the chunks that the warps store, and load, in a cast: of a tile those of one panel, the others being like it."""
+    """Return the chunks that the warps store, and load, in a cast: of a tile those of one panel,
+    the others being like it."""
     if len(form.shape) == 2:
         panel = rows(panel_width(form if result.layout == ACCUMULATOR else result))
         return panel, panel

@@ -1,16 +1,20 @@
-"""``y[i] = x``, ``numpipe.atomic_add(y.at[i, j], x)``: a number to a single element of an array in global memory.
+"""``y[i] = x``, ``numpipe.atomic_add(y.at[i, j], x)``: a number to a single element of an array in
+global memory.
 
-A number is the same in all lanes of a warpgroup: a constant, an element that was loaded, a reduction of a whole tile. One lane
-stores it, or reduces it into the array (``red.relaxed.gpu.global``). With more than one compute warpgroup each of them does so, as
-with tiles.
+A number is the same in all lanes of a warpgroup: a constant, an element that was loaded, a
+reduction of a whole tile. One lane stores it, or reduces it into the array
+(``red.relaxed.gpu.global``). With more than one compute warpgroup each of them does so, as with
+tiles.
 
-=====================  =====================================================================================================
+=====================  =============================================================================
 array                  numbers that it takes
-=====================  =====================================================================================================
-float16 … float64      floats, integers and bools; rounded to the array's type, as NumPy's "same_kind" rule has it
-int8 … uint64          integers and bools; one that the type cannot hold is an error simulated, and wraps on the GPU
+=====================  =============================================================================
+float16 … float64      floats, integers and bools; rounded to the array's type, as NumPy's
+                       "same_kind" rule has it
+int8 … uint64          integers and bools; one that the type cannot hold is an error simulated, and
+                       wraps on the GPU
 bool                   bools
-=====================  =====================================================================================================
+=====================  =============================================================================
 
 An index outside the array is an error on the simulated SM; on the GPU nothing is written.
 """
@@ -38,7 +42,8 @@ def is_element(parts: Sequence[Any]) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value, or its Numba type, is a number, or one that the memory role does not have."""
+    """Return whether a value, or its Numba type, is a number, or one that the memory role does not
+    have."""
     return isinstance(value, NoValue) or arith.kind(value) is not None
 
 
@@ -59,7 +64,8 @@ def check_number(what: str, name: str, dtype: np.dtype, value: Any) -> None:
 
 
 def as_element(what: str, dtype: np.dtype, value: Any) -> Any:
-    """Return a number in an array's type; raise SimulationError for an integer that the type cannot hold."""
+    """Return a number in an array's type; raise SimulationError for an integer that the type cannot
+    hold."""
     if dtype.kind in "iu":
         if not arith.holds(dtype, int(value)):
             raise SimulationError(f"{what}: {int(value)} overflows {dtype}, which wraps silently on the GPU")

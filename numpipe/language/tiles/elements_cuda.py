@@ -1,4 +1,5 @@
-"""Numbers to single elements of an array on the GPU: by lane 0 of the warpgroup, or in code for each lane by all of them."""
+"""Numbers to single elements of an array on the GPU: by lane 0 of the warpgroup, or in code for
+each lane by all of them."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def in_type(context: Any, builder: Any, value: Any, ty: Any, dtype: np.dtype) ->
 
 def write_element(context: Any, builder: Any, ref: GmemType, array: Any, index: Sequence[Any], value: Any, ty: Any,
                   statement: str = "") -> None:
-    """Emit a store of a number, or another `statement` on address $0 and value $1; the memory role emits nothing."""
+    """Emit a store of a number, or another `statement` on address $0 and value $1; the memory role
+    emits nothing."""
     if ref.role == "memory":
         return
     dtype = ref.arg.dtype

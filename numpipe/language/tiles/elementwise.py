@@ -1,24 +1,28 @@
-"""Arithmetic, comparisons and choices of register tiles, element by element, broadcast as in NumPy; `mathematics` has functions.
+"""Arithmetic, comparisons and choices of register tiles, element by element, broadcast as in NumPy;
+`mathematics` has functions.
 
 Operands are tiles and numbers; a number takes the tile's type. Masks (of bool) have ``& | ^ ~``.
 
-===========================================  ======================================================================
+===========================================  =======================================================
 ``+ - * /``, ``-x``, ``x ** 2``, ``abs(x)``  floats; integers without ``/``
-``//``, ``%``                                floats and integers, rounded down, as NumPy's; integers by 0 as in `core.arith`
+``//``, ``%``                                floats and integers, rounded down, as NumPy's; integers
+                                             by 0 as in `core.arith`
 ``< <= > >= == !=``                          of floats and integers (of masks ``== !=``): masks
 ``& | ^ << >>``, ``~``                       integers, and masks without shifts
 ``np.where(mask, x, y)``                     one of two elements; any type
-===========================================  ======================================================================
+===========================================  =======================================================
 
-Floats follow IEEE 754 as numbers of a kernel do: a product and a sum of float32 may be one fused instruction on the GPU. Tiles of
-float16 and bfloat16 stay what they are, as in NumPy: each operation is rounded to 16 bits, once, and gives NumPy's bits. Two
-elements are computed by one instruction (PTX ISA, "Half Precision Floating Point Instructions"), quotients, functions and
-comparisons in float32. Operands of another type are refused: a run-time float32 would be rounded silently. A tile of another
-layout is an error that names both: nothing is moved between lanes here.
+Floats follow IEEE 754 as numbers of a kernel do: a product and a sum of float32 may be one fused
+instruction on the GPU. Tiles of float16 and bfloat16 stay what they are, as in NumPy: each
+operation is rounded to 16 bits, once, and gives NumPy's bits. Two elements are computed by one
+instruction (PTX ISA, "Half Precision Floating Point Instructions"), quotients, functions and
+comparisons in float32. Operands of another type are refused: a run-time float32 would be rounded
+silently. A tile of another layout is an error that names both: nothing is moved between lanes here.
 
-Integers are int32, uint32, int8 and uint8; those of 8 bits are computed in 32, each operation's result cut to its low 8. Unsigned
-ones wrap, as in NumPy and C. Signed ones that their type cannot hold are an error on the simulated SM, since that is seldom meant,
-and wrap on the GPU; who means it computes in uint32, with the same bits: ``(x.astype(np.uint32) * 1664525).astype(np.int32)``.
+Integers are int32, uint32, int8 and uint8; those of 8 bits are computed in 32, each operation's
+result cut to its low 8. Unsigned ones wrap, as in NumPy and C. Signed ones that their type cannot
+hold are an error on the simulated SM, since that is seldom meant, and wrap on the GPU; who means it
+computes in uint32, with the same bits: ``(x.astype(np.uint32) * 1664525).astype(np.int32)``.
 """
 
 from __future__ import annotations
@@ -48,7 +52,8 @@ class Plan:
 
     computed  the type that its operands are converted to
     result    the form of the tile that it gives; a form without dimensions for a number
-    inert     nothing is computed: in the memory role tiles, and what depends on them, have no values
+    inert     nothing is computed: in the memory role tiles, and what depends on them, have no
+              values
     """
 
     computed: np.dtype
@@ -61,7 +66,8 @@ Operand = Form | arith.Kind
 
 
 def operands_of(symbol: str, operands: Sequence[Any], literals: int = 0) -> list[Operand | None]:
-    """Return each operand's form or kind, of a value or a Numba type; None for what is neither a tile nor a number.
+    """Return each operand's form or kind, of a value or a Numba type; None for what is neither a
+    tile nor a number.
 
     Bit i of `literals` says that operand i is a float literal.
     """
@@ -89,21 +95,23 @@ def _check_numbers(symbol: str, operands: Sequence[Operand], dtype: np.dtype) ->
                 "a float: use .astype(np.float32) first" if fraction else
                 f"{arith.spelled(number)}: convert the number with int(x)" if dtype == INT32 else
                 f"{arith.spelled(number)}: convert the tile with .astype(np.int32), or write full(tile.shape, number, tile.dtype)"))
-        if dtype in HALVES and number not in (int, float, np.dtype(np.float64), dtype):  # a float literal may be a float64 by now
+        # a float literal may be a float64 by now
+        if dtype in HALVES and number not in (int, float, np.dtype(np.float64), dtype):
             raise SpecError(f"'{symbol}' of a {dtype} tile and {arith.spelled(number)}, which it would round: use "
                             ".astype(np.float32) on the tile, or full(tile.shape, number, tile.dtype)")
         if dtype == BOOL and number is not bool:
             raise SpecError(f"'{symbol}' of a mask and {arith.spelled(number)}: a mask combines with masks and bools")
 
 
-# ---- simulated ------------------------------------------------------------------------------------------------------
+# ---- simulated -----------------------------------------------------------------------------------
 def computed(symbol: str, plan: Plan, operands: Sequence[Any], function: Callable[..., Any]) -> Any:
     """Apply a function of NumPy arrays to tiles and numbers, as planned."""
     form = plan.result
     if plan.inert:
         return Tile(None, form)
     values = [_in_type(value, plan.computed) for value in operands]
-    with np.errstate(all="ignore"):  # floats overflow to inf and NaN, as on the GPU; only integers raise
+    # floats overflow to inf and NaN, as on the GPU; only integers raise
+    with np.errstate(all="ignore"):
         found = function(*values)
         if form.dtype in INTEGERS:
             found = integers(symbol, found, form.dtype)
@@ -113,7 +121,8 @@ def computed(symbol: str, plan: Plan, operands: Sequence[Any], function: Callabl
 
 
 def _in_type(value: Any, dtype: np.dtype) -> Any:
-    """Return an operand in the type that is computed in: int64 for integers, so that an overflow can be seen."""
+    """Return an operand in the type that is computed in: int64 for integers, so that an overflow
+    can be seen."""
     if isinstance(value, Tile):
         return value.value.astype(np.int64) if dtype in INTEGERS else value.value
     if dtype.kind in "iu":
@@ -154,7 +163,8 @@ class Operator:
         return NotImplemented if plan is None else computed(self.symbol, plan, values, self.meaning)
 
     def plan(self, values: Sequence[Any], literals: int = 0) -> Plan | None:
-        """Return the plan of the operation on values or types; None where none is a tile, or one neither a tile nor a number.
+        """Return the plan of the operation on values or types; None where none is a tile, or one
+        neither a tile nor a number.
 
         Raises SpecError for types it does not have, and for shapes and layouts that do not combine.
         """
@@ -227,9 +237,10 @@ for _name, _operator in BINARY.items():
 Tile.__hash__ = None  # type: ignore[assignment]
 
 
-# ---- choices --------------------------------------------------------------------------------------------------------
+# ---- choices -------------------------------------------------------------------------------------
 def plan_where(values: Sequence[Any], literals: int = 0) -> Plan | None:
-    """Return how a choice is computed, in the type of its tiles, or numbers; None where no part is a tile and one has no value."""
+    """Return how a choice is computed, in the type of its tiles, or numbers; None where no part is
+    a tile and one has no value."""
     mask, *operands = every = operands_of("np.where", values, literals)
     tiles = [part for part in every if isinstance(part, Form)]
     forms = [part for part in operands if isinstance(part, Form)]
@@ -257,14 +268,15 @@ def plan_where(values: Sequence[Any], literals: int = 0) -> Plan | None:
 
 @op(numpy=np.where)
 def where(mask: Any, x: Any, y: Any, literals: int = 0) -> Any:
-    """Return x where the mask is true, else y: ``np.where(mask, x, y)``. All three may be tiles or numbers."""
+    """Return x where the mask is true, else y: ``np.where(mask, x, y)``. All three may be tiles or
+    numbers."""
     plan = plan_where((mask, x, y))
     if plan is None:
         return without_value((mask, x, y))
     return computed("np.where", plan, (x, y), lambda x, y: np.where(mask.value if isinstance(mask, Tile) else bool(mask), x, y))
 
 
-# ---- tiles of numbers -----------------------------------------------------------------------------------------------
+# ---- tiles of numbers ----------------------------------------------------------------------------
 def full_form(shape: Any, value: Any, dtype: Any) -> Form:
     number = operands_of("full", (value,))
     if number[0] is None or isinstance(number[0], Form):
@@ -282,7 +294,8 @@ def full(shape: Any, value: Any, dtype: Any) -> Tile:
     """Make a tile whose elements are all `value`, a number known at compile time or at run time.
 
     shape   (M, N), (M, 1), (1, N), or (n,): a vector
-    dtype   float32, float16, bfloat16, an integer type of tiles or bool: what the number is rounded to
+    dtype   float32, float16, bfloat16, an integer type of tiles or bool: what the number is rounded
+            to
 
     Raises SpecError for other shapes and types.
     """
@@ -293,7 +306,8 @@ def full(shape: Any, value: Any, dtype: Any) -> Tile:
 
 
 def check_axis(form: Form, axis: Any, what: str, kind: str = "a compile-time int") -> int:
-    """Return the dimension that `axis` names; raise SpecError for one that the tile does not have."""
+    """Return the dimension that `axis` names; raise SpecError for one that the tile does not
+    have."""
     rank = len(form.shape)
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
         raise SpecError(f"{what}: axis must be {kind} from {-rank} to {rank - 1} for shape {form.shape}, got {axis!r}")
@@ -302,9 +316,11 @@ def check_axis(form: Form, axis: Any, what: str, kind: str = "a compile-time int
 
 @op
 def iota(shape: Any, axis: int = 0) -> Tile:
-    """Make an int32 tile in which each element is its index along `axis`: ``iota(128)`` is the vector 0 … 127.
+    """Make an int32 tile in which each element is its index along `axis`: ``iota(128)`` is the
+    vector 0 … 127.
 
-    Masks are made of it: ``np.where(iota(128) + k < n, s, -np.inf)``. Raises SpecError for a shape that no tile has.
+    Masks are made of it: ``np.where(iota(128) + k < n, s, -np.inf)``. Raises SpecError for a shape
+    that no tile has.
     """
     form, along = iota_form(shape, axis)
     if current().role == "memory":

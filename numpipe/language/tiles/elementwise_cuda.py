@@ -1,4 +1,5 @@
-"""Arithmetic, comparisons and choices of register tiles on the GPU: register by register, nothing is moved between lanes."""
+"""Arithmetic, comparisons and choices of register tiles on the GPU: register by register, nothing
+is moved between lanes."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ Packed = Callable[..., Any]
 
 
 def parameter(ty: Any, dtype: np.dtype) -> Any:
-    """Return the type in which an operation takes an operand: Numba converts numbers, but `number_in` converts float16."""
+    """Return the type in which an operation takes an operand: Numba converts numbers, but
+    `number_in` converts float16."""
     if isinstance(ty, (TileLike, InertType)):
         return ty
     if dtype in INTEGERS and isinstance(ty, nb.types.IntegerLiteral) and not arith.holds(dtype, ty.literal_value):
@@ -42,7 +44,8 @@ def parameter(ty: Any, dtype: np.dtype) -> Any:
 
 
 def elements(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan) -> list[Any]:
-    """Return an operand's elements, one for each element of the result: a number is the same in all; integers of 8 bits in 32."""
+    """Return an operand's elements, one for each element of the result: a number is the same in
+    all; integers of 8 bits in 32."""
     form = plan.result
     if plan.computed in HALVES:
         return floats(builder, plan.computed, pairs(context, builder, ty, value, plan))
@@ -58,7 +61,8 @@ def elements(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan)
 
 
 def pairs(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan) -> list[Any]:
-    """Return an operand of 16 bits as registers of two elements each, as the result has them; a number is rounded once."""
+    """Return an operand of 16 bits as registers of two elements each, as the result has them; a
+    number is rounded once."""
     form = plan.result
     if not isinstance(ty, TileType):
         if plan.computed == np.float16:
@@ -73,7 +77,8 @@ def pairs(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan) ->
 
 
 def _joined(builder: Any, have: list[Any], low: int, high: int) -> Any:
-    """Return a register of two elements, which may lie in different registers, or be the same one: a row's, along a column."""
+    """Return a register of two elements, which may lie in different registers, or be the same one:
+    a row's, along a column."""
     if low % 2 == 0 and high == low + 1:
         return have[low // 2]
     first = builder.lshr(have[low // 2], nb.const(16)) if low % 2 else builder.and_(have[low // 2], nb.const(0xffff))
@@ -91,7 +96,8 @@ def signature(plan: source.Plan, types: Sequence[Any]) -> tuple[Any, list[Any]]:
 
 def emitted(context: Any, builder: Any, plan: source.Plan, types: Sequence[Any], args: Sequence[Any], emit: Emit,
             by_pairs: Packed | None = None) -> Any:
-    """Emit an operation: `emit` on the elements of all operands, or `by_pairs` on those of 16 bits."""
+    """Emit an operation: `emit` on the elements of all operands, or `by_pairs` on those of 16
+    bits."""
     if not plan.result.shape:
         return emit(builder, plan.computed, *[number_in(context, builder, value, ty, plan.computed)
                                               for value, ty in zip(args, types, strict=True)])
@@ -109,7 +115,8 @@ def emitted(context: Any, builder: Any, plan: source.Plan, types: Sequence[Any],
 
 def typed(plan: source.Plan | None, types: Sequence[Any], emit: Emit, by_pairs: Packed | None = None,
           literals: Sequence[Any] = ()) -> Any:
-    """Type and emit a planned operation; `literals` say which operands are float literals, and have no part in its code."""
+    """Type and emit a planned operation; `literals` say which operands are float literals, and have
+    no part in its code."""
     if plan is None:
         yield source.without_value(types)(*types, *literals)
         return None
@@ -127,7 +134,8 @@ def _float_or_int(floats: str, integers: str) -> Emit:
 
 
 def two_at_once(instruction: str) -> Packed:
-    """Return a function that emits an instruction on two 16-bit elements at once, as ``add.rn.f16x2``, which is never fused."""
+    """Return a function that emits an instruction on two 16-bit elements at once, as
+    ``add.rn.f16x2``, which is never fused."""
     def emit(builder: Any, dtype: np.dtype, *operands: Any) -> Any:
         text = f"{instruction}.{'f16x2' if dtype == np.float16 else 'bf16x2'} "
         text += ", ".join(f"${i}" for i in range(1 + len(operands))) + ";"

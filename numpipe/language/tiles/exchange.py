@@ -1,4 +1,5 @@
-"""Exchanges: the warps of a warpgroup tell each other sums of reductions, or elements of layout casts, through shared memory.
+"""Exchanges: the warps of a warpgroup tell each other sums of reductions, or elements of layout
+casts, through shared memory.
 
 ::
 
@@ -7,9 +8,10 @@
     barrier of the warpgroup     all of them are there
     each warp loads what it needs
 
-On the GPU the bytes are exchanged in the `_cuda` siblings of `reduce` and `conversions`. The simulated SM takes NumPy's result, and
-records which bytes each warp stores and loads: that is what the barriers order. Where a tile goes through shared memory (`rows`),
-each warp loads its own rows only, and there is one barrier.
+On the GPU the bytes are exchanged in the `_cuda` siblings of `reduce` and `conversions`. The
+simulated SM takes NumPy's result, and records which bytes each warp stores and loads: that is what
+the barriers order. Where a tile goes through shared memory (`rows`), each warp loads its own rows
+only, and there is one barrier.
 """
 
 from __future__ import annotations
@@ -23,13 +25,15 @@ from ...plan.context import Context, own_part
 from ...plan.unit import Unit
 
 ROOM = 16384
-"""bytes of shared memory that the simulated SM has for the exchanges of a warpgroup: kept apart, behind the staging memory"""
+"""bytes of shared memory that the simulated SM has for the exchanges of a warpgroup: kept apart,
+behind the staging memory"""
 CHUNK = 16
 _Chunks = npt.NDArray[np.int64]
 
 
 def each_to_all(nbytes: int) -> tuple[_Chunks, _Chunks]:
-    """Return (what each warp stores, what it loads) for equal parts of `nbytes`: addresses of chunks of 16 bytes, a row a warp.
+    """Return (what each warp stores, what it loads) for equal parts of `nbytes`: addresses of
+    chunks of 16 bytes, a row a warp.
 
     >>> each_to_all(32)[0].tolist()
     [[0, 16], [32, 48], [64, 80], [96, 112]]
@@ -53,7 +57,8 @@ def of_rows(count: int) -> _Chunks:
 
 
 def of_columns(count: int) -> _Chunks:
-    """Return a vector's 4-byte elements, along columns, as the warps have them: each warp has all."""
+    """Return a vector's 4-byte elements, along columns, as the warps have them: each warp has
+    all."""
     return np.tile(np.arange(0, 4 * count, CHUNK), (4, 1))
 
 
@@ -63,7 +68,8 @@ def rows(width: int) -> _Chunks:
 
 
 def room(unit: Unit) -> int:
-    """Return the address of the bytes through which the warps of this simulated warpgroup exchange values."""
+    """Return the address of the bytes through which the warps of this simulated warpgroup exchange
+    values."""
     return own_part(unit, Region(2 * unit.target.smem_bytes, ROOM, unit.compute_wgs))
 
 

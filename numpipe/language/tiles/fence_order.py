@@ -1,7 +1,8 @@
-"""Automatic barriers: what a warpgroup does to a tile in shared memory that its kernel writes happens in order.
+"""Automatic barriers: what a warpgroup does to a tile in shared memory that its kernel writes
+happens in order.
 
-The warps of a warpgroup do not run in step. Where one stores a part of a tile that another then loads, or that TMA or wgmma
-then reads, a barrier must stand between::
+The warps of a warpgroup do not run in step. Where one stores a part of a tile that another then
+loads, or that TMA or wgmma then reads, a barrier must stand between::
 
     tile[...] = x                 each warp its 16 rows of every 64
         named barrier of the warpgroup
@@ -12,10 +13,11 @@ then reads, a barrier must stand between::
         named barrier of the warpgroup
     numpipe.wgmma(acc, tile, b)   reads what all four warps have stored
 
-Which accesses touch which bytes is known at run time only (`ds` has run-time starts), so the rule is conservative: a barrier
-before *every* load from and store to a tile that the kernel may write (an output's, scratch), and a fence and a barrier before
-everything asynchronous on one. Input tiles are never written and get none. The barrier is the warpgroup's own, number 1 + its
-index: what one warpgroup does with the stores of another is not ordered by it.
+Which accesses touch which bytes is known at run time only (`ds` has run-time starts), so the rule
+is conservative: a barrier before *every* load from and store to a tile that the kernel may write
+(an output's, scratch), and a fence and a barrier before everything asynchronous on one. Input tiles
+are never written and get none. The barrier is the warpgroup's own, number 1 + its index: what one
+warpgroup does with the stores of another is not ordered by it.
 
 `CompilerParams(unsafe_no_auto_barriers=True)` leaves them out.
 """
@@ -47,7 +49,8 @@ def before_access(tile: SmemTile) -> None:
 
 @op
 def before_async(*tiles: SmemTile) -> None:
-    """Order stores to tiles before something asynchronous (wgmma, a TMA copy) reads or writes them."""
+    """Order stores to tiles before something asynchronous (wgmma, a TMA copy) reads or writes
+    them."""
     if any(tile.writable and not tile.memory for tile in tiles) and automatic():
         current().fence_proxy_async()
         _barrier()

@@ -1,4 +1,5 @@
-"""Automatic barriers on the GPU: symbols that each kernel's entry module defines, because a kernel may have none of them."""
+"""Automatic barriers on the GPU: symbols that each kernel's entry module defines, because a kernel
+may have none of them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """``numpipe.index(i, mode="clip")``: what it means that an index may lie outside its array.
 
-An index is a number, ``x[i, ds(0, 64)]``, or a vector of them, of which each names an element, a row or a column. One outside is
-the hazard `out-of-bounds` on the simulated SM, and on the GPU in a kernel with ``CompilerParams(debug=True)``; without it the GPU
-reads 0 there, and writes nothing. Where that is meant, or where the nearest element is, the index says so.
+An index is a number, ``x[i, ds(0, 64)]``, or a vector of them, of which each names an element, a
+row or a column. One outside is the hazard `out-of-bounds` on the simulated SM, and on the GPU in a
+kernel with ``CompilerParams(debug=True)``; without it the GPU reads 0 there, and writes nothing.
+Where that is meant, or where the nearest element is, the index says so.
 """
 
 from __future__ import annotations
@@ -36,13 +37,17 @@ class Index:
 
 @op
 def index(value: Any, mode: str) -> Index:
-    """Say what an index of an array means where the array has no such element, inside a kernel: ``x[numpipe.index(i, "clip"), …]``.
+    """Say what an index of an array means where the array has no such element, inside a kernel:
+    ``x[numpipe.index(i, "clip"), …]``.
 
-    value  an integer, or a vector of int32: rows, columns or elements that are gathered or scattered
-    mode   "zero": what is loaded there is 0, and nothing is stored there. "clip": the nearest element that there is
+    value  an integer, or a vector of int32: rows, columns or elements that are gathered or
+           scattered
+    mode   "zero": what is loaded there is 0, and nothing is stored there. "clip": the nearest
+           element that there is
 
-    It stands in the index of a load, ``x[…]``, or of a store, ``y[…] = tile``. Without it an index outside is the hazard
-    `out-of-bounds`. Blocks of a pipeline have the same modes: ``BlockSpec(…, mode="clip")``.
+    It stands in the index of a load, ``x[…]``, or of a store, ``y[…] = tile``. Without it an index
+    outside is the hazard `out-of-bounds`. Blocks of a pipeline have the same modes: ``BlockSpec(…,
+    mode="clip")``.
 
     Raises SpecError for another mode, and for a value that is no index.
 
@@ -69,9 +74,11 @@ def plain(parts: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def settled(ref: GmemRef, given: Sequence[Any], parts: Sequence[Any]) -> tuple[tuple[Any, ...], bool]:
-    """Return (an index's parts with their modes applied, whether a number among them lies outside with mode "zero").
+    """Return (an index's parts with their modes applied, whether a number among them lies outside
+    with mode "zero").
 
-    given, parts  those of the index, and these without modes. Vectors with mode "zero" stay as they are
+    given, parts  those of the index, and these without modes. Vectors with mode "zero" stay as they
+                  are
     """
     found, absent = list(parts), False
     for axis, (part, whole) in enumerate(zip(parts, given, strict=True)):
@@ -86,7 +93,8 @@ def settled(ref: GmemRef, given: Sequence[Any], parts: Sequence[Any]) -> tuple[t
 
 
 def check_gathered(ref: GmemRef, given: Sequence[Any]) -> None:
-    """Raise SimulationError for a vector of indices without a mode that has one outside; others `check_inside` looks at."""
+    """Raise SimulationError for a vector of indices without a mode that has one outside; others
+    `check_inside` looks at."""
     for axis, part in enumerate(given):
         size = ref.array.shape[axis]
         if isinstance(part, Tile) and (outside := (part.value < 0) | (part.value >= size)).any():

@@ -34,7 +34,8 @@ def _index(_context: Any, value: Any, mode: Any) -> Any:
 def settled(context: Any, builder: Any, ref: GmemType, array: Any, index: Any, value: Any, stored: bool = False) -> list[Any]:
     """Return `views_cuda.starts` of an index, with the modes of its parts applied.
 
-    A number outside is the array's size where TMA may be what stores there: it traps at a negative one.
+    A number outside is the array's size where TMA may be what stores there: it traps at a negative
+    one.
     """
     given, debug, start = whole_slices(index), bool(ref.unit.params.debug), starts(context, builder, index, value)
     for axis, (whole, part) in enumerate(zip(given, source.plain(given), strict=True)):
@@ -57,7 +58,8 @@ def settled(context: Any, builder: Any, ref: GmemType, array: Any, index: Any, v
 
 
 def report_view(builder: Any, view: Any, sizes: Any, start: list[Any], once: bool = False) -> None:
-    """Report, in a kernel that is debugged, the integers of a view's index that lie outside; a store goes on behind the end."""
+    """Report, in a kernel that is debugged, the integers of a view's index that lie outside; a
+    store goes on behind the end."""
     for axis in range(len(start)):
         if axis not in view.axes:
             size = builder.extract_value(sizes, axis)

@@ -18,7 +18,8 @@ from .tile import check_form
 __all__ = ["show_layout"]
 
 CELL, HIGH, MARGIN = 46, 22, 34
-"""pixels: width and height of an element, and the space around all of them for the numbers of rows and columns"""
+"""pixels: width and height of an element, and the space around all of them for the numbers of rows
+and columns"""
 COLORS = ("#dbe9f6", "#fde3cf", "#ddf1dc", "#ece3f4")
 """of the lanes of a quad"""
 
@@ -54,7 +55,8 @@ class Picture:
         return str(self)
 
     def save(self, path: str | Path) -> None:
-        """Write it to an .svg file, or to a .png file, which matplotlib draws (``pip install 'numpipe[plot]'``).
+        """Write it to an .svg file, or to a .png file, which matplotlib draws (``pip install
+        'numpipe[plot]'``).
 
         Raises SpecError for other endings, and for .png without matplotlib.
         """
@@ -83,15 +85,18 @@ class Picture:
             x, y = MARGIN + CELL * column, MARGIN + HIGH * row
             axes.add_patch(Rectangle((x, y), CELL, HIGH, facecolor=COLORS[lane % 4], edgecolor="#999", linewidth=0.5))
             axes.text(x + CELL / 2, y + HIGH / 2, text, ha="center", **style)
-        for across, down, anchor, number in self._labels():  # `down` is of a baseline in SVG, of the text's middle here
+        # `down` is of a baseline in SVG, of the text's middle here
+        for across, down, anchor, number in self._labels():
             axes.text(across, down - 4, str(number), ha={"middle": "center", "end": "right"}[anchor], **style)
         return figure
 
 
 def holders(form: Form, warp: int) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """Return (lane, register) of all lanes of a warp that hold an element, by (row, column), -1 for a missing dimension.
+    """Return (lane, register) of all lanes of a warp that hold an element, by (row, column), -1 for
+    a missing dimension.
 
-    A register of a type of 8 or 16 bits has two elements, the one with the lower column, or row, in its low half.
+    A register of a type of 8 or 16 bits has two elements, the one with the lower column, or row, in
+    its low half.
     """
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for lane in range(32):
@@ -104,17 +109,20 @@ def holders(form: Form, warp: int) -> dict[tuple[int, int], list[tuple[int, int]
 
 def show_layout(shape: Any, dtype: Any = np.float32, *, along: str = ROW, layout: str = "accumulator",
                 warp: int = 0) -> Picture:
-    """Draw which lane of a warp holds each element of a register tile: ``T5:2`` is register 2 of lane 5.
+    """Draw which lane of a warp holds each element of a register tile: ``T5:2`` is register 2 of
+    lane 5.
 
-    shape  of a tile (M, N), of which the 16 rows of one warp in a block of 64 are drawn; or of a vector (n,)
+    shape  of a tile (M, N), of which the 16 rows of one warp in a block of 64 are drawn; or of a
+           vector (n,)
     dtype  float32, int32, bool, or a smaller type, of which a register has two
-    along  of a vector: "row", along the columns of a tile, or "column", along its rows. An element that many lanes hold is drawn
-           with the first and how many more there are.
-    layout of a tile (M, N): "accumulator", "coalesced" or by rows, "rows", "rows 32"; of a vector too "row 32", "column 32"
+    along  of a vector: "row", along the columns of a tile, or "column", along its rows. An element
+           that many lanes hold is drawn with the first and how many more there are.
+    layout of a tile (M, N): "accumulator", "coalesced" or by rows, "rows", "rows 32"; of a vector
+           too "row 32", "column 32"
     warp   0 … 3
 
-    A tile of 16 bits is drawn as the accumulator that it was packed from; so it is an A operand of wgmma (PTX ISA, "Register
-    Fragments for wgmma"). Raises SpecError for shapes that no tile has.
+    A tile of 16 bits is drawn as the accumulator that it was packed from; so it is an A operand of
+    wgmma (PTX ISA, "Register Fragments for wgmma"). Raises SpecError for shapes that no tile has.
 
     >>> "T31:3" in str(show_layout((64, 8)))
     True

@@ -1,25 +1,49 @@
 """Which elements of a register tile each lane of the warpgroup holds.
 
-Lane ``4 g + t`` of warp w has row ``16 w + g`` and column ``2 t`` as its own; where its other elements lie does not depend on the
-lane. So a layout is a list of (row, column) distances, one for each element of a lane, in the order of its registers:
+Lane ``4 g + t`` of warp w has row ``16 w + g`` and column ``2 t`` as its own; where its other
+elements lie does not depend on the lane. So a layout is a list of (row, column) distances, one for
+each element of a lane, in the order of its registers:
 
-===========  ============  ==================================================================  ===============================
-layout       shape         elements of a lane                                                  held by
-===========  ============  ==================================================================  ===============================
-accumulator  (M, N)        64 b + 8 h, 8 j + o   for block b, columns j, half h, odd o         one lane
-row          (N,), (1, N)  8 j + o, along the columns                                          32 lanes: all g, all warps
-column       (M,), (M, 1)  64 b + 8 h, along the rows                                          4 lanes: a quad, all t
-either       (n,)          those of a row, then those of a column                              what is not used is not computed
-coalesced v  (M, N)        64 b + 32/L s, L v p + i   for block b, panel p, step s, i < v      one lane
-rows L, …    (M, N)        see `by_row`                                                        one lane, or some
-===========  ============  ==================================================================  ===============================
+===========  ============  ==================================================================  =====
+layout       shape         elements of a lane                                                  held
+                                                                                               by
+===========  ============  ==================================================================  =====
+accumulator  (M, N)        64 b + 8 h, 8 j + o   for block b, columns j, half h, odd o         one
+                                                                                               lane
+row          (N,), (1, N)  8 j + o, along the columns                                          32
+                                                                                               lanes:
+                                                                                               all
+                                                                                               g,
+                                                                                               all
+                                                                                               warps
+column       (M,), (M, 1)  64 b + 8 h, along the rows                                          4
+                                                                                               lanes:
+                                                                                               a
+                                                                                               quad,
+                                                                                               all t
+either       (n,)          those of a row, then those of a column                              what
+                                                                                               is
+                                                                                               not
+                                                                                               used
+                                                                                               is
+                                                                                               not
+                                                                                               computed
+coalesced v  (M, N)        64 b + 32/L s, L v p + i   for block b, panel p, step s, i < v      one
+                                                                                               lane
+rows L, …    (M, N)        see `by_row`                                                        one
+                                                                                               lane,
+                                                                                               or
+                                                                                               some
+===========  ============  ==================================================================  =====
 
-In a coalesced layout lane l of warp w has as its own row ``16 w + l / L`` and column ``v (l % L)``: v elements side by side, 16
-bytes where it was made, which one instruction loads or stores; the L lanes of a row (8, or as many as it needs) have 128 bytes.
-Warps have the rows that they have in an accumulator.
+In a coalesced layout lane l of warp w has as its own row ``16 w + l / L`` and column ``v (l % L)``:
+v elements side by side, 16 bytes where it was made, which one instruction loads or stores; the L
+lanes of a row (8, or as many as it needs) have 128 bytes. Warps have the rows that they have in an
+accumulator.
 
-The accumulator is that of ``wgmma.mma_async.m64nN`` (PTX ISA, "Register Fragments for wgmma"). Packed to 16 bits, registers
-``4 i … 4 i + 3`` of a block of 64 rows are the A operand of its i-th k16 step, as they are.
+The accumulator is that of ``wgmma.mma_async.m64nN`` (PTX ISA, "Register Fragments for wgmma").
+Packed to 16 bits, registers ``4 i … 4 i + 3`` of a block of 64 rows are the A operand of its i-th
+k16 step, as they are.
 """
 
 from __future__ import annotations
@@ -37,7 +61,8 @@ from .row_layouts import ROWS, lanes_for, lanes_of, word_of
 ACCUMULATOR, ROW, COLUMN, EITHER = "accumulator", "row", "column", "either"
 COALESCED = "coalesced"
 Place = tuple[int | None, int | None]
-"""(row, column) of an element, less those of the lane; None along a dimension that a layout does not have"""
+"""(row, column) of an element, less those of the lane; None along a dimension that a layout does
+not have"""
 
 
 def coalesced(vector: int) -> str:
@@ -51,12 +76,14 @@ def vector_of(layout: str) -> int:
 
 
 def lanes_across(columns: int, vector: int) -> int:
-    """Return how many lanes share a row of a coalesced tile, of at most 128 bytes where it was made."""
+    """Return how many lanes share a row of a coalesced tile, of at most 128 bytes where it was
+    made."""
     return min(8, columns // vector)
 
 
 def coalesced_form(form: Form, what: str) -> Form:
-    """Return a tile's form in the coalesced layout of its type; raise SpecError where it has none."""
+    """Return a tile's form in the coalesced layout of its type; raise SpecError where it has
+    none."""
     if form.dtype.itemsize == 1:
         raise SpecError(f"{what}: {form.dtype} has no coalesced layout: convert a tile of 16 or 32 bits in it, with astype")
     vector = 16 // form.dtype.itemsize
@@ -70,7 +97,8 @@ def coalesced_form(form: Form, what: str) -> Form:
 
 
 def only_accumulator(form: Form, what: str) -> None:
-    """Raise SpecError for a coalesced tile where the lanes have to hold an accumulator's elements."""
+    """Raise SpecError for a coalesced tile where the lanes have to hold an accumulator's
+    elements."""
     if vector_of(form.layout) or lanes_of(form.layout):
         fix = (f"numpipe.layout_cast(tile, \"{ACCUMULATOR}\")" if fits(form.shape) else
                 f"numpipe.layout_cast(v, \"{word_of(form.layout)}\")" if len(form.shape) == 1 else
@@ -85,7 +113,8 @@ def fits(shape: tuple[int, ...]) -> bool:
 
 
 def by_rows(form: Form, layout: str, what: str) -> Form:
-    """Return a tile's form in a layout in which lanes share rows, "rows", "rows 32", of a vector "row 32", "column 32".
+    """Return a tile's form in a layout in which lanes share rows, "rows", "rows 32", of a vector
+    "row 32", "column 32".
 
     Raises SpecError for layouts that there are not, and for shapes that do not lie so.
     """
@@ -134,7 +163,8 @@ def cast_for(one: str, other: str) -> str:
 
 
 def joined(one: Form, other: Form) -> Form | None:
-    """Return the form that two tiles both take at no cost: the other's, of a vector in either layout; None where there is none.
+    """Return the form that two tiles both take at no cost: the other's, of a vector in either
+    layout; None where there is none.
 
     >>> vector, row, column = (Form((64,), np.dtype(np.float32), of) for of in (EITHER, ROW, COLUMN))
     >>> joined(vector, row) == row, joined(column, vector) == column, joined(row, column)
@@ -155,7 +185,8 @@ def layout_of(shape: tuple[int, ...]) -> str:
 
 
 def vector_layout(size: int, what: str) -> str:
-    """Return the layout of a vector of `size` elements: "either" where it may lie both ways; raise SpecError for neither."""
+    """Return the layout of a vector of `size` elements: "either" where it may lie both ways; raise
+    SpecError for neither."""
     row, column = size % 8 == 0 and 8 <= size <= 256, size % 64 == 0 and size >= 64
     if not row and not column:
         raise SpecError(f"{what}: a vector has 8 x i elements, at most 256, to lie along the columns of a tile, or 64 x j along "
@@ -164,7 +195,8 @@ def vector_layout(size: int, what: str) -> str:
 
 
 def own_place(form: Form, thread: Any) -> tuple[Any, Any]:
-    """Return (row, column) that lane `thread` of the warpgroup has as its own: an int, a NumPy array or an LLVM value."""
+    """Return (row, column) that lane `thread` of the warpgroup has as its own: an int, a NumPy
+    array or an LLVM value."""
     if lanes_of(form.layout):
         return row_layouts.own_place(form.shape, form.layout, thread)
     if vector := vector_of(form.layout):
@@ -181,7 +213,8 @@ def panel_width(form: Form) -> int:
 
 
 def run_offset(form: Form, thread: Any, down: int) -> Any:
-    """Return the unswizzled bytes from the start of a coalesced tile's panel to what a lane has `down` rows below its own."""
+    """Return the unswizzled bytes from the start of a coalesced tile's panel to what a lane has
+    `down` rows below its own."""
     row, column = own_place(form, thread)
     return (row + down) * panel_width(form) + column * form.dtype.itemsize
 
@@ -214,10 +247,12 @@ def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str) -> tuple[int, ...]:
-    """Return, for each element of a lane of a result, which element of an operand (shape `have`, layout `of`) it is computed from.
+    """Return, for each element of a lane of a result, which element of an operand (shape `have`,
+    layout `of`) it is computed from.
 
-    An operand in either layout is read as the row or the column that the result needs: as a row for a tile. All arithmetic is
-    written on this and on `places`, so broadcasting moves nothing. What of a vector in either layout is not used is dropped.
+    An operand in either layout is read as the row or the column that the result needs: as a row for
+    a tile. All arithmetic is written on this and on `places`, so broadcasting moves nothing. What
+    of a vector in either layout is not used is dropped.
 
     >>> sources((64, 8), ACCUMULATOR, (8,), ROW)
     (0, 1, 0, 1)
@@ -234,7 +269,8 @@ def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str)
 
 
 def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
-    """Return (shape, layout) of an operation on tiles of these forms, broadcast as in NumPy; raise SpecError if they do not fit."""
+    """Return (shape, layout) of an operation on tiles of these forms, broadcast as in NumPy; raise
+    SpecError if they do not fit."""
     shapes = [form.shape for form in forms]
     if any(vector_of(form.layout) for form in forms):
         if len({(form.shape, form.layout) for form in forms}) > 1:
@@ -268,7 +304,8 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
 
 
 def _by_row(symbol: str, forms: list[Form], shape: tuple[int, ...], lanes: set[int]) -> str:
-    """Return the layout of an operation on tiles some of which lie by rows; raise SpecError where they lie otherwise."""
+    """Return the layout of an operation on tiles some of which lie by rows; raise SpecError where
+    they lie otherwise."""
     words = [word_of(form.layout) for form in forms if len(form.shape) == 1]
     if len(lanes) > 1 or len(set(words)) > 1 or (len(shape) == 2 and COLUMN in words):
         lie = " and ".join(dict.fromkeys(f"{form.shape} in {form.layout} layout" for form in forms))
@@ -283,7 +320,8 @@ def _by_row(symbol: str, forms: list[Form], shape: tuple[int, ...], lanes: set[i
 
 
 def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
-    """Return what ``v[:, None]`` or ``v[None, :]`` makes of a vector, given the index's parts; raise SpecError for others."""
+    """Return what ``v[:, None]`` or ``v[None, :]`` makes of a vector, given the index's parts;
+    raise SpecError for others."""
     index = ", ".join(map(str, parts)).replace("none", "None")
     if index not in (":, None", "None, :"):
         raise SpecError("tile[…]: parts of a register tile have a slice along each dimension, x[:, 0:32], x[64:128, :], of a "

@@ -1,8 +1,8 @@
 """``c[rows, columns]`` on the GPU: ordinary loads, ``ld.global``, of elements or of two at once.
 
-They are LLVM's loads, not statements: a vector is loaded along the columns and along the rows, and the loads that nothing uses are
-dropped. Never ``ld.global.nc``: a kernel starts while the one before it in the stream may still be writing, and what that path has
-cached is not looked at again.
+They are LLVM's loads, not statements: a vector is loaded along the columns and along the rows, and
+the loads that nothing uses are dropped. Never ``ld.global.nc``: a kernel starts while the one
+before it in the stream may still be writing, and what that path has cached is not looked at again.
 """
 
 from __future__ import annotations
@@ -53,14 +53,16 @@ def _packed(block: Block, two: list[Any]) -> list[Any]:
 
 
 def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
-    """Load a tile: by pairs where the first column is even and the array has all columns, else by elements."""
+    """Load a tile: by pairs where the first column is even and the array has all columns, else by
+    elements."""
     row, column = place_of(builder, tile)
     flat, run = len(tile.shape) == 1, vector_of(tile.layout) or 2
     where = places(tile.shape, tile.layout)
     gathered = {axis: indices_of(builder, tile, axis, *vector) for axis, *vector in block.indices}
 
     def address(element: int) -> tuple[Any, Any]:
-        """Return (address, inside) of an element; outside, the address is that of the array's first element."""
+        """Return (address, inside) of an element; outside, the address is that of the array's first
+        element."""
         rows, columns = where[element]
         along = [(0, column if rows is None else row, columns if rows is None else rows)] if flat else [
             (0, row, rows or 0), (1, column, columns or 0)]
@@ -75,7 +77,8 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
     lines: dict[Any, tuple[Any, Any]] = {}
 
     def neighbour(element: int) -> tuple[Any, Any]:
-        """Return `address` of an element by rows in an array that has all the block's columns: one for each row, and a distance."""
+        """Return `address` of an element by rows in an array that has all the block's columns: one
+        for each row, and a distance."""
         rows, columns = where[element]
         if rows not in lines:
             inside, at = block.inside, block.moved(block.base, builder.add(block.start[-1], column), nb.const(1, nb.i64))
@@ -84,7 +87,8 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
                 inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[0]))
                 at = block.moved(at, n, block.stride[0])
             lines[rows] = builder.select(inside, at, block.base), inside
-        line, inside = lines[rows]  # the first row, which is read where this one is outside, has these columns too
+        # the first row, which is read where this one is outside, has these columns too
+        line, inside = lines[rows]
         return builder.add(line, nb.const((columns or 0) * block.dtype.itemsize, nb.i64)), inside
 
     def registers(pairs: bool) -> list[Any]:

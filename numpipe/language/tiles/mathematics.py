@@ -1,40 +1,51 @@
-"""Functions of tiles and numbers, element by element: ``np.maximum``, ``np.floor``, ``np.exp`` and their like, and some of our own.
+"""Functions of tiles and numbers, element by element: ``np.maximum``, ``np.floor``, ``np.exp`` and
+their like, and some of our own.
 
-===============================  ======================================================================  =================
+===============================  ===================================================================
 function                         result                                                                  of
-===============================  ======================================================================  =================
-``np.maximum``, ``np.minimum``   NaN where one of the two is NaN; of tiles ``max(…)``, ``min(…)`` too     all numbers
-``np.clip(x, low, high)``        ``np.minimum(np.maximum(x, low), high)``; a bound may be a tile, None   floats, integers
-``np.floor``, ``np.ceil``,       a whole number, of the operand's type; of integers itself. ``np.round``  floats, integers
-``np.trunc``, ``np.round``       to the nearest, of two the even one; also ``np.rint``, ``round(tile)``
-``np.sign``                      -1, 0 or 1, of the operand's type; NaN of NaN, and 0 of -0              floats, integers
-``np.square``                    ``x * x``                                                               floats, integers
-``np.isnan``, ``np.isinf``,      a mask, of a number a bool; integers are neither, and finite           floats, integers
+===============================  ===================================================================
+``np.maximum``, ``np.minimum``   NaN where one of the two is NaN; of tiles ``max(…)``, ``min(…)`` too    all
+                                                                                                         numbers
+``np.clip(x, low, high)``        ``np.minimum(np.maximum(x, low), high)``; a bound may be a tile, None   floats,
+                                                                                                         integers
+``np.floor``, ``np.ceil``,       a whole number, of the operand's type; of integers itself. ``np.round`` floats,
+                                                                                                         integers
+``np.sign``                      -1, 0 or 1, of the operand's type; NaN of NaN, and 0 of -0              floats,
+                                                                                                         integers
+``np.square``                    ``x * x``                                                               floats,
+                                                                                                         integers
+``np.isnan``, ``np.isinf``,      a mask, of a number a bool; integers are neither, and finite           floats,
+                                                                                                         integers
 ``np.isfinite``
 ``np.exp`` … `fma`               see below                                                               floats
-===============================  ======================================================================  =================
+===============================  ===================================================================
 
-Tiles are of float32, float16, bfloat16 and integers, numbers of float32 and int32. All but the last row give NumPy's bits. Whether
-the approximate ones are taken each kernel says by a link symbol (`core.approximate_cuda`).
+Tiles are of float32, float16, bfloat16 and integers, numbers of float32 and int32. All but the last
+row give NumPy's bits. Whether the approximate ones are taken each kernel says by a link symbol
+(`core.approximate_cuda`).
 
-=====================================  ==================  ================================================================
+=====================================  ==================  =========================================
 function                               error, ulp          with ``CompilerParams(approx_math=True)``
-=====================================  ==================  ================================================================
-``np.exp``                             2                   ``ex2.approx.ftz`` of x log2(e): 2 + 1.2 |x|; exp2: 2
-``np.log``, ``np.log2``                1                   ``lg2.approx.ftz``: 2^-21 absolute from 0.5 to 2, else 2 ulp + 1
+=====================================  ==================  =========================================
+``np.exp``                             2                   ``ex2.approx.ftz`` of x log2(e): 2 + 1.2
+                                                           |x|; exp2: 2
+``np.log``, ``np.log2``                1                   ``lg2.approx.ftz``: 2^-21 absolute from
+                                                           0.5 to 2, else 2 ulp + 1
 ``np.sqrt``                            0 (rounded)         ``sqrt.approx.ftz``: 1
 ``np.tanh``                            2                   ``tanh.approx``: relative 2^-11
-``np.sin``, ``np.cos``                 2                   ``sin.approx.ftz``, ``cos.approx.ftz``: absolute 2^-21 within pi
+``np.sin``, ``np.cos``                 2                   ``sin.approx.ftz``, ``cos.approx.ftz``:
+                                                           absolute 2^-21 within pi
 ``np.tan``                             4                   the quotient of both
 `rsqrt`                                2                   ``rsqrt.approx.ftz``: 2
 `sigmoid`                              4                   ``tanh.approx`` of x / 2: absolute 2^-11
 `fma`                                  0 (rounded once)    the same
-=====================================  ==================  ================================================================
+=====================================  ==================  =========================================
 
-Errors are those of the CUDA C++ Programming Guide, "Mathematical Functions", and of the PTX ISA, against the exact result; those of
-sine, cosine and tangent were measured, over all of float32 (1.5 and 3.1; `trigonometry_cuda`).
-``.ftz``: subnormal operands and results are zeros. The simulator rounds what float64 gives. Of a tile of 16 bits a function is
-computed in float32, and rounded; `fma` has none, because it would be rounded twice.
+Errors are those of the CUDA C++ Programming Guide, "Mathematical Functions", and of the PTX ISA,
+against the exact result; those of sine, cosine and tangent were measured, over all of float32 (1.5
+and 3.1; `trigonometry_cuda`). ``.ftz``: subnormal operands and results are zeros. The simulator
+rounds what float64 gives. Of a tile of 16 bits a function is computed in float32, and rounded;
+`fma` has none, because it would be rounded twice.
 """
 
 from __future__ import annotations
@@ -59,7 +70,8 @@ __all__ = ["fma", "rsqrt", "sigmoid"]
 
 @dataclass(frozen=True)
 class Function(Operator):
-    """A function of tiles and numbers. `numbers`: their types where no operand is a tile; (): all."""
+    """A function of tiles and numbers. `numbers`: their types where no operand is a tile; ():
+    all."""
 
     numbers: tuple[np.dtype, ...] = (FLOAT32, INT32)
 
@@ -68,9 +80,11 @@ class Function(Operator):
         return without_value(values) if plan is None else computed(self.symbol, plan, values, self.meaning)
 
     def plan(self, values: Sequence[Any], literals: int = 0) -> Plan | None:
-        """Return the plan of the function of values or types; numbers alone are computed in the type that `arith.common` gives.
+        """Return the plan of the function of values or types; numbers alone are computed in the
+        type that `arith.common` gives.
 
-        None where a number has no value and nothing is a tile. Raises SpecError for what is neither a tile nor a number.
+        None where a number has no value and nothing is a tile. Raises SpecError for what is neither
+        a tile nor a number.
         """
         plan = super().plan(values, literals)
         tiles = any(isinstance(part, TileLike) for part in values)
@@ -90,7 +104,8 @@ FUNCTIONS: dict[Op[..., Any], Function] = {}
 
 def _function(name: str, meaning: Callable[..., Any], doc: str = "", operands: str = "x", numpy: Any = (),
               **of: Any) -> Op[..., Any]:
-    """Make the operation of a function, which is NumPy's where its name begins with ``np.``; `numpy`: all that mean it."""
+    """Make the operation of a function, which is NumPy's where its name begins with ``np.``;
+    `numpy`: all that mean it."""
     known, plain = Function(name, meaning, **{"takes": "fhi", **of}), name.removeprefix("np.")
 
     def operation(*values: Any) -> Any:
@@ -106,7 +121,8 @@ def _function(name: str, meaning: Callable[..., Any], doc: str = "", operands: s
 
 
 def _as_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return NumPy's function, for bfloat16 through float32: ml_dtypes' are not all the same, its sign of -0 is -0."""
+    """Return NumPy's function, for bfloat16 through float32: ml_dtypes' are not all the same, its
+    sign of -0 is -0."""
     return lambda *values: function(*(np.asarray(v, FLOAT32) if np.asarray(v).dtype == BFLOAT16 else v for v in values))
 
 
@@ -124,7 +140,8 @@ Tile.__round__ = lambda self: nearest(self)  # type: ignore[attr-defined]
 
 
 def clipped_by(operands: Sequence[Any]) -> list[int]:
-    """Return which operands of a clip are not None, 0 and one bound at least; raise SpecError where both bounds are None."""
+    """Return which operands of a clip are not None, 0 and one bound at least; raise SpecError where
+    both bounds are None."""
     present = [number for number, operand in enumerate(operands) if operand is not None]
     if present == [0]:
         raise SpecError("np.clip(x, low, high): one of the two bounds may be None, not both")
@@ -167,7 +184,8 @@ rsqrt = _rounded("rsqrt", lambda x: 1 / np.sqrt(x), """1 / sqrt(x) of a float32 
 
 
 def _sigmoid(x: Any) -> Any:
-    """Compute 1 / (1 + exp(-x)) by exp(-|x|), which is 1 at most: exp(-x) is infinite where the result is still a number."""
+    """Compute 1 / (1 + exp(-x)) by exp(-|x|), which is 1 at most: exp(-x) is infinite where the
+    result is still a number."""
     power = np.exp(-np.abs(x))
     return np.where(x < 0, power, np.ones_like(x)) / (1 + power)
 

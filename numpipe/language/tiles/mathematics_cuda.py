@@ -1,4 +1,5 @@
-"""Functions of tiles and numbers on the GPU: instructions, libdevice's, or approximate ones where a kernel asks for them."""
+"""Functions of tiles and numbers on the GPU: instructions, libdevice's, or approximate ones where a
+kernel asks for them."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def _library(name: str) -> Callable[..., Any]:
 
 # ---- exact
 def extreme(name: str) -> Emit:
-    """Return a function that emits the greater ("max") or the smaller ("min") of two elements: NaN if one is, as in NumPy."""
+    """Return a function that emits the greater ("max") or the smaller ("min") of two elements: NaN
+    if one is, as in NumPy."""
     def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
         if dtype == FLOAT32:
             return builder.call(nb.pure_asm(nb.f32, [nb.f32] * 2, f"{name}.NaN.f32 $0, $1, $2;", "=f,f,f"), [a, b])
@@ -79,7 +81,8 @@ _meaning(source.isnan, lambda builder, dtype, x: (
 
 
 def _of_builtin(builtin: Any, operation: Op[..., Any], emit: Emit, by_pairs: Packed | None) -> None:
-    """Let a builtin of tiles, and numbers beside them, mean an operation, of more than two operands one after the other."""
+    """Let a builtin of tiles, and numbers beside them, mean an operation, of more than two operands
+    one after the other."""
     function = source.FUNCTIONS[operation]
 
     def in_turn(two: Packed) -> Packed:

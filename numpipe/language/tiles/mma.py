@@ -1,4 +1,5 @@
-"""Tile-level wgmma: products of shared-memory tiles added to an accumulator that stays in flight until it is waited for."""
+"""Tile-level wgmma: products of shared-memory tiles added to an accumulator that stays in flight
+until it is waited for."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ __all__ = ["wgmma", "wgmma_wait"]
 
 
 def plan(acc: Any, a: Any, b: Any) -> Form:
-    """Return the form of ``wgmma(acc, a, b)``; raise SpecError, which names the two operands that disagree."""
+    """Return the form of ``wgmma(acc, a, b)``; raise SpecError, which names the two operands that
+    disagree."""
     if not (acc is None or isinstance(acc, TileLike)) or not isinstance(a, (SmemLike, TileLike)) or not isinstance(b, SmemLike):
         raise SpecError("wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register "
                         f"tile, b a shared-memory tile, got ({', '.join(map(called, (acc, a, b)))})")
@@ -62,7 +64,8 @@ def plan(acc: Any, a: Any, b: Any) -> Form:
 
 
 def _check_registers(a: Form) -> None:
-    """Raise SpecError unless a register tile is an A operand: an accumulator's, packed to 16 bits."""
+    """Raise SpecError unless a register tile is an A operand: an accumulator's, packed to 16
+    bits."""
     only_accumulator(a, "wgmma")
     if a.layout != ACCUMULATOR:
         lies = "rows (column" if a.layout == COLUMN else "columns (row"
@@ -77,7 +80,8 @@ def _check_registers(a: Form) -> None:
 
 @functools.lru_cache(maxsize=256)
 def steps(rows: int, a: Operand | None, b: Operand) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Return the descriptors, at address 0, of every instruction of a product: [64-row block][step of 32 bytes along K] -> (a, b).
+    """Return the descriptors, at address 0, of every instruction of a product: [64-row block][step
+    of 32 bytes along K] -> (a, b).
 
     Where A is in registers, None, its descriptors are 0.
     """
@@ -93,19 +97,22 @@ def steps(rows: int, a: Operand | None, b: Operand) -> tuple[tuple[tuple[int, in
 def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
     """Compute ``acc + a @ b`` on the tensor cores, asynchronously (PTX ISA, "wgmma.mma_async").
 
-    acc     float32 tile (M, N), of integers int32, M a multiple of 64; in flight afterwards: reading it before `wgmma_wait` is an
-            error. Accumulators carried out of a pipeline loop are waited for at its end. None: the product alone, for which no
-            register is set to zero.
-    a       shared-memory tile (M, K), K a multiple of 32 bytes: float16 or bfloat16, in either major order; or K-major: float32,
-            whose low 13 bits are ignored (tf32), a float8 type, int8 or uint8. Or a register tile of 16 bits: a float32 tile
-            becomes one by `astype`, in the same lanes. Values are never overwritten: what a kernel calls by the same name while
-            the product is in flight is another value, in other registers; but what a step of a pipeline makes is in the registers
-            of the step before, whose product has to be over: a compile raises SpecError where it may be in flight.
-    b       shared-memory tile (K, N), ``b_tile.T`` for a tile loaded as (N, K): of a's type, of the other float8 type, or of the
-            other sign
+    acc     float32 tile (M, N), of integers int32, M a multiple of 64; in flight afterwards:
+            reading it before `wgmma_wait` is an error. Accumulators carried out of a pipeline loop
+            are waited for at its end. None: the product alone, for which no register is set to
+            zero.
+    a       shared-memory tile (M, K), K a multiple of 32 bytes: float16 or bfloat16, in either
+            major order; or K-major: float32, whose low 13 bits are ignored (tf32), a float8 type,
+            int8 or uint8. Or a register tile of 16 bits: a float32 tile becomes one by `astype`, in
+            the same lanes. Values are never overwritten: what a kernel calls by the same name while
+            the product is in flight is another value, in other registers; but what a step of a
+            pipeline makes is in the registers of the step before, whose product has to be over: a
+            compile raises SpecError where it may be in flight.
+    b       shared-memory tile (K, N), ``b_tile.T`` for a tile loaded as (N, K): of a's type, of the
+            other float8 type, or of the other sign
 
-    Sums are float32 in the simulation; a tensor core keeps fewer bits of those of float8 products, some 14 of the largest. Those
-    of integers are exact, and wrap.
+    Sums are float32 in the simulation; a tensor core keeps fewer bits of those of float8 products,
+    some 14 of the largest. Those of integers are exact, and wrap.
 
     Each call is one wgmma group. Raises SpecError for shapes, types and layouts that do not fit.
     """
@@ -129,12 +136,14 @@ def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
 
 @op(products="waits")
 def wgmma_wait(acc: Any, pending: int = 0) -> Any:
-    """Wait until at most the newest `pending` wgmmas of this warpgroup are in flight (0…7); returns the accumulator.
+    """Wait until at most the newest `pending` wgmmas of this warpgroup are in flight (0…7); returns
+    the accumulator.
 
-    With ``pending=0`` the tile returned can be read (PTX ISA, "wgmma.wait_group"). Without `pending` a kernel waits for this
-    accumulator: as many groups stay in flight as its source is sure to have issued after it, on every path from the wgmma to here
-    (`compile.waits`), and the tile can be read. `acc` may be a tuple with accumulators in it; anything that is neither is returned
-    as it is.
+    With ``pending=0`` the tile returned can be read (PTX ISA, "wgmma.wait_group"). Without
+    `pending` a kernel waits for this accumulator: as many groups stay in flight as its source is
+    sure to have issued after it, on every path from the wgmma to here (`compile.waits`), and the
+    tile can be read. `acc` may be a tuple with accumulators in it; anything that is neither is
+    returned as it is.
     """
     check_pending(pending)
     if isinstance(acc, tuple):
@@ -147,7 +156,8 @@ def wgmma_wait(acc: Any, pending: int = 0) -> Any:
 
 @op(products="waits")
 def wait_for(acc: Any, pending: int) -> Any:
-    """Wait as ``wgmma_wait(acc)`` does, for a tile after which `pending` groups have been issued."""
+    """Wait as ``wgmma_wait(acc)`` does, for a tile after which `pending` groups have been
+    issued."""
     if not isinstance(acc, Tile) or acc.inert:
         return wgmma_wait(acc, 0)
     current().wgmma_wait(pending)

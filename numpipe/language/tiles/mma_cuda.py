@@ -22,7 +22,8 @@ from .tile_cuda import InFlightType, TileType, assembled, registers, undefined
 
 
 def through(builder: Any, tile: TileType, value: Any, text: str, extra: list[Any], constraints: str) -> Any:
-    """Emit `text` on an accumulator whose registers are outputs and, tied to them, inputs; outputs only where `value` is None."""
+    """Emit `text` on an accumulator whose registers are outputs and, tied to them, inputs; outputs
+    only where `value` is None."""
     machine, registers = tile.machine, tile.registers
     parts = [] if value is None else [builder.extract_value(value, i) for i in range(registers)]
     outputs = ",".join(["=f" if tile.dtype == FLOAT32 else "=r"] * registers + [str(i) for i in range(len(parts))])
@@ -32,8 +33,9 @@ def through(builder: Any, tile: TileType, value: Any, text: str, extra: list[Any
 
 
 def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
-    """Return the instructions of one product and their commit. Operands are the accumulator's registers, once more as inputs where
-    it is not `fresh`, A's descriptor or registers, and B's descriptor."""
+    """Return the instructions of one product and their commit. Operands are the accumulator's
+    registers, once more as inputs where it is not `fresh`, A's descriptor or registers, and B's
+    descriptor."""
     right = operand(b.layout, 0)
     rows, columns = form.shape
     block, first = columns // 2, rows * columns // 128 * (1 if fresh else 2)
@@ -51,19 +53,22 @@ def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
             names = (_named("da", first, left, left.offsets[i][j]) if left else "") + _named("db", first + counts, right,
                                                                                             right.offsets[0][j])
             text.append(f"{{ .reg .b32 low; .reg .b64 da, db; {names}{step} }}")
-    # in the same block as the products: of a commit that stands alone ptxas makes a dummy HGMMA (64x8x16), 15 % of a GEMM
+    # in the same block as the products: of a commit that stands alone ptxas makes a dummy HGMMA
+    # (64x8x16), 15 % of a GEMM
     text.append("wgmma.commit_group.sync.aligned;")
     return "\n".join(text)
 
 
 def _named(name: str, register: int, op: Operand, offset: int) -> str:
-    """Return the text that makes a descriptor: `register` holds its low half at offset 0, and the high half is a constant."""
+    """Return the text that makes a descriptor: `register` holds its low half at offset 0, and the
+    high half is a constant."""
     high = fields(0, op.leading, op.stride, op.swizzle) >> 32 & 0xFFFFFFFF
     return f"add.s32 low, ${register}, {offset >> 4}; mov.b64 {name}, {{low, {high}}}; "
 
 
 def _low_half(builder: Any, address: Any, op: Operand) -> Any:
-    """Return the low half of the descriptor of a tile at `address`, `uniform`, so that offsets are added in uniform registers."""
+    """Return the low half of the descriptor of a tile at `address`, `uniform`, so that offsets are
+    added in uniform registers."""
     field = builder.lshr(builder.and_(address, nb.const(0x3FFFF)), nb.const(4))
     low = builder.or_(field, nb.const(fields(0, op.leading, op.stride, op.swizzle) & 0xFFFFFFFF))
     return uniform(builder, low)
@@ -86,7 +91,8 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
 
 
 def _wait(behind: bool, _context: Any, acc: Any, pending: Any) -> Any:
-    """Type and emit a wait; `behind`: all `pending` groups have been issued behind the accumulator, which nothing writes then."""
+    """Type and emit a wait; `behind`: all `pending` groups have been issued behind the accumulator,
+    which nothing writes then."""
     plain = nb.unliteral(acc)
     left = nb.literal(pending) if not behind or isinstance(plain, InFlightType) else 0
     check_pending(left)

@@ -1,8 +1,9 @@
-"""``CompilerParams(debug=True, check_nan=True)``: a NaN that a kernel stores is reported, with the element and the line.
+"""``CompilerParams(debug=True, check_nan=True)``: a NaN that a kernel stores is reported, with the
+element and the line.
 
-The AST pass writes the value of each ``x[…] = value`` as a call of `no_nan`, whatever x is: an array, a tile in shared memory, an
-output's block; floats of 16 and 32 bits. Sums of `numpipe.atomic_add` and of `numpipe.combine` are not looked at, nor are copies
-by the TMA.
+The AST pass writes the value of each ``x[…] = value`` as a call of `no_nan`, whatever x is: an
+array, a tile in shared memory, an output's block; floats of 16 and 32 bits. Sums of
+`numpipe.atomic_add` and of `numpipe.combine` are not looked at, nor are copies by the TMA.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ CHECKED = FLOAT32, FLOAT16, BFLOAT16
 
 @op(context=True, site=True)
 def no_nan(np_: Context, site: str, target: str, value: Any) -> Any:
-    """Return a value that ``target = value`` stores; raise SimulationError where one of its elements is NaN."""
+    """Return a value that ``target = value`` stores; raise SimulationError where one of its
+    elements is NaN."""
     tile = isinstance(value, Tile)
     if np_.memory or not (value.dtype in CHECKED if tile else isinstance(value, (float, np.floating))):
         return value

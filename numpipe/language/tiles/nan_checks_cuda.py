@@ -1,4 +1,5 @@
-"""A NaN that is stored leaves a record, as an index outside does (`plan.wait_records`), of the first one that a lane has."""
+"""A NaN that is stored leaves a record, as an index outside does (`plan.wait_records`), of the
+first one that a lane has."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def _no_nan(_context: Any, np_: Any, site: Any, target: Any, value: Any) -> Any:
 
 
 def _first(context: Any, builder: Any, tile: TileType, value: Any) -> tuple[Any, tuple[Any, Any]]:
-    """Return whether a lane holds a NaN, and the place of the first: its row and column, or its element of a vector and 0."""
+    """Return whether a lane holds a NaN, and the place of the first: its row and column, or its
+    element of a vector and 0."""
     form = Form(tile.shape, tile.dtype, ROW if tile.layout == EITHER else tile.layout)
     one = TileType(form)
     kind, mask = nb.call(context, builder, isnan, (one,), (assembled(builder, one, part_of_either(builder, tile, value, one)),))

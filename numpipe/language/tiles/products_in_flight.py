@@ -1,11 +1,16 @@
-"""Products in flight, as loops and slots see them: the one place that knows how an SM tells that a product is done.
+"""Products in flight, as loops and slots see them: the one place that knows how an SM tells that a
+product is done.
 
-On Hopper a warpgroup waits for its own products (`drain`), each warp for itself, and then tells others (`commit_to`). An SM that
-tells an mbarrier itself when products end needs other meanings here, and nothing above.
+On Hopper a warpgroup waits for its own products (`drain`), each warp for itself, and then tells
+others (`commit_to`). An SM that tells an mbarrier itself when products end needs other meanings
+here, and nothing above.
 
-``drain(pending)``                  wait until at most `pending` of this warpgroup's newest products are in flight
-``drained(value, pending)``         a value, with the accumulators in it, when at most `pending` products are in flight
-``drained_behind(acc, groups)``     an accumulator after whose product `groups` more were issued, when it can be read
+``drain(pending)``                  wait until at most `pending` of this warpgroup's newest products
+                                    are in flight
+``drained(value, pending)``         a value, with the accumulators in it, when at most `pending`
+                                    products are in flight
+``drained_behind(acc, groups)``     an accumulator after whose product `groups` more were issued,
+                                    when it can be read
 ``commit_to(ring, part, address)``  tell an mbarrier that what was drained reads a slot no more
 
 What stays in flight while a slot is released is counted in groups that every step is sure to issue.
@@ -32,9 +37,11 @@ MOST = 7
 
 @op
 def commit_to(ring: Any, part: int, address: Any) -> None:
-    """Tell the mbarrier at `address`, in all CTAs that fill a part of a slot, that what was drained reads the slot no more.
+    """Tell the mbarrier at `address`, in all CTAs that fill a part of a slot, that what was drained
+    reads the slot no more.
 
-    By a lane of each warp for each CTA, because a wait for products is a wait of each warp: `protocol.WARPS`.
+    By a lane of each warp for each CTA, because a wait for products is a wait of each warp:
+    `protocol.WARPS`.
     """
     peers = ring.plan.peers[part]
     if len(peers) == 1:

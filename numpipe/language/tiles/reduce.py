@@ -1,34 +1,44 @@
-"""Reductions of register tiles: ``x.sum(axis=1)``, ``x.max()``, ``x.argmax(axis=0)``, ``np.var(x)``, ``np.any(mask)``.
+"""Reductions of register tiles: ``x.sum(axis=1)``, ``x.max()``, ``x.argmax(axis=0)``,
+``np.var(x)``, ``np.any(mask)``.
 
-Lane 4 g + t of a warp holds columns 2 t, 2 t + 1 of each 8, of rows g and g + 8 of each 16. What a reduction costs depends on
-where the elements are that it brings together:
+Lane 4 g + t of a warp holds columns 2 t, 2 t + 1 of each 8, of rows g and g + 8 of each 16. What a
+reduction costs depends on where the elements are that it brings together:
 
-=====================  =========================  ==============================================================================
+=====================  =========================  ==================================================
 reduction              result                     who has the elements
-=====================  =========================  ==============================================================================
-axis 1 of (M, N)       vector (M,), along rows    the four lanes of a quad: 2 shuffles for each row a lane has
-axis 0 of (M, N)       vector (N,), along         8 quads of each of 4 warps: 3 shuffles for each column a lane has, then 16 N
-                       columns                    bytes of shared memory and two barriers of the warpgroup
-all of a tile          number                     5 shuffles, 16 bytes of shared memory, two barriers
+=====================  =========================  ==================================================
+axis 1 of (M, N)       vector (M,), along rows    the four lanes of a quad: 2 shuffles for each row
+                                                  a lane has
+axis 0 of (M, N)       vector (N,), along         8 quads of each of 4 warps: 3 shuffles for each
+                                                  column a lane has, then 16 N
+                       columns                    bytes of shared memory and two barriers of the
+                                                  warpgroup
+all of a tile          number                     5 shuffles, 16 bytes of shared memory, two
+                                                  barriers
 a vector along         number                     2 shuffles
 columns
-a vector along rows    number                     3 shuffles, 16 bytes of shared memory, two barriers
-rows of tiles by row   vector "column L"          log2 L shuffles; axis 0 as above, where several warps have rows
+a vector along rows    number                     3 shuffles, 16 bytes of shared memory, two
+                                                  barriers
+rows of tiles by row   vector "column L"          log2 L shuffles; axis 0 as above, where several
+                                                  warps have rows
 any, all of a mask     bool                       one barrier, which votes (PTX ISA, "barrier.red")
-`partial_sum` …        tile (M, 8)                the lane itself: every eighth column, nothing is moved
-=====================  =========================  ==============================================================================
+`partial_sum` …        tile (M, 8)                the lane itself: every eighth column, nothing is
+                                                  moved
+=====================  =========================  ==================================================
 
-`any` and `all` along an axis give a mask, as maxima and minima of int32 would. `var` and `std` reduce twice: to the mean, then the
-squares of what the elements differ from it by.
+`any` and `all` along an axis give a mask, as maxima and minima of int32 would. `var` and `std`
+reduce twice: to the mean, then the squares of what the elements differ from it by.
 
-`argmin` and `argmax` exchange 8 bytes where the others exchange 4. They give the int32 index of the first such element, in a whole
-tile that of its rows one after another; of NaN, as NumPy's, the first one. `mean` is the sum, divided, of float32; of 16 bits it is
-rounded once. Variances and standard deviations have the types of means.
+`argmin` and `argmax` exchange 8 bytes where the others exchange 4. They give the int32 index of the
+first such element, in a whole tile that of its rows one after another; of NaN, as NumPy's, the
+first one. `mean` is the sum, divided, of float32; of 16 bits it is rounded once. Variances and
+standard deviations have the types of means.
 
-In a loop over blocks of columns it pays to keep `partial_sum`s, and to reduce these once behind the loop. Sums are in another order
-than NumPy's, in the same one each time and in both executions: the elements of a lane, of a quad, of the quads and of the warps,
-each in pairs of neighbours, pairs of pairs and so on. (`partial_sum` is NumPy's simulated.) The results,
-but those of `partial_sum`, are the same in all lanes that hold them.
+In a loop over blocks of columns it pays to keep `partial_sum`s, and to reduce these once behind the
+loop. Sums are in another order than NumPy's, in the same one each time and in both executions: the
+elements of a lane, of a quad, of the quads and of the warps, each in pairs of neighbours, pairs of
+pairs and so on. (`partial_sum` is NumPy's simulated.) The results, but those of `partial_sum`, are
+the same in all lanes that hold them.
 """
 
 from __future__ import annotations
@@ -107,7 +117,8 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
     dtype = INT32 if operation in INDICES else FLOAT32 if operation in DIVIDED and form.dtype in INTEGERS else form.dtype
     each = 8 if operation in INDICES else 4
     if along is None:
-        result = Form((), FLOAT32 if dtype == BFLOAT16 else dtype)  # there are no numbers of bfloat16
+        # there are no numbers of bfloat16
+        result = Form((), FLOAT32 if dtype == BFLOAT16 else dtype)
         alone = form.layout in (ROW, EITHER) or bool(lanes and groups(form.shape, form.layout)[0] == 1)
         elements, nbytes = int(np.prod(form.shape)), 0 if form.dtype == BOOL or alone else 4 * each
     else:
@@ -124,7 +135,8 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
 
 
 def by_lanes(value: np.ndarray, layout: str) -> np.ndarray:
-    """Return elements by who has them: blocks of 64 rows, warps, halves, quads; blocks of 8 columns, lanes of a quad, two each."""
+    """Return elements by who has them: blocks of 64 rows, warps, halves, quads; blocks of 8
+    columns, lanes of a quad, two each."""
     word, lanes = word_of(layout), lanes_of(layout)
     rows, columns = (1, value.size) if word in (ROW, EITHER) else (value.size, 1) if word == COLUMN else value.shape
     if lanes:
@@ -156,7 +168,8 @@ def _mean(value: np.ndarray, form: Form, how: Plan) -> Any:
 
 
 def _spread(name: str, value: np.ndarray, form: Form, how: Plan) -> Any:
-    """Return variances or standard deviations of float32 elements, computed in the order of the GPU."""
+    """Return variances or standard deviations of float32 elements, computed in the order of the
+    GPU."""
     means = _mean(value, form, how)
     apart = value - (means if how.axis is None else np.expand_dims(means.reshape(-1), how.axis))
     found = _mean(apart * apart, form, how)
@@ -226,12 +239,14 @@ PARTIALS: dict[str, Op[..., Any]] = {"sum": partial_sum, "max": partial_max, "mi
 # ---- a vote in an `if`
 @op(context=True)
 def chosen(np_: Context, test: Any) -> Any:
-    """Return the test of an `if` that a vote decides; the memory role passes that `if` by, as nothing in it loads anything."""
+    """Return the test of an `if` that a vote decides; the memory role passes that `if` by, as
+    nothing in it loads anything."""
     return False if np_.memory and isinstance(test, Inert) else bool(test)
 
 
 @op(context=True)
 def behind_choice(np_: Context, value: Any) -> Any:
-    """Return a value that an `if` decided by a vote may have changed: in the memory role an inert one for a number."""
+    """Return a value that an `if` decided by a vote may have changed: in the memory role an inert
+    one for a number."""
     parts = (Inert(VOTED) if np_.memory and not isinstance(part, Tile) else part for part in leaves(value))
     return tree_of(value).build(parts, made)

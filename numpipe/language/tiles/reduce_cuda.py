@@ -1,4 +1,5 @@
-"""Reductions on the GPU: a tree of a lane's own elements, butterflies of shuffles, shared memory between the warps."""
+"""Reductions on the GPU: a tree of a lane's own elements, butterflies of shuffles, shared memory
+between the warps."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ EXCHANGE = "np_exchange"
 
 
 def _combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
-    """Return a function that emits code to combine two elements into one: of `_ranked` elements the greater."""
+    """Return a function that emits code to combine two elements into one: of `_ranked` elements the
+    greater."""
     if operation in source.INDICES:
         return lambda a, b: builder.select(builder.icmp_signed(">", b, a), b, a)
     if operation in source.VOTES:
@@ -53,7 +55,8 @@ def _tree(combine: Combine, values: Sequence[Any]) -> Any:
 
 
 def _butterflies(builder: Any, combine: Combine, value: Any, distances: Sequence[int]) -> Any:
-    """Combine a value across lanes by shuffles (shfl.bfly) at these lane distances; each of these lanes gets the result."""
+    """Combine a value across lanes by shuffles (shfl.bfly) at these lane distances; each of these
+    lanes gets the result."""
     register = REGISTERS[str(value.type)]
     for distance in distances:
         text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
@@ -72,9 +75,9 @@ def barrier(builder: Any) -> None:
 def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[Any]]:
     """Yield each value, of 4 bytes or of 8, as the four warps have it, in their order.
 
-    Where so many `lanes` share the columns, lane L g + t has value 2 j + o of columns 2 L j + 2 t + o, as all g do; with one lane
-    all have them.
-    The first barrier is for the exchange before this one, which may still be read.
+    Where so many `lanes` share the columns, lane L g + t has value 2 j + o of columns 2 L j + 2 t +
+    o, as all g do; with one lane all have them. The first barrier is for the exchange before this
+    one, which may still be read.
     """
     wide = values[0].type == nb.i64
     kind, shift = ("b64", 4) if wide else ("b32", 3)
@@ -107,8 +110,8 @@ def define_exchange(module: Any, unit: Unit) -> None:
 def _vote(builder: Any, operation: str, bit: Any) -> Any:
     """Return whether any lane's bit, or all, are set (PTX ISA, "barrier.red").
 
-    The warp's vote on the barrier's result changes nothing, but ptxas knows that a vote is uniform: behind a branch on what the
-    barrier gave it takes every lane for one on its own.
+    The warp's vote on the barrier's result changes nothing, but ptxas knows that a vote is uniform:
+    behind a branch on what the barrier gave it takes every lane for one on its own.
     """
     text = (f"{{ .reg .pred mine, all; setp.ne.u32 mine, $2, 0; bar.red.{'or' if operation == 'any' else 'and'}.pred all, $1, "
             "128, mine; vote.sync.any.pred all, all, 0xffffffff; selp.u32 $0, 1, 0, all; }")
@@ -117,7 +120,8 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
 
 
 def ranks(builder: Any, dtype: np.dtype, values: list[Any], name: str = "argmax") -> list[Any]:
-    """Return elements as int32 of which the greatest is that of the element that `name` finds: -0 is as 0, NaN the greatest."""
+    """Return elements as int32 of which the greatest is that of the element that `name` finds: -0
+    is as 0, NaN the greatest."""
     if dtype == UINT32:
         values = [builder.xor(value, nb.const(-0x80000000)) for value in values]
     if dtype in INTEGERS:
@@ -132,7 +136,8 @@ def ranks(builder: Any, dtype: np.dtype, values: list[Any], name: str = "argmax"
 
 
 def _ranked(builder: Any, name: str, tile: TileType, values: list[Any], along: int | None) -> list[Any]:
-    """Return elements as int64 of which the greatest is the one that `name` finds: the element's rank, then how early it comes."""
+    """Return elements as int64 of which the greatest is the one that `name` finds: the element's
+    rank, then how early it comes."""
     row, column = place_of(builder, tile)
     flat = len(tile.shape) == 2 and 1 not in tile.shape and along is None
     own = builder.add(builder.mul(row, nb.const(tile.shape[-1])), column) if flat else None
@@ -197,7 +202,8 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
 
 
 def _squares(builder: Any, tile: TileType, values: list[Any], means: list[Any], result: Any) -> list[Any]:
-    """Return the squares of what elements differ from their means by; rounded: ptxas would fuse these products with their sum."""
+    """Return the squares of what elements differ from their means by; rounded: ptxas would fuse
+    these products with their sum."""
     product = nb.pure_asm(nb.f32, [nb.f32] * 2, "mul.rn.f32 $0, $1, $2;", "=f,f,f")
     own = means * len(values)
     if isinstance(result, TileType):
@@ -209,7 +215,8 @@ def _squares(builder: Any, tile: TileType, values: list[Any], means: list[Any], 
 
 
 def _along(builder: Any, combine: Combine, tile: TileType, values: list[Any], result: TileType) -> list[Any]:
-    """Return the registers of a reduction along an axis: each combines all elements of a row, or of a column."""
+    """Return the registers of a reduction along an axis: each combines all elements of a row, or of
+    a column."""
     rows, (across, down, warps) = word_of(result.layout) == COLUMN, _spread(tile)
     where = places(tile.shape, tile.layout)
     parts = []
@@ -222,7 +229,8 @@ def _along(builder: Any, combine: Combine, tile: TileType, values: list[Any], re
 
 
 def _spread(tile: TileType) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return distances of the lanes that share a row, and of those of a warp that share a column, and the warps that have rows."""
+    """Return distances of the lanes that share a row, and of those of a warp that share a column,
+    and the warps that have rows."""
     lanes = lanes_of(tile.layout)
     if not lanes:
         return QUAD, QUADS, 4

@@ -1,7 +1,8 @@
-"""References: arrays in global memory, tiles in shared memory, and the views a kernel takes of them.
+"""References: arrays in global memory, tiles in shared memory, and the views a kernel takes of
+them.
 
-``ref.at[...]`` is a view, ``ref[...]`` loads or stores. Along each dimension a view takes ``ds(start, size)`` (run-time
-start, compile-time size) or ``:``::
+``ref.at[...]`` is a view, ``ref[...]`` loads or stores. Along each dimension a view takes
+``ds(start, size)`` (run-time start, compile-time size) or ``:``::
 
     a_tile.at[ds(wg * 64, 64), :]                     # the 64 rows of this warpgroup
     x = a_tile[ds(wg * 64, 64), :]                    # the same rows as a register tile
@@ -9,7 +10,8 @@ start, compile-time size) or ``:``::
     d[b, ds(m * 128, 128), ds(n * 256, 256)] = tile   # of an array of 3 dimensions: integers along the others
     acc + c[ds(m * 128, 128), ds(n * 256, 256)] + bias[ds(n * 256, 256)]        # blocks of arrays, as register tiles
 
-The Numba types of `Ds` and `All` are subclasses of them, so that one check asks a value and its type alike.
+The Numba types of `Ds` and `All` are subclasses of them, so that one check asks a value and its
+type alike.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ _S = TypeVar("_S", bound="SharedTile")
 
 
 def method_of(kind: type, name: str) -> Callable[[_F], _F]:
-    """Make a function a method of a reference: references are defined here, their loads, stores and views in files above."""
+    """Make a function a method of a reference: references are defined here, their loads, stores and
+    views in files above."""
     def attach(function: _F) -> _F:
         setattr(kind, name, function)
         return function
@@ -52,7 +55,8 @@ def method_of(kind: type, name: str) -> Callable[[_F], _F]:
 
 
 class Ds:
-    """A dynamic slice: elements ``[start, start + size)`` that lie before `stop`, if it has one; see `ds`."""
+    """A dynamic slice: elements ``[start, start + size)`` that lie before `stop`, if it has one;
+    see `ds`."""
 
     limited = False
     """of the Numba type: whether there is a stop"""
@@ -66,11 +70,13 @@ class Ds:
 
 @op
 def ds(start: Any, size: int, stop: Any = None) -> Ds:
-    """Select `size` elements from `start` on: `start` may be a run-time value, `size` is a compile-time constant.
+    """Select `size` elements from `start` on: `start` may be a run-time value, `size` is a
+    compile-time constant.
 
-    stop  None, or a run-time integer, in a load from an array or a store to one: the elements of the array from `stop` on are
-          outside, as those behind its end are: they read as zeros, and are not written. ``c[ds(row, 128, stop=end), …] = tile``
-          stores the rows of a group that ends in the midst of a tile.
+    stop  None, or a run-time integer, in a load from an array or a store to one: the elements of
+          the array from `stop` on are outside, as those behind its end are: they read as zeros, and
+          are not written. ``c[ds(row, 128, stop=end), …] = tile`` stores the rows of a group that
+          ends in the midst of a tile.
 
     >>> ds(64, 32), ds(64, 32, stop=70)
     (ds(64, 32), ds(64, 32, stop=70))
@@ -111,7 +117,8 @@ def no_start(start: Any) -> SpecError:
 
 
 class Span:
-    """A slice whose bounds are counted from the end, or which has none there: ``64:``, ``-8:``, ``0:-8``, of a register tile."""
+    """A slice whose bounds are counted from the end, or which has none there: ``64:``, ``-8:``,
+    ``0:-8``, of a register tile."""
 
     def __init__(self, start: int | None, stop: int | None) -> None:
         self.start, self.stop = start, stop
@@ -143,7 +150,8 @@ def whole() -> All:
 
 
 class SharedTile:
-    """A tile of one or two dimensions in shared memory, or a view of one; its shape is in elements."""
+    """A tile of one or two dimensions in shared memory, or a view of one; its shape is in
+    elements."""
 
     def __init__(self, address: int, layout: Layout, dtype: np.dtype, memory: bool, writable: bool = False) -> None:
         self.address, self.layout, self.dtype, self.memory, self.writable = address, layout, dtype, memory, writable
@@ -198,8 +206,8 @@ class SmemLike:
 class SmemTile(SharedTile, SmemLike):
     """A tile as a pipeline gives it to the kernel's body.
 
-    ``tile[...]``, ``tile[:, :]``, ``tile[ds(start, size), :]`` load it, or a part of it, as a register tile; ``tile[...] = value``
-    stores one where a tile is `writable`.
+    ``tile[...]``, ``tile[:, :]``, ``tile[ds(start, size), :]`` load it, or a part of it, as a
+    register tile; ``tile[...] = value`` stores one where a tile is `writable`.
     """
 
     def _steers(self, *_: Any) -> NoReturn:
@@ -209,7 +217,8 @@ class SmemTile(SharedTile, SmemLike):
 
 
 def check_start(layout: Layout, axis: int, start: int, size: int, what: str, simulated: bool) -> None:
-    """Raise an error for a part of a tile that is not inside it: a hazard, `simulated`, else one of the kernel's text."""
+    """Raise an error for a part of a tile that is not inside it: a hazard, `simulated`, else one of
+    the kernel's text."""
     last = layout.shape[axis] - size
     if 0 <= start <= last:
         return
@@ -248,7 +257,8 @@ ELEMENT = ("an element of a tile, tile[i, j], is code for a lane: it stands in t
 
 
 def bounded(parts: tuple[Any, ...]) -> None:
-    """Raise SpecError for a slice whose bounds depend on a size that is not known at compile time, or need not be counted from."""
+    """Raise SpecError for a slice whose bounds depend on a size that is not known at compile time,
+    or need not be counted from."""
     for part in parts:
         if isinstance(part, Span):
             raise SpecError(f"'{part}': a slice of an array, or of a tile in shared memory, has both bounds, from 0 on, at compile "
@@ -256,7 +266,8 @@ def bounded(parts: tuple[Any, ...]) -> None:
 
 
 def slices(index: Any, layout: Layout) -> tuple[Any, ...]:
-    """Return the parts of a tile's index, one for each of its dimensions, or of the type of one; raise SpecError for others."""
+    """Return the parts of a tile's index, one for each of its dimensions, or of the type of one;
+    raise SpecError for others."""
     parts, count = whole_slices(index), len(layout.sides)
     bounded(parts)
     unlimited(parts, "a tile in shared memory")
@@ -311,8 +322,8 @@ class GmemRef:
 
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
-    """Return the simulator's tensor map of an array: dimensions in memory order, as the driver's encoder wants them. Raises
-    SpecError for a peer's that TMA cannot address."""
+    """Return the simulator's tensor map of an array: dimensions in memory order, as the driver's
+    encoder wants them. Raises SpecError for a peer's that TMA cannot address."""
     if request not in ref.tensor_maps:
         if ref.gpu is not None and ref.index in ref.unit.obstacles:
             raise SpecError(ref.unit.obstacles[ref.index])

@@ -71,7 +71,8 @@ class AllType(nb.types.Type, refs.All):  # type: ignore[misc]
 
 
 class SharedType(nb.types.Type):  # type: ignore[misc]
-    """The type of a `refs.SharedTile`. `debugged`: the unit of a kernel that is debugged, which says what its records are of."""
+    """The type of a `refs.SharedTile`. `debugged`: the unit of a kernel that is debugged, which
+    says what its records are of."""
 
     what, word = "a shared-memory tile", "smem"
     together = True
@@ -106,7 +107,8 @@ class SmemType(SharedType, refs.SmemLike):
 
 
 class AtType(nb.types.Type):  # type: ignore[misc]
-    """The type of ``x.at``: indexing with it gives a view, whose typer is the method `at` of the type of x."""
+    """The type of ``x.at``: indexing with it gives a view, whose typer is the method `at` of the
+    type of x."""
 
     def __init__(self, of: Any) -> None:
         self.of = of
@@ -114,7 +116,8 @@ class AtType(nb.types.Type):  # type: ignore[misc]
 
 
 class GmemType(nb.types.Type):  # type: ignore[misc]
-    """Array argument `index` of a kernel, as one role sees it; `by_lane`: in code for each lane, whose elements are its own."""
+    """Array argument `index` of a kernel, as one role sees it; `by_lane`: in code for each lane,
+    whose elements are its own."""
 
     def __init__(self, unit: Unit, index: int, role: str, by_lane: bool = False) -> None:
         self.unit, self.index, self.role, self.arg, self.by_lane = unit, index, role, unit.arrays[index], by_lane
@@ -131,7 +134,8 @@ for _opaque in (AllType, SpanType):
 
 
 def _profiled(ty: GmemType) -> list[tuple[str, Any]]:
-    """Return the field that references have in a kernel with a profile only: the context, to record stores as events."""
+    """Return the field that references have in a kernel with a profile only: the context, to record
+    stores as events."""
     return [("np", ContextType(ty.unit, ty.role))] if ty.unit.params.profile_space else []
 
 
@@ -194,7 +198,8 @@ refs.is_whole.register(nb.types.Type)(lambda index: isinstance(index, nb.types.E
 
 
 def view(tile: SharedType, index: Any, before: int = 0) -> tuple[Any, Any]:
-    """Return the part of a tile that an index selects: (type, ``codegen(builder, address, index) -> address``).
+    """Return the part of a tile that an index selects: (type, ``codegen(builder, address, index) ->
+    address``).
 
     `before`: how many parts of an index of slots come first.
     """
@@ -226,9 +231,11 @@ def _slices(tile: SharedType, index: Any, before: int) -> tuple[Any, ...]:
 
 
 def inside(builder: Any, tile: SharedType, index: Any, value: Any, what: str, before: int = 0) -> Any:
-    """Return the value of an index that selects a part of a tile, named `what`; `before` as for `view`.
+    """Return the value of an index that selects a part of a tile, named `what`; `before` as for
+    `view`.
 
-    In a kernel that is debugged a start that is known at run time only, and lies outside, is reported, and 0 in its place.
+    In a kernel that is debugged a start that is known at run time only, and lies outside, is
+    reported, and 0 in its place.
     """
     if tile.debugged is None or tile.role == "memory" or refs.is_whole(index):
         return value
@@ -247,7 +254,8 @@ nb.binary(operator.getitem, lambda target, index: target.of.at(target, index) if
 
 
 def new_ref(unit: Unit, index: int, role: str) -> Any:
-    """Return an operation that makes the reference of array argument `index` from the kernel's parameters (entry code)."""
+    """Return an operation that makes the reference of array argument `index` from the kernel's
+    parameters (entry code)."""
     rank = unit.arrays[index].ndim
     ty = GmemType(unit, index, role)
     profiled = [kind for _, kind in _profiled(ty)]

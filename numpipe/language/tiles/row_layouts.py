@@ -1,19 +1,25 @@
-"""Layouts in which L lanes share a row: of tiles that are no accumulators, and for arithmetic along rows.
+"""Layouts in which L lanes share a row: of tiles that are no accumulators, and for arithmetic along
+rows.
 
-Lane l of the warpgroup has two columns side by side of each 2 L, and every R-th row; its own are row ``l / L % R`` and column
-``2 (l % L)``:
+Lane l of the warpgroup has two columns side by side of each 2 L, and every R-th row; its own are
+row ``l / L % R`` and column ``2 (l % L)``:
 
-=============  ============  ====================================================  =============================================
+=============  ============  ====================================================  =================
 layout         shape         elements of a lane                                    held by
-=============  ============  ====================================================  =============================================
-``rows L``     (M, N)        R s, 2 L p + o   for step s, panel p, odd o           one lane, of 128 / (R L) where rows are few
-``column L``   (M,), (M, 1)  R s, along the rows                                   the L lanes of a row
-``row L``      (N,), (1, N)  2 L p + o, along the columns                          all lanes of this column
-=============  ============  ====================================================  =============================================
+=============  ============  ====================================================  =================
+``rows L``     (M, N)        R s, 2 L p + o   for step s, panel p, odd o           one lane, of 128
+                                                                                   / (R L) where
+                                                                                   rows are few
+``column L``   (M,), (M, 1)  R s, along the rows                                   the L lanes of a
+                                                                                   row
+``row L``      (N,), (1, N)  2 L p + o, along the columns                          all lanes of this
+                                                                                   column
+=============  ============  ====================================================  =================
 
-L is 32, a row per warp, 16, 8 or 4, and 2 L divides N; M is a multiple of 8. R is the largest power of two, at most 128 / L, that
-divides M / 2: each lane has two rows at least, so registers of 16 bits are whole. A load or store of a warp moves 32 / L rows of
-8 L bytes and more; a reduction along a row is log2 L shuffles, and needs no other warp.
+L is 32, a row per warp, 16, 8 or 4, and 2 L divides N; M is a multiple of 8. R is the largest power
+of two, at most 128 / L, that divides M / 2: each lane has two rows at least, so registers of 16
+bits are whole. A load or store of a warp moves 32 / L rows of 8 L bytes and more; a reduction along
+a row is log2 L shuffles, and needs no other warp.
 """
 
 from __future__ import annotations
@@ -49,7 +55,8 @@ def lanes_of(layout: str) -> int:
 
 
 def lanes_for(columns: int) -> int:
-    """Return how many lanes share a row of so many columns, where nothing else is asked for: as many as there are pairs for."""
+    """Return how many lanes share a row of so many columns, where nothing else is asked for: as
+    many as there are pairs for."""
     return power_of_two(columns // 2, 32)
 
 
@@ -74,13 +81,15 @@ def places(shape: tuple[int, ...], layout: str) -> tuple[tuple[int | None, int |
 
 
 def holders(shape: tuple[int, ...], layout: str) -> int:
-    """Return how many of the warpgroup's first lanes have all elements of a tile or a vector, but those along the columns."""
+    """Return how many of the warpgroup's first lanes have all elements of a tile or a vector, but
+    those along the columns."""
     lanes = lanes_of(layout)
     return lanes if word_of(layout) == "row" else lanes * rows_apart(shape[0], lanes)
 
 
 def groups(shape: tuple[int, ...], layout: str) -> tuple[int, int]:
-    """Return (warps, rows of a warp) that hold the R rows side by side of a tile, or of a vector along its rows.
+    """Return (warps, rows of a warp) that hold the R rows side by side of a tile, or of a vector
+    along its rows.
 
     >>> groups((8, 1024), "rows 32"), groups((64, 16), "rows 8")
     ((4, 1), (4, 4))

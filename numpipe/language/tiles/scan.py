@@ -1,4 +1,5 @@
-"""Scans of register tiles: ``np.cumsum``, ``np.maximum.accumulate``, ``np.minimum.accumulate`` and ``numpipe.scan``.
+"""Scans of register tiles: ``np.cumsum``, ``np.maximum.accumulate``, ``np.minimum.accumulate`` and
+``numpipe.scan``.
 
 Element i of a scan combines elements 0 … i, in this order. The lanes exchange their elements:
 
@@ -49,7 +50,8 @@ Line = list[np.ndarray]
 
 
 def plan(np_: ContextFacts, tile: Any, axis: Any, name: str) -> tuple[Form, int, int]:
-    """Return (the form of a scanned tile, its axis as of a tile (M, N), bytes of shared memory for the totals of the warps)."""
+    """Return (the form of a scanned tile, its axis as of a tile (M, N), bytes of shared memory for
+    the totals of the warps)."""
     form, axis = form_of(tile, f"'{name}'"), constant(name, "axis", axis)
     if form is None:
         raise SpecError(f"{name}(…) of register tiles: got {called(tile)}")
@@ -145,7 +147,8 @@ ACCUMULATED: dict[str, Op[..., Any]] = {"max": _accumulate(np.maximum), "min": _
 
 # ---- any function
 def plan_scan(np_: ContextFacts, tiles: Any, axis: Any) -> tuple[list[Form], int, int]:
-    """Return (the forms of a scan, its axis as of a tile (M, N), bytes of shared memory); raise SpecError for tiles that differ."""
+    """Return (the forms of a scan, its axis as of a tile (M, N), bytes of shared memory); raise
+    SpecError for tiles that differ."""
     every = leaves(tiles)
     if not every:
         raise SpecError("scan(function, tile, axis): tile is a register tile, or a tuple of them, got ()")
@@ -164,7 +167,8 @@ def plan_scan(np_: ContextFacts, tiles: Any, axis: Any) -> tuple[list[Form], int
 
 
 def line_form(form: Form, along: int) -> Form:
-    """Return the form of a line on the simulated SM: a vector; where a tile has one row or column, of equal elements."""
+    """Return the form of a line on the simulated SM: a vector; where a tile has one row or column,
+    of equal elements."""
     if form.layout != ACCUMULATOR:
         return Form((8,), form.dtype, ROW)
     return Form((form.shape[0],), form.dtype, COLUMN) if along else Form((form.shape[1],), form.dtype, ROW)
@@ -180,24 +184,27 @@ def check_line(given: Sequence[Form], tiles: Any, found: Any) -> None:
 
 @op(context=True)
 def scan(np_: Context, function: Callable[[Any, Any], Any], tile: Any, axis: int) -> Any:
-    """Combine the elements of a register tile one after the other: element i is what the first i + 1 give, inside a kernel.
+    """Combine the elements of a register tile one after the other: element i is what the first i +
+    1 give, inside a kernel.
 
-    function  nested in the kernel, or a `numpipe.function`: ``function(a, b)`` of two vectors that returns a third, of the same
-              shape and type, element by element; how many elements they have is not said. Associative: f(f(a, b), c) is
-              f(a, f(b, c)), but for rounding
-    tile      float32 or int32: of two dimensions, or a vector; or a tuple of tiles of one shape, which are scanned together:
-              a, b and what the function returns are then tuples of vectors
+    function  nested in the kernel, or a `numpipe.function`: ``function(a, b)`` of two vectors that
+              returns a third, of the same shape and type, element by element; how many elements
+              they have is not said. Associative: f(f(a, b), c) is f(a, f(b, c)), but for rounding
+    tile      float32 or int32: of two dimensions, or a vector; or a tuple of tiles of one shape,
+              which are scanned together: a, b and what the function returns are then tuples of
+              vectors
     axis      0 or 1, for a vector 0; a compile-time constant
 
-    ``np.cumsum``, ``np.maximum.accumulate`` and ``np.minimum.accumulate`` are quicker where they fit. A recurrence
-    h[i] = a[i] h[i - 1] + b[i] along the rows of a tile::
+    ``np.cumsum``, ``np.maximum.accumulate`` and ``np.minimum.accumulate`` are quicker where they
+    fit. A recurrence h[i] = a[i] h[i - 1] + b[i] along the rows of a tile::
 
         def step(before, behind):
             return behind[0] * before[0], behind[0] * before[1] + behind[1]
         _, h = numpipe.scan(step, (a, b), axis=1)
 
-    Along axis 1 it takes the shuffles of ``np.cumsum``, and calls the function seven times for each 8 columns. Raises SpecError for
-    other tiles, and for a function that returns something else. JAX calls it ``jax.lax.associative_scan``.
+    Along axis 1 it takes the shuffles of ``np.cumsum``, and calls the function seven times for each
+    8 columns. Raises SpecError for other tiles, and for a function that returns something else. JAX
+    calls it ``jax.lax.associative_scan``.
     """
     forms, along, nbytes = plan_scan(np_, tile, axis)
     tree, given = tree_of(tile), [line_form(form, along) for form in forms]

@@ -1,4 +1,5 @@
-"""Scans of register tiles on the GPU: shuffles within a quad or among the quads, shared memory between the warps."""
+"""Scans of register tiles on the GPU: shuffles within a quad or among the quads, shared memory
+between the warps."""
 
 from __future__ import annotations
 
@@ -19,11 +20,13 @@ from .tile_cuda import TileType, assembled, registers, undefined
 from .words_cuda import REGISTERS
 
 QUAD, WARP = 0x1c00, 0
-"""operands c of ``shfl.sync`` that keep a shuffle within 4 lanes, or within all 32 (PTX ISA, "shfl.sync")"""
+"""operands c of ``shfl.sync`` that keep a shuffle within 4 lanes, or within all 32 (PTX ISA,
+"shfl.sync")"""
 
 
 def of_before(builder: Any, value: Any, distance: int, within: int) -> Any:
-    """Return the value of the lane `distance` before; where there is none, -0.0 or 0, which changes nothing when added."""
+    """Return the value of the lane `distance` before; where there is none, -0.0 or 0, which changes
+    nothing when added."""
     register, nothing = REGISTERS[str(value.type)], "0x80000000" if value.type == nb.f32 else "0"
     text = (f"{{ .reg .pred there; .reg .b32 got; shfl.sync.up.b32 got|there, $1, {distance}, {within}, 0xffffffff; "
             f"@!there mov.b32 got, {nothing}; mov.b32 $0, got; }}")
@@ -31,7 +34,8 @@ def of_before(builder: Any, value: Any, distance: int, within: int) -> Any:
 
 
 def of_last(builder: Any, value: Any, within: int) -> Any:
-    """Return the value of the last lane of a quad, or of the lane in the last quad that has the same place there."""
+    """Return the value of the last lane of a quad, or of the lane in the last quad that has the
+    same place there."""
     register = REGISTERS[str(value.type)]
     lane = nb.const(3) if within == QUAD else builder.or_(builder.and_(nb.thread_index(builder), nb.const(3)), nb.const(28))
     return nb.emit_asm(builder, value.type, [value, lane], f"shfl.sync.idx.b32 $0, $1, $2, {within | 31}, 0xffffffff;",
@@ -99,7 +103,8 @@ def _sum_columns(builder: Any, add: Callable[[Any, Any], Any], elements: dict[An
 
 
 Line = list[Any]
-"""registers of one or two columns, or rows, side by side: those that a lane has there, of one tile after the other"""
+"""registers of one or two columns, or rows, side by side: those that a lane has there, of one tile
+after the other"""
 Combine = Callable[[Line, Line], Line]
 
 
@@ -120,7 +125,8 @@ class _Scan:
         return [of_before(self.builder, register, distance, within) for register in line]
 
     def running(self, line: Line, within: int) -> Line:
-        """Return what lanes have when all have been combined with those before, in the quad or in the same place of the quads."""
+        """Return what lanes have when all have been combined with those before, in the quad or in
+        the same place of the quads."""
         lane = self.lane(within)
         for distance in (1, 2) if within == QUAD else (4, 8, 16):
             there = self.builder.icmp_unsigned(">=", lane, nb.const(distance))
@@ -145,7 +151,8 @@ class _Scan:
         return found
 
     def along_columns(self, each: list[dict[Any, Line]], columns: bool) -> list[dict[Any, Line]]:
-        """Return the elements of columns, by row; `columns`: of a tile, else of a vector along its rows."""
+        """Return the elements of columns, by row; `columns`: of a tile, else of a vector along its
+        rows."""
         builder = self.builder
         running = [{row: self.running(line, WARP) for row, line in lines.items()} for lines in each]
         firsts = [{row: self.last(line, WARP) for row, line in lines.items() if row % 64 == 0} for lines in running]
@@ -180,7 +187,8 @@ def _scanned(builder: Any, tiles: list[TileType], values: list[Any], along: int,
     where = places(tiles[0].shape, tiles[0].layout)
     parts = [registers(builder, tile, value)[:len(where)] for tile, value in zip(tiles, values, strict=True)]
     if not alone(tiles[0].form, along):
-        beside: dict[Any, dict[Any, int]] = {}  # the registers of a row or a column, by their place along it
+        # the registers of a row or a column, by their place along it
+        beside: dict[Any, dict[Any, int]] = {}
         for number, place in enumerate(where):
             beside.setdefault(place[1 - along], {})[place[along]] = number
         every = list(beside.values())

@@ -1,10 +1,13 @@
-"""``y[rows, :] = tile``, ``y[ds(i, 64), columns] = tile``, ``y[at] = vector``: rows, columns or elements, each to its own place.
+"""``y[rows, :] = tile``, ``y[ds(i, 64), columns] = tile``, ``y[at] = vector``: rows, columns or
+elements, each to its own place.
 
-The indices are an int32 vector that lies as the tile does: of rows along rows (column layout), of columns along columns. Each lane
-has the indices of its own elements, and stores these. ``:`` is all of a dimension, of which the tile has as many elements.
+The indices are an int32 vector that lies as the tile does: of rows along rows (column layout), of
+columns along columns. Each lane has the indices of its own elements, and stores these. ``:`` is all
+of a dimension, of which the tile has as many elements.
 
-An index outside the array is the hazard `out-of-bounds` on the simulated SM; on the GPU what it names is not written. Two equal
-indices are the hazard `unordered-accesses`: which lane stores last is not known.
+An index outside the array is the hazard `out-of-bounds` on the simulated SM; on the GPU what it
+names is not written. Two equal indices are the hazard `unordered-accesses`: which lane stores last
+is not known.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ def check_all(ref: GmemRef, given: Sequence[Any], parts: Sequence[Any], what: st
 
 
 def check_scatter(name: str, parts: Sequence[Any], form: Form) -> None:
-    """Raise SpecError unless a tile's lanes have the indices of their elements; `parts` are those along the tile's dimensions."""
+    """Raise SpecError unless a tile's lanes have the indices of their elements; `parts` are those
+    along the tile's dimensions."""
     what = f"'{name}[…] = tile'"
     only_accumulator(form, f"{what}, scattered,")
     vectors = [(axis, form_of(part, what)) for axis, part in enumerate(parts) if isinstance(part, TileLike)]
@@ -73,7 +77,8 @@ def check_scatter(name: str, parts: Sequence[Any], form: Form) -> None:
 def scatter(ref: GmemRef, axes: Sequence[int], parts: Sequence[Any], tile: Tile, what: str, moded: bool = False) -> None:
     """Store a tile that fits; what a `ds` selects beyond the array's end is left out.
 
-    `moded`: an index of the vector that is outside is left out too; it has a mode, which has been applied.
+    `moded`: an index of the vector that is outside is left out too; it has a mode, which has been
+    applied.
     """
     along = scattered(parts)
     assert along is not None

@@ -1,8 +1,9 @@
 """Register tiles from and to shared memory at any place, element by element.
 
-So go tiles of one dimension, and parts of others that start where no row of a swizzle's pattern does (``tile[ds(i - 1, 64),
-ds(1, 128)]``): a stencil reads its neighbours as shifted views of one tile. Each lane computes the address of each of its elements;
-what moves them by whole patterns, 8 rows or a panel, is in the instruction's immediates.
+So go tiles of one dimension, and parts of others that start where no row of a swizzle's pattern
+does (``tile[ds(i - 1, 64), ds(1, 128)]``): a stencil reads its neighbours as shifted views of one
+tile. Each lane computes the address of each of its elements; what moves them by whole patterns, 8
+rows or a panel, is in the instruction's immediates.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _Numbers = npt.NDArray[np.int64]
 
 @functools.lru_cache(maxsize=256)
 def held(form: Form) -> tuple[_Numbers, _Numbers]:
-    """Return (rows, columns) of the elements that each warp has: a row of the result for each warp, an element once in it.
+    """Return (rows, columns) of the elements that each warp has: a row of the result for each warp,
+    an element once in it.
 
     Of a vector the row is 0, and in either layout all warps have all of it.
 
@@ -42,13 +44,15 @@ def held(form: Form) -> tuple[_Numbers, _Numbers]:
 
 
 def addresses(layout: Layout, address: int, form: Form, start: tuple[int, int]) -> _Numbers:
-    """Return the addresses of the elements that each warp has of a part of a tile that starts at (row, column)."""
+    """Return the addresses of the elements that each warp has of a part of a tile that starts at
+    (row, column)."""
     rows, columns = held(form)
     return np.asarray(swizzled(address + layout.offset(rows + start[0], columns + start[1]), layout.width))
 
 
 def lane_addresses(layout: Layout, address: int, form: Form, start: tuple[int, int], pairs: bool) -> list[_Numbers]:
-    """Return the addresses of each access of a warp, a lane each: an element at a time, or with `pairs` two side by side."""
+    """Return the addresses of each access of a warp, a lane each: an element at a time, or with
+    `pairs` two side by side."""
     settled = Form(form.shape, form.dtype, ROW if form.layout == EITHER else form.layout)
     row, column = own_place(settled, np.arange(128))
     found, flat = [], len(form.shape) == 1
@@ -89,7 +93,8 @@ def store(layout: Layout, address: int, form: Form, start: tuple[int, int], valu
 
 
 def by_first(operation: Callable[..., None], form: Form, where: _Numbers, values: np.ndarray, *more: str) -> None:
-    """Call a machine's operation for what each warp has of a tile, `where` and `values`: by the first of those that have it."""
+    """Call a machine's operation for what each warp has of a tile, `where` and `values`: by the
+    first of those that have it."""
     warps = warps_of(form)
     if warps == 1:
         current().scoped("one", operation, (where[:1], values[:1], *more))

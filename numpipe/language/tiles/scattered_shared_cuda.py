@@ -1,6 +1,7 @@
 """Register tiles from and to shared memory element by element, on the GPU.
 
-Loads are LLVM's, not statements, so that those which nothing uses are dropped, as of a vector that may lie both ways.
+Loads are LLVM's, not statements, so that those which nothing uses are dropped, as of a vector that
+may lie both ways.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ Start = tuple[Any, Any]
 
 def addresses(builder: Any, layout: Layout, base: Any, tile: TileType, start: Start,
               origin: tuple[int, int] = (0, 0)) -> Callable[[int], Any]:
-    """Return a function that gives the address of an element of a lane, by its number in `layouts.places`.
+    """Return a function that gives the address of an element of a lane, by its number in
+    `layouts.places`.
 
     `origin`: row and column of the tile that lie where `start` says.
 
-    A swizzle repeats every 8 lines and every panel: what an element is further off than that is added to the address.
+    A swizzle repeats every 8 lines and every panel: what an element is further off than that is
+    added to the address.
     """
     row, column = own_place(tile.form, Value(builder, builder.and_(nb.thread_index(builder), nb.const(127))))
     first, known = (Value(builder, start[0]), Value(builder, start[1])), {}
@@ -50,7 +53,8 @@ def addresses(builder: Any, layout: Layout, base: Any, tile: TileType, start: St
 
 
 def panels(tile: TileType) -> dict[tuple[int, int], list[int]]:
-    """Return which elements of a lane lie in each panel of 64 x 64 elements of a tile, by the panel's first row and column."""
+    """Return which elements of a lane lie in each panel of 64 x 64 elements of a tile, by the
+    panel's first row and column."""
     found: dict[tuple[int, int], list[int]] = {}
     for number, (down, right) in enumerate(places(tile.shape, tile.layout)):
         found.setdefault(((down or 0) // 64 * 64, (right or 0) // 64 * 64), []).append(number)
@@ -59,11 +63,12 @@ def panels(tile: TileType) -> dict[tuple[int, int], list[int]]:
 
 def load(builder: Any, layout: Layout, base: Any, tile: TileType, start: Start, even: bool = False,
          at: Callable[[Any, Any, int], Any] | None = None) -> list[Any]:
-    """Return the registers of a part of a tile; `even`: it starts at an even column, so that pairs of columns are loaded at once.
-    `at`: what loads so many bytes from an address, in place of a load from the CTA's own shared memory.
+    """Return the registers of a part of a tile; `even`: it starts at an even column, so that pairs
+    of columns are loaded at once. `at`: what loads so many bytes from an address, in place of a
+    load from the CTA's own shared memory.
 
-    Of 32-bit elements by rows, whose lanes have every other word, lanes 16 … 31 load the second of a pair first, off the banks of
-    the others.
+    Of 32-bit elements by rows, whose lanes have every other word, lanes 16 … 31 load the second of
+    a pair first, off the banks of the others.
     """
     address, dtype, one_at = addresses(builder, layout, base, tile, start), tile.dtype, at or _at
     pairs = layout.inner == 1 and places(tile.shape, tile.layout)[0][1] is not None and tile.layout != EITHER
@@ -92,7 +97,8 @@ def _at(builder: Any, address: Any, nbytes: int) -> Any:
 
 
 def owner(builder: Any, shape: tuple[int, ...], layout: str) -> Any:
-    """Return whether a lane is the one of those that hold its elements that stores them; None where each has its own."""
+    """Return whether a lane is the one of those that hold its elements that stores them; None where
+    each has its own."""
     thread = builder.and_(nb.thread_index(builder), nb.const(127))
     if lanes := lanes_of(layout):
         first, column = row_layouts.holders(shape, layout), word_of(layout) == COLUMN
@@ -113,7 +119,8 @@ def words_of(builder: Any, layout: Layout, base: Any, tile: TileType, numbers: S
 
 def store(builder: Any, layout: Layout, base: Any, tile: TileType, start: Start, value: Any, numbers: Sequence[int] | None = None,
           origin: tuple[int, int] = (0, 0)) -> None:
-    """Store a tile, or some of its elements, to a part of another; of a vector in either layout the row, as warp 0 has it."""
+    """Store a tile, or some of its elements, to a part of another; of a vector in either layout the
+    row, as warp 0 has it."""
     address, words = addresses(builder, layout, base, tile, start, origin), to_words(builder, tile, registers(builder, tile, value))
     lies = ROW if tile.layout == EITHER else tile.layout
     chosen = owner(builder, tile.shape, lies)

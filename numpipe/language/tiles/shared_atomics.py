@@ -1,18 +1,22 @@
-"""Atomics on shared memory: ``numpipe.atomic_add(hist.at[indices], 1)``, ``numpipe.atomic_add(sums[...], tile)``.
+"""Atomics on shared memory: ``numpipe.atomic_add(hist.at[indices], 1)``,
+``numpipe.atomic_add(sums[...], tile)``.
 
-====================================  =========================================================================================
+====================================  ==============================================================
 into                                  what each element is combined with
-====================================  =========================================================================================
-``hist.at[indices]``                  of a vector in shared memory, at the indices that a register tile of int32 holds: a number,
-                                      or a tile that lies as the indices do
+====================================  ==============================================================
+``hist.at[indices]``                  of a vector in shared memory, at the indices that a register
+                                      tile of int32 holds: a number, or a tile that lies as the
+                                      indices do
 ``tile``, ``tile.at[rows, columns]``  all elements of a tile: a register tile of its shape
 ``tile.at[i, j]``, ``hist.at[i]``     in code for lanes: an element, by each lane that comes there
-====================================  =========================================================================================
+====================================  ==============================================================
 
-By the lanes, ``red.shared`` of the CTA (PTX ISA, "red"): int32 and uint32, and sums of float32. Equal indices are all counted, in
-any order. What another warp of the warpgroup has stored before is there, as a barrier stands before each (`order`); warpgroups that
-share a tile meet at barriers of their own, before the first atomic and behind the last. An index outside the vector is the hazard
-`out-of-bounds` on the simulated SM; the GPU leaves it out, and tells of it in a kernel with ``CompilerParams(debug=True)``.
+By the lanes, ``red.shared`` of the CTA (PTX ISA, "red"): int32 and uint32, and sums of float32.
+Equal indices are all counted, in any order. What another warp of the warpgroup has stored before is
+there, as a barrier stands before each (`order`); warpgroups that share a tile meet at barriers of
+their own, before the first atomic and behind the last. An index outside the vector is the hazard
+`out-of-bounds` on the simulated SM; the GPU leaves it out, and tells of it in a kernel with
+``CompilerParams(debug=True)``.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ _INTEGERS = "int32", "uint32"
 
 
 class IndexedLike:
-    """The attributes of elements of a shared vector, at a tile's indices, that their Numba type has too."""
+    """The attributes of elements of a shared vector, at a tile's indices, that their Numba type has
+    too."""
 
     tile: Any
     form: Form

@@ -1,10 +1,11 @@
 """``tile[...]`` and ``tile[...] = value``: register tiles from and to shared memory.
 
-Both are accesses of the generic proxy by the four warps of a warpgroup, each to its own 16 rows of every 64. Tiles of one
-dimension, and parts that start anywhere, go element by element (`anywhere`). A load has ended
-when the operation returns, so that releasing the slot (mbarrier.arrive) is all that must follow it. The warp that stored something
-sees it at once; others do after a barrier; TMA and wgmma after ``fence.proxy.async`` of the writers and a barrier (PTX ISA, "Memory
-Consistency Model: Proxies").
+Both are accesses of the generic proxy by the four warps of a warpgroup, each to its own 16 rows of
+every 64. Tiles of one dimension, and parts that start anywhere, go element by element (`anywhere`).
+A load has ended when the operation returns, so that releasing the slot (mbarrier.arrive) is all
+that must follow it. The warp that stored something sees it at once; others do after a barrier; TMA
+and wgmma after ``fence.proxy.async`` of the writers and a barrier (PTX ISA, "Memory Consistency
+Model: Proxies").
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from .tile import Tile, cast_to_store, check_form, form_of
 
 
 def chosen(tile: SmemLike, index: Any) -> tuple[Any, ...]:
-    """Return the parts of an index, or of the type of one, that loads or stores a part of a tile."""
+    """Return the parts of an index, or of the type of one, that loads or stores a part of a
+    tile."""
     return (ALL,) * len(tile.layout.sides) if is_whole(index) else slices(index, tile.layout)
 
 
@@ -51,9 +53,11 @@ def load_form(tile: SmemLike, parts: Sequence[Any], what: str = "tile[…]") -> 
 
 
 def by_rows(tile: SmemLike, form: Form, parts: Sequence[Any], starts: Sequence[Any]) -> bool:
-    """Return whether a part of a tile starts where its swizzle does, as far as is known: `starts` are None where they are not.
+    """Return whether a part of a tile starts where its swizzle does, as far as is known: `starts`
+    are None where they are not.
 
-    Then instructions move whole rows of it (`addresses`), else its elements are moved one by one (`anywhere`).
+    Then instructions move whole rows of it (`addresses`), else its elements are moved one by one
+    (`anywhere`).
     """
     layout = tile.layout
     if layout.flat or form.layout != ACCUMULATOR or (layout.itemsize == 1 and layout.inner == 0):
@@ -64,7 +68,8 @@ def by_rows(tile: SmemLike, form: Form, parts: Sequence[Any], starts: Sequence[A
 
 
 def check_store(tile: SmemLike, parts: Sequence[Any], value: Any) -> Form:
-    """Return the form in which a value is stored to a part of a shared-memory tile; raise SpecError where it cannot be."""
+    """Return the form in which a value is stored to a part of a shared-memory tile; raise SpecError
+    where it cannot be."""
     what = "tile[…] = value"
     if not tile.writable:
         raise SpecError(READ_ONLY)
@@ -92,7 +97,8 @@ def _chunks(layout: Layout) -> np.ndarray:
 
 
 def _by_warp(table: np.ndarray, layout: Layout) -> np.ndarray:
-    """Return a view (warps, …) of a table (lines, chunks, …): warp w has rows 16 w … 16 w + 15 of every 64."""
+    """Return a view (warps, …) of a table (lines, chunks, …): warp w has rows 16 w … 16 w + 15 of
+    every 64."""
     axis = 1 - layout.inner  # along which the tile's rows lie
     of_a_warp = 16 if axis == 0 else layout.itemsize  # 16 rows, or the chunks that have them
     split = table.reshape(*table.shape[:axis], -1, 4, of_a_warp, *table.shape[axis + 1:])
@@ -115,7 +121,8 @@ def _from_bytes(found: np.ndarray, layout: Layout, dtype: np.dtype) -> np.ndarra
 
 
 def part_of(tile: SmemTile, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return (parts of an index, where they start); raise SimulationError for a part that is not inside the tile."""
+    """Return (parts of an index, where they start); raise SimulationError for a part that is not
+    inside the tile."""
     parts = chosen(tile, index)
     starts = tuple(0 if isinstance(part, All) or isinstance(part.start, Inert) else int(part.start) for part in parts)
     if not tile.memory:
@@ -125,7 +132,8 @@ def part_of(tile: SmemTile, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...
 
 @method_of(SmemTile, "__getitem__")
 def load(tile: SmemTile, index: Any) -> Tile:
-    """Return a shared-memory tile, or a part of it, as a register tile, which has no value in the memory role."""
+    """Return a shared-memory tile, or a part of it, as a register tile, which has no value in the
+    memory role."""
     parts, starts = part_of(tile, index)
     form = load_form(tile, parts)
     if tile.memory:
@@ -139,7 +147,8 @@ def load(tile: SmemTile, index: Any) -> Tile:
 
 @method_of(SmemTile, "__setitem__")
 def store(tile: SmemTile, index: Any, value: Any) -> None:
-    """Store a register tile to a shared-memory tile, or to a part of it; nothing in the memory role."""
+    """Store a register tile to a shared-memory tile, or to a part of it; nothing in the memory
+    role."""
     parts, starts = part_of(tile, index)
     value = cast_to_store(value, tile.dtype)
     form = check_store(tile, parts, value)
@@ -154,7 +163,8 @@ def store(tile: SmemTile, index: Any, value: Any) -> None:
 
 
 def write(layout: Layout, address: int | np.ndarray, value: np.ndarray, what: str) -> None:
-    """Store a register tile to shared memory in this layout: each warp its rows. `address`: one, or a column, one for each warp."""
+    """Store a register tile to shared memory in this layout: each warp its rows. `address`: one, or
+    a column, one for each warp."""
     current().smem_write(_chunks(layout) + address, _to_bytes(value, layout), what)
 
 
@@ -164,8 +174,9 @@ def read(layout: Layout, address: int | np.ndarray, dtype: np.dtype, what: str) 
 
 
 def send(layout: Layout, address: int, form: Form, value: np.ndarray, rank: int, mbar: int, what: str) -> None:
-    """Store a register tile to the CTA of the cluster that has this rank, at the same address there; it completes on an mbarrier
-    there. Of a vector along the rows each warp has runs of 16 elements."""
+    """Store a register tile to the CTA of the cluster that has this rank, at the same address
+    there; it completes on an mbarrier there. Of a vector along the rows each warp has runs of 16
+    elements."""
     if layout.flat:
         chunks, elements = addresses(layout, address, form, (0, 0))[:, ::4], value[held(form)[1]]
         current().smem_send(chunks, elements.view(np.uint8).reshape(4, -1, 16), rank, mbar, what)

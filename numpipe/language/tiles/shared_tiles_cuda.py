@@ -1,4 +1,5 @@
-"""Register tiles from and to shared memory on the GPU: ldmatrix and stmatrix for 16-bit types, ld.shared and st.shared."""
+"""Register tiles from and to shared memory on the GPU: ldmatrix and stmatrix for 16-bit types,
+ld.shared and st.shared."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from .words_cuda import load_words, store_words
 
 
 def in_place(builder: Any, layout: Layout, registers: list[Any]) -> list[Any]:
-    """Convert registers from a tile's order to that in which accesses move them, or back: a swap that undoes itself (`detour`)."""
+    """Convert registers from a tile's order to that in which accesses move them, or back: a swap
+    that undoes itself (`detour`)."""
     turn = detour(layout)
     if turn is None:
         return registers
@@ -71,14 +73,15 @@ def addresses(builder: Any, layout: Layout, address: Any, matrices: bool = True)
 
 
 def converge(builder: Any) -> None:
-    """Order what the lanes of a warp did before against what any of them does next: one lane arrives for all of them, and
-    reads what the others wrote (PTX ISA, "bar.warp.sync")."""
+    """Order what the lanes of a warp did before against what any of them does next: one lane
+    arrives for all of them, and reads what the others wrote (PTX ISA, "bar.warp.sync")."""
     nb.emit_asm(builder, nb.void, [], "bar.warp.sync 0xffffffff;", "~{memory}")
 
 
 # ---- tile[...] and tile[...] = value in a kernel's source
 def part_of(tile: SmemType, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return (parts of an index, where they start, None where that is not known); raise SpecError for one outside the tile."""
+    """Return (parts of an index, where they start, None where that is not known); raise SpecError
+    for one outside the tile."""
     parts = source.chosen(tile, index)
     starts = tuple(0 if isinstance(part, All) or part.inert else part.start for part in parts)
     if tile.role != "memory":
@@ -94,7 +97,8 @@ def starts_of(builder: Any, tile: SmemType, index: Any, parts: tuple[Any, ...], 
 
 
 def _aligned(builder: Any, tile: SmemType, starts: tuple[Any, ...], at: tuple[Any, Any]) -> Any:
-    """Return whether starts that are known at run time only are where the swizzle begins anew; None where none is."""
+    """Return whether starts that are known at run time only are where the swizzle begins anew; None
+    where none is."""
     units = (tile.layout.per_panel, 8) if tile.layout.inner == 0 else (8, tile.layout.per_panel)
     tests = [builder.icmp_unsigned("==", builder.and_(value, nb.const(unit - 1)), nb.const(0))
              for start, value, unit in zip(starts, at, units, strict=True) if start is None]

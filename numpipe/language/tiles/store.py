@@ -1,29 +1,36 @@
 """``c[rows, columns] = tile``: a register tile to global memory, clipped at the array's edges.
 
-======================================  ===============================================================================
+======================================  ============================================================
 index                                   value
-======================================  ===============================================================================
-``c[ds(i, 128), ds(j, 64)]``            a tile (128, 64), or one with a single row or column: ``c[ds(i, 64), ds(j, 1)]``
+======================================  ============================================================
+``c[ds(i, 128), ds(j, 64)]``            a tile (128, 64), or one with a single row or column:
+                                        ``c[ds(i, 64), ds(j, 1)]``
 ``bias[ds(j, 64)]``                     a vector (64,), along columns or along rows
-``y[rows, ds(j, 64)]``, ``y[rows, :]``  a tile (M, 64), scattered: row i of it to the row that ``rows[i]`` names (`scatter`)
-``c[ds(i, 128, stop=n), …]``            a tile (128, …), of which what comes to element n of the array and behind is left out
+``y[rows, ds(j, 64)]``, ``y[rows, :]``  a tile (M, 64), scattered: row i of it to the row that
+                                        ``rows[i]`` names (`scatter`)
+``c[ds(i, 128, stop=n), …]``            a tile (128, …), of which what comes to element n of the
+                                        array and behind is left out
 ``y[i, j]``, ``sums[i]``                a number: `elements`
-======================================  ===============================================================================
+======================================  ============================================================
 
-The index of an array of more dimensions has an integer along each of the others: ``c[b, ds(i, 128), ds(j, 64)] = tile``, or
-``c[b, ds(i, 128), head, ds(j, 64)] = tile``, ``sums[b, head, ds(i, 128)] = vector``. What `ds` selects may pass the array's end
-and is clipped. An integer outside its dimension, or a negative start, is an error on the simulated SM. The GPU writes nothing
-outside the array; below 0 a TMA store stops the kernel with an illegal instruction (measured on an H200).
+The index of an array of more dimensions has an integer along each of the others: ``c[b, ds(i, 128),
+ds(j, 64)] = tile``, or ``c[b, ds(i, 128), head, ds(j, 64)] = tile``, ``sums[b, head, ds(i, 128)] =
+vector``. What `ds` selects may pass the array's end and is clipped. An integer outside its
+dimension, or a negative start, is an error on the simulated SM. The GPU writes nothing outside the
+array; below 0 a TMA store stops the kernel with an illegal instruction (measured on an H200).
 
-Tiles of float32, float16, bfloat16 and int32 are converted to an array of a float type of 16 or 32 bits, as NumPy's assignment does
-by its rule "same_kind": float32 is rounded to float16, int32 becomes float32. Floats are not made integers, nor bfloat16 float16;
-the types of 8 bits saturate, and are asked for with `astype`.
+Tiles of float32, float16, bfloat16 and int32 are converted to an array of a float type of 16 or 32
+bits, as NumPy's assignment does by its rule "same_kind": float32 is rounded to float16, int32
+becomes float32. Floats are not made integers, nor bfloat16 float16; the types of 8 bits saturate,
+and are asked for with `astype`.
 
-Arrays whose rows TMA can address take the store ring: panels through swizzled shared memory, so that the stores of a tile
-overlap the loads and products of the next; so do column-major matrices of 16-bit types, whose panels are written turned. Row-major
-arrays of 16 and 32 bits, and column-major ones of 16, that TMA cannot write, take a panel in shared memory too, from which the
-lanes write rows, or columns (`store_rows`). Other arrays, tiles whose columns do not lie along the last dimension, vectors, and
-tiles of one row or column, are written by the lanes directly; of those that hold the same element, one writes it.
+Arrays whose rows TMA can address take the store ring: panels through swizzled shared memory, so
+that the stores of a tile overlap the loads and products of the next; so do column-major matrices of
+16-bit types, whose panels are written turned. Row-major arrays of 16 and 32 bits, and column-major
+ones of 16, that TMA cannot write, take a panel in shared memory too, from which the lanes write
+rows, or columns (`store_rows`). Other arrays, tiles whose columns do not lie along the last
+dimension, vectors, and tiles of one row or column, are written by the lanes directly; of those that
+hold the same element, one writes it.
 """
 
 from __future__ import annotations
@@ -49,7 +56,8 @@ from .tile import Tile, cast_to_store, form_of
 
 def check(what: str, name: str, dtype: Any, sizes: tuple[int, ...], form: Form,
           known: Sequence[str] = tuple(map(str, TILES))) -> None:
-    """Raise SpecError unless a tile has the shape `sizes` of a block of array `name`, and its type; `known`: types of tiles."""
+    """Raise SpecError unless a tile has the shape `sizes` of a block of array `name`, and its type;
+    `known`: types of tiles."""
     if sizes != form.shape:
         raise SpecError(f"{what}: the index selects {sizes}, the tile is {form.shape}")
     if form.dtype == BOOL:
@@ -67,7 +75,8 @@ FIX = "store to it by its own name, or in a function that is called by name and 
 
 
 def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
-    """Return the dimensions of the block that a tile is stored to; raise SpecError where it cannot be."""
+    """Return the dimensions of the block that a tile is stored to; raise SpecError where it cannot
+    be."""
     name = ref.arg.name
     axes, form = block_axes(ref, parts, f"{name}[…]", gathers=True), form_of(tile, stored(name))
     if form is None:
@@ -82,7 +91,8 @@ def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
 
 
 def plan_number(ref: Any, parts: Sequence[Any], value: Any) -> bool:
-    """Return whether a number is stored to a single element; raise SpecError where the array does not take it."""
+    """Return whether a number is stored to a single element; raise SpecError where the array does
+    not take it."""
     if not is_element(parts) or not is_number(value):
         return False
     name = ref.arg.name
@@ -102,8 +112,10 @@ def through_tma(array: ArrayArg, axes: tuple[int, ...], form: Form) -> bool:
     if form.layout != ACCUMULATOR or not (array.tma and array.tma_store):
         return False
     if array.order == "col":
-        return axes[0] == 0 and form.dtype.itemsize == 2 and len(axes) == 2  # stmatrix turns elements of 16 bits
-    return axes[-1] == array.ndim - 1 and form.shape[1] * form.dtype.itemsize % 16 == 0  # panels are 16 bytes wide at least
+        # stmatrix turns elements of 16 bits
+        return axes[0] == 0 and form.dtype.itemsize == 2 and len(axes) == 2
+    # panels are 16 bytes wide at least
+    return axes[-1] == array.ndim - 1 and form.shape[1] * form.dtype.itemsize % 16 == 0
 
 
 @method_of(GmemRef, "__setitem__")
@@ -131,7 +143,8 @@ def store(ref: GmemRef, index: Any, tile: Any) -> None:
 
 def write_out(ref: GmemRef, axes: tuple[int, ...], at: tuple[Any, ...], tile: Tile, what: str, reduction: str = "",
               last: tuple[int, ...] | None = None) -> None:
-    """Store a tile that fits, or reduce it into the array, `at` a place for each of its dimensions; `what` begins messages.
+    """Store a tile that fits, or reduce it into the array, `at` a place for each of its dimensions;
+    `what` begins messages.
 
     `last`: where dimensions end, if not all of them where the array's do.
     """

@@ -35,9 +35,11 @@ Statement = tuple[str, str]
 
 def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int, ...], reduction: str = "",
             statement: Statement | None = None, parts: Sequence[Any] = ()) -> Callable[..., None]:
-    """Return ``emit(context, builder, array, start, tile)``, the code of `store.write_out`: `start` has a value for each dimension.
+    """Return ``emit(context, builder, array, start, tile)``, the code of `store.write_out`: `start`
+    has a value for each dimension.
 
-    `statement`: what a lane does with an element, to store it if None. `parts`: those of the index, where one may be a vector.
+    `statement`: what a lane does with an element, to store it if None. `parts`: those of the index,
+    where one may be a vector.
     """
     vectors = [(number, parts[axis], axis) for number, axis in enumerate(axes) if parts and isinstance(parts[axis], TileType)]
     limited = [axis for axis, part in enumerate(parts) if isinstance(part, LimitedType)]
@@ -100,7 +102,8 @@ nb.overload(operator.setitem, _store)
 
 
 class _Lanes:
-    """A store of a tile by the lanes, each its own elements, bounds checked (unsigned: a negative index is outside too)."""
+    """A store of a tile by the lanes, each its own elements, bounds checked (unsigned: a negative
+    index is outside too)."""
 
     def __init__(self, builder: Any, tile: TileType, value: Any, to: Block, statement: Statement) -> None:
         self.builder, self.tile, self.value, self.to, self.statement = builder, tile, value, to, statement
@@ -109,7 +112,8 @@ class _Lanes:
 
     def store(self, array: ArrayArg, axes: tuple[int, ...]) -> None:
         if vector_of(self.tile.layout) or word_of(self.tile.layout) == ROWS:
-            side_by_side = array.tma and array.order == "row" and axes[1] == array.ndim - 1  # and rows are aligned
+            # and rows are aligned
+            side_by_side = array.tma and array.order == "row" and axes[1] == array.ndim - 1
             self._runs(side_by_side and self.statement[0].startswith("st."))
         elif self.tile.layout != ACCUMULATOR:
             self._line()
@@ -157,7 +161,8 @@ class _Lanes:
                                 nb.emit_asm(builder, nb.void, [to.moved(line, c, strides[1]), word], text, f"l,{code},~{{memory}}")
 
     def _line(self) -> None:
-        """Store a vector, or a tile of one row or column: by one of the lanes that hold an element."""
+        """Store a vector, or a tile of one row or column: by one of the lanes that hold an
+        element."""
         builder, tile, to = self.builder, self.tile, self.to
         start, shape, strides = to.start, to.size, to.stride
         vector = to.indices[0][1] if to.indices else tile
@@ -180,8 +185,9 @@ class _Lanes:
             self._write(to.moved(base, at, strides[axis]), self._element(first + i), chosen)
 
     def _runs(self, at_once: bool) -> None:
-        """Store a coalesced tile: what a lane has side by side `at_once`, where the block starts at a multiple of that and the
-        array has all its columns; else element by element. Rows that are not there are skipped by predicates."""
+        """Store a coalesced tile: what a lane has side by side `at_once`, where the block starts at
+        a multiple of that and the array has all its columns; else element by element. Rows that are
+        not there are skipped by predicates."""
         builder, tile, to = self.builder, self.tile, self.to
         (row, column), vector = place_of(builder, tile), vector_of(tile.layout) or 2
         chosen = owner(builder, tile.shape, tile.layout)
@@ -197,7 +203,8 @@ class _Lanes:
             return r, c, to.moved(to.moved(to.base, r, to.stride[0]), c, to.stride[1])
 
         def neighbour(number: int) -> tuple[Any, Any]:
-            """Return (row, address) of an element by rows in an array that has all columns of the block."""
+            """Return (row, address) of an element by rows in an array that has all columns of the
+            block."""
             down, right = where[number]
             if down not in lines:
                 r = builder.add(builder.add(to.start[0], row), nb.const(down or 0))

@@ -1,16 +1,18 @@
 """The store ring: register tiles to global memory, through panels in shared memory that TMA reads.
 
-A panel has 64 rows of at most 128 bytes of a tile, which are a run of each lane's registers; to an array whose first dimension is
-contiguous, at most 64 columns of 64 rows, which lie turned in shared memory (stmatrix.trans). Each compute warpgroup has a ring of
-its own: `store_slots` staging panels. A tile is stored in batches of at most that many panels::
+A panel has 64 rows of at most 128 bytes of a tile, which are a run of each lane's registers; to an
+array whose first dimension is contiguous, at most 64 columns of 64 rows, which lie turned in shared
+memory (stmatrix.trans). Each compute warpgroup has a ring of its own: `store_slots` staging panels.
+A tile is stored in batches of at most that many panels::
 
     put    one lane     wait until the TMA stores of the batch before have read the panels
            all          named barrier; write the panels (stmatrix, swizzled); proxy fence; named barrier
            one lane     one TMA store a panel, one bulk group: they run while the warpgroup goes on
 
-Nothing waits for global memory until the kernel ends, so the stores of a tile overlap the next tile's loads. By default a ring has
-as many panels as a tile, or as the load rings leave room for: three load slots and room for the whole tile beat four slots and two
-panels at every size measured. Both executions run `put` as it stands.
+Nothing waits for global memory until the kernel ends, so the stores of a tile overlap the next
+tile's loads. By default a ring has as many panels as a tile, or as the load rings leave room for:
+three load slots and room for the whole tile beat four slots and two panels at every size measured.
+Both executions run `put` as it stands.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from .tma import Copy
 
 
 def panel_layout(columns: int, itemsize: int, inner: int = 1) -> Layout:
-    """Return the layout in shared memory of a panel of `columns`; `inner`: the dimension of a tile that is contiguous there."""
+    """Return the layout in shared memory of a panel of `columns`; `inner`: the dimension of a tile
+    that is contiguous there."""
     width: Any = (64, columns)[inner] * itemsize
     return Layout((64, columns), itemsize, inner, width, (columns, 64)[inner] * width)
 
@@ -73,8 +76,8 @@ def batches(kind: Callable[..., Any], ref: Any, tile: Any, axes: tuple[int, ...]
 def panels_of(shape: tuple[int, ...], itemsize: int, inner: int = 1) -> list[tuple[int, int, int]]:
     """Return (row, column, columns) of each panel of a tile of this shape.
 
-    Panels of rows are 128 bytes wide, and behind these 64, 32 and 16 where fewer are left; panels of columns have 64 of them, and
-    the last one what is left.
+    Panels of rows are 128 bytes wide, and behind these 64, 32 and 16 where fewer are left; panels
+    of columns have 64 of them, and the last one what is left.
 
     >>> panels_of((64, 88), 2)
     [(0, 0, 64), (0, 64, 16), (0, 80, 8)]
@@ -116,7 +119,8 @@ def copy_out(ref: GmemRef, batch: Batch, start: tuple[Any, ...]) -> None:
 
 
 def plans_of(ref: Any, rank: int, batch: Any) -> list[CopyPlan]:
-    """Return the copies of a batch to an array of this rank: those of panels of one width are one plan."""
+    """Return the copies of a batch to an array of this rank: those of panels of one width are one
+    plan."""
     places: dict[int, list[tuple[int, int, int]]] = {}
     for number, (row, column, width) in enumerate(batch.panels):
         places.setdefault(width, []).append((number * PANEL_BYTES, row, column))
@@ -127,10 +131,12 @@ def plans_of(ref: Any, rank: int, batch: Any) -> list[CopyPlan]:
 
 @helper
 def put(ref, batch, start):  # type: ignore[no-untyped-def]
-    """Store a batch of panels; `start` is where the tile that the batch is a part of starts in the array."""
+    """Store a batch of panels; `start` is where the tile that the batch is a part of starts in the
+    array."""
     mark_store(ref, "store begin")
     one_lane(await_staging, ref)
-    barrier.sync(1 + special.warpgroup_index(), 128)  # nobody writes before the old panels have been read
+    # nobody writes before the old panels have been read
+    barrier.sync(1 + special.warpgroup_index(), 128)
     write_panels(ref, batch)
     fence.proxy_async()  # by every writer, before the barrier: TMA reads through the async proxy
     barrier.sync(1 + special.warpgroup_index(), 128)
@@ -140,6 +146,7 @@ def put(ref, batch, start):  # type: ignore[no-untyped-def]
 
 @op
 def drain_stores(np_: Context) -> None:
-    """Wait, before the kernel ends, for all TMA stores of this lane (shared memory and order both end with the CTA)."""
+    """Wait, before the kernel ends, for all TMA stores of this lane (shared memory and order both
+    end with the CTA)."""
     if np_.unit.stores:
         current().bulk_wait(0, read=False)

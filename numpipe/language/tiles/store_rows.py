@@ -1,25 +1,29 @@
-"""Tiles to arrays whose rows TMA cannot write: through a panel in shared memory, from which the warps write rows as they lie.
+"""Tiles to arrays whose rows TMA cannot write: through a panel in shared memory, from which the
+warps write rows as they lie.
 
-Where lanes store what they have of an accumulator, an instruction of a warp writes 16 bytes of each of 8 rows. So each warp stores
-its 16 rows of a panel of 64 rows, at most 128 bytes wide (`store_ring`), to shared memory, and loads them row by row. Then an
-instruction writes neighbours:
+Where lanes store what they have of an accumulator, an instruction of a warp writes 16 bytes of each
+of 8 rows. So each warp stores its 16 rows of a panel of 64 rows, at most 128 bytes wide
+(`store_ring`), to shared memory, and loads them row by row. Then an instruction writes neighbours:
 
-======================================================================  ====================================================
-array                                                                   an instruction writes, of a row of 128 bytes
-======================================================================  ====================================================
+======================================================================  ============================
+array                                                                   an instruction writes, of a
+                                                                        row of 128 bytes
+======================================================================  ============================
 32 bits                                                                 32 elements
 16 bits; all rows begin at a multiple of 4 bytes, their size, and the   64 elements, two a lane
 column of the tile, are even
 16 bits otherwise                                                       32 elements
-======================================================================  ====================================================
+======================================================================  ============================
 
-A warp loads what it has stored itself, to 2 KB of its own, so no barrier stands between: its lanes meet (bar.warp.sync). A barrier
-of the warpgroup comes before each tile, because through the same bytes warps exchange values (`exchange`). To column-major arrays
-of 16 bits columns are written in the same way: a panel lies turned (stmatrix.trans), each column has elements of all warps, and
+A warp loads what it has stored itself, to 2 KB of its own, so no barrier stands between: its lanes
+meet (bar.warp.sync). A barrier of the warpgroup comes before each tile, because through the same
+bytes warps exchange values (`exchange`). To column-major arrays of 16 bits columns are written in
+the same way: a panel lies turned (stmatrix.trans), each column has elements of all warps, and
 barriers of the warpgroup stand around what is stored to a panel.
 
-The lanes write what they have in column-major arrays of 32 bits, in those of 8 bits, in reductions and scattered tiles, and in a
-kernel whose shared memory has no room left for a panel, 8 KB, of each compute warpgroup.
+The lanes write what they have in column-major arrays of 32 bits, in those of 8 bits, in reductions
+and scattered tiles, and in a kernel whose shared memory has no room left for a panel, 8 KB, of each
+compute warpgroup.
 """
 
 from __future__ import annotations
@@ -51,7 +55,8 @@ def through_panel(array: ArrayArg, axes: tuple[int, ...], form: Form) -> bool:
 
 
 def apart(width: int) -> int:
-    """Return the bytes that the rows of a panel, `width` bytes wide, skip from a warp's to the next one's.
+    """Return the bytes that the rows of a panel, `width` bytes wide, skip from a warp's to the next
+    one's.
 
     >>> apart(128), apart(32)
     (0, 1536)
@@ -60,21 +65,24 @@ def apart(width: int) -> int:
 
 
 def store_rows(ref: Any, axes: tuple[int, ...], start: tuple[int, ...], tile: Tile, last: tuple[int, ...]) -> None:
-    """Store a tile from `start` on, panel by panel; `last`: where each dimension of the array ends."""
+    """Store a tile from `start` on, panel by panel; `last`: where each dimension of the array
+    ends."""
     machine, dtype, what = current(), tile.form.dtype, f"'{ref.name}[…] = tile'"
     inner, base = int(ref.arg.order == "row"), room(ref.unit)
     for number, (row, column, columns) in enumerate(panels_of(tile.form.shape, dtype.itemsize, inner)):
         layout = panel_layout(columns, dtype.itemsize, inner)
         value = tile.value[row:row + 64, column:column + columns]
         if not number or not inner:
-            machine.bar_sync(1 + machine.warpgroup, 128)  # what was stored to these bytes before has been read
+            # what was stored to these bytes before has been read
+            machine.bar_sync(1 + machine.warpgroup, 128)
         if inner:
             address = base + apart(layout.width) * np.arange(4)[:, None]
             write(layout, address, value, what)
             value = read(layout, address, dtype, what)
         else:
             write(layout, base, value, what)
-            machine.bar_sync(1 + machine.warpgroup, 128)  # each warp loads what all of them have stored
+            # each warp loads what all of them have stored
+            machine.bar_sync(1 + machine.warpgroup, 128)
             value = _read_columns(columns, base, dtype, what)
         at = list(start)
         at[axes[0]], at[axes[1]] = at[axes[0]] + row, at[axes[1]] + column

@@ -18,7 +18,8 @@ from .words_cuda import load_words, store_words
 
 
 def store_rows(builder: Any, tile: TileType, value: Any, to: Block, inner: int) -> None:
-    """Store a tile to a block, in lines along its dimension `inner`; two 16-bit elements at once where they are an aligned word."""
+    """Store a tile to a block, in lines along its dimension `inner`; two 16-bit elements at once
+    where they are an aligned word."""
     barrier(builder)
     with builder.if_then(to.inside):
         if tile.dtype.itemsize == 4:
@@ -32,7 +33,8 @@ def store_rows(builder: Any, tile: TileType, value: Any, to: Block, inner: int) 
 
 
 def _pairs(builder: Any, to: Block, inner: int) -> Any:
-    """Return whether each two 16-bit elements, from an even place on, are an aligned word, inside the array both or neither."""
+    """Return whether each two 16-bit elements, from an even place on, are an aligned word, inside
+    the array both or neither."""
     places = builder.or_(to.start[inner], to.size[inner])
     addresses = builder.or_(to.base, builder.shl(to.stride[1 - inner], nb.const(1, nb.i64)))
     bits = builder.or_(builder.shl(places, nb.const(1)), builder.trunc(addresses, nb.i32))
@@ -41,8 +43,9 @@ def _pairs(builder: Any, to: Block, inner: int) -> Any:
 
 
 class _Rows:
-    """A store by words of `nbytes`, as they lie side by side in a panel: a warp moves 32 at a time, of its 16 rows; where columns
-    are contiguous (`inner` 0) the four warps together move 128, of a panel whose lines are columns."""
+    """A store by words of `nbytes`, as they lie side by side in a panel: a warp moves 32 at a time,
+    of its 16 rows; where columns are contiguous (`inner` 0) the four warps together move 128, of a
+    panel whose lines are columns."""
 
     def __init__(self, builder: Any, tile: TileType, to: Block, inner: int, nbytes: int) -> None:
         self.builder, self.tile, self.to, self.inner, self.nbytes = builder, tile, to, inner, nbytes
@@ -71,7 +74,8 @@ class _Rows:
         own = builder.add(first, swizzled(Value(builder, self.own), width).value)
         found = []
         for far in range(0, lines * width, self.step):
-            moved = swizzled(far, width)  # it has no bit that a lane's own offset has: each is swizzled by itself
+            # it has no bit that a lane's own offset has: each is swizzled by itself
+            moved = swizzled(far, width)
             at = builder.add(builder.xor(own, nb.const(moved & 127)), nb.const(moved & ~127))
             found += load_words(builder, machine, f"b{8 * self.nbytes}", at, 1)
         return found

@@ -1,8 +1,9 @@
 """Register tiles: values held by a warpgroup, one part per lane.
 
-A tile of two dimensions is laid out as the accumulator of ``wgmma.mma_async.m64nN`` (PTX ISA, "Register Fragments for wgmma"): its
-rows come in blocks of 64, warp w of the warpgroup has rows 16 w … 16 w + 15 of each. Vectors, and tiles with one row or column,
-have what broadcasts to that (`layouts`). On the simulated SM a tile is one NumPy array.
+A tile of two dimensions is laid out as the accumulator of ``wgmma.mma_async.m64nN`` (PTX ISA,
+"Register Fragments for wgmma"): its rows come in blocks of 64, warp w of the warpgroup has rows 16
+w … 16 w + 15 of each. Vectors, and tiles with one row or column, have what broadcasts to that
+(`layouts`). On the simulated SM a tile is one NumPy array.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def check_dtype(dtype: np.dtype, what: str) -> None:
 
 
 def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
-    """Return the form of a tile: of two dimensions, either of which may be 1, or a vector; raise SpecError for other shapes."""
+    """Return the form of a tile: of two dimensions, either of which may be 1, or a vector; raise
+    SpecError for other shapes."""
     shape = (shape,) if isinstance(shape, (int, np.integer)) else shape
     if not isinstance(shape, tuple) or not all(is_int(n) and abs(n) <= MOST for n in shape):
         raise SpecError(f"{what}: a shape is a tuple of ints up to {MOST}, got {told(shape)}")
@@ -53,7 +55,8 @@ def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
 
 
 def small_form(shape: tuple[int, ...], dtype: np.dtype, what: str) -> Form:
-    """Return the form of a tile that is no accumulator: its rows are shared by as many lanes as they have pairs of columns for."""
+    """Return the form of a tile that is no accumulator: its rows are shared by as many lanes as
+    they have pairs of columns for."""
     if len(shape) != 2 or shape[0] % 8 or shape[1] % 8 or min(shape) < 8 or shape[0] * shape[1] > MOST:
         raise SpecError(f"{what}: a tile has a multiple of 8 rows and of 8 columns, and at most {MOST} elements, all registers of "
                         f"a warpgroup, got {shape}")
@@ -79,7 +82,8 @@ class TileLike:
         return self.form.layout
 
     def settled(self, what: str) -> Any:
-        """Return the tile where `what` may read it; raise CompileError for accumulators in flight."""
+        """Return the tile where `what` may read it; raise CompileError for accumulators in
+        flight."""
         return self
 
 
@@ -125,10 +129,12 @@ class Tile(TileLike):
 
 @op
 def zeros(shape: Any, dtype: Any) -> Tile:
-    """Make a tile of zeros: ``zeros((64, 256), np.float32)``, shape in elements: (M, N), (M, 1), (1, N), or (n,), a vector.
+    """Make a tile of zeros: ``zeros((64, 256), np.float32)``, shape in elements: (M, N), (M, 1),
+    (1, N), or (n,), a vector.
 
-    float32, or int32 for products of 8-bit integers: it is where sums are kept. Costs no instruction of its own beyond zeroing
-    ``shape[0] * shape[1] / 128`` registers a lane, and none where a wgmma adds to it.
+    float32, or int32 for products of 8-bit integers: it is where sums are kept. Costs no
+    instruction of its own beyond zeroing ``shape[0] * shape[1] / 128`` registers a lane, and none
+    where a wgmma adds to it.
     """
     form = zeros_form(shape, dtype)
     return Tile(None if current().role == "memory" else np.zeros(form.shape, form.dtype), form)
@@ -153,11 +159,13 @@ def dtype_of(argument: Any) -> np.dtype:
 def astype(tile: Tile, dtype: Any) -> Tile:
     """Convert a tile among all types of tiles, ``tile.astype(dtype)``; a mask becomes 0 and 1.
 
-    Floats are rounded to nearest, of two to the even one. To float8 types they saturate: what is too large, infinity too, becomes
-    the largest number, with its sign; NaN stays NaN (PTX ISA, "cvt": ``.satfinite``). To integers they are truncated; what the
-    type cannot hold becomes the nearest that it can, NaN becomes 0 (``.rzi.s32``, ``.rzi.u32``, and ``cvt.pack.sat`` to 8 bits).
-    From integers to others of at most as many bits the low bits are kept, as NumPy keeps them: ``np.clip(x, -128, 127)`` before
-    it saturates. From integers to floats, and between floats of 8 and 16 bits, through float32.
+    Floats are rounded to nearest, of two to the even one. To float8 types they saturate: what is
+    too large, infinity too, becomes the largest number, with its sign; NaN stays NaN (PTX ISA,
+    "cvt": ``.satfinite``). To integers they are truncated; what the type cannot hold becomes the
+    nearest that it can, NaN becomes 0 (``.rzi.s32``, ``.rzi.u32``, and ``cvt.pack.sat`` to 8 bits).
+    From integers to others of at most as many bits the low bits are kept, as NumPy keeps them:
+    ``np.clip(x, -128, 127)`` before it saturates. From integers to floats, and between floats of 8
+    and 16 bits, through float32.
     """
     form = astype_form(tile.form, dtype)
     return tile if form == tile.form else Tile(None if tile.inert else _converted(tile.value, form.dtype), form)
@@ -171,12 +179,14 @@ def astype_form(form: Form, dtype: Any) -> Form:
 
 
 def casts(have: np.dtype, want: np.dtype) -> bool:
-    """Return whether a store converts a tile's elements: floats of 16 and 32 bits, and int32 to these, by NumPy's "same_kind"."""
+    """Return whether a store converts a tile's elements: floats of 16 and 32 bits, and int32 to
+    these, by NumPy's "same_kind"."""
     return have != want and want in FLOATS and have in (*FLOATS, INT32) and np.can_cast(have, want, "same_kind")
 
 
 def cast_to_store(value: Any, dtype: np.dtype) -> Any:
-    """Return what is stored to elements of a type where a value is assigned: a tile that `casts` to it, converted."""
+    """Return what is stored to elements of a type where a value is assigned: a tile that `casts` to
+    it, converted."""
     return value.astype(dtype) if isinstance(value, Tile) and casts(value.dtype, dtype) else value
 
 
@@ -201,13 +211,15 @@ def _truncated(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
 # ---- the same bits
 @op
 def bitcast(tile: Tile, dtype: Any) -> Tile:
-    """Return the bits of a register tile as elements of another type of the same size, inside a kernel; costs nothing.
+    """Return the bits of a register tile as elements of another type of the same size, inside a
+    kernel; costs nothing.
 
     tile   a tile or a vector, of any shape and layout
-    dtype  of 32 bits float32, int32, uint32; of 16 float16, bfloat16; of 8 int8, uint8, float8_e4m3fn, float8_e5m2
+    dtype  of 32 bits float32, int32, uint32; of 16 float16, bfloat16; of 8 int8, uint8,
+           float8_e4m3fn, float8_e5m2
 
-    ``tile.view(np.int32)`` is the same, as of NumPy's arrays; JAX calls it ``jax.lax.bitcast_convert_type``. The exponents of a
-    float32 tile::
+    ``tile.view(np.int32)`` is the same, as of NumPy's arrays; JAX calls it
+    ``jax.lax.bitcast_convert_type``. The exponents of a float32 tile::
 
         exponents = ((numpipe.bitcast(x, np.int32) >> 23) & 255) - 127
 

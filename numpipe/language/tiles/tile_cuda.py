@@ -18,7 +18,8 @@ from .tile import TileLike
 
 
 class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
-    """The type of a `Tile`: an element a register, in the order of `layouts.places`; of types of 8 and 16 bits two in each."""
+    """The type of a `Tile`: an element a register, in the order of `layouts.places`; of types of 8
+    and 16 bits two in each."""
 
     def __init__(self, form: Form) -> None:
         self.form = form
@@ -27,7 +28,8 @@ class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
         super().__init__(name=f"tile({form.shape}, {form.dtype}{'' if form.layout == ACCUMULATOR else f', {form.layout}'})")
 
     def unify(self, context: Any, other: Any) -> Any:
-        """Return the type of a variable that is of this type on one path and of another's on another; None where there is none."""
+        """Return the type of a variable that is of this type on one path and of another's on
+        another; None where there is none."""
         form = joined(self.form, other.form) if isinstance(other, TileType) else None
         return None if form is None else TileType(form)
 
@@ -41,7 +43,8 @@ class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
 
 
 class InFlightType(nb.types.Type, TileLike):  # type: ignore[misc]
-    """The type of a tile that a wgmma may still be writing: it must be waited for before anything reads it."""
+    """The type of a tile that a wgmma may still be writing: it must be waited for before anything
+    reads it."""
 
     what = "a register tile"
 
@@ -97,7 +100,8 @@ def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -
 
 
 def words(builder: Any, tile: TileType, value: Any) -> list[Any]:
-    """Return the registers as they are stored: two smaller elements as an integer, elements of 32 bits as float32, integers too."""
+    """Return the registers as they are stored: two smaller elements as an integer, elements of 32
+    bits as float32, integers too."""
     whole = tile.dtype in INTEGERS and tile.dtype.itemsize == 4
     return [builder.bitcast(part, nb.f32) if whole else part for part in registers(builder, tile, value)]
 
@@ -142,13 +146,15 @@ def floats(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
 
 
 def packed(builder: Any, dtype: np.dtype, low: Any, high: Any) -> Any:
-    """Return two elements, in the type that conversions go through, in one register of a smaller type."""
+    """Return two elements, in the type that conversions go through, in one register of a smaller
+    type."""
     registers = "=r,f,f" if packing(dtype).wide == FLOAT32 else "=r,r,r"
     return builder.call(nb.pure_asm(nb.i32, [low.type, high.type], packing(dtype).narrow, registers), [low, high])
 
 
 def narrowed(builder: Any, dtype: np.dtype, elements: Sequence[Any]) -> list[Any]:
-    """Return elements, in the type that conversions go through, in registers of a type; of integers the low bits."""
+    """Return elements, in the type that conversions go through, in registers of a type; of integers
+    the low bits."""
     if not packing(dtype).narrow:
         return list(elements)
     pairs = zip(elements[::2], elements[1::2], strict=True)
@@ -218,7 +224,8 @@ def _bitcast(_context: Any, tile: Any, dtype: Any) -> Any:
 
 
 def cast_to_store(tile: Any, dtype: np.dtype) -> tuple[Any, Callable[[Any, Any], Any]]:
-    """Return (the type in which a value is stored to elements of a type, ``convert(builder, value)``)."""
+    """Return (the type in which a value is stored to elements of a type, ``convert(builder,
+    value)``)."""
     if not isinstance(tile, TileType) or not source.casts(tile.dtype, dtype):
         return tile, lambda builder, value: value
     result = TileType(Form(tile.shape, dtype, tile.layout))

@@ -1,19 +1,22 @@
-"""Parts of register tiles, and other shapes, where registers stay: ``x[:, 0:32]``, ``x[64:128, :]``, ``v[:, None]``, ``reshape``.
+"""Parts of register tiles, and other shapes, where registers stay: ``x[:, 0:32]``, ``x[64:128,
+:]``, ``v[:, None]``, ``reshape``.
 
 Each lane keeps the elements that it has, so a part starts and ends where the layout begins anew:
 
-===================  ==============================  ===================================================
+===================  ==============================  ===============================================
 layout               along rows, in multiples of     along columns, in multiples of
-===================  ==============================  ===================================================
+===================  ==============================  ===============================================
 accumulator (M, N)   64                              8
-coalesced (M, N)     64                              what its lanes have side by side, 128 bytes at most
+coalesced (M, N)     64                              what its lanes have side by side, 128 bytes at
+                                                     most
 (M, 1), a column     64                              –
 (1, N), a row        –                               8
 rows L (M, N)        all                             2 L
-===================  ==============================  ===================================================
+===================  ==============================  ===============================================
 
-Starts are compile-time constants: which register an instruction reads is written in it. A vector that may lie both ways keeps that
-where both go; its other parts lie along the columns. Nothing is computed: what is not used of a tile takes no registers.
+Starts are compile-time constants: which register an instruction reads is written in it. A vector
+that may lie both ways keeps that where both go; its other parts lie along the columns. Nothing is
+computed: what is not used of a tile takes no registers.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ def _steps(form: Form) -> tuple[int, ...]:
 
 
 def _bounds(part: Any, size: int) -> tuple[Any, int]:
-    """Return (start, size) of a part of an index along a dimension; the start is None where it is not known at compile time."""
+    """Return (start, size) of a part of an index along a dimension; the start is None where it is
+    not known at compile time."""
     if isinstance(part, All):
         return 0, size
     if isinstance(part, Span):
@@ -53,7 +57,8 @@ def _bounds(part: Any, size: int) -> tuple[Any, int]:
 
 
 def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]]:
-    """Return (form, slices) of the part of a tile that an index selects; raise SpecError for one that lanes do not have.
+    """Return (form, slices) of the part of a tile that an index selects; raise SpecError for one
+    that lanes do not have.
 
     `parts` are the index's parts, or their Numba types.
     """
@@ -114,13 +119,15 @@ def _part(tile: Tile, index: Any) -> Tile:
 # ---- other shapes
 @op
 def reshape(tile: Tile, *shape: Any) -> Tile:
-    """Return a tile with a dimension of one element more or less, ``tile.reshape(1, -1)``: registers stay where they are."""
+    """Return a tile with a dimension of one element more or less, ``tile.reshape(1, -1)``:
+    registers stay where they are."""
     form = reshaped_form(tile, shape)
     return Tile(None if tile.inert else tile.value.reshape(form.shape), form)
 
 
 def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
-    """Return the form of a tile in another shape; raise SpecError for one in which lanes would need other elements."""
+    """Return the form of a tile in another shape; raise SpecError for one in which lanes would need
+    other elements."""
     form = form_of(tile, "'reshape'")
     assert form is not None
     wanted = [constant("reshape", "shape", size) for size in shape]
@@ -156,7 +163,8 @@ def _reshape(tile: Tile, *shape: Any) -> Tile:
 
 
 def check_turned(form: Form) -> None:
-    """Raise SpecError for ``x.T`` of another tile than a vector, which is its own: other lanes would have the elements."""
+    """Raise SpecError for ``x.T`` of another tile than a vector, which is its own: other lanes
+    would have the elements."""
     if len(form.shape) == 1:
         return
     raise SpecError(f"x.T of a register tile {form.shape}: other lanes would have its elements: " + (

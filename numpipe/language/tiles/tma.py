@@ -1,10 +1,12 @@
-"""All TMA copies of tiles: a ring's loads, the stores of its outputs and of register tiles, and copies that a kernel issues.
+"""All TMA copies of tiles: a ring's loads, the stores of its outputs and of register tiles, and
+copies that a kernel issues.
 
-`plan.copy_plans.cut` says for both executions into which boxes a copy is cut. Three facts that the documentation of PTX does not spell
-out were measured on an H200, and the simulator has them:
+`plan.copy_plans.cut` says for both executions into which boxes a copy is cut. Three facts that the
+documentation of PTX does not spell out were measured on an H200, and the simulator has them:
 
 - the innermost coordinate of a copy must be a multiple of 16 bytes, or the SM traps;
-- a store writes whole chunks of 16 bytes: past the end of a row that ends inside one it overwrites what follows;
+- a store writes whole chunks of 16 bytes: past the end of a row that ends inside one it overwrites
+  what follows;
 - a load is exact to the element.
 """
 
@@ -34,8 +36,9 @@ class Copy:
         self.tensor = tensor_map(ref, plan.request)
 
     def share(self, by: Sharing, key: tuple[Any, ...], what: str) -> None:
-        """Load this CTA's share of the tile, for all CTAs that share it: it starts further along a dimension of the array, and in
-        shared memory. `key` tells tiles apart, `what` names this one's start."""
+        """Load this CTA's share of the tile, for all CTAs that share it: it starts further along a
+        dimension of the array, and in shared memory. `key` tells tiles apart, `what` names this
+        one's start."""
         here = place_of(current().cta, by.dims)
         group = rank_of([0 if axis in by.along else at for axis, at in enumerate(here)], by.dims)
         # CTAs must load shares of the same tile; the GPU does not look, and it would be patchwork
@@ -53,7 +56,8 @@ class Copy:
             current().tma_load(address, self.tensor, at, self.arrival, self.ctas)
 
     def store(self, once: bool = False) -> None:
-        """Issue the stores of all boxes; `once`: the tile is not stored again (see `Machine.tma_store`)."""
+        """Issue the stores of all boxes; `once`: the tile is not stored again (see
+        `Machine.tma_store`)."""
         for at, address in self.boxes:
             current().tma_store(self.tensor, at, address, self.plan.reduction, once)
 

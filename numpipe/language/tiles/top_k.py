@@ -1,8 +1,9 @@
 """The largest elements of each row of a register tile: ``values, columns = numpipe.top_k(x, 4)``.
 
-A round for each of the k: every lane finds the largest of its elements that comes behind the round before's, the lanes of a quad
-agree on one (four shuffles), and the lane that has the column of the result keeps it. What comes first is said by rank, then by
-column, so no element changes, and none is found twice.
+A round for each of the k: every lane finds the largest of its elements that comes behind the round
+before's, the lanes of a quad agree on one (four shuffles), and the lane that has the column of the
+result keeps it. What comes first is said by rank, then by column, so no element changes, and none
+is found twice.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ ABSENT = -1
 
 
 def top_forms(tile: Any, k: Any) -> tuple[Form, Form, int]:
-    """Return (the form of the values, that of their columns, k); raise SpecError for other tiles and counts."""
+    """Return (the form of the values, that of their columns, k); raise SpecError for other tiles
+    and counts."""
     form, k = form_of(tile, "'top_k'"), constant("top_k", "k", k)
     if form is None:
         raise SpecError(f"top_k(tile, k): tile is a register tile (M, N), got {called(tile)}")
@@ -47,21 +49,23 @@ def nothing(dtype: np.dtype) -> Any:
 
 @op(context=True)
 def top_k(np_: Context, tile: Any, k: int) -> tuple[Tile, Tile]:
-    """Return the k largest elements of each row of a register tile, and their columns, inside a kernel.
+    """Return the k largest elements of each row of a register tile, and their columns, inside a
+    kernel.
 
     tile  (M, N) of float32, float16, bfloat16 or int32
     k     1 to 32, at most N: a compile-time constant
 
-    Both results are tiles of M rows and of as many columns as hold k, 8 or a multiple of it: the values, of the tile's type, in
-    falling order, and the int32 columns they come from. Of equal elements the first comes first; NaN are the largest, as for
-    `numpy.sort`; -0 counts as 0 and is given as 0. In columns from k on the value is -inf, of int32 the least there is, and the
-    index -1: an array of k columns is stored to as a block, which is clipped there::
+    Both results are tiles of M rows and of as many columns as hold k, 8 or a multiple of it: the
+    values, of the tile's type, in falling order, and the int32 columns they come from. Of equal
+    elements the first comes first; NaN are the largest, as for `numpy.sort`; -0 counts as 0 and is
+    given as 0. In columns from k on the value is -inf, of int32 the least there is, and the index
+    -1: an array of k columns is stored to as a block, which is clipped there::
 
         values, columns = numpipe.top_k(scores, 2)
         best[ds(row, 64), ds(0, 8)] = values
 
-    It takes about seven instructions for each element and each of the k; 1 is quicker found by ``argmax``. Raises SpecError for
-    other tiles and counts. JAX calls it ``jax.lax.top_k``.
+    It takes about seven instructions for each element and each of the k; 1 is quicker found by
+    ``argmax``. Raises SpecError for other tiles and counts. JAX calls it ``jax.lax.top_k``.
     """
     values, columns, k = top_forms(tile, k)
     if np_.memory:

@@ -1,4 +1,5 @@
-"""The largest elements of each row of a register tile on the GPU: a loop over the k, its body over a lane's elements."""
+"""The largest elements of each row of a register tile on the GPU: a loop over the k, its body over
+a lane's elements."""
 
 from __future__ import annotations
 
@@ -27,11 +28,13 @@ def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
     elements = registers(builder, tile, args[1])
     elements = floats(builder, tile.dtype, elements) if half else elements
     of = dict(zip(places(tile.shape, tile.layout), ranks(builder, kind, elements), strict=True))
-    own = builder.shl(builder.and_(nb.thread_index(builder), nb.const(3)), nb.const(1))  # a lane's first column
+    # a lane's first column
+    own = builder.shl(builder.and_(nb.thread_index(builder), nb.const(3)), nb.const(1))
     where = places(values.shape, values.layout)
     rows = list(dict.fromkeys(row for row, _ in where))
 
-    # round, then of each row the rank and the column found before, then the results: ranks, and columns
+    # round, then of each row the rank and the column found before, then the results: ranks, and
+    # columns
     begin = [nb.const(0), *[nb.const(LAST)] * len(rows), *[nb.const(-1)] * len(rows),
              *[nb.const(LEAST)] * len(where), *[nb.const(source.ABSENT)] * len(where)]
     entry = builder.block
@@ -63,10 +66,12 @@ def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
 
 
 def _next(builder: Any, elements: list[tuple[int, Any]], own: Any, before: Any, column_before: Any) -> tuple[Any, Any]:
-    """Return (rank, column) of a row's next element behind (`before`, `column_before`); all lanes of the quad get it."""
+    """Return (rank, column) of a row's next element behind (`before`, `column_before`); all lanes
+    of the quad get it."""
     rank, column = nb.const(LEAST), nb.const(LAST)
     seen = builder.sub(column_before, own)
-    for at, element in sorted(elements, reverse=True, key=lambda element: element[0]):  # so that of equal ones the first is left
+    # so that of equal ones the first is left
+    for at, element in sorted(elements, reverse=True, key=lambda element: element[0]):
         behind = builder.or_(builder.icmp_signed("<", element, before), builder.and_(
             builder.icmp_signed("==", element, before), builder.icmp_signed(">", nb.const(at), seen)))
         better = builder.and_(behind, builder.icmp_signed(">=", element, rank))

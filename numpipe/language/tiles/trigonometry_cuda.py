@@ -1,15 +1,19 @@
-"""Sine, cosine and tangent of float32 on the GPU, for every float32: libdevice's put large arguments through local memory.
+"""Sine, cosine and tangent of float32 on the GPU, for every float32: libdevice's put large
+arguments through local memory.
 
 An argument x is reduced to r = x - q pi/2, of at most pi/4, and q is kept modulo 4:
 
-==================  ==================================================================================================
-``|x| <= 2^16``     by Cody and Waite: q is x 2/pi, rounded; pi/2 is subtracted q times in three parts, by fused products
-larger              by Payne and Hanek: of 2/pi only those 96 bits are multiplied that the exponent of x leaves below 4
+==================  ================================================================================
+``|x| <= 2^16``     by Cody and Waite: q is x 2/pi, rounded; pi/2 is subtracted q times in three
+                    parts, by fused products
+larger              by Payne and Hanek: of 2/pi only those 96 bits are multiplied that the exponent
+                    of x leaves below 4
 infinite, NaN       NaN, by the first way
-==================  ==================================================================================================
+==================  ================================================================================
 
-Polynomials of r make the sine, the cosine and the tangent within pi/4. There is no table and no loop, so all stays in registers.
-The code is LLVM IR alone: tests run it on the CPU, over the whole range.
+Polynomials of r make the sine, the cosine and the tangent within pi/4. There is no table and no
+loop, so all stays in registers. The code is LLVM IR alone: tests run it on the CPU, over the whole
+range.
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ TWO_OVER_PI = 0x28BE60DB, 0x9391054A, 0x7F09D5F4, 0x7D4D3770, 0x36D8A566, 0x4F10
 PARTS = 1.57079601, 3.13916473e-07, 5.39030253e-15
 """pi/2, in three parts; the products of the first with q are exact"""
 LARGE = 65536.0
-SHIFT = 12582912.0  # 1.5 2^23: a float32 that it is added to is rounded to an integer, which the low bits hold
+# 1.5 2^23: a float32 that it is added to is rounded to an integer, which the low bits hold
+SHIFT = 12582912.0
 
 # minimax polynomials of r^2, the highest power first; sine and tangent without their first term, r
 SINE = 2.86567956e-6, -1.98559923e-4, 8.33338592e-3, -1.66666672e-1
@@ -82,7 +87,8 @@ def _far(builder: Any, bits: Any) -> tuple[Any, Any]:
 
     negative = builder.icmp_signed("<", bits, nb.const(0))
     mantissa = wide(builder.or_(builder.shl(bits, nb.const(8)), nb.const(-0x80000000)))
-    exponent = builder.sub(builder.and_(builder.lshr(bits, nb.const(23)), nb.const(255)), nb.const(126))  # 17 … 128
+    # 17 … 128
+    exponent = builder.sub(builder.and_(builder.lshr(bits, nb.const(23)), nb.const(255)), nb.const(126))
     word, shift = builder.lshr(exponent, nb.const(5)), wide(builder.and_(exponent, nb.const(31)))
     words = []
     for first in range(-1, 3):  # of 2/pi, those that a shift by the exponent leaves
@@ -95,9 +101,11 @@ def _far(builder: Any, bits: Any) -> tuple[Any, Any]:
         for one, other in itertools.pairwise(words))
     product = builder.lshr(builder.mul(mantissa, low), const(32))
     product = builder.add(builder.mul(mantissa, middle), product)
-    product = builder.add(builder.shl(builder.mul(mantissa, high), const(32)), product)  # x 2/pi, modulo 4, as 2.62 bits
+    # x 2/pi, modulo 4, as 2.62 bits
+    product = builder.add(builder.shl(builder.mul(mantissa, high), const(32)), product)
     quarter = builder.add(product, const(1 << 61))
-    rest = builder.sub(product, builder.and_(quarter, const(-1 << 62)))  # from -1/2 to 1/2, as 62 bits
+    # from -1/2 to 1/2, as 62 bits
+    rest = builder.sub(product, builder.and_(quarter, const(-1 << 62)))
     double = nb.ir.DoubleType()
     r = builder.fptrunc(builder.fmul(builder.sitofp(rest, double), nb.ir.Constant(double, np.pi / 2 * 2.0**-62)), nb.f32)
     q = builder.trunc(builder.lshr(quarter, const(62)), nb.i32)

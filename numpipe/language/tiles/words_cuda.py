@@ -12,7 +12,8 @@ REGISTERS = {str(nb.f32): "f", str(nb.i32): "r", str(nb.i64): "l", str(nb.i16): 
 
 
 def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) -> list[Any]:
-    """Load `count` adjacent elements of shared memory by one instruction; each has the LLVM type `machine`, in PTX `kind`."""
+    """Load `count` adjacent elements of shared memory by one instruction; each has the LLVM type
+    `machine`, in PTX `kind`."""
     register = REGISTERS[str(machine)]
     if count == 1:
         return [nb.emit_asm(builder, machine, [address], f"ld.shared.{kind} $0, [$1];", f"={register},r,~{{memory}}")]
@@ -23,7 +24,8 @@ def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) 
 
 
 def store_words(builder: Any, kind: str, address: Any, values: Sequence[Any], chosen: Any = None, space: str = "shared") -> None:
-    """Store registers to adjacent places in memory by one instruction, in lanes where `chosen`, an int32, is not 0."""
+    """Store registers to adjacent places in memory by one instruction, in lanes where `chosen`, an
+    int32, is not 0."""
     where = [address] if chosen is None else [address, chosen]
     names = ", ".join(f"${len(where) + i}" for i in range(len(values)))
     vector, names = (f".v{len(values)}", f"{{{names}}}") if len(values) > 1 else ("", names)

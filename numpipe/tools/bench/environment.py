@@ -74,7 +74,8 @@ def versions() -> dict[str, str]:
 def sensors() -> Sensors:
     """Return a function that reads SM clock (MHz), power (W) and temperature (°C) of GPU 0.
 
-    It reads NVML, by the package nvidia-ml-py (the extra ``bench``); without, there are no readings.
+    It reads NVML, by the package nvidia-ml-py (the extra ``bench``); without, there are no
+    readings.
     """
     opened = _nvml()
 

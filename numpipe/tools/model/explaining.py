@@ -1,4 +1,5 @@
-"""`numpipe.explain`: bytes, FLOP, shared memory, registers, slots, waves and time of a call, from source and arguments alone."""
+"""`numpipe.explain`: bytes, FLOP, shared memory, registers, slots, waves and time of a call, from
+source and arguments alone."""
 
 from __future__ import annotations
 
@@ -38,14 +39,16 @@ from .work import KernelWork, count
 __all__ = ["explain"]
 
 OTHERS = 32
-"""registers that a lane of a compute warpgroup needs beside its accumulators: addresses, counters, what is being stored"""
+"""registers that a lane of a compute warpgroup needs beside its accumulators: addresses, counters,
+what is being stored"""
 NEXT = 0.04
 """the part of the time that a thing saves at a roofline, from which on the advice names it"""
 
 
 @dataclass(frozen=True)
 class Slots:
-    """A ring of a pipeline: its arrays and line, its slots, the bytes of one, how often one is filled. `kind`: "load", "store"."""
+    """A ring of a pipeline: its arrays and line, its slots, the bytes of one, how often one is
+    filled. `kind`: "load", "store"."""
 
     ring: str
     slots: int
@@ -56,10 +59,12 @@ class Slots:
 
 @dataclass(frozen=True)
 class Registers:
-    """32-bit registers a lane: at the kernel's entry, and after setmaxnreg in both roles (memory 0: there is none).
+    """32-bit registers a lane: at the kernel's entry, and after setmaxnreg in both roles (memory 0:
+    there is none).
 
     accumulators  registers of a compute warpgroup that hold sums of wgmma at the same time
-    spill_bytes   bytes a lane that the compiler stores to memory and loads again, or an estimate of them
+    spill_bytes   bytes a lane that the compiler stores to memory and loads again, or an estimate of
+                  them
     compiled      whether the figures are read from the compiled kernel
     """
 
@@ -73,7 +78,8 @@ class Registers:
 
 @dataclass(frozen=True)
 class Measured:
-    """A run: its seconds, and the rates that follow for the kernel's work. waiting: the share of each role's time, from a trace."""
+    """A run: its seconds, and the rates that follow for the kernel's work. waiting: the share of
+    each role's time, from a trace."""
 
     seconds: float
     tflops: float
@@ -89,7 +95,8 @@ class Explanation:
     flop                of wgmma, blocks that reach over the ends of arrays included
     copied_bytes        that TMA brings to shared memory
     l2_bytes            that L2 gives and takes: SMs side by side fetch a box once
-    hbm_bytes           that HBM gives and takes; where arrays exceed half of L2, what a second pipeline reads again counts again
+    hbm_bytes           that HBM gives and takes; where arrays exceed half of L2, what a second
+                        pipeline reads again counts again
     loaded, stored      bytes by array
     fetched, sent       the same of other GPUs' arrays, over the link; `link_bytes` is their sum
     smem                (bytes, what) of a CTA's shared memory, of smem_limit
@@ -101,8 +108,10 @@ class Explanation:
     limits              seconds of each unit if it alone worked
     losses              seconds that the prediction falls by if a thing costs nothing
     limiter, advice     what the time depends on most (`numpipe.model.limits`)
-    data                what the work depends on and was not there: arrays whose numbers may steer the kernel, counted as zeros
-    given               NumPy arrays whose numbers may steer the kernel: the figures are those of these numbers
+    data                what the work depends on and was not there: arrays whose numbers may steer
+                        the kernel, counted as zeros
+    given               NumPy arrays whose numbers may steer the kernel: the figures are those of
+                        these numbers
     """
 
     kernel: str
@@ -138,7 +147,8 @@ class Explanation:
 
     @property
     def advice(self) -> str:
-        """A text on the `limiter`: what would make the kernel faster, or that it is at a roofline."""
+        """A text on the `limiter`: what would make the kernel faster, or that it is at a
+        roofline."""
         ctas = self.tiles if self.persistent else math.prod(self.grid)
         if self.limiter == "wave tail" and ctas < self.sms:
             return (f"{ctas} {'tiles' if self.persistent else 'CTAs'} for {self.sms} SMs: divide the work among more CTAs (smaller "
@@ -232,30 +242,37 @@ def explain(kernel: Callable[..., Any], /, *args: Any, **named: Any) -> OpExplan
 def explain(kernel: Any, /, *args: Any, measured: float | Trace | None = None, device: DeviceModel = H200,
             clock: Clock | float = "burst", compiled: bool | None = None, out: Any = None, mesh: Mesh | None = None,
             **named: Any) -> Any:
-    """Return what a call of a kernel moves and multiplies, how long it takes on a GPU, and what limits it. Needs no GPU.
+    """Return what a call of a kernel moves and multiplies, how long it takes on a GPU, and what
+    limits it. Needs no GPU.
 
-    kernel             or an op of `numpipe.ops`: then what is returned has an `Explanation` of each kernel that a call on arrays of
-                       a GPU with these strides launches, and says which operands are copied first, and why (`OpExplanation`)
-    args, named, out   the call's; a `numpipe.ArrayType` may stand for an array, and nothing is allocated for it
-    measured           of a run: its seconds, or its trace (`numpipe.last_profile`), to stand beside the prediction
+    kernel             or an op of `numpipe.ops`: then what is returned has an `Explanation` of each
+                       kernel that a call on arrays of a GPU with these strides launches, and says
+                       which operands are copied first, and why (`OpExplanation`)
+    args, named, out   the call's; a `numpipe.ArrayType` may stand for an array, and nothing is
+                       allocated for it
+    measured           of a run: its seconds, or its trace (`numpipe.last_profile`), to stand beside
+                       the prediction
     device             the GPU (`numpipe.model.DeviceModel`)
-    clock              of its SMs while its tensor cores work: "burst", as in the first milliseconds after a pause, "settled",
-                       at its power cap after seconds of load, or MHz
-    compiled           whether to compile the kernel, for its registers; None: where the toolchain is installed. If not, they
-                       are those of the budget
-    mesh               of a kernel or an op of several GPUs, of which only the size counts: the figures are those of each GPU. An
-                       array stands for those of all
+    clock              of its SMs while its tensor cores work: "burst", as in the first milliseconds
+                       after a pause, "settled", at its power cap after seconds of load, or MHz
+    compiled           whether to compile the kernel, for its registers; None: where the toolchain
+                       is installed. If not, they are those of the budget
+    mesh               of a kernel or an op of several GPUs, of which only the size counts: the
+                       figures are those of each GPU. An array stands for those of all
 
     ::
 
         x = numpipe.ArrayType((8192, 8192), np.float16)
         print(numpipe.explain(matmul, x, x))
 
-    The kernel's control flow runs, of a few CTAs in all their roles, on tiles of zeros (`numpipe.sim.work_count`). Numbers that a
-    kernel reads (``lengths[i]``, a table of ``tiles(…, order=table)``) are those of a NumPy array; of other arrays they count as
-    zeros. `Explanation.given` and `Explanation.data` name these arrays, and the table says "depends on data".
+    The kernel's control flow runs, of a few CTAs in all their roles, on tiles of zeros
+    (`numpipe.sim.work_count`). Numbers that a kernel reads (``lengths[i]``, a table of ``tiles(…,
+    order=table)``) are those of a NumPy array; of other arrays they count as zeros.
+    `Explanation.given` and `Explanation.data` name these arrays, and the table says "depends on
+    data".
 
-    Raises SpecError for what is no kernel, no clock and no measurement, and what a call with these arguments raises.
+    Raises SpecError for what is no kernel, no clock and no measurement, and what a call with these
+    arguments raises.
     """
     require("explain", locals(), device=a(DeviceModel), compiled=FLAG | NONE)
     if any(kernel is op for op in noted_calls.OPS):
@@ -304,7 +321,8 @@ def explain(kernel: Any, /, *args: Any, measured: float | Trace | None = None, d
 
 def _count(unit: Unit, call: Call, grid: tuple[int, int, int], semaphores: int | None,
            resident: Callable[[], int]) -> KernelWork:
-    """Count the kernel's work, on zeros where there is no data; of several GPUs that of the first, as if all had its arrays."""
+    """Count the kernel's work, on zeros where there is no data; of several GPUs that of the first,
+    as if all had its arrays."""
     lifted, infos = call.variant.lifted, list(call.infos)
     if (workspace := call.variant.workspace) is not None:
         infos.append(launch.info_of_zeros(workspace(grid, infos), np.dtype(np.float32)))
@@ -315,7 +333,8 @@ def _count(unit: Unit, call: Call, grid: tuple[int, int, int], semaphores: int |
               for info, array in zip(infos, known, strict=True)]
 
     def read(given: bool) -> list[str]:
-        """Return the arrays, `given` or not, that numbers were taken from; what a memory role does not read steers nothing."""
+        """Return the arrays, `given` or not, that numbers were taken from; what a memory role does
+        not read steers nothing."""
         return [arg.name for arg, array, data in zip(unit.arrays, arrays, known, strict=True)
                 if array.read and (data is not None) == given and not (unit.warp_specialized and without_value(arg, ()))]
 
@@ -337,7 +356,8 @@ def _count(unit: Unit, call: Call, grid: tuple[int, int, int], semaphores: int |
 
 
 def _resident(of: Unit | Resources, entry: int, device: DeviceModel) -> int:
-    """Return the CTAs that an SM holds, by shared memory, registers (`entry` a lane) and threads."""
+    """Return the CTAs that an SM holds, by shared memory, registers (`entry` a lane) and
+    threads."""
     return max(1, min(device.smem_bytes // (of.smem_bytes + 1024), device.registers // (of.threads * entry), 2048 // of.threads))
 
 

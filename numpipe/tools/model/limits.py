@@ -1,4 +1,5 @@
-"""How long a kernel takes, and why: the time of its longest SM, of L2, of HBM and of the link, and the same without each cost.
+"""How long a kernel takes, and why: the time of its longest SM, of L2, of HBM and of the link, and
+the same without each cost.
 
 ::
 
@@ -9,10 +10,12 @@
     SM        = its CTAs, one after another              the SM with the most work makes the wave tail
     kernel    = launch + max(SM, L2, HBM, link)
 
-A *loss* is what the prediction falls by when a thing costs nothing: a ring with endless slots, SMs with equal work, a start for an
-SM's first CTA alone, and so on. The limiter is the largest loss if it is at least `LOSS` of the time. If not, it is the unit of
-which the GPU has least for the kernel, tensor cores or memory bandwidth, where that unit is busy for its part of the time
-(`ROOFLINES`). If it is not, parts of the kernel hide each other's losses: the limiter is the part that takes longest by itself.
+A *loss* is what the prediction falls by when a thing costs nothing: a ring with endless slots, SMs
+with equal work, a start for an SM's first CTA alone, and so on. The limiter is the largest loss if
+it is at least `LOSS` of the time. If not, it is the unit of which the GPU has least for the kernel,
+tensor cores or memory bandwidth, where that unit is busy for its part of the time (`ROOFLINES`). If
+it is not, parts of the kernel hide each other's losses: the limiter is the part that takes longest
+by itself.
 """
 
 from __future__ import annotations
@@ -26,9 +29,11 @@ from .work import KernelWork
 
 LOSS = 0.2
 ROOFLINES = {"tensor cores": 0.5, "memory bandwidth": 0.9, "link": 0.8}
-"""the part of the time after the launch from which on a unit is the limiter: products have steps and stores between them"""
+"""the part of the time after the launch from which on a unit is the limiter: products have steps
+and stores between them"""
 STORES = 0.75
-"""the share of stores in the bytes of HBM from which on the limiter is stores, and not memory bandwidth"""
+"""the share of stores in the bytes of HBM from which on the limiter is stores, and not memory
+bandwidth"""
 _SERIALISED = 100
 """cycles between a product and the next where each is waited for"""
 
@@ -55,7 +60,8 @@ COMPUTING = ("tile size", "registers", "stores", "compute role")
 
 @dataclass(frozen=True)
 class RingFacts:
-    """A load ring: its slots, the steps that a slot is kept after its own step, the bytes of a slot."""
+    """A load ring: its slots, the steps that a slot is kept after its own step, the bytes of a
+    slot."""
 
     name: str
     slots: int
@@ -84,7 +90,8 @@ class Facts:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The predicted seconds; `limits`: those of each unit if it alone worked, `losses`: what the total falls by without a cost."""
+    """The predicted seconds; `limits`: those of each unit if it alone worked, `losses`: what the
+    total falls by without a cost."""
 
     seconds: float
     limits: dict[str, float]
@@ -144,11 +151,13 @@ class Model:
                  + (0 if without == "stores" else work["written", number]) / device.work_rate for number in own}
         if not own:
             return float(products)
-        if facts.turns and len(own) == 1:  # the only tile: the others have none, and half of the lanes nothing to do
+        # the only tile: the others have none, and half of the lanes nothing to do
+        if facts.turns and len(own) == 1:
             moved = {number: 2 * cycles for number, cycles in moved.items()}
         tiles = 0.0 if without == "stores" else device.tile_cycles * self.tiles(work)
         steps = {work["steps", number] for number in own}
-        if len(steps) == 1 and not facts.turns:  # they share each step: what is no product comes between the products of all
+        # they share each step: what is no product comes between the products of all
+        if len(steps) == 1 and not facts.turns:
             return products + max(own.values()) + sum(moved.values()) + tiles
         alone = (work["tensor", number] + own[number] + moved[number] + tiles / len(own) for number in own)
         return max(products, *alone)  # they take turns: one stores while another multiplies
@@ -180,9 +189,11 @@ class Model:
         """Return the time of a CTA that is alone on its SM."""
         start = self.start(work) / (self.waves if without == "CTA start" else 1)
         emptied = self.latency() * self.tiles(work) if self.facts.drain and without != "slots" else 0.0
-        handed = 2 * self.device.latency * min(work["handed",], 1)  # a fence and a flag; waits for other parts are over by then
+        # a fence and a flag; waits for other parts are over by then
+        handed = 2 * self.device.latency * min(work["handed",], 1)
         sent = max((n for key, n in work.items() if key[0] == "sent"), default=0)
-        exchanged = self.device.exchange_cycles * (min(sent, 1) if self.facts.turns else sent)  # in turns the next one multiplies
+        # in turns the next one multiplies
+        exchanged = self.device.exchange_cycles * (min(sent, 1) if self.facts.turns else sent)
         return max(self.compute(work, without), self.ring(work, without)) + start + emptied + handed + exchanged
 
     def start(self, work: Work) -> float:
@@ -207,18 +218,21 @@ class Model:
         return self.waves * max(map(of, self.work.counted.values())) / self.hertz
 
     def hbm_loads(self) -> dict[str, float]:
-        """Return each array's bytes from HBM: once where all fit into half of L2, else once for SMs that load together."""
+        """Return each array's bytes from HBM: once where all fit into half of L2, else once for SMs
+        that load together."""
         footprint = self.work.footprint
         fits = sum(footprint.values()) <= self.device.l2_bytes / 2
         return {array: float(n) if fits else max(float(n), self.work.distinct[array] * self.work.total["load", array])
                 for array, n in footprint.items()}
 
     def hbm_bytes(self) -> float:
-        """Return the bytes that HBM gives and takes, also those that other GPUs load and store here, as this one does there."""
+        """Return the bytes that HBM gives and takes, also those that other GPUs load and store
+        here, as this one does there."""
         return sum(self.hbm_loads().values()) + _sum(self.work.total, "store") + self.link_bytes()
 
     def link_bytes(self) -> int:
-        """Return the bytes that come from other GPUs, and that go there: where all do the same, both ways are alike."""
+        """Return the bytes that come from other GPUs, and that go there: where all do the same,
+        both ways are alike."""
         return _sum(self.work.total, "fetch") + _sum(self.work.total, "send")
 
     def l2_bytes(self) -> float:
@@ -233,7 +247,8 @@ class Model:
         return launch + max(self.sm(without), l2, self.limit("memory bandwidth"), self.limit("link"))
 
     def limit(self, name: str, without: str = "") -> float:
-        """Return the seconds of one unit that never waits for others; `without`: of computing, a thing that costs nothing."""
+        """Return the seconds of one unit that never waits for others; `without`: of computing, a
+        thing that costs nothing."""
         match name:
             case "tensor cores":
                 return _sum(self.work.total, "tensor") / self.device.sms / self.hertz

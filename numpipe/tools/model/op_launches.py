@@ -1,4 +1,5 @@
-"""What a call of an op of `numpipe.ops` launches: its kernels, those that copy an operand first among them, and why these run."""
+"""What a call of an op of `numpipe.ops` launches: its kernels, those that copy an operand first
+among them, and why these run."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ LINE = 128
 
 @dataclass(frozen=True)
 class OpExplanation:
-    """What a call of an op launches; ``print`` shows it, the last kernel as `numpipe.explain` of a kernel does.
+    """What a call of an op launches; ``print`` shows it, the last kernel as `numpipe.explain` of a
+    kernel does.
 
     op       its name
     copied   of each operand that is copied first: why
@@ -52,7 +54,8 @@ class OpExplanation:
 
 def explain_op(op: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any],
                explain: Callable[..., Any]) -> OpExplanation:
-    """Explain a call of an op, by `explain` of each kernel. Raises SpecError for a call that names a target or a stream."""
+    """Explain a call of an op, by `explain` of each kernel. Raises SpecError for a call that names
+    a target or a stream."""
     if wrong := {"target", "stream"} & named.keys():
         raise SpecError(f"explain: {op.__name__}: {wrong.pop()}= is of calls that run, and this one does not: leave it out")
     several = "mesh" in inspect.signature(op).parameters
@@ -68,10 +71,11 @@ def explain_op(op: Callable[..., Any], args: tuple[Any, ...], named: dict[str, A
 
 
 def _described(value: Any, name: str, op: str, several: bool) -> Any:
-    """Return an argument as an array on a GPU that is not there, with the strides that it has; others as they are.
+    """Return an argument as an array on a GPU that is not there, with the strides that it has;
+    others as they are.
 
-    Of an op of `several` GPUs a list stands for its first array, and integers keep their values: they may say how much there is to
-    do.
+    Of an op of `several` GPUs a list stands for its first array, and integers keep their values:
+    they may say how much there is to do.
     """
     if several and type(value) in (list, tuple) and value:
         value = value[0]

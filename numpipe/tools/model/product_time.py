@@ -1,8 +1,10 @@
-"""The time of a tiled matrix product in closed form: the prediction of `numpipe.explain`, without running any control flow.
+"""The time of a tiled matrix product in closed form: the prediction of `numpipe.explain`, without
+running any control flow.
 
-``C = A Bᵀ`` with A (M, K), B (N, K), by a persistent kernel that walks over tiles of C in an order. The work of its CTAs follows
-from the sizes alone, so a prediction takes a millisecond where `explain`'s count takes up to seconds: quick enough to choose a
-configuration in a call. Both go through the same `limits.predict`.
+``C = A Bᵀ`` with A (M, K), B (N, K), by a persistent kernel that walks over tiles of C in an order.
+The work of its CTAs follows from the sizes alone, so a prediction takes a millisecond where
+`explain`'s count takes up to seconds: quick enough to choose a configuration in a call. Both go
+through the same `limits.predict`.
 """
 
 from __future__ import annotations
@@ -33,11 +35,13 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
             order: Order | None = None, store_slots: int = 1, itemsize: int = 2, num_compute_wgs: int = 2,
             batches: int = 1, split: int | str | None = None, cluster: int = 1, aligned: bool = True, device: DeviceModel = H200,
             clock: Clock | float = "burst") -> Prediction:
-    """Predict a matrix product; `seconds`, `limits` and `limiter` of the result are those of `explain`.
+    """Predict a matrix product; `seconds`, `limits` and `limiter` of the result are those of
+    `explain`.
 
     shape            (M, N, K), elements
-    tile             (rows, columns) of C: of a CTA, or with ping-pong of a compute warpgroup; rows a multiple of 64 for each
-                     warpgroup that shares it, columns a multiple of 8 up to 256 (PTX ISA, "wgmma.mma_async": shapes)
+    tile             (rows, columns) of C: of a CTA, or with ping-pong of a compute warpgroup; rows
+                     a multiple of 64 for each warpgroup that shares it, columns a multiple of 8 up
+                     to 256 (PTX ISA, "wgmma.mma_async": shapes)
     depth            elements of K of a pipeline step, a multiple of 32 bytes
     slots            of the ring
     schedule         "cooperative" or "pingpong"
@@ -45,13 +49,17 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
     store_slots      staging panels of each compute warpgroup (8192 bytes each)
     itemsize         bytes of an element of A, B and C
     num_compute_wgs  compute warpgroups
-    batches          products of this shape, one after the other in one launch, with operands of their own
-    split            how tiles are cut along K, as in `numpipe.split_tiles`; "cluster": each among the CTAs of a cluster
+    batches          products of this shape, one after the other in one launch, with operands of
+                     their own
+    split            how tiles are cut along K, as in `numpipe.split_tiles`; "cluster": each among
+                     the CTAs of a cluster
     cluster          CTAs along M that load blocks of B for each other; with split="cluster" along K
-    aligned          rows of A and B begin at multiples of 128 bytes; else L2 has several times as many requests
+    aligned          rows of A and B begin at multiples of 128 bytes; else L2 has several times as
+                     many requests
     device, clock    as for `explain`
 
-    Raises SpecError for sizes that no such kernel has, and for a ring that does not fit into shared memory.
+    Raises SpecError for sizes that no such kernel has, and for a ring that does not fit into shared
+    memory.
 
     >>> wide = product((4096, 4096, 4096), tile=(128, 256), depth=64, slots=3, store_slots=4)
     >>> narrow = product((4096, 4096, 4096), tile=(128, 128), depth=64, slots=5, store_slots=4, schedule="pingpong")
@@ -123,9 +131,11 @@ def _work(shape: tuple[int, int, int, int], tile: tuple[int, int], depth: int, o
 
 
 class _Share(NamedTuple):
-    """One CTA's share of the tiles: parts of tiles, their steps together, tiles that it stores, sums that it gives and takes.
+    """One CTA's share of the tiles: parts of tiles, their steps together, tiles that it stores,
+    sums that it gives and takes.
 
-    `sent`: times that it sends a sum to another CTA of its cluster; where it does, `given`, `taken` and `tiles` may be fractions.
+    `sent`: times that it sends a sum to another CTA of its cluster; where it does, `given`, `taken`
+    and `tiles` may be fractions.
     """
 
     parts: int
@@ -137,13 +147,15 @@ class _Share(NamedTuple):
 
 
 def _shares(tiles: int, steps: int, sms: int, split: int | str | None, within: int) -> list[tuple[int, _Share]]:
-    """Return (how many CTAs, the share of each), the largest first; parts as `splits` has them, but all alike."""
+    """Return (how many CTAs, the share of each), the largest first; parts as `splits` has them, but
+    all alike."""
     if split == CLUSTER:
         clusters, others = sms // within, within - 1
         many, left = divmod(tiles, clusters)
         return [(alike * within, _Share(n, n * -(-steps // within), n / within, sums := n * others / within, sums, n * others))
                 for alike, n in ((left, many + 1), (clusters - left, many))]
-    if split is None:  # the first CTAs have a tile more than the last ones, if the tiles do not divide
+    # the first CTAs have a tile more than the last ones, if the tiles do not divide
+    if split is None:
         many, left = divmod(tiles, sms)
         return [(left, _Share(many + 1, steps * (many + 1), many + 1)), (sms - left, _Share(many, steps * many, many))]
     if isinstance(split, int):

@@ -1,4 +1,5 @@
-"""The work of a whole kernel: some of its CTAs are counted, the others estimated from those beside them."""
+"""The work of a whole kernel: some of its CTAs are counted, the others estimated from those beside
+them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from ...sim.work_count import Counter, Sampler, Work, run
 
 Body = Callable[[Any], None]
 EVENTS = 300_000
-"""pipeline steps, of all warpgroups, that are counted before CTAs are estimated from others far away; some ten seconds"""
+"""pipeline steps, of all warpgroups, that are counted before CTAs are estimated from others far
+away; some ten seconds"""
 FEW = 100
 """up to this many steps of a warpgroup, the others of its CTA are counted too"""
 SAMPLES = 264
@@ -47,7 +49,8 @@ class KernelWork:
     given: tuple[str, ...] = ()
     """arrays whose numbers steer the kernel, and are known"""
     unaligned_rows: int = 0
-    """loaded rows of 128 bytes that begin anywhere but at a multiple of 128: each takes several requests of L2"""
+    """loaded rows of 128 bytes that begin anywhere but at a multiple of 128: each takes several
+    requests of L2"""
 
 
 def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable[[], int], nbytes: dict[str, int],
@@ -55,9 +58,11 @@ def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable
     """Count what a kernel's CTAs load, compute and store, by running some of them.
 
     unit, body  of a simulation: ``body(machine)`` is one warpgroup from entry to end
-    resident    CTAs that run at a time, called when one has been counted: by then `unit` knows its shared memory
+    resident    CTAs that run at a time, called when one has been counted: by then `unit` knows its
+                shared memory
     nbytes      of each array
-    steered     whether the CTAs that were counted read numbers that are known: then CTAs differ without order, and more are counted
+    steered     whether the CTAs that were counted read numbers that are known: then CTAs differ
+                without order, and more are counted
     """
     ctas = math.prod(grid)
     work = KernelWork(ctas)
@@ -65,7 +70,8 @@ def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable
     parts = any(array.workspace for array in unit.arrays)
     """whether CTAs have parts of tiles: then they differ without order"""
     seen: dict[frozenset[Any], Work] = {}
-    """work of all warpgroups but the first, by the work of that: where the first fills as much, the others do the same"""
+    """work of all warpgroups but the first, by the work of that: where the first fills as much, the
+    others do the same"""
 
     def at(number: int) -> Work:
         nonlocal events
@@ -73,7 +79,8 @@ def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable
             first, *others = _order(unit)
             own = counted(Work(), first, number)
             alike = frozenset(own.items()) if _cost(own) <= FEW else _structure(own)
-            if not alike or alike not in seen or seen[alike]["copied",] or parts:  # the first does not say what the others do
+            # the first does not say what the others do
+            if not alike or alike not in seen or seen[alike]["copied",] or parts:
                 seen[alike] = Work()
                 for warpgroup in others:
                     counted(seen[alike], warpgroup, number)
@@ -100,7 +107,8 @@ def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable
         for key in first.keys() | last.keys():
             work.total[key] += round(inner * (first[key] + last[key]) / 2)
 
-    # the ends, and some between them that are not a multiple of anything: CTAs may differ without order
+    # the ends, and some between them that are not a multiple of anything: CTAs may differ without
+    # order
     cost = _cost(at(0))
     most = EVENTS // 10 if parts or steered() else ALL
     chosen = set(range(ctas)) if cost * ctas <= most else {0, ctas - 1}
@@ -118,7 +126,8 @@ def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable
 
 
 def _structure(work: Work) -> frozenset[Any]:
-    """Return a CTA's work without its loads and stores, whose bytes depend on how much of a block lies inside its array."""
+    """Return a CTA's work without its loads and stores, whose bytes depend on how much of a block
+    lies inside its array."""
     return frozenset(item for item in work.items() if item[0][0] not in ("load", "store", "fetch", "send"))
 
 
@@ -128,7 +137,8 @@ def _cost(work: Work) -> int:
 
 
 def _order(unit: Unit) -> list[int]:
-    """Return the warpgroups, the memory role first: it makes the rings before a store asks for the shared memory they leave."""
+    """Return the warpgroups, the memory role first: it makes the rings before a store asks for the
+    shared memory they leave."""
     return sorted(range(unit.warpgroups), key=lambda number: (number != unit.memory_warpgroup, number))
 
 
@@ -138,7 +148,8 @@ def place(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def _share(work: KernelWork, unit: Unit, body: Body, grid: tuple[int, int, int], resident: int) -> None:
-    """Estimate which share of the bytes that CTAs load at the same time is distinct, from the first steps of the first CTAs.
+    """Estimate which share of the bytes that CTAs load at the same time is distinct, from the first
+    steps of the first CTAs.
 
     A box that a CTA loads again comes from L2 again, and not from HBM.
     """

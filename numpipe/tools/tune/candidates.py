@@ -1,4 +1,5 @@
-"""The candidates: configs by name, their kernels, compiled in worker processes, and the calls of them that are timed.
+"""The candidates: configs by name, their kernels, compiled in worker processes, and the calls of
+them that are timed.
 
 Each compile keeps some 4 MiB, which a worker gives back when it ends.
 """
@@ -25,7 +26,8 @@ from ..model import H200
 Factory = Callable[[Any], Any]
 Competitors = Mapping[str, Callable[[int], Any]]
 Measure = Callable[[Competitors], Mapping[str, float]]
-"""Takes calls by candidate, whose argument counts them and rotates buffers; returns seconds by candidate."""
+"""Takes calls by candidate, whose argument counts them and rotates buffers; returns seconds by
+candidate."""
 MOST_SETS = 64
 """sets of buffers, where a call moves few bytes"""
 
@@ -41,7 +43,8 @@ class Candidate:
 
 
 def named(space: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
-    """Return the configs by name: a mapping's keys, or each config's repr. Raises SpecError for none, and for two of one name."""
+    """Return the configs by name: a mapping's keys, or each config's repr. Raises SpecError for
+    none, and for two of one name."""
     configs: dict[str, Any] = {}
     for name, config in space.items() if isinstance(space, Mapping) else ((repr(config), config) for config in space):
         if name in configs:
@@ -83,7 +86,8 @@ def describe(factory: Factory, space: Mapping[str, Any], args: tuple[Any, ...], 
 
 def compiled(factory: Factory, candidates: list[Candidate], workers: int | None, report: Callable[[str], object]
              ) -> dict[str, Image | str]:
-    """Return the machine code of each candidate by name, or why it has none, as `kernels.warmup` compiles them."""
+    """Return the machine code of each candidate by name, or why it has none, as `kernels.warmup`
+    compiles them."""
     jobs = [warmup.Job(one.name, (factory, one.config), one.call.variant) for one in candidates]
     for job in jobs if workers != 0 else ():
         try:
@@ -95,9 +99,11 @@ def compiled(factory: Factory, candidates: list[Candidate], workers: int | None,
     return {job.name: refusal(one) if isinstance(one, Exception) else one for job, one in zip(jobs, found, strict=True)}
 
 
-# ---- the calls that are timed: every candidate in turn, each call on other buffers than those that L2 still holds
+# ---- the calls that are timed: every candidate in turn, each call on other buffers than those that
+# L2 still holds
 def interleaved(competitors: Competitors, plan: bench.Plan | None = None) -> dict[str, float]:
-    """Return the median seconds of each, in turn under load (`numpipe.bench`), so that all of them run at the same clock."""
+    """Return the median seconds of each, in turn under load (`numpipe.bench`), so that all of them
+    run at the same clock."""
     [sample] = bench.compare(dict(competitors), reference=next(iter(competitors)), protocols=("interleaved",),
                              plan=plan or bench.Plan(load=0.3, rounds=20))
     return {name: sample.seconds(name) for name in competitors}
@@ -105,7 +111,8 @@ def interleaved(competitors: Competitors, plan: bench.Plan | None = None) -> dic
 
 @dataclass
 class Buffers:
-    """Several sets of a call's arguments, and for each the outputs that the first candidate's call returned."""
+    """Several sets of a call's arguments, and for each the outputs that the first candidate's call
+    returned."""
 
     sets: list[tuple[tuple[Any, ...], dict[str, Any]]]
     outs: list[Any]
@@ -121,7 +128,8 @@ class Buffers:
 
 
 def buffers(args: tuple[Any, ...], named: Mapping[str, Any], on_gpu: bool) -> Buffers:
-    """Return the caller's arguments where calls are simulated; on a GPU copies, enough for twice the L2 between two uses of one."""
+    """Return the caller's arguments where calls are simulated; on a GPU copies, enough for twice
+    the L2 between two uses of one."""
     if not on_gpu:
         return Buffers([(args, dict(named))], [None])
     arrays = [arg for arg in (*args, *named.values()) if is_array(arg)]
@@ -133,7 +141,8 @@ def buffers(args: tuple[Any, ...], named: Mapping[str, Any], on_gpu: bool) -> Bu
 
 
 def _copy(arg: Any) -> Any:
-    """Return a copy of an array on the GPU, of the same kind; of a host array a `DeviceArray`; anything else as it is."""
+    """Return a copy of an array on the GPU, of the same kind; of a host array a `DeviceArray`;
+    anything else as it is."""
     if not is_array(arg):
         return arg
     if isinstance(arg, launch.DeviceArray):
@@ -148,7 +157,8 @@ def _copy(arg: Any) -> Any:
 
 
 def tried(candidates: list[Candidate], buffers: Buffers) -> tuple[list[Candidate], dict[str, str]]:
-    """Call each candidate once on every set; returns those that can run, and why others cannot. Raises LaunchError."""
+    """Call each candidate once on every set; returns those that can run, and why others cannot.
+    Raises LaunchError."""
     good, refused = [], {}
     for one in candidates:
         try:

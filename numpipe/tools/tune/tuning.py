@@ -61,35 +61,41 @@ class Tuned:
 def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *args: Any, key: Any = None,
              measure: candidates.Measure | None = None, plan: bench.Plan | None = None, workers: int | None = None,
              again: bool = False, progress: bool = True, **named: Any) -> Tuned:
-    """Find the fastest of a kernel's configurations for a call, by measuring, once: the winner is kept on disk.
+    """Find the fastest of a kernel's configurations for a call, by measuring, once: the winner is
+    kept on disk.
 
-    factory      a function at module level, ``config -> kernel``; it may be wrapped by functools.cache
+    factory      a function at module level, ``config -> kernel``; it may be wrapped by
+                 functools.cache
     space        candidates: ``{name: config}``, or configs, whose names are their repr
     args, named  of the call, arrays included. They are copied: the kernel's outputs go elsewhere
-    key          the bucket that the answer is for: a string, numbers, a tuple, or a function of the arguments that returns one
-                 (``lambda a, b: (a.shape[1], a.dtype.name)``); default: all shapes, types and scalars. A later call in the same
-                 bucket takes the winner without measuring
-    measure      what times the candidates: a function from calls by name to seconds by name. Default: `numpipe.bench`, all in
-                 turn under load, on buffers that L2 does not hold. With one of your own no GPU is needed; then candidates
-                 are compiled where the toolchain is installed, unless NUMPIPE_COMPILE_CHECK is 0
+    key          the bucket that the answer is for: a string, numbers, a tuple, or a function of the
+                 arguments that returns one (``lambda a, b: (a.shape[1], a.dtype.name)``); default:
+                 all shapes, types and scalars. A later call in the same bucket takes the winner
+                 without measuring
+    measure      what times the candidates: a function from calls by name to seconds by name.
+                 Default: `numpipe.bench`, all in turn under load, on buffers that L2 does not hold.
+                 With one of your own no GPU is needed; then candidates are compiled where the
+                 toolchain is installed, unless NUMPIPE_COMPILE_CHECK is 0
     plan         durations of the default measurement (`numpipe.bench.Plan`)
     workers      processes that compile; default: a CPU each; 0: none, this process compiles
     again        measure even where the winner is known
-    progress     whether stderr shows how far it is (by tqdm where that is installed) and what was skipped
+    progress     whether stderr shows how far it is (by tqdm where that is installed) and what was
+                 skipped
 
     ::
 
         tuned = numpipe.autotune(kernel, CONFIGS, a, b)
         c = tuned.kernel(a, b)
 
-    A candidate that cannot be (too much shared memory, no such wgmma shape, a source that does not compile) is skipped; how many,
-    and why, is printed and in the result. An answer holds for one GPU model, driver, version of numpipe and numba-cuda, source file
-    of the factory, and space; ``NUMPIPE_CACHE_DIR`` says where answers are kept. A corrupt file is measured again, with a
+    A candidate that cannot be (too much shared memory, no such wgmma shape, a source that does not
+    compile) is skipped; how many, and why, is printed and in the result. An answer holds for one
+    GPU model, driver, version of numpipe and numba-cuda, source file of the factory, and space;
+    ``NUMPIPE_CACHE_DIR`` says where answers are kept. A corrupt file is measured again, with a
     RuntimeWarning.
 
-    Raises TargetError where there is no GPU and no `measure`, SpecError for a factory that cannot be imported and where all
-    candidates are refused, CompileError where a worker dies, LaunchError where a candidate's launch fails: after that the CUDA
-    context cannot be used.
+    Raises TargetError where there is no GPU and no `measure`, SpecError for a factory that cannot
+    be imported and where all candidates are refused, CompileError where a worker dies, LaunchError
+    where a candidate's launch fails: after that the CUDA context cannot be used.
     """
     configs = candidates.named(space)
     require("autotune", locals(), measure=FUNCTION | NONE, plan=a(bench.Plan) | NONE, workers=whole(0) | NONE, again=FLAG,

@@ -1,4 +1,5 @@
-"""Winners on disk: a JSON file for each question, so that processes that ask different ones never write the same file.
+"""Winners on disk: a JSON file for each question, so that processes that ask different ones never
+write the same file.
 
 A question is all that the fastest candidate depends on (`identity`).
 """
@@ -33,9 +34,11 @@ _MAKERS = ("numpipe", "numba-cuda", "numba", "nvidia-nvvm", "nvidia-nvjitlink")
 # ---- the question
 def identity(factory: Factory, space: Mapping[str, Any], key: Any, args: tuple[Any, ...], named: Mapping[str, Any],
              measure: Callable[..., Any] | None, device: launch.Device | None) -> dict[str, Any]:
-    """Return all that the fastest candidate depends on, for JSON: another value of any of these is another question.
+    """Return all that the fastest candidate depends on, for JSON: another value of any of these is
+    another question.
 
-    `device`: the GPU, None where calls are simulated. Raises SpecError for a factory that a worker process could not import.
+    `device`: the GPU, None where calls are simulated. Raises SpecError for a factory that a worker
+    process could not import.
     """
     function = inspect.unwrap(factory)
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
@@ -85,13 +88,15 @@ def directory() -> Path:
 
 
 def path(within: Path, identity: dict[str, Any]) -> Path:
-    """Return the file of a question, named by the factory, for people, and a digest of the whole question."""
+    """Return the file of a question, named by the factory, for people, and a digest of the whole
+    question."""
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     return within / f"{re.sub(r'[^A-Za-z0-9_.]', '.', identity['factory'])}-{digest[:20]}.json"
 
 
 def load(file: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the answer that was kept, None where there is none. A file that has none to this question is warned of."""
+    """Return the answer that was kept, None where there is none. A file that has none to this
+    question is warned of."""
     try:
         kept = json.loads(content(file, _MOST_BYTES, own=True))
         if not isinstance(kept, dict) or kept.get("schema") != SCHEMA or kept.get("identity") != identity:
@@ -111,7 +116,8 @@ def load(file: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def save(file: Path, identity: dict[str, Any], winner: str, seconds: dict[str, float], skipped: dict[str, str]) -> bool:
-    """Write an answer in one step: a reader finds the whole old file or the whole new one, whoever else writes it.
+    """Write an answer in one step: a reader finds the whole old file or the whole new one, whoever
+    else writes it.
 
     Returns False, with a warning, where the folder cannot be written.
     """

@@ -21,12 +21,14 @@ Arrays = dict[str, Array]
 
 
 class Arguments:
-    """The arguments of one call of `kernel`; `run` makes the call on copies of the host arrays among them.
+    """The arguments of one call of `kernel`; `run` makes the call on copies of the host arrays
+    among them.
 
-    A copy has the strides of its array and its alignment, and arrays that overlap have copies that overlap: an array that is
-    passed as input and output is one array again. Elements alone are copied, not what lies between them. Everything else, arrays
-    on a GPU too, is passed as it is. Of a kernel of several GPUs an argument is a list of arrays, and each has a name of its own,
-    "x of GPU 1". Raises SpecError where a parameter has the name of one of the caller's own `options`.
+    A copy has the strides of its array and its alignment, and arrays that overlap have copies that
+    overlap: an array that is passed as input and output is one array again. Elements alone are
+    copied, not what lies between them. Everything else, arrays on a GPU too, is passed as it is. Of
+    a kernel of several GPUs an argument is a list of arrays, and each has a name of its own, "x of
+    GPU 1". Raises SpecError where a parameter has the name of one of the caller's own `options`.
     """
 
     def __init__(self, what: str, kernel: Kernel, args: Sequence[Any], named: dict[str, Any], out: Any,
@@ -44,7 +46,8 @@ class Arguments:
         self.kernel, self.mesh = kernel, mesh
         self._args, self._named = list(args), dict(named)
         self._outs: list[tuple[str, Any]] | None = None
-        if out is not None:  # it is for the parameters that the call leaves out; an array too many has no name
+        # it is for the parameters that the call leaves out; an array too many has no name
+        if out is not None:
             outs = list(out) if isinstance(out, (tuple, list)) else [out]
             if mesh is not None and not any(isinstance(each, (tuple, list)) for each in outs):
                 outs = [out]
@@ -64,7 +67,8 @@ class Arguments:
         return {of_gpu(name, gpu, self.mesh.size): each for gpu, each in enumerate(value)}
 
     def run(self, call: Callable[..., Any], **options: Any) -> Arrays:
-        """Call ``call(*args, **named, **options)`` on fresh copies; returns all its arrays by name, also those it allocated."""
+        """Call ``call(*args, **named, **options)`` on fresh copies; returns all its arrays by name,
+        also those it allocated."""
         copies = dict(zip(self.arrays, duplicates(list(self.arrays.values())), strict=True))
 
         def fresh(name: str, value: Any) -> Any:
@@ -105,7 +109,8 @@ def duplicates(arrays: Sequence[Array]) -> list[Array]:
         lo, memory = next((lo, memory) for lo, hi, memory in rooms if lo <= low and high <= hi)
         start = (lo - memory.ctypes.data) % _ALIGN
         copy = np.ndarray(array.shape, array.dtype, memory, start + array.ctypes.data - lo, array.strides)
-        one = tuple(slice(None) if stride else slice(1) for stride in array.strides)  # of elements that stand for many, one
+        # of elements that stand for many, one
+        one = tuple(slice(None) if stride else slice(1) for stride in array.strides)
         copy[one] = array[one]
         copy.flags.writeable = array.flags.writeable
         copies.append(copy)

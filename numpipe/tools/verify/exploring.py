@@ -1,8 +1,10 @@
-"""`numpipe.verify(…, schedules="all")`: a kernel under all schedules up to equivalence (`numpipe.sim.exploration`).
+"""`numpipe.verify(…, schedules="all")`: a kernel under all schedules up to equivalence
+(`numpipe.sim.exploration`).
 
-A schedule of a launch is one of each cluster of CTAs, and says who draws which tile from a counter. Clusters do not wait for each
-other, and what two of them do to one element is compared in whatever order they run. So the schedules of each cluster are
-explored by themselves, with the others in the virtual-time order, and that for each deal of the tiles.
+A schedule of a launch is one of each cluster of CTAs, and says who draws which tile from a counter.
+Clusters do not wait for each other, and what two of them do to one element is compared in whatever
+order they run. So the schedules of each cluster are explored by themselves, with the others in the
+virtual-time order, and that for each deal of the tiles.
 """
 
 from __future__ import annotations
@@ -62,13 +64,15 @@ class Class:
 
     @property
     def shown(self) -> tuple[int, int, int]:
-        """By which schedules that show the same are compared: the one that is shown has the smallest."""
+        """By which schedules that show the same are compared: the one that is shown has the
+        smallest."""
         return self.explored.switches, len(self.name.turns), len(self.explored.steps)
 
 
 @dataclass
 class All:
-    """All classes of a call of `kernel`, for at most `limit` seconds; `judge` makes the judge of each run. Iterate once."""
+    """All classes of a call of `kernel`, for at most `limit` seconds; `judge` makes the judge of
+    each run. Iterate once."""
 
     kernel: Kernel
     arguments: Arguments
@@ -99,14 +103,16 @@ class All:
         """Explore each cluster, for each deal of the tiles."""
         clusters, drawn = yield from self._clusters(())
         ctas = clusters * self.kernel.options.attributes.size
-        tiles = drawn - 2 * ctas  # a CTA begins with one of its own, and draws one in the end that is none
+        # a CTA begins with one of its own, and draws one in the end that is none
+        tiles = drawn - 2 * ctas
         in_turn = tuple(number % ctas for number in range(tiles))
         for deal in itertools.product(range(ctas), repeat=max(0, tiles)):
             if deal != in_turn:
                 yield from self._clusters(deal)
 
     def _clusters(self, deal: Sequence[int]) -> Generator[tuple[Exploration, Explored | None], None, tuple[int, int]]:
-        """Explore each cluster; returns how many there are, and how many work indices were drawn."""
+        """Explore each cluster; returns how many there are, and how many work indices were
+        drawn."""
         cluster, clusters, drawn = 0, 1, 0
         while cluster < clusters:
             exploration = Exploration(self._run, cluster, deal)
@@ -151,7 +157,8 @@ class All:
         order: list[Agent] = []
         while left:
             ready = [n for n in left if not any(before[n] >> other & 1 for other in left if other < n)]
-            # an operation that is not a warpgroup's is run when nobody else can: it changes no warpgroup
+            # an operation that is not a warpgroup's is run when nobody else can: it changes no
+            # warpgroup
             step = min(ready, key=lambda n: ([steps[n].agent] != order[-1:], isinstance(steps[n].agent[0], str), n))
             left.remove(step)
             order.append(steps[step].agent)
@@ -164,7 +171,8 @@ def _said(error: SimulationError) -> Any:
 
 @contextlib.contextmanager
 def _showing(kernel: str) -> Iterator[Callable[[], object]]:
-    """Yield a function to call with each class: stderr shows how many there are, by tqdm where that is, after two seconds."""
+    """Yield a function to call with each class: stderr shows how many there are, by tqdm where that
+    is, after two seconds."""
     if not importlib.util.find_spec("tqdm") or not sys.stderr.isatty():
         yield lambda: None
         return

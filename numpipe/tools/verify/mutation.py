@@ -1,13 +1,17 @@
-"""`numpipe.testing.mutate`: is each synchronisation of a kernel missed when it is not there, or is weaker?
+"""`numpipe.testing.mutate`: is each synchronisation of a kernel missed when it is not there, or is
+weaker?
 
-Everything that synchronises ends in a method of the simulated machine (`SYNCHRONISES`), whichever operation it comes through. A
-*place* is the operation and the line that calls it; where that line is in a helper that only passes a synchronisation on
-(`PASSED_ON`), the line that calls the helper too: the one barrier in `outputs.meet` is a place for each of its callers. Places
-are found as the kernel runs, simulated; then it runs again for each, with that place left out or changed (`CHANGES`).
+Everything that synchronises ends in a method of the simulated machine (`SYNCHRONISES`), whichever
+operation it comes through. A *place* is the operation and the line that calls it; where that line
+is in a helper that only passes a synchronisation on (`PASSED_ON`), the line that calls the helper
+too: the one barrier in `outputs.meet` is a place for each of its callers. Places are found as the
+kernel runs, simulated; then it runs again for each, with that place left out or changed
+(`CHANGES`).
 
-A mutant that no schedule reports, and whose result is the same, survives. Either a sentence of the PTX ISA says why nobody needs
-the operation there (`REDUNDANT`), or the inputs do not come to what it is for: fewer steps than slots, one tile where a CTA has
-two. (Mutation testing: DeMillo, Lipton, Sayward, "Hints on Test Data Selection", IEEE Computer 11 (4), 1978.)
+A mutant that no schedule reports, and whose result is the same, survives. Either a sentence of the
+PTX ISA says why nobody needs the operation there (`REDUNDANT`), or the inputs do not come to what
+it is for: fewer steps than slots, one tile where a CTA has two. (Mutation testing: DeMillo, Lipton,
+Sayward, "Hints on Test Data Selection", IEEE Computer 11 (4), 1978.)
 """
 
 from __future__ import annotations
@@ -39,9 +43,10 @@ SYNCHRONISES = ("mbar_arrive", "mbar_arrive_expect_tx", "mbar_wait", "fence_mbar
                 "wgmma_wait", "mbar_arrive_remote", "mbar_arrive_expect_tx_remote", "mbar_arrive_cluster", "cluster_arrive",
                 "cluster_wait", "gmem_signal", "gmem_await", "gpu_begin", "gpu_await_begin", "semaphore_signal", "semaphore_wait",
                 "fence_proxy_async_global")
-"""Methods of `Machine`. Not `mbar_test`, a question whose answer cannot be left out: a wait follows it. Not `bar_red`, the barrier
-that a vote is: without it there is no answer either (on the GPU too the instruction that meets gives the result). Not
-griddepcontrol.launch_dependents either, which orders nothing: without it the next kernel begins later."""
+"""Methods of `Machine`. Not `mbar_test`, a question whose answer cannot be left out: a wait follows
+it. Not `bar_red`, the barrier that a vote is: without it there is no answer either (on the GPU too
+the instruction that meets gives the result). Not griddepcontrol.launch_dependents either, which
+orders nothing: without it the next kernel begins later."""
 COUNTED = ("mbar_init_at_entry",)
 """the method that says how many arrivals a phase of a barrier has"""
 PASSED_ON = (
@@ -83,7 +88,8 @@ REDUNDANT = {
         "bar.warp.sync orders memory accesses among the threads that take part (bar.warp.sync). Each access to a tile, and each "
         "body by lanes, ends with one of its own, so that nothing is left for this one to order",
 }
-"""The beginning of a place's name -> why nobody misses the operation there, by a sentence of the PTX ISA."""
+"""The beginning of a place's name -> why nobody misses the operation there, by a sentence of the
+PTX ISA."""
 
 _NO_PRODUCTS = "wgmma.wait_group waits for groups of products (wgmma.wait_group), and the kernel makes none"
 
@@ -107,7 +113,8 @@ CHANGES: dict[str, dict[str, Edit]] = {
 # ---- places
 @dataclass(frozen=True)
 class Place:
-    """An operation and the lines that led to it, ``module.function:line``, innermost first; modules of `language` without it."""
+    """An operation and the lines that led to it, ``module.function:line``, innermost first; modules
+    of `language` without it."""
 
     operation: str
     calls: tuple[str, ...]
@@ -123,7 +130,8 @@ class Place:
 
 @functools.cache
 def is_users(file: Path) -> bool:
-    """Whether a file is none of numpipe's own. Kernels of `numpipe.ops` are written as users write theirs."""
+    """Whether a file is none of numpipe's own. Kernels of `numpipe.ops` are written as users write
+    theirs."""
     own = file.is_relative_to(ROOT) and not file.is_relative_to(ROOT / "ops")
     return not own and not any(file.is_relative_to(folder) for folder in intrinsics.__path__)
 
@@ -154,12 +162,14 @@ _path = functools.cache(Path)
 
 
 def place_of(operation: str, frame: FrameType | None, users: Callable[[Path, int], str] = called_by_users) -> Place:
-    """Return the place of an operation that this frame calls; `users` gives the names of lines that are not numpipe's."""
+    """Return the place of an operation that this frame calls; `users` gives the names of lines that
+    are not numpipe's."""
     calls: list[str] = []
     while frame is not None:
         name, own = _named(frame, users)
         function = name.partition(":")[0]
-        if name and function not in APPLIES and not (calls and calls[-1].startswith(f"{function}:")):  # once for a recursion
+        # once for a recursion
+        if name and function not in APPLIES and not (calls and calls[-1].startswith(f"{function}:")):
             calls.append(name)
             if not own or function not in PASSED_ON:
                 break
@@ -176,7 +186,8 @@ def line_of(frame: FrameType | None) -> str:
 
 @contextmanager
 def watched(seen: Callable[[str, FrameType], Edit | None], operations: tuple[str, ...] = SYNCHRONISES) -> Iterator[None]:
-    """Call ``seen(operation, frame of the caller)`` before each of these operations, and apply the edit that it returns."""
+    """Call ``seen(operation, frame of the caller)`` before each of these operations, and apply the
+    edit that it returns."""
     def patched(name: str, original: Any) -> Any:
         first = int(name != "warp_sync")  # a method's arguments are behind its machine
 
@@ -268,19 +279,25 @@ class Mutation:
 
 def mutate(kernel: Kernel, /, *args: Any, schedules: int = 3, seed: int = 0, out: Any = None, mesh: Mesh | None = None,
            **named: Any) -> Mutation:
-    """Leave out, and weaken, each synchronisation of a kernel, one at a time, and say which of these mutants nobody notices.
+    """Leave out, and weaken, each synchronisation of a kernel, one at a time, and say which of
+    these mutants nobody notices.
 
     args, out, named  what a call of the kernel takes: host arrays, which are not changed
-    schedules         simulated for each mutant until one tells, at least 1: the usual one first, then random ones
+    schedules         simulated for each mutant until one tells, at least 1: the usual one first,
+                      then random ones
     seed              of the first random one
-    mesh              a `numpipe.Mesh.simulated`, on whose GPUs a kernel with semaphores runs; arguments are lists then
+    mesh              a `numpipe.Mesh.simulated`, on whose GPUs a kernel with semaphores runs;
+                      arguments are lists then
 
-    Left out are waits, arrivals, fences and commits, those of the kernel's own source and those that the ring makes; beside that a
-    wait is for the phase before, or leaves one more copy or product in flight, an arrival counts twice, announced bytes are 16 too
-    few or too many, barriers count an arrival more or fewer. A mutant is noticed by a hazard, or by another result than the
-    kernel's. That takes some ten runs of the kernel for each of its lines: small arrays do, of a few more steps than slots.
+    Left out are waits, arrivals, fences and commits, those of the kernel's own source and those
+    that the ring makes; beside that a wait is for the phase before, or leaves one more copy or
+    product in flight, an arrival counts twice, announced bytes are 16 too few or too many, barriers
+    count an arrival more or fewer. A mutant is noticed by a hazard, or by another result than the
+    kernel's. That takes some ten runs of the kernel for each of its lines: small arrays do, of a
+    few more steps than slots.
 
-    Raises SpecError for arguments that do not fit, and what the simulator raises where the kernel itself is not right.
+    Raises SpecError for arguments that do not fit, and what the simulator raises where the kernel
+    itself is not right.
 
     >>> import numpy as np, numpipe
     >>> from numpipe import BlockSpec, ds
@@ -316,7 +333,8 @@ def mutate(kernel: Kernel, /, *args: Any, schedules: int = 3, seed: int = 0, out
 
 
 def _told(kernel: Kernel, arguments: Arguments, place: Place, edit: Edit, wanted: dict[int | None, Arrays]) -> str | None:
-    """Return what tells that a place is changed: a hazard, "other result"; "" where nothing does, None where nothing changes."""
+    """Return what tells that a place is changed: a hazard, "other result"; "" where nothing does,
+    None where nothing changes."""
     changed = False
 
     def edited(args: tuple[Any, ...]) -> tuple[Any, ...] | None:

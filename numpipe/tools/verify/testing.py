@@ -1,5 +1,5 @@
-"""`numpipe.testing.check`: a kernel against a reference, under many schedules, and on the GPU, in one line of a test. `mutate`: is
-each of its synchronisations missed when it is left out?
+"""`numpipe.testing.check`: a kernel against a reference, under many schedules, and on the GPU, in
+one line of a test. `mutate`: is each of its synchronisations missed when it is left out?
 
     import numpipe.testing
 
@@ -33,7 +33,8 @@ __all__ = ["Checked", "Mutant", "Mutation", "Place", "check", "mutate", "toleran
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of `check`: the largest error of each output, by where it ran ("sim", "gpu"), and the verification."""
+    """The result of `check`: the largest error of each output, by where it ran ("sim", "gpu"), and
+    the verification."""
 
     errors: dict[str, dict[str, float]]
     verification: Verification
@@ -46,22 +47,28 @@ class Checked:
 def check(kernel: Kernel, /, *args: Any, reference: Any, schedules: int = 10, seed: int = 0, rtol: float | None = None,
           atol: float | None = None, gpu: bool | None = None, out: Any = None, mesh: Mesh | None = None,
           **named: Any) -> Checked:
-    """Assert that `kernel` computes what `reference` does, that no schedule shows a hazard, and the same result on the GPU.
+    """Assert that `kernel` computes what `reference` does, that no schedule shows a hazard, and the
+    same result on the GPU.
 
     args, out, named   what a call of the kernel takes: host arrays, which are not changed
-    reference          a function, called with the arguments that its parameters name (``lambda a, b: a @ b.T``), arrays of floats
-                       as float64; it returns the expected output, or a tuple of them. Or the expected array or arrays
+    reference          a function, called with the arguments that its parameters name (``lambda a,
+                       b: a @ b.T``), arrays of floats as float64; it returns the expected output,
+                       or a tuple of them. Or the expected array or arrays
     schedules, seed    of `numpipe.verify`
-    rtol, atol         ``|got - expected| <= atol + rtol * |expected|`` for every element. Default: rtol is two units in the last
-                       place of the output's type, at least 2e-5 (float64: 1e-12), atol is rtol times the root mean square of
-                       what is expected; integers and booleans are equal. Infinities and NaNs are where they are expected
-    gpu                None: where there is one (NUMPIPE_TARGET=sim: not), True: always, False: never
-    mesh               a `numpipe.Mesh.simulated`, on whose GPUs a kernel with semaphores runs. Arguments are lists then, also those
-                       of the reference, which returns a list for each output; on GPUs it is not run
+    rtol, atol         ``|got - expected| <= atol + rtol * |expected|`` for every element. Default:
+                       rtol is two units in the last place of the output's type, at least 2e-5
+                       (float64: 1e-12), atol is rtol times the root mean square of what is
+                       expected; integers and booleans are equal. Infinities and NaNs are where they
+                       are expected
+    gpu                None: where there is one (NUMPIPE_TARGET=sim: not), True: always, False:
+                       never
+    mesh               a `numpipe.Mesh.simulated`, on whose GPUs a kernel with semaphores runs.
+                       Arguments are lists then, also those of the reference, which returns a list
+                       for each output; on GPUs it is not run
 
-    Returns the errors and the Verification. Raises AssertionError: with the report of the first hazard, or the largest error and
-    where it is. A kernel that fails simulated is not launched. Raises SpecError for arguments that do not fit, and on the GPU
-    what the launch raises.
+    Returns the errors and the Verification. Raises AssertionError: with the report of the first
+    hazard, or the largest error and where it is. A kernel that fails simulated is not launched.
+    Raises SpecError for arguments that do not fit, and on the GPU what the launch raises.
 
     >>> import numpipe
     >>> @numpipe.kernel(num_compute_wgs=1)
@@ -156,6 +163,7 @@ def tolerance(dtype: Any) -> float:
     if dtype.kind in "iub":
         return 0.0
     try:
-        return 1e-12 if dtype == np.float64 else max(2e-5, 2 * float(ml_dtypes.finfo(dtype).eps))  # of float32 sums
+        # of float32 sums
+        return 1e-12 if dtype == np.float64 else max(2e-5, 2 * float(ml_dtypes.finfo(dtype).eps))
     except ValueError:
         raise SpecError(f"tolerance: dtype must be a type of numbers, got {dtype}") from None

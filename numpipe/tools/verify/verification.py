@@ -1,8 +1,9 @@
 """`numpipe.verify`: a kernel on the simulated SM under many schedules, and what they find.
 
-The clocks of the simulated SM find a race in any schedule that executes both accesses. But the schedule decides what is executed at
-all: which way a polling loop goes, who comes first to a barrier, which deadlock comes about. So a kernel runs in the order of the
-virtual-time model and in random orders of three kinds (`numpipe.sim.schedule`).
+The clocks of the simulated SM find a race in any schedule that executes both accesses. But the
+schedule decides what is executed at all: which way a polling loop goes, who comes first to a
+barrier, which deadlock comes about. So a kernel runs in the order of the virtual-time model and in
+random orders of three kinds (`numpipe.sim.schedule`).
 """
 
 from __future__ import annotations
@@ -47,10 +48,12 @@ _PLACE = re.compile(r"(?P<file>[^\n]+?):(?P<line>\d+): ")
 class Failure:
     """One hazard at one place, in however many schedules.
 
-    hazard      its name in `numpipe.hazards.HAZARDS`; of an error of the kernel itself (an assertion, an overflow) the error's type
+    hazard      its name in `numpipe.hazards.HAZARDS`; of an error of the kernel itself (an
+                assertion, an overflow) the error's type
     lines       the user's lines: of the access that showed it, and of the other side
     schedules   how many showed it
-    seed        the first of them (None: the virtual-time order; a text: the shortest that an exploration has found)
+    seed        the first of them (None: the virtual-time order; a text: the shortest that an
+                exploration has found)
     error       the PipelineRace, PipelineDeadlock or SimulationError of that schedule
     ctas        CTAs of that schedule, if they are not those of the others
     """
@@ -83,7 +86,8 @@ class Difference:
     schedules   how many left another array than the first schedule that came to its end
     seed        the first of them
     elements    how many differ there, of `size`; `largest` is the largest difference, at `index`
-    summed      whether TMA adds floats to this array: the order of the sums may show, and nothing is wrong with that
+    summed      whether TMA adds floats to this array: the order of the sums may show, and nothing
+                is wrong with that
     """
 
     array: str
@@ -102,7 +106,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of `verify`; true if it found nothing. ``print`` shows a table, and the report of each failure below it."""
+    """The result of `verify`; true if it found nothing. ``print`` shows a table, and the report of
+    each failure below it."""
 
     kernel: str
     seeds: tuple[int | None, ...]
@@ -115,7 +120,8 @@ class Verification:
     ctas: int | None = None
     """CTAs of the one schedule more that a persistent kernel had, in the virtual-time order"""
     coverage: Coverage | None = None
-    """of ``schedules="all"``: how many classes there are, and whether these are all; `seeds` is empty then"""
+    """of ``schedules="all"``: how many classes there are, and whether these are all; `seeds` is
+    empty then"""
 
     @property
     def schedules(self) -> int:
@@ -124,14 +130,16 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether no schedule failed, and outputs differ at most by the order in which TMA added floats."""
+        """Whether no schedule failed, and outputs differ at most by the order in which TMA added
+        floats."""
         return not self.failures and all(difference.summed for difference in self.differences)
 
     def __bool__(self) -> bool:
         return self.ok
 
     def raise_if_failed(self) -> None:
-        """Raise the first failure: its PipelineRace, PipelineDeadlock or SimulationError, with `report`.
+        """Raise the first failure: its PipelineRace, PipelineDeadlock or SimulationError, with
+        `report`.
 
         Outputs that differ without a report are a SimulationError.
         """
@@ -188,24 +196,32 @@ class Verification:
 def verify(kernel: Kernel, /, *args: Any, schedules: int | Literal["all"] = 20, seed: int = 0, ctas: int | None = None,
            partial: str | Sequence[str] = (), limit: float = 60.0, out: Any = None, mesh: Mesh | None = None,
            **named: Any) -> Verification:
-    """Run `kernel` on the simulated SM under a number of schedules, each on fresh copies of the arguments.
+    """Run `kernel` on the simulated SM under a number of schedules, each on fresh copies of the
+    arguments.
 
-    args, out, named   what a call ``kernel(*args, out=out, **named)`` takes; the caller's arrays are not changed
-    schedules          how many: the deterministic virtual-time order first, then the schedules of `seed`, `seed` + 1, …, a
-                       third of which each are uniform, by priorities, and jittered. "all": one of each class of equivalent
-                       schedules (docs/exploration.md); the result's `coverage` says how many there are, and whether they are all
-    seed               any int. ``kernel.simulate(*args, seed=s)`` runs the schedule of seed s again, and fails again
-    ctas               CTAs of a `persistent` grid in all schedules. None: 2 (clusters), and if no schedule fails, the
-                       virtual-time order once more on as many CTAs as an H100 or H200 has SMs, 132: a conflict may need them (on
-                       more than two GPUs as many in all as two of them have)
-    partial            names of outputs of which the kernel means to write a part: else an element that nobody has written is a
-                       failure, "unwritten-output", of an output that the call allocates, and a warning of one that is passed
+    args, out, named   what a call ``kernel(*args, out=out, **named)`` takes; the caller's arrays
+                       are not changed
+    schedules          how many: the deterministic virtual-time order first, then the schedules of
+                       `seed`, `seed` + 1, …, a third of which each are uniform, by priorities, and
+                       jittered. "all": one of each class of equivalent schedules
+                       (docs/exploration.md); the result's `coverage` says how many there are, and
+                       whether they are all
+    seed               any int. ``kernel.simulate(*args, seed=s)`` runs the schedule of seed s
+                       again, and fails again
+    ctas               CTAs of a `persistent` grid in all schedules. None: 2 (clusters), and if no
+                       schedule fails, the virtual-time order once more on as many CTAs as an H100
+                       or H200 has SMs, 132: a conflict may need them (on more than two GPUs as many
+                       in all as two of them have)
+    partial            names of outputs of which the kernel means to write a part: else an element
+                       that nobody has written is a failure, "unwritten-output", of an output that
+                       the call allocates, and a warning of one that is passed
     limit              seconds after which ``schedules="all"`` ends without having run all
-    mesh               a `numpipe.Mesh.simulated`, on whose GPUs a kernel with semaphores runs; arguments are lists then
+    mesh               a `numpipe.Mesh.simulated`, on whose GPUs a kernel with semaphores runs;
+                       arguments are lists then
 
-    Hazards do not stop it: the Verification that it returns groups them by name and lines. Outputs are compared bit for bit
-    between schedules. Raises SpecError for arguments that do not fit, and whatever else a kernel's Python raises, with the seed
-    in a note.
+    Hazards do not stop it: the Verification that it returns groups them by name and lines. Outputs
+    are compared bit for bit between schedules. Raises SpecError for arguments that do not fit, and
+    whatever else a kernel's Python raises, with the seed in a note.
 
     >>> import numpipe
     >>> @numpipe.kernel(num_compute_wgs=1)
@@ -226,7 +242,8 @@ def verify(kernel: Kernel, /, *args: Any, schedules: int | Literal["all"] = 20, 
 
 @dataclass
 class _Cases:
-    """Schedules that showed the same: how many, the first of them, which an exploration replaces by the shortest, and its error."""
+    """Schedules that showed the same: how many, the first of them, which an exploration replaces by
+    the shortest, and its error."""
 
     seed: Seed
     error: SimulationError
@@ -265,7 +282,8 @@ def _seeded(kernel: Kernel, arguments: Arguments, seeds: Sequence[int | None], j
 
 def verified(kernel: Kernel, arguments: Arguments, schedules: int | Literal["all"], seed: int, ctas: int | None = None,
              partial: tuple[str, ...] = (), limit: float = 60.0) -> tuple[Verification, Arrays]:
-    """Run the schedules; returns the result, and the arrays of the first schedule that came to its end, {} if none did."""
+    """Run the schedules; returns the result, and the arrays of the first schedule that came to its
+    end, {} if none did."""
     require(f"kernel {kernel.name}: verify", locals(), schedules=whole(1, MOST_SCHEDULES) | word("all"), seed=whole(0),
             limit=finite(above=0.0))
     judge = functools.partial(Judge, ctas, arguments.arrays, partial)
@@ -303,7 +321,8 @@ def verified(kernel: Kernel, arguments: Arguments, schedules: int | Literal["all
                           for found in (errors, kept))
     wide = _SMS if ctas is None and not failures and kernel.options.grid == Persistent() else None
     if wide is not None:
-        if arguments.mesh is not None:  # CTAs of all GPUs live at once, and what they know of each other takes gigabytes
+        # CTAs of all GPUs live at once, and what they know of each other takes gigabytes
+        if arguments.mesh is not None:
             wide = min(wide, 2 * _SMS // arguments.mesh.size)
         wide -= wide % kernel.options.attributes.size
         try:
@@ -319,7 +338,7 @@ def verified(kernel: Kernel, arguments: Arguments, schedules: int | Literal["all
     return Verification(kernel.name, seeds, failures, differences, seconds, warnings, wide, coverage), first
 
 
-# ---- failures -----------------------------------------------------------------------------------------------------
+# ---- failures ------------------------------------------------------------------------------------
 def _key(error: SimulationError) -> tuple[str, tuple[Line, ...]]:
     """Return hazard and lines: failures that share them are one."""
     report = error.report

@@ -1,4 +1,5 @@
-"""The memory role: what may reach it, what it does not have, and what the check of its code knows (misuse: tests/misuse)."""
+"""The memory role: what may reach it, what it does not have, and what the check of its code knows
+(misuse: tests/misuse)."""
 # ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def pure(x):
     return x + 1
 
 
-# ---- what is no violation ----------------------------------------------------------------------------------------------
+# ---- what is no violation ------------------------------------------------------------------------
 @numpipe.kernel(num_compute_wgs=1)
 def named_like_one(a, c):
     def atomic_rows(n):
@@ -54,7 +55,8 @@ def test_helpers_local_arrays_and_names_are_no_violation(kernel: Any) -> None:
 
 
 def test_numpipes_own_barriers_stay_out_of_the_memory_role() -> None:
-    """The store ring synchronises its warpgroup: the check reads the memory role's instance, which has no store."""
+    """The store ring synchronises its warpgroup: the check reads the memory role's instance, which
+    has no store."""
     library = named_like_one.compiled(A, C).kernel._codelibrary
     bodies = roles.functions(library)
     assert any(roles.violation(body) for body in bodies.values())
@@ -80,7 +82,7 @@ def test_what_the_check_knows(line: str, what: str | None) -> None:
     assert (found and found[0]) == what
 
 
-# ---- what may depend on the axis -----------------------------------------------------------------------------------------------
+# ---- what may depend on the axis -----------------------------------------------------------------
 @numpipe.kernel(num_compute_wgs=2)
 def steered_rightly(a, c):
     wg = numpipe.axis_index("wg")
@@ -98,7 +100,7 @@ def test_views_and_stores_may_depend_on_the_axis(execution: str) -> None:
     EXECUTIONS[execution](steered_rightly, A, C)
 
 
-# ---- accumulators in flight ------------------------------------------------------------------------------------------------
+# ---- accumulators in flight ----------------------------------------------------------------------
 @numpipe.kernel(num_compute_wgs=1)
 def stored_in_flight(a, b, c):
     acc = numpipe.zeros((64, 64), np.float32)
@@ -157,9 +159,10 @@ def test_after_a_wait_it_may_be_read(execution: str) -> None:
     EXECUTIONS[execution](waited_for, A, B, C)
 
 
-# ---- a loop of one step is none ----------------------------------------------------------------------------------------
+# ---- a loop of one step is none ------------------------------------------------------------------
 def _one_of_many(drain: bool, count: int | None) -> Any:
-    """A block that `count` steps of a loop have in common (None: known at the call), with a loop in its body."""
+    """A block that `count` steps of a loop have in common (None: known at the call), with a loop in
+    its body."""
     @numpipe.kernel(num_compute_wgs=1, compiler_params=numpipe.CompilerParams(drain=drain))
     def product(a, b, c, n):  # type: ignore[no-untyped-def]
         for t, _ in numpipe.tiles(2, 1):
@@ -188,8 +191,8 @@ def _loops_of_the_memory_role(ptx: str) -> int:
 @pytest.mark.variants(1)
 @pytest.mark.parametrize(("drain", "count"), [(False, 1), (True, 1), (False, None)])
 def test_the_memory_role_has_no_loop_around_the_loads_of_one_step(drain: bool, count: int | None) -> None:
-    """Tiles and the inner loop are left. With drain=True the end of the step waits for the body's loads to be used, and a loop
-    of unknown length is one."""
+    """Tiles and the inner loop are left. With drain=True the end of the step waits for the body's
+    loads to be used, and a loop of unknown length is one."""
     loops = _loops_of_the_memory_role(_one_of_many(drain, count).compiled(A, B, C, 1).ptx)
     assert (loops == 2) == (not drain and count == 1)
 

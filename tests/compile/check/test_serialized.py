@@ -1,4 +1,5 @@
-"""Products that ptxas serialises are errors, by name and at the user's line; and registers of tiles are added up before."""
+"""Products that ptxas serialises are errors, by name and at the user's line; and registers of tiles
+are added up before."""
 
 from __future__ import annotations
 
@@ -49,14 +50,15 @@ def test_only_notes_of_serialised_products_are_errors_and_one_that_is_not_known_
     assert (found.code, found.name, found.means) == ("C7599", "serialized", "the weather")
 
 
-# ---- what the source does not show, from the log --------------------------------------------------------------------
+# ---- what the source does not show, from the log -------------------------------------------------
 @numpipe.function
 def times(acc, a, b):
     return numpipe.wgmma(acc, a, b)
 
 
 def products_of_a_function(a, c):
-    """80 registers for accumulators, of 104: each product is in a function of its own, where nobody sees the other one."""
+    """80 registers for accumulators, of 104: each product is in a function of its own, where nobody
+    sees the other one."""
     left, right = numpipe.zeros((64, 80), np.float32), numpipe.zeros((64, 80), np.float32)
     for (_,), (x, y) in numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(
             BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((80, 64), lambda k: (0, k))))(a, a):
@@ -67,7 +69,8 @@ def products_of_a_function(a, c):
 
 
 def an_operand_of_a_body(a, c):
-    """P is an argument of the body, and what it returns for the next step: one variable, of which the body has a half."""
+    """P is an argument of the body, and what it returns for the next step: one variable, of which
+    the body has a half."""
     def body(indices, x, carry):
         acc, p = carry
         s = numpipe.wgmma(None, x, x.T)
@@ -107,7 +110,8 @@ def test_a_note_is_an_error_at_a_line_of_the_kernel(function: Any, wgs: int, pla
 @compiles
 @pytest.mark.soak
 def test_accumulators_that_are_written_in_flight() -> None:
-    """Warpgroups with unequal step counts and barriers of their own; results are right, and the option lets it pass."""
+    """Warpgroups with unequal step counts and barriers of their own; results are right, and the
+    option lets it pass."""
     plan, args = next((plan, args) for number in range(ARRAYS) for plan in array(number) if serialized(plan) for args in [
         inputs(plan, plan.grids()[-1])] if any("(C7515)" in note for note in load(plan).inspect("gate", *args)))
     kernel = numpipe.kernel(num_compute_wgs=plan.wgs, wg_axis="wg", warp_specialized=plan.builder != "single")(load(plan).function)
@@ -116,7 +120,8 @@ def test_accumulators_that_are_written_in_flight() -> None:
 
 
 def tiles_of_steps(delay: int, known: bool) -> Any:
-    """A plain product of two tiles in turn, of as many steps as the compile knows or as an array has."""
+    """A plain product of two tiles in turn, of as many steps as the compile knows or as an array
+    has."""
     def two_tiles(a, b, c):
         steps = 2 if known else numpipe.cdiv(a.shape[1], 16)
         for t in range(2):
@@ -132,14 +137,15 @@ def tiles_of_steps(delay: int, known: bool) -> Any:
 @pytest.mark.thorough
 @compiles
 def test_the_fixes_of_an_accumulator_that_ptxas_takes_for_redefined() -> None:
-    """Two tiles of as many steps as the compile knows: a kernel that the fuzz drew, and what its error names."""
+    """Two tiles of as many steps as the compile knows: a kernel that the fuzz drew, and what its
+    error names."""
     with pytest.raises(SerializedWgmma, match=r"accumulator-redefined \(C7515\).*use delay_release=0 or take the number of steps"):
         tiles_of_steps(1, known=True).compiled(F16, F16, F32)
     for delay, known in ((0, True), (1, False)):
         assert tiles_of_steps(delay, known).inspect("gate", F16, F16, F32) == ()
 
 
-# ---- operands that are defined anew, in the source -------------------------------------------------------------------
+# ---- operands that are defined anew, in the source -----------------------------------------------
 def operands(a, c):
     """Names that end in `_wrong` are packed while a product reads what they were."""
     acc, e = numpipe.zeros((64, 8), np.float32), c[ds(0, 64), ds(0, 16)]
@@ -216,7 +222,7 @@ def test_operands_that_are_packed_in_flight_are_found_and_no_others(monkeypatch:
     assert all(made.line > product.line for _, made, product in seen[0].redefined)
 
 
-# ---- registers, before anything is compiled --------------------------------------------------------------------------
+# ---- registers, before anything is compiled ------------------------------------------------------
 @pytest.mark.parametrize("limit, products, beside, fits", [
     (160, (40, 64, 20), 8, True), (160, (48, 64, 24), 8, False), (160, (64, 32, 32), 8, True), (160, (72, 32, 36), 6, False),
     (240, (88, 64, 44), 6, True), (240, (40, 128, 20), 6, True), (232, (100, 100), 0, True), (232, (104, 104), 0, False),
@@ -225,7 +231,8 @@ def test_operands_that_are_packed_in_flight_are_found_and_no_others(monkeypatch:
 ])
 def test_what_ptxas_takes_fits_and_what_it_serialises_or_spills_does_not(limit: int, products: tuple[int, ...], beside: int,
                                                                          fits: bool) -> None:
-    """Each row was compiled: attention's scores, sums and P, accumulators of GEMMs, a tile that is held through a loop."""
+    """Each row was compiled: attention's scores, sums and P, accumulators of GEMMs, a tile that is
+    held through a loop."""
     held = [LiveTile(f"t{n}", "float32 (64, 8)", "accumulator", count, None) for n, count in enumerate(products)]
     assert (register_budget.excess(limit, [*held, LiveTile("v", "float32 (64,)", "", beside, None)]) == "") is fits
 
@@ -252,7 +259,8 @@ def held_through_a_loop(a, c, *, cfg: numpipe.Static):
 
 @compiles
 def test_tiles_are_counted_where_they_are_live_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accumulators, and what goes through the loop; not what is made of numbers alone, and of the loop's body nothing else."""
+    """Accumulators, and what goes through the loop; not what is made of numbers alone, and of the
+    loop's body nothing else."""
     seen: list[Products] = []
 
     def found(unit: Any, lifted: Any, one: Products) -> None:

@@ -1,4 +1,5 @@
-"""The boundary to Python and Numba: whose error is raised, what it keeps of theirs, and what no kernel can be made from.
+"""The boundary to Python and Numba: whose error is raised, what it keeps of theirs, and what no
+kernel can be made from.
 
 What a kernel may not hold is in the table of tests/misuse.
 """
@@ -29,7 +30,7 @@ def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
 
-# ---- leaving a pipeline loop --------------------------------------------------------------------------------------------
+# ---- leaving a pipeline loop ---------------------------------------------------------------------
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -48,9 +49,10 @@ def test_break_of_an_inner_loop_and_continue_are_fine(execution: str) -> None:
     EXECUTIONS[execution](break_of_an_inner_loop, A, C)
 
 
-# ---- the boundary -------------------------------------------------------------------------------------------------------
+# ---- the boundary --------------------------------------------------------------------------------
 def test_a_simulated_call_also_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the simulator cannot tell is found all the same, unless the environment says not to look."""
+    """What the simulator cannot tell is found all the same, unless the environment says not to
+    look."""
     a_pipeline_chosen_at_run_time.simulate(A, B, C)
     monkeypatch.delenv("NUMPIPE_COMPILE_CHECK")
     with pytest.raises(CompileError, match="'pipe' is not of one type here"):
@@ -85,7 +87,7 @@ def test_an_error_of_typing_and_one_of_the_simulator_are_stamped_alike() -> None
         first, "    c[ds(0, 64), ds(0, 128)] = numpipe.zeros((64, 64), np.float32)  # <-", "    ^^^^^^^^^^^^^^^^^^^^^^^^"])
 
 
-# ---- where the source comes from ----------------------------------------------------------------------------------------
+# ---- where the source comes from -----------------------------------------------------------------
 def test_a_lambda_is_no_kernel() -> None:
     with pytest.raises(SpecError, match=r"test_errors_source.py:\d+: a kernel must be a `def`"):
         numpipe.kernel(lambda a, c: None)
@@ -116,7 +118,7 @@ def test_a_decorator_below_the_kernels_is_refused() -> None:
         wrapped.simulate(A, C)
 
 
-# ---- tracebacks ---------------------------------------------------------------------------------------------------------
+# ---- tracebacks ----------------------------------------------------------------------------------
 @numpipe.kernel(num_compute_wgs=1)
 def a_dictionary_below_a_call(a, b, c):
     def inner(x):

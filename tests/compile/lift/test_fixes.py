@@ -1,4 +1,5 @@
-"""Errors of the AST pass and of both executions whose fixes are applied: the kernel is refused, its twin with the fix runs."""
+"""Errors of the AST pass and of both executions whose fixes are applied: the kernel is refused, its
+twin with the fix runs."""
 
 from __future__ import annotations
 

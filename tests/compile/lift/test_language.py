@@ -1,6 +1,8 @@
-"""The language that kernels are written in: every row of docs/python_inside_a_kernel.md, run simulated and compiled.
+"""The language that kernels are written in: every row of docs/python_inside_a_kernel.md, run
+simulated and compiled.
 
-`language` says how a row is written, ``tests/gpu/test_language_on_gpu.py`` runs the same ones on a GPU.
+`language` says how a row is written, ``tests/gpu/test_language_on_gpu.py`` runs the same ones on a
+GPU.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def _refused(call: Callable[..., Any], program: Program, row: Row) -> None:
     assert first <= line < first + len(row.code) + len(row.values)
 
 
-# ---- what may stand --------------------------------------------------------------------------------------------------------
+# ---- what may stand ------------------------------------------------------------------------------
 @pytest.mark.parametrize("rows", TABLES, ids=lambda rows: f"table of line {rows[0].line - 2}")
 def test_expressions_of_a_table_give_what_it_says(rows: list[Row]) -> None:
     program = Program(rows, TEXT)
@@ -89,7 +91,7 @@ def test_a_module_constant_counts_as_it_is_when_a_signature_is_first_called() ->
     assert (results == 9).all()
 
 
-# ---- what may not ----------------------------------------------------------------------------------------------------------
+# ---- what may not --------------------------------------------------------------------------------
 @pytest.mark.parametrize("execution", ["simulate", "compiled"])
 @pytest.mark.parametrize("row", of("refused"), ids=str)
 def test_both_executions_refuse_it(row: Row, execution: str) -> None:
@@ -114,7 +116,7 @@ def test_a_simulated_call_compiles_too_unless_told_not_to(said: str, monkeypatch
         program.kernel.simulate(*program.args)
 
 
-# ---- the page --------------------------------------------------------------------------------------------------------------
+# ---- the page ------------------------------------------------------------------------------------
 def test_every_line_of_a_table_is_a_test() -> None:
     language = TEXT[:TEXT.index("## Compile time and run time")]
     lines = {number for number, line in enumerate(language.split("\n"), 1) if line.startswith("| `")}

@@ -45,7 +45,8 @@ class Config:
 
 
 def lifted(function: Callable[..., Any], dtype: Any = np.float16, **statics: Any) -> Any:
-    """The rewritten function of a kernel of arrays (2-D, `dtype`) and Statics, with two compute warpgroups."""
+    """The rewritten function of a kernel of arrays (2-D, `dtype`) and Statics, with two compute
+    warpgroups."""
     names = [n for n in inspect.signature(function).parameters if n not in statics]
     unit = Unit(function.__name__, (), ("x",), "wg", 2, 40)
     return lift(read(function), names, statics | {n: StaticArray(np.dtype(dtype), 2) for n in names}, unit)
@@ -57,7 +58,7 @@ def body(function: Callable[..., Any], dtype: Any = np.float16, **statics: Any) 
     return [line.strip() for line in source.splitlines() if not line.startswith("def ")]
 
 
-# ---- folding -------------------------------------------------------------------------------------------------------------
+# ---- folding -------------------------------------------------------------------------------------
 def test_fields_of_a_static_are_literals() -> None:
     def kernel(a, *, cfg):
         x = cfg.tm // 2 + cfg.sizes[1]
@@ -220,10 +221,11 @@ def test_names_of_a_nested_function_hide_those_outside() -> None:
     assert "return __np_add(k, cfg)" in lifted(kernel, cfg=Config()).text
 
 
-# ---- captures ------------------------------------------------------------------------------------------------------------
+# ---- captures ------------------------------------------------------------------------------------
 @numpipe.kernel(num_compute_wgs=2, out_type=lambda a: ArrayType((256, 64), np.float32))
 def captured(a, c):
-    """Rows 64 wg + 128 are stored: through a nested function, a lambda in it, and what both capture."""
+    """Rows 64 wg + 128 are stored: through a nested function, a lambda in it, and what both
+    capture."""
     wg = numpipe.axis_index("wg")
     base = a.shape[0]
 
@@ -289,10 +291,11 @@ def test_a_name_may_be_bound_outside_after_an_inner_one_was_captured() -> None:
         x = inner()
         m, n = x
 
-    assert body(kernel)[-1].replace("(m, n)", "m, n") == "m, n = x"  # Python 3.10 writes the parentheses
+    # Python 3.10 writes the parentheses
+    assert body(kernel)[-1].replace("(m, n)", "m, n") == "m, n = x"
 
 
-# ---- lines ---------------------------------------------------------------------------------------------------------------
+# ---- lines ---------------------------------------------------------------------------------------
 def test_statements_keep_their_file_and_line() -> None:
     def kernel(a, c, *, cfg):
         wg = numpipe.axis_index("wg")
@@ -343,7 +346,7 @@ def test_an_error_below_rewritten_loops_is_at_its_line() -> None:
         assert str(caught.value).startswith(marked(deep))
 
 
-# ---- how a kernel may be written --------------------------------------------------------------------------------------------
+# ---- how a kernel may be written -----------------------------------------------------------------
 def remembered(kernel: Any) -> Any:
     """A decorator above @numpipe.kernel."""
     return functools.partial(kernel)
@@ -355,7 +358,8 @@ def remembered(kernel: Any) -> Any:
     out_type=lambda a: ArrayType((64, 64), np.float32),
 )
 def annotated(a: np.ndarray, c: np.ndarray, *, rows: S = 64, cols: "Static" = 64, value: numpipe.Static = 2.0) -> None:  # noqa: UP037
-    """With annotations, which are strings in this file, an alias of Static, and decorators over several lines."""
+    """With annotations, which are strings in this file, an alias of Static, and decorators over
+    several lines."""
     acc: Any = numpipe.zeros((rows, cols), np.float32)
     c[ds(0, rows), ds(0, cols)] = acc + value
 
@@ -388,7 +392,8 @@ def test_equal_statics_of_different_types_are_compiled_apart() -> None:
 
 
 def test_two_loops_may_use_one_name_for_what_each_step_makes_anew() -> None:
-    """It is not carried out of the second loop: in the memory role, and with no steps, it has no value before it."""
+    """It is not carried out of the second loop: in the memory role, and with no steps, it has no
+    value before it."""
     @numpipe.kernel(num_compute_wgs=1)
     def twice(a, c, steps):
         for (k,), (x,) in numpipe.pipeline(grid=(steps,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
@@ -426,7 +431,8 @@ def test_a_source_is_parsed_with_the_lines_of_its_file(first, indent):
 
 
 def test_a_node_meets_the_rules_of_the_tables_and_no_others() -> None:
-    """Which rule has a node is written in one place: no part answers to a node by the name of a method, none overrides a rule."""
+    """Which rule has a node is written in one place: no part answers to a node by the name of a
+    method, none overrides a rule."""
     rules = [*_Lift.of_every_node, *_Lift.of_calls, *(rule for of in _Lift.of_type.values() for rule in of)]
     parts = _Lift.__mro__[:_Lift.__mro__.index(ast.NodeTransformer)]
     assert not [name for part in parts for name in vars(part) if name.startswith("visit_")]

@@ -1,4 +1,5 @@
-"""Where an error is: the line, what is underlined in it, in whichever file, and the table that leads there from Numba's lines."""
+"""Where an error is: the line, what is underlined in it, in whichever file, and the table that
+leads there from Numba's lines."""
 # ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     linecache.cache.update(before)
 
 
-# ---- what is drawn -------------------------------------------------------------------------------------------------------
+# ---- what is drawn -------------------------------------------------------------------------------
 def drawn(text: str, column: int, end_column: int, end_line: int = 1) -> list[str]:
     return Position("k.py", 1, column, end_line, end_column, text).snippet().split("\n")
 
@@ -76,7 +77,7 @@ def test_a_report_goes_on_below_the_carets() -> None:
     assert Position("k.py", 7, 4, 7, 5, "x = y").stamp("wrong\nand more") == "k.py:7: wrong\n    x = y\n        ^\nand more"
 
 
-# ---- where nodes are -----------------------------------------------------------------------------------------------------
+# ---- where nodes are -----------------------------------------------------------------------------
 def functions(module: Any) -> Iterator[Callable[..., Any]]:
     for value in vars(module).values():
         function = getattr(value, "function", value)
@@ -138,7 +139,7 @@ def test_of_a_compound_statement_the_header_is_underlined() -> None:
     assert texts == ["for i in range(", "if i > 1", "while x < 3"]
 
 
-# ---- the table -----------------------------------------------------------------------------------------------------------
+# ---- the table -----------------------------------------------------------------------------------
 def lifted(function: Callable[..., Any]) -> Lifted:
     names = list(inspect.signature(function).parameters)
     unit = Unit(function.__name__, (), (), "wg", 1, 40)
@@ -188,7 +189,7 @@ def test_an_error_that_is_nowhere_is_at_the_definition() -> None:
                     "ValueError: what it is", "    def kernel(a, c):", "    ^^^^^^^^^^^^^^^^^"]
 
 
-# ---- whole errors --------------------------------------------------------------------------------------------------------
+# ---- whole errors --------------------------------------------------------------------------------
 def refused(execution: Callable[..., Any], kernel: Any, *args: Any) -> list[str]:
     with pytest.raises(NumpipeError) as caught:
         execution(kernel, *args)

@@ -1,4 +1,5 @@
-"""Kernels wherever Python lets one define a function: in files, classes, cells, prompts, doctests; and where there is no source."""
+"""Kernels wherever Python lets one define a function: in files, classes, cells, prompts, doctests;
+and where there is no source."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def imported(path: Path, name: str = "a_module_of_kernels") -> ModuleType:
 
 
 def cell(filename: str, text: str, namespace: dict[str, Any] | None = None, header: str = HEADER) -> dict[str, Any]:
-    """What IPython, and Python's own prompt since 3.13, do with an input: its text is kept in linecache under a name of its own."""
+    """What IPython, and Python's own prompt since 3.13, do with an input: its text is kept in
+    linecache under a name of its own."""
     text = header + text
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     namespace = {"__name__": "__main__"} if namespace is None else namespace
@@ -67,7 +69,8 @@ def cell(filename: str, text: str, namespace: dict[str, Any] | None = None, head
 
 
 def value(kernel: Any) -> float:
-    """The one value of all elements that a kernel without further arguments stores, in both executions."""
+    """The one value of all elements that a kernel without further arguments stores, in both
+    executions."""
     c = kernel.simulate(A)
     assert (c == c[0, 0]).all()
     assert ".visible .entry" in kernel.inspect("ptx", A)
@@ -326,7 +329,8 @@ def test_a_cell_that_is_run_again_wins(names: tuple[str, str]) -> None:
     assert value(old) == VALUE
     cell(names[1], text.replace("5.0", "6.0"), namespace)
     assert value(namespace["kernel"]) == 6
-    assert (old.simulate(np.zeros((8, 8), np.float32)) == VALUE).all()  # types that it was not compiled for before
+    # types that it was not compiled for before
+    assert (old.simulate(np.zeros((8, 8), np.float32)) == VALUE).all()
 
 
 def test_a_kernel_sees_what_other_cells_bind_when_it_is_first_compiled() -> None:

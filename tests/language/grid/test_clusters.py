@@ -1,4 +1,5 @@
-"""Clusters: CTAs that load blocks for each other, simulated all at once; and the code that a GPU gets."""
+"""Clusters: CTAs that load blocks for each other, simulated all at once; and the code that a GPU
+gets."""
 
 from __future__ import annotations
 
@@ -31,13 +32,14 @@ SEEDS = (None, 0, 1, 2)
 A, B = operands(128, 64, 128)
 
 
-# ---- what they compute -------------------------------------------------------------------------------------------------------
+# ---- what they compute ---------------------------------------------------------------------------
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("schedule", ["cooperative", "pingpong"])
 @pytest.mark.parametrize("cluster", [(2, 1), (1, 2)], ids=str)
 def test_products_of_any_shape_are_those_of_one_cta(cluster: tuple[int, int], schedule: str) -> None:
     cfg = dataclasses.replace(SMALL, along_m=cluster[0], along_n=cluster[1], schedule=schedule)
-    for number, shape in enumerate(((64, 64, 64), (136, 200, 136), (192, 64, 200))):  # one tile; ragged; an odd number of tiles
+    # one tile; ragged; an odd number of tiles
+    for number, shape in enumerate(((64, 64, 64), (136, 200, 136), (192, 64, 200))):
         a, b = operands(*shape)
         for seed in (None, number):
             np.testing.assert_array_equal(product(cfg).simulate(a, b, seed=seed), reference(a, b), err_msg=f"{shape} seed {seed}")
@@ -76,7 +78,8 @@ def test_tiles_are_dealt_to_clusters_and_each_share_is_loaded_once() -> None:
     loads = {cta: [tuple(e.details["coords"]) for e in trace.of("issue", cta) if e.details["tensor"] == "b"] for cta in trace.ctas}
     assert loads == {(0, 0, 0): [(0, 0), (0, 0)], (1, 0, 0): [(32, 0), (32, 0)], (2, 0, 0): [(0, 0)], (3, 0, 0): [(32, 0)]}
     own = [tuple(e.details["coords"]) for cta in trace.ctas for e in trace.of("issue", cta) if e.details["tensor"] == "a"]
-    assert sorted(own) == [(64 * m, 0) for m in range(6)]  # three pairs of tiles; the last of them lies outside
+    # three pairs of tiles; the last of them lies outside
+    assert sorted(own) == [(64 * m, 0) for m in range(6)]
     trace.check_legal()
 
 
@@ -111,7 +114,7 @@ def test_what_a_kernel_loads_is_counted_by_shares() -> None:
     assert pairs.copied_bytes == alone.copied_bytes
 
 
-# ---- what must not be --------------------------------------------------------------------------------------------------------
+# ---- what must not be ----------------------------------------------------------------------------
 def test_a_release_that_misses_a_peer_is_a_deadlock_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     arrive = Warpgroup.mbar_arrive_remote
 
@@ -184,7 +187,8 @@ def test_ctas_with_other_numbers_of_steps_wait_for_each_other_for_ever() -> None
 
 
 def test_barriers_along_two_axes_do_not_tell_of_those_at_a_corner() -> None:
-    """A CTA hears of those in its row and its column; an arrival for the next phase may pass that of one in neither."""
+    """A CTA hears of those in its row and its column; an arrival for the next phase may pass that
+    of one in neither."""
     @numpipe.kernel(grid=(2, 2), cluster=(2, 2), cluster_names=("x", "y"), num_compute_wgs=1)
     def corners(y):
         met = numpipe.scratch(ClusterBarrier(("x", "y")))
@@ -197,7 +201,7 @@ def test_barriers_along_two_axes_do_not_tell_of_those_at_a_corner() -> None:
             corners.simulate(np.zeros((64, 32), np.float32), seed=seed)
 
 
-# ---- what is refused ---------------------------------------------------------------------------------------------------------
+# ---- what is refused -----------------------------------------------------------------------------
 @pytest.mark.parametrize("options, message", [
     ({"cluster_names": "c"}, r"cluster_names \('c',\) name 1 dimension, and the cluster has 0: cluster=\(2,\), cluster_names="),
     ({"cluster": (2,), "cluster_names": ("a", "b")}, r"name 2 dimensions, and the cluster has 1, \(2,\): give 1"),
@@ -275,7 +279,7 @@ def test_cluster_barriers_that_cannot_be_are_refused(given: tuple[Any, ...], mes
         ClusterBarrier(*given)
 
 
-# ---- the code ----------------------------------------------------------------------------------------------------------------
+# ---- the code ------------------------------------------------------------------------------------
 RECORD = Config(along_m=2, tn=256)
 
 
@@ -311,7 +315,7 @@ def test_the_gate_finds_a_fence_of_the_gpu_in_a_loop() -> None:
     assert [line.partition("/*")[2][:4] for line in gate.memory_barriers(built, gate.Sass(looping))] == ["0050", "0070"]
 
 
-# ---- the simulated cluster ---------------------------------------------------------------------------------------------------
+# ---- the simulated cluster -----------------------------------------------------------------------
 def test_ctas_of_a_cluster_know_their_rank_and_run_at_once() -> None:
     seen: list[tuple[Any, ...]] = []
 
@@ -359,7 +363,8 @@ def twice_in_turns(a: Any, b: Any, c: Any) -> None:
 
 
 def test_each_cta_of_a_cluster_hands_over_the_counters_of_the_rings_that_it_has_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One CTA may be behind its second ring when another one takes its first turn: no word of that has been written there."""
+    """One CTA may be behind its second ring when another one takes its first turn: no word of that
+    has been written there."""
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     a, b = operands(256, 256, 128)
     for seed in (0, 1, 3):

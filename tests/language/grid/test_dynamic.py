@@ -1,4 +1,5 @@
-"""tiles(dynamic=True): CTAs take their tiles from a counter, right in any schedule and any deal; what breaks it is found."""
+"""tiles(dynamic=True): CTAs take their tiles from a counter, right in any schedule and any deal;
+what breaks it is found."""
 
 from __future__ import annotations
 
@@ -100,19 +101,19 @@ BUGS = {
     "told before it is free": Bug(number_ring.put_number, WAIT_FREE, "pass", SimulationError, "store_word|nothing orders this"),
     "never told": Bug(number_ring.put_number, TOLD, "pass", PipelineDeadlock, r"ready\[0\] of tile numbers @ kernels_for_"),
     "told, then stored": Bug(number_ring.put_number, f"{STORE}\n    {TOLD}", f"{TOLD}\n    {STORE}", PipelineRace, "store_word"),
-    "stored in the next slot": Bug(number_ring.put_number, STORE, STORE.replace("slot", "slot + 1"), SimulationError,
-                                    "load_word|store_word"),
+    "stored in the next slot": Bug(where=number_ring.put_number, old=STORE, new=STORE.replace("slot", "slot + 1"), error=SimulationError,
+                                    message="load_word|store_word"),
     "told twice": Bug(number_ring.put_number, TOLD, f"{TOLD}; {TOLD}", SimulationError, r"ready\[0\] of tile numbers"),
     "read before it is told": Bug(number_ring.take_number, WAIT_TOLD, "pass", PipelineRace, "load_word"),
     "one lane waits": Bug(number_ring.take_number, "mbarrier.wait(", "one_lane(mbarrier.wait, ", PipelineRace, "load_word"),
     "never freed": Bug(number_ring.take_number, FREE, "pass", PipelineDeadlock, r"consumed\[0\] of tile numbers"),
-    "freed by one warp": Bug(number_ring.take_number, "each_warp(", "one_lane(", PipelineDeadlock,
-                             r"consumed\[0\] of tile numbers"),
+    "freed by one warp": Bug(where=number_ring.take_number, old="each_warp(", new="one_lane(", error=PipelineDeadlock,
+                             message=r"consumed\[0\] of tile numbers"),
     "freed, then read": Bug(number_ring.take_number, f"{READ}\n    {FREE}", f"{FREE}\n    {READ}", PipelineRace, "load_word"),
-    "a work index left out": Bug(tile_scheduler.send, "counter(np_, SENT), 1", "counter(np_, SENT), 2", SimulationError,
-                             "tile numbers"),
-    "not waited for a later phase": Bug(number_ring.take_number, "phase_of(ring, step), step", "phase_of(ring, step) - 2, step",
-                                        PipelineRace, "waited for phase -2 of ready"),
+    "a work index left out": Bug(where=tile_scheduler.send, old="counter(np_, SENT), 1", new="counter(np_, SENT), 2", error=SimulationError,
+                             message="tile numbers"),
+    "not waited for a later phase": Bug(where=number_ring.take_number, old="phase_of(ring, step), step", new="phase_of(ring, step) - 2, step",
+                                        error=PipelineRace, message="waited for phase -2 of ready"),
 }
 IN_TURNS = {
     "tiles of others": Bug(tile_scheduler.pass_over, "counter(np_, AWAY) > 0", "False", SimulationError, ""),

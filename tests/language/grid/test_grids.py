@@ -1,4 +1,5 @@
-"""Grids of any number of dimensions: none, or more than the three of a GPU, which the launch flattens."""
+"""Grids of any number of dimensions: none, or more than the three of a GPU, which the launch
+flattens."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def three(out):
 
 @compiles
 def test_the_compiled_kernel_divides_the_index_along_x_by_sizes_that_it_is_given(seen: np.ndarray) -> None:
-    """The sizes are parameters, so one compile serves grids of all sizes; a grid of three dimensions keeps none."""
+    """The sizes are parameters, so one compile serves grids of all sizes; a grid of three
+    dimensions keeps none."""
     kernel = visited(lambda out: (2, 3, 2, 4, out.shape[0] // 48))
     ptx = kernel.inspect("ptx", seen)
     assert len(re.findall(r"(?:div|rem)\.[su]32", ptx)) >= 2 and "st.volatile.shared" in ptx

@@ -1,4 +1,5 @@
-"""numpipe.orders: each order visits each tile once, the same tiles in kernels and on the host; tables; what comes into L2."""
+"""numpipe.orders: each order visits each tile once, the same tiles in kernels and on the host;
+tables; what comes into L2."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ from tests.kernels.order_kernels import (
 
 @pytest.mark.parametrize("module", [tile_numbers, split_k], ids=lambda module: module.__name__)
 def test_tiles_are_numbered_in_int32_when_compiled(module: Any) -> None:
-    """As they are simulated. Python's operators would be Numba's: int32 - int32 is an int64, in which a kernel would go on."""
+    """As they are simulated. Python's operators would be Numba's: int32 - int32 is an int64, in
+    which a kernel would go on."""
     functions = [node for node in ast.parse(Path(module.__file__).read_text(encoding="utf8")).body
                  if isinstance(node, ast.FunctionDef)]
     helpers = [node for node in functions if any(isinstance(d, ast.Name) and d.id == "helper" for d in node.decorator_list)]
@@ -206,7 +208,8 @@ def test_orders_that_a_kernel_cannot_hold_are_refused(kernel: Any, args: tuple[A
 
 
 def test_a_kernel_reads_its_table_one_tile_ahead_and_divides_nothing() -> None:
-    """PTX: in each of two roles, before the loop and in it, reads of two indices, predicated; no division."""
+    """PTX: in each of two roles, before the loop and in it, reads of two indices, predicated; no
+    division."""
     table, c = numpipe.ArrayType((15, 2), np.dtype(np.int32)), numpipe.ArrayType((320, 24), np.dtype(np.float32))
     ptx = by_table.inspect("ptx", table, c, np.int32(5), np.int32(3))
     read = [line for line in ptx.splitlines() if "ld.global.nc.b32" in line]
@@ -227,7 +230,8 @@ def test_no_order_divides_in_64_bits(order: Any) -> None:
 @given(ANY, GRID, st.integers(1, 40), st.integers(0, 6))
 def test_bytes_are_those_of_the_panels_that_a_wave_needs_and_l2_has_not(order: Order, shape: tuple[int, ...], ctas: int,
                                                                         kept: int) -> None:
-    """A model with a list: panels of 4 and 6 bytes a row, the last ones used stay as long as they fit."""
+    """A model with a list: panels of 4 and 6 bytes a row, the last ones used stay as long as they
+    fit."""
     every = [tuple(place) for place in order.table(shape).tolist()]
     capacity, total = 20 * kept, 0
     cache: list[tuple[Any, ...]] = []
@@ -251,7 +255,8 @@ def test_bytes_are_those_of_the_panels_that_a_wave_needs_and_l2_has_not(order: O
 
 
 def test_bytes_tell_a_bad_order_of_a_large_product_from_good_ones() -> None:
-    """16384³ on an H200: the row order ran at 0.76 of cuBLAS, groups of 8 at 1.07, 16 and Hilbert at 1.03 to 1.05."""
+    """16384³ on an H200: the row order ran at 0.76 of cuBLAS, groups of 8 at 1.07, 16 and Hilbert
+    at 1.03 to 1.05."""
     of = {order: order.bytes((128, 64), tile=(128, 256), k=16384) for order in (Row(), Grouped(8), Grouped(16), Snake(16))}
     assert of[Row()] > 3 * of[Grouped(16)] and of[Snake(16)] <= of[Grouped(16)]
     assert of[Grouped(8)] < of[Row()] / 2

@@ -1,4 +1,5 @@
-"""Tiles cut along K among the CTAs of a cluster, which exchange shares of their sums through shared memory."""
+"""Tiles cut along K among the CTAs of a cluster, which exchange shares of their sums through shared
+memory."""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ def test_a_cta_that_leaves_before_its_sums_were_read_is_a_race(monkeypatch: pyte
 
 
 def test_sums_that_one_cta_keeps_for_itself_are_reported_with_the_fix() -> None:
-    """The other one waits for ever, or its sum comes to a CTA that has ended: as the schedule has it."""
+    """The other one waits for ever, or its sum comes to a CTA that has ended: as the schedule has
+    it."""
     @numpipe.kernel(grid=2, cluster=2, cluster_names="k", num_compute_wgs=1)
     def selfish(c):
         for m, n, part in numpipe.split_tiles(1, 1, steps=2, split="k"):
@@ -118,7 +120,8 @@ def test_every_step_is_in_one_part_and_parts_differ_by_one_at_most() -> None:
 
 
 def test_a_lane_sends_its_own_registers_in_their_order() -> None:
-    """Lane 4 g + t of warp w: rows 16 w + g and 8 more, columns 2 t and 1 more, of the chunk's block of columns."""
+    """Lane 4 g + t of warp w: rows 16 w + g and 8 more, columns 2 t and 1 more, of the chunk's
+    block of columns."""
     order = cluster_sums._elements((128, 32))
     assert sorted(order.reshape(-1)) == list(range(128 * 32))
     for warp, lane, chunk in ((0, 0, 0), (1, 5, 2), (3, 31, 7)):
@@ -242,5 +245,6 @@ def test_the_machine_code_passes_the_gate_and_sends_16_bytes_a_lane(cfg: InClust
     sass = built.sass
     pieces = cfg.tm * cfg.tn // 128 // 4 // (1 if cfg.schedule == "pingpong" else cfg.wgs) // cfg.size * (cfg.size - 1)
     assert sass.count("STAS.128") == sass.count("LDS.128") == pieces
-    assert not sass.count("MEMBAR.ALL.GPU") and sass.count("UCGABAR_ARV") == 1  # at the beginning; at the end each waits by itself
+    # at the beginning; at the end each waits by itself
+    assert not sass.count("MEMBAR.ALL.GPU") and sass.count("UCGABAR_ARV") == 1
     assert "barrier.cluster.arrive.relaxed" in built.ptx and "barrier.cluster.arrive.release" not in built.ptx

@@ -1,4 +1,5 @@
-"""Tiles cut along K: what each CTA computes, sums that are the same bits each time, broken hand-overs that are found."""
+"""Tiles cut along K: what each CTA computes, sums that are the same bits each time, broken
+hand-overs that are found."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def test_every_step_of_every_tile_is_computed_once_and_owners_wait_for_smaller_c
                 others = [by_slot[first.slot - 1 - i] for i in range(first.others)] if len(own) > 1 else []
                 assert len(others) == len(own) - 1 and all(cta < owner and of == tile for cta, of in others)
                 begins = {cta: part.begin for cta, part in own}
-                assert [begins[cta] for cta, _ in others] == sorted(begins[cta] for cta, _ in others)  # added in their order
+                # added in their order
+                assert [begins[cta] for cta, _ in others] == sorted(begins[cta] for cta, _ in others)
 
     contextvars.copy_context().run(check)
 
@@ -150,7 +152,8 @@ def test_no_schedule_has_a_report(cfg: Config) -> None:
 
 # ---- a broken hand-over is found
 def changed(monkeypatch: pytest.MonkeyPatch, line: str, number: int = 0, to: str = "pass") -> None:
-    """Put another line in the place of one of `partials.combined`: of the one that holds `line`, or of the next one."""
+    """Put another line in the place of one of `partials.combined`: of the one that holds `line`, or
+    of the next one."""
     source = inspect.getsource(partials.combined.function).splitlines()[1:]
     where = [i for i, text in enumerate(source) if line in text][number]
     source[where] = source[where][:len(source[where]) - len(source[where].lstrip())] + to

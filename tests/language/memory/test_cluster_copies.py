@@ -1,4 +1,5 @@
-"""Copies by hand that the CTAs of a cluster make together: each loads a share of a tile for all of them."""
+"""Copies by hand that the CTAs of a cluster make together: each loads a share of a tile for all of
+them."""
 
 from __future__ import annotations
 

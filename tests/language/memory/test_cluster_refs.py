@@ -1,4 +1,5 @@
-"""Loads from the shared memory of other CTAs of the cluster: what they give, what orders them, and the code."""
+"""Loads from the shared memory of other CTAs of the cluster: what they give, what orders them, and
+the code."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def test_loads_are_of_the_cluster_and_the_barrier_releases_to_it(
     text = kernel.inspect("ptx", *given)
     assert "ld.shared::cluster" in text
     assert text.count("mbarrier.arrive.release.cluster") == text.count("try_wait.parity.acquire.cluster") == 1
-    assert text.count("mbarrier.arrive.shared::cluster") == 1  # what tells that all have read needs no such fence
+    # what tells that all have read needs no such fence
+    assert text.count("mbarrier.arrive.shared::cluster") == 1
 
 
 def test_a_debugged_kernel_waits_with_the_scope_of_the_cluster_too() -> None:
@@ -69,7 +71,8 @@ def test_a_debugged_kernel_waits_with_the_scope_of_the_cluster_too() -> None:
     made = numpipe.kernel(kernel.function, grid=2, grid_names="cta", cluster=2, cluster_names="ring", num_compute_wgs=1,
                           compiler_params=numpipe.CompilerParams(debug=True))
     array = numpipe.ArrayType((128, 64), np.float32)
-    assert made.inspect("ptx", array, array).count("try_wait.parity.acquire.cluster.shared::cta") == 2  # at once, and again
+    # at once, and again
+    assert made.inspect("ptx", array, array).count("try_wait.parity.acquire.cluster.shared::cta") == 2
 
 
 def test_without_the_waits_or_arrivals_loads_are_reported() -> None:
@@ -87,7 +90,8 @@ def test_without_the_waits_or_arrivals_loads_are_reported() -> None:
 
 
 def test_what_another_barrier_tells_is_not_enough() -> None:
-    """A barrier without the option tells what was read, also behind one that has it: each tells its own CTA's stores alone."""
+    """A barrier without the option tells what was read, also behind one that has it: each tells its
+    own CTA's stores alone."""
     @numpipe.kernel(grid=3, cluster=3, cluster_names="all", num_compute_wgs=1)
     def passed_on(x, y):
         tile, met = numpipe.scratch((SMEM((64, 32), np.float32), ClusterBarrier("all", 2)))

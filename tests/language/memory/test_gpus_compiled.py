@@ -1,4 +1,5 @@
-"""Kernels of several GPUs as PTX and SASS: what orders their accesses, where peers' addresses come from, what the gate finds."""
+"""Kernels of several GPUs as PTX and SASS: what orders their accesses, where peers' addresses come
+from, what the gate finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Mistakes in numpipe's own code for several GPUs, by edits of its source: each is found in every schedule."""
+"""Mistakes in numpipe's own code for several GPUs, by edits of its source: each is found in every
+schedule."""
 
 from __future__ import annotations
 
@@ -23,29 +24,29 @@ FOREVER = r"blocked on the semaphore ready\[\d\] of GPU \d"
 BUGS = {
     "a signal does not wait for stores": Bug(semaphores.complete_and_add, STORES, "pass", PipelineRace, TOO_EARLY),
     "a signal waits for what the stores read": Bug(
-        semaphores.complete_stores, "read=False", "read=True", PipelineRace, TOO_EARLY),
+        where=semaphores.complete_stores, old="read=False", new="read=True", error=PipelineRace, message=TOO_EARLY),
     "a signal leaves a store in flight": Bug(semaphores.complete_stores, "bulk_wait(0,", "bulk_wait(1,", PipelineRace, TOO_EARLY),
     "a signal ahead of other lanes' stores": Bug(semaphores.complete_and_add, SYNC, "pass", PipelineRace, TOO_EARLY),
     "a signal before the warpgroup meets": Bug(
-        semaphores.complete_and_add, f"{SYNC}\n    one_lane(add_to, np_, semaphore, rank, add)",
-        f"one_lane(add_to, np_, semaphore, rank, add)\n    {SYNC}", PipelineRace, TOO_EARLY),
-    "a signal to the own GPU": Bug(semaphores.add_to, "semaphore.start[0], rank,", "semaphore.start[0], current().gpu,",
-                                   SimulationError, f"{TOO_EARLY}|{FOREVER}|has ended|may have ended|nobody has written"),
-    "a signal to the next semaphore": Bug(semaphores.add_to, "semaphore.start[0], rank", "semaphore.start[0] ^ 1, rank",
-                                          SimulationError, f"{TOO_EARLY}|{FOREVER}|has ended|may have ended|nobody has written"),
-    "no signal at all": Bug(semaphores.complete_and_add, "one_lane(add_to, np_, semaphore, rank, add)", "pass", PipelineDeadlock,
-                            FOREVER),
-    "a wait for one less": Bug(semaphores.poll, "start[0], value,", "start[0], value - 1,", SimulationError,
-                               f"{TOO_EARLY}|has ended|may have ended|nobody has written"),
+        where=semaphores.complete_and_add, old=f"{SYNC}\n    one_lane(add_to, np_, semaphore, rank, add)",
+        new=f"one_lane(add_to, np_, semaphore, rank, add)\n    {SYNC}", error=PipelineRace, message=TOO_EARLY),
+    "a signal to the own GPU": Bug(where=semaphores.add_to, old="semaphore.start[0], rank,", new="semaphore.start[0], current().gpu,",
+                                   error=SimulationError, message=f"{TOO_EARLY}|{FOREVER}|has ended|may have ended|nobody has written"),
+    "a signal to the next semaphore": Bug(where=semaphores.add_to, old="semaphore.start[0], rank", new="semaphore.start[0] ^ 1, rank",
+                                          error=SimulationError, message=f"{TOO_EARLY}|{FOREVER}|has ended|may have ended|nobody has written"),
+    "no signal at all": Bug(where=semaphores.complete_and_add, old="one_lane(add_to, np_, semaphore, rank, add)", new="pass", error=PipelineDeadlock,
+                            message=FOREVER),
+    "a wait for one less": Bug(where=semaphores.poll, old="start[0], value,", new="start[0], value - 1,", error=SimulationError,
+                               message=f"{TOO_EARLY}|has ended|may have ended|nobody has written"),
     "a wait of one lane for itself": Bug(semaphores.await_together, SYNC, "pass", PipelineRace, TOO_EARLY),
-    "no proxy fence behind a wait": Bug(semaphores.await_value, FENCE, "pass", PipelineRace,
-                                        "nothing makes ordinary stores to an array visible to the async proxy"),
-    "the proxy fence ahead of the wait": Bug(semaphores.await_value, f"{POLL}\n    {FENCE}", f"{FENCE}\n    {POLL}", PipelineRace,
-                                             "nothing makes ordinary stores to an array visible to the async proxy"),
-    "a peer's memory before its launch": Bug(peer_arrays.peer, "await_launches(np_)", "pass", PipelineRace,
-                                             r"before the launch of GPU \d has begun"),
-    "a launch that does not begin": Bug(peer_arrays.begin_launch, "current().gpu_begin()", "pass", PipelineDeadlock,
-                                        r"blocked on the launch of GPU 0, 1, which has not begun"),
+    "no proxy fence behind a wait": Bug(where=semaphores.await_value, old=FENCE, new="pass", error=PipelineRace,
+                                        message="nothing makes ordinary stores to an array visible to the async proxy"),
+    "the proxy fence ahead of the wait": Bug(where=semaphores.await_value, old=f"{POLL}\n    {FENCE}", new=f"{FENCE}\n    {POLL}", error=PipelineRace,
+                                             message="nothing makes ordinary stores to an array visible to the async proxy"),
+    "a peer's memory before its launch": Bug(where=peer_arrays.peer, old="await_launches(np_)", new="pass", error=PipelineRace,
+                                             message=r"before the launch of GPU \d has begun"),
+    "a launch that does not begin": Bug(where=peer_arrays.begin_launch, old="current().gpu_begin()", new="pass", error=PipelineDeadlock,
+                                        message=r"blocked on the launch of GPU 0, 1, which has not begun"),
 }
 
 

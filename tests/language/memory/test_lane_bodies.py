@@ -1,4 +1,5 @@
-"""lowering_semantics=Lane: bodies that are code for each lane, simulated with 128 lanes and compiled as they stand."""
+"""lowering_semantics=Lane: bodies that are code for each lane, simulated with 128 lanes and
+compiled as they stand."""
 
 from __future__ import annotations
 
@@ -183,7 +184,8 @@ def test_a_lane_that_is_not_in_the_mask_it_gives() -> None:
 
 
 def test_a_lane_that_waits_for_a_store_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would never end, here and, as likely, on the GPU; loads of one element that end are none of this."""
+    """It would never end, here and, as likely, on the GPU; loads of one element that end are none
+    of this."""
     @by_lane
     def spins(x, y, times):
         tile = numpipe.scratch(SMEM((64, 64), np.float32))
@@ -438,7 +440,8 @@ def ptx(kernel: Any, x: Any) -> str:
 def test_shuffles_are_instructions() -> None:
     text = ptx(warp_sums, integers((8, 64), np.float32))
     counts = {mode: len(re.findall(rf"shfl\.sync\.{mode}\.b32", text)) for mode in ("bfly", "down", "idx", "up")}
-    assert counts == {"bfly": 5, "down": 5, "idx": 1 + 1, "up": 1}  # one is of the warpgroup's number, at the entry
+    # one is of the warpgroup's number, at the entry
+    assert counts == {"bfly": 5, "down": 5, "idx": 1 + 1, "up": 1}
 
 
 @pytest.mark.variants(1)

@@ -1,4 +1,5 @@
-"""Arrays of integers in shared memory: every role reads what the array holds, behind the one copy of the CTA."""
+"""Arrays of integers in shared memory: every role reads what the array holds, behind the one copy
+of the CTA."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def test_without_its_wait_a_role_may_read_before_the_copy_has_landed(name: str) 
             with without(place), pytest.raises(PipelineRace) as caught:
                 run(seed)
             hazard = caught.value.report and caught.value.report.hazard
-            assert hazard in ("read-before-ready", "uninitialised-read")  # the copy may not even have been issued
+            # the copy may not even have been issued
+            assert hazard in ("read-before-ready", "uninitialised-read")
 
 
 def test_explain_takes_the_numbers_of_the_array() -> None:

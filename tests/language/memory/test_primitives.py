@@ -1,4 +1,5 @@
-"""Pipelines made by hand: what the primitives compute, and what the simulator says where one of them is left out."""
+"""Pipelines made by hand: what the primitives compute, and what the simulator says where one of
+them is left out."""
 
 from __future__ import annotations
 
@@ -250,7 +251,8 @@ def test_the_simulator_finds(bug: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kernel", [single_stream, squared], ids=lambda kernel: kernel.name)
 def test_copies_are_ordered_behind_what_their_own_warpgroup_did(kernel: Any, tmp_path: Path) -> None:
-    """Without `commit_smem` too, unless the kernel does without automatic barriers; with it, then too."""
+    """Without `commit_smem` too, unless the kernel does without automatic barriers; with it, then
+    too."""
     a, b = matrices(128, 64, 320)
     left_out = numpipe.kernel(broken(kernel, tmp_path, ("numpipe.commit_smem()", "pass")).function, **OPTIONS[kernel.name])
     by_hand = broken(kernel, tmp_path)

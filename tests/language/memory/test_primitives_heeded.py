@@ -1,4 +1,5 @@
-"""Arguments of the primitives, one at a time: each changes what is computed, what is compiled, or what the simulator reports."""
+"""Arguments of the primitives, one at a time: each changes what is computed, what is compiled, or
+what the simulator reports."""
 
 from __future__ import annotations
 
@@ -148,7 +149,8 @@ def test_warpgroups_share_what_is_allocated_along_their_axis_and_nothing_else() 
 
 @numpipe.kernel(grid=1, num_compute_wgs=2, warp_specialized=False)
 def to_and_fro(x, y, rounds):
-    """Two warpgroups take turns at a tile, by barriers of two dimensions: y = 2 (x + 1), so many times."""
+    """Two warpgroups take turns at a tile, by barriers of two dimensions: y = 2 (x + 1), so many
+    times."""
     wg = numpipe.axis_index("wg")
     tile, landed, turn = numpipe.scratch((SMEM((64, 64), np.float32), Barrier(), Barrier(num_barriers=(2, 2))))
     if wg == 0:

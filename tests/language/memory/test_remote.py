@@ -1,4 +1,5 @@
-"""Stores to the shared memory of other CTAs of the cluster: what comes there, what is reported, and the code."""
+"""Stores to the shared memory of other CTAs of the cluster: what comes there, what is reported, and
+the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Allocations in nested tuples and NamedTuples, barriers among them; types that `run_scoped` is given by name."""
+"""Allocations in nested tuples and NamedTuples, barriers among them; types that `run_scoped` is
+given by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Bodies that wait for, and release, their operands themselves: right in any schedule, and what is wrong is found in all."""
+"""Bodies that wait for, and release, their operands themselves: right in any schedule, and what is
+wrong is found in all."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def named(manual: tuple[bool, bool]) -> str:
     return " and ".join(kind for kind, asked in zip(("ready", "consumed"), manual, strict=True) if asked)
 
 
-# ---- right ---------------------------------------------------------------------------------------------------------------
+# ---- right ---------------------------------------------------------------------------------------
 def right(manual: tuple[bool, bool], slots_and_delay: tuple[int, int], wgs: int, steps: int) -> None:
     slots, delay = slots_and_delay
     plan = Plan(*manual, slots, delay, wgs, bool((steps + slots) % 2), operands=2 + slots % 2)
@@ -63,7 +64,8 @@ def test_any_plan_computes_what_numpy_does(plan: Plan, tiles: int, steps: int, s
 
 
 def test_a_body_may_leave_out_the_wait_for_a_tile_that_it_does_not_use() -> None:
-    """The ring waits before it releases; without that it would fill a slot whose last copy is still on its way."""
+    """The ring waits before it releases; without that it would fill a slot whose last copy is still
+    on its way."""
     for consumed in (False, True):
         plan = Plan(ready=True, consumed=consumed)
         kernel = load(without(plan, WAIT, PRODUCT))
@@ -175,7 +177,8 @@ def test_a_trace_says_which_operand_is_waited_for_and_released(tmp_path: Path) -
 @pytest.mark.thorough
 @pytest.mark.parametrize("manual", [True, False])
 def test_what_is_released_first_is_loaded_again_before_the_rest_is_released(manual: bool) -> None:
-    """The point of it all: one slot, and the next step's b is on its way while the product with d runs."""
+    """The point of it all: one slot, and the next step's b is on its way while the product with d
+    runs."""
     @numpipe.kernel(num_compute_wgs=1)
     def two(a, b, d, c):
         def body(indices, x, y, z, x_free, y_free, z_free, acc):
@@ -214,7 +217,8 @@ def test_what_is_released_first_is_loaded_again_before_the_rest_is_released(manu
 
 
 def test_bytes_that_parts_share_are_announced_behind_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the first part, nothing would order a release of the others after the one before it."""
+    """Before the first part, nothing would order a release of the others after the one before
+    it."""
     plan = Plan(ready=False, consumed=True, slots=1)
     check(plan, 2, 3)
     monkeypatch.setattr(RingPlan, "announces", lambda self, part, loaded: part == 0 and not loaded)
@@ -224,7 +228,7 @@ def test_bytes_that_parts_share_are_announced_behind_the_last_one(monkeypatch: p
             load(source(plan)).simulate(*inputs(plan, 2, 3), seed=seed)
 
 
-# ---- wrong ---------------------------------------------------------------------------------------------------------------
+# ---- wrong ---------------------------------------------------------------------------------------
 def without(plan: Plan, *lines: str) -> str:
     """The plan's source without some lines."""
     return instead(plan, *((line, "pass") for line in lines))
@@ -251,12 +255,15 @@ WAIT, ARRIVE = "numpipe.barrier_wait(b_ready)", "numpipe.barrier_arrive(b_consum
 DRAIN, DRAIN_LATE = "acc = numpipe.wgmma_wait(acc, 0)", "acc = numpipe.wgmma_wait(acc, 1)"
 NOT_DRAINED = r"TMA load \([ab]\) fills .* while wgmma .* of warpgroup \d \(compute\).*never told that their wgmma drained"
 READ_EARLY = (r"wgmma .* reads SMEM.*(nobody has written|nothing tells warpgroup \d \(compute\) that this copy has landed)"
-              f"|{NOT_DRAINED}")  # or it reads what was in the slot before, and the copy it did not wait for comes meanwhile
+              # or it reads what was in the slot before, and the copy it did not wait for comes
+              # meanwhile
+              f"|{NOT_DRAINED}")
 OPERAND = r" on consumed\[{slot}\] for in_specs\[1\] 'b' of a, b @ \S+:\d+ for step {step}: "
 NEVER, TWICE = f"did not arrive{OPERAND}the memory role would wait for ever", f"arrives twice{OPERAND}the tile would be"
 
 def bugs(loop: bool) -> dict[str, tuple[Plan, str, type[SimulationError], str]]:
-    """By name: what is broken, its source, and what reports it; in the loop form or in the body form."""
+    """By name: what is broken, its source, and what reports it; in the loop form or in the body
+    form."""
     both, late, ready, consumed = (replace(plan, loop=loop) for plan in (BOTH, LATE, READY, CONSUMED))
     return {
         "no wait for b": (both, without(both, WAIT), PipelineRace, READ_EARLY),
@@ -323,7 +330,8 @@ def test_the_fixed_twins_are_silent_and_right(plan: Plan) -> None:
                          r"only \d of 8 pending|passed on twice|already reached)|while TMA load \(b\)|TMA load \(b\) fills"),
 ])
 def test_the_machine_finds_it_too(name: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the ring's own account of releases, as on a GPU: what happens to the barriers is reported."""
+    """Without the ring's own account of releases, as on a GPU: what happens to the barriers is
+    reported."""
     monkeypatch.setattr(ring.note_released, "function", lambda *_: None)
     monkeypatch.setattr(ring.check_released, "function", lambda *_: None)
     plan, text, _, _ = BUGS[name, False]
@@ -333,7 +341,7 @@ def test_the_machine_finds_it_too(name: str, message: str, monkeypatch: pytest.M
         assert re.search(message, str(caught.value), re.DOTALL), f"seed {seed}: {caught.value}"
 
 
-# ---- compiled ------------------------------------------------------------------------------------------------------------
+# ---- compiled ------------------------------------------------------------------------------------
 @pytest.mark.thorough
 @pytest.mark.parametrize("manual, barriers, delay, carry", [
     ((True, False), 4, 0, True), ((False, True), 4, 1, True), ((True, True), 6, 2, False)], ids=str)
@@ -346,7 +354,8 @@ def test_an_operand_has_a_barrier_of_its_own_in_each_slot_and_the_gate_passes(ma
     assert (resources.spill_bytes, resources.stack_bytes, resources.notes) == (0, 0, ())
     ring, = kernel.compiled(*arrays).unit.rings.values()
     assert ring.header.total == 8 * 3 * barriers
-    blocks = (2, 1) if manual[0] else (4,)  # of 64 rows: the first operand has one of each warpgroup
+    # of 64 rows: the first operand has one of each warpgroup
+    blocks = (2, 1) if manual[0] else (4,)
     assert {ring.expected(part) for part in ring.parts_of("ready")} == {64 * TK * 2 * count for count in blocks}
     assert kernel.inspect("ptx", *arrays).count("mbarrier.init") == 3 * barriers
 

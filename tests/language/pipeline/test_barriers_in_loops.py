@@ -1,4 +1,5 @@
-"""The loop form with barriers: beside steps_of, turns, nested loops, tickets and clusters; what is not waited for twice."""
+"""The loop form with barriers: beside steps_of, turns, nested loops, tickets and clusters; what is
+not waited for twice."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def test_in_all_of_them_in_many_schedules(name: str) -> None:
 
 
 def test_the_next_k_is_loaded_while_v_is_in_use() -> None:
-    """What it is for: with two slots, K of step j + 2 is on its way before V of step j has been released."""
+    """What it is for: with two slots, K of step j + 2 is on its way before V of step j has been
+    released."""
     case, trace = cases()["rotated"], numpipe.Trace()
     rotated.simulate(*case.inputs, np.empty((128, 64), np.float32), trace=trace)
     loaded = [event.start for event in trace.of("issue") if event.details["tensor"] == "k"]
@@ -47,14 +49,16 @@ def test_the_next_k_is_loaded_while_v_is_in_use() -> None:
 
 
 def test_loops_on_the_same_slots_go_on_with_one_ring() -> None:
-    """Loads of a later loop, and of the next tile, begin while the one before still computes: the ring is one, with one counter."""
+    """Loads of a later loop, and of the next tile, begin while the one before still computes: the
+    ring is one, with one counter."""
     case, trace = cases()["in parts"], numpipe.Trace()
     case.check(lambda *args: in_parts.simulate(*args, trace=trace))
     fills = [event.details["step"] for event in trace.of("note") if event.details["event"] == "fill"
              and event.details.get("operand") == 0 and "k, v @" in event.details["ring"]]
     assert fills == list(range(2 * 4))
     assert len([line for line in str(in_parts.inspect("resources", *case.inputs, np.empty((256, 64), np.float32))).splitlines()
-                if "2 slots x 8192 B" in line and "'array[…] = tile'" not in line]) == 2  # of k and of v
+                # of k and of v
+                if "2 slots x 8192 B" in line and "'array[…] = tile'" not in line]) == 2
 
 
 def test_a_loop_inside_another_one_may_have_the_slots_of_a_third() -> None:
@@ -160,7 +164,8 @@ APART = "SHFL.IDX", "R2UR", "WARPSYNC", "BRA.DIV", "BSSY"
 
 @pytest.mark.thorough
 def test_costs_its_barriers_and_nothing_else() -> None:
-    """Machine code of a step: a wait an operand, an arrival a warp and operand; products and waits for them as without."""
+    """Machine code of a step: a wait an operand, an arrival a warp and operand; products and waits
+    for them as without."""
     case = cases()["rotated"]
     out = np.empty((128, 64), np.float32)
     assert rotated.inspect("gate", *case.inputs, out) == ()

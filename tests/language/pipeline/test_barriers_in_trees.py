@@ -40,7 +40,8 @@ def in_a_loop(a, w, scales, y, *, waits: numpipe.Static = True):
 
 @numpipe.kernel(grid=1, num_compute_wgs=1)
 def in_a_body(a, w, scales, y):
-    """The scales are an array as it is, which has no barrier: the tuple of barriers has one part less."""
+    """The scales are an array as it is, which has no barrier: the tuple of barriers has one part
+    less."""
     def step(indices, of, x, ready, x_ready, free, x_free, acc):
         numpipe.barrier_wait(ready[0])
         numpipe.barrier_wait(x_ready)
@@ -87,7 +88,8 @@ def test_a_tile_that_is_not_waited_for_is_a_race(seed: int | None) -> None:
 
 @numpipe.kernel(grid=1, num_compute_wgs=1)
 def unused(a, w, scales, y):
-    """The wait for the second name is not one for the second leaf, which the ring waits for itself before it is loaded again."""
+    """The wait for the second name is not one for the second leaf, which the ring waits for itself
+    before it is loaded again."""
     acc = numpipe.zeros((64, 64), np.float32)
     pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), max_concurrent_steps=2, manual_ready_barriers=True, in_specs=(
         Scaled(w=BlockSpec((64, 64), lambda k: (0, k)), scales=BlockSpec((64, 64), lambda k: (0, k))),

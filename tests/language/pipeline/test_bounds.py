@@ -1,4 +1,5 @@
-"""Indices outside their arrays, of squeezed dimensions and of elements: a hazard, unless a mode says what they mean."""
+"""Indices outside their arrays, of squeezed dimensions and of elements: a hazard, unless a mode
+says what they mean."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Pipelines in which every choice of the API meets every other one, in all step counts from 0 to 6.
 
-`pipeline_plans.array(n)` is a covering array: plans in which all pairs of choices meet that the rules let meet. There are several,
-so that a pair meets in company of different others. A failure shows the plan and its source.
+`pipeline_plans.array(n)` is a covering array: plans in which all pairs of choices meet that the
+rules let meet. There are several, so that a pair meets in company of different others. A failure
+shows the plan and its source.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from tests.kernels.covering import Rule, all_pairs, covering_array, examples, pa
 from tests.kernels.pipeline_arrays import ARRAYS, array, check, differs, inputs, load, told
 
 ALWAYS = 1
-"""arrays that are run each time; in the others, which run with ``-m soak``, a pair of choices meets in other company"""
+"""arrays that are run each time; in the others, which run with ``-m soak``, a pair of choices meets
+in other company"""
 
 
-# ---- the generator ------------------------------------------------------------------------------------------------------
+# ---- the generator -------------------------------------------------------------------------------
 SMALL = {"x": (0, 1, 2), "y": (0, 1), "z": (0, 1, 2), "w": ("p", "q")}
 SMRULES = (Rule(lambda x, y: x + y < 3), Rule(lambda z, w: w == "p" or z == 0), Rule(lambda y, z: y != 1 or z != 2))
 
@@ -52,7 +54,8 @@ def test_a_rule_may_be_judged_early() -> None:
 def test_every_pair_of_choices_meets_in_every_array() -> None:
     found = [{p for plan in array(number) for p in pairs({name: getattr(plan, name) for name in FACTORS}, FACTORS)}
              for number in range(2)]
-    assert all(allowed(plan) for number in range(2) for plan in array(number))  # so what meets there may meet
+    # so what meets there may meet
+    assert all(allowed(plan) for number in range(2) for plan in array(number))
     assert all(met == found[0] for met in found)
     assert not any(possible(pair, FACTORS, RULES) for pair in set(all_pairs(FACTORS)) - found[0])
 
@@ -66,12 +69,13 @@ def test_there_are_enough_plans_and_not_too_many() -> None:
     assert constants == set(range(7))
 
 
-# ---- the plans ----------------------------------------------------------------------------------------------------------
+# ---- the plans -----------------------------------------------------------------------------------
 @pytest.mark.thorough
 @pytest.mark.schedules
 @pytest.mark.parametrize("number", [n if n < ALWAYS else pytest.param(n, marks=pytest.mark.soak) for n in range(ARRAYS)])
 def test_plans_compute_what_numpy_does_in_any_schedule(number: int) -> None:
-    """Each plan with every third number of steps, from another one on, unless all schedules are asked for."""
+    """Each plan with every third number of steps, from another one on, unless all schedules are
+    asked for."""
     apart = 1 if examples(100) == 100 else 3
     for n, plan in enumerate(array(number)):
         for steps, grid in list(enumerate(plan.grids()))[n % apart::apart]:
@@ -82,7 +86,7 @@ def test_plans_compute_what_numpy_does_in_any_schedule(number: int) -> None:
                 raise AssertionError(f"plan {n} of array({number}), grid {grid}, schedule {schedule}: {told(plan)}") from error
 
 
-# ---- compiled -----------------------------------------------------------------------------------------------------------
+# ---- compiled ------------------------------------------------------------------------------------
 def choices(plan: Plan) -> set[tuple[str, Any]]:
     return {(name, getattr(plan, name)) for name in FACTORS}
 
@@ -104,7 +108,8 @@ def compiles(plan: Plan) -> None:
 def few() -> tuple[Plan, ...]:
     """As few plans as will do for every choice, the one with the most of them first."""
     plans = [plan for number in range(ARRAYS) for plan in array(number)]
-    missing = {(name, value) for name, values in FACTORS.items() for value in values[1:]}  # the first one is no choice
+    # the first one is no choice
+    missing = {(name, value) for name, values in FACTORS.items() for value in values[1:]}
     found = []
     while missing:
         found.append(max(plans, key=lambda plan: len(missing & choices(plan))))
@@ -137,9 +142,10 @@ def test_all_plans_pass_the_build_gate(number: int) -> None:
         compiles(plan)
 
 
-# ---- what the tests can see ---------------------------------------------------------------------------------------------
+# ---- what the tests can see ----------------------------------------------------------------------
 def differ(plan: Plan, other: Plan, grid: tuple[int, ...]) -> bool:
-    """Whether the kernel of one plan is told apart from the reference of another, that has the same arrays."""
+    """Whether the kernel of one plan is told apart from the reference of another, that has the same
+    arrays."""
     try:
         return differs(plan, other, grid, 1) != ""
     except SimulationError:

@@ -1,4 +1,5 @@
-"""Integer arrays that steer: blocks, steps, branches, loops and tiles by their elements, in every role."""
+"""Integer arrays that steer: blocks, steps, branches, loops and tiles by their elements, in every
+role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""CompilerParams(drain=True): the memory role ends each pipeline by waiting until nobody uses its slots any more."""
+"""CompilerParams(drain=True): the memory role ends each pipeline by waiting until nobody uses its
+slots any more."""
 
 from __future__ import annotations
 
@@ -22,9 +23,10 @@ SEEDS = (None, *range(5))
 DRAINED, CHAINED = CompilerParams(drain=True), CompilerParams()
 
 
-# ---- kernels: 3 tiles, each 2 pipelines one after another, of n and m steps ------------------------------------------------
+# ---- kernels: 3 tiles, each 2 pipelines one after another, of n and m steps ----------------------
 def loops(a, b, c, n, m):
-    """Two rings in the first, with a delay: an operand that changes each step, and one that never does."""
+    """Two rings in the first, with a delay: an operand that changes each step, and one that never
+    does."""
     for t, _ in numpipe.tiles(3, 1):
         acc = numpipe.zeros((64, 64), np.float32)
         for _, (x, y) in numpipe.pipeline(grid=(n,), max_concurrent_steps=3, delay_release=1, in_specs=(
@@ -89,7 +91,8 @@ def inputs() -> list[np.ndarray]:
 
 
 def sequence(trace: numpipe.Trace) -> dict[tuple[int, int], dict[str, list[int]]]:
-    """For each loop that ran, (tile, line of its pipeline): when its slots were filled and released."""
+    """For each loop that ran, (tile, line of its pipeline): when its slots were filled and
+    released."""
     notes = [(place, e.details["event"], e.details["ring"], e.details["step"]) for place, e in enumerate(trace.events)
              if e.kind == "note" and e.details["event"] in ("fill", "release")]
     blocks = {ring: (max(step for _, _, other, step in notes if other == ring) + 1) // TILES for _, _, ring, _ in notes}
@@ -112,7 +115,7 @@ def run(name: str, params: CompilerParams, n: int, m: int, seed: int | None = No
     return arrays[-1], trace
 
 
-# ---- what it does ------------------------------------------------------------------------------------------------------------
+# ---- what it does --------------------------------------------------------------------------------
 @pytest.mark.variants(4)
 @pairwise(name=tuple(KERNELS), seed=SEEDS, counts=((5, 4), (1, 2), (2, 1)))
 def test_loads_begin_when_all_slots_of_the_pipeline_before_are_released(name: str, seed: int | None,
@@ -140,7 +143,8 @@ def test_pipelines_of_no_steps_have_nothing_to_wait_for(name: str, seed: int | N
 
 
 def stepped(a, b, c):
-    """Around an inner pipeline, with a product behind it: the outer slots are the last to be released."""
+    """Around an inner pipeline, with a product behind it: the outer slots are the last to be
+    released."""
     acc = numpipe.zeros((64, 64), np.float32)
     for _, (x,) in numpipe.pipeline(grid=(3,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
         for _, (y,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
@@ -168,7 +172,7 @@ def test_a_pipeline_around_another_ends_empty_too(seed: int | None) -> None:
     np.testing.assert_array_equal(*results)
 
 
-# ---- the code ----------------------------------------------------------------------------------------------------------------
+# ---- the code ------------------------------------------------------------------------------------
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["bodies", "unequal"])
 def test_the_code_has_more_waits_and_passes_the_gate(name: str) -> None:

@@ -1,4 +1,5 @@
-"""The body form: emit_pipeline_warp_specialized with nested functions and carries, on the ring of the loop form."""
+"""The body form: emit_pipeline_warp_specialized with nested functions and carries, on the ring of
+the loop form."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def test_the_ring_of_a_delayed_release_differs() -> None:
     assert synchronisation(delayed, half, half) != synchronisation(gemm_loop, half, half)
 
 
-# ---- carries -------------------------------------------------------------------------------------------------------------
+# ---- carries -------------------------------------------------------------------------------------
 class Sums(NamedTuple):
     left: Any
     right: Any
@@ -174,7 +175,7 @@ def test_a_coroutine_beside_outputs_and_the_names_of_what_is_passed_on() -> None
     assert both.inspect("gate", a, o, c) == ()
 
 
-# ---- grids, options, forms -------------------------------------------------------------------------------------------------
+# ---- grids, options, forms -----------------------------------------------------------------------
 @pytest.mark.thorough
 def test_a_pipeline_may_have_a_name() -> None:
     @numpipe.kernel(num_compute_wgs=1)
@@ -202,7 +203,8 @@ def test_a_pipeline_may_have_a_name() -> None:
 
 @pytest.mark.thorough
 def test_products_of_the_body_are_counted_for_the_delay() -> None:
-    """With delay_release=1 one step's products may stay in flight; without the count every wait would drain all."""
+    """With delay_release=1 one step's products may stay in flight; without the count every wait
+    would drain all."""
     half = ArrayType((8, 8), HALF)
     delayed = numpipe.kernel(KERNELS[0].function, out_type=lambda a, b, cfg: ArrayType((a.shape[0], b.shape[0]), a.dtype),
                              grid=numpipe.persistent(), num_compute_wgs=2, compiler_params=CompilerParams(delay_release=1))
@@ -210,7 +212,7 @@ def test_products_of_the_body_are_counted_for_the_delay() -> None:
     assert "wgmma.wait_group.sync.aligned 1" not in KERNELS[0].inspect("ptx", half, half)
 
 
-# ---- arrays without elements -------------------------------------------------------------------------------------------------
+# ---- arrays without elements ---------------------------------------------------------------------
 EMPTY = [((64, 0), (64, 64), (64, 64)), ((64, 128), (64, 64), (0, 64)), ((64, 128), (64, 0), (64, 64)), ((0, 0), (0, 0), (3, 5))]
 
 
@@ -239,7 +241,7 @@ def test_arrays_without_elements_are_zeros_and_written_nowhere(
         check_sum_of_squares(shapes, target=target)
 
 
-# ---- pipelines in bodies ---------------------------------------------------------------------------------------------------
+# ---- pipelines in bodies -------------------------------------------------------------------------
 def nested_kernel(form: str) -> Any:
     """Row blocks of a outside, steps of the product inside."""
     def sums(a, b, c):
@@ -337,7 +339,7 @@ def test_a_pipeline_that_nobody_fills_does_not_compile() -> None:
         a_pipeline_that_only_the_compute_role_reaches.compiled(*arrays((64, 64, 64)), np.empty((64, 64), np.float32))
 
 
-# ---- the kernel's split into roles, said by the pipeline --------------------------------------------------------------------
+# ---- the kernel's split into roles, said by the pipeline -----------------------------------------
 def test_the_pipeline_may_say_what_the_kernel_does_not() -> None:
     @numpipe.kernel
     def three(a, b, c):

@@ -1,7 +1,9 @@
-"""GEMMs on the simulated SM against float64: every edge of M, N and K, tile shapes, rings, orders, grids, layouts.
+"""GEMMs on the simulated SM against float64: every edge of M, N and K, tile shapes, rings, orders,
+grids, layouts.
 
-Most inputs are small integers, whose sums are exact in float32: then the result has to be the rounded exact product, bit
-for bit, so that one element loaded twice, missed or rounded twice fails a test. What runs is the rewritten source.
+Most inputs are small integers, whose sums are exact in float32: then the result has to be the
+rounded exact product, bit for bit, so that one element loaded twice, missed or rounded twice fails
+a test. What runs is the rewritten source.
 """
 
 from __future__ import annotations
@@ -166,7 +168,8 @@ def test_slots_and_delayed_release(ring: tuple[int, int], seed: int | None, k: i
 
 
 @pytest.mark.variants(6)
-@pairwise(store_slots=range(9), wgs=(1, 2, 3), tn=(136, 192, 256), seed=SEEDS)  # 17 and 3 panels, whom no batch divides, and 4
+# 17 and 3 panels, whom no batch divides, and 4
+@pairwise(store_slots=range(9), wgs=(1, 2, 3), tn=(136, 192, 256), seed=SEEDS)
 def test_store_slots(store_slots: int, wgs: int, tn: int, seed: int | None) -> None:
     kernel = with_wgs(wgs, compiler_params=CompilerParams(store_slots=store_slots))
     a, b = integers(64 * wgs + 30, tn + 60, 40)
@@ -377,7 +380,8 @@ class Case:
 def cases(draw: Any) -> Case:
     wgs = draw(st.integers(1, 3))
     tm = 64 * wgs * draw(st.integers(1, 4 // wgs))  # at least 64 rows of a tile each
-    columns = min(32, 96 * 128 // (tm // wgs) // 8)  # accumulators that leave registers over, with 3 compute warpgroups too
+    # accumulators that leave registers over, with 3 compute warpgroups too
+    columns = min(32, 96 * 128 // (tm // wgs) // 8)
     tn, tk, slots = draw(st.integers(1, columns)) * 8, draw(st.integers(1, 8)) * 16, draw(st.integers(1, 5))
     slots = max(1, min(slots, 200_000 // ((tm + tn) * tk * 2)))
     m, n, k = (draw(st.integers(0, limit)) for limit in (2 * tm + 9, 2 * tn + 9, 4 * tk + 9))

@@ -1,7 +1,8 @@
-"""Bugs injected into the ring's own source, each found in every schedule; the ring as it is, silent in every one.
+"""Bugs injected into the ring's own source, each found in every schedule; the ring as it is, silent
+in every one.
 
-A bug is an edit of `ring`, `steps` or `store_ring`: a line left out, a number changed. The edited function
-keeps its file name, so that reports still name the user's line: the kernel's.
+A bug is an edit of `ring`, `steps` or `store_ring`: a line left out, a number changed. The edited
+function keeps its file name, so that reports still name the user's line: the kernel's.
 """
 
 from __future__ import annotations
@@ -77,132 +78,135 @@ TWICE = r"on (ready|consumed)\[\d\] .*(nothing orders this after the end of phas
 READ_EARLY = r"wgmma .* reads SMEM.*(nobody has written|nothing tells warpgroup \d \(compute\) that this copy has landed)"
 TOO_FEW = r"4096 more than phase \d expects \(20480 announced\)|expect_tx announced 20480 bytes, fewer than the copies bring"
 OTHER_PHASE = r"waited for phase -?\d of (ready|consumed)\[\d\] of a, b @ .* for step \d"
-SLOT_LOST = f"{NOT_DRAINED}|{TWICE}|{READ_EARLY}|{OTHER_PHASE}|while TMA load"  # a slot in two hands: any of its symptoms
+# a slot in two hands: any of its symptoms
+SLOT_LOST = f"{NOT_DRAINED}|{TWICE}|{READ_EARLY}|{OTHER_PHASE}|while TMA load"
 
 BUGS = {
     # ---- load ring, compute role
     "release before drain": Bug(steps.advance, WAITS, "pass", PipelineRace, NOT_DRAINED),
     "release before drain, delayed": Bug(steps.advance, WAITS, "pass", PipelineRace, NOT_DRAINED, delay=1),
     "release before drain in one step of one warpgroup": Bug(
-        steps.advance, WAITS, f"{WAITS} if k != 3 or warpgroup() else None", PipelineRace,
-        NOT_DRAINED),
+        where=steps.advance, old=WAITS, new=f"{WAITS} if k != 3 or warpgroup() else None", error=PipelineRace,
+        message=NOT_DRAINED),
     "release before drain at the end of a loop": Bug(steps.end_loop, "products_in_flight.drain(0)", "pass", PipelineRace, NOT_DRAINED),
     "wait(1) for wait(0)": Bug(steps.await_products, DRAIN, "products_in_flight.drain(1)", PipelineRace, NOT_DRAINED),
     "wait(1) for wait(0) at the end of a loop": Bug(
-        steps.end_loop, "products_in_flight.drain(0)", "products_in_flight.drain(1)", PipelineRace, NOT_DRAINED),
+        where=steps.end_loop, old="products_in_flight.drain(0)", new="products_in_flight.drain(1)", error=PipelineRace, message=NOT_DRAINED),
     "wait(2) for wait(1), delayed": Bug(steps.await_products, DRAIN, "products_in_flight.drain(2)", PipelineRace, NOT_DRAINED, delay=1),
     "released a step early, delayed": Bug(
-        steps.release_due, "release_used(ring, k, ring.delay)", "release_used(ring, k, 0)", PipelineRace, NOT_DRAINED, delay=1),
+        where=steps.release_due, old="release_used(ring, k, ring.delay)", new="release_used(ring, k, 0)", error=PipelineRace, message=NOT_DRAINED, delay=1),
     "last release forgotten, delayed": Bug(
-        steps.release_rest, "range(ring.unreleased, -1, -1)", "range(ring.unreleased, 0, -1)", PipelineDeadlock,
-        r"consumed\[\d\].* 8 of 8 arrivals", delay=1),
-    "dropped arrive": Bug(ring.release, ARRIVE, f"if warpgroup() != 1 or step != 1: {ARRIVE}", PipelineDeadlock,
-                          r"hint: consumed\[1\] of .* still misses 4 of 8 arrivals in phase 0"),
-    "dropped arrive in the second tile": Bug(ring.release, ARRIVE, f"if warpgroup() or step != 7: {ARRIVE}", PipelineDeadlock,
-                                             r"hint: consumed\[1\] of .* still misses 4 of 8 arrivals in phase 3"),
-    "no arrive at all": Bug(ring.release, ARRIVE, "pass", PipelineDeadlock,
-                            r"warpgroup 2 \(memory\): blocked on consumed\[0\] of .* phase 0 step 2"),
+        where=steps.release_rest, old="range(ring.unreleased, -1, -1)", new="range(ring.unreleased, 0, -1)", error=PipelineDeadlock,
+        message=r"consumed\[\d\].* 8 of 8 arrivals", delay=1),
+    "dropped arrive": Bug(where=ring.release, old=ARRIVE, new=f"if warpgroup() != 1 or step != 1: {ARRIVE}", error=PipelineDeadlock,
+                          message=r"hint: consumed\[1\] of .* still misses 4 of 8 arrivals in phase 0"),
+    "dropped arrive in the second tile": Bug(where=ring.release, old=ARRIVE, new=f"if warpgroup() or step != 7: {ARRIVE}", error=PipelineDeadlock,
+                                             message=r"hint: consumed\[1\] of .* still misses 4 of 8 arrivals in phase 3"),
+    "no arrive at all": Bug(where=ring.release, old=ARRIVE, new="pass", error=PipelineDeadlock,
+                            message=r"warpgroup 2 \(memory\): blocked on consumed\[0\] of .* phase 0 step 2"),
     "double arrive": Bug(ring.release, ARRIVE, f"{ARRIVE}; {ARRIVE}", PipelineRace, SLOT_LOST),
     "double arrive of one warpgroup": Bug(
-        ring.release, ARRIVE, f"{ARRIVE}\n    if warpgroup() == 1: {ARRIVE}", PipelineRace, SLOT_LOST),
+        where=ring.release, old=ARRIVE, new=f"{ARRIVE}\n    if warpgroup() == 1: {ARRIVE}", error=PipelineRace, message=SLOT_LOST),
     "double arrive in the last step": Bug(
-        ring.release, ARRIVE, f"{ARRIVE}\n    if warpgroup() == 1 and step == 9: {ARRIVE}", PipelineRace, TWICE),
-    "arrive by one warp": Bug(ring.release, ARRIVE, f"one_lane(mbarrier.arrive, {OWN})",
-                              PipelineDeadlock, r"consumed\[0\] of .* still misses 6 of 8 arrivals in phase 0"),
+        where=ring.release, old=ARRIVE, new=f"{ARRIVE}\n    if warpgroup() == 1 and step == 9: {ARRIVE}", error=PipelineRace, message=TWICE),
+    "arrive by one warp": Bug(where=ring.release, old=ARRIVE, new=f"one_lane(mbarrier.arrive, {OWN})",
+                              error=PipelineDeadlock, message=r"consumed\[0\] of .* still misses 6 of 8 arrivals in phase 0"),
     "arrive by one warp for all four": Bug(
-        ring.release, ARRIVE, f"one_lane(lambda a: current().mbar_arrive(a, 4), {OWN})",
-        PipelineRace, r"warps 1, 2, 3 of warpgroup \d \(compute\) never told that their wgmma drained"),
+        where=ring.release, old=ARRIVE, new=f"one_lane(lambda a: current().mbar_arrive(a, 4), {OWN})",
+        error=PipelineRace, message=r"warps 1, 2, 3 of warpgroup \d \(compute\) never told that their wgmma drained"),
     "release of the next slot": Bug(ring.release, "slot_of(ring, step)", "slot_of(ring, step + 1)", PipelineRace, SLOT_LOST),
     "skipped ready wait": Bug(ring.await_ready, WAIT_READY, "pass", PipelineRace, READ_EARLY),
     "skipped ready wait in the last step of one warpgroup": Bug(
-        ring.await_ready, WAIT_READY, f"if warpgroup() != 1 or step != 9: {WAIT_READY}", PipelineRace, SLOT_LOST),
+        where=ring.await_ready, old=WAIT_READY, new=f"if warpgroup() != 1 or step != 9: {WAIT_READY}", error=PipelineRace, message=SLOT_LOST),
     "ready wait by one lane": Bug(ring.await_ready, "mbarrier.wait(", "one_lane(mbarrier.wait, ", PipelineRace, READ_EARLY),
     "stale parity: ready phase one ahead": Bug(
-        ring.await_ready, "phase_of(ring, step), step", "phase_of(ring, step) + 1, step", SimulationError,
-        r"waited for phase 1 of ready\[0\].*passe[sd] on the stale phase -1|\(compute\): blocked on ready\[0\] .*phase 1"),
+        where=ring.await_ready, old="phase_of(ring, step), step", new="phase_of(ring, step) + 1, step", error=SimulationError,
+        message=r"waited for phase 1 of ready\[0\].*passe[sd] on the stale phase -1|\(compute\): blocked on ready\[0\] .*phase 1"),
     "stale parity: ready phase one behind": Bug(
-        ring.await_ready, "phase_of(ring, step), step", "phase_of(ring, step) - 1, step", PipelineRace,
-        rf"{READ_EARLY}|waited for phase -1 of ready\[0\].*reached phase"),
+        where=ring.await_ready, old="phase_of(ring, step), step", new="phase_of(ring, step) - 1, step", error=PipelineRace,
+        message=rf"{READ_EARLY}|waited for phase -1 of ready\[0\].*reached phase"),
     "stale parity: ready phase two ahead": Bug(
-        ring.await_ready, "phase_of(ring, step), step", "phase_of(ring, step) + 2, step", PipelineRace,
-        r"waited for phase 2 of ready\[0\].*passe[sd] on the stale phase 0"),
+        where=ring.await_ready, old="phase_of(ring, step), step", new="phase_of(ring, step) + 2, step", error=PipelineRace,
+        message=r"waited for phase 2 of ready\[0\].*passe[sd] on the stale phase 0"),
     "stale parity: ready phase two behind": Bug(
-        ring.await_ready, "phase_of(ring, step), step", "phase_of(ring, step) - 2, step", PipelineRace,
-        r"waited for phase -2 of ready\[0\].*already reached phase -?\d"),
-    "stale parity: the phase never advances": Bug(ring.phase_of, "step // ring.plan.slots", "0", SimulationError,
-                                                  f"{TWICE}|{OTHER_PHASE}"),
-    "stale parity: the step's parity, not its slot's": Bug(ring.phase_of, "step // ring.plan.slots", "step", PipelineRace,
-                                                           r"waited for phase 1 of ready\[1\].*passed on the stale phase -1"),
+        where=ring.await_ready, old="phase_of(ring, step), step", new="phase_of(ring, step) - 2, step", error=PipelineRace,
+        message=r"waited for phase -2 of ready\[0\].*already reached phase -?\d"),
+    "stale parity: the phase never advances": Bug(where=ring.phase_of, old="step // ring.plan.slots", new="0", error=SimulationError,
+                                                  message=f"{TWICE}|{OTHER_PHASE}"),
+    "stale parity: the step's parity, not its slot's": Bug(where=ring.phase_of, old="step // ring.plan.slots", new="step", error=PipelineRace,
+                                                           message=r"waited for phase 1 of ready\[1\].*passed on the stale phase -1"),
     # ---- load ring, memory role
     "skipped free wait": Bug(ring.fill, WAIT_FREE, "pass", SimulationError, TWICE),
     "skipped free wait in the last step": Bug(ring.fill, WAIT_FREE, f"if step != 9: {WAIT_FREE}", SimulationError, TWICE),
     "stale parity: free phase one ahead": Bug(
-        ring.fill, "phase_of(ring, step) - 1", "phase_of(ring, step)", PipelineDeadlock,
-        r"warpgroup 2 \(memory\): blocked on consumed\[0\] of .* phase 0 step 0"),
+        where=ring.fill, old="phase_of(ring, step) - 1", new="phase_of(ring, step)", error=PipelineDeadlock,
+        message=r"warpgroup 2 \(memory\): blocked on consumed\[0\] of .* phase 0 step 0"),
     "stale parity: free phase one behind": Bug(
-        ring.fill, "phase_of(ring, step) - 1", "phase_of(ring, step) - 2", SimulationError,
-        r"waited for phase -2 of consumed\[0\].* for step 0.*already reached phase -1"),
+        where=ring.fill, old="phase_of(ring, step) - 1", new="phase_of(ring, step) - 2", error=SimulationError,
+        message=r"waited for phase -2 of consumed\[0\].* for step 0.*already reached phase -1"),
     "stale parity: free phase two behind": Bug(
-        ring.fill, "phase_of(ring, step) - 1", "phase_of(ring, step) - 3", PipelineRace,
-        r"waited for phase -3 of consumed\[0\].* for step 0.*already reached phase -1"),
+        where=ring.fill, old="phase_of(ring, step) - 1", new="phase_of(ring, step) - 3", error=PipelineRace,
+        message=r"waited for phase -3 of consumed\[0\].* for step 0.*already reached phase -1"),
     "wrong byte count: short": Bug(ring.stage_bytes, "plan.expected(part)", "plan.expected(part) - 4096", SimulationError, TOO_FEW),
     "wrong byte count: short in the last step": Bug(
-        ring.fill, BYTES, BYTES.replace("part)", "part) - 4096 * (step == 9)"), SimulationError, TOO_FEW),
+        where=ring.fill, old=BYTES, new=BYTES.replace("part)", "part) - 4096 * (step == 9)"), error=SimulationError, message=TOO_FEW),
     "wrong byte count: long": Bug(
-        ring.stage_bytes, "plan.expected(part)", "plan.expected(part) + 4096", PipelineDeadlock,
-        "still misses 4096 bytes and no copy is in flight: expect_tx announced 28672 bytes, .* brought 24576"),
+        where=ring.stage_bytes, old="plan.expected(part)", new="plan.expected(part) + 4096", error=PipelineDeadlock,
+        message="still misses 4096 bytes and no copy is in flight: expect_tx announced 28672 bytes, .* brought 24576"),
     "wrong byte count: long in the last step": Bug(
-        ring.fill, BYTES, BYTES.replace("part)", "part) + 16 * (step == 9)"), PipelineDeadlock,
-        r"ready\[1\] of .* still misses 16 bytes and no copy is in flight: expect_tx announced 24592 bytes, .* brought 24576"),
+        where=ring.fill, old=BYTES, new=BYTES.replace("part)", "part) + 16 * (step == 9)"), error=PipelineDeadlock,
+        message=r"ready\[1\] of .* still misses 16 bytes and no copy is in flight: expect_tx announced 24592 bytes, .* brought 24576"),
     "wrong byte count: one operand forgotten": Bug(
-        ring.stage_bytes, "plan.expected(part)", "plan.layouts[0].nbytes", SimulationError,
-        rf"completes with \d of its copies still in flight|more than phase \d expects \(16384 announced\)|{READ_EARLY}"),
+        where=ring.stage_bytes, old="plan.expected(part)", new="plan.layouts[0].nbytes", error=SimulationError,
+        message=rf"completes with \d of its copies still in flight|more than phase \d expects \(16384 announced\)|{READ_EARLY}"),
     "loads before the free wait": Bug(
-        ring.fill, f"{FREE}\n    {EXPECT}\n    {LOAD}", f"{LOAD}\n    {FREE}\n    {EXPECT}", PipelineRace, SLOT_LOST),
+        where=ring.fill, old=f"{FREE}\n    {EXPECT}\n    {LOAD}", new=f"{LOAD}\n    {FREE}\n    {EXPECT}", error=PipelineRace, message=SLOT_LOST),
     "bytes announced before the free wait": Bug(
-        ring.fill, f"{FREE}\n    {EXPECT}", f"{EXPECT}\n    {FREE}", SimulationError,
-        f"{TWICE}|{OTHER_PHASE}"),
+        where=ring.fill, old=f"{FREE}\n    {EXPECT}", new=f"{EXPECT}\n    {FREE}", error=SimulationError,
+        message=f"{TWICE}|{OTHER_PHASE}"),
     "loads into the next slot": Bug(ring.fill, LOAD, "copy_in(ring, indices, (slot + 1) % 2, part)", PipelineRace, SLOT_LOST),
     "loads complete on the next barrier": Bug(
-        ring.copy_in, '"ready", slot, part)', '"ready", (slot + 1) % 2, part)', PipelineRace, READ_EARLY),
+        where=ring.copy_in, old='"ready", slot, part)', new='"ready", (slot + 1) % 2, part)', error=PipelineRace, message=READ_EARLY),
     # ---- the counter
     "the counter restarts with every tile": Bug(context.counter, "np_.state[index]", "0", PipelineRace, OTHER_PHASE),
     "the counter restarts in the compute role": Bug(
-        ring.set_steps_done, COUNTED, f"({COUNTED}) * ring.np.memory", PipelineRace, OTHER_PHASE),
+        where=ring.set_steps_done, old=COUNTED, new=f"({COUNTED}) * ring.np.memory", error=PipelineRace, message=OTHER_PHASE),
     "the counter restarts in the memory role": Bug(
-        ring.set_steps_done, COUNTED, f"({COUNTED}) * (not ring.np.memory)", PipelineRace, OTHER_PHASE),
+        where=ring.set_steps_done, old=COUNTED, new=f"({COUNTED}) * (not ring.np.memory)", error=PipelineRace, message=OTHER_PHASE),
     # ---- store ring
-    "no proxy fence": Bug(store_ring.put, "fence.proxy_async()", "pass", PipelineRace,
-                          r"TMA store \(c\) reads .*the writing warps did not fence"),
+    "no proxy fence": Bug(where=store_ring.put, old="fence.proxy_async()", new="pass", error=PipelineRace,
+                          message=r"TMA store \(c\) reads .*the writing warps did not fence"),
     "no proxy fence by one warpgroup": Bug(
-        store_ring.put, "fence.proxy_async()", "warpgroup() or fence.proxy_async()", PipelineRace,
-        r"TMA store \(c\) reads .* warpgroup 1 \(compute\).*the writing warps did not fence"),
+        where=store_ring.put, old="fence.proxy_async()", new="warpgroup() or fence.proxy_async()", error=PipelineRace,
+        message=r"TMA store \(c\) reads .* warpgroup 1 \(compute\).*the writing warps did not fence"),
     "fence after the barrier": Bug(
-        store_ring.put, f"{FENCE}\n    {SYNC}", f"{SYNC}\n    {FENCE}", PipelineRace, "the writing warps did not fence"),
+        where=store_ring.put, old=f"{FENCE}\n    {SYNC}", new=f"{SYNC}\n    {FENCE}", error=PipelineRace, message="the writing warps did not fence"),
     "no barrier before the panels are written": Bug(
-        store_ring.put, f"{SYNC}  # nobody", "pass  # nobody", PipelineRace,
-        r"write \(staging panel\) writes .* while TMA store \(c\).*bulk_wait"),
-    "no barrier before the store": Bug(store_ring.put, f"{SYNC}\n    one_lane(copy_out", "one_lane(copy_out", PipelineRace,
-                                       r"no barrier orders warp 1 of warpgroup \d \(compute\) before"),
-    "one barrier number for all warpgroups": Bug(store_ring.put, f"{SYNC}  # nobody", "barrier.sync(1, 128)  # nobody",
-                                                 PipelineRace, r"bar_sync 1 .* nothing orders this after the use of the barrier"),
-    "one staging panel for all warpgroups": Bug(store_ring.staging, "own_part(ref.unit, ref.unit.staging)", "ref.unit.staging.base",
-                                                PipelineRace, r"write \(staging panel\) writes .* while (TMA store \(c\)|write)"),
-    "no await_staging": Bug(store_ring.put, "one_lane(await_staging, ref)", "pass", PipelineRace,
-                            r"write \(staging panel\) writes .* while TMA store \(c\).*bulk_wait\(pending, read=True\)"),
+        where=store_ring.put, old=f"{SYNC}  # nobody", new="pass  # nobody", error=PipelineRace,
+        message=r"write \(staging panel\) writes .* while TMA store \(c\).*bulk_wait"),
+    "no barrier before the store": Bug(where=store_ring.put, old=f"{SYNC}\n    one_lane(copy_out", new="one_lane(copy_out", error=PipelineRace,
+                                       message=r"no barrier orders warp 1 of warpgroup \d \(compute\) before"),
+    "one barrier number for all warpgroups": Bug(where=store_ring.put, old=f"{SYNC}  # nobody", new="barrier.sync(1, 128)  # nobody",
+                                                 error=PipelineRace, message=r"bar_sync 1 .* nothing orders this after the use of the barrier"),
+    "one staging panel for all warpgroups": Bug(where=store_ring.staging, old="own_part(ref.unit, ref.unit.staging)", new="ref.unit.staging.base",
+                                                error=PipelineRace, message=r"write \(staging panel\) writes .* while (TMA store \(c\)|write)"),
+    "no await_staging": Bug(where=store_ring.put, old="one_lane(await_staging, ref)", new="pass", error=PipelineRace,
+                            message=r"write \(staging panel\) writes .* while TMA store \(c\).*bulk_wait\(pending, read=True\)"),
     "no commit": Bug(store_ring.copy_out, "cp_async_bulk.commit_group()", "pass", PipelineRace, r"while TMA store \(c\)"),
-    "no drain at exit": Bug(store_ring.drain_stores, "current().bulk_wait(0, read=False)", "pass", PipelineRace,
-                            r"warpgroup \d \(compute\).*the warpgroup ends with 2 TMA stores not waited for"),
-    "drain of reads only at exit": Bug(store_ring.drain_stores, "read=False", "read=True", PipelineRace,
-                                       r"the warpgroup ends with \d TMA stores? not waited for"),
+    "no drain at exit": Bug(where=store_ring.drain_stores, old="current().bulk_wait(0, read=False)", new="pass", error=PipelineRace,
+                            message=r"warpgroup \d \(compute\).*the warpgroup ends with 2 TMA stores not waited for"),
+    "drain of reads only at exit": Bug(where=store_ring.drain_stores, old="read=False", new="read=True", error=PipelineRace,
+                                       message=r"the warpgroup ends with \d TMA stores? not waited for"),
 }
 
-A, B = operands(256, 128, 5 * 64)  # 2 x 2 tiles, 5 steps each: an odd count, so that tiles start at either slot
+# 2 x 2 tiles, 5 steps each: an odd count, so that tiles start at either slot
+A, B = operands(256, 128, 5 * 64)
 C = product(A, B)
 
 
 def run(seed: int | None, delay: int = 0) -> Any:
-    """2 CTAs with 2 tiles each, 2 compute warpgroups, 2 slots (one more for a delay), one staging panel each."""
+    """2 CTAs with 2 tiles each, 2 compute warpgroups, 2 slots (one more for a delay), one staging
+    panel each."""
     return gemm(2, store_slots=1, ctas=2).simulate(A, B, seed=seed, cfg=replace(SMALL, slots=2 + delay, delay=delay))
 
 
@@ -227,7 +231,7 @@ def test_every_schedule_finds(name, monkeypatch):
         names_who_and_where(text)
 
 
-# ---- other kernels ----------------------------------------------------------------------------------------------
+# ---- other kernels -------------------------------------------------------------------------------
 def nested(seed: int | None, cfg: Config) -> tuple[np.ndarray, np.ndarray]:
     a, b = operands(256, 128, 3 * 128)
     return nested_gemm(ctas=2).simulate(a, b, seed=seed, cfg=cfg), product(a, b)

@@ -1,6 +1,8 @@
-"""Defects that were found by reading the pipelines this one is modelled on: one section each, none of them is here.
+"""Defects that were found by reading the pipelines this one is modelled on: one section each, none
+of them is here.
 
-They are those of Pallas' Mosaic GPU pipelines as of August 2026: what went wrong there stands in the docstrings.
+They are those of Pallas' Mosaic GPU pipelines as of August 2026: what went wrong there stands in
+the docstrings.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def kernel(function: Any, builder: str = "loop") -> Any:
     return numpipe.kernel(function, num_compute_wgs=1, warp_specialized=builder != "single loop")
 
 
-# ---- 1 -----------------------------------------------------------------------------------------------------------------------
+# ---- 1 -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("execution", EXECUTIONS)
 def test_1_slots_are_compared_with_the_delay_of_each_operand(execution: str) -> None:
     """Not with the smallest delay alone, which let delays of 0 and 3 pass with 2 slots."""
@@ -55,7 +57,7 @@ def test_1_slots_are_compared_with_the_delay_of_each_operand(execution: str) -> 
         EXECUTIONS[execution](kernel(few_slots), halves(64), halves(64))
 
 
-# ---- 2 -----------------------------------------------------------------------------------------------------------------------
+# ---- 2 -------------------------------------------------------------------------------------------
 def mixed_delays(builder: str) -> Any:
     """Operands with a delay of their own, in a tuple, and without one behind it."""
     def loop(a, b, d, c):
@@ -85,8 +87,8 @@ def mixed_delays(builder: str) -> Any:
 @pytest.mark.thorough
 @pytest.mark.parametrize("builder", ["loop", "body", "single loop"])
 def test_2_an_operand_keeps_its_delay_in_a_tuple_and_before_one_that_says_none(builder: str) -> None:
-    """There a plain BlockSpec behind a delayed one set the delay of all to 0, and those in nested tuples were not looked at: slots
-    were released while products read them.
+    """There a plain BlockSpec behind a delayed one set the delay of all to 0, and those in nested
+    tuples were not looked at: slots were released while products read them.
     """
     made = mixed_delays(builder)
     a, b, d, c = halves(64, 384), halves(64, 384, 1), halves(64, 384, 2), np.zeros((64, 64), np.float32)
@@ -96,7 +98,7 @@ def test_2_an_operand_keeps_its_delay_in_a_tuple_and_before_one_that_says_none(b
     assert [(ring.slots, ring.delay) for ring in made.compiled(a, b, d, c).unit.rings.values()] == [(4, 2), (4, 1), (4, 0)]
 
 
-# ---- 3 -----------------------------------------------------------------------------------------------------------------------
+# ---- 3 -------------------------------------------------------------------------------------------
 COMPILE = """
 import sys
 import numpy as np
@@ -119,11 +121,12 @@ def test_3_code_does_not_depend_on_the_order_of_sets() -> None:
     assert found[0].count(".entry") == 1 and found[0] == found[1]
 
 
-# ---- 4 -----------------------------------------------------------------------------------------------------------------------
+# ---- 4 -------------------------------------------------------------------------------------------
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("state", [*PipelineState, None], ids=str)
 def test_4_a_chain_may_be_one_pipeline(state: PipelineState | None) -> None:
-    """There START never drained and STOP never filled: a chain of one could not be said, nor one of a run-time length."""
+    """There START never drained and STOP never filled: a chain of one could not be said, nor one of
+    a run-time length."""
     @numpipe.kernel(num_compute_wgs=1)
     def chain(a, c, links, *, state: numpipe.Static = None):
         def body(indices, x, acc):

@@ -1,4 +1,5 @@
-"""`numpipe.turn`: warpgroups one after another, in any schedule; what would let them wait for ever is refused or reported."""
+"""`numpipe.turn`: warpgroups one after another, in any schedule; what would let them wait for ever
+is refused or reported."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def test_one_after_another_in_many_schedules(name: str) -> None:
 @pytest.mark.parametrize("operation, name", [
     ("enter_turn", "two"), ("leave_turn", "two"), ("begin_tokens", "two"), ("end_tokens", "two"), ("skip_turn", "fewer steps")])
 def test_every_part_of_it_is_missed(operation: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one of the operations a kernel is a race, a deadlock, or leaves an arrival behind, in every schedule."""
+    """Without one of the operations a kernel is a race, a deadlock, or leaves an arrival behind, in
+    every schedule."""
     for module in (warpgroup_order, steps):
         if hasattr(module, operation):
             monkeypatch.setattr(getattr(module, operation), "function", lambda np_, *_: None)
@@ -151,7 +153,8 @@ def test_functions_that_take_turns_with_steps_of_are_refused() -> None:
 
 # ---- compiled
 def above_the_last_wait(code: Sass) -> int:
-    """How many of a step's 32 maxima, which stand before the wait for the second product, ptxas has left there.
+    """How many of a step's 32 maxima, which stand before the wait for the second product, ptxas has
+    left there.
 
     It moves the wait up, and the maxima down.
     """
@@ -163,7 +166,8 @@ def above_the_last_wait(code: Sass) -> int:
 
 @pytest.mark.thorough
 def test_a_fence_behind_a_tile_holds_the_wait_and_nothing_else() -> None:
-    """The wait for the second product stays behind the store that is never made; there is no branch for it."""
+    """The wait for the second product stays behind the store that is never made; there is no branch
+    for it."""
     case = cases()["in parts"]
     code = Sass(case.kernel.inspect("sass", *case.inputs, np.empty((256, 64), np.float32)))
     [store] = [store for store in code.find("STS$") if code.innermost(store)]
@@ -185,6 +189,8 @@ def test_costs_two_instructions_a_turn_and_a_fence_holds() -> None:
     case, out = kernels()["fewer steps"], np.empty((128, 64), np.float32)
     assert case.kernel.inspect("gate", *case.inputs, out, **dict(case.options)) == ()
     code = Sass(case.kernel.inspect("sass", *case.inputs, out, **dict(case.options)))
-    assert len(code.find("BAR.ARV")) == 3  # in the main loop, in that over the steps left out, and at the kernel's beginning
-    assert sum(i.text.endswith("0x100") for i in code.find("BAR.SYNC")) == 3  # in these loops, and at the kernel's end
+    # in the main loop, in that over the steps left out, and at the kernel's beginning
+    assert len(code.find("BAR.ARV")) == 3
+    # in these loops, and at the kernel's end
+    assert sum(i.text.endswith("0x100") for i in code.find("BAR.SYNC")) == 3
     assert above_the_last_wait(code) == 32  # see below

@@ -1,4 +1,5 @@
-"""Hazards of outputs: bugs injected into the protocol's own source, and bodies that write too little or too much.
+"""Hazards of outputs: bugs injected into the protocol's own source, and bodies that write too
+little or too much.
 
 Each is found in every schedule; as it is, the protocol is silent in every one.
 """
@@ -23,65 +24,65 @@ SCHEDULES = (None, *range(6))
 UNORDERED = r"(TMA store \(o\) reads SMEM.* while write|bytes that nobody has written|write \(tile\[…\] = value\) writes)"
 BUGS = {
     "no fence": Bug(
-        pipeline_outputs.end_block,
-        "fence.proxy_async()",
-        "pass",
-        PipelineRace,
-        r"TMA store \(o\) reads SMEM.* while write \(tile\[…\] = value\).*fence.proxy.async",
+        where=pipeline_outputs.end_block,
+        old="fence.proxy_async()",
+        new="pass",
+        error=PipelineRace,
+        message=r"TMA store \(o\) reads SMEM.* while write \(tile\[…\] = value\).*fence.proxy.async",
     ),
     "fence by the storing lane alone": Bug(
-        pipeline_outputs.end_block,
-        "fence.proxy_async()",
-        "first_lane(ring, fence.proxy_async)",
-        PipelineRace,
-        r"TMA store \(o\) reads SMEM.* while write \(tile\[…\] = value\)",
+        where=pipeline_outputs.end_block,
+        old="fence.proxy_async()",
+        new="first_lane(ring, fence.proxy_async)",
+        error=PipelineRace,
+        message=r"TMA store \(o\) reads SMEM.* while write \(tile\[…\] = value\)",
     ),
     "no barrier": Bug(pipeline_outputs.end_block, "meet(ring)", "pass", PipelineRace, UNORDERED),
     "a barrier of each warpgroup's own": Bug(
-        pipeline_outputs.meet, "if ring.private", "if True", PipelineRace, UNORDERED
+        where=pipeline_outputs.meet, old="if ring.private", new="if True", error=PipelineRace, message=UNORDERED
     ),
     "stored before the barrier": Bug(
-        pipeline_outputs.end_block,
-        "meet(ring)\n",
-        "first_lane(ring, copy_block, ring, unravel(k - 1, grid), slot_of(ring, step_of(ring, "
+        where=pipeline_outputs.end_block,
+        old="meet(ring)\n",
+        new="first_lane(ring, copy_block, ring, unravel(k - 1, grid), slot_of(ring, step_of(ring, "
         "k, 1)))\n        meet(ring)\n        return\n",
-        PipelineRace,
-        r"TMA store \(o\) reads SMEM",
+        error=PipelineRace,
+        message=r"TMA store \(o\) reads SMEM",
     ),
     "the slot is not waited for": Bug(
-        pipeline_outputs.await_slot,
-        "current().bulk_wait(unread(ring.plan), read=True)",
-        "pass",
-        PipelineRace,
-        r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
+        where=pipeline_outputs.await_slot,
+        old="current().bulk_wait(unread(ring.plan), read=True)",
+        new="pass",
+        error=PipelineRace,
+        message=r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
     ),
     "one group too many may be unread": Bug(
-        pipeline_outputs.await_slot,
-        "unread(ring.plan)",
-        "unread(ring.plan) + 1",
-        PipelineRace,
-        r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
+        where=pipeline_outputs.await_slot,
+        old="unread(ring.plan)",
+        new="unread(ring.plan) + 1",
+        error=PipelineRace,
+        message=r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
     ),
     "the slot is waited for behind the barrier": Bug(
-        pipeline_outputs.end_block,
-        "if ring.slots > 1:\n            first_lane(ring, await_slot, ring)\n        meet(ring)\n",
-        "meet(ring)\n        first_lane(ring, await_slot, ring)\n",
-        PipelineRace,
-        r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
+        where=pipeline_outputs.end_block,
+        old="if ring.slots > 1:\n            first_lane(ring, await_slot, ring)\n        meet(ring)\n",
+        new="meet(ring)\n        first_lane(ring, await_slot, ring)\n",
+        error=PipelineRace,
+        message=r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
     ),
     "the wrong slot": Bug(
-        pipeline_outputs.end_block,
-        "slot_of(ring, step_of(ring, k, 1))",
-        "slot_of(ring, step_of(ring, k, 1) + 1)",
-        PipelineRace,
-        r"TMA store \(o\) reads SMEM",
+        where=pipeline_outputs.end_block,
+        old="slot_of(ring, step_of(ring, k, 1))",
+        new="slot_of(ring, step_of(ring, k, 1) + 1)",
+        error=PipelineRace,
+        message=r"TMA store \(o\) reads SMEM",
     ),
     "stored a step early": Bug(
-        pipeline_outputs.end_block,
-        "if k > 0 and ends(ring, k - 1):",
-        "if k > 0:",
-        PipelineRace,
-        r"(bytes that nobody has written since|while TMA store)",
+        where=pipeline_outputs.end_block,
+        old="if k > 0 and ends(ring, k - 1):",
+        new="if k > 0:",
+        error=PipelineRace,
+        message=r"(bytes that nobody has written since|while TMA store)",
     ),
 }
 
@@ -164,7 +165,8 @@ def test_a_tile_must_be_written_by_somebody_and_by_one(how: str, error: type[Sim
 @pytest.mark.parametrize("slots", [1, 2])
 @pytest.mark.parametrize("how", ["a load", "a product"])
 def test_a_block_that_comes_again_is_a_new_one(how: str, slots: int) -> None:
-    """With as many slots as blocks in between it would find its old values, and with others those of another block."""
+    """With as many slots as blocks in between it would find its old values, and with others those
+    of another block."""
     @numpipe.kernel(num_compute_wgs=1)
     def comes_again(a, o):
         pipe = numpipe.pipeline(
@@ -197,7 +199,7 @@ def test_reading_a_tile_that_nobody_has_written_is_an_error() -> None:
         reads.simulate(np.zeros((64, 64), F32))
 
 
-# ---- one array, loaded and stored --------------------------------------------------------------------------------
+# ---- one array, loaded and stored ----------------------------------------------------------------
 def in_place(loaded: int, stored: int) -> Any:
     """Step k loads block k + loaded of an array and stores block k + stored."""
     @numpipe.kernel(num_compute_wgs=1)

@@ -80,7 +80,7 @@ def test_the_counter_of_output_slots_runs_on() -> None:
     check_in_tiles(simulated(), (1200, 192), 4)
 
 
-# ---- what cannot be --------------------------------------------------------------------------------------------------
+# ---- what cannot be ------------------------------------------------------------------------------
 def test_the_budget_shows_output_slots() -> None:
     a = np.zeros((128, 64), F16)
     with pytest.raises(SpecError, match="246784 B, but a CTA has 232448 B") as caught:

@@ -175,7 +175,8 @@ def test_a_function_returns_a_pipeline_to_loop_over(runs: Any) -> None:
 
 
 def test_a_returned_pipeline_is_compiled_and_runs_on_from_tile_to_tile() -> None:
-    """Its ring belongs to its place in the source, as that of any pipeline: loads of the next tile begin early."""
+    """Its ring belongs to its place in the source, as that of any pipeline: loads of the next tile
+    begin early."""
     @numpipe.kernel(num_compute_wgs=1)
     def tiled(a, c):
         pipe = columns_of(a.shape[1] // 64, 2)

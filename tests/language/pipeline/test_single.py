@@ -114,11 +114,11 @@ ADVANCE = steps.advance
 WAITS = 'only_if(loop, "drains", await_products)'
 BUGS = {
     "release before drain": Bug(
-        ADVANCE, WAITS, "pass", PipelineRace, "(?s)while wgmma .* never told that their wgmma drained"),
+        where=ADVANCE, old=WAITS, new="pass", error=PipelineRace, message="(?s)while wgmma .* never told that their wgmma drained"),
     "a slot too far ahead": Bug(steps.fill_used, "+ ring.slots", "+ ring.slots + 1", numpipe.SimulationError, "."),
     "no fill": Bug(steps.refill, "one_lane(over, loop.rings, fill_used, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
-    "no release": Bug(ADVANCE, 'over(loop.rings, only_if, "releases", release_due, k)', "pass", numpipe.PipelineDeadlock,
-                      "warpgroup 0"),
+    "no release": Bug(where=ADVANCE, old='over(loop.rings, only_if, "releases", release_due, k)', new="pass", error=numpipe.PipelineDeadlock,
+                      message="warpgroup 0"),
     "no wait": Bug(steps.begin_step, 'over(loop.rings, only_if, "awaits", await_begun, k)', "pass", PipelineRace, "."),
 }
 

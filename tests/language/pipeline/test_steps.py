@@ -1,4 +1,5 @@
-"""Pipelines with several rings: what is loaded when, unequal steps, bodies with barriers of their own; and bugs in all that."""
+"""Pipelines with several rings: what is loaded when, unequal steps, bodies with barriers of their
+own; and bugs in all that."""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ def test_warpgroups_may_run_different_numbers_of_steps(name: str, form: str, gri
 @pytest.mark.parametrize("name", UNEQUAL)
 def test_all_is_loaded_whoever_runs_fewer_steps(name: str, form: str) -> None:
     plan, grid = replace(UNEQUAL[name], form=form), GRIDS[0]
-    assert loads(plan, grid) == {f"x{n}": o.loads(grid) * plan.tiles for n, o in enumerate(plan.operands)}  # everything
+    # everything
+    assert loads(plan, grid) == {f"x{n}": o.loads(grid) * plan.tiles for n, o in enumerate(plan.operands)}
 
 
 BODIES = [(Operand("i"), Operand("ijk")), (Operand(""), Operand("j")), tuple(EACH)]
@@ -109,11 +111,11 @@ BUGS: dict[str, tuple[Plan, Bug]] = {
     "released at every step": (
         SLOW,
         Bug(
-            steps.release_due,
-            "release_used(ring, k, ring.delay)",
-            "each(ring, 'consumed', 0, release, step_of(ring, k, 1)) if k > 0 else None",
-            PipelineRace,
-            "x0",
+            where=steps.release_due,
+            old="release_used(ring, k, ring.delay)",
+            new="each(ring, 'consumed', 0, release, step_of(ring, k, 1)) if k > 0 else None",
+            error=PipelineRace,
+            message="x0",
         ),
     ),
     "released a step early": (
@@ -127,11 +129,11 @@ BUGS: dict[str, tuple[Plan, Bug]] = {
     "never released before the end": (
         SLOW,
         Bug(
-            steps.release_due,
-            "release_used(ring, k, ring.delay)",
-            "None",
-            PipelineDeadlock,
-            "consumed",
+            where=steps.release_due,
+            old="release_used(ring, k, ring.delay)",
+            new="None",
+            error=PipelineDeadlock,
+            message="consumed",
         ),
     ),
     "filled at every step": (
@@ -145,21 +147,21 @@ BUGS: dict[str, tuple[Plan, Bug]] = {
     "not waited for": (
         SLOW,
         Bug(
-            steps.await_begun,
-            "begins(ring, k)",
-            "k == 0",
-            PipelineRace,
-            "wgmma|arrives on consumed",
+            where=steps.await_begun,
+            old="begins(ring, k)",
+            new="k == 0",
+            error=PipelineRace,
+            message="wgmma|arrives on consumed",
         ),
     ),
     "waited for before others are released": (
         SLOW,
         Bug(
-            steps.advance,
-            "await_products)\n",
-            "await_products)\n        over(loop.rings, await_begun, k)\n",
-            PipelineDeadlock,
-            "ready",
+            where=steps.advance,
+            old="await_products)\n",
+            new="await_products)\n        over(loop.rings, await_begun, k)\n",
+            error=PipelineDeadlock,
+            message="ready",
         ),
     ),
     "unused tiles not released": (
@@ -169,11 +171,11 @@ BUGS: dict[str, tuple[Plan, Bug]] = {
     "unused tiles released before they land": (
         LEFT,
         Bug(
-            steps.pass_by,
-            'each(ring, "ready", 0, await_ready, step_of(ring, k, 0))',
-            "None",
-            SimulationError,
-            "x0|x1",
+            where=steps.pass_by,
+            old='each(ring, "ready", 0, await_ready, step_of(ring, k, 0))',
+            new="None",
+            error=SimulationError,
+            message="x0|x1",
         ),
     ),
 }

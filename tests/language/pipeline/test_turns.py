@@ -1,4 +1,5 @@
-"""schedule="pingpong": compute warpgroups take turns on whole tiles, right in any schedule; what breaks a turn is found."""
+"""schedule="pingpong": compute warpgroups take turns on whole tiles, right in any schedule; what
+breaks a turn is found."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def test_no_form_has_a_report_in_40_schedules(name: str) -> None:
 @pytest.mark.parametrize("m, n, k", [
     (192, 64, 192), (64, 64, 320), (1, 8, 8), (130, 200, 72), (128, 128, 0), (320, 64, 64), (65, 72, 136)], ids=str)
 def test_tiles_that_do_not_come_out_even(m: int, n: int, k: int) -> None:
-    """Odd counts of tiles, fewer than warpgroups or CTAs, steps that are no multiple of the slots, none at all."""
+    """Odd counts of tiles, fewer than warpgroups or CTAs, steps that are no multiple of the slots,
+    none at all."""
     a, b = operands(m, n, k)
     for ctas in (1, 2, 5):
         c = pingpong(gemm().function, ctas=ctas, out_type=gemm().options.out_type).simulate(a, b, cfg=CFG)
@@ -99,7 +101,8 @@ def test_warpgroups_have_every_second_tile_and_the_axis_has_size_1() -> None:
     trace.check_legal()
     shares = {number: [event.details["number"] for event in trace.events if event.note == "tile begin" and event.cta == (0, 0, 0)
                        and event.warpgroup == number] for number in range(3)}
-    assert shares[0] == [0, 4] and shares[1] == [2] and shares[2] == [0, 2, 4]  # of 6 tiles, and the CTA has every second one
+    # of 6 tiles, and the CTA has every second one
+    assert shares[0] == [0, 4] and shares[1] == [2] and shares[2] == [0, 2, 4]
 
 
 @pytest.mark.parametrize("name", ["gemm", "body form"])
@@ -162,9 +165,11 @@ def test_the_model_counts_all_tiles_once() -> None:
 
 def test_the_model_lets_one_warpgroup_store_while_another_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = gemm_tuned.kernel(PING_PONG["ping-pong 128x192"])
-    a, b = ArrayType((8192, 512), BF16), ArrayType((8448, 512), BF16)  # as many tiles for one warpgroup as for the other
+    # as many tiles for one warpgroup as for the other
+    a, b = ArrayType((8192, 512), BF16), ArrayType((8448, 512), BF16)
     seconds = numpipe.explain(kernel, a, b, compiled=False).predicted_seconds
-    monkeypatch.setattr(explaining, "Facts", lambda *args: limits.Facts(*args[:5]))  # as if they shared each tile
+    # as if they shared each tile
+    monkeypatch.setattr(explaining, "Facts", lambda *args: limits.Facts(*args[:5]))
     assert 1.05 * seconds < numpipe.explain(kernel, a, b, compiled=False).predicted_seconds
 
 
@@ -186,15 +191,15 @@ FINISHED = "over(loop.rings, set_steps_done, loop.total)\n    over(loop.outs, se
 BUGS = {
     "steps of others are not skipped": Bug(TAKE, "get_counters(np_)", "pass", SimulationError, "."),
     "the turn is not waited for": Bug(TAKE, "barrier.sync(own_barrier(np_), THREADS)", "pass", SimulationError, "."),
-    "the turn is never passed": Bug(GIVE, "barrier.arrive(next_barrier(np_), THREADS)", "pass", PipelineDeadlock,
-                                    r"named barrier \d+ \(the turn of compute warpgroup \d\): 128 of 256 threads"),
+    "the turn is never passed": Bug(where=GIVE, old="barrier.arrive(next_barrier(np_), THREADS)", new="pass", error=PipelineDeadlock,
+                                    message=r"named barrier \d+ \(the turn of compute warpgroup \d\): 128 of 256 threads"),
     "counters are not written": Bug(GIVE, "put_counters(np_)", "pass", SimulationError, "."),
     "the turn is passed before the counters are written": Bug(
-        GIVE, "put_counters(np_)\n    barrier.arrive(next_barrier(np_), THREADS)",
-        "barrier.arrive(next_barrier(np_), THREADS)\n    put_counters(np_)", SimulationError, "."),
+        where=GIVE, old="put_counters(np_)\n    barrier.arrive(next_barrier(np_), THREADS)",
+        new="barrier.arrive(next_barrier(np_), THREADS)\n    put_counters(np_)", error=SimulationError, message="."),
     "the turn is passed before the steps are counted": Bug(
-        steps.end_loop, f'{FINISHED}\n    only_if(loop, "passes_early", pass_turn_of)',
-        f'only_if(loop, "passes_early", pass_turn_of)\n    {FINISHED}', SimulationError, "."),
+        where=steps.end_loop, old=f'{FINISHED}\n    only_if(loop, "passes_early", pass_turn_of)',
+        new=f'only_if(loop, "passes_early", pass_turn_of)\n    {FINISHED}', error=SimulationError, message="."),
     "the turn is passed to oneself": Bug(turns.following, "(np_.number + 1) % np_.unit.turns", "np_.number", SimulationError, "."),
     "one barrier for all": Bug(turns.own_barrier, "np_.number", "0", SimulationError, "."),
     "every warpgroup has all tiles": Bug(turns.own_stride, "np_.unit.turns", "1", SimulationError, "."),
@@ -223,7 +228,8 @@ def test_one_word_for_all_warpgroups_is_written_while_it_is_read(monkeypatch: py
     monkeypatch.setattr(SharedMemory, "turn_word", lambda unit, warpgroup, index: own(unit, 0, index))
     for seed in (None, *range(3)):
         with pytest.raises(SimulationError, match="load_word"):
-            run(cases()["trip counts"], seed=seed)  # where there are no products, nothing else orders the warps of a warpgroup
+            # where there are no products, nothing else orders the warps of a warpgroup
+            run(cases()["trip counts"], seed=seed)
 
 
 def test_a_skipped_tile_keeps_the_turn_if_nobody_passes_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +322,8 @@ def test_slots_and_staging_divide_what_there_is() -> None:
 
     assert (of(64, 256, 1), of(128, 192, 4), of(128, 128, 2), of(128, 256, 4)) == (5, 4, 6, 3)
     assert fit_slots(((128, 64), F16), num_compute_wgs=1, other_bytes=100_000) == 7
-    assert fit_slots(((1, 8), np.float32), store_slots=0) == (232448 - 1024) // 1024  # a block takes 1024 bytes at least
+    # a block takes 1024 bytes at least
+    assert fit_slots(((1, 8), np.float32), store_slots=0) == (232448 - 1024) // 1024
     with pytest.raises(SpecError, match=r"a slot is 131072 B, but of 232448 B 100352 B are left beside 1024 B of barriers, "
                                         r"131072 B of store_slots \(2 warpgroups x 8 x 8192 B\) and 0 B of other_bytes"):
         fit_slots(((512, 128), F16), store_slots=8)
@@ -336,14 +343,18 @@ def check_code(built: Any, cfg: gemm_tuned.Config) -> None:
     assert all(plan.delay == 1 for plan in built.unit.rings.values())
     compute = gate.role_code(gate.Sass(built.sass), "compute")
     order = [i for i in compute if i.opcode.startswith("BAR.") and i.text.endswith("0x100")]
-    assert [i.opcode.split(".")[1] for i in order] == ["ARV", "SYNC", "ARV", "SYNC"]  # at entry; take and pass; at the end
+    # at entry; take and pass; at the end
+    assert [i.opcode.split(".")[1] for i in order] == ["ARV", "SYNC", "ARV", "SYNC"]
     products = [i for i in compute if i.opcode.startswith("HGMMA")]
     waits = [i for i in compute if i.opcode.startswith("WARPGROUP.DEPBAR")]
     drained = next(i for i in waits if i.text.endswith("gsb0, 0x0"))
-    assert order[1].address < products[0].address < order[2].address < drained.address  # passed before the products are waited for
-    assert any(i.text.endswith("gsb0, 0x1") for i in waits)  # products stay in flight while the slot before is released
+    # passed before the products are waited for
+    assert order[1].address < products[0].address < order[2].address < drained.address
+    # products stay in flight while the slot before is released
+    assert any(i.text.endswith("gsb0, 0x1") for i in waits)
     loop = gate.Sass(built.sass).innermost(products[0])
-    assert not [i for i in loop if i.opcode.startswith(("SHFL", "R2UR", "WARPSYNC"))]  # counters in uniform registers
+    # counters in uniform registers
+    assert not [i for i in loop if i.opcode.startswith(("SHFL", "R2UR", "WARPSYNC"))]
 
 
 @pytest.mark.thorough

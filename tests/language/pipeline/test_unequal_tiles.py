@@ -1,4 +1,5 @@
-"""K loops of unequal lengths: a ring goes on from tile to tile, whatever their numbers of steps are."""
+"""K loops of unequal lengths: a ring goes on from tile to tile, whatever their numbers of steps
+are."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def late_inner(a: Any, b: Any, c: Any) -> None:
 
 
 def test_the_first_store_may_run_before_the_first_step_of_an_inner_ring() -> None:
-    """The simulator meets rings as they run; the staging it has chosen by then must leave room for those it meets later."""
+    """The simulator meets rings as they run; the staging it has chosen by then must leave room for
+    those it meets later."""
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-2, 3, (rows, 300)).astype(np.float16) for rows in (200, 40))
     exact = a[:, :256].astype(np.float64) @ b[:, :256].astype(np.float64).T

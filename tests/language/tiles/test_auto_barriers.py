@@ -1,4 +1,5 @@
-"""Automatic barriers: what a warpgroup does to a tile that the kernel writes happens in order, unless it asks otherwise."""
+"""Automatic barriers: what a warpgroup does to a tile that the kernel writes happens in order,
+unless it asks otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Blocks of arrays of any rank, simulated and compiled: numbers against NumPy, edges, schedules, PTX."""
+"""Blocks of arrays of any rank, simulated and compiled: numbers against NumPy, edges, schedules,
+PTX."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from tests.kernels.covering import examples
 SHAPES = [(1, 128, 128, 64), (3, 200, 136, 200), (5, 8, 8, 8), (2, 130, 70, 33), (2, 64, 64, 0), (4, 1, 1, 1)]
 
 
-# ---- squeezed dimensions ---------------------------------------------------------------------------------------------
+# ---- squeezed dimensions -------------------------------------------------------------------------
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_product_for_each_batch(shape: tuple[int, int, int, int], runs: Any) -> None:
     batch, m, n, k = shape
@@ -74,7 +75,8 @@ def test_arrays_of_rank_2_to_5(data: st.DataObject) -> None:
     rank = data.draw(st.integers(2, 5))
     sides = [data.draw(st.integers(1, 140) if axis in TILED[rank] else st.integers(1, 3)) for axis in range(rank)]
     order = data.draw(st.permutations(range(rank)))
-    a = halves(tuple(sides[axis] for axis in order)).transpose(np.argsort(order))  # its strides in any order
+    # its strides in any order
+    a = halves(tuple(sides[axis] for axis in order)).transpose(np.argsort(order))
     if launch.major_order(launch.describe(a, "a")) == "col" and 0 not in TILED[rank]:
         a = np.ascontiguousarray(a)  # its contiguous dimension is squeezed: refused
     c = np.full(a.shape, np.nan, np.float16)
@@ -103,13 +105,14 @@ def test_a_column_major_array_has_its_first_dimension_contiguous() -> None:
     assert ".tensor.3d" in columns_first.inspect("ptx", a, c)
 
 
-# ---- element dimensions ----------------------------------------------------------------------------------------------
+# ---- element dimensions --------------------------------------------------------------------------
 @pytest.mark.variants(4)
 @pytest.mark.parametrize("taps", [1, 3, 4, 7])
 @pytest.mark.parametrize("shape", [(2, 64, 64), (1, 150, 72), (3, 5, 8)], ids=str)
 def test_a_convolution_is_a_sum_of_shifted_blocks(shape: tuple[int, int, int], taps: int) -> None:
     x, w = halves(shape), halves((taps, 40, shape[2]), 1)
-    last = np.zeros_like(w[:1 - taps % 2])  # with an even number there is one row less behind than before
+    # with an even number there is one row less behind than before
+    last = np.zeros_like(w[:1 - taps % 2])
     expected = convolved(x, np.concatenate([w, last]))
     for seed in (None, 1, 2):
         assert (convolution.simulate(x, w, cfg=Taps(taps), seed=seed) == expected).all()
@@ -130,7 +133,7 @@ def test_a_run_time_start_that_TMA_cannot_have_is_refused_simulated() -> None:
         windows.simulate(a, a, np.zeros((64, 64), np.float32), 2, 4)
 
 
-# ---- what lies outside -------------------------------------------------------------------------------------------------
+# ---- what lies outside ---------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_what_lies_outside_reads_as_nan_where_that_is_asked_for(dtype: Any, runs: Any) -> None:
     x, w = halves((2, 150, 64)).astype(dtype), halves((3, 64, 64), 1).astype(dtype)
@@ -166,7 +169,7 @@ def test_arrays_without_elements_are_what_lies_outside(shape: tuple[int, ...], f
         check_arrays_without_elements(shape, fill, target=target)
 
 
-# ---- stores ----------------------------------------------------------------------------------------------------------
+# ---- stores --------------------------------------------------------------------------------------
 @pytest.mark.parametrize("order", ["C", "F"])  # through TMA, by the lanes
 def test_a_store_is_clipped_and_touches_nothing_else(order: Any) -> None:
     for i, row, column in ((0, 0, 0), (2, 60, 8), (1, 99, 64), (1, 100, 0), (0, 0, 72), (2, 1000, 1000)):
@@ -220,7 +223,7 @@ def test_the_warpgroup_may_be_an_index_of_a_store(target: str) -> None:
     ones_by_warpgroup.compiled(c)
 
 
-# ---- what is compiled ------------------------------------------------------------------------------------------------
+# ---- what is compiled ----------------------------------------------------------------------------
 THREE, FOUR, FIVE = halves((2, 128, 64)), halves((64, 2, 2, 64)), halves((1, 2, 64, 2, 64))
 
 
@@ -267,7 +270,8 @@ def test_elements_and_specs_are_values() -> None:
 
 
 def test_a_start_is_constant_only_where_the_lambda_says_so() -> None:
-    """Its parameter hides the kernel's constant of the same name; a constant of the kernel's counts."""
+    """Its parameter hides the kernel's constant of the same name; a constant of the kernel's
+    counts."""
     @numpipe.kernel(num_compute_wgs=1)
     def hides(a, c):
         k = 3

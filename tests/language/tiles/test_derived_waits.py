@@ -1,4 +1,5 @@
-"""``wgmma_wait(acc)``: how many groups may stay in flight is counted in the source, and never too many."""
+"""``wgmma_wait(acc)``: how many groups may stay in flight is counted in the source, and never too
+many."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ SOURCES = [
     (0, "s = wgmma()\no = wgmma() if c else u\ns = wait(s)"),
     (0, "s = wgmma()\nfor i in r:\n    o = wgmma()\ns = wait(s)"),
     (1, "o = wgmma()\nfor i in r:\n    s = wgmma()\n    o = wait(o)\n    o = wgmma()"),
-    (1, "for i in r:\n    s = wgmma()\n    t = wait(t)\n    t = wgmma()"),  # a parameter: s was issued behind it at least
+    # a parameter: s was issued behind it at least
+    (1, "for i in r:\n    s = wgmma()\n    t = wait(t)\n    t = wgmma()"),
     (1, "o = wgmma()\nfor i in r:\n    s = wgmma()\n    o = wgmma()\n    s = wait(s)\n    o = 1"),
     (0, "o = wgmma()\nfor i in r:\n    if c:\n        continue\n    s = wgmma()\n    o = wait(o)\n    o = wgmma()"),
     (1, "o = wgmma()\nfor i in r:\n    s = wgmma()\n    if c:\n        o = wait(o)\n    o = wgmma()"),

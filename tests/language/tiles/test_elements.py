@@ -1,4 +1,5 @@
-"""Numbers stored to single elements and reduced into them: NumPy's, once for each warpgroup, with code that passes the gate."""
+"""Numbers stored to single elements and reduced into them: NumPy's, once for each warpgroup, with
+code that passes the gate."""
 
 from __future__ import annotations
 

@@ -67,7 +67,8 @@ def halves(x, y, r, out, masks, top, s):
 
 
 def arrays_of_halves(name: str) -> dict[str, Any]:
-    """Random bits, so subnormals, infinities and NaN are among them; every second row is of ordinary size."""
+    """Random bits, so subnormals, infinities and NaN are among them; every second row is of
+    ordinary size."""
     dtype, rng = DTYPES[name], np.random.default_rng(11)
 
     def bits(*shape: int) -> np.ndarray:
@@ -80,7 +81,8 @@ def arrays_of_halves(name: str) -> dict[str, Any]:
 
 
 def evaluated(text: str, arrays: dict[str, Any]) -> np.ndarray:
-    """What NumPy makes of an expression: literals of Python are weak, functions are of float32, rounded."""
+    """What NumPy makes of an expression: literals of Python are weak, functions are of float32,
+    rounded."""
     dtype = arrays["x"].dtype
 
     class Wide:
@@ -98,7 +100,8 @@ def evaluated(text: str, arrays: dict[str, Any]) -> np.ndarray:
 
     scope = {"a": arrays["x"], "b": arrays["y"], "row": arrays["r"][0], "column": arrays["r"][1], "np": Wide,
              "s": arrays["s"], "full": lambda n, value, dtype: np.full(n, value, dtype), "own": dtype.type}
-    text = re.sub(r"\d+\.\d+", r"own(\g<0>)", text.replace("a ** 3", "a * a * a"))  # ml_dtypes makes float32 of those
+    # ml_dtypes makes float32 of those
+    text = re.sub(r"\d+\.\d+", r"own(\g<0>)", text.replace("a ** 3", "a * a * a"))
     with np.errstate(all="ignore"):
         return np.broadcast_to(np.asarray(eval(text, scope)), (64, 64))
 
@@ -109,7 +112,8 @@ def same(wanted: np.ndarray, got: np.ndarray) -> bool:
 
 
 def neighbours(wanted: np.ndarray, got: np.ndarray) -> bool:
-    """Whether two arrays of halves of one sign are the same but for one element in fifty, and these the next number; NaN is NaN."""
+    """Whether two arrays of halves of one sign are the same but for one element in fifty, and these
+    the next number; NaN is NaN."""
     nan = np.isnan(wanted)
     apart = np.abs(wanted.view(np.int16).astype(int) - got.view(np.int16))[~nan]
     return np.array_equal(np.isnan(got), nan) and bool((apart <= 1).all()) and np.count_nonzero(apart) <= 0.02 * wanted.size
@@ -123,7 +127,8 @@ def wrong(name: str, target: str) -> list[str]:
     for number, text in enumerate(ARITHMETIC):
         wanted, got = evaluated(text, arrays), arrays["out"][64 * number:64 * number + 64]
         assert wanted.dtype == got.dtype, text
-        # the GPU's exp is within 2 ulp of float32, so some results are rounded to the other neighbour
+        # the GPU's exp is within 2 ulp of float32, so some results are rounded to the other
+        # neighbour
         agree = neighbours if text.startswith("np.exp") and target == "gpu" else same
         if not agree(wanted, got):
             found.append(text)
@@ -168,6 +173,7 @@ def test_two_elements_are_one_instruction_and_nothing_is_widened(dtype: np.dtype
 
     x, y = (np.ones((64, 64), dtype) for _ in "xy")
     ptx = computed.inspect("ptx", x, y)
-    assert ptx.count(f"mul.rn.{kind}") == ptx.count(f"sub.rn.{kind}") == ptx.count(f"max.NaN.{kind}") == 16  # of 32 elements a lane
+    # of 32 elements a lane
+    assert ptx.count(f"mul.rn.{kind}") == ptx.count(f"sub.rn.{kind}") == ptx.count(f"max.NaN.{kind}") == 16
     assert len(re.findall(rf"cvt\.rn\.{kind}\.f32", ptx)) <= 2  # the constants
     assert not re.search(r"fma\.rn\.b?f16", ptx)

@@ -1,4 +1,5 @@
-"""Register tiles of int8, uint8, int32 and uint32: NumPy's bits, wrapping where it is asked for, and code with a clean gate."""
+"""Register tiles of int8, uint8, int32 and uint32: NumPy's bits, wrapping where it is asked for,
+and code with a clean gate."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def drawn(dtype: np.dtype, shape: tuple[int, ...], seed: int = 0, small: bool = 
 
 @numpipe.kernel(num_compute_wgs=1)
 def operations(x, y, v, out, masks, n):
-    """Every operation of two tiles, a vector and numbers; n is a number of the tiles' type, read from an array."""
+    """Every operation of two tiles, a vector and numbers; n is a number of the tiles' type, read
+    from an array."""
     a, b, r, c = x[ds(0, 64), ds(0, 16)], y[ds(0, 64), ds(0, 16)], v[ds(0, 16)], v[ds(0, 64)][:, None]
     out[0, ds(0, 64), ds(0, 16)] = a + b
     out[1, ds(0, 64), ds(0, 16)] = a - b * 3
@@ -151,7 +153,8 @@ def unsigned_wrong(target: str) -> list[int]:
 
 @numpipe.kernel(num_compute_wgs=1)
 def extremes_of_negations(x, high, low, both, numbers):
-    """Maxima and minima whose operands are negations: in a reduction, of three tiles, of three numbers."""
+    """Maxima and minima whose operands are negations: in a reduction, of three tiles, of three
+    numbers."""
     a, b = numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)], "rows 4"), numpipe.load_tile(x.at[ds(64, 64), ds(0, 64)], "rows 4")
     high[ds(0, 64)], low[ds(0, 64)] = (-a).max(axis=1), (-a).min(axis=1)
     both[ds(0, 64), ds(0, 64)] = np.maximum(np.maximum(b, -a), -3 * b) + min(b, 0 - a, a)
@@ -254,7 +257,8 @@ def test_extremes_of_negations_are_numpys(target: str) -> None:
 
 @compiles
 def test_no_chain_of_extremes_has_a_negation_whose_sign_ptxas_could_drop() -> None:
-    """In ``max.s32(max.s32(a, -b), c)`` the assembler of CUDA 13.0 drops the sign, and says nothing."""
+    """In ``max.s32(max.s32(a, -b), c)`` the assembler of CUDA 13.0 drops the sign, and says
+    nothing."""
     ptx = extremes_of_negations.compiled(np.zeros((128, 64), np.int32), *[np.zeros(64, np.int32)] * 2,
                                          np.zeros((64, 64), np.int32), np.zeros(2, np.int32)).ptx
     negations = set(re.findall(r"neg\.s32\s+(%r\d+)", ptx))

@@ -1,4 +1,5 @@
-"""Vectors in either layout where control flow joins them with vectors that have one: they become that, at no cost."""
+"""Vectors in either layout where control flow joins them with vectors that have one: they become
+that, at no cost."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def test_no_others_do() -> None:
     assert joined_form(VECTORS[EITHER], Form((64,), np.dtype(np.int32), ROW)) is None
 
 
-# ---- a loop over tiles ----------------------------------------------------------------------------------------------
+# ---- a loop over tiles ---------------------------------------------------------------------------
 @pytest.mark.parametrize("kernel", ROW_SUMS, ids=lambda kernel: kernel.name)
 def test_sums_of_rows_begin_with_a_vector_of_zeros(kernel: Any, target: str, again: range) -> None:
     x, y, scale = arrays_of_row_sums()
@@ -54,10 +55,11 @@ def test_their_code_moves_nothing_between_layouts(kernel: Any) -> None:
     resources = kernel.inspect("resources", *arguments)
     assert resources.spill_bytes == 0 and "layout_cast" not in str(resources) and "to column layout" not in str(resources)
     code = kernel.inspect("sass", *arguments)
-    assert code.count("SHFL") > 0 and "STS" not in code  # rows are summed by quads; nothing is stored in shared memory
+    # rows are summed by quads; nothing is stored in shared memory
+    assert code.count("SHFL") > 0 and "STS" not in code
 
 
-# ---- an `if`, a choice, a function, tuples, other types ---------------------------------------------------------------
+# ---- an `if`, a choice, a function, tuples, other types ------------------------------------------
 @pytest.mark.parametrize("n", [0, 5])
 def test_vectors_are_joined_wherever_control_flow_is(n: int, target: str, again: range) -> None:
     x, bias, n_, y = arrays_of_joined(n)
@@ -73,7 +75,7 @@ def test_they_compile() -> None:
     assert not joined.inspect("gate", *arrays_of_joined(5))
 
 
-# ---- what a step of a body is given -----------------------------------------------------------------------------------
+# ---- what a step of a body is given --------------------------------------------------------------
 def carried(first: str, then: str) -> Any:
     """A kernel whose body is given a vector in one layout, and returns one in another."""
     @numpipe.function

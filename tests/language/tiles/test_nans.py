@@ -1,4 +1,5 @@
-"""``check_nan=True``: each NaN that is stored is reported with its line and element, simulated and in what is compiled."""
+"""``check_nan=True``: each NaN that is stored is reported with its line and element, simulated and
+in what is compiled."""
 
 from __future__ import annotations
 

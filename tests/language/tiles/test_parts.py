@@ -1,4 +1,5 @@
-"""Parts and other shapes of register tiles: NumPy's elements, no instruction of their own, code with a clean gate."""
+"""Parts and other shapes of register tiles: NumPy's elements, no instruction of their own, code
+with a clean gate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What register tiles reach in global memory beside whole tiles: vectors stored, reductions, elements gathered."""
+"""What register tiles reach in global memory beside whole tiles: vectors stored, reductions,
+elements gathered."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def test_reductions_meet_in_any_order(seed: int) -> None:
     assert all((arrays[name] == wanted[name]).all() for name in arrays)
 
 
-# ---- what is reported ------------------------------------------------------------------------------------------------
+# ---- what is reported ----------------------------------------------------------------------------
 def meeting(other: str) -> Any:
     @numpipe.kernel(num_compute_wgs=1, grid=2)
     def adds(x, total, again):
@@ -81,15 +82,17 @@ def test_a_reduction_needs_something_to_start_from() -> None:
         added.simulate(x)
 
 
-# ---- the machine code ------------------------------------------------------------------------------------------------
+# ---- the machine code ----------------------------------------------------------------------------
 @pytest.mark.thorough
 @compiles
 def test_tiles_are_reduced_by_tma_and_the_rest_by_the_lanes() -> None:
     arrays = list(arrays_of_sums().values())
     ptx = sums.inspect("ptx", *arrays)
-    assert ptx.count("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add") == 2 + 2  # 64 x 128 bytes each: panels, counts
+    # 64 x 128 bytes each: panels, counts
+    assert ptx.count("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add") == 2 + 2
     assert ptx.count("cp.reduce.async.bulk.tensor.3d.global.shared::cta.max") == 1
-    assert ptx.count("red.relaxed.gpu.global.add.f32") == 32 + 16  # shifted; line: 16 elements of each of 4 lanes
+    # shifted; line: 16 elements of each of 4 lanes
+    assert ptx.count("red.relaxed.gpu.global.add.f32") == 32 + 16
     assert ptx.count("red.relaxed.gpu.global.or.b32") == 2  # a lane has two rows
     assert "membar" not in ptx and ".local" not in ptx
 
@@ -112,7 +115,8 @@ def test_the_lanes_of_a_coalesced_tile_have_lines_of_it_and_each_element_once() 
         found = {place: lanes for warp in range(4) for place, lanes in holders(form, warp).items()}
         assert len(found) == 128 * columns and all(len(lanes) == 1 for lanes in found.values())
         vector = vector_of(form.layout)
-        for first in range(0, len(places(form.shape, form.layout)), vector):  # an instruction: 16 bytes a lane, whole sectors a row
+        # an instruction: 16 bytes a lane, whole sectors a row
+        for first in range(0, len(places(form.shape, form.layout)), vector):
             rows: dict[int, list[int]] = {}
             for (row, column), [(lane, register)] in holders(form, 2).items():
                 if register == (first // 2 if dtype is np.float16 else first):
@@ -141,7 +145,8 @@ def test_a_cast_finds_each_element_where_the_panel_has_it_without_bank_conflicts
 def test_coalesced_tiles_are_moved_by_16_bytes_and_through_panels() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def moved(x, h, y, z):
-        a = numpipe.layout_cast(numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)]), "accumulator")  # two panels
+        # two panels
+        a = numpipe.layout_cast(numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)]), "accumulator")
         b = numpipe.layout_cast(numpipe.load_tile(h.at[ds(0, 64), ds(0, 64)]), "accumulator")  # one
         y[ds(0, 64), ds(0, 64)] = numpipe.layout_cast(a * 2.0, "coalesced")
         z[ds(0, 64), ds(0, 64)] = numpipe.layout_cast(b * 2.0, "coalesced")
@@ -157,4 +162,5 @@ def test_coalesced_tiles_are_moved_by_16_bytes_and_through_panels() -> None:
 def test_gathered_rows_are_loaded_by_pairs_and_each_index_once() -> None:
     arrays = list(arrays_of_gathered().values())
     ptx = gathered.inspect("ptx", *arrays)
-    assert ptx.count("ld.global.v2.f32") == 16  # of the 32 elements of a lane, from an even column on
+    # of the 32 elements of a lane, from an even column on
+    assert ptx.count("ld.global.v2.f32") == 16

@@ -1,4 +1,5 @@
-"""Register tiles: arithmetic that broadcasts as NumPy's, functions within their errors, blocks of arrays, layouts."""
+"""Register tiles: arithmetic that broadcasts as NumPy's, functions within their errors, blocks of
+arrays, layouts."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ from tests.kernels.register_kernels import (
 SEEDS = None, 3
 
 
-# ---- which elements a lane has --------------------------------------------------------------------------------------
+# ---- which elements a lane has -------------------------------------------------------------------
 @pytest.mark.parametrize("shape, layout, held", [((128, 24), ACCUMULATOR, 1), ((24,), ROW, 32), ((1, 24), ROW, 32),
                                                  ((128,), COLUMN, 4), ((128, 1), COLUMN, 4)])
 def test_the_lanes_of_a_layout_hold_every_element_so_many_times(shape: tuple[int, ...], layout: str, held: int) -> None:
@@ -77,11 +78,13 @@ def test_vectors_of_two_layouts_do_not_meet() -> None:
 def test_a_picture_says_who_holds_each_element(tmp_path: Any) -> None:
     picture = numpipe.show_layout((128, 16))
     found = holders(Form((128, 16), np.dtype(np.float32)), 1)
-    assert found[16 + 64, 9] == [(0, 8 + 5)] and found[31, 14] == [(31, 6)]  # of a later block; of the second 8 columns
+    # of a later block; of the second 8 columns
+    assert found[16 + 64, 9] == [(0, 8 + 5)] and found[31, 14] == [(31, 6)]
     assert all(len(lanes) == 1 for lanes in found.values()) and len(found) == 32 * 16
     assert str(picture).count("<rect") == 32 * 16 and picture._repr_svg_().startswith("<svg")
     half = holders(Form((64, 16), np.dtype(np.float16)), 0)
-    assert half[0, 0] == half[0, 1] == [(0, 0)] and half[8, 8] == [(0, 3)]  # an A operand: registers 0 … 3 of a k16 step
+    # an A operand: registers 0 … 3 of a k16 step
+    assert half[0, 0] == half[0, 1] == [(0, 0)] and half[8, 8] == [(0, 3)]
     assert {lane for lane, _ in holders(Form((64,), np.dtype(np.float32), COLUMN), 0)[3, -1]} == {12, 13, 14, 15}
     picture.save(tmp_path / "tile.svg")
     assert "T31:3" in (tmp_path / "tile.svg").read_text()
@@ -108,7 +111,7 @@ def test_the_pictures_of_the_page_are_those_that_are_drawn(name: str) -> None:
     assert (make_figures.FIGURES / f"{name}.svg").read_text(encoding="utf8") == f"{numpipe.show_layout(shape, **options)}\n"
 
 
-# ---- arithmetic -----------------------------------------------------------------------------------------------------
+# ---- arithmetic ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ERRORS)
 def test_functions_are_within_their_errors_throughout_their_range(name: str) -> None:
     worst = errors_of(name, ranges(name, 2), "sim")
@@ -124,7 +127,7 @@ def test_whole_numbers_go_through_shared_memory_and_to_arrays(target: str, again
     assert all(whole_numbers_are_right(target) for _ in again)
 
 
-# ---- blocks of arrays -----------------------------------------------------------------------------------------------
+# ---- blocks of arrays ----------------------------------------------------------------------------
 @pytest.mark.parametrize("shape", [(128, 128), (200, 328), (70, 136)], ids=str)
 def test_an_epilogue_reads_bias_residual_and_scale(shape: tuple[int, int]) -> None:
     arrays = arrays_of_epilogue(shape)
@@ -137,7 +140,8 @@ def test_an_epilogue_reads_bias_residual_and_scale(shape: tuple[int, int]) -> No
 def test_it_loads_pairs_where_it_can_and_no_vector_twice() -> None:
     arrays = list(arrays_of_epilogue((128, 128)).values())
     ptx = epilogue.inspect("ptx", *arrays)
-    assert ptx.count("ld.global.v2.u32") == 16  # the bias: 32 columns of each lane; nothing of it by rows
+    # the bias: 32 columns of each lane; nothing of it by rows
+    assert ptx.count("ld.global.v2.u32") == 16
     assert ptx.count("ld.global.u16") == 64  # the residual, where its pairs are not aligned
     assert "ld.global.nc" not in ptx and ".local" not in ptx
     assert epilogue.inspect("resources", *arrays).spill_bytes == 0
@@ -156,7 +160,7 @@ def test_a_vector_that_starts_anywhere_is_loaded_element_by_element(address: int
     assert ptx.count("ld.global.v2.u32") == pairs and ptx.count("ld.global.u32") == 32
 
 
-# ---- reductions and votes -------------------------------------------------------------------------------------------
+# ---- reductions and votes ------------------------------------------------------------------------
 def test_reductions_are_numpys_along_each_axis(target: str, again: range) -> None:
     arrays = arrays_of_reductions()
     for _ in again:
@@ -192,7 +196,7 @@ def test_a_vote_decides_for_the_warpgroup_and_not_for_the_memory_role(runs: Any)
         np.testing.assert_array_equal(y, wanted_of_votes(x, limits))
 
 
-# ---- products with A from registers ---------------------------------------------------------------------------------
+# ---- products with A from registers --------------------------------------------------------------
 @pytest.mark.parametrize("case", PRODUCTS, ids=str)
 def test_a_product_of_registers_of_each_shape(case: Any, target: str, again: range) -> None:
     assert all(register_product_is_right(case, target) for _ in again)
@@ -214,8 +218,10 @@ def test_products_of_registers_stay_in_flight_and_nothing_is_zeroed_for_them() -
     arrays = list(arrays_of_attention(128).values())
     kernel = attention()
     sass = kernel.inspect("sass", *arrays)
-    assert len(re.findall(r"HGMMA\.64x64x16\.F32 R\d+, gdesc", sass)) == 4  # Q K^T: A from shared memory
-    assert len(re.findall(r"HGMMA\.64x64x16\.F32 R\d+, R\d+, gdesc", sass)) == 4  # P V: A from registers
+    # Q K^T: A from shared memory
+    assert len(re.findall(r"HGMMA\.64x64x16\.F32 R\d+, gdesc", sass)) == 4
+    # P V: A from registers
+    assert len(re.findall(r"HGMMA\.64x64x16\.F32 R\d+, R\d+, gdesc", sass)) == 4
     assert len(re.findall(r"gdesc\[UR\d+\], RZ, !UPT", sass)) == 1  # the first of a fresh product
     assert "LDL" not in sass and "STL" not in sass
     assert not kernel.inspect("gate", *arrays)

@@ -1,4 +1,5 @@
-"""Tiles by rows: any multiple of 8 rows and columns, wide tiles, reductions along rows, casts between layouts."""
+"""Tiles by rows: any multiple of 8 rows and columns, wide tiles, reductions along rows, casts
+between layouts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""What the lanes compute in a scan and for the largest of a row: the code generators, run on 128 lanes at once by NumPy.
+"""What the lanes compute in a scan and for the largest of a row: the code generators, run on 128
+lanes at once by NumPy.
 
-A builder whose values are arrays of 128 elements takes the place of LLVM's; shuffles and exchanges do what PTX says of them.
+A builder whose values are arrays of 128 elements takes the place of LLVM's; shuffles and exchanges
+do what PTX says of them.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ def last(_builder: Any, value: Lanes, within: int) -> Lanes:
 
 def of_warps(_builder: Any, values: list[Lanes], columns: bool) -> Iterator[list[Lanes]]:
     for each in values:
-        assert (each.value.reshape(4, 8, 4) == each.value.reshape(4, 8, 4)[:, :1]).all()  # all quads have the same
+        # all quads have the same
+        assert (each.value.reshape(4, 8, 4) == each.value.reshape(4, 8, 4)[:, :1]).all()
         yield [Lanes(each.value.reshape(4, 32)[warp][THREADS % 4]) for warp in range(4)]
 
 

@@ -1,4 +1,5 @@
-"""Scans, the largest of rows, quotients rounded down, builtins and stores of tiles: NumPy's, and code with a clean gate."""
+"""Scans, the largest of rows, quotients rounded down, builtins and stores of tiles: NumPy's, and
+code with a clean gate."""
 
 from __future__ import annotations
 

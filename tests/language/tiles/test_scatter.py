@@ -1,4 +1,5 @@
-"""Scatter stores: NumPy's elements, the hazards of indices outside and twice, code with a clean gate."""
+"""Scatter stores: NumPy's elements, the hazards of indices outside and twice, code with a clean
+gate."""
 
 from __future__ import annotations
 

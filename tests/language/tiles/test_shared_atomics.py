@@ -1,4 +1,5 @@
-"""Atomics on shared memory: of tiles of indices, of tiles, of lanes; what nothing orders is a race."""
+"""Atomics on shared memory: of tiles of indices, of tiles, of lanes; what nothing orders is a
+race."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Register tiles loaded from, and stored to, tiles in shared memory: ``tile[...]`` and ``tile[...] = value``."""
+"""Register tiles loaded from, and stored to, tiles in shared memory: ``tile[...]`` and ``tile[...]
+= value``."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ SCHEDULES = (None, *range(8))
 THREADS = np.arange(128)
 
 
-# ---- which bytes the lanes move ---------------------------------------------------------------------------------------
+# ---- which bytes the lanes move ------------------------------------------------------------------
 def layouts() -> list[Layout]:
     found = []
     for shape, dtype, inner in itertools.product(SHAPES, (F16, F32), (0, 1)):
@@ -63,14 +64,16 @@ def test_every_lane_moves_the_elements_that_an_accumulator_gives_it(layout: Layo
             if layout.itemsize == 4:
                 number = access.first + register
                 turn = detour(layout)
-                other = turn is not None and (THREADS >> turn.bit & 1 == 1)  # lanes whose access is of another group of columns
+                # lanes whose access is of another group of columns
+                other = turn is not None and (THREADS >> turn.bit & 1 == 1)
                 partner = number ^ 4 * turn.groups if turn else number
                 for place, here in ((number, ~np.asarray(other)), (partner, np.asarray(other))):
                     offsets = moved.setdefault(place, [np.full(128, -1)])[0]
                     np.copyto(offsets, at + 4 * register, where=here)
                 continue
             lane, warp = THREADS % 32, THREADS // 32 * 32
-            if layout.inner == 1:  # matrix `register`: row lane // 4 at the address that lane 8 register + lane // 4 gave
+            # matrix `register`: row lane // 4 at the address that lane 8 register + lane // 4 gave
+            if layout.inner == 1:
                 row = at[warp + 8 * register + lane // 4]
                 moved[access.first + register] = [row + 4 * (lane % 4), row + 4 * (lane % 4) + 2]
             else:  # transposed: the lane's two elements are of two rows of the matrix
@@ -133,7 +136,7 @@ def test_without_the_swizzle_matrices_would_conflict() -> None:
     assert ways(rows, 16) == 8
 
 
-# ---- the simulated SM ---------------------------------------------------------------------------------------------
+# ---- the simulated SM ----------------------------------------------------------------------------
 def on_one_warpgroup(function: Any, **options: Any) -> None:
     simulate(lambda machine: function(), grid=(1, 1, 1), warpgroups=1, smem_bytes=200 * 1024, **options)
 
@@ -143,7 +146,8 @@ def on_one_warpgroup(function: Any, **options: Any) -> None:
 def test_what_is_stored_is_what_is_loaded(dtype: Any, inner: int) -> None:
     def body() -> None:
         for shape in SHAPES:
-            numpipe.intrinsics.barrier.sync(1, 128)  # a tile of another shape is other bytes for each warp
+            # a tile of another shape is other bytes for each warp
+            numpipe.intrinsics.barrier.sync(1, 128)
             tile = SmemTile(1024, block_layout(shape, inner, dtype, "block"), dtype, False, True)
             value = np.random.default_rng(0).standard_normal(shape).astype(dtype)
             tile[...] = Tile(value, Form(shape, dtype))
@@ -187,7 +191,7 @@ def test_the_other_order_crosses_warps_and_needs_a_barrier() -> None:
         on_one_warpgroup(lambda: body(False))
 
 
-# ---- in a pipeline --------------------------------------------------------------------------------------------------
+# ---- in a pipeline -------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ARRAYS)
 def test_a_copy_through_registers(name: str) -> None:
     a = array(name)
@@ -274,7 +278,7 @@ def test_reading_after_the_release_is_a_race(seed: int | None) -> None:
         late(False).simulate(a, c, seed=seed)
 
 
-# ---- the memory role -------------------------------------------------------------------------------------------------
+# ---- the memory role -----------------------------------------------------------------------------
 @pytest.mark.thorough
 def test_a_loaded_tile_has_no_value_in_the_memory_role() -> None:
     @numpipe.kernel(num_compute_wgs=1)
@@ -309,7 +313,7 @@ def test_it_steers_nothing() -> None:
         steered.simulate(np.ones((128, 64), F16), np.ones((64, 64), F16))
 
 
-# ---- what cannot be -------------------------------------------------------------------------------------------------
+# ---- what cannot be ------------------------------------------------------------------------------
 @pytest.mark.parametrize("write, message", [
     (lambda tile, value: tile.__setitem__(..., 1.0), "the value must be a register tile, got float"),
     (lambda tile, value: tile.__setitem__((ds(0, 64), slice(None)), value), r"the tile is \(64, 64\), the value \(128, 64\): store "
@@ -331,7 +335,7 @@ def test_a_part_of_36_rows_is_no_register_tile() -> None:
         _ = tile[ds(0, 36), :]
 
 
-# ---- the machine code ------------------------------------------------------------------------------------------------
+# ---- the machine code ----------------------------------------------------------------------------
 @pytest.mark.variants(1)
 @compiles
 @pytest.mark.parametrize("name, loads", [

@@ -1,5 +1,5 @@
-"""Stores to arrays whose rows TMA cannot write: simulated against NumPy, the lanes' arithmetic, what a missing barrier does, and
-where there is no room."""
+"""Stores to arrays whose rows TMA cannot write: simulated against NumPy, the lanes' arithmetic,
+what a missing barrier does, and where there is no room."""
 
 from __future__ import annotations
 
@@ -111,7 +111,8 @@ def test_warpgroups_that_take_turns(name: str) -> None:
 
 @pytest.mark.parametrize(("order", "barriers"), [("C", 1), ("F", 2)])
 def test_each_barrier_is_missed(order: Any, barriers: int) -> None:
-    """Without it a warp stores where others still read what was exchanged before, or loads what others have not stored."""
+    """Without it a warp stores where others still read what was exchanged before, or loads what
+    others have not stored."""
     x, wide = values(128, 72, dtype=F16), values(128, 72).reshape(2, 64, 72)
 
     def run(seed: int | None = None) -> np.ndarray:
@@ -148,8 +149,8 @@ def _instruction(operation: Any) -> Any:
 
 
 class Lanes:
-    """A builder, and what `store_rows_cuda` takes of others, for 128 lanes at once; global memory is `array`, whose element 0 is at
-    `base`."""
+    """A builder, and what `store_rows_cuda` takes of others, for 128 lanes at once; global memory
+    is `array`, whose element 0 is at `base`."""
 
     EXCHANGE, WARP_BYTES = store_rows_cuda.EXCHANGE, store_rows.WARP_BYTES
 
@@ -204,8 +205,8 @@ class Block:
 
 def by_lanes(monkeypatch: pytest.MonkeyPatch, a: np.ndarray, c: np.ndarray, start: tuple[int, int], nbytes: int, *, base: int,
              pitch: int, order: str = "C", step: int = 1) -> tuple[np.ndarray, int]:
-    """What the lanes make of an array like `c`, and how many instructions of a warp write it; `pitch` and `step`, from line to line
-    and in a line, in elements."""
+    """What the lanes make of an array like `c`, and how many instructions of a warp write it;
+    `pitch` and `step`, from line to line and in a line, in elements."""
     inner = int(order == "C")
     lines, length = c.shape if inner else c.shape[::-1]
     lanes = Lanes(base, lines * pitch * c.itemsize)
@@ -291,7 +292,8 @@ T16 = numpipe.ArrayType((512, 512), F16)
 @pytest.mark.parametrize(("shape", "order", "whole"), [
     ((130, 72), "C", True), ((136, 67), "C", False), ((130, 72), "F", False), ((136, 67), "F", True)])
 def test_tma_writes_what_ends_at_16_bytes_along_the_contiguous_dimension(shape: tuple[int, int], order: Any, whole: bool) -> None:
-    """A TMA store writes whole chunks of 16 bytes: behind a column of 130 elements, padded to 136, it would write 6 of others."""
+    """A TMA store writes whole chunks of 16 bytes: behind a column of 130 elements, padded to 136,
+    it would write 6 of others."""
     assert ends_whole(describe(np.zeros(shape, F16, order), "c")) == whole
 
 

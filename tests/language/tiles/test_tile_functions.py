@@ -1,4 +1,5 @@
-"""Functions of register tiles: NumPy's elements, means and indices; sums in the GPU's order; code with a clean gate."""
+"""Functions of register tiles: NumPy's elements, means and indices; sums in the GPU's order; code
+with a clean gate."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from tests.kernels.tile_function_kernels import (
 )
 
 
-# ---- what an operation says of itself -------------------------------------------------------------------------------
+# ---- what an operation says of itself ------------------------------------------------------------
 def test_an_operation_is_found_by_numpys_function_and_by_its_method() -> None:
     for name in ("sum", "mean", "max", "argmin"):
         assert BY_NUMPY[getattr(np, name)] is BY_METHOD[name]
@@ -62,7 +63,7 @@ def test_an_operation_with_a_context_says_outside_of_a_kernel_that_it_belongs_in
         sorted_tile(np.zeros(3))
 
 
-# ---- means and indices ----------------------------------------------------------------------------------------------
+# ---- means and indices ---------------------------------------------------------------------------
 @pytest.mark.variants(42)
 @pytest.mark.parametrize("case", REDUCTIONS, ids=str)
 def test_means_and_indices_are_numpys(case: Case, target: str, again: range) -> None:
@@ -104,7 +105,8 @@ def in_pairs(values: list[np.float32]) -> np.float32:
 
 
 def by_each_lane(value: np.ndarray, layout: str, axis: int | None) -> dict[Any, np.float32]:
-    """The sums of a tile as its lanes make them: each its own elements in the order of its registers, then with each other."""
+    """The sums of a tile as its lanes make them: each its own elements in the order of its
+    registers, then with each other."""
     grid = value.reshape(*((1, -1) if layout in (ROW, EITHER) else (-1, 1) if layout == COLUMN else value.shape))
     shape, of = value.shape, ROW if layout == EITHER else layout
     own: dict[Any, dict[tuple[int, int, int], np.float32]] = {}
@@ -141,10 +143,11 @@ def test_sums_are_those_that_the_lanes_make_to_the_last_bit(shape: tuple[int, ..
     found = np.atleast_1d(reduce._added(value, Form(shape, value.dtype, layout), axis))
     wanted = by_each_lane(value, layout, axis)
     assert found.tolist() == [wanted[place] for place in sorted(wanted, key=lambda place: place or 0)]
-    assert shape != (64, 24) or axis is None or (found != value.sum(axis=axis)).any()  # NumPy's order is another one
+    # NumPy's order is another one
+    assert shape != (64, 24) or axis is None or (found != value.sum(axis=axis)).any()
 
 
-# ---- running sums ---------------------------------------------------------------------------------------------------
+# ---- running sums --------------------------------------------------------------------------------
 @pytest.mark.parametrize("case", RUNNING, ids=str)
 def test_running_sums_are_numpys(case: Case, target: str) -> None:
     _, dtype, (rows, columns), axis = case
@@ -201,7 +204,8 @@ def test_running_sums_are_those_that_the_lanes_make_to_the_last_bit(shape: tuple
     lines = (x if axis else x[:shape[0]].T, y if axis else y[:shape[0]].T)
     for given, found in zip(*lines, strict=True):
         assert found.tolist() == running_by_each_lane(given, axis)
-    assert (y[:shape[0]] != np.cumsum(x[:shape[0]], axis=axis)).any()  # NumPy's order is another one
+    # NumPy's order is another one
+    assert (y[:shape[0]] != np.cumsum(x[:shape[0]], axis=axis)).any()
 
 
 def test_vectors_have_running_sums_in_each_layout(target: str) -> None:
@@ -227,7 +231,7 @@ def test_what_the_warps_tell_each_other_of_a_running_sum_is_ordered_by_barriers(
         running(case).simulate(x, np.zeros_like(x))
 
 
-# ---- element by element ---------------------------------------------------------------------------------------------
+# ---- element by element --------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", EXACT)
 def test_exact_functions_give_numpys_bits(name: str, dtype: str, target: str) -> None:
@@ -260,7 +264,7 @@ def test_a_square_that_int32_cannot_hold_is_an_error_simulated() -> None:
         exactly("square", "int32").simulate(x, np.zeros_like(x))
 
 
-# ---- the code -------------------------------------------------------------------------------------------------------
+# ---- the code ------------------------------------------------------------------------------------
 @pytest.mark.variants(0)
 @compiles
 @pytest.mark.parametrize("dtype", TYPES)
@@ -272,7 +276,8 @@ def test_exact_functions_compile_with_a_clean_gate(dtype: str) -> None:
     assert not kernel.inspect("gate", *arrays)
     assert kernel.inspect("resources", *arrays).spill_bytes == 0
     if dtype == "float16":
-        assert kernel.inspect("ptx", *arrays).count("mul.rn.f16x2") == 16  # of np.square: two elements an instruction
+        # of np.square: two elements an instruction
+        assert kernel.inspect("ptx", *arrays).count("mul.rn.f16x2") == 16
 
 
 @pytest.mark.variants(1, thorough=7)

@@ -1,4 +1,5 @@
-"""What is simulated of vectors, parts, atomics, tiles by rows and limits compiles too, and passes the build gate."""
+"""What is simulated of vectors, parts, atomics, tiles by rows and limits compiles too, and passes
+the build gate."""
 
 from __future__ import annotations
 

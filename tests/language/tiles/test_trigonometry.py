@@ -1,4 +1,5 @@
-"""Sine, cosine and tangent as the GPU computes them: their LLVM IR, compiled for the CPU, over the range of float32."""
+"""Sine, cosine and tangent as the GPU computes them: their LLVM IR, compiled for the CPU, over the
+range of float32."""
 
 from __future__ import annotations
 
@@ -54,11 +55,13 @@ def on_the_cpu(emit: Callable[[Any, Any], Any]) -> Callable[[np.ndarray], np.nda
 
 
 def arguments() -> np.ndarray:
-    """Numbers of every size, and those next to multiples of pi / 2, where most of what is subtracted cancels."""
+    """Numbers of every size, and those next to multiples of pi / 2, where most of what is
+    subtracted cancels."""
     rng = np.random.default_rng(2)
     drawn = rng.integers(0, 0x7F800000, 1 << 20).astype(np.int32).view(np.float32)
     near = (np.arange(1, 1 << 18) * (np.pi / 2)).astype(np.float32)
-    hard = np.float32([0.0, 16367173 * 2.0**72, 1e-40, 65536.0, 65535.996, 3.4028235e38])  # the second: the closest to k pi / 2
+    # the second: the closest to k pi / 2
+    hard = np.float32([0.0, 16367173 * 2.0**72, 1e-40, 65536.0, 65535.996, 3.4028235e38])
     return np.concatenate([sign * part for part in (drawn, near, hard) for sign in (np.float32(1), np.float32(-1))])
 
 

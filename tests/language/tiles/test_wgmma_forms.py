@@ -1,4 +1,5 @@
-"""wgmma of 16-bit types: every N, M, source of A and order of B that there is, simulated and compiled."""
+"""wgmma of 16-bit types: every N, M, source of A and order of B that there is, simulated and
+compiled."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def test_every_number_of_columns_simulated() -> None:
 @compiles
 @pytest.mark.parametrize("n", [n if n in COMPILED else pytest.param(n, marks=pytest.mark.soak) for n in COLUMNS])
 def test_a_number_of_columns_compiled(n: int) -> None:
-    """Five products of M / 64 blocks and K / 16 steps, two of them with A from shared memory; the gate finds nothing."""
+    """Five products of M / 64 blocks and K / 16 steps, two of them with A from shared memory; the
+    gate finds nothing."""
     arrays, statics = arguments(n)
     built = every_form.compiled(*arrays, **statics)
     assert gate.findings(built) == ()
@@ -30,4 +32,5 @@ def test_a_number_of_columns_compiled(n: int) -> None:
     text = rf"wgmma\.mma_async\.sync\.aligned\.m64n{n}k16\.f32\.{kind}\.{kind} {{[^}}]*}}, (.)[^;]*([01]), ([01]);"
     made = [source + (a if source == "d" else "") + b for source, a, b in re.findall(text, built.ptx)]
     counts = {form: made.count(form) * 16 * 64 // (K * statics["m"]) for form in made}
-    assert counts == {"d01": 1, "d00": 1, "{1": 2, "{0": 1}  # A from shared memory or registers, what is transposed
+    # A from shared memory or registers, what is transposed
+    assert counts == {"d01": 1, "d00": 1, "{1": 2, "{0": 1}

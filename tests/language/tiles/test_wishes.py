@@ -1,4 +1,5 @@
-"""What newcomers could write by detours only runs in its plain form: right when simulated, and through the build gate."""
+"""What newcomers could write by detours only runs in its plain form: right when simulated, and
+through the build gate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""numpipe.bench without a GPU: the statistic, the protocols on a timer with a known answer, the result file."""
+"""numpipe.bench without a GPU: the statistic, the protocols on a timer with a known answer, the
+result file."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from numpipe.tools.bench import timer
 
 
 class FakeGpu:
-    """A timer whose competitors take the time they say, at a clock that load lowers and idleness restores."""
+    """A timer whose competitors take the time they say, at a clock that load lowers and idleness
+    restores."""
 
     def __init__(self) -> None:
         self.time = 0.0

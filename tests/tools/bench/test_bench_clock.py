@@ -21,7 +21,8 @@ SMS = 4
 
 # ---- the clock
 class FakeCuda:
-    """cuda.bindings.driver on host memory: SMs whose counters run at clocks of their own, while `time` (ns) passes.
+    """cuda.bindings.driver on host memory: SMs whose counters run at clocks of their own, while
+    `time` (ns) passes.
 
     A launch reaches the SMs in `reached`.
     """
@@ -132,7 +133,8 @@ def test_the_clock_is_that_of_the_sms_between_two_stamps(cuda: FakeCuda) -> None
     cuda.passes(100_000)
     third = stamps.stamp(7)
     assert cuda.streams == [7, 7, 7]
-    assert stamps.megahertz(first, second) == pytest.approx(1500)  # the median: one SM's counter is off
+    # the median: one SM's counter is off
+    assert stamps.megahertz(first, second) == pytest.approx(1500)
     assert stamps.megahertz(second, third) == pytest.approx(1200)
     assert stamps.megahertz(first, third) == pytest.approx(1440)
 
@@ -154,7 +156,8 @@ def test_only_sms_of_both_stamps_count_and_a_stamp_that_was_written_over_is_none
     assert stamps.megahertz(first, last) is None
     cuda.reached = range(SMS)
     first, last = stamps.stamp(0), stamps.stamp(0)
-    for reached in (range(SMS), range(SMS), range(2), range(SMS)):  # SMs 2 and 3 still have the first of the two
+    # SMs 2 and 3 still have the first of the two
+    for reached in (range(SMS), range(SMS), range(2), range(SMS)):
         cuda.reached = reached
         cuda.passes(100_000)
         stamps.stamp(0)
@@ -188,7 +191,8 @@ def test_a_hold_waits_for_its_word_and_for_no_other(cuda: FakeCuda, monkeypatch:
     assert [word.value for _, word in cuda.held] == [0, 1]
     for _ in range(3):
         again = holds.hold(7)
-    assert again == words[1] and cuda.held[-1][1].value == 0  # a word that is used again holds again
+    # a word that is used again holds again
+    assert again == words[1] and cuda.held[-1][1].value == 0
 
 
 def test_stamps_lie_outside_the_events_that_time_the_work_and_all_is_queued_before_any_of_it_runs(
@@ -254,7 +258,8 @@ def run(process: int, ours: float, *, clocked: bool = True, case: str = "1,2,3",
 
 
 def test_a_row_says_which_part_of_the_limit_was_reached_in_its_own_cycles() -> None:
-    """2 units of work in 0.8 ms, 2e-6 a cycle at best: at 2000 MHz that is 2 / 3.2 of the limit, at 1600 MHz 2 / 2.56."""
+    """2 units of work in 0.8 ms, 2e-6 a cycle at best: at 2000 MHz that is 2 / 3.2 of the limit, at
+    1600 MHz 2 / 2.56."""
     burst, interleaved, alone = bench.summarise([run(p, 0.8e-3) for p in range(3)])
     assert burst.fraction == pytest.approx(0.625) and burst.reference_fraction == pytest.approx(0.5)
     assert interleaved.fraction == pytest.approx(0.78125) and interleaved.reference_fraction == pytest.approx(0.625)

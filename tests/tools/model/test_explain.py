@@ -1,4 +1,5 @@
-"""numpipe.explain: what it counts is what the simulator moves, and what it predicts is what an H200 measured."""
+"""numpipe.explain: what it counts is what the simulator moves, and what it predicts is what an H200
+measured."""
 
 from __future__ import annotations
 
@@ -98,7 +99,8 @@ def test_counts_are_what_the_simulator_moves_and_multiplies(name: str, monkeypat
 
 
 def test_blocks_that_reach_over_an_end_count_what_lies_inside() -> None:
-    """200 x 136 x 72 in tiles of 128 x 64 x 64: two by three tiles, two steps each; every row is loaded once a tile beside it."""
+    """200 x 136 x 72 in tiles of 128 x 64 x 64: two by three tiles, two steps each; every row is
+    loaded once a tile beside it."""
     told = explain(gemm.matmul, ArrayType((200, 72), F16), ArrayType((136, 72), F16), cfg=SMALL)
     assert (told.tiles, told.steps) == (6, 12)
     assert told.loaded == {"a": 3 * 200 * 72 * 2, "b": 2 * 136 * 72 * 2}
@@ -108,7 +110,8 @@ def test_blocks_that_reach_over_an_end_count_what_lies_inside() -> None:
 
 
 def test_the_ctas_between_those_that_were_counted_are_told_from_them() -> None:
-    """1023 tiles on 132 SMs: 99 have 8, 33 have 7; the last tile of each column of tiles reaches over the end."""
+    """1023 tiles on 132 SMs: 99 have 8, 33 have 7; the last tile of each column of tiles reaches
+    over the end."""
     told = explain(gemm.matmul, ArrayType((33 * 128, 64), F16), ArrayType((31 * 64, 64), F16), cfg=SMALL)
     assert told.tiles == 1023
     assert told.stored == {"c": 33 * 128 * 31 * 64 * 2}
@@ -218,11 +221,13 @@ def test_a_kernel_prints_nothing_and_stops_nowhere(capsys: pytest.CaptureFixture
 
 
 def test_neighbours_share_what_they_load_at_a_time() -> None:
-    """Tiles in groups of 16 rows: two SMs side by side share a block of b and not of a, all of a wave 16 and 9 blocks."""
+    """Tiles in groups of 16 rows: two SMs side by side share a block of b and not of a, all of a
+    wave 16 and 9 blocks."""
     told = explain(gemm.matmul, ArrayType((4096, 512), F16), ArrayType((4096, 512), F16))
     loads = told.loaded["a"] + told.loaded["b"] / 2
     assert told.l2_bytes == pytest.approx(loads + told.stored["c"], rel=0.01)
-    assert told.hbm_bytes == 3 * 4096 * 512 * 2 + told.stored["c"] - 4096 * 512 * 2  # all inputs fit into L2: once
+    # all inputs fit into L2: once
+    assert told.hbm_bytes == 3 * 4096 * 512 * 2 + told.stored["c"] - 4096 * 512 * 2
 
 
 # ---- shared memory, registers, waves
@@ -249,7 +254,8 @@ def test_slots_and_the_rows_of_shared_memory_say_whose_they_are() -> None:
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("depth, resident", [(64, 8), (192, 6)])
 def test_as_many_ctas_share_an_sm_as_fit(depth: int, resident: int) -> None:
-    """Four times the registers let 8 CTAs of 128 threads live, of 255 a lane; with three slots shared memory lets 6."""
+    """Four times the registers let 8 CTAs of 128 threads live, of 255 a lane; with three slots
+    shared memory lets 6."""
     @numpipe.kernel(grid=lambda a: (a.shape[0] // 64,), grid_names="m", num_compute_wgs=1, warp_specialized=False)
     def copied(a, c, *, depth: numpipe.Static = 64):
         m = numpipe.axis_index("m")
@@ -267,7 +273,8 @@ def test_as_many_ctas_share_an_sm_as_fit(depth: int, resident: int) -> None:
 
 # ---- the time
 def measured() -> dict[Any, list[float]]:
-    """Seconds of examples that were measured on an H200, by kernel, shape, configuration and clock: docs/results."""
+    """Seconds of examples that were measured on an H200, by kernel, shape, configuration and clock:
+    docs/results."""
     found: dict[Any, list[float]] = {}
     for file in sorted((ROOT / "docs" / "results").glob("gemm_*h200*.json")):
         if file.name.startswith(("gemm_suite", "gemm_configs")):
@@ -339,7 +346,8 @@ def test_the_limiter_of_a_case_is_named(case: Any) -> None:
 
 
 def test_every_limiter_that_a_case_can_have_has_one() -> None:
-    assert {case.limiter for case in CASES} == limits.ADVICE.keys() - {"compute role", "launch", "link"}  # test_explain_gpus.py
+    # test_explain_gpus.py
+    assert {case.limiter for case in CASES} == limits.ADVICE.keys() - {"compute role", "launch", "link"}
 
 
 def rows_summed(grid: Any, slots: int = 3) -> Kernel:
@@ -385,7 +393,8 @@ def test_memory_bandwidth_is_named_where_it_takes_nearly_all_of_the_time(slots: 
 @pytest.mark.variants(0)
 @pytest.mark.parametrize("slots, limiter", [(4, "slots"), (5, "compute role")])
 def test_parts_that_hide_each_other_are_not_memory_bandwidth(slots: int, limiter: str) -> None:
-    """Slots come round about as slowly as the compute role adds up their tiles: without either alone little is saved."""
+    """Slots come round about as slowly as the compute role adds up their tiles: without either
+    alone little is saved."""
     @numpipe.kernel(grid=(132,), grid_names="m", num_compute_wgs=1)
     def twice(x, y):  # all CTAs load the same blocks: HBM has little to do
         acc = numpipe.zeros((64, 64), np.float32)

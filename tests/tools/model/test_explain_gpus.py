@@ -20,7 +20,8 @@ F32, WORDS = np.dtype(np.float32), np.dtype(np.int32)
 
 @numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=1)
 def all_ways(x, y, ready, *, by: numpipe.Static = 1):
-    """Tiles of another GPU's x by a pipeline, to its y by TMA, and a number to its y by a lane; by=0: all of the own GPU."""
+    """Tiles of another GPU's x by a pipeline, to its y by TMA, and a number to its y by a lane;
+    by=0: all of the own GPU."""
     other = (numpipe.axis_index("gpu") + by) % numpipe.axis_size("gpu")
     there = numpipe.peer(y, other)
     for (k,), (tile,) in numpipe.pipeline(grid=(3,), in_specs=(BlockSpec((64, 32), lambda k: (k, 0)),))(numpipe.peer(x, other)):
@@ -84,7 +85,8 @@ F16 = np.dtype(np.float16)
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("gpus", [2, 4])
 def test_an_op_is_explained_as_its_kernels_on_each_gpu(gpus: int) -> None:
-    """An array stands for those of all GPUs, and so does the first one of a list; copies of operands are told once."""
+    """An array stands for those of all GPUs, and so does the first one of a list; copies of
+    operands are told once."""
     a, b, mesh = ArrayType((256, 77), F16), ArrayType((77, 136), F16), Mesh.simulated(gpus)
     found = numpipe.explain(ops.all_gather_matmul, a, b, mesh=mesh, compiled=False)
     assert [each.kernel for each in found.kernels] == ["copy_lanes", "all_gather_matmul"] and len(found.copied) == 1
@@ -95,7 +97,8 @@ def test_an_op_is_explained_as_its_kernels_on_each_gpu(gpus: int) -> None:
 
 
 def test_counts_say_what_an_exchange_moves() -> None:
-    """The figures are those of GPU 0, which reads from each GPU what that one's counts say is for it: the first number."""
+    """The figures are those of GPU 0, which reads from each GPU what that one's counts say is for
+    it: the first number."""
     for counts, rows in (([0, 64], 0), ([64, 0], 64), ([17, 64], 64)):  # rows come in blocks of 64
         found = numpipe.explain(ops.all_to_all, ArrayType((128, 64), F16), np.array(counts, np.int32), mesh=Mesh.simulated(2),
                                 compiled=False)

@@ -71,7 +71,8 @@ def test_what_costs_more_takes_longer() -> None:
     assert product(shape, **{**best, "slots": 1}).seconds > 1.3 * seconds  # tiles come late
     assert product(shape, **{**best, "tile": (128, 64)}).seconds > 1.2 * seconds  # L2
     assert product((4096, 4096, 8192), **best).seconds > 1.9 * seconds
-    assert product((17 * 128, 8 * 256, 4096), **best).seconds > 1.7 * product((16 * 128, 8 * 256, 4096), **best).seconds  # waves
+    # waves
+    assert product((17 * 128, 8 * 256, 4096), **best).seconds > 1.7 * product((16 * 128, 8 * 256, 4096), **best).seconds
     large = 8192, 8192, 16384
     assert product(large, **{**best, "order": Column()}).hbm_bytes > 1.5 * product(large, **best).hbm_bytes
 
@@ -84,7 +85,8 @@ def test_a_warpgroup_whose_tile_is_the_only_one_stores_it_with_half_of_the_lanes
                  for rate in (64, 64_000_000)]
         return 1e9 * (found[0] - found[1])
 
-    assert storing(1) == pytest.approx(2 * 64 * 256 * 2 / 64, rel=1e-3)  # twice what a warpgroup takes beside another one
+    # twice what a warpgroup takes beside another one
+    assert storing(1) == pytest.approx(2 * 64 * 256 * 2 / 64, rel=1e-3)
     assert storing(2) < storing(1)
 
 
@@ -93,7 +95,8 @@ def test_batches_are_as_many_products_in_one_launch() -> None:
     one, many = product((1024, 1024, 1024), **best), product((1024, 1024, 1024), batches=64, **best)
     assert many.hbm_bytes == pytest.approx(64 * one.hbm_bytes, rel=0.05)
     assert many.limits["tensor cores"] > 60 * one.limits["tensor cores"]
-    assert many.seconds < 64 * one.seconds * 32 / 132 * 1.1  # 32 tiles leave most SMs without work, 2048 hardly any
+    # 32 tiles leave most SMs without work, 2048 hardly any
+    assert many.seconds < 64 * one.seconds * 32 / 132 * 1.1
     with pytest.raises(SpecError, match="batches must be an int >= 1, got 0"):
         product((64, 64, 64), batches=0, **best)
 
@@ -116,7 +119,8 @@ def test_what_no_kernel_has_is_refused(change: dict[str, Any], words: str) -> No
 @pytest.mark.parametrize("shape", [(128, 192, 640), (200, 192, 320)])
 def test_split_products_are_predicted_as_explained(shape: tuple[int, int, int], split: int | str,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parts of a CTA are all alike in closed form, so some numbers are near those that are counted, not the same."""
+    """The parts of a CTA are all alike in closed form, so some numbers are near those that are
+    counted, not the same."""
     m, n, k = shape
     kernel, works = split_kernels.split_product(split_kernels.Config(split=split), 5), []
 

@@ -228,7 +228,8 @@ def test_candidates_that_cannot_be_are_skipped_and_told(monkeypatch: pytest.Monk
 
 def test_where_none_can_run_all_are_named() -> None:
     with pytest.raises(SpecError, match=r"none of the candidates can run:\n    narrow: SpecError: .*\n    wide: SpecError"):
-        numpipe.autotune(product, SPACE, A, B[:, :32], measure=Measured(), progress=False)  # K differs
+        # K differs
+        numpipe.autotune(product, SPACE, A, B[:, :32], measure=Measured(), progress=False)
 
 
 def test_without_a_gpu_and_a_measure_it_says_so() -> None:
@@ -266,7 +267,8 @@ def test_a_factory_of_a_prompt_is_refused_where_workers_could_not_import_it(monk
 # ---- compiling
 @pytest.mark.soak  # and on a GPU: tests/gpu/test_tune_on_gpu.py
 def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One compiles, the other has more shared memory than there is: in a process of its own, this one compiles nothing."""
+    """One compiles, the other has more shared memory than there is: in a process of its own, this
+    one compiles nothing."""
     configs = {"narrow": Config(64), "huge": Config(64, 40)}
     monkeypatch.setattr(Variant, "_build", lambda *_: pytest.fail("compiled here"))
     found, none = candidates.describe(product, configs, (A, B), {})
@@ -310,7 +312,8 @@ def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPa
 
 # ---- on a GPU, which is pretended
 class Pretended(FakeDriver):
-    """Refuses the machine code that `broken` names, when it is launched; `launched` has what was, in order."""
+    """Refuses the machine code that `broken` names, when it is launched; `launched` has what was,
+    in order."""
 
     broken = b""
 
@@ -322,7 +325,8 @@ class Pretended(FakeDriver):
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretended]:
-    """A GPU, and a compiler whose code is the candidate's name; kernels are made anew, without plans of other tests."""
+    """A GPU, and a compiler whose code is the candidate's name; kernels are made anew, without
+    plans of other tests."""
     found = current_gpu.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448)
     state = current_gpu.GpuState("ok", found, "", gpus=(found,))
     monkeypatch.setattr(current_gpu, "gpu_state", lambda: state)

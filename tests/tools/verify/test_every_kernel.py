@@ -139,7 +139,8 @@ def test_each_kernel_is_called() -> None:
 
 PARTS = {"all_gather_matmul": "gathered", "matmul_reduce_scatter": "parts", "all_gather": "room", "reduce_scatter": "room",
          "all_to_all": "out"}
-"""of a kernel of several GPUs: the array in which a GPU's own part, or what no row comes to, is written by nobody"""
+"""of a kernel of several GPUs: the array in which a GPU's own part, or what no row comes to, is
+written by nobody"""
 
 
 def verified(name: str, schedules: int, monkeypatch: pytest.MonkeyPatch) -> None:

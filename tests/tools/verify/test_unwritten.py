@@ -1,4 +1,5 @@
-"""numpipe.verify on outputs that the kernel leaves in part as they were, on more CTAs than two, and on loops that never end."""
+"""numpipe.verify on outputs that the kernel leaves in part as they were, on more CTAs than two, and
+on loops that never end."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def test_a_simulated_call_says_nothing() -> None:
 @pytest.mark.parametrize("kernel", [in_place, added])
 def test_an_array_that_is_changed_in_place_is_no_output_to_fill(kernel: Any) -> None:
     result = numpipe.verify(kernel, Y, schedules=2)
-    assert result.ok and len(result.warnings) == (kernel is added)  # what is added to it may be all that it is for
+    # what is added to it may be all that it is for
+    assert result.ok and len(result.warnings) == (kernel is added)
 
 
 # ---- CTAs

@@ -1,4 +1,5 @@
-"""numpipe.verify: what it says of correct kernels, of racing ones, and of those whose bug only some schedules show."""
+"""numpipe.verify: what it says of correct kernels, of racing ones, and of those whose bug only some
+schedules show."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def unlucky(then: str) -> Any:
 
 
 def overtaken(then: str, head: int = 20) -> Any:
-    """Bug of depth 1: warpgroup 1 believes that 0 has arrived by the time it has taken `head` steps itself."""
+    """Bug of depth 1: warpgroup 1 believes that 0 has arrived by the time it has taken `head` steps
+    itself."""
     fail = unlucky(then)
 
     @numpipe.kernel(grid=1, num_compute_wgs=2, warp_specialized=False)
@@ -82,7 +84,8 @@ def overtaken(then: str, head: int = 20) -> Any:
 
 
 def inverted(then: str, head: int = 25, window: int = 30, work: int = 20) -> Any:
-    """Bug of depth 2: warpgroup 0 is through `head` before 1 begins, then 1 through its work before 0 is through `window`."""
+    """Bug of depth 2: warpgroup 0 is through `head` before 1 begins, then 1 through its work before
+    0 is through `window`."""
     fail = unlucky(then)
 
     @numpipe.kernel(grid=1, num_compute_wgs=2, warp_specialized=False)
@@ -263,7 +266,8 @@ def test_sums_that_tma_makes_of_floats_may_differ() -> None:
 
 # ---- schedules
 def test_priorities_find_what_needs_one_warpgroup_far_ahead() -> None:
-    """Depth 1: one of two warpgroups takes 20 steps before the other takes one. Uniform choices never come there."""
+    """Depth 1: one of two warpgroups takes 20 steps before the other takes one. Uniform choices
+    never come there."""
     kernel = overtaken("writes")
     found = {name: sum(differs(kernel, seed) for seed in range(120) if kind(seed) == name) for name in ("shuffled", "priorities")}
     assert found["shuffled"] == 0 and found["priorities"] >= 5
@@ -382,7 +386,8 @@ def test_a_view_across_more_than_2_gib_is_verified_and_only_its_elements_are_cop
         for (i,), (tile,) in numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda i: (0, 0)),))(a):
             c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = tile[...].astype(np.float32) * np.float32(2)
 
-    step = (1 << 25) + (1 << 20)  # bytes from row to row: 63 of them are more than 2 GiB, of which 64 pages are touched
+    # bytes from row to row: 63 of them are more than 2 GiB, of which 64 pages are touched
+    step = (1 << 25) + (1 << 20)
     view = np.zeros((64, step // 2), np.float16)[:, :64]
     view[...] = np.arange(64)
     before = resident()

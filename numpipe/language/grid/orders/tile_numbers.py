@@ -1,8 +1,10 @@
-"""Helpers that find tile number t under each order; kernels, the simulator and the host run the same ones.
+"""Helpers that find tile number t under each order; kernels, the simulator and the host run the
+same ones.
 
-An order has two of them. ``begin`` runs once, before a loop, and prepares divisors: a division by one of them is a product and a
-correction (`arith.divide`), where plain divisions cost 3 % of a GEMM at K = 512. ``place`` runs for each tile. Numbers are int32:
-Numba would compile Python's operators, int32 - int32, as int64. Rows and columns are counted in tiles::
+An order has two of them. ``begin`` runs once, before a loop, and prepares divisors: a division by
+one of them is a product and a correction (`arith.divide`), where plain divisions cost 3 % of a GEMM
+at K = 512. ``place`` runs for each tile. Numbers are int32: Numba would compile Python's operators,
+int32 - int32, as int64. Rows and columns are counted in tiles::
 
     begun = begin_grouped(rows, columns, group)
     m, n = place_grouped(t, begun, group)
@@ -41,7 +43,8 @@ def place_column(t, begun):
 
 @helper
 def in_strip(t, rows, group, by_strip):
-    """Return (strip, row, column) of tile t where `rows` are cut into strips of `group`, each walked column by column.
+    """Return (strip, row, column) of tile t where `rows` are cut into strips of `group`, each
+    walked column by column.
 
     `by_strip` is the `divisor` of a whole strip's tiles. The last strip may be narrower.
     """
@@ -80,12 +83,14 @@ def begin_hilbert(rows, columns):
 
 @helper
 def place_hilbert(t, begun):
-    """A Hilbert curve over a plane of any size, by halving it: as many turns of the loop as its longer side has bits, about twice.
+    """A Hilbert curve over a plane of any size, by halving it: as many turns of the loop as its
+    longer side has bits, about twice.
 
-    A block is `long` by `short` tiles from a corner (m, n), along directions (lm, ln) and (sm, sn). The curve enters at the corner
-    and leaves at the other end of the long side. A block that is much longer than wide is two of them behind each other; another
-    is three: a turned one, one along the long side, and one turned the other way. Halves are even where they can be, so that the
-    curve has no jumps (a step in a block with odd sides may be diagonal).
+    A block is `long` by `short` tiles from a corner (m, n), along directions (lm, ln) and (sm, sn).
+    The curve enters at the corner and leaves at the other end of the long side. A block that is
+    much longer than wide is two of them behind each other; another is three: a turned one, one
+    along the long side, and one turned the other way. Halves are even where they can be, so that
+    the curve has no jumps (a step in a block with odd sides may be diagonal).
     """
     zero, one = np.int32(0), np.int32(1)
     m, n = zero, zero

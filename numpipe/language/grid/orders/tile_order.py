@@ -1,4 +1,5 @@
-"""Orders as objects: frozen, so that a Static may hold one; their host tables, and their pictures by matplotlib."""
+"""Orders as objects: frozen, so that a Static may hold one; their host tables, and their pictures
+by matplotlib."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ from . import tile_numbers
 
 @dataclass(frozen=True)
 class Order:
-    """An order of the tiles of a grid. Use one of `Row`, `Column`, `Grouped`, `Snake`, `Hilbert` and `Table`.
+    """An order of the tiles of a grid. Use one of `Row`, `Column`, `Grouped`, `Snake`, `Hilbert`
+    and `Table`.
 
-    A grid is (rows, columns), in tiles, or (planes, rows, columns): planes one after the other, each in the order.
+    A grid is (rows, columns), in tiles, or (planes, rows, columns): planes one after the other,
+    each in the order.
 
     >>> from numpipe.orders import Grouped
     >>> [Grouped(2).coordinates(t, (4, 3)) for t in range(4)]
@@ -43,7 +46,8 @@ class Order:
         return f"{self.name}({self.parameters[0]})" if self.parameters else self.name
 
     def coordinates(self, t: int, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the indices of tile number `t` of a grid of `shape`. SpecError for a tile or a grid that there is not."""
+        """Return the indices of tile number `t` of a grid of `shape`. SpecError for a tile or a
+        grid that there is not."""
         shape = checked(shape)
         if not is_int(t) or not 0 <= t < math.prod(shape):
             raise SpecError(f"{self}: tile t={told(t)} of a grid of {spelled(shape)} tiles: they are numbered 0 … "
@@ -62,7 +66,8 @@ class Order:
         return tuple(tile_numbers.with_plane(plane, place(inside, begun[0], *self.parameters)))
 
     def table(self, shape: Sequence[int]) -> np.ndarray:
-        """Return all tiles of a grid in this order: int32, a row of indices each. A host table for any kernel; read-only.
+        """Return all tiles of a grid in this order: int32, a row of indices each. A host table for
+        any kernel; read-only.
 
         >>> from numpipe.orders import Column
         >>> Column().table((2, 2)).tolist()
@@ -71,19 +76,23 @@ class Order:
         return _table(self, checked(shape))
 
     def panels(self, shape: Sequence[int], ctas: int) -> list[tuple[int, int]]:
-        """Return how many panels of A and of B, (rows, columns), the tiles of each wave read: `ctas` tiles run at the same time."""
+        """Return how many panels of A and of B, (rows, columns), the tiles of each wave read:
+        `ctas` tiles run at the same time."""
         return [(len(a), len(b)) for a, b in self._waves(shape, ctas)]
 
     def bytes(self, shape: Sequence[int], *, tile: tuple[int, int], k: int, itemsize: int = 2, ctas: int = 132,
               l2_bytes: int = 0) -> int:
-        """Return the bytes of A and B that come from memory into L2 for C = A B, if the tiles of a wave share their panels.
+        """Return the bytes of A and B that come from memory into L2 for C = A B, if the tiles of a
+        wave share their panels.
 
         shape     of the grid of C's tiles
-        tile      (rows, columns) of a tile of C, elements: a panel of A is rows x k, one of B columns x k
+        tile      (rows, columns) of a tile of C, elements: a panel of A is rows x k, one of B
+                  columns x k
         k         depth, elements
         itemsize  bytes of an element of A and B
         ctas      tiles that run at the same time; each CTA is taken to keep up with the others
-        l2_bytes  what L2 keeps from a wave to the next, the panels used last; 0 for nothing. A wave with more keeps nothing
+        l2_bytes  what L2 keeps from a wave to the next, the panels used last; 0 for nothing. A wave
+                  with more keeps nothing
 
         Under an order in which neighbours in time are neighbours in the grid it is less:
 
@@ -115,13 +124,15 @@ class Order:
                 for wave in (every[at:at + ctas] for at in range(0, len(every), ctas))]
 
     def plot(self, shape: Sequence[int], *, ctas: int = 132, wave: int = 0, path: str | Path | None = None) -> Any:
-        """Draw the order over a grid of two dimensions: its path, its waves, and the tiles in flight in one of them.
+        """Draw the order over a grid of two dimensions: its path, its waves, and the tiles in
+        flight in one of them.
 
         ctas  tiles that run at the same time
         wave  which of the waves is framed, with the panels that it reads
         path  an .svg or .png file to write
 
-        Returns a `matplotlib.figure.Figure`. Raises SpecError where matplotlib is not installed (``pip install 'numpipe[plot]'``).
+        Returns a `matplotlib.figure.Figure`. Raises SpecError where matplotlib is not installed
+        (``pip install 'numpipe[plot]'``).
 
         >>> from numpipe.orders import Hilbert
         >>> figure = Hilbert().plot((16, 16), ctas=32)
@@ -148,7 +159,8 @@ class Column(Order):
 
 @dataclass(frozen=True)
 class Grouped(Order):
-    """Strips of `group` rows of tiles, each walked column by column. 1000 to 2000 rows of C in a strip are a good size."""
+    """Strips of `group` rows of tiles, each walked column by column. 1000 to 2000 rows of C in a
+    strip are a good size."""
 
     group: int = 16
 
@@ -165,7 +177,8 @@ class Grouped(Order):
 
 @dataclass(frozen=True)
 class Snake(Grouped):
-    """`Grouped`, but each second strip backwards, so that a strip begins where the one before has ended."""
+    """`Grouped`, but each second strip backwards, so that a strip begins where the one before has
+    ended."""
 
     name = "snake"
     begin, place = tile_numbers.begin_strips, tile_numbers.place_snake
@@ -173,11 +186,13 @@ class Snake(Grouped):
 
 @dataclass(frozen=True)
 class Hilbert(Order):
-    """A Hilbert curve, for a grid of any size: tiles that are near in time are near in both indices.
+    """A Hilbert curve, for a grid of any size: tiles that are near in time are near in both
+    indices.
 
-    In a kernel its place is found by halving the grid until one row or column is left: a loop of 70 machine instructions,
-    run once for each bit of the two counts, where the other orders take 10 to 40 in all. That is some hundreds of cycles before a
-    tile's first load. For small K pass ``Hilbert().table(shape)`` as a host table, whose rows are read ahead.
+    In a kernel its place is found by halving the grid until one row or column is left: a loop of 70
+    machine instructions, run once for each bit of the two counts, where the other orders take 10 to
+    40 in all. That is some hundreds of cycles before a tile's first load. For small K pass
+    ``Hilbert().table(shape)`` as a host table, whose rows are read ahead.
     """
 
     name = "hilbert"
@@ -186,7 +201,8 @@ class Hilbert(Order):
 
 @dataclass(frozen=True, eq=False)
 class Table(Order):
-    """A host table as an order on the host: what a kernel takes as ``order=table`` is the array itself, an argument.
+    """A host table as an order on the host: what a kernel takes as ``order=table`` is the array
+    itself, an argument.
 
     array  2-D, int32, a row of indices for each tile, none negative
 
@@ -227,7 +243,8 @@ NAMES: dict[str, type[Order]] = {kind.name: kind for kind in (Row, Column, Group
 
 
 def named(name: str, group: int = 16) -> Order:
-    """Return the order of a name, as ``tiles(order=name, group=group)`` has it; SpecError for an unknown name.
+    """Return the order of a name, as ``tiles(order=name, group=group)`` has it; SpecError for an
+    unknown name.
 
     >>> named("snake", 8)
     Snake(group=8)
@@ -238,7 +255,8 @@ def named(name: str, group: int = 16) -> Order:
 
 
 def misfit(array: Any, shape: Sequence[int] | None = None, columns: int = 0) -> str | None:
-    """Return what is wrong with a host table of a grid of `shape`, or of at least `columns` indices a row; None for nothing."""
+    """Return what is wrong with a host table of a grid of `shape`, or of at least `columns` indices
+    a row; None for nothing."""
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype != np.int32:
         found = f"{array.ndim}-D {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
         return f"a host table is a 2-D int32 array, got {found}"
@@ -315,7 +333,8 @@ def _draw(order: Order, shape: tuple[int, ...], ctas: int, wave: int, path: str 
         axes.imshow(grid // ctas % 2, cmap=matplotlib.colors.ListedColormap(_WAVES), vmin=0, vmax=1)
         for m, n in flight:
             axes.add_patch(Rectangle((n - 0.5, m - 0.5), 1, 1, facecolor=_IN_FLIGHT, edgecolor="white", linewidth=0.3))
-        for m in {int(m) for m, _ in flight}:  # beside the grid: the panels of A, above it those of B
+        # beside the grid: the panels of A, above it those of B
+        for m in {int(m) for m, _ in flight}:
             axes.add_patch(Rectangle((-1.3, m - 0.5), 0.6, 1, facecolor=_PANEL, clip_on=False))
         for n in {int(n) for _, n in flight}:
             axes.add_patch(Rectangle((n - 0.5, -1.3), 1, 0.6, facecolor=_PANEL, clip_on=False))
