@@ -49,18 +49,33 @@ def slots_and_barriers(traces: Titled, path: Path) -> None:
             axes.text((start + end) / 2, slot, f"step {step}", ha="center", va="center", fontsize=8)
             axes.plot([end, end], [slot - 0.38, slot + 0.38], color="black", lw=1.4)
         if what == "in use":
-            axes.plot([end, end], [slot - 0.38, slot + 0.38], color="#d55e00", lw=1.4, ls=(0, (2, 1)))
-    axes.set_yticks(sorted({row[0] for row in rows}), [f"slot {slot}" for slot in sorted({row[0] for row in rows})])
+            axes.plot(
+                [end, end], [slot - 0.38, slot + 0.38], color="#d55e00", lw=1.4, ls=(0, (2, 1))
+            )
+    axes.set_yticks(
+        sorted({row[0] for row in rows}),
+        [f"slot {slot}" for slot in sorted({row[0] for row in rows})],
+    )
     axes.invert_yaxis()
     axes.set_xlabel("cycles of the simulated SM")
     axes.set_title(title, fontsize=10, loc="left")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(handles=[
-        Patch(color=colors["filled"], label="being filled: a copy is on its way"), Patch(color=colors["full"], label="full"),
-        Patch(color=colors["in use"], label="in use: products read it"),
-        axes.plot([], [], color="black", label="ready completes a phase")[0],
-        axes.plot([], [], color="#d55e00", ls=(0, (2, 1)), label="consumed completes a phase")[0],
-    ], ncols=5, fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.28))
+    axes.legend(
+        handles=[
+            Patch(color=colors["filled"], label="being filled: a copy is on its way"),
+            Patch(color=colors["full"], label="full"),
+            Patch(color=colors["in use"], label="in use: products read it"),
+            axes.plot([], [], color="black", label="ready completes a phase")[0],
+            axes.plot([], [], color="#d55e00", ls=(0, (2, 1)), label="consumed completes a phase")[
+                0
+            ],
+        ],
+        ncols=5,
+        fontsize=7.5,
+        frameon=False,
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.28),
+    )
     figure.savefig(path, metadata={"Date": None})
 
 
@@ -94,7 +109,9 @@ def timelines(traces: Titled, path: Path, rows: Sequence[str] = ROWS) -> None:
     """One below the other, from cycle 0 on one scale of time."""
     last = max(event.end for _, trace in traces for event in trace.events)
     titles = [title for title, _ in traces]
-    numpipe.timeline(*(trace for _, trace in traces), titles=titles, path=path, rows=rows, start=0, end=last)
+    numpipe.timeline(
+        *(trace for _, trace in traces), titles=titles, path=path, rows=rows, start=0, end=last
+    )
 
 
 def cta_by_cta(traces: Titled, path: Path) -> None:
@@ -111,32 +128,76 @@ def of_cta(trace: numpipe.Trace, number: int) -> numpipe.Trace:
 
 Draw = Callable[[Titled, Path], None]
 CATALOGUE: dict[str, tuple[str, Draw, Callable[[ModuleType], Titled]]] = {
-    "slots_1_2_3": ("guide/why", timelines, lambda page: [
-        (f"{slots} slot{'s' * (slots > 1)}", page.traces[slots]) for slots in (1, 2, 3)]),
-    "slots_and_barriers": ("guide/why", slots_and_barriers, lambda page: [("a ring of 3 slots", page.traces[3])]),
-    "roles": ("guide/matmul", timelines, lambda page: [
-        ("one instruction stream: each warpgroup loads for itself", page.single), ("a memory warpgroup", page.specialized)]),
-    "delay_release": ("guide/tuning", timelines, lambda page: [
-        (f"delay_release={delay}", trace) for delay, trace in page.delays.items()]),
-    "chained": ("guide/tuning", timelines, lambda page: [("chained", page.chains[False]), ("drained", page.chains[True])]),
-    "limits": ("guide/reading", timelines, lambda page: [
-        ("2 slots: short of slots", page.short_of_slots), ("5 slots: bound by copies", page.bound_by_copies)]),
-    "many_gpus": ("many_gpus", cta_by_cta, lambda page: [
-        ("sends, then multiplies:", of_cta(page.trace, 0)), ("multiplies:", of_cta(page.trace, 1))]),
+    "slots_1_2_3": (
+        "guide/why",
+        timelines,
+        lambda page: [
+            (f"{slots} slot{'s' * (slots > 1)}", page.traces[slots]) for slots in (1, 2, 3)
+        ],
+    ),
+    "slots_and_barriers": (
+        "guide/why",
+        slots_and_barriers,
+        lambda page: [("a ring of 3 slots", page.traces[3])],
+    ),
+    "roles": (
+        "guide/matmul",
+        timelines,
+        lambda page: [
+            ("one instruction stream: each warpgroup loads for itself", page.single),
+            ("a memory warpgroup", page.specialized),
+        ],
+    ),
+    "delay_release": (
+        "guide/tuning",
+        timelines,
+        lambda page: [(f"delay_release={delay}", trace) for delay, trace in page.delays.items()],
+    ),
+    "chained": (
+        "guide/tuning",
+        timelines,
+        lambda page: [("chained", page.chains[False]), ("drained", page.chains[True])],
+    ),
+    "limits": (
+        "guide/reading",
+        timelines,
+        lambda page: [
+            ("2 slots: short of slots", page.short_of_slots),
+            ("5 slots: bound by copies", page.bound_by_copies),
+        ],
+    ),
+    "many_gpus": (
+        "many_gpus",
+        cta_by_cta,
+        lambda page: [
+            ("sends, then multiplies:", of_cta(page.trace, 0)),
+            ("multiplies:", of_cta(page.trace, 1)),
+        ],
+    ),
 }
 """name -> page of docs, how it is drawn, the page's traces with their titles"""
 
 
 LAYOUTS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
-    "layout_accumulator": ((64, 8), {}), "layout_a_operand": ((64, 16), {"dtype": "float16"}),
+    "layout_accumulator": ((64, 8), {}),
+    "layout_a_operand": ((64, 16), {"dtype": "float16"}),
 }
 """name -> shape, and options, of the register tiles that are drawn"""
 
 
 def digest(traces: Titled) -> str:
     """Of what a picture shows: who did what, from when to when."""
-    shown = [[title, sorted([*map(int, e.place), e.warpgroup, e.role, e.kind, int(e.start), int(e.end)]
-                            for e in trace.events if e.end > e.start)] for title, trace in traces]
+    shown = [
+        [
+            title,
+            sorted(
+                [*map(int, e.place), e.warpgroup, e.role, e.kind, int(e.start), int(e.end)]
+                for e in trace.events
+                if e.end > e.start
+            ),
+        ]
+        for title, trace in traces
+    ]
     return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
 
 
@@ -161,18 +222,29 @@ def stale(page: str, module: ModuleType) -> list[str]:
 def main() -> None:
     import matplotlib
 
-    matplotlib.rcParams.update({"svg.hashsalt": "numpipe", "svg.fonttype": "none", "font.family": "sans-serif"})
+    matplotlib.rcParams.update(
+        {"svg.hashsalt": "numpipe", "svg.fonttype": "none", "font.family": "sans-serif"}
+    )
     FIGURES.mkdir(exist_ok=True)
-    modules = {page: simulated(page) for page in dict.fromkeys(of for of, _, _ in CATALOGUE.values())}
+    modules = {
+        page: simulated(page) for page in dict.fromkeys(of for of, _, _ in CATALOGUE.values())
+    }
     for name, (page, draw, traces) in CATALOGUE.items():
         shown = traces(modules[page])
         path = FIGURES / f"{name}.svg"
         draw(shown, path)
-        lines = [_FRACTION.sub(r"\1", line.rstrip()) for line in path.read_text(encoding="utf8").splitlines()]
-        path.write_text("\n".join([*lines, f"<!-- drawn from {digest(shown)} -->\n"]), encoding="utf8")
+        lines = [
+            _FRACTION.sub(r"\1", line.rstrip())
+            for line in path.read_text(encoding="utf8").splitlines()
+        ]
+        path.write_text(
+            "\n".join([*lines, f"<!-- drawn from {digest(shown)} -->\n"]), encoding="utf8"
+        )
         print(path.relative_to(pages.ROOT), file=sys.stderr)
     for name, (shape, options) in LAYOUTS.items():
-        (FIGURES / f"{name}.svg").write_text(f"{numpipe.show_layout(shape, **options)}\n", encoding="utf8")
+        (FIGURES / f"{name}.svg").write_text(
+            f"{numpipe.show_layout(shape, **options)}\n", encoding="utf8"
+        )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,10 @@ def cells() -> list[tuple[str, str]]:
         for fence in pages.FENCE.finditer(text):
             if fence["marks"].strip():
                 continue
-            found += [("markdown", _prose(text[end:fence.start()])), ("code", fence["code"].strip())]
+            found += [
+                ("markdown", _prose(text[end : fence.start()])),
+                ("code", fence["code"].strip()),
+            ]
             end = fence.end()
         found.append(("markdown", _prose(text[end:])))
     return [(kind, text) for kind, text in found if text]
@@ -43,9 +46,14 @@ def main() -> None:
 
     made = {"markdown": nbformat.v4.new_markdown_cell, "code": nbformat.v4.new_code_cell}
     notebook = nbformat.v4.new_notebook(
-        cells=[made[kind](text, id=f"cell-{number}") for number, (kind, text) in enumerate(cells())],
-        metadata={"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-                  "language_info": {"name": "python"}})
+        cells=[
+            made[kind](text, id=f"cell-{number}") for number, (kind, text) in enumerate(cells())
+        ],
+        metadata={
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+        },
+    )
     nbformat.validate(notebook)
     nbformat.write(notebook, NOTEBOOK)
 

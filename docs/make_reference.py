@@ -28,7 +28,11 @@ INHERITED = ("Kernel", "Trace")
 
 def stale() -> list[str]:
     """The pages that do not say what the docstrings say."""
-    return [page.name for page in sorted(FOLDER.glob("*.md")) if page.read_text(encoding="utf8") != made(page)]
+    return [
+        page.name
+        for page in sorted(FOLDER.glob("*.md"))
+        if page.read_text(encoding="utf8") != made(page)
+    ]
 
 
 def made(page: Path) -> str:
@@ -39,7 +43,7 @@ def made(page: Path) -> str:
         return text
     packages = mark[1].split()
     parts = [part for package in packages for part in _package(package, alone=len(packages) == 1)]
-    return text[:mark.end()] + "\n" + "\n\n".join(parts) + "\n"
+    return text[: mark.end()] + "\n" + "\n\n".join(parts) + "\n"
 
 
 # ---- which names
@@ -77,8 +81,13 @@ def _groups(doc: str) -> Iterator[tuple[str, list[str]]]:
 
 def _defined(module: Any) -> list[str]:
     """The public functions and classes that a module defines, in its order."""
-    return [name for name, value in vars(module).items()
-            if not name.startswith("_") and callable(value) and getattr(value, "__module__", None) == module.__name__]
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and callable(value)
+        and getattr(value, "__module__", None) == module.__name__
+    ]
 
 
 def _names(package: Any, names: Iterable[str]) -> Iterator[str]:
@@ -96,7 +105,9 @@ def _names(package: Any, names: Iterable[str]) -> Iterator[str]:
 
 def _class(name: str, cls: type) -> Iterator[str]:
     by_base = issubclass(cls, (BaseException, enum.Enum)) and cls.__base__
-    yield _code(f"class {name}({by_base.__name__})" if by_base else f"class {_signature(name, cls)}")
+    yield _code(
+        f"class {name}({by_base.__name__})" if by_base else f"class {_signature(name, cls)}"
+    )
     yield markdown(inspect.getdoc(cls))
     rows = list(_members(cls))
     if rows:
@@ -113,12 +124,18 @@ def _members(cls: type) -> Iterator[str]:
         for member, value in [*((each, None) for each in described), *vars(base).items()]:
             if member.startswith("_") or member in shown:
                 continue
-            function = inspect.unwrap(value.__func__ if isinstance(value, (classmethod, staticmethod)) else value)
+            function = inspect.unwrap(
+                value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
+            )
             method = isinstance(value, property) or inspect.isroutine(function)
             doc = described.get(member) or (inspect.getdoc(value) if method else None)
             if doc:
                 shown.add(member)
-                head = f"`{_signature(member, function)}`" if inspect.isroutine(function) else f"`{member}`"
+                head = (
+                    f"`{_signature(member, function)}`"
+                    if inspect.isroutine(function)
+                    else f"`{member}`"
+                )
                 yield f"- {head}: " + textwrap.indent(markdown(doc), "  ").strip()
 
 
@@ -129,9 +146,15 @@ def _attributes(cls: type) -> dict[str, str]:
     except (OSError, TypeError, ValueError):
         return {}
     body = getattr(tree, "body", [])
-    return {before.target.id: inspect.cleandoc(after.value.value) for before, after in itertools.pairwise(body)
-            if isinstance(before, ast.AnnAssign) and isinstance(before.target, ast.Name)
-            and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str)}
+    return {
+        before.target.id: inspect.cleandoc(after.value.value)
+        for before, after in itertools.pairwise(body)
+        if isinstance(before, ast.AnnAssign)
+        and isinstance(before.target, ast.Name)
+        and isinstance(after, ast.Expr)
+        and isinstance(after.value, ast.Constant)
+        and isinstance(after.value.value, str)
+    }
 
 
 def _signature(name: str, function: Any) -> str:
@@ -149,14 +172,20 @@ def _signature(name: str, function: Any) -> str:
         if parameter.kind is kinds.KEYWORD_ONLY and not star:
             parts.append("*")
             star = True
-        text = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(parameter.kind, "") + parameter.name
+        text = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(
+            parameter.kind, ""
+        ) + parameter.name
         if parameter.annotation is not kinds.empty:
             text += f": {_annotation(parameter.annotation)}"
         if parameter.default is not kinds.empty:
             text += (" = " if ":" in text else "=") + _default(parameter.default)
         parts.append(text)
     returned = signature.return_annotation
-    arrow = "" if returned is inspect.Signature.empty or inspect.isclass(function) else f" -> {_annotation(returned)}"
+    arrow = (
+        ""
+        if returned is inspect.Signature.empty or inspect.isclass(function)
+        else f" -> {_annotation(returned)}"
+    )
     return f"{name}({', '.join(parts)}){arrow}"
 
 
@@ -221,7 +250,9 @@ def markdown(doc: str | None) -> str:
                 end += 1
             blocks.append(_list(lines[at:end], column))
         else:
-            end = _while(lines, at + 1, lambda each: bool(each.strip()) and not each.startswith(" "))
+            end = _while(
+                lines, at + 1, lambda each: bool(each.strip()) and not each.startswith(" ")
+            )
             blocks.append(re.sub(r"(?<!`)::$", ":", "\n".join(lines[at:end])))
         at = end
     return "\n\n".join(blocks)
@@ -244,7 +275,7 @@ def _block(lines: list[str]) -> str:
 
 def _column(lines: list[str]) -> int:
     """Where the text begins in a list of ``term   text`` in aligned columns that begins here; 0:
-                                                   none does."""
+    none does."""
     if lines[0].startswith(_NO_TERM):
         return 0
     row = _ROW.match(lines[0])
@@ -261,7 +292,9 @@ def _goes_on(lines: list[str], at: int, column: int) -> bool:
     if not line.strip():
         after = next((each for each in lines[at:] if each.strip()), "")
         return after.startswith(" " * column)
-    return line.startswith(" " * column) or (not line.startswith(" ") and bool(lines[at - 1].strip()))
+    return line.startswith(" " * column) or (
+        not line.startswith(" ") and bool(lines[at - 1].strip())
+    )
 
 
 def _list(lines: list[str], column: int) -> str:
@@ -271,7 +304,7 @@ def _list(lines: list[str], column: int) -> str:
         row = None if line.startswith(" ") else _ROW.match(line)
         if not line.strip() or line.startswith(" " * column):
             items[-1][1].append(line[column:])
-        elif line[column - 1:column] == " " and line[column:].strip():
+        elif line[column - 1 : column] == " " and line[column:].strip():
             items.append((line[:column].strip(), [line[column:]]))
         elif row:
             items.append((row["term"], [row["text"]]))
@@ -281,13 +314,18 @@ def _list(lines: list[str], column: int) -> str:
             items.append((term, [text]))
         else:
             items.append((line.strip(), []))
-    return "\n".join(f"- `{term}`: {textwrap.indent(_flowing(markdown(chr(10).join(text))), '  ').strip()}" for term, text in items)
+    return "\n".join(
+        f"- `{term}`: {textwrap.indent(_flowing(markdown(chr(10).join(text))), '  ').strip()}"
+        for term, text in items
+    )
 
 
 def _flowing(text: str) -> str:
     """The first paragraph in one line: that of an item of a list."""
     first, blank, rest = text.partition("\n\n")
-    return (first if first.startswith(("```", "|", "-")) else first.replace("\n", " ")) + blank + rest
+    return (
+        (first if first.startswith(("```", "|", "-")) else first.replace("\n", " ")) + blank + rest
+    )
 
 
 def _table(lines: list[str]) -> str:
@@ -299,7 +337,10 @@ def _table(lines: list[str]) -> str:
         if number in rules:
             continue
         ends = [*(start - 1 for start in starts[1:]), None]
-        cells = [line[start:end].strip().replace("|", "\\|") for start, end in zip(starts, ends, strict=True)]
+        cells = [
+            line[start:end].strip().replace("|", "\\|")
+            for start, end in zip(starts, ends, strict=True)
+        ]
         if cells[0] or not rows:
             rows.append(cells)
         else:

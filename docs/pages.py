@@ -32,8 +32,10 @@ class Block:
     @classmethod
     def of(cls, page: Path) -> list[Block]:
         text = page.read_text(encoding="utf8")
-        return [cls(text.count("\n", 0, m.start("code")), m["code"], frozenset(m["marks"].split()))
-                for m in FENCE.finditer(text)]
+        return [
+            cls(text.count("\n", 0, m.start("code")), m["code"], frozenset(m["marks"].split()))
+            for m in FENCE.finditer(text)
+        ]
 
 
 def name(page: Path) -> str:

@@ -90,12 +90,18 @@ def softmax(s: Any, top: Any, total: Any, scale: Any) -> tuple[Any, Any, Any, An
 @functools.cache
 def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
     """The kernel of one of the first five rungs; its `scale` is for powers of two."""
+
     def tiles(q: Any) -> tuple[int]:
         return (q.shape[0] * q.shape[1] * cdiv(q.shape[2], cfg.rows),)
 
-    options = {"out_type": lambda q: ArrayType(q.shape, q.dtype), "grid": numpipe.persistent() if cfg.persistent else tiles,
-               "num_compute_wgs": cfg.wgs, "wg_axis": "wg", "memory_registers": 40,
-               "compiler_params": CompilerParams(approx_math=True)}
+    options = {
+        "out_type": lambda q: ArrayType(q.shape, q.dtype),
+        "grid": numpipe.persistent() if cfg.persistent else tiles,
+        "num_compute_wgs": cfg.wgs,
+        "wg_axis": "wg",
+        "memory_registers": 40,
+        "compiler_params": CompilerParams(approx_math=True),
+    }
     dynamic = causal and cfg.persistent
     order = "products" if cfg.turns else None
     q_block, k_block = ((None, None, rows, depth) for rows in (cfg.rows, cfg.keys))
@@ -113,12 +119,24 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
             # of each lane's columns; a row's sum at the end
             total = numpipe.full((64, 8), 0.0, np.float32)
             acc = numpipe.zeros((64, depth), np.float32)
-            queries = numpipe.pipeline(grid=(1,), max_concurrent_steps=1, in_specs=(BlockSpec(q_block, lambda _: (b, h, i, 0)),))
+            queries = numpipe.pipeline(
+                grid=(1,),
+                max_concurrent_steps=1,
+                in_specs=(BlockSpec(q_block, lambda _: (b, h, i, 0)),),
+            )
             for _, (q_tile,) in queries(q):
-                pipe = numpipe.pipeline(grid=(steps,), max_concurrent_steps=cfg.slots, in_specs=(
-                    BlockSpec(k_block, lambda j: (b, h, j, 0)), BlockSpec(k_block, lambda j: (b, h, j, 0))))
+                pipe = numpipe.pipeline(
+                    grid=(steps,),
+                    max_concurrent_steps=cfg.slots,
+                    in_specs=(
+                        BlockSpec(k_block, lambda j: (b, h, j, 0)),
+                        BlockSpec(k_block, lambda j: (b, h, j, 0)),
+                    ),
+                )
                 for (j,), (k_tile, v_tile) in pipe(k, v):
-                    s = numpipe.wgmma_wait(numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T))
+                    s = numpipe.wgmma_wait(
+                        numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
+                    )
                     column = numpipe.iota(cfg.keys) + j * cfg.keys
                     there = column < keys
                     if causal:
@@ -126,7 +144,9 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
                     e, change, top, total = softmax(np.where(there, s, -np.inf), top, total, scale)
                     acc = acc * change[:, None]
                     acc = numpipe.wgmma_wait(numpipe.wgmma(acc, e.astype(q.dtype), v_tile))
-            o[b, h, ds(first, 64), ds(0, depth)] = (acc * (1.0 / total.sum(axis=1))[:, None]).astype(o.dtype)
+            o[b, h, ds(first, 64), ds(0, depth)] = (
+                acc * (1.0 / total.sum(axis=1))[:, None]
+            ).astype(o.dtype)
 
     @numpipe.kernel(**options)
     def overlapped(q, k, v, o, *, scale):  # type: ignore[no-untyped-def]
@@ -142,13 +162,23 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
             # of each lane's columns; a row's sum at the end
             total = numpipe.full((64, 8), 0.0, np.float32)
             acc = numpipe.zeros((64, depth), np.float32)
-            queries = numpipe.pipeline(grid=(1,), max_concurrent_steps=1, in_specs=(BlockSpec(q_block, lambda _: (b, h, i, 0)),))
+            queries = numpipe.pipeline(
+                grid=(1,),
+                max_concurrent_steps=1,
+                in_specs=(BlockSpec(q_block, lambda _: (b, h, i, 0)),),
+            )
             for _, (q_tile,) in queries(q):
                 p = numpipe.full((64, cfg.keys), 0.0, np.float32).astype(q.dtype)
                 # V is one step behind: that of the first step, and K of the last one, is beyond the
                 # array's ends, and zeros
-                pipe = numpipe.pipeline(grid=(steps + 1,), max_concurrent_steps=cfg.slots, in_specs=(
-                    BlockSpec(k_block, lambda j: (b, h, j, 0)), BlockSpec(k_block, lambda j: (b, h, j - 1, 0))))
+                pipe = numpipe.pipeline(
+                    grid=(steps + 1,),
+                    max_concurrent_steps=cfg.slots,
+                    in_specs=(
+                        BlockSpec(k_block, lambda j: (b, h, j, 0)),
+                        BlockSpec(k_block, lambda j: (b, h, j - 1, 0)),
+                    ),
+                )
                 for (j,), (k_tile, v_tile) in pipe(k, v):
                     if j < steps:
                         with numpipe.turn(order):
@@ -159,19 +189,25 @@ def kernel(cfg: Config, depth: int, causal: bool) -> numpipe.Kernel:
                         there = column < keys
                         if causal:
                             there = there & (column <= (numpipe.iota(64) + first)[:, None])
-                        e, change, top, total = softmax(np.where(there, s, -np.inf), top, total, scale)
+                        e, change, top, total = softmax(
+                            np.where(there, s, -np.inf), top, total, scale
+                        )
                         acc = numpipe.wgmma_wait(acc)
                         # only now: its registers would be those that the product reads
                         p = e.astype(q.dtype)
                         acc = acc * change[:, None]
                     else:
                         acc = numpipe.wgmma_wait(numpipe.wgmma(acc, p, v_tile))
-            o[b, h, ds(first, 64), ds(0, depth)] = (acc * (1.0 / total.sum(axis=1))[:, None]).astype(o.dtype)
+            o[b, h, ds(first, 64), ds(0, depth)] = (
+                acc * (1.0 / total.sum(axis=1))[:, None]
+            ).astype(o.dtype)
 
     return overlapped if cfg.overlapped else serial
 
 
-def attention(q: Any, k: Any, v: Any, *, cfg: Config | Tuned, causal: bool = False, **options: Any) -> Any:
+def attention(
+    q: Any, k: Any, v: Any, *, cfg: Config | Tuned, causal: bool = False, **options: Any
+) -> Any:
     """``softmax(q k^T / sqrt(depth)) v`` of (batches, heads, positions, depth), all alike, by a
     rung; `options`: ``out=`` …"""
     if isinstance(cfg, Tuned):
@@ -185,18 +221,29 @@ def speeds(arrays: list[np.ndarray], causal: bool, rungs: dict[str, Any]) -> ben
     on_gpu = [launch.DeviceArray.from_host(x) for x in arrays]
     outs = {name: launch.DeviceArray(arrays[0].shape, arrays[0].dtype) for name in rungs}
     [sample] = bench.compare(
-        {name: lambda _, cfg=cfg, out=outs[name]: attention(*on_gpu, cfg=cfg, causal=causal, out=out)  # type: ignore[misc]
-         for name, cfg in rungs.items()},
-        reference=next(iter(rungs)), protocols=("interleaved",), plan=bench.Plan(load=0.3, rounds=20))
+        {
+            name: lambda _, cfg=cfg, out=outs[name]: attention(
+                *on_gpu, cfg=cfg, causal=causal, out=out
+            )  # type: ignore[misc]
+            for name, cfg in rungs.items()
+        },
+        reference=next(iter(rungs)),
+        protocols=("interleaved",),
+        plan=bench.Plan(load=0.3, rounds=20),
+    )
     return sample
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", choices=("sim", "gpu"), help="default: the GPU if there is one")
     parser.add_argument("--shape", type=shape_of, metavar="B,H,S,D", help=f"D of {DEPTHS}")
     parser.add_argument("--causal", action="store_true", help="query i sees keys 0…i")
-    parser.add_argument("--rung", choices=RUNGS, action="append", help="may be repeated (default: all)")
+    parser.add_argument(
+        "--rung", choices=RUNGS, action="append", help="may be repeated (default: all)"
+    )
     options = parser.parse_args()
     rungs = {name: RUNGS[name] for name in options.rung or RUNGS}
     choice = launch.choose_target(options.target)
@@ -208,15 +255,24 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that this is simulated has been said
             o = attention(*arrays, cfg=cfg, causal=options.causal, target=choice.target)
-        speed = f"{1e-12 * flash_attention.flops(shape, options.causal) / sample.seconds(name):>6.0f} TFLOPS" if sample else ""
-        print(f"{name:<18} error {flash_attention.relative_error(arrays, o, options.causal):.1e} {speed}", flush=True)
+        speed = (
+            f"{1e-12 * flash_attention.flops(shape, options.causal) / sample.seconds(name):>6.0f} TFLOPS"
+            if sample
+            else ""
+        )
+        print(
+            f"{name:<18} error {flash_attention.relative_error(arrays, o, options.causal):.1e} {speed}",
+            flush=True,
+        )
 
 
 def shape_of(text: str) -> flash_attention.Shape:
-    """"4,16,4096,128" -> (4, 16, 16, 4096, 128)."""
+    """ "4,16,4096,128" -> (4, 16, 16, 4096, 128)."""
     shape = flash_attention.shape_of(text)
     if shape[1] != shape[2] or shape[4] not in DEPTHS:
-        raise argparse.ArgumentTypeError(f"{text!r}: as many heads of keys as of queries, and a depth of {DEPTHS}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: as many heads of keys as of queries, and a depth of {DEPTHS}"
+        )
     return shape
 
 

@@ -33,8 +33,13 @@ class Config:
     slots: int = 4
 
 
-@numpipe.kernel(out_type=lambda a, b, cfg: numpipe.ArrayType((a.shape[0], a.shape[1], b.shape[1]), a.dtype),
-                signature="(b,m,k),(b,n,k)->(b,m,n)", grid=numpipe.persistent(), num_compute_wgs=2, wg_axis="wg")
+@numpipe.kernel(
+    out_type=lambda a, b, cfg: numpipe.ArrayType((a.shape[0], a.shape[1], b.shape[1]), a.dtype),
+    signature="(b,m,k),(b,n,k)->(b,m,n)",
+    grid=numpipe.persistent(),
+    num_compute_wgs=2,
+    wg_axis="wg",
+)
 def batched_matmul(a, b, c, *, cfg: numpipe.Static = Config()):
     """c[i] = a[i] @ b[i].T, for a (B, M, K) and b (B, N, K) of float16 or bfloat16, summed in
     float32.
@@ -46,8 +51,14 @@ def batched_matmul(a, b, c, *, cfg: numpipe.Static = Config()):
     rows = cfg.tm // numpipe.axis_size("wg")
     for i, m, n in numpipe.tiles(a.shape[0], cdiv(a.shape[1], cfg.tm), cdiv(b.shape[1], cfg.tn)):
         acc = numpipe.zeros((rows, cfg.tn), np.float32)
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[2], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
-            BlockSpec((None, cfg.tm, cfg.tk), lambda k: (i, m, k)), BlockSpec((None, cfg.tn, cfg.tk), lambda k: (i, n, k))))
+        pipe = numpipe.pipeline(
+            grid=(cdiv(a.shape[2], cfg.tk),),
+            max_concurrent_steps=cfg.slots,
+            in_specs=(
+                BlockSpec((None, cfg.tm, cfg.tk), lambda k: (i, m, k)),
+                BlockSpec((None, cfg.tn, cfg.tk), lambda k: (i, n, k)),
+            ),
+        )
         for _, (a_tile, b_tile) in pipe(a, b):
             acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
         c[i, ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
@@ -78,34 +89,53 @@ def measure(a: np.ndarray, b: np.ndarray) -> bench.Sample:
     in turn under load."""
     x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
     z = launch.DeviceArray((len(a), a.shape[1], b.shape[1]), a.dtype)
-    each = [(launch.DeviceArray.from_host(p), launch.DeviceArray.from_host(q), launch.DeviceArray(z.shape[1:], a.dtype))
-            for p, q in zip(a, b, strict=True)]
+    each = [
+        (
+            launch.DeviceArray.from_host(p),
+            launch.DeviceArray.from_host(q),
+            launch.DeviceArray(z.shape[1:], a.dtype),
+        )
+        for p, q in zip(a, b, strict=True)
+    ]
 
     def one_by_one(_: int) -> None:
         for p, q, r in each:
             gemm.matmul(p, q, out=r, cfg=gemm.Config(tn=128, slots=4))
 
-    [sample] = bench.compare({"batched": lambda _: batched_matmul(x, y, out=z), "one by one": one_by_one},
-                             reference="one by one", protocols=("interleaved",), plan=bench.Plan(load=0.3, rounds=20))
+    [sample] = bench.compare(
+        {"batched": lambda _: batched_matmul(x, y, out=z), "one by one": one_by_one},
+        reference="one by one",
+        protocols=("interleaved",),
+        plan=bench.Plan(load=0.3, rounds=20),
+    )
     return sample
 
 
 def shape_of(text: str) -> Shape:
-    """"4,512,256,1024" -> (4, 512, 256, 1024)."""
+    """ "4,512,256,1024" -> (4, 512, 256, 1024)."""
     parts = text.split(",")
     if len(parts) != 4 or not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is not B,M,N,K, four positive integers like 4,512,256,1024")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not B,M,N,K, four positive integers like 4,512,256,1024"
+        )
     batch, m, n, k = map(int, parts)
     return batch, m, n, k
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", choices=("sim", "gpu"), help="default: the GPU if there is one")
-    parser.add_argument("--shape", type=shape_of, action="append", metavar="B,M,N,K", help="may be repeated")
+    parser.add_argument(
+        "--shape", type=shape_of, action="append", metavar="B,M,N,K", help="may be repeated"
+    )
     options = parser.parse_args()
     target = launch.choose_target(options.target).target
-    print(f"target: {target}\n\n{'B,M,N,K':>20}  {'error':>7}" + "  batched, ratio to one by one" * (target == "gpu"))
+    print(
+        f"target: {target}\n\n{'B,M,N,K':>20}  {'error':>7}"
+        + "  batched, ratio to one by one" * (target == "gpu")
+    )
     for shape in options.shape or (GPU_SHAPES if target == "gpu" else SIM_SHAPES):
         a, b = inputs(shape)
         with warnings.catch_warnings():

@@ -38,8 +38,12 @@ class Config:
     run: int = 8
 
 
-@numpipe.kernel(out_type=lambda a, cfg: numpipe.ArrayType(a.shape, a.dtype), grid=numpipe.persistent(), grid_names="cta",
-                num_compute_wgs=2)
+@numpipe.kernel(
+    out_type=lambda a, cfg: numpipe.ArrayType(a.shape, a.dtype),
+    grid=numpipe.persistent(),
+    grid_names="cta",
+    num_compute_wgs=2,
+)
 def copy(a, o, *, cfg: numpipe.Static = Config()):
     """o = a, for a matrix of float16, bfloat16 or float32; what happens to a tile in between is a
     line of its own."""
@@ -58,9 +62,15 @@ def copy(a, o, *, cfg: numpipe.Static = Config()):
         return block // wide, block % wide
 
     pipe = numpipe.pipeline(
-        grid=(cdiv(blocks - cta, ctas),), max_concurrent_steps=cfg.slots,
+        grid=(cdiv(blocks - cta, ctas),),
+        max_concurrent_steps=cfg.slots,
         in_specs=(BlockSpec((cfg.rows, columns), place, eviction_policy="evict_last"),),
-        out_specs=(BlockSpec((cfg.rows, columns), place, buffer_count=cfg.outs, eviction_policy="evict_first"),))
+        out_specs=(
+            BlockSpec(
+                (cfg.rows, columns), place, buffer_count=cfg.outs, eviction_policy="evict_first"
+            ),
+        ),
+    )
     for _, (a_tile, o_tile) in pipe(a, o):
         tile = a_tile[:, ds(wg * own, own)]
         o_tile[:, ds(wg * own, own)] = tile
@@ -68,19 +78,31 @@ def copy(a, o, *, cfg: numpipe.Static = Config()):
 
 def bandwidth(shape: tuple[int, int]) -> float:
     """Bytes that a copy of float16 on the GPU reads and writes a second."""
-    a, out = launch.DeviceArray.from_host(np.ones(shape, np.float16)), launch.DeviceArray(shape, np.float16)
-    [sample] = bench.compare({"copy": lambda _: copy(a, out=out)}, reference="copy", protocols=("interleaved",),
-                             plan=bench.Plan(load=0.3, rounds=20))
+    a, out = (
+        launch.DeviceArray.from_host(np.ones(shape, np.float16)),
+        launch.DeviceArray(shape, np.float16),
+    )
+    [sample] = bench.compare(
+        {"copy": lambda _: copy(a, out=out)},
+        reference="copy",
+        protocols=("interleaved",),
+        plan=bench.Plan(load=0.3, rounds=20),
+    )
     return 4.0 * shape[0] * shape[1] / sample.seconds("copy")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", choices=("sim", "gpu"), help="default: the GPU if there is one")
     parser.add_argument("--shape", metavar="ROWS,COLUMNS")
     options = parser.parse_args()
     target = launch.choose_target(options.target).target
-    rows, columns = (int(n) for n in (options.shape or ("16384,16384" if target == "gpu" else "200,1000")).split(","))
+    rows, columns = (
+        int(n)
+        for n in (options.shape or ("16384,16384" if target == "gpu" else "200,1000")).split(",")
+    )
     a = np.random.default_rng(0).standard_normal((rows, columns), np.float32).astype(np.float16)
     equal = bool((copy(a, target=target) == a).all())
     print(f"target: {target}, {rows} x {columns}: {'equal' if equal else 'WRONG'}", end="")

@@ -29,21 +29,38 @@ from numpipe import bench, launch
 from numpipe.ops import attention
 from numpipe.ops.attention import CONFIGS, FITTING
 
-GPU_SHAPES, SIM_SHAPES = ("4,16,4096,128", "4,16,4096,64", "4,16,4096,256"), ("1,4/2,200,64", "1,2,136,128")
+GPU_SHAPES, SIM_SHAPES = (
+    ("4,16,4096,128", "4,16,4096,64", "4,16,4096,256"),
+    ("1,4/2,200,64", "1,2,136,128"),
+)
 Shape = tuple[int, int, int, int, int]  # batches, heads, heads of keys, positions, depth
 
 
 def inputs(shape: Shape, dtype: np.dtype) -> list[np.ndarray]:
     """Normally distributed q, k, v, (B, H, S, D)."""
     (batches, heads, shared, positions, depth), rng = shape, np.random.default_rng(0)
-    return [rng.standard_normal((batches, h, positions, depth), np.float32).astype(dtype) for h in (heads, shared, shared)]
+    return [
+        rng.standard_normal((batches, h, positions, depth), np.float32).astype(dtype)
+        for h in (heads, shared, shared)
+    ]
 
 
-def exactly(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool = False, diagonal: int = 0,
-            scale: float | None = None, rows: Any = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+def exactly(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    causal: bool = False,
+    diagonal: int = 0,
+    scale: float | None = None,
+    rows: Any = slice(None),
+) -> tuple[np.ndarray, np.ndarray]:
     """In float64: (result, logarithms of the sums) of some rows of (B, H, S, D)."""
     sharing, positions = q.shape[1] // k.shape[1], np.arange(q.shape[2])[rows]
-    wide, k, v = q[:, :, rows].astype(np.float64), *(np.repeat(x.astype(np.float64), sharing, 1) for x in (k, v))
+    wide, k, v = (
+        q[:, :, rows].astype(np.float64),
+        *(np.repeat(x.astype(np.float64), sharing, 1) for x in (k, v)),
+    )
     s = wide @ k.swapaxes(2, 3) * (q.shape[3] ** -0.5 if scale is None else scale)
     if causal:
         s = np.where(np.arange(k.shape[2]) <= positions[:, None] + diagonal, s, -np.inf)
@@ -63,7 +80,14 @@ def relative_error(arrays: list[np.ndarray], o: np.ndarray, causal: bool) -> flo
 def flops(shape: Shape, causal: bool) -> float:
     """Of both products; those that a mask leaves out do not count."""
     batches, heads, _, positions, depth = shape
-    return 4.0 * batches * heads * depth * positions * (positions if not causal else (positions + 1) / 2)
+    return (
+        4.0
+        * batches
+        * heads
+        * depth
+        * positions
+        * (positions if not causal else (positions + 1) / 2)
+    )
 
 
 def sweep(text: str, shape: Shape, dtype: np.dtype, causal: bool, target: str) -> None:
@@ -75,35 +99,60 @@ def sweep(text: str, shape: Shape, dtype: np.dtype, causal: bool, target: str) -
         on_gpu = [launch.DeviceArray.from_host(x) for x in arrays]
         outs = {name: launch.DeviceArray(arrays[0].shape, dtype) for name in configs}
         [sample] = bench.compare(
-            {name: lambda _, config=config, out=outs[name]: attention(*on_gpu, causal=causal, config=config, out=out)  # type: ignore[misc]
-             for name, config in configs.items()},
-            reference=next(iter(configs)), protocols=("interleaved",), plan=bench.Plan(load=0.3, rounds=20))
-        speeds = {name: f"  {1e-12 * flops(shape, causal) / sample.seconds(name):>5.0f} TFLOPS" for name in configs}
+            {
+                name: lambda _, config=config, out=outs[name]: attention(
+                    *on_gpu, causal=causal, config=config, out=out
+                )  # type: ignore[misc]
+                for name, config in configs.items()
+            },
+            reference=next(iter(configs)),
+            protocols=("interleaved",),
+            plan=bench.Plan(load=0.3, rounds=20),
+        )
+        speeds = {
+            name: f"  {1e-12 * flops(shape, causal) / sample.seconds(name):>5.0f} TFLOPS"
+            for name in configs
+        }
     for name, config in configs.items():
-        error = relative_error(arrays, attention(*arrays, causal=causal, config=config, target=target), causal)
+        error = relative_error(
+            arrays, attention(*arrays, causal=causal, config=config, target=target), causal
+        )
         print(f"{text:>18}  {name:<28} {error:>7.1e}{speeds.get(name, '')}", flush=True)
 
 
 def shape_of(text: str) -> Shape:
-    """"3,32/8,4001,128" -> (3, 32, 8, 4001, 128)."""
+    """ "3,32/8,4001,128" -> (3, 32, 8, 4001, 128)."""
     found = re.fullmatch(r"(\d+),(\d+)(?:/(\d+))?,(\d+),(\d+)", text)
     if not found or not all(int(n) for n in found.groups(default="1")):
-        raise argparse.ArgumentTypeError(f"{text!r} is not B,H,S,D or B,H/HK,S,D, positive integers like 4,16,4096,128")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not B,H,S,D or B,H/HK,S,D, positive integers like 4,16,4096,128"
+        )
     b, h, hk, s, d = (int(n) if n else int(found[2]) for n in found.groups())
     return b, h, hk, s, d
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", choices=("sim", "gpu"), help="default: the GPU if there is one")
-    parser.add_argument("--shape", action="append", metavar="B,H,S,D", type=lambda text: (text, shape_of(text)),
-                        help="B,H/HK,S,D with HK heads of keys; may be repeated")
-    parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="of all arrays (default: %(default)s)")
+    parser.add_argument(
+        "--shape",
+        action="append",
+        metavar="B,H,S,D",
+        type=lambda text: (text, shape_of(text)),
+        help="B,H/HK,S,D with HK heads of keys; may be repeated",
+    )
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="bf16", help="of all arrays (default: %(default)s)"
+    )
     parser.add_argument("--causal", action="store_true", help="query i sees keys 0…i")
     options = parser.parse_args()
     choice = launch.choose_target(options.target)
     print(f"target: {choice.target} ({choice.why})")
-    for text, shape in options.shape or [(s, shape_of(s)) for s in (GPU_SHAPES if choice.target == "gpu" else SIM_SHAPES)]:
+    for text, shape in options.shape or [
+        (s, shape_of(s)) for s in (GPU_SHAPES if choice.target == "gpu" else SIM_SHAPES)
+    ]:
         sweep(text, shape, DTYPES[options.dtype], options.causal, choice.target)
 
 

@@ -42,8 +42,13 @@ class Config:
 
 
 @numpipe.kernel(
-    out_type=lambda a, b, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), signature="(m,k),(n,k)->(m,n)",
-    grid=numpipe.persistent(), num_compute_wgs=2, wg_axis="wg", memory_registers=40)
+    out_type=lambda a, b, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype),
+    signature="(m,k),(n,k)->(m,n)",
+    grid=numpipe.persistent(),
+    num_compute_wgs=2,
+    wg_axis="wg",
+    memory_registers=40,
+)
 def matmul(a, b, c, *, cfg: numpipe.Static = Config()):
     """c = a @ b.T, for a (M, K) and b (N, K) of float16 or bfloat16, summed in float32.
 
@@ -53,10 +58,18 @@ def matmul(a, b, c, *, cfg: numpipe.Static = Config()):
     """
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
-    for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped", group=cfg.group):
+    for m, n in numpipe.tiles(
+        cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped", group=cfg.group
+    ):
         acc = numpipe.zeros((rows, cfg.tn), np.float32)
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
-            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+        pipe = numpipe.pipeline(
+            grid=(cdiv(a.shape[1], cfg.tk),),
+            max_concurrent_steps=cfg.slots,
+            in_specs=(
+                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+            ),
+        )
         for (k,), (a_tile, b_tile) in pipe(a, b):
             acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
         c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
@@ -70,8 +83,18 @@ CONFIGS = (Config(), Config(tn=128, slots=6), Config(tn=64, tk=128, slots=4))
 def choose(m: int, n: int, k: int) -> Config:
     """The one of CONFIGS that numpipe's model of an H200 predicts to be the fastest: it takes a
     millisecond and needs no GPU."""
-    return min(CONFIGS, key=lambda cfg: model.product((m, n, k), tile=(cfg.tm, cfg.tn), depth=cfg.tk, slots=cfg.slots,
-                                                      order=orders.Grouped(cfg.group)).seconds)
+    return min(
+        CONFIGS,
+        key=lambda cfg: (
+            model.product(
+                (m, n, k),
+                tile=(cfg.tm, cfg.tn),
+                depth=cfg.tk,
+                slots=cfg.slots,
+                order=orders.Grouped(cfg.group),
+            ).seconds
+        ),
+    )
 
 
 def product(a, b, **options):
@@ -82,7 +105,13 @@ def product(a, b, **options):
 
 # ---- running it
 DTYPES = {"f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
-GPU_SHAPES = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (4096, 4096, 512))
+GPU_SHAPES = (
+    (512, 512, 512),
+    (1024, 1024, 1024),
+    (2048, 2048, 2048),
+    (4096, 4096, 4096),
+    (4096, 4096, 512),
+)
 SIM_SHAPES = ((256, 256, 256), (200, 136, 72), (128, 384, 512))
 SAMPLED_ROWS = 64
 
@@ -109,13 +138,17 @@ def relative_error(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
 
 def on_gpu(shapes: list[Shape], dtype: np.dtype) -> None:
     """Print speed, time and error of each shape, a line each."""
-    print("numpipe, cuBLAS: on arrays that stay on the GPU; from NumPy: a whole call on NumPy arrays, with the copies")
+    print(
+        "numpipe, cuBLAS: on arrays that stay on the GPU; from NumPy: a whole call on NumPy arrays, with the copies"
+    )
     from cublas import load_cublas  # examples/cublas.py
 
     cublas = load_cublas()
     if cublas is None:
         print("cuBLAS: not installed (PyTorch, CuPy and nvmath bring it)")
-    print(f"\n{'M,N,K':>16}  {'numpipe':>12}  {'cuBLAS':>12}  {'ratio':>5}  {'from NumPy':>10}  {'error':>7}  tile")
+    print(
+        f"\n{'M,N,K':>16}  {'numpipe':>12}  {'cuBLAS':>12}  {'ratio':>5}  {'from NumPy':>10}  {'error':>7}  tile"
+    )
     for shape in shapes:
         a, b = inputs(shape, dtype)
         product(a, b, target="gpu")  # compiles
@@ -124,10 +157,16 @@ def on_gpu(shapes: list[Shape], dtype: np.dtype) -> None:
         whole = time.perf_counter() - start
 
         sample = measure(a, b, {"numpipe": lambda x, y, out: product(x, y, out=out)}, cublas)
-        speeds = {name: f"{2e-12 * np.prod(shape) / sample.seconds(name):.0f} TFLOPS" for name in sample.times}
+        speeds = {
+            name: f"{2e-12 * np.prod(shape) / sample.seconds(name):.0f} TFLOPS"
+            for name in sample.times
+        }
         ratio, cfg = f"{sample.ratio('numpipe'):.2f}" if cublas else "-", choose(*shape)
-        print(f"{spell(shape):>16}  {speeds['numpipe']:>12}  {speeds.get('cuBLAS', '-'):>12}  {ratio:>5}  "
-              f"{whole * 1e3:>7.2f} ms  {relative_error(a, b, c):>7.1e}  {cfg.tm}x{cfg.tn}", flush=True)
+        print(
+            f"{spell(shape):>16}  {speeds['numpipe']:>12}  {speeds.get('cuBLAS', '-'):>12}  {ratio:>5}  "
+            f"{whole * 1e3:>7.2f} ms  {relative_error(a, b, c):>7.1e}  {cfg.tm}x{cfg.tn}",
+            flush=True,
+        )
 
 
 Product = Callable[[object, object, object], object]
@@ -144,9 +183,14 @@ def measure(
     outputs = {name: launch.DeviceArray((len(a), len(b)), a.dtype) for name in every}
     competitors: dict[str, Callable[[int], object]] = {
         name: lambda _, product=product, out=outputs[name]: product(x, y, out)  # type: ignore[misc]
-        for name, product in every.items()}
-    [sample] = bench.compare(competitors, reference="cuBLAS" if cublas else next(iter(products)), protocols=("interleaved",),
-                             plan=bench.Plan(load=0.3, rounds=20))
+        for name, product in every.items()
+    }
+    [sample] = bench.compare(
+        competitors,
+        reference="cuBLAS" if cublas else next(iter(products)),
+        protocols=("interleaved",),
+        plan=bench.Plan(load=0.3, rounds=20),
+    )
     return sample
 
 
@@ -164,10 +208,12 @@ def simulated(shapes: list[Shape], dtype: np.dtype, target: str | None) -> None:
     matmul.simulate(*inputs(SIM_SHAPES[0], dtype), cfg=Config(tn=128), trace=trace)
     print(f"\nTimeline of {spell(SIM_SHAPES[0])}, two tiles a CTA:\n")
     print(trace.timeline())
-    print("\nThe kernel's own source ran in CPython on a simulated SM that watches for races and deadlocks; the timeline shows\n"
-          "that the memory warpgroup loads (L) the next tile's blocks while the compute warpgroups multiply (#) and store (S).\n"
-          "To see it find a race, take ` + wg * rows` out of the kernel's last line and run this again;\n"
-          "docs/quickstart.md goes on from there.")
+    print(
+        "\nThe kernel's own source ran in CPython on a simulated SM that watches for races and deadlocks; the timeline shows\n"
+        "that the memory warpgroup loads (L) the next tile's blocks while the compute warpgroups multiply (#) and store (S).\n"
+        "To see it find a race, take ` + wg * rows` out of the kernel's last line and run this again;\n"
+        "docs/quickstart.md goes on from there."
+    )
 
 
 def spell(shape: Shape) -> str:
@@ -175,23 +221,33 @@ def spell(shape: Shape) -> str:
 
 
 def shape_of(text: str) -> Shape:
-    """"512,256,1024" -> (512, 256, 1024)."""
+    """ "512,256,1024" -> (512, 256, 1024)."""
     parts = text.split(",")
     if len(parts) != 3 or not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is not M,N,K, three positive integers like 512,256,1024")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not M,N,K, three positive integers like 512,256,1024"
+        )
     m, n, k = map(int, parts)
     return m, n, k
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", choices=("sim", "gpu"), help="default: the GPU if there is one")
-    parser.add_argument("--shape", type=shape_of, action="append", metavar="M,N,K", help="may be repeated")
-    parser.add_argument("--dtype", choices=DTYPES, default="f16", help="of a, b and c (default: %(default)s)")
+    parser.add_argument(
+        "--shape", type=shape_of, action="append", metavar="M,N,K", help="may be repeated"
+    )
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="f16", help="of a, b and c (default: %(default)s)"
+    )
     options = parser.parse_args()
 
     choice = launch.choose_target(options.target)
-    print(f"target: {choice.target} ({choice.why}); choose with --target sim|gpu, --shape M,N,K and --dtype {'|'.join(DTYPES)}")
+    print(
+        f"target: {choice.target} ({choice.why}); choose with --target sim|gpu, --shape M,N,K and --dtype {'|'.join(DTYPES)}"
+    )
     if choice.target == "gpu":
         on_gpu(options.shape or list(GPU_SHAPES), DTYPES[options.dtype])
     else:

@@ -31,8 +31,10 @@ def block_of(m, n, cfg):
 
 
 @numpipe.kernel(
-    out_type=lambda a, b, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), signature="(m,k),(n,k)->(m,n)",
-    grid=numpipe.persistent())
+    out_type=lambda a, b, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype),
+    signature="(m,k),(n,k)->(m,n)",
+    grid=numpipe.persistent(),
+)
 def matmul(a, b, c, *, cfg: numpipe.Static = Config()):
     """c = a @ b.T, for a (M, K) and b (N, K) of float16 or bfloat16, summed in float32.
 
@@ -46,16 +48,28 @@ def matmul(a, b, c, *, cfg: numpipe.Static = Config()):
     def body(indices, a_tile, b_tile, acc):
         return numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
 
-    for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped", group=cfg.group):
+    for m, n in numpipe.tiles(
+        cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped", group=cfg.group
+    ):
+
         def compute(pipeline):
             acc = pipeline(numpipe.zeros((rows, cfg.tn), np.float32))
             top, left = block_of(m, n, cfg)
             c[ds(top + wg * rows, rows), ds(left, cfg.tn)] = acc.astype(c.dtype)
 
         numpipe.emit_pipeline_warp_specialized(
-            body, grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, compute_context=compute,
-            in_specs=(BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))),
-            num_compute_wgs=2, wg_axis="wg", memory_registers=40)(a, b)
+            body,
+            grid=(cdiv(a.shape[1], cfg.tk),),
+            max_concurrent_steps=cfg.slots,
+            compute_context=compute,
+            in_specs=(
+                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+            ),
+            num_compute_wgs=2,
+            wg_axis="wg",
+            memory_registers=40,
+        )(a, b)
 
 
 # ---- running it
@@ -73,9 +87,16 @@ def compare(a: np.ndarray, b: np.ndarray, plan: bench.Plan | None = None) -> ben
     """Seconds a call of both forms, on arrays that stay on the GPU, in turn under load."""
     x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
     outputs = {name: launch.DeviceArray((len(a), len(b)), a.dtype) for name in FORMS}
-    competitors = {name: lambda _, kernel=kernel, out=outputs[name]: kernel(x, y, out=out) for name, kernel in FORMS.items()}
-    [sample] = bench.compare(competitors, reference="loop form", protocols=("interleaved",),
-                             plan=plan or bench.Plan(load=0.3, rounds=20))
+    competitors = {
+        name: lambda _, kernel=kernel, out=outputs[name]: kernel(x, y, out=out)
+        for name, kernel in FORMS.items()
+    }
+    [sample] = bench.compare(
+        competitors,
+        reference="loop form",
+        protocols=("interleaved",),
+        plan=plan or bench.Plan(load=0.3, rounds=20),
+    )
     return sample
 
 
@@ -87,7 +108,10 @@ def on_gpu(shapes: list[gemm.Shape], dtype: np.dtype) -> None:
         error = relative_error(a, b, matmul(a, b, target="gpu"))
         sample = compare(a, b)
         speeds = [f"{2e-12 * np.prod(shape) / sample.seconds(name):.0f} TFLOPS" for name in FORMS]
-        print(f"{spell(shape):>16}  {speeds[0]:>12}  {speeds[1]:>12}  {sample.ratio('body form'):>6.3f}  {error:>7.1e}", flush=True)
+        print(
+            f"{spell(shape):>16}  {speeds[0]:>12}  {speeds[1]:>12}  {sample.ratio('body form'):>6.3f}  {error:>7.1e}",
+            flush=True,
+        )
 
 
 def simulated(shapes: list[gemm.Shape], dtype: np.dtype, target: str | None) -> None:
@@ -97,23 +121,40 @@ def simulated(shapes: list[gemm.Shape], dtype: np.dtype, target: str | None) -> 
         a, b = inputs(shape, dtype)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that this is simulated has been said
-            errors = [relative_error(a, b, kernel(a, b, cfg=Config(tn=128), target=target)) for kernel in FORMS.values()]
+            errors = [
+                relative_error(a, b, kernel(a, b, cfg=Config(tn=128), target=target))
+                for kernel in FORMS.values()
+            ]
         print(f"{spell(shape):>16}  " + "  ".join(f"{error:>9.1e}" for error in errors), flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", choices=("sim", "gpu"), help="default: the GPU if there is one")
-    parser.add_argument("--shape", type=shape_of, action="append", metavar="M,N,K", help="may be repeated")
-    parser.add_argument("--dtype", choices=DTYPES, default="f16", help="of a, b and c (default: %(default)s)")
-    parser.add_argument("--instructions", action="store_true", help="print the instructions that synchronise, of both forms")
+    parser.add_argument(
+        "--shape", type=shape_of, action="append", metavar="M,N,K", help="may be repeated"
+    )
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="f16", help="of a, b and c (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--instructions",
+        action="store_true",
+        help="print the instructions that synchronise, of both forms",
+    )
     options = parser.parse_args()
     dtype = DTYPES[options.dtype]
 
     if options.instructions:
         forms = {name: synchronisation(kernel, dtype) for name, kernel in FORMS.items()}
         print("\n".join(forms["body form"]))
-        print("the loop form has the same" if forms["body form"] == forms["loop form"] else "the loop form has others:")
+        print(
+            "the loop form has the same"
+            if forms["body form"] == forms["loop form"]
+            else "the loop form has others:"
+        )
         if forms["body form"] != forms["loop form"]:
             print("\n".join(forms["loop form"]))
         return

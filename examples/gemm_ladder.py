@@ -77,33 +77,55 @@ RUNGS = {
 @functools.cache
 def kernel(cfg: Config) -> numpipe.Kernel:
     """The kernel of a rung."""
+
     def tiles(a, b):
         return (cdiv(a.shape[0], cfg.tm) * cdiv(b.shape[0], cfg.tn),)
 
-    options = {"out_type": lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), "signature": "(m,k),(n,k)->(m,n)",
-               "grid": numpipe.persistent() if cfg.persistent else tiles,
-               "compiler_params": CompilerParams(store_slots=cfg.panels, store_eviction_policy=cfg.policy)}
+    options = {
+        "out_type": lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype),
+        "signature": "(m,k),(n,k)->(m,n)",
+        "grid": numpipe.persistent() if cfg.persistent else tiles,
+        "compiler_params": CompilerParams(store_slots=cfg.panels, store_eviction_policy=cfg.policy),
+    }
 
     @numpipe.kernel(**options, warp_specialized=False, num_compute_wgs=1)
     def single(a, b, c):
         """c = a @ b.T; the warpgroup loads each step's blocks and waits for them."""
-        for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order=cfg.order, group=cfg.group):
+        for m, n in numpipe.tiles(
+            cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order=cfg.order, group=cfg.group
+        ):
             acc = numpipe.emit_pipeline(
                 lambda indices, a_tile, b_tile, acc: numpipe.wgmma(acc, a_tile, b_tile.T),
-                grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, delay_release=min(1, cfg.slots - 1),
-                in_specs=(BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))),
-                init_carry=numpipe.zeros((cfg.tm, cfg.tn), np.float32))(a, b)
+                grid=(cdiv(a.shape[1], cfg.tk),),
+                max_concurrent_steps=cfg.slots,
+                delay_release=min(1, cfg.slots - 1),
+                in_specs=(
+                    BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                    BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+                ),
+                init_carry=numpipe.zeros((cfg.tm, cfg.tn), np.float32),
+            )(a, b)
             c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
 
-    @numpipe.kernel(**options, schedule=cfg.schedule, num_compute_wgs=2, wg_axis="wg", memory_registers=40)
+    @numpipe.kernel(
+        **options, schedule=cfg.schedule, num_compute_wgs=2, wg_axis="wg", memory_registers=40
+    )
     def specialized(a, b, c):
         """c = a @ b.T; a memory role loads, two warpgroups multiply."""
         wg = numpipe.axis_index("wg")
         rows = cfg.tm // numpipe.axis_size("wg")
-        for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order=cfg.order, group=cfg.group):
+        for m, n in numpipe.tiles(
+            cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order=cfg.order, group=cfg.group
+        ):
             acc = numpipe.zeros((rows, cfg.tn), np.float32)
-            pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
-                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+            pipe = numpipe.pipeline(
+                grid=(cdiv(a.shape[1], cfg.tk),),
+                max_concurrent_steps=cfg.slots,
+                in_specs=(
+                    BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                    BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+                ),
+            )
             for (k,), (a_tile, b_tile) in pipe(a, b):
                 acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
             c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
@@ -116,18 +138,30 @@ def speeds(a: np.ndarray, b: np.ndarray, rungs: dict[str, Config]) -> bench.Samp
     load."""
     x, y = launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b)
     outputs = {name: launch.DeviceArray((len(a), len(b)), a.dtype) for name in [*rungs, "cuBLAS"]}
-    calls: dict[str, Any] = {name: lambda _, cfg=cfg, out=outputs[name]: kernel(cfg)(x, y, out=out) for name, cfg in rungs.items()}
+    calls: dict[str, Any] = {
+        name: lambda _, cfg=cfg, out=outputs[name]: kernel(cfg)(x, y, out=out)
+        for name, cfg in rungs.items()
+    }
     if cublas := load_cublas():
         calls["cuBLAS"] = lambda _: cublas(x, y, outputs["cuBLAS"])
-    [sample] = bench.compare(calls, reference=list(calls)[-1], protocols=("interleaved",), plan=bench.Plan(load=0.3, rounds=20))
+    [sample] = bench.compare(
+        calls,
+        reference=list(calls)[-1],
+        protocols=("interleaved",),
+        plan=bench.Plan(load=0.3, rounds=20),
+    )
     return sample
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", choices=("sim", "gpu"), help="default: the GPU if there is one")
     parser.add_argument("--shape", type=shape_of, metavar="M,N,K")
-    parser.add_argument("--rung", choices=RUNGS, action="append", help="may be repeated (default: all)")
+    parser.add_argument(
+        "--rung", choices=RUNGS, action="append", help="may be repeated (default: all)"
+    )
     options = parser.parse_args()
     rungs = {name: RUNGS[name] for name in options.rung or RUNGS}
     choice = launch.choose_target(options.target)
@@ -139,7 +173,11 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that this is simulated has been said
             error = relative_error(a, b, kernel(cfg)(a, b, target=choice.target))
-        speed = f"{2e-12 * np.prod(shape) / sample.seconds(name):>6.0f} TFLOPS  {sample.ratio(name):.2f}" if sample else ""
+        speed = (
+            f"{2e-12 * np.prod(shape) / sample.seconds(name):>6.0f} TFLOPS  {sample.ratio(name):.2f}"
+            if sample
+            else ""
+        )
         print(f"{name:<16} error {error:.1e} {speed}", flush=True)
 
 

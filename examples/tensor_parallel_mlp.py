@@ -44,20 +44,29 @@ def mlp(ops: Any, silu: Any, x: Any, up: Any, down: Any, mesh: numpipe.Mesh) -> 
 def shards(whole: Any, gpus: int, dimension: int) -> list[Any]:
     """Return an array's parts, one for each GPU, along a dimension."""
     size = whole.shape[dimension] // gpus
-    return [whole[(slice(None),) * dimension + (slice(gpu * size, (gpu + 1) * size),)] for gpu in range(gpus)]
+    return [
+        whole[(slice(None),) * dimension + (slice(gpu * size, (gpu + 1) * size),)]
+        for gpu in range(gpus)
+    ]
 
 
 def inputs(tokens: int, width: int, hidden: int) -> list[np.ndarray]:
     """Return x, up and down, the same in each process, in float32."""
     rng = np.random.default_rng(0)
-    return [(rng.standard_normal(shape, np.float32) * scale) for shape, scale in (
-        ((tokens, width), 1.0), ((width, hidden), width ** -0.5), ((hidden, width), hidden ** -0.5))]
+    return [
+        (rng.standard_normal(shape, np.float32) * scale)
+        for shape, scale in (
+            ((tokens, width), 1.0),
+            ((width, hidden), width**-0.5),
+            ((hidden, width), hidden**-0.5),
+        )
+    ]
 
 
 def error(found: Any, wanted: Any) -> float:
     """Return how far an array lies from another, as a part of it: by the Frobenius norm, in
     float64."""
-    return float((((found - wanted) ** 2).sum() / (wanted ** 2).sum()) ** 0.5)
+    return float((((found - wanted) ** 2).sum() / (wanted**2).sum()) ** 0.5)
 
 
 # ---- simulated
@@ -69,10 +78,19 @@ def simulated(gpus: int = 2, tokens: int = 64, width: int = 48, hidden: int = 96
         wide = [part.astype(np.float32) for part in parts]
         return [(part / (1 + np.exp(-part))).astype(ml_dtypes.bfloat16) for part in wide]
 
-    y = mlp(numpipe.ops, silu, shards(x, gpus, 0), shards(up, gpus, 1), shards(down, gpus, 0), numpipe.Mesh.simulated(gpus))
+    y = mlp(
+        numpipe.ops,
+        silu,
+        shards(x, gpus, 0),
+        shards(up, gpus, 1),
+        shards(down, gpus, 0),
+        numpipe.Mesh.simulated(gpus),
+    )
     sums = x.astype(np.float64) @ up.astype(np.float64)
     wanted = shards(sums / (1 + np.exp(-sums)) @ down.astype(np.float64), gpus, 0)
-    return max(error(found.astype(np.float64), other) for found, other in zip(y, wanted, strict=True))
+    return max(
+        error(found.astype(np.float64), other) for found, other in zip(y, wanted, strict=True)
+    )
 
 
 # ---- a process for each GPU
@@ -85,14 +103,21 @@ def on_gpus(tokens: int = 2048, width: int = 1024, hidden: int = 4096) -> dict[s
     import numpipe.torch
 
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    distributed.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    distributed.init_process_group(
+        "nccl", device_id=torch.device("cuda", torch.cuda.current_device())
+    )
     mesh = numpipe.Mesh.torch()
     rank, gpus = distributed.get_rank(), mesh.size
 
     whole = [torch.from_numpy(array).cuda().bfloat16() for array in inputs(tokens, width, hidden)]
     cut = 0, 1, 0  # the dimension of x, up and down that is shared out
-    x, up, down = (shards(array, gpus, along)[rank].clone().requires_grad_() for array, along in zip(whole, cut, strict=True))
-    grad = torch.randn(tokens, width, device="cuda", generator=torch.Generator("cuda").manual_seed(1)).bfloat16()
+    x, up, down = (
+        shards(array, gpus, along)[rank].clone().requires_grad_()
+        for array, along in zip(whole, cut, strict=True)
+    )
+    grad = torch.randn(
+        tokens, width, device="cuda", generator=torch.Generator("cuda").manual_seed(1)
+    ).bfloat16()
     y = mlp(numpipe.torch, silu, x, up, down, mesh)
     y.backward(shards(grad, gpus, 0)[rank])
     mesh.check()  # waits for this GPU, and tells if a launch has lost its peers
@@ -102,20 +127,32 @@ def on_gpus(tokens: int = 2048, width: int = 1024, hidden: int = 4096) -> dict[s
     wanted.backward(grad.double())
     errors = {"y": error(y.detach().double(), shards(wanted.detach(), gpus, 0)[rank])}
     for name, mine, full, along in zip(("x", "up", "down"), (x, up, down), wide, cut, strict=True):
-        errors[f"gradient of {name}"] = error(mine.grad.double(), shards(full.grad, gpus, along)[rank])
+        errors[f"gradient of {name}"] = error(
+            mine.grad.double(), shards(full.grad, gpus, along)[rank]
+        )
     distributed.barrier()
     distributed.destroy_process_group()
     return errors
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpus", type=int, default=2, help="simulated GPUs; torchrun says how many others there are")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--gpus",
+        type=int,
+        default=2,
+        help="simulated GPUs; torchrun says how many others there are",
+    )
     asked = parser.parse_args()
     started = "LOCAL_RANK" in os.environ
     errors = on_gpus() if started else {"y": simulated(asked.gpus)}
     where = f"rank {os.environ['RANK']}" if started else f"{asked.gpus} simulated GPUs"
-    print(f"{where}: errors against float64: " + ", ".join(f"{name} {one:.4f}" for name, one in errors.items()))
+    print(
+        f"{where}: errors against float64: "
+        + ", ".join(f"{name} {one:.4f}" for name, one in errors.items())
+    )
     assert max(errors.values()) < 0.01, "bfloat16 rounds to a part of 0.004"
 
 

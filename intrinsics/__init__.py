@@ -42,15 +42,29 @@ import importlib
 from types import ModuleType
 
 __all__ = [
-    "barrier", "cluster", "convert", "cp_async_bulk", "elect", "fence", "griddep", "ldmatrix", "mbarrier", "memory", "setmaxnreg",
-    "special", "stmatrix", "wgmma",
+    "barrier",
+    "cluster",
+    "convert",
+    "cp_async_bulk",
+    "elect",
+    "fence",
+    "griddep",
+    "ldmatrix",
+    "mbarrier",
+    "memory",
+    "setmaxnreg",
+    "special",
+    "stmatrix",
+    "wgmma",
 ]
 
 
 def __getattr__(name: str) -> ModuleType:
     if name in __all__:
         return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"numpipe.intrinsics has no family {name!r}; there are: {', '.join(__all__)}")
+    raise AttributeError(
+        f"numpipe.intrinsics has no family {name!r}; there are: {', '.join(__all__)}"
+    )
 
 
 def __dir__() -> list[str]:

@@ -19,8 +19,8 @@ def sync(id: int, threads: int) -> None:
     Every executing warp counts as 32 threads, whatever lanes of it are active. Orders shared-memory
     accesses of the participants::
 
-        barrier.sync(1, 128)        # the four warps of one warpgroup
-        barrier.sync(0, 384)        # a CTA of three warpgroups
+        barrier.sync(1, 128)  # the four warps of one warpgroup
+        barrier.sync(0, 384)  # a CTA of three warpgroups
 
     PTX ISA: bar, barrier.
     """
@@ -34,9 +34,9 @@ def arrive(id: int, threads: int) -> None:
 
     Two compute warpgroups that take turns hand the turn over with it::
 
-        barrier.sync(1 + wg, 256)       # my turn?
+        barrier.sync(1 + wg, 256)  # my turn?
         issue_the_mainloop()
-        barrier.arrive(2 - wg, 256)     # yours
+        barrier.arrive(2 - wg, 256)  # yours
 
     PTX ISA: bar, barrier.
     """

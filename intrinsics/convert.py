@@ -62,43 +62,63 @@ def pack_f16x2(lo: float, hi: float) -> int:
     return _pack(lo, hi, np.float16)  # type: ignore[no-any-return]
 
 
-@ptx("{ .reg .b32 bits; shl.b32 bits, $word, 16; mov.b32 $ret, bits; }", returns="f", memory=False, word="r")
+@ptx(
+    "{ .reg .b32 bits; shl.b32 bits, $word, 16; mov.b32 $ret, bits; }",
+    returns="f",
+    memory=False,
+    word="r",
+)
 def unpack_bf16_lo(word: int) -> float:
     """Return the low bf16 of `word` as float32, exactly. Scope: a lane. PTX ISA: a bf16 is the
     upper half of a float32.
 
-    >>> float(unpack_bf16_lo(0xc0003f80))
+    >>> float(unpack_bf16_lo(0xC0003F80))
     1.0
     """
     return _half(word, 0, ml_dtypes.bfloat16)  # type: ignore[no-any-return]
 
 
-@ptx("{ .reg .b32 bits; and.b32 bits, $word, 0xffff0000; mov.b32 $ret, bits; }", returns="f", memory=False, word="r")
+@ptx(
+    "{ .reg .b32 bits; and.b32 bits, $word, 0xffff0000; mov.b32 $ret, bits; }",
+    returns="f",
+    memory=False,
+    word="r",
+)
 def unpack_bf16_hi(word: int) -> float:
     """Return the high bf16 of `word` as float32, exactly. Scope: a lane. PTX ISA: a bf16 is the
     upper half of a float32.
 
-    >>> float(unpack_bf16_hi(0xc0003f80))
+    >>> float(unpack_bf16_hi(0xC0003F80))
     -2.0
     """
     return _half(word, 16, ml_dtypes.bfloat16)  # type: ignore[no-any-return]
 
 
-@ptx("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $word; cvt.f32.f16 $ret, lo; }", returns="f", memory=False, word="r")
+@ptx(
+    "{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $word; cvt.f32.f16 $ret, lo; }",
+    returns="f",
+    memory=False,
+    word="r",
+)
 def unpack_f16_lo(word: int) -> float:
     """Return the low f16 of `word` as float32, exactly. Scope: a lane. PTX ISA: cvt.
 
-    >>> float(unpack_f16_lo(0xc0003c00))
+    >>> float(unpack_f16_lo(0xC0003C00))
     1.0
     """
     return _half(word, 0, np.float16)  # type: ignore[no-any-return]
 
 
-@ptx("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $word; cvt.f32.f16 $ret, hi; }", returns="f", memory=False, word="r")
+@ptx(
+    "{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $word; cvt.f32.f16 $ret, hi; }",
+    returns="f",
+    memory=False,
+    word="r",
+)
 def unpack_f16_hi(word: int) -> float:
     """Return the high f16 of `word` as float32, exactly. Scope: a lane. PTX ISA: cvt.
 
-    >>> float(unpack_f16_hi(0xc0003c00))
+    >>> float(unpack_f16_hi(0xC0003C00))
     -2.0
     """
     return _half(word, 16, np.float16)  # type: ignore[no-any-return]

@@ -37,19 +37,29 @@ from numpipe.diagnostics.errors import SpecError
 def check_rank(operation: str, rank: int) -> None:
     """Raise SpecError unless a tensor map can have `rank` dimensions."""
     if not 1 <= rank <= 5:
-        raise SpecError(f"cp_async_bulk.{operation}: {rank} coordinates; a tensor map has 1 … 5 dimensions")
+        raise SpecError(
+            f"cp_async_bulk.{operation}: {rank} coordinates; a tensor map has 1 … 5 dimensions"
+        )
 
 
 def _coordinates(operation: str, tensor_map: TensorMap, coords: Sequence[int]) -> tuple[int, ...]:
     check_rank(operation, len(coords))
     if len(coords) != tensor_map.array.ndim:
-        raise SpecError(f"cp_async_bulk.{operation}: {len(coords)} coordinates {tuple(map(int, coords))} for "
-                        f"{tensor_map.name}, an array of {tensor_map.array.ndim} dimensions: give one for each")
+        raise SpecError(
+            f"cp_async_bulk.{operation}: {len(coords)} coordinates {tuple(map(int, coords))} for "
+            f"{tensor_map.name}, an array of {tensor_map.array.ndim} dimensions: give one for each"
+        )
     return tuple(int(c) for c in coords)
 
 
 @op
-def load(dst: int, tensor_map: Any, coords: tuple[int, ...], mbar: int, eviction_policy: str | None = None) -> None:
+def load(
+    dst: int,
+    tensor_map: Any,
+    coords: tuple[int, ...],
+    mbar: int,
+    eviction_policy: str | None = None,
+) -> None:
     """Start copying the box at `coords` from GMEM to shared address `dst`. Scope: one elected lane.
 
     Its bytes complete on the mbarrier at address `mbar`, where they have to be announced. `dst` is
@@ -61,29 +71,46 @@ def load(dst: int, tensor_map: Any, coords: tuple[int, ...], mbar: int, eviction
 
     PTX ISA: cp.async.bulk.tensor, ".L2::cache_hint".
     """
-    check_policy("cp_async_bulk.load", constant("cp_async_bulk.load", "eviction_policy", eviction_policy))
+    check_policy(
+        "cp_async_bulk.load", constant("cp_async_bulk.load", "eviction_policy", eviction_policy)
+    )
     current().tma_load(dst, tensor_map, _coordinates("load", tensor_map, coords), mbar)
 
 
 @op
-def multicast(dst: int, tensor_map: Any, coords: tuple[int, ...], mbar: int, ctas: int, eviction_policy: str | None = None) -> None:
+def multicast(
+    dst: int,
+    tensor_map: Any,
+    coords: tuple[int, ...],
+    mbar: int,
+    ctas: int,
+    eviction_policy: str | None = None,
+) -> None:
     """`load` to several CTAs of the cluster: to the same shared address `dst` in each, completing
     on each one's mbarrier `mbar`.
 
     `ctas` has a bit for each rank, ``0b11`` for the first two: CTAs of this cluster, which are
     running. Each of them announces the bytes that it gets, from whomever. Scope: one elected lane::
 
-        mbarrier.arrive_expect_tx(ready, 2 * 64 * 64 * 2)       # this CTA's half and the other one's
+        mbarrier.arrive_expect_tx(ready, 2 * 64 * 64 * 2)  # this CTA's half and the other one's
         cp_async_bulk.multicast(slot + 8192 * rank, a_map, (m + 64 * rank, k), ready, 0b11)
 
     PTX ISA: cp.async.bulk.tensor, ".multicast::cluster".
     """
-    check_policy("cp_async_bulk.multicast", constant("cp_async_bulk.multicast", "eviction_policy", eviction_policy))
+    check_policy(
+        "cp_async_bulk.multicast",
+        constant("cp_async_bulk.multicast", "eviction_policy", eviction_policy),
+    )
     current().tma_load(dst, tensor_map, _coordinates("multicast", tensor_map, coords), mbar, ctas)
 
 
-@ptx("$gate cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$dst], [$src], $nbytes, [$mbar];",
-     dst="r", src="l", nbytes="r", mbar="r")
+@ptx(
+    "$gate cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$dst], [$src], $nbytes, [$mbar];",
+    dst="r",
+    src="l",
+    nbytes="r",
+    mbar="r",
+)
 def load_bytes(dst: int, src: Any, nbytes: int, mbar: int) -> None:
     """Start copying `nbytes` from global address `src` to shared address `dst`; they complete on
     the mbarrier at address `mbar`.
@@ -100,7 +127,9 @@ def load_bytes(dst: int, src: Any, nbytes: int, mbar: int) -> None:
 
 
 @op
-def store(tensor_map: Any, coords: tuple[int, ...], src: int, eviction_policy: str | None = None) -> None:
+def store(
+    tensor_map: Any, coords: tuple[int, ...], src: int, eviction_policy: str | None = None
+) -> None:
     """Start copying shared address `src` to the box at `coords` in GMEM. Scope: one elected lane.
 
     Lanes that stored in `src` execute `fence.proxy_async` and meet at a barrier first; `src` may be
@@ -112,14 +141,18 @@ def store(tensor_map: Any, coords: tuple[int, ...], src: int, eviction_policy: s
     With ``eviction_policy="evict_first"``, output that nobody reads soon leaves room for inputs.
     PTX ISA: cp.async.bulk.tensor, ".L2::cache_hint".
     """
-    check_policy("cp_async_bulk.store", constant("cp_async_bulk.store", "eviction_policy", eviction_policy))
+    check_policy(
+        "cp_async_bulk.store", constant("cp_async_bulk.store", "eviction_policy", eviction_policy)
+    )
     current().tma_store(tensor_map, _coordinates("store", tensor_map, coords), src)
 
 
 def check_reduction(operation: str) -> None:
     """Raise SpecError unless the TMA has this reduction."""
     if operation not in REDUCTIONS:
-        raise SpecError(f"cp_async_bulk.reduce: operation={operation!r}; one of {', '.join(REDUCTIONS)}")
+        raise SpecError(
+            f"cp_async_bulk.reduce: operation={operation!r}; one of {', '.join(REDUCTIONS)}"
+        )
 
 
 @op
@@ -150,7 +183,9 @@ def prefetch(tensor_map: Any, coords: tuple[int, ...]) -> None:
     Nothing waits for it, and it changes no result: on the simulator its coordinates are checked, no
     more. PTX ISA: cp.async.bulk.prefetch.tensor.
     """
-    current().note("prefetch", tensor=tensor_map.name, coords=_coordinates("prefetch", tensor_map, coords))
+    current().note(
+        "prefetch", tensor=tensor_map.name, coords=_coordinates("prefetch", tensor_map, coords)
+    )
 
 
 @ptx("cp.async.bulk.commit_group;")
@@ -165,7 +200,9 @@ def commit_group() -> None:
 
 def _check_pending(n: int) -> None:
     if n < 0:
-        raise SpecError(f"cp_async_bulk.wait_group: n={n}; the number of groups that may stay unfinished is 0 or more")
+        raise SpecError(
+            f"cp_async_bulk.wait_group: n={n}; the number of groups that may stay unfinished is 0 or more"
+        )
 
 
 @ptx("cp.async.bulk.wait_group $n;", check=_check_pending, n="n")

@@ -14,9 +14,13 @@ from . import cp_async_bulk
 
 
 def _rank(operation: str, coords: Any) -> int:
-    if not isinstance(coords, nb.types.BaseTuple) or not all(isinstance(t, nb.types.Integer) for t in coords):
-        raise SpecError(f"cp_async_bulk.{operation}: coords is {coords}; it needs a tuple of 1 … 5 integers, "
-                        "outermost dimension first")
+    if not isinstance(coords, nb.types.BaseTuple) or not all(
+        isinstance(t, nb.types.Integer) for t in coords
+    ):
+        raise SpecError(
+            f"cp_async_bulk.{operation}: coords is {coords}; it needs a tuple of 1 … 5 integers, "
+            "outermost dimension first"
+        )
     cp_async_bulk.check_rank(operation, len(coords))
     return len(coords)
 
@@ -43,55 +47,93 @@ def _hinted(what: str, given: Any, statement: str) -> str:
 
 
 @cuda_meaning(cp_async_bulk.load)
-def _load(_typing: Any, dst: Any, tensor_map: Any, coords: Any, mbar: Any, eviction_policy: Any = None) -> Any:
+def _load(
+    _typing: Any, dst: Any, tensor_map: Any, coords: Any, mbar: Any, eviction_policy: Any = None
+) -> Any:
     rank = _rank("load", coords)
     i32 = nb.types.int32
     policy = eviction_policy or nb.types.none  # left out: Numba lowers None for it
-    text = _hinted("cp_async_bulk.load", policy,
-                   f"$gate cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes$hint "
-                   f"[$0], [$1, {{{_innermost_first(3, rank)}}}], [$2]$policy;")
+    text = _hinted(
+        "cp_async_bulk.load",
+        policy,
+        f"$gate cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes$hint "
+        f"[$0], [$1, {{{_innermost_first(3, rank)}}}], [$2]$policy;",
+    )
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         destination, address, coordinates, barrier = args[:4]
-        nb.emit_gated(builder, nb.void, [destination, address, barrier, *_unpacked(builder, coordinates, rank)], text,
-                    ",".join(["r,l,r", *"r" * rank, "~{memory}"]))
+        nb.emit_gated(
+            builder,
+            nb.void,
+            [destination, address, barrier, *_unpacked(builder, coordinates, rank)],
+            text,
+            ",".join(["r,l,r", *"r" * rank, "~{memory}"]),
+        )
         return nb.nothing(context)
 
     return nb.types.void(i32, nb.types.int64, nb.types.UniTuple(i32, rank), i32, policy), codegen
 
 
 @cuda_meaning(cp_async_bulk.multicast)
-def _multicast(_typing: Any, dst: Any, tensor_map: Any, coords: Any, mbar: Any, ctas: Any, eviction_policy: Any = None) -> Any:
+def _multicast(
+    _typing: Any,
+    dst: Any,
+    tensor_map: Any,
+    coords: Any,
+    mbar: Any,
+    ctas: Any,
+    eviction_policy: Any = None,
+) -> Any:
     rank = _rank("multicast", coords)
     i32 = nb.types.int32
     policy = eviction_policy or nb.types.none
-    text = _hinted("cp_async_bulk.multicast", policy,
-                   f"$gate cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                   ".multicast::cluster$hint "
-                   f"[$0], [$1, {{{_innermost_first(4, rank)}}}], [$2], mask$policy;")
+    text = _hinted(
+        "cp_async_bulk.multicast",
+        policy,
+        f"$gate cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster$hint "
+        f"[$0], [$1, {{{_innermost_first(4, rank)}}}], [$2], mask$policy;",
+    )
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         destination, address, coordinates, barrier, mask = args[:5]
-        nb.emit_gated(builder, nb.void, [destination, address, barrier, mask, *_unpacked(builder, coordinates, rank)],
-                    f"{{ .reg .b16 mask; cvt.u16.u32 mask, $3; {text} }}", ",".join(["r,l,r,r", *"r" * rank, "~{memory}"]))
+        nb.emit_gated(
+            builder,
+            nb.void,
+            [destination, address, barrier, mask, *_unpacked(builder, coordinates, rank)],
+            f"{{ .reg .b16 mask; cvt.u16.u32 mask, $3; {text} }}",
+            ",".join(["r,l,r,r", *"r" * rank, "~{memory}"]),
+        )
         return nb.nothing(context)
 
-    return nb.types.void(i32, nb.types.int64, nb.types.UniTuple(i32, rank), i32, i32, policy), codegen
+    return nb.types.void(
+        i32, nb.types.int64, nb.types.UniTuple(i32, rank), i32, i32, policy
+    ), codegen
 
 
 @cuda_meaning(cp_async_bulk.store)
-def _store(_typing: Any, tensor_map: Any, coords: Any, src: Any, eviction_policy: Any = None) -> Any:
+def _store(
+    _typing: Any, tensor_map: Any, coords: Any, src: Any, eviction_policy: Any = None
+) -> Any:
     rank = _rank("store", coords)
     i32 = nb.types.int32
     policy = eviction_policy or nb.types.none
-    text = _hinted("cp_async_bulk.store", policy,
-                   f"$gate cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group$hint "
-                   f"[$0, {{{_innermost_first(2, rank)}}}], [$1]$policy;")
+    text = _hinted(
+        "cp_async_bulk.store",
+        policy,
+        f"$gate cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group$hint "
+        f"[$0, {{{_innermost_first(2, rank)}}}], [$1]$policy;",
+    )
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         address, coordinates, source = args[:3]
-        nb.emit_gated(builder, nb.void, [address, source, *_unpacked(builder, coordinates, rank)], text,
-                    ",".join(["l,r", *"r" * rank, "~{memory}"]))
+        nb.emit_gated(
+            builder,
+            nb.void,
+            [address, source, *_unpacked(builder, coordinates, rank)],
+            text,
+            ",".join(["l,r", *"r" * rank, "~{memory}"]),
+        )
         return nb.nothing(context)
 
     return nb.types.void(nb.types.int64, nb.types.UniTuple(i32, rank), i32, policy), codegen
@@ -102,12 +144,19 @@ def _reduce(_typing: Any, tensor_map: Any, coords: Any, src: Any, operation: Any
     rank = _rank("reduce", coords)
     i32, name = nb.types.int32, immediate("cp_async_bulk.reduce", "operation", operation)
     cp_async_bulk.check_reduction(name)
-    text = (f"$gate cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{name}.bulk_group "
-            f"[$0, {{{_innermost_first(2, rank)}}}], [$1];")
+    text = (
+        f"$gate cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{name}.bulk_group "
+        f"[$0, {{{_innermost_first(2, rank)}}}], [$1];"
+    )
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        nb.emit_gated(builder, nb.void, [args[0], args[2], *_unpacked(builder, args[1], rank)], text,
-                    ",".join(["l,r", *"r" * rank, "~{memory}"]))
+        nb.emit_gated(
+            builder,
+            nb.void,
+            [args[0], args[2], *_unpacked(builder, args[1], rank)],
+            text,
+            ",".join(["l,r", *"r" * rank, "~{memory}"]),
+        )
         return nb.nothing(context)
 
     return nb.types.void(nb.types.int64, nb.types.UniTuple(i32, rank), i32, operation), codegen
@@ -119,7 +168,13 @@ def _prefetch(_typing: Any, tensor_map: Any, coords: Any) -> Any:
     text = f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global [$0, {{{_innermost_first(1, rank)}}}];"
 
     def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        nb.emit_asm(builder, nb.void, [args[0], *_unpacked(builder, args[1], rank)], text, ",".join(["l", *"r" * rank]))
+        nb.emit_asm(
+            builder,
+            nb.void,
+            [args[0], *_unpacked(builder, args[1], rank)],
+            text,
+            ",".join(["l", *"r" * rank]),
+        )
         return nb.nothing(context)
 
     return nb.types.void(nb.types.int64, nb.types.UniTuple(nb.types.int32, rank)), codegen

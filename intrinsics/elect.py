@@ -8,8 +8,11 @@ from numpipe.core.op import ptx
 from numpipe.diagnostics.errors import SimulationError
 
 
-@ptx("{ .reg .pred chosen; elect.sync _|chosen, 0xffffffff; selp.b32 $ret, 1, 0, chosen; }",
-     returns="bool", memory=False)
+@ptx(
+    "{ .reg .pred chosen; elect.sync _|chosen, 0xffffffff; selp.b32 $ret, 1, 0, chosen; }",
+    returns="bool",
+    memory=False,
+)
 def elect_sync() -> bool:
     """Return True in exactly one lane of each warp. Scope: a converged warp.
 
@@ -24,7 +27,13 @@ def elect_sync() -> bool:
     """
     machine = current()
     if machine.lanes != "one":
-        raise failure(SimulationError, "divergent-aligned", f"elect_sync() with lanes={machine.lanes!r}: a branch that one lane "
-                      "takes diverges within the warpgroup, which the simulated SM does not do: use numpipe's "
-                      "one_lane(function, ...) for the branch", "one_lane(function, …)", "elects a lane")
+        raise failure(
+            SimulationError,
+            "divergent-aligned",
+            f"elect_sync() with lanes={machine.lanes!r}: a branch that one lane "
+            "takes diverges within the warpgroup, which the simulated SM does not do: use numpipe's "
+            "one_lane(function, ...) for the branch",
+            "one_lane(function, …)",
+            "elects a lane",
+        )
     return True

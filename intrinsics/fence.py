@@ -22,7 +22,8 @@ def proxy_async() -> None:
         stmatrix.store_x4(addr, r0, r1, r2, r3)
         fence.proxy_async()
         barrier.sync(1, 128)
-        if elected: cp_async_bulk.store(c_map, (m, n), panel)
+        if elected:
+            cp_async_bulk.store(c_map, (m, n), panel)
 
     PTX ISA: membar / fence, fence.proxy.
     """

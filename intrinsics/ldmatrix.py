@@ -43,11 +43,15 @@ def _load(addr: Any, count: int, transposed: bool) -> Any:
     machine.collective("ldmatrix")
     given = np.asarray(addr)
     if given.shape != (_WARPS * _LANES,) or given.dtype.kind not in "iu":
-        raise SpecError(f"ldmatrix: addr is {given.dtype}{list(given.shape)}; on the simulated SM it needs an integer for each "
-                        "of the 128 lanes of the warpgroup")
-    chunks = given.reshape(_WARPS, _LANES)[:, :8 * count]
+        raise SpecError(
+            f"ldmatrix: addr is {given.dtype}{list(given.shape)}; on the simulated SM it needs an integer for each "
+            "of the 128 lanes of the warpgroup"
+        )
+    chunks = given.reshape(_WARPS, _LANES)[:, : 8 * count]
     if (chunks % 16).any():
-        raise SpecError(f"ldmatrix: row address {int(chunks[chunks % 16 != 0][0])} is no multiple of 16 bytes")
+        raise SpecError(
+            f"ldmatrix: row address {int(chunks[chunks % 16 != 0][0])} is no multiple of 16 bytes"
+        )
     rows = machine.smem_read(chunks, f"ldmatrix.x{count}")
     matrices = np.ascontiguousarray(rows).view(np.uint16).reshape(_WARPS, count, 8, 8)
     if transposed:
@@ -86,7 +90,7 @@ def load_x4(addr: Any) -> Any:
 
         lane = special.lane_index()
         row, column = lane % 16, lane // 16 * 8
-        r0, r1, r2, r3 = ldmatrix.load_x4(panel + 128 * row + 2 * column)    # without swizzle
+        r0, r1, r2, r3 = ldmatrix.load_x4(panel + 128 * row + 2 * column)  # without swizzle
 
     PTX ISA: ldmatrix.
     """

@@ -14,8 +14,13 @@ def emit(builder: Any, count: int, transposed: bool, address: Any) -> list[Any]:
     """Emit one load; returns its `count` registers."""
     results = ", ".join(f"${i}" for i in range(count))
     kind = nb.i32 if count == 1 else nb.ir.LiteralStructType([nb.i32] * count)
-    found = nb.emit_asm(builder, kind, [address], ldmatrix.statement(count, transposed, results, f"${count}"),
-                        "=r," * count + "r,~{memory}")
+    found = nb.emit_asm(
+        builder,
+        kind,
+        [address],
+        ldmatrix.statement(count, transposed, results, f"${count}"),
+        "=r," * count + "r,~{memory}",
+    )
     return [found] if count == 1 else [builder.extract_value(found, i) for i in range(count)]
 
 

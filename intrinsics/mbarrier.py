@@ -107,7 +107,9 @@ def arrive_expect_tx(addr: int, nbytes: int) -> None:
     current().mbar_arrive_expect_tx(addr, nbytes)
 
 
-@ptx("$gate mbarrier.arrive.expect_tx.shared::cluster.b64 _, [$addr], $nbytes;", addr="r", nbytes="r")
+@ptx(
+    "$gate mbarrier.arrive.expect_tx.shared::cluster.b64 _, [$addr], $nbytes;", addr="r", nbytes="r"
+)
 def arrive_expect_tx_remote(addr: int, nbytes: int) -> None:
     """`arrive_expect_tx` on a barrier of any CTA of the cluster, at an address of
     `cluster.map_shared`. Scope: a lane.
@@ -119,8 +121,13 @@ def arrive_expect_tx_remote(addr: int, nbytes: int) -> None:
     current().mbar_arrive_expect_tx_remote(addr, nbytes)
 
 
-@ptx("{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [$addr], $parity; "
-     "selp.b32 $ret, 1, 0, done; }", returns="bool", addr="r", parity="r")
+@ptx(
+    "{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [$addr], $parity; "
+    "selp.b32 $ret, 1, 0, done; }",
+    returns="bool",
+    addr="r",
+    parity="r",
+)
 def try_wait(addr: int, parity: int) -> bool:
     """Return whether the phase of this parity (0 or 1) has ended. May suspend the warp for a
     system-dependent time. Scope: a lane.
@@ -131,8 +138,13 @@ def try_wait(addr: int, parity: int) -> bool:
     return bool(current().mbar_test(addr, parity))
 
 
-@ptx("{ .reg .pred done; mbarrier.test_wait.parity.shared::cta.b64 done, [$addr], $parity; "
-     "selp.b32 $ret, 1, 0, done; }", returns="bool", addr="r", parity="r")
+@ptx(
+    "{ .reg .pred done; mbarrier.test_wait.parity.shared::cta.b64 done, [$addr], $parity; "
+    "selp.b32 $ret, 1, 0, done; }",
+    returns="bool",
+    addr="r",
+    parity="r",
+)
 def test_wait(addr: int, parity: int) -> bool:
     """`try_wait` that never suspends: for work that can do something else meanwhile. Scope: a lane.
 
@@ -146,9 +158,13 @@ def test_wait(addr: int, parity: int) -> bool:
     return bool(current().mbar_test(addr, parity))
 
 
-@ptx("{ .reg .pred done; .reg .b32 parity; and.b32 parity, $phase, 1; "
-     "WAIT: mbarrier.try_wait.parity.shared::cta.b64 done, [$addr], parity; @!done bra WAIT; }",
-     addr="r", phase="r", step="-")
+@ptx(
+    "{ .reg .pred done; .reg .b32 parity; and.b32 parity, $phase, 1; "
+    "WAIT: mbarrier.try_wait.parity.shared::cta.b64 done, [$addr], parity; @!done bra WAIT; }",
+    addr="r",
+    phase="r",
+    step="-",
+)
 def wait(addr: int, phase: int, step: int) -> None:
     """Block until phase number `phase` (0, 1, …) has ended. Scope: a lane; all lanes of a warp may
     execute it.
@@ -165,9 +181,13 @@ def wait(addr: int, phase: int, step: int) -> None:
     current().mbar_wait(addr, phase, step)
 
 
-@ptx("{ .reg .pred done; .reg .b32 parity; and.b32 parity, $phase, 1; "
-     "WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$addr], parity; @!done bra WAIT; }",
-     addr="r", phase="r", step="-")
+@ptx(
+    "{ .reg .pred done; .reg .b32 parity; and.b32 parity, $phase, 1; "
+    "WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$addr], parity; @!done bra WAIT; }",
+    addr="r",
+    phase="r",
+    step="-",
+)
 def wait_cluster(addr: int, phase: int, step: int) -> None:
     """`wait` with the cluster's scope, for what CTAs released by `arrive_remote_release`. Scope: a
     lane.

@@ -74,12 +74,17 @@ def ld_acquire_gpu_b32(ptr: int) -> int:
     _gpu_only("ld_acquire_gpu_b32", "numpipe.combine waits for the parts of a tile")
 
 
-@ptx("{ .reg .pred set, more; .reg .b32 seen, word; .reg .b64 at; mov.b32 word, $first; "
-     "cvt.s64.s32 at, word; mad.lo.s64 at, at, $step, $ptr; "
-     "NEXT: setp.lt.s32 more, word, $count; @!more bra DONE; "
-     "WAIT: ld.acquire.gpu.global.b32 seen, [at]; setp.ne.u32 set, seen, 0; @!set bra WAIT; "
-     "st.global.b32 [at], 0; add.s32 word, word, 128; mad.lo.s64 at, $step, 128, at; bra NEXT; DONE: }",
-     ptr="l", step="l", first="r", count="r")
+@ptx(
+    "{ .reg .pred set, more; .reg .b32 seen, word; .reg .b64 at; mov.b32 word, $first; "
+    "cvt.s64.s32 at, word; mad.lo.s64 at, at, $step, $ptr; "
+    "NEXT: setp.lt.s32 more, word, $count; @!more bra DONE; "
+    "WAIT: ld.acquire.gpu.global.b32 seen, [at]; setp.ne.u32 set, seen, 0; @!set bra WAIT; "
+    "st.global.b32 [at], 0; add.s32 word, word, 128; mad.lo.s64 at, $step, 128, at; bra NEXT; DONE: }",
+    ptr="l",
+    step="l",
+    first="r",
+    count="r",
+)
 def await_each_acquire_gpu_b32(ptr: int, step: int, first: int, count: int) -> None:
     """Wait until words of GMEM are not 0, and set each to 0. Scope: a lane. GPU only.
 
@@ -87,7 +92,9 @@ def await_each_acquire_gpu_b32(ptr: int, step: int, first: int, count: int) -> N
     bytes from one to the next: the lanes of a warpgroup wait for 128 of them at a time. The CTAs
     that write them must be running, or sure to run without this one's end::
 
-        memory.await_each_acquire_gpu_b32(flags, 4, lane, count)        # then a barrier, behind which all lanes may read
+        memory.await_each_acquire_gpu_b32(
+            flags, 4, lane, count
+        )  # then a barrier, behind which all lanes may read
 
     PTX ISA: ld.acquire.
     """
@@ -132,5 +139,7 @@ def ld_acquire_sys_b32(ptr: int) -> int:
 
 
 def _gpu_only(name: str, instead: str) -> NoReturn:
-    raise NotImplementedError(f"memory.{name} takes a GPU address, and the simulated SM has arrays in its place; in a "
-                              f"kernel that also runs there, {instead}")
+    raise NotImplementedError(
+        f"memory.{name} takes a GPU address, and the simulated SM has arrays in its place; in a "
+        f"kernel that also runs there, {instead}"
+    )

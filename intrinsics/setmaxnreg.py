@@ -16,8 +16,10 @@ from numpipe.diagnostics.errors import SpecError
 
 def _check(n: int) -> None:
     if not (24 <= n <= 256 and n % 8 == 0):
-        raise SpecError(f"setmaxnreg: {n} registers; the instruction takes a multiple of 8 in 24 … 256: "
-                        f"use {min(256, max(24, n // 8 * 8))}")
+        raise SpecError(
+            f"setmaxnreg: {n} registers; the instruction takes a multiple of 8 in 24 … 256: "
+            f"use {min(256, max(24, n // 8 * 8))}"
+        )
 
 
 @ptx("setmaxnreg.inc.sync.aligned.u32 $n;", check=_check, n="n")

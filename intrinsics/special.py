@@ -17,8 +17,10 @@ from numpipe.core.machine import current, failure
 from numpipe.core.op import op, ptx
 from numpipe.diagnostics.errors import SimulationError
 
-_INSTEAD = ("use one_lane(function, …) or each_warp(function, …) for what one lane does, and a body with "
-            "lowering_semantics=Lane for code of each lane")
+_INSTEAD = (
+    "use one_lane(function, …) or each_warp(function, …) for what one lane does, and a body with "
+    "lowering_semantics=Lane for code of each lane"
+)
 
 
 class LaneValues(np.ndarray):
@@ -28,9 +30,14 @@ class LaneValues(np.ndarray):
     def _one(self) -> Any:
         if self.size > 1:
             raise failure(
-                SimulationError, "divergent-aligned", f"a value that each of {self.size} lanes has its own of steers the code: "
+                SimulationError,
+                "divergent-aligned",
+                f"a value that each of {self.size} lanes has its own of steers the code: "
                 "they go different ways, but the simulated SM runs them together, and on the GPU .aligned instructions (wgmma, "
-                f"bar.sync, setmaxnreg, stmatrix) hang or are undefined: {_INSTEAD}", _INSTEAD, "branches by lane")
+                f"bar.sync, setmaxnreg, stmatrix) hang or are undefined: {_INSTEAD}",
+                _INSTEAD,
+                "branches by lane",
+            )
         return self.reshape(-1)[0]
 
     def __bool__(self) -> bool:

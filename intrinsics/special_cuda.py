@@ -18,7 +18,9 @@ def _thread_index(_typing: Any) -> Any:
 
 @cuda_meaning(special.warpgroup_index)
 def _warpgroup_index(_typing: Any) -> Any:
-    return nb.types.int32(), lambda context, builder, sig, args: builder.lshr(nb.thread_index(builder), nb.const(7))
+    return nb.types.int32(), lambda context, builder, sig, args: builder.lshr(
+        nb.thread_index(builder), nb.const(7)
+    )
 
 
 @cuda_meaning(special.smem_base)

@@ -34,8 +34,10 @@ _WARPS, _LANES = 4, 32
 def _per_lane(name: str, value: Any) -> np.ndarray:
     array = np.asarray(value)
     if array.shape != (_WARPS * _LANES,) or array.dtype.kind not in "iu":
-        raise SpecError(f"stmatrix: {name} is {array.dtype}{list(array.shape)}; on the simulated SM it needs an "
-                        "integer for each of the 128 lanes of the warpgroup")
+        raise SpecError(
+            f"stmatrix: {name} is {array.dtype}{list(array.shape)}; on the simulated SM it needs an "
+            "integer for each of the 128 lanes of the warpgroup"
+        )
     return array.reshape(_WARPS, _LANES)
 
 
@@ -43,14 +45,18 @@ def _store(addr: Any, registers: tuple[Any, ...], transposed: bool) -> None:
     machine = current()
     machine.collective("stmatrix")
     count = len(registers)
-    words = np.stack([_per_lane(f"r{i}", r).astype(np.uint32) for i, r in enumerate(registers)], axis=1)
+    words = np.stack(
+        [_per_lane(f"r{i}", r).astype(np.uint32) for i, r in enumerate(registers)], axis=1
+    )
     matrices = words.view(np.uint16).reshape(_WARPS, count, 8, 8)
     if transposed:
         matrices = matrices.swapaxes(2, 3)
     rows = np.ascontiguousarray(matrices).view(np.uint8).reshape(_WARPS, 8 * count, 16)
-    chunks = _per_lane("addr", addr)[:, :8 * count]
+    chunks = _per_lane("addr", addr)[:, : 8 * count]
     if (chunks % 16).any():
-        raise SpecError(f"stmatrix: row address {int(chunks[chunks % 16 != 0][0])} is no multiple of 16 bytes")
+        raise SpecError(
+            f"stmatrix: row address {int(chunks[chunks % 16 != 0][0])} is no multiple of 16 bytes"
+        )
     machine.smem_write(chunks, rows, f"stmatrix.x{count}")
 
 
@@ -74,8 +80,14 @@ def store_x2(addr: Any, r0: Any, r1: Any) -> None:
     _store(addr, (r0, r1), False)
 
 
-@ptx("stmatrix.sync.aligned.m8n8.x4.shared.b16 [$addr], {$r0, $r1, $r2, $r3};",
-     addr="r", r0="r", r1="r", r2="r", r3="r")
+@ptx(
+    "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$addr], {$r0, $r1, $r2, $r3};",
+    addr="r",
+    r0="r",
+    r1="r",
+    r2="r",
+    r3="r",
+)
 def store_x4(addr: Any, r0: Any, r1: Any, r2: Any, r3: Any) -> None:
     """Store four 8 × 8 matrices of each warp; all lanes give row addresses. Scope: a converged
     warp.
@@ -85,9 +97,13 @@ def store_x4(addr: Any, r0: Any, r1: Any, r2: Any, r3: Any) -> None:
 
         lane = special.lane_index()
         row, column = lane % 16, lane // 16 * 8
-        stmatrix.store_x4(panel + 128 * row + 2 * column,                  # without swizzle
-                          pack_bf16x2(d[0], d[1]), pack_bf16x2(d[2], d[3]),
-                          pack_bf16x2(d[4], d[5]), pack_bf16x2(d[6], d[7]))
+        stmatrix.store_x4(
+            panel + 128 * row + 2 * column,  # without swizzle
+            pack_bf16x2(d[0], d[1]),
+            pack_bf16x2(d[2], d[3]),
+            pack_bf16x2(d[4], d[5]),
+            pack_bf16x2(d[6], d[7]),
+        )
 
     PTX ISA: stmatrix.
     """
@@ -100,14 +116,22 @@ def store_x1_trans(addr: Any, r0: Any) -> None:
     _store(addr, (r0,), True)
 
 
-@ptx("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [$addr], {$r0, $r1};", addr="r", r0="r", r1="r")
+@ptx(
+    "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [$addr], {$r0, $r1};", addr="r", r0="r", r1="r"
+)
 def store_x2_trans(addr: Any, r0: Any, r1: Any) -> None:
     """`store_x2` of the transposed matrices. Scope: a converged warp. PTX ISA: stmatrix."""
     _store(addr, (r0, r1), True)
 
 
-@ptx("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [$addr], {$r0, $r1, $r2, $r3};",
-     addr="r", r0="r", r1="r", r2="r", r3="r")
+@ptx(
+    "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [$addr], {$r0, $r1, $r2, $r3};",
+    addr="r",
+    r0="r",
+    r1="r",
+    r2="r",
+    r3="r",
+)
 def store_x4_trans(addr: Any, r0: Any, r1: Any, r2: Any, r3: Any) -> None:
     """`store_x4` of the transposed matrices: an accumulator tile becomes column-major. Scope: a
     converged warp.

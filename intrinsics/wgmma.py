@@ -4,11 +4,15 @@ One instruction adds A (64 × K) times B (K × N), K being 32 bytes of them, to 
 N) held by the 128 lanes, N/2 registers each. A and B are named by *descriptors* of shared memory.
 Instructions are issued in groups and waited for in order::
 
-    acc = wgmma.fence_accumulators(wgmma.accumulators(128))          # before the first one that touches acc
+    acc = wgmma.fence_accumulators(
+        wgmma.accumulators(128)
+    )  # before the first one that touches acc
     for k in range(4):
-        acc = wgmma.mma_async(acc, a_desc + 2 * k, b_desc + 2 * k, "bf16", "k", "k")    # 16 elements are 32 B: + 2
+        acc = wgmma.mma_async(
+            acc, a_desc + 2 * k, b_desc + 2 * k, "bf16", "k", "k"
+        )  # 16 elements are 32 B: + 2
     wgmma.commit_group()
-    acc = wgmma.wait(acc, 0)                                         # only now may acc be read, and A, B overwritten
+    acc = wgmma.wait(acc, 0)  # only now may acc be read, and A, B overwritten
 
 Accumulator register i of lane t of warp w is row 16 w + t // 4 + 8 (i // 2 % 2), column 8 (i // 4)
 + 2 (t % 4) + i % 2. On the simulator an accumulator is a float32 array (64, N), or an
@@ -54,7 +58,9 @@ def element(dtype: str) -> tuple[Element, Operand]:
     """Return the record of an element type by its name in PTX, and its `Operand`; SpecError for
     other names."""
     if dtype not in OPERANDS:
-        raise SpecError(f"wgmma: element type {dtype!r}; the instructions take {listed(map(repr, OPERANDS), 'or')}")
+        raise SpecError(
+            f"wgmma: element type {dtype!r}; the instructions take {listed(map(repr, OPERANDS), 'or')}"
+        )
     return OPERANDS[dtype]
 
 
@@ -69,17 +75,23 @@ def check_n(n: int, dtype: str = "bf16") -> None:
     """Raise SpecError unless m64nN exists for the type."""
     kind = element(dtype)[1]
     if n not in kind.widths:
-        raise SpecError(f"wgmma: n={n} for {dtype}; the instruction needs a multiple of {kind.unit} in 8 … 256")
+        raise SpecError(
+            f"wgmma: n={n} for {dtype}; the instruction needs a multiple of {kind.unit} in 8 … 256"
+        )
 
 
 def check_major(operand: str, major: str, dtype: str = "bf16") -> None:
     """Raise SpecError unless `major` names the dimension that is contiguous, "k" or "mn", and the
     type may lie so."""
     if major not in _MAJORS:
-        raise SpecError(f"wgmma: {operand}_major={major!r}; it is 'k' (rows along K are contiguous) or 'mn'")
+        raise SpecError(
+            f"wgmma: {operand}_major={major!r}; it is 'k' (rows along K are contiguous) or 'mn'"
+        )
     if major not in element(dtype)[1].majors:
-        raise SpecError(f"wgmma: {operand}_major={major!r} for {dtype}; operands of 8 bits and tf32 are 'k': rows along K are "
-                        "contiguous")
+        raise SpecError(
+            f"wgmma: {operand}_major={major!r} for {dtype}; operands of 8 bits and tf32 are 'k': rows along K are "
+            "contiguous"
+        )
 
 
 def check_operands(n: int, dtype: str, a_major: str, b_major: str) -> None:
@@ -89,30 +101,46 @@ def check_operands(n: int, dtype: str, a_major: str, b_major: str) -> None:
     check_major("a", a_major, dtype)
     check_major("b", b_major, dtype)
     if element(dtype)[1].sums != FLOAT32:
-        raise SpecError(f"wgmma: sums of {dtype} are int32, which `accumulators` has not: use numpipe.wgmma")
+        raise SpecError(
+            f"wgmma: sums of {dtype} are int32, which `accumulators` has not: use numpipe.wgmma"
+        )
 
 
 def check_pending(n: int) -> None:
     """Raise SpecError unless `n` groups can stay in flight."""
     if not whole(0, 7).holds(n):
-        raise SpecError(f"wgmma.wait_group: n={told(n)}; the number of groups that may stay in flight is 0 … 7")
+        raise SpecError(
+            f"wgmma.wait_group: n={told(n)}; the number of groups that may stay in flight is 0 … 7"
+        )
 
 
 def check_field(name: str, value: int) -> None:
     """Raise SpecError unless `value` bytes fit a descriptor field."""
     if value % 16 or not 0 <= value <= _FIELD:
-        raise SpecError(f"wgmma.descriptor: {name}={value}; it needs a multiple of 16 bytes in 0 … {_FIELD & ~15}")
+        raise SpecError(
+            f"wgmma.descriptor: {name}={value}; it needs a multiple of 16 bytes in 0 … {_FIELD & ~15}"
+        )
 
 
 def swizzle_mode(swizzle: int) -> int:
     """Return bits 62–63 of a descriptor for a swizzle of 0, 32, 64 or 128 bytes."""
     if swizzle not in _SWIZZLE_MODES:
-        raise SpecError(f"wgmma.descriptor: swizzle={swizzle}; the hardware has 0 (none), 32, 64 and 128 bytes")
+        raise SpecError(
+            f"wgmma.descriptor: swizzle={swizzle}; the hardware has 0 (none), 32, 64 and 128 bytes"
+        )
     return _SWIZZLE_MODES[swizzle]
 
 
-def statement(n: int, dtype: str, a_major: str, b_major: str, registers: Sequence[str], a: str, b: str,
-              scale_d: str = "1") -> str:
+def statement(
+    n: int,
+    dtype: str,
+    a_major: str,
+    b_major: str,
+    registers: Sequence[str],
+    a: str,
+    b: str,
+    scale_d: str = "1",
+) -> str:
     """Return the text of one ``wgmma.mma_async`` m64nNk16 statement; for code generators.
 
     `dtype` is that of A and B by its name in PTX, or both, "e4m3.e5m2". `registers` names the n/2
@@ -137,16 +165,26 @@ def statement(n: int, dtype: str, a_major: str, b_major: str, registers: Sequenc
     check_major("a", a_major, of_a)
     check_major("b", b_major, of_b)
     if len(registers) != n // 2:
-        raise SpecError(f"wgmma: {len(registers)} accumulator registers for n={n}; m64n{n} needs {n // 2}")
+        raise SpecError(
+            f"wgmma: {len(registers)} accumulator registers for n={n}; m64n{n} needs {n // 2}"
+        )
     from_registers = a.lstrip().startswith("{")
     if from_registers and (a_major != "k" or not left.from_registers):
-        raise SpecError(f"wgmma: a_major={a_major!r} of {of_a} with A in registers; there A is of 16 bits, and only A in shared "
-                        "memory can be transposed")
+        raise SpecError(
+            f"wgmma: a_major={a_major!r} of {of_a} with A in registers; there A is of 16 bits, and only A in shared "
+            "memory can be transposed"
+        )
     transposed = (() if from_registers else (a_major,)) + (b_major,) if "mn" in left.majors else ()
-    flags = [scale_d, *["1", "1"] * (left.sums == FLOAT32), *(str(int(major == "mn")) for major in transposed)]
+    flags = [
+        scale_d,
+        *["1", "1"] * (left.sums == FLOAT32),
+        *(str(int(major == "mn")) for major in transposed),
+    ]
     sums = "f32" if left.sums == FLOAT32 else "s32"
-    return (f"wgmma.mma_async.sync.aligned.m64n{n}k{record.k}.{sums}.{of_a}.{of_b} "
-            f"{{{', '.join(registers)}}}, {a}, {b}, {', '.join(flags)};")
+    return (
+        f"wgmma.mma_async.sync.aligned.m64n{n}k{record.k}.{sums}.{of_a}.{of_b} "
+        f"{{{', '.join(registers)}}}, {a}, {b}, {', '.join(flags)};"
+    )
 
 
 # ---- operations ----------------------------------------------------------------------------------
@@ -223,8 +261,16 @@ def mma_async(acc: Any, a_desc: int, b_desc: int, dtype: str, a_major: str, b_ma
     """
     n = acc.n if isinstance(acc, Accumulating) else acc.shape[1]
     check_operands(n, dtype, a_major, b_major)
-    mma = Mma(n, element(dtype)[0].dtype, cast(Any, a_major), cast(Any, b_major), (((int(a_desc), int(b_desc)),),))
-    return Accumulating(n, current().wgmma(acc.value if isinstance(acc, Accumulating) else acc, mma))
+    mma = Mma(
+        n,
+        element(dtype)[0].dtype,
+        cast(Any, a_major),
+        cast(Any, b_major),
+        (((int(a_desc), int(b_desc)),),),
+    )
+    return Accumulating(
+        n, current().wgmma(acc.value if isinstance(acc, Accumulating) else acc, mma)
+    )
 
 
 @op
@@ -267,8 +313,17 @@ def descriptor(addr: int, leading_bytes: int, stride_bytes: int, swizzle: int) -
     Swizzle 64 and 32 set bit 63: those int64 are negative, in both executions. PTX ISA: "Matrix
     Descriptor Format".
     """
-    for name, value in (("leading_bytes", leading_bytes), ("stride_bytes", stride_bytes), ("addr", addr)):
+    for name, value in (
+        ("leading_bytes", leading_bytes),
+        ("stride_bytes", stride_bytes),
+        ("addr", addr),
+    ):
         check_field(name, int(value))
     mode = swizzle_mode(swizzle)
     signed = mode - 4 if mode >= 2 else mode
-    return int(addr) >> 4 | (int(leading_bytes) >> 4) << 16 | (int(stride_bytes) >> 4) << 32 | signed << 62
+    return (
+        int(addr) >> 4
+        | (int(leading_bytes) >> 4) << 16
+        | (int(stride_bytes) >> 4) << 32
+        | signed << 62
+    )

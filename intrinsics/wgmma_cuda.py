@@ -15,19 +15,28 @@ from . import wgmma
 
 def _n_of(operation: str, acc: Any) -> int:
     if not isinstance(acc, nb.types.UniTuple) or acc.dtype != nb.types.float32:
-        raise SpecError(f"wgmma.{operation}: acc is {acc}; it needs an accumulator: accumulators(n), or what mma_async "
-                        "or wait returned")
+        raise SpecError(
+            f"wgmma.{operation}: acc is {acc}; it needs an accumulator: accumulators(n), or what mma_async "
+            "or wait returned"
+        )
     n = 2 * len(acc)
     wgmma.check_n(n)
     return n
 
 
-def _through(builder: Any, acc: Any, text: str, inputs: Sequence[Any] = (), constraints: Sequence[str] = ()) -> Any:
+def _through(
+    builder: Any, acc: Any, text: str, inputs: Sequence[Any] = (), constraints: Sequence[str] = ()
+) -> Any:
     """`text` on the registers of `acc`, which are outputs $0, $1, … and, tied to them, inputs."""
     count = acc.type.count
     registers = [builder.extract_value(acc, i) for i in range(count)]
-    result = nb.emit_asm(builder, nb.ir.LiteralStructType([nb.f32] * count), [*registers, *inputs], text,
-                         ",".join([*["=f"] * count, *map(str, range(count)), *constraints, "~{memory}"]))
+    result = nb.emit_asm(
+        builder,
+        nb.ir.LiteralStructType([nb.f32] * count),
+        [*registers, *inputs],
+        text,
+        ",".join([*["=f"] * count, *map(str, range(count)), *constraints, "~{memory}"]),
+    )
     updated = nb.ir.Constant(acc.type, nb.ir.Undefined)
     for i in range(count):
         updated = builder.insert_value(updated, builder.extract_value(result, i), i)
@@ -46,17 +55,25 @@ def _accumulators(_typing: Any, n: Any) -> Any:
 @cuda_meaning(wgmma.fence_accumulators)
 def _fence_accumulators(_typing: Any, acc: Any) -> Any:
     _n_of("fence_accumulators", acc)
-    return acc(acc), lambda context, builder, sig, args: _through(builder, args[0], "wgmma.fence.sync.aligned;")
+    return acc(acc), lambda context, builder, sig, args: _through(
+        builder, args[0], "wgmma.fence.sync.aligned;"
+    )
 
 
 @cuda_meaning(wgmma.mma_async)
-def _mma_async(_typing: Any, acc: Any, a_desc: Any, b_desc: Any, dtype: Any, a_major: Any, b_major: Any) -> Any:
+def _mma_async(
+    _typing: Any, acc: Any, a_desc: Any, b_desc: Any, dtype: Any, a_major: Any, b_major: Any
+) -> Any:
     n = _n_of("mma_async", acc)
-    element, of_a, of_b = (immediate("wgmma.mma_async", name, ty) for name, ty in
-                           (("dtype", dtype), ("a_major", a_major), ("b_major", b_major)))
+    element, of_a, of_b = (
+        immediate("wgmma.mma_async", name, ty)
+        for name, ty in (("dtype", dtype), ("a_major", a_major), ("b_major", b_major))
+    )
     wgmma.check_operands(n, element, of_a, of_b)
     # $0 … are the outputs, then as many inputs tied to them, then the descriptors
-    text = wgmma.statement(n, element, of_a, of_b, [f"${i}" for i in range(n // 2)], f"${n}", f"${n + 1}")
+    text = wgmma.statement(
+        n, element, of_a, of_b, [f"${i}" for i in range(n // 2)], f"${n}", f"${n + 1}"
+    )
 
     def codegen(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         return _through(builder, args[0], text, args[1:3], ("l", "l"))
@@ -74,7 +91,9 @@ def _wait(_typing: Any, acc: Any, n: Any) -> Any:
 
 
 @cuda_meaning(wgmma.descriptor)
-def _descriptor(_typing: Any, addr: Any, leading_bytes: Any, stride_bytes: Any, swizzle: Any) -> Any:
+def _descriptor(
+    _typing: Any, addr: Any, leading_bytes: Any, stride_bytes: Any, swizzle: Any
+) -> Any:
     mode = wgmma.swizzle_mode(immediate("wgmma.descriptor", "swizzle", swizzle))
     for name, ty in (("leading_bytes", leading_bytes), ("stride_bytes", stride_bytes)):
         if isinstance(ty, nb.types.Literal):

@@ -58,9 +58,8 @@ from .core import lazy as _lazy
 __version__ = "0.1.0"
 
 _HOMES = {
-    "diagnostics.errors":
-        "CompileError ImageError JitRefused LaunchError NumpipeError PipelineDeadlock PipelineRace SerializedWgmma SimulationError "
-        "SpecError TargetError",
+    "diagnostics.errors": "CompileError ImageError JitRefused LaunchError NumpipeError PipelineDeadlock PipelineRace SerializedWgmma SimulationError "
+    "SpecError TargetError",
     "kernels.decorator": "kernel",
     "kernels.kernel": "Kernel",
     "kernels.jit": "jit",
@@ -91,8 +90,7 @@ _HOMES = {
     "language.tiles.load": "load_tile",
     "language.tiles.atomics": "atomic_add atomic_and atomic_max atomic_min atomic_or atomic_xor",
     "language.memory.scratch": "run_scoped scratch",
-    "language.memory.copies":
-        "async_prefetch commit_smem commit_smem_to_gmem_group copy_gmem_to_smem copy_smem_to_gmem wait_smem_to_gmem",
+    "language.memory.copies": "async_prefetch commit_smem commit_smem_to_gmem_group copy_gmem_to_smem copy_smem_to_gmem wait_smem_to_gmem",
     "language.memory.prefetched": "prefetched",
     "language.memory.registers": "set_max_registers",
     "language.memory.per_lane": "lane_index",
@@ -125,9 +123,16 @@ when it is first used."""
 
 
 _PATHS = {
-    "bench": "tools.bench", "errors": "diagnostics.errors", "hazards": "diagnostics.hazards", "model": "tools.model",
-    "orders": "language.grid.orders", "reports": "diagnostics.reports", "testing": "tools.verify.testing", "tune": "tools.tune",
-    "jax": "frameworks.jax", "torch": "frameworks.torch",
+    "bench": "tools.bench",
+    "errors": "diagnostics.errors",
+    "hazards": "diagnostics.hazards",
+    "model": "tools.model",
+    "orders": "language.grid.orders",
+    "reports": "diagnostics.reports",
+    "testing": "tools.verify.testing",
+    "tune": "tools.tune",
+    "jax": "frameworks.jax",
+    "torch": "frameworks.torch",
     **{room: room for room in ("intrinsics", "kernels", "launch", "ops", "sim", "traces")},
 }
 """Public modules: ``numpipe.bench`` is the module ``numpipe.tools.bench``, also for ``python -m``.
@@ -205,9 +210,15 @@ class _PublicPaths(MetaPathFinder, Loader):
         package, _, rest = name.partition(".")
         public, dot, inner = rest.partition(".")
         place = _PATHS.get(public, public)
-        return importlib.util.find_spec(f"{package}.{place}{dot}{inner}") if package == __name__ and place != public else None
+        return (
+            importlib.util.find_spec(f"{package}.{place}{dot}{inner}")
+            if package == __name__ and place != public
+            else None
+        )
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         real = self._real(name)
         if real is None:
             return None

@@ -29,7 +29,17 @@ from .traces.timeline_pictures import ROWS, timeline
 from .traces.trace import Trace
 
 _TOOLKIT = ("nvidia-nvvm", "nvidia-nvjitlink")
-_PACKAGES = ("numpipe", "numpy", "ml_dtypes", "greenlet", "numba", "llvmlite", "numba-cuda", "cuda-core", "cuda-bindings")
+_PACKAGES = (
+    "numpipe",
+    "numpy",
+    "ml_dtypes",
+    "greenlet",
+    "numba",
+    "llvmlite",
+    "numba-cuda",
+    "cuda-core",
+    "cuda-bindings",
+)
 
 
 def version(package: str) -> str:
@@ -69,34 +79,86 @@ def report() -> Iterator[tuple[str, str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m numpipe", description="Software-pipelined kernels for NVIDIA Hopper.")
+    parser = argparse.ArgumentParser(
+        prog="python -m numpipe", description="Software-pipelined kernels for NVIDIA Hopper."
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    commands.add_parser("info", help="print the GPU, the driver, the versions, and the target kernels would run on")
-    draws = commands.add_parser("timeline", help="draw traces that Trace.save, or a profile, wrote to .json files")
-    draws.add_argument("traces", nargs="+", metavar="file.json", help="drawn under each other, each with a scale of its own")
-    draws.add_argument("--out", metavar="picture.svg", help="an .svg or .png file; without it text is printed")
-    draws.add_argument("--cta", type=int, nargs="+", metavar="N", help="its x, or x y z; the first one of the trace by default")
-    draws.add_argument("--start", type=float, nargs="+", metavar="T", help="cycles, or ns on a GPU; one, or one a trace")
+    commands.add_parser(
+        "info", help="print the GPU, the driver, the versions, and the target kernels would run on"
+    )
+    draws = commands.add_parser(
+        "timeline", help="draw traces that Trace.save, or a profile, wrote to .json files"
+    )
+    draws.add_argument(
+        "traces",
+        nargs="+",
+        metavar="file.json",
+        help="drawn under each other, each with a scale of its own",
+    )
+    draws.add_argument(
+        "--out", metavar="picture.svg", help="an .svg or .png file; without it text is printed"
+    )
+    draws.add_argument(
+        "--cta",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="its x, or x y z; the first one of the trace by default",
+    )
+    draws.add_argument(
+        "--start",
+        type=float,
+        nargs="+",
+        metavar="T",
+        help="cycles, or ns on a GPU; one, or one a trace",
+    )
     draws.add_argument("--end", type=float, nargs="+", metavar="T")
-    draws.add_argument("--rows", nargs="+", metavar="ROW", help=f"some of: wg0, wg1 …, {', '.join(ROWS)}")
+    draws.add_argument(
+        "--rows", nargs="+", metavar="ROW", help=f"some of: wg0, wg1 …, {', '.join(ROWS)}"
+    )
     draws.add_argument("--titles", nargs="+", metavar="TITLE", help="one a trace")
     draws.add_argument("--summary", action="store_true", help="print where the time went, too")
-    kept = commands.add_parser("cache", help="what was compiled, and is kept on disk for other processes")
+    kept = commands.add_parser(
+        "cache", help="what was compiled, and is kept on disk for other processes"
+    )
     kept.add_argument("action", choices=("info", "clear"), help="say how much it is; remove it")
-    writes = commands.add_parser("export", help="compile a kernel, and write it to a file for numpipe.load")
-    writes.add_argument("kernel", metavar="module:kernel", help="a module that Python can import, and the kernel's name in it")
+    writes = commands.add_parser(
+        "export", help="compile a kernel, and write it to a file for numpipe.load"
+    )
+    writes.add_argument(
+        "kernel",
+        metavar="module:kernel",
+        help="a module that Python can import, and the kernel's name in it",
+    )
     writes.add_argument("file")
-    writes.add_argument("signatures", nargs="+", metavar="signature",
-                        help="a call's arguments, e.g. \"float16[512, 512], float16[512, 512], cfg=Config(tn=128)\"")
+    writes.add_argument(
+        "signatures",
+        nargs="+",
+        metavar="signature",
+        help='a call\'s arguments, e.g. "float16[512, 512], float16[512, 512], cfg=Config(tn=128)"',
+    )
     shows = commands.add_parser("inspect", help="print what is in a file that an export wrote")
     shows.add_argument("file")
-    changes = commands.add_parser("mutate", help="simulate a kernel without each of its synchronisations: which are missed?")
-    changes.add_argument("kernel", metavar="module:kernel", help="a module that Python can import, and the kernel's name in it")
-    changes.add_argument("signature", help="a call's arguments, as of export; arrays have small integers, drawn with seed 0")
-    changes.add_argument("--schedules", type=int, default=3, help="of each mutant, at most (default: %(default)s)")
+    changes = commands.add_parser(
+        "mutate", help="simulate a kernel without each of its synchronisations: which are missed?"
+    )
+    changes.add_argument(
+        "kernel",
+        metavar="module:kernel",
+        help="a module that Python can import, and the kernel's name in it",
+    )
+    changes.add_argument(
+        "signature",
+        help="a call's arguments, as of export; arrays have small integers, drawn with seed 0",
+    )
+    changes.add_argument(
+        "--schedules", type=int, default=3, help="of each mutant, at most (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     if options.command in ("export", "inspect", "mutate"):
-        run = {"export": write_kernel, "inspect": show_kernel, "mutate": mutate_kernel}[options.command]
+        run = {"export": write_kernel, "inspect": show_kernel, "mutate": mutate_kernel}[
+            options.command
+        ]
         try:
             return run(options)
         except (NumpipeError, OSError) as error:
@@ -121,11 +183,15 @@ def kernel_of(text: str) -> tuple[Kernel, dict[str, Any]]:
         names = vars(importlib.import_module(module))
     # the last two: of empty and of relative names
     except (ImportError, ValueError, TypeError) as error:
-        raise SpecError(f"{text}: {error}; write module:kernel, with a module that Python finds from here") from None
+        raise SpecError(
+            f"{text}: {error}; write module:kernel, with a module that Python finds from here"
+        ) from None
     kernel = names.get(name)
     if not isinstance(kernel, Kernel):
-        raise SpecError(f"{text}: the kernels of {module} are "
-                        f"{', '.join(name for name, value in names.items() if isinstance(value, Kernel)) or 'none'}")
+        raise SpecError(
+            f"{text}: the kernels of {module} are "
+            f"{', '.join(name for name, value in names.items() if isinstance(value, Kernel)) or 'none'}"
+        )
     return kernel, names
 
 
@@ -145,9 +211,16 @@ def mutate_kernel(options: argparse.Namespace) -> int:
     def value(given: Any) -> Any:
         if not isinstance(given, ArrayType):
             return given
-        return draw.integers(0 if given.dtype.kind == "u" else -3, 4, given.shape).astype(given.dtype)
+        return draw.integers(0 if given.dtype.kind == "u" else -3, 4, given.shape).astype(
+            given.dtype
+        )
 
-    found = mutate(kernel, *map(value, args), schedules=options.schedules, **{name: value(one) for name, one in named.items()})
+    found = mutate(
+        kernel,
+        *map(value, args),
+        schedules=options.schedules,
+        **{name: value(one) for name, one in named.items()},
+    )
     print(found)
     return int(not found)
 
@@ -156,14 +229,20 @@ def show_kernel(options: argparse.Namespace) -> int:
     """Run ``inspect`` and return the exit status."""
     archive = Archive(Path(options.file))
     manifest = archive.manifest
-    defaults = {one.name: "" if one.default is None else f"={one.default}" for one in manifest.parameters}
-    print(f"{manifest.kernel}({', '.join(map(''.join, defaults.items()))}), for {manifest.target}, made with "
-          f"{', '.join(' '.join(one) for one in manifest.made_with)}")
+    defaults = {
+        one.name: "" if one.default is None else f"={one.default}" for one in manifest.parameters
+    }
+    print(
+        f"{manifest.kernel}({', '.join(map(''.join, defaults.items()))}), for {manifest.target}, made with "
+        f"{', '.join(' '.join(one) for one in manifest.made_with)}"
+    )
     for entry in manifest.entries:
         used = archive.image(entry).resources
         shown = manifest.shown(entry.arrays, entry.scalars, entry.statics)
-        print(f"    {shown}: {used.cubin_bytes} B of machine code, {used.smem_bytes} B of shared memory, "
-              f"{used.threads} threads")
+        print(
+            f"    {shown}: {used.cubin_bytes} B of machine code, {used.smem_bytes} B of shared memory, "
+            f"{used.threads} threads"
+        )
     return 0
 
 
@@ -178,21 +257,33 @@ def look_after_cache(action: str) -> int:
         print(f"{cache.clear()} images removed from {cache.folder()}")
         return 0
     sizes = [status.st_size for path, status in cache.files() if path.suffix == cache.SUFFIX]
-    print(f"{len(sizes)} images, {sum(sizes) / 1e6:.1f} MB of at most {cache.MOST_BYTES / 1e6:.0f}, in {cache.folder()} "
-          f"({'in use' if cache.enabled() else 'not used: NUMPIPE_CACHE=0'}; {cache.VARIABLE} names another folder)")
+    print(
+        f"{len(sizes)} images, {sum(sizes) / 1e6:.1f} MB of at most {cache.MOST_BYTES / 1e6:.0f}, in {cache.folder()} "
+        f"({'in use' if cache.enabled() else 'not used: NUMPIPE_CACHE=0'}; {cache.VARIABLE} names another folder)"
+    )
     return 0
 
 
 def draw(options: argparse.Namespace) -> int:
     """Run ``timeline`` and return the exit status."""
+
     def one(values: list[float] | None) -> Any:
         return values[0] if values and len(values) == 1 else values and tuple(values)
 
     cta = one(options.cta)
     try:
         traces = [Trace.load(file) for file in options.traces]
-        print(timeline(*traces, path=options.out, cta=cta, start=one(options.start), end=one(options.end), rows=options.rows,
-                       titles=options.titles))
+        print(
+            timeline(
+                *traces,
+                path=options.out,
+                cta=cta,
+                start=one(options.start),
+                end=one(options.end),
+                rows=options.rows,
+                titles=options.titles,
+            )
+        )
         for file, trace in zip(options.traces, traces, strict=True):
             if options.summary:
                 print(f"\n{file}: {trace.summary(cta)}")

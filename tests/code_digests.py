@@ -83,17 +83,34 @@ def tuned(cfg: gemm_tuned.Config, form: gemm_tuned.Form, dtype: np.dtype, orders
     sizes = {"b": 4, "m": 512, "n": 512, "k": 512}
 
     def arguments() -> list[Any]:
-        dims = [form.a, form.b, *[form.c] * form.source, *[form.bias] * bool(form.bias), *[form.c] * bool(orders)]
+        dims = [
+            form.a,
+            form.b,
+            *[form.c] * form.source,
+            *[form.bias] * bool(form.bias),
+            *[form.c] * bool(orders),
+        ]
         arrays = [np.zeros([sizes.get(dim, 1) for dim in each], dtype) for each in dims]
-        return [laid(x, order) for x, order in zip(arrays, orders or "C" * len(arrays), strict=True)]
+        return [
+            laid(x, order) for x, order in zip(arrays, orders or "C" * len(arrays), strict=True)
+        ]
 
-    return case(lambda: gemm_tuned.kernel(cfg, form), arguments,
-                **{name: 0.5 for name in ("alpha", "beta") if name not in form.without})
+    return case(
+        lambda: gemm_tuned.kernel(cfg, form),
+        arguments,
+        **{name: 0.5 for name in ("alpha", "beta") if name not in form.without},
+    )
 
 
 def attention(cfg: Config, form: Form, dtype: np.dtype) -> Case:
     q = ArrayType((1, 2, 256, form.depth), dtype)
-    return case(lambda: attention_of(cfg, form), lambda: (q, q, q, *form.results(q)), scale=1.0, diagonal=0, group=1)
+    return case(
+        lambda: attention_of(cfg, form),
+        lambda: (q, q, q, *form.results(q)),
+        scale=1.0,
+        diagonal=0,
+        group=1,
+    )
 
 
 def pipeline(plan: Plan) -> Case:
@@ -105,21 +122,28 @@ def cases() -> Iterator[tuple[str, Case]]:
     fit, and pipelines."""
     square, halves = (1024, 1024), (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
     for dtype, run in itertools.product((*halves, np.dtype(np.float32)), (8, 2)):
-        yield f"copy_pipeline, run {run}, {dtype}", of_arrays(copy_pipeline.copy, square, dtype=dtype,
-                                                              cfg=copy_pipeline.Config(run=run))
+        yield (
+            f"copy_pipeline, run {run}, {dtype}",
+            of_arrays(copy_pipeline.copy, square, dtype=dtype, cfg=copy_pipeline.Config(run=run)),
+        )
     for dtype in halves:
         for name, module in (("gemm", gemm), ("gemm_single", gemm_single)):
             yield f"{name}, {dtype}", of_arrays(module.matmul, square, square, dtype=dtype)
         for cut in (batched_gemm.Config(), batched_gemm.Config(128, 256, 64, 3)):
-            yield f"batched_gemm, {cut.tm}x{cut.tn}, {dtype}", of_arrays(
-                batched_gemm.batched_matmul, (2, 8, 8), (2, 8, 8), dtype=dtype, cfg=cut)
+            yield (
+                f"batched_gemm, {cut.tm}x{cut.tn}, {dtype}",
+                of_arrays(batched_gemm.batched_matmul, (2, 8, 8), (2, 8, 8), dtype=dtype, cfg=cut),
+            )
         for name, cfg in gemm_tuned.CONFIGS.items():
             for kind, form in FORMS.items():
                 if cfg.fuses or form.activation is None:
                     yield f"gemm_tuned, {name}, {kind}, {dtype}", tuned(cfg, form, dtype)
             if dtype != np.float16:  # whose code differs in products and conversions alone
                 for orders in LAYOUTS[1:]:
-                    yield f"gemm_tuned, {name}, layouts {orders}, {dtype}", tuned(cfg, FORMS["plain"], dtype, orders)
+                    yield (
+                        f"gemm_tuned, {name}, layouts {orders}, {dtype}",
+                        tuned(cfg, FORMS["plain"], dtype, orders),
+                    )
         for layout in ("bhsd", "bshd"):
             # each two of layout, type and sums meet
             sums = (layout == "bhsd") != (dtype == np.float16)
@@ -143,8 +167,11 @@ def plain(text: str) -> str:
     if entry := re.search(r"\.(?:entry|text\.)\s*(\w+)", text):
         text = re.sub(rf"\b{entry[1]}(?=(?:_param_\d+)?\b)", "_ZNentry", text)
     names: dict[str, str] = {}
-    return re.sub(r"_ZN\w+?(?=(?:_param_\d+)?\b)", lambda found: names.setdefault(found[0], f"F{len(names)}"),
-                  re.sub(r"[ \t]*//.*", "", text))
+    return re.sub(
+        r"_ZN\w+?(?=(?:_param_\d+)?\b)",
+        lambda found: names.setdefault(found[0], f"F{len(names)}"),
+        re.sub(r"[ \t]*//.*", "", text),
+    )
 
 
 def digest(text: str) -> str:
@@ -173,7 +200,14 @@ def toolchain() -> dict[str, str | None]:
     """Versions of what generates code and disassembles it; None for what is part of a CUDA
     toolkit."""
     found: dict[str, str | None] = {"python": ".".join(platform.python_version_tuple()[:2])}
-    for name in ("numba-cuda", "numba", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm"):
+    for name in (
+        "numba-cuda",
+        "numba",
+        "llvmlite",
+        "nvidia-nvvm",
+        "nvidia-nvjitlink",
+        "nvidia-cuda-nvdisasm",
+    ):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
@@ -188,7 +222,9 @@ def keep(folder: Path, name: str, texts: Texts) -> None:
 
 
 # ---- the command ---------------------------------------------------------------------------------
-def record(file: Path, names: Collection[str], processes: int = 1, folder: Path | None = None) -> None:
+def record(
+    file: Path, names: Collection[str], processes: int = 1, folder: Path | None = None
+) -> None:
     """Write the digests of these cases, a line each: that of the PTX, that of the SASS. Others in
     the file stay, if all is of one toolchain."""
     known = json.loads(file.read_text(encoding="utf8")) if file.exists() else {}
@@ -197,20 +233,33 @@ def record(file: Path, names: Collection[str], processes: int = 1, folder: Path 
         found[name] = " ".join(digest(texts[kind]) for kind in KINDS)
         if folder is not None:
             keep(folder, name, texts)
-    known = {"toolchain": toolchain(), "cases": {name: found[name] for name, _ in cases() if name in found}}
+    known = {
+        "toolchain": toolchain(),
+        "cases": {name: found[name] for name, _ in cases() if name in found},
+    }
     file.write_text(json.dumps(known, indent=1) + "\n", encoding="utf8")
     print(f"{len(names)} cases recorded")
 
 
-def compare(file: Path, names: Collection[str], processes: int = 1, folder: Path | None = None) -> list[str]:
+def compare(
+    file: Path, names: Collection[str], processes: int = 1, folder: Path | None = None
+) -> list[str]:
     """Print which of these cases are not as the file has them; their names."""
     known, differ = json.loads(file.read_text(encoding="utf8")), []
     if known["toolchain"] != (here := toolchain()):
         print(f"recorded with {known['toolchain']}\nhere are      {here}")
     for name, texts in compiled_all(names, processes):
         was = dict(zip(KINDS, known["cases"].get(name, "").split(), strict=False))
-        other = [kind.upper() for kind in KINDS if was and texts and was[kind] != digest(texts[kind])]
-        what = "recorded, and no case any more" if not texts else "not recorded" if not was else " and ".join(other)
+        other = [
+            kind.upper() for kind in KINDS if was and texts and was[kind] != digest(texts[kind])
+        ]
+        what = (
+            "recorded, and no case any more"
+            if not texts
+            else "not recorded"
+            if not was
+            else " and ".join(other)
+        )
         if not what:
             continue
         differ.append(name)
@@ -222,16 +271,38 @@ def compare(file: Path, names: Collection[str], processes: int = 1, folder: Path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("record", "compare"))
     parser.add_argument("file", type=Path, nargs="?", default=RECORDED, help="default: %(default)s")
-    parser.add_argument("--only", action="append", default=[], metavar="PART", help="of a case's name; may be repeated")
-    parser.add_argument("--processes", type=int, default=2, help="that compile at once (default: %(default)s)")
-    parser.add_argument("--texts", type=Path, metavar="FOLDER", help="where to keep texts: all, or those that differ")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="PART",
+        help="of a case's name; may be repeated",
+    )
+    parser.add_argument(
+        "--processes", type=int, default=2, help="that compile at once (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--texts",
+        type=Path,
+        metavar="FOLDER",
+        help="where to keep texts: all, or those that differ",
+    )
     options = parser.parse_args(arguments)
-    recorded = json.loads(options.file.read_text(encoding="utf8"))["cases"] if options.what == "compare" else {}
-    names = [name for name in dict.fromkeys([*(name for name, _ in cases()), *recorded])
-             if not options.only or any(part in name for part in options.only)]
+    recorded = (
+        json.loads(options.file.read_text(encoding="utf8"))["cases"]
+        if options.what == "compare"
+        else {}
+    )
+    names = [
+        name
+        for name in dict.fromkeys([*(name for name, _ in cases()), *recorded])
+        if not options.only or any(part in name for part in options.only)
+    ]
     if not names:
         parser.error(f"no case's name holds any of {options.only}")
     command = record if options.what == "record" else compare

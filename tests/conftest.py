@@ -45,7 +45,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # files and runs share what they compile; tests of code generation ask for what a compile leaves,
 # which is never kept
-os.environ.setdefault("NUMPIPE_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numpipe"))
+os.environ.setdefault(
+    "NUMPIPE_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numpipe")
+)
 
 # what a test of drawn examples calls a hundred of them (`kernels.covering.examples`)
 # A busy machine is no failure; CI draws the same examples each time, everybody else new ones
@@ -86,7 +88,11 @@ def why_no_gpu() -> str:
     count, major = ctypes.c_int(), ctypes.c_int()
     if status == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value == 0:
         return "no GPU on this machine"
-    if status == 0 and driver.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, 0) == 0 and major.value != 9:
+    if (
+        status == 0
+        and driver.cuDeviceGetAttribute(ctypes.byref(major), _MAJOR, 0) == 0
+        and major.value != 9
+    ):
         return f"GPU 0 is of compute capability {major.value}.x, numpipe compiles for 9.0a (Hopper)"
     return ""
 
@@ -105,7 +111,9 @@ class GpuFile(pytest.File):
 def said(file: Path, name: str, otherwise: Any) -> Any:
     """The value of a constant of a file, which is not imported: that is for its own process."""
     for line in ast.parse(file.read_text(encoding="utf8")).body:
-        if isinstance(line, ast.Assign) and [ast.unparse(target) for target in line.targets] == [name]:
+        if isinstance(line, ast.Assign) and [ast.unparse(target) for target in line.targets] == [
+            name
+        ]:
             return ast.literal_eval(line.value)
     return otherwise
 
@@ -116,7 +124,9 @@ def turn(alone: bool, folder: str | None = None) -> Iterator[None]:
     them."""
     import fcntl
 
-    with open(Path(folder or tempfile.gettempdir()) / f"numpipe-gpu-tests-{os.getuid()}.lock", "w") as lock:
+    with open(
+        Path(folder or tempfile.gettempdir()) / f"numpipe-gpu-tests-{os.getuid()}.lock", "w"
+    ) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield
 
@@ -131,20 +141,42 @@ class GpuFileItem(pytest.Item):
 
     def runtest(self) -> None:
         limit = float(os.environ.get(TIME_LIMIT, "300"))
-        command = [sys.executable, "-m", "pytest", str(self.path), "-v", "--color=no", "-p", "no:cacheprovider"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            str(self.path),
+            "-v",
+            "--color=no",
+            "-p",
+            "no:cacheprovider",
+        ]
         if importlib.util.find_spec("xdist"):
             processes = min(said(self.path, "PROCESSES", 1), os.cpu_count() or 1)
             command += [f"-n{processes if processes > 1 else 0}", "--dist=load"]
         if importlib.util.find_spec("pytest_timeout"):
             # a signal does not interrupt a wait inside the driver
             command.append("--timeout-method=thread")
-        with turn(said(self.path, "ALONE", False)), tempfile.TemporaryFile("w+", errors="replace") as log:
-            child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                     cwd=self.config.rootpath, env=os.environ | {CHILD: "1"}, start_new_session=True)
+        with (
+            turn(said(self.path, "ALONE", False)),
+            tempfile.TemporaryFile("w+", errors="replace") as log,
+        ):
+            child = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=self.config.rootpath,
+                env=os.environ | {CHILD: "1"},
+                start_new_session=True,
+            )
             try:
                 status, how = child.wait(limit), "failed"
             except subprocess.TimeoutExpired:
-                status, how = -1, f"still ran after {limit:.0f} s ({TIME_LIMIT}): a hung kernel, or too short a limit"
+                status, how = (
+                    -1,
+                    f"still ran after {limit:.0f} s ({TIME_LIMIT}): a hung kernel, or too short a limit",
+                )
             finally:
                 if child.poll() is None:
                     os.killpg(child.pid, signal.SIGKILL)
@@ -152,7 +184,9 @@ class GpuFileItem(pytest.Item):
             log.seek(0)
             output = log.read()
         last = output.strip().splitlines()[-1].strip("= ") if output.strip() else "no output"
-        self.user_properties.append((OUTCOME, f"{self.path.name}: {last if status == 0 else 'FAILED'}"))
+        self.user_properties.append(
+            (OUTCOME, f"{self.path.name}: {last if status == 0 else 'FAILED'}")
+        )
         if status == pytest.ExitCode.NO_TESTS_COLLECTED:
             raise GpuTestsFailed(f"{self.path.name} holds no test")
         if status != 0:
@@ -278,10 +312,17 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    reports = [report for status in ("passed", "failed") for report in terminalreporter.stats.get(status, [])]
+    reports = [
+        report
+        for status in ("passed", "failed")
+        for report in terminalreporter.stats.get(status, [])
+    ]
     for report in reports:
         for name, line in report.user_properties:
             if name == OUTCOME and report.when == "call":
                 terminalreporter.write_line(f"GPU {line}")
-    if count := sum("gpu" in getattr(report, "keywords", ()) for report in terminalreporter.stats.get("skipped", [])):
+    if count := sum(
+        "gpu" in getattr(report, "keywords", ())
+        for report in terminalreporter.stats.get("skipped", [])
+    ):
         terminalreporter.write_line(f"GPU tests: {count} files skipped: {why_no_gpu()}")

@@ -21,8 +21,10 @@ def main(runs: int = 7) -> None:
                 gemm.run(seed)
                 times.append(time.perf_counter() - start)
                 assert np.array_equal(gemm.c, gemm.expected())
-            print(f"512^3 {dtype} {kind(seed)}: best {1e3 * min(times):.1f} ms, "
-                  f"median {1e3 * float(np.median(times)):.1f} ms")
+            print(
+                f"512^3 {dtype} {kind(seed)}: best {1e3 * min(times):.1f} ms, "
+                f"median {1e3 * float(np.median(times)):.1f} ms"
+            )
 
 
 if __name__ == "__main__":

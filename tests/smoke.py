@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-USE = '''
+USE = """
 import sys
 import numpy as np
 import numpipe
@@ -43,12 +43,17 @@ if sys.platform == "linux":
     assert "sm_90a" in doubled.inspect("ptx", x)
     did += f", compiled: {doubled.inspect('resources', x).registers} registers"
 print(f"numpipe {numpipe.__version__} on Python {sys.version.split()[0]}, NumPy {np.__version__}: {did}")
-'''
+"""
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True,
-                          env={name: value for name, value in os.environ.items() if not name.startswith("PYTHON")})
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
+    )
     if done.returncode:
         sys.exit(f"{command}: {done.stdout}{done.stderr}")
     return done.stdout
@@ -58,13 +63,22 @@ def built(folder: Path) -> Path:
     """The wheel of the sdist of what git has at HEAD."""
     source = folder / "source"
     source.mkdir()
-    (folder / "head.tar").write_bytes(subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout)
+    (folder / "head.tar").write_bytes(
+        subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
+    )
     run("tar", "-xf", folder / "head.tar", cwd=source)
     build = "import sys; from setuptools import build_meta as b; getattr(b, 'build_' + sys.argv[1])(sys.argv[2])"
     run(sys.executable, "-c", build, "sdist", folder, cwd=source)
     [sdist] = folder.glob("*.tar.gz")
     run("tar", "-xf", sdist, cwd=folder)
-    run(sys.executable, "-c", build, "wheel", folder, cwd=folder / sdist.name.removesuffix(".tar.gz"))
+    run(
+        sys.executable,
+        "-c",
+        build,
+        "wheel",
+        folder,
+        cwd=folder / sdist.name.removesuffix(".tar.gz"),
+    )
     return next(folder.glob("*.whl"))
 
 

@@ -14,8 +14,10 @@ from tests.code_digests import RECORDED, cases, compare, main, plain, record, to
 
 KNOWN = json.loads(RECORDED.read_text(encoding="utf8"))
 COPY, SLOWER = "copy_pipeline, run 8, float16", "copy_pipeline, run 2, float16"
-as_recorded = pytest.mark.skipif(KNOWN["toolchain"] != toolchain(),
-                                 reason=f"the digests are of {KNOWN['toolchain']}, this is {toolchain()}")
+as_recorded = pytest.mark.skipif(
+    KNOWN["toolchain"] != toolchain(),
+    reason=f"the digests are of {KNOWN['toolchain']}, this is {toolchain()}",
+)
 
 
 @pytest.mark.variants(1)
@@ -37,23 +39,40 @@ def test_every_case_is_recorded_once_and_no_other() -> None:
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Records cases that are these texts, and has others compared."""
     now: dict[str, code_digests.Texts] = {}
-    monkeypatch.setattr(code_digests, "cases", lambda: (
-        (name, lambda texts=texts: texts.__getitem__) for name, texts in now.items()))
+    monkeypatch.setattr(
+        code_digests,
+        "cases",
+        lambda: ((name, lambda texts=texts: texts.__getitem__) for name, texts in now.items()),
+    )
 
-    def written_then(before: dict[str, code_digests.Texts], after: dict[str, code_digests.Texts], *more: str) -> int:
+    def written_then(
+        before: dict[str, code_digests.Texts], after: dict[str, code_digests.Texts], *more: str
+    ) -> int:
         now.update(before)
         assert main(["record", str(tmp_path / "known.json"), "--processes", "1"]) == 0
         now.clear()
         now.update(after)
-        return main(["compare", str(tmp_path / "known.json"), "--processes", "1", "--texts", str(tmp_path / "texts"), *more])
+        return main(
+            [
+                "compare",
+                str(tmp_path / "known.json"),
+                "--processes",
+                "1",
+                "--texts",
+                str(tmp_path / "texts"),
+                *more,
+            ]
+        )
 
     return written_then
 
 
 PTX = ".entry _ZN4copyB2v1_26(\n\t.param .u64 _ZN4copyB2v1_26_param_1 )\n\tmov.u32 %r1, 8; // of line 7\n"
 SASS = ".text._ZN4copyB2v1_26:\n /*0000*/ MOV R1, 0x8 ;\n"
-OF_ANOTHER_MODULE = {"ptx": PTX.replace("copyB2v1_26", "moved4copyB3v9").replace("line 7", "line 9"),
-                     "sass": SASS.replace("copyB2v1_26", "moved4copyB3v9")}
+OF_ANOTHER_MODULE = {
+    "ptx": PTX.replace("copyB2v1_26", "moved4copyB3v9").replace("line 7", "line 9"),
+    "sass": SASS.replace("copyB2v1_26", "moved4copyB3v9"),
+}
 
 
 def test_names_and_comments_do_not_matter(written: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,14 +85,28 @@ def test_which_function_is_meant_matters() -> None:
     assert plain("ld [_ZN1f_param_1]") != plain("ld [_ZN1f_param_2]")
 
 
-def test_what_differs_is_named_and_kept(written: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_differs_is_named_and_kept(
+    written: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     same = {"ptx": PTX, "sass": SASS}
-    wider = {"ptx": PTX.replace("mov.u32", "add.u32 %r2, %r1, 1; mov.u32"), "sass": SASS.replace("0x8", "0x9")}
-    assert written({"p": same, "q": same, "both": same, "lost": same},
-                   {"p": same | {"ptx": wider["ptx"]}, "q": same, "both": wider, "new": same}) == 1
+    wider = {
+        "ptx": PTX.replace("mov.u32", "add.u32 %r2, %r1, 1; mov.u32"),
+        "sass": SASS.replace("0x8", "0x9"),
+    }
+    assert (
+        written(
+            {"p": same, "q": same, "both": same, "lost": same},
+            {"p": same | {"ptx": wider["ptx"]}, "q": same, "both": wider, "new": same},
+        )
+        == 1
+    )
     assert capsys.readouterr().out.splitlines()[1:] == [
-        "p: PTX differs", "both: PTX and SASS differ", "new: not recorded", "lost: recorded, and no case any more",
-        "4 of 5 cases differ"]
+        "p: PTX differs",
+        "both: PTX and SASS differ",
+        "new: not recorded",
+        "lost: recorded, and no case any more",
+        "4 of 5 cases differ",
+    ]
     assert {path.stem for path in (tmp_path / "texts").iterdir()} == {"p", "both", "new"}
     assert (tmp_path / "texts" / "p.ptx").read_text(encoding="utf8") == plain(wider["ptx"])
 
@@ -91,8 +124,9 @@ def test_some_cases_alone_are_compared_and_recorded(written: Any, tmp_path: Path
 
 @pytest.mark.thorough
 @as_recorded
-def test_other_code_under_the_name_of_a_case_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                                     capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_code_under_the_name_of_a_case_is_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = next(made for name, made in cases() if name == SLOWER)
     monkeypatch.setattr(code_digests, "cases", lambda: iter([(COPY, made)]))
     assert compare(RECORDED, [COPY]) == [COPY]
@@ -101,8 +135,12 @@ def test_other_code_under_the_name_of_a_case_is_seen(monkeypatch: pytest.MonkeyP
     assert compare(tmp_path / "known.json", [COPY]) == []
 
 
-def test_another_toolchain_is_said(written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_toolchain_is_said(
+    written: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     same = {"x": {"ptx": PTX, "sass": SASS}}
     assert written(same, same) == 0 and "recorded with" not in capsys.readouterr().out
     monkeypatch.setattr(code_digests, "toolchain", lambda: {"numba": "0.1"})

@@ -35,8 +35,12 @@ def entered(alone: bool, folder: Path, within: float) -> bool:
     return answer
 
 
-@pytest.mark.parametrize("first, second", [(False, False), (True, False), (False, True), (True, True)])
-def test_files_share_the_gpu_unless_one_of_them_needs_it_alone(first: bool, second: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "first, second", [(False, False), (True, False), (False, True), (True, True)]
+)
+def test_files_share_the_gpu_unless_one_of_them_needs_it_alone(
+    first: bool, second: bool, tmp_path: Path
+) -> None:
     with turn(first, str(tmp_path)):
         shared = not first and not second
         assert entered(second, tmp_path, 30 if shared else 0.2) == shared
@@ -45,13 +49,19 @@ def test_files_share_the_gpu_unless_one_of_them_needs_it_alone(first: bool, seco
 
 def test_a_constant_is_read_from_a_file_that_is_not_imported(tmp_path: Path) -> None:
     file = tmp_path / "test_x.py"
-    file.write_text("import no_such_module\n\nALONE = True  # why\n\ndef test_y():\n    PROCESSES = 9\n")
+    file.write_text(
+        "import no_such_module\n\nALONE = True  # why\n\ndef test_y():\n    PROCESSES = 9\n"
+    )
     assert said(file, "ALONE", False) is True
     assert said(file, "PROCESSES", 1) == 1
 
 
 def test_files_whose_shards_take_all_cores_run_alone() -> None:
-    sharded = [file for file in GPU_TESTS.glob("test_*.py") if "gpu_shards" in file.read_text(encoding="utf8")]
+    sharded = [
+        file
+        for file in GPU_TESTS.glob("test_*.py")
+        if "gpu_shards" in file.read_text(encoding="utf8")
+    ]
     assert sharded and all(said(file, "ALONE", False) for file in sharded)
 
 
@@ -74,11 +84,14 @@ FILES = {
     "lost": ("FAILED", "import os\n\ndef test_one(): os._exit(3)\n"),
     "empty": ("FAILED", ""),
     # each of two tests waits for the other
-    "split": ("2 passed", "import pathlib, time, pytest\nPROCESSES = 2\n\n"
-                          "@pytest.mark.parametrize('mine, other', ['ab', 'ba'])\n"
-                          "def test_one(mine, other):\n"
-                          "    pathlib.Path(mine).touch()\n"
-                          "    while not pathlib.Path(other).exists(): time.sleep(0.01)\n"),
+    "split": (
+        "2 passed",
+        "import pathlib, time, pytest\nPROCESSES = 2\n\n"
+        "@pytest.mark.parametrize('mine, other', ['ab', 'ba'])\n"
+        "def test_one(mine, other):\n"
+        "    pathlib.Path(mine).touch()\n"
+        "    while not pathlib.Path(other).exists(): time.sleep(0.01)\n",
+    ),
 }
 """name: how it ends, what is in it"""
 
@@ -95,18 +108,32 @@ def ran(root: Path, files: dict[str, str], limit: float) -> str:
         conftest.write("\n\ndef why_no_gpu():\n    return ''\n\n\nos.cpu_count = lambda: 2\n")
     for name, text in files.items():
         (root / "tests" / "gpu" / f"test_{name}.py").write_text(text)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run([sys.executable, "-m", "pytest", "-n0", "tests"], cwd=root, capture_output=True, text=True, env={
-        # twice as fast
-        **environment, "TMPDIR": str(root), TIME_LIMIT: str(limit), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "PYTEST_PLUGINS": "xdist.plugin,pytest_timeout"})
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n0", "tests"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        env={
+            # twice as fast
+            **environment,
+            "TMPDIR": str(root),
+            TIME_LIMIT: str(limit),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTEST_PLUGINS": "xdist.plugin,pytest_timeout",
+        },
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return ran(tmp_path_factory.mktemp("project"), {name: text for name, (_, text) in FILES.items()}, 100)
+    return ran(
+        tmp_path_factory.mktemp("project"), {name: text for name, (_, text) in FILES.items()}, 100
+    )
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -34,7 +34,9 @@ def options() -> configparser.ConfigParser:
 
 def python(code: str) -> str:
     """What `code` prints in an interpreter of its own."""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 # ---- requirements
@@ -42,17 +44,28 @@ def python(code: str) -> str:
 @pytest.mark.parametrize("extra", ["", "test", "plot", "bench", "tune", "docs", "dev"])
 def test_cuda_wheels_are_asked_for_only_where_they_exist(machine: str, extra: str) -> None:
     markers, cuda = MACHINES[machine]
-    required = {r.name for r in map(Requirement, importlib.metadata.requires("numpipe") or [])
-                if r.marker is None or r.marker.evaluate({**markers, "extra": extra})}
+    required = {
+        r.name
+        for r in map(Requirement, importlib.metadata.requires("numpipe") or [])
+        if r.marker is None or r.marker.evaluate({**markers, "extra": extra})
+    }
     assert {"numpy", "ml_dtypes", "greenlet"} <= {name.replace("-", "_") for name in required}
     assert required & CUDA == cuda
     assert cuda or not any(name.startswith("nvidia-cuda") for name in required)
 
 
 def test_numba_cuda_is_pinned_to_the_series_its_internals_are_known_of() -> None:
-    specifiers = {r.name: r.specifier for r in map(Requirement, importlib.metadata.requires("numpipe") or [])}
-    assert specifiers["numba-cuda"].contains("0.30.2") and not specifiers["numba-cuda"].contains("0.31.0")
-    assert [specifiers["numpy"].contains(version) for version in ("2.4.6", "2.5.2", "3.0")] == [True, True, False]
+    specifiers = {
+        r.name: r.specifier for r in map(Requirement, importlib.metadata.requires("numpipe") or [])
+    }
+    assert specifiers["numba-cuda"].contains("0.30.2") and not specifiers["numba-cuda"].contains(
+        "0.31.0"
+    )
+    assert [specifiers["numpy"].contains(version) for version in ("2.4.6", "2.5.2", "3.0")] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_the_version_stands_in_one_place() -> None:
@@ -66,16 +79,27 @@ def test_the_version_stands_in_one_place() -> None:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Names of the files in a wheel built from a clean copy of the sources."""
     folder = tmp_path_factory.mktemp("wheel")
-    tree = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
-    names = tree.stdout.split() if tree.returncode == 0 else [
-        str(p.relative_to(ROOT)) for top in ("numpipe", "intrinsics") for p in (ROOT / top).rglob("*.py")
-    ] + ["numpipe/py.typed", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"]
+    tree = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    )
+    names = (
+        tree.stdout.split()
+        if tree.returncode == 0
+        else [
+            str(p.relative_to(ROOT))
+            for top in ("numpipe", "intrinsics")
+            for p in (ROOT / top).rglob("*.py")
+        ]
+        + ["numpipe/py.typed", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"]
+    )
     for name in names:
         if (ROOT / name).is_file():
             (folder / "src" / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / "src" / name).write_bytes((ROOT / name).read_bytes())
     build = f"from setuptools import build_meta; build_meta.build_wheel({str(folder)!r})"
-    subprocess.run([sys.executable, "-c", build], cwd=folder / "src", check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", build], cwd=folder / "src", check=True, capture_output=True
+    )
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as archive:
         return set(archive.namelist())
 
@@ -93,7 +117,10 @@ def test_wheel_adds_nothing_but_numpipe(wheel: set[str]) -> None:
 
 
 def test_intrinsics_are_imported_from_numpipe() -> None:
-    assert Path(python("import numpipe.intrinsics as i; print(i.__file__)")).parent == ROOT / "intrinsics"
+    assert (
+        Path(python("import numpipe.intrinsics as i; print(i.__file__)")).parent
+        == ROOT / "intrinsics"
+    )
 
 
 # ---- imports
@@ -105,33 +132,57 @@ def test_import_is_lazy() -> None:
 def test_naming_the_decorator_imports_next_to_nothing() -> None:
     """0.02 s with NumPy loaded, and without it: what makes a kernel is imported with the first
     kernel."""
-    loaded = python("import sys, numpipe; numpipe.kernel; print(*(m for m in sys.modules if m.startswith('numpipe')))").split()
+    loaded = python(
+        "import sys, numpipe; numpipe.kernel; print(*(m for m in sys.modules if m.startswith('numpipe')))"
+    ).split()
     assert len(loaded) < 10, loaded
 
 
 # ---- public names and paths
-PATHS = ("bench", "errors", "hazards", "intrinsics", "kernels", "launch", "model", "orders", "reports", "sim", "testing", "traces",
-         "tune")
+PATHS = (
+    "bench",
+    "errors",
+    "hazards",
+    "intrinsics",
+    "kernels",
+    "launch",
+    "model",
+    "orders",
+    "reports",
+    "sim",
+    "testing",
+    "traces",
+    "tune",
+)
 
 
 def test_every_public_name_is_found_and_listed_once() -> None:
     assert len(numpipe.__all__) == len(set(numpipe.__all__)) > 90
     assert all(hasattr(numpipe, name) for name in numpipe.__all__)
     assert {*numpipe.__all__, *PATHS} <= set(dir(numpipe))
-    assert python("from numpipe import *; print(kernel.__name__, BlockSpec.__name__, zeros.__name__)") == "kernel BlockSpec zeros"
+    assert (
+        python("from numpipe import *; print(kernel.__name__, BlockSpec.__name__, zeros.__name__)")
+        == "kernel BlockSpec zeros"
+    )
 
 
 def test_the_modules_of_public_names_are_the_same_for_type_checkers() -> None:
     tree = ast.parse((ROOT / "numpipe" / "__init__.py").read_text(encoding="utf8"))
-    typed = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"}
+    typed = {
+        node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+    }
     assert typed == set(numpipe._HOMES)
 
 
 @pytest.mark.variants(3)
 @pytest.mark.parametrize("path", PATHS)
 def test_a_public_path_is_an_attribute_and_can_be_imported(path: str) -> None:
-    told = python(f"import numpipe; a = numpipe.{path}; import numpipe.{path} as b; from numpipe import {path} as c; "
-                  "print(a is b is c, a.__spec__.name == a.__name__)")
+    told = python(
+        f"import numpipe; a = numpipe.{path}; import numpipe.{path} as b; from numpipe import {path} as c; "
+        "print(a is b is c, a.__spec__.name == a.__name__)"
+    )
     assert told == "True True"
     assert python(f"from numpipe.{path} import *; print('imported')") == "imported"
 
@@ -139,25 +190,36 @@ def test_a_public_path_is_an_attribute_and_can_be_imported(path: str) -> None:
 @pytest.mark.variants(1)
 @pytest.mark.parametrize(("name", "library"), [("torch", "PyTorch"), ("jax", "JAX")])
 def test_a_framework_that_is_missing_is_named_and_not_listed(name: str, library: str) -> None:
-    told = python(f"import sys; sys.modules['{name}'] = None; import inspect, numpipe; inspect.getmembers(numpipe)\n"
-                  f"try: numpipe.{name}\nexcept numpipe.TargetError as error: print('{name}' in dir(numpipe), error)")
-    assert told.startswith(f"False numpipe.{name} needs {library}, which cannot be imported (") and "pip install" in told
+    told = python(
+        f"import sys; sys.modules['{name}'] = None; import inspect, numpipe; inspect.getmembers(numpipe)\n"
+        f"try: numpipe.{name}\nexcept numpipe.TargetError as error: print('{name}' in dir(numpipe), error)"
+    )
+    assert (
+        told.startswith(f"False numpipe.{name} needs {library}, which cannot be imported (")
+        and "pip install" in told
+    )
 
 
 def test_a_module_behind_a_public_path_is_the_same_by_both_of_its_names() -> None:
-    told = python("import numpipe.bench.report as a, numpipe.tools.bench.report as b; from numpipe.bench import report as c; "
-                  "print(a is b is c, a.__name__)")
+    told = python(
+        "import numpipe.bench.report as a, numpipe.tools.bench.report as b; from numpipe.bench import report as c; "
+        "print(a is b is c, a.__name__)"
+    )
     assert told == "True numpipe.tools.bench.report"
 
 
 def test_a_public_path_runs_as_a_program() -> None:
     for path in ("numpipe.bench", "numpipe"):
-        told = subprocess.run([sys.executable, "-m", path, "--help"], capture_output=True, text=True)
+        told = subprocess.run(
+            [sys.executable, "-m", path, "--help"], capture_output=True, text=True
+        )
         assert told.returncode == 0 and f"python -m {path}" in told.stdout, told.stderr
 
 
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("name", ["boxes", "_op", "ring", "specs", "nothing", "kernel_"])
 def test_what_is_not_public_is_no_attribute(name: str) -> None:
-    told = python(f"import numpipe\ntry: numpipe.{name}\nexcept AttributeError as error: print(error)")
+    told = python(
+        f"import numpipe\ntry: numpipe.{name}\nexcept AttributeError as error: print(error)"
+    )
     assert told == f"module 'numpipe' has no attribute '{name}'"

@@ -41,14 +41,24 @@ class Import:
 
 def floors() -> dict[str, int]:
     """The floor of each room, as docs/architecture.md declares it."""
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf8").partition("## Rooms")[2].partition("\n## ")[0]
+    page = (
+        (ROOT / "docs" / "architecture.md")
+        .read_text(encoding="utf8")
+        .partition("## Rooms")[2]
+        .partition("\n## ")[0]
+    )
     return {room: int(floor) for floor, room in re.findall(r"^\| (\d+) \| `(\w+)` \|", page, re.M)}
 
 
 def modules(root: Path = ROOT) -> dict[str, Path]:
     """The files of numpipe by the name they are imported by, packages as ``name.__init__``."""
-    found = {".".join(file.relative_to(root).with_suffix("").parts): file for file in (root / "numpipe").rglob("*.py")}
-    return found | {f"numpipe.intrinsics.{file.stem}": file for file in (root / "intrinsics").glob("*.py")}
+    found = {
+        ".".join(file.relative_to(root).with_suffix("").parts): file
+        for file in (root / "numpipe").rglob("*.py")
+    }
+    return found | {
+        f"numpipe.intrinsics.{file.stem}": file for file in (root / "intrinsics").glob("*.py")
+    }
 
 
 def is_typing(node: ast.AST) -> bool:
@@ -67,9 +77,15 @@ def statements(node: ast.AST, typing: bool = False) -> Iterator[tuple[ast.AST, b
 def importing(file: Path) -> list[tuple[ast.AST, bool]]:
     """The statements and the calls of a file that import something, and whether only a type checker
     sees them."""
-    return [(node, typing) for node, typing in statements(ast.parse(file.read_text(encoding="utf8")))
-            if isinstance(node, ast.Import | ast.ImportFrom) or
-            (isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__"))]
+    return [
+        (node, typing)
+        for node, typing in statements(ast.parse(file.read_text(encoding="utf8")))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        or (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func).rpartition(".")[2] in ("import_module", "__import__")
+        )
+    ]
 
 
 def imports(known: dict[str, Path]) -> list[Import]:
@@ -77,15 +93,20 @@ def imports(known: dict[str, Path]) -> list[Import]:
     found = []
 
     def file_of(name: str) -> str | None:
-        return name if name in known else f"{name}.__init__" if f"{name}.__init__" in known else None
+        return (
+            name if name in known else f"{name}.__init__" if f"{name}.__init__" in known else None
+        )
 
     for source, file in known.items():
         for node, typing in importing(file):
             names: Iterable[str] = ()
             if isinstance(node, ast.ImportFrom):
-                package = source.split(".")[:-node.level] if node.level else []
+                package = source.split(".")[: -node.level] if node.level else []
                 base = ".".join([*package, *(node.module.split(".") if node.module else [])])
-                names = [f"{base}.{alias.name}" if file_of(f"{base}.{alias.name}") else base for alias in node.names]
+                names = [
+                    f"{base}.{alias.name}" if file_of(f"{base}.{alias.name}") else base
+                    for alias in node.names
+                ]
             elif isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             for name in names:
@@ -140,9 +161,15 @@ def not_upwards(found: Iterable[Import], floor: dict[str, int]) -> list[str]:
             if target == "numpipe" and source != "numpipe":
                 wrong.append(f"{one.source} imports {one.target}")
         elif source != target and floor[target] >= floor[source]:
-            wrong.append(f"{one.source} (floor {floor[source]}) imports {one.target} (floor {floor[target]})")
+            wrong.append(
+                f"{one.source} (floor {floor[source]}) imports {one.target} (floor {floor[target]})"
+            )
         elif source == target and source in WITHIN:
-            inner = [WITHIN[source].index(name.split(".")[2]) for name in (one.source, one.target) if name.count(".") > 2]
+            inner = [
+                WITHIN[source].index(name.split(".")[2])
+                for name in (one.source, one.target)
+                if name.count(".") > 2
+            ]
             if len(inner) == 2 and inner[1] > inner[0]:
                 wrong.append(f"{one.source} imports {one.target}")
     return wrong
@@ -150,7 +177,12 @@ def not_upwards(found: Iterable[Import], floor: dict[str, int]) -> list[str]:
 
 def by_name(known: dict[str, Path]) -> set[str]:
     """Modules that call ``importlib.import_module`` or ``__import__``."""
-    return {name for name, file in known.items() for node, _ in importing(file) if isinstance(node, ast.Call)}
+    return {
+        name
+        for name, file in known.items()
+        for node, _ in importing(file)
+        if isinstance(node, ast.Call)
+    }
 
 
 def height(edges: Iterable[tuple[str, str]]) -> int:
@@ -176,7 +208,10 @@ def of_the_tree() -> list[Import]:
 # ---- the tree
 def test_each_folder_is_a_room_with_a_floor_and_nothing_else_lies_beside_them():
     assert {room(name) for name in KNOWN} == floors().keys()
-    assert {name for name in KNOWN if name.count(".") == 1} == {"numpipe.__init__", "numpipe.__main__"}
+    assert {name for name in KNOWN if name.count(".") == 1} == {
+        "numpipe.__init__",
+        "numpipe.__main__",
+    }
     assert len(floors()) <= MOST_ROOMS
     parts = {part for name in KNOWN for part in name.split(".")}
     assert not [part for part in parts - {"__init__", "__main__"} if part.startswith("_")]
@@ -187,7 +222,11 @@ def test_imports_come_from_lower_floors_only():
 
 
 def test_rooms_have_no_circle_and_few_floors():
-    edges = {(room(one.source), room(one.target)) for one in of_the_tree() if room(one.source) != room(one.target)}
+    edges = {
+        (room(one.source), room(one.target))
+        for one in of_the_tree()
+        if room(one.source) != room(one.target)
+    }
     assert not circles(edges)
     assert height(edges) <= MOST_FLOORS
 
@@ -202,16 +241,27 @@ def test_imports_by_name_are_the_known_ones():
 
 
 def test_a_cuda_meaning_is_imported_by_those_that_compile_only():
-    importers = {one.source for one in of_the_tree() if one.target.endswith("_cuda") and not one.source.endswith("_cuda")}
-    assert {room(source) for source in importers - {"numpipe.core.closure", "numpipe.core.op"}} == {"compile"}
+    importers = {
+        one.source
+        for one in of_the_tree()
+        if one.target.endswith("_cuda") and not one.source.endswith("_cuda")
+    }
+    assert {room(source) for source in importers - {"numpipe.core.closure", "numpipe.core.op"}} == {
+        "compile"
+    }
 
 
 def test_numba_and_llvmlite_are_imported_by_one_folder():
     importers = set()
     for name, file in KNOWN.items():
         for node, _ in importing(file):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else \
-                [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            names = (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom) and not node.level
+                else []
+            )
             if any(found.split(".")[0] in ("numba", "llvmlite") for found in names):
                 importers.add(name.rpartition(".")[0])
     assert importers == {"numpipe.core.numba"}
@@ -243,12 +293,16 @@ def tree(tmp_path: Path) -> Path:
 
 def test_an_import_inside_a_function_is_seen_to_go_up(tree):
     assert not_upwards(imports(modules(tree)), {"low": 1, "high": 2, "numpipe": 9}) == [
-        "numpipe.low.a (floor 1) imports numpipe.high.b (floor 2)"]
+        "numpipe.low.a (floor 1) imports numpipe.high.b (floor 2)"
+    ]
 
 
 def test_a_circle_through_an_import_for_types_is_seen(tree):
     found = imports(modules(tree))
-    assert any({"numpipe.high.b", "numpipe.high.c"} <= circle for circle in circles({(one.source, one.target) for one in found}))
+    assert any(
+        {"numpipe.high.b", "numpipe.high.c"} <= circle
+        for circle in circles({(one.source, one.target) for one in found})
+    )
     assert {"low", "high"} in circles({(room(one.source), room(one.target)) for one in found})
 
 

@@ -85,8 +85,15 @@ class Inputs:
         dtype = getattr(torch, DTYPES[case["dtype"]])
         size = 4 * batches * positions * depth * (heads + shared)
         self.causal, self.sharing = case["mask"] == "causal", heads // shared
-        self.sets = [[torch.randn(batches, h, positions, depth, device="cuda").to(dtype) for h in (heads, shared, shared)]
-                     for _ in range(bench.rotation_sets(size, torch.cuda.get_device_properties(0).L2_cache_size))]
+        self.sets = [
+            [
+                torch.randn(batches, h, positions, depth, device="cuda").to(dtype)
+                for h in (heads, shared, shared)
+            ]
+            for _ in range(
+                bench.rotation_sets(size, torch.cuda.get_device_properties(0).L2_cache_size)
+            )
+        ]
 
 
 class Ours(harness.InPlace):
@@ -112,10 +119,17 @@ def competitors(inputs: Inputs, case: dict[str, Any], which: str) -> dict[str, O
         found = {name: Ours(inputs, cfg) for name, cfg in reversed(attention_ladder.RUNGS.items())}
     elif which == "all":
         found = {
-            f"numpipe {name}, {'turns' if turns else 'no turns'}": Ours(inputs, replace(CONFIGS[name], turns=turns))
-            for name in names for turns in (True, False)}
+            f"numpipe {name}, {'turns' if turns else 'no turns'}": Ours(
+                inputs, replace(CONFIGS[name], turns=turns)
+            )
+            for name in names
+            for turns in (True, False)
+        }
     else:
-        found = {"numpipe": Ours(inputs, CONFIGS[names[0]]), "numpipe lazy": Ours(inputs, CONFIGS[names[1]])}
+        found = {
+            "numpipe": Ours(inputs, CONFIGS[names[0]]),
+            "numpipe lazy": Ours(inputs, CONFIGS[names[1]]),
+        }
     return {**found, REFERENCE: Cudnn(inputs.sets, inputs.causal, inputs.sharing)}
 
 
@@ -134,41 +148,77 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     peaked = accurate(inputs, calls, case)
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     work = 1e-12 * flash_attention.flops(flash_attention.shape_of(case["shape"]), inputs.causal)
-    return bench.run_entry(process, case, work, samples, limit=1e-12 * bench.TENSOR_FLOPS * sms, errors=errors,
-                           errors_on_peaked_inputs=peaked, bit_identical_repeats=REPEATS, rotation_sets=len(inputs.sets),
-                           configs={name: repr(each.cfg) for name, each in calls.items() if isinstance(each, Ours)})
+    return bench.run_entry(
+        process,
+        case,
+        work,
+        samples,
+        limit=1e-12 * bench.TENSOR_FLOPS * sms,
+        errors=errors,
+        errors_on_peaked_inputs=peaked,
+        bit_identical_repeats=REPEATS,
+        rotation_sets=len(inputs.sets),
+        configs={name: repr(each.cfg) for name, each in calls.items() if isinstance(each, Ours)},
+    )
 
 
-def accurate(inputs: Inputs, calls: dict[str, Ours | Cudnn], case: dict[str, Any]) -> dict[str, float]:
+def accurate(
+    inputs: Inputs, calls: dict[str, Ours | Cudnn], case: dict[str, Any]
+) -> dict[str, float]:
     """The relative error of each on the first set; AssertionError for one that is too large, of
     Pallas for one that is absurd."""
     errors = {name: relative_error(inputs, each.outs[0]) for name, each in calls.items()}
-    print(f"{case['shape']} {case['mask']} {case['dtype']}: relative error",
-          ", ".join(f"{name} {error:.3e}" for name, error in errors.items()), flush=True)
+    print(
+        f"{case['shape']} {case['mask']} {case['dtype']}: relative error",
+        ", ".join(f"{name} {error:.3e}" for name, error in errors.items()),
+        flush=True,
+    )
     for name, each in calls.items():
         most = 2.0 if name == PALLAS else 1.3 if isinstance(each, Ours) and each.lazy else 1.05
         if not errors[name] <= most * errors[REFERENCE]:
-            raise AssertionError(f"{name}: the relative error is {errors[name]:.3e}, that of {REFERENCE} {errors[REFERENCE]:.3e}, "
-                                 f"{case}")
+            raise AssertionError(
+                f"{name}: the relative error is {errors[name]:.3e}, that of {REFERENCE} {errors[REFERENCE]:.3e}, "
+                f"{case}"
+            )
     return errors
 
 
-def measure_against_pallas(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+def measure_against_pallas(
+    process: int, case: dict[str, Any], options: argparse.Namespace
+) -> dict[str, Any]:
     """The same with Pallas as the reference, by the times of kernels."""
     from pallas_attention import KernelTimer, Pallas
 
     inputs = Inputs(case, seed=process)
-    calls: dict[str, Any] = competitors(inputs, case, "chosen") | {PALLAS: Pallas(inputs.sets, inputs.causal)}
+    calls: dict[str, Any] = competitors(inputs, case, "chosen") | {
+        PALLAS: Pallas(inputs.sets, inputs.causal)
+    }
     pallas = calls[PALLAS].config
     harness.run_all(calls, len(inputs.sets))
     errors = accurate(inputs, calls, case)
-    samples = bench.compare(calls, reference=PALLAS, protocols=("interleaved",), plan=options.plan, timer=KernelTimer(),
-                            sensors=bench.sensors())
+    samples = bench.compare(
+        calls,
+        reference=PALLAS,
+        protocols=("interleaved",),
+        plan=options.plan,
+        timer=KernelTimer(),
+        sensors=bench.sensors(),
+    )
     work = 1e-12 * flash_attention.flops(flash_attention.shape_of(case["shape"]), inputs.causal)
-    return bench.run_entry(process, case, work, samples, errors=errors, rotation_sets=len(inputs.sets),
-                           timer="CUPTI, durations of kernels, by jax.experimental.mosaic.gpu.profiler",
-                           configs={name: repr(getattr(each, "cfg", None) or pallas) for name, each in calls.items()
-                                    if name != REFERENCE})
+    return bench.run_entry(
+        process,
+        case,
+        work,
+        samples,
+        errors=errors,
+        rotation_sets=len(inputs.sets),
+        timer="CUPTI, durations of kernels, by jax.experimental.mosaic.gpu.profiler",
+        configs={
+            name: repr(getattr(each, "cfg", None) or pallas)
+            for name, each in calls.items()
+            if name != REFERENCE
+        },
+    )
 
 
 def relative_error(inputs: Inputs, o: Any) -> float:
@@ -182,8 +232,30 @@ def relative_error(inputs: Inputs, o: Any) -> float:
 def verdict(rows: Sequence[bench.Row]) -> str:
     """What of `ROWS` was reached, a line for each of them, type and protocol: by the exact kernel,
     the aim by the better one."""
-    lines = [["shape", "mask", "type", "protocol", "against", "ratio [95 %]", "must", "", "lazy", "aim", ""]]
-    found = {(*(row.case[key] for key in ("shape", "mask", "dtype")), row.protocol, row.reference, row.name): row for row in rows}
+    lines = [
+        [
+            "shape",
+            "mask",
+            "type",
+            "protocol",
+            "against",
+            "ratio [95 %]",
+            "must",
+            "",
+            "lazy",
+            "aim",
+            "",
+        ]
+    ]
+    found = {
+        (
+            *(row.case[key] for key in ("shape", "mask", "dtype")),
+            row.protocol,
+            row.reference,
+            row.name,
+        ): row
+        for row in rows
+    }
     for (shape, mask, dtype, protocol, reference, name), row in found.items():
         goal = PALLAS_GOAL if reference == PALLAS else ROWS.get((shape, mask), {}).get(protocol)
         lazy = found.get((shape, mask, dtype, protocol, reference, "numpipe lazy"))
@@ -191,26 +263,67 @@ def verdict(rows: Sequence[bench.Row]) -> str:
             continue
         best = [each for each in (row, lazy) if each is not None]
         reached = goal.aim is not None and any(each.ratio.reaches(goal.aim) for each in best)
-        lines.append([shape, mask, dtype, protocol, reference, str(row.ratio), f"{goal.must:.2f}",
-                      "met" if row.ratio.reaches(goal.must) else "missed",
-                      "" if lazy is None else str(lazy.ratio), "" if goal.aim is None else f"{goal.aim:.2f}",
-                      "" if goal.aim is None else "reached" if reached else "not reached"])
+        lines.append(
+            [
+                shape,
+                mask,
+                dtype,
+                protocol,
+                reference,
+                str(row.ratio),
+                f"{goal.must:.2f}",
+                "met" if row.ratio.reaches(goal.must) else "missed",
+                "" if lazy is None else str(lazy.ratio),
+                "" if goal.aim is None else f"{goal.aim:.2f}",
+                "" if goal.aim is None else "reached" if reached else "not reached",
+            ]
+        )
     return bench.aligned(lines) if len(lines) > 1 else "no row of the list was measured"
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = harness.script(__doc__)
-    parser.add_argument("--shapes", nargs="+", metavar="B,H,S,D", help="B,H/HK,S,D with HK heads of keys (default: the list)")
-    parser.add_argument("--masks", type=harness.listed, default=["full", "causal"], help="comma-separated, of: full, causal")
-    parser.add_argument("--dtype", type=harness.listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
+    parser.add_argument(
+        "--shapes",
+        nargs="+",
+        metavar="B,H,S,D",
+        help="B,H/HK,S,D with HK heads of keys (default: the list)",
+    )
+    parser.add_argument(
+        "--masks",
+        type=harness.listed,
+        default=["full", "causal"],
+        help="comma-separated, of: full, causal",
+    )
+    parser.add_argument(
+        "--dtype",
+        type=harness.listed,
+        default=["bf16"],
+        help="comma-separated, of: " + ", ".join(DTYPES),
+    )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--all", dest="which", action="store_const", const="all", default="chosen",
-                       help="every config that fits, with turns and without")
-    which.add_argument("--ladder", dest="which", action="store_const", const="ladder",
-                       help=f"each rung of examples/attention_ladder.py (default shape: {' '.join(LADDER)})")
+    which.add_argument(
+        "--all",
+        dest="which",
+        action="store_const",
+        const="all",
+        default="chosen",
+        help="every config that fits, with turns and without",
+    )
+    which.add_argument(
+        "--ladder",
+        dest="which",
+        action="store_const",
+        const="ladder",
+        help=f"each rung of examples/attention_ladder.py (default shape: {' '.join(LADDER)})",
+    )
     parser.add_argument("--table", type=Path, help="with --ladder: a table in Markdown")
-    which.add_argument("--peers", dest="which", choices=["pallas"],
-                       help="instead of cuDNN alone: against Pallas too, float16, the shapes that its kernel takes")
+    which.add_argument(
+        "--peers",
+        dest="which",
+        choices=["pallas"],
+        help="instead of cuDNN alone: against Pallas too, float16, the shapes that its kernel takes",
+    )
     options = harness.parse(parser, arguments, dtype=DTYPES, masks=("full", "causal"))
     try:
         if options.which == "ladder":
@@ -228,17 +341,30 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         if importlib.util.find_spec("jax") is None:
             parser.error("--peers pallas: JAX is not installed: pip install 'jax[cuda13]'")
         if not cases(options):
-            parser.error(f"--peers pallas: its kernel takes positions that are a multiple of {PALLAS_ROWS}")
+            parser.error(
+                f"--peers pallas: its kernel takes positions that are a multiple of {PALLAS_ROWS}"
+            )
     return options
 
 
 def cases(options: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = [(shape, mask) for shape in options.shapes for mask in ("full", "causal")] if options.shapes else list(ROWS)
+    rows = (
+        [(shape, mask) for shape in options.shapes for mask in ("full", "causal")]
+        if options.shapes
+        else list(ROWS)
+    )
     if options.which == "pallas":
-        return [{"shape": shape, "mask": mask, "dtype": "f16", "against": PALLAS} for shape, mask in rows
-                if mask in options.masks and flash_attention.shape_of(shape)[3] % PALLAS_ROWS == 0]
-    return [{"shape": shape, "mask": mask, "dtype": dtype}
-            for shape, mask in rows if mask in options.masks for dtype in options.dtype]
+        return [
+            {"shape": shape, "mask": mask, "dtype": "f16", "against": PALLAS}
+            for shape, mask in rows
+            if mask in options.masks and flash_attention.shape_of(shape)[3] % PALLAS_ROWS == 0
+        ]
+    return [
+        {"shape": shape, "mask": mask, "dtype": dtype}
+        for shape, mask in rows
+        if mask in options.masks
+        for dtype in options.dtype
+    ]
 
 
 def main() -> int:
@@ -246,7 +372,11 @@ def main() -> int:
 
     def tell(rows: Sequence[bench.Row]) -> str:
         if options.which == "ladder":
-            return ladders.told(rows, lambda case: f"{case['shape']}, {case['mask']}, {case['dtype']}", options.table)
+            return ladders.told(
+                rows,
+                lambda case: f"{case['shape']}, {case['mask']}, {case['dtype']}",
+                options.table,
+            )
         return verdict(rows)
 
     how = measure_against_pallas if options.which == "pallas" else measure

@@ -32,7 +32,9 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "contiguous": lambda x: x,
     "rows": lambda x: x[:, 64:-64],
     "odd rows": lambda x: x[:, :-1],
-    "from odd rows": lambda x: x.flatten()[:x.shape[0] * (x.shape[1] - 1)].view(x.shape[0], -1)[:, :-64],
+    "from odd rows": lambda x: x.flatten()[: x.shape[0] * (x.shape[1] - 1)].view(x.shape[0], -1)[
+        :, :-64
+    ],
     "one off": lambda x: x[:, 1:-7],
     "transposed": lambda x: x.T,
     "odd and transposed": lambda x: x[:-1, :-1].T,
@@ -40,8 +42,12 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "repeated": lambda x: x[:1].expand(x.shape[0], -1),
 }
 """views of a matrix, of which contiguous copies are made"""
-KERNELS = {"softmax": (131072, 1024, "bfloat16"), "softmax_ring": (131072, 1024, "bfloat16"), "stencil": (16384, 16384, "float32"),
-           "histogram": (192 * 21845, 256, "uint8")}
+KERNELS = {
+    "softmax": (131072, 1024, "bfloat16"),
+    "softmax_ring": (131072, 1024, "bfloat16"),
+    "stencil": (16384, 16384, "float32"),
+    "histogram": (192 * 21845, 256, "uint8"),
+}
 """kernels of examples/by_rows.py, with the shape and type of what they read: 256 MiB to 1 GiB"""
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
@@ -65,7 +71,9 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
         "torch": lambda i, out: out.copy_(sources[i]),
     }
     calls = {
-        name: harness.InPlace([torch.empty(x.shape, dtype=dtype, device="cuda") for x in sources], each)
+        name: harness.InPlace(
+            [torch.empty(x.shape, dtype=dtype, device="cuda") for x in sources], each
+        )
         for name, each in functions.items()
     }
     harness.run_all(calls, len(sets))
@@ -75,19 +83,28 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     return bench.run_entry(process, case, 1e-12 * moved, samples, rotation_sets=len(sets))
 
 
-def measure_kernel(process: int, case: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+def measure_kernel(
+    process: int, case: dict[str, Any], options: argparse.Namespace
+) -> dict[str, Any]:
     """A kernel of examples/by_rows.py in this process, against a copy that moves as many bytes ->
     its entry of the result file."""
     import by_rows
     import torch
 
     rows, columns, name = KERNELS[case["kernel"]]
-    kernel, dtype, counts = getattr(by_rows, case["kernel"]), getattr(torch, name), case["kernel"] == "histogram"
+    kernel, dtype, counts = (
+        getattr(by_rows, case["kernel"]),
+        getattr(torch, name),
+        case["kernel"] == "histogram",
+    )
     torch.manual_seed(process)
-    x = (torch.randint(0, 256, (rows, columns), device="cuda", dtype=dtype) if counts else
-         torch.randn(rows, columns, device="cuda").to(dtype))
+    x = (
+        torch.randint(0, 256, (rows, columns), device="cuda", dtype=dtype)
+        if counts
+        else torch.randn(rows, columns, device="cuda").to(dtype)
+    )
     y = torch.zeros(256, dtype=torch.int32, device="cuda") if counts else torch.empty_like(x)
-    source = x[:rows // 2] if counts else x
+    source = x[: rows // 2] if counts else x
     target = torch.empty_like(source)
     moved = 2 * source.numel() * x.element_size()
 
@@ -100,25 +117,39 @@ def measure_kernel(process: int, case: dict[str, Any], options: argparse.Namespa
 
     def expected() -> Any:
         if counts:
-            return sum(torch.bincount(part.flatten().int(), minlength=256) for part in x.split(1 << 18)).int()
+            return sum(
+                torch.bincount(part.flatten().int(), minlength=256) for part in x.split(1 << 18)
+            ).int()
         if case["kernel"].startswith("softmax"):
             return torch.softmax(x.float(), dim=1)
         near = torch.nn.functional.pad(x, (1, 1, 1, 1))
-        return 0.5 * x + 0.125 * (near[:-2, 1:-1] + near[2:, 1:-1] + near[1:-1, :-2] + near[1:-1, 2:])
+        return 0.5 * x + 0.125 * (
+            near[:-2, 1:-1] + near[2:, 1:-1] + near[1:-1, :-2] + near[1:-1, 2:]
+        )
 
     def check(when: str) -> None:
         if counts:
             right = torch.equal(y, expected())
         else:
-            right = torch.allclose(y.float(), expected(), rtol=0.02 if dtype == torch.bfloat16 else 1e-5, atol=1e-6)
+            right = torch.allclose(
+                y.float(), expected(), rtol=0.02 if dtype == torch.bfloat16 else 1e-5, atol=1e-6
+            )
         if not right:
             raise AssertionError(f"{case['kernel']}: wrong {when}")
 
-    calls: dict[str, Callable[[int], None]] = {"numpipe": ours, "copy": lambda _: target.copy_(source)}
+    calls: dict[str, Callable[[int], None]] = {
+        "numpipe": ours,
+        "copy": lambda _: target.copy_(source),
+    }
     ours(0)
     check("in the first call")
-    samples = bench.compare(calls, reference="copy", **compare_options(options), poison=y.zero_,
-                            check=lambda protocol: check(f"under {protocol}"))
+    samples = bench.compare(
+        calls,
+        reference="copy",
+        **compare_options(options),
+        poison=y.zero_,
+        check=lambda protocol: check(f"under {protocol}"),
+    )
     return bench.run_entry(process, case, 1e-12 * moved, samples, rotation_sets=1)
 
 

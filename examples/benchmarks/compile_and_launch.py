@@ -30,10 +30,20 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-UNITS = {"import numpipe": "s", "cold compile": "s", "next signature": "s", "cold compile, body form": "s",
-         "next signature, body form": "s", "simulated 512^3": "s",
-         **{f"{state} {part}, {name}": "s" for state in ("cold", "cached") for part in ("import to launch", "call to launch")
-            for name in ("GEMM", "attention")}}
+UNITS = {
+    "import numpipe": "s",
+    "cold compile": "s",
+    "next signature": "s",
+    "cold compile, body form": "s",
+    "next signature, body form": "s",
+    "simulated 512^3": "s",
+    **{
+        f"{state} {part}, {name}": "s"
+        for state in ("cold", "cached")
+        for part in ("import to launch", "call to launch")
+        for name in ("GEMM", "attention")
+    },
+}
 
 
 def compile_times(module: str = "gemm", suffix: str = "") -> dict[str, float]:
@@ -51,7 +61,10 @@ def compile_times(module: str = "gemm", suffix: str = "") -> dict[str, float]:
         matmul.inspect("resources", a, b)
         times.append(time.perf_counter())
     own = {} if suffix else {"import numpipe": imported - begun}
-    return own | {"cold compile" + suffix: times[1] - times[0], "next signature" + suffix: times[2] - times[1]}
+    return own | {
+        "cold compile" + suffix: times[1] - times[0],
+        "next signature" + suffix: times[2] - times[1],
+    }
 
 
 def body_form_compile_times() -> dict[str, float]:
@@ -70,14 +83,21 @@ def first_calls(name: str, state: str) -> dict[str, float]:
     begun = time.perf_counter()
     import numpipe  # noqa: F401
 
-    function = importlib.import_module("gemm").product if name == "GEMM" else importlib.import_module("numpipe.ops").attention
+    function = (
+        importlib.import_module("gemm").product
+        if name == "GEMM"
+        else importlib.import_module("numpipe.ops").attention
+    )
     imported = time.perf_counter()
     function(*arrays)
     launched = time.perf_counter()
     torch.cuda.synchronize()
     if state == "cached" and {"numba", "llvmlite"} & sys.modules.keys():
         raise AssertionError("a cached call imported the compiler")
-    return {f"{state} import to launch, {name}": launched - begun, f"{state} call to launch, {name}": launched - imported}
+    return {
+        f"{state} import to launch, {name}": launched - begun,
+        f"{state} call to launch, {name}": launched - imported,
+    }
 
 
 def simulation_time() -> dict[str, float]:
@@ -103,9 +123,15 @@ def simulation_time() -> dict[str, float]:
 
 
 MEASUREMENTS: dict[str, Callable[[], dict[str, float]]] = {
-    "compile": compile_times, "compile body form": body_form_compile_times, "simulation": simulation_time,
-    **{f"{state} {name}": functools.partial(first_calls, name, state) for state in ("cold", "cached")
-       for name in ("GEMM", "attention")}}
+    "compile": compile_times,
+    "compile body form": body_form_compile_times,
+    "simulation": simulation_time,
+    **{
+        f"{state} {name}": functools.partial(first_calls, name, state)
+        for state in ("cold", "cached")
+        for name in ("GEMM", "attention")
+    },
+}
 ON_GPU = [name for name in MEASUREMENTS if name.startswith(("cold", "cached"))]
 
 
@@ -123,7 +149,9 @@ def gpu_for_calls() -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=MEASUREMENTS, action="append")
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--out", type=Path)
@@ -163,7 +191,9 @@ def main() -> int:
                 for what, value in run(name, folder).items():
                     raw.setdefault(what, []).append(value)
     for what, values in raw.items():
-        print(f"{what:35}  {statistics.median(values):8.3f} {UNITS[what]:2}  ({min(values):.3f} … {max(values):.3f})")
+        print(
+            f"{what:35}  {statistics.median(values):8.3f} {UNITS[what]:2}  ({min(values):.3f} … {max(values):.3f})"
+        )
     harness.write(options.out, record(raw))
     return 0
 
@@ -173,8 +203,13 @@ def record(raw: dict[str, list[float]]) -> dict[str, Any]:
     from numpipe.bench import device
 
     machine = device.describe() if not gpu_for_calls() else {"versions": device.versions()}
-    return {"benchmark": "compile_and_launch", **machine, "units": {k: UNITS[k] for k in raw},
-            "medians": {k: statistics.median(v) for k, v in raw.items()}, "raw": raw}
+    return {
+        "benchmark": "compile_and_launch",
+        **machine,
+        "units": {k: UNITS[k] for k in raw},
+        "medians": {k: statistics.median(v) for k, v in raw.items()},
+        "raw": raw,
+    }
 
 
 if __name__ == "__main__":

@@ -84,7 +84,10 @@ def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, A
     seconds = {which: sample.seconds(which) for which in variants}
     for which, variant in variants.items():
         told = variant.explain(measured=seconds[which])
-        facts[which] |= {"seconds": seconds[which], "over_predicted": seconds[which] / told.predicted_seconds}
+        facts[which] |= {
+            "seconds": seconds[which],
+            "over_predicted": seconds[which] / told.predicted_seconds,
+        }
         print(f"\n== {name} ({which})\n{told}", flush=True)
     flop = {which: told["predicted"]["flop"] for which, told in facts.items()}
     told = case.slow.explain(measured=seconds["slow"])
@@ -96,24 +99,52 @@ def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, A
         share = told.limits[unit] / seconds["slow"]
         confirmed, how = share >= ROOFLINE, f"{share:.0%} of the roofline"
     named = told.limiter == case.limiter
-    print(f"\n{'ok  ' if named and confirmed else 'FAIL'} {name}: limited by {told.limiter}"
-          + ("" if named else f", expected {case.limiter}")
-          + f"; predicted {1e6 * told.predicted_seconds:.1f} us, measured {1e6 * seconds['slow']:.1f} us; {how}", flush=True)
-    return bench.run_entry(process, {"case": name}, 1.0, samples, variants=facts,
-                           limiter=told.limiter, expected=case.limiter, confirmed=bool(named and confirmed), how=how)
+    print(
+        f"\n{'ok  ' if named and confirmed else 'FAIL'} {name}: limited by {told.limiter}"
+        + ("" if named else f", expected {case.limiter}")
+        + f"; predicted {1e6 * told.predicted_seconds:.1f} us, measured {1e6 * seconds['slow']:.1f} us; {how}",
+        flush=True,
+    )
+    return bench.run_entry(
+        process,
+        {"case": name},
+        1.0,
+        samples,
+        variants=facts,
+        limiter=told.limiter,
+        expected=case.limiter,
+        confirmed=bool(named and confirmed),
+        how=how,
+    )
 
 
 def main() -> int:
     parser = harness.script(__doc__)
-    parser.add_argument("--case", action="append", choices=[case.name for case in explained.CASES], help="default: all")
+    parser.add_argument(
+        "--case",
+        action="append",
+        choices=[case.name for case in explained.CASES],
+        help="default: all",
+    )
     parser.add_argument("--idle", type=float, default=0.5, help="s without work before a burst")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     options.protocols, options.plan = ["burst"], bench.Plan(idle=options.idle)
-    cases = [{"case": case.name} for case in explained.CASES if not options.case or case.name in options.case]
-    status = harness.main("explain", cases, lambda process, case: measure(process, case["case"], options),
-                        processes=options.processes, out=options.out, method=vars(options.plan), unit="calls/s")
+    cases = [
+        {"case": case.name}
+        for case in explained.CASES
+        if not options.case or case.name in options.case
+    ]
+    status = harness.main(
+        "explain",
+        cases,
+        lambda process, case: measure(process, case["case"], options),
+        processes=options.processes,
+        out=options.out,
+        method=vars(options.plan),
+        unit="calls/s",
+    )
     if options.out is None or harness.PROCESS in os.environ:
         return status
     return status or int(not all(run.get("confirmed") for run in bench.read(options.out).runs))

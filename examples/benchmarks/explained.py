@@ -38,34 +38,55 @@ class GatedConfig:
 
 
 @numpipe.kernel(
-    out_type=lambda a, b, d, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), signature="(m,k),(n,k),(n,k)->(m,n)",
-    grid=numpipe.persistent(), num_compute_wgs=2)
+    out_type=lambda a, b, d, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype),
+    signature="(m,k),(n,k),(n,k)->(m,n)",
+    grid=numpipe.persistent(),
+    num_compute_wgs=2,
+)
 def gated(a, b, d, c, *, cfg: numpipe.Static = GatedConfig()):
     """c = (a @ b.T) * (a @ d.T): two accumulators at a time."""
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
-    for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped", group=16):
+    for m, n in numpipe.tiles(
+        cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped", group=16
+    ):
         left = numpipe.zeros((rows, cfg.tn), np.float32)
         right = numpipe.zeros((rows, cfg.tn), np.float32)
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
-            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
-            BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+        pipe = numpipe.pipeline(
+            grid=(cdiv(a.shape[1], cfg.tk),),
+            max_concurrent_steps=cfg.slots,
+            in_specs=(
+                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+            ),
+        )
         for _, (a_tile, b_tile, d_tile) in pipe(a, b, d):
             left = numpipe.wgmma(left, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
             right = numpipe.wgmma(right, a_tile.at[ds(wg * rows, rows), :], d_tile.T)
         c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = (left * right).astype(c.dtype)
 
 
-@numpipe.kernel(out_type=lambda a, b, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), signature="(m,k),(n,k)->(m,n)",
-                grid=lambda a, b, cfg: (cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)), grid_names=("m", "n"),
-                num_compute_wgs=2)
+@numpipe.kernel(
+    out_type=lambda a, b, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype),
+    signature="(m,k),(n,k)->(m,n)",
+    grid=lambda a, b, cfg: (cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)),
+    grid_names=("m", "n"),
+    num_compute_wgs=2,
+)
 def one_tile(a, b, c, *, cfg: numpipe.Static):
     """c = a @ b.T, each tile by a CTA of its own."""
     wg, m, n = numpipe.axis_index("wg"), numpipe.axis_index("m"), numpipe.axis_index("n")
     rows = cfg.tm // numpipe.axis_size("wg")
     acc = numpipe.zeros((rows, cfg.tn), np.float32)
-    pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
-        BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+    pipe = numpipe.pipeline(
+        grid=(cdiv(a.shape[1], cfg.tk),),
+        max_concurrent_steps=cfg.slots,
+        in_specs=(
+            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+            BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+        ),
+    )
     for _, (a_tile, b_tile) in pipe(a, b):
         acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
     c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
@@ -112,21 +133,59 @@ def two_products(n: int, **config: Any) -> Variant:
 
 
 CASES = (
-    Case(name="one slot", limiter="slots", why="the next tile is asked for only when the last one has been used, and takes longer than its products",
-         slow=product(4096, 4096, 1024, slots=1), fixed=product(4096, 4096, 1024)),
-    Case(name="narrow tiles", limiter="tile size", why="128 x 64 tiles load 24 KiB for 256 cycles of products, twice the bytes a FLOP of 128 x 256",
-         slow=product(4096, 2048, 1024, tn=64, slots=6), fixed=product(4096, 2048, 1024)),
-    Case(name="few rows", limiter="memory bandwidth", why="128 FLOP for each byte of b, and the tensor cores do 250 in its time",
-         slow=product(128, 16896, 8192, tn=128, slots=6)),
-    Case(name="133 tiles", limiter="wave tail", why="132 SMs have a tile each, then one has the last one", slow=product(2432, 1792, 2048),
-         fixed=product(1536, 2816, 2048)),
-    Case(name="short CTAs", limiter="CTA start", why="2048 CTAs of four steps: each waits for its first tile, and the next one for its store",
-         slow=Variant(one_tile, ((8192, 256), (8192, 256)), gemm.Config()), fixed=product(8192, 8192, 256)),
+    Case(
+        name="one slot",
+        limiter="slots",
+        why="the next tile is asked for only when the last one has been used, and takes longer than its products",
+        slow=product(4096, 4096, 1024, slots=1),
+        fixed=product(4096, 4096, 1024),
+    ),
+    Case(
+        name="narrow tiles",
+        limiter="tile size",
+        why="128 x 64 tiles load 24 KiB for 256 cycles of products, twice the bytes a FLOP of 128 x 256",
+        slow=product(4096, 2048, 1024, tn=64, slots=6),
+        fixed=product(4096, 2048, 1024),
+    ),
+    Case(
+        name="few rows",
+        limiter="memory bandwidth",
+        why="128 FLOP for each byte of b, and the tensor cores do 250 in its time",
+        slow=product(128, 16896, 8192, tn=128, slots=6),
+    ),
+    Case(
+        name="133 tiles",
+        limiter="wave tail",
+        why="132 SMs have a tile each, then one has the last one",
+        slow=product(2432, 1792, 2048),
+        fixed=product(1536, 2816, 2048),
+    ),
+    Case(
+        name="short CTAs",
+        limiter="CTA start",
+        why="2048 CTAs of four steps: each waits for its first tile, and the next one for its store",
+        slow=Variant(one_tile, ((8192, 256), (8192, 256)), gemm.Config()),
+        fixed=product(8192, 8192, 256),
+    ),
     Case("one step", "stores", "K = 64: 134 MB are written and 2 MB read", product(8192, 8192, 64)),
-    Case(name="two accumulators", limiter="registers", why="two sums of 128 registers a lane, of 232: they go to memory and back",
-         slow=two_products(2048), fixed=two_products(2048, tn=128, slots=4)),
-    Case(name="copy", limiter="memory bandwidth", why="every byte is read once and written once, and nothing is multiplied",
-         slow=Variant(copy_pipeline.copy, ((32768, 16384),), copy_pipeline.Config())),
-    Case("square", "tensor cores", "a step is 1024 cycles of products, and 30 of anything else", product(4096, 4096, 4096)),
+    Case(
+        name="two accumulators",
+        limiter="registers",
+        why="two sums of 128 registers a lane, of 232: they go to memory and back",
+        slow=two_products(2048),
+        fixed=two_products(2048, tn=128, slots=4),
+    ),
+    Case(
+        name="copy",
+        limiter="memory bandwidth",
+        why="every byte is read once and written once, and nothing is multiplied",
+        slow=Variant(copy_pipeline.copy, ((32768, 16384),), copy_pipeline.Config()),
+    ),
+    Case(
+        "square",
+        "tensor cores",
+        "a step is 1024 cycles of products, and 30 of anything else",
+        product(4096, 4096, 4096),
+    ),
 )
 """Each limiter that a kernel's author can do something about, and the two that none can."""

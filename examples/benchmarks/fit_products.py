@@ -53,7 +53,11 @@ times as likely as the other"""
 def config_of(name: str) -> Config | None:
     """The config of a line; None for one that has a name."""
     call = ast.parse(name, mode="eval").body if name.startswith("Config(") else None
-    return Config(**{each.arg: ast.literal_eval(each.value) for each in call.keywords}) if isinstance(call, ast.Call) else None
+    return (
+        Config(**{each.arg: ast.literal_eval(each.value) for each in call.keywords})
+        if isinstance(call, ast.Call)
+        else None
+    )
 
 
 def outdated(config: Config, m: int, n: int) -> bool:
@@ -69,15 +73,24 @@ class Rows:
     protocol. Their times are only compared with those of the same run and protocol."""
 
     def __init__(self, paths: list[Path]) -> None:
-        found, judged = defaultdict(list), {*layer_rows(), *((side, side, side) for side in SQUARES)}
+        found, judged = (
+            defaultdict(list),
+            {*layer_rows(), *((side, side, side) for side in SQUARES)},
+        )
         for path in paths:
-            with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf8") as lines:
+            with (gzip.open if path.suffix == ".gz" else open)(
+                path, "rt", encoding="utf8"
+            ) as lines:
                 for row in map(json.loads, lines):
-                    if (config := config_of(row["config"])) is not None and not outdated(config, *row["shape"][:2]):
+                    if (config := config_of(row["config"])) is not None and not outdated(
+                        config, *row["shape"][:2]
+                    ):
                         run = path.name, row.get("run"), row.get("protocol", "sweep")
                         key = *row["shape"], row["dtype"], row["stored"], *run
                         found[key].append((config, row["seconds"]))
-        several = [(key, rows) for key, rows in found.items() if len(rows) > 3 and key[:3] not in judged]
+        several = [
+            (key, rows) for key, rows in found.items() if len(rows) > 3 and key[:3] not in judged
+        ]
         places = {key[:5]: i for i, key in enumerate(dict.fromkeys(key[:5] for key, _ in several))}
         self.product_of = np.array([places[key[:5]] for key, _ in several])
         self.weight = np.array([BURST if key[-1] == "burst" else 1 for key, _ in several])
@@ -86,16 +99,25 @@ class Rows:
         turned = np.array([config.turned for _, config, _ in every])
         m, n, k = np.array([key[:3] for key, _, _ in every]).T
         self.ways = ways_of(config for _, config, _ in every)
-        self.product = costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, np.gcd(2 * k, costs.LINE))
+        self.product = costs.Product(
+            np.where(turned, n, m), np.where(turned, m, n), k, turned, np.gcd(2 * k, costs.LINE)
+        )
         self.measured = np.array([seconds for *_, seconds in every]) * CLOCK
         self.counted = costs.cycles(self.ways, self.product)
-        self.fastest = np.array([self.measured[self.number == i].min() for i in range(len(several))])
+        self.fastest = np.array(
+            [self.measured[self.number == i].min() for i in range(len(several))]
+        )
 
     def regret(self, predicted: Any, products: Any) -> Any:
         """How much longer the config with the least predicted time takes than the fastest, for each
         of these products."""
-        return np.array([self.measured[at][predicted[at].argmin()] / self.fastest[i]
-                         for i in np.where(products)[0] for at in [self.number == i]])
+        return np.array(
+            [
+                self.measured[at][predicted[at].argmin()] / self.fastest[i]
+                for i in np.where(products)[0]
+                for at in [self.number == i]
+            ]
+        )
 
 
 def trained(rows: Rows, products: Any, seed: int) -> torch.nn.Sequential:
@@ -104,15 +126,27 @@ def trained(rows: Rows, products: Any, seed: int) -> torch.nn.Sequential:
     x = torch.tensor(learned.features(rows.ways, rows.product, rows.counted))
     mean, spread = x.mean(0), x.std(0) + 1e-6
     longer = rows.measured / rows.fastest[rows.number]
-    target, counted, lost = (torch.tensor(each, dtype=torch.float32)
-                             for each in (np.log(rows.measured / rows.counted), np.log(rows.counted), np.minimum(longer - 1, 0.3)))
-    number, of_product = torch.tensor(rows.number), torch.tensor(products * rows.weight, dtype=torch.float32)
+    target, counted, lost = (
+        torch.tensor(each, dtype=torch.float32)
+        for each in (
+            np.log(rows.measured / rows.counted),
+            np.log(rows.counted),
+            np.minimum(longer - 1, 0.3),
+        )
+    )
+    number, of_product = (
+        torch.tensor(rows.number),
+        torch.tensor(products * rows.weight, dtype=torch.float32),
+    )
     weight = torch.tensor(longer**-1.5, dtype=torch.float32) * of_product[number]
     none = torch.zeros(len(products))
     sums = none.index_add(0, number, weight) + 1e-9
     sizes = x.shape[1], *HIDDEN
-    layers = [each for size, following in itertools.pairwise(sizes)
-              for each in (torch.nn.Linear(size, following), torch.nn.SiLU())]
+    layers = [
+        each
+        for size, following in itertools.pairwise(sizes)
+        for each in (torch.nn.Linear(size, following), torch.nn.SiLU())
+    ]
     network = torch.nn.Sequential(*layers, torch.nn.Linear(sizes[-1], 1))
     steps = torch.optim.AdamW(network.parameters(), lr=8e-3, weight_decay=1e-2)
     slower = torch.optim.lr_scheduler.CosineAnnealingLR(steps, EPOCHS)
@@ -120,9 +154,12 @@ def trained(rows: Rows, products: Any, seed: int) -> torch.nn.Sequential:
         correction = network((x - mean) / spread).squeeze(1)
         error = correction - target
         common = none.index_add(0, number, weight * error) / sums
-        loss = (weight * (error - 0.9 * common[number])**2).sum() / weight.sum()
+        loss = (weight * (error - 0.9 * common[number]) ** 2).sum() / weight.sum()
         swift = -(counted + correction) / SHARP
-        likely = (swift - none.scatter_reduce(0, number, swift.detach(), "amax", include_self=False)[number]).exp()
+        likely = (
+            swift
+            - none.scatter_reduce(0, number, swift.detach(), "amax", include_self=False)[number]
+        ).exp()
         chosen = none.index_add(0, number, likely * lost) / none.index_add(0, number, likely)
         loss = loss + LOST * (of_product * chosen).sum() / of_product.sum()
         steps.zero_grad()
@@ -146,17 +183,23 @@ def ensemble(rows: Rows, products: Any) -> list[torch.nn.Sequential]:
 def predicted(networks: list[torch.nn.Sequential], rows: Rows) -> Any:
     x = torch.tensor(learned.features(rows.ways, rows.product, rows.counted))
     with torch.no_grad():
-        return rows.counted * np.exp(np.mean([network(x).squeeze(1).numpy() for network in networks], axis=0))
+        return rows.counted * np.exp(
+            np.mean([network(x).squeeze(1).numpy() for network in networks], axis=0)
+        )
 
 
 def told(what: str, regret: Any) -> None:
     mean = math.exp(np.log(regret).mean())
-    print(f"{what}: the choice takes {mean:.4f} of the fastest's time, at most {regret.max():.3f}; "
-          f"above 1.1: {(regret > 1.1).mean():.1%}")
+    print(
+        f"{what}: the choice takes {mean:.4f} of the fastest's time, at most {regret.max():.3f}; "
+        f"above 1.1: {(regret > 1.1).mean():.1%}"
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("rows", nargs="+", type=Path)
     parser.add_argument("--folds", type=int, default=0)
     parser.add_argument("--write", action="store_true", help=f"write {learned.PATH.name}")
@@ -177,8 +220,12 @@ def main() -> int:
         arrays = {}
         for number in range(len(HIDDEN) + 1):
             layers: list[Any] = [network[2 * number] for network in networks]
-            arrays[f"weights{number}"] = np.stack([layer.weight.detach().numpy().T for layer in layers]).astype(np.float32)
-            arrays[f"bias{number}"] = np.stack([layer.bias.detach().numpy()[None] for layer in layers]).astype(np.float32)
+            arrays[f"weights{number}"] = np.stack(
+                [layer.weight.detach().numpy().T for layer in layers]
+            ).astype(np.float32)
+            arrays[f"bias{number}"] = np.stack(
+                [layer.bias.detach().numpy()[None] for layer in layers]
+            ).astype(np.float32)
         np.savez_compressed(learned.PATH, **arrays)
     return 0
 

@@ -63,20 +63,37 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     harness.check_repeats(calls[first], REPEATS, f"{first}, {case}")
     again = accurate(inputs, ends, first, reference, case)
     sms = torch.cuda.get_device_properties(0).multi_processor_count
-    return bench.run_entry(process, case, 1e-12 * gemm_suite.flops(case["shape"]), samples,
-                           limit=1e-12 * bench.TENSOR_FLOPS * sms, errors=errors, errors_on_fresh_inputs=again,
-                           bit_identical_repeats=REPEATS, rotation_sets=inputs.sets)
+    return bench.run_entry(
+        process,
+        case,
+        1e-12 * gemm_suite.flops(case["shape"]),
+        samples,
+        limit=1e-12 * bench.TENSOR_FLOPS * sms,
+        errors=errors,
+        errors_on_fresh_inputs=again,
+        bit_identical_repeats=REPEATS,
+        rotation_sets=inputs.sets,
+    )
 
 
-def accurate(inputs: Inputs, calls: dict[str, Competitor], first: str, reference: str, case: dict[str, Any]) -> dict[str, float]:
+def accurate(
+    inputs: Inputs, calls: dict[str, Competitor], first: str, reference: str, case: dict[str, Any]
+) -> dict[str, float]:
     """The relative error of each on the first set; AssertionError for one of numpipe's beyond
     `ERROR` times the reference's."""
-    errors = {name: relative_error(inputs.a[0], inputs.b[0], each.outs[0]) for name, each in calls.items()}
-    print(f"{case['shape']} {case['dtype']}: relative error", ", ".join(f"{name} {error:.3e}" for name, error in errors.items()),
-          flush=True)
+    errors = {
+        name: relative_error(inputs.a[0], inputs.b[0], each.outs[0]) for name, each in calls.items()
+    }
+    print(
+        f"{case['shape']} {case['dtype']}: relative error",
+        ", ".join(f"{name} {error:.3e}" for name, error in errors.items()),
+        flush=True,
+    )
     if not errors[first] <= ERROR * errors[reference]:
-        raise AssertionError(f"{first}: the relative error is {errors[first]:.3e}, that of {reference} {errors[reference]:.3e}, "
-                             f"{case}")
+        raise AssertionError(
+            f"{first}: the relative error is {errors[first]:.3e}, that of {reference} {errors[reference]:.3e}, "
+            f"{case}"
+        )
     return errors
 
 
@@ -93,26 +110,83 @@ def relative_error(a: Any, b: Any, c: Any) -> float:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = harness.script(__doc__)
-    parser.add_argument("--suite", type=harness.listed, metavar="NAMES",
-                        help=f"comma-separated, of: all, {', '.join(gemm_suite.SUITES)} (default: {SUITE})")
-    parser.add_argument("--shapes", nargs="+", default=[], metavar="M,N,K", help="other products; BxM,N,K is a batch")
-    parser.add_argument("--dtype", type=harness.listed, default=list(DTYPES), help="comma-separated, of: " + ", ".join(DTYPES))
-    parser.add_argument("--peers", type=harness.listed, default=[], help="beside cuBLAS, comma-separated, of: " + ", ".join(PEERS))
-    parser.add_argument("--forms", dest="against", action="store_const", const="gemm_forms", default="gemm",
-                        help="the body form against the loop form")
-    parser.add_argument("--chain", dest="against", action="store_const", const="gemm_chain",
-                        help="one ring through all tiles against a ring that is drained after each")
-    parser.add_argument("--profile", dest="against", action="store_const", const="gemm_profile",
-                        help="with a profile against without")
-    parser.add_argument("--ladder", dest="against", action="store_const", const="gemm_ladder",
-                        help="each rung of examples/gemm_ladder.py against cuBLAS")
-    parser.add_argument("--all", dest="against", action="store_const", const="gemm_configs",
-                        help="the chosen config of examples/gemm_tuned.py, every other one of it, and cuBLAS")
+    parser.add_argument(
+        "--suite",
+        type=harness.listed,
+        metavar="NAMES",
+        help=f"comma-separated, of: all, {', '.join(gemm_suite.SUITES)} (default: {SUITE})",
+    )
+    parser.add_argument(
+        "--shapes",
+        nargs="+",
+        default=[],
+        metavar="M,N,K",
+        help="other products; BxM,N,K is a batch",
+    )
+    parser.add_argument(
+        "--dtype",
+        type=harness.listed,
+        default=list(DTYPES),
+        help="comma-separated, of: " + ", ".join(DTYPES),
+    )
+    parser.add_argument(
+        "--peers",
+        type=harness.listed,
+        default=[],
+        help="beside cuBLAS, comma-separated, of: " + ", ".join(PEERS),
+    )
+    parser.add_argument(
+        "--forms",
+        dest="against",
+        action="store_const",
+        const="gemm_forms",
+        default="gemm",
+        help="the body form against the loop form",
+    )
+    parser.add_argument(
+        "--chain",
+        dest="against",
+        action="store_const",
+        const="gemm_chain",
+        help="one ring through all tiles against a ring that is drained after each",
+    )
+    parser.add_argument(
+        "--profile",
+        dest="against",
+        action="store_const",
+        const="gemm_profile",
+        help="with a profile against without",
+    )
+    parser.add_argument(
+        "--ladder",
+        dest="against",
+        action="store_const",
+        const="gemm_ladder",
+        help="each rung of examples/gemm_ladder.py against cuBLAS",
+    )
+    parser.add_argument(
+        "--all",
+        dest="against",
+        action="store_const",
+        const="gemm_configs",
+        help="the chosen config of examples/gemm_tuned.py, every other one of it, and cuBLAS",
+    )
     parser.add_argument("--table", type=Path, help="with --ladder: a table in Markdown")
-    parser.add_argument("--config", nargs="+", default=[], metavar="M,N,K=TM,TN,TK,SLOTS",
-                        help="tile sizes and slots of a shape for examples/gemm.py; others run gemm_tuned.py")
+    parser.add_argument(
+        "--config",
+        nargs="+",
+        default=[],
+        metavar="M,N,K=TM,TN,TK,SLOTS",
+        help="tile sizes and slots of a shape for examples/gemm.py; others run gemm_tuned.py",
+    )
     options = harness.parse(parser, arguments, dtype=DTYPES, peers=PEERS)
-    suites = options.suite if options.suite is not None else [] if options.shapes else harness.listed(SUITE)
+    suites = (
+        options.suite
+        if options.suite is not None
+        else []
+        if options.shapes
+        else harness.listed(SUITE)
+    )
     try:
         options.shapes = [*gemm_suite.shapes_of(suites), *options.shapes]
         for shape in options.shapes:
@@ -120,14 +194,20 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         options.configs = dict(text.split("=") for text in options.config)
     except ValueError as error:
         parser.error(str(error))
-    if options.against not in ("gemm", "gemm_configs") and any(gemm_suite.dimensions(shape)[0] for shape in options.shapes):
+    if options.against not in ("gemm", "gemm_configs") and any(
+        gemm_suite.dimensions(shape)[0] for shape in options.shapes
+    ):
         parser.error("--forms, --chain, --profile and --ladder take plain products, M,N,K")
     return options
 
 
 def cases(options: argparse.Namespace) -> list[dict[str, Any]]:
-    return [{"shape": shape, "dtype": dtype} | ({"config": options.configs[shape]} if shape in options.configs else {})
-            for shape in options.shapes for dtype in options.dtype]
+    return [
+        {"shape": shape, "dtype": dtype}
+        | ({"config": options.configs[shape]} if shape in options.configs else {})
+        for shape in options.shapes
+        for dtype in options.dtype
+    ]
 
 
 def main() -> int:

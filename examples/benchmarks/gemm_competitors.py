@@ -52,8 +52,12 @@ class Inputs:
         self.batches, self.m, self.n, self.k = dimensions(shape)
         self.dtype = getattr(torch, DTYPES[dtype])
         torch.manual_seed(seed)
-        self.sets = bench.rotation_sets(nbytes(shape), torch.cuda.get_device_properties(0).L2_cache_size)
-        self.a, self.b = ([self._normal(rows) for _ in range(self.sets)] for rows in (self.m, self.n))
+        self.sets = bench.rotation_sets(
+            nbytes(shape), torch.cuda.get_device_properties(0).L2_cache_size
+        )
+        self.a, self.b = (
+            [self._normal(rows) for _ in range(self.sets)] for rows in (self.m, self.n)
+        )
 
     def _normal(self, rows: int) -> Any:
         import torch
@@ -81,19 +85,32 @@ class InPlace(harness.InPlace):
         super().__init__(outs, lambda i, out: function(inputs.a[i], inputs.b[i], out))
 
 
-def competitors(against: str, inputs: Inputs, config: str | None, peers: list[str]) -> dict[str, Competitor]:
+def competitors(
+    against: str, inputs: Inputs, config: str | None, peers: list[str]
+) -> dict[str, Competitor]:
     """Name -> competitor; the first is numpipe's, the last the reference. Peers that do not run
     here are left out, with a word."""
     if against == "gemm_ladder":
-        return {name: InPlace(inputs, function) for name, function in (*rungs().items(), (REFERENCE, cublas(inputs)))}
+        return {
+            name: InPlace(inputs, function)
+            for name, function in (*rungs().items(), (REFERENCE, cublas(inputs)))
+        }
     if against == "gemm_configs":
-        return {name: InPlace(inputs, function) for name, function in (*configs(inputs).items(), (REFERENCE, cublas(inputs)))}
+        return {
+            name: InPlace(inputs, function)
+            for name, function in (*configs(inputs).items(), (REFERENCE, cublas(inputs)))
+        }
     if against != "gemm":
-        return {name: InPlace(inputs, function) for name, function in _kernels(against, config).items()}
+        return {
+            name: InPlace(inputs, function) for name, function in _kernels(against, config).items()
+        }
     found: dict[str, Competitor] = {OURS: InPlace(inputs, ours(inputs, config))}
     for peer in peers:
         try:
-            found[{"triton": "Triton", "pallas": "Pallas"}[peer]] = {"triton": triton, "pallas": pallas}[peer](inputs)
+            found[{"triton": "Triton", "pallas": "Pallas"}[peer]] = {
+                "triton": triton,
+                "pallas": pallas,
+            }[peer](inputs)
         except Missing as why:
             print(f"without {peer}: {why}", flush=True)
     return {**found, REFERENCE: InPlace(inputs, cublas(inputs))}
@@ -105,7 +122,10 @@ def ours(inputs: Inputs, config: str | None) -> Function:
     if not config:
         import gemm_tuned
 
-        print(f"numpipe: {gemm_tuned.choose(inputs.m, inputs.n, inputs.k, batches=inputs.batches or 1)}", flush=True)
+        print(
+            f"numpipe: {gemm_tuned.choose(inputs.m, inputs.n, inputs.k, batches=inputs.batches or 1)}",
+            flush=True,
+        )
         return lambda a, b, out: gemm_tuned.matmul(a, b, out=out)
     module = importlib.import_module("batched_gemm" if inputs.batches else "gemm")  # of examples/
     return _call(module.batched_matmul if inputs.batches else module.matmul, module.Config, config)
@@ -117,8 +137,13 @@ def configs(inputs: Inputs) -> dict[str, Function]:
 
     chosen = gemm_tuned.choose(inputs.m, inputs.n, inputs.k, batches=inputs.batches or 1)
     others = {name: cfg for name, cfg in gemm_tuned.CONFIGS.items() if cfg != chosen}
-    return {OURS: ours(inputs, None), **{
-        name: lambda a, b, out, cfg=cfg: gemm_tuned.matmul(a, b, out=out, cfg=cfg) for name, cfg in others.items()}}  # type: ignore[misc]
+    return {
+        OURS: ours(inputs, None),
+        **{
+            name: lambda a, b, out, cfg=cfg: gemm_tuned.matmul(a, b, out=out, cfg=cfg)
+            for name, cfg in others.items()
+        },
+    }  # type: ignore[misc]
 
 
 def rungs() -> dict[str, Function]:
@@ -126,8 +151,10 @@ def rungs() -> dict[str, Function]:
     the bit."""
     import gemm_ladder
 
-    return {name: lambda a, b, out, cfg=cfg: gemm_ladder.kernel(cfg)(a, b, out=out)  # type: ignore[misc]
-            for name, cfg in reversed(gemm_ladder.RUNGS.items())}
+    return {
+        name: lambda a, b, out, cfg=cfg: gemm_ladder.kernel(cfg)(a, b, out=out)  # type: ignore[misc]
+        for name, cfg in reversed(gemm_ladder.RUNGS.items())
+    }
 
 
 def cublas(inputs: Inputs) -> Function:
@@ -163,7 +190,9 @@ def pallas(inputs: Inputs) -> Competitor:
         found = pallas_matmul.Pallas(inputs.a, inputs.b)
         found(0)
     except Exception as error:
-        raise Missing(f"its kernel did not run: {type(error).__name__}: {str(error)[:200]}") from None
+        raise Missing(
+            f"its kernel did not run: {type(error).__name__}: {str(error)[:200]}"
+        ) from None
     print(f"Pallas: {found.config}", flush=True)
     return found  # type: ignore[no-any-return]
 
@@ -182,7 +211,9 @@ def _kernels(against: str, config: str | None) -> dict[str, Function]:
     options = gemm.matmul.options
 
     def variant(**params: Any) -> Function:
-        changed = dataclasses.replace(options, compiler_params=options.compiler_params.replace(**params))
+        changed = dataclasses.replace(
+            options, compiler_params=options.compiler_params.replace(**params)
+        )
         return _call(Kernel(gemm.matmul.function, changed), gemm.Config, config)
 
     if against == "gemm_forms":

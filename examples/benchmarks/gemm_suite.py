@@ -100,29 +100,67 @@ def verdict(rows: Sequence[bench.Row]) -> str:
     """What of the suite was reached, a line for each product, type and protocol; the mean of those
     that were measured."""
     goals = {product.shape: product for product in ALL}
-    lines = [["product", "type", "protocol", "ratio [95 %]", "must", "", "aim", "", "over the others"]]
+    lines = [
+        ["product", "type", "protocol", "ratio [95 %]", "must", "", "aim", "", "over the others"]
+    ]
     ratios: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         product = goals.get(row.case["shape"])
-        if row.name != OURS or row.reference != REFERENCE or product is None or row.protocol not in ("burst", "alone"):
+        if (
+            row.name != OURS
+            or row.reference != REFERENCE
+            or product is None
+            or row.protocol not in ("burst", "alone")
+        ):
             continue
         goal: Goal = getattr(product, row.protocol)
         ratios.setdefault((row.case.get("dtype", ""), row.protocol), []).append(row.ratio.median)
-        others = [f"{other.name} {row.ratio.median / other.ratio.median:.3f}" for other in rows
-                  if other.name != OURS and (other.case, other.protocol) == (row.case, row.protocol)]
+        others = [
+            f"{other.name} {row.ratio.median / other.ratio.median:.3f}"
+            for other in rows
+            if other.name != OURS and (other.case, other.protocol) == (row.case, row.protocol)
+        ]
         if product.bandwidth:
-            others.append(f"reads {read_rate(row) / READ:.2f} of {READ / 1e12:.2f} TB/s (aim {product.bandwidth:.2f})")
-        lines.append([product.shape, row.case.get("dtype", ""), row.protocol, str(row.ratio), f"{goal.must:.2f}",
-                      "met" if row.ratio.reaches(goal.must) else f"missed by {goal.must - _upper(row.ratio):.3f}",
-                      "" if goal.aim is None else f"{goal.aim:.2f}",
-                      "" if goal.aim is None else "reached" if row.ratio.reaches(goal.aim) else "not reached",
-                      ", ".join(others)])
+            others.append(
+                f"reads {read_rate(row) / READ:.2f} of {READ / 1e12:.2f} TB/s (aim {product.bandwidth:.2f})"
+            )
+        lines.append(
+            [
+                product.shape,
+                row.case.get("dtype", ""),
+                row.protocol,
+                str(row.ratio),
+                f"{goal.must:.2f}",
+                "met"
+                if row.ratio.reaches(goal.must)
+                else f"missed by {goal.must - _upper(row.ratio):.3f}",
+                "" if goal.aim is None else f"{goal.aim:.2f}",
+                ""
+                if goal.aim is None
+                else "reached"
+                if row.ratio.reaches(goal.aim)
+                else "not reached",
+                ", ".join(others),
+            ]
+        )
     for (dtype, protocol), found in ratios.items():
         goal, mean = getattr(MEAN, protocol), math.exp(math.fsum(map(math.log, found)) / len(found))
         complete = len(found) == len(ALL)
-        lines.append([MEAN.shape if complete else f"geometric mean of {len(found)} of {len(ALL)}", dtype, protocol, f"{mean:.3f}",
-                      f"{goal.must:.2f}", ("met" if mean >= goal.must else f"missed by {goal.must - mean:.3f}") if complete else "",
-                      f"{goal.aim:.2f}", ("reached" if mean >= goal.aim else "not reached") if complete else "", ""])
+        lines.append(
+            [
+                MEAN.shape if complete else f"geometric mean of {len(found)} of {len(ALL)}",
+                dtype,
+                protocol,
+                f"{mean:.3f}",
+                f"{goal.must:.2f}",
+                ("met" if mean >= goal.must else f"missed by {goal.must - mean:.3f}")
+                if complete
+                else "",
+                f"{goal.aim:.2f}",
+                ("reached" if mean >= goal.aim else "not reached") if complete else "",
+                "",
+            ]
+        )
     if len(lines) == 1:
         return "no product of the suite was measured"
     return bench.aligned(lines)

@@ -68,7 +68,11 @@ def rates() -> dict[str, float]:
     cuda = driver.get()
 
     def copy(inwards: bool) -> None:
-        ends = (pointer, MEASURED_BYTES, pinned.ctypes.data) if inwards else (pinned.ctypes.data, MEASURED_BYTES, pointer)
+        ends = (
+            (pointer, MEASURED_BYTES, pinned.ctypes.data)
+            if inwards
+            else (pinned.ctypes.data, MEASURED_BYTES, pointer)
+        )
         (cuda.copy_in if inwards else cuda.copy_out)(*ends, MEASURED_BYTES, MEASURED_BYTES, 1, 0, 0)
         cuda.synchronize(0, 0)
 
@@ -79,9 +83,14 @@ def rates() -> dict[str, float]:
         for part in queue:
             np.copyto(target[part], source[part])
 
-    times = {"PCIe in": seconds_each(lambda: copy(True), 20), "PCIe out": seconds_each(lambda: copy(False), 20),
-             "memcpy": seconds_each(lambda: np.copyto(target, source), 20),
-             "memcpy, threads": seconds_each(lambda: copy_threads.share(parts, work, copy_threads.count()), 20)}
+    times = {
+        "PCIe in": seconds_each(lambda: copy(True), 20),
+        "PCIe out": seconds_each(lambda: copy(False), 20),
+        "memcpy": seconds_each(lambda: np.copyto(target, source), 20),
+        "memcpy, threads": seconds_each(
+            lambda: copy_threads.share(parts, work, copy_threads.count()), 20
+        ),
+    }
     return {name: 1e-9 * MEASURED_BYTES / statistics.median(each) for name, each in times.items()}
 
 
@@ -97,7 +106,9 @@ def measure(sizes: list[int], repeats: int) -> dict[str, Any]:
         a, b = inputs((size, size, size), DTYPES["f16"])
         c = np.zeros((size, size), np.float16)
         x, y, z = (numpipe.to_device(array, target="gpu") for array in (a, b, c))
-        pinned = [numpipe.pinned_empty(array.shape, array.dtype, target="gpu") for array in (a, b, c)]
+        pinned = [
+            numpipe.pinned_empty(array.shape, array.dtype, target="gpu") for array in (a, b, c)
+        ]
         for to, array in zip(pinned, (a, b, c), strict=True):
             to[...] = array
 
@@ -105,7 +116,9 @@ def measure(sizes: list[int], repeats: int) -> dict[str, Any]:
             matmul(x, y, out=z)
 
         timer.seconds(timer.measure(kernel, 10, 0))
-        kernel_seconds = statistics.median(timer.seconds(timer.measure(kernel, 10, 0)) for _ in range(5))
+        kernel_seconds = statistics.median(
+            timer.seconds(timer.measure(kernel, 10, 0)) for _ in range(5)
+        )
         result: list[Any] = [None]
 
         def fresh(a: np.ndarray = a, b: np.ndarray = b, result: list[Any] = result) -> None:
@@ -117,14 +130,25 @@ def measure(sizes: list[int], repeats: int) -> dict[str, Any]:
         def in_place(arrays: list[np.ndarray] = pinned) -> None:
             matmul(*arrays[:2], out=arrays[2], target="gpu")
 
-        for name, call, output in zip(CALLS, (fresh, given, in_place), (result, [c], pinned[2:]), strict=True):
+        for name, call, output in zip(
+            CALLS, (fresh, given, in_place), (result, [c], pinned[2:]), strict=True
+        ):
             times = seconds_each(call, repeats)
             error = relative_error(a, b, output[0])
             if not error < 1e-3:
                 raise AssertionError(f"{name} at {size}: the product is off by {error:.1e}")
-            found["calls"].append({"size": size, "call": name, "seconds": times, "kernel": kernel_seconds,
-                                   **{key: bound(name, size, kernel_seconds, found["rates"], memcpy)
-                                      for key, memcpy in BOUNDS.items()}})
+            found["calls"].append(
+                {
+                    "size": size,
+                    "call": name,
+                    "seconds": times,
+                    "kernel": kernel_seconds,
+                    **{
+                        key: bound(name, size, kernel_seconds, found["rates"], memcpy)
+                        for key, memcpy in BOUNDS.items()
+                    },
+                }
+            )
     return found
 
 
@@ -132,9 +156,13 @@ def bound(name: str, size: int, kernel: float, rate: dict[str, float], memcpy: s
     """Seconds that a call takes at least, by what was measured, the host's copies at the rate
     called `memcpy`."""
     each = 1e-9 * 2 * size * size
-    inwards, staged_in, staged_out = {"matmul(a, b)": (2, 2, 0), "matmul(a, b, out=c)": (3, 3, 1)}.get(name, (3, 0, 0))
-    copies = (max(inwards * each / rate["PCIe in"], staged_in * each / rate[memcpy])
-              + max(each / rate["PCIe out"], staged_out * each / rate[memcpy]))
+    inwards, staged_in, staged_out = {
+        "matmul(a, b)": (2, 2, 0),
+        "matmul(a, b, out=c)": (3, 3, 1),
+    }.get(name, (3, 0, 0))
+    copies = max(inwards * each / rate["PCIe in"], staged_in * each / rate[memcpy]) + max(
+        each / rate["PCIe out"], staged_out * each / rate[memcpy]
+    )
     return max(kernel, copies)
 
 
@@ -143,31 +171,65 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     rows = []
     for same in zip(*(run["calls"] for run in runs), strict=True):
         each = [statistics.median(call["seconds"]) for call in same]
-        rows.append({"size": same[0]["size"], "call": same[0]["call"], "seconds": statistics.median(each),
-                     "kernel": statistics.median(call["kernel"] for call in same),
-                     **{key: statistics.median(call[key] for call in same) for key in BOUNDS},
-                     **{key.replace("bound", "ratio"): statistics.median(e / call[key] for e, call in zip(each, same, strict=True))
-                        for key in BOUNDS}})
-    rate = {name: statistics.median(run["rates"][name] for run in runs) for name in runs[0]["rates"]}
+        rows.append(
+            {
+                "size": same[0]["size"],
+                "call": same[0]["call"],
+                "seconds": statistics.median(each),
+                "kernel": statistics.median(call["kernel"] for call in same),
+                **{key: statistics.median(call[key] for call in same) for key in BOUNDS},
+                **{
+                    key.replace("bound", "ratio"): statistics.median(
+                        e / call[key] for e, call in zip(each, same, strict=True)
+                    )
+                    for key in BOUNDS
+                },
+            }
+        )
+    rate = {
+        name: statistics.median(run["rates"][name] for run in runs) for name in runs[0]["rates"]
+    }
     return {"rates": rate, "threads": runs[0]["threads"], "calls": rows}
 
 
 def table(found: dict[str, Any]) -> str:
-    lines = [f"{found['threads']} threads; GB/s: " + ", ".join(f"{name} {rate:.1f}" for name, rate in found["rates"].items()), "",
-             f"{'N':>5}  {'call':32}  {'ms':>8}  {'kernel':>8}  {'bound':>8}  ratio  {'threads':>8}  ratio"]
-    lines += [f"{row['size']:>5}  {row['call']:32}  {1e3 * row['seconds']:8.3f}  {1e3 * row['kernel']:8.3f}"
-              + "".join(f"  {1e3 * row[key]:8.3f}  {row[key.replace('bound', 'ratio')]:5.2f}" for key in BOUNDS)
-              for row in found["calls"]]
+    lines = [
+        f"{found['threads']} threads; GB/s: "
+        + ", ".join(f"{name} {rate:.1f}" for name, rate in found["rates"].items()),
+        "",
+        f"{'N':>5}  {'call':32}  {'ms':>8}  {'kernel':>8}  {'bound':>8}  ratio  {'threads':>8}  ratio",
+    ]
+    lines += [
+        f"{row['size']:>5}  {row['call']:32}  {1e3 * row['seconds']:8.3f}  {1e3 * row['kernel']:8.3f}"
+        + "".join(
+            f"  {1e3 * row[key]:8.3f}  {row[key.replace('bound', 'ratio')]:5.2f}" for key in BOUNDS
+        )
+        for row in found["calls"]
+    ]
     return "\n".join(lines)
 
 
 def main() -> int:
     parser = harness.script(__doc__)
-    parser.add_argument("--sizes", default="512,1024,2048,4096,8192", help="N of the products of N x N float16 matrices")
+    parser.add_argument(
+        "--sizes",
+        default="512,1024,2048,4096,8192",
+        help="N of the products of N x N float16 matrices",
+    )
     parser.add_argument("--processes", type=int, default=3)
-    parser.add_argument("--repeats", type=int, default=15, help="timed calls of each kind in a process")
-    parser.add_argument("--plain", type=int, help="bytes below which arrays are left to the driver, to find the threshold")
-    parser.add_argument("--chunk", type=int, help="bytes that a thread copies at a time, at most 2 MiB unless this says more")
+    parser.add_argument(
+        "--repeats", type=int, default=15, help="timed calls of each kind in a process"
+    )
+    parser.add_argument(
+        "--plain",
+        type=int,
+        help="bytes below which arrays are left to the driver, to find the threshold",
+    )
+    parser.add_argument(
+        "--chunk",
+        type=int,
+        help="bytes that a thread copies at a time, at most 2 MiB unless this says more",
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", action="store_true", help="internal")
     options = parser.parse_args()
@@ -176,7 +238,9 @@ def main() -> int:
     transfers.PLAIN = transfers.PLAIN if options.plain is None else options.plain
     transfers.CHUNK = transfers.CHUNK if options.chunk is None else options.chunk
     if options.worker:
-        print(json.dumps(measure([int(size) for size in options.sizes.split(",")], options.repeats)))
+        print(
+            json.dumps(measure([int(size) for size in options.sizes.split(",")], options.repeats))
+        )
         return 0
     bench.require_gpu()
     runs = []

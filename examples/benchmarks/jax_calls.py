@@ -37,8 +37,13 @@ def measured(rounds: int) -> dict[str, Any]:
 
     block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
 
-    @numpipe.kernel(grid=(1,), in_specs=block, out_specs=block, num_compute_wgs=1,
-                    out_type=lambda x: numpipe.ArrayType(x.shape, x.dtype))
+    @numpipe.kernel(
+        grid=(1,),
+        in_specs=block,
+        out_specs=block,
+        num_compute_wgs=1,
+        out_type=lambda x: numpipe.ArrayType(x.shape, x.dtype),
+    )
     def more(x, y):  # type: ignore[no-untyped-def]
         y[...] = x[...] + 1.0
 
@@ -63,14 +68,22 @@ def measured(rounds: int) -> dict[str, Any]:
                 assert float(made[0, 0]) == calls + 1
         return 1e6 * statistics.median(times[20:])
 
-    return {"call": (microseconds(CALLS) - microseconds(0)) / CALLS, "jax": jax.__version__, "gpu": jax.devices()[0].device_kind}
+    return {
+        "call": (microseconds(CALLS) - microseconds(0)) / CALLS,
+        "jax": jax.__version__,
+        "gpu": jax.devices()[0].device_kind,
+    }
 
 
 def main() -> None:
     parser = harness.script(__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--here", action="store_true", help="measure in this process, with the XLA_FLAGS that it has")
+    parser.add_argument(
+        "--here",
+        action="store_true",
+        help="measure in this process, with the XLA_FLAGS that it has",
+    )
     options = parser.parse_args()
     if options.here:
         print(json.dumps(measured(options.rounds)))
@@ -81,7 +94,9 @@ def main() -> None:
         flags = f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip()
         rows[way] = harness.answer(command, XLA_FLAGS=flags)
         call = rows[way]["call"]
-        print(f"{way:22} {call:6.2f} us a call, at most {MOST[way]:g}: {'met' if call <= MOST[way] else 'missed'}")
+        print(
+            f"{way:22} {call:6.2f} us a call, at most {MOST[way]:g}: {'met' if call <= MOST[way] else 'missed'}"
+        )
     harness.write(options.out, rows)
 
 

@@ -31,12 +31,22 @@ import harness
 from numpipe import bench
 
 CALLS, SIZE = 200, 256
-MUST = {"bound(), torch": 1.15, "bound(), DeviceArray": 1.15, "bound(), CuPy": 1.15,
-        "kernel(a, b, out=c), CuPy": 2.0, "kernel(a, b, out=c), DeviceArray": 2.0, "kernel(a, b, out=c), torch": 2.5}
+MUST = {
+    "bound(), torch": 1.15,
+    "bound(), DeviceArray": 1.15,
+    "bound(), CuPy": 1.15,
+    "kernel(a, b, out=c), CuPy": 2.0,
+    "kernel(a, b, out=c), DeviceArray": 2.0,
+    "kernel(a, b, out=c), torch": 2.5,
+}
 """at most this many times raw"""
 INFERENCE, GRAD = "torch.mm, inference_mode", "torch.mm, grad"
-OPS = {"numpipe.ops.matmul, inference_mode": INFERENCE, "numpipe.torch.matmul, inference_mode": INFERENCE,
-       "torch.ops.numpipe.matmul, inference_mode": INFERENCE, "numpipe.torch.matmul, grad": GRAD}
+OPS = {
+    "numpipe.ops.matmul, inference_mode": INFERENCE,
+    "numpipe.torch.matmul, inference_mode": INFERENCE,
+    "torch.ops.numpipe.matmul, inference_mode": INFERENCE,
+    "numpipe.torch.matmul, grad": GRAD,
+}
 """calls of ops, and the call of PyTorch that each is compared with"""
 MUST_OPS = {"numpipe.torch.matmul, inference_mode": 1.3}
 """at most this many times that"""
@@ -54,10 +64,14 @@ def ours() -> Calls:
     arguments, launch = bound.driver_arguments(), driver.cuLaunchKernelEx
     own = [numpipe_array(x) for x in (a, b, c)]
 
-    calls: Calls = {"raw cuLaunchKernelEx": lambda: launch(*arguments), "bound(), torch": bound,
-                    "bound(), DeviceArray": matmul.bind(own[0], own[1], out=own[2]),
-                    "kernel(a, b, out=c), torch": lambda: matmul(a, b, out=c), "kernel(a, b), torch": lambda: matmul(a, b),
-                    "kernel(a, b, out=c), DeviceArray": lambda: matmul(own[0], own[1], out=own[2])}
+    calls: Calls = {
+        "raw cuLaunchKernelEx": lambda: launch(*arguments),
+        "bound(), torch": bound,
+        "bound(), DeviceArray": matmul.bind(own[0], own[1], out=own[2]),
+        "kernel(a, b, out=c), torch": lambda: matmul(a, b, out=c),
+        "kernel(a, b), torch": lambda: matmul(a, b),
+        "kernel(a, b, out=c), DeviceArray": lambda: matmul(own[0], own[1], out=own[2]),
+    }
     try:
         import cupy
     except ImportError:
@@ -80,10 +94,14 @@ def ops() -> Calls:
     a, b = (torch.randn(SIZE, SIZE, device="cuda").to(torch.float16) for _ in "ab")
     x, y = (tensor.clone().requires_grad_() for tensor in (a, b))
     product, op = numpipe.torch.matmul, torch.ops.numpipe.matmul.default
-    return {INFERENCE: lambda: torch.mm(a, b), "numpipe.ops.matmul, inference_mode": lambda: numpipe.ops.matmul(a, b),
-            "numpipe.torch.matmul, inference_mode": lambda: product(a, b),
-            "torch.ops.numpipe.matmul, inference_mode": lambda: op(a, b),
-            GRAD: lambda: torch.mm(x, y), "numpipe.torch.matmul, grad": lambda: product(x, y)}
+    return {
+        INFERENCE: lambda: torch.mm(a, b),
+        "numpipe.ops.matmul, inference_mode": lambda: numpipe.ops.matmul(a, b),
+        "numpipe.torch.matmul, inference_mode": lambda: product(a, b),
+        "torch.ops.numpipe.matmul, inference_mode": lambda: op(a, b),
+        GRAD: lambda: torch.mm(x, y),
+        "numpipe.torch.matmul, grad": lambda: product(x, y),
+    }
 
 
 def numpipe_array(tensor: Any) -> Any:
@@ -96,7 +114,10 @@ def peers() -> Calls:
     import torch
 
     a, b, c = (torch.randn(SIZE, SIZE, device="cuda").to(torch.float16) for _ in "abc")
-    calls: Calls = {"torch.mm": lambda: torch.mm(a, b), "torch.mm(out=)": lambda: torch.mm(a, b, out=c)}
+    calls: Calls = {
+        "torch.mm": lambda: torch.mm(a, b),
+        "torch.mm(out=)": lambda: torch.mm(a, b, out=c),
+    }
     for name, make in (("Triton, 3 tensors", triton_add), ("numba-cuda", numba_add)):
         try:
             calls |= make(name, a, b, c)
@@ -122,7 +143,10 @@ def numba_add(name: str, a: Any, b: Any, c: Any) -> Calls:
 
     own = [cuda.to_device(t.float().cpu().numpy()) for t in (a, b, c)]
     wide = [t.float() for t in (a, b, c)]
-    return {f"{name}, 3 device arrays": lambda: add[1, 256](*own), f"{name}, 3 tensors": lambda: add[1, 256](*wide)}
+    return {
+        f"{name}, 3 device arrays": lambda: add[1, 256](*own),
+        f"{name}, 3 tensors": lambda: add[1, 256](*wide),
+    }
 
 
 def times(rounds: int) -> dict[str, float]:
@@ -152,8 +176,10 @@ def table(raw: list[dict[str, float]]) -> list[str]:
     for name in raw[0]:
         ratios = [run[name] / run[OPS.get(name, "raw cuLaunchKernelEx")] for run in raw]
         micro = statistics.median(run[name] for run in raw)
-        lines.append(f"| `{name}` | {micro:.1f} | {statistics.median(ratios):.2f} ({min(ratios):.2f} … {max(ratios):.2f})"
-                     f"{f' × `{OPS[name]}`' if name in OPS else ''} | {MUST.get(name, MUST_OPS.get(name, ''))} |")
+        lines.append(
+            f"| `{name}` | {micro:.1f} | {statistics.median(ratios):.2f} ({min(ratios):.2f} … {max(ratios):.2f})"
+            f"{f' × `{OPS[name]}`' if name in OPS else ''} | {MUST.get(name, MUST_OPS.get(name, ''))} |"
+        )
     return lines
 
 

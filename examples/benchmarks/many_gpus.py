@@ -78,11 +78,20 @@ def product_row(ranks: Ranks, op: str, shape: str) -> tuple[Calls, float, dict[s
         left, right, out = (rows // n, depth), (columns // n, depth), (rows, columns // n)
     else:
         left, right, out = (rows, depth // n), (columns, depth // n), (rows // n, columns)
-    a, b = ([torch.randn(size, device="cuda").bfloat16() for _ in range(SETS)] for size in (left, right))
-    results = {name: [torch.full(out, torch.nan, device="cuda", dtype=torch.bfloat16) for _ in range(SETS)]
-               for name in (OURS, NCCL)}
+    a, b = (
+        [torch.randn(size, device="cuda").bfloat16() for _ in range(SETS)] for size in (left, right)
+    )
+    results = {
+        name: [torch.full(out, torch.nan, device="cuda", dtype=torch.bfloat16) for _ in range(SETS)]
+        for name in (OURS, NCCL)
+    }
     whole = [torch.empty((rows, depth), device="cuda", dtype=torch.bfloat16) for _ in range(SETS)]
-    product = [torch.empty((rows, columns // n if gathers else columns), device="cuda", dtype=torch.bfloat16) for _ in range(SETS)]
+    product = [
+        torch.empty(
+            (rows, columns // n if gathers else columns), device="cuda", dtype=torch.bfloat16
+        )
+        for _ in range(SETS)
+    ]
     ours = getattr(ops, op)
 
     def nccl(i: int) -> object:
@@ -94,13 +103,21 @@ def product_row(ranks: Ranks, op: str, shape: str) -> tuple[Calls, float, dict[s
 
     def fused(i: int) -> Any:
         if gathers:
-            return torch.ops.symm_mem.fused_all_gather_matmul(a[i % SETS], [b[i % SETS].T], 0, ranks.group)[1][0]
-        return torch.ops.symm_mem.fused_matmul_reduce_scatter(a[i % SETS], b[i % SETS].T, "sum", 0, ranks.group)
+            return torch.ops.symm_mem.fused_all_gather_matmul(
+                a[i % SETS], [b[i % SETS].T], 0, ranks.group
+            )[1][0]
+        return torch.ops.symm_mem.fused_matmul_reduce_scatter(
+            a[i % SETS], b[i % SETS].T, "sum", 0, ranks.group
+        )
 
     calls: Calls = {
         OURS: lambda i: ours(a[i % SETS], b[i % SETS].T, mesh=mesh, out=results[OURS][i % SETS]),
-        LOCAL: lambda i: torch.mm((whole if gathers else a)[i % SETS], b[i % SETS].T, out=product[i % SETS]),
-        NCCL: nccl, FUSED: fused}
+        LOCAL: lambda i: torch.mm(
+            (whole if gathers else a)[i % SETS], b[i % SETS].T, out=product[i % SETS]
+        ),
+        NCCL: nccl,
+        FUSED: fused,
+    }
     for i in range(SETS):
         calls[NCCL](i)
         calls[OURS](i)
@@ -119,7 +136,9 @@ def product_row(ranks: Ranks, op: str, shape: str) -> tuple[Calls, float, dict[s
     errors = {name: harness.relative_error(c[chosen], exact) for name, c in found.items()}
     once = harness.relative_error(exact.bfloat16(), exact)  # of one rounding
     if not errors[OURS] <= ERROR * once:
-        raise AssertionError(f"{op} {shape}: relative errors {errors}, and {once} of a product that is rounded once")
+        raise AssertionError(
+            f"{op} {shape}: relative errors {errors}, and {once} of a product that is rounded once"
+        )
     return calls, 2e-12 * rows * columns * depth / n, {**errors, "rounded once": once}
 
 
@@ -130,14 +149,22 @@ def collective_row(ranks: Ranks, op: str, size: str) -> tuple[Calls, float, dict
     n, mesh = ranks.size, ranks.mesh
     elements = int(size) * 2**20 // 2 // 1024
     gathers = op == "all_gather"
-    x = [torch.randn((elements // (n if gathers else 1), 1024), device="cuda").bfloat16() for _ in range(SETS)]
+    x = [
+        torch.randn((elements // (n if gathers else 1), 1024), device="cuda").bfloat16()
+        for _ in range(SETS)
+    ]
     shape = (elements if gathers else elements // n, 1024)
     direct = [mesh.empty(shape, torch.bfloat16) for _ in range(SETS)]
-    plain, theirs = ([torch.empty(shape, device="cuda", dtype=torch.bfloat16) for _ in range(SETS)] for _ in range(2))
+    plain, theirs = (
+        [torch.empty(shape, device="cuda", dtype=torch.bfloat16) for _ in range(SETS)]
+        for _ in range(2)
+    )
     ours = getattr(ops, op)
     nccl = distributed.all_gather_into_tensor if gathers else distributed.reduce_scatter_tensor
-    calls: Calls = {OURS: lambda i: ours(x[i % SETS], mesh=mesh, out=(direct if gathers else plain)[i % SETS]),
-                    NCCL: lambda i: nccl(theirs[i % SETS], x[i % SETS])}
+    calls: Calls = {
+        OURS: lambda i: ours(x[i % SETS], mesh=mesh, out=(direct if gathers else plain)[i % SETS]),
+        NCCL: lambda i: nccl(theirs[i % SETS], x[i % SETS]),
+    }
     if gathers:
         calls[f"{OURS}, any output"] = lambda i: ours(x[i % SETS], mesh=mesh, out=plain[i % SETS])
     for i in range(SETS):
@@ -148,7 +175,9 @@ def collective_row(ranks: Ranks, op: str, size: str) -> tuple[Calls, float, dict
         torch.cuda.synchronize()
         for each in (direct[i], plain[i]) if gathers else (plain[i],):
             if not torch.equal(each, theirs[i]):
-                raise AssertionError(f"{op} of {size} MiB: {int((each != theirs[i]).sum())} elements differ from NCCL's")
+                raise AssertionError(
+                    f"{op} of {size} MiB: {int((each != theirs[i]).sum())} elements differ from NCCL's"
+                )
     return calls, 1e-9 * int(size) * 2**20 * (n - 1) / n, {}
 
 
@@ -160,7 +189,10 @@ def exchange_row(ranks: Ranks, op: str, shape: str) -> tuple[Calls, float, dict[
     rows, columns = (int(size) for size in shape.split(","))
     x = [mesh.empty((rows, columns), torch.bfloat16) for _ in range(SETS)]
     counts = mesh.empty((n,), torch.int32)
-    sent = [rows // n + (37 if r == (ranks.rank + 1) % n else 0) - (37 if r == ranks.rank else 0) for r in range(n)]
+    sent = [
+        rows // n + (37 if r == (ranks.rank + 1) % n else 0) - (37 if r == ranks.rank else 0)
+        for r in range(n)
+    ]
     counts.copy_(torch.tensor(sent, dtype=torch.int32))
     for each in x:
         each.normal_()
@@ -169,16 +201,24 @@ def exchange_row(ranks: Ranks, op: str, shape: str) -> tuple[Calls, float, dict[
     distributed.all_gather(every, counts.clone())
     got = [int(each[ranks.rank]) for each in every]
     plain = [each.clone() for each in x]
-    out = [torch.zeros((n * rows, columns), device="cuda", dtype=torch.bfloat16) for _ in range(SETS)]
-    theirs = [torch.empty((sum(got), columns), device="cuda", dtype=torch.bfloat16) for _ in range(SETS)]
-    calls: Calls = {OURS: lambda i: ops.all_to_all(x[i % SETS], counts, mesh=mesh, out=out[i % SETS]),
-                    NCCL: lambda i: distributed.all_to_all_single(theirs[i % SETS], plain[i % SETS], got, sent)}
+    out = [
+        torch.zeros((n * rows, columns), device="cuda", dtype=torch.bfloat16) for _ in range(SETS)
+    ]
+    theirs = [
+        torch.empty((sum(got), columns), device="cuda", dtype=torch.bfloat16) for _ in range(SETS)
+    ]
+    calls: Calls = {
+        OURS: lambda i: ops.all_to_all(x[i % SETS], counts, mesh=mesh, out=out[i % SETS]),
+        NCCL: lambda i: distributed.all_to_all_single(theirs[i % SETS], plain[i % SETS], got, sent),
+    }
     for i in range(SETS):
         received: Any = calls[OURS](i)
         calls[NCCL](i)
         torch.cuda.synchronize()
-        if received[1].tolist() != got or not torch.equal(out[i][:sum(got)], theirs[i]):
-            raise AssertionError(f"all_to_all: {received[1].tolist()} rows, expected {got}, or other rows than NCCL's")
+        if received[1].tolist() != got or not torch.equal(out[i][: sum(got)], theirs[i]):
+            raise AssertionError(
+                f"all_to_all: {received[1].tolist()} rows, expected {got}, or other rows than NCCL's"
+            )
     return calls, 1e-9 * 2 * columns * (rows - sent[ranks.rank]), {}
 
 
@@ -226,14 +266,21 @@ def told(rows: Sequence[bench.Row]) -> str:
         if row.name == OURS and row.case["op"] in PRODUCTS:
             others = [each for each in rows if each.case == row.case and each.name in (NCCL, FUSED)]
             best = max(others, key=lambda each: each.ratio.median)
-            lines.append(f"{row.case['op']} {row.case['of']}: {row.ratio.median / best.ratio.median:.3f} of {best.name}, "
-                         f"{row.ratio.median:.3f} of the local product")
+            lines.append(
+                f"{row.case['op']} {row.case['of']}: {row.ratio.median / best.ratio.median:.3f} of {best.name}, "
+                f"{row.ratio.median:.3f} of the local product"
+            )
     return "\n".join(lines)
 
 
 def main() -> int:
     parser = harness.script(__doc__)
-    parser.add_argument("--ops", type=harness.listed, default=list(OPS), help="comma-separated, of: " + ", ".join(OPS))
+    parser.add_argument(
+        "--ops",
+        type=harness.listed,
+        default=list(OPS),
+        help="comma-separated, of: " + ", ".join(OPS),
+    )
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--processes", type=int, default=3, help="how often the ranks are started")
     parser.add_argument("--load", type=float, default=1.0, help="s of load before a row's rounds")

@@ -57,7 +57,9 @@ class KernelTimer(bench.EventTimer):
     def measure(self, competitor: Competitor, calls: int, first: int) -> float:
         _, kernels = profiler.measure(Kernels(competitor, first, calls), aggregate=False)()
         if not kernels or len(kernels) % calls:
-            raise RuntimeError(f"JAX's timer saw {len(kernels or ())} kernels in {calls} calls of {competitor}: {kernels}")
+            raise RuntimeError(
+                f"JAX's timer saw {len(kernels or ())} kernels in {calls} calls of {competitor}: {kernels}"
+            )
         return 1e-3 * sum(milliseconds for _, milliseconds in kernels) / calls
 
     def seconds(self, handle: float) -> float:
@@ -77,8 +79,13 @@ class Pallas:
 
     def __init__(self, sets: Sequence[Sequence[Any]], causal: bool) -> None:
         self.causal = causal
-        self.sets = [[jax.dlpack.from_dlpack(x.transpose(1, 2).contiguous()) for x in (q * q.shape[3] ** -0.5, k, v)]
-                     for q, k, v in sets]
+        self.sets = [
+            [
+                jax.dlpack.from_dlpack(x.transpose(1, 2).contiguous())
+                for x in (q * q.shape[3] ** -0.5, k, v)
+            ]
+            for q, k, v in sets
+        ]
         self.results: list[Any] = [None] * len(sets)
         self.config = self._best()
         self.function = compiled(self.config)
@@ -94,7 +101,10 @@ class Pallas:
     def outs(self) -> list[Any]:
         """The newest result of each set as (B, H, S, D), None for one that was not called."""
         self.wait()
-        return [None if result is None else torch.from_dlpack(result).transpose(1, 2) for result in self.results]
+        return [
+            None if result is None else torch.from_dlpack(result).transpose(1, 2)
+            for result in self.results
+        ]
 
     def poison(self) -> None:
         """Results are new arrays each time: what is there is forgotten."""
@@ -115,7 +125,9 @@ class Pallas:
                 times[keys, steps] = statistics.median(measured or [])
             # sizes that it does not divide, more shared memory than there is
             except Exception as error:
-                refused.append(f"{keys} keys, {steps} steps: {type(error).__name__}: {str(error)[:200]}")
+                refused.append(
+                    f"{keys} keys, {steps} steps: {type(error).__name__}: {str(error)[:200]}"
+                )
         print(f"Pallas: ms of (keys, steps) {times}", *refused, sep="\n  ", flush=True)
         if not times:
             raise ValueError("no configuration of Pallas' attention runs: " + "; ".join(refused))
@@ -123,7 +135,9 @@ class Pallas:
 
 
 def tuning(keys: int, steps: int, causal: bool) -> attention_mgpu.TuningConfig:
-    return attention_mgpu.TuningConfig(block_q=64, block_kv=keys, max_concurrent_steps=steps, causal=causal)
+    return attention_mgpu.TuningConfig(
+        block_q=64, block_kv=keys, max_concurrent_steps=steps, causal=causal
+    )
 
 
 def compiled(config: attention_mgpu.TuningConfig) -> Any:

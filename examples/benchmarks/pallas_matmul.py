@@ -51,7 +51,9 @@ class Pallas:
         for at in range(first, first + calls, TOGETHER):
             sets = [i % len(self.a) for i in range(at, min(at + TOGETHER, first + calls))]
             behind = jax.dlpack.from_dlpack(self.token)
-            found = _products(self.config, behind, [self.a[s] for s in sets], [self.b[s] for s in sets])
+            found = _products(
+                self.config, behind, [self.a[s] for s in sets], [self.b[s] for s in sets]
+            )
             torch.from_dlpack(found[-1])  # PyTorch's stream waits here
             for s, result in zip(sets, found, strict=True):
                 self.results[s] = result
@@ -68,10 +70,19 @@ class Pallas:
     def _best(self) -> hopper.TuningConfig:
         """The fastest configuration of `_space`: first of all tiles, then with these of all orders.
         Types of one size have one."""
+
         def find() -> int:
             first, behind = hopper.MatmulDimension.M, 8
-            tiles = self._fastest([c for c in _space() if (c.grid_minor_dim, c.grid_tile_width) == (first, behind)])
-            best = self._fastest([c for c in _space() if replace(c, grid_minor_dim=first, grid_tile_width=behind) == tiles])
+            tiles = self._fastest(
+                [c for c in _space() if (c.grid_minor_dim, c.grid_tile_width) == (first, behind)]
+            )
+            best = self._fastest(
+                [
+                    c
+                    for c in _space()
+                    if replace(c, grid_minor_dim=first, grid_tile_width=behind) == tiles
+                ]
+            )
             return _space().index(best)
 
         return _space()[remembered(f"matmul {self.a[0].shape} {self.b[0].shape}", find)]
@@ -119,6 +130,19 @@ def _products(config: hopper.TuningConfig, behind: Any, a: list[Any], b: list[An
 
 def _space() -> list[hopper.TuningConfig]:
     sides = hopper.MatmulDimension
-    return [hopper.TuningConfig(tile_m=tile_m, tile_n=tile_n, tile_k=64, max_concurrent_steps=4, epi_tile_n=64, epi_tile_m=64,
-                                grid_minor_dim=minor, grid_tile_width=width, wg_dimension=split)
-            for tile_m, tile_n, minor, width, split in itertools.product((128, 256), (64, 128), sides, (4, 8, 16), sides)]
+    return [
+        hopper.TuningConfig(
+            tile_m=tile_m,
+            tile_n=tile_n,
+            tile_k=64,
+            max_concurrent_steps=4,
+            epi_tile_n=64,
+            epi_tile_m=64,
+            grid_minor_dim=minor,
+            grid_tile_width=width,
+            wg_dimension=split,
+        )
+        for tile_m, tile_n, minor, width, split in itertools.product(
+            (128, 256), (64, 128), sides, (4, 8, 16), sides
+        )
+    ]

@@ -52,9 +52,16 @@ class Model:
     def layers(self) -> dict[str, tuple[int, int]]:
         """Name -> (N, K): projections apart and fused."""
         queries, keys = self.heads * self.depth, self.shared * self.depth
-        return {"q": (queries, self.hidden), "k": (keys, self.hidden), "qkv": (queries + 2 * keys, self.hidden),
-                "o": (self.hidden, queries), "up": (self.inner, self.hidden), "gate+up": (2 * self.inner, self.hidden),
-                "down": (self.hidden, self.inner), "head": (self.vocabulary, self.hidden)}
+        return {
+            "q": (queries, self.hidden),
+            "k": (keys, self.hidden),
+            "qkv": (queries + 2 * keys, self.hidden),
+            "o": (self.hidden, queries),
+            "up": (self.inner, self.hidden),
+            "gate+up": (2 * self.inner, self.hidden),
+            "down": (self.hidden, self.inner),
+            "head": (self.vocabulary, self.hidden),
+        }
 
 
 MODELS = (
@@ -80,8 +87,13 @@ class Goal:
     error: float | None = 1.05
 
 
-MUST = {"random": Goal(1.00, (0.90, 0.04), 0.70), "off-grid": Goal(0.90), "layers": Goal(1.01, None, 0.93),
-        "squares": Goal(None, None, 0.93), "columns": Goal(None, None, 0.90)}
+MUST = {
+    "random": Goal(1.00, (0.90, 0.04), 0.70),
+    "off-grid": Goal(0.90),
+    "layers": Goal(1.01, None, 0.93),
+    "squares": Goal(None, None, 0.93),
+    "columns": Goal(None, None, 0.90),
+}
 AIM = {"random": Goal(1.05, None, 0.90, None), "layers": Goal(1.04, None, 0.97, None)}
 
 
@@ -115,7 +127,10 @@ def off_grid_rows(count: int, seed: int) -> list[tuple[int, int, int]]:
     """Products of which N or K is no multiple of 8."""
     draw, found = random.Random(f"{seed} off-grid"), []
     while len(found) < count:
-        m, n, k = (round(log_uniform(draw, low, high)) for low, high in ((1, MOST_ROWS), *[(LEAST_SIDE, MOST_SIDE)] * 2))
+        m, n, k = (
+            round(log_uniform(draw, low, high))
+            for low, high in ((1, MOST_ROWS), *[(LEAST_SIDE, MOST_SIDE)] * 2)
+        )
         if n % 8 or k % 8:
             found.append((m, n, k))
     return found
@@ -137,7 +152,9 @@ def layer_rows() -> dict[tuple[int, int, int], str]:
     return found
 
 
-def cases(kinds: Sequence[str], dtypes: Sequence[str], *, count: int, seed: int, distribution: str = "log") -> list[Case]:
+def cases(
+    kinds: Sequence[str], dtypes: Sequence[str], *, count: int, seed: int, distribution: str = "log"
+) -> list[Case]:
     """The rows of these kinds, each in each type. ValueError for an unknown kind."""
     if unknown := set(kinds) - set(MUST):
         raise ValueError(f"unknown rows {sorted(unknown)}: choose from {list(MUST)}")
@@ -152,7 +169,11 @@ def cases(kinds: Sequence[str], dtypes: Sequence[str], *, count: int, seed: int,
         rows += [((side,) * 3, {"of": "squares"}) for side in SQUARES]
     if "columns" in kinds:
         rows += [(row, {"of": "columns", "stored": "km,kn"}) for row in column_rows(seed)]
-    found = [{"shape": ",".join(map(str, row)), "dtype": dtype, **more} for row, more in rows for dtype in dtypes]
+    found = [
+        {"shape": ",".join(map(str, row)), "dtype": dtype, **more}
+        for row, more in rows
+        for dtype in dtypes
+    ]
     return list({str(sorted(case.items())): case for case in found}.values())
 
 
@@ -161,7 +182,12 @@ def kind(row: bench.Row) -> str:
     return " ".join(str(row.case[key]) for key in ("of", "dtype", "stored") if key in row.case)
 
 
-def verdict(rows: Sequence[bench.Row], name: str, musts: Mapping[str, Goal] = MUST, aims: Mapping[str, Goal] = AIM) -> str:
+def verdict(
+    rows: Sequence[bench.Row],
+    name: str,
+    musts: Mapping[str, Goal] = MUST,
+    aims: Mapping[str, Goal] = AIM,
+) -> str:
     """What the rows of each kind reached, of one competitor: a row by the upper end of its
     interval, the mean by medians."""
     lines = [["rows of", "", "must", "", "aim", "", "found"]]
@@ -172,15 +198,43 @@ def verdict(rows: Sequence[bench.Row], name: str, musts: Mapping[str, Goal] = MU
         share = sum(not row.ratio.reaches(low) for row in group.rows) / len(group.rows)
         best = min(row.ratio.high or row.ratio.median for row in group.rows)
         met = "" if must.low is None else "met" if share <= must.low[1] else "missed"
-        lines += [[f"{group.name} ({len(group.rows)})", "geometric mean", *_goal(must.mean, group.mean, ("met", "missed")),
-                   *_goal(aim.mean, group.mean, ("reached", "not reached")), f"{group.mean:.3f}"],
-                  ["", f"share below {low:.2f}", "" if must.low is None else f"{100 * must.low[1]:.0f} %", met, "", "",
-                   f"{100 * share:.1f} %"],
-                  ["", "least", *_goal(must.least, best, ("met", "missed")), *_goal(aim.least, best, ("reached", "not reached")),
-                   f"{group.least[0].ratio.median:.3f}"]]
+        lines += [
+            [
+                f"{group.name} ({len(group.rows)})",
+                "geometric mean",
+                *_goal(must.mean, group.mean, ("met", "missed")),
+                *_goal(aim.mean, group.mean, ("reached", "not reached")),
+                f"{group.mean:.3f}",
+            ],
+            [
+                "",
+                f"share below {low:.2f}",
+                "" if must.low is None else f"{100 * must.low[1]:.0f} %",
+                met,
+                "",
+                "",
+                f"{100 * share:.1f} %",
+            ],
+            [
+                "",
+                "least",
+                *_goal(must.least, best, ("met", "missed")),
+                *_goal(aim.least, best, ("reached", "not reached")),
+                f"{group.least[0].ratio.median:.3f}",
+            ],
+        ]
         if group.error is not None and must.error is not None:
-            lines.append(["", "largest error / reference's", f"{must.error:.2f}", "met" if group.error <= must.error else "missed",
-                          "", "", f"{group.error:.3f}"])
+            lines.append(
+                [
+                    "",
+                    "largest error / reference's",
+                    f"{must.error:.2f}",
+                    "met" if group.error <= must.error else "missed",
+                    "",
+                    "",
+                    f"{group.error:.3f}",
+                ]
+            )
     return bench.aligned(lines) if len(lines) > 1 else f"no row of {name} was measured"
 
 

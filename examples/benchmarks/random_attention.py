@@ -54,16 +54,23 @@ def shape_of(text: str) -> Shape:
     """
     batches, heads, positions, depth = text.split(",")
     (first, *shared), (queries, *keys) = heads.split("/"), positions.split(":")
-    sizes = tuple(int(size) for size in (batches, first, *(shared or [first]), queries, *(keys or [queries]), depth))
+    sizes = tuple(
+        int(size)
+        for size in (batches, first, *(shared or [first]), queries, *(keys or [queries]), depth)
+    )
     if len(sizes) != 6 or min(sizes) < 1 or sizes[1] % sizes[2]:
-        raise ValueError(f"{text!r} is not B,H/HK,S,D with heads that are a multiple of those of keys")
+        raise ValueError(
+            f"{text!r} is not B,H/HK,S,D with heads that are a multiple of those of keys"
+        )
     return sizes  # type: ignore[return-value]
 
 
 def spell(shape: Shape) -> str:
     batches, heads, shared, queries, keys, depth = shape
-    return (f"{batches},{heads}{f'/{shared}' if shared != heads else ''},"
-            f"{queries}{f':{keys}' if keys != queries else ''},{depth}")
+    return (
+        f"{batches},{heads}{f'/{shared}' if shared != heads else ''},"
+        f"{queries}{f':{keys}' if keys != queries else ''},{depth}"
+    )
 
 
 def flops(shape: Shape, causal: bool) -> float:
@@ -78,21 +85,42 @@ def nbytes(shape: Shape) -> int:
     return 2 * batches * depth * 2 * (heads * queries + shared * keys)
 
 
-def random_cases(count: int, seed: int, dtypes: Sequence[str], lengths: tuple[int, int] = (LEAST, MOST),
-                 depths: Sequence[int] = DEPTHS) -> list[Case]:
+def random_cases(
+    count: int,
+    seed: int,
+    dtypes: Sequence[str],
+    lengths: tuple[int, int] = (LEAST, MOST),
+    depths: Sequence[int] = DEPTHS,
+) -> list[Case]:
     """So many cases of a seed, in each type: the first ones of more are the same."""
     draw, found = random.Random(f"{seed} attention"), []
     while len(found) < count:
         heads = draw.choice(HEADS)
-        shared = draw.choice([heads, heads, *(heads // sharing for sharing in (2, 4, 7, 8) if heads % sharing == 0)])
-        queries, mask, depth = round(log_uniform(draw, *lengths)), draw.choice(MASKS), draw.choice(depths)
-        keys = round(log_uniform(draw, *lengths)) if mask == "full" and draw.random() < 0.3 else queries
+        shared = draw.choice(
+            [heads, heads, *(heads // sharing for sharing in (2, 4, 7, 8) if heads % sharing == 0)]
+        )
+        queries, mask, depth = (
+            round(log_uniform(draw, *lengths)),
+            draw.choice(MASKS),
+            draw.choice(depths),
+        )
+        keys = (
+            round(log_uniform(draw, *lengths))
+            if mask == "full" and draw.random() < 0.3
+            else queries
+        )
         batches = round(log_uniform(draw, 1, 16))
-        while batches > 1 and (flops((batches, heads, shared, queries, keys, depth), False) > MOST_FLOPS
-                               or nbytes((batches, heads, shared, queries, keys, depth)) > MOST_BYTES):
+        while batches > 1 and (
+            flops((batches, heads, shared, queries, keys, depth), False) > MOST_FLOPS
+            or nbytes((batches, heads, shared, queries, keys, depth)) > MOST_BYTES
+        ):
             batches -= 1
         found.append((spell((batches, heads, shared, queries, keys, depth)), mask))
-    return [{"shape": shape, "mask": mask, "dtype": dtype, "of": "random"} for shape, mask in found for dtype in dtypes]
+    return [
+        {"shape": shape, "mask": mask, "dtype": dtype, "of": "random"}
+        for shape, mask in found
+        for dtype in dtypes
+    ]
 
 
 # ---- what is measured
@@ -104,7 +132,9 @@ class Heads(Buffers):
         self.views = [view.view(shape) for view in self.views]
 
 
-def contest(process: int, case: harness.Case, reference: type[Any] = Cudnn, configs: bool = False) -> harness.Contest:
+def contest(
+    process: int, case: harness.Case, reference: type[Any] = Cudnn, configs: bool = False
+) -> harness.Contest:
     """The row, ready to be measured; `configs`: all exact configs that fit beside the chosen
     one."""
     import torch
@@ -114,18 +144,36 @@ def contest(process: int, case: harness.Case, reference: type[Any] = Cudnn, conf
     if torch.cuda.memory_reserved() > torch.cuda.get_device_properties(0).total_memory // 2:
         torch.cuda.empty_cache()
     torch.manual_seed(process)
-    shape, causal, dtype = shape_of(case["shape"]), case["mask"] == "causal", getattr(torch, DTYPES[case["dtype"]])
+    shape, causal, dtype = (
+        shape_of(case["shape"]),
+        case["mask"] == "causal",
+        getattr(torch, DTYPES[case["dtype"]]),
+    )
     batches, heads, shared, queries, keys, depth = shape
-    sets = min(bench.rotation_sets(nbytes(shape), torch.cuda.get_device_properties(0).L2_cache_size), MOST_SETS)
-    q, k, v = (Heads(sets, (batches, count, positions, depth), dtype).randomise().views
-               for count, positions in ((heads, queries), (shared, keys), (shared, keys)))
+    sets = min(
+        bench.rotation_sets(nbytes(shape), torch.cuda.get_device_properties(0).L2_cache_size),
+        MOST_SETS,
+    )
+    q, k, v = (
+        Heads(sets, (batches, count, positions, depth), dtype).randomise().views
+        for count, positions in ((heads, queries), (shared, keys), (shared, keys))
+    )
     inputs = list(zip(q, k, v, strict=True))
-    options = {OURS: {}, **({name: {"config": config} for name, config in candidates(depth, causal).items()} if configs else {})}
+    options = {
+        OURS: {},
+        **(
+            {name: {"config": config} for name, config in candidates(depth, causal).items()}
+            if configs
+            else {}
+        ),
+    }
     outs = {name: Heads(sets, (batches, heads, queries, depth), dtype) for name in options}
     theirs, first = reference(inputs, causal, heads // shared), {}
 
     def by(name: str) -> Callable[[int], object]:
-        return lambda i: attention(*inputs[i % sets], causal=causal, out=outs[name].views[i % sets], **options[name])
+        return lambda i: attention(
+            *inputs[i % sets], causal=causal, out=outs[name].views[i % sets], **options[name]
+        )
 
     def poison() -> None:
         for out in outs.values():
@@ -137,8 +185,10 @@ def contest(process: int, case: harness.Case, reference: type[Any] = Cudnn, conf
         for name in outs:
             off = largest_difference(found[name], found[REFERENCE])
             if not errors[name] <= ERROR or not off <= DIFFERENCE:
-                raise AssertionError(f"{name}: relative error {errors[name]:.3e} of sampled rows; an element differs from "
-                                     f"{REFERENCE}'s by {off:.3e} of its size, {dict(case)}")
+                raise AssertionError(
+                    f"{name}: relative error {errors[name]:.3e} of sampled rows; an element differs from "
+                    f"{REFERENCE}'s by {off:.3e} of its size, {dict(case)}"
+                )
             first[name] = found[name].clone()
         return {"errors": errors} | ({"config": chosen(shape, causal)} if configs else {})
 
@@ -149,10 +199,19 @@ def contest(process: int, case: harness.Case, reference: type[Any] = Cudnn, conf
             if not bool(again.flatten()[0].isnan()) and not torch.equal(again, first[name]):
                 raise AssertionError(f"{name} gave other bits than in its first call, {dict(case)}")
 
-    return harness.Contest({name: by(name) for name in outs} | {REFERENCE: theirs}, sets, 1e-12 * flops(shape, causal), poison,
-                         verify, check,
-                         {"positions": math.sqrt(queries * keys), "heads x batches": batches * heads,
-                          "Gflop": 1e-9 * flops(shape, causal)})
+    return harness.Contest(
+        {name: by(name) for name in outs} | {REFERENCE: theirs},
+        sets,
+        1e-12 * flops(shape, causal),
+        poison,
+        verify,
+        check,
+        {
+            "positions": math.sqrt(queries * keys),
+            "heads x batches": batches * heads,
+            "Gflop": 1e-9 * flops(shape, causal),
+        },
+    )
 
 
 def candidates(depth: int, causal: bool) -> dict[str, Any]:
@@ -170,8 +229,15 @@ def chosen(shape: Shape, causal: bool) -> str:
     from numpipe.ops.attention import CONFIGS, choose
 
     batches, heads, _, queries, keys, depth = shape
-    config = choose(depth, causal, True, queries, keys, batches * heads,
-                    torch.cuda.get_device_properties(0).multi_processor_count)
+    config = choose(
+        depth,
+        causal,
+        True,
+        queries,
+        keys,
+        batches * heads,
+        torch.cuda.get_device_properties(0).multi_processor_count,
+    )
     return next(name for name, known in CONFIGS.items() if known == config)
 
 
@@ -181,7 +247,7 @@ def largest_difference(o: Any, reference: Any) -> float:
     one, other = (x.reshape(-1, x.shape[-1]) for x in (o, reference))
     step, largest = max(1, CHUNK // o.shape[-1]), 0.0
     for at in range(0, len(one), step):
-        ours, theirs = one[at:at + step].float(), other[at:at + step].float()
+        ours, theirs = one[at : at + step].float(), other[at : at + step].float()
         scale = theirs.square().mean(1, keepdim=True).sqrt()
         found = float(((ours - theirs).abs() / (theirs.abs() + scale)).max())
         if math.isnan(found):
@@ -199,8 +265,10 @@ def call_once(case: harness.Case) -> None:
 
     batches, heads, shared, queries, keys, depth = shape_of(case["shape"])
     dtype = getattr(torch, DTYPES[case["dtype"]])
-    q, k, o = (Heads(1, (batches, count, positions, depth), dtype).views[0]
-               for count, positions in ((heads, queries), (shared, keys), (heads, queries)))
+    q, k, o = (
+        Heads(1, (batches, count, positions, depth), dtype).views[0]
+        for count, positions in ((heads, queries), (shared, keys), (heads, queries))
+    )
     attention(q, k, k, causal=case["mask"] == "causal", out=o)
     torch.cuda.synchronize()
     del q, k, o
@@ -210,22 +278,57 @@ def call_once(case: harness.Case) -> None:
 # ---- what is asked for, and told
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = harness.script(__doc__)
-    parser.add_argument("--count", type=int, default=40, help="random shapes (default: %(default)s)")
-    parser.add_argument("--lengths", type=listed, default=[str(LEAST), str(MOST)], metavar="LEAST,MOST")
-    parser.add_argument("--depths", type=listed, default=list(map(str, DEPTHS)), help="comma-separated, of: 64, 128, 256")
-    parser.add_argument("--configs", action="store_true", help="all exact configs that fit, beside the chosen one")
+    parser.add_argument(
+        "--count", type=int, default=40, help="random shapes (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--lengths", type=listed, default=[str(LEAST), str(MOST)], metavar="LEAST,MOST"
+    )
+    parser.add_argument(
+        "--depths",
+        type=listed,
+        default=list(map(str, DEPTHS)),
+        help="comma-separated, of: 64, 128, 256",
+    )
+    parser.add_argument(
+        "--configs", action="store_true", help="all exact configs that fit, beside the chosen one"
+    )
     parser.add_argument("--shapes", nargs="+", metavar="B,H/HK,S,D", help="these instead")
-    parser.add_argument("--masks", type=listed, default=list(MASKS), help="of --shapes: comma-separated, of: " + ", ".join(MASKS))
-    parser.add_argument("--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
+    parser.add_argument(
+        "--masks",
+        type=listed,
+        default=list(MASKS),
+        help="of --shapes: comma-separated, of: " + ", ".join(MASKS),
+    )
+    parser.add_argument(
+        "--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES)
+    )
     options = harness.parse_sweep(parser, arguments, dtype=DTYPES, masks=MASKS)
     try:
-        options.lengths, options.depths = tuple(map(int, options.lengths)), tuple(map(int, options.depths))
-        if len(options.lengths) != 2 or not 0 < options.lengths[0] <= options.lengths[1] or not {*options.depths} <= {*DEPTHS}:
-            raise ValueError(f"--lengths {options.lengths}, --depths {options.depths}: the least and the most, and of {DEPTHS}")
-        options.cases = random_cases(options.count, options.seed, options.dtype, options.lengths,
-                                     options.depths) if not options.shapes else [
-            {"shape": spell(shape_of(shape)), "mask": mask, "dtype": dtype, "of": "asked for"}
-            for shape in options.shapes for mask in options.masks for dtype in options.dtype]
+        options.lengths, options.depths = (
+            tuple(map(int, options.lengths)),
+            tuple(map(int, options.depths)),
+        )
+        if (
+            len(options.lengths) != 2
+            or not 0 < options.lengths[0] <= options.lengths[1]
+            or not {*options.depths} <= {*DEPTHS}
+        ):
+            raise ValueError(
+                f"--lengths {options.lengths}, --depths {options.depths}: the least and the most, and of {DEPTHS}"
+            )
+        options.cases = (
+            random_cases(
+                options.count, options.seed, options.dtype, options.lengths, options.depths
+            )
+            if not options.shapes
+            else [
+                {"shape": spell(shape_of(shape)), "mask": mask, "dtype": dtype, "of": "asked for"}
+                for shape in options.shapes
+                for mask in options.masks
+                for dtype in options.dtype
+            ]
+        )
     except ValueError as error:
         parser.error(str(error))
     return options
@@ -235,9 +338,20 @@ def tell(rows: Sequence[bench.Row]) -> str:
     ours = [row for row in rows if row.name == OURS]
     text = f"{harness.summary(ours, by=product_rows.kind)}\n\n{product_rows.verdict(rows, OURS, MUST, AIM)}"
     best = {str(dict(row.case)): row for row in sorted(rows, key=lambda row: row.ratio.median)}
-    lost = sorted((row.ratio.median / best[str(dict(row.case))].ratio.median, str(dict(row.case))) for row in ours)
-    return "\n".join([text, *(f"chosen over best {ratio:.3f}: {case}, best {best[case].name}"
-                              for ratio, case in lost[:10] if len(rows) > len(ours))])
+    lost = sorted(
+        (row.ratio.median / best[str(dict(row.case))].ratio.median, str(dict(row.case)))
+        for row in ours
+    )
+    return "\n".join(
+        [
+            text,
+            *(
+                f"chosen over best {ratio:.3f}: {case}, best {best[case].name}"
+                for ratio, case in lost[:10]
+                if len(rows) > len(ours)
+            ),
+        ]
+    )
 
 
 def main() -> int:

@@ -63,26 +63,42 @@ class Layout:
     @property
     def sizes(self) -> list[int]:
         """Of the memory's dimensions, in the array's order."""
-        return [before + (1 if step == 0 else (size - 1) * abs(step) + 1 if size else 0) + behind
-                for size, step, (before, behind) in zip(self.shape, self.steps, self.around, strict=True)]
+        return [
+            before + (1 if step == 0 else (size - 1) * abs(step) + 1 if size else 0) + behind
+            for size, step, (before, behind) in zip(
+                self.shape, self.steps, self.around, strict=True
+            )
+        ]
 
     def window(self, flat: Any, sized: bool = True) -> Any:
         """The array in its memory, which has one dimension; not `sized`: broadcast dimensions have
         the size 1."""
         sizes = self.sizes
-        stored = flat[self.offset:self.offset + math.prod(sizes)].reshape([sizes[dim] for dim in self.order])
+        stored = flat[self.offset : self.offset + math.prod(sizes)].reshape(
+            [sizes[dim] for dim in self.order]
+        )
         inverse = [self.order.index(dim) for dim in range(len(sizes))]
-        turned = stored.permute(inverse) if hasattr(stored, "permute") else stored.transpose(inverse)
+        turned = (
+            stored.permute(inverse) if hasattr(stored, "permute") else stored.transpose(inverse)
+        )
         cut = turned[tuple(self._slice(dim, size) for dim, size in enumerate(sizes))]
         if not sized or 0 not in self.steps:
             return cut
-        return cut.expand(self.shape) if hasattr(cut, "expand") else _module(cut).broadcast_to(cut, self.shape)
+        return (
+            cut.expand(self.shape)
+            if hasattr(cut, "expand")
+            else _module(cut).broadcast_to(cut, self.shape)
+        )
 
     def _slice(self, dim: int, size: int) -> slice:
         step, (before, behind) = self.steps[dim] or 1, self.around[dim]
         if step > 0:
             return slice(before, size - behind, step)
-        return slice(size - behind - 1, before - 1 if before else None, step) if self.shape[dim] else slice(0, 0)
+        return (
+            slice(size - behind - 1, before - 1 if before else None, step)
+            if self.shape[dim]
+            else slice(0, 0)
+        )
 
     @property
     def memory(self) -> int:
@@ -101,7 +117,9 @@ class Product:
     beta: float = 1.0
 
 
-def layout(draw: random.Random, shape: tuple[int, ...], *, written: bool = False, backwards: bool = True) -> Layout:
+def layout(
+    draw: random.Random, shape: tuple[int, ...], *, written: bool = False, backwards: bool = True
+) -> Layout:
     """A random layout; of an array that is written no two elements are one."""
     order = list(range(len(shape)))
     if draw.random() < 0.5:
@@ -114,7 +132,9 @@ def layout(draw: random.Random, shape: tuple[int, ...], *, written: bool = False
         around.append((draw.choice([0, 0, 1, 3, 8]), draw.choice([0, 0, 1, 5, 8])))
     if draw.random() < 0.25:  # as it is allocated
         order, steps, around = sorted(order), [1] * len(shape), [(0, 0)] * len(shape)
-    return Layout(shape, tuple(order), tuple(steps), tuple(around), draw.choice([0, 0, 0, 1, 2, 3, 7, 8, 16]))
+    return Layout(
+        shape, tuple(order), tuple(steps), tuple(around), draw.choice([0, 0, 0, 1, 2, 3, 7, 8, 16])
+    )
 
 
 def product(seed: int, number: int, library: str, most: int) -> Product:
@@ -122,10 +142,14 @@ def product(seed: int, number: int, library: str, most: int) -> Product:
     draw = random.Random(f"{seed} {number}")
     if library == "both":
         library = "cupy" if draw.random() < 0.4 else "torch"
-    side = lambda: min(most, round(math.exp(draw.uniform(0, math.log(draw.choice([24, 200, most]) + 1)))))
+    side = lambda: min(
+        most, round(math.exp(draw.uniform(0, math.log(draw.choice([24, 200, most]) + 1))))
+    )
     m, n, k = side(), side(), side()
     batch = draw.choice([(), (), (), (3,), (2, 3)])
-    part = lambda: tuple(draw.choice([size, size, 1]) for size in batch)[draw.choice([0, 0, len(batch)]):]
+    part = lambda: tuple(draw.choice([size, size, 1]) for size in batch)[
+        draw.choice([0, 0, len(batch)]) :
+    ]
     first, second = part(), part()
     a, b = (*first, m, k), (*second, k, n)
     if draw.random() < 0.05:
@@ -157,7 +181,11 @@ def filled(one: Product, name: str, seed: int) -> tuple[Any, Any]:
     """(memory, array) of NaN, in which the array's own elements are random normal numbers, but for
     an output's."""
     rng, spec = np.random.default_rng(seed), one.layouts[name]
-    dtype = np.dtype(np.float16) if one.dtype == "float16" else np.dtype(__import__("ml_dtypes").bfloat16)
+    dtype = (
+        np.dtype(np.float16)
+        if one.dtype == "float16"
+        else np.dtype(__import__("ml_dtypes").bfloat16)
+    )
     host = np.full(spec.memory, math.nan, dtype)
     if name != "out":
         window = spec.window(host, sized=False)
@@ -185,14 +213,31 @@ def doubled(array: Any) -> np.ndarray:
 def check(case: harness.Case) -> None:
     """Compute one product; AssertionError where it is wrong."""
     one = product(case["seed"], case["number"], case["library"], case["most"])
-    arrays = {name: filled(one, name, 1000 * case["number"] + place) for place, name in enumerate(one.layouts)}
+    arrays = {
+        name: filled(one, name, 1000 * case["number"] + place)
+        for place, name in enumerate(one.layouts)
+    }
     given = {name: array for name, (_, array) in arrays.items()}
     target = {"target": "sim"} if one.library == "numpy" else {}
-    found = ops.matmul(given["a"], given["b"], given.get("c"), alpha=one.alpha, beta=one.beta, bias=given.get("bias"),
-                       out=given.get("out"), **target)
+    found = ops.matmul(
+        given["a"],
+        given["b"],
+        given.get("c"),
+        alpha=one.alpha,
+        beta=one.beta,
+        bias=given.get("bias"),
+        out=given.get("out"),
+        **target,
+    )
     exact = one.alpha * (doubled(given["a"]) @ doubled(given["b"]))
-    exact = exact + (one.beta * doubled(given["c"]) if "c" in given else 0) + (doubled(given["bias"]) if "bias" in given else 0)
-    wrong = difference(doubled(found), np.asarray(exact), ROUNDING[one.dtype], one.layouts["a"].shape[-1])
+    exact = (
+        exact
+        + (one.beta * doubled(given["c"]) if "c" in given else 0)
+        + (doubled(given["bias"]) if "bias" in given else 0)
+    )
+    wrong = difference(
+        doubled(found), np.asarray(exact), ROUNDING[one.dtype], one.layouts["a"].shape[-1]
+    )
     if "out" in arrays:
         memory = doubled(arrays["out"][0])
         inside = np.zeros(memory.shape, bool)
@@ -200,7 +245,10 @@ def check(case: harness.Case) -> None:
         if found is not given["out"]:
             wrong = wrong or "the result is not the output that was given"
         if not np.isnan(memory[~inside]).all():
-            wrong = wrong or f"{int((~np.isnan(memory[~inside])).sum())} elements beside the output were written"
+            wrong = (
+                wrong
+                or f"{int((~np.isnan(memory[~inside])).sum())} elements beside the output were written"
+            )
     if wrong:
         raise AssertionError(f"{wrong}: {asdict(one)}")
 
@@ -225,9 +273,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser = harness.script(__doc__)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, help="default: drawn from the system")
-    parser.add_argument("--only", type=int, help="the product of this number alone, in this process")
-    parser.add_argument("--library", choices=(*LIBRARIES, "both"), default="both", help="both: torch and CuPy, on the GPU")
-    parser.add_argument("--most", type=int, default=1100, help="elements of a side (default: %(default)s)")
+    parser.add_argument(
+        "--only", type=int, help="the product of this number alone, in this process"
+    )
+    parser.add_argument(
+        "--library",
+        choices=(*LIBRARIES, "both"),
+        default="both",
+        help="both: torch and CuPy, on the GPU",
+    )
+    parser.add_argument(
+        "--most", type=int, default=1100, help="elements of a side (default: %(default)s)"
+    )
     parser.add_argument("--workers", type=int, help="processes (default: one for each CPU)")
     parser.add_argument("--out", type=Path, help="a file of what was wrong")
     options = parser.parse_args(arguments)
@@ -247,7 +304,9 @@ def main(arguments: list[str] | None = None) -> int:
     if len(wrong) > TOLD:
         print(f"and {len(wrong) - TOLD} more")
     refused = sum(not why.startswith("AssertionError") for _, why in wrong)
-    print(f"{options.count} layouts: {len(wrong) - refused} wrong, {refused} refused, {time.monotonic() - begun:.0f} s")
+    print(
+        f"{options.count} layouts: {len(wrong) - refused} wrong, {refused} refused, {time.monotonic() - begun:.0f} s"
+    )
     found = [{"number": one["number"], "why": why} for one, why in wrong]
     record = {"benchmark": "random_layouts", **case, "count": options.count, "wrong": found}
     harness.write(options.out, record)

@@ -75,8 +75,10 @@ class Buffers:
 
         rows, columns = reversed(shape) if turned else shape
         self.size = rows * columns
-        self.flat = torch.empty((sets, -(-self.size // PAD) * PAD + PAD), dtype=dtype, device=DEVICE)
-        views = [flat[:self.size].view(rows, columns) for flat in self.flat]
+        self.flat = torch.empty(
+            (sets, -(-self.size // PAD) * PAD + PAD), dtype=dtype, device=DEVICE
+        )
+        views = [flat[: self.size].view(rows, columns) for flat in self.flat]
         self.views = [view.T for view in views] if turned else views
 
     def randomise(self) -> Buffers:
@@ -90,7 +92,7 @@ class Buffers:
         """AssertionError where a set is written in part, where none is, or where something is
         written beside one."""
         empty = self.flat.isnan()
-        inside, beside = empty[:, :self.size], empty[:, self.size:]
+        inside, beside = empty[:, : self.size], empty[:, self.size :]
         whole, untouched = ~inside.any(1), inside.all(1)
         if not bool(beside.all()):
             raise AssertionError(f"{name} wrote beside its output")
@@ -106,9 +108,15 @@ def contest(process: int, case: harness.Case, space: int = 0) -> harness.Contest
     if torch.cuda.memory_reserved() > torch.cuda.get_device_properties(0).total_memory // 2:
         torch.cuda.empty_cache()
     torch.manual_seed(process)
-    (m, n, k), dtype, stored = dimensions(case), getattr(torch, DTYPES[case["dtype"]]), case.get("stored", STORED[0])
+    (m, n, k), dtype, stored = (
+        dimensions(case),
+        getattr(torch, DTYPES[case["dtype"]]),
+        case.get("stored", STORED[0]),
+    )
     moved = 2 * (m * k + n * k + m * n)
-    sets = min(bench.rotation_sets(moved, torch.cuda.get_device_properties(0).L2_cache_size), MOST_SETS)
+    sets = min(
+        bench.rotation_sets(moved, torch.cuda.get_device_properties(0).L2_cache_size), MOST_SETS
+    )
     a = Buffers(sets, (m, k), dtype, stored.startswith("km")).randomise().views
     b = Buffers(sets, (k, n), dtype, stored.endswith("nk")).randomise().views
     outputs: dict[str, Buffers] = {}
@@ -143,9 +151,14 @@ def contest(process: int, case: harness.Case, space: int = 0) -> harness.Contest
         rows = torch.randperm(m, device=DEVICE)[:SAMPLED_ROWS]
         errors = {name: relative_error(a[0][rows], b[0], c[rows]) for name, c in found.items()}
         for name, c in found.items():
-            if not errors[name] <= ERROR or not largest_difference(c, found[REFERENCE]) <= DIFFERENCE:
-                raise AssertionError(f"{name}: relative error {errors[name]:.3e} of sampled rows; an element differs from cuBLAS' "
-                                     f"by {largest_difference(c, found[REFERENCE]):.3e} of its size, {dict(case)}")
+            if (
+                not errors[name] <= ERROR
+                or not largest_difference(c, found[REFERENCE]) <= DIFFERENCE
+            ):
+                raise AssertionError(
+                    f"{name}: relative error {errors[name]:.3e} of sampled rows; an element differs from cuBLAS' "
+                    f"by {largest_difference(c, found[REFERENCE]):.3e} of its size, {dict(case)}"
+                )
         first.update({name: c.clone() for name, c in found.items() if name != REFERENCE})
         return {"errors": errors}
 
@@ -157,8 +170,15 @@ def contest(process: int, case: harness.Case, space: int = 0) -> harness.Contest
             if not bool(again[0, 0].isnan()) and not torch.equal(again, c):
                 raise AssertionError(f"{name} gave other bits than in its first call, {dict(case)}")
 
-    return harness.Contest(calls, sets, 2e-12 * m * n * k, poison, verify, check,
-                         {"M": m, "N x K": n * k, "flops a byte": 2 * m * n * k / moved})
+    return harness.Contest(
+        calls,
+        sets,
+        2e-12 * m * n * k,
+        poison,
+        verify,
+        check,
+        {"M": m, "N x K": n * k, "flops a byte": 2 * m * n * k / moved},
+    )
 
 
 def configs(m: int, n: int, k: int, space: int) -> dict[str, op_configs.Config]:
@@ -172,11 +192,17 @@ def configs(m: int, n: int, k: int, space: int) -> dict[str, op_configs.Config]:
         return {}
     aligned, draw = math.gcd(2 * k, 128), random.Random(f"{m} {n} {k}")
     kinds = op_configs.space(m, n, k, aligned=aligned, most=2 * space)
-    first, rest = kinds[:space // 2], kinds[space // 2:]
+    first, rest = kinds[: space // 2], kinds[space // 2 :]
     chosen = first + draw.sample(rest, min(len(rest), space // 4))
-    wider = [config for config in op_configs.space(m, n, k, aligned=aligned, most=EVERY, widths=EVERY)
-             if any(dataclasses.replace(config, tn=one.tn, slots=one.slots, panels=one.panels) == one for one in first)
-             and config not in chosen]
+    wider = [
+        config
+        for config in op_configs.space(m, n, k, aligned=aligned, most=EVERY, widths=EVERY)
+        if any(
+            dataclasses.replace(config, tn=one.tn, slots=one.slots, panels=one.panels) == one
+            for one in first
+        )
+        and config not in chosen
+    ]
     chosen += draw.sample(wider, min(len(wider), space - len(chosen)))
     return {spell(config): config for config in chosen}
 
@@ -184,7 +210,11 @@ def configs(m: int, n: int, k: int, space: int) -> dict[str, op_configs.Config]:
 def spell(config: op_configs.Config) -> str:
     """The name of a config: what makes it, as Python reads it."""
     usual = op_configs.Config()
-    fields = (f"{name}={value!r}" for name, value in dataclasses.asdict(config).items() if value != getattr(usual, name))
+    fields = (
+        f"{name}={value!r}"
+        for name, value in dataclasses.asdict(config).items()
+        if value != getattr(usual, name)
+    )
     return f"Config({', '.join(fields)})"
 
 
@@ -194,8 +224,8 @@ def relative_error(a: Any, b: Any, c: Any) -> float:
     step, above, below = max(1, CHUNK // b.shape[0]), 0.0, 0.0
     left = a.double()
     for at in range(0, b.shape[1], step):
-        exact = left @ b[:, at:at + step].double()
-        above += float(((c[:, at:at + step].double() - exact) ** 2).sum())
+        exact = left @ b[:, at : at + step].double()
+        above += float(((c[:, at : at + step].double() - exact) ** 2).sum())
         below += float((exact**2).sum())
     return math.sqrt(above / below)
 
@@ -205,7 +235,7 @@ def largest_difference(c: Any, reference: Any) -> float:
     where there is one."""
     step, largest = max(1, CHUNK // c.shape[1]), 0.0
     for at in range(0, c.shape[0], step):
-        one, other = c[at:at + step].float(), reference[at:at + step].float()
+        one, other = c[at : at + step].float(), reference[at : at + step].float()
         scale = other.square().mean().sqrt()
         found = float(((one - other).abs() / (other.abs() + scale)).max())
         largest = found if math.isnan(found) else max(largest, found)
@@ -220,8 +250,15 @@ def call_once(case: harness.Case) -> None:
     been called."""
     import torch
 
-    (m, n, k), dtype, stored = dimensions(case), getattr(torch, DTYPES[case["dtype"]]), case.get("stored", STORED[0])
-    a, b = (Buffers(1, (m, k), dtype, stored.startswith("km")), Buffers(1, (k, n), dtype, stored.endswith("nk")))
+    (m, n, k), dtype, stored = (
+        dimensions(case),
+        getattr(torch, DTYPES[case["dtype"]]),
+        case.get("stored", STORED[0]),
+    )
+    a, b = (
+        Buffers(1, (m, k), dtype, stored.startswith("km")),
+        Buffers(1, (k, n), dtype, stored.endswith("nk")),
+    )
     options = {"config": op_configs.Config(**case["config"])} if "config" in case else {}
     try:
         OP.matmul(a.views[0], b.views[0], out=Buffers(1, (m, n), dtype).views[0], **options)
@@ -236,7 +273,15 @@ def call_once(case: harness.Case) -> None:
 def kernels_of(case: harness.Case) -> tuple[object, ...]:
     """What rows have in common that a config is compiled for once."""
     m, n, k = dimensions(case)
-    return str(case["config"]), m % 8 == 0, n % 8 == 0, k % 8 == 0, min(m, n, k) == 1, case["dtype"], case.get("stored")
+    return (
+        str(case["config"]),
+        m % 8 == 0,
+        n % 8 == 0,
+        k % 8 == 0,
+        min(m, n, k) == 1,
+        case["dtype"],
+        case.get("stored"),
+    )
 
 
 def ahead(cases: Sequence[Case], space: int) -> None:
@@ -244,8 +289,14 @@ def ahead(cases: Sequence[Case], space: int) -> None:
     worker takes its time to find out."""
     begun = time.monotonic()
     rows = sorted(cases, key=lambda case: math.prod(dimensions(case)))
-    rows += harness.distinct(kernels_of, [case | {"config": dataclasses.asdict(config)} for case in rows
-                                        for config in configs(*dimensions(case), space).values()])
+    rows += harness.distinct(
+        kernels_of,
+        [
+            case | {"config": dataclasses.asdict(config)}
+            for case in rows
+            for config in configs(*dimensions(case), space).values()
+        ],
+    )
     print(f"compiling the kernels of {len(rows)} calls", flush=True)
     for case, error in harness.spread(call_once, rows):
         print(f"not compiled ahead: {case}: {error[:300]}", flush=True)
@@ -255,27 +306,75 @@ def ahead(cases: Sequence[Case], space: int) -> None:
 # ---- what is asked for, and told
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = harness.script(__doc__)
-    parser.add_argument("--rows", type=listed, default=["random"], metavar="KINDS",
-                        help=f"comma-separated, of: {', '.join(product_rows.MUST)} (default: random)")
-    parser.add_argument("--count", type=int, default=200, help="random products, and off-grid ones (default: %(default)s)")
-    parser.add_argument("--distribution", choices=product_rows.DISTRIBUTIONS, default="log",
-                        help="of N and K (default: %(default)s)")
-    parser.add_argument("--shapes", nargs="+", default=[], metavar="M,N,K", help="these products, beside --rows where that is said")
-    parser.add_argument("--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES))
-    parser.add_argument("--stored", choices=STORED, default=STORED[0], help="how a and b lie in memory (default: %(default)s)")
-    parser.add_argument("--space", type=int, default=0, metavar="N", help="N of the configs that the op puts first for each row")
-    parser.add_argument("--rounds", type=int, help="of all competitors, a row (default: 11, beside other configs 5)")
-    parser.add_argument("--idle", type=float, default=0.0, metavar="S",
-                        help="without work before the measurements of each competitor, at the boost clock (default: under load)")
+    parser.add_argument(
+        "--rows",
+        type=listed,
+        default=["random"],
+        metavar="KINDS",
+        help=f"comma-separated, of: {', '.join(product_rows.MUST)} (default: random)",
+    )
+    parser.add_argument(
+        "--count",
+        type=int,
+        default=200,
+        help="random products, and off-grid ones (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--distribution",
+        choices=product_rows.DISTRIBUTIONS,
+        default="log",
+        help="of N and K (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--shapes",
+        nargs="+",
+        default=[],
+        metavar="M,N,K",
+        help="these products, beside --rows where that is said",
+    )
+    parser.add_argument(
+        "--dtype", type=listed, default=["bf16"], help="comma-separated, of: " + ", ".join(DTYPES)
+    )
+    parser.add_argument(
+        "--stored",
+        choices=STORED,
+        default=STORED[0],
+        help="how a and b lie in memory (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--space",
+        type=int,
+        default=0,
+        metavar="N",
+        help="N of the configs that the op puts first for each row",
+    )
+    parser.add_argument(
+        "--rounds", type=int, help="of all competitors, a row (default: 11, beside other configs 5)"
+    )
+    parser.add_argument(
+        "--idle",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="without work before the measurements of each competitor, at the boost clock (default: under load)",
+    )
     parser.add_argument("--fit", type=Path, help="a file of lines: shape, config, seconds")
     options = harness.parse_sweep(parser, arguments, dtype=DTYPES)
     if options.shapes and "--rows" not in (sys.argv[1:] if arguments is None else arguments):
         options.rows = []
     try:
-        options.cases = product_rows.cases(options.rows, options.dtype, count=options.count, seed=options.seed,
-                                           distribution=options.distribution)
-        options.cases += [{"shape": shape, "dtype": dtype, "of": "asked for"}
-                          for shape in options.shapes for dtype in options.dtype]
+        options.cases = product_rows.cases(
+            options.rows,
+            options.dtype,
+            count=options.count,
+            seed=options.seed,
+            distribution=options.distribution,
+        )
+        options.cases += [
+            {"shape": shape, "dtype": dtype, "of": "asked for"}
+            for shape in options.shapes
+            for dtype in options.dtype
+        ]
         for case in options.cases:
             if min(dimensions(case)) < 1:
                 raise ValueError(f"{case['shape']!r} is not M,N,K")
@@ -290,12 +389,24 @@ def fit_lines(rows: Sequence[bench.Row]) -> str:
     """A line of JSON for each row and competitor, from which fit_products.py learns."""
     lines = []
     for row in rows:
-        what = {"shape": list(dimensions(row.case)), "dtype": row.case["dtype"], "stored": row.case.get("stored", STORED[0]),
-                "protocol": row.protocol}
-        ours = {"chosen": spell(op_configs.choose(*dimensions(row.case)))} if row.name == OURS else {}
-        lines.append(what | ours | {"config": row.name, "seconds": row.seconds, "ratio": round(row.ratio.median, 4)})
+        what = {
+            "shape": list(dimensions(row.case)),
+            "dtype": row.case["dtype"],
+            "stored": row.case.get("stored", STORED[0]),
+            "protocol": row.protocol,
+        }
+        ours = (
+            {"chosen": spell(op_configs.choose(*dimensions(row.case)))} if row.name == OURS else {}
+        )
+        lines.append(
+            what
+            | ours
+            | {"config": row.name, "seconds": row.seconds, "ratio": round(row.ratio.median, 4)}
+        )
         if row.name == OURS:
-            lines.append(what | {"config": REFERENCE, "seconds": row.reference_seconds, "ratio": 1.0})
+            lines.append(
+                what | {"config": REFERENCE, "seconds": row.reference_seconds, "ratio": 1.0}
+            )
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
@@ -308,7 +419,10 @@ def main() -> int:
         chosen_rows = [row for row in rows if row.name == OURS]
         text = harness.summary(chosen_rows, by=product_rows.kind)
         if len(chosen_rows) < len(rows):
-            best = {json.dumps(row.case): row.ratio.median for row in sorted(rows, key=lambda row: row.ratio.median)}
+            best = {
+                json.dumps(row.case): row.ratio.median
+                for row in sorted(rows, key=lambda row: row.ratio.median)
+            }
             lost = [row.ratio.median / best[json.dumps(row.case)] for row in chosen_rows]
             mean = math.exp(math.fsum(map(math.log, lost)) / max(len(lost), 1))
             text += f"\n\nthe choice over the best config: geometric mean {mean:.3f}, least {min(lost, default=1):.3f}"

@@ -26,7 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gemm import DTYPES, Config, inputs, matmul, relative_error, shape_of
 
-OPTIONS: dict[str, Any] = {"grid": numpipe.persistent(), "num_compute_wgs": 2, "wg_axis": "wg", "memory_registers": 40}
+OPTIONS: dict[str, Any] = {
+    "grid": numpipe.persistent(),
+    "num_compute_wgs": 2,
+    "wg_axis": "wg",
+    "memory_registers": 40,
+}
 
 
 def _out(a: Any, b: Any) -> ArrayType:
@@ -38,12 +43,18 @@ def ordered(a, b, table, c, *, cfg: numpipe.Static = Config()):
     """The tiles in the order of a table: row t has the indices of tile t."""
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
-    for t, in numpipe.tiles(table.shape[0]):
+    for (t,) in numpipe.tiles(table.shape[0]):
         m = table[t, 0]
         n = table[t, 1]
         acc = numpipe.zeros((rows, cfg.tn), np.float32)
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
-            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+        pipe = numpipe.pipeline(
+            grid=(cdiv(a.shape[1], cfg.tk),),
+            max_concurrent_steps=cfg.slots,
+            in_specs=(
+                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+            ),
+        )
         for (k,), (a_tile, b_tile) in pipe(a, b):
             acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
         c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
@@ -54,10 +65,18 @@ def looked_up(a, b, blocks, c, *, cfg: numpipe.Static = Config()):
     """The blocks of a and b of each step by a list of them."""
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
-    for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped", group=cfg.group):
+    for m, n in numpipe.tiles(
+        cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped", group=cfg.group
+    ):
         acc = numpipe.zeros((rows, cfg.tn), np.float32)
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
-            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, blocks[k])), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, blocks[k]))))
+        pipe = numpipe.pipeline(
+            grid=(cdiv(a.shape[1], cfg.tk),),
+            max_concurrent_steps=cfg.slots,
+            in_specs=(
+                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, blocks[k])),
+                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, blocks[k])),
+            ),
+        )
         for (k,), (a_tile, b_tile) in pipe(a, b):
             acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
         c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
@@ -68,33 +87,58 @@ def counted(a, b, counts, c, *, cfg: numpipe.Static = Config()):
     """As many steps for a tile as an array says."""
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
-    for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped", group=cfg.group):
+    for m, n in numpipe.tiles(
+        cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), order="grouped", group=cfg.group
+    ):
         acc = numpipe.zeros((rows, cfg.tn), np.float32)
-        pipe = numpipe.pipeline(grid=(counts[m, n],), max_concurrent_steps=cfg.slots, in_specs=(
-            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+        pipe = numpipe.pipeline(
+            grid=(counts[m, n],),
+            max_concurrent_steps=cfg.slots,
+            in_specs=(
+                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+            ),
+        )
         for (k,), (a_tile, b_tile) in pipe(a, b):
             acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
         c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
 
 
-KERNELS = {"order from a table": ordered, "blocks from a list": looked_up, "steps from counts": counted}
+KERNELS = {
+    "order from a table": ordered,
+    "blocks from a list": looked_up,
+    "steps from counts": counted,
+}
 
 
-def steering(shape: tuple[int, int, int], cfg: Config, dtype: Any = np.int32) -> dict[str, np.ndarray]:
+def steering(
+    shape: tuple[int, int, int], cfg: Config, dtype: Any = np.int32
+) -> dict[str, np.ndarray]:
     """The array that each kernel takes, so that it computes what the arithmetic does."""
     tiles, steps = (cdiv(shape[0], cfg.tm), cdiv(shape[1], cfg.tn)), cdiv(shape[2], cfg.tk)
     arrays = orders.Grouped(cfg.group).table(tiles), np.arange(steps), np.full(tiles, steps)
     return {name: np.array(array, dtype) for name, array in zip(KERNELS, arrays, strict=True)}
 
 
-def compared(shape: tuple[int, int, int], dtype: np.dtype, rounds: int, cfg: Config) -> bench.Sample:
+def compared(
+    shape: tuple[int, int, int], dtype: np.dtype, rounds: int, cfg: Config
+) -> bench.Sample:
     """Seconds a call of each kernel, interleaved, on arrays that stay on the GPU."""
     x, y = (launch.DeviceArray.from_host(array) for array in inputs(shape, dtype))
     outputs = {name: launch.DeviceArray(shape[:2], dtype) for name in ("arithmetic", *KERNELS)}
-    given = {name: launch.DeviceArray.from_host(array) for name, array in steering(shape, cfg).items()}
-    calls: dict[str, Any] = {"arithmetic": lambda _: matmul(x, y, out=outputs["arithmetic"], cfg=cfg)}
-    calls |= {name: lambda _, name=name: KERNELS[name](x, y, given[name], out=outputs[name], cfg=cfg) for name in KERNELS}
-    [sample] = bench.compare(calls, reference="arithmetic", protocols=("interleaved",), plan=bench.Plan(rounds=rounds))
+    given = {
+        name: launch.DeviceArray.from_host(array) for name, array in steering(shape, cfg).items()
+    }
+    calls: dict[str, Any] = {
+        "arithmetic": lambda _: matmul(x, y, out=outputs["arithmetic"], cfg=cfg)
+    }
+    calls |= {
+        name: lambda _, name=name: KERNELS[name](x, y, given[name], out=outputs[name], cfg=cfg)
+        for name in KERNELS
+    }
+    [sample] = bench.compare(
+        calls, reference="arithmetic", protocols=("interleaved",), plan=bench.Plan(rounds=rounds)
+    )
     same = outputs["arithmetic"].copy_to_host()
     for name, output in outputs.items():
         if not np.array_equal(output.copy_to_host(), same):
@@ -103,10 +147,14 @@ def compared(shape: tuple[int, int, int], dtype: np.dtype, rounds: int, cfg: Con
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", choices=("sim", "gpu"), help="default: the GPU if there is one")
     parser.add_argument("--shape", type=shape_of, default=(4096, 4096, 4096), metavar="M,N,K")
-    parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="of a, b and c (default: %(default)s)")
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="bf16", help="of a, b and c (default: %(default)s)"
+    )
     parser.add_argument("--slots", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=30)
     options = parser.parse_args()
@@ -115,12 +163,18 @@ def main() -> None:
     if launch.choose_target(options.target).target == "sim":
         a, b = inputs(options.shape, dtype)
         for name, array in steering(options.shape, cfg).items():
-            print(f"{name:<20} error {relative_error(a, b, KERNELS[name](a, b, array, cfg=cfg, target='sim')):.1e}")
+            print(
+                f"{name:<20} error {relative_error(a, b, KERNELS[name](a, b, array, cfg=cfg, target='sim')):.1e}"
+            )
         return
     sample = compared(options.shape, dtype, options.rounds, cfg)
-    print(f"{'arithmetic':<20} {2e-12 * np.prod(options.shape) / sample.reference_seconds:>6.0f} TFLOPS  noise {sample.noise:.3f}")
+    print(
+        f"{'arithmetic':<20} {2e-12 * np.prod(options.shape) / sample.reference_seconds:>6.0f} TFLOPS  noise {sample.noise:.3f}"
+    )
     for name in KERNELS:
-        print(f"{name:<20} {2e-12 * np.prod(options.shape) / sample.seconds(name):>6.0f} TFLOPS  ratio {sample.ratio(name):.3f}")
+        print(
+            f"{name:<20} {2e-12 * np.prod(options.shape) / sample.seconds(name):>6.0f} TFLOPS  ratio {sample.ratio(name):.3f}"
+        )
 
 
 if __name__ == "__main__":

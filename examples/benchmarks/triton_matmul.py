@@ -8,16 +8,50 @@ from typing import Any
 import triton
 import triton.language as tl
 
-SPACE = [(128, 256, 64, 3, 8), (128, 256, 64, 4, 8), (256, 128, 64, 3, 8), (128, 128, 64, 4, 8), (128, 128, 64, 4, 4),
-         (64, 256, 64, 4, 4), (64, 128, 64, 4, 4), (64, 64, 128, 4, 4), (32, 128, 128, 4, 4), (16, 128, 128, 4, 4)]
+SPACE = [
+    (128, 256, 64, 3, 8),
+    (128, 256, 64, 4, 8),
+    (256, 128, 64, 3, 8),
+    (128, 128, 64, 4, 8),
+    (128, 128, 64, 4, 4),
+    (64, 256, 64, 4, 4),
+    (64, 128, 64, 4, 4),
+    (64, 64, 128, 4, 4),
+    (32, 128, 128, 4, 4),
+    (16, 128, 128, 4, 4),
+]
 """rows, columns and depth of a block; stages; warps"""
 
 
-@triton.autotune(configs=[triton.Config({"TM": tm, "TN": tn, "TK": tk, "GROUP": 8}, num_stages=stages, num_warps=warps)
-                          for tm, tn, tk, stages, warps in SPACE], key=["m", "n", "k", "batches"])
+@triton.autotune(
+    configs=[
+        triton.Config(
+            {"TM": tm, "TN": tn, "TK": tk, "GROUP": 8}, num_stages=stages, num_warps=warps
+        )
+        for tm, tn, tk, stages, warps in SPACE
+    ],
+    key=["m", "n", "k", "batches"],
+)
 @triton.jit
-def _matmul(a, b, c, m, n, k, batches, a_batch, a_row, b_batch, b_row, c_batch, c_row,
-            TM: tl.constexpr, TN: tl.constexpr, TK: tl.constexpr, GROUP: tl.constexpr):
+def _matmul(
+    a,
+    b,
+    c,
+    m,
+    n,
+    k,
+    batches,
+    a_batch,
+    a_row,
+    b_batch,
+    b_row,
+    c_batch,
+    c_row,
+    TM: tl.constexpr,
+    TN: tl.constexpr,
+    TK: tl.constexpr,
+    GROUP: tl.constexpr,
+):
     tile, batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
     rows, columns = tl.cdiv(m, TM), tl.cdiv(n, TN)
     strip = tile // (GROUP * columns)  # strips of GROUP rows of tiles, column by column
@@ -50,7 +84,8 @@ def matmul(a: Any, b: Any, out: Any) -> None:
         return (x.stride(0) if batch else 0), x.stride(-2)
 
     _matmul[lambda meta: (triton.cdiv(m, meta["TM"]) * triton.cdiv(n, meta["TN"]), batches)](
-        a, b, out, m, n, k, batches, *strides(a), *strides(b), *strides(out))
+        a, b, out, m, n, k, batches, *strides(a), *strides(b), *strides(out)
+    )
 
 
 def best() -> str:

@@ -35,7 +35,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 SIZE, TILE, DEPTH, SLOTS = 512, 128, 64, 3
-SHAPES = {"K": [(512, 512, k) for k in (256, 512, 1024, 2048)], "tiles": [(512, n, 512) for n in (256, 512, 1024, 2048)]}
+SHAPES = {
+    "K": [(512, 512, k) for k in (256, 512, 1024, 2048)],
+    "tiles": [(512, n, 512) for n in (256, 512, 1024, 2048)],
+}
 SCHEDULES = 20
 LIMIT, RATIO = 0.5, 10
 """seconds for 512 x 512 x 512, and how much faster than Pallas, that numpipe promises"""
@@ -52,7 +55,9 @@ def operands(m: int, n: int, k: int) -> tuple[Any, Any]:
     import numpy as np
 
     random = np.random.default_rng(0)
-    return random.standard_normal((m, k)).astype(np.float16), random.standard_normal((n, k)).astype(np.float16)
+    return random.standard_normal((m, k)).astype(np.float16), random.standard_normal((n, k)).astype(
+        np.float16
+    )
 
 
 def right(c: Any, exact: Any) -> None:
@@ -115,7 +120,17 @@ def pallas_times(runs: int) -> None:
         c = np.asarray(call(a, b))
         seconds, cpu_seconds = since(begun)
         right(c, exact)
-        print(json.dumps({"jax": jax.__version__, "seconds": seconds, "cpu": cpu_seconds, "races": bool(races())}), flush=True)
+        print(
+            json.dumps(
+                {
+                    "jax": jax.__version__,
+                    "seconds": seconds,
+                    "cpu": cpu_seconds,
+                    "races": bool(races()),
+                }
+            ),
+            flush=True,
+        )
 
 
 def pallas_matmul(m: int, n: int, k: int) -> tuple[Callable[[Any, Any], Any], Callable[[], bool]]:
@@ -147,7 +162,9 @@ def pallas_matmul(m: int, n: int, k: int) -> tuple[Callable[[Any, Any], Any], Ca
                         staging[wg] = acc[...].astype(jnp.float16)
                         plgpu.commit_smem()
                         plgpu.copy_smem_to_gmem(
-                            staging.at[wg], c.at[pl.ds(row * TILE + wg * half, half), pl.ds(column * TILE, TILE)])
+                            staging.at[wg],
+                            c.at[pl.ds(row * TILE + wg * half, half), pl.ds(column * TILE, TILE)],
+                        )
                         plgpu.wait_smem_to_gmem(0)
 
                     pl.run_scoped(with_accumulator, plgpu.ACC((half, TILE), jnp.float32))
@@ -158,27 +175,62 @@ def pallas_matmul(m: int, n: int, k: int) -> tuple[Callable[[Any, Any], Any], Ca
                     return acc
 
                 plgpu.emit_pipeline_warp_specialized(
-                    step, grid=(k // DEPTH,), memory_registers=40, num_compute_wgs=2, wg_axis="wg", max_concurrent_steps=SLOTS,
-                    compute_context=compute, in_specs=[
-                        plgpu.BlockSpec((TILE, DEPTH), lambda i: (row, i), transforms=layout, memory_space=plgpu.SMEM),
-                        plgpu.BlockSpec((DEPTH, TILE), lambda i: (i, column), transforms=layout, memory_space=plgpu.SMEM)])(a, b)
+                    step,
+                    grid=(k // DEPTH,),
+                    memory_registers=40,
+                    num_compute_wgs=2,
+                    wg_axis="wg",
+                    max_concurrent_steps=SLOTS,
+                    compute_context=compute,
+                    in_specs=[
+                        plgpu.BlockSpec(
+                            (TILE, DEPTH),
+                            lambda i: (row, i),
+                            transforms=layout,
+                            memory_space=plgpu.SMEM,
+                        ),
+                        plgpu.BlockSpec(
+                            (DEPTH, TILE),
+                            lambda i: (i, column),
+                            transforms=layout,
+                            memory_space=plgpu.SMEM,
+                        ),
+                    ],
+                )(a, b)
 
             plgpu.nd_loop((m // TILE * across,), collective_axes="cta")(one_tile)
 
-        pl.run_scoped(all_tiles, plgpu.SMEM((2, half, TILE), jnp.float16, transforms=layout), collective_axes="wg")
+        pl.run_scoped(
+            all_tiles,
+            plgpu.SMEM((2, half, TILE), jnp.float16, transforms=layout),
+            collective_axes="wg",
+        )
 
     call = plgpu.kernel(
-        kernel, out_type=jax.ShapeDtypeStruct((m, n), jnp.float16), grid=(2,), grid_names=("cta",), num_threads=3, thread_name="wg",
+        kernel,
+        out_type=jax.ShapeDtypeStruct((m, n), jnp.float16),
+        grid=(2,),
+        grid_names=("cta",),
+        num_threads=3,
+        thread_name="wg",
         interpret=InterpretGPUParams(detect_races=True),
-        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup))
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
+    )
     return call, lambda: interpret_pallas_call.get_races().races_found
 
 
 # ---- both
-def worker(python: str, name: str, runs: int, **environment: str) -> tuple[list[dict[str, Any]], str]:
+def worker(
+    python: str, name: str, runs: int, **environment: str
+) -> tuple[list[dict[str, Any]], str]:
     """The lines that a process of its own prints, and why there are not more."""
-    with subprocess.Popen([python, __file__, "--worker", name, "--runs", str(runs)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True, env=os.environ | environment) as process:
+    with subprocess.Popen(
+        [python, __file__, "--worker", name, "--runs", str(runs)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    ) as process:
         try:
             out, err = process.communicate(timeout=HANGS)
             why = "" if process.returncode == 0 else (err.strip().splitlines() or ["no output"])[-1]
@@ -196,10 +248,16 @@ def line_through(points: list[tuple[float, float]]) -> tuple[float, float, float
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--jax-python", default=sys.executable, help="an interpreter that has jax (default: this one)")
+    parser.add_argument(
+        "--jax-python",
+        default=sys.executable,
+        help="an interpreter that has jax (default: this one)",
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", choices=("numpipe", "pallas"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -209,7 +267,9 @@ def main() -> int:
 
     import harness  # not in a worker: the interpreter that has JAX may lack numpipe
 
-    one_core = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    one_core = {
+        name: "1" for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    }
     ours: list[dict[str, Any]] = []
     theirs: list[dict[str, Any]] = []
     asked = True
@@ -230,33 +290,66 @@ def main() -> int:
     return 0
 
 
-def record(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
+def record(
+    ours: list[dict[str, Any]], theirs: list[dict[str, Any]], options: argparse.Namespace
+) -> dict[str, Any]:
     """The file's contents: figures, every raw value, and the machine."""
     from numpipe.bench import device
 
     def median(name: str, which: int) -> float:
-        return statistics.median(statistics.median(run[which] for run in process["times"][name]) for process in ours)
+        return statistics.median(
+            statistics.median(run[which] for run in process["times"][name]) for process in ours
+        )
 
     steps: dict[str, Any] = {}
     for what, shapes in SHAPES.items():
-        points = [(m // TILE * (n // TILE) * (k // DEPTH), median(spell((m, n, k)), 1)) for m, n, k in shapes]
+        points = [
+            (m // TILE * (n // TILE) * (k // DEPTH), median(spell((m, n, k)), 1))
+            for m, n, k in shapes
+        ]
         offset, slope, off = line_through([(float(x), y) for x, y in points])
-        steps[what] = {"points": points, "seconds_at_0": offset, "seconds_a_step": slope, "furthest_from_the_line": off}
+        steps[what] = {
+            "points": points,
+            "seconds_at_0": offset,
+            "seconds_a_step": slope,
+            "furthest_from_the_line": off,
+        }
     first = [process["runs"][0]["seconds"] for process in theirs if process["runs"]]
     warm = [run["seconds"] for process in theirs for run in process["runs"][1:]]
-    figures: dict[str, Any] = {"numpipe": median(spell((SIZE,) * 3), 0), "numpipe_cpu": median(spell((SIZE,) * 3), 1),
-                               "steps": steps, "schedules": SCHEDULES,
-                               "verify": statistics.median(process["verify"] for process in ours)}
+    figures: dict[str, Any] = {
+        "numpipe": median(spell((SIZE,) * 3), 0),
+        "numpipe_cpu": median(spell((SIZE,) * 3), 1),
+        "steps": steps,
+        "schedules": SCHEDULES,
+        "verify": statistics.median(process["verify"] for process in ours),
+    }
     if warm:
         figures["pallas"] = {
-            "jax": theirs[0]["runs"][0]["jax"], "first": statistics.median(first), "median": statistics.median(warm),
-            "fastest": min(warm), "races": any(run["races"] for process in theirs for run in process["runs"]),
-            "ratio": min(warm) / figures["numpipe"]}
-    return {"benchmark": "verifier", "case": f"{spell((SIZE,) * 3)} float16, tile {spell((TILE, TILE, DEPTH))}, {SLOTS} slots, "
-            "two compute warpgroups, two CTAs", "processes": options.processes, "runs": options.runs,
-            "host": {"system": platform.system(), "machine": platform.machine(), "cpus": os.cpu_count(), "cpu": cpu(),
-                     "load": os.getloadavg() if hasattr(os, "getloadavg") else None, "python": platform.python_version()},
-            "versions": device.versions(), "figures": figures, "raw": {"numpipe": ours, "pallas": theirs}}
+            "jax": theirs[0]["runs"][0]["jax"],
+            "first": statistics.median(first),
+            "median": statistics.median(warm),
+            "fastest": min(warm),
+            "races": any(run["races"] for process in theirs for run in process["runs"]),
+            "ratio": min(warm) / figures["numpipe"],
+        }
+    return {
+        "benchmark": "verifier",
+        "case": f"{spell((SIZE,) * 3)} float16, tile {spell((TILE, TILE, DEPTH))}, {SLOTS} slots, "
+        "two compute warpgroups, two CTAs",
+        "processes": options.processes,
+        "runs": options.runs,
+        "host": {
+            "system": platform.system(),
+            "machine": platform.machine(),
+            "cpus": os.cpu_count(),
+            "cpu": cpu(),
+            "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
+            "python": platform.python_version(),
+        },
+        "versions": device.versions(),
+        "figures": figures,
+        "raw": {"numpipe": ours, "pallas": theirs},
+    }
 
 
 def cpu() -> str:
@@ -265,27 +358,40 @@ def cpu() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf8").splitlines()
     except OSError:
         return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
+    )
 
 
 def tell(found: dict[str, Any]) -> None:
     figures = found["figures"]
     print(f"{found['case']}\n")
-    print(f"numpipe, every hazard, one core   {figures['numpipe']:7.3f} s   CPU {figures['numpipe_cpu']:.3f} s "
-          f"(promised: {LIMIT} s)")
+    print(
+        f"numpipe, every hazard, one core   {figures['numpipe']:7.3f} s   CPU {figures['numpipe_cpu']:.3f} s "
+        f"(promised: {LIMIT} s)"
+    )
     print(f"numpipe.verify, {figures['schedules']} schedules      {figures['verify']:7.3f} s")
     if "pallas" in figures:
         pallas = figures["pallas"]
-        print(f"Pallas' interpreter, races        {pallas['median']:7.3f} s   first {pallas['first']:.1f} s, fastest "
-              f"{pallas['fastest']:.2f} s (jax {pallas['jax']})")
+        print(
+            f"Pallas' interpreter, races        {pallas['median']:7.3f} s   first {pallas['first']:.1f} s, fastest "
+            f"{pallas['fastest']:.2f} s (jax {pallas['jax']})"
+        )
         print(f"fastest of Pallas over numpipe    {pallas['ratio']:7.0f}     (promised: {RATIO})")
     else:
-        print('Pallas: not measured; pip install "jax[cpu]" absl-py somewhere, and --jax-python its interpreter')
+        print(
+            'Pallas: not measured; pip install "jax[cpu]" absl-py somewhere, and --jax-python its interpreter'
+        )
     for what, line in figures["steps"].items():
-        print(f"\nmore {what}: {1e6 * line['seconds_a_step']:.0f} us of CPU a step, at most "
-              f"{100 * line['furthest_from_the_line']:.1f} % off the line")
+        print(
+            f"\nmore {what}: {1e6 * line['seconds_a_step']:.0f} us of CPU a step, at most "
+            f"{100 * line['furthest_from_the_line']:.1f} % off the line"
+        )
         for steps, seconds in line["points"]:
-            print(f"  {steps:5} steps  {1e3 * seconds:7.1f} ms  {1e6 * seconds / steps:6.0f} us a step")
+            print(
+                f"  {steps:5} steps  {1e3 * seconds:7.1f} ms  {1e6 * seconds / steps:6.0f} us a step"
+            )
 
 
 if __name__ == "__main__":

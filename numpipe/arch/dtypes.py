@@ -110,7 +110,9 @@ class Element:
     @property
     def short(self) -> str:
         """Its name in the names of machine code: "f16", "bf16", "e4m3", "i32", "u8", "bool"."""
-        return re.sub(r"float8_(e\dm\d)\w*|uint|int|float", lambda found: found[1] or found[0][0], self.name)
+        return re.sub(
+            r"float8_(e\dm\d)\w*|uint|int|float", lambda found: found[1] or found[0][0], self.name
+        )
 
     @property
     def in_numpy(self) -> bool:
@@ -144,22 +146,38 @@ def _half(ptx: str, widen: tuple[str, str]) -> Packing:
 
 def _integer(sign: str, name: str) -> tuple[Packing, Operand]:
     widen = f"bfe.{sign}32 $0, $1, 0, 8;", f"bfe.{sign}32 $0, $1, 8, 8;"
-    return (Packing(2, "i", INT32, widen, f"cvt.pack.sat.{name}.s32.b32 $0, $2, $1, 0;"),
-            Operand(name, "8-bit integers", "IGMMA", INT32, widths=INTEGER_WIDTHS))
+    return (
+        Packing(2, "i", INT32, widen, f"cvt.pack.sat.{name}.s32.b32 $0, $2, $1, 0;"),
+        Operand(name, "8-bit integers", "IGMMA", INT32, widths=INTEGER_WIDTHS),
+    )
 
 
 def _float8(name: str, largest: float) -> tuple[Packing, Operand]:
-    both = (f"{{ .reg .b16 two, lo, hi; .reg .b32 wide; cvt.u16.u32 two, $1; cvt.rn.f16x2.{name}x2 wide, two; "
-            "mov.b32 {lo, hi}, wide; cvt.f32.f16 $0, ")
+    both = (
+        f"{{ .reg .b16 two, lo, hi; .reg .b32 wide; cvt.u16.u32 two, $1; cvt.rn.f16x2.{name}x2 wide, two; "
+        "mov.b32 {lo, hi}, wide; cvt.f32.f16 $0, "
+    )
     narrow = f"{{ .reg .b16 two; cvt.rn.satfinite.{name}x2.f32 two, $2, $1; cvt.u32.u16 $0, two; }}"
-    return Packing(2, "", FLOAT32, (f"{both}lo; }}", f"{both}hi; }}"), narrow, largest), Operand(name, "float8", "QGMMA")
+    return Packing(2, "", FLOAT32, (f"{both}lo; }}", f"{both}hi; }}"), narrow, largest), Operand(
+        name, "float8", "QGMMA"
+    )
 
 
-_F16 = _half("f16", ("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $1; cvt.f32.f16 $0, lo; }",
-                     "{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $1; cvt.f32.f16 $0, hi; }"))
+_F16 = _half(
+    "f16",
+    (
+        "{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $1; cvt.f32.f16 $0, lo; }",
+        "{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $1; cvt.f32.f16 $0, hi; }",
+    ),
+)
 # the upper half of a float32
-_BF16 = _half("bf16", ("{ .reg .b32 bits; shl.b32 bits, $1, 16; mov.b32 $0, bits; }",
-                       "{ .reg .b32 bits; and.b32 bits, $1, 0xffff0000; mov.b32 $0, bits; }"))
+_BF16 = _half(
+    "bf16",
+    (
+        "{ .reg .b32 bits; shl.b32 bits, $1, 16; mov.b32 $0, bits; }",
+        "{ .reg .b32 bits; and.b32 bits, $1, 0xffff0000; mov.b32 $0, bits; }",
+    ),
+)
 _BOTH = "k", "mn"
 _BITS = "and or xor"
 
@@ -176,7 +194,9 @@ _RECORDS = (
     Element("float16", "FLOAT16", "add min max", _F16, Operand("f16", "float16", majors=_BOTH)),
     Element("float32", "FLOAT32", "add", Packing(1, "f"), Operand("tf32", "tf32", ignored=13)),
     Element("float64", "FLOAT64", "add"),
-    Element("bfloat16", "BFLOAT16", "add min max", _BF16, Operand("bf16", "bfloat16", majors=_BOTH)),
+    Element(
+        "bfloat16", "BFLOAT16", "add min max", _BF16, Operand("bf16", "bfloat16", majors=_BOTH)
+    ),
     Element("float8_e4m3fn", "UINT8", "", *_float8("e4m3", 448.0)),
     Element("float8_e5m2", "UINT8", "", *_float8("e5m2", 57344.0)),
 )
@@ -191,8 +211,10 @@ TILES = tuple(record.dtype for record in _RECORDS if record.tile and record.dtyp
 INTEGERS = tuple(record.dtype for record in _RECORDS if record.tile and record.tile.computed == "i")
 """Types of register tiles of integers."""
 HALVES = tuple(record.dtype for record in _RECORDS if record.tile and record.tile.computed == "h")
-REDUCTIONS = {name: tuple(record.name for record in _RECORDS if name in record.reductions.split())
-              for name in ("add", "min", "max", "inc", "dec", "and", "or", "xor")}
+REDUCTIONS = {
+    name: tuple(record.name for record in _RECORDS if name in record.reductions.split())
+    for name in ("add", "min", "max", "inc", "dec", "and", "or", "xor")
+}
 """The types that the TMA's reductions in global memory take, by operation."""
 
 
@@ -209,6 +231,9 @@ def packing(dtype: np.dtype[Any]) -> Packing:
     return record
 
 
-KINDS = tuple(listed([record.name for record, kind in OPERANDS.values() if kind.family == family], "or")
-              + " (as tf32)" * (family == "tf32") for family in dict.fromkeys(kind.family for _, kind in OPERANDS.values()))
+KINDS = tuple(
+    listed([record.name for record, kind in OPERANDS.values() if kind.family == family], "or")
+    + " (as tf32)" * (family == "tf32")
+    for family in dict.fromkeys(kind.family for _, kind in OPERANDS.values())
+)
 """Types that may be multiplied with each other, as messages list them."""

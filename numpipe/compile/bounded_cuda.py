@@ -33,7 +33,18 @@ from ..core.op import Op, entry_operation, helper, ptx
 from ..intrinsics import mbarrier, memory
 from ..plan import outside_cuda
 from ..plan.unit import Unit
-from ..plan.wait_records import ASKED, FLAG, FLAG_PLACE, GRACE, LIMIT, MBARRIER, PASSED, SETTLING, STOPPED, WORDS_BYTES
+from ..plan.wait_records import (
+    ASKED,
+    FLAG,
+    FLAG_PLACE,
+    GRACE,
+    LIMIT,
+    MBARRIER,
+    PASSED,
+    SETTLING,
+    STOPPED,
+    WORDS_BYTES,
+)
 
 I32, I64 = nb.types.int32, nb.types.int64
 

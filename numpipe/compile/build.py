@@ -37,14 +37,30 @@ from .check.register_budget import Products
 from .entry_name import entry_name
 from .lift.lift import Lifted
 
-SIBLINGS = ("core.inert_cuda", "plan.specs_cuda", "plan.context_cuda", "language.tiles.refs_cuda",
-            "language.tiles.tile_cuda", "language.tiles.elementwise_cuda", "language.tiles.tile_slices_cuda",
-            "language.tiles.mma_cuda",
-            "language.pipeline.ring_cuda", "language.tiles.store_cuda", "language.tiles.load_cuda",
-            "language.tiles.shared_tiles_cuda", "language.memory.scratch_cuda", "language.tiles.array_views_cuda",
-            "language.pipeline.operand_barriers_cuda", "language.pipeline.pipelines_cuda",
-            "language.grid.tile_loop_cuda", "language.grid.tile_scheduler_cuda", "core.lanes_cuda", "core.arith_cuda",
-            "language.memory.per_lane_cuda", "language.grid.partials_cuda")
+SIBLINGS = (
+    "core.inert_cuda",
+    "plan.specs_cuda",
+    "plan.context_cuda",
+    "language.tiles.refs_cuda",
+    "language.tiles.tile_cuda",
+    "language.tiles.elementwise_cuda",
+    "language.tiles.tile_slices_cuda",
+    "language.tiles.mma_cuda",
+    "language.pipeline.ring_cuda",
+    "language.tiles.store_cuda",
+    "language.tiles.load_cuda",
+    "language.tiles.shared_tiles_cuda",
+    "language.memory.scratch_cuda",
+    "language.tiles.array_views_cuda",
+    "language.pipeline.operand_barriers_cuda",
+    "language.pipeline.pipelines_cuda",
+    "language.grid.tile_loop_cuda",
+    "language.grid.tile_scheduler_cuda",
+    "core.lanes_cuda",
+    "core.arith_cuda",
+    "language.memory.per_lane_cuda",
+    "language.grid.partials_cuda",
+)
 """the modules that hold the CUDA meanings of types, imported by the first compile (operations
 import their own)"""
 
@@ -71,12 +87,16 @@ def toolchain() -> str | None:
 
 
 @uncollected()
-def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> tuple[Any, Products]:
+def front_end(
+    unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]
+) -> tuple[Any, Products]:
     """Return the Numba kernel object of a rewritten function, which holds its checked LLVM IR; and
     its tiles beside products."""
     missing = toolchain()
     if missing:
-        raise TargetError(f"kernel {unit.kernel}: kernels cannot be compiled here: {missing}, or use target='sim'")
+        raise TargetError(
+            f"kernel {unit.kernel}: kernels cannot be compiled here: {missing}, or use target='sim'"
+        )
     with uninterrupted():  # half a module would have registered half of its meanings
         from ..core import numba as nb
 
@@ -87,18 +107,34 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
         from .check import roles, tile_flow
 
     def place(filename: str, line: int) -> tuple[str, int] | None:
-        return lifted.sources[0].definition.place if filename == entry_cuda.ENTRY else lifted.positions.place(line)
+        return (
+            lifted.sources[0].definition.place
+            if filename == entry_cuda.ENTRY
+            else lifted.positions.place(line)
+        )
 
     if unit.params.debug and not unit.places:
         unit.places += _waits(unit, lifted)
     seen, anew = Products(), unit.anew()
-    entry, argtypes = entry_cuda.build(unit, lifted.compiled, [
-        getattr(nb.types, {"bool": "boolean"}.get(dtype.name, dtype.name)) for _, dtype in scalars])
+    entry, argtypes = entry_cuda.build(
+        unit,
+        lifted.compiled,
+        [
+            getattr(nb.types, {"bool": "boolean"}.get(dtype.name, dtype.name))
+            for _, dtype in scalars
+        ],
+    )
     try:
-        kernel = nb.compile_kernel(entry, argtypes, threads=unit.threads, target=unit.target,
-                                   typed=tile_flow.watcher(lifted.positions, seen), few_meanings=True,
-                                   place=place if unit.params.lineinfo else None,
-                                   added=Instrumentation(unit.params.debug, unit.params.jitter))
+        kernel = nb.compile_kernel(
+            entry,
+            argtypes,
+            threads=unit.threads,
+            target=unit.target,
+            typed=tile_flow.watcher(lifted.positions, seen),
+            few_meanings=True,
+            place=place if unit.params.lineinfo else None,
+            added=Instrumentation(unit.params.debug, unit.params.jitter),
+        )
     except Exception as error:
         # by rings that are met after the first store
         crowded = unit.row_stores and unit.smem_bytes > unit.target.smem_bytes
@@ -108,11 +144,18 @@ def front_end(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]
             return front_end(unit, lifted, scalars)
         # the frames are Numba's: a screen of each function
         expected = isinstance(error, (nb.NumbaError, NumpipeError))
-        raise error_lines.compiled(error, unit, lifted).with_traceback(None) from (None if expected else error)
+        raise error_lines.compiled(error, unit, lifted).with_traceback(None) from (
+            None if expected else error
+        )
     for name in unit.rings_of["compute"] - unit.rings_of["memory"] if unit.warp_specialized else ():
         site = name.rsplit(" @ ", 1)[1]
-        whose = (prefetched if name.startswith(prefetched.NAME) else
-                 tile_scheduler if unit.rings.get(name) is unit.work_ring is not None else pipelines)
+        whose = (
+            prefetched
+            if name.startswith(prefetched.NAME)
+            else tile_scheduler
+            if unit.rings.get(name) is unit.work_ring is not None
+            else pipelines
+        )
         raise CompileError(lifted.sites[site].stamp(whose.unreachable(unit.kernel, site)))
     for symbol in nb.undefined_symbols(kernel._codelibrary, "np_axis_"):
         unit.axis(axis_of(symbol))
@@ -139,6 +182,7 @@ def _waits(unit: Unit, lifted: Lifted) -> list[str]:
 
     First the flags of other CTAs (`watch.FLAG_PLACE`), then the waits that have no time limit.
     """
+
     def named(what: str, pattern: str) -> str | None:
         position = error_lines.call_position(lifted, pattern)
         found = position != lifted.sources[0].definition
@@ -146,8 +190,10 @@ def _waits(unit: Unit, lifted: Lifted) -> list[str]:
 
     workspace = next((f" of '{array.name}'" for array in unit.arrays if array.workspace), "")
     flag = f"the flag of another part{workspace}"
-    unbounded = (named(wait_records.REGISTERS, r"set_max_registers.*increase"),
-                 named(wait_records.MEETING, r"\bturn\(|\bsync\("))
+    unbounded = (
+        named(wait_records.REGISTERS, r"set_max_registers.*increase"),
+        named(wait_records.MEETING, r"\bturn\(|\bsync\("),
+    )
     return [named(flag, r"\bcombine\(") or flag, *filter(None, unbounded)]
 
 
@@ -156,9 +202,11 @@ def _fits(unit: Unit) -> None:
     launch's parameters may be."""
     sizes = 8 * sum(1 + 2 * array.ndim for array in unit.arrays)
     if unit.gpus and unit.table_bytes + sizes > PARAMETER_BYTES:
-        raise SpecError(f"kernel {unit.kernel}: the {len(unit.maps)} tensor maps of each of {unit.gpus} GPUs take "
-                        f"{unit.table_bytes} of the {PARAMETER_BYTES} B of a launch's parameters: a mesh of fewer GPUs, or fewer "
-                        "arrays and shapes of blocks that the TMA moves")
+        raise SpecError(
+            f"kernel {unit.kernel}: the {len(unit.maps)} tensor maps of each of {unit.gpus} GPUs take "
+            f"{unit.table_bytes} of the {PARAMETER_BYTES} B of a launch's parameters: a mesh of fewer GPUs, or fewer "
+            "arrays and shapes of blocks that the TMA moves"
+        )
 
 
 def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -> Built:
@@ -176,17 +224,30 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
         cubin, log = nb.link(ltoir, unit.kernel, unit.target)
     except RuntimeError as error:
         if (refused := _too_few_registers(unit, str(error))) is None:
-            raise CompileError(f"kernel {unit.kernel}: the code made of it is refused by {error}") from error
+            raise CompileError(
+                f"kernel {unit.kernel}: the code made of it is refused by {error}"
+            ) from error
         raise error_lines.stamp(refused, unit, lifted, [lifted.sources[0].definition]) from error
     end = time.perf_counter()
-    advisories.check(unit, lifted, seen, log, calls=nb.calls(kernel._codelibrary, "vprintf", "__assertfail"))
-    used = resources.of(unit, log, len(cubin), {"lift": lifted.seconds, "numba": numba - begin, "nvvm": nvvm - numba,
-                                                "link": end - nvvm})
+    advisories.check(
+        unit, lifted, seen, log, calls=nb.calls(kernel._codelibrary, "vprintf", "__assertfail")
+    )
+    used = resources.of(
+        unit,
+        log,
+        len(cubin),
+        {"lift": lifted.seconds, "numba": numba - begin, "nvvm": nvvm - numba, "link": end - nvvm},
+    )
     if log_on:
         parts = ", ".join(f"{part} {_log.spell(seconds)}" for part, seconds in used.seconds)
-        arrays = ", ".join(f"{array.name} {array.dtype.name} {array.ndim}d {array.order}" for array in unit.arrays)
-        _log.say("compile", f"{unit.kernel} ({arrays}): {parts}; {used.registers} registers, {used.spill_bytes} B spilled, "
-                            f"{used.smem_bytes} B of shared memory, {used.cubin_bytes} B of machine code")
+        arrays = ", ".join(
+            f"{array.name} {array.dtype.name} {array.ndim}d {array.order}" for array in unit.arrays
+        )
+        _log.say(
+            "compile",
+            f"{unit.kernel} ({arrays}): {parts}; {used.registers} registers, {used.spill_bytes} B spilled, "
+            f"{used.smem_bytes} B of shared memory, {used.cubin_bytes} B of machine code",
+        )
     return Built(Image.of(unit, cubin, kernel.entry_name, used), unit, kernel, lifted.text, log)
 
 
@@ -196,6 +257,8 @@ def _too_few_registers(unit: Unit, log: str) -> SpecError | None:
     found = re.search(r"\(C7602\) Insufficient registers \((\d+)\)", log)
     if found is None:
         return None
-    return SpecError(f"kernel {unit.kernel}: register budget: its {unit.threads} threads start with {found[1]} registers each, "
-                     "which do not hold the accumulator of its largest wgmma and the addresses beside it: a tile of 64 x N float32 "
-                     "takes N / 2 registers of a warpgroup's lanes; use fewer columns or a smaller num_compute_wgs")
+    return SpecError(
+        f"kernel {unit.kernel}: register budget: its {unit.threads} threads start with {found[1]} registers each, "
+        "which do not hold the accumulator of its largest wgmma and the addresses beside it: a tile of 64 x N float32 "
+        "takes N / 2 registers of a warpgroup's lanes; use fewer columns or a smaller num_compute_wgs"
+    )

@@ -55,11 +55,15 @@ def sass(image: Image) -> str:
     try:
         return nb.disassemble(image.cubin)
     except RuntimeError as error:
-        raise TargetError(f"kernel {image.name}: inspect('sass') needs nvdisasm, which was not found: pip install "
-                          "nvidia-cuda-nvdisasm, or install a CUDA toolkit ('ptx' needs neither)") from error
+        raise TargetError(
+            f"kernel {image.name}: inspect('sass') needs nvdisasm, which was not found: pip install "
+            "nvidia-cuda-nvdisasm, or install a CUDA toolkit ('ptx' needs neither)"
+        ) from error
 
 
 def check_inspect(what: str, kernel: str) -> None:
     """Raise SpecError for what `inspect` cannot show."""
     if not word(*INSPECT).holds(what):
-        raise SpecError(f"kernel {kernel}: inspect({told(what)}): one of {', '.join(map(repr, INSPECT))}")
+        raise SpecError(
+            f"kernel {kernel}: inspect({told(what)}): one of {', '.join(map(repr, INSPECT))}"
+        )

@@ -79,6 +79,7 @@ class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
 def _operation(result: Any, emit: Callable[..., Any]) -> Op[..., Any]:
     """Return an operation of the entry with this result, whose code ``emit(context, builder,
     *values)`` makes."""
+
     def typer(_context: Any, *types: Any) -> Any:
         context, builder, values = yield result(*types)
         return emit(context, builder, *values)
@@ -103,7 +104,13 @@ def _start(unit: Unit, context: Any, builder: Any, *sizes: Any) -> None:
     first = builder.icmp_unsigned("<", nb.thread_index(builder), nb.const(128))
     with builder.if_then(builder.and_(first, elected(builder))):
         for address, count, _ in unit.all_barriers():
-            nb.call(context, builder, mbarrier.init, (I32, I32), (nb.smem(builder, address), nb.const(count)))
+            nb.call(
+                context,
+                builder,
+                mbarrier.init,
+                (I32, I32),
+                (nb.smem(builder, address), nb.const(count)),
+            )
         nb.call(context, builder, fence.mbarrier_init, (), ())
         keep_grid(builder, unit, sizes)
         if unit.params.debug:
@@ -131,14 +138,20 @@ def _meet(unit: Unit, operation: Op, context: Any, builder: Any) -> None:
 
 def _is_memory(unit: Unit, builder: Any) -> Any:
     if unit.memory_warpgroup == unit.compute_wgs:
-        return builder.icmp_unsigned(">=", nb.thread_index(builder), nb.const(128 * unit.compute_wgs))
+        return builder.icmp_unsigned(
+            ">=", nb.thread_index(builder), nb.const(128 * unit.compute_wgs)
+        )
     warpgroup = builder.lshr(nb.thread_index(builder), nb.const(7))
     return builder.icmp_unsigned("==", warpgroup, nb.const(unit.memory_warpgroup))
 
 
 def _begin_tickets(unit: Unit, builder: Any, np_: Any, table: Any) -> None:
     if unit.work_ring is not None:
-        begin_scheduler(builder, np_, builder.load(builder.gep(table, [nb.const(0), nb.const(unit.counter_at // 8)])))
+        begin_scheduler(
+            builder,
+            np_,
+            builder.load(builder.gep(table, [nb.const(0), nb.const(unit.counter_at // 8)])),
+        )
 
 
 def _begin_launch(unit: Unit, context: Any, builder: Any, table: Any) -> None:
@@ -147,14 +160,19 @@ def _begin_launch(unit: Unit, context: Any, builder: Any, table: Any) -> None:
     own = unit.memory_warpgroup if unit.warp_specialized else 0
     lane = nb.const(128 * own + (32 if unit.warp_specialized else 96))
     first = builder.icmp_unsigned("==", nb.block_number(builder), nb.const(0))
-    with builder.if_then(builder.and_(first, builder.icmp_unsigned("==", nb.thread_index(builder), lane)), likely=False):
+    with builder.if_then(
+        builder.and_(first, builder.icmp_unsigned("==", nb.thread_index(builder), lane)),
+        likely=False,
+    ):
         launch_begins(context, builder, unit, table)
 
 
 def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return a copy of a function under a name by which its code is found in the IR."""
     code = function.__code__.replace(co_name=name)
-    copy = types.FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
+    copy = types.FunctionType(
+        code, function.__globals__, name, function.__defaults__, function.__closure__
+    )
     copy.__module__, copy.__qualname__ = function.__module__, name
     return copy
 
@@ -164,11 +182,18 @@ def _leaving(role: Callable[..., Any], count: int) -> Callable[..., Any]:
     cluster, in the same lane."""
     arguments = ", ".join(["np_", *(f"argument{number}" for number in range(count))])
     ns = {"role": role, "await_peers": await_peers}
-    exec(compile(f"def leaving({arguments}):\n    role({arguments})\n    await_peers(np_)", ENTRY, "exec"), ns)
+    exec(
+        compile(
+            f"def leaving({arguments}):\n    role({arguments})\n    await_peers(np_)", ENTRY, "exec"
+        ),
+        ns,
+    )
     return ns["leaving"]  # type: ignore[return-value]
 
 
-def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> tuple[Callable[..., Any], list[Any]]:
+def build(
+    unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]
+) -> tuple[Callable[..., Any], list[Any]]:
     """Return the entry function and its Numba argument types; `scalars`: the Numba types of the
     run-time scalars."""
     # the text below holds no name that a user chose: a Python function may have any name
@@ -178,22 +203,39 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> t
     argtypes: list[Any] = [TableType(unit)]
     arguments: list[str] = []
     ns: dict[str, Any] = {
-        "memory": of_one_kernel(Helper(_renamed(function, f"{name}{MEMORY_SUFFIX}"))), "compute": of_one_kernel(Helper(function)),
-        "table_address": _operation(nb.types.int64, lambda _, builder, table: builder.ptrtoint(table, nb.i64)),
+        "memory": of_one_kernel(Helper(_renamed(function, f"{name}{MEMORY_SUFFIX}"))),
+        "compute": of_one_kernel(Helper(function)),
+        "table_address": _operation(
+            nb.types.int64, lambda _, builder, table: builder.ptrtoint(table, nb.i64)
+        ),
         "start": _operation(nb.types.void, functools.partial(_start, unit)),
         "is_memory": _operation(nb.types.boolean, lambda _, builder: _is_memory(unit, builder)),
-        "begin_dynamic": _operation(nb.types.void, lambda _, builder, np_, table: _begin_tickets(unit, builder, np_, table)),
-        "begin_gpus": _operation(nb.types.void, lambda _, builder, np_, table: begin_gpus(builder, np_, table, unit)),
+        "begin_dynamic": _operation(
+            nb.types.void, lambda _, builder, np_, table: _begin_tickets(unit, builder, np_, table)
+        ),
+        "begin_gpus": _operation(
+            nb.types.void, lambda _, builder, np_, table: begin_gpus(builder, np_, table, unit)
+        ),
         "begin_launch": _operation(nb.types.void, functools.partial(_begin_launch, unit)),
-        "dec": setmaxnreg.dec, "inc": setmaxnreg.inc, "one_lane": one_lane, "drain_stores": drain_stores,
-        "launch_dependents": griddep.launch_dependents, "wait": griddep.wait,
-        "begin_compute": begin_compute, "end_compute": end_compute, "end_scheduler": end_scheduler,
+        "dec": setmaxnreg.dec,
+        "inc": setmaxnreg.inc,
+        "one_lane": one_lane,
+        "drain_stores": drain_stores,
+        "launch_dependents": griddep.launch_dependents,
+        "wait": griddep.wait,
+        "begin_compute": begin_compute,
+        "end_compute": end_compute,
+        "end_scheduler": end_scheduler,
         "meet": _operation(nb.types.void, functools.partial(_meet, unit, cluster.arrive)),
         "leave": _operation(nb.types.void, functools.partial(_meet, unit, cluster.wait)),
-        "memory_context": new_context(unit, "memory"), "compute_context": new_context(unit, "compute"),
+        "memory_context": new_context(unit, "memory"),
+        "compute_context": new_context(unit, "compute"),
     }
     for number, array in enumerate(unit.arrays):
-        names = [f"a{number}_ptr", *(f"a{number}_{what}{i}" for what in "ns" for i in range(array.ndim))]
+        names = [
+            f"a{number}_ptr",
+            *(f"a{number}_{what}{i}" for what in "ns" for i in range(array.ndim)),
+        ]
         parameters += names
         argtypes += [nb.types.int64] * len(names)
         state = "ROLE_np, " if profiled else ""
@@ -202,32 +244,64 @@ def build(unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]) -> t
             ns[f"{role}_{number}"] = new_ref(unit, number, role)
     names = [f"scalar{number}" for number in range(len(scalars))]
     own = len(names) - len(unit.folded)  # the sizes of the grid are the entry's
-    parameters, argtypes, arguments = [*parameters, *names], [*argtypes, *scalars], [*arguments, *names[:own]]
+    parameters, argtypes, arguments = (
+        [*parameters, *names],
+        [*argtypes, *scalars],
+        [*arguments, *names[:own]],
+    )
     inner = ", ".join(arguments)
     for role, emit in itertools.product(("memory", "compute"), (begin_profile, end_profile)):
         ns[f"{emit.__name__}_{role}"] = _operation(
-            nb.types.void, lambda _, builder, np_, role=role, emit=emit: emit(builder, unit, role, np_))
+            nb.types.void,
+            lambda _, builder, np_, role=role, emit=emit: emit(builder, unit, role, np_),
+        )
 
     def run(role: str, before: Sequence[str], function: str, behind: Sequence[str]) -> list[str]:
         np_ = f"{role}_np"
-        return [f"{np_} = {role}_context()", f"begin_dynamic({np_}, table)", *[f"begin_gpus({np_}, table)"] * bool(unit.gpus),
-                *[f"begin_profile_{role}({np_})"] * profiled, *before,
-                f"{function}{np_}, {inner.replace('ROLE', role)})", *behind, *[f"end_profile_{role}({np_})"] * profiled]
+        return [
+            f"{np_} = {role}_context()",
+            f"begin_dynamic({np_}, table)",
+            *[f"begin_gpus({np_}, table)"] * bool(unit.gpus),
+            *[f"begin_profile_{role}({np_})"] * profiled,
+            *before,
+            f"{function}{np_}, {inner.replace('ROLE', role)})",
+            *behind,
+            *[f"end_profile_{role}({np_})"] * profiled,
+        ]
 
     late = unit.clustered and not profiled
     if unit.clustered:
         ns["memory"] = of_one_kernel(Helper(_leaving(ns["memory"], len(arguments))))
     begin_launch = ["begin_launch(table)"] * bool(unit.gpus)
-    compute = run("compute", ["begin_compute(compute_np)"], "compute(",
-                  ["end_compute(compute_np)", *["drain_stores(compute_np)"] * (not late)])
+    compute = run(
+        "compute",
+        ["begin_compute(compute_np)"],
+        "compute(",
+        ["end_compute(compute_np)", *["drain_stores(compute_np)"] * (not late)],
+    )
     if not unit.warp_specialized:
         compute = [*begin_launch, *compute]
     else:
-        memory = [*begin_launch, *run("memory", (), "one_lane(memory, ", ["end_scheduler(memory_np)"])]
-        compute = ["if is_memory():", *(f"    {line}" for line in (f"dec({unit.memory_registers})", *memory)),
-                   "else:", *(f"    {line}" for line in (f"inc({unit.compute_registers})", *compute))]
-    lines = ["maps = table_address(table)", f"start({', '.join(names[own:])})", "launch_dependents()", "wait()", *compute]
+        memory = [
+            *begin_launch,
+            *run("memory", (), "one_lane(memory, ", ["end_scheduler(memory_np)"]),
+        ]
+        compute = [
+            "if is_memory():",
+            *(f"    {line}" for line in (f"dec({unit.memory_registers})", *memory)),
+            "else:",
+            *(f"    {line}" for line in (f"inc({unit.compute_registers})", *compute)),
+        ]
+    lines = [
+        "maps = table_address(table)",
+        f"start({', '.join(names[own:])})",
+        "launch_dependents()",
+        "wait()",
+        *compute,
+    ]
     if unit.clustered:  # no CTA leaves while others arrive on its barriers
         lines += ["meet()", *["drain_stores(compute_context())"] * late, "leave()"]
-    exec(compile("\n    ".join([f"def entry({', '.join(parameters)}):", *lines]), ENTRY, "exec"), ns)
+    exec(
+        compile("\n    ".join([f"def entry({', '.join(parameters)}):", *lines]), ENTRY, "exec"), ns
+    )
     return _renamed(ns["entry"], name), argtypes

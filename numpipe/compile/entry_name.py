@@ -42,19 +42,29 @@ def entry_name(unit: Unit) -> str:
     """
     function = symbol(unit.kernel)
     function = "_" * (not function or function[0].isdigit()) + function
-    parts = [*_rings(unit), *(["c" + "x".join(map(str, unit.cluster))] * (unit.cluster != ALONE)),
-             *[unit.schedule] * (unit.schedule != "cooperative"),
-             *(BY_DTYPE[array.dtype].short + "col" * (array.order == "col") for array in unit.arrays if not array.workspace)]
+    parts = [
+        *_rings(unit),
+        *(["c" + "x".join(map(str, unit.cluster))] * (unit.cluster != ALONE)),
+        *[unit.schedule] * (unit.schedule != "cooperative"),
+        *(
+            BY_DTYPE[array.dtype].short + "col" * (array.order == "col")
+            for array in unit.arrays
+            if not array.workspace
+        ),
+    ]
     name = "_".join([function, *(parts or ["kernel"])])  # "vprintf" alone would be another function
     if len(name) <= LONGEST:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return "_".join([function[:_FUNCTION], *parts])[:LONGEST - 9] + "_" + digest
+    return "_".join([function[:_FUNCTION], *parts])[: LONGEST - 9] + "_" + digest
 
 
 def _rings(unit: Unit) -> Iterator[str]:
     """Yield what is said of each ring of tiles; of rings that are alike once."""
-    for blocks, slots in dict.fromkeys((tuple(block.layout.shape for block in plan.blocks), plan.slots)
-                                       for plan in (*unit.rings.values(), *unit.outputs.values()) if not plan.numbers):
+    for blocks, slots in dict.fromkeys(
+        (tuple(block.layout.shape for block in plan.blocks), plan.slots)
+        for plan in (*unit.rings.values(), *unit.outputs.values())
+        if not plan.numbers
+    ):
         yield from ("x".join(map(str, shape)) for shape in blocks)
         yield f"s{slots}"

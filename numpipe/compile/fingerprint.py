@@ -261,9 +261,7 @@ def _text(value: Any, found: Fingerprint) -> Any:
     if kind is dict:
         return ["dict", [found.texts(item) for item in value.items()]]
     # another library's array
-    if (
-        value.nbytes > _MOST_BYTES if isinstance(value, np.ndarray) else hasattr(kind, "__dlpack__")
-    ):
+    if value.nbytes > _MOST_BYTES if isinstance(value, np.ndarray) else hasattr(kind, "__dlpack__"):
         raise reading.Unknown(kind)
     state = found.state(value)  # first: an object may make its dictionary when it is asked
     parts = value.__reduce_ex__(4)

@@ -18,7 +18,9 @@ Body = Callable[..., Any]
 """(builder, *values) -> value"""
 
 
-def approximate(builder: Any, name: str, values: Sequence[Any], exact: Body, approximation: Body) -> Any:
+def approximate(
+    builder: Any, name: str, values: Sequence[Any], exact: Body, approximation: Body
+) -> Any:
     """Compute ``exact(values)``, or ``approximation(values)`` in kernels that ask for it; all
     values are float32."""
     kind = nb.ir.FunctionType(nb.f32, [nb.f32] * len(values))
@@ -42,8 +44,13 @@ def divide(builder: Any, a: Any, b: Any) -> Any:
     ``div.approx.f32`` is a reciprocal and a product (PTX ISA, "div": at most 2 ulp for divisors of
     2^-126 to 2^126).
     """
-    return approximate(builder, "divide", (a, b), lambda inner, x, y: inner.fdiv(x, y),
-                       lambda inner, x, y: nb.external(inner, "llvm.nvvm.div.approx.f", nb.f32, (x, y)))
+    return approximate(
+        builder,
+        "divide",
+        (a, b),
+        lambda inner, x, y: inner.fdiv(x, y),
+        lambda inner, x, y: nb.external(inner, "llvm.nvvm.div.approx.f", nb.f32, (x, y)),
+    )
 
 
 def define_approximation(module: Any, chosen: bool) -> None:

@@ -62,7 +62,9 @@ def kind(value: Any) -> Kind | None:
     (<class 'float'>, dtype('int32'), None)
     """
     if isinstance(value, np.generic):
-        return bool if value.dtype.kind == "b" else value.dtype if value.dtype.kind in "iuf" else None
+        return (
+            bool if value.dtype.kind == "b" else value.dtype if value.dtype.kind in "iuf" else None
+        )
     return type(value) if type(value) in (bool, int, float) else kind_of_type(value)
 
 
@@ -119,7 +121,9 @@ def integer_type(symbol: str, *kinds: Kind) -> np.dtype:
         return np.dtype(bool)
     dtype = common(*kinds)
     if dtype.kind == "f":
-        raise SpecError(f"'{symbol}' takes integers, got {spelled(*kinds)}: int(x) truncates a float")
+        raise SpecError(
+            f"'{symbol}' takes integers, got {spelled(*kinds)}: int(x) truncates a float"
+        )
     return dtype
 
 
@@ -135,8 +139,10 @@ def exponent(n: Any) -> int:
     """Return a legal exponent of ``**``; SpecError for others. None stands for a run-time value."""
     if type(n) is not int or not 0 <= n <= POWERS:
         actual = "a run-time value" if n is None or isinstance(n, np.generic) else repr(n)
-        raise SpecError(f"'**' takes a compile-time exponent from 0 to {POWERS}, since it becomes products, got {actual}; a power "
-                        "of 2 is 1 << n")
+        raise SpecError(
+            f"'**' takes a compile-time exponent from 0 to {POWERS}, since it becomes products, got {actual}; a power "
+            "of 2 is 1 << n"
+        )
     return n
 
 
@@ -147,13 +153,18 @@ def holds(dtype: np.dtype, value: int) -> bool:
 
 def misfit(value: int, dtype: np.dtype) -> SpecError:
     """Return the error for an int literal beside values whose type cannot hold it."""
-    return SpecError(f"the constant {value} does not fit {dtype}, the type it takes here; as an np.int64 it would be computed with "
-                     "in 64 bits")
+    return SpecError(
+        f"the constant {value} does not fit {dtype}, the type it takes here; as an np.int64 it would be computed with "
+        "in 64 bits"
+    )
 
 
 def spelled(*kinds: Kind) -> str:
     """Return kinds of operands as a message names them."""
-    return " and ".join({int: "an int literal", float: "a float literal", bool: "bool"}.get(k, str(k)) for k in kinds)
+    return " and ".join(
+        {int: "an int literal", float: "a float literal", bool: "bool"}.get(k, str(k))
+        for k in kinds
+    )
 
 
 # ---- operators, simulated ------------------------------------------------------------------------
@@ -171,7 +182,9 @@ def as_type(value: Any, dtype: np.dtype) -> Any:
 def _fit(value: int, dtype: np.dtype, what: str) -> Any:
     """Return an exact integer in its type; SimulationError where the type cannot hold it."""
     if not holds(dtype, value):
-        raise SimulationError(f"{what} = {value} overflows {dtype}, which wraps silently on the GPU")
+        raise SimulationError(
+            f"{what} = {value} overflows {dtype}, which wraps silently on the GPU"
+        )
     return dtype.type(value)
 
 
@@ -207,8 +220,14 @@ OPERATORS: dict[Op[..., Any], Operator] = {}
 """by the operations"""
 
 
-def _binary(symbol: str, python: Callable[[Any, Any], Any], rule: Callable[..., np.dtype] = common, *, compares: bool = False,
-            floats: Callable[[Any, Any], Any] | None = None) -> Op[..., Any]:
+def _binary(
+    symbol: str,
+    python: Callable[[Any, Any], Any],
+    rule: Callable[..., np.dtype] = common,
+    *,
+    compares: bool = False,
+    floats: Callable[[Any, Any], Any] | None = None,
+) -> Op[..., Any]:
     """Make the operation of a binary operator: `python` computes it of exact ints, and `floats`,
     which means it too, of floats.
 
@@ -225,8 +244,13 @@ def _binary(symbol: str, python: Callable[[Any, Any], Any], rule: Callable[..., 
                 if partial:
                     _check_defined(x, symbol, y, 32)
                 result = python(x, y)
-                return (result if compares else np.int32(result) if -0x80000000 <= result <= 0x7FFFFFFF else
-                        _fit(result, INT32, f"{x} {symbol} {y}"))
+                return (
+                    result
+                    if compares
+                    else np.int32(result)
+                    if -0x80000000 <= result <= 0x7FFFFFFF
+                    else _fit(result, INT32, f"{x} {symbol} {y}")
+                )
         kinds = kind(a), kind(b)
         if any(k is None for k in kinds):
             return otherwise(python, a, b)
@@ -251,10 +275,14 @@ def _binary(symbol: str, python: Callable[[Any, Any], Any], rule: Callable[..., 
 def _check_defined(a: int, symbol: str, b: int, bits: int) -> None:
     if symbol in ("//", "%"):
         if b == 0:
-            raise SimulationError(f"{a} {symbol} 0: integer division by zero is undefined on the GPU")
+            raise SimulationError(
+                f"{a} {symbol} 0: integer division by zero is undefined on the GPU"
+            )
     elif not 0 <= b < bits:
-        raise SimulationError(f"{a} {symbol} {b}: a shift of {bits}-bit integers by a count outside 0 … {bits - 1} is "
-                              "undefined on the GPU")
+        raise SimulationError(
+            f"{a} {symbol} {b}: a shift of {bits}-bit integers by a count outside 0 … {bits - 1} is "
+            "undefined on the GPU"
+        )
 
 
 add = _binary("+", operator.add)
@@ -264,10 +292,27 @@ floordiv = _binary("//", operator.floordiv, floats=np.floor_divide)
 mod = _binary("%", operator.mod, floats=np.remainder)
 # always a float; by zero an infinity or NaN
 truediv = _binary("/", operator.truediv, quotient_type)
-and_, or_, xor, lshift, rshift = (_binary(symbol, python, functools.partial(integer_type, symbol)) for symbol, python in (
-    ("&", operator.and_), ("|", operator.or_), ("^", operator.xor), ("<<", operator.lshift), (">>", operator.rshift)))
-lt, le, gt, ge, eq, ne = (_binary(symbol, python, compares=True) for symbol, python in (
-    ("<", operator.lt), ("<=", operator.le), (">", operator.gt), (">=", operator.ge), ("==", operator.eq), ("!=", operator.ne)))
+and_, or_, xor, lshift, rshift = (
+    _binary(symbol, python, functools.partial(integer_type, symbol))
+    for symbol, python in (
+        ("&", operator.and_),
+        ("|", operator.or_),
+        ("^", operator.xor),
+        ("<<", operator.lshift),
+        (">>", operator.rshift),
+    )
+)
+lt, le, gt, ge, eq, ne = (
+    _binary(symbol, python, compares=True)
+    for symbol, python in (
+        ("<", operator.lt),
+        ("<=", operator.le),
+        (">", operator.gt),
+        (">=", operator.ge),
+        ("==", operator.eq),
+        ("!=", operator.ne),
+    )
+)
 
 
 @op
@@ -290,8 +335,13 @@ def quotient_remainder(a: Any, b: Any, literals: int = 0) -> Any:
     return floordiv(a, b), mod(a, b)
 
 
-def _unary(name: str, symbol: str, python: Callable[[Any], Any], rule: Callable[..., np.dtype] = common,
-           numpy: Any = ()) -> Op[..., Any]:
+def _unary(
+    name: str,
+    symbol: str,
+    python: Callable[[Any], Any],
+    rule: Callable[..., np.dtype] = common,
+    numpy: Any = (),
+) -> Op[..., Any]:
     def operation(a: Any) -> Any:
         of = kind(a)
         if of is None:

@@ -53,9 +53,17 @@ def parameter_types(operands: Sequence[Any], dtype: np.dtype) -> list[Any]:
     int literal that does not fit.
     """
     for ty in operands:
-        if dtype.kind != "f" and isinstance(ty, nb.types.IntegerLiteral) and not arith.holds(dtype, ty.literal_value):
+        if (
+            dtype.kind != "f"
+            and isinstance(ty, nb.types.IntegerLiteral)
+            and not arith.holds(dtype, ty.literal_value)
+        ):
             raise arith.misfit(ty.literal_value, dtype)
-    return list(operands) if FLOAT16 in (dtype, *kinds_of(operands)) else [type_of(dtype)] * len(operands)
+    return (
+        list(operands)
+        if FLOAT16 in (dtype, *kinds_of(operands))
+        else [type_of(dtype)] * len(operands)
+    )
 
 
 def convert(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
@@ -73,30 +81,42 @@ def convert(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
             # exact: all that does not overflow
             value, of = context.cast(builder, value, of, nb.types.float64), nb.types.float64
         single = of == nb.types.float32
-        statement, register = f"cvt.rn.f16.{'f32' if single else 'f64'} $0, $1;", "f" if single else "d"
+        statement, register = (
+            f"cvt.rn.f16.{'f32' if single else 'f64'} $0, $1;",
+            "f" if single else "d",
+        )
         return builder.call(nb.pure_asm(nb.i16, [value.type], statement, f"=h,{register}"), [value])
     return context.cast(builder, value, of, to)
 
 
 def not_defined(symbol: str, operands: Sequence[Any]) -> Any:
-    return nb.TypingError(f"'{symbol}' is not defined for {' and '.join(str(ty) for ty in operands)}")
+    return nb.TypingError(
+        f"'{symbol}' is not defined for {' and '.join(str(ty) for ty in operands)}"
+    )
 
 
 def otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[Any, ...]) -> Any:
     """Return (signature, codegen) of Numba's own operator, with bools as ints; an inert value and
     numbers give an inert value."""
     inert = next((ty for ty in operands if isinstance(ty, InertType)), None)
-    if inert is not None and all(isinstance(ty, InertType) or kind_of(ty) is not None for ty in operands):
+    if inert is not None and all(
+        isinstance(ty, InertType) or kind_of(ty) is not None for ty in operands
+    ):
         return inert(*operands), lambda context, builder, sig, args: nb.nothing(context)
     function = typing_context.resolve_value_type(python)
     try:
-        chosen = function.get_call_type(typing_context, tuple(I32 if kind_of(ty) is bool else ty for ty in operands), {})
+        chosen = function.get_call_type(
+            typing_context, tuple(I32 if kind_of(ty) is bool else ty for ty in operands), {}
+        )
     except nb.TypingError:
         chosen = None
     if chosen is None:
         raise not_defined(symbol, operands)
-    return chosen.return_type(*chosen.args), lambda context, builder, sig, args: (
-        context.get_function(function, chosen)(builder, args[:len(operands)]))
+    return chosen.return_type(
+        *chosen.args
+    ), lambda context, builder, sig, args: context.get_function(function, chosen)(
+        builder, args[: len(operands)]
+    )
 
 
 def operand(context: Any, builder: Any, value: Any, of: Any, dtype: np.dtype) -> Any:
@@ -104,7 +124,13 @@ def operand(context: Any, builder: Any, value: Any, of: Any, dtype: np.dtype) ->
     before and after."""
     if isinstance(of, nb.types.IntegerLiteral):
         return context.get_constant(math_type(dtype), dtype.type(of.literal_value).item())
-    return convert(context, builder, convert(context, builder, value, of, type_of(dtype)), type_of(dtype), math_type(dtype))
+    return convert(
+        context,
+        builder,
+        convert(context, builder, value, of, type_of(dtype)),
+        type_of(dtype),
+        math_type(dtype),
+    )
 
 
 def math_type(dtype: np.dtype) -> Any:
@@ -134,15 +160,24 @@ def _meaning(operation: Op[..., Any], emit: Emit, *, literal: bool = False) -> N
             parameters[1] = operands[1]
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            numbers = [operand(context, builder, v, t, dtype) for v, t in zip(args, sig.args[:len(operands)], strict=False)]
+            numbers = [
+                operand(context, builder, v, t, dtype)
+                for v, t in zip(args, sig.args[: len(operands)], strict=False)
+            ]
             value = emit(builder, dtype, *numbers)
-            return value if meant.compares else convert(context, builder, value, math_type(dtype), type_of(dtype))
+            return (
+                value
+                if meant.compares
+                else convert(context, builder, value, math_type(dtype), type_of(dtype))
+            )
 
         return (BOOLEAN if meant.compares else type_of(dtype))(*parameters, *literals), codegen
 
 
 def _instruction(signed: str, unsigned: str, floats: str) -> Emit:
-    return lambda builder, dtype, a, b: getattr(builder, {"f": floats, "u": unsigned}.get(dtype.kind, signed))(a, b)
+    return lambda builder, dtype, a, b: getattr(
+        builder, {"f": floats, "u": unsigned}.get(dtype.kind, signed)
+    )(a, b)
 
 
 def _power_of_2(value: Any) -> int | None:
@@ -161,28 +196,42 @@ def floored(builder: Any, dtype: np.dtype, a: Any, b: Any) -> tuple[Any, Any]:
     zero = nb.const(0, a.type)
     bits = _power_of_2(b)
     if bits is not None:
-        return builder.ashr(a, nb.const(bits, a.type)), builder.and_(a, nb.const((1 << bits) - 1, a.type))
+        return builder.ashr(a, nb.const(bits, a.type)), builder.and_(
+            a, nb.const((1 << bits) - 1, a.type)
+        )
     quotient = builder.sdiv(a, b)
     rest = builder.sub(a, builder.mul(quotient, b))
-    low = builder.and_(builder.icmp_signed("!=", rest, zero), builder.icmp_signed("<", builder.xor(rest, b), zero))
-    return builder.sub(quotient, builder.zext(low, a.type)), builder.add(rest, builder.select(low, b, zero))
+    low = builder.and_(
+        builder.icmp_signed("!=", rest, zero), builder.icmp_signed("<", builder.xor(rest, b), zero)
+    )
+    return builder.sub(quotient, builder.zext(low, a.type)), builder.add(
+        rest, builder.select(low, b, zero)
+    )
 
 
 def libdevice(builder: Any, name: str, *args: Any) -> Any:
     """Call a function of libdevice, in the variant of the arguments' type."""
-    return nb.external(builder, f"__nv_{name}{'f' if args[0].type == nb.f32 else ''}", args[0].type, args)
+    return nb.external(
+        builder, f"__nv_{name}{'f' if args[0].type == nb.f32 else ''}", args[0].type, args
+    )
 
 
 def _floored_floats(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
     """Divide floats as NumPy does: the exact remainder first (fmod), then the quotient it leaves,
     corrected to an integer."""
+
     def const(value: float) -> Any:
         return nb.ir.Constant(a.type, value)
 
     rest = exact = libdevice(builder, "fmod", a, b)
     quotient = builder.fdiv(builder.fsub(a, rest), b)
     some = builder.fcmp_unordered("!=", rest, const(0.0))
-    low = builder.and_(some, builder.xor(builder.fcmp_ordered("<", b, const(0.0)), builder.fcmp_ordered("<", rest, const(0.0))))
+    low = builder.and_(
+        some,
+        builder.xor(
+            builder.fcmp_ordered("<", b, const(0.0)), builder.fcmp_ordered("<", rest, const(0.0))
+        ),
+    )
     quotient = builder.select(low, builder.fsub(quotient, const(1.0)), quotient)
     rest = builder.select(low, builder.fadd(rest, b), rest)
     rest = builder.select(some, rest, libdevice(builder, "copysign", const(0.0), b))
@@ -190,8 +239,11 @@ def _floored_floats(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
     up = builder.fcmp_ordered(">", builder.fsub(quotient, floor), const(0.5))
     floor = builder.select(up, builder.fadd(floor, const(1.0)), floor)
     true = builder.fdiv(a, b)
-    floor = builder.select(builder.fcmp_unordered("!=", quotient, const(0.0)), floor,
-                           libdevice(builder, "copysign", const(0.0), true))
+    floor = builder.select(
+        builder.fcmp_unordered("!=", quotient, const(0.0)),
+        floor,
+        libdevice(builder, "copysign", const(0.0), true),
+    )
     by_zero = builder.fcmp_ordered("==", b, const(0.0))
     return builder.select(by_zero, true, floor), builder.select(by_zero, exact, rest)
 
@@ -199,7 +251,9 @@ def _floored_floats(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
 def compare(symbol: str) -> Emit:
     def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
         if dtype.kind == "f":
-            return (builder.fcmp_unordered if symbol == "!=" else builder.fcmp_ordered)(symbol, a, b)
+            return (builder.fcmp_unordered if symbol == "!=" else builder.fcmp_ordered)(
+                symbol, a, b
+            )
         return (builder.icmp_unsigned if dtype.kind == "u" else builder.icmp_signed)(symbol, a, b)
 
     return emit
@@ -217,7 +271,12 @@ def chosen(symbol: str, chained: bool = True) -> Emit:
     better = compare(symbol)
 
     def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
-        if not chained or a.type != nb.i32 or dtype.kind != "i" or any(isinstance(value, nb.ir.Constant) for value in (a, b)):
+        if (
+            not chained
+            or a.type != nb.i32
+            or dtype.kind != "i"
+            or any(isinstance(value, nb.ir.Constant) for value in (a, b))
+        ):
             return builder.select(better(builder, dtype, a, b), a, b)
         text = f"{{ .reg .pred better; setp.{'gt' if symbol == '>' else 'lt'}.s32 better, $1, $2; selp.b32 $0, 1, 0, better; }}"
         first = builder.call(nb.pure_asm(nb.i32, [nb.i32] * 2, text, "=r,r,r"), [a, b])
@@ -226,29 +285,46 @@ def chosen(symbol: str, chained: bool = True) -> Emit:
     return emit
 
 
-for _operation, *_names in ((arith.add, "add", "add", "fadd"), (arith.sub, "sub", "sub", "fsub"), (arith.mul, "mul", "mul", "fmul"),
-                            (arith.and_, "and_", "and_", ""), (arith.or_, "or_", "or_", ""), (arith.xor, "xor", "xor", ""),
-                            (arith.lshift, "shl", "shl", ""), (arith.rshift, "ashr", "lshr", "")):
+for _operation, *_names in (
+    (arith.add, "add", "add", "fadd"),
+    (arith.sub, "sub", "sub", "fsub"),
+    (arith.mul, "mul", "mul", "fmul"),
+    (arith.and_, "and_", "and_", ""),
+    (arith.or_, "or_", "or_", ""),
+    (arith.xor, "xor", "xor", ""),
+    (arith.lshift, "shl", "shl", ""),
+    (arith.rshift, "ashr", "lshr", ""),
+):
     _meaning(_operation, _instruction(*_names))
 for _operation, _operator in arith.OPERATORS.items():
     if _operator.compares:
         _meaning(_operation, compare(_operator.symbol))
 _meaning(arith.floordiv, lambda *args: floored(*args)[0], literal=True)
 _meaning(arith.mod, lambda *args: floored(*args)[1], literal=True)
-_meaning(arith.truediv, lambda builder, dtype, x, y: divide(builder, x, y) if dtype == arith.FLOAT32 else builder.fdiv(x, y))
+_meaning(
+    arith.truediv,
+    lambda builder, dtype, x, y: (
+        divide(builder, x, y) if dtype == arith.FLOAT32 else builder.fdiv(x, y)
+    ),
+)
 
 
 @cuda_meaning(arith.quotient_remainder)
 def _quotient_remainder(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
-    result = nb.types.Tuple([nb.returns(typing_context, f, (a, b, *literals)) for f in (arith.floordiv, arith.mod)])
+    result = nb.types.Tuple(
+        [nb.returns(typing_context, f, (a, b, *literals)) for f in (arith.floordiv, arith.mod)]
+    )
     context, builder, args = yield result(a, b, *literals)
-    values = [nb.call(context, builder, f, (a, b, *literals), args)[1] for f in (arith.floordiv, arith.mod)]
+    values = [
+        nb.call(context, builder, f, (a, b, *literals), args)[1]
+        for f in (arith.floordiv, arith.mod)
+    ]
     return context.make_tuple(builder, result, values)
 
 
 @cuda_meaning(arith.power)
 def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
-    of, = kinds_of((a,), *literals)
+    (of,) = kinds_of((a,), *literals)
     count = 0 if isinstance(a, InertType) else arith.exponent(getattr(n, "literal_value", None))
     if of is None:
         sig, codegen = otherwise(typing_context, "**", operator.pow, (a, n))
@@ -263,17 +339,27 @@ def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
 
     if not count:
         return convert(context, builder, nb.const(1), I32, ty)
-    return arith.raised(convert(context, builder, args[0], nb.types.unliteral(a), ty), count, product)
+    return arith.raised(
+        convert(context, builder, args[0], nb.types.unliteral(a), ty), count, product
+    )
 
 
 def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
-    return builder.fsub(nb.ir.Constant(a.type, -0.0), a) if dtype.kind == "f" else builder.sub(nb.const(0, a.type), a)
+    return (
+        builder.fsub(nb.ir.Constant(a.type, -0.0), a)
+        if dtype.kind == "f"
+        else builder.sub(nb.const(0, a.type), a)
+    )
 
 
 def _absolute(builder: Any, dtype: np.dtype, a: Any) -> Any:
     if dtype.kind == "f":
         return libdevice(builder, "fabs", a)
-    below = nb.const(0, nb.i1) if dtype.kind == "u" else builder.icmp_signed("<", a, nb.const(0, a.type))
+    below = (
+        nb.const(0, nb.i1)
+        if dtype.kind == "u"
+        else builder.icmp_signed("<", a, nb.const(0, a.type))
+    )
     return builder.select(below, _negative(builder, dtype, a), a)
 
 
@@ -323,4 +409,6 @@ def _divide(_context: Any, a: Any, by: Any) -> Any:
 
 _unsigned(arith.quotient, lambda builder, a, b: builder.udiv(a, b))
 _unsigned(arith.remainder, lambda builder, a, b: builder.urem(a, b))
-_unsigned(arith.cdiv, lambda builder, a, b: builder.udiv(builder.add(a, builder.sub(b, nb.const(1))), b))
+_unsigned(
+    arith.cdiv, lambda builder, a, b: builder.udiv(builder.add(a, builder.sub(b, nb.const(1))), b)
+)

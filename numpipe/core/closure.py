@@ -20,7 +20,9 @@ def bind(operation: Op[..., Any], value: Any) -> Callable[..., Any]:
     return functools.partial(operation, value)
 
 
-def binder(function: Callable[..., Any], for_numba: Callable[..., Any] | None = None) -> Op[..., Any]:
+def binder(
+    function: Callable[..., Any], for_numba: Callable[..., Any] | None = None
+) -> Op[..., Any]:
     """Make an operation ``bind(captures) -> callable`` of a lifted function, which takes the tuple
     of captures first.
 

@@ -48,7 +48,9 @@ nb.struct_model(BoundType, lambda ty: [("captures", ty.captures)])
 def _call(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     bound = sig.args[0]
     captures = nb.fields(context, builder, bound, args[0]).captures
-    return nb.call(context, builder, bound.function, (bound.captures, *sig.args[1:]), (captures, *args[1:]))[1]
+    return nb.call(
+        context, builder, bound.function, (bound.captures, *sig.args[1:]), (captures, *args[1:])
+    )[1]
 
 
 def bound_value(context: Any, builder: Any, ty: BoundType, captures: Any) -> Any:
@@ -59,6 +61,6 @@ def bind_typer(function: Op[..., Any], captures: Any) -> Any:
     """Return (signature, codegen) of ``bind(captures)``."""
     plain = nb.unliteral(captures)
     result = BoundType(function, plain)
-    return result(plain), lambda context, builder, sig, args: bound_value(context, builder, result, args[0])
-
-
+    return result(plain), lambda context, builder, sig, args: bound_value(
+        context, builder, result, args[0]
+    )

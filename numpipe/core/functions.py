@@ -41,14 +41,20 @@ class Facts:
     rest: bool = False
     makes: bool = False
 
-    def packed(self, arguments: tuple[Any, ...], pack: Callable[[Any], Any] = tuple) -> tuple[Any, ...]:
+    def packed(
+        self, arguments: tuple[Any, ...], pack: Callable[[Any], Any] = tuple
+    ) -> tuple[Any, ...]:
         """Return the arguments of a call as the function takes them; `pack` makes a tuple of the
         rest.
 
         >>> Facts("body", 1, rest=True).packed((0, 1, 2))
         (0, (1, 2))
         """
-        return (*arguments[:self.parameters], pack(arguments[self.parameters:])) if self.rest else arguments
+        return (
+            (*arguments[: self.parameters], pack(arguments[self.parameters :]))
+            if self.rest
+            else arguments
+        )
 
 
 def facts_of(function: Any) -> Facts | None:
@@ -56,7 +62,6 @@ def facts_of(function: Any) -> Facts | None:
     if isinstance(function, functools.partial):
         function = function.func
     return getattr(getattr(function, "function", function), "__facts__", None)
-
 
 
 __all__ = ["function"]
@@ -73,12 +78,24 @@ class Function(Generic[P, R]):
             raise SpecError(f"@numpipe.function decorates a Python function, got {function!r}")
         file, line = function.__code__.co_filename, function.__code__.co_firstlineno
         if function.__name__ == "<lambda>":
-            raise SpecError(at(file, line, "@numpipe.function decorates a `def`: the source of a lambda cannot be told from the "
-                                           "line around it"))
+            raise SpecError(
+                at(
+                    file,
+                    line,
+                    "@numpipe.function decorates a `def`: the source of a lambda cannot be told from the "
+                    "line around it",
+                )
+            )
         for name, parameter in inspect.signature(function).parameters.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise SpecError(at(file, line, f"function {function.__name__}: *{name} is not supported: parameters of a kernel's "
-                                               "functions are written out"))
+                raise SpecError(
+                    at(
+                        file,
+                        line,
+                        f"function {function.__name__}: *{name} is not supported: parameters of a kernel's "
+                        "functions are written out",
+                    )
+                )
         functools.update_wrapper(self, function)
         self.function = function
         remember(function)

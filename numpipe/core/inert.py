@@ -12,8 +12,10 @@ from typing import Any, NoReturn
 
 from ..diagnostics.errors import CompileError
 
-REASON = ("steers control flow, a grid or an index: loads must not depend on tile data or on the warpgroup axis, because "
-          "the memory role has no such value; use it in tile.at[…] and in stores")
+REASON = (
+    "steers control flow, a grid or an index: loads must not depend on tile data or on the warpgroup axis, because "
+    "the memory role has no such value; use it in tile.at[…] and in stores"
+)
 
 
 class NoValue:
@@ -40,7 +42,9 @@ class Inert(NoValue):
         # a tile answers
         return NotImplemented if any(getattr(o, "inert", False) for o in other) else self
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = _stays
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = (
+        _stays
+    )
     __mod__ = __rmod__ = __truediv__ = __rtruediv__ = __neg__ = __and__ = __or__ = __xor__ = _stays
     __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _stays
     __hash__ = None  # type: ignore[assignment]

@@ -22,7 +22,9 @@ class InertType(nb.types.Type, NoValue):  # type: ignore[misc]
 
 nb.register_model(InertType)(nb.models.OpaqueModel)
 for _number in (nb.types.Number, nb.types.Boolean):
-    nb.lower_cast(_number, InertType)(lambda context, builder, fromty, toty, value: nb.nothing(context))
+    nb.lower_cast(_number, InertType)(
+        lambda context, builder, fromty, toty, value: nb.nothing(context)
+    )
 
 
 STEERLESS: list[type] = [InertType]
@@ -33,7 +35,9 @@ def _stays(*args: Any) -> Any:
     """Type arithmetic with an inert value; where a tile takes part, its own typer answers
     (`tile_cuda`)."""
     inert = next((a for a in args if isinstance(a, InertType)), None)
-    if inert is not None and not any(isinstance(a, tuple(STEERLESS)) and not isinstance(a, InertType) for a in args):
+    if inert is not None and not any(
+        isinstance(a, tuple(STEERLESS)) and not isinstance(a, InertType) for a in args
+    ):
         yield inert(*args)
 
 
@@ -46,10 +50,35 @@ def steers(*args: Any) -> None:
 
 
 _ARITHMETIC: tuple[Any, ...] = (
-    operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.neg,
-    operator.and_, operator.or_, operator.xor, operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne,
-    operator.iadd, operator.isub, operator.imul)
-_STEERING: tuple[Any, ...] = (bool, int, float, range, operator.index, operator.truth, operator.not_)
+    operator.add,
+    operator.sub,
+    operator.mul,
+    operator.floordiv,
+    operator.truediv,
+    operator.mod,
+    operator.neg,
+    operator.and_,
+    operator.or_,
+    operator.xor,
+    operator.lt,
+    operator.le,
+    operator.gt,
+    operator.ge,
+    operator.eq,
+    operator.ne,
+    operator.iadd,
+    operator.isub,
+    operator.imul,
+)
+_STEERING: tuple[Any, ...] = (
+    bool,
+    int,
+    float,
+    range,
+    operator.index,
+    operator.truth,
+    operator.not_,
+)
 for _typer, _functions in ((_stays, _ARITHMETIC), (steers, _STEERING)):
     for _function in _functions:
         nb.binary(_function, _typer)

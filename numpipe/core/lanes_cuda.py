@@ -13,13 +13,23 @@ def elected(builder: Any) -> Any:
     """Return whether this is the elected lane of the warpgroup's first warp. elect.sync tells ptxas
     that a single lane runs: after a comparison of %tid it would wrap every TMA in a loop over the
     active lanes."""
-    return builder.and_(builder.icmp_unsigned("==", builder.and_(nb.thread_index(builder), nb.const(0x60)), nb.const(0)),
-                        elected_in_warp(builder))
+    return builder.and_(
+        builder.icmp_unsigned(
+            "==", builder.and_(nb.thread_index(builder), nb.const(0x60)), nb.const(0)
+        ),
+        elected_in_warp(builder),
+    )
 
 
 def elected_in_warp(builder: Any) -> Any:
     """Return whether this is the elected lane of its warp, which is the same lane each time."""
-    one = nb.emit_asm(builder, nb.i32, [], "{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.b32 $0, 1, 0, p; }", "=r")
+    one = nb.emit_asm(
+        builder,
+        nb.i32,
+        [],
+        "{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.b32 $0, 1, 0, p; }",
+        "=r",
+    )
     return builder.icmp_unsigned("!=", one, nb.const(0))
 
 
@@ -36,9 +46,14 @@ def _one_lane(typing_context: Any, function: Any, *args: Any) -> Any:
 def _each_warp(typing_context: Any, function: Any, *args: Any) -> Any:
     operation = function.typing_key
     if not hasattr(operation, "ptx"):
-        raise TypeError(f"each_warp takes an operation that is one PTX statement, got {operation!r}")
+        raise TypeError(
+            f"each_warp takes an operation that is one PTX statement, got {operation!r}"
+        )
     inner, emit = predicated(operation)(typing_context, *args, nb.types.int32)
     context, builder, values = yield nb.types.void(function, *args)
     lane = builder.and_(nb.thread_index(builder), nb.const(31))
-    cast = [context.cast(builder, v, t, s) for v, t, s in zip(values[1:], args, inner.args, strict=False)]
+    cast = [
+        context.cast(builder, v, t, s)
+        for v, t, s in zip(values[1:], args, inner.args, strict=False)
+    ]
     return emit(context, builder, inner, [*cast, lane])

@@ -138,7 +138,9 @@ class Machine(Protocol):
         """One lane. `name` is for reports, e.g. ``ready[2] of a, b @ gemm.py:41``. Re-initialising
         a live one is an error."""
 
-    def mbar_init_at_entry(self, address: int, count: int, name: str = "", *, observed: bool = False) -> None:
+    def mbar_init_at_entry(
+        self, address: int, count: int, name: str = "", *, observed: bool = False
+    ) -> None:
         """Declare an mbarrier that the kernel's entry initialises, fences and synchronises before
         any warpgroup runs.
 
@@ -166,7 +168,9 @@ class Machine(Protocol):
         """`mbar_arrive_expect_tx` on an mbarrier of any CTA of the cluster, at an address of
         `map_shared`; some time later."""
 
-    def mbar_arrive_cluster(self, address: int, ranks: Sequence[int], alike: bool, wide: bool = False) -> None:
+    def mbar_arrive_cluster(
+        self, address: int, ranks: Sequence[int], alike: bool, wide: bool = False
+    ) -> None:
         """Arrive on the mbarriers at this address in several CTAs, on all of them at one moment.
 
         `alike`: whoever arrives on one of them arrives on all, so they complete their phases
@@ -227,7 +231,9 @@ class Machine(Protocol):
         a deadlock."""
 
     # ---- TMA (cp.async.bulk.tensor)
-    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0) -> None:
+    def tma_load(
+        self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0
+    ) -> None:
         """Asynchronous box copy GMEM -> SMEM; completes `tensor.nbytes` on mbar. One lane.
 
         `ctas`: to the same addresses, and mbarriers, in the CTAs of the cluster whose ranks are
@@ -238,7 +244,14 @@ class Machine(Protocol):
         """Asynchronous copy of the first `nbytes` of an array of one dimension, the map's, to SMEM;
         completes them on mbar. One lane."""
 
-    def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
+    def tma_store(
+        self,
+        tensor: TensorMap,
+        coords: tuple[int, ...],
+        src: int,
+        reduction: str = "",
+        once: bool = False,
+    ) -> None:
         """Asynchronous box copy SMEM -> GMEM, part of the lane's open bulk group. One lane.
 
         `reduction` ("add", "min", "max", "inc", "dec", "and", "or", "xor") combines each element
@@ -255,7 +268,9 @@ class Machine(Protocol):
     # ---- wgmma
     def wgmma_fence(self) -> None: ...
 
-    def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None) -> InFlight:
+    def wgmma(
+        self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None
+    ) -> InFlight:
         """Issue the batch (rows of A x B^T are added to the accumulator). Reads SMEM at any time
         until waited for.
 
@@ -276,7 +291,9 @@ class Machine(Protocol):
     def smem_read(self, chunks: np.ndarray, what: str) -> np.ndarray:
         """Return the bytes at `chunks` (warps, n) as uint8 (warps, n, 16)."""
 
-    def smem_send(self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str) -> None:
+    def smem_send(
+        self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str
+    ) -> None:
         """`smem_write` to another CTA of the cluster (st.async): it lands some time later, on the
         mbarrier at `mbar` there."""
 
@@ -291,7 +308,9 @@ class Machine(Protocol):
         """Each warp writes elements: uint8 (warps, n, bytes of an element) to the byte addresses
         (warps, n)."""
 
-    def smem_update(self, addresses: np.ndarray, values: np.ndarray, reduction: str, what: str) -> None:
+    def smem_update(
+        self, addresses: np.ndarray, values: np.ndarray, reduction: str, what: str
+    ) -> None:
         """Each warp combines values (warps, n) with the elements at these byte addresses,
         atomically (``red.shared``)."""
 
@@ -301,7 +320,14 @@ class Machine(Protocol):
     def load_word(self, address: int) -> int:
         """ld.shared.b32 by the executing lanes."""
 
-    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
+    def gmem_write(
+        self,
+        array: np.ndarray,
+        index: tuple[Any, ...],
+        values: np.ndarray,
+        what: str,
+        reduction: str = "",
+    ) -> None:
         """Direct stores of the warpgroup to the array called `what`: ``array[index] = values``, by
         ints and slices.
 
@@ -309,8 +335,15 @@ class Machine(Protocol):
         `tma_store`.
         """
 
-    def gmem_scatter(self, array: np.ndarray, index: tuple[Any, ...], axis: int, places: np.ndarray, values: np.ndarray,
-                     what: str) -> None:
+    def gmem_scatter(
+        self,
+        array: np.ndarray,
+        index: tuple[Any, ...],
+        axis: int,
+        places: np.ndarray,
+        values: np.ndarray,
+        what: str,
+    ) -> None:
         """Direct stores to places of their own: what `values` has i-th along dimension `axis` goes
         to ``places[i]`` there.
 
@@ -339,7 +372,9 @@ class Machine(Protocol):
         """Return the number of a GPU; one that the mesh does not have is an error, which begins
         with `what`."""
 
-    def semaphore_signal(self, semaphores: np.ndarray, index: int, rank: int, add: int, what: str) -> None:
+    def semaphore_signal(
+        self, semaphores: np.ndarray, index: int, rank: int, add: int, what: str
+    ) -> None:
         """red.release.sys.add to semaphore `index` of GPU `rank`, by one lane; reports call the
         array `what`."""
 
@@ -351,7 +386,9 @@ class Machine(Protocol):
         """Make the ordinary stores to arrays of which the executing lanes know visible to the async
         proxy."""
 
-    def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def each_lane(
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
+    ) -> list[Any]:
         """Call ``function(*arguments[i])`` as lane i of the 128, whose current machine is a `Lane`,
         and return the results."""
 
@@ -373,6 +410,7 @@ class Lane(Protocol):
 
     def round(self) -> None:
         """Begin a round of a `while` loop."""
+
     warpgroup: int
     role: Role
     cta: tuple[int, int, int]
@@ -391,7 +429,14 @@ class Lane(Protocol):
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
         """Return an element of an array, as an array (ld.global)."""
 
-    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
+    def gmem_write(
+        self,
+        array: np.ndarray,
+        index: tuple[Any, ...],
+        values: np.ndarray,
+        what: str,
+        reduction: str = "",
+    ) -> None:
         """Write an element of an array (st.global), or combine one number with it, atomically
         (red.global)."""
 
@@ -411,7 +456,9 @@ def current() -> Machine:
     try:
         return _current.get()
     except LookupError:
-        raise RuntimeError("this operation works inside a kernel only: call it from a @numpipe.kernel function") from None
+        raise RuntimeError(
+            "this operation works inside a kernel only: call it from a @numpipe.kernel function"
+        ) from None
 
 
 def check_policy(what: str, policy: object) -> None:
@@ -419,7 +466,9 @@ def check_policy(what: str, policy: object) -> None:
     require(what, {"eviction_policy": policy}, eviction_policy=word(*EVICTION_POLICIES) | NONE)
 
 
-def failure(error: type[SimulationError], hazard: str, message: str, fix: str, did: str, **where: Any) -> SimulationError:
+def failure(
+    error: type[SimulationError], hazard: str, message: str, fix: str, did: str, **where: Any
+) -> SimulationError:
     """Return an error of an operation above the simulator, with a report; its `reports.Party` has
     `did` and `where`."""
     machine, result = current(), error(message)

@@ -10,7 +10,19 @@ from typing import Any
 import numpy as np
 
 from ..diagnostics.errors import SimulationError, SpecError
-from .arith import FLOAT32, INT32, INT64, Kind, as_type, common, holds, kind, named, otherwise, spelled
+from .arith import (
+    FLOAT32,
+    INT32,
+    INT64,
+    Kind,
+    as_type,
+    common,
+    holds,
+    kind,
+    named,
+    otherwise,
+    spelled,
+)
 from .op import Op, op
 
 
@@ -18,7 +30,9 @@ def range_type(*kinds: Kind) -> np.dtype:
     """Return the type of a range's numbers: int32, or int64 where a bound is wider."""
     dtype = common(INT32, *kinds)
     if dtype not in (INT32, INT64):
-        raise SpecError(f"range takes integers that int64 can hold, got {spelled(*kinds)}: int(x) truncates a float")
+        raise SpecError(
+            f"range takes integers that int64 can hold, got {spelled(*kinds)}: int(x) truncates a float"
+        )
     return dtype
 
 
@@ -35,7 +49,11 @@ def _extreme(name: str, builtin: Callable[..., Any]) -> Op[..., Any]:
         # of numbers that compare false, as NaN, the first
         return dtype.type(builtin([as_type(v, dtype) for v in values]))
 
-    return named(operation, name, f"``{builtin.__name__}(…)`` of two numbers and more, or of a tuple; of tiles element by element")
+    return named(
+        operation,
+        name,
+        f"``{builtin.__name__}(…)`` of two numbers and more, or of a tuple; of tiles element by element",
+    )
 
 
 least = _extreme("least", min)
@@ -55,8 +73,14 @@ def cast(value: Any, dtype: str) -> Any:
         if to.kind == "f":
             return value.astype(to) if isinstance(value, np.generic) else to.type(value)
         if not np.isfinite(value) or not holds(to, int(value)):
-            raise SimulationError(f"{value} does not fit {to}: the GPU would " + (
-                "wrap it silently" if np.issubdtype(type(value), np.integer) else "make an undefined value of it"))
+            raise SimulationError(
+                f"{value} does not fit {to}: the GPU would "
+                + (
+                    "wrap it silently"
+                    if np.issubdtype(type(value), np.integer)
+                    else "make an undefined value of it"
+                )
+            )
         return to.type(int(value))
 
 
@@ -65,8 +89,10 @@ def check_number(dtype: str, value: Any) -> None:
     is."""
     form = getattr(value, "form", None)
     if form is not None and dtype != "bool":
-        raise SpecError(f"{dtype}(…) converts a number, got a register tile {form.shape} of {form.dtype}: write tile.astype("
-                        f"np.{dtype})")
+        raise SpecError(
+            f"{dtype}(…) converts a number, got a register tile {form.shape} of {form.dtype}: write tile.astype("
+            f"np.{dtype})"
+        )
 
 
 def not_a_number(what: str, actual: str) -> SpecError:
@@ -114,7 +140,9 @@ def counting(*bounds: Any) -> Range:
     dtype = range_type(*_kinds("range", *bounds))
     values = [as_type(b, dtype) for b in bounds]
     if len(values) == 3 and values[2] == 0:
-        raise SimulationError(f"range({values[0]}, {values[1]}, 0): a step of zero is undefined on the GPU")
+        raise SimulationError(
+            f"range({values[0]}, {values[1]}, 0): a step of zero is undefined on the GPU"
+        )
     return Range(range(*values), dtype)
 
 
@@ -130,4 +158,10 @@ def number(value: Any, literals: int = 0) -> Any:
     other values stay."""
     if type(value) is tuple:
         return tuple([number(v) for v in value])
-    return as_type(value, FLOAT32) if type(value) is float else INT32.type(as_type(value, INT32)) if type(value) is int else value
+    return (
+        as_type(value, FLOAT32)
+        if type(value) is float
+        else INT32.type(as_type(value, INT32))
+        if type(value) is int
+        else value
+    )

@@ -9,7 +9,18 @@ import numpy as np
 
 from . import arith, numbers
 from . import numba as nb
-from .arith_cuda import chosen, convert, kinds_of, libdevice, math_type, not_defined, operand, otherwise, parameter_types, type_of
+from .arith_cuda import (
+    chosen,
+    convert,
+    kinds_of,
+    libdevice,
+    math_type,
+    not_defined,
+    operand,
+    otherwise,
+    parameter_types,
+    type_of,
+)
 from .inert_cuda import STEERLESS, InertType, steers
 from .op import Op, cuda_meaning
 
@@ -24,15 +35,27 @@ def _extreme(operation: Op[..., Any], symbol: str, builtin: Any) -> None:
             if not any(isinstance(ty, tuple(STEERLESS)) for ty in parts):
                 raise not_defined(builtin.__name__, parts)
             sig, elsewhere = otherwise(typing_context, builtin.__name__, builtin, parts)
-            context, builder, args = yield sig.return_type(literals, *(values if of_tuple else sig.args))
-            given = zip(nb.cgutils.unpack_tuple(builder, args[1]), parts, sig.args, strict=True) if of_tuple else ()
-            return elsewhere(context, builder, sig, [context.cast(builder, *each) for each in given] or args[1:])
+            context, builder, args = yield sig.return_type(
+                literals, *(values if of_tuple else sig.args)
+            )
+            given = (
+                zip(nb.cgutils.unpack_tuple(builder, args[1]), parts, sig.args, strict=True)
+                if of_tuple
+                else ()
+            )
+            return elsewhere(
+                context, builder, sig, [context.cast(builder, *each) for each in given] or args[1:]
+            )
         dtype = arith.common(*kinds)
         types: Sequence[Any] = parameter_types(parts, dtype)
         result, better = type_of(dtype), chosen(symbol, len(parts) > 2)
         context, builder, args = yield result(literals, *(values if of_tuple else types))
-        numbers, types = (nb.cgutils.unpack_tuple(builder, args[1]), parts) if of_tuple else (args[1:], types)
-        best, *rest = (operand(context, builder, v, t, dtype) for v, t in zip(numbers, types, strict=True))
+        numbers, types = (
+            (nb.cgutils.unpack_tuple(builder, args[1]), parts) if of_tuple else (args[1:], types)
+        )
+        best, *rest = (
+            operand(context, builder, v, t, dtype) for v, t in zip(numbers, types, strict=True)
+        )
         for value in rest:
             best = better(builder, dtype, value, best)
         return convert(context, builder, best, math_type(dtype), result)
@@ -54,7 +77,7 @@ def _kinds(what: str, *values: Any) -> list[Any]:
 def _cast(_context: Any, value: Any, dtype: Any) -> Any:
     to = np.dtype(nb.literal(dtype))
     numbers.check_number(to.name, value)
-    of, = _kinds(to.name, value)
+    (of,) = _kinds(to.name, value)
     if of is int and to.kind in "iu" and not arith.holds(to, value.literal_value):
         raise arith.misfit(value.literal_value, to)
     result, have = type_of(to), nb.types.unliteral(value)
@@ -96,7 +119,9 @@ def _length(typing_context: Any, value: Any) -> Any:
         return nb.const(len(value))
     sig, codegen = otherwise(typing_context, "len", len, (value,))
     context, builder, args = yield nb.types.int32(*sig.args)
-    return context.cast(builder, codegen(context, builder, sig, args), sig.return_type, nb.types.int32)
+    return context.cast(
+        builder, codegen(context, builder, sig, args), sig.return_type, nb.types.int32
+    )
 
 
 @cuda_meaning(numbers.number)
@@ -111,7 +136,7 @@ def _run_time_type(ty: Any, literals: Any = 0) -> Any:
     if isinstance(ty, (nb.types.Tuple, nb.types.UniTuple)):
         parts = [_run_time_type(t) for t in ty]
         return ty if parts == list(ty) else nb.types.Tuple(parts)
-    of, = kinds_of((ty,), literals)
+    (of,) = kinds_of((ty,), literals)
     if of is int:
         return parameter_types((ty,), arith.INT32)[0]
     return nb.types.float32 if of is float else nb.types.boolean if of is bool else ty
@@ -122,5 +147,7 @@ def _run_time_value(context: Any, builder: Any, value: Any, of: Any, to: Any) ->
         return value
     if isinstance(to, nb.types.BaseTuple):
         parts = zip(nb.cgutils.unpack_tuple(builder, value), of, to, strict=True)
-        return context.make_tuple(builder, to, [_run_time_value(context, builder, *part) for part in parts])
+        return context.make_tuple(
+            builder, to, [_run_time_value(context, builder, *part) for part in parts]
+        )
     return context.cast(builder, value, of, to)

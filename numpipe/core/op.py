@@ -79,23 +79,37 @@ class Op(Generic[P, R]):
     bounded: Op[..., Any] | None = None
     """the operation that kernels with ``CompilerParams(debug=True)`` call instead"""
 
-    def __init__(self, function: Callable[..., R], typer: Callable[..., Any] | None = None, *, context: bool = False,
-                 site: bool = False, numpy: Any = (), method: str = "", products: Products = "") -> None:
+    def __init__(
+        self,
+        function: Callable[..., R],
+        typer: Callable[..., Any] | None = None,
+        *,
+        context: bool = False,
+        site: bool = False,
+        numpy: Any = (),
+        method: str = "",
+        products: Products = "",
+    ) -> None:
         functools.update_wrapper(self, function)
         self.function, self.typer = function, typer
         self._types: dict[Instrumentation, Any] = {}
         self.context, self.site, self.method, self.products = context, site, method, products
-        BY_NUMPY.update((meant, self) for meant in (numpy if isinstance(numpy, tuple) else (numpy,)))
+        BY_NUMPY.update(
+            (meant, self) for meant in (numpy if isinstance(numpy, tuple) else (numpy,))
+        )
         if method:
             BY_METHOD[method] = self
         if context:
             signature = inspect.signature(function)
             parameters = list(signature.parameters.values())
-            self.__signature__ = signature.replace(parameters=parameters[1 + site:])
+            self.__signature__ = signature.replace(parameters=parameters[1 + site :])
             last = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
             if last:
                 self.function = functools.wraps(function)(
-                    lambda *args: function(*args[:-len(last)], **dict(zip(last, args[-len(last):], strict=True))))
+                    lambda *args: function(
+                        *args[: -len(last)], **dict(zip(last, args[-len(last) :], strict=True))
+                    )
+                )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if self.context and not (args and isinstance(args[0], Hidden)):
@@ -165,7 +179,9 @@ class Formula(Op[P, R]):
         from . import numba as nb
         from .formula_cuda import typer_of
 
-        typer = with_parameters(typer_of(self.function), inspect.signature(self.function).parameters)
+        typer = with_parameters(
+            typer_of(self.function), inspect.signature(self.function).parameters
+        )
         return nb.operation_type(self, self.function.__name__, typer)
 
 
@@ -174,12 +190,18 @@ def formula(function: Callable[P, R], /) -> Formula[P, R]: ...
 
 
 @overload
-def formula(*, context: Literal[True]) -> Callable[[Callable[Concatenate[Any, P], R]], Formula[P, R]]: ...
+def formula(
+    *, context: Literal[True]
+) -> Callable[[Callable[Concatenate[Any, P], R]], Formula[P, R]]: ...
 
 
 def formula(function: Any = None, /, *, context: bool = False) -> Any:
     """Make an operation of int32 arithmetic that is written once; `context`: as of an `op`."""
-    return Formula(function) if function is not None else lambda function: Formula(function, context=context)
+    return (
+        Formula(function)
+        if function is not None
+        else lambda function: Formula(function, context=context)
+    )
 
 
 @overload
@@ -187,17 +209,21 @@ def op(function: Callable[P, R], /) -> Op[P, R]: ...
 
 
 @overload
-def op(*, context: Literal[True], site: Literal[True], numpy: Any = (), method: str = "") -> Callable[
-    [Callable[Concatenate[Any, str, P], R]], Op[P, R]]: ...
+def op(
+    *, context: Literal[True], site: Literal[True], numpy: Any = (), method: str = ""
+) -> Callable[[Callable[Concatenate[Any, str, P], R]], Op[P, R]]: ...
 
 
 @overload
-def op(*, context: Literal[True], numpy: Any = (), method: str = "") -> Callable[
-    [Callable[Concatenate[Any, P], R]], Op[P, R]]: ...
+def op(
+    *, context: Literal[True], numpy: Any = (), method: str = ""
+) -> Callable[[Callable[Concatenate[Any, P], R]], Op[P, R]]: ...
 
 
 @overload
-def op(*, numpy: Any = (), method: str = "", products: Products = "") -> Callable[[Callable[P, R]], Op[P, R]]: ...
+def op(
+    *, numpy: Any = (), method: str = "", products: Products = ""
+) -> Callable[[Callable[P, R]], Op[P, R]]: ...
 
 
 def op(function: Any = None, /, **metadata: Any) -> Any:
@@ -217,7 +243,11 @@ def helper(*, context: Literal[True]) -> Callable[[Callable[P, R]], Helper[P, R]
 def helper(function: Any = None, /, *, context: bool = False) -> Any:
     """Make an operation of a function that the GPU runs as it is written; `context`: as of an
     `op`."""
-    return Helper(function) if function is not None else lambda function: Helper(function, context=context)
+    return (
+        Helper(function)
+        if function is not None
+        else lambda function: Helper(function, context=context)
+    )
 
 
 def does(function: object, products: Products) -> bool:
@@ -254,8 +284,14 @@ def of_one_kernel(operation: AnyOp) -> AnyOp:
 _NUMBA = {"r": "int32", "l": "int64", "h": "int16", "f": "float32"}
 
 
-def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Callable[..., None] | None = None,
-        **operands: str) -> Callable[[Callable[P, R]], Op[P, R]]:
+def ptx(
+    text: str,
+    *,
+    returns: str | None = None,
+    memory: bool = True,
+    check: Callable[..., None] | None = None,
+    **operands: str,
+) -> Callable[[Callable[P, R]], Op[P, R]]:
     """Give a function the meaning of a PTX statement.
 
     `text` names operands as ``$name`` and the result as ``$ret``. `operands` maps each parameter to
@@ -270,7 +306,9 @@ def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Ca
     def attach(function: Callable[P, R]) -> Op[P, R]:
         names = list(inspect.signature(function).parameters)
         if names != list(operands):
-            raise TypeError(f"{function.__name__}: parameters {names} and PTX operands {list(operands)} differ")
+            raise TypeError(
+                f"{function.__name__}: parameters {names} and PTX operands {list(operands)} differ"
+            )
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -279,7 +317,10 @@ def ptx(text: str, *, returns: str | None = None, memory: bool = True, check: Ca
                 check(**{p: value for p, value in values.items() if operands.get(p) == "n"})
             return function(*args, **kwargs)
 
-        operation: Op[P, R] = Op(checked if check else function, _ptx_typer(function, text, returns, memory, operands, check))
+        operation: Op[P, R] = Op(
+            checked if check else function,
+            _ptx_typer(function, text, returns, memory, operands, check),
+        )
         operation.ptx, operation.operands = text, operands  # type: ignore[attr-defined]
         return operation
 
@@ -299,8 +340,10 @@ def predicated(operation: Op[..., Any]) -> Callable[..., Any]:
 
 
 def _run_time(operation: str, parameter: str, kind: object) -> SpecError:
-    return SpecError(f"{operation}: {parameter} must be a compile-time constant, not a run-time {kind}: pass a literal, a constant "
-                     "of the module or a Static field")
+    return SpecError(
+        f"{operation}: {parameter} must be a compile-time constant, not a run-time {kind}: pass a literal, a constant "
+        "of the module or a Static field"
+    )
 
 
 def immediate(operation: str, parameter: str, ty: Any) -> Any:
@@ -337,26 +380,52 @@ def called(argument: Any) -> str:
     return argument.what if isinstance(argument, Inert) else type(argument).__name__
 
 
-def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memory: bool, operands: dict[str, str],
-               check: Callable[..., None] | None) -> Callable[..., Any]:
+def _ptx_typer(
+    function: Callable[..., Any],
+    text: str,
+    result: str | None,
+    memory: bool,
+    operands: dict[str, str],
+    check: Callable[..., None] | None,
+) -> Callable[..., Any]:
     label = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
 
     def typer(_context: Any, *args: Any) -> Any:
         from . import numba as nb
 
-        scalar = {code: getattr(nb.types, ty) for code, ty in _NUMBA.items()} | {"bool": nb.types.boolean}
-        machine = {"r": nb.i32, "l": nb.i64, "h": nb.i16, "f": nb.f32, "bool": nb.i32, None: nb.void}
-        immediates = {p: immediate(label, p, t) for (p, c), t in zip(operands.items(), args, strict=True) if c == "n"}
+        scalar = {code: getattr(nb.types, ty) for code, ty in _NUMBA.items()} | {
+            "bool": nb.types.boolean
+        }
+        machine = {
+            "r": nb.i32,
+            "l": nb.i64,
+            "h": nb.i16,
+            "f": nb.f32,
+            "bool": nb.i32,
+            None: nb.void,
+        }
+        immediates = {
+            p: immediate(label, p, t)
+            for (p, c), t in zip(operands.items(), args, strict=True)
+            if c == "n"
+        }
         if check is not None:
             check(**immediates)
         registers = [p for p, c in operands.items() if c not in "n-"]
-        places = {p: f"${i + (result is not None)}" for i, p in enumerate(registers)} | {"ret": "$0", "gate": "$gate"}
+        places = {p: f"${i + (result is not None)}" for i, p in enumerate(registers)} | {
+            "ret": "$0",
+            "gate": "$gate",
+        }
         places |= {p: str(int(v)) for p, v in immediates.items()}
         statement = re.sub(r"\$(\w+)", lambda m: places[m[1]], text)
-        constraints = ([] if result is None else ["=r" if result == "bool" else "=" + result])
+        constraints = [] if result is None else ["=r" if result == "bool" else "=" + result]
         constraints += [operands[p] for p in registers] + (["~{memory}"] if memory else [])
         sig = (nb.types.void if result is None else scalar[result])(
-            *[t if operands[p] in "n-" else scalar[operands[p]] for p, t in zip(operands, args, strict=True)])
+            *[
+                t if operands[p] in "n-" else scalar[operands[p]]
+                for p, t in zip(operands, args, strict=True)
+            ]
+        )
 
         def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
             inputs = [v for v, c in zip(values, operands.values(), strict=True) if c not in "n-"]
@@ -374,6 +443,7 @@ def _ptx_typer(function: Callable[..., Any], text: str, result: str | None, memo
 def check(function: Callable[P, None]) -> Op[P, None]:
     """Make an operation without code: `function` only looks at the arguments, or asks the same of
     their Numba types."""
+
     def typer(_context: Any, *types: Any) -> Any:
         from . import numba as nb
 
@@ -386,8 +456,12 @@ def check(function: Callable[P, None]) -> Op[P, None]:
 def with_parameters(typer: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
     """Give a typer these parameters behind the typing context: Numba reads them from its signature,
     and may pass them by name."""
-    signature = inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-                                   for name in ("typing_context", *names)])
+    signature = inspect.Signature(
+        [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            for name in ("typing_context", *names)
+        ]
+    )
 
     def typed(*args: Any, **named: Any) -> Any:
         return typer(*signature.bind(*args, **named).args)

@@ -59,7 +59,11 @@ def uninterrupted() -> Iterator[None]:
         yield
         return
     waiting: list[tuple[int, FrameType | None]] = []
-    handlers = {int(number): handler for number in signal.valid_signals() if callable(handler := signal.getsignal(number))}
+    handlers = {
+        int(number): handler
+        for number in signal.valid_signals()
+        if callable(handler := signal.getsignal(number))
+    }
     try:
         for number in handlers:
             signal.signal(number, lambda number, frame: waiting.append((number, frame)))

@@ -21,6 +21,7 @@ T = TypeVar("T")
 def parsed(text: bytes) -> Any:
     """Return the value of a JSON text in UTF-8. Raises ValueError, also for NaN, infinities and
     texts nested too deeply."""
+
     def refuse(constant: str) -> NoReturn:
         raise ValueError(f"{constant} is no number of JSON")
 
@@ -39,7 +40,10 @@ def record(kind: type[T], value: Any, **given: Any) -> T:
     field whose value is of another type, and fields that are missing or unknown.
 
     >>> from numpipe.launch import MapRequest
-    >>> record(MapRequest, {"arg": 0, "box": [8, 64], "swizzle": 128, "fill": "zeros", "written": False}).box
+    >>> record(
+    ...     MapRequest,
+    ...     {"arg": 0, "box": [8, 64], "swizzle": 128, "fill": "zeros", "written": False},
+    ... ).box
     (8, 64)
     """
     return _typed(kind, value, "", given)  # type: ignore[no-any-return]
@@ -48,7 +52,9 @@ def record(kind: type[T], value: Any, **given: Any) -> T:
 _hints = functools.cache(get_type_hints)
 
 
-def _typed(kind: Any, value: Any, where: str, given: Mapping[str, Any] = types.MappingProxyType({})) -> Any:
+def _typed(
+    kind: Any, value: Any, where: str, given: Mapping[str, Any] = types.MappingProxyType({})
+) -> Any:
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         [other] = [arg for arg in args if arg is not types.NoneType]
@@ -56,7 +62,12 @@ def _typed(kind: Any, value: Any, where: str, given: Mapping[str, Any] = types.M
     if origin is tuple and isinstance(value, list):
         kinds = args[:1] * len(value) if args[-1] is ... else args
         if len(kinds) == len(value):
-            return tuple([_typed(of, part, f"{where}[{n}]") for n, (of, part) in enumerate(zip(kinds, value, strict=True))])
+            return tuple(
+                [
+                    _typed(of, part, f"{where}[{n}]")
+                    for n, (of, part) in enumerate(zip(kinds, value, strict=True))
+                ]
+            )
     elif origin is Literal:
         if isinstance(value, str) and value in args:
             return value
@@ -64,12 +75,29 @@ def _typed(kind: Any, value: Any, where: str, given: Mapping[str, Any] = types.M
         if isinstance(value, str) and value in ELEMENTS:
             return ELEMENTS[value].dtype
     elif isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, dict):
-        hints, names = _hints(kind), {field.name for field in dataclasses.fields(kind)} - given.keys()
+        hints, names = (
+            _hints(kind),
+            {field.name for field in dataclasses.fields(kind)} - given.keys(),
+        )
         for name in sorted(value.keys() ^ names):
-            raise ValueError(f"{where and f'{where}: '}the field {name[:50]!r} is {'unknown' if name in value else 'missing'}")
-        return kind(**{name: _typed(hints[name], value[name], f"{where}.{name}".strip(".")) for name in names}, **given)
+            raise ValueError(
+                f"{where and f'{where}: '}the field {name[:50]!r} is {'unknown' if name in value else 'missing'}"
+            )
+        return kind(
+            **{
+                name: _typed(hints[name], value[name], f"{where}.{name}".strip("."))
+                for name in names
+            },
+            **given,
+        )
     elif type(value) is kind and (not isinstance(value, (int, float)) or 0 <= value < math.inf):
         return value
     name = kind.__name__ if isinstance(kind, type) and origin is None else str(kind)
-    shown = "an array" if isinstance(value, list) else "an object" if isinstance(value, dict) else repr(value)[:60]
+    shown = (
+        "an array"
+        if isinstance(value, list)
+        else "an object"
+        if isinstance(value, dict)
+        else repr(value)[:60]
+    )
     raise ValueError(f"{where or 'it'} is {shown}, no {name}")

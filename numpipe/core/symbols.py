@@ -12,7 +12,9 @@ def symbol(name: str, mark: str = "_") -> str:
     >>> symbol("gemm"), symbol("größe"), symbol("gemm[64]")
     ('gemm', 'gr_c3_b6_c3_9fe', 'gemm_5b64_5d')
     """
-    return re.sub(r"[^A-Za-z0-9_]", lambda m: "".join(f"{mark}{byte:02x}" for byte in m[0].encode()), name)
+    return re.sub(
+        r"[^A-Za-z0-9_]", lambda m: "".join(f"{mark}{byte:02x}" for byte in m[0].encode()), name
+    )
 
 
 def axis_symbol(what: str, name: str) -> str:
@@ -30,4 +32,6 @@ def program_symbol(what: str, dimension: int) -> str:
 def axis_of(symbol: str) -> str:
     """Return the axis that an `axis_symbol` is about."""
     spelled = re.sub(r"^np_axis_(index|size)_", "", symbol)
-    return re.sub(r"(\$[0-9a-f]{2})+", lambda m: bytes.fromhex(m[0].replace("$", "")).decode(), spelled)
+    return re.sub(
+        r"(\$[0-9a-f]{2})+", lambda m: bytes.fromhex(m[0].replace("$", "")).decode(), spelled
+    )

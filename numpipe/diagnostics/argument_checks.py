@@ -76,15 +76,24 @@ def is_int(value: Any) -> bool:
 def whole(least: int | None = None, most: int | None = None) -> Rule:
     """An int, NumPy's too, and no bool."""
     bounds = "" if least is None else f" >= {least}" if most is None else f" of {least}…{most}"
-    return Rule((f"an int{bounds}",), lambda value: is_int(value) and (least is None or value >= least) and (
-        most is None or value <= most))
+    return Rule(
+        (f"an int{bounds}",),
+        lambda value: (
+            is_int(value) and (least is None or value >= least) and (most is None or value <= most)
+        ),
+    )
 
 
 def finite(least: float = -math.inf, above: float = -math.inf) -> Rule:
     """A finite number, NumPy's too, and no bool."""
     bounds = f" > {above}" if above > -math.inf else f" >= {least}" if least > -math.inf else ""
-    return Rule((f"a finite number{bounds}",), lambda value: (is_int(value) or isinstance(value, (float, np.floating))) and bool(
-        abs(value) < math.inf and value >= least and value > above))
+    return Rule(
+        (f"a finite number{bounds}",),
+        lambda value: (
+            (is_int(value) or isinstance(value, (float, np.floating)))
+            and bool(abs(value) < math.inf and value >= least and value > above)
+        ),
+    )
 
 
 def word(*words: str) -> Rule:
@@ -94,13 +103,22 @@ def word(*words: str) -> Rule:
 
 def a(*kinds: type, text: str = "") -> Rule:
     """An object of one of these classes."""
-    return Rule((text,) if text else tuple(f"a {kind.__name__}" for kind in kinds), lambda value: isinstance(value, kinds))
+    return Rule(
+        (text,) if text else tuple(f"a {kind.__name__}" for kind in kinds),
+        lambda value: isinstance(value, kinds),
+    )
 
 
 def each(rule: Rule, count: int | None = None) -> Rule:
     """A tuple or a list of values that keep a rule."""
-    return Rule((f"a tuple or list{'' if count is None else f' of {count}'}, each {rule}",), lambda value: isinstance(
-        value, (tuple, list)) and count in (None, len(value)) and all(map(rule.holds, value)))
+    return Rule(
+        (f"a tuple or list{'' if count is None else f' of {count}'}, each {rule}",),
+        lambda value: (
+            isinstance(value, (tuple, list))
+            and count in (None, len(value))
+            and all(map(rule.holds, value))
+        ),
+    )
 
 
 def element_type(where: str, dtype: Any) -> np.dtype[Any]:
@@ -108,7 +126,9 @@ def element_type(where: str, dtype: Any) -> np.dtype[Any]:
     try:
         found: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError) as error:
-        raise SpecError(f"{where}: dtype must be an element type, got {told(dtype)} ({error})") from None
+        raise SpecError(
+            f"{where}: dtype must be an element type, got {told(dtype)} ({error})"
+        ) from None
     return found
 
 
@@ -120,8 +140,10 @@ def _is_path(value: Any) -> bool:
 
 
 SHAPE = Rule(("a tuple of ints >= 0",), each(whole(0)).holds)
-SERIES = Rule(("a list or another iterable",), lambda value: isinstance(value, Iterable) and not isinstance(
-    value, (str, bytes, np.ndarray)))
+SERIES = Rule(
+    ("a list or another iterable",),
+    lambda value: isinstance(value, Iterable) and not isinstance(value, (str, bytes, np.ndarray)),
+)
 NONE = Rule(("None",), lambda value: value is None)
 FLAG = Rule(("True", "False"), lambda value: isinstance(value, bool))
 FUNCTION = Rule(("a function",), callable)

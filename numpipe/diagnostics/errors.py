@@ -14,8 +14,17 @@ if TYPE_CHECKING:
     from .reports import Report
 
 __all__ = [
-    "CompileError", "ImageError", "JitRefused", "LaunchError", "NumpipeError", "PipelineDeadlock", "PipelineRace",
-    "SerializedWgmma", "SimulationError", "SpecError", "TargetError",
+    "CompileError",
+    "ImageError",
+    "JitRefused",
+    "LaunchError",
+    "NumpipeError",
+    "PipelineDeadlock",
+    "PipelineRace",
+    "SerializedWgmma",
+    "SimulationError",
+    "SpecError",
+    "TargetError",
 ]
 
 
@@ -105,7 +114,9 @@ class Position:
     def place(self) -> tuple[str, int]:
         """The file's full path and the line, for profilers; text that is in no file keeps the name
         that Python gave it."""
-        return (self.filename if self.filename.startswith("<") else os.path.abspath(self.filename)), self.line
+        return (
+            self.filename if self.filename.startswith("<") else os.path.abspath(self.filename)
+        ), self.line
 
     @property
     def columns(self) -> tuple[int, int]:
@@ -137,7 +148,9 @@ class Position:
         """Return ``file:line: message``, with the snippet below its first line."""
         first, newline, rest = message.partition("\n")
         snippet = self.snippet()
-        return at(self.filename, self.line, first + (f"\n{snippet}" if snippet else "") + newline + rest)
+        return at(
+            self.filename, self.line, first + (f"\n{snippet}" if snippet else "") + newline + rest
+        )
 
 
 INDENT = "    "
@@ -145,7 +158,11 @@ INDENT = "    "
 
 def _width(character: str) -> int:
     """Return how many columns of a terminal a character takes."""
-    if character == "\t" or unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+    if (
+        character == "\t"
+        or unicodedata.combining(character)
+        or unicodedata.category(character) in ("Mn", "Me", "Cf")
+    ):
         return int(character == "\t")
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
@@ -155,7 +172,7 @@ def _code_length(text: str) -> int:
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:
-                text = text[:token.start[1]]
+                text = text[: token.start[1]]
                 break
     except (tokenize.TokenError, SyntaxError):  # a bracket or a string that another line closes
         pass

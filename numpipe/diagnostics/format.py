@@ -13,8 +13,10 @@ type           ``d`` int · ``x`` ``X`` hexadecimal int, two's complement of 32 
 without type   ints as ``d``, floats as ``g`` (6 digits), bools and constant strings as words
 =============  ====================================================================================
 
->>> "".join(render(part, value) if isinstance(part, Field) else part
-...         for part, value in zip(parse("k={:3d} x={:.2f}"), [None, 7, None, 0.5]))
+>>> "".join(
+...     render(part, value) if isinstance(part, Field) else part
+...     for part, value in zip(parse("k={:3d} x={:.2f}"), [None, 7, None, 0.5])
+... )
 'k=  7 x=0.50'
 """
 
@@ -33,8 +35,10 @@ from .errors import SpecError
 Kind = Literal["bool", "int", "float", "text"]
 MISSING = "-"
 """printed for a value that the memory role does not have"""
-_SPEC = re.compile(r"(?P<align>[<>]?)(?P<sign>[+ ]?)(?P<zero>0?)(?P<width>[1-9]\d{0,2})?"
-                   r"(?:\.(?P<precision>\d{1,2}))?(?P<type>[dxXfeEgG]?)")
+_SPEC = re.compile(
+    r"(?P<align>[<>]?)(?P<sign>[+ ]?)(?P<zero>0?)(?P<width>[1-9]\d{0,2})?"
+    r"(?:\.(?P<precision>\d{1,2}))?(?P<type>[dxXfeEgG]?)"
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,9 @@ class Field:
         what = f"debug_print: field {self.number} {self.written}"
         letter = self.type or {"int": "d", "float": "g"}.get(kind, "s")
         if letter in "dxX" and kind not in ("int", "bool"):
-            raise SpecError(f"{what} prints an int, got a {kind}: use {{}}, {{:f}}, {{:e}} or {{:g}}")
+            raise SpecError(
+                f"{what} prints an int, got a {kind}: use {{}}, {{:f}}, {{:e}} or {{:g}}"
+            )
         if kind == "text" and letter != "s":
             raise SpecError(f"{what} prints a number, got a string: use {{}}")
         if letter == "s" and (self.sign or self.zero):
@@ -73,29 +79,41 @@ def parse(format: Any) -> tuple[str | Field, ...]:
     if not isinstance(format, str):
         raise SpecError(f"debug_print: the format is a compile-time string, got {format!r}")
     if any(ord(c) < 32 and c != "\t" for c in format):
-        raise SpecError(f"debug_print: {format!r} has a control character: a call prints one line, which ends by itself")
+        raise SpecError(
+            f"debug_print: {format!r} has a control character: a call prints one line, which ends by itself"
+        )
     parts: list[str | Field] = []
     try:
         pieces = list(string.Formatter().parse(format))
     except ValueError as error:
-        raise SpecError(f"debug_print: {format!r} is no format: {error} (a brace is written {{{{ or }}}})") from None
+        raise SpecError(
+            f"debug_print: {format!r} is no format: {error} (a brace is written {{{{ or }}}})"
+        ) from None
     for text, name, spec, conversion in pieces:
         if text:
             parts.append(text)
         if name is not None:
-            parts.append(_field(1 + sum(isinstance(p, Field) for p in parts), name, spec or "", conversion))
+            parts.append(
+                _field(1 + sum(isinstance(p, Field) for p in parts), name, spec or "", conversion)
+            )
     return tuple(parts)
 
 
 def _field(number: int, name: str, spec: str, conversion: str | None) -> Field:
-    written = "{" + name + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "") + "}"
+    written = (
+        "{" + name + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "") + "}"
+    )
     what = f"debug_print: field {number} {written}"
     if name:
-        raise SpecError(f"{what}: fields are filled in order, without names and numbers: write {{}}")
+        raise SpecError(
+            f"{what}: fields are filled in order, without names and numbers: write {{}}"
+        )
     match = _SPEC.fullmatch(spec)
     if conversion or match is None:
-        raise SpecError(f"{what} is not printed alike on the GPU and simulated: a field is {{}} or "
-                        "{:[<>][+ ][0][width][.precision][d x X f e E g G]}")
+        raise SpecError(
+            f"{what} is not printed alike on the GPU and simulated: a field is {{}} or "
+            "{:[<>][+ ][0][width][.precision][d x X f e E g G]}"
+        )
     part = match.groupdict(default="")
     if part["zero"] and (not part["width"] or part["align"]):
         raise SpecError(f"{what}: 0 fills numbers up to a width, and goes with no alignment")
@@ -103,17 +121,29 @@ def _field(number: int, name: str, spec: str, conversion: str | None) -> Field:
         raise SpecError(f"{what}: a precision needs f, e or g: {{:.3f}}")
     if part["sign"] and part["type"] in tuple("xX"):
         raise SpecError(f"{what}: hexadecimal numbers are printed without a sign")
-    return Field(number, written, part["align"] == "<", part["sign"], part["zero"], part["width"],
-                 part["precision"] and "." + part["precision"], part["type"])
+    return Field(
+        number,
+        written,
+        part["align"] == "<",
+        part["sign"],
+        part["zero"],
+        part["width"],
+        part["precision"] and "." + part["precision"],
+        part["type"],
+    )
 
 
 def fields(parts: tuple[str | Field, ...], values: int) -> None:
     """Raise SpecError unless there is a value for each field and a field for each value."""
     expected = sum(isinstance(part, Field) for part in parts)
     if expected != values:
-        raise SpecError(f"debug_print: the format has {expected} fields, but {values} values are given")
+        raise SpecError(
+            f"debug_print: the format has {expected} fields, but {values} values are given"
+        )
     if values > MOST:
-        raise SpecError(f"debug_print: {values} values in a line: printf on the GPU takes at most {MOST} beside the line's prefix")
+        raise SpecError(
+            f"debug_print: {values} values in a line: printf on the GPU takes at most {MOST} beside the line's prefix"
+        )
 
 
 MOST = 28
@@ -126,7 +156,10 @@ def kind_of(value: Any) -> Kind | None:
         return "bool"
     if isinstance(value, (int, np.integer)):
         return "int"
-    if isinstance(value, (float, np.floating)) or getattr(getattr(value, "dtype", None), "name", "") == "bfloat16":
+    if (
+        isinstance(value, (float, np.floating))
+        or getattr(getattr(value, "dtype", None), "name", "") == "bfloat16"
+    ):
         return "float" if np.ndim(value) == 0 else None
     return "text" if isinstance(value, str) else None
 
@@ -143,7 +176,13 @@ def render(field: Field, value: Any) -> str:
         case "d":
             return conversion % int(value)
         case "x" | "X":
-            bits = value.dtype.itemsize * 8 if isinstance(value, np.integer) else 32 if -2**31 <= value < 2**31 else 64
+            bits = (
+                value.dtype.itemsize * 8
+                if isinstance(value, np.integer)
+                else 32
+                if -(2**31) <= value < 2**31
+                else 64
+            )
             return conversion % (int(value) & (1 << max(32, bits)) - 1)
     number = float(value)
     if not math.isfinite(number):

@@ -30,6 +30,7 @@ def brief(function: Callable[_P, _R]) -> Callable[_P, _R]:
     Where an error of Python's is the cause, its frames above the user's lines are cut, and the
     frames below them stay.
     """
+
     @functools.wraps(function)
     def entry(*args: _P.args, **named: _P.kwargs) -> _R:
         try:
@@ -49,21 +50,25 @@ def shorten(error: BaseException) -> None:
     top = error.__traceback__  # the frame that handles it: an `except` adds it first
     if top is not None:
         _link([top, *(part for part in _parts(top.tb_next) if not _ours(part))])
-    while (cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
+    while (
+        cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    ) is not None:
         parts = list(_parts(cause.__traceback__))
         users = [i for i, part in enumerate(parts) if not _ours(part)]
         if error.__cause__ is None and (isinstance(cause, NumpipeError) or not users):
             error.__suppress_context__ = True  # the error says the same, with its place
             return
         if users:
-            _link(parts[users[0]:])
+            _link(parts[users[0] :])
             cause.__traceback__ = parts[users[0]]
         error = cause
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the user's line: that of the innermost frame that is not numpipe's."""
-    names = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_stack(sys._getframe()))
+    names = (
+        str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_stack(sys._getframe())
+    )
     level = next((n for n, name in enumerate(names, 1) if not name.startswith(f"{_PACKAGE}.")), 1)
     warnings.warn(text, category, stacklevel=level)
 

@@ -32,8 +32,10 @@ def on(word: str) -> bool:
     words = {part.strip().lower() for part in setting.split(",") if part.strip()}
     unknown = sorted(words - {*WORDS, "all"})
     if unknown:
-        raise SpecError(f"{VARIABLE}={setting!r}: {unknown[0]!r} is not known; use one or more of {', '.join(WORDS)} with commas "
-                        "between them, or all")
+        raise SpecError(
+            f"{VARIABLE}={setting!r}: {unknown[0]!r} is not known; use one or more of {', '.join(WORDS)} with commas "
+            "between them, or all"
+        )
     return word in words or "all" in words
 
 

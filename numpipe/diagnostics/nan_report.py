@@ -12,5 +12,15 @@ def said(target: str, place: tuple[int, ...], count: int, who: str = "") -> str:
     >>> said("c[…]", (3, 17), 1).partition(": ")[0]
     "'c[…] = …' stores a NaN, element (3, 17) of the tile"
     """
-    at = f", element {place} of the tile" if len(place) > 1 else f", element {place[0]} of the vector" if place else ""
-    return f"'{target} = …' stores a NaN{at}{who}" + (f", and {count - 1} more" if count > 1 else "") + f": {FIX}"
+    at = (
+        f", element {place} of the tile"
+        if len(place) > 1
+        else f", element {place[0]} of the vector"
+        if place
+        else ""
+    )
+    return (
+        f"'{target} = …' stores a NaN{at}{who}"
+        + (f", and {count - 1} more" if count > 1 else "")
+        + f": {FIX}"
+    )

@@ -56,7 +56,9 @@ class Statics(tuple[tuple[str, Any], ...]):
         return statics
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Statics) and self.types == other.types and tuple.__eq__(self, other))
+        return self is other or (
+            isinstance(other, Statics) and self.types == other.types and tuple.__eq__(self, other)
+        )
 
     __hash__ = tuple.__hash__
 
@@ -66,7 +68,11 @@ def _types(value: Any) -> Any:
     if isinstance(value, tuple):
         return (type(value), *[_types(v) for v in value])
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return (type(value), *[_types(v) for v in vars(value).values()]) if hasattr(value, "__dict__") else type(value)
+        return (
+            (type(value), *[_types(v) for v in vars(value).values()])
+            if hasattr(value, "__dict__")
+            else type(value)
+        )
     return type(value)
 
 
@@ -113,8 +119,14 @@ class Parameters:
         self.kernel = function.__name__
         if self.kernel == "<lambda>":
             code = function.__code__
-            raise SpecError(at(code.co_filename, code.co_firstlineno, "a kernel must be a `def`: the source of a lambda cannot be "
-                                                                      "told from the line around it"))
+            raise SpecError(
+                at(
+                    code.co_filename,
+                    code.co_firstlineno,
+                    "a kernel must be a `def`: the source of a lambda cannot be "
+                    "told from the line around it",
+                )
+            )
         self.names: list[str] = []
         """the positional parameters without a default: arrays and scalars; outputs are the last of
         them"""
@@ -128,21 +140,37 @@ class Parameters:
         self.without = frozenset(without)
         parameters = inspect.signature(function).parameters
         if unknown := [name for name in without if name not in parameters]:
-            raise SpecError(f"kernel {self.kernel}: without={tuple(without)}: it has no parameter {', '.join(map(repr, unknown))}; "
-                            f"its parameters are {', '.join(parameters)}")
+            raise SpecError(
+                f"kernel {self.kernel}: without={tuple(without)}: it has no parameter {', '.join(map(repr, unknown))}; "
+                f"its parameters are {', '.join(parameters)}"
+            )
         for name, parameter in parameters.items():
             self._add(name, parameter, function)
         if not self.names:
             raise SpecError(f"kernel {self.kernel}: it has no array parameters")
         self._begin()
-        self._hashable([(name, value) for name, value in self._static_defaults if value is not MISSING])
+        self._hashable(
+            [(name, value) for name, value in self._static_defaults if value is not MISSING]
+        )
 
     @classmethod
-    def of(cls, kernel: str, names: list[str], scalars: dict[str, Any], statics: dict[str, Any], positional: list[str],
-           without: Collection[str]) -> Parameters:
+    def of(
+        cls,
+        kernel: str,
+        names: list[str],
+        scalars: dict[str, Any],
+        statics: dict[str, Any],
+        positional: list[str],
+        without: Collection[str],
+    ) -> Parameters:
         """Return the parameters of a kernel that comes without its function."""
         parameters = cls.__new__(cls)
-        parameters.kernel, parameters.names, parameters.scalars, parameters.statics = kernel, names, scalars, statics
+        parameters.kernel, parameters.names, parameters.scalars, parameters.statics = (
+            kernel,
+            names,
+            scalars,
+            statics,
+        )
         parameters.positional, parameters.without = positional, frozenset(without)
         parameters._begin()
         return parameters
@@ -154,14 +182,20 @@ class Parameters:
         self._count = len(self.names)
         self._static_defaults = Statics(self.statics.items())
         self._scalar_defaults = tuple(self.scalars.values())
-        self._must_name = any(value is MISSING for value in (*self.scalars.values(), *self.statics.values()))
+        self._must_name = any(
+            value is MISSING for value in (*self.scalars.values(), *self.statics.values())
+        )
 
     def _add(self, name: str, parameter: inspect.Parameter, function: FunctionType) -> None:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise SpecError(f"kernel {self.kernel}: *{name} is not supported: a kernel's parameters are written out")
+            raise SpecError(
+                f"kernel {self.kernel}: *{name} is not supported: a kernel's parameters are written out"
+            )
         if name in RESERVED or (name == "out" and parameter.default is not MISSING):
-            raise SpecError(f"kernel {self.kernel}: a parameter cannot be called '{name}': calls take {name}= themselves; use "
-                            "another name")
+            raise SpecError(
+                f"kernel {self.kernel}: a parameter cannot be called '{name}': calls take {name}= themselves; use "
+                "another name"
+            )
         keyword_only = parameter.kind is parameter.KEYWORD_ONLY
         if name in self.without:
             self.statics[name] = None
@@ -169,15 +203,23 @@ class Parameters:
         default = parameter.default
         if _is_static(parameter.annotation, function):
             if not keyword_only:
-                raise SpecError(f"kernel {self.kernel}: '{name}' is Static and must be keyword-only: put it after '*'")
+                raise SpecError(
+                    f"kernel {self.kernel}: '{name}' is Static and must be keyword-only: put it after '*'"
+                )
             self.statics[name] = default
         elif keyword_only or default is not MISSING:
             if default is not MISSING:
                 if not isinstance(default, SCALAR):
-                    what = f"a {type(default).__name__}" if hasattr(default, "shape") else repr(default)
-                    raise SpecError(f"kernel {self.kernel}: the default of '{name}' is {what}; a parameter with a default is a "
-                                    "run-time scalar (a bool, an int, a float or a NumPy scalar): for a compile-time constant "
-                                    f"write '*, {name}: numpipe.Static = …', for an array drop the default")
+                    what = (
+                        f"a {type(default).__name__}"
+                        if hasattr(default, "shape")
+                        else repr(default)
+                    )
+                    raise SpecError(
+                        f"kernel {self.kernel}: the default of '{name}' is {what}; a parameter with a default is a "
+                        "run-time scalar (a bool, an int, a float or a NumPy scalar): for a compile-time constant "
+                        f"write '*, {name}: numpipe.Static = …', for an array drop the default"
+                    )
                 scalar_dtype(default, name, self.kernel)
                 scalar_value(default, name, self.kernel)
             self.scalars[name] = default
@@ -198,8 +240,10 @@ class Parameters:
         Raises SpecError where it is the only one.
         """
         if len(self.names) < 2:
-            raise SpecError(f"kernel {self.kernel}: {option}= is for the last array parameter, behind inputs and outputs, and "
-                            f"there is only '{self.names[0]}': write def {self.kernel}(…, {example})")
+            raise SpecError(
+                f"kernel {self.kernel}: {option}= is for the last array parameter, behind inputs and outputs, and "
+                f"there is only '{self.names[0]}': write def {self.kernel}(…, {example})"
+            )
         name = self.names.pop()
         self.positional.remove(name)
         self._count = len(self.names)
@@ -216,24 +260,42 @@ class Parameters:
             return Call(args, self._scalar_defaults, self._static_defaults)
         left = dict(named)
         statics = self._static_values(left)
-        positional, more = args[:self._count], args[self._count:]
+        positional, more = args[: self._count], args[self._count :]
         full = list(positional)
-        for name in self.names[len(full):]:
+        for name in self.names[len(full) :]:
             if name not in left:
                 break
             full.append(left.pop(name))
         behind = {}
         if left and len(args) <= len(full) < self._count:
-            behind = {name: left.pop(name) for name in self.names[len(full):] if isinstance(left.get(name), SCALAR)}
+            behind = {
+                name: left.pop(name)
+                for name in self.names[len(full) :]
+                if isinstance(left.get(name), SCALAR)
+            }
         scalars = self._scalar_values(len(args), more, left) if self.scalars or more else ()
         for name in left:
-            if name in self.names[:len(full)] or name in self.scalars:
-                raise SpecError(f"kernel {self.kernel}: argument '{name}' is given by position and by name")
+            if name in self.names[: len(full)] or name in self.scalars:
+                raise SpecError(
+                    f"kernel {self.kernel}: argument '{name}' is given by position and by name"
+                )
             if name in self.names:
-                raise SpecError(f"kernel {self.kernel}: argument '{self.names[len(full)]}' is missing, but '{name}' behind it is "
-                                "given")
-            known = [*self.names, *self.scalars, *self.statics, "out", "target", "stream", *["mesh"] * self.several]
-            raise SpecError(f"kernel {self.kernel}: unexpected argument '{name}'; its arguments are {', '.join(known)}")
+                raise SpecError(
+                    f"kernel {self.kernel}: argument '{self.names[len(full)]}' is missing, but '{name}' behind it is "
+                    "given"
+                )
+            known = [
+                *self.names,
+                *self.scalars,
+                *self.statics,
+                "out",
+                "target",
+                "stream",
+                *["mesh"] * self.several,
+            ]
+            raise SpecError(
+                f"kernel {self.kernel}: unexpected argument '{name}'; its arguments are {', '.join(known)}"
+            )
         call = Call(tuple(full), scalars, statics)
         if behind:
             call.behind = behind
@@ -252,10 +314,14 @@ class Parameters:
         for name, default in self.statics.items():
             value = left.pop(name, default)
             if value is MISSING:
-                raise SpecError(f"kernel {self.kernel}: the Static '{name}' has no default: pass {name}=")
+                raise SpecError(
+                    f"kernel {self.kernel}: the Static '{name}' has no default: pass {name}="
+                )
             if name in self.without and value is not None:
-                raise SpecError(f"kernel {self.kernel}: argument '{name}' is given, but the kernel was made without={name!r}: "
-                                "leave it out of the call, or of without=")
+                raise SpecError(
+                    f"kernel {self.kernel}: argument '{name}' is given, but the kernel was made without={name!r}: "
+                    "leave it out of the call, or of without="
+                )
             values.append((name, value))
         statics = Statics(values)
         try:
@@ -264,12 +330,16 @@ class Parameters:
             self._hashable(values)  # raises the error that names the one that is not
         return statics
 
-    def _scalar_values(self, passed: int, more: tuple[Any, ...], left: dict[str, Any]) -> tuple[Any, ...]:
+    def _scalar_values(
+        self, passed: int, more: tuple[Any, ...], left: dict[str, Any]
+    ) -> tuple[Any, ...]:
         """Return the scalars' values: positional ones (`more`), then those taken out of the call's
         keywords, else the defaults."""
         if passed > len(self.positional):
-            raise SpecError(f"kernel {self.kernel}: takes {len(self.positional)} arguments ({', '.join(self.positional)}), got "
-                            f"{passed}")
+            raise SpecError(
+                f"kernel {self.kernel}: takes {len(self.positional)} arguments ({', '.join(self.positional)}), got "
+                f"{passed}"
+            )
         if not self.scalars:
             return ()
         values = []
@@ -279,11 +349,15 @@ class Parameters:
             else:
                 value = left.pop(name, default)
                 if value is MISSING:
-                    raise SpecError(f"kernel {self.kernel}: the scalar '{name}' has no default: pass {name}=")
+                    raise SpecError(
+                        f"kernel {self.kernel}: the scalar '{name}' has no default: pass {name}="
+                    )
             if not isinstance(value, SCALAR):
-                raise SpecError(f"kernel {self.kernel}: '{name}' is a run-time scalar ("
-                                f"{'keyword-only' if default is MISSING else f'its default is {default!r}'}), got a "
-                                f"{type(value).__name__}: pass a bool, an int, a float or a NumPy scalar")
+                raise SpecError(
+                    f"kernel {self.kernel}: '{name}' is a run-time scalar ("
+                    f"{'keyword-only' if default is MISSING else f'its default is {default!r}'}), got a "
+                    f"{type(value).__name__}: pass a bool, an int, a float or a NumPy scalar"
+                )
             if type(value) is int and type(default) is float and -_EXACT <= value <= _EXACT:
                 value = float(value)
             values.append(value)
@@ -294,8 +368,10 @@ class Parameters:
             try:
                 hash(value)
             except TypeError:
-                raise SpecError(f"kernel {self.kernel}: the Static '{name}' must be hashable (a number, a tuple, a frozen "
-                                f"dataclass), got {_a(value)}: there is one compile a value") from None
+                raise SpecError(
+                    f"kernel {self.kernel}: the Static '{name}' must be hashable (a number, a tuple, a frozen "
+                    f"dataclass), got {_a(value)}: there is one compile a value"
+                ) from None
 
 
 def _is_static(annotation: Any, function: FunctionType) -> bool:
@@ -319,7 +395,9 @@ def scalar_kind(value: Any) -> Any:
     kind = type(value)
     if kind is float or kind is int or kind is bool:
         return kind
-    return value.dtype if isinstance(value, np.generic) else int if isinstance(value, int) else float
+    return (
+        value.dtype if isinstance(value, np.generic) else int if isinstance(value, int) else float
+    )
 
 
 def scalar_dtype(value: Any, name: str, kernel: str) -> np.dtype:
@@ -330,10 +408,14 @@ def scalar_dtype(value: Any, name: str, kernel: str) -> np.dtype:
     """
     if isinstance(value, np.generic):
         if value.dtype.kind not in "biuf" or value.dtype.itemsize > 8:
-            raise SpecError(f"kernel {kernel}: the scalar '{name}' is {value.dtype}: pass a bool, an int, a float or a NumPy "
-                            "scalar of such a type")
+            raise SpecError(
+                f"kernel {kernel}: the scalar '{name}' is {value.dtype}: pass a bool, an int, a float or a NumPy "
+                "scalar of such a type"
+            )
         return value.dtype
-    return np.dtype(np.bool_ if isinstance(value, bool) else np.int32 if isinstance(value, int) else np.float32)
+    return np.dtype(
+        np.bool_ if isinstance(value, bool) else np.int32 if isinstance(value, int) else np.float32
+    )
 
 
 def scalar_value(value: Any, name: str, kernel: str) -> Any:
@@ -343,9 +425,13 @@ def scalar_value(value: Any, name: str, kernel: str) -> Any:
         return value.item()
     if isinstance(value, int):
         if not -(1 << 31) <= value < 1 << 31:
-            raise SpecError(f"kernel {kernel}: the scalar '{name}' = {value} does not fit int32, as which Python ints are passed: "
-                            f"pass np.int64({value})")
+            raise SpecError(
+                f"kernel {kernel}: the scalar '{name}' = {value} does not fit int32, as which Python ints are passed: "
+                f"pass np.int64({value})"
+            )
     elif not -_FLOAT32 <= value <= _FLOAT32 and math.isfinite(value):
-        raise SpecError(f"kernel {kernel}: the scalar '{name}' = {value} does not fit float32, as which Python floats are passed: "
-                        f"pass np.float64({value})")
+        raise SpecError(
+            f"kernel {kernel}: the scalar '{name}' = {value} does not fit float32, as which Python floats are passed: "
+            f"pass np.float64({value})"
+        )
     return value

@@ -77,13 +77,24 @@ class Bound:
                 call.infos[index] = self._successor(name, call.infos[index], value)
                 passed = len(call.infos) - len(call.results or ())
                 if index >= passed:
-                    call.results = [*call.results[:index - passed], value, *call.results[index - passed + 1:]]
+                    call.results = [
+                        *call.results[: index - passed],
+                        value,
+                        *call.results[index - passed + 1 :],
+                    ]
             elif name in scalars:
-                call.values[scalars.index(name)] = self._number(name, call.variant.scalars[scalars.index(name)], value)
+                call.values[scalars.index(name)] = self._number(
+                    name, call.variant.scalars[scalars.index(name)], value
+                )
             else:
-                known = [*self._names, *(scalar for scalar in scalars if not scalar.startswith("np__"))]
-                raise SpecError(f"kernel {self.name}: a bound launch has no argument {name!r} to update; it has "
-                                f"{', '.join(known)}, and what else the call depends on wants another bind")
+                known = [
+                    *self._names,
+                    *(scalar for scalar in scalars if not scalar.startswith("np__")),
+                ]
+                raise SpecError(
+                    f"kernel {self.name}: a bound launch has no argument {name!r} to update; it has "
+                    f"{', '.join(known)}, and what else the call depends on wants another bind"
+                )
         with naming(self.name):
             self._prepare(call)
         if call.results is not self._bound.results:
@@ -98,18 +109,24 @@ class Bound:
         for what in ("dtype", "device", "shape", "strides"):
             had, has = getattr(old, what), getattr(new, what)
             if had != has:
-                raise SpecError(f"kernel {self.name}: update of {name!r}: expected {what} {had}, as bound, got {has}; bind "
-                                "another call for it")
+                raise SpecError(
+                    f"kernel {self.name}: update of {name!r}: expected {what} {had}, as bound, got {has}; bind "
+                    "another call for it"
+                )
         if launch.foreign([new]) and not launch.foreign([old]):
-            raise SpecError(f"kernel {self.name}: update of {name!r}: the library of a {type(array).__name__} does not know "
-                            f"the stream of this bound call; bind another one for it, or pass a {type(old.owner).__name__}")
-        if name in self._names[len(self._names) - self._bound.variant.outputs:]:
+            raise SpecError(
+                f"kernel {self.name}: update of {name!r}: the library of a {type(array).__name__} does not know "
+                f"the stream of this bound call; bind another one for it, or pass a {type(old.owner).__name__}"
+            )
+        if name in self._names[len(self._names) - self._bound.variant.outputs :]:
             launch.check_writable(new, name, self.name)
         return new
 
     def _number(self, name: str, kind: np.dtype, value: Any) -> Any:
         if not isinstance(value, SCALAR):
-            raise SpecError(f"kernel {self.name}: update of {name!r}: it is a scalar ({kind}), got a {type(value).__name__}")
+            raise SpecError(
+                f"kernel {self.name}: update of {name!r}: it is a scalar ({kind}), got a {type(value).__name__}"
+            )
         if kind.kind == "f" and scalar_kind(value) is int:
             value = float(value)
         return scalar_value(value, name, self.name)
@@ -119,23 +136,39 @@ class BoundOnGpu(Bound):
     """A bound call on arrays of the GPU, with a launch for each stream that it was called on."""
 
     def _prepare(self, call: Call) -> None:
-        addresses = {name: where for name, info in zip(self._names, call.infos, strict=True) if (where := address_of(info))}
+        addresses = {
+            name: where
+            for name, info in zip(self._names, call.infos, strict=True)
+            if (where := address_of(info))
+        }
         current = launch.follow(call.infos)
         handle = current()
         first = self._on(handle, call)
-        self._names_of, self._places = list(addresses), [(where, where()) for where in addresses.values()]
+        self._names_of, self._places = (
+            list(addresses),
+            [(where, where()) for where in addresses.values()],
+        )
         few: list[tuple[Callable[[], int], int]] = [*self._places, *[(int, 0)] * 3]  # int() is 0
         (self._where, self._at), (self._where1, self._at1), (self._where2, self._at2) = few[:3]
         self._more = self._places[3:]
         self._current, self._launches = current, Table()
         self._launches.keep(handle, first)
-        self._first, self._stream, self._launcher, self._arguments = first, handle, first.launcher, first.arguments
+        self._first, self._stream, self._launcher, self._arguments = (
+            first,
+            handle,
+            first.launcher,
+            first.arguments,
+        )
 
     def __call__(self, stream: Any = None) -> Any:
         try:
             try:
                 # a loop costs more
-                if self._where() != self._at or self._where1() != self._at1 or self._where2() != self._at2:
+                if (
+                    self._where() != self._at
+                    or self._where1() != self._at1
+                    or self._where2() != self._at2
+                ):
                     self._moved()
                 for where, bound in self._more:
                     if where() != bound:
@@ -164,7 +197,9 @@ class BoundOnGpu(Bound):
     def _now(self, stream: Any) -> Launch:
         """Return the prepared launch on a stream, or on the current stream for None."""
         handle = self._current() if stream is None else launch.as_stream(stream)
-        return self._launches.get(handle) or self._launches.keep(handle, self._on(handle, self._bound))  # type: ignore[no-any-return]
+        return self._launches.get(handle) or self._launches.keep(
+            handle, self._on(handle, self._bound)
+        )  # type: ignore[no-any-return]
 
     def _on(self, stream: int, call: Call) -> Launch:
         return call.plan.prepared.alone(call.plan.grid, call.infos, call.values, stream)  # type: ignore[no-any-return]
@@ -174,9 +209,15 @@ class BoundOnGpu(Bound):
         for name, (where, bound) in zip(self._names_of, self._places, strict=True):
             now = where()
             if now != bound:
-                happened = f"moved from {bound:#x} to {now:#x}" if now else f"was freed (it was at {bound:#x})"
-                raise LaunchError(f"kernel {self.name}: argument {name!r} of this bound launch: its data {happened} since "
-                                  f"it was bound; tell it with bound.update({name}=…), or bind again")
+                happened = (
+                    f"moved from {bound:#x} to {now:#x}"
+                    if now
+                    else f"was freed (it was at {bound:#x})"
+                )
+                raise LaunchError(
+                    f"kernel {self.name}: argument {name!r} of this bound launch: its data {happened} since "
+                    f"it was bound; tell it with bound.update({name}=…), or bind again"
+                )
 
 
 def bind(calls: Calls, call: Call, out: Any) -> Bound:
@@ -186,7 +227,9 @@ def bind(calls: Calls, call: Call, out: Any) -> Bound:
     user holds.
     """
     if call.fresh and launch.library(type(call.infos[0].owner)) == "jax":
-        raise SpecError(f"kernel {calls.definition.name}: a bound call writes the same output each time, and JAX arrays are "
-                        "immutable: pass a PyTorch, CuPy or NumPy array as out=")
+        raise SpecError(
+            f"kernel {calls.definition.name}: a bound call writes the same output each time, and JAX arrays are "
+            "immutable: pass a PyTorch, CuPy or NumPy array as out="
+        )
     on_gpu = call.plan.prepared is not None and call.infos[0].kind != "host"
     return (BoundOnGpu if on_gpu and not launch.foreign(call.infos) else Bound)(calls, call, out)

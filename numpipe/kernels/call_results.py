@@ -25,12 +25,16 @@ class Results:
     what they are."""
 
     def __init__(self, arguments: Parameters, options: Options) -> None:
-        self.kernel, self.parameters, self.scalars = arguments.kernel, arguments.names, list(arguments.scalars)
+        self.kernel, self.parameters, self.scalars = (
+            arguments.kernel,
+            arguments.names,
+            list(arguments.scalars),
+        )
         self.options = options
 
     def missing(self, call: Call) -> list[str]:
         """Return the parameters that the call leaves out: outputs."""
-        rest = self.parameters[len(call.args):]
+        rest = self.parameters[len(call.args) :]
         return [name for name in rest if name not in call.behind] if call.behind else rest
 
     def elsewhere(self, out: Any, call: Call) -> Any:
@@ -38,34 +42,50 @@ class Results:
         that passes all of them."""
         missing = self.missing(call)
         if out is not None and not missing:
-            raise SpecError(f"kernel {self.kernel}: out= was given, but all {len(self.parameters)} parameters "
-                            f"({', '.join(self.parameters)}) were passed too: give the outputs once")
-        results = () if out is None else out if isinstance(out, (tuple, list)) and not isinstance(out, ArrayInfo) else (out,)
+            raise SpecError(
+                f"kernel {self.kernel}: out= was given, but all {len(self.parameters)} parameters "
+                f"({', '.join(self.parameters)}) were passed too: give the outputs once"
+            )
+        results = (
+            ()
+            if out is None
+            else out
+            if isinstance(out, (tuple, list)) and not isinstance(out, ArrayInfo)
+            else (out,)
+        )
         if len(results) != len(missing):
-            raise SpecError(f"kernel {self.kernel}: out= holds {len(results)} arrays, but the call leaves {len(missing)} "
-                            f"parameters for it ({', '.join(missing)})")
+            raise SpecError(
+                f"kernel {self.kernel}: out= holds {len(results)} arrays, but the call leaves {len(missing)} "
+                f"parameters for it ({', '.join(missing)})"
+            )
         return results
 
     def types(self, call: Call) -> tuple[ArrayType, ...]:
         """Return shapes and dtypes of the outputs that the call does not pass, as out_type says."""
         missing = self.missing(call)
         if self.options.out_type is None:
-            raise SpecError(f"kernel {self.kernel}: takes {len(self.parameters)} arguments ({', '.join(self.parameters)}), got "
-                            f"{len(call.args)}: pass {', '.join(missing)}, or give the kernel an out_type")
+            raise SpecError(
+                f"kernel {self.kernel}: takes {len(self.parameters)} arguments ({', '.join(self.parameters)}), got "
+                f"{len(call.args)}: pass {', '.join(missing)}, or give the kernel an out_type"
+            )
         answer = self.ask(self.options.out_type, "out_type", call)
         types = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
         if not all(isinstance(t, ArrayType) for t in types) or len(types) != len(missing):
-            raise SpecError(f"kernel {self.kernel}: out_type must return {len(missing)} ArrayType for {', '.join(missing)}, got "
-                            f"{answer!r} (arguments passed: {', '.join(self.parameters[:len(call.args)]) or 'none'})")
+            raise SpecError(
+                f"kernel {self.kernel}: out_type must return {len(missing)} ArrayType for {', '.join(missing)}, got "
+                f"{answer!r} (arguments passed: {', '.join(self.parameters[: len(call.args)]) or 'none'})"
+            )
         return types
 
     def allocate(self, call: Call, types: Sequence[ArrayType], stream: Any) -> list[Any]:
         """Allocate outputs of these types, in the kind of the first array argument."""
         if not call.infos:
             arrays = ", ".join(f"np.empty({t.shape}, {t.dtype.name!r})" for t in types)
-            raise SpecError(f"kernel {self.kernel}: the call passes no array, so nothing says of which library, on which device, "
-                            f"its outputs ({', '.join(self.missing(call))}) are to be: pass them, e.g. "
-                            f"out={arrays if len(types) == 1 else f'({arrays})'}")
+            raise SpecError(
+                f"kernel {self.kernel}: the call passes no array, so nothing says of which library, on which device, "
+                f"its outputs ({', '.join(self.missing(call))}) are to be: pass them, e.g. "
+                f"out={arrays if len(types) == 1 else f'({arrays})'}"
+            )
         handle = None if stream is None else launch.as_stream(stream)
         return [launch.empty_like_kind(call.infos[0], t.shape, t.dtype, handle) for t in types]
 
@@ -75,22 +95,40 @@ class Results:
         missing = self.missing(call)
         if self.options.out_type is None or not missing:
             return
-        for info, expected, name in zip(call.infos[-len(missing):], self.types(call), missing, strict=True):
+        for info, expected, name in zip(
+            call.infos[-len(missing) :], self.types(call), missing, strict=True
+        ):
             if info.shape != expected.shape or info.dtype != expected.dtype:
-                raise SpecError(f"kernel {self.kernel}: out= for '{name}' must be {expected.shape} {expected.dtype}, got "
-                                f"{info.shape} {info.dtype}")
+                raise SpecError(
+                    f"kernel {self.kernel}: out= for '{name}' must be {expected.shape} {expected.dtype}, got "
+                    f"{info.shape} {info.dtype}"
+                )
 
-    def workspace(self, names: list[str], statics: dict[str, Any], grid: tuple[int, int, int],
-                  infos: Sequence[ArrayInfo]) -> tuple[int, ...]:
+    def workspace(
+        self,
+        names: list[str],
+        statics: dict[str, Any],
+        grid: tuple[int, int, int],
+        infos: Sequence[ArrayInfo],
+    ) -> tuple[int, ...]:
         """Return the shape of the workspace that the kernel's option asks for, for a grid and the
         arrays of these names."""
         workspace = self.options.workspace
         if callable(workspace):
-            known = {name: HostView(info) for name, info in zip(names, infos, strict=True)} | statics
-            workspace = self._call(workspace, "workspace", known, "is given arrays and Statics by the names of the kernel's "
-                                                                  f"parameters: {', '.join(known)}")
+            known = {
+                name: HostView(info) for name, info in zip(names, infos, strict=True)
+            } | statics
+            workspace = self._call(
+                workspace,
+                "workspace",
+                known,
+                "is given arrays and Statics by the names of the kernel's "
+                f"parameters: {', '.join(known)}",
+            )
             if not isinstance(workspace, Workspace):
-                raise SpecError(f"kernel {self.kernel}: workspace must return a numpipe.Workspace, got {workspace!r}")
+                raise SpecError(
+                    f"kernel {self.kernel}: workspace must return a numpipe.Workspace, got {workspace!r}"
+                )
         # CTAs that go through the same tiles
         together = self.options.attributes.size if self.options.cluster_names else 1
         return workspace.array(math.prod(grid), infos[-1].shape, together).shape  # type: ignore[no-any-return]
@@ -100,10 +138,18 @@ class Results:
         option = self.options.semaphores
         count = self.ask(option, "semaphores", call) if callable(option) else option
         if not is_int(count) or not 0 <= count <= MOST_SEMAPHORES:
-            raise SpecError(f"kernel {self.kernel}: semaphores must return an int of 0…{MOST_SEMAPHORES}, got {told(count)}")
+            raise SpecError(
+                f"kernel {self.kernel}: semaphores must return an int of 0…{MOST_SEMAPHORES}, got {told(count)}"
+            )
         return max(1, int(count))
 
-    def ask(self, function: Callable[..., Any], what: str, call: Call, view: Callable[[ArrayInfo], Any] | None = None) -> Any:
+    def ask(
+        self,
+        function: Callable[..., Any],
+        what: str,
+        call: Call,
+        view: Callable[[ArrayInfo], Any] | None = None,
+    ) -> Any:
         """Call a user's function with the call's arguments, by parameter name; it gets arrays as
         `view` shows them."""
         view = view or HostView
@@ -112,18 +158,32 @@ class Results:
             if type(value) in (list, tuple):  # of a kernel of several GPUs
                 return [seen(name, each) for each in value]
             if isinstance(value, ArrayType):
-                return HostView(value) if view is HostView else view(launch.info_of_zeros(value.shape, value.dtype))
+                return (
+                    HostView(value)
+                    if view is HostView
+                    else view(launch.info_of_zeros(value.shape, value.dtype))
+                )
             return view(launch.describe(value, name, self.kernel)) if is_array(value) else value
 
-        given = {**dict(zip(self.parameters, call.args, strict=False)), **call.behind,
-                 **dict(zip(self.scalars, call.scalars, strict=True))}
+        given = {
+            **dict(zip(self.parameters, call.args, strict=False)),
+            **call.behind,
+            **dict(zip(self.scalars, call.scalars, strict=True)),
+        }
         known = {name: seen(name, value) for name, value in given.items()} | dict(call.statics)
         # numpipe itself passes these
         shown = ", ".join(name for name in known if not name.startswith("np__"))
-        return self._call(function, what, known, f"the call knows {shown}: it is given the arguments by the names of the kernel's "
-                                                 "parameters")
+        return self._call(
+            function,
+            what,
+            known,
+            f"the call knows {shown}: it is given the arguments by the names of the kernel's "
+            "parameters",
+        )
 
-    def _call(self, function: Callable[..., Any], what: str, known: dict[str, Any], has: str) -> Any:
+    def _call(
+        self, function: Callable[..., Any], what: str, known: dict[str, Any], has: str
+    ) -> Any:
         """Call a user's function with those of the `known` arguments that it takes."""
         wanted = parameter_names(function, what)
         if unknown := [name for name in wanted if name not in known]:
@@ -133,19 +193,29 @@ class Results:
         except (IndexError, ValueError) as error:
             if re.search("tuple index out of range|values to unpack", str(error)) is None:
                 raise
-            shapes = [f"{name} is {known[name].shape}, {known[name].ndim}-D" for name in wanted if hasattr(known[name], "ndim")]
-            raise SpecError(f"kernel {self.kernel}: {what}: {error}: {', '.join(shapes)}") from error
+            shapes = [
+                f"{name} is {known[name].shape}, {known[name].ndim}-D"
+                for name in wanted
+                if hasattr(known[name], "ndim")
+            ]
+            raise SpecError(
+                f"kernel {self.kernel}: {what}: {error}: {', '.join(shapes)}"
+            ) from error
 
     def array_names(self, call: Call) -> list[str]:
         """Return the parameters that are arrays in this call, with outputs that it does not
         pass."""
-        passed = [p for p, a in zip(self.parameters, call.args, strict=False) if not isinstance(a, SCALAR)]
+        passed = [
+            p for p, a in zip(self.parameters, call.args, strict=False) if not isinstance(a, SCALAR)
+        ]
         return passed + self.missing(call)
 
     def check_signature(self, call: Call) -> None:
         """Raise SpecError for arrays whose shapes do not agree with `signature=`."""
         if self.options.signature is not None:
-            self.options.signature.check(self.kernel, self.array_names(call), [i.shape for i in call.infos])
+            self.options.signature.check(
+                self.kernel, self.array_names(call), [i.shape for i in call.infos]
+            )
 
 
 @dataclass(init=False, unsafe_hash=True)
@@ -164,4 +234,5 @@ def is_array(value: Any) -> bool:
     """Whether an argument is an array; a type such as np.float16, which may be a Static, has the
     attributes of its instances."""
     return not isinstance(value, (*SCALAR, type)) and any(
-        hasattr(value, name) for name in ("shape", "__cuda_array_interface__", "__dlpack__"))
+        hasattr(value, name) for name in ("shape", "__cuda_array_interface__", "__dlpack__")
+    )

@@ -13,13 +13,31 @@ if TYPE_CHECKING:
 __all__ = ["kernel"]
 
 
-def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), grid_names: Sequence[str] = (),
-           out_type: Any = None, signature: str | None = None, num_compute_wgs: int | None = None, wg_axis: str | None = None,
-           memory_registers: int | None = None, warp_specialized: bool = True, in_specs: Any = None, out_specs: Any = None,
-           compiler_params: CompilerParams | None = None, target: str | None = None, cluster: Any = None,
-           cluster_names: Sequence[str] = (), cooperative: bool = False, programmatic: bool | None = None,
-           schedule: str = "cooperative", without: Sequence[str] = (), workspace: Any = None,
-           semaphores: Any = None) -> Any:
+def kernel(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    grid: Any = (1,),
+    grid_names: Sequence[str] = (),
+    out_type: Any = None,
+    signature: str | None = None,
+    num_compute_wgs: int | None = None,
+    wg_axis: str | None = None,
+    memory_registers: int | None = None,
+    warp_specialized: bool = True,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    compiler_params: CompilerParams | None = None,
+    target: str | None = None,
+    cluster: Any = None,
+    cluster_names: Sequence[str] = (),
+    cooperative: bool = False,
+    programmatic: bool | None = None,
+    schedule: str = "cooperative",
+    without: Sequence[str] = (),
+    workspace: Any = None,
+    semaphores: Any = None,
+) -> Any:
     """Make a kernel of a Python function over references.
 
     grid              CTAs: a tuple of ints (none: one CTA), a function of the kernel's arguments
@@ -103,11 +121,26 @@ def kernel(function: Callable[..., Any] | None = None, /, *, grid: Any = (1,), g
 
     def make(function: Callable[..., Any]) -> Kernel:
         name = getattr(function, "__name__", repr(function))
-        return Kernel(function, Options(
-            grid, names_of(name, "grid_names", grid_names), out_type, parsed,
-            SplitOptions(num_compute_wgs, wg_axis, memory_registers),
-            warp_specialized, CompilerParams() if compiler_params is None else compiler_params, target, in_specs, out_specs,
-            schedule, of_options(name, cluster, cooperative, programmatic), axis_names(name, cluster, cluster_names),
-            names_of(name, "without", without), workspace, semaphores))
+        return Kernel(
+            function,
+            Options(
+                grid,
+                names_of(name, "grid_names", grid_names),
+                out_type,
+                parsed,
+                SplitOptions(num_compute_wgs, wg_axis, memory_registers),
+                warp_specialized,
+                CompilerParams() if compiler_params is None else compiler_params,
+                target,
+                in_specs,
+                out_specs,
+                schedule,
+                of_options(name, cluster, cooperative, programmatic),
+                axis_names(name, cluster, cluster_names),
+                names_of(name, "without", without),
+                workspace,
+                semaphores,
+            ),
+        )
 
     return make if function is None else make(function)

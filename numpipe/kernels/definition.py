@@ -53,7 +53,11 @@ class Definition:
     def _begin(self, arguments: Parameters, options: Options, tiled: Tiled | None) -> None:
         """Take what a kernel is written with."""
         self.arguments, self.options, self.tiled = arguments, options, tiled
-        self.name, self.parameters, self.statics = arguments.kernel, arguments.names, arguments.statics
+        self.name, self.parameters, self.statics = (
+            arguments.kernel,
+            arguments.names,
+            arguments.statics,
+        )
         self.grid = options.grid
         """as it was given; of a kernel over tiles with its sequential dimensions"""
         self.own_names: tuple[str, ...] = ()
@@ -66,8 +70,12 @@ class Definition:
             if self.own_names:
                 self.steps = self.tiled.steps(options.grid)
             options = self.options = dataclasses.replace(
-                options, grid=self.tiled.ctas(options.grid),
-                compiler_params=options.compiler_params.replace(dimension_semantics=self.tiled.grid.semantics))
+                options,
+                grid=self.tiled.ctas(options.grid),
+                compiler_params=options.compiler_params.replace(
+                    dimension_semantics=self.tiled.grid.semantics
+                ),
+            )
             self.arguments.hide(self.own_names)
         self.grid_rank = self._rank()
         """the grid's dimensions, where it has more than three"""
@@ -75,9 +83,15 @@ class Definition:
         """the last of its own scalars: the sizes of dimensions that the launch flattens"""
         if self.size_names:
             self._pass_sizes()
-        self.workspace = None if options.workspace is None else self.arguments.reserve_last("workspace", "work")
+        self.workspace = (
+            None if options.workspace is None else self.arguments.reserve_last("workspace", "work")
+        )
         """the name of the parameter that is the workspace"""
-        self._semaphores = None if options.semaphores is None else self.arguments.reserve_last("semaphores", "ready")
+        self._semaphores = (
+            None
+            if options.semaphores is None
+            else self.arguments.reserve_last("semaphores", "ready")
+        )
         """the name of the parameter that is the array of semaphores"""
         self.arguments.several = options.semaphores is not None
         self._scalars = tuple(self.arguments.scalars)
@@ -91,7 +105,11 @@ class Definition:
         grid, tiled = self.options.grid, self.tiled
         if isinstance(grid, (tuple, list)):
             return max(3, len(grid))
-        return max(3, tiled.grid.parallel if tiled is not None else len(self.options.grid_names)) if callable(grid) else 3
+        return (
+            max(3, tiled.grid.parallel if tiled is not None else len(self.options.grid_names))
+            if callable(grid)
+            else 3
+        )
 
     def _pass_sizes(self) -> None:
         """Have the kernel pass the sizes of the dimensions that the launch flattens, behind what it
@@ -119,17 +137,22 @@ class Definition:
         for."""
         if max(3, len(dims)) != self.grid_rank:
             names = tuple(f"d{d}" for d in range(len(dims)))
-            raise SpecError(f"kernel {self.name}: the grid {dims} has {len(dims)} dimensions, and a function that returns more "
-                            f"than 3 needs a name for each: give the kernel grid_names={names}")
+            raise SpecError(
+                f"kernel {self.name}: the grid {dims} has {len(dims)} dimensions, and a function that returns more "
+                f"than 3 needs a name for each: give the kernel grid_names={names}"
+            )
 
     def check_mesh(self, gpus: int) -> None:
         """Raise SpecError for a call with a mesh of a kernel that has none, or the reverse."""
         if bool(gpus) == (self.options.semaphores is not None):
             return
-        raise SpecError(f"kernel {self.name}: mesh= is for kernels of several GPUs, and this one has no semaphores: leave mesh= "
-                        "out, or make it with @numpipe.kernel(semaphores=…)" if gpus else
-                        f"kernel {self.name}: it has semaphores, so it runs on the GPUs of a mesh: pass mesh=, "
-                        "numpipe.Mesh.simulated(2), numpipe.Mesh.local() or numpipe.Mesh.torch()")
+        raise SpecError(
+            f"kernel {self.name}: mesh= is for kernels of several GPUs, and this one has no semaphores: leave mesh= "
+            "out, or make it with @numpipe.kernel(semaphores=…)"
+            if gpus
+            else f"kernel {self.name}: it has semaphores, so it runs on the GPUs of a mesh: pass mesh=, "
+            "numpipe.Mesh.simulated(2), numpipe.Mesh.local() or numpipe.Mesh.torch()"
+        )
 
     # ---- its source
     def read(self) -> Source:
@@ -142,28 +165,43 @@ class Definition:
     def fingerprint(self) -> Fingerprint:
         """Return what its machine code depends on now, beside a call's types and Statics."""
         options = self.options
-        return Fingerprint(self.function, self.tiled, options.grid_names, options.split, options.warp_specialized,
-                           options.compiler_params, options.schedule, options.cluster, options.without)
+        return Fingerprint(
+            self.function,
+            self.tiled,
+            options.grid_names,
+            options.split,
+            options.warp_specialized,
+            options.compiler_params,
+            options.schedule,
+            options.cluster,
+            options.without,
+        )
 
     @functools.cached_property
     def stores(self) -> dict[str, list[str]]:
         """The parameters that the kernel stores to: all that it may store to, and those whose
         stores were seen."""
+
         def search() -> dict[str, list[str]]:
             from ..compile.lift.stored_parameters import stored
 
             source = self.read()
-            return {which: sorted(stored(source, surely=which == "seen")) for which in ("all", "seen")}
+            return {
+                which: sorted(stored(source, surely=which == "seen")) for which in ("all", "seen")
+            }
 
         if self.tiled is not None:
-            return dict.fromkeys(("all", "seen"), self.parameters[len(self.tiled.ins):])
+            return dict.fromkeys(("all", "seen"), self.parameters[len(self.tiled.ins) :])
         return cache.facts(self.fingerprint().key("stores") if cache.enabled() else None, search)
 
     @functools.cached_property
     def first_output(self) -> int:
         """The index of the first parameter that the kernel stores to; from there on parameters are
         outputs."""
-        return next((i for i, name in enumerate(self.parameters) if name in self.stores["all"]), len(self.parameters))
+        return next(
+            (i for i, name in enumerate(self.parameters) if name in self.stores["all"]),
+            len(self.parameters),
+        )
 
     def scalar_names(self, arrays: Collection[str]) -> list[str]:
         """Return the run-time scalars' names in the order in which kernels take them; `arrays`: the
@@ -176,7 +214,10 @@ class Definition:
         depend on shapes."""
         call = self.arguments.bind(args, named)
         if own and self.own_names:
-            call.scalars = (*call.scalars[:-len(self.own_names)], *self.results.ask(self.steps, "grid", call))  # type: ignore[arg-type]
+            call.scalars = (
+                *call.scalars[: -len(self.own_names)],
+                *self.results.ask(self.steps, "grid", call),
+            )  # type: ignore[arg-type]
         return call
 
     def describe(self, call: Call, types: bool = False) -> None:
@@ -186,26 +227,47 @@ class Definition:
         call.names = self._scalars
         for parameter, value in zip(self.parameters, call.args, strict=False):
             if isinstance(value, SCALAR):
-                call.names = (*call.names[:len(numbers)], parameter, *self._scalars)
+                call.names = (*call.names[: len(numbers)], parameter, *self._scalars)
                 numbers.append(value)
             else:
-                infos.append(described(value, parameter, name) if types else launch.describe(value, parameter, name))
+                infos.append(
+                    described(value, parameter, name)
+                    if types
+                    else launch.describe(value, parameter, name)
+                )
         if call.behind:
-            call.names = (*call.names[:len(numbers)], *call.behind, *self._scalars)
+            call.names = (*call.names[: len(numbers)], *call.behind, *self._scalars)
             numbers += call.behind.values()
         numbers += call.scalars
 
     def check_outputs(self, call: Call) -> None:
         """Raise SpecError for a scalar that stands where an output belongs."""
-        scalars = {name: value for name, value in zip(self.parameters, call.args, strict=False) if isinstance(value, SCALAR)}
+        scalars = {
+            name: value
+            for name, value in zip(self.parameters, call.args, strict=False)
+            if isinstance(value, SCALAR)
+        }
         scalars |= call.behind
         for name in scalars and scalars.keys() & self.stores["seen"]:
-            behind = self.parameters[self.parameters.index(name) + 1:]
+            behind = self.parameters[self.parameters.index(name) + 1 :]
             value = scalars[name]
-            scalar = next((other for other in (*behind, *self._scalars) if other not in self.stores["all"]), None)
-            raise SpecError(f"kernel {self.name}: argument '{name}' is an output, which needs an array, got {value!r}"
-                            + ("" if self.options.out_type is None else ": leave it out, out_type says what it is")
-                            + ("" if scalar is None else f"; pass scalars behind the outputs by name, e.g. {scalar}={value!r}"))
+            scalar = next(
+                (other for other in (*behind, *self._scalars) if other not in self.stores["all"]),
+                None,
+            )
+            raise SpecError(
+                f"kernel {self.name}: argument '{name}' is an output, which needs an array, got {value!r}"
+                + (
+                    ""
+                    if self.options.out_type is None
+                    else ": leave it out, out_type says what it is"
+                )
+                + (
+                    ""
+                    if scalar is None
+                    else f"; pass scalars behind the outputs by name, e.g. {scalar}={value!r}"
+                )
+            )
 
     def key(self, call: Call) -> tuple[tuple[Any, ...], dict[int, str]]:
         """Return the key of the variant that a call needs, and by argument why TMA cannot address
@@ -213,19 +275,44 @@ class Definition:
         for other GPUs to reach them."""
         arrays: list[ArrayArg] = []
         obstacles: dict[int, str] = {}
-        outputs = self.parameters[self.first_output:]
+        outputs = self.parameters[self.first_output :]
         for name, info in zip(self.results.array_names(call), call.infos, strict=True):
-            host, output, reason = info.kind == "host", name in outputs, launch.obstacle_in_place(info)
+            host, output, reason = (
+                info.kind == "host",
+                name in outputs,
+                launch.obstacle_in_place(info),
+            )
             padded = host and not call.gpus
             if reason and not padded:
                 obstacles[len(arrays)] = str(launch.not_addressable(info, reason, name, self.name))
-            arrays.append(ArrayArg(name, info.dtype, len(info.shape), launch.major_order(info), host or reason is None,
-                                   padded or not output or ends_whole(info), output))
+            arrays.append(
+                ArrayArg(
+                    name,
+                    info.dtype,
+                    len(info.shape),
+                    launch.major_order(info),
+                    host or reason is None,
+                    padded or not output or ends_whole(info),
+                    output,
+                )
+            )
         if self.workspace is not None:
             arrays.append(ArrayArg(self.workspace, np.dtype(np.float32), 2, workspace=True))
         if self._semaphores is not None:
-            arrays.append(ArrayArg(self._semaphores, np.dtype(np.int32), 1, tma=False, tma_store=False, semaphores=True))
-        kinds = tuple(scalar_dtype(value, name, self.name) for name, value in zip(call.names, call.numbers, strict=True))
+            arrays.append(
+                ArrayArg(
+                    self._semaphores,
+                    np.dtype(np.int32),
+                    1,
+                    tma=False,
+                    tma_store=False,
+                    semaphores=True,
+                )
+            )
+        kinds = tuple(
+            scalar_dtype(value, name, self.name)
+            for name, value in zip(call.names, call.numbers, strict=True)
+        )
         return (tuple(arrays), kinds, call.statics, call.gpus), obstacles
 
 
@@ -234,7 +321,10 @@ def ends_whole(info: launch.ArrayInfo) -> bool:
     bytes.
 
     >>> narrow = np.zeros((8, 3), np.float16)
-    >>> ends_whole(launch.describe(narrow, "c")), ends_whole(launch.describe(np.asfortranarray(narrow), "c"))
+    >>> (
+    ...     ends_whole(launch.describe(narrow, "c")),
+    ...     ends_whole(launch.describe(np.asfortranarray(narrow), "c")),
+    ... )
     (False, True)
     """
     inner = -1 if launch.major_order(info) == "row" else 0
@@ -243,4 +333,8 @@ def ends_whole(info: launch.ArrayInfo) -> bool:
 
 def described(value: Any, name: str, kernel: str) -> launch.ArrayInfo:
     """Describe an array, or the one that an ArrayType stands for."""
-    return launch.info_of_zeros(value.shape, value.dtype) if isinstance(value, ArrayType) else launch.describe(value, name, kernel)
+    return (
+        launch.info_of_zeros(value.shape, value.dtype)
+        if isinstance(value, ArrayType)
+        else launch.describe(value, name, kernel)
+    )

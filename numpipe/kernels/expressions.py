@@ -5,9 +5,11 @@ captured is a constant in it, and user functions that it calls stand before it::
 
     def blocks(n, side=64):
         return cdiv(n, side)
+
+
     def grid(x, cfg):
         if x.ndim > 2:
-            raise ValueError(f'two dimensions are expected, got {x.shape}')
+            raise ValueError(f"two dimensions are expected, got {x.shape}")
         return (blocks(x.shape[0]), blocks(x.shape[1], side=128))
 
 A text of a file is never compiled or executed. `ast` parses it, `check` accepts the nodes in

@@ -49,7 +49,9 @@ class jit(contextlib.ContextDecorator):
     def __init__(self, policy: str) -> None:
         if not isinstance(policy, str) or policy not in POLICIES:
             kernel = "; a kernel is made by @numpipe.kernel" if callable(policy) else ""
-            raise SpecError(f"numpipe.jit: expected one of {', '.join(map(repr, POLICIES))}, got {policy!r}{kernel}")
+            raise SpecError(
+                f"numpipe.jit: expected one of {', '.join(map(repr, POLICIES))}, got {policy!r}{kernel}"
+            )
         self.policy = policy
         self._before: list[Token[str | None]] = []
 
@@ -81,27 +83,55 @@ def check(definition: Definition, call: Call, variant: Variant) -> None:
     if (chosen := policy or os.environ.get(VARIABLE) or "allow") == "allow":
         return
     if chosen not in POLICIES:
-        raise SpecError(f"the environment's {VARIABLE} is {chosen!r}: expected one of {', '.join(map(repr, POLICIES))}")
+        raise SpecError(
+            f"the environment's {VARIABLE} is {chosen!r}: expected one of {', '.join(map(repr, POLICIES))}"
+        )
     if variant.find() is not None:
         return
-    name, by = definition.name, f"{VARIABLE}={chosen}" if policy is None else f"numpipe.jit({chosen!r})"
+    name, by = (
+        definition.name,
+        f"{VARIABLE}={chosen}" if policy is None else f"numpipe.jit({chosen!r})",
+    )
     own = definition.own_names
-    known = [f"{array} {info.dtype.name} {len(info.shape)}d" for array, info in
-             zip(definition.results.array_names(call), call.infos, strict=True)]
-    known += [f"{scalar} {kind}" for scalar, kind in zip(call.names, variant.key[1], strict=True) if scalar not in own]
+    known = [
+        f"{array} {info.dtype.name} {len(info.shape)}d"
+        for array, info in zip(definition.results.array_names(call), call.infos, strict=True)
+    ]
+    known += [
+        f"{scalar} {kind}"
+        for scalar, kind in zip(call.names, variant.key[1], strict=True)
+        if scalar not in own
+    ]
     known += [f"{static}={spelled(value)}" for static, value in call.statics]
     args, named, same = suggested(definition, call, variant)
     warmup = f"numpipe.warmup([({name}, {args}{named and ', '}{named})])"
     if chosen == "warn":
-        warn(f"kernel {name}: this call compiles it for {', '.join(known)} ({by}); {warmup} compiles it ahead", RuntimeWarning)
+        warn(
+            f"kernel {name}: this call compiles it for {', '.join(known)} ({by}); {warmup} compiles it ahead",
+            RuntimeWarning,
+        )
         return
-    arrays = "" if same else ("with the arrays of this call: an ArrayType stands for one whose last dimension is contiguous and "
-                              "whose rows TMA can address\n")
-    keep = "" if call.gpus else (f"or keep it in a file:\n"
-                                 f"    {name}.export(\"{name}.numpipe\", {f'({args}, {named})' if named else args})\n")
-    raise JitRefused(f"kernel {name}: this call would compile it for {', '.join(known)}, which {by} refuses. Compile it ahead:\n"
-                     f"    {warmup}\n{keep}{arrays}"
-                     "numpipe.jit(\"allow\") around the call compiles it too")
+    arrays = (
+        ""
+        if same
+        else (
+            "with the arrays of this call: an ArrayType stands for one whose last dimension is contiguous and "
+            "whose rows TMA can address\n"
+        )
+    )
+    keep = (
+        ""
+        if call.gpus
+        else (
+            f"or keep it in a file:\n"
+            f'    {name}.export("{name}.numpipe", {f"({args}, {named})" if named else args})\n'
+        )
+    )
+    raise JitRefused(
+        f"kernel {name}: this call would compile it for {', '.join(known)}, which {by} refuses. Compile it ahead:\n"
+        f"    {warmup}\n{keep}{arrays}"
+        'numpipe.jit("allow") around the call compiles it too'
+    )
 
 
 def suggested(definition: Definition, call: Call, variant: Variant) -> tuple[str, str, bool]:
@@ -115,17 +145,30 @@ def suggested(definition: Definition, call: Call, variant: Variant) -> tuple[str
     alike.infos = [launch.info_of_zeros(info.shape, info.dtype) for info in call.infos]
     same = definition.key(alike)[0] == variant.key
     left_out = definition.options.out_type is not None and (same or call.fresh)  # the outputs
-    passed = definition.parameters[:len(call.args)] if left_out else definition.parameters
-    source = {name: spelled(ArrayType(info.shape, info.dtype)) if same else name
-              for name, info in zip(definition.results.array_names(call), call.infos, strict=True)}
+    passed = definition.parameters[: len(call.args)] if left_out else definition.parameters
+    source = {
+        name: spelled(ArrayType(info.shape, info.dtype)) if same else name
+        for name, info in zip(definition.results.array_names(call), call.infos, strict=True)
+    }
     source |= {name: spelled(value) for name, value in zip(call.names, call.numbers, strict=True)}
     args = [source[name] for name in passed]
     arguments, own = definition.arguments, definition.own_names
     defaults = arguments.scalars | arguments.statics
-    named = [*(call.behind.items() if left_out else ()), *(
-        (name, value) for name, value in (*zip(arguments.scalars, call.scalars, strict=True), *call.statics)
-        if name not in own and not (type(defaults[name]) is type(value) and bool(defaults[name] == value)))]
-    pairs = ", ".join([*(f'"{name}": {spelled(value)}' for name, value in named), *['"mesh": mesh'] * bool(call.gpus)])
+    named = [
+        *(call.behind.items() if left_out else ()),
+        *(
+            (name, value)
+            for name, value in (*zip(arguments.scalars, call.scalars, strict=True), *call.statics)
+            if name not in own
+            and not (type(defaults[name]) is type(value) and bool(defaults[name] == value))
+        ),
+    ]
+    pairs = ", ".join(
+        [
+            *(f'"{name}": {spelled(value)}' for name, value in named),
+            *['"mesh": mesh'] * bool(call.gpus),
+        ]
+    )
     return f"({', '.join(args)}{',' * (len(args) == 1)})", f"{{{pairs}}}" if pairs else "", same
 
 

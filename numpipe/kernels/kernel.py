@@ -71,13 +71,23 @@ class Kernel:
     # ---- calls
     def __getitem__(self, launch: Any) -> NoReturn:
         """Raise SpecError: kernels are not launched like this here."""
-        raise SpecError(f"kernel {self.name}: {self.name}[…](…) is how numba.cuda launches; call {self.name}(…): the grid and the "
-                        "warpgroups are said once, @numpipe.kernel(grid=…, num_compute_wgs=…), a stream is passed as stream=")
+        raise SpecError(
+            f"kernel {self.name}: {self.name}[…](…) is how numba.cuda launches; call {self.name}(…): the grid and the "
+            "warpgroups are said once, @numpipe.kernel(grid=…, num_compute_wgs=…), a stream is passed as stream="
+        )
 
     __iter__ = None  # without it Python would iterate by __getitem__
 
-    def __call__(self, /, *args: Any, out: Any = None, target: str | None = None, stream: Any = None, mesh: Any = None,
-                 **named: Any) -> Any:
+    def __call__(
+        self,
+        /,
+        *args: Any,
+        out: Any = None,
+        target: str | None = None,
+        stream: Any = None,
+        mesh: Any = None,
+        **named: Any,
+    ) -> Any:
         """Run the kernel; returns the outputs it allocated (or `out`). With a `mesh` it runs on
         each of its GPUs."""
         try:
@@ -107,18 +117,38 @@ class Kernel:
         return self._on_mesh.run(mesh, tuple(args), {}, None, None, stream)[1]
 
     @brief
-    def bind(self, /, *args: Any, out: Any = None, target: str | None = None, mesh: Any = None, **named: Any) -> Bound:
+    def bind(
+        self,
+        /,
+        *args: Any,
+        out: Any = None,
+        target: str | None = None,
+        mesh: Any = None,
+        **named: Any,
+    ) -> Bound:
         """Prepare a call that is made often: ``bound()`` launches it, see `Bound`. SpecError for a
         kernel of several GPUs."""
         if mesh is not None or self.options.semaphores is not None:
-            raise SpecError(f"kernel {self.name}: bind is for kernels of one GPU: call it with mesh=, a call that was made before "
-                            "is a few look-ups")
+            raise SpecError(
+                f"kernel {self.name}: bind is for kernels of one GPU: call it with mesh=, a call that was made before "
+                "is a few look-ups"
+            )
         with naming(self.name):
             return bind(self._calls, self._calls.resolve(args, named, out, target, None), out)
 
     @brief
-    def simulate(self, /, *args: Any, seed: int | str | None = None, trace: Any = None, ctas: int | None = None,
-                 limit: float | None = None, out: Any = None, mesh: Any = None, **named: Any) -> Any:
+    def simulate(
+        self,
+        /,
+        *args: Any,
+        seed: int | str | None = None,
+        trace: Any = None,
+        ctas: int | None = None,
+        limit: float | None = None,
+        out: Any = None,
+        mesh: Any = None,
+        **named: Any,
+    ) -> Any:
         """Run on the simulated SM: `seed` picks a random legal schedule (None: the virtual-time
         order); a text is the name of one that `numpipe.verify` has found.
 
@@ -137,17 +167,43 @@ class Kernel:
         if limit is not None and self.takes("limit"):
             named["limit"], limit = limit, None
         with collecting(trace) as events:
-            return self.judged(Judge(ctas, limit=limit), *args, out=out, seed=seed, trace=events, mesh=mesh, **named)
+            return self.judged(
+                Judge(ctas, limit=limit),
+                *args,
+                out=out,
+                seed=seed,
+                trace=events,
+                mesh=mesh,
+                **named,
+            )
 
-    def judged(self, judge: Judge, /, *args: Any, out: Any = None, seed: Any = None, trace: Any = None, mesh: Any = None,
-               **named: Any) -> Any:
+    def judged(
+        self,
+        judge: Judge,
+        /,
+        *args: Any,
+        out: Any = None,
+        seed: Any = None,
+        trace: Any = None,
+        mesh: Any = None,
+        **named: Any,
+    ) -> Any:
         """Run on the simulated SM, for a judge; `trace` is a Trace."""
         if mesh is not None:
             return self._on_mesh.run(mesh, args, named, out, "sim", None, seed, trace, judge)[0]
         return self._run(args, named, out, "sim", None, seed, trace, judge)
 
-    def _run(self, args: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
-             seed: Any = None, trace: Any = None, judge: Judge | None = None) -> Any:
+    def _run(
+        self,
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+        out: Any,
+        target: str | None,
+        stream: Any,
+        seed: Any = None,
+        trace: Any = None,
+        judge: Judge | None = None,
+    ) -> Any:
         """Make a call that was not made before."""
         if (notes := noted_calls.taken()) is not None:
             notes.calls.append(noted_calls.Noted(self, args, named, out))
@@ -156,7 +212,9 @@ class Kernel:
         launched = self._calls.run(call, stream, seed, trace, judge)
         if launched is not None and len(call.values) == len(self.definition.own_names):
             if call.values:  # they follow from the arrays' shapes
-                launched = call.plan.prepared.alone(call.plan.grid, call.infos, call.values, launched.stream)
+                launched = call.plan.prepared.alone(
+                    call.plan.grid, call.infos, call.values, launched.stream
+                )
             self._learn(call, named, launched)
         return result((call,), out)
 
@@ -168,7 +226,9 @@ class Kernel:
         constants = self._calls.keep_constants(named, call.statics) if named else None
         if constants is not UNKNOWN:
             owners, count = [info.owner for info in call.infos], len(call.args)
-            self._repeats.learn(constants, owners[:count], owners[count:], [call.infos], call.fresh, launched)
+            self._repeats.learn(
+                constants, owners[:count], owners[count:], [call.infos], call.fresh, launched
+            )
 
     # ---- inspection
     @brief
@@ -179,7 +239,9 @@ class Kernel:
         return self.described(args, named, out, mesh=mesh).variant.built  # type: ignore[no-any-return]
 
     @brief
-    def inspect(self, what: str, /, *args: Any, out: Any = None, mesh: Any = None, **named: Any) -> Any:
+    def inspect(
+        self, what: str, /, *args: Any, out: Any = None, mesh: Any = None, **named: Any
+    ) -> Any:
         """Return the kernel compiled for these arguments, for people to read; an ArrayType may
         stand for an array. Of a `mesh` only the size counts. Needs no GPU.
 
@@ -200,7 +262,13 @@ class Kernel:
         return self.described(args, named, out, mesh=mesh).variant.shown(what)
 
     @brief
-    def export(self, path: str | os.PathLike[str], /, *signatures: Any, choose: Callable[..., Any] | None = None) -> None:
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        /,
+        *signatures: Any,
+        choose: Callable[..., Any] | None = None,
+    ) -> None:
         """Compile the kernel for these signatures, and write it to a file, of which `numpipe.load`
         makes the same callable.
 
@@ -219,7 +287,12 @@ class Kernel:
         hold, FileNotFoundError for a folder that is missing, and what a compile raises.
 
         >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
-        >>> @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), in_specs=block, out_specs=block, num_compute_wgs=1)
+        >>> @numpipe.kernel(
+        ...     grid=lambda x: (x.shape[0] // 64,),
+        ...     in_specs=block,
+        ...     out_specs=block,
+        ...     num_compute_wgs=1,
+        ... )
         ... def double(x, y):
         ...     y[...] = x[...] + x[...]
         >>> x, y = np.ones((128, 64), np.float32), np.zeros((128, 64), np.float32)
@@ -231,8 +304,15 @@ class Kernel:
 
         export(self._calls, path, signatures, choose)
 
-    def described(self, args: tuple[Any, ...], named: dict[str, Any], out: Any = None, *, mesh: Any = None,
-                  whole: bool = False) -> Call:
+    def described(
+        self,
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+        out: Any = None,
+        *,
+        mesh: Any = None,
+        whole: bool = False,
+    ) -> Call:
         """Return a call with these arguments that is not run, as `Calls.described` does."""
         args, named, out, gpus = one_of(mesh, self.definition, args, named, out)
         return self._calls.described(args, named, out, whole=whole, gpus=gpus)
@@ -245,14 +325,32 @@ class Kernel:
     # ---- its parameters
     def takes(self, name: str) -> bool:
         """Whether a parameter has this name."""
-        return name in self.parameters or name in self.statics or name in self.definition.arguments.scalars
+        return (
+            name in self.parameters
+            or name in self.statics
+            or name in self.definition.arguments.scalars
+        )
 
     def outputs(self, /, *args: Any, **named: Any) -> list[str]:
         """Return the parameters that a call with these arguments returns or stores to."""
         call = self.definition.arguments.bind(args, named)
-        return [name for name in self.parameters[min(len(call.args), self.definition.first_output):] if name not in call.behind]
+        return [
+            name
+            for name in self.parameters[min(len(call.args), self.definition.first_output) :]
+            if name not in call.behind
+        ]
 
-    def ask(self, function: Callable[..., Any], what: str, view: Callable[[ArrayInfo], Any], /, *args: Any, **named: Any) -> Any:
+    def ask(
+        self,
+        function: Callable[..., Any],
+        what: str,
+        view: Callable[[ArrayInfo], Any],
+        /,
+        *args: Any,
+        **named: Any,
+    ) -> Any:
         """Call a function with those arguments of a call that its parameters name; it gets arrays
         as `view` shows them."""
-        return self.definition.results.ask(function, what, self.definition.arguments.bind(args, named), view)
+        return self.definition.results.ask(
+            function, what, self.definition.arguments.bind(args, named), view
+        )

@@ -61,7 +61,9 @@ def load(path: str | os.PathLike[str]) -> Kernel:
     >>> x, y = np.ones((128, 64), np.float32), np.zeros((128, 64), np.float32)
     >>> double.export("double.numpipe", (x, y))
     >>> loaded = numpipe.load("double.numpipe")
-    >>> loaded.inspect("resources", x, y).smem_bytes == double.inspect("resources", x, y).smem_bytes
+    >>> loaded.inspect("resources", x, y).smem_bytes == double.inspect(
+    ...     "resources", x, y
+    ... ).smem_bytes
     True
     """
     require("load", locals(), path=PATH)

@@ -36,8 +36,18 @@ class OnMesh:
         self.calls, self.definition = calls, calls.definition
         self._repeats = Repeats(calls.table)
 
-    def run(self, mesh: Mesh, args: tuple[Any, ...], named: dict[str, Any], out: Any, target: str | None, stream: Any,
-            seed: Any = None, trace: Any = None, judge: Judge | None = None) -> tuple[Any, Together | None]:
+    def run(
+        self,
+        mesh: Mesh,
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+        out: Any,
+        target: str | None,
+        stream: Any,
+        seed: Any = None,
+        trace: Any = None,
+        judge: Judge | None = None,
+    ) -> tuple[Any, Together | None]:
         """Make a call on all GPUs of a mesh; returns its outputs, each a list of the GPUs' arrays,
         and the launches that make it again: None where GPUs are simulated, or there is nothing to
         launch."""
@@ -51,8 +61,10 @@ class OnMesh:
         self.definition.check_mesh(mesh.size)
         self._check_target(mesh, target, stream)
         target = "sim" if mesh.gpus is None else target
-        calls = [self.calls.resolve(*each, target, None, mesh, own)
-                 for own, each in enumerate(split(self.definition, mesh, args, named, out))]
+        calls = [
+            self.calls.resolve(*each, target, None, mesh, own)
+            for own, each in enumerate(split(self.definition, mesh, args, named, out))
+        ]
         check_alike(self.definition, calls)
         if calls[0].plan.empty:
             return result(calls, out, mesh.rank is None), None
@@ -65,38 +77,60 @@ class OnMesh:
             self._learn(mesh, calls, named, launches)
         return result(calls, out, mesh.rank is None), launches
 
-    def _learn(self, mesh: Mesh, calls: Sequence[Call], named: dict[str, Any], launches: Together) -> None:
+    def _learn(
+        self, mesh: Mesh, calls: Sequence[Call], named: dict[str, Any], launches: Together
+    ) -> None:
         """Keep the launches of the calls of this process' GPUs; Statics among the named arguments
         may determine them too."""
         first = calls[0]
         constants = self.calls.keep_constants(named, first.statics) if named else None
         if constants is UNKNOWN:
             return
-        each = [[*call.args, *[info if info.owner is None else info.owner for info in call.infos[len(call.args):]]]
-                for call in calls]
+        each = [
+            [
+                *call.args,
+                *[
+                    info if info.owner is None else info.owner
+                    for info in call.infos[len(call.args) :]
+                ],
+            ]
+            for call in calls
+        ]
         passed = each[0] if mesh.rank is not None else list(zip(*each, strict=True))
-        args, outputs = passed[:len(first.args)], passed[len(first.args):]
-        self._repeats.learn((mesh, constants), args, outputs, [call.infos for call in calls], first.fresh, launches)
+        args, outputs = passed[: len(first.args)], passed[len(first.args) :]
+        self._repeats.learn(
+            (mesh, constants), args, outputs, [call.infos for call in calls], first.fresh, launches
+        )
 
     def _check_target(self, mesh: Mesh, target: str | None, stream: Any) -> None:
         """Raise SpecError for a target or a stream that a mesh has not."""
         kernel = f"kernel {self.definition.name}"
         if mesh.gpus is None:
             if target == "gpu":
-                raise SpecError(f"{kernel}: target='gpu' with {mesh!r}, whose GPUs are simulated: leave target= out, or pass "
-                                "numpipe.Mesh.local() or numpipe.Mesh.torch()")
+                raise SpecError(
+                    f"{kernel}: target='gpu' with {mesh!r}, whose GPUs are simulated: leave target= out, or pass "
+                    "numpipe.Mesh.local() or numpipe.Mesh.torch()"
+                )
             if stream is not None:
-                raise SpecError(f"{kernel}: stream= with {mesh!r}: simulated GPUs have no streams; leave it out")
+                raise SpecError(
+                    f"{kernel}: stream= with {mesh!r}: simulated GPUs have no streams; leave it out"
+                )
         elif target == "sim":
-            raise SpecError(f"{kernel}: target='sim' with {mesh!r}: pass mesh=numpipe.Mesh.simulated({mesh.size}), and lists of "
-                            "NumPy arrays")
+            raise SpecError(
+                f"{kernel}: target='sim' with {mesh!r}: pass mesh=numpipe.Mesh.simulated({mesh.size}), and lists of "
+                "NumPy arrays"
+            )
 
     def _simulate(self, calls: Sequence[Call], seed: Any, trace: Any, judge: Judge | None) -> None:
         """Run the calls of all GPUs on the simulated SM."""
         plan = calls[0].plan
         for call in calls:
             self.calls.begin_simulated(call, judge)
-        grid = plan.grid if judge is None or judge.ctas is None else run_target.on(self.definition, judge.ctas)
+        grid = (
+            plan.grid
+            if judge is None or judge.ctas is None
+            else run_target.on(self.definition, judge.ctas)
+        )
         plan.variant.simulate(calls, grid, seed, trace, judge)
 
     def _launch(self, mesh: Mesh, calls: Sequence[Call], stream: Any) -> Together:
@@ -105,18 +139,44 @@ class OnMesh:
         plan, gpus, controls = first.plan, mesh.gpus, mesh.controls
         assert gpus is not None and controls is not None
         if launch.COLLECTING.now is not None:
-            raise SpecError(f"{kernel}: a program of JAX holds kernels of one GPU, and this one runs on {mesh!r}: call it outside "
-                            "of jax.jit")
-        streams = tuple([launch.current_stream(call.infos) for call in calls]) if stream is None else handles(stream)
+            raise SpecError(
+                f"{kernel}: a program of JAX holds kernels of one GPU, and this one runs on {mesh!r}: call it outside "
+                "of jax.jit"
+            )
+        streams = (
+            tuple([launch.current_stream(call.infos) for call in calls])
+            if stream is None
+            else handles(stream)
+        )
         if len(streams) != len(calls):
-            raise SpecError(f"{kernel}: stream= under {mesh!r} must be a list of {len(calls)} streams, one of each GPU, got "
-                            f"{told(stream)}")
+            raise SpecError(
+                f"{kernel}: stream= under {mesh!r} must be a list of {len(calls)} streams, one of each GPU, got "
+                f"{told(stream)}"
+            )
         arrays = [call.infos for call in calls]
-        key = (plan.prepared, mesh, plan.grid, plan.semaphores, *streams, *[info[1:7] for infos in arrays for info in infos])
+        key = (
+            plan.prepared,
+            mesh,
+            plan.grid,
+            plan.semaphores,
+            *streams,
+            *[info[1:7] for infos in arrays for info in infos],
+        )
         launches = self.calls.table.get(key)
         if launches is None or launches.stale:
-            launches = self.calls.table.keep(key, together(
-                plan.prepared, plan.grid, gpus, controls, arrays, plan.semaphores, streams, max(plan.variant.outputs, first.fresh)))
+            launches = self.calls.table.keep(
+                key,
+                together(
+                    plan.prepared,
+                    plan.grid,
+                    gpus,
+                    controls,
+                    arrays,
+                    plan.semaphores,
+                    streams,
+                    max(plan.variant.outputs, first.fresh),
+                ),
+            )
         foreign = any(map(launch.foreign, arrays))
         for call, handle in zip(calls, streams, strict=True):
             if foreign:
@@ -131,8 +191,9 @@ class OnMesh:
         return launches  # type: ignore[no-any-return]
 
 
-def split(definition: Definition, mesh: Mesh, args: Sequence[Any], named: dict[str, Any],
-          out: Any) -> list[tuple[tuple[Any, ...], dict[str, Any], Any]]:
+def split(
+    definition: Definition, mesh: Mesh, args: Sequence[Any], named: dict[str, Any], out: Any
+) -> list[tuple[tuple[Any, ...], dict[str, Any], Any]]:
     """Return positional arguments, named ones and ``out`` of each GPU of this process. Raises
     SpecError for what is no list of its arrays."""
     if mesh.rank is not None:
@@ -145,20 +206,44 @@ def split(definition: Definition, mesh: Mesh, args: Sequence[Any], named: dict[s
         arrays = type(value) in (list, tuple) and all(map(is_array, value))
         if arrays and len(value) == mesh.size:
             return value  # type: ignore[no-any-return]
-        got = f"{len(value)} of them" if arrays else f"one of shape {tuple(value.shape)}" if is_array(value) else told(value)
-        raise SpecError(f"kernel {definition.name}: argument '{name}' under {mesh!r} must be a list of {mesh.size} arrays, one for "
-                        f"each GPU, got {got}")
+        got = (
+            f"{len(value)} of them"
+            if arrays
+            else f"one of shape {tuple(value.shape)}"
+            if is_array(value)
+            else told(value)
+        )
+        raise SpecError(
+            f"kernel {definition.name}: argument '{name}' under {mesh!r} must be a list of {mesh.size} arrays, one for "
+            f"each GPU, got {got}"
+        )
 
     names = definition.arguments.positional
-    positional = [parts(value, names[number] if number < len(names) else f"number {number}") for number, value in enumerate(args)]
-    by_name = {name: parts(value, name) if name in definition.parameters else [value] * mesh.size for name, value in named.items()}
+    positional = [
+        parts(value, names[number] if number < len(names) else f"number {number}")
+        for number, value in enumerate(args)
+    ]
+    by_name = {
+        name: parts(value, name) if name in definition.parameters else [value] * mesh.size
+        for name, value in named.items()
+    }
     outs: Sequence[Any] = [None] * mesh.size
     if out is not None:
         several = type(out) in (list, tuple) and any(type(each) in (list, tuple) for each in out)
-        lists = [parts(each, f"out[{number}]") for number, each in enumerate(out)] if several else [parts(out, "out")]
+        lists = (
+            [parts(each, f"out[{number}]") for number, each in enumerate(out)]
+            if several
+            else [parts(out, "out")]
+        )
         outs = list(zip(*lists, strict=True))
-    return [(tuple(each[gpu] for each in positional), {name: each[gpu] for name, each in by_name.items()}, outs[gpu])
-            for gpu in range(mesh.size)]
+    return [
+        (
+            tuple(each[gpu] for each in positional),
+            {name: each[gpu] for name, each in by_name.items()},
+            outs[gpu],
+        )
+        for gpu in range(mesh.size)
+    ]
 
 
 def check_alike(definition: Definition, calls: Sequence[Call]) -> None:
@@ -169,15 +254,27 @@ def check_alike(definition: Definition, calls: Sequence[Call]) -> None:
         for name, one, other in zip(names, first.infos, call.infos, strict=True):
             for what in ("shape", "dtype", "strides"):
                 if (want := getattr(one, what)) != (got := getattr(other, what)):
-                    raise SpecError(f"kernel {definition.name}: argument '{name}' of GPU {gpu} has {what} {got}, and of GPU 0 "
-                                    f"{want}: all GPUs of a mesh have arrays of the same shapes and layouts")
+                    raise SpecError(
+                        f"kernel {definition.name}: argument '{name}' of GPU {gpu} has {what} {got}, and of GPU 0 "
+                        f"{want}: all GPUs of a mesh have arrays of the same shapes and layouts"
+                    )
         if call.variant is not first.variant or call.plan.grid != first.plan.grid:
-            reason = next(iter(call.variant.obstacles.values()), f"grids {call.plan.grid} and {first.plan.grid}")
-            raise SpecError(f"kernel {definition.name}: GPU {gpu} needs other machine code or another grid than GPU 0: {reason}")
+            reason = next(
+                iter(call.variant.obstacles.values()),
+                f"grids {call.plan.grid} and {first.plan.grid}",
+            )
+            raise SpecError(
+                f"kernel {definition.name}: GPU {gpu} needs other machine code or another grid than GPU 0: {reason}"
+            )
 
 
-def one_of(mesh: Mesh | None, definition: Definition, args: tuple[Any, ...], named: dict[str, Any],
-           out: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any, int]:
+def one_of(
+    mesh: Mesh | None,
+    definition: Definition,
+    args: tuple[Any, ...],
+    named: dict[str, Any],
+    out: Any,
+) -> tuple[tuple[Any, ...], dict[str, Any], Any, int]:
     """Return the arguments of the first GPU and how many there are, for a call that is not run; a
     single array or an ArrayType may stand for those of all GPUs."""
     if mesh is None:

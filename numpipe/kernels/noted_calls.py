@@ -56,13 +56,17 @@ def noted(op: F) -> F:
 _taken: ContextVar[Notes | None] = ContextVar("numpipe notes", default=None)
 
 
-def imagined(shape: Sequence[int], dtype: Any, strides: Sequence[int] | None = None, offset: int = 0) -> ArrayInfo:
+def imagined(
+    shape: Sequence[int], dtype: Any, strides: Sequence[int] | None = None, offset: int = 0
+) -> ArrayInfo:
     """Describe an array of a GPU that is not there, contiguous by default; `offset`: where it
     begins behind a line of memory."""
     dtype = np.dtype(dtype)
-    dense = [dtype.itemsize * math.prod(shape[axis + 1:]) for axis in range(len(shape))]
+    dense = [dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     strides = tuple(dense if strides is None else strides)
-    return ArrayInfo("cuda", (next(_places) << 40) + offset, tuple(shape), strides, dtype, 0, True, None)
+    return ArrayInfo(
+        "cuda", (next(_places) << 40) + offset, tuple(shape), strides, dtype, 0, True, None
+    )
 
 
 def taken() -> Notes | None:

@@ -45,10 +45,14 @@ class Signature:
     def parse(cls, text: str) -> Signature:
         plain = text.replace(" ", "") if isinstance(text, str) else ""
         if not re.fullmatch(rf"{_ARRAY}(,{_ARRAY})*->{_ARRAY}(,{_ARRAY})*", plain):
-            raise SpecError(f"signature={told(text)}: a string in NumPy's gufunc notation is expected, e.g. '(m,k),(n,k)->(m,n)'")
+            raise SpecError(
+                f"signature={told(text)}: a string in NumPy's gufunc notation is expected, e.g. '(m,k),(n,k)->(m,n)'"
+            )
 
         def dims(side: str) -> tuple[tuple[str, ...], ...]:
-            return tuple(tuple(d for d in group[1:-1].split(",") if d) for group in re.findall(_ARRAY, side))
+            return tuple(
+                tuple(d for d in group[1:-1].split(",") if d) for group in re.findall(_ARRAY, side)
+            )
 
         left, right = plain.split("->")
         return cls(text, dims(left), dims(right))
@@ -58,19 +62,29 @@ class Signature:
         those of the first of them."""
         groups = self.inputs + self.outputs
         if len(names) != len(groups):
-            raise SpecError(f"kernel {kernel}: signature {self.text!r} speaks of {len(groups)} arrays, the call has {len(names)} "
-                            f"({', '.join(names)})")
+            raise SpecError(
+                f"kernel {kernel}: signature {self.text!r} speaks of {len(groups)} arrays, the call has {len(names)} "
+                f"({', '.join(names)})"
+            )
         sizes: dict[str, tuple[int, str]] = {}
         for name, dims, shape in zip(names, groups, shapes, strict=False):
             if len(shape) != len(dims):
-                raise SpecError(f"kernel {kernel}: argument '{name}' must have {len(dims)} dimensions ({', '.join(dims)}), got "
-                                f"shape {tuple(shape)}")
+                raise SpecError(
+                    f"kernel {kernel}: argument '{name}' must have {len(dims)} dimensions ({', '.join(dims)}), got "
+                    f"shape {tuple(shape)}"
+                )
             for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
-                first = (int(dim), "the signature") if dim.isdigit() else (size, f"'{name}'.shape[{axis}]")
+                first = (
+                    (int(dim), "the signature")
+                    if dim.isdigit()
+                    else (size, f"'{name}'.shape[{axis}]")
+                )
                 expected, source = sizes.setdefault(dim, first)
                 if size != expected:
-                    raise SpecError(f"kernel {kernel}: argument '{name}' has shape {tuple(shape)}, but {dim} = {expected} "
-                                    f"(from {source}) was expected in dimension {axis}: signature {self.text}")
+                    raise SpecError(
+                        f"kernel {kernel}: argument '{name}' has shape {tuple(shape)}, but {dim} = {expected} "
+                        f"(from {source}) was expected in dimension {axis}: signature {self.text}"
+                    )
 
 
 @dataclass(frozen=True)
@@ -104,24 +118,36 @@ class Options:
         if not isinstance(self.workspace, Workspace) or self.workspace.exists(self.cluster_names):
             return self
         empty = inspect.Parameter.empty
-        arrays = [name for name, parameter in inspect.signature(function).parameters.items()
-                  if parameter.kind is not parameter.KEYWORD_ONLY and parameter.default is empty]
+        arrays = [
+            name
+            for name, parameter in inspect.signature(function).parameters.items()
+            if parameter.kind is not parameter.KEYWORD_ONLY and parameter.default is empty
+        ]
         return dataclasses.replace(self, workspace=None, without=(*self.without, *arrays[-1:]))
 
     @property
     def takes(self) -> set[str]:
         """The arguments that the functions `grid`, `out_type` and `semaphores` are called with."""
         functions = self.grid, self.out_type, self.semaphores
-        return {name for function in functions if callable(function) for name in parameter_names(function)}
+        return {
+            name
+            for function in functions
+            if callable(function)
+            for name in parameter_names(function)
+        }
 
     def check(self, kernel: str, parameters: int) -> None:
         """Raise SpecError for options that no call could have."""
         self.split.check(kernel)
         if not isinstance(self.compiler_params, CompilerParams):
-            raise SpecError(f"kernel {kernel}: compiler_params must be numpipe.CompilerParams(…), got {self.compiler_params!r}")
+            raise SpecError(
+                f"kernel {kernel}: compiler_params must be numpipe.CompilerParams(…), got {self.compiler_params!r}"
+            )
         if self.out_type is not None and not callable(self.out_type):
-            raise SpecError(f"kernel {kernel}: out_type must be a function of the arguments that returns an ArrayType, got "
-                            f"{self.out_type!r}: write out_type=lambda …: {self.out_type!r}")
+            raise SpecError(
+                f"kernel {kernel}: out_type must be a function of the arguments that returns an ArrayType, got "
+                f"{self.out_type!r}: write out_type=lambda …: {self.out_type!r}"
+            )
         require(
             f"kernel {kernel}",
             vars(self),
@@ -130,19 +156,38 @@ class Options:
             warp_specialized=FLAG,
             workspace=a(Workspace, text="a numpipe.Workspace") | FUNCTION | NONE,
         )
-        if self.signature is not None and len(self.signature.inputs + self.signature.outputs) > parameters:
-            raise SpecError(f"kernel {kernel}: signature {self.signature.text!r} speaks of "
-                            f"{len(self.signature.inputs + self.signature.outputs)} arrays, the kernel has {parameters} parameters")
+        if (
+            self.signature is not None
+            and len(self.signature.inputs + self.signature.outputs) > parameters
+        ):
+            raise SpecError(
+                f"kernel {kernel}: signature {self.signature.text!r} speaks of "
+                f"{len(self.signature.inputs + self.signature.outputs)} arrays, the kernel has {parameters} parameters"
+            )
         if not self.warp_specialized and self.split.memory_registers is not None:
-            raise SpecError(f"kernel {kernel}: memory_registers={self.split.memory_registers} are those of the memory role, which "
-                            "warp_specialized=False leaves out: leave memory_registers out too")
+            raise SpecError(
+                f"kernel {kernel}: memory_registers={self.split.memory_registers} are those of the memory role, which "
+                "warp_specialized=False leaves out: leave memory_registers out too"
+            )
         self._check_semaphores(kernel)
         self._check_schedule(kernel)
         least = _LEAST.given(self.split)
-        KernelShape(kernel, (), self.grid_names, least.wg_axis, least.num_compute_wgs, least.memory_registers,
-                    warp_specialized=self.warp_specialized, **self.cluster)
+        KernelShape(
+            kernel,
+            (),
+            self.grid_names,
+            least.wg_axis,
+            least.num_compute_wgs,
+            least.memory_registers,
+            warp_specialized=self.warp_specialized,
+            **self.cluster,
+        )
         if not callable(self.grid):
-            dims = (1,) if isinstance(self.grid, Persistent) else grid_dims(self.grid, kernel, self.grid_names)
+            dims = (
+                (1,)
+                if isinstance(self.grid, Persistent)
+                else grid_dims(self.grid, kernel, self.grid_names)
+            )
             self.check_names(dims, kernel)
             if not isinstance(self.grid, Persistent):
                 self.attributes.check_grid(dims, kernel)
@@ -151,7 +196,11 @@ class Options:
     def cluster(self) -> dict[str, Any]:
         """A Unit's arguments about the cluster: none where its axes have no names, for then CTAs
         share nothing."""
-        return {"cluster": self.attributes.cluster, "cluster_axes": self.cluster_names} if self.cluster_names else {}
+        return (
+            {"cluster": self.attributes.cluster, "cluster_axes": self.cluster_names}
+            if self.cluster_names
+            else {}
+        )
 
     def _check_semaphores(self, kernel: str) -> None:
         """Raise SpecError for semaphores that no kernel has."""
@@ -159,11 +208,15 @@ class Options:
             return
         require(f"kernel {kernel}", vars(self), semaphores=whole(1, MOST_SEMAPHORES) | FUNCTION)
         if self.workspace is not None:
-            raise SpecError(f"kernel {kernel}: semaphores= and workspace= both are for the last array parameter: a kernel has one "
-                            "of them; leave one out")
+            raise SpecError(
+                f"kernel {kernel}: semaphores= and workspace= both are for the last array parameter: a kernel has one "
+                "of them; leave one out"
+            )
         if not isinstance(self.grid, Persistent):
-            raise SpecError(f"kernel {kernel}: semaphores= needs grid=numpipe.persistent(), got {told(self.grid)}: CTAs wait for "
-                            "each other, so all of them must be on the GPU at the same time; loop over numpipe.tiles in the kernel")
+            raise SpecError(
+                f"kernel {kernel}: semaphores= needs grid=numpipe.persistent(), got {told(self.grid)}: CTAs wait for "
+                "each other, so all of them must be on the GPU at the same time; loop over numpipe.tiles in the kernel"
+            )
 
     def _check_schedule(self, kernel: str) -> None:
         """Raise SpecError for a schedule that is none, or that has nothing to schedule."""
@@ -171,20 +224,28 @@ class Options:
             return
         what = f"kernel {kernel}: schedule={self.schedule!r}"
         if not self.warp_specialized:
-            raise SpecError(f"{what} with warp_specialized=False: compute warpgroups take turns on what the memory role loads; "
-                            "leave warp_specialized out")
+            raise SpecError(
+                f"{what} with warp_specialized=False: compute warpgroups take turns on what the memory role loads; "
+                "leave warp_specialized out"
+            )
         if self.in_specs is not None or self.out_specs is not None:
-            raise SpecError(f"{what} with in_specs or out_specs of the kernel: its blocks are steps of one pipeline, not tiles to "
-                            "take turns on; loop over numpipe.tiles in the kernel, with a pipeline in it")
+            raise SpecError(
+                f"{what} with in_specs or out_specs of the kernel: its blocks are steps of one pipeline, not tiles to "
+                "take turns on; loop over numpipe.tiles in the kernel, with a pipeline in it"
+            )
         if self.split.num_compute_wgs == 1:
-            raise SpecError(f"{what} lets compute warpgroups take turns, and needs 2 or more: num_compute_wgs=1; give "
-                            "num_compute_wgs=2")
+            raise SpecError(
+                f"{what} lets compute warpgroups take turns, and needs 2 or more: num_compute_wgs=1; give "
+                "num_compute_wgs=2"
+            )
 
     def check_names(self, dims: tuple[int, ...], kernel: str) -> None:
         """Raise SpecError for a grid that has names, but not one for each dimension."""
         if self.grid_names and len(self.grid_names) != len(dims):
-            raise SpecError(f"kernel {kernel}: grid_names {self.grid_names} name {len(self.grid_names)} dimensions, but the grid "
-                            f"{dims} has {len(dims)}")
+            raise SpecError(
+                f"kernel {kernel}: grid_names {self.grid_names} name {len(self.grid_names)} dimensions, but the grid "
+                f"{dims} has {len(dims)}"
+            )
 
 
 def parameter_names(function: Callable[..., Any], what: str = "grid or out_type") -> list[str]:
@@ -193,7 +254,9 @@ def parameter_names(function: Callable[..., Any], what: str = "grid or out_type"
     try:
         return list(inspect.signature(function).parameters)
     except (ValueError, TypeError):
-        raise SpecError(f"{function!r} as {what} does not tell its parameters' names: write a lambda or a def") from None
+        raise SpecError(
+            f"{function!r} as {what} does not tell its parameters' names: write a lambda or a def"
+        ) from None
 
 
 def grid_dims(grid: Any, kernel: str, names: Sequence[str] = ()) -> tuple[int, ...]:
@@ -202,20 +265,32 @@ def grid_dims(grid: Any, kernel: str, names: Sequence[str] = ()) -> tuple[int, .
     dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
 
     def named(*axes: int) -> str:
-        spelled = [f"{axis} ({names[axis]!r})" if len(names) == len(dims) else str(axis) for axis in axes]
+        spelled = [
+            f"{axis} ({names[axis]!r})" if len(names) == len(dims) else str(axis) for axis in axes
+        ]
         return f"dimension{'s' * (len(axes) > 1)} {', '.join(spelled)}"
 
     for axis, n in enumerate(dims):
         if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 0:
             where = f": {named(axis)} is {n!r}" if len(dims) > 1 else ""
-            raise SpecError(f"kernel {kernel}: grid must be a tuple of non-negative ints, got {grid!r}{where}")
+            raise SpecError(
+                f"kernel {kernel}: grid must be a tuple of non-negative ints, got {grid!r}{where}"
+            )
     if len(dims) > MOST:
-        raise SpecError(f"kernel {kernel}: grid must have at most {MOST} dimensions, got {len(dims)}: make several of them one, "
-                        "and divide its index in the kernel")
+        raise SpecError(
+            f"kernel {kernel}: grid must have at most {MOST} dimensions, got {len(dims)}: make several of them one, "
+            "and divide its index in the kernel"
+        )
     folded = along_x(len(dims)) or (0,)
     for axes, n, limit in zip((folded, (1,), (2,)), launched(dims), MAX_GRID, strict=True):
         if n > limit:
-            along, fix = (", which lie along x together", "") if len(axes) > 1 else ("", "put the largest dimension first, or ")
-            raise SpecError(f"kernel {kernel}: grid {dims} has {n} CTAs along {named(*axes)}{along}, at most {limit} are possible: "
-                            f"{fix}loop over numpipe.tiles in a persistent kernel")
+            along, fix = (
+                (", which lie along x together", "")
+                if len(axes) > 1
+                else ("", "put the largest dimension first, or ")
+            )
+            raise SpecError(
+                f"kernel {kernel}: grid {dims} has {n} CTAs along {named(*axes)}{along}, at most {limit} are possible: "
+                f"{fix}loop over numpipe.tiles in a persistent kernel"
+            )
     return tuple(int(n) for n in dims)

@@ -25,7 +25,9 @@ MAX_SIMULATED_ELEMENTS = 1 << 23
 """array elements that a call simulates where no target is named: about ten seconds of a GEMM"""
 
 
-def choose(kernel: str, target: str | None, infos: Sequence[ArrayInfo], place: str) -> launch.Choice:
+def choose(
+    kernel: str, target: str | None, infos: Sequence[ArrayInfo], place: str
+) -> launch.Choice:
     """Choose GPU or simulator for a call on these arrays, which are all at `place`.
 
     Raises TargetError where the target cannot run, or would run for too long although no target was
@@ -34,17 +36,23 @@ def choose(kernel: str, target: str | None, infos: Sequence[ArrayInfo], place: s
     if target is None and place != "host":
         target = "gpu"
     try:
-        choice = launch.choose_target(target, None if place == "host" or target == "sim" else infos[0].device)
+        choice = launch.choose_target(
+            target, None if place == "host" or target == "sim" else infos[0].device
+        )
     except TargetError as error:
         raise TargetError(f"kernel {kernel}: {error}") from None
     if choice.fallback:
         _warn_once(choice.why)
     if choice.target == "sim" and place != "host":
-        raise TargetError(f"kernel {kernel}: target='sim' runs on host arrays, got arrays on the GPU: pass NumPy arrays")
+        raise TargetError(
+            f"kernel {kernel}: target='sim' runs on host arrays, got arrays on the GPU: pass NumPy arrays"
+        )
     elements = sum(int(np.prod(i.shape, dtype=np.int64)) for i in infos)
     if choice.fallback and elements > MAX_SIMULATED_ELEMENTS:
-        raise TargetError(f"kernel {kernel}: {choice.why}, and {elements} array elements are too many to simulate unasked (at most "
-                          f"{MAX_SIMULATED_ELEMENTS}): pass target='sim' to simulate them all the same, or smaller arrays")
+        raise TargetError(
+            f"kernel {kernel}: {choice.why}, and {elements} array elements are too many to simulate unasked (at most "
+            f"{MAX_SIMULATED_ELEMENTS}): pass target='sim' to simulate them all the same, or smaller arrays"
+        )
     return choice
 
 
@@ -57,9 +65,15 @@ def ctas(definition: Definition, choice: launch.Choice, call: Call) -> tuple[int
         # tiles are dealt to clusters there
         several = SIMULATED_CTAS * (size if options.cluster_names else 1)
         whole = max(size, (several if device is None else device.sm_count) // size * size)
-        dims: tuple[int, ...] = _persistent(definition, grid.ctas or whole, f"persistent({grid.ctas})")
+        dims: tuple[int, ...] = _persistent(
+            definition, grid.ctas or whole, f"persistent({grid.ctas})"
+        )
     else:
-        dims = grid_dims(definition.results.ask(grid, "grid", call) if callable(grid) else grid, kernel, options.grid_names)
+        dims = grid_dims(
+            definition.results.ask(grid, "grid", call) if callable(grid) else grid,
+            kernel,
+            options.grid_names,
+        )
         options.check_names(dims, kernel)
         definition.check_rank(dims)
     options.attributes.check_grid(dims, kernel)
@@ -71,8 +85,10 @@ def on(definition: Definition, number: int) -> tuple[int, int, int]:
     is not persistent."""
     kernel, options = definition.name, definition.options
     if not isinstance(options.grid, Persistent):
-        raise SpecError(f"kernel {kernel}: ctas={told(number)} is of a grid=numpipe.persistent(), and this kernel's grid says "
-                        "itself how many CTAs there are")
+        raise SpecError(
+            f"kernel {kernel}: ctas={told(number)} is of a grid=numpipe.persistent(), and this kernel's grid says "
+            "itself how many CTAs there are"
+        )
     if not is_int(number) or number < 1:
         raise SpecError(f"kernel {kernel}: ctas must be an int of at least 1, got {number!r}")
     dims = _persistent(definition, number, f"ctas={number}")
@@ -84,11 +100,15 @@ def _persistent(definition: Definition, number: int, said: str) -> tuple[int, ..
     """Return a persistent grid of so many CTAs."""
     cluster, size = definition.options.attributes.cluster, definition.options.attributes.size
     if number % size:
-        raise SpecError(f"kernel {definition.name}: {said} is no multiple of the {size} CTAs of a cluster {cluster}: round it up "
-                        f"to {-(-number // size) * size}")
+        raise SpecError(
+            f"kernel {definition.name}: {said} is no multiple of the {size} CTAs of a cluster {cluster}: round it up "
+            f"to {-(-number // size) * size}"
+        )
     return (number // math.prod(cluster[1:]), *cluster[1:])
 
 
 @functools.lru_cache(maxsize=8)
 def _warn_once(why: str) -> None:
-    warn(f"numpipe: {why}; kernels run on the simulated SM (target='sim' or NUMPIPE_TARGET=sim says so without this warning)")
+    warn(
+        f"numpipe: {why}; kernels run on the simulated SM (target='sim' or NUMPIPE_TARGET=sim says so without this warning)"
+    )

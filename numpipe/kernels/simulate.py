@@ -23,9 +23,19 @@ from ..plan.unit import Unit
 from ..sim.chosen_schedules import Guide
 
 
-def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence[np.ndarray]], scalars: Sequence[Sequence[Any]],
-             grid: tuple[int, int, int], *, seed: sim.Seed = None, trace: sim.Trace | None = None, fresh: int = 0,
-             ended: Callable[[Any], None] | None = None, limit: float | None = None) -> None:
+def simulate(
+    unit: Unit,
+    function: Callable[..., Any],
+    arrays: Sequence[Sequence[np.ndarray]],
+    scalars: Sequence[Sequence[Any]],
+    grid: tuple[int, int, int],
+    *,
+    seed: sim.Seed = None,
+    trace: sim.Trace | None = None,
+    fresh: int = 0,
+    ended: Callable[[Any], None] | None = None,
+    limit: float | None = None,
+) -> None:
     """Run the rewritten kernel function over the whole grid, role by role as the entry on the GPU
     does.
 
@@ -41,16 +51,28 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence
 
     own = any(array.workspace for array in unit.arrays)
     last = len(unit.arrays) - (unit.gpus > 0)  # semaphores are zeros
-    unwritten = [array for each in arrays for array in each[last - fresh - own:last]]
+    unwritten = [array for each in arrays for array in each[last - fresh - own : last]]
     try:
         most = unit.target.smem_bytes
-        sim.simulate(body, grid=grid, warpgroups=unit.warpgroups, smem_bytes=most, unit=unit, seed=seed, trace=trace,
-                     cluster=unit.cluster,
-                     # kept apart: see Unit.plan_staging, tiles.exchange
-                     staging_bytes=most + ROOM * unit.compute_wgs,
-                     fresh=unwritten, programmatic=True, handover=own,
-                     ended=ended, arrays=[array for each in arrays for array in each], limit=limit,
-                     gpus=arrays if unit.gpus else ())
+        sim.simulate(
+            body,
+            grid=grid,
+            warpgroups=unit.warpgroups,
+            smem_bytes=most,
+            unit=unit,
+            seed=seed,
+            trace=trace,
+            cluster=unit.cluster,
+            # kept apart: see Unit.plan_staging, tiles.exchange
+            staging_bytes=most + ROOM * unit.compute_wgs,
+            fresh=unwritten,
+            programmatic=True,
+            handover=own,
+            ended=ended,
+            arrays=[array for each in arrays for array in each],
+            limit=limit,
+            gpus=arrays if unit.gpus else (),
+        )
     finally:
         if isinstance(seed, Guide):
             seed.layout = unit.layout
@@ -58,8 +80,13 @@ def simulate(unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence
             trace.tell_rings(unit.traced())
 
 
-def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays: Sequence[Sequence[np.ndarray]],
-             scalars: Sequence[Any]) -> None:
+def run_role(
+    machine: Machine,
+    unit: Unit,
+    function: Callable[..., Any],
+    arrays: Sequence[Sequence[np.ndarray]],
+    scalars: Sequence[Any],
+) -> None:
     """Run one warpgroup, `machine`, from the kernel's entry to its end, after giving it its role.
 
     `arrays` are those of each GPU, `scalars` those of its own.
@@ -68,10 +95,16 @@ def run_role(machine: Machine, unit: Unit, function: Callable[..., Any], arrays:
     machine.role = "memory" if machine.warpgroup == unit.memory_warpgroup else "compute"
     np_ = Context(unit, machine.role)
     griddep.wait()
-    if unit.gpus and machine.cta == (0, 0, 0) and machine.warpgroup == unit.memory_warpgroup % unit.warpgroups:
+    if (
+        unit.gpus
+        and machine.cta == (0, 0, 0)
+        and machine.warpgroup == unit.memory_warpgroup % unit.warpgroups
+    ):
         one_lane(begin_launch, np_)
-    args = [GmemRef(of_all[machine.gpu or 0], index, unit, of_all if unit.gpus else ())
-            for index, of_all in enumerate(zip(*arrays, strict=True))]
+    args = [
+        GmemRef(of_all[machine.gpu or 0], index, unit, of_all if unit.gpus else ())
+        for index, of_all in enumerate(zip(*arrays, strict=True))
+    ]
     own = len(scalars) - len(unit.folded)
     scalars, unit.grid_sizes = scalars[:own], tuple(scalars[own:])
     if machine.role == "memory":

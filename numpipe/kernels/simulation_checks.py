@@ -32,8 +32,13 @@ class Judge:
     limit     seconds that the run may take; None: an hour
     """
 
-    def __init__(self, ctas: int | None = None, before: Arrays | None = None, partial: tuple[str, ...] = (),
-                 limit: float | None = None) -> None:
+    def __init__(
+        self,
+        ctas: int | None = None,
+        before: Arrays | None = None,
+        partial: tuple[str, ...] = (),
+        limit: float | None = None,
+    ) -> None:
         self.ctas, self.partial, self.limit = ctas, partial, limit
         self._before = before
         self.unwritten: dict[str, SimulationError] = {}
@@ -52,7 +57,11 @@ class Judge:
         if self._before is None:
             return
         for name, array in {**fresh, **passed}.items():
-            if name.partition(" ")[0] not in self.partial and (name in fresh or name in self._before):
-                error = unwritten(memory, name, array, None if name in fresh else self._before[name])
+            if name.partition(" ")[0] not in self.partial and (
+                name in fresh or name in self._before
+            ):
+                error = unwritten(
+                    memory, name, array, None if name in fresh else self._before[name]
+                )
                 if error is not None:
                     (self.unwritten if name in fresh else self.kept)[name] = error

@@ -42,19 +42,24 @@ class Tiled:
         index maps take."""
         sizes = tuple(dims) if isinstance(dims, (tuple, list)) else (dims,)
         if len(sizes) != self.grid.rank:
-            raise SpecError(f"kernel {self.kernel}: the grid {dims!r} has {len(sizes)} dimensions, but the index maps of its specs "
-                            f"take {self.grid.rank} indices")
+            raise SpecError(
+                f"kernel {self.kernel}: the grid {dims!r} has {len(sizes)} dimensions, but the index maps of its specs "
+                f"take {self.grid.rank} indices"
+            )
         return sizes
 
     def steps(self, grid: Callable[..., Any]) -> Callable[..., tuple[int, ...]]:
         """Return the function of the arguments that returns the sizes of the sequential
         dimensions."""
+
         @functools.wraps(grid)
         def sequential(**arguments: Any) -> tuple[int, ...]:
             dims = grid(**arguments)
-            sizes = self.check(dims)[self.grid.parallel:]
+            sizes = self.check(dims)[self.grid.parallel :]
             if not all(_is_size(size) for size in sizes):
-                raise SpecError(f"kernel {self.kernel}: grid must hold non-negative ints, got {dims!r}")
+                raise SpecError(
+                    f"kernel {self.kernel}: grid must hold non-negative ints, got {dims!r}"
+                )
             return tuple(map(int, sizes))
 
         return sequential
@@ -63,17 +68,24 @@ class Tiled:
         """Return the launch's grid, the parallel dimensions: a function of the arguments where
         `grid` is one."""
         if not callable(grid):
-            return self.check(grid)[:self.grid.parallel] or (1,)
+            return self.check(grid)[: self.grid.parallel] or (1,)
 
         @functools.wraps(grid)
         def parallel(**arguments: Any) -> Any:
-            return self.check(grid(**arguments))[:self.grid.parallel] or (1,)
+            return self.check(grid(**arguments))[: self.grid.parallel] or (1,)
 
         return parallel
 
 
-def tiled(kernel: str, parameters: Sequence[str], in_specs: Any, out_specs: Any, grid: Any, params: CompilerParams,
-          roles: bool) -> Tiled | None:
+def tiled(
+    kernel: str,
+    parameters: Sequence[str],
+    in_specs: Any,
+    out_specs: Any,
+    grid: Any,
+    params: CompilerParams,
+    roles: bool,
+) -> Tiled | None:
     """Return the kernel over tiles that these options make, None: they make one over arrays.
 
     Raises SpecError for specs that do not fit the kernel's parameters and grid.
@@ -83,25 +95,35 @@ def tiled(kernel: str, parameters: Sequence[str], in_specs: Any, out_specs: Any,
     semantics = params.dimension_semantics
     if in_specs is None and out_specs is None:
         if semantics is not None:
-            raise SpecError(f"kernel {kernel}: dimension_semantics={semantics} say which dimensions are steps of the kernel's own "
-                            "pipeline, which needs in_specs= or out_specs= on the kernel; without them the kernel's grid is CTAs")
+            raise SpecError(
+                f"kernel {kernel}: dimension_semantics={semantics} say which dimensions are steps of the kernel's own "
+                "pipeline, which needs in_specs= or out_specs= on the kernel; without them the kernel's grid is CTAs"
+            )
         return None
     ins, outs = _specs(kernel, "in_specs", in_specs), _specs(kernel, "out_specs", out_specs)
     if len(parameters) != len(ins) + len(outs):
-        raise SpecError(f"kernel {kernel}: it has {len(parameters)} parameters ({', '.join(parameters)}), but {len(ins)} in_specs "
-                        f"and {len(outs)} out_specs: it takes a tile for each, in this order; scalars are keyword-only")
+        raise SpecError(
+            f"kernel {kernel}: it has {len(parameters)} parameters ({', '.join(parameters)}), but {len(ins)} in_specs "
+            f"and {len(outs)} out_specs: it takes a tile for each, in this order; scalars are keyword-only"
+        )
     if isinstance(grid, Persistent):
-        raise SpecError(f"kernel {kernel}: numpipe.persistent() is a grid for kernels that loop over tiles; with in_specs the grid "
-                        "says how many tiles there are")
+        raise SpecError(
+            f"kernel {kernel}: numpipe.persistent() is a grid for kernels that loop over tiles; with in_specs the grid "
+            "says how many tiles there are"
+        )
     rank = _rank(kernel, (*ins, *outs), grid, semantics)
     words = semantics or ("parallel",) * rank
     if len(words) != rank:
-        raise SpecError(f"kernel {kernel}: dimension_semantics {words} is of {len(words)} dimensions, but the grid has {rank}")
+        raise SpecError(
+            f"kernel {kernel}: dimension_semantics {words} is of {len(words)} dimensions, but the grid has {rank}"
+        )
     sizes = None if callable(grid) else tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
     parts = Grid(rank, words.count("parallel"), sizes)
     if words != parts.semantics:
-        raise SpecError(f"kernel {kernel}: dimension_semantics {words}: the sequential dimensions come last, because they are the "
-                        "loop that each CTA runs")
+        raise SpecError(
+            f"kernel {kernel}: dimension_semantics {words}: the sequential dimensions come last, because they are the "
+            "loop that each CTA runs"
+        )
     if sizes is not None and not all(_is_size(size) for size in sizes):
         raise SpecError(f"kernel {kernel}: grid must hold non-negative ints, got {grid!r}")
     return Tiled(kernel, ins, outs, parts, roles)
@@ -110,13 +132,27 @@ def tiled(kernel: str, parameters: Sequence[str], in_specs: Any, out_specs: Any,
 def _specs(kernel: str, name: str, option: Any) -> tuple[BlockSpec, ...]:
     specs = (option,) if isinstance(option, BlockSpec) else () if option is None else option
     if not isinstance(specs, tuple) or not all(type(spec) is BlockSpec for spec in specs):
-        kinds = ", ".join(type(spec).__name__ for spec in specs) if isinstance(specs, (tuple, list)) else repr(option)
-        raise SpecError(f"kernel {kernel}: {name} must be a BlockSpec or a tuple of them, one for each parameter, got " + (
-            f"({kinds})" if isinstance(specs, tuple) else f"[{kinds}]" if isinstance(specs, list) else kinds))
+        kinds = (
+            ", ".join(type(spec).__name__ for spec in specs)
+            if isinstance(specs, (tuple, list))
+            else repr(option)
+        )
+        raise SpecError(
+            f"kernel {kernel}: {name} must be a BlockSpec or a tuple of them, one for each parameter, got "
+            + (
+                f"({kinds})"
+                if isinstance(specs, tuple)
+                else f"[{kinds}]"
+                if isinstance(specs, list)
+                else kinds
+            )
+        )
     return specs
 
 
-def _rank(kernel: str, specs: Sequence[BlockSpec], grid: Any, semantics: tuple[str, ...] | None) -> int:
+def _rank(
+    kernel: str, specs: Sequence[BlockSpec], grid: Any, semantics: tuple[str, ...] | None
+) -> int:
     """Return how many dimensions the grid has; of a function, how many `semantics` has or index
     maps take."""
     if not callable(grid):
@@ -128,8 +164,10 @@ def _rank(kernel: str, specs: Sequence[BlockSpec], grid: Any, semantics: tuple[s
         plain = function.function if isinstance(function, Function) else function
         if isinstance(plain, FunctionType):
             return plain.__code__.co_argcount
-    raise SpecError(f"kernel {kernel}: the grid is a function of the arguments, and no index map says how many dimensions it has: "
-                    "give dimension_semantics")
+    raise SpecError(
+        f"kernel {kernel}: the grid is a function of the arguments, and no index map says how many dimensions it has: "
+        "give dimension_semantics"
+    )
 
 
 def _is_size(size: Any) -> bool:

@@ -49,8 +49,11 @@ class Variant:
         self.outputs = sum(array.output and not array.own for array in self.arrays)
         """how many of the arrays of a call, the last ones, are outputs"""
         names = [array.name for array in self.arrays if not array.own]
-        self.workspace: Callable[..., Any] | None = functools.partial(definition.results.workspace, names, dict(
-            self.statics)) if any(array.workspace for array in self.arrays) else None
+        self.workspace: Callable[..., Any] | None = (
+            functools.partial(definition.results.workspace, names, dict(self.statics))
+            if any(array.workspace for array in self.arrays)
+            else None
+        )
         """returns the shape of its workspace for a grid and the arrays of a call; None: it has
         none"""
         self._image: launch.Image | None = None
@@ -90,10 +93,23 @@ class Variant:
         from ..plan.unit import Unit
 
         options, split = self.definition.options, self._split
-        return Unit(self.definition.name, self.arrays, options.grid_names, split.wg_axis, split.num_compute_wgs,
-                    split.memory_registers, options.compiler_params, simulated=simulated, obstacles=self.obstacles,
-                    memory_thread=split.memory_thread_idx, warp_specialized=options.warp_specialized, schedule=options.schedule,
-                    grid_rank=self.definition.grid_rank, gpus=self.gpus, **options.cluster)
+        return Unit(
+            self.definition.name,
+            self.arrays,
+            options.grid_names,
+            split.wg_axis,
+            split.num_compute_wgs,
+            split.memory_registers,
+            options.compiler_params,
+            simulated=simulated,
+            obstacles=self.obstacles,
+            memory_thread=split.memory_thread_idx,
+            warp_specialized=options.warp_specialized,
+            schedule=options.schedule,
+            grid_rank=self.definition.grid_rank,
+            gpus=self.gpus,
+            **options.cluster,
+        )
 
     @functools.cached_property
     def lifted(self) -> Lifted:
@@ -102,13 +118,19 @@ class Variant:
 
         arrays = [array.name for array in self.arrays]
         order = [*arrays, *self.definition.scalar_names(arrays)]  # as both executions pass them
-        order = order[:len(order) - len(self.definition.size_names)]
+        order = order[: len(order) - len(self.definition.size_names)]
         return lift(self._source[1], order, self._known, self.unit())
 
     @property
     def _typed(self) -> list[tuple[str, np.dtype]]:
         """Names and types of the run-time scalars."""
-        return list(zip(self.definition.scalar_names([a.name for a in self.arrays]), self.scalars, strict=True))
+        return list(
+            zip(
+                self.definition.scalar_names([a.name for a in self.arrays]),
+                self.scalars,
+                strict=True,
+            )
+        )
 
     # ---- on the GPU
     @uncollected()
@@ -149,7 +171,9 @@ class Variant:
         with self._lock:
             if self._image is None:
                 key = self._key
-                self._image = cache.image(key, lambda: self._build().image, lambda: key == self.digest == self._digest())
+                self._image = cache.image(
+                    key, lambda: self._build().image, lambda: key == self.digest == self._digest()
+                )
             return self._image
 
     def adopt(self, image: launch.Image) -> launch.Image:
@@ -189,8 +213,15 @@ class Variant:
         keeps the launches."""
         with self._lock:
             if self._prepared is None:
-                self._prepared = launch.Prepared(self.image, infos, self.scalars, self.outputs, self.definition.options.attributes,
-                                                 self.workspace, table)
+                self._prepared = launch.Prepared(
+                    self.image,
+                    infos,
+                    self.scalars,
+                    self.outputs,
+                    self.definition.options.attributes,
+                    self.workspace,
+                    table,
+                )
             return self._prepared
 
     # ---- on the simulated SM
@@ -198,8 +229,14 @@ class Variant:
         """Return the run-time scalars of a call, as the kernel function gets them."""
         return [kind.type(value) for kind, value in zip(self.scalars, call.values, strict=True)]
 
-    def simulate(self, calls: Sequence[Call], grid: tuple[int, int, int], seed: Any, trace: Any,
-                 judge: Judge | None = None) -> None:
+    def simulate(
+        self,
+        calls: Sequence[Call],
+        grid: tuple[int, int, int],
+        seed: Any,
+        trace: Any,
+        judge: Judge | None = None,
+    ) -> None:
         """Run a call on host arrays; of a kernel of several GPUs the calls of all of them, which
         run at once."""
         from ..compile.check import error_lines
@@ -220,16 +257,30 @@ class Variant:
                 passed: dict[str, Any] = {}
                 for gpu, call in enumerate(calls):
                     inputs = len(call.infos) - call.fresh
-                    for number, (array, info) in enumerate(zip(self.arrays, call.infos, strict=False)):
+                    for number, (array, info) in enumerate(
+                        zip(self.arrays, call.infos, strict=False)
+                    ):
                         if number >= inputs or array.name in self.definition.stores["all"]:
-                            (passed if number < inputs else made)[of_gpu(array.name, gpu, self.gpus)] = info.array
+                            (passed if number < inputs else made)[
+                                of_gpu(array.name, gpu, self.gpus)
+                            ] = info.array
                 judge.end(memory, made, passed)
                 for error in (*judge.unwritten.values(), *judge.kept.values()):
                     error_lines.simulated(error, unit, self.lifted)
 
         try:
-            simulate(unit, self.lifted.simulated, arrays, [self.values(call) for call in calls], grid,  # type: ignore[arg-type]
-                     seed=seed, trace=trace, fresh=fresh, ended=ended, limit=None if judge is None else judge.limit)
+            simulate(
+                unit,
+                self.lifted.simulated,
+                arrays,
+                [self.values(call) for call in calls],
+                grid,  # type: ignore[arg-type]
+                seed=seed,
+                trace=trace,
+                fresh=fresh,
+                ended=ended,
+                limit=None if judge is None else judge.limit,
+            )
         except Exception as error:
             if "check_kept" in self.lifted.text and isinstance(error, SpecError | CompileError):
                 # the memory role passes loops: a compile also knows what variables are after their

@@ -35,7 +35,9 @@ Entry = tuple[Kernel, Sequence[Any]] | tuple[Kernel, Sequence[Any], Mapping[str,
 
 
 @brief
-def warmup(calls: Iterable[Entry], *, workers: int | None = None, progress: bool | None = None) -> list[Resources]:
+def warmup(
+    calls: Iterable[Entry], *, workers: int | None = None, progress: bool | None = None
+) -> list[Resources]:
     """Compile kernels ahead of these calls, several at a time, and keep them in memory and in the
     disk cache; nothing is run.
 
@@ -63,29 +65,53 @@ def warmup(calls: Iterable[Entry], *, workers: int | None = None, progress: bool
     require("warmup", locals(), calls=SERIES, workers=whole(0) | NONE, progress=FLAG | NONE)
     asked = [_variant(number, entry) for number, entry in enumerate(calls)]
     jobs = {variant: Job(kernel.name, kernel, variant) for kernel, variant in asked}
-    with showing(len(jobs), "warmup", sys.stderr.isatty() if progress is None else progress) as report:
-        found = dict(zip(jobs, compiled(list(jobs.values()), workers, report, "warmup"), strict=True))
+    with showing(
+        len(jobs), "warmup", sys.stderr.isatty() if progress is None else progress
+    ) as report:
+        found = dict(
+            zip(jobs, compiled(list(jobs.values()), workers, report, "warmup"), strict=True)
+        )
     failed = {variant: image for variant, image in found.items() if isinstance(image, NumpipeError)}
     if failed:
-        raise CompileError(f"warmup: {len(failed)} of {len(jobs)} kernels cannot be compiled:\n" + "\n".join(
-            f"kernel {jobs[variant].name}: {type(error).__name__}: {error}" for variant, error in failed.items())
-            ) from next(iter(failed.values()))
+        raise CompileError(
+            f"warmup: {len(failed)} of {len(jobs)} kernels cannot be compiled:\n"
+            + "\n".join(
+                f"kernel {jobs[variant].name}: {type(error).__name__}: {error}"
+                for variant, error in failed.items()
+            )
+        ) from next(iter(failed.values()))
     return [variant.adopt(found[variant]).resources for _, variant in asked]  # type: ignore[arg-type]
 
 
 def _variant(number: int, entry: Any) -> tuple[Kernel, Variant]:
     """Return the kernel and the variant of an entry of `warmup`. Raises SpecError for something
     else."""
-    kernel, args, named = (*entry, {})[:3] if isinstance(entry, tuple) and len(entry) in (2, 3) else (None, None, None)
-    if not isinstance(kernel, Kernel) or not isinstance(args, tuple | list) or not isinstance(named, Mapping):
-        raise SpecError(f"warmup: entry {number} of the list must be (kernel, args) or (kernel, args, named), with a tuple of "
-                        f"positional arguments, (x,) for a single one, and a dictionary; got {_brief(entry)}")
+    kernel, args, named = (
+        (*entry, {})[:3]
+        if isinstance(entry, tuple) and len(entry) in (2, 3)
+        else (None, None, None)
+    )
+    if (
+        not isinstance(kernel, Kernel)
+        or not isinstance(args, tuple | list)
+        or not isinstance(named, Mapping)
+    ):
+        raise SpecError(
+            f"warmup: entry {number} of the list must be (kernel, args) or (kernel, args, named), with a tuple of "
+            f"positional arguments, (x,) for a single one, and a dictionary; got {_brief(entry)}"
+        )
     given = dict(named)
-    return kernel, kernel.described(tuple(args), given, given.pop("out", None), mesh=given.pop("mesh", None)).variant
+    return kernel, kernel.described(
+        tuple(args), given, given.pop("out", None), mesh=given.pop("mesh", None)
+    ).variant
 
 
 def _brief(entry: Any) -> str:
-    return f"({', '.join(type(part).__name__ for part in entry)})" if isinstance(entry, tuple) else type(entry).__name__
+    return (
+        f"({', '.join(type(part).__name__ for part in entry)})"
+        if isinstance(entry, tuple)
+        else type(entry).__name__
+    )
 
 
 # ---- the processes
@@ -104,7 +130,9 @@ class Job:
         return pickle.dumps((self.source, self.variant.key, self.variant.obstacles))
 
 
-def compiled(jobs: Sequence[Job], workers: int | None, report: Callable[[str], object], asker: str) -> list[Image | NumpipeError]:
+def compiled(
+    jobs: Sequence[Job], workers: int | None, report: Callable[[str], object], asker: str
+) -> list[Image | NumpipeError]:
     """Return the machine code of each job, or the error of its compile; `report` is called with the
     name of each that is done.
 
@@ -140,7 +168,9 @@ def compiled(jobs: Sequence[Job], workers: int | None, report: Callable[[str], o
     here = [number for number in missing if number not in sent]
     if sent:
         most = min(workers or _cpus(), len(sent))
-        with concurrent.futures.ProcessPoolExecutor(most, multiprocessing.get_context("spawn"), _begin) as pool:
+        with concurrent.futures.ProcessPoolExecutor(
+            most, multiprocessing.get_context("spawn"), _begin
+        ) as pool:
             try:
                 waiting = {pool.submit(_compile, data): number for number, data in sent.items()}
                 for number in here:
@@ -156,7 +186,8 @@ def compiled(jobs: Sequence[Job], workers: int | None, report: Callable[[str], o
                 modules = sorted({_module(jobs[number].source) for number in sent})
                 raise CompileError(
                     f"{asker}: a process that compiles died: can {', '.join(modules)} be imported by another process, and does a "
-                    "script start its work under 'if __name__ == \"__main__\":'? workers=0 compiles in this one") from error
+                    "script start its work under 'if __name__ == \"__main__\":'? workers=0 compiles in this one"
+                ) from error
             finally:
                 pool.shutdown(cancel_futures=True)
     for number in here:
@@ -187,7 +218,11 @@ def _compile(data: bytes) -> tuple[str | None, Any]:
     imported, and the image or the error."""
     try:
         source, key, obstacles = pickle.loads(data)
-        variant = Variant((source if isinstance(source, Kernel) else source[0](source[1])).definition, key, obstacles)
+        variant = Variant(
+            (source if isinstance(source, Kernel) else source[0](source[1])).definition,
+            key,
+            obstacles,
+        )
         digest = variant.digest
     except Exception:  # the process that asked compiles it, and meets what is wrong
         return None, None

@@ -57,7 +57,9 @@ class ArrayInfo(NamedTuple):
 def info_of_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> ArrayInfo:
     """Describe a C-contiguous array of zeros that nobody has allocated."""
     zeros = np.broadcast_to(np.zeros((), dtype), shape)
-    return ArrayInfo("host", 0, shape, dense_strides(shape, dtype.itemsize), dtype, -1, True, zeros, zeros)
+    return ArrayInfo(
+        "host", 0, shape, dense_strides(shape, dtype.itemsize), dtype, -1, True, zeros, zeros
+    )
 
 
 def argument(name: str, kernel: str) -> str:
@@ -69,8 +71,10 @@ def element_type(dtype: np.dtype[Any], name: str, kernel: str) -> np.dtype[Any]:
     """Return the element type. Raises SpecError for one that no kernel takes."""
     element = _exact.get(dtype)
     if element is None:
-        raise SpecError(f"{argument(name, kernel)}: element type {dtype!s} ({dtype.str}) is not supported; convert to one of "
-                        f"{', '.join(DTYPES)} in native byte order")
+        raise SpecError(
+            f"{argument(name, kernel)}: element type {dtype!s} ({dtype.str}) is not supported; convert to one of "
+            f"{', '.join(DTYPES)} in native byte order"
+        )
     return element
 
 
@@ -112,7 +116,9 @@ def padded(info: ArrayInfo) -> tuple[tuple[int, ...], int]:
     if len(shape) < 2:
         return dense_strides(shape, size), math.prod(shape) * size
     pitch = -(-shape[-1] * size // _TMA_ALIGN) * _TMA_ALIGN
-    return memory_order((*dense_strides(shape[:-1], pitch), size), major), math.prod(shape[:-1]) * pitch
+    return memory_order((*dense_strides(shape[:-1], pitch), size), major), math.prod(
+        shape[:-1]
+    ) * pitch
 
 
 def copied_obstacle(info: ArrayInfo) -> str | None:
@@ -133,7 +139,9 @@ def tma_strides(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> 
     return tuple(result)
 
 
-def tma_obstacle(ptr: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> str | None:
+def tma_obstacle(
+    ptr: int, shape: Sequence[int], strides: Sequence[int], itemsize: int
+) -> str | None:
     """Return why TMA cannot address an array in memory order (contiguous dimension last), or None.
 
     The rules are those of cuTensorMapEncodeTiled: 1 to 5 dimensions, a base at a multiple of 16
@@ -148,7 +156,11 @@ def tma_obstacle(ptr: int, shape: Sequence[int], strides: Sequence[int], itemsiz
         return f"its data starts at an address that is {ptr % _TMA_ALIGN} bytes past a multiple of {_TMA_ALIGN}"
     *outer, inner = tma_strides(shape, strides, itemsize)
     if inner != itemsize:
-        which = "no dimension" if len(shape) < 3 else "neither the last dimension nor, in column-major order, the first"
+        which = (
+            "no dimension"
+            if len(shape) < 3
+            else "neither the last dimension nor, in column-major order, the first"
+        )
         return f"{which} is contiguous: the inner stride is {inner} bytes and an element has {itemsize}"
     for dim in shape:
         if dim >= 1 << 32:
@@ -176,11 +188,15 @@ def obstacle_in_place(info: ArrayInfo) -> str | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _obstacle(offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> str | None:
+def _obstacle(
+    offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
+) -> str | None:
     """Return the reason of `tma_addressable`, which each call asks for each array: it depends on
     the address's last bits only."""
     major = major_order(ArrayInfo("cuda", offset, shape, strides, dtype, 0, True, None))
-    return tma_obstacle(offset, memory_order(shape, major), memory_order(strides, major), dtype.itemsize)
+    return tma_obstacle(
+        offset, memory_order(shape, major), memory_order(strides, major), dtype.itemsize
+    )
 
 
 def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -> SpecError:
@@ -191,8 +207,10 @@ def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -
         fix = f"pass a part of a wider array: symmetric memory, which '{name}' stands for, is not copied to padded rows"
     if copied_obstacle(info):
         fix = "reshape it, or pass a slice of it"
-    return SpecError(f"{argument(name, kernel)}: TMA cannot address this {info.dtype.name} array of shape "
-                     f"{info.shape}, strides {info.strides} bytes: {reason}; {fix}")
+    return SpecError(
+        f"{argument(name, kernel)}: TMA cannot address this {info.dtype.name} array of shape "
+        f"{info.shape}, strides {info.strides} bytes: {reason}; {fix}"
+    )
 
 
 def check_sizes(infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = "") -> None:
@@ -200,11 +218,15 @@ def check_sizes(infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = 
     kernel."""
     for info, name in zip(infos, names, strict=False):
         if max(info.shape, default=0) >= 1 << 31:
-            raise SpecError(f"{argument(name, kernel)}: shape {info.shape}: sizes and indices are int32 in a kernel, at most "
-                            f"{(1 << 31) - 1}: pass parts of it, or a view with more dimensions")
+            raise SpecError(
+                f"{argument(name, kernel)}: shape {info.shape}: sizes and indices are int32 in a kernel, at most "
+                f"{(1 << 31) - 1}: pass parts of it, or a view with more dimensions"
+            )
 
 
-def same_place(infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = "") -> Literal["host", "device"]:
+def same_place(
+    infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = ""
+) -> Literal["host", "device"]:
     """Return where all arguments lie. Raises SpecError unless all are on the host or all on one
     GPU."""
     if not infos:
@@ -213,6 +235,8 @@ def same_place(infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = "
     for info, name in zip(infos, names, strict=True):
         if info.device != first:
             here, there = (f"GPU {d}" if d >= 0 else "the host" for d in (info.device, first))
-            raise SpecError(f"{argument(name, kernel)}: a {type(info.owner).__name__} on {here}, but argument {names[0]!r} is on "
-                            f"{there}; pass all arrays on the host or all on one GPU")
+            raise SpecError(
+                f"{argument(name, kernel)}: a {type(info.owner).__name__} on {here}, but argument {names[0]!r} is on "
+                f"{there}; pass all arrays on the host or all on one GPU"
+            )
     return "host" if first < 0 else "device"

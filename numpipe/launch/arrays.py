@@ -42,8 +42,15 @@ def describe(obj: Any, name: str, kernel: str = "") -> ArrayInfo:
     return reader(obj, name, kernel)
 
 
-_LIBRARIES = {"numpy": "numpy", "torch": "torch", "cupy": "cupy", "jax": "jax", "jaxlib": "jax", "numba": "numba",
-              "numba_cuda": "numba"}
+_LIBRARIES = {
+    "numpy": "numpy",
+    "torch": "torch",
+    "cupy": "cupy",
+    "jax": "jax",
+    "jaxlib": "jax",
+    "numba": "numba",
+    "numba_cuda": "numba",
+}
 _libraries: dict[type, str] = {}
 
 
@@ -58,8 +65,10 @@ def library(kind: type) -> str:
 
 def _choose(obj: Any, name: str, kernel: str) -> Reader:
     if isinstance(obj, np.ma.MaskedArray):
-        raise SpecError(f"{argument(name, kernel)}: a masked array has a mask, which no kernel reads: pass {name}.filled(0), or "
-                        f"{name}.data and the mask as an array of its own")
+        raise SpecError(
+            f"{argument(name, kernel)}: a masked array has a mask, which no kernel reads: pass {name}.filled(0), or "
+            f"{name}.data and the mask as an array of its own"
+        )
     if isinstance(obj, np.ndarray):
         return _numpy
     if hasattr(obj, "data_ptr") and hasattr(obj, "get_device") and hasattr(obj, "stride"):
@@ -74,7 +83,9 @@ def _choose(obj: Any, name: str, kernel: str) -> Reader:
         return _dlpack
     if isinstance(obj, (array.array, memoryview)):
         what = "a memoryview" if isinstance(obj, memoryview) else "an array.array"
-        raise SpecError(f"{argument(name, kernel)}: {what} is not an array that numpipe takes: pass np.asarray({name})")
+        raise SpecError(
+            f"{argument(name, kernel)}: {what} is not an array that numpipe takes: pass np.asarray({name})"
+        )
     fix = "pass a NumPy array, a PyTorch tensor, a CuPy or JAX array, or an object with __cuda_array_interface__ or __dlpack__"
     if isinstance(obj, (list, tuple)):
         fix += " (np.asarray makes one of a list)"
@@ -97,15 +108,25 @@ def _torch(obj: Any, name: str, kernel: str) -> ArrayInfo:
     if dtype is None:
         dtype = _torch_dtype(obj, name, kernel)
     size = dtype.itemsize
-    return ArrayInfo("torch", obj.data_ptr(), tuple(obj.shape), tuple([s * size for s in obj.stride()]), dtype, device,
-                     True, obj)
+    return ArrayInfo(
+        "torch",
+        obj.data_ptr(),
+        tuple(obj.shape),
+        tuple([s * size for s in obj.stride()]),
+        dtype,
+        device,
+        True,
+        obj,
+    )
 
 
 def _torch_dtype(obj: Any, name: str, kernel: str) -> np.dtype[Any]:
     spelled = str(obj.dtype)
     dtype = DTYPES.get(spelled.rpartition(".")[2])
     if dtype is None:
-        raise SpecError(f"{argument(name, kernel)}: element type {spelled} is not supported; convert to one of {', '.join(DTYPES)}")
+        raise SpecError(
+            f"{argument(name, kernel)}: element type {spelled} is not supported; convert to one of {', '.join(DTYPES)}"
+        )
     return _torch_dtypes.setdefault(obj.dtype, dtype)
 
 
@@ -115,13 +136,17 @@ def _torch_cpu(obj: Any, name: str, kernel: str) -> ArrayInfo:
     dtype = _torch_dtype(obj, name, kernel)
     where = obj.device.type
     if where != "cpu":
-        raise SpecError(f"{argument(name, kernel)}: a tensor on device {where!r}; move it to 'cuda' or 'cpu'")
+        raise SpecError(
+            f"{argument(name, kernel)}: a tensor on device {where!r}; move it to 'cuda' or 'cpu'"
+        )
     flat = obj.detach()
     if not BY_DTYPE[dtype].in_numpy:
         torch = sys.modules["torch"]
         flat = flat.view(torch.int16 if dtype.itemsize == 2 else torch.uint8)
     view = flat.numpy().view(dtype)
-    return ArrayInfo("host", 0, view.shape, view.strides, dtype, -1, view.flags.writeable, obj, view)
+    return ArrayInfo(
+        "host", 0, view.shape, view.strides, dtype, -1, view.flags.writeable, obj, view
+    )
 
 
 def _cupy(obj: Any, name: str, kernel: str) -> ArrayInfo:
@@ -138,10 +163,14 @@ def _interface(obj: Any, name: str, kernel: str) -> ArrayInfo:
         shape = tuple(interface["shape"])
         strides, typestr = interface.get("strides"), interface["typestr"]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise SpecError(f"{argument(name, kernel)}: {type(obj).__name__}.__cuda_array_interface__ cannot be read "
-                        f"({type(error).__name__}: {error})") from error
+        raise SpecError(
+            f"{argument(name, kernel)}: {type(obj).__name__}.__cuda_array_interface__ cannot be read "
+            f"({type(error).__name__}: {error})"
+        ) from error
     if interface.get("mask") is not None:
-        raise SpecError(f"{argument(name, kernel)}: masked arrays are not supported; fill the masked elements first")
+        raise SpecError(
+            f"{argument(name, kernel)}: masked arrays are not supported; fill the masked elements first"
+        )
     dtype = _typestr(obj, typestr, name, kernel)
     if strides is None:
         strides = dense_strides(shape, dtype.itemsize)
@@ -163,8 +192,10 @@ def _typestr(obj: Any, typestr: str, name: str, kernel: str) -> np.dtype[Any]:
         return _typestrs.setdefault(typestr, element_type(by_typestr, name, kernel))
     dtype = by_typestr if by_object is None else by_object
     if dtype is None:
-        raise SpecError(f"{argument(name, kernel)}: the __cuda_array_interface__ of this {type(obj).__name__} has typestr "
-                        f"{typestr!r}, which NumPy does not know, and no dtype says more; give it one of {', '.join(DTYPES)}")
+        raise SpecError(
+            f"{argument(name, kernel)}: the __cuda_array_interface__ of this {type(obj).__name__} has typestr "
+            f"{typestr!r}, which NumPy does not know, and no dtype says more; give it one of {', '.join(DTYPES)}"
+        )
     return element_type(dtype, name, kernel)
 
 
@@ -195,12 +226,16 @@ def _dlpack(obj: Any, name: str, kernel: str) -> ArrayInfo:
     where = argument(name, kernel)
     device, ordinal = (int(number) for number in obj.__dlpack_device__())
     if device not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
-        raise SpecError(f"{where}: a {type(obj).__name__} on DLPack device type {device}; move it to a CUDA GPU or to the CPU")
+        raise SpecError(
+            f"{where}: a {type(obj).__name__} on DLPack device type {device}; move it to a CUDA GPU or to the CPU"
+        )
     try:
         if device in (_CPU, _CUDA_HOST):
             array = np.from_dlpack(obj)
             dtype = element_type(array.dtype, name, kernel)
-            return ArrayInfo("host", 0, array.shape, array.strides, dtype, -1, array.flags.writeable, obj, array)
+            return ArrayInfo(
+                "host", 0, array.shape, array.strides, dtype, -1, array.flags.writeable, obj, array
+            )
         from cuda.core.utils import StridedMemoryView
 
         view = StridedMemoryView.from_dlpack(obj, stream_ptr=_UNORDERED)
@@ -208,12 +243,22 @@ def _dlpack(obj: Any, name: str, kernel: str) -> ArrayInfo:
     except SpecError:
         raise
     except ImportError as error:
-        raise SpecError(f"{where}: a {type(obj).__name__} on a GPU is read by the package cuda-core, which cannot be imported "
-                        f"({error}); install it, or pass what torch.from_dlpack or cupy.from_dlpack makes of it") from error
+        raise SpecError(
+            f"{where}: a {type(obj).__name__} on a GPU is read by the package cuda-core, which cannot be imported "
+            f"({error}); install it, or pass what torch.from_dlpack or cupy.from_dlpack makes of it"
+        ) from error
     # each exporter has errors of its own; NumPy and cuda-core raise several kinds for types
     except Exception as error:
-        raise SpecError(f"{where}: {type(obj).__name__}.__dlpack__ cannot be read ({type(error).__name__}: {error}); pass it as "
-                        "an array of its own library, or through __cuda_array_interface__") from error
+        raise SpecError(
+            f"{where}: {type(obj).__name__}.__dlpack__ cannot be read ({type(error).__name__}: {error}); pass it as "
+            "an array of its own library, or through __cuda_array_interface__"
+        ) from error
     shape = tuple(view.shape)
-    strides = dense_strides(shape, dtype.itemsize) if view.strides is None else tuple(s * dtype.itemsize for s in view.strides)
-    return ArrayInfo("dlpack", view.ptr, shape, strides, dtype, ordinal, not view.readonly, obj, held=view)
+    strides = (
+        dense_strides(shape, dtype.itemsize)
+        if view.strides is None
+        else tuple(s * dtype.itemsize for s in view.strides)
+    )
+    return ArrayInfo(
+        "dlpack", view.ptr, shape, strides, dtype, ordinal, not view.readonly, obj, held=view
+    )

@@ -43,15 +43,21 @@ class Attributes:
         """Raise SpecError for a grid that is no whole number of clusters."""
         for axis, n, size in zip("xyz", grid, self.cluster, strict=False):
             if n % size:
-                raise SpecError(f"kernel {kernel}: the grid has {n} CTAs along {axis}, no multiple of the {size} of a cluster "
-                                f"{self.cluster}: round it up to {-(-n // size) * size} and let the CTAs beyond do nothing, or use "
-                                "a smaller cluster")
-        if any(size > 1 for size in self.cluster[len(grid):]):
+                raise SpecError(
+                    f"kernel {kernel}: the grid has {n} CTAs along {axis}, no multiple of the {size} of a cluster "
+                    f"{self.cluster}: round it up to {-(-n // size) * size} and let the CTAs beyond do nothing, or use "
+                    "a smaller cluster"
+                )
+        if any(size > 1 for size in self.cluster[len(grid) :]):
             least = max(axis + 1 for axis, size in enumerate(self.cluster) if size > 1)
-            raise SpecError(f"kernel {kernel}: the grid {tuple(grid)} has {len(grid)} dimension{'s' * (len(grid) != 1)}, and a "
-                            f"cluster {self.cluster} needs {least}")
+            raise SpecError(
+                f"kernel {kernel}: the grid {tuple(grid)} has {len(grid)} dimension{'s' * (len(grid) != 1)}, and a "
+                f"cluster {self.cluster} needs {least}"
+            )
 
-    def at_once(self, cuda: Any, kernel: Any, threads: int, nbytes: int, device: int, name: str) -> int | None:
+    def at_once(
+        self, cuda: Any, kernel: Any, threads: int, nbytes: int, device: int, name: str
+    ) -> int | None:
         """Return how many CTAs run at once on a device, which is current; None where a launch may
         have any number.
 
@@ -64,18 +70,24 @@ class Attributes:
             config.gridDimX, config.gridDimY, config.gridDimZ = self.cluster
             clusters: int = cuda.clusters_at_once(kernel, config)
             if clusters < 1:
-                raise LaunchError(f"kernel {name!r}: a cluster of {self.size} CTAs, each of {threads} threads and {nbytes} bytes "
-                                  f"of shared memory, does not fit on GPU {device}: a cluster runs on the SMs of one GPC, "
-                                  "at most 18; use a smaller cluster, fewer slots or fewer warpgroups")
+                raise LaunchError(
+                    f"kernel {name!r}: a cluster of {self.size} CTAs, each of {threads} threads and {nbytes} bytes "
+                    f"of shared memory, does not fit on GPU {device}: a cluster runs on the SMs of one GPC, "
+                    "at most 18; use a smaller cluster, fewer slots or fewer warpgroups"
+                )
             return clusters * self.size
         return cuda.ctas_at_once(kernel, threads, nbytes, device) if self.cooperative else None
 
-    def check_at_once(self, grid: Grid, limit: int | None, threads: int, nbytes: int, device: int, name: str) -> None:
+    def check_at_once(
+        self, grid: Grid, limit: int | None, threads: int, nbytes: int, device: int, name: str
+    ) -> None:
         """Raise LaunchError for a cooperative grid that is too large."""
         if self.cooperative and limit is not None and math.prod(grid) > limit:
-            raise LaunchError(f"kernel {name!r}: cooperative=True needs all CTAs to run at once, and the grid {grid} has "
-                              f"{math.prod(grid)}; GPU {device} holds {limit} of {threads} threads and {nbytes} bytes of shared "
-                              "memory: use fewer CTAs, e.g. grid=numpipe.persistent(), or smaller tiles and fewer slots")
+            raise LaunchError(
+                f"kernel {name!r}: cooperative=True needs all CTAs to run at once, and the grid {grid} has "
+                f"{math.prod(grid)}; GPU {device} holds {limit} of {threads} threads and {nbytes} bytes of shared "
+                "memory: use fewer CTAs, e.g. grid=numpipe.persistent(), or smaller tiles and fewer slots"
+            )
 
 
 PLAIN = Attributes()
@@ -86,8 +98,10 @@ def names_of(kernel: str, option: str, names: Any) -> tuple[str, ...]:
     different strings."""
     several = tuple(names) if isinstance(names, (tuple, list)) else (names,)
     if not all(isinstance(name, str) for name in several) or len(set(several)) < len(several):
-        raise SpecError(f"kernel {kernel}: {option} must be different strings, got {names!r}: give a tuple of names, or leave "
-                        f"{option} out")
+        raise SpecError(
+            f"kernel {kernel}: {option} must be different strings, got {names!r}: give a tuple of names, or leave "
+            f"{option} out"
+        )
     return several
 
 
@@ -98,8 +112,10 @@ def axis_names(kernel: str, cluster: Any, names: Any) -> tuple[str, ...]:
     dims = () if cluster is None else cluster if isinstance(cluster, (tuple, list)) else (cluster,)
     if axes and len(axes) != len(dims):
         fix = "cluster=(2,), cluster_names=('cluster',)" if not dims else f"give {len(dims)}"
-        raise SpecError(f"kernel {kernel}: cluster_names {axes} name {len(axes)} dimension{'s' * (len(axes) > 1)}, and the "
-                        f"cluster has {len(dims)}{f', {tuple(dims)}' * bool(dims)}: {fix}")
+        raise SpecError(
+            f"kernel {kernel}: cluster_names {axes} name {len(axes)} dimension{'s' * (len(axes) > 1)}, and the "
+            f"cluster has {len(dims)}{f', {tuple(dims)}' * bool(dims)}: {fix}"
+        )
     return axes
 
 
@@ -110,12 +126,26 @@ def of_options(kernel: str, cluster: Any, cooperative: Any, programmatic: Any) -
     `programmatic` None: unless the launch is cooperative.
     """
     require(f"kernel {kernel}", locals(), cooperative=FLAG, programmatic=FLAG | NONE)
-    dims = (1,) if cluster is None else tuple(cluster) if isinstance(cluster, (tuple, list)) else (cluster,)
-    if not 1 <= len(dims) <= 3 or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n > 0 for n in dims):
-        raise SpecError(f"kernel {kernel}: cluster must be 1 to 3 positive ints, CTAs along the grid's dimensions, got {cluster!r}")
+    dims = (
+        (1,)
+        if cluster is None
+        else tuple(cluster)
+        if isinstance(cluster, (tuple, list))
+        else (cluster,)
+    )
+    if not 1 <= len(dims) <= 3 or not all(
+        isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n > 0 for n in dims
+    ):
+        raise SpecError(
+            f"kernel {kernel}: cluster must be 1 to 3 positive ints, CTAs along the grid's dimensions, got {cluster!r}"
+        )
     x, y, z = (*(int(n) for n in dims), 1, 1)[:3]
-    attributes = Attributes((x, y, z), cooperative, not cooperative if programmatic is None else programmatic)
+    attributes = Attributes(
+        (x, y, z), cooperative, not cooperative if programmatic is None else programmatic
+    )
     if attributes.size > LARGEST_CLUSTER:
-        raise SpecError(f"kernel {kernel}: a cluster {dims} has {attributes.size} CTAs; on Hopper it has at most "
-                        f"{LARGEST_CLUSTER}, and any GPU with clusters runs {PORTABLE_CLUSTER}: use a smaller one")
+        raise SpecError(
+            f"kernel {kernel}: a cluster {dims} has {attributes.size} CTAs; on Hopper it has at most "
+            f"{LARGEST_CLUSTER}, and any GPU with clusters runs {PORTABLE_CLUSTER}: use a smaller one"
+        )
     return attributes

@@ -45,8 +45,15 @@ class DeviceBuffer:
 
     __slots__ = ("device", "dtype", "nbytes", "ptr", "shape", "stream", "strides")
 
-    def __init__(self, shape: Sequence[int], strides: Sequence[int], dtype: np.dtype[Any], nbytes: int, stream: int,
-                 device: int) -> None:
+    def __init__(
+        self,
+        shape: Sequence[int],
+        strides: Sequence[int],
+        dtype: np.dtype[Any],
+        nbytes: int,
+        stream: int,
+        device: int,
+    ) -> None:
         self.ptr = 0  # __del__ runs even when the allocation raises
         self.shape, self.strides = tuple(shape), tuple(strides)
         self.dtype, self.nbytes = dtype, nbytes
@@ -64,7 +71,9 @@ class DeviceBuffer:
 
     def info(self) -> ArrayInfo:
         """Describe it as an argument of a launch."""
-        return ArrayInfo("cuda", self.ptr, self.shape, self.strides, self.dtype, self.device, True, self)
+        return ArrayInfo(
+            "cuda", self.ptr, self.shape, self.strides, self.dtype, self.device, True, self
+        )
 
     def free(self) -> None:
         ptr, self.ptr = self.ptr, 0
@@ -85,7 +94,14 @@ def clear_flags(device: int) -> None:
             for each in kept if of == device else ():
                 cuda = driver.get()
                 with cuda.aside(device) as aside:
-                    cuda.clear(each.ptr + 4 * (words - FLAGS), 4 * words, FLAGS, each.shape[0], aside, device)
+                    cuda.clear(
+                        each.ptr + 4 * (words - FLAGS),
+                        4 * words,
+                        FLAGS,
+                        each.shape[0],
+                        aside,
+                        device,
+                    )
                     cuda.synchronize(aside, device)
 
 
@@ -105,9 +121,25 @@ def workspace(slots: int, words: int, stream: int, device: int) -> ArrayInfo:
             cuda, zeros = driver.get(), np.zeros((slots, FLAGS), np.int32)
             # the launch's stream may be captured; what follows on any stream finds cleared flags
             with cuda.aside(device) as aside:
-                new = DeviceBuffer((slots, words), (4 * words, 4), np.dtype(np.float32), 4 * slots * words, aside, device)
+                new = DeviceBuffer(
+                    (slots, words),
+                    (4 * words, 4),
+                    np.dtype(np.float32),
+                    4 * slots * words,
+                    aside,
+                    device,
+                )
                 flags = new.ptr + 4 * (words - FLAGS)
-                cuda.copy_in(flags, 4 * words, zeros.ctypes.data, zeros.strides[0], zeros.strides[0], slots, aside, device)
+                cuda.copy_in(
+                    flags,
+                    4 * words,
+                    zeros.ctypes.data,
+                    zeros.strides[0],
+                    zeros.strides[0],
+                    slots,
+                    aside,
+                    device,
+                )
                 cuda.synchronize(aside, device)
             kept.append(new)
         return kept[-1].info()

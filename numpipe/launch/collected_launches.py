@@ -49,8 +49,14 @@ class Collected:
         self._held: list[Any] = []
         self._dry, self._memory, self._lent = dry, memory, nbytes
 
-    def take(self, prepared: Prepared, grid: tuple[int, int, int], infos: Sequence[ArrayInfo], scalars: Sequence[Any],
-             stream: int) -> None:
+    def take(
+        self,
+        prepared: Prepared,
+        grid: tuple[int, int, int],
+        infos: Sequence[ArrayInfo],
+        scalars: Sequence[Any],
+        stream: int,
+    ) -> None:
         """Make and keep a launch; a dry run only notes its workspace."""
         work, shape = None, prepared.workspace_shape(grid, infos)
         if shape is not None:
@@ -62,7 +68,11 @@ class Collected:
                 strides = words * _FLOAT.itemsize, _FLOAT.itemsize
                 work = ArrayInfo("cuda", self._memory, shape, strides, _FLOAT, device, True, None)
                 flags = self._memory + strides[0] - FLAGS * _FLOAT.itemsize
-                self._keep(functools.partial(driver.get().clear, flags, strides[0], FLAGS, slots, stream, device))
+                self._keep(
+                    functools.partial(
+                        driver.get().clear, flags, strides[0], FLAGS, slots, stream, device
+                    )
+                )
         if not self._dry:
             self._held += [info.owner for info in infos]  # the function may have allocated some
             self._keep(prepared.alone(grid, infos, scalars, stream, work))

@@ -16,7 +16,14 @@ from typing import Any
 
 from ..diagnostics.errors import SpecError
 from . import driver, stream_handover
-from .array_info import ArrayInfo, copied_obstacle, major_order, memory_order, padded, tma_addressable
+from .array_info import (
+    ArrayInfo,
+    copied_obstacle,
+    major_order,
+    memory_order,
+    padded,
+    tma_addressable,
+)
 from .arrays import describe, library
 from .device_array import DeviceArray
 from .streams import current_stream
@@ -78,7 +85,9 @@ def _fill(target: ArrayInfo, source: ArrayInfo) -> None:
     """Copy `source` to `target`, which has its major order; returns when the copy is made."""
     stream, major = current_stream([source]), major_order(source)
     stream_handover.order([source], stream, "ascontiguous")
-    shape, pitches, target_pitches = (memory_order(sizes, major) for sizes in (source.shape, source.strides, target.strides))
+    shape, pitches, target_pitches = (
+        memory_order(sizes, major) for sizes in (source.shape, source.strides, target.strides)
+    )
     size = source.dtype.itemsize
     width = size
     if pitches[-1] == size or shape[-1] == 1:  # rows in one piece; else rows of single elements
@@ -89,7 +98,16 @@ def _fill(target: ArrayInfo, source: ArrayInfo) -> None:
         if axis == len(shape):
             driver.get().copy_on(dst, width, src, width, width, 1, stream, source.device)
         elif axis == len(shape) - 1 and pitches[axis] >= width:
-            driver.get().copy_on(dst, target_pitches[axis], src, pitches[axis], width, shape[axis], stream, source.device)
+            driver.get().copy_on(
+                dst,
+                target_pitches[axis],
+                src,
+                pitches[axis],
+                width,
+                shape[axis],
+                stream,
+                source.device,
+            )
         else:  # a dimension further out, or a stride of rows that overlap or run backwards
             for i in range(shape[axis]):
                 copy(dst + i * target_pitches[axis], src + i * pitches[axis], axis + 1)

@@ -91,16 +91,21 @@ class Controls:
             key = self.stream(streams), block_words(semaphores, self._gpus.size, image.debug)
             if key not in self._blocks:
                 if self._gpus.meets and driver.get().capturing(streams[0], self._gpus.devices[0]):
-                    raise SpecError(f"kernel {image.name}: its stream is being captured into a CUDA graph, and the first call on a "
-                                    "stream allocates what its launches share, together with the other ranks: make a call on this "
-                                    "stream ahead of the capture")
+                    raise SpecError(
+                        f"kernel {image.name}: its stream is being captured into a CUDA graph, and the first call on a "
+                        "stream allocates what its launches share, together with the other ranks: make a call on this "
+                        "stream ahead of the capture"
+                    )
                 self._blocks[key] = self._gpus.control(key[1])
             number, known = self._number(image), Known(image, self._blocks[key], semaphores)
-            self._kernels[number:number + 1] = [known]
+            self._kernels[number : number + 1] = [known]
             return known
 
     def _number(self, image: Image) -> int:
-        return next((number for number, known in enumerate(self._kernels) if known.image is image), len(self._kernels))
+        return next(
+            (number for number, known in enumerate(self._kernels) if known.image is image),
+            len(self._kernels),
+        )
 
     def _record(self, number: int) -> int:
         """Return the address of a record on the GPUs."""
@@ -118,7 +123,9 @@ class Controls:
         with self._lock:
             record = self._record(self._number(known.image) * len(self._gpus.ranks) + own)
         rank = self._gpus.ranks[own]
-        return control_block.words(rank, self._gpus.size, record, _limit(known.image), known.block[rank])
+        return control_block.words(
+            rank, self._gpus.size, record, _limit(known.image), known.block[rank]
+        )
 
     def cleared(self, own: int, known: Known) -> tuple[int, int]:
         """Return the address of the words that are cleared before a launch, and how many they
@@ -138,9 +145,18 @@ class Controls:
                 return
             with self._lock:
                 memory = b"".join(page.raw for page, _ in self._pages)
-                found = ((start // RECORD_BYTES, control_block.read(memory[start:start + RECORD_BYTES]))
-                         for start in range(0, len(memory), RECORD_BYTES))
-                records = [(self._kernels[number // len(self._gpus.ranks)], record) for number, record in found if record]
+                found = (
+                    (
+                        start // RECORD_BYTES,
+                        control_block.read(memory[start : start + RECORD_BYTES]),
+                    )
+                    for start in range(0, len(memory), RECORD_BYTES)
+                )
+                records = [
+                    (self._kernels[number // len(self._gpus.ranks)], record)
+                    for number, record in found
+                    if record
+                ]
                 if not records:  # one is being written
                     return
                 self._lost = self._lost or self._error(records)
@@ -153,17 +169,36 @@ class Controls:
             what = f"the launch on GPU {first.index} to begin"
             why = f"GPU {first.index} has not launched it: its process was killed, is busy with something else, or raised an error"
         else:
-            what = f"{image.arrays[-1]}[{first.index}] to reach {first.wanted}, and it is {first.seen}"
+            what = (
+                f"{image.arrays[-1]}[{first.index}] to reach {first.wanted}, and it is {first.seen}"
+            )
             why = self._who(first, known)
         more = "".join(f", GPU {other.rank} waited too" for _, other in others)
-        text = (f"kernel {image.name}, GPU {first.rank}, CTA {first.cta}: it waited {_limit(image):g} s for {what}{more}; {why}. "
-                "What the kernel has computed is wrong, and launches of this mesh do not meet any more: restart the processes, or "
-                f"go on with a new numpipe.Mesh. {TIMEOUT} is how many seconds a wait for a peer may take")
-        lines = debug_reports.lines_of(image.name, image.places[first.place]) if 0 <= first.place < len(image.places) else ()
+        text = (
+            f"kernel {image.name}, GPU {first.rank}, CTA {first.cta}: it waited {_limit(image):g} s for {what}{more}; {why}. "
+            "What the kernel has computed is wrong, and launches of this mesh do not meet any more: restart the processes, or "
+            f"go on with a new numpipe.Mesh. {TIMEOUT} is how many seconds a wait for a peer may take"
+        )
+        lines = (
+            debug_reports.lines_of(image.name, image.places[first.place])
+            if 0 <= first.place < len(image.places)
+            else ()
+        )
         error = PipelineDeadlock(at(lines[0].filename, lines[0].line, text) if lines else text)
-        party = Party(f"waits for {what}", first.thread // 128, image.role(first.thread // 128), first.cta, lines)
-        error.report = Report("deadlock", str(error), waiting=(party,), fix="as many signals as are waited for, on every GPU",
-                              kernel=image.name)
+        party = Party(
+            f"waits for {what}",
+            first.thread // 128,
+            image.role(first.thread // 128),
+            first.cta,
+            lines,
+        )
+        error.report = Report(
+            "deadlock",
+            str(error),
+            waiting=(party,),
+            fix="as many signals as are waited for, on every GPU",
+            kernel=image.name,
+        )
         return error
 
     def _who(self, record: Waited, known: Known) -> str:
@@ -175,8 +210,16 @@ class Controls:
         if silent := self._gpus.silent():
             return f"the process of {_gpus(silent)} gives no sign: it was killed, or it hangs"
         others = [rank for rank in range(self._gpus.size) if rank != record.rank]
-        fix = "" if known.image.debug else "; CompilerParams(debug=True) tells what each GPU has added"
-        return f"{_gpus(others)} did not signal it, or this GPU did not{fix}" if others else "nobody else signals it"
+        fix = (
+            ""
+            if known.image.debug
+            else "; CompilerParams(debug=True) tells what each GPU has added"
+        )
+        return (
+            f"{_gpus(others)} did not signal it, or this GPU did not{fix}"
+            if others
+            else "nobody else signals it"
+        )
 
     def _counts(self, record: Waited, known: Known) -> list[int]:
         """Return what each GPU has added to the semaphore, of a kernel with debug=True."""
@@ -184,8 +227,15 @@ class Controls:
             return []
         device = self._gpus.devices[self._gpus.ranks.index(record.rank)]
         try:
-            words = [driver.get().peek(known.block[record.rank] + _WORD * (
-                SEMAPHORES + known.semaphores * (1 + rank) + record.index), _WORD, device) for rank in range(self._gpus.size)]
+            words = [
+                driver.get().peek(
+                    known.block[record.rank]
+                    + _WORD * (SEMAPHORES + known.semaphores * (1 + rank) + record.index),
+                    _WORD,
+                    device,
+                )
+                for rank in range(self._gpus.size)
+            ]
         except driver.DriverError:
             return []
         return [int.from_bytes(word, "little", signed=True) for word in words]

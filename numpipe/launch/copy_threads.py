@@ -29,11 +29,17 @@ def count() -> int:
     the cores, 8 at most."""
     text = os.environ.get(VARIABLE)
     if not text:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
         # 8 bring a copy near the speed of PCIe; other cores are left to others
         return max(1, min(8, cores // 2))
     if not text.isdecimal() or len(text) > 3 or int(text) < 1:
-        raise SpecError(f"{VARIABLE} is {text[:50]!r}; say how many threads share the copy of a host array, 1 to 999")
+        raise SpecError(
+            f"{VARIABLE} is {text[:50]!r}; say how many threads share the copy of a host array, 1 to 999"
+        )
     return int(text)
 
 

@@ -59,12 +59,27 @@ class Contexts:
         """Return (name, compute capability, SMs, largest dynamic shared memory of a CTA in
         bytes)."""
         device = self._call("cuDeviceGet", ordinal)
-        name = bytes(self._call("cuDeviceGetName", 256, device)).split(b"\0")[0].decode(errors="replace")
-        attributes = ("COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR", "MULTIPROCESSOR_COUNT",
-                      "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        name = (
+            bytes(self._call("cuDeviceGetName", 256, device))
+            .split(b"\0")[0]
+            .decode(errors="replace")
+        )
+        attributes = (
+            "COMPUTE_CAPABILITY_MAJOR",
+            "COMPUTE_CAPABILITY_MINOR",
+            "MULTIPROCESSOR_COUNT",
+            "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+        )
         major, minor, sms, smem = (
-            int(self._call("cuDeviceGetAttribute", getattr(self._api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{a}"), device))
-            for a in attributes)
+            int(
+                self._call(
+                    "cuDeviceGetAttribute",
+                    getattr(self._api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{a}"),
+                    device,
+                )
+            )
+            for a in attributes
+        )
         return name, (major, minor), sms, smem
 
     @contextlib.contextmanager
@@ -73,7 +88,9 @@ class Contexts:
         context = self._contexts.get(ordinal)
         if context is None:
             with self._lock:
-                context = self._contexts.get(ordinal) or self._call("cuDevicePrimaryCtxRetain", self._call("cuDeviceGet", ordinal))
+                context = self._contexts.get(ordinal) or self._call(
+                    "cuDevicePrimaryCtxRetain", self._call("cuDeviceGet", ordinal)
+                )
                 self._contexts[ordinal] = context
         self._call("cuCtxPushCurrent", context)
         try:

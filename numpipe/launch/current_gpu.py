@@ -90,31 +90,54 @@ def gpu_state() -> GpuState:
         wheels = cuda_wheels_major() if version < _NEWEST_WHEELS * 1000 else None
         if wheels and version < wheels * 1000:
             return GpuState(
-                status="old_driver", device=None,
+                status="old_driver",
+                device=None,
                 reason=f"the driver supports CUDA {spell(version)} and the installed CUDA wheels are for CUDA {wheels}",
                 fix=f"update the driver to one for CUDA {wheels}.0 or newer{' (R580)' if wheels == 13 else ''}, "
                 "or change the wheels: pip uninstall -y nvidia-nvvm nvidia-nvjitlink nvidia-cuda-nvrtc nvidia-cuda-runtime "
-                f'nvidia-cuda-cccl, then pip install "numba-cuda[cu{version // 1000}]" "cuda-bindings=={version // 1000}.*"')
+                f'nvidia-cuda-cccl, then pip install "numba-cuda[cu{version // 1000}]" "cuda-bindings=={version // 1000}.*"',
+            )
         properties = [cuda.properties(ordinal) for ordinal in range(cuda.count)]
-        gpus = tuple(Device(i, name, cc, sm_count, version, smem) for i, (name, cc, sm_count, smem) in enumerate(properties))
+        gpus = tuple(
+            Device(i, name, cc, sm_count, version, smem)
+            for i, (name, cc, sm_count, smem) in enumerate(properties)
+        )
     except driver.DriverMissing as error:
-        fix = 'pip install "numba-cuda[cu13]"' if "cuda-bindings" in str(error) else "install NVIDIA's driver"
+        fix = (
+            'pip install "numba-cuda[cu13]"'
+            if "cuda-bindings" in str(error)
+            else "install NVIDIA's driver"
+        )
         return GpuState("none", None, str(error), f"{fix}, or ask for target='sim'")
     except driver.DriverError as error:
         if error.code in _NO_GPU:
             return GpuState("none", None, str(error), _CHECK)
         if error.code == NOT_INITIALIZED:
-            return GpuState(status="forked", device=None, reason="this process was forked from one that had used CUDA, which does not survive that",
-                            fix="start workers with multiprocessing.get_context('spawn'), fork before anything uses a GPU, or ask for "
-                            "target='sim'")
-        return GpuState("broken", None, str(error), "fix the driver (nvidia-smi shows its state), or ask for target='sim'")
+            return GpuState(
+                status="forked",
+                device=None,
+                reason="this process was forked from one that had used CUDA, which does not survive that",
+                fix="start workers with multiprocessing.get_context('spawn'), fork before anything uses a GPU, or ask for "
+                "target='sim'",
+            )
+        return GpuState(
+            "broken",
+            None,
+            str(error),
+            "fix the driver (nvidia-smi shows its state), or ask for target='sim'",
+        )
     for device in gpus:
         if device.cc in TARGETS:
             return GpuState("ok", device, _known(device), gpus=gpus)
     if not gpus:
         return GpuState("none", None, "the CUDA driver sees no GPU", _CHECK)
-    return GpuState(status="unsupported", device=None, reason=f"found {', '.join(map(_seen, gpus))}, and {_NEEDED}",
-                    fix="run on a Hopper GPU, or ask for target='sim'", gpus=gpus)
+    return GpuState(
+        status="unsupported",
+        device=None,
+        reason=f"found {', '.join(map(_seen, gpus))}, and {_NEEDED}",
+        fix="run on a Hopper GPU, or ask for target='sim'",
+        gpus=gpus,
+    )
 
 
 _NEWEST_WHEELS = 13
@@ -159,7 +182,9 @@ def choose_target(target: str | None = None, ordinal: int | None = None) -> Choi
     if target is None:
         target, source = os.environ.get(VARIABLE) or "auto", VARIABLE
     if not word(*TARGET_NAMES).holds(target):
-        raise SpecError(f"{source} is {told(target)}; use one of {', '.join(map(repr, TARGET_NAMES))}")
+        raise SpecError(
+            f"{source} is {told(target)}; use one of {', '.join(map(repr, TARGET_NAMES))}"
+        )
     if target == "sim":
         return Choice("sim", f"{source}='sim' was asked for")
     state = gpu_state()
@@ -175,7 +200,11 @@ def _of_arrays(state: GpuState, ordinal: int) -> Device:
     for device in state.gpus:
         if device.ordinal == ordinal and device.cc not in TARGETS:
             able = ", ".join(f"GPU {d.ordinal} ({d.name})" for d in state.gpus if d.cc in TARGETS)
-            raise TargetError(f"the arrays are on GPU {ordinal}, {_seen(device)}, and {_NEEDED}: move them to {able}")
+            raise TargetError(
+                f"the arrays are on GPU {ordinal}, {_seen(device)}, and {_NEEDED}: move them to {able}"
+            )
         if device.ordinal == ordinal:
             return device
-    raise TargetError(f"the arrays are on GPU {ordinal}, and the CUDA driver sees {len(state.gpus)}: pass arrays of this process")
+    raise TargetError(
+        f"the arrays are on GPU {ordinal}, and the CUDA driver sees {len(state.gpus)}: pass arrays of this process"
+    )

@@ -148,7 +148,11 @@ class Watch:
                     clear_flags(watched.device)
             watched = self.kernels[records[0].kernel]
             assert watched.compiled is not None
-            raise failure(watched.compiled, [record for record in records if record.kernel == watched.number], ended)
+            raise failure(
+                watched.compiled,
+                [record for record in records if record.kernel == watched.number],
+                ended,
+            )
 
     def await_end(self, compiled: Image, device: int) -> None:
         """Wait for the newest launch of a kernel on host arrays; PipelineDeadlock where waits in it
@@ -165,8 +169,11 @@ class Watch:
             pause = min(2 * pause, 0.2)
             if pause < 0.2:
                 continue
-            if any(record.kernel == watched.number and record.kind in (wait_records.MBARRIER, wait_records.FLAG)
-                   for record in self.records_now()):
+            if any(
+                record.kernel == watched.number
+                and record.kind in (wait_records.MBARRIER, wait_records.FLAG)
+                for record in self.records_now()
+            ):
                 self.check()  # it ends now, or never
             passed = driver.get().peek(at, 8, device)
             if passed != seen or passed == old:  # it goes on, or has not begun
@@ -218,45 +225,80 @@ def failure(compiled: Image, records: list[wait_records.Record], ended: bool) ->
         if record.kind in (wait_records.OUTSIDE, wait_records.SHARED):
             return outside(compiled, record, sum(other.kind == record.kind for other in records))
         if record.kind == wait_records.NAN:
-            return nan_stored(compiled, [other for other in records if (other.kind, other.address) == (wait_records.NAN, record.address)])
+            return nan_stored(
+                compiled,
+                [
+                    other
+                    for other in records
+                    if (other.kind, other.address) == (wait_records.NAN, record.address)
+                ],
+            )
     report = report_of(compiled, records, ended)
     line = next((line for party in report.waiting for line in party.lines), None)
-    error = PipelineDeadlock(report.text if line is None else at(line.filename, line.line, report.text))
+    error = PipelineDeadlock(
+        report.text if line is None else at(line.filename, line.line, report.text)
+    )
     error.report = dataclasses.replace(report, text=str(error))
     return error
 
 
 def unending(compiled: Image, seconds: float) -> PipelineDeadlock:
     """Return the error for a kernel that gives no sign, and whose waits are not given up either."""
-    names = [place for place in compiled.places if place.startswith((wait_records.REGISTERS, wait_records.MEETING))]
+    names = [
+        place
+        for place in compiled.places
+        if place.startswith((wait_records.REGISTERS, wait_records.MEETING))
+    ]
     name = names[0] if names else None
-    where = f"it waits for {' or '.join(names)}, or" if name else "it waits for others at a named barrier, or"
-    text = (f"kernel {compiled.name}: it has not ended, and for {seconds:.0f} s none of its waits for barriers has ended or was "
-            f"given up ({STUCK} times {TIMEOUT}): {where} is in a loop that waits for nothing; nothing ends such a kernel: restart "
-            "the process, and look with target='sim'")
+    where = (
+        f"it waits for {' or '.join(names)}, or"
+        if name
+        else "it waits for others at a named barrier, or"
+    )
+    text = (
+        f"kernel {compiled.name}: it has not ended, and for {seconds:.0f} s none of its waits for barriers has ended or was "
+        f"given up ({STUCK} times {TIMEOUT}): {where} is in a loop that waits for nothing; nothing ends such a kernel: restart "
+        "the process, and look with target='sim'"
+    )
     line = next(iter(lines_of(compiled.name, name)), None) if name else None
     error = PipelineDeadlock(text if line is None else at(line.filename, line.line, text))
     registers = name is not None and name.startswith(wait_records.REGISTERS)
-    fix = ("registers that another warpgroup gives back first, on every path; loops that end" if registers else
-            "the same turns and barriers, equally often, in all warpgroups that meet there; loops that end")
-    error.report = Report("register-budget" if registers else "named-barrier-mismatch" if name else "livelock",
-                          str(error), fix=fix, kernel=compiled.name)
+    fix = (
+        "registers that another warpgroup gives back first, on every path; loops that end"
+        if registers
+        else "the same turns and barriers, equally often, in all warpgroups that meet there; loops that end"
+    )
+    error.report = Report(
+        "register-budget" if registers else "named-barrier-mismatch" if name else "livelock",
+        str(error),
+        fix=fix,
+        kernel=compiled.name,
+    )
     return error
 
 
 def outside(compiled: Image, record: wait_records.Record, count: int) -> SimulationError:
     """Return the error for an index outside its array, or a place outside shared memory's, the
     first of `count` that are told."""
-    place, size, axis = compiled.places[record.address], record.state & 0xFFFFFFFF, record.state >> 32
+    place, size, axis = (
+        compiled.places[record.address],
+        record.state & 0xFFFFFFFF,
+        record.state >> 32,
+    )
     if record.kind == wait_records.SHARED:
         allowed, fix = f"0…{size}", f"one in 0…{size}"
     else:
         place, allowed = f"{place}: index", f"the array's {size}"
-        fix = f"indices in 0…{size - 1}, or mode=\"zero\" or mode=\"clip\" where it is meant (BlockSpec, numpipe.index)"
-    party = Party(f"index {record.phase}", record.warpgroup, compiled.role(record.warpgroup), record.cta)
-    error = SimulationError(f"kernel {compiled.name}, {party.name} of CTA {record.cta}: {place} {record.phase} along dimension "
-                            f"{axis} is outside {allowed}" + (f", and {count - 1} more" if count > 1 else "")
-                            + f"; what the kernel has computed is wrong: {fix}")
+        fix = f'indices in 0…{size - 1}, or mode="zero" or mode="clip" where it is meant (BlockSpec, numpipe.index)'
+    party = Party(
+        f"index {record.phase}", record.warpgroup, compiled.role(record.warpgroup), record.cta
+    )
+    error = SimulationError(
+        f"kernel {compiled.name}, {party.name} of CTA {record.cta}: {place} {record.phase} along dimension "
+        f"{axis} is outside {allowed}"
+        + (f", and {count - 1} more" if count > 1 else "")
+        + f"; what the kernel has computed is wrong: {fix}"
+    )
     error.report = Report("out-of-bounds", str(error), party, fix=fix, kernel=compiled.name)
     return error
 
@@ -264,12 +306,20 @@ def outside(compiled: Image, record: wait_records.Record, count: int) -> Simulat
 def nan_stored(compiled: Image, records: list[wait_records.Record]) -> SimulationError:
     """Return the error for NaNs that a kernel stored at a line: it names the first element of the
     first CTA that has one."""
-    places = {(record.cta[::-1], record.warpgroup, (record.phase, record.state & 0xFFFFFFFF)[:record.state >> 32]): record
-              for record in records}
+    places = {
+        (
+            record.cta[::-1],
+            record.warpgroup,
+            (record.phase, record.state & 0xFFFFFFFF)[: record.state >> 32],
+        ): record
+        for record in records
+    }
     (_, _, place), record = min(places.items(), key=lambda item: item[0])
     name = compiled.places[record.address]
     target, lines = name.partition(" @ ")[0], lines_of(compiled.name, name)
-    party = Party(f"stores to {target}", record.warpgroup, compiled.role(record.warpgroup), record.cta, lines)
+    party = Party(
+        f"stores to {target}", record.warpgroup, compiled.role(record.warpgroup), record.cta, lines
+    )
     who = f", in warpgroup {record.warpgroup} of CTA {record.cta}"
     text = f"kernel {compiled.name}: {nan_report.said(target, place, len(places), who)}"
     error = SimulationError(at(lines[0].filename, lines[0].line, text))
@@ -296,31 +346,76 @@ def report_of(compiled: Image, records: list[wait_records.Record], ended: bool =
         record = by_cta[cta][warpgroup]
         if record.kind == wait_records.FLAG:
             name = compiled.places[record.address]
-            waiting.append(Party(f"blocked on {name}", warpgroup, role, cta, lines_of(compiled.name, name), barrier=name))
-            hints.append(Hint(
-                "deadlock", f"hint: {name} is not set: the CTA of that part does not hand it over",
-                "hand every part over with numpipe.combine, and wait for parts of the CTAs before only", False))
+            waiting.append(
+                Party(
+                    f"blocked on {name}",
+                    warpgroup,
+                    role,
+                    cta,
+                    lines_of(compiled.name, name),
+                    barrier=name,
+                )
+            )
+            hints.append(
+                Hint(
+                    "deadlock",
+                    f"hint: {name} is not set: the CTA of that part does not hand it over",
+                    "hand every part over with numpipe.combine, and wait for parts of the CTAs before only",
+                    False,
+                )
+            )
             continue
-        mbar = by_address.get(record.address) or Mbarrier(record.address, 0, f"mbarrier at {record.address}", "", None, None, 0)
+        mbar = by_address.get(record.address) or Mbarrier(
+            record.address, 0, f"mbarrier at {record.address}", "", None, None, 0
+        )
         # the step whose tiles the phase brings or frees: a slot has a phase for each use
         step = None if mbar.slot is None else record.phase * mbar.slots + mbar.slot
         wanted = step if step is None else step - BARRIERS[mbar.kind].ahead * mbar.slots
-        waiting.append(Party(blocked_on(mbar.name, record.phase, wanted), warpgroup, role, cta, lines_of(compiled.name, mbar.name),
-                             mbar.ring, mbar.slot, wanted, mbar.name, record.phase))
+        waiting.append(
+            Party(
+                blocked_on(mbar.name, record.phase, wanted),
+                warpgroup,
+                role,
+                cta,
+                lines_of(compiled.name, mbar.name),
+                mbar.ring,
+                mbar.slot,
+                wanted,
+                mbar.name,
+                record.phase,
+            )
+        )
         before = barriers.get(record.address)
         here = [r for r in records if (r.cta, r.address) == (cta, record.address) and r.state]
         pending = missing = 0
         if here:  # each record arrived itself, so the first of them saw most
-            first = max([r for r in here if r.parity == record.phase & 1] or here, key=lambda r: r.pending)
+            first = max(
+                [r for r in here if r.parity == record.phase & 1] or here, key=lambda r: r.pending
+            )
             pending, missing = first.pending, first.missing_bytes
         barriers[record.address] = Barrier(
-            mbar.name, record.phase, pending, mbar.arrivals or pending, missing, kind=mbar.kind, ring=mbar.ring, slot=mbar.slot,
-            step=step, waiters=(*(before.waiters if before else ()), warpgroup), known=bool(here))
+            mbar.name,
+            record.phase,
+            pending,
+            mbar.arrivals or pending,
+            missing,
+            kind=mbar.kind,
+            ring=mbar.ring,
+            slot=mbar.slot,
+            step=step,
+            waiters=(*(before.waiters if before else ()), warpgroup),
+            known=bool(here),
+        )
     others = len(by_cta) - 1
-    where = (f"kernel {compiled.name}, CTA {cta}" + (f" and {others} more" if others else "")
-             + f": waits took more than {limit():g} s ({TIMEOUT}) and were given up; what the kernel has computed is "
-             "wrong" + ("" if ended else "; it has not ended since: restart the process"))
-    return deadlock(where, waiting, list(barriers.values()), list(dict.fromkeys(hints)), kernel=compiled.name)
+    where = (
+        f"kernel {compiled.name}, CTA {cta}"
+        + (f" and {others} more" if others else "")
+        + f": waits took more than {limit():g} s ({TIMEOUT}) and were given up; what the kernel has computed is "
+        "wrong" + ("" if ended else "; it has not ended since: restart the process")
+    )
+    return deadlock(
+        where, waiting, list(barriers.values()), list(dict.fromkeys(hints)), kernel=compiled.name
+    )
 
 
 def lines_of(kernel: str, name: str) -> tuple[Line, ...]:

@@ -50,7 +50,15 @@ class DeviceArray(DeviceBuffer):
         if self.base is not None:
             return self.base
         transposed = DeviceArray.__new__(DeviceArray)
-        DeviceBuffer.__init__(transposed, self.shape[::-1], self.strides[::-1], self.dtype, 0, self.stream, self.device)
+        DeviceBuffer.__init__(
+            transposed,
+            self.shape[::-1],
+            self.strides[::-1],
+            self.dtype,
+            0,
+            self.stream,
+            self.device,
+        )
         transposed.base, transposed.ptr, transposed.nbytes = self, self.ptr, self.nbytes
         return transposed
 
@@ -94,7 +102,9 @@ class DeviceArray(DeviceBuffer):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """Copy the array to the host, for ``np.asarray``. Raises SpecError for ``copy=False``."""
         if copy is False:
-            raise SpecError(f"np.asarray({self!r}, copy=False): the host only gets a copy of what is on the GPU; leave copy out")
+            raise SpecError(
+                f"np.asarray({self!r}, copy=False): the host only gets a copy of what is on the GPU; leave copy out"
+            )
         host = self.copy_to_host()
         return host if dtype is None else host.astype(dtype, copy=False)
 

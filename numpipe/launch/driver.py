@@ -112,15 +112,23 @@ class Driver(Contexts):
     def clusters_at_once(self, kernel: Any, config: Any) -> int:
         """Return how many clusters of a launch with this configuration the current GPU runs at the
         same time; 0: none fits."""
-        return int(self._call("cuOccupancyMaxActiveClusters", self._call("cuKernelGetFunction", kernel), config))
+        return int(
+            self._call(
+                "cuOccupancyMaxActiveClusters", self._call("cuKernelGetFunction", kernel), config
+            )
+        )
 
     def ctas_at_once(self, kernel: Any, threads: int, nbytes: int, ordinal: int) -> int:
         """Return how many CTAs of a launch the GPU, which is current, runs at the same time."""
         function = self._call("cuKernelGetFunction", kernel)
-        per_sm = int(self._call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, nbytes))
+        per_sm = int(
+            self._call("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, nbytes)
+        )
         return per_sm * self.properties(ordinal)[2]
 
-    def launcher(self, ordinal: int, cleared: tuple[int, int, int] | None = None) -> Callable[..., tuple[Any]]:
+    def launcher(
+        self, ordinal: int, cleared: tuple[int, int, int] | None = None
+    ) -> Callable[..., tuple[Any]]:
         """Return the function that launches on a device: it takes a configuration, a kernel, the
         address of the ``void*[]`` and 0, returns (CUresult,), 0 for success, and raises nothing.
 
@@ -158,7 +166,9 @@ class Driver(Contexts):
 
         return launch
 
-    def relaunch(self, code: Any, config: Any, kernel: Any, params: int, extra: int, ordinal: int) -> Any:
+    def relaunch(
+        self, code: Any, config: Any, kernel: Any, params: int, extra: int, ordinal: int
+    ) -> Any:
         """Try a launch again that the driver answered with `code`, where the thread had no context;
         returns the last answer."""
         if code != INVALID_CONTEXT:
@@ -167,8 +177,16 @@ class Driver(Contexts):
         with self.on(ordinal):
             return self._launch(config, kernel, params, extra)[0]
 
-    def encode_tiled(self, dtype: str, address: int, dims: Sequence[int], strides: Sequence[int], box: Sequence[int],
-                     swizzle: int, nan: bool) -> bytes:
+    def encode_tiled(
+        self,
+        dtype: str,
+        address: int,
+        dims: Sequence[int],
+        strides: Sequence[int],
+        box: Sequence[int],
+        swizzle: int,
+        nan: bool,
+    ) -> bytes:
         """Return a 128-byte CUtensorMap. The innermost dimension comes first; `strides` (bytes)
         leave it out.
 
@@ -185,13 +203,20 @@ class Driver(Contexts):
         # a map belongs to no context, yet one must be current
         self._make_current(next(iter(self._contexts), 0))
         encoded = self._call(
-            "cuTensorMapEncodeTiled", getattr(api.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_" + dtype), len(dims), address,
+            "cuTensorMapEncodeTiled",
+            getattr(api.CUtensorMapDataType, "CU_TENSOR_MAP_DATA_TYPE_" + dtype),
+            len(dims),
+            address,
             # not read at rank 1, but never null
-            [wide(d) for d in dims], [wide(s) for s in strides] or [wide(16)],
-            [narrow(b) for b in box], [narrow(1)] * len(dims), api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            [wide(d) for d in dims],
+            [wide(s) for s in strides] or [wide(16)],
+            [narrow(b) for b in box],
+            [narrow(1)] * len(dims),
+            api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             getattr(api.CUtensorMapSwizzle, "CU_TENSOR_MAP_SWIZZLE_" + pattern),
             getattr(api.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_L2_{promoted}B"),
-            getattr(api.CUtensorMapFloatOOBfill, "CU_TENSOR_MAP_FLOAT_OOB_FILL_" + fill))
+            getattr(api.CUtensorMapFloatOOBfill, "CU_TENSOR_MAP_FLOAT_OOB_FILL_" + fill),
+        )
         return ctypes.string_at(int(encoded.getPtr()), 128)
 
     # ---- memory of host calls: a pool of numpipe's own, so that nobody else's settings change
@@ -225,7 +250,9 @@ class Driver(Contexts):
         key = ordinal, written, fill
         with self._lock:
             if key not in self._blanks:
-                self._blanks[key] = self.kept(np.full(16, 0xFF if fill == "nan" else 0, np.uint8), ordinal)
+                self._blanks[key] = self.kept(
+                    np.full(16, 0xFF if fill == "nan" else 0, np.uint8), ordinal
+                )
             return self._blanks[key]
 
     def kept(self, source: np.ndarray[Any, Any], ordinal: int) -> int:
@@ -262,8 +289,19 @@ class Driver(Contexts):
                 with self.relaxed(gpu):
                     self._call("cuMemFreeAsync", memory, queue)
 
-    def _copy(self, source: str, target: str, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int,
-              stream: int, ordinal: int) -> None:
+    def _copy(
+        self,
+        source: str,
+        target: str,
+        dst: int,
+        dst_pitch: int,
+        src: int,
+        src_pitch: int,
+        width: int,
+        height: int,
+        stream: int,
+        ordinal: int,
+    ) -> None:
         """Copy `height` rows of `width` bytes from `src` to `dst`, each on the host or on the
         GPU."""
         linear = f"cuMemcpy{source[0]}to{target[0]}Async"  # HtoD, DtoH, DtoD
@@ -288,7 +326,9 @@ class Driver(Contexts):
     copy_out = functools.partialmethod(_copy, "DEVICE", "HOST")
     copy_on = functools.partialmethod(_copy, "DEVICE", "DEVICE")
 
-    def clear(self, address: int, pitch: int, words: int, rows: int, stream: int, ordinal: int) -> None:
+    def clear(
+        self, address: int, pitch: int, words: int, rows: int, stream: int, ordinal: int
+    ) -> None:
         """Write zeros to the first `words` words of 4 bytes of each row; rows lie `pitch` bytes
         apart. A graph can capture it."""
         with self.on(ordinal):
@@ -307,7 +347,12 @@ class Driver(Contexts):
                 description.flags = api.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                 descriptions.append(description)
         if descriptions:
-            self._call("cuMemPoolSetAccess", self._pool(ordinal) if pool is None else pool, descriptions, len(descriptions))
+            self._call(
+                "cuMemPoolSetAccess",
+                self._pool(ordinal) if pool is None else pool,
+                descriptions,
+                len(descriptions),
+            )
 
     def share_memory(self, address: int, ordinal: int, ordinals: Sequence[int]) -> None:
         """Let GPUs read and write the memory at an address where it is of a pool: contexts do not

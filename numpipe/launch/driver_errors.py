@@ -20,10 +20,14 @@ code it is to load"""
 STREAMS = (INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED)
 """what a stream that is destroyed, or of another context, may return"""
 
-_POISONED = ("an earlier kernel of this process failed and its GPU context is lost: restart the process, and run the kernel "
-             "with target='sim' or under compute-sanitizer to find the fault")
-_RESET = ("the GPU's primary context was reset under numpipe (cuDevicePrimaryCtxReset, cudaDeviceReset, numba.cuda.close()), and "
-          "with it went the arrays and the loaded kernels: restart the process, and reset no device in one that uses it")
+_POISONED = (
+    "an earlier kernel of this process failed and its GPU context is lost: restart the process, and run the kernel "
+    "with target='sim' or under compute-sanitizer to find the fault"
+)
+_RESET = (
+    "the GPU's primary context was reset under numpipe (cuDevicePrimaryCtxReset, cudaDeviceReset, numba.cuda.close()), and "
+    "with it went the arrays and the loaded kernels: restart the process, and reset no device in one that uses it"
+)
 _CAPTURED = "the stream is being captured into a CUDA graph, and a graph cannot hold this: "
 _ADVICE: dict[int, str] = {
     1: "an argument is outside what the driver takes",
@@ -41,8 +45,9 @@ _ADVICE: dict[int, str] = {
     701: "too many registers or too much shared memory for one SM: use fewer warpgroups, slots or a smaller tile",
     709: _RESET,
     710: "a device_assert or an assert of a kernel failed: its line, block and condition are on stderr; the GPU context is lost: "
-         "restart the process, and run the kernel with target='sim' to stop where it fails",
-    715: _POISONED + " (a TMA copy at an innermost coordinate that is no multiple of 16 bytes is such a fault)",
+    "restart the process, and run the kernel with target='sim' to stop where it fails",
+    715: _POISONED
+    + " (a TMA copy at an innermost coordinate that is no multiple of 16 bytes is such a fault)",
     720: "the cooperative grid is larger than what the GPU runs at once: use fewer CTAs",
     802: "the system is not ready for GPU work: on NVSwitch machines the fabric manager must run",
     803: "the kernel module and libcuda are of different versions: reboot or reinstall the driver",
@@ -50,7 +55,8 @@ _ADVICE: dict[int, str] = {
     900: _CAPTURED + "capture calls on arrays on the GPU",
     901: "the capture of this stream failed before this call: end it and begin another",
     905: _CAPTURED + "it would wait for work outside the capture",
-    906: _CAPTURED + "the legacy default stream (0) waits for the stream that is captured: queue the work on another stream",
+    906: _CAPTURED
+    + "the legacy default stream (0) waits for the stream that is captured: queue the work on another stream",
 }
 
 

@@ -66,7 +66,9 @@ class Staging:
 
     def download(self, infos: Sequence[ArrayInfo]) -> None:
         """Copy uploaded or reserved arrays back to the host; returns when they are there."""
-        jobs: dict[tuple[Any, ...], Job] = {_key(info): (info, self._buffers[_key(info)]) for info in infos}
+        jobs: dict[tuple[Any, ...], Job] = {
+            _key(info): (info, self._buffers[_key(info)]) for info in infos
+        }
         self._transfers.download(list(jobs.values()))
 
 
@@ -75,8 +77,17 @@ def _key(info: ArrayInfo) -> tuple[Any, ...]:
     return info.array.ctypes.data, info.shape, info.strides, info.dtype
 
 
-def run(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0, *,
-        outputs: int, fresh: int = 0, device: int = 0) -> None:
+def run(
+    prepared: Prepared,
+    grid: Grid,
+    infos: Sequence[ArrayInfo],
+    scalars: Sequence[Any] = (),
+    stream: int = 0,
+    *,
+    outputs: int,
+    fresh: int = 0,
+    device: int = 0,
+) -> None:
     """Copy host arrays to the GPU, launch, and copy the last `outputs` back; returns when they are
     there.
 
@@ -87,7 +98,7 @@ def run(prepared: Prepared, grid: Grid, infos: Sequence[ArrayInfo], scalars: Seq
     with naming(name):
         streams.check_host_call(stream, device, name)
     # without the workspace behind them
-    inputs, arguments = len(infos) - outputs, prepared.compiled.arrays[:len(infos)]
+    inputs, arguments = len(infos) - outputs, prepared.compiled.arrays[: len(infos)]
     for info, argument in zip(infos[inputs:], arguments[inputs:], strict=True):
         check_writable(info, argument, name)
     check_overlap(infos, arguments, outputs, name)

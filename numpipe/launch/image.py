@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..plan.plans import RingPlan
     from ..plan.unit import Unit
 
+
 @dataclass(frozen=True)
 class Mbarrier:
     """An mbarrier of a kernel: its offset in the CTA's shared memory, the arrivals that complete a
@@ -70,9 +71,16 @@ class RecordedRing:
         from ..plan.profiling import KINDS
 
         operands = range(max(1, len(plan.args)))
-        return cls(plan.name, plan.index, plan.slots, tuple(unit.arrays[arg].name for arg in plan.args),
-                   tuple(tuple(unit.whose(plan, operand, kind) for operand in operands) for kind in BARRIERS),
-                   tuple(kind for kind in KINDS if plan.one_by_one(kind)))
+        return cls(
+            plan.name,
+            plan.index,
+            plan.slots,
+            tuple(unit.arrays[arg].name for arg in plan.args),
+            tuple(
+                tuple(unit.whose(plan, operand, kind) for operand in operands) for kind in BARRIERS
+            ),
+            tuple(kind for kind in KINDS if plan.one_by_one(kind)),
+        )
 
 
 @dataclass(frozen=True)
@@ -93,8 +101,16 @@ class Recording:
 
     @classmethod
     def of(cls, unit: Unit) -> Recording:
-        rings = tuple(RecordedRing.of(unit, plan) for plan in (*unit.rings.values(), *unit.outputs.values()))
-        return cls(unit.params.profile_space, str(unit.params.profile_dir), tuple(unit.regions), rings, tuple(unit.traced()))
+        rings = tuple(
+            RecordedRing.of(unit, plan) for plan in (*unit.rings.values(), *unit.outputs.values())
+        )
+        return cls(
+            unit.params.profile_space,
+            str(unit.params.profile_dir),
+            tuple(unit.regions),
+            rings,
+            tuple(unit.traced()),
+        )
 
 
 @dataclass(frozen=True)
@@ -146,11 +162,26 @@ class Image:
             assert place is not None
             ring, slots = (None, 0) if place.plan is None else (place.plan.name, place.plan.slots)
             barriers.append(Mbarrier(address, arrivals, name, place.kind, ring, place.slot, slots))
-        return cls(unit.kernel, entry, cubin, unit.threads, unit.smem_bytes, tuple(array.name for array in unit.arrays),
-                   tuple(array.order for array in unit.arrays), tuple(unit.maps), resources,
-                   unit.work_ring is not None, bool(unit.params.debug), unit.memory_warpgroup, tuple(barriers), tuple(unit.places),
-                   Recording.of(unit) if unit.params.profile_space else None, unit.target.name, unit.gpus,
-                   tuple(sorted(unit.peered)))
+        return cls(
+            unit.kernel,
+            entry,
+            cubin,
+            unit.threads,
+            unit.smem_bytes,
+            tuple(array.name for array in unit.arrays),
+            tuple(array.order for array in unit.arrays),
+            tuple(unit.maps),
+            resources,
+            unit.work_ring is not None,
+            bool(unit.params.debug),
+            unit.memory_warpgroup,
+            tuple(barriers),
+            tuple(unit.places),
+            Recording.of(unit) if unit.params.profile_space else None,
+            unit.target.name,
+            unit.gpus,
+            tuple(sorted(unit.peered)),
+        )
 
     @property
     def warpgroups(self) -> int:
@@ -165,9 +196,7 @@ class Image:
         """Return the image as bytes for a file; `from_bytes` reads them."""
         fields = dataclasses.asdict(self)
         cubin: bytes = fields.pop("cubin")
-        header = json.dumps(
-            fields, separators=(",", ":"), allow_nan=False, default=operator.index
-        )
+        header = json.dumps(fields, separators=(",", ":"), allow_nan=False, default=operator.index)
         return header.encode() + b"\n" + cubin
 
     @classmethod
@@ -190,15 +219,30 @@ class Image:
         trusts them."""
         targets = {target.name: target for target in TARGETS.values()}
         if self.target not in targets:
-            raise ValueError(f"it is for {self.target}, and this numpipe knows {', '.join(targets)}")
+            raise ValueError(
+                f"it is for {self.target}, and this numpipe knows {', '.join(targets)}"
+            )
         smem_bytes = targets[self.target].smem_bytes
         for right, what in (
-                (self.threads % 128 == 0 and 128 <= self.threads <= 1024, f"threads is {self.threads}"),
-                (self.smem_bytes <= smem_bytes, f"smem_bytes is {self.smem_bytes}, more than the {smem_bytes} of a CTA"),
-                (len(self.majors) == len(self.arrays), f"it has {len(self.arrays)} arrays and {len(self.majors)} majors"),
-                (all(request.arg < len(self.arrays) for request in self.maps), "a tensor map is of no array"),
-                (0 <= self.gpus <= MOST_GPUS, f"gpus is {self.gpus}"),
-                (all(0 <= number < len(self.arrays) for number in self.peered), f"peered is {self.peered}"),
-                (self.recording is None or self.recording.space > 0, "recording.space is 0")):
+            (self.threads % 128 == 0 and 128 <= self.threads <= 1024, f"threads is {self.threads}"),
+            (
+                self.smem_bytes <= smem_bytes,
+                f"smem_bytes is {self.smem_bytes}, more than the {smem_bytes} of a CTA",
+            ),
+            (
+                len(self.majors) == len(self.arrays),
+                f"it has {len(self.arrays)} arrays and {len(self.majors)} majors",
+            ),
+            (
+                all(request.arg < len(self.arrays) for request in self.maps),
+                "a tensor map is of no array",
+            ),
+            (0 <= self.gpus <= MOST_GPUS, f"gpus is {self.gpus}"),
+            (
+                all(0 <= number < len(self.arrays) for number in self.peered),
+                f"peered is {self.peered}",
+            ),
+            (self.recording is None or self.recording.space > 0, "recording.space is 0"),
+        ):
             if not right:
                 raise ValueError(what)

@@ -34,11 +34,15 @@ def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
     """
     where = argument(name, kernel)
     if type(obj).__module__.partition(".")[0] != "jaxlib":
-        raise SpecError(f"{where}: a {type(obj).__name__} of JAX has no memory of its own; call kernels on jax.Array values, "
-                        "outside of jax.jit, jax.grad and jax.vmap; inside of these call numpipe.jax.matmul, numpipe.jax.attention "
-                        "or numpipe.jax.call(kernel)")
+        raise SpecError(
+            f"{where}: a {type(obj).__name__} of JAX has no memory of its own; call kernels on jax.Array values, "
+            "outside of jax.jit, jax.grad and jax.vmap; inside of these call numpipe.jax.matmul, numpipe.jax.attention "
+            "or numpipe.jax.call(kernel)"
+        )
     if obj.is_deleted():
-        raise SpecError(f"{where}: this JAX array was deleted or donated (donate_argnums); pass one that is alive")
+        raise SpecError(
+            f"{where}: this JAX array was deleted or donated (donate_argnums); pass one that is alive"
+        )
     dtype = element_type(obj.dtype, name, kernel)
     try:
         ordinal = _ordinal(obj.sharding)
@@ -49,7 +53,16 @@ def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
     if ordinal < 0:
         array = np.asarray(obj)  # its memory, not a copy, and read-only
         return ArrayInfo("host", 0, shape, array.strides, dtype, -1, False, obj, array)
-    return ArrayInfo("jax", obj.unsafe_buffer_pointer(), shape, _strides(obj, shape, dtype, where), dtype, ordinal, False, obj)
+    return ArrayInfo(
+        "jax",
+        obj.unsafe_buffer_pointer(),
+        shape,
+        _strides(obj, shape, dtype, where),
+        dtype,
+        ordinal,
+        False,
+        obj,
+    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -58,15 +71,19 @@ def _ordinal(sharding: Any) -> int:
     no kernel can be given."""
     devices = sharding.device_set
     if len(devices) != 1:
-        raise ValueError(f"on {len(devices)} devices; pass one of its shards, x.addressable_data(i)")
+        raise ValueError(
+            f"on {len(devices)} devices; pass one of its shards, x.addressable_data(i)"
+        )
     (device,) = devices
     if device.platform == "cpu":
         return -1
     if device.platform not in ("gpu", "cuda"):
         raise ValueError(f"on platform {device.platform!r}; move it to a CUDA GPU or to the CPU")
     if "host" in (sharding.memory_kind or ""):
-        raise ValueError(f"in memory of kind {sharding.memory_kind!r}; move it with jax.device_put(x, "
-                         "x.sharding.with_memory_kind('device'))")
+        raise ValueError(
+            f"in memory of kind {sharding.memory_kind!r}; move it with jax.device_put(x, "
+            "x.sharding.with_memory_kind('device'))"
+        )
     return int(device.local_hardware_id)
 
 
@@ -78,10 +95,14 @@ def _strides(obj: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str)
     if order is None or tuple(order) == tuple(range(len(shape))):
         strides = dense_strides(shape, dtype.itemsize)
     else:
-        by_axis = dict(zip(order, dense_strides([shape[axis] for axis in order], dtype.itemsize), strict=True))
+        by_axis = dict(
+            zip(order, dense_strides([shape[axis] for axis in order], dtype.itemsize), strict=True)
+        )
         strides = tuple(by_axis[axis] for axis in range(len(shape)))
     if getattr(layout, "tiling", None):
-        raise SpecError(f"{where}: a JAX array whose layout is tiled ({layout}); pass jax.numpy.copy(x)")
+        raise SpecError(
+            f"{where}: a JAX array whose layout is tiled ({layout}); pass jax.numpy.copy(x)"
+        )
     return strides
 
 
@@ -93,15 +114,19 @@ def empty(info: ArrayInfo, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
     """
     jax = sys.modules["jax"]
     if dtype.itemsize == 8 and not jax.config.jax_enable_x64:
-        raise SpecError(f"JAX makes no {dtype.name} while jax_enable_x64 is off, for an output of shape {tuple(shape)}; "
-                        "jax.config.update('jax_enable_x64', True), or choose another type in out_type")
+        raise SpecError(
+            f"JAX makes no {dtype.name} while jax_enable_x64 is off, for an output of shape {tuple(shape)}; "
+            "jax.config.update('jax_enable_x64', True), or choose another type in out_type"
+        )
     if info.kind == "host":
         return np.empty(shape, dtype)
     try:
         return _maker(tuple(shape), dtype, info.owner.device)()
     except TypeError as error:
-        raise SpecError(f"this JAX has no element type {dtype.name} for an output of shape {tuple(shape)} ({error}); "
-                        "choose another in out_type or pass out=") from error
+        raise SpecError(
+            f"this JAX has no element type {dtype.name} for an output of shape {tuple(shape)} ({error}); "
+            "choose another in out_type or pass out="
+        ) from error
 
 
 @functools.lru_cache(maxsize=512)

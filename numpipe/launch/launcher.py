@@ -47,8 +47,20 @@ _ALIGN = 64
 _WATCHED = WATCH.kernels
 
 _COUNTER = struct.Struct(f"<Q{MAP_BYTES - 8}x")
-_SCALARS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H",
-            "uint32": "I", "uint64": "Q", "float16": "e", "float32": "f", "float64": "d"}
+_SCALARS = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint8": "B",
+    "uint16": "H",
+    "uint32": "I",
+    "uint64": "Q",
+    "float16": "e",
+    "float32": "f",
+    "float64": "d",
+}
 """struct's codes of the scalar types"""
 
 
@@ -60,10 +72,28 @@ class Launch:
     is safe in several threads.
     """
 
-    __slots__ = ("_pointers", "_prepared", "_storage", "arguments", "buffer", "device", "grid", "launcher", "observers", "stream")
+    __slots__ = (
+        "_pointers",
+        "_prepared",
+        "_storage",
+        "arguments",
+        "buffer",
+        "device",
+        "grid",
+        "launcher",
+        "observers",
+        "stream",
+    )
 
-    def __init__(self, prepared: Prepared, parameters: bytes, grid: Grid, stream: int, device: int,
-                 cleared: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        parameters: bytes,
+        grid: Grid,
+        stream: int,
+        device: int,
+        cleared: tuple[int, int] | None = None,
+    ) -> None:
         """`parameters` are the first ones, up to the scalars; `cleared` are address and number of
         words that are zeroed before."""
         self._prepared, self.grid, self.stream, self.device = prepared, grid, stream, device
@@ -73,8 +103,10 @@ class Launch:
         start = -ctypes.addressof(storage) % _ALIGN
         base = ctypes.addressof(storage) + start
         ctypes.memmove(base, parameters, len(parameters))
-        self.buffer = memoryview(storage)[start:start + prepared.nbytes]
-        self._pointers = (ctypes.c_void_p * len(prepared.offsets))(*[base + offset for offset in prepared.offsets])
+        self.buffer = memoryview(storage)[start : start + prepared.nbytes]
+        self._pointers = (ctypes.c_void_p * len(prepared.offsets))(
+            *[base + offset for offset in prepared.offsets]
+        )
         config = prepared.config(grid, stream, device)
         self.arguments = config, prepared.kernel, ctypes.addressof(self._pointers), 0
         """what cuLaunchKernelEx of cuda.bindings is called with"""
@@ -96,7 +128,9 @@ class Launch:
         code = driver.get().relaunch(code, *self.arguments, self.device)
         if code:
             error = driver.get().error("cuLaunchKernelEx", code)
-            raise self._prepared.failed(streams.explained(error, self.stream, self.device), f"grid {self.grid}, ")
+            raise self._prepared.failed(
+                streams.explained(error, self.stream, self.device), f"grid {self.grid}, "
+            )
 
 
 class Prepared:
@@ -107,9 +141,16 @@ class Prepared:
     from several threads.
     """
 
-    def __init__(self, compiled: Image, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), outputs: int = 0,
-                 attributes: Attributes = PLAIN, workspace: Callable[[Grid, Sequence[ArrayInfo]], tuple[int, int]] | None = None,
-                 table: Table | None = None) -> None:
+    def __init__(
+        self,
+        compiled: Image,
+        infos: Sequence[ArrayInfo],
+        scalars: Sequence[Any] = (),
+        outputs: int = 0,
+        attributes: Attributes = PLAIN,
+        workspace: Callable[[Grid, Sequence[ArrayInfo]], tuple[int, int]] | None = None,
+        table: Table | None = None,
+    ) -> None:
         """`infos` give rank and type of each array, `scalars` the dtypes of the scalar parameters
         in order.
 
@@ -122,19 +163,29 @@ class Prepared:
             attributes = dataclasses.replace(attributes, programmatic=False)
         self.compiled, self.name, self.attributes = compiled, compiled.name, attributes
         self._outputs, self._workspace = outputs, workspace
-        words = sum(1 + 2 * len(info.shape) for info in infos) + 5 * (workspace is not None) + 3 * bool(compiled.gpus)
+        words = (
+            sum(1 + 2 * len(info.shape) for info in infos)
+            + 5 * (workspace is not None)
+            + 3 * bool(compiled.gpus)
+        )
         maps = (max(len(compiled.maps), 1) + compiled.dynamic) * MAP_BYTES
         if compiled.gpus:
-            maps += WORDS_BYTES + compiled.gpus * section_bytes(len(compiled.maps), len(compiled.arrays))
+            maps += WORDS_BYTES + compiled.gpus * section_bytes(
+                len(compiled.maps), len(compiled.arrays)
+            )
         self._words = struct.Struct(f"<{words}q")
         self._scalar_types = [np.dtype(dtype) for dtype in scalars]
-        self._scalars = struct.Struct("<" + "".join(self._field(dtype) for dtype in self._scalar_types))
+        self._scalars = struct.Struct(
+            "<" + "".join(self._field(dtype) for dtype in self._scalar_types)
+        )
         self._scalars_at = maps + self._words.size
         self.nbytes = self._scalars_at + self._scalars.size
         """bytes of all parameters of a launch"""
         self.offsets = [0, *range(maps, self.nbytes, _WORD)]
         """the byte that each parameter begins at"""
-        self.observers: list[Any] = [by for wanted, by in ((compiled.debug, WATCH), (compiled.recording, PROFILES)) if wanted]
+        self.observers: list[Any] = [
+            by for wanted, by in ((compiled.debug, WATCH), (compiled.recording, PROFILES)) if wanted
+        ]
         """`arm` tells them that the kernel is loaded, `launched` that it is launched"""
         self.kernel: Any = None
         """the driver's handle, good on every GPU; None until it is loaded"""
@@ -150,8 +201,10 @@ class Prepared:
     def _field(self, dtype: np.dtype[Any]) -> str:
         code = _SCALARS.get(dtype.name)
         if code is None:
-            raise SpecError(f"kernel {self.name!r}: a scalar of type {dtype.name} is not supported; pass it as one of "
-                            f"{', '.join(_SCALARS)}")
+            raise SpecError(
+                f"kernel {self.name!r}: a scalar of type {dtype.name} is not supported; pass it as one of "
+                f"{', '.join(_SCALARS)}"
+            )
         return f"{code}{_WORD - dtype.itemsize}x"
 
     # ---- in the driver
@@ -168,8 +221,10 @@ class Prepared:
         if config is None:
             for axis, count, most in zip("xyz", grid, MAX_GRID, strict=True):
                 if not 0 < count <= most:
-                    raise LaunchError(f"kernel {self.name!r}: grid {axis} = {count} is outside 1 to {most}; "
-                                      "use grid=numpipe.persistent() or another order of grid axes")
+                    raise LaunchError(
+                        f"kernel {self.name!r}: grid {axis} = {count} is outside 1 to {most}; "
+                        "use grid=numpipe.persistent() or another order of grid axes"
+                    )
             config = driver.get().config(*cta, self.attributes)
             config.gridDimX, config.gridDimY, config.gridDimZ = grid
             config.hStream = stream
@@ -201,30 +256,40 @@ class Prepared:
                 if self.kernel is None:
                     self.kernel = load(compiled.cubin, compiled.entry)
                 cuda.allow_shared(self.kernel, compiled.smem_bytes, device)
-                limit = self.attributes.at_once(cuda, self.kernel, compiled.threads, compiled.smem_bytes, device, self.name)
+                limit = self.attributes.at_once(
+                    cuda, self.kernel, compiled.threads, compiled.smem_bytes, device, self.name
+                )
                 for by in self.observers:
                     by.arm(compiled, self.kernel, device)
             if timed:
-                timed.say(f"{self.name}: {len(compiled.cubin)} bytes of machine code loaded on GPU {device}")
+                timed.say(
+                    f"{self.name}: {len(compiled.cubin)} bytes of machine code loaded on GPU {device}"
+                )
         except driver.DriverMissing as error:
             raise LaunchError(f"kernel {self.name!r}: {error}; run it with target='sim'") from None
         except driver.DriverError as error:
             raise self.failed(error) from error
         return limit
 
-    def launcher(self, grid: Grid, stream: int, device: int, cleared: tuple[int, int] | None = None) -> Callable[..., tuple[Any]]:
+    def launcher(
+        self, grid: Grid, stream: int, device: int, cleared: tuple[int, int] | None = None
+    ) -> Callable[..., tuple[Any]]:
         """Return the function that launches this kernel: the driver's own, where no observer and no
         log wants to be told."""
         cuda = driver.get()
-        launch: Callable[..., tuple[Any]] = cuda.launcher(device) if cleared is None else cuda.launcher(device, (*cleared, stream))
+        launch: Callable[..., tuple[Any]] = (
+            cuda.launcher(device) if cleared is None else cuda.launcher(device, (*cleared, stream))
+        )
 
         def observed(*arguments: Any) -> tuple[Any]:
             cuda = driver.get()
             if cuda.capturing(stream, device):
-                raise SpecError(f"kernel {self.name}: it is built with CompilerParams(debug=True) or profile_space, and its stream "
-                                f"({stream:#x}) is being captured into a CUDA graph: the host notes each launch of such a kernel, "
-                                "and replays of a graph pass it by; capture the kernel without these, or call it outside of the "
-                                "capture")
+                raise SpecError(
+                    f"kernel {self.name}: it is built with CompilerParams(debug=True) or profile_space, and its stream "
+                    f"({stream:#x}) is being captured into a CUDA graph: the host notes each launch of such a kernel, "
+                    "and replays of a graph pass it by; capture the kernel without these, or call it outside of the "
+                    "capture"
+                )
             with cuda.on(device):
                 result = launch(*arguments)
                 if not result[0]:
@@ -234,16 +299,22 @@ class Prepared:
 
         function = observed if self.observers else launch
         if log.on("launch"):
-            function = log.launches(function, f"{self.name}: grid {grid}, stream {stream:#x}, GPU {device}")
+            function = log.launches(
+                function, f"{self.name}: grid {grid}, stream {stream:#x}, GPU {device}"
+            )
         return function
 
     def failed(self, error: driver.DriverError, grid: str = "") -> LaunchError:
         """Return the error for a launch that the driver refused."""
-        return LaunchError(f"kernel {self.name!r} ({grid}{self.compiled.threads} threads, {self.compiled.smem_bytes} bytes "
-                           f"of shared memory): {error}")
+        return LaunchError(
+            f"kernel {self.name!r} ({grid}{self.compiled.threads} threads, {self.compiled.smem_bytes} bytes "
+            f"of shared memory): {error}"
+        )
 
     # ---- launches
-    def __call__(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0) -> None:
+    def __call__(
+        self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0
+    ) -> None:
         """Queue the kernel. The arrays are on one GPU and have the signature that this was made
         for: nothing checks that again.
 
@@ -265,8 +336,14 @@ class Prepared:
         launch = self.table.get(key)
         return launch or self.table.keep(key, self._launch(grid, infos, stream))  # type: ignore[no-any-return]
 
-    def alone(self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any], stream: int,
-              work: ArrayInfo | None = None) -> Launch:
+    def alone(
+        self,
+        grid: Grid,
+        infos: Sequence[ArrayInfo],
+        scalars: Sequence[Any],
+        stream: int,
+        work: ArrayInfo | None = None,
+    ) -> Launch:
         """Return a launch for the caller alone, with its scalars written; `work` is a workspace of
         the caller's."""
         launch = self._launch(grid, infos, stream, work)
@@ -278,7 +355,9 @@ class Prepared:
         none."""
         return None if self._workspace is None else self._workspace(grid, infos)
 
-    def _launch(self, grid: Grid, infos: Sequence[ArrayInfo], stream: int, work: ArrayInfo | None = None) -> Launch:
+    def _launch(
+        self, grid: Grid, infos: Sequence[ArrayInfo], stream: int, work: ArrayInfo | None = None
+    ) -> Launch:
         device = infos[0].device if infos else 0
         if self._workspace is not None:
             with naming(self.name):
@@ -290,7 +369,9 @@ class Prepared:
             self._scalars.pack_into(launch.buffer, self._scalars_at, *scalars)
         except (struct.error, OverflowError) as error:
             wanted = ", ".join(dtype.name for dtype in self._scalar_types)
-            raise SpecError(f"kernel {self.name!r}: scalars {tuple(scalars)} do not fit ({wanted}): {error}") from error
+            raise SpecError(
+                f"kernel {self.name!r}: scalars {tuple(scalars)} do not fit ({wanted}): {error}"
+            ) from error
 
     def together(self, launches: Sequence[Launch], scalars: Sequence[Any]) -> None:
         """Queue the launches of one call on several GPUs, with these scalars."""
@@ -311,7 +392,9 @@ class Prepared:
 
     def _packed(self, infos: Sequence[ArrayInfo], stream: int) -> bytes:
         """Check a new argument list; returns its tensor maps and the words of its arrays."""
-        check_overlap(infos, self.compiled.arrays, self._outputs + (self._workspace is not None), self.name)
+        check_overlap(
+            infos, self.compiled.arrays, self._outputs + (self._workspace is not None), self.name
+        )
         return self.table_of(infos, stream) + self.words_of(infos)
 
     def words_of(self, infos: Sequence[ArrayInfo]) -> bytes:
@@ -320,8 +403,10 @@ class Prepared:
         for info, name in zip(infos, self.compiled.arrays, strict=True):
             size = info.dtype.itemsize
             if any(stride % size for stride in info.strides):
-                raise SpecError(f"argument {name!r} of kernel {self.name!r}: strides {info.strides} bytes are "
-                                f"not multiples of its {size}-byte elements; pass a contiguous copy")
+                raise SpecError(
+                    f"argument {name!r} of kernel {self.name!r}: strides {info.strides} bytes are "
+                    f"not multiples of its {size}-byte elements; pass a contiguous copy"
+                )
             words += [info.ptr, *info.shape, *[stride // size for stride in info.strides]]
         return self._words.pack(*words)
 
@@ -341,7 +426,7 @@ class Prepared:
         No other launches ever get it: a graph that has captured a launch may be replayed at any
         time.
         """
-        outputs = infos[len(infos) - self._outputs:]
+        outputs = infos[len(infos) - self._outputs :]
         key = stream, *[(info.device, info.ptr) for info in (outputs or infos)]
         with self._lock:
             if key not in self._counters:
@@ -354,9 +439,20 @@ class Prepared:
         if reason:
             raise not_addressable(info, reason, name, self.name)
         try:
-            ptr = driver.get().blank(info.device, request.written, request.fill) if 0 in info.shape else info.ptr
-            return encode(ptr, info.dtype, memory_order(info.shape, major), memory_order(info.strides, major),
-                          request.box, request.swizzle, request.fill)
+            ptr = (
+                driver.get().blank(info.device, request.written, request.fill)
+                if 0 in info.shape
+                else info.ptr
+            )
+            return encode(
+                ptr,
+                info.dtype,
+                memory_order(info.shape, major),
+                memory_order(info.strides, major),
+                request.box,
+                request.swizzle,
+                request.fill,
+            )
         except driver.DriverError as error:
             raise LaunchError(f"argument {name!r} of kernel {self.name!r}: {error}") from error
 

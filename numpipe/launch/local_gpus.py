@@ -38,12 +38,16 @@ class LocalGpus:
         reach each other."""
         state = gpu_state()
         if state.status != "ok":
-            raise TargetError(f"Mesh.local: the GPUs cannot be used: {state.reason}; numpipe.Mesh.simulated(2) needs none")
+            raise TargetError(
+                f"Mesh.local: the GPUs cannot be used: {state.reason}; numpipe.Mesh.simulated(2) needs none"
+            )
         able = [device.ordinal for device in state.gpus if device.cc == state.device.cc]  # type: ignore[union-attr]
         self.devices = tuple(able if devices is None else map(int, devices))
         """CUDA ordinals by rank"""
         if unknown := [device for device in self.devices if device not in able]:
-            raise TargetError(f"Mesh.local: no kernel runs on GPU {unknown[0]}: there are {', '.join(map(str, able))}")
+            raise TargetError(
+                f"Mesh.local: no kernel runs on GPU {unknown[0]}: there are {', '.join(map(str, able))}"
+            )
         self.size, self.ranks = len(self.devices), tuple(range(len(self.devices)))
         cuda = driver.get()
         for device, peer in itertools.permutations(self.devices, 2):
@@ -67,7 +71,10 @@ class LocalGpus:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(dtype, torch.dtype):
             make = torch.zeros if zeros else torch.empty
-            return [make(shape, dtype=dtype, device=torch.device("cuda", device)) for device in self.devices]
+            return [
+                make(shape, dtype=dtype, device=torch.device("cuda", device))
+                for device in self.devices
+            ]
         kind, made = element_type("Mesh.empty", dtype), []
         for device in self.devices:
             array = DeviceArray(shape, kind, _OWN_STREAM, device)
@@ -81,8 +88,10 @@ class LocalGpus:
 
     def to_device(self, arrays: Sequence[Any]) -> list[DeviceArray]:
         """Copy host arrays, one to each GPU."""
-        return [DeviceArray.from_host(np.ascontiguousarray(array), _OWN_STREAM, device)
-                for array, device in zip(arrays, self.devices, strict=True)]
+        return [
+            DeviceArray.from_host(np.ascontiguousarray(array), _OWN_STREAM, device)
+            for array, device in zip(arrays, self.devices, strict=True)
+        ]
 
     def room(self, nbytes: int) -> list[int]:
         """Return the addresses of new memory on each GPU, which nothing frees."""
@@ -96,8 +105,10 @@ class LocalGpus:
         """Return arrays in memory that `room` has returned."""
         kind = element_type("Mesh.workspace", dtype)
         strides = dense_strides(shape, kind.itemsize)
-        return [ArrayInfo("cuda", address, shape, strides, kind, device, True, None)
-                for address, device in zip(room, self.devices, strict=True)]
+        return [
+            ArrayInfo("cuda", address, shape, strides, kind, device, True, None)
+            for address, device in zip(room, self.devices, strict=True)
+        ]
 
     @staticmethod
     def nbytes(shape: tuple[int, ...], dtype: Any) -> int:
@@ -113,9 +124,13 @@ class LocalGpus:
     def check_place(self, own: int, info: ArrayInfo, name: str, kernel: str) -> None:
         """Raise SpecError for an array that is not on its GPU."""
         if info.kind == "host" or info.device != self.devices[own]:
-            where = "on the host" if info.kind == "host" else f"on GPU {info.device} of this process"
-            raise SpecError(f"{argument(name, kernel)} of rank {own} is {where}, and rank {own} of this mesh is GPU "
-                            f"{self.devices[own]}: a list has an array on each GPU, in the mesh's order, as Mesh.empty makes them")
+            where = (
+                "on the host" if info.kind == "host" else f"on GPU {info.device} of this process"
+            )
+            raise SpecError(
+                f"{argument(name, kernel)} of rank {own} is {where}, and rank {own} of this mesh is GPU "
+                f"{self.devices[own]}: a list has an array on each GPU, in the mesh's order, as Mesh.empty makes them"
+            )
 
     def agree(self, facts: dict[str, str], kernel: str, moment: str) -> None:
         """Nothing: one process makes all launches of a call."""

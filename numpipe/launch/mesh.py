@@ -89,8 +89,12 @@ class Mesh:
         access.
         """
         require("Mesh.local", locals(), devices=NONE | each(whole(0)))
-        if devices is not None and (not devices or len({*devices}) < len(devices) or len(devices) > MOST_GPUS):
-            raise SpecError(f"Mesh.local: devices must be different CUDA ordinals, at least one, got {told(devices)}")
+        if devices is not None and (
+            not devices or len({*devices}) < len(devices) or len(devices) > MOST_GPUS
+        ):
+            raise SpecError(
+                f"Mesh.local: devices must be different CUDA ordinals, at least one, got {told(devices)}"
+            )
         gpus = LocalGpus(devices)
         return cls(gpus.size, None, gpus)
 
@@ -104,7 +108,9 @@ class Mesh:
         """
         gpus = TorchGpus(group)
         if gpus.size > MOST_GPUS:
-            raise SpecError(f"Mesh.torch: the group has {gpus.size} ranks, and a mesh at most {MOST_GPUS}: pass a smaller group")
+            raise SpecError(
+                f"Mesh.torch: the group has {gpus.size} ranks, and a mesh at most {MOST_GPUS}: pass a smaller group"
+            )
         return cls(gpus.size, gpus.rank, gpus)
 
     # ---- memory
@@ -136,20 +142,30 @@ class Mesh:
         All have one shape and type. Simulated they are returned as they are.
         """
         given = [arrays] if self.rank is not None else arrays
-        if type(given) not in (list, tuple) or len(given) != (1 if self.rank is not None else self.size):
-            raise SpecError(f"Mesh.to_device: arrays must be a list of {self.size} arrays, one for each GPU, got {told(arrays)}")
+        if type(given) not in (list, tuple) or len(given) != (
+            1 if self.rank is not None else self.size
+        ):
+            raise SpecError(
+                f"Mesh.to_device: arrays must be a list of {self.size} arrays, one for each GPU, got {told(arrays)}"
+            )
         infos, host = [describe(array, "arrays", "Mesh.to_device") for array in given], []
         for info in infos:
             if info.array is None:
-                raise SpecError(f"Mesh.to_device: arrays must be on the host, got a {type(info.owner).__name__} on GPU "
-                                f"{info.device}")
+                raise SpecError(
+                    f"Mesh.to_device: arrays must be on the host, got a {type(info.owner).__name__} on GPU "
+                    f"{info.device}"
+                )
             if (info.shape, info.dtype) != (infos[0].shape, infos[0].dtype):
-                raise SpecError(f"Mesh.to_device: arrays must have one shape and type, got {info.dtype.name} {info.shape} beside "
-                                f"{infos[0].dtype.name} {infos[0].shape}")
+                raise SpecError(
+                    f"Mesh.to_device: arrays must have one shape and type, got {info.dtype.name} {info.shape} beside "
+                    f"{infos[0].dtype.name} {infos[0].shape}"
+                )
             host.append(info.array)
         return list(given) if self.gpus is None else self.gpus.to_device(host)
 
-    def workspace(self, name: str, shape: int | Sequence[int], dtype: Any, stream: Hashable = None) -> Any:
+    def workspace(
+        self, name: str, shape: int | Sequence[int], dtype: Any, stream: Hashable = None
+    ) -> Any:
         """Return memory as `empty` does, for what runs on a stream: the same for the same name and
         stream, as long as it is large enough. Its contents are undefined. All ranks ask for the
         same."""
@@ -198,7 +214,9 @@ def compiling(mesh: Mesh | None, what: str, facts: dict[str, str]) -> Iterator[N
         yield
     except NumpipeError as error:
         with contextlib.suppress(NumpipeError):
-            mesh.gpus.agree({**facts, "the compile": f"{type(error).__name__}: {error}"}, what, COMPILED)
+            mesh.gpus.agree(
+                {**facts, "the compile": f"{type(error).__name__}: {error}"}, what, COMPILED
+            )
         raise
     mesh.gpus.agree({**facts, "the compile": "done"}, what, COMPILED)
 
@@ -207,8 +225,10 @@ def mesh_of(name: str, what: str) -> Mesh:
     """Return the mesh of this process that has this name; SpecError where it is gone."""
     mesh = _named.get(name)
     if mesh is None:
-        raise SpecError(f"{what}: no numpipe.Mesh of this process is {name!r}: a graph runs in the process that made it, or in one "
-                        "that makes the same meshes in the same order, and while its mesh lives")
+        raise SpecError(
+            f"{what}: no numpipe.Mesh of this process is {name!r}: a graph runs in the process that made it, or in one "
+            "that makes the same meshes in the same order, and while its mesh lives"
+        )
     return mesh
 
 
@@ -225,5 +245,7 @@ def _dims(what: str, shape: Any) -> tuple[int, ...]:
 def check_mesh(mesh: Any, kernel: str) -> None:
     """Raise SpecError for what is no mesh."""
     if not isinstance(mesh, Mesh):
-        raise SpecError(f"kernel {kernel}: mesh must be a numpipe.Mesh, got {told(mesh)}: numpipe.Mesh.simulated(2), "
-                        "numpipe.Mesh.local() or numpipe.Mesh.torch()")
+        raise SpecError(
+            f"kernel {kernel}: mesh must be a numpipe.Mesh, got {told(mesh)}: numpipe.Mesh.simulated(2), "
+            "numpipe.Mesh.local() or numpipe.Mesh.torch()"
+        )

@@ -17,7 +17,9 @@ from .device_array import DeviceArray
 from .streams import current_stream
 
 
-def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: int | None = None) -> Any:
+def empty_like_kind(
+    info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: int | None = None
+) -> Any:
     """Return an uninitialised C-contiguous array of the kind of `info`, made by its library's own
     allocator.
 
@@ -47,12 +49,16 @@ def empty_like_kind(info: ArrayInfo, shape: Sequence[int], dtype: Any, stream: i
             with cuda.gpus[info.device]:
                 return cuda.device_array(shape, dtype, stream=getattr(owner, "stream", 0))
     except (TypeError, ValueError, NotImplementedError) as error:
-        raise _lacking({"cupy": "this CuPy", "numba": "this Numba"}[of], dtype, shape, f" ({error})") from error
+        raise _lacking(
+            {"cupy": "this CuPy", "numba": "this Numba"}[of], dtype, shape, f" ({error})"
+        ) from error
     stream = current_stream([info]) if stream is None else stream
     if driver.get().capturing(stream, info.device):  # a graph's memory is gone after one replay
-        raise SpecError(f"out: the stream ({stream:#x}) is being captured into a CUDA graph, and the output would be memory of the "
-                        "graph: make the array before the capture and pass it as out=, or pass PyTorch tensors, whose allocator "
-                        "knows graphs")
+        raise SpecError(
+            f"out: the stream ({stream:#x}) is being captured into a CUDA graph, and the output would be memory of the "
+            "graph: make the array before the capture and pass it as out=, or pass PyTorch tensors, whose allocator "
+            "knows graphs"
+        )
     return DeviceArray(shape, dtype, stream, info.device)
 
 
@@ -80,7 +86,9 @@ def _element(dtype: Any, device: int) -> Any:
     return torch.as_tensor(memory, device=torch.device("cuda", device)).view(dtype)[:1]
 
 
-def _torch_empty(owner: Any, info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int | None) -> Any:
+def _torch_empty(
+    owner: Any, info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int | None
+) -> Any:
     torch = sys.modules["torch"]
     kind = getattr(torch, dtype.name, None)
     if kind is None:
@@ -91,9 +99,13 @@ def _torch_empty(owner: Any, info: ArrayInfo, shape: tuple[int, ...], dtype: np.
     return torch.empty(shape, dtype=kind, device=owner.device)
 
 
-def _lacking(library: str, dtype: np.dtype[Any], shape: tuple[int, ...], why: str = "") -> SpecError:
-    return SpecError(f"{library} has no element type {dtype.name} for an output of shape {shape}{why}; "
-                     "choose another in out_type or pass out=")
+def _lacking(
+    library: str, dtype: np.dtype[Any], shape: tuple[int, ...], why: str = ""
+) -> SpecError:
+    return SpecError(
+        f"{library} has no element type {dtype.name} for an output of shape {shape}{why}; "
+        "choose another in out_type or pass out="
+    )
 
 
 def describe_fresh(output: Any, name: str, kernel: str) -> ArrayInfo:
@@ -109,6 +121,10 @@ def check_writable(info: ArrayInfo, name: str, kernel: str = "") -> None:
         return
     where = f"{argument(name, kernel)}: it is an output"
     if library(type(info.owner)) == "jax":
-        raise SpecError(f"{where}, and JAX arrays are immutable, so none can be an output: leave it out where the kernel has an "
-                        "out_type, the call then returns a new one; else pass a PyTorch, CuPy or NumPy array")
-    raise SpecError(f"{where} and this {type(info.owner).__name__} is read-only; pass a writable array")
+        raise SpecError(
+            f"{where}, and JAX arrays are immutable, so none can be an output: leave it out where the kernel has an "
+            "out_type, the call then returns a new one; else pass a PyTorch, CuPy or NumPy array"
+        )
+    raise SpecError(
+        f"{where} and this {type(info.owner).__name__} is read-only; pass a writable array"
+    )

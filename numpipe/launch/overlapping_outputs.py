@@ -27,7 +27,9 @@ _MOST_WORK: Any = 10_000  # NumPy's type stubs know only 0 and -1
 those of views are"""
 
 
-def byte_bounds(address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, int]:
+def byte_bounds(
+    address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int
+) -> tuple[int, int]:
     """Return the addresses of an array's first byte and past its last one; the same twice when it
     has no elements.
 
@@ -45,7 +47,9 @@ def byte_bounds(address: int, shape: Sequence[int], strides: Sequence[int], item
     return low, high + itemsize
 
 
-def check_overlap(infos: Sequence[ArrayInfo], names: Sequence[str], outputs: int, kernel: str = "") -> None:
+def check_overlap(
+    infos: Sequence[ArrayInfo], names: Sequence[str], outputs: int, kernel: str = ""
+) -> None:
     """Raise SpecError when one of the last `outputs` arrays overlaps another one, unless both are
     the same view of the same memory.
 
@@ -54,19 +58,32 @@ def check_overlap(infos: Sequence[ArrayInfo], names: Sequence[str], outputs: int
     first = len(infos) - outputs
     if not outputs or len(infos) < 2:
         return
-    bounds = [byte_bounds(info.address, info.shape, info.strides, info.dtype.itemsize) for info in infos]
+    bounds = [
+        byte_bounds(info.address, info.shape, info.strides, info.dtype.itemsize) for info in infos
+    ]
     for i in range(first, len(infos)):
         low, high = bounds[i]
         for j in range(i):
             start, end = bounds[j]
-            if start < high and low < end and low < high and start < end and _overlap(infos[i], infos[j]):
+            if (
+                start < high
+                and low < end
+                and low < high
+                and start < end
+                and _overlap(infos[i], infos[j])
+            ):
                 apart = infos[i].address - infos[j].address
-                begins = f"begins {abs(apart)} bytes {'behind' if apart > 0 else 'before'} it" if apart else "begins where it does"
+                begins = (
+                    f"begins {abs(apart)} bytes {'behind' if apart > 0 else 'before'} it"
+                    if apart
+                    else "begins where it does"
+                )
                 raise SpecError(
                     f"{argument(names[i], kernel)}: it is an output and overlaps argument {names[j]!r}: it {begins}, with shape "
                     f"{infos[i].shape} and strides {infos[i].strides} bytes against {infos[j].shape} and {infos[j].strides}, so "
                     "what is read depends on who writes first; pass one array as both to work in place, or a copy of "
-                    f"{names[j]!r}")
+                    f"{names[j]!r}"
+                )
 
 
 def _overlap(one: ArrayInfo, other: ArrayInfo) -> bool:

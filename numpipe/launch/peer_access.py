@@ -34,7 +34,13 @@ class Together:
 
     __slots__ = ("_alive", "_controls", "launches", "observers", "prepared", "stream")
 
-    def __init__(self, prepared: Prepared, controls: Controls, launches: Sequence[Launch], alive: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        controls: Controls,
+        launches: Sequence[Launch],
+        alive: Sequence[Any],
+    ) -> None:
         self.prepared, self.launches, self.observers = prepared, tuple(launches), prepared.observers
         self.stream = tuple(launch.stream for launch in launches)
         """by GPU the stream"""
@@ -61,36 +67,71 @@ class Together:
             self.prepared.together(self.launches, scalars)
 
 
-def together(prepared: Prepared, grid: Grid, gpus: LocalGpus | TorchGpus, controls: Controls, arrays: Sequence[Sequence[ArrayInfo]],
-             semaphores: int, streams: Sequence[int], outputs: int) -> Together:
+def together(
+    prepared: Prepared,
+    grid: Grid,
+    gpus: LocalGpus | TorchGpus,
+    controls: Controls,
+    arrays: Sequence[Sequence[ArrayInfo]],
+    semaphores: int,
+    streams: Sequence[int],
+    outputs: int,
+) -> Together:
     """Return the launches of a call; `arrays` are those of each GPU of this process, without the
     semaphores."""
     image, name = prepared.compiled, prepared.name
     for infos in arrays:
         check_overlap(infos, image.arrays, outputs, name)
-    reached = {arg: gpus.addresses([infos[arg] for infos in arrays], image.arrays[arg], name)
-               for arg in image.peered if arg < len(image.arrays) - 1}
+    reached = {
+        arg: gpus.addresses([infos[arg] for infos in arrays], image.arrays[arg], name)
+        for arg in image.peered
+        if arg < len(image.arrays) - 1
+    }
     known = controls.block(image, streams, semaphores)
     first = [address + 4 * SEMAPHORES for address in known.block]
     launches = []
     for own, (infos, stream) in enumerate(zip(arrays, streams, strict=True)):
         device, rank = gpus.devices[own], gpus.ranks[own]
 
-        def at_rank(other: int, infos: Sequence[ArrayInfo] = infos, device: int = device) -> list[ArrayInfo]:
+        def at_rank(
+            other: int, infos: Sequence[ArrayInfo] = infos, device: int = device
+        ) -> list[ArrayInfo]:
             """Return the arrays as this GPU reaches them on another one; those that it does not are
             its own."""
-            there = [info._replace(ptr=reached[arg][other]) if arg in reached else info for arg, info in enumerate(infos)]
-            return [*there, ArrayInfo("cuda", first[other], (semaphores,), (4,), _INT, device, True, None)]
+            there = [
+                info._replace(ptr=reached[arg][other]) if arg in reached else info
+                for arg, info in enumerate(infos)
+            ]
+            return [
+                *there,
+                ArrayInfo("cuda", first[other], (semaphores,), (4,), _INT, device, True, None),
+            ]
 
         sections = []
         for other in range(gpus.size):
             there = at_rank(other)
-            addresses = [info.ptr if arg in reached or arg == len(infos) else 0 for arg, info in enumerate(there)]
+            addresses = [
+                info.ptr if arg in reached or arg == len(infos) else 0
+                for arg, info in enumerate(there)
+            ]
             maps = prepared.maps_of(there)
-            sections.append((maps + struct.pack(f"<{len(addresses)}Q", *addresses)).ljust(
-                section_bytes(len(image.maps), len(image.arrays)), b"\0"))
+            sections.append(
+                (maps + struct.pack(f"<{len(addresses)}Q", *addresses)).ljust(
+                    section_bytes(len(image.maps), len(image.arrays)), b"\0"
+                )
+            )
         here = at_rank(rank)
         table = prepared.table_of(here, stream) + controls.words(own, known) + b"".join(sections)
-        launches.append(Launch(prepared, table + prepared.words_of(here), grid, stream, device,
-                               controls.cleared(own, known)))
-    return Together(prepared, controls, launches, [one for infos in arrays for one in gpus.alive(infos)])
+        launches.append(
+            Launch(
+                prepared,
+                table + prepared.words_of(here),
+                grid,
+                stream,
+                device,
+                controls.cleared(own, known),
+            )
+        )
+    return Together(
+        prepared, controls, launches, [one for infos in arrays for one in gpus.alive(infos)]
+    )

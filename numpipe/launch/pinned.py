@@ -44,10 +44,16 @@ def limit() -> int:
     number."""
     text = os.environ.get(VARIABLE)
     if not text:
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+        memory = (
+            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            if hasattr(os, "sysconf")
+            else 0
+        )
         return min(1 << 30, memory // 8)
     if not text.isdecimal() or len(text) > 15:
-        raise SpecError(f"{VARIABLE} is {text[:50]!r}; say how many bytes of host memory may be page-locked, 0 for none")
+        raise SpecError(
+            f"{VARIABLE} is {text[:50]!r}; say how many bytes of host memory may be page-locked, 0 for none"
+        )
     return int(text)
 
 
@@ -68,8 +74,13 @@ class Block:
         self.address: int = self.array((nbytes,), np.dtype(np.uint8)).ctypes.data
         driver.get().lock_pages(self.address, nbytes, device)
 
-    def array(self, shape: Sequence[int], dtype: np.dtype[Any], strides: Sequence[int] | None = None,
-              offset: int = 0) -> np.ndarray[Any, Any]:
+    def array(
+        self,
+        shape: Sequence[int],
+        dtype: np.dtype[Any],
+        strides: Sequence[int] | None = None,
+        offset: int = 0,
+    ) -> np.ndarray[Any, Any]:
         """Return an array in the block, `offset` bytes behind its start; without `strides` (bytes)
         it is C-contiguous."""
         return np.ndarray(shape, dtype, self.memory, offset, strides)
@@ -96,7 +107,7 @@ def _advise(memory: mmap.mmap) -> None:
     # (6, 8) of "6.8.0-45-generic"
     version = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
     old = version < (5, 12)  # a fork takes locked pages away from the parent
-    for name in ("MADV_HUGEPAGE", "MADV_DONTFORK")[:1 + old]:
+    for name in ("MADV_HUGEPAGE", "MADV_DONTFORK")[: 1 + old]:
         # a system without such advice, or without large pages
         with contextlib.suppress(AttributeError, OSError):
             memory.madvise(getattr(mmap, name))
@@ -200,7 +211,9 @@ def empty_output(shape: Sequence[int], dtype: np.dtype[Any], smallest: int) -> n
     return np.empty(shape, dtype)
 
 
-def _array(block: Block, shape: Sequence[int], dtype: np.dtype[Any], then: Callable[[], None]) -> np.ndarray[Any, Any]:
+def _array(
+    block: Block, shape: Sequence[int], dtype: np.dtype[Any], then: Callable[[], None]
+) -> np.ndarray[Any, Any]:
     """Return an array in a block. `then` is called when it and all views of it are gone: each of
     them refers to `whole`."""
     whole = np.frombuffer(block.memory, np.uint8, math.prod(shape) * dtype.itemsize)

@@ -53,10 +53,14 @@ def to_device(array: Any, *, stream: Any = None, target: str | None = None) -> A
     try:
         return DeviceArray.from_host(array, handle, choice.device.ordinal)
     except driver.DriverError as error:
-        raise LaunchError(f"to_device: copying {info.dtype.name} {info.shape} to GPU {choice.device.ordinal}: {error}") from error
+        raise LaunchError(
+            f"to_device: copying {info.dtype.name} {info.shape} to GPU {choice.device.ordinal}: {error}"
+        ) from error
 
 
-def pinned_empty(shape: int | Sequence[int], dtype: Any, *, target: str | None = None) -> np.ndarray[Any, Any]:
+def pinned_empty(
+    shape: int | Sequence[int], dtype: Any, *, target: str | None = None
+) -> np.ndarray[Any, Any]:
     """Return an uninitialised, C-contiguous NumPy array in page-locked memory.
 
     shape   an int or a sequence of ints
@@ -81,14 +85,20 @@ def pinned_empty(shape: int | Sequence[int], dtype: Any, *, target: str | None =
     require("pinned_empty", locals(), shape=whole(0) | SHAPE)
     dims = tuple(map(int, shape)) if isinstance(shape, Sequence) else (int(shape),)
     if math.prod(dims) * kind.itemsize >= 2**63:
-        raise SpecError(f"pinned_empty: shape {dims} of {kind} has more bytes than a host's memory: pass a smaller one")
+        raise SpecError(
+            f"pinned_empty: shape {dims} of {kind} has more bytes than a host's memory: pass a smaller one"
+        )
     if kind.hasobject:
-        raise SpecError(f"pinned_empty: dtype {kind} holds Python objects, which a GPU cannot read; pass a dtype of numbers")
+        raise SpecError(
+            f"pinned_empty: dtype {kind} holds Python objects, which a GPU cannot read; pass a dtype of numbers"
+        )
     choice = choose_target(target)
     if choice.device is None:
         return np.empty(dims, kind)
     try:
         return pinned.empty(dims, kind, choice.device.ordinal)
     except (driver.DriverError, MemoryError) as error:
-        raise LaunchError(f"pinned_empty: locking {math.prod(dims) * kind.itemsize} bytes of host memory: {error}; "
-                          "ask for less, or use np.empty") from error
+        raise LaunchError(
+            f"pinned_empty: locking {math.prod(dims) * kind.itemsize} bytes of host memory: {error}; "
+            "ask for less, or use np.empty"
+        ) from error

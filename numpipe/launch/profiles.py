@@ -69,14 +69,20 @@ class Profiles:
             with cuda.aside(device) as stream:  # another stream may be captured
                 buffer = cuda.allocate(nbytes, stream, device)
                 cuda.synchronize(stream, device)
-            cuda.poke(cuda.symbol(kernel, profile.SYMBOL), profile.control(buffer, profile.SAMPLED, space), device)
+            cuda.poke(
+                cuda.symbol(kernel, profile.SYMBOL),
+                profile.control(buffer, profile.SAMPLED, space),
+                device,
+            )
             if not self.kernels:
                 atexit.register(self._at_exit)
             self.kernels.append(Recorded(compiled, device, buffer, nbytes))
 
     def launched(self, compiled: Image, grid: Grid, stream: int, device: int) -> None:
         with self.lock:
-            recorded = next(r for r in self.kernels if r.compiled is compiled and r.device == device)
+            recorded = next(
+                r for r in self.kernels if r.compiled is compiled and r.device == device
+            )
             recorded.launches += 1
             recorded.pending = grid, stream
 
@@ -148,13 +154,17 @@ def trace_of(compiled: Image, memory: bytes, grid: Grid) -> Trace:
         cta = (part.cta % grid[0], part.cta // grid[0] % grid[1], part.cta // (grid[0] * grid[1]))
         role = compiled.role(part.warpgroup)
         trace.lost += part.lost
-        trace.events += [Event(cta, part.warpgroup, role, round(start - zero), round(end - zero), kind, details)
-                         for start, end, kind, details in _events(recording, part, compiled.arrays)]
+        trace.events += [
+            Event(cta, part.warpgroup, role, round(start - zero), round(end - zero), kind, details)
+            for start, end, kind, details in _events(recording, part, compiled.arrays)
+        ]
         trace.sms[cta] = part.sm
     return trace
 
 
-def _events(recording: Recording, part: Part, arrays: Sequence[str]) -> list[tuple[float, float, str, dict[str, Any]]]:
+def _events(
+    recording: Recording, part: Part, arrays: Sequence[str]
+) -> list[tuple[float, float, str, dict[str, Any]]]:
     """Return (start, end, kind, details) of what a warpgroup did, as `traces.Event` has them."""
     rings = {ring.index: ring for ring in recording.rings}
     events: list[tuple[float, float, str, dict[str, Any]]] = []
@@ -170,11 +180,21 @@ def _events(recording: Recording, part: Part, arrays: Sequence[str]) -> list[tup
             if kind in ring.one_by_one:
                 where["operand"] = moment.operand
         elif row.noted:
-            where = {"number": moment.step} if kind == "tile begin" else {"region": recording.regions[moment.step]}
+            where = (
+                {"number": moment.step}
+                if kind == "tile begin"
+                else {"region": recording.regions[moment.step]}
+            )
         if row.waited:
             mbar = f"{row.waited}[{slot}]{ring.whose[list(BARRIERS).index(row.waited)][moment.operand]}"
-            events.append((since.pop(row.waited, time), time, "wait",
-                          {"mbar": mbar, "phase": use + BARRIERS[row.waited].ahead, "step": moment.step}))
+            events.append(
+                (
+                    since.pop(row.waited, time),
+                    time,
+                    "wait",
+                    {"mbar": mbar, "phase": use + BARRIERS[row.waited].ahead, "step": moment.step},
+                )
+            )
         if row.noted:
             events.append((time, time, "note", {"event": kind, **where}))
         if row.closes:

@@ -64,7 +64,12 @@ def learn(info: ArrayInfo) -> bool:
     kind = type(info.owner)
     if kind not in MARKS and info.kind == "torch":
         MARKS[kind] = _torch
-    elif kind not in MARKS and info.kind != "host" and kind.__module__.partition(".")[0] == "cupy" and hasattr(info.owner, "data"):
+    elif (
+        kind not in MARKS
+        and info.kind != "host"
+        and kind.__module__.partition(".")[0] == "cupy"
+        and hasattr(info.owner, "data")
+    ):
         MARKS[kind] = _cupy
     return kind in MARKS
 
@@ -78,8 +83,6 @@ def address_of(info: ArrayInfo) -> Callable[[], int] | None:
     if isinstance(info.owner, DeviceArray):
         return functools.partial(_POINTER, info.owner)
     return None
-
-
 
 
 class Repeat:

@@ -80,11 +80,15 @@ def as_stream(stream: Any) -> int:
             _version, handle = protocol() if callable(protocol) else protocol
             return int(handle)
     except RuntimeError as error:
-        raise SpecError(f"stream: this {type(stream).__name__} cannot be used ({error}): pass one that is open") from error
+        raise SpecError(
+            f"stream: this {type(stream).__name__} cannot be used ({error}): pass one that is open"
+        ) from error
     if type(stream).__name__ in ("CUstream", "cudaStream_t"):  # of cuda.bindings
         return int(stream)
-    raise SpecError(f"stream: a {type(stream).__name__} is not a CUDA stream; pass its handle as an int, a "
-                    "torch.cuda.Stream, a cupy.cuda.Stream or an object with __cuda_stream__")
+    raise SpecError(
+        f"stream: a {type(stream).__name__} is not a CUDA stream; pass its handle as an int, a "
+        "torch.cuda.Stream, a cupy.cuda.Stream or an object with __cuda_stream__"
+    )
 
 
 def check(stream: int, device: int, kernel: str) -> None:
@@ -101,11 +105,15 @@ def check(stream: int, device: int, kernel: str) -> None:
             return
         gpu = cuda.stream_device(stream)
     except driver.DriverError as error:
-        raise SpecError(f"kernel {kernel}: stream {stream:#x} is not one that the driver knows ({error.name}): it was destroyed, "
-                        "or is no handle of a stream") from error
+        raise SpecError(
+            f"kernel {kernel}: stream {stream:#x} is not one that the driver knows ({error.name}): it was destroyed, "
+            "or is no handle of a stream"
+        ) from error
     if gpu != device:
-        raise SpecError(f"kernel {kernel}: the stream {stream:#x} is one of GPU {gpu}, and the arrays are on GPU {device}: "
-                        f"pass a stream of GPU {device}, or leave stream= out")
+        raise SpecError(
+            f"kernel {kernel}: the stream {stream:#x} is one of GPU {gpu}, and the arrays are on GPU {device}: "
+            f"pass a stream of GPU {device}, or leave stream= out"
+        )
     _device_of.keep(stream, gpu)
 
 
@@ -114,10 +122,14 @@ def explained(error: driver.DriverError, stream: int, device: int) -> driver.Dri
     if error.code not in STREAMS or stream <= _PER_THREAD:
         return error
     _device_of.pop(stream, None)
-    return driver.DriverError(error.call, error.code, error.name,
-                              f"the stream {stream:#x} was destroyed, or is of another context than the primary one of GPU "
-                              f"{device}, or that context was reset: keep the stream's object alive as long as it is used, and "
-                              "take streams of PyTorch, CuPy, Numba or cuda-core, which use the primary context")
+    return driver.DriverError(
+        error.call,
+        error.code,
+        error.name,
+        f"the stream {stream:#x} was destroyed, or is of another context than the primary one of GPU "
+        f"{device}, or that context was reset: keep the stream's object alive as long as it is used, and "
+        "take streams of PyTorch, CuPy, Numba or cuda-core, which use the primary context",
+    )
 
 
 # ---- CUDA graphs
@@ -129,13 +141,19 @@ def check_host_call(stream: int, device: int, kernel: str) -> None:
     so far.
     """
     check(stream, device, kernel)
-    streams, torch, cupy = [(stream, "its stream")], sys.modules.get("torch"), sys.modules.get("cupy")
+    streams, torch, cupy = (
+        [(stream, "its stream")],
+        sys.modules.get("torch"),
+        sys.modules.get("cupy"),
+    )
     if torch is not None and torch.cuda.is_initialized():
         streams.append((int(_torch_getter()(device)), "PyTorch's current stream"))
     if cupy is not None:
         streams.append((int(cupy.cuda.get_current_stream(device).ptr), "CuPy's current stream"))
     for handle, whose in streams:
         if driver.get().capturing(handle, device):
-            raise SpecError(f"kernel {kernel}: its arrays are on the host and {whose} ({handle:#x}) is being captured into a CUDA "
-                            "graph, which cannot hold the copies to the GPU and back: pass arrays on the GPU, or call it before or "
-                            "after the capture")
+            raise SpecError(
+                f"kernel {kernel}: its arrays are on the host and {whose} ({handle:#x}) is being captured into a CUDA "
+                "graph, which cannot hold the copies to the GPU and back: pass arrays on the GPU, or call it before or "
+                "after the capture"
+            )

@@ -36,8 +36,15 @@ MAP_BYTES = 128
 
 
 @functools.lru_cache(maxsize=4096)
-def encode(ptr: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...],
-           swizzle: int, fill: str = "zeros") -> bytes:
+def encode(
+    ptr: int,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    box: tuple[int, ...],
+    swizzle: int,
+    fill: str = "zeros",
+) -> bytes:
     """Return the 128 bytes of a CUtensorMap; `strides` are in bytes.
 
     The driver demands an element: an array that has none becomes one of a single element at `ptr`
@@ -48,7 +55,11 @@ def encode(ptr: int, dtype: np.dtype[Any], shape: tuple[int, ...], strides: tupl
     dims = [1] * len(shape) if 0 in shape else [*reversed(shape)]
     outer = tuple(reversed(tma_strides(shape, strides, dtype.itemsize)))[1:]
     timed = log.Timed("launch")
-    encoded = driver.get().encode_tiled(BY_DTYPE[dtype].tma, ptr, dims, outer, box[::-1], swizzle, fill == "nan")
+    encoded = driver.get().encode_tiled(
+        BY_DTYPE[dtype].tma, ptr, dims, outer, box[::-1], swizzle, fill == "nan"
+    )
     if timed:
-        timed.say(f"tensor map of a {dtype.name} array {shape} at {ptr:#x}, box {box}, swizzle {swizzle}")
+        timed.say(
+            f"tensor map of a {dtype.name} array {shape} at {ptr:#x}, box {box}, swizzle {swizzle}"
+        )
     return encoded

@@ -64,20 +64,31 @@ class TorchGpus:
             import torch
             import torch.distributed as distributed
         except ImportError as error:
-            raise TargetError(f"Mesh.torch needs PyTorch, which cannot be imported ({error}): pip install torch") from error
+            raise TargetError(
+                f"Mesh.torch needs PyTorch, which cannot be imported ({error}): pip install torch"
+            ) from error
         if not distributed.is_available() or not distributed.is_initialized():
-            raise SpecError("Mesh.torch: torch.distributed is not initialised: start the processes with torchrun, and call "
-                            "torch.distributed.init_process_group(\"nccl\") in each, ahead of numpipe.Mesh.torch()")
+            raise SpecError(
+                "Mesh.torch: torch.distributed is not initialised: start the processes with torchrun, and call "
+                'torch.distributed.init_process_group("nccl") in each, ahead of numpipe.Mesh.torch()'
+            )
         from torch.distributed import distributed_c10d as c10d
 
         self._torch, self._group = torch, distributed.group.WORLD if group is None else group
         if self._group is distributed.GroupMember.NON_GROUP_MEMBER:
-            raise SpecError("Mesh.torch: this process is no member of the group: make the mesh on the ranks of the group only")
-        self.rank, self.size = distributed.get_rank(self._group), distributed.get_world_size(self._group)
+            raise SpecError(
+                "Mesh.torch: this process is no member of the group: make the mesh on the ranks of the group only"
+            )
+        self.rank, self.size = (
+            distributed.get_rank(self._group),
+            distributed.get_world_size(self._group),
+        )
         self.ranks: tuple[int, ...] = (self.rank,)
         ranks = "_".join(map(str, distributed.get_process_group_ranks(self._group)))
         number = _meshes[ranks] = _meshes.get(ranks, 0) + 1
-        self._store = distributed.PrefixStore(f"numpipe/{ranks}/{number}", c10d._get_process_group_store(c10d._get_default_group()))
+        self._store = distributed.PrefixStore(
+            f"numpipe/{ranks}/{number}", c10d._get_process_group_store(c10d._get_default_group())
+        )
         self._asked, self._agreed = 0, set[bytes]()
         self._kept: list[Any] = []
         """memory that is never freed"""
@@ -97,24 +108,32 @@ class TorchGpus:
         torch = self._torch
         kind = self._dtype(dtype, "Mesh.empty")
         if not torch.cuda.is_available():
-            raise TargetError("Mesh.torch: PyTorch sees no GPU here, and symmetric memory is a GPU's: run on a machine with one "
-                              "for each rank, or simulate, numpipe.Mesh.simulated(2)")
+            raise TargetError(
+                "Mesh.torch: PyTorch sees no GPU here, and symmetric memory is a GPU's: run on a machine with one "
+                "for each rank, or simulate, numpipe.Mesh.simulated(2)"
+            )
         self.agree({"shape": str(tuple(shape)), "dtype": str(kind)}, "Mesh.empty", "allocates")
         from torch.distributed import _symmetric_memory as symmetric
 
-        tensor = symmetric.empty(*(shape or (1,)), dtype=kind, device=torch.device("cuda", torch.cuda.current_device()))
+        tensor = symmetric.empty(
+            *(shape or (1,)), dtype=kind, device=torch.device("cuda", torch.cuda.current_device())
+        )
         nbytes = max(tensor.untyped_storage().nbytes(), 1)
         try:
             handle = symmetric.rendezvous(tensor, self._group)
         except RuntimeError as error:
-            raise LaunchError(f"Mesh.empty{tuple(shape)}: torch.distributed's symmetric memory: {error}; all ranks need GPUs that "
-                              "reach each other (nvidia-smi topo -p2p r)") from error
+            raise LaunchError(
+                f"Mesh.empty{tuple(shape)}: torch.distributed's symmetric memory: {error}; all ranks need GPUs that "
+                "reach each other (nvidia-smi topo -p2p r)"
+            ) from error
         begins = [int(address) for address in handle.buffer_ptrs]
         # PyTorch may have cut it out of a larger allocation
         apart = tensor.data_ptr() - begins[self.rank]
         self.agree({"offset": str(apart)}, "Mesh.empty", f"allocates {tuple(shape)}")
         allocation = Allocation([begin + apart for begin in begins], tensor.data_ptr(), nbytes)
-        self._allocations = {one.own: one for one in self._allocations.values() if not one.gone} | {allocation.own: allocation}
+        self._allocations = {one.own: one for one in self._allocations.values() if not one.gone} | {
+            allocation.own: allocation
+        }
         weakref.finalize(tensor.untyped_storage(), allocation.end).atexit = False
         if zeros:
             tensor.zero_()
@@ -128,7 +147,9 @@ class TorchGpus:
         array = np.ascontiguousarray(arrays[0])
         tensor = self.empty(array.shape, array.dtype, zeros=False)
         if array.size:
-            tensor.view(-1).view(self._torch.uint8).copy_(self._torch.from_numpy(array.reshape(-1).view(np.uint8)))
+            tensor.view(-1).view(self._torch.uint8).copy_(
+                self._torch.from_numpy(array.reshape(-1).view(np.uint8))
+            )
         self._torch.cuda.current_stream().synchronize()
         self._meet("Mesh.to_device")
         return tensor
@@ -154,7 +175,9 @@ class TorchGpus:
 
     def window(self, room: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return a tensor in memory that `room` has returned."""
-        return room[:self.nbytes(shape, dtype)].view(self._dtype(dtype, "Mesh.workspace")).view(shape)
+        return (
+            room[: self.nbytes(shape, dtype)].view(self._dtype(dtype, "Mesh.workspace")).view(shape)
+        )
 
     def nbytes(self, shape: tuple[int, ...], dtype: Any) -> int:
         """Return the bytes of an array."""
@@ -164,8 +187,14 @@ class TorchGpus:
         """Return the symmetric memory that an array lies in."""
         found = self._allocations.get(info.ptr)
         if found is None or found.gone:
-            found = next((one for one in self._allocations.values()
-                          if not one.gone and one.own <= info.ptr < one.own + one.nbytes), None)
+            found = next(
+                (
+                    one
+                    for one in self._allocations.values()
+                    if not one.gone and one.own <= info.ptr < one.own + one.nbytes
+                ),
+                None,
+            )
         return found
 
     def addresses(self, infos: Sequence[ArrayInfo], name: str, kernel: str) -> list[int]:
@@ -176,8 +205,10 @@ class TorchGpus:
             return [info.ptr] * self.size
         found = self._allocation(info)
         if found is None:
-            raise SpecError(f"{argument(name, kernel)}: the kernel reaches it on other GPUs, and on rank {self.rank} it is not in "
-                            "this mesh's symmetric memory: allocate it with mesh.empty or mesh.zeros, and pass outputs as out=")
+            raise SpecError(
+                f"{argument(name, kernel)}: the kernel reaches it on other GPUs, and on rank {self.rank} it is not in "
+                "this mesh's symmetric memory: allocate it with mesh.empty or mesh.zeros, and pass outputs as out="
+            )
         return [begin + info.ptr - found.own for begin in found.begins]
 
     def alive(self, infos: Sequence[ArrayInfo]) -> Sequence[Allocation]:
@@ -189,8 +220,10 @@ class TorchGpus:
         if info.kind == "host" or info.device != self.devices[0]:
             where = "on the host" if info.kind == "host" else f"on GPU {info.device}"
             here = f", and its current GPU is {self.devices[0]}" if info.kind != "host" else ""
-            raise SpecError(f"{argument(name, kernel)} of rank {self.rank} is {where} of this process{here}: pass tensors of its "
-                            "GPU, and call torch.cuda.set_device(local_rank) ahead of all else")
+            raise SpecError(
+                f"{argument(name, kernel)} of rank {self.rank} is {where} of this process{here}: pass tensors of its "
+                "GPU, and call torch.cuda.set_device(local_rank) ahead of all else"
+            )
 
     # ---- what the ranks tell each other
     def agree(self, facts: dict[str, str], kernel: str, moment: str) -> None:
@@ -204,7 +237,9 @@ class TorchGpus:
         digest = hashlib.sha256(text.encode()).digest()  # programs may have very many shapes
         if digest in self._agreed and kernel != "Mesh.empty":
             return
-        found = self._exchange(text, COMPILING if moment == COMPILED else AGREEMENT, f"{kernel}: {moment}")
+        found = self._exchange(
+            text, COMPILING if moment == COMPILED else AGREEMENT, f"{kernel}: {moment}"
+        )
         for rank, other in enumerate(found):
             if other != text:
                 raise SpecError(self._differs(rank, json.loads(other), kernel, facts, moment))
@@ -221,27 +256,40 @@ class TorchGpus:
             self._store.set(keys[self.rank], text)
             for rank, key in enumerate(keys):
                 try:
-                    self._store.wait([key], datetime.timedelta(seconds=max(end - time.monotonic(), 0.01)))
+                    self._store.wait(
+                        [key], datetime.timedelta(seconds=max(end - time.monotonic(), 0.01))
+                    )
                     texts.append(self._store.get(key).decode())
                 except RuntimeError:
                     late.append(rank)
         except RuntimeError as error:
-            raise LaunchError(f"{what} on rank {self.rank}: the store of torch.distributed does not answer ({error}): the process "
-                              "that has it, of rank 0 or torchrun, has ended; restart the processes") from error
+            raise LaunchError(
+                f"{what} on rank {self.rank}: the store of torch.distributed does not answer ({error}): the process "
+                "that has it, of rank 0 or torchrun, has ended; restart the processes"
+            ) from error
         if late:
-            raise LaunchError(f"{what} on rank {self.rank}, and rank{'s' * (len(late) > 1)} {', '.join(map(str, late))} did not "
-                              f"come to the same call in {seconds:g} s: all ranks make the same calls in the same order; look for "
-                              "an error, or for other work, there")
+            raise LaunchError(
+                f"{what} on rank {self.rank}, and rank{'s' * (len(late) > 1)} {', '.join(map(str, late))} did not "
+                f"come to the same call in {seconds:g} s: all ranks make the same calls in the same order; look for "
+                "an error, or for other work, there"
+            )
         return texts
 
-    def _differs(self, rank: int, other: list[Any], kernel: str, facts: dict[str, str], moment: str) -> str:
+    def _differs(
+        self, rank: int, other: list[Any], kernel: str, facts: dict[str, str], moment: str
+    ) -> str:
         """Return the message for facts that differ from another rank's."""
         if (kernel, moment) != (other[0], other[2]):
-            return (f"{kernel}: rank {self.rank} {moment}, and rank {rank} is at {other[0]}: it {other[2]}; all ranks make the "
-                    "same calls of kernels, Mesh.empty and Mesh.zeros, in the same order")
+            return (
+                f"{kernel}: rank {self.rank} {moment}, and rank {rank} is at {other[0]}: it {other[2]}; all ranks make the "
+                "same calls of kernels, Mesh.empty and Mesh.zeros, in the same order"
+            )
         names = [name for name in {**facts, **other[1]} if facts.get(name) != other[1].get(name)]
-        told = "; ".join(f"{name} is {facts.get(name, 'missing')} on rank {self.rank} and {other[1].get(name, 'missing')} on rank "
-                         f"{rank}" for name in names)
+        told = "; ".join(
+            f"{name} is {facts.get(name, 'missing')} on rank {self.rank} and {other[1].get(name, 'missing')} on rank "
+            f"{rank}"
+            for name in names
+        )
         return f"{kernel}: {told}: all ranks make the same call, on arrays of the same shapes and layouts"
 
     def _meet(self, what: str) -> None:
@@ -260,7 +308,10 @@ class TorchGpus:
             end, found = time.monotonic() + _SIGN, list[int]()
             for rank in range(self.size):
                 try:
-                    self._store.wait([f"lost/{rank}"], datetime.timedelta(seconds=max(end - time.monotonic(), 0.01)))
+                    self._store.wait(
+                        [f"lost/{rank}"],
+                        datetime.timedelta(seconds=max(end - time.monotonic(), 0.01)),
+                    )
                 except RuntimeError:
                     found.append(rank)
             return found if len(found) < self.size else []
@@ -273,4 +324,3 @@ class TorchGpus:
 
     def __repr__(self) -> str:
         return f"Mesh.torch(rank {self.rank} of {self.size})"
-

@@ -69,12 +69,19 @@ class Part(NamedTuple):
     def strides(self) -> tuple[int, ...]:
         """Bytes between elements on the GPU and in staging memory."""
         size = self.host.itemsize
-        return (size,) if self.host.ndim == 1 else (*dense_strides(self.host.shape[:-1], self.pitch), size)
+        return (
+            (size,)
+            if self.host.ndim == 1
+            else (*dense_strides(self.host.shape[:-1], self.pitch), size)
+        )
 
     @property
     def nbytes(self) -> int:
         """Bytes from the part's first to its last element on the GPU."""
-        return int((math.prod(self.host.shape[:-1]) - 1) * self.pitch + self.host.shape[-1] * self.host.itemsize)
+        return int(
+            (math.prod(self.host.shape[:-1]) - 1) * self.pitch
+            + self.host.shape[-1] * self.host.itemsize
+        )
 
 
 def cut(array: np.ndarray[Any, Any], address: int, pitch: int, most: int) -> Iterator[Part]:
@@ -90,7 +97,7 @@ def cut(array: np.ndarray[Any, Any], address: int, pitch: int, most: int) -> Ite
             return
     step = max(1, most // apart)
     for i in range(0, len(array), step):
-        yield Part(array[i:i + step], address + i * apart, pitch)
+        yield Part(array[i : i + step], address + i * apart, pitch)
 
 
 class _Worker:
@@ -114,7 +121,9 @@ class _Worker:
 
     def copy(self, slot: int, part: Part, inwards: bool, awaited: bool = True) -> None:
         """Queue a copy of this slot, to the GPU or from it."""
-        self.cuda.queue_chunk(self.block.address + slot * CHUNK, part.address, part.nbytes, inwards, self.stream)
+        self.cuda.queue_chunk(
+            self.block.address + slot * CHUNK, part.address, part.nbytes, inwards, self.stream
+        )
         if awaited:
             self.mark(slot)
 
@@ -194,7 +203,16 @@ class Transfers:
             if rows is not array:
                 self._kept.append(rows)
             width, height, pitch, device_pitch = _extent(rows, buffer)
-            driver.get().copy_in(buffer.ptr, device_pitch, rows.ctypes.data, pitch, width, height, self.stream, self.device)
+            driver.get().copy_in(
+                buffer.ptr,
+                device_pitch,
+                rows.ctypes.data,
+                pitch,
+                width,
+                height,
+                self.stream,
+                self.device,
+            )
         self._share(staged, _Worker.fill)
 
     def download(self, jobs: Sequence[Job]) -> None:
@@ -210,7 +228,16 @@ class Transfers:
             if rows is not array:
                 scattered.append((array, rows))
             width, height, pitch, device_pitch = _extent(rows, buffer)
-            cuda.copy_out(rows.ctypes.data, pitch, buffer.ptr, device_pitch, width, height, self.stream, self.device)
+            cuda.copy_out(
+                rows.ctypes.data,
+                pitch,
+                buffer.ptr,
+                device_pitch,
+                width,
+                height,
+                self.stream,
+                self.device,
+            )
         # one thread waits for the kernel, and says how it failed
         cuda.synchronize(self.stream, self.device)
         for array, rows in scattered:
@@ -234,7 +261,9 @@ class Transfers:
         if _equal_rows(array):
             width, height, pitch, device_pitch = _extent(array, buffer)
             narrow = width < _NARROW and pitch != device_pitch
-            if not narrow and driver.get().page_locked(array.ctypes.data, pitch * (height - 1) + width, self.device):
+            if not narrow and driver.get().page_locked(
+                array.ctypes.data, pitch * (height - 1) + width, self.device
+            ):
                 return False
         return bool(self._staging())
 
@@ -254,13 +283,23 @@ class Transfers:
                 pinned.POOL.device = self.device
         return self._workers
 
-    def _share(self, jobs: Sequence[Piece], work: Callable[[_Worker, copy_threads.Parts[Part]], None]) -> None:
+    def _share(
+        self, jobs: Sequence[Piece], work: Callable[[_Worker, copy_threads.Parts[Part]], None]
+    ) -> None:
         if not jobs:
             return
         workers = deque(self._staging())
-        most = min(CHUNK, max(_SMALLEST_CHUNK, sum(buffer.nbytes for _, buffer in jobs) // (4 * len(workers))))
-        parts = [part for array, buffer in jobs
-                 for part in cut(array.view(f"u{array.itemsize}"), buffer.ptr, _pitch(buffer, array), most)]
+        most = min(
+            CHUNK,
+            max(_SMALLEST_CHUNK, sum(buffer.nbytes for _, buffer in jobs) // (4 * len(workers))),
+        )
+        parts = [
+            part
+            for array, buffer in jobs
+            for part in cut(
+                array.view(f"u{array.itemsize}"), buffer.ptr, _pitch(buffer, array), most
+            )
+        ]
 
         def in_a_thread(queue: copy_threads.Parts[Part]) -> None:
             with driver.get().on(self.device):
@@ -273,7 +312,11 @@ def _equal_rows(array: np.ndarray[Any, Any]) -> bool:
     """Whether an array in memory order is equally spaced rows of contiguous elements."""
     if array.flags.c_contiguous:
         return True
-    return array.ndim == 2 and array.strides[1] == array.itemsize and array.strides[0] >= array.shape[1] * array.itemsize
+    return (
+        array.ndim == 2
+        and array.strides[1] == array.itemsize
+        and array.strides[0] >= array.shape[1] * array.itemsize
+    )
 
 
 def _pitch(buffer: DeviceBuffer, array: np.ndarray[Any, Any]) -> int:

@@ -58,6 +58,7 @@ def transposed(info: ArrayInfo) -> ArrayInfo:
     >>> transposed(describe(x, "x")).shape
     (2, 4, 3)
     """
+
     def turned(sizes: tuple[int, ...]) -> tuple[int, ...]:
         return (*sizes[:-2], sizes[-1], sizes[-2])
 
@@ -69,7 +70,11 @@ def broadcast(info: ArrayInfo, shape: Sequence[int]) -> ArrayInfo:
     broadcasts to."""
     added = len(shape) - len(info.shape)
     sizes = zip(shape[added:], info.shape, info.strides, strict=True)
-    return strided(info, shape, [0] * added + [stride if size == wanted else 0 for wanted, size, stride in sizes])
+    return strided(
+        info,
+        shape,
+        [0] * added + [stride if size == wanted else 0 for wanted, size, stride in sizes],
+    )
 
 
 def merged(info: ArrayInfo, matrix: int = 2) -> ArrayInfo | None:
@@ -81,7 +86,11 @@ def merged(info: ArrayInfo, matrix: int = 2) -> ArrayInfo | None:
     ((35, 3, 4), None)
     """
     inner = len(info.shape) - matrix
-    outer = [(size, stride) for size, stride in zip(info.shape[:inner], info.strides[:inner], strict=True) if size != 1]
+    outer = [
+        (size, stride)
+        for size, stride in zip(info.shape[:inner], info.strides[:inner], strict=True)
+        if size != 1
+    ]
     # of no dimensions, as if one matrix followed another
     count, step = 1, info.shape[inner] * info.strides[inner]
     for size, stride in reversed(outer):

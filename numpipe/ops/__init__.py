@@ -37,5 +37,13 @@ from .matmul import matmul
 from .matmul_reduce_scatter import matmul_reduce_scatter
 from .reduce_scatter import reduce_scatter
 
-__all__ = ["all_gather", "all_gather_matmul", "all_to_all", "attention", "copy", "matmul", "matmul_reduce_scatter",
-           "reduce_scatter"]
+__all__ = [
+    "all_gather",
+    "all_gather_matmul",
+    "all_to_all",
+    "attention",
+    "copy",
+    "matmul",
+    "matmul_reduce_scatter",
+    "reduce_scatter",
+]

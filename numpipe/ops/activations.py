@@ -42,5 +42,7 @@ def activation_of(name: Any, op: str) -> Callable[..., Any] | None:
     """Return the function of an activation's name; what is no string is returned as it is. Raises
     SpecError for other names."""
     if not (NONE | FUNCTION | word(*ACTIVATIONS)).holds(name):
-        raise SpecError(f"{op}: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function, got {told(name)}")
+        raise SpecError(
+            f"{op}: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function, got {told(name)}"
+        )
     return ACTIVATIONS[name] if isinstance(name, str) else name

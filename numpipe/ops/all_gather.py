@@ -56,8 +56,13 @@ def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
     """Return the kernel, for shards of int32 words; `direct`: they arrive in the result itself."""
     block, whole, chunks = config.block, 2 * config.block, 1 if direct else config.chunks
 
-    @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=2, wg_axis="wg",
-                    semaphores=lambda room: room.shape[0] * chunks)
+    @numpipe_kernel(
+        grid=persistent(),
+        grid_names="cta",
+        num_compute_wgs=2,
+        wg_axis="wg",
+        semaphores=lambda room: room.shape[0] * chunks,
+    )
     def all_gather(x, room, out, arrived):  # type: ignore[no-untyped-def]
         """out[r] = x of GPU r; x (1, words), room and out (GPUs, words); the others' shards arrive
         in room"""
@@ -68,17 +73,28 @@ def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
         first = cta - (ctas - near)  # of the CTAs that copy what is here
         blocks = cdiv(x.shape[1], whole)
 
-        shared = pipeline(grid=(blocks,), max_concurrent_steps=config.slots, in_specs=(  # type: ignore[var-annotated]
-            BlockSpec((None, whole), lambda k: (0, k)),)).get_allocations(x)
+        shared = pipeline(
+            grid=(blocks,),
+            max_concurrent_steps=config.slots,
+            in_specs=(  # type: ignore[var-annotated]
+                BlockSpec((None, whole), lambda k: (0, k)),
+            ),
+        ).get_allocations(x)
 
         def copy(source, row, result, place, begin, end, stride):
             # blocks begin, begin + stride, … before end
             steps = cdiv(max(end - begin, 0), stride)
-            pipe = pipeline(grid=(steps,), max_concurrent_steps=config.slots, delay_release=1,
-                            in_specs=(BlockSpec((None, whole), lambda k: (row, begin + k * stride)),))
+            pipe = pipeline(
+                grid=(steps,),
+                max_concurrent_steps=config.slots,
+                delay_release=1,
+                in_specs=(BlockSpec((None, whole), lambda k: (row, begin + k * stride)),),
+            )
             for (k,), (tile,) in pipe(source, allocations=shared):
                 start = (begin + k * stride) * whole + wg * block
-                copy_smem_to_gmem(tile.at[ds(wg * block, block)], result.at[place, ds(start, block)])
+                copy_smem_to_gmem(
+                    tile.at[ds(wg * block, block)], result.at[place, ds(start, block)]
+                )
                 if k + 1 < steps:
                     # the block before has been read: its slot is released
                     wait_smem_to_gmem(1, wait_read_only=True)
@@ -89,7 +105,15 @@ def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
             for distance in range(1, gpus):
                 to = (me + distance) % gpus
                 for chunk in range(chunks):
-                    copy(x, 0, peer(room, to), me, chunk * blocks // chunks + cta, (chunk + 1) * blocks // chunks, far)
+                    copy(
+                        x,
+                        0,
+                        peer(room, to),
+                        me,
+                        chunk * blocks // chunks + cta,
+                        (chunk + 1) * blocks // chunks,
+                        far,
+                    )
                     signal(arrived.at[me * chunks + chunk], to)
         if first >= 0:
             copy(x, 0, out, me, first, blocks, near)
@@ -98,13 +122,23 @@ def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
             for part in range(chunks):
                 wait(arrived.at[source * chunks + part], far * axis_size("wg"))
                 if not direct and first >= 0:
-                    copy(room, source, out, source, part * blocks // chunks + first, (part + 1) * blocks // chunks, near)
+                    copy(
+                        room,
+                        source,
+                        out,
+                        source,
+                        part * blocks // chunks + first,
+                        (part + 1) * blocks // chunks,
+                        near,
+                    )
 
     return all_gather  # type: ignore[no-any-return]
 
 
 @noted
-def all_gather(x: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
+def all_gather(
+    x: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None
+) -> Any:
     """Return the shards of all GPUs, one behind the other along the first dimension.
 
     x       the shard of each GPU, of one shape, of any element type whose bytes, 16 or a multiple
@@ -120,10 +154,20 @@ def all_gather(x: Any, *, mesh: Any, out: Any = None, config: Config | None = No
     All ranks make the same call. Raises SpecError for shards that differ, and for such as TMA
     cannot copy.
 
-    >>> all_gather([np.full((2, 4), gpu, np.float32) for gpu in range(2)], mesh=Mesh.simulated(2))[1][:, 0]
+    >>> all_gather(
+    ...     [np.full((2, 4), gpu, np.float32) for gpu in range(2)], mesh=Mesh.simulated(2)
+    ... )[1][:, 0]
     array([0., 0., 1., 1.], dtype=float32)
     """
-    return call("all_gather", lambda shards: gathered(shards, x, out, config), (x,), mesh, out, config, stream)
+    return call(
+        "all_gather",
+        lambda shards: gathered(shards, x, out, config),
+        (x,),
+        mesh,
+        out,
+        config,
+        stream,
+    )
 
 
 def gathered(shards: Shards, x: Any, out: Any, config: Config | None) -> Any:
@@ -138,6 +182,15 @@ def gathered(shards: Shards, x: Any, out: Any, config: Config | None) -> Any:
         words = as_words("all_gather", "x", infos["x"], 1)
         targets = as_words("all_gather", "out", results, shards.size)
         direct = shards.reaches(targets)
-        room = targets if direct else shards.workspace("room", words, targets[0].shape, targets[0].dtype)
-        shards.run(kernel(config or (Config(near=12) if direct else Config()), direct), words, room, targets)
+        room = (
+            targets
+            if direct
+            else shards.workspace("room", words, targets[0].shape, targets[0].dtype)
+        )
+        shards.run(
+            kernel(config or (Config(near=12) if direct else Config()), direct),
+            words,
+            room,
+            targets,
+        )
     return out if out is not None else shards.delivered(infos["x"], results)

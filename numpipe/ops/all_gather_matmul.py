@@ -80,9 +80,14 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
     cell = (None, *right)
 
     @numpipe_kernel(
-        grid=persistent(), grid_names="cta", num_compute_wgs=2, wg_axis="wg", memory_registers=40,
+        grid=persistent(),
+        grid_names="cta",
+        num_compute_wgs=2,
+        wg_axis="wg",
+        memory_registers=40,
         semaphores=lambda a, gathered: gathered.shape[0] * cdiv(a.shape[1], tm + tn),
-        compiler_params=CompilerParams(store_eviction_policy="evict_first"))
+        compiler_params=CompilerParams(store_eviction_policy="evict_first"),
+    )
     def all_gather_matmul(a, b, gathered, c, arrived):  # type: ignore[no-untyped-def]
         """c[r] = (a of GPU r) @ b, for each r; a (M, K), c (GPUs, M, N). The others' rows arrive in
         `gathered`, with zeros behind them up to a multiple of 16 bytes."""
@@ -92,8 +97,14 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
         # a slot holds tn rows of a band, and tm rows that lie behind those of all bands
         bands = cdiv(a.shape[1], tm + tn)
 
-        shared = pipeline(grid=(steps,), max_concurrent_steps=config.slots, in_specs=(  # type: ignore[var-annotated]
-            BlockSpec((None, tm, tk), lambda k: (0, 0, k)), BlockSpec(right, lambda k: (0, k)))).get_allocations(a, b)
+        shared = pipeline(
+            grid=(steps,),
+            max_concurrent_steps=config.slots,
+            in_specs=(  # type: ignore[var-annotated]
+                BlockSpec((None, tm, tk), lambda k: (0, 0, k)),
+                BlockSpec(right, lambda k: (0, k)),
+            ),
+        ).get_allocations(a, b)
         cta, senders = axis_index("cta"), min(axis_size("cta"), config.senders)
         if cta < senders:
             length = steps if turned else cdiv(steps, high) * high
@@ -102,21 +113,46 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
                 to = (me + 1 + piece // config.parts // bands) % gpus
                 other = peer(gathered, to)
                 begin, end = part * length // config.parts, (part + 1) * length // config.parts
-                send = pipeline(grid=(end - begin,), max_concurrent_steps=config.slots, delay_release=1, in_specs=(
-                    BlockSpec((None, tm, tk), lambda k: (0, bands * tn // tm + band, begin + k)),
-                    BlockSpec(cell, lambda k: (0, band, begin + k) if turned else
-                              (0, band * high + (begin + k) % high, (begin + k) // high))))
+                send = pipeline(
+                    grid=(end - begin,),
+                    max_concurrent_steps=config.slots,
+                    delay_release=1,
+                    in_specs=(
+                        BlockSpec(
+                            (None, tm, tk), lambda k: (0, bands * tn // tm + band, begin + k)
+                        ),
+                        BlockSpec(
+                            cell,
+                            lambda k: (
+                                (0, band, begin + k)
+                                if turned
+                                else (0, band * high + (begin + k) % high, (begin + k) // high)
+                            ),
+                        ),
+                    ),
+                )
                 for (k,), (x, y) in send(a, a, allocations=shared):
                     step = begin + k
-                    copy_smem_to_gmem(x.at[ds(wg * rows, rows), :],
-                                      other.at[me, ds(bands * tn + band * tm + wg * rows, rows), ds(step * tk, tk)])
+                    copy_smem_to_gmem(
+                        x.at[ds(wg * rows, rows), :],
+                        other.at[
+                            me, ds(bands * tn + band * tm + wg * rows, rows), ds(step * tk, tk)
+                        ],
+                    )
                     if turned:
-                        copy_smem_to_gmem(y.at[ds(wg * half, half), :],
-                                          other.at[me, ds(band * tn + wg * half, half), ds(step * tk, tk)])
+                        copy_smem_to_gmem(
+                            y.at[ds(wg * half, half), :],
+                            other.at[me, ds(band * tn + wg * half, half), ds(step * tk, tk)],
+                        )
                     else:
-                        copy_smem_to_gmem(y.at[:, ds(wg * half, half)],
-                                          other.at[me, ds((band * high + step % high) * tk, tk),
-                                                   ds(step // high * tn + wg * half, half)])
+                        copy_smem_to_gmem(
+                            y.at[:, ds(wg * half, half)],
+                            other.at[
+                                me,
+                                ds((band * high + step % high) * tk, tk),
+                                ds(step // high * tn + wg * half, half),
+                            ],
+                        )
                     if k + 1 < end - begin:
                         # the step before has been read: its slot is released
                         wait_smem_to_gmem(2, wait_read_only=True)
@@ -126,15 +162,23 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
 
         def product(left, plane, source, y, x):
             acc = zeros((rows, tn), np.float32)
-            pipe = pipeline(grid=(steps,), max_concurrent_steps=config.slots, in_specs=(
-                BlockSpec((None, tm, tk), lambda k: (plane, y, k)), BlockSpec(right, lambda k: (x, k) if turned else (k, x))))
+            pipe = pipeline(
+                grid=(steps,),
+                max_concurrent_steps=config.slots,
+                in_specs=(
+                    BlockSpec((None, tm, tk), lambda k: (plane, y, k)),
+                    BlockSpec(right, lambda k: (x, k) if turned else (k, x)),
+                ),
+            )
             for _, (a_tile, b_tile) in pipe(left, b, allocations=shared):
                 acc = wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T if turned else b_tile)
             c[source, ds(y * tm + wg * rows, rows), ds(x * tn, tn)] = acc.astype(c.dtype)
 
         for y, x in tiles(m_tiles, n_tiles, order="grouped", group=config.group, dynamic=True):
             product(a, 0, me, y, x)
-        for i, y, x in tiles(gpus - 1, m_tiles, n_tiles, order="grouped", group=config.group, dynamic=True):
+        for i, y, x in tiles(
+            gpus - 1, m_tiles, n_tiles, order="grouped", group=config.group, dynamic=True
+        ):
             source = (me + gpus - 1 - i) % gpus
             there = y // (tn // tm) if y < bands * (tn // tm) else y - bands * (tn // tm)
             wait(arrived.at[source * bands + there], config.parts * axis_size("wg"))
@@ -163,7 +207,9 @@ def choose(rows: int, columns: int, depth: int, gpus: int, turned: bool) -> Conf
 
 
 @noted
-def all_gather_matmul(a: Any, b: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
+def all_gather_matmul(
+    a: Any, b: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None
+) -> Any:
     """Return the rows of all GPUs, one behind the other, multiplied by each GPU's own matrix:
     ``concatenate(all a) @ b``.
 
@@ -184,7 +230,15 @@ def all_gather_matmul(a: Any, b: Any, *, mesh: Any, out: Any = None, config: Con
     >>> all_gather_matmul(a, b, mesh=Mesh.simulated(2))[0][:, 0]
     array([0., 0., 0., 0., 8., 8., 8., 8.], dtype=float16)
     """
-    return call("all_gather_matmul", lambda shards: multiplied(shards, a, b, out, config), (a, b), mesh, out, config, stream)
+    return call(
+        "all_gather_matmul",
+        lambda shards: multiplied(shards, a, b, out, config),
+        (a, b),
+        mesh,
+        out,
+        config,
+        stream,
+    )
 
 
 def multiplied(shards: Shards, a: Any, b: Any, out: Any, config: Config | None) -> Any:
@@ -199,7 +253,14 @@ def multiplied(shards: Shards, a: Any, b: Any, out: Any, config: Config | None) 
         turned = right[0].turned
         chosen = config or choose(m, n, k, shards.size, turned)
         # rows of whole 16 bytes
-        gathered = shards.workspace("gathered", left, (shards.size, m, -(-k // 8) * 8), left[0].dtype)
-        shards.run(kernel(chosen, turned), [planes(info, 1) for info in left], [operand.info for operand in right], gathered,
-                   [planes(info, shards.size) for info in results])
+        gathered = shards.workspace(
+            "gathered", left, (shards.size, m, -(-k // 8) * 8), left[0].dtype
+        )
+        shards.run(
+            kernel(chosen, turned),
+            [planes(info, 1) for info in left],
+            [operand.info for operand in right],
+            gathered,
+            [planes(info, shards.size) for info in results],
+        )
     return out if out is not None else shards.delivered(infos["a"], results)

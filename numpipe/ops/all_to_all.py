@@ -59,11 +59,18 @@ def kernel(config: Config = Config()) -> Kernel:
     """Return the kernel."""
     rows = config.rows
 
-    @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=1, semaphores=1, warp_specialized=False)
+    @numpipe_kernel(
+        grid=persistent(), grid_names="cta", num_compute_wgs=1, semaphores=1, warp_specialized=False
+    )
     def all_to_all(x, counts, received, out, done):  # type: ignore[no-untyped-def]
         """out = the rows for this GPU, received[r] = how many GPU r had; x (rows, columns),
         counts[r] rows of it go to GPU r"""
-        me, gpus, cta, ctas = axis_index("gpu"), axis_size("gpu"), axis_index("cta"), axis_size("cta")
+        me, gpus, cta, ctas = (
+            axis_index("gpu"),
+            axis_size("gpu"),
+            axis_index("cta"),
+            axis_size("cta"),
+        )
         columns = config.row_bytes // np.dtype(x.dtype).itemsize
         near = max(ctas // config.own, 1)  # CTAs that copy the own rows
         far = max(ctas - near, 1)
@@ -79,11 +86,25 @@ def kernel(config: Config = Config()) -> Kernel:
             end = min(at + number, out.shape[0])
             blocks = cdiv(end - at, rows) * wide
             steps = cdiv(max(blocks - first, 0), stride)
-            pipe = pipeline(grid=(steps,), max_concurrent_steps=config.slots, delay_release=1, in_specs=(  # type: ignore[var-annotated]
-                BlockSpec((Element(rows), columns), lambda k: (begin + (first + k * stride) // wide * rows,
-                                                               (first + k * stride) % wide)),))
+            pipe = pipeline(
+                grid=(steps,),
+                max_concurrent_steps=config.slots,
+                delay_release=1,
+                in_specs=(  # type: ignore[var-annotated]
+                    BlockSpec(
+                        (Element(rows), columns),
+                        lambda k: (
+                            begin + (first + k * stride) // wide * rows,
+                            (first + k * stride) % wide,
+                        ),
+                    ),
+                ),
+            )
             for (k,), (tile,) in pipe(peer(x, r)):
-                row, column = at + (first + k * stride) // wide * rows, (first + k * stride) % wide * columns
+                row, column = (
+                    at + (first + k * stride) // wide * rows,
+                    (first + k * stride) % wide * columns,
+                )
                 if row + rows <= end:
                     copy_smem_to_gmem(tile, out.at[ds(row, rows), ds(column, columns)])
                 else:
@@ -112,7 +133,15 @@ def kernel(config: Config = Config()) -> Kernel:
 
 
 @noted
-def all_to_all(x: Any, counts: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
+def all_to_all(
+    x: Any,
+    counts: Any,
+    *,
+    mesh: Any,
+    out: Any = None,
+    config: Config | None = None,
+    stream: Any = None,
+) -> Any:
     """Return the rows that all GPUs have for each one, and how many each of them had.
 
     x       (rows, columns) on each GPU, of float16, bfloat16 or float32: first the rows for GPU 0,
@@ -139,7 +168,15 @@ def all_to_all(x: Any, counts: Any, *, mesh: Any, out: Any = None, config: Confi
     (array([0., 1., 1.], dtype=float32), array([1, 2], dtype=int32))
     """
     arrays = (x, counts) if out is None else (x, counts, out)
-    made = call("all_to_all", lambda shards: exchanged(shards, x, counts, out, config), arrays, mesh, None, config, stream)
+    made = call(
+        "all_to_all",
+        lambda shards: exchanged(shards, x, counts, out, config),
+        arrays,
+        mesh,
+        None,
+        config,
+        stream,
+    )
     return made if out is None else (out, made)
 
 
@@ -150,16 +187,28 @@ def exchanged(shards: Shards, x: Any, counts: Any, out: Any, config: Config | No
     numbers = shards.described({"counts": counts}, (COUNTS,))["counts"]
     shape = infos["x"][0].shape
     if len(shape) != 2 or shape[1] * infos["x"][0].dtype.itemsize % 16:
-        raise SpecError(f"all_to_all: 'x' must be a matrix whose rows have a multiple of 16 bytes, got {shape} of "
-                        f"{infos['x'][0].dtype.name}: pad its columns")
+        raise SpecError(
+            f"all_to_all: 'x' must be a matrix whose rows have a multiple of 16 bytes, got {shape} of "
+            f"{infos['x'][0].dtype.name}: pad its columns"
+        )
     if numbers[0].shape != (shards.size,):
-        raise SpecError(f"all_to_all: 'counts' must be ({shards.size},), a number of rows for each GPU, got {numbers[0].shape}")
-    results = infos["out"] if out is not None else shards.made(infos["x"], (shards.size * shape[0], shape[1]))
+        raise SpecError(
+            f"all_to_all: 'counts' must be ({shards.size},), a number of rows for each GPU, got {numbers[0].shape}"
+        )
+    results = (
+        infos["out"]
+        if out is not None
+        else shards.made(infos["x"], (shards.size * shape[0], shape[1]))
+    )
     if len(results[0].shape) != 2 or results[0].shape[1] != shape[1]:
-        raise SpecError(f"all_to_all: 'out' must have {shape[1]} columns, as 'x' has, got {results[0].shape}")
+        raise SpecError(
+            f"all_to_all: 'out' must have {shape[1]} columns, as 'x' has, got {results[0].shape}"
+        )
     check_out("all_to_all", results, results[0].shape)
     received = shards.made(numbers, (shards.size,))
     source = shards.reached("x", shards.rows("x", infos["x"]))
-    shards.run(kernel(config or Config()), source, shards.reached("counts", numbers), received, results)
+    shards.run(
+        kernel(config or Config()), source, shards.reached("counts", numbers), received, results
+    )
     numbered = shards.delivered(numbers, received)
     return numbered if out is not None else (shards.delivered(infos["x"], results), numbered)

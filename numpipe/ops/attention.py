@@ -59,29 +59,48 @@ _REPEATS = OpRepeats("attention")
 # powers of two that scores may exceed the maximum in use by, where it is not always the largest one
 RISE = 8.0
 
+
 @functools.cache
 def kernel(config: Config, form: Form) -> Kernel:
     """Return the kernel for a config and a form."""
     if config.alone:
         return short_kernel(config, form)
     by_head, order = form.layout == "bhsd", "products" if config.turns else None
-    rows_of_q, keys_of_k = ((None, None, n, form.depth) if by_head else (None, n, None, form.depth)
-                            for n in (config.rows, config.keys))
+    rows_of_q, keys_of_k = (
+        (None, None, n, form.depth) if by_head else (None, n, None, form.depth)
+        for n in (config.rows, config.keys)
+    )
+
     @numpipe_kernel(
-        out_type=lambda q: form.results(q), without=() if form.sums else "lse", grid=persistent(), num_compute_wgs=config.wgs,
-        wg_axis="wg", memory_registers=config.registers, compiler_params=CompilerParams(approx_math=True))
+        out_type=lambda q: form.results(q),
+        without=() if form.sums else "lse",
+        grid=persistent(),
+        num_compute_wgs=config.wgs,
+        wg_axis="wg",
+        memory_registers=config.registers,
+        compiler_params=CompilerParams(approx_math=True),
+    )
     def attend(q, k, v, o, lse, *, scale, diagonal, group):  # type: ignore[no-untyped-def]
         """o = softmax2(scale q k^T) v, with powers of two; lse: logarithms of the sums; `group`:
         heads that take turns."""
         wg, group = axis_index("wg"), group if form.causal else 1
-        heads, keys, blocks = q.shape[form.heads], k.shape[form.positions], cdiv(q.shape[form.positions], config.rows)
-        for above, n, below in tiles(q.shape[0] * heads // group, blocks, group, dynamic=form.causal and config.dynamic):  # type: ignore[var-annotated]
+        heads, keys, blocks = (
+            q.shape[form.heads],
+            k.shape[form.positions],
+            cdiv(q.shape[form.positions], config.rows),
+        )
+        for above, n, below in tiles(
+            q.shape[0] * heads // group, blocks, group, dynamic=form.causal and config.dynamic
+        ):  # type: ignore[var-annotated]
             b, h = (above * group + below) // heads, (above * group + below) % heads
             # several heads of queries have one of keys and values
             hk = h * k.shape[form.heads] // heads
             i = blocks - 1 - n if form.causal else n  # the longest tiles first
             first = i * config.rows + wg * 64
-            steps = cdiv(min(keys, max(0, (i + 1) * config.rows + diagonal)) if form.causal else keys, config.keys)
+            steps = cdiv(
+                min(keys, max(0, (i + 1) * config.rows + diagonal)) if form.causal else keys,
+                config.keys,
+            )
             # keys that all rows of the tile see
             whole = min(keys, max(0, i * config.rows + diagonal + 1)) if form.causal else keys
             rest = max(0, min(steps - 1, whole // config.keys))  # steps without a mask
@@ -95,7 +114,11 @@ def kernel(config: Config, form: Form) -> Kernel:
                 change = layout_cast(full(64, 1.0, np.float32), "column")
                 if risen:
                     new = np.maximum(top, s.max(axis=1))
-                    change = np.exp2(np.where(new == -np.inf, 0.0, (top - new) * scale) if guarded else (top - new) * scale)
+                    change = np.exp2(
+                        np.where(new == -np.inf, 0.0, (top - new) * scale)
+                        if guarded
+                        else (top - new) * scale
+                    )
                     total = total * change[:, None]
                     top = new
                 # e = 0 where all is masked
@@ -119,23 +142,39 @@ def kernel(config: Config, form: Form) -> Kernel:
 
             def at(head, i):
                 return (b, head, i, 0) if by_head else (b, i, head, 0)
+
             # from block end - 1 of keys to the first: the scores of one, the product of that before
             def kv(end):
-                return (BlockSpec(keys_of_k, lambda j: at(hk, end - 1 - j), buffer_count=config.slots),
-                        BlockSpec(keys_of_k, lambda j: at(hk, end - j), buffer_count=config.slots))
+                return (
+                    BlockSpec(keys_of_k, lambda j: at(hk, end - 1 - j), buffer_count=config.slots),
+                    BlockSpec(keys_of_k, lambda j: at(hk, end - j), buffer_count=config.slots),
+                )
 
             q_spec = BlockSpec(rows_of_q, lambda _: at(h, i), buffer_count=config.q_slots)
             queries = pipeline(grid=(1,), in_specs=(q_spec,), manual_consumed_barriers=True)
             # On the same slots: blocks with masks, others, the last product; V of the first step
             # and K of the last lie outside
             head = pipeline(
-                grid=(steps - rest,), in_specs=kv(steps), manual_ready_barriers=True, manual_consumed_barriers=True)
-            main = pipeline(grid=(rest,), in_specs=kv(rest), manual_ready_barriers=True, manual_consumed_barriers=True)
-            tail = pipeline(grid=(1,), in_specs=kv(0), manual_ready_barriers=True, manual_consumed_barriers=True)
+                grid=(steps - rest,),
+                in_specs=kv(steps),
+                manual_ready_barriers=True,
+                manual_consumed_barriers=True,
+            )
+            main = pipeline(
+                grid=(rest,),
+                in_specs=kv(rest),
+                manual_ready_barriers=True,
+                manual_consumed_barriers=True,
+            )
+            tail = pipeline(
+                grid=(1,), in_specs=kv(0), manual_ready_barriers=True, manual_consumed_barriers=True
+            )
             slots = head.get_allocations(k, v)
             for _, (q_tile,), (q_consumed,) in queries(q):
                 p = full((64, config.keys), 0.0, np.float32).astype(q.dtype)
-                for (j,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in head(k, v):
+                for (j,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in head(
+                    k, v
+                ):
                     barrier_wait(k_ready)
                     with turn(order):
                         s = wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
@@ -147,12 +186,18 @@ def kernel(config: Config, form: Form) -> Kernel:
                             s = wgmma_wait(s)
                     barrier_arrive(k_consumed)
                     key = iota(config.keys) + (steps - 1 - j) * config.keys
-                    end = np.minimum(iota(64) + (first + diagonal + 1), keys)[:, None] if form.causal else keys
+                    end = (
+                        np.minimum(iota(64) + (first + diagonal + 1), keys)[:, None]
+                        if form.causal
+                        else keys
+                    )
                     s = np.where(key < end, s, -np.inf)
                     # or the 32 conditions of a row are kept, as bits in registers, for the next one
                     schedule_fence()
                     acc, p, top, total = softmax(s, acc, top, total, v_consumed, True)
-                for _, (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in main(k, v, allocations=slots):
+                for _, (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in main(
+                    k, v, allocations=slots
+                ):
                     barrier_wait(k_ready)
                     with turn(order):
                         s = wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
@@ -162,14 +207,20 @@ def kernel(config: Config, form: Form) -> Kernel:
                     barrier_arrive(k_consumed)
                     acc, p, top, total = softmax(s, acc, top, total, v_consumed, False)
                 barrier_arrive(q_consumed)
-                for _, (_, v_tile), (_, v_ready), (k_consumed, v_consumed) in tail(k, v, allocations=slots):
+                for _, (_, v_tile), (_, v_ready), (k_consumed, v_consumed) in tail(
+                    k, v, allocations=slots
+                ):
                     barrier_arrive(k_consumed)
                     barrier_wait(v_ready)
                     acc = wgmma_wait(wgmma(acc, p, v_tile))
                     barrier_arrive(v_consumed)
             weight = total.sum(axis=1)
             out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)[:, None]).astype(o.dtype)
-            o[(b, h, ds(first, 64), ds(0, form.depth)) if by_head else (b, ds(first, 64), h, ds(0, form.depth))] = out
+            o[
+                (b, h, ds(first, 64), ds(0, form.depth))
+                if by_head
+                else (b, ds(first, 64), h, ds(0, form.depth))
+            ] = out
             if lse is not None:
                 lse[b, h, ds(first, 64)] = (top * scale + np.log2(weight)) * math.log(2)
 
@@ -177,9 +228,22 @@ def kernel(config: Config, form: Form) -> Kernel:
 
 
 @noted
-def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0, scale: float | None = None,
-              layout: str = "bhsd", exact: bool = True, return_lse: bool = False, out: Any = None, config: Config | None = None,
-              target: str | None = None, stream: Any = None) -> Any:
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: bool = False,
+    diagonal: int = 0,
+    scale: float | None = None,
+    layout: str = "bhsd",
+    exact: bool = True,
+    return_lse: bool = False,
+    out: Any = None,
+    config: Config | None = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
     """Return ``softmax(scale * q @ k.T) @ v`` of each head, for arrays of float16 or of bfloat16,
     of any strides.
 
@@ -207,32 +271,72 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0
     >>> attention(q, k, k, target="sim").shape
     (1, 8, 72, 64)
     """
-    constants, simple = (causal, diagonal, scale, layout, exact, config), target is None and return_lse is False
+    constants, simple = (
+        (causal, diagonal, scale, layout, exact, config),
+        target is None and return_lse is False,
+    )
     if simple:
         done, out = _REPEATS.again((q, k, v), constants, out, stream)
         if done:
             return out
-    require("attention", locals(), causal=FLAG, diagonal=whole(), scale=finite(above=0) | NONE, layout=word("bhsd", "bshd"),
-            exact=FLAG, return_lse=FLAG, config=a(Config) | NONE)
+    require(
+        "attention",
+        locals(),
+        causal=FLAG,
+        diagonal=whole(),
+        scale=finite(above=0) | NONE,
+        layout=word("bhsd", "bshd"),
+        exact=FLAG,
+        return_lse=FLAG,
+        config=a(Config) | NONE,
+    )
     infos = list(described("attention", {"q": q, "k": k, "v": v}, (FLOAT16, BFLOAT16)).values())
     form, _, _ = asked = _asked(*(info.shape for info in infos), causal, layout, return_lse, scale)
     # heads that are repeated: one
     if all(info.strides[form.heads] == 0 and info.shape[form.heads] > 1 for info in infos[1:]):
-        infos[1:] = [strided(info, [1 if axis == form.heads else n for axis, n in enumerate(info.shape)], info.strides)
-                     for info in infos[1:]]
+        infos[1:] = [
+            strided(
+                info,
+                [1 if axis == form.heads else n for axis, n in enumerate(info.shape)],
+                info.strides,
+            )
+            for info in infos[1:]
+        ]
         asked = _asked(*(info.shape for info in infos), causal, layout, return_lse, scale)
     if config is None:
         device = launch.gpu_state().device
-        config = choose(form.depth, causal, exact, infos[0].shape[form.positions], infos[1].shape[form.positions],
-                        infos[0].shape[0] * infos[0].shape[form.heads], device.sm_count if device else 132)
-    like, result = infos[0], None if out is None or return_lse else launch.describe(out, "out", "attention")
+        config = choose(
+            form.depth,
+            causal,
+            exact,
+            infos[0].shape[form.positions],
+            infos[1].shape[form.positions],
+            infos[0].shape[0] * infos[0].shape[form.heads],
+            device.sm_count if device else 132,
+        )
+    like, result = (
+        infos[0],
+        None if out is None or return_lse else launch.describe(out, "out", "attention"),
+    )
     if result is not None and (result.shape, result.dtype) != (like.shape, like.dtype):
-        raise SpecError(f"attention: 'out' must be as 'q', {like.dtype.name} {like.shape}, got {result.dtype.name} {result.shape}")
+        raise SpecError(
+            f"attention: 'out' must be as 'q', {like.dtype.name} {like.shape}, got {result.dtype.name} {result.shape}"
+        )
     attend = kernel(config, form)
 
     def run(to: Any) -> Any:
-        arrays = [_loaded(name, info, target, stream) for name, info in zip("qkv", infos, strict=True)]
-        return attend(*arrays, out=to, scale=asked[1], diagonal=diagonal, group=asked[2], target=target, stream=stream)
+        arrays = [
+            _loaded(name, info, target, stream) for name, info in zip("qkv", infos, strict=True)
+        ]
+        return attend(
+            *arrays,
+            out=to,
+            scale=asked[1],
+            diagonal=diagonal,
+            group=asked[2],
+            target=target,
+            stream=stream,
+        )
 
     if not simple:
         return run(out)
@@ -245,7 +349,11 @@ def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> Arra
     """Return an operand that the kernel's pipelines can load: itself, or a copy of it."""
     if info.kind == "host" or 0 in info.shape:
         return info
-    inner = "its last dimension is not contiguous" if info.shape[3] > 1 and info.strides[3] != info.dtype.itemsize else None
+    inner = (
+        "its last dimension is not contiguous"
+        if info.shape[3] > 1 and info.strides[3] != info.dtype.itemsize
+        else None
+    )
     reason = inner or tma_addressable(info)
     if reason is None:
         return info
@@ -255,26 +363,47 @@ def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> Arra
 
 
 @functools.lru_cache(maxsize=1024)
-def _asked(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...], causal: bool, layout: str, sums: bool,
-           scale: float | None) -> tuple[Form, float, int]:
+def _asked(
+    q: tuple[int, ...],
+    k: tuple[int, ...],
+    v: tuple[int, ...],
+    causal: bool,
+    layout: str,
+    sums: bool,
+    scale: float | None,
+) -> tuple[Form, float, int]:
     """(form, scale for powers of two, heads that take turns) for arrays of these shapes; SpecError
     where they do not fit."""
     if odd := [(name, shape) for name, shape in (("q", q), ("k", k), ("v", v)) if len(shape) != 4]:
-        raise SpecError(f"attention: '{odd[0][0]}' must have 4 dimensions, {', '.join(layout)}, got shape {odd[0][1]}")
+        raise SpecError(
+            f"attention: '{odd[0][0]}' must have 4 dimensions, {', '.join(layout)}, got shape {odd[0][1]}"
+        )
     if not 1 <= q[3] <= WIDTHS[-1]:
-        raise SpecError(f"attention: the depth of a head must be 1…{WIDTHS[-1]}, 'q' {q} has {q[3]}: use more heads of "
-                        "fewer elements")
+        raise SpecError(
+            f"attention: the depth of a head must be 1…{WIDTHS[-1]}, 'q' {q} has {q[3]}: use more heads of "
+            "fewer elements"
+        )
     if k != v or (k[0], k[3]) != (q[0], q[3]):
-        raise SpecError(f"attention: 'k' and 'v' must have one shape, with the batches and the depth of 'q' {q}, got {k} and {v}")
+        raise SpecError(
+            f"attention: 'k' and 'v' must have one shape, with the batches and the depth of 'q' {q}, got {k} and {v}"
+        )
     form = Form(next(width for width in WIDTHS if width >= q[3]), causal, layout, sums)
     heads, shared = q[form.heads], k[form.heads]
     if shared == 0 or heads % shared:
-        raise SpecError(f"attention: the {heads} heads of 'q' must be a multiple of the {shared} heads of 'k'")
+        raise SpecError(
+            f"attention: the {heads} heads of 'q' must be a multiple of the {shared} heads of 'k'"
+        )
     scale = q[3] ** -0.5 if scale is None else float(scale)
-    return form, scale * math.log2(math.e), _turns(q[0] * heads, heads // shared, 4 * k[form.positions] * q[3]) if causal else 1
+    return (
+        form,
+        scale * math.log2(math.e),
+        _turns(q[0] * heads, heads // shared, 4 * k[form.positions] * q[3]) if causal else 1,
+    )
 
 
 def _turns(heads: int, sharing: int, size: int) -> int:
     """The most heads whose keys and values, `size` bytes each, stay in L2, that leave no smaller
     rest."""
-    return next(n for n in range(max(1, min(heads, L2 // max(size, 1) * sharing)), 0, -1) if heads % n == 0)
+    return next(
+        n for n in range(max(1, min(heads, L2 // max(size, 1) * sharing)), 0, -1) if heads % n == 0
+    )

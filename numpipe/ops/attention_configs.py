@@ -60,7 +60,9 @@ class Config:
 CONFIGS = {
     "2 warpgroups, 128 keys": Config(early=32, q_slots=2),
     "2 warpgroups, 128 keys, lazy": Config(lazy=True, turns=False, early=32, q_slots=2),
-    "3 warpgroups, 80 keys, lazy": Config(80, 3, lazy=True, turns=False, dynamic=False, registers=32),
+    "3 warpgroups, 80 keys, lazy": Config(
+        80, 3, lazy=True, turns=False, dynamic=False, registers=32
+    ),
     "3 warpgroups, 128 keys": Config(128, 3, early=32, q_slots=2, registers=32),
     "3 warpgroups, 128 keys, lazy": Config(128, 3, lazy=True, q_slots=2, registers=32),
     "2 warpgroups, 64 keys": Config(64, early=32),
@@ -73,17 +75,37 @@ CONFIGS = {
     "alone, 64 keys, 1 slot": Config(64, 1, slots=1, alone=True),
 }
 FITTING = {
-    **{(64, causal): ("3 warpgroups, 128 keys", "3 warpgroups, 128 keys, lazy") for causal in (False, True)},
-    (128, False): ("2 warpgroups, 128 keys", "3 warpgroups, 80 keys, lazy", "2 warpgroups, 128 keys, lazy"),
-    (128, True): ("2 warpgroups, 128 keys", "2 warpgroups, 128 keys, lazy", "3 warpgroups, 80 keys, lazy"),
-    **{(256, causal): ("2 warpgroups, 64 keys", "2 warpgroups, 64 keys, lazy") for causal in (False, True)},
+    **{
+        (64, causal): ("3 warpgroups, 128 keys", "3 warpgroups, 128 keys, lazy")
+        for causal in (False, True)
+    },
+    (128, False): (
+        "2 warpgroups, 128 keys",
+        "3 warpgroups, 80 keys, lazy",
+        "2 warpgroups, 128 keys, lazy",
+    ),
+    (128, True): (
+        "2 warpgroups, 128 keys",
+        "2 warpgroups, 128 keys, lazy",
+        "3 warpgroups, 80 keys, lazy",
+    ),
+    **{
+        (256, causal): ("2 warpgroups, 64 keys", "2 warpgroups, 64 keys, lazy")
+        for causal in (False, True)
+    },
 }
 """(depth, causal) -> configs that fit into registers and shared memory, for many rows: that for
 exact results, that for others, the rest"""
 SMALLER = {
-    64: (("2 warpgroups, 128 keys", "2 warpgroups, 128 keys, lazy"), ("1 warpgroup, 128 keys", "1 warpgroup, 128 keys, lazy"),
-         ("alone, 64 keys", "alone, 64 keys")),
-    128: (("1 warpgroup, 128 keys", "1 warpgroup, 128 keys, lazy"), ("alone, 64 keys, 1 slot", "alone, 64 keys, 1 slot")),
+    64: (
+        ("2 warpgroups, 128 keys", "2 warpgroups, 128 keys, lazy"),
+        ("1 warpgroup, 128 keys", "1 warpgroup, 128 keys, lazy"),
+        ("alone, 64 keys", "alone, 64 keys"),
+    ),
+    128: (
+        ("1 warpgroup, 128 keys", "1 warpgroup, 128 keys, lazy"),
+        ("alone, 64 keys, 1 slot", "alone, 64 keys, 1 slot"),
+    ),
     256: (("1 warpgroup, 64 keys", "1 warpgroup, 64 keys, lazy"),),
 }
 """depth -> configs with fewer rows, for short lengths: for exact results, and for others"""
@@ -114,12 +136,19 @@ class Form:
 
     def results(self, q: Any) -> tuple[ArrayType, ...]:
         sums = ArrayType((q.shape[0], q.shape[self.heads], q.shape[self.positions]), np.float32)
-        return (ArrayType(q.shape, q.dtype), sums)[:1 + self.sums]
+        return (ArrayType(q.shape, q.dtype), sums)[: 1 + self.sums]
 
 
 @functools.lru_cache(maxsize=1024)
-def choose(depth: int, causal: bool = False, exact: bool = True, queries: int = 1 << 20, keys: int = 1 << 20, heads: int = 1,
-           sms: int = 132) -> Config:
+def choose(
+    depth: int,
+    causal: bool = False,
+    exact: bool = True,
+    queries: int = 1 << 20,
+    keys: int = 1 << 20,
+    heads: int = 1,
+    sms: int = 132,
+) -> Config:
     """Return the config for a depth, and for so many queries and keys of so many heads: those of
     all batches together.
 
@@ -128,7 +157,12 @@ def choose(depth: int, causal: bool = False, exact: bool = True, queries: int = 
     """
     fitting = next(known for known in DEPTHS if known >= depth)
     configs = [CONFIGS[pair[not exact]] for pair in (FITTING[fitting, causal], *SMALLER[fitting])]
-    return min(configs, key=lambda config: _cycles(config, depth, keys, cdiv(cdiv(queries, config.rows) * heads, sms)))
+    return min(
+        configs,
+        key=lambda config: _cycles(
+            config, depth, keys, cdiv(cdiv(queries, config.rows) * heads, sms)
+        ),
+    )
 
 
 def _cycles(config: Config, depth: int, keys: int, tiles: int) -> float:
@@ -141,7 +175,10 @@ def _cycles(config: Config, depth: int, keys: int, tiles: int) -> float:
     """
     steps: int = cdiv(keys, config.keys)
     together = AT_ONCE if config.alone else config.wgs
-    products, exponentials = 4 * config.rows * config.keys * depth / 4096, 1.25 * config.rows * config.keys / 16
+    products, exponentials = (
+        4 * config.rows * config.keys * depth / 4096,
+        1.25 * config.rows * config.keys / 16,
+    )
     step: float = max(products, exponentials) + min(products, exponentials) / together + 200
     if not config.alone:
         return tiles * (500 + steps * step)

@@ -37,15 +37,27 @@ from .attention_configs import Config, Form
 def kernel(config: Config, form: Form) -> Kernel:
     """Return the kernel for a form, and for the keys and slots of a config."""
     by_head = form.layout == "bhsd"
-    rows_of_q, keys_of_k = ((None, None, n, form.depth) if by_head else (None, n, None, form.depth) for n in (64, config.keys))
+    rows_of_q, keys_of_k = (
+        (None, None, n, form.depth) if by_head else (None, n, None, form.depth)
+        for n in (64, config.keys)
+    )
 
     @numpipe_kernel(
-        out_type=lambda q: form.results(q), without=() if form.sums else "lse", warp_specialized=False, num_compute_wgs=1,
-        grid=lambda q: (q.shape[0] * q.shape[form.heads] * cdiv(q.shape[form.positions], 64),), grid_names="tile",
-        compiler_params=CompilerParams(approx_math=True))
+        out_type=lambda q: form.results(q),
+        without=() if form.sums else "lse",
+        warp_specialized=False,
+        num_compute_wgs=1,
+        grid=lambda q: (q.shape[0] * q.shape[form.heads] * cdiv(q.shape[form.positions], 64),),
+        grid_names="tile",
+        compiler_params=CompilerParams(approx_math=True),
+    )
     def attend_short(q, k, v, o, lse, *, scale, diagonal, group):  # type: ignore[no-untyped-def]
         """o = softmax2(scale q k^T) v, with powers of two; lse: logarithms of the sums."""
-        heads, keys, blocks = q.shape[form.heads], k.shape[form.positions], cdiv(q.shape[form.positions], 64)
+        heads, keys, blocks = (
+            q.shape[form.heads],
+            k.shape[form.positions],
+            cdiv(q.shape[form.positions], 64),
+        )
         head, n = axis_index("tile") // blocks, axis_index("tile") % blocks
         b, h = head // heads, head % heads
         # several heads of queries have one of keys and values
@@ -63,12 +75,18 @@ def kernel(config: Config, form: Form) -> Kernel:
             return (b, head, i, 0) if by_head else (b, i, head, 0)
 
         block = BlockSpec(keys_of_k, lambda j: at(hk, j), buffer_count=config.slots)
-        pipe = pipeline(grid=(steps,), in_specs=(BlockSpec(rows_of_q, lambda _: at(h, i)), block, block))  # type: ignore[var-annotated]
+        pipe = pipeline(
+            grid=(steps,), in_specs=(BlockSpec(rows_of_q, lambda _: at(h, i)), block, block)
+        )  # type: ignore[var-annotated]
         for (j,), (q_tile, k_tile, v_tile) in pipe(q, k, v):
             s = wgmma_wait(wgmma(None, q_tile, k_tile.T))
             if (j + 1) * config.keys > whole:
                 key = iota(config.keys) + j * config.keys
-                end = np.minimum(iota(64) + (first + diagonal + 1), keys)[:, None] if form.causal else keys
+                end = (
+                    np.minimum(iota(64) + (first + diagonal + 1), keys)[:, None]
+                    if form.causal
+                    else keys
+                )
                 s = np.where(key < end, s, -np.inf)
             new = np.maximum(top, s.max(axis=1))
             change = np.exp2(np.where(new == -np.inf, 0.0, (top - new) * scale))
@@ -79,7 +97,11 @@ def kernel(config: Config, form: Form) -> Kernel:
             acc = wgmma_wait(wgmma(acc * change[:, None], e.astype(q.dtype), v_tile))
         weight = total.sum(axis=1)
         out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)[:, None]).astype(o.dtype)
-        o[(b, h, ds(first, 64), ds(0, form.depth)) if by_head else (b, ds(first, 64), h, ds(0, form.depth))] = out
+        o[
+            (b, h, ds(first, 64), ds(0, form.depth))
+            if by_head
+            else (b, ds(first, 64), h, ds(0, form.depth))
+        ] = out
         if lse is not None:
             lse[b, h, ds(first, 64)] = (top * scale + np.log2(weight)) * math.log(2)
 

@@ -97,14 +97,30 @@ class Config:
     @property
     def depth(self) -> int:
         """The slots of the ring, for 16-bit types."""
-        sums = 4 * self.tm * (self.tn - self.share) * (self.wgs if self.schedule == "pingpong" else 1)
-        return self.slots or fit_slots(((self.tm, self.tk), np.float16), ((self.tn, self.tk), np.float16), other_bytes=sums,
-                                       store_slots=self.panels or 1, num_compute_wgs=self.wgs)
+        sums = (
+            4 * self.tm * (self.tn - self.share) * (self.wgs if self.schedule == "pingpong" else 1)
+        )
+        return self.slots or fit_slots(
+            ((self.tm, self.tk), np.float16),
+            ((self.tn, self.tk), np.float16),
+            other_bytes=sums,
+            store_slots=self.panels or 1,
+            num_compute_wgs=self.wgs,
+        )
 
 
 @functools.lru_cache(maxsize=4096)
-def choose(m: int, n: int, k: int, sms: int = costs.SMS, batches: int = 1, fused: bool = False, aligned: int | None = None,
-           fixed: bool = False, crosswise: tuple[bool, bool] = (False, False)) -> Config:
+def choose(
+    m: int,
+    n: int,
+    k: int,
+    sms: int = costs.SMS,
+    batches: int = 1,
+    fused: bool = False,
+    aligned: int | None = None,
+    fixed: bool = False,
+    crosswise: tuple[bool, bool] = (False, False),
+) -> Config:
     """Return the config that is predicted to be the fastest for a product of these sizes.
 
     fused      whether there is an epilogue beside alpha, for which not every config has the
@@ -120,8 +136,16 @@ def choose(m: int, n: int, k: int, sms: int = costs.SMS, batches: int = 1, fused
     return next(_ordered(m, n, k, sms, batches, fused, aligned, fixed, crosswise))
 
 
-def space(m: int, n: int, k: int, sms: int = costs.SMS, aligned: int = costs.LINE, most: int = 16, turned: bool = True,
-          widths: int = 1) -> list[Config]:
+def space(
+    m: int,
+    n: int,
+    k: int,
+    sms: int = costs.SMS,
+    aligned: int = costs.LINE,
+    most: int = 16,
+    turned: bool = True,
+    widths: int = 1,
+) -> list[Config]:
     """Return the `most` configs that are predicted to be the fastest, the best of them first.
 
     turned  whether those that compute the transpose may be among them: `matmul` passes their
@@ -135,7 +159,15 @@ def space(m: int, n: int, k: int, sms: int = costs.SMS, aligned: int = costs.LIN
     found: list[Config] = []
     kinds: Counter[tuple[object, ...]] = Counter()
     for config in _ordered(m, n, k, sms, aligned=aligned):
-        kind = config.tm, config.tk, config.schedule, config.turned, config.split, config.cluster, config.across
+        kind = (
+            config.tm,
+            config.tk,
+            config.schedule,
+            config.turned,
+            config.split,
+            config.cluster,
+            config.across,
+        )
         if config.turned > turned or kinds[kind] == widths:
             continue
         kinds[kind] += 1
@@ -145,14 +177,25 @@ def space(m: int, n: int, k: int, sms: int = costs.SMS, aligned: int = costs.LIN
     return found
 
 
-def _ordered(m: int, n: int, k: int, sms: int, batches: int = 1, fused: bool = False, aligned: int = costs.LINE,
-             fixed: bool = False, crosswise: tuple[bool, bool] = (False, False)) -> Iterator[Config]:
+def _ordered(
+    m: int,
+    n: int,
+    k: int,
+    sms: int,
+    batches: int = 1,
+    fused: bool = False,
+    aligned: int = costs.LINE,
+    fixed: bool = False,
+    crosswise: tuple[bool, bool] = (False, False),
+) -> Iterator[Config]:
     """Yield configs, the fastest first."""
     ways, both = costs.ways(), (False, True)
     sides = {False: (m, n), True: (n, m)}
     possible = np.ones(len(ways.tm), bool)
     if fused:  # and their arrays are read in strips of at least 64 bytes
-        possible &= (ways.tm / np.where(ways.turns > 0, 1, ways.wgs) * ways.tn <= FUSED) & (ways.tn % 32 == 0)
+        possible &= (ways.tm / np.where(ways.turns > 0, 1, ways.wgs) * ways.tn <= FUSED) & (
+            ways.tn % 32 == 0
+        )
     if fixed:
         possible &= (ways.stream == 0) & (ways.parts * ways.along == 1)
     counted = []
@@ -166,9 +209,15 @@ def _ordered(m: int, n: int, k: int, sms: int, batches: int = 1, fused: bool = F
     best = best[np.isfinite(every[best])]
     turned, number = best >= len(possible), best % len(possible)
     few = costs.Ways(*(field[number] for field in ways))
-    product = costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, aligned, batches, sms)
-    for at in np.argsort(learned.corrected(few, product) * np.where(turned, TURNED, 1), kind="stable"):
-        yield _config(costs.Ways(*(field[at] for field in few)), bool(turned[at]), *sides[bool(turned[at])])
+    product = costs.Product(
+        np.where(turned, n, m), np.where(turned, m, n), k, turned, aligned, batches, sms
+    )
+    for at in np.argsort(
+        learned.corrected(few, product) * np.where(turned, TURNED, 1), kind="stable"
+    ):
+        yield _config(
+            costs.Ways(*(field[at] for field in few)), bool(turned[at]), *sides[bool(turned[at])]
+        )
 
 
 def ways_of(several: Iterable[Config]) -> costs.Ways:
@@ -177,9 +226,22 @@ def ways_of(several: Iterable[Config]) -> costs.Ways:
     rows = []
     for config in several:
         along = config.cluster if config.split == "cluster" else 1
-        rows.append((config.tm, config.tn, config.tk, config.wgs, config.schedule == "pingpong", config.split == "stream", along,
-                     config.split if isinstance(config.split, int) else 1, config.cluster // along, config.across, config.depth,
-                     config.panels or 1))
+        rows.append(
+            (
+                config.tm,
+                config.tn,
+                config.tk,
+                config.wgs,
+                config.schedule == "pingpong",
+                config.split == "stream",
+                along,
+                config.split if isinstance(config.split, int) else 1,
+                config.cluster // along,
+                config.across,
+                config.depth,
+                config.panels or 1,
+            )
+        )
     return costs.Ways(*np.array(rows, np.float64).T)
 
 
@@ -191,8 +253,23 @@ def _config(way: costs.Ways, turned: bool, rows: int, columns: int) -> Config:
     size = max(along, cluster) * across
     delay = delay_of(bool(turns), tk, wgs, slots)
     once = rows <= tm * cluster or columns <= tn * across
-    return Config(tm, tn, tk, slots, ("cooperative", "pingpong")[turns], panels, _strip(tm, tn, size, cluster, rows, columns),
-                  "evict_first", max(along, cluster), across, wgs, turned, split, once, delay=delay)
+    return Config(
+        tm,
+        tn,
+        tk,
+        slots,
+        ("cooperative", "pingpong")[turns],
+        panels,
+        _strip(tm, tn, size, cluster, rows, columns),
+        "evict_first",
+        max(along, cluster),
+        across,
+        wgs,
+        turned,
+        split,
+        once,
+        delay=delay,
+    )
 
 
 def delay_of(turns: bool, tk: int, wgs: int, slots: int) -> int | None:
@@ -218,4 +295,4 @@ def _strip(tm: int, tn: int, size: int, cluster: int, rows: int, columns: int) -
     if -(-rows // tm) * -(-columns // tn) > costs.SMS:
         return max(1, (1536 if cluster == 1 else 2048) // (tm * cluster)) * cluster
     best = math.sqrt(8 * rows / columns if size > 1 else 16 * tn / tm)
-    return int(2**min(3, max(0, round(math.log2(best))))) * cluster
+    return int(2 ** min(3, max(0, round(math.log2(best))))) * cluster

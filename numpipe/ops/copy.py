@@ -47,9 +47,27 @@ from .op_outputs import allocated, delivered
 
 __all__ = ["copy"]
 
-MOVED: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.float16), 4: np.dtype(np.int32)}
+MOVED: dict[int, np.dtype[Any]] = {
+    1: np.dtype(np.uint8),
+    2: np.dtype(np.float16),
+    4: np.dtype(np.int32),
+}
 """the types that elements are moved as, by bytes"""
-NUMBERS = ("group", "pitch", "columns", "last", "first", "step", "n1", "n2", "n3", "s0", "s1", "s2", "s3")
+NUMBERS = (
+    "group",
+    "pitch",
+    "columns",
+    "last",
+    "first",
+    "step",
+    "n1",
+    "n2",
+    "n3",
+    "s0",
+    "s1",
+    "s2",
+    "s3",
+)
 """of `lanes`, as `copy_ways` gives them"""
 _REPEATS = OpRepeats("copy")
 MOST = 5
@@ -126,11 +144,23 @@ def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Ker
 
         source = BlockSpec((None, None, config.rows, columns), place, eviction_policy="evict_last")
         if transposed:
-            source = BlockSpec((None, None, columns, config.rows), across, eviction_policy="evict_last")
-        target = BlockSpec((None, None, config.rows, columns), place, buffer_count=config.outs, eviction_policy="evict_first")
+            source = BlockSpec(
+                (None, None, columns, config.rows), across, eviction_policy="evict_last"
+            )
+        target = BlockSpec(
+            (None, None, config.rows, columns),
+            place,
+            buffer_count=config.outs,
+            eviction_policy="evict_first",
+        )
         steps = (cdiv(blocks - cta, ctas),)
         if stored:
-            pipe = pipeline(grid=steps, max_concurrent_steps=config.slots, in_specs=(source,), out_specs=(target,))  # type: ignore[var-annotated]
+            pipe = pipeline(
+                grid=steps,
+                max_concurrent_steps=config.slots,
+                in_specs=(source,),
+                out_specs=(target,),
+            )  # type: ignore[var-annotated]
             for _, (a_tile, o_tile) in pipe(a, o):
                 if transposed:
                     o_tile[:, ds(wg * half, half)] = a_tile.at[ds(wg * half, half), :].T[...]
@@ -143,8 +173,12 @@ def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Ker
             pipe = pipeline(grid=steps, max_concurrent_steps=config.slots, in_specs=(source,))
             for (k,), (a_tile,) in pipe(a):
                 above, below, i, j = place(k)
-                o[above, below, ds(i * config.rows, config.rows),
-                  ds(j * columns + wg * half, half)] = a_tile.at[ds(wg * half, half), :].T[...]
+                o[
+                    above,
+                    below,
+                    ds(i * config.rows, config.rows),
+                    ds(j * columns + wg * half, half),
+                ] = a_tile.at[ds(wg * half, half), :].T[...]
 
     return copy_tma  # type: ignore[no-any-return]
 
@@ -164,15 +198,44 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
     each = height * width // 128  # elements of a lane
     batch = min(each, 8 if dims else 16)  # that it asks for before it waits for one
 
-    @numpipe_kernel(grid=persistent(), grid_names="cta", warp_specialized=False, num_compute_wgs=WARPGROUPS,
-                    compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
-    def copy_lanes(a, b, o, *, group, pitch, columns, last, first, step, n1, n2, n3, s0, s1, s2, s3,  # type: ignore[no-untyped-def]
-                   above=0, last_b=0, step_b=0):
+    @numpipe_kernel(
+        grid=persistent(),
+        grid_names="cta",
+        warp_specialized=False,
+        num_compute_wgs=WARPGROUPS,
+        compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
+    )
+    def copy_lanes(
+        a,
+        b,
+        o,
+        *,
+        group,
+        pitch,
+        columns,
+        last,
+        first,
+        step,
+        n1,
+        n2,
+        n3,
+        s0,
+        s1,
+        s2,
+        s3,  # type: ignore[no-untyped-def]
+        above=0,
+        last_b=0,
+        step_b=0,
+    ):
         """o = a, of which element c of row (i, j, k, m) lies at first + i * s0 + j * s1 + k * s2 +
         m * s3 + c * step."""
         ctas, wgs = axis_size("cta"), axis_size("wg")  # each warpgroup goes its own way
         # neighbors on one SM; of dims 0, where blocks may be few, on as many SMs as possible
-        mine = axis_index("cta") * wgs + axis_index("wg") if dims else axis_index("wg") * ctas + axis_index("cta")
+        mine = (
+            axis_index("cta") * wgs + axis_index("wg")
+            if dims
+            else axis_index("wg") * ctas + axis_index("cta")
+        )
         wide = cdiv(o.shape[1], width)
         blocks = cdiv(o.shape[0], height) * wide
 
@@ -204,11 +267,17 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
                 if dims == 0:
                     return min(row + r, end) * stride + min(x, columns - 1)
                 within = x // pitch
-                return row_at((row + r) * group + within) + min(x - within * pitch, columns - 1) * step
+                return (
+                    row_at((row + r) * group + within) + min(x - within * pitch, columns - 1) * step
+                )
 
             def four(array, n, row, end, stride):  # type: ignore[no-untyped-def]
-                return (array[at(n, row, end, stride)], array[at(n + 1, row, end, stride)],
-                        array[at(n + 2, row, end, stride)], array[at(n + 3, row, end, stride)])
+                return (
+                    array[at(n, row, end, stride)],
+                    array[at(n + 1, row, end, stride)],
+                    array[at(n + 2, row, end, stride)],
+                    array[at(n + 3, row, end, stride)],
+                )
 
             def put(n, values):  # type: ignore[no-untyped-def]
                 tile[own(n)] = values[0]
@@ -223,7 +292,10 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
                     if batch > 4:
                         v1 = four(array, n + 4, row, end, stride)
                     if batch > 8:
-                        v2, v3 = four(array, n + 8, row, end, stride), four(array, n + 12, row, end, stride)
+                        v2, v3 = (
+                            four(array, n + 8, row, end, stride),
+                            four(array, n + 12, row, end, stride),
+                        )
                     put(n, v0)
                     if batch > 4:
                         put(n + 4, v1)
@@ -236,8 +308,11 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
             else:
                 move(b, (i - above) * height, last_b, step_b)
 
-        emit_pipeline(body, grid=(cdiv(blocks - mine, ctas * wgs),),
-                      out_specs=(BlockSpec((height, width), place, buffer_count=2),))(o)
+        emit_pipeline(
+            body,
+            grid=(cdiv(blocks - mine, ctas * wgs),),
+            out_specs=(BlockSpec((height, width), place, buffer_count=2),),
+        )(o)
 
     return copy_lanes  # type: ignore[no-any-return]
 
@@ -253,13 +328,26 @@ def copy_blocks(a, o):  # type: ignore[no-untyped-def]
         block = step * ctas + mine
         row, j = block // wide, block % wide
         matrix, i = row // high, row % high
-        stack, above, below = matrix // o.shape[2], matrix // o.shape[2] % o.shape[1], matrix % o.shape[2]
+        stack, above, below = (
+            matrix // o.shape[2],
+            matrix // o.shape[2] % o.shape[1],
+            matrix % o.shape[2],
+        )
         first = stack // o.shape[1]
-        o[first, above, below, ds(i * 64, 64), ds(j * 64, 64)] = a[first, above, below, ds(i * 64, 64), ds(j * 64, 64)]
+        o[first, above, below, ds(i * 64, 64), ds(j * 64, 64)] = a[
+            first, above, below, ds(i * 64, 64), ds(j * 64, 64)
+        ]
 
 
 @noted
-def copy(a: Any, *, out: Any = None, config: Config | None = None, target: str | None = None, stream: Any = None) -> Any:
+def copy(
+    a: Any,
+    *,
+    out: Any = None,
+    config: Config | None = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
     """Return a C-contiguous copy of an array, of its library and on its device.
 
     a       an array of up to 5 dimensions, of elements of 8, 16, 32 or 64 bits and any strides:
@@ -282,14 +370,24 @@ def copy(a: Any, *, out: Any = None, config: Config | None = None, target: str |
             return out
     info = launch.describe(a, "a", "copy")
     if len(info.shape) > MOST:
-        raise SpecError(f"copy: 'a' of shape {info.shape} has {len(info.shape)} dimensions, expected up to {MOST}: reshape it")
+        raise SpecError(
+            f"copy: 'a' of shape {info.shape} has {len(info.shape)} dimensions, expected up to {MOST}: reshape it"
+        )
     if recorded(info.owner):
-        raise SpecError("copy: 'a' requires a gradient, which numpipe.ops.copy does not record: pass a.detach(), or call it under "
-                        "torch.no_grad()")
+        raise SpecError(
+            "copy: 'a' requires a gradient, which numpipe.ops.copy does not record: pass a.detach(), or call it under "
+            "torch.no_grad()"
+        )
     require("copy", locals(), config=a_kind(Config) | NONE)
-    result = allocated("copy", info, info.shape, stream) if out is None else launch.describe(out, "out", "copy")
+    result = (
+        allocated("copy", info, info.shape, stream)
+        if out is None
+        else launch.describe(out, "out", "copy")
+    )
     if (result.shape, result.dtype) != (info.shape, info.dtype):
-        raise SpecError(f"copy: 'out' must be as 'a', {info.dtype.name} {info.shape}, got {result.dtype.name} {result.shape}")
+        raise SpecError(
+            f"copy: 'out' must be as 'a', {info.dtype.name} {info.shape}, got {result.dtype.name} {result.shape}"
+        )
     launch.same_place([info, result], ["a", "out"], "copy")
     launch.check_writable(result, "out", "copy")
     launch.check_overlap([info, result], ["a", "out"], 1, "copy")
@@ -301,23 +399,46 @@ def copy(a: Any, *, out: Any = None, config: Config | None = None, target: str |
     return delivered(info, result, stream) if out is None else out
 
 
-def copy_into(source: ArrayInfo, result: ArrayInfo, *, padded: bool = False, config: Config | None = None,
-              target: str | None = None, stream: Any = None) -> None:
+def copy_into(
+    source: ArrayInfo,
+    result: ArrayInfo,
+    *,
+    padded: bool = False,
+    config: Config | None = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> None:
     """Copy one array to another of its shape and element type, which share no byte; `padded`: what
     lies between the rows of the second may be overwritten."""
     places = source.address % 16, result.address % 16
-    for piece in ways(source.shape, source.strides, result.strides, source.dtype.itemsize, places, padded):
-        arrays = _window(source, piece.source, piece.size), _window(result, piece.target, piece.size)
+    for piece in ways(
+        source.shape, source.strides, result.strides, source.dtype.itemsize, places, padded
+    ):
+        arrays = (
+            _window(source, piece.source, piece.size),
+            _window(result, piece.target, piece.size),
+        )
         if piece.way == "rows":
-            by_tma(config or choose(piece.source.shape[3] * piece.size))(*arrays, target=target, stream=stream)
+            by_tma(config or choose(piece.source.shape[3] * piece.size))(
+                *arrays, target=target, stream=stream
+            )
         elif piece.way == "transposed":
-            stored = piece.target.shape[3] * piece.size % 16 == 0 and launch.tma_addressable(arrays[1]) is None
+            stored = (
+                piece.target.shape[3] * piece.size % 16 == 0
+                and launch.tma_addressable(arrays[1]) is None
+            )
             by_tma(TRANSPOSED, True, stored)(*arrays, target=target, stream=stream)
         elif piece.way == "lanes":
             numbers = dict(zip(NUMBERS, piece.numbers, strict=True))
             along_rows = 0 < abs(numbers["s3"] * numbers["group"]) < abs(numbers["step"])
-            block = (64, 128 // piece.size) if along_rows or piece.target.shape[0] >= 64 else (8, 512 // piece.size)
-            lanes(piece.size, *block, piece.dims, along_rows)(arrays[0], *arrays, **numbers, target=target, stream=stream)
+            block = (
+                (64, 128 // piece.size)
+                if along_rows or piece.target.shape[0] >= 64
+                else (8, 512 // piece.size)
+            )
+            lanes(piece.size, *block, piece.dims, along_rows)(
+                arrays[0], *arrays, **numbers, target=target, stream=stream
+            )
         else:
             copy_blocks(*arrays, target=target, stream=stream)
 
@@ -327,4 +448,10 @@ def _window(info: ArrayInfo, part: Part, size: int) -> ArrayInfo:
     dtype, at, array = MOVED[size], info.address + part.offset, None
     if info.array is not None:
         array = memory(at, part.shape, part.strides, dtype, info.writable, info.array)
-    return info._replace(ptr=at if array is None else 0, shape=part.shape, strides=part.strides, dtype=dtype, array=array)
+    return info._replace(
+        ptr=at if array is None else 0,
+        shape=part.shape,
+        strides=part.strides,
+        dtype=dtype,
+        array=array,
+    )

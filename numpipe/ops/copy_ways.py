@@ -76,8 +76,10 @@ class Piece(NamedTuple):
 
     def moved(self, source: int, target: int) -> Piece:
         """Return the same piece so many bytes further on."""
-        return self._replace(source=self.source._replace(offset=self.source.offset + source),
-                             target=self.target._replace(offset=self.target.offset + target))
+        return self._replace(
+            source=self.source._replace(offset=self.source.offset + source),
+            target=self.target._replace(offset=self.target.offset + target),
+        )
 
 
 class Dim(NamedTuple):
@@ -89,8 +91,14 @@ class Dim(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def ways(shape: Sizes, source: Sizes, target: Sizes, size: int, places: tuple[int, int] = (0, 0),
-         padded: bool = False) -> list[Piece]:
+def ways(
+    shape: Sizes,
+    source: Sizes,
+    target: Sizes,
+    size: int,
+    places: tuple[int, int] = (0, 0),
+    padded: bool = False,
+) -> list[Piece]:
     """Return the pieces of a copy.
 
     shape           of both arrays
@@ -104,7 +112,9 @@ def ways(shape: Sizes, source: Sizes, target: Sizes, size: int, places: tuple[in
     """
     if 0 in shape:
         return []
-    dims, moved = _simplest([Dim(*dim) for dim in zip(shape, source, target, strict=True) if dim[0] != 1], size)
+    dims, moved = _simplest(
+        [Dim(*dim) for dim in zip(shape, source, target, strict=True) if dim[0] != 1], size
+    )
     ends = places[0] + moved[0], places[1] + moved[1]
     dims, size = _widened(dims, size, ends)
     return [piece.moved(*moved) for piece in _pieces(dims, size, ends, padded)]
@@ -116,7 +126,10 @@ def _simplest(dims: list[Dim], size: int) -> tuple[list[Dim], tuple[int, int]]:
     source = target = 0
     for number, dim in enumerate(dims):
         if dim.target < 0:  # from its other end
-            source, target = source + (dim.size - 1) * dim.source, target + (dim.size - 1) * dim.target
+            source, target = (
+                source + (dim.size - 1) * dim.source,
+                target + (dim.size - 1) * dim.target,
+            )
             dims[number] = Dim(dim.size, -dim.source, -dim.target)
     merged: list[Dim] = []
     for dim in sorted(dims, key=lambda dim: -dim.target):
@@ -142,18 +155,40 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
         return _flat(last, size, places)
     aligned = [place % LINE == 0 for place in places]
     by_tma = aligned[0] and len(dims) <= 4 and last.target == size
-    stored = aligned[1] and all(_line(dim.target) for dim in outer) and (padded or last.size * size % LINE == 0)
+    stored = (
+        aligned[1]
+        and all(_line(dim.target) for dim in outer)
+        and (padded or last.size * size % LINE == 0)
+    )
     if by_tma and stored and last.source == size and all(_line(dim.source) for dim in outer):
         source, target = _views(dims, 4)
         # what is stored of padding are zeros: the source ends before
         whole = -(-last.size * size // LINE) * LINE // size
         return [Piece("rows", size, source, target._replace(shape=(*target.shape[:3], whole)))]
     turned = next((dim for dim in outer if dim.source == size), None)
-    if by_tma and size > 1 and turned and all(_line(dim.source) for dim in dims if dim is not turned):
+    if (
+        by_tma
+        and size > 1
+        and turned
+        and all(_line(dim.source) for dim in dims if dim is not turned)
+    ):
         rest = [dim for dim in outer if dim is not turned]
-        return [Piece("transposed", size, _views([*rest, last, turned], 4)[0], _views([*rest, turned, last], 4)[1])]
+        return [
+            Piece(
+                "transposed",
+                size,
+                _views([*rest, last, turned], 4)[0],
+                _views([*rest, turned, last], 4)[1],
+            )
+        ]
     dense = all(one.target == other.size * other.target for one, other in itertools.pairwise(outer))
-    if size > 1 and last.target == size and aligned[1] and dense and (padded or outer[-1].target == last.size * size):
+    if (
+        size > 1
+        and last.target == size
+        and aligned[1]
+        and dense
+        and (padded or outer[-1].target == last.size * size)
+    ):
         return _lanes(outer, last, size)
     return _blocks(dims, size)
 
@@ -167,7 +202,9 @@ def _views(dims: Sequence[Dim], rank: int) -> tuple[Part, Part]:
     there are `rank`."""
     whole = [Dim(1, LINE, LINE)] * (rank - len(dims)) + list(dims)
     shape = tuple(dim.size for dim in whole)
-    return Part(0, shape, tuple(dim.source for dim in whole)), Part(0, shape, tuple(dim.target for dim in whole))
+    return Part(0, shape, tuple(dim.source for dim in whole)), Part(
+        0, shape, tuple(dim.target for dim in whole)
+    )
 
 
 def _flat(line: Dim, size: int, places: tuple[int, int]) -> list[Piece]:
@@ -176,26 +213,45 @@ def _flat(line: Dim, size: int, places: tuple[int, int]) -> list[Piece]:
     row = next((row for row in FLAT if whole % row == 0), FLAT[1])
     count, rest = divmod(line.size, row // size)
     cut = Dim(row // size, line.source, size)
-    found = _pieces([Dim(count, line.source * cut.size, row), cut], size, places, False) if count > 1 else []
+    found = (
+        _pieces([Dim(count, line.source * cut.size, row), cut], size, places, False)
+        if count > 1
+        else []
+    )
     if count < 2:
         count, rest = 0, line.size
     if rest:
-        found += [piece.moved(count * cut.size * line.source, count * row) for piece in _blocks([line._replace(size=rest)], size)]
+        found += [
+            piece.moved(count * cut.size * line.source, count * row)
+            for piece in _blocks([line._replace(size=rest)], size)
+        ]
     return found
 
 
 def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
     """Return the pieces of a copy whose elements lanes look up, one by one: so many that numbers of
     32 bits count the elements."""
-    low, high = (sum(end(0, (dim.size - 1) * dim.source) for dim in (*outer, last)) for end in (min, max))
-    span, pitch, count = (high - low) // size + 1, outer[-1].target, math.prod(dim.size for dim in outer)
+    low, high = (
+        sum(end(0, (dim.size - 1) * dim.source) for dim in (*outer, last)) for end in (min, max)
+    )
+    span, pitch, count = (
+        (high - low) // size + 1,
+        outer[-1].target,
+        math.prod(dim.size for dim in outer),
+    )
     half = outer[0].size // 2 // LINE * LINE  # a multiple, so that the second half begins at one
     many = max(span, count * pitch // size) >= _NUMBERS
     if len(outer) > 4 or any(dim.source % size for dim in (*outer, last)) or (many and not half):
         return _blocks([*outer, last], size)
     if many:
-        halves = [_lanes([outer[0]._replace(size=part), *outer[1:]], last, size) for part in (half, outer[0].size - half)]
-        return [*halves[0], *(piece.moved(half * outer[0].source, half * outer[0].target) for piece in halves[1])]
+        halves = [
+            _lanes([outer[0]._replace(size=part), *outer[1:]], last, size)
+            for part in (half, outer[0].size - half)
+        ]
+        return [
+            *halves[0],
+            *(piece.moved(half * outer[0].source, half * outer[0].target) for piece in halves[1]),
+        ]
     group = LINE // math.gcd(pitch, LINE)
     while group * pitch < SUPER and count >= 128 * group:
         group *= 2
@@ -204,8 +260,16 @@ def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
         dims = [Dim(1, 0, 0)] * (4 - len(outer)) + outer
         numbers = group, pitch // size, last.size, count - 1, -low // size, last.source // size
         rows = Part(0, (count // group, group * pitch // size), (group * pitch, size))
-        found.append(Piece("lanes", size, Part(low, (span,), (size,)), rows, len(outer),
-                           (*numbers, *(dim.size for dim in dims[1:]), *(dim.source // size for dim in dims))))
+        found.append(
+            Piece(
+                "lanes",
+                size,
+                Part(low, (span,), (size,)),
+                rows,
+                len(outer),
+                (*numbers, *(dim.size for dim in dims[1:]), *(dim.source // size for dim in dims)),
+            )
+        )
     row, inner = count - count % group, outer[-1]
     while row < count:  # rows that are no whole super-row, as many at once as lie in one dimension
         more = min(count - row, inner.size - row % inner.size)
@@ -213,7 +277,10 @@ def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
         for dim in reversed(outer):
             left, index = divmod(left, dim.size)
             at += index * dim.source
-        found += [piece.moved(at, row * pitch) for piece in _blocks([inner._replace(size=more), last], size)]
+        found += [
+            piece.moved(at, row * pitch)
+            for piece in _blocks([inner._replace(size=more), last], size)
+        ]
         row += more
     return found
 
@@ -230,7 +297,11 @@ def _blocks(dims: list[Dim], size: int) -> list[Piece]:
         least = min(outer, key=lambda dim: dim.size)
         outer.remove(least)
         pieces = _blocks([*outer, last], size)
-        return [piece.moved(i * least.source, i * least.target) for i in range(least.size) for piece in pieces]
+        return [
+            piece.moved(i * least.source, i * least.target)
+            for i in range(least.size)
+            for piece in pieces
+        ]
     outer.sort(key=lambda dim: -abs(dim.source))
     source, target = _views([*outer, last], 5)
     return [Piece("blocks", size, source, target)]

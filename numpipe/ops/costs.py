@@ -58,7 +58,14 @@ class Ways(NamedTuple):
     panels: Floats
 
 
-_SHAPES = {(0, 64): (1, 256), (0, 128): (2, 256), (0, 192): (3, 192), (0, 256): (2, 160), (1, 64): (2, 256), (1, 128): (2, 192)}
+_SHAPES = {
+    (0, 64): (1, 256),
+    (0, 128): (2, 256),
+    (0, 192): (3, 192),
+    (0, 256): (2, 160),
+    (1, 64): (2, 256),
+    (1, 128): (2, 192),
+}
 """(whether ping-pong, rows of a tile) -> compute warpgroups, and the most columns for which they
 have the registers"""
 _LOADS = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (2, 2), (4, 2), (2, 4))
@@ -92,7 +99,9 @@ def _cuts(turns: int) -> Iterator[tuple[int, int, int, int, int]]:
         yield from ((0, 1, parts, *load) for parts in _PARTS for load in _LOADS[:6])
 
 
-def _staged(tm: int, tn: int, tk: int, wgs: int, turns: int, along: int, plain: bool) -> Iterator[tuple[int, int]]:
+def _staged(
+    tm: int, tn: int, tk: int, wgs: int, turns: int, along: int, plain: bool
+) -> Iterator[tuple[int, int]]:
     """Yield (staging panels, slots) of a tile. Large ones that are not cut along K may also have
     panels for half of a warpgroup's tile, and cooperative ones for all of it: at any K some
     products are faster with these than with the slots they cost."""
@@ -101,7 +110,11 @@ def _staged(tm: int, tn: int, tk: int, wgs: int, turns: int, along: int, plain: 
     if slots < 6 and (more := _slots(tm, tn, tk, 1, wgs, turns, along)) > slots:
         usual, slots = 1, more
     whole = tm // (1 if turns else wgs) // 64 * math.ceil(tn / 64)
-    others = {2, whole // 2, *(() if turns else (min(whole, 8),))} if plain and tm * tn >= _LARGE else set()
+    others = (
+        {2, whole // 2, *(() if turns else (min(whole, 8),))}
+        if plain and tm * tn >= _LARGE
+        else set()
+    )
     for panels in (usual, *sorted(others - {0, 1, usual})):
         slots = _slots(tm, tn, tk, panels, wgs, turns, along)
         if slots >= _LEAST_SLOTS:
@@ -114,12 +127,31 @@ def ways() -> Ways:
     rows = []
     for (turns, tm), (wgs, widest) in _SHAPES.items():
         for tn in range(8 if tm == 64 else 48, widest + 1, 8):
-            for tk in (64,) if turns or tm > 64 or tn > 64 else (64, 128) if tn > 32 else (64, 128, 256):
+            for tk in (
+                (64,) if turns or tm > 64 or tn > 64 else (64, 128) if tn > 32 else (64, 128, 256)
+            ):
                 for stream, along, parts, cluster, across in _cuts(turns):
                     if tn % (8 * cluster * along):
                         continue
-                    for panels, slots in _staged(tm, tn, tk, wgs, turns, along, plain=not stream and along * parts == 1):
-                        rows.append((tm, tn, tk, wgs, turns, stream, along, parts, cluster, across, slots, panels))
+                    for panels, slots in _staged(
+                        tm, tn, tk, wgs, turns, along, plain=not stream and along * parts == 1
+                    ):
+                        rows.append(
+                            (
+                                tm,
+                                tn,
+                                tk,
+                                wgs,
+                                turns,
+                                stream,
+                                along,
+                                parts,
+                                cluster,
+                                across,
+                                slots,
+                                panels,
+                            )
+                        )
     return Ways(*np.array(rows, np.float64).T)
 
 
@@ -196,7 +228,11 @@ def work(of: Ways, product: Product) -> Work:
     """Return the work of a product that is cut in these ways."""
     down = _cover(product.rows, of.tm * of.cluster) * of.cluster
     beside = _cover(product.columns, of.tn * of.across) * of.across
-    tiles, steps, size = product.batches * down * beside, _cover(product.k, of.tk), of.cluster * of.across * of.along
+    tiles, steps, size = (
+        product.batches * down * beside,
+        _cover(product.k, of.tk),
+        of.cluster * of.across * of.along,
+    )
     slots = AT_ONCE[size.astype(int)] * product.sms // SMS // size * size
     units = tiles * of.along * of.parts
     active = np.minimum(np.where(of.stream > 0, tiles * steps, units), slots)
@@ -213,40 +249,85 @@ def cycles(of: Ways, product: Product, by: _Constants = _FITTED) -> Floats:
     once = 2.0 * batches * k * (rows + columns)  # bytes of the operands
     # a step, with so many CTAs at work
     depth, even = of.tk * 2, np.asarray(aligned) >= SECTOR
-    products = of.tk / 16 * of.tm / 64 * np.maximum(of.tn / 2, by.least_columns) * by.products * np.where(of.wgs > 1, 1, by.alone)
+    products = (
+        of.tk
+        / 16
+        * of.tm
+        / 64
+        * np.maximum(of.tn / 2, by.least_columns)
+        * by.products
+        * np.where(of.wgs > 1, 1, by.alone)
+    )
     port = (high + wide) * depth * np.where(even, 1, by.unaligned_port) / by.port
-    l2 = (high / of.across + wide / of.cluster) * depth * np.where(even, 1, by.unaligned) / sms / by.l2
-    missed = np.minimum(1, once / (tiles * steps * depth * (high + wide))) * depth * (high + wide) / by.memory
-    alone = products**by.norm + port**by.norm + (by.latency / (of.slots - 1))**by.norm
+    l2 = (
+        (high / of.across + wide / of.cluster)
+        * depth
+        * np.where(even, 1, by.unaligned)
+        / sms
+        / by.l2
+    )
+    missed = (
+        np.minimum(1, once / (tiles * steps * depth * (high + wide)))
+        * depth
+        * (high + wide)
+        / by.memory
+    )
+    alone = products**by.norm + port**by.norm + (by.latency / (of.slots - 1)) ** by.norm
     constant = by.step + by.meeting * (of.cluster * of.across > 1)
 
     def step(ctas: Floats) -> Floats:
-        return (alone + (l2**by.norm + missed**by.norm) * ctas**by.norm)**(1 / by.norm) + constant
+        return (alone + (l2**by.norm + missed**by.norm) * ctas**by.norm) ** (1 / by.norm) + constant
 
     # behind the steps of a tile
-    pieces = np.where(turned, _cover(of.tn, 64), of.tn // 64 + of.tn % 64 // 32 + of.tn % 32 // 16 + of.tn % 16 // 8)
-    stored = by.store + by.store_element * elements / of.wgs + by.store_piece * pieces + by.store_turned * elements / 4 * turned
+    pieces = np.where(
+        turned,
+        _cover(of.tn, 64),
+        of.tn // 64 + of.tn % 64 // 32 + of.tn % 32 // 16 + of.tn % 16 // 8,
+    )
+    stored = (
+        by.store
+        + by.store_element * elements / of.wgs
+        + by.store_piece * pieces
+        + by.store_turned * elements / 4 * turned
+    )
     hidden = np.where(of.turns > 0, stored * by.turn, stored)
     full, rest = units // slots, units % slots
-    exchanged = np.where(of.along > 1, by.exchange + by.exchange_element * elements * (of.along - 1) / of.along, 0)
+    exchanged = np.where(
+        of.along > 1, by.exchange + by.exchange_element * elements * (of.along - 1) / of.along, 0
+    )
     handed = np.where(of.parts > 1, by.hand + by.hand_element * elements * (parts - 1), 0)
     own = _cover(steps, parts)
-    whole = full * own * step(slots) + (rest > 0) * own * step(rest) + _cover(units, slots) * (hidden + exchanged + handed)
+    whole = (
+        full * own * step(slots)
+        + (rest > 0) * own * step(rest)
+        + _cover(units, slots) * (hidden + exchanged + handed)
+    )
     whole += stored - hidden
     share = tiles * steps / np.maximum(active, 1)
     # other parts of a tile that its owner adds
     met = np.ceil(steps / np.maximum(share, 1e-9)).clip(1, 32)
     shared = share * step(active) + by.stream + by.hand + met * by.hand_element * elements
     shared += hidden * np.maximum(1, share // np.maximum(1, steps))
-    busy = by.fill + np.where(streams, shared, whole) + np.where(size > 1, by.cluster, 0) + np.where(of.along > 1, by.along, 0)
+    busy = (
+        by.fill
+        + np.where(streams, shared, whole)
+        + np.where(size > 1, by.cluster, 0)
+        + np.where(of.along > 1, by.along, 0)
+    )
     # memory: of operands that the L2 does not hold, each wave of tiles reads its rows and columns
     # again
     together = np.minimum(rows, 1536)
     waves = np.maximum(1, tiles / np.maximum(active, 1))
-    again = 2 * k * np.where(streams, tiles * (high + wide), waves * (together + active * high * wide / together))
+    again = (
+        2
+        * k
+        * np.where(
+            streams, tiles * (high + wide), waves * (together + active * high * wide / together)
+        )
+    )
     read = once + np.clip(once / by.held / 1e6 - 0.5, 0, 1) * np.maximum(0, again - once)
     memory = (read + by.written * 2 * batches * rows * columns) / by.memory + by.fill
-    return (busy**by.mix + memory**by.mix)**(1 / by.mix) + by.launch
+    return (busy**by.mix + memory**by.mix) ** (1 / by.mix) + by.launch
 
 
 def _cover(size: Floats | Sizes, block: Floats | int) -> Floats:

@@ -39,20 +39,53 @@ def features(of: Ways, product: Product, counted: Floats) -> Floats:
     own = np.ceil(steps / np.minimum(of.along * of.parts, np.maximum(steps, 1)))
     rounds = np.where(of.stream > 0, waves, np.ceil(waves))
     deep = np.maximum(rounds * own * of.tk, 1)  # along K, of a CTA
-    limits = [deep / 16 * of.tm / 64 * np.maximum(of.tn / 2, 27), 2 * deep * (high + wide) / _PORT,
-              2 * units * own * of.tk * (high / of.across + wide / of.cluster) / _L2 + 1,
-              2.0 * batches * (k * (rows + columns) + rows * columns) / _MEMORY]
+    limits = [
+        deep / 16 * of.tm / 64 * np.maximum(of.tn / 2, 27),
+        2 * deep * (high + wide) / _PORT,
+        2 * units * own * of.tk * (high / of.across + wide / of.cluster) / _L2 + 1,
+        2.0 * batches * (k * (rows + columns) + rows * columns) / _MEMORY,
+    ]
     facts = [
-        log(rows), log(columns), log(k), log(of.tm), log(of.tn), np.minimum(of.tk, 128) / 64, log(of.slots * of.tk / 64),
-        log(of.cluster), log(of.across), log(of.along), log(of.parts), of.stream, of.turns, of.wgs, turned,
-        *(np.asarray(each) % bytes == 0 for each in (aligned, 2 * np.where(turned, rows, columns)) for bytes in (SECTOR, LINE)),
-        np.clip(log(waves), -3, 3), waves / np.ceil(waves), log(np.maximum(1, np.ceil(steps / (of.along * of.parts)))),
-        high / of.tm, wide / of.tn, np.clip(log(units % slots + 1), 0, 5), log(2.0 * batches * k * (rows + columns)),
-        log(2.0 * batches * rows * columns), of.tn % 64 / 64,
-        log(of.panels), np.minimum(1, 4096 * of.panels * np.where(of.turns > 0, 1, of.wgs) / (of.tm * of.tn)),
-        log(np.minimum(units, slots)), log(rounds), log(np.maximum.reduce(np.broadcast_arrays(*limits)) / counted),
-        *(log(each / counted) for each in limits), log(counted)]
-    return np.stack([np.broadcast_to(np.asarray(fact, np.float32), of.tm.shape) for fact in facts], axis=1)
+        log(rows),
+        log(columns),
+        log(k),
+        log(of.tm),
+        log(of.tn),
+        np.minimum(of.tk, 128) / 64,
+        log(of.slots * of.tk / 64),
+        log(of.cluster),
+        log(of.across),
+        log(of.along),
+        log(of.parts),
+        of.stream,
+        of.turns,
+        of.wgs,
+        turned,
+        *(
+            np.asarray(each) % bytes == 0
+            for each in (aligned, 2 * np.where(turned, rows, columns))
+            for bytes in (SECTOR, LINE)
+        ),
+        np.clip(log(waves), -3, 3),
+        waves / np.ceil(waves),
+        log(np.maximum(1, np.ceil(steps / (of.along * of.parts)))),
+        high / of.tm,
+        wide / of.tn,
+        np.clip(log(units % slots + 1), 0, 5),
+        log(2.0 * batches * k * (rows + columns)),
+        log(2.0 * batches * rows * columns),
+        of.tn % 64 / 64,
+        log(of.panels),
+        np.minimum(1, 4096 * of.panels * np.where(of.turns > 0, 1, of.wgs) / (of.tm * of.tn)),
+        log(np.minimum(units, slots)),
+        log(rounds),
+        log(np.maximum.reduce(np.broadcast_arrays(*limits)) / counted),
+        *(log(each / counted) for each in limits),
+        log(counted),
+    ]
+    return np.stack(
+        [np.broadcast_to(np.asarray(fact, np.float32), of.tm.shape) for fact in facts], axis=1
+    )
 
 
 def corrected(of: Ways, product: Product) -> Floats:
@@ -73,5 +106,7 @@ def _network() -> list[tuple[Any, Any]]:
     """Return (weights, bias) of each layer, of all networks: arrays (networks, inputs, outputs) and
     (networks, 1, outputs)."""
     with np.load(PATH, allow_pickle=False) as file:
-        return [(file[f"weights{number}"].astype(np.float32), file[f"bias{number}"].astype(np.float32))
-                for number in range(len(file.files) // 2)]
+        return [
+            (file[f"weights{number}"].astype(np.float32), file[f"bias{number}"].astype(np.float32))
+            for number in range(len(file.files) // 2)
+        ]

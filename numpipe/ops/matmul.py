@@ -96,7 +96,9 @@ class Form:
     @property
     def signature(self) -> str:
         inputs = [self.a, self.b, *[self.c] * self.source, *[self.bias] * bool(self.bias)]
-        return "->".join(",".join(f"({','.join(dims)})" for dims in group) for group in (inputs, [self.c]))
+        return "->".join(
+            ",".join(f"({','.join(dims)})" for dims in group) for group in (inputs, [self.c])
+        )
 
     def output(self, a: Any, b: Any) -> ArrayType:
         sizes = dict(zip(self.b + self.a, (*b.shape, *a.shape), strict=True))
@@ -106,7 +108,12 @@ class Form:
     def turned(self) -> Form:
         """Of the transpose of c, which is b @ a.T."""
         other = str.maketrans("mn", "nm")
-        return replace(self, a=self.b.translate(other), b=self.a.translate(other), bias=self.bias.translate(other))
+        return replace(
+            self,
+            a=self.b.translate(other),
+            b=self.a.translate(other),
+            bias=self.bias.translate(other),
+        )
 
 
 @functools.cache
@@ -121,12 +128,24 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
     a_turned, b_turned = form.a.endswith("km"), form.b.endswith("kn")
 
     @numpipe_kernel(
-        out_type=lambda a, b: form.output(a, b), signature=form.signature, without=form.without,
-        grid=persistent(), schedule=config.schedule, num_compute_wgs=config.wgs, wg_axis="wg",
-        memory_registers=40 if config.wgs < 3 else 32, workspace=Workspace((config.tm, config.tn), axis or config.split),
-        cluster=(config.cluster, config.across), cluster_names=(axis or "m", "n"),
-        compiler_params=CompilerParams(store_slots=config.panels or 0, store_eviction_policy=config.policy, approx_math=True,
-                                       delay_release=config.delay))
+        out_type=lambda a, b: form.output(a, b),
+        signature=form.signature,
+        without=form.without,
+        grid=persistent(),
+        schedule=config.schedule,
+        num_compute_wgs=config.wgs,
+        wg_axis="wg",
+        memory_registers=40 if config.wgs < 3 else 32,
+        workspace=Workspace((config.tm, config.tn), axis or config.split),
+        cluster=(config.cluster, config.across),
+        cluster_names=(axis or "m", "n"),
+        compiler_params=CompilerParams(
+            store_slots=config.panels or 0,
+            store_eviction_policy=config.policy,
+            approx_math=True,
+            delay_release=config.delay,
+        ),
+    )
     def matmul(a, b, source, bias, c, work, *, alpha, beta):  # type: ignore[no-untyped-def]
         """c = activation(alpha * a @ b.T + beta * source + bias), for a (M, K) and b (N, K) of a
         16-bit type, summed in float32."""
@@ -136,52 +155,111 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
         # of a matrix there are no batches: the first of three indices is cut off
         plane = 3 - c.ndim
         # of clusters
-        m_tiles, n_tiles = cdiv(c.shape[1 - plane], config.tm * above), cdiv(c.shape[2 - plane], config.tn * beside)
+        m_tiles, n_tiles = (
+            cdiv(c.shape[1 - plane], config.tm * above),
+            cdiv(c.shape[2 - plane], config.tn * beside),
+        )
         for i, y, x, part in split_tiles(  # type: ignore[call-arg, var-annotated]
-                1 if plane else c.shape[0], m_tiles, n_tiles, steps=cdiv(a.shape[deep], config.tk), split=axis or config.split,
-                order="grouped", group=cdiv(config.group, above), dynamic=config.dynamic):
-            m, n = y * above + (axis_index("m") if axis is None else 0), x * beside + axis_index("n")
+            1 if plane else c.shape[0],
+            m_tiles,
+            n_tiles,
+            steps=cdiv(a.shape[deep], config.tk),
+            split=axis or config.split,
+            order="grouped",
+            group=cdiv(config.group, above),
+            dynamic=config.dynamic,
+        ):
+            m, n = (
+                y * above + (axis_index("m") if axis is None else 0),
+                x * beside + axis_index("n"),
+            )
             acc = zeros((rows, config.tn), np.float32)
-            pipe = pipeline(grid=(part.steps,), max_concurrent_steps=config.depth, in_specs=(
-                BlockSpec((None, config.tk, config.tm)[3 - a.ndim:], lambda k: (i, part.begin + k, m)[3 - a.ndim:],
-                          collective_axes="n", eviction_policy=loads) if a_turned else
-                BlockSpec((None, config.tm, config.tk)[3 - a.ndim:], lambda k: (i, m, part.begin + k)[3 - a.ndim:],
-                          collective_axes="n", eviction_policy=loads),
-                BlockSpec((None, config.tk, config.tn)[3 - b.ndim:], lambda k: (i, part.begin + k, n)[3 - b.ndim:],
-                          collective_axes=share, eviction_policy=loads) if b_turned else
-                BlockSpec((None, config.tn, config.tk)[3 - b.ndim:], lambda k: (i, n, part.begin + k)[3 - b.ndim:],
-                          collective_axes=share, eviction_policy=loads)))
+            pipe = pipeline(
+                grid=(part.steps,),
+                max_concurrent_steps=config.depth,
+                in_specs=(
+                    BlockSpec(
+                        (None, config.tk, config.tm)[3 - a.ndim :],
+                        lambda k: (i, part.begin + k, m)[3 - a.ndim :],
+                        collective_axes="n",
+                        eviction_policy=loads,
+                    )
+                    if a_turned
+                    else BlockSpec(
+                        (None, config.tm, config.tk)[3 - a.ndim :],
+                        lambda k: (i, m, part.begin + k)[3 - a.ndim :],
+                        collective_axes="n",
+                        eviction_policy=loads,
+                    ),
+                    BlockSpec(
+                        (None, config.tk, config.tn)[3 - b.ndim :],
+                        lambda k: (i, part.begin + k, n)[3 - b.ndim :],
+                        collective_axes=share,
+                        eviction_policy=loads,
+                    )
+                    if b_turned
+                    else BlockSpec(
+                        (None, config.tn, config.tk)[3 - b.ndim :],
+                        lambda k: (i, n, part.begin + k)[3 - b.ndim :],
+                        collective_axes=share,
+                        eviction_policy=loads,
+                    ),
+                ),
+            )
             for _, (a_tile, b_tile) in pipe(a, b):
                 a_rows = a_tile.T if a_turned else a_tile
-                acc = wgmma(acc, a_rows.at[ds(wg * rows, rows), :], b_tile if b_turned else b_tile.T)
+                acc = wgmma(
+                    acc, a_rows.at[ds(wg * rows, rows), :], b_tile if b_turned else b_tile.T
+                )
             acc = combine(acc, part, work, axis)
             if axis is None and part.begin > 0:
                 continue  # the tile is stored by whoever has its first steps
-            row, column = m * config.tm + wg * rows, n * config.tn + (0 if axis is None else axis_index(axis) * config.share)
+            row, column = (
+                m * config.tm + wg * rows,
+                n * config.tn + (0 if axis is None else axis_index(axis) * config.share),
+            )
 
             # of some columns of the tile: all of them would not fit into registers beside a source
             def finish(x, first):
                 if alpha is not None:
                     x = x * alpha
                 if source is not None:
-                    x = x + beta * source[(i, ds(row, rows), ds(column + first, config.strip))[plane:]].astype(np.float32)
+                    x = x + beta * source[
+                        (i, ds(row, rows), ds(column + first, config.strip))[plane:]
+                    ].astype(np.float32)
                 if form.bias in ("n", "n1"):
-                    x = x + bias[(ds(column + first, config.strip), 0)[:bias.ndim]].astype(np.float32)
+                    x = x + bias[(ds(column + first, config.strip), 0)[: bias.ndim]].astype(
+                        np.float32
+                    )
                 if form.bias in ("m", "m1"):
-                    x = x + bias[(ds(row, rows), 0)[:bias.ndim]].astype(np.float32)[:, None]
+                    x = x + bias[(ds(row, rows), 0)[: bias.ndim]].astype(np.float32)[:, None]
                 if form.activation is not None:
                     x = form.activation(x)
                 return x.astype(c.dtype)
 
-            c[(i, ds(row, rows), ds(column, config.share))[plane:]] = map_columns(finish, acc, config.strip)
+            c[(i, ds(row, rows), ds(column, config.share))[plane:]] = map_columns(
+                finish, acc, config.strip
+            )
 
     return matmul  # type: ignore[no-any-return]
 
 
 @noted
-def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1.0, bias: Any = None, activation: Any = None,
-           out: Any = None, batch_invariant: bool = False, config: Config | None = None, target: str | None = None,
-           stream: Any = None) -> Any:
+def matmul(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    bias: Any = None,
+    activation: Any = None,
+    out: Any = None,
+    batch_invariant: bool = False,
+    config: Config | None = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
     """Return ``activation(alpha * a @ b + beta * c + bias)``, summed in float32, for arrays of
     float16 or of bfloat16.
 
@@ -210,14 +288,31 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     (2, 3, 5)
     """
     unread = isinstance(beta, (int, float, np.generic)) and beta == 0
-    arrays, constants = (a, b, None if unread else c, bias), (alpha, beta, activation, batch_invariant, config)
+    arrays, constants = (
+        (a, b, None if unread else c, bias),
+        (alpha, beta, activation, batch_invariant, config),
+    )
     if target is None:
         done, out = _REPEATS.again(arrays, constants, out, stream)
         if done:
             return out
-    require("matmul", locals(), alpha=finite(), beta=finite(), batch_invariant=FLAG, config=a_kind(Config) | NONE)
-    infos = described("matmul", dict(zip(("a", "b", "c", "bias", "out"), (*arrays, out), strict=True)), TYPES, ("c", "bias"))
-    shapes = [infos[name].shape if name in infos else None for name in ("a", "b", "c", "bias", "out")]
+    require(
+        "matmul",
+        locals(),
+        alpha=finite(),
+        beta=finite(),
+        batch_invariant=FLAG,
+        config=a_kind(Config) | NONE,
+    )
+    infos = described(
+        "matmul",
+        dict(zip(("a", "b", "c", "bias", "out"), (*arrays, out), strict=True)),
+        TYPES,
+        ("c", "bias"),
+    )
+    shapes = [
+        infos[name].shape if name in infos else None for name in ("a", "b", "c", "bias", "out")
+    ]
     batch, m, n, k, shape = product_sizes(*shapes)
     first = infos["a"]
     if out is None:
@@ -226,8 +321,15 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     if 0 in shape:
         return delivered(first, infos["out"], stream) if out is None else out
     vectors = [len(infos[name].shape) == 1 for name in ("a", "b")]
-    results = [as_matrices(broadcast(infos[name], shape), vectors) for name in ("out", "c") if name in infos]
-    left, right = as_matrices(first, (vectors[0], False)), as_matrices(infos["b"], (False, vectors[1]))
+    results = [
+        as_matrices(broadcast(infos[name], shape), vectors)
+        for name in ("out", "c")
+        if name in infos
+    ]
+    left, right = (
+        as_matrices(first, (vectors[0], False)),
+        as_matrices(infos["b"], (False, vectors[1])),
+    )
     across = "bias" in infos and len(infos["bias"].shape) == 2
     # all rows by one matrix
     if batch and math.prod(right.shape[:-2]) == 1 and left.shape[:-2] == batch and not across:
@@ -238,9 +340,20 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
 
     def run() -> None:
         operands = laid("matmul", {"a": left, "b": right}, batch, target, stream)
-        _product(operands, results, infos.get("bias"), batch, (m, n, k), alpha=float(alpha), beta=float(beta),
-                 activation=activation_of(activation, "matmul"), config=config, batch_invariant=batch_invariant, target=target,
-                 stream=stream)
+        _product(
+            operands,
+            results,
+            infos.get("bias"),
+            batch,
+            (m, n, k),
+            alpha=float(alpha),
+            beta=float(beta),
+            activation=activation_of(activation, "matmul"),
+            config=config,
+            batch_invariant=batch_invariant,
+            target=target,
+            stream=stream,
+        )
 
     if target is None:
         _REPEATS.call(run, arrays, constants, out, list(infos.values()))
@@ -249,9 +362,20 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     return delivered(first, infos["out"], stream) if out is None else out
 
 
-def _product(operands: Sequence[Operand], results: list[ArrayInfo], bias: ArrayInfo | None, batch: tuple[int, ...],
-             sizes: tuple[int, int, int], *, alpha: float, beta: float, activation: Any, config: Config | None,
-             batch_invariant: bool, **options: Any) -> None:
+def _product(
+    operands: Sequence[Operand],
+    results: list[ArrayInfo],
+    bias: ArrayInfo | None,
+    batch: tuple[int, ...],
+    sizes: tuple[int, int, int],
+    *,
+    alpha: float,
+    beta: float,
+    activation: Any,
+    config: Config | None,
+    batch_invariant: bool,
+    **options: Any,
+) -> None:
     """Compute a product of operands that TMA can address; `results`: the array that it is stored to
     and, if any, that it adds."""
     (a, b), (m, n, k) = operands, sizes
@@ -259,13 +383,33 @@ def _product(operands: Sequence[Operand], results: list[ArrayInfo], bias: ArrayI
     size = results[0].dtype.itemsize
     # stored by way of a matrix
     if target is None or size not in target.strides[-2:] or 0 in target.strides:
-        return _product_elsewhere(operands, results, bias, batch, sizes, alpha=alpha, beta=beta, activation=activation,
-                                  config=config, batch_invariant=batch_invariant, **options)
-    sources = [copied(results[1], options["target"], options["stream"]) if info is None else info for info in added]
+        return _product_elsewhere(
+            operands,
+            results,
+            bias,
+            batch,
+            sizes,
+            alpha=alpha,
+            beta=beta,
+            activation=activation,
+            config=config,
+            batch_invariant=batch_invariant,
+            **options,
+        )
+    sources = [
+        copied(results[1], options["target"], options["stream"]) if info is None else info
+        for info in added
+    ]
     dims = ["b" * (len(info.shape) == 3) for info in (a.info, b.info)]
     along = "" if bias is None else ("n", "m1")[len(bias.shape) - 1]
-    form = _form(dims[0] + ("km" if a.turned else "mk"), dims[1] + ("nk" if b.turned else "kn"), alpha != 1, bool(sources),
-                 along, activation)
+    form = _form(
+        dims[0] + ("km" if a.turned else "mk"),
+        dims[1] + ("nk" if b.turned else "kn"),
+        alpha != 1,
+        bool(sources),
+        along,
+        activation,
+    )
     arrays = [a.info, b.info, *sources, *([] if bias is None else [bias]), target]
     across = [NOMINAL if batch_invariant else m, n]
     if target.strides[-2] == size < target.strides[-1]:  # stored as rows of its transpose
@@ -274,10 +418,14 @@ def _product(operands: Sequence[Operand], results: list[ArrayInfo], bias: ArrayI
     if config is None:
         device = launch.gpu_state().device
         fused = form.source or along != "" or activation is not None
-        aligned = math.gcd(LINE, *(stride for operand in (a, b) for stride in operand.info.strides[:-1]))
+        aligned = math.gcd(
+            LINE, *(stride for operand in (a, b) for stride in operand.info.strides[:-1])
+        )
         crosswise = form.a.endswith("km"), form.b.endswith("kn")
         sms = device.sm_count if device else SMS
-        config = choose(*across, k, sms, math.prod(batch), fused, aligned, batch_invariant, crosswise)
+        config = choose(
+            *across, k, sms, math.prod(batch), fused, aligned, batch_invariant, crosswise
+        )
     options |= {"alpha": alpha} if form.alpha else {}
     options |= {"beta": beta} if form.source else {}
     if config.turned:
@@ -289,11 +437,21 @@ def _transpose(form: Form, arrays: list[ArrayInfo]) -> tuple[Form, list[ArrayInf
     """Return form and arrays of the product whose result is the transpose."""
     a, b, *others = arrays
     bias = len(others) - 2 if form.bias else None
-    return form.turned, [b, a, *(info if at == bias else transposed(info) for at, info in enumerate(others))]
+    return form.turned, [
+        b,
+        a,
+        *(info if at == bias else transposed(info) for at, info in enumerate(others)),
+    ]
 
 
-def _product_elsewhere(operands: Sequence[Operand], results: list[ArrayInfo], bias: ArrayInfo | None, batch: tuple[int, ...],
-                       sizes: tuple[int, int, int], **options: Any) -> None:
+def _product_elsewhere(
+    operands: Sequence[Operand],
+    results: list[ArrayInfo],
+    bias: ArrayInfo | None,
+    batch: tuple[int, ...],
+    sizes: tuple[int, int, int],
+    **options: Any,
+) -> None:
     """Compute a product in a new array and copy it to the one it is to go to, whose layout no store
     has."""
     made = allocated("matmul", results[0], results[0].shape, options["stream"])
@@ -306,8 +464,9 @@ _form = functools.cache(Form)
 
 
 @functools.lru_cache(maxsize=1024)
-def product_sizes(a: tuple[int, ...], b: tuple[int, ...], c: Any, bias: Any,
-                  out: Any) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
+def product_sizes(
+    a: tuple[int, ...], b: tuple[int, ...], c: Any, bias: Any, out: Any
+) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
     """Return (batches, M, N, K, the result's shape) of arrays of these shapes. Raises SpecError
     where they do not fit."""
     for name, shape in (("a", a), ("b", b)):
@@ -316,11 +475,15 @@ def product_sizes(a: tuple[int, ...], b: tuple[int, ...], c: Any, bias: Any,
     m, n, k = a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1, a[-1]
     if k != b[-2 if len(b) > 1 else -1]:
         fix = "; pass b.T of a b (N, K)" if len(b) > 1 and b[-1] == k else ""
-        raise SpecError(f"matmul: K = {k} in 'a' {a}, {b[-2 if len(b) > 1 else -1]} in 'b' {b}{fix}")
+        raise SpecError(
+            f"matmul: K = {k} in 'a' {a}, {b[-2 if len(b) > 1 else -1]} in 'b' {b}{fix}"
+        )
     try:
         batch = np.broadcast_shapes(a[:-2], b[:-2])
     except ValueError:
-        raise SpecError(f"matmul: the batches of 'a' {a} and 'b' {b} do not broadcast: {a[:-2]} and {b[:-2]}") from None
+        raise SpecError(
+            f"matmul: the batches of 'a' {a} and 'b' {b} do not broadcast: {a[:-2]} and {b[:-2]}"
+        ) from None
     result = (*batch, *a[-2:-1], *b[-1:] * (len(b) > 1))
     if out is not None and out != result:
         raise SpecError(f"matmul: 'out' must be {result}, got {out}")

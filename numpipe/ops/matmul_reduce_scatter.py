@@ -75,7 +75,11 @@ class Config:
     strip: int = 16
 
     def __post_init__(self) -> None:
-        require("matmul_reduce_scatter: Config", vars(self), **dict.fromkeys(vars(self), whole(1) | NONE))
+        require(
+            "matmul_reduce_scatter: Config",
+            vars(self),
+            **dict.fromkeys(vars(self), whole(1) | NONE),
+        )
 
 
 @functools.cache
@@ -86,9 +90,19 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
     right = (tn, tk) if turned else (tk, tn)
 
     @numpipe_kernel(
-        grid=persistent(), grid_names="cta", schedule="pingpong", num_compute_wgs=2, wg_axis="wg", memory_registers=24,
-        semaphores=lambda parts: parts.shape[0] * cdiv(parts.shape[1], tm) * cdiv(parts.shape[2], tn),
-        compiler_params=CompilerParams(store_slots=config.panels, store_eviction_policy="evict_first"))
+        grid=persistent(),
+        grid_names="cta",
+        schedule="pingpong",
+        num_compute_wgs=2,
+        wg_axis="wg",
+        memory_registers=24,
+        semaphores=lambda parts: (
+            parts.shape[0] * cdiv(parts.shape[1], tm) * cdiv(parts.shape[2], tn)
+        ),
+        compiler_params=CompilerParams(
+            store_slots=config.panels, store_eviction_policy="evict_first"
+        ),
+    )
     def matmul_reduce_scatter(a, b, parts, c, arrived):  # type: ignore[no-untyped-def]
         """c = the sum over all GPUs of their a[own GPU] @ b; a (GPUs, M, K), c (M, N). GPU r's part
         arrives in parts[r]."""
@@ -105,8 +119,11 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
             # number i of the tiles of the own rows, or of the parts
             after = t - lead
             mine = after >= 0 and (after >= mixed or after % gpus == 0)
-            i = (after // gpus if after < mixed else mixed // gpus + after - mixed) if mine else (
-                t if after < 0 else lead + after // gpus * (gpus - 1) + after % gpus - 1)
+            i = (
+                (after // gpus if after < mixed else mixed // gpus + after - mixed)
+                if mine
+                else (t if after < 0 else lead + after // gpus * (gpus - 1) + after % gpus - 1)
+            )
             number = i if mine else i // (gpus - 1)
             to = me if mine else (me + 1 + i % (gpus - 1)) % gpus
             band = number // (config.group * n_tiles)
@@ -115,8 +132,14 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
             y, x = band * config.group + inside % high, inside // high
 
             acc = zeros((tm, tn), np.float32)
-            pipe = pipeline(grid=(steps,), max_concurrent_steps=config.slots, in_specs=(
-                BlockSpec((None, tm, tk), lambda k: (to, y, k)), BlockSpec(right, lambda k: (x, k) if turned else (k, x))))
+            pipe = pipeline(
+                grid=(steps,),
+                max_concurrent_steps=config.slots,
+                in_specs=(
+                    BlockSpec((None, tm, tk), lambda k: (to, y, k)),
+                    BlockSpec(right, lambda k: (x, k) if turned else (k, x)),
+                ),
+            )
             for _, (a_tile, b_tile) in pipe(a, b):
                 acc = wgmma(acc, a_tile, b_tile.T if turned else b_tile)
 
@@ -130,6 +153,7 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
                 peer(parts, to)[me, ds(row, tm), ds(column, tn)] = acc
                 told, told_to = me * own + number, to
             else:
+
                 def added(buffers, landed):  # the sum of all GPUs, strip after strip
                     total = acc
                     for distance in range(1, gpus):
@@ -137,8 +161,11 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
                         wait(arrived.at[source * own + number], 1, loads=False)
 
                         def fetch(first):
-                            copy_gmem_to_smem(parts.at[source, ds(row, tm), ds(column + first, strip)],
-                                              buffers.at[first // strip % 2], landed.at[first // strip % 2])
+                            copy_gmem_to_smem(
+                                parts.at[source, ds(row, tm), ds(column + first, strip)],
+                                buffers.at[first // strip % 2],
+                                landed.at[first // strip % 2],
+                            )
 
                         def add(sums, first):
                             barrier_wait(landed.at[first // strip % 2])
@@ -153,7 +180,8 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
                     return total
 
                 c[ds(row, tm), ds(column, tn)] = run_scoped(
-                    added, SMEM((2, tm, strip), np.float32), Barrier(num_barriers=2)).astype(c.dtype)
+                    added, SMEM((2, tm, strip), np.float32), Barrier(num_barriers=2)
+                ).astype(c.dtype)
         if told >= 0:
             signal(arrived.at[told], told_to)  # type: ignore[call-arg]
 
@@ -170,6 +198,7 @@ def choose(rows: int, columns: int, gpus: int) -> Config:
     >>> choose(2048, 14336, 2).tn, choose(4096, 100, 2).tn
     (176, 128)
     """
+
     def cost(tn: int) -> float:
         return cdiv(cdiv(rows, 128) * cdiv(columns, tn) * gpus, SMS) * (tn + 8)  # type: ignore[no-any-return]
 
@@ -179,7 +208,9 @@ def choose(rows: int, columns: int, gpus: int) -> Config:
 
 
 @noted
-def matmul_reduce_scatter(a: Any, b: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
+def matmul_reduce_scatter(
+    a: Any, b: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None
+) -> Any:
     """Return each GPU's share of the rows of the sum over all GPUs of their products ``a @ b``.
 
     a       (M, K) on each GPU, of float16 or of bfloat16; M is a multiple of the number of GPUs
@@ -200,7 +231,15 @@ def matmul_reduce_scatter(a: Any, b: Any, *, mesh: Any, out: Any = None, config:
     >>> matmul_reduce_scatter(a, b, mesh=Mesh.simulated(2))[0][:, 0]
     array([24., 24.], dtype=float16)
     """
-    return call("matmul_reduce_scatter", lambda shards: multiplied(shards, a, b, out, config), (a, b), mesh, out, config, stream)
+    return call(
+        "matmul_reduce_scatter",
+        lambda shards: multiplied(shards, a, b, out, config),
+        (a, b),
+        mesh,
+        out,
+        config,
+        stream,
+    )
 
 
 def multiplied(shards: Shards, a: Any, b: Any, out: Any, config: Config | None) -> Any:
@@ -209,15 +248,24 @@ def multiplied(shards: Shards, a: Any, b: Any, out: Any, config: Config | None) 
     infos = shards.described({"a": a, "b": b, "out": out}, TYPES)
     (m, k), n = check_matrices("matmul_reduce_scatter", infos["a"][0].shape, infos["b"][0].shape)
     if m % shards.size:
-        raise SpecError(f"matmul_reduce_scatter: 'a' has {m} rows, which {shards.size} GPUs cannot share evenly: pad it to "
-                        f"{-(-m // shards.size) * shards.size}")
+        raise SpecError(
+            f"matmul_reduce_scatter: 'a' has {m} rows, which {shards.size} GPUs cannot share evenly: pad it to "
+            f"{-(-m // shards.size) * shards.size}"
+        )
     rows = m // shards.size
     results = infos["out"] if out is not None else shards.made(infos["a"], (rows, n))
     check_out("matmul_reduce_scatter", results, (rows, n))
     if m and n:
         left, right = shards.rows("a", infos["a"]), shards.laid("b", infos["b"])
         # rows of whole 16 bytes
-        parts = shards.workspace("parts", left, (shards.size, rows, -(-n // 4) * 4), np.dtype(np.float32))
-        shards.run(kernel(config or choose(rows, n, shards.size), right[0].turned), [planes(info, shards.size) for info in left],
-                   [operand.info for operand in right], parts, results)
+        parts = shards.workspace(
+            "parts", left, (shards.size, rows, -(-n // 4) * 4), np.dtype(np.float32)
+        )
+        shards.run(
+            kernel(config or choose(rows, n, shards.size), right[0].turned),
+            [planes(info, shards.size) for info in left],
+            [operand.info for operand in right],
+            parts,
+            results,
+        )
     return out if out is not None else shards.delivered(infos["a"], results)

@@ -29,7 +29,11 @@ def delivered(like: ArrayInfo, result: ArrayInfo, stream: Any) -> Any:
     if taken() is not None:
         return None
     if launch.foreign([result]):
-        launch.settle([result], launch.current_stream([result]) if stream is None else launch.as_stream(stream), 1)
+        launch.settle(
+            [result],
+            launch.current_stream([result]) if stream is None else launch.as_stream(stream),
+            1,
+        )
     return launch.deliver(like, [result.owner])[0]
 
 

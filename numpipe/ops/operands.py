@@ -35,11 +35,19 @@ class Operand(NamedTuple):
 
 LEFT_OUT = ("c", "bias", "out")
 """operands that may be None"""
-DIFFERENTIATED = ("all_gather", "all_gather_matmul", "matmul", "matmul_reduce_scatter", "reduce_scatter")
+DIFFERENTIATED = (
+    "all_gather",
+    "all_gather_matmul",
+    "matmul",
+    "matmul_reduce_scatter",
+    "reduce_scatter",
+)
 """ops that `numpipe.torch` has with gradients"""
 
 
-def described(op: str, arrays: dict[str, Any], types: Sequence[np.dtype], added: Sequence[str] = ()) -> dict[str, ArrayInfo]:
+def described(
+    op: str, arrays: dict[str, Any], types: Sequence[np.dtype], added: Sequence[str] = ()
+) -> dict[str, ArrayInfo]:
     """Describe the arrays, but for those of `LEFT_OUT` that are None.
 
     Those named in `added` may be float32, whatever the type of the others.
@@ -47,20 +55,28 @@ def described(op: str, arrays: dict[str, Any], types: Sequence[np.dtype], added:
     Raises SpecError for what is no array, for other types, for types or devices that differ, and
     for tensors that PyTorch would have to record.
     """
-    given = {name: array for name, array in arrays.items() if array is not None or name not in LEFT_OUT}
+    given = {
+        name: array for name, array in arrays.items() if array is not None or name not in LEFT_OUT
+    }
     infos = {name: launch.describe(array, name, op) for name, array in given.items()}
     first, of_first = next(iter(infos.items()))
     for name, info in infos.items():
         legal = (*types, np.dtype(np.float32)) if name in added else types
         if info.dtype not in legal:
             known = " or ".join(dtype.name for dtype in legal)
-            raise SpecError(f"{op}: '{name}' is {info.dtype.name}, expected {known}: convert it, as {name}.astype(…) does")
+            raise SpecError(
+                f"{op}: '{name}' is {info.dtype.name}, expected {known}: convert it, as {name}.astype(…) does"
+            )
         if info.dtype != of_first.dtype and name not in added:
-            raise SpecError(f"{op}: '{name}' is {info.dtype.name} and '{first}' is {of_first.dtype.name}: give both one type")
+            raise SpecError(
+                f"{op}: '{name}' is {info.dtype.name} and '{first}' is {of_first.dtype.name}: give both one type"
+            )
         if recorded(info.owner):
             other = f"call numpipe.torch.{op}, or " if op in DIFFERENTIATED else ""
-            raise SpecError(f"{op}: '{name}' requires a gradient, which numpipe.ops.{op} does not record: {other}pass "
-                            f"{name}.detach(), or call it under torch.no_grad()")
+            raise SpecError(
+                f"{op}: '{name}' requires a gradient, which numpipe.ops.{op} does not record: {other}pass "
+                f"{name}.detach(), or call it under torch.no_grad()"
+            )
     launch.same_place(list(infos.values()), list(infos), op)
     return infos
 
@@ -72,7 +88,13 @@ def stacked(info: ArrayInfo, batch: tuple[int, ...]) -> ArrayInfo | None:
     if window is None:
         return None
     same = math.prod(batch) == 1 or math.prod(info.shape[:-2]) == 1
-    return strided(window, window.shape[1:], window.strides[1:]) if same else window if window.strides[0] else None
+    return (
+        strided(window, window.shape[1:], window.strides[1:])
+        if same
+        else window
+        if window.strides[0]
+        else None
+    )
 
 
 def as_matrices(info: ArrayInfo, vectors: Sequence[bool]) -> ArrayInfo:
@@ -88,7 +110,9 @@ def as_matrices(info: ArrayInfo, vectors: Sequence[bool]) -> ArrayInfo:
     return strided(info, shape, strides) if any(vectors) else info
 
 
-def laid(op: str, infos: dict[str, ArrayInfo], batch: tuple[int, ...], target: str | None, stream: Any) -> list[Operand]:
+def laid(
+    op: str, infos: dict[str, ArrayInfo], batch: tuple[int, ...], target: str | None, stream: Any
+) -> list[Operand]:
     """Return the operands of an op whose result has these batches, each loaded where it lies or
     copied."""
     lying = [_lying(info, batch) for info in infos.values()]
@@ -100,9 +124,21 @@ def laid(op: str, infos: dict[str, ArrayInfo], batch: tuple[int, ...], target: s
     if len(off) > 1 and None not in rows and rows[0].shape[1] == rows[1].shape[1]:  # type: ignore[union-attr]
         made = iter(padded(rows, target, stream))  # type: ignore[arg-type]
     else:
-        made = iter([copied(window, target, stream) if each is None else padded([each], target, stream)[0]
-                     for window, each in zip(off, rows, strict=True)])
-    return [Operand(_shaped(next(made), place.window.shape) if place.obstacle else place.window, place.turned) for place in lying]
+        made = iter(
+            [
+                copied(window, target, stream)
+                if each is None
+                else padded([each], target, stream)[0]
+                for window, each in zip(off, rows, strict=True)
+            ]
+        )
+    return [
+        Operand(
+            _shaped(next(made), place.window.shape) if place.obstacle else place.window,
+            place.turned,
+        )
+        for place in lying
+    ]
 
 
 class _Lying(NamedTuple):
@@ -119,7 +155,11 @@ def _lying(info: ArrayInfo, batch: tuple[int, ...]) -> _Lying:
     if window is not None:
         reason = "no dimension of it is contiguous"
         for turned, candidate in enumerate((window, transposed(window))):
-            if candidate.strides[-1] == info.dtype.itemsize or candidate.shape[-1] == 1 or 0 in info.shape:
+            if (
+                candidate.strides[-1] == info.dtype.itemsize
+                or candidate.shape[-1] == 1
+                or 0 in info.shape
+            ):
                 reason = tma_addressable(candidate) or ""
                 if not reason:
                     return _Lying(candidate, bool(turned), "")
@@ -161,7 +201,13 @@ def rows_of(info: ArrayInfo) -> ArrayInfo | None:
     """Return the rows of a matrix, or of a batch of them, as the one matrix that `padded` copies;
     None where they are none."""
     rows, size = merged(info, 1), info.dtype.itemsize
-    if rows is None or size not in (2, 4) or rows.strides[1] != size or rows.strides[0] < 0 or rows.strides[0] % size:
+    if (
+        rows is None
+        or size not in (2, 4)
+        or rows.strides[1] != size
+        or rows.strides[0] < 0
+        or rows.strides[0] % size
+    ):
         return None
     # places are numbers of 32 bits
     return rows if rows.shape[0] * max(rows.strides) < 1 << 31 else None
@@ -178,21 +224,43 @@ def padded(matrices: Sequence[ArrayInfo], target: str | None, stream: Any) -> li
     itemsize, (rows_a, columns) = first.dtype.itemsize, first.shape
     rows_b = second.shape[0] if len(matrices) > 1 else 0
     pitch = _covering(columns * itemsize, LINE) * LINE
-    size = math.gcd(4, columns * itemsize, *(number for info in matrices for number in (info.ptr, info.strides[0])))
+    size = math.gcd(
+        4,
+        columns * itemsize,
+        *(number for info in matrices for number in (info.ptr, info.strides[0])),
+    )
     columns = columns * itemsize // size
     height, width = cut(size, (rows_a, rows_b), columns)
     above = _covering(rows_a, height)
     behind = above * height  # the row at which the second begins
-    made = allocated("copy", first, (behind + rows_b if rows_b else rows_a, pitch // itemsize), stream)
+    made = allocated(
+        "copy", first, (behind + rows_b if rows_b else rows_a, pitch // itemsize), stream
+    )
     steps = [info.strides[0] // size for info in (first, second)]
-    sources = [info._replace(shape=((info.shape[0] - 1) * step + columns,), strides=(size,), dtype=MOVED[size])
-               for info, step in zip((first, second), steps, strict=True)]
-    whole = made._replace(shape=(made.shape[0], pitch // size), strides=(pitch, size), dtype=MOVED[size])
+    sources = [
+        info._replace(
+            shape=((info.shape[0] - 1) * step + columns,), strides=(size,), dtype=MOVED[size]
+        )
+        for info, step in zip((first, second), steps, strict=True)
+    ]
+    whole = made._replace(
+        shape=(made.shape[0], pitch // size), strides=(pitch, size), dtype=MOVED[size]
+    )
     numbers = dict.fromkeys(NUMBERS, 0) | {"columns": columns, "last": rows_a - 1, "s3": steps[0]}
-    copy_lanes(size, height, width)(*sources, whole, **numbers, above=above, last_b=rows_b - 1, step_b=steps[1],
-                                    target=target, stream=stream)
-    return [strided(made._replace(ptr=made.ptr + row * pitch), info.shape, (pitch, itemsize))
-            for row, info in zip((0, behind), matrices, strict=False)]
+    copy_lanes(size, height, width)(
+        *sources,
+        whole,
+        **numbers,
+        above=above,
+        last_b=rows_b - 1,
+        step_b=steps[1],
+        target=target,
+        stream=stream,
+    )
+    return [
+        strided(made._replace(ptr=made.ptr + row * pitch), info.shape, (pitch, itemsize))
+        for row, info in zip((0, behind), matrices, strict=False)
+    ]
 
 
 def cut(size: int, rows: Sequence[int], columns: int) -> tuple[int, int]:
@@ -206,7 +274,10 @@ def cut(size: int, rows: Sequence[int], columns: int) -> tuple[int, int]:
     """
     narrow = LINE // size
     height = 512 // narrow  # four elements of a lane
-    if sum(_covering(each, height) for each in rows) * _covering(columns, narrow) <= WARPGROUPS * SMS:
+    if (
+        sum(_covering(each, height) for each in rows) * _covering(columns, narrow)
+        <= WARPGROUPS * SMS
+    ):
         return height, narrow
     return (4 * height, narrow) if columns <= 2 * narrow else (height, 4 * narrow)
 
@@ -222,7 +293,9 @@ def dense(array: np.ndarray[Any, Any]) -> ArrayInfo:
     return ArrayInfo("host", 0, array.shape, array.strides, array.dtype, -1, True, array, array)
 
 
-def move(source: ArrayInfo, result: ArrayInfo, target: str | None, stream: Any, padded: bool = False) -> None:
+def move(
+    source: ArrayInfo, result: ArrayInfo, target: str | None, stream: Any, padded: bool = False
+) -> None:
     """Copy one array to another of its shape and element type. `padded`: what lies between the rows
     of the second is nobody's."""
     if source.array is not None and result.array is not None:

@@ -66,8 +66,13 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
     """Return the kernel, for arrays seen as rows of so many elements."""
     rows, whole, length = config.rows, 2 * config.rows, config.chunk
 
-    @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=2, wg_axis="wg",
-                    semaphores=lambda room: room.shape[0] * (cdiv(room.shape[1], length * whole) + 2 * SMS))
+    @numpipe_kernel(
+        grid=persistent(),
+        grid_names="cta",
+        num_compute_wgs=2,
+        wg_axis="wg",
+        semaphores=lambda room: room.shape[0] * (cdiv(room.shape[1], length * whole) + 2 * SMS),
+    )
     def reduce_scatter(x, room, out, arrived):  # type: ignore[no-untyped-def]
         """out = the sum over r of x of GPU r, [own GPU]; x and room (GPUs, rows, columns), out
         (rows, columns)"""
@@ -90,8 +95,12 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
             part = max(chunk - full, 0)
             return min(chunk, full) * length + part * (rest // last) + min(part, rest % last)
 
-        shared = pipeline(grid=(blocks,), in_specs=(  # type: ignore[var-annotated]
-            BlockSpec((None, whole, columns), lambda k: (0, k, 0), buffer_count=slots),)).get_allocations(x)
+        shared = pipeline(
+            grid=(blocks,),
+            in_specs=(  # type: ignore[var-annotated]
+                BlockSpec((None, whole, columns), lambda k: (0, k, 0), buffer_count=slots),
+            ),
+        ).get_allocations(x)
 
         if cta < far:
             # a chunk for each other GPU, then the next chunk
@@ -99,11 +108,20 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
                 chunk, to = piece // (gpus - 1), (me + 1 + piece % (gpus - 1)) % gpus
                 there = peer(room, to)
                 begin, end = first(chunk), first(chunk + 1)
-                send = pipeline(grid=(end - begin,), delay_release=1, in_specs=(
-                    BlockSpec((None, whole, columns), lambda k: (to, begin + k, 0), buffer_count=slots),))
+                send = pipeline(
+                    grid=(end - begin,),
+                    delay_release=1,
+                    in_specs=(
+                        BlockSpec(
+                            (None, whole, columns), lambda k: (to, begin + k, 0), buffer_count=slots
+                        ),
+                    ),
+                )
                 for (k,), (tile,) in send(x, allocations=shared):
-                    copy_smem_to_gmem(tile.at[ds(wg * rows, rows), :],
-                                      there.at[me, ds((begin + k) * whole + wg * rows, rows), ds(0, columns)])
+                    copy_smem_to_gmem(
+                        tile.at[ds(wg * rows, rows), :],
+                        there.at[me, ds((begin + k) * whole + wg * rows, rows), ds(0, columns)],
+                    )
                     if begin + k + 1 < end:
                         # the tile before has been read: its slot is released
                         wait_smem_to_gmem(1, wait_read_only=True)
@@ -118,8 +136,16 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
                 for i in range(first(part), first(part + 1)):
 
                     def tile_of(source, r, total):  # added to a sum
-                        pipe = pipeline(grid=(1,), in_specs=(
-                            BlockSpec((None, whole, columns), lambda k: (r, i + k, 0), buffer_count=slots),))
+                        pipe = pipeline(
+                            grid=(1,),
+                            in_specs=(
+                                BlockSpec(
+                                    (None, whole, columns),
+                                    lambda k: (r, i + k, 0),
+                                    buffer_count=slots,
+                                ),
+                            ),
+                        )
                         for _, (tile,) in pipe(source, allocations=shared):
                             total = total + tile[ds(wg * rows, rows), :].astype(np.float32)
                         return total
@@ -136,7 +162,9 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
 
 
 @noted
-def reduce_scatter(x: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None) -> Any:
+def reduce_scatter(
+    x: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None
+) -> Any:
     """Return each GPU's share, along the first dimension, of the sum of all GPUs' arrays.
 
     x       (rows, …) on each GPU, of float16, bfloat16 or float32; contiguous, and rows a multiple
@@ -151,10 +179,20 @@ def reduce_scatter(x: Any, *, mesh: Any, out: Any = None, config: Config | None 
     bits. All ranks make the same call. Raises SpecError for arrays that differ in shape, of other
     types, and for such as TMA cannot copy.
 
-    >>> reduce_scatter([np.full((2, 8), 1 + gpu, np.float32) for gpu in range(2)], mesh=Mesh.simulated(2))[0][0, 0]
+    >>> reduce_scatter(
+    ...     [np.full((2, 8), 1 + gpu, np.float32) for gpu in range(2)], mesh=Mesh.simulated(2)
+    ... )[0][0, 0]
     np.float32(3.0)
     """
-    return call("reduce_scatter", lambda shards: scattered(shards, x, out, config), (x,), mesh, out, config, stream)
+    return call(
+        "reduce_scatter",
+        lambda shards: scattered(shards, x, out, config),
+        (x,),
+        mesh,
+        out,
+        config,
+        stream,
+    )
 
 
 def scattered(shards: Shards, x: Any, out: Any, config: Config | None) -> Any:
@@ -163,7 +201,9 @@ def scattered(shards: Shards, x: Any, out: Any, config: Config | None) -> Any:
     infos = shards.described({"x": x, "out": out}, TYPES)
     first = infos["x"][0].shape
     if not first or first[0] % shards.size:
-        raise SpecError(f"reduce_scatter: 'x' is {first}: {shards.size} GPUs cannot share its first dimension evenly; pad it")
+        raise SpecError(
+            f"reduce_scatter: 'x' is {first}: {shards.size} GPUs cannot share its first dimension evenly; pad it"
+        )
     shape = (first[0] // shards.size, *first[1:])
     results = infos["out"] if out is not None else shards.made(infos["x"], shape)
     check_out("reduce_scatter", results, shape)

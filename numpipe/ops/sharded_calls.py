@@ -34,7 +34,15 @@ COPIED = tuple(record.dtype for record in ELEMENTS.values())
 _WORD, _CHUNK = np.dtype(np.int32), 16
 
 
-def call(op: str, run: Callable[[Shards], Any], arrays: tuple[Any, ...], mesh: Any, out: Any, config: Any, stream: Any) -> Any:
+def call(
+    op: str,
+    run: Callable[[Shards], Any],
+    arrays: tuple[Any, ...],
+    mesh: Any,
+    out: Any,
+    config: Any,
+    stream: Any,
+) -> Any:
     """Make a call of an op: as it was made before, or by `run`, which returns what it allocated, or
     `out`. Returns the same."""
     repeats = _repeats(op)
@@ -59,7 +67,9 @@ class Shards:
     def __init__(self, op: str, mesh: Any, stream: Any = None) -> None:
         """Raises SpecError for what is no mesh."""
         if not isinstance(mesh, Mesh):
-            raise SpecError(f"{op}: mesh must be a numpipe.Mesh: Mesh.simulated(2), Mesh.local() or Mesh.torch(), got {told(mesh)}")
+            raise SpecError(
+                f"{op}: mesh must be a numpipe.Mesh: Mesh.simulated(2), Mesh.local() or Mesh.torch(), got {told(mesh)}"
+            )
         self.op, self.mesh, self.stream = op, mesh, stream
         self.target, self.size = "sim" if mesh.gpus is None else None, mesh.size
         self.single = mesh.rank is not None or taken() is not None
@@ -70,23 +80,36 @@ class Shards:
         self._made = 0
         self._launches: list[Together | None] = []
 
-    def described(self, arrays: dict[str, Any], types: Sequence[np.dtype], added: Sequence[str] = ()) -> dict[str, list[ArrayInfo]]:
+    def described(
+        self, arrays: dict[str, Any], types: Sequence[np.dtype], added: Sequence[str] = ()
+    ) -> dict[str, list[ArrayInfo]]:
         """Describe the arrays of a call by name; those that are None, and may be, are left out.
 
         Raises SpecError for what is no list of as many arrays as there are GPUs, for other types,
         for shapes and types that differ.
         """
-        given = {name: self.parts(name, value) for name, value in arrays.items() if value is not None or name != "out"}
+        given = {
+            name: self.parts(name, value)
+            for name, value in arrays.items()
+            if value is not None or name != "out"
+        }
         count = 1 if self.single else self.size
-        each = [described(self.op, {name: parts[gpu] for name, parts in given.items()}, types, added) for gpu in range(count)]
+        each = [
+            described(self.op, {name: parts[gpu] for name, parts in given.items()}, types, added)
+            for gpu in range(count)
+        ]
         for name in given:
             for gpu, infos in enumerate(each):
                 if infos[name].shape != each[0][name].shape:
-                    raise SpecError(f"{self.op}: '{name}' is {each[0][name].shape} on GPU 0 and {infos[name].shape} on GPU {gpu}: "
-                                    "all GPUs have shards of one shape; pad the last one")
+                    raise SpecError(
+                        f"{self.op}: '{name}' is {each[0][name].shape} on GPU 0 and {infos[name].shape} on GPU {gpu}: "
+                        "all GPUs have shards of one shape; pad the last one"
+                    )
                 if infos[name].dtype != each[0][name].dtype:
-                    raise SpecError(f"{self.op}: '{name}' is {each[0][name].dtype} on GPU 0 and {infos[name].dtype} on GPU {gpu}: "
-                                    "all GPUs have shards of one type; cast some of them")
+                    raise SpecError(
+                        f"{self.op}: '{name}' is {each[0][name].dtype} on GPU 0 and {infos[name].dtype} on GPU {gpu}: "
+                        "all GPUs have shards of one type; cast some of them"
+                    )
         self._infos += [[infos[name] for infos in each] for name in given]
         return {name: [infos[name] for infos in each] for name in given}
 
@@ -97,8 +120,10 @@ class Shards:
             return [value]
         if type(value) not in (list, tuple) or len(value) != self.mesh.size:
             got = f"{len(value)} of them" if type(value) in (list, tuple) else told(value)
-            raise SpecError(f"{self.op}: '{name}' under {self.mesh!r} must be a list of {self.mesh.size} arrays, one for each GPU, "
-                            f"got {got}")
+            raise SpecError(
+                f"{self.op}: '{name}' under {self.mesh!r} must be a list of {self.mesh.size} arrays, one for each GPU, "
+                f"got {got}"
+            )
         return value  # type: ignore[no-any-return]
 
     # ---- layouts
@@ -117,8 +142,10 @@ class Shards:
             self._launches.append(None)
         for gpu, operand in enumerate(found):
             if operand.turned != found[0].turned:
-                raise SpecError(f"{self.op}: '{name}' has strides {infos[0].strides} on GPU 0 and {infos[gpu].strides} on GPU "
-                                f"{gpu}: all GPUs have shards of one layout; pass a copy of some of them")
+                raise SpecError(
+                    f"{self.op}: '{name}' has strides {infos[0].strides} on GPU 0 and {infos[gpu].strides} on GPU "
+                    f"{gpu}: all GPUs have shards of one layout; pass a copy of some of them"
+                )
         return found
 
     def _by_rows(self, name: str, info: ArrayInfo) -> ArrayInfo:
@@ -138,11 +165,19 @@ class Shards:
         self._infos.append([allocated(self.op, info, shape, self.stream) for info in like])
         return self._infos[-1]
 
-    def workspace(self, name: str, like: list[ArrayInfo], shape: Sequence[int], dtype: np.dtype) -> list[ArrayInfo]:
+    def workspace(
+        self, name: str, like: list[ArrayInfo], shape: Sequence[int], dtype: np.dtype
+    ) -> list[ArrayInfo]:
         """Return symmetric memory of the mesh, which launches of this stream share."""
         if taken() is not None:
             return [imagined(shape, dtype) for _ in like]
-        stream = None if self.mesh.gpus is None else launch.current_stream(like[:1]) if self.stream is None else self.stream
+        stream = (
+            None
+            if self.mesh.gpus is None
+            else launch.current_stream(like[:1])
+            if self.stream is None
+            else self.stream
+        )
         room = self.mesh.workspace(f"{self.op}: {name}", tuple(shape), dtype, stream)
         return [launch.describe(part, name, self.op) for part in self.parts(name, room)]
 
@@ -165,7 +200,11 @@ class Shards:
     # ---- the call
     def run(self, kernel: Kernel, *arrays: list[ArrayInfo]) -> None:
         """Run a kernel on all GPUs."""
-        self._launches.append(kernel.together(self.mesh, [infos[0] if self.single else infos for infos in arrays], self.stream))
+        self._launches.append(
+            kernel.together(
+                self.mesh, [infos[0] if self.single else infos for infos in arrays], self.stream
+            )
+        )
 
     def learn(self, repeats: OpRepeats, arrays: tuple[Any, ...], config: Any, result: Any) -> None:
         """Keep the launch of a call that was one: without copies of operands, which hold other
@@ -191,9 +230,14 @@ def planes(info: ArrayInfo, count: int) -> ArrayInfo:
 def check_matrices(op: str, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, int], int]:
     """Return ((M, K), N) of shards (M, K) and (K, N); SpecError for others."""
     if len(a) != 2 or len(b) != 2:
-        raise SpecError(f"{op}: 'a' and 'b' must be matrices, got {a} and {b}: reshape batches to rows")
+        raise SpecError(
+            f"{op}: 'a' and 'b' must be matrices, got {a} and {b}: reshape batches to rows"
+        )
     if a[1] != b[0]:
-        raise SpecError(f"{op}: K = {a[1]} in 'a' {a}, {b[0]} in 'b' {b}" + "; pass b.T of a b (N, K)" * (a[1] == b[1]))
+        raise SpecError(
+            f"{op}: K = {a[1]} in 'a' {a}, {b[0]} in 'b' {b}"
+            + "; pass b.T of a b (N, K)" * (a[1] == b[1])
+        )
     return (a[0], a[1]), b[1]
 
 
@@ -224,7 +268,9 @@ def as_rows(op: str, name: str, infos: list[ArrayInfo], count: int = 0) -> list[
         size = info.dtype.itemsize
         elements = _contiguous(op, name, info, max(count, 1)) // size // max(count, 1)
         columns = math.gcd(elements, 64)
-        found.append(_retyped(info, (*[count] * bool(count), elements // columns, columns), info.dtype))
+        found.append(
+            _retyped(info, (*[count] * bool(count), elements // columns, columns), info.dtype)
+        )
     return found
 
 
@@ -233,10 +279,14 @@ def _contiguous(op: str, name: str, info: ArrayInfo, parts: int) -> int:
     copy."""
     nbytes = math.prod(info.shape) * info.dtype.itemsize
     if info.strides != dense_strides(info.shape, info.dtype.itemsize):
-        raise SpecError(f"{op}: '{name}' is not contiguous, shape {info.shape}, strides {info.strides} bytes: pass a copy")
+        raise SpecError(
+            f"{op}: '{name}' is not contiguous, shape {info.shape}, strides {info.strides} bytes: pass a copy"
+        )
     if nbytes // parts % _CHUNK or info.ptr % _CHUNK:
-        raise SpecError(f"{op}: each GPU's part of '{name}' has {nbytes // parts} bytes, and must begin and end at a multiple of "
-                        f"{_CHUNK}: pad it")
+        raise SpecError(
+            f"{op}: each GPU's part of '{name}' has {nbytes // parts} bytes, and must begin and end at a multiple of "
+            f"{_CHUNK}: pad it"
+        )
     return nbytes
 
 
@@ -244,4 +294,6 @@ def _retyped(info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype) -> ArrayI
     """Return a contiguous array seen as one of another shape, and of an element type of other
     bytes."""
     array = None if info.array is None else info.array.reshape(-1).view(dtype).reshape(shape)
-    return info._replace(shape=shape, strides=dense_strides(shape, dtype.itemsize), dtype=dtype, array=array)
+    return info._replace(
+        shape=shape, strides=dense_strides(shape, dtype.itemsize), dtype=dtype, array=array
+    )

@@ -67,11 +67,15 @@ class SMEM:
     def __post_init__(self) -> None:
         shape = tuple(self.shape) if isinstance(self.shape, (tuple, list)) else ()
         if not shape or not all(is_int(n) and n >= 1 for n in shape):
-            raise SpecError(f"SMEM: shape must be a tuple of positive compile-time ints, (n,) or (*slots, rows, columns), got "
-                            f"{self.shape!r}")
+            raise SpecError(
+                f"SMEM: shape must be a tuple of positive compile-time ints, (n,) or (*slots, rows, columns), got "
+                f"{self.shape!r}"
+            )
         dtype = element_type("SMEM", self.dtype)
         if dtype.name not in ELEMENTS or not dtype.isnative:
-            raise SpecError(f"SMEM: dtype must be one that arrays of a kernel have, {', '.join(ELEMENTS)}, got {dtype!r}")
+            raise SpecError(
+                f"SMEM: dtype must be one that arrays of a kernel have, {', '.join(ELEMENTS)}, got {dtype!r}"
+            )
         object.__setattr__(self, "shape", tuple(int(n) for n in shape))
         object.__setattr__(self, "dtype", dtype)
         check_transforms(self.transforms, "SMEM")
@@ -81,8 +85,16 @@ class SMEM:
     def layout(self) -> Layout:
         """The layout of one tile."""
         if len(self.shape) == 1:
-            return flat_layout(self.shape[0], self.dtype, f"SMEM: vector {self.shape}", self.transforms)
-        return block_layout((self.shape[-2], self.shape[-1]), 1, self.dtype, f"SMEM: tile {self.shape[-2:]}", self.transforms)
+            return flat_layout(
+                self.shape[0], self.dtype, f"SMEM: vector {self.shape}", self.transforms
+            )
+        return block_layout(
+            (self.shape[-2], self.shape[-1]),
+            1,
+            self.dtype,
+            f"SMEM: tile {self.shape[-2:]}",
+            self.transforms,
+        )
 
     @property
     def slots(self) -> int:
@@ -121,19 +133,29 @@ class Barrier:
 
     def __post_init__(self) -> None:
         if not is_int(self.num_arrivals) or not 1 <= self.num_arrivals <= 1 << 16:
-            raise SpecError("Barrier: num_arrivals must be a compile-time int of at least 1: the warpgroups and copies whose "
-                            f"arrival completes a phase, got {self.num_arrivals!r}")
+            raise SpecError(
+                "Barrier: num_arrivals must be a compile-time int of at least 1: the warpgroups and copies whose "
+                f"arrival completes a phase, got {self.num_arrivals!r}"
+            )
         shape = self.num_barriers if isinstance(self.num_barriers, tuple) else (self.num_barriers,)
         if not shape or not all(is_int(n) and n >= 1 for n in shape):
-            raise SpecError(f"Barrier: num_barriers must be a positive compile-time int, or a tuple of them, got "
-                            f"{self.num_barriers!r}")
+            raise SpecError(
+                f"Barrier: num_barriers must be a positive compile-time int, or a tuple of them, got "
+                f"{self.num_barriers!r}"
+            )
         if np.prod(shape) > MAX_BARRIERS:
-            raise SpecError(f"Barrier: num_barriers={self.num_barriers} is {np.prod(shape)} barriers, and the phases of at most "
-                            f"{MAX_BARRIERS} fit the 32 bits that a warpgroup keeps for them: allocate several")
+            raise SpecError(
+                f"Barrier: num_barriers={self.num_barriers} is {np.prod(shape)} barriers, and the phases of at most "
+                f"{MAX_BARRIERS} fit the 32 bits that a warpgroup keeps for them: allocate several"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(self.num_barriers) if isinstance(self.num_barriers, tuple) else (self.num_barriers,)
+        return (
+            tuple(self.num_barriers)
+            if isinstance(self.num_barriers, tuple)
+            else (self.num_barriers,)
+        )
 
     @property
     def count(self) -> int:
@@ -175,8 +197,14 @@ class ClusterBarrier(Barrier):
     leader_tracked: bool = False
     orders_stores: bool = False
 
-    def __init__(self, collective_axes: str | tuple[str, ...], num_barriers: int | tuple[int, ...] = 1, num_arrivals: int = 1,
-                 leader_tracked: bool = False, orders_stores: bool = False) -> None:
+    def __init__(
+        self,
+        collective_axes: str | tuple[str, ...],
+        num_barriers: int | tuple[int, ...] = 1,
+        num_arrivals: int = 1,
+        leader_tracked: bool = False,
+        orders_stores: bool = False,
+    ) -> None:
         super().__init__(num_arrivals, num_barriers)
         for name, flag in (("leader_tracked", leader_tracked), ("orders_stores", orders_stores)):
             if not isinstance(flag, bool):
@@ -190,8 +218,10 @@ class ClusterBarrier(Barrier):
         return axis_names("ClusterBarrier", self.collective_axes)
 
     def __repr__(self) -> str:
-        return (f"ClusterBarrier({self.collective_axes!r}, num_barriers={self.num_barriers}, num_arrivals={self.num_arrivals}"
-                f"{', leader_tracked=True' * self.leader_tracked}{', orders_stores=True' * self.orders_stores})")
+        return (
+            f"ClusterBarrier({self.collective_axes!r}, num_barriers={self.num_barriers}, num_arrivals={self.num_arrivals}"
+            f"{', leader_tracked=True' * self.leader_tracked}{', orders_stores=True' * self.orders_stores})"
+        )
 
 
 @dataclass(frozen=True, init=False)
@@ -204,7 +234,9 @@ class RefUnion:
     overlap is for the kernel to see to, with a barrier between the last access through one and the
     first through the other (the simulator reports where there is none).
 
-    >>> RefUnion(SMEM((64, 64), np.float32), (SMEM((64, 64), np.float16), SMEM((64, 64), np.float16)))
+    >>> RefUnion(
+    ...     SMEM((64, 64), np.float32), (SMEM((64, 64), np.float16), SMEM((64, 64), np.float16))
+    ... )
     RefUnion(SMEM((64, 64), float32), (SMEM((64, 64), float16), SMEM((64, 64), float16)))
     """
 
@@ -217,9 +249,14 @@ class RefUnion:
         for member in members:
             for part in leaves(member):
                 if not isinstance(part, SMEM):
-                    raise SpecError(f"RefUnion: members are SMEM(…) or tuples of them, got {part!r}"
-                                    + ("; barriers keep their bytes for the whole kernel: allocate them apart"
-                                       if isinstance(part, Barrier) else ""))
+                    raise SpecError(
+                        f"RefUnion: members are SMEM(…) or tuples of them, got {part!r}"
+                        + (
+                            "; barriers keep their bytes for the whole kernel: allocate them apart"
+                            if isinstance(part, Barrier)
+                            else ""
+                        )
+                    )
 
     def __repr__(self) -> str:
         return f"RefUnion({', '.join(map(repr, self.members))})"
@@ -234,8 +271,14 @@ def is_allocation(value: Any) -> bool:
 
 
 _NAMES: dict[str, Any] = {
-    "__builtins__": {}, "np": np, **{name: element.dtype for name, element in ELEMENTS.items()},
-    **{kind.__name__: kind for kind in (SMEM, Barrier, ClusterBarrier, RefUnion, *get_args(Transform))}}
+    "__builtins__": {},
+    "np": np,
+    **{name: element.dtype for name, element in ELEMENTS.items()},
+    **{
+        kind.__name__: kind
+        for kind in (SMEM, Barrier, ClusterBarrier, RefUnion, *get_args(Transform))
+    },
+}
 """the names in the `repr` of a type"""
 
 
@@ -302,7 +345,11 @@ class BarrierPlan:
 
     def name_of(self, copy: int, number: int) -> str:
         """What reports call mbarrier `number` of the `copy`-th warpgroup."""
-        index = ", ".join(str(i) for i in np.unravel_index(number, self.kind.shape)) if self.kind.count > 1 else ""
+        index = (
+            ", ".join(str(i) for i in np.unravel_index(number, self.kind.shape))
+            if self.kind.count > 1
+            else ""
+        )
         return f"barrier{f'[{index}]' * bool(index)}{f' of warpgroup {copy}' * bool(self.memory.owners)} @ {self.name}"
 
 

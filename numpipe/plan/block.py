@@ -95,16 +95,28 @@ class Block:
     def copies(self, arg: int, offset: int, written: bool) -> CopyPlan:
         """Return the copies of a block, or of a CTA's share of it, between `offset` of its slot and
         array argument `arg`."""
-        return copies_of(arg, self.rank, self.reverse, self.axes, self.layout, self.share_rows, offset, fill=self.fill,
-                         written=written, policy=self.policy)
+        return copies_of(
+            arg,
+            self.rank,
+            self.reverse,
+            self.axes,
+            self.layout,
+            self.share_rows,
+            offset,
+            fill=self.fill,
+            written=written,
+            policy=self.policy,
+        )
 
     def check_start(self, start: int, what: str) -> None:
         """Raise SpecError for a start along the contiguous dimension (in elements) that TMA cannot
         have."""
         unit = 16 // self.layout.itemsize
         if start % unit:
-            raise SpecError(f"{what} returned element {start} for dimension {self.contiguous}, which is contiguous: there a block "
-                            f"starts at a multiple of 16 B, {unit} elements; an H200 stops with an illegal instruction otherwise")
+            raise SpecError(
+                f"{what} returned element {start} for dimension {self.contiguous}, which is contiguous: there a block "
+                f"starts at a multiple of 16 B, {unit} elements; an H200 stops with an illegal instruction otherwise"
+            )
 
 
 def wrong_indices(what: str, rank: int, got: Any) -> SpecError:
@@ -113,26 +125,57 @@ def wrong_indices(what: str, rank: int, got: Any) -> SpecError:
     return SpecError(f"{what} must return a tuple of {rank} integer block indices, got {got}")
 
 
-def cut(shape: tuple[Side, ...], dtype: np.dtype, ndim: int, order: str, fill: Literal["zeros", "nan"],
-        what: str, transforms: tuple[Transform, ...] = (), policy: str | None = None,
-        mode: Literal["zero", "clip"] | None = None) -> Block:
+def cut(
+    shape: tuple[Side, ...],
+    dtype: np.dtype,
+    ndim: int,
+    order: str,
+    fill: Literal["zeros", "nan"],
+    what: str,
+    transforms: tuple[Transform, ...] = (),
+    policy: str | None = None,
+    mode: Literal["zero", "clip"] | None = None,
+) -> Block:
     """Return the blocks of an array of this type, rank and major order; SpecError where TMA or
     wgmma cannot take them."""
     if ndim != len(shape):
-        raise SpecError(f"{what}: block_shape {spelled(shape)} has {len(shape)} dimensions, the array has {ndim}")
+        raise SpecError(
+            f"{what}: block_shape {spelled(shape)} has {len(shape)} dimensions, the array has {ndim}"
+        )
     axes = tuple(axis for axis, side in enumerate(shape) if side is not None)
     sides = tuple(side.size if isinstance(side, Element) else int(side or 1) for side in shape)
     left = tuple(sides[axis] for axis in axes)
     contiguous = ndim - 1 if order == "row" else 0
     if contiguous not in axes:
-        fix = ("pass a copy of the array whose last dimension is one of the tile's" if order == "row" else
-                "the array is column-major; pass np.ascontiguousarray of it")
-        raise SpecError(f"{what}: block_shape {spelled(shape)} squeezes dimension {contiguous}, which is contiguous, and TMA "
-                        f"moves at least 16 B of that: {fix}")
+        fix = (
+            "pass a copy of the array whose last dimension is one of the tile's"
+            if order == "row"
+            else "the array is column-major; pass np.ascontiguousarray of it"
+        )
+        raise SpecError(
+            f"{what}: block_shape {spelled(shape)} squeezes dimension {contiguous}, which is contiguous, and TMA "
+            f"moves at least 16 B of that: {fix}"
+        )
     if fill == "nan" and not BY_DTYPE[dtype].fills_nan:
-        raise SpecError(f"{what}: oob_fill='nan', but {dtype} has no NaN that TMA knows: use 'zeros'")
-    layout = (flat_layout(left[0], dtype, f"{what}: block {left}", transforms) if len(left) == 1 else
-              block_layout((left[0], left[1]), axes.index(contiguous), dtype, f"{what}: block {left}", transforms))
+        raise SpecError(
+            f"{what}: oob_fill='nan', but {dtype} has no NaN that TMA knows: use 'zeros'"
+        )
+    layout = (
+        flat_layout(left[0], dtype, f"{what}: block {left}", transforms)
+        if len(left) == 1
+        else block_layout(
+            (left[0], left[1]), axes.index(contiguous), dtype, f"{what}: block {left}", transforms
+        )
+    )
     axes = axes[::-1] if transposes(transforms) else axes
     scales = tuple(int(side) if isinstance(side, (int, np.integer)) else 1 for side in shape)
-    return Block(layout, axes, scales, order != "row", isinstance(shape[contiguous], Element), fill, policy, mode=mode)
+    return Block(
+        layout,
+        axes,
+        scales,
+        order != "row",
+        isinstance(shape[contiguous], Element),
+        fill,
+        policy,
+        mode=mode,
+    )

@@ -48,7 +48,12 @@ class Region:
         return self.base <= address < self.end
 
 
-def fit_slots(*blocks: tuple[Sequence[int], Any], store_slots: int = 1, num_compute_wgs: int = 2, other_bytes: int = 0) -> int:
+def fit_slots(
+    *blocks: tuple[Sequence[int], Any],
+    store_slots: int = 1,
+    num_compute_wgs: int = 2,
+    other_bytes: int = 0,
+) -> int:
     """Slots of a ring that fit into the shared memory of a CTA (227 KB): a value for
     ``max_concurrent_steps``.
 
@@ -71,15 +76,32 @@ def fit_slots(*blocks: tuple[Sequence[int], Any], store_slots: int = 1, num_comp
     Raises SpecError where not even one fits. (CUDA C++ Programming Guide, "Compute Capabilities":
     shared memory of 9.0.)
     """
-    pair = Rule(("a pair (shape, dtype)",), lambda one: isinstance(one, tuple) and len(one) == 2 and SHAPE.holds(one[0]))
-    require("fit_slots", locals(), store_slots=whole(0), num_compute_wgs=whole(1, 8), other_bytes=whole(0), blocks=each(pair))
-    stage: int = sum(-(-math.prod(shape) * element_type("fit_slots", dtype).itemsize // ATOM) * ATOM for shape, dtype in blocks)
+    pair = Rule(
+        ("a pair (shape, dtype)",),
+        lambda one: isinstance(one, tuple) and len(one) == 2 and SHAPE.holds(one[0]),
+    )
+    require(
+        "fit_slots",
+        locals(),
+        store_slots=whole(0),
+        num_compute_wgs=whole(1, 8),
+        other_bytes=whole(0),
+        blocks=each(pair),
+    )
+    stage: int = sum(
+        -(-math.prod(shape) * element_type("fit_slots", dtype).itemsize // ATOM) * ATOM
+        for shape, dtype in blocks
+    )
     if not stage:
-        raise SpecError(f"fit_slots: the blocks have no bytes, got {blocks}: give (shape, dtype) of each operand's block")
+        raise SpecError(
+            f"fit_slots: the blocks have no bytes, got {blocks}: give (shape, dtype) of each operand's block"
+        )
     staging = num_compute_wgs * store_slots * PANEL_BYTES
     room = DEFAULT.smem_bytes - HEADER - staging - other_bytes
     if room < stage:
-        raise SpecError(f"fit_slots: a slot is {stage} B, but of {DEFAULT.smem_bytes} B {max(0, room)} B are left beside "
-                        f"{HEADER} B of barriers, {staging} B of store_slots ({num_compute_wgs} warpgroups x {store_slots} x "
-                        f"{PANEL_BYTES} B) and {other_bytes} B of other_bytes: use smaller blocks or fewer store_slots")
+        raise SpecError(
+            f"fit_slots: a slot is {stage} B, but of {DEFAULT.smem_bytes} B {max(0, room)} B are left beside "
+            f"{HEADER} B of barriers, {staging} B of store_slots ({num_compute_wgs} warpgroups x {store_slots} x "
+            f"{PANEL_BYTES} B) and {other_bytes} B of other_bytes: use smaller blocks or fewer store_slots"
+        )
     return room // stage

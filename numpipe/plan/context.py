@@ -157,7 +157,9 @@ def _index(dimension: int) -> Any:
     machine, unit = current(), current().unit
     if unit is None or dimension not in unit.folded:
         return np.int32(machine.cta[dimension])
-    return np.int32(index(machine.cta[0], unit.grid_sizes, dimension, operator.floordiv, operator.mod))
+    return np.int32(
+        index(machine.cta[0], unit.grid_sizes, dimension, operator.floordiv, operator.mod)
+    )
 
 
 def _size(dimension: int) -> Any:
@@ -189,7 +191,9 @@ def checked_axis(operation: str, axis: Any) -> Any:
     """
     axis = constant(operation, "axis", axis)
     if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis <= 2:
-        raise SpecError(f"{operation}(axis): axis is a compile-time int of 0…2, a dimension of the grid, got {axis!r}")
+        raise SpecError(
+            f"{operation}(axis): axis is a compile-time int of 0…2, a dimension of the grid, got {axis!r}"
+        )
     return axis
 
 
@@ -198,8 +202,11 @@ def check_ctas(unit: Unit | None, operation: str, axis: int) -> int:
     source asks for steps."""
     words = None if unit is None else unit.params.dimension_semantics
     if words is not None and axis >= words.count("parallel"):
-        why = (f"is sequential: write {operation}({axis}), with the number, in the kernel itself, and pass its value to functions"
-               if axis < len(words) else f"is none of the {len(words)} that the kernel's grid has")
+        why = (
+            f"is sequential: write {operation}({axis}), with the number, in the kernel itself, and pass its value to functions"
+            if axis < len(words)
+            else f"is none of the {len(words)} that the kernel's grid has"
+        )
         raise SpecError(f"{operation}({axis}): dimension {axis} {why}")
     return axis
 
@@ -211,7 +218,9 @@ def program_id(axis: int) -> Any:
 
     In a grid of up to three dimensions it is blockIdx.x, y or z.
     """
-    return np.int32(current().cta[check_ctas(current().unit, "program_id", checked_axis("program_id", axis))])
+    return np.int32(
+        current().cta[check_ctas(current().unit, "program_id", checked_axis("program_id", axis))]
+    )
 
 
 @op
@@ -220,7 +229,11 @@ def num_programs(axis: int) -> Any:
 
     In a grid of up to three dimensions it is gridDim.x, y or z.
     """
-    return np.int32(current().grid[check_ctas(current().unit, "num_programs", checked_axis("num_programs", axis))])
+    return np.int32(
+        current().grid[
+            check_ctas(current().unit, "num_programs", checked_axis("num_programs", axis))
+        ]
+    )
 
 
 @op
@@ -255,7 +268,11 @@ def cta_count() -> Any:
 def warpgroup_part(np_: Context) -> Any:
     """`axis_index(wg_axis)` in a kernel: the number of the part of a tile that this compute
     warpgroup computes."""
-    return Inert("the warpgroup axis") if np_.memory else np.int32(np_.unit.number(current().warpgroup) % np_.unit.tile_wgs)
+    return (
+        Inert("the warpgroup axis")
+        if np_.memory
+        else np.int32(np_.unit.number(current().warpgroup) % np_.unit.tile_wgs)
+    )
 
 
 @op(context=True)

@@ -36,10 +36,19 @@ class CompiledContext(source.ContextFacts):
     """The context as a `formula` sees it that is compiled; `value` returns the LLVM value."""
 
     def __init__(self, ty: ContextType, builder: Any, value: Callable[[], Any]) -> None:
-        self.unit, self.role, self.builder, self.value, self.state = ty.unit, ty.role, builder, value, self
+        self.unit, self.role, self.builder, self.value, self.state = (
+            ty.unit,
+            ty.role,
+            builder,
+            value,
+            self,
+        )
 
     def __getitem__(self, index: int) -> Value:
-        return Value(self.builder, self.builder.load(counter_pointer(self.builder, self.value(), nb.const(index))))
+        return Value(
+            self.builder,
+            self.builder.load(counter_pointer(self.builder, self.value(), nb.const(index))),
+        )
 
     def __setitem__(self, index: int, word: Value) -> None:
         self.builder.store(word.value, counter_pointer(self.builder, self.value(), nb.const(index)))
@@ -66,6 +75,7 @@ nb.machine_model(ContextType, lambda ty: nb.i32.as_pointer())
 def new_context(unit: Unit, role: str) -> Any:
     """Return an operation that makes the context of a role, with counters on the stack, which LLVM
     takes into registers."""
+
     def typer(_context: Any) -> Any:
         _, builder, _ = yield ContextType(unit, role)()
         array = nb.ir.ArrayType(nb.i32, STATE)
@@ -88,7 +98,9 @@ def uniform(builder: Any, value: Any) -> Any:
     takes a shuffle and two moves, and each branch on it a BSSY and a WARPSYNC. Where ptxas knows
     anyway it drops the shuffle (PTX ISA, "shfl.sync").
     """
-    return nb.emit_asm(builder, nb.i32, [value], "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", "=r,r")
+    return nb.emit_asm(
+        builder, nb.i32, [value], "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", "=r,r"
+    )
 
 
 def own_warpgroup(builder: Any, context_value: Any) -> Any:
@@ -127,7 +139,13 @@ def _over(typing_context: Any, values: Any, function: Any, *args: Any) -> Any:
         nb.returns(typing_context, function, (kind, *args))
     context, builder, given = yield nb.types.void(values, function, *args)
     for number, kind in enumerate(values):
-        nb.call(context, builder, function, (kind, *args), (builder.extract_value(given[0], number), *given[2:]))
+        nb.call(
+            context,
+            builder,
+            function,
+            (kind, *args),
+            (builder.extract_value(given[0], number), *given[2:]),
+        )
 
 
 def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
@@ -137,6 +155,7 @@ def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
     The meaning is a generator function of the types: it checks them, yields the function to call
     and its argument types, is sent (context, builder, args), and returns the arguments' values.
     """
+
     def attach(prepared: Callable[..., Any]) -> None:
         def typer(typing_context: Any, np_: Any, *given: Any) -> Any:
             rest = prepared(np_, *given)
@@ -218,12 +237,16 @@ def keep_grid(builder: Any, unit: Unit, sizes: Sequence[Any]) -> None:
     read them, in one lane."""
     for number, size in enumerate(sizes):
         address = nb.smem(builder, unit.grid_words + 4 * number)
-        nb.emit_asm(builder, nb.void, [address, size], "st.volatile.shared.b32 [$0], $1;", "r,r,~{memory}")
+        nb.emit_asm(
+            builder, nb.void, [address, size], "st.volatile.shared.b32 [$0], $1;", "r,r,~{memory}"
+        )
 
 
 def _kept(builder: Any, unit: Unit, number: int) -> Any:
     address = nb.smem(builder, unit.grid_words + 4 * number)
-    return nb.emit_asm(builder, nb.i32, [address], "ld.volatile.shared.b32 $0, [$1];", "=r,r,~{memory}")
+    return nb.emit_asm(
+        builder, nb.i32, [address], "ld.volatile.shared.b32 $0, [$1];", "=r,r,~{memory}"
+    )
 
 
 def _grid_index(builder: Any, unit: Unit, dimension: int) -> Any:
@@ -243,6 +266,7 @@ def _grid_size(builder: Any, unit: Unit, dimension: int) -> Any:
 
 def define_axes(module: Any, unit: Unit) -> None:
     """Define the axis symbols of this kernel, in its entry module."""
+
     def put(symbol: str, value: Callable[[Any], Any]) -> None:
         with nb.define(module, symbol, nb.i32) as (builder, _):
             builder.ret(value(builder))
@@ -251,7 +275,10 @@ def define_axes(module: Any, unit: Unit) -> None:
         put(axis_symbol(what, name), value)
 
     for dimension in unit.folded:
-        put(program_symbol("index", dimension), lambda builder: _grid_index(builder, unit, dimension))
+        put(
+            program_symbol("index", dimension),
+            lambda builder: _grid_index(builder, unit, dimension),
+        )
         put(program_symbol("size", dimension), lambda builder: _grid_size(builder, unit, dimension))
     for dimension, name in enumerate(unit.axes):
         define("index", name, lambda builder: _grid_index(builder, unit, dimension))
@@ -268,8 +295,10 @@ def define_axes(module: Any, unit: Unit) -> None:
 def cluster_place(builder: Any, dims: Dims) -> list[Any]:
     """Return the place of this CTA in its cluster, along x, y and z: a grid is a whole number of
     clusters in each dimension."""
-    return [nb.const(0) if of == 1 else builder.urem(nb.special(builder, f"ctaid.{dim}"), nb.const(of))
-            for dim, of in zip("xyz", dims, strict=True)]
+    return [
+        nb.const(0) if of == 1 else builder.urem(nb.special(builder, f"ctaid.{dim}"), nb.const(of))
+        for dim, of in zip("xyz", dims, strict=True)
+    ]
 
 
 def compute_warpgroup(builder: Any, unit: Unit) -> Any:
@@ -286,7 +315,9 @@ def own_part(builder: Any, unit: Unit, region: Region, offset: int = 0) -> Any:
     address = nb.smem(builder, region.base + offset)
     if not region.owners:
         return address
-    return builder.add(address, builder.mul(compute_warpgroup(builder, unit), nb.const(region.nbytes)))
+    return builder.add(
+        address, builder.mul(compute_warpgroup(builder, unit), nb.const(region.nbytes))
+    )
 
 
 def tile_part(builder: Any, unit: Unit) -> Any:

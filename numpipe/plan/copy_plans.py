@@ -54,7 +54,9 @@ class CopyPlan:
     policy: str | None = None
     reduction: str = ""
 
-    def boxes(self, start: Sequence[Any], address: Any, share: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    def boxes(
+        self, start: Sequence[Any], address: Any, share: Any
+    ) -> Iterator[tuple[tuple[Any, ...], Any]]:
         """Yield (coordinates in the order of memory, address) of each copy, as ints or as LLVM
         values with Python's operators.
 
@@ -68,8 +70,20 @@ class CopyPlan:
             yield tuple(reversed(at) if self.reverse else at), address + offset + share
 
 
-def cut(arg: int, rank: int, reverse: bool, axes: tuple[int, ...], layout: Layout, lines: int | None = None, offset: int = 0,
-        *, fill: Fill = "zeros", written: bool = False, policy: str | None = None, reduction: str = "") -> CopyPlan:
+def cut(
+    arg: int,
+    rank: int,
+    reverse: bool,
+    axes: tuple[int, ...],
+    layout: Layout,
+    lines: int | None = None,
+    offset: int = 0,
+    *,
+    fill: Fill = "zeros",
+    written: bool = False,
+    policy: str | None = None,
+    reduction: str = "",
+) -> CopyPlan:
     """Return the copies of a tile of this layout: each moves a panel, or a part of one that has
     more lines than a box may have.
 
@@ -78,8 +92,17 @@ def cut(arg: int, rank: int, reverse: bool, axes: tuple[int, ...], layout: Layou
     """
     if layout.flat:
         side = _side(layout.shape[1], 16 // layout.itemsize)
-        flat = tuple((offset + start * layout.itemsize, start) for start in range(0, layout.shape[1], side))
-        return CopyPlan(_request(arg, rank, reverse, axes, (side,), 0, fill, written), flat, axes, reverse, policy, reduction)
+        flat = tuple(
+            (offset + start * layout.itemsize, start) for start in range(0, layout.shape[1], side)
+        )
+        return CopyPlan(
+            _request(arg, rank, reverse, axes, (side,), 0, fill, written),
+            flat,
+            axes,
+            reverse,
+            policy,
+            reduction,
+        )
     inner = layout.inner
     lines = layout.shape[1 - inner] if lines is None else lines
     side = _side(lines, 8)
@@ -89,27 +112,59 @@ def cut(arg: int, rank: int, reverse: bool, axes: tuple[int, ...], layout: Layou
             start = (line, panel * layout.per_panel) if inner else (panel * layout.per_panel, line)
             places.append((offset + panel * layout.panel_stride + line * layout.width, *start))
     sides = (side, layout.per_panel) if inner else (layout.per_panel, side)
-    return CopyPlan(_request(arg, rank, reverse, axes, sides, layout.swizzle, fill, written), tuple(places), axes, reverse, policy,
-                    reduction)
+    return CopyPlan(
+        _request(arg, rank, reverse, axes, sides, layout.swizzle, fill, written),
+        tuple(places),
+        axes,
+        reverse,
+        policy,
+        reduction,
+    )
 
 
-def cut_prefetch(name: str, arg: int, rank: int, reverse: bool, axes: tuple[int, ...], sizes: tuple[int, ...],
-                 itemsize: int) -> CopyPlan:
+def cut_prefetch(
+    name: str,
+    arg: int,
+    rank: int,
+    reverse: bool,
+    axes: tuple[int, ...],
+    sizes: tuple[int, ...],
+    itemsize: int,
+) -> CopyPlan:
     """Return the copies of a prefetch, which has no tile: as few boxes as can be."""
     contiguous = 0 if reverse else rank - 1
     if contiguous not in axes:
-        raise SpecError(f"async_prefetch: dimension {contiguous} of '{name}' is contiguous: a ds(start, size) has to be there")
+        raise SpecError(
+            f"async_prefetch: dimension {contiguous} of '{name}' is contiguous: a ds(start, size) has to be there"
+        )
     inner, unit = axes.index(contiguous), 16 // itemsize
     if sizes[inner] % unit:
-        raise SpecError(f"async_prefetch: {name}.at[…] has {sizes[inner]} elements along dimension {axes[inner]}, which is "
-                        f"contiguous: the TMA moves multiples of 16 B, {unit} elements")
+        raise SpecError(
+            f"async_prefetch: {name}.at[…] has {sizes[inner]} elements along dimension {axes[inner]}, which is "
+            f"contiguous: the TMA moves multiples of 16 B, {unit} elements"
+        )
     sides = [_side(size, unit if number == inner else 1) for number, size in enumerate(sizes)]
-    places = [(0, *at) for at in itertools.product(*(range(0, size, side) for size, side in zip(sizes, sides, strict=True)))]
-    return CopyPlan(_request(arg, rank, reverse, axes, sides, 0, "zeros", False), tuple(places), axes, reverse)
+    places = [
+        (0, *at)
+        for at in itertools.product(
+            *(range(0, size, side) for size, side in zip(sizes, sides, strict=True))
+        )
+    ]
+    return CopyPlan(
+        _request(arg, rank, reverse, axes, sides, 0, "zeros", False), tuple(places), axes, reverse
+    )
 
 
-def _request(arg: int, rank: int, reverse: bool, axes: tuple[int, ...], sides: Sequence[int], swizzle: int, fill: Fill,
-             written: bool) -> MapRequest:
+def _request(
+    arg: int,
+    rank: int,
+    reverse: bool,
+    axes: tuple[int, ...],
+    sides: Sequence[int],
+    swizzle: int,
+    fill: Fill,
+    written: bool,
+) -> MapRequest:
     """Return the tensor map of boxes with these sides along one or two of the array's
     dimensions."""
     box = [1] * rank
@@ -120,4 +175,6 @@ def _request(arg: int, rank: int, reverse: bool, axes: tuple[int, ...], sides: S
 
 def _side(size: int, unit: int) -> int:
     """Return the largest side of a box that divides `size`."""
-    return next(side for side in range(min(size, MAX_SIDE) // unit * unit, 0, -unit) if size % side == 0)
+    return next(
+        side for side in range(min(size, MAX_SIDE) // unit * unit, 0, -unit) if size % side == 0
+    )

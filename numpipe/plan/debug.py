@@ -1,9 +1,9 @@
 """`debug_print` and assertions: lines of text from a running kernel, and conditions that must hold,
 alike in both executions.
 
->>> numpipe.debug_print("k={} x={:.2f}", k, x)          # doctest: +SKIP
+>>> numpipe.debug_print("k={} x={:.2f}", k, x)  # doctest: +SKIP
 [matmul cta (0, 0, 0) compute 1] k=3 x=0.50
->>> numpipe.device_assert(k < 4, "too many steps")          # doctest: +SKIP
+>>> numpipe.device_assert(k < 4, "too many steps")  # doctest: +SKIP
 
 `breakpoint()` stops in a simulated kernel as it does in any function; compiling it raises
 CompileError.
@@ -23,8 +23,10 @@ from .context import Context
 
 __all__ = ["debug_print", "device_assert"]
 
-BREAKPOINT = ("breakpoint() stops in the simulator only: run the kernel with kernel.simulate(…) or target='sim', or use "
-              "numpipe.debug_print on the GPU")
+BREAKPOINT = (
+    "breakpoint() stops in the simulator only: run the kernel with kernel.simulate(…) or target='sim', or use "
+    "numpipe.debug_print on the GPU"
+)
 
 
 class SimulatedOnly(CompileError):
@@ -55,9 +57,15 @@ def debug_print(np_: Context, format: str, *values: Any) -> None:
     simulate the kernel and stop in it with `breakpoint()` to look at those.
     """
     machine = current()
-    text = [part if isinstance(part, str) else render(*part) for part in line(format, values, kind_of, described)]
+    text = [
+        part if isinstance(part, str) else render(*part)
+        for part in line(format, values, kind_of, described)
+    ]
     if getattr(machine, "lane", 0) == 0:  # of a body that is code for each lane, lane 0 prints
-        print(prefix(np_.unit.kernel, np_.role, machine.cta, np_.unit.number(machine.warpgroup)) + "".join(text))
+        print(
+            prefix(np_.unit.kernel, np_.role, machine.cta, np_.unit.number(machine.warpgroup))
+            + "".join(text)
+        )
 
 
 def device_assert(condition: Any, message: str = "") -> NoReturn:
@@ -83,8 +91,12 @@ def prefix(kernel: str, role: str, cta: tuple[Any, Any, Any], warpgroup: Any) ->
     return f"[{kernel} cta ({cta[0]}, {cta[1]}, {cta[2]}) {who}] "
 
 
-def line(format: str, values: tuple[Any, ...], kind_of: Callable[[Any], Kind | None],
-         described: Callable[[Any], str]) -> Iterator[str | tuple[Field, Any]]:
+def line(
+    format: str,
+    values: tuple[Any, ...],
+    kind_of: Callable[[Any], Kind | None],
+    described: Callable[[Any], str],
+) -> Iterator[str | tuple[Field, Any]]:
     """Yield the texts of a line, and (field, value) for what it prints, of values or of their Numba
     types.
 
@@ -98,9 +110,11 @@ def line(format: str, values: tuple[Any, ...], kind_of: Callable[[Any], Kind | N
         elif isinstance(value := values[part.number - 1], NoValue):
             yield missing(part)
         elif kind_of(value) is None:
-            raise SpecError(f"debug_print: value {part.number} is {described(value)}, and only bool, integer and float scalars are "
-                            "printed: to look at tiles and arrays, simulate the kernel and stop in it with breakpoint(), where "
-                            "tile.value and array.array are NumPy arrays")
+            raise SpecError(
+                f"debug_print: value {part.number} is {described(value)}, and only bool, integer and float scalars are "
+                "printed: to look at tiles and arrays, simulate the kernel and stop in it with breakpoint(), where "
+                "tile.value and array.array are NumPy arrays"
+            )
         else:
             yield part, value
 
@@ -122,7 +136,9 @@ def simulated_only(function: Any) -> Any:
 
 
 @op(context=True)
-def check(np_: Context, condition: Any, message: str, statement: str, file: str, line: int, always: bool) -> None:
+def check(
+    np_: Context, condition: Any, message: str, statement: str, file: str, line: int, always: bool
+) -> None:
     """`device_assert` (`always`) and `assert` as the AST pass writes them: with the source's text,
     file and line."""
     if isinstance(condition, NoValue):
@@ -130,11 +146,22 @@ def check(np_: Context, condition: Any, message: str, statement: str, file: str,
     check_condition(kind_of(condition), described(condition))
     if not condition:
         machine = current()
-        who = "the memory role" if np_.memory else f"compute warpgroup {np_.unit.number(machine.warpgroup)}"
+        who = (
+            "the memory role"
+            if np_.memory
+            else f"compute warpgroup {np_.unit.number(machine.warpgroup)}"
+        )
         who = who if getattr(machine, "lane", None) is None else f"lane {machine.lane} of {who}"  # type: ignore[attr-defined]
-        raise SimulationError(f"'{statement}' failed in {who} of CTA {machine.cta}" + (f": {message}" if message else ""))
+        raise SimulationError(
+            f"'{statement}' failed in {who} of CTA {machine.cta}"
+            + (f": {message}" if message else "")
+        )
 
 
 def described(value: Any) -> str:
-    name = {"Tile": "a register tile", "SmemTile": "a shared-memory tile", "GmemRef": "an array"}.get(type(value).__name__)
+    name = {
+        "Tile": "a register tile",
+        "SmemTile": "a shared-memory tile",
+        "GmemRef": "an array",
+    }.get(type(value).__name__)
     return name or f"a {type(value).__name__}"

@@ -12,15 +12,28 @@ from ..core.inert_cuda import InertType
 from ..core.op import cuda_meaning, immediate
 from ..diagnostics.format import Field, Kind, render
 from .context_cuda import compute_warpgroup
-from .debug import BREAKPOINT, SimulatedOnly, check, check_condition, debug_print, line, prefix, simulated_only
+from .debug import (
+    BREAKPOINT,
+    SimulatedOnly,
+    check,
+    check_condition,
+    debug_print,
+    line,
+    prefix,
+    simulated_only,
+)
 from .params import LoweringSemantics
 
 
 def _kind(ty: Any) -> Kind | None:
     """Return what a value of this type is printed as; None for what is no scalar, and for constant
     strings "text"."""
-    kinds: dict[type, Kind] = {nb.types.Boolean: "bool", nb.types.Integer: "int", nb.types.Float: "float",
-                               nb.types.StringLiteral: "text"}
+    kinds: dict[type, Kind] = {
+        nb.types.Boolean: "bool",
+        nb.types.Integer: "int",
+        nb.types.Float: "float",
+        nb.types.StringLiteral: "text",
+    }
     return next((kind for numba_type, kind in kinds.items() if isinstance(ty, numba_type)), None)
 
 
@@ -77,7 +90,9 @@ def _debug_print(_context: Any, np_: Any, format: Any, *values: Any) -> Any:
     for part in line(immediate("debug_print", "the format", format), values, _kind, _described):
         if isinstance(part, str):
             text.append(part.replace("%", "%%"))
-        elif hasattr(part[1], "literal_value") and isinstance(part[1].literal_value, (bool, int, str)):
+        elif hasattr(part[1], "literal_value") and isinstance(
+            part[1].literal_value, (bool, int, str)
+        ):
             text.append(render(part[0], part[1].literal_value).replace("%", "%%"))
         else:
             text.append(_conversion(*part))
@@ -87,25 +102,44 @@ def _debug_print(_context: Any, np_: Any, format: Any, *values: Any) -> Any:
         given = list(nb.block_index(builder))
         if np_.role == "compute":
             given.append(compute_warpgroup(builder, np_.unit))
-        given += [_argument(context, builder, field, ty, args[1 + field.number]) for field, ty in printed]
+        given += [
+            _argument(context, builder, field, ty, args[1 + field.number]) for field, ty in printed
+        ]
         nb.vprintf(context, builder, "".join(text) + "\n", given)
 
 
 @cuda_meaning(check)
-def _check(_context: Any, np_: Any, condition: Any, message: Any, statement: Any, file: Any, line: Any, always: Any) -> Any:
+def _check(
+    _context: Any,
+    np_: Any,
+    condition: Any,
+    message: Any,
+    statement: Any,
+    file: Any,
+    line: Any,
+    always: Any,
+) -> Any:
     text, place, number, words = map(nb.literal, (statement, file, line, message))
     inert = isinstance(condition, InertType)
     if not inert:
         check_condition(_kind(condition), _described(condition))
-    context, builder, args = yield nb.types.void(np_, condition, message, statement, file, line, always)
+    context, builder, args = yield nb.types.void(
+        np_, condition, message, statement, file, line, always
+    )
     if not inert and (nb.literal(always) or np_.unit.params.asserts):
         holds = context.is_true(builder, condition, args[1])
         # each lane's condition is its own
         by_lane = np_.unit.params.lowering_semantics is LoweringSemantics.Lane
         speaker = contextlib.nullcontext() if by_lane else _speaker(builder, np_)
         with builder.if_then(builder.not_(holds), likely=False), speaker:
-            nb.assert_fail(context, builder, f"{text}: {words}" if words else text, place, number,
-                           f"kernel {np_.unit.kernel}, {np_.role} role")
+            nb.assert_fail(
+                context,
+                builder,
+                f"{text}: {words}" if words else text,
+                place,
+                number,
+                f"kernel {np_.unit.kernel}, {np_.role} role",
+            )
 
 
 @cuda_meaning(simulated_only)

@@ -65,7 +65,13 @@ def launched(dims: Sequence[int]) -> tuple[int, int, int]:
     return x * math.prod(dims[3:]), y, z
 
 
-def index(x: Any, known: Sequence[Any], dimension: int, divided: Callable[[Any, Any], Any], rest: Callable[[Any, Any], Any]) -> Any:
+def index(
+    x: Any,
+    known: Sequence[Any],
+    dimension: int,
+    divided: Callable[[Any, Any], Any],
+    rest: Callable[[Any, Any], Any],
+) -> Any:
     """Return a CTA's index along a dimension that lies along x; `known`: `sizes`, as values for
     `divided` and `rest` (//, %)."""
     place = 0 if dimension == 0 else dimension - 2

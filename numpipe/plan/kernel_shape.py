@@ -66,32 +66,46 @@ class KernelShape:
 
     def __post_init__(self) -> None:
         if self.wg_axis in self.axes:
-            raise SpecError(f"kernel {self.kernel}: wg_axis {self.wg_axis!r} is also a grid axis {self.axes}")
+            raise SpecError(
+                f"kernel {self.kernel}: wg_axis {self.wg_axis!r} is also a grid axis {self.axes}"
+            )
         most = 8 - self.warp_specialized
         if not 1 <= self.compute_wgs <= most:
             memory = " and one warpgroup is the memory role" * self.warp_specialized
-            raise SpecError(f"kernel {self.kernel}: num_compute_wgs must be 1…{most} (a CTA has at most 1024 threads{memory}), "
-                            f"got {self.compute_wgs}")
+            raise SpecError(
+                f"kernel {self.kernel}: num_compute_wgs must be 1…{most} (a CTA has at most 1024 threads{memory}), "
+                f"got {self.compute_wgs}"
+            )
         if self.schedule == "pingpong" and self.compute_wgs < 2:
-            raise SpecError(f"kernel {self.kernel}: schedule='pingpong' lets compute warpgroups take turns, and needs 2 or more: "
-                            f"num_compute_wgs={self.compute_wgs}; give num_compute_wgs=2")
+            raise SpecError(
+                f"kernel {self.kernel}: schedule='pingpong' lets compute warpgroups take turns, and needs 2 or more: "
+                f"num_compute_wgs={self.compute_wgs}; give num_compute_wgs=2"
+            )
         if self.gpus and GPU_AXIS in (*self.axes, *self.cluster_axes, self.wg_axis):
-            raise SpecError(f"kernel {self.kernel}: {GPU_AXIS!r} is the axis of the GPUs in a kernel with semaphores=: give the "
-                            "grid's, the cluster's or the warpgroups' axis another name")
+            raise SpecError(
+                f"kernel {self.kernel}: {GPU_AXIS!r} is the axis of the GPUs in a kernel with semaphores=: give the "
+                "grid's, the cluster's or the warpgroups' axis another name"
+            )
         for name in self.cluster_axes:
             if name in self.axes or name == self.wg_axis:
                 other = "a grid axis" if name in self.axes else "the warpgroup axis"
-                raise SpecError(f"kernel {self.kernel}: cluster_names {self.cluster_axes} has {name!r}, which is also {other}: "
-                                "give each axis a name of its own")
+                raise SpecError(
+                    f"kernel {self.kernel}: cluster_names {self.cluster_axes} has {name!r}, which is also {other}: "
+                    "give each axis a name of its own"
+                )
         if not self.warp_specialized:
             return
         if self.memory_registers % 8 or not 24 <= self.memory_registers <= 256:
-            raise SpecError(f"kernel {self.kernel}: memory_registers must be a multiple of 8 in 24…256, "
-                            f"got {self.memory_registers}")
+            raise SpecError(
+                f"kernel {self.kernel}: memory_registers must be a multiple of 8 in 24…256, "
+                f"got {self.memory_registers}"
+            )
         if self.compute_registers < 24:
-            raise SpecError(f"kernel {self.kernel}: register budget: {self.register_pool} - {self.memory_registers} (memory) "
-                            f"leaves {self.register_pool - self.memory_registers} a lane for {self.compute_wgs} compute "
-                            f"warpgroups, {self.compute_registers} each: fewer than 24; lower memory_registers or num_compute_wgs")
+            raise SpecError(
+                f"kernel {self.kernel}: register budget: {self.register_pool} - {self.memory_registers} (memory) "
+                f"leaves {self.register_pool - self.memory_registers} a lane for {self.compute_wgs} compute "
+                f"warpgroups, {self.compute_registers} each: fewer than 24; lower memory_registers or num_compute_wgs"
+            )
 
     # ---- threads and registers
     @property
@@ -128,7 +142,11 @@ class KernelShape:
     def memory_warpgroup(self) -> int:
         """The number in the CTA of the memory warpgroup; without one a number that no warpgroup
         has."""
-        return self.memory_thread if self.warp_specialized and 0 <= self.memory_thread <= self.compute_wgs else self.compute_wgs
+        return (
+            self.memory_thread
+            if self.warp_specialized and 0 <= self.memory_thread <= self.compute_wgs
+            else self.compute_wgs
+        )
 
     def number(self, warpgroup: int) -> int:
         """Return the number of a warpgroup of the CTA among the compute warpgroups."""
@@ -173,7 +191,11 @@ class KernelShape:
     def sizes(self) -> dict[str, int]:
         """The axes whose sizes are known when the kernel is compiled."""
         gpus = {GPU_AXIS: self.gpus} if self.gpus else {}
-        return {self.wg_axis: self.tile_wgs, **dict(zip(self.cluster_axes, self.cluster, strict=False)), **gpus}
+        return {
+            self.wg_axis: self.tile_wgs,
+            **dict(zip(self.cluster_axes, self.cluster, strict=False)),
+            **gpus,
+        }
 
     @property
     def clustered(self) -> bool:
@@ -184,18 +206,27 @@ class KernelShape:
         """Return the dimension of the grid (0, 1, 2, …) of a named axis."""
         if name not in self.axes:
             cluster = f", the cluster {self.cluster_axes}" * bool(self.cluster_axes)
-            raise SpecError(f"kernel {self.kernel}: unknown axis {name!r}: the grid has {self.axes or 'no named axes'}{cluster} "
-                            f"and the warpgroup axis is {self.wg_axis!r}")
+            raise SpecError(
+                f"kernel {self.kernel}: unknown axis {name!r}: the grid has {self.axes or 'no named axes'}{cluster} "
+                f"and the warpgroup axis is {self.wg_axis!r}"
+            )
         return self.axes.index(name)
 
-    def cluster_dims(self, names: tuple[str, ...], what: str, option: str = "collective_axes") -> tuple[int, ...]:
+    def cluster_dims(
+        self, names: tuple[str, ...], what: str, option: str = "collective_axes"
+    ) -> tuple[int, ...]:
         """Return the dimensions of the cluster with these names, which an `option` of `what` says;
         SpecError for other names."""
         for name in names:
             if name not in self.cluster_axes:
-                known = (f"the cluster's axes are {', '.join(map(repr, self.cluster_axes))}" if self.cluster_axes else
-                         "the kernel names none: @numpipe.kernel(cluster=(2,), cluster_names=('cluster',))")
-                raise SpecError(f"{what}: {option} has {name!r}, which is no axis of the cluster: {known}")
+                known = (
+                    f"the cluster's axes are {', '.join(map(repr, self.cluster_axes))}"
+                    if self.cluster_axes
+                    else "the kernel names none: @numpipe.kernel(cluster=(2,), cluster_names=('cluster',))"
+                )
+                raise SpecError(
+                    f"{what}: {option} has {name!r}, which is no axis of the cluster: {known}"
+                )
         return tuple(sorted(self.cluster_axes.index(name) for name in names))
 
     def arrive_groups(self, barrier: Barrier, what: str) -> tuple[tuple[int, ...], ...]:
@@ -209,9 +240,15 @@ class KernelShape:
     def shared_block(self, block: Block, names: tuple[str, ...], what: str) -> Block:
         """Return the block of an operand with these `collective_axes`, cut into shares."""
         sharing = self.tile_sharing(block.layout, block.axes, names, what)
-        return dataclasses.replace(block, along=sharing.along, shares=sharing.shares) if sharing else block
+        return (
+            dataclasses.replace(block, along=sharing.along, shares=sharing.shares)
+            if sharing
+            else block
+        )
 
-    def tile_sharing(self, layout: Layout, axes: tuple[int, ...], names: tuple[str, ...], what: str) -> Sharing | None:
+    def tile_sharing(
+        self, layout: Layout, axes: tuple[int, ...], names: tuple[str, ...], what: str
+    ) -> Sharing | None:
         """Return how the CTAs along `names` load a tile of this layout together, whose rows and
         columns lie along `axes` of its array; None where there is one CTA. SpecError for axes that
         the cluster has not, and for a tile that has no such shares."""
@@ -219,13 +256,17 @@ class KernelShape:
         if not along:
             return None
         if layout.flat:
-            raise SpecError(f"{what}: collective_axes={names}: CTAs load a share each of a block's rows, and this one has one "
-                            "dimension: give it two, or leave collective_axes out")
+            raise SpecError(
+                f"{what}: collective_axes={names}: CTAs load a share each of a block's rows, and this one has one "
+                "dimension: give it two, or leave collective_axes out"
+            )
         shares = math.prod(self.cluster[axis] for axis in along)
         outer = 1 - layout.inner
         rows = layout.shape[outer]
         if rows % (ROWS * shares):
-            raise SpecError(f"{what}: collective_axes={names}: {shares} CTAs load a share each of its {rows} rows (of dimension "
-                            f"{axes[outer]}, the one that is not contiguous), and a share is a multiple of {ROWS} rows: make "
-                            f"that side a multiple of {ROWS * shares}, or the cluster smaller")
+            raise SpecError(
+                f"{what}: collective_axes={names}: {shares} CTAs load a share each of its {rows} rows (of dimension "
+                f"{axes[outer]}, the one that is not contiguous), and a share is a multiple of {ROWS} rows: make "
+                f"that side a multiple of {ROWS * shares}, or the cluster smaller"
+            )
         return Sharing(self.cluster, along, axes[outer], rows // shares, layout.width)

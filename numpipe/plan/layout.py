@@ -26,7 +26,16 @@ from ..arch.dtypes import K_BYTES
 from ..diagnostics.errors import SpecError
 from .transforms import Transform, panel_bytes, row_width, transposes
 
-__all__ = ["ATOM", "Layout", "Operand", "block_layout", "flat_layout", "operand", "row_width", "swizzled"]
+__all__ = [
+    "ATOM",
+    "Layout",
+    "Operand",
+    "block_layout",
+    "flat_layout",
+    "operand",
+    "row_width",
+    "swizzled",
+]
 
 ATOM = 1024  # bytes: the swizzle pattern repeats; every block starts at a multiple of it
 
@@ -81,7 +90,11 @@ class Layout:
 
     @property
     def T(self) -> Layout:
-        return self if self.flat else dataclasses.replace(self, shape=self.shape[::-1], inner=1 - self.inner)
+        return (
+            self
+            if self.flat
+            else dataclasses.replace(self, shape=self.shape[::-1], inner=1 - self.inner)
+        )
 
     def offset(self, row: Any, column: Any) -> Any:
         """Byte offset of element (row, column), as ints, arrays or LLVM values with Python's
@@ -91,7 +104,11 @@ class Layout:
         if self.flat:
             return inside
         shift = self.width.bit_length() - 1
-        return (inside >> shift) * self.panel_stride + at[1 - self.inner] * self.width + (inside & (self.width - 1))
+        return (
+            (inside >> shift) * self.panel_stride
+            + at[1 - self.inner] * self.width
+            + (inside & (self.width - 1))
+        )
 
     def sliced(self, axis: int, size: int, what: str) -> tuple[Layout, int]:
         """Return the layout of a view of `size` elements along `axis`, and the bytes that an
@@ -102,15 +119,24 @@ class Layout:
         """
         unit = self.per_panel if axis == self.inner else 8
         if size % unit or size > self.shape[axis]:
-            raise SpecError(f"{what}: ds(start, {size}) along axis {axis} of a tile {self.shape} must have a size that is "
-                            f"a multiple of {unit} and at most {self.shape[axis]} (the shared-memory layout has "
-                            f"{self.width}-byte rows, swizzled in groups of 8)")
+            raise SpecError(
+                f"{what}: ds(start, {size}) along axis {axis} of a tile {self.shape} must have a size that is "
+                f"a multiple of {unit} and at most {self.shape[axis]} (the shared-memory layout has "
+                f"{self.width}-byte rows, swizzled in groups of 8)"
+            )
         shape = (size, self.shape[1]) if axis == 0 else (self.shape[0], size)
-        return dataclasses.replace(self, shape=shape), (self.panel_stride // self.per_panel if axis == self.inner else self.width)
+        return dataclasses.replace(self, shape=shape), (
+            self.panel_stride // self.per_panel if axis == self.inner else self.width
+        )
 
 
-def block_layout(shape: tuple[int, int], inner: int, dtype: np.dtype, what: str,
-                 transforms: tuple[Transform, ...] = ()) -> Layout:
+def block_layout(
+    shape: tuple[int, int],
+    inner: int,
+    dtype: np.dtype,
+    what: str,
+    transforms: tuple[Transform, ...] = (),
+) -> Layout:
     """Return the layout of a block whose axis `inner` is contiguous; SpecError when TMA or wgmma
     cannot take it.
 
@@ -119,25 +145,35 @@ def block_layout(shape: tuple[int, int], inner: int, dtype: np.dtype, what: str,
     """
     nbytes = shape[inner] * dtype.itemsize
     if nbytes % 16:
-        raise SpecError(f"{what} of {dtype} is {nbytes} B along its contiguous dimension {inner}, but TMA "
-                        f"moves multiples of 16 B: make that side a multiple of {16 // dtype.itemsize} elements")
+        raise SpecError(
+            f"{what} of {dtype} is {nbytes} B along its contiguous dimension {inner}, but TMA "
+            f"moves multiples of 16 B: make that side a multiple of {16 // dtype.itemsize} elements"
+        )
     if shape[1 - inner] % 8:
-        raise SpecError(f"{what} has {shape[1 - inner]} rows of its contiguous dimension; shared-memory rows "
-                        "are swizzled in groups of 8: make that side a multiple of 8" + (
-                            ", or None, which makes a vector of the row" if shape[1 - inner] == 1 else ""))
+        raise SpecError(
+            f"{what} has {shape[1 - inner]} rows of its contiguous dimension; shared-memory rows "
+            "are swizzled in groups of 8: make that side a multiple of 8"
+            + (", or None, which makes a vector of the row" if shape[1 - inner] == 1 else "")
+        )
     width = panel_bytes(transforms, nbytes, dtype.itemsize, f"{what} of {dtype}")
     layout = Layout((shape[0], shape[1]), dtype.itemsize, inner, width, shape[1 - inner] * width)
     return layout.T if transposes(transforms) else layout
 
 
-def flat_layout(size: int, dtype: np.dtype, what: str, transforms: tuple[Transform, ...] = ()) -> Layout:
+def flat_layout(
+    size: int, dtype: np.dtype, what: str, transforms: tuple[Transform, ...] = ()
+) -> Layout:
     """Return the layout of a block of one dimension: its elements one after another; SpecError
     where TMA cannot move it."""
     if size * dtype.itemsize % 16:
-        raise SpecError(f"{what} of {dtype} is {size * dtype.itemsize} B, but TMA moves multiples of 16 B: make it a multiple of "
-                        f"{16 // dtype.itemsize} elements")
+        raise SpecError(
+            f"{what} of {dtype} is {size * dtype.itemsize} B, but TMA moves multiples of 16 B: make it a multiple of "
+            f"{16 // dtype.itemsize} elements"
+        )
     if transforms:
-        raise SpecError(f"{what} has one dimension, whose elements lie one after another: leave out transforms=")
+        raise SpecError(
+            f"{what} has one dimension, whose elements lie one after another: leave out transforms="
+        )
     return Layout((1, size), dtype.itemsize, 1, 16, 16)
 
 
@@ -169,7 +205,13 @@ def operand(layout: Layout, k_axis: int) -> Operand:
         leading, stride = stride, leading
     rows = range(0, by_k.shape[0], 64) if k_axis == 1 else (0,)
     steps = range(0, by_k.shape[1], K_BYTES // layout.itemsize)
-    return Operand(major, leading, stride, layout.swizzle, tuple(tuple(by_k.offset(r, c) for c in steps) for r in rows))
+    return Operand(
+        major,
+        leading,
+        stride,
+        layout.swizzle,
+        tuple(tuple(by_k.offset(r, c) for c in steps) for r in rows),
+    )
 
 
 def swizzled(offset: Any, width: int) -> Any:

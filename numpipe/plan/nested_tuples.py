@@ -37,12 +37,22 @@ class Tree:
         """Return each leaf's name in messages: ``in_specs[1].w``."""
         if self.parts is None:
             return [root]
-        names = [f".{field}" for field in self.fields] or [f"[{number}]" for number in range(len(self.parts))]
-        return [label for name, part in zip(names, self.parts, strict=True) for label in part.labels(root + name)]
+        names = [f".{field}" for field in self.fields] or [
+            f"[{number}]" for number in range(len(self.parts))
+        ]
+        return [
+            label
+            for name, part in zip(names, self.parts, strict=True)
+            for label in part.labels(root + name)
+        ]
 
     def build(self, leaves: Iterator[Any], make: Callable[[Tree, list[Any]], Any]) -> Any:
         """Return other leaves in the same shape; ``make(tree, parts)`` makes a tuple."""
-        return next(leaves) if self.parts is None else make(self, [part.build(leaves, make) for part in self.parts])
+        return (
+            next(leaves)
+            if self.parts is None
+            else make(self, [part.build(leaves, make) for part in self.parts])
+        )
 
     def __str__(self) -> str:
         if self.parts is None:
@@ -65,7 +75,10 @@ def tree_of(value: Any) -> Tree:
     """
     if (parts := parts_of(value)) is None:
         return Tree()
-    return Tree(tuple(map(tree_of, parts)), getattr(value, "instance_class", tuple if parts is not value else type(value)))
+    return Tree(
+        tuple(map(tree_of, parts)),
+        getattr(value, "instance_class", tuple if parts is not value else type(value)),
+    )
 
 
 def leaves(value: Any) -> list[Any]:
@@ -102,5 +115,7 @@ def check_leaves(where: str, name: str, specs: Any) -> None:
     """Raise SpecError for a leaf of a pipeline's specs, or of their Numba types, that is None."""
     for label, leaf in zip(tree_of(specs).labels(name), leaves(specs), strict=True):
         if label != name and called(leaf) in ("NoneType", "none"):
-            raise SpecError(f"{where}: {label} is None, and each array has a BlockSpec: leave out None and its array, or pass the "
-                            "array to the body as it is, BlockSpec(memory_space=numpipe.GMEM)")
+            raise SpecError(
+                f"{where}: {label} is None, and each array has a BlockSpec: leave out None and its array, or pass the "
+                "array to the body as it is, BlockSpec(memory_space=numpipe.GMEM)"
+            )

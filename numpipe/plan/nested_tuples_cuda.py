@@ -17,16 +17,26 @@ def leaf_values(builder: Any, ty: Any, value: Any) -> list[Any]:
     if parts_of(ty) is None:
         return [value]
     parts = nb.cgutils.unpack_tuple(builder, value, len(ty))
-    return [leaf for kind, part in zip(ty, parts, strict=True) for leaf in leaf_values(builder, kind, part)]
+    return [
+        leaf
+        for kind, part in zip(ty, parts, strict=True)
+        for leaf in leaf_values(builder, kind, part)
+    ]
 
 
 def made(tree: Tree, parts: list[Any]) -> Any:
     """Return the type of a tuple: the `make` of `Tree.build` for Numba types."""
-    return nb.types.BaseTuple.from_types(tuple(parts), tree.kind) if tree.fields else nb.types.Tuple(tuple(parts))
+    return (
+        nb.types.BaseTuple.from_types(tuple(parts), tree.kind)
+        if tree.fields
+        else nb.types.Tuple(tuple(parts))
+    )
 
 
 def build_value(context: Any, builder: Any, ty: Any, values: Iterator[Any]) -> Any:
     """Return the LLVM value of a tuple's type from those of its leaves."""
     if parts_of(ty) is None:
         return next(values)
-    return context.make_tuple(builder, ty, [build_value(context, builder, part, values) for part in ty])
+    return context.make_tuple(
+        builder, ty, [build_value(context, builder, part, values) for part in ty]
+    )

@@ -38,14 +38,23 @@ def narrowed(builder: Any, value: Any) -> Any:
     none."""
     if value.type.width <= 32:
         return value
-    for comparison, limit in (("<", 2 ** 31 - 1), (">", -2 ** 31)):
+    for comparison, limit in (("<", 2**31 - 1), (">", -(2**31))):
         bound = nb.const(limit, value.type)
         value = builder.select(builder.icmp_signed(comparison, value, bound), value, bound)
     return builder.trunc(value, nb.i32)
 
 
-def report(builder: Any, unit: Unit, what: str, axis: int, index: Any, size: Any, outside: Any, once: bool = False,
-           kind: int = wait_records.OUTSIDE) -> None:
+def report(
+    builder: Any,
+    unit: Unit,
+    what: str,
+    axis: int,
+    index: Any,
+    size: Any,
+    outside: Any,
+    once: bool = False,
+    kind: int = wait_records.OUTSIDE,
+) -> None:
     """Emit a record (`watch`) of an index along a dimension of an array of `size`, by lanes where
     `outside` is true.
 
@@ -60,11 +69,26 @@ def report(builder: Any, unit: Unit, what: str, axis: int, index: Any, size: Any
     record(builder, outside, kind, nb.const(unit.places.index(what)), index, size, nb.const(axis))
 
 
-def record(builder: Any, chosen: Any, kind: int, address: Any, phase: Any, low: Any, high: Any) -> None:
+def record(
+    builder: Any, chosen: Any, kind: int, address: Any, phase: Any, low: Any, high: Any
+) -> None:
     """Emit a `watch.Record`, by lanes where `chosen` is true; `low` and `high` are the words of its
     state."""
-    operands = [builder.zext(chosen, nb.i32), builder.ptrtoint(control(builder), nb.i64), address, phase, low, high]
-    nb.emit_asm(builder, nb.void, operands, " ".join(_TELL.replace("KIND", str(kind)).split()), "r,l,r,r,r,r,~{memory}")
+    operands = [
+        builder.zext(chosen, nb.i32),
+        builder.ptrtoint(control(builder), nb.i64),
+        address,
+        phase,
+        low,
+        high,
+    ]
+    nb.emit_asm(
+        builder,
+        nb.void,
+        operands,
+        " ".join(_TELL.replace("KIND", str(kind)).split()),
+        "r,l,r,r,r,r,~{memory}",
+    )
 
 
 def control(builder: Any) -> Any:
@@ -76,7 +100,9 @@ def control(builder: Any) -> Any:
     return found
 
 
-def within(builder: Any, unit: Unit | None, what: str, axis: int, place: Any, last: int, once: bool) -> Any:
+def within(
+    builder: Any, unit: Unit | None, what: str, axis: int, place: Any, last: int, once: bool
+) -> Any:
     """Return a place in shared memory; in a kernel that is debugged (`unit`) one outside 0 … `last`
     is reported, and 0 returned.
 
@@ -85,6 +111,8 @@ def within(builder: Any, unit: Unit | None, what: str, axis: int, place: Any, la
     if unit is None:
         return place
     end = nb.const(last)
-    outside = builder.or_(builder.icmp_signed("<", place, nb.const(0)), builder.icmp_signed(">", place, end))
+    outside = builder.or_(
+        builder.icmp_signed("<", place, nb.const(0)), builder.icmp_signed(">", place, end)
+    )
     report(builder, unit, what, axis, place, end, outside, once, wait_records.SHARED)
     return builder.select(outside, nb.const(0), place)

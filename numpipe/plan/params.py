@@ -122,26 +122,55 @@ class CompilerParams:
     jitter: int | None = None
 
     def __post_init__(self) -> None:
-        require("CompilerParams", vars(self), **{
-            **{field.name: FLAG for field in dataclasses.fields(self) if isinstance(field.default, bool)},
-            "dimension_semantics": NONE | Rule(("a tuple of 'parallel' and 'sequential'",), lambda value: isinstance(
-                value, tuple) and all(map(word(*SEMANTICS).holds, value))),
-            "max_concurrent_steps": NONE | whole(1), "delay_release": NONE | whole(0), "profile_space": whole(0),
-            "jitter": NONE | Rule(("an int, a seed",), whole().holds), "profile_dir": STRING,
-            "lowering_semantics": a(LoweringSemantics, text="numpipe.LoweringSemantics.Warpgroup or .Lane"),
-            "store_slots": Rule(("1…8 (0: chosen)",), whole(0, 8).holds),
-            "store_eviction_policy": NONE | word(*EVICTION_POLICIES)})
+        require(
+            "CompilerParams",
+            vars(self),
+            **{
+                **{
+                    field.name: FLAG
+                    for field in dataclasses.fields(self)
+                    if isinstance(field.default, bool)
+                },
+                "dimension_semantics": NONE
+                | Rule(
+                    ("a tuple of 'parallel' and 'sequential'",),
+                    lambda value: (
+                        isinstance(value, tuple) and all(map(word(*SEMANTICS).holds, value))
+                    ),
+                ),
+                "max_concurrent_steps": NONE | whole(1),
+                "delay_release": NONE | whole(0),
+                "profile_space": whole(0),
+                "jitter": NONE | Rule(("an int, a seed",), whole().holds),
+                "profile_dir": STRING,
+                "lowering_semantics": a(
+                    LoweringSemantics, text="numpipe.LoweringSemantics.Warpgroup or .Lane"
+                ),
+                "store_slots": Rule(("1…8 (0: chosen)",), whole(0, 8).holds),
+                "store_eviction_policy": NONE | word(*EVICTION_POLICIES),
+            },
+        )
         if self.check_nan and not self.debug:
-            raise SpecError("CompilerParams: check_nan=True without debug=True: a NaN is told as what debug finds is; give both")
+            raise SpecError(
+                "CompilerParams: check_nan=True without debug=True: a NaN is told as what debug finds is; give both"
+            )
         if bool(self.profile_space) != bool(self.profile_dir):
-            missing, have = ("profile_dir", "profile_space") if self.profile_space else ("profile_space", "profile_dir")
-            raise SpecError(f"CompilerParams: {have}={getattr(self, have)!r} without {missing}: the profiler needs to know how "
-                            "many events to keep and where to write them; give both, or neither")
+            missing, have = (
+                ("profile_dir", "profile_space")
+                if self.profile_space
+                else ("profile_space", "profile_dir")
+            )
+            raise SpecError(
+                f"CompilerParams: {have}={getattr(self, have)!r} without {missing}: the profiler needs to know how "
+                "many events to keep and where to write them; give both, or neither"
+            )
 
     def replace(self, **changes: Any) -> CompilerParams:
         """Return a copy with some options changed; SpecError for a name that is no option."""
         names = [field.name for field in dataclasses.fields(self)]
         unknown = next((name for name in changes if name not in names), None)
         if unknown is not None:
-            raise SpecError(f"CompilerParams.replace: there is no option {unknown!r}: the options are {', '.join(names)}")
+            raise SpecError(
+                f"CompilerParams.replace: there is no option {unknown!r}: the options are {', '.join(names)}"
+            )
         return dataclasses.replace(self, **changes)

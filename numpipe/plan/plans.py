@@ -67,8 +67,10 @@ class ArrayArg:
         """Raise SpecError for semaphores, which are no array of numbers; `what` begins the
         message."""
         if self.semaphores:
-            raise SpecError(f"{what}: semaphores are signalled and waited for, numpipe.signal({self.name}.at[i], rank) and "
-                            f"numpipe.wait({self.name}.at[i], value), and nothing else: pass an array for numbers")
+            raise SpecError(
+                f"{what}: semaphores are signalled and waited for, numpipe.signal({self.name}.at[i], rank) and "
+                f"numpipe.wait({self.name}.at[i], value), and nothing else: pass an array for numbers"
+            )
 
     @property
     def contiguous(self) -> int:
@@ -132,18 +134,24 @@ class RingPlan:
 
     @functools.cached_property
     def copies(self) -> tuple[CopyPlan, ...]:
-        return tuple(block.copies(arg, offset, self.written)
-                     for arg, block, offset in zip(self.args, self.blocks, self.offsets, strict=True))
+        return tuple(
+            block.copies(arg, offset, self.written)
+            for arg, block, offset in zip(self.args, self.blocks, self.offsets, strict=True)
+        )
 
     @functools.cached_property
     def memory(self) -> Region:
         """The bytes of its slots."""
-        return Region(self.base, self.slots * self.stage_stride, self.private if self.private > 1 else 0)
+        return Region(
+            self.base, self.slots * self.stage_stride, self.private if self.private > 1 else 0
+        )
 
     @functools.cached_property
     def header(self) -> Region:
         """The bytes of its barriers."""
-        return Region(self.barriers, self.barrier_bytes_of_one, self.private if self.private > 1 else 0)
+        return Region(
+            self.barriers, self.barrier_bytes_of_one, self.private if self.private > 1 else 0
+        )
 
     @functools.cached_property
     def parts(self) -> tuple[tuple[int, ...], ...]:
@@ -182,12 +190,18 @@ class RingPlan:
     def barrier_offset(self, kind: str, part: int) -> int:
         """Return the offset of a part's barrier of a kind in slot 0 from the first barrier."""
         before = itertools.takewhile(lambda row: row.name != kind, self.kinds)
-        groups = sum(len(self.parts_of(row.name)) for row in before) + (part if kind in self.manual else 0)
+        groups = sum(len(self.parts_of(row.name)) for row in before) + (
+            part if kind in self.manual else 0
+        )
         return 8 * self.slots * groups
 
     def expected(self, part: int) -> int:
         """Return the bytes that complete the ready barrier of a part."""
-        return sum(self.layouts[n].nbytes for n in self.parts[part]) if "ready" in self.manual else self.stage_bytes
+        return (
+            sum(self.layouts[n].nbytes for n in self.parts[part])
+            if "ready" in self.manual
+            else self.stage_bytes
+        )
 
     def announces(self, part: int, loaded: bool) -> bool:
         """Whether a ready barrier's bytes are announced before a part is loaded, or after it
@@ -203,22 +217,40 @@ class RingPlan:
 
         Parts that share their consumed barrier wait for, and are released to, the same CTAs.
         """
-        groups = self.parts if "consumed" in self.manual else [range(len(self.args))] * len(self.parts)
-        return tuple(shifts(self.cluster, tuple(sorted({self.blocks[n].along for n in operands}))) for operands in groups)
+        groups = (
+            self.parts if "consumed" in self.manual else [range(len(self.args))] * len(self.parts)
+        )
+        return tuple(
+            shifts(self.cluster, tuple(sorted({self.blocks[n].along for n in operands})))
+            for operands in groups
+        )
 
-    def check_shared(self, where: str, other: RingPlan, slots: int, manual: tuple[str, ...]) -> None:
+    def check_shared(
+        self, where: str, other: RingPlan, slots: int, manual: tuple[str, ...]
+    ) -> None:
         """Raise SpecError where another pipeline's ring, `other`, cannot use this one's slots and
         barriers."""
-        def blocks(plan: RingPlan) -> str:
-            return ", ".join(f"{of.shape} of {of.itemsize} B, rows of {of.width} B along {of.inner}" for of in plan.layouts)
 
-        for what, have, want in (("slots", self.slots, slots), ("blocks in shared memory", blocks(self), blocks(other)),
-                                 (f"barriers, which the body uses itself ({', '.join(BARRIERS)}),",
-                                  *(tuple(kind in of for kind in BARRIERS) for of in (self.manual, manual))),
-                                 ("peers in the cluster (collective_axes)", self.peers, other.peers)):
+        def blocks(plan: RingPlan) -> str:
+            return ", ".join(
+                f"{of.shape} of {of.itemsize} B, rows of {of.width} B along {of.inner}"
+                for of in plan.layouts
+            )
+
+        for what, have, want in (
+            ("slots", self.slots, slots),
+            ("blocks in shared memory", blocks(self), blocks(other)),
+            (
+                f"barriers, which the body uses itself ({', '.join(BARRIERS)}),",
+                *(tuple(kind in of for kind in BARRIERS) for of in (self.manual, manual)),
+            ),
+            ("peers in the cluster (collective_axes)", self.peers, other.peers),
+        ):
             if have != want:
-                raise SpecError(f"{where}: allocations of {self.name} have other {what} than this pipeline, {other.name}: {have}, "
-                                f"and it needs {want}; pipelines that share them have the same")
+                raise SpecError(
+                    f"{where}: allocations of {self.name} have other {what} than this pipeline, {other.name}: {have}, "
+                    f"and it needs {want}; pipelines that share them have the same"
+                )
 
     def step_at(self, slot: int, phase: int) -> int:
         """Return the step that uses a slot in its phase number `phase`."""

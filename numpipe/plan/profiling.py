@@ -92,15 +92,22 @@ def parts(memory: bytes, warpgroups: int, room: int, ctas: int) -> list[Part]:
     stride = PART_BYTES + EVENT_BYTES * room
     headers = [_PART.unpack_from(memory, at) for at in range(0, len(memory) - stride + 1, stride)]
     for cta in range(min(ctas, len(headers) // warpgroups)):
-        own = headers[cta * warpgroups:(cta + 1) * warpgroups]
+        own = headers[cta * warpgroups : (cta + 1) * warpgroups]
         time = _timer([header[2:] for header in own if header[4]])
         for number, (happened, sm, _, first, ended, last) in enumerate(own):
             if ended:
                 at = (cta * warpgroups + number) * stride + PART_BYTES
-                events = (_EVENT.unpack_from(memory, at + index * EVENT_BYTES) for index in range(min(happened, room)))
-                moments = tuple(Moment(KINDS[word & 0xFF], word >> 8 & 0xFF, word >> 16, step, time(clock))
-                                for word, step, clock in events)
-                found.append(Part(cta, number, sm, time(first), time(last), moments, max(0, happened - room)))
+                events = (
+                    _EVENT.unpack_from(memory, at + index * EVENT_BYTES)
+                    for index in range(min(happened, room))
+                )
+                moments = tuple(
+                    Moment(KINDS[word & 0xFF], word >> 8 & 0xFF, word >> 16, step, time(clock))
+                    for word, step, clock in events
+                )
+                found.append(
+                    Part(cta, number, sm, time(first), time(last), moments, max(0, happened - room))
+                )
     return found
 
 
@@ -126,7 +133,7 @@ def region(name: str) -> NoReturn:
     `return`, and `break` or `continue` of a loop around it, may not leave one. They are in traces
     of the GPU (`CompilerParams.profile_space`) and of the simulated SM.
     """
-    raise outside("region", ", as `with numpipe.region(\"name\"):`")
+    raise outside("region", ', as `with numpipe.region("name"):`')
 
 
 @op(context=True)

@@ -19,32 +19,43 @@ from .unit import Unit
 
 I32 = nb.types.int32
 # $0 events so far, $1 room, $2 and $3 the address, $4 and $5 the event
-_EVENT = ("{ .reg .pred np_used; .reg .b32 low, high; .reg .b64 at, now; "
-          "setp.lt.u32 np_used, $0, $1; mov.b64 at, {$2, $3}; @np_used mov.u64 now, %clock64; mov.b64 {low, high}, now; "
-          "@np_used st.global.v4.u32 [at], {$4, $5, low, high}; }")
+_EVENT = (
+    "{ .reg .pred np_used; .reg .b32 low, high; .reg .b64 at, now; "
+    "setp.lt.u32 np_used, $0, $1; mov.b64 at, {$2, $3}; @np_used mov.u64 now, %clock64; mov.b64 {low, high}, now; "
+    "@np_used st.global.v4.u32 [at], {$4, $5, low, high}; }"
+)
 # $0 room, $1 and $2 the address of the first event; $3 the control block, $4 the CTA, $5 which part
 # is the warpgroup's, $6 whether this lane records, $7 whether it is the first of those that may
-_BEGIN = ("{ .reg .pred sampled, first; .reg .b32 count, word; .reg .b64 at, buffer, time, size; "
-          "ld.global.u64 buffer, [$3]; ld.global.v2.u32 {count, word}, [$3+8]; "
-          "setp.lt.u32 sampled, $4, count; setp.ne.and.u32 sampled, $6, 0, sampled; selp.u32 $0, word, 0, sampled; "
-          "mul.wide.u32 size, word, 16; add.u64 size, size, 64; cvt.u64.u32 at, $5; mul.lo.u64 at, at, size; "
-          "add.u64 at, at, buffer; setp.ne.and.u32 first, $7, 0, sampled; mov.u32 word, %smid; @first st.global.u32 [at+4], word; "
-          "mov.u64 time, %globaltimer; @first st.global.u64 [at+8], time; mov.u64 time, %clock64; "
-          "@first st.global.u64 [at+16], time; add.u64 at, at, 64; mov.b64 {$1, $2}, at; }")
+_BEGIN = (
+    "{ .reg .pred sampled, first; .reg .b32 count, word; .reg .b64 at, buffer, time, size; "
+    "ld.global.u64 buffer, [$3]; ld.global.v2.u32 {count, word}, [$3+8]; "
+    "setp.lt.u32 sampled, $4, count; setp.ne.and.u32 sampled, $6, 0, sampled; selp.u32 $0, word, 0, sampled; "
+    "mul.wide.u32 size, word, 16; add.u64 size, size, 64; cvt.u64.u32 at, $5; mul.lo.u64 at, at, size; "
+    "add.u64 at, at, buffer; setp.ne.and.u32 first, $7, 0, sampled; mov.u32 word, %smid; @first st.global.u32 [at+4], word; "
+    "mov.u64 time, %globaltimer; @first st.global.u64 [at+8], time; mov.u64 time, %clock64; "
+    "@first st.global.u64 [at+16], time; add.u64 at, at, 64; mov.b64 {$1, $2}, at; }"
+)
 # $0 events so far, $1 room, $2 and $3 the address of the next one
-_END = ("{ .reg .pred np_used; .reg .b32 kept; .reg .b64 at, time, past; "
-        "setp.ne.u32 np_used, $1, 0; setp.ne.and.u32 np_used, $0, 0, np_used; "
-        "min.u32 kept, $0, $1; mul.wide.u32 past, kept, 16; mov.b64 at, {$2, $3}; sub.u64 at, at, past; sub.u64 at, at, 64; "
-        "@np_used st.global.u32 [at], $0; mov.u64 time, %globaltimer; @np_used st.global.u64 [at+24], time; "
-        "mov.u64 time, %clock64; @np_used st.global.u64 [at+32], time; }")
+_END = (
+    "{ .reg .pred np_used; .reg .b32 kept; .reg .b64 at, time, past; "
+    "setp.ne.u32 np_used, $1, 0; setp.ne.and.u32 np_used, $0, 0, np_used; "
+    "min.u32 kept, $0, $1; mul.wide.u32 past, kept, 16; mov.b64 at, {$2, $3}; sub.u64 at, at, past; sub.u64 at, at, 64; "
+    "@np_used st.global.u32 [at], $0; mov.u64 time, %globaltimer; @np_used st.global.u64 [at+24], time; "
+    "mov.u64 time, %clock64; @np_used st.global.u64 [at+32], time; }"
+)
 
 
 def _words(builder: Any, state: Any) -> list[Any]:
     """Return pointers to a lane's four words."""
-    return [builder.gep(state, [nb.const(PROFILE + number)], name="numpipe.counter") for number in range(4)]
+    return [
+        builder.gep(state, [nb.const(PROFILE + number)], name="numpipe.counter")
+        for number in range(4)
+    ]
 
 
-def record(builder: Any, unit: Unit, state: Any, kind: str, step: Any, ring: int = 0, operand: int = 0) -> None:
+def record(
+    builder: Any, unit: Unit, state: Any, kind: str, step: Any, ring: int = 0, operand: int = 0
+) -> None:
     """Record an event of the warpgroup whose context is `state`; nothing without a profile."""
     if not unit.params.profile_space:
         return
@@ -54,8 +65,13 @@ def record(builder: Any, unit: Unit, state: Any, kind: str, step: Any, ring: int
     nb.emit_asm(builder, nb.void, [*held, word, step], _EVENT, "r,r,r,r,r,r")
     fits = builder.icmp_unsigned("<", held[0], held[1])
     builder.store(builder.add(held[0], nb.const(1)), used)
-    address = builder.or_(builder.zext(held[2], nb.i64), builder.shl(builder.zext(held[3], nb.i64), nb.const(32, nb.i64)))
-    address = builder.add(address, builder.select(fits, nb.const(source.EVENT_BYTES, nb.i64), nb.const(0, nb.i64)))
+    address = builder.or_(
+        builder.zext(held[2], nb.i64),
+        builder.shl(builder.zext(held[3], nb.i64), nb.const(32, nb.i64)),
+    )
+    address = builder.add(
+        address, builder.select(fits, nb.const(source.EVENT_BYTES, nb.i64), nb.const(0, nb.i64))
+    )
     builder.store(builder.trunc(address, nb.i32), low)
     builder.store(builder.trunc(builder.lshr(address, nb.const(32, nb.i64)), nb.i32), high)
 
@@ -73,14 +89,21 @@ def begin_profile(builder: Any, unit: Unit, role: str, state: Any) -> None:
     control = builder.ptrtoint(builder.module.globals[source.SYMBOL], nb.i64)
     cta = nb.block_number(builder)
     thread = nb.thread_index(builder)
-    part = builder.add(builder.mul(cta, nb.const(unit.warpgroups)), builder.lshr(thread, nb.const(7)))
+    part = builder.add(
+        builder.mul(cta, nb.const(unit.warpgroups)), builder.lshr(thread, nb.const(7))
+    )
     lane = builder.and_(thread, nb.const(127))
     first = builder.icmp_unsigned("==", lane, nb.const(0))
     # one lane of the warp, elected later
     records = builder.icmp_unsigned("<", lane, nb.const(32)) if role == "memory" else first
     three = nb.ir.LiteralStructType([nb.i32] * 3)
-    found = nb.emit_asm(builder, three, [control, cta, part, builder.zext(records, nb.i32), builder.zext(first, nb.i32)],
-                        _BEGIN, "=&r,=&r,=&r,l,r,r,r,r,~{memory}")
+    found = nb.emit_asm(
+        builder,
+        three,
+        [control, cta, part, builder.zext(records, nb.i32), builder.zext(first, nb.i32)],
+        _BEGIN,
+        "=&r,=&r,=&r,l,r,r,r,r,~{memory}",
+    )
     used, room, low, high = _words(builder, state)
     builder.store(nb.const(0), used)
     for number, pointer in enumerate((room, low, high)):
@@ -99,7 +122,15 @@ def of_ring(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
     kind, operand = nb.literal(event), nb.literal(part)
     context, builder, args = yield nb.types.void(ring, event, step, part)
     state = nb.fields(context, builder, ring, args[0]).np
-    record(builder, ring.context.unit, state, kind, context.cast(builder, args[2], step, I32), ring.plan.index, operand)
+    record(
+        builder,
+        ring.context.unit,
+        state,
+        kind,
+        context.cast(builder, args[2], step, I32),
+        ring.plan.index,
+        operand,
+    )
 
 
 def _of_region(operation: Any, kind: str) -> None:

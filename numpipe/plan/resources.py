@@ -88,19 +88,32 @@ class Resources:
 
 def notes(log: str, target: Target) -> tuple[str, ...]:
     """Return the lines of nvJitLink's log that say what costs speed: C75xx."""
-    return tuple(line.strip() for line in log.splitlines() if re.search(f"{target.advisories}|Potential Performance", line))
+    return tuple(
+        line.strip()
+        for line in log.splitlines()
+        if re.search(f"{target.advisories}|Potential Performance", line)
+    )
 
 
 def of(unit: Unit, log: str, cubin_bytes: int, seconds: Mapping[str, float]) -> Resources:
     """Return the resources of a kernel, from nvJitLink's log and its unit."""
+
     def numbers(pattern: str) -> list[int]:
         return [int(n) for n in re.findall(pattern, log)]
 
     return Resources(
         registers=max(numbers(r"Used (\d+) registers"), default=0),
-        spill_bytes=sum(numbers(r"(\d+) bytes spill")), stack_bytes=sum(numbers(r"(\d+) bytes stack")),
-        smem_bytes=unit.smem_bytes, threads=unit.threads, memory_registers=unit.memory_registers,
+        spill_bytes=sum(numbers(r"(\d+) bytes spill")),
+        stack_bytes=sum(numbers(r"(\d+) bytes stack")),
+        smem_bytes=unit.smem_bytes,
+        threads=unit.threads,
+        memory_registers=unit.memory_registers,
         compute_registers=unit.compute_registers,
-        notes=notes(log, unit.target), smem=unit.shares, layout_casts=tuple((*cast, nbytes) for cast, nbytes in unit.casts.items()),
-        barriers=sum(1 for _ in unit.all_barriers()), tensor_maps=len(unit.maps),
-        cubin_bytes=cubin_bytes, seconds=tuple(seconds.items()))
+        notes=notes(log, unit.target),
+        smem=unit.shares,
+        layout_casts=tuple((*cast, nbytes) for cast, nbytes in unit.casts.items()),
+        barriers=sum(1 for _ in unit.all_barriers()),
+        tensor_maps=len(unit.maps),
+        cubin_bytes=cubin_bytes,
+        seconds=tuple(seconds.items()),
+    )

@@ -91,7 +91,9 @@ class SharedMemory(KernelShape):
         if self.simulated or self.row_stores:
             return True
         ring = not self.store_slots and any(
-            array.output and array.tma and array.tma_store and not array.workspace for array in self.arrays)
+            array.output and array.tma and array.tma_store and not array.workspace
+            for array in self.arrays
+        )
         nbytes = max(self.exchange_bytes, PANEL_BYTES)
         staging = PANEL_BYTES * max(1, self.params.store_slots) if ring else 0
         needed = self.exchange.base + self.compute_wgs * (nbytes + staging)
@@ -103,7 +105,9 @@ class SharedMemory(KernelShape):
     @property
     def _rings_end(self) -> int:
         rings, scratch = (*self.rings.values(), *self.outputs.values()), self.scratch.values()
-        return max([HEADER, *(plan.memory.end for plan in rings), *(part.memory.end for part in scratch)])
+        return max(
+            [HEADER, *(plan.memory.end for plan in rings), *(part.memory.end for part in scratch)]
+        )
 
     @property
     def shares(self) -> tuple[tuple[str, int], ...]:
@@ -120,15 +124,24 @@ class SharedMemory(KernelShape):
         if (simulated if self.simulated else self.smem_bytes) > self.target.smem_bytes:
             found = list(self._rows(staging))
             total = sum(size for _, size in found)
-            scratch = ", or smaller scratch: what is not used at one time may share memory, in a RefUnion" * bool(self.scratch)
-            raise SpecError("\n".join([
-                f"kernel {self.kernel}: {self._two_types()}shared memory: {total} B, but a CTA has {self.target.smem_bytes} B: use "
-                f"fewer slots (max_concurrent_steps, buffer_count), smaller blocks or fewer store_slots{scratch}",
-                *(f"  {size:>{len(str(total))}} B  {what}" for what, size in found)]))
+            scratch = (
+                ", or smaller scratch: what is not used at one time may share memory, in a RefUnion"
+                * bool(self.scratch)
+            )
+            raise SpecError(
+                "\n".join(
+                    [
+                        f"kernel {self.kernel}: {self._two_types()}shared memory: {total} B, but a CTA has {self.target.smem_bytes} B: use "
+                        f"fewer slots (max_concurrent_steps, buffer_count), smaller blocks or fewer store_slots{scratch}",
+                        *(f"  {size:>{len(str(total))}} B  {what}" for what, size in found),
+                    ]
+                )
+            )
 
     def _two_types(self) -> str:
         """Return a hint about operands of a ring that wgmma does not multiply with each other, ""
         where there are none."""
+
         def family(array: ArrayArg) -> str | None:
             return getattr(operand(array.dtype), "family", None)
 
@@ -137,8 +150,10 @@ class SharedMemory(KernelShape):
             other = next((array for array in arrays if family(array) != family(arrays[0])), None)
             if other is not None:
                 narrow, wide = sorted((arrays[0], other), key=lambda array: array.dtype.itemsize)
-                return (f"'{wide.name}' is {wide.dtype} and '{narrow.name}' {narrow.dtype}, and wgmma multiplies two of one type: "
-                        f"pass {wide.name}.astype('{narrow.dtype}') if they are multiplied; ")
+                return (
+                    f"'{wide.name}' is {wide.dtype} and '{narrow.name}' {narrow.dtype}, and wgmma multiplies two of one type: "
+                    f"pass {wide.name}.astype('{narrow.dtype}') if they are multiplied; "
+                )
         return ""
 
     def _rows(self, staging: int) -> Iterator[tuple[str, int]]:
@@ -146,23 +161,44 @@ class SharedMemory(KernelShape):
         `staging` bytes."""
         yield "barriers", HEADER
         for plan in (*self.load_rings, *self.outputs.values()):
-            copies, site, ends = max(1, plan.private), plan.name.rsplit(" @ ", 1)[1], (*plan.offsets[1:], plan.stage_stride)
-            for arg, label, start, end in zip(plan.args, plan.labels, plan.offsets, ends, strict=True):
-                yield (f"{label} for '{self.arrays[arg].name}': {f'{copies} warpgroups x ' * (copies > 1)}{plan.slots} "
-                       f"{'output ' * plan.written}slot{'s' * (plan.slots > 1)} x {end - start} B, pipeline at {site}",
-                       copies * plan.slots * (end - start))
+            copies, site, ends = (
+                max(1, plan.private),
+                plan.name.rsplit(" @ ", 1)[1],
+                (*plan.offsets[1:], plan.stage_stride),
+            )
+            for arg, label, start, end in zip(
+                plan.args, plan.labels, plan.offsets, ends, strict=True
+            ):
+                yield (
+                    f"{label} for '{self.arrays[arg].name}': {f'{copies} warpgroups x ' * (copies > 1)}{plan.slots} "
+                    f"{'output ' * plan.written}slot{'s' * (plan.slots > 1)} x {end - start} B, pipeline at {site}",
+                    copies * plan.slots * (end - start),
+                )
         for part in self.scratch.values():
             owners, nbytes = part.memory.owners, part.memory.nbytes
             if nbytes:
-                yield part.name + f": {owners} warpgroups x {nbytes} B" * (owners > 1), part.memory.total
+                yield (
+                    part.name + f": {owners} warpgroups x {nbytes} B" * (owners > 1),
+                    part.memory.total,
+                )
         wgs = self.compute_wgs
         if staging:
-            yield (f"'array[…] = tile': {wgs} warpgroup{'s' * (wgs > 1)} x {staging // wgs // PANEL_BYTES} store slots x "
-                   f"{PANEL_BYTES} B", staging)
+            yield (
+                f"'array[…] = tile': {wgs} warpgroup{'s' * (wgs > 1)} x {staging // wgs // PANEL_BYTES} store slots x "
+                f"{PANEL_BYTES} B",
+                staging,
+            )
         if self.exchange_bytes:
-            uses = ("reductions", *["layout casts"] * bool(self.casts), *["stores by rows"] * self.row_stores)
-            yield (f"{' and '.join(uses)} of register tiles: {self.exchange_bytes} B"
-                   f"{f' for each of {wgs} warpgroups' * (wgs > 1)}", self.exchange.total)
+            uses = (
+                "reductions",
+                *["layout casts"] * bool(self.casts),
+                *["stores by rows"] * self.row_stores,
+            )
+            yield (
+                f"{' and '.join(uses)} of register tiles: {self.exchange_bytes} B"
+                f"{f' for each of {wgs} warpgroups' * (wgs > 1)}",
+                self.exchange.total,
+            )
 
     # ---- counters that travel with the turn
     @property
@@ -174,7 +210,11 @@ class SharedMemory(KernelShape):
     @property
     def grid_words(self) -> int:
         """The offset of the sizes of the dimensions of the grid that are `folded`, a word each."""
-        return HEADER - 4 * COUNTERS * self.turns * (self.turns > 1) - -(-4 * len(self.folded) // 8) * 8
+        return (
+            HEADER
+            - 4 * COUNTERS * self.turns * (self.turns > 1)
+            - -(-4 * len(self.folded) // 8) * 8
+        )
 
     @property
     def _rings_barriers(self) -> int:
@@ -185,7 +225,9 @@ class SharedMemory(KernelShape):
     def _scratch_barriers(self) -> int:
         """The offset at which the barriers of allocations begin: they fill the header from its end
         down."""
-        return self.barrier_room - sum(plan.memory.total for part in self.scratch.values() for plan in part.barriers)
+        return self.barrier_room - sum(
+            plan.memory.total for part in self.scratch.values() for plan in part.barriers
+        )
 
     def turn_word(self, warpgroup: int, index: int) -> int:
         """Return the offset of the word in shared memory through which a compute warpgroup gets a

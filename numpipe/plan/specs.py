@@ -52,7 +52,9 @@ class Element:
 
     def __post_init__(self) -> None:
         if not is_int(self.size) or not 1 <= self.size <= MAX_SIDE:
-            raise SpecError(f"Element: size must be an int of 1…{MAX_SIDE} elements, got {self.size!r}")
+            raise SpecError(
+                f"Element: size must be an int of 1…{MAX_SIDE} elements, got {self.size!r}"
+            )
 
 
 MAX_RANK = 5  # dimensions of a tensor map (PTX ISA, "Tensor dimension")
@@ -144,8 +146,12 @@ class BlockSpec:
     eviction_policy: Literal["evict_first", "evict_last"] | None = None
     collective_axes: str | tuple[str, ...] | None = None
     mode: Literal["zero", "clip"] | None = None
-    _known: tuple[int | None, ...] = dataclasses.field(default=(), init=False, repr=False, compare=False)
-    _depends: tuple[bool, ...] | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
+    _known: tuple[int | None, ...] = dataclasses.field(
+        default=(), init=False, repr=False, compare=False
+    )
+    _depends: tuple[bool, ...] | None = dataclasses.field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     @property
     def loaded(self) -> bool:
@@ -161,13 +167,22 @@ class BlockSpec:
     def block(self) -> tuple[Any, ...]:
         """The parts that the plan of a ring depends on; of the index map these are the indices that
         it returns as constants."""
-        return (self.block_shape, self.oob_fill, self._known, self.transforms, self.eviction_policy,
-                axis_names("BlockSpec", self.collective_axes), self.mode)
+        return (
+            self.block_shape,
+            self.oob_fill,
+            self._known,
+            self.transforms,
+            self.eviction_policy,
+            axis_names("BlockSpec", self.collective_axes),
+            self.mode,
+        )
 
     def __post_init__(self) -> None:
         shape = self.block_shape
         if space_of(self.memory_space) is None:
-            raise SpecError(f"BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, got {self.memory_space!r}")
+            raise SpecError(
+                f"BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, got {self.memory_space!r}"
+            )
         check_transforms(self.transforms, "BlockSpec")
         for name, least in (("buffer_count", 1), ("delay_release", 0)):
             value = getattr(self, name)
@@ -175,22 +190,40 @@ class BlockSpec:
                 raise SpecError(f"BlockSpec: {name} must be an int >= {least}, got {value!r}")
         if not self.loaded:
             for field in dataclasses.fields(self):
-                if field.init and field.name != "memory_space" and (value := getattr(self, field.name)) != field.default:
-                    raise SpecError("BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: "
-                                    f"leave out {field.name}={value!r}")
+                if (
+                    field.init
+                    and field.name != "memory_space"
+                    and (value := getattr(self, field.name)) != field.default
+                ):
+                    raise SpecError(
+                        "BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: "
+                        f"leave out {field.name}={value!r}"
+                    )
             return
         if shape is None:
-            raise SpecError("BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and shapes "
-                            "are run-time values. Say sides as large as the array (literals, fields of a Static) and leave "
-                            "index_map out: the block at the origin, loaded once")
-        if not isinstance(shape, tuple) or not shape or not all(n is None or isinstance(n, Element) or is_int(n) for n in shape):
-            raise SpecError("BlockSpec: block_shape must be a tuple of ints, None (squeezed) and numpipe.Element(size), "
-                            f"got {shape!r}")
+            raise SpecError(
+                "BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and shapes "
+                "are run-time values. Say sides as large as the array (literals, fields of a Static) and leave "
+                "index_map out: the block at the origin, loaded once"
+            )
+        if (
+            not isinstance(shape, tuple)
+            or not shape
+            or not all(n is None or isinstance(n, Element) or is_int(n) for n in shape)
+        ):
+            raise SpecError(
+                "BlockSpec: block_shape must be a tuple of ints, None (squeezed) and numpipe.Element(size), "
+                f"got {shape!r}"
+            )
         self._check_tile(shape)
         if not all(1 <= n <= MAX_SIDE for n in shape if isinstance(n, (int, np.integer))):
-            raise SpecError(f"BlockSpec: block_shape {shape} has a side outside 1…{MAX_SIDE} elements: split the block")
+            raise SpecError(
+                f"BlockSpec: block_shape {shape} has a side outside 1…{MAX_SIDE} elements: split the block"
+            )
         if self.index_map is not None and not callable(self.index_map):
-            raise SpecError(f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}")
+            raise SpecError(
+                f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}"
+            )
         require("BlockSpec", vars(self), oob_fill=word("zeros", "nan"))
         check_policy("BlockSpec", self.eviction_policy)
         check_mode("BlockSpec", self.mode)
@@ -200,13 +233,23 @@ class BlockSpec:
         """Raise SpecError unless TMA can address the array, and the block leaves one or two
         dimensions for the tile."""
         if len(shape) > MAX_RANK:
-            raise SpecError(f"BlockSpec: block_shape {spelled(shape)} has {len(shape)} dimensions, and TMA addresses at most "
-                            f"{MAX_RANK}: reshape the array, so that dimensions that are contiguous together are one")
-        left = tuple(side.size if isinstance(side, Element) else side for side in shape if side is not None)
+            raise SpecError(
+                f"BlockSpec: block_shape {spelled(shape)} has {len(shape)} dimensions, and TMA addresses at most "
+                f"{MAX_RANK}: reshape the array, so that dimensions that are contiguous together are one"
+            )
+        left = tuple(
+            side.size if isinstance(side, Element) else side for side in shape if side is not None
+        )
         if len(left) not in (1, 2):
-            fix = "squeeze dimensions of one element: write None" if left else "None leaves a dimension out of it"
-            raise SpecError(f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimensions, {left}; tiles have "
-                            f"1 or 2: {fix}")
+            fix = (
+                "squeeze dimensions of one element: write None"
+                if left
+                else "None leaves a dimension out of it"
+            )
+            raise SpecError(
+                f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimensions, {left}; tiles have "
+                f"1 or 2: {fix}"
+            )
 
 
 def check_mode(what: str, mode: Any) -> None:
@@ -217,9 +260,15 @@ def check_mode(what: str, mode: Any) -> None:
 def axis_names(what: str, given: Any) -> tuple[str, ...]:
     """Return `collective_axes` as a tuple of names; SpecError for other values."""
     names = () if given is None else given if isinstance(given, tuple) else (given,)
-    if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names) or (given is not None and not names):
-        raise SpecError(f"{what}: collective_axes must be the name of an axis of the cluster (cluster_names= of the kernel), or a "
-                        f"tuple of different ones, got {given!r}")
+    if (
+        not all(isinstance(name, str) for name in names)
+        or len(set(names)) < len(names)
+        or (given is not None and not names)
+    ):
+        raise SpecError(
+            f"{what}: collective_axes must be the name of an axis of the cluster (cluster_names= of the kernel), or a "
+            f"tuple of different ones, got {given!r}"
+        )
     return names
 
 
@@ -248,16 +297,20 @@ def block_spec(*given: Any) -> BlockSpec:
     grid indices it reads.
     """
     *values, known, depends = given
-    options = {name: value if name == "index_map" else constant("BlockSpec", name, value)
-               for name, value in zip(OPTIONS, values, strict=True)}
-    spec = BlockSpec(**{**options, "memory_space": GMEM if options["memory_space"] == "GMEM" else None})
+    options = {
+        name: value if name == "index_map" else constant("BlockSpec", name, value)
+        for name, value in zip(OPTIONS, values, strict=True)
+    }
+    spec = BlockSpec(
+        **{**options, "memory_space": GMEM if options["memory_space"] == "GMEM" else None}
+    )
     object.__setattr__(spec, "_known", known)
     object.__setattr__(spec, "_depends", depends)
     return spec
 
 
 def _record(kind: type) -> Op[..., Any]:
-    field, = dataclasses.fields(kind)
+    (field,) = dataclasses.fields(kind)
 
     def operation(value: Any) -> Any:
         return kind(constant(kind.__name__, field.name, value))
@@ -265,7 +318,9 @@ def _record(kind: type) -> Op[..., Any]:
     return named(operation, kind.__name__, f"`{kind.__name__}(...)` inside a kernel.")
 
 
-RECORDS = {kind: _record(kind) for kind in (Element, TilingTransform, SwizzleTransform, TransposeTransform)}
+RECORDS = {
+    kind: _record(kind) for kind in (Element, TilingTransform, SwizzleTransform, TransposeTransform)
+}
 """the operations that make constants of one field again inside a kernel, by class"""
 
 
@@ -283,9 +338,13 @@ class ArrayType:
 
     def __post_init__(self) -> None:
         shape, symbols = self.shape, tuple(SYMBOLIC)
-        if not isinstance(shape, (tuple, list)) or not all(isinstance(n, symbols) or (is_int(n) and n >= 0) for n in shape):
+        if not isinstance(shape, (tuple, list)) or not all(
+            isinstance(n, symbols) or (is_int(n) and n >= 0) for n in shape
+        ):
             raise SpecError(f"ArrayType: shape must be a tuple of non-negative ints, got {shape!r}")
-        object.__setattr__(self, "shape", tuple(n if isinstance(n, symbols) else int(n) for n in shape))
+        object.__setattr__(
+            self, "shape", tuple(n if isinstance(n, symbols) else int(n) for n in shape)
+        )
         object.__setattr__(self, "dtype", element_type("ArrayType", self.dtype))
 
 
@@ -309,7 +368,10 @@ class Workspace:
     made on a stream, and calls on that stream share them. Raises SpecError for sizes that are not
     positive.
 
-    >>> Workspace((128, 256)).array(132, (512, 4096)).shape, Workspace((128, 256), 2).array(132, (512, 4096)).shape
+    >>> (
+    ...     Workspace((128, 256)).array(132, (512, 4096)).shape,
+    ...     Workspace((128, 256), 2).array(132, (512, 4096)).shape,
+    ... )
     ((132, 32776), (128, 32776))
     """
 
@@ -320,11 +382,23 @@ class Workspace:
 
     def __post_init__(self) -> None:
         tile = self.tile
-        if not isinstance(tile, (tuple, list)) or len(tile) != 2 or not all(is_int(n) and n > 0 for n in tile):
-            raise SpecError(f"Workspace: tile must be (rows, columns) of a tile of the output, positive ints, got {tile!r}")
-        if self.split is not None and (not self.split if isinstance(self.split, str) else not is_int(self.split) or self.split < 1):
-            raise SpecError("Workspace: split must be \"stream\", the parts of a tile, the name of an axis of the cluster, or "
-                            f"None, got {self.split!r}")
+        if (
+            not isinstance(tile, (tuple, list))
+            or len(tile) != 2
+            or not all(is_int(n) and n > 0 for n in tile)
+        ):
+            raise SpecError(
+                f"Workspace: tile must be (rows, columns) of a tile of the output, positive ints, got {tile!r}"
+            )
+        if self.split is not None and (
+            not self.split
+            if isinstance(self.split, str)
+            else not is_int(self.split) or self.split < 1
+        ):
+            raise SpecError(
+                'Workspace: split must be "stream", the parts of a tile, the name of an axis of the cluster, or '
+                f"None, got {self.split!r}"
+            )
         if self.slots is not None and (not is_int(self.slots) or self.slots < 1):
             raise SpecError(f"Workspace: slots must be a count of partial sums, got {self.slots!r}")
         object.__setattr__(self, "tile", (int(tile[0]), int(tile[1])))
@@ -335,8 +409,10 @@ class Workspace:
         if not isinstance(self.split, str) or self.split == "stream":
             return self.split is not None
         if self.split not in cluster_axes:
-            raise SpecError(f"Workspace: split={self.split!r} is neither \"stream\" nor an axis of the cluster: cluster_names of "
-                            f"the kernel are {cluster_axes}")
+            raise SpecError(
+                f'Workspace: split={self.split!r} is neither "stream" nor an axis of the cluster: cluster_names of '
+                f"the kernel are {cluster_axes}"
+            )
         return False
 
     def array(self, ctas: int, output: tuple[int, ...], cluster: int = 1) -> ArrayType:
@@ -347,9 +423,14 @@ class Workspace:
             slots = ctas
         elif slots is None:
             if len(output) < 2:
-                raise SpecError(f"Workspace: split={self.split} is of the tiles of the last output, which has shape {output}: say "
-                                "how many partial sums there may be, slots=")
-            across = [-(-size // (side * cluster)) * cluster for size, side in zip(output[-2:], self.tile, strict=True)]
+                raise SpecError(
+                    f"Workspace: split={self.split} is of the tiles of the last output, which has shape {output}: say "
+                    "how many partial sums there may be, slots="
+                )
+            across = [
+                -(-size // (side * cluster)) * cluster
+                for size, side in zip(output[-2:], self.tile, strict=True)
+            ]
             slots = math.prod([*output[:-2], *across, int(self.split or 1)])
         return ArrayType((max(1, slots), self.tile[0] * self.tile[1] + FLAGS), np.float32)
 

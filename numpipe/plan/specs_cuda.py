@@ -28,9 +28,15 @@ class SpecType(nb.types.Type):  # type: ignore[misc]
 
     def __init__(self, spec: BlockSpec, index_map: Any) -> None:
         self.index_map, self.loaded, self.depends = index_map, spec.loaded, spec.depends
-        self.block, self.delay_release, self.buffer_count = spec.block, spec.delay_release, spec.buffer_count
-        super().__init__(name=f"BlockSpec({self.block}, {index_map}, {self.delay_release}, {self.buffer_count}, {self.loaded}, "
-                              f"{self.depends})")
+        self.block, self.delay_release, self.buffer_count = (
+            spec.block,
+            spec.delay_release,
+            spec.buffer_count,
+        )
+        super().__init__(
+            name=f"BlockSpec({self.block}, {index_map}, {self.delay_release}, {self.buffer_count}, {self.loaded}, "
+            f"{self.depends})"
+        )
 
 
 nb.struct_model(SpecType, lambda ty: [("index_map", ty.index_map)])
@@ -39,7 +45,9 @@ nb.struct_model(SpecType, lambda ty: [("index_map", ty.index_map)])
 def _record(operation: Op[..., Any]) -> None:
     @cuda_meaning(operation)
     def typer(_context: Any, value: Any) -> Any:
-        return RecordType(operation.function(value))(value), lambda context, builder, sig, args: nb.nothing(context)
+        return RecordType(operation.function(value))(
+            value
+        ), lambda context, builder, sig, args: nb.nothing(context)
 
 
 for _operation in RECORDS.values():
@@ -49,9 +57,16 @@ for _operation in RECORDS.values():
 @cuda_meaning(block_spec)
 def _block_spec(_context: Any, *given: Any) -> Any:
     at = OPTIONS.index("index_map")
-    index_map, facts = given[at], map(nb.literal, given[len(OPTIONS):])
-    function = None if isinstance(index_map, nb.types.NoneType) else (lambda: None) if isinstance(
-        index_map, nb.types.Callable) else str(index_map)
-    spec = SpecType(block_spec.function(*given[:at], function, *given[at + 1:len(OPTIONS)], *facts), index_map)
+    index_map, facts = given[at], map(nb.literal, given[len(OPTIONS) :])
+    function = (
+        None
+        if isinstance(index_map, nb.types.NoneType)
+        else (lambda: None)
+        if isinstance(index_map, nb.types.Callable)
+        else str(index_map)
+    )
+    spec = SpecType(
+        block_spec.function(*given[:at], function, *given[at + 1 : len(OPTIONS)], *facts), index_map
+    )
     context, builder, args = yield spec(*given)
     return nb.struct(context, builder, spec, index_map=args[at])

@@ -23,7 +23,9 @@ class Split(NamedTuple):
 
     def given(self, said: SplitOptions) -> Split:
         """Return this split with the options that `said` sets in place of its own."""
-        return self._replace(**{name: value for name, value in said._asdict().items() if value is not None})
+        return self._replace(
+            **{name: value for name, value in said._asdict().items() if value is not None}
+        )
 
 
 class SplitOptions(NamedTuple):
@@ -40,7 +42,9 @@ class SplitOptions(NamedTuple):
         for name, value, default in zip(self._fields, self, Split(), strict=True):
             kind = type(default)
             if value is not None and type(value) is not kind:
-                raise SpecError(f"kernel {kernel}: {name} must be {'an int' if kind is int else 'a string'}, got {value!r}")
+                raise SpecError(
+                    f"kernel {kernel}: {name} must be {'an int' if kind is int else 'a string'}, got {value!r}"
+                )
 
 
 @dataclass(frozen=True)

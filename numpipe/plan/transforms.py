@@ -45,9 +45,17 @@ class TilingTransform:
 
     def __post_init__(self) -> None:
         tiling = self.tiling
-        if not isinstance(tiling, tuple) or len(tiling) != 2 or not all(map(is_int, tiling)) or tiling[0] != 8 or tiling[1] < 1:
-            raise SpecError("TilingTransform: tiling must be (8, n): 8 lines, the group that is swizzled, of n elements along the "
-                            f"contiguous dimension, got {tiling!r}")
+        if (
+            not isinstance(tiling, tuple)
+            or len(tiling) != 2
+            or not all(map(is_int, tiling))
+            or tiling[0] != 8
+            or tiling[1] < 1
+        ):
+            raise SpecError(
+                "TilingTransform: tiling must be (8, n): 8 lines, the group that is swizzled, of n elements along the "
+                f"contiguous dimension, got {tiling!r}"
+            )
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,9 @@ class SwizzleTransform:
 
     def __post_init__(self) -> None:
         if not is_int(self.swizzle) or self.swizzle not in WIDTHS:
-            raise SpecError(f"SwizzleTransform: swizzle must be 32, 64 or 128 bytes, got {self.swizzle!r}")
+            raise SpecError(
+                f"SwizzleTransform: swizzle must be 32, 64 or 128 bytes, got {self.swizzle!r}"
+            )
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,9 @@ class TransposeTransform:
 
     def __post_init__(self) -> None:
         if not isinstance(self.permutation, tuple) or self.permutation != (1, 0):
-            raise SpecError(f"TransposeTransform: permutation must be (1, 0), a tile has two dimensions, got {self.permutation!r}")
+            raise SpecError(
+                f"TransposeTransform: permutation must be (1, 0), a tile has two dimensions, got {self.permutation!r}"
+            )
 
 
 Transform = TilingTransform | SwizzleTransform | TransposeTransform
@@ -92,12 +104,17 @@ Transform = TilingTransform | SwizzleTransform | TransposeTransform
 def check(transforms: Any, what: str) -> None:
     """Raise SpecError unless this is a tuple of transforms, each kind at most once."""
     if not isinstance(transforms, tuple) or not all(isinstance(t, Transform) for t in transforms):
-        raise SpecError(f"{what}: transforms must be a tuple of TilingTransform, SwizzleTransform and TransposeTransform, got "
-                        f"{transforms!r}" + (f": write ({transforms!r},)" if isinstance(transforms, Transform) else ""))
+        raise SpecError(
+            f"{what}: transforms must be a tuple of TilingTransform, SwizzleTransform and TransposeTransform, got "
+            f"{transforms!r}"
+            + (f": write ({transforms!r},)" if isinstance(transforms, Transform) else "")
+        )
     kinds = [type(t) for t in transforms]
     twice = next((kind for kind in kinds if kinds.count(kind) > 1), None)
     if twice is not None:
-        raise SpecError(f"{what}: transforms has {kinds.count(twice)} {twice.__name__}s, at most one is meant: {transforms!r}")
+        raise SpecError(
+            f"{what}: transforms has {kinds.count(twice)} {twice.__name__}s, at most one is meant: {transforms!r}"
+        )
 
 
 def transposes(transforms: tuple[Transform, ...]) -> bool:
@@ -118,17 +135,25 @@ def panel_bytes(transforms: tuple[Transform, ...], nbytes: int, itemsize: int, w
     swizzle = next((t.swizzle for t in transforms if isinstance(t, SwizzleTransform)), None)
     tiling = next((t.tiling[1] for t in transforms if isinstance(t, TilingTransform)), None)
     swizzled = f" SwizzleTransform({widest})" * (widest > 16)
-    left_out = f"left out, the transforms are (TilingTransform((8, {widest // itemsize})),{swizzled})"
+    left_out = (
+        f"left out, the transforms are (TilingTransform((8, {widest // itemsize})),{swizzled})"
+    )
     tiled = None if tiling is None else tiling * itemsize
     if tiled is not None and tiled not in (16, *WIDTHS):
-        raise SpecError(f"{what}: TilingTransform((8, {tiling})) has rows of {tiled} B, but rows have 16 B, not swizzled, or 32, "
-                        f"64 or 128 B, a swizzle's span; {left_out}")
+        raise SpecError(
+            f"{what}: TilingTransform((8, {tiling})) has rows of {tiled} B, but rows have 16 B, not swizzled, or 32, "
+            f"64 or 128 B, a swizzle's span; {left_out}"
+        )
     if tiled is not None and swizzle is not None and tiled != swizzle:
-        raise SpecError(f"{what}: TilingTransform((8, {tiling})) has rows of {tiled} B, but SwizzleTransform({swizzle}) ones of "
-                        f"{swizzle} B: write TilingTransform((8, {swizzle // itemsize})), or leave one of them out")
+        raise SpecError(
+            f"{what}: TilingTransform((8, {tiling})) has rows of {tiled} B, but SwizzleTransform({swizzle}) ones of "
+            f"{swizzle} B: write TilingTransform((8, {swizzle // itemsize})), or leave one of them out"
+        )
     width = swizzle or tiled or widest
     if nbytes % width:
-        raise SpecError(f"{what} is {nbytes} B along its contiguous dimension, which "
-                        f"{f'SwizzleTransform({width})' if swizzle else f'TilingTransform((8, {tiling}))'} does not cut into rows "
-                        f"of {width} B: use a multiple of {width // itemsize} elements; {left_out}")
+        raise SpecError(
+            f"{what} is {nbytes} B along its contiguous dimension, which "
+            f"{f'SwizzleTransform({width})' if swizzle else f'TilingTransform((8, {tiling}))'} does not cut into rows "
+            f"of {width} B: use a multiple of {width // itemsize} elements; {left_out}"
+        )
     return width

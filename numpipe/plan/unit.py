@@ -38,7 +38,9 @@ class Unit(SharedMemory):
 
     serial: int = field(default_factory=lambda: next(_serials))
     maps: dict[MapRequest, int] = field(default_factory=dict)
-    rings_of: dict[str, set[str]] = field(default_factory=lambda: {"memory": set(), "compute": set()})
+    rings_of: dict[str, set[str]] = field(
+        default_factory=lambda: {"memory": set(), "compute": set()}
+    )
     """names of the rings that the compiled code of each role uses"""
     running: dict[int, str] = field(default_factory=dict)
     """rings of the pipelines whose bodies are being compiled, by counter (`chains.running`)"""
@@ -83,8 +85,15 @@ class Unit(SharedMemory):
         """Whether the CTAs of a cluster meet before one ends: where the kernel itself reaches into
         others, nothing else tells that this is over, and a CTA that gave up a wait (`debug`) may
         end at any time. For what rings and sums do `leaving` waits."""
-        own = any(len(of.peers) > 1 for part in self.scratch.values() if not part.what for of in part.barriers)
-        return self.clustered and (own or self.reaches or bool(self.params.debug or self.params.profile_space))
+        own = any(
+            len(of.peers) > 1
+            for part in self.scratch.values()
+            if not part.what
+            for of in part.barriers
+        )
+        return self.clustered and (
+            own or self.reaches or bool(self.params.debug or self.params.profile_space)
+        )
 
     @property
     def orders_stores(self) -> bool:
@@ -102,9 +111,19 @@ class Unit(SharedMemory):
             self.regions.append(name)
         return self.regions.index(name)
 
-    def plan_ring(self, site: str, wanted: tuple[tuple[Any, ...], ...], slots: int, delay: int,
-                  manual: tuple[str, ...] = (), labels: tuple[str, ...] = (), dims: int | None = None,
-                  single: bool = False, shared: RingPlan | None = None, kind: type[RingPlan] = RingPlan) -> RingPlan:
+    def plan_ring(
+        self,
+        site: str,
+        wanted: tuple[tuple[Any, ...], ...],
+        slots: int,
+        delay: int,
+        manual: tuple[str, ...] = (),
+        labels: tuple[str, ...] = (),
+        dims: int | None = None,
+        single: bool = False,
+        shared: RingPlan | None = None,
+        kind: type[RingPlan] = RingPlan,
+    ) -> RingPlan:
         """Return a ring of the pipeline written at `site` (a ``file:line``); SpecError where one
         cannot be had.
 
@@ -124,24 +143,44 @@ class Unit(SharedMemory):
             return known[key]  # type: ignore[no-any-return]
         where = f"kernel {self.kernel}, pipeline at {site}"
         fields = self._fields(where, site, wanted, labels, dims, kind.written)
-        if single and (together := [label for label, block in zip(labels, fields["blocks"], strict=True) if block.along]):
-            raise SpecError(f"{where}: {together[0]}: collective_axes in a single-stream pipeline, whose slots belong to one "
-                            "warpgroup: CTAs share what a memory role loads; leave it out, or use numpipe.pipeline with one")
+        if single and (
+            together := [
+                label for label, block in zip(labels, fields["blocks"], strict=True) if block.along
+            ]
+        ):
+            raise SpecError(
+                f"{where}: {together[0]}: collective_axes in a single-stream pipeline, whose slots belong to one "
+                "warpgroup: CTAs share what a memory role loads; leave it out, or use numpipe.pipeline with one"
+            )
         if shared is not None:
             plan = dataclasses.replace(shared, **fields, delay=delay)
             shared.check_shared(where, plan, slots, manual)
             self.sharing.append(plan)
             return plan
-        plan = kind(**fields, index=COUNTERS - 1 - len(known) if kind.written else len(known), slots=slots, delay=delay,
-                    base=self._free, barriers=self._rings_barriers, manual=manual, cluster=self.cluster,
-                    private=self.compute_wgs if single else 0)
+        plan = kind(
+            **fields,
+            index=COUNTERS - 1 - len(known) if kind.written else len(known),
+            slots=slots,
+            delay=delay,
+            base=self._free,
+            barriers=self._rings_barriers,
+            manual=manual,
+            cluster=self.cluster,
+            private=self.compute_wgs if single else 0,
+        )
         return self._keep(key, plan, where)
 
     def _keep(self, key: str, plan: Plan, where: str) -> Plan:
         """Keep a new ring; SpecError where no barriers, counters or bytes are left for it."""
-        if plan.header.end > self._scratch_barriers or len(self.rings) + len(self.outputs) >= COUNTERS:
-            raise SpecError(f"{where}: a kernel has at most {COUNTERS} rings" if plan.written else
-                            f"{where}: more rings or slots than the {self.barrier_room} bytes of barriers hold")
+        if (
+            plan.header.end > self._scratch_barriers
+            or len(self.rings) + len(self.outputs) >= COUNTERS
+        ):
+            raise SpecError(
+                f"{where}: a kernel has at most {COUNTERS} rings"
+                if plan.written
+                else f"{where}: more rings or slots than the {self.barrier_room} bytes of barriers hold"
+            )
         known: dict[str, Any] = self.outputs if plan.written else self.rings
         known[key] = plan
         self._budget()
@@ -154,42 +193,77 @@ class Unit(SharedMemory):
         array.check_plain(what)
         if array.output:
             return
-        reason = (f"the kernel's source does not show that it is an output: {fix}" if self.params.dimension_semantics is None else
-                  "its BlockSpec is one of in_specs: make it one of out_specs, and the array a parameter behind the inputs")
+        reason = (
+            f"the kernel's source does not show that it is an output: {fix}"
+            if self.params.dimension_semantics is None
+            else "its BlockSpec is one of in_specs: make it one of out_specs, and the array a parameter behind the inputs"
+        )
         raise SpecError(f"{what}: the call took '{array.name}' for an input, because {reason}")
 
-    def _fields(self, where: str, site: str, wanted: tuple[tuple[Any, ...], ...], labels: tuple[str, ...], dims: int | None,
-                written: bool) -> dict[str, Any]:
+    def _fields(
+        self,
+        where: str,
+        site: str,
+        wanted: tuple[tuple[Any, ...], ...],
+        labels: tuple[str, ...],
+        dims: int | None,
+        written: bool,
+    ) -> dict[str, Any]:
         """Return the fields of a plan that describe the operands, and how their blocks lie in a
         slot."""
         blocks: list[Block] = []
         offsets, stride = [], 0
-        for label, (arg, shape, fill, known, transforms, policy, shared, mode) in zip(labels, wanted, strict=True):
+        for label, (arg, shape, fill, known, transforms, policy, shared, mode) in zip(
+            labels, wanted, strict=True
+        ):
             array = self.arrays[arg]
             what = f"{where}: {label} for '{array.name}'"
             array.check_plain(what)
             if written:
-                self.check_output(arg, what, "write out_specs=(…,) where the pipeline is made, and pass the array by name")
+                self.check_output(
+                    arg,
+                    what,
+                    "write out_specs=(…,) where the pipeline is made, and pass the array by name",
+                )
                 if array.order != "row":
-                    raise SpecError(f"{what}: the array is column-major, and outputs are stored by rows: pass a row-major array, "
-                                    f"or store from registers in the body, '{array.name}[…] = tile'")
+                    raise SpecError(
+                        f"{what}: the array is column-major, and outputs are stored by rows: pass a row-major array, "
+                        f"or store from registers in the body, '{array.name}[…] = tile'"
+                    )
                 if array.tma and not array.tma_store:
-                    raise SpecError(f"{what}: its rows are no multiple of 16 B, and TMA writes whole 16-byte chunks, past their "
-                                    f"ends: pad the rows, or store from registers in the body, '{array.name}[…] = tile'")
-            block = cut(shape, array.dtype, array.ndim, array.order, fill, what, transforms, policy, mode)
+                    raise SpecError(
+                        f"{what}: its rows are no multiple of 16 B, and TMA writes whole 16-byte chunks, past their "
+                        f"ends: pad the rows, or store from registers in the body, '{array.name}[…] = tile'"
+                    )
+            block = cut(
+                shape, array.dtype, array.ndim, array.order, fill, what, transforms, policy, mode
+            )
             block = self.shared_block(block, shared, what)
             if block.elements and len(known) == block.rank and known[block.contiguous] is not None:
                 block.check_start(known[block.contiguous], f"{what}: index_map")
             if not array.tma:
-                raise SpecError(f"{what}: " + self.obstacles.get(arg, "TMA cannot address this array: base and strides must be "
-                                                                      "multiples of 16 bytes"))
+                raise SpecError(
+                    f"{what}: "
+                    + self.obstacles.get(
+                        arg,
+                        "TMA cannot address this array: base and strides must be "
+                        "multiples of 16 bytes",
+                    )
+                )
             blocks.append(block)
             offsets.append(stride)
             stride += -(-block.layout.nbytes // ATOM) * ATOM
         names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
-        return {"name": f"{names} @ {site}", "args": tuple(arg for arg, *_ in wanted), "blocks": tuple(blocks), "labels": labels,
-                "dims": dims, "offsets": tuple(offsets), "stage_bytes": sum(block.layout.nbytes for block in blocks),
-                "stage_stride": stride}
+        return {
+            "name": f"{names} @ {site}",
+            "args": tuple(arg for arg, *_ in wanted),
+            "blocks": tuple(blocks),
+            "labels": labels,
+            "dims": dims,
+            "offsets": tuple(offsets),
+            "stage_bytes": sum(block.layout.nbytes for block in blocks),
+            "stage_stride": stride,
+        }
 
     def plan_scratch(self, site: str, kind: Any, shared: bool, what: str = "") -> Scratch:
         """Return the allocation of a type at `site`, one for all compute warpgroups (`shared`) or
@@ -202,21 +276,38 @@ class Unit(SharedMemory):
         if key in self.scratch:
             return self.scratch[key]
         owners = 0 if shared else self.compute_wgs
-        where, memory = f"kernel {self.kernel}, scratch at {site}", Region(self._free, nbytes(kind), owners)
+        where, memory = (
+            f"kernel {self.kernel}, scratch at {site}",
+            Region(self._free, nbytes(kind), owners),
+        )
         barriers = [part for part in leaves(kind) if isinstance(part, Barrier)]
         count, free = max(1, owners) * sum(of.count for of in barriers), self._scratch_barriers
         if free - 8 * count < self._rings_barriers:
-            raise SpecError(f"{where}: {count} more barriers than the {self.barrier_room} bytes for all barriers of a CTA hold, "
-                            "8 bytes each: use fewer slots or barriers")
+            raise SpecError(
+                f"{where}: {count} more barriers than the {self.barrier_room} bytes for all barriers of a CTA hold, "
+                "8 bytes each: use fewer slots or barriers"
+            )
         first, plans = sum(len(part.barriers) for part in self.scratch.values()), []
         if first + len(barriers) > PHASES:
-            raise SpecError(f"{where}: more than {PHASES} allocations of barriers in a kernel: make one with num_barriers")
+            raise SpecError(
+                f"{where}: more than {PHASES} allocations of barriers in a kernel: make one with num_barriers"
+            )
         for number, of in enumerate(barriers):
             free -= max(1, owners) * 8 * of.count
             name = f"{site} ({number}){what and f', {what}'}" if len(barriers) > 1 else site
-            plans.append(BarrierPlan(of, Region(free, 8 * of.count, owners), first + number, name, self.cluster,
-                                     self.arrive_groups(of, where)))
-        plan = self.scratch[key] = Scratch(f"{what or kind} @ {site}", kind, place(kind, 0, memory, iter(plans)), memory, what)
+            plans.append(
+                BarrierPlan(
+                    of,
+                    Region(free, 8 * of.count, owners),
+                    first + number,
+                    name,
+                    self.cluster,
+                    self.arrive_groups(of, where),
+                )
+            )
+        plan = self.scratch[key] = Scratch(
+            f"{what or kind} @ {site}", kind, place(kind, 0, memory, iter(plans)), memory, what
+        )
         self._budget()
         return plan
 
@@ -229,7 +320,9 @@ class Unit(SharedMemory):
         memory of a CTA.)
         """
         if not self.store_slots:
-            room = (self.target.smem_bytes - self._rings_end - self.exchange.total) // (self.compute_wgs * PANEL_BYTES)
+            room = (self.target.smem_bytes - self._rings_end - self.exchange.total) // (
+                self.compute_wgs * PANEL_BYTES
+            )
             self.store_slots = self.params.store_slots or max(1, min(panels, room))
             self.staging_base = self.target.smem_bytes if self.simulated else self._rings_end
             self._budget()
@@ -246,9 +339,23 @@ class Unit(SharedMemory):
             return self.work_ring
         slots, first = self.turns + 3, self._rings_barriers
         name = f"tile numbers @ {site}"
-        return self._keep(name, NumberPlan(
-            name=name, index=len(self.rings), slots=slots, delay=0, args=(), blocks=(), offsets=(), stage_bytes=0, stage_stride=4,
-            base=first + 8 * len(BARRIERS) * slots, barriers=first), f"kernel {self.kernel}, tiles(dynamic=True) at {site}")
+        return self._keep(
+            name,
+            NumberPlan(
+                name=name,
+                index=len(self.rings),
+                slots=slots,
+                delay=0,
+                args=(),
+                blocks=(),
+                offsets=(),
+                stage_bytes=0,
+                stage_stride=4,
+                base=first + 8 * len(BARRIERS) * slots,
+                barriers=first,
+            ),
+            f"kernel {self.kernel}, tiles(dynamic=True) at {site}",
+        )
 
     def map_slot(self, request: MapRequest) -> int:
         """Return the number of a tensor map in the kernel's packed parameter."""
@@ -286,8 +393,13 @@ class Unit(SharedMemory):
         for copy, row in itertools.product(range(max(1, plan.private)), plan.kinds):
             who = f" of warpgroup {copy}" * (plan.private > 1)
             for part in plan.parts_of(row.name):
-                arrivals = row.arrivals * (1 if row.completes == "memory" else self.readers(plan) * len(plan.peers[part]))
-                first, whose = plan.header.at(copy) + plan.barrier_offset(row.name, part), self.whose(plan, part, row.name)
+                arrivals = row.arrivals * (
+                    1 if row.completes == "memory" else self.readers(plan) * len(plan.peers[part])
+                )
+                first, whose = (
+                    plan.header.at(copy) + plan.barrier_offset(row.name, part),
+                    self.whose(plan, part, row.name),
+                )
                 for slot in range(plan.slots):
                     yield first + 8 * slot, arrivals, f"{row.name}[{slot}]{whose}{who}"
 
@@ -298,7 +410,11 @@ class Unit(SharedMemory):
             for plan in part.barriers:
                 for copy in range(max(1, plan.memory.owners)):
                     for number in range(plan.kind.count):
-                        yield plan.memory.at(copy) + 8 * number, plan.arrivals, plan.name_of(copy, number)
+                        yield (
+                            plan.memory.at(copy) + 8 * number,
+                            plan.arrivals,
+                            plan.name_of(copy, number),
+                        )
 
     def all_barriers(self) -> Iterator[tuple[int, int, str]]:
         """Yield (address, arrivals of a phase, name) of all mbarriers of the kernel."""
@@ -314,7 +430,10 @@ class Unit(SharedMemory):
             found |= {key: plan.base, f"barriers of {key}": plan.barriers}
         for key, part in self.scratch.items():
             found[key] = part.memory.at(0)
-            found |= {f"barriers of {key} ({number})": of.memory.at(0) for number, of in enumerate(part.barriers)}
+            found |= {
+                f"barriers of {key} ({number})": of.memory.at(0)
+                for number, of in enumerate(part.barriers)
+            }
         return found
 
     def barrier_at(self, address: int) -> BarrierPlace | None:
@@ -325,8 +444,15 @@ class Unit(SharedMemory):
                 number = (address - plan.barriers) % plan.barrier_bytes_of_one // 8
                 kinds = [row.name for row in plan.kinds for _ in plan.parts_of(row.name)]
                 return BarrierPlace(kinds[number // plan.slots], plan, number % plan.slots)
-        kind = "sums" if any(
-            part.what and address in of.memory for part in self.scratch.values() for of in part.barriers) else "own"
+        kind = (
+            "sums"
+            if any(
+                part.what and address in of.memory
+                for part in self.scratch.values()
+                for of in part.barriers
+            )
+            else "own"
+        )
         return BarrierPlace(kind) if self._scratch_barriers <= address < self.barrier_room else None
 
     def slot_at(self, address: int) -> tuple[RingPlan, int] | None:
@@ -339,10 +465,21 @@ class Unit(SharedMemory):
     def whose(self, plan: RingPlan, part: int, kind: str) -> str:
         """Return the end of a barrier's name: the ring, and before it the operand if each operand
         has a barrier of this kind."""
-        operand = f" for {plan.labels[part]} '{self.arrays[plan.args[part]].name}'" if kind in plan.manual else ""
+        operand = (
+            f" for {plan.labels[part]} '{self.arrays[plan.args[part]].name}'"
+            if kind in plan.manual
+            else ""
+        )
         return f"{operand} of {plan.name}"
 
     def traced(self) -> Iterator[Ring]:
         """Yield the rings, as far as the reader of a trace has to know them."""
         for plan in (*self.load_rings, *self.outputs.values(), *self.sharing):
-            yield Ring(plan.name, plan.index, plan.slots, bool(plan.private), plan.written, self.turns > 1 and not plan.private)
+            yield Ring(
+                plan.name,
+                plan.index,
+                plan.slots,
+                bool(plan.private),
+                plan.written,
+                self.turns > 1 and not plan.private,
+            )

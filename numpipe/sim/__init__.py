@@ -76,12 +76,27 @@ def default_registers(warpgroups: int, target: Target = DEFAULT) -> int:
     return min(target.lane_registers, target.registers_of(warpgroups))
 
 
-def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, int], warpgroups: int, smem_bytes: int,
-             unit: Any = None, seed: Seed = None, trace: Trace | None = None, registers: int | None = None,
-             costs: Costs | None = None, staging_bytes: int = 0, fresh: Sequence[np.ndarray] = (), programmatic: bool = False,
-             cluster: tuple[int, int, int] = (1, 1, 1), handover: bool = False,
-             ended: Callable[[GlobalMemory], None] | None = None, arrays: Sequence[np.ndarray] = (),
-             limit: float | None = None, gpus: Sequence[Sequence[np.ndarray]] = ()) -> None:
+def simulate(
+    body: Callable[[machine.Machine], None],
+    *,
+    grid: tuple[int, int, int],
+    warpgroups: int,
+    smem_bytes: int,
+    unit: Any = None,
+    seed: Seed = None,
+    trace: Trace | None = None,
+    registers: int | None = None,
+    costs: Costs | None = None,
+    staging_bytes: int = 0,
+    fresh: Sequence[np.ndarray] = (),
+    programmatic: bool = False,
+    cluster: tuple[int, int, int] = (1, 1, 1),
+    handover: bool = False,
+    ended: Callable[[GlobalMemory], None] | None = None,
+    arrays: Sequence[np.ndarray] = (),
+    limit: float | None = None,
+    gpus: Sequence[Sequence[np.ndarray]] = (),
+) -> None:
     """Run ``body(machine)`` for every warpgroup of every CTA of `grid` (x, y, z; x fastest without
     a seed), CTA by CTA.
 
@@ -116,22 +131,44 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
     Raises PipelineRace, PipelineDeadlock or SimulationError for a broken kernel, what `body` raises
     otherwise.
 
-    >>> simulate(lambda machine: print(machine.cta, machine.warpgroup), grid=(2, 1, 1), warpgroups=1, smem_bytes=1024)
+    >>> simulate(
+    ...     lambda machine: print(machine.cta, machine.warpgroup),
+    ...     grid=(2, 1, 1),
+    ...     warpgroups=1,
+    ...     smem_bytes=1024,
+    ... )
     (0, 0, 0) 0
     (1, 0, 0) 0
     """
     if not 1 <= warpgroups <= MAX_WARPGROUPS:
-        raise SpecError(f"warpgroups={warpgroups}; a CTA has 1 … {MAX_WARPGROUPS} warpgroups of 128 threads")
+        raise SpecError(
+            f"warpgroups={warpgroups}; a CTA has 1 … {MAX_WARPGROUPS} warpgroups of 128 threads"
+        )
     target: Target = getattr(unit, "target", DEFAULT)
     if not 0 <= smem_bytes <= target.smem_bytes:
-        raise SpecError(f"smem_bytes={smem_bytes}; a CTA has at most {target.smem_bytes} bytes of dynamic shared memory")
-    guide = named_guide(Name.of(seed)) if isinstance(seed, str) else seed if isinstance(seed, Guide) else None
+        raise SpecError(
+            f"smem_bytes={smem_bytes}; a CTA has at most {target.smem_bytes} bytes of dynamic shared memory"
+        )
+    guide = (
+        named_guide(Name.of(seed))
+        if isinstance(seed, str)
+        else seed
+        if isinstance(seed, Guide)
+        else None
+    )
     name = getattr(unit, "kernel", "")
-    require(f"kernel {name}" if name else "simulate", locals(), seed=whole() | STRING | NONE | a(Guide, text="a Guide"))
+    require(
+        f"kernel {name}" if name else "simulate",
+        locals(),
+        seed=whole() | STRING | NONE | a(Guide, text="a Guide"),
+    )
     random: Any = seed if guide is None else None
     ctas_in_all = math.prod(grid)
     progress = RunProgress(
-        name, 1 if gpus else ctas_in_all // math.prod(cluster), max(1, len(gpus)) * ctas_in_all, limit
+        name,
+        1 if gpus else ctas_in_all // math.prod(cluster),
+        max(1, len(gpus)) * ctas_in_all,
+        limit,
     )
     schedule = Schedule(random)
     boxes: dict[machine.TensorMap, Box] = {}
@@ -144,7 +181,9 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
         clusters = schedule.clusters(grid, cluster)
         if handover:
             clusters.sort(key=lambda ctas: ctas[0][::-1])
-        at_once: list[list[tuple[int | None, list[tuple[int, int, int]]]]] = [[(None, ctas)] for ctas in clusters]
+        at_once: list[list[tuple[int | None, list[tuple[int, int, int]]]]] = [
+            [(None, ctas)] for ctas in clusters
+        ]
         if gpus:
             at_once = [[(gpu, ctas) for gpu in range(len(gpus)) for ctas in clusters]]
         for parts in at_once:
@@ -161,13 +200,36 @@ def simulate(body: Callable[[machine.Machine], None], *, grid: tuple[int, int, i
             for gpu, ctas in parts:
                 peers: list[SM] = []
                 for cta in ctas:
-                    sm = SM(cta=cta, grid=grid, warpgroups=warpgroups, unit=unit, scheduler=scheduler, clocks=clocks, peers=peers,
-                            group=group, costs=costs or Costs(), trace=trace, context=context, boxes=boxes, plans=plans, gmem=gmem,
-                            deal=deal if gpu is None else live[gpu], run_progress=progress, gpus=launch, gpu=gpu)
+                    sm = SM(
+                        cta=cta,
+                        grid=grid,
+                        warpgroups=warpgroups,
+                        unit=unit,
+                        scheduler=scheduler,
+                        clocks=clocks,
+                        peers=peers,
+                        group=group,
+                        costs=costs or Costs(),
+                        trace=trace,
+                        context=context,
+                        boxes=boxes,
+                        plans=plans,
+                        gmem=gmem,
+                        deal=deal if gpu is None else live[gpu],
+                        run_progress=progress,
+                        gpus=launch,
+                        gpu=gpu,
+                    )
                     sm.meeting = ClusterMeeting("cluster", sm, ("cluster", peers[0].place), 1)
                     sm.memory = SharedMemory(sm, max(smem_bytes + staging_bytes, 1))
-                    sm.warpgroups += [Warpgroup(sm, i, functools.partial(_run_body, body)) for i in range(warpgroups)]
-                    sm.registers = named_barriers.Registers(sm, default_registers(warpgroups, target) if registers is None else registers)
+                    sm.warpgroups += [
+                        Warpgroup(sm, i, functools.partial(_run_body, body))
+                        for i in range(warpgroups)
+                    ]
+                    sm.registers = named_barriers.Registers(
+                        sm,
+                        default_registers(warpgroups, target) if registers is None else registers,
+                    )
             _run(group)
             progress.end()
         left_set(gmem.flags.values())

@@ -35,14 +35,21 @@ def ways(addresses: npt.ArrayLike, nbytes: int, atomic: bool = False) -> int:
     together = LANES if nbytes <= WORD else max(1, LANES * WORD // nbytes)
     worst = 1
     for first in range(0, len(lanes), together):
-        begin = lanes[first:first + together, None] // WORD
+        begin = lanes[first : first + together, None] // WORD
         words = (begin + np.arange(max(1, nbytes // WORD))).ravel()
         words = words if atomic else np.unique(words)
         worst = max(worst, int(np.bincount(words % BANKS).max()))
     return worst
 
 
-def count(who: Warpgroup, accesses: Iterable[npt.ArrayLike], nbytes: int, what: str, kind: str, site: Site = None) -> None:
+def count(
+    who: Warpgroup,
+    accesses: Iterable[npt.ArrayLike],
+    nbytes: int,
+    what: str,
+    kind: str,
+    site: Site = None,
+) -> None:
     """Count accesses of warps in the trace, an array of the lanes' addresses each; `kind`: "read",
     "write" or "atomic"."""
     if who.sm.trace is None:
@@ -61,10 +68,15 @@ class OfLanes:
         self._found: dict[tuple[Site, str, str, int], dict[int, list[int]]] = {}
 
     def add(self, lane: int, address: int, nbytes: int, what: str, kind: str) -> None:
-        self._found.setdefault((sites.user_site(), what, kind, nbytes), {}).setdefault(lane, []).append(address)
+        self._found.setdefault((sites.user_site(), what, kind, nbytes), {}).setdefault(
+            lane, []
+        ).append(address)
 
     def end(self, who: Warpgroup) -> None:
         for (site, what, kind, nbytes), lanes in self._found.items():
             most = max(map(len, lanes.values()))
-            together = ([own[number] for _, own in sorted(lanes.items()) if number < len(own)] for number in range(most))
+            together = (
+                [own[number] for _, own in sorted(lanes.items()) if number < len(own)]
+                for number in range(most)
+            )
             count(who, together, nbytes, what, kind, site)

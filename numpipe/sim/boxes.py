@@ -22,11 +22,23 @@ import numpy.typing as npt
 from ..core.machine import TensorMap
 
 _REDUCED: dict[str, Callable[[Any, Any], npt.NDArray[Any]]] = {
-    "add": lambda old, new: old + new, "min": np.minimum, "max": np.maximum,
+    "add": lambda old, new: old + new,
+    "min": np.minimum,
+    "max": np.maximum,
     "inc": lambda old, new: np.where(old >= new, 0, old + np.ones_like(old)),
     "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - np.ones_like(old)),
-    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
-UPDATES = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+UPDATES = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
 """what atomics of lanes make of an element, as NumPy's functions of two arguments"""
 
 
@@ -46,7 +58,9 @@ def swizzled(chunks: npt.NDArray[np.int64], swizzle: int) -> npt.NDArray[np.int6
 
 
 @functools.lru_cache(maxsize=1024)
-def _pattern(count: int, swizzle: int, start: int) -> tuple[npt.NDArray[np.int64], tuple[tuple[int, int], ...]]:
+def _pattern(
+    count: int, swizzle: int, start: int
+) -> tuple[npt.NDArray[np.int64], tuple[tuple[int, int], ...]]:
     """Return (chunk table, bytes touched) relative to the 1024-byte line in which the box starts,
     `start` bytes in."""
     table = swizzled(start // 16 + np.arange(count), swizzle)
@@ -60,11 +74,15 @@ class Box:
     tensor: TensorMap
     nbytes: int
 
-    def footprint(self, address: int) -> tuple[npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
+    def footprint(
+        self, address: int
+    ) -> tuple[npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
         """Return (index into the 16-byte chunks of shared memory, byte intervals) of the box at
         `address`."""
         if not self.tensor.swizzle:
-            return slice(address // 16, (address + self.nbytes) // 16), [(address, address + self.nbytes)]
+            return slice(address // 16, (address + self.nbytes) // 16), [
+                (address, address + self.nbytes)
+            ]
         line = address & ~1023
         table, touched = _pattern(self.nbytes // 16, self.tensor.swizzle, address - line)
         return table + line // 16, [(lo + line, hi + line) for lo, hi in touched]
@@ -72,12 +90,23 @@ class Box:
     def elements(self, coords: tuple[int, ...]) -> tuple[slice, ...]:
         """Return the part of the array that the box at `coords` has, empty where it lies
         outside."""
-        return tuple([slice(start if start > 0 else 0, max(min(start + extent, size), start, 0)) for start, extent, size in zip(
-            coords, self.tensor.box, self.tensor.array.shape, strict=True)])
+        return tuple(
+            [
+                slice(start if start > 0 else 0, max(min(start + extent, size), start, 0))
+                for start, extent, size in zip(
+                    coords, self.tensor.box, self.tensor.array.shape, strict=True
+                )
+            ]
+        )
 
     def _within(self, coords: tuple[int, ...], part: tuple[slice, ...]) -> tuple[slice, ...]:
         """Return where in the box at `coords` a part of the array is."""
-        return tuple([slice(each.start - start, each.stop - start) for each, start in zip(part, coords, strict=True)])
+        return tuple(
+            [
+                slice(each.start - start, each.stop - start)
+                for each, start in zip(part, coords, strict=True)
+            ]
+        )
 
     def fetch(self, coords: tuple[int, ...]) -> npt.NDArray[Any]:
         """Return the box at `coords` as contiguous 16-byte chunks; elements outside the array are
@@ -85,7 +114,10 @@ class Box:
         part = self.elements(coords)
         box = self.tensor.array[part]
         if box.shape != tuple(self.tensor.box):
-            inside, box = box, np.full(self.tensor.box, np.nan if self.tensor.fill == "nan" else 0, box.dtype)
+            inside, box = (
+                box,
+                np.full(self.tensor.box, np.nan if self.tensor.fill == "nan" else 0, box.dtype),
+            )
             if inside.size:
                 box[self._within(coords, part)] = inside
         return np.ascontiguousarray(box).reshape(-1).view(np.complex128)

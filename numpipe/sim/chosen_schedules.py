@@ -61,11 +61,16 @@ class Name:
         """
         match = re.fullmatch(r"(\d+)(?: / (\d+(?:\.\d+)*))?:((?: \d+\.\d+)*)", text)
         if match is None:
-            raise SpecError(f"seed={text!r}: a text is the name of a schedule as numpipe.verify(…, schedules='all') gives it, "
-                            "'0: 12.1 30.2'; else a seed is an int, or None for the virtual-time order")
+            raise SpecError(
+                f"seed={text!r}: a text is the name of a schedule as numpipe.verify(…, schedules='all') gives it, "
+                "'0: 12.1 30.2'; else a seed is an int, or None for the virtual-time order"
+            )
         turns = (turn.split(".") for turn in match[3].split())
-        return cls(int(match[1]), tuple((int(step), int(which)) for step, which in turns),
-                   tuple(map(int, match[2].split("."))) if match[2] else ())
+        return cls(
+            int(match[1]),
+            tuple((int(step), int(which)) for step, which in turns),
+            tuple(map(int, match[2].split("."))) if match[2] else (),
+        )
 
 
 class _Task(NamedTuple):
@@ -140,10 +145,12 @@ class Directed(InOrder):
         if not tasks:
             self.over = True
             return None
-        enabled = tuple([agent for agent, task in tasks.items() if task.ready is None or task.ready()])
+        enabled = tuple(
+            [agent for agent, task in tasks.items() if task.ready is None or task.ready()]
+        )
         stuck = not enabled
         if stuck:  # each says what it waits for
-            enabled = next(iter(tasks)),
+            enabled = (next(iter(tasks)),)
         else:
             self._stuck.clear()
         again = stuck and enabled[0] in self._stuck  # it tests in vain again
@@ -176,8 +183,14 @@ class Directed(InOrder):
             self._now.deferred = True
 
     # ---- what a step touches
-    def touch(self, thing: tuple[Any, ...], how: int, epoch: int = 0, amount: tuple[int, int] | None = None,
-              room: tuple[int, int] = (0, 0)) -> None:
+    def touch(
+        self,
+        thing: tuple[Any, ...],
+        how: int,
+        epoch: int = 0,
+        amount: tuple[int, int] | None = None,
+        room: tuple[int, int] = (0, 0),
+    ) -> None:
         self._now.footprint.touch(thing, how, epoch, amount, room)
 
     def touch_bytes(self, rank: int, lo: int, hi: int, how: str) -> None:
@@ -185,9 +198,13 @@ class Directed(InOrder):
 
     def touch_array(self, array: npt.NDArray[Any], index: Sequence[slice], how: str) -> None:
         lo, _ = bounds(array)
-        first, _, number = next((base for base in self._bases if base[0] <= lo < base[1]), (0, 0, -1))
+        first, _, number = next(
+            (base for base in self._bases if base[0] <= lo < base[1]), (0, 0, -1)
+        )
         view = lo - first, array.shape, array.strides, array.itemsize
-        self._now.footprint.touch_memory(("array", number), view, tuple([(part.start, part.stop) for part in index]), how)
+        self._now.footprint.touch_memory(
+            ("array", number), view, tuple([(part.start, part.stop) for part in index]), how
+        )
 
     def arrays(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
         self._bases = joined(arrays)
@@ -197,7 +214,12 @@ class Guide:
     """What a run is to do: one cluster's schedule is directed, the others have the virtual-time
     order."""
 
-    def __init__(self, cluster: int, choose: Callable[[int, tuple[Agent, ...], int], int], deal: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        cluster: int,
+        choose: Callable[[int, tuple[Agent, ...], int], int],
+        deal: Sequence[int] = (),
+    ) -> None:
         self.cluster, self.deal = cluster, deal
         self.directed = Directed(choose)
         self.clusters = 0
@@ -225,8 +247,10 @@ def named_guide(name: Name) -> Guide:
     def choose(step: int, enabled: tuple[Agent, ...], usual: int) -> int:
         which = turns.get(step, usual)
         if which >= len(enabled):
-            raise SpecError(f"seed='{name}': at step {step} only {len(enabled)} could run: it is the schedule of another kernel, "
-                            "or of other arguments")
+            raise SpecError(
+                f"seed='{name}': at step {step} only {len(enabled)} could run: it is the schedule of another kernel, "
+                "or of other arguments"
+            )
         return which
 
     return Guide(name.cluster, choose, name.deal)

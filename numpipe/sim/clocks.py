@@ -96,7 +96,7 @@ class Clocks:
         """Return what four warps know of mbarriers' phases alone, and which waits of theirs are
         over."""
         known: Vector = np.minimum.reduce(vectors)
-        known[:self.landed] = 0
+        known[: self.landed] = 0
         waits = self.of_warps(WAITED)
         known[waits] = np.maximum.reduce(vectors[:, waits])
         return known
@@ -108,7 +108,10 @@ class Clocks:
 
     def of_warps(self, kind: int, first: int = 0, count: int | None = None) -> slice:
         """Return where the counters of a kind of some warps stand, or of all."""
-        return slice(self.index(kind, first), self.index(kind, first + (self.warps if count is None else count)))
+        return slice(
+            self.index(kind, first),
+            self.index(kind, first + (self.warps if count is None else count)),
+        )
 
     def untold(self, vector: Vector) -> Vector:
         """Return what a release of the CTA's scope tells another CTA: no store that it may load."""
@@ -122,7 +125,7 @@ class Clocks:
         if vector.shape[-1] == self.width:
             return vector
         grown = np.zeros((*vector.shape[:-1], self.width), np.int64)
-        grown[..., :vector.shape[-1]] = vector
+        grown[..., : vector.shape[-1]] = vector
         return grown
 
 
@@ -154,14 +157,19 @@ class Warps:
         self.vectors = vectors
         width = vectors.shape[1]
         flat = vectors.reshape(-1)
-        self.counters = [flat[self._clocks.index(kind, self.first_warp)::width + 1][:4] for kind in range(_KINDS)]
+        self.counters = [
+            flat[self._clocks.index(kind, self.first_warp) :: width + 1][:4]
+            for kind in range(_KINDS)
+        ]
 
     def widen(self) -> None:
         self._bind(self._clocks.widen(self.vectors))
 
     def known(self) -> list[int]:
         """Return the vector of what *every* executing warp knows."""
-        known: list[int] = (self.vectors[0] if self.lanes == "one" else np.minimum.reduce(self.vectors)).tolist()
+        known: list[int] = (
+            self.vectors[0] if self.lanes == "one" else np.minimum.reduce(self.vectors)
+        ).tolist()
         return known
 
     def knows(self, index: int) -> int:
@@ -175,7 +183,10 @@ class Warps:
         """Return what an access must know to come after what the executing warps do in their
         present epochs."""
         counter = self.counters[kind]
-        return tuple((self._clocks.index(kind, self.first_warp + warp), int(counter[warp])) for warp in self.warps())
+        return tuple(
+            (self._clocks.index(kind, self.first_warp + warp), int(counter[warp]))
+            for warp in self.warps()
+        )
 
     def acquire(self, vector: Vector) -> None:
         if self.lanes == "one":
@@ -196,9 +207,9 @@ class Warps:
         """Let the executing warps know that the async proxy sees the ordinary stores of which they
         know."""
         generic, shown = map(self._clocks.of_warps, (GENERIC, SHOWN))
-        vectors = self.vectors[:1 if self.lanes == "one" else 4]
+        vectors = self.vectors[: 1 if self.lanes == "one" else 4]
         np.maximum(vectors[:, shown], vectors[:, generic], out=vectors[:, shown])
 
     def learn(self, kind: int, value: int) -> None:
         """Set the executing warps' own counters of a kind to `value`."""
-        self.counters[kind][:1 if self.lanes == "one" else 4] = value
+        self.counters[kind][: 1 if self.lanes == "one" else 4] = value

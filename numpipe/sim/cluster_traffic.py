@@ -54,8 +54,12 @@ def _peer(who: Warpgroup, rank: int, what: str) -> SM:
 def window(who: Warpgroup, address: int, rank: int) -> int:
     """Return where an address of the CTA of a rank lies in the cluster's window (mapa)."""
     if not 0 <= rank < len(who.sm.peers):
-        raise race_report.illegal(who, f"mapa of SMEM[{address}] for rank {rank}, but the cluster has {len(who.sm.peers)} "
-                             f"CTA{'s' * (len(who.sm.peers) > 1)}", fix="a rank of the cluster: 0 … its size - 1")
+        raise race_report.illegal(
+            who,
+            f"mapa of SMEM[{address}] for rank {rank}, but the cluster has {len(who.sm.peers)} "
+            f"CTA{'s' * (len(who.sm.peers) > 1)}",
+            fix="a rank of the cluster: 0 … its size - 1",
+        )
     return (int(rank) + 1) * WINDOW + int(address)
 
 
@@ -68,7 +72,9 @@ class RemoteArrival:
     wide     whether the arrivals release to the cluster, and not only to those of the same CTA
     """
 
-    def __init__(self, who: Warpgroup, mbars: list[Mbarrier], nbytes: int = 0, wide: bool = False) -> None:
+    def __init__(
+        self, who: Warpgroup, mbars: list[Mbarrier], nbytes: int = 0, wide: bool = False
+    ) -> None:
         self.who, self.mbars, self.count, self.nbytes = who, mbars, who.lane_count(), nbytes
         self.known = who.known()
         self.vector: Vector = who.sm.clocks.vector()
@@ -79,7 +85,9 @@ class RemoteArrival:
         who.remote_arrivals.append(self)
         if who.sm.trace is not None:
             for mbar in mbars:
-                who.sm.trace.add(who, who.time, who.time + who.sm.costs.issue, "arrive", mbar=mbar.name)
+                who.sm.trace.add(
+                    who, who.time, who.time + who.sm.costs.issue, "arrive", mbar=mbar.name
+                )
         who.elapse(who.sm.costs.issue)
         if all(mbar.sm is who.sm for mbar in mbars):
             self.land(who.time)
@@ -97,7 +105,15 @@ class RemoteArrival:
         for mbar in self.mbars:
             reach(mbar.sm, self.who, f"mbar_arrive_remote on {mbar.name}", self.needs, self.site)
             mbarriers.learn(mbar, self.vector if mbar.sm is self.who.sm else self.abroad)
-            mbarriers.count_arrivals(mbar, self.who, self.count, self.known[mbar.landed], time, self.site, self.count * self.nbytes)
+            mbarriers.count_arrivals(
+                mbar,
+                self.who,
+                self.count,
+                self.known[mbar.landed],
+                time,
+                self.site,
+                self.count * self.nbytes,
+            )
 
 
 def _tell(who: Warpgroup, vector: Vector) -> Vector:
@@ -121,20 +137,34 @@ def _in_window(who: Warpgroup, address: int, operation: str) -> Mbarrier:
     """Return the mbarrier at an address in the cluster's window."""
     rank, offset = divmod(int(address), WINDOW)
     if not 0 < rank <= len(who.sm.peers):
-        raise race_report.illegal(who, f"{operation} at address {address}, which is no address in the cluster's window",
-                             fix="cluster.map_shared(address, rank) of the mbarrier's address")
+        raise race_report.illegal(
+            who,
+            f"{operation} at address {address}, which is no address in the cluster's window",
+            fix="cluster.map_shared(address, rank) of the mbarrier's address",
+        )
     return mbarriers.find(who, offset, operation, of=who.sm.peers[rank - 1])
 
 
-def arrive_at(who: Warpgroup, address: int, ranks: Sequence[int], alike: bool, wide: bool = False) -> None:
-    mbars = [mbarriers.find(who, address, "mbar_arrive_remote", of=who.sm.peers[rank]) for rank in ranks]
+def arrive_at(
+    who: Warpgroup, address: int, ranks: Sequence[int], alike: bool, wide: bool = False
+) -> None:
+    mbars = [
+        mbarriers.find(who, address, "mbar_arrive_remote", of=who.sm.peers[rank]) for rank in ranks
+    ]
     for mbar in mbars:
         mbar.twins = mbars if alike else ()
     RemoteArrival(who, mbars, wide=wide)
 
 
 # ---- stores to the shared memory of another CTA --------------------------------------------------
-def send(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], rank: int, mbar: int, what: str) -> None:
+def send(
+    who: Warpgroup,
+    chunks: npt.NDArray[Any],
+    values: npt.NDArray[Any],
+    rank: int,
+    mbar: int,
+    what: str,
+) -> None:
     """Store each warp's row of 16-byte chunks to the CTA of a rank, maybe its own, and complete
     them on mbarrier `mbar` there."""
     sm, to = who.sm, _peer(who, rank, f"st.async of {what} to")
@@ -155,15 +185,36 @@ def send(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], ran
         on.copies += 1
         on.last = access
         done = who.time + sm.scheduler.takes(sm.costs.remote)
-        write = functools.partial(land, to, on, access, f"st.async of {what}", phases, chunks[warp] >> 4, values[warp].copy, done)
+        write = functools.partial(
+            land,
+            to,
+            on,
+            access,
+            f"st.async of {what}",
+            phases,
+            chunks[warp] >> 4,
+            values[warp].copy,
+            done,
+        )
         sm.scheduler.push(done, write, "arrive")
     if sm.trace is not None:
-        sm.trace.add(who, who.time, who.time, "write", what=f"{what} to rank {rank}", nbytes=values.nbytes)
+        sm.trace.add(
+            who, who.time, who.time, "write", what=f"{what} to rank {rank}", nbytes=values.nbytes
+        )
     who.breathe()
 
 
-def land(to: SM, mbar: Mbarrier, access: Access, what: str, known: Vector | None, index: npt.NDArray[np.int64] | slice,
-         fetch: Callable[[], npt.NDArray[Any]], done: int, _: int) -> None:
+def land(
+    to: SM,
+    mbar: Mbarrier,
+    access: Access,
+    what: str,
+    known: Vector | None,
+    index: npt.NDArray[np.int64] | slice,
+    fetch: Callable[[], npt.NDArray[Any]],
+    done: int,
+    _: int,
+) -> None:
     """Write the 16-byte chunks that a copy, or an st.async, brings to a CTA, and tell its mbarrier
     what the sender knew."""
     reach(to, access.agent, what, (), access.site)
@@ -178,15 +229,19 @@ def land(to: SM, mbar: Mbarrier, access: Access, what: str, known: Vector | None
 REMOTE = "remote load"
 
 
-def fetch(who: Warpgroup, addresses: npt.NDArray[np.int64], nbytes: int, rank: int, what: str) -> npt.NDArray[np.uint8]:
+def fetch(
+    who: Warpgroup, addresses: npt.NDArray[np.int64], nbytes: int, rank: int, what: str
+) -> npt.NDArray[np.uint8]:
     """Return the `nbytes` at each address (warps, n) of the CTA of a rank, maybe this one."""
     of, clocks = _peer(who, int(rank), f"{what} of"), who.sm.clocks
     of.memory.check_range(who, int(addresses.min()), int(addresses.max()) + nbytes, what)
     who.elapse(who.sm.costs.remote - (-nbytes * addresses.size // who.sm.costs.generic_bytes))
     who.breathe()
     first, count = of.warpgroups[0].first_warp, 4 * len(of.warpgroups)
-    for warp, own in zip(who.warps()[:len(addresses)], addresses, strict=True):
-        access = Access(who, REMOTE, what, ((clocks.index(GENERIC, who.first_warp + warp), who.epoch(warp)),))
+    for warp, own in zip(who.warps()[: len(addresses)], addresses, strict=True):
+        access = Access(
+            who, REMOTE, what, ((clocks.index(GENERIC, who.first_warp + warp), who.epoch(warp)),)
+        )
         seen = who.vectors[warp].copy()
         if of is not who.sm:  # of what its warps stored it sees what they told the cluster
             reach(of, who, f"a remote load ({what})", access.needs, access.site)
@@ -234,9 +289,19 @@ _MEET = "all warpgroups of the cluster meet, cluster.arrive() and cluster.wait()
 
 
 def _left(sm: SM, who: Warpgroup, what: str, site: sites.Site) -> SimulationError:
-    fix = "numpipe.combine(acc, part, axis=…) by all CTAs of the cluster" if "partial sums" in what else _MEET
-    return race_report.race(who, f"{what} in shared memory of CTA {sm.cta}, which may have ended: nothing makes it wait for this", site,
-                       hazard="exit-in-flight", fix=fix, before=side(sm.warpgroups[-1], "ends"))
+    fix = (
+        "numpipe.combine(acc, part, axis=…) by all CTAs of the cluster"
+        if "partial sums" in what
+        else _MEET
+    )
+    return race_report.race(
+        who,
+        f"{what} in shared memory of CTA {sm.cta}, which may have ended: nothing makes it wait for this",
+        site,
+        hazard="exit-in-flight",
+        fix=fix,
+        before=side(sm.warpgroups[-1], "ends"),
+    )
 
 
 # ---- the barrier of the cluster ------------------------------------------------------------------
@@ -245,8 +310,12 @@ class ClusterMeeting(Meeting):
 
     def text(self) -> str:
         of = sum(len(sm.warpgroups) for sm in self.sm.peers)
-        missing = [f"{w.name} of {w.sm.where}" for sm in self.sm.peers for w in sm.warpgroups
-                   if w not in self.arrived and not w.greenlet.dead]
+        missing = [
+            f"{w.name} of {w.sm.where}"
+            for sm in self.sm.peers
+            for w in sm.warpgroups
+            if w not in self.arrived and not w.greenlet.dead
+        ]
         return f"barrier.cluster: {len(self.arrived)} of {of} warpgroups have arrived, not {', '.join(missing)}"
 
     @property
@@ -267,7 +336,13 @@ def leave(who: Warpgroup) -> None:
     nobody may touch its memory."""
     meeting: ClusterMeeting = who.sm.peers[0].meeting
     again = who in meeting.arrived  # then its end counts from the next use on
-    who.sm.scheduler.touch(meeting.thing, ARRIVE, meeting.number + again, None if again else (1, 0), (meeting.missing + 1, 0))
+    who.sm.scheduler.touch(
+        meeting.thing,
+        ARRIVE,
+        meeting.number + again,
+        None if again else (1, 0),
+        (meeting.missing + 1, 0),
+    )
     meeting.settle()
     if all(w.over for w in who.sm.warpgroups):
         who.sm.scheduler.touch(("end", who.place), TEST)
@@ -279,8 +354,11 @@ def arrive(who: Warpgroup) -> None:
     who.breathe(lambda: not who.remote_arrivals)
     who.sm.scheduler.touch(("sent", who.first_warp), AWAIT)
     if who.cluster_meeting is not None:
-        raise race_report.violation(who, "cluster_arrive for the second time; cluster_wait before the next cluster_arrive",
-                               hazard="too-many-arrivals")
+        raise race_report.violation(
+            who,
+            "cluster_arrive for the second time; cluster_wait before the next cluster_arrive",
+            hazard="too-many-arrivals",
+        )
     for sent in list(who.remote_arrivals):
         sent.land(who.time + who.sm.costs.issue)
     meeting = who.cluster_meeting = who.sm.peers[0].meeting
@@ -294,7 +372,11 @@ def wait(who: Warpgroup) -> None:
     race_report.collective(who, "cluster_wait")
     meeting, who.cluster_meeting = who.cluster_meeting, None
     if meeting is None:
-        raise race_report.violation(who, "cluster_wait without a cluster_arrive; cluster_arrive first", hazard="too-few-arrivals")
+        raise race_report.violation(
+            who,
+            "cluster_wait without a cluster_arrive; cluster_arrive first",
+            hazard="too-few-arrivals",
+        )
     meeting.meet(who)
     who.elapse(who.sm.costs.remote)
 
@@ -317,9 +399,15 @@ def agree(who: Warpgroup, key: tuple[Any, ...], value: Any, parties: int, what: 
     key = *key, times[key]
     first = agreed.pop(key, None) or Agreement(who, value, parties, sites.user_site())
     if first.value != value:
-        raise race_report.race(who, f"{what} is {value} in CTA {who.cta} and {first.value} in CTA {first.who.cta}, and each loads a "
-                               "share of the block for both: the tile would be of two blocks; the same start for all CTAs along "
-                               "collective_axes, or leave collective_axes out", hazard="multicast-mismatch",
-                          before=race_report.party(first.who, f"loads a share of the block at {first.value}", first.site))
+        raise race_report.race(
+            who,
+            f"{what} is {value} in CTA {who.cta} and {first.value} in CTA {first.who.cta}, and each loads a "
+            "share of the block for both: the tile would be of two blocks; the same start for all CTAs along "
+            "collective_axes, or leave collective_axes out",
+            hazard="multicast-mismatch",
+            before=race_report.party(
+                first.who, f"loads a share of the block at {first.value}", first.site
+            ),
+        )
     if first.left > 1:
         agreed[key] = first._replace(left=first.left - 1)

@@ -21,10 +21,22 @@ from .state import SM, Access, Mbarrier
 if TYPE_CHECKING:
     from ..plan.plans import RingPlan
 
-_FULL, _EMPTY = (next(row for row in BARRIERS.values() if row.completes == role) for role in ("memory", "compute"))
+_FULL, _EMPTY = (
+    next(row for row in BARRIERS.values() if row.completes == role)
+    for role in ("memory", "compute")
+)
 """the barriers of a slot that say that its tile has landed, and that it may be filled again"""
-_VERBS = {"TMA load": "fills", "st.async": "fills", "TMA store": "reads", "wgmma": "reads", "read": "reads", "write": "writes",
-          "atomic": "updates", "remote load": "reads", "mbarrier": "initialises"}
+_VERBS = {
+    "TMA load": "fills",
+    "st.async": "fills",
+    "TMA store": "reads",
+    "wgmma": "reads",
+    "read": "reads",
+    "write": "writes",
+    "atomic": "updates",
+    "remote load": "reads",
+    "mbarrier": "initialises",
+}
 
 
 class Finding(NamedTuple):
@@ -55,23 +67,45 @@ class Conflict(NamedTuple):
         earlier, later, filled, span = self.earlier, self.later, self.filled, (self.lo, self.hi)
         touches = f"{later.describe()} {_VERBS[later.kind]} SMEM[{self.lo}:{self.hi})"
         if "mbarrier" in (earlier.kind, later.kind):
-            return race_report.violation(later, f"{touches}, where {earlier.describe()} is in use (at {sites.place(earlier.site)}); "
-                                    "place mbarriers outside the slots, and mbar_inval before the bytes serve something else",
-                                    hazard="barrier-reinitialised", before=earlier, span=span)
+            return race_report.violation(
+                later,
+                f"{touches}, where {earlier.describe()} is in use (at {sites.place(earlier.site)}); "
+                "place mbarriers outside the slots, and mbar_inval before the bytes serve something else",
+                hazard="barrier-reinitialised",
+                before=earlier,
+                span=span,
+            )
         hazard, cause, fix = _finding(self)
-        doing = "writing" if earlier.kind in ("TMA load", "st.async", "write", "atomic") else "reading"
+        doing = (
+            "writing" if earlier.kind in ("TMA load", "st.async", "write", "atomic") else "reading"
+        )
         slot = []
         if filled is not None and filled is not earlier and filled.mbar is not None:
-            slot = [f"  slot:   filled on {filled.mbar.name} phase {filled.phase}, at {sites.place(filled.site)}"]
-        accesses = [(access.tell(), race_report.party(access, span=span)) for access in (later, earlier)]
-        return race_report.conflict(PipelineRace, hazard, f"{touches} while {earlier.describe()} of {earlier.agent.title} may still be "
-                               f"{doing} it", accesses, cause, fix, self.sm, slot)
+            slot = [
+                f"  slot:   filled on {filled.mbar.name} phase {filled.phase}, at {sites.place(filled.site)}"
+            ]
+        accesses = [
+            (access.tell(), race_report.party(access, span=span)) for access in (later, earlier)
+        ]
+        return race_report.conflict(
+            PipelineRace,
+            hazard,
+            f"{touches} while {earlier.describe()} of {earlier.agent.title} may still be "
+            f"{doing} it",
+            accesses,
+            cause,
+            fix,
+            self.sm,
+            slot,
+        )
 
     def late(self, kind: int) -> list[int]:
         """Return the warps whose part of `earlier` is not known to `later`."""
         base = self.sm.clocks.index(kind, 0)
         counters = range(base, self.sm.clocks.index(kind + 1, 0))
-        return [i - base for i, value in self.earlier.needs if i in counters and self.known[i] < value]
+        return [
+            i - base for i, value in self.earlier.needs if i in counters and self.known[i] < value
+        ]
 
     def late_warps(self, kind: int) -> str:
         warps = self.late(kind)
@@ -90,16 +124,42 @@ def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) ->
     what = f"{access.describe()} reads SMEM[{lo}:{hi}), which holds bytes that nobody has written{since}"
     place = race_report.slot_of(sm, lo)
     if place is None or place[0].written:
-        return race_report.race(access, what, hazard="uninitialised-read", span=(lo, hi),
-                           fix=fix or "store to them, or load them and wait for the copy, before they are read")
+        return race_report.race(
+            access,
+            what,
+            hazard="uninitialised-read",
+            span=(lo, hi),
+            fix=fix or "store to them, or load them and wait for the copy, before they are read",
+        )
     plan, slot = place
-    loader = next((agent for agent in sm.warpgroups if agent.role == _FULL.completes and not plan.private), access.agent)
+    loader = next(
+        (agent for agent in sm.warpgroups if agent.role == _FULL.completes and not plan.private),
+        access.agent,
+    )
     ready = _barrier(sm, plan, lo, _FULL.name)
     barrier = f"{_FULL.name}[{slot}] of {plan.name}" if ready is None else ready.name
-    before = Party("TMA load that has yet to be issued", loader.warpgroup, loader.role, loader.cta, race_report.lines_of(loader),
-                   plan.name, slot, slot, barrier, 0, lo, hi)
-    return race_report.race(access, what, hazard="read-before-ready", span=(lo, hi), before=before,
-                       fix=f"wait for {barrier}, phase 0{_by_hand(plan)}, before step {slot} reads slot {slot}")
+    before = Party(
+        "TMA load that has yet to be issued",
+        loader.warpgroup,
+        loader.role,
+        loader.cta,
+        race_report.lines_of(loader),
+        plan.name,
+        slot,
+        slot,
+        barrier,
+        0,
+        lo,
+        hi,
+    )
+    return race_report.race(
+        access,
+        what,
+        hazard="read-before-ready",
+        span=(lo, hi),
+        before=before,
+        fix=f"wait for {barrier}, phase 0{_by_hand(plan)}, before step {slot} reads slot {slot}",
+    )
 
 
 def _barrier(sm: SM, plan: RingPlan, lo: int, kind: str) -> Mbarrier | None:
@@ -119,9 +179,12 @@ def _finding(this: Conflict) -> Finding:
     if "remote load" in (earlier.kind, later.kind):
         return _from_abroad(this)
     if later.kind == "TMA load" and later.agent.sm is not this.sm:
-        return Finding("refilled-while-read", f"nothing tells {later.agent.title} that CTA {this.sm.cta} has released these bytes",
-                       "every CTA that a slot is filled in releases it to each that fills it: one arrival a warp on the consumed "
-                       "barrier of each, whose count is that of all of them")
+        return Finding(
+            "refilled-while-read",
+            f"nothing tells {later.agent.title} that CTA {this.sm.cta} has released these bytes",
+            "every CTA that a slot is filled in releases it to each that fills it: one arrival a warp on the consumed "
+            "barrier of each, whose count is that of all of them",
+        )
     if "st.async" in (earlier.kind, later.kind):
         return _sent(this)
     if earlier.kind == "TMA load":
@@ -130,17 +193,30 @@ def _finding(this: Conflict) -> Finding:
         return _store_reads(this)
     if earlier.kind == "wgmma":
         return _product_reads(this)
-    if earlier.kind.endswith(("write", "atomic")) and this.asynchronous and not this.late(clocks.GENERIC):
-        return Finding("unfenced-writes", f"the writing warps did not fence: the store of {earlier.agent.title} is not visible to "
-                       "the async proxy", "commit_smem (fence.proxy.async by every warp that wrote, then a barrier) before the "
-                       f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of the tile")
+    if (
+        earlier.kind.endswith(("write", "atomic"))
+        and this.asynchronous
+        and not this.late(clocks.GENERIC)
+    ):
+        return Finding(
+            "unfenced-writes",
+            f"the writing warps did not fence: the store of {earlier.agent.title} is not visible to "
+            "the async proxy",
+            "commit_smem (fence.proxy.async by every warp that wrote, then a barrier) before the "
+            f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of the tile",
+        )
     cause = f"no barrier orders {this.late_warps(clocks.GENERIC)} before {later.agent.title}"
     if earlier.kind == "read" and later.kind == "TMA load":
-        return _outdated(this, earlier) or _read_when_free(this, earlier, later) or Finding(
-            "refilled-while-read", cause, _hand_over(earlier, later))
+        return (
+            _outdated(this, earlier)
+            or _read_when_free(this, earlier, later)
+            or Finding("refilled-while-read", cause, _hand_over(earlier, later))
+        )
     fix = "a barrier between the two: commit_smem within a warpgroup, barrier_arrive and barrier_wait from one to another"
     if earlier.kind == later.kind == "write" and earlier.agent is not later.agent:
-        fix += "; or a part of its own for each warpgroup (numpipe.axis_index of the warpgroup axis)"
+        fix += (
+            "; or a part of its own for each warpgroup (numpipe.axis_index of the warpgroup axis)"
+        )
     return Finding("unordered-accesses", cause, fix)
 
 
@@ -148,7 +224,8 @@ def _hand_over(read: Access, fill: Access) -> str:
     if read.agent is fill.agent:
         return "commit_smem between the last read and the copy: a barrier of all four warps"
     return mbarriers.missing_arrival(read.agent, mbarriers.awaited(fill)) or (
-        "barrier_arrive by the readers, behind their last read, and barrier_wait before the copy")
+        "barrier_arrive by the readers, behind their last read, and barrier_wait before the copy"
+    )
 
 
 # ---- a store from another CTA of the cluster -----------------------------------------------------
@@ -157,15 +234,25 @@ def _sent(this: Conflict) -> Finding:
     may be on its way."""
     earlier, later = this.earlier, this.later
     if later.kind == "st.async":
-        return Finding("refilled-while-read", f"nothing tells {later.agent.title} that CTA {this.sm.cta} has read what was there",
-                       "who reads what another CTA sends arrives on a barrier of that CTA, one arrival a warp behind its last "
-                       "read, and that CTA waits for it before it sends again")
+        return Finding(
+            "refilled-while-read",
+            f"nothing tells {later.agent.title} that CTA {this.sm.cta} has read what was there",
+            "who reads what another CTA sends arrives on a barrier of that CTA, one arrival a warp behind its last "
+            "read, and that CTA waits for it before it sends again",
+        )
     assert earlier.mbar is not None
     if this.asynchronous and this.known[earlier.mbar.landed] > earlier.phase:
-        return Finding("unfenced-writes", f"st.async of {earlier.agent.title} writes as ordinary stores do, which the async proxy "
-                       "does not see", "read it with ordinary loads, tile[…], by those who have waited for it")
-    return Finding("read-before-ready", f"nothing tells {later.agent.title} that what {earlier.agent.title} sent has landed",
-                   f"wait for {earlier.mbar.name}, phase {earlier.phase}, by every warp, before the bytes are touched")
+        return Finding(
+            "unfenced-writes",
+            f"st.async of {earlier.agent.title} writes as ordinary stores do, which the async proxy "
+            "does not see",
+            "read it with ordinary loads, tile[…], by those who have waited for it",
+        )
+    return Finding(
+        "read-before-ready",
+        f"nothing tells {later.agent.title} that what {earlier.agent.title} sent has landed",
+        f"wait for {earlier.mbar.name}, phase {earlier.phase}, by every warp, before the bytes are touched",
+    )
 
 
 # ---- a copy that fills ---------------------------------------------------------------------------
@@ -177,14 +264,32 @@ def _not_landed(this: Conflict) -> Finding:
     cause = f"nothing tells {later.agent.title} that this copy has landed"
     ready = f"{fill.mbar.name}, phase {fill.phase}"
     if this.slot is None:
-        stale = _read_when_free(this, later, fill) if later.kind in ("read", "wgmma") and fill.phase else None
-        return stale or _filled_over(this) or Finding("read-before-ready", cause, (
-            f"barrier_wait for {ready}, before the bytes are touched" if fill.mbar.observed else
-            f"wait for {ready}, before the bytes are touched; a pipeline's tile is there for its step only"))
+        stale = (
+            _read_when_free(this, later, fill)
+            if later.kind in ("read", "wgmma") and fill.phase
+            else None
+        )
+        return (
+            stale
+            or _filled_over(this)
+            or Finding(
+                "read-before-ready",
+                cause,
+                (
+                    f"barrier_wait for {ready}, before the bytes are touched"
+                    if fill.mbar.observed
+                    else f"wait for {ready}, before the bytes are touched; a pipeline's tile is there for its step only"
+                ),
+            )
+        )
     plan, slot = this.slot
     loaded, step = _step_of(fill, plan, slot), _at(later, plan)
     if later.kind == "TMA load":
-        return Finding("read-before-ready", cause, f"fill slot {slot} of {plan.name} again when {ready} has been waited for")
+        return Finding(
+            "read-before-ready",
+            cause,
+            f"fill slot {slot} of {plan.name} again when {ready} has been waited for",
+        )
     if loaded is not None and step is not None and 0 <= loaded - plan.slots <= step < loaded:
         return _outlived(this, later, step, loaded - plan.slots, loaded, cause)
     reads = "it is read" if loaded is None else f"step {loaded} reads slot {slot}"
@@ -195,19 +300,38 @@ def _filled_over(this: Conflict) -> Finding | None:
     """Find the hazard of a reader that waited for its tile, but reads it only after another
     warpgroup has refilled the bytes."""
     fill, reader, read = this.earlier, this.later, this.earlier.over
-    if fill.agent is reader.agent or reader.kind == "TMA load" or fill.mbar is None or read is None or read.mbar is None or any(
-            this.known[index] < value for index, value in read.needs):
+    if (
+        fill.agent is reader.agent
+        or reader.kind == "TMA load"
+        or fill.mbar is None
+        or read is None
+        or read.mbar is None
+        or any(this.known[index] < value for index, value in read.needs)
+    ):
         return None
     free = _freed_by(this, fill)
-    if free is not None and free is not fill.mbar and free.done[read.mbar.landed] > read.phase and _arrived(this.sm, reader, free):
-        return Finding("read-after-release", f"{reader.agent.title} arrived on {free.name} before it reads{_unordered(this)}",
-                       f"read before the arrival on {free.name}; if the next tile is meant, wait for {fill.mbar.name}, phase "
-                       f"{fill.phase}")
-    return Finding("refilled-while-read", f"nothing tells {fill.agent.title} that {reader.agent.title} has read",
-                   _hand_over(reader, fill))
+    if (
+        free is not None
+        and free is not fill.mbar
+        and free.done[read.mbar.landed] > read.phase
+        and _arrived(this.sm, reader, free)
+    ):
+        return Finding(
+            "read-after-release",
+            f"{reader.agent.title} arrived on {free.name} before it reads{_unordered(this)}",
+            f"read before the arrival on {free.name}; if the next tile is meant, wait for {fill.mbar.name}, phase "
+            f"{fill.phase}",
+        )
+    return Finding(
+        "refilled-while-read",
+        f"nothing tells {fill.agent.title} that {reader.agent.title} has read",
+        _hand_over(reader, fill),
+    )
 
 
-def _outlived(this: Conflict, reader: Access, step: int, used: int, loaded: int, cause: str) -> Finding:
+def _outlived(
+    this: Conflict, reader: Access, step: int, used: int, loaded: int, cause: str
+) -> Finding:
     """Return the hazard of a `reader` that in `step` reads the tile of step `used`, whose slot has
     been released."""
     assert this.slot is not None
@@ -215,11 +339,21 @@ def _outlived(this: Conflict, reader: Access, step: int, used: int, loaded: int,
     by, late = f"by {_EMPTY.use}" if _EMPTY.name in plan.manual else "by the ring", step - used
     released = f"slot {slot} of {plan.name} was released {by}, and step {loaded} is loaded there"
     if late <= plan.delay:
-        uses = "issue the product of step {}, and wgmma_wait(0)," if reader.kind == "wgmma" else "read the tile of step {}"
-        return Finding("read-after-release", cause, f"{uses.format(used)} before {_EMPTY.use}: {released}")
+        uses = (
+            "issue the product of step {}, and wgmma_wait(0),"
+            if reader.kind == "wgmma"
+            else "read the tile of step {}"
+        )
+        return Finding(
+            "read-after-release", cause, f"{uses.format(used)} before {_EMPTY.use}: {released}"
+        )
     more = f" and max_concurrent_steps={late + 1} or more" if plan.slots <= late else ""
-    return Finding("read-after-release", cause, f"read the tile of step {used} in step {used + plan.delay} at the latest, or keep "
-                   f"it with delay_release={late}{more}: {released}")
+    return Finding(
+        "read-after-release",
+        cause,
+        f"read the tile of step {used} in step {used + plan.delay} at the latest, or keep "
+        f"it with delay_release={late}{more}: {released}",
+    )
 
 
 def _from_abroad(this: Conflict) -> Finding:
@@ -227,16 +361,31 @@ def _from_abroad(this: Conflict) -> Finding:
     earlier, later = this.earlier, this.later
     stores, loads = (earlier, later) if later.kind == "remote load" else (later, earlier)
     ordered = "barrier_arrive behind the store, on a ClusterBarrier(…, orders_stores=True), and barrier_wait for it before the load"
-    asked = ("barrier_arrive on a ClusterBarrier by the CTA that has read, and barrier_wait for it before the bytes are written "
-             "again")
+    asked = (
+        "barrier_arrive on a ClusterBarrier by the CTA that has read, and barrier_wait for it before the bytes are written "
+        "again"
+    )
     cause = f"nothing tells {stores.agent.title} that {loads.agent.title} has read what was there"
     if loads is earlier:
-        return Finding("refilled-while-read" if stores.kind in ("TMA load", "st.async") else "unordered-accesses", cause, asked)
+        return Finding(
+            "refilled-while-read"
+            if stores.kind in ("TMA load", "st.async")
+            else "unordered-accesses",
+            cause,
+            asked,
+        )
     # of what it stored before
     if stores.kind in ("write", "atomic") and any(this.known[index] for index, _ in stores.needs):
-        return Finding("unordered-accesses", cause, f"{asked}; if the new ones are meant, {ordered}")
-    return Finding("unordered-accesses" if stores.kind in ("write", "atomic") else "read-before-ready", (
-        f"nothing tells {loads.agent.title} that what {stores.agent.title} wrote is there for other CTAs"), ordered)
+        return Finding(
+            "unordered-accesses", cause, f"{asked}; if the new ones are meant, {ordered}"
+        )
+    return Finding(
+        "unordered-accesses" if stores.kind in ("write", "atomic") else "read-before-ready",
+        (
+            f"nothing tells {loads.agent.title} that what {stores.agent.title} wrote is there for other CTAs"
+        ),
+        ordered,
+    )
 
 
 # ---- readers of what is filled again -------------------------------------------------------------
@@ -251,10 +400,16 @@ def _outdated(this: Conflict, reader: Access) -> Finding | None:
     loaded = _step_of(this.later, plan, slot)
     cause = f"{reader.agent.title} reads in step {step} what is in slot {slot} of {plan.name} from step {held}{_unordered(this)}"
     if step > held and (step - held) % plan.slots == 0:
-        return Finding("read-before-ready", cause, f"wait for {_FULL.name}[{slot}] of {plan.name}, phase {step // plan.slots}"
-                       f"{_by_hand(plan)}, before step {step} reads it")
+        return Finding(
+            "read-before-ready",
+            cause,
+            f"wait for {_FULL.name}[{slot}] of {plan.name}, phase {step // plan.slots}"
+            f"{_by_hand(plan)}, before step {step} reads it",
+        )
     if step > held + plan.delay:
-        return _outlived(this, reader, step, held, loaded if loaded is not None else held + plan.slots, cause)
+        return _outlived(
+            this, reader, step, held, loaded if loaded is not None else held + plan.slots, cause
+        )
     return None
 
 
@@ -271,7 +426,12 @@ def _read_when_free(this: Conflict, reader: Access, fill: Access) -> Finding | N
     """Find whether warps read that had arrived before on the barrier for which the copy has
     waited."""
     free = _freed_by(this, fill)
-    if free is None or fill.mbar is None or free is fill.mbar or free.done[fill.mbar.landed] < fill.phase:
+    if (
+        free is None
+        or fill.mbar is None
+        or free is fill.mbar
+        or free.done[fill.mbar.landed] < fill.phase
+    ):
         return None  # who arrived there had not yet waited for what is read
     if not _arrived(this.sm, reader, free):
         return None
@@ -280,8 +440,11 @@ def _read_when_free(this: Conflict, reader: Access, fill: Access) -> Finding | N
         plan, slot = this.slot
         loaded = plan.step_at(slot, fill.phase)
         return _outlived(this, reader, loaded - plan.slots, loaded - plan.slots, loaded, cause)
-    return Finding("read-after-release", cause,
-                   f"read before the arrival on {free.name}: it says that the bytes may be overwritten")
+    return Finding(
+        "read-after-release",
+        cause,
+        f"read before the arrival on {free.name}: it says that the bytes may be overwritten",
+    )
 
 
 def _arrived(sm: SM, reader: Access, free: Mbarrier) -> bool:
@@ -302,27 +465,45 @@ def _freed_by(this: Conflict, fill: Access) -> Mbarrier | None:
 def _product_reads(this: Conflict) -> Finding:
     """Find the hazard of bytes that are overwritten while a wgmma may still read them."""
     product, later = this.earlier, this.later
-    stale = (_outdated(this, product) or _read_when_free(this, product, later)) if later.kind == "TMA load" else None
+    stale = (
+        (_outdated(this, product) or _read_when_free(this, product, later))
+        if later.kind == "TMA load"
+        else None
+    )
     if stale is not None:
         return stale
     late, left = this.late(clocks.DRAINED), product.agent.products.left
     cause = f"{this.late_warps(clocks.DRAINED)} never told that their wgmma drained"
-    where = f"slot {this.slot[1]} of {this.slot[0].name}" if this.slot is not None else _bytes_text(this)
+    where = (
+        f"slot {this.slot[1]} of {this.slot[0].name}"
+        if this.slot is not None
+        else _bytes_text(this)
+    )
     reads = f"{product.what} may still read {where}"
     leaves = f"wgmma_wait({left}) leaves {'one group' if left == 1 else f'{left} groups'} reading {where}"
     if 0 < len(late) < 4:
-        fix = ("a release by each of the four warps behind wgmma_wait: barrier_arrive, or commit_smem before a copy of the "
-                "warpgroup's own")
+        fix = (
+            "a release by each of the four warps behind wgmma_wait: barrier_arrive, or commit_smem before a copy of the "
+            "warpgroup's own"
+        )
     elif this.slot is not None:
         plan, manual = this.slot[0], _EMPTY.name in this.slot[0].manual
         newer = _newer_at_release(this) if manual else plan.delay
-        place = f"before {_EMPTY.use}" if manual else "in every step" if left > 0 else "before the end of its step"
+        place = (
+            f"before {_EMPTY.use}"
+            if manual
+            else "in every step"
+            if left > 0
+            else "before the end of its step"
+        )
         fix = f"wgmma_wait({newer}) {place}"
         if newer < plan.delay:
             fix += f", or {_EMPTY.use} behind the product of its step and wgmma_wait({plan.delay})"
         if left > 0:
             needed = max(left, plan.delay + 1)
-            more = f" and max_concurrent_steps of {needed + 1} or more" if plan.slots <= needed else ""
+            more = (
+                f" and max_concurrent_steps of {needed + 1} or more" if plan.slots <= needed else ""
+            )
             fix = f"delay_release={needed}{more} is needed: {leaves}; or {fix}"
         else:
             fix += f": {reads}"
@@ -331,8 +512,10 @@ def _product_reads(this: Conflict) -> Finding:
     elif left > 0:
         fix = f"wgmma_wait(0) and commit_smem before the copy: {leaves}"
     else:
-        fix = (f"wgmma_wait(0), then commit_smem, before the {'copy' if this.asynchronous else 'store'}: {reads}, and each warp "
-                "knows only that its own part of the product is over")
+        fix = (
+            f"wgmma_wait(0), then commit_smem, before the {'copy' if this.asynchronous else 'store'}: {reads}, and each warp "
+            "knows only that its own part of the product is over"
+        )
     return Finding("refilled-while-read", cause, fix)
 
 
@@ -345,8 +528,14 @@ def _newer_at_release(this: Conflict) -> int:
     product, free = this.earlier, _freed_by(this, this.later)
     warp = this.sm.clocks.index(clocks.GENERIC, product.agent.first_warp + 3)
     number = product.needs[0][1]
-    newer = [read.needs[0][1] - number for read in this.sm.memory.reads() if free is not None and read.kind == "wgmma"
-             and read.agent is product.agent and read.epoch <= free.done[warp]]
+    newer = [
+        read.needs[0][1] - number
+        for read in this.sm.memory.reads()
+        if free is not None
+        and read.kind == "wgmma"
+        and read.agent is product.agent
+        and read.epoch <= free.done[warp]
+    ]
     return max(newer, default=0)
 
 
@@ -357,8 +546,13 @@ def _store_reads(this: Conflict) -> Finding:
     newer = store.agent.bulk_groups.groups_since(store.needs[0][1])
     fix = ("commit_smem_to_gmem_group behind the store, then " if newer is None else "") + (
         f"wait_smem_to_gmem({newer or 0}, wait_read_only=True) behind the group's commit, before the bytes are written again "
-        "(bulk_wait(pending, read=True) by the lane that stored, then a barrier)")
-    return Finding("refilled-while-read" if this.later.kind == "TMA load" else "store-source-reused", cause, fix)
+        "(bulk_wait(pending, read=True) by the lane that stored, then a barrier)"
+    )
+    return Finding(
+        "refilled-while-read" if this.later.kind == "TMA load" else "store-source-reused",
+        cause,
+        fix,
+    )
 
 
 # ---- steps ---------------------------------------------------------------------------------------
@@ -382,6 +576,11 @@ def _step_of(fill: Access, plan: RingPlan, slot: int) -> int | None:
 def _at(access: Access, plan: RingPlan) -> int | None:
     """Return the ring's step in which a warpgroup was, by its notes; None where the last note is of
     another ring."""
-    ring, name = str(access.last_note[1].get("ring")), race_report.ring_name(access.agent.sm, plan, access.last_note)
-    same = ring == name or (plan.dims is None and ring.rpartition(" @ ")[2] == plan.name.rpartition(" @ ")[2])
+    ring, name = (
+        str(access.last_note[1].get("ring")),
+        race_report.ring_name(access.agent.sm, plan, access.last_note),
+    )
+    same = ring == name or (
+        plan.dims is None and ring.rpartition(" @ ")[2] == plan.name.rpartition(" @ ")[2]
+    )
     return sites.noted(access.last_note, "step") if same else None

@@ -73,7 +73,11 @@ class _Node:
     def next_sleep(self) -> Sleeping:
         assert self.step is not None
         now = self.step.footprint
-        return {agent: its for agent, its in self.sleep.items() if agent != self.chosen and not wakes(its, now)}
+        return {
+            agent: its
+            for agent, its in self.sleep.items()
+            if agent != self.chosen and not wakes(its, now)
+        }
 
 
 class Exploration:
@@ -137,14 +141,18 @@ class Exploration:
             last.due += [agent for agent in last.enabled if agent not in last.due]
         if directed.cut:
             self.partly = f"some have more than {len(steps):,} steps"
-        if any(self._layout.setdefault(what, where) != where for what, where in guide.layout.items()):
+        if any(
+            self._layout.setdefault(what, where) != where for what, where in guide.layout.items()
+        ):
             self.partly = "where things lie in shared memory depends on the schedule"
         self.clusters, self.drawn = max(self.clusters, guide.clusters), max(self.drawn, guide.drawn)
         for first, later in _races(self._path, fresh):
             self._reverse(first, later)
         if redundant:
             return None
-        return Explored(result, error, guide.name, tuple(steps), tuple(node.before for node in self._path))
+        return Explored(
+            result, error, guide.name, tuple(steps), tuple(node.before for node in self._path)
+        )
 
     def _choose(self, number: int, enabled: tuple[Agent, ...], usual: int) -> int:
         path, steps = self._path, self._guide.directed.steps
@@ -202,7 +210,11 @@ def _ordered(path: Sequence[_Node], fresh: int) -> Iterator[tuple[int, int]]:
                     node.before |= path[earlier].before | 1 << earlier
             for earlier in sorted({n for key in keys for n in by_thing[key]}, reverse=True):
                 its = path[earlier].step
-                if not node.before >> earlier & 1 and its is not None and dependent(its.footprint, step.footprint):
+                if (
+                    not node.before >> earlier & 1
+                    and its is not None
+                    and dependent(its.footprint, step.footprint)
+                ):
                     node.before |= path[earlier].before | 1 << earlier
                     yield number, earlier
         for key in keys:

@@ -51,15 +51,24 @@ class Footprint:
     def __bool__(self) -> bool:
         return bool(self.things or self.memory)
 
-    def touch(self, thing: Thing, how: int, epoch: int, amount: Amount | None, room: Amount) -> None:
+    def touch(
+        self, thing: Thing, how: int, epoch: int, amount: Amount | None, room: Amount
+    ) -> None:
         self.things.setdefault(thing, []).append((how, epoch))
         if amount is not None:
             self.amounts.append((thing, how, epoch, amount, room))
 
-    def touch_memory(self, base: Any, view: Any, box: tuple[tuple[int, int], ...], how: str) -> None:
+    def touch_memory(
+        self, base: Any, view: Any, box: tuple[tuple[int, int], ...], how: str
+    ) -> None:
         parts = self.memory.setdefault(base, [])
-        if parts and len(box) == 1 and parts[-1][::2] == (view, how) and parts[-1][1][0][1] == box[0][0]:
-            box = (parts[-1][1][0][0], box[0][1]),  # bytes that follow
+        if (
+            parts
+            and len(box) == 1
+            and parts[-1][::2] == (view, how)
+            and parts[-1][1][0][1] == box[0][0]
+        ):
+            box = ((parts[-1][1][0][0], box[0][1]),)  # bytes that follow
             parts.pop()
         parts.append((view, box, how))
 
@@ -71,7 +80,11 @@ def dependent(one: Footprint, other: Footprint) -> bool:
         if failed or any(_conflict(a, b) for a in one.things[key] for b in other.things[key]):
             return True
     for base in one.memory.keys() & other.memory.keys():
-        if any((failed or a[2] != b[2] or a[2] == WRITES) and _overlap(a, b) for a in one.memory[base] for b in other.memory[base]):
+        if any(
+            (failed or a[2] != b[2] or a[2] == WRITES) and _overlap(a, b)
+            for a in one.memory[base]
+            for b in other.memory[base]
+        ):
             return True
     return False
 
@@ -80,19 +93,28 @@ def wakes(asleep: Footprint, run: Footprint) -> bool:
     """Return whether a step that could have been next may not commute with the one that was run
     instead."""
     return dependent(asleep, run) or any(
-        a[:3] == b[:3] and not _fit(a[3], *b[3:], ends=a[1] == ARRIVE) for a in asleep.amounts for b in run.amounts)
+        a[:3] == b[:3] and not _fit(a[3], *b[3:], ends=a[1] == ARRIVE)
+        for a in asleep.amounts
+        for b in run.amounts
+    )
 
 
 def _fit(asleep: Amount, amount: Amount, room: Amount, *, ends: bool) -> bool:
     arrivals, nbytes = asleep[0] + amount[0], asleep[1] + amount[1]
-    return (arrivals < room[0] or (arrivals == room[0] and nbytes <= room[1])) and not (ends and room in (asleep, amount))
+    return (arrivals < room[0] or (arrivals == room[0] and nbytes <= room[1])) and not (
+        ends and room in (asleep, amount)
+    )
 
 
 def enables(first: Footprint, later: Footprint) -> bool:
     """Return whether `later` could not have gone on without `first`, an arrival of a use that it
     awaited."""
-    return not later.failed and any((AWAIT, epoch) in later.things[key] for key in first.things.keys() & later.things.keys()
-                                    for how, epoch in first.things[key] if how == ARRIVE)
+    return not later.failed and any(
+        (AWAIT, epoch) in later.things[key]
+        for key in first.things.keys() & later.things.keys()
+        for how, epoch in first.things[key]
+        if how == ARRIVE
+    )
 
 
 def _conflict(a: tuple[int, int], b: tuple[int, int]) -> bool:
@@ -107,4 +129,6 @@ def _conflict(a: tuple[int, int], b: tuple[int, int]) -> bool:
 def _overlap(a: Touched, b: Touched) -> bool:
     """Return whether parts of one base may have bytes in common; of those seen in two ways nothing
     is known."""
-    return a[0] != b[0] or all(lo < its_hi and its_lo < hi for (lo, hi), (its_lo, its_hi) in zip(a[1], b[1], strict=True))
+    return a[0] != b[0] or all(
+        lo < its_hi and its_lo < hi for (lo, hi), (its_lo, its_hi) in zip(a[1], b[1], strict=True)
+    )

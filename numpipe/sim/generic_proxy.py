@@ -51,9 +51,13 @@ def store(who: Warpgroup, addresses: Addresses, values: npt.NDArray[np.uint8], w
     memory[where] = values
 
 
-def update(who: Warpgroup, addresses: Addresses, values: npt.NDArray[Any], reduction: str, what: str) -> None:
+def update(
+    who: Warpgroup, addresses: Addresses, values: npt.NDArray[Any], reduction: str, what: str
+) -> None:
     _touch(who, addresses, values.itemsize, what, "atomic")
-    touch_atomic(who, int(addresses.min()), int(addresses.max()) + values.itemsize, values.dtype, reduction)
+    touch_atomic(
+        who, int(addresses.min()), int(addresses.max()) + values.itemsize, values.dtype, reduction
+    )
     combine(who.sm.memory.bytes, addresses, values, reduction)
 
 
@@ -63,12 +67,12 @@ def touch_atomic(who: Warpgroup, lo: int, hi: int, dtype: np.dtype[Any], reducti
     who.sm.scheduler.touch_bytes(who.place, lo, hi, reduction if dtype.kind in "iub" else WRITES)
 
 
-def combine(memory: npt.NDArray[np.uint8], addresses: Addresses, values: npt.NDArray[Any], reduction: str) -> None:
+def combine(
+    memory: npt.NDArray[np.uint8], addresses: Addresses, values: npt.NDArray[Any], reduction: str
+) -> None:
     """Combine each value with what is at its address, one after another."""
     with np.errstate(all="ignore"):
         UPDATES[reduction].at(memory.view(values.dtype), addresses // values.itemsize, values)
-
-
 
 
 @functools.lru_cache(maxsize=4096)
@@ -88,13 +92,19 @@ def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray
     cannot address."""
     warps = len(who.warps())
     if who.lanes == "warps" or chunks.ndim != 2 or chunks.shape[0] != warps:
-        raise race_report.illegal(who, f"{what}: chunk addresses of shape {chunks.shape} with lanes={who.lanes!r}; it must be ({warps}, "
-                             "n), one row a warp")
+        raise race_report.illegal(
+            who,
+            f"{what}: chunk addresses of shape {chunks.shape} with lanes={who.lanes!r}; it must be ({warps}, "
+            "n), one row a warp",
+        )
     chunks = np.ascontiguousarray(chunks, np.int64)
     if chunks.size:
         if (chunks & 15).any():
-            raise race_report.illegal(who, f"{what}: chunk address {int(chunks[(chunks & 15) != 0][0])} is not a multiple of 16; chunks "
-                                 "are 16 bytes at a multiple of 16")
+            raise race_report.illegal(
+                who,
+                f"{what}: chunk address {int(chunks[(chunks & 15) != 0][0])} is not a multiple of 16; chunks "
+                "are 16 bytes at a multiple of 16",
+            )
         who.sm.memory.check_range(who, int(chunks.min()), int(chunks.max()) + 16, what)
     who.elapse(-(-16 * chunks.size // who.sm.costs.generic_bytes))
     return chunks
@@ -107,16 +117,31 @@ def _access(who: Warpgroup, kind: str, what: str, warp: int) -> Access:
     clocks = who.sm.clocks
     site = sites.user_site()
     old = who.recent.get((kind, warp))
-    if old is not None and old.what == what and old.needs[0][1] == epoch and old.site == site and old.last_note is who.last_note:
+    if (
+        old is not None
+        and old.what == what
+        and old.needs[0][1] == epoch
+        and old.site == site
+        and old.last_note is who.last_note
+    ):
         return old
     number = who.first_warp + warp
     fenced = ((clocks.index(FENCED, number), epoch),) if kind != "read" else None
-    access = who.recent[kind, warp] = Access(who, kind, what, ((clocks.index(GENERIC, number), epoch),), fenced)
+    access = who.recent[kind, warp] = Access(
+        who, kind, what, ((clocks.index(GENERIC, number), epoch),), fenced
+    )
     return access
 
 
-def note(who: Warpgroup, what: str, kind: str, warp: int, known: list[int], first: int,
-         touched: tuple[tuple[int, int], ...]) -> None:
+def note(
+    who: Warpgroup,
+    what: str,
+    kind: str,
+    warp: int,
+    known: list[int],
+    first: int,
+    touched: tuple[tuple[int, int], ...],
+) -> None:
     """Record a warp's "read", "write" or "atomic", given what it knows: of byte intervals relative
     to `first`."""
     memory, access = who.sm.memory, _access(who, kind, what, warp)
@@ -126,7 +151,9 @@ def note(who: Warpgroup, what: str, kind: str, warp: int, known: list[int], firs
         elif kind == "atomic":
             memory.update(access, who.first_warp + warp, first + lo, first + hi, known)
         else:
-            memory.read(access, ("read", who.first_warp + warp), first + lo, first + hi, known, False)
+            memory.read(
+                access, ("read", who.first_warp + warp), first + lo, first + hi, known, False
+            )
 
 
 def note_all(
@@ -141,19 +168,25 @@ def note_all(
         note(who, what, kind, warp, who.vectors[warp].tolist(), first, parts)
 
 
-def checked(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str) -> tuple[
-        npt.NDArray[np.int64], npt.NDArray[np.complex128]]:
+def checked(
+    who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.complex128]]:
     """Return addresses of 16-byte chunks, one row a warp, and the values to store there; raise
     SimulationError for wrong ones."""
     chunks = _checked(who, chunks, what)
     values = np.ascontiguousarray(values)
     if values.dtype != np.uint8 or values.shape != (*chunks.shape, 16):
-        raise race_report.illegal(who, f"{what}: values of {values.dtype}{values.shape} for chunks {chunks.shape}; it must be "
-                             f"uint8{(*chunks.shape, 16)}")
+        raise race_report.illegal(
+            who,
+            f"{what}: values of {values.dtype}{values.shape} for chunks {chunks.shape}; it must be "
+            f"uint8{(*chunks.shape, 16)}",
+        )
     return chunks, values.view(np.complex128)[..., 0]
 
 
-def write_chunks(who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str) -> None:
+def write_chunks(
+    who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str
+) -> None:
     chunks, values = checked(who, chunks, values, what)
     if not chunks.size:
         return
@@ -167,7 +200,9 @@ def read_chunks(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDAr
     if not chunks.size:
         return np.empty((*chunks.shape, 16), np.uint8)
     note_all(who, what, "read", map(intervals_of, chunks))
-    read: npt.NDArray[np.uint8] = who.sm.memory.chunks[chunks >> 4].view(np.uint8).reshape(*chunks.shape, 16)
+    read: npt.NDArray[np.uint8] = (
+        who.sm.memory.chunks[chunks >> 4].view(np.uint8).reshape(*chunks.shape, 16)
+    )
     return read
 
 
@@ -175,11 +210,13 @@ def _word(who: Warpgroup, address: int, operation: str, write: bool) -> npt.NDAr
     """Return the four bytes at an address that every executing warp reads or writes."""
     address = int(address)
     if address % 4:
-        raise race_report.illegal(who, f"{operation} at SMEM[{address}]; a word is 4 bytes at a multiple of 4")
+        raise race_report.illegal(
+            who, f"{operation} at SMEM[{address}]; a word is 4 bytes at a multiple of 4"
+        )
     who.sm.memory.check_range(who, address, address + 4, operation)
     who.elapse(who.sm.costs.wait)
     note_all(who, operation, "write" if write else "read", [(address, ((0, 4),))] * 4)
-    word: npt.NDArray[np.uint8] = who.sm.memory.bytes[address:address + 4]
+    word: npt.NDArray[np.uint8] = who.sm.memory.bytes[address : address + 4]
     return word
 
 
@@ -192,7 +229,9 @@ def load_word(who: Warpgroup, address: int) -> int:
     return int(_word(who, address, "load_word", False).view(np.int32)[0])
 
 
-def read_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[slice, ...], what: str) -> npt.NDArray[Any]:
+def read_array(
+    who: Warpgroup, array: npt.NDArray[Any], index: tuple[slice, ...], what: str
+) -> npt.NDArray[Any]:
     values = array[index].copy()
     who.elapse(-(-2 * values.nbytes // who.sm.costs.generic_bytes) + who.sm.gmem.link(who, array))
     who.breathe()
@@ -201,8 +240,14 @@ def read_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[slice, ...]
     return values
 
 
-def write_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...], values: npt.NDArray[Any], what: str,
-                reduction: str = "") -> None:
+def write_array(
+    who: Warpgroup,
+    array: npt.NDArray[Any],
+    index: tuple[Any, ...],
+    values: npt.NDArray[Any],
+    what: str,
+    reduction: str = "",
+) -> None:
     who.elapse(-(-2 * np.asarray(values).nbytes // who.sm.costs.generic_bytes))
     who.breathe()
     access = Access(who, STORE, what, who.needs())
@@ -211,24 +256,43 @@ def write_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...],
     _trace(who, "write", f"{reduction or 'store'} to {what}", np.asarray(values).nbytes)
 
 
-def scatter_array(who: Warpgroup, array: npt.NDArray[Any], index: tuple[Any, ...], axis: int, places: npt.NDArray[Any],
-                  values: npt.NDArray[Any], what: str) -> None:
+def scatter_array(
+    who: Warpgroup,
+    array: npt.NDArray[Any],
+    index: tuple[Any, ...],
+    axis: int,
+    places: npt.NDArray[Any],
+    values: npt.NDArray[Any],
+    what: str,
+) -> None:
     """Store to places of their own along a dimension, one run of neighbouring places after the
     other."""
     access, size = Access(who, STORE, what, who.needs()), array.shape[axis]
     outside, order = places[(places < 0) | (places >= size)], np.argsort(places, kind="stable")
     if outside.size:
-        raise race_report.violation(access, f"scattered store to {what}: index {int(outside[0])} along dimension {axis} is outside the "
-                                       f"array's {size}; the GPU does not write there", hazard="out-of-bounds",
-                               fix=f"indices in 0…{size - 1}")
+        raise race_report.violation(
+            access,
+            f"scattered store to {what}: index {int(outside[0])} along dimension {axis} is outside the "
+            f"array's {size}; the GPU does not write there",
+            hazard="out-of-bounds",
+            fix=f"indices in 0…{size - 1}",
+        )
     sorted_places = places[order]
     twice = sorted_places[1:][np.diff(sorted_places) == 0]
     if twice.size:
-        raise race_report.violation(access, f"scattered store to {what}: index {int(twice[0])} along dimension {axis} comes more than "
-                                       "once; which of its elements is stored last is not known", hazard="unordered-accesses",
-                               fix="indices that differ")
+        raise race_report.violation(
+            access,
+            f"scattered store to {what}: index {int(twice[0])} along dimension {axis} comes more than "
+            "once; which of its elements is stored last is not known",
+            hazard="unordered-accesses",
+            fix="indices that differ",
+        )
     for run in np.split(order, np.flatnonzero(np.diff(sorted_places) != 1) + 1):
-        where = *index[:axis], slice(int(places[run[0]]), int(places[run[-1]]) + 1), *index[axis + 1:]
+        where = (
+            *index[:axis],
+            slice(int(places[run[0]]), int(places[run[-1]]) + 1),
+            *index[axis + 1 :],
+        )
         write_array(who, array, where, np.take(values, run, axis=axis), what)
 
 
@@ -236,14 +300,21 @@ def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> 
     """Return the index as slices; raise SimulationError where it leaves the array, because no
     hardware clips ordinary accesses."""
     every: tuple[Any, ...] = (*index, *[slice(None)] * (array.ndim - len(index)))
-    parts = [(part.start or 0, size if part.stop is None else part.stop) if isinstance(part, slice) else (part, part + 1)
-             for part, size in zip(every, array.shape, strict=True)]
+    parts = [
+        (part.start or 0, size if part.stop is None else part.stop)
+        if isinstance(part, slice)
+        else (part, part + 1)
+        for part, size in zip(every, array.shape, strict=True)
+    ]
     for axis, ((start, stop), size) in enumerate(zip(parts, array.shape, strict=True)):
         if not 0 <= start <= stop <= size:
             did = f"{access.kind} {'to' if access.kind == STORE else 'of'} {access.what}"
-            raise race_report.violation(access, f"{did}: elements {start} … {stop - 1} along dimension {axis} of an array that has "
-                                           f"{size}: ordinary {access.kind}s are not clipped; {access.kind} what lies inside",
-                                   hazard="out-of-bounds")
+            raise race_report.violation(
+                access,
+                f"{did}: elements {start} … {stop - 1} along dimension {axis} of an array that has "
+                f"{size}: ordinary {access.kind}s are not clipped; {access.kind} what lies inside",
+                hazard="out-of-bounds",
+            )
     return tuple(slice(int(start), int(stop)) for start, stop in parts)
 
 

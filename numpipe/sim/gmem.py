@@ -134,7 +134,9 @@ class GlobalMemory:
         place = self._places.get(key)
         if place is None:
             lo, hi = bounds(array)
-            place = self._places[key] = Place(array, any(first <= lo and hi <= last for first, last in self._fresh))
+            place = self._places[key] = Place(
+                array, any(first <= lo and hi <= last for first, last in self._fresh)
+            )
             settle(place, self._regions)
         return place
 
@@ -199,17 +201,39 @@ class GlobalMemory:
             seen.add(at)
             self._mark_read(place, touch)
 
-    def store(self, access: Access, box: Box, where: tuple[int, ...], known: list[int], need: Need, reduction: str) -> None:
+    def store(
+        self,
+        access: Access,
+        box: Box,
+        where: tuple[int, ...],
+        known: list[int],
+        need: Need,
+        reduction: str,
+    ) -> None:
         """Record a TMA store of a box, or a reduction; whoever knows `need` knows that it has
         reached global memory."""
         place, _ = self._cuts.get(box.tensor) or self._cut(box)
-        touch = Touch(access, self.number, box.elements(where), box.tensor.flipped, (need,), reduction)
+        touch = Touch(
+            access, self.number, box.elements(where), box.tensor.flipped, (need,), reduction
+        )
         self._write(access, place, touch, known)
 
-    def write(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int], reduction: str = "") -> None:
+    def write(
+        self,
+        access: Access,
+        array: npt.NDArray[Any],
+        index: Index,
+        known: list[int],
+        reduction: str = "",
+    ) -> None:
         """Record ordinary stores, or reductions, by the warps of a warpgroup; `access` says what
         orders them."""
-        self._write(access, self.place(array), Touch(access, self.number, index, False, access.needs, reduction), known)
+        self._write(
+            access,
+            self.place(array),
+            Touch(access, self.number, index, False, access.needs, reduction),
+            known,
+        )
 
     @staticmethod
     def _touch_written(access: Access, place: Place, touch: Touch) -> None:
@@ -231,8 +255,10 @@ class GlobalMemory:
             for warpgroup, reads in by_warpgroup.items() if held.region is place.region else ():
                 same = touch.kind == STORE and warpgroup == touch.agent.warpgroup
                 for earlier in () if same else reads.values():
-                    if (earlier.steers or any(known[counter] < value for counter, value in earlier.needs)) and (
-                            overlap(place, touch.index, held, earlier.index)):
+                    if (
+                        earlier.steers
+                        or any(known[counter] < value for counter, value in earlier.needs)
+                    ) and (overlap(place, touch.index, held, earlier.index)):
                         raise unordered(access, touch, earlier)
         writes = self._earlier_writes(access, touch, written, known)
         self._earlier_reductions(access, place, touch, known)
@@ -244,7 +270,11 @@ class GlobalMemory:
             raise conflict(access, touch, self._touches[_FIRST - first], read)
         self._remember(touch)
         if touch.reduction:
-            who = access.agent.place, access.agent.warpgroup, *(n for part in touch.index for n in (part.start, part.stop))
+            who = (
+                access.agent.place,
+                access.agent.warpgroup,
+                *(n for part in touch.index for n in (part.start, part.stop)),
+            )
             self._reductions.setdefault(place, {}).setdefault(touch.reduction, {})[who] = touch
         if not touch.reduction or not writes:
             written[...] = touch.code
@@ -255,14 +285,20 @@ class GlobalMemory:
         written[written <= self._foreign] = touch.code
         # no reduction of another CTA may meet an element that this one writes in two ways
         if other:
-            written[mixed] = self._remember(Touch(access, self.number, touch.index, touch.flipped, touch.needs)).code
+            written[mixed] = self._remember(
+                Touch(access, self.number, touch.index, touch.flipped, touch.needs)
+            ).code
 
     def _writes_of(self, written: Codes) -> dict[int, Touch]:
         """Return the accesses that wrote elements, by code."""
         first = int(written.max())
         if not first:
             return {}
-        codes = [first] if (written == first).all() else [int(code) for code in np.unique(written)[::-1] if code]
+        codes = (
+            [first]
+            if (written == first).all()
+            else [int(code) for code in np.unique(written)[::-1] if code]
+        )
         return {code: self._touches[_FIRST - code] for code in codes}
 
     def link(self, who: Warpgroup, array: npt.NDArray[Any]) -> int:
@@ -275,7 +311,9 @@ class GlobalMemory:
         return self._touches[_FIRST - int(codes.min())] if codes.size else None
 
     # ---- conflicts
-    def _earlier_writes(self, access: Access, touch: Touch, written: Codes, known: list[int]) -> dict[int, Touch]:
+    def _earlier_writes(
+        self, access: Access, touch: Touch, written: Codes, known: list[int]
+    ) -> dict[int, Touch]:
         """Return the earlier writes of these elements, by code; raise PipelineRace if one of them
         conflicts."""
         writes = self._writes_of(written)
@@ -283,7 +321,9 @@ class GlobalMemory:
             self._check_behind(access, touch, earlier, written, known)
         return writes
 
-    def _earlier_reductions(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
+    def _earlier_reductions(
+        self, access: Access, place: Place, touch: Touch, known: list[int]
+    ) -> None:
         """Raise PipelineRace if a reduction of this CTA, of another kind than this access,
         conflicts."""
         for held, kinds in self._reductions.items():
@@ -292,7 +332,9 @@ class GlobalMemory:
                     if overlap(place, touch.index, held, earlier.index):
                         self._check_behind(access, touch, earlier, None, known)
 
-    def _check_behind(self, access: Access, touch: Touch, earlier: Touch, written: Codes | None, known: list[int]) -> None:
+    def _check_behind(
+        self, access: Access, touch: Touch, earlier: Touch, written: Codes | None, known: list[int]
+    ) -> None:
         """Raise PipelineRace unless an access comes behind an earlier write."""
         if touch.reduction and touch.reduction == earlier.reduction:
             return
@@ -305,10 +347,16 @@ class GlobalMemory:
             raise unordered(access, touch, earlier, written)
         if earlier.kind == STORE and touch.kind not in (STORE, LOAD):
             raise (other_proxy if together else conflict)(access, touch, earlier, written)
-        if earlier.kind == STORE == touch.kind and together and earlier.agent.warpgroup == touch.agent.warpgroup:
+        if (
+            earlier.kind == STORE == touch.kind
+            and together
+            and earlier.agent.warpgroup == touch.agent.warpgroup
+        ):
             return
         if any(known[counter] < value for counter, value in earlier.needs):
-            error = conflict if not together else unordered if earlier.kind == STORE else in_transfer
+            error = (
+                conflict if not together else unordered if earlier.kind == STORE else in_transfer
+            )
             raise error(access, touch, earlier, written)
 
     def _check_loads(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
@@ -320,21 +368,40 @@ class GlobalMemory:
         for load in (load for sm in access.agent.sm.peers for load in sm.memory.loads()):
             assert load.box is not None
             other, _ = self._cuts[load.box.tensor]
-            if other.region is not place.region or not any(known[counter] < value for counter, value in load.needs):
+            if other.region is not place.region or not any(
+                known[counter] < value for counter, value in load.needs
+            ):
                 continue
             index = load.box.elements(load.where)
             if overlap(place, touch.index, other, index):
-                raise in_transfer(access, touch, Touch(load, self.number, index, load.box.tensor.flipped), mbar=load.mbar)
+                raise in_transfer(
+                    access,
+                    touch,
+                    Touch(load, self.number, index, load.box.tensor.flipped),
+                    mbar=load.mbar,
+                )
 
     def _check_written(self, access: Access, touch: Touch, written: Codes) -> None:
         """Raise SimulationError unless all elements have been written."""
         if not written.all():
             does = "changes" if touch.reduction else "reads"
-            raise failure(access, touch, None, "uninitialised-read", (
-                f"{touch.describe()} {does} {touch.where(extent(written == 0, touch.index))}, which nobody has written: "
-                f"'{touch.what}' is allocated by the call (out_type) and holds anything"), "nothing was stored there before",
-                f"pass '{touch.what}' (or out=) with the values it starts from, or write it before it is read" + (
-                    ": numpipe.wait for the semaphore of who stores it" * (access.agent.sm.gpus is not None)), SimulationError)
+            raise failure(
+                access,
+                touch,
+                None,
+                "uninitialised-read",
+                (
+                    f"{touch.describe()} {does} {touch.where(extent(written == 0, touch.index))}, which nobody has written: "
+                    f"'{touch.what}' is allocated by the call (out_type) and holds anything"
+                ),
+                "nothing was stored there before",
+                f"pass '{touch.what}' (or out=) with the values it starts from, or write it before it is read"
+                + (
+                    ": numpipe.wait for the semaphore of who stores it"
+                    * (access.agent.sm.gpus is not None)
+                ),
+                SimulationError,
+            )
 
     # ---- griddepcontrol
     def _too_early(self, access: Access, touch: Touch) -> None:
@@ -346,14 +413,16 @@ class GlobalMemory:
 
     def await_grid(self, who: Warpgroup) -> None:
         """Execute griddepcontrol.wait by the executing lanes."""
-        who.vectors[:len(who.warps()), who.sm.clocks.grid + (who.sm.gpu or 0)] = 1
+        who.vectors[: len(who.warps()), who.sm.clocks.grid + (who.sm.gpu or 0)] = 1
         self._awaits = True
         if self._early is not None:
             raise before_wait(Access(who, "griddepcontrol.wait", "", ()), self._early)
 
 
 # ---- flags ---------------------------------------------------------------------------------------
-def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str, instruction: str) -> Flag:
+def _flag(
+    who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str, instruction: str
+) -> Flag:
     """Return the flag in global memory, ``flags[index]``, that an instruction of one lane sets or
     reads."""
     race_report.one_lane(who, instruction)
@@ -370,8 +439,13 @@ def _flag(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str, i
 def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> None:
     flag = _flag(who, flags, index, what, "st.release.gpu")
     if flag.release is not None:
-        raise race_report.violation(who, f"the flag of {what} is set, and {flag.set_by} had set it: nobody has taken what that handed "
-                               "over", fix="a slot of its own for each part", hazard="cta-conflict")
+        raise race_report.violation(
+            who,
+            f"the flag of {what} is set, and {flag.set_by} had set it: nobody has taken what that handed "
+            "over",
+            fix="a slot of its own for each part",
+            hazard="cta-conflict",
+        )
     vector = who.vectors[0].copy()
     who.release_into(vector)
     flag.release = Release(who.sm.gmem.number, vector)
@@ -396,16 +470,26 @@ def wait(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) ->
 def handed_over(sm: SM, earlier: Touch, known: list[int]) -> bool:
     """Return whether warps with the clock `known` have seen a flag that another CTA set after its
     store."""
-    return any(known[counter] and release.number == earlier.number and all(release.vector[i] >= value for i, value in earlier.needs)
-               for counter, release in sm.acquired.items())
+    return any(
+        known[counter]
+        and release.number == earlier.number
+        and all(release.vector[i] >= value for i, value in earlier.needs)
+        for counter, release in sm.acquired.items()
+    )
 
 
 def hints(sm: SM) -> list[Hint]:
     """Return a hint for each flag that somebody waits for."""
-    return [Hint("deadlock", f"{w.blocked.text()}: nobody has set it, and CTAs that hand over have a smaller index than the one "
-                 "that waits: those have run", "hand every part over with numpipe.combine, and wait for parts of the CTAs before "
-                 "only")
-            for w in sm.warpgroups if isinstance(w.blocked, Flag)]
+    return [
+        Hint(
+            "deadlock",
+            f"{w.blocked.text()}: nobody has set it, and CTAs that hand over have a smaller index than the one "
+            "that waits: those have run",
+            "hand every part over with numpipe.combine, and wait for parts of the CTAs before only",
+        )
+        for w in sm.warpgroups
+        if isinstance(w.blocked, Flag)
+    ]
 
 
 def left_set(flags: Iterable[Flag]) -> None:
@@ -413,7 +497,12 @@ def left_set(flags: Iterable[Flag]) -> None:
     take it for its own."""
     for flag in flags:
         if flag.release is not None:
-            text = (f"the flag of {flag.what}, which {flag.set_by} set, is still set when the kernel has ended: the next launch "
-                    "would take it for its own")
+            text = (
+                f"the flag of {flag.what}, which {flag.set_by} set, is still set when the kernel has ended: the next launch "
+                "would take it for its own"
+            )
             fix = "run numpipe.combine in every part of a tile, in the owner's too"
-            raise race_report.failed(SimulationError, Report("exit-in-flight", f"{text}: {fix}", flag.party, cause=text, fix=fix))
+            raise race_report.failed(
+                SimulationError,
+                Report("exit-in-flight", f"{text}: {fix}", flag.party, cause=text, fix=fix),
+            )

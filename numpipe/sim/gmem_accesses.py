@@ -28,15 +28,45 @@ class Touch:
     access of this access's cluster must know to come after it.
     """
 
-    __slots__ = ("agent", "code", "flipped", "index", "kind", "last_note", "last_wait", "needs", "number", "phase", "reduction",
-                 "site", "what")
+    __slots__ = (
+        "agent",
+        "code",
+        "flipped",
+        "index",
+        "kind",
+        "last_note",
+        "last_wait",
+        "needs",
+        "number",
+        "phase",
+        "reduction",
+        "site",
+        "what",
+    )
 
-    def __init__(self, access: Access, number: int, index: Index, flipped: bool, needs: tuple[Need, ...] = (),
-                 reduction: str = "") -> None:
+    def __init__(
+        self,
+        access: Access,
+        number: int,
+        index: Index,
+        flipped: bool,
+        needs: tuple[Need, ...] = (),
+        reduction: str = "",
+    ) -> None:
         self.agent = access.agent.identity
         self.kind, self.what, self.site = access.kind, access.what, access.site
-        self.last_note, self.last_wait, self.phase = access.last_note, access.last_wait, access.phase
-        self.number, self.index, self.needs, self.reduction, self.flipped = number, index, needs, reduction, flipped
+        self.last_note, self.last_wait, self.phase = (
+            access.last_note,
+            access.last_wait,
+            access.phase,
+        )
+        self.number, self.index, self.needs, self.reduction, self.flipped = (
+            number,
+            index,
+            needs,
+            reduction,
+            flipped,
+        )
         self.code = 0
 
     @property
@@ -45,40 +75,60 @@ class Touch:
         return self.kind == LOAD and self.agent.role == "memory"
 
     def describe(self) -> str:
-        kind = f"{'' if self.kind == STORE else 'TMA '}reduction {self.reduction!r}" if self.reduction else self.kind
+        kind = (
+            f"{'' if self.kind == STORE else 'TMA '}reduction {self.reduction!r}"
+            if self.reduction
+            else self.kind
+        )
         return f"{kind} ({self.what})"
 
     def where(self, index: Index | None = None) -> str:
         """Return the elements as text: ``c[64:128, 0:64]``."""
         parts = self.index if index is None else index
-        inside = ", ".join(f"{part.start}:{part.stop}" for part in (reversed(parts) if self.flipped else parts))
+        inside = ", ".join(
+            f"{part.start}:{part.stop}" for part in (reversed(parts) if self.flipped else parts)
+        )
         return f"{self.what}[{inside}]"
 
     def tell(self) -> str:
         """Say who accessed what, where, in which step."""
-        return (f"{self.describe()} by {self.agent.name} of {self.agent.where} at {sites.place(self.site)}: {self.where()}"
-                + sites.context(self.last_note, self.last_wait))
+        return (
+            f"{self.describe()} by {self.agent.name} of {self.agent.where} at {sites.place(self.site)}: {self.where()}"
+            + sites.context(self.last_note, self.last_wait)
+        )
 
     def party(self) -> Party:
         note = self.last_note
-        return side(self.agent, f"{self.describe()} of {self.where()}", self.site, ring=note[1].get("ring"),
-                    slot=sites.noted(note, "slot"), step=sites.noted(note, "step"))
+        return side(
+            self.agent,
+            f"{self.describe()} of {self.where()}",
+            self.site,
+            ring=note[1].get("ring"),
+            slot=sites.noted(note, "slot"),
+            step=sites.noted(note, "step"),
+        )
 
 
 # ---- errors --------------------------------------------------------------------------------------
 def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) -> SimulationError:
     """Return the error of accesses by two CTAs to the same elements."""
     if touch.reduction or earlier.reduction:
-        fix = ("set the array up before the kernel and read it behind it; in the kernel all CTAs use the same reduction_op, and "
-                "no other access")
+        fix = (
+            "set the array up before the kernel and read it behind it; in the kernel all CTAs use the same reduction_op, and "
+            "no other access"
+        )
     elif "reads" in (_VERBS[touch.kind], _VERBS[earlier.kind]):
         fix = "a kernel of its own for what reads the results of other CTAs, or an array of its own for the results"
         if LOAD in (touch.kind, earlier.kind):
-            fix += ("; or numpipe.combine, which hands partial sums over: all lanes store, a barrier, one lane signals; one lane "
-                     "awaits that, a barrier, all lanes load")
+            fix += (
+                "; or numpipe.combine, which hands partial sums over: all lanes store, a barrier, one lane signals; one lane "
+                "awaits that, a barrier, all lanes load"
+            )
     else:
-        fix = ("blocks of its own for each CTA: a ds(start, size), or an index map, that depends on numpipe.program_id; or add "
-                "them up: numpipe.atomic_add(array.at[…], tile), copy_smem_to_gmem(…, reduction_op='add')")
+        fix = (
+            "blocks of its own for each CTA: a ds(start, size), or an index map, that depends on numpipe.program_id; or add "
+            "them up: numpipe.atomic_add(array.at[…], tile), copy_smem_to_gmem(…, reduction_op='add')"
+        )
     what = _both(touch, earlier, codes, f"CTA {earlier.agent.cta}")
     cause = f"nothing orders two CTAs: {_AT_ONCE}"
     return failure(access, touch, earlier, "cta-conflict", what, cause, fix)
@@ -117,16 +167,27 @@ def unsignaled(
     return failure(access, touch, earlier, "cta-conflict", what, cause, fix)
 
 
-def other_proxy(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) -> SimulationError:
+def other_proxy(
+    access: Access, touch: Touch, earlier: Touch, codes: Codes | None
+) -> SimulationError:
     """Return the error of a TMA copy that comes after an ordinary store."""
-    return failure(access, touch, earlier, "array-in-transfer", (
-        f"{touch.describe()} {_VERBS[touch.kind]} {_common(touch, earlier, codes)}, which {earlier.describe()} of the same CTA "
-        "wrote: nothing makes ordinary stores to an array visible to the async proxy"),
+    return failure(
+        access,
+        touch,
+        earlier,
+        "array-in-transfer",
+        (
+            f"{touch.describe()} {_VERBS[touch.kind]} {_common(touch, earlier, codes)}, which {earlier.describe()} of the same CTA "
+            "wrote: nothing makes ordinary stores to an array visible to the async proxy"
+        ),
         "the fence that kernels have, fence.proxy.async.shared::cta, is of shared memory",
-        "store it with copy_smem_to_gmem and wait_smem_to_gmem(0), or use it in the next kernel")
+        "store it with copy_smem_to_gmem and wait_smem_to_gmem(0), or use it in the next kernel",
+    )
 
 
-def unordered(access: Access, touch: Touch, earlier: Touch, codes: Codes | None = None) -> SimulationError:
+def unordered(
+    access: Access, touch: Touch, earlier: Touch, codes: Codes | None = None
+) -> SimulationError:
     """Return the error of two ordinary accesses, one of which stores."""
     what = _both(touch, earlier, codes, f"{earlier.describe()} of {earlier.agent.name}")
     if touch.agent.warpgroup == earlier.agent.warpgroup:
@@ -136,17 +197,34 @@ def unordered(access: Access, touch: Touch, earlier: Touch, codes: Codes | None 
         fix = "rows and columns of its own for each warpgroup"
         if touch.kind == earlier.kind == STORE:
             fix += " (numpipe.axis_index of the warpgroup axis), or num_compute_wgs=1"
-    return failure(access, touch, earlier, "unordered-accesses", what, f"no barrier orders {warps}",
-                   f"a barrier between the two, or {fix}")
+    return failure(
+        access,
+        touch,
+        earlier,
+        "unordered-accesses",
+        what,
+        f"no barrier orders {warps}",
+        f"a barrier between the two, or {fix}",
+    )
 
 
-def in_transfer(access: Access, touch: Touch, earlier: Touch, codes: Codes | None = None,
-                mbar: Mbarrier | None = None) -> SimulationError:
+def in_transfer(
+    access: Access,
+    touch: Touch,
+    earlier: Touch,
+    codes: Codes | None = None,
+    mbar: Mbarrier | None = None,
+) -> SimulationError:
     """Return the error of an access that meets a copy of its CTA in flight: a load, which completes
     on `mbar`, or a store."""
-    cause, verb = f"nothing tells {touch.agent.name} that the store has reached the array", _VERBS[touch.kind]
-    fix = ("the stores of a pipeline end with the kernel, so load what they write in the next one; copies of your own end at "
-            "wait_smem_to_gmem(0)")
+    cause, verb = (
+        f"nothing tells {touch.agent.name} that the store has reached the array",
+        _VERBS[touch.kind],
+    )
+    fix = (
+        "the stores of a pipeline end with the kernel, so load what they write in the next one; copies of your own end at "
+        "wait_smem_to_gmem(0)"
+    )
     if mbar is not None:
         cause = f"nothing tells {touch.agent.name} that this copy has landed"
         if mbar.observed:
@@ -155,33 +233,61 @@ def in_transfer(access: Access, touch: Touch, earlier: Touch, codes: Codes | Non
         fix = "rows of its own for each warpgroup (numpipe.axis_index of the warpgroup axis), or num_compute_wgs=1"
     elif verb == "writes":
         fix = "wait_smem_to_gmem(0) between the two, which are in no order, or one store to each block"
-    return failure(access, touch, earlier, "array-in-transfer", (
-        f"{touch.describe()} {verb} the array at {touch.where()} while {earlier.describe()} by {earlier.agent.name} may still be "
-        f"{'writing' if mbar is None else 'reading'} it"), cause, fix)
+    return failure(
+        access,
+        touch,
+        earlier,
+        "array-in-transfer",
+        (
+            f"{touch.describe()} {verb} the array at {touch.where()} while {earlier.describe()} by {earlier.agent.name} may still be "
+            f"{'writing' if mbar is None else 'reading'} it"
+        ),
+        cause,
+        fix,
+    )
 
 
 def before_wait(access: Access, touch: Touch) -> SimulationError:
     """Return the error of an access before a griddepcontrol.wait."""
     done, agent = "read" if _VERBS[touch.kind] == "reads" else "written", touch.agent.name
-    return failure(access, touch, None, "read-before-grid-dependency", (
-        f"{touch.where()} is {done} by {touch.describe()} of {agent} before griddepcontrol.wait: the kernel ahead in the stream "
-        "may not have ended"), f"nothing orders it after a griddepcontrol.wait of {agent}, or of a warpgroup that has told it",
-        "griddep.wait() by every warpgroup, before it touches an array")
+    return failure(
+        access,
+        touch,
+        None,
+        "read-before-grid-dependency",
+        (
+            f"{touch.where()} is {done} by {touch.describe()} of {agent} before griddepcontrol.wait: the kernel ahead in the stream "
+            "may not have ended"
+        ),
+        f"nothing orders it after a griddepcontrol.wait of {agent}, or of a warpgroup that has told it",
+        "griddep.wait() by every warpgroup, before it touches an array",
+    )
 
 
 def before_launch(access: Access, touch: Touch, gpu: int) -> SimulationError:
     """Return the error of an access to a peer's memory before its launch has begun."""
-    return failure(access, touch, None, "read-before-grid-dependency", (
-        f"{touch.describe()} {_VERBS[touch.kind]} {touch.where()} before the launch of GPU {gpu} has begun: its memory belongs to "
-        "other kernels until then"), f"nothing tells {touch.agent.name} that the launch has begun",
-        "numpipe.peer(array, rank) in the warpgroup that touches the peer's array: it waits until all launches have begun")
+    return failure(
+        access,
+        touch,
+        None,
+        "read-before-grid-dependency",
+        (
+            f"{touch.describe()} {_VERBS[touch.kind]} {touch.where()} before the launch of GPU {gpu} has begun: its memory belongs to "
+            "other kernels until then"
+        ),
+        f"nothing tells {touch.agent.name} that the launch has begun",
+        "numpipe.peer(array, rank) in the warpgroup that touches the peer's array: it waits until all launches have begun",
+    )
 
 
 def extent(mask: npt.NDArray[np.bool_], index: Index) -> Index:
     """Return the smallest box around the elements of `index` that a mask has."""
-    elements = np.argwhere(mask)[:, :len(index)]
+    elements = np.argwhere(mask)[:, : len(index)]
     first, last = elements.min(axis=0), elements.max(axis=0)
-    return tuple(slice(part.start + int(lo), part.start + int(hi) + 1) for part, lo, hi in zip(index, first, last, strict=True))
+    return tuple(
+        slice(part.start + int(lo), part.start + int(hi) + 1)
+        for part, lo, hi in zip(index, first, last, strict=True)
+    )
 
 
 def _common(touch: Touch, earlier: Touch, codes: Codes | None) -> str:
@@ -190,18 +296,43 @@ def _common(touch: Touch, earlier: Touch, codes: Codes | None) -> str:
     return touch.where(None if codes is None else extent(codes == earlier.code, touch.index))
 
 
-def failure(access: Access, touch: Touch, earlier: Touch | None, hazard: str, what: str, cause: str, fix: str,
-            error: type[SimulationError] = PipelineRace) -> SimulationError:
+def failure(
+    access: Access,
+    touch: Touch,
+    earlier: Touch | None,
+    hazard: str,
+    what: str,
+    cause: str,
+    fix: str,
+    error: type[SimulationError] = PipelineRace,
+) -> SimulationError:
     """Return the error of an access, and of an `earlier` one that it meets.
 
     The memory role loads by lanes what steers it, and nothing else: there the array is the mistake,
     not the order of two accesses.
     """
     steering = next((each for each in (touch, earlier) if each is not None and each.steers), None)
-    if steering is not None and earlier is not None and access.agent.sm.gpus is None and hazard != "steering-data-written":
-        return failure(access, touch, earlier, "steering-data-written", what, (
-            f"the roles read '{steering.what}' each for itself, at times of their own, to know what to load and to compute, and "
-            "they must read the same"), (
-            f"an array of its own for what is stored: '{steering.what}' keeps its numbers until the launch has ended"))
+    if (
+        steering is not None
+        and earlier is not None
+        and access.agent.sm.gpus is None
+        and hazard != "steering-data-written"
+    ):
+        return failure(
+            access,
+            touch,
+            earlier,
+            "steering-data-written",
+            what,
+            (
+                f"the roles read '{steering.what}' each for itself, at times of their own, to know what to load and to compute, and "
+                "they must read the same"
+            ),
+            (
+                f"an array of its own for what is stored: '{steering.what}' keeps its numbers until the launch has ended"
+            ),
+        )
     accesses = [(each.tell(), each.party()) for each in (touch, earlier) if each is not None]
-    return race_report.conflict(error, hazard, f"{access.agent.title}: {what}", accesses, cause, fix, access.agent.sm)
+    return race_report.conflict(
+        error, hazard, f"{access.agent.title}: {what}", accesses, cause, fix, access.agent.sm
+    )

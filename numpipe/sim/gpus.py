@@ -61,7 +61,9 @@ class Gpus:
         lo, hi = bounds(array)
         return frozenset(gpu for first, last, gpu in self._memory if first < hi and lo < last)
 
-    def reach(self, gpu: int, who: Warpgroup, what: str, needs: tuple[Need, ...], site: sites.Site) -> None:
+    def reach(
+        self, gpu: int, who: Warpgroup, what: str, needs: tuple[Need, ...], site: sites.Site
+    ) -> None:
         """Note that a warpgroup touches the memory of a GPU: if it is a peer's, that has to be over
         when the peer's launch ends."""
         if gpu == who.sm.gpu:
@@ -84,16 +86,26 @@ class Gpus:
             raise _too_late(gpu, *act, "may have ended: nothing makes it wait for this", who)
 
 
-def _too_late(gpu: int, who: Warpgroup, what: str, site: sites.Site, why: str, last: Warpgroup | None = None) -> SimulationError:
-    fix = ("the memory role reads it, and the compute role signals: a tile that it loads behind it, and that the compute role "
-            "computes with, tells; or the numbers in an array of this GPU, which a kernel before has brought"
-            if who.role == "memory" and what.startswith("load") else
-            f"GPU {gpu} waits for as much as it is sent: numpipe.wait(semaphore.at[i], n) before its kernel ends"
-            if what.startswith("signal") else
-            f"numpipe.signal(semaphore.at[i], {gpu}) behind it, and numpipe.wait(semaphore.at[i], n) on GPU {gpu}, for each "
-            "warpgroup that signals, before its kernel ends")
-    return race_report.race(who, f"{what}, in the memory of GPU {gpu}, whose kernel {why}", site, hazard="exit-in-flight", fix=fix,
-                       before=None if last is None else side(last, "ends"))
+def _too_late(
+    gpu: int, who: Warpgroup, what: str, site: sites.Site, why: str, last: Warpgroup | None = None
+) -> SimulationError:
+    fix = (
+        "the memory role reads it, and the compute role signals: a tile that it loads behind it, and that the compute role "
+        "computes with, tells; or the numbers in an array of this GPU, which a kernel before has brought"
+        if who.role == "memory" and what.startswith("load")
+        else f"GPU {gpu} waits for as much as it is sent: numpipe.wait(semaphore.at[i], n) before its kernel ends"
+        if what.startswith("signal")
+        else f"numpipe.signal(semaphore.at[i], {gpu}) behind it, and numpipe.wait(semaphore.at[i], n) on GPU {gpu}, for each "
+        "warpgroup that signals, before its kernel ends"
+    )
+    return race_report.race(
+        who,
+        f"{what}, in the memory of GPU {gpu}, whose kernel {why}",
+        site,
+        hazard="exit-in-flight",
+        fix=fix,
+        before=None if last is None else side(last, "ends"),
+    )
 
 
 # ---- operations ----------------------------------------------------------------------------------
@@ -124,8 +136,10 @@ def check_rank(who: Warpgroup, rank: int, what: str) -> int:
     """Return the number of a GPU of the mesh; raise SimulationError for another number."""
     rank, count = int(rank), who.sm.gpus.count
     if not 0 <= rank < count:
-        raise race_report.violation(who, f"{what} of GPU {rank}, and the mesh has {count}", hazard="out-of-bounds",
-                               fix=f"a rank in 0…{count - 1}: (numpipe.axis_index(\"gpu\") + 1) % numpipe.axis_size(\"gpu\")")
+        raise race_report.violation(
+            who,
+            f"{what} of GPU {rank}, and the mesh has {count}",
+            hazard="out-of-bounds",
+            fix=f'a rank in 0…{count - 1}: (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu")',
+        )
     return rank
-
-

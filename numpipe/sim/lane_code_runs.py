@@ -33,9 +33,17 @@ SPINS = 50_000
 _SHARED = ("warpgroup", "role", "cta", "grid", "unit", "name", "title", "last_note", "last_wait")
 """attributes that a lane has from its warpgroup"""
 _PUBLIC_WORDS = {
-    "mbar": "a pipeline or a barrier", "gmem": "an access to an array", "smem": "an access to a whole tile", "tma": "a copy",
-    "bulk": "a wait for copies", "wgmma": "a product", "bar": "commit_smem, a reduction or a turn", "fence": "commit_smem",
-    "setmaxnreg": "set_max_registers", "scoped": "an operation by one of the lanes"}
+    "mbar": "a pipeline or a barrier",
+    "gmem": "an access to an array",
+    "smem": "an access to a whole tile",
+    "tma": "a copy",
+    "bulk": "a wait for copies",
+    "wgmma": "a product",
+    "bar": "commit_smem, a reduction or a turn",
+    "fence": "commit_smem",
+    "setmaxnreg": "set_max_registers",
+    "scoped": "an operation by one of the lanes",
+}
 """what messages call an operation of the `Machine`, by the beginning of its name"""
 _DONE = {"write": "stored", "read": "loaded", "atomic": "updated"}
 
@@ -67,37 +75,53 @@ class Lane:
     def round(self) -> None:
         self._rounds += 1
         if self._rounds > livelocks.MOST:
-            raise livelocks.endless(self._warp.who, f"lane {self.lane % WARP} of warp {self._warp.number} has gone round its loops "
-                                 f"{livelocks.MOST} times and has not ended")
+            raise livelocks.endless(
+                self._warp.who,
+                f"lane {self.lane % WARP} of warp {self._warp.number} has gone round its loops "
+                f"{livelocks.MOST} times and has not ended",
+            )
 
     def __getattr__(self, name: str) -> Any:
         if name in _SHARED:
             return getattr(self._warp.who, name)
         operation = _PUBLIC_WORDS.get(name.partition("_")[0], f"'{name}'")
-        raise SpecError(f"{operation} is an operation of the whole warpgroup, and this body is code for each lane "
-                        "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles and arrays, shuffles and syncwarp")
+        raise SpecError(
+            f"{operation} is an operation of the whole warpgroup, and this body is code for each lane "
+            "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles and arrays, shuffles and syncwarp"
+        )
 
     def load(self, address: int, dtype: np.dtype, what: str) -> Any:
         self._again = self._again + 1 if address == self._address else 0
         self._address = address
         if self._again > SPINS:
-            raise race_report.violation(self._warp.who, (
-                f"lane {self.lane % WARP} of warp {self._warp.number} has loaded {what} at SMEM[{address}] {SPINS} times, and done "
-                "nothing else: it waits for a store that nothing orders before its loads; lanes of a warp wait for each other at "
-                "cuda.syncwarp(), warpgroups at barriers, outside the body"), hazard="deadlock")
+            raise race_report.violation(
+                self._warp.who,
+                (
+                    f"lane {self.lane % WARP} of warp {self._warp.number} has loaded {what} at SMEM[{address}] {SPINS} times, and done "
+                    "nothing else: it waits for a store that nothing orders before its loads; lanes of a warp wait for each other at "
+                    "cuda.syncwarp(), warpgroups at barriers, outside the body"
+                ),
+                hazard="deadlock",
+            )
         self._warp.touch(self, address, dtype.itemsize, what, "read")
-        return self._warp.who.sm.memory.bytes[address:address + dtype.itemsize].view(dtype)[0]
+        return self._warp.who.sm.memory.bytes[address : address + dtype.itemsize].view(dtype)[0]
 
     def store(self, address: int, value: Any, what: str) -> None:
         self._address = -1
         self._warp.touch(self, address, value.dtype.itemsize, what, "write")
-        self._warp.who.sm.memory.bytes[address:address + value.dtype.itemsize].view(value.dtype)[0] = value
+        self._warp.who.sm.memory.bytes[address : address + value.dtype.itemsize].view(value.dtype)[
+            0
+        ] = value
 
     def update(self, address: int, value: Any, reduction: str, what: str) -> None:
         self._address = -1
         self._warp.touch(self, address, value.dtype.itemsize, what, "atomic")
-        generic_proxy.touch_atomic(self._warp.who, address, address + value.dtype.itemsize, value.dtype, reduction)
-        generic_proxy.combine(self._warp.who.sm.memory.bytes, np.array([address]), np.array([value]), reduction)
+        generic_proxy.touch_atomic(
+            self._warp.who, address, address + value.dtype.itemsize, value.dtype, reduction
+        )
+        generic_proxy.combine(
+            self._warp.who.sm.memory.bytes, np.array([address]), np.array([value]), reduction
+        )
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
         if any(part.stop - part.start != 1 for part in index):
@@ -110,11 +134,24 @@ class Lane:
         self._warp.moved += found.nbytes
         return found
 
-    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
+    def gmem_write(
+        self,
+        array: np.ndarray,
+        index: tuple[Any, ...],
+        values: np.ndarray,
+        what: str,
+        reduction: str = "",
+    ) -> None:
         if values.size != 1:
             self.__getattr__("gmem_write")
         who, self._address = self._warp.who, -1
-        known = self._warp.touch_array(self, array, index, f"{reduction or 'store'} to {what}", "atomic" if reduction else "write")
+        known = self._warp.touch_array(
+            self,
+            array,
+            index,
+            f"{reduction or 'store'} to {what}",
+            "atomic" if reduction else "write",
+        )
         who.sm.gmem.write(Access(who, STORE, what, who.needs()), array, index, known, reduction)
         array[index] = combined(reduction, array[index], values) if reduction else values
         self._warp.moved += values.nbytes
@@ -128,8 +165,13 @@ class Lane:
     def _meet(self, stop: _Stop) -> Any:
         self._address = -1
         if not stop.mask >> self.lane % WARP & 1:
-            raise race_report.violation(self._warp.who, f"lane {self.lane % WARP} executes {stop} with the mask {stop.mask:#x}, which "
-                                   "it is not in", hazard="divergent-aligned", fix="give the mask of all lanes that come there")
+            raise race_report.violation(
+                self._warp.who,
+                f"lane {self.lane % WARP} executes {stop} with the mask {stop.mask:#x}, which "
+                "it is not in",
+                hazard="divergent-aligned",
+                fix="give the mask of all lanes that come there",
+            )
         return self._warp.hub.switch(stop)
 
 
@@ -149,40 +191,69 @@ class _Warp:
         """Record a lane's access to shared memory; raise PipelineRace if it and one of another lane
         of the warp are not ordered."""
         span = address, address + nbytes
-        self._among_lanes(lane, *span, f"{what} by lane {lane.lane % WARP} touches SMEM[{span[0]}:{span[1]})", kind, span)
+        self._among_lanes(
+            lane,
+            *span,
+            f"{what} by lane {lane.lane % WARP} touches SMEM[{span[0]}:{span[1]})",
+            kind,
+            span,
+        )
         if self.who.sm.trace is not None:
             self.banks.add(lane.lane % WARP, address, nbytes, what, kind)
         self.moved += nbytes
         generic_proxy.note(self.who, what, kind, self.number, self.known, address, ((0, nbytes),))
 
-    def touch_array(self, lane: Lane, array: np.ndarray, index: tuple[Any, ...], what: str, kind: str) -> list[int]:
+    def touch_array(
+        self, lane: Lane, array: np.ndarray, index: tuple[Any, ...], what: str, kind: str
+    ) -> list[int]:
         """Record a lane's access to an element of an array that the kernel writes.
 
         Returns what it comes behind: where lanes wrote, all that they did. Raises PipelineRace if
         it and an access of another lane of the warpgroup are in no order.
         """
-        who, address, place = self.who, array[index].ctypes.data, ", ".join(str(part.start) for part in index)
+        who, address, place = (
+            self.who,
+            array[index].ctypes.data,
+            ", ".join(str(part.start) for part in index),
+        )
         told = f"{what} by lane {lane.lane % WARP} touches element [{place}]"
         self._among_lanes(lane, address, address + 1, told, kind)
-        touches, known = who.sm.gmem.of_lanes.setdefault((who.cta, who.warpgroup, address), {}), who.known()
+        touches, known = (
+            who.sm.gmem.of_lanes.setdefault((who.cta, who.warpgroup, address), {}),
+            who.known(),
+        )
         for (warp, did), (other, (counter, epoch)) in touches.items():
             if warp != self.number and not kind == did != "write" and self.known[counter] < epoch:
-                raise race_report.race(who, f"warp {self.number}: {told} that lane {other} of warp {warp} has {_DONE[did]}, and nothing "
-                                       "orders them", fix="an element of its own for each lane, or numpipe.atomic_add and its "
-                                  "like; or a barrier of the warpgroup between two bodies, numpipe.commit_smem()",
-                                  hazard="unordered-accesses")
+                raise race_report.race(
+                    who,
+                    f"warp {self.number}: {told} that lane {other} of warp {warp} has {_DONE[did]}, and nothing "
+                    "orders them",
+                    fix="an element of its own for each lane, or numpipe.atomic_add and its "
+                    "like; or a barrier of the warpgroup between two bodies, numpipe.commit_smem()",
+                    hazard="unordered-accesses",
+                )
             for own, now in who.needs() if did != "read" else ():
                 known[own] = now
         touches[self.number, kind] = lane.lane % WARP, who.needs()[self.number]
         return known
 
-    def _among_lanes(self, lane: Lane, first: int, end: int, told: str, kind: str, span: tuple[int, int] | None = None) -> None:
+    def _among_lanes(
+        self,
+        lane: Lane,
+        first: int,
+        end: int,
+        told: str,
+        kind: str,
+        span: tuple[int, int] | None = None,
+    ) -> None:
         """Record an access among the lanes of the warp; raise PipelineRace where another of them
         touched the bytes unordered."""
         number = lane.lane % WARP
         for byte in range(first, end):
             for did in _DONE:
-                for other in self.touched.get((byte, did), ()) if did == "write" or did != kind else ():
+                for other in (
+                    self.touched.get((byte, did), ()) if did == "write" or did != kind else ()
+                ):
                     if other != number:
                         raise race_report.race(
                             self.who,
@@ -196,7 +267,9 @@ class _Warp:
 
     def run(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         results: dict[int, Any] = {}
-        lanes = [self._start(number, function, arguments[number]) for number in range(len(arguments))]
+        lanes = [
+            self._start(number, function, arguments[number]) for number in range(len(arguments))
+        ]
         stops: dict[int, _Stop] = {}
 
         def go_on(number: int, value: Any = None) -> None:
@@ -221,7 +294,9 @@ class _Warp:
                         lane.throw()
         return [results[number] for number in range(len(lanes))]
 
-    def _start(self, number: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> greenlet:
+    def _start(
+        self, number: int, function: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> greenlet:
         machine: Any = Lane(self, WARP * self.number + number)
 
         def start(_: Any) -> Any:
@@ -253,36 +328,58 @@ class _Warp:
 
     def _shuffled(self, number: int, stop: _Stop, stops: dict[int, _Stop]) -> Any:
         amount = stop.amount % WARP  # its low five bits count (PTX ISA, "shfl.sync")
-        source = {"shfl_sync": amount, "shfl_up_sync": number - amount, "shfl_down_sync": number + amount,
-                  "shfl_xor_sync": number ^ amount}[stop.operation]
+        source = {
+            "shfl_sync": amount,
+            "shfl_up_sync": number - amount,
+            "shfl_down_sync": number + amount,
+            "shfl_xor_sync": number ^ amount,
+        }[stop.operation]
         if not 0 <= source < WARP:
             source = number
         if not stop.mask >> source & 1:
-            raise race_report.violation(self.who, f"lane {number} of warp {self.number} takes the value of lane {source} in {stop}, "
-                                             f"which is not in the mask {stop.mask:#x}: undefined on the GPU", stop.site,
-                                   hazard="divergent-aligned", fix="take one of a lane that is in the mask")
+            raise race_report.violation(
+                self.who,
+                f"lane {number} of warp {self.number} takes the value of lane {source} in {stop}, "
+                f"which is not in the mask {stop.mask:#x}: undefined on the GPU",
+                stop.site,
+                hazard="divergent-aligned",
+                fix="take one of a lane that is in the mask",
+            )
         return stops[source].value
 
     def _stuck(self, stops: dict[int, _Stop], results: dict[int, Any]) -> NoReturn:
         number, stop = min(stops.items())
-        missing = [n for n in range(WARP) if stop.mask >> n & 1 and not (n in stops and stops[n].key == stop.key)]
+        missing = [
+            n
+            for n in range(WARP)
+            if stop.mask >> n & 1 and not (n in stops and stops[n].key == stop.key)
+        ]
         first = missing[0]
         if first in results:
-            where = "has left the body" + ("" if results[first] is None else f" with {results[first]!r}")
+            where = "has left the body" + (
+                "" if results[first] is None else f" with {results[first]!r}"
+            )
         else:
             where = f"is at {stops[first]}"
-        raise race_report.violation(self.who, f"warp {self.number}: lane {number} waits in {stop} for the lanes of the mask "
-                               f"{stop.mask:#x}, but lane {first} {where}", stop.site, hazard="divergent-aligned",
-                               fix="all of them must come to the same call")
+        raise race_report.violation(
+            self.who,
+            f"warp {self.number}: lane {number} waits in {stop} for the lanes of the mask "
+            f"{stop.mask:#x}, but lane {first} {where}",
+            stop.site,
+            hazard="divergent-aligned",
+            fix="all of them must come to the same call",
+        )
 
 
-def each(who: Warpgroup, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+def each(
+    who: Warpgroup, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
+) -> list[Any]:
     """Run ``function(*arguments[i])`` as lane i of 128, warp after warp; return their results."""
     race_report.collective(who, "a body of lowering_semantics=Lane")
     results: list[Any] = []
     for number in range(4):
         who.breathe()
         warp = _Warp(who, number)
-        results += warp.run(function, arguments[WARP * number:WARP * (number + 1)])
+        results += warp.run(function, arguments[WARP * number : WARP * (number + 1)])
         who.elapse(-(-warp.moved // who.sm.costs.generic_bytes))
     return results

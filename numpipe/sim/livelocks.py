@@ -65,26 +65,43 @@ def begin(who: Warpgroup) -> None:
     elif rounds.idle > IDLE or rounds.turns > TURNS:
         raise _together(who)
     if rounds.busy > MOST:
-        raise endless(who, f"has gone round its loops {MOST} times and has not ended: the simulated SM takes it for endless")
+        raise endless(
+            who,
+            f"has gone round its loops {MOST} times and has not ended: the simulated SM takes it for endless",
+        )
 
 
 def endless(who: Warpgroup, what: str) -> SimulationError:
     """Return the error of a loop that ends by nobody's doing."""
-    return race_report.race(who, what, hazard="livelock", error=PipelineDeadlock, fix=(
-        "change in the body what the loop's condition tests, or end it by a count; to wait for somebody, wait for a barrier "
-        "(barrier_wait), which takes no rounds"))
+    return race_report.race(
+        who,
+        what,
+        hazard="livelock",
+        error=PipelineDeadlock,
+        fix=(
+            "change in the body what the loop's condition tests, or end it by a count; to wait for somebody, wait for a barrier "
+            "(barrier_wait), which takes no rounds"
+        ),
+    )
 
 
 def _alone(who: Warpgroup) -> SimulationError:
-    return endless(who, f"has gone round this loop {MOST} times, and executed no operation in it: what its condition tests does "
-                   "not change")
+    return endless(
+        who,
+        f"has gone round this loop {MOST} times, and executed no operation in it: what its condition tests does "
+        "not change",
+    )
 
 
 def _together(who: Warpgroup) -> SimulationError:
     """Return the error of warpgroups that wait for each other and arrive, and do nothing else."""
     fix = "end the loop by a count, or by a value that its body changes, in all warpgroups that wait for each other there"
-    hint = Hint("livelock", f"hint: for {who.loops.idle} rounds of a loop of {who.name} nobody has touched a tile or an array: "
-                "the warpgroups only tell each other to go on", fix)
+    hint = Hint(
+        "livelock",
+        f"hint: for {who.loops.idle} rounds of a loop of {who.name} nobody has touched a tile or an array: "
+        "the warpgroups only tell each other to go on",
+        fix,
+    )
     found = deadlock_search.report_of(who.sm, "warpgroups go round, and get nowhere", [hint])
     now = race_report.party(who, "goes round its loop again and again")
     return race_report.failed(PipelineDeadlock, dataclasses.replace(found, now=now, waiting=()))

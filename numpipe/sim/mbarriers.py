@@ -30,10 +30,20 @@ _MOST = 2**20 - 1
 
 
 # ---- phases --------------------------------------------------------------------------------------
-def count_arrivals(mbar: Mbarrier, who: Warpgroup, count: int, seen: int, time: int, site: Site = None, nbytes: int = 0) -> None:
+def count_arrivals(
+    mbar: Mbarrier,
+    who: Warpgroup,
+    count: int,
+    seen: int,
+    time: int,
+    site: Site = None,
+    nbytes: int = 0,
+) -> None:
     """Count arrivals of the executing lanes, who know that phases before `seen` are over, and
     announce bytes in the phase."""
-    mbar.sm.scheduler.touch(mbar.thing, ARRIVE, mbar.phase, (count, -nbytes), (mbar.pending, mbar.tx))
+    mbar.sm.scheduler.touch(
+        mbar.thing, ARRIVE, mbar.phase, (count, -nbytes), (mbar.pending, mbar.tx)
+    )
     expect(mbar, who, nbytes)
     if count > mbar.pending or seen < mbar.phase:
         raise _unwanted(mbar, who, count, site)
@@ -62,16 +72,28 @@ def _unwanted(mbar: Mbarrier, who: Warpgroup, count: int, site: Site) -> Simulat
         if mbar.arrivals:
             agent, _, at = mbar.arrivals[-1]
             last = side(agent, f"arrived on {mbar.name}", at, barrier=mbar.name, phase=mbar.phase)
-        counted = " (a warpgroup's or a copy's arrival counts 4, one a warp)" if mbar.observed else ""
+        counted = (
+            " (a warpgroup's or a copy's arrival counts 4, one a warp)" if mbar.observed else ""
+        )
         return race_report.violation(
-            who, f"{count} arrival{'s' * (count > 1)} on {mbar.name}, but phase {mbar.phase} has only {mbar.pending} of "
-                 f"{mbar.count} pending (arrived: {_arrived(mbar)}): either this slot was passed on twice, or the phase before was "
-                 f"not waited for, or the barrier's count is too small{counted}; {_once(mbar, mbar.phase)}", site,
-            hazard="too-many-arrivals", mbar=mbar, before=last)
-    return race_report.race(who, f"arrives on {mbar.name} in phase {mbar.phase}, but nothing orders this after the end of phase "
-                       f"{mbar.phase - 1}, so it may count for either (arrived so far: {_arrived(mbar)}): this slot was passed on "
-                       f"twice, or the phase before was not waited for; {_once(mbar, mbar.phase - 1)}", site,
-                       hazard="too-many-arrivals", mbar=mbar)
+            who,
+            f"{count} arrival{'s' * (count > 1)} on {mbar.name}, but phase {mbar.phase} has only {mbar.pending} of "
+            f"{mbar.count} pending (arrived: {_arrived(mbar)}): either this slot was passed on twice, or the phase before was "
+            f"not waited for, or the barrier's count is too small{counted}; {_once(mbar, mbar.phase)}",
+            site,
+            hazard="too-many-arrivals",
+            mbar=mbar,
+            before=last,
+        )
+    return race_report.race(
+        who,
+        f"arrives on {mbar.name} in phase {mbar.phase}, but nothing orders this after the end of phase "
+        f"{mbar.phase - 1}, so it may count for either (arrived so far: {_arrived(mbar)}): this slot was passed on "
+        f"twice, or the phase before was not waited for; {_once(mbar, mbar.phase - 1)}",
+        site,
+        hazard="too-many-arrivals",
+        mbar=mbar,
+    )
 
 
 def _once(mbar: Mbarrier, phase: int) -> str:
@@ -79,11 +101,17 @@ def _once(mbar: Mbarrier, phase: int) -> str:
     at = race_report.place_of(mbar.sm, mbar)
     if at is not None and at.plan is not None and at.slot is not None:
         slot = f"slot {at.slot} of {at.plan.name}"
-        return BARRIERS[at.kind].once.format(slot=slot, step=at.plan.step_at(at.slot, phase + 1), number=at.slot, phase=phase)
+        return BARRIERS[at.kind].once.format(
+            slot=slot, step=at.plan.step_at(at.slot, phase + 1), number=at.slot, phase=phase
+        )
     if not mbar.observed:
         return f"wait for phase {phase} before the next arrival"
     often = _repeated(mbar, before=phase < mbar.phase)
-    each = f"one barrier_arrive of each warpgroup in a phase (phase {phase} counts {often}); or " if often else ""
+    each = (
+        f"one barrier_arrive of each warpgroup in a phase (phase {phase} counts {often}); or "
+        if often
+        else ""
+    )
     return f"{each}wait for phase {phase} before the next arrival, or num_arrivals={mbar.count // WARPS + 1}"
 
 
@@ -92,7 +120,11 @@ def _repeated(mbar: Mbarrier, *, before: bool) -> str:
     may have arrived too."""
     if mbar.last is not None or len(mbar.sm.warpgroups) == 1:
         return ""
-    return ", ".join(f"{times // WARPS} of {who}" for who, times in mbar.by_warpgroup(before=before) if times > WARPS)
+    return ", ".join(
+        f"{times // WARPS} of {who}"
+        for who, times in mbar.by_warpgroup(before=before)
+        if times > WARPS
+    )
 
 
 def missing_arrival(who: Warpgroup, mbar: Mbarrier | None) -> str:
@@ -101,8 +133,10 @@ def missing_arrival(who: Warpgroup, mbar: Mbarrier | None) -> str:
     if mbar is None or not mbar.observed or any(agent is who for agent, *_ in mbar.arrivals_before):
         return ""
     often = _repeated(mbar, before=True)
-    return often and (f"one barrier_arrive on {mbar.name} by {who.name} and one by each of the others: phase {mbar.phase - 1} "
-                      f"counts {often}, and none of {who.name}")
+    return often and (
+        f"one barrier_arrive on {mbar.name} by {who.name} and one by each of the others: phase {mbar.phase - 1} "
+        f"counts {often}, and none of {who.name}"
+    )
 
 
 def awaited(access: Access) -> Mbarrier | None:
@@ -117,9 +151,14 @@ def land(mbar: Mbarrier, copy: Access, nbytes: int, time: int) -> None:
     mbar.copies -= 1
     mbar.tx -= nbytes
     if mbar.tx < 0 and not mbar.pending:
-        raise race_report.violation(copy, f"{copy.describe()} brings {nbytes} bytes to {mbar.name}, {-mbar.tx} more than phase "
-                               f"{mbar.phase} expects ({mbar.expected} announced); announce the bytes of all copies of the phase "
-                               f"with expect_tx, {mbar.expected - mbar.tx} or more", hazard="wrong-expect-tx", mbar=mbar)
+        raise race_report.violation(
+            copy,
+            f"{copy.describe()} brings {nbytes} bytes to {mbar.name}, {-mbar.tx} more than phase "
+            f"{mbar.phase} expects ({mbar.expected} announced); announce the bytes of all copies of the phase "
+            f"with expect_tx, {mbar.expected - mbar.tx} or more",
+            hazard="wrong-expect-tx",
+            mbar=mbar,
+        )
     settle(mbar, time)
 
 
@@ -129,13 +168,23 @@ def settle(mbar: Mbarrier, time: int) -> None:
     if mbar.pending or mbar.tx:
         return
     if mbar.copies:
-        raise race_report.violation(mbar.last or mbar.sm.warpgroups[0], f"phase {mbar.phase} of {mbar.name} completes with "
-                               f"{mbar.copies} of its copies still in flight: expect_tx announced {mbar.expected} bytes, fewer "
-                               "than the copies bring; announce the bytes of all of them", hazard="wrong-expect-tx", mbar=mbar)
+        raise race_report.violation(
+            mbar.last or mbar.sm.warpgroups[0],
+            f"phase {mbar.phase} of {mbar.name} completes with "
+            f"{mbar.copies} of its copies still in flight: expect_tx announced {mbar.expected} bytes, fewer "
+            "than the copies bring; announce the bytes of all of them",
+            hazard="wrong-expect-tx",
+            mbar=mbar,
+        )
     if mbar.observed and mbar.phase - 1 > mbar.waited:
-        raise race_report.race(mbar.arrivals[-1][0], f"phase {mbar.phase} of {mbar.name} completes, but nobody has waited for phase "
-                          f"{mbar.phase - 1}: a later wait could not tell the two apart; wait for each phase before the next one "
-                          "can complete", hazard="phase-unobserved", mbar=mbar)
+        raise race_report.race(
+            mbar.arrivals[-1][0],
+            f"phase {mbar.phase} of {mbar.name} completes, but nobody has waited for phase "
+            f"{mbar.phase - 1}: a later wait could not tell the two apart; wait for each phase before the next one "
+            "can complete",
+            hazard="phase-unobserved",
+            mbar=mbar,
+        )
     for waited in mbar.waits:
         if any(mbar.current[index] < value for index, value in waited[-1]):
             raise _may_be_missed(mbar, *waited[:-1])
@@ -162,23 +211,40 @@ def settle(mbar: Mbarrier, time: int) -> None:
 
 
 # ---- initialisation ------------------------------------------------------------------------------
-def find(who: Warpgroup, address: int, operation: str, asynchronous: bool = False, of: SM | None = None) -> Mbarrier:
+def find(
+    who: Warpgroup, address: int, operation: str, asynchronous: bool = False, of: SM | None = None
+) -> Mbarrier:
     """Return the live mbarrier at `address`, of another CTA where `of` is its SM; raise
     PipelineRace unless the executing warps (`asynchronous`: and the TMA) see it initialised."""
     mbar = (of or who.sm).mbarriers.get(address)
     if mbar is None:
         who.sm.scheduler.touch(("mbarrier", (of or who.sm).place, address), WRITE)
-        raise race_report.race(who, f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; initialise it, "
-                          "fence_mbarrier_init, then bar_sync before anyone uses it", hazard="missing-init-fence")
+        raise race_report.race(
+            who,
+            f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; initialise it, "
+            "fence_mbarrier_init, then bar_sync before anyone uses it",
+            hazard="missing-init-fence",
+        )
     if mbar.epoch:
         clocks = who.sm.clocks
         if who.knows(clocks.index(GENERIC, mbar.warp)) < mbar.epoch:
-            raise race_report.race(who, f"{operation} on {mbar.name}, but nothing orders its initialisation at {sites.place(mbar.site)} "
-                              "before; bar_sync between the two", hazard="missing-init-fence", mbar=mbar, before=mbar.party())
+            raise race_report.race(
+                who,
+                f"{operation} on {mbar.name}, but nothing orders its initialisation at {sites.place(mbar.site)} "
+                "before; bar_sync between the two",
+                hazard="missing-init-fence",
+                mbar=mbar,
+                before=mbar.party(),
+            )
         if asynchronous and who.knows(clocks.index(INITIALISED, mbar.warp)) < mbar.epoch:
-            raise race_report.race(who, f"{operation} on {mbar.name}, whose initialisation at {sites.place(mbar.site)} the TMA may not "
-                              "see; fence_mbarrier_init by the lane that initialised it, before the bar_sync",
-                              hazard="missing-init-fence", mbar=mbar, before=mbar.party())
+            raise race_report.race(
+                who,
+                f"{operation} on {mbar.name}, whose initialisation at {sites.place(mbar.site)} the TMA may not "
+                "see; fence_mbarrier_init by the lane that initialised it, before the bar_sync",
+                hazard="missing-init-fence",
+                mbar=mbar,
+                before=mbar.party(),
+            )
         site = sites.user_site()
         mbar.used |= {who.first_warp + warp: (who.epoch(warp), who, site) for warp in who.warps()}
     return mbar
@@ -189,15 +255,22 @@ def init(who: Warpgroup, address: int, count: int, name: str = "") -> None:
     old = who.sm.mbarriers.get(address)
     if old is not None:
         who.sm.scheduler.touch(old.thing, WRITE)
-        raise race_report.violation(who, f"mbar_init on {old.name}, live since {sites.place(old.site)}; mbar_inval it "
-                                    "first", hazard="barrier-reinitialised", mbar=old, before=old.party())
+        raise race_report.violation(
+            who,
+            f"mbar_init on {old.name}, live since {sites.place(old.site)}; mbar_inval it first",
+            hazard="barrier-reinitialised",
+            mbar=old,
+            before=old.party(),
+        )
     who.elapse(who.sm.costs.issue)
     _create(who, int(address), int(count), name, who.epoch())
     who.sm.scheduler.touch(("mbarrier", who.place, int(address)), WRITE)
     who.sm.scheduler.touch_bytes(who.place, int(address), int(address) + 8, WRITES)
 
 
-def init_at_entry(who: Warpgroup, address: int, count: int, name: str = "", *, observed: bool = False) -> None:
+def init_at_entry(
+    who: Warpgroup, address: int, count: int, name: str = "", *, observed: bool = False
+) -> None:
     address, count = int(address), int(count)
     old = who.sm.mbarriers.get(address)
     if old is None:
@@ -206,20 +279,32 @@ def init_at_entry(who: Warpgroup, address: int, count: int, name: str = "", *, o
                 _create(sm.warpgroups[who.warpgroup], address, count, name, 0).observed = observed
         _create(who, address, count, name, 0).observed = observed  # epoch 0: everybody has seen it
     elif old.count != count or old.epoch:
-        raise race_report.violation(who, f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} with count "
-                               f"{old.count} is live since {sites.place(old.site)}", hazard="barrier-reinitialised", mbar=old,
-                               before=old.party(), fix="all warpgroups give a barrier the same count")
+        raise race_report.violation(
+            who,
+            f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} with count "
+            f"{old.count} is live since {sites.place(old.site)}",
+            hazard="barrier-reinitialised",
+            mbar=old,
+            before=old.party(),
+            fix="all warpgroups give a barrier the same count",
+        )
 
 
 def _create(who: Warpgroup, address: int, count: int, name: str, epoch: int) -> Mbarrier:
     sm = who.sm
     if address % 8:
-        raise race_report.illegal(who, f"mbar_init at SMEM[{address}]; an mbarrier is 8 bytes at a multiple of 8")
+        raise race_report.illegal(
+            who, f"mbar_init at SMEM[{address}]; an mbarrier is 8 bytes at a multiple of 8"
+        )
     sm.memory.check_range(who, address, address + 8, "mbar_init")
     if not 1 <= count <= _MOST:
-        raise race_report.illegal(who, f"mbar_init with count {count}; an mbarrier counts 1 … {_MOST} arrivals")
+        raise race_report.illegal(
+            who, f"mbar_init with count {count}; an mbarrier counts 1 … {_MOST} arrivals"
+        )
     mbar = Mbarrier(who, address, count, name, epoch)
-    sm.memory.write(Access(who, "mbarrier", mbar.name, (UNREACHABLE,)), address, address + 8, who.known(), False)
+    sm.memory.write(
+        Access(who, "mbarrier", mbar.name, (UNREACHABLE,)), address, address + 8, who.known(), False
+    )
     sm.mbarriers[address] = mbar
     return mbar
 
@@ -230,15 +315,25 @@ def invalidate(who: Warpgroup, address: int) -> None:
     mbar = find(who, address, "mbar_inval")
     who.sm.scheduler.touch(mbar.thing, WRITE)
     if not mbar.idle:
-        raise race_report.violation(who, f"mbar_inval on {mbar.name} in the middle of phase {mbar.phase}: {mbar.pending} of "
-                               f"{mbar.count} arrivals pending, {mbar.tx} bytes missing, {mbar.copies} copies in flight, "
-                               f"{len(mbar.waiters)} waiting", hazard="barrier-reinitialised", mbar=mbar,
-                               fix="wait for the phase before")
+        raise race_report.violation(
+            who,
+            f"mbar_inval on {mbar.name} in the middle of phase {mbar.phase}: {mbar.pending} of "
+            f"{mbar.count} arrivals pending, {mbar.tx} bytes missing, {mbar.copies} copies in flight, "
+            f"{len(mbar.waiters)} waiting",
+            hazard="barrier-reinitialised",
+            mbar=mbar,
+            fix="wait for the phase before",
+        )
     for warp, (epoch, user, site) in mbar.used.items():
         if who.knows(who.sm.clocks.index(GENERIC, warp)) < epoch:
-            raise race_report.race(who, f"mbar_inval on {mbar.name}, but nothing orders its use by warp {warp % 4} of {user.title} at "
-                              f"{sites.place(site)} before: it may still test or arrive there", hazard="barrier-reinitialised",
-                              mbar=mbar, fix="bar_sync between the last use of all warps and mbar_inval")
+            raise race_report.race(
+                who,
+                f"mbar_inval on {mbar.name}, but nothing orders its use by warp {warp % 4} of {user.title} at "
+                f"{sites.place(site)} before: it may still test or arrive there",
+                hazard="barrier-reinitialised",
+                mbar=mbar,
+                fix="bar_sync between the last use of all warps and mbar_inval",
+            )
     who.elapse(who.sm.costs.issue)
     who.sm.retired.append(mbar)
     del who.sm.mbarriers[address]
@@ -273,8 +368,13 @@ def expect(mbar: Mbarrier, who: Warpgroup, nbytes: int) -> None:
     mbar.tx += nbytes
     mbar.expected += nbytes
     if nbytes < 0 or abs(mbar.tx) > _MOST:
-        raise race_report.violation(who, f"expect_tx of {nbytes} bytes on {mbar.name}: its transaction count would be {mbar.tx}, and it "
-                               f"holds 0 … {_MOST}; spread the copies over more phases", hazard="wrong-expect-tx", mbar=mbar)
+        raise race_report.violation(
+            who,
+            f"expect_tx of {nbytes} bytes on {mbar.name}: its transaction count would be {mbar.tx}, and it "
+            f"holds 0 … {_MOST}; spread the copies over more phases",
+            hazard="wrong-expect-tx",
+            mbar=mbar,
+        )
 
 
 def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
@@ -285,10 +385,16 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
     who.last_wait = (mbar.name, phase, step)
     reached = mbar.phase - 1
     if who.knows(mbar.landed) < phase <= mbar.phase:
-        raise race_report.race(who, f"{_waited(mbar, phase, step)}, but nothing orders this after the end of phase {phase - 1}: coming "
-                          f"earlier, it passes on the stale phase {phase - 2}, which has the same parity; wait for phase "
-                          f"{phase - 1} too, or for a barrier on which somebody arrives who has waited for it",
-                          hazard="wrong-phase", mbar=mbar, phase=phase, step=step if step >= 0 else None)
+        raise race_report.race(
+            who,
+            f"{_waited(mbar, phase, step)}, but nothing orders this after the end of phase {phase - 1}: coming "
+            f"earlier, it passes on the stale phase {phase - 2}, which has the same parity; wait for phase "
+            f"{phase - 1} too, or for a barrier on which somebody arrives who has waited for it",
+            hazard="wrong-phase",
+            mbar=mbar,
+            phase=phase,
+            step=step if step >= 0 else None,
+        )
     if mbar.blocks(phase):
         mbar.waiters.append((who, phase))
         who.block(MbarrierWait(mbar, phase, step), mbar=mbar.name, phase=phase, step=step)
@@ -296,10 +402,16 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
         # seen the first
         reached = mbar.phase - 1
     if reached != phase:
-        raise race_report.race(who, _wrong_phase(who, mbar, phase, reached, step), hazard="wrong-phase", mbar=mbar, phase=phase,
-                          step=step if step >= 0 else None)
+        raise race_report.race(
+            who,
+            _wrong_phase(who, mbar, phase, reached, step),
+            hazard="wrong-phase",
+            mbar=mbar,
+            phase=phase,
+            step=step if step >= 0 else None,
+        )
     _acquire(who, mbar, reached)
-    who.counters[WAITED][:len(who.warps())] += 1
+    who.counters[WAITED][: len(who.warps())] += 1
     mbar.waits.append((who, phase, step, sites.user_site(), who.needs(WAITED)))
     who.elapse(who.sm.costs.wait)
 
@@ -317,41 +429,76 @@ def _waited(mbar: Mbarrier, phase: int, step: int) -> str:
 def _wrong_phase(who: Warpgroup, mbar: Mbarrier, phase: int, reached: int, step: int) -> str:
     waited = _waited(mbar, phase, step)
     if reached < phase:
-        return (f"{waited}, and passed on the stale phase {reached}, which has the same parity: nothing of phase {phase} is there; "
-                "a wait may be at most one phase ahead of its mbarrier")
+        return (
+            f"{waited}, and passed on the stale phase {reached}, which has the same parity: nothing of phase {phase} is there; "
+            "a wait may be at most one phase ahead of its mbarrier"
+        )
     missing = missing_arrival(who, mbar if mbar.last is None else awaited(mbar.last))
     last = _completes(mbar, who)
-    return (f"{waited}, but the mbarrier has already reached phase {reached}: the phase was missed, someone arrived for a later "
-            "one without this warpgroup's release (a slot passed on twice, or not waited for); "
-            + (missing or (_tell(mbar, who, last) if last is not who else "wait for every phase, and count the phases from 0")))
+    return (
+        f"{waited}, but the mbarrier has already reached phase {reached}: the phase was missed, someone arrived for a later "
+        "one without this warpgroup's release (a slot passed on twice, or not waited for); "
+        + (
+            missing
+            or (
+                _tell(mbar, who, last)
+                if last is not who
+                else "wait for every phase, and count the phases from 0"
+            )
+        )
+    )
 
 
-def _may_be_missed(mbar: Mbarrier, who: Warpgroup, phase: int, step: int, site: Site) -> SimulationError:
+def _may_be_missed(
+    mbar: Mbarrier, who: Warpgroup, phase: int, step: int, site: Site
+) -> SimulationError:
     """Return the error of a wait for the phase before the present one, which completes whether or
     not that wait is over."""
     last = _completes(mbar, who)
-    by = f"{last.title} completes phase {mbar.phase} and" if last is not who else f"phase {mbar.phase} completes:"
+    by = (
+        f"{last.title} completes phase {mbar.phase} and"
+        if last is not who
+        else f"phase {mbar.phase} completes:"
+    )
     of = " by all four warps" if last is who else ""
-    return race_report.race(who, f"{_waited(mbar, phase, step)}, but {by} nothing tells it that this wait{of} is over: coming later, "
-                       f"it meets phase {mbar.phase}, and waits for phase {mbar.phase + 1}, which has the same parity; "
-                       + (missing_arrival(who, mbar) or _tell(mbar, who, last)), site, hazard="wrong-phase", mbar=mbar, phase=phase,
-                       step=step if step >= 0 else None, before=side(
-                           last, f"completes phase {mbar.phase}", mbar.last.site if mbar.last is not None else mbar.arrivals[-1][2],
-                           barrier=mbar.name, phase=mbar.phase))
+    return race_report.race(
+        who,
+        f"{_waited(mbar, phase, step)}, but {by} nothing tells it that this wait{of} is over: coming later, "
+        f"it meets phase {mbar.phase}, and waits for phase {mbar.phase + 1}, which has the same parity; "
+        + (missing_arrival(who, mbar) or _tell(mbar, who, last)),
+        site,
+        hazard="wrong-phase",
+        mbar=mbar,
+        phase=phase,
+        step=step if step >= 0 else None,
+        before=side(
+            last,
+            f"completes phase {mbar.phase}",
+            mbar.last.site if mbar.last is not None else mbar.arrivals[-1][2],
+            barrier=mbar.name,
+            phase=mbar.phase,
+        ),
+    )
 
 
 def _completes(mbar: Mbarrier, who: Warpgroup) -> Warpgroup:
     """Return the warpgroup whose arrival or copy completes the newest phase; `who` where that is
     not known."""
-    return mbar.last.agent if mbar.last is not None else (mbar.arrivals or mbar.arrivals_before or [(who, 0, None)])[-1][0]
+    return (
+        mbar.last.agent
+        if mbar.last is not None
+        else (mbar.arrivals or mbar.arrivals_before or [(who, 0, None)])[-1][0]
+    )
 
 
 def _tell(mbar: Mbarrier, who: Warpgroup, last: Warpgroup) -> str:
     """Say how a warpgroup's waits are to be known to who completes the next phase."""
     if last is who:
         return f"a barrier of the four warps (bar_sync) between the wait and the next arrival on {mbar.name}"
-    return (f"an arrival of {who.name} behind each of its waits: on {mbar.name} itself, whose count is then one more, or on "
-            f"another barrier for which {last.name} waits before it arrives on {mbar.name} again")
+    return (
+        f"an arrival of {who.name} behind each of its waits: on {mbar.name} itself, whose count is then one more, or on "
+        f"another barrier for which {last.name} waits before it arrives on {mbar.name} again"
+    )
 
 
 def _acquire(who: Warpgroup, mbar: Mbarrier, reached: int) -> None:
@@ -373,7 +520,9 @@ def test(who: Warpgroup, address: int, parity: int) -> bool:
         sm.polls = sm.polls + 1 if progress == sm.polled_at else 1
         sm.polled_at = progress
         if sm.polls > sm.poll_limit:  # nobody else is left to complete the phase
-            raise deadlock_search.deadlock(sm, f"{sm.polls} tests in a row failed while nothing else happened")
+            raise deadlock_search.deadlock(
+                sm, f"{sm.polls} tests in a row failed while nothing else happened"
+            )
         sm.scheduler.defer((*mbar.thing, mbar.phase), lambda: mbar.phase - 1 != reached)
         who.wake(who.time)
         who.switch()
@@ -390,21 +539,41 @@ def unfinished(sm: SM) -> None:
     for mbar in [*sm.mbarriers.values(), *sm.retired]:
         if mbar.tx:
             raise race_report.violation(
-                first, f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of phase {mbar.phase}: expect_tx announced "
-                       f"{mbar.expected} bytes, its copies brought others; announce the bytes of all copies that are issued for "
-                       "the phase, and no more", mbar.site, hazard="wrong-expect-tx", mbar=mbar)
+                first,
+                f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of phase {mbar.phase}: expect_tx announced "
+                f"{mbar.expected} bytes, its copies brought others; announce the bytes of all copies that are issued for "
+                "the phase, and no more",
+                mbar.site,
+                hazard="wrong-expect-tx",
+                mbar=mbar,
+            )
         copy = mbar.last
         if copy is not None and copy.phase > mbar.waited:
-            raise race_report.race(copy, f"{copy.describe()} on {mbar.name} phase {copy.phase} (at {sites.place(copy.site)}) was never "
-                              f"waited for before the CTA ends (the newest phase waited for is {mbar.waited}); wait for phase "
-                              f"{copy.phase} of {mbar.name}", hazard="exit-in-flight")
+            raise race_report.race(
+                copy,
+                f"{copy.describe()} on {mbar.name} phase {copy.phase} (at {sites.place(copy.site)}) was never "
+                f"waited for before the CTA ends (the newest phase waited for is {mbar.waited}); wait for phase "
+                f"{copy.phase} of {mbar.name}",
+                hazard="exit-in-flight",
+            )
         if mbar.observed and mbar.phase - 1 > mbar.waited:
-            raise race_report.race(first, f"the CTA ends, and nobody has waited for phase {mbar.phase - 1} of {mbar.name}: what arrived "
-                              "there told nobody; wait for each phase that completes", mbar.site, phase=mbar.phase - 1,
-                              hazard="phase-unobserved", mbar=mbar)
+            raise race_report.race(
+                first,
+                f"the CTA ends, and nobody has waited for phase {mbar.phase - 1} of {mbar.name}: what arrived "
+                "there told nobody; wait for each phase that completes",
+                mbar.site,
+                phase=mbar.phase - 1,
+                hazard="phase-unobserved",
+                mbar=mbar,
+            )
         if mbar.observed and mbar.pending != mbar.count:
-            raise race_report.race(first, f"the CTA ends in the middle of phase {mbar.phase} of {mbar.name}: {mbar.pending} of "
-                              f"{mbar.count} arrivals missing (arrived: {_arrived(mbar)}): num_arrivals is too high, or somebody "
-                              f"did not arrive; {mbar.pending // 4 or 1} more (barrier_arrive, or a copy), or "
-                              f"num_arrivals={(mbar.count - mbar.pending) // 4}, and wait for the phase (barrier_wait)", mbar.site,
-                              hazard="too-few-arrivals", mbar=mbar)
+            raise race_report.race(
+                first,
+                f"the CTA ends in the middle of phase {mbar.phase} of {mbar.name}: {mbar.pending} of "
+                f"{mbar.count} arrivals missing (arrived: {_arrived(mbar)}): num_arrivals is too high, or somebody "
+                f"did not arrive; {mbar.pending // 4 or 1} more (barrier_arrive, or a copy), or "
+                f"num_arrivals={(mbar.count - mbar.pending) // 4}, and wait for the phase (barrier_wait)",
+                mbar.site,
+                hazard="too-few-arrivals",
+                mbar=mbar,
+            )

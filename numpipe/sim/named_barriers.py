@@ -20,8 +20,15 @@ from .state import SM, Meeting, WaitReason, Warpgroup, side
 class Generation(Meeting):
     """One use of a named barrier, from its first arrival to its last."""
 
-    def __init__(self, who: Warpgroup, barrier: int, threads: int, before: Generation | None) -> None:
-        super().__init__("barrier", who.sm, ("named", who.place, barrier), 1 if before is None else before.number + 1)
+    def __init__(
+        self, who: Warpgroup, barrier: int, threads: int, before: Generation | None
+    ) -> None:
+        super().__init__(
+            "barrier",
+            who.sm,
+            ("named", who.place, barrier),
+            1 if before is None else before.number + 1,
+        )
         self.barrier = barrier
         self.threads = threads
         self.before = before
@@ -30,12 +37,22 @@ class Generation(Meeting):
         self.site = sites.user_site()
         # numpipe takes it at the kernel's end: it has the line of a turn before
         if self.site is None and self.turn:
-            uses = [use for use in (*who.sm.named.values(), *who.sm.named_over.values()) if use.turn and use.site]
+            uses = [
+                use
+                for use in (*who.sm.named.values(), *who.sm.named_over.values())
+                if use.turn and use.site
+            ]
             which = self.turn.rpartition(" of ")[0]
-            self.site = next((use.site for use in uses if use.turn.rpartition(" of ")[0] == which), None)
+            self.site = next(
+                (use.site for use in uses if use.turn.rpartition(" of ")[0] == which), None
+            )
 
     def party(self) -> Party:
-        return side(self.arrived[0], f"uses named barrier {self.barrier} with {self.threads} threads", self.site)
+        return side(
+            self.arrived[0],
+            f"uses named barrier {self.barrier} with {self.threads} threads",
+            self.site,
+        )
 
     def text(self) -> str:
         return f"bar_sync {self.barrier}{self.meaning}: {self.count} have arrived ({', '.join(w.name for w in self.arrived)})"
@@ -54,24 +71,41 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
     race_report.collective(who, operation)
     sm, barrier, threads = who.sm, int(barrier), int(threads)
     if not 0 <= barrier < NAMED_BARRIERS:
-        raise race_report.illegal(who, f"{operation} {barrier}", fix=f"a CTA has named barriers 0 … {NAMED_BARRIERS - 1}")
+        raise race_report.illegal(
+            who, f"{operation} {barrier}", fix=f"a CTA has named barriers 0 … {NAMED_BARRIERS - 1}"
+        )
     if threads < 128 or threads % 128 or threads > 128 * len(sm.warpgroups):
-        raise race_report.violation(who, f"{operation} {barrier} with {threads} threads; whole warpgroups take part, so it must be a "
-                               f"multiple of 128, at most the CTA's {128 * len(sm.warpgroups)}", hazard="named-barrier-mismatch")
+        raise race_report.violation(
+            who,
+            f"{operation} {barrier} with {threads} threads; whole warpgroups take part, so it must be a "
+            f"multiple of 128, at most the CTA's {128 * len(sm.warpgroups)}",
+            hazard="named-barrier-mismatch",
+        )
     generation = sm.named.get(barrier)
     if generation is None:
-        generation = sm.named[barrier] = Generation(who, barrier, threads, sm.named_over.get(barrier))
+        generation = sm.named[barrier] = Generation(
+            who, barrier, threads, sm.named_over.get(barrier)
+        )
     over = generation.before
     sm.scheduler.touch(generation.thing, ARRIVE, generation.number, (1, 0), (generation.missing, 0))
     if over is not None and who.knows(sm.clocks.named(barrier, sm.place)) < over.number:
         users = ", ".join(w.name for w in over.arrived)
-        raise race_report.race(who, f"{operation} {barrier} with {threads} threads, but nothing orders this after the use of the "
-                          f"barrier at {sites.place(over.site)} by {users}: its warps may be counted there; take another "
-                          "barrier, or wait for the end of that use", hazard="named-barrier-mismatch", before=over.party())
+        raise race_report.race(
+            who,
+            f"{operation} {barrier} with {threads} threads, but nothing orders this after the use of the "
+            f"barrier at {sites.place(over.site)} by {users}: its warps may be counted there; take another "
+            "barrier, or wait for the end of that use",
+            hazard="named-barrier-mismatch",
+            before=over.party(),
+        )
     if generation.threads != threads:
-        raise race_report.violation(who, f"{operation} {barrier} with {threads} threads, but {sites.place(generation.site)} uses it "
-                               f"with {generation.threads} at the same time; every participant must give the same number",
-                               hazard="named-barrier-mismatch", before=generation.party())
+        raise race_report.violation(
+            who,
+            f"{operation} {barrier} with {threads} threads, but {sites.place(generation.site)} uses it "
+            f"with {generation.threads} at the same time; every participant must give the same number",
+            hazard="named-barrier-mismatch",
+            before=generation.party(),
+        )
     who.elapse(sm.costs.issue)
     generation.arrive(who, generation.missing)
     if 128 * len(generation.arrived) == threads:
@@ -117,10 +151,16 @@ class Registers:
         who.elapse(self.sm.costs.registers)
         held = self.held[who.warpgroup]
         if registers % 8 or not 24 <= registers <= 256:
-            raise race_report.illegal(who, f"setmaxnreg.{direction} {registers}", fix="a multiple of 8 in 24 … 256")
+            raise race_report.illegal(
+                who, f"setmaxnreg.{direction} {registers}", fix="a multiple of 8 in 24 … 256"
+            )
         if (direction == "dec" and registers > held) or (direction == "inc" and registers < held):
-            raise race_report.violation(who, f"setmaxnreg.{direction} {registers}, but each lane holds {held} registers; "
-                                   f"use {'inc' if direction == 'dec' else 'dec'}", hazard="register-budget")
+            raise race_report.violation(
+                who,
+                f"setmaxnreg.{direction} {registers}, but each lane holds {held} registers; "
+                f"use {'inc' if direction == 'dec' else 'dec'}",
+                hazard="register-budget",
+            )
         self.wanted[who.warpgroup] = registers
         wanted = 128 * (registers - held)
         if direction == "inc" and self.sm.scheduler.explores:
@@ -128,12 +168,24 @@ class Registers:
         thing = "registers", who.place
         # an inc that is granted commutes with another one; one that waits, or a dec, with neither
         free = self.pool - 128 * sum(self.held)
-        self.sm.scheduler.touch(thing, TEST if direction == "inc" else ARRIVE, 0, (wanted, 0) if wanted > 0 else None, (free, 0))
+        self.sm.scheduler.touch(
+            thing,
+            TEST if direction == "inc" else ARRIVE,
+            0,
+            (wanted, 0) if wanted > 0 else None,
+            (free, 0),
+        )
         while wanted > (free := self.pool - 128 * sum(self.held)):
             self.sm.scheduler.touch(thing, ARRIVE, -1)
             self.waiters.append(who)
-            who.block(WaitReason("registers", f"setmaxnreg.inc to {registers} registers: {wanted} wanted, {free} free in the SM's "
-                              "pool"), registers=registers)
+            who.block(
+                WaitReason(
+                    "registers",
+                    f"setmaxnreg.inc to {registers} registers: {wanted} wanted, {free} free in the SM's "
+                    "pool",
+                ),
+                registers=registers,
+            )
         self.held[who.warpgroup] = registers
         if direction == "dec":
             self.sm.progress += 1
@@ -146,44 +198,80 @@ class Registers:
             return []
         total, most = 128 * sum(self.wanted), self.pool // 128
         never = total > self.pool
-        why = (f"this can never be granted; the counts of the warpgroups must add up to at most {most}" if never else
-               "a warpgroup that gives registers back never ran its dec")
-        fix = (f"counts that add up to at most {most}: another warpgroup gives registers back first" if never else
-                "setmaxnreg.dec by the warpgroup that gives registers back, before it waits for anything")
-        return [Hint("register-budget", f"registers: {' + '.join(map(str, self.wanted))} per lane = {sum(self.wanted)} x 128 = "
-                     f"{total} wanted, the CTA holds {self.pool}: {why}", fix, never)]
+        why = (
+            f"this can never be granted; the counts of the warpgroups must add up to at most {most}"
+            if never
+            else "a warpgroup that gives registers back never ran its dec"
+        )
+        fix = (
+            f"counts that add up to at most {most}: another warpgroup gives registers back first"
+            if never
+            else "setmaxnreg.dec by the warpgroup that gives registers back, before it waits for anything"
+        )
+        return [
+            Hint(
+                "register-budget",
+                f"registers: {' + '.join(map(str, self.wanted))} per lane = {sum(self.wanted)} x 128 = "
+                f"{total} wanted, the CTA holds {self.pool}: {why}",
+                fix,
+                never,
+            )
+        ]
 
 
 def unfinished(sm: SM) -> None:
     """Raise PipelineRace at the CTA's end for a turn that was passed on and not taken."""
     for left in sm.named.values():
         if left.turn:
-            raise race_report.race(sm.warpgroups[0], f"the CTA ends, and nobody took {left.turn}, which {left.arrived[0].name} passed "
-                              f"at {sites.place(left.site)} (named barrier {left.barrier}: {left.count}); {_fix(left)}", left.site,
-                              hazard="named-barrier-mismatch", before=left.party())
+            raise race_report.race(
+                sm.warpgroups[0],
+                f"the CTA ends, and nobody took {left.turn}, which {left.arrived[0].name} passed "
+                f"at {sites.place(left.site)} (named barrier {left.barrier}: {left.count}); {_fix(left)}",
+                left.site,
+                hazard="named-barrier-mismatch",
+                before=left.party(),
+            )
 
 
 def hints(sm: SM) -> list[Hint]:
     """Return a hint for each named barrier at which somebody waits."""
-    elsewhere = [w for w in sm.warpgroups if not w.greenlet.dead and not isinstance(w.blocked, Generation)]
-    return [Hint("named-barrier-mismatch", f"named barrier {g.barrier}{g.meaning}: {g.count} (at {sites.place(g.site)})"
-                 f"{_ended(sm, g)}", _fix(g), not elsewhere) for g in sm.named.values() if g.waiters]
+    elsewhere = [
+        w for w in sm.warpgroups if not w.greenlet.dead and not isinstance(w.blocked, Generation)
+    ]
+    return [
+        Hint(
+            "named-barrier-mismatch",
+            f"named barrier {g.barrier}{g.meaning}: {g.count} (at {sites.place(g.site)})"
+            f"{_ended(sm, g)}",
+            _fix(g),
+            not elsewhere,
+        )
+        for g in sm.named.values()
+        if g.waiters
+    ]
 
 
 def _fix(generation: Generation) -> str:
     if generation.turn.startswith("the turn '"):
-        return ("every compute warpgroup goes through the blocks of a numpipe.turn equally often, and waits in none of them for "
-                "what another one does behind its own")
+        return (
+            "every compute warpgroup goes through the blocks of a numpipe.turn equally often, and waits in none of them for "
+            "what another one does behind its own"
+        )
     if generation.turn:
         return "in its turn a warpgroup waits for no other one, for those wait for theirs: let them meet before or behind the tiles"
-    return (f"the same number and the same count of threads for all who meet at named barrier {generation.barrier}, and as many "
-            "warpgroups that come there")
+    return (
+        f"the same number and the same count of threads for all who meet at named barrier {generation.barrier}, and as many "
+        "warpgroups that come there"
+    )
 
 
 def _ended(sm: SM, generation: Generation) -> str:
     """Say who has ended without coming to a named barrier that needs them."""
     missing = [w for w in sm.warpgroups if w not in generation.arrived]
-    if 128 * (len(generation.arrived) + sum(not w.greenlet.dead for w in missing)) >= generation.threads:
+    if (
+        128 * (len(generation.arrived) + sum(not w.greenlet.dead for w in missing))
+        >= generation.threads
+    ):
         return ""
     ended = [w.name for w in missing if w.greenlet.dead]
     return f"; {', '.join(ended)} ha{'ve' if len(ended) > 1 else 's'} ended without it"

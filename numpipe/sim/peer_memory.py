@@ -30,7 +30,18 @@ from . import sites
 from .boxes import Box
 from .footprints import READS
 from .gmem import GlobalMemory
-from .gmem_accesses import LOAD, STORE, Codes, Index, Touch, before_launch, in_transfer, other_proxy, unordered, unsignaled
+from .gmem_accesses import (
+    LOAD,
+    STORE,
+    Codes,
+    Index,
+    Touch,
+    before_launch,
+    in_transfer,
+    other_proxy,
+    unordered,
+    unsignaled,
+)
 from .gpus import Gpus
 from .regions import Place, overlap
 from .state import Access, Warpgroup
@@ -56,14 +67,28 @@ class SharedArrays(GlobalMemory):
         place, _ = self._cuts.get(box.tensor) or self._cut(box)
         index = box.elements(where)
         access.agent.sm.scheduler.touch_array(box.tensor.array, index, READS)
-        self._visit(access, place, Touch(access, self.number, index, box.tensor.flipped, access.needs), known, where)
+        self._visit(
+            access,
+            place,
+            Touch(access, self.number, index, box.tensor.flipped, access.needs),
+            known,
+            where,
+        )
 
     def read(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int]) -> None:
         access.agent.sm.scheduler.touch_array(array, index, READS)
         at = tuple(n for part in index for n in (part.start, part.stop))
-        self._visit(access, self.place(array), Touch(access, self.number, index, False, access.needs), known, at)
+        self._visit(
+            access,
+            self.place(array),
+            Touch(access, self.number, index, False, access.needs),
+            known,
+            at,
+        )
 
-    def _visit(self, access: Access, place: Place, touch: Touch, known: list[int], at: tuple[int, ...]) -> None:
+    def _visit(
+        self, access: Access, place: Place, touch: Touch, known: list[int], at: tuple[int, ...]
+    ) -> None:
         """Record a load."""
         self._enter(access, place, touch, known)
         self._check_read(access, place, touch, known)
@@ -71,9 +96,17 @@ class SharedArrays(GlobalMemory):
         self._hold(self._held, access, place, touch, at)
 
     @staticmethod
-    def _hold(held: dict[Place, dict[tuple[Any, ...], Touch]], access: Access, place: Place, touch: Touch, at: Any) -> None:
+    def _hold(
+        held: dict[Place, dict[tuple[Any, ...], Touch]],
+        access: Access,
+        place: Place,
+        touch: Touch,
+        at: Any,
+    ) -> None:
         agent = access.agent
-        held.setdefault(place, {})[(agent.place, agent.warpgroup, touch.kind, touch.reduction, touch.needs[0][0], at)] = touch
+        held.setdefault(place, {})[
+            (agent.place, agent.warpgroup, touch.kind, touch.reduction, touch.needs[0][0], at)
+        ] = touch
 
     def _write(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
         self._touch_written(access, place, touch)
@@ -120,8 +153,14 @@ class SharedArrays(GlobalMemory):
             self._too_early(access, touch)
 
     # ---- conflicts
-    def _check_held(self, every: dict[Place, dict[tuple[Any, ...], Touch]], access: Access, place: Place, touch: Touch,
-                    known: list[int]) -> None:
+    def _check_held(
+        self,
+        every: dict[Place, dict[tuple[Any, ...], Touch]],
+        access: Access,
+        place: Place,
+        touch: Touch,
+        known: list[int],
+    ) -> None:
         """Raise PipelineRace unless the loads of these elements, or the reductions, are over;
         forget those that a write covers."""
         writes = touch.kind not in (LOAD, "TMA load")
@@ -137,7 +176,12 @@ class SharedArrays(GlobalMemory):
                     ordered = all(known[counter] >= value for counter, value in earlier.needs)
                 if not ordered and overlap(place, touch.index, held, earlier.index):
                     raise self._race(access, touch, earlier, None)
-                if writes and not touch.reduction and held is place and _within(earlier.index, touch.index):
+                if (
+                    writes
+                    and not touch.reduction
+                    and held is place
+                    and _within(earlier.index, touch.index)
+                ):
                     del touches[key]
 
     def _check_behind(
@@ -156,10 +200,16 @@ class SharedArrays(GlobalMemory):
         if any(known[counter] < value for counter, value in earlier.needs):
             raise self._race(access, touch, earlier, written)
         shown = access.agent.sm.clocks.shown
-        if earlier.kind == STORE and not ordinary and any(known[counter] < value for counter, value in map(shown, earlier.needs)):
+        if (
+            earlier.kind == STORE
+            and not ordinary
+            and any(known[counter] < value for counter, value in map(shown, earlier.needs))
+        ):
             raise other_proxy(access, touch, earlier, written)
 
-    def _race(self, access: Access, touch: Touch, earlier: Touch, written: Codes | None) -> SimulationError:
+    def _race(
+        self, access: Access, touch: Touch, earlier: Touch, written: Codes | None
+    ) -> SimulationError:
         if (earlier.agent.gpu, earlier.agent.cta) != (touch.agent.gpu, touch.agent.cta):
             return unsignaled(access, touch, earlier, written)
         if earlier.kind in (STORE, LOAD):
@@ -169,12 +219,18 @@ class SharedArrays(GlobalMemory):
 
 def _atomic(one: Touch, other: Touch) -> bool:
     """Return whether two accesses are reductions of one kind by one GPU."""
-    return (one.reduction, one.agent.gpu) == (other.reduction, other.agent.gpu) and bool(one.reduction)
+    return (one.reduction, one.agent.gpu) == (other.reduction, other.agent.gpu) and bool(
+        one.reduction
+    )
 
 
 def _same(one: Touch, other: Touch) -> bool:
     """Return whether one warpgroup made two accesses."""
-    return (one.agent.gpu, one.agent.cta, one.agent.warpgroup) == (other.agent.gpu, other.agent.cta, other.agent.warpgroup)
+    return (one.agent.gpu, one.agent.cta, one.agent.warpgroup) == (
+        other.agent.gpu,
+        other.agent.cta,
+        other.agent.warpgroup,
+    )
 
 
 def _within(inner: Index, outer: Index) -> bool:

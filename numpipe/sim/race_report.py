@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 def failed(error: type[SimulationError], report: Report) -> SimulationError:
     """Return the error of a report; its text starts with the user's ``file:line:``."""
-    first = [line for party in (report.now, *report.waiting) if party is not None for line in party.lines[:1]]
+    first = [
+        line
+        for party in (report.now, *report.waiting)
+        if party is not None
+        for line in party.lines[:1]
+    ]
     raised = error(at(first[0].filename, first[0].line, report.text) if first else report.text)
     raised.report = dataclasses.replace(report, text=str(raised))
     return raised
@@ -51,8 +56,17 @@ def ring_name(sm: SM, plan: RingPlan, note: Note) -> str:
     return plan.name if named is None or named in known else str(named)
 
 
-def party(who: Access | Warpgroup, did: str = "", site: Site = None, *, mbar: Mbarrier | None = None,
-          span: tuple[int, int] | None = None, note: Note = ("", {}), phase: int | None = None, step: int | None = None) -> Party:
+def party(
+    who: Access | Warpgroup,
+    did: str = "",
+    site: Site = None,
+    *,
+    mbar: Mbarrier | None = None,
+    span: tuple[int, int] | None = None,
+    note: Note = ("", {}),
+    phase: int | None = None,
+    step: int | None = None,
+) -> Party:
     """Return one side of a report: an access, or what a warpgroup does, to an mbarrier or to the
     bytes of `span`.
 
@@ -82,13 +96,32 @@ def party(who: Access | Warpgroup, did: str = "", site: Site = None, *, mbar: Mb
     elif span is not None and hasattr(sm.unit, "slot_at"):
         ring = slot = None
     lo, hi = span or (None, None)
-    return side(agent, did or access.describe(), site or (user_site() if access is None else access.site), ring=ring, slot=slot,
-                step=at_step if step is None else step, barrier=None if mbar is None else mbar.name, phase=phase, lo=lo, hi=hi)
+    return side(
+        agent,
+        did or access.describe(),
+        site or (user_site() if access is None else access.site),
+        ring=ring,
+        slot=slot,
+        step=at_step if step is None else step,
+        barrier=None if mbar is None else mbar.name,
+        phase=phase,
+        lo=lo,
+        hi=hi,
+    )
 
 
 # ---- a warpgroup breaks a rule -------------------------------------------------------------------
-def race(who: Access | Warpgroup, message: str, site: Site = None, *, hazard: str, fix: str = "",
-         before: Access | Party | None = None, error: type[SimulationError] = PipelineRace, **about: Any) -> SimulationError:
+def race(
+    who: Access | Warpgroup,
+    message: str,
+    site: Site = None,
+    *,
+    hazard: str,
+    fix: str = "",
+    before: Access | Party | None = None,
+    error: type[SimulationError] = PipelineRace,
+    **about: Any,
+) -> SimulationError:
     """Return a PipelineRace, or another `error`, of one agent in its context.
 
     hazard   its name in `numpipe.hazards`
@@ -104,9 +137,24 @@ def race(who: Access | Warpgroup, message: str, site: Site = None, *, hazard: st
     else:
         cause, _, fix = message.partition("; ")
     now = party(who, cause if agent is who else "", site, **about)
-    earlier = before if before is None or isinstance(before, Party) else party(before, span=about.get("span"))
+    earlier = (
+        before
+        if before is None or isinstance(before, Party)
+        else party(before, span=about.get("span"))
+    )
     text = f"{agent.title}: {message}{context(who.last_note, who.last_wait)}"
-    return failed(error, Report(hazard, text, now, earlier, cause=cause, fix=fix, kernel=getattr(agent.sm.unit, "kernel", "")))
+    return failed(
+        error,
+        Report(
+            hazard,
+            text,
+            now,
+            earlier,
+            cause=cause,
+            fix=fix,
+            kernel=getattr(agent.sm.unit, "kernel", ""),
+        ),
+    )
 
 
 violation = functools.partial(race, error=SimulationError)
@@ -115,35 +163,61 @@ illegal = functools.partial(violation, hazard="illegal-instruction")
 """An instruction that no GPU executes."""
 
 
-def conflict(error: type[SimulationError], hazard: str, what: str, accesses: Sequence[tuple[str, Party]], cause: str, fix: str,
-             sm: SM, more: Iterable[str] = ()) -> SimulationError:
+def conflict(
+    error: type[SimulationError],
+    hazard: str,
+    what: str,
+    accesses: Sequence[tuple[str, Party]],
+    cause: str,
+    fix: str,
+    sm: SM,
+    more: Iterable[str] = (),
+) -> SimulationError:
     """Return the error of an access and of an earlier one that it meets, if there is one: each as
     (line of text, party)."""
-    sides = [f"  {when} {text}" for when, (text, _) in zip(("now:   ", "before:"), accesses, strict=False)]
+    sides = [
+        f"  {when} {text}"
+        for when, (text, _) in zip(("now:   ", "before:"), accesses, strict=False)
+    ]
     text = "\n".join((what, *sides, *more, f"  {cause}", f"  fix:    {fix}"))
     now, before = (*(each for _, each in accesses), None)[:2]
-    return failed(error, Report(hazard, text, now, before, cause=cause, fix=fix, kernel=getattr(sm.unit, "kernel", "")))
+    return failed(
+        error,
+        Report(
+            hazard, text, now, before, cause=cause, fix=fix, kernel=getattr(sm.unit, "kernel", "")
+        ),
+    )
 
 
 def one_lane(who: Warpgroup, operation: str) -> None:
     """Raise SimulationError unless one lane executes."""
     if who.lanes != "one":
-        raise violation(who, f"{operation} is executed by {who.lane_count()} lanes (lanes={who.lanes!r}) and would happen "
-                             f"{who.lane_count()} times; call it under one_lane", hazard="divergent-aligned")
+        raise violation(
+            who,
+            f"{operation} is executed by {who.lane_count()} lanes (lanes={who.lanes!r}) and would happen "
+            f"{who.lane_count()} times; call it under one_lane",
+            hazard="divergent-aligned",
+        )
 
 
 def collective(who: Warpgroup, operation: str) -> None:
     """Raise SimulationError unless all lanes execute."""
     if who.lanes != "all":
-        raise violation(who, f"{operation} needs all 128 lanes of the warpgroup, but lanes={who.lanes!r}; call it outside "
-                             "one_lane, each_warp and the memory role", hazard="divergent-aligned")
+        raise violation(
+            who,
+            f"{operation} needs all 128 lanes of the warpgroup, but lanes={who.lanes!r}; call it outside "
+            "one_lane, each_warp and the memory role",
+            hazard="divergent-aligned",
+        )
 
 
 # ---- where a warpgroup stands --------------------------------------------------------------------
 def lines_of(agent: Warpgroup) -> tuple[Line, ...]:
     """Return the innermost three of the user's lines that a waiting warpgroup, or the calling one,
     is executing."""
-    frame: FrameType | None = sys._getframe() if agent.greenlet is getcurrent() else agent.greenlet.gr_frame
+    frame: FrameType | None = (
+        sys._getframe() if agent.greenlet is getcurrent() else agent.greenlet.gr_frame
+    )
     stack: list[Line] = []
     while frame is not None and len(stack) < 3:
         site = user_site(frame)

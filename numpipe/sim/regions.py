@@ -40,7 +40,10 @@ class Region:
         scale, start = other.unit // self.unit, (other.lo - self.lo) // self.unit
         part = slice(start, start + (other.hi - other.lo) // self.unit)
         self.open |= other.open
-        self.written[part], self.read[part] = np.repeat(other.written, scale), np.repeat(other.read, scale)
+        self.written[part], self.read[part] = (
+            np.repeat(other.written, scale),
+            np.repeat(other.read, scale),
+        )
         for place in other.places:
             place.join(self)
 
@@ -72,9 +75,17 @@ class Place:
         if not array.size:
             return np.empty(array.shape, np.int32)
         each = array.dtype.itemsize // region.unit
-        strides = [4 * (stride // region.unit) if size > 1 else 0 for size, stride in zip(array.shape, array.strides, strict=True)]
-        return np.ndarray((*array.shape, *[each][:each > 1]), np.int32, codes, 4 * ((self.address - region.lo) // region.unit),
-                          (*strides, *[4][:each > 1]))
+        strides = [
+            4 * (stride // region.unit) if size > 1 else 0
+            for size, stride in zip(array.shape, array.strides, strict=True)
+        ]
+        return np.ndarray(
+            (*array.shape, *[each][: each > 1]),
+            np.int32,
+            codes,
+            4 * ((self.address - region.lo) // region.unit),
+            (*strides, *[4][: each > 1]),
+        )
 
 
 def bounds(array: npt.NDArray[Any]) -> tuple[int, int]:
@@ -83,7 +94,9 @@ def bounds(array: npt.NDArray[Any]) -> tuple[int, int]:
     if not array.size:
         return lo, hi
     reach = [(size - 1) * stride for size, stride in zip(array.shape, array.strides, strict=True)]
-    return lo + sum(part for part in reach if part < 0), hi + sum(part for part in reach if part > 0) + array.dtype.itemsize
+    return lo + sum(part for part in reach if part < 0), hi + sum(
+        part for part in reach if part > 0
+    ) + array.dtype.itemsize
 
 
 def joined(arrays: Sequence[npt.NDArray[Any]]) -> list[tuple[int, int, int]]:
@@ -105,7 +118,10 @@ def settle(place: Place, regions: list[Region]) -> None:
     joins."""
     array, (lo, hi) = place.array, bounds(place.array)
     joined = [region for region in regions if region.lo < hi and lo < region.hi]
-    lo, hi = min([lo, *(region.lo for region in joined)]), max([hi, *(region.hi for region in joined)])
+    lo, hi = (
+        min([lo, *(region.lo for region in joined)]),
+        max([hi, *(region.hi for region in joined)]),
+    )
     steps = [stride for size, stride in zip(array.shape, array.strides, strict=True) if size > 1]
     units = [n for region in joined for n in (region.unit, region.lo - lo)]
     region = Region(lo, hi, math.gcd(array.dtype.itemsize, place.address - lo, *steps, *units))
@@ -122,5 +138,7 @@ def settle(place: Place, regions: list[Region]) -> None:
 def overlap(place: Place, index: Index, other: Place, theirs: Index) -> bool:
     """Return whether parts of two arrays have bytes in common."""
     if place is other:
-        return all(max(a.start, b.start) < min(a.stop, b.stop) for a, b in zip(index, theirs, strict=True))
+        return all(
+            max(a.start, b.start) < min(a.stop, b.stop) for a, b in zip(index, theirs, strict=True)
+        )
     return bool(np.shares_memory(place.array[index], other.array[theirs]))

@@ -119,8 +119,14 @@ class InOrder:
         answer will be another one when that is `ready`. (In this order a test takes time
         anyway.)"""
 
-    def touch(self, thing: tuple[Any, ...], how: int, epoch: int = 0, amount: tuple[int, int] | None = None,
-              room: tuple[int, int] = (0, 0)) -> None:
+    def touch(
+        self,
+        thing: tuple[Any, ...],
+        how: int,
+        epoch: int = 0,
+        amount: tuple[int, int] | None = None,
+        room: tuple[int, int] = (0, 0),
+    ) -> None:
         """Note that the running task touches a thing, in one of the ways of `footprints`."""
 
     def touch_bytes(self, rank: int, lo: int, hi: int, how: str) -> None:
@@ -193,7 +199,9 @@ class Prioritised(InOrder):
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self._shared = rng.random() < 0.5
-        changes = (int(math.exp(math.log(self.MOST) * rng.random())) for _ in range(rng.randrange(4)))
+        changes = (
+            int(math.exp(math.log(self.MOST) * rng.random())) for _ in range(rng.randrange(4))
+        )
         self._changes = sorted(changes, reverse=True)
         """the moments, the next one last"""
         self._priorities: dict[object, float] = {}
@@ -232,7 +240,10 @@ class Prioritised(InOrder):
 
 
 _KINDS: tuple[tuple[str, Callable[[random.Random], InOrder]], ...] = (
-    ("shuffled", Shuffled), ("priorities", Prioritised), ("jitter", Jittered))
+    ("shuffled", Shuffled),
+    ("priorities", Prioritised),
+    ("jitter", Jittered),
+)
 
 
 def kind(seed: int | None) -> str:
@@ -254,7 +265,9 @@ class Schedule:
     def clusters(self, grid: Place, cluster: Place) -> list[list[Place]]:
         """Return all CTAs, by cluster, x fastest. With a seed, clusters behind the first come in a
         random order; the first stays, and reports a hazard that all have."""
-        firsts = itertools.product(*(range(0, n, of) for n, of in zip(reversed(grid), reversed(cluster), strict=True)))
+        firsts = itertools.product(
+            *(range(0, n, of) for n, of in zip(reversed(grid), reversed(cluster), strict=True))
+        )
         within = [place[::-1] for place in itertools.product(*map(range, reversed(cluster)))]
         clusters = [[(x + i, y + j, z + k) for i, j, k in within] for z, y, x in firsts]
         others = clusters[1:]
@@ -284,7 +297,10 @@ class WorkCounter:
         """the last work index that was drawn, and one"""
         self._random = None if seed is None else random.Random(f"deal {seed}")
         spread = 0.0 if self._random is None else self._random.choice((0.5, 2.0, 8.0))
-        self._speeds = [1.0 if self._random is None else 2 ** self._random.uniform(-spread, spread) for _ in range(ctas)]
+        self._speeds = [
+            1.0 if self._random is None else 2 ** self._random.uniform(-spread, spread)
+            for _ in range(ctas)
+        ]
         self._owners: list[int] = []
         """the CTAs that get work indices `ctas`, `ctas` + 1, …"""
         self._newest: dict[int, int] = {}
@@ -323,7 +339,9 @@ class WorkCounter:
             self._loops.append(what)
         self._ended[cta] = number + 1
         first = self._loops[number] if number < len(self._loops) else ""
-        return None if first == what else f"{what or 'ended'} where another one has {first or 'ended'}"
+        return (
+            None if first == what else f"{what or 'ended'} where another one has {first or 'ended'}"
+        )
 
 
 class LiveCounter(WorkCounter):

@@ -60,7 +60,9 @@ class Semaphore:
         who.release_into(vector)
         before = self.signals[-1].time if self.signals else 0
         arrives = who.time + (0 if self.gpu == who.sm.gpu else who.sm.costs.link)
-        self.signals.append(Signal(self.count + amount, vector, max(before, arrives), who, sites.user_site()))
+        self.signals.append(
+            Signal(self.count + amount, vector, max(before, arrives), who, sites.user_site())
+        )
 
     def reached(self, value: int) -> Signal | None:
         """Return the first addition with which the count has reached a value; None: it has not."""
@@ -68,9 +70,17 @@ class Semaphore:
 
     def who(self) -> str:
         """Say who has added to it."""
-        told = [f"{signal.who.name} of {signal.who.sm.where} at {sites.place(signal.site)}" for signal in self.signals]
-        return ("nobody has signalled it" if not told else "signalled by " + ", ".join(told[:4])
-                + f" and {len(told) - 4} more" * (len(told) > 4))
+        told = [
+            f"{signal.who.name} of {signal.who.sm.where} at {sites.place(signal.site)}"
+            for signal in self.signals
+        ]
+        return (
+            "nobody has signalled it"
+            if not told
+            else "signalled by "
+            + ", ".join(told[:4])
+            + f" and {len(told) - 4} more" * (len(told) > 4)
+        )
 
 
 class Wait(WaitReason):
@@ -84,34 +94,54 @@ class Wait(WaitReason):
         return f"the semaphore {self.semaphore.title}: it is {self.semaphore.count}, and the wait is for {self.value}"
 
 
-def _of(who: Warpgroup, semaphores: npt.NDArray[Any], index: int, gpu: int, name: str, does: str) -> Semaphore:
+def _of(
+    who: Warpgroup, semaphores: npt.NDArray[Any], index: int, gpu: int, name: str, does: str
+) -> Semaphore:
     """Return a semaphore of a GPU; raise SimulationError for one that does not exist."""
     index, size = int(index), semaphores.shape[0]
     if not 0 <= index < size:
-        raise race_report.violation(who, f"{does} of {name}[{index}], and there are {size}", hazard="out-of-bounds",
-                               fix=f"an index in 0…{size - 1}, or more of them: @numpipe.kernel(semaphores=…)")
-    found: Semaphore = who.sm.gpus.semaphores.setdefault((gpu, index), Semaphore(f"{name}[{index}]", gpu))
+        raise race_report.violation(
+            who,
+            f"{does} of {name}[{index}], and there are {size}",
+            hazard="out-of-bounds",
+            fix=f"an index in 0…{size - 1}, or more of them: @numpipe.kernel(semaphores=…)",
+        )
+    found: Semaphore = who.sm.gpus.semaphores.setdefault(
+        (gpu, index), Semaphore(f"{name}[{index}]", gpu)
+    )
     return found
 
 
-def signal(who: Warpgroup, semaphores: npt.NDArray[Any], index: int, rank: int, add: int, what: str) -> None:
+def signal(
+    who: Warpgroup, semaphores: npt.NDArray[Any], index: int, rank: int, add: int, what: str
+) -> None:
     race_report.one_lane(who, "red.release.sys")
     gpus, rank, add = who.sm.gpus, check_rank(who, rank, f"a signal to {what}"), int(add)
     semaphore = _of(who, semaphores, index, rank, what, "a signal")
     if not 1 <= add <= _MOST - semaphore.count:
-        raise race_report.violation(who, f"a signal to {semaphore.title} adds {add} to {semaphore.count}", hazard="out-of-bounds",
-                               fix="add 1 or more: a semaphore is an int32, and only grows")
+        raise race_report.violation(
+            who,
+            f"a signal to {semaphore.title} adds {add} to {semaphore.count}",
+            hazard="out-of-bounds",
+            fix="add 1 or more: a semaphore is an int32, and only grows",
+        )
     who.elapse(who.sm.costs.issue)
     who.breathe()
     who.sm.scheduler.touch(("semaphore", rank, int(index)), WRITE)
     if not who.knows(who.sm.clocks.grid + rank):
-        raise race_report.race(who, f"a signal to {semaphore.title} before the launch of GPU {rank} has begun, which sets it to 0",
-                          hazard="read-before-grid-dependency", fix="numpipe.signal waits until all launches have begun")
+        raise race_report.race(
+            who,
+            f"a signal to {semaphore.title} before the launch of GPU {rank} has begun, which sets it to 0",
+            hazard="read-before-grid-dependency",
+            fix="numpipe.signal waits until all launches have begun",
+        )
     gpus.reach(rank, who, f"signal to {semaphore.title}", who.needs(), sites.user_site())
     semaphore.add(who, add, gpus.clocks)
     who.sm.progress += 1
     if who.sm.trace is not None:
-        who.sm.trace.add(who, who.time, who.time, "signal", semaphore=semaphore.title, count=semaphore.count)
+        who.sm.trace.add(
+            who, who.time, who.time, "signal", semaphore=semaphore.title, count=semaphore.count
+        )
     now = semaphore.signals[-1]
     for wait in [wait for wait in semaphore.waits if wait.value <= now.total]:
         semaphore.waits.remove(wait)
@@ -149,10 +179,16 @@ def hints(sm: SM) -> list[Hint]:
             continue
         of, lacks = reason.semaphore, reason.value - reason.semaphore.count
         left = [f"{other.name} of {other.sm.where}" for other in agents if not other.over]
-        text = (f"hint: {of.title} is {of.count} and the wait is for {reason.value}: {of.who()}; "
-                f"{len(agents) - len(left)} of {len(agents)} warpgroups have {FINISHED}, and the others wait")
+        text = (
+            f"hint: {of.title} is {of.count} and the wait is for {reason.value}: {of.who()}; "
+            f"{len(agents) - len(left)} of {len(agents)} warpgroups have {FINISHED}, and the others wait"
+        )
         call = f"numpipe.signal({of.name.partition('[')[0]}.at[…], {of.gpu})"
-        fix = (f"{lacks} more signal{'s' * (lacks > 1)}, {call}, on every path and before the wait of who is to signal; or a wait "
-                f"for {of.count}" if of.count else f"{call} for {of.name}, by who does not wait for it before")
+        fix = (
+            f"{lacks} more signal{'s' * (lacks > 1)}, {call}, on every path and before the wait of who is to signal; or a wait "
+            f"for {of.count}"
+            if of.count
+            else f"{call} for {of.name}, by who does not wait for it before"
+        )
         found[of.title, reason.value] = Hint("deadlock", text, fix)
     return list(found.values())

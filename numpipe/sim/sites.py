@@ -19,7 +19,10 @@ Site: TypeAlias = tuple[CodeType, int] | None
 Note: TypeAlias = tuple[str, dict[str, Any]]
 """What a warpgroup noted last: an event with its ring, slot and step; "" and nothing at first."""
 
-_DIRECTORIES = tuple(os.path.join(os.path.dirname(path), "") for path in (os.path.dirname(__file__), str(intrinsics.__file__)))
+_DIRECTORIES = tuple(
+    os.path.join(os.path.dirname(path), "")
+    for path in (os.path.dirname(__file__), str(intrinsics.__file__))
+)
 
 
 class _IsNumpipes(dict[str, bool]):
@@ -59,10 +62,17 @@ def context(note: Note, wait: tuple[str, int, int] | None) -> str:
     an mbarrier."""
     parts = []
     if note[0]:
-        plain = [f"{k}={v}" for k, v in note[1].items() if isinstance(v, (int, str, tuple)) or hasattr(v, "__index__")]
+        plain = [
+            f"{k}={v}"
+            for k, v in note[1].items()
+            if isinstance(v, (int, str, tuple)) or hasattr(v, "__index__")
+        ]
         parts.append(" ".join((note[0], *plain)))
     if wait is not None:
-        parts.append(f"after waiting for {wait[0]} phase {wait[1]}" + (f" step {wait[2]}" if wait[2] >= 0 else ""))
+        parts.append(
+            f"after waiting for {wait[0]} phase {wait[1]}"
+            + (f" step {wait[2]}" if wait[2] >= 0 else "")
+        )
     return f" [{'; '.join(parts)}]" if parts else ""
 
 

@@ -50,8 +50,13 @@ class SharedMemory:
     def check_range(self, who: Warpgroup, lo: int, hi: int, what: str) -> None:
         """Raise SimulationError unless [lo, hi) lies in the CTA's shared memory."""
         if lo < 0 or hi > self.nbytes:
-            raise race_report.violation(who, f"{what} touches SMEM[{lo}:{hi}), but the CTA has {self.nbytes} bytes of shared memory",
-                                   hazard="out-of-bounds", span=(lo, hi), fix="stay within what the CTA has")
+            raise race_report.violation(
+                who,
+                f"{what} touches SMEM[{lo}:{hi}), but the CTA has {self.nbytes} bytes of shared memory",
+                hazard="out-of-bounds",
+                span=(lo, hi),
+                fix="stay within what the CTA has",
+            )
 
     def _split(self, at: int) -> int:
         """Return the index of the segment that starts at `at`; split one if needed."""
@@ -63,10 +68,21 @@ class SharedMemory:
             return len(starts)
         old = self._segments[i - 1]
         starts.insert(i, at)
-        self._segments.insert(i, Segment(old.write, dict(old.reads), old.last, old.atomics and dict(old.atomics)))
+        self._segments.insert(
+            i, Segment(old.write, dict(old.reads), old.last, old.atomics and dict(old.atomics))
+        )
         return i
 
-    def read(self, access: Access, key: Any, lo: int, hi: int, known: list[int], asynchronous: bool, last: bool = False) -> None:
+    def read(
+        self,
+        access: Access,
+        key: Any,
+        lo: int,
+        hi: int,
+        known: list[int],
+        asynchronous: bool,
+        last: bool = False,
+    ) -> None:
         """Record a read of bytes [lo, hi); raise PipelineRace if nothing orders it after the write
         of these bytes.
 
@@ -79,10 +95,14 @@ class SharedMemory:
             write = segment.write
             if write is None or segment.last is not None:
                 since = "" if segment.last is None else f" since {segment.last.tell()}"
-                raise conflicts.unwritten(self.sm, access, lo, hi, since, _WHOLE if since or last else "")
+                raise conflicts.unwritten(
+                    self.sm, access, lo, hi, since, _WHOLE if since or last else ""
+                )
             for index, value in write.async_needs if asynchronous else write.needs:
                 if known[index] < value:
-                    raise conflicts.Conflict(self.sm, write, access, lo, hi, known, asynchronous, write).error()
+                    raise conflicts.Conflict(
+                        self.sm, write, access, lo, hi, known, asynchronous, write
+                    ).error()
             if segment.atomics:
                 self._check(segment.atomics, segment, access, lo, hi, known, asynchronous)
             segment.reads[key] = access
@@ -96,10 +116,19 @@ class SharedMemory:
         for segment in self._segments[i:j]:
             write = segment.write
             if write is None:
-                raise conflicts.unwritten(self.sm, access, lo, hi, "", "store what atomics begin with, hist[...] = numpipe.full(…)")
+                raise conflicts.unwritten(
+                    self.sm,
+                    access,
+                    lo,
+                    hi,
+                    "",
+                    "store what atomics begin with, hist[...] = numpipe.full(…)",
+                )
             for index, value in write.needs:
                 if known[index] < value:
-                    raise conflicts.Conflict(self.sm, write, access, lo, hi, known, False, write).error()
+                    raise conflicts.Conflict(
+                        self.sm, write, access, lo, hi, known, False, write
+                    ).error()
             self._check(segment.reads, segment, access, lo, hi, known, False)
             segment.atomics = {**(segment.atomics or {}), warp: access}
 
@@ -117,7 +146,9 @@ class SharedMemory:
                     if known[index] < value:
                         # a reader names the hazard better than the fill it has waited for
                         self._check_reads(segment, access, lo, hi, known, asynchronous)
-                        raise conflicts.Conflict(self.sm, earlier, access, lo, hi, known, asynchronous, earlier).error()
+                        raise conflicts.Conflict(
+                            self.sm, earlier, access, lo, hi, known, asynchronous, earlier
+                        ).error()
             self._check_reads(segment, access, lo, hi, known, asynchronous)
         if access.mbar is not None:
             access.over = self._segments[i].write
@@ -128,29 +159,55 @@ class SharedMemory:
         self._merge(i + 1, access)
         self._merge(i, access)
 
-    def _check_reads(self, segment: Segment, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
+    def _check_reads(
+        self,
+        segment: Segment,
+        access: Access,
+        lo: int,
+        hi: int,
+        known: list[int],
+        asynchronous: bool,
+    ) -> None:
         self._check(segment.reads, segment, access, lo, hi, known, asynchronous)
         if segment.atomics:
             self._check(segment.atomics, segment, access, lo, hi, known, asynchronous)
 
-    def _check(self, earlier: dict[Any, Access], segment: Segment, access: Access, lo: int, hi: int, known: list[int],
-               asynchronous: bool) -> None:
+    def _check(
+        self,
+        earlier: dict[Any, Access],
+        segment: Segment,
+        access: Access,
+        lo: int,
+        hi: int,
+        known: list[int],
+        asynchronous: bool,
+    ) -> None:
         """Raise PipelineRace unless `access`, which knows `known`, comes after all of these."""
         for reader in earlier.values():
             for index, value in reader.async_needs if asynchronous else reader.needs:
                 if known[index] < value:
-                    raise conflicts.Conflict(self.sm, reader, access, lo, hi, known, asynchronous, segment.write).error()
+                    raise conflicts.Conflict(
+                        self.sm, reader, access, lo, hi, known, asynchronous, segment.write
+                    ).error()
 
     def _merge(self, i: int, access: Access) -> None:
         """Join segment i to the one before it, if one access wrote both and nobody read them."""
         if 0 < i < len(self._segments):
             left, right = self._segments[i - 1], self._segments[i]
-            if left.write is access and right.write is access and not (left.reads or right.reads or left.atomics or right.atomics):
+            if (
+                left.write is access
+                and right.write is access
+                and not (left.reads or right.reads or left.atomics or right.atomics)
+            ):
                 del self._segments[i], self._starts[i]
 
     def loads(self) -> list[Access]:
         """Return the TMA loads that wrote the bytes which shared memory holds now."""
-        return [each.write for each in self._segments if each.write is not None and each.write.box is not None]
+        return [
+            each.write
+            for each in self._segments
+            if each.write is not None and each.write.box is not None
+        ]
 
     def reads(self) -> list[Access]:
         """Return each reader's newest read of the bytes which shared memory holds now."""

@@ -36,11 +36,33 @@ class Access:
     stores, which have to be fenced.
     """
 
-    __slots__ = ("agent", "async_needs", "box", "epoch", "kind", "last_note", "last_wait", "mbar", "needs", "over", "phase", "site",
-                 "what", "where")
+    __slots__ = (
+        "agent",
+        "async_needs",
+        "box",
+        "epoch",
+        "kind",
+        "last_note",
+        "last_wait",
+        "mbar",
+        "needs",
+        "over",
+        "phase",
+        "site",
+        "what",
+        "where",
+    )
 
-    def __init__(self, agent: Warpgroup, kind: str, what: str, needs: tuple[Need, ...],
-                 async_needs: tuple[Need, ...] | None = None, mbar: Mbarrier | None = None, phase: int = 0) -> None:
+    def __init__(
+        self,
+        agent: Warpgroup,
+        kind: str,
+        what: str,
+        needs: tuple[Need, ...],
+        async_needs: tuple[Need, ...] | None = None,
+        mbar: Mbarrier | None = None,
+        phase: int = 0,
+    ) -> None:
         self.agent = agent
         self.kind = kind
         self.what = what
@@ -128,7 +150,9 @@ class Mbarrier:
         """Return (warpgroup's name, arrivals) in the present phase, or in the one `before`."""
         counts = Counter[str]()
         for who, times, _ in self.arrivals_before if before else self.arrivals:
-            counts[who.name if len(self.sm.group) == 1 else f"{who.name} of {who.sm.where}"] += times
+            counts[who.name if len(self.sm.group) == 1 else f"{who.name} of {who.sm.where}"] += (
+                times
+            )
         return tuple(counts.items())
 
     def party(self) -> Party:
@@ -197,8 +221,11 @@ class MbarrierWait(WaitReason):
         self.step = step
 
     def text(self) -> str:
-        return (f"{self.mbar.title} phase {self.phase}" + (f" step {self.step}" if self.step >= 0 else "")
-                + (", which it tests again and again" if self.kind == "poll" else ""))
+        return (
+            f"{self.mbar.title} phase {self.phase}"
+            + (f" step {self.step}" if self.step >= 0 else "")
+            + (", which it tests again and again" if self.kind == "poll" else "")
+        )
 
 
 class Meeting(WaitReason):
@@ -286,7 +313,11 @@ class Warpgroup(Warps):
 
     @property
     def title(self) -> str:
-        return self.name if self.cta == (0, 0, 0) and len(self.sm.group) == 1 else f"{self.name} of {self.sm.where}"
+        return (
+            self.name
+            if self.cta == (0, 0, 0) and len(self.sm.group) == 1
+            else f"{self.name} of {self.sm.where}"
+        )
 
     # ---- running
     def resume(self, time: int) -> None:
@@ -320,7 +351,9 @@ class Warpgroup(Warps):
         except GreenletExit:  # the run has failed
             if self.sm.trace is not None:
                 now = max(w.time for w in self.sm.warpgroups)
-                self.sm.trace.add(self, start, max(now, start), reason.kind, **details, unfinished=True)
+                self.sm.trace.add(
+                    self, start, max(now, start), reason.kind, **details, unfinished=True
+                )
             raise
         if self.sm.trace is not None and self.time > start:
             self.sm.trace.add(self, start, self.time, reason.kind, **details)
@@ -355,10 +388,28 @@ class SM:
     registers: Any
     """`named.Registers`"""
 
-    def __init__(self, *, cta: tuple[int, int, int], grid: tuple[int, int, int], warpgroups: int, unit: Any, scheduler: InOrder,
-                 clocks: Clocks, peers: list[SM], group: list[SM], costs: Costs, trace: Trace | None,
-                 context: contextvars.Context, boxes: dict[TensorMap, Box], plans: dict[Any, Any], gmem: Any, deal: WorkCounter,
-                 run_progress: RunProgress, gpus: Any = None, gpu: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        cta: tuple[int, int, int],
+        grid: tuple[int, int, int],
+        warpgroups: int,
+        unit: Any,
+        scheduler: InOrder,
+        clocks: Clocks,
+        peers: list[SM],
+        group: list[SM],
+        costs: Costs,
+        trace: Trace | None,
+        context: contextvars.Context,
+        boxes: dict[TensorMap, Box],
+        plans: dict[Any, Any],
+        gmem: Any,
+        deal: WorkCounter,
+        run_progress: RunProgress,
+        gpus: Any = None,
+        gpu: int | None = None,
+    ) -> None:
         self.context = context
         self.cta, self.grid, self.unit = cta, grid, unit
         self.scheduler = scheduler

@@ -38,37 +38,61 @@ def _checked(who: Warpgroup, tensor: TensorMap) -> Box:
         return box
     array, shape = tensor.array, tensor.box
     if not 1 <= array.ndim <= 5 or len(shape) != array.ndim:
-        raise race_report.illegal(who, f"tensor map {tensor.name}: box {shape} of an array {array.shape}; both need the same rank, "
-                             "1 … 5")
+        raise race_report.illegal(
+            who,
+            f"tensor map {tensor.name}: box {shape} of an array {array.shape}; both need the same rank, "
+            "1 … 5",
+        )
     if any(not 1 <= extent <= 256 for extent in shape):
-        raise race_report.illegal(who, f"tensor map {tensor.name}: box {shape}; each dimension has 1 … 256 elements")
+        raise race_report.illegal(
+            who, f"tensor map {tensor.name}: box {shape}; each dimension has 1 … 256 elements"
+        )
     row = shape[-1] * array.dtype.itemsize
     if row % 16:
-        raise race_report.illegal(who, f"tensor map {tensor.name}: a box row of {shape[-1]} {array.dtype} is {row} bytes; it must be a "
-                             "multiple of 16")
+        raise race_report.illegal(
+            who,
+            f"tensor map {tensor.name}: a box row of {shape[-1]} {array.dtype} is {row} bytes; it must be a "
+            "multiple of 16",
+        )
     if tensor.swizzle not in _SWIZZLES or 0 < tensor.swizzle < row:
-        raise race_report.illegal(who, f"tensor map {tensor.name}: a box row of {row} bytes with swizzle={tensor.swizzle}; the swizzles "
-                             f"are {_SWIZZLES}, and a row may be at most as wide (0: any)")
+        raise race_report.illegal(
+            who,
+            f"tensor map {tensor.name}: a box row of {row} bytes with swizzle={tensor.swizzle}; the swizzles "
+            f"are {_SWIZZLES}, and a row may be at most as wide (0: any)",
+        )
     if tensor.fill == "nan" and not BY_DTYPE[array.dtype].fills_nan:
-        raise race_report.illegal(who, f"tensor map {tensor.name}: fill='nan' for {array.dtype}, which has no NaN; fill with zeros")
+        raise race_report.illegal(
+            who,
+            f"tensor map {tensor.name}: fill='nan' for {array.dtype}, which has no NaN; fill with zeros",
+        )
     box = who.sm.boxes[tensor] = Box(tensor, int(np.prod(shape)) * array.dtype.itemsize)
     return box
 
 
-def _place(who: Warpgroup, operation: str, box: Box, coords: tuple[int, ...], address: int) -> tuple[
-        tuple[int, ...], npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
+def _place(
+    who: Warpgroup, operation: str, box: Box, coords: tuple[int, ...], address: int
+) -> tuple[tuple[int, ...], npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
     """Return (coordinates as ints, chunk index, byte intervals); raise SimulationError for a wrong
     rank, alignment or range."""
     name = box.tensor.name
     if len(coords) != len(box.tensor.box):
-        raise race_report.illegal(who, f"{operation} of {name}: coordinates {coords} for {len(box.tensor.box)} dimensions; one for each")
+        raise race_report.illegal(
+            who,
+            f"{operation} of {name}: coordinates {coords} for {len(box.tensor.box)} dimensions; one for each",
+        )
     if address % 128:
-        raise race_report.illegal(who, f"{operation} of {name} at SMEM[{address}]; the TMA needs a multiple of 128, and a swizzled tile "
-                             "that wgmma reads one of 8 x swizzle")
+        raise race_report.illegal(
+            who,
+            f"{operation} of {name} at SMEM[{address}]; the TMA needs a multiple of 128, and a swizzled tile "
+            "that wgmma reads one of 8 x swizzle",
+        )
     inner = int(coords[-1]) * box.tensor.array.dtype.itemsize
     if inner % 16:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION, swizzled or not
-        raise race_report.illegal(who, f"{operation} of {name} at coordinates {tuple(map(int, coords))}: the innermost is {inner} bytes "
-                             "into a row; it must be a multiple of 16")
+        raise race_report.illegal(
+            who,
+            f"{operation} of {name} at coordinates {tuple(map(int, coords))}: the innermost is {inner} bytes "
+            "into a row; it must be a multiple of 16",
+        )
     index, touched = box.footprint(address)
     who.sm.memory.check_range(who, touched[0][0], touched[-1][1], f"{operation} of {name}")
     return tuple(map(int, coords)), index, touched
@@ -95,25 +119,36 @@ def _bring(
     on.last = access
     # to another CTA its end says that all before its issue was over
     sent = None if to is sm else sm.clocks.untold(access.agent.vectors[0])
-    landing = functools.partial(cluster_traffic.land, to, on, access, what, sent, index, fetch, done)
+    landing = functools.partial(
+        cluster_traffic.land, to, on, access, what, sent, index, fetch, done
+    )
     sm.scheduler.push(done, landing, "load")
 
 
-def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0) -> None:
+def load(
+    who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0
+) -> None:
     operation = "tma_multicast" if ctas else "tma_load"
     race_report.one_lane(who, operation)
     sm = who.sm
     box = _checked(who, tensor)
     where, index, touched = _place(who, operation, box, coords, int(dst))
     known, what = who.known(), f"{operation} of {tensor.name}"
-    started, left = sm.occupy("copy port", who.time + sm.costs.tma_issue, -(-box.nbytes // sm.costs.tma_bytes))
+    started, left = sm.occupy(
+        "copy port", who.time + sm.costs.tma_issue, -(-box.nbytes // sm.costs.tma_bytes)
+    )
     done = left + sm.scheduler.takes(sm.costs.tma_latency + sm.gmem.link(who, tensor.array))
     if not 0 <= (ctas := int(ctas)) < 1 << len(sm.peers):
-        raise race_report.illegal(who, f"a multicast to the CTAs {ctas:#b}, but the cluster has {len(sm.peers)}",
-                             fix="a bit for each rank of the cluster that is to get a copy")
+        raise race_report.illegal(
+            who,
+            f"a multicast to the CTAs {ctas:#b}, but the cluster has {len(sm.peers)}",
+            fix="a bit for each rank of the cluster that is to get a copy",
+        )
     for to in [peer for peer in sm.peers if ctas >> peer.rank & 1] if ctas else [sm]:
         on = mbarriers.find(who, int(mbar), operation, asynchronous=True, of=to)
-        access = Access(who, "TMA load", tensor.name, ((on.landed, on.phase + 1),), None, on, on.phase)
+        access = Access(
+            who, "TMA load", tensor.name, ((on.landed, on.phase + 1),), None, on, on.phase
+        )
         access.box, access.where = box, where
         sm.gmem.load(access, box, where, known)
         cluster_traffic.reach(to, who, what, (), access.site)
@@ -123,26 +158,53 @@ def load(who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], m
         _bring(access, to, known, touched, what, index, fetch, done)
     who.elapse(sm.costs.tma_issue)
     if sm.trace is not None:
-        sm.trace.add(who, who.time - sm.costs.tma_issue, who.time, "issue", tensor=tensor.name, coords=where)
-        sm.trace.add(who, started, done, "load", port_until=left, tensor=tensor.name, coords=where, mbar=on.name,
-                     step=who.last_note[1].get("step"))
+        sm.trace.add(
+            who, who.time - sm.costs.tma_issue, who.time, "issue", tensor=tensor.name, coords=where
+        )
+        sm.trace.add(
+            who,
+            started,
+            done,
+            "load",
+            port_until=left,
+            tensor=tensor.name,
+            coords=where,
+            mbar=on.name,
+            step=who.last_note[1].get("step"),
+        )
     who.breathe()
 
 
 def load_bytes(who: Warpgroup, dst: int, source: TensorMap, nbytes: int, mbar: int) -> None:
     """Copy the first bytes of an array of one dimension, which lanes of other roles may read
     meanwhile, and nobody writes."""
-    operation, array, dst, nbytes = f"bulk_load of {source.name}", source.array, int(dst), int(nbytes)
+    operation, array, dst, nbytes = (
+        f"bulk_load of {source.name}",
+        source.array,
+        int(dst),
+        int(nbytes),
+    )
     race_report.one_lane(who, operation)
     sm, count = who.sm, nbytes // array.dtype.itemsize
-    if dst % 16 or nbytes % 16 or not 0 < nbytes <= array.nbytes or array.ndim != 1 or not array.flags.c_contiguous:
-        raise race_report.illegal(who, f"{operation}: {nbytes} bytes to SMEM[{dst}] of an array {array.shape} of {array.dtype}; a bulk "
-                             "copy has a multiple of 16 bytes, to a multiple of 16, of an array of one dimension that has as many")
+    if (
+        dst % 16
+        or nbytes % 16
+        or not 0 < nbytes <= array.nbytes
+        or array.ndim != 1
+        or not array.flags.c_contiguous
+    ):
+        raise race_report.illegal(
+            who,
+            f"{operation}: {nbytes} bytes to SMEM[{dst}] of an array {array.shape} of {array.dtype}; a bulk "
+            "copy has a multiple of 16 bytes, to a multiple of 16, of an array of one dimension that has as many",
+        )
     sm.memory.check_range(who, dst, dst + nbytes, operation)
     on, known = mbarriers.find(who, int(mbar), operation, asynchronous=True), who.known()
     sm.gmem.read(Access(who, LOAD, source.name, who.needs()), array, (slice(0, count),), known)
     access = Access(who, "TMA load", source.name, ((on.landed, on.phase + 1),), None, on, on.phase)
-    started, left = sm.occupy("copy port", who.time + sm.costs.tma_issue, -(-nbytes // sm.costs.tma_bytes))
+    started, left = sm.occupy(
+        "copy port", who.time + sm.costs.tma_issue, -(-nbytes // sm.costs.tma_bytes)
+    )
     done = left + sm.scheduler.takes(sm.costs.tma_latency)
     _bring(
         access,
@@ -156,7 +218,17 @@ def load_bytes(who: Warpgroup, dst: int, source: TensorMap, nbytes: int, mbar: i
     )
     who.elapse(sm.costs.tma_issue)
     if sm.trace is not None:
-        sm.trace.add(who, started, done, "load", port_until=left, tensor=source.name, coords=(0,), mbar=on.name, step=None)
+        sm.trace.add(
+            who,
+            started,
+            done,
+            "load",
+            port_until=left,
+            tensor=source.name,
+            coords=(0,),
+            mbar=on.name,
+            step=None,
+        )
     who.breathe()
 
 
@@ -199,7 +271,7 @@ class Groups(WaitReason):
         """Return the cycle at which the awaited groups were read (or written); None if they are not
         yet."""
         last = self.who.time
-        for group in self.committed[:self.until - self.first]:
+        for group in self.committed[: self.until - self.first]:
             for store in group:
                 at = store.read_at if self.reading else store.written_at
                 if at is None:
@@ -220,10 +292,15 @@ class Groups(WaitReason):
         left = [store.access for group in groups for store in group]
         if left:
             first, open_ = left[0], ", and not committed" * bool(self.uncommitted)
-            raise race_report.race(self.who, f"the warpgroup ends with {len(left)} TMA store{'s' * (len(left) > 1)} not waited for, the "
-                              f"first {first.describe()} at {sites.place(first.site)}{open_}; wait_smem_to_gmem(0) behind the last "
-                              "group's commit, before it ends (bulk_commit and bulk_wait(0, read=False) by the lane that stored)",
-                              first.site, hazard="exit-in-flight", before=first)
+            raise race_report.race(
+                self.who,
+                f"the warpgroup ends with {len(left)} TMA store{'s' * (len(left) > 1)} not waited for, the "
+                f"first {first.describe()} at {sites.place(first.site)}{open_}; wait_smem_to_gmem(0) behind the last "
+                "group's commit, before it ends (bulk_commit and bulk_wait(0, read=False) by the lane that stored)",
+                first.site,
+                hazard="exit-in-flight",
+                before=first,
+            )
 
 
 # ---- operations ----------------------------------------------------------------------------------
@@ -240,20 +317,34 @@ def store(
     box = _checked(who, tensor)
     dtype, shape = tensor.array.dtype, tensor.array.shape
     if reduction and dtype.name not in REDUCTIONS.get(reduction, ()):
-        raise race_report.illegal(who, f"tma_store of {tensor.name} with reduction={reduction!r}", fix=f"for {dtype} there are "
-                             f"{', '.join(name for name, types in REDUCTIONS.items() if dtype.name in types) or 'none'}")
+        raise race_report.illegal(
+            who,
+            f"tma_store of {tensor.name} with reduction={reduction!r}",
+            fix=f"for {dtype} there are "
+            f"{', '.join(name for name, types in REDUCTIONS.items() if dtype.name in types) or 'none'}",
+        )
     where, index, touched = _place(who, "tma_store", box, coords, int(src))
     # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array
     if min(where) < 0:
-        raise race_report.violation(who, f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative one; "
-                               "start at 0 and store less", hazard="out-of-bounds")
+        raise race_report.violation(
+            who,
+            f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative one; "
+            "start at 0 and store less",
+            hazard="out-of-bounds",
+        )
     end = shape[-1] * dtype.itemsize
     if end % 16 and not tensor.padded and where[-1] + tensor.box[-1] > shape[-1]:
-        raise race_report.violation(who, f"tma_store of {tensor.name} at coordinates {where} passes the end of rows of {end} bytes; "
-                               "the TMA writes whole 16-byte chunks, so it overwrites what follows: use rows of a multiple of "
-                               "16 bytes, or store the edge with ordinary stores", hazard="out-of-bounds")
+        raise race_report.violation(
+            who,
+            f"tma_store of {tensor.name} at coordinates {where} passes the end of rows of {end} bytes; "
+            "the TMA writes whole 16-byte chunks, so it overwrites what follows: use rows of a multiple of "
+            "16 bytes, or store the edge with ordinary stores",
+            hazard="out-of-bounds",
+        )
     group = groups.first + len(groups.committed) + 1
-    access = Access(who, "TMA store", tensor.name, ((sm.clocks.index(BULK_READ, who.first_warp), group),))
+    access = Access(
+        who, "TMA store", tensor.name, ((sm.clocks.index(BULK_READ, who.first_warp), group),)
+    )
     known = who.known()
     for lo, hi in touched:
         sm.memory.read(access, ("store", who.warpgroup), lo, hi, known, True, last=once)
@@ -265,8 +356,16 @@ def store(
     started, left = sm.occupy("copy port", who.time, -(-box.nbytes // sm.costs.tma_bytes))
     done = left + sm.scheduler.takes(sm.costs.tma_latency + sm.gmem.link(who, tensor.array))
     if sm.trace is not None:
-        sm.trace.add(who, started, done, "store", port_until=left, tensor=tensor.name, coords=where,
-                     **({"reduction": reduction} if reduction else {}))
+        sm.trace.add(
+            who,
+            started,
+            done,
+            "store",
+            port_until=left,
+            tensor=tensor.name,
+            coords=where,
+            **({"reduction": reduction} if reduction else {}),
+        )
 
     def read(_: int) -> None:
         chunks = sm.memory.chunks[index].copy()
@@ -296,15 +395,22 @@ def commit(who: Warpgroup) -> None:
 def wait(who: Warpgroup, pending: int, *, read: bool) -> None:
     groups, pending = who.bulk_groups, int(pending)
     if who.lanes == "warps":
-        raise race_report.violation(who, "bulk_wait with lanes='warps': bulk groups belong to the elected lane; call "
-                                    "it under one_lane", hazard="divergent-aligned")
+        raise race_report.violation(
+            who,
+            "bulk_wait with lanes='warps': bulk groups belong to the elected lane; call "
+            "it under one_lane",
+            hazard="divergent-aligned",
+        )
     if pending < 0:
-        raise race_report.illegal(who, f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or more; wait "
-                             "with one of these")
+        raise race_report.illegal(
+            who,
+            f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or more; wait "
+            "with one of these",
+        )
     groups.until = max(groups.first, groups.first + len(groups.committed) - pending)
     groups.reading = read
     who.breathe(lambda: groups.finished() is not None)
-    for group in groups.committed[:groups.until - groups.first]:
+    for group in groups.committed[: groups.until - groups.first]:
         for store in group:
             who.sm.scheduler.touch((*store.thing, "read" if read else "written"), AWAIT)
     at = groups.finished()
@@ -315,8 +421,11 @@ def wait(who: Warpgroup, pending: int, *, read: bool) -> None:
     who.elapse(who.sm.costs.wait)
     # only the lane that stored learns this: warps 1 to 3 learn it through a barrier
     lane, clocks = who.vectors[0], who.sm.clocks
-    for counter in (clocks.index(BULK_READ, who.first_warp), *[clocks.written(who.first_warp)][:not read]):
+    for counter in (
+        clocks.index(BULK_READ, who.first_warp),
+        *[clocks.written(who.first_warp)][: not read],
+    ):
         lane[counter] = max(int(lane[counter]), groups.until)
     if not read:
-        del groups.committed[:groups.until - groups.first]
+        del groups.committed[: groups.until - groups.first]
         groups.first = groups.until

@@ -15,7 +15,9 @@ from .gmem import GlobalMemory
 COVER = "store to all of it: a grid and loops that cover it (numpipe.cdiv rounds up), a part for each warpgroup"
 
 
-def unwritten(gmem: GlobalMemory, name: str, array: npt.NDArray[Any], before: npt.NDArray[Any] | None) -> SimulationError | None:
+def unwritten(
+    gmem: GlobalMemory, name: str, array: npt.NDArray[Any], before: npt.NDArray[Any] | None
+) -> SimulationError | None:
     """Return the error of elements of an output that nobody wrote, which it names; None if there
     are none.
 
@@ -34,7 +36,11 @@ def unwritten(gmem: GlobalMemory, name: str, array: npt.NDArray[Any], before: np
         return None
     number, whole = int(missing.sum()), tuple(slice(0, size) for size in array.shape)
     box = gmem_accesses.extent(missing, whole)
-    within = "" if number == int(np.prod([part.stop - part.start for part in box])) else f"{number} elements within "
+    within = (
+        ""
+        if number == int(np.prod([part.stop - part.start for part in box]))
+        else f"{number} elements within "
+    )
     where = f"{within}{name}[{', '.join(f'{part.start}:{part.stop}' for part in box)}]"
     if before is None:
         cause = f"'{name}' is allocated by the call (out_type), and holds anything there"
@@ -44,9 +50,15 @@ def unwritten(gmem: GlobalMemory, name: str, array: npt.NDArray[Any], before: np
         fix = f"{COVER}; where that is meant, verify(…, partial='{name}')"
     last = gmem.newest_write(place)
     what = f"{where}, {number} of {array.size} elements, is written by nobody: {cause}"
-    text = f"{what}\n  last:   {last.tell()}\n  fix:    {fix}" if last is not None else f"{what}\n  fix:    {fix}"
+    text = (
+        f"{what}\n  last:   {last.tell()}\n  fix:    {fix}"
+        if last is not None
+        else f"{what}\n  fix:    {fix}"
+    )
     now = Party("stores nothing there", 0, "compute") if last is None else last.party()
-    return race_report.failed(SimulationError, Report("unwritten-output", text, now, cause=cause, fix=fix))
+    return race_report.failed(
+        SimulationError, Report("unwritten-output", text, now, cause=cause, fix=fix)
+    )
 
 
 def _same(array: npt.NDArray[Any], before: npt.NDArray[Any] | None) -> npt.NDArray[np.bool_]:

@@ -53,8 +53,11 @@ class Warpgroup(state.Warpgroup):
     def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
         outer = self.lanes
         if COUNT[lanes] > COUNT[outer]:
-            raise race_report.violation(self, f"lanes={lanes!r} inside lanes={outer!r}; a scope can only get narrower",
-                                   hazard="divergent-aligned")
+            raise race_report.violation(
+                self,
+                f"lanes={lanes!r} inside lanes={outer!r}; a scope can only get narrower",
+                hazard="divergent-aligned",
+            )
         self.lanes = lanes
         try:
             return function(*args)
@@ -90,7 +93,7 @@ class Warpgroup(state.Warpgroup):
     def fence_proxy_async_global(self) -> None:
         self.elapse(self.sm.costs.issue)
         self.show()
-        self.counters[GENERIC][:len(self.warps())] += 1
+        self.counters[GENERIC][: len(self.warps())] += 1
 
     def _fence(self, *kinds: int) -> None:
         """Set the counters of these kinds to the generic one: the fence covers all accesses so far,

@@ -55,7 +55,7 @@ def _step(major: str, rows: int, start: int, fields: int) -> Chunks:
         r, c = np.ogrid[:rows, :2]
         at = r // 8 * sbo + (r % 8 * width + 16 * c if width else r % 8 * 16 + c * lbo)
     else:
-        k, j = np.ogrid[:16, :rows // 8]
+        k, j = np.ogrid[:16, : rows // 8]
         if width:
             per = width // 16
             at = j // per * lbo + k // 8 * sbo + k % 8 * width + j % per * 16
@@ -85,7 +85,9 @@ class Operand:
 
 
 @functools.lru_cache(maxsize=256)
-def _relative(major: str, rows: int, within: int, first: int, steps: tuple[tuple[int, ...], ...]) -> Operand:
+def _relative(
+    major: str, rows: int, within: int, first: int, steps: tuple[tuple[int, ...], ...]
+) -> Operand:
     """Return the operand of [block][step along K] descriptors as if it started in 1024-byte line 0,
     `within` bytes in.
 
@@ -94,7 +96,10 @@ def _relative(major: str, rows: int, within: int, first: int, steps: tuple[tuple
     """
     blocks = []
     for block in steps:
-        tables = [_step(major, rows, within + ((d & _FIELD) << 4), (first + (d & ~_FIELD)) & _UNSIGNED) for d in block]
+        tables = [
+            _step(major, rows, within + ((d & _FIELD) << 4), (first + (d & ~_FIELD)) & _UNSIGNED)
+            for d in block
+        ]
         blocks.append(np.concatenate(tables, axis=1 if major == "k" else 0))
     table = np.concatenate(blocks, axis=0 if major == "k" else 1)
     return Operand(table, intervals(16 * table, 16))
@@ -105,9 +110,15 @@ def _operand(major: str, rows: int, descriptors: tuple[tuple[int, ...], ...]) ->
     start = min(d & _FIELD for block in descriptors for d in block)  # chunks
     line = start & ~63
     fields = first & ~_FIELD
-    steps = tuple(tuple((d & ~_FIELD) - fields + ((d & _FIELD) - start) for d in block) for block in descriptors)
+    steps = tuple(
+        tuple((d & ~_FIELD) - fields + ((d & _FIELD) - start) for d in block)
+        for block in descriptors
+    )
     relative = _relative(major, rows, (start - line) << 4, fields, steps)
-    return Operand(relative.chunks + line, tuple((lo + 16 * line, hi + 16 * line) for lo, hi in relative.touched))
+    return Operand(
+        relative.chunks + line,
+        tuple((lo + 16 * line, hi + 16 * line) for lo, hi in relative.touched),
+    )
 
 
 class Plan:
@@ -116,7 +127,9 @@ class Plan:
 
     def __init__(self, mma: Mma, from_registers: bool = False) -> None:
         self.parts: list[tuple[slice, Operand | None, Operand]] = []
-        steps = [tuple((int(a) & _UNSIGNED, int(b) & _UNSIGNED) for a, b in block) for block in mma.steps]
+        steps = [
+            tuple((int(a) & _UNSIGNED, int(b) & _UNSIGNED) for a, b in block) for block in mma.steps
+        ]
         first = 0
         while first < len(steps):  # consecutive 64-row blocks with the same B are one product
             right = tuple(b for _, b in steps[first])
@@ -124,11 +137,16 @@ class Plan:
             while last < len(steps) and tuple(b for _, b in steps[last]) == right:
                 last += 1
             left = tuple(tuple(a for a, _ in block) for block in steps[first:last])
-            operands = None if from_registers else _operand(mma.a_major, 64, left), _operand(mma.b_major, mma.n, (right,))
+            operands = (
+                None if from_registers else _operand(mma.a_major, 64, left),
+                _operand(mma.b_major, mma.n, (right,)),
+            )
             self.parts.append((slice(64 * first, 64 * last), *operands))
             first = last
         self.rows = 64 * len(steps)
-        self.touched = sorted({t for _, a, b in self.parts for t in (a.touched if a else ()) + b.touched})
+        self.touched = sorted(
+            {t for _, a, b in self.parts for t in (a.touched if a else ()) + b.touched}
+        )
         self.extent = self.touched[0][0], max(hi for _, hi in self.touched)
         self.majors = mma.a_major, mma.b_major
         self.products = sum(len(block) for block in steps)
@@ -142,21 +160,37 @@ def check(who: Warpgroup, mma: Mma) -> None:
     """Raise SimulationError unless the hardware has this instruction."""
     left, right = operand(mma.dtype), operand(mma.b_dtype or mma.dtype)
     if left is None or right is None or left.family != right.family:
-        raise race_report.illegal(who, f"wgmma on {mma.dtype}{f' and {mma.b_dtype}' * (mma.b_dtype not in (None, mma.dtype))}; the "
-                             f"tensor core takes {'; '.join(KINDS)}")
+        raise race_report.illegal(
+            who,
+            f"wgmma on {mma.dtype}{f' and {mma.b_dtype}' * (mma.b_dtype not in (None, mma.dtype))}; the "
+            f"tensor core takes {'; '.join(KINDS)}",
+        )
     if mma.n not in left.widths:
-        raise race_report.illegal(who, f"wgmma with n={mma.n}; the instruction needs a multiple of {left.unit} in 8 … 256")
+        raise race_report.illegal(
+            who, f"wgmma with n={mma.n}; the instruction needs a multiple of {left.unit} in 8 … 256"
+        )
     if mma.a_major not in left.majors or mma.b_major not in right.majors:
-        raise race_report.illegal(who, f"wgmma with a_major={mma.a_major!r}, b_major={mma.b_major!r}; each is "
-                             f"{' or '.join(map(repr, left.majors))}")
+        raise race_report.illegal(
+            who,
+            f"wgmma with a_major={mma.a_major!r}, b_major={mma.b_major!r}; each is "
+            f"{' or '.join(map(repr, left.majors))}",
+        )
     if not mma.steps or len({len(block) for block in mma.steps}) != 1 or not mma.steps[0]:
-        raise race_report.illegal(who, f"wgmma with {[len(block) for block in mma.steps]} steps along K; every 64-row block needs the "
-                             "same number, at least one")
+        raise race_report.illegal(
+            who,
+            f"wgmma with {[len(block) for block in mma.steps]} steps along K; every 64-row block needs the "
+            "same number, at least one",
+        )
     pairs = [pair for block in mma.steps for pair in block]
-    for name, descriptor in ((name, int(each)) for pair in pairs for name, each in zip("AB", pair, strict=True)):
+    for name, descriptor in (
+        (name, int(each)) for pair in pairs for name, each in zip("AB", pair, strict=True)
+    ):
         if descriptor >> 49 & 7:
-            raise race_report.illegal(who, f"wgmma: the descriptor of {name} has base_offset {descriptor >> 49 & 7}; operands start at "
-                                 "a multiple of their swizzle pattern (8 rows), where it is 0")
+            raise race_report.illegal(
+                who,
+                f"wgmma: the descriptor of {name} has base_offset {descriptor >> 49 & 7}; operands start at "
+                "a multiple of their swizzle pattern (8 rows), where it is 0",
+            )
 
 
 # ---- accumulators --------------------------------------------------------------------------------
@@ -177,19 +211,29 @@ class Accumulator:
         self.what = what
 
     def party(self) -> Party:
-        return race_report.party(self.products.who, f"wgmma (batch {self.batch})", self.site, note=self.note)
+        return race_report.party(
+            self.products.who, f"wgmma (batch {self.batch})", self.site, note=self.note
+        )
 
     def read(self) -> npt.NDArray[Any]:
         who = self.products.who
         if self.batch > self.products.drained:
-            raise race_report.race(who, f"the accumulator of the wgmma at {sites.place(self.site)} is read before wgmma_wait has "
-                              f"covered it: batch {self.batch}, drained up to {self.products.drained}; commit, then wgmma_wait "
-                              f"with few enough groups pending{self.products.enough(self.batch)}", hazard="accumulator-in-flight",
-                              before=self.party())
+            raise race_report.race(
+                who,
+                f"the accumulator of the wgmma at {sites.place(self.site)} is read before wgmma_wait has "
+                f"covered it: batch {self.batch}, drained up to {self.products.drained}; commit, then wgmma_wait "
+                f"with few enough groups pending{self.products.enough(self.batch)}",
+                hazard="accumulator-in-flight",
+                before=self.party(),
+            )
         if self.successor is not False:
-            raise race_report.race(who, f"the accumulator of the wgmma at {sites.place(self.site)} is read after a later wgmma, at "
-                              f"{sites.place(self.successor)}, took over its registers; read the newest one",
-                              hazard="accumulator-in-flight", before=self.party())
+            raise race_report.race(
+                who,
+                f"the accumulator of the wgmma at {sites.place(self.site)} is read after a later wgmma, at "
+                f"{sites.place(self.successor)}, took over its registers; read the newest one",
+                hazard="accumulator-in-flight",
+                before=self.party(),
+            )
         self.read_at_fence = self.products.fences
         assert self.value is not None
         return self.value.copy()
@@ -209,7 +253,15 @@ class Products:
         """whether a fence came after the last commit, so that new accumulators may be touched"""
         self.groups: list[int] = []
         """number of the last batch of each committed group that nobody has waited for"""
-        self.queue: list[tuple[Accumulator, npt.NDArray[Any] | Accumulator, Plan, npt.NDArray[np.float32] | None, int]] = []
+        self.queue: list[
+            tuple[
+                Accumulator,
+                npt.NDArray[Any] | Accumulator,
+                Plan,
+                npt.NDArray[np.float32] | None,
+                int,
+            ]
+        ] = []
         self.registers: list[tuple[Accumulator, npt.NDArray[Any], bytes]] = []
         """of each product in flight with A in registers: these, and their bytes when it was
         issued"""
@@ -217,32 +269,57 @@ class Products:
         self.until = 0
         self._finished = 0
 
-    def check_accumulator(self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma, plan: Plan) -> npt.NDArray[Any] | Accumulator:
+    def check_accumulator(
+        self, accumulator: npt.NDArray[Any] | InFlight, mma: Mma, plan: Plan
+    ) -> npt.NDArray[Any] | Accumulator:
         who = self.who
         if isinstance(accumulator, Accumulator):
             if accumulator.products is not self:
-                raise race_report.violation(who, f"wgmma on an accumulator of {accumulator.products.who.name}; registers belong to one "
-                                       "warpgroup", hazard="accumulator-in-flight", before=accumulator.party())
+                raise race_report.violation(
+                    who,
+                    f"wgmma on an accumulator of {accumulator.products.who.name}; registers belong to one "
+                    "warpgroup",
+                    hazard="accumulator-in-flight",
+                    before=accumulator.party(),
+                )
             if accumulator.successor is not False:
-                raise race_report.violation(who, f"wgmma on the accumulator of {sites.place(accumulator.site)}, which a later wgmma at "
-                                       f"{sites.place(accumulator.successor)} has already taken over; use what that one returned",
-                                       hazard="accumulator-in-flight", before=accumulator.party())
+                raise race_report.violation(
+                    who,
+                    f"wgmma on the accumulator of {sites.place(accumulator.site)}, which a later wgmma at "
+                    f"{sites.place(accumulator.successor)} has already taken over; use what that one returned",
+                    hazard="accumulator-in-flight",
+                    before=accumulator.party(),
+                )
             if accumulator.what != plan.what:
-                raise race_report.illegal(who, f"wgmma of {plan.what} on an accumulator of {accumulator.what}; use one of its shape",
-                                     before=accumulator.party())
+                raise race_report.illegal(
+                    who,
+                    f"wgmma of {plan.what} on an accumulator of {accumulator.what}; use one of its shape",
+                    before=accumulator.party(),
+                )
             if accumulator.read_at_fence == self.fences:
-                raise race_report.race(who, "wgmma on an accumulator that was read since the last wgmma_fence; another wgmma_fence, "
-                                  "which orders register accesses before the wgmma that writes them", hazard="missing-wgmma-fence",
-                                  before=accumulator.party())
+                raise race_report.race(
+                    who,
+                    "wgmma on an accumulator that was read since the last wgmma_fence; another wgmma_fence, "
+                    "which orders register accesses before the wgmma that writes them",
+                    hazard="missing-wgmma-fence",
+                    before=accumulator.party(),
+                )
             return accumulator
         array = np.asarray(accumulator)
         if array.shape != (plan.rows, mma.n) or array.dtype != plan.sums:
-            raise race_report.illegal(who, f"wgmma of {plan.what} on an accumulator {array.dtype}{array.shape}; it must be "
-                                 f"{plan.sums}{(plan.rows, mma.n)}")
+            raise race_report.illegal(
+                who,
+                f"wgmma of {plan.what} on an accumulator {array.dtype}{array.shape}; it must be "
+                f"{plan.sums}{(plan.rows, mma.n)}",
+            )
         if not self.fenced:
-            raise race_report.race(who, "wgmma on registers that something else has written, without a wgmma_fence in between (on the "
-                              "hardware nothing reports it, and the result is wrong); wgmma_fence before the first wgmma of a "
-                              "group", hazard="missing-wgmma-fence")
+            raise race_report.race(
+                who,
+                "wgmma on registers that something else has written, without a wgmma_fence in between (on the "
+                "hardware nothing reports it, and the result is wrong); wgmma_fence before the first wgmma of a "
+                "group",
+                hazard="missing-wgmma-fence",
+            )
         return array.copy()
 
     def schedule(self, time: int) -> None:
@@ -288,7 +365,11 @@ class Products:
         now = self._finished  # the next batch's end, once that is scheduled
         if self.queue:
             self.schedule(now)
-        if self.who.blocked is not None and self.who.blocked.kind == "drain" and self.ran >= self.until:
+        if (
+            self.who.blocked is not None
+            and self.who.blocked.kind == "drain"
+            and self.ran >= self.until
+        ):
             self.who.wake(now)
 
     def check_operands(self) -> None:
@@ -296,10 +377,14 @@ class Products:
         until now."""
         for product, registers, held in self.registers:
             if registers.tobytes() != held:
-                raise race_report.race(self.who, f"registers that the wgmma at {sites.place(product.site)} takes as its A operand were "
-                                  f"overwritten before wgmma_wait has covered it: batch {product.batch}; wgmma_wait with few "
-                                  "enough groups pending before they are used again, or other registers",
-                                  hazard="operand-in-flight", before=product.party())
+                raise race_report.race(
+                    self.who,
+                    f"registers that the wgmma at {sites.place(product.site)} takes as its A operand were "
+                    f"overwritten before wgmma_wait has covered it: batch {product.batch}; wgmma_wait with few "
+                    "enough groups pending before they are used again, or other registers",
+                    hazard="operand-in-flight",
+                    before=product.party(),
+                )
         self.registers = [one for one in self.registers if one[0].batch > self.drained]
 
     def enough(self, batch: int) -> str:
@@ -307,15 +392,21 @@ class Products:
         newer = sum(last >= batch for last in self.groups) - 1
         if newer < 0:
             return f": batch {batch} is in no group yet"
-        return f", {newer} at most: " + (f"wgmma_wait({self.left}) leaves it in flight" if self.left > newer else
-                                         "none has come since it was committed")
+        return f", {newer} at most: " + (
+            f"wgmma_wait({self.left}) leaves it in flight"
+            if self.left > newer
+            else "none has come since it was committed"
+        )
 
     def at_exit(self) -> None:
         """Raise PipelineRace if wgmmas are left that nobody has waited for."""
         if self.issued > self.drained:
-            raise race_report.race(self.last or self.who, f"the warpgroup ends with {self.issued - self.drained} of its {self.issued} "
-                              "wgmma batches not waited for; wgmma_commit and wgmma_wait(0) before it ends",
-                              hazard="exit-in-flight")
+            raise race_report.race(
+                self.last or self.who,
+                f"the warpgroup ends with {self.issued - self.drained} of its {self.issued} "
+                "wgmma batches not waited for; wgmma_commit and wgmma_wait(0) before it ends",
+                hazard="exit-in-flight",
+            )
 
 
 # ---- operations ----------------------------------------------------------------------------------
@@ -379,7 +470,9 @@ def wait(who: Warpgroup, pending: int) -> None:
     race_report.collective(who, "wgmma_wait")
     products, pending = who.products, int(pending)
     if pending < 0:
-        raise race_report.illegal(who, f"wgmma_wait({pending}); the number of groups that may stay in flight is 0 or more")
+        raise race_report.illegal(
+            who, f"wgmma_wait({pending}); the number of groups that may stay in flight is 0 or more"
+        )
     covered = len(products.groups) - pending
     until = products.groups[covered - 1] if covered > 0 else 0
     who.breathe(lambda: products.ran >= until)

@@ -85,7 +85,14 @@ class Counter:
 
     moves = False
 
-    def __init__(self, work: Work, unit: Unit, warpgroup: int, cta: tuple[int, int, int], grid: tuple[int, int, int]) -> None:
+    def __init__(
+        self,
+        work: Work,
+        unit: Unit,
+        warpgroup: int,
+        cta: tuple[int, int, int],
+        grid: tuple[int, int, int],
+    ) -> None:
         self.work, self.unit, self.warpgroup, self.cta, self.grid = work, unit, warpgroup, cta, grid
         self.rank = rank_of(place_of(cta, unit.cluster), unit.cluster)
         self.role: Role = "compute"
@@ -127,21 +134,34 @@ class Counter:
 
     def _inside(self, tensor: TensorMap, coords: tuple[int, ...]) -> int:
         """Return the bytes of a box that lie inside its array."""
-        size, whole = self._maps.get(tensor) or self._maps.setdefault(tensor, (tensor.array.dtype.itemsize, tensor.nbytes))
+        size, whole = self._maps.get(tensor) or self._maps.setdefault(
+            tensor, (tensor.array.dtype.itemsize, tensor.nbytes)
+        )
         places = list(zip(coords, tensor.box, tensor.array.shape, strict=True))
         if all(0 <= at <= n - box for at, box, n in places):
             return whole
         return int(size * math.prod(max(0, min(at + box, n) - max(at, 0)) for at, box, n in places))
 
-    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0) -> None:
+    def tma_load(
+        self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0
+    ) -> None:
         """Count a load; of a multicast this CTA receives as much as it sends."""
         self._moved("load", tensor.name, self._inside(tensor, coords))
         self.work["copied",] += self._maps[tensor][1] * max(1, bin(ctas).count("1"))
 
-    def tma_store(self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", once: bool = False) -> None:
+    def tma_store(
+        self,
+        tensor: TensorMap,
+        coords: tuple[int, ...],
+        src: int,
+        reduction: str = "",
+        once: bool = False,
+    ) -> None:
         self._moved("store", tensor.name, self._inside(tensor, coords))
 
-    def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None) -> Accumulator:
+    def wgmma(
+        self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None
+    ) -> Accumulator:
         count = len(mma.steps) * len(mma.steps[0])
         record = BY_DTYPE[mma.dtype]
         assert record.operand is not None
@@ -173,10 +193,14 @@ class Counter:
     def smem_store(self, addresses: np.ndarray, values: np.ndarray, what: str) -> None:
         self.work["written", self.warpgroup] += values.nbytes
 
-    def smem_update(self, addresses: np.ndarray, values: np.ndarray, reduction: str, what: str) -> None:
+    def smem_update(
+        self, addresses: np.ndarray, values: np.ndarray, reduction: str, what: str
+    ) -> None:
         self.work["written", self.warpgroup] += 2 * values.nbytes
 
-    def smem_send(self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str) -> None:
+    def smem_send(
+        self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str
+    ) -> None:
         self.work["written", self.warpgroup] += values.nbytes
         self.work["sent", self.warpgroup] += 1
 
@@ -187,13 +211,27 @@ class Counter:
         number = self.cta[0] + self.grid[0] * (self.cta[1] + self.grid[1] * self.cta[2])
         return self._tickets.draw(number) if plan is not None and address in plan.memory else 0
 
-    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
+    def gmem_write(
+        self,
+        array: np.ndarray,
+        index: tuple[Any, ...],
+        values: np.ndarray,
+        what: str,
+        reduction: str = "",
+    ) -> None:
         if not self._in_l2(what):
             self._moved("store", what, values.nbytes)
         self.work["written", self.warpgroup] += values.nbytes
 
-    def gmem_scatter(self, array: np.ndarray, index: tuple[Any, ...], axis: int, places: np.ndarray, values: np.ndarray,
-                     what: str) -> None:
+    def gmem_scatter(
+        self,
+        array: np.ndarray,
+        index: tuple[Any, ...],
+        axis: int,
+        places: np.ndarray,
+        values: np.ndarray,
+        what: str,
+    ) -> None:
         self.gmem_write(array, index, values, what)
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
@@ -214,7 +252,9 @@ class Counter:
         they leave L2."""
         return any(array.workspace and array.name == what for array in self.unit.arrays)
 
-    def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def each_lane(
+        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
+    ) -> list[Any]:
         """Run lane 0, which stands for all."""
         enter: Callable[[Any], None] = _machine.enter
         enter(Lane(self))
@@ -231,8 +271,11 @@ class Counter:
             self.work["steps", self.warpgroup] += 1
         elif event == "fill":
             self.work["fills", details["ring"]] += 1
-        elif event == "tile begin" and (self.role == "compute" if self.unit.turns > 1 else
-                                        self.warpgroup == self.unit.first_compute):
+        elif event == "tile begin" and (
+            self.role == "compute"
+            if self.unit.turns > 1
+            else self.warpgroup == self.unit.first_compute
+        ):
             self.work["tiles",] += 1
 
 
@@ -250,7 +293,13 @@ class Lane:
 
     def __init__(self, who: Counter) -> None:
         self.who = who
-        self.warpgroup, self.role, self.cta, self.grid, self.unit = who.warpgroup, who.role, who.cta, who.grid, who.unit
+        self.warpgroup, self.role, self.cta, self.grid, self.unit = (
+            who.warpgroup,
+            who.role,
+            who.cta,
+            who.grid,
+            who.unit,
+        )
 
     def load(self, address: int, dtype: np.dtype, what: str) -> Any:
         self.who.work["read", self.warpgroup] += 128 * dtype.itemsize
@@ -267,7 +316,14 @@ class Lane:
         self.who.work["load", what] += 128 * array.dtype.itemsize
         return array[index]
 
-    def gmem_write(self, array: np.ndarray, index: tuple[Any, ...], values: np.ndarray, what: str, reduction: str = "") -> None:
+    def gmem_write(
+        self,
+        array: np.ndarray,
+        index: tuple[Any, ...],
+        values: np.ndarray,
+        what: str,
+        reduction: str = "",
+    ) -> None:
         self.who.work["store", what] += 128 * values.nbytes
 
     def round(self) -> None:
@@ -294,10 +350,14 @@ class Sampler(Counter):
         if event == "fill" and self.work["fills", details["ring"]] > self.FILLS:
             raise Enough
 
-    def tma_load(self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0) -> None:
+    def tma_load(
+        self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0
+    ) -> None:
         if self.boxes.total() == self.LOADS:
             raise Enough
-        self.boxes[tensor.name, tuple(map(int, coords)), tensor.box, self._inside(tensor, coords)] += 1
+        self.boxes[
+            tensor.name, tuple(map(int, coords)), tensor.box, self._inside(tensor, coords)
+        ] += 1
 
 
 class Enough(Exception):
@@ -310,7 +370,11 @@ def run(machine: Any, body: Callable[[Any], None]) -> None:
 
     def inside() -> None:
         _machine.enter(machine)
-        with contextlib.suppress(Enough), contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
+        with (
+            contextlib.suppress(Enough),
+            contextlib.redirect_stdout(io.StringIO()),
+            np.errstate(all="ignore"),
+        ):
             body(machine)
 
     hook, sys.breakpointhook = sys.breakpointhook, lambda *_, **__: None

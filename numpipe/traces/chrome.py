@@ -40,18 +40,56 @@ def trace_events(trace: Recording) -> Json:
     ctas = of_ctas(trace.events)
     shown: list[Json] = []
     for pid, (cta, own) in enumerate(ctas.items()):
-        shown += _cta(pid, cta_name(cta), own, f" on SM {trace.sms[own[0].cta]}" if own[0].cta in trace.sms else "")
+        shown += _cta(
+            pid,
+            cta_name(cta),
+            own,
+            f" on SM {trace.sms[own[0].cta]}" if own[0].cta in trace.sms else "",
+        )
     if trace.failure is not None:
-        last = max((e["ts"] + e.get("dur", 0) for e in shown if e["ph"] == "X" and e["pid"] == len(ctas) - 1), default=0)
-        shown.append({"ph": "i", "s": "g", "name": trace.failure.partition("\n")[0], "cat": "failure", "ts": last,
-                      "pid": max(len(ctas) - 1, 0), "tid": 0, "args": {"message": trace.failure}})
+        last = max(
+            (
+                e["ts"] + e.get("dur", 0)
+                for e in shown
+                if e["ph"] == "X" and e["pid"] == len(ctas) - 1
+            ),
+            default=0,
+        )
+        shown.append(
+            {
+                "ph": "i",
+                "s": "g",
+                "name": trace.failure.partition("\n")[0],
+                "cat": "failure",
+                "ts": last,
+                "pid": max(len(ctas) - 1, 0),
+                "tid": 0,
+                "args": {"message": trace.failure},
+            }
+        )
     if trace.clock == "cycles":
-        return {"traceEvents": shown, "displayTimeUnit": "ms",
-                "otherData": {"source": "numpipe, simulated SM", "time": "1 us is one cycle of the virtual-time model"}}
+        return {
+            "traceEvents": shown,
+            "displayTimeUnit": "ms",
+            "otherData": {
+                "source": "numpipe, simulated SM",
+                "time": "1 us is one cycle of the virtual-time model",
+            },
+        }
     # in microseconds
-    scaled = [{**each, **{key: each[key] / 1000 for key in ("ts", "dur") if key in each}} for each in shown]
-    return {"traceEvents": scaled, "displayTimeUnit": "ns",
-            "otherData": {"source": "numpipe, GPU", "time": "of %globaltimer", "lost events": trace.lost}}
+    scaled = [
+        {**each, **{key: each[key] / 1000 for key in ("ts", "dur") if key in each}}
+        for each in shown
+    ]
+    return {
+        "traceEvents": scaled,
+        "displayTimeUnit": "ns",
+        "otherData": {
+            "source": "numpipe, GPU",
+            "time": "of %globaltimer",
+            "lost events": trace.lost,
+        },
+    }
 
 
 def _cta(pid: int, cta: str, events: list[Event], where: str) -> Iterator[Json]:
@@ -61,15 +99,33 @@ def _cta(pid: int, cta: str, events: list[Event], where: str) -> Iterator[Json]:
         if event.kind in UNITS:
             units.setdefault(event.kind, []).append(event)
     yield _named("process", pid, 0, f"{cta}{where}")
-    yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}}
+    yield {
+        "ph": "M",
+        "name": "process_sort_index",
+        "pid": pid,
+        "tid": 0,
+        "args": {"sort_index": pid},
+    }
     last = max(e.end for e in events)
     for number, own in warpgroups.items():
         yield _named("thread", pid, number, f"wg{number} {own[-1].role}")
-        yield from _ordered(_warpgroup([event for event in own if not event.aside], last), pid, number)
-        regions = [_span(f"tile {span.name}", "tile", span.start, span.end, {"tile": int(span.name)})
-                   for span in spans.tiles(own, last)]
-        regions += [_span(span.name, "region", span.start, span.end, {"unfinished": True} if span.unfinished else {})
-                    for span in spans.regions(own, last)]
+        yield from _ordered(
+            _warpgroup([event for event in own if not event.aside], last), pid, number
+        )
+        regions = [
+            _span(f"tile {span.name}", "tile", span.start, span.end, {"tile": int(span.name)})
+            for span in spans.tiles(own, last)
+        ]
+        regions += [
+            _span(
+                span.name,
+                "region",
+                span.start,
+                span.end,
+                {"unfinished": True} if span.unfinished else {},
+            )
+            for span in spans.regions(own, last)
+        ]
         if regions:  # a thread of their own: they need not lie inside a step, or a step inside them
             yield _named("thread", pid, REGIONS + number, f"wg{number} regions")
             yield from _ordered(regions, pid, REGIONS + number)
@@ -86,12 +142,21 @@ def _named(what: str, pid: int, tid: int, name: str) -> Json:
 def _ordered(events: Iterable[Json], pid: int, tid: int) -> list[Json]:
     """Return events sorted by start, the longer first, so that an event comes before those inside
     it."""
-    return [{**event, "pid": pid, "tid": tid} for event in sorted(events, key=lambda e: (e["ts"], -e["dur"]))]
+    return [
+        {**event, "pid": pid, "tid": tid}
+        for event in sorted(events, key=lambda e: (e["ts"], -e["dur"]))
+    ]
 
 
 def _span(name: str, kind: str, start: int, end: int, args: Json) -> Json:
-    return {"ph": "X", "name": name, "cat": kind, "ts": int(start), "dur": int(end - start),
-            "args": plain({key: value for key, value in args.items() if value is not None})}
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": kind,
+        "ts": int(start),
+        "dur": int(end - start),
+        "args": plain({key: value for key, value in args.items() if value is not None}),
+    }
 
 
 def plain(value: Any) -> Any:
@@ -116,7 +181,13 @@ def _unit(event: Event) -> Json:
     end = details.pop("port_until", event.end)
     if event.kind != "mma":
         details["landed" if event.kind == "load" else "written"] = event.end
-    return _span(name, event.kind, event.start, end, {"warpgroup": event.warpgroup, **_place(details.get("mbar", "")), **details})
+    return _span(
+        name,
+        event.kind,
+        event.start,
+        end,
+        {"warpgroup": event.warpgroup, **_place(details.get("mbar", "")), **details},
+    )
 
 
 def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:
@@ -142,12 +213,22 @@ def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:
             mbar = details["mbar"]
             releases = _place(mbar).get("ring") == note.get("ring", "")
             title = name if releases else kind
-            yield _span(title, title, event.start, event.end, {**(note if releases else {}), **details})
+            yield _span(
+                title, title, event.start, event.end, {**(note if releases else {}), **details}
+            )
         elif kind == "signal":
             yield _span(f"signal {details['semaphore']}", kind, event.start, event.end, details)
         elif kind == "issue":
-            yield _span(f"issue {details['tensor']}", kind, event.start, event.end, {**note, **details})
+            yield _span(
+                f"issue {details['tensor']}", kind, event.start, event.end, {**note, **details}
+            )
         elif kind == "write":
             yield _span(f"write {details['what']}", kind, event.start, event.end, details)
     if lasting is not None:  # the run failed
-        yield _span(lasting[0], lasting[0], lasting[1], max(last, lasting[1]), {**lasting[2], "unfinished": True})
+        yield _span(
+            lasting[0],
+            lasting[0],
+            lasting[1],
+            max(last, lasting[1]),
+            {**lasting[2], "unfinished": True},
+        )

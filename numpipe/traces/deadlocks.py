@@ -44,11 +44,18 @@ def blocked_on(barrier: str, phase: int, step: int | None = None) -> str:
     >>> blocked_on("ready[1] of a, b @ gemm.py:41", 1, 3)
     'blocked on ready[1] of a, b @ gemm.py:41 phase 1 step 3'
     """
-    return f"blocked on {barrier} phase {phase}" + (f" step {step}" if step is not None and step >= 0 else "")
+    return f"blocked on {barrier} phase {phase}" + (
+        f" step {step}" if step is not None and step >= 0 else ""
+    )
 
 
-def deadlock(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hints: Sequence[Hint] = (),
-             kernel: str = "") -> Report:
+def deadlock(
+    where: str,
+    waiting: Sequence[Party],
+    barriers: Sequence[Barrier],
+    hints: Sequence[Hint] = (),
+    kernel: str = "",
+) -> Report:
     """Return the report of a deadlock.
 
     where     the first line: ``CTA (0, 0, 0): every warpgroup waits and nothing is in flight``
@@ -64,20 +71,35 @@ def deadlock(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], 
     sure = [hint for hint in (*hints, *missing) if hint.sure]
     shown = [*hints, *(hint for hint in missing if hint.sure or not sure)]
     first = next(iter(sure or shown), Hint("deadlock", WAITS))
-    return Report(first.hazard if sure else "deadlock", _text(where, waiting, barriers, shown), waiting=tuple(waiting),
-                  barriers=tuple(barriers), cause=first.text.removeprefix("hint: "), fix=first.fix, kernel=kernel)
+    return Report(
+        first.hazard if sure else "deadlock",
+        _text(where, waiting, barriers, shown),
+        waiting=tuple(waiting),
+        barriers=tuple(barriers),
+        cause=first.text.removeprefix("hint: "),
+        fix=first.fix,
+        kernel=kernel,
+    )
 
 
-def _text(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hints: Sequence[Hint]) -> str:
+def _text(
+    where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hints: Sequence[Hint]
+) -> str:
     lines = [where]
     for party in waiting:
         at = f" at {' <- '.join(map(str, party.lines))}" if party.lines else ""
         lines.append(f"  {_name(party, waiting)}: {party.did}{at}")
     for barrier in barriers:
-        misses = (f"{barrier.pending} of {barrier.count} arrivals missing, {barrier.missing_bytes} bytes missing" if barrier.known
-                  else "what it misses is not known")
+        misses = (
+            f"{barrier.pending} of {barrier.count} arrivals missing, {barrier.missing_bytes} bytes missing"
+            if barrier.known
+            else "what it misses is not known"
+        )
         arrived = ", ".join(f"{who} x {times}" for who, times in barrier.arrived)
-        lines.append(f"  {barrier.name}: phase {barrier.phase}, {misses}" + (f"; arrived: {arrived}" if arrived else ""))
+        lines.append(
+            f"  {barrier.name}: phase {barrier.phase}, {misses}"
+            + (f"; arrived: {arrived}" if arrived else "")
+        )
     lines += [f"  {hint.text}" for hint in hints]
     lines += [f"  fix:    {fix}" for fix in dict.fromkeys(hint.fix for hint in hints) if fix]
     return "\n".join(lines)
@@ -85,7 +107,11 @@ def _text(where: str, waiting: Sequence[Party], barriers: Sequence[Barrier], hin
 
 def _name(party: Party, waiting: Sequence[Party]) -> str:
     """Return a warpgroup's name, with its CTA where there are several."""
-    return party.name if len({(other.gpu, other.cta) for other in waiting}) < 2 else f"{party.name} of {party.where}"
+    return (
+        party.name
+        if len({(other.gpu, other.cta) for other in waiting}) < 2
+        else f"{party.name} of {party.where}"
+    )
 
 
 # ---- what is missing -----------------------------------------------------------------------------
@@ -98,20 +124,38 @@ def _missing(waiting: Sequence[Party], barriers: Sequence[Barrier]) -> list[Hint
             hints.append(_no_sum(barrier))
         elif barrier.missing_bytes and not barrier.pending:
             several = len({(party.gpu, party.cta) for party in waiting}) > 1
-            hints.append(_no_bytes(barrier, row is not None and row.completes == "memory" and several))
+            hints.append(
+                _no_bytes(barrier, row is not None and row.completes == "memory" and several)
+            )
         elif barrier.waiters and barrier.pending:
-            hints.append((_no_arrival if row is None else _no_load if row.completes == "memory" else _no_release)(barrier, waiting))
+            hints.append(
+                (
+                    _no_arrival
+                    if row is None
+                    else _no_load
+                    if row.completes == "memory"
+                    else _no_release
+                )(barrier, waiting)
+            )
     return hints
 
 
 def _no_sum(barrier: Barrier) -> Hint:
     """Return the hint where, in a cluster, another CTA has not sent its sum of a tile, or has not
     read this one's."""
-    misses = (f"{barrier.missing_bytes} bytes" if barrier.missing_bytes else f"{barrier.pending} of {barrier.count} arrivals"
-              if barrier.known else "bytes or arrivals")
-    return Hint("too-few-arrivals", f"hint: {barrier.name} still misses {misses} in phase {barrier.phase}: another CTA of the "
-                "cluster does not exchange its sum of a tile",
-                "numpipe.combine(acc, part, axis=…) by all CTAs along the axis, for each tile, whatever part of it they have")
+    misses = (
+        f"{barrier.missing_bytes} bytes"
+        if barrier.missing_bytes
+        else f"{barrier.pending} of {barrier.count} arrivals"
+        if barrier.known
+        else "bytes or arrivals"
+    )
+    return Hint(
+        "too-few-arrivals",
+        f"hint: {barrier.name} still misses {misses} in phase {barrier.phase}: another CTA of the "
+        "cluster does not exchange its sum of a tile",
+        "numpipe.combine(acc, part, axis=…) by all CTAs along the axis, for each tile, whatever part of it they have",
+    )
 
 
 def _no_bytes(barrier: Barrier, shared: bool) -> Hint:
@@ -119,14 +163,20 @@ def _no_bytes(barrier: Barrier, shared: bool) -> Hint:
     each load a share of them."""
     text = f"hint: {barrier.name} still misses {barrier.missing_bytes} bytes "
     if shared:
-        return Hint("multicast-mismatch", f"{text}of step {barrier.step} and no copy is in flight: another CTA of the cluster has "
-                    "not loaded its share of that step",
-                    "the same pipelines with the same grids, and as many tiles, in all CTAs along collective_axes")
+        return Hint(
+            "multicast-mismatch",
+            f"{text}of step {barrier.step} and no copy is in flight: another CTA of the cluster has "
+            "not loaded its share of that step",
+            "the same pipelines with the same grids, and as many tiles, in all CTAs along collective_axes",
+        )
     brought = "more were announced than the copies of this phase bring"
     if (announced := barrier.expected) is not None:
         brought = f"expect_tx announced {announced} bytes, the copies of this phase brought {announced - barrier.missing_bytes}"
-    return Hint("wrong-expect-tx", f"{text}and no copy is in flight: {brought}",
-                "announce the bytes of all copies that are issued for the phase, and no more")
+    return Hint(
+        "wrong-expect-tx",
+        f"{text}and no copy is in flight: {brought}",
+        "announce the bytes of all copies that are issued for the phase, and no more",
+    )
 
 
 def _misses(barrier: Barrier) -> str:
@@ -140,37 +190,84 @@ def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
     warpgroup.
     """
     some = barrier.pending < barrier.count
-    sure = some or all(party.did == FINISHED or (party.barrier, party.phase) == (barrier.name, barrier.phase) for party in waiting)
+    sure = some or all(
+        party.did == FINISHED or (party.barrier, party.phase) == (barrier.name, barrier.phase)
+        for party in waiting
+    )
     if barrier.kind != "own":
-        return Hint("too-few-arrivals", f"{_misses(barrier)}a slot was never released, or the count is too high for those who "
-                    "arrive", f"{barrier.pending} more arrivals in phase {barrier.phase} of {barrier.name}" + (
-                        f", or a count of {barrier.count - barrier.pending}" if some else "") if sure else "", sure)
+        return Hint(
+            "too-few-arrivals",
+            f"{_misses(barrier)}a slot was never released, or the count is too high for those who "
+            "arrive",
+            f"{barrier.pending} more arrivals in phase {barrier.phase} of {barrier.name}"
+            + (f", or a count of {barrier.count - barrier.pending}" if some else "")
+            if sure
+            else "",
+            sure,
+        )
     number = -(-barrier.pending // 4) if some else barrier.count // 4
-    fix = f"{number} arrivals (barrier_arrive, or copies)" if number > 1 else "one arrival (barrier_arrive, or a copy)"
+    fix = (
+        f"{number} arrivals (barrier_arrive, or copies)"
+        if number > 1
+        else "one arrival (barrier_arrive, or a copy)"
+    )
     fix += f"{' more' * some} in phase {barrier.phase} of {barrier.name}, "
-    fix += f"or a Barrier with num_arrivals={(barrier.count - barrier.pending) // 4}" if some else (
-        "by who does not wait for it before")
-    return Hint("too-few-arrivals", f"{_misses(barrier)}a barrier_arrive or a copy is missing, or the count is too high for those "
-                "who arrive (a warpgroup's or a copy's arrival counts 4, one a warp)", fix, sure)
+    fix += (
+        f"or a Barrier with num_arrivals={(barrier.count - barrier.pending) // 4}"
+        if some
+        else ("by who does not wait for it before")
+    )
+    return Hint(
+        "too-few-arrivals",
+        f"{_misses(barrier)}a barrier_arrive or a copy is missing, or the count is too high for those "
+        "who arrive (a warpgroup's or a copy's arrival counts 4, one a warp)",
+        fix,
+        sure,
+    )
 
 
 def _no_release(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
     """Return the hint for a slot that is still in use: a warpgroup in later steps, or one that has
     finished, did not release it."""
-    some, done = barrier.pending < barrier.count, [who for who, times in barrier.arrived for _ in range(times)]
-    missing = [party for party in waiting if party.role == "compute" and
-               done.count(_name(party, waiting)) < BARRIERS[barrier.kind].arrivals]
-    late = [party for party in missing if party.did == FINISHED or (
-        party.ring == barrier.ring and party.step is not None and barrier.step is not None and party.step > barrier.step)]
+    some, done = (
+        barrier.pending < barrier.count,
+        [who for who, times in barrier.arrived for _ in range(times)],
+    )
+    missing = [
+        party
+        for party in waiting
+        if party.role == "compute"
+        and done.count(_name(party, waiting)) < BARRIERS[barrier.kind].arrivals
+    ]
+    late = [
+        party
+        for party in missing
+        if party.did == FINISHED
+        or (
+            party.ring == barrier.ring
+            and party.step is not None
+            and barrier.step is not None
+            and party.step > barrier.step
+        )
+    ]
     names = [_name(party, waiting) for party in late or missing] if done or not some else []
-    who, has, gives = (", ".join(names), "have", "release") if len(names) > 1 else (
-        names[0] if names else "one of the compute warpgroups", "has", "releases")
+    who, has, gives = (
+        (", ".join(names), "have", "release")
+        if len(names) > 1
+        else (names[0] if names else "one of the compute warpgroups", "has", "releases")
+    )
     slot = f"slot {barrier.slot} of {barrier.ring} after step {barrier.step}"
     sure = some or bool(late)
-    return Hint("too-few-arrivals", f"{_misses(barrier)}a slot was never released, or the count is too high for those who arrive: "
-                f"{who} {has} not released {slot}",
-                f"{who} {gives} {slot}, on every path through the body: one barrier_arrive a step on its consumed barrier, by all "
-                "four warps" if sure else "", sure)
+    return Hint(
+        "too-few-arrivals",
+        f"{_misses(barrier)}a slot was never released, or the count is too high for those who arrive: "
+        f"{who} {has} not released {slot}",
+        f"{who} {gives} {slot}, on every path through the body: one barrier_arrive a step on its consumed barrier, by all "
+        "four warps"
+        if sure
+        else "",
+        sure,
+    )
 
 
 def _no_load(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
@@ -178,8 +275,18 @@ def _no_load(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
     cause, unless it has finished."""
     loaders = [party for party in waiting if party.role == "memory"]
     over = any(party.did == FINISHED for party in loaders)
-    who = ", ".join(f"{_name(party, waiting)} {'has' if over else 'is'} {party.did}" for party in loaders) or "nobody loads"
-    return Hint("too-few-arrivals", f"{_misses(barrier)}step {barrier.step} was never loaded into slot {barrier.slot} of "
-                f"{barrier.ring}: {who}",
-                "load as many steps as are computed: both roles go through the same pipelines, with the same grids" if over else "",
-                over)
+    who = (
+        ", ".join(
+            f"{_name(party, waiting)} {'has' if over else 'is'} {party.did}" for party in loaders
+        )
+        or "nobody loads"
+    )
+    return Hint(
+        "too-few-arrivals",
+        f"{_misses(barrier)}step {barrier.step} was never loaded into slot {barrier.slot} of "
+        f"{barrier.ring}: {who}",
+        "load as many steps as are computed: both roles go through the same pipelines, with the same grids"
+        if over
+        else "",
+        over,
+    )

@@ -128,7 +128,9 @@ class Recording:
 
     def add(self, who: Any, start: int, end: int, kind: str, /, **details: Any) -> None:
         """Append an event of `who`, a warpgroup of the simulated SM."""
-        self.events.append(Event(who.cta, who.warpgroup, who.role, start, end, kind, details, who.gpu))
+        self.events.append(
+            Event(who.cta, who.warpgroup, who.role, start, end, kind, details, who.gpu)
+        )
 
     def of(self, kind: str, cta: Place | None = None) -> list[Event]:
         """Return the events of one kind, of one CTA or of all."""
@@ -154,7 +156,13 @@ class Recording:
         if cta is None and not self.events:
             return []
         require("trace", locals(), cta=whole() | each(whole(), 3) | each(whole(), 4) | NONE)
-        wanted = self.events[0].place if cta is None else tuple(cta) if isinstance(cta, (tuple, list)) else (cta, 0, 0)
+        wanted = (
+            self.events[0].place
+            if cta is None
+            else tuple(cta)
+            if isinstance(cta, (tuple, list))
+            else (cta, 0, 0)
+        )
         if len(wanted) == 3 and self.gpus:
             wanted = self.gpus[0], *wanted
         if wanted not in (by_cta := of_ctas(self.events)):

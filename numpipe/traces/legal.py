@@ -29,7 +29,16 @@ from ..diagnostics.errors import PipelineRace, SimulationError
 from ..diagnostics.reports import Party, Report
 from .events import Event, Recording, Ring, cta_name, of_ctas, of_warpgroups
 
-COMPARED = ("fill", "wait", "compute", "release", "store", "tile begin", "region begin", "region end")
+COMPARED = (
+    "fill",
+    "wait",
+    "compute",
+    "release",
+    "store",
+    "tile begin",
+    "region begin",
+    "region end",
+)
 """the notes that a GPU and the simulated SM both take"""
 
 
@@ -60,7 +69,11 @@ def check(trace: Recording, slack: float = 0) -> None:
         for number, done in actions.items():
             for action in done:
                 rings[action.ring].setdefault(number, []).append(action)
-        cut = {number for number, own in warpgroups.items() if "lost" in own[-1].details or own[-1].kind != "end"}
+        cut = {
+            number
+            for number, own in warpgroups.items()
+            if "lost" in own[-1].details or own[-1].kind != "end"
+        }
         compute = [number for number, own in warpgroups.items() if own[-1].role == "compute"]
         for ring, users in rings.items():
             rules = _Rules(trace.clock, slack, cut, ring.slots)
@@ -104,13 +117,22 @@ def _actions(events: list[Event], named: _Named) -> list[_Action]:
             filling = event.details if what == "fill" else None
         elif event.kind == "issue":
             place = filling
-        if place is not None and (ring := named.get((place.get("ring", ""), what == "store"))) is not None:
-            actions.append(_Action(what, ring, place["step"], place["slot"], place.get("operand"), event, order))
+        if (
+            place is not None
+            and (ring := named.get((place.get("ring", ""), what == "store"))) is not None
+        ):
+            actions.append(
+                _Action(
+                    what, ring, place["step"], place["slot"], place.get("operand"), event, order
+                )
+            )
     return actions
 
 
 def _fillers(ring: dict[int, list[_Action]]) -> set[int]:
-    return {number for number, done in ring.items() if any(action.what == "fill" for action in done)}
+    return {
+        number for number, done in ring.items() if any(action.what == "fill" for action in done)
+    }
 
 
 _Parts = dict[int | None, _Action]
@@ -134,18 +156,26 @@ def _each(by_step: _ByStep) -> list[_Action]:
 def _matching(actions: _Parts, operand: int | None) -> list[_Action]:
     """Return the actions that are of the operand or of all operands; all actions where `operand` is
     None."""
-    return [action for number, action in actions.items() if operand is None or number is None or number == operand]
+    return [
+        action
+        for number, action in actions.items()
+        if operand is None or number is None or number == operand
+    ]
 
 
 # ---- the rules -----------------------------------------------------------------------------------
 def _in_time(events: Sequence[Event], clock: str) -> None:
     for event in events:
         if event.end < event.start:
-            raise SimulationError(f"{_who(event)}: {_text(event)} ends at {event.end} {clock}, before it starts at {event.start}")
+            raise SimulationError(
+                f"{_who(event)}: {_text(event)} ends at {event.end} {clock}, before it starts at {event.start}"
+            )
     for before, now in pairwise(events):
         if now.end < before.end:
-            raise SimulationError(f"{_who(now)}: {_text(now)} ends at {now.end} {clock}, before {_text(before)}, which comes "
-                                  f"first, does at {before.end}: a warpgroup's events are in the order of its instructions")
+            raise SimulationError(
+                f"{_who(now)}: {_text(now)} ends at {now.end} {clock}, before {_text(before)}, which comes "
+                f"first, does at {before.end}: a warpgroup's events are in the order of its instructions"
+            )
 
 
 @dataclass(frozen=True)
@@ -168,8 +198,13 @@ class _Rules:
             before: dict[tuple[str, int | None], _Action] = {}
             for action in done:
                 if action.slot != action.step % self.slots:
-                    raise self.error(SimulationError, "wrong-phase", action.event, None,
-                                     f"step {action.step} of {self.slots} slots is in slot {action.step % self.slots}")
+                    raise self.error(
+                        SimulationError,
+                        "wrong-phase",
+                        action.event,
+                        None,
+                        f"step {action.step} of {self.slots} slots is in slot {action.step % self.slots}",
+                    )
                 last = before.get((action.what, action.operand))
                 due = 0 if last is None else last.step + 1
                 if turns and action.what in ("compute", "release"):
@@ -182,8 +217,13 @@ class _Rules:
                         continue
                     released = "too-many-arrivals" if action.step < due else "too-few-arrivals"
                     hazard = released if action.what == "release" else "wrong-phase"
-                    raise self.error(SimulationError, hazard, action.event, None if last is None else last.event,
-                                     f"steps are taken one after another; {due} is next")
+                    raise self.error(
+                        SimulationError,
+                        hazard,
+                        action.event,
+                        None if last is None else last.event,
+                        f"steps are taken one after another; {due} is next",
+                    )
                 if action.step < due:
                     continue
                 before[action.what, action.operand] = action
@@ -196,9 +236,18 @@ class _Rules:
         for action in read:
             other = whose.setdefault(action.step, action)
             if other.event.warpgroup != action.event.warpgroup:
-                raise self.error(SimulationError, "wrong-phase", action.event, other.event, "a step is of one warpgroup's turn")
+                raise self.error(
+                    SimulationError,
+                    "wrong-phase",
+                    action.event,
+                    other.event,
+                    "a step is of one warpgroup's turn",
+                )
         cut = self.cut | {first} if self.cut & set(readers) else self.cut
-        replace(self, cut=cut).ring({**{number: ring[number] for number in ring if number not in readers}, first: read}, [first])
+        replace(self, cut=cut).ring(
+            {**{number: ring[number] for number in ring if number not in readers}, first: read},
+            [first],
+        )
 
     def ring(self, ring: dict[int, list[_Action]], readers: Sequence[int]) -> None:
         """Check a load ring, with the warpgroups that read it."""
@@ -210,22 +259,40 @@ class _Rules:
             for issue in _each(issues):
                 self.refill(issue, released, computed, number)
             for compute in _each(computed):
-                self.use(compute, issues.get(compute.step, {}), released.get(compute.step, {}), fillers)
+                self.use(
+                    compute, issues.get(compute.step, {}), released.get(compute.step, {}), fillers
+                )
             for release in _each(released):
                 used = _matching(computed.get(release.step, {}), release.operand)
                 if not used or any(compute.order > release.order for compute in used):
-                    raise self.error(PipelineRace, "read-after-release", release.event, used[-1].event if used else None,
-                                     "a slot is released when its tiles have been waited for and used")
+                    raise self.error(
+                        PipelineRace,
+                        "read-after-release",
+                        release.event,
+                        used[-1].event if used else None,
+                        "a slot is released when its tiles have been waited for and used",
+                    )
             if number in self.cut:
                 continue
             for compute in _each(computed):
                 if not _matching(released.get(compute.step, {}), compute.operand):
-                    raise self.error(SimulationError, "too-few-arrivals", compute.event, None,
-                                     "the warpgroup ends without having released this step")
+                    raise self.error(
+                        SimulationError,
+                        "too-few-arrivals",
+                        compute.event,
+                        None,
+                        "the warpgroup ends without having released this step",
+                    )
             if not fillers & self.cut and (missed := issues.keys() - computed.keys()):
                 step = min(missed)
-                raise self.error(SimulationError, "exit-in-flight", next(iter(issues[step].values())).event, None,
-                                 f"warpgroup {number} ends without having waited for step {step}", step)
+                raise self.error(
+                    SimulationError,
+                    "exit-in-flight",
+                    next(iter(issues[step].values())).event,
+                    None,
+                    f"warpgroup {number} ends without having waited for step {step}",
+                    step,
+                )
 
     def refill(self, issue: _Action, released: _ByStep, computed: _ByStep, reader: int) -> None:
         """Check that a slot is filled again only when a reader has released it."""
@@ -235,27 +302,55 @@ class _Rules:
         freed = _matching(released.get(step, {}), issue.operand)
         if not freed and reader not in self.cut:
             used = next((action.event for action in computed.get(step, {}).values()), None)
-            raise self.error(PipelineRace, "refilled-while-read", issue.event, used,
-                             f"the slot was not released by warpgroup {reader} after step {step}", issue.step)
+            raise self.error(
+                PipelineRace,
+                "refilled-while-read",
+                issue.event,
+                used,
+                f"the slot was not released by warpgroup {reader} after step {step}",
+                issue.step,
+            )
         for action in freed:
             if issue.event.start + self.slack < action.event.start:
-                raise self.error(PipelineRace, "refilled-while-read", issue.event, action.event,
-                                 "a slot is filled again when all that read it have released it", issue.step)
+                raise self.error(
+                    PipelineRace,
+                    "refilled-while-read",
+                    issue.event,
+                    action.event,
+                    "a slot is filled again when all that read it have released it",
+                    issue.step,
+                )
 
     def use(self, compute: _Action, issued: _Parts, released: _Parts, fillers: set[int]) -> None:
         """Check that tiles are used after the issue of their copies, and before their release."""
         copies = _matching(issued, compute.operand)
         if not copies and not fillers & self.cut:
-            raise self.error(PipelineRace, "read-before-ready", compute.event, None,
-                             f"nobody issues the copies of step {compute.step}")
+            raise self.error(
+                PipelineRace,
+                "read-before-ready",
+                compute.event,
+                None,
+                f"nobody issues the copies of step {compute.step}",
+            )
         for action in copies:
             if compute.event.start + self.slack < action.event.start:
-                raise self.error(PipelineRace, "read-before-ready", compute.event, action.event,
-                                 "a wait for the tiles ends after the issue of their copies", compute.step)
+                raise self.error(
+                    PipelineRace,
+                    "read-before-ready",
+                    compute.event,
+                    action.event,
+                    "a wait for the tiles ends after the issue of their copies",
+                    compute.step,
+                )
         for action in _matching(released, compute.operand):
             if action.order < compute.order and action.operand == compute.operand:
-                raise self.error(PipelineRace, "read-after-release", compute.event, action.event,
-                                 "what is released is not used any more")
+                raise self.error(
+                    PipelineRace,
+                    "read-after-release",
+                    compute.event,
+                    action.event,
+                    "what is released is not used any more",
+                )
 
     def stores(self, ring: dict[int, list[_Action]], actions: dict[int, list[_Action]]) -> None:
         """Check that a block of an output that several warpgroups write is stored when all of them
@@ -264,22 +359,51 @@ class _Rules:
         for number, steps in stored.items():
             for step, operands in steps.items():
                 own = operands[None]
-                written = [action for action in actions[number] if action.what == "compute" and action.order < own.order]
+                written = [
+                    action
+                    for action in actions[number]
+                    if action.what == "compute" and action.order < own.order
+                ]
                 for other in stored.values():
                     theirs = other.get(step, {}).get(None)
-                    if written and theirs is not None and theirs.event.start + self.slack < written[-1].event.start:
-                        raise self.error(PipelineRace, "unordered-accesses", theirs.event, written[-1].event,
-                                         "a block is stored when all warpgroups have written it")
+                    if (
+                        written
+                        and theirs is not None
+                        and theirs.event.start + self.slack < written[-1].event.start
+                    ):
+                        raise self.error(
+                            PipelineRace,
+                            "unordered-accesses",
+                            theirs.event,
+                            written[-1].event,
+                            "a block is stored when all warpgroups have written it",
+                        )
 
-    def error(self, kind: type[SimulationError], hazard: str, now: Event, before: Event | None, rule: str,
-              step: int | None = None) -> SimulationError:
+    def error(
+        self,
+        kind: type[SimulationError],
+        hazard: str,
+        now: Event,
+        before: Event | None,
+        rule: str,
+        step: int | None = None,
+    ) -> SimulationError:
         """Return the error that names both events; `step` is that of an issue, whose event does not
         say it."""
         did, other = self.text(now, step), None if before is None else self.text(before, step)
-        text = f"{_who(now)}: {did}" + ("" if before is None else f", but {_who(before, short=True)}: {other}") + f": {rule}"
+        text = (
+            f"{_who(now)}: {did}"
+            + ("" if before is None else f", but {_who(before, short=True)}: {other}")
+            + f": {rule}"
+        )
         error = kind(text)
-        error.report = Report(hazard, text, _party(now, did, step), None if before is None else _party(before, other or "", step),
-                              cause=rule)
+        error.report = Report(
+            hazard,
+            text,
+            _party(now, did, step),
+            None if before is None else _party(before, other or "", step),
+            cause=rule,
+        )
         return error
 
     def text(self, event: Event, step: int | None = None) -> str:
@@ -293,22 +417,30 @@ def compare(trace: Recording, simulated: Recording) -> None:
     theirs = of_ctas(simulated.events)
     ours = {cta: events for cta, events in of_ctas(trace.events).items() if cta in theirs}
     if not ours:
-        raise SimulationError(f"the traces have no CTA in common: {sorted(trace.ctas)}, and {sorted(simulated.ctas)} simulated; "
-                              "give both runs the same arguments and grid")
+        raise SimulationError(
+            f"the traces have no CTA in common: {sorted(trace.ctas)}, and {sorted(simulated.ctas)} simulated; "
+            "give both runs the same arguments and grid"
+        )
     named, known = _rings(trace), _rings(simulated)
     for cta, events in ours.items():
         own, other = of_warpgroups(events), of_warpgroups(theirs[cta])
         for warpgroup in sorted(own.keys() | other.keys()):
             done, wanted = own.get(warpgroup, []), other.get(warpgroup, [])
             cut = bool(done) and "lost" in done[-1].details
-            pairs = zip_longest(*([event for event in events if event.note in COMPARED] for events in (done, wanted)))
+            pairs = zip_longest(
+                *(
+                    [event for event in events if event.note in COMPARED]
+                    for events in (done, wanted)
+                )
+            )
             for number, (have, want) in enumerate(pairs):
                 if have is None and cut:
                     break
                 if have is None or want is None or _plain(have, named) != _plain(want, known):
                     raise SimulationError(
                         f"warpgroup {warpgroup} of {cta_name(cta)}: its event {number} is {_at(have)}, and simulated {_at(want)}: "
-                        "both runs must do the same, in the same order; give them the same kernel, arguments and grid")
+                        "both runs must do the same, in the same order; give them the same kernel, arguments and grid"
+                    )
 
 
 def _at(event: Event | None) -> str:
@@ -326,7 +458,9 @@ def _plain(event: Event, named: _Named) -> dict[str, Any]:
 
 # ---- words ---------------------------------------------------------------------------------------
 def _who(event: Event, short: bool = False) -> str:
-    return f"warpgroup {event.warpgroup} ({event.role})" + ("" if short else f" of {cta_name(event.place)}")
+    return f"warpgroup {event.warpgroup} ({event.role})" + (
+        "" if short else f" of {cta_name(event.place)}"
+    )
 
 
 def _text(event: Event, step: int | None = None) -> str:
@@ -344,5 +478,15 @@ def _text(event: Event, step: int | None = None) -> str:
 
 def _party(event: Event, did: str, step: int | None = None) -> Party:
     details = event.details
-    return Party(did, event.warpgroup, event.role, event.cta, ring=details.get("ring"), slot=details.get("slot"),
-                 step=details.get("step", step), barrier=details.get("mbar"), phase=details.get("phase"), gpu=event.gpu)
+    return Party(
+        did,
+        event.warpgroup,
+        event.role,
+        event.cta,
+        ring=details.get("ring"),
+        slot=details.get("slot"),
+        step=details.get("step", step),
+        barrier=details.get("mbar"),
+        phase=details.get("phase"),
+        gpu=event.gpu,
+    )

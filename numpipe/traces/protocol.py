@@ -48,13 +48,35 @@ class SlotBarrier:
     once: str
 
 
-BARRIERS = {row.name: row for row in (
-    SlotBarrier(name="ready", completes="memory", arrivals=1, ahead=0, span="data", option="manual_ready_barriers", use="barrier_wait",
-                once="fill {slot} for step {step} behind a wait for consumed[{number}], phase {phase}"),
-    SlotBarrier(name="consumed", completes="compute", arrivals=WARPS, ahead=-1, span="slot", option="manual_consumed_barriers", use="barrier_arrive",
-                once="release {slot} once a step, each step behind a wait for its ready[{number}]"))}
-OF_A_RING = re.compile(rf"(?P<kind>{'|'.join(BARRIERS)})\[(?P<slot>\d+)\](?: for \S+ '\w+')? of (?P<ring>.+? @ .+?)"
-                       r"(?: of warpgroup \d+)?")
+BARRIERS = {
+    row.name: row
+    for row in (
+        SlotBarrier(
+            name="ready",
+            completes="memory",
+            arrivals=1,
+            ahead=0,
+            span="data",
+            option="manual_ready_barriers",
+            use="barrier_wait",
+            once="fill {slot} for step {step} behind a wait for consumed[{number}], phase {phase}",
+        ),
+        SlotBarrier(
+            name="consumed",
+            completes="compute",
+            arrivals=WARPS,
+            ahead=-1,
+            span="slot",
+            option="manual_consumed_barriers",
+            use="barrier_arrive",
+            once="release {slot} once a step, each step behind a wait for its ready[{number}]",
+        ),
+    )
+}
+OF_A_RING = re.compile(
+    rf"(?P<kind>{'|'.join(BARRIERS)})\[(?P<slot>\d+)\](?: for \S+ '\w+')? of (?P<ring>.+? @ .+?)"
+    r"(?: of warpgroup \d+)?"
+)
 """the name of a slot's mbarrier"""
 
 
@@ -90,22 +112,26 @@ class Moment:
         return not (self.opens or self.closes)
 
 
-MOMENTS = {row.name: row for row in (
-    Moment("fill", "parts", "", waits="consumed", lasts=True),
-    Moment("issue", "parts", waited="consumed", opens="issue"),
-    Moment("issued", "parts", closes="issue"),
-    Moment("wait", "ready", waits="ready"),
-    Moment("compute", "ready", "begins", waited="ready", lasts=True),
-    Moment("release", "consumed", "releases", arrives="consumed"),
-    Moment("store", "step"),
-    Moment("begin", "step"),
-    Moment("store begin", opens="write"),
-    Moment("store end", closes="write"),
-    Moment("tile begin"),
-    Moment("region begin", computing=""),
-    Moment("region end", computing=""),
-    Moment("await", computing="", opens="semaphore"),
-    Moment("awaited", computing="", closes="semaphore"))}
+MOMENTS = {
+    row.name: row
+    for row in (
+        Moment("fill", "parts", "", waits="consumed", lasts=True),
+        Moment("issue", "parts", waited="consumed", opens="issue"),
+        Moment("issued", "parts", closes="issue"),
+        Moment("wait", "ready", waits="ready"),
+        Moment("compute", "ready", "begins", waited="ready", lasts=True),
+        Moment("release", "consumed", "releases", arrives="consumed"),
+        Moment("store", "step"),
+        Moment("begin", "step"),
+        Moment("store begin", opens="write"),
+        Moment("store end", closes="write"),
+        Moment("tile begin"),
+        Moment("region begin", computing=""),
+        Moment("region end", computing=""),
+        Moment("await", computing="", opens="semaphore"),
+        Moment("awaited", computing="", closes="semaphore"),
+    )
+}
 
 
 @dataclass(frozen=True)

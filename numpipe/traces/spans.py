@@ -57,7 +57,11 @@ def spans(events: Iterable[Event]) -> list[Span]:
         at = time if at is None else at
         if time > at or (kind == "issue" and time == at):
             span = Span(kind, at, time, where.get("ring"), where.get("slot"), where.get("step"))
-            if kind != "issue" and done and dataclasses.replace(done[-1], start=at, end=time) == span:
+            if (
+                kind != "issue"
+                and done
+                and dataclasses.replace(done[-1], start=at, end=time) == span
+            ):
                 span = dataclasses.replace(done.pop(), end=time)  # it goes on
             done.append(span)
         at = max(time, at)
@@ -65,18 +69,29 @@ def spans(events: Iterable[Event]) -> list[Span]:
     for event in events:
         until(event.start, *mode)
         if event.kind == "note":
-            place, note = place if event.aside else event.details, MOMENTS.get(event.note, Moment(event.note))
+            place, note = (
+                place if event.aside else event.details,
+                MOMENTS.get(event.note, Moment(event.note)),
+            )
             if note.computing == "begins":
                 mode = "compute", place
             elif note.computing == "ends" or (
-                    note.computing == "releases" and mode[1].get("ring") == place.get("ring")
-                    # the release of the step that it computes, or of a later one
-                    and mode[1].get("step", -1) <= place["step"]):
+                note.computing == "releases"
+                and mode[1].get("ring") == place.get("ring")
+                # the release of the step that it computes, or of a later one
+                and mode[1].get("step", -1) <= place["step"]
+            ):
                 mode = "other", {}
         elif event.kind in KINDS:
-            slot = OF_A_RING.fullmatch(event.details.get("mbar", "")) if event.kind == "wait" else None
+            slot = (
+                OF_A_RING.fullmatch(event.details.get("mbar", "")) if event.kind == "wait" else None
+            )
             if kind := KINDS[event.kind].span if slot is None else BARRIERS[slot["kind"]].span:
-                until(event.end, kind, mode[1] if event.kind == "drain" else {**place, **event.details})
+                until(
+                    event.end,
+                    kind,
+                    mode[1] if event.kind == "drain" else {**place, **event.details},
+                )
     return done
 
 

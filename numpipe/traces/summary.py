@@ -83,8 +83,14 @@ class Summary:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the summary in dicts, lists, strings and numbers; fractions beside the times."""
-        rows = [{**dataclasses.asdict(row), "fractions": {kind: row.fraction(kind) for kind in row.spent},
-                 "bubbles": {**vars(row.bubbles), "mean": row.bubbles.mean}} for row in self.rows]
+        rows = [
+            {
+                **dataclasses.asdict(row),
+                "fractions": {kind: row.fraction(kind) for kind in row.spent},
+                "bubbles": {**vars(row.bubbles), "mean": row.bubbles.mean},
+            }
+            for row in self.rows
+        ]
         return {**vars(self), "ctas": [list(cta) for cta in self.ctas], "rows": rows}
 
     def __str__(self) -> str:
@@ -93,18 +99,34 @@ class Summary:
         which = cta_name(self.ctas[0]) if len(self.ctas) == 1 else f"mean of {len(self.ctas)} CTAs"
         names = [f"wg{row.warpgroup} {row.role}" for row in self.rows]
         table = [["", *names], [self.clock, *(f"{row.total:.0f}" for row in self.rows)]]
-        table += [[means, *(f"{100 * row.fraction(kind):.1f} %" for row in self.rows)] for kind, means in MEANS.items()
-                  if any(row.spent[kind] for row in self.rows)]
+        table += [
+            [means, *(f"{100 * row.fraction(kind):.1f} %" for row in self.rows)]
+            for kind, means in MEANS.items()
+            if any(row.spent[kind] for row in self.rows)
+        ]
         for name in dict.fromkeys(name for row in self.rows for name in row.regions):
-            table.append([f"in region {name}", *(f"{100 * row.regions.get(name, 0) / row.total:.1f} %" for row in self.rows)])
+            table.append(
+                [
+                    f"in region {name}",
+                    *(f"{100 * row.regions.get(name, 0) / row.total:.1f} %" for row in self.rows),
+                ]
+            )
         table += _bubble_lines([row.bubbles for row in self.rows])
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [f"{line[0]:<{widths[0]}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(line[1:], widths[1:], strict=True))
-                 for line in table]
+        lines = [
+            f"{line[0]:<{widths[0]}}"
+            + "".join(
+                f"  {cell:>{width}}" for cell, width in zip(line[1:], widths[1:], strict=True)
+            )
+            for line in table
+        ]
         lines.insert(0, f"{which}: {self.total:.0f} {self.clock}")
         if self.tensor_core_idle is not None:
             lines.append(f"tensor core idle: {100 * self.tensor_core_idle:.1f} %")
-        lines += [f"bank conflicts: {line}: {access}: {ways} ways, {count} times" for line, access, ways, count in self.banks]
+        lines += [
+            f"bank conflicts: {line}: {access}: {ways} ways, {count} times"
+            for line, access, ways, count in self.banks
+        ]
         if self.lost:
             lines.append(f"{self.lost} events were lost: raise profile_space")
         return "\n".join(map(str.rstrip, lines))
@@ -118,10 +140,16 @@ def _bubble_lines(columns: Sequence[Bubbles]) -> list[list[str]]:
         return [title, *(cell(each) if each.count else "" for each in columns)]
 
     def part(kind: str) -> list[str]:
-        return line(f"  {MEANS[kind]}", lambda each: f"{100 * each.parts.get(kind, 0) / (each.time or 1):.1f} %")
+        return line(
+            f"  {MEANS[kind]}",
+            lambda each: f"{100 * each.parts.get(kind, 0) / (each.time or 1):.1f} %",
+        )
 
-    return [line("bubble between tiles", lambda each: f"{each.mean:.0f}"), line("  longest", lambda each: f"{each.longest:.0f}"),
-            *(part(kind) for kind in MEANS if any(each.parts.get(kind) for each in columns))]
+    return [
+        line("bubble between tiles", lambda each: f"{each.mean:.0f}"),
+        line("  longest", lambda each: f"{each.longest:.0f}"),
+        *(part(kind) for kind in MEANS if any(each.parts.get(kind) for each in columns)),
+    ]
 
 
 def summarise(trace: Recording, cta: Place | int | None) -> Summary:
@@ -131,7 +159,9 @@ def summarise(trace: Recording, cta: Place | int | None) -> Summary:
     totals, idle = [], []
     for events in ctas.values():
         begin, warpgroups = min(e.start for e in events), of_warpgroups(events)
-        totals.append(max((e.end for own in warpgroups.values() for e in own), default=begin) - begin)
+        totals.append(
+            max((e.end for own in warpgroups.values() for e in own), default=begin) - begin
+        )
         busy, until = 0, begin
         for start, end in (products := sorted((e.start, e.end) for e in events if e.kind == "mma")):
             busy += max(0, end - max(start, until))
@@ -141,9 +171,20 @@ def summarise(trace: Recording, cta: Place | int | None) -> Summary:
         for number, own in warpgroups.items():
             rows.setdefault(number, []).append(_row(number, own, begin))
     means = tuple(_mean(rows[number]) for number in sorted(rows))
-    return Summary(trace.clock, tuple(ctas), sum(totals) / max(len(totals), 1), means, sum(idle) / len(idle) if idle else None,
-                   trace.lost, tuple(sorted(((*key, count) for key, count in trace.banks.items() if key[2] > 1),
-                                            key=lambda row: -(row[2] - 1) * row[3])))
+    return Summary(
+        trace.clock,
+        tuple(ctas),
+        sum(totals) / max(len(totals), 1),
+        means,
+        sum(idle) / len(idle) if idle else None,
+        trace.lost,
+        tuple(
+            sorted(
+                ((*key, count) for key, count in trace.banks.items() if key[2] > 1),
+                key=lambda row: -(row[2] - 1) * row[3],
+            )
+        ),
+    )
 
 
 def _row(number: int, events: list[Event], begin: int) -> Row:
@@ -156,7 +197,14 @@ def _row(number: int, events: list[Event], begin: int) -> Row:
     inside: dict[str, float] = {}
     for region in regions(events, end):
         inside[region.name] = inside.get(region.name, 0.0) + region.end - region.start
-    return Row(number, events[-1].role, end - begin, spent, inside, _bubbles(done, list(tiles(events, end))))
+    return Row(
+        number,
+        events[-1].role,
+        end - begin,
+        spent,
+        inside,
+        _bubbles(done, list(tiles(events, end))),
+    )
 
 
 def _bubbles(done: list[Span], tiles_: list[Span]) -> Bubbles:
@@ -165,10 +213,19 @@ def _bubbles(done: list[Span], tiles_: list[Span]) -> Bubbles:
 
     def between(start: float, end: float) -> list[Span]:
         """Return the spans that begin in [start, end), and the one before them."""
-        return done[max(bisect_left(starts, start) - 1, 0):bisect_left(starts, end)]
+        return done[max(bisect_left(starts, start) - 1, 0) : bisect_left(starts, end)]
 
-    products = [(computed[0].start, computed[-1].end) for tile in tiles_
-                if (computed := [s for s in between(tile.start, tile.end) if s.kind == "compute" and s.start >= tile.start])]
+    products = [
+        (computed[0].start, computed[-1].end)
+        for tile in tiles_
+        if (
+            computed := [
+                s
+                for s in between(tile.start, tile.end)
+                if s.kind == "compute" and s.start >= tile.start
+            ]
+        )
+    ]
     gaps = [(last, first) for (_, last), (first, _) in itertools.pairwise(products)]
     parts: dict[str, float] = {}
     for start, end in gaps:
@@ -183,10 +240,21 @@ def _mean(rows: list[Row]) -> Row:
     """Return the mean of one warpgroup's rows in several CTAs; its bubbles are added up."""
     count, bubbles = len(rows), [row.bubbles for row in rows]
     names = dict.fromkeys(name for row in rows for name in row.regions)
-    parts = {kind: sum(each.parts.get(kind, 0.0) for each in bubbles) for kind in MEANS
-             if any(kind in each.parts for each in bubbles)}
-    return Row(rows[0].warpgroup, rows[0].role, sum(row.total for row in rows) / count,
-               {kind: sum(row.spent[kind] for row in rows) / count for kind in MEANS},
-               {name: sum(row.regions.get(name, 0.0) for row in rows) / count for name in names},
-               Bubbles(sum(each.count for each in bubbles), sum(each.time for each in bubbles),
-                       max(each.longest for each in bubbles), parts))
+    parts = {
+        kind: sum(each.parts.get(kind, 0.0) for each in bubbles)
+        for kind in MEANS
+        if any(kind in each.parts for each in bubbles)
+    }
+    return Row(
+        rows[0].warpgroup,
+        rows[0].role,
+        sum(row.total for row in rows) / count,
+        {kind: sum(row.spent[kind] for row in rows) / count for kind in MEANS},
+        {name: sum(row.regions.get(name, 0.0) for row in rows) / count for name in names},
+        Bubbles(
+            sum(each.count for each in bubbles),
+            sum(each.time for each in bubbles),
+            max(each.longest for each in bubbles),
+            parts,
+        ),
+    )

@@ -46,9 +46,16 @@ _ROW, _BAND, _MARGIN, _LEGEND = 0.34, 0.17, 0.75, 0.55
 """inches: a row, a band above it, title and axis of a trace, and the legend"""
 
 
-def timeline(*traces: Trace | str | os.PathLike[str], path: str | os.PathLike[str] | None = None, cta: Cta | None = None,
-             start: float | Sequence[float | None] | None = None, end: float | Sequence[float | None] | None = None,
-             rows: Sequence[str] | None = None, titles: Sequence[str] | None = None, width: int = 100) -> str:
+def timeline(
+    *traces: Trace | str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
+    cta: Cta | None = None,
+    start: float | Sequence[float | None] | None = None,
+    end: float | Sequence[float | None] | None = None,
+    rows: Sequence[str] | None = None,
+    titles: Sequence[str] | None = None,
+    width: int = 100,
+) -> str:
     """Draw when the warpgroups of a CTA did what: traces of the simulated SM and of a GPU, several
     under each other.
 
@@ -73,13 +80,23 @@ def timeline(*traces: Trace | str | os.PathLike[str], path: str | os.PathLike[st
     no events
     """
     if not traces:
-        raise SpecError("timeline: no trace given; pass a numpipe.Trace or the name of a file that Trace.save wrote")
-    require("timeline", locals(), path=PATH | NONE, rows=each(STRING) | NONE, titles=each(STRING) | NONE)
+        raise SpecError(
+            "timeline: no trace given; pass a numpipe.Trace or the name of a file that Trace.save wrote"
+        )
+    require(
+        "timeline", locals(), path=PATH | NONE, rows=each(STRING) | NONE, titles=each(STRING) | NONE
+    )
     loaded = [trace if isinstance(trace, Trace) else Trace.load(trace) for trace in traces]
     starts, ends = _each("start", start, len(loaded)), _each("end", end, len(loaded))
     if titles is not None and len(titles) != len(loaded):
-        raise SpecError(f"timeline: titles={titles!r}; a title for each of the {len(loaded)} traces")
-    names = list(titles) if titles is not None else ["simulated" if trace.clock == "cycles" else "GPU" for trace in loaded]
+        raise SpecError(
+            f"timeline: titles={titles!r}; a title for each of the {len(loaded)} traces"
+        )
+    names = (
+        list(titles)
+        if titles is not None
+        else ["simulated" if trace.clock == "cycles" else "GPU" for trace in loaded]
+    )
     for row in rows or ():
         if row not in ROWS and not (row.startswith("wg") and row[2:].isdigit()):
             raise SpecError(f"timeline: rows: {row!r} is none of {', '.join(ROWS)}, wg0, wg1 …")
@@ -89,11 +106,15 @@ def timeline(*traces: Trace | str | os.PathLike[str], path: str | os.PathLike[st
 
     if path is None:
         heads = [""] if len(loaded) == 1 and titles is None else [f"{name}: " for name in names]
-        return "\n\n".join(head + trace.timeline(width, cta, first, last, wanted)
-                           for trace, head, first, last in zip(loaded, heads, starts, ends, strict=True))
+        return "\n\n".join(
+            head + trace.timeline(width, cta, first, last, wanted)
+            for trace, head, first, last in zip(loaded, heads, starts, ends, strict=True)
+        )
     file = Path(path)
     if file.suffix not in (".svg", ".png"):
-        raise SpecError(f"timeline: path={str(file)!r} ends in neither .svg nor .png; without path= the timeline is text")
+        raise SpecError(
+            f"timeline: path={str(file)!r} ends in neither .svg nor .png; without path= the timeline is text"
+        )
     panels = []
     for trace, title, first, last in zip(loaded, names, starts, ends, strict=True):
         shown = view(trace, cta, first, last, wanted)
@@ -113,7 +134,9 @@ def _each(name: str, value: Any, count: int) -> list[float | None]:
     if not isinstance(value, (tuple, list)):
         return [value] * count
     if len(value) != count:
-        raise SpecError(f"timeline: {name}={value!r}; one number, or one for each of the {count} traces")
+        raise SpecError(
+            f"timeline: {name}={value!r}; one number, or one for each of the {count} traces"
+        )
     return list(value)
 
 
@@ -124,24 +147,36 @@ def _draw(panels: Sequence[tuple[str, View]], path: Path) -> None:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
-        raise SpecError("timeline: pictures are drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; without "
-                        "path= the timeline is text") from None
+        raise SpecError(
+            "timeline: pictures are drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; without "
+            "path= the timeline is text"
+        ) from None
     heights = [
         sum(_ROW + _BAND * len(row.bands) for row in shown.rows) + _MARGIN for _, shown in panels
     ]
     top = total = sum(heights) + _LEGEND
     longest = max(len(row.name) for _, shown in panels for row in shown.rows)
     left = 0.1 + 0.006 * max(0, longest - 12)  # "GPU 0 wg0 compute" has 17
-    style = {"svg.fonttype": "none", "svg.hashsalt": "numpipe", "hatch.linewidth": 0.5, "font.size": 8, "font.family": "sans-serif"}
+    style = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "numpipe",
+        "hatch.linewidth": 0.5,
+        "font.size": 8,
+        "font.family": "sans-serif",
+    }
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(_INCHES, total), dpi=144)
         legend: dict[str, tuple[str, str]] = {}
         for (title, shown), height in zip(panels, heights, strict=True):
             top -= height
-            axes = figure.add_axes((left, (top + 0.42) / total, 0.985 - left, (height - _MARGIN) / total))
+            axes = figure.add_axes(
+                (left, (top + 0.42) / total, 0.985 - left, (height - _MARGIN) / total)
+            )
             _panel(axes, title, shown, height - _MARGIN, legend)
         _legend(figure, legend)
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {"Software": "numpipe"})
+        figure.savefig(
+            path, metadata={"Date": None} if path.suffix == ".svg" else {"Software": "numpipe"}
+        )
 
 
 def _panel(
@@ -158,7 +193,12 @@ def _panel(
         y -= _ROW
         ticks.append((y + _ROW / 2, row.name))
         _bars(axes, row.bars, y + 0.03, _ROW - 0.06, first, last, points, legend)
-    axes.set(xlim=(first, last), ylim=(0, inches), yticks=[at for at, _ in ticks], yticklabels=[name for _, name in ticks])
+    axes.set(
+        xlim=(first, last),
+        ylim=(0, inches),
+        yticks=[at for at, _ in ticks],
+        yticklabels=[name for _, name in ticks],
+    )
     unit = {"cycles": "cycles of the simulated SM", "ns": "ns"}[shown.clock]
     axes.set_xlabel(unit, labelpad=1)
     sm = "" if shown.sm is None else f", SM {shown.sm}"
@@ -168,8 +208,16 @@ def _panel(
         axes.spines[side].set_visible(False)
 
 
-def _bars(axes: Any, bars: Sequence[Bar], y: float, height: float, first: float, last: float, points: float,
-          legend: dict[str, tuple[str, str]]) -> None:
+def _bars(
+    axes: Any,
+    bars: Sequence[Bar],
+    y: float,
+    height: float,
+    first: float,
+    last: float,
+    points: float,
+    legend: dict[str, tuple[str, str]],
+) -> None:
     """Draw the bars of a row inside the window, an issue at least a point wide; `points`: the time
     that a point stands for."""
     by_look: dict[str, list[tuple[float, float]]] = {}
@@ -182,15 +230,30 @@ def _bars(axes: Any, bars: Sequence[Bar], y: float, height: float, first: float,
         face, hatch, ink = look(bar.look)
         if bar.label and (end - start) / points > 4.6 * len(bar.label) + 3:
             box = {"facecolor": face, "edgecolor": "none", "pad": 0.6} if hatch else None
-            axes.text((start + end) / 2, y + height / 2 - 0.005, bar.label, ha="center", va="center", color=ink, fontsize=7,
-                      bbox=box, clip_on=True)
+            axes.text(
+                (start + end) / 2,
+                y + height / 2 - 0.005,
+                bar.label,
+                ha="center",
+                va="center",
+                color=ink,
+                fontsize=7,
+                bbox=box,
+                clip_on=True,
+            )
     for name, pieces in by_look.items():
         face, hatch, _ = look(name)
         mean = sum(length for _, length in pieces) / len(pieces) / points
         # lines between bars, which must not make them paler
         gap = 0.0 if hatch or name == "issue" else min(0.4, mean / 20)
-        axes.broken_barh(pieces, (y, height), facecolor=face, hatch=hatch or None, edgecolor="#707070" if hatch else "white",
-                         linewidth=gap)
+        axes.broken_barh(
+            pieces,
+            (y, height),
+            facecolor=face,
+            hatch=hatch or None,
+            edgecolor="#707070" if hatch else "white",
+            linewidth=gap,
+        )
         if name not in UNITS.values():  # its row says what it is
             legend[MEANS.get(name) or f"products of {name}"] = face, hatch
 
@@ -204,24 +267,59 @@ def look(name: str) -> tuple[str, str, str]:
     return face, "", ink
 
 
-def _band(axes: Any, band: Sequence[Span], y: float, first: float, last: float, points: float, level: int) -> None:
+def _band(
+    axes: Any, band: Sequence[Span], y: float, first: float, last: float, points: float, level: int
+) -> None:
     for number, span in enumerate(band):
         start, end = max(span.start, first), min(span.end, last)
         if start >= end:
             continue
-        axes.broken_barh([(start, end - start)], (y + 0.02, _BAND - 0.03), facecolor=_BANDS[span.kind][number % 2], linewidth=0)
+        axes.broken_barh(
+            [(start, end - start)],
+            (y + 0.02, _BAND - 0.03),
+            facecolor=_BANDS[span.kind][number % 2],
+            linewidth=0,
+        )
         label = f"tile {span.name}" if span.kind == "tile" else span.name
         if (end - start) / points > 4.2 * len(label) + 3:
-            axes.text(start + 2 * points, y + _BAND / 2, label, ha="left", va="center", fontsize=6.5, color="#202020", clip_on=True)
+            axes.text(
+                start + 2 * points,
+                y + _BAND / 2,
+                label,
+                ha="left",
+                va="center",
+                fontsize=6.5,
+                color="#202020",
+                clip_on=True,
+            )
 
 
 def _legend(figure: Any, looks: dict[str, tuple[str, str]]) -> None:
     from matplotlib.patches import Patch
 
     order = list(MEANS.values())
-    names = sorted(looks, key=lambda name: (order.index(name) if name in order else len(order), name))
-    patches = [Patch(facecolor=looks[name][0], hatch=looks[name][1] or None, edgecolor="#707070", linewidth=0.3, label=name)
-               for name in names]
-    figure.legend(handles=patches, loc="lower left", bbox_to_anchor=(0.09, 0.0), ncols=min(len(patches), 7), frameon=False,
-                  title="white: other instructions; on a bar: step·slot", title_fontsize=7.5, alignment="left", handlelength=1.6,
-                  fontsize=8)
+    names = sorted(
+        looks, key=lambda name: (order.index(name) if name in order else len(order), name)
+    )
+    patches = [
+        Patch(
+            facecolor=looks[name][0],
+            hatch=looks[name][1] or None,
+            edgecolor="#707070",
+            linewidth=0.3,
+            label=name,
+        )
+        for name in names
+    ]
+    figure.legend(
+        handles=patches,
+        loc="lower left",
+        bbox_to_anchor=(0.09, 0.0),
+        ncols=min(len(patches), 7),
+        frameon=False,
+        title="white: other instructions; on a bar: step·slot",
+        title_fontsize=7.5,
+        alignment="left",
+        handlelength=1.6,
+        fontsize=8,
+    )

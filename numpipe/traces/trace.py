@@ -2,7 +2,7 @@
 saved.
 
 >>> from numpipe import Trace
->>> trace = Trace()          # kernel.simulate(..., trace=trace), or numpipe.last_profile()
+>>> trace = Trace()  # kernel.simulate(..., trace=trace), or numpipe.last_profile()
 >>> print(trace.timeline())
 no events
 """
@@ -31,8 +31,14 @@ class Trace(Recording):
     nanoseconds from the beginning of the first CTA.
     """
 
-    def timeline(self, width: int = 100, cta: Place | int | None = None, start: float | None = None,
-                 end: float | None = None, wanted: Callable[[str], bool] = lambda row: True) -> str:
+    def timeline(
+        self,
+        width: int = 100,
+        cta: Place | int | None = None,
+        start: float | None = None,
+        end: float | None = None,
+        wanted: Callable[[str], bool] = lambda row: True,
+    ) -> str:
         """Return the run of one CTA (by default the first) as text, from `start` to `end` (by
         default all of it).
 

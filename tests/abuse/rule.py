@@ -49,5 +49,10 @@ def answered(call: Callable[[], Any], *words: str, also: tuple[type[Exception], 
 def spellings(value: Any) -> list[str]:
     """How an error may tell a value: as it is written, shortened, by its type, or by its shape."""
     if isinstance(value, np.ndarray):
-        return [told(value), str(value.shape), str(value.dtype), "masked" if isinstance(value, np.ma.MaskedArray) else "ndarray"]
+        return [
+            told(value),
+            str(value.shape),
+            str(value.dtype),
+            "masked" if isinstance(value, np.ma.MaskedArray) else "ndarray",
+        ]
     return [told(value), repr(value), str(value), type(value).__name__]

@@ -25,5 +25,10 @@ def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.variants(150)
 @pytest.mark.parametrize("bad", HOST, ids=str)
 def test_a_bad_argument_is_refused_by_function_argument_and_value(bad: Bad) -> None:
-    text = answered(bad, *bad.good.name.split(), bad.said, also=(ZeroDivisionError,) if bad.good.name == "cdiv" else ())
+    text = answered(
+        bad,
+        *bad.good.name.split(),
+        bad.said,
+        also=(ZeroDivisionError,) if bad.good.name == "cdiv" else (),
+    )
     assert any(found in text for found in spellings(bad.value)), text

@@ -26,7 +26,13 @@ from tests.abuse.arguments import ROOT, doubled, trace
 from tests.abuse.rule import answered
 
 IDENTITY = {"factory": "m:f", "space": {"a": "1"}}
-WINNER = {"schema": winners.SCHEMA, "identity": IDENTITY, "winner": "a", "seconds": {"a": 1e-3}, "skipped": {}}
+WINNER = {
+    "schema": winners.SCHEMA,
+    "identity": IDENTITY,
+    "winner": "a",
+    "seconds": {"a": 1e-3},
+    "skipped": {},
+}
 
 
 def winner(path: Path) -> None:
@@ -62,9 +68,13 @@ READERS = {
     "trace": Reader("run.json", lambda path: trace().save(path), numpipe.Trace.load),
     "timeline": Reader("run.json", lambda path: trace().save(path), numpipe.timeline),
     "result": Reader("result.json", result, lambda path: bench.table(bench.read(path).rows)),
-    "compressed result": Reader("result.json.gz", result, lambda path: bench.table(bench.read(path).rows)),
+    "compressed result": Reader(
+        "result.json.gz", result, lambda path: bench.table(bench.read(path).rows)
+    ),
     "kernel": Reader("k.numpipe", exported, numpipe.load),
-    "winner": Reader("w.json", lambda path: path.write_text(json.dumps(WINNER), encoding="utf8"), winner),
+    "winner": Reader(
+        "w.json", lambda path: path.write_text(json.dumps(WINNER), encoding="utf8"), winner
+    ),
 }
 
 
@@ -76,20 +86,37 @@ def packed(name: str, text: bytes) -> bytes:
 
 
 CONTENTS: dict[str, bytes] = {
-    "nothing": b"", "a blank": b" ", "null": b"null", "a list": b"[]", "a number": b"3", "a string": b'"x"', "an object": b"{}",
-    "NaN": b"NaN", "infinity": b'{"schema": Infinity}', "huge": b'{"schema": 1e999, "numpipe": ' + b"9" * 5000 + b"}",
-    "deep": b"[" * 100_000, "deep objects": b'{"a":' * 100_000, "no UTF-8": b'{"schema": "\xff\xfe"}',
+    "nothing": b"",
+    "a blank": b" ",
+    "null": b"null",
+    "a list": b"[]",
+    "a number": b"3",
+    "a string": b'"x"',
+    "an object": b"{}",
+    "NaN": b"NaN",
+    "infinity": b'{"schema": Infinity}',
+    "huge": b'{"schema": 1e999, "numpipe": ' + b"9" * 5000 + b"}",
+    "deep": b"[" * 100_000,
+    "deep objects": b'{"a":' * 100_000,
+    "no UTF-8": b'{"schema": "\xff\xfe"}',
     "UTF-16": '{"a": 1}'.encode("utf-16"),
-    "a BOM": b"\xef\xbb\xbf{}", "a lone surrogate": b'{"schema": "\\ud800"}', "two objects": b"{}{}", "zeros": b"\0" * 100,
+    "a BOM": b"\xef\xbb\xbf{}",
+    "a lone surrogate": b'{"schema": "\\ud800"}',
+    "two objects": b"{}{}",
+    "zeros": b"\0" * 100,
     "an old schema": b'{"schema": "numpipe-bench/0", "numpipe": {"format": 0}, "version": 0}',
     "keys twice": b'{"runs": 1, "runs": 2}',
-    "an image": b"\x7fELF" * 50, "a pickle": b"\x80\x04\x95\x10\x00", "wrong kinds":
-        b'{"schema": "numpipe-bench/1", "benchmark": 3, "method": [], "runs": {"case": 1}, "numpipe": {"format": 1, "events": 3}}',
+    "an image": b"\x7fELF" * 50,
+    "a pickle": b"\x80\x04\x95\x10\x00",
+    "wrong kinds": b'{"schema": "numpipe-bench/1", "benchmark": 3, "method": [], "runs": {"case": 1}, "numpipe": {"format": 1, "events": 3}}',
     "wrong nesting": b'{"schema": "numpipe-bench/1", "benchmark": "b", "method": {}, "runs": [[[]]], "numpipe": [{"format": 1}]}',
 }
 PLACES: dict[str, Callable[[Path], Any]] = {
-    "a folder": lambda path: path.mkdir(), "a link to itself": lambda path: path.symlink_to(path), "a pipe": os.mkfifo,
-    "a link to nothing": lambda path: path.symlink_to("nowhere"), "an endless device": lambda path: path.symlink_to("/dev/zero"),
+    "a folder": lambda path: path.mkdir(),
+    "a link to itself": lambda path: path.symlink_to(path),
+    "a pipe": os.mkfifo,
+    "a link to nothing": lambda path: path.symlink_to("nowhere"),
+    "an endless device": lambda path: path.symlink_to("/dev/zero"),
     "a name that is too long": lambda path: None,
 }
 CUTS = (1, 10, 0.5, -3)
@@ -104,7 +131,9 @@ def wrong() -> Iterator[Any]:
 
 @pytest.mark.variants(90)
 @pytest.mark.parametrize("name, what", list(wrong()))
-def test_a_malformed_file_is_refused_by_its_name(name: str, what: str, tmp_path: Path, recwarn: Any) -> None:
+def test_a_malformed_file_is_refused_by_its_name(
+    name: str, what: str, tmp_path: Path, recwarn: Any
+) -> None:
     reader = READERS[name]
     path = tmp_path / reader.file
     if what in CONTENTS:
@@ -115,19 +144,26 @@ def test_a_malformed_file_is_refused_by_its_name(name: str, what: str, tmp_path:
     else:
         reader.write(path)
         whole, cut = path.read_bytes(), float(what.removeprefix("cut to "))
-        path.write_bytes(whole[:int(cut if cut >= 1 or cut < 0 else cut * len(whole))])
+        path.write_bytes(whole[: int(cut if cut >= 1 or cut < 0 else cut * len(whole))])
     if name == "winner" and what in ("a link to nothing",):
         assert answered(lambda: reader.read(path), "link")
         return
     answered(lambda: reader.read(path), path.name[-20:], also=(OSError,))
 
 
-@pytest.mark.parametrize("what", ["nothing", "deep", "no UTF-8", "wrong kinds", "wrong nesting", "a folder", "a pipe"])
-def test_the_command_lines_end_with_a_line_and_no_traceback(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "what", ["nothing", "deep", "no UTF-8", "wrong kinds", "wrong nesting", "a folder", "a pipe"]
+)
+def test_the_command_lines_end_with_a_line_and_no_traceback(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "file.json"
     PLACES.get(what, lambda path: path.write_bytes(CONTENTS[what]))(path)
-    for call, status in ((lambda: main(["timeline", str(path)]), 1), (lambda: main(["inspect", str(path)]), 1),
-                         (lambda: bench_main(["show", str(path)]), 2)):
+    for call, status in (
+        (lambda: main(["timeline", str(path)]), 1),
+        (lambda: main(["inspect", str(path)]), 1),
+        (lambda: bench_main(["show", str(path)]), 2),
+    ):
         assert call() == status
         assert "file.json" in capsys.readouterr().err
 
@@ -138,13 +174,33 @@ def test_an_image_that_is_none_is_refused() -> None:
 
 
 # ---- every field of a file, changed
-VALUES: tuple[Any, ...] = (None, True, -1, 0, 1e308, 10**40, "x", "", [], [[]], {}, {"a": None}, [None, 1])
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    1e308,
+    10**40,
+    "x",
+    "",
+    [],
+    [[]],
+    {},
+    {"a": None},
+    [None, 1],
+)
 
 
 def nodes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The places of a JSON value; of a list the first two elements."""
     yield path
-    parts = value.items() if isinstance(value, dict) else list(enumerate(value))[:2] if isinstance(value, list) else ()
+    parts = (
+        value.items()
+        if isinstance(value, dict)
+        else list(enumerate(value))[:2]
+        if isinstance(value, list)
+        else ()
+    )
     for key, part in parts:
         yield from nodes(part, (*path, key))
 
@@ -157,8 +213,13 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     return copied
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name == "winner" else pytest.mark.thorough) for name in ("trace", "result", "winner")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "winner" else pytest.mark.thorough)
+        for name in ("trace", "result", "winner")
+    ],
+)
 @pytest.mark.filterwarnings("ignore")
 def test_a_field_of_another_value_is_read_or_refused(name: str, tmp_path: Path) -> None:
     reader = READERS[name]
@@ -167,8 +228,14 @@ def test_a_field_of_another_value_is_read_or_refused(name: str, tmp_path: Path) 
     good = json.loads(path.read_text(encoding="utf8"))
     if name == "trace":
         good = {"numpipe": good["numpipe"] | {"events": good["numpipe"]["events"][:40]}}
-    read = {"trace": lambda path: (read := numpipe.Trace.load(path), read.timeline(), str(read.summary())), "winner": lambda path:
-            winners.load(path, IDENTITY)}.get(name, reader.read)
+    read = {
+        "trace": lambda path: (
+            read := numpipe.Trace.load(path),
+            read.timeline(),
+            str(read.summary()),
+        ),
+        "winner": lambda path: winners.load(path, IDENTITY),
+    }.get(name, reader.read)
     refused = 0
     for place in nodes(good):
         for new in VALUES:

@@ -44,11 +44,17 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("pair", PAIRS)
 def test_products_are_numpys(pair: str) -> None:
     rng = np.random.default_rng(7)
-    assert [said for shape in [(1, 1, 1), (129, 65, 33), *shapes(2, 7)] if (said := wrong(pair, shape, rng, target="sim"))] == []
+    assert [
+        said
+        for shape in [(1, 1, 1), (129, 65, 33), *shapes(2, 7)]
+        if (said := wrong(pair, shape, rng, target="sim"))
+    ] == []
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_one_wrong_element_of_an_operand_is_told(pair: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_wrong_element_of_an_operand_is_told(
+    pair: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def changed(a: np.ndarray, *others: np.ndarray, **how: Any) -> None:
         a = a.copy()
         if a.dtype.kind in "iu":
@@ -63,7 +69,10 @@ def test_one_wrong_element_of_an_operand_is_told(pair: str, monkeypatch: pytest.
 
 @pytest.mark.parametrize("to", [F16, E4M3, E5M2, ELEMENTS["bfloat16"].dtype], ids=str)
 def test_sums_of_float8_are_stored_in_other_types(to: np.dtype) -> None:
-    assert wrong(f"{E4M3} x {E4M3}", (70, 80, 100), np.random.default_rng(1), to=to, target="sim") == ""
+    assert (
+        wrong(f"{E4M3} x {E4M3}", (70, 80, 100), np.random.default_rng(1), to=to, target="sim")
+        == ""
+    )
 
 
 def test_sums_of_integers_keep_their_low_bits_where_they_are_stored_as_bytes() -> None:
@@ -75,11 +84,11 @@ def test_sums_of_integers_wrap_beyond_32_bits() -> None:
     a = np.full((64, 40000), 255, np.uint8)
     c = np.zeros((64, 64), np.int32)
     product(a, a, c, depth=128, target="sim")
-    assert (c == np.int64(40000 * 255 * 255 - 2 ** 32)).all()
+    assert (c == np.int64(40000 * 255 * 255 - 2**32)).all()
 
 
 def test_tf32_does_not_look_at_the_low_13_bits() -> None:
-    a = np.full((64, 32), np.uint32(0x3f801fff)).view(F32)
+    a = np.full((64, 32), np.uint32(0x3F801FFF)).view(F32)
     c = np.zeros((64, 64), F32)
     product(a, a, c, depth=32, target="sim")
     assert (c == 32).all()  # of ones; rounded up they would be 1.0009765625
@@ -91,7 +100,9 @@ def test_conversions_have_numpys_bits(dtype: np.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
-def test_another_bit_of_a_conversion_is_told(dtype: np.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_bit_of_a_conversion_is_told(
+    dtype: np.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def changed(*arrays: np.ndarray, **how: Any) -> None:
         conversions(*arrays, **how)
         arrays[4].view(np.uint8)[70, 3] ^= 1
@@ -102,8 +113,13 @@ def test_another_bit_of_a_conversion_is_told(dtype: np.dtype, monkeypatch: pytes
 
 @pytest.mark.variants(1)
 @compiles
-@pytest.mark.parametrize("pair", [f"{E4M3} x {E5M2}", f"{E5M2} x {E4M3}", f"{S8} x {U8}", f"{U8} x {S8}", f"{F32} x {F32}"])
-def test_the_machine_code_of_a_product_is_that_of_its_types_and_the_gate_finds_nothing(pair: str) -> None:
+@pytest.mark.parametrize(
+    "pair",
+    [f"{E4M3} x {E5M2}", f"{E5M2} x {E4M3}", f"{S8} x {U8}", f"{U8} x {S8}", f"{F32} x {F32}"],
+)
+def test_the_machine_code_of_a_product_is_that_of_its_types_and_the_gate_finds_nothing(
+    pair: str,
+) -> None:
     a, b = operands(pair, (128, 64, 256), np.random.default_rng(1))
     record, other = (next(r for r, _ in OPERANDS.values() if r.dtype == x.dtype) for x in (a, b))
     given = a, b, np.zeros((128, 64), kind_of(a.dtype).sums)
@@ -111,7 +127,9 @@ def test_the_machine_code_of_a_product_is_that_of_its_types_and_the_gate_finds_n
     types = f"{record.operand.name}.{other.operand.name}"
     shape = f"64x64x{record.k}"
     ptx, sass = product.inspect("ptx", *given, **how), product.inspect("sass", *given, **how)
-    assert set(re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n64k(\d+)\.\w+\.(\w+\.\w+)", ptx)) == {(str(record.k), types)}
+    assert set(
+        re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n64k(\d+)\.\w+\.(\w+\.\w+)", ptx)
+    ) == {(str(record.k), types)}
     made = gate.Sass(sass).find(HOPPER.product)
     assert len(made) == 4 and {i.opcode.partition(".")[0] for i in made} == {record.operand.opcode}
     assert all(i.opcode.startswith(f"{record.operand.opcode}.{shape}") for i in made)
@@ -133,14 +151,18 @@ def test_a_product_of_another_type_than_the_ptx_has_is_found() -> None:
     ptx, sass = (product.inspect(what, *given, depth=128) for what in ("ptx", "sass"))
     assert list(gate.tensor_cores(gate.Sass(sass), ptx)) == []
     found = list(gate.tensor_cores(gate.Sass(sass.replace("IGMMA", "QGMMA")), ptx))
-    assert found[0].startswith("a product nobody asked for") and found[1:] == ["no IGMMA 64x64x32, although the PTX has it"]
+    assert found[0].startswith("a product nobody asked for") and found[1:] == [
+        "no IGMMA 64x64x32, although the PTX has it"
+    ]
 
 
 @numpipe.kernel(num_compute_wgs=1)
 def every_width(a, b, c, *, n: numpipe.Static):
     """c = a @ b.T, without an accumulator before."""
-    for (_,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
-            BlockSpec((64, 32), lambda _: (0, 0)), BlockSpec((n, 32), lambda _: (0, 0))))(a, b):
+    for (_,), (x, y) in numpipe.pipeline(
+        grid=(1,),
+        in_specs=(BlockSpec((64, 32), lambda _: (0, 0)), BlockSpec((n, 32), lambda _: (0, 0))),
+    )(a, b):
         c[ds(0, 64), ds(0, n)] = numpipe.wgmma_wait(numpipe.wgmma(None, x, y.T))
 
 
@@ -156,7 +178,9 @@ def test_integers_have_every_width_that_there_is(n: int) -> None:
 def test_reading_sums_of_integers_in_flight_is_a_race() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def early(a, c):
-        for (_,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 32), lambda _: (0, 0)),))(a):
+        for (_,), (x,) in numpipe.pipeline(
+            grid=(1,), in_specs=(BlockSpec((64, 32), lambda _: (0, 0)),)
+        )(a):
             c[ds(0, 64), ds(0, 64)] = numpipe.wgmma(None, x, x.T)
 
     with pytest.raises(PipelineRace, match="read before"):
@@ -167,7 +191,9 @@ def test_a_step_along_k_takes_the_same_time_in_all_types() -> None:
     def predicted(dtype: Any, k: int) -> Any:
         a = numpipe.ArrayType((4096, k), dtype)
         to = numpipe.ArrayType((4096, 4096), kind_of(np.dtype(dtype)).sums)
-        return numpipe.explain(product, a, a, to, depth=128 // np.dtype(dtype).itemsize, compiled=False)
+        return numpipe.explain(
+            product, a, a, to, depth=128 // np.dtype(dtype).itemsize, compiled=False
+        )
 
     whole = {name: predicted(ELEMENTS[name].dtype, 8192) for name in ("int8", "float16", "float32")}
     assert len({found.flop for found in whole.values()}) == 1
@@ -175,4 +201,6 @@ def test_a_step_along_k_takes_the_same_time_in_all_types() -> None:
     # clocks differ with the load
     assert cores["float16"] == pytest.approx(2 * cores["int8"], rel=0.25)
     assert cores["float32"] == pytest.approx(2 * cores["float16"], rel=0.25)
-    assert [HOPPER.rate(record) for record in map(ELEMENTS.get, whole) if isinstance(record, Element)] == [4096, 2048, 1024]
+    assert [
+        HOPPER.rate(record) for record in map(ELEMENTS.get, whole) if isinstance(record, Element)
+    ] == [4096, 2048, 1024]

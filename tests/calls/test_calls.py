@@ -43,7 +43,9 @@ def result(a: Any) -> ArrayType:
 
 def body(a, b, c, alpha=1.0, n=3, *, beta=0.0, cfg: S = Config()):
     """c = alpha + 10 n + 100 beta"""
-    c[ds(0, cfg.rows), ds(0, 64)] = (numpipe.zeros((cfg.rows, 64), np.float32) + 1.0) * alpha + n * 10 + beta * 100.0
+    c[ds(0, cfg.rows), ds(0, 64)] = (
+        (numpipe.zeros((cfg.rows, 64), np.float32) + 1.0) * alpha + n * 10 + beta * 100.0
+    )
 
 
 allocating = numpipe.kernel(out_type=result, num_compute_wgs=1)(body)
@@ -56,7 +58,9 @@ CALLS: dict[str, Callable[..., Any]] = {
     "inspected": lambda kernel, *args, **named: kernel.inspect("source", *args, **named),
 }
 every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-every_run = pytest.mark.parametrize("call", [CALLS["called"], CALLS["simulated"]], ids=["called", "simulated"])
+every_run = pytest.mark.parametrize(
+    "call", [CALLS["called"], CALLS["simulated"]], ids=["called", "simulated"]
+)
 
 
 def new() -> Any:
@@ -104,7 +108,11 @@ def test_every_way_to_write_a_call_compiles_the_same_kernel() -> None:
 def test_array_types_stand_for_arrays_with_scalars_by_name() -> None:
     kind = ArrayType((64, 64), np.float32)
     built = given.compiled(kind, kind, kind, n=np.int64(3))
-    assert built is given.compiled(a=kind, c=kind, b=kind, n=np.int64(7)) is not given.compiled(kind, kind, kind)
+    assert (
+        built
+        is given.compiled(a=kind, c=kind, b=kind, n=np.int64(7))
+        is not given.compiled(kind, kind, kind)
+    )
 
 
 # ---- keyword-only run-time scalars
@@ -123,7 +131,9 @@ def test_a_keyword_only_scalar_without_a_default(call: Any) -> None:
 
 @every_call
 def test_it_must_be_passed_by_name(call: Any) -> None:
-    with pytest.raises(SpecError, match="^kernel named_only: the scalar 'n' has no default: pass n=$"):
+    with pytest.raises(
+        SpecError, match="^kernel named_only: the scalar 'n' has no default: pass n=$"
+    ):
         call(named_only, new())
     with pytest.raises(SpecError, match=r"^kernel named_only: takes 1 arguments \(c\), got 2$"):
         call(named_only, new(), 3)
@@ -134,19 +144,50 @@ NO_SCALAR = "pass a bool, an int, a float or a NumPy scalar"
 
 
 @every_call
-@pytest.mark.parametrize("args, named, told", [
-    ((A, B, 2.0), {}, "argument 'c' is an output, which needs an array, got 2.0: leave it out, out_type says what it is; pass "
-                      "scalars behind the outputs by name, e.g. alpha=2.0"),
-    ((A, B, A, 2.0, 3, 4), {}, "takes 5 arguments (a, b, c, alpha, n), got 6"),
-    ((A, B, A, 2.0), {"alpha": 3.0}, "argument 'alpha' is given by position and by name"),
-    ((A,), {"alpha": 3.0, "c": A}, "argument 'b' is missing, but 'c' behind it is given"),
-    ((A, B), {"gamma": 3.0}, "unexpected argument 'gamma'; its arguments are a, b, c, alpha, n, beta, cfg, out, target, stream"),
-    ((A, B), {"alpha": A}, f"'alpha' is a run-time scalar (its default is 1.0), got a ndarray: {NO_SCALAR}"),
-    ((A, B), {"n": None}, f"'n' is a run-time scalar (its default is 3), got a NoneType: {NO_SCALAR}"),
-    ((A, B, A, A), {}, f"'alpha' is a run-time scalar (its default is 1.0), got a ndarray: {NO_SCALAR}"),
-    ((A, B, A), {"out": A}, "out= was given, but all 3 parameters (a, b, c) were passed too: give the outputs once"),
-    ((A, B), {"n": np.complex64(1)}, "the scalar 'n' is complex64: pass a bool, an int, a float or a NumPy scalar of such a type"),
-])
+@pytest.mark.parametrize(
+    "args, named, told",
+    [
+        (
+            (A, B, 2.0),
+            {},
+            "argument 'c' is an output, which needs an array, got 2.0: leave it out, out_type says what it is; pass "
+            "scalars behind the outputs by name, e.g. alpha=2.0",
+        ),
+        ((A, B, A, 2.0, 3, 4), {}, "takes 5 arguments (a, b, c, alpha, n), got 6"),
+        ((A, B, A, 2.0), {"alpha": 3.0}, "argument 'alpha' is given by position and by name"),
+        ((A,), {"alpha": 3.0, "c": A}, "argument 'b' is missing, but 'c' behind it is given"),
+        (
+            (A, B),
+            {"gamma": 3.0},
+            "unexpected argument 'gamma'; its arguments are a, b, c, alpha, n, beta, cfg, out, target, stream",
+        ),
+        (
+            (A, B),
+            {"alpha": A},
+            f"'alpha' is a run-time scalar (its default is 1.0), got a ndarray: {NO_SCALAR}",
+        ),
+        (
+            (A, B),
+            {"n": None},
+            f"'n' is a run-time scalar (its default is 3), got a NoneType: {NO_SCALAR}",
+        ),
+        (
+            (A, B, A, A),
+            {},
+            f"'alpha' is a run-time scalar (its default is 1.0), got a ndarray: {NO_SCALAR}",
+        ),
+        (
+            (A, B, A),
+            {"out": A},
+            "out= was given, but all 3 parameters (a, b, c) were passed too: give the outputs once",
+        ),
+        (
+            (A, B),
+            {"n": np.complex64(1)},
+            "the scalar 'n' is complex64: pass a bool, an int, a float or a NumPy scalar of such a type",
+        ),
+    ],
+)
 def test_arguments_that_do_not_fit(call: Any, args: Any, named: Any, told: str) -> None:
     with pytest.raises(SpecError) as caught:
         call(allocating, *args, **named)
@@ -159,7 +200,9 @@ def test_a_scalar_for_an_output_without_out_type(call: Any) -> None:
     def k(a, c):
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
-    with pytest.raises(SpecError, match=r"^kernel k: argument 'c' is an output, which needs an array, got 2.0$"):
+    with pytest.raises(
+        SpecError, match=r"^kernel k: argument 'c' is an output, which needs an array, got 2.0$"
+    ):
         call(k, A, 2.0)
 
 
@@ -173,16 +216,33 @@ class Level(enum.IntEnum):
     LOW = 1
 
 
-@pytest.mark.parametrize("value, kind", [
-    (1, "int32"), (True, "bool"), (np.bool_(True), "bool"), (1.0, "float32"), (np.int64(1), "int64"), (np.int32(1), "int32"),
-    (np.uint8(1), "uint8"), (np.float64(1), "float64"), (np.float16(1), "float16"), (Level.LOW, "int32"),
-])
+@pytest.mark.parametrize(
+    "value, kind",
+    [
+        (1, "int32"),
+        (True, "bool"),
+        (np.bool_(True), "bool"),
+        (1.0, "float32"),
+        (np.int64(1), "int64"),
+        (np.int32(1), "int32"),
+        (np.uint8(1), "uint8"),
+        (np.float64(1), "float64"),
+        (np.float16(1), "float16"),
+        (Level.LOW, "int32"),
+    ],
+)
 def test_a_scalar_is_compiled_as_what_it_is(value: Any, kind: str) -> None:
     c = new()
     typed.simulate(c, x=value)
     typed(c, x=value, target="sim")
-    variants = [variant for variant in typed._calls.variants.values() if variant.scalars == (np.dtype(kind), np.dtype(np.float32))]
-    assert variants and all([name for name, _ in variant._typed] == ["x", "y"] for variant in variants)
+    variants = [
+        variant
+        for variant in typed._calls.variants.values()
+        if variant.scalars == (np.dtype(kind), np.dtype(np.float32))
+    ]
+    assert variants and all(
+        [name for name, _ in variant._typed] == ["x", "y"] for variant in variants
+    )
 
 
 @pytest.mark.parametrize("value", [2, np.int64(2), 2.0])
@@ -191,7 +251,10 @@ def test_an_int_where_the_default_is_a_float_is_a_float(value: Any) -> None:
     typed.simulate(c, y=value)
     assert (c == 6).all()
     wanted = np.dtype(np.int64 if isinstance(value, np.int64) else np.float32)
-    assert any(variant.scalars == (np.dtype(np.int32), wanted) for variant in typed._calls.variants.values())
+    assert any(
+        variant.scalars == (np.dtype(np.int32), wanted)
+        for variant in typed._calls.variants.values()
+    )
 
 
 @pytest.mark.variants(1)
@@ -219,8 +282,12 @@ def test_out_type_and_grid_get_scalars_with_defaults_by_name() -> None:
         seen.append((a.shape, blocks, cfg.rows))
         return (blocks,)
 
-    @numpipe.kernel(grid=grid, grid_names="i", num_compute_wgs=1,
-                    out_type=lambda blocks, wide: ArrayType((64 * blocks, 64 * wide), np.float32))
+    @numpipe.kernel(
+        grid=grid,
+        grid_names="i",
+        num_compute_wgs=1,
+        out_type=lambda blocks, wide: ArrayType((64 * blocks, 64 * wide), np.float32),
+    )
     def k(a, c, blocks=1, *, wide=1, alpha=1.0, cfg: S = Config()):
         i = numpipe.axis_index("i")
         c[ds(i * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + alpha
@@ -230,19 +297,23 @@ def test_out_type_and_grid_get_scalars_with_defaults_by_name() -> None:
         assert c.shape == (64 * blocks, 64) and (c == alpha).all()
     assert seen == [((64, 64), 1, 64), ((64, 64), 3, 64)]
     assert k.simulate(A, wide=2).shape == (64, 128)
-    with pytest.raises(SpecError, match=r"out= for 'c' must be \(192, 64\) float32, got \(64, 64\)"):
+    with pytest.raises(
+        SpecError, match=r"out= for 'c' must be \(192, 64\) float32, got \(64, 64\)"
+    ):
         k.simulate(A, blocks=3, out=new())
 
 
 def test_a_positional_scalar_decides_the_grid_anew() -> None:
     @numpipe.kernel(grid=lambda n: (n,), grid_names="i", num_compute_wgs=1)
     def k(c, n):
-        c[ds(numpipe.axis_index("i") * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
+        c[ds(numpipe.axis_index("i") * 64, 64), ds(0, 64)] = (
+            numpipe.zeros((64, 64), np.float32) + 1.0
+        )
 
     for n in (1, 3, 2):
         c = np.zeros((192, 64), np.float32)
         k.simulate(c, n)
-        assert (c[:64 * n] == 1).all() and (c[64 * n:] == 0).all()
+        assert (c[: 64 * n] == 1).all() and (c[64 * n :] == 0).all()
 
 
 def test_which_parameter_is_the_scalar_is_part_of_a_plan() -> None:
@@ -253,11 +324,14 @@ def test_which_parameter_is_the_scalar_is_part_of_a_plan() -> None:
     k.simulate(A, 2.0, new())
     with pytest.raises(SpecError, match="argument 'c' is an output"):
         k.simulate(A, new(), 2.0)
-    assert {tuple(name for name, _ in variant._typed) for variant in k._calls.variants.values()} == {("b",)}
+    assert {
+        tuple(name for name, _ in variant._typed) for variant in k._calls.variants.values()
+    } == {("b",)}
 
 
 def test_outputs_that_a_simulated_call_allocates_hold_no_zeros() -> None:
     """What a kernel forgets to store is seen."""
+
     @numpipe.kernel(out_type=result, num_compute_wgs=1)
     def forgets(a, c):
         if a.shape[0] > 64:
@@ -271,12 +345,16 @@ def test_outputs_that_a_simulated_call_allocates_hold_no_zeros() -> None:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver()
     monkeypatch.setattr(driver, "_opened", fake)
-    choice = launch.Choice("gpu", "a fake", launch.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448))
+    choice = launch.Choice(
+        "gpu", "a fake", launch.Device(0, "NVIDIA H200", (9, 0), 132, 13000, 232448)
+    )
     monkeypatch.setattr(launch, "choose_target", lambda *_: choice)
     return fake
 
 
-def test_scalars_are_launched_in_the_order_of_the_parameters(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scalars_are_launched_in_the_order_of_the_parameters(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those without a default first, wherever they stand; each call's own values."""
     seen: list[Any] = []
 
@@ -302,8 +380,11 @@ def test_scalars_are_launched_in_the_order_of_the_parameters(fake: FakeDriver, m
     k(3.0, a, c, 4, beta=np.float64(0.25), stream=7)
     k(a=a, scale=5.0, c=c, flag=False, beta=1, stream=7)
     types = ["float32", "int32", "float32", "bool"]
-    assert seen == [(types, [2.0, 3, 0.5, True], 7), (["float32", "int32", "float64", "bool"], [3.0, 4, 0.25, True], 7),
-                    (["float32", "int32", "int32", "bool"], [5.0, 3, 1, False], 7)]
+    assert seen == [
+        (types, [2.0, 3, 0.5, True], 7),
+        (["float32", "int32", "float64", "bool"], [3.0, 4, 0.25, True], 7),
+        (["float32", "int32", "int32", "bool"], [5.0, 3, 1, False], 7),
+    ]
 
 
 # ---- which parameters are outputs
@@ -379,7 +460,9 @@ def test_an_output_is_found_wherever_it_is_stored_to(call: Any, function: Any) -
     a.setflags(write=False)  # an input may be read-only
     call(kernel, a, c)
     assert (c == 1).all() and kernel.definition.first_output == 1
-    with pytest.raises(SpecError, match="argument 'c' of kernel .* read-only; pass a writable array"):
+    with pytest.raises(
+        SpecError, match="argument 'c' of kernel .* read-only; pass a writable array"
+    ):
         call(kernel, A, a)
     assert [arg.output for arg in kernel.compiled(a, c).unit.arrays] == [False, True]
 
@@ -387,6 +470,7 @@ def test_an_output_is_found_wherever_it_is_stored_to(call: Any, function: Any) -
 @every_run
 def test_a_store_that_the_source_does_not_show_is_refused(call: Any) -> None:
     """On the GPU it would be lost: only outputs are copied back."""
+
     @numpipe.kernel(num_compute_wgs=1)
     def hidden(a, b, c):
         for i in range(1):
@@ -396,7 +480,9 @@ def test_a_store_that_the_source_does_not_show_is_refused(call: Any) -> None:
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     for way in (call, CALLS["compiled"]):
-        with pytest.raises(SpecError, match=r"kernel hidden: 'a\[…\] = tile': the call took 'a' for an input"):
+        with pytest.raises(
+            SpecError, match=r"kernel hidden: 'a\[…\] = tile': the call took 'a' for an input"
+        ):
             way(hidden, A, B, new())
 
 
@@ -412,10 +498,14 @@ def several(a, bias, c, alpha=1.0, *, beta, cfg: S = Config()):
 
 def test_what_a_kernel_is_made_without_is_none_in_its_source() -> None:
     def made(*without: str) -> numpipe.Kernel:
-        found: numpipe.Kernel = numpipe.kernel(several, out_type=result, num_compute_wgs=1, without=without)
+        found: numpipe.Kernel = numpipe.kernel(
+            several, out_type=result, num_compute_wgs=1, without=without
+        )
         return found
 
-    assert (made()(A, np.zeros((5, 8), np.float32), alpha=3.0, beta=0.5, target="sim") == 11.5).all()
+    assert (
+        made()(A, np.zeros((5, 8), np.float32), alpha=3.0, beta=0.5, target="sim") == 11.5
+    ).all()
     assert (made("bias")(A, alpha=3.0, beta=0.5, target="sim") == 6.5).all()
     assert (made("bias", "alpha")(A, beta=0.5, target="sim") == 2.5).all()
     assert (made("bias", "alpha", "beta")(A, target="sim") == 2).all()
@@ -423,9 +513,14 @@ def test_what_a_kernel_is_made_without_is_none_in_its_source() -> None:
 
 
 def test_a_parameter_left_out_that_is_not_there_or_is_passed_is_named() -> None:
-    with pytest.raises(SpecError, match=r"kernel several: without=\('c', 'gamma'\): it has no parameter 'gamma'; its parameters "
-                                        "are a, bias, c, alpha, beta, cfg"):
+    with pytest.raises(
+        SpecError,
+        match=r"kernel several: without=\('c', 'gamma'\): it has no parameter 'gamma'; its parameters "
+        "are a, bias, c, alpha, beta, cfg",
+    ):
         numpipe.kernel(several, without=("c", "gamma"))
     kernel = numpipe.kernel(several, out_type=result, num_compute_wgs=1, without="bias")
-    with pytest.raises(SpecError, match="argument 'bias' is given, but the kernel was made without='bias'"):
+    with pytest.raises(
+        SpecError, match="argument 'bias' is given, but the kernel was made without='bias'"
+    ):
         kernel(A, bias=B, beta=1.0, target="sim")

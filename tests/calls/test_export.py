@@ -15,7 +15,16 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import ArrayType, BlockSpec, ImageError, SpecError, TargetError, Workspace, cdiv, launch
+from numpipe import (
+    ArrayType,
+    BlockSpec,
+    ImageError,
+    SpecError,
+    TargetError,
+    Workspace,
+    cdiv,
+    launch,
+)
 from numpipe.kernels.variants import Variant
 from tests.kernels import export_kernels
 from tests.kernels.export_fakes import Noting, Torch, did, fakes, same
@@ -37,15 +46,45 @@ def plain(x, y):
 
 
 def test_a_loaded_kernel_launches_the_same_on_arrays_of_numpy_and_of_torch(fake: Noting) -> None:
-    k = numpipe.kernel(num_compute_wgs=1, grid=lambda x: (cdiv(x.shape[0], 64), x.shape[1] // 64),
-                       out_type=lambda x: ArrayType(x.shape, x.dtype))(plain)
-    x, y, t, u = np.ones((128, 64), np.float32), np.zeros((128, 64), np.float32), Torch(4096, (192, 64)), Torch(1 << 20, (192, 64))
-    loaded = same(fake, k, [(x,)], [
-        lambda k: k(x), lambda k: k(x=x), lambda k: k(x, y), lambda k: k(x, out=y), lambda k: k(y=y, x=x), lambda k: k(x[:100]),
-        lambda k: k(t), lambda k: k(t, u), lambda k: k(t, out=u), lambda k: k(t, u, stream=7), lambda k: k(x[:0]),
-        lambda k: k(x, y, y), lambda k: k(), lambda k: k(x, z=1), lambda k: k(x, out=y[:1]), lambda k: k[1](x),
-        lambda k: k("x"), lambda k: k(t, x), lambda k: k(Torch(1 << 20, (64, 64), "complex64")), lambda k: k.bind(x, out=y)(),
-        lambda k: k.bind(t, u)(stream=3)])
+    k = numpipe.kernel(
+        num_compute_wgs=1,
+        grid=lambda x: (cdiv(x.shape[0], 64), x.shape[1] // 64),
+        out_type=lambda x: ArrayType(x.shape, x.dtype),
+    )(plain)
+    x, y, t, u = (
+        np.ones((128, 64), np.float32),
+        np.zeros((128, 64), np.float32),
+        Torch(4096, (192, 64)),
+        Torch(1 << 20, (192, 64)),
+    )
+    loaded = same(
+        fake,
+        k,
+        [(x,)],
+        [
+            lambda k: k(x),
+            lambda k: k(x=x),
+            lambda k: k(x, y),
+            lambda k: k(x, out=y),
+            lambda k: k(y=y, x=x),
+            lambda k: k(x[:100]),
+            lambda k: k(t),
+            lambda k: k(t, u),
+            lambda k: k(t, out=u),
+            lambda k: k(t, u, stream=7),
+            lambda k: k(x[:0]),
+            lambda k: k(x, y, y),
+            lambda k: k(),
+            lambda k: k(x, z=1),
+            lambda k: k(x, out=y[:1]),
+            lambda k: k[1](x),
+            lambda k: k("x"),
+            lambda k: k(t, x),
+            lambda k: k(Torch(1 << 20, (64, 64), "complex64")),
+            lambda k: k.bind(x, out=y)(),
+            lambda k: k.bind(t, u)(stream=3),
+        ],
+    )
     assert len(loaded.archive.manifest.entries) == 1 and "of k.numpipe" in repr(loaded)
     bound = loaded.bind(t, out=u)
     bound(), bound.update(x=Torch(8192, (192, 64))), bound(stream=9)
@@ -54,31 +93,63 @@ def test_a_loaded_kernel_launches_the_same_on_arrays_of_numpy_and_of_torch(fake:
 
 
 def test_scalars(fake: Noting) -> None:
-    @numpipe.kernel(num_compute_wgs=1, grid=lambda a, n: (a.shape[0] + n,), out_type=lambda a: ArrayType(a.shape, a.dtype))
+    @numpipe.kernel(
+        num_compute_wgs=1,
+        grid=lambda a, n: (a.shape[0] + n,),
+        out_type=lambda a: ArrayType(a.shape, a.dtype),
+    )
     def k(a, c, scale=2.0, n=3, *, flag, last=ONE):
         c[...] = a[...]
 
     x = np.zeros((64, 64), np.float32)
     c = np.zeros_like(x)
-    same(fake, k, [((x,), {"flag": True}), ((x,), {"flag": True, "n": np.int64(1)})], [
-        lambda k: k(x, flag=False), lambda k: k(x, flag=True, scale=3), lambda k: k(x, c, 4.5, 7, flag=True),
-        lambda k: k(x, flag=True, n=np.int64(9)), lambda k: k(x, flag=True, last=np.float64(0.1)), lambda k: k(x), lambda k: k(
-            x, flag=True, n=1 << 40), lambda k: k(x, flag=True, scale="2"), lambda k: k(x, c, 1.0, 2, 3, flag=True),
-        lambda k: k.bind(x, c, flag=True).update(scale=5)])
-    with pytest.raises(ImageError, match=r"code for a float32 2d, c float32 2d, scale float32, n int32, flag int32, last "
-                                         r"float64; it holds\n    a float32 2d, c float32 2d, scale float32, n int32, flag bool"):
+    same(
+        fake,
+        k,
+        [((x,), {"flag": True}), ((x,), {"flag": True, "n": np.int64(1)})],
+        [
+            lambda k: k(x, flag=False),
+            lambda k: k(x, flag=True, scale=3),
+            lambda k: k(x, c, 4.5, 7, flag=True),
+            lambda k: k(x, flag=True, n=np.int64(9)),
+            lambda k: k(x, flag=True, last=np.float64(0.1)),
+            lambda k: k(x),
+            lambda k: k(x, flag=True, n=1 << 40),
+            lambda k: k(x, flag=True, scale="2"),
+            lambda k: k(x, c, 1.0, 2, 3, flag=True),
+            lambda k: k.bind(x, c, flag=True).update(scale=5),
+        ],
+    )
+    with pytest.raises(
+        ImageError,
+        match=r"code for a float32 2d, c float32 2d, scale float32, n int32, flag int32, last "
+        r"float64; it holds\n    a float32 2d, c float32 2d, scale float32, n int32, flag bool",
+    ):
         numpipe.load("k.numpipe")(x, flag=1)
 
 
 def test_an_argument_may_be_a_scalar_where_another_call_has_an_array(fake: Noting) -> None:
-    @numpipe.kernel(num_compute_wgs=1, out_type=lambda a, b: ArrayType((a.shape[0], 64), a.dtype), grid=lambda b: (
-        (math.ceil(b) + 1,) if isinstance(b, (int, float)) else (b.shape[0],)))
+    @numpipe.kernel(
+        num_compute_wgs=1,
+        out_type=lambda a, b: ArrayType((a.shape[0], 64), a.dtype),
+        grid=lambda b: (math.ceil(b) + 1,) if isinstance(b, (int, float)) else (b.shape[0],),
+    )
     def k(a, b, c):
         c[...] = a[...]
 
     x, t = np.zeros((64, 64), np.float32), Torch(4096, (64, 64))
-    same(fake, k, [(x, x), (x, 1), (x, 1.5)], [lambda k: k(x, x), lambda k: k(x, 4), lambda k: k(x, 2.5), lambda k: k(t, 3),
-                                              lambda k: k(t, 4)])
+    same(
+        fake,
+        k,
+        [(x, x), (x, 1), (x, 1.5)],
+        [
+            lambda k: k(x, x),
+            lambda k: k(x, 4),
+            lambda k: k(x, 2.5),
+            lambda k: k(t, 3),
+            lambda k: k(t, 4),
+        ],
+    )
 
 
 class Colour(enum.Enum):
@@ -100,16 +171,35 @@ class Tile:
 Other = dataclasses.make_dataclass("Tile", [("tm", int, 64), ("more", Any, None)], frozen=True)
 
 STATICS: list[tuple[Any, Any]] = [
-    (1, 2), (1, True), (1.0, 1), (0, False), ("a", "b"), (np.dtype("float16"), np.dtype("float32")), (np.float32(1), np.float64(1)),
-    (Colour.RED, Colour.BLUE), (Pair(1, 2), (1, 2)), (Pair(1, 2), Pair(1, True)), (Tile(), Tile(32)), (float("inf"), float("-inf")),
-    (Tile(more=(Tile(1), Colour.RED, np.float16)), Tile(more=(Tile(2), Colour.RED, np.float16))), (None, 0), ((), ((),)),
-    (export_kernels.twice, export_kernels.thrice), (1 << 70, 1), (np.longlong(1), np.int64(2))]
+    (1, 2),
+    (1, True),
+    (1.0, 1),
+    (0, False),
+    ("a", "b"),
+    (np.dtype("float16"), np.dtype("float32")),
+    (np.float32(1), np.float64(1)),
+    (Colour.RED, Colour.BLUE),
+    (Pair(1, 2), (1, 2)),
+    (Pair(1, 2), Pair(1, True)),
+    (Tile(), Tile(32)),
+    (float("inf"), float("-inf")),
+    (Tile(more=(Tile(1), Colour.RED, np.float16)), Tile(more=(Tile(2), Colour.RED, np.float16))),
+    (None, 0),
+    ((), ((),)),
+    (export_kernels.twice, export_kernels.thrice),
+    (1 << 70, 1),
+    (np.longlong(1), np.int64(2)),
+]
 
 
 def kind(value: Any) -> str:
     """A test's name, which all processes that run tests spell alike: no address of an object is in
     it."""
-    return ", ".join(f"{name} {kind(v)}" for name, v in value.items()) if isinstance(value, dict) else type(value).__name__
+    return (
+        ", ".join(f"{name} {kind(v)}" for name, v in value.items())
+        if isinstance(value, dict)
+        else type(value).__name__
+    )
 
 
 @pytest.mark.variants(6)
@@ -117,15 +207,24 @@ def kind(value: Any) -> str:
 def test_statics(fake: Noting, one: Any, other: Any) -> None:
     """`one` is the default; calls with either find their own machine code, and a third one none."""
 
-    @numpipe.kernel(num_compute_wgs=1, out_type=lambda x, s: ArrayType((x.shape[0], 64 if s == one else 32), x.dtype))
+    @numpipe.kernel(
+        num_compute_wgs=1,
+        out_type=lambda x, s: ArrayType((x.shape[0], 64 if s == one else 32), x.dtype),
+    )
     def k(x, y, *, s: numpipe.Static = one):
         y[...] = x[...]
 
     x = Torch(4096)
-    loaded = same(fake, k, [(x,), ((x,), {"s": other})], [
-        lambda k: k(x), lambda k: k(Torch(8192), s=one), lambda k: k(x, s=other)])
+    loaded = same(
+        fake,
+        k,
+        [(x,), ((x,), {"s": other})],
+        [lambda k: k(x), lambda k: k(Torch(8192), s=one), lambda k: k(x, s=other)],
+    )
     assert len(fake.named("load")) == 0 and len(loaded._variants) == 2
-    with pytest.raises(ImageError, match=r"holds no machine code for x float32 2d, s='neither'; it holds"):
+    with pytest.raises(
+        ImageError, match=r"holds no machine code for x float32 2d, s='neither'; it holds"
+    ):
         loaded(x, s="neither")
     with pytest.raises(ImageError, match="holds no machine code"):
         loaded(x, s=object())
@@ -143,8 +242,11 @@ def test_a_class_of_the_same_name_and_fields_is_the_same_constant(fake: Noting) 
     loaded = numpipe.load("k.numpipe")
     loaded(x, y), loaded(x, y, cfg=Other(128)), loaded(x, y, cfg=Tile(128))
     assert len(fake.seen) == 3
-    with pytest.raises(ImageError, match=r"y float32 2d, cfg=Tile\(tm=64.*it holds\n    x float32 2d, y float32 2d, "
-                                         r"cfg=Tile\(tm=128, more=None\)\nexport it for this call too: k.export\('k.numpipe'"):
+    with pytest.raises(
+        ImageError,
+        match=r"y float32 2d, cfg=Tile\(tm=64.*it holds\n    x float32 2d, y float32 2d, "
+        r"cfg=Tile\(tm=128, more=None\)\nexport it for this call too: k.export\('k.numpipe'",
+    ):
         loaded(x, y, cfg=Other())
     with pytest.raises(SpecError, match=r"cannot tell .* give the classes different names"):
         k.export("k.numpipe", (x, y), ((x, y), {"cfg": Other(128)}))
@@ -158,14 +260,29 @@ def local():
     return inner
 
 
-@pytest.mark.parametrize("value", [object(), lambda: 0, local(), frozenset({1}), bytes, complex(1), np.dtype(">f4"), slice,
-                                   Tile(more=BlockSpec((64, 64), lambda i: (i, 0)))], ids=kind)
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        lambda: 0,
+        local(),
+        frozenset({1}),
+        bytes,
+        complex(1),
+        np.dtype(">f4"),
+        slice,
+        Tile(more=BlockSpec((64, 64), lambda i: (i, 0))),
+    ],
+    ids=kind,
+)
 def test_a_static_that_no_file_describes_is_refused_by_name(fake: Noting, value: Any) -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def k(x, y, *, cfg: numpipe.Static = value):
         y[...] = x[...]
 
-    with pytest.raises(SpecError, match=r"kernel k: export: 'cfg' is .*, which a file cannot describe"):
+    with pytest.raises(
+        SpecError, match=r"kernel k: export: 'cfg' is .*, which a file cannot describe"
+    ):
         k.export("k.numpipe", (Torch(4096), Torch(1 << 20)))
     assert not list(Path().iterdir())
 
@@ -175,19 +292,49 @@ def test_parameters_that_are_left_out_grids_of_numbers_and_signatures(fake: Noti
         y[...] = x[...]
 
     x, y = Torch(4096, (64, 64)), Torch(1 << 20, (64, 64))
-    k = numpipe.kernel(num_compute_wgs=1, grid=(3, 2), grid_names=("i", "j"), signature="(m,k)->(m,k)", without=("bias", "alpha"),
-                       out_type=lambda x, bias: ArrayType(x.shape, x.dtype))(f)
-    same(fake, k, [(x,)], [lambda k: k(x), lambda k: k(x, y), lambda k: k(x, Torch(1 << 20, (128, 64))), lambda k: k(x, bias=y),
-                           lambda k: k(x, bias=None), lambda k: k(x, alpha=1)])
+    k = numpipe.kernel(
+        num_compute_wgs=1,
+        grid=(3, 2),
+        grid_names=("i", "j"),
+        signature="(m,k)->(m,k)",
+        without=("bias", "alpha"),
+        out_type=lambda x, bias: ArrayType(x.shape, x.dtype),
+    )(f)
+    same(
+        fake,
+        k,
+        [(x,)],
+        [
+            lambda k: k(x),
+            lambda k: k(x, y),
+            lambda k: k(x, Torch(1 << 20, (128, 64))),
+            lambda k: k(x, bias=y),
+            lambda k: k(x, bias=None),
+            lambda k: k(x, alpha=1),
+        ],
+    )
 
 
 @pytest.mark.variants(5)
-@pytest.mark.parametrize("options", [
-    {"grid": numpipe.persistent()}, {"grid": numpipe.persistent(7)}, {"grid": 4, "cluster": 2}, {"grid": 9, "cooperative": True},
-    {"grid": (4, 2), "cluster": (2, 2), "cluster_names": ("p", "q")}, {"grid": numpipe.persistent(), "cluster": 2},
-    {"grid": lambda x: x.shape[0], "cluster": 2}, {"grid": lambda x: 5000, "cooperative": True}, {"programmatic": False},
-    {"workspace": Workspace((64, 64))}, {"workspace": Workspace((64, 64), 3)}, {"workspace": Workspace((64, 64), split=None)},
-    {"workspace": lambda x, n: Workspace((64, 64), n, slots=x.shape[0])}], ids=kind)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"grid": numpipe.persistent()},
+        {"grid": numpipe.persistent(7)},
+        {"grid": 4, "cluster": 2},
+        {"grid": 9, "cooperative": True},
+        {"grid": (4, 2), "cluster": (2, 2), "cluster_names": ("p", "q")},
+        {"grid": numpipe.persistent(), "cluster": 2},
+        {"grid": lambda x: x.shape[0], "cluster": 2},
+        {"grid": lambda x: 5000, "cooperative": True},
+        {"programmatic": False},
+        {"workspace": Workspace((64, 64))},
+        {"workspace": Workspace((64, 64), 3)},
+        {"workspace": Workspace((64, 64), split=None)},
+        {"workspace": lambda x, n: Workspace((64, 64), n, slots=x.shape[0])},
+    ],
+    ids=kind,
+)
 def test_grids_clusters_and_workspaces(fake: Noting, options: Any) -> None:
     def two(x, y, *, n: numpipe.Static = 2):
         y[...] = x[...]
@@ -195,18 +342,36 @@ def test_grids_clusters_and_workspaces(fake: Noting, options: Any) -> None:
     def three(x, y, work, *, n: numpipe.Static = 2):
         y[...] = x[...]
 
-    k = numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype), **options)(
-        three if "workspace" in options else two)
+    k = numpipe.kernel(
+        num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype), **options
+    )(three if "workspace" in options else two)
     x, t = np.zeros((64, 128), np.float32), Torch(4096, (65, 64))
-    loaded = same(fake, k, [(x,)], [lambda k: k(x), lambda k: k(t), lambda k: k(t, Torch(1 << 20, (65, 64)), stream=3),
-                                    lambda k: k.bind(t)()])
+    loaded = same(
+        fake,
+        k,
+        [(x,)],
+        [
+            lambda k: k(x),
+            lambda k: k(t),
+            lambda k: k(t, Torch(1 << 20, (65, 64)), stream=3),
+            lambda k: k.bind(t)(),
+        ],
+    )
     did(fake, loaded, lambda k: k(t, Torch(1 << 20, (65, 64))))
-    assert loaded.options.attributes == k.options.attributes == getattr(fake, "attributes", k.options.attributes)
+    assert (
+        loaded.options.attributes
+        == k.options.attributes
+        == getattr(fake, "attributes", k.options.attributes)
+    )
 
 
-def test_kernels_over_tiles_pass_themselves_the_sizes_of_sequential_dimensions(fake: Noting) -> None:
+def test_kernels_over_tiles_pass_themselves_the_sizes_of_sequential_dimensions(
+    fake: Noting,
+) -> None:
     x, t = np.zeros((128, 192), np.float32), Torch(4096, (64, 320))
-    loaded = same(fake, export_kernels.scaled, [(x,)], [lambda k: k(x), lambda k: k(t), lambda k: k.bind(t)()])
+    loaded = same(
+        fake, export_kernels.scaled, [(x,)], [lambda k: k(x), lambda k: k(t), lambda k: k.bind(t)()]
+    )
     did(fake, loaded, lambda k: k(t))
     assert fake.seen[-1][-1] == 5 and "np__" not in str(loaded.archive)
 
@@ -222,11 +387,28 @@ def test_the_types_of_a_call_choose_the_functions_of_shapes(fake: Noting) -> Non
         y[...] = x[...]
 
     h, x = np.zeros((16, 64), np.float16), np.zeros((32, 64), np.float32)
-    loaded = same(fake, k, [(h,), (x,), (ArrayType((2, 3, 4), "float32"),), ((h,), {"s": 32})], [
-        lambda k: k(h), lambda k: k(x), lambda k: k(np.zeros((3, 64, 64), np.float32)), lambda k: k(h, s=32),
-        lambda k: k(Torch(4096, (9, 8), "float16")), lambda k: k(Torch(4096, (8, 64)))])
-    for wrong in (lambda: loaded(x.T), lambda: loaded(x, s=32), lambda: loaded(x[0]), lambda: loaded(x.astype(np.int32))):
-        with pytest.raises(ImageError, match="holds no machine code for x .*; it holds\n.*\n.*\n.*\n.*\nexport it"):
+    loaded = same(
+        fake,
+        k,
+        [(h,), (x,), (ArrayType((2, 3, 4), "float32"),), ((h,), {"s": 32})],
+        [
+            lambda k: k(h),
+            lambda k: k(x),
+            lambda k: k(np.zeros((3, 64, 64), np.float32)),
+            lambda k: k(h, s=32),
+            lambda k: k(Torch(4096, (9, 8), "float16")),
+            lambda k: k(Torch(4096, (8, 64))),
+        ],
+    )
+    for wrong in (
+        lambda: loaded(x.T),
+        lambda: loaded(x, s=32),
+        lambda: loaded(x[0]),
+        lambda: loaded(x.astype(np.int32)),
+    ):
+        with pytest.raises(
+            ImageError, match="holds no machine code for x .*; it holds\n.*\n.*\n.*\n.*\nexport it"
+        ):
             wrong()
 
 
@@ -235,17 +417,27 @@ def test_a_layout_that_tma_cannot_address_is_another_signature(fake: Noting) -> 
     x, odd = Torch(4096), Torch(4100)
     k.export("k.numpipe", (x, Torch(1 << 20)))
     loaded = numpipe.load("k.numpipe")
-    with pytest.raises(ImageError, match=r"x float32 2d, which TMA cannot address, y float32 2d \(argument 'x' .*\); it holds\n"
-                                         r"    x float32 2d, y float32 2d\n"):
+    with pytest.raises(
+        ImageError,
+        match=r"x float32 2d, which TMA cannot address, y float32 2d \(argument 'x' .*\); it holds\n"
+        r"    x float32 2d, y float32 2d\n",
+    ):
         loaded(odd, Torch(1 << 20))
     with pytest.raises(ImageError, match="y float32 2d, with rows that TMA cannot store"):
         loaded(x, Torch(1 << 20, (64, 63), strides=(64, 1)))
-    same(fake, k, [(x, Torch(1 << 20)), (odd, Torch(1 << 20))], [lambda k: k(x, Torch(1 << 20)), lambda k: k(odd, Torch(1 << 20))])
+    same(
+        fake,
+        k,
+        [(x, Torch(1 << 20)), (odd, Torch(1 << 20))],
+        [lambda k: k(x, Torch(1 << 20)), lambda k: k(odd, Torch(1 << 20))],
+    )
 
 
 # ---- choose
 def chooses(s: Any = 1) -> Any:
-    @numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype), grid=lambda x, s: (s,))
+    @numpipe.kernel(
+        num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype), grid=lambda x, s: (s,)
+    )
     def k(x, y, *, s: numpipe.Static = s, t: numpipe.Static = "t"):
         y[...] = x[...]
 
@@ -264,8 +456,16 @@ def test_choose_decides_by_shapes_and_types(fake: Noting) -> None:
     k.export("k.numpipe", (x,), (x.astype(np.float16),), choose=choose)
     loaded = numpipe.load("k.numpipe")
     assert [dict(entry.statics) for entry in loaded.archive.manifest.entries] == [
-        {"s": "2", "t": "'t'"}, {"s": "3", "t": "'u'"}, {"s": "5", "t": "'t'"}]
-    for array, grid in ((x, 3), (np.zeros((128, 64), np.float32), 2), (x.astype(np.float16), 5), (Torch(4096, (200, 64)), 2)):
+        {"s": "2", "t": "'t'"},
+        {"s": "3", "t": "'u'"},
+        {"s": "5", "t": "'t'"},
+    ]
+    for array, grid in (
+        (x, 3),
+        (np.zeros((128, 64), np.float32), 2),
+        (x.astype(np.float16), 5),
+        (Torch(4096, (200, 64)), 2),
+    ):
         for _ in range(2):
             loaded(array)
             assert fake.named("launch")[-1][0] == (grid, 1, 1)
@@ -288,23 +488,51 @@ def test_a_condition_of_choose_has_one_answer(fake: Noting) -> None:
 
     chooses().export("k.numpipe", (np.zeros((64, 64), np.float32),), choose=choose)
     entries = numpipe.load("k.numpipe").archive.manifest.entries
-    assert [dict(entry.statics) for entry in entries] == [{"s": "2", "t": "'u'"}, {"s": "3", "t": "'t'"}]
+    assert [dict(entry.statics) for entry in entries] == [
+        {"s": "2", "t": "'u'"},
+        {"s": "3", "t": "'t'"},
+    ]
 
 
 def test_choose_and_signatures_that_name_statics(fake: Noting) -> None:
     k, x = chooses(numpipe.kernel and 1), np.zeros((64, 64), np.float32)
-    k.export("k.numpipe", ((x,), {"s": 2}), (x,), ((x,), {"s": True}), choose=lambda x: {"s": 2 if x.shape[0] else 1})
+    k.export(
+        "k.numpipe",
+        ((x,), {"s": 2}),
+        (x,),
+        ((x,), {"s": True}),
+        choose=lambda x: {"s": 2 if x.shape[0] else 1},
+    )
     loaded = numpipe.load("k.numpipe")
-    assert [dict(entry.statics)["s"] for entry in loaded.archive.manifest.entries] == ["2", "1", "True"]
+    assert [dict(entry.statics)["s"] for entry in loaded.archive.manifest.entries] == [
+        "2",
+        "1",
+        "True",
+    ]
     loaded(x)
     assert fake.named("launch")[-1][0] == (2, 1, 1)
 
 
-@pytest.mark.parametrize("choose", [lambda x: 3, lambda x: {}, lambda x: {"z": 1}, lambda x: None, lambda x: {"s": object()},
-                                    lambda y: {"s": 1}, lambda x: {"s": x.shape[0]}, 3, lambda x: {"s": int(x.shape[0])}])
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda x: 3,
+        lambda x: {},
+        lambda x: {"z": 1},
+        lambda x: None,
+        lambda x: {"s": object()},
+        lambda y: {"s": 1},
+        lambda x: {"s": x.shape[0]},
+        3,
+        lambda x: {"s": int(x.shape[0])},
+    ],
+)
 def test_a_choice_that_is_none_is_refused(fake: Noting, choose: Any) -> None:
-    with pytest.raises(SpecError, match=r"kernel k: .*choose|'s' is .* cannot describe|does not tell its parameters|"
-                       "export: choose must be a function"):
+    with pytest.raises(
+        SpecError,
+        match=r"kernel k: .*choose|'s' is .* cannot describe|does not tell its parameters|"
+        "export: choose must be a function",
+    ):
         chooses().export("k.numpipe", (np.zeros((64, 64), np.float32),), choose=choose)
     assert not list(Path().iterdir())
 
@@ -331,25 +559,46 @@ def test_a_call_never_compiles_and_is_never_refused(fake: Noting) -> None:
     with numpipe.jit("error"):
         loaded(t, Torch(1 << 20)), loaded.bind(t, Torch(1 << 20))()
     [used] = numpipe.warmup([(loaded, (t, Torch(1 << 20)))])
-    assert used == loaded.inspect("resources", t, Torch(1 << 20)) == k.inspect("resources", t, Torch(1 << 20))
+    assert (
+        used
+        == loaded.inspect("resources", t, Torch(1 << 20))
+        == k.inspect("resources", t, Torch(1 << 20))
+    )
 
 
 def test_what_needs_the_source_says_so(fake: Noting) -> None:
-    k, x, y = numpipe.kernel(num_compute_wgs=1)(plain), np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)
+    k, x, y = (
+        numpipe.kernel(num_compute_wgs=1)(plain),
+        np.zeros((64, 64), np.float32),
+        np.zeros((64, 64), np.float32),
+    )
     k.export("k.numpipe", (x, y))
     loaded = numpipe.load("k.numpipe")
-    for wants in (lambda: loaded(x, y, target="sim"), lambda: loaded.simulate(x, y), lambda: loaded.compiled(x, y),
-                  lambda: loaded.inspect("ptx", x, y), lambda: loaded.inspect("source", x, y), lambda: loaded.inspect("gate", x, y),
-                  lambda: loaded.inspect("llvm", x, y), lambda: loaded.export("other", (x, y)),
-                  lambda: numpipe.verify(loaded, x, y), lambda: numpipe.explain(loaded, x, y),
-                  lambda: loaded.bind(x, y, target="sim")()):
-        with pytest.raises(TargetError, match="kernel plain: it was loaded from k.numpipe, which holds machine code and no source"):
+    for wants in (
+        lambda: loaded(x, y, target="sim"),
+        lambda: loaded.simulate(x, y),
+        lambda: loaded.compiled(x, y),
+        lambda: loaded.inspect("ptx", x, y),
+        lambda: loaded.inspect("source", x, y),
+        lambda: loaded.inspect("gate", x, y),
+        lambda: loaded.inspect("llvm", x, y),
+        lambda: loaded.export("other", (x, y)),
+        lambda: numpipe.verify(loaded, x, y),
+        lambda: numpipe.explain(loaded, x, y),
+        lambda: loaded.bind(x, y, target="sim")(),
+    ):
+        with pytest.raises(
+            TargetError,
+            match="kernel plain: it was loaded from k.numpipe, which holds machine code and no source",
+        ):
             wants()
     with pytest.raises(SpecError, match="inspect"):
         loaded.inspect("words", x, y)
 
 
-def test_it_is_pickled_as_its_file(fake: Noting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_it_is_pickled_as_its_file(
+    fake: Noting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     k, t = numpipe.kernel(num_compute_wgs=1)(plain), Torch(4096)
     k.export("k.numpipe", (t, Torch(1 << 20)))
     data = pickle.dumps(numpipe.load("k.numpipe"))
@@ -374,25 +623,39 @@ def test_functions_that_no_file_holds_are_refused_with_their_line(fake: Noting) 
         return ArrayType(tuple(sizes), x.dtype)
 
     k = numpipe.kernel(num_compute_wgs=1, out_type=out)(plain)
-    with pytest.raises(SpecError, match=r"test_export.py:\d+: kernel plain: out_type cannot be kept in a file") as caught:
+    with pytest.raises(
+        SpecError, match=r"test_export.py:\d+: kernel plain: out_type cannot be kept in a file"
+    ) as caught:
         k.export("k.numpipe", (np.zeros((64, 64), np.float32),))
     assert f"test_export.py:{out.__code__.co_firstlineno + 2}" in str(caught.value)
 
 
-@pytest.mark.parametrize(("signatures", "message"), [
-    ((), "give at least one signature"), ((np.zeros(3),), r"got ndarray: write export\(path, \(a, b\)\)"), ((3,), "got int"),
-    (((),), "pass all of x, y|takes 2 arguments"), (((np.zeros((4, 4)), 1, 2),), "takes"), (("ab",), "got str"),
-    (((object(),),), "x"),
-    ((((np.zeros((4, 4)),), {"z": 1}),), "unexpected argument 'z'")])
+@pytest.mark.parametrize(
+    ("signatures", "message"),
+    [
+        ((), "give at least one signature"),
+        ((np.zeros(3),), r"got ndarray: write export\(path, \(a, b\)\)"),
+        ((3,), "got int"),
+        (((),), "pass all of x, y|takes 2 arguments"),
+        (((np.zeros((4, 4)), 1, 2),), "takes"),
+        (("ab",), "got str"),
+        (((object(),),), "x"),
+        ((((np.zeros((4, 4)),), {"z": 1}),), "unexpected argument 'z'"),
+    ],
+)
 def test_bad_signatures_are_refused(fake: Noting, signatures: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         numpipe.kernel(num_compute_wgs=1)(plain).export("k.numpipe", *signatures)
     assert not list(Path().iterdir())
 
 
-def test_a_folder_that_is_missing_is_found_before_the_compile(fake: Noting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_missing_is_found_before_the_compile(
+    fake: Noting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Variant, "_build", lambda self: pytest.fail("compiled"))
-    with pytest.raises(FileNotFoundError, match="kernel plain: export: there is no such folder: 'nowhere'"):
+    with pytest.raises(
+        FileNotFoundError, match="kernel plain: export: there is no such folder: 'nowhere'"
+    ):
         numpipe.kernel(num_compute_wgs=1)(plain).export("nowhere/k.numpipe", (np.zeros((4, 4)),))
     with pytest.raises(FileNotFoundError, match=r"k\.numpipe"):
         numpipe.load("k.numpipe")

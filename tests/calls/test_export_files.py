@@ -71,8 +71,14 @@ def test_a_process_without_source_and_compiler_has_the_same_kernel(tmp_path: Pat
     x = np.zeros((128, 128), np.float32)
     file = tmp_path / "scaled.numpipe"
     scaled.export(file, (x,))
-    run = subprocess.run([sys.executable, "-c", ALONE, str(file)], capture_output=True, text=True, cwd=tmp_path, check=False,
-                         env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""})
+    run = subprocess.run(
+        [sys.executable, "-c", ALONE, str(file)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""},
+    )
     assert run.returncode == 0, run.stderr
     lines = run.stdout.split("\n")
     used = scaled.inspect("resources", x)
@@ -91,7 +97,12 @@ def test_the_image_is_that_of_the_kernel(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "k")
     [entry] = archive.manifest.entries
     assert archive.image(entry) == scaled.described((x,), {}).variant.image
-    assert [parameter.name for parameter in archive.manifest.parameters] == ["x", "y", "scale", "cfg"]
+    assert [parameter.name for parameter in archive.manifest.parameters] == [
+        "x",
+        "y",
+        "scale",
+        "cfg",
+    ]
     assert {name for name, _ in archive.manifest.made_with} >= {"numpipe", "numba-cuda", "llvmlite"}
 
 
@@ -108,15 +119,29 @@ def parts() -> Parts:
 @pytest.fixture
 def good(fake: Noting) -> Parts:
     """A file that has all that a file may have, but for a workspace."""
-    @numpipe.kernel(num_compute_wgs=1, out_type=lambda a, n: ArrayType((a.shape[0], n), a.dtype), grid=lambda a, n: (n,),
-                    cluster=(1, 1), cluster_names=("p", "q"), signature="(m,k)->(m,n)", without="bias",
-                    workspace=Workspace((64, 64)))
-    def k(a, bias, c, work, scale=2.0, *, more, n: numpipe.Static = 64, cfg: numpipe.Static = CONFIG):
+
+    @numpipe.kernel(
+        num_compute_wgs=1,
+        out_type=lambda a, n: ArrayType((a.shape[0], n), a.dtype),
+        grid=lambda a, n: (n,),
+        cluster=(1, 1),
+        cluster_names=("p", "q"),
+        signature="(m,k)->(m,n)",
+        without="bias",
+        workspace=Workspace((64, 64)),
+    )
+    def k(
+        a, bias, c, work, scale=2.0, *, more, n: numpipe.Static = 64, cfg: numpipe.Static = CONFIG
+    ):
         c[...] = a[...]
 
     x = np.zeros((64, 64), np.float32)
-    k.export("k.numpipe", ((x,), {"more": True}), ((x.astype(np.float16),), {"more": True}),
-             choose=lambda a: {"n": 32 if a.shape[0] < 99 else 8})
+    k.export(
+        "k.numpipe",
+        ((x,), {"more": True}),
+        ((x.astype(np.float16),), {"more": True}),
+        choose=lambda a: {"n": 32 if a.shape[0] < 99 else 8},
+    )
     return parts()
 
 
@@ -154,11 +179,17 @@ def test_any_bytes_cut_off_or_changed(good: Parts) -> None:
     data = Path("k.numpipe").read_bytes()
     for length in [*range(0, 60), *range(60, len(data), 401)]:
         Path("k.numpipe").write_bytes(data[:length])
-        with pytest.raises(ImageError, match="k.numpipe cannot be used: .*; export the kernel again"):
+        with pytest.raises(
+            ImageError, match="k.numpipe cannot be used: .*; export the kernel again"
+        ):
             numpipe.load("k.numpipe")
 
     @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.lists(st.tuples(st.integers(0, len(data) - 1), st.integers(0, 255)), min_size=1, max_size=6))
+    @given(
+        st.lists(
+            st.tuples(st.integers(0, len(data) - 1), st.integers(0, 255)), min_size=1, max_size=6
+        )
+    )
     def changed(changes: list[tuple[int, int]]) -> None:
         damaged = bytearray(data)
         for place, value in changes:
@@ -175,13 +206,22 @@ def test_other_manifests_and_images(good: Parts) -> None:
     first, size = entries[0]["size"], str(entries[0]["size"]).encode()
     longer = manifest.replace(b'"size": ' + size, b'"size": 1' + size, 1)
     for line, data in (
-            (b"", b""), (manifest, b""), (b"", images), (manifest, images + b"\0"), (manifest, images[1:]),
-            (manifest, images[first:] + images[:first]), (longer, images),
-            (manifest.replace(b'"size": ' + size, b'"size": 1' + b"0" * 4000, 1), images),
-            (manifest.replace(b'"size": ' + size, b'"size": -1', 1), images),
-            (b"[" * 100_000, images), (b'{"a":' * 100_000, images), (b"\xff", images), (b"PK\3\4", images),
-            (manifest.replace(b'"version": 3', b'"version": NaN'), images),
-            (manifest.replace(b'"version": 3', b'"version": 3' + b"0" * 5000), images)):
+        (b"", b""),
+        (manifest, b""),
+        (b"", images),
+        (manifest, images + b"\0"),
+        (manifest, images[1:]),
+        (manifest, images[first:] + images[:first]),
+        (longer, images),
+        (manifest.replace(b'"size": ' + size, b'"size": 1' + b"0" * 4000, 1), images),
+        (manifest.replace(b'"size": ' + size, b'"size": -1', 1), images),
+        (b"[" * 100_000, images),
+        (b'{"a":' * 100_000, images),
+        (b"\xff", images),
+        (b"PK\3\4", images),
+        (manifest.replace(b'"version": 3', b'"version": NaN'), images),
+        (manifest.replace(b'"version": 3', b'"version": 3' + b"0" * 5000), images),
+    ):
         packed({"manifest": line, "images": data})
         with pytest.raises(ImageError, match="k.numpipe cannot be used"):
             numpipe.load("k.numpipe")
@@ -192,7 +232,10 @@ def test_machine_code_that_is_none_or_of_another_kernel(good: Parts) -> None:
         manifest = json.loads(good["manifest"])
         sizes = [entry["size"] for entry in manifest["entries"]]
         manifest["entries"][0] |= {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        return {"manifest": json.dumps(manifest).encode(), "images": data + good["images"][sizes[0]:]}
+        return {
+            "manifest": json.dumps(manifest).encode(),
+            "images": data + good["images"][sizes[0] :],
+        }
 
     packed(with_image(b"numpipe\0"))
     with pytest.raises(ImageError, match="k.numpipe: its machine code"):
@@ -200,13 +243,21 @@ def test_machine_code_that_is_none_or_of_another_kernel(good: Parts) -> None:
     scaled.export("other.numpipe", (np.zeros((64, 64), np.float32),))
     other = Path("other.numpipe").read_bytes().partition(b"\n")[2]
     packed(with_image(other))
-    with pytest.raises(ImageError, match="it has the machine code of another kernel: of x, y for sm_90a"):
+    with pytest.raises(
+        ImageError, match="it has the machine code of another kernel: of x, y for sm_90a"
+    ):
         numpipe.load("k.numpipe")(np.zeros((64, 64), np.float32), more=True)
 
 
 def test_another_version_and_another_target_are_told(good: Parts) -> None:
-    for old, new, message in ((b'"version": 3', b'"version": 2', "version 2 of the form, and this numpipe reads version 3"),
-                              (b'"sm_90a"', b'"sm_100a"', "it is for 'sm_100a', which numpipe does not know")):
+    for old, new, message in (
+        (
+            b'"version": 3',
+            b'"version": 2',
+            "version 2 of the form, and this numpipe reads version 3",
+        ),
+        (b'"sm_90a"', b'"sm_100a"', "it is for 'sm_100a', which numpipe does not know"),
+    ):
         packed(good | {"manifest": good["manifest"].replace(old, new)})
         with pytest.raises(ImageError, match=message):
             numpipe.load("k.numpipe")
@@ -218,8 +269,15 @@ def test_no_file(good: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("link").symlink_to("nowhere")
     Path("loop").symlink_to("loop")
     Path("good").symlink_to("k.numpipe")
-    for name, kind in (("fifo", ImageError), ("folder", ImageError), ("/dev/zero", ImageError), ("link", FileNotFoundError),
-                       ("loop", OSError), ("a\0b", SpecError), (sys.executable, ImageError)):
+    for name, kind in (
+        ("fifo", ImageError),
+        ("folder", ImageError),
+        ("/dev/zero", ImageError),
+        ("link", FileNotFoundError),
+        ("loop", OSError),
+        ("a\0b", SpecError),
+        (sys.executable, ImageError),
+    ):
         with pytest.raises(kind):
             numpipe.load(name)
     assert numpipe.load("good").name == "k"  # as a folder of models has it
@@ -228,12 +286,65 @@ def test_no_file(good: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
         numpipe.load("k.numpipe")
 
 
-VALUES = [None, True, False, 0, 1, 2, 7, 128, -1, 1 << 40, 1 << 70, 0.5, 1e+300, "", "a", "c", "work", "n", "64", "null", "true",
-          "{}", "[]", "[[1]]", '{"dtype":"float16"}', '{"dtype":"object"}', '{"number":["np.float32","0x1p+0"]}',
-          '{"number":["float","inf"]}', '{"number":["float","no"]}', '{"class":"A","fields":{}}', "float32", "float16",
-          "bfloat16", "row", "col", "scalar", "static", "array", "left out", "out_type", "grid", "steps", "choose", "workspace",
-          "(m)->(m)", "é", [], {}, [1], [0, 0], [1, 1], [1, 1, 1], [4, 2, 1], ["a"], [["n", "1"]], [[]],
-          "[" * 90 + "]" * 90]
+VALUES = [
+    None,
+    True,
+    False,
+    0,
+    1,
+    2,
+    7,
+    128,
+    -1,
+    1 << 40,
+    1 << 70,
+    0.5,
+    1e300,
+    "",
+    "a",
+    "c",
+    "work",
+    "n",
+    "64",
+    "null",
+    "true",
+    "{}",
+    "[]",
+    "[[1]]",
+    '{"dtype":"float16"}',
+    '{"dtype":"object"}',
+    '{"number":["np.float32","0x1p+0"]}',
+    '{"number":["float","inf"]}',
+    '{"number":["float","no"]}',
+    '{"class":"A","fields":{}}',
+    "float32",
+    "float16",
+    "bfloat16",
+    "row",
+    "col",
+    "scalar",
+    "static",
+    "array",
+    "left out",
+    "out_type",
+    "grid",
+    "steps",
+    "choose",
+    "workspace",
+    "(m)->(m)",
+    "é",
+    [],
+    {},
+    [1],
+    [0, 0],
+    [1, 1],
+    [1, 1, 1],
+    [4, 2, 1],
+    ["a"],
+    [["n", "1"]],
+    [[]],
+    "[" * 90 + "]" * 90,
+]
 
 
 def nodes(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -241,7 +352,13 @@ def nodes(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     found = [path]
     if isinstance(value, str) and value[:1] in "{[":
         found += nodes(json.loads(value), (*path, json))
-    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+    for key, part in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):
         found += nodes(part, (*path, key))
     return found
 
@@ -256,22 +373,37 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     return value
 
 
-CHANGES = [lambda v: v[:-1] if isinstance(v, (str, list)) else -1, lambda v: v + v[:1] if isinstance(v, (str, list)) else {"a": v},
-           lambda v: v[::-1] if isinstance(v, (str, list)) else [v], lambda v: v + 1 if isinstance(v, int) else str(v)]
+CHANGES = [
+    lambda v: v[:-1] if isinstance(v, (str, list)) else -1,
+    lambda v: v + v[:1] if isinstance(v, (str, list)) else {"a": v},
+    lambda v: v[::-1] if isinstance(v, (str, list)) else [v],
+    lambda v: v + 1 if isinstance(v, int) else str(v),
+]
 
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("file", ["good", "tiled"])
-def test_any_value_of_a_manifest_changed(file: str, request: pytest.FixtureRequest, fake: Noting) -> None:
+def test_any_value_of_a_manifest_changed(
+    file: str, request: pytest.FixtureRequest, fake: Noting
+) -> None:
     """Either the file is refused, or its kernel works or raises numpipe's errors; functions of
     shapes also what functions raise."""
     members = request.getfixturevalue(file)
     manifest = json.loads(members["manifest"])
     x = np.zeros((64, 64), np.float32)
-    calls = [lambda k: k(x, more=True), lambda k: k(x), lambda k: k(Torch(4096)), lambda k: k(Torch(4096), scale=1, more=True),
-             lambda k: k(Torch(4096), Torch(1 << 20)), lambda k: k.bind(x)(), lambda k: k(x.astype(np.float16), more=np.bool_(1)),
-             lambda k: k(x, x.copy(), more=True, n=1, bias=None), lambda k: k.inspect("resources", x), lambda k: k(x[0]),
-             lambda k: k(x, cfg=Config(), scale=2.0)]
+    calls = [
+        lambda k: k(x, more=True),
+        lambda k: k(x),
+        lambda k: k(Torch(4096)),
+        lambda k: k(Torch(4096), scale=1, more=True),
+        lambda k: k(Torch(4096), Torch(1 << 20)),
+        lambda k: k.bind(x)(),
+        lambda k: k(x.astype(np.float16), more=np.bool_(1)),
+        lambda k: k(x, x.copy(), more=True, n=1, bias=None),
+        lambda k: k.inspect("resources", x),
+        lambda k: k(x[0]),
+        lambda k: k(x, cfg=Config(), scale=2.0),
+    ]
 
     def changed(path: tuple[Any, ...], new: Any) -> None:
         packed(members | {"manifest": json.dumps(replaced(manifest, path, new)).encode()})
@@ -291,48 +423,111 @@ def test_any_value_of_a_manifest_changed(file: str, request: pytest.FixtureReque
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("file", ["good", "tiled"])
-def test_all_values_of_a_manifest_changed(file: str, request: pytest.FixtureRequest, fake: Noting) -> None:
+def test_all_values_of_a_manifest_changed(
+    file: str, request: pytest.FixtureRequest, fake: Noting
+) -> None:
     members = request.getfixturevalue(file)
     manifest = json.loads(members["manifest"])
     x = np.zeros((64, 64), np.float32)
     for path in nodes(manifest):
         for new in (*VALUES, *CHANGES):
             packed(members | {"manifest": json.dumps(replaced(manifest, path, new)).encode()})
-            tried(lambda k: k(x, more=True), lambda k: k(Torch(4096)), lambda k: k(x),
-                  errors=tuple(ERRORS.values()) if json in path and "functions" in path else ())
+            tried(
+                lambda k: k(x, more=True),
+                lambda k: k(Torch(4096)),
+                lambda k: k(x),
+                errors=tuple(ERRORS.values()) if json in path and "functions" in path else (),
+            )
 
 
 # ---- the command line
 def test_export_and_inspect(fake: Noting, capsys: pytest.CaptureFixture[str]) -> None:
     name = "tests.kernels.export_kernels"
-    assert main(["export", f"{name}:scaled", "k.numpipe", "float16[64, 64]", "float32[1, Config().tm], scale=0.5",
-                 "x=bfloat16[2, 2], cfg=Config(mode=Mode.EXACT)"]) == 0
+    assert (
+        main(
+            [
+                "export",
+                f"{name}:scaled",
+                "k.numpipe",
+                "float16[64, 64]",
+                "float32[1, Config().tm], scale=0.5",
+                "x=bfloat16[2, 2], cfg=Config(mode=Mode.EXACT)",
+            ]
+        )
+        == 0
+    )
     said = capsys.readouterr().out
     assert main(["inspect", "k.numpipe"]) == 0 and capsys.readouterr().out == said
     config = "Config(tm=64, mode=Mode.FAST, pair=Pair(rows=1, columns=2), dtype=float32)"
     assert said.startswith(f"scaled(x, y, scale=2.0, cfg={config}), for sm_90a, made with numpipe ")
-    assert f"\n    x float16 2d, y float16 2d, scale=2.0, cfg={config}: 0 B of machine code, 200000 B of shared memory" in said
-    assert "scale=0.5" in said and "x bfloat16 2d" in said and "Mode.EXACT" in said and len(said.splitlines()) == 4
+    assert (
+        f"\n    x float16 2d, y float16 2d, scale=2.0, cfg={config}: 0 B of machine code, 200000 B of shared memory"
+        in said
+    )
+    assert (
+        "scale=0.5" in said
+        and "x bfloat16 2d" in said
+        and "Mode.EXACT" in said
+        and len(said.splitlines()) == 4
+    )
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["export", "nowhere:k", "k", "float16[1]"], "nowhere:k: No module named 'nowhere'; write module:kernel"),
-    (["export", "tests.kernels.export_kernels:no", "k", "float16[1]"], "the kernels of tests.kernels.export_kernels are scaled"),
-    (["export", "tests.kernels.export_kernels", "k", "float16[1]"], "kernels of tests.kernels.export_kernels are scaled"),
-    (["export", ":k", "k", "float16[1]"], "write module:kernel"), (["export", "tests.kernels:k", "k", "1"], "are none"),
-    (["export", "tests.kernels.export_kernels:scaled", "k", "floaty[1]"], "NameError: name 'floaty' is not defined; write"),
-    (["export", "tests.kernels.export_kernels:scaled", "k", "float16[2, 2], cfg=1 +"], "SyntaxError"),
-    (["export", "tests.kernels.export_kernels:scaled", "no/k", "float16[2, 2]"], "no such folder"),
-    (["inspect", "nowhere"], "No such file"), (["inspect", "."], "it is a folder"),
-    (["inspect", sys.executable], "cannot be used")])
-def test_the_command_line_tells_what_is_wrong(arguments: list[str], message: str, fake: Noting,
-                                              capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["export", "nowhere:k", "k", "float16[1]"],
+            "nowhere:k: No module named 'nowhere'; write module:kernel",
+        ),
+        (
+            ["export", "tests.kernels.export_kernels:no", "k", "float16[1]"],
+            "the kernels of tests.kernels.export_kernels are scaled",
+        ),
+        (
+            ["export", "tests.kernels.export_kernels", "k", "float16[1]"],
+            "kernels of tests.kernels.export_kernels are scaled",
+        ),
+        (["export", ":k", "k", "float16[1]"], "write module:kernel"),
+        (["export", "tests.kernels:k", "k", "1"], "are none"),
+        (
+            ["export", "tests.kernels.export_kernels:scaled", "k", "floaty[1]"],
+            "NameError: name 'floaty' is not defined; write",
+        ),
+        (
+            ["export", "tests.kernels.export_kernels:scaled", "k", "float16[2, 2], cfg=1 +"],
+            "SyntaxError",
+        ),
+        (
+            ["export", "tests.kernels.export_kernels:scaled", "no/k", "float16[2, 2]"],
+            "no such folder",
+        ),
+        (["inspect", "nowhere"], "No such file"),
+        (["inspect", "."], "it is a folder"),
+        (["inspect", sys.executable], "cannot be used"),
+    ],
+)
+def test_the_command_line_tells_what_is_wrong(
+    arguments: list[str], message: str, fake: Noting, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments) == 1
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", [
-    "a)(float16[1]", "a)+(b", "**{}", "*3", "1/0", "float16[-1]", "float16['a']", ")", "float16[n]", "\0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a)(float16[1]",
+        "a)+(b",
+        "**{}",
+        "*3",
+        "1/0",
+        "float16[-1]",
+        "float16['a']",
+        ")",
+        "float16[n]",
+        "\0",
+    ],
+)
 def test_what_is_no_list_of_arguments(text: str) -> None:
     with pytest.raises(SpecError, match=r"signature|ArrayType"):
         signature(text, {})
@@ -341,7 +536,7 @@ def test_what_is_no_list_of_arguments(text: str) -> None:
 def test_a_signature_of_the_command_line() -> None:
     names = {"n": 3, "Config": Config}
     assert signature("float16[2, n], float32[4], n=-n, cfg=Config(tm=n * 2), flag=True", names) == (
-        (ArrayType((2, 3), "float16"), ArrayType((4,), "float32")), {"n": -3, "cfg": Config(6), "flag": True})
+        (ArrayType((2, 3), "float16"), ArrayType((4,), "float32")),
+        {"n": -3, "cfg": Config(6), "flag": True},
+    )
     assert signature("", {}) == ((), {})
-
-

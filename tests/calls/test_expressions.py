@@ -45,9 +45,7 @@ def outcome(function: Any, known: dict[str, Any]) -> Any:
     except Exception as error:
         kind = next(base for base in type(error).__mro__ if base in ERRORS.values())
         # 3.14 says how many values it got
-        return kind, str(error).partition(", got")[0].rstrip(
-            ")"
-        )
+        return kind, str(error).partition(", got")[0].rstrip(")")
     return type(value), repr(value)
 
 

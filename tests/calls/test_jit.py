@@ -45,15 +45,21 @@ def compiles(monkeypatch: pytest.MonkeyPatch, fake: FakeDriver) -> list[str]:
         seen.append(self.definition.name)
         fake.sizes = [size for array in self.arrays for size in [8] * (1 + 2 * array.ndim)]
         fake.sizes = [128, *fake.sizes, *[kind.itemsize for kind in self.scalars]]
-        found = image((), tuple(array.name for array in self.arrays), tuple(array.order for array in self.arrays),
-                      name=self.definition.name)
+        found = image(
+            (),
+            tuple(array.name for array in self.arrays),
+            tuple(array.order for array in self.arrays),
+            name=self.definition.name,
+        )
         return types.SimpleNamespace(image=found)
 
     monkeypatch.setattr(Variant, "_build", build)
     return seen
 
 
-def device(shape: tuple[int, ...] = (64, 64), typestr: str = "<f4", strides: tuple[int, ...] | None = None) -> CudaArray:
+def device(
+    shape: tuple[int, ...] = (64, 64), typestr: str = "<f4", strides: tuple[int, ...] | None = None
+) -> CudaArray:
     """An array on the GPU at an address of its own; nobody reads it."""
     return CudaArray(next(_addresses), shape, typestr, strides)
 
@@ -77,8 +83,11 @@ def test_a_call_and_a_bind_that_would_compile_are_refused(compiles: list[str]) -
     copy = copying()
     with numpipe.jit("error"):
         for call in (copy, copy.bind):
-            with pytest.raises(JitRefused, match=r'^kernel copy: this call would compile it for x float32 2d, y float32 2d, which '
-                                                 r'numpipe\.jit\(.error.\) refuses'):
+            with pytest.raises(
+                JitRefused,
+                match=r"^kernel copy: this call would compile it for x float32 2d, y float32 2d, which "
+                r"numpipe\.jit\(.error.\) refuses",
+            ):
                 call(X, Y)
     assert not compiles
     copy(X, Y)
@@ -126,8 +135,11 @@ def test_warn_warns_once_a_variant_at_the_line_of_the_call(compiles: list[str]) 
             copy.bind(X, Y)()
         copy(device(typestr="<f2"), Y)
     assert [(one.category, one.filename) for one in seen] == [(RuntimeWarning, __file__)] * 2
-    assert "kernel copy: this call compiles it for x float32 2d, y float32 2d (numpipe.jit('warn')); numpipe.warmup([(copy, " \
-           '(numpipe.ArrayType((64, 64), "float32"), numpipe.ArrayType((64, 64), "float32"))' in str(seen[0].message)
+    assert (
+        "kernel copy: this call compiles it for x float32 2d, y float32 2d (numpipe.jit('warn')); numpipe.warmup([(copy, "
+        '(numpipe.ArrayType((64, 64), "float32"), numpipe.ArrayType((64, 64), "float32"))'
+        in str(seen[0].message)
+    )
     assert compiles == ["copy"] * 2
 
 
@@ -173,7 +185,9 @@ def test_around_a_function_it_holds_in_each_call_also_of_itself() -> None:
     copying()(X, Y)
 
 
-def test_other_threads_have_their_own_and_the_environment_holds_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_threads_have_their_own_and_the_environment_holds_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     results: list[str] = []
 
     def call() -> None:
@@ -201,16 +215,27 @@ def test_other_threads_have_their_own_and_the_environment_holds_for_all(monkeypa
     assert results == ["ran"]
 
 
-@pytest.mark.parametrize("policy, words", [("never", "expected one of 'error', 'warn', 'allow', got 'never'"), (None, "got None"),
-                                           (["error"], "got"), (lambda x: x, "a kernel is made by @numpipe.kernel")])
+@pytest.mark.parametrize(
+    "policy, words",
+    [
+        ("never", "expected one of 'error', 'warn', 'allow', got 'never'"),
+        (None, "got None"),
+        (["error"], "got"),
+        (lambda x: x, "a kernel is made by @numpipe.kernel"),
+    ],
+)
 def test_another_word_is_refused_where_it_stands(policy: Any, words: str) -> None:
     with pytest.raises(SpecError, match=rf"numpipe\.jit: .*{words}"):
         numpipe.jit(policy)
 
 
-def test_another_word_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch, compiles: list[str]) -> None:
+def test_another_word_in_the_environment_is_refused(
+    monkeypatch: pytest.MonkeyPatch, compiles: list[str]
+) -> None:
     monkeypatch.setenv("NUMPIPE_JIT", "1")
-    with pytest.raises(SpecError, match="NUMPIPE_JIT is '1': expected one of 'error', 'warn', 'allow'"):
+    with pytest.raises(
+        SpecError, match="NUMPIPE_JIT is '1': expected one of 'error', 'warn', 'allow'"
+    ):
         copying()(X, Y)
     assert not compiles
 
@@ -226,7 +251,9 @@ def test_it_says_which_types_nobody_compiled() -> None:
 CONFIG = Config()
 
 
-def with_scalars(x, n, y, alpha=1.0, *, beta, cfg: numpipe.Static = CONFIG, kind: numpipe.Static = np.float32):
+def with_scalars(
+    x, n, y, alpha=1.0, *, beta, cfg: numpipe.Static = CONFIG, kind: numpipe.Static = np.float32
+):
     y[...] = x[...] * alpha * beta * n
 
 
@@ -251,19 +278,42 @@ CALLS: dict[str, tuple[Any, dict[str, Any], tuple[Any, ...], dict[str, Any]]] = 
     "half": (plain, {}, (device(typestr="<f2"), Y), {}),
     "another rank": (plain, {}, (device((4, 64, 64)), device((64,))), {}),
     "scalars and Statics": (with_scalars, {}, (X, 3, Y), {"beta": 0.5}),
-    "NumPy scalars": (with_scalars, {}, (X, np.int64(3), Y, np.float64(2)), {"beta": True, "cfg": Config(128), "kind": np.float16}),
-    "a string": (static_text, {}, (X, Y), {"mode": "say \"it's\""}),
-    "tiles": (plain, {"grid": lambda x: (x.shape[0] // 64, 1), "in_specs": BLOCK, "out_specs": BLOCK,
-                      "compiler_params": numpipe.CompilerParams(dimension_semantics=("parallel", "sequential"))}, (X, Y), {}),
+    "NumPy scalars": (
+        with_scalars,
+        {},
+        (X, np.int64(3), Y, np.float64(2)),
+        {"beta": True, "cfg": Config(128), "kind": np.float16},
+    ),
+    "a string": (static_text, {}, (X, Y), {"mode": 'say "it\'s"'}),
+    "tiles": (
+        plain,
+        {
+            "grid": lambda x: (x.shape[0] // 64, 1),
+            "in_specs": BLOCK,
+            "out_specs": BLOCK,
+            "compiler_params": numpipe.CompilerParams(
+                dimension_semantics=("parallel", "sequential")
+            ),
+        },
+        (X, Y),
+        {},
+    ),
     "columns contiguous": (plain, {}, (device(strides=(4, 256)), Y), {}),
-    "out= with columns contiguous": (plain, {"out_type": same}, (X,), {"out": device(strides=(4, 256))}),
+    "out= with columns contiguous": (
+        plain,
+        {"out_type": same},
+        (X,),
+        {"out": device(strides=(4, 256))},
+    ),
     "rows that TMA cannot address": (plain, {}, (device((64, 33)), Y), {}),
 }
 
 
 @pytest.mark.parametrize("case", CALLS)
 @pytest.mark.parametrize("way", ["warmup", "export"])
-def test_what_it_says_to_write_is_what_the_call_needs(case: str, way: str, compiles: list[str]) -> None:
+def test_what_it_says_to_write_is_what_the_call_needs(
+    case: str, way: str, compiles: list[str]
+) -> None:
     function, options, args, named = CALLS[case]
     kernel = numpipe.kernel(num_compute_wgs=1, **options)(function)
     with pytest.raises(JitRefused) as refused, numpipe.jit("error"):
@@ -292,19 +342,33 @@ def test_what_it_says_to_write_is_what_the_call_needs(case: str, way: str, compi
     assert compiles == [function.__name__]
 
 
-def test_an_allocated_output_is_compiled_for_where_it_will_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_allocated_output_is_compiled_for_where_it_will_lie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A host array's rows are padded, those of an array on the GPU are not: the output of a call on
     the latter lies there too."""
     kernel = copying(out_type=same)
     call = kernel.described((device((64, 33)),), {})
     assert [array.tma for array in call.variant.arrays] == [False, False]
-    assert [array.tma for array in kernel.described((np.ones((64, 33), np.float32),), {}).variant.arrays] == [True, True]
+    assert [
+        array.tma for array in kernel.described((np.ones((64, 33), np.float32),), {}).variant.arrays
+    ] == [True, True]
 
 
-@pytest.mark.parametrize("value, text", [
-    (np.dtype("float16"), 'np.dtype("float16")'), (np.float32(2), "np.float32(2.0)"), (np.float16, "np.float16"),
-    (Config, "Config"), (Config(3), "Config(tm=3)"), (launch.choose_target, "choose_target"), (True, "True"),
-    (float("inf"), 'float("inf")'), (numpipe.LoweringSemantics.Lane, "LoweringSemantics.Lane"),
-    (ArrayType((3,), "bfloat16"), 'numpipe.ArrayType((3,), "bfloat16")')])
+@pytest.mark.parametrize(
+    "value, text",
+    [
+        (np.dtype("float16"), 'np.dtype("float16")'),
+        (np.float32(2), "np.float32(2.0)"),
+        (np.float16, "np.float16"),
+        (Config, "Config"),
+        (Config(3), "Config(tm=3)"),
+        (launch.choose_target, "choose_target"),
+        (True, "True"),
+        (float("inf"), 'float("inf")'),
+        (numpipe.LoweringSemantics.Lane, "LoweringSemantics.Lane"),
+        (ArrayType((3,), "bfloat16"), 'numpipe.ArrayType((3,), "bfloat16")'),
+    ],
+)
 def test_values_are_spelled_as_source(value: Any, text: str) -> None:
     assert jit.spelled(value) == text

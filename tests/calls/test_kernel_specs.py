@@ -23,9 +23,13 @@ def simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # ---- results
 @pytest.mark.variants(4)
-@pytest.mark.parametrize("semantics", kernels.SEMANTICS, ids=lambda words: "".join(word[0] for word in words))
+@pytest.mark.parametrize(
+    "semantics", kernels.SEMANTICS, ids=lambda words: "".join(word[0] for word in words)
+)
 @pytest.mark.parametrize("roles, warpgroups", [(True, 2), (True, 1), (False, 1)])
-def test_a_product_by_any_division_into_ctas_and_steps(roles: bool, warpgroups: int, semantics: tuple[str, ...]) -> None:
+def test_a_product_by_any_division_into_ctas_and_steps(
+    roles: bool, warpgroups: int, semantics: tuple[str, ...]
+) -> None:
     kernels.check_product(kernels.product(roles, semantics, warpgroups), target="sim")
 
 
@@ -62,24 +66,38 @@ def test_a_parameter_may_be_named_as_the_kernel_is() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("kernel", "arrays"), [
-    (kernels.sums, (HALF,)), (kernels.product(True, kernels.SEMANTICS[0], 2), (HALF, HALF))], ids=["sums", "product"])
+@pytest.mark.parametrize(
+    ("kernel", "arrays"),
+    [(kernels.sums, (HALF,)), (kernels.product(True, kernels.SEMANTICS[0], 2), (HALF, HALF))],
+    ids=["sums", "product"],
+)
 def test_the_machine_code_is_clean(kernel: Any, arrays: tuple[Any, ...]) -> None:
     assert kernel.inspect("gate", *arrays) == ()
 
 
 def test_slots_are_those_of_the_kernels_options() -> None:
-    [*plans] = kernels.product(True, kernels.SEMANTICS[0], 1, slots=3).compiled(HALF, HALF).unit.rings.values()
+    [*plans] = (
+        kernels.product(True, kernels.SEMANTICS[0], 1, slots=3)
+        .compiled(HALF, HALF)
+        .unit.rings.values()
+    )
     assert {plan.slots for plan in plans} == {3}
 
 
 def test_errors_are_at_the_users_line() -> None:
-    @numpipe.kernel(grid=(1,), in_specs=BlockSpec((64, 64), lambda i: (i, 0)), out_specs=BlockSpec((64, 64), lambda i: (i, 0)))
+    @numpipe.kernel(
+        grid=(1,),
+        in_specs=BlockSpec((64, 64), lambda i: (i, 0)),
+        out_specs=BlockSpec((64, 64), lambda i: (i, 0)),
+    )
     def wrong(a, c):
         c[...] = nowhere  # noqa: F821
 
-    with pytest.raises(numpipe.CompileError, match=r"(?s)test_kernel_specs.py:\d+: kernel wrong: name 'nowhere' is not defined\n"
-                                                   r" *c\[\.\.\.\] = nowhere"):
+    with pytest.raises(
+        numpipe.CompileError,
+        match=r"(?s)test_kernel_specs.py:\d+: kernel wrong: name 'nowhere' is not defined\n"
+        r" *c\[\.\.\.\] = nowhere",
+    ):
         wrong(np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16), target="sim")
 
 
@@ -99,7 +117,10 @@ def test_lambdas_that_differ_in_what_they_capture_are_the_same_source() -> None:
 def test_a_lambda_without_source_is_refused() -> None:
     namespace: dict[str, Any] = {}
     exec("made = lambda i: (i, 0)", namespace)
-    with pytest.raises(SpecError, match="it: the source of the lambda on line 1 of <string> is not there: write a 'def'"):
+    with pytest.raises(
+        SpecError,
+        match="it: the source of the lambda on line 1 of <string> is not there: write a 'def'",
+    ):
         find_lambda(namespace["made"], "it")
 
 
@@ -112,28 +133,65 @@ def semantics(*words: str) -> dict[str, Any]:
     return {"compiler_params": CompilerParams(dimension_semantics=words)}
 
 
-@pytest.mark.parametrize("options, text", [
-    ({"grid": (1,), **semantics("sequential")},
-     "dimension_semantics=('sequential',) say which dimensions are steps of the kernel's own pipeline, which needs in_specs= or "
-     "out_specs= on the kernel"),
-    ({**ONE, "out_specs": None}, "it has 2 parameters (a, c), but 1 in_specs and 0 out_specs: it takes a tile for each"),
-    ({**ONE, "in_specs": (64, 64)}, "in_specs must be a BlockSpec or a tuple of them, one for each parameter, got (int, int)"),
-    ({**ONE, "in_specs": ((A, A),)}, "in_specs must be a BlockSpec or a tuple of them, one for each parameter, got (tuple)"),
-    ({**ONE, "out_specs": [A]}, "out_specs must be a BlockSpec or a tuple of them, one for each parameter, got [BlockSpec]"),
-    ({**ONE, "out_specs": 64}, "out_specs must be a BlockSpec or a tuple of them, one for each parameter, got 64"),
-    ({**ONE, "grid": numpipe.persistent()}, "numpipe.persistent() is a grid for kernels that loop over tiles"),
-    ({**ONE, **semantics("parallel", "sequential")}, "dimension_semantics ('parallel', 'sequential') is of 2 dimensions, but the "
-                                                     "grid has 1"),
-    ({**ONE, "grid": (1, 1), **semantics("sequential", "parallel")}, "the sequential dimensions come last"),
-    ({**ONE, "grid": (-1,)}, "grid must hold non-negative ints, got (-1,)"),
-    ({**ONE, "grid": lambda a: (1,), "in_specs": BlockSpec((64, 64)), "out_specs": BlockSpec((64, 64))},
-     "no index map says how many dimensions it has: give dimension_semantics"),
-])
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        (
+            {"grid": (1,), **semantics("sequential")},
+            "dimension_semantics=('sequential',) say which dimensions are steps of the kernel's own pipeline, which needs in_specs= or "
+            "out_specs= on the kernel",
+        ),
+        (
+            {**ONE, "out_specs": None},
+            "it has 2 parameters (a, c), but 1 in_specs and 0 out_specs: it takes a tile for each",
+        ),
+        (
+            {**ONE, "in_specs": (64, 64)},
+            "in_specs must be a BlockSpec or a tuple of them, one for each parameter, got (int, int)",
+        ),
+        (
+            {**ONE, "in_specs": ((A, A),)},
+            "in_specs must be a BlockSpec or a tuple of them, one for each parameter, got (tuple)",
+        ),
+        (
+            {**ONE, "out_specs": [A]},
+            "out_specs must be a BlockSpec or a tuple of them, one for each parameter, got [BlockSpec]",
+        ),
+        (
+            {**ONE, "out_specs": 64},
+            "out_specs must be a BlockSpec or a tuple of them, one for each parameter, got 64",
+        ),
+        (
+            {**ONE, "grid": numpipe.persistent()},
+            "numpipe.persistent() is a grid for kernels that loop over tiles",
+        ),
+        (
+            {**ONE, **semantics("parallel", "sequential")},
+            "dimension_semantics ('parallel', 'sequential') is of 2 dimensions, but the grid has 1",
+        ),
+        (
+            {**ONE, "grid": (1, 1), **semantics("sequential", "parallel")},
+            "the sequential dimensions come last",
+        ),
+        ({**ONE, "grid": (-1,)}, "grid must hold non-negative ints, got (-1,)"),
+        (
+            {
+                **ONE,
+                "grid": lambda a: (1,),
+                "in_specs": BlockSpec((64, 64)),
+                "out_specs": BlockSpec((64, 64)),
+            },
+            "no index map says how many dimensions it has: give dimension_semantics",
+        ),
+    ],
+)
 def test_options_that_do_not_fit(options: dict[str, Any], text: str) -> None:
     with pytest.raises(SpecError) as caught:
+
         @numpipe.kernel(**options)
         def refused(a, c):
             c[...] = a[...]
+
     assert text in str(caught.value)
 
 
@@ -148,28 +206,55 @@ def test_the_step_is_unknown_to_functions(run: str) -> None:
     """They are compiled once, for all kernels: CTAs have no such index, and read it as 0."""
     both = BlockSpec((64, 64), lambda i, k: (i, k))
 
-    @numpipe.kernel(grid=(1, 2), in_specs=both, out_specs=both, num_compute_wgs=1, **semantics("parallel", "sequential"))
+    @numpipe.kernel(
+        grid=(1, 2),
+        in_specs=both,
+        out_specs=both,
+        num_compute_wgs=1,
+        **semantics("parallel", "sequential"),
+    )
     def asks(a, c):
         c[...] = a[...] + step()
 
     line = step.function.__code__.co_firstlineno + 2
-    with pytest.raises(SpecError, match=rf"test_kernel_specs.py:{line}: kernel asks: program_id\(1\): dimension 1 is sequential: "
-                                        r"write program_id\(1\), with the number, in the kernel itself, and pass its value to "
-                                        r"functions\n +return numpipe.program_id\(1\)"):
+    with pytest.raises(
+        SpecError,
+        match=rf"test_kernel_specs.py:{line}: kernel asks: program_id\(1\): dimension 1 is sequential: "
+        r"write program_id\(1\), with the number, in the kernel itself, and pass its value to "
+        r"functions\n +return numpipe.program_id\(1\)",
+    ):
         getattr(asks, run)(np.zeros((64, 128), np.float32), np.zeros((64, 128), np.float32))
 
 
-@pytest.mark.parametrize("block, array, text", [
-    (BlockSpec((64, 64), lambda i: (i, 0), delay_release=1), np.zeros((64, 64), np.float16),
-     "out_specs[0]: delay_release=1 is for inputs"),
-    (BlockSpec((64, 64), lambda i: i), np.zeros((64, 64), np.float16),
-     "out_specs[0] for 'c': index_map must return a tuple of 2 integer block indices, got"),
-    (BlockSpec((64, 64), lambda i: (i, 0)), np.zeros((64, 64), np.float16, order="F"),
-     "out_specs[0] for 'c': the array is column-major"),
-    (BlockSpec((None, 64, 64), lambda i: (i, 0, 0)), np.zeros((64, 64), np.float16),
-     "out_specs[0] for 'c': block_shape (None, 64, 64) has 3 dimensions, the array has 2"),
-], ids=["delay", "one index", "column-major", "rank"])
-def test_blocks_of_outputs_that_cannot_be_are_blamed_on_the_definition(block: BlockSpec, array: np.ndarray, text: str) -> None:
+@pytest.mark.parametrize(
+    "block, array, text",
+    [
+        (
+            BlockSpec((64, 64), lambda i: (i, 0), delay_release=1),
+            np.zeros((64, 64), np.float16),
+            "out_specs[0]: delay_release=1 is for inputs",
+        ),
+        (
+            BlockSpec((64, 64), lambda i: i),
+            np.zeros((64, 64), np.float16),
+            "out_specs[0] for 'c': index_map must return a tuple of 2 integer block indices, got",
+        ),
+        (
+            BlockSpec((64, 64), lambda i: (i, 0)),
+            np.zeros((64, 64), np.float16, order="F"),
+            "out_specs[0] for 'c': the array is column-major",
+        ),
+        (
+            BlockSpec((None, 64, 64), lambda i: (i, 0, 0)),
+            np.zeros((64, 64), np.float16),
+            "out_specs[0] for 'c': block_shape (None, 64, 64) has 3 dimensions, the array has 2",
+        ),
+    ],
+    ids=["delay", "one index", "column-major", "rank"],
+)
+def test_blocks_of_outputs_that_cannot_be_are_blamed_on_the_definition(
+    block: BlockSpec, array: np.ndarray, text: str
+) -> None:
     @numpipe.kernel(grid=(1,), in_specs=A, out_specs=block, num_compute_wgs=1)
     def refused(a, c):
         c[...] = a[...]
@@ -182,13 +267,26 @@ def test_blocks_of_outputs_that_cannot_be_are_blamed_on_the_definition(block: Bl
         assert shown.strip() == "def refused(a, c):"
 
 
-@pytest.mark.parametrize("index_map, text", [
-    (lambda i, j: (i, j), "in_specs[0]: index_map takes 2 indices, but the kernel's grid has 1 dimensions: it takes one index of "
-                          "each"),
-    (lambda i=0: (i, 0), "in_specs[0]: index_map takes 1 indices, some with defaults, but the kernel's grid has 1"),
-    (functools.partial(max, 1), "in_specs[0]: index_map must be a lambda or a function, whose source is compiled with the "
-                                "kernel, got"),
-], ids=["two", "default", "partial"])
+@pytest.mark.parametrize(
+    "index_map, text",
+    [
+        (
+            lambda i, j: (i, j),
+            "in_specs[0]: index_map takes 2 indices, but the kernel's grid has 1 dimensions: it takes one index of "
+            "each",
+        ),
+        (
+            lambda i=0: (i, 0),
+            "in_specs[0]: index_map takes 1 indices, some with defaults, but the kernel's grid has 1",
+        ),
+        (
+            functools.partial(max, 1),
+            "in_specs[0]: index_map must be a lambda or a function, whose source is compiled with the "
+            "kernel, got",
+        ),
+    ],
+    ids=["two", "default", "partial"],
+)
 def test_index_maps_that_do_not_fit(index_map: Any, text: str) -> None:
     @numpipe.kernel(grid=(1,), in_specs=BlockSpec((64, 64), index_map), out_specs=A)
     def refused(a, c):
@@ -204,5 +302,8 @@ def test_a_grid_of_another_rank_is_refused_at_the_call() -> None:
     def refused(a, c):
         c[...] = a[...]
 
-    with pytest.raises(SpecError, match=r"the grid \(1, 1\) has 2 dimensions, but the index maps of its specs take 1 indices"):
+    with pytest.raises(
+        SpecError,
+        match=r"the grid \(1, 1\) has 2 dimensions, but the index maps of its specs take 1 indices",
+    ):
         refused(np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16), target="sim")

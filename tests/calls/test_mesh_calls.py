@@ -18,13 +18,19 @@ TWO = Mesh.simulated(2)
 ROWS = numpipe.ArrayType((64, 64), np.float32)
 
 
-@numpipe.kernel(grid=numpipe.persistent(), semaphores=lambda x: cdiv(x.shape[0], 64), num_compute_wgs=1,
-                out_type=lambda x: numpipe.ArrayType(x.shape, x.dtype))
+@numpipe.kernel(
+    grid=numpipe.persistent(),
+    semaphores=lambda x: cdiv(x.shape[0], 64),
+    num_compute_wgs=1,
+    out_type=lambda x: numpipe.ArrayType(x.shape, x.dtype),
+)
 def shift(x, y, ready, *, plus: numpipe.Static = 1, times=1.0):
     """The array of the GPU before this one, times and plus a number."""
     other = (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu")
     for (i,) in numpipe.tiles(cdiv(x.shape[0], 64)):
-        numpipe.peer(y, other)[ds(i * 64, 64), ds(0, 64)] = x[ds(i * 64, 64), ds(0, 64)] * times + plus
+        numpipe.peer(y, other)[ds(i * 64, 64), ds(0, 64)] = (
+            x[ds(i * 64, 64), ds(0, 64)] * times + plus
+        )
         numpipe.signal(ready.at[i], other)
         numpipe.wait(ready.at[i], 1)
 
@@ -45,7 +51,9 @@ def corners(arrays: Any) -> list[float]:
 # ---- what a call takes and gives
 @pytest.mark.parametrize("gpus", [1, 2, 3])
 def test_each_gpu_runs_on_its_own_array_and_outputs_are_a_list(gpus: int) -> None:
-    assert corners(shift(inputs(gpus), mesh=Mesh.simulated(gpus))) == [(gpu - 1) % gpus + 1 for gpu in range(gpus)]
+    assert corners(shift(inputs(gpus), mesh=Mesh.simulated(gpus))) == [
+        (gpu - 1) % gpus + 1 for gpu in range(gpus)
+    ]
 
 
 def test_scalars_and_statics_are_one_for_all_and_outputs_may_be_passed() -> None:
@@ -58,25 +66,36 @@ def test_scalars_and_statics_are_one_for_all_and_outputs_may_be_passed() -> None
 def test_rows_that_tma_cannot_address_are_refused_where_a_peers_are_loaded_or_stored() -> None:
     """On GPUs such an array is symmetric memory, which nothing copies to padded rows: a simulated
     one is refused as it is."""
+
     @numpipe.kernel(grid=numpipe.persistent(1), semaphores=1, num_compute_wgs=1)
     def turn(x, y, done):
         other = (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu")
-        pipe = numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda k: (0, 0)),), max_concurrent_steps=1)
+        pipe = numpipe.pipeline(
+            grid=(1,),
+            in_specs=(numpipe.BlockSpec((64, 64), lambda k: (0, 0)),),
+            max_concurrent_steps=1,
+        )
         for _, (tile,) in pipe(numpipe.peer(x, other)):
             numpipe.copy_smem_to_gmem(tile, numpipe.peer(y, other).at[ds(0, 64), ds(0, 64)])
             numpipe.wait_smem_to_gmem(0)
         numpipe.signal(done.at[0], other)
         numpipe.wait(done.at[0], 1)
 
-    wide, narrow = ([np.ones((64, columns), np.float32)[:, :63] for _ in range(2)] for columns in (64, 63))
-    for x, y, told in ((narrow, wide, "'x'.*its rows are 252 bytes apart.*a part of a wider array"),
-                       (wide, narrow, "rows of 'y' are no multiple of 16 B")):
+    wide, narrow = (
+        [np.ones((64, columns), np.float32)[:, :63] for _ in range(2)] for columns in (64, 63)
+    )
+    for x, y, told in (
+        (narrow, wide, "'x'.*its rows are 252 bytes apart.*a part of a wider array"),
+        (wide, narrow, "rows of 'y' are no multiple of 16 B"),
+    ):
         with pytest.raises(SpecError, match=r"test_mesh_calls.py:\d+: .*" + told):
             turn(x, y, mesh=TWO)
 
 
 def test_several_outputs_are_a_tuple_of_lists() -> None:
-    @numpipe.kernel(grid=numpipe.persistent(), semaphores=1, num_compute_wgs=1, out_type=lambda x: (ROWS, ROWS))
+    @numpipe.kernel(
+        grid=numpipe.persistent(), semaphores=1, num_compute_wgs=1, out_type=lambda x: (ROWS, ROWS)
+    )
     def both(x, y, z, ready):
         if numpipe.program_id(0) == 0:
             y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
@@ -103,26 +122,37 @@ def test_memory_of_a_simulated_mesh_is_numpys() -> None:
 @pytest.mark.thorough
 def test_the_mesh_goes_through_verify_check_and_mutate() -> None:
     assert numpipe.verify(shift, inputs(), mesh=TWO, schedules=3, ctas=1).ok
-    errors = check(shift, inputs(), mesh=TWO, schedules=2, reference=lambda x: [x[1] + 1, x[0] + 1]).errors
+    errors = check(
+        shift, inputs(), mesh=TWO, schedules=2, reference=lambda x: [x[1] + 1, x[0] + 1]
+    ).errors
     assert errors == {"sim": {"y of GPU 0": 0.0, "y of GPU 1": 0.0}}
     found = mutate(shift, inputs(), mesh=TWO, schedules=1).mutants
-    assert "exit-in-flight" in {mutant.by for mutant in found} and "for one less" in {mutant.change for mutant in found}
+    assert "exit-in-flight" in {mutant.by for mutant in found} and "for one less" in {
+        mutant.change for mutant in found
+    }
 
 
 @pytest.mark.thorough
 def test_verify_runs_as_many_ctas_as_two_gpus_have_whatever_the_mesh() -> None:
-    assert [numpipe.verify(shift, inputs(gpus), mesh=Mesh.simulated(gpus), schedules=1).ctas for gpus in (1, 8)] == [132, 33]
+    assert [
+        numpipe.verify(shift, inputs(gpus), mesh=Mesh.simulated(gpus), schedules=1).ctas
+        for gpus in (1, 8)
+    ] == [132, 33]
 
 
 def test_a_wrong_result_names_the_gpu_and_leaves_the_arguments_as_they_are() -> None:
     x = inputs()
-    with pytest.raises(AssertionError, match="y of GPU 1 differs from the reference in 4096 of 4096"):
+    with pytest.raises(
+        AssertionError, match="y of GPU 1 differs from the reference in 4096 of 4096"
+    ):
         check(shift, x, mesh=TWO, schedules=1, reference=lambda x: [x[1] + 1, x[0]])
     assert corners(x) == [0, 1]
 
 
 def test_an_output_that_one_gpu_does_not_write_is_named() -> None:
-    @numpipe.kernel(grid=numpipe.persistent(), semaphores=1, num_compute_wgs=1, out_type=lambda x: ROWS)
+    @numpipe.kernel(
+        grid=numpipe.persistent(), semaphores=1, num_compute_wgs=1, out_type=lambda x: ROWS
+    )
     def first(x, y, ready):
         if (numpipe.axis_index("gpu") == 0) & (numpipe.program_id(0) == 0):
             y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
@@ -138,9 +168,14 @@ def test_a_compile_needs_the_size_of_the_mesh_alone() -> None:
     assert (two.gpus, three.gpus, two.peered) == (2, 3, (1,)) and two.cubin != three.cubin
     assert shift.compiled(inputs(), mesh=TWO).image is two
     for gpus, image in ((2, two), (3, three)):  # the launch packs as many bytes as the code reads
-        size = re.search(r"\.param \.align \d+ \.b8 \w+\[(\d+)\]", shift.inspect("ptx", block, mesh=Mesh.simulated(gpus)))
+        size = re.search(
+            r"\.param \.align \d+ \.b8 \w+\[(\d+)\]",
+            shift.inspect("ptx", block, mesh=Mesh.simulated(gpus)),
+        )
         infos = [launch.describe(array, "x") for array in (X[0], Y[0])]
-        assert size is not None and launch.Prepared(image, infos, [np.dtype(np.float32)], 1).offsets[1] == int(size[1])
+        assert size is not None and launch.Prepared(
+            image, infos, [np.dtype(np.float32)], 1
+        ).offsets[1] == int(size[1])
     (used,) = numpipe.warmup([(shift, (block,), {"mesh": TWO})], workers=0)
     assert used == two.resources
 
@@ -154,32 +189,74 @@ def refused(call: Callable[[], Any]) -> str:
 
 X, Y = inputs(), inputs()
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
-    "no mesh": (lambda: shift(X), "it has semaphores, so it runs on the GPUs of a mesh: pass mesh=, numpipe.Mesh.simulated(2)"),
+    "no mesh": (
+        lambda: shift(X),
+        "it has semaphores, so it runs on the GPUs of a mesh: pass mesh=, numpipe.Mesh.simulated(2)",
+    ),
     "no mesh, inspected": (lambda: shift.inspect("ptx", X[0]), "it has semaphores"),
-    "a kernel of one GPU": (lambda: plain(X[0], mesh=TWO), "this one has no semaphores: leave mesh= out, or make it with"),
+    "a kernel of one GPU": (
+        lambda: plain(X[0], mesh=TWO),
+        "this one has no semaphores: leave mesh= out, or make it with",
+    ),
     "no Mesh": (lambda: shift(X, mesh=2), "mesh must be a numpipe.Mesh, got 2"),
-    "one array": (lambda: shift(X[0], mesh=TWO), "'x' under Mesh.simulated(2) must be a list of 2 arrays, one for each GPU, got "
-                  "one of shape (64, 64)"),
-    "too few": (lambda: shift(X[:1], mesh=TWO), "must be a list of 2 arrays, one for each GPU, got 1 of them"),
-    "no arrays": (lambda: shift("x", mesh=TWO), "must be a list of 2 arrays, one for each GPU, got 'x'"),
-    "shapes": (lambda: shift([X[0], np.zeros((128, 64), np.float32)], mesh=TWO),
-               "'x' of GPU 1 has shape (128, 64), and of GPU 0 (64, 64)"),
-    "types": (lambda: shift([X[0], X[1].astype(np.float16)], mesh=TWO), "'x' of GPU 1 has dtype float16, and of GPU 0 float32"),
-    "layouts": (lambda: shift([X[0], np.asfortranarray(X[1])], mesh=TWO),
-                "'x' of GPU 1 has strides (4, 256), and of GPU 0 (256, 4)"),
-    "one output": (lambda: shift(X, mesh=TWO, out=Y[0]), "'out' under Mesh.simulated(2) must be a list of 2 arrays"),
-    "the GPU": (lambda: shift(X, mesh=TWO, target="gpu"), "target='gpu' with Mesh.simulated(2), whose GPUs are simulated"),
+    "one array": (
+        lambda: shift(X[0], mesh=TWO),
+        "'x' under Mesh.simulated(2) must be a list of 2 arrays, one for each GPU, got "
+        "one of shape (64, 64)",
+    ),
+    "too few": (
+        lambda: shift(X[:1], mesh=TWO),
+        "must be a list of 2 arrays, one for each GPU, got 1 of them",
+    ),
+    "no arrays": (
+        lambda: shift("x", mesh=TWO),
+        "must be a list of 2 arrays, one for each GPU, got 'x'",
+    ),
+    "shapes": (
+        lambda: shift([X[0], np.zeros((128, 64), np.float32)], mesh=TWO),
+        "'x' of GPU 1 has shape (128, 64), and of GPU 0 (64, 64)",
+    ),
+    "types": (
+        lambda: shift([X[0], X[1].astype(np.float16)], mesh=TWO),
+        "'x' of GPU 1 has dtype float16, and of GPU 0 float32",
+    ),
+    "layouts": (
+        lambda: shift([X[0], np.asfortranarray(X[1])], mesh=TWO),
+        "'x' of GPU 1 has strides (4, 256), and of GPU 0 (256, 4)",
+    ),
+    "one output": (
+        lambda: shift(X, mesh=TWO, out=Y[0]),
+        "'out' under Mesh.simulated(2) must be a list of 2 arrays",
+    ),
+    "the GPU": (
+        lambda: shift(X, mesh=TWO, target="gpu"),
+        "target='gpu' with Mesh.simulated(2), whose GPUs are simulated",
+    ),
     "a stream": (lambda: shift(X, mesh=TWO, stream=7), "simulated GPUs have no streams"),
     "bind": (lambda: shift.bind(X, mesh=TWO), "bind is for kernels of one GPU"),
     "export": (lambda: shift.export("shift.numpipe", (X,)), "a file holds kernels of one GPU"),
-    "check on a GPU": (lambda: check(shift, X, mesh=TWO, reference=list, gpu=True), "leave gpu= out"),
+    "check on a GPU": (
+        lambda: check(shift, X, mesh=TWO, reference=list, gpu=True),
+        "leave gpu= out",
+    ),
     "no GPUs": (lambda: Mesh.simulated(0), "gpus must be an int of 1…62, got 0"),
     "too many GPUs": (lambda: Mesh.simulated(63), "gpus must be an int of 1…62, got 63"),
-    "arrays to copy": (lambda: TWO.to_device(X[0]), "Mesh.to_device: arrays must be a list of 2 arrays, one for each GPU"),
-    "arrays to copy that differ": (lambda: TWO.to_device([X[0], X[1][:8]]), "one shape and type, got float32 (8, 64) beside "
-                                   "float32 (64, 64)"),
-    "shape of memory": (lambda: TWO.empty((2, -1), np.float32), "shape must be an int >= 0 or a tuple of ints >= 0"),
-    "type of memory": (lambda: TWO.empty(2, "float17"), "Mesh.empty: dtype must be an element type, got 'float17'"),
+    "arrays to copy": (
+        lambda: TWO.to_device(X[0]),
+        "Mesh.to_device: arrays must be a list of 2 arrays, one for each GPU",
+    ),
+    "arrays to copy that differ": (
+        lambda: TWO.to_device([X[0], X[1][:8]]),
+        "one shape and type, got float32 (8, 64) beside float32 (64, 64)",
+    ),
+    "shape of memory": (
+        lambda: TWO.empty((2, -1), np.float32),
+        "shape must be an int >= 0 or a tuple of ints >= 0",
+    ),
+    "type of memory": (
+        lambda: TWO.empty(2, "float17"),
+        "Mesh.empty: dtype must be an element type, got 'float17'",
+    ),
 }
 
 
@@ -190,7 +267,12 @@ def test_what_does_not_fit_is_said_with_the_fix(call: str) -> None:
 
 
 def made(semaphores: Any = 1, **options: Any) -> Any:
-    options = {"grid": numpipe.persistent(), "num_compute_wgs": 1, "semaphores": semaphores, **options}
+    options = {
+        "grid": numpipe.persistent(),
+        "num_compute_wgs": 1,
+        "semaphores": semaphores,
+        **options,
+    }
 
     @numpipe.kernel(**options)
     def kernel(x, y, ready):
@@ -199,11 +281,21 @@ def made(semaphores: Any = 1, **options: Any) -> Any:
     return kernel
 
 
-@pytest.mark.parametrize("options, told", [
-    ({"grid": (2,)}, "semaphores= needs grid=numpipe.persistent(), got (2,)"),
-    ({"semaphores": 0}, "semaphores must be an int of 1…1048576 or a function, got 0"),
-    ({"semaphores": "many"}, "semaphores must be an int of 1…1048576 or a function, got 'many'"),
-    ({"workspace": numpipe.Workspace((64, 64), 2)}, "semaphores= and workspace= both are for the last array parameter")])
+@pytest.mark.parametrize(
+    "options, told",
+    [
+        ({"grid": (2,)}, "semaphores= needs grid=numpipe.persistent(), got (2,)"),
+        ({"semaphores": 0}, "semaphores must be an int of 1…1048576 or a function, got 0"),
+        (
+            {"semaphores": "many"},
+            "semaphores must be an int of 1…1048576 or a function, got 'many'",
+        ),
+        (
+            {"workspace": numpipe.Workspace((64, 64), 2)},
+            "semaphores= and workspace= both are for the last array parameter",
+        ),
+    ],
+)
 def test_options_that_no_kernel_of_several_gpus_has(options: dict[str, Any], told: str) -> None:
     assert told in refused(lambda: made(**options))
 
@@ -213,8 +305,11 @@ def test_the_semaphores_are_a_parameter_behind_the_arrays_and_as_many_as_there_c
         pass
 
     assert "semaphores= is for the last array parameter" in refused(
-        lambda: numpipe.kernel(alone, grid=numpipe.persistent(), semaphores=1))
-    assert "semaphores must return an int of 0…1048576, got -1" in refused(lambda: made(lambda x: -1)(X, Y, mesh=TWO))
+        lambda: numpipe.kernel(alone, grid=numpipe.persistent(), semaphores=1)
+    )
+    assert "semaphores must return an int of 0…1048576, got -1" in refused(
+        lambda: made(lambda x: -1)(X, Y, mesh=TWO)
+    )
     assert "cannot be called 'mesh'" in refused(lambda: numpipe.kernel(with_mesh))
 
 

@@ -25,8 +25,14 @@ from tests.kernels.launch_kernels import compiled_as, image
 class Torch(TorchTensor):
     """A tensor that can be moved."""
 
-    def __init__(self, ptr: int, shape: tuple[int, ...] = (64, 64), dtype: str = "float32",
-                 strides: tuple[int, ...] | None = None, device: int = 0) -> None:
+    def __init__(
+        self,
+        ptr: int,
+        shape: tuple[int, ...] = (64, 64),
+        dtype: str = "float32",
+        strides: tuple[int, ...] | None = None,
+        device: int = 0,
+    ) -> None:
         super().__init__(ptr, shape, dtype, strides or (shape[-1], 1), device)
 
     @classmethod
@@ -53,10 +59,17 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
 
     torch = types.SimpleNamespace(
         _C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: fake.stream),  # type: ignore[attr-defined]
-        empty=empty, empty_like=empty, float32="float32", contiguous_format=None)
+        empty=empty,
+        empty_like=empty,
+        float32="float32",
+        contiguous_format=None,
+    )
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(launch.output_arrays, "_element", lambda dtype, _: types.SimpleNamespace(
-        expand=lambda shape: Torch.like(shape, dtype)))
+    monkeypatch.setattr(
+        launch.output_arrays,
+        "_element",
+        lambda dtype, _: types.SimpleNamespace(expand=lambda shape: Torch.like(shape, dtype)),
+    )
     yield fake
     launch.current_gpu.gpu_state.cache_clear()
     launch.streams._torch_getter.cache_clear()
@@ -69,8 +82,13 @@ def launches(fake: FakeDriver, arrays: int, scalars: str = "") -> None:
     kinds = {"f": ctypes.c_float, "i": ctypes.c_int32}
 
     def note(parameters: list[int]) -> None:
-        addresses = [ctypes.c_int64.from_address(parameters[1 + 5 * i]).value for i in range(arrays)]
-        values = [kinds[code].from_address(p).value for code, p in zip(scalars, parameters[1 + 5 * arrays:], strict=True)]
+        addresses = [
+            ctypes.c_int64.from_address(parameters[1 + 5 * i]).value for i in range(arrays)
+        ]
+        values = [
+            kinds[code].from_address(p).value
+            for code, p in zip(scalars, parameters[1 + 5 * arrays :], strict=True)
+        ]
         fake.seen.append((addresses, values))  # type: ignore[attr-defined]
 
     fake.kernel = note
@@ -100,24 +118,36 @@ def resolved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernels whose calls were bound, described and planned."""
     seen: list[str] = []
     resolve = Calls.resolve
-    monkeypatch.setattr(Calls, "resolve", lambda self, *args: (seen.append(self.definition.name), resolve(self, *args))[1])
+    monkeypatch.setattr(
+        Calls,
+        "resolve",
+        lambda self, *args: (seen.append(self.definition.name), resolve(self, *args))[1],
+    )
     return seen
 
 
-def test_a_repeated_call_launches_the_same_and_is_not_looked_at_again(fake: FakeDriver, monkeypatch: Any, resolved: Any) -> None:
+def test_a_repeated_call_launches_the_same_and_is_not_looked_at_again(
+    fake: FakeDriver, monkeypatch: Any, resolved: Any
+) -> None:
     launches(fake, 2)
     k = made(monkeypatch, copy, "a c")
     a, b, c = Torch(4096), Torch(8192), Torch(1 << 20)
     for array in (a, b, a, b, a):
         k(array, c)
-    assert [addresses for addresses, _ in fake.seen] == [[x, 1 << 20] for x in (4096, 8192, 4096, 8192, 4096)]
+    assert [addresses for addresses, _ in fake.seen] == [
+        [x, 1 << 20] for x in (4096, 8192, 4096, 8192, 4096)
+    ]
     assert resolved == ["copy", "copy"]
     assert fake.named("launch") == [((1, 1, 1), 5, 0)] * 5 and len(fake.named("load")) == 1
 
 
-@pytest.mark.parametrize("other", [Torch(4096, (64, 128)), Torch(4096, (64, 64), "float16"), Torch(4096, strides=(128, 1))])
-def test_another_shape_type_or_stride_at_the_same_address_is_another_call(fake: FakeDriver, monkeypatch: Any, resolved: Any,
-                                                                          other: Torch) -> None:
+@pytest.mark.parametrize(
+    "other",
+    [Torch(4096, (64, 128)), Torch(4096, (64, 64), "float16"), Torch(4096, strides=(128, 1))],
+)
+def test_another_shape_type_or_stride_at_the_same_address_is_another_call(
+    fake: FakeDriver, monkeypatch: Any, resolved: Any, other: Torch
+) -> None:
     launches(fake, 2)
     k = made(monkeypatch, copy, "a c")
     c = Torch(1 << 20)
@@ -136,7 +166,9 @@ def test_a_tensor_that_is_changed_in_place_is_seen(fake: FakeDriver, monkeypatch
     assert [addresses[0] for addresses, _ in fake.seen] == [4096, 8192]
 
 
-def test_it_runs_on_the_stream_of_the_moment_or_the_one_it_is_given(fake: FakeDriver, monkeypatch: Any) -> None:
+def test_it_runs_on_the_stream_of_the_moment_or_the_one_it_is_given(
+    fake: FakeDriver, monkeypatch: Any
+) -> None:
     launches(fake, 2)
     k = made(monkeypatch, copy, "a c")
     a, c = Torch(4096), Torch(1 << 20)
@@ -145,7 +177,9 @@ def test_it_runs_on_the_stream_of_the_moment_or_the_one_it_is_given(fake: FakeDr
     assert [stream for _, stream, _ in fake.named("launch")] == [5, 5, 6, 9, 9, 5]
 
 
-def test_outputs_are_allocated_anew_and_launched_at_their_address(fake: FakeDriver, monkeypatch: Any, resolved: Any) -> None:
+def test_outputs_are_allocated_anew_and_launched_at_their_address(
+    fake: FakeDriver, monkeypatch: Any, resolved: Any
+) -> None:
     launches(fake, 2)
     k = made(monkeypatch, copy, "a c", out_type=lambda a: ArrayType(a.shape, a.dtype))
     a = Torch(4096)
@@ -157,7 +191,9 @@ def test_outputs_are_allocated_anew_and_launched_at_their_address(fake: FakeDriv
     assert [addresses[1] for addresses, _ in fake.seen[5:]] == [1 << 22] * 3
 
 
-def test_statics_by_name_are_told_apart_as_always(fake: FakeDriver, monkeypatch: Any, resolved: Any) -> None:
+def test_statics_by_name_are_told_apart_as_always(
+    fake: FakeDriver, monkeypatch: Any, resolved: Any
+) -> None:
     launches(fake, 2)
     k = made(monkeypatch, with_static, "a c")
     a, c = Torch(4096), Torch(1 << 20)
@@ -194,7 +230,9 @@ def test_wrong_calls_stay_wrong_after_a_right_one(fake: FakeDriver, monkeypatch:
         k(a, c, stream="s")
 
 
-def test_a_failed_launch_says_which_kernel_and_shows_the_users_line(fake: FakeDriver, monkeypatch: Any) -> None:
+def test_a_failed_launch_says_which_kernel_and_shows_the_users_line(
+    fake: FakeDriver, monkeypatch: Any
+) -> None:
     launches(fake, 2)
     k = made(monkeypatch, copy, "a c")
     a, c = Torch(4096), Torch(1 << 20)
@@ -202,12 +240,16 @@ def test_a_failed_launch_says_which_kernel_and_shows_the_users_line(fake: FakeDr
     k(a, c)
     fake.code = 700
     for call in (lambda: k(a, c), lambda: bound()):
-        with pytest.raises(LaunchError, match=r"kernel 'scale' \(grid \(1, 1, 1\).*CUDA_ERROR_ILLEGAL_ADDRESS") as caught:
+        with pytest.raises(
+            LaunchError, match=r"kernel 'scale' \(grid \(1, 1, 1\).*CUDA_ERROR_ILLEGAL_ADDRESS"
+        ) as caught:
             call()
         assert len(caught.traceback) <= 3  # this function, the lambda, the entry
 
 
-def test_nothing_keeps_the_arrays_of_a_call_alive_and_a_bound_one_does(fake: FakeDriver, monkeypatch: Any) -> None:
+def test_nothing_keeps_the_arrays_of_a_call_alive_and_a_bound_one_does(
+    fake: FakeDriver, monkeypatch: Any
+) -> None:
     launches(fake, 2)
     k = made(monkeypatch, copy, "a c")
     a, c = Torch(4096), Torch(1 << 20)
@@ -245,20 +287,32 @@ def test_update_replaces_arrays_outputs_and_scalars(fake: FakeDriver, monkeypatc
     assert bound() is c
     bound.update(c=d)
     assert bound() is d
-    assert fake.seen == [([4096, 1 << 20], [1.0]), ([8192, 1 << 20], [3.0]), ([8192, 1 << 21], [3.0])]
-    for wrong, message in (({"a": Torch(4096, (64, 128))}, r"update of 'a': expected shape \(64, 64\), as bound, got \(64, 128\)"),
-                           ({"a": Torch(4096, dtype="float16")}, "expected dtype float32, as bound, got float16"),
-                           ({"a": Torch(4096, device=1)}, "expected device 0, as bound, got 1"),
-                           ({"c": CudaArray(4096, (64, 64), "<f4", readonly=True)}, "read-only"),
-                           ({"b": a}, "no argument 'b' to update; it has a, c, scale"),
-                           ({"scale": "2"}, "'scale': it is a scalar"), ({"scale": 1e300}, "does not fit float32")):
+    assert fake.seen == [
+        ([4096, 1 << 20], [1.0]),
+        ([8192, 1 << 20], [3.0]),
+        ([8192, 1 << 21], [3.0]),
+    ]
+    for wrong, message in (
+        (
+            {"a": Torch(4096, (64, 128))},
+            r"update of 'a': expected shape \(64, 64\), as bound, got \(64, 128\)",
+        ),
+        ({"a": Torch(4096, dtype="float16")}, "expected dtype float32, as bound, got float16"),
+        ({"a": Torch(4096, device=1)}, "expected device 0, as bound, got 1"),
+        ({"c": CudaArray(4096, (64, 64), "<f4", readonly=True)}, "read-only"),
+        ({"b": a}, "no argument 'b' to update; it has a, c, scale"),
+        ({"scale": "2"}, "'scale': it is a scalar"),
+        ({"scale": 1e300}, "does not fit float32"),
+    ):
         with pytest.raises(SpecError, match=message):
             bound.update(**wrong)
     bound()
     assert fake.seen[-1] == fake.seen[-2]
 
 
-def test_arrays_that_were_freed_or_moved_are_told_before_the_launch(fake: FakeDriver, monkeypatch: Any) -> None:
+def test_arrays_that_were_freed_or_moved_are_told_before_the_launch(
+    fake: FakeDriver, monkeypatch: Any
+) -> None:
     launches(fake, 2)
     k = made(monkeypatch, copy, "a c")
     a, own = Torch(4096), launch.DeviceArray((64, 64), np.float32)
@@ -266,7 +320,10 @@ def test_arrays_that_were_freed_or_moved_are_told_before_the_launch(fake: FakeDr
     bound()
     other()
     a._ptr = 1 << 16
-    with pytest.raises(LaunchError, match=r"kernel copy: argument 'a' of this bound launch: its data moved from 0x1000 to 0x10000"):
+    with pytest.raises(
+        LaunchError,
+        match=r"kernel copy: argument 'a' of this bound launch: its data moved from 0x1000 to 0x10000",
+    ):
         bound()
     a._ptr = 0
     with pytest.raises(LaunchError, match=r"its data was freed \(it was at 0x1000\)"):
@@ -284,8 +341,14 @@ def test_arrays_that_were_freed_or_moved_are_told_before_the_launch(fake: FakeDr
 def test_a_bound_call_on_host_arrays_runs_simulated_too() -> None:
     block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
 
-    @numpipe.kernel(grid=(2,), in_specs=block, out_specs=block, num_compute_wgs=1, target="sim",
-                    out_type=lambda a: ArrayType(a.shape, a.dtype))
+    @numpipe.kernel(
+        grid=(2,),
+        in_specs=block,
+        out_specs=block,
+        num_compute_wgs=1,
+        target="sim",
+        out_type=lambda a: ArrayType(a.shape, a.dtype),
+    )
     def double(a, c):
         c[...] = a[...] + a[...]
 
@@ -325,13 +388,16 @@ class Doubled:
         return made
 
 
-def test_a_repeated_call_of_an_op_is_launched_again_and_the_op_is_not_asked(fake: FakeDriver, monkeypatch: Any,
-                                                                            resolved: Any) -> None:
+def test_a_repeated_call_of_an_op_is_launched_again_and_the_op_is_not_asked(
+    fake: FakeDriver, monkeypatch: Any, resolved: Any
+) -> None:
     launches(fake, 2)
     op, a, b, c = Doubled(made(monkeypatch, copy, "a c")), Torch(4096), Torch(8192), Torch(1 << 20)
     for array in (a, b, a, b, Torch(4096)):
         assert op(array, c) is c
-    assert [addresses for addresses, _ in fake.seen] == [[x, 1 << 20] for x in (4096, 8192, 4096, 8192, 4096)]
+    assert [addresses for addresses, _ in fake.seen] == [
+        [x, 1 << 20] for x in (4096, 8192, 4096, 8192, 4096)
+    ]
     assert op.looked == 2 and resolved == ["copy", "copy"]
     # each is another call
     op(Torch(4096, (32, 128)), Torch(1 << 20, (32, 128))), op(a, c, n=2), op(a, c, stream=9)
@@ -340,7 +406,9 @@ def test_a_repeated_call_of_an_op_is_launched_again_and_the_op_is_not_asked(fake
     assert op.looked == 5 and [launched[1] for launched in fake.named("launch")[-2:]] == [9, 5]
 
 
-def test_a_repeated_call_of_an_op_allocates_its_output_anew(fake: FakeDriver, monkeypatch: Any) -> None:
+def test_a_repeated_call_of_an_op_allocates_its_output_anew(
+    fake: FakeDriver, monkeypatch: Any
+) -> None:
     launches(fake, 2)
     op, a = Doubled(made(monkeypatch, copy, "a c")), Torch(4096)
     outputs = [op(a) for _ in range(4)]
@@ -352,8 +420,9 @@ def test_a_repeated_call_of_an_op_allocates_its_output_anew(fake: FakeDriver, mo
     assert op.looked == looked + 2
 
 
-def test_an_op_of_two_kernels_one_with_windows_and_one_with_another_stream_is_asked_each_time(fake: FakeDriver,
-                                                                                              monkeypatch: Any) -> None:
+def test_an_op_of_two_kernels_one_with_windows_and_one_with_another_stream_is_asked_each_time(
+    fake: FakeDriver, monkeypatch: Any
+) -> None:
     launches(fake, 2)
     kernel, a, c = made(monkeypatch, copy, "a c"), Torch(4096), Torch(1 << 20)
     twice, viewed, unhashed = Doubled(kernel, 2), Doubled(kernel), Doubled(kernel)
@@ -362,7 +431,9 @@ def test_an_op_of_two_kernels_one_with_windows_and_one_with_another_stream_is_as
     assert twice.looked == viewed.looked == unhashed.looked == 2 and len(fake.seen) == 8
 
 
-def test_an_op_is_asked_again_where_pytorch_would_record_it(fake: FakeDriver, monkeypatch: Any) -> None:
+def test_an_op_is_asked_again_where_pytorch_would_record_it(
+    fake: FakeDriver, monkeypatch: Any
+) -> None:
     launches(fake, 2)
     op, a, c = Doubled(made(monkeypatch, copy, "a c")), Torch(4096), Torch(1 << 20)
     sys.modules["torch"].is_grad_enabled = lambda: True  # type: ignore[attr-defined]

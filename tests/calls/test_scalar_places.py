@@ -43,19 +43,31 @@ def empty() -> np.ndarray:
 
 
 @pytest.mark.variants(4)
-@pytest.mark.parametrize("call", [
-    lambda: before(2.0, X, target="sim"), lambda: before(2.0, X, empty(), target="sim") or before(2.0, X, target="sim"),
-    lambda: between(X, 2.0, target="sim"), lambda: between(X, alpha=2.0, target="sim"),
-    lambda: behind(X, alpha=2.0, count=3, target="sim"), lambda: behind(X, count=2, alpha=np.float32(2), target="sim"),
-    lambda: behind(x=X, count=2, alpha=2.0, target="sim"), lambda: behind(X, alpha=2.0, count=1, out=empty(), target="sim"),
-    lambda: behind(X, alpha=2.0, count=1, beta=3.0, target="sim") - 3,
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: before(2.0, X, target="sim"),
+        lambda: before(2.0, X, empty(), target="sim") or before(2.0, X, target="sim"),
+        lambda: between(X, 2.0, target="sim"),
+        lambda: between(X, alpha=2.0, target="sim"),
+        lambda: behind(X, alpha=2.0, count=3, target="sim"),
+        lambda: behind(X, count=2, alpha=np.float32(2), target="sim"),
+        lambda: behind(x=X, count=2, alpha=2.0, target="sim"),
+        lambda: behind(X, alpha=2.0, count=1, out=empty(), target="sim"),
+        lambda: behind(X, alpha=2.0, count=1, beta=3.0, target="sim") - 3,
+    ],
+)
 def test_a_call_leaves_out_the_outputs_wherever_scalars_stand(call: Any) -> None:
     np.testing.assert_array_equal(call(), 2 * X)
 
 
 def test_a_call_that_passes_everything_passes_it_by_position_or_by_name() -> None:
-    for args, named in (((2.0, 1), {}), ((2.0,), {"count": 1}), ((), {"alpha": 2.0, "count": 1}), ((2.0, 2, 0.0), {})):
+    for args, named in (
+        ((2.0, 1), {}),
+        ((2.0,), {"count": 1}),
+        ((), {"alpha": 2.0, "count": 1}),
+        ((2.0, 2, 0.0), {}),
+    ):
         y = empty()
         assert behind(X, y, *args, target="sim", **named) is None
         np.testing.assert_array_equal(y, 2 * X)
@@ -71,13 +83,28 @@ def test_a_bound_call_and_a_compile_know_the_scalars_behind_the_outputs() -> Non
     assert source == behind.inspect("source", X, empty(), 2.0, 2) and "alpha, count, beta" in source
 
 
-@pytest.mark.parametrize("call, text", [
-    (lambda: behind(X, 2.0, 1, target="sim"), "argument 'y' is an output, which needs an array, got 2.0: leave it out, out_type "
-                                              "says what it is; pass scalars behind the outputs by name, e.g. alpha=2.0"),
-    (lambda: behind(X, alpha=X, count=1, target="sim"), "argument 'y' is missing, but 'alpha' behind it is given"),
-    (lambda: behind(X, alpha=2.0, target="sim"), "out_type must return 2 ArrayType for y, count"),
-    (lambda: behind(X, y=2.0, alpha=1.0, count=1, target="sim"), "argument 'y' is an output, which needs an array, got 2.0"),
-])
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        (
+            lambda: behind(X, 2.0, 1, target="sim"),
+            "argument 'y' is an output, which needs an array, got 2.0: leave it out, out_type "
+            "says what it is; pass scalars behind the outputs by name, e.g. alpha=2.0",
+        ),
+        (
+            lambda: behind(X, alpha=X, count=1, target="sim"),
+            "argument 'y' is missing, but 'alpha' behind it is given",
+        ),
+        (
+            lambda: behind(X, alpha=2.0, target="sim"),
+            "out_type must return 2 ArrayType for y, count",
+        ),
+        (
+            lambda: behind(X, y=2.0, alpha=1.0, count=1, target="sim"),
+            "argument 'y' is an output, which needs an array, got 2.0",
+        ),
+    ],
+)
 def test_what_could_mean_two_things_is_refused(call: Any, text: str) -> None:
     with pytest.raises(SpecError) as caught:
         call()

@@ -44,16 +44,27 @@ def product(a, b):
     wg = numpipe.axis_index("wg")
     m, n = numpipe.axis_index("m"), numpipe.axis_index("n")
     acc = numpipe.zeros((rows, TN), np.float32)
-    pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], TK),), max_concurrent_steps=3, in_specs=(
-        BlockSpec((TM, TK), lambda k: (m, k)), BlockSpec((TN, TK), lambda k: (n, k))))
+    pipe = numpipe.pipeline(
+        grid=(cdiv(a.shape[1], TK),),
+        max_concurrent_steps=3,
+        in_specs=(BlockSpec((TM, TK), lambda k: (m, k)), BlockSpec((TN, TK), lambda k: (n, k))),
+    )
     for (k,), (x, y) in pipe(a, b):
         acc = numpipe.wgmma(acc, x.at[ds(wg * rows, rows), :], y.T)
     return acc
 
 
 OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
-    ("m", "n"): {"num_compute_wgs": 1, "compiler_params": CompilerParams(delay_release=0), "memory_registers": 40},
-    ("n", "m"): {"num_compute_wgs": 2, "compiler_params": CompilerParams(delay_release=1), "memory_registers": 56},
+    ("m", "n"): {
+        "num_compute_wgs": 1,
+        "compiler_params": CompilerParams(delay_release=0),
+        "memory_registers": 40,
+    },
+    ("n", "m"): {
+        "num_compute_wgs": 2,
+        "compiler_params": CompilerParams(delay_release=1),
+        "memory_registers": 56,
+    },
 }
 
 
@@ -63,12 +74,25 @@ def output(a: Any, b: Any) -> ArrayType:
 
 def with_functions(names: tuple[str, str]) -> Any:
     """A GEMM of `numpipe.function`s, for a grid of which `names` are the dimensions."""
-    @numpipe.kernel(out_type=output, grid_names=names, grid=lambda a, b: tuple(
-        {"m": cdiv(a.shape[0], TM), "n": cdiv(b.shape[0], TN)}[name] for name in names), **OPTIONS[names])
+
+    @numpipe.kernel(
+        out_type=output,
+        grid_names=names,
+        grid=lambda a, b: tuple(
+            {"m": cdiv(a.shape[0], TM), "n": cdiv(b.shape[0], TN)}[name] for name in names
+        ),
+        **OPTIONS[names],
+    )
     def gemm(a, b, c):
         acc = product(a, b)
         row, column = place()
-        c[ds(row + numpipe.axis_index("wg") * (TM // numpipe.axis_size("wg")), TM // numpipe.axis_size("wg")), ds(column, TN)] = acc
+        c[
+            ds(
+                row + numpipe.axis_index("wg") * (TM // numpipe.axis_size("wg")),
+                TM // numpipe.axis_size("wg"),
+            ),
+            ds(column, TN),
+        ] = acc
 
     return gemm
 
@@ -76,8 +100,15 @@ def with_functions(names: tuple[str, str]) -> Any:
 def with_nested_functions(names: tuple[str, str]) -> Any:
     """The same made of nested functions and lambdas: one code object each, of which every kernel of
     this factory has its own."""
-    @numpipe.kernel(out_type=output, grid_names=names, grid=lambda a, b: tuple(
-        {"m": cdiv(a.shape[0], TM), "n": cdiv(b.shape[0], TN)}[name] for name in names), **OPTIONS[names])
+
+    @numpipe.kernel(
+        out_type=output,
+        grid_names=names,
+        grid=lambda a, b: tuple(
+            {"m": cdiv(a.shape[0], TM), "n": cdiv(b.shape[0], TN)}[name] for name in names
+        ),
+        **OPTIONS[names],
+    )
     def gemm(a, b, c):
         share = TM // numpipe.axis_size("wg")
         here = lambda: (numpipe.axis_index("m"), numpipe.axis_index("n"))
@@ -86,8 +117,14 @@ def with_nested_functions(names: tuple[str, str]) -> Any:
             wg = numpipe.axis_index("wg")
             m, n = here()
             acc = numpipe.zeros((share, TN), np.float32)
-            pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], TK),), max_concurrent_steps=3, in_specs=(
-                BlockSpec((TM, TK), lambda k: (m, k)), BlockSpec((TN, TK), lambda k: (n, k))))
+            pipe = numpipe.pipeline(
+                grid=(cdiv(a.shape[1], TK),),
+                max_concurrent_steps=3,
+                in_specs=(
+                    BlockSpec((TM, TK), lambda k: (m, k)),
+                    BlockSpec((TN, TK), lambda k: (n, k)),
+                ),
+            )
             for (k,), (x, y) in pipe(a, b):
                 acc = numpipe.wgmma(acc, x.at[ds(wg * share, share), :], y.T)
             return acc
@@ -101,9 +138,13 @@ def with_nested_functions(names: tuple[str, str]) -> Any:
 
 FACTORIES = {"functions": with_functions, "nested functions": with_nested_functions}
 every_factory = pytest.mark.parametrize("factory", FACTORIES.values(), ids=FACTORIES)
-every_order = pytest.mark.parametrize("order", [
-    pytest.param([("m", "n"), ("n", "m")], id="m n first"),
-    pytest.param([("n", "m"), ("m", "n")], id="n m first", marks=pytest.mark.soak)])
+every_order = pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param([("m", "n"), ("n", "m")], id="m n first"),
+        pytest.param([("n", "m"), ("m", "n")], id="n m first", marks=pytest.mark.soak),
+    ],
+)
 A, B = operands(256, 192, 128)
 
 
@@ -119,6 +160,7 @@ def test_each_kernel_computes_with_its_own_axes(factory: Any, order: list[tuple[
 @every_order
 def test_each_kernel_reads_its_own_dimension_of_the_grid(order: list[tuple[str, str]]) -> None:
     """Only "m" is asked for, through two helpers: the other dimension must not be read at all."""
+
     def kernel(names: tuple[str, str]) -> Any:
         @numpipe.kernel(grid=(2, 3), grid_names=names, num_compute_wgs=1)
         def rows_only(c):
@@ -134,19 +176,26 @@ def test_each_kernel_reads_its_own_dimension_of_the_grid(order: list[tuple[str, 
 @pytest.mark.thorough
 @every_factory
 @every_order
-def test_each_kernel_has_its_own_options_in_the_helpers(factory: Any, order: list[tuple[str, str]]) -> None:
+def test_each_kernel_has_its_own_options_in_the_helpers(
+    factory: Any, order: list[tuple[str, str]]
+) -> None:
     for names in order:
         built = factory(names).compiled(A, B)
         ptx, options = built.ptx, OPTIONS[names]
         wgs, delay = options["num_compute_wgs"], options["compiler_params"].delay_release
         (plan,) = built.unit.rings.values()
         assert plan.delay == delay
-        assert {int(n) for n in re.findall(r"setmaxnreg\.dec\.sync\.aligned\.u32 (\d+)", ptx)} == {options["memory_registers"]}
+        assert {int(n) for n in re.findall(r"setmaxnreg\.dec\.sync\.aligned\.u32 (\d+)", ptx)} == {
+            options["memory_registers"]
+        }
         assert int(re.findall(r"\.maxntid (\d+)", ptx)[0]) == 128 * (1 + wgs)
         assert f"wgmma.wait_group.sync.aligned {delay};" in ptx
         assert len(re.findall(r"wgmma\.mma_async", ptx)) == 128 // wgs // 64 * (TK // 16)
         constants = dict(re.findall(r"mov\.[ub]32\s+(%r\d+), (\d+);", ptx))
-        arrivals = [constants[register] for register in re.findall(r"mbarrier\.init\S* \[%r\d+\], (%r\d+);", ptx)]
+        arrivals = [
+            constants[register]
+            for register in re.findall(r"mbarrier\.init\S* \[%r\d+\], (%r\d+);", ptx)
+        ]
         assert arrivals == ["1"] * 3 + [str(4 * wgs)] * 3  # ready, consumed
 
 
@@ -156,8 +205,13 @@ def test_a_helper_in_the_body_form_has_its_own_axes(order: list[tuple[str, str]]
     def kernel(names: tuple[str, str]) -> Any:
         wgs = 1 + names.index("m")
 
-        @numpipe.kernel(out_type=output, grid_names=names, grid=lambda a, b: tuple(
-            {"m": cdiv(a.shape[0], TM), "n": cdiv(b.shape[0], TN)}[name] for name in names))
+        @numpipe.kernel(
+            out_type=output,
+            grid_names=names,
+            grid=lambda a, b: tuple(
+                {"m": cdiv(a.shape[0], TM), "n": cdiv(b.shape[0], TN)}[name] for name in names
+            ),
+        )
         def emitted(a, b, c):
             share = TM // numpipe.axis_size("wg")
             wg = numpipe.axis_index("wg")
@@ -172,8 +226,15 @@ def test_a_helper_in_the_body_form_has_its_own_axes(order: list[tuple[str, str]]
                 c[ds(row + wg * share, share), ds(column, TN)] = acc
 
             numpipe.emit_pipeline_warp_specialized(
-                step, grid=(cdiv(a.shape[1], TK),), compute_context=compute, num_compute_wgs=wgs, in_specs=(
-                    BlockSpec((TM, TK), lambda k: (m, k)), BlockSpec((TN, TK), lambda k: (n, k))))(a, b)
+                step,
+                grid=(cdiv(a.shape[1], TK),),
+                compute_context=compute,
+                num_compute_wgs=wgs,
+                in_specs=(
+                    BlockSpec((TM, TK), lambda k: (m, k)),
+                    BlockSpec((TN, TK), lambda k: (n, k)),
+                ),
+            )(a, b)
 
         return emitted
 

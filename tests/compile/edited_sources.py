@@ -157,7 +157,7 @@ def make(captured, default):
 
 kernel = make({captured}, {default})
 '''.replace(' + getattr(helpers, "BY_NAME"){with_getattr}', "")
-HELPERS = '''
+HELPERS = """
 import types
 import numpy as np
 import numpipe
@@ -182,16 +182,27 @@ def deepest(v):
 @numpipe.function
 def inner(v):
     return deepest(v) * {factor}
-'''
+"""
 INTEGERS = {"slots": 2, "shaped": 3, "in_frozen": 7, "frozen": 3, "int_enum": 4, "field": 8}
 """those that must be integers, and what they are"""
-NAMES = sorted({part.split("}")[0] for text in (KERNELS, HELPERS) for part in text.replace("{{", "").split("{")[1:]})
-VALUES: dict[str, Any] = {name: INTEGERS.get(name, number + 1.5) for number, name in enumerate(NAMES)}
+NAMES = sorted(
+    {
+        part.split("}")[0]
+        for text in (KERNELS, HELPERS)
+        for part in text.replace("{{", "").split("{")[1:]
+    }
+)
+VALUES: dict[str, Any] = {
+    name: INTEGERS.get(name, number + 1.5) for number, name in enumerate(NAMES)
+}
 
 
 def load(folder: Path, **values: Any) -> numpipe.Kernel:
     """The kernel with these values, given as Python or as its text, in modules of one place."""
-    texts = {name: value if isinstance(value, str) else repr(value) for name, value in (VALUES | values).items()}
+    texts = {
+        name: value if isinstance(value, str) else repr(value)
+        for name, value in (VALUES | values).items()
+    }
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in (("helpers", HELPERS), ("kernels", KERNELS)):
         file = folder / f"{name}.py"

@@ -30,7 +30,7 @@ from numpipe.launch.image import Image
 
 pytestmark = pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 X = ArrayType((128, 128), np.float32)
-SOURCE = '''
+SOURCE = """
 import numpy as np
 import numpipe
 from numpipe import ArrayType, BlockSpec, ds
@@ -51,8 +51,8 @@ def make(captured, default):
     return kernel
 
 kernel = make({captured}, {default})
-'''
-HELPERS = '''
+"""
+HELPERS = """
 import numpipe
 OFFSET = {offset}
 
@@ -63,7 +63,7 @@ def deepest(v):
 @numpipe.function
 def inner(v):
     return deepest(v) * {factor}
-'''
+"""
 VALUES = {"scale": 2.0, "captured": 3, "default": 0.5, "slots": 2, "offset": 1.0, "factor": 4.0}
 
 
@@ -133,10 +133,18 @@ def code(image: Image) -> tuple[Any, ...]:
     """What two compiles of one kernel have in common: its instructions, and all but what a compile
     says of itself."""
     cubin = image.cubin
-    start, (size, count, names) = struct.unpack_from("<Q", cubin, 40)[0], struct.unpack_from("<HHH", cubin, 58)
-    sections = [struct.unpack_from("<IIQQQQ", cubin, start + number * size) for number in range(count)]
-    text = [cubin[offset:offset + length] for name, kind, _, _, offset, length in sections
-            if cubin[sections[names][4] + name:].startswith(b".text.")]
+    start, (size, count, names) = (
+        struct.unpack_from("<Q", cubin, 40)[0],
+        struct.unpack_from("<HHH", cubin, 58),
+    )
+    sections = [
+        struct.unpack_from("<IIQQQQ", cubin, start + number * size) for number in range(count)
+    ]
+    text = [
+        cubin[offset : offset + length]
+        for name, kind, _, _, offset, length in sections
+        if cubin[sections[names][4] + name :].startswith(b".text.")
+    ]
     assert text
     resources = dataclasses.replace(image.resources, seconds=(), cubin_bytes=0)
     return text, dataclasses.replace(image, cubin=b"", resources=resources)
@@ -148,7 +156,8 @@ def files(folder: Path) -> list[Path]:
 
 # ---- found again
 def test_a_kernel_is_compiled_once_and_found_by_another_of_the_same_source(
-        tmp_path: Path, folder: Path, compiles: list[str]) -> None:
+    tmp_path: Path, folder: Path, compiles: list[str]
+) -> None:
     first, again = (variant(kernel(tmp_path)).image for _ in range(2))
     assert compiles == ["kernel"] and len(files(folder)) == 1
     assert first == again
@@ -164,29 +173,39 @@ def test_a_call_whose_image_is_on_disk_imports_no_compiler(tmp_path: Path) -> No
         print(kernels.kernel.inspect("resources", x).registers, len(image.cubin), sorted(
             {"numba", "llvmlite", "cuda.bindings.nvjitlink", "numba_cuda"} & sys.modules.keys()))
     """)
+
     def run() -> list[str]:
-        return subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True,
-                              check=True).stdout.split(" ", 2)
+        return subprocess.run(
+            [sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout.split(" ", 2)
 
     said = [run() for _ in range(2)]
     assert said[0][:2] == said[1][:2]
     assert "numba" in said[0][2] and said[1][2].strip() == "[]"
 
 
-def test_it_can_be_turned_off(tmp_path: Path, folder: Path, compiles: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_can_be_turned_off(
+    tmp_path: Path, folder: Path, compiles: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NUMPIPE_CACHE", "0")
     for _ in range(2):
         variant(kernel(tmp_path)).image  # noqa: B018
     assert len(compiles) == 2 and not folder.exists()
 
 
-def test_what_was_checked_by_a_simulation_is_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_checked_by_a_simulation_is_not_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from numpipe.compile import build
 
     front_ends: list[str] = []
     front_end = build.front_end
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "1")
-    monkeypatch.setattr(build, "front_end", lambda unit, *rest: front_ends.append(unit.kernel) or front_end(unit, *rest))
+    monkeypatch.setattr(
+        build,
+        "front_end",
+        lambda unit, *rest: front_ends.append(unit.kernel) or front_end(unit, *rest),
+    )
     x = np.ones((128, 128), np.float32)
     for _ in range(2):
         kernel(tmp_path).simulate(x)
@@ -196,9 +215,18 @@ def test_what_was_checked_by_a_simulation_is_not_compiled_again(tmp_path: Path, 
 
 
 # ---- never a stale one
-@pytest.mark.parametrize("changed", [
-    {"scale": 2.5}, {"captured": 4}, {"default": 0.75}, {"slots": 3}, {"offset": 1.5}, {"factor": 8.0}],
-    ids=lambda changed: next(iter(changed)))
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"scale": 2.5},
+        {"captured": 4},
+        {"default": 0.75},
+        {"slots": 3},
+        {"offset": 1.5},
+        {"factor": 8.0},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
 def test_a_change_of_one_thing_is_another_key(tmp_path: Path, changed: dict[str, Any]) -> None:
     """Of a global, a captured value, a default, a Static, a global and a constant of helpers of
     another module."""
@@ -207,17 +235,31 @@ def test_a_change_of_one_thing_is_another_key(tmp_path: Path, changed: dict[str,
 
 def test_types_options_and_statics_are_part_of_the_key(tmp_path: Path) -> None:
     of = kernel(tmp_path)
-    keys = {variant(of).digest, variant(of, ArrayType((128, 128), np.float16)).digest,
-            variant(of, ArrayType((256, 128), np.float32)).digest, variant(of, slots=4).digest}
+    keys = {
+        variant(of).digest,
+        variant(of, ArrayType((128, 128), np.float16)).digest,
+        variant(of, ArrayType((256, 128), np.float32)).digest,
+        variant(of, slots=4).digest,
+    }
     assert len(keys) == 3, "shapes are run-time values"
-    options = [{}, {"compiler_params": numpipe.CompilerParams(approx_math=True)}, {"num_compute_wgs": 1}, {"wg_axis": "group"},
-               {"memory_registers": 48}, {"warp_specialized": False}]
+    options = [
+        {},
+        {"compiler_params": numpipe.CompilerParams(approx_math=True)},
+        {"num_compute_wgs": 1},
+        {"wg_axis": "group"},
+        {"memory_registers": 48},
+        {"warp_specialized": False},
+    ]
     variants = {variant(numpipe.kernel(**option)(of.function), X, X).digest for option in options}
     assert len(variants) == len(options) and None not in variants
 
 
-@pytest.mark.parametrize("package", ["numba", "numba_cuda", "llvmlite", "nvidia_nvvm", "nvidia_nvjitlink"])
-def test_another_version_of_a_compiler_is_another_key(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "package", ["numba", "numba_cuda", "llvmlite", "nvidia_nvvm", "nvidia_nvjitlink"]
+)
+def test_another_version_of_a_compiler_is_another_key(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     before = compilers._found.__wrapped__()
     (tmp_path / f"{package}-99.0.dist-info").mkdir()
@@ -225,7 +267,9 @@ def test_another_version_of_a_compiler_is_another_key(package: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("variable", ["NUMBA_OPT", "CUDA_HOME", "LD_LIBRARY_PATH"])
-def test_what_chooses_a_compiler_is_part_of_the_key(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_chooses_a_compiler_is_part_of_the_key(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert compilers.compiler() == compilers.compiler() != None  # noqa: E711
     before = compilers._found.__wrapped__()
     monkeypatch.setenv(variable, "/another")
@@ -236,7 +280,9 @@ def test_what_chooses_a_compiler_is_part_of_the_key(variable: str, monkeypatch: 
 
 def test_another_file_of_numpipe_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
     before, read = compilers._found.__wrapped__(), compilers._bytes
-    monkeypatch.setattr(compilers, "_bytes", lambda path: read(path) + b"#" * path.endswith("ring.py"))
+    monkeypatch.setattr(
+        compilers, "_bytes", lambda path: read(path) + b"#" * path.endswith("ring.py")
+    )
     assert compilers._found.__wrapped__() != before
 
 
@@ -265,13 +311,30 @@ def damage(path: Path, how: str) -> None:
         path.write_bytes(path.read_bytes().replace(path.stem.encode(), b"1" * 64))
     else:
         path.unlink()
-        {"a link": lambda: path.symlink_to("/etc/passwd"), "a pipe": lambda: os.mkfifo(path), "a folder": path.mkdir}[how]()
+        {
+            "a link": lambda: path.symlink_to("/etc/passwd"),
+            "a pipe": lambda: os.mkfifo(path),
+            "a folder": path.mkdir,
+        }[how]()
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("how", ["a pipe", "cut off", "a changed byte", "empty", "something else", "another kernel's", "a link",
-                                 "a folder"])
-def test_a_file_that_is_not_what_was_written_is_compiled_again(how: str, tmp_path: Path, folder: Path, compiles: list[str]) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [
+        "a pipe",
+        "cut off",
+        "a changed byte",
+        "empty",
+        "something else",
+        "another kernel's",
+        "a link",
+        "a folder",
+    ],
+)
+def test_a_file_that_is_not_what_was_written_is_compiled_again(
+    how: str, tmp_path: Path, folder: Path, compiles: list[str]
+) -> None:
     image = variant(kernel(tmp_path)).image
     [path] = files(folder)
     damage(path, how)
@@ -281,11 +344,14 @@ def test_a_file_that_is_not_what_was_written_is_compiled_again(how: str, tmp_pat
     assert len(compiles) == 2
 
 
-def test_a_folder_that_others_may_write_to_is_not_used_and_that_is_said_once(tmp_path: Path, folder: Path,
-                                                                            compiles: list[str]) -> None:
+def test_a_folder_that_others_may_write_to_is_not_used_and_that_is_said_once(
+    tmp_path: Path, folder: Path, compiles: list[str]
+) -> None:
     (folder / "images").mkdir(parents=True)
     (folder / "images").chmod(0o777)
-    with pytest.warns(RuntimeWarning, match="is not used: .*others may write to it.*; set NUMPIPE_CACHE_DIR to") as told:
+    with pytest.warns(
+        RuntimeWarning, match="is not used: .*others may write to it.*; set NUMPIPE_CACHE_DIR to"
+    ) as told:
         for _ in range(2):
             variant(kernel(tmp_path)).image  # noqa: B018
     assert len(told) == 1 and len(compiles) == 2 and not files(folder)
@@ -297,8 +363,12 @@ def test_a_folder_is_the_owners_alone(folder: Path, image: Image) -> None:
     assert stat.S_IMODE(files(folder)[0].stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), PermissionError(13, "Permission denied")])
-def test_a_disk_that_takes_nothing_costs_a_warning_only(image: Image, error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), PermissionError(13, "Permission denied")]
+)
+def test_a_disk_that_takes_nothing_costs_a_warning_only(
+    image: Image, error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*args: Any) -> None:
         raise error
 
@@ -307,7 +377,9 @@ def test_a_disk_that_takes_nothing_costs_a_warning_only(image: Image, error: OSE
         assert cache.image("e" * 64, lambda: image) is image
 
 
-def test_a_user_without_a_home_is_warned_and_compiles(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_is_warned_and_compiles(
+    image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -323,7 +395,9 @@ def test_a_folder_that_vanishes_is_made_again(folder: Path, image: Image) -> Non
         shutil.rmtree(folder)
 
 
-def test_what_was_used_longest_ago_goes_first(folder: Path, image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_used_longest_ago_goes_first(
+    folder: Path, image: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = [folder / "images" / (letter * 64 + ".image") for letter in "abc"]
     for number, path in enumerate(paths):
         cache.image(path.stem, lambda: image)
@@ -333,14 +407,16 @@ def test_what_was_used_longest_ago_goes_first(folder: Path, image: Image, monkey
     assert cache.evict(folder / "images") == 1 and files(folder) == [paths[0], paths[2]]
 
 
-def test_the_command_tells_and_clears(folder: Path, image: Image, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_tells_and_clears(
+    folder: Path, image: Image, capsys: pytest.CaptureFixture[str]
+) -> None:
     cache.image("a" * 64, lambda: image)
     assert main(["cache", "info"]) == 0 and capsys.readouterr().out.startswith("1 images, ")
     assert main(["cache", "clear"]) == 0 and not files(folder)
 
 
 # ---- several at once
-MAKES = '''
+MAKES = """
 import os, sys, time
 from numpipe.compile import cache
 from numpipe.launch.image import Image
@@ -351,8 +427,8 @@ def make():
     return Image.from_bytes(open(f"{sys.argv[1]}/bytes", "rb").read())
 
 print(len(cache.image("a" * 64, make).cubin))
-'''
-HOLDS = '''
+"""
+HOLDS = """
 import sys, time
 from pathlib import Path
 from numpipe.compile import cache
@@ -360,11 +436,13 @@ from numpipe.compile import cache
 with cache._locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
-'''
+"""
 
 
 def start(code: str, argument: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", code, str(argument)], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(argument)], stdout=subprocess.PIPE, text=True
+    )
 
 
 def holder(folder: Path, key: str) -> subprocess.Popen[str]:
@@ -376,7 +454,9 @@ def holder(folder: Path, key: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.thorough
-def test_of_several_that_need_a_key_one_compiles_and_the_others_wait(folder: Path, tmp_path: Path, image: Image) -> None:
+def test_of_several_that_need_a_key_one_compiles_and_the_others_wait(
+    folder: Path, tmp_path: Path, image: Image
+) -> None:
     (tmp_path / "bytes").write_bytes(image.to_bytes())
     processes = [start(MAKES, tmp_path) for _ in range(6)]
     assert {process.communicate()[0].strip() for process in processes} == {str(len(image.cubin))}
@@ -400,25 +480,32 @@ def test_nobody_waits_for_ever(folder: Path, image: Image, monkeypatch: pytest.M
     process = holder(folder, "c" * 64)
     try:
         assert cache.image("c" * 64, lambda: image) == image
-        assert (folder / "images" / ("c" * 64 + ".lock")).exists(), "who gave up leaves the lock to its holder"
+        assert (folder / "images" / ("c" * 64 + ".lock")).exists(), (
+            "who gave up leaves the lock to its holder"
+        )
     finally:
         process.kill()
         process.wait()
 
 
-USES = '''
+USES = """
 import hashlib, sys
 import numpy as np, numpipe, kernels
 image = kernels.kernel.described((numpipe.ArrayType((128, 128), np.float32),), {}).variant.image
 print("compiled" if "numba" in sys.modules else "found", hashlib.sha256(image.cubin).hexdigest(), flush=True)
-'''
+"""
 
 
 def users(count: int, tmp_path: Path, **values: Any) -> list[subprocess.Popen[str]]:
     """Processes that need one kernel at the same time."""
     (tmp_path / "helpers.py").write_text(HELPERS.format(**VALUES | values), encoding="utf8")
     (tmp_path / "kernels.py").write_text(SOURCE.format(**VALUES | values), encoding="utf8")
-    return [subprocess.Popen([sys.executable, "-c", USES], cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", USES], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(count)
+    ]
 
 
 @pytest.mark.soak
@@ -438,4 +525,7 @@ def test_a_process_that_is_killed_at_any_moment_costs_nobody_a_result(tmp_path: 
         time.sleep(moment)
         processes[0].kill()
         answers = [process.communicate()[0].split() for process in processes][1:]
-        assert all(len(answer) == 2 for answer in answers) and len({answer[1] for answer in answers}) == 1, (number, moment)
+        assert (
+            all(len(answer) == 2 for answer in answers)
+            and len({answer[1] for answer in answers}) == 1
+        ), (number, moment)

@@ -54,17 +54,24 @@ def ask(key: str = KEY) -> tuple[str, list[str]]:
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 FOREIGN: dict[str, Callable[[Path], Any]] = {
-    "nothing": lambda path: path.write_bytes(b""), "a digest only": lambda path: path.write_bytes(b"\0" * 32),
+    "nothing": lambda path: path.write_bytes(b""),
+    "a digest only": lambda path: path.write_bytes(b"\0" * 32),
     "a part": lambda path: path.write_bytes(file(KEY, IMAGE.to_bytes())[:-1]),
     "more": lambda path: path.write_bytes(file(KEY, IMAGE.to_bytes()) + b"\0"),
     "another kernel's": lambda path: path.write_bytes(file("b" * 64, IMAGE.to_bytes())),
     "no image": lambda path: path.write_bytes(file(KEY, b"\x7fELF" * 100)),
-    "facts": lambda path: path.write_bytes(file(KEY, b'{"all": ["y"]}')), "deep": lambda path: path.write_bytes(file(KEY, DEEP)),
-    "an image of another version": lambda path: path.write_bytes(file(KEY, IMAGE.to_bytes().replace(b'"threads"', b'"fibres_"'))),
+    "facts": lambda path: path.write_bytes(file(KEY, b'{"all": ["y"]}')),
+    "deep": lambda path: path.write_bytes(file(KEY, DEEP)),
+    "an image of another version": lambda path: path.write_bytes(
+        file(KEY, IMAGE.to_bytes().replace(b'"threads"', b'"fibres_"'))
+    ),
     "too large": lambda path: (path.write_bytes(b"x"), os.truncate(path, cache.MOST_IMAGE + 1)),
-    "a link": lambda path: path.symlink_to("/etc/passwd"), "a link to itself": lambda path: path.symlink_to(path),
-    "a link to a whole image": lambda path: (path.with_name("whole").write_bytes(file(KEY, IMAGE.to_bytes())),
-                                             path.symlink_to(path.with_name("whole"))),
+    "a link": lambda path: path.symlink_to("/etc/passwd"),
+    "a link to itself": lambda path: path.symlink_to(path),
+    "a link to a whole image": lambda path: (
+        path.with_name("whole").write_bytes(file(KEY, IMAGE.to_bytes())),
+        path.symlink_to(path.with_name("whole")),
+    ),
     "a pipe": os.mkfifo,
 }
 
@@ -83,13 +90,28 @@ def test_a_folder_in_the_place_of_an_image_is_told(folder: Path) -> None:
         assert name == "another" and len(told) == expected
 
 
-@pytest.mark.parametrize("content", [
-    b"", DEEP, b"[]", b'{"all": "y"}', b'{"all": [1]}', b'{"all": NaN}', b"\xff", IMAGE.to_bytes()])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        DEEP,
+        b"[]",
+        b'{"all": "y"}',
+        b'{"all": [1]}',
+        b'{"all": NaN}',
+        b"\xff",
+        IMAGE.to_bytes(),
+    ],
+)
 def test_facts_that_are_none_are_found_again(content: bytes, folder: Path) -> None:
     (folder / f"{KEY}.facts").write_bytes(file(KEY, content))
     facts = {"all": ["y"]}
     assert cache.facts(KEY, lambda: facts) == facts
-    assert json.loads((folder / f"{KEY}.facts").read_bytes()[96:]) == facts == cache.facts(KEY, lambda: {})
+    assert (
+        json.loads((folder / f"{KEY}.facts").read_bytes()[96:])
+        == facts
+        == cache.facts(KEY, lambda: {})
+    )
 
 
 @pytest.mark.parametrize("what", ["a link", "a pipe", "a folder"])
@@ -101,7 +123,9 @@ def test_what_is_no_note_does_not_say_that_a_check_passed(what: str, folder: Pat
 
 
 @pytest.mark.parametrize("what", ["a link", "a pipe", "a folder"])
-def test_what_is_no_lock_does_not_keep_a_kernel_from_being_compiled(what: str, folder: Path) -> None:
+def test_what_is_no_lock_does_not_keep_a_kernel_from_being_compiled(
+    what: str, folder: Path
+) -> None:
     path = folder / f"{KEY}.lock"
     (path.mkdir if what == "a folder" else lambda: FOREIGN[what](path))()
     name, told = ask()
@@ -109,7 +133,9 @@ def test_what_is_no_lock_does_not_keep_a_kernel_from_being_compiled(what: str, f
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIO])
-def test_a_file_system_without_locks_is_told_once(number: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_told_once(
+    number: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def none(*_: Any) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -119,8 +145,12 @@ def test_a_file_system_without_locks_is_told_once(number: int, folder: Path, mon
     assert len(list(folder.glob("*.image"))) == 3
 
 
-@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.EMFILE])
-def test_a_folder_that_takes_no_file_is_told_once(number: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "number", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.EMFILE]
+)
+def test_a_folder_that_takes_no_file_is_told_once(
+    number: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each kernel's error names a file of its own: that is one cause all the same."""
     opened = os.open
 
@@ -147,7 +177,9 @@ def test_a_file_that_is_cut_short_by_a_limit_is_not_kept(folder: Path) -> None:
     assert not list(folder.iterdir())
 
 
-def test_a_folder_that_vanishes_while_a_kernel_is_compiled_costs_a_warning_only(folder: Path) -> None:
+def test_a_folder_that_vanishes_while_a_kernel_is_compiled_costs_a_warning_only(
+    folder: Path,
+) -> None:
     def make() -> Image:
         shutil.rmtree(folder)
         return OTHER
@@ -165,14 +197,21 @@ def test_a_kernel_that_does_not_compile_leaves_nothing(folder: Path) -> None:
 
 
 def test_what_processes_left_that_died_is_removed(folder: Path) -> None:
-    for name, age in ((f"{KEY}.lock", 7200), (".x.tmp", 7200), (".y.tmp", -7200), (f"{'b' * 64}.lock", 60)):
+    for name, age in (
+        (f"{KEY}.lock", 7200),
+        (".x.tmp", 7200),
+        (".y.tmp", -7200),
+        (f"{'b' * 64}.lock", 60),
+    ):
         (folder / name).touch()
         os.utime(folder / name, (time.time() - age,) * 2)
     cache.evict(folder)
     assert [path.name for path in folder.iterdir()] == [f"{'b' * 64}.lock"]
 
 
-def test_it_is_said_where_an_image_comes_from(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_is_said_where_an_image_comes_from(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("NUMPIPE_LOG", "compile")
     cache.image(KEY, lambda: IMAGE)
     assert cache.find(KEY) == IMAGE
@@ -188,7 +227,9 @@ def test_a_key_is_not_taken_for_that_of_another_version(folder: Path) -> None:
     assert cache.find(KEY) is None and not list(folder.iterdir())
 
 
-def test_the_command_tells_a_user_without_a_home_what_to_do(monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_tells_a_user_without_a_home_what_to_do(
+    monkeypatch: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     def homeless() -> Path:
         raise RuntimeError("could not determine the home directory")
 
@@ -196,11 +237,14 @@ def test_the_command_tells_a_user_without_a_home_what_to_do(monkeypatch: Any, ca
     for action in ("info", "clear"):
         assert main(["cache", action]) == 1
         assert capsys.readouterr().out == (
-            "there is no cache: could not determine the home directory; set NUMPIPE_CACHE_DIR to a folder\n")
+            "there is no cache: could not determine the home directory; set NUMPIPE_CACHE_DIR to a folder\n"
+        )
 
 
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("mount"), reason="only root mounts")
-def test_a_disk_that_is_full_costs_a_warning_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_costs_a_warning_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "disk"
     place.mkdir(mode=0o700)
     command = ["mount", "-t", "tmpfs", "-o", "size=8k,mode=700", "tmpfs", str(place)]

@@ -28,7 +28,17 @@ from numpipe.core.op import helper
 from numpipe.errors import SpecError
 from numpipe.plan import resources
 from tests.kernels.compilers import compiles
-from tests.kernels.kernels_for_tests import BF16, F16, F32, Config, by_trip_count, gemm, gemm_by_table, nested_gemm, product_type
+from tests.kernels.kernels_for_tests import (
+    BF16,
+    F16,
+    F32,
+    Config,
+    by_trip_count,
+    gemm,
+    gemm_by_table,
+    nested_gemm,
+    product_type,
+)
 
 if toolchain() is None:
     from numba import cuda
@@ -48,8 +58,13 @@ class OddRows:
     """An array on a GPU whose rows of 7 elements TMA cannot address."""
 
     def __init__(self, dtype: np.dtype) -> None:
-        self.__cuda_array_interface__ = {"shape": (64, 7), "typestr": dtype.str, "data": (1 << 20, False), "strides": None,
-                                         "version": 3}
+        self.__cuda_array_interface__ = {
+            "shape": (64, 7),
+            "typestr": dtype.str,
+            "data": (1 << 20, False),
+            "strides": None,
+            "version": 3,
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,15 +86,27 @@ CASES = {
     "examples/gemm.py bf16": Case(example.matmul, (TB, TB), example.Config(), "64x256x16.F32.BF16"),
     "3 slots, f16": Case(gemm(), (T16, T16), Config(slots=3), "64x256x16.F32"),
     "delay_release 1": Case(gemm(), (T16, T16), Config(delay=1), "64x256x16.F32"),
-    "a M-major": Case(gemm(), (columns(F16), T16), Config(tn=128), "64x128x16.F32", transposed="tnspA"),
-    "b N-major": Case(gemm(), (TB, columns(BF16)), Config(tn=128), "64x128x16.F32.BF16", transposed="tnspB"),
+    "a M-major": Case(
+        gemm(), (columns(F16), T16), Config(tn=128), "64x128x16.F32", transposed="tnspA"
+    ),
+    "b N-major": Case(
+        gemm(), (TB, columns(BF16)), Config(tn=128), "64x128x16.F32.BF16", transposed="tnspB"
+    ),
     "float32 output": Case(gemm(), (TB, TB, T32), Config(), "64x256x16.F32.BF16"),
-    "output TMA cannot address": Case(gemm(), (T16, T16, OddRows(F16)), Config(tn=128), "64x128x16.F32", maps=2),
+    "output TMA cannot address": Case(
+        gemm(), (T16, T16, OddRows(F16)), Config(tn=128), "64x128x16.F32", maps=2
+    ),
     "host table": Case(gemm_by_table(), (T16, T16, TABLE, T16), Config(), "64x256x16.F32"),
     "nested pipelines": Case(nested_gemm(), (T16, T16), Config(tn=128, slots=2), "64x128x16.F32"),
-    "trip counts by tile": Case(by_trip_count(), (T16, T16, TABLE, T32), Config(tn=64), "64x64x16.F32"),
-    "1 compute warpgroup": Case(gemm(1), (T16, T16), Config(tm=64, tn=128), "64x128x16.F32", (255, 256)),
-    "3 compute warpgroups": Case(gemm(3), (T16, T16), Config(tm=192, tn=128), "64x128x16.F32", (128, 152)),
+    "trip counts by tile": Case(
+        by_trip_count(), (T16, T16, TABLE, T32), Config(tn=64), "64x64x16.F32"
+    ),
+    "1 compute warpgroup": Case(
+        gemm(1), (T16, T16), Config(tm=64, tn=128), "64x128x16.F32", (255, 256)
+    ),
+    "3 compute warpgroups": Case(
+        gemm(3), (T16, T16), Config(tm=192, tn=128), "64x128x16.F32", (128, 152)
+    ),
 }
 
 
@@ -105,8 +132,11 @@ def sass_text(name: str) -> str:
 def compiled_ahead(request):
     """nvdisasm takes nearly as long as a compile: one kernel is disassembled while the next
     compiles."""
-    asked = [item.callspec.params.get("name") for item in request.session.items
-             if item.path == request.path and hasattr(item, "callspec")]
+    asked = [
+        item.callspec.params.get("name")
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    ]
     for name in dict.fromkeys(asked):
         if name in CASES:
             disassembly(name)
@@ -125,7 +155,8 @@ def ptx(name: str) -> str:
 SOAK = ("examples/gemm.py bf16", "3 slots, f16", "delay_release 1")
 """others of these are of bfloat16; slots and delays meet the gate in test_covering_array.py"""
 each_kernel = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.soak) if name in SOAK else name for name in CASES])
+    "name", [pytest.param(name, marks=pytest.mark.soak) if name in SOAK else name for name in CASES]
+)
 # small, and compiled anyway: what the tests of broken code start from
 PLAIN = "1 compute warpgroup"
 
@@ -143,7 +174,10 @@ def test_kernel_passes_the_build_gate(name):
 def test_kernel_uses_the_registers_it_says(name):
     case, kernel = CASES[name], built(name)
     used = kernel.image.resources
-    assert used.clean and (used.registers, used.compute_registers, used.memory_registers) == (*case.registers, 40)
+    assert used.clean and (used.registers, used.compute_registers, used.memory_registers) == (
+        *case.registers,
+        40,
+    )
     memory = gate.highest_register(gate.role_code(sass(name), "memory"))
     assert 0 < memory <= 24, f"the memory role needs {memory} registers: it used to do with 16"
     assert f"USETMAXREG.DEALLOC.CTAPOOL {40:#x}" in sass_text(name)
@@ -159,7 +193,9 @@ def test_kernel_loads_multiplies_and_stores_with_the_units_of_the_sm(name):
     assert {i.opcode for i in products} == {f"HGMMA.{case.products}"}
     assert {" ".join(re.findall("tnsp.", i.text)) for i in products} == {case.transposed}
     assert any(i.opcode.startswith("UTMALDG.2D") for i in memory)
-    assert any(i.opcode.startswith("SYNCS.ARRIVE") for i in memory) and any(i.opcode.startswith("SYNCS.ARRIVE") for i in compute)
+    assert any(i.opcode.startswith("SYNCS.ARRIVE") for i in memory) and any(
+        i.opcode.startswith("SYNCS.ARRIVE") for i in compute
+    )
     by_tma = case.maps == 3
     assert any(i.opcode.startswith("UTMASTG.2D") for i in compute) == by_tma
     assert any(i.opcode.startswith("STG") for i in compute) != by_tma
@@ -171,14 +207,20 @@ def test_an_output_that_tma_cannot_address_is_written_by_rows():
     """Each lane of 64 x 128: two panels of 16 rows, which an instruction writes whole, in pairs, or
     half; nothing as it lies in the accumulator."""
     name = "output TMA cannot address"
-    stores = Counter(i.opcode for i in gate.role_code(sass(name), "compute") if re.match(r"ST[GS]|UTMASTG", i.opcode))
+    stores = Counter(
+        i.opcode
+        for i in gate.role_code(sass(name), "compute")
+        if re.match(r"ST[GS]|UTMASTG", i.opcode)
+    )
     assert stores == {"STG.E": 2 * 16, "STG.E.U16": 2 * 32, "STSM.16.M88.4": 2 * (2 * 4)}
 
 
 @pytest.mark.variants(2)
 @each_kernel
 def test_kernel_takes_its_tensor_maps_in_one_parameter(name):
-    assert re.findall(r"\.param \.align 64 \.b8 \w+\[(\d+)\]", ptx(name)) == [str(128 * CASES[name].maps)]
+    assert re.findall(r"\.param \.align 64 \.b8 \w+\[(\d+)\]", ptx(name)) == [
+        str(128 * CASES[name].maps)
+    ]
     assert ".local" not in ptx(name)
 
 
@@ -203,11 +245,14 @@ def nothing():
 
 def simple(statement: Callable[[], Any] = nothing) -> Any:
     """A kernel that does something more in each step."""
+
     @numpipe.kernel(out_type=product_type, num_compute_wgs=1)
     def kernel(a, b, c):
         acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(a.shape[1],), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),
-                                                              BlockSpec((64, 64), lambda k: (0, k))))
+        pipe = numpipe.pipeline(
+            grid=(a.shape[1],),
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
+        )
         for (k,), (a_tile, b_tile) in pipe(a, b):
             acc = numpipe.wgmma(acc, a_tile, b_tile.T)
             statement()
@@ -216,20 +261,30 @@ def simple(statement: Callable[[], Any] = nothing) -> Any:
     return kernel
 
 
-def broken(built_: Built, *, sass_: str | None = None, ptx_: str | None = None, log: str | None = None) -> Built:
+def broken(
+    built_: Built, *, sass_: str | None = None, ptx_: str | None = None, log: str | None = None
+) -> Built:
     """A compiled kernel with another text for its code."""
     used = resources.of(built_.unit, built_.log if log is None else log, 0, {})
     copy = dataclasses.replace(built_, image=dataclasses.replace(built_.image, resources=used))
-    copy.sass, copy.ptx = sass_text(PLAIN) if sass_ is None else sass_, ptx(PLAIN) if ptx_ is None else ptx_
+    copy.sass, copy.ptx = (
+        sass_text(PLAIN) if sass_ is None else sass_,
+        ptx(PLAIN) if ptx_ is None else ptx_,
+    )
     return copy
 
 
-@numpipe.kernel(grid=(1,), num_compute_wgs=2, compiler_params=CompilerParams(allow_serialized_wgmma=True))
+@numpipe.kernel(
+    grid=(1,), num_compute_wgs=2, compiler_params=CompilerParams(allow_serialized_wgmma=True)
+)
 def two_accumulators(a, b, c, d):
     """Each fits a lane's registers, both together do not."""
     wg = numpipe.axis_index("wg")
     left, right = numpipe.zeros((64, 256), np.float32), numpipe.zeros((64, 256), np.float32)
-    pipe = numpipe.pipeline(grid=(4,), in_specs=(BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((256, 64), lambda k: (0, k))))
+    pipe = numpipe.pipeline(
+        grid=(4,),
+        in_specs=(BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((256, 64), lambda k: (0, k))),
+    )
     for (k,), (a_tile, b_tile) in pipe(a, b):
         left = numpipe.wgmma(left, a_tile.at[ds(wg * 64, 64), :], b_tile.T)
         right = numpipe.wgmma(right, a_tile.at[ds(64 - wg * 64, 64), :], b_tile.T)
@@ -240,19 +295,38 @@ def two_accumulators(a, b, c, d):
 @pytest.mark.thorough
 def test_spills_are_found():
     found = gate.findings(two_accumulators.compiled(T16, T16, T32, T32))
-    assert any(re.match(r"[1-9]\d* bytes of spills, [1-9]\d* bytes of stack", line) for line in found)
+    assert any(
+        re.match(r"[1-9]\d* bytes of spills, [1-9]\d* bytes of stack", line) for line in found
+    )
     assert any("C7511" in line for line in found)
     assert any(line.startswith("local memory: ") and "STL" in line for line in found)
-    assert any(re.match(r"waits that leave 0 groups .*: 8, 4 in the PTX: .*WARPGROUP\.DEPBAR", line) for line in found)
-    assert any(re.match(r"beginnings of groups .*: 8, 2 in the PTX: .*WARPGROUP\.ARRIVE", line) for line in found)
+    assert any(
+        re.match(r"waits that leave 0 groups .*: 8, 4 in the PTX: .*WARPGROUP\.DEPBAR", line)
+        for line in found
+    )
+    assert any(
+        re.match(r"beginnings of groups .*: 8, 2 in the PTX: .*WARPGROUP\.ARRIVE", line)
+        for line in found
+    )
 
 
-@pytest.mark.parametrize(("line", "instead", "finding"), [
-    ("WARPGROUP.DEPBAR.LE gsb0, 0x0 ;", "{0}\n{0}", "waits that leave 0 groups of products in flight: 4, 3 in the PTX: "),
-    ("WARPGROUP.DEPBAR.LE gsb0, 0x0 ;", "WARPGROUP.DEPBAR.LE gsb0, 0x2 ;",
-     "waits that leave 2 groups of products in flight: 1, 0 in the PTX: "),
-    ("WARPGROUP.ARRIVE ;", "{0}\n{0}", "beginnings of groups of products: 2, 1 in the PTX: "),
-], ids=["one more", "another one", "a group more"])
+@pytest.mark.parametrize(
+    ("line", "instead", "finding"),
+    [
+        (
+            "WARPGROUP.DEPBAR.LE gsb0, 0x0 ;",
+            "{0}\n{0}",
+            "waits that leave 0 groups of products in flight: 4, 3 in the PTX: ",
+        ),
+        (
+            "WARPGROUP.DEPBAR.LE gsb0, 0x0 ;",
+            "WARPGROUP.DEPBAR.LE gsb0, 0x2 ;",
+            "waits that leave 2 groups of products in flight: 1, 0 in the PTX: ",
+        ),
+        ("WARPGROUP.ARRIVE ;", "{0}\n{0}", "beginnings of groups of products: 2, 1 in the PTX: "),
+    ],
+    ids=["one more", "another one", "a group more"],
+)
 def test_a_wait_for_products_that_nobody_wrote_is_found(line, instead, finding):
     whole = next(whole for whole in sass_text(PLAIN).splitlines() if line in whole)
     new = instead.format(whole) if "{0}" in instead else whole.replace(line, instead)
@@ -271,11 +345,17 @@ def test_a_kernel_without_launch_bounds_is_found(monkeypatch):
     from numpipe.core.numba import kernel_compiler
 
     jit = kernel_compiler.cuda.jit
-    monkeypatch.setattr(kernel_compiler, "cuda", types.SimpleNamespace(jit=lambda f, launch_bounds, **options: jit(f, **options)))
+    monkeypatch.setattr(
+        kernel_compiler,
+        "cuda",
+        types.SimpleNamespace(jit=lambda f, launch_bounds, **options: jit(f, **options)),
+    )
     kernel = simple().compiled(T16, T16)
     assert any("C7508" in line for line in gate.resources(kernel))
-    assert any(line.startswith("launch bounds: .maxntid missing, expected 256")
-               for line in gate.launch_bounds(kernel, kernel.ptx))
+    assert any(
+        line.startswith("launch bounds: .maxntid missing, expected 256")
+        for line in gate.launch_bounds(kernel, kernel.ptx)
+    )
     assert "the roles are not there: no setmaxnreg in the code" in gate.findings(kernel)
 
 
@@ -294,7 +374,9 @@ def test_a_memory_barrier_beyond_the_cta_is_found():
         cuda.threadfence()
 
     found = gate.findings(simple(fence).compiled(T16, T16))
-    assert any(re.match(r"a memory barrier beyond the CTA: .*MEMBAR\.\w+\.GPU", line) for line in found)
+    assert any(
+        re.match(r"a memory barrier beyond the CTA: .*MEMBAR\.\w+\.GPU", line) for line in found
+    )
 
 
 def sass_of(kernel: Any) -> str:
@@ -323,18 +405,22 @@ def test_a_lane_elected_by_its_number_is_found():
 def test_lanes_that_meet_for_an_instruction_of_the_warp_are_no_loop_but_a_copy_is():
     """Where lanes may be apart ptxas has them meet off the main way: WARPSYNC.COLLECTIVE, the
     instruction, ENDCOLLECTIVE."""
+
     def kernel(tensor_map, steps):
         lane = cuda.threadIdx.x
         for step in range(steps):
             if lane + step < steps:
-                if cuda.all_sync(0xffffffff, lane < step):
+                if cuda.all_sync(0xFFFFFFFF, lane < step):
                     cuda.syncthreads()
-                if cuda.shfl_down_sync(0xffffffff, lane, 1) == step:
-                    cuda.syncwarp(0xffffffff)
+                if cuda.shfl_down_sync(0xFFFFFFFF, lane, 1) == step:
+                    cuda.syncwarp(0xFFFFFFFF)
 
     text = sass_of(kernel)
     code = gate.Sass(text)
-    met = {code.instructions[code.instructions.index(each) + 1].opcode for each in code.find("WARPSYNC.COLLECTIVE")}
+    met = {
+        code.instructions[code.instructions.index(each) + 1].opcode
+        for each in code.find("WARPSYNC.COLLECTIVE")
+    }
     # NOP: they have met, which is all that bar.warp.sync is
     assert met == {"VOTE.ALL", "SHFL.DOWN", "NOP"}
     assert list(gate.waterfalls(code)) == []
@@ -359,43 +445,74 @@ def test_tensor_maps_outside_the_parameters_are_found(how, monkeypatch):
     monkeypatch.setattr(nb, "grid_constant", unmarked)
     kernel = simple().compiled(T16, T16)
     found = list(gate.tensor_maps(kernel, kernel.ptx))
-    expected = {"a copy": "a copy's tensor map %rd|tensor maps are read: ld.param",
-                "a pointer": "tensor maps: expected one parameter"}
+    expected = {
+        "a copy": "a copy's tensor map %rd|tensor maps are read: ld.param",
+        "a pointer": "tensor maps: expected one parameter",
+    }
     assert any(re.match(expected[how], line) for line in found), found
 
 
 def test_a_read_of_a_tensor_map_is_found():
     table = re.search(r"\.param .*\.b8 (\w+)\[", ptx(PLAIN))
     assert table is not None
-    text = ptx(PLAIN).replace("\tmov.u32 ", f"\tld.param.u64 \t%rd99, [{table[1]}+8];\n\tmov.u32 ", 1)
+    text = ptx(PLAIN).replace(
+        "\tmov.u32 ", f"\tld.param.u64 \t%rd99, [{table[1]}+8];\n\tmov.u32 ", 1
+    )
     found = list(gate.tensor_maps(built(PLAIN), text))
     assert len(found) == 1 and found[0].startswith("tensor maps are read: ld.param.u64")
 
 
 def test_swapped_roles_are_found():
-    swapped = sass_text(PLAIN).replace("TRY_ALLOC", "?").replace("DEALLOC", "TRY_ALLOC").replace("?", "DEALLOC")
+    swapped = (
+        sass_text(PLAIN)
+        .replace("TRY_ALLOC", "?")
+        .replace("DEALLOC", "TRY_ALLOC")
+        .replace("?", "DEALLOC")
+    )
     found = gate.findings(broken(built(PLAIN), sass_=swapped))
-    assert any(re.match(r"the memory role needs \d+ registers, it keeps 40", line) for line in found)
-    assert any(line.startswith("not the memory role's business: ") and "HGMMA" in line for line in found)
-    assert any(line.startswith("not the compute role's business: ") and "UTMALDG" in line for line in found)
+    assert any(
+        re.match(r"the memory role needs \d+ registers, it keeps 40", line) for line in found
+    )
+    assert any(
+        line.startswith("not the memory role's business: ") and "HGMMA" in line for line in found
+    )
+    assert any(
+        line.startswith("not the compute role's business: ") and "UTMALDG" in line for line in found
+    )
     assert any(line.startswith("setmaxnreg DEALLOC of [256], expected one of 40") for line in found)
 
 
-@pytest.mark.parametrize(("unit", "finding"), [
-    ("UTMALDG", "no UTMALDG in the memory role"), ("UTMASTG", "no UTMASTG or UTMAREDG in the compute role"),
-    ("HGMMA", "no HGMMA 64x128x16, although the PTX has it"), ("SYNCS.PHASECHK", "no SYNCS.PHASECHK in the memory role"),
-])
+@pytest.mark.parametrize(
+    ("unit", "finding"),
+    [
+        ("UTMALDG", "no UTMALDG in the memory role"),
+        ("UTMASTG", "no UTMASTG or UTMAREDG in the compute role"),
+        ("HGMMA", "no HGMMA 64x128x16, although the PTX has it"),
+        ("SYNCS.PHASECHK", "no SYNCS.PHASECHK in the memory role"),
+    ],
+)
 def test_a_missing_unit_of_the_sm_is_found(unit, finding):
     code = re.sub(re.escape(unit), "NOP.", sass_text(PLAIN))
     assert any(re.match(finding, line) for line in gate.findings(broken(built(PLAIN), sass_=code)))
 
 
-@pytest.mark.parametrize(("old", "new", "finding"), [
-    ("Used 255 registers", "Used 168 registers", "168 registers at entry; 256 threads share the register file at 255"),
-    ("0 bytes spill stores", "8 bytes spill stores", "8 bytes of spills, 0 bytes of stack"),
-    ("0 bytes stack", "16 bytes stack", "0 bytes of spills, 16 bytes of stack"),
-    ("ptxas info    : Used", "ptxas info : (C7514) Potential Performance Loss: wgmma\nUsed", "C7514"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "finding"),
+    [
+        (
+            "Used 255 registers",
+            "Used 168 registers",
+            "168 registers at entry; 256 threads share the register file at 255",
+        ),
+        ("0 bytes spill stores", "8 bytes spill stores", "8 bytes of spills, 0 bytes of stack"),
+        ("0 bytes stack", "16 bytes stack", "0 bytes of spills, 16 bytes of stack"),
+        (
+            "ptxas info    : Used",
+            "ptxas info : (C7514) Potential Performance Loss: wgmma\nUsed",
+            "C7514",
+        ),
+    ],
+)
 def test_every_line_of_the_compilers_log_is_read(old, new, finding):
     log = built(PLAIN).log
     assert log.count(old) == 1 and built(PLAIN).image.resources.clean
@@ -405,8 +522,12 @@ def test_every_line_of_the_compilers_log_is_read(old, new, finding):
 
 
 def test_accumulators_that_no_lane_can_hold_are_a_spec_error():
-    kernel = numpipe.kernel(out_type=product_type, num_compute_wgs=3, wg_axis="wg", memory_registers=32)(gemm(3).function)
-    with pytest.raises(SpecError, match="matmul: register budget: its 512 threads start with 128 registers each"):
+    kernel = numpipe.kernel(
+        out_type=product_type, num_compute_wgs=3, wg_axis="wg", memory_registers=32
+    )(gemm(3).function)
+    with pytest.raises(
+        SpecError, match="matmul: register budget: its 512 threads start with 128 registers each"
+    ):
         kernel.compiled(T16, T16, cfg=Config(tm=192, slots=3))
 
 
@@ -434,7 +555,19 @@ helper:
 
 def test_reachable_code_follows_branches_and_calls_and_nothing_else():
     code = gate.role_code(gate.Sass(FLOW), "memory")
-    assert [i.address for i in code] == [0x00, 0x10, 0x20, 0x30, 0x40, 0x70, 0x80, 0x90, 0xa0, 0xb0, 0xc0]
+    assert [i.address for i in code] == [
+        0x00,
+        0x10,
+        0x20,
+        0x30,
+        0x40,
+        0x70,
+        0x80,
+        0x90,
+        0xA0,
+        0xB0,
+        0xC0,
+    ]
     assert gate.highest_register(code) == 13
 
 
@@ -450,7 +583,7 @@ def test_numbas_kernel_object_is_there_with_its_own_inspect_methods():
     kernel = built(PLAIN).kernel
     assert f".entry {built(PLAIN).image.entry}" in kernel.inspect_lto_ptx((9, 0))
     assert "target triple" in kernel.inspect_llvm()
-    signature, = kernel.dispatcher.overloads
+    (signature,) = kernel.dispatcher.overloads
     assert len(signature) == len(kernel.argument_types) > 3
     assert kernel.dispatcher.inspect_llvm()[signature] == kernel.inspect_llvm()
 
@@ -481,11 +614,17 @@ def row_of_this_cta():
 
 @functools.cache
 def by_axes(*names: str) -> Any:
-    @numpipe.kernel(out_type=lambda a: ArrayType((256, 256), a.dtype), grid=(2, 4, 1)[:len(names)], grid_names=names,
-                    num_compute_wgs=1)
+    @numpipe.kernel(
+        out_type=lambda a: ArrayType((256, 256), a.dtype),
+        grid=(2, 4, 1)[: len(names)],
+        grid_names=names,
+        num_compute_wgs=1,
+    )
     def kernel(a, c):
         tile = numpipe.zeros((64, 64), np.float32) + 1.0
-        c[ds(row_of_this_cta() * 64, 64), ds(numpipe.axis_index("n") * 64, 64)] = tile.astype(c.dtype)
+        c[ds(row_of_this_cta() * 64, 64), ds(numpipe.axis_index("n") * 64, 64)] = tile.astype(
+            c.dtype
+        )
 
     return kernel
 
@@ -496,7 +635,7 @@ def test_a_shared_helper_reads_the_axis_of_the_kernel_it_is_called_from(names, r
     """An axis is a symbol that each kernel's entry defines; the row is the coordinate that stands
     last in PTX."""
     text = by_axes(*names).compiled(T16).ptx
-    row = re.search(r"\{%r\d+, (%r\d+)\}\], \[%r\d+\];", text[text.index("cp.async.bulk.tensor"):])
+    row = re.search(r"\{%r\d+, (%r\d+)\}\], \[%r\d+\];", text[text.index("cp.async.bulk.tensor") :])
     assert row is not None
     defined = dict(re.findall(r"^\s*\S+\s+(%r\d+), ([^;]+);", text, re.MULTILINE))
     value = defined[row[1]]
@@ -505,5 +644,8 @@ def test_a_shared_helper_reads_the_axis_of_the_kernel_it_is_called_from(names, r
     assert value == f"%ctaid.{register}"
     rows, columns_ = (2, 4) if register == "x" else (4, 2)
     c = by_axes(*names).simulate(np.zeros((1, 8), F16))
-    assert (c[:64 * rows, :64 * columns_] == 1).all() and np.isnan(c[64 * rows:]).all() and np.isnan(c[:, 64 * columns_:]).all()
-
+    assert (
+        (c[: 64 * rows, : 64 * columns_] == 1).all()
+        and np.isnan(c[64 * rows :]).all()
+        and np.isnan(c[:, 64 * columns_ :]).all()
+    )

@@ -70,18 +70,50 @@ def test_why_tma_cannot_address_an_array_is_no_part_of_the_key(tmp_path: Path) -
     assert len(set(keys)) == 1 and keys[0] is not None
 
 
-@pytest.mark.parametrize("one, other", [
-    (1, True), (1, 1.0), (0.0, -0.0), (1.0, np.float32(1)), (np.float32(1), np.float64(1)), (math.nan, -math.nan),
-    (1, "1"), (b"1", "1"),
-    ((1, 2), [1, 2]), ((1,), (1.0,)), ((True,), (1,)), ({"a": 1}, {"a": True}), ({1: 2}, {True: 2}), ({1, 2}, frozenset({1, 2})),
-    ((1, (2, 3)), ((1, 2), 3)), ("a, b", ("a", "b")), (np.dtype("f4"), "float32"), (np.float32, np.dtype("f4")), (None, "None"),
-    (slice(1, 2), slice(1, 2, 1)), (range(3), range(4)), (2 ** 70, 2.0 ** 70), (np.arange(3), np.arange(3.0)), (1j, -1j),
-    (np.zeros((2, 3)), np.zeros((3, 2))), (functools.partial(max, 1), functools.partial(max, 2)), ({"a": 1}.get, {"a": 2}.get),
-    (staticmethod(len), classmethod(len)), (types.SimpleNamespace(a=1), types.SimpleNamespace(a=2)), (..., NotImplemented),
-])
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        (1, True),
+        (1, 1.0),
+        (0.0, -0.0),
+        (1.0, np.float32(1)),
+        (np.float32(1), np.float64(1)),
+        (math.nan, -math.nan),
+        (1, "1"),
+        (b"1", "1"),
+        ((1, 2), [1, 2]),
+        ((1,), (1.0,)),
+        ((True,), (1,)),
+        ({"a": 1}, {"a": True}),
+        ({1: 2}, {True: 2}),
+        ({1, 2}, frozenset({1, 2})),
+        ((1, (2, 3)), ((1, 2), 3)),
+        ("a, b", ("a", "b")),
+        (np.dtype("f4"), "float32"),
+        (np.float32, np.dtype("f4")),
+        (None, "None"),
+        (slice(1, 2), slice(1, 2, 1)),
+        (range(3), range(4)),
+        (2**70, 2.0**70),
+        (np.arange(3), np.arange(3.0)),
+        (1j, -1j),
+        (np.zeros((2, 3)), np.zeros((3, 2))),
+        (functools.partial(max, 1), functools.partial(max, 2)),
+        ({"a": 1}.get, {"a": 2}.get),
+        (staticmethod(len), classmethod(len)),
+        (types.SimpleNamespace(a=1), types.SimpleNamespace(a=2)),
+        (..., NotImplemented),
+    ],
+)
 def test_values_that_are_not_the_same_have_other_texts(one: Any, other: Any) -> None:
-    keys = [Fingerprint(type("C", (), {"__m__": value}) if isinstance(value, staticmethod | classmethod) else value).key()
-            for value in (one, other, one, other)]
+    keys = [
+        Fingerprint(
+            type("C", (), {"__m__": value})
+            if isinstance(value, staticmethod | classmethod)
+            else value
+        ).key()
+        for value in (one, other, one, other)
+    ]
     assert keys[0] != keys[1] and None not in keys
     assert keys[:2] == keys[2:]
 
@@ -91,7 +123,10 @@ def module(name: str, text: str, folder: Path) -> types.ModuleType:
     (folder / f"{name}.py").write_text(textwrap.dedent(text), encoding="utf8")
     found = types.ModuleType(name)
     found.__file__ = str(folder / f"{name}.py")
-    exec(compile((folder / f"{name}.py").read_text(encoding="utf8"), found.__file__, "exec"), vars(found))
+    exec(
+        compile((folder / f"{name}.py").read_text(encoding="utf8"), found.__file__, "exec"),
+        vars(found),
+    )
     return found
 
 
@@ -99,10 +134,20 @@ def test_what_is_set_from_outside_is_read_too(tmp_path: Path) -> None:
     """A test or a tool that changes an attribute of a module, a class, an instance, a function or
     an enum's member."""
     keys = {variant(load(tmp_path)).digest}
-    for statement in ("helpers.OFFSET = 9", "kernels.Holder.offset = staticmethod(lambda: 9)", "kernels.HOLDER.own = 9",
-                      "kernels.first.block = 9", "kernels.Mode.A.extra = 9", "kernels.DYNAMIC.more = 9", "helpers.sub.SUB = 9",
-                      "kernels.NESTED[0].append(9)", "kernels.Config.tm = 9", "del kernels.SCALE", "kernels.getattr = 9",
-                      "helpers.deepest.function.__defaults__ = (9,)"):
+    for statement in (
+        "helpers.OFFSET = 9",
+        "kernels.Holder.offset = staticmethod(lambda: 9)",
+        "kernels.HOLDER.own = 9",
+        "kernels.first.block = 9",
+        "kernels.Mode.A.extra = 9",
+        "kernels.DYNAMIC.more = 9",
+        "helpers.sub.SUB = 9",
+        "kernels.NESTED[0].append(9)",
+        "kernels.Config.tm = 9",
+        "del kernels.SCALE",
+        "kernels.getattr = 9",
+        "helpers.deepest.function.__defaults__ = (9,)",
+    ):
         of = load(tmp_path)
         exec(statement, {name: sys.modules[name] for name in ("kernels", "helpers")})
         keys.add(variant(of).digest)
@@ -110,23 +155,38 @@ def test_what_is_set_from_outside_is_read_too(tmp_path: Path) -> None:
     assert None not in keys
 
 
-@pytest.mark.parametrize("body", [
-    "return globals()['TILE'] + n", "return eval('TILE') + n", "return __import__('helpers').OFFSET + n",
-    "return find(other, 'T' + 'ILE') + n", "import helpers; return helpers.OFFSET + n", "from .math import TILE; return TILE + n",
-    "return len(open('/dev/null').read()) + n", "return time.time() + n", "return random.random() + n",
-    "return others.attrgetter('TILE')(other) + n", "return vars(other)['TILE']",
-    "return int.__doc__ is n", "return n.__globals__",
-])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return globals()['TILE'] + n",
+        "return eval('TILE') + n",
+        "return __import__('helpers').OFFSET + n",
+        "return find(other, 'T' + 'ILE') + n",
+        "import helpers; return helpers.OFFSET + n",
+        "from .math import TILE; return TILE + n",
+        "return len(open('/dev/null').read()) + n",
+        "return time.time() + n",
+        "return random.random() + n",
+        "return others.attrgetter('TILE')(other) + n",
+        "return vars(other)['TILE']",
+        "return int.__doc__ is n",
+        "return n.__globals__",
+    ],
+)
 def test_code_that_may_read_anything_has_no_key(body: str, tmp_path: Path) -> None:
     """It is compiled in each process."""
-    found = module("anything", f"""
+    found = module(
+        "anything",
+        f"""
         import random, time
         import operator as others
         import types
         TILE, find, other = 3, getattr, types.ModuleType("other")
         def function(n):
             {body}
-        """, tmp_path)
+        """,
+        tmp_path,
+    )
     assert Fingerprint(found.function).key() is None
 
 
@@ -151,8 +211,16 @@ def test_methods_that_no_code_names_do_not_matter(tmp_path: Path) -> None:
         def function(config=Config()):
             return {}
         """
-    bodies = [(1, 2, "config.kept()"), (2, 2, "config.kept()"), (1, 3, "config.kept()"), (1, 2, "getattr(config, 'k' + 'ept')()")]
-    keys = [Fingerprint(module("methods", text.format(*body), tmp_path).function).key() for body in bodies]
+    bodies = [
+        (1, 2, "config.kept()"),
+        (2, 2, "config.kept()"),
+        (1, 3, "config.kept()"),
+        (1, 2, "getattr(config, 'k' + 'ept')()"),
+    ]
+    keys = [
+        Fingerprint(module("methods", text.format(*body), tmp_path).function).key()
+        for body in bodies
+    ]
     assert keys[0] == keys[1] != keys[2] and keys[0] is not None
     assert keys[3] is None, "it may call all of them, and one opens a file"
 
@@ -187,8 +255,12 @@ def test_names_that_only_unreached_code_has_are_read(tmp_path: Path) -> None:
 def test_an_equal_static_of_another_process_has_the_same_key() -> None:
     config = jit_kernels.Config(64)
     of = jit_kernels.times.definition
-    assert of.fingerprint().key(config) == of.fingerprint().key(copy.copy(config)) == of.fingerprint().key(
-        pickle.loads(pickle.dumps(config))) != of.fingerprint().key(jit_kernels.Config(32))
+    assert (
+        of.fingerprint().key(config)
+        == of.fingerprint().key(copy.copy(config))
+        == of.fingerprint().key(pickle.loads(pickle.dumps(config)))
+        != of.fingerprint().key(jit_kernels.Config(32))
+    )
 
 
 def test_a_constant_that_holds_itself_or_too_much_has_no_key() -> None:
@@ -203,7 +275,7 @@ def test_a_constant_that_holds_itself_or_too_much_has_no_key() -> None:
     assert Fingerprint(deep).key() is None
 
 
-TILED = '''
+TILED = """
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams
 STEP, LEFT = {step}, {left}
@@ -225,15 +297,41 @@ def make(captured):
     return kernel
 
 kernel = make({captured})
-'''
+"""
 
 
-@pytest.mark.parametrize("edited", [
-    {"step": 2}, {"left": 2.5}, {"passed": 2}, {"defined": 1}, {"grid": 3, "semantics": "sequential"}, {"rows": 128}, {"text": 1},
-    {"math": True}, {"static": 8}, {"captured": 1}], ids=lambda edited: "-".join(edited))
-def test_all_that_makes_a_kernel_over_tiles_is_in_its_key(edited: dict[str, Any], tmp_path: Path) -> None:
-    values = {"step": 1, "left": 1.5, "passed": 1, "defined": 0, "grid": 2, "semantics": "parallel", "rows": 64, "text": 0,
-              "math": False, "static": 7, "captured": 0}
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"step": 2},
+        {"left": 2.5},
+        {"passed": 2},
+        {"defined": 1},
+        {"grid": 3, "semantics": "sequential"},
+        {"rows": 128},
+        {"text": 1},
+        {"math": True},
+        {"static": 8},
+        {"captured": 1},
+    ],
+    ids=lambda edited: "-".join(edited),
+)
+def test_all_that_makes_a_kernel_over_tiles_is_in_its_key(
+    edited: dict[str, Any], tmp_path: Path
+) -> None:
+    values = {
+        "step": 1,
+        "left": 1.5,
+        "passed": 1,
+        "defined": 0,
+        "grid": 2,
+        "semantics": "parallel",
+        "rows": 64,
+        "text": 0,
+        "math": False,
+        "static": 7,
+        "captured": 0,
+    }
     keys, texts = [], []
     for each in (values, values | edited, values):
         linecache.checkcache(str(tmp_path / "tiled.py"))
@@ -241,11 +339,15 @@ def test_all_that_makes_a_kernel_over_tiles_is_in_its_key(edited: dict[str, Any]
         keys.append(of.digest)
         texts.append(lifted(of))
     assert keys[0] == keys[2] != keys[1] and None not in keys
-    assert texts[0] == texts[2] and "Error" not in texts[0] and (texts[0] != texts[1] or "math" in edited or "rows" in edited)
+    assert (
+        texts[0] == texts[2]
+        and "Error" not in texts[0]
+        and (texts[0] != texts[1] or "math" in edited or "rows" in edited)
+    )
 
 
 # ---- the same in every process
-KEYS = '''
+KEYS = """
 import importlib, sys
 import numpy as np
 import numpipe
@@ -261,8 +363,8 @@ for _ in range(2):
     print(sorted(keys()))
     importlib.reload(sys.modules["helpers"])
     importlib.reload(sys.modules["kernels"])
-'''
-EXAMPLES = '''
+"""
+EXAMPLES = """
 import importlib, sys
 from pathlib import Path
 from numpipe.kernels.kernel import Kernel
@@ -289,12 +391,18 @@ for module in (all_gather, all_gather_matmul, all_to_all, matmul_reduce_scatter)
 reduce_scatter.kernel(64)
 for kernel in made:
     print(kernel.__module__, kernel.name, kernel.definition.fingerprint().key())
-'''
+"""
 
 
 def said(program: str, folder: Path, *options: str, **environment: str) -> str:
-    run = subprocess.run([sys.executable, *options, "-c", program], cwd=folder, capture_output=True, text=True, check=False, env={
-        **os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", **environment})
+    run = subprocess.run(
+        [sys.executable, *options, "-c", program],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", **environment},
+    )
     assert not run.returncode, run.stderr
     return run.stdout
 
@@ -303,8 +411,12 @@ def test_a_key_is_the_same_in_each_process(tmp_path: Path) -> None:
     """Whatever the seed of hashes is, whether modules are compiled or come from .pyc files, and
     when they are imported anew."""
     load(tmp_path, frozen='"s", "t", (1, "u"), 2.5')
-    answers = [said(KEYS, tmp_path, PYTHONHASHSEED=seed, PYTHONDONTWRITEBYTECODE=off, PYTHONPYCACHEPREFIX="")
-               for seed, off in ("11", ("2", ""), ("3", ""))]
+    answers = [
+        said(
+            KEYS, tmp_path, PYTHONHASHSEED=seed, PYTHONDONTWRITEBYTECODE=off, PYTHONPYCACHEPREFIX=""
+        )
+        for seed, off in ("11", ("2", ""), ("3", ""))
+    ]
     assert len({line for answer in answers for line in answer.splitlines()}) == 1, answers
     assert "None" not in answers[0] and list((tmp_path / "__pycache__").glob("kernels*.pyc"))
 
@@ -313,14 +425,20 @@ def test_all_kernels_of_the_examples_have_a_key_that_is_the_same_in_each_process
     first, second = (said(EXAMPLES, ROOT, PYTHONHASHSEED=seed) for seed in "12")
     assert first == second and "None" not in first
     assert {line.split()[0] for line in first.splitlines()} == {
-        prefix + path.stem for prefix, folder in (("", "examples"), ("numpipe.ops.", "numpipe/ops"))
+        prefix + path.stem
+        for prefix, folder in (("", "examples"), ("numpipe.ops.", "numpipe/ops"))
         for path in (ROOT / folder).glob("*.py")
-        if re.search(r"^ *@numpipe[._]kernel\(", path.read_text(encoding="utf8"), re.MULTILINE)}
+        if re.search(r"^ *@numpipe[._]kernel\(", path.read_text(encoding="utf8"), re.MULTILINE)
+    }
 
 
 def test_the_cell_of_a_notebook_has_a_key_that_its_process_is_not_in() -> None:
     keys = set()
-    for name in ("/tmp/ipykernel_12/345.py", "/tmp/ipykernel_67/345.py", "/tmp/ipykernel_67/346.py"):
+    for name in (
+        "/tmp/ipykernel_12/345.py",
+        "/tmp/ipykernel_67/345.py",
+        "/tmp/ipykernel_67/346.py",
+    ):
         names: dict[str, Any] = {"__name__": "__main__"}
         exec(compile("def function(n): return n", name, "exec"), names)
         keys.add(Fingerprint(names["function"]).key())
@@ -333,7 +451,9 @@ def test_optimized_code_has_another_key() -> None:
 
 
 # ---- what compiles
-def test_which_of_two_versions_is_imported_is_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_of_two_versions_is_imported_is_part_of_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys = set()
     for order in ("ab", "ba"):
         for folder, version in zip("ab", ("1.0", "2.0"), strict=True):
@@ -345,7 +465,9 @@ def test_which_of_two_versions_is_imported_is_part_of_the_key(tmp_path: Path, mo
     assert compilers._found.__wrapped__() in keys
 
 
-def test_a_library_that_is_replaced_in_its_place_is_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_is_replaced_in_its_place_is_another_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     keys = set()
     for number in range(3):
@@ -365,16 +487,42 @@ def test_a_file_of_numpipe_that_was_edited_is_another_key(tmp_path: Path) -> Non
 
 
 # ---- whatever is edited
-TEXTS = ["0", "1", "2", "True", "1.0", "0.0", "-0.0", "2.5", "np.float32(2.5)", "1e400 - 1e400", "1 + 1", "'a'", "None", "(1, 2)"]
+TEXTS = [
+    "0",
+    "1",
+    "2",
+    "True",
+    "1.0",
+    "0.0",
+    "-0.0",
+    "2.5",
+    "np.float32(2.5)",
+    "1e400 - 1e400",
+    "1 + 1",
+    "'a'",
+    "None",
+    "(1, 2)",
+]
 EDITS = st.tuples(
-    st.dictionaries(st.sampled_from([name for name in NAMES if name not in INTEGERS]), st.sampled_from(TEXTS), max_size=3),
-    st.dictionaries(st.sampled_from(sorted(INTEGERS)), st.integers(1, 4), max_size=2)).map(lambda both: both[0] | both[1])
-SHARDS = [pytest.param(number, marks=[pytest.mark.soak, pytest.mark.timeout(1800)]) for number in range(1, 11)]
+    st.dictionaries(
+        st.sampled_from([name for name in NAMES if name not in INTEGERS]),
+        st.sampled_from(TEXTS),
+        max_size=3,
+    ),
+    st.dictionaries(st.sampled_from(sorted(INTEGERS)), st.integers(1, 4), max_size=2),
+).map(lambda both: both[0] | both[1])
+SHARDS = [
+    pytest.param(number, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])
+    for number in range(1, 11)
+]
 """each of these is a tenth of the long run, and none is the short one"""
 
 
-def each_edit(folder: Path, shard: int, few: int, many: int, check: Callable[[Variant, Variant], None]) -> None:
+def each_edit(
+    folder: Path, shard: int, few: int, many: int, check: Callable[[Variant, Variant], None]
+) -> None:
     """Call `check` with the variants of many edits; each is loaded twice."""
+
     @seed(shard)
     @settings(max_examples=many if shard else few, deadline=None, database=None)
     @given(EDITS)
@@ -407,9 +555,12 @@ def test_whatever_is_edited_another_source_has_another_key(shard: int, tmp_path:
 @pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("shard", [0, *SHARDS])
-def test_whatever_is_edited_an_image_of_the_cache_is_that_of_a_fresh_compile(shard: int, tmp_path: Path) -> None:
+def test_whatever_is_edited_an_image_of_the_cache_is_that_of_a_fresh_compile(
+    shard: int, tmp_path: Path
+) -> None:
     """The edits share a folder: some images come from the cache, and each is compared with what
     compiling gives."""
+
     def check(one: Variant, again: Variant) -> None:
         try:
             one.image  # noqa: B018

@@ -21,14 +21,21 @@ def report() -> list[dict[str, Any]]:
     """What tests/kernels/many_kernels.py says of each kernel. It has a process of its own, with no
     other kernels."""
     script = Path(__file__).parents[1] / "kernels" / "many_kernels.py"
-    ran = subprocess.run([sys.executable, str(script), str(KERNELS), str(FULL_EVERY)], capture_output=True, text=True, check=True,
-                         env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
+    ran = subprocess.run(
+        [sys.executable, str(script), str(KERNELS), str(FULL_EVERY)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+    )
     found: list[dict[str, Any]] = json.loads(ran.stdout)
     return found
 
 
 @pytest.mark.thorough
-def test_the_code_of_each_kernel_holds_its_own_constants_and_no_others(report: list[dict[str, Any]]) -> None:
+def test_the_code_of_each_kernel_holds_its_own_constants_and_no_others(
+    report: list[dict[str, Any]],
+) -> None:
     assert [kernel["constants"] for kernel in report] == [[number] for number in range(KERNELS)]
 
 

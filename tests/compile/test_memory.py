@@ -51,8 +51,19 @@ def typed(function: Callable[..., Any]) -> list[weakref.ref[Any]]:
     unit = variant.unit()
     compiled, _ = front_end(unit, variant.lifted, SCALARS)
     libraries = compiled._codelibrary._linking_libraries
-    return [weakref.ref(part) for part in (
-        unit, compiled, compiled.dispatcher, *libraries, made, variant, variant.lifted, variant.lifted.compiled)]
+    return [
+        weakref.ref(part)
+        for part in (
+            unit,
+            compiled,
+            compiled.dispatcher,
+            *libraries,
+            made,
+            variant,
+            variant.lifted,
+            variant.lifted.compiled,
+        )
+    ]
 
 
 def left(parts: list[weakref.ref[Any]]) -> list[Any]:
@@ -64,8 +75,11 @@ def table_sizes() -> list[int]:
     """How many meanings, how many layouts of types, and how many more entries Numba has."""
     with global_compiler_lock, numba_contexts.own_contexts():
         target = cuda_target.target_context
-        return [sum(len(known.versions) for known in target._defns.values()), len(target.data_model_manager._cache),
-                sum(map(len, kernel_entries._tables(target)))]
+        return [
+            sum(len(known.versions) for known in target._defns.values()),
+            len(target.data_model_manager._cache),
+            sum(map(len, kernel_entries._tables(target))),
+        ]
 
 
 def test_nothing_of_a_kernel_is_left_when_it_is_dropped_and_numbas_tables_do_not_grow() -> None:
@@ -77,7 +91,9 @@ def test_nothing_of_a_kernel_is_left_when_it_is_dropped_and_numbas_tables_do_not
     assert sizes[1] == sizes[2]
 
 
-def test_where_nothing_is_forgotten_a_kernel_stays_until_the_next_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_is_forgotten_a_kernel_stays_until_the_next_compile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     typed(printing(1))
     before = table_sizes()
     with monkeypatch.context() as patched:
@@ -89,7 +105,9 @@ def test_where_nothing_is_forgotten_a_kernel_stays_until_the_next_compile(monkey
     assert left(parts) == [] and table_sizes() == before
 
 
-def test_a_kernel_that_was_compiled_for_its_machine_code_keeps_none_of_the_compilers_objects() -> None:
+def test_a_kernel_that_was_compiled_for_its_machine_code_keeps_none_of_the_compilers_objects() -> (
+    None
+):
     function = printing(4)
     function.__name__ = "shown_later"
     kernel = numpipe.kernel(num_compute_wgs=1)(function)
@@ -124,7 +142,7 @@ def test_a_refused_kernel_leaves_nothing() -> None:
 
 def test_what_serves_other_kernels_too_is_not_forgotten() -> None:
     typed(multiplying(6))
-    template, = mbarrier.init._numba_type_.templates
+    (template,) = mbarrier.init._numba_type_.templates
     assert template._impl_cache and template._overload_cache
     entries = dict(template._impl_cache)
     typed(multiplying(7))
@@ -144,7 +162,10 @@ def test_a_users_own_functions_are_found_again_although_kernels_were_forgotten_b
         once = twice.compile_device((types.int32,))
     typed(printing(8))
     with kernel_compiler.compiling_for():
-        again, caller = twice.compile_device((types.int32,)), four_times.compile_device((types.int32,))
+        again, caller = (
+            twice.compile_device((types.int32,)),
+            four_times.compile_device((types.int32,)),
+        )
     assert again is once and once.library in caller.library._linking_libraries
 
 
@@ -153,7 +174,12 @@ def test_a_users_own_functions_are_found_again_although_kernels_were_forgotten_b
 def test_500_kernels_that_were_compiled_and_dropped_leave_little_memory() -> None:
     """Each is read from a source of its own, down to machine code; measured from the fifth on."""
     script = Path(__file__).parents[1] / "kernels" / "dropped_kernels.py"
-    ran = subprocess.run([sys.executable, str(script), "505", "5"], capture_output=True, text=True, check=True,
-                         env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
+    ran = subprocess.run(
+        [sys.executable, str(script), "505", "5"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+    )
     early, late = json.loads(ran.stdout)
     assert late - early < 500 * MIB

@@ -62,8 +62,15 @@ def compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str,
     return seen
 
 
-def test_each_is_compiled_once_in_workers_and_kept_in_memory_and_on_disk(compiles: list[Any], monkeypatch: Any) -> None:
-    calls: list[Any] = [(times, (X,)), (times, [H]), (times, (X,), {"cfg": Config(128)}), (times, (X,), {"cfg": Config()})]
+def test_each_is_compiled_once_in_workers_and_kept_in_memory_and_on_disk(
+    compiles: list[Any], monkeypatch: Any
+) -> None:
+    calls: list[Any] = [
+        (times, (X,)),
+        (times, [H]),
+        (times, (X,), {"cfg": Config(128)}),
+        (times, (X,), {"cfg": Config()}),
+    ]
     used = numpipe.warmup(calls, workers=2)
     assert [one.registers for one in used] == [168] * 4 and Workers.made == [2]
     assert sorted(compiles) == [("times", "float16 float16"), *[("times", "float32 float32")] * 2]
@@ -75,8 +82,17 @@ def test_each_is_compiled_once_in_workers_and_kept_in_memory_and_on_disk(compile
 
 
 def test_arrays_of_any_kind_say_what_to_compile(compiles: list[Any]) -> None:
-    numpipe.warmup([(times, (np.ones((3, 5), np.float16),)), (times, (X,), {"out": np.ones((64, 64), np.float32)})], workers=0)
-    assert sorted(compiles) == [("times", "float16 float16"), ("times", "float32 float32")] and not Workers.made
+    numpipe.warmup(
+        [
+            (times, (np.ones((3, 5), np.float16),)),
+            (times, (X,), {"out": np.ones((64, 64), np.float32)}),
+        ],
+        workers=0,
+    )
+    assert (
+        sorted(compiles) == [("times", "float16 float16"), ("times", "float32 float32")]
+        and not Workers.made
+    )
 
 
 def test_a_single_one_starts_no_process_unless_asked(compiles: list[Any]) -> None:
@@ -92,10 +108,16 @@ def test_nothing_is_nothing() -> None:
 
 def test_what_no_other_process_can_import_is_compiled_here(compiles: list[Any]) -> None:
     numpipe.warmup([(make(3), (X,)), (times, (X,)), (make(4), (X,))])
-    assert Workers.made == [1] and sorted(name for name, _ in compiles) == ["local", "local", "times"]
+    assert Workers.made == [1] and sorted(name for name, _ in compiles) == [
+        "local",
+        "local",
+        "times",
+    ]
 
 
-def test_what_a_worker_cannot_import_is_compiled_here(compiles: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_worker_cannot_import_is_compiled_here(
+    compiles: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def gone(data: bytes) -> Any:
         raise AttributeError("a prompt has no module")
 
@@ -104,7 +126,9 @@ def test_what_a_worker_cannot_import_is_compiled_here(compiles: list[Any], monke
     assert len(compiles) == 2 and len(Workers.made) == 1
 
 
-def test_what_a_worker_reads_otherwise_is_compiled_here(compiles: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_worker_reads_otherwise_is_compiled_here(
+    compiles: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A name of the module has another value here: the worker's machine code is another
     kernel's."""
     monkeypatch.setattr(jit_kernels, "FACTOR", 5.0)
@@ -125,19 +149,30 @@ def test_what_a_worker_reads_otherwise_is_compiled_here(compiles: list[Any], mon
     monkeypatch.setattr(warmup, "_compile", imported_anew)
     monkeypatch.setattr(Workers, "submit", at_once)
     numpipe.warmup([(times, (X,)), (times, (H,))], workers=1)
-    assert len(compiles) == 4 and (times.described((X,), {}).variant.digest, times.described((H,), {}).variant.digest) == wanted
+    assert (
+        len(compiles) == 4
+        and (times.described((X,), {}).variant.digest, times.described((H,), {}).variant.digest)
+        == wanted
+    )
     monkeypatch.setattr(times._calls, "variants", {})
     assert times.described((X,), {}).variant.find() is not None, "the right one is on disk"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_those_that_cannot_be_compiled_are_all_named_when_the_others_are_done(workers: int, compiles: list[Any]) -> None:
+def test_those_that_cannot_be_compiled_are_all_named_when_the_others_are_done(
+    workers: int, compiles: list[Any]
+) -> None:
     bad = ArrayType((64, 64), np.float64)
     with pytest.raises(CompileError) as raised:
-        numpipe.warmup([(times, (bad,)), (misspelt, (bad,)), (times, (X,)), (times, (H,))], workers=workers)
+        numpipe.warmup(
+            [(times, (bad,)), (misspelt, (bad,)), (times, (X,)), (times, (H,))], workers=workers
+        )
     message = str(raised.value)
     assert message.startswith("warmup: 2 of 4 kernels cannot be compiled:\n")
-    assert "\nkernel times: CompileError: k.py:1: no float64" in message and "\nkernel misspelt: CompileError: " in message
+    assert (
+        "\nkernel times: CompileError: k.py:1: no float64" in message
+        and "\nkernel misspelt: CompileError: " in message
+    )
     assert len(compiles) == 2 and times.described((X,), {}).variant.find() is not None
 
 
@@ -148,17 +183,27 @@ def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPa
         return future
 
     monkeypatch.setattr(Workers, "submit", submit)
-    with pytest.raises(CompileError, match=r"warmup: a process that compiles died: can tests\.kernels\.jit_kernels be .*__main__"):
+    with pytest.raises(
+        CompileError,
+        match=r"warmup: a process that compiles died: can tests\.kernels\.jit_kernels be .*__main__",
+    ):
         numpipe.warmup([(times, (X,)), (times, (H,))])
 
 
-@pytest.mark.parametrize("calls, words", [
-    ((times, (X,)), "entry 0 of the list must be .*got Kernel"),
-    ([(times, X)], r"\(x,\) for a single one.*got \(Kernel, ArrayType\)"),
-    ([(times, (X,)), (times,)], r"entry 1 .*got \(Kernel\)"), ([(times.function, (X,))], r"got \(function, tuple\)"),
-    ([(times, (X,), [3])], r"got \(Kernel, tuple, list\)"), ([(times, (X,), {"nothing": 1})], "unexpected argument 'nothing'"),
-])
-def test_what_is_no_call_is_refused_before_anything_is_compiled(calls: Any, words: str, compiles: list[Any]) -> None:
+@pytest.mark.parametrize(
+    "calls, words",
+    [
+        ((times, (X,)), "entry 0 of the list must be .*got Kernel"),
+        ([(times, X)], r"\(x,\) for a single one.*got \(Kernel, ArrayType\)"),
+        ([(times, (X,)), (times,)], r"entry 1 .*got \(Kernel\)"),
+        ([(times.function, (X,))], r"got \(function, tuple\)"),
+        ([(times, (X,), [3])], r"got \(Kernel, tuple, list\)"),
+        ([(times, (X,), {"nothing": 1})], "unexpected argument 'nothing'"),
+    ],
+)
+def test_what_is_no_call_is_refused_before_anything_is_compiled(
+    calls: Any, words: str, compiles: list[Any]
+) -> None:
     with pytest.raises(SpecError, match=words):
         numpipe.warmup(calls)
     assert not compiles
@@ -214,26 +259,52 @@ def test_processes_compile_what_this_one_has_not(guard: str, tmp_path: Path) -> 
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT).format(guard=guard), encoding="utf8")
     root = str(Path(__file__).parents[2])
-    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=240, check=False,
-                         env=os.environ | {"NUMPIPE_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": root})
+    run = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env=os.environ | {"NUMPIPE_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": root},
+    )
     if "main" in guard:
         assert (run.stdout, run.returncode) == ("done\n", 0), run.stderr
     else:
-        assert run.returncode and "a process that compiles died: can __main__, tests.kernels.jit_kernels be" in run.stderr
+        assert (
+            run.returncode
+            and "a process that compiles died: can __main__, tests.kernels.jit_kernels be"
+            in run.stderr
+        )
 
 
 @pytest.mark.thorough
 @needs_compiler
-def test_a_module_that_warms_up_when_it_is_imported_starts_no_workers_of_workers(tmp_path: Path) -> None:
-    body = textwrap.dedent(SCRIPT).format(guard="if True:").replace("workers=1", "workers=2").replace(
-        'Variant._build = lambda self: print("compiled here")', 'print("begun", flush=True)').replace(
-        'kernel.described((X,), {}).variant.image.cubin[:4]', 'bytes([127]) + b"ELF"')
+def test_a_module_that_warms_up_when_it_is_imported_starts_no_workers_of_workers(
+    tmp_path: Path,
+) -> None:
+    body = (
+        textwrap.dedent(SCRIPT)
+        .format(guard="if True:")
+        .replace("workers=1", "workers=2")
+        .replace(
+            'Variant._build = lambda self: print("compiled here")', 'print("begun", flush=True)'
+        )
+        .replace("kernel.described((X,), {}).variant.image.cubin[:4]", 'bytes([127]) + b"ELF"')
+    )
     (tmp_path / "at_import.py").write_text(body, encoding="utf8")
     root = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
-    run = subprocess.run([sys.executable, "-c", "import at_import"], capture_output=True, text=True, timeout=240, check=False,
-                         env=os.environ | {"NUMPIPE_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": root})
+    run = subprocess.run(
+        [sys.executable, "-c", "import at_import"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env=os.environ | {"NUMPIPE_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": root},
+    )
     assert not run.returncode, run.stderr
-    assert run.stdout.count("begun") in (2, 3) and run.stdout.count("done") == run.stdout.count("begun")
+    assert run.stdout.count("begun") in (2, 3) and run.stdout.count("done") == run.stdout.count(
+        "begun"
+    )
 
 
 def test_a_worker_starts_no_workers(compiles: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,6 +319,8 @@ def test_workers_start_with_nothing_of_this_process() -> None:
     seen = []
     original = multiprocessing.get_context
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multiprocessing, "get_context", lambda method: seen.append(method) or original(method))
+        patch.setattr(
+            multiprocessing, "get_context", lambda method: seen.append(method) or original(method)
+        )
         numpipe.warmup([(times, (X,)), (times, (H,))])
     assert seen == ["spawn"]

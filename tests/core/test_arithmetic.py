@@ -6,7 +6,6 @@ the instructions.
 """
 # ruff: noqa: F841 (kernels that must be refused)
 
-
 from __future__ import annotations
 
 import itertools
@@ -26,11 +25,23 @@ from numpipe.compile.build import toolchain
 from numpipe.core import arith, numbers
 from tests.kernels.compilers import compiles
 from tests.kernels.covering import examples
-from tests.kernels.expressions import SCALARS, WIDTH, Uncertain, Undefined, agrees, drawn, load, result, scalars, source, worth
+from tests.kernels.expressions import (
+    SCALARS,
+    WIDTH,
+    Uncertain,
+    Undefined,
+    agrees,
+    drawn,
+    load,
+    result,
+    scalars,
+    source,
+    worth,
+)
 from tests.kernels.refusals import EXECUTIONS, marked
 
 both = pytest.mark.parametrize("execution", EXECUTIONS)
-MIN, MAX = -2**31, 2**31 - 1
+MIN, MAX = -(2**31), 2**31 - 1
 I32, F32 = np.int32, np.float32
 
 
@@ -40,28 +51,76 @@ def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- the rule ------------------------------------------------------------------------------------
-@pytest.mark.parametrize("kinds, expected", [
-    ((int, int), "int32"), ((bool, bool), "int32"), ((int, float), "float32"), ((bool, float), "float32"),
-    ((I32, int), "int32"), ((I32, bool), "int32"), ((I32, I32), "int32"), ((I32, float), "float32"), ((I32, F32), "float32"),
-    ((F32, float), "float32"), ((F32, int), "float32"), ((F32, bool), "float32"),
-    ((I32, np.float64), "float64"), ((I32, np.float16), "float16"), ((np.float16, int), "float16"),
-    ((np.float16, float), "float16"),
-    ((np.float16, F32), "float32"), ((np.float64, float), "float64"),
-    ((np.int64, I32), "int64"), ((np.int64, int), "int64"), ((np.int64, float), "float64"), ((np.int64, F32), "float64"),
-    ((np.uint32, I32), "int64"), ((np.uint32, int), "uint32"), ((np.uint8, np.int8), "int16"), ((np.uint64, np.int64), "float64"),
-    ((I32, F32, np.float64), "float64"),
-])
+@pytest.mark.parametrize(
+    "kinds, expected",
+    [
+        ((int, int), "int32"),
+        ((bool, bool), "int32"),
+        ((int, float), "float32"),
+        ((bool, float), "float32"),
+        ((I32, int), "int32"),
+        ((I32, bool), "int32"),
+        ((I32, I32), "int32"),
+        ((I32, float), "float32"),
+        ((I32, F32), "float32"),
+        ((F32, float), "float32"),
+        ((F32, int), "float32"),
+        ((F32, bool), "float32"),
+        ((I32, np.float64), "float64"),
+        ((I32, np.float16), "float16"),
+        ((np.float16, int), "float16"),
+        ((np.float16, float), "float16"),
+        ((np.float16, F32), "float32"),
+        ((np.float64, float), "float64"),
+        ((np.int64, I32), "int64"),
+        ((np.int64, int), "int64"),
+        ((np.int64, float), "float64"),
+        ((np.int64, F32), "float64"),
+        ((np.uint32, I32), "int64"),
+        ((np.uint32, int), "uint32"),
+        ((np.uint8, np.int8), "int16"),
+        ((np.uint64, np.int64), "float64"),
+        ((I32, F32, np.float64), "float64"),
+    ],
+)
 def test_what_operands_are_computed_in(kinds: tuple[Any, ...], expected: str) -> None:
     for order in itertools.permutations(kinds):
-        assert arith.common(*(k if k in (int, float, bool) else np.dtype(k) for k in order)) == np.dtype(expected)
+        assert arith.common(
+            *(k if k in (int, float, bool) else np.dtype(k) for k in order)
+        ) == np.dtype(expected)
 
 
 OPERANDS: dict[str, Any] = {
-    "literal int": 1, "literal float": 1.5, "bool": True, "int32": I32(1), "float32": F32(1.5), "int64": np.int64(1),
-    "uint32": np.uint32(1), "uint8": np.uint8(1), "float16": np.float16(1.5), "float64": np.float64(1.5),
+    "literal int": 1,
+    "literal float": 1.5,
+    "bool": True,
+    "int32": I32(1),
+    "float32": F32(1.5),
+    "int64": np.int64(1),
+    "uint32": np.uint32(1),
+    "uint8": np.uint8(1),
+    "float16": np.float16(1.5),
+    "float64": np.float64(1.5),
 }
-BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "and_", "or_", "xor", "lshift", "rshift", "lt", "le", "gt", "ge", "eq",
-          "ne")
+BINARY = (
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "and_",
+    "or_",
+    "xor",
+    "lshift",
+    "rshift",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "eq",
+    "ne",
+)
 UNARY = ("negative", "positive", "absolute", "invert", "rounded")
 
 
@@ -80,11 +139,23 @@ def compiled_type(operation: Any, names: tuple[str, ...], *before: Any) -> str:
 
     from numpipe.core import numba as nb
 
-    types = [nb.types.literal(1) if name == "literal int" else nb.types.float64 if name == "literal float" else
-             nb.types.boolean if name == "bool" else getattr(nb.types, name) for name in names]
+    types = [
+        nb.types.literal(1)
+        if name == "literal int"
+        else nb.types.float64
+        if name == "literal float"
+        else nb.types.boolean
+        if name == "bool"
+        else getattr(nb.types, name)
+        for name in names
+    ]
     mask = sum(1 << i for i, name in enumerate(names) if name == "literal float")
     try:
-        told = nb.returns(cuda_target.typing_context, operation, (*types, *([nb.types.literal(mask)] if mask else [])))
+        told = nb.returns(
+            cuda_target.typing_context,
+            operation,
+            (*types, *([nb.types.literal(mask)] if mask else [])),
+        )
     except SpecError as error:
         return str(error)
     return str(told)
@@ -109,11 +180,22 @@ def test_an_operation_on_one_number_has_one_type_in_both_executions(name: str) -
             assert simulated_type(operation, value) == compiled_type(operation, (operand,)), operand
 
 
-@pytest.mark.parametrize("a, b", list(itertools.product([MIN, MIN + 1, -100, -7, -1, 0, 1, 3, 64, 12345, MAX], repeat=2)))
+@pytest.mark.parametrize(
+    "a, b", list(itertools.product([MIN, MIN + 1, -100, -7, -1, 0, 1, 3, 64, 12345, MAX], repeat=2))
+)
 def test_operators_on_int32_are_pythons_or_raise(a: int, b: int) -> None:
-    for name, python in {"add": int.__add__, "sub": int.__sub__, "mul": int.__mul__, "and_": int.__and__, "or_": int.__or__,
-                         "xor": int.__xor__, "floordiv": int.__floordiv__, "mod": int.__mod__, "lshift": int.__lshift__,
-                         "rshift": int.__rshift__}.items():
+    for name, python in {
+        "add": int.__add__,
+        "sub": int.__sub__,
+        "mul": int.__mul__,
+        "and_": int.__and__,
+        "or_": int.__or__,
+        "xor": int.__xor__,
+        "floordiv": int.__floordiv__,
+        "mod": int.__mod__,
+        "lshift": int.__lshift__,
+        "rshift": int.__rshift__,
+    }.items():
         legal = 0 <= b < 32 if "shift" in name else b != 0 if name in ("floordiv", "mod") else True
         exact = python(a, b) if legal else None
         for operands in ((I32(a), I32(b)), (a, I32(b)), (I32(a), b)):
@@ -125,12 +207,24 @@ def test_operators_on_int32_are_pythons_or_raise(a: int, b: int) -> None:
                     getattr(arith, name)(*operands)
 
 
-@pytest.mark.parametrize("a, b", list(itertools.product([0.0, -0.0, 1.0, -2.5, 0.1, 1e30, math.inf, -math.inf, math.nan],
-                                                        repeat=2)))
+@pytest.mark.parametrize(
+    "a, b",
+    list(
+        itertools.product(
+            [0.0, -0.0, 1.0, -2.5, 0.1, 1e30, math.inf, -math.inf, math.nan], repeat=2
+        )
+    ),
+)
 def test_operators_on_float32_are_ieee(a: float, b: float) -> None:
     with np.errstate(all="ignore"):
-        exact = {"add": F32(a) + F32(b), "sub": F32(a) - F32(b), "mul": F32(a) * F32(b), "truediv": F32(a) / F32(b),
-                 "floordiv": np.floor_divide(F32(a), F32(b)), "mod": np.remainder(F32(a), F32(b))}
+        exact = {
+            "add": F32(a) + F32(b),
+            "sub": F32(a) - F32(b),
+            "mul": F32(a) * F32(b),
+            "truediv": F32(a) / F32(b),
+            "floordiv": np.floor_divide(F32(a), F32(b)),
+            "mod": np.remainder(F32(a), F32(b)),
+        }
     with np.errstate(all="raise"):
         for name, expected in exact.items():
             for operands in ((F32(a), F32(b)), (a, F32(b)), (F32(a), b)):
@@ -143,10 +237,12 @@ def test_other_integers_raise_at_the_ends_of_their_own_range() -> None:
     assert arith.add(np.int64(2**40), 1) == 2**40 + 1
     assert type(arith.mul(np.uint8(51), 5)) is np.uint8
     for operation, values, said in (
-            (arith.mul, (np.uint8(52), 5), r"52 \* 5 = 260 overflows uint8"),
-            (arith.sub, (np.uint32(1), 2), "1 - 2 = -1 overflows uint32"),
-            (arith.negative, (np.uint32(1),), r"-\(1\) = -1 overflows uint32"),
-            (arith.add, (np.int64(2**63 - 1), 1), "overflows int64"), (arith.lshift, (np.int64(1), 64), "outside 0 … 63")):
+        (arith.mul, (np.uint8(52), 5), r"52 \* 5 = 260 overflows uint8"),
+        (arith.sub, (np.uint32(1), 2), "1 - 2 = -1 overflows uint32"),
+        (arith.negative, (np.uint32(1),), r"-\(1\) = -1 overflows uint32"),
+        (arith.add, (np.int64(2**63 - 1), 1), "overflows int64"),
+        (arith.lshift, (np.int64(1), 64), "outside 0 … 63"),
+    ):
         with pytest.raises(SimulationError, match=said):
             operation(*values)
 
@@ -154,9 +250,19 @@ def test_other_integers_raise_at_the_ends_of_their_own_range() -> None:
 def test_truncation_rounding_and_the_values_they_have_no_integer_for() -> None:
     assert [numbers.cast(F32(x), "int32") for x in (2.9, -2.9, -0.5)] == [2, -2, 0]
     assert [numbers.rounded(F32(x)) for x in (2.5, 3.5, -2.5, 2.4)] == [2, 4, -2, 2]
-    assert numbers.cast(np.float64(2**31 - 1), "int32") == MAX and numbers.cast(True, "float32") == 1
-    assert numbers.cast(F32(1e30), "float16") == math.inf and numbers.cast(F32(math.nan), "bool") is True
-    for value, dtype in ((F32(2**31), "int32"), (F32(math.nan), "int32"), (F32(math.inf), "int64"), (F32(-1), "uint8")):
+    assert (
+        numbers.cast(np.float64(2**31 - 1), "int32") == MAX and numbers.cast(True, "float32") == 1
+    )
+    assert (
+        numbers.cast(F32(1e30), "float16") == math.inf
+        and numbers.cast(F32(math.nan), "bool") is True
+    )
+    for value, dtype in (
+        (F32(2**31), "int32"),
+        (F32(math.nan), "int32"),
+        (F32(math.inf), "int64"),
+        (F32(-1), "uint8"),
+    ):
         with pytest.raises(SimulationError, match="undefined value"):
             numbers.cast(value, dtype)
     with pytest.raises(SimulationError, match="300 does not fit uint8: the GPU would wrap it"):
@@ -177,6 +283,7 @@ CASES: list[Case] = []
 
 def gives(expected: float, *args: Any) -> Callable[[Any], Any]:
     """Decorates a kernel function ``f(c, *args)`` that stores `expected`."""
+
     def add(function: Any) -> Any:
         CASES.append(Case(numpipe.kernel(num_compute_wgs=1)(function), args, expected))
         return CASES[-1].kernel
@@ -251,7 +358,9 @@ def functions_with_literals(c, n, x):
 
     one, same = pair(n)
     count = lambda k: k + 1
-    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (one + same + half(x) + half(0.5) + count(10))
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (
+        one + same + half(x) + half(0.5) + count(10)
+    )
 
 
 class State(NamedTuple):
@@ -266,7 +375,9 @@ def tuples_of_literals(c, n):
     for k in (0, 1, 2):
         s = s + k
     fixed = (n, t)
-    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (s + fixed[1][1] + t[2] - len(t) + 1)
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (
+        s + fixed[1][1] + t[2] - len(t) + 1
+    )
 
 
 @gives(4 + 3 + (0 + 1 + 2 + 3) * 0.5, 4, 0.5)
@@ -275,7 +386,9 @@ def named_tuples_of_literals(c, n, x):
     for i in range(n):
         state = State(state.total + 1, state.scale + x * i)
     last = State(n, 3)
-    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (state.total + state.scale + last.scale)
+    c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (
+        state.total + state.scale + last.scale
+    )
 
 
 @gives(4 + 7 + 2, 4)
@@ -327,7 +440,7 @@ def bits(c, n, m):
 
 @gives(1 + 3.0 + 8 + 1 + 1, 2, 1.5, True)
 def powers_and_bools(c, n, x, flag):
-    v = n ** 0 + x ** 1 * 2 + n ** 3 + flag + flag * True
+    v = n**0 + x**1 * 2 + n**3 + flag + flag * True
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
@@ -372,15 +485,26 @@ WIDE = {"an_int64_stays_one", "a_uint32_stays_one", "conversions"}
 
 @pytest.mark.variants(3)
 @compiles
-@pytest.mark.parametrize("case", [c for c in CASES if c.kernel.name not in WIDE], ids=lambda case: case.kernel.name)
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.kernel.name not in WIDE], ids=lambda case: case.kernel.name
+)
 def test_nothing_is_computed_in_64_bits(case: Case) -> None:
     wide = wide_instructions(case.kernel.inspect("ptx", zeros64(), *case.args))
-    assert not {text for text in wide if re.match(r"(div|rem|mul\.lo|mad\.lo|cvt\.rn\.f)", text) or "f64" in text}, wide
+    assert not {
+        text
+        for text in wide
+        if re.match(r"(div|rem|mul\.lo|mad\.lo|cvt\.rn\.f)", text) or "f64" in text
+    }, wide
 
 
 def wide_instructions(ptx: str) -> set[str]:
     """64-bit arithmetic, that of addresses included."""
-    return set(re.findall(r"\b((?:add|sub|mul|mad|fma|div|rem|min|max|neg|abs|setp|shl|shr|cvt)\.[\w.]*[suf]64[\w.]*)", ptx))
+    return set(
+        re.findall(
+            r"\b((?:add|sub|mul|mad|fma|div|rem|min|max|neg|abs|setp|shl|shr|cvt)\.[\w.]*[suf]64[\w.]*)",
+            ptx,
+        )
+    )
 
 
 @compiles
@@ -401,19 +525,34 @@ def test_division_costs_what_it_must() -> None:
 REAL = [False] * 4 + [True] * 4
 
 
-@given(texts=st.tuples(*(drawn(is_real) for is_real in REAL)), sets=st.lists(scalars(), min_size=3, max_size=3))
-@settings(max_examples=examples(40), derandomize=True, deadline=None, database=None, phases=[Phase.generate],
-          suppress_health_check=list(HealthCheck))
-def test_expressions_are_worth_what_python_says(texts: tuple[str, ...], sets: list[dict[str, Any]]) -> None:
+@given(
+    texts=st.tuples(*(drawn(is_real) for is_real in REAL)),
+    sets=st.lists(scalars(), min_size=3, max_size=3),
+)
+@settings(
+    max_examples=examples(40),
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_expressions_are_worth_what_python_says(
+    texts: tuple[str, ...], sets: list[dict[str, Any]]
+) -> None:
     kernel = load(source(texts, REAL))
-    for (i, (text, is_real)), values in itertools.product(enumerate(zip(texts, REAL, strict=True)), sets):
+    for (i, (text, is_real)), values in itertools.product(
+        enumerate(zip(texts, REAL, strict=True)), sets
+    ):
         note(f"{text} with {values}")
         c = np.full((64, WIDTH * len(texts)), np.nan, F32)
         args = [values[name] for name in SCALARS]
         try:
             expected = worth(text, values)
         except Undefined:
-            with pytest.raises(SimulationError, match=r"overflows int32|does not fit int32|by zero|shift"):
+            with pytest.raises(
+                SimulationError, match=r"overflows int32|does not fit int32|by zero|shift"
+            ):
                 kernel.simulate(c, i, *args)
         except Uncertain:
             continue
@@ -429,8 +568,14 @@ def test_expressions_compile_to_32_bits() -> None:
     texts: list[str] = []
 
     @given(pair=st.tuples(drawn(False), drawn(True)))
-    @settings(max_examples=20, derandomize=True, deadline=None, database=None, phases=[Phase.generate],
-              suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=20,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     def collect(pair: tuple[str, str]) -> None:
         texts.extend(pair)
 
@@ -438,7 +583,9 @@ def test_expressions_compile_to_32_bits() -> None:
     texts += ["int(x)", "x / y"]
     kernel = load(source(texts, [False, True] * (len(texts) // 2)))
     ptx = kernel.inspect("ptx", np.zeros((64, WIDTH * len(texts)), F32), -1, 1, 2, 3, 0.5, 1.5)
-    assert len(texts) > 30 and not {w for w in wide_instructions(ptx) if not w.startswith(("add.s64", "cvt.u32.u64"))}
+    assert len(texts) > 30 and not {
+        w for w in wide_instructions(ptx) if not w.startswith(("add.s64", "cvt.u32.u64"))
+    }
     assert "div.rn.f32" in ptx and "cvt.rzi.s32.f32" in ptx
 
 
@@ -454,9 +601,16 @@ class Refused(NamedTuple):
 REFUSED: list[Refused] = []
 
 
-def refused(said: str, *args: Any, kind: type[Exception] = SpecError, executions: tuple[str, ...] = tuple(EXECUTIONS)) -> Any:
+def refused(
+    said: str,
+    *args: Any,
+    kind: type[Exception] = SpecError,
+    executions: tuple[str, ...] = tuple(EXECUTIONS),
+) -> Any:
     def add(function: Any) -> Any:
-        REFUSED.append(Refused(numpipe.kernel(num_compute_wgs=1)(function), args, kind, said, executions))
+        REFUSED.append(
+            Refused(numpipe.kernel(num_compute_wgs=1)(function), args, kind, said, executions)
+        )
         return function
 
     return add
@@ -465,7 +619,9 @@ def refused(said: str, *args: Any, kind: type[Exception] = SpecError, executions
 SIMULATED = {"kind": SimulationError, "executions": ("simulated",)}
 
 
-@refused("2147483647 + 1 = 2147483648 overflows int32, which wraps silently on the GPU", MAX, **SIMULATED)
+@refused(
+    "2147483647 + 1 = 2147483648 overflows int32, which wraps silently on the GPU", MAX, **SIMULATED
+)
 def a_sum_too_large(c, n):
     v = n + 1  # <-
 
@@ -483,7 +639,7 @@ def a_negative_too_large(c, n):
 
 @refused("65536 * 65536 = 4294967296 overflows int32", 256, **SIMULATED)
 def a_power_too_large(c, n):
-    v = n ** 4  # <-
+    v = n**4  # <-
 
 
 @refused("1 << 31 = 2147483648 overflows int32", 31, **SIMULATED)
@@ -491,7 +647,11 @@ def a_shift_too_large(c, n):
     v = 1 << n  # <-
 
 
-@refused("1 >> 32: a shift of 32-bit integers by a count outside 0 … 31 is undefined on the GPU", 32, **SIMULATED)
+@refused(
+    "1 >> 32: a shift of 32-bit integers by a count outside 0 … 31 is undefined on the GPU",
+    32,
+    **SIMULATED,
+)
 def a_shift_too_far(c, n):
     v = 1 >> n  # <-
 
@@ -511,7 +671,9 @@ def a_remainder_by_zero(c, n):
     v = divmod(7, n)  # <-
 
 
-@refused("inf does not fit int32: the GPU would make an undefined value of it", math.inf, **SIMULATED)
+@refused(
+    "inf does not fit int32: the GPU would make an undefined value of it", math.inf, **SIMULATED
+)
 def an_infinity_as_an_integer(c, x):
     v = int(x)  # <-
 
@@ -522,7 +684,10 @@ def a_range_that_stands_still(c, n):
         pass
 
 
-@refused("the constant 4294967296 does not fit int32, the type it takes here; as an np.int64 it would be", 3)
+@refused(
+    "the constant 4294967296 does not fit int32, the type it takes here; as an np.int64 it would be",
+    3,
+)
 def a_literal_too_large(c, n):
     v = n + 2**32  # <-
 
@@ -548,14 +713,17 @@ def the_inverse_of_a_bool(c, n):
     v = ~(n > 3)  # <-
 
 
-@refused("'**' takes a compile-time exponent from 0 to 64, since it becomes products, got a run-time value", 3)
+@refused(
+    "'**' takes a compile-time exponent from 0 to 64, since it becomes products, got a run-time value",
+    3,
+)
 def a_run_time_exponent(c, n):
-    v = n ** n  # <-
+    v = n**n  # <-
 
 
 @refused("'**' takes a compile-time exponent from 0 to 64, since it becomes products, got -1", 3)
 def a_negative_exponent(c, n):
-    v = n ** -1  # <-
+    v = n**-1  # <-
 
 
 @refused("range takes integers that int64 can hold, got float32", 0.5)
@@ -569,7 +737,11 @@ def a_tuple_as_a_number(c, n):
     v = int((n, n))  # <-
 
 
-@refused("'f(n)' calls a function between two comparisons: bind its value to a name first", 3, kind=CompileError)
+@refused(
+    "'f(n)' calls a function between two comparisons: bind its value to a name first",
+    3,
+    kind=CompileError,
+)
 def a_call_between_comparisons(c, n):
     f = lambda k: k + 1
     v = 0 < f(n) < 3  # <-
@@ -593,8 +765,14 @@ def a_variable_of_two_types(c, n):
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + v
 
 
-@pytest.mark.parametrize("case, execution", [pytest.param(case, e, id=f"{case.kernel.name}-{e}")
-                                             for case in REFUSED for e in case.executions])
+@pytest.mark.parametrize(
+    "case, execution",
+    [
+        pytest.param(case, e, id=f"{case.kernel.name}-{e}")
+        for case in REFUSED
+        for e in case.executions
+    ],
+)
 def test_it_is_refused_at_its_line(case: Refused, execution: str) -> None:
     if execution == "compiled" and toolchain():
         pytest.skip("the CUDA compiler is not installed")

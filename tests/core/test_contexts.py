@@ -59,16 +59,27 @@ OLD = "old = getattr(np, '__getattr__', None); np.__getattr__ = lambda name: war
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("numpys", [
-    "vars(np).pop('row_stack', None)",  # as NumPy 2.5
-    f"vars(np).pop('row_stack', None); {OLD} if name == 'row_stack' else old(name)",
-    "np.row_stack = lambda arrays: None",
-], ids=["dropped", "deprecated", "there"])
-def test_numpy_has_the_name_that_numba_looks_up_while_it_is_imported_and_no_longer(numpys: str) -> None:
-    program = (f"import warnings; import numpy as np; {numpys}; before = vars(np).get('row_stack'); import numpipe.core.numba; "
-               "assert vars(np).get('row_stack') is before; print('imported')")
-    ran = subprocess.run([sys.executable, "-W", "error:row_stack:DeprecationWarning", "-c", program], capture_output=True,
-                         text=True)
+@pytest.mark.parametrize(
+    "numpys",
+    [
+        "vars(np).pop('row_stack', None)",  # as NumPy 2.5
+        f"vars(np).pop('row_stack', None); {OLD} if name == 'row_stack' else old(name)",
+        "np.row_stack = lambda arrays: None",
+    ],
+    ids=["dropped", "deprecated", "there"],
+)
+def test_numpy_has_the_name_that_numba_looks_up_while_it_is_imported_and_no_longer(
+    numpys: str,
+) -> None:
+    program = (
+        f"import warnings; import numpy as np; {numpys}; before = vars(np).get('row_stack'); import numpipe.core.numba; "
+        "assert vars(np).get('row_stack') is before; print('imported')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "error:row_stack:DeprecationWarning", "-c", program],
+        capture_output=True,
+        text=True,
+    )
     assert ran.stdout == "imported\n", ran.stderr
 
 
@@ -105,12 +116,24 @@ def test_a_plain_kernel_of_another_thread_is_compiled_as_numba_compiles_it() -> 
     assert ".target sm_80" in found and found.count("st.global") == wanted.count("st.global") > 0
 
 
-def test_a_plain_kernel_of_another_thread_shows_its_ptx_and_is_for_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_kernel_of_another_thread_shows_its_ptx_and_is_for_its_own_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Numba holds no lock where it looks at what is compiled."""
-    monkeypatch.setattr(kernel_compiler.dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=(8, 0)))
-    library = kernel_compiler.compiler.compile_cuda(both_kinds, cuda.types.void, BOTH_KINDS.args, cc=(8, 0)).library
-    device, ptx = in_another_thread(lambda: (kernel_compiler.dispatcher.get_current_device().compute_capability,
-                                             library.get_asm_str(cc=(8, 0))))
+    monkeypatch.setattr(
+        kernel_compiler.dispatcher,
+        "get_current_device",
+        lambda: types.SimpleNamespace(compute_capability=(8, 0)),
+    )
+    library = kernel_compiler.compiler.compile_cuda(
+        both_kinds, cuda.types.void, BOTH_KINDS.args, cc=(8, 0)
+    ).library
+    device, ptx = in_another_thread(
+        lambda: (
+            kernel_compiler.dispatcher.get_current_device().compute_capability,
+            library.get_asm_str(cc=(8, 0)),
+        )
+    )
     assert device == (8, 0) and ".target sm_80" in ptx
 
 
@@ -119,16 +142,25 @@ def test_a_plain_kernel_of_another_thread_shows_its_ptx_and_is_for_its_own_devic
 def test_a_first_compile_leaves_out_meanings_that_kernels_do_not_need() -> None:
     """Half precision, libdevice and strings of Numba: importing and installing them takes a tenth
     of a second."""
-    code = ("import sys, numpipe, numpy as np; from tests.kernels.kernels_for_tests import SMALL, gemm; "
-            "a = numpipe.ArrayType((512, 512), np.float16); gemm().inspect('resources', a, a, cfg=SMALL); "
-            "print(sorted(sys.modules.keys() & {'numba.cuda.fp16', 'numba.cuda.libdevicedecl', 'numba.cuda.vector_types'}))")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                          env=os.environ | {"NUMPIPE_CACHE": "0"})
+    code = (
+        "import sys, numpipe, numpy as np; from tests.kernels.kernels_for_tests import SMALL, gemm; "
+        "a = numpipe.ArrayType((512, 512), np.float16); gemm().inspect('resources', a, a, cfg=SMALL); "
+        "print(sorted(sys.modules.keys() & {'numba.cuda.fp16', 'numba.cuda.libdevicedecl', 'numba.cuda.vector_types'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"NUMPIPE_CACHE": "0"},
+    )
     assert done.stdout.strip() == "[]", done.stdout
 
 
 @pytest.mark.thorough
-def test_a_kernel_that_they_do_not_compile_is_compiled_with_numbas_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_they_do_not_compile_is_compiled_with_numbas_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A question that they refuse: nobody is told, and the code is the same."""
     monkeypatch.setattr(numba_contexts._Own, "contexts", numba_contexts._Own.contexts)
     own = compiled().ptx
@@ -139,7 +171,11 @@ def test_a_kernel_that_they_do_not_compile_is_compiled_with_numbas_own(monkeypat
         raise NotImplementedError("a meaning that is not here")
 
     monkeypatch.setattr(numba_contexts._Target, "get_function", refused)
-    monkeypatch.setattr(numba_contexts._Own, "contexts", (numba_contexts._typing, numba_contexts._Target(numba_contexts._typing)))
+    monkeypatch.setattr(
+        numba_contexts._Own,
+        "contexts",
+        (numba_contexts._typing, numba_contexts._Target(numba_contexts._typing)),
+    )
     numbas = compiled().ptx
     assert len(asked) == 1 and numba_contexts._Own.contexts is None
     assert plain(own) == plain(numbas)
@@ -147,7 +183,9 @@ def test_a_kernel_that_they_do_not_compile_is_compiled_with_numbas_own(monkeypat
 
 def test_they_refuse_half_precision_which_they_would_convert_in_another_way() -> None:
     with pytest.raises(errors.NumbaNotImplementedError, match="float16"):
-        numba_contexts._Target(numba_contexts._typing).cast(None, None, numba_contexts.types.float16, numba_contexts.types.float32)
+        numba_contexts._Target(numba_contexts._typing).cast(
+            None, None, numba_contexts.types.float16, numba_contexts.types.float32
+        )
 
 
 def test_signatures_of_calls_are_remembered_while_one_kernel_is_compiled() -> None:
@@ -155,25 +193,40 @@ def test_signatures_of_calls_are_remembered_while_one_kernel_is_compiled() -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(numba_contexts._Own, "contexts", (typing, numba_contexts._Target(typing)))
         with numba_contexts.own_contexts():
-            add, ints = typing.resolve_value_type(operator.add), (numba_contexts.types.int32, numba_contexts.types.int32)
+            add, ints = (
+                typing.resolve_value_type(operator.add),
+                (numba_contexts.types.int32, numba_contexts.types.int32),
+            )
             first = typing.resolve_function_type(add, ints, {})
-            assert typing.resolve_function_type(add, ints, {}) is first and first.args == (numba_contexts.types.int64,) * 2
+            assert (
+                typing.resolve_function_type(add, ints, {}) is first
+                and first.args == (numba_contexts.types.int64,) * 2
+            )
             with pytest.raises(Exception, match="No implementation"):
-                typing.resolve_function_type(add, (numba_contexts.types.int32, numba_contexts.types.none), {})
+                typing.resolve_function_type(
+                    add, (numba_contexts.types.int32, numba_contexts.types.none), {}
+                )
             assert len(typing.resolved) == 1
         assert not typing.resolved
 
 
 def test_a_plain_kernel_of_numba_gets_numbas_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     # whatever came before
-    monkeypatch.setattr(numba_contexts._Own, "contexts", (numba_contexts._typing, numba_contexts._Target(numba_contexts._typing)))
+    monkeypatch.setattr(
+        numba_contexts._Own,
+        "contexts",
+        (numba_contexts._typing, numba_contexts._Target(numba_contexts._typing)),
+    )
     with numba_contexts.own_contexts():
         own = cuda_target.target_context
         other: list[Any] = []
         thread = threading.Thread(target=lambda: other.append(cuda_target.target_context))
         thread.start()
         thread.join()
-    assert type(other[0]) is type(cuda_target.target_context) is CUDATargetContext and type(own) is numba_contexts._Target
+    assert (
+        type(other[0]) is type(cuda_target.target_context) is CUDATargetContext
+        and type(own) is numba_contexts._Target
+    )
 
 
 @cuda.jit(device=True)
@@ -183,17 +236,27 @@ def successor(n: Any) -> Any:
 
 @numpipe.kernel(num_compute_wgs=1)
 def calls_successor(a, c):
-    c[numpipe.ds(successor(a.shape[0]), 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
+    c[numpipe.ds(successor(a.shape[0]), 64), numpipe.ds(0, 64)] = numpipe.zeros(
+        (64, 64), np.float32
+    )
 
 
 def test_a_function_of_cuda_jit_serves_kernels_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
     """It remembers for which types it was compiled, though not with which contexts: with those that
     Numba's kernels use, too."""
     # whatever came before
-    monkeypatch.setattr(numba_contexts._Own, "contexts", (numba_contexts._typing, numba_contexts._Target(numba_contexts._typing)))
+    monkeypatch.setattr(
+        numba_contexts._Own,
+        "contexts",
+        (numba_contexts._typing, numba_contexts._Target(numba_contexts._typing)),
+    )
     single = ArrayType((64, 64), np.float32)
     assert "st." in calls_successor.compiled(single, single).ptx
-    monkeypatch.setattr(kernel_compiler.dispatcher, "get_current_device", lambda: types.SimpleNamespace(compute_capability=(9, 0)))
+    monkeypatch.setattr(
+        kernel_compiler.dispatcher,
+        "get_current_device",
+        lambda: types.SimpleNamespace(compute_capability=(9, 0)),
+    )
 
     def plain_kernel(out: Any, n: Any) -> None:
         out[0] = successor(n)

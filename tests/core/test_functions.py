@@ -36,16 +36,26 @@ def test_on_the_host_it_is_the_python_function() -> None:
 
 
 def test_out_type_and_grid_may_use_it() -> None:
-    @numpipe.kernel(out_type=lambda a: numpipe.ArrayType((share(Config(), 2), 64), np.float32),
-                    grid=lambda a: (share(Config(), 128),), num_compute_wgs=1)
+    @numpipe.kernel(
+        out_type=lambda a: numpipe.ArrayType((share(Config(), 2), 64), np.float32),
+        grid=lambda a: (share(Config(), 128),),
+        num_compute_wgs=1,
+    )
     def zero(a, c):
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     assert (both(zero, A) == 0).all()
 
 
-@pytest.mark.parametrize("wrong, said", [(len, "decorates a Python function, got <built-in"), (3, "got 3"),
-                                         (lambda x: x, "decorates a `def`"), (lambda *x: x, "decorates a `def`")])
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        (len, "decorates a Python function, got <built-in"),
+        (3, "got 3"),
+        (lambda x: x, "decorates a `def`"),
+        (lambda *x: x, "decorates a `def`"),
+    ],
+)
 def test_it_decorates_a_def(wrong: Any, said: str) -> None:
     with pytest.raises(SpecError, match=said):
         numpipe.function(wrong)
@@ -59,7 +69,10 @@ def test_its_parameters_are_written_out() -> None:
         return 1
 
     for function, name in ((rest, "others"), (named, "options")):
-        with pytest.raises(SpecError, match=rf"test_functions.py:\d+: function {function.__name__}: \*{name} is not supported"):
+        with pytest.raises(
+            SpecError,
+            match=rf"test_functions.py:\d+: function {function.__name__}: \*{name} is not supported",
+        ):
             numpipe.function(function)
 
 
@@ -68,18 +81,23 @@ def test_a_call_with_constants_is_a_constant() -> None:
     @numpipe.kernel(num_compute_wgs=2)
     def shapes(c, *, cfg: numpipe.Static = Config()):
         rows = share(cfg, numpipe.axis_size("wg"))
-        c[ds(numpipe.axis_index("wg") * rows, rows), ds(0, share(cfg, parts=2))] = numpipe.zeros((rows, 64), np.float32)
+        c[ds(numpipe.axis_index("wg") * rows, rows), ds(0, share(cfg, parts=2))] = numpipe.zeros(
+            (rows, 64), np.float32
+        )
 
     c = np.ones((128, 64), np.float32)
     both(shapes, c)
     assert (c == 0).all()
-    assert "c[numpipe.ds(" not in shapes.inspect("source", c) and "share" not in shapes.inspect("source", c)
+    assert "c[numpipe.ds(" not in shapes.inspect("source", c) and "share" not in shapes.inspect(
+        "source", c
+    )
 
 
 @pytest.mark.thorough
 def test_known_arguments_are_constants_inside() -> None:
     """Static, dtype, axis size: shapes are made of them in another module; run-time values beside
     them."""
+
     @numpipe.kernel(num_compute_wgs=2)
     def stores(a, c, n, *, cfg: numpipe.Static = Config()):
         acc = numpipe.zeros((share(cfg, 2), 64), np.float32)
@@ -117,8 +135,10 @@ def step(indices, a_tile, b_tile, acc):
 @numpipe.function
 def loop_product(a, b, acc, steps, first=0):
     """A pipeline in a helper: called twice it continues its ring."""
-    pipe = numpipe.pipeline(grid=(1, steps), in_specs=(
-        BlockSpec((64, 64), block), BlockSpec((64, 64), lambda i, k: (0, k + first))))
+    pipe = numpipe.pipeline(
+        grid=(1, steps),
+        in_specs=(BlockSpec((64, 64), block), BlockSpec((64, 64), lambda i, k: (0, k + first))),
+    )
     for (_, _), (x, y) in pipe(a, b):
         acc = numpipe.wgmma(acc, x, y.T)
     return acc
@@ -131,8 +151,12 @@ def test_a_body_and_index_maps_of_the_module() -> None:
         def compute(pipeline):
             c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
-        emit(step, grid=(1, cdiv(a.shape[1], 64)), compute_context=compute,
-             in_specs=(BlockSpec((64, 64), block), BlockSpec((64, 64), index_map=block)))(a, b)
+        emit(
+            step,
+            grid=(1, cdiv(a.shape[1], 64)),
+            compute_context=compute,
+            in_specs=(BlockSpec((64, 64), block), BlockSpec((64, 64), index_map=block)),
+        )(a, b)
 
     c = np.empty((64, 64), np.float32)
     both(uses, A, B, c)
@@ -151,7 +175,9 @@ def test_a_ring_in_a_helper_continues(seed: int | None) -> None:
 
     c = np.empty((64, 64), np.float32)
     twice.simulate(A, B, c, seed=seed)
-    np.testing.assert_allclose(c, 3 * product(A[:64], B) + product(A[:64, :64], B[:, :64]), atol=0.2)
+    np.testing.assert_allclose(
+        c, 3 * product(A[:64], B) + product(A[:64, :64], B[:, :64]), atol=0.2
+    )
     if seed is None:
         assert twice.inspect("gate", A, B, c) == ()
 
@@ -207,10 +233,19 @@ def test_a_helper_asks_the_kernel_that_runs_it() -> None:
         return numpipe.axis_index("m")
 
     def make(names: tuple[str, str], delay: int) -> Any:
-        @numpipe.kernel(grid=(2, 3), grid_names=names, num_compute_wgs=1, compiler_params=CompilerParams(delay_release=delay))
+        @numpipe.kernel(
+            grid=(2, 3),
+            grid_names=names,
+            num_compute_wgs=1,
+            compiler_params=CompilerParams(delay_release=delay),
+        )
         def which(c):
-            store_rows(c, numpipe.zeros((64, 64), np.float32) + first(), cfg=Config(64),
-                       at=numpipe.axis_index("n") * 3 + numpipe.axis_index("m"))
+            store_rows(
+                c,
+                numpipe.zeros((64, 64), np.float32) + first(),
+                cfg=Config(64),
+                at=numpipe.axis_index("n") * 3 + numpipe.axis_index("m"),
+            )
 
         return which
 
@@ -243,7 +278,12 @@ def test_functions_in_tuples_and_as_arguments() -> None:
 
         chosen = (twice, tripled)
         again = chosen[0]
-        total = chosen[0](n) + chosen[1](n) * 100 + both((twice, lambda x: x + n), 1) * 1000 + OPERATIONS[0](n) * 10000
+        total = (
+            chosen[0](n)
+            + chosen[1](n) * 100
+            + both((twice, lambda x: x + n), 1) * 1000
+            + OPERATIONS[0](n) * 10000
+        )
         total = total + apply(twice, n) + apply(tripled, n) + again(0)
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + total
 
@@ -263,9 +303,15 @@ def test_an_error_in_a_helper_shows_its_line_and_who_called(execution: str) -> N
     with pytest.raises(SpecError) as caught:
         getattr(calls, execution)(np.empty((64, 64), np.float32))
     told = str(caught.value).split("\n")
-    assert "other_module.py:" in told[0] and "kernel calls: zeros: a tile has a multiple of 8" in told[0]
-    assert told[1:] == ["    return numpipe.zeros((3, 5), np.float32)", "           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
-                        f"  called at {__file__}:{line}"]
+    assert (
+        "other_module.py:" in told[0]
+        and "kernel calls: zeros: a tile has a multiple of 8" in told[0]
+    )
+    assert told[1:] == [
+        "    return numpipe.zeros((3, 5), np.float32)",
+        "           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
+        f"  called at {__file__}:{line}",
+    ]
 
 
 def test_recursion_is_refused_where_it_closes() -> None:
@@ -273,6 +319,9 @@ def test_recursion_is_refused_where_it_closes() -> None:
     def calls(c):
         x = recursive(c.shape[0])  # noqa: F841
 
-    with pytest.raises(CompileError, match=r"other_module.py:\d+: kernel calls: function 'recursive' calls itself "
-                                           r"\(recursive -> recursive\): recursion cannot be compiled"):
+    with pytest.raises(
+        CompileError,
+        match=r"other_module.py:\d+: kernel calls: function 'recursive' calls itself "
+        r"\(recursive -> recursive\): recursion cannot be compiled",
+    ):
         calls.simulate(np.empty((64, 64), np.float32))

@@ -43,7 +43,9 @@ def größe(ä, 結果, µ, wert):
     """結果[z] = the sum of the blocks of ä, each made greater by wert; µ is passed and not read."""
     z = numpipe.axis_index("zeile")
     summe = numpipe.zeros((64, 64), np.float32)
-    for (k,), (kachel,) in numpipe.pipeline(grid=(cdiv(ä.shape[1], 64),), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(ä):
+    for (k,), (kachel,) in numpipe.pipeline(
+        grid=(cdiv(ä.shape[1], 64),), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+    )(ä):
         summe = summe + größer(kachel[...].astype(np.float32), wert)
     結果[ds(z * 64, 64), ds(0, 64)] = summe
 
@@ -54,7 +56,12 @@ def test_names_of_other_scripts_are_simulated_and_compiled() -> None:
     assert (c == 3).all()
     compiled = größe.compiled(A, ArrayType((128, 64), np.float32), 1, np.float32(0.5))
     (entry,) = entries(compiled)
-    assert compiled.image.name == "größe" and compiled.image.entry == entry and entry.isascii() and "gr_c3_b6_c3_9fe" in entry
+    assert (
+        compiled.image.name == "größe"
+        and compiled.image.entry == entry
+        and entry.isascii()
+        and "gr_c3_b6_c3_9fe" in entry
+    )
 
 
 def test_errors_say_the_names_as_they_are_written() -> None:
@@ -73,7 +80,10 @@ def test_what_reaches_the_memory_role_in_a_function_of_such_a_name_is_found_at_i
     def außen(a, c):
         c[ds(höhe(a.shape[0]), 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
-    with pytest.raises(CompileError, match=r"test_names.py:\d+: kernel außen: a grid, CTA or warp barrier in 'höhe' reaches"):
+    with pytest.raises(
+        CompileError,
+        match=r"test_names.py:\d+: kernel außen: a grid, CTA or warp barrier in 'höhe' reaches",
+    ):
         außen.compiled(A, C)
 
 
@@ -92,12 +102,18 @@ def called(name: str, function: Callable[..., None] = zeros, **options: Any) -> 
 
 
 @pytest.mark.variants(3)
-@pytest.mark.parametrize("name", ["gemm[64]", "gemm.f16", "tile 64×64", "2nd", "", "class", "entry", "a/../b", "x\n"])
+@pytest.mark.parametrize(
+    "name", ["gemm[64]", "gemm.f16", "tile 64×64", "2nd", "", "class", "entry", "a/../b", "x\n"]
+)
 def test_a_kernel_may_have_any_name(name: str) -> None:
     kernel = called(name)
     compiled = kernel.compiled(A, C)
     (entry,) = entries(compiled)
-    assert compiled.image.name == kernel.name == name and compiled.image.entry == entry and entry.isascii()
+    assert (
+        compiled.image.name == kernel.name == name
+        and compiled.image.entry == entry
+        and entry.isascii()
+    )
 
 
 def test_text_in_a_name_is_not_executed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,6 +130,7 @@ def test_a_percent_sign_in_a_name_is_printed() -> None:
 
 def test_a_kernel_of_another_name_is_still_the_kernel() -> None:
     """Code for a lane stands in bodies; the kernel's own statements are the warpgroup's."""
+
     def direct(a, c):
         c[ds(numpipe.lane_index(), 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
@@ -124,9 +141,15 @@ def test_a_kernel_of_another_name_is_still_the_kernel() -> None:
 
 def test_a_profile_stays_in_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved: list[Path] = []
-    monkeypatch.setattr(driver, "get", lambda: types.SimpleNamespace(synchronize=lambda *_: None, copy_out=lambda *_: None))
+    monkeypatch.setattr(
+        driver,
+        "get",
+        lambda: types.SimpleNamespace(synchronize=lambda *_: None, copy_out=lambda *_: None),
+    )
     monkeypatch.setattr(profiles, "trace_of", lambda *_: types.SimpleNamespace(save=saved.append))
-    image = types.SimpleNamespace(name="../größe", gpus=0, recording=types.SimpleNamespace(directory=str(tmp_path)))
+    image = types.SimpleNamespace(
+        name="../größe", gpus=0, recording=types.SimpleNamespace(directory=str(tmp_path))
+    )
     recorded = profiles.Recorded(image, 0, 0, 8)  # type: ignore[arg-type]
     recorded.launches = 1
     profiles._fetch(recorded, (1, 1, 1), 0)
@@ -145,7 +168,11 @@ def test_parameters_may_be_called_as_what_the_entry_calls() -> None:
 def test_axes_may_have_any_name() -> None:
     @numpipe.kernel(num_compute_wgs=1, grid=(2, 2), grid_names=("Zeile 1", "größe"), wg_axis="$c3")
     def by_axes(a, c):
-        rows = numpipe.axis_index("Zeile 1") * 128 + numpipe.axis_index("größe") * 64 + numpipe.axis_index("$c3")
+        rows = (
+            numpipe.axis_index("Zeile 1") * 128
+            + numpipe.axis_index("größe") * 64
+            + numpipe.axis_index("$c3")
+        )
         c[ds(rows, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     ptx = by_axes.compiled(A, C).ptx
@@ -153,7 +180,9 @@ def test_axes_may_have_any_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["höhe", "no such", "$24"])
-def test_an_axis_that_a_function_of_numba_asks_for_in_vain_is_said_as_it_is_written(name: str) -> None:
+def test_an_axis_that_a_function_of_numba_asks_for_in_vain_is_said_as_it_is_written(
+    name: str,
+) -> None:
     @cuda.jit(device=True)
     def place():
         return numpipe.axis_index(name)

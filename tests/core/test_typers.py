@@ -33,8 +33,14 @@ def test_code_follows_the_yield_and_is_generated_for_each_call() -> None:
 
     sig, codegen = meaning(typer)(None, "int32", "float32")
     assert sig == "(int32, float32)" and asked == ["type"]
-    assert codegen(CONTEXT, "builder", sig, (1, 2)) == (CONTEXT, "builder", 1, 2) and asked == ["type", "code"]
-    assert codegen(CONTEXT, "other", sig, (3, 4)) == (CONTEXT, "other", 3, 4) and asked == ["type", "code"] * 2
+    assert codegen(CONTEXT, "builder", sig, (1, 2)) == (CONTEXT, "builder", 1, 2) and asked == [
+        "type",
+        "code",
+    ]
+    assert (
+        codegen(CONTEXT, "other", sig, (3, 4)) == (CONTEXT, "other", 3, 4)
+        and asked == ["type", "code"] * 2
+    )
 
 
 def test_code_that_returns_nothing_has_no_value() -> None:

@@ -65,17 +65,32 @@ def _ctrl_c() -> Iterator[None]:
 
 @pytest.mark.thorough
 @compiler
-@pytest.mark.parametrize("module", ["numba.core.targetconfig", "numba.cuda.np.arrayobj", "numpipe.core.numba.kernel_compiler",
-                                    "numpipe.language.tiles.elementwise_cuda"])
-def test_ctrl_c_during_the_first_import_of_the_compiler_leaves_it_whole(module: str, tmp_path: Any) -> None:
-    assert run(f"""
+@pytest.mark.parametrize(
+    "module",
+    [
+        "numba.core.targetconfig",
+        "numba.cuda.np.arrayobj",
+        "numpipe.core.numba.kernel_compiler",
+        "numpipe.language.tiles.elementwise_cuda",
+    ],
+)
+def test_ctrl_c_during_the_first_import_of_the_compiler_leaves_it_whole(
+    module: str, tmp_path: Any
+) -> None:
+    assert (
+        run(
+            f"""
 OnImport({module!r}, lambda: signal.raise_signal(signal.SIGINT))
 try:
     zeros.compiled(A, C)
 except KeyboardInterrupt:
     print("interrupted")
 print(zeros.compiled(A, C).image.name)
-""", tmp_path) == "interrupted\nzeros\n"
+""",
+            tmp_path,
+        )
+        == "interrupted\nzeros\n"
+    )
 
 
 def test_a_signal_waits_for_the_end_and_is_handled_once() -> None:
@@ -110,7 +125,10 @@ def child_compiles(kernel):
 @compiler
 @forks
 def test_a_child_has_the_locks_of_kernels_that_threads_of_its_parent_were_in(tmp_path: Any) -> None:
-    assert run(FORK + """
+    assert (
+        run(
+            FORK
+            + """
 inside, leave = threading.Event(), threading.Event()
 def calls():
     with zeros.described((A, C), {}).variant._lock:
@@ -121,7 +139,11 @@ thread.start()
 inside.wait()
 print(child_compiles(zeros))
 leave.set()
-""", tmp_path) == "True\n"
+""",
+            tmp_path,
+        )
+        == "True\n"
+    )
 
 
 def in_a_compile_of_another_thread(compiles: Compiles) -> tuple[threading.Thread, threading.Event]:
@@ -150,8 +172,13 @@ def test_a_child_of_a_fork_during_another_threads_compile_says_that_it_cannot_co
     compiles = Compiles()
     thread, end = in_a_compile_of_another_thread(compiles)
     compiles.in_child()
-    with pytest.raises(TargetError, match="kernel k: this process was forked in the middle of another thread's compile"), \
-         compiles.one("kernel k"):
+    with (
+        pytest.raises(
+            TargetError,
+            match="kernel k: this process was forked in the middle of another thread's compile",
+        ),
+        compiles.one("kernel k"),
+    ):
         pass
     end.set()
     thread.join()

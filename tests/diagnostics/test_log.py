@@ -65,9 +65,12 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 # ---- the log
 def test_a_compile_says_where_its_time_went_and_what_it_made(compiled: tuple[Any, str]) -> None:
     matmul, line = compiled
-    found = re.fullmatch(rf"numpipe compile: matmul \(a float16 2d row, b float16 2d row, c float16 2d row\): lift {TIME}, "
-                         rf"numba {TIME}, nvvm {TIME}, link {TIME}; (\d+) registers, 0 B spilled, (\d+) B of shared memory, "
-                         r"(\d+) B of machine code", line)
+    found = re.fullmatch(
+        rf"numpipe compile: matmul \(a float16 2d row, b float16 2d row, c float16 2d row\): lift {TIME}, "
+        rf"numba {TIME}, nvvm {TIME}, link {TIME}; (\d+) registers, 0 B spilled, (\d+) B of shared memory, "
+        r"(\d+) B of machine code",
+        line,
+    )
     assert found is not None, line
     used = matmul.inspect("resources", A, A, cfg=SMALL)
     assert found.groups()[-3:] == (str(used.registers), str(used.smem_bytes), str(used.cubin_bytes))
@@ -76,17 +79,25 @@ def test_a_compile_says_where_its_time_went_and_what_it_made(compiled: tuple[Any
 MAP = launch.MapRequest(0, (64, 32), 128)
 
 
-def test_loads_maps_plans_and_launches_have_a_line_each(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch,
-                                                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_loads_maps_plans_and_launches_have_a_line_each(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv(log.VARIABLE, "launch")
     kernel = doubled(lambda *_: image(maps=(MAP,)), grid=(2, 3))
     kernel(*arrays(), stream=4096)
     plan, tensor_map, load, first = lines(capsys)
     shapes = r"a float32\[64, 64\], c float32\[64, 64\]"
-    assert re.fullmatch(rf"numpipe launch: doubled: plan for {shapes} on GPU, grid \(2, 3, 1\): {TIME}", plan)
-    assert re.fullmatch(r"numpipe launch: tensor map of a float32 array \(64, 64\) at 0x100000, box \(64, 32\), swizzle 128: "
-                        + TIME, tensor_map)
-    assert re.fullmatch(rf"numpipe launch: doubled: 5 bytes of machine code loaded on GPU 0: {TIME}", load)
+    assert re.fullmatch(
+        rf"numpipe launch: doubled: plan for {shapes} on GPU, grid \(2, 3, 1\): {TIME}", plan
+    )
+    assert re.fullmatch(
+        r"numpipe launch: tensor map of a float32 array \(64, 64\) at 0x100000, box \(64, 32\), swizzle 128: "
+        + TIME,
+        tensor_map,
+    )
+    assert re.fullmatch(
+        rf"numpipe launch: doubled: 5 bytes of machine code loaded on GPU 0: {TIME}", load
+    )
     launched = rf"numpipe launch: doubled: grid \(2, 3, 1\), stream 0x1000, GPU 0: {TIME}"
     assert re.fullmatch(launched, first)
     kernel(*arrays(), stream=4096)
@@ -94,8 +105,9 @@ def test_loads_maps_plans_and_launches_have_a_line_each(fake: FakeDriver, monkey
     assert re.fullmatch(launched, again)
 
 
-def test_a_launch_that_fails_has_its_line_too(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch,
-                                              capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_launch_that_fails_has_its_line_too(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv(log.VARIABLE, "all")
     fake.code = 700
     with pytest.raises(LaunchError):
@@ -103,15 +115,17 @@ def test_a_launch_that_fails_has_its_line_too(fake: FakeDriver, monkeypatch: pyt
     assert "grid (1, 1, 1), stream 0x0" in lines(capsys)[-1]
 
 
-def test_compile_asks_for_no_lines_of_launches(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch,
-                                               capsys: pytest.CaptureFixture[str]) -> None:
+def test_compile_asks_for_no_lines_of_launches(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv(log.VARIABLE, "compile")
     doubled()(*arrays())
     assert not lines(capsys)
 
 
 def test_without_the_variable_nothing_is_said_and_a_launch_is_the_drivers_own_function(
-        fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def never(*_: Any) -> Any:
         raise AssertionError("the log was asked")
 
@@ -130,30 +144,51 @@ def test_without_the_variable_nothing_is_said_and_a_launch_is_the_drivers_own_fu
     assert not lines(capsys)
 
 
-@pytest.mark.parametrize("said, on", [("", ()), ("compile", ("compile",)), ("compile,launch", ("compile", "launch")),
-                                      (" Launch , ", ("launch",)), ("all", ("compile", "launch"))])
+@pytest.mark.parametrize(
+    "said, on",
+    [
+        ("", ()),
+        ("compile", ("compile",)),
+        ("compile,launch", ("compile", "launch")),
+        (" Launch , ", ("launch",)),
+        ("all", ("compile", "launch")),
+    ],
+)
 def test_words(monkeypatch: pytest.MonkeyPatch, said: str, on: tuple[str, ...]) -> None:
     monkeypatch.setenv(log.VARIABLE, said)
     assert tuple(word for word in log.WORDS if log.on(word)) == on
 
 
-def test_an_unknown_word_is_an_error_that_names_the_known(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_word_is_an_error_that_names_the_known(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(log.VARIABLE, "launch,kernels")
-    with pytest.raises(SpecError, match="NUMPIPE_LOG='launch,kernels': 'kernels' is not known; use one or more of compile, launch"):
+    with pytest.raises(
+        SpecError,
+        match="NUMPIPE_LOG='launch,kernels': 'kernels' is not known; use one or more of compile, launch",
+    ):
         doubled()(*arrays())
     assert not fake.named("launch")
 
 
 # ---- inspect
-def test_resources_say_what_shared_memory_is_for_and_all_else_that_is_used(compiled: tuple[Any, str]) -> None:
+def test_resources_say_what_shared_memory_is_for_and_all_else_that_is_used(
+    compiled: tuple[Any, str],
+) -> None:
     used = compiled[0].inspect("resources", A, A, cfg=SMALL)
     assert dict(used.smem) == {
         "barriers": 1024,
         f"in_specs[0] for 'a': 2 slots x 16384 B, pipeline at {place(used, 1)}": 2 * 128 * 64 * 2,
         f"in_specs[1] for 'b': 2 slots x 8192 B, pipeline at {place(used, 2)}": 2 * 64 * 64 * 2,
-        "'array[…] = tile': 2 warpgroups x 2 store slots x 8192 B": 4 * 8192}
+        "'array[…] = tile': 2 warpgroups x 2 store slots x 8192 B": 4 * 8192,
+    }
     assert used.smem_bytes == sum(size for _, size in used.smem)
-    assert (used.threads, used.memory_registers, used.compute_registers, used.barriers) == (384, 40, 232, 4)
+    assert (used.threads, used.memory_registers, used.compute_registers, used.barriers) == (
+        384,
+        40,
+        232,
+        4,
+    )
     assert used.tensor_maps == 3 and used.clean and 0 < used.registers <= 168
     built = compiled[0].compiled(A, A, cfg=SMALL)
     assert used.cubin_bytes == len(built.image.cubin) > 1000
@@ -188,16 +223,24 @@ def test_an_unknown_word_is_refused_before_anything_is_compiled() -> None:
     def never(*_: Any) -> Any:
         raise AssertionError("compiled")
 
-    with pytest.raises(SpecError, match=r"kernel doubled: inspect\('asm'\): one of 'ptx', 'sass', 'llvm', 'source', 'resources', "
-                                        "'gate'"):
+    with pytest.raises(
+        SpecError,
+        match=r"kernel doubled: inspect\('asm'\): one of 'ptx', 'sass', 'llvm', 'source', 'resources', "
+        "'gate'",
+    ):
         doubled(never).inspect("asm", *arrays())
 
 
-def test_sass_without_nvdisasm_says_what_to_install(compiled: tuple[Any, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sass_without_nvdisasm_says_what_to_install(
+    compiled: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def missing(cubin: bytes) -> str:
         raise RuntimeError("nvdisasm was not found")
 
     monkeypatch.setattr(nb, "disassemble", missing)
-    with pytest.raises(TargetError, match=r"kernel matmul: inspect\('sass'\) needs nvdisasm.*pip install nvidia-cuda-nvdisasm"):
+    with pytest.raises(
+        TargetError,
+        match=r"kernel matmul: inspect\('sass'\) needs nvdisasm.*pip install nvidia-cuda-nvdisasm",
+    ):
         compiled[0].inspect("sass", A, A, cfg=SMALL)
     assert build.toolchain() is None

@@ -38,14 +38,18 @@ tests run on a GPU"""
 
 @pytest.mark.soak
 @pytest.mark.parametrize("page", [page for page in PAGES if name(page) not in COMPILED], ids=name)
-def test_the_kernels_of_a_page_compile(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernels_of_a_page_compile(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
     monkeypatch.chdir(tmp_path)
     run(page, tmp_path, gpu=False)
 
 
 @pytest.mark.variants(8)
-@pytest.mark.parametrize("page", sorted(PAGES, key=lambda page: name(page) not in COMPILED), ids=name)
+@pytest.mark.parametrize(
+    "page", sorted(PAGES, key=lambda page: name(page) not in COMPILED), ids=name
+)
 def test_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
     monkeypatch.chdir(tmp_path)
@@ -54,10 +58,14 @@ def test_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.Mo
     if name(page) not in COMPILED:
         monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     module = run(page, tmp_path, gpu=False)
-    assert not make_figures.stale(name(page).removeprefix("docs/").removesuffix(".md"), module), "python docs/make_figures.py"
+    assert not make_figures.stale(name(page).removeprefix("docs/").removesuffix(".md"), module), (
+        "python docs/make_figures.py"
+    )
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/python_inside_a_kernel.md", *map(name, GUIDE)])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/quickstart.md", "docs/python_inside_a_kernel.md", *map(name, GUIDE)]
+)
 def test_page_shows_code_that_runs(page: str) -> None:
     assert any(not block.marks for block in Block.of(ROOT / page))
 
@@ -68,7 +76,9 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     assert not [t for t in targets if not (page.parent / t).exists()]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "docs" in page.parts and page not in TABLES], ids=name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "docs" in page.parts and page not in TABLES], ids=name
+)
 def test_a_page_begins_with_what_one_can_do_after_reading_it(page: Path) -> None:
     title, first, *_ = page.read_text(encoding="utf8").split("\n\n")
     assert title.startswith("# ") and "After this page you" in first
@@ -77,7 +87,11 @@ def test_a_page_begins_with_what_one_can_do_after_reading_it(page: Path) -> None
 def test_no_part_of_the_site_has_more_than_eight_pages() -> None:
     """A page that is an index itself counts with its own."""
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf8")
-    guide = len(TOCTREE.findall((ROOT / "docs" / "guide" / "index.md").read_text(encoding="utf8"))[0].split())
+    guide = len(
+        TOCTREE.findall((ROOT / "docs" / "guide" / "index.md").read_text(encoding="utf8"))[
+            0
+        ].split()
+    )
     parts = [tree.split() for tree in TOCTREE.findall(index)]
     assert len(parts) == 6
     assert all(len(part) + ("guide/index" in part) * guide <= 8 for part in parts)
@@ -92,9 +106,13 @@ def test_the_reference_says_what_the_docstrings_say() -> None:
     assert not make_reference.stale(), "python docs/make_reference.py"
 
 
-def test_a_reference_page_without_a_name_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_page_without_a_name_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = make_reference.FOLDER / "index.md"
-    (tmp_path / "index.md").write_text(whole.read_text(encoding="utf8").replace("### wgmma\n", "", 1), encoding="utf8")
+    (tmp_path / "index.md").write_text(
+        whole.read_text(encoding="utf8").replace("### wgmma\n", "", 1), encoding="utf8"
+    )
     monkeypatch.setattr(make_reference, "FOLDER", tmp_path)
     assert make_reference.stale() == ["index.md"]
 
@@ -114,7 +132,8 @@ def test_the_indexes_list_every_page_twice() -> None:
 
 # ---- the README
 def test_the_race_in_the_readme_is_what_its_kernel_prints_without_delay_release(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     monkeypatch.chdir(tmp_path)
     readme = ROOT / "README.md"
@@ -142,8 +161,12 @@ def test_a_picture_of_something_else_is_stale() -> None:
 
 def test_every_picture_is_shown_by_the_page_whose_code_it_is_drawn_from() -> None:
     for picture, (page, _, _) in make_figures.CATALOGUE.items():
-        assert f"]({'../' * page.count('/')}figures/{picture}.svg)" in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf8")
-    shown = {Path(link).name for page in PAGES for link in LINK.findall(page.read_text(encoding="utf8"))}
+        assert f"]({'../' * page.count('/')}figures/{picture}.svg)" in (
+            ROOT / "docs" / f"{page}.md"
+        ).read_text(encoding="utf8")
+    shown = {
+        Path(link).name for page in PAGES for link in LINK.findall(page.read_text(encoding="utf8"))
+    }
     assert {path.name for path in make_figures.FIGURES.glob("*.svg")} <= shown
 
 
@@ -152,19 +175,31 @@ def test_the_notebook_is_the_guide() -> None:
     held = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
     assert held == make_notebook.cells(), "python docs/make_notebook.py"
     code = [text for kind, text in held if kind == "code"]
-    assert code[1:] == [block.code.strip() for page in GUIDE for block in Block.of(page) if not block.marks]
+    assert code[1:] == [
+        block.code.strip() for page in GUIDE for block in Block.of(page) if not block.marks
+    ]
 
 
 # ---- troubleshooting
 def sections(page: str) -> dict[str, str]:
     """Heading -> text, of headings that are a name in backquotes."""
-    parts = re.split(r"^#+ (.*)$", (ROOT / "docs" / page).read_text(encoding="utf8"), flags=re.MULTILINE)
-    return {heading.strip("`"): text for heading, text in zip(parts[1::2], parts[2::2], strict=True) if heading.startswith("`")}
+    parts = re.split(
+        r"^#+ (.*)$", (ROOT / "docs" / page).read_text(encoding="utf8"), flags=re.MULTILINE
+    )
+    return {
+        heading.strip("`"): text
+        for heading, text in zip(parts[1::2], parts[2::2], strict=True)
+        if heading.startswith("`")
+    }
 
 
 def test_every_error_and_every_hazard_has_its_cause_and_its_fix() -> None:
     found = sections("troubleshooting.md")
-    kinds = {kind.__name__ for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.NumpipeError)}
+    kinds = {
+        kind.__name__
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.NumpipeError)
+    }
     assert set(found) == kinds | set(HAZARDS)
     for hazard in HAZARDS:
         assert re.match(r"\n+\S[^*]*\n\n\*Cause:\* \S[^*]*\n\*Fix:\* \S", found[hazard]), hazard

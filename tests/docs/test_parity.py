@@ -28,11 +28,17 @@ CHAIN = Plan(form="body", chain=2, chained="sites")
 HEEDED: dict[str, tuple[Plan, Plan]] = {
     "max_concurrent_steps": (LOOP, replace(LOOP, slots=2)),
     "delay_release": (LOOP, replace(LOOP, delay=1)),
-    "static grid": (replace(LOOP, slots=5, chain=2), replace(LOOP, slots=5, chain=2, static=True, extent=(4, 1, 1))),
+    "static grid": (
+        replace(LOOP, slots=5, chain=2),
+        replace(LOOP, slots=5, chain=2, static=True, extent=(4, 1, 1)),
+    ),
     "tree": (LOOP, replace(LOOP, tree="named")),
     "manual_ready_barriers": (BODY, replace(BODY, ready=True)),
     "manual_consumed_barriers": (BODY, replace(BODY, consumed=True)),
-    "carry_coroutine": (replace(BODY, carry="tile"), replace(BODY, carry="tile", context="coroutine")),
+    "carry_coroutine": (
+        replace(BODY, carry="tile"),
+        replace(BODY, carry="tile", context="coroutine"),
+    ),
     "memory_thread_idx": (BODY, replace(BODY, memory="first")),
     "allocations": (CHAIN, replace(CHAIN, chained="shared")),
     "invariant input": (LOOP, replace(LOOP, reads="none")),
@@ -58,7 +64,10 @@ def seen(plan: Plan) -> tuple[Any, ...]:
     trace = Trace()
     grid = plan.grids()[-1 if plan.static else 4]
     load(plan).simulate(*inputs(plan, grid), trace=trace)
-    return tuple((e.warpgroup, e.role, e.kind, e.start, re.sub(r"pipeline_\w+\.py:\d+", "", str(e.details))) for e in trace.events)
+    return tuple(
+        (e.warpgroup, e.role, e.kind, e.start, re.sub(r"pipeline_\w+\.py:\d+", "", str(e.details)))
+        for e in trace.events
+    )
 
 
 @pytest.mark.parametrize("parameter", HEEDED)
@@ -75,7 +84,10 @@ def goes_on(plan: Plan) -> bool:
     computed."""
     trace = Trace()
     load(plan).simulate(*inputs(plan, (4,)), trace=trace)
-    notes = [(e.details["event"], e.details["step"]) for e in sorted(trace.of("note"), key=lambda e: e.start)]
+    notes = [
+        (e.details["event"], e.details["step"])
+        for e in sorted(trace.of("note"), key=lambda e: e.start)
+    ]
     return notes.index(("fill", 4)) < notes.index(("compute", 3))
 
 
@@ -89,7 +101,11 @@ def test_a_chain_drains_where_that_is_asked_for() -> None:
 
 # ---- the page
 def rows() -> list[list[str]]:
-    lines = [line for line in PAGE.read_text(encoding="utf8").splitlines() if line.startswith("| ") and not line.startswith("|--")]
+    lines = [
+        line
+        for line in PAGE.read_text(encoding="utf8").splitlines()
+        if line.startswith("| ") and not line.startswith("|--")
+    ]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
@@ -97,12 +113,22 @@ def rows() -> list[list[str]]:
 def names(file: Path) -> set[str]:
     """Of the tests of a file; of a file of misuse, of the kernels that are refused."""
     if file.parent.name == "misuse":
-        return {case.kernel.name for module in MODULES if module.__file__ == str(file) for case in module.refused}
-    return {node.name for node in ast.parse(file.read_text(encoding="utf8")).body if isinstance(node, ast.FunctionDef)
-            and node.name.startswith("test_")}
+        return {
+            case.kernel.name
+            for module in MODULES
+            if module.__file__ == str(file)
+            for case in module.refused
+        }
+    return {
+        node.name
+        for node in ast.parse(file.read_text(encoding="utf8")).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
 
 
-@pytest.mark.parametrize("row", [row for row in rows() if row[0] != "Pallas"], ids=lambda row: row[0][:40])
+@pytest.mark.parametrize(
+    "row", [row for row in rows() if row[0] != "Pallas"], ids=lambda row: row[0][:40]
+)
 def test_a_row_names_a_test_that_exists_or_says_no(row: list[str]) -> None:
     assert len(row) == 3, row
     _, ours, test = row

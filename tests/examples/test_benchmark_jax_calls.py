@@ -17,8 +17,17 @@ SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "benchmarks" / "jax_
 
 @pytest.mark.thorough
 def test_it_times_a_program_of_calls() -> None:
-    environment = os.environ | {"NUMPIPE_TARGET": "sim", "NUMPIPE_COMPILE_CHECK": "0", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, str(SCRIPT), "--here", "--rounds", "1"], capture_output=True, text=True, timeout=100,
-                          env=environment)
+    environment = os.environ | {
+        "NUMPIPE_TARGET": "sim",
+        "NUMPIPE_COMPILE_CHECK": "0",
+        "JAX_PLATFORMS": "cpu",
+    }
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--here", "--rounds", "1"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout).keys() == {"call", "jax", "gpu"}

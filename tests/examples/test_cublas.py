@@ -32,20 +32,44 @@ class FakeLibrary:
     def __init__(self, status: int = 0) -> None:
         self.status = status
         gemm = lambda *args: self.gemm(*args)
-        self.cublasGemmEx = type("Function", (), {"argtypes": None, "__call__": staticmethod(gemm)})()
+        self.cublasGemmEx = type(
+            "Function", (), {"argtypes": None, "__call__": staticmethod(gemm)}
+        )()
 
     def cublasCreate_v2(self, handle: Any) -> int:
         ctypes.cast(handle, ctypes.POINTER(ctypes.c_void_p))[0] = 77
         return self.status
 
-    def gemm(self, handle: Any, trans_a: int, trans_b: int, m: int, n: int, k: int, alpha: Any, a: int, a_type: int, lda: int,
-             b: int, b_type: int, ldb: int, beta: Any, c: int, c_type: int, ldc: int, compute: int, algorithm: int) -> int:
+    def gemm(
+        self,
+        handle: Any,
+        trans_a: int,
+        trans_b: int,
+        m: int,
+        n: int,
+        k: int,
+        alpha: Any,
+        a: int,
+        a_type: int,
+        lda: int,
+        b: int,
+        b_type: int,
+        ldb: int,
+        beta: Any,
+        c: int,
+        c_type: int,
+        ldc: int,
+        compute: int,
+        algorithm: int,
+    ) -> int:
         assert handle.value == 77 and compute == 68 and algorithm == -1
         left = matrix(a, a_type, k, m, lda).T if trans_a else matrix(a, a_type, m, k, lda)
         right = matrix(b, b_type, n, k, ldb).T if trans_b else matrix(b, b_type, k, n, ldb)
         scale, keep = (p._obj.value for p in (alpha, beta))
         out = matrix(c, c_type, m, n, ldc)
-        out[...] = (scale * left.astype(np.float32) @ right.astype(np.float32) + (keep * out if keep else 0)).astype(out.dtype)
+        out[...] = (
+            scale * left.astype(np.float32) @ right.astype(np.float32) + (keep * out if keep else 0)
+        ).astype(out.dtype)
         return self.status
 
 
@@ -78,7 +102,9 @@ def test_shapes_that_do_not_fit_are_an_error() -> None:
 
 def test_a_host_array_is_an_error() -> None:
     a, b, c = arrays(np.float16)
-    with pytest.raises(SpecError, match="'b' must be a row-major matrix on the GPU.*got a host array"):
+    with pytest.raises(
+        SpecError, match="'b' must be a row-major matrix on the GPU.*got a host array"
+    ):
         Cublas(FakeLibrary())(a, b.copy_to_host(), c)
 
 

@@ -20,9 +20,11 @@ from tests.kernels.compilers import compiles
 EXAMPLE = Path(by_rows.__file__)
 
 KERNELS: dict[str, tuple[Any, ...]] = {
-    "softmax": (ArrayType((131072, 1024), ml_dtypes.bfloat16),), "softmax_ring": (ArrayType((131072, 1024), ml_dtypes.bfloat16),),
+    "softmax": (ArrayType((131072, 1024), ml_dtypes.bfloat16),),
+    "softmax_ring": (ArrayType((131072, 1024), ml_dtypes.bfloat16),),
     "stencil": (ArrayType((16384, 16384), np.float32),),
-    "histogram": (ArrayType((192 * 21845, 256), np.uint8), ArrayType((256,), np.int32))}
+    "histogram": (ArrayType((192 * 21845, 256), np.uint8), ArrayType((256,), np.int32)),
+}
 
 
 def test_a_softmax_takes_25_lines_at_most() -> None:
@@ -31,8 +33,13 @@ def test_a_softmax_takes_25_lines_at_most() -> None:
 
 @pytest.mark.thorough
 def test_it_runs() -> None:
-    done = subprocess.run([sys.executable, str(EXAMPLE), "--target", "sim"], capture_output=True, text=True, timeout=100,
-                          env=os.environ | {"NUMPIPE_COMPILE_CHECK": "0"})
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE), "--target", "sim"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=os.environ | {"NUMPIPE_COMPILE_CHECK": "0"},
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "softmax, stencil, histogram: right\n"
 

@@ -28,8 +28,13 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_runs() -> None:
-    done = subprocess.run([sys.executable, str(EXAMPLE), "--target", "sim", "--shape", "70,600"], capture_output=True, text=True,
-                          timeout=100, env=os.environ | {"NUMPIPE_COMPILE_CHECK": "0"})
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE), "--target", "sim", "--shape", "70,600"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=os.environ | {"NUMPIPE_COMPILE_CHECK": "0"},
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "target: sim, 70 x 600: equal\n"
 
@@ -59,7 +64,9 @@ def test_it_passes_the_build_gate(dtype: np.dtype) -> None:
     assert copy_pipeline.copy.inspect("gate", array) == ()
     assert copy_pipeline.copy.inspect("resources", array).spill_bytes == 0
     moves = re.findall(r"\b(?:LDSM|STSM|LDS|STS)\.\S+", copy_pipeline.copy.inspect("sass", array))
-    assert set(moves) == ({"LDS.64", "STS.64"} if dtype.itemsize == 4 else {"LDSM.16.M88.4", "STSM.16.M88.4"})
+    assert set(moves) == (
+        {"LDS.64", "STS.64"} if dtype.itemsize == 4 else {"LDSM.16.M88.4", "STSM.16.M88.4"}
+    )
 
 
 @pytest.mark.variants(1)

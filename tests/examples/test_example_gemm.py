@@ -27,12 +27,20 @@ EXAMPLE = ROOT / "examples" / "gemm.py"
 
 
 def example(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(EXAMPLE), *arguments], capture_output=True, text=True, timeout=100,
-                          env=os.environ | {"NUMPIPE_COMPILE_CHECK": "0"} | environment)
+    return subprocess.run(
+        [sys.executable, str(EXAMPLE), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=os.environ | {"NUMPIPE_COMPILE_CHECK": "0"} | environment,
+    )
 
 
 def errors_by_shape(output: str) -> dict[str, float]:
-    return {m[1]: float(m[2]) for m in re.finditer(r"^ *(\d+,\d+,\d+) .*?(\d\.\de-\d+).*$", output, re.MULTILINE)}
+    return {
+        m[1]: float(m[2])
+        for m in re.finditer(r"^ *(\d+,\d+,\d+) .*?(\d\.\de-\d+).*$", output, re.MULTILINE)
+    }
 
 
 def test_simulated_it_prints_target_errors_and_a_timeline() -> None:
@@ -40,14 +48,37 @@ def test_simulated_it_prints_target_errors_and_a_timeline() -> None:
     assert done.returncode == 0, done.stderr
     assert not done.stderr, "nothing but the report"
     first = done.stdout.splitlines()[0]
-    assert first == "target: sim (target='sim' was asked for); choose with --target sim|gpu, --shape M,N,K and --dtype f16|bf16"
+    assert (
+        first
+        == "target: sim (target='sim' was asked for); choose with --target sim|gpu, --shape M,N,K and --dtype f16|bf16"
+    )
     found = errors_by_shape(done.stdout)
     assert len(found) >= 3 and all(0 < error < 3e-4 for error in found.values()), found
-    for row in ("wg0 compute |", "wg1 compute |", "wg2 memory  |", "copy in     |", "copy out    |", "tensor core |"):
+    for row in (
+        "wg0 compute |",
+        "wg1 compute |",
+        "wg2 memory  |",
+        "copy in     |",
+        "copy out    |",
+        "tensor core |",
+    ):
         assert row in done.stdout
-    loads, computes = (re.search(rf"^{name} *\|(.*)$", done.stdout, re.MULTILINE) for name in ("wg2 memory", "wg0 compute"))
-    assert "on a simulated SM" in done.stdout and "docs/quickstart.md goes on from there." in done.stdout.splitlines()[-1]
-    assert loads and computes and "L" in loads[1] and "#" in computes[1] and "S" in computes[1] and "." in computes[1]
+    loads, computes = (
+        re.search(rf"^{name} *\|(.*)$", done.stdout, re.MULTILINE)
+        for name in ("wg2 memory", "wg0 compute")
+    )
+    assert (
+        "on a simulated SM" in done.stdout
+        and "docs/quickstart.md goes on from there." in done.stdout.splitlines()[-1]
+    )
+    assert (
+        loads
+        and computes
+        and "L" in loads[1]
+        and "#" in computes[1]
+        and "S" in computes[1]
+        and "." in computes[1]
+    )
 
 
 @pytest.mark.thorough
@@ -71,7 +102,9 @@ def test_without_a_gpu_it_simulates_and_says_why() -> None:
 def test_a_gpu_that_is_asked_for_and_missing_is_an_error_with_its_fix() -> None:
     done = example("--target", "gpu")
     assert done.returncode == 1 and not done.stdout
-    assert re.fullmatch(r"error: target='gpu': the GPU cannot be used: .*; .*target='sim'\n", done.stderr)
+    assert re.fullmatch(
+        r"error: target='gpu': the GPU cannot be used: .*; .*target='sim'\n", done.stderr
+    )
 
 
 @pytest.mark.skipif(not why_no_gpu(), reason="there is a GPU")
@@ -81,15 +114,22 @@ def test_work_too_large_to_simulate_unasked_is_refused() -> None:
     assert "too many to simulate unasked" in done.stderr
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (("--dtype", "f32"), "argument --dtype: invalid choice: 'f32'"),
-    (("--target", "cpu"), "argument --target: invalid choice: 'cpu'"),
-    (("--shape", "512,512"), "argument --shape: '512,512' is not M,N,K"),
-    (("--shape", "512,x,512"), "argument --shape: '512,x,512' is not M,N,K"),
-    (("--shape", "0,1,1"), "argument --shape: '0,1,1' is not M,N,K"),
-])
-def test_a_wrong_argument_is_named(arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch,
-                                   capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--dtype", "f32"), "argument --dtype: invalid choice: 'f32'"),
+        (("--target", "cpu"), "argument --target: invalid choice: 'cpu'"),
+        (("--shape", "512,512"), "argument --shape: '512,512' is not M,N,K"),
+        (("--shape", "512,x,512"), "argument --shape: '512,x,512' is not M,N,K"),
+        (("--shape", "0,1,1"), "argument --shape: '0,1,1' is not M,N,K"),
+    ],
+)
+def test_a_wrong_argument_is_named(
+    arguments: tuple[str, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     import gemm
 
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *arguments])
@@ -99,10 +139,12 @@ def test_a_wrong_argument_is_named(arguments: tuple[str, ...], message: str, mon
 
 
 def test_benchmarks_find_the_kernel() -> None:
-    code = ("import sys, runpy; sys.argv = ['gemm.py', '--help']\n"
-            f"runpy.run_path({str(ROOT / 'examples' / 'benchmarks' / 'gemm.py')!r})\n"
-            "from gemm import Config, matmul\n"
-            "assert 'matmul' in repr(matmul) and Config().tm == 128\n")
+    code = (
+        "import sys, runpy; sys.argv = ['gemm.py', '--help']\n"
+        f"runpy.run_path({str(ROOT / 'examples' / 'benchmarks' / 'gemm.py')!r})\n"
+        "from gemm import Config, matmul\n"
+        "assert 'matmul' in repr(matmul) and Config().tm == 128\n"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
@@ -140,8 +182,9 @@ class OnFakeGpu:
 
 
 @pytest.mark.parametrize("cublas", [True, False])
-def test_on_a_gpu_it_prints_speed_ratio_time_and_error(cublas: bool, monkeypatch: pytest.MonkeyPatch,
-                                                       capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_a_gpu_it_prints_speed_ratio_time_and_error(
+    cublas: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     gpu = OnFakeGpu(monkeypatch, cublas)
     gpu.gemm.on_gpu([(1200, 1000, 900)], np.dtype(ml_dtypes.bfloat16))
     *head, row = capsys.readouterr().out.splitlines()
@@ -167,5 +210,13 @@ def test_what_it_says_to_try_is_a_race(tmp_path: Path) -> None:
     assert f"`{advice}`" in source and source.count(f"{advice}, rows)") == 1
     broken = tmp_path / "gemm.py"
     broken.write_text(source.replace(f"{advice}, rows)", ", rows)"), encoding="utf8")
-    done = subprocess.run([sys.executable, str(broken), "--target", "sim"], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 1 and "while TMA store (c) by warpgroup 0 (compute) may still be writing it" in done.stderr
+    done = subprocess.run(
+        [sys.executable, str(broken), "--target", "sim"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (
+        done.returncode == 1
+        and "while TMA store (c) by warpgroup 0 (compute) may still be writing it" in done.stderr
+    )

@@ -17,12 +17,18 @@ EXAMPLE = Path(gemm_ladder.__file__)
 RUNGS = gemm_ladder.RUNGS
 
 
-def test_simulated_it_prints_the_error_of_every_rung(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulated_it_prints_the_error_of_every_rung(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-    monkeypatch.setattr(sys, "argv", ["gemm_ladder.py", "--target", "sim", "--shape", "200,264,136"])
+    monkeypatch.setattr(
+        sys, "argv", ["gemm_ladder.py", "--target", "sim", "--shape", "200,264,136"]
+    )
     gemm_ladder.main()
     rows = re.findall(r"^(\S.*\S) +error (\S+) *$", capsys.readouterr().out, re.MULTILINE)
-    assert [name for name, _ in rows] == list(RUNGS) and all(1e-3 < float(error) < 3e-3 for _, error in rows)
+    assert [name for name, _ in rows] == list(RUNGS) and all(
+        1e-3 < float(error) < 3e-3 for _, error in rows
+    )
 
 
 @pytest.mark.variants(0, thorough=4)
@@ -35,6 +41,16 @@ def test_the_build_gate_passes(name: str) -> None:
 
 def test_a_rung_has_the_one_thing_more_that_its_name_says() -> None:
     rungs = list(map(dataclasses.asdict, RUNGS.values()))
-    changed = [{key for key in now if now[key] != before[key]} for before, now in itertools.pairwise(rungs)]
-    assert changed == [{"slots"}, {"specialized"}, {"tn"}, {"persistent"}, {"slots", "panels"}, {"order"}, {"policy"},
-                       {"tn", "slots", "panels", "schedule"}]
+    changed = [
+        {key for key in now if now[key] != before[key]} for before, now in itertools.pairwise(rungs)
+    ]
+    assert changed == [
+        {"slots"},
+        {"specialized"},
+        {"tn"},
+        {"persistent"},
+        {"slots", "panels"},
+        {"order"},
+        {"policy"},
+        {"tn", "slots", "panels", "schedule"},
+    ]

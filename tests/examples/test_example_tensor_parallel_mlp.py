@@ -19,7 +19,9 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
 
 
-def test_it_runs_on_simulated_gpus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_runs_on_simulated_gpus(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE)])
     example.main()
@@ -28,7 +30,10 @@ def test_it_runs_on_simulated_gpus(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 def test_parts_that_are_not_added_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def alone(a: list, b: list, mesh: numpipe.Mesh) -> list:
-        return [example.shards(x @ y, mesh.size, 0)[gpu] for gpu, (x, y) in enumerate(zip(a, b, strict=True))]
+        return [
+            example.shards(x @ y, mesh.size, 0)[gpu]
+            for gpu, (x, y) in enumerate(zip(a, b, strict=True))
+        ]
 
     monkeypatch.setattr(numpipe.ops, "matmul_reduce_scatter", alone)
     assert example.simulated() > 0.3

@@ -20,8 +20,15 @@ from numpipe.launch.current_gpu import GpuState
 from numpipe.tools.bench import timer
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-H200 = {"name": "NVIDIA H200", "compute_capability": "9.0", "sms": 132, "l2_bytes": 60 << 20, "memory_bytes": 141 << 30,
-        "power_limit_watts": 700.0, "uuid": "GPU-1"}
+H200 = {
+    "name": "NVIDIA H200",
+    "compute_capability": "9.0",
+    "sms": 132,
+    "l2_bytes": 60 << 20,
+    "memory_bytes": 141 << 30,
+    "power_limit_watts": 700.0,
+    "uuid": "GPU-1",
+}
 
 
 # ---- processes
@@ -68,7 +75,9 @@ def test_a_failed_process_is_recorded_and_the_others_go_on(tmp_path: Path, capfd
     status, result = collected(tmp_path, fails_at=1)
     assert status == 1
     failures = [r for r in result.runs if "failed" in r]
-    assert [(f["process"], f["failed"]) for f in failures] == [(1, "RuntimeError: an illegal address")]
+    assert [(f["process"], f["failed"]) for f in failures] == [
+        (1, "RuntimeError: an illegal address")
+    ]
     assert [row.ratio.count for row in result.rows] == [2, 2]
     assert "FAILED: RuntimeError: an illegal address" in capfd.readouterr().out
 
@@ -83,17 +92,29 @@ def of_two_gpus(tmp_path_factory: pytest.TempPathFactory) -> bench.Result:
     return result
 
 
-def test_the_file_has_the_runs_in_the_order_of_the_cases_and_processes(of_two_gpus: bench.Result) -> None:
-    assert [(run["process"], run["case"]["n"]) for run in of_two_gpus.runs] == [(p, n) for n in (1, 2) for p in range(3)]
+def test_the_file_has_the_runs_in_the_order_of_the_cases_and_processes(
+    of_two_gpus: bench.Result,
+) -> None:
+    assert [(run["process"], run["case"]["n"]) for run in of_two_gpus.runs] == [
+        (p, n) for n in (1, 2) for p in range(3)
+    ]
 
 
 def test_gpus_share_the_processes_out_and_have_one_at_a_time(of_two_gpus: bench.Result) -> None:
     result = of_two_gpus
     assert all(run["gpu"] == run["saw"] for run in result.runs)
     # the one that is free
-    assert {run["process"]: run["gpu"] for run in result.runs} == {0: "GPU-a", 1: "GPU-b", 2: "GPU-b"}
+    assert {run["process"]: run["gpu"] for run in result.runs} == {
+        0: "GPU-a",
+        1: "GPU-b",
+        2: "GPU-b",
+    }
     for card in ("GPU-a", "GPU-b"):  # the runs of a process stand together
-        turns = [run["process"] for run in sorted(result.runs, key=lambda run: run["at"]) if run["gpu"] == card]
+        turns = [
+            run["process"]
+            for run in sorted(result.runs, key=lambda run: run["at"])
+            if run["gpu"] == card
+        ]
         assert turns == sorted(turns)
 
 
@@ -113,19 +134,29 @@ def test_no_more_gpus_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
-def test_a_result_of_several_gpus_is_of_no_one_card(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_of_several_gpus_is_of_no_one_card(
+    gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[Any] = []
     monkeypatch.setattr(workers, "require_gpu", lambda: None)
     monkeypatch.setattr(workers, "cards", lambda: ["GPU-a", "GPU-b", "GPU-c"])
     monkeypatch.setattr(workers, "describe", lambda: {"device": {"name": "H200", "uuid": "GPU-a"}})
-    monkeypatch.setattr(workers, "collect", lambda result, *args, cards, **more: made.append((result.machine, cards)) or 0)
+    monkeypatch.setattr(
+        workers,
+        "collect",
+        lambda result, *args, cards, **more: made.append((result.machine, cards)) or 0,
+    )
     assert workers.main("t", [], lambda process, case: {}, gpus=gpus) == 0
     [(machine, cards)] = made
-    assert cards == ["GPU-a", "GPU-b"][:gpus] and machine["device"].get("uuid") == ("GPU-a" if gpus == 1 else None)
+    assert cards == ["GPU-a", "GPU-b"][:gpus] and machine["device"].get("uuid") == (
+        "GPU-a" if gpus == 1 else None
+    )
 
 
 @pytest.mark.thorough
-def test_the_file_is_there_while_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_there_while_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counts: list[int] = []
     write = bench.Result.write
 
@@ -147,28 +178,52 @@ def test_measuring_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 # ---- budgets, and files that go on
 def entry(process: int, case: dict[str, Any]) -> dict[str, Any]:
-    return bench.run_entry(process, case, 1.0, [bench.Sample("sweep", "ref", 1, {"ref": [1.0], "x": [1.0], "ref again": [1.0]})])
+    return bench.run_entry(
+        process,
+        case,
+        1.0,
+        [bench.Sample("sweep", "ref", 1, {"ref": [1.0], "x": [1.0], "ref again": [1.0]})],
+    )
 
 
-def worked(capsys: pytest.CaptureFixture[str], measure: Any, case_count: int = 4) -> tuple[int, list[dict[str, Any]], str]:
+def worked(
+    capsys: pytest.CaptureFixture[str], measure: Any, case_count: int = 4
+) -> tuple[int, list[dict[str, Any]], str]:
     """The status of a worker, its records, and what else it printed."""
     status = workers._worker(0, [{"n": n} for n in range(case_count)], measure)
     lines = capsys.readouterr().out.strip("\n").split("\n")
     records = [json.loads(line[1:]) for line in lines if line.startswith("\x1e")]
-    return status, [record for record in records if "begins" not in record], "\n".join(x for x in lines if not x.startswith("\x1e"))
+    return (
+        status,
+        [record for record in records if "begins" not in record],
+        "\n".join(x for x in lines if not x.startswith("\x1e")),
+    )
 
 
-def test_a_worker_goes_on_after_a_row_that_says_why_it_failed_but_not_after_an_exception(capsys: Any) -> None:
+def test_a_worker_goes_on_after_a_row_that_says_why_it_failed_but_not_after_an_exception(
+    capsys: Any,
+) -> None:
     def measure(process: int, case: Any) -> dict[str, Any]:
         if case["n"] == 3:
             raise RuntimeError("lost")
-        return {"process": process, "case": case, "failed": "wrong"} if case["n"] == 1 else entry(process, case)
+        return (
+            {"process": process, "case": case, "failed": "wrong"}
+            if case["n"] == 1
+            else entry(process, case)
+        )
 
     status, records, _ = worked(capsys, measure, 6)
-    assert status == 1 and [record.get("failed") for record in records] == [None, "wrong", None, "RuntimeError: lost"]
+    assert status == 1 and [record.get("failed") for record in records] == [
+        None,
+        "wrong",
+        None,
+        "RuntimeError: lost",
+    ]
 
 
-def test_no_row_begins_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_row_begins_when_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     now = [100.0]
     monkeypatch.setattr(workers.time, "time", lambda: now[0])
     monkeypatch.setenv(workers.UNTIL, "102.5")
@@ -178,7 +233,11 @@ def test_no_row_begins_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch, ca
         return entry(process, case)
 
     status, records, text = worked(capsys, measure, 5)
-    assert status == 0 and len(records) == 3 and text == "its share of the time is over: 2 of 5 cases are left"
+    assert (
+        status == 0
+        and len(records) == 3
+        and text == "its share of the time is over: 2 of 5 cases are left"
+    )
 
 
 SHARES = """
@@ -188,7 +247,9 @@ print("\x1e" + json.dumps({"process": int(os.environ["NUMPIPE_BENCH_PROCESS"]), 
 """
 
 
-def test_what_is_left_of_the_time_is_shared_by_the_processes_that_are_to_come(tmp_path: Path) -> None:
+def test_what_is_left_of_the_time_is_shared_by_the_processes_that_are_to_come(
+    tmp_path: Path,
+) -> None:
     out = tmp_path / "r.json"
     known = bench.Result("t", {}, {}, [entry(4, {"n": 1})])
     workers.collect(known, 3, out, command=[sys.executable, "-c", SHARES], until=time.time() + 600)
@@ -210,18 +271,33 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("how, failed", [("dies", "the process ended with status 9"), ("hangs", "not done after 0.5 s")])
-def test_a_row_with_which_a_process_dies_or_hangs_is_noted_and_the_others_go_on(how: str, failed: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "how, failed", [("dies", "the process ended with status 9"), ("hangs", "not done after 0.5 s")]
+)
+def test_a_row_with_which_a_process_dies_or_hangs_is_noted_and_the_others_go_on(
+    how: str, failed: str, tmp_path: Path
+) -> None:
     out = tmp_path / "r.json"
     command = [sys.executable, "-c", HANGS, how]
-    assert workers.collect(bench.Result("t", {}, {}, []), 2, out, command=command, patience=0.5) == 1
-    assert [(run["process"], run["case"]["n"], run["failed"]) for run in bench.read(out).runs if run["case"]["n"] == 2] == [
-        (0, 2, failed), (1, 2, failed)]
+    assert (
+        workers.collect(bench.Result("t", {}, {}, []), 2, out, command=command, patience=0.5) == 1
+    )
+    assert [
+        (run["process"], run["case"]["n"], run["failed"])
+        for run in bench.read(out).runs
+        if run["case"]["n"] == 2
+    ] == [(0, 2, failed), (1, 2, failed)]
 
 
-def test_a_run_that_goes_on_keeps_what_was_measured_and_begins_with_the_rest(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_run_that_goes_on_keeps_what_was_measured_and_begins_with_the_rest(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     cases, out = [{"n": n} for n in range(4)], tmp_path / "r.json"
-    known = [entry(0, {"n": 0}), entry(0, {"n": 3}), {"process": 0, "case": {"n": 1}, "failed": "lost"}]
+    known = [
+        entry(0, {"n": 0}),
+        entry(0, {"n": 3}),
+        {"process": 0, "case": {"n": 1}, "failed": "lost"},
+    ]
     assert workers.fewest_first(cases, known) == [{"n": 2}, {"n": 0}, {"n": 3}, {"n": 1}]
     bench.Result("t", {"device": H200}, {"seed": 7}, known).write(out)
     made: list[Any] = []
@@ -233,16 +309,21 @@ def test_a_run_that_goes_on_keeps_what_was_measured_and_begins_with_the_rest(tmp
         assert workers.main("t", cases, entry, out=out, resume=resume) == 0
     assert len(made[0].runs) == 3 and made[0].method == {"seed": 7} and made[1].runs == []
     monkeypatch.setenv(workers.PROCESS, "1")
-    monkeypatch.setattr(workers, "_worker", lambda process, order, measure: made.append((process, order)) or 0)
+    monkeypatch.setattr(
+        workers, "_worker", lambda process, order, measure: made.append((process, order)) or 0
+    )
     workers.main("t", cases, entry, out=out, processes=2)
     assert made[2] == (1, [{"n": 2}, {"n": 3}, {"n": 0}, {"n": 1}])  # it begins in the middle
 
 
 # ---- calls spread over processes
 @pytest.mark.thorough
-def test_calls_are_spread_over_processes_and_those_that_fail_or_hang_are_told(tmp_path: Path) -> None:
+def test_calls_are_spread_over_processes_and_those_that_fail_or_hang_are_told(
+    tmp_path: Path,
+) -> None:
     script = tmp_path / "ahead.py"
-    script.write_text(textwrap.dedent(f"""
+    script.write_text(
+        textwrap.dedent(f"""
         import os, sys, time
         sys.path.insert(0, {str(EXAMPLES)!r})
         from benchmarks import harness
@@ -259,10 +340,17 @@ def test_calls_are_spread_over_processes_and_those_that_fail_or_hang_are_told(tm
             print(harness.spread(call, cases, workers=2))
             print(os.getpid())
             print(harness.spread(call, [{{"n": 7}}], workers=1, patience=4))
-    """), encoding="utf8")
+    """),
+        encoding="utf8",
+    )
     begun = time.monotonic()
-    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout.splitlines()
+    out = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert out[0] == str([({"n": 2}, "ValueError: no kernel")])
     assert (tmp_path / "n0").read_text(encoding="utf8") != out[1] and not (tmp_path / "n3").exists()
-    assert out[2] == str([({"n": 7}, "TimeoutError: no answer for 4 s")]) and time.monotonic() - begun < 40
+    assert (
+        out[2] == str([({"n": 7}, "TimeoutError: no answer for 4 s")])
+        and time.monotonic() - begun < 40
+    )
     assert harness.spread(print, []) == []

@@ -41,7 +41,9 @@ DTYPES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 def benchmark(name: str) -> ModuleType:
     """A module of examples/benchmarks, beside modules of examples/ that have the same name."""
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", EXAMPLES / "benchmarks" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(
+        f"benchmark_{name}", EXAMPLES / "benchmarks" / f"{name}.py"
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -51,22 +53,47 @@ def benchmark(name: str) -> ModuleType:
 
 explained, steered = benchmark("explained"), benchmark("steered")
 LADDERS = [(gemm_ladder.kernel(cfg), {}) for cfg in gemm_ladder.RUNGS.values()] + [
-    (attention_ladder.kernel(cfg, 64, causal), {}) for cfg in attention_ladder.RUNGS.values() for causal in (False, True)
-    if isinstance(cfg, attention_ladder.Config)]
-TUNED = [(gemm_tuned.kernel(cfg, form), {}) for cfg in gemm_tuned.CONFIGS.values() for form in FORMS.values()
-         if cfg.fuses or not (form.source or form.bias)]
-ATTENTION = [(attention(cfg, Form(64, causal, layout, sums)), {})
-             for cfg, causal, layout, sums in itertools.product(
-                 (Config(), Config(64, 1, alone=True)), (False, True), ("bhsd", "bshd"), (False, True))]
+    (attention_ladder.kernel(cfg, 64, causal), {})
+    for cfg in attention_ladder.RUNGS.values()
+    for causal in (False, True)
+    if isinstance(cfg, attention_ladder.Config)
+]
+TUNED = [
+    (gemm_tuned.kernel(cfg, form), {})
+    for cfg in gemm_tuned.CONFIGS.values()
+    for form in FORMS.values()
+    if cfg.fuses or not (form.source or form.bias)
+]
+ATTENTION = [
+    (attention(cfg, Form(64, causal, layout, sums)), {})
+    for cfg, causal, layout, sums in itertools.product(
+        (Config(), Config(64, 1, alone=True)), (False, True), ("bhsd", "bshd"), (False, True)
+    )
+]
 MODULES = (batched_gemm, copy_pipeline, gemm, gemm_body, gemm_single, explained, steered)
-OF_MODULES = [(kernel, {"cfg": getattr(module, "Config", gemm.Config)() if module is not explained else explained.GatedConfig()})
-              for module in MODULES for kernel in vars(module).values() if isinstance(kernel, numpipe.Kernel)]
+OF_MODULES = [
+    (
+        kernel,
+        {
+            "cfg": getattr(module, "Config", gemm.Config)()
+            if module is not explained
+            else explained.GatedConfig()
+        },
+    )
+    for module in MODULES
+    for kernel in vars(module).values()
+    if isinstance(kernel, numpipe.Kernel)
+]
 
 
-@numpipe.kernel(grid=lambda x: (cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)), num_compute_wgs=1,
-                in_specs=BlockSpec((64, 64), lambda i, k: (i, k)), out_specs=BlockSpec((64, 64), lambda i, k: (i, k)),
-                out_type=lambda x: ArrayType(x.shape, np.float32),
-                compiler_params=CompilerParams(dimension_semantics=("parallel", "sequential")))
+@numpipe.kernel(
+    grid=lambda x: (cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)),
+    num_compute_wgs=1,
+    in_specs=BlockSpec((64, 64), lambda i, k: (i, k)),
+    out_specs=BlockSpec((64, 64), lambda i, k: (i, k)),
+    out_type=lambda x: ArrayType(x.shape, np.float32),
+    compiler_params=CompilerParams(dimension_semantics=("parallel", "sequential")),
+)
 def over_tiles(x, y):  # type: ignore[no-untyped-def]
     y[...] = x[...] + x[...]
 
@@ -83,13 +110,21 @@ def functions(kernel: numpipe.Kernel, statics: dict[str, Any]) -> Iterator[Expre
         constants = {name: value for name, value in statics.items() if name in parameters}
         text = text_of(function, constants, f"kernel {kernel.name}: {option}")
         expression = Expression(text, "a file")
-        for dtype, ranks in itertools.product(DTYPES, itertools.product(range(1, 5), repeat=len(names))):
+        for dtype, ranks in itertools.product(
+            DTYPES, itertools.product(range(1, 5), repeat=len(names))
+        ):
             arrays = {name: (dtype, rank) for name, rank in zip(names, ranks, strict=True)}
-            if kernel.options.signature is not None and ranks != tuple(map(len, kernel.options.signature.inputs[:len(ranks)])):
+            if kernel.options.signature is not None and ranks != tuple(
+                map(len, kernel.options.signature.inputs[: len(ranks)])
+            ):
                 continue
             for _ in range(10):
-                known = {name: HostView(ArrayType(tuple(choose.choices((0, 1, 8, 100, 4096), k=rank)), dtype))
-                         for name, (_, rank) in arrays.items()}
+                known = {
+                    name: HostView(
+                        ArrayType(tuple(choose.choices((0, 1, 8, 100, 4096), k=rank)), dtype)
+                    )
+                    for name, (_, rank) in arrays.items()
+                }
                 try:
                     expected = function(**known, **constants)
                 except Exception as error:
@@ -101,18 +136,35 @@ def functions(kernel: numpipe.Kernel, statics: dict[str, Any]) -> Iterator[Expre
         yield expression
 
 
-@pytest.mark.parametrize("kernels", [LADDERS, TUNED, ATTENTION, OF_MODULES, [(over_tiles, {})]],
-                         ids=["ladders", "tuned", "attention", "modules", "tiles"])
-def test_a_file_can_hold_all_functions_of_shapes(kernels: list[tuple[numpipe.Kernel, dict[str, Any]]]) -> None:
+@pytest.mark.parametrize(
+    "kernels",
+    [LADDERS, TUNED, ATTENTION, OF_MODULES, [(over_tiles, {})]],
+    ids=["ladders", "tuned", "attention", "modules", "tiles"],
+)
+def test_a_file_can_hold_all_functions_of_shapes(
+    kernels: list[tuple[numpipe.Kernel, dict[str, Any]]],
+) -> None:
     for kernel, statics in kernels:
         assert list(functions(kernel, statics)), kernel.name
 
 
 def test_all_kernels_are_among_them() -> None:
     """But for kernels of several GPUs, which no file holds."""
-    of_files = {path.name for path in (*EXAMPLES.rglob("*.py"), *OPS.glob("*.py"))
-                if re.search(r"^ *@numpipe[._](kernel|jit)\b", text := path.read_text("utf8"), re.MULTILINE)
-                and "semaphores=" not in text}
-    tested = {Path(str(module.__file__)).name for module in (*MODULES, gemm_ladder, attention_ladder)}
-    tested |= {"jax_calls.py", "matmul.py", "attention.py", "attention_short.py", "copy.py", "by_rows.py"}
+    of_files = {
+        path.name
+        for path in (*EXAMPLES.rglob("*.py"), *OPS.glob("*.py"))
+        if re.search(r"^ *@numpipe[._](kernel|jit)\b", text := path.read_text("utf8"), re.MULTILINE)
+        and "semaphores=" not in text
+    }
+    tested = {
+        Path(str(module.__file__)).name for module in (*MODULES, gemm_ladder, attention_ladder)
+    }
+    tested |= {
+        "jax_calls.py",
+        "matmul.py",
+        "attention.py",
+        "attention_short.py",
+        "copy.py",
+        "by_rows.py",
+    }
     assert of_files == tested

@@ -34,8 +34,13 @@ def _simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), in_specs=BLOCK, out_specs=BLOCK, num_compute_wgs=1,
-                out_type=lambda x: ArrayType(x.shape, x.dtype))
+@numpipe.kernel(
+    grid=lambda x: (x.shape[0] // 64,),
+    in_specs=BLOCK,
+    out_specs=BLOCK,
+    num_compute_wgs=1,
+    out_type=lambda x: ArrayType(x.shape, x.dtype),
+)
 def scaled(x, y, *, by=2.0):
     y[...] = x[...] * by
 
@@ -65,7 +70,11 @@ def wide(x: Any) -> Any:
 def test_the_example_of_a_docstring_runs(name: str) -> None:
     function = getattr(numpipe.jax, name)
     runner = doctest.DocTestRunner()
-    runner.run(doctest.DocTestFinder().find(function, name, globs={"numpipe": numpipe, "jax": jax, "jnp": jnp})[0])
+    runner.run(
+        doctest.DocTestFinder().find(
+            function, name, globs={"numpipe": numpipe, "jax": jax, "jnp": jnp}
+        )[0]
+    )
     assert runner.summarize() == (0, runner.tries) and runner.tries
 
 
@@ -80,8 +89,13 @@ def test_a_kernel_is_a_part_of_a_jitted_program() -> None:
     assert function.__name__ == "scaled"
 
 
-@numpipe.kernel(grid=(1,), in_specs=BLOCK, out_specs=(BLOCK, BLOCK), num_compute_wgs=1,
-                out_type=lambda x: (ArrayType(x.shape, x.dtype), ArrayType(x.shape, np.float16)))
+@numpipe.kernel(
+    grid=(1,),
+    in_specs=BLOCK,
+    out_specs=(BLOCK, BLOCK),
+    num_compute_wgs=1,
+    out_type=lambda x: (ArrayType(x.shape, x.dtype), ArrayType(x.shape, np.float16)),
+)
 def both(x, y, z):
     y[...] = x[...] + 1.0
     z[...] = (x[...] * 2.0).astype(np.float16)
@@ -114,7 +128,13 @@ def test_a_call_keeps_none_of_its_arrays() -> None:
         jax.jit(lambda x: function(x, by=7.0))(numbers(64, 64))
 
 
-@numpipe.kernel(grid=(1,), in_specs=BLOCK, out_specs=BLOCK, num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype))
+@numpipe.kernel(
+    grid=(1,),
+    in_specs=BLOCK,
+    out_specs=BLOCK,
+    num_compute_wgs=1,
+    out_type=lambda x: ArrayType(x.shape, x.dtype),
+)
 def times(x, y, *, factor: numpipe.Static):
     y[...] = x[...] * float(factor)
 
@@ -127,24 +147,36 @@ def test_statics_are_constants_and_have_a_hash() -> None:
 
 
 def test_out_type_of_the_call_is_for_kernels_that_have_none() -> None:
-    same(numpipe.jax.call(ones, out_type=jax.ShapeDtypeStruct((64, 64), np.float32))(), np.ones((64, 64)))
+    same(
+        numpipe.jax.call(ones, out_type=jax.ShapeDtypeStruct((64, 64), np.float32))(),
+        np.ones((64, 64)),
+    )
 
 
 def test_vmap_of_a_kernel_calls_it_for_each_where_that_is_asked_for() -> None:
     x = numbers(3, 64, 64)
     function = numpipe.jax.call(scaled, vmap_method="sequential")
     same(jax.jit(jax.vmap(function))(x), 2 * x)
-    with pytest.raises(SpecError, match=r"kernel scaled: jax.vmap of it: .*vmap_method=\"sequential\""):
+    with pytest.raises(
+        SpecError, match=r"kernel scaled: jax.vmap of it: .*vmap_method=\"sequential\""
+    ):
         jax.vmap(numpipe.jax.call(scaled))(x)
 
 
-@numpipe.kernel(grid=(1,), num_compute_wgs=1, warp_specialized=False, out_type=lambda x, y: ArrayType(x.shape, x.dtype))
+@numpipe.kernel(
+    grid=(1,),
+    num_compute_wgs=1,
+    warp_specialized=False,
+    out_type=lambda x, y: ArrayType(x.shape, x.dtype),
+)
 def added(x, y, z):
     """z = x + y: a matrix, or a batch of them, of which y may have one"""
     tile = ds(0, 64)
     for i in range(z.shape[0] if z.ndim == 3 else 1):
         j = i if y.shape[0] == z.shape[0] else 0
-        z[(i, tile, tile)[3 - z.ndim:]] = x[(i, tile, tile)[3 - z.ndim:]] + y[(j, tile, tile)[3 - z.ndim:]]
+        z[(i, tile, tile)[3 - z.ndim :]] = (
+            x[(i, tile, tile)[3 - z.ndim :]] + y[(j, tile, tile)[3 - z.ndim :]]
+        )
 
 
 @pytest.mark.parametrize("method, batches", [("broadcast_all", 3), ("expand_dims", 1)])
@@ -152,7 +184,9 @@ def test_vmap_can_give_a_kernel_arrays_of_one_dimension_more(method: Any, batche
     x, y = numbers(3, 64, 64), numbers(64, 64, seed=1)
     function = jax.vmap(numpipe.jax.call(added, vmap_method=method), (0, None))
     same(function(x, y), x + y)
-    assert f"f32[{batches},64,64]" in str(jax.make_jaxpr(function)(x, y)).partition("jvp_jaxpr_fun")[0]
+    assert (
+        f"f32[{batches},64,64]" in str(jax.make_jaxpr(function)(x, y)).partition("jvp_jaxpr_fun")[0]
+    )
 
 
 def test_the_derivative_of_a_kernel_is_what_custom_vjp_says() -> None:
@@ -164,14 +198,29 @@ def test_the_derivative_of_a_kernel_is_what_custom_vjp_says() -> None:
         jax.grad(lambda x: function(x).sum())(numbers(64, 64))
 
 
-@pytest.mark.parametrize("call, message", [
-    (lambda f, x: f(x, x), "the call passes all of x, y, and arrays of JAX are immutable: leave the outputs out"),
-    (lambda f, x: f(x, out=x), "a call in a JAX program has no out=: XLA allocates"),
-    (lambda f, x: f(x, by=x[0, 0]), "'by' is a run-time scalar, and a launch in a JAX program has the value"),
-    (lambda f, x: f(x, factor=2.0), "unexpected argument 'factor'"),
-    (lambda f, x: scaled(x), "a DynamicJaxprTracer of JAX has no memory of its own; .*numpipe.jax.call"),
-    (lambda f, x: numpipe.ops.matmul(x, x), "argument 'a' of kernel 'matmul': .*numpipe.jax.matmul"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (
+            lambda f, x: f(x, x),
+            "the call passes all of x, y, and arrays of JAX are immutable: leave the outputs out",
+        ),
+        (lambda f, x: f(x, out=x), "a call in a JAX program has no out=: XLA allocates"),
+        (
+            lambda f, x: f(x, by=x[0, 0]),
+            "'by' is a run-time scalar, and a launch in a JAX program has the value",
+        ),
+        (lambda f, x: f(x, factor=2.0), "unexpected argument 'factor'"),
+        (
+            lambda f, x: scaled(x),
+            "a DynamicJaxprTracer of JAX has no memory of its own; .*numpipe.jax.call",
+        ),
+        (
+            lambda f, x: numpipe.ops.matmul(x, x),
+            "argument 'a' of kernel 'matmul': .*numpipe.jax.matmul",
+        ),
+    ],
+)
 def test_calls_that_do_not_fit_are_refused_when_they_are_traced(call: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         jax.jit(lambda x: call(numpipe.jax.call(scaled), x))(numbers(64, 64))
@@ -191,14 +240,20 @@ def test_types_that_jax_has_not_are_refused() -> None:
 
 def test_sizes_that_are_not_known_are_refused() -> None:
     shape = jax.export.symbolic_shape("m, 64")
-    for function, dtype in ((numpipe.jax.call(scaled), np.float32), (lambda x: numpipe.jax.matmul(x, x), np.float16)):
+    for function, dtype in (
+        (numpipe.jax.call(scaled), np.float32),
+        (lambda x: numpipe.jax.matmul(x, x), np.float16),
+    ):
         with pytest.raises(SpecError, match="which must be known when a program is traced"):
             jax.export.export(jax.jit(function))(jax.ShapeDtypeStruct(shape, dtype))
 
 
 def test_an_error_of_the_simulated_sm_reaches_the_user() -> None:
     """As JAX's error, for it crosses C; with the name of numpipe's and its text."""
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"numpipe.errors.SpecError: .*block_shape \(64, 64\) has 2 dimensions"):
+    with pytest.raises(
+        jax.errors.JaxRuntimeError,
+        match=r"numpipe.errors.SpecError: .*block_shape \(64, 64\) has 2 dimensions",
+    ):
         jax.block_until_ready(jax.jit(numpipe.jax.call(scaled))(numbers(64)))
 
 
@@ -206,57 +261,91 @@ def test_an_error_of_the_simulated_sm_reaches_the_user() -> None:
 def test_shards_are_computed_where_they_lie_and_a_process_can_end_meanwhile() -> None:
     """Programs on several devices run beside Python, and call it: the process waits for them before
     Python ends."""
-    code = ("import jax, jax.numpy as jnp, numpy as np, numpipe.jax\n"
-            "mesh, over = jax.sharding.Mesh(jax.devices(), 'x'), jax.sharding.PartitionSpec('x')\n"
-            "a, b = jnp.ones((8, 16), jnp.float16), jnp.ones((16, 8), jnp.float16)\n"
-            "whole = jax.sharding.PartitionSpec()\n"
-            "f = jax.jit(jax.shard_map(numpipe.jax.matmul, mesh=mesh, in_specs=(over, whole), out_specs=over))\n"
-            "assert (f(a, b) == 16).all() and len(f(a, b).sharding.device_set) == 2")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100,
-                          env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"})
+    code = (
+        "import jax, jax.numpy as jnp, numpy as np, numpipe.jax\n"
+        "mesh, over = jax.sharding.Mesh(jax.devices(), 'x'), jax.sharding.PartitionSpec('x')\n"
+        "a, b = jnp.ones((8, 16), jnp.float16), jnp.ones((16, 8), jnp.float16)\n"
+        "whole = jax.sharding.PartitionSpec()\n"
+        "f = jax.jit(jax.shard_map(numpipe.jax.matmul, mesh=mesh, in_specs=(over, whole), out_specs=over))\n"
+        "assert (f(a, b) == 16).all() and len(f(a, b).sharding.device_set) == 2"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_without_jax_the_import_says_what_to_install() -> None:
-    code = ("import sys; sys.modules['jax'] = None\nimport numpipe\ntry: numpipe.jax\n"
-            "except numpipe.TargetError as error: print(error)")
+    code = (
+        "import sys; sys.modules['jax'] = None\nimport numpipe\ntry: numpipe.jax\n"
+        "except numpipe.TargetError as error: print(error)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "numpipe.jax needs JAX, which cannot be imported" in done.stdout, done.stderr
 
 
 # ---- products
-SHAPES = [((5, 13), (13, 7)), ((2, 1, 5, 8), (3, 8, 8)), ((5, 16), (16, 8)), ((3,), (3,)), ((3,), (2, 3, 5)), ((2, 4, 3), (3,)),
-          ((2, 5, 8), (8, 16)), ((5, 8), (2, 8, 16)), ((2, 3, 0), (2, 0, 8)), ((0, 3, 8), (0, 8, 8))]
+SHAPES = [
+    ((5, 13), (13, 7)),
+    ((2, 1, 5, 8), (3, 8, 8)),
+    ((5, 16), (16, 8)),
+    ((3,), (3,)),
+    ((3,), (2, 3, 5)),
+    ((2, 4, 3), (3,)),
+    ((2, 5, 8), (8, 16)),
+    ((5, 8), (2, 8, 16)),
+    ((2, 3, 0), (2, 0, 8)),
+    ((0, 3, 8), (0, 8, 8)),
+]
 
 
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("a, b", SHAPES, ids=str)
 def test_a_product_and_its_derivatives(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     left, right = numbers(*a, dtype=np.float16), numbers(*b, dtype=np.float16, seed=1)
-    same(jax.jit(numpipe.jax.matmul)(left, right), np.matmul(np.asarray(left, np.float64), np.asarray(right, np.float64)))
+    same(
+        jax.jit(numpipe.jax.matmul)(left, right),
+        np.matmul(np.asarray(left, np.float64), np.asarray(right, np.float64)),
+    )
 
     def squares(product: Any) -> Any:
         return jax.jit(jax.grad(lambda a, b: (wide(product(a, b)) ** 2).sum(), (0, 1)))(left, right)
 
-    for got, wanted in zip(squares(numpipe.jax.matmul), squares(lambda a, b: wide(a) @ wide(b)), strict=True):
+    for got, wanted in zip(
+        squares(numpipe.jax.matmul), squares(lambda a, b: wide(a) @ wide(b)), strict=True
+    ):
         same(got, wanted, 2e-3)
 
 
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("activation", ["silu", "relu", "gelu", None])
 def test_derivatives_of_all_that_follows_a_product(activation: Any) -> None:
-    arrays = [numbers(*shape, dtype=np.float16, seed=seed) for seed, shape in enumerate([(2, 5, 16), (16, 8), (5, 8), (8,)])]
+    arrays = [
+        numbers(*shape, dtype=np.float16, seed=seed)
+        for seed, shape in enumerate([(2, 5, 16), (16, 8), (5, 8), (8,)])
+    ]
     arrays[3] = wide(arrays[3])
     function = getattr(jax.nn, activation) if activation else lambda x: x
 
     def ours(a: Any, b: Any, c: Any, bias: Any) -> Any:
-        return wide(numpipe.jax.matmul(a, b, c, alpha=0.1, beta=0.5, bias=bias, activation=activation))
+        return wide(
+            numpipe.jax.matmul(a, b, c, alpha=0.1, beta=0.5, bias=bias, activation=activation)
+        )
 
     def reference(a: Any, b: Any, c: Any, bias: Any) -> Any:
         return function(0.1 * (wide(a) @ wide(b)) + 0.5 * wide(c) + wide(bias))
 
-    for wanted, got in [(reference(*arrays), ours(*arrays)), *zip(*(
-            jax.grad(lambda *a, f=f: f(*a).sum(), range(4))(*arrays) for f in (reference, ours)), strict=True)]:
+    for wanted, got in [
+        (reference(*arrays), ours(*arrays)),
+        *zip(
+            *(jax.grad(lambda *a, f=f: f(*a).sum(), range(4))(*arrays) for f in (reference, ours)),
+            strict=True,
+        ),
+    ]:
         same(got, wanted, 2e-3)
 
 
@@ -273,53 +362,93 @@ def test_the_derivative_of_a_derivative() -> None:
 def test_derivatives_copy_no_operand() -> None:
     """XLA transposes nothing: a window on the operand is the transpose."""
     a, b = numbers(16, 8, dtype=np.float16), numbers(8, 24, dtype=np.float16)
-    text = jax.jit(jax.grad(lambda a, b: wide(numpipe.jax.matmul(a, b)).sum(), (0, 1))).lower(a, b).as_text()
+    text = (
+        jax.jit(jax.grad(lambda a, b: wide(numpipe.jax.matmul(a, b)).sum(), (0, 1)))
+        .lower(a, b)
+        .as_text()
+    )
     assert text.count("custom_call @numpipe.matmul.") >= 2 and "stablehlo.transpose" not in text
 
 
-BATCHES = [*itertools.product([((5, 16), None), ((3, 5, 16), 0), ((3, 2, 5, 16), 0)],
-                             [((16, 8), None), ((3, 16, 8), 0), ((3, 2, 16, 8), 0)])][1:]
+BATCHES = [
+    *itertools.product(
+        [((5, 16), None), ((3, 5, 16), 0), ((3, 2, 5, 16), 0)],
+        [((16, 8), None), ((3, 16, 8), 0), ((3, 2, 16, 8), 0)],
+    )
+][1:]
 
 
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("a, b", [BATCHES[4], *BATCHES], ids=str)
 def test_vmap_of_a_product_and_of_its_derivatives(a: Any, b: Any) -> None:
-    arrays = [numbers(*shape, dtype=np.float16, seed=seed) for seed, (shape, _) in enumerate((a, b))]
+    arrays = [
+        numbers(*shape, dtype=np.float16, seed=seed) for seed, (shape, _) in enumerate((a, b))
+    ]
     axes = a[1], b[1]
-    same(jax.vmap(numpipe.jax.matmul, axes)(*arrays), jax.vmap(lambda a, b: wide(a) @ wide(b), axes)(*arrays))
+    same(
+        jax.vmap(numpipe.jax.matmul, axes)(*arrays),
+        jax.vmap(lambda a, b: wide(a) @ wide(b), axes)(*arrays),
+    )
 
     def sums(product: Any) -> Any:
         return jax.vmap(jax.grad(lambda a, b: wide(product(a, b)).sum(), (0, 1)), axes)(*arrays)
 
-    for got, wanted in zip(sums(numpipe.jax.matmul), sums(lambda a, b: wide(a) @ wide(b)), strict=True):
+    for got, wanted in zip(
+        sums(numpipe.jax.matmul), sums(lambda a, b: wide(a) @ wide(b)), strict=True
+    ):
         same(got, wanted)
 
 
 @pytest.mark.variants(2)
-@pytest.mark.parametrize("axes", [(0, None, 0, 0), (None, None, 0, None), (0, None, None, None), (None, None, None, 0),
-                                  (None, 0, 0, None)], ids=str)
+@pytest.mark.parametrize(
+    "axes",
+    [
+        (0, None, 0, 0),
+        (None, None, 0, None),
+        (0, None, None, None),
+        (None, None, None, 0),
+        (None, 0, 0, None),
+    ],
+    ids=str,
+)
 def test_vmap_of_what_follows_a_product(axes: tuple[Any, ...]) -> None:
     shapes = [(5, 16), (16, 8), (5, 8), (8,)]
-    arrays = [numbers(*([] if axis is None else [3]), *shape, dtype=np.float16) for axis, shape in zip(axes, shapes, strict=True)]
+    arrays = [
+        numbers(*([] if axis is None else [3]), *shape, dtype=np.float16)
+        for axis, shape in zip(axes, shapes, strict=True)
+    ]
     got = jax.vmap(lambda a, b, c, bias: numpipe.jax.matmul(a, b, c, bias=bias), axes)(*arrays)
     same(got, jax.vmap(lambda a, b, c, bias: wide(a) @ wide(b) + c + bias, axes)(*arrays))
 
 
 def test_vmap_of_rows_by_one_matrix_is_one_product_of_more_rows() -> None:
     a, b = numbers(3, 5, 16, dtype=np.float16), numbers(16, 8, dtype=np.float16)
-    assert "(15, 16)" in str(jax.make_jaxpr(jax.vmap(numpipe.jax.matmul, (0, None)))(a, b)).replace("f16[15,16]", "(15, 16)")
+    assert "(15, 16)" in str(jax.make_jaxpr(jax.vmap(numpipe.jax.matmul, (0, None)))(a, b)).replace(
+        "f16[15,16]", "(15, 16)"
+    )
 
 
-@pytest.mark.parametrize("arguments, options, message", [
-    (((5, 16), (8, 16)), {}, r"K = 16 in 'a' \(5, 16\), 8 in 'b' \(8, 16\); pass b.T"),
-    (((2, 5, 16), (3, 16, 8)), {}, "do not broadcast"),
-    (((5, 16), (16, 8)), {"activation": "tanh"}, "activation is 'relu', 'silu', 'gelu'"),
-    (((5, 16), (16, 8)), {"bias": jnp.zeros(5, np.float16)}, "'bias' must be"),
-    (((5, 16), (16, 8)), {"bias": jnp.zeros(8, np.int32)}, "'bias' is int32, expected float16 or bfloat16 or float32"),
-])
-def test_products_that_do_not_fit_are_refused_when_they_are_traced(arguments: Any, options: Any, message: str) -> None:
+@pytest.mark.parametrize(
+    "arguments, options, message",
+    [
+        (((5, 16), (8, 16)), {}, r"K = 16 in 'a' \(5, 16\), 8 in 'b' \(8, 16\); pass b.T"),
+        (((2, 5, 16), (3, 16, 8)), {}, "do not broadcast"),
+        (((5, 16), (16, 8)), {"activation": "tanh"}, "activation is 'relu', 'silu', 'gelu'"),
+        (((5, 16), (16, 8)), {"bias": jnp.zeros(5, np.float16)}, "'bias' must be"),
+        (
+            ((5, 16), (16, 8)),
+            {"bias": jnp.zeros(8, np.int32)},
+            "'bias' is int32, expected float16 or bfloat16 or float32",
+        ),
+    ],
+)
+def test_products_that_do_not_fit_are_refused_when_they_are_traced(
+    arguments: Any, options: Any, message: str
+) -> None:
     with pytest.raises(SpecError, match=f"matmul: .*{message}"):
-        jax.jit(lambda a, b: numpipe.jax.matmul(a, b, **options))(*[numbers(*shape, dtype=np.float16) for shape in arguments])
+        jax.jit(lambda a, b: numpipe.jax.matmul(a, b, **options))(
+            *[numbers(*shape, dtype=np.float16) for shape in arguments]
+        )
 
 
 @numpipe.function
@@ -332,7 +461,9 @@ def test_a_traced_alpha_and_an_unknown_derivative_are_refused() -> None:
     with pytest.raises(SpecError, match="'alpha' is traced"):
         jax.jit(lambda a, alpha: numpipe.jax.matmul(a, a, alpha=alpha))(a, 2.0)
     same(numpipe.jax.matmul(a, a, activation=twice), 2 * (wide(a) @ wide(a)))
-    with pytest.raises(SpecError, match="a numpipe.function as activation, whose derivative nobody knows"):
+    with pytest.raises(
+        SpecError, match="a numpipe.function as activation, whose derivative nobody knows"
+    ):
         jax.grad(lambda a: wide(numpipe.jax.matmul(a, a, activation=twice)).sum())(a)
 
 
@@ -341,7 +472,11 @@ def attended(q: Any, k: Any, v: Any, *, causal: bool = False) -> Any:
     """The reference, in float32, and the logarithms of the sums."""
     k, v = (jnp.repeat(wide(x), q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     scores = wide(q) @ jnp.swapaxes(k, -1, -2) * q.shape[-1] ** -0.5
-    scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -jnp.inf) if causal else scores
+    scores = (
+        jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -jnp.inf)
+        if causal
+        else scores
+    )
     return jax.nn.softmax(scores) @ v, jax.nn.logsumexp(scores, -1)
 
 
@@ -350,11 +485,15 @@ def heads(*shape: int, seed: int = 0) -> Any:
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("depth, causal, layout", [(20, True, "bhsd"), (64, False, "bshd"), (128, False, "bhsd")])
+@pytest.mark.parametrize(
+    "depth, causal, layout", [(20, True, "bhsd"), (64, False, "bshd"), (128, False, "bhsd")]
+)
 def test_attention_of_any_depth(depth: int, causal: bool, layout: Any) -> None:
     q, k, v = heads(1, 4, 16, depth), heads(1, 2, 24, depth, seed=1), heads(1, 2, 24, depth, seed=2)
     turn = (lambda x: jnp.swapaxes(x, 1, 2)) if layout == "bshd" else lambda x: x
-    made, sums = jax.jit(lambda *x: numpipe.jax.attention(*x, causal=causal, layout=layout, return_lse=True))(*map(turn, (q, k, v)))
+    made, sums = jax.jit(
+        lambda *x: numpipe.jax.attention(*x, causal=causal, layout=layout, return_lse=True)
+    )(*map(turn, (q, k, v)))
     wanted, of = attended(q, k, v, causal=causal)
     same(turn(made), wanted, 2e-3)
     same(sums, of, 1e-5)
@@ -362,14 +501,26 @@ def test_attention_of_any_depth(depth: int, causal: bool, layout: Any) -> None:
 
 def test_vmap_of_attention_is_more_batches() -> None:
     q, k, v = heads(2, 1, 2, 16, 64), heads(1, 2, 24, 64), heads(2, 1, 2, 24, 64, seed=2)
-    same(jax.vmap(numpipe.jax.attention, (0, None, 0))(q, k, v), attended(q, jnp.stack([k, k]), v)[0], 2e-3)
+    same(
+        jax.vmap(numpipe.jax.attention, (0, None, 0))(q, k, v),
+        attended(q, jnp.stack([k, k]), v)[0],
+        2e-3,
+    )
 
 
 def test_attentions_that_do_not_fit_are_refused_when_they_are_traced() -> None:
     q = heads(1, 2, 16, 64)
-    for call, message in [(lambda q: jax.grad(lambda q: wide(numpipe.jax.attention(q, q, q)).sum())(q), "no derivative yet"),
-                          (lambda q: numpipe.jax.attention(q, q[:, :1], q), "'k' and 'v' must have one shape"),
-                          (lambda q: numpipe.jax.attention(q, q, q, scale=q[0, 0, 0, 0]), "'scale' is traced"),
-                          (lambda q: numpipe.jax.attention(wide(q), wide(q), wide(q)), "'q' is float32, expected float16")]:
+    for call, message in [
+        (
+            lambda q: jax.grad(lambda q: wide(numpipe.jax.attention(q, q, q)).sum())(q),
+            "no derivative yet",
+        ),
+        (lambda q: numpipe.jax.attention(q, q[:, :1], q), "'k' and 'v' must have one shape"),
+        (lambda q: numpipe.jax.attention(q, q, q, scale=q[0, 0, 0, 0]), "'scale' is traced"),
+        (
+            lambda q: numpipe.jax.attention(wide(q), wide(q), wide(q)),
+            "'q' is float32, expected float16",
+        ),
+    ]:
         with pytest.raises(SpecError, match=message):
             jax.jit(call)(q)

@@ -37,8 +37,12 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """A GPU, JAX's default device, that notes the addresses of the arrays of each launch."""
     fake = FakeDriver()
     fake.sizes, fake.seen = SIZES, []  # type: ignore[attr-defined]
-    fake.kernel = lambda p: fake.seen.append(tuple(ctypes.c_int64.from_address(p[1 + 5 * i]).value  # type: ignore[attr-defined]
-                                                   for i in range((len(fake.sizes) - 1) // 5)))
+    fake.kernel = lambda p: fake.seen.append(
+        tuple(
+            ctypes.c_int64.from_address(p[1 + 5 * i]).value  # type: ignore[attr-defined]
+            for i in range((len(fake.sizes) - 1) // 5)
+        )
+    )
     monkeypatch.setattr(targets, "default_gpu", lambda: 0)
     jax.clear_caches()  # a program is traced once for a default device
     with opened(monkeypatch, fake):
@@ -59,53 +63,102 @@ def test_the_structures_lie_as_in_the_header_that_jax_has(tmp_path: Path) -> Non
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
-    fields = {"XLA_FFI_CallFrame": (ffi.Frame, {"extension_start": "extension_start", "api": "api", "context": "ctx",
-                                                "stage": "stage", "operands": "args", "results": "rets"}),
-              "XLA_FFI_Args": (ffi.Buffers, {"size": "size", "items": "args"}),
-              "XLA_FFI_Rets": (ffi.Buffers, {"size": "size", "items": "rets"}),
-              "XLA_FFI_Buffer": (ffi.Buffer, {"dtype": "dtype", "data": "data", "rank": "rank", "dims": "dims"}),
-              "XLA_FFI_Api": (ffi.Api, {"version": "api_version", "error_create": "XLA_FFI_Error_Create",
-                                        "stream_get": "XLA_FFI_Stream_Get"}),
-              "XLA_FFI_Api_Version": (ffi.Version, {"major": "major_version", "minor": "minor_version"}),
-              "XLA_FFI_Metadata": (ffi.Metadata, {"version": "api_version", "traits": "traits"}),
-              "XLA_FFI_Metadata_Extension": (ffi.Extension, {"type": "extension_base.type", "metadata": "metadata"}),
-              "XLA_FFI_Error_Create_Args": (ffi._ErrorArguments, {"message": "message", "code": "errc"}),
-              "XLA_FFI_Stream_Get_Args": (ffi._StreamArguments, {"context": "ctx", "stream": "stream"})}
-    asked = [(struct, theirs, getattr(ours, mine).offset)
-             for struct, (ours, names) in fields.items() for mine, theirs in names.items()]
-    lines = "".join(f'printf("%zu\\n", offsetof({struct}, {theirs}));' for struct, theirs, _ in asked)
+    fields = {
+        "XLA_FFI_CallFrame": (
+            ffi.Frame,
+            {
+                "extension_start": "extension_start",
+                "api": "api",
+                "context": "ctx",
+                "stage": "stage",
+                "operands": "args",
+                "results": "rets",
+            },
+        ),
+        "XLA_FFI_Args": (ffi.Buffers, {"size": "size", "items": "args"}),
+        "XLA_FFI_Rets": (ffi.Buffers, {"size": "size", "items": "rets"}),
+        "XLA_FFI_Buffer": (
+            ffi.Buffer,
+            {"dtype": "dtype", "data": "data", "rank": "rank", "dims": "dims"},
+        ),
+        "XLA_FFI_Api": (
+            ffi.Api,
+            {
+                "version": "api_version",
+                "error_create": "XLA_FFI_Error_Create",
+                "stream_get": "XLA_FFI_Stream_Get",
+            },
+        ),
+        "XLA_FFI_Api_Version": (ffi.Version, {"major": "major_version", "minor": "minor_version"}),
+        "XLA_FFI_Metadata": (ffi.Metadata, {"version": "api_version", "traits": "traits"}),
+        "XLA_FFI_Metadata_Extension": (
+            ffi.Extension,
+            {"type": "extension_base.type", "metadata": "metadata"},
+        ),
+        "XLA_FFI_Error_Create_Args": (ffi._ErrorArguments, {"message": "message", "code": "errc"}),
+        "XLA_FFI_Stream_Get_Args": (ffi._StreamArguments, {"context": "ctx", "stream": "stream"}),
+    }
+    asked = [
+        (struct, theirs, getattr(ours, mine).offset)
+        for struct, (ours, names) in fields.items()
+        for mine, theirs in names.items()
+    ]
+    lines = "".join(
+        f'printf("%zu\\n", offsetof({struct}, {theirs}));' for struct, theirs, _ in asked
+    )
     source = tmp_path / "offsets.c"
     header = Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h"
     # in C a structure has a name of its own only where a typedef gives it one
     text = header.read_text(encoding="utf8")
-    declared = "".join(f"typedef struct {name} {name};" for name in fields if f"}} {name};" not in text)
-    source.write_text(f'#include <stdio.h>\n#include "{header}"\n{declared}int main() {{ {lines} }}', encoding="utf8")
+    declared = "".join(
+        f"typedef struct {name} {name};" for name in fields if f"}} {name};" not in text
+    )
+    source.write_text(
+        f'#include <stdio.h>\n#include "{header}"\n{declared}int main() {{ {lines} }}',
+        encoding="utf8",
+    )
     subprocess.run([compiler, "-w", "-o", tmp_path / "offsets", source], check=True)
-    found = subprocess.run([tmp_path / "offsets"], capture_output=True, text=True, check=True).stdout.split()
+    found = subprocess.run(
+        [tmp_path / "offsets"], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert [(s, f, int(n)) for (s, f, _), n in zip(asked, found, strict=True)] == asked
 
 
 @pytest.mark.parametrize("theirs, told", [((0, 1), (0, 1)), ((0, 3), (0, 3)), ((0, 9), (0, 4))])
-def test_a_handler_tells_a_version_that_both_know_and_that_it_can_be_captured(theirs: Any, told: Any) -> None:
+def test_a_handler_tells_a_version_that_both_know_and_that_it_can_be_captured(
+    theirs: Any, told: Any
+) -> None:
     metadata = FakeXla(theirs).ask(ffi.Handler(lambda stream, pointers: None, 1, 1, streams=True))
     assert (metadata.version.major, metadata.version.minor) == told
     assert metadata.traits == ffi.COMMAND_BUFFER
 
 
-@pytest.mark.parametrize("error, code", [
-    (SpecError("argument 'x': schön"), 3), (KeyboardInterrupt("stop"), 13), (ValueError("\0"), 13)])
+@pytest.mark.parametrize(
+    "error, code",
+    [
+        (SpecError("argument 'x': schön"), 3),
+        (KeyboardInterrupt("stop"), 13),
+        (ValueError("\0"), 13),
+    ],
+)
 def test_whatever_is_raised_comes_back_as_text(error: BaseException, code: int) -> None:
     def fails(stream: int, pointers: Any) -> None:
         raise error
 
     xla = FakeXla()
     assert xla.call(ffi.Handler(fails, 1, 1, streams=False), [A], [B]) == 0xE0
-    assert xla.error == (f"{type(error).__module__}.{type(error).__qualname__}: {error}".replace("\0", " "), code)
+    assert xla.error == (
+        f"{type(error).__module__}.{type(error).__qualname__}: {error}".replace("\0", " "),
+        code,
+    )
 
 
 def test_buffers_of_another_call_are_refused() -> None:
     xla = FakeXla()
-    assert xla.call(ffi.Handler(lambda stream, pointers: None, 1, 1, streams=False), [A, B], [C]) == 0xE0
+    assert (
+        xla.call(ffi.Handler(lambda stream, pointers: None, 1, 1, streams=False), [A, B], [C])
+        == 0xE0
+    )
     assert "2 operands and 1 results" in xla.error[0]
 
 
@@ -146,10 +199,15 @@ def test_what_the_driver_refuses_is_an_error_of_xla(fake: FakeDriver) -> None:
     xla, called = FakeXla(), handler(doubled(**OUT))
     fake.code = 700
     assert xla.call(called, [A], [B], 7) == 0xE0
-    assert xla.error[0].startswith("numpipe.errors.LaunchError: kernel 'doubled'") and "CUDA_ERROR_ILLEGAL_ADDRESS" in xla.error[0]
+    assert (
+        xla.error[0].startswith("numpipe.errors.LaunchError: kernel 'doubled'")
+        and "CUDA_ERROR_ILLEGAL_ADDRESS" in xla.error[0]
+    )
 
 
-def test_a_workspace_is_memory_of_xla_and_its_flags_are_cleared_for_each_launch(fake: FakeDriver) -> None:
+def test_a_workspace_is_memory_of_xla_and_its_flags_are_cleared_for_each_launch(
+    fake: FakeDriver,
+) -> None:
     @numpipe.kernel(num_compute_wgs=1, workspace=Workspace((64, 64), 2), **OUT)
     def split(a, c, work):
         c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
@@ -167,8 +225,8 @@ def test_a_workspace_is_memory_of_xla_and_its_flags_are_cleared_for_each_launch(
     def kernel(parameters: list[int]) -> None:
         note(parameters)
         slots, words = (ctypes.c_int64.from_address(p).value for p in parameters[-4:-2])
-        rows = np.frombuffer(memory, np.uint32)[:slots * words].reshape(slots, words)
-        flags.append(not rows[:, words - FLAGS:].any() and bool(rows[:, :words - FLAGS].any()))
+        rows = np.frombuffer(memory, np.uint32)[: slots * words].reshape(slots, words)
+        flags.append(not rows[:, words - FLAGS :].any() and bool(rows[:, : words - FLAGS].any()))
         rows[:] = 9
 
     fake.kernel = kernel
@@ -195,43 +253,82 @@ def test_scalars_of_calls_in_one_program_are_kept_apart(fake: FakeDriver) -> Non
 
 
 @pytest.mark.thorough
-def test_a_product_cut_along_k_is_one_launch_with_its_workspace(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_product_cut_along_k_is_one_launch_with_its_workspace(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The real kernel, compiled when it is traced; rows of 260 elements are padded to 264 by
     XLA."""
     from numpipe.ops.configs import CONFIGS, Config
 
     config = Config(64, 64, split="stream", slots=4, wgs=1)
     assert config not in CONFIGS.values()
-    traced = jax.eval_shape(lambda a, b: numpipe.jax.matmul(a, b, config=config, bias=b[0, :256]),
-                            jax.ShapeDtypeStruct((100, 260), np.float16), jax.ShapeDtypeStruct((260, 256), np.float16))
+    traced = jax.eval_shape(
+        lambda a, b: numpipe.jax.matmul(a, b, config=config, bias=b[0, :256]),
+        jax.ShapeDtypeStruct((100, 260), np.float16),
+        jax.ShapeDtypeStruct((260, 256), np.float16),
+    )
     assert traced.shape == (100, 256)
     target = next(reversed(targets._targets.values()))
     assert [t.shape for t in target._ins] == [(100, 264), (264, 256), (256,)] and target._work > 0
     fake.sizes, xla = [], FakeXla()
     work = (ctypes.c_uint8 * (target._work + 64))()
     monkeypatch.setattr(launch.Prepared, "_load", lambda self, device: None)
-    assert xla.call(target._handlers["CUDA"], [A, B, C], [D, ctypes.addressof(work)], 7) is None, xla.error
-    assert [call[0] for call in fake.calls if call[0] in ("clear", "launch", "allocate")] == ["clear", "launch"]
+    assert xla.call(target._handlers["CUDA"], [A, B, C], [D, ctypes.addressof(work)], 7) is None, (
+        xla.error
+    )
+    assert [call[0] for call in fake.calls if call[0] in ("clear", "launch", "allocate")] == [
+        "clear",
+        "launch",
+    ]
 
 
-@pytest.mark.parametrize("a, b, c, bias", [
-    ((5, 13), (13, 7), None, (7,)), ((1, 13), (13, 1), None, (1, 1)), ((3,), (2, 3, 5), None, None), ((2, 4, 3), (3,), None, None),
-    ((2, 1, 5, 9), (3, 9, 11), (5, 11), (5, 1)), ((5, 9), (2, 9, 11), (1,), (11,)), ((130, 64), (64, 65), (130, 1), None)], ids=str)
+@pytest.mark.parametrize(
+    "a, b, c, bias",
+    [
+        ((5, 13), (13, 7), None, (7,)),
+        ((1, 13), (13, 1), None, (1, 1)),
+        ((3,), (2, 3, 5), None, None),
+        ((2, 4, 3), (3,), None, None),
+        ((2, 1, 5, 9), (3, 9, 11), (5, 11), (5, 1)),
+        ((5, 9), (2, 9, 11), (1,), (11,)),
+        ((130, 64), (64, 65), (130, 1), None),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("differentiated", [False, True])
-def test_no_operand_of_a_product_is_copied_by_numpipe(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, a: Any, b: Any, c: Any,
-                                                      bias: Any, differentiated: bool) -> None:
+def test_no_operand_of_a_product_is_copied_by_numpipe(
+    fake: FakeDriver,
+    monkeypatch: pytest.MonkeyPatch,
+    a: Any,
+    b: Any,
+    c: Any,
+    bias: Any,
+    differentiated: bool,
+) -> None:
     """XLA pads and repeats them, so the op allocates nothing, which a command buffer could not
     capture."""
-    ready = types.SimpleNamespace(workspace_shape=lambda grid, infos: None, fitting=lambda grid, device: grid)
+    ready = types.SimpleNamespace(
+        workspace_shape=lambda grid, infos: None, fitting=lambda grid, device: grid
+    )
     launched: list[str] = []
-    monkeypatch.setattr(Variant, "prepared", lambda self, infos, table: launched.append(self.definition.name) or ready)
-    arrays = [None if shape is None else jax.ShapeDtypeStruct(shape, np.float16) for shape in (a, b, c, bias)]
+    monkeypatch.setattr(
+        Variant,
+        "prepared",
+        lambda self, infos, table: launched.append(self.definition.name) or ready,
+    )
+    arrays = [
+        None if shape is None else jax.ShapeDtypeStruct(shape, np.float16)
+        for shape in (a, b, c, bias)
+    ]
 
     def product(a: Any, b: Any, c: Any, bias: Any) -> Any:
         return numpipe.jax.matmul(a, b, c, bias=bias)
 
     if differentiated:
-        jax.eval_shape(jax.grad(lambda a, b, c, bias: product(a, b, c, bias).astype(np.float32).sum(), (0, 1)), *arrays)
+        jax.eval_shape(
+            jax.grad(lambda a, b, c, bias: product(a, b, c, bias).astype(np.float32).sum(), (0, 1)),
+            *arrays,
+        )
     else:
         jax.eval_shape(product, *arrays)
     assert set(launched) == {"matmul"} and not fake.named("allocate")
@@ -240,4 +337,6 @@ def test_no_operand_of_a_product_is_copied_by_numpipe(fake: FakeDriver, monkeypa
 def test_without_padding_they_would_be(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pytest.importorskip("numpipe.frameworks.jax.matmul"), "ROW", 1)
     with pytest.raises(AssertionError):
-        test_no_operand_of_a_product_is_copied_by_numpipe(fake, monkeypatch, (5, 21), (21, 7), None, None, False)
+        test_no_operand_of_a_product_is_copied_by_numpipe(
+            fake, monkeypatch, (5, 21), (21, 7), None, None, False
+        )

@@ -40,12 +40,19 @@ def inputs(*shape: int, grad: bool = False) -> Any:
 
 
 # ---- schema and results
-@pytest.mark.parametrize(("kernel", "options", "schema"), [
-    (kernels.squared, {}, "(Tensor x, *, float alpha, SymInt n=1) -> (Tensor, Tensor)"),
-    (kernels.tripled, {}, "(Tensor x, Tensor(a!) y) -> ()"),
-    (kernels.times, {"statics": {"factor": 2.0}}, "(Tensor x) -> Tensor"),
-    (kernels.counted, {}, "(Tensor x, SymInt times, Tensor(a!) count) -> Tensor")], ids=["returns", "in-place", "statics", "both"])
-def test_a_schema_has_the_parameters_of_the_kernel(kernel: Any, options: dict[str, Any], schema: str) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "options", "schema"),
+    [
+        (kernels.squared, {}, "(Tensor x, *, float alpha, SymInt n=1) -> (Tensor, Tensor)"),
+        (kernels.tripled, {}, "(Tensor x, Tensor(a!) y) -> ()"),
+        (kernels.times, {"statics": {"factor": 2.0}}, "(Tensor x) -> Tensor"),
+        (kernels.counted, {}, "(Tensor x, SymInt times, Tensor(a!) count) -> Tensor"),
+    ],
+    ids=["returns", "in-place", "statics", "both"],
+)
+def test_a_schema_has_the_parameters_of_the_kernel(
+    kernel: Any, options: dict[str, Any], schema: str
+) -> None:
     options = options | ({"mutates": ("count",)} if kernel is kernels.counted else {})
     assert str(fresh(kernel, **options)._schema).partition("(")[2] == schema[1:]
 
@@ -121,7 +128,9 @@ def test_an_op_is_exported_with_a_size_that_stays_open() -> None:
         def forward(self, x: Any) -> Any:
             return op(x, alpha=1.0)[0] + 1
 
-    exported = torch.export.export(Model(), (inputs(70, 40),), dynamic_shapes=({0: torch.export.Dim("rows")},))
+    exported = torch.export.export(
+        Model(), (inputs(70, 40),), dynamic_shapes=({0: torch.export.Dim("rows")},)
+    )
     assert str(op) in str(exported.graph)
     x = inputs(5, 40)
     torch.testing.assert_close(exported.module()(x), x * x + 1)
@@ -130,7 +139,9 @@ def test_an_op_is_exported_with_a_size_that_stays_open() -> None:
 @pytest.mark.parametrize("grad", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_opcheck_finds_nothing(grad: bool) -> None:
     x = inputs(64, 64, grad=grad)
-    torch.library.opcheck(fresh(kernels.squared, backward=kernels.squared_backward), (x,), {"alpha": 2.0})
+    torch.library.opcheck(
+        fresh(kernels.squared, backward=kernels.squared_backward), (x,), {"alpha": 2.0}
+    )
     torch.library.opcheck(fresh(kernels.tripled), (x.detach(), torch.zeros(64, 64)))
 
 
@@ -149,7 +160,9 @@ def by_function(z: Any, grad_y: Any, alpha: Any) -> Any:
     return z * grad_y
 
 
-@pytest.mark.parametrize("backward", [kernels.squared_backward, by_function], ids=["kernel", "function"])
+@pytest.mark.parametrize(
+    "backward", [kernels.squared_backward, by_function], ids=["kernel", "function"]
+)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_a_gradient_is_computed_by_a_kernel_or_a_function(backward: Any, compiled: bool) -> None:
     op, x = fresh(kernels.squared, backward=backward), inputs(70, 40, grad=True)
@@ -160,20 +173,28 @@ def test_a_gradient_is_computed_by_a_kernel_or_a_function(backward: Any, compile
 
 def test_a_backward_may_register_no_gradient_of_its_own() -> None:
     op, x = fresh(kernels.squared, backward=kernels.squared_backward), inputs(64, 64, grad=True)
-    grad, = torch.autograd.grad(op(x, alpha=2.0)[0].sum(), x, create_graph=True)
-    with pytest.raises(SpecError, match="_backward: its gradient is asked for, but kernel squared_backward was"):
+    (grad,) = torch.autograd.grad(op(x, alpha=2.0)[0].sum(), x, create_graph=True)
+    with pytest.raises(
+        SpecError, match="_backward: its gradient is asked for, but kernel squared_backward was"
+    ):
         grad.sum().backward()
 
 
 def test_a_gradient_that_nobody_wrote_is_named_when_it_is_asked_for() -> None:
     y, _ = fresh(kernels.squared)(inputs(64, 64, grad=True), alpha=2.0)
-    with pytest.raises(SpecError, match=r"squared was registered without one: pass numpipe.torch.register\(squared, backward=…\)"):
+    with pytest.raises(
+        SpecError,
+        match=r"squared was registered without one: pass numpipe.torch.register\(squared, backward=…\)",
+    ):
         y.sum().backward()
 
 
 def test_writing_in_place_is_refused_where_gradients_are_recorded() -> None:
     op, x, y = fresh(kernels.tripled), inputs(64, 64, grad=True), torch.zeros(64, 64)
-    with pytest.raises(SpecError, match=r"writes y in place, and an argument requires a gradient.*torch.no_grad\(\)"):
+    with pytest.raises(
+        SpecError,
+        match=r"writes y in place, and an argument requires a gradient.*torch.no_grad\(\)",
+    ):
         op(x, y)
     with torch.no_grad():
         op(x, y)
@@ -181,26 +202,60 @@ def test_writing_in_place_is_refused_where_gradients_are_recorded() -> None:
 
 
 # ---- examples
-@pytest.mark.parametrize("name", ["all_gather_matmul", "matmul", "scaled_dot_product_attention", "register"])
+@pytest.mark.parametrize(
+    "name", ["all_gather_matmul", "matmul", "scaled_dot_product_attention", "register"]
+)
 def test_the_example_of_a_docstring_runs(name: str) -> None:
     function = getattr(numpipe.torch, name)
     runner = doctest.DocTestRunner()
-    runner.run(doctest.DocTestFinder().find(function, name, globs={"numpipe": numpipe, "torch": torch, name: function})[0])
+    runner.run(
+        doctest.DocTestFinder().find(
+            function, name, globs={"numpipe": numpipe, "torch": torch, name: function}
+        )[0]
+    )
     assert runner.summarize() == (0, runner.tries) and runner.tries
 
 
 # ---- refusals
-@pytest.mark.parametrize(("kernel", "options", "match"), [
-    (np.sum, {}, "takes a @numpipe.kernel, got <function sum"),
-    (kernels.squared, {"name": "a-b"}, "name must be \"name\" or \"namespace::name\", of letters, digits and _, got 'a-b'"),
-    (kernels.times, {}, r"its Statics are factor; factor has no default, .* pass statics=\{'factor': …\}"),
-    (kernels.times, {"statics": {"factor": 1, "of": 2}}, "its Statics are factor; statics= names of"),
-    (kernels.untyped, {}, "'alpha' has neither a default nor a type, .* annotate it, e.g. alpha: float"),
-    (kernels.squared, {"mutates": ("x",)}, "mutates names x, but the kernel stores to y, z"),
-    (kernels.tripled, {"backward": by_function}, "backward= is for kernels with an out_type"),
-    (kernels.squared, {"backward": lambda w: w}, "takes w; it is given by name what it needs of x, alpha, n, y, z, grad_y, grad_z"),
-    (kernels.squared, {"backward": kernels.squared}, "an out_type for outputs called grad_x, .* it returns y, z"),
-    (kernels.squared, {"backward": kernels.tripled}, "it returns nothing")])
+@pytest.mark.parametrize(
+    ("kernel", "options", "match"),
+    [
+        (np.sum, {}, "takes a @numpipe.kernel, got <function sum"),
+        (
+            kernels.squared,
+            {"name": "a-b"},
+            'name must be "name" or "namespace::name", of letters, digits and _, got \'a-b\'',
+        ),
+        (
+            kernels.times,
+            {},
+            r"its Statics are factor; factor has no default, .* pass statics=\{'factor': …\}",
+        ),
+        (
+            kernels.times,
+            {"statics": {"factor": 1, "of": 2}},
+            "its Statics are factor; statics= names of",
+        ),
+        (
+            kernels.untyped,
+            {},
+            "'alpha' has neither a default nor a type, .* annotate it, e.g. alpha: float",
+        ),
+        (kernels.squared, {"mutates": ("x",)}, "mutates names x, but the kernel stores to y, z"),
+        (kernels.tripled, {"backward": by_function}, "backward= is for kernels with an out_type"),
+        (
+            kernels.squared,
+            {"backward": lambda w: w},
+            "takes w; it is given by name what it needs of x, alpha, n, y, z, grad_y, grad_z",
+        ),
+        (
+            kernels.squared,
+            {"backward": kernels.squared},
+            "an out_type for outputs called grad_x, .* it returns y, z",
+        ),
+        (kernels.squared, {"backward": kernels.tripled}, "it returns nothing"),
+    ],
+)
 def test_what_is_no_op_is_refused(kernel: Any, options: dict[str, Any], match: str) -> None:
     with pytest.raises(SpecError, match=match):
         register(kernel, **{"name": f"numpipe_tests::refused_{next(_numbers)}"} | options)
@@ -208,8 +263,12 @@ def test_what_is_no_op_is_refused(kernel: Any, options: dict[str, Any], match: s
 
 def test_a_name_is_taken_once_and_a_kernel_defined_anew_replaces_itself() -> None:
     def make(factor: float) -> Any:
-        @numpipe.kernel(in_specs=kernels.BLOCK, out_specs=kernels.BLOCK, **kernels.SAME,
-                        out_type=lambda x: ArrayType(x.shape, x.dtype))
+        @numpipe.kernel(
+            in_specs=kernels.BLOCK,
+            out_specs=kernels.BLOCK,
+            **kernels.SAME,
+            out_type=lambda x: ArrayType(x.shape, x.dtype),
+        )
         def scaled(x, y):
             y[...] = x[...] * factor
 
@@ -218,27 +277,43 @@ def test_a_name_is_taken_once_and_a_kernel_defined_anew_replaces_itself() -> Non
     x = torch.ones(64, 64)
     assert register(make(2.0))(x)[0, 0] == 2
     assert register(make(3.0))(x)[0, 0] == 3 == torch.ops.numpipe_kernels.scaled(x)[0, 0]
-    with pytest.raises(SpecError, match="the op numpipe_kernels::scaled is that of another kernel, of .*: pass another name="):
+    with pytest.raises(
+        SpecError,
+        match="the op numpipe_kernels::scaled is that of another kernel, of .*: pass another name=",
+    ):
         register(kernels.squared, "scaled")
 
 
 def test_a_wrong_count_of_gradients_is_named() -> None:
-    y, _ = fresh(kernels.squared, backward=lambda grad_y: (grad_y, grad_y))(inputs(64, 64, grad=True), alpha=2.0)
-    with pytest.raises(SpecError, match="its backward must return a gradient for each of x, None where there is none, got 2"):
+    y, _ = fresh(kernels.squared, backward=lambda grad_y: (grad_y, grad_y))(
+        inputs(64, 64, grad=True), alpha=2.0
+    )
+    with pytest.raises(
+        SpecError,
+        match="its backward must return a gradient for each of x, None where there is none, got 2",
+    ):
         y.sum().backward()
 
 
 def test_a_type_that_no_kernel_takes_is_named_while_tracing_too() -> None:
     op = fresh(kernels.times, statics={"factor": 2.0})
-    with pytest.raises(SpecError, match="'x' of kernel 'times': element type torch.complex64 is not supported"):
+    with pytest.raises(
+        SpecError, match="'x' of kernel 'times': element type torch.complex64 is not supported"
+    ):
         op(torch.ones(64, 64, dtype=torch.complex64))
-    with torch._subclasses.FakeTensorMode(), pytest.raises(SpecError, match="kernel times: 'x' has element type torch.complex64"):
+    with (
+        torch._subclasses.FakeTensorMode(),
+        pytest.raises(SpecError, match="kernel times: 'x' has element type torch.complex64"),
+    ):
         op(torch.ones(64, 64, dtype=torch.complex64))
 
 
 def test_vmap_names_the_op() -> None:
     op = fresh(kernels.times, statics={"factor": 2.0})
-    with pytest.raises(SpecError, match="numpipe_tests::times_.*: torch.vmap has no rule for this op: write a kernel"):
+    with pytest.raises(
+        SpecError,
+        match="numpipe_tests::times_.*: torch.vmap has no rule for this op: write a kernel",
+    ):
         torch.vmap(op)(torch.ones(2, 64, 64))
 
 

@@ -20,11 +20,20 @@ REAL = ops.attention
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    def attention(q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None) -> Any:
+    def attention(
+        q: Any, k: Any, v: Any, *, causal: bool = False, scale: float | None = None
+    ) -> Any:
         assert q.ndim == 4
-        if k.dtype != v.dtype or q.dtype == torch.float32 or not q.device == k.device == v.device or k.shape[2] != v.shape[2]:
+        if (
+            k.dtype != v.dtype
+            or q.dtype == torch.float32
+            or not q.device == k.device == v.device
+            or k.shape[2] != v.shape[2]
+        ):
             raise SpecError("in the op's words")
-        return theirs(q.double(), k.double(), v.double(), is_causal=causal, scale=scale, enable_gqa=True).to(q.dtype)
+        return theirs(
+            q.double(), k.double(), v.double(), is_causal=causal, scale=scale, enable_gqa=True
+        ).to(q.dtype)
 
     monkeypatch.setattr(ops, "attention", attention)
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
@@ -32,17 +41,23 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
 
 
-def tensors(heads: int = 4, keys: int = 4, length: int = 9, grad: bool = False, dtype: Any = torch.float16) -> list[Any]:
+def tensors(
+    heads: int = 4, keys: int = 4, length: int = 9, grad: bool = False, dtype: Any = torch.float16
+) -> list[Any]:
     generator = torch.Generator().manual_seed(heads + keys)
-    return [torch.randn(shape, generator=generator).to(dtype).requires_grad_(grad)
-            for shape in ((2, heads, length, 16), (2, keys, 7, 16), (2, keys, 7, 16))]
+    return [
+        torch.randn(shape, generator=generator).to(dtype).requires_grad_(grad)
+        for shape in ((2, heads, length, 16), (2, keys, 7, 16), (2, keys, 7, 16))
+    ]
 
 
 def expected(query: Any, key: Any, value: Any, **options: Any) -> Any:
     return theirs(query.double(), key.double(), value.double(), **options).to(query.dtype)
 
 
-@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.1, "enable_gqa": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"is_causal": True}, {"scale": 0.1, "enable_gqa": True}], ids=str
+)
 @pytest.mark.parametrize("inference", [True, False], ids=["past-the-dispatcher", "op"])
 def test_it_is_the_function_of_pytorch(options: dict[str, Any], inference: bool) -> None:
     q, k, v = tensors(keys=2 if "enable_gqa" in options else 4)
@@ -54,8 +69,12 @@ def test_the_kernel_is_that_of_numpipe_ops(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(ops, "attention", REAL)
     q, k, v = tensors(keys=2, grad=True)
     with torch.no_grad():
-        torch.testing.assert_close(sdpa(q, k, v, is_causal=True, enable_gqa=True),
-                                   expected(q, k, v, is_causal=True, enable_gqa=True), rtol=2e-3, atol=2e-3)
+        torch.testing.assert_close(
+            sdpa(q, k, v, is_causal=True, enable_gqa=True),
+            expected(q, k, v, is_causal=True, enable_gqa=True),
+            rtol=2e-3,
+            atol=2e-3,
+        )
 
 
 @pytest.mark.parametrize("shape", [(4, 9, 16), (2, 4, 9, 16), (3, 2, 4, 9, 16)], ids=str)
@@ -67,16 +86,24 @@ def test_leading_dimensions_are_batches(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_it_stands_in_one_graph(dynamic: bool) -> None:
     graphs: list[Any] = []
-    f = torch.compile(lambda q, k, v: sdpa(q, k, v, is_causal=True) + 1, fullgraph=True, dynamic=dynamic,
-                      backend=lambda graph, _: graphs.append(graph) or graph.forward)
-    for length in (9, 5)[:1 + dynamic]:
+    f = torch.compile(
+        lambda q, k, v: sdpa(q, k, v, is_causal=True) + 1,
+        fullgraph=True,
+        dynamic=dynamic,
+        backend=lambda graph, _: graphs.append(graph) or graph.forward,
+    )
+    for length in (9, 5)[: 1 + dynamic]:
         q, k, v = tensors(length=length)
         torch.testing.assert_close(f(q, k, v), expected(q, k, v, is_causal=True) + 1)
     assert len(graphs) == 1
 
 
 def test_opcheck_finds_nothing() -> None:
-    torch.library.opcheck(torch.ops.numpipe.attention.default, tuple(tensors(keys=2)), {"is_causal": True, "scale": 0.5})
+    torch.library.opcheck(
+        torch.ops.numpipe.attention.default,
+        tuple(tensors(keys=2)),
+        {"is_causal": True, "scale": 0.5},
+    )
 
 
 def test_autocast_converts_to_its_type() -> None:
@@ -86,7 +113,7 @@ def test_autocast_converts_to_its_type() -> None:
 
 @pytest.mark.parametrize("rank", [3, 4])
 def test_vmap_is_a_batch(rank: int) -> None:
-    q, k, v = (torch.randn((4, 2, 9, 16)[4 - rank:], dtype=torch.float64).half() for _ in range(3))
+    q, k, v = (torch.randn((4, 2, 9, 16)[4 - rank :], dtype=torch.float64).half() for _ in range(3))
     qs = torch.stack([q, 2 * q], 1)
     wanted = torch.stack([expected(q, k, v), expected(2 * q, k, v)])
     torch.testing.assert_close(torch.vmap(sdpa, in_dims=(1, None, None))(qs, k, v), wanted)
@@ -95,18 +122,42 @@ def test_vmap_is_a_batch(rank: int) -> None:
 # ---- refusals
 Q, K, V = tensors()
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "mask": (lambda: sdpa(Q, K, V, torch.ones(9, 7)), "attn_mask is given, which it does not take: pass is_causal=True"),
-    "dropout": (lambda: sdpa(Q, K, V, dropout_p=0.1), "dropout_p = 0.1, which it does not have: pass dropout_p=0.0"),
-    "gradient": (lambda: sdpa(Q.clone().requires_grad_(), K, V),
-                 r"requires a gradient, and this op has no backward pass yet: call it under torch.no_grad\(\)"),
-    "heads": (lambda: sdpa(Q, K[:, :2], V[:, :2]), "query has 4 heads, key 2: pass enable_gqa=True"),
-    "multiple": (lambda: sdpa(Q, K[:, :3], V[:, :3], enable_gqa=True), "the heads of the query, 4, must be a multiple of"),
+    "mask": (
+        lambda: sdpa(Q, K, V, torch.ones(9, 7)),
+        "attn_mask is given, which it does not take: pass is_causal=True",
+    ),
+    "dropout": (
+        lambda: sdpa(Q, K, V, dropout_p=0.1),
+        "dropout_p = 0.1, which it does not have: pass dropout_p=0.0",
+    ),
+    "gradient": (
+        lambda: sdpa(Q.clone().requires_grad_(), K, V),
+        r"requires a gradient, and this op has no backward pass yet: call it under torch.no_grad\(\)",
+    ),
+    "heads": (
+        lambda: sdpa(Q, K[:, :2], V[:, :2]),
+        "query has 4 heads, key 2: pass enable_gqa=True",
+    ),
+    "multiple": (
+        lambda: sdpa(Q, K[:, :3], V[:, :3], enable_gqa=True),
+        "the heads of the query, 4, must be a multiple of",
+    ),
     "ranks": (lambda: sdpa(Q, K[0], V[0]), "all must have the same three dimensions or more"),
     "lengths": (lambda: sdpa(Q, K, V[:, :, :3]), r"value \(2, 4, 3, 16\): batches must be equal"),
-    "types": (lambda: sdpa(Q, K, V.bfloat16()), "value torch.bfloat16: all must be torch.float16 or all torch.bfloat16"),
-    "float32": (lambda: sdpa(Q.float(), K.float(), V.float()), "query is torch.float32, .* or run under torch.autocast"),
-    "devices": (lambda: sdpa(Q, K.to("meta"), V), r"'query' is on cpu, 'key' on meta; move one: key.to\(query.device\)"),
-    "no tensor": (lambda: sdpa(Q.numpy(), K, V), "'query' must be a torch.Tensor, got a ndarray")}
+    "types": (
+        lambda: sdpa(Q, K, V.bfloat16()),
+        "value torch.bfloat16: all must be torch.float16 or all torch.bfloat16",
+    ),
+    "float32": (
+        lambda: sdpa(Q.float(), K.float(), V.float()),
+        "query is torch.float32, .* or run under torch.autocast",
+    ),
+    "devices": (
+        lambda: sdpa(Q, K.to("meta"), V),
+        r"'query' is on cpu, 'key' on meta; move one: key.to\(query.device\)",
+    ),
+    "no tensor": (lambda: sdpa(Q.numpy(), K, V), "'query' must be a torch.Tensor, got a ndarray"),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -118,5 +169,8 @@ def test_what_it_does_not_have_is_refused(name: str) -> None:
 
 def test_refusals_hold_while_tracing() -> None:
     for name in ("ranks", "lengths", "types", "multiple"):
-        with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(SpecError, match=REFUSED[name][1]):
+        with (
+            torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True),
+            pytest.raises(SpecError, match=REFUSED[name][1]),
+        ):
             REFUSED[name][0]()

@@ -30,8 +30,11 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
-    "all_gather_matmul": ((20, 24), (24, 40)), "matmul_reduce_scatter": ((20, 24), (24, 40)), "all_gather": ((6, 8),),
-    "reduce_scatter": ((6, 8),)}
+    "all_gather_matmul": ((20, 24), (24, 40)),
+    "matmul_reduce_scatter": ((20, 24), (24, 40)),
+    "all_gather": ((6, 8),),
+    "reduce_scatter": ((6, 8),),
+}
 
 
 def check(got: Any, wanted: Any, tolerance: float = 3e-3) -> None:
@@ -42,7 +45,10 @@ def compare(name: str, mine: list[list[Any]], tolerance: float = 3e-3, gpus: int
     """Results of an op, and gradients of all that requires one, against float64."""
     wide = [in_full(tensors) for tensors in mine]
     got, wanted = getattr(npt, name)(*mine, mesh=Mesh.simulated(gpus)), EXPECTED[name](*wide)
-    grads = [torch.randn(each.shape, generator=torch.Generator().manual_seed(i)).to(got[0].dtype) for i, each in enumerate(wanted)]
+    grads = [
+        torch.randn(each.shape, generator=torch.Generator().manual_seed(i)).to(got[0].dtype)
+        for i, each in enumerate(wanted)
+    ]
     torch.autograd.backward(got, grads)
     torch.autograd.backward(wanted, [grad.double() for grad in grads])
     for one, other in zip(got, wanted, strict=True):
@@ -77,7 +83,7 @@ def test_rows_of_any_number_of_bytes_have_gradients(name: str) -> None:
     got = getattr(npt, name)(a, [each.mT for each in b], mesh=MESH)
     wanted = EXPECTED[name](wide[0], [each.mT for each in wide[1]])
     sum((each.float() ** 2).sum() for each in got).backward()
-    sum((each ** 2).sum() for each in wanted).backward()
+    sum((each**2).sum() for each in wanted).backward()
     for tensor, other in zip([*a, *b], [*wide[0], *wide[1]], strict=True):
         check(tensor.grad, other.grad, 1e-2)
 
@@ -85,21 +91,32 @@ def test_rows_of_any_number_of_bytes_have_gradients(name: str) -> None:
 def test_a_gradient_is_computed_for_what_wants_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
     run = many._run
-    monkeypatch.setattr(many, "_run", lambda name, *args, **out: ran.append(name) or run(name, *args, **out))
+    monkeypatch.setattr(
+        many, "_run", lambda name, *args, **out: ran.append(name) or run(name, *args, **out)
+    )
     a, b = shards((20, 24), (24, 40))
     for tensor in a:
         tensor.requires_grad_()
     sum(each.sum() for each in npt.all_gather_matmul(a, b, mesh=MESH)).backward()
     assert a[0].grad is not None and b[0].grad is None
-    assert ran == ["all_gather_matmul", "matmul_reduce_scatter"], "rows are gathered again for the gradient of b alone"
+    assert ran == ["all_gather_matmul", "matmul_reduce_scatter"], (
+        "rows are gathered again for the gradient of b alone"
+    )
 
 
-@pytest.mark.parametrize("name", [pytest.param("all_gather_matmul", marks=pytest.mark.thorough), "matmul_reduce_scatter"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("all_gather_matmul", marks=pytest.mark.thorough), "matmul_reduce_scatter"]
+)
 def test_gradients_have_gradients(name: str) -> None:
     a, b = shards((8, 16), (16, 8), grad=True)
     wide = in_full(a), in_full(b)
-    for x, y, op in ((a, b, lambda *each: getattr(npt, name)(*each, mesh=MESH)), (*wide, EXPECTED[name])):
-        grads = torch.autograd.grad(sum(each.square().sum() for each in op(x, y)), y, create_graph=True)
+    for x, y, op in (
+        (a, b, lambda *each: getattr(npt, name)(*each, mesh=MESH)),
+        (*wide, EXPECTED[name]),
+    ):
+        grads = torch.autograd.grad(
+            sum(each.square().sum() for each in op(x, y)), y, create_graph=True
+        )
         sum(grad.sum() for grad in grads).backward()
     for tensor, other in zip([*a, *b], [*wide[0], *wide[1]], strict=True):
         check(tensor.grad, other.grad, 2e-2)
@@ -123,10 +140,14 @@ def test_under_autocast_tensors_are_converted() -> None:
     check(a[1].grad, b[1].double().sum(1).expand(20, 24), 2e-2)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)]
+)
 def test_a_sharded_mlp_is_one_graph_with_the_same_results(backend: str) -> None:
     def mlp(x: Any, up: Any, down: Any) -> Any:
-        hidden = [torch.nn.functional.silu(each) for each in npt.all_gather_matmul(x, up, mesh=MESH)]
+        hidden = [
+            torch.nn.functional.silu(each) for each in npt.all_gather_matmul(x, up, mesh=MESH)
+        ]
         return npt.matmul_reduce_scatter(hidden, down, mesh=MESH)
 
     results = []
@@ -141,11 +162,17 @@ def test_a_sharded_mlp_is_one_graph_with_the_same_results(backend: str) -> None:
 
 def test_sizes_may_be_symbols() -> None:
     graphs: list[Any] = []
-    f = torch.compile(lambda a, b: npt.all_gather_matmul(a, b, mesh=MESH), fullgraph=True, dynamic=True,
-                      backend=lambda graph, _: graphs.append(graph) or graph.forward)
+    f = torch.compile(
+        lambda a, b: npt.all_gather_matmul(a, b, mesh=MESH),
+        fullgraph=True,
+        dynamic=True,
+        backend=lambda graph, _: graphs.append(graph) or graph.forward,
+    )
     for rows in (20, 3):
         a, b = shards((rows, 24), (24, 40))
-        for one, other in zip(f(a, b), EXPECTED["all_gather_matmul"](in_full(a), in_full(b)), strict=True):
+        for one, other in zip(
+            f(a, b), EXPECTED["all_gather_matmul"](in_full(a), in_full(b)), strict=True
+        ):
             check(one, other)
     assert len(graphs) == 1
 
@@ -158,7 +185,9 @@ def test_opcheck_finds_nothing(name: str) -> None:
     with torch.no_grad():
         out = [torch.empty_like(each) for each in getattr(npt, name)(*lists, mesh=MESH)]
     lists = [[tensor.detach() for tensor in tensors] for tensors in lists]
-    torch.library.opcheck(getattr(torch.ops.numpipe, f"{name}_out").default, (*lists, MESH.name, out))
+    torch.library.opcheck(
+        getattr(torch.ops.numpipe, f"{name}_out").default, (*lists, MESH.name, out)
+    )
 
 
 def test_meta_tensors_have_a_shape() -> None:
@@ -176,7 +205,9 @@ def test_a_rank_passes_and_gets_its_own_tensors(compiled: bool) -> None:
         return npt.matmul_reduce_scatter(npt.all_gather_matmul(x, up, mesh=mesh), down, mesh=mesh)
 
     run = torch.compile(f, fullgraph=True, backend="aot_eager") if compiled else f
-    x, up, down = (each.detach().to("meta").requires_grad_() for each, _ in shards((8, 16), (16, 24), (24, 16)))
+    x, up, down = (
+        each.detach().to("meta").requires_grad_() for each, _ in shards((8, 16), (16, 24), (24, 16))
+    )
     y = run(x, up, down)
     assert y.shape == (8, 16) and y.is_meta
     y.sum().backward()
@@ -187,14 +218,16 @@ def test_gradients_are_gathered_from_aligned_memory() -> None:
     """TMA reads from multiples of 16 bytes; a view may begin anywhere, and rows may lie apart."""
     flat = torch.arange(65, dtype=F16)
     for view in (flat[1:].view(8, 8), flat[:64].view(8, 8).T, flat[:1].expand(8, 8)):
-        dense, = many._dense([view])
+        (dense,) = many._dense([view])
         assert torch.equal(dense, view) and dense.is_contiguous() and dense.data_ptr() % 16 == 0
 
 
 def test_out_is_written_and_autograd_notices() -> None:
     a, b, out = shards((20, 24), (24, 40), (10, 40))
     assert npt.matmul_reduce_scatter(a, b, mesh=MESH, out=out) is out and out[1]._version == 1
-    for one, other in zip(out, EXPECTED["matmul_reduce_scatter"](in_full(a), in_full(b)), strict=True):
+    for one, other in zip(
+        out, EXPECTED["matmul_reduce_scatter"](in_full(a), in_full(b)), strict=True
+    ):
         check(one, other)
 
 
@@ -203,18 +236,50 @@ ONE = torch.ones(8, 8, dtype=F16)
 ONES = [ONE, ONE]
 WANTED = [ONE.clone().requires_grad_() for _ in range(2)]
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "out and a gradient": (lambda: npt.all_gather_matmul(WANTED, ONES, mesh=MESH, out=[torch.ones(16, 8, dtype=F16)] * 2),
-                           "all_gather_matmul: out= is given and an argument requires a gradient, .*: leave out= out, call it"),
-    "no mesh": (lambda: npt.all_gather_matmul(ONES, ONES, mesh=2), r"all_gather_matmul: mesh must be a numpipe.Mesh: .*, got 2"),
-    "a tensor": (lambda: npt.all_gather(ONE, mesh=MESH), r"all_gather: 'x' under Mesh.simulated\(2\) must be a list of 2 arrays"),
-    "too few": (lambda: npt.all_gather_matmul(ONES, [ONE], mesh=MESH), "'b' under .* must be a list of 2 arrays, .* got 1 of them"),
-    "None": (lambda: npt.all_gather_matmul(ONES, [ONE, None], mesh=MESH), "'b' must be a torch.Tensor, got None"),
-    "NumPy": (lambda: npt.reduce_scatter([ONE.numpy()] * 2, mesh=MESH), "'x' must be a torch.Tensor, got a ndarray"),
-    "devices": (lambda: npt.all_gather_matmul(ONES, [ONE.to("meta")] * 2, mesh=MESH), "'a' is on cpu, 'b' on meta"),
-    "types": (lambda: npt.matmul_reduce_scatter(ONES, [ONE.bfloat16()] * 2, mesh=MESH), "'b' is bfloat16 and 'a' is float16"),
+    "out and a gradient": (
+        lambda: npt.all_gather_matmul(
+            WANTED, ONES, mesh=MESH, out=[torch.ones(16, 8, dtype=F16)] * 2
+        ),
+        "all_gather_matmul: out= is given and an argument requires a gradient, .*: leave out= out, call it",
+    ),
+    "no mesh": (
+        lambda: npt.all_gather_matmul(ONES, ONES, mesh=2),
+        r"all_gather_matmul: mesh must be a numpipe.Mesh: .*, got 2",
+    ),
+    "a tensor": (
+        lambda: npt.all_gather(ONE, mesh=MESH),
+        r"all_gather: 'x' under Mesh.simulated\(2\) must be a list of 2 arrays",
+    ),
+    "too few": (
+        lambda: npt.all_gather_matmul(ONES, [ONE], mesh=MESH),
+        "'b' under .* must be a list of 2 arrays, .* got 1 of them",
+    ),
+    "None": (
+        lambda: npt.all_gather_matmul(ONES, [ONE, None], mesh=MESH),
+        "'b' must be a torch.Tensor, got None",
+    ),
+    "NumPy": (
+        lambda: npt.reduce_scatter([ONE.numpy()] * 2, mesh=MESH),
+        "'x' must be a torch.Tensor, got a ndarray",
+    ),
+    "devices": (
+        lambda: npt.all_gather_matmul(ONES, [ONE.to("meta")] * 2, mesh=MESH),
+        "'a' is on cpu, 'b' on meta",
+    ),
+    "types": (
+        lambda: npt.matmul_reduce_scatter(ONES, [ONE.bfloat16()] * 2, mesh=MESH),
+        "'b' is bfloat16 and 'a' is float16",
+    ),
     "K": (lambda: npt.all_gather_matmul(ONES, [ONE[:5]] * 2, mesh=MESH), "K = 8 in 'a'"),
-    "vmap": (lambda: torch.vmap(lambda x: npt.all_gather([x, x], mesh=MESH))(ONE[None]), "all_gather: torch.vmap has no rule"),
-    "a mesh that is gone": (lambda: torch.ops.numpipe.all_gather(ONES, Mesh.simulated(2).name), "no numpipe.Mesh of this process")}
+    "vmap": (
+        lambda: torch.vmap(lambda x: npt.all_gather([x, x], mesh=MESH))(ONE[None]),
+        "all_gather: torch.vmap has no rule",
+    ),
+    "a mesh that is gone": (
+        lambda: torch.ops.numpipe.all_gather(ONES, Mesh.simulated(2).name),
+        "no numpipe.Mesh of this process",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -224,9 +289,16 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
         call()
 
 
-@pytest.mark.parametrize("name", ["all_gather_matmul", "matmul_reduce_scatter", "all_gather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize(
+    "name",
+    ["all_gather_matmul", "matmul_reduce_scatter", "all_gather", "reduce_scatter", "all_to_all"],
+)
 def test_the_op_that_records_nothing_names_the_one_that_does(name: str) -> None:
-    lists = {"all_to_all": (WANTED, [torch.ones(2, dtype=torch.int32)] * 2)}.get(name, (WANTED, ONES)[:len(SHAPES.get(name, ()))])
-    with pytest.raises(SpecError, match=rf"{name}: '[ax]' requires a gradient, .* under torch.no_grad\(\)") as error:
+    lists = {"all_to_all": (WANTED, [torch.ones(2, dtype=torch.int32)] * 2)}.get(
+        name, (WANTED, ONES)[: len(SHAPES.get(name, ()))]
+    )
+    with pytest.raises(
+        SpecError, match=rf"{name}: '[ax]' requires a gradient, .* under torch.no_grad\(\)"
+    ) as error:
         getattr(numpipe.ops, name)(*lists, mesh=MESH)
     assert (f"call numpipe.torch.{name}, or pass" in str(error.value)) == hasattr(npt, name)

@@ -19,7 +19,12 @@ module: Any = pytest.importorskip("numpipe.frameworks.torch.matmul")
 
 F16, BF16 = torch.float16, torch.bfloat16
 GELU: Any = lambda x: torch.nn.functional.gelu(x, approximate="tanh")
-ACTIVATIONS: dict[Any, Any] = {None: lambda x: x, "relu": torch.relu, "silu": torch.nn.functional.silu, "gelu": GELU}
+ACTIVATIONS: dict[Any, Any] = {
+    None: lambda x: x,
+    "relu": torch.relu,
+    "silu": torch.nn.functional.silu,
+    "gelu": GELU,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +39,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """What `direct` answers, call by call: whether the dispatcher is passed by."""
     answers: list[bool] = []
     real = dispatch.direct
-    monkeypatch.setattr(module, "direct", lambda *tensors: answers.append(real(*tensors)) or answers[-1])
+    monkeypatch.setattr(
+        module, "direct", lambda *tensors: answers.append(real(*tensors)) or answers[-1]
+    )
     yield answers
 
 
@@ -45,10 +52,20 @@ def halved(x):
 
 def tensors(*shapes: tuple[int, ...], dtype: Any = F16, grad: bool = False) -> list[Any]:
     generator = torch.Generator().manual_seed(sum(map(sum, shapes)))
-    return [torch.randn(shape, generator=generator).to(dtype).requires_grad_(grad) for shape in shapes]
+    return [
+        torch.randn(shape, generator=generator).to(dtype).requires_grad_(grad) for shape in shapes
+    ]
 
 
-def expected(a: Any, b: Any, c: Any = None, bias: Any = None, alpha: float = 1.0, beta: float = 1.0, activation: Any = None) -> Any:
+def expected(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    bias: Any = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    activation: Any = None,
+) -> Any:
     """In float64."""
     x = alpha * (a.double() @ b.double())
     x = x if c is None else x + beta * c.double()
@@ -62,13 +79,22 @@ def check(got: Any, wanted: Any, tolerance: float = 2e-3) -> None:
 
 
 # ---- gradients
-SHAPES = [((2, 20, 24), (24, 40)), ((20, 24), (2, 24, 40)), ((24,), (24, 40)), ((2, 20, 24), (24,)), ((24,), (24,)),
-          ((20, 24), (24, 40)), ((2, 1, 20, 24), (3, 24, 40))]
+SHAPES = [
+    ((2, 20, 24), (24, 40)),
+    ((20, 24), (2, 24, 40)),
+    ((24,), (24, 40)),
+    ((2, 20, 24), (24,)),
+    ((24,), (24,)),
+    ((20, 24), (24, 40)),
+    ((2, 1, 20, 24), (3, 24, 40)),
+]
 
 
 @pytest.mark.variants(5)
 @pytest.mark.parametrize(("a", "b"), SHAPES, ids=str)
-def test_gradients_of_any_shapes_are_those_of_float64(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+def test_gradients_of_any_shapes_are_those_of_float64(
+    a: tuple[int, ...], b: tuple[int, ...]
+) -> None:
     mine = tensors(a, b, grad=True)
     wide = [tensor.detach().double().requires_grad_() for tensor in mine]
     got, wanted = npt.matmul(*mine, alpha=0.5), expected(*wide, alpha=0.5)
@@ -82,9 +108,14 @@ def test_gradients_of_any_shapes_are_those_of_float64(a: tuple[int, ...], b: tup
 
 
 @pytest.mark.variants(2)
-@pytest.mark.parametrize(("activation", "bias"), [
-    ("silu", (40,)), ("gelu", (20, 1)), ("relu", (40,)), (None, (20, 1)), (None, (40,))], ids=str)
-def test_gradients_of_all_that_is_added_and_of_an_activation(activation: str | None, bias: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("activation", "bias"),
+    [("silu", (40,)), ("gelu", (20, 1)), ("relu", (40,)), (None, (20, 1)), (None, (40,))],
+    ids=str,
+)
+def test_gradients_of_all_that_is_added_and_of_an_activation(
+    activation: str | None, bias: tuple[int, ...]
+) -> None:
     mine = tensors((2, 20, 24), (24, 40), (20, 40), bias, dtype=BF16, grad=True)
     wide = [tensor.detach().double().requires_grad_() for tensor in mine]
     got = npt.matmul(*mine[:3], bias=mine[3], alpha=0.5, beta=-2.0, activation=activation)
@@ -107,7 +138,7 @@ def test_gradients_have_gradients() -> None:
     mine = tensors((20, 24), (24, 40), grad=True)
     wide = [tensor.detach().double().requires_grad_() for tensor in mine]
     for a, b, product in ((*mine, npt.matmul), (*wide, torch.matmul)):
-        grad, = torch.autograd.grad(product(a, b).square().sum(), a, create_graph=True)
+        (grad,) = torch.autograd.grad(product(a, b).square().sum(), a, create_graph=True)
         grad.sum().backward()
     check(mine[1].grad, wide[1].grad, 1e-2)
 
@@ -119,14 +150,21 @@ def test_a_product_under_grad_and_one_without_have_the_same_bits() -> None:
 
 # ---- the dispatcher, and past it
 CONTEXTS: dict[str, tuple[Callable[[], Any], bool]] = {
-    "inference_mode": (torch.inference_mode, True), "no_grad": (torch.no_grad, True), "grad": (torch.enable_grad, True),
-    "autocast": (lambda: torch.autocast("cpu", dtype=F16), False), "profiler": (torch.autograd.profiler.profile, False),
-    "fake": (torch._subclasses.FakeTensorMode, False), "forward_ad": (torch.autograd.forward_ad.dual_level, False),
-    "function mode": (lambda: torch.device("cpu"), False)}
+    "inference_mode": (torch.inference_mode, True),
+    "no_grad": (torch.no_grad, True),
+    "grad": (torch.enable_grad, True),
+    "autocast": (lambda: torch.autocast("cpu", dtype=F16), False),
+    "profiler": (torch.autograd.profiler.profile, False),
+    "fake": (torch._subclasses.FakeTensorMode, False),
+    "forward_ad": (torch.autograd.forward_ad.dual_level, False),
+    "function mode": (lambda: torch.device("cpu"), False),
+}
 
 
 @pytest.mark.parametrize("name", CONTEXTS)
-def test_a_call_passes_the_dispatcher_by_where_nothing_listens(name: str, asked: list[bool]) -> None:
+def test_a_call_passes_the_dispatcher_by_where_nothing_listens(
+    name: str, asked: list[bool]
+) -> None:
     context, passes = CONTEXTS[name]
     a, b = tensors((8, 24), (24, 16))
     with torch.no_grad(), context():
@@ -157,7 +195,13 @@ def test_a_parameter_is_a_plain_tensor_and_a_subclass_is_not(asked: list[bool]) 
 
 def test_both_ways_compute_the_same(asked: list[bool]) -> None:
     a, b, c, bias = tensors((20, 24), (24, 40), (20, 40), (40,))
-    options: dict[str, Any] = {"alpha": 2.0, "beta": 0.5, "bias": bias, "activation": "silu", "batch_invariant": True}
+    options: dict[str, Any] = {
+        "alpha": 2.0,
+        "beta": 0.5,
+        "bias": bias,
+        "activation": "silu",
+        "batch_invariant": True,
+    }
     past = npt.matmul(a, b, c, **options)
     with torch.autograd.profiler.profile():
         assert torch.equal(past, npt.matmul(a, b, c, **options))
@@ -188,7 +232,9 @@ def test_autocast_converts_to_its_type_and_gradients_back(dtype: Any) -> None:
 
 
 # ---- compile, export
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)]
+)
 @pytest.mark.parametrize("grad", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_compiled_it_is_one_graph_with_the_same_results(backend: str, grad: bool) -> None:
     def f(a: Any, b: Any, bias: Any) -> Any:
@@ -209,7 +255,12 @@ def test_compiled_it_is_one_graph_with_the_same_results(backend: str, grad: bool
 
 def test_sizes_may_be_symbols() -> None:
     graphs: list[Any] = []
-    f = torch.compile(npt.matmul, fullgraph=True, dynamic=True, backend=lambda graph, _: graphs.append(graph) or graph.forward)
+    f = torch.compile(
+        npt.matmul,
+        fullgraph=True,
+        dynamic=True,
+        backend=lambda graph, _: graphs.append(graph) or graph.forward,
+    )
     for rows in (20, 3, 65):
         a, b = tensors((rows, 24), (24, 40))
         check(f(a, b), expected(a, b))
@@ -222,32 +273,51 @@ def test_a_function_of_ones_own_stands_in_a_graph_by_its_name() -> None:
             return npt.matmul(a, b, activation=halved)
 
     a, b = tensors((20, 24), (24, 40))
-    exported = torch.export.export(Model(), (a, b), dynamic_shapes=({0: torch.export.Dim("rows")}, None))
+    exported = torch.export.export(
+        Model(), (a, b), dynamic_shapes=({0: torch.export.Dim("rows")}, None)
+    )
     assert f"{__name__}:halved" in str(exported.graph)
     check(exported.module()(a[:5], b), (expected(a[:5], b) / 2).relu())
 
 
-@pytest.mark.parametrize("options", [{}, {"bias": (40,), "c": (20, 40), "activation": "silu"}], ids=["product", "all"])
+@pytest.mark.parametrize(
+    "options", [{}, {"bias": (40,), "c": (20, 40), "activation": "silu"}], ids=["product", "all"]
+)
 def test_opcheck_finds_nothing(options: dict[str, Any]) -> None:
     a, b = tensors((20, 24), (24, 40), grad=True)
-    added = {name: tensors(shape, grad=True)[0] if name != "activation" else shape for name, shape in options.items()}
+    added = {
+        name: tensors(shape, grad=True)[0] if name != "activation" else shape
+        for name, shape in options.items()
+    }
     torch.library.opcheck(torch.ops.numpipe.matmul.default, (a, b), added)
 
 
 @pytest.mark.thorough
 def test_opcheck_finds_nothing_in_a_result_written_in_place() -> None:
     a, b, out = tensors((20, 24), (24, 40), (20, 40))
-    torch.library.opcheck(torch.ops.numpipe.matmul_out.default, (a, b, None, None, 1.0, 1.0, None, False, out))
+    torch.library.opcheck(
+        torch.ops.numpipe.matmul_out.default, (a, b, None, None, 1.0, 1.0, None, False, out)
+    )
 
 
 # ---- vmap
-@pytest.mark.parametrize(("a", "b", "dims"), [
-    ((2, 20, 24), (24, 40), (0, None)), ((2, 24), (24, 40), (0, None)), ((2, 20, 24), (2, 24), (0, 0)), ((2, 24), (2, 24), (0, 0)),
-    pytest.param((20, 24), (24, 40, 2), (None, 2), marks=pytest.mark.thorough),
-    pytest.param((20, 2, 24), (3, 2, 24, 40), (1, 1), marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    ("a", "b", "dims"),
+    [
+        ((2, 20, 24), (24, 40), (0, None)),
+        ((2, 24), (24, 40), (0, None)),
+        ((2, 20, 24), (2, 24), (0, 0)),
+        ((2, 24), (2, 24), (0, 0)),
+        pytest.param((20, 24), (24, 40, 2), (None, 2), marks=pytest.mark.thorough),
+        pytest.param((20, 2, 24), (3, 2, 24, 40), (1, 1), marks=pytest.mark.thorough),
+    ],
+)
 def test_vmap_is_a_batch(a: tuple[int, ...], b: tuple[int, ...], dims: tuple[Any, Any]) -> None:
     x, y = tensors(a, b)
-    check(torch.vmap(npt.matmul, in_dims=dims)(x, y), torch.vmap(torch.matmul, in_dims=dims)(x.double(), y.double()))
+    check(
+        torch.vmap(npt.matmul, in_dims=dims)(x, y),
+        torch.vmap(torch.matmul, in_dims=dims)(x.double(), y.double()),
+    )
 
 
 def test_vmap_along_what_is_added() -> None:
@@ -282,23 +352,46 @@ def test_out_is_written_and_autograd_notices() -> None:
 
 ONES = torch.ones(8, 8, dtype=F16)
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "out and a gradient": (lambda: npt.matmul(ONES.clone().requires_grad_(), ONES, out=ONES.clone()),
-                           r"out= is given and an argument requires a gradient, .*: leave out= out, call it under"),
-    "devices": (lambda: npt.matmul(ONES, ONES.to("meta")), r"'a' is on cpu, 'b' on meta; move one: b.to\(a.device\)"),
-    "NumPy": (lambda: npt.matmul(ONES, ONES.numpy()), r"'b' must be a torch.Tensor, got a ndarray; pass torch.as_tensor\(b\)"),
-    "sparse": (lambda: npt.matmul(ONES.to_sparse(), ONES), r"'a' is sparse \(torch.sparse_coo\); pass a.to_dense\(\)"),
+    "out and a gradient": (
+        lambda: npt.matmul(ONES.clone().requires_grad_(), ONES, out=ONES.clone()),
+        r"out= is given and an argument requires a gradient, .*: leave out= out, call it under",
+    ),
+    "devices": (
+        lambda: npt.matmul(ONES, ONES.to("meta")),
+        r"'a' is on cpu, 'b' on meta; move one: b.to\(a.device\)",
+    ),
+    "NumPy": (
+        lambda: npt.matmul(ONES, ONES.numpy()),
+        r"'b' must be a torch.Tensor, got a ndarray; pass torch.as_tensor\(b\)",
+    ),
+    "sparse": (
+        lambda: npt.matmul(ONES.to_sparse(), ONES),
+        r"'a' is sparse \(torch.sparse_coo\); pass a.to_dense\(\)",
+    ),
     "types": (lambda: npt.matmul(ONES, ONES.bfloat16()), "'b' .*bfloat16"),
     "integers": (lambda: npt.matmul(ONES.int(), ONES.int()), "'a' .*int32"),
     "complex": (lambda: npt.matmul(ONES.cfloat(), ONES.cfloat()), "'a' .*complex64"),
     "wide": (lambda: npt.matmul(ONES, ONES, ONES.double()), "'c' .*float64"),
     "K": (lambda: npt.matmul(ONES, ONES[:5]), "K = 8 in 'a'"),
-    "activation": (lambda: npt.matmul(ONES, ONES, activation="tanh"), "activation is 'relu', 'silu', 'gelu' or a numpipe.function"),
-    "no derivative": (lambda: npt.matmul(ONES.clone().requires_grad_(), ONES, activation=halved),
-                      "halved' has no derivative here, .* use 'relu', 'silu', 'gelu', apply PyTorch's operations"),
-    "jvp": (lambda: torch.func.jvp(lambda a: npt.matmul(a, ONES), (ONES,), (ONES,)),
-            r"derivatives along the inputs \(torch.func.jvp, jacfwd\) are not defined; use torch.func.vjp"),
-    "vmap of out": (lambda: torch.vmap(lambda a, out: npt.matmul(a, ONES, out=out))(ONES[None], ONES[None].clone()),
-                    "numpipe::matmul_out: torch.vmap has no rule for this op: leave out= out")}
+    "activation": (
+        lambda: npt.matmul(ONES, ONES, activation="tanh"),
+        "activation is 'relu', 'silu', 'gelu' or a numpipe.function",
+    ),
+    "no derivative": (
+        lambda: npt.matmul(ONES.clone().requires_grad_(), ONES, activation=halved),
+        "halved' has no derivative here, .* use 'relu', 'silu', 'gelu', apply PyTorch's operations",
+    ),
+    "jvp": (
+        lambda: torch.func.jvp(lambda a: npt.matmul(a, ONES), (ONES,), (ONES,)),
+        r"derivatives along the inputs \(torch.func.jvp, jacfwd\) are not defined; use torch.func.vjp",
+    ),
+    "vmap of out": (
+        lambda: torch.vmap(lambda a, out: npt.matmul(a, ONES, out=out))(
+            ONES[None], ONES[None].clone()
+        ),
+        "numpipe::matmul_out: torch.vmap has no rule for this op: leave out= out",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -308,13 +401,21 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
         call()
 
 
-@pytest.mark.parametrize(("shapes", "match"), [
-    (((8, 8), (5, 8)), "K = 8 in 'a' (8, 8), 5 in 'b' (5, 8)"),
-    (((2, 8, 8), (3, 8, 8)), "the batches of 'a' (2, 8, 8) and 'b' (3, 8, 8)"),
-    (((8, 8), (8, 8), (3, 8)), "'c'"), (((8, 8), (8, 8), None, (3,)), "'bias' must be (8,) or (8, 1), got (3,)"),
-    (((), (8, 8)), "'a' is a number")], ids=str)
+@pytest.mark.parametrize(
+    ("shapes", "match"),
+    [
+        (((8, 8), (5, 8)), "K = 8 in 'a' (8, 8), 5 in 'b' (5, 8)"),
+        (((2, 8, 8), (3, 8, 8)), "the batches of 'a' (2, 8, 8) and 'b' (3, 8, 8)"),
+        (((8, 8), (8, 8), (3, 8)), "'c'"),
+        (((8, 8), (8, 8), None, (3,)), "'bias' must be (8,) or (8, 1), got (3,)"),
+        (((), (8, 8)), "'a' is a number"),
+    ],
+    ids=str,
+)
 def test_shapes_are_refused_in_the_same_words_while_tracing(shapes: Any, match: str) -> None:
-    a, b, c, bias = [None if shape is None else torch.ones(shape, dtype=F16) for shape in (*shapes, None, None)][:4]
+    a, b, c, bias = [
+        None if shape is None else torch.ones(shape, dtype=F16) for shape in (*shapes, None, None)
+    ][:4]
     for mode in (torch.no_grad(), torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)):
         with mode, pytest.raises(SpecError) as error:
             npt.matmul(a, b, c, bias=bias)
@@ -322,7 +423,10 @@ def test_shapes_are_refused_in_the_same_words_while_tracing(shapes: Any, match: 
 
 
 def test_a_graph_asks_for_the_module_of_its_function() -> None:
-    with pytest.raises(SpecError, match="'nowhere:f' is no function of a module that is imported: import nowhere before"):
+    with pytest.raises(
+        SpecError,
+        match="'nowhere:f' is no function of a module that is imported: import nowhere before",
+    ):
         torch.ops.numpipe.matmul(ONES, ONES, activation="nowhere:f")
 
 
@@ -333,7 +437,12 @@ def test_a_function_inside_a_function_has_no_name_in_a_graph() -> None:
 
     with torch.inference_mode():  # where no graph is made it is fine
         assert torch.equal(npt.matmul(ONES, ONES, activation=inner), npt.matmul(ONES, ONES))
-    for function, match in ((inner, "is defined inside a function, where a graph does not find it again: define it"),
-                            (torch.tanh, "activation is .* or a numpipe.function of a float32 tile, got <built-in")):
-        with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(SpecError, match=match):
+    for function, match in (
+        (inner, "is defined inside a function, where a graph does not find it again: define it"),
+        (torch.tanh, "activation is .* or a numpipe.function of a float32 tile, got <built-in"),
+    ):
+        with (
+            torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True),
+            pytest.raises(SpecError, match=match),
+        ):
             npt.matmul(ONES, ONES, activation=function)

@@ -152,9 +152,7 @@ class Plan:
     def barriers(self) -> int:
         """mbarriers of a CTA, or a few more."""
         # an input may have its own ring
-        ready, consumed = (
-            self.inputs if manual else 2 for manual in (self.ready, self.consumed)
-        )
+        ready, consumed = (self.inputs if manual else 2 for manual in (self.ready, self.consumed))
         private = self.wgs if self.alone else 1
         return private * (
             (ready + consumed) * (self.slots + 1) * (self.chain if self.chained == "sites" else 1)
@@ -259,9 +257,7 @@ RULES: Rules = (
     Rule(lambda delay, slots: delay < slots),
     # each warpgroup would store to the same block
     Rule(lambda writes, builder, wgs: writes != "origin" or builder == "ws" or wgs == 1),
-    Rule(
-        lambda use, tn, tk: use == "product" or tn == tk
-    ),
+    Rule(lambda use, tn, tk: use == "product" or tn == tk),
     Rule(  # a kernel has fewer than 16 rings
         lambda chained, chain, inputs, outputs, own, reads: (
             chained != "sites"

@@ -296,9 +296,7 @@ class Product(Program):
         made["places"] = f"rng.permutation({places}).astype(np.int32)"
         made["trips"] = f"rng.integers(0, 5, {self.counts[0]}).astype(np.int32)"
         # arrays that steer are passed before the outputs, and c as the last of these
-        c = made.pop(
-            "c"
-        )
+        c = made.pop("c")
         arguments = (*made.items(), *self.arguments(), ("c", c))
         options = [
             f"grid=numpipe.persistent({self.cluster * self.rng.choice([1, 2, 3])})",

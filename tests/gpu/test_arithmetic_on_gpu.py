@@ -20,7 +20,19 @@ from hypothesis import strategies as st
 import numpipe
 from numpipe import ds
 from tests.core.test_arithmetic import CASES, Case
-from tests.kernels.expressions import SCALARS, WIDTH, Uncertain, Undefined, agrees, drawn, load, result, scalars, source, worth
+from tests.kernels.expressions import (
+    SCALARS,
+    WIDTH,
+    Uncertain,
+    Undefined,
+    agrees,
+    drawn,
+    load,
+    result,
+    scalars,
+    source,
+    worth,
+)
 
 SOAK = int(os.environ.get("NUMPIPE_RANDOM_EXPRESSIONS", "0"))
 KERNELS, EACH, SETS = SOAK or 6, 40, 6
@@ -32,8 +44,14 @@ def many(what: st.SearchStrategy[Any], count: int) -> list[Any]:
     found: list[Any] = []
 
     @given(value=what)
-    @settings(max_examples=2 * count, derandomize=not SOAK, deadline=None, database=None, phases=[Phase.generate],
-              suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=2 * count,
+        derandomize=not SOAK,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     def collect(value: Any) -> None:
         if value not in found:
             found.append(value)
@@ -92,7 +110,16 @@ def test_a_kernel_computes(case: Case) -> None:
 def wrapped(c, most, least, one):
     """What the simulator refuses wraps: the values of int32 are those of arithmetic modulo
     2**32."""
-    values = (most + one, least - one, most * most, -least, abs(least), (most + one) // 2, 3 << 31 * one, most ** 3)
+    values = (
+        most + one,
+        least - one,
+        most * most,
+        -least,
+        abs(least),
+        (most + one) // 2,
+        3 << 31 * one,
+        most**3,
+    )
     for i in range(len(values)):
         v = values[i]
         c[ds(0, 64), ds(i * 16, 8)] = numpipe.zeros((64, 8), np.float32) + (v >> 16)
@@ -100,11 +127,13 @@ def wrapped(c, most, least, one):
 
 
 def test_int32_wraps() -> None:
-    most, least = 2**31 - 1, -2**31
+    most, least = 2**31 - 1, -(2**31)
     c = np.full((64, 128), np.nan, np.float32)
     wrapped(c, most, least, 1, target="gpu")
     exact = (most + 1, least - 1, most * most, -least, abs(least), least // 2, 3 << 31, most**3)
-    assert [result(c, i, False) for i in range(len(exact))] == [(v + 2**31) % 2**32 - 2**31 for v in exact]
+    assert [result(c, i, False) for i in range(len(exact))] == [
+        (v + 2**31) % 2**32 - 2**31 for v in exact
+    ]
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -119,12 +148,26 @@ def divided(c, a, b, x, y):
     c[ds(0, 64), ds(144, 8)] = numpipe.zeros((64, 8), np.float32) + x % y
 
 
-@pytest.mark.parametrize("a, b", [(7, 2), (-7, 2), (7, -2), (-7, -2), (2**31 - 1, 3), (-2**31, 5), (-2**31, 2**31 - 1), (0, -9),
-                                  (-1, 64)])
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        (7, 2),
+        (-7, 2),
+        (7, -2),
+        (-7, -2),
+        (2**31 - 1, 3),
+        (-(2**31), 5),
+        (-(2**31), 2**31 - 1),
+        (0, -9),
+        (-1, 64),
+    ],
+)
 def test_integer_division_rounds_down(a: int, b: int) -> None:
     c = np.full((64, 160), np.nan, np.float32)
     divided(c, a, b, 1.0, 1.0, target="gpu")
-    assert [result(c, i, False) for i in range(8)] == [f(a, d) for d in (b, 7, -7, 64) for f in (int.__floordiv__, int.__mod__)]
+    assert [result(c, i, False) for i in range(8)] == [
+        f(a, d) for d in (b, 7, -7, 64) for f in (int.__floordiv__, int.__mod__)
+    ]
 
 
 @pytest.mark.parametrize("y", [3.0, -3.0, 0.1, -1e-3, 1e30, math.inf, -math.inf, 0.0, math.nan])
@@ -133,5 +176,8 @@ def test_float_division_rounds_down_as_numpys(x: float, y: float) -> None:
     c = np.full((64, 160), np.nan, np.float32)
     divided(c, 1, 1, x, y, target="gpu")
     with np.errstate(all="ignore"):
-        expected = np.floor_divide(np.float32(x), np.float32(y)), np.remainder(np.float32(x), np.float32(y))
+        expected = (
+            np.floor_divide(np.float32(x), np.float32(y)),
+            np.remainder(np.float32(x), np.float32(y)),
+        )
     np.testing.assert_array_equal((c[0, 128], c[0, 144]), expected)

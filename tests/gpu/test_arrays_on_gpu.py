@@ -24,11 +24,18 @@ copy = copy_pipeline.copy
 F8 = [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
 
 
-@numpipe.kernel(num_compute_wgs=1, warp_specialized=False, out_type=lambda a: numpipe.ArrayType(a.shape, a.dtype),
-                grid=lambda a: (numpipe.cdiv(a.shape[0], 64), numpipe.cdiv(a.shape[1], 64)))
+@numpipe.kernel(
+    num_compute_wgs=1,
+    warp_specialized=False,
+    out_type=lambda a: numpipe.ArrayType(a.shape, a.dtype),
+    grid=lambda a: (numpipe.cdiv(a.shape[0], 64), numpipe.cdiv(a.shape[1], 64)),
+)
 def moves(a, c):
     """c = a, for a matrix of any element type: by TMA alone."""
-    tile, arrived = numpipe.scratch(numpipe.SMEM((64, 64), a.dtype)), numpipe.scratch(numpipe.Barrier())
+    tile, arrived = (
+        numpipe.scratch(numpipe.SMEM((64, 64), a.dtype)),
+        numpipe.scratch(numpipe.Barrier()),
+    )
     i, j = numpipe.program_id(0) * 64, numpipe.program_id(1) * 64
     numpipe.copy_gmem_to_smem(a.at[ds(i, 64), ds(j, 64)], tile, arrived)
     numpipe.barrier_wait(arrived)
@@ -63,7 +70,11 @@ class Dlpack:
 
 def as_torch(values: np.ndarray[Any, Any]) -> Any:
     torch = pytest.importorskip("torch")
-    return torch.from_numpy(values.view(f"i{values.itemsize}").copy()).cuda().view(getattr(torch, values.dtype.name))
+    return (
+        torch.from_numpy(values.view(f"i{values.itemsize}").copy())
+        .cuda()
+        .view(getattr(torch, values.dtype.name))
+    )
 
 
 def as_cupy(values: np.ndarray[Any, Any]) -> Any:
@@ -88,8 +99,14 @@ def as_own(values: np.ndarray[Any, Any]) -> Any:
     return launch.DeviceArray.from_host(values)
 
 
-MAKERS = {"torch": as_torch, "cupy": as_cupy, "jax": as_jax, "numba": as_numba, "interface": lambda v: Interface(as_own(v)),
-          "dlpack": lambda v: Dlpack(as_torch(v))}
+MAKERS = {
+    "torch": as_torch,
+    "cupy": as_cupy,
+    "jax": as_jax,
+    "numba": as_numba,
+    "interface": lambda v: Interface(as_own(v)),
+    "dlpack": lambda v: Dlpack(as_torch(v)),
+}
 MUTABLE = [kind for kind in MAKERS if kind != "jax"]
 
 
@@ -118,7 +135,9 @@ def on_host(array: Any) -> np.ndarray[Any, Any]:
 def same(array: Any, values: np.ndarray[Any, Any]) -> None:
     got = on_host(array)
     assert got.shape == values.shape
-    np.testing.assert_array_equal(np.ascontiguousarray(got).view(np.uint8), np.ascontiguousarray(values).view(np.uint8))
+    np.testing.assert_array_equal(
+        np.ascontiguousarray(got).view(np.uint8), np.ascontiguousarray(values).view(np.uint8)
+    )
 
 
 def numbers(*shape: int, dtype: Any = np.float16, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -181,7 +200,9 @@ def test_views_with_any_outer_strides_are_used_in_place() -> None:
     for view, out in zip(views, outs, strict=True):
         copy(view, out=out, target="gpu")  # compiles, and loads the kernel
     before = torch.cuda.mem_get_info()[0]
-    for view, out, expected in zip(views, outs, (values[::3, 8:72], values[50:], values[:, 128:]), strict=True):
+    for view, out, expected in zip(
+        views, outs, (values[::3, 8:72], values[50:], values[:, 128:]), strict=True
+    ):
         copy(view, out=out, target="gpu")
         same(out, expected)
     assert torch.cuda.mem_get_info()[0] == before
@@ -240,7 +261,11 @@ def test_the_memory_of_a_forgotten_jax_array_is_not_used_again_too_early() -> No
 def test_an_exporter_orders_its_stream_before_the_kernels() -> None:
     torch = pytest.importorskip("torch")
     values = numbers(512, 512, dtype=np.float32)
-    source, x, out = as_torch(values), as_torch(np.zeros_like(values)), as_torch(np.zeros_like(values))
+    source, x, out = (
+        as_torch(values),
+        as_torch(np.zeros_like(values)),
+        as_torch(np.zeros_like(values)),
+    )
     producer, consumer = torch.cuda.Stream(), torch.cuda.Stream()
     copy(Dlpack(x), out=out, target="gpu")
     torch.cuda.synchronize()
@@ -268,7 +293,7 @@ def test_ascontiguous_makes_rows_that_tma_can_address(kind: str) -> None:
         room = np.zeros((len(values), -(-values.shape[1] // 8) * 8), values.dtype)
         out = as_own(room)
         moves(made, out, target="gpu")
-        room[:, :values.shape[1]] = values
+        room[:, : values.shape[1]] = values
         same(out, room)
 
 
@@ -276,7 +301,9 @@ def test_ascontiguous_makes_rows_that_tma_can_address(kind: str) -> None:
 def test_ascontiguous_of_views(kind: str) -> None:
     values = numbers(40, 96)
     whole = MAKERS["torch" if kind == "dlpack" else kind](values)
-    cuts = [np.s_[:, ::3], np.s_[3:, 1:50]] + ([np.s_[::-1], np.s_[:, ::-1]] if kind == "cupy" else [])
+    cuts = [np.s_[:, ::3], np.s_[3:, 1:50]] + (
+        [np.s_[::-1], np.s_[:, ::-1]] if kind == "cupy" else []
+    )
     for cut in cuts:
         view = Dlpack(whole[cut]) if kind == "dlpack" else whole[cut]
         made = numpipe.ascontiguous(view)
@@ -297,22 +324,33 @@ def refused(match: str, *args: Any, **named: Any) -> None:
 
 def test_a_jax_array_is_no_output_and_a_dead_one_no_input() -> None:
     x = as_jax(numbers(64, 64))
-    refused("argument 'o' of kernel 'copy': it is an output, and JAX arrays are immutable", x, out=as_jax(numbers(64, 64)))
+    refused(
+        "argument 'o' of kernel 'copy': it is an output, and JAX arrays are immutable",
+        x,
+        out=as_jax(numbers(64, 64)),
+    )
     x.delete()
     refused("argument 'a' of kernel 'copy': this JAX array was deleted or donated", x)
 
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_arrays_on_host_and_gpu_are_refused(kind: str) -> None:
-    refused("argument 'o' of kernel 'copy': a ndarray on the host, but argument 'a' is on GPU 0", MAKERS[kind](numbers(64, 64)),
-            out=numbers(64, 64))
+    refused(
+        "argument 'o' of kernel 'copy': a ndarray on the host, but argument 'a' is on GPU 0",
+        MAKERS[kind](numbers(64, 64)),
+        out=numbers(64, 64),
+    )
 
 
 @pytest.mark.parametrize("kind", ["torch", "cupy", "numba"])
 def test_overlap_is_refused_and_halves_and_the_same_array_are_not(kind: str) -> None:
     values = numbers(129, 128)
     x = MAKERS[kind](values)
-    refused("argument 'o' of kernel 'copy': it is an output and overlaps argument 'a'", x[:128], out=x[1:])
+    refused(
+        "argument 'o' of kernel 'copy': it is an output and overlaps argument 'a'",
+        x[:128],
+        out=x[1:],
+    )
     same(copy(x, out=x, target="gpu"), values)
     copy(x[:, :64], out=x[:, 64:], target="gpu")
     same(x, np.hstack([values[:, :64]] * 2))

@@ -18,6 +18,8 @@ PROCESSES = 3
 def test_a_rung_gives_what_float64_gives(name: str, causal: bool, depth: int) -> None:
     arrays = flash_attention.inputs((2, 9, 9, 1001, depth), np.dtype(np.float16))
     out = np.full_like(arrays[0], np.nan)
-    attention_ladder.attention(*arrays, cfg=attention_ladder.RUNGS[name], causal=causal, out=out, target="gpu")
+    attention_ladder.attention(
+        *arrays, cfg=attention_ladder.RUNGS[name], causal=causal, out=out, target="gpu"
+    )
     exact, _ = flash_attention.exactly(*arrays, causal=causal)
     assert np.linalg.norm(out.astype(np.float64) - exact) < 1e-3 * np.linalg.norm(exact)

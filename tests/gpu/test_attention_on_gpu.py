@@ -24,7 +24,9 @@ def test_attention_is_that_of_float64(name: str, exact: bool) -> None:
     assert CASES[name].wrong(*CASES[name].run("gpu", exact=exact), more=1.0 if exact else 1.3) == ""
 
 
-@pytest.mark.parametrize("kind, name", [(kind, name) for kind, names in FITTING.items() for name in names], ids=str)
+@pytest.mark.parametrize(
+    "kind, name", [(kind, name) for kind, names in FITTING.items() for name in names], ids=str
+)
 def test_every_config_over_many_tiles(kind: tuple[int, bool], name: str) -> None:
     case = Case(3, 8, 2, 1001, 777, kind[0], "bfloat16", causal=kind[1], diagonal=-100)
     for turns in (True, False):
@@ -32,11 +34,17 @@ def test_every_config_over_many_tiles(kind: tuple[int, bool], name: str) -> None
         assert case.wrong(*found, more=1.3 if CONFIGS[name].lazy else 1.0) == ""
 
 
-@pytest.mark.parametrize("depth, name", [(depth, name) for depth, pairs in SMALLER.items() for pair in pairs for name in pair])
+@pytest.mark.parametrize(
+    "depth, name",
+    [(depth, name) for depth, pairs in SMALLER.items() for pair in pairs for name in pair],
+)
 def test_every_config_of_fewer_rows(depth: int, name: str) -> None:
     for causal in (False, True):
         case = Case(2, 4, 2, 200, 333, depth, causal=causal, diagonal=133)
-        assert case.wrong(*case.run("gpu", CONFIGS[name]), more=1.3 if CONFIGS[name].lazy else 1.0) == ""
+        assert (
+            case.wrong(*case.run("gpu", CONFIGS[name]), more=1.3 if CONFIGS[name].lazy else 1.0)
+            == ""
+        )
 
 
 @pytest.mark.parametrize("depth", [1, 7, 40, 80, 96, 100, 160, 192])
@@ -48,8 +56,9 @@ def test_any_depth(depth: int) -> None:
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 @pytest.mark.parametrize("kind", FITTING, ids=str)
 @pytest.mark.parametrize("exact", [True, False])
-def test_tensors_give_what_torch_gives_in_float64_and_the_same_bits_each_time(kind: tuple[int, bool], layout: str,
-                                                                             exact: bool) -> None:
+def test_tensors_give_what_torch_gives_in_float64_and_the_same_bits_each_time(
+    kind: tuple[int, bool], layout: str, exact: bool
+) -> None:
     torch = pytest.importorskip("torch")
     depth, causal = kind
     torch.manual_seed(depth)
@@ -61,7 +70,10 @@ def test_tensors_give_what_torch_gives_in_float64_and_the_same_bits_each_time(ki
     q, k, v = some(8), some(2), some(2)
     by_head = [x if layout == "bhsd" else x.transpose(1, 2) for x in (q, k, v)]
     wanted = torch.nn.functional.scaled_dot_product_attention(
-        by_head[0].double(), *[x.double().repeat_interleave(4, 1) for x in by_head[1:]], is_causal=causal)
+        by_head[0].double(),
+        *[x.double().repeat_interleave(4, 1) for x in by_head[1:]],
+        is_causal=causal,
+    )
     wanted = wanted if layout == "bhsd" else wanted.transpose(1, 2)
     first = None
     for _ in range(REPEATS):
@@ -80,17 +92,25 @@ def test_views_of_one_array_are_read_where_they_lie() -> None:
     packed = torch.randn(2, 300, 3, 4, 64, device="cuda").to(torch.float16)
     q, k, v = packed.unbind(2)
     o = attention(q, k, v, layout="bshd", causal=True)
-    wanted = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(1, 2).double() for x in (q, k, v)), is_causal=True)
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        *(x.transpose(1, 2).double() for x in (q, k, v)), is_causal=True
+    )
     assert torch.linalg.norm(o.transpose(1, 2).double() - wanted) / torch.linalg.norm(wanted) < 1e-3
 
 
 @pytest.mark.parametrize("what", ["odd rows", "depth first", "repeated", "stepped", "one off"])
 def test_what_tma_cannot_address_is_copied(what: str) -> None:
     torch = pytest.importorskip("torch")
-    q, wide = (torch.randn(2, 4, 200, depth, device="cuda").to(torch.float16) for depth in (64, 200))
-    k = {"odd rows": wide.flatten()[:2 * 4 * 200 * 65].view(2, 4, 200, 65)[..., :64],
-         "depth first": wide[..., :64].mT.contiguous().mT, "repeated": wide[:1, :, :, :64].expand(2, -1, -1, -1),
-         "stepped": wide[..., :128:2], "one off": wide[..., 1:65]}[what]
+    q, wide = (
+        torch.randn(2, 4, 200, depth, device="cuda").to(torch.float16) for depth in (64, 200)
+    )
+    k = {
+        "odd rows": wide.flatten()[: 2 * 4 * 200 * 65].view(2, 4, 200, 65)[..., :64],
+        "depth first": wide[..., :64].mT.contiguous().mT,
+        "repeated": wide[:1, :, :, :64].expand(2, -1, -1, -1),
+        "stepped": wide[..., :128:2],
+        "one off": wide[..., 1:65],
+    }[what]
     wanted = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double(), k.double())
     o = attention(q, k, k)
     assert torch.linalg.norm(o.double() - wanted) / torch.linalg.norm(wanted) < 1e-3

@@ -24,11 +24,23 @@ REPEATS = 20
 @pytest.mark.parametrize("manual", MANUAL, ids=str)
 def test_every_ring(manual: tuple[bool, bool], slots: int, delay: int, carry: bool) -> None:
     """Tiles are chained on one ring, with numbers of steps below and above slots and delay."""
-    plan = Plan(*manual, slots, delay, wgs=1 + slots % 2, carry=carry, operands=2 + slots // 2 % 2, backwards=bool(delay))
+    plan = Plan(
+        *manual,
+        slots,
+        delay,
+        wgs=1 + slots % 2,
+        carry=carry,
+        operands=2 + slots // 2 % 2,
+        backwards=bool(delay),
+    )
     for steps in range(7):
         for tiles in (1, 3):
             check(plan, tiles, steps, target="gpu")
-    for other in (replace(plan, skip=True), replace(plan, loop=True), replace(plan, skip=True, loop=True)):
+    for other in (
+        replace(plan, skip=True),
+        replace(plan, loop=True),
+        replace(plan, skip=True, loop=True),
+    ):
         check(other, 3, 5, target="gpu")
 
 
@@ -45,7 +57,11 @@ def test_long_chains_again_and_again(manual: tuple[bool, bool], delay: int, loop
         np.testing.assert_array_equal(arrays[-1], exact)
 
 
-@pytest.mark.parametrize("kernel", [in_trees.in_a_loop, in_trees.in_a_body, in_trees.unused], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize(
+    "kernel",
+    [in_trees.in_a_loop, in_trees.in_a_body, in_trees.unused],
+    ids=lambda kernel: kernel.name,
+)
 def test_barriers_in_trees(kernel: numpipe.Kernel) -> None:
     a, w, scales = in_trees.operands(37)
     wanted = in_trees.expected(a, w, 0 * scales if kernel is in_trees.unused else scales)

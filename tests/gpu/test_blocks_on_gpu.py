@@ -63,8 +63,11 @@ def test_the_body_form_and_squeezed_dimensions_between_those_of_the_tile() -> No
         assert (scores(q, k, target="gpu") == all_scores(q, k)).all()
 
 
-@pytest.mark.parametrize("shape", [(70, 130), (3, 70, 130), (130, 3, 2, 70), (2, 3, 70, 2, 130), (1, 1, 1), (2, 1, 1, 1, 9)],
-                         ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(70, 130), (3, 70, 130), (130, 3, 2, 70), (2, 3, 70, 2, 130), (1, 1, 1), (2, 1, 1, 1, 9)],
+    ids=str,
+)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_arrays_of_rank_2_to_5(shape: tuple[int, ...], dtype: Any) -> None:
     a = halves(shape)
@@ -76,7 +79,13 @@ def test_arrays_of_rank_2_to_5(shape: tuple[int, ...], dtype: Any) -> None:
 
 def test_views_of_host_arrays() -> None:
     whole = halves((6, 200, 90))
-    for a in (whole[::2, 3:130, 8:72], whole[::-1, ::-1], whole[:1, :1, :1], whole.swapaxes(0, 1), whole.swapaxes(1, 2)):
+    for a in (
+        whole[::2, 3:130, 8:72],
+        whole[::-1, ::-1],
+        whole[:1, :1, :1],
+        whole.swapaxes(0, 1),
+        whole.swapaxes(1, 2),
+    ):
         c = np.full(a.shape, np.nan, np.float32)
         copy3(a, c, target="gpu")
         assert (c == a).all()
@@ -103,7 +112,9 @@ def test_a_product_inside_larger_arrays(shape: tuple[int, int, int, int], odd: b
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("shape", [(70, 136), (3, 70, 136), (136, 3, 2, 72), (2, 3, 70, 2, 136)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(70, 136), (3, 70, 136), (136, 3, 2, 72), (2, 3, 70, 2, 136)], ids=str
+)
 def test_copies_inside_larger_arrays(shape: tuple[int, ...], order: str) -> None:
     a = halves(shape)
     for _ in range(REPEATS):
@@ -123,15 +134,28 @@ def test_column_major_arrays_and_columns_that_are_not_contiguous() -> None:
         assert (d.values() == halves((72, 136, 3))).all()
 
 
-@pytest.mark.parametrize("how", [{}, {"odd": True}, {"order": "F"}], ids=["TMA", "lanes", "column-major"])
+@pytest.mark.parametrize(
+    "how", [{}, {"odd": True}, {"order": "F"}], ids=["TMA", "lanes", "column-major"]
+)
 def test_a_store_is_clipped_and_outside_nothing_is_written(how: dict[str, Any]) -> None:
-    for i, row, column in ((0, 0, 0), (2, 60, 8), (1, 99, 64), (1, 100, 0), (2, 1000, 1000),
-                           (-1, 0, 0), (3, 0, 0), (1 << 30, 0, 0), (-(1 << 30), 0, 0), (0, -64, 0), (1, 0, -8)):
+    for i, row, column in (
+        (0, 0, 0),
+        (2, 60, 8),
+        (1, 99, 64),
+        (1, 100, 0),
+        (2, 1000, 1000),
+        (-1, 0, 0),
+        (3, 0, 0),
+        (1 << 30, 0, 0),
+        (-(1 << 30), 0, 0),
+        (0, -64, 0),
+        (1, 0, -8),
+    ):
         if not how and min(i, row, column) < 0:
             continue  # TMA: an illegal instruction, after which this process has no GPU
         c = Framed.poisoned((3, 100, 72), np.float32, **how)
         ones_at(c, i, row, column)
         expected = np.full((3, 100, 72), np.nan, np.float32)
         if 0 <= i < 3:
-            expected[i, max(row, 0):max(row + 128, 0), max(column, 0):max(column + 64, 0)] = 1
+            expected[i, max(row, 0) : max(row + 128, 0), max(column, 0) : max(column + 64, 0)] = 1
         np.testing.assert_array_equal(c.values(), expected)

@@ -30,7 +30,9 @@ except ImportError:
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch is None, reason="PyTorch is not installed")]
 
 
-def operands(rows: int = 256, columns: int = 192, depth: int = 128, seed: int = 0) -> tuple[Any, Any]:
+def operands(
+    rows: int = 256, columns: int = 192, depth: int = 128, seed: int = 0
+) -> tuple[Any, Any]:
     made = torch.Generator().manual_seed(seed)
     return tuple(torch.randn(n, depth, generator=made).half().cuda() for n in (rows, columns))  # type: ignore[return-value]
 
@@ -74,8 +76,13 @@ def test_bound_launches(kind: str) -> None:
         return DeviceArray.from_host(tensor.cpu().numpy())
 
     def as_tensor(array: Any) -> Any:
-        return array if kind == "torch" else torch.from_numpy(array.copy_to_host()).cuda() if kind == "DeviceArray" else \
-            torch.as_tensor(array, device="cuda")
+        return (
+            array
+            if kind == "torch"
+            else torch.from_numpy(array.copy_to_host()).cuda()
+            if kind == "DeviceArray"
+            else torch.as_tensor(array, device="cuda")
+        )
 
     x, y, z, x2 = as_kind(a), as_kind(b), as_kind(c), as_kind(a2)
     bound = matmul.bind(x, y, out=z)
@@ -143,7 +150,10 @@ def test_a_hundred_thousand_launches_grow_neither_host_nor_device_memory() -> No
 
     many(4000)
     gc.collect()
-    host, reserved = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, torch.cuda.memory_reserved()
+    host, reserved = (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        torch.cuda.memory_reserved(),
+    )
     shrunk = []
     # bytes; other processes may come to the GPU meanwhile
     while len(shrunk) < 5 and min(shrunk, default=1 << 40) > 4 << 20:

@@ -31,7 +31,9 @@ debugged = {name: numpipe.kernel(**DEBUG)(kernel.function) for name, kernel in K
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("mode", [None, "zero", "clip"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_mode_says_what_a_place_outside_means(name: str, mode: str | None, dtype: Any, debug: bool) -> None:
+def test_a_mode_says_what_a_place_outside_means(
+    name: str, mode: str | None, dtype: Any, debug: bool
+) -> None:
     (a, c), table = arrays(name), places(mode, dtype)
     table = table[:-1] if name == "put" else table
     wanted = expected(name, a, table, c, mode)
@@ -60,14 +62,44 @@ def test_an_index_says_what_it_means_outside(mode: str, dtype: Any) -> None:
             np.testing.assert_array_equal(found, right)
 
 
-@pytest.mark.parametrize("name, place, says", [
-    ("taken", (3, 0), r"in_specs\[0\] for 'a': index_map: index 3 along dimension 0 is outside the array's 3"),
-    ("taken", (-1, 0), r"in_specs\[0\] for 'a': index_map: index -1 along dimension 0 is outside the array's 3"),
-    ("taken", (1, 160), r"in_specs\[0\] for 'a': index_map: index 160 along dimension 1 is outside the array's 160"),
-    ("put", (3, 0), r"out_specs\[0\] for 'c': index_map: index 3 along dimension 0 is outside the array's 3"),
-    ("put", (-2, 0), r"out_specs\[0\] for 'c': index_map: index -2 along dimension 0 is outside the array's 3"),
-    ("put", (0, 160), r"out_specs\[0\] for 'c': index_map: index 160 along dimension 1 is outside the array's 160")])
-def test_a_debugged_kernel_reports_a_block_outside_and_the_process_goes_on(name: str, place: tuple[int, int], says: str) -> None:
+@pytest.mark.parametrize(
+    "name, place, says",
+    [
+        (
+            "taken",
+            (3, 0),
+            r"in_specs\[0\] for 'a': index_map: index 3 along dimension 0 is outside the array's 3",
+        ),
+        (
+            "taken",
+            (-1, 0),
+            r"in_specs\[0\] for 'a': index_map: index -1 along dimension 0 is outside the array's 3",
+        ),
+        (
+            "taken",
+            (1, 160),
+            r"in_specs\[0\] for 'a': index_map: index 160 along dimension 1 is outside the array's 160",
+        ),
+        (
+            "put",
+            (3, 0),
+            r"out_specs\[0\] for 'c': index_map: index 3 along dimension 0 is outside the array's 3",
+        ),
+        (
+            "put",
+            (-2, 0),
+            r"out_specs\[0\] for 'c': index_map: index -2 along dimension 0 is outside the array's 3",
+        ),
+        (
+            "put",
+            (0, 160),
+            r"out_specs\[0\] for 'c': index_map: index 160 along dimension 1 is outside the array's 160",
+        ),
+    ],
+)
+def test_a_debugged_kernel_reports_a_block_outside_and_the_process_goes_on(
+    name: str, place: tuple[int, int], says: str
+) -> None:
     (a, c), table = arrays(name), places(None, np.int32)
     table[4] = place
     with pytest.raises(SimulationError, match=says) as raised:
@@ -79,13 +111,31 @@ def test_a_debugged_kernel_reports_a_block_outside_and_the_process_goes_on(name:
     numpipe.last_failure()
 
 
-@pytest.mark.parametrize("name, starts, says", [
-    *((name, starts, re.escape(f"{part}: ds(start, 64) of a tile (128, ") + f".*: {found} is outside 0…64")
-      for name, starts, part, found in slice_kernels.OUTSIDE),
-    *(("counted", given, re.escape(debugged)) for given, _, debugged in slice_kernels.ELSEWHERE)])
+@pytest.mark.parametrize(
+    "name, starts, says",
+    [
+        *(
+            (
+                name,
+                starts,
+                re.escape(f"{part}: ds(start, 64) of a tile (128, ")
+                + f".*: {found} is outside 0…64",
+            )
+            for name, starts, part, found in slice_kernels.OUTSIDE
+        ),
+        *(
+            ("counted", given, re.escape(debugged))
+            for given, _, debugged in slice_kernels.ELSEWHERE
+        ),
+    ],
+)
 def test_a_debugged_kernel_reports_a_place_outside_shared_memory_and_the_process_goes_on(
-        name: str, starts: tuple[int, ...], says: str) -> None:
-    kernel, inside = numpipe.kernel(**DEBUG)(slice_kernels.KERNELS[name].function), slice_kernels.INSIDE[name]
+    name: str, starts: tuple[int, ...], says: str
+) -> None:
+    kernel, inside = (
+        numpipe.kernel(**DEBUG)(slice_kernels.KERNELS[name].function),
+        slice_kernels.INSIDE[name],
+    )
     with pytest.raises(SimulationError, match=says) as raised:
         kernel(*slice_kernels.arrays(name), *starts, target="gpu")
     assert raised.value.report is not None and raised.value.report.hazard == "out-of-bounds"
@@ -107,16 +157,24 @@ def touching(x, v, i, y, s, total):
     s[i[1]] = i[i[2] + 2]
 
 
-@pytest.mark.parametrize("where, value, says", [
-    ("v", 64, r"'x\[…\]': index 64 along dimension 1 is outside the array's 64"),
-    ("v", -7, r"'x\[…\]': index -7 along dimension 1 is outside the array's 64"),
-    (0, 3, r"'x\[…\]': index 3 along dimension 0 is outside the array's 3"),
-    (1, 8, r"'s\[…\]': index 8 along dimension 0 is outside the array's 8"),
-    (2, -3, r"'i\[…\]': index -1 along dimension 0 is outside the array's 6"),
-    (3, -1, r"x.at\[…\]: index -1 along dimension 0 is outside the array's 3"),
-    (4, 2, r"total.at\[…\]: index 2 along dimension 0 is outside the array's 2")])
+@pytest.mark.parametrize(
+    "where, value, says",
+    [
+        ("v", 64, r"'x\[…\]': index 64 along dimension 1 is outside the array's 64"),
+        ("v", -7, r"'x\[…\]': index -7 along dimension 1 is outside the array's 64"),
+        (0, 3, r"'x\[…\]': index 3 along dimension 0 is outside the array's 3"),
+        (1, 8, r"'s\[…\]': index 8 along dimension 0 is outside the array's 8"),
+        (2, -3, r"'i\[…\]': index -1 along dimension 0 is outside the array's 6"),
+        (3, -1, r"x.at\[…\]: index -1 along dimension 0 is outside the array's 3"),
+        (4, 2, r"total.at\[…\]: index 2 along dimension 0 is outside the array's 2"),
+    ],
+)
 def test_a_debugged_kernel_reports_an_index_outside(where: Any, value: int, says: str) -> None:
-    x, v, i = np.ones((3, 64, 64), np.float32), np.arange(64, dtype=np.int32), np.array([2, 7, 3, 1, 0, 11], np.int32)
+    x, v, i = (
+        np.ones((3, 64, 64), np.float32),
+        np.arange(64, dtype=np.int32),
+        np.array([2, 7, 3, 1, 0, 11], np.int32),
+    )
     y, s, total = np.zeros((128, 64), np.float32), np.zeros(8, np.int32), np.zeros(2, np.float32)
     touching(x, v, i, y, s, total, target="gpu")
     assert (y == 1).all() and s[7] == 11 and total.tolist() == [64 * 64, 0]

@@ -37,8 +37,17 @@ def test_an_output_is_copied_back_wherever_it_is_stored_to(name: str) -> None:
     assert (c == 1).all()
 
 
-SCALARS = [(3, 3.0), (True, 1.0), (np.bool_(False), 0.0), (2.5, 2.5), (np.int64(-7), -7.0), (np.uint8(200), 200.0),
-           (np.float64(0.25), 0.25), (np.int16(-300), -300.0), (-(1 << 31), -2147483648.0)]
+SCALARS = [
+    (3, 3.0),
+    (True, 1.0),
+    (np.bool_(False), 0.0),
+    (2.5, 2.5),
+    (np.int64(-7), -7.0),
+    (np.uint8(200), 200.0),
+    (np.float64(0.25), 0.25),
+    (np.int16(-300), -300.0),
+    (-(1 << 31), -2147483648.0),
+]
 
 
 @numpipe.kernel(num_compute_wgs=1, out_type=lambda a: ArrayType((64, 64), np.float32))
@@ -58,7 +67,11 @@ def test_other_scalars_of_the_same_types_do_not_compile_again() -> None:
     for x in range(5):
         made(a, c, x, y=2 * x)
         assert (c.copy_to_host() == -x).all()
-    assert len(made._calls.variants) == sum(isinstance(known, Plan) for known in made._table.values()) == 1
+    assert (
+        len(made._calls.variants)
+        == sum(isinstance(known, Plan) for known in made._table.values())
+        == 1
+    )
 
 
 @shared.every_factory
@@ -74,7 +87,9 @@ def test_a_pipeline_says_how_many_warpgroups_there_are(cfg: Config) -> None:
     assert (on_gpu(kernel(), np.ones((128, 64), np.float16), cfg=cfg) == 64).all()
 
 
-def test_a_kernel_that_was_warmed_up_is_called_where_calls_may_not_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_was_warmed_up_is_called_where_calls_may_not_compile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NUMPIPE_CACHE_DIR", str(tmp_path))
     x, wide = (numpipe.to_device(np.full((64, n), 3, np.float32), target="gpu") for n in (64, 65))
     with numpipe.jit("error"):
@@ -82,6 +97,9 @@ def test_a_kernel_that_was_warmed_up_is_called_where_calls_may_not_compile(tmp_p
         for args in ((x,), (wide,)):
             with pytest.raises(JitRefused):
                 jit_kernels.times(*args)
-        numpipe.warmup([(jit_kernels.times, (ArrayType((64, 64), np.float32),)), (jit_kernels.times, (wide,))], workers=2)
+        numpipe.warmup(
+            [(jit_kernels.times, (ArrayType((64, 64), np.float32),)), (jit_kernels.times, (wide,))],
+            workers=2,
+        )
         for array in (x, wide):
             assert (jit_kernels.times(array).copy_to_host()[:, :64] == 6).all()

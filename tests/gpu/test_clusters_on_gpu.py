@@ -55,8 +55,16 @@ CONFIGS = {
     "four along m": Config(along_m=4, slots=4),
     "eight along n": Config(along_n=8, slots=2),
 }
-SHAPES = ((128, 256, 64), (1, 8, 8), (1000, 776, 200), (257, 4096, 136), (3000, 3000, 704), (384, 264, 1024), (17, 2000, 1000),
-          (256, 256, 0))
+SHAPES = (
+    (128, 256, 64),
+    (1, 8, 8),
+    (1000, 776, 200),
+    (257, 4096, 136),
+    (3000, 3000, 704),
+    (384, 264, 1024),
+    (17, 2000, 1000),
+    (256, 256, 0),
+)
 
 
 def alone(cfg: Config) -> numpipe.Kernel:
@@ -82,8 +90,14 @@ def exact(*shape: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def large() -> list[launch.DeviceArray]:
     """Normally distributed numbers: one slot filled too early, or read too late, shows. Odd numbers
     of tiles in both directions."""
-    numbers = np.random.default_rng(0).standard_normal((128 * 31 + 256 * 17, 2048), np.float32).astype(BF16)
-    return [launch.DeviceArray.from_host(part) for part in (numbers[:128 * 31], numbers[128 * 31:])]
+    numbers = (
+        np.random.default_rng(0)
+        .standard_normal((128 * 31 + 256 * 17, 2048), np.float32)
+        .astype(BF16)
+    )
+    return [
+        launch.DeviceArray.from_host(part) for part in (numbers[: 128 * 31], numbers[128 * 31 :])
+    ]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -144,14 +158,19 @@ def test_what_all_ctas_of_a_cluster_send_is_summed() -> None:
 
 
 def with_params(kernel: numpipe.Kernel, **params: Any) -> numpipe.Kernel:
-    return numpipe.Kernel(kernel.function, dataclasses.replace(kernel.options, compiler_params=CompilerParams(**params)))
+    return numpipe.Kernel(
+        kernel.function,
+        dataclasses.replace(kernel.options, compiler_params=CompilerParams(**params)),
+    )
 
 
 @pytest.mark.parametrize("jitter", [1, 2, 3])
 @pytest.mark.parametrize("name", ["cooperative along m", "ping-pong along n"])
 def test_late_warpgroups_change_nothing(name: str, jitter: int) -> None:
     a, b, wanted = exact(1000, 776, 520)
-    made = with_params(product(dataclasses.replace(CONFIGS[name], tn=128)), debug=True, jitter=jitter)
+    made = with_params(
+        product(dataclasses.replace(CONFIGS[name], tn=128)), debug=True, jitter=jitter
+    )
     for _ in range(3):
         same(made(a, b, target="gpu"), wanted)
 
@@ -166,4 +185,6 @@ def test_a_persistent_grid_is_what_the_driver_says_fits() -> None:
         grids = {plan.grid for plan in kernel._table.values() if isinstance(plan, Plan)}
         assert len(grids) == 1, f"{name}: {grids}"
         ctas, *others = grids.pop()
-        assert others == [1, 1] and ctas % size == 0 and 0 < ctas <= device.sm_count, f"{name}: {ctas} CTAs"
+        assert others == [1, 1] and ctas % size == 0 and 0 < ctas <= device.sm_count, (
+            f"{name}: {ctas} CTAs"
+        )

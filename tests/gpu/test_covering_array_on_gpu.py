@@ -21,7 +21,7 @@ def plans(shard: int) -> list[Plan]:
     """Every plan is in one shard."""
     assert SHARDS % ARRAYS == 0
     number, part = shard % ARRAYS, shard // ARRAYS
-    return array(number)[part::SHARDS // ARRAYS]
+    return array(number)[part :: SHARDS // ARRAYS]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,10 @@ def shards() -> Iterator[list[Future[str]]]:
 @pytest.mark.timeout(LIMIT + 20)
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_plans_compute_what_numpy_does(shard: int, shards: list[Future[str]]) -> None:
-    assert f"{sum(len(plan.grids()) for plan in plans(shard))} cases, 0 wrong" in shards[shard].result()
+    assert (
+        f"{sum(len(plan.grids()) for plan in plans(shard))} cases, 0 wrong"
+        in shards[shard].result()
+    )
 
 
 def main(shard: int) -> int:
@@ -44,7 +47,9 @@ def main(shard: int) -> int:
             try:
                 check_on_gpu(plan, grid, REPEATS)
             except Exception as error:
-                wrong.append(f"plan {n} of shard {shard}, grid {grid}: {told(plan)}{type(error).__name__}: {error}")
+                wrong.append(
+                    f"plan {n} of shard {shard}, grid {grid}: {told(plan)}{type(error).__name__}: {error}"
+                )
                 break
     print(*wrong, f"{cases} cases, {len(wrong)} wrong", sep="\n")
     return bool(wrong)

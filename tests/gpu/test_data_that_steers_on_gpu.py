@@ -38,8 +38,15 @@ def benchmark() -> ModuleType:
 def test_any_tables_and_counts_give_what_numpy_does(name: str, dtype: Any) -> None:
     for seed in range(SEEDS):
         slots, delay = RINGS[seed % len(RINGS)]
-        check(name, lambda kernel, *given, **statics: kernel(*given, **statics, target="gpu"), seed, dtype, slots, delay,
-              zeros=seed % 10 == 9)
+        check(
+            name,
+            lambda kernel, *given, **statics: kernel(*given, **statics, target="gpu"),
+            seed,
+            dtype,
+            slots,
+            delay,
+            zeros=seed % 10 == 9,
+        )
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -71,9 +78,14 @@ def test_any_array_is_read_through_its_copy_as_it_is(table: np.ndarray) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (1000, 776, 520)])
-def test_a_product_whose_order_blocks_and_steps_come_from_arrays_is_that_of_arithmetic(shape: gemm.Shape, dtype: Any) -> None:
+def test_a_product_whose_order_blocks_and_steps_come_from_arrays_is_that_of_arithmetic(
+    shape: gemm.Shape, dtype: Any
+) -> None:
     steered, cfg = benchmark(), gemm.Config()
-    a, b = (np.random.default_rng(n).integers(-2, 3, (rows, shape[2])).astype(np.float16) for n, rows in enumerate(shape[:2]))
+    a, b = (
+        np.random.default_rng(n).integers(-2, 3, (rows, shape[2])).astype(np.float16)
+        for n, rows in enumerate(shape[:2])
+    )
     x, y = map(launch.DeviceArray.from_host, (a, b))
     sample = np.random.default_rng(2).integers(0, shape[0], 64)
     exact = (a[sample].astype(np.float32) @ b.T.astype(np.float32)).astype(np.float16)

@@ -54,7 +54,9 @@ def with_an_assert(a, c, limit):
 
 
 lenient = numpipe.kernel(num_compute_wgs=2)(with_an_assert)
-strict = numpipe.kernel(num_compute_wgs=2, compiler_params=CompilerParams(asserts=True))(with_an_assert)
+strict = numpipe.kernel(num_compute_wgs=2, compiler_params=CompilerParams(asserts=True))(
+    with_an_assert
+)
 
 
 def test_the_lines_are_those_of_the_simulator() -> None:
@@ -66,25 +68,48 @@ assert (c == 128).all()
     lines, _ = in_a_process_of_its_own(code)
     assert sorted(lines) == sorted(SPOKEN)
     for who in {line.partition("]")[0] for line in SPOKEN}:
-        assert [x for x in lines if x.startswith(who)] == [x for x in SPOKEN if x.startswith(who)], "in the order of the program"
+        assert [x for x in lines if x.startswith(who)] == [
+            x for x in SPOKEN if x.startswith(who)
+        ], "in the order of the program"
 
 
-VALUES = (True, False, 0, -1, 2**31 - 1, np.int8(-5), np.uint16(40000), np.int64(-2**40), np.uint64(2**64 - 1), 0.1, 1e30, -0.0,
-          float("inf"), float("nan"), np.float16(0.1), np.float64(1) / 3)
+VALUES = (
+    True,
+    False,
+    0,
+    -1,
+    2**31 - 1,
+    np.int8(-5),
+    np.uint16(40000),
+    np.int64(-(2**40)),
+    np.uint64(2**64 - 1),
+    0.1,
+    1e30,
+    -0.0,
+    float("inf"),
+    float("nan"),
+    np.float16(0.1),
+    np.float64(1) / 3,
+)
 
 
 @numpipe.kernel(num_compute_wgs=1)
 def printing(c, s, n, x):
     numpipe.debug_print("{}|{:>9}|{:<9}|", s, s, s)
     numpipe.debug_print("{:d}|{:+5d}|{:<6d}|{:06d}|{:x}|{:08X}", n, n, n, n, n, n)
-    numpipe.debug_print("{:f}|{:.2f}|{:+9.3f}|{:09.3f}|{:e}|{:.3g}|{:<12g}|{: G}", x, x, x, x, x, x, x, x)
+    numpipe.debug_print(
+        "{:f}|{:.2f}|{:+9.3f}|{:09.3f}|{:e}|{:.3g}|{:<12g}|{: G}", x, x, x, x, x, x, x, x
+    )
 
 
-def test_every_scalar_is_printed_as_the_simulator_prints_it(capsys: pytest.CaptureFixture[str],
-                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_scalar_is_printed_as_the_simulator_prints_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     for number, value in enumerate(VALUES):
-        printing.simulate(np.zeros((64, 64), np.float32), value, np.int32(-3 * number), np.float32(value))
+        printing.simulate(
+            np.zeros((64, 64), np.float32), value, np.int32(-3 * number), np.float32(value)
+        )
     expected = capsys.readouterr().out.splitlines()
     code = """
 from tests.gpu.test_debug_on_gpu import VALUES, printing
@@ -95,14 +120,25 @@ for number, value in enumerate(VALUES):
     assert sorted(lines) == sorted(expected)
 
 
-@pytest.mark.parametrize("name, kernel, statement", [
-    ("failing", failing, "numpipe.device_assert(a.shape[0] < limit, 'too many rows')"),
-    ("strict", strict, "assert a.shape[0] < limit"),
-], ids=["device_assert", "assert with asserts=True"])
-def test_a_false_condition_fails_the_launch(name: str, kernel: numpipe.Kernel, statement: str) -> None:
+@pytest.mark.parametrize(
+    "name, kernel, statement",
+    [
+        ("failing", failing, "numpipe.device_assert(a.shape[0] < limit, 'too many rows')"),
+        ("strict", strict, "assert a.shape[0] < limit"),
+    ],
+    ids=["device_assert", "assert with asserts=True"],
+)
+def test_a_false_condition_fails_the_launch(
+    name: str, kernel: numpipe.Kernel, statement: str
+) -> None:
     lines, stderr = in_a_process_of_its_own(FAILS.format(kernel=name))
-    assert len(lines) == 2 and all(f"kernel {kernel.name!r}" in line and "CUDA_ERROR_ASSERT" in line for line in lines), lines
-    assert "a device_assert or an assert of a kernel failed" in lines[0] and "GPU context is lost" in lines[0]
+    assert len(lines) == 2 and all(
+        f"kernel {kernel.name!r}" in line and "CUDA_ERROR_ASSERT" in line for line in lines
+    ), lines
+    assert (
+        "a device_assert or an assert of a kernel failed" in lines[0]
+        and "GPU context is lost" in lines[0]
+    )
     place, role = marked(kernel), rf"kernel {kernel.name}, "
     told = [line for line in stderr.splitlines() if line.startswith(f"{place}: {role}")]
     assert told, stderr

@@ -35,7 +35,9 @@ def counted(monkeypatch: pytest.MonkeyPatch, kernel: Any) -> list[Any]:
 
 
 # ---- several GPUs
-def test_a_kernel_follows_its_arrays_from_gpu_to_gpu_and_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_follows_its_arrays_from_gpu_to_gpu_and_is_compiled_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.device_count() < 2:
         pytest.skip("one GPU")
@@ -68,7 +70,9 @@ def test_threads_use_a_gpu_each_at_the_same_time() -> None:
 
 
 # ---- threads
-def test_a_first_call_from_many_threads_compiles_once_and_is_right_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_call_from_many_threads_compiles_once_and_is_right_in_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     kernel = step()
     compiled = counted(monkeypatch, kernel)
     there = [launch.DeviceArray.from_host(np.full((128, 32), n, np.float32)) for n in range(8)]
@@ -105,7 +109,9 @@ class Spy:
         return call
 
 
-def test_a_first_call_in_a_thread_that_has_no_context_provokes_no_error_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_call_in_a_thread_that_has_no_context_provokes_no_error_of_the_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """compute-sanitizer reports each."""
     cuda = driver.get()
     spy = Spy(cuda._api)
@@ -122,8 +128,12 @@ def test_a_first_call_in_a_thread_that_has_no_context_provokes_no_error_of_the_d
 # ---- fork, reset, images
 def said(code: str) -> list[str]:
     """Lines that a process of its own prints."""
-    run = subprocess.run([sys.executable, "-c", HEAD + code, str(Path(__file__).parents[2])], capture_output=True, text=True,
-                         timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-c", HEAD + code, str(Path(__file__).parents[2])],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert run.returncode == 0, run.stderr
     return run.stdout.splitlines()
 
@@ -157,7 +167,9 @@ def child(*targets):
 """
 
 
-def test_a_child_that_was_forked_before_any_use_of_the_gpu_uses_it_and_one_forked_after_is_refused() -> None:
+def test_a_child_that_was_forked_before_any_use_of_the_gpu_uses_it_and_one_forked_after_is_refused() -> (
+    None
+):
     lines = said("""
 child("gpu", None)
 print(told("gpu"))
@@ -200,8 +212,13 @@ except numpipe.NumpipeError as error:
 
 
 def test_code_that_the_driver_does_not_take_is_told_with_its_version() -> None:
-    a, c = (launch.describe(array, "a") for array in (launch.DeviceArray((64, 64), np.float32),) * 2)
+    a, c = (
+        launch.describe(array, "a") for array in (launch.DeviceArray((64, 64), np.float32),) * 2
+    )
     prepared = launch.Prepared(image(cubin=b"no machine code" * 100), [a, c])
     major, minor = driver.get().version() // 1000, driver.get().version() % 1000 // 10
-    with pytest.raises(LaunchError, match=rf"kernel 'doubled'.*the driver, of CUDA {major}\.{minor}, does not take the 1500 bytes"):
+    with pytest.raises(
+        LaunchError,
+        match=rf"kernel 'doubled'.*the driver, of CUDA {major}\.{minor}, does not take the 1500 bytes",
+    ):
         prepared((1, 1, 1), [a, c])

@@ -23,7 +23,14 @@ except ImportError:
 
 with_torch = pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
 REPEATS, REPLAYS = 20, 500
-SHAPES = ((4096, 3840, 512), (1000, 777, 200), (64, 64, 64), (1, 8, 8), (257, 4097, 0), (8192, 8064, 64))
+SHAPES = (
+    (4096, 3840, 512),
+    (1000, 777, 200),
+    (64, 64, 64),
+    (1, 8, 8),
+    (257, 4097, 0),
+    (8192, 8064, 64),
+)
 LARGE = {
     "cooperative": Config(128, 256, 64, 3, dynamic=True),
     "pingpong": Config(128, 128, 64, 5, 1, dynamic=True),
@@ -39,11 +46,15 @@ def test_every_form_computes_the_same_again_and_again(name: str) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("schedule", LARGE)
-def test_large_products_have_the_bits_of_static_tiles_every_time(schedule: str, shape: tuple[int, int, int]) -> None:
+def test_large_products_have_the_bits_of_static_tiles_every_time(
+    schedule: str, shape: tuple[int, int, int]
+) -> None:
     """Normally distributed numbers: the order of sums is a tile's, whoever computes it."""
     rng = np.random.default_rng(0)
     m, n, k = shape
-    a, b = (rng.standard_normal((rows, k), np.float32).astype(ml_dtypes.bfloat16) for rows in (m, n))
+    a, b = (
+        rng.standard_normal((rows, k), np.float32).astype(ml_dtypes.bfloat16) for rows in (m, n)
+    )
     kernel = made(gemm, schedule, ctas=None)
     cfg, outputs = LARGE[schedule], []
     for dynamic in (False, *[True] * REPEATS):
@@ -66,8 +77,10 @@ def test_launches_follow_each_other_without_a_gap_and_with_other_sizes() -> None
     """Programmatic launches: the next one begins while the last CTAs of this one set the counter
     back."""
     kernel, cfg = made(gemm, ctas=None), LARGE["cooperative"]
-    calls = [(*on_device(m, n, 64), torch.empty(m, n, dtype=torch.float16, device="cuda"))
-             for m, n in ((4096, 4096), (128, 256), (640, 768))]
+    calls = [
+        (*on_device(m, n, 64), torch.empty(m, n, dtype=torch.float16, device="cuda"))
+        for m, n in ((4096, 4096), (128, 256), (640, 768))
+    ]
     for _ in range(REPLAYS):
         for a, b, _, c in calls:
             kernel(a, b, c, cfg=cfg)
@@ -127,10 +140,12 @@ def who(steps: Any, a: Any, c: Any) -> None:
     """Row of tiles m of c holds the number of the CTA that took it; it has steps[m, 0] steps of
     loads before."""
     cta = numpipe.axis_index("cta")
-    for (m, count) in numpipe.tiles(steps.shape[0], order=steps, dynamic=True):
+    for m, count in numpipe.tiles(steps.shape[0], order=steps, dynamic=True):
         acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(count,), in_specs=(
-            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (k, 0))))
+        pipe = numpipe.pipeline(
+            grid=(count,),
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (k, 0))),
+        )
         for (k,), (x, y) in pipe(a, a):
             acc = numpipe.wgmma(acc, x, y.T)
         c[ds(m * 64, 64), ds(0, 64)] = acc + cta
@@ -150,7 +165,9 @@ def test_a_cta_with_a_long_tile_takes_fewer() -> None:
     kernel = made(who, warpgroups=1, ctas=100, grid_names="cta")
     ctas = taken(kernel, [20_000, *[20] * 1999])
     shares = np.bincount(ctas, minlength=100)
-    assert shares.sum() == 2000 and ctas[0] == 0 and shares[0] <= 3, "its own, and what it had fetched ahead"
+    assert shares.sum() == 2000 and ctas[0] == 0 and shares[0] <= 3, (
+        "its own, and what it had fetched ahead"
+    )
     assert shares[1:].min() >= 5
 
 
@@ -161,12 +178,19 @@ def test_a_profile_is_legal_and_says_who_took_what(tmp_path: Path) -> None:
     trace = numpipe.last_profile()
     assert trace is not None and trace.lost == 0
     trace.check_legal()
-    begun = [(event.cta[0], event.details["number"]) for event in trace.events
-             if event.note == "tile begin" and event.role == "compute"]
-    assert sorted(begun, key=lambda tile: tile[1]) == [(cta, number) for number, cta in enumerate(ctas)]
+    begun = [
+        (event.cta[0], event.details["number"])
+        for event in trace.events
+        if event.note == "tile begin" and event.role == "compute"
+    ]
+    assert sorted(begun, key=lambda tile: tile[1]) == [
+        (cta, number) for number, cta in enumerate(ctas)
+    ]
 
 
-@pytest.mark.parametrize("params", [{"debug": True}, {"jitter": 1}, {"debug": True, "jitter": 2}], ids=str)
+@pytest.mark.parametrize(
+    "params", [{"debug": True}, {"jitter": 1}, {"debug": True, "jitter": 2}], ids=str
+)
 @pytest.mark.parametrize("name", ["shared tiles", "turns, loops", "no memory role"])
 def test_jitter_and_bounded_waits_change_nothing(name: str, params: dict[str, Any]) -> None:
     case = cases()[name]
@@ -176,7 +200,9 @@ def test_jitter_and_bounded_waits_change_nothing(name: str, params: dict[str, An
         case.check(kernel, target="gpu")
 
 
-@pytest.mark.parametrize("options", [{"programmatic": False}, {"cooperative": True}, {"cluster": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"programmatic": False}, {"cooperative": True}, {"cluster": 2}], ids=str
+)
 def test_launch_attributes(options: dict[str, Any]) -> None:
     call: Callable[..., Any] = made(gemm, ctas=8, **options)
     a, b = operands(1000, 700, 128)

@@ -21,11 +21,14 @@ DEBUG = CompilerParams(debug=True)
 def stops(dynamic: bool, steps: int, **options: Any) -> Any:
     """c = a in tiles of 64 rows a warpgroup, each loaded `steps` times; with `hang` one waits for
     an arrival that does not come."""
+
     def kernel(a: Any, c: Any, hang: Any) -> None:
         wg, rows = numpipe.axis_index("wg"), 64 * numpipe.axis_size("wg")
         never = numpipe.scratch(numpipe.Barrier())
         for (m,) in numpipe.tiles(numpipe.cdiv(a.shape[0], rows), dynamic=dynamic):
-            pipe = numpipe.pipeline(grid=(steps,), in_specs=(BlockSpec((rows, 64), lambda k: (m, 0)),))
+            pipe = numpipe.pipeline(
+                grid=(steps,), in_specs=(BlockSpec((rows, 64), lambda k: (m, 0)),)
+            )
             for (k,), (tile,) in pipe(a):
                 if k == steps - 1:
                     c[ds(m * rows + wg * 64, 64), ds(0, 64)] = tile[ds(wg * 64, 64), :]
@@ -36,8 +39,10 @@ def stops(dynamic: bool, steps: int, **options: Any) -> Any:
 
 
 KERNELS = {
-    "static": (False, 1, {"num_compute_wgs": 1}), "dynamic": (True, 1, {"num_compute_wgs": 1}),
-    "two warpgroups": (False, 3, {"num_compute_wgs": 2}), "ping-pong": (False, 3, {"num_compute_wgs": 2, "schedule": "pingpong"}),
+    "static": (False, 1, {"num_compute_wgs": 1}),
+    "dynamic": (True, 1, {"num_compute_wgs": 1}),
+    "two warpgroups": (False, 3, {"num_compute_wgs": 2}),
+    "ping-pong": (False, 3, {"num_compute_wgs": 2, "schedule": "pingpong"}),
     "dynamic ping-pong": (True, 2, {"num_compute_wgs": 2, "schedule": "pingpong"}),
 }
 
@@ -48,7 +53,9 @@ def test_after_a_launch_that_gave_up_the_next_ones_compute(name: str) -> None:
     kernel = stops(dynamic, steps, **options)
     a = np.random.default_rng(0).standard_normal((64 * 40, 64)).astype(np.float32)
     for _ in range(2):
-        with pytest.raises(PipelineDeadlock, match="were given up; what the kernel has computed is wrong\n"):
+        with pytest.raises(
+            PipelineDeadlock, match="were given up; what the kernel has computed is wrong\n"
+        ):
             kernel(a, np.zeros_like(a), hang=np.int32(1), target="gpu")
         for _ in range(3):
             c = np.full_like(a, np.nan)
@@ -56,14 +63,24 @@ def test_after_a_launch_that_gave_up_the_next_ones_compute(name: str) -> None:
             np.testing.assert_array_equal(c, a)
 
 
-@numpipe.kernel(grid=2, grid_names="cta", cluster=2, cluster_names="pair", num_compute_wgs=1, compiler_params=DEBUG)
+@numpipe.kernel(
+    grid=2,
+    grid_names="cta",
+    cluster=2,
+    cluster_names="pair",
+    num_compute_wgs=1,
+    compiler_params=DEBUG,
+)
 def one_of_a_cluster_hangs(a, c):
     """CTA 1 waits for an arrival that does not come; CTA 0 for what it shares of the next
     blocks."""
     cta = numpipe.axis_index("cta")
     never = numpipe.scratch(numpipe.Barrier())
-    pipe = numpipe.pipeline(grid=(8,), max_concurrent_steps=2, in_specs=(
-        BlockSpec((64, 64), lambda k: (0, k), collective_axes="pair"),))
+    pipe = numpipe.pipeline(
+        grid=(8,),
+        max_concurrent_steps=2,
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k), collective_axes="pair"),),
+    )
     for (k,), (tile,) in pipe(a):
         if cta == 1 and k == 2:
             numpipe.barrier_wait(never)
@@ -78,7 +95,14 @@ def test_a_cluster_of_which_one_hangs_ends_too() -> None:
     a, b = (rng.integers(-2, 3, (256, 128)).astype(np.float16) for _ in range(2))
     exact = (a.astype(np.float32) @ b.astype(np.float32).T).astype(np.float16)
     for _ in range(3):
-        with pytest.raises(PipelineDeadlock, match="(?s)kernel one_of_a_cluster_hangs,.*what it misses is not known") as caught:
+        with pytest.raises(
+            PipelineDeadlock,
+            match="(?s)kernel one_of_a_cluster_hangs,.*what it misses is not known",
+        ) as caught:
             one_of_a_cluster_hangs(x, np.zeros((128, 512), np.float16), target="gpu")
-        assert caught.value.report is not None and not any(barrier.known for barrier in caught.value.report.barriers)
-        np.testing.assert_array_equal(product(Config(along_m=2, tm=64, tn=64, tk=64, slots=2))(a, b, target="gpu"), exact)
+        assert caught.value.report is not None and not any(
+            barrier.known for barrier in caught.value.report.barriers
+        )
+        np.testing.assert_array_equal(
+            product(Config(along_m=2, tm=64, tn=64, tk=64, slots=2))(a, b, target="gpu"), exact
+        )

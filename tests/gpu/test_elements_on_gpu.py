@@ -17,6 +17,8 @@ def test_reductions_of_tiles_are_stored_and_added_as_numbers(dtype: np.dtype) ->
     assert statistics_wrong(dtype, "gpu") == []
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.float32, np.float16], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize(
+    "dtype", [np.int32, np.uint32, np.float32, np.float16], ids=lambda dtype: dtype.__name__
+)
 def test_a_literal_is_added_in_the_arrays_type(dtype: type) -> None:
     assert not counted_wrong(dtype, "gpu")

@@ -28,7 +28,9 @@ REPEATS = 10
 def test_both_forms_give_the_same_bits(kernel: Any, shape: tuple[int, int, int]) -> None:
     a, b = arrays(shape)
     expected = gemm_loop(a, b, target="gpu")
-    np.testing.assert_allclose(expected.astype(np.float64), product(a, b), atol=2e-3 * max(1, shape[2]) ** 0.5, rtol=2e-3)
+    np.testing.assert_allclose(
+        expected.astype(np.float64), product(a, b), atol=2e-3 * max(1, shape[2]) ** 0.5, rtol=2e-3
+    )
     for _ in range(REPEATS):
         assert (kernel(a, b, target="gpu") == expected).all()
 
@@ -64,8 +66,16 @@ def test_slots_and_delays(slots: int, delay: int) -> None:
         def compute(pipeline):
             c[ds(wg * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
-        emit(body, grid=(cdiv(a.shape[1], 64),), compute_context=compute, max_concurrent_steps=slots,
-             in_specs=(BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
+        emit(
+            body,
+            grid=(cdiv(a.shape[1], 64),),
+            compute_context=compute,
+            max_concurrent_steps=slots,
+            in_specs=(
+                BlockSpec((128, 64), lambda k: (0, k)),
+                BlockSpec((64, 64), lambda k: (0, k)),
+            ),
+        )(a, b)
 
     for depth in range(0, 6 * 64 + 1, 32):
         a, b = arrays((128, 64, depth))

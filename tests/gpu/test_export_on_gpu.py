@@ -137,18 +137,32 @@ END = textwrap.dedent("""
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("files")
     half = ArrayType((64, 64), "float16")
-    matmul.export(folder / "matmul.numpipe", (half, half), choose=lambda a, b: {
-        "cfg": CONFIGS[0] if a.shape[0] * b.shape[0] >= 1 << 18 else CONFIGS[1]})
+    matmul.export(
+        folder / "matmul.numpipe",
+        (half, half),
+        choose=lambda a, b: {
+            "cfg": CONFIGS[0] if a.shape[0] * b.shape[0] >= 1 << 18 else CONFIGS[1]
+        },
+    )
     x = ArrayType((64, 64), "float32")
     scaled.export(folder / "scaled.numpipe", (x,), ((x,), {"scale": 0.5}))
     return folder
 
 
-@pytest.mark.parametrize("code", [NUMPY, pytest.param(TORCH, marks=pytest.mark.skipif(torch is None, reason="no PyTorch"))],
-                         ids=["numpy", "torch"])
+@pytest.mark.parametrize(
+    "code",
+    [NUMPY, pytest.param(TORCH, marks=pytest.mark.skipif(torch is None, reason="no PyTorch"))],
+    ids=["numpy", "torch"],
+)
 def test_a_process_without_a_compiler_computes_the_same(files: Path, code: str) -> None:
-    run = subprocess.run([sys.executable, "-c", BEGIN + code + END], capture_output=True, text=True, cwd=files, check=False,
-                         env={**os.environ, "PYTHONPATH": str(ROOT), "NUMPIPE_CACHE": "0"})
+    run = subprocess.run(
+        [sys.executable, "-c", BEGIN + code + END],
+        capture_output=True,
+        text=True,
+        cwd=files,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NUMPIPE_CACHE": "0"},
+    )
     assert run.returncode == 0, run.stderr
     print(run.stdout)
     assert run.stdout.endswith(" ms\n\n")  # and no module that must not be there
@@ -157,4 +171,6 @@ def test_a_process_without_a_compiler_computes_the_same(files: Path, code: str) 
 def test_loaded_and_exported_compute_the_same_bits(files: Path) -> None:
     made = np.random.default_rng(0)
     a, b = (made.standard_normal((256, 128)).astype(np.float16) for _ in range(2))
-    np.testing.assert_array_equal(numpipe.load(files / "matmul.numpipe")(a, b), matmul(a, b, cfg=CONFIGS[1]))
+    np.testing.assert_array_equal(
+        numpipe.load(files / "matmul.numpipe")(a, b), matmul(a, b, cfg=CONFIGS[1])
+    )

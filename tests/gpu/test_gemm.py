@@ -46,7 +46,16 @@ DEFAULT, SMALL = Config(), Config(tm=128, tn=64, tk=64, slots=3)
 REPEATS = 10
 
 
-def check(kernel: Any, a: Any, b: Any, *more: Any, dtype: Any = None, order: str = "C", odd: bool = False, **statics: Any) -> None:
+def check(
+    kernel: Any,
+    a: Any,
+    b: Any,
+    *more: Any,
+    dtype: Any = None,
+    order: str = "C",
+    odd: bool = False,
+    **statics: Any,
+) -> None:
     """Run on framed copies of host arrays and compare with the exact product."""
     c = Framed.poisoned((len(a), len(b)), dtype or a.dtype, odd, order)
     assert kernel(Framed(a), Framed(b), *more, out=c, **statics) is c
@@ -84,7 +93,14 @@ def test_numpy_arrays_of_every_residue(dtype: Any) -> None:
 
 def test_numpy_arrays_of_any_strides() -> None:
     base, _ = integers(150, 1, 140)
-    for a in (base[::2], base[:, ::2], base[::-1], base.T, base[3:, 5:], np.broadcast_to(base[:1], base.shape)):
+    for a in (
+        base[::2],
+        base[:, ::2],
+        base[::-1],
+        base.T,
+        base[3:, 5:],
+        np.broadcast_to(base[:1], base.shape),
+    ):
         assert_exact(matmul(a, a[:37], target="gpu"), a, a[:37])
         c = np.full((2 * len(a), 40), np.nan, F16)[::2, 3:]
         matmul(a, a[:37], c, target="gpu")
@@ -96,7 +112,9 @@ def test_arrays_without_elements(m: int, n: int, k: int) -> None:
     a, b = integers(m, n, k)
     expected = np.zeros((m, n), F16)
     np.testing.assert_array_equal(matmul(a, b, target="gpu"), expected)
-    np.testing.assert_array_equal(matmul(*map(launch.DeviceArray.from_host, (a, b))).copy_to_host(), expected)
+    np.testing.assert_array_equal(
+        matmul(*map(launch.DeviceArray.from_host, (a, b))).copy_to_host(), expected
+    )
 
 
 def test_an_input_that_tma_cannot_address_is_an_error_before_anything_runs() -> None:
@@ -127,7 +145,14 @@ def test_column_major_outputs(odd: bool) -> None:
 @pytest.mark.parametrize("odd", [False, True], ids=["aligned", "odd"])
 def test_float32_outputs(odd: bool) -> None:
     for tn, shape in itertools.product((8, 32, 192), ((130, 67), (1, 1), (300, 400))):
-        check(simulated.to_float32, *integers(*shape, 90), 1.0, dtype=F32, odd=odd, cfg=Config(128, tn, 64, 3))
+        check(
+            simulated.to_float32,
+            *integers(*shape, 90),
+            1.0,
+            dtype=F32,
+            odd=odd,
+            cfg=Config(128, tn, 64, 3),
+        )
 
 
 @pytest.mark.parametrize("alpha", [0.5, 3, np.float64(4), np.int64(-2)])
@@ -135,13 +160,28 @@ def test_scalars_are_run_time_values(alpha: Any) -> None:
     a, b = integers(130, 72, 65)
     expected = np.float32(alpha) * product(a, b).astype(np.float32)
     np.testing.assert_array_equal(simulated.to_float32(a, b, alpha, target="gpu"), expected)
-    np.testing.assert_array_equal(simulated.to_float32(Framed(a), Framed(b), alpha).copy_to_host(), expected)
+    np.testing.assert_array_equal(
+        simulated.to_float32(Framed(a), Framed(b), alpha).copy_to_host(), expected
+    )
 
 
 # ---- tiles, rings, warpgroups
-@pytest.mark.parametrize(("tn", "tk", "slots", "orders"), [
-    (8, 64, 3, "CC"), (8, 32, 3, "FF"), (24, 32, 3, "CC"), (24, 64, 3, "CF"), (96, 96, 3, "CC"), (96, 32, 3, "FF"),
-    (128, 16, 5, "CC"), (128, 128, 3, "FF"), (136, 32, 2, "CC"), (192, 64, 3, "FC"), (256, 128, 2, "CC")])
+@pytest.mark.parametrize(
+    ("tn", "tk", "slots", "orders"),
+    [
+        (8, 64, 3, "CC"),
+        (8, 32, 3, "FF"),
+        (24, 32, 3, "CC"),
+        (24, 64, 3, "CF"),
+        (96, 96, 3, "CC"),
+        (96, 32, 3, "FF"),
+        (128, 16, 5, "CC"),
+        (128, 128, 3, "FF"),
+        (136, 32, 2, "CC"),
+        (192, 64, 3, "FC"),
+        (256, 128, 2, "CC"),
+    ],
+)
 def test_tile_shapes(tn: int, tk: int, slots: int, orders: str) -> None:
     for k in (1, tk, 7 * tk + 7):
         check(matmul, *integers(300, 2 * tn + 9, k, F16, orders), cfg=Config(128, tn, tk, slots))
@@ -149,7 +189,11 @@ def test_tile_shapes(tn: int, tk: int, slots: int, orders: str) -> None:
 
 @pytest.mark.parametrize(("wgs", "rows"), [(1, 64), (1, 192), (2, 128), (3, 64), (4, 64)])
 def test_warpgroups_share_a_tile(wgs: int, rows: int) -> None:
-    check(with_wgs(wgs), *integers(2 * wgs * rows + 9, 300, 100, BF16), cfg=Config(wgs * rows, 64, 32, 3))
+    check(
+        with_wgs(wgs),
+        *integers(2 * wgs * rows + 9, 300, 100, BF16),
+        cfg=Config(wgs * rows, 64, 32, 3),
+    )
 
 
 @pytest.mark.parametrize(("slots", "delay"), [(1, 0), (2, 1), (3, 1), (5, 0), (5, 1)])
@@ -200,7 +244,9 @@ def normal(rows: int, k: int, dtype: Any, seed: int) -> Any:
 
 @pytest.mark.parametrize(("dtype", "unit"), [(F16, 2**-11), (BF16, 2**-8)], ids=str)
 @pytest.mark.parametrize(("m", "n", "k"), [(1000, 1000, 1000), (2048, 1536, 512), (333, 777, 4104)])
-def test_sums_are_kept_in_float32_and_ten_repeats_are_bit_identical(m: int, n: int, k: int, dtype: Any, unit: float) -> None:
+def test_sums_are_kept_in_float32_and_ten_repeats_are_bit_identical(
+    m: int, n: int, k: int, dtype: Any, unit: float
+) -> None:
     a, b = normal(m, k, dtype, 1), normal(n, k, dtype, 2)
     on_gpu = Framed(a), Framed(b)
     results = []
@@ -219,7 +265,11 @@ def test_sums_are_kept_in_float32_and_ten_repeats_are_bit_identical(m: int, n: i
 def sparse(rows: int, k: int, dtype: Any, seed: int) -> Any:
     """-1, 0 and 1, one element in eight not 0: sums of thousands of products stay exact in every
     type."""
-    return np.random.default_rng(seed).choice(np.array([-1, 1] + [0] * 14, np.int8), (rows, k)).astype(dtype)
+    return (
+        np.random.default_rng(seed)
+        .choice(np.array([-1, 1] + [0] * 14, np.int8), (rows, k))
+        .astype(dtype)
+    )
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
@@ -229,7 +279,9 @@ def test_8192_cubed_is_right_in_every_element(dtype: Any) -> None:
     c = launch.DeviceArray.from_host(np.full((size, size), np.nan, dtype))
     matmul(launch.DeviceArray.from_host(a), launch.DeviceArray.from_host(b), out=c)
     weights = np.random.default_rng(3).integers(1, 100, size).astype(np.float64)
-    expected = a.astype(np.float32).astype(np.float64) @ (weights @ b.astype(np.float32).astype(np.float64))
+    expected = a.astype(np.float32).astype(np.float64) @ (
+        weights @ b.astype(np.float32).astype(np.float64)
+    )
     np.testing.assert_array_equal(c.copy_to_host().astype(np.float32) @ weights, expected)
 
 
@@ -241,7 +293,10 @@ def test_8192_cubed_is_as_accurate_as_cublas(dtype: Any) -> None:
     exact = product(a[rows], b)
 
     def error(c: Any) -> float:
-        return float(np.linalg.norm(c.copy_to_host()[rows].astype(np.float64) - exact) / np.linalg.norm(exact))
+        return float(
+            np.linalg.norm(c.copy_to_host()[rows].astype(np.float64) - exact)
+            / np.linalg.norm(exact)
+        )
 
     ours = error(matmul(*on_gpu))
     assert ours < {F16: 3e-4, BF16: 2.4e-3}[dtype]
@@ -292,9 +347,18 @@ def test_outputs_of_more_than_2_to_31_elements_stored_by_the_lanes(big: Any) -> 
     start = big.__cuda_array_interface__["data"][0]
     for row in (0, 1, 2**30 // columns, 2**31 // columns, TALL - 129, TALL - 1):
         found = np.empty(columns, BF16)
-        driver.get().copy_out(found.ctypes.data, 2 * columns, start + 2 * columns * row, 2 * columns, 2 * columns, 1, 0, 0)
+        driver.get().copy_out(
+            found.ctypes.data,
+            2 * columns,
+            start + 2 * columns * row,
+            2 * columns,
+            2 * columns,
+            1,
+            0,
+            0,
+        )
         driver.get().synchronize(0, 0)
-        assert_exact(found[None], a[row:row + 1], b)
+        assert_exact(found[None], a[row : row + 1], b)
 
 
 # ---- other libraries, the reference, the example
@@ -310,8 +374,21 @@ def test_the_reference_computes_the_same_product(dtype: Any) -> None:
 
 
 def test_the_example_reports_speed_and_error() -> None:
-    done = subprocess.run([sys.executable, str(EXAMPLE), "--shape", "1024,1024,1024", "--shape", "300,100,72", "--dtype", "bf16"],
-                          capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(EXAMPLE),
+            "--shape",
+            "1024,1024,1024",
+            "--shape",
+            "300,100,72",
+            "--dtype",
+            "bf16",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("target: gpu (")
     rows = [line.split() for line in done.stdout.splitlines() if line.strip()[:1].isdigit()]

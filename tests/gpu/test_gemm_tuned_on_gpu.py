@@ -31,15 +31,22 @@ def test_numpy_arrays_of_every_layout(name: str, ranks: tuple[int, int]) -> None
 
 @pytest.mark.parametrize("ranks", RANKS, ids=str)
 @pytest.mark.parametrize("name", SOME)
-def test_tensors_of_every_layout_are_read_and_written_where_they_are(name: str, ranks: tuple[int, int]) -> None:
+def test_tensors_of_every_layout_are_read_and_written_where_they_are(
+    name: str, ranks: tuple[int, int]
+) -> None:
     torch = pytest.importorskip("torch")
 
     def tensor(array: np.ndarray) -> object:
         """With the strides of `array`, its rows or columns padded to what TMA addresses."""
         by_columns = array.strides[-1] > array.itemsize
         rows = array.swapaxes(-1, -2) if by_columns else array
-        wide = torch.full((*rows.shape[:-1], -(-rows.shape[-1] // 8) * 8), float("nan"), dtype=torch.bfloat16, device="cuda")
-        made = wide[..., :rows.shape[-1]]
+        wide = torch.full(
+            (*rows.shape[:-1], -(-rows.shape[-1] // 8) * 8),
+            float("nan"),
+            dtype=torch.bfloat16,
+            device="cuda",
+        )
+        made = wide[..., : rows.shape[-1]]
         made.copy_(torch.from_numpy(np.ascontiguousarray(rows, np.float32)))
         return made.swapaxes(-1, -2) if by_columns else made
 
@@ -56,9 +63,16 @@ def test_tensors_of_every_layout_are_read_and_written_where_they_are(name: str, 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_device_arrays_of_either_order(name: str, orders: str) -> None:
     a, b = matrices(264, 200, 0, BF16, 1), matrices(40, 200, 0, BF16, 2)
-    x, y = (launch.DeviceArray.from_host(laid(array, order)) for array, order in zip((a, b), orders, strict=True))
-    np.testing.assert_array_equal(gemm_tuned.matmul(x, y, cfg=CONFIGS[name]).copy_to_host(), product(a, b, BF16))
-    np.testing.assert_array_equal(gemm_tuned.matmul(y, x, cfg=CONFIGS[name]).copy_to_host(), product(b, a, BF16))
+    x, y = (
+        launch.DeviceArray.from_host(laid(array, order))
+        for array, order in zip((a, b), orders, strict=True)
+    )
+    np.testing.assert_array_equal(
+        gemm_tuned.matmul(x, y, cfg=CONFIGS[name]).copy_to_host(), product(a, b, BF16)
+    )
+    np.testing.assert_array_equal(
+        gemm_tuned.matmul(y, x, cfg=CONFIGS[name]).copy_to_host(), product(b, a, BF16)
+    )
 
 
 def test_jax_arrays_of_skinny_shapes() -> None:
@@ -71,9 +85,20 @@ def test_jax_arrays_of_skinny_shapes() -> None:
     np.testing.assert_array_equal(np.asarray(c), product(a, b, BF16))
 
 
-@pytest.mark.parametrize("batches, m, n, k", [(0, 16, 8192, 8192), (0, 128, 8192, 8192), (0, 8192, 48, 8192),
-                                              (0, 512, 4096, 4096), (64, 1024, 1024, 1024), (7, 1000, 904, 1032)])
-def test_chosen_products_are_accurate_and_have_the_same_bits_every_time(batches: int, m: int, n: int, k: int) -> None:
+@pytest.mark.parametrize(
+    "batches, m, n, k",
+    [
+        (0, 16, 8192, 8192),
+        (0, 128, 8192, 8192),
+        (0, 8192, 48, 8192),
+        (0, 512, 4096, 4096),
+        (64, 1024, 1024, 1024),
+        (7, 1000, 904, 1032),
+    ],
+)
+def test_chosen_products_are_accurate_and_have_the_same_bits_every_time(
+    batches: int, m: int, n: int, k: int
+) -> None:
     rng = np.random.default_rng(0)
     lead = (batches,) * bool(batches)
     a, b = (rng.standard_normal((*lead, rows, k), np.float32).astype(BF16) for rows in (m, n))
@@ -83,7 +108,9 @@ def test_chosen_products_are_accurate_and_have_the_same_bits_every_time(batches:
     first = out.copy_to_host()
     some = np.sort(rng.choice(m, min(m, 64), replace=False))
     exact = a[..., some, :].astype(np.float64) @ b.astype(np.float64).swapaxes(-1, -2)
-    assert np.linalg.norm(first[..., some, :].astype(np.float64) - exact) < 2.5e-3 * np.linalg.norm(exact)
+    assert np.linalg.norm(first[..., some, :].astype(np.float64) - exact) < 2.5e-3 * np.linalg.norm(
+        exact
+    )
     for _ in range(REPEATS - 1):
         gemm_tuned.matmul(x, y, out=out)
         np.testing.assert_array_equal(out.copy_to_host().view(np.uint16), first.view(np.uint16))
@@ -94,14 +121,25 @@ def test_chosen_products_are_accurate_and_have_the_same_bits_every_time(batches:
 @pytest.mark.parametrize("config", SOME)
 def test_a_product_ends_with(config: str, name: str) -> None:
     for batches, (m, n, k) in ((0, (264, 520, 136)), (0, (129, 77, 65)), (3, (200, 136, 72))):
-        assert EPILOGUES[name].run(m, n, k, batches=batches, cfg=CONFIGS[config], target="gpu") < 6e-4
+        assert (
+            EPILOGUES[name].run(m, n, k, batches=batches, cfg=CONFIGS[config], target="gpu") < 6e-4
+        )
 
 
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("config", CONFIGS)
 def test_the_output_may_be_the_source(config: str, order: str) -> None:
     for dtype, most in ((F16, 6e-4), (BF16, 3e-3)):
-        error = EPILOGUES["all"].run(520, 1000, 200, dtype=dtype, order=order, inplace=True, cfg=CONFIGS[config], target="gpu")
+        error = EPILOGUES["all"].run(
+            520,
+            1000,
+            200,
+            dtype=dtype,
+            order=order,
+            inplace=True,
+            cfg=CONFIGS[config],
+            target="gpu",
+        )
         assert error < most
 
 
@@ -113,20 +151,32 @@ def test_a_source_that_lies_elsewhere_in_memory_is_read_in_its_own_order() -> No
 @pytest.mark.parametrize("m", [16, 8192])
 def test_a_fused_product_has_the_same_bits_every_time(m: int) -> None:
     rng = np.random.default_rng(0)
-    a, b, c, bias = (launch.DeviceArray.from_host(rng.standard_normal(shape, np.float32).astype(BF16))
-                     for shape in ((m, 1024), (4096, 1024), (m, 4096), (4096,)))
+    a, b, c, bias = (
+        launch.DeviceArray.from_host(rng.standard_normal(shape, np.float32).astype(BF16))
+        for shape in ((m, 1024), (4096, 1024), (m, 4096), (4096,))
+    )
     out = launch.DeviceArray((m, 4096), BF16)
     results = []
     for _ in range(REPEATS):
         gemm_tuned.matmul(a, b, c, alpha=0.5, beta=0.25, bias=bias, activation="gelu", out=out)
         results.append(out.copy_to_host())
-    assert all(np.array_equal(again.view(np.uint16), results[0].view(np.uint16)) for again in results)
+    assert all(
+        np.array_equal(again.view(np.uint16), results[0].view(np.uint16)) for again in results
+    )
 
 
 @pytest.mark.parametrize("rows, columns, width", strip_kernels.SHAPES)
 def test_strips_are_given_their_first_columns(rows: int, columns: int, width: int) -> None:
     for dtype in (np.float32, np.float16):
         a, b = matrices(rows, 16, 0, F16, 1), matrices(columns, 16, 0, F16, 2)
-        c = strip_kernels.numbered(a, b, factor=0.5, rows=rows, columns=columns, width=width, dtype=np.dtype(dtype).name,
-                                   target="gpu")
+        c = strip_kernels.numbered(
+            a,
+            b,
+            factor=0.5,
+            rows=rows,
+            columns=columns,
+            width=width,
+            dtype=np.dtype(dtype).name,
+            target="gpu",
+        )
         np.testing.assert_array_equal(c, strip_kernels.expected(a, b, 0.5, dtype))

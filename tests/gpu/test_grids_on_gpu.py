@@ -19,8 +19,11 @@ from tests.language.pipeline.test_rest_and_returned import (  # noqa: F401
 )
 
 
-@pytest.mark.parametrize("grid", [grids.ROOM, lambda out: grids.ROOM, lambda out: (3, 2, 4, out.shape[0] // 48, 2)],
-                         ids=["constant", "function", "others"])
+@pytest.mark.parametrize(
+    "grid",
+    [grids.ROOM, lambda out: grids.ROOM, lambda out: (3, 2, 4, out.shape[0] // 48, 2)],
+    ids=["constant", "function", "others"],
+)
 def test_each_cta_has_its_place_along_every_axis(grid: object) -> None:
     out = np.zeros((96, 64, 8), np.float32)
     grids.visited(grid)(out, target="gpu")
@@ -36,4 +39,6 @@ def test_one_compile_serves_grids_of_other_sizes() -> None:
 
 
 def test_scalars_stand_behind_the_outputs() -> None:
-    np.testing.assert_array_equal(scalars.behind(scalars.X, alpha=2.0, count=3, target="gpu"), 2 * scalars.X)
+    np.testing.assert_array_equal(
+        scalars.behind(scalars.X, alpha=2.0, count=3, target="gpu"), 2 * scalars.X
+    )

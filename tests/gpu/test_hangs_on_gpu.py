@@ -47,8 +47,14 @@ def test_a_hang_names_the_barrier_and_the_line_and_the_process_goes_on(name: str
         error, seconds = hung(name)
         assert seconds <= 5 and error.report is not None
         assert re.match(r"(.*/)?hang_kernels\.py:\d+: kernel", str(error))
-        there = [party for party in error.report.waiting if party.role == role and re.search(f"blocked on {barrier}", party.did)]
-        assert there and all(line.filename.endswith("hang_kernels.py") for party in there for line in party.lines)
+        there = [
+            party
+            for party in error.report.waiting
+            if party.role == role and re.search(f"blocked on {barrier}", party.did)
+        ]
+        assert there and all(
+            line.filename.endswith("hang_kernels.py") for party in there for line in party.lines
+        )
         assert all(party.lines for party in there)
         goes_on()
 
@@ -65,8 +71,13 @@ def test_behind_a_part_that_never_came_parts_are_added_right() -> None:
                 y[ds(m * 64, 64), ds(n * 64, 64)] = acc
 
     for debug in (False, True):
-        kernel = numpipe.kernel(summed, grid=2, num_compute_wgs=1, workspace=Workspace((64, 64), 2),
-                                compiler_params=CompilerParams(debug=debug))
+        kernel = numpipe.kernel(
+            summed,
+            grid=2,
+            num_compute_wgs=1,
+            workspace=Workspace((64, 64), 2),
+            compiler_params=CompilerParams(debug=debug),
+        )
         hung("a_part_that_nobody_hands_over")
         for _ in range(3):
             y = np.zeros((64, 64), np.float32)
@@ -88,12 +99,28 @@ os._exit(0)  # nothing ends the kernel: the process goes without waiting for it
 """
 
 
-@pytest.mark.parametrize("what, says", [
-    ("registers", r"test_hangs\.py:\d+: kernel more_registers_than_there_are: it has not ended, .* waits for registers"),
-    ("named barriers", r"hang_kernels\.py:\d+: kernel a_turn_that_one_warpgroup_leaves_out: it has not ended, "
-                       r".* waits for others at a named barrier @ hang_kernels\.py:\d+")])
+@pytest.mark.parametrize(
+    "what, says",
+    [
+        (
+            "registers",
+            r"test_hangs\.py:\d+: kernel more_registers_than_there_are: it has not ended, .* waits for registers",
+        ),
+        (
+            "named barriers",
+            r"hang_kernels\.py:\d+: kernel a_turn_that_one_warpgroup_leaves_out: it has not ended, "
+            r".* waits for others at a named barrier @ hang_kernels\.py:\d+",
+        ),
+    ],
+)
 def test_a_wait_without_a_bound_is_told_by_the_host(what: str, says: str) -> None:
     """In a process of its own, whose GPU is busy with it for ever."""
     command = [sys.executable, "-c", UNBOUNDED, str(Path(__file__).resolve().parents[2]), what]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "NUMPIPE_DEBUG_TIMEOUT": "0.5"})
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "NUMPIPE_DEBUG_TIMEOUT": "0.5"},
+    )
     assert re.search(says, done.stdout), done.stdout + done.stderr

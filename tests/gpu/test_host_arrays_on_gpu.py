@@ -32,16 +32,40 @@ def is_locked(array: np.ndarray[Any, Any]) -> bool:
 
 
 # ---- copies
-SHAPES = [(0,), (0, 7), (1,), (7, 5), (1 << 19,), (MIB, 3), (3, MIB), (8192, 4096), (4096, 4099), (300, 500, 70), (2, 3, 5, 70_001)]
+SHAPES = [
+    (0,),
+    (0, 7),
+    (1,),
+    (7, 5),
+    (1 << 19,),
+    (MIB, 3),
+    (3, MIB),
+    (8192, 4096),
+    (4096, 4099),
+    (300, 500, 70),
+    (2, 3, 5, 70_001),
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("order", ["C", "F", "sliced"])
 @pytest.mark.parametrize("memory", ["pageable", "pinned"])
-def test_an_array_goes_to_the_gpu_and_comes_back(shape: tuple[int, ...], order: str, memory: str) -> None:
+def test_an_array_goes_to_the_gpu_and_comes_back(
+    shape: tuple[int, ...], order: str, memory: str
+) -> None:
     values = numbers(shape)
-    held = (*reversed(shape),) if order == "F" else (*shape[:-1], 2 * shape[-1]) if order == "sliced" else shape
-    storage = numpipe.pinned_empty(held, values.dtype) if memory == "pinned" else np.empty(held, values.dtype)
+    held = (
+        (*reversed(shape),)
+        if order == "F"
+        else (*shape[:-1], 2 * shape[-1])
+        if order == "sliced"
+        else shape
+    )
+    storage = (
+        numpipe.pinned_empty(held, values.dtype)
+        if memory == "pinned"
+        else np.empty(held, values.dtype)
+    )
     a = storage.T if order == "F" else storage[..., ::2] if order == "sliced" else storage
     a[...] = values
     there = numpipe.to_device(a)
@@ -55,8 +79,11 @@ def test_an_array_goes_to_the_gpu_and_comes_back(shape: tuple[int, ...], order: 
         np.testing.assert_array_equal(a, values)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, ml_dtypes.float8_e4m3fn, ml_dtypes.bfloat16, np.float32, np.float64],
-                         ids=lambda d: d.__name__)
+@pytest.mark.parametrize(
+    "dtype",
+    [np.int8, ml_dtypes.float8_e4m3fn, ml_dtypes.bfloat16, np.float32, np.float64],
+    ids=lambda d: d.__name__,
+)
 def test_every_element_size_is_staged(dtype: Any) -> None:
     values = (numbers((3000, 1001), np.int16) % 8).astype(dtype)
     np.testing.assert_array_equal(np.asarray(numpipe.to_device(values)), values)
@@ -117,7 +144,9 @@ def test_pinned_tensors_of_torch_are_used_in_place() -> None:
 
 
 @pytest.mark.parametrize("way", ["no pool", "one thread", "small chunks"])
-def test_the_result_does_not_depend_on_how_it_is_copied(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+def test_the_result_does_not_depend_on_how_it_is_copied(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     a, b, expected = operands(2000)
     if way == "no pool":
         monkeypatch.setattr(pinned, "limit", lambda: 0)

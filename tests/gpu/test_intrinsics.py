@@ -40,9 +40,13 @@ def compile_kernel(kernel: Callable[..., None], argtypes: tuple[str, ...], threa
     """-> cubin; `argtypes` name Numba types, arrays as "int32[]"."""
     from numpipe.core import numba as nb
 
-    types = [getattr(nb.types, t.removesuffix("[]"))[::1] if t.endswith("[]") else getattr(nb.types, t)
-             for t in argtypes]
-    return nb.link(nb.to_ltoir(nb.compile_kernel(kernel, types, threads=threads)._codelibrary), kernel.__name__)[0]
+    types = [
+        getattr(nb.types, t.removesuffix("[]"))[::1] if t.endswith("[]") else getattr(nb.types, t)
+        for t in argtypes
+    ]
+    return nb.link(
+        nb.to_ltoir(nb.compile_kernel(kernel, types, threads=threads)._codelibrary), kernel.__name__
+    )[0]
 
 
 class Gpu:
@@ -64,31 +68,66 @@ class Gpu:
         pointer = ctypes.c_uint64()
         self("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(array.nbytes))
         data = np.ascontiguousarray(array)
-        self("cuMemcpyHtoD_v2", pointer, ctypes.c_void_p(data.ctypes.data), ctypes.c_size_t(data.nbytes))
+        self(
+            "cuMemcpyHtoD_v2",
+            pointer,
+            ctypes.c_void_p(data.ctypes.data),
+            ctypes.c_size_t(data.nbytes),
+        )
         return pointer
 
     def download(self, pointer: ctypes.c_uint64, like: np.ndarray) -> np.ndarray:
         result = np.empty_like(like)
-        self("cuMemcpyDtoH_v2", ctypes.c_void_p(result.ctypes.data), pointer, ctypes.c_size_t(result.nbytes))
+        self(
+            "cuMemcpyDtoH_v2",
+            ctypes.c_void_p(result.ctypes.data),
+            pointer,
+            ctypes.c_size_t(result.nbytes),
+        )
         return result
 
-    def tensor_map(self, pointer: ctypes.c_uint64, array: np.ndarray, box: tuple[int, ...]) -> ctypes.c_uint64:
+    def tensor_map(
+        self, pointer: ctypes.c_uint64, array: np.ndarray, box: tuple[int, ...]
+    ) -> ctypes.c_uint64:
         """The device address of an unswizzled map of a contiguous uint32 array."""
         rank = array.ndim
         storage = ctypes.create_string_buffer(128 + 64)
         aligned = (ctypes.addressof(storage) + 63) & ~63
         # 2: CU_TENSOR_MAP_DATA_TYPE_UINT32
-        self("cuTensorMapEncodeTiled", ctypes.c_void_p(aligned), 2, rank, pointer,
-             (ctypes.c_uint64 * rank)(*array.shape[::-1]), (ctypes.c_uint64 * rank)(*array.strides[-2::-1]),
-             (ctypes.c_uint32 * rank)(*box[::-1]), (ctypes.c_uint32 * rank)(*[1] * rank), 0, 0, 0, 0)
+        self(
+            "cuTensorMapEncodeTiled",
+            ctypes.c_void_p(aligned),
+            2,
+            rank,
+            pointer,
+            (ctypes.c_uint64 * rank)(*array.shape[::-1]),
+            (ctypes.c_uint64 * rank)(*array.strides[-2::-1]),
+            (ctypes.c_uint32 * rank)(*box[::-1]),
+            (ctypes.c_uint32 * rank)(*[1] * rank),
+            0,
+            0,
+            0,
+            0,
+        )
         return self.upload(np.frombuffer(ctypes.string_at(aligned, 128), np.uint8))
 
-    def run(self, kernel: Callable[..., None], *args: Any, grid: tuple[int, int, int] = (1, 1, 1),
-            threads: int = THREADS) -> None:
+    def run(
+        self,
+        kernel: Callable[..., None],
+        *args: Any,
+        grid: tuple[int, int, int] = (1, 1, 1),
+        threads: int = THREADS,
+    ) -> None:
         """Arrays are copied there and back; a c_uint64 is passed as an int64, an int as an
         int32."""
-        kinds = tuple(f"{a.dtype}[]" if isinstance(a, np.ndarray) else "int32" if isinstance(a, int) else "int64"
-                      for a in args)
+        kinds = tuple(
+            f"{a.dtype}[]"
+            if isinstance(a, np.ndarray)
+            else "int32"
+            if isinstance(a, int)
+            else "int64"
+            for a in args
+        )
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         image = compile_kernel(kernel, kinds, threads)
         self("cuModuleLoadData", ctypes.byref(module), image)
@@ -131,10 +170,12 @@ class Lanes:
 
     def smem_write(self, chunks: np.ndarray, values: np.ndarray, what: str) -> None:
         for address, value in zip(chunks.reshape(-1), values.reshape(-1, 16), strict=True):
-            self.smem[address:address + 16] = value
+            self.smem[address : address + 16] = value
 
     def smem_read(self, chunks: np.ndarray, what: str) -> np.ndarray:
-        return np.stack([self.smem[address:address + 16] for address in chunks.reshape(-1)]).reshape(*chunks.shape, 16)
+        return np.stack(
+            [self.smem[address : address + 16] for address in chunks.reshape(-1)]
+        ).reshape(*chunks.shape, 16)
 
 
 @pytest.fixture
@@ -160,13 +201,33 @@ def conversions(x: Any, y: Any, words: Any, floats: Any) -> None:
 def test_conversions_round_as_their_python_bodies_do(gpu: Gpu) -> None:
     rng = np.random.default_rng(0)
     x, y = (rng.normal(size=(2, 128)) * 10.0 ** rng.integers(-9, 9, (2, 128))).astype(np.float32)
-    x[:12] = [0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-11, 65520, 3.4e38, 1e-40]
+    x[:12] = [
+        0,
+        -0.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        -np.nan,
+        1 + 2**-8,
+        1 + 3 * 2**-8,
+        1 + 2**-11,
+        65520,
+        3.4e38,
+        1e-40,
+    ]
     words, floats = np.zeros(256, np.int32), np.zeros(512, np.float32)
     gpu.run(conversions, x, y, words, floats)
     bf16, f16 = convert.pack_bf16x2(x, y), convert.pack_f16x2(x, y)
     assert np.array_equal(words.view(np.uint32), np.concatenate([bf16, f16]))
-    unpacked = [f(w) for f, w in ((convert.unpack_bf16_lo, bf16), (convert.unpack_bf16_hi, bf16),
-                                  (convert.unpack_f16_lo, f16), (convert.unpack_f16_hi, f16))]
+    unpacked = [
+        f(w)
+        for f, w in (
+            (convert.unpack_bf16_lo, bf16),
+            (convert.unpack_bf16_hi, bf16),
+            (convert.unpack_f16_lo, f16),
+            (convert.unpack_f16_hi, f16),
+        )
+    ]
     assert np.array_equal(floats, np.concatenate(unpacked), equal_nan=True)
 
 
@@ -194,7 +255,7 @@ def test_stmatrix_writes_what_its_python_body_writes(gpu: Gpu, lanes: Lanes) -> 
     # x1 and x2 use the addresses of the first lanes of each warp, so these lie in the first 2 KB
     # and 4 KB
     addresses = (np.arange(32) * 4 + np.arange(4)[:, None]).reshape(-1).astype(np.int32) * 16
-    registers = rng.integers(-2**31, 2**31, 512).astype(np.int32)
+    registers = rng.integers(-(2**31), 2**31, 512).astype(np.int32)
     image = np.zeros(SMEM // 4, np.int32)
     gpu.run(stmatrix_forms, addresses, registers, image)
     r = registers.reshape(4, 128)
@@ -230,11 +291,15 @@ def ldmatrix_forms(addresses: Any, image: Any, found: Any) -> None:
 def test_ldmatrix_reads_what_its_python_body_reads(gpu: Gpu, lanes: Lanes) -> None:
     rng = np.random.default_rng(1)
     addresses = rng.permutation(SMEM // 16)[:128].astype(np.int32) * 16
-    image = rng.integers(-2**31, 2**31, SMEM // 4).astype(np.int32)
+    image = rng.integers(-(2**31), 2**31, SMEM // 4).astype(np.int32)
     found = np.zeros(14 * 128, np.int32)
     gpu.run(ldmatrix_forms, addresses, image, found)
     lanes.smem[:SMEM] = image.view(np.uint8)
-    expected = [np.reshape(getattr(ldmatrix, f"load_x{n}{t}")(addresses), (n, 128)) for t in ("", "_trans") for n in (1, 2, 4)]
+    expected = [
+        np.reshape(getattr(ldmatrix, f"load_x{n}{t}")(addresses), (n, 128))
+        for t in ("", "_trans")
+        for n in (1, 2, 4)
+    ]
     assert np.array_equal(found.view(np.uint32), np.concatenate(expected).reshape(-1))
 
 
@@ -247,7 +312,7 @@ def swizzled(rows: np.ndarray, span: int) -> np.ndarray:
         for chunk in range(span // 16):
             address = row * span + 16 * chunk
             address ^= (address >> 7 & (span // 16 - 1)) << 4
-            flat[address:address + 16] = values[16 * chunk:16 * chunk + 16]
+            flat[address : address + 16] = values[16 * chunk : 16 * chunk + 16]
     return flat
 
 
@@ -304,19 +369,25 @@ def operands(dtype: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
     return a.astype(dtype), b.astype(dtype)
 
 
-@pytest.mark.parametrize(("kernel", "dtype", "k", "a_span", "b_span"), [
-    (k_major_128, ml_dtypes.bfloat16, 64, 128, 128), (mn_major_128, np.float16, 64, 128, 128),
-    (k_major_64_and_32, np.float16, 16, 64, 32)])
-def test_wgmma_multiplies_what_the_descriptors_describe(gpu: Gpu, kernel: Any, dtype: Any, k: int, a_span: int,
-                                                        b_span: int) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "k", "a_span", "b_span"),
+    [
+        (k_major_128, ml_dtypes.bfloat16, 64, 128, 128),
+        (mn_major_128, np.float16, 64, 128, 128),
+        (k_major_64_and_32, np.float16, 16, 64, 32),
+    ],
+)
+def test_wgmma_multiplies_what_the_descriptors_describe(
+    gpu: Gpu, kernel: Any, dtype: Any, k: int, a_span: int, b_span: int
+) -> None:
     a, b = operands(dtype, k)
     image = np.zeros(16384, np.uint8)
     for start, matrix, span in ((0, a, a_span), (8192, b, b_span)):
         rows = matrix.T if kernel is mn_major_128 else matrix
         padded = np.zeros((len(rows), span // 2), dtype)
-        padded[:, :rows.shape[1]] = rows
+        padded[:, : rows.shape[1]] = rows
         data = swizzled(padded, span)
-        image[start:start + data.size] = data
+        image[start : start + data.size] = data
     out = np.zeros(64 * 64, np.float32)
     gpu.run(kernel, image.view(np.int32), out)
     assert np.array_equal(out.reshape(64, 64), a.astype(np.float32) @ b.astype(np.float32).T)
@@ -366,9 +437,9 @@ def test_boxes_go_where_array_coordinates_say(gpu: Gpu) -> None:
     padded = np.zeros((8, 16, 24), np.uint32)
     padded[:4, :12, :16] = source
     for step in range(3):
-        box = padded[step:step + 2, 2 * step:2 * step + 4, 4 * step:4 * step + 8]
-        assert np.array_equal(stored[2 * step:2 * step + 2, :, 8:], box)
-        assert np.array_equal(streamed[:, 4 * step:4 * step + 4], box)
+        box = padded[step : step + 2, 2 * step : 2 * step + 4, 4 * step : 4 * step + 8]
+        assert np.array_equal(stored[2 * step : 2 * step + 2, :, 8:], box)
+        assert np.array_equal(streamed[:, 4 * step : 4 * step + 4], box)
     assert not stored[:, :, :8].any()
     assert out.tolist() == [0, 1], "phase 0 had not ended at first; after phase 2, parity 0 has"
 
@@ -388,7 +459,11 @@ def identify(out: Any) -> None:
     out[at + 4] = special.smem_base()
     out[at + 5] = elected
     out[at + 6] = special.cluster_rank()
-    out[at + 7] = 1 if special.clock64() > begin and special.globaltimer() > 10**18 and special.sm_id() >= 0 else 0
+    out[at + 7] = (
+        1
+        if special.clock64() > begin and special.globaltimer() > 10**18 and special.sm_id() >= 0
+        else 0
+    )
 
 
 def test_every_lane_knows_who_it_is(gpu: Gpu) -> None:
@@ -401,7 +476,9 @@ def test_every_lane_knows_who_it_is(gpu: Gpu) -> None:
     assert (fields[..., 2] == t % 32).all()
     assert (fields[..., 3] == 232).all()
     assert (fields[..., 4] % 1024 == 0).all(), "dynamic shared memory starts at a multiple of 1024"
-    assert (fields[..., 5].reshape(12, 8, 32).sum(axis=2) == 1).all(), "one lane of each warp is elected"
+    assert (fields[..., 5].reshape(12, 8, 32).sum(axis=2) == 1).all(), (
+        "one lane of each warp is elected"
+    )
     assert (fields[..., 6] == 0).all()
     assert (fields[..., 7] == 1).all()
 

@@ -31,8 +31,13 @@ def _gpu() -> None:
         pytest.skip("JAX has no GPU here")
 
 
-@numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), in_specs=BLOCK, out_specs=BLOCK, num_compute_wgs=1,
-                out_type=lambda x: ArrayType(x.shape, x.dtype))
+@numpipe.kernel(
+    grid=lambda x: (x.shape[0] // 64,),
+    in_specs=BLOCK,
+    out_specs=BLOCK,
+    num_compute_wgs=1,
+    out_type=lambda x: ArrayType(x.shape, x.dtype),
+)
 def more(x, y, *, by=1.0):
     y[...] = x[...] + by
 
@@ -71,9 +76,19 @@ def test_vmap_of_a_kernel_is_a_loop_of_xla() -> None:
     same(jax.jit(jax.vmap(numpipe.jax.call(more, vmap_method="sequential")))(x), x + 1)
 
 
-@pytest.mark.parametrize("a, b", [((256, 512), (512, 384)), ((100, 260), (260, 75)), ((1, 4096), (4096, 1000)),
-                                  ((3, 5, 64), (64, 7)), ((3, 100, 72), (3, 72, 40)), ((2, 1, 33, 64), (3, 64, 65)),
-                                  ((4096,), (4096, 17))], ids=str)
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        ((256, 512), (512, 384)),
+        ((100, 260), (260, 75)),
+        ((1, 4096), (4096, 1000)),
+        ((3, 5, 64), (64, 7)),
+        ((3, 100, 72), (3, 72, 40)),
+        ((2, 1, 33, 64), (3, 64, 65)),
+        ((4096,), (4096, 17)),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("dtype", [np.float16, jnp.bfloat16], ids=["f16", "bf16"])
 def test_products_and_their_derivatives(a: tuple[int, ...], b: tuple[int, ...], dtype: Any) -> None:
     left, right = numbers(*a, dtype=dtype), numbers(*b, dtype=dtype, seed=1)
@@ -88,9 +103,18 @@ def test_products_and_their_derivatives(a: tuple[int, ...], b: tuple[int, ...], 
 
 @pytest.mark.parametrize("activation", [None, "relu", "silu", "gelu"])
 def test_what_follows_a_product(activation: Any) -> None:
-    a, b, c, bias = numbers(300, 256), numbers(256, 200), numbers(300, 200, seed=2), numbers(200, seed=3)
+    a, b, c, bias = (
+        numbers(300, 256),
+        numbers(256, 200),
+        numbers(300, 200, seed=2),
+        numbers(200, seed=3),
+    )
     function = getattr(jax.nn, activation) if activation else lambda x: x
-    fused = jax.jit(lambda a, b, c, bias: numpipe.jax.matmul(a, b, c, alpha=0.1, beta=0.5, bias=bias, activation=activation))
+    fused = jax.jit(
+        lambda a, b, c, bias: numpipe.jax.matmul(
+            a, b, c, alpha=0.1, beta=0.5, bias=bias, activation=activation
+        )
+    )
     same(fused(a, b, c, bias), function(0.1 * product(a, b) + 0.5 * wide(c) + wide(bias)), 8e-3)
 
 
@@ -104,7 +128,10 @@ def test_every_config_and_the_same_bits_each_time(config: Any) -> None:
     """Those that cut tiles along K have a workspace of XLA's, whose flags are cleared for each
     launch."""
     rng = np.random.default_rng(0)
-    a, b = (jnp.asarray(rng.standard_normal(shape), jnp.bfloat16) for shape in ((300, 2048), (2048, 264)))
+    a, b = (
+        jnp.asarray(rng.standard_normal(shape), jnp.bfloat16)
+        for shape in ((300, 2048), (2048, 264))
+    )
     function = jax.jit(lambda a, b: numpipe.jax.matmul(a, b, config=config))
     made = [np.asarray(function(a, b)) for _ in range(5)]
     same(made[0], product(a, b), 1e-2)
@@ -125,9 +152,13 @@ def test_products_side_by_side_do_not_share_a_workspace() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention(depth: int, causal: bool) -> None:
     rng = np.random.default_rng(0)
-    q, k, v = (jnp.asarray(rng.standard_normal((2, heads, 300, depth)), np.float16) for heads in (8, 2, 2))
-    made, sums = jax.jit(lambda *x: numpipe.jax.attention(*x, causal=causal, return_lse=True))(q, k, v)
-    scores = product(q, jnp.swapaxes(jnp.repeat(k, 4, 1), 2, 3)) * depth ** -0.5
+    q, k, v = (
+        jnp.asarray(rng.standard_normal((2, heads, 300, depth)), np.float16) for heads in (8, 2, 2)
+    )
+    made, sums = jax.jit(lambda *x: numpipe.jax.attention(*x, causal=causal, return_lse=True))(
+        q, k, v
+    )
+    scores = product(q, jnp.swapaxes(jnp.repeat(k, 4, 1), 2, 3)) * depth**-0.5
     scores = jnp.where(jnp.tril(jnp.ones((300, 300), bool)), scores, -jnp.inf) if causal else scores
     same(made, product(jax.nn.softmax(scores), jnp.repeat(v, 4, 1)), 5e-3)
     same(sums, jax.nn.logsumexp(scores, -1), 1e-3)
@@ -139,7 +170,11 @@ def test_a_program_that_is_run_again_is_a_command_buffer(monkeypatch: pytest.Mon
     called."""
     calls: list[int] = []
     on_gpu = targets.Target._on_gpu
-    monkeypatch.setattr(targets.Target, "_on_gpu", lambda self, *args: (calls.append(args[0]), on_gpu(self, *args))[1])
+    monkeypatch.setattr(
+        targets.Target,
+        "_on_gpu",
+        lambda self, *args: (calls.append(args[0]), on_gpu(self, *args))[1],
+    )
     function = numpipe.jax.call(more)
 
     def chain(x: Any) -> Any:
@@ -153,7 +188,9 @@ def test_a_program_that_is_run_again_is_a_command_buffer(monkeypatch: pytest.Mon
     before = len(calls)
     for _ in range(20):
         same(jitted(x), x + 190)
-    assert len(calls) == before, f"{len(calls) - before} of 400 calls were made anew; streams {sorted(set(calls))}"
+    assert len(calls) == before, (
+        f"{len(calls) - before} of 400 calls were made anew; streams {sorted(set(calls))}"
+    )
 
 
 def test_other_arrays_are_other_launches() -> None:

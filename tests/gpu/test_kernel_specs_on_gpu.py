@@ -9,9 +9,13 @@ from tests.kernels import tiled_kernels as kernels
 REPEATS = 10
 
 
-@pytest.mark.parametrize("semantics", kernels.SEMANTICS, ids=lambda words: "".join(word[0] for word in words))
+@pytest.mark.parametrize(
+    "semantics", kernels.SEMANTICS, ids=lambda words: "".join(word[0] for word in words)
+)
 @pytest.mark.parametrize("roles, warpgroups", [(True, 2), (True, 1), (False, 1)])
-def test_a_product_by_any_division_into_ctas_and_steps(roles: bool, warpgroups: int, semantics: tuple[str, ...]) -> None:
+def test_a_product_by_any_division_into_ctas_and_steps(
+    roles: bool, warpgroups: int, semantics: tuple[str, ...]
+) -> None:
     kernel = kernels.product(roles, semantics, warpgroups)
     for _ in range(REPEATS):
         kernels.check_product(kernel, target="gpu")

@@ -17,7 +17,9 @@ def _run(rows: list[Row]) -> None:
     assert program.wrong(exactly=False) == []
 
 
-@pytest.mark.parametrize("rows", tables(ROWS, "table"), ids=lambda rows: f"table of line {rows[0].line - 2}")
+@pytest.mark.parametrize(
+    "rows", tables(ROWS, "table"), ids=lambda rows: f"table of line {rows[0].line - 2}"
+)
 def test_expressions_of_a_table_give_what_it_says(rows: list[Row]) -> None:
     _run(rows)
 
@@ -27,6 +29,8 @@ def test_code_does_what_its_comments_say(row: Row) -> None:
     _run([row])
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.kind == "simulated" and row.values], ids=str)
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row.kind == "simulated" and row.values], ids=str
+)
 def test_what_is_an_error_simulated_gives_this(row: Row) -> None:
     _run([row])

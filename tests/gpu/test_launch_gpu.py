@@ -26,20 +26,41 @@ ALONE = True  # it orders streams against each other, and exhausts what a launch
 HEAD = ".version 8.0\n.target sm_90\n.address_size 64\n.extern .shared .align 1024 .b8 smem[];\n"
 
 
-def probe(cubin: bytes, arrays: tuple[str, ...], majors: tuple[Any, ...], maps: tuple[launch.MapRequest, ...] = (),
-          smem_bytes: int = 0) -> launch.Image:
+def probe(
+    cubin: bytes,
+    arrays: tuple[str, ...],
+    majors: tuple[Any, ...],
+    maps: tuple[launch.MapRequest, ...] = (),
+    smem_bytes: int = 0,
+) -> launch.Image:
     """The image of a kernel in PTX; what it uses is nobody's question here."""
-    return launch.Image("probe", "probe", cubin, 128, smem_bytes, arrays, majors, maps, Resources(32, 0, 0, 0, 128, 0, 0, ()))
+    return launch.Image(
+        "probe",
+        "probe",
+        cubin,
+        128,
+        smem_bytes,
+        arrays,
+        majors,
+        maps,
+        Resources(32, 0, 0, 0, 128, 0, 0, ()),
+    )
 
 
 def box_ptx(rank: int, nbytes: int) -> bytes:
     """probe(a, c, x...): c[:] = the box of a at element coordinates x (outermost first), 16-bit
     elements."""
-    params = [".param .align 64 .b8 table[128]", *[f".param .u64 w{i}" for i in range(1 + 2 * rank + 3)],
-              *[f".param .s32 x{i}" for i in range(rank)]]
+    params = [
+        ".param .align 64 .b8 table[128]",
+        *[f".param .u64 w{i}" for i in range(1 + 2 * rank + 3)],
+        *[f".param .s32 x{i}" for i in range(rank)],
+    ]
     loads = "\n".join(f"ld.param.s32 %x{i}, [x{i}];" for i in range(rank))
     coords = ", ".join(f"%x{i}" for i in reversed(range(rank)))
-    return (HEAD + f".visible .entry probe({', '.join(params)})" + f"""
+    return (
+        HEAD
+        + f".visible .entry probe({', '.join(params)})"
+        + f"""
 {{
 .reg .pred %p; .reg .b16 %h; .reg .b32 %r<8>; .reg .s32 %x<8>; .reg .b64 %d<8>;
 {loads}
@@ -64,14 +85,18 @@ add.u32 %r2, %r2, 128;
 bra COPY;
 DONE: ret;
 }}
-\0""").encode()
+\0"""
+    ).encode()
 
 
 def copy_ptx(size: int) -> bytes:
     """probe(a, c): c[...] = a[...] for matrices of elements of `size` bytes, by one CTA."""
     params = [".param .align 64 .b8 table[128]", *[f".param .u64 w{i}" for i in range(10)]]
     loads = "\n".join(f"ld.param.u64 %w{i}, [w{i}];" for i in range(10))
-    return (HEAD + f".visible .entry probe({', '.join(params)})" + f"""
+    return (
+        HEAD
+        + f".visible .entry probe({', '.join(params)})"
+        + f"""
 {{
 .reg .pred %p; .reg .b{8 * size} %h; .reg .b32 %r; .reg .u64 %w<10>; .reg .u64 %d<8>;
 {loads}
@@ -88,20 +113,30 @@ add.u64 %d1, %d1, 128;
 bra COPY;
 DONE: ret;
 }}
-\0""").encode()
+\0"""
+    ).encode()
 
 
-def load_box(array: np.ndarray[Any, Any], box: tuple[int, ...], at: tuple[int, ...], swizzle: int = 0) -> Any:
+def load_box(
+    array: np.ndarray[Any, Any], box: tuple[int, ...], at: tuple[int, ...], swizzle: int = 0
+) -> Any:
     """The bytes TMA brings of a device copy of `array` (memory order), as an array of 16-bit
     words."""
     info = launch.describe(array, "a")
     nbytes = int(np.prod(box)) * 2
     c = np.zeros(nbytes // 2, np.uint16)
     major = launch.major_order(info)
-    kernel = probe(box_ptx(array.ndim, nbytes), ("a", "c"), (major, "row"), (launch.MapRequest(0, box, swizzle),),
-                    smem_bytes=nbytes + 16)
+    kernel = probe(
+        box_ptx(array.ndim, nbytes),
+        ("a", "c"),
+        (major, "row"),
+        (launch.MapRequest(0, box, swizzle),),
+        smem_bytes=nbytes + 16,
+    )
     infos = [info, launch.describe(c, "c")]
-    launch.run(launch.Prepared(kernel, infos, [np.int32] * array.ndim), (1, 1, 1), infos, at, outputs=1)
+    launch.run(
+        launch.Prepared(kernel, infos, [np.int32] * array.ndim), (1, 1, 1), infos, at, outputs=1
+    )
     return c
 
 
@@ -122,25 +157,31 @@ def numbers(*shape: int) -> np.ndarray[Any, Any]:
 
 
 # ---- tensor maps, read by the hardware
-@pytest.mark.parametrize("array, box, at", [
-    (numbers(7), (8,), (0,)),
-    (numbers(100), (64,), (64,)),
-    (numbers(100), (64,), (-8,)),
-    (numbers(3, 5), (4, 8), (0, 0)),
-    (numbers(3, 5), (4, 8), (2, 0)),
-    (numbers(3, 5), (4, 16), (-1, -8)),
-    (numbers(5, 3).T, (4, 8), (1, 0)),
-    (numbers(1, 5), (2, 8), (0, 0)),
-    (numbers(5, 1), (8, 8), (0, 0)),
-    (numbers(64, 200)[::2, ::3], (8, 64), (28, 16)),
-    (numbers(3, 4, 5), (2, 2, 8), (2, 1, 0)),
-    (np.asfortranarray(numbers(3, 4, 5)), (2, 2, 8), (1, 1, 0)),
-    (numbers(2, 3, 4, 5), (1, 2, 3, 8), (1, 1, 1, 0)),
-    (numbers(2, 3, 2, 3, 5), (1, 2, 2, 2, 8), (1, 1, 0, 1, 0)),
-    (numbers(3, 5).view(ml_dtypes.bfloat16), (4, 8), (0, 0)),
-    (numbers(3, 5).view(np.int16), (4, 8), (0, 0)),
-], ids=lambda value: str(value.shape) if isinstance(value, np.ndarray) else str(value))
-def test_tma_reads_the_box_that_the_map_describes(array: Any, box: tuple[int, ...], at: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    "array, box, at",
+    [
+        (numbers(7), (8,), (0,)),
+        (numbers(100), (64,), (64,)),
+        (numbers(100), (64,), (-8,)),
+        (numbers(3, 5), (4, 8), (0, 0)),
+        (numbers(3, 5), (4, 8), (2, 0)),
+        (numbers(3, 5), (4, 16), (-1, -8)),
+        (numbers(5, 3).T, (4, 8), (1, 0)),
+        (numbers(1, 5), (2, 8), (0, 0)),
+        (numbers(5, 1), (8, 8), (0, 0)),
+        (numbers(64, 200)[::2, ::3], (8, 64), (28, 16)),
+        (numbers(3, 4, 5), (2, 2, 8), (2, 1, 0)),
+        (np.asfortranarray(numbers(3, 4, 5)), (2, 2, 8), (1, 1, 0)),
+        (numbers(2, 3, 4, 5), (1, 2, 3, 8), (1, 1, 1, 0)),
+        (numbers(2, 3, 2, 3, 5), (1, 2, 2, 2, 8), (1, 1, 0, 1, 0)),
+        (numbers(3, 5).view(ml_dtypes.bfloat16), (4, 8), (0, 0)),
+        (numbers(3, 5).view(np.int16), (4, 8), (0, 0)),
+    ],
+    ids=lambda value: str(value.shape) if isinstance(value, np.ndarray) else str(value),
+)
+def test_tma_reads_the_box_that_the_map_describes(
+    array: Any, box: tuple[int, ...], at: tuple[int, ...]
+) -> None:
     np.testing.assert_array_equal(load_box(array, box, at), expected_box(array, box, at))
 
 
@@ -170,24 +211,38 @@ def test_strides_of_a_permuted_view_need_no_order() -> None:
     assert a.stride() == (16, 96, 1)
     c = torch.zeros(2 * 2 * 16, dtype=torch.int16, device="cuda")
     infos = [launch.describe(a, "a"), launch.describe(c, "c")]
-    kernel = probe(box_ptx(3, 128), ("a", "c"), ("row", "row"), (launch.MapRequest(0, (2, 2, 16), 0),), smem_bytes=144)
+    kernel = probe(
+        box_ptx(3, 128),
+        ("a", "c"),
+        ("row", "row"),
+        (launch.MapRequest(0, (2, 2, 16), 0),),
+        smem_bytes=144,
+    )
     stream = launch.current_stream(infos)
     launch.Prepared(kernel, infos, [np.int32] * 3, outputs=1)((1, 1, 1), infos, (4, 1, 0), stream)
     assert torch.equal(c.reshape(2, 2, 16), a[4:6, 1:3])
 
 
 # ---- host arrays
-@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (257, 129), (1, 1000), (1000, 1), (64, 64)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (3, 5), (257, 129), (1, 1000), (1000, 1), (64, 64)], ids=str
+)
 @pytest.mark.parametrize("order", ["C", "F", "sliced"])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8, ml_dtypes.bfloat16], ids=lambda d: d.__name__)
-def test_host_arrays_go_through_a_kernel_and_back(shape: tuple[int, int], order: str, dtype: Any) -> None:
+@pytest.mark.parametrize(
+    "dtype", [np.float16, np.float32, np.int8, ml_dtypes.bfloat16], ids=lambda d: d.__name__
+)
+def test_host_arrays_go_through_a_kernel_and_back(
+    shape: tuple[int, int], order: str, dtype: Any
+) -> None:
     values = np.random.default_rng(0).integers(-100, 100, shape).astype(dtype)
     wide = np.zeros((shape[0] * 2, shape[1] * 3), dtype)
     wide[::2, ::3] = values
     a = {"C": values, "F": np.asfortranarray(values), "sliced": wide[::2, ::3]}[order]
     c = np.zeros_like(a)
     infos = [launch.describe(a, "a"), launch.describe(c, "c")]
-    kernel = probe(copy_ptx(np.dtype(dtype).itemsize), ("a", "c"), tuple(map(launch.major_order, infos)))
+    kernel = probe(
+        copy_ptx(np.dtype(dtype).itemsize), ("a", "c"), tuple(map(launch.major_order, infos))
+    )
     launch.run(launch.Prepared(kernel, infos), (1, 1, 1), infos, outputs=1, fresh=1)
     np.testing.assert_array_equal(c, values)
 
@@ -217,8 +272,10 @@ def copied(a: Any) -> Any:
     return c
 
 
-@pytest.mark.parametrize("name, place",
-                         list(itertools.product(["float16", "bfloat16", "float32", "int8"], ["cuda", "cpu"])))
+@pytest.mark.parametrize(
+    "name, place",
+    list(itertools.product(["float16", "bfloat16", "float32", "int8"], ["cuda", "cpu"])),
+)
 def test_tensors_in_and_out(name: str, place: str) -> None:
     torch = pytest.importorskip("torch")
     a = torch.randint(-9, 9, (33, 65), device=place).to(getattr(torch, name))

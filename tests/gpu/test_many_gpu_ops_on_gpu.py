@@ -42,7 +42,13 @@ def _two_gpus() -> None:
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[str]]]:
     """What failed on each rank, by scenario."""
     meeting = tmp_path_factory.mktemp("ranks") / "meeting"
-    said = started([["-m", "tests.kernels.many_gpu_ops_ranks", str(rank), "2", str(meeting)] for rank in range(2)], limit=COMPILING)
+    said = started(
+        [
+            ["-m", "tests.kernels.many_gpu_ops_ranks", str(rank), "2", str(meeting)]
+            for rank in range(2)
+        ],
+        limit=COMPILING,
+    )
     return [json.loads(line) for out in said for line in out.splitlines() if line.startswith("{")]
 
 
@@ -56,10 +62,23 @@ def test_ranks_go_through(name: str, found: list[dict[str, list[str]]]) -> None:
 def test_the_example_runs_under_torchrun() -> None:
     """A tensor-parallel MLP, forward and backward, against float64; torchrun and its ranks are one
     group of processes."""
-    program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-               "examples/tensor_parallel_mlp.py"]
-    running = subprocess.Popen(program, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               start_new_session=True)
+    program = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "examples/tensor_parallel_mlp.py",
+    ]
+    running = subprocess.Popen(
+        program,
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     try:
         out, _ = running.communicate(timeout=LIMIT)
     finally:
@@ -67,7 +86,10 @@ def test_the_example_runs_under_torchrun() -> None:
             os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 0, out
     for rank in range(2):
-        assert re.search(rf"rank {rank}: errors .*: y 0\.00\d+, gradient of x .*, gradient of up .*, gradient of down", out), out
+        assert re.search(
+            rf"rank {rank}: errors .*: y 0\.00\d+, gradient of x .*, gradient of up .*, gradient of down",
+            out,
+        ), out
 
 
 # ---- one process
@@ -80,13 +102,16 @@ def on_gpus(tensors: list[Any]) -> list[Any]:
 
 def check(name: str, got: list[Any], wanted: list[Any], tolerance: float) -> None:
     assert [str(each.device) for each in got] == ["cuda:0", "cuda:1"]
-    assert [in_torch.differs(one.cpu(), other, tolerance) for one, other in zip(got, wanted, strict=True)] == ["", ""], name
+    assert [
+        in_torch.differs(one.cpu(), other, tolerance)
+        for one, other in zip(got, wanted, strict=True)
+    ] == ["", ""], name
 
 
 @DTYPES
 def test_a_process_with_both_gpus_gathers(dtype: Any) -> None:
     mesh = numpipe.Mesh.local([0, 1])
-    x, = in_torch.shards((37, 24), dtype=dtype)
+    (x,) = in_torch.shards((37, 24), dtype=dtype)
     for _ in range(20):
         got = numpipe.ops.all_gather(on_gpus(x), mesh=mesh)
         mesh.check()
@@ -98,24 +123,38 @@ def test_a_process_with_both_gpus_gathers(dtype: Any) -> None:
 def test_a_process_with_both_gpus_multiplies(dtype: Any, by_columns: bool) -> None:
     mesh = numpipe.Mesh.local([0, 1])
     a, b = in_torch.shards((131, 72), (100, 72) if by_columns else (72, 100), dtype=dtype)
-    wanted = in_torch.EXPECTED["all_gather_matmul"]([each.double() for each in a],
-                                                    [(each.mT if by_columns else each).double() for each in b])
+    wanted = in_torch.EXPECTED["all_gather_matmul"](
+        [each.double() for each in a], [(each.mT if by_columns else each).double() for each in b]
+    )
     left, right = on_gpus(a), [each.mT if by_columns else each for each in on_gpus(b)]
     got = [numpipe.ops.all_gather_matmul(left, right, mesh=mesh) for _ in range(20)]
     mesh.check()
     check("all_gather_matmul", got[0], wanted, 5e-3)
-    assert all(torch.equal(one, other) for each in got for one, other in zip(each, got[0], strict=True))
+    assert all(
+        torch.equal(one, other) for each in got for one, other in zip(each, got[0], strict=True)
+    )
 
 
 def test_a_process_with_both_gpus_runs_backward() -> None:
     """The gradients of both GPUs are one node of autograd, whose grads come from two devices."""
     mesh = numpipe.Mesh.local([0, 1])
     a, b = in_torch.shards((131, 72), (72, 100), dtype=torch.bfloat16)
-    mine, wide = [[each.requires_grad_() for each in on_gpus(tensors)] for tensors in (a, b)], [in_torch.in_full(x) for x in (a, b)]
+    mine, wide = (
+        [[each.requires_grad_() for each in on_gpus(tensors)] for tensors in (a, b)],
+        [in_torch.in_full(x) for x in (a, b)],
+    )
     wanted = in_torch.EXPECTED["all_gather_matmul"](*wide)
-    grads = [torch.randn(each.shape, generator=torch.Generator().manual_seed(gpu)).bfloat16() for gpu, each in enumerate(wanted)]
+    grads = [
+        torch.randn(each.shape, generator=torch.Generator().manual_seed(gpu)).bfloat16()
+        for gpu, each in enumerate(wanted)
+    ]
     torch.autograd.backward(numpipe.torch.all_gather_matmul(*mine, mesh=mesh), on_gpus(grads))
     torch.autograd.backward(wanted, [grad.double() for grad in grads])
     mesh.check()
     for name, tensors, others in zip("ab", mine, wide, strict=True):
-        check(f"gradient of {name}", [each.grad for each in tensors], [each.grad for each in others], 5e-3)
+        check(
+            f"gradient of {name}",
+            [each.grad for each in tensors],
+            [each.grad for each in others],
+            5e-3,
+        )

@@ -11,4 +11,7 @@ from tests.kernels.memory_thread_kernels import results
 def test_the_results_are_the_same_wherever_it_is(index: int) -> None:
     expected = results(None, target="gpu")
     for _ in range(10):
-        assert all((got == want).all() for got, want in zip(results(index, target="gpu"), expected, strict=True))
+        assert all(
+            (got == want).all()
+            for got, want in zip(results(index, target="gpu"), expected, strict=True)
+        )

@@ -19,7 +19,9 @@ from tests.kernels.mesh_kernels import forgetful, gather, inputs, shift
 from tests.kernels.started_ranks import started
 
 ALONE = True
-WITH_TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+WITH_TORCH = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +33,11 @@ def _two_gpus() -> None:
 # ---- one process
 def test_a_gpu_stores_to_and_loads_from_another_one() -> None:
     mesh, host = numpipe.Mesh.local([0, 1]), inputs(2, 1024)
-    x, y, whole = mesh.to_device(host), mesh.zeros((1024, 64), np.float32), mesh.zeros((2048, 64), np.float32)
+    x, y, whole = (
+        mesh.to_device(host),
+        mesh.zeros((1024, 64), np.float32),
+        mesh.zeros((2048, 64), np.float32),
+    )
     for _ in range(20):
         shift(x, y, mesh=mesh)
         gather(x, whole, mesh=mesh)
@@ -63,7 +69,9 @@ def test_one_gpu_alone_is_a_mesh_too() -> None:
     np.testing.assert_array_equal(np.asarray(y[0]), host[0] + 1)
 
 
-def test_a_wait_for_a_signal_that_does_not_come_is_named_and_a_new_mesh_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_for_a_signal_that_does_not_come_is_named_and_a_new_mesh_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("NUMPIPE_PEER_TIMEOUT", "1")
     mesh, host = numpipe.Mesh.local([0, 1]), inputs(2, 64)
     x, y, kernel = mesh.to_device(host), mesh.zeros((64, 64), np.float32), forgetful()
@@ -71,7 +79,10 @@ def test_a_wait_for_a_signal_that_does_not_come_is_named_and_a_new_mesh_goes_on(
     begun = time.monotonic()
     kernel(x, y, mesh=mesh)
     for _ in range(2):
-        with pytest.raises(PipelineDeadlock, match=r"GPU 0, .*waited 1 s for ready\[1\] to reach 2, and it is 1.*; GPU 1 did not"):
+        with pytest.raises(
+            PipelineDeadlock,
+            match=r"GPU 0, .*waited 1 s for ready\[1\] to reach 2, and it is 1.*; GPU 1 did not",
+        ):
             mesh.check()
     assert time.monotonic() - begun < 4, "what is queued behind a lost launch does not wait"
     other = numpipe.Mesh.local([0, 1])
@@ -114,7 +125,9 @@ def ranks(scenario: str, folder: Path, ends: tuple[int, ...] = (0, 0)) -> list[A
     code; None of a rank that says nothing."""
     program = ["-m", "tests.kernels.mesh_gpu_ranks", scenario]
     found: list[Any] = []
-    for out in started([[*program, str(rank), "2", str(folder / "meeting")] for rank in range(2)], ends):
+    for out in started(
+        [[*program, str(rank), "2", str(folder / "meeting")] for rank in range(2)], ends
+    ):
         said = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
         found.append(said[0]["result"] if said else None)
     return found
@@ -147,13 +160,21 @@ def test_what_is_wrong_is_named_on_each_rank(tmp_path: Path) -> None:
 @WITH_TORCH
 def test_a_gpu_that_does_not_signal_is_named(tmp_path: Path) -> None:
     waits, _ = ranks("unsignalled", tmp_path)
-    assert "GPU 0" in waits and "ready[1] to reach 2, and it is 1" in waits and "GPU 1 added least (GPU 0 1, GPU 1 0)" in waits
+    assert (
+        "GPU 0" in waits
+        and "ready[1] to reach 2, and it is 1" in waits
+        and "GPU 1 added least (GPU 0 1, GPU 1 0)" in waits
+    )
 
 
 @WITH_TORCH
 def test_a_rank_that_is_killed_is_named_within_ten_seconds(tmp_path: Path) -> None:
     (text, seconds), nothing = ranks("killed", tmp_path, (0, -9))
-    assert "for the launch on GPU 1 to begin; GPU 1 has not launched it" in text and seconds < 10 and nothing is None
+    assert (
+        "for the launch on GPU 1 to begin; GPU 1 has not launched it" in text
+        and seconds < 10
+        and nothing is None
+    )
 
 
 # ---- what a profile says
@@ -167,7 +188,12 @@ def test_a_profile_has_the_waits_for_peers(tmp_path: Path) -> None:
     trace = numpipe.last_profile()
     assert trace is not None
     waits = trace.of("semaphore")
-    assert {event.role for event in waits} == {"memory", "compute"} and all(event.start <= event.end for event in waits)
+    assert {event.role for event in waits} == {"memory", "compute"} and all(
+        event.start <= event.end for event in waits
+    )
     assert {event.details["semaphore"] for event in waits} <= {f"ready[{i}]" for i in range(16)}
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["shift_gpu0_0.json", "shift_gpu1_0.json"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "shift_gpu0_0.json",
+        "shift_gpu1_0.json",
+    ]
     print(trace.timeline())

@@ -19,8 +19,11 @@ def test_a_nan_is_told_with_its_element_and_its_line(name: str) -> None:
     for _ in range(2):
         kernel(*given(name, nan=False), target="gpu")
         numpipe.last_failure()
-        with pytest.raises(SimulationError, match=rf"nan_kernels\.py:\d+: kernel {name}: '{target} = …' stores a NaN{place}, in "
-                           r"warpgroup 0 of CTA \(0, 0, 0\): look for") as caught:
+        with pytest.raises(
+            SimulationError,
+            match=rf"nan_kernels\.py:\d+: kernel {name}: '{target} = …' stores a NaN{place}, in "
+            r"warpgroup 0 of CTA \(0, 0, 0\): look for",
+        ) as caught:
             kernel(*given(name), target="gpu")
         assert caught.value.report is not None and caught.value.report.hazard == "nan-stored"
         numpipe.last_failure()
@@ -31,7 +34,10 @@ def test_of_many_the_first_is_named_and_the_others_are_counted() -> None:
     x[10:12] = -1
     with pytest.raises(SimulationError) as caught:
         STORES["to_an_array"](x, y, target="gpu")
-    more = re.search(r"element \(10, 0\) of the tile, in warpgroup 0 of CTA \(0, 0, 0\), and (\d+) more", str(caught.value))
+    more = re.search(
+        r"element \(10, 0\) of the tile, in warpgroup 0 of CTA \(0, 0, 0\), and (\d+) more",
+        str(caught.value),
+    )
     assert more and 1 <= int(more[1]) < 128  # a lane tells of its first one
     x[:] = 1
     STORES["to_an_array"](x, y, target="gpu")

@@ -18,18 +18,28 @@ PROCESSES = 4
 
 def integers(*shape: int, seed: int = 0) -> Any:
     """Small ones: sums of their products are exact in float16."""
-    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).to(torch.float16).cuda()
+    return (
+        torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed))
+        .to(torch.float16)
+        .cuda()
+    )
 
 
 def exact(a: Any, b: Any) -> Any:
     return (a.double() @ b.double()).half()
 
 
-@pytest.mark.parametrize(("left", "right"), [*SHAPES, ((300, 1000), (1000, 520)), ((4, 129, 65), (65, 77))], ids=str)
+@pytest.mark.parametrize(
+    ("left", "right"), [*SHAPES, ((300, 1000), (1000, 520)), ((4, 129, 65), (65, 77))], ids=str
+)
 def test_it_multiplies_what_numpy_does(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     a, b = integers(*left), integers(*right, seed=1)
     found = ops.matmul(a, b)
-    assert found.is_cuda and found.shape == (a.double() @ b.double()).shape and torch.equal(found, exact(a, b))
+    assert (
+        found.is_cuda
+        and found.shape == (a.double() @ b.double()).shape
+        and torch.equal(found, exact(a, b))
+    )
 
 
 def window(shape: tuple[int, ...], rng: np.random.Generator, seed: int) -> Any:
@@ -39,8 +49,15 @@ def window(shape: tuple[int, ...], rng: np.random.Generator, seed: int) -> Any:
     order = rng.permutation(len(shape)) if rng.random() < 0.5 else np.arange(len(shape))
     sizes = [1 if step == 0 else size * step for size, step in zip(shape, steps, strict=True)]
     off = [int(rng.integers(0, 4)) for _ in shape]
-    whole = integers(*[sizes[axis] + off[axis] for axis in order], seed=seed).permute(*np.argsort(order).tolist())
-    cut = whole[tuple(slice(skip, skip + size, step or None) for skip, size, step in zip(off, sizes, steps, strict=True))]
+    whole = integers(*[sizes[axis] + off[axis] for axis in order], seed=seed).permute(
+        *np.argsort(order).tolist()
+    )
+    cut = whole[
+        tuple(
+            slice(skip, skip + size, step or None)
+            for skip, size, step in zip(off, sizes, steps, strict=True)
+        )
+    ]
     return cut.expand(shape)
 
 
@@ -51,8 +68,15 @@ def test_any_window_is_an_operand_and_an_output(seed: int) -> None:
     batches = [((), ()), ((2,), ()), ((2,), (2,)), ((2, 1), (3,))][seed % 4]
     a, b = window((*batches[0], m, k), rng, seed), window((*batches[1], k, n), rng, seed + 1)
     wanted = exact(a, b)
-    whole = torch.full([2 * size for size in wanted.shape], float("nan"), dtype=torch.float16, device="cuda")
-    out = whole[tuple(slice(int(rng.integers(0, 2)), None, 2) if rng.random() < 0.5 else slice(0, size) for size in wanted.shape)]
+    whole = torch.full(
+        [2 * size for size in wanted.shape], float("nan"), dtype=torch.float16, device="cuda"
+    )
+    out = whole[
+        tuple(
+            slice(int(rng.integers(0, 2)), None, 2) if rng.random() < 0.5 else slice(0, size)
+            for size in wanted.shape
+        )
+    ]
     assert ops.matmul(a, b, out=out) is out and torch.equal(out, wanted)
     assert torch.equal(ops.matmul(a, b), wanted)
     out.fill_(float("nan"))
@@ -95,14 +119,20 @@ def test_it_runs_on_the_stream_that_is_asked_for_and_its_memory_is_that_streams(
 
 def test_a_row_has_the_same_bits_whatever_the_number_of_rows_is() -> None:
     for n, k in ((4096, 4096), (264, 8192), (6144, 520)):
-        a, b = torch.randn(4097, k, device="cuda").bfloat16(), torch.randn(k, n, device="cuda").bfloat16()
+        a, b = (
+            torch.randn(4097, k, device="cuda").bfloat16(),
+            torch.randn(k, n, device="cuda").bfloat16(),
+        )
         whole = ops.matmul(a, b, batch_invariant=True)
         for rows in (1, 8, 200, 1000):
             assert torch.equal(ops.matmul(a[:rows], b, batch_invariant=True), whole[:rows])
 
 
 def test_arrays_of_every_library_give_one_of_theirs() -> None:
-    a, b = (np.random.default_rng(seed).integers(-3, 4, (200, 200)).astype(ml_dtypes.bfloat16) for seed in (0, 1))
+    a, b = (
+        np.random.default_rng(seed).integers(-3, 4, (200, 200)).astype(ml_dtypes.bfloat16)
+        for seed in (0, 1)
+    )
     wanted = (a.astype(np.float64) @ b.astype(np.float64)).astype(a.dtype)
     found = ops.matmul(a, b, target="gpu")
     assert isinstance(found, np.ndarray) and (found == wanted).all()
@@ -114,4 +144,6 @@ def test_arrays_of_every_library_give_one_of_theirs() -> None:
     assert (cupy.asnumpy(ops.matmul(x, y[:, ::-1])) == wanted[:, ::-1].astype(np.float16)).all()
     jax = pytest.importorskip("jax")
     p, q = (jax.device_put(array) for array in (a, b))
-    assert isinstance(ops.matmul(p, q), jax.Array) and (np.asarray(ops.matmul(p, q)) == wanted).all()
+    assert (
+        isinstance(ops.matmul(p, q), jax.Array) and (np.asarray(ops.matmul(p, q)) == wanted).all()
+    )

@@ -19,7 +19,11 @@ REPEATS = 10
 def ulps(found: np.ndarray, true: np.ndarray) -> float:
     """The largest distance of a float32 result from the true quotient, in units of the last
     place."""
-    return float((np.abs(found.astype(np.float64) - true) / np.spacing(np.abs(true).astype(np.float32))).max())
+    return float(
+        (
+            np.abs(found.astype(np.float64) - true) / np.spacing(np.abs(true).astype(np.float32))
+        ).max()
+    )
 
 
 DIVISORS = [np.float32(x) for x in (3, -7, 0.1, 1e-3, 49999, 1.9999999, np.pi, 2.0**-126, 2.0**100)]

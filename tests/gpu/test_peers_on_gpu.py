@@ -41,9 +41,13 @@ def computes(case: Case, gpus: int, repeats: int = REPEATS) -> None:
     results = [case.kernel(*arrays, mesh=mesh, **case.options(gpus)) for _ in range(repeats)]
     mesh.check()
     for number, got in enumerate(results):
-        for made, wanted in zip([got] if isinstance(got, list) else got, case.results(*inputs), strict=True):
+        for made, wanted in zip(
+            [got] if isinstance(got, list) else got, case.results(*inputs), strict=True
+        ):
             for gpu in range(gpus):
-                np.testing.assert_array_equal(np.asarray(made[gpu]), wanted[gpu], err_msg=f"launch {number}, GPU {gpu}")
+                np.testing.assert_array_equal(
+                    np.asarray(made[gpu]), wanted[gpu], err_msg=f"launch {number}, GPU {gpu}"
+                )
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -41,7 +41,9 @@ REPEATS = 20
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 4])
-@pytest.mark.parametrize("kernel", [single_stream, shared_tiles, roles_by_hand], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize(
+    "kernel", [single_stream, shared_tiles, roles_by_hand], ids=lambda kernel: kernel.name
+)
 def test_a_product_by_hand(kernel: Any, slots: int) -> None:
     for m, n, k in ((128, 64, 64), (256, 128, 320), (100, 72, 200), (1000, 904, 2056)):
         a, b = matrices(m, n, k)
@@ -66,11 +68,21 @@ def test_tiles_of_any_size_move_an_array(seed: int) -> None:
     rows, columns = 8 * int(random.integers(1, 40)), chunk * int(random.integers(1, 12))
     spans = [span for span in (32, 64, 128) if columns * dtype.itemsize % span == 0]
     transforms = (SwizzleTransform(int(random.choice(spans))),) if spans and seed % 2 else ()
-    values = random.integers(0, 100, (int(random.integers(1, 5000)), chunk * int(random.integers(1, 60)))).astype(dtype)
+    values = random.integers(
+        0, 100, (int(random.integers(1, 5000)), chunk * int(random.integers(1, 60)))
+    ).astype(dtype)
     for slots in range(1, min(3, 110_000 // (rows * columns * dtype.itemsize + 1024)) + 1):
         for _ in range(5):
             result = np.zeros_like(values)
-            moved(values, result, rows=rows, columns=columns, slots=slots, transforms=transforms, target="gpu")
+            moved(
+                values,
+                result,
+                rows=rows,
+                columns=columns,
+                slots=slots,
+                transforms=transforms,
+                target="gpu",
+            )
             assert (result == values).all()
 
 

@@ -22,31 +22,47 @@ STEPS = 6
 
 def recording(kernel: Any, tmp_path: Path, room: int = 2000) -> Any:
     params = CompilerParams(profile_space=room, profile_dir=str(tmp_path))
-    return numpipe.Kernel(kernel.function, dataclasses.replace(kernel.options, compiler_params=params))
+    return numpipe.Kernel(
+        kernel.function, dataclasses.replace(kernel.options, compiler_params=params)
+    )
 
 
 def product(rows: int = 600, columns: int = 700, depth: int = 320) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
-    return tuple(rng.standard_normal((n, depth), np.float32).astype(np.float16) for n in (rows, columns))  # type: ignore[return-value]
+    return tuple(
+        rng.standard_normal((n, depth), np.float32).astype(np.float16) for n in (rows, columns)
+    )  # type: ignore[return-value]
 
 
 def notes(trace: Trace, cta: tuple[int, int, int], warpgroup: int) -> list[tuple[str, Any]]:
-    return [(e.details["event"], e.details.get("step")) for e in trace.of("note", cta)
-            if e.warpgroup == warpgroup and e.details["event"] in ("fill", "compute", "release")]
+    return [
+        (e.details["event"], e.details.get("step"))
+        for e in trace.of("note", cta)
+        if e.warpgroup == warpgroup and e.details["event"] in ("fill", "compute", "release")
+    ]
 
 
 def test_every_step_is_there_as_the_simulator_has_it(tmp_path: Path) -> None:
     a, b = product()
     kernel = recording(matmul, tmp_path)
-    np.testing.assert_array_equal(kernel(a, b, target="gpu", cfg=Config()), matmul(a, b, target="gpu"))
+    np.testing.assert_array_equal(
+        kernel(a, b, target="gpu", cfg=Config()), matmul(a, b, target="gpu")
+    )
     trace = numpipe.last_profile()
-    assert trace is not None and trace.lost == 0 and len(trace.sms) == 8 == len({e.cta for e in trace.events})
+    assert (
+        trace is not None
+        and trace.lost == 0
+        and len(trace.sms) == 8 == len({e.cta for e in trace.events})
+    )
     simulated = Trace()
     # two tiles: one for each simulated CTA
     matmul.simulate(*product(256, 256, 320), trace=simulated)
     for cta in ((0, 0, 0), (1, 0, 0)):
         for warpgroup in range(3):
-            assert notes(trace, cta, warpgroup) == notes(simulated, cta, warpgroup), (cta, warpgroup)
+            assert notes(trace, cta, warpgroup) == notes(simulated, cta, warpgroup), (
+                cta,
+                warpgroup,
+            )
     for cta in trace.sms:  # one SM, one clock
         filled = {e.details["step"]: e.start for e in trace.of("issue", cta)}
         for e in trace.of("note", cta):
@@ -92,14 +108,20 @@ def test_device_arrays_are_recorded_too_and_fetched_when_asked(tmp_path: Path) -
     first, second = kernel(a, b), kernel(a, b)
     assert not list(tmp_path.iterdir())
     trace = numpipe.last_profile()
-    assert trace is not None and [path.name for path in tmp_path.iterdir()] == ["matmul_1.json"] and torch.equal(first, second)
+    assert (
+        trace is not None
+        and [path.name for path in tmp_path.iterdir()] == ["matmul_1.json"]
+        and torch.equal(first, second)
+    )
     assert numpipe.last_profile() is trace
 
 
 @numpipe.kernel(num_compute_wgs=1)
 def regions(a, c):
     with numpipe.region("all"):
-        pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+        pipe = numpipe.pipeline(
+            grid=(a.shape[1] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+        )
         for (k,), (tile,) in pipe(a):
             with numpipe.region("step"):
                 value = tile[...]
@@ -114,5 +136,9 @@ def test_regions_nest_and_what_has_no_room_is_lost_and_counted(tmp_path: Path) -
         np.testing.assert_array_equal(c, 2 * a)
         trace = numpipe.last_profile()
         assert trace is not None and (trace.lost > 0) == lost
-        found = [e.details["region"] for e in trace.of("note") if e.warpgroup == 0 and e.details["event"] == "region begin"]
+        found = [
+            e.details["region"]
+            for e in trace.of("note")
+            if e.warpgroup == 0 and e.details["event"] == "region begin"
+        ]
         assert found[:2] == ["all", "step"] and (lost or found == ["all"] + ["step"] * STEPS)

@@ -16,11 +16,23 @@ from tests.kernels.split_cases import BF16, F16, check_bits_on_gpu, check_tuned_
 from tests.kernels.split_kernels import InCluster, exchanged
 
 CONFIGS = {
-    "two": InCluster(2, 128, 128, 64, 5, wgs=2), "three": InCluster(3, 64, 48, 64, 4), "four": InCluster(4, 128, 64, 64, 4, wgs=2),
-    "eight": InCluster(8, 128, 128, 64, 3, wgs=2), "wide": InCluster(2, 128, 256, 64, 2, wgs=2),
-    "in turns": InCluster(2, 64, 128, 64, 4, "pingpong", 2), "four in turns": InCluster(4, 64, 64, 64, 4, "pingpong", 3),
+    "two": InCluster(2, 128, 128, 64, 5, wgs=2),
+    "three": InCluster(3, 64, 48, 64, 4),
+    "four": InCluster(4, 128, 64, 64, 4, wgs=2),
+    "eight": InCluster(8, 128, 128, 64, 3, wgs=2),
+    "wide": InCluster(2, 128, 256, 64, 2, wgs=2),
+    "in turns": InCluster(2, 64, 128, 64, 4, "pingpong", 2),
+    "four in turns": InCluster(4, 64, 64, 64, 4, "pingpong", 3),
 }
-SHAPES = ((128, 1024, 8192), (1000, 776, 200), (1, 8, 8), (257, 4096, 64), (3000, 3000, 704), (17, 2000, 0), (512, 512, 4096))
+SHAPES = (
+    (128, 1024, 8192),
+    (1000, 776, 200),
+    (1, 8, 8),
+    (257, 4096, 64),
+    (3000, 3000, 704),
+    (17, 2000, 0),
+    (512, 512, 4096),
+)
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=["f16", "bf16"])
@@ -29,7 +41,9 @@ def test_products_are_exact_at_every_edge(name: str, dtype: np.dtype) -> None:
     for m, n, k in SHAPES:  # many tiles a cluster, fewer steps than CTAs, none at all
         a, b, exact = integers(m, n, k, dtype)
         found = exchanged(CONFIGS[name])(a, b, target="gpu")
-        np.testing.assert_array_equal(found.astype(np.float32), exact.astype(np.float32), err_msg=str((m, n, k)))
+        np.testing.assert_array_equal(
+            found.astype(np.float32), exact.astype(np.float32), err_msg=str((m, n, k))
+        )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -55,16 +69,25 @@ def test_a_thousand_launches_follow_each_other_at_once() -> None:
 def test_late_warpgroups_change_nothing(name: str, jitter: int) -> None:
     a, b, exact = integers(1000, 776, 520)
     kernel = exchanged(CONFIGS[name])
-    made = numpipe.Kernel(kernel.function, dataclasses.replace(
-        kernel.options, compiler_params=CompilerParams(debug=True, jitter=jitter)))
+    made = numpipe.Kernel(
+        kernel.function,
+        dataclasses.replace(
+            kernel.options, compiler_params=CompilerParams(debug=True, jitter=jitter)
+        ),
+    )
     for _ in range(3):
         np.testing.assert_array_equal(made(a, b, target="gpu"), exact)
 
 
 TUNED = {name: cfg for name, cfg in gemm_tuned.CONFIGS.items() if cfg.split == "cluster"} | {
-    "skinny": gemm_tuned.Config(128, 64, slots=7, panels=1, split="cluster", cluster=2, turned=True),
+    "skinny": gemm_tuned.Config(
+        128, 64, slots=7, panels=1, split="cluster", cluster=2, turned=True
+    ),
     "four": gemm_tuned.Config(128, 128, slots=4, panels=1, split="cluster", cluster=4),
-    "in turns": gemm_tuned.Config(64, 128, slots=4, panels=1, schedule="pingpong", split="cluster", cluster=2)}
+    "in turns": gemm_tuned.Config(
+        64, 128, slots=4, panels=1, schedule="pingpong", split="cluster", cluster=2
+    ),
+}
 
 
 @pytest.mark.parametrize("name", TUNED)

@@ -51,7 +51,9 @@ def test_approximate_functions_are_within_theirs(name: str) -> None:
     x = np.abs(x) + np.float32(1e-3) if name in ("log", "log2", "sqrt", "rsqrt") else x
     if name == "exp":
         x /= 16  # the argument's rounding in base 2 is of its size
-    x *= {"sin": np.float32(0.1), "cos": np.float32(0.1), "tan": np.float32(1 / 30)}.get(name, np.float32(1))
+    x *= {"sin": np.float32(0.1), "cos": np.float32(0.1), "tan": np.float32(1 / 30)}.get(
+        name, np.float32(1)
+    )
     y = np.zeros_like(x)
     function_kernel(name, True)(x, y, target="gpu")
     true = exact(name, x)
@@ -62,16 +64,22 @@ def test_approximate_functions_are_within_theirs(name: str) -> None:
     assert name in ("exp2", "sqrt", "rsqrt") or (y != exactly).any()  # it is another function
 
 
-@pytest.mark.parametrize("shape", [(128, 128), (200, 328), (70, 136), (1, 8), (1030, 1000)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(128, 128), (200, 328), (70, 136), (1, 8), (1030, 1000)], ids=str
+)
 def test_an_epilogue_reads_bias_residual_and_scale(shape: tuple[int, int]) -> None:
     arrays: dict[str, Any] = arrays_of_epilogue(shape, 192)
     for _ in range(10):
         arrays["c"][...] = 7
         epilogue(*arrays.values(), target="gpu")
-        np.testing.assert_allclose(arrays["c"].astype(np.float32), wanted_of_epilogue(arrays), rtol=2e-3, atol=2e-3)
+        np.testing.assert_allclose(
+            arrays["c"].astype(np.float32), wanted_of_epilogue(arrays), rtol=2e-3, atol=2e-3
+        )
 
 
-@pytest.mark.parametrize("n", [n if n % 24 == 8 else pytest.param(n, marks=pytest.mark.soak) for n in COLUMNS])
+@pytest.mark.parametrize(
+    "n", [n if n % 24 == 8 else pytest.param(n, marks=pytest.mark.soak) for n in COLUMNS]
+)
 def test_every_form_of_wgmma_with_so_many_columns(n: int) -> None:
     assert all(is_right(n, target="gpu") for _ in range(10))
 
@@ -85,6 +93,8 @@ def test_attention_of_one_head(dtype: str, lazy: bool, keys: int) -> None:
     for _ in range(10):
         arrays["o"][...] = np.nan
         attention(dtype, lazy)(*arrays.values(), target="gpu")
-        assert np.abs(arrays["o"] - wanted_of_attention(arrays)).max() < (2e-3 if dtype == "float16" else 2e-2)
+        assert np.abs(arrays["o"] - wanted_of_attention(arrays)).max() < (
+            2e-3 if dtype == "float16" else 2e-2
+        )
         first = arrays["o"].copy() if first is None else first
         assert (first == arrays["o"]).all()

@@ -39,7 +39,7 @@ def test_blocks_go_through_registers_and_shared_memory(turn: int, shape: tuple[i
             x = array(size, dtype)
             y, right = np.zeros_like(x), np.zeros_like(x)
             through_registers(x, y, m=m, n=n, target="gpu")
-            right[3:3 + m, 2:2 + n] = (x + x)[3:3 + m, 2:2 + n]
+            right[3 : 3 + m, 2 : 2 + n] = (x + x)[3 : 3 + m, 2 : 2 + n]
             assert (y == right).all(), (dtype, size)
         if n * dtype.itemsize % 16 == 0:
             x = array((2 * m, n + 16), dtype)
@@ -52,8 +52,11 @@ def test_blocks_go_through_registers_and_shared_memory(turn: int, shape: tuple[i
 def test_reductions(turn: int, shape: tuple[int, int]) -> None:
     """Of float32, whose kernels the next test runs too, and of int32 for half of the shapes."""
     m, n = shape
-    for dtype in (F32, I32)[:1 + turn % 2]:
-        x, results = array(shape, dtype), (np.zeros((m, 4), dtype), np.zeros((3, n), dtype), np.zeros(4, dtype))
+    for dtype in (F32, I32)[: 1 + turn % 2]:
+        x, results = (
+            array(shape, dtype),
+            (np.zeros((m, 4), dtype), np.zeros((3, n), dtype), np.zeros(4, dtype)),
+        )
         for _ in range(5):
             reduced(x, *results, m=m, n=n, target="gpu")
             for found, right in zip(results, expected(x), strict=True):
@@ -73,9 +76,16 @@ def test_sums_have_the_simulators_bits() -> None:
 def test_a_softmax_and_the_examples() -> None:
     x = np.random.default_rng(0).standard_normal((1000, 1024)).astype(BF16)
     for kernel in (softmax, by_rows.softmax, by_rows.softmax_ring):
-        np.testing.assert_allclose(kernel(x, target="gpu").astype(F32), by_rows.softmax_of(x), rtol=0.02, atol=1e-6)
+        np.testing.assert_allclose(
+            kernel(x, target="gpu").astype(F32), by_rows.softmax_of(x), rtol=0.02, atol=1e-6
+        )
     field = np.random.default_rng(0).random((1000, 1300), np.float32)
-    np.testing.assert_allclose(by_rows.stencil(field, target="gpu"), by_rows.stencil_of(field), rtol=1e-5)
-    data, counts = np.random.default_rng(0).integers(0, 256, (192 * 300, 256)).astype(np.uint8), np.zeros(256, np.int32)
+    np.testing.assert_allclose(
+        by_rows.stencil(field, target="gpu"), by_rows.stencil_of(field), rtol=1e-5
+    )
+    data, counts = (
+        np.random.default_rng(0).integers(0, 256, (192 * 300, 256)).astype(np.uint8),
+        np.zeros(256, np.int32),
+    )
     by_rows.histogram(data, counts, target="gpu")
     assert (counts == np.bincount(data.reshape(-1), minlength=256)).all()

@@ -12,7 +12,11 @@ from tests.language.tiles.test_scatter import (  # noqa: F401
 
 
 def test_nothing_is_written_for_an_index_outside() -> None:
-    x, y, rows = np.ones((64, 64), np.float32), np.zeros((64, 64), np.float32), np.arange(64, dtype=np.int32)
+    x, y, rows = (
+        np.ones((64, 64), np.float32),
+        np.zeros((64, 64), np.float32),
+        np.arange(64, dtype=np.int32),
+    )
     rows[[3, 9]] = -1, 64
     scattered(x, rows, y, target="gpu")
     assert (np.flatnonzero(y.sum(axis=1) == 0) == [3, 9]).all()

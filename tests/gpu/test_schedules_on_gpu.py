@@ -17,7 +17,15 @@ from tests.kernels.kernels_for_tests import operands, product
 from tests.kernels.turn_kernels import cases
 
 REPEATS = 10
-SHAPES = ((1024, 1024, 512), (1000, 777, 200), (64, 64, 64), (1, 8, 8), (3000, 3000, 704), (257, 4097, 0), (17, 2000, 1000))
+SHAPES = (
+    (1024, 1024, 512),
+    (1000, 777, 200),
+    (64, 64, 64),
+    (1, 8, 8),
+    (3000, 3000, 704),
+    (257, 4097, 0),
+    (17, 2000, 1000),
+)
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 
 
@@ -33,8 +41,10 @@ def test_every_form_computes_the_same_again_and_again(name: str) -> None:
 def test_tuned_products_are_exact_at_every_edge(name: str, dtype: np.dtype) -> None:
     for m, n, k in SHAPES:
         a, b = operands(m, n, k, dtype)
-        np.testing.assert_array_equal(gemm_tuned.matmul(a, b, cfg=gemm_tuned.CONFIGS[name], target="gpu").astype(np.float64),
-                                      product(a, b).astype(np.float64))
+        np.testing.assert_array_equal(
+            gemm_tuned.matmul(a, b, cfg=gemm_tuned.CONFIGS[name], target="gpu").astype(np.float64),
+            product(a, b).astype(np.float64),
+        )
 
 
 @pytest.mark.parametrize("name", gemm_tuned.CONFIGS)
@@ -50,13 +60,19 @@ def test_a_large_product_has_the_same_bits_every_time(name: str) -> None:
         np.testing.assert_array_equal(again.view(np.uint16), first.view(np.uint16))
 
 
-@pytest.mark.parametrize("name", ["gemm", "gemm, 3 warpgroups", "trip counts", "nested", "body form"])
-def test_the_turns_of_a_profile_are_legal_and_those_of_the_simulator(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["gemm", "gemm, 3 warpgroups", "trip counts", "nested", "body form"]
+)
+def test_the_turns_of_a_profile_are_legal_and_those_of_the_simulator(
+    name: str, tmp_path: Path
+) -> None:
     """Each step has one reader, no slot is filled again before that one's release: on an SM's own
     clock."""
     case = cases()[name]
     params = CompilerParams(profile_space=2000, profile_dir=str(tmp_path))
-    kernel = numpipe.Kernel(case.kernel.function, dataclasses.replace(case.kernel.options, compiler_params=params))
+    kernel = numpipe.Kernel(
+        case.kernel.function, dataclasses.replace(case.kernel.options, compiler_params=params)
+    )
     kernel(*case.inputs, case.output(), cfg=case.cfg, target="gpu")
     trace, simulated = numpipe.last_profile(), Trace()
     assert trace is not None and trace.lost == 0
@@ -67,6 +83,8 @@ def test_the_turns_of_a_profile_are_legal_and_those_of_the_simulator(name: str, 
 def test_a_kernel_that_gives_up_on_late_waits_computes_the_same() -> None:
     case = cases()["gemm"]
     params = CompilerParams(debug=True, jitter=1)
-    kernel = numpipe.Kernel(case.kernel.function, dataclasses.replace(case.kernel.options, compiler_params=params))
+    kernel = numpipe.Kernel(
+        case.kernel.function, dataclasses.replace(case.kernel.options, compiler_params=params)
+    )
     for _ in range(REPEATS):
         case.check(kernel, target="gpu")

@@ -26,7 +26,9 @@ def call(kernel: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("warpgroups", [1, 2, 3])
 @pytest.mark.parametrize("slots, delay", [(1, 0), (2, 0), (2, 1), (3, 0), (4, 2)])
 @pytest.mark.parametrize("form, roles", [("body", True), ("body", False), ("loop", False)])
-def test_every_number_of_steps_slots_and_delays(form: str, roles: bool, slots: int, delay: int, warpgroups: int) -> None:
+def test_every_number_of_steps_slots_and_delays(
+    form: str, roles: bool, slots: int, delay: int, warpgroups: int
+) -> None:
     if warpgroups * slots * 16384 < 200_000:
         kernel = kernels.gemm(form, roles, slots, delay, warpgroups)
         kernels.check_gemm(kernel, call)
@@ -40,8 +42,15 @@ def test_warpgroups_may_take_different_numbers_of_steps(roles: bool) -> None:
         kernels.check_unequal(kernel, target="gpu")
 
 
-@pytest.mark.parametrize("check", [kernels.check_in_a_role_loop, kernels.check_around_a_role_loop, kernels.check_in_a_single_loop],
-                         ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check",
+    [
+        kernels.check_in_a_role_loop,
+        kernels.check_around_a_role_loop,
+        kernels.check_in_a_single_loop,
+    ],
+    ids=lambda check: check.__name__,
+)
 def test_nested_pipelines(check: Any) -> None:
     for _ in range(REPEATS):
         check(target="gpu")

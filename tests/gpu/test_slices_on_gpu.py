@@ -19,9 +19,9 @@ def test_parts_start_anywhere(dtype: type) -> None:
     for row, column in STARTS:
         y = np.zeros((128, 64), dtype)
         anywhere(x, y, row, column, target="gpu")
-        assert (y[:64] == x[row:row + 64, column:column + 64]).all()
-        assert (y[64:] == x.T[column:column + 64, row:row + 64]).all()
+        assert (y[:64] == x[row : row + 64, column : column + 64]).all()
+        assert (y[64:] == x.T[column : column + 64, row : row + 64]).all()
         if dtype == np.float32:
             z = np.zeros((128, 128), np.float32)
             stored_anywhere(x, z, row, column, target="gpu")
-            assert (z[row:row + 64, column:column + 64] == x[:64, :64]).all()
+            assert (z[row : row + 64, column : column + 64] == x[:64, :64]).all()

@@ -28,12 +28,29 @@ except ImportError:
 COOPERATIVE = Config(128, 256, 64, 3, "stream", "cooperative", 2)
 PING_PONG = Config(128, 128, 64, 4, "stream", "pingpong", 2)
 CONFIGS = {
-    **{f"cooperative, {split}": Config(128, 256, 64, 3, split, "cooperative", 2) for split in (1, 2, 3, 4, 8, "stream")},
-    **{f"ping-pong, {split}": Config(128, 128, 64, 4, split, "pingpong", 2) for split in (1, 2, 5, 8, "stream")},
-    **{f"one warpgroup, {split}": Config(64, 64, 64, 4, split, "cooperative", 1) for split in (2, 7, "stream")},
+    **{
+        f"cooperative, {split}": Config(128, 256, 64, 3, split, "cooperative", 2)
+        for split in (1, 2, 3, 4, 8, "stream")
+    },
+    **{
+        f"ping-pong, {split}": Config(128, 128, 64, 4, split, "pingpong", 2)
+        for split in (1, 2, 5, 8, "stream")
+    },
+    **{
+        f"one warpgroup, {split}": Config(64, 64, 64, 4, split, "cooperative", 1)
+        for split in (2, 7, "stream")
+    },
 }
-SHAPES = ((512, 4096, 4096), (128, 1024, 8192), (1000, 776, 200), (1, 8, 8), (257, 4096, 64), (3000, 3000, 704), (17, 2000, 0),
-          (2048, 2304, 1024))
+SHAPES = (
+    (512, 4096, 4096),
+    (128, 1024, 8192),
+    (1000, 776, 200),
+    (1, 8, 8),
+    (257, 4096, 64),
+    (3000, 3000, 704),
+    (17, 2000, 0),
+    (2048, 2304, 1024),
+)
 with_torch = pytest.mark.skipif(torch is None, reason="PyTorch is not installed")
 
 
@@ -42,7 +59,10 @@ with_torch = pytest.mark.skipif(torch is None, reason="PyTorch is not installed"
 def test_products_are_exact_at_every_edge(name: str, dtype: np.dtype) -> None:
     for m, n, k in SHAPES:
         a, b, exact = integers(m, n, k, dtype)
-        np.testing.assert_array_equal(split_product(CONFIGS[name])(a, b, target="gpu").astype(np.float32), exact.astype(np.float32))
+        np.testing.assert_array_equal(
+            split_product(CONFIGS[name])(a, b, target="gpu").astype(np.float32),
+            exact.astype(np.float32),
+        )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -99,7 +119,10 @@ def test_two_streams_at_once(cfg: Config) -> None:
     """Each has a workspace; where both have CTAs on the GPU, those that are waited for have
     started."""
     kernel, streams = split_product(cfg), [torch.cuda.Stream() for _ in range(2)]
-    inputs: list[Any] = [[torch.randint(-2, 3, (rows, 2048), device="cuda").half() for rows in (200, 520)] for _ in streams]
+    inputs: list[Any] = [
+        [torch.randint(-2, 3, (rows, 2048), device="cuda").half() for rows in (200, 520)]
+        for _ in streams
+    ]
     outputs = [torch.zeros(200, 520, device="cuda").half() for _ in streams]
     torch.cuda.synchronize()
     for _ in range(300):
@@ -112,8 +135,14 @@ def test_two_streams_at_once(cfg: Config) -> None:
 
 
 @pytest.mark.parametrize("split", [2, 3, "stream"])
-@pytest.mark.parametrize("name", [name for name, cfg in gemm_tuned.CONFIGS.items()
-                                  if cfg.cluster == 1 and name != "ping-pong 128x192"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, cfg in gemm_tuned.CONFIGS.items()
+        if cfg.cluster == 1 and name != "ping-pong 128x192"
+    ],
+)
 def test_the_tuned_product_cut_along_k(name: str, split: int | str) -> None:
     """The epilogue is the owner's. (Clusters have no parts, 128x192 no registers left.)"""
     check_tuned_on_gpu(dataclasses.replace(gemm_tuned.CONFIGS[name], split=split))
@@ -132,10 +161,19 @@ def test_bound_calls_and_host_arrays() -> None:
 
 def test_a_workspace_that_is_too_small_ends_the_kernel() -> None:
     """In a process of its own: the GPU's context is lost by it."""
-    folders = [Path(__file__).parents[2], Path(gemm_tuned.__file__).parent, os.environ.get("PYTHONPATH")]
+    folders = [
+        Path(__file__).parents[2],
+        Path(gemm_tuned.__file__).parent,
+        os.environ.get("PYTHONPATH"),
+    ]
     path = os.pathsep.join(str(folder) for folder in folders if folder)
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=60,
-                          env=os.environ | {"PYTHONPATH": path})
+    done = subprocess.run(
+        [sys.executable, __file__],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"PYTHONPATH": path},
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -146,7 +184,9 @@ def too_small() -> None:
             if part.begin == 0:
                 c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = acc
 
-    kernel = numpipe.kernel(split, grid=numpipe.persistent(), num_compute_wgs=1, workspace=Workspace((64, 64), slots=1))
+    kernel = numpipe.kernel(
+        split, grid=numpipe.persistent(), num_compute_wgs=1, workspace=Workspace((64, 64), slots=1)
+    )
     arrays = [DeviceArray.from_host(np.zeros((64, 64), np.float32)) for _ in range(3)]
     with pytest.raises(LaunchError):
         kernel(*arrays)

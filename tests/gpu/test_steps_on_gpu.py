@@ -31,10 +31,16 @@ def test_unequal_steps(name: str, form: str) -> None:
 @pytest.mark.parametrize("slots, delay", [(1, 0), (3, 1), (3, 2)])
 @pytest.mark.parametrize("manual", MANUAL, ids=str)
 @pytest.mark.parametrize("operands", BODIES, ids=["slow", "invariant", "each"])
-def test_bodies_with_barriers(operands: tuple[Operand, ...], manual: tuple[bool, bool], slots: int, delay: int) -> None:
+def test_bodies_with_barriers(
+    operands: tuple[Operand, ...], manual: tuple[bool, bool], slots: int, delay: int
+) -> None:
     for carry in (True, False):
         for grid in GRIDS:
-            check(Plan(operands, slots, delay, 1 + slots % 2, carry, "body", *manual), grid, target="gpu")
+            check(
+                Plan(operands, slots, delay, 1 + slots % 2, carry, "body", *manual),
+                grid,
+                target="gpu",
+            )
 
 
 def test_long_chains_again_and_again() -> None:

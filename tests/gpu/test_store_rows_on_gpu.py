@@ -13,7 +13,16 @@ from numpipe import launch
 from numpipe.ops import matmul
 from tests.kernels import turn_kernels
 from tests.kernels.kernels_for_tests import Config, gemm, operands, product
-from tests.kernels.odd_outputs import BF16, F16, F32, behind_a_reduction, copied, expected, in_batches, values
+from tests.kernels.odd_outputs import (
+    BF16,
+    F16,
+    F32,
+    behind_a_reduction,
+    copied,
+    expected,
+    in_batches,
+    values,
+)
 
 PROCESSES = 4
 on_gpu = launch.DeviceArray.from_host
@@ -25,7 +34,9 @@ class Framed:
     """An array on the GPU inside one of NaN; `order` "F": it is the transpose of one that lies
     so."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, base: int, rest: int, order: str = "C") -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: Any, base: int, rest: int, order: str = "C"
+    ) -> None:
         self.order, outer = order, shape
         shape = shape if order == "C" else shape[::-1]
         self.shape, self.dtype, self.base = shape, np.dtype(dtype), base + 32
@@ -33,16 +44,20 @@ class Framed:
         rows = int(np.prod(shape[:-1]))
         self.whole = launch.DeviceArray.from_host(np.full(rows * self.pitch + 128, np.nan, dtype))
         interface = self.whole.__cuda_array_interface__
-        strides = np.array([*np.cumprod((self.pitch, *shape[:0:-1][1:]))[::-1], 1]) * self.dtype.itemsize
+        strides = (
+            np.array([*np.cumprod((self.pitch, *shape[:0:-1][1:]))[::-1], 1]) * self.dtype.itemsize
+        )
         self.__cuda_array_interface__ = interface | {
-            "shape": outer, "strides": tuple(strides.tolist()[::1 if order == "C" else -1]),
-            "data": (interface["data"][0] + self.base * self.dtype.itemsize, False)}
+            "shape": outer,
+            "strides": tuple(strides.tolist()[:: 1 if order == "C" else -1]),
+            "data": (interface["data"][0] + self.base * self.dtype.itemsize, False),
+        }
 
     def values(self) -> np.ndarray:
         """The array on the host; asserts that nobody wrote around it."""
         whole = self.whole.copy_to_host()
         end = self.base + int(np.prod(self.shape[:-1])) * self.pitch
-        inside = whole[self.base:end].reshape(*self.shape[:-1], self.pitch)[..., :self.shape[-1]]
+        inside = whole[self.base : end].reshape(*self.shape[:-1], self.pitch)[..., : self.shape[-1]]
         found = inside.copy()
         inside[...] = np.nan
         assert np.isnan(whole.astype(np.float32)).all(), "something was written outside the output"
@@ -53,12 +68,24 @@ def poisoned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return np.full(shape, np.nan, dtype)
 
 
-@pytest.mark.parametrize(("dtype", "order"), [(F16, "C"), (BF16, "C"), (F32, "C"), (F16, "F"), (BF16, "F"), (F32, "F")], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "order"),
+    [(F16, "C"), (BF16, "C"), (F32, "C"), (F16, "F"), (BF16, "F"), (F32, "F")],
+    ids=str,
+)
 @pytest.mark.parametrize("shape", [(64, 8), (64, 64), (128, 72), (64, 120), (64, 256)], ids=str)
-def test_a_tile_is_what_lies_in_the_array(shape: tuple[int, int], dtype: np.dtype, order: str) -> None:
+def test_a_tile_is_what_lies_in_the_array(
+    shape: tuple[int, int], dtype: np.dtype, order: str
+) -> None:
     a = values(*shape, dtype=dtype)
-    for size, at in (((202, 302), (3, 7)), ((202, 302), (4, 6)), ((130, 67), (64, 0)), ((90, 70), (62, 62)), ((64, 1), (0, 0)),
-                     ((1, 64), (0, 0))):
+    for size, at in (
+        ((202, 302), (3, 7)),
+        ((202, 302), (4, 6)),
+        ((130, 67), (64, 0)),
+        ((90, 70), (62, 62)),
+        ((64, 1), (0, 0)),
+        ((1, 64), (0, 0)),
+    ):
         for place in PLACES:
             c = Framed(size, dtype, *place, order)
             copied(*shape)(on_gpu(a), c, *at, 0, 0)
@@ -72,7 +99,7 @@ def test_a_tile_is_what_lies_in_the_array(shape: tuple[int, int], dtype: np.dtyp
 def test_elements_that_are_no_neighbours(steps: tuple[int, int], dtype: np.dtype) -> None:
     a, whole = values(64, 72, dtype=dtype), poisoned((202, 302), dtype)
     card = on_gpu(whole)
-    cut, interface = whole[::steps[0], ::steps[1]], card.__cuda_array_interface__
+    cut, interface = whole[:: steps[0], :: steps[1]], card.__cuda_array_interface__
     c = Framed(cut.shape, dtype, 0, 0)
     strides = tuple(step * stride for step, stride in zip(steps, interface["strides"], strict=True))
     c.__cuda_array_interface__ = interface | {"shape": cut.shape, "strides": strides}
@@ -81,14 +108,18 @@ def test_elements_that_are_no_neighbours(steps: tuple[int, int], dtype: np.dtype
     np.testing.assert_array_equal(card.copy_to_host(), whole)
 
 
-@pytest.mark.parametrize("ends", [(70, 69), (70, 68), (3, 500), (500, 9), (40, 40), (0, 70), (-5, 70)], ids=str)
+@pytest.mark.parametrize(
+    "ends", [(70, 69), (70, 68), (3, 500), (500, 9), (40, 40), (0, 70), (-5, 70)], ids=str
+)
 def test_what_comes_to_the_stop_is_left_out(ends: tuple[int, int]) -> None:
     a = values(64, 72, dtype=F16)
     for at, place, order in itertools.product(((5, 3), (6, 4)), ((1, 1), (2, 2), (0, 0)), "CF"):
         c = Framed((90, 74), F16, *place, order)
         copied(64, 72, True)(on_gpu(a), c, *at, *ends)
         wanted = poisoned((90, 74), F16)
-        np.testing.assert_array_equal(c.values(), expected(a, wanted, *at, ends) if min(ends) > 0 else wanted)
+        np.testing.assert_array_equal(
+            c.values(), expected(a, wanted, *at, ends) if min(ends) > 0 else wanted
+        )
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
@@ -104,7 +135,9 @@ def test_batches_and_what_is_outside(place: tuple[int, int]) -> None:
 
 def test_sums_that_warps_exchange_before_and_behind() -> None:
     x, wide = values(128, 72), values(128, 72).reshape(2, 64, 72)
-    wanted = np.concatenate([wide - wide.sum(1, keepdims=True), wide - wide.max(1, keepdims=True)], axis=2).reshape(128, 144)
+    wanted = np.concatenate(
+        [wide - wide.sum(1, keepdims=True), wide - wide.max(1, keepdims=True)], axis=2
+    ).reshape(128, 144)
     for (dtype, order), _ in itertools.product(((F32, "C"), (F16, "C"), (F16, "F")), range(20)):
         c = Framed((128, 143), dtype, 1, 1, order)
         behind_a_reduction(on_gpu(x), c)
@@ -128,10 +161,14 @@ def test_warpgroups_that_take_turns(name: str) -> None:
         c = Framed(case.expected.shape, case.expected.dtype, *place)
         case.kernel(*map(on_gpu, case.inputs), c, cfg=case.cfg)
         found = c.values()
-        np.testing.assert_array_equal(np.where(np.isnan(found), 0, found).astype(np.float64), case.expected.astype(np.float64))
+        np.testing.assert_array_equal(
+            np.where(np.isnan(found), 0, found).astype(np.float64), case.expected.astype(np.float64)
+        )
 
 
-@pytest.mark.parametrize("sizes", [(1055, 1582, 66), (803, 961, 98), (4097, 333, 640), (130, 2050, 4096)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(1055, 1582, 66), (803, 961, 98), (4097, 333, 640), (130, 2050, 4096)], ids=str
+)
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
 def test_products_whose_rows_begin_anywhere(sizes: tuple[int, int, int], dtype: np.dtype) -> None:
     m, n, k = sizes
@@ -139,4 +176,6 @@ def test_products_whose_rows_begin_anywhere(sizes: tuple[int, int, int], dtype: 
     for place, order in itertools.product(((1, 1), (2, 2)), "CF"):
         c = Framed((m, n), dtype, *place, order)
         matmul(on_gpu(a), on_gpu(b).T, out=c)
-        np.testing.assert_array_equal(c.values().astype(np.float32), product(a, b, dtype).astype(np.float32))
+        np.testing.assert_array_equal(
+            c.values().astype(np.float32), product(a, b, dtype).astype(np.float32)
+        )

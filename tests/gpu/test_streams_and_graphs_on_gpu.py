@@ -25,7 +25,9 @@ REPLAYS = 1000
 
 
 def matrices(*shape: int) -> tuple[Any, Any]:
-    return torch.zeros(shape or (192, 96), device="cuda"), torch.zeros(shape or (192, 96), device="cuda")
+    return torch.zeros(shape or (192, 96), device="cuda"), torch.zeros(
+        shape or (192, 96), device="cuda"
+    )
 
 
 def replayed(graph: Any, x: Any, each: int = 2) -> None:
@@ -80,7 +82,9 @@ def test_outputs_that_torch_allocates_in_the_graph_are_right_at_each_replay() ->
 
 @pytest.mark.parametrize("non_blocking", [True, False])
 @pytest.mark.parametrize("warm", [True, False], ids=["called before", "the first call"])
-def test_launches_captured_with_cupy_run_in_order_at_each_replay(non_blocking: bool, warm: bool) -> None:
+def test_launches_captured_with_cupy_run_in_order_at_each_replay(
+    non_blocking: bool, warm: bool
+) -> None:
     cupy = pytest.importorskip("cupy")
     x, y = cupy.zeros((192, 96), np.float32), cupy.zeros((192, 96), np.float32)
     kernel = step()
@@ -100,7 +104,9 @@ def test_launches_captured_with_cupy_run_in_order_at_each_replay(non_blocking: b
     assert bool((x == 2 * REPLAYS).all())
 
 
-@pytest.mark.parametrize("attributes", [{"programmatic": False}, {"cluster": 3}, {"cooperative": True}], ids=str)
+@pytest.mark.parametrize(
+    "attributes", [{"programmatic": False}, {"cluster": 3}, {"cooperative": True}], ids=str
+)
 def test_launch_attributes_are_captured_too(attributes: dict[str, Any]) -> None:
     x, y = matrices()
     kernel = step(**attributes)
@@ -169,23 +175,39 @@ finally:
     print("\\n".join(said))
 """
 REFUSED = {
-    "host arrays": "PyTorch's current stream .* is being captured", "on the stream": "its stream .* is being captured",
-    "new output": "PyTorch's current stream .* is being captured", "watched": r"CompilerParams\(debug=True\)",
-    "of the graph": "pass it as out="}
+    "host arrays": "PyTorch's current stream .* is being captured",
+    "on the stream": "its stream .* is being captured",
+    "new output": "PyTorch's current stream .* is being captured",
+    "watched": r"CompilerParams\(debug=True\)",
+    "of the graph": "pass it as out=",
+}
 
 
 def test_what_cannot_be_captured_is_refused_and_the_capture_goes_on() -> None:
     """In a process of its own: a capture that fails leaves PyTorch in a state that other tests
     would find."""
-    run = subprocess.run([sys.executable, "-c", CAPTURE, str(Path(__file__).parents[2])], capture_output=True, text=True,
-                         timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-c", CAPTURE, str(Path(__file__).parents[2])],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     said = dict(line.split(": ", 1) for line in run.stdout.splitlines())
     assert run.returncode == 0, run.stdout + run.stderr
     assert said.pop("replays") == "True"
-    assert list(said) == ["launch", *REFUSED, "freed an array", "freed locked memory", "allocated", "again"]
+    assert list(said) == [
+        "launch",
+        *REFUSED,
+        "freed an array",
+        "freed locked memory",
+        "allocated",
+        "again",
+    ]
     for what, answer in said.items():
         assert answer.startswith("ACTIVE: "), (what, said)
-        assert re.match(f"ACTIVE: SpecError: .*{REFUSED[what]}" if what in REFUSED else "ACTIVE: fine", answer), (what, answer)
+        assert re.match(
+            f"ACTIVE: SpecError: .*{REFUSED[what]}" if what in REFUSED else "ACTIVE: fine", answer
+        ), (what, answer)
 
 
 # ---- streams
@@ -204,12 +226,14 @@ def test_streams_of_all_libraries_order_a_call() -> None:
     spellings: list[Any] = [side, handle]
     try:
         import cupy
+
         spellings.append(cupy.cuda.ExternalStream(handle))
     except ImportError:
         pass
     from cuda.bindings import driver as api
     from cuda.core import Stream
     from numba import cuda
+
     spellings += [api.CUstream(handle), Stream.from_handle(handle), cuda.external_stream(handle)]
     kernel = step()
     for stream in spellings:
@@ -243,7 +267,9 @@ def test_a_stream_of_another_gpu_is_refused() -> None:
         pytest.skip("one GPU")
     x, y = matrices()
     kernel = step()
-    with pytest.raises(SpecError, match="is one of GPU 1, and the arrays are on GPU 0: pass a stream of GPU 0"):
+    with pytest.raises(
+        SpecError, match="is one of GPU 1, and the arrays are on GPU 0: pass a stream of GPU 0"
+    ):
         kernel(x, y, stream=torch.cuda.Stream(1))
     kernel(x, y, stream=torch.cuda.Stream(0))
     torch.cuda.synchronize()
@@ -275,8 +301,11 @@ def test_a_cooperative_launch_runs_or_is_refused_with_the_numbers() -> None:
         kernel(x, y)
         assert torch.equal(y, x + 1)
         many = torch.zeros(64 * 100 * sms, 32, device="cuda")
-        with pytest.raises(LaunchError, match=rf"needs all CTAs to run at once, and the grid \({100 * sms}, 1, 1\) has "
-                                              rf"{100 * sms}; GPU 0 holds \d+ of 256 threads"):
+        with pytest.raises(
+            LaunchError,
+            match=rf"needs all CTAs to run at once, and the grid \({100 * sms}, 1, 1\) has "
+            rf"{100 * sms}; GPU 0 holds \d+ of 256 threads",
+        ):
             kernel(many, many.clone())
         kernel(x, y)
     torch.cuda.synchronize()

@@ -56,7 +56,12 @@ def test_sums_are_the_simulators_to_the_last_bit(axis: int | None) -> None:
         case: Case = ("sum", "float32", shape, axis)
         x, y = arrays_of(case)
         matched(reduction(case), x * np.float32(np.pi), y, target="gpu")
-        np.testing.assert_allclose(y[0], np.broadcast_to((x[:shape[0]] * np.pi).sum(axis=axis), y[0].shape), rtol=1e-4, atol=1e-2)
+        np.testing.assert_allclose(
+            y[0],
+            np.broadcast_to((x[: shape[0]] * np.pi).sum(axis=axis), y[0].shape),
+            rtol=1e-4,
+            atol=1e-2,
+        )
 
 
 @pytest.mark.parametrize("case", RUNNING, ids=str)

@@ -18,7 +18,10 @@ _numbers = itertools.count()
 
 
 def tensors(*shapes: tuple[int, ...], dtype: Any = F16, grad: bool = False) -> list[Any]:
-    return [(torch.randn(shape, device="cuda") / shape[-1] ** 0.25).to(dtype).requires_grad_(grad) for shape in shapes]
+    return [
+        (torch.randn(shape, device="cuda") / shape[-1] ** 0.25).to(dtype).requires_grad_(grad)
+        for shape in shapes
+    ]
 
 
 def check(got: Any, wanted: Any, tolerance: float) -> None:
@@ -27,15 +30,28 @@ def check(got: Any, wanted: Any, tolerance: float) -> None:
     assert (got.double() - wanted).norm() <= tolerance * wanted.norm()
 
 
-def heads(query: int = 8, keys: int = 2, length: int = 300, depth: int = 128, dtype: Any = BF16) -> list[Any]:
-    return tensors((2, query, length, depth), (2, keys, length, depth), (2, keys, length, depth), dtype=dtype)
+def heads(
+    query: int = 8, keys: int = 2, length: int = 300, depth: int = 128, dtype: Any = BF16
+) -> list[Any]:
+    return tensors(
+        (2, query, length, depth), (2, keys, length, depth), (2, keys, length, depth), dtype=dtype
+    )
 
 
 # ---- results, gradients
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
-@pytest.mark.parametrize(("a", "b"), [
-    ((300, 520), (520, 264)), ((4, 129, 256), (256, 512)), ((256, 128), (3, 128, 72)), ((520,), (520, 264)),
-    ((2, 1, 64, 136), (3, 136, 200)), ((131, 77), (77, 45))], ids=str)
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((300, 520), (520, 264)),
+        ((4, 129, 256), (256, 512)),
+        ((256, 128), (3, 128, 72)),
+        ((520,), (520, 264)),
+        ((2, 1, 64, 136), (3, 136, 200)),
+        ((131, 77), (77, 45)),
+    ],
+    ids=str,
+)
 def test_gradients_are_those_of_float64(a: tuple[int, ...], b: tuple[int, ...], dtype: Any) -> None:
     mine = tensors(a, b, dtype=dtype, grad=True)
     wide = [tensor.detach().double().requires_grad_() for tensor in mine]
@@ -53,8 +69,11 @@ def test_gradients_are_those_of_float64(a: tuple[int, ...], b: tuple[int, ...], 
 def test_a_layer_and_its_gradients(activation: str) -> None:
     mine = tensors((4, 100, 256), (512, 256), (512,), (4, 100, 512), dtype=BF16, grad=True)
     wide = [tensor.detach().double().requires_grad_() for tensor in mine]
-    functions = {"relu": torch.relu, "silu": torch.nn.functional.silu,
-                 "gelu": lambda x: torch.nn.functional.gelu(x, approximate="tanh")}
+    functions = {
+        "relu": torch.relu,
+        "silu": torch.nn.functional.silu,
+        "gelu": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    }
     x, weight, bias, c = mine
     got = npt.matmul(x, weight.T, c, bias=bias, activation=activation)
     wanted = functions[activation](wide[0] @ wide[1].T + wide[3] + wide[2])
@@ -88,7 +107,9 @@ def test_ops_in_a_cuda_graph_are_right_at_each_replay() -> None:
     (a, b), (q, k, v) = tensors((300, 256), (256, 512)), heads()
 
     def run() -> Any:
-        return npt.matmul(npt.matmul(a, b, activation="silu"), b.T), npt.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+        return npt.matmul(
+            npt.matmul(a, b, activation="silu"), b.T
+        ), npt.scaled_dot_product_attention(q, k, v, enable_gqa=True)
 
     with torch.no_grad():
         run()
@@ -154,7 +175,12 @@ def test_a_model_is_compiled_as_one_graph(mode: str, dynamic: bool) -> None:
             x, weight, bias = (tensor.clone().requires_grad_() for tensor in made)
             result = run(x, weight, bias)
             result.float().square().mean().backward()
-            results.append([each.detach().clone().double() for each in (result, x.grad, weight.grad, bias.grad)])
+            results.append(
+                [
+                    each.detach().clone().double()
+                    for each in (result, x.grad, weight.grad, bias.grad)
+                ]
+            )
         for eager, got in zip(*results, strict=True):
             check(got, eager, 2e-2)
 
@@ -165,8 +191,14 @@ def test_a_model_is_exported() -> None:
             return npt.matmul(x, weight.T, activation="silu") + 1
 
     x, weight = tensors((300, 256), (512, 256))
-    exported = torch.export.export(Model(), (x, weight), dynamic_shapes=({0: torch.export.Dim("rows")}, None))
-    check(exported.module()(x[:7], weight), torch.nn.functional.silu(x[:7].double() @ weight.double().T) + 1, 2e-3)
+    exported = torch.export.export(
+        Model(), (x, weight), dynamic_shapes=({0: torch.export.Dim("rows")}, None)
+    )
+    check(
+        exported.module()(x[:7], weight),
+        torch.nn.functional.silu(x[:7].double() @ weight.double().T) + 1,
+        2e-3,
+    )
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
@@ -203,13 +235,23 @@ def test_attention_is_pytorchs(depth: int, options: dict[str, Any]) -> None:
 
 # ---- kernels as ops
 def test_a_kernel_as_an_op_has_its_gradient_compiled_and_not() -> None:
-    op = npt.register(kernels.squared, f"numpipe_gpu_tests::squared_{next(_numbers)}", backward=kernels.squared_backward)
+    op = npt.register(
+        kernels.squared,
+        f"numpipe_gpu_tests::squared_{next(_numbers)}",
+        backward=kernels.squared_backward,
+    )
     f: Any = lambda x: op(x, alpha=2.0)[0].sum()
-    for run in (f, torch.compile(f, fullgraph=True), torch.compile(f, fullgraph=True, dynamic=True)):
+    for run in (
+        f,
+        torch.compile(f, fullgraph=True),
+        torch.compile(f, fullgraph=True, dynamic=True),
+    ):
         x = torch.randn(200, 136, device="cuda", requires_grad=True)
         run(x).backward()
         torch.testing.assert_close(x.grad, 4 * x.detach())
-    torch.library.opcheck(op, (torch.randn(64, 64, device="cuda", requires_grad=True),), {"alpha": 2.0})
+    torch.library.opcheck(
+        op, (torch.randn(64, 64, device="cuda", requires_grad=True),), {"alpha": 2.0}
+    )
 
 
 def test_a_kernel_that_writes_in_place_stands_in_a_graph() -> None:

@@ -27,8 +27,11 @@ PROCESSES = 4
 def waits(report: numpipe.reports.Report) -> dict[int, tuple[str | None, int | None]]:
     """What each warpgroup waits for: the barrier, and the parity of the phase, which is all the GPU
     knows of some."""
-    return {party.warpgroup: (party.barrier, party.phase and party.phase & 1) for party in report.waiting
-            if party.barrier is not None}
+    return {
+        party.warpgroup: (party.barrier, party.phase and party.phase & 1)
+        for party in report.waiting
+        if party.barrier is not None
+    }
 
 
 @pytest.mark.parametrize("name", HANGS)
@@ -52,9 +55,14 @@ def test_a_kernel_that_hangs_ends_in_the_error_of_the_simulator(name: str) -> No
     assert expected.waiting or "did not arrive" in expected.text
     if expected.waiting and name != "polling_for_ever":  # a poll is no wait
         assert waits(report) == waits(expected)
-        lacking = {barrier.name: (barrier.pending, barrier.missing_bytes) for barrier in report.barriers}
-        assert lacking == {barrier.name: (barrier.pending, barrier.missing_bytes) for barrier in expected.barriers
-                           if barrier.name in lacking}  # bytes in units of 2048: none here
+        lacking = {
+            barrier.name: (barrier.pending, barrier.missing_bytes) for barrier in report.barriers
+        }
+        assert lacking == {
+            barrier.name: (barrier.pending, barrier.missing_bytes)
+            for barrier in expected.barriers
+            if barrier.name in lacking
+        }  # bytes in units of 2048: none here
 
 
 def test_the_next_call_raises_what_a_call_on_device_arrays_left_behind() -> None:
@@ -73,8 +81,12 @@ def test_the_next_call_raises_what_a_call_on_device_arrays_left_behind() -> None
 
 
 def test_a_hang_under_jitter_is_the_same() -> None:
-    kernel = numpipe.kernel(hang_kernels.HANGS["a_slot_is_not_released"].function, grid=2, num_compute_wgs=1,
-                            compiler_params=CompilerParams(debug=True, jitter=7))
+    kernel = numpipe.kernel(
+        hang_kernels.HANGS["a_slot_is_not_released"].function,
+        grid=2,
+        num_compute_wgs=1,
+        compiler_params=CompilerParams(debug=True, jitter=7),
+    )
     with pytest.raises(PipelineDeadlock, match=r"consumed\[1\]"):
         kernel(*arrays(), target="gpu")
 
@@ -86,8 +98,13 @@ def test_jitter_and_debug_change_no_result(seed: int, debug: bool) -> None:
     x, y = arrays()
     numpipe.kernel(healthy.function, num_compute_wgs=1, compiler_params=params)(x, y, target="gpu")
     np.testing.assert_array_equal(x, y)
-    a, b = (np.random.default_rng(seed).standard_normal((500, 456), np.float32).astype(np.float16) for _ in range(2))
-    shaken = numpipe.Kernel(matmul.function, dataclasses.replace(matmul.options, compiler_params=params))
+    a, b = (
+        np.random.default_rng(seed).standard_normal((500, 456), np.float32).astype(np.float16)
+        for _ in range(2)
+    )
+    shaken = numpipe.Kernel(
+        matmul.function, dataclasses.replace(matmul.options, compiler_params=params)
+    )
     np.testing.assert_array_equal(shaken(a, b, target="gpu"), matmul(a, b, target="gpu"))
 
 
@@ -102,6 +119,13 @@ hang_kernels.never(*hang_kernels.arrays(), target="gpu")
 def test_a_kernel_that_the_flag_does_not_end_traps() -> None:
     """In a process of its own, which CUDA refuses further work."""
     begin = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", NEVER.format(path=sys.path)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and "LaunchError" in done.stderr and "CUDA_ERROR_" in done.stderr, done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", NEVER.format(path=sys.path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1 and "LaunchError" in done.stderr and "CUDA_ERROR_" in done.stderr, (
+        done.stderr
+    )
     assert time.monotonic() - begin < 30

@@ -21,8 +21,14 @@ FIX = "commit, then wgmma_wait with few enough groups pending"
 
 
 # ---- read in flight
-@kernel(X, zeros(64, 64, dtype=F32), hazard="accumulator-in-flight", says=rf"the accumulator of the wgmma at accumulators.py:\d+ .*is read before wgmma_wait has covered "
-        rf"it: batch 1, drained up to 0; {FIX}", gives=SQUARE)
+@kernel(
+    X,
+    zeros(64, 64, dtype=F32),
+    hazard="accumulator-in-flight",
+    says=rf"the accumulator of the wgmma at accumulators.py:\d+ .*is read before wgmma_wait has covered "
+    rf"it: batch 1, drained up to 0; {FIX}",
+    gives=SQUARE,
+)
 def stored_before_it_was_waited_for(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -33,8 +39,14 @@ def stored_before_it_was_waited_for(x, y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = acc
 
 
-@kernel(X, zeros(64, 64, dtype=F32), hazard="accumulator-in-flight", says=rf"the accumulator of the wgmma at .* is read before wgmma_wait has covered it: batch 2, drained "
-        rf"up to 1; {FIX}", gives=2 * SQUARE)
+@kernel(
+    X,
+    zeros(64, 64, dtype=F32),
+    hazard="accumulator-in-flight",
+    says=rf"the accumulator of the wgmma at .* is read before wgmma_wait has covered it: batch 2, drained "
+    rf"up to 1; {FIX}",
+    gives=2 * SQUARE,
+)
 def the_newest_of_two_left_in_flight(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -46,17 +58,31 @@ def the_newest_of_two_left_in_flight(x, y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = first + second
 
 
-@kernel(X, zeros(64, 64, dtype=F32), hazard="accumulator-in-flight", says=rf"is read before wgmma_wait has covered it: batch 1, drained up to 0; {FIX}.*slot=0 step=0", gives=SQUARE)
+@kernel(
+    X,
+    zeros(64, 64, dtype=F32),
+    hazard="accumulator-in-flight",
+    says=rf"is read before wgmma_wait has covered it: batch 1, drained up to 0; {FIX}.*slot=0 step=0",
+    gives=SQUARE,
+)
 def read_in_the_step_that_issued_it(x, y, *, fixed: numpipe.Static):
-    for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x):
+    for _, (tile,) in numpipe.pipeline(
+        grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),)
+    )(x):
         acc = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile)
         if fixed:
             acc = numpipe.wgmma_wait(acc, 0)
         y[ds(0, 64), ds(0, 64)] = acc * 1.0
 
 
-@kernel(X, zeros(64, 64, dtype=F32), hazard="accumulator-in-flight", says=r"is read after a later wgmma, at accumulators.py:\d+ .*, took over its registers; read the "
-        r"newest one", gives=2 * SQUARE)
+@kernel(
+    X,
+    zeros(64, 64, dtype=F32),
+    hazard="accumulator-in-flight",
+    says=r"is read after a later wgmma, at accumulators.py:\d+ .*, took over its registers; read the "
+    r"newest one",
+    gives=2 * SQUARE,
+)
 def read_after_a_later_product_took_its_registers(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -71,7 +97,9 @@ def read_after_a_later_product_took_its_registers(x, y, *, fixed: numpipe.Static
 
 # ---- the machine
 READY = 60 * 1024
-STEPS = tuple((descriptor(32 * i, 16, 1024, 128), descriptor(32 * i, 16, 1024, 128)) for i in range(4))
+STEPS = tuple(
+    (descriptor(32 * i, 16, 1024, 128), descriptor(32 * i, 16, 1024, 128)) for i in range(4)
+)
 BATCH = Mma(64, F16, "k", "k", (STEPS,))
 FROM_REGISTERS = Mma(64, F16, "k", "k", (tuple((0, b) for _, b in STEPS),))
 REUSE = "wgmma_wait with few enough groups pending before they are used again, or other registers"
@@ -90,7 +118,12 @@ def load(x):
     cp_async_bulk.load(0, x, (0, 0), READY)
 
 
-@machine("accumulator-in-flight", rf"is read before wgmma_wait has covered it: batch 1, drained up to 0; {FIX}", X, gives=GRAM)
+@machine(
+    "accumulator-in-flight",
+    rf"is read before wgmma_wait has covered it: batch 1, drained up to 0; {FIX}",
+    X,
+    gives=GRAM,
+)
 def waited_for_a_product_that_was_not_committed(fixed, x, out):
     loaded(x)
     wg = current()
@@ -102,8 +135,13 @@ def waited_for_a_product_that_was_not_committed(fixed, x, out):
     out.array[...] = acc.read()
 
 
-@machine("operand-in-flight", rf"registers that the wgmma at accumulators.py:\d+ .* takes as its A operand were overwritten before "
-         rf"wgmma_wait has covered it: batch 1; {REUSE}", X, gives=GRAM)
+@machine(
+    "operand-in-flight",
+    rf"registers that the wgmma at accumulators.py:\d+ .* takes as its A operand were overwritten before "
+    rf"wgmma_wait has covered it: batch 1; {REUSE}",
+    X,
+    gives=GRAM,
+)
 def registers_of_an_operand_used_again(fixed, x, out):
     loaded(x)
     wg, operand = current(), X.copy()
@@ -117,7 +155,12 @@ def registers_of_an_operand_used_again(fixed, x, out):
     out.array[...] = acc.read()
 
 
-@machine("operand-in-flight", rf"were overwritten before wgmma_wait has covered it: batch 2; {REUSE}", X, gives=GRAM)
+@machine(
+    "operand-in-flight",
+    rf"were overwritten before wgmma_wait has covered it: batch 2; {REUSE}",
+    X,
+    gives=GRAM,
+)
 def the_newer_of_two_operands_used_again(fixed, x, out):
     loaded(x)
     wg, first, second = current(), X.copy(), X.copy()
@@ -131,8 +174,13 @@ def the_newer_of_two_operands_used_again(fixed, x, out):
     out.array[...] = acc.read()
 
 
-@machine("missing-wgmma-fence", r"wgmma on registers that something else has written, without a wgmma_fence in between .*; "
-         r"wgmma_fence before the first wgmma of a group", X, gives=GRAM)
+@machine(
+    "missing-wgmma-fence",
+    r"wgmma on registers that something else has written, without a wgmma_fence in between .*; "
+    r"wgmma_fence before the first wgmma of a group",
+    X,
+    gives=GRAM,
+)
 def no_fence_before_the_first_product(fixed, x, out):
     loaded(x)
     wg = current()
@@ -144,8 +192,13 @@ def no_fence_before_the_first_product(fixed, x, out):
     out.array[...] = acc.read()
 
 
-@machine("missing-wgmma-fence", r"wgmma on an accumulator that was read since the last wgmma_fence; another wgmma_fence, which "
-         r"orders register accesses", X, gives=2 * GRAM)
+@machine(
+    "missing-wgmma-fence",
+    r"wgmma on an accumulator that was read since the last wgmma_fence; another wgmma_fence, which "
+    r"orders register accesses",
+    X,
+    gives=2 * GRAM,
+)
 def no_fence_after_the_accumulator_was_read(fixed, x, out):
     loaded(x)
     wg = current()

@@ -34,8 +34,13 @@ def panel(x, coords, nbytes, address=0):
 
 
 # ---- initialisation
-@machine("missing-init-fence", r"tma_load on mbarrier at 61440, whose initialisation at barriers.py:\d+ in begin the TMA may not "
-         r"see; fence_mbarrier_init by the lane that initialised it", PANEL, gives=DONE)
+@machine(
+    "missing-init-fence",
+    r"tma_load on mbarrier at 61440, whose initialisation at barriers.py:\d+ in begin the TMA may not "
+    r"see; fence_mbarrier_init by the lane that initialised it",
+    PANEL,
+    gives=DONE,
+)
 def the_first_copy_of_an_unfenced_barrier(fixed, x, out):
     one_lane(lambda: begin(1, fenced=fixed))
     barrier.sync(0, 128)
@@ -44,9 +49,14 @@ def the_first_copy_of_an_unfenced_barrier(fixed, x, out):
     out[0] = 7
 
 
-@machine("missing-init-fence", r"mbar_(arrive|wait) on (SMEM\[61440\], where no mbarrier has been initialised yet; initialise it, "
-         r"fence_mbarrier_init, then bar_sync|mbarrier at 61440, but nothing orders its initialisation at .* before; bar_sync "
-         r"between the two)", gives=DONE, warpgroups=2)
+@machine(
+    "missing-init-fence",
+    r"mbar_(arrive|wait) on (SMEM\[61440\], where no mbarrier has been initialised yet; initialise it, "
+    r"fence_mbarrier_init, then bar_sync|mbarrier at 61440, but nothing orders its initialisation at .* before; bar_sync "
+    r"between the two)",
+    gives=DONE,
+    warpgroups=2,
+)
 def a_barrier_used_before_the_cta_has_met(fixed, out):
     if current().warpgroup == 0:
         one_lane(begin, 128)
@@ -59,8 +69,12 @@ def a_barrier_used_before_the_cta_has_met(fixed, out):
         out[0] = 7
 
 
-@machine("barrier-reinitialised", r"mbar_init on mbarrier at 61440, live since barriers.py:\d+ in begin; mbar_inval it first",
-         gives=DONE, error=SimulationError)
+@machine(
+    "barrier-reinitialised",
+    r"mbar_init on mbarrier at 61440, live since barriers.py:\d+ in begin; mbar_inval it first",
+    gives=DONE,
+    error=SimulationError,
+)
 def initialised_twice(fixed, out):
     one_lane(begin, 128)
     barrier.sync(0, 128)
@@ -76,8 +90,13 @@ def initialised_twice(fixed, out):
     out[0] = 7
 
 
-@machine("barrier-reinitialised", r"mbar_inval on mbarrier at 61440 in the middle of phase 0: 4 of 8 arrivals pending", gives=DONE,
-         error=SimulationError, warpgroups=2)
+@machine(
+    "barrier-reinitialised",
+    r"mbar_inval on mbarrier at 61440 in the middle of phase 0: 4 of 8 arrivals pending",
+    gives=DONE,
+    error=SimulationError,
+    warpgroups=2,
+)
 def invalidated_while_somebody_has_still_to_arrive(fixed, out):
     machine_ = current()
     if machine_.warpgroup == 0:
@@ -99,8 +118,12 @@ def invalidated_while_somebody_has_still_to_arrive(fixed, out):
         out[0] = 7
 
 
-@machine("barrier-reinitialised", r"mbar_inval on mbarrier at 61440, but nothing orders its use by warp 1 of warpgroup 0 "
-         r"\(compute\) at barriers.py:\d+ in \w+ before.*", gives=DONE)
+@machine(
+    "barrier-reinitialised",
+    r"mbar_inval on mbarrier at 61440, but nothing orders its use by warp 1 of warpgroup 0 "
+    r"\(compute\) at barriers.py:\d+ in \w+ before.*",
+    gives=DONE,
+)
 def invalidated_while_other_warps_may_still_wait(fixed, out):
     one_lane(begin, 128)
     barrier.sync(0, 128)
@@ -112,8 +135,14 @@ def invalidated_while_other_warps_may_still_wait(fixed, out):
     out[0] = 7
 
 
-@machine("barrier-reinitialised", r"mbar_inval on mbarrier at 61440 in the middle of phase 0: 1 of 1 arrivals pending, -?\d+ bytes "
-         r"missing, [01] copies in flight", PANEL, gives=DONE, error=SimulationError)
+@machine(
+    "barrier-reinitialised",
+    r"mbar_inval on mbarrier at 61440 in the middle of phase 0: 1 of 1 arrivals pending, -?\d+ bytes "
+    r"missing, [01] copies in flight",
+    PANEL,
+    gives=DONE,
+    error=SimulationError,
+)
 def invalidated_while_a_copy_is_on_its_way(fixed, x, out):
     one_lane(begin, 1)
     barrier.sync(0, 128)
@@ -130,9 +159,15 @@ def announced_late(x, fixed):
     mbarrier.arrive_expect_tx(READY, x.nbytes)
 
 
-@machine("barrier-reinitialised", r"write \(store_word\) writes SMEM\[61440:61444\), where mbarrier \(mbarrier at 61440\) is in "
-         r"use \(at barriers.py:\d+ in (begin|its_bytes_are_used_again_too_early)\).*mbar_inval before the bytes serve something "
-         r"else", gives=DONE, error=SimulationError, warpgroups=2)
+@machine(
+    "barrier-reinitialised",
+    r"write \(store_word\) writes SMEM\[61440:61444\), where mbarrier \(mbarrier at 61440\) is in "
+    r"use \(at barriers.py:\d+ in (begin|its_bytes_are_used_again_too_early)\).*mbar_inval before the bytes serve something "
+    r"else",
+    gives=DONE,
+    error=SimulationError,
+    warpgroups=2,
+)
 def its_bytes_are_used_again_too_early(fixed, out):
     if current().warpgroup == 0:
         one_lane(begin, 1)
@@ -147,8 +182,14 @@ def its_bytes_are_used_again_too_early(fixed, out):
         out[0] = memory.load_word(READY)
 
 
-@machine("barrier-reinitialised", r"TMA load \(x\) fills SMEM\[57344:65536\), where mbarrier \(mbarrier at 61440\) is in use "
-         r".*place mbarriers outside the slots", PANEL, gives=DONE, error=SimulationError)
+@machine(
+    "barrier-reinitialised",
+    r"TMA load \(x\) fills SMEM\[57344:65536\), where mbarrier \(mbarrier at 61440\) is in use "
+    r".*place mbarriers outside the slots",
+    PANEL,
+    gives=DONE,
+    error=SimulationError,
+)
 def a_slot_over_its_own_barrier(fixed, x, out):
     one_lane(begin, 1)
     barrier.sync(0, 128)
@@ -158,8 +199,12 @@ def a_slot_over_its_own_barrier(fixed, x, out):
 
 
 # ---- phases
-@machine("wrong-phase", r"waited for phase 2 of mbarrier at 61440 for step 3, and passed on the stale phase 0, which has the same "
-         r"parity", gives=DONE)
+@machine(
+    "wrong-phase",
+    r"waited for phase 2 of mbarrier at 61440 for step 3, and passed on the stale phase 0, which has the same "
+    r"parity",
+    gives=DONE,
+)
 def a_phase_two_ahead(fixed, out):
     one_lane(begin, 128)
     barrier.sync(0, 128)
@@ -169,8 +214,16 @@ def a_phase_two_ahead(fixed, out):
     out[0] = 7
 
 
-@kernel(X, zeros(128, 64, dtype=F32), hazard="wrong-phase", says=r"waited for phase 0 of barrier @ barriers.py:\d+ \(0\), but the mbarrier has already reached phase 1: the "
-        r"phase was missed", gives=np.concatenate([ONE, ONE + 1]), num_compute_wgs=2, warp_specialized=False)
+@kernel(
+    X,
+    zeros(128, 64, dtype=F32),
+    hazard="wrong-phase",
+    says=r"waited for phase 0 of barrier @ barriers.py:\d+ \(0\), but the mbarrier has already reached phase 1: the "
+    r"phase was missed",
+    gives=np.concatenate([ONE, ONE + 1]),
+    num_compute_wgs=2,
+    warp_specialized=False,
+)
 def a_warpgroup_that_waits_for_every_second_phase(x, y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     turn, back = numpipe.scratch((Barrier(), Barrier()))
@@ -194,7 +247,12 @@ def a_warpgroup_that_waits_for_every_second_phase(x, y, *, fixed: numpipe.Static
         y[ds(64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 2.0
 
 
-@kernel(zeros(64, 64, dtype=F32), hazard="phase-unobserved", says=r"the CTA ends, and nobody has waited for phase 0 of barrier @ barriers.py:\d+: .*wait for each phase", gives=ONE)
+@kernel(
+    zeros(64, 64, dtype=F32),
+    hazard="phase-unobserved",
+    says=r"the CTA ends, and nobody has waited for phase 0 of barrier @ barriers.py:\d+: .*wait for each phase",
+    gives=ONE,
+)
 def a_phase_that_nobody_waits_for(y, *, fixed: numpipe.Static):
     done = numpipe.scratch(Barrier())
     numpipe.barrier_arrive(done)
@@ -203,8 +261,16 @@ def a_phase_that_nobody_waits_for(y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel(X, zeros(64, 64), hazard="phase-unobserved", says=r"the CTA ends, and nobody has waited for phase 1 of barrier @ barriers.py:\d+ \(1\): .*wait for each "
-        r"phase", gives=X[:, :64], num_compute_wgs=2, warp_specialized=False)
+@kernel(
+    X,
+    zeros(64, 64),
+    hazard="phase-unobserved",
+    says=r"the CTA ends, and nobody has waited for phase 1 of barrier @ barriers.py:\d+ \(1\): .*wait for each "
+    r"phase",
+    gives=X[:, :64],
+    num_compute_wgs=2,
+    warp_specialized=False,
+)
 def the_last_phase_is_not_waited_for(x, y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     tile, landed, read = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), Barrier()))
@@ -219,8 +285,14 @@ def the_last_phase_is_not_waited_for(x, y, *, fixed: numpipe.Static):
 
 
 # ---- bytes
-@machine("wrong-expect-tx", r"(4096 more than phase 0 expects \(4096 announced\)|completes with 1 of its copies still in flight: "
-         r"expect_tx announced 4096)", PANEL, gives=DONE, error=SimulationError)
+@machine(
+    "wrong-expect-tx",
+    r"(4096 more than phase 0 expects \(4096 announced\)|completes with 1 of its copies still in flight: "
+    r"expect_tx announced 4096)",
+    PANEL,
+    gives=DONE,
+    error=SimulationError,
+)
 def too_few_bytes_announced(fixed, x, out):
     one_lane(begin, 1)
     barrier.sync(0, 128)
@@ -229,8 +301,14 @@ def too_few_bytes_announced(fixed, x, out):
     out[0] = 7
 
 
-@machine("wrong-expect-tx", r"mbarrier at 61440 still misses 4096 bytes and no copy is in flight: expect_tx announced 12288 bytes, "
-         r"the copies of this phase brought 8192", PANEL, gives=DONE, error=PipelineDeadlock)
+@machine(
+    "wrong-expect-tx",
+    r"mbarrier at 61440 still misses 4096 bytes and no copy is in flight: expect_tx announced 12288 bytes, "
+    r"the copies of this phase brought 8192",
+    PANEL,
+    gives=DONE,
+    error=PipelineDeadlock,
+)
 def too_many_bytes_announced(fixed, x, out):
     one_lane(begin, 1)
     barrier.sync(0, 128)
@@ -240,18 +318,32 @@ def too_many_bytes_announced(fixed, x, out):
 
 
 # ---- arrivals
-@kernel(X, zeros(64, 64, dtype=F32), hazard="too-many-arrivals", says=r"on barrier @ barriers.py:\d+.*(nothing orders this after the end of phase 0|phase 0 has only 0 of 4 "
-        r"pending)", gives=X[:, :64].astype(F32) @ X[:, 64:128].astype(F32), error=SimulationError)
+@kernel(
+    X,
+    zeros(64, 64, dtype=F32),
+    hazard="too-many-arrivals",
+    says=r"on barrier @ barriers.py:\d+.*(nothing orders this after the end of phase 0|phase 0 has only 0 of 4 "
+    r"pending)",
+    gives=X[:, :64].astype(F32) @ X[:, 64:128].astype(F32),
+    error=SimulationError,
+)
 def two_copies_on_a_barrier_of_one(x, y, *, fixed: numpipe.Static):
     half = SMEM((64, 64), np.float16)
     left, right, landed = numpipe.scratch((half, half, Barrier(num_arrivals=2 if fixed else 1)))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], left, landed)
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(64, 64)], right, landed)
     numpipe.barrier_wait(landed)
-    y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(numpipe.wgmma(numpipe.zeros((64, 64), np.float32), left, right), 0)
+    y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(
+        numpipe.wgmma(numpipe.zeros((64, 64), np.float32), left, right), 0
+    )
 
 
-@kernel(zeros(64, 64, dtype=F32), hazard="too-many-arrivals", says=r"arrives on barrier @ barriers.py:\d+ in phase 1, but nothing orders this after the end of phase 0", gives=ONE)
+@kernel(
+    zeros(64, 64, dtype=F32),
+    hazard="too-many-arrivals",
+    says=r"arrives on barrier @ barriers.py:\d+ in phase 1, but nothing orders this after the end of phase 0",
+    gives=ONE,
+)
 def arrives_for_a_phase_that_may_not_have_begun(y, *, fixed: numpipe.Static):
     done = numpipe.scratch(Barrier())
     numpipe.barrier_arrive(done)
@@ -262,8 +354,14 @@ def arrives_for_a_phase_that_may_not_have_begun(y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel(X, zeros(64, 64, dtype=F32), hazard="too-many-arrivals", says=r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) arrives twice on consumed\[0\] for in_specs\[0\] 'x' of "
-        r"x @ barriers.py:\d+ for step 0", gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1))
+@kernel(
+    X,
+    zeros(64, 64, dtype=F32),
+    hazard="too-many-arrivals",
+    says=r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) arrives twice on consumed\[0\] for in_specs\[0\] 'x' of "
+    r"x @ barriers.py:\d+ for step 0",
+    gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1),
+)
 def a_slot_released_twice(x, y, *, fixed: numpipe.Static):
     def body(indices, tile, free, acc):
         acc = acc + tile[...].astype(np.float32)
@@ -275,12 +373,24 @@ def a_slot_released_twice(x, y, *, fixed: numpipe.Static):
     def compute(pipeline):
         y[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
-    emit(body, grid=(3,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute,
-         manual_consumed_barriers=True)(x)
+    emit(
+        body,
+        grid=(3,),
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        compute_context=compute,
+        manual_consumed_barriers=True,
+    )(x)
 
 
-@kernel(X, zeros(64, 64, dtype=F32), hazard="too-few-arrivals", says=r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) did not arrive on consumed\[0\] for in_specs\[0\] 'x' of "
-        r"x @ barriers.py:\d+ for step 0", gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1), error=PipelineDeadlock)
+@kernel(
+    X,
+    zeros(64, 64, dtype=F32),
+    hazard="too-few-arrivals",
+    says=r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) did not arrive on consumed\[0\] for in_specs\[0\] 'x' of "
+    r"x @ barriers.py:\d+ for step 0",
+    gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1),
+    error=PipelineDeadlock,
+)
 def a_slot_that_is_never_released(x, y, *, fixed: numpipe.Static):
     def body(indices, tile, free, acc):
         acc = acc + tile[...].astype(np.float32)
@@ -291,18 +401,34 @@ def a_slot_that_is_never_released(x, y, *, fixed: numpipe.Static):
     def compute(pipeline):
         y[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
-    emit(body, grid=(3,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), compute_context=compute,
-         manual_consumed_barriers=True)(x)
+    emit(
+        body,
+        grid=(3,),
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        compute_context=compute,
+        manual_consumed_barriers=True,
+    )(x)
 
 
-@kernel(X, zeros(128, 64, dtype=F32), hazard="too-few-arrivals", says=r"warpgroup 1 \(compute\) of CTA \(0, 0, 0\) did not arrive on consumed\[0\] for in_specs\[0\] 'x' of "
-        r"x @ barriers.py:\d+ for step 2", gives=np.concatenate(
-            [X.reshape(64, 3, 64).astype(F32).sum(axis=1)] * 2), error=PipelineDeadlock, num_compute_wgs=2)
+@kernel(
+    X,
+    zeros(128, 64, dtype=F32),
+    hazard="too-few-arrivals",
+    says=r"warpgroup 1 \(compute\) of CTA \(0, 0, 0\) did not arrive on consumed\[0\] for in_specs\[0\] 'x' of "
+    r"x @ barriers.py:\d+ for step 2",
+    gives=np.concatenate([X.reshape(64, 3, 64).astype(F32).sum(axis=1)] * 2),
+    error=PipelineDeadlock,
+    num_compute_wgs=2,
+)
 def a_loop_in_which_one_warpgroup_does_not_release(x, y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(3,), manual_ready_barriers=True, manual_consumed_barriers=True, in_specs=(
-        BlockSpec((64, 64), lambda k: (0, k)),))
+    pipe = numpipe.pipeline(
+        grid=(3,),
+        manual_ready_barriers=True,
+        manual_consumed_barriers=True,
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+    )
     for (k,), (tile,), (ready,), (free,) in pipe(x):
         numpipe.barrier_wait(ready)
         acc = acc + tile[...].astype(np.float32)
@@ -311,11 +437,19 @@ def a_loop_in_which_one_warpgroup_does_not_release(x, y, *, fixed: numpipe.Stati
     y[ds(wg * 64, 64), ds(0, 64)] = acc
 
 
-@kernel(X, zeros(64, 64, dtype=F32), hazard="too-many-arrivals", says=r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) arrives twice on consumed\[0\] for in_specs\[0\] 'x' of "
-        r"x @ barriers.py:\d+ for step 0", gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1))
+@kernel(
+    X,
+    zeros(64, 64, dtype=F32),
+    hazard="too-many-arrivals",
+    says=r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) arrives twice on consumed\[0\] for in_specs\[0\] 'x' of "
+    r"x @ barriers.py:\d+ for step 0",
+    gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1),
+)
 def a_loop_that_releases_a_slot_twice(x, y, *, fixed: numpipe.Static):
     acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(3,), manual_consumed_barriers=True, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    pipe = numpipe.pipeline(
+        grid=(3,), manual_consumed_barriers=True, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+    )
     for _, (tile,), (free,) in pipe(x):
         acc = acc + tile[...].astype(np.float32)
         numpipe.barrier_arrive(free)
@@ -324,17 +458,31 @@ def a_loop_that_releases_a_slot_twice(x, y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = acc
 
 
-@kernel(X, zeros(64, 64), hazard="too-few-arrivals", says=r"hint: barrier @ barriers.py:\d+ still misses 4 of 8 arrivals in phase 0: a barrier_arrive or a copy "
-        r"is missing, or the count is too high", gives=X[:, :64], error=PipelineDeadlock)
+@kernel(
+    X,
+    zeros(64, 64),
+    hazard="too-few-arrivals",
+    says=r"hint: barrier @ barriers.py:\d+ still misses 4 of 8 arrivals in phase 0: a barrier_arrive or a copy "
+    r"is missing, or the count is too high",
+    gives=X[:, :64],
+    error=PipelineDeadlock,
+)
 def one_copy_on_a_barrier_of_two(x, y, *, fixed: numpipe.Static):
-    tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(num_arrivals=1 if fixed else 2)))
+    tile, landed = numpipe.scratch(
+        (SMEM((64, 64), np.float16), Barrier(num_arrivals=1 if fixed else 2))
+    )
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
     numpipe.barrier_wait(landed)
     y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
-@kernel(zeros(64, 64, dtype=F32), hazard="too-few-arrivals", says=r"the CTA ends in the middle of phase 0 of barrier @ barriers.py:\d+: 4 of 8 arrivals missing "
-        r".*num_arrivals is too high", gives=ONE)
+@kernel(
+    zeros(64, 64, dtype=F32),
+    hazard="too-few-arrivals",
+    says=r"the CTA ends in the middle of phase 0 of barrier @ barriers.py:\d+: 4 of 8 arrivals missing "
+    r".*num_arrivals is too high",
+    gives=ONE,
+)
 def ends_in_the_middle_of_a_phase(y, *, fixed: numpipe.Static):
     done = numpipe.scratch(Barrier(num_arrivals=1 if fixed else 2))
     numpipe.barrier_arrive(done)
@@ -343,8 +491,13 @@ def ends_in_the_middle_of_a_phase(y, *, fixed: numpipe.Static):
         numpipe.barrier_wait(done)
 
 
-@machine("too-few-arrivals", r"mbarrier at 61440 still misses 3 of 4 arrivals in phase 0", gives=DONE, error=PipelineDeadlock,
-         warpgroups=2)
+@machine(
+    "too-few-arrivals",
+    r"mbarrier at 61440 still misses 3 of 4 arrivals in phase 0",
+    gives=DONE,
+    error=PipelineDeadlock,
+    warpgroups=2,
+)
 def one_warp_arrives_for_four(fixed, out):
     machine_ = current()
     if machine_.warpgroup == 0:

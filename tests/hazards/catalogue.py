@@ -57,9 +57,18 @@ def _add(entry: Entry) -> None:
     ENTRIES[name] = entry
 
 
-def kernel(*given: np.ndarray, hazard: str, says: str, gives: Any, error: type[SimulationError] = PipelineRace,
-           fix: dict[str, Any] | None = None, alias: int | None = None, verify: bool = False, gpus: int = 0,
-           **options: Any) -> Callable[..., Any]:
+def kernel(
+    *given: np.ndarray,
+    hazard: str,
+    says: str,
+    gives: Any,
+    error: type[SimulationError] = PipelineRace,
+    fix: dict[str, Any] | None = None,
+    alias: int | None = None,
+    verify: bool = False,
+    gpus: int = 0,
+    **options: Any,
+) -> Callable[..., Any]:
     """A kernel of the arrays `given`, of which the last is its result, if the call allocates none
     (`out_type`).
 
@@ -68,20 +77,34 @@ def kernel(*given: np.ndarray, hazard: str, says: str, gives: Any, error: type[S
     has semaphores, and runs on so many GPUs, each of which has arrays like `given`; GPU r's are
     added r. Its result is those of all GPUs, stacked.
     """
-    options = {"grid": numpipe.persistent(1) if gpus else 1, "num_compute_wgs": 1, **({"semaphores": 4} if gpus else {}), **options}
+    options = {
+        "grid": numpipe.persistent(1) if gpus else 1,
+        "num_compute_wgs": 1,
+        **({"semaphores": 4} if gpus else {}),
+        **options,
+    }
 
     def attach(function: Callable[..., Any]) -> Callable[..., Any]:
-        built = {fixed: numpipe.kernel(**{**options, **(fix or {} if fixed else {})})(function) for fixed in (False, True)}
+        built = {
+            fixed: numpipe.kernel(**{**options, **(fix or {} if fixed else {})})(function)
+            for fixed in (False, True)
+        }
 
         def run(fixed: bool, seed: int | None) -> np.ndarray:
             if gpus:
-                lists = [[(array + gpu).astype(array.dtype) for gpu in range(gpus)] for array in given]
-                built[fixed].simulate(*lists, mesh=numpipe.Mesh.simulated(gpus), seed=seed, fixed=fixed)
+                lists = [
+                    [(array + gpu).astype(array.dtype) for gpu in range(gpus)] for array in given
+                ]
+                built[fixed].simulate(
+                    *lists, mesh=numpipe.Mesh.simulated(gpus), seed=seed, fixed=fixed
+                )
                 return np.stack(lists[-1])
             arrays = [array.copy(order="K") for array in given]
             arrays[-1] = arrays[-1] if alias is None or fixed else arrays[alias]
             if verify:
-                numpipe.verify(built[fixed], *arrays, schedules=2, seed=seed or 0, fixed=fixed).raise_if_failed()
+                numpipe.verify(
+                    built[fixed], *arrays, schedules=2, seed=seed or 0, fixed=fixed
+                ).raise_if_failed()
             made = built[fixed].simulate(*arrays, seed=seed, fixed=fixed)
             made = arrays if made is None else made if isinstance(made, tuple) else (made,)
             return np.asarray(made[-1])
@@ -92,21 +115,36 @@ def kernel(*given: np.ndarray, hazard: str, says: str, gives: Any, error: type[S
     return attach
 
 
-def machine(hazard: str, says: str, *given: np.ndarray, gives: Any, error: type[SimulationError] = PipelineRace,
-            warpgroups: int = 1, grid: tuple[int, int, int] = (1, 1, 1), box: tuple[int, int] = (64, 64),
-            cluster: tuple[int, int, int] = (1, 1, 1)) -> Callable[..., Any]:
+def machine(
+    hazard: str,
+    says: str,
+    *given: np.ndarray,
+    gives: Any,
+    error: type[SimulationError] = PipelineRace,
+    warpgroups: int = 1,
+    grid: tuple[int, int, int] = (1, 1, 1),
+    box: tuple[int, int] = (64, 64),
+    cluster: tuple[int, int, int] = (1, 1, 1),
+) -> Callable[..., Any]:
     """A body on intrinsics: ``function(fixed, *maps, out)``, with tensor maps of the arrays `given`
     and an array for the result.
 
     It is run by each warpgroup of CTAs with 64 KiB of shared memory.
     """
+
     def attach(function: Callable[..., Any]) -> Callable[..., Any]:
         def run(fixed: bool, seed: int | None) -> np.ndarray:
             out = np.zeros_like(gives)
             maps = [TensorMap(array, box, 128, "xyz"[number]) for number, array in enumerate(given)]
             stored = TensorMap(out, box, 128, "out") if out.ndim == 2 else out
-            simulate(lambda _: function(fixed, *maps, stored), grid=grid, warpgroups=warpgroups, smem_bytes=65536, seed=seed,
-                     cluster=cluster)
+            simulate(
+                lambda _: function(fixed, *maps, stored),
+                grid=grid,
+                warpgroups=warpgroups,
+                smem_bytes=65536,
+                seed=seed,
+                cluster=cluster,
+            )
             return out
 
         _add(Entry(hazard, says, error, function, run, gives, True))

@@ -59,10 +59,16 @@ def two_steps(x, out, counts, to):
     meet()
 
 
-@machine("refilled-while-read", r"TMA load \(x\).*(nothing tells warpgroup 0 \(compute\) of CTA \([01], 0, 0\) that "
-         r"(CTA \([01], 0, 0\) has released these bytes.*fix: +every CTA that a slot is filled in releases it to each that fills|"
-         r"warpgroup 0 \(compute\) of CTA \([01], 0, 0\) has read.*fix: +barrier_arrive by the readers))",
-         X, gives=np.tile(WORDS, 2), box=(32, 64), **PAIR)
+@machine(
+    "refilled-while-read",
+    r"TMA load \(x\).*(nothing tells warpgroup 0 \(compute\) of CTA \([01], 0, 0\) that "
+    r"(CTA \([01], 0, 0\) has released these bytes.*fix: +every CTA that a slot is filled in releases it to each that fills|"
+    r"warpgroup 0 \(compute\) of CTA \([01], 0, 0\) has read.*fix: +barrier_arrive by the readers))",
+    X,
+    gives=np.tile(WORDS, 2),
+    box=(32, 64),
+    **PAIR,
+)
 def a_slot_that_is_not_released_to_the_peer_that_fills_it(fixed, x, out):
     if fixed:
         two_steps(x, out, 2, (0, 1))
@@ -70,16 +76,28 @@ def a_slot_that_is_not_released_to_the_peer_that_fills_it(fixed, x, out):
         two_steps(x, out, 1, (current().rank,))
 
 
-@machine("too-few-arrivals", r"the cluster of CTAs \(0, 0, 0\), \(1, 0, 0\): every warpgroup waits.*warpgroup 0 \(compute\) of CTA "
-         r"\(1, 0, 0\): blocked on mbarrier at 61448 of CTA \(1, 0, 0\) phase 0 step 1.*mbarrier at 61448 of CTA \(1, 0, 0\): "
-         r"phase 0, 4 of 8 arrivals missing, 0 bytes missing; arrived: warpgroup 0 \(compute\) of CTA \(1, 0, 0\) x 4",
-         X, gives=np.tile(WORDS, 2), box=(32, 64), error=PipelineDeadlock, **PAIR)
+@machine(
+    "too-few-arrivals",
+    r"the cluster of CTAs \(0, 0, 0\), \(1, 0, 0\): every warpgroup waits.*warpgroup 0 \(compute\) of CTA "
+    r"\(1, 0, 0\): blocked on mbarrier at 61448 of CTA \(1, 0, 0\) phase 0 step 1.*mbarrier at 61448 of CTA \(1, 0, 0\): "
+    r"phase 0, 4 of 8 arrivals missing, 0 bytes missing; arrived: warpgroup 0 \(compute\) of CTA \(1, 0, 0\) x 4",
+    X,
+    gives=np.tile(WORDS, 2),
+    box=(32, 64),
+    error=PipelineDeadlock,
+    **PAIR,
+)
 def a_release_that_misses_a_peer(fixed, x, out):
     two_steps(x, out, 2, (0, 1) if fixed else (current().rank,))
 
 
-@machine("exit-in-flight", r"mbar_arrive_remote on mbarrier at 61440 in shared memory of CTA \([01], 0, 0\), which may have ended: "
-         r"nothing makes it wait for this: all warpgroups of the cluster meet", gives=np.array([7, 7]), **PAIR)
+@machine(
+    "exit-in-flight",
+    r"mbar_arrive_remote on mbarrier at 61440 in shared memory of CTA \([01], 0, 0\), which may have ended: "
+    r"nothing makes it wait for this: all warpgroups of the cluster meet",
+    gives=np.array([7, 7]),
+    **PAIR,
+)
 def a_cta_that_ends_while_its_peer_arrives(fixed, out):
     one_lane(begin, 4)
     meet()
@@ -89,8 +107,14 @@ def a_cta_that_ends_while_its_peer_arrives(fixed, out):
         meet()
 
 
-@machine("exit-in-flight", r"tma_multicast of x to CTA \(1, 0, 0\), which may be on its way when CTA \(0, 0, 0\) ends: nothing "
-         r"makes it wait for this: all warpgroups of the cluster meet", X, gives=WORDS[[0, 0]], **PAIR)
+@machine(
+    "exit-in-flight",
+    r"tma_multicast of x to CTA \(1, 0, 0\), which may be on its way when CTA \(0, 0, 0\) ends: nothing "
+    r"makes it wait for this: all warpgroups of the cluster meet",
+    X,
+    gives=WORDS[[0, 0]],
+    **PAIR,
+)
 def a_cta_that_ends_while_its_copy_to_the_peer_is_on_its_way(fixed, x, out):
     one_lane(begin, 1)
     meet()
@@ -105,8 +129,13 @@ def a_cta_that_ends_while_its_copy_to_the_peer_is_on_its_way(fixed, x, out):
         meet()
 
 
-@machine("missing-init-fence", r"mbar_arrive_remote on (SMEM\[61440\], where no mbarrier has been initialised yet|mbarrier at "
-         r"61440, but nothing orders its initialisation at clusters.py:\d+ in begin before)", gives=np.array([7, 7]), **PAIR)
+@machine(
+    "missing-init-fence",
+    r"mbar_arrive_remote on (SMEM\[61440\], where no mbarrier has been initialised yet|mbarrier at "
+    r"61440, but nothing orders its initialisation at clusters.py:\d+ in begin before)",
+    gives=np.array([7, 7]),
+    **PAIR,
+)
 def an_arrival_at_a_cta_that_may_not_have_begun(fixed, out):
     one_lane(begin, 4)
     if fixed:
@@ -119,8 +148,13 @@ def an_arrival_at_a_cta_that_may_not_have_begun(fixed, out):
     meet()
 
 
-@machine("too-few-arrivals", r"cluster_wait without a cluster_arrive; cluster_arrive first", gives=np.array([7, 7]),
-         error=numpipe.SimulationError, **PAIR)
+@machine(
+    "too-few-arrivals",
+    r"cluster_wait without a cluster_arrive; cluster_arrive first",
+    gives=np.array([7, 7]),
+    error=numpipe.SimulationError,
+    **PAIR,
+)
 def a_wait_for_the_cluster_without_an_arrival(fixed, out):
     if fixed:
         cluster.arrive()
@@ -164,22 +198,37 @@ def rounds(out, *, waits=True, asks=True, meets=False):
     meet()
 
 
-@machine("read-before-ready", r"read \(sums\) reads SMEM\[\d+:\d+\) while st.async \(sums\) of warpgroup 0 "
-         r"\(compute\) of CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has landed.*"
-         r"fix: +wait for mbarrier at 61440, phase 0, by every warp", gives=SENT, **PAIR)
+@machine(
+    "read-before-ready",
+    r"read \(sums\) reads SMEM\[\d+:\d+\) while st.async \(sums\) of warpgroup 0 "
+    r"\(compute\) of CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has landed.*"
+    r"fix: +wait for mbarrier at 61440, phase 0, by every warp",
+    gives=SENT,
+    **PAIR,
+)
 def sums_that_are_read_before_they_have_come(fixed, out):
     rounds(out, waits=fixed, meets=True)
 
 
-@machine("refilled-while-read", r"st.async \(sums\) fills SMEM\[\d+:\d+\) while .*nothing tells warpgroup 0 \(compute\) of CTA "
-         r"\([01], 0, 0\) that CTA \([01], 0, 0\) has read what was there.*fix: +who reads what another CTA sends arrives on a "
-         r"barrier of that CTA", gives=SENT, **PAIR)
+@machine(
+    "refilled-while-read",
+    r"st.async \(sums\) fills SMEM\[\d+:\d+\) while .*nothing tells warpgroup 0 \(compute\) of CTA "
+    r"\([01], 0, 0\) that CTA \([01], 0, 0\) has read what was there.*fix: +who reads what another CTA sends arrives on a "
+    r"barrier of that CTA",
+    gives=SENT,
+    **PAIR,
+)
 def sums_that_are_sent_over_those_before(fixed, out):
     rounds(out, asks=fixed)
 
 
-@machine("exit-in-flight", r"st.async \(sums\) on mbarrier at 61440 phase 0 .* was never waited for before the CTA ends|"
-         r"st.async of sums in shared memory of CTA \([01], 0, 0\), which may have ended", gives=np.array([7, 7]), **PAIR)
+@machine(
+    "exit-in-flight",
+    r"st.async \(sums\) on mbarrier at 61440 phase 0 .* was never waited for before the CTA ends|"
+    r"st.async of sums in shared memory of CTA \([01], 0, 0\), which may have ended",
+    gives=np.array([7, 7]),
+    **PAIR,
+)
 def a_cta_that_ends_while_its_peer_sends(fixed, out):
     one_lane(begin, 4)
     meet()
@@ -191,9 +240,15 @@ def a_cta_that_ends_while_its_peer_sends(fixed, out):
     out[current().rank] = 7
 
 
-@machine("unfenced-writes", r"TMA store \(out\) reads SMEM\[\d+:\d+\) while st.async \(sums\) of warpgroup 0 \(compute\) of CTA "
-         r"\([01], 0, 0\) may still be writing it.*writes as ordinary stores do, which the async proxy does not see.*fix: +read "
-         r"it with ordinary loads", gives=np.repeat(np.array([11, 10], F32), 16)[:, None] * np.ones(32, F32), box=(16, 32), **PAIR)
+@machine(
+    "unfenced-writes",
+    r"TMA store \(out\) reads SMEM\[\d+:\d+\) while st.async \(sums\) of warpgroup 0 \(compute\) of CTA "
+    r"\([01], 0, 0\) may still be writing it.*writes as ordinary stores do, which the async proxy does not see.*fix: +read "
+    r"it with ordinary loads",
+    gives=np.repeat(np.array([11, 10], F32), 16)[:, None] * np.ones(32, F32),
+    box=(16, 32),
+    **PAIR,
+)
 def sums_that_the_tma_stores_as_they_come(fixed, out):
     one_lane(begin, 4)
     meet()
@@ -217,14 +272,29 @@ def stored(out):
 A, B = integers(128, 128), integers(64, 128)
 
 
-@kernel(A, np.concatenate([B, B]), np.zeros((128, 64), F32), hazard="multicast-mismatch", says=r"kernel shares_of_two_blocks, pipeline at .*: in_specs\[1\] for 'b': index_map is \(\d+, \d+\) of "
-        r"'b' in CTA \([01], 0, 0\) and \(\d+, \d+\) of 'b' in CTA \([01], 0, 0\), and each loads a share of the block for both: "
-        r"the tile would be of two blocks; the same start for all CTAs along collective_axes", gives=A.astype(F32) @ B.astype(F32).T, grid=2, cluster=2, cluster_names="cta")
+@kernel(
+    A,
+    np.concatenate([B, B]),
+    np.zeros((128, 64), F32),
+    hazard="multicast-mismatch",
+    says=r"kernel shares_of_two_blocks, pipeline at .*: in_specs\[1\] for 'b': index_map is \(\d+, \d+\) of "
+    r"'b' in CTA \([01], 0, 0\) and \(\d+, \d+\) of 'b' in CTA \([01], 0, 0\), and each loads a share of the block for both: "
+    r"the tile would be of two blocks; the same start for all CTAs along collective_axes",
+    gives=A.astype(F32) @ B.astype(F32).T,
+    grid=2,
+    cluster=2,
+    cluster_names="cta",
+)
 def shares_of_two_blocks(a, b, c, *, fixed: numpipe.Static):
     m = numpipe.axis_index("cta")
     acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(2,), in_specs=(
-        BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (0 if fixed else m, k), collective_axes="cta")))
+    pipe = numpipe.pipeline(
+        grid=(2,),
+        in_specs=(
+            BlockSpec((64, 64), lambda k: (m, k)),
+            BlockSpec((64, 64), lambda k: (0 if fixed else m, k), collective_axes="cta"),
+        ),
+    )
     for _, (a_tile, b_tile) in pipe(a, b):
         acc = numpipe.wgmma(acc, a_tile, b_tile.T)
     c[ds(m * 64, 64), ds(0, 64)] = acc
@@ -234,13 +304,26 @@ def shares_of_two_blocks(a, b, c, *, fixed: numpipe.Static):
 TWICE = np.concatenate([A[:64, :64].astype(F32) + A[:64, 64:].astype(F32)] * 2)
 
 
-@kernel(A[:64], np.zeros((128, 64), F32), hazard="refilled-while-read", says=r"TMA load \(x\) fills SMEM\[\d+:\d+\) .*nothing tells warpgroup 0 \(compute\) of CTA \([01], 0, "
-        r"0\) that (CTA \([01], 0, 0\) has released these bytes|warpgroup 0 \(compute\) of CTA \([01], 0, 0\) has read)", gives=TWICE, grid=2, cluster=2, cluster_names="pair")
+@kernel(
+    A[:64],
+    np.zeros((128, 64), F32),
+    hazard="refilled-while-read",
+    says=r"TMA load \(x\) fills SMEM\[\d+:\d+\) .*nothing tells warpgroup 0 \(compute\) of CTA \([01], 0, "
+    r"0\) that (CTA \([01], 0, 0\) has released these bytes|warpgroup 0 \(compute\) of CTA \([01], 0, 0\) has read)",
+    gives=TWICE,
+    grid=2,
+    cluster=2,
+    cluster_names="pair",
+)
 def a_tile_that_is_not_free_in_the_other_cta(x, y, *, fixed: numpipe.Static):
-    tile, landed, free = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), ClusterBarrier("pair")))
+    tile, landed, free = numpipe.scratch(
+        (SMEM((64, 64), np.float16), Barrier(), ClusterBarrier("pair"))
+    )
     acc = numpipe.zeros((64, 64), np.float32)
     for k in range(2):
-        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(k * 64, 64)], tile, landed, collective_axes="pair")
+        numpipe.copy_gmem_to_smem(
+            x.at[ds(0, 64), ds(k * 64, 64)], tile, landed, collective_axes="pair"
+        )
         numpipe.barrier_wait(landed)
         acc = acc + tile[...].astype(np.float32)
         if fixed:
@@ -249,13 +332,24 @@ def a_tile_that_is_not_free_in_the_other_cta(x, y, *, fixed: numpipe.Static):
     y[ds(numpipe.axis_index("pair") * 64, 64), ds(0, 64)] = acc
 
 
-@kernel(A[:64], np.zeros((128, 64), F32), hazard="multicast-mismatch", says=r"copy_gmem_to_smem: src is \(0, \d+\) of 'x' in CTA \([01], 0, 0\) and \(0, \d+\) of 'x' in CTA "
-        r"\([01], 0, 0\), and each loads a share of the block for both: the tile would be of two blocks; the same start for all "
-        r"CTAs along collective_axes", gives=np.tile(A[:64, :64].astype(F32), (2, 1)), grid=2, cluster=2, cluster_names="pair")
+@kernel(
+    A[:64],
+    np.zeros((128, 64), F32),
+    hazard="multicast-mismatch",
+    says=r"copy_gmem_to_smem: src is \(0, \d+\) of 'x' in CTA \([01], 0, 0\) and \(0, \d+\) of 'x' in CTA "
+    r"\([01], 0, 0\), and each loads a share of the block for both: the tile would be of two blocks; the same start for all "
+    r"CTAs along collective_axes",
+    gives=np.tile(A[:64, :64].astype(F32), (2, 1)),
+    grid=2,
+    cluster=2,
+    cluster_names="pair",
+)
 def a_copy_of_two_views(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     rank = numpipe.axis_index("pair")
-    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0 if fixed else rank * 64, 64)], tile, landed, collective_axes="pair")
+    numpipe.copy_gmem_to_smem(
+        x.at[ds(0, 64), ds(0 if fixed else rank * 64, 64)], tile, landed, collective_axes="pair"
+    )
     numpipe.barrier_wait(landed)
     y[ds(rank * 64, 64), ds(0, 64)] = tile[...].astype(np.float32)
 
@@ -264,12 +358,25 @@ def a_copy_of_two_views(x, y, *, fixed: numpipe.Static):
 HALVES = np.concatenate([A[64:, :32], A[:64, :32]]).astype(F32)
 
 
-@kernel(A.astype(F32), np.zeros((128, 32), F32), hazard="read-before-ready", says=r"reads SMEM\[\d+:\d+\) while st.async \(async_store_smem\) of warpgroup 0 \(compute\) of CTA "
-        r"\([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has landed", gives=HALVES, grid=2, cluster=2, cluster_names="pair")
+@kernel(
+    A.astype(F32),
+    np.zeros((128, 32), F32),
+    hazard="read-before-ready",
+    says=r"reads SMEM\[\d+:\d+\) while st.async \(async_store_smem\) of warpgroup 0 \(compute\) of CTA "
+    r"\([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has landed",
+    gives=HALVES,
+    grid=2,
+    cluster=2,
+    cluster_names="pair",
+)
 def a_tile_that_is_read_before_it_has_come(x, y, *, fixed: numpipe.Static):
-    buffer, landed, sent = numpipe.scratch((SMEM((64, 32), np.float32), Barrier(), ClusterBarrier("pair")))
+    buffer, landed, sent = numpipe.scratch(
+        (SMEM((64, 32), np.float32), Barrier(), ClusterBarrier("pair"))
+    )
     rank = numpipe.axis_index("pair")
-    numpipe.async_store_smem(x[ds(rank * 64, 64), ds(0, 32)], buffer, landed, cluster_idx=1 - rank, cluster_dim="pair")
+    numpipe.async_store_smem(
+        x[ds(rank * 64, 64), ds(0, 32)], buffer, landed, cluster_idx=1 - rank, cluster_dim="pair"
+    )
     numpipe.barrier_arrive(sent)
     numpipe.barrier_wait(sent)  # both have sent, which says nothing of when it lands
     if fixed:
@@ -279,15 +386,31 @@ def a_tile_that_is_read_before_it_has_come(x, y, *, fixed: numpipe.Static):
         numpipe.barrier_wait(landed)
 
 
-@kernel(A.astype(F32), np.zeros((128, 32), F32), hazard="refilled-while-read", says=r"st.async \(async_store_smem\) fills SMEM\[\d+:\d+\) while .*nothing tells warpgroup 0 \(compute\) "
-        r"of CTA \([01], 0, 0\) that CTA \([01], 0, 0\) has read what was there", gives=HALVES + np.concatenate([A[64:, 32:64], A[:64, 32:64]]).astype(F32), grid=2, cluster=2, cluster_names="pair")
+@kernel(
+    A.astype(F32),
+    np.zeros((128, 32), F32),
+    hazard="refilled-while-read",
+    says=r"st.async \(async_store_smem\) fills SMEM\[\d+:\d+\) while .*nothing tells warpgroup 0 \(compute\) "
+    r"of CTA \([01], 0, 0\) that CTA \([01], 0, 0\) has read what was there",
+    gives=HALVES + np.concatenate([A[64:, 32:64], A[:64, 32:64]]).astype(F32),
+    grid=2,
+    cluster=2,
+    cluster_names="pair",
+)
 def a_tile_that_is_sent_over_one_before(x, y, *, fixed: numpipe.Static):
-    buffer, landed, free = numpipe.scratch((SMEM((64, 32), np.float32), Barrier(num_barriers=2), ClusterBarrier("pair")))
+    buffer, landed, free = numpipe.scratch(
+        (SMEM((64, 32), np.float32), Barrier(num_barriers=2), ClusterBarrier("pair"))
+    )
     rank = numpipe.axis_index("pair")
     total = numpipe.zeros((64, 32), np.float32)
     for k in range(2):
-        numpipe.async_store_smem(x[ds(rank * 64, 64), ds(k * 32, 32)], buffer, landed.at[k], cluster_idx=1 - rank,
-                                 cluster_dim="pair")
+        numpipe.async_store_smem(
+            x[ds(rank * 64, 64), ds(k * 32, 32)],
+            buffer,
+            landed.at[k],
+            cluster_idx=1 - rank,
+            cluster_dim="pair",
+        )
         numpipe.barrier_wait(landed.at[k])
         total = total + buffer[...]
         if fixed:
@@ -297,12 +420,26 @@ def a_tile_that_is_sent_over_one_before(x, y, *, fixed: numpipe.Static):
 
 
 # ---- loads from other CTAs -----------------------------------------------------------------------
-@kernel(A.astype(F32), np.zeros((128, 32), F32), hazard="unordered-accesses", says=r"remote load \(cluster_ref\(…\)\[…\]\) reads SMEM\[\d+:\d+\) while write \(tile\[…\] = value\) of "
-        r"warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* wrote is "
-        r"there for other CTAs.*fix: +barrier_arrive behind the store, on a ClusterBarrier\(…, orders_stores=True\)", gives=HALVES, grid=2, cluster=2, cluster_names="pair")
+@kernel(
+    A.astype(F32),
+    np.zeros((128, 32), F32),
+    hazard="unordered-accesses",
+    says=r"remote load \(cluster_ref\(…\)\[…\]\) reads SMEM\[\d+:\d+\) while write \(tile\[…\] = value\) of "
+    r"warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* wrote is "
+    r"there for other CTAs.*fix: +barrier_arrive behind the store, on a ClusterBarrier\(…, orders_stores=True\)",
+    gives=HALVES,
+    grid=2,
+    cluster=2,
+    cluster_names="pair",
+)
 def a_tile_that_is_loaded_behind_a_barrier_that_orders_no_stores(x, y, *, fixed: numpipe.Static):
-    tile, met, there = numpipe.scratch((SMEM((64, 32), np.float32), ClusterBarrier("pair"),
-                                        ClusterBarrier("pair", orders_stores=True)))
+    tile, met, there = numpipe.scratch(
+        (
+            SMEM((64, 32), np.float32),
+            ClusterBarrier("pair"),
+            ClusterBarrier("pair", orders_stores=True),
+        )
+    )
     rank = numpipe.axis_index("pair")
     tile[...] = x[ds(rank * 64, 64), ds(0, 32)]
     if fixed:
@@ -311,15 +448,31 @@ def a_tile_that_is_loaded_behind_a_barrier_that_orders_no_stores(x, y, *, fixed:
     else:
         numpipe.barrier_arrive(met)
         numpipe.barrier_wait(met)
-    y[ds(rank * 64, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=1 - rank, cluster_dim="pair")[...]
+    y[ds(rank * 64, 64), ds(0, 32)] = numpipe.cluster_ref(
+        tile, cluster_idx=1 - rank, cluster_dim="pair"
+    )[...]
 
 
-@kernel(A.astype(F32), np.zeros((128, 32), F32), hazard="unordered-accesses", says=r"(write \(tile\[…\] = value\)|remote load \(cluster_ref\(…\)\[…\]\)) \w+ SMEM\[\d+:\d+\) "
-        r"while .* of warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be (reading|writing) it.*nothing tells .* has "
-        r"read what was there.*fix: +barrier_arrive on a ClusterBarrier by the CTA that has read", gives=HALVES + np.concatenate([A[64:, 32:64], A[:64, 32:64]]).astype(F32), grid=2, cluster=2, cluster_names="pair")
+@kernel(
+    A.astype(F32),
+    np.zeros((128, 32), F32),
+    hazard="unordered-accesses",
+    says=r"(write \(tile\[…\] = value\)|remote load \(cluster_ref\(…\)\[…\]\)) \w+ SMEM\[\d+:\d+\) "
+    r"while .* of warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be (reading|writing) it.*nothing tells .* has "
+    r"read what was there.*fix: +barrier_arrive on a ClusterBarrier by the CTA that has read",
+    gives=HALVES + np.concatenate([A[64:, 32:64], A[:64, 32:64]]).astype(F32),
+    grid=2,
+    cluster=2,
+    cluster_names="pair",
+)
 def a_tile_that_is_stored_over_while_another_cta_loads_it(x, y, *, fixed: numpipe.Static):
-    tile, there, read = numpipe.scratch((SMEM((64, 32), np.float32), ClusterBarrier("pair", 2, orders_stores=True),
-                                         ClusterBarrier("pair")))
+    tile, there, read = numpipe.scratch(
+        (
+            SMEM((64, 32), np.float32),
+            ClusterBarrier("pair", 2, orders_stores=True),
+            ClusterBarrier("pair"),
+        )
+    )
     rank = numpipe.axis_index("pair")
     total = numpipe.zeros((64, 32), np.float32)
     for k in range(2):
@@ -333,8 +486,13 @@ def a_tile_that_is_stored_over_while_another_cta_loads_it(x, y, *, fixed: numpip
     y[ds(rank * 64, 64), ds(0, 32)] = total
 
 
-@machine("exit-in-flight", r"a remote load \(sums\) in shared memory of CTA \([01], 0, 0\), which may have ended: nothing makes it "
-         r"wait for this: all warpgroups of the cluster meet", gives=np.array([11, 10]), **PAIR)
+@machine(
+    "exit-in-flight",
+    r"a remote load \(sums\) in shared memory of CTA \([01], 0, 0\), which may have ended: nothing makes it "
+    r"wait for this: all warpgroups of the cluster meet",
+    gives=np.array([11, 10]),
+    **PAIR,
+)
 def a_cta_that_ends_while_its_peer_loads(fixed, out):
     words = np.full((4, 32, 4), 10 + current().rank, np.float32)
     current().smem_write(CHUNKS, words.view(np.uint8), "sums")

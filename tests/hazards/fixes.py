@@ -35,7 +35,9 @@ class _Chosen(ast.NodeTransformer):
             left = [part for part in parts if not isinstance(part, bool)]
             if whole in [part for part in parts if isinstance(part, bool)]:
                 return whole
-            return not whole if not left else left[0] if len(left) == 1 else ast.BoolOp(test.op, left)
+            return (
+                not whole if not left else left[0] if len(left) == 1 else ast.BoolOp(test.op, left)
+            )
         return test
 
     def visit_If(self, node: ast.If) -> Any:
@@ -61,15 +63,25 @@ def changes(entry: Entry) -> str:
             for field in ("body", "orelse"):
                 if field == "body" and getattr(node, field, None) == []:
                     setattr(node, field, [ast.Pass()])
-        function, = tree.body
-        options = [ast.unparse(keyword) for call in function.decorator_list for keyword in call.keywords
-                   if fixed and keyword.arg in ("fix",)]
+        (function,) = tree.body
+        options = [
+            ast.unparse(keyword)
+            for call in function.decorator_list
+            for keyword in call.keywords
+            if fixed and keyword.arg in ("fix",)
+        ]
         function.decorator_list = []
         texts.append([*options, *ast.unparse(tree).split("\n")])
-    return "\n".join(line for line in difflib.unified_diff(*texts, n=0, lineterm="") if line[:3] not in ("---", "+++", "@@ "))
+    return "\n".join(
+        line
+        for line in difflib.unified_diff(*texts, n=0, lineterm="")
+        if line[:3] not in ("---", "+++", "@@ ")
+    )
 
 
-def edited(entry: Entry, edits: Sequence[tuple[str, str]], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Entry:
+def edited(
+    entry: Entry, edits: Sequence[tuple[str, str]], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Entry:
     """Return the entry of a source in which texts are replaced, each once."""
     source = textwrap.dedent(inspect.getsource(entry.function))
     for old, new in edits:

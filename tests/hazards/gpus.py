@@ -20,8 +20,16 @@ UNORDERED = r"no semaphore orders two GPUs.*fix: +warpgroup \d .* signals a sema
 
 
 # ---- blocks that are read, and written, too early
-@kernel(X, OUT, OUT, hazard="gpu-conflict", says=r"TMA (load|store) \(y( of GPU \d)?\) (reads|writes) y( of GPU \d)?\[0:64, 0:64\], which warpgroup \d .* "
-        rf"of CTA \(0, 0, 0\) of GPU \d (reads|writes).*{UNORDERED}", gives=OTHER, gpus=2)
+@kernel(
+    X,
+    OUT,
+    OUT,
+    hazard="gpu-conflict",
+    says=r"TMA (load|store) \(y( of GPU \d)?\) (reads|writes) y( of GPU \d)?\[0:64, 0:64\], which warpgroup \d .* "
+    rf"of CTA \(0, 0, 0\) of GPU \d (reads|writes).*{UNORDERED}",
+    gives=OTHER,
+    gpus=2,
+)
 def a_block_that_is_read_before_its_signal(x, y, z, ready, *, fixed: numpipe.Static):
     other = 1 - numpipe.axis_index("gpu")
     numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
@@ -34,7 +42,15 @@ def a_block_that_is_read_before_its_signal(x, y, z, ready, *, fixed: numpipe.Sta
     numpipe.wait(ready.at[0], 1)
 
 
-@kernel(zeros(128, 64), zeros(128, 64), hazard="gpu-conflict", says=rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}.*n counts the signals of every", gives=np.stack([np.zeros((128, 64)), np.full((128, 64), 2)]), gpus=2, num_compute_wgs=2)
+@kernel(
+    zeros(128, 64),
+    zeros(128, 64),
+    hazard="gpu-conflict",
+    says=rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}.*n counts the signals of every",
+    gives=np.stack([np.zeros((128, 64)), np.full((128, 64), 2)]),
+    gpus=2,
+    num_compute_wgs=2,
+)
 def a_wait_for_one_of_two_warpgroups(y, z, ready, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     if numpipe.axis_index("gpu") == 0:
@@ -46,7 +62,15 @@ def a_wait_for_one_of_two_warpgroups(y, z, ready, *, fixed: numpipe.Static):
         numpipe.wait(ready.at[0], 2)
 
 
-@kernel(X, OUT, OUT, hazard="gpu-conflict", says=rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}", gives=OTHER, gpus=2)
+@kernel(
+    X,
+    OUT,
+    OUT,
+    hazard="gpu-conflict",
+    says=rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}",
+    gives=OTHER,
+    gpus=2,
+)
 def a_signal_before_the_store(x, y, z, ready, *, fixed: numpipe.Static):
     other = 1 - numpipe.axis_index("gpu")
     if not fixed:
@@ -60,8 +84,15 @@ def a_signal_before_the_store(x, y, z, ready, *, fixed: numpipe.Static):
     numpipe.wait(ready.at[1], 1)
 
 
-@kernel(TALL, OUT, zeros(
-    128, 64), hazard="gpu-conflict", says=rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}", gives=np.stack([TALL + 1, TALL]).astype(F16), gpus=2)
+@kernel(
+    TALL,
+    OUT,
+    zeros(128, 64),
+    hazard="gpu-conflict",
+    says=rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}",
+    gives=np.stack([TALL + 1, TALL]).astype(F16),
+    gpus=2,
+)
 def one_semaphore_for_two_blocks(x, y, z, ready, *, fixed: numpipe.Static):
     other = 1 - numpipe.axis_index("gpu")
     for i in range(2):
@@ -74,8 +105,15 @@ def one_semaphore_for_two_blocks(x, y, z, ready, *, fixed: numpipe.Static):
     numpipe.wait(ready.at[0], 2)
 
 
-@kernel(TALL, OUT, zeros(
-    128, 64), hazard="gpu-conflict", says=rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}", gives=np.stack([TALL + 1, TALL]).astype(F16), gpus=2)
+@kernel(
+    TALL,
+    OUT,
+    zeros(128, 64),
+    hazard="gpu-conflict",
+    says=rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}",
+    gives=np.stack([TALL + 1, TALL]).astype(F16),
+    gpus=2,
+)
 def a_block_that_is_overwritten_before_it_was_read(x, y, z, ready, *, fixed: numpipe.Static):
     other = 1 - numpipe.axis_index("gpu")
     for i in range(2):
@@ -88,19 +126,35 @@ def a_block_that_is_overwritten_before_it_was_read(x, y, z, ready, *, fixed: num
             numpipe.wait(ready.at[1], i + 1)
 
 
-@kernel(zeros(128, 64, dtype=F32), hazard="gpu-conflict", says=r"reduction 'add' \(y( of GPU \d)?\) writes y.*which warpgroup 0 .* of GPU \d writes too.*fix: +"
-        r"reductions are atomic among the CTAs of one GPU only", gives=np.stack(
-            [np.full((128, 64), 1 + gpu) for gpu in range(2)]), gpus=2)
+@kernel(
+    zeros(128, 64, dtype=F32),
+    hazard="gpu-conflict",
+    says=r"reduction 'add' \(y( of GPU \d)?\) writes y.*which warpgroup 0 .* of GPU \d writes too.*fix: +"
+    r"reductions are atomic among the CTAs of one GPU only",
+    gives=np.stack([np.full((128, 64), 1 + gpu) for gpu in range(2)]),
+    gpus=2,
+)
 def sums_of_two_gpus_in_one_place(y, ready, *, fixed: numpipe.Static):
     me = numpipe.axis_index("gpu")
     row = 64 * me if fixed else 0
     for rank in range(2):
-        numpipe.atomic_add(numpipe.peer(y, rank).at[ds(row, 64), ds(0, 64)], numpipe.full((64, 64), 1.0, np.float32))
+        numpipe.atomic_add(
+            numpipe.peer(y, rank).at[ds(row, 64), ds(0, 64)],
+            numpipe.full((64, 64), 1.0, np.float32),
+        )
         numpipe.signal(ready.at[0], rank)
     numpipe.wait(ready.at[0], 2)
 
 
-@kernel(zeros(128, 64), zeros(128, 64), hazard="cta-conflict", says=r"of CTA \(\d, 0, 0\) of GPU 0: .*\(x\) (reads|writes) x\[.*no semaphore orders two CTAs.*fix: +warpgroup", gives=np.ones((1, 128, 64), F16), gpus=1, grid=numpipe.persistent(2))
+@kernel(
+    zeros(128, 64),
+    zeros(128, 64),
+    hazard="cta-conflict",
+    says=r"of CTA \(\d, 0, 0\) of GPU 0: .*\(x\) (reads|writes) x\[.*no semaphore orders two CTAs.*fix: +warpgroup",
+    gives=np.ones((1, 128, 64), F16),
+    gpus=1,
+    grid=numpipe.persistent(2),
+)
 def ctas_of_one_gpu_that_do_not_wait_for_each_other(x, y, ready, *, fixed: numpipe.Static):
     cta = numpipe.program_id(0)
     x[ds(cta * 64, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
@@ -110,9 +164,17 @@ def ctas_of_one_gpu_that_do_not_wait_for_each_other(x, y, ready, *, fixed: numpi
 
 
 # ---- signals that do not come, and launches that end too early
-@kernel(X, OUT, hazard="deadlock", says=r"the CTAs of 2 GPUs: every warpgroup waits.*warpgroup 0 \(compute\) of CTA \(0, 0, 0\) of GPU 0: blocked on "
-        r"the semaphore ready\[1\] of GPU 0: it is 0, and the wait is for 1.*hint: ready\[1\] of GPU 0 is 0 .*nobody has signalled "
-        r"it.*fix: +numpipe.signal\(ready.at\[…\], 0\) for ready\[1\]", gives=OTHER, error=PipelineDeadlock, gpus=2)
+@kernel(
+    X,
+    OUT,
+    hazard="deadlock",
+    says=r"the CTAs of 2 GPUs: every warpgroup waits.*warpgroup 0 \(compute\) of CTA \(0, 0, 0\) of GPU 0: blocked on "
+    r"the semaphore ready\[1\] of GPU 0: it is 0, and the wait is for 1.*hint: ready\[1\] of GPU 0 is 0 .*nobody has signalled "
+    r"it.*fix: +numpipe.signal\(ready.at\[…\], 0\) for ready\[1\]",
+    gives=OTHER,
+    error=PipelineDeadlock,
+    gpus=2,
+)
 def a_signal_that_nobody_sends(x, y, ready, *, fixed: numpipe.Static):
     me = numpipe.axis_index("gpu")
     numpipe.peer(y, 1 - me)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
@@ -120,8 +182,16 @@ def a_signal_that_nobody_sends(x, y, ready, *, fixed: numpipe.Static):
     numpipe.wait(ready.at[1], 1)
 
 
-@kernel(X, OUT, hazard="deadlock", says=r"hint: ready\[0\] of GPU \d is 1 and the wait is for 2: signalled by warpgroup 0 \(compute\) of CTA "
-        r"\(0, 0, 0\) of GPU \d at gpus.py:\d+.*fix: +1 more signal", gives=OTHER, error=PipelineDeadlock, gpus=2)
+@kernel(
+    X,
+    OUT,
+    hazard="deadlock",
+    says=r"hint: ready\[0\] of GPU \d is 1 and the wait is for 2: signalled by warpgroup 0 \(compute\) of CTA "
+    r"\(0, 0, 0\) of GPU \d at gpus.py:\d+.*fix: +1 more signal",
+    gives=OTHER,
+    error=PipelineDeadlock,
+    gpus=2,
+)
 def a_wait_for_more_than_is_sent(x, y, ready, *, fixed: numpipe.Static):
     me = numpipe.axis_index("gpu")
     numpipe.peer(y, 1 - me)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
@@ -129,8 +199,15 @@ def a_wait_for_more_than_is_sent(x, y, ready, *, fixed: numpipe.Static):
     numpipe.wait(ready.at[0], 1 if fixed else 2)
 
 
-@kernel(X, OUT, hazard="exit-in-flight", says=r"load \(x of GPU \d\) of x of GPU \d\[0:64, 0:64\], in the memory of GPU \d, whose kernel (may have "
-        r"ended|has ended).*numpipe.signal\(semaphore.at\[i\], \d\) behind it", gives=OTHER, gpus=2)
+@kernel(
+    X,
+    OUT,
+    hazard="exit-in-flight",
+    says=r"load \(x of GPU \d\) of x of GPU \d\[0:64, 0:64\], in the memory of GPU \d, whose kernel (may have "
+    r"ended|has ended).*numpipe.signal\(semaphore.at\[i\], \d\) behind it",
+    gives=OTHER,
+    gpus=2,
+)
 def a_gpu_that_ends_while_a_peer_loads(x, y, ready, *, fixed: numpipe.Static):
     other = 1 - numpipe.axis_index("gpu")
     y[ds(0, 64), ds(0, 64)] = numpipe.peer(x, other)[ds(0, 64), ds(0, 64)]
@@ -139,8 +216,14 @@ def a_gpu_that_ends_while_a_peer_loads(x, y, ready, *, fixed: numpipe.Static):
         numpipe.wait(ready.at[0], 1)
 
 
-@kernel(OUT, hazard="exit-in-flight", says=r"signal to ready\[0\] of GPU \d, in the memory of GPU \d, whose kernel (may have ended|has ended).*"
-        r"GPU \d waits for as much as it is sent", gives=np.ones((2, 64, 64), F16), gpus=2)
+@kernel(
+    OUT,
+    hazard="exit-in-flight",
+    says=r"signal to ready\[0\] of GPU \d, in the memory of GPU \d, whose kernel (may have ended|has ended).*"
+    r"GPU \d waits for as much as it is sent",
+    gives=np.ones((2, 64, 64), F16),
+    gpus=2,
+)
 def a_signal_that_nobody_waits_for(y, ready, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
     numpipe.signal(ready.at[0], 1 - numpipe.axis_index("gpu"))
@@ -149,7 +232,15 @@ def a_signal_that_nobody_waits_for(y, ready, *, fixed: numpipe.Static):
 
 
 # ---- what is not there
-@kernel(X, OUT, hazard="out-of-bounds", says=r"numpipe.peer\(y, rank\) of GPU 2, and the mesh has 2.*a rank in 0…1", gives=OTHER, error=SimulationError, gpus=2)
+@kernel(
+    X,
+    OUT,
+    hazard="out-of-bounds",
+    says=r"numpipe.peer\(y, rank\) of GPU 2, and the mesh has 2.*a rank in 0…1",
+    gives=OTHER,
+    error=SimulationError,
+    gpus=2,
+)
 def a_gpu_that_the_mesh_does_not_have(x, y, ready, *, fixed: numpipe.Static):
     me = numpipe.axis_index("gpu")
     other = (me + 1) % 2 if fixed else me + 1
@@ -158,7 +249,14 @@ def a_gpu_that_the_mesh_does_not_have(x, y, ready, *, fixed: numpipe.Static):
     numpipe.wait(ready.at[0], 1)
 
 
-@kernel(OUT, hazard="out-of-bounds", says=r"a (signal|wait) of ready\[4\], and there are 4.*an index in 0…3", gives=np.ones((2, 64, 64), F16), error=SimulationError, gpus=2)
+@kernel(
+    OUT,
+    hazard="out-of-bounds",
+    says=r"a (signal|wait) of ready\[4\], and there are 4.*an index in 0…3",
+    gives=np.ones((2, 64, 64), F16),
+    error=SimulationError,
+    gpus=2,
+)
 def a_semaphore_that_is_not_there(y, ready, *, fixed: numpipe.Static):
     i = 3 if fixed else 4
     y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)

@@ -44,7 +44,14 @@ def a_meeting_that_nobody_leaves(y, *, fixed: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel(zeros(64, 64, dtype=F32), hazard="livelock", says=TURN, gives=ONE, warp_specialized=False, error=PipelineDeadlock)
+@kernel(
+    zeros(64, 64, dtype=F32),
+    hazard="livelock",
+    says=TURN,
+    gives=ONE,
+    warp_specialized=False,
+    error=PipelineDeadlock,
+)
 def a_barrier_of_ones_own_for_ever(y, *, fixed: numpipe.Static):
     done = numpipe.scratch(Barrier())
     rounds = 0
@@ -56,7 +63,14 @@ def a_barrier_of_ones_own_for_ever(y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel(zeros(64, 64, dtype=F32), hazard="livelock", says=ALONE, gives=ONE, warp_specialized=False, error=PipelineDeadlock)
+@kernel(
+    zeros(64, 64, dtype=F32),
+    hazard="livelock",
+    says=ALONE,
+    gives=ONE,
+    warp_specialized=False,
+    error=PipelineDeadlock,
+)
 def an_empty_loop(y, *, fixed: numpipe.Static):
     rounds = 0
     while rounds < 1:
@@ -73,7 +87,16 @@ def a_loop_that_steps_over_its_end(y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel(zeros(64, 64, dtype=F32), hazard="livelock", says=ALONE, gives=ONE, num_compute_wgs=2, warp_specialized=False, wg_axis="wg", error=PipelineDeadlock)
+@kernel(
+    zeros(64, 64, dtype=F32),
+    hazard="livelock",
+    says=ALONE,
+    gives=ONE,
+    num_compute_wgs=2,
+    warp_specialized=False,
+    wg_axis="wg",
+    error=PipelineDeadlock,
+)
 def one_of_two_warpgroups_that_never_ends(y, *, fixed: numpipe.Static):
     more = 0 if fixed else 1 - numpipe.axis_index("wg")
     while more > 0:
@@ -82,7 +105,14 @@ def one_of_two_warpgroups_that_never_ends(y, *, fixed: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel(zeros(64, 64, dtype=F32), hazard="livelock", says=r"warpgroups go round, and get nowhere.*nobody has touched a tile or an array", gives=ONE, warp_specialized=False, error=PipelineDeadlock)
+@kernel(
+    zeros(64, 64, dtype=F32),
+    hazard="livelock",
+    says=r"warpgroups go round, and get nowhere.*nobody has touched a tile or an array",
+    gives=ONE,
+    warp_specialized=False,
+    error=PipelineDeadlock,
+)
 def four_warps_that_meet_for_ever(y, *, fixed: numpipe.Static):
     rounds = 0
     while rounds < 2:
@@ -91,7 +121,14 @@ def four_warps_that_meet_for_ever(y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel(zeros(64, 64, dtype=F32), hazard="livelock", says=ALONE, gives=ONE, warp_specialized=False, error=PipelineDeadlock)
+@kernel(
+    zeros(64, 64, dtype=F32),
+    hazard="livelock",
+    says=ALONE,
+    gives=ONE,
+    warp_specialized=False,
+    error=PipelineDeadlock,
+)
 def an_outer_count_that_the_inner_loop_sets_back(y, *, fixed: numpipe.Static):
     rounds = 0
     while rounds < 3:
@@ -104,7 +141,16 @@ def an_outer_count_that_the_inner_loop_sets_back(y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel(zeros(64, 64, dtype=F32), hazard="livelock", says=TURN, gives=ONE, num_compute_wgs=3, warp_specialized=False, wg_axis="wg", error=PipelineDeadlock)
+@kernel(
+    zeros(64, 64, dtype=F32),
+    hazard="livelock",
+    says=TURN,
+    gives=ONE,
+    num_compute_wgs=3,
+    warp_specialized=False,
+    wg_axis="wg",
+    error=PipelineDeadlock,
+)
 def a_round_of_three_that_never_ends(y, *, fixed: numpipe.Static):
     turns = numpipe.scratch(Barrier(num_barriers=3))
     wg = numpipe.axis_index("wg")

@@ -14,12 +14,21 @@ from numpipe.intrinsics import barrier, mbarrier
 from .barriers import DONE, ONE, READY, X, begin
 from .catalogue import F32, kernel, machine, zeros
 
-ABA = (r"waited for phase 0 of barrier @ phases.py:\d+ \(0\), but (warpgroup 0 \(compute\) completes phase 1 and nothing tells "
-       r"it that this wait is over: coming later, it meets phase 1|the mbarrier has already reached phase [12]: the phase was "
-       r"missed).*an arrival of warpgroup 1 \(compute\) behind each of its waits: on barrier @ .* itself, whose count is then one")
+ABA = (
+    r"waited for phase 0 of barrier @ phases.py:\d+ \(0\), but (warpgroup 0 \(compute\) completes phase 1 and nothing tells "
+    r"it that this wait is over: coming later, it meets phase 1|the mbarrier has already reached phase [12]: the phase was "
+    r"missed).*an arrival of warpgroup 1 \(compute\) behind each of its waits: on barrier @ .* itself, whose count is then one"
+)
 
 
-@kernel(zeros(64, 64, dtype=F32), hazard="wrong-phase", says=ABA, gives=ONE, num_compute_wgs=2, warp_specialized=False)
+@kernel(
+    zeros(64, 64, dtype=F32),
+    hazard="wrong-phase",
+    says=ABA,
+    gives=ONE,
+    num_compute_wgs=2,
+    warp_specialized=False,
+)
 def a_wait_that_may_come_two_phases_later(y, *, fixed: numpipe.Static):
     go, seen = numpipe.scratch((Barrier(), Barrier()))
     if numpipe.axis_index("wg") == 0:
@@ -35,7 +44,14 @@ def a_wait_that_may_come_two_phases_later(y, *, fixed: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel(zeros(64, 64, dtype=F32), hazard="wrong-phase", says=ABA, gives=ONE, num_compute_wgs=2, warp_specialized=False)
+@kernel(
+    zeros(64, 64, dtype=F32),
+    hazard="wrong-phase",
+    says=ABA,
+    gives=ONE,
+    num_compute_wgs=2,
+    warp_specialized=False,
+)
 def waits_in_step_with_somebody_who_does_not_wait_for_them(y, *, fixed: numpipe.Static):
     go, _ = numpipe.scratch((Barrier(num_arrivals=2 if fixed else 1), Barrier()))
     wg = numpipe.axis_index("wg")
@@ -47,8 +63,15 @@ def waits_in_step_with_somebody_who_does_not_wait_for_them(y, *, fixed: numpipe.
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel(zeros(64, 64, dtype=F32), hazard="wrong-phase", says=r"one barrier_arrive on barrier @ phases.py:\d+ by warpgroup 1 \(compute\) and one by each of the "
-        r"others: phase \d counts 2 of warpgroup 0 \(compute\), and none of warpgroup 1", gives=ONE, num_compute_wgs=2, warp_specialized=False)
+@kernel(
+    zeros(64, 64, dtype=F32),
+    hazard="wrong-phase",
+    says=r"one barrier_arrive on barrier @ phases.py:\d+ by warpgroup 1 \(compute\) and one by each of the "
+    r"others: phase \d counts 2 of warpgroup 0 \(compute\), and none of warpgroup 1",
+    gives=ONE,
+    num_compute_wgs=2,
+    warp_specialized=False,
+)
 def one_warpgroup_arrives_twice_and_the_other_never(y, *, fixed: numpipe.Static):
     met = numpipe.scratch(Barrier(num_arrivals=2))
     wg = numpipe.axis_index("wg")
@@ -65,7 +88,14 @@ def one_warpgroup_arrives_twice_and_the_other_never(y, *, fixed: numpipe.Static)
 MISSED = r"nothing tells it that this wait is over|the phase was missed"
 
 
-@kernel(zeros(64, 64, dtype=F32), hazard="wrong-phase", says=MISSED, gives=ONE, num_compute_wgs=3, warp_specialized=False)
+@kernel(
+    zeros(64, 64, dtype=F32),
+    hazard="wrong-phase",
+    says=MISSED,
+    gives=ONE,
+    num_compute_wgs=3,
+    warp_specialized=False,
+)
 def two_that_wait_and_one_that_tells(y, *, fixed: numpipe.Static):
     go, seen = numpipe.scratch((Barrier(), Barrier(num_arrivals=2 if fixed else 1)))
     wg = numpipe.axis_index("wg")
@@ -81,7 +111,14 @@ def two_that_wait_and_one_that_tells(y, *, fixed: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel(zeros(64, 64, dtype=F32), hazard="wrong-phase", says=MISSED, gives=ONE, num_compute_wgs=2, warp_specialized=False)
+@kernel(
+    zeros(64, 64, dtype=F32),
+    hazard="wrong-phase",
+    says=MISSED,
+    gives=ONE,
+    num_compute_wgs=2,
+    warp_specialized=False,
+)
 def a_slot_by_hand_that_comes_round_without_its_reader(y, *, fixed: numpipe.Static):
     filled, free = numpipe.scratch((Barrier(num_barriers=2), Barrier(num_barriers=2)))
     wg = numpipe.axis_index("wg")
@@ -99,9 +136,19 @@ def a_slot_by_hand_that_comes_round_without_its_reader(y, *, fixed: numpipe.Stat
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0
 
 
-@kernel(X, zeros(64, 64), hazard="wrong-phase", says=MISSED, gives=X[:, :64], num_compute_wgs=2, warp_specialized=False)
+@kernel(
+    X,
+    zeros(64, 64),
+    hazard="wrong-phase",
+    says=MISSED,
+    gives=X[:, :64],
+    num_compute_wgs=2,
+    warp_specialized=False,
+)
 def a_copy_that_ends_a_second_phase_before_the_other_has_looked(x, y, *, fixed: numpipe.Static):
-    tile, other, landed, seen = numpipe.scratch((SMEM((64, 64), np.float16), SMEM((64, 64), np.float16), Barrier(), Barrier()))
+    tile, other, landed, seen = numpipe.scratch(
+        (SMEM((64, 64), np.float16), SMEM((64, 64), np.float16), Barrier(), Barrier())
+    )
     if numpipe.axis_index("wg") == 0:
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
         numpipe.barrier_wait(landed)
@@ -135,8 +182,13 @@ def an_mbarrier_tested_and_ended_by_one_warpgroup(fixed, out):
         out[0] = 7
 
 
-@machine("wrong-phase", r"waited for phase 1 of mbarrier at 61440, (and passed on the stale phase -1|but nothing orders this after "
-         r"the end of phase 0: coming earlier, it passes on the stale phase -1.*wait for phase 0 too)", gives=DONE, warpgroups=2)
+@machine(
+    "wrong-phase",
+    r"waited for phase 1 of mbarrier at 61440, (and passed on the stale phase -1|but nothing orders this after "
+    r"the end of phase 0: coming earlier, it passes on the stale phase -1.*wait for phase 0 too)",
+    gives=DONE,
+    warpgroups=2,
+)
 def a_wait_that_may_come_before_the_phase_before_has_ended(fixed, out):
     if current().warpgroup == 0:
         one_lane(begin, 128)
@@ -156,8 +208,12 @@ def a_wait_that_may_come_before_the_phase_before_has_ended(fixed, out):
         out[0] = 7
 
 
-@machine("wrong-phase", r"waited for phase 0 of mbarrier at 61440, but phase 1 completes: nothing tells it that this wait by all "
-         r"four warps is over.*a barrier of the four warps \(bar_sync\) between", gives=DONE)
+@machine(
+    "wrong-phase",
+    r"waited for phase 0 of mbarrier at 61440, but phase 1 completes: nothing tells it that this wait by all "
+    r"four warps is over.*a barrier of the four warps \(bar_sync\) between",
+    gives=DONE,
+)
 def a_lane_that_goes_on_while_other_warps_may_still_wait(fixed, out):
     one_lane(begin, 1)
     barrier.sync(0, 128)

@@ -21,8 +21,14 @@ FIX = "commit_smem \\(fence.proxy.async by every warp that wrote, then a barrier
 
 
 # ---- the async proxy does not see them
-@kernel(zeros(64, 64), hazard="unfenced-writes", says=rf"TMA store \(y\) reads SMEM.* while write \(tile\[…\] = value\).*did not fence.*fix: +{FIX} before "
-        rf"the copy", gives=ONE, compiler_params=BARE)
+@kernel(
+    zeros(64, 64),
+    hazard="unfenced-writes",
+    says=rf"TMA store \(y\) reads SMEM.* while write \(tile\[…\] = value\).*did not fence.*fix: +{FIX} before "
+    rf"the copy",
+    gives=ONE,
+    compiler_params=BARE,
+)
 def stored_without_commit_smem(y, *, fixed: numpipe.Static):
     tile = numpipe.scratch(SMEM((64, 64), np.float16))
     tile[...] = (numpipe.zeros((64, 64), np.float32) + 1.0).astype(np.float16)
@@ -31,9 +37,19 @@ def stored_without_commit_smem(y, *, fixed: numpipe.Static):
     numpipe.copy_smem_to_gmem(tile, y.at[ds(0, 64), ds(0, 64)])
 
 
-@kernel(X, zeros(64, 64, dtype=F32), hazard="unfenced-writes", says=rf"wgmma \(batch 1\) reads SMEM.* while write \(tile\[…\] = value\).*fix: +{FIX} before the wgmma", gives=SQUARE, num_compute_wgs=2, warp_specialized=False)
+@kernel(
+    X,
+    zeros(64, 64, dtype=F32),
+    hazard="unfenced-writes",
+    says=rf"wgmma \(batch 1\) reads SMEM.* while write \(tile\[…\] = value\).*fix: +{FIX} before the wgmma",
+    gives=SQUARE,
+    num_compute_wgs=2,
+    warp_specialized=False,
+)
 def multiplied_after_another_warpgroup_wrote(x, y, *, fixed: numpipe.Static):
-    tile, landed, copy, written = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), SMEM((64, 64), np.float16), Barrier()))
+    tile, landed, copy, written = numpipe.scratch(
+        (SMEM((64, 64), np.float16), Barrier(), SMEM((64, 64), np.float16), Barrier())
+    )
     wg = numpipe.axis_index("wg")
     if wg == 1:
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -44,7 +60,9 @@ def multiplied_after_another_warpgroup_wrote(x, y, *, fixed: numpipe.Static):
         numpipe.barrier_arrive(written)
     else:
         numpipe.barrier_wait(written)
-        y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(numpipe.wgmma(numpipe.zeros((64, 64), np.float32), copy, copy), 0)
+        y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(
+            numpipe.wgmma(numpipe.zeros((64, 64), np.float32), copy, copy), 0
+        )
 
 
 def put(value):
@@ -59,7 +77,11 @@ def send(out):
     cp_async_bulk.wait_group(0)
 
 
-@machine("unfenced-writes", rf"TMA store \(out\) reads SMEM.* while write \(stmatrix\).*did not fence.*fix: +{FIX}", gives=ONE)
+@machine(
+    "unfenced-writes",
+    rf"TMA store \(out\) reads SMEM.* while write \(stmatrix\).*did not fence.*fix: +{FIX}",
+    gives=ONE,
+)
 def fenced_by_the_storing_lane_alone(fixed, out):
     put(1)
     if fixed:
@@ -69,7 +91,11 @@ def fenced_by_the_storing_lane_alone(fixed, out):
     one_lane(send, out)
 
 
-@machine("unfenced-writes", rf"TMA store \(out\) reads SMEM.* while write \(stmatrix\).*did not fence.*fix: +{FIX}", gives=ONE)
+@machine(
+    "unfenced-writes",
+    rf"TMA store \(out\) reads SMEM.* while write \(stmatrix\).*did not fence.*fix: +{FIX}",
+    gives=ONE,
+)
 def fenced_behind_the_barrier(fixed, out):
     put(1)
     if fixed:
@@ -82,8 +108,12 @@ def fenced_behind_the_barrier(fixed, out):
 
 
 # ---- other warps
-@machine("unordered-accesses", r"TMA store \(out\) reads SMEM.* while write \(stmatrix\).*no barrier orders warp 1 .*fix: +a "
-         r"barrier between the two", gives=ONE)
+@machine(
+    "unordered-accesses",
+    r"TMA store \(out\) reads SMEM.* while write \(stmatrix\).*no barrier orders warp 1 .*fix: +a "
+    r"barrier between the two",
+    gives=ONE,
+)
 def fenced_and_no_barrier_before_the_store(fixed, out):
     put(1)
     fence.proxy_async()
@@ -92,8 +122,12 @@ def fenced_and_no_barrier_before_the_store(fixed, out):
     one_lane(send, out)
 
 
-@machine("unordered-accesses", r"wgmma \(batch 1\) reads SMEM.* while write \(stmatrix\).*no barrier orders warp \d.*fix: +a "
-         r"barrier between the two: commit_smem", gives=np.full((64, 64), 64, F32))
+@machine(
+    "unordered-accesses",
+    r"wgmma \(batch 1\) reads SMEM.* while write \(stmatrix\).*no barrier orders warp \d.*fix: +a "
+    r"barrier between the two: commit_smem",
+    gives=np.full((64, 64), 64, F32),
+)
 def fenced_and_no_barrier_before_the_product(fixed, out):
     put(1)
     fence.proxy_async()
@@ -107,19 +141,37 @@ def fenced_and_no_barrier_before_the_product(fixed, out):
     out.array[...] = wgmma.wait(acc, 0)
 
 
-@kernel(X, zeros(64, 64), hazard="unordered-accesses", says=r"read \(tile\[…\]\) reads SMEM.* while write \(tile\[…\] = value\).*no barrier orders warp.*fix: "
-        r"+a barrier between the two: commit_smem", gives=X.T, compiler_params=BARE, warp_specialized=False)
+@kernel(
+    X,
+    zeros(64, 64),
+    hazard="unordered-accesses",
+    says=r"read \(tile\[…\]\) reads SMEM.* while write \(tile\[…\] = value\).*no barrier orders warp.*fix: "
+    r"+a barrier between the two: commit_smem",
+    gives=X.T,
+    compiler_params=BARE,
+    warp_specialized=False,
+)
 def turned_without_a_barrier(x, y, *, fixed: numpipe.Static):
     tile = numpipe.scratch(SMEM((64, 64), np.float16))
-    for _, (x_tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x):
+    for _, (x_tile,) in numpipe.pipeline(
+        grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),)
+    )(x):
         tile[...] = x_tile[...]
         if fixed:
             numpipe.commit_smem()
         y[ds(0, 64), ds(0, 64)] = tile.T[...]
 
 
-@kernel(X, zeros(64, 64), hazard="unordered-accesses", says=r"write \(tile\[…\] = value\) writes SMEM.* while read \(tile\[…\]\).*no barrier orders.*fix: +a "
-        r"barrier", gives=X.T, compiler_params=BARE, warp_specialized=False)
+@kernel(
+    X,
+    zeros(64, 64),
+    hazard="unordered-accesses",
+    says=r"write \(tile\[…\] = value\) writes SMEM.* while read \(tile\[…\]\).*no barrier orders.*fix: +a "
+    r"barrier",
+    gives=X.T,
+    compiler_params=BARE,
+    warp_specialized=False,
+)
 def turned_in_place_without_a_barrier(x, y, *, fixed: numpipe.Static):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
     numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -131,17 +183,32 @@ def turned_in_place_without_a_barrier(x, y, *, fixed: numpipe.Static):
     y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
-@kernel(zeros(128, 64), hazard="unordered-accesses", says=r"write \(tile\[…\] = value\) writes SMEM.* while write \(tile\[…\] = value\) of warpgroup "
-        r"[01].*fix: +a barrier between the two", gives=np.ones((128, 64), F16), num_compute_wgs=2)
+@kernel(
+    zeros(128, 64),
+    hazard="unordered-accesses",
+    says=r"write \(tile\[…\] = value\) writes SMEM.* while write \(tile\[…\] = value\) of warpgroup "
+    r"[01].*fix: +a barrier between the two",
+    gives=np.ones((128, 64), F16),
+    num_compute_wgs=2,
+)
 def both_warpgroups_write_one_half(y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     part = wg * 64 if fixed else wg * 0
-    for _, (tile,) in numpipe.pipeline(grid=(1,), out_specs=(BlockSpec((128, 64), lambda k: (0, 0)),))(y):
+    for _, (tile,) in numpipe.pipeline(
+        grid=(1,), out_specs=(BlockSpec((128, 64), lambda k: (0, 0)),)
+    )(y):
         tile[ds(part, 64), :] = (numpipe.zeros((64, 64), np.float32) + 1.0).astype(np.float16)
 
 
-@kernel(zeros(64, 64), hazard="unordered-accesses", says=r"(read \(tile\[…\]\) reads SMEM.* while write|write \(tile\[…\] = value\) writes SMEM.* while "
-        r"read).*fix: .*barrier_arrive and barrier_wait from one to another", gives=2 * ONE, num_compute_wgs=2, warp_specialized=False)
+@kernel(
+    zeros(64, 64),
+    hazard="unordered-accesses",
+    says=r"(read \(tile\[…\]\) reads SMEM.* while write|write \(tile\[…\] = value\) writes SMEM.* while "
+    r"read).*fix: .*barrier_arrive and barrier_wait from one to another",
+    gives=2 * ONE,
+    num_compute_wgs=2,
+    warp_specialized=False,
+)
 def read_while_another_warpgroup_writes(y, *, fixed: numpipe.Static):
     wg = numpipe.axis_index("wg")
     tile, first, second = numpipe.scratch((SMEM((64, 64), np.float16), Barrier(), Barrier()))
@@ -160,9 +227,13 @@ def read_while_another_warpgroup_writes(y, *, fixed: numpipe.Static):
         y[ds(0, 64), ds(0, 64)] = tile[...]
 
 
-@machine("unordered-accesses", r"(read \(load_word\) reads SMEM\[0:4\) while write \(store_word\)|write \(store_word\) writes "
-         r"SMEM\[0:4\) while read \(load_word\)).*no barrier orders warp 0 .*fix: +a barrier between the two",
-         gives=np.array([7]), warpgroups=2)
+@machine(
+    "unordered-accesses",
+    r"(read \(load_word\) reads SMEM\[0:4\) while write \(store_word\)|write \(store_word\) writes "
+    r"SMEM\[0:4\) while read \(load_word\)).*no barrier orders warp 0 .*fix: +a barrier between the two",
+    gives=np.array([7]),
+    warpgroups=2,
+)
 def a_counter_handed_over_by_another_barrier(fixed, out):
     if current().warpgroup == 0:
         one_lane(memory.store_word, 0, 0)

@@ -18,7 +18,16 @@ from typing import Any
 
 from numpipe.core.op import Op
 from numpipe.errors import TargetError
-from numpipe.intrinsics import barrier, cluster, cp_async_bulk, fence, griddep, mbarrier, setmaxnreg, wgmma
+from numpipe.intrinsics import (
+    barrier,
+    cluster,
+    cp_async_bulk,
+    fence,
+    griddep,
+    mbarrier,
+    setmaxnreg,
+    wgmma,
+)
 from numpipe.tools.verify.mutation import (
     ELSEWHERE,
     LOOP,
@@ -36,19 +45,45 @@ from numpipe.tools.verify.mutation import (
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 OPERATIONS = (
-    mbarrier.arrive, mbarrier.arrive_remote, mbarrier.arrive_count, mbarrier.arrive_expect_tx, mbarrier.arrive_expect_tx_remote,
-    mbarrier.wait, cluster.arrive, cluster.wait, fence.mbarrier_init, fence.proxy_async, fence.proxy_async_global, barrier.sync,
-    barrier.arrive, barrier.warp_sync, griddep.wait,
-    setmaxnreg.inc, setmaxnreg.dec, cp_async_bulk.commit_group,
-    cp_async_bulk.wait_group, cp_async_bulk.wait_group_read, wgmma.fence, wgmma.fence_accumulators, wgmma.commit_group,
-    wgmma.wait_group, wgmma.wait)
+    mbarrier.arrive,
+    mbarrier.arrive_remote,
+    mbarrier.arrive_count,
+    mbarrier.arrive_expect_tx,
+    mbarrier.arrive_expect_tx_remote,
+    mbarrier.wait,
+    cluster.arrive,
+    cluster.wait,
+    fence.mbarrier_init,
+    fence.proxy_async,
+    fence.proxy_async_global,
+    barrier.sync,
+    barrier.arrive,
+    barrier.warp_sync,
+    griddep.wait,
+    setmaxnreg.inc,
+    setmaxnreg.dec,
+    cp_async_bulk.commit_group,
+    cp_async_bulk.wait_group,
+    cp_async_bulk.wait_group_read,
+    wgmma.fence,
+    wgmma.fence_accumulators,
+    wgmma.commit_group,
+    wgmma.wait_group,
+    wgmma.wait,
+)
 """The intrinsics that synchronise."""
+
+
 # ---- while a kernel runs
 def users(file: Path, line: int) -> str:
     """How a place calls lines that are not numpipe's: those of kernels as users write them, which
     stand in a file that is read."""
     name = called_by_users(file, line)
-    return name if name == LOOP or file.is_relative_to(EXAMPLES) or file.is_relative_to(ROOT) else "a kernel"
+    return (
+        name
+        if name == LOOP or file.is_relative_to(EXAMPLES) or file.is_relative_to(ROOT)
+        else "a kernel"
+    )
 
 
 def lines_to(frame: FrameType | None) -> Iterator[str]:
@@ -82,8 +117,13 @@ def places_of(run: Callable[[], Any]) -> tuple[set[Place], set[str]]:
 @contextmanager
 def without(place: Place) -> Iterator[None]:
     """While it lasts a place does nothing."""
+
     def seen(operation: str, frame: FrameType) -> Edit | None:
-        return (lambda args: None) if operation == place.operation and place_of(operation, frame, users) == place else None
+        return (
+            (lambda args: None)
+            if operation == place.operation and place_of(operation, frame, users) == place
+            else None
+        )
 
     with watched(seen):
         yield
@@ -93,28 +133,43 @@ def without(place: Place) -> Iterator[None]:
 def written() -> set[str]:
     """``file:line`` of every line of numpipe's protocol, and of the examples, that names what
     synchronises."""
-    modules = {path: _module(path) for path in sorted(ROOT.rglob("*.py"))
-               if not path.stem.endswith(("_cuda", "__main__")) and path.relative_to(ROOT).parts[0] not in ELSEWHERE}
+    modules = {
+        path: _module(path)
+        for path in sorted(ROOT.rglob("*.py"))
+        if not path.stem.endswith(("_cuda", "__main__"))
+        and path.relative_to(ROOT).parts[0] not in ELSEWHERE
+    }
     modules |= {path: importlib.import_module(path.stem) for path in sorted(EXAMPLES.glob("*.py"))}
     helpers = {_helper(name) for name in PASSED_ON}
-    return {f"{path}:{line}" for path, module in modules.items()
-            for line in _lines(ast.parse(path.read_text(encoding="utf8")), module, helpers, frozenset())}
+    return {
+        f"{path}:{line}"
+        for path, module in modules.items()
+        for line in _lines(ast.parse(path.read_text(encoding="utf8")), module, helpers, frozenset())
+    }
 
 
-def _lines(node: ast.AST, module: ModuleType, helpers: set[Any], bound: frozenset[str]) -> Iterator[int]:
+def _lines(
+    node: ast.AST, module: ModuleType, helpers: set[Any], bound: frozenset[str]
+) -> Iterator[int]:
     """Lines below a node; `bound`: names that are variables of a function there, whatever the
     module has under them."""
     if isinstance(node, (ast.FunctionDef, ast.Lambda)):
         arguments = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
-        bound |= arguments | {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    if not (isinstance(node, ast.Name) and node.id in bound) and _synchronises(node, module, helpers):
+        bound |= arguments | {
+            n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        }
+    if not (isinstance(node, ast.Name) and node.id in bound) and _synchronises(
+        node, module, helpers
+    ):
         yield node.lineno  # type: ignore[attr-defined]
     for child in ast.iter_child_nodes(node):
         yield from _lines(child, module, helpers, bound)
 
 
 def _module(path: Path) -> ModuleType:
-    return importlib.import_module(".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"))
+    return importlib.import_module(
+        ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+    )
 
 
 def _helper(name: str) -> Any:
@@ -128,7 +183,9 @@ def _synchronises(node: ast.AST, module: ModuleType, helpers: set[Any]) -> bool:
         return _is_one(getattr(module, node.id, None), helpers)
     if not isinstance(node, ast.Attribute):
         return False
-    if isinstance(node.value, ast.Name) and isinstance(getattr(module, node.value.id, None), ModuleType):
+    if isinstance(node.value, ast.Name) and isinstance(
+        getattr(module, node.value.id, None), ModuleType
+    ):
         try:
             return _is_one(getattr(getattr(module, node.value.id), node.attr, None), helpers)
         except TargetError:  # numpipe.torch where there is no PyTorch

@@ -52,10 +52,15 @@ RUNS: dict[str, Run] = {}
 
 def run(name: str, kernel: Any, *given: np.ndarray | int, **statics: Any) -> None:
     """A run of a kernel that stores to its last arrays, or returns what it computes."""
+
     def simulated(seed: int | None) -> Any:
         arrays = [array.copy() if isinstance(array, np.ndarray) else array for array in given]
         made = kernel.simulate(*arrays, seed=seed, **statics)
-        return made if made is not None else [array for array in arrays if isinstance(array, np.ndarray)]
+        return (
+            made
+            if made is not None
+            else [array for array in arrays if isinstance(array, np.ndarray)]
+        )
 
     RUNS[name] = simulated
 
@@ -76,42 +81,105 @@ def drained(result: np.ndarray, trace: numpipe.Trace) -> Any:
 
 A, B = ints(256, 320), ints(64, 320)
 run("a ring, two warpgroups", pipelines.gemm(2, 1, 1), A, B, cfg=SMALL)
-run("a ring with delay_release", pipelines.gemm(1, 1, 1), A[:128], B, cfg=replace(SMALL, tm=64, delay=1, slots=3))
+run(
+    "a ring with delay_release",
+    pipelines.gemm(1, 1, 1),
+    A[:128],
+    B,
+    cfg=replace(SMALL, tm=64, delay=1, slots=3),
+)
 run("rings in rings", pipelines.nested_gemm(1), A[:, :256], B[:, :256], cfg=SMALL)
 run("outputs", output_kernels.copy(2), A, out(256, 320), cfg=output_kernels.Config(slots=2))
-run("outputs of one slot", output_kernels.copy(2), A, out(256, 320), cfg=output_kernels.Config(slots=2, outs=1))
+run(
+    "outputs of one slot",
+    output_kernels.copy(2),
+    A,
+    out(256, 320),
+    cfg=output_kernels.Config(slots=2, outs=1),
+)
 run("outputs beside a tile", output_kernels.in_tiles, A, B, out(256, 320), out(256, 64, dtype=F32))
-run("outputs of several lengths", output_kernels.sums, A, out(256, 64, dtype=F32), out(128, 64, dtype=F32), out(256, 320))
-run("outputs and operands one by one", output_kernels.one_by_one, A[:128], ints(128, 320), out(128, 320, dtype=F32))
+run(
+    "outputs of several lengths",
+    output_kernels.sums,
+    A,
+    out(256, 64, dtype=F32),
+    out(128, 64, dtype=F32),
+    out(256, 320),
+)
+run(
+    "outputs and operands one by one",
+    output_kernels.one_by_one,
+    A[:128],
+    ints(128, 320),
+    out(128, 320, dtype=F32),
+)
 run("outputs of each warpgroup", output_kernels.alone, A[:128], out(128, 320))
-run("outputs without a memory role", output_kernels.without_memory_role, ints(192, 256), out(192, 128, dtype=F32))
+run(
+    "outputs without a memory role",
+    output_kernels.without_memory_role,
+    ints(192, 256),
+    out(192, 128, dtype=F32),
+)
 run("chained", output_kernels.chained, A[:128], ints(128, 192), out(128, 320), out(128, 192))
 run("a body", emitted_kernels.gemm_body, A, B, cfg=emitted_kernels.Config(tn=64))
 for manual in ((True, True), (True, False), (False, True)):
     plan = barrier_plans.Plan(*manual, slots=2, wgs=2)
-    run(f"a body's barriers {manual}", barrier_plans.load(barrier_plans.source(plan)), *barrier_plans.inputs(plan, 2, 5))
+    run(
+        f"a body's barriers {manual}",
+        barrier_plans.load(barrier_plans.source(plan)),
+        *barrier_plans.inputs(plan, 2, 5),
+    )
 loops = barrier_loop_kernels.cases()["rotated, fewer steps"]
-run("a loop's barriers", loops.kernel, *loops.inputs, out(128, 64, dtype=F32), **dict(loops.options))
+run(
+    "a loop's barriers", loops.kernel, *loops.inputs, out(128, 64, dtype=F32), **dict(loops.options)
+)
 for name, tokens in order_token_kernels.kernels().items():
     if name in ("two", "fewer steps"):
-        run(f"order tokens, {name}", tokens.kernel, *tokens.inputs, out(*tokens.expected.shape, dtype=F32), **dict(tokens.options))
+        run(
+            f"order tokens, {name}",
+            tokens.kernel,
+            *tokens.inputs,
+            out(*tokens.expected.shape, dtype=F32),
+            **dict(tokens.options),
+        )
 for form in ("loop", "body"):
     for roles in (True, False) if form == "body" else (False,):
-        run(f"single-stream {form} {roles}", single_kernels.gemm(form, roles, 2, 0, 2), *single_kernels.operands(256, 320))
+        run(
+            f"single-stream {form} {roles}",
+            single_kernels.gemm(form, roles, 2, 0, 2),
+            *single_kernels.operands(256, 320),
+        )
 for name in test_drain.KERNELS:
     run(name, test_drain.made(name, CompilerParams()), *test_drain.inputs(), 5, 4)
-    RUNS[f"{name}, drained"] = lambda seed, name=name: drained(*test_drain.run(name, test_drain.DRAINED, 5, 4, seed))
+    RUNS[f"{name}, drained"] = lambda seed, name=name: drained(
+        *test_drain.run(name, test_drain.DRAINED, 5, 4, seed)
+    )
 for name in ("gemm", "barriers by hand, in place", "skips"):
     turns = turn_kernels.cases()[name]
     run(f"turns, {name}", turns.kernel, *turns.inputs, turns.output(), cfg=turns.cfg)
-run("tiles from a counter", dynamic_kernels.made(dynamic_kernels.gemm, warpgroups=1, ctas=1), ints(640, 64), ints(64, 64),
-    out(640, 64), cfg=dynamic_kernels.STEP_A_TILE)
+run(
+    "tiles from a counter",
+    dynamic_kernels.made(dynamic_kernels.gemm, warpgroups=1, ctas=1),
+    ints(640, 64),
+    ints(64, 64),
+    out(640, 64),
+    cfg=dynamic_kernels.STEP_A_TILE,
+)
 for name in ("tiles_of_a_table", "tiles_of_each_warpgroup"):
-    run(f"a table in shared memory, {name}", prefetched_kernels.KERNELS[name], *steered_kernels.arrays(
-        np.random.default_rng(3), np.int32), size=16)
+    run(
+        f"a table in shared memory, {name}",
+        prefetched_kernels.KERNELS[name],
+        *steered_kernels.arrays(np.random.default_rng(3), np.int32),
+        size=16,
+    )
 run("primitives", primitive_kernels.single_stream, A[:64], B)
 run("shared tiles", primitive_kernels.shared_tiles, A[:128], B, slots=2)
-run("atomics on a shared vector", wish_kernels.histogram, ints(128, 128, dtype=np.uint8), out(256, dtype=np.int32))
+run(
+    "atomics on a shared vector",
+    wish_kernels.histogram,
+    ints(128, 128, dtype=np.uint8),
+    out(256, dtype=np.int32),
+)
 run("copies", primitive_kernels.copied, A, out(256, 320))
 run("copies of a union", primitive_kernels.united, A[:128, :64], out(128, 64))
 run("a poll", primitive_kernels.polled, A[:64, :64], out(2, 64, 64))
@@ -121,42 +189,111 @@ run("outputs of one slot of each warpgroup", output_kernels.alone, A[:128], out(
 for name in ("turned", "sent", "squared", "in_place", "turned_twice"):
     run(f"automatic barriers, {name}", ordered_kernels.SAFE[name], ints(128, 128), out(128, 128))
 run("examples/gemm.py", gemm.matmul, A, ints(128, 320), cfg=gemm.Config(tm=128, tn=64, slots=2))
-run("examples/gemm_body.py", gemm_body.matmul, A, ints(128, 320), cfg=gemm.Config(tm=128, tn=64, slots=2))
-run("examples/gemm_single.py", gemm_single.matmul, A[:128], ints(256, 320), cfg=gemm_single.Config(tm=64, tn=64, slots=2))
-run("examples/batched_gemm.py", batched_gemm.batched_matmul, ints(2, 128, 320), ints(2, 64, 320),
-    cfg=batched_gemm.Config(tn=64, slots=2))
+run(
+    "examples/gemm_body.py",
+    gemm_body.matmul,
+    A,
+    ints(128, 320),
+    cfg=gemm.Config(tm=128, tn=64, slots=2),
+)
+run(
+    "examples/gemm_single.py",
+    gemm_single.matmul,
+    A[:128],
+    ints(256, 320),
+    cfg=gemm_single.Config(tm=64, tn=64, slots=2),
+)
+run(
+    "examples/batched_gemm.py",
+    batched_gemm.batched_matmul,
+    ints(2, 128, 320),
+    ints(2, 64, 320),
+    cfg=batched_gemm.Config(tn=64, slots=2),
+)
 # two tiles of one CTA, with two masked blocks
 attend = attention_of(Config(64, dynamic=False), Form(64, causal=True))
-run("numpipe.ops.attention", numpipe.kernel(
-    attend.function, out_type=lambda q: numpipe.ArrayType(q.shape, q.dtype), without="lse", grid=numpipe.persistent(1),
-    num_compute_wgs=2, wg_axis="wg", memory_registers=40), ints(1, 1, 256, 64), ints(1, 1, 256, 64), ints(1, 1, 256, 64),
-    scale=np.float32(0.125), diagonal=0, group=1)
-run("numpipe.ops.attention, short", attention_of(Config(64, 1, alone=True), Form(64, causal=True)), *[ints(1, 1, 128, 64)] * 3,
-    scale=np.float32(0.125), diagonal=0, group=1)
-for rung in (attention_ladder.Config(64), attention_ladder.Config(64, wgs=2, overlapped=True, turns=True)):
-    run(f"examples/attention_ladder.py {rung}", attention_ladder.kernel(rung, 64, True), *[ints(1, 1, 256, 64)] * 3,
-        scale=np.float32(0.125))
-run("examples/copy_pipeline.py", copy_pipeline.copy, ints(64, 1000), cfg=copy_pipeline.Config(run=2))
+run(
+    "numpipe.ops.attention",
+    numpipe.kernel(
+        attend.function,
+        out_type=lambda q: numpipe.ArrayType(q.shape, q.dtype),
+        without="lse",
+        grid=numpipe.persistent(1),
+        num_compute_wgs=2,
+        wg_axis="wg",
+        memory_registers=40,
+    ),
+    ints(1, 1, 256, 64),
+    ints(1, 1, 256, 64),
+    ints(1, 1, 256, 64),
+    scale=np.float32(0.125),
+    diagonal=0,
+    group=1,
+)
+run(
+    "numpipe.ops.attention, short",
+    attention_of(Config(64, 1, alone=True), Form(64, causal=True)),
+    *[ints(1, 1, 128, 64)] * 3,
+    scale=np.float32(0.125),
+    diagonal=0,
+    group=1,
+)
+for rung in (
+    attention_ladder.Config(64),
+    attention_ladder.Config(64, wgs=2, overlapped=True, turns=True),
+):
+    run(
+        f"examples/attention_ladder.py {rung}",
+        attention_ladder.kernel(rung, 64, True),
+        *[ints(1, 1, 256, 64)] * 3,
+        scale=np.float32(0.125),
+    )
+run(
+    "examples/copy_pipeline.py", copy_pipeline.copy, ints(64, 1000), cfg=copy_pipeline.Config(run=2)
+)
 
 
 def on_gpus(name: str, case: gpu_kernels.Case, gpus: int = 2, ctas: int = 2) -> None:
     """A run of a kernel of several GPUs."""
+
     def simulated(seed: int | None) -> Any:
-        made = case.kernel.simulate(*case.inputs(gpus), mesh=numpipe.Mesh.simulated(gpus), seed=seed, ctas=ctas,
-                                    **case.options(gpus))
+        made = case.kernel.simulate(
+            *case.inputs(gpus),
+            mesh=numpipe.Mesh.simulated(gpus),
+            seed=seed,
+            ctas=ctas,
+            **case.options(gpus),
+        )
         return [array for each in (made if isinstance(made, tuple) else (made,)) for array in each]
 
     RUNS[name] = simulated
 
 
-on_gpus("two GPUs, by the lanes", replace(gpu_kernels.CASES["exchanged"], inputs=lambda n: [gpu_kernels.blocks(n, 64, 64)]), ctas=1)
-on_gpus("two GPUs, tiles", replace(gpu_kernels.CASES["shift"], inputs=lambda n: [gpu_kernels.blocks(n, 128, 64)]), ctas=1)
+on_gpus(
+    "two GPUs, by the lanes",
+    replace(gpu_kernels.CASES["exchanged"], inputs=lambda n: [gpu_kernels.blocks(n, 64, 64)]),
+    ctas=1,
+)
+on_gpus(
+    "two GPUs, tiles",
+    replace(gpu_kernels.CASES["shift"], inputs=lambda n: [gpu_kernels.blocks(n, 128, 64)]),
+    ctas=1,
+)
 
 
-@numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=2, warp_specialized=False, out_type=lambda x: (
-    numpipe.ArrayType((64,), F32), numpipe.ArrayType((64,), F32)))
+@numpipe.kernel(
+    grid=numpipe.persistent(1),
+    num_compute_wgs=1,
+    semaphores=2,
+    warp_specialized=False,
+    out_type=lambda x: (numpipe.ArrayType((64,), F32), numpipe.ArrayType((64,), F32)),
+)
 def loaded_by_compute(x, sums, y, ready):
-    other, tile, landed = 1 - numpipe.axis_index("gpu"), numpipe.scratch(SMEM((64,), F32)), numpipe.scratch(Barrier())
+    other, tile, landed = (
+        1 - numpipe.axis_index("gpu"),
+        numpipe.scratch(SMEM((64,), F32)),
+        numpipe.scratch(Barrier()),
+    )
     numpipe.signal(ready.at[1], other)
     numpipe.peer(sums, other)[ds(0, 64)] = x[ds(0, 64), ds(0, 64)].astype(np.float32).sum(axis=1)
     numpipe.signal(ready.at[0], other)
@@ -167,12 +304,17 @@ def loaded_by_compute(x, sums, y, ready):
     y[ds(0, 64)] = tile[...]
 
 
-on_gpus("two GPUs, without a memory role", gpu_kernels.Case(
-    loaded_by_compute, lambda n: [gpu_kernels.blocks(n, 64, 64)], lambda x: []), ctas=1)
+on_gpus(
+    "two GPUs, without a memory role",
+    gpu_kernels.Case(loaded_by_compute, lambda n: [gpu_kernels.blocks(n, 64, 64)], lambda x: []),
+    ctas=1,
+)
 
 
 # ---- what the others leave to automatic barriers, or do not do
-@numpipe.kernel(grid=1, num_compute_wgs=1, compiler_params=CompilerParams(unsafe_no_auto_barriers=True))
+@numpipe.kernel(
+    grid=1, num_compute_wgs=1, compiler_params=CompilerParams(unsafe_no_auto_barriers=True)
+)
 def by_hand(y):
     """Stores a tile three times, with barriers said one by one."""
     tile = numpipe.scratch(SMEM((64, 64), np.float32))
@@ -232,14 +374,21 @@ def numbers_of_tiles(x, y):
 @numpipe.kernel(grid=1, num_compute_wgs=1)
 def casts_to_rows(x, y):
     wide = x[ds(0, 64), ds(0, 64)]
-    y[ds(0, 64), ds(0, 64)] = wide - numpipe.layout_cast(wide.sum(axis=1), "row") - numpipe.layout_cast(wide.max(axis=1), "row")
+    y[ds(0, 64), ds(0, 64)] = (
+        wide
+        - numpipe.layout_cast(wide.sum(axis=1), "row")
+        - numpipe.layout_cast(wide.max(axis=1), "row")
+    )
 
 
 @numpipe.kernel(grid=1, num_compute_wgs=1)
 def casts_to_columns(x, y):
     wide = x[ds(0, 64), ds(0, 64)]
     first, second = wide.sum(axis=0), wide.max(axis=0)
-    y[ds(0, 64), ds(0, 64)] = wide - (numpipe.layout_cast(first, "column") + numpipe.layout_cast(second, "column"))[:, None]
+    y[ds(0, 64), ds(0, 64)] = (
+        wide
+        - (numpipe.layout_cast(first, "column") + numpipe.layout_cast(second, "column"))[:, None]
+    )
 
 
 @numpipe.kernel(grid=1, num_compute_wgs=1)
@@ -255,6 +404,7 @@ def casts_of_tiles(x, y):
 def odd_output(order: Any) -> Run:
     """Stores, to an array that TMA cannot write, through the bytes in which the warps have
     exchanged sums."""
+
     def simulated(seed: int | None) -> Any:
         y = np.zeros((128, 143), F16, order=order)
         with odd_outputs.odd_outputs():
@@ -264,8 +414,13 @@ def odd_output(order: Any) -> Run:
     return simulated
 
 
-EXCHANGES = {"sums of columns": (sums_of_columns, 2), "numbers of tiles": (numbers_of_tiles, 2),
-             "casts to rows": (casts_to_rows, 2), "casts to columns": (casts_to_columns, 4), "casts of tiles": (casts_of_tiles, 3)}
+EXCHANGES = {
+    "sums of columns": (sums_of_columns, 2),
+    "numbers of tiles": (numbers_of_tiles, 2),
+    "casts to rows": (casts_to_rows, 2),
+    "casts to columns": (casts_to_columns, 4),
+    "casts of tiles": (casts_of_tiles, 3),
+}
 """Kernels whose warps exchange values through shared memory, and how many lines of numpipe meet for
 that."""
 
@@ -274,6 +429,7 @@ def unused(ready: bool, consumed: bool) -> Any:
     @numpipe.kernel(num_compute_wgs=1)
     def sums(a, b, y):
         """A body that neither uses b nor waits for it."""
+
         def without_barriers(indices, x, y_, x_ready, y_ready, acc):
             numpipe.barrier_wait(x_ready)
             return acc + x[...].astype(np.float32)
@@ -289,15 +445,22 @@ def unused(ready: bool, consumed: bool) -> Any:
             y[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
         numpipe.emit_pipeline_warp_specialized(
-            with_barriers if consumed else without_barriers, grid=(5,), compute_context=compute, manual_ready_barriers=ready,
+            with_barriers if consumed else without_barriers,
+            grid=(5,),
+            compute_context=compute,
+            manual_ready_barriers=ready,
             manual_consumed_barriers=consumed,
-            in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
+        )(a, b)
 
     return sums
 
 
-alone = numpipe.kernel(output_kernels.alone.function, num_compute_wgs=2,
-                       compiler_params=CompilerParams(unsafe_no_auto_barriers=True))
+alone = numpipe.kernel(
+    output_kernels.alone.function,
+    num_compute_wgs=2,
+    compiler_params=CompilerParams(unsafe_no_auto_barriers=True),
+)
 run("outputs of one slot of each warpgroup, bare", alone, A[:128], out(128, 320), slots=1)
 run("barriers by hand", by_hand, out(64, 192, dtype=F32))
 run("products of registers", of_registers, A[:64], out(64, 192, dtype=F32))
@@ -306,18 +469,51 @@ for order in ("C", "F"):
     RUNS[f"an output that TMA cannot write, {order}"] = odd_output(order)
 run("a tile loaded over", loaded_over, A[:64], out(64, 64, dtype=F32))
 for consumed in (False, True):
-    run(f"an operand that is not used, {consumed}", unused(True, consumed), A[:64], B, out(64, 64, dtype=F32))
+    run(
+        f"an operand that is not used, {consumed}",
+        unused(True, consumed),
+        A[:64],
+        B,
+        out(64, 64, dtype=F32),
+    )
 
 # ---- clusters
-run("a cluster that shares blocks of b", cluster_kernels.product(replace(cluster_kernels.SMALL, along_m=2)), ints(512, 128),
-    ints(64, 128))
-run("a cluster that exchanges sums", split_kernels.exchanged(split_kernels.InCluster()), ints(256, 256), ints(64, 256))
-run("a cluster that loads by hand", cluster_kernels.loaded_together, ints(64, 256), out(128, 64, dtype=F32))
-run("a cluster that passes tiles on", cluster_kernels.passed_round(2, np.float32, (64, 32)), ints(128, 32, dtype=F32),
-    out(128, 32, dtype=F32))
-run("a cluster whose leader sends", cluster_kernels.sent_by_the_leader, ints(128, 96, dtype=F32), out(512, 32, dtype=F32))
-run("a cluster whose CTAs load from each other", cluster_kernels.read_by_all(2, np.float32, (64, 32)), ints(128, 64, dtype=F32),
-    out(128, 64, dtype=F32))
+run(
+    "a cluster that shares blocks of b",
+    cluster_kernels.product(replace(cluster_kernels.SMALL, along_m=2)),
+    ints(512, 128),
+    ints(64, 128),
+)
+run(
+    "a cluster that exchanges sums",
+    split_kernels.exchanged(split_kernels.InCluster()),
+    ints(256, 256),
+    ints(64, 256),
+)
+run(
+    "a cluster that loads by hand",
+    cluster_kernels.loaded_together,
+    ints(64, 256),
+    out(128, 64, dtype=F32),
+)
+run(
+    "a cluster that passes tiles on",
+    cluster_kernels.passed_round(2, np.float32, (64, 32)),
+    ints(128, 32, dtype=F32),
+    out(128, 32, dtype=F32),
+)
+run(
+    "a cluster whose leader sends",
+    cluster_kernels.sent_by_the_leader,
+    ints(128, 96, dtype=F32),
+    out(512, 32, dtype=F32),
+)
+run(
+    "a cluster whose CTAs load from each other",
+    cluster_kernels.read_by_all(2, np.float32, (64, 32)),
+    ints(128, 64, dtype=F32),
+    out(128, 64, dtype=F32),
+)
 run("a cluster whose CTAs meet", cluster_kernels.rounds, out(128, 32, dtype=F32))
 
 # ---- the fixed twins of the catalogue

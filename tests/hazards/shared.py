@@ -13,21 +13,40 @@ I32 = np.dtype(np.int32)
 ONES = np.ones(64, I32)
 
 
-@kernel(np.zeros(64, I32), hazard="out-of-bounds", says=r"tile\[…\]: elements 1 … 64 are not in a tile \(64,\) in shared memory; the GPU takes whatever", gives=np.zeros(64, I32), error=SimulationError)
+@kernel(
+    np.zeros(64, I32),
+    hazard="out-of-bounds",
+    says=r"tile\[…\]: elements 1 … 64 are not in a tile \(64,\) in shared memory; the GPU takes whatever",
+    gives=np.zeros(64, I32),
+    error=SimulationError,
+)
 def a_part_past_a_shared_vector(y, *, fixed: numpipe.Static):
     bins = numpipe.scratch(SMEM((64,), np.int32))
     bins[...] = numpipe.full(64, 0, np.int32)
     y[ds(0, 64)] = bins[ds(0 if fixed else y.shape[0] // 64, 64)]
 
 
-@kernel(np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32), hazard="out-of-bounds", says=r"tile\.at\[…\]: elements 8 … 71 along axis 0 are not in a tile \(64, 64\) in shared memory; the GPU", gives=np.full((64, 64), 64, np.float32), error=SimulationError)
+@kernel(
+    np.ones((64, 64), np.float16),
+    np.zeros((64, 64), np.float32),
+    hazard="out-of-bounds",
+    says=r"tile\.at\[…\]: elements 8 … 71 along axis 0 are not in a tile \(64, 64\) in shared memory; the GPU",
+    gives=np.full((64, 64), 64, np.float32),
+    error=SimulationError,
+)
 def a_view_past_a_shared_tile(x, y, *, fixed: numpipe.Static):
     for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64)),))(x):
         part = tile.at[ds(0 if fixed else x.shape[0] // 8, 64), :]
         y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(numpipe.wgmma(None, part, tile.T), 0)
 
 
-@kernel(np.zeros(64, I32), hazard="out-of-bounds", says=r"….at\[…\]: index 2 along dimension 0 is outside 0…1; the GPU takes whatever lies there", gives=ONES, error=SimulationError)
+@kernel(
+    np.zeros(64, I32),
+    hazard="out-of-bounds",
+    says=r"….at\[…\]: index 2 along dimension 0 is outside 0…1; the GPU takes whatever lies there",
+    gives=ONES,
+    error=SimulationError,
+)
 def a_slot_that_there_is_not(y, *, fixed: numpipe.Static):
     slots = numpipe.scratch(SMEM((2, 8, 64), np.int32))
     tile = slots.at[y.shape[0] // (64 if fixed else 32)]
@@ -35,7 +54,13 @@ def a_slot_that_there_is_not(y, *, fixed: numpipe.Static):
     y[ds(0, 64)] = tile[...].max(axis=0)
 
 
-@kernel(np.zeros(64, I32), hazard="out-of-bounds", says=r"atomic_add: index 64 is outside the tile \(64,\); the GPU leaves it out", gives=ONES, error=SimulationError)
+@kernel(
+    np.zeros(64, I32),
+    hazard="out-of-bounds",
+    says=r"atomic_add: index 64 is outside the tile \(64,\); the GPU leaves it out",
+    gives=ONES,
+    error=SimulationError,
+)
 def an_atomic_past_a_shared_vector(y, *, fixed: numpipe.Static):
     bins = numpipe.scratch(SMEM((64,), np.int32))
     bins[...] = numpipe.full(64, 0, np.int32)
@@ -43,7 +68,15 @@ def an_atomic_past_a_shared_vector(y, *, fixed: numpipe.Static):
     y[ds(0, 64)] = bins[...]
 
 
-@kernel(np.zeros(64, I32), hazard="unordered-accesses", says=r"(atomic|read) \(.*\) (updates|reads) .* while (atomic|read) \(.* it", gives=2 * ONES, num_compute_wgs=2, warp_specialized=False, wg_axis="wg")
+@kernel(
+    np.zeros(64, I32),
+    hazard="unordered-accesses",
+    says=r"(atomic|read) \(.*\) (updates|reads) .* while (atomic|read) \(.* it",
+    gives=2 * ONES,
+    num_compute_wgs=2,
+    warp_specialized=False,
+    wg_axis="wg",
+)
 def counts_read_before_the_other_warpgroup_has_counted(y, *, fixed: numpipe.Static):
     bins = numpipe.scratch(SMEM((64,), np.int32))
     told = numpipe.scratch(numpipe.Barrier(num_arrivals=2, num_barriers=2))
@@ -59,7 +92,14 @@ def counts_read_before_the_other_warpgroup_has_counted(y, *, fixed: numpipe.Stat
         y[ds(0, 64)] = bins[...]
 
 
-@kernel(np.zeros(64, I32), hazard="unordered-accesses", says=r"atomic \(atomic_add\) updates SMEM\[\d+:\d+\) while write \(tile\[…\] = value\) of .* may", gives=ONES, fix={"compiler_params": numpipe.CompilerParams()}, compiler_params=BARE)
+@kernel(
+    np.zeros(64, I32),
+    hazard="unordered-accesses",
+    says=r"atomic \(atomic_add\) updates SMEM\[\d+:\d+\) while write \(tile\[…\] = value\) of .* may",
+    gives=ONES,
+    fix={"compiler_params": numpipe.CompilerParams()},
+    compiler_params=BARE,
+)
 def an_atomic_on_what_another_warp_has_stored(y, *, fixed: numpipe.Static):
     bins = numpipe.scratch(SMEM((64,), np.int32))
     bins[...] = numpipe.full(64, 0, np.int32)
@@ -67,7 +107,12 @@ def an_atomic_on_what_another_warp_has_stored(y, *, fixed: numpipe.Static):
     y[ds(0, 64)] = bins[...]
 
 
-@kernel(np.zeros(64, I32), hazard="uninitialised-read", says=r"atomic \(atomic_add\) reads SMEM\[\d+:\d+\), which holds bytes that nobody has written", gives=ONES)
+@kernel(
+    np.zeros(64, I32),
+    hazard="uninitialised-read",
+    says=r"atomic \(atomic_add\) reads SMEM\[\d+:\d+\), which holds bytes that nobody has written",
+    gives=ONES,
+)
 def an_atomic_on_what_nobody_has_stored(y, *, fixed: numpipe.Static):
     bins = numpipe.scratch(SMEM((64,), np.int32))
     if fixed:

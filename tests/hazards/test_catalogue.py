@@ -30,7 +30,21 @@ from tests.hazards import (
 from tests.hazards.catalogue import ENTRIES, Entry
 from tests.kernels.covering import examples
 
-TOPICS = accumulators, arrays, barriers, clusters, gpus, loops, outputs, phases, proxies, shared, slots, stores, whole
+TOPICS = (
+    accumulators,
+    arrays,
+    barriers,
+    clusters,
+    gpus,
+    loops,
+    outputs,
+    phases,
+    proxies,
+    shared,
+    slots,
+    stores,
+    whole,
+)
 SCHEDULES = (None, *range(examples(40)))  # None: the order of the virtual-time model
 
 
@@ -57,8 +71,12 @@ def test_every_schedule_reports_it_by_name(name: str) -> None:
     for seed in SCHEDULES:
         error = reported(entry, seed)
         text = str(error)
-        assert isinstance(error, entry.error) and re.search(entry.says, text, re.DOTALL), f"seed {seed}: {type(error)} {text}"
-        assert text.startswith(f"{file}:"), f"the report begins with a line of the kernel's file: {text}"
+        assert isinstance(error, entry.error) and re.search(entry.says, text, re.DOTALL), (
+            f"seed {seed}: {type(error)} {text}"
+        )
+        assert text.startswith(f"{file}:"), (
+            f"the report begins with a line of the kernel's file: {text}"
+        )
         report = error.report
         assert report is not None and report.fix, f"what to write instead is said: {text}"
         assert report.hazard == entry.hazard, f"seed {seed}: {report.hazard}: {text}"
@@ -79,4 +97,6 @@ def test_every_hazard_is_in_the_catalogue() -> None:
 
 
 def test_every_entry_stands_in_a_topic() -> None:
-    assert {entry.function.__module__ for entry in ENTRIES.values()} == {topic.__name__ for topic in TOPICS}
+    assert {entry.function.__module__ for entry in ENTRIES.values()} == {
+        topic.__name__ for topic in TOPICS
+    }

@@ -22,9 +22,19 @@ from .removal_kernels import RUNS
 from .test_catalogue import ENTRIES
 
 MOST_SECONDS = 120.0
-EACH_RUN = ("a ring, two warpgroups", "rings in rings", "chained", "turns, gemm", "a body's barriers (True, True)",
-            "order tokens, two", "outputs of one slot", "a cluster that shares blocks of b", "a poll",
-            "two GPUs, without a memory role", "two GPUs, tiles")
+EACH_RUN = (
+    "a ring, two warpgroups",
+    "rings in rings",
+    "chained",
+    "turns, gemm",
+    "a body's barriers (True, True)",
+    "order tokens, two",
+    "outputs of one slot",
+    "a cluster that shares blocks of b",
+    "a poll",
+    "two GPUs, without a memory role",
+    "two GPUs, tiles",
+)
 MEET_ONCE = {"a poll", "two GPUs, tiles"}
 """kernels that ask whether a phase is over, and two warpgroups that signal one semaphore: their
 classes are several"""
@@ -45,7 +55,9 @@ def classes(run: Callable[[Any], Any], seconds: float = MOST_SECONDS) -> list[li
         exploration = Exploration(run, len(found))
         of = []
         for one in exploration:
-            assert time.perf_counter() < end, f"bound reached after {len(of)} classes of cluster {len(found)}"
+            assert time.perf_counter() < end, (
+                f"bound reached after {len(of)} classes of cluster {len(found)}"
+            )
             of += [one] if one is not None else []
         assert not exploration.partly
         found.append(of)
@@ -55,11 +67,16 @@ def classes(run: Callable[[Any], Any], seconds: float = MOST_SECONDS) -> list[li
 def explore_whole(name: str) -> None:
     found = classes(RUNS[name])
     for of in found:
-        assert all(one.error is None for one in of), [str(one.error) for one in of if one.error is not None][:1]
+        assert all(one.error is None for one in of), [
+            str(one.error) for one in of if one.error is not None
+        ][:1]
         first = of[0].result
         for one in of[1:]:
-            for a, b in zip(np.atleast_1d(one.result) if isinstance(one.result, np.ndarray) else one.result,
-                            np.atleast_1d(first) if isinstance(first, np.ndarray) else first, strict=True):
+            for a, b in zip(
+                np.atleast_1d(one.result) if isinstance(one.result, np.ndarray) else one.result,
+                np.atleast_1d(first) if isinstance(first, np.ndarray) else first,
+                strict=True,
+            ):
                 np.testing.assert_array_equal(a, b)
         assert name in MEET_ONCE or len(of) == 1, f"{len(of)} classes"
 
@@ -80,10 +97,15 @@ KINDS = {
     "load ring": ("a ring, two warpgroups", "a ring with delay_release"),
     "barriers by hand": ("a body's barriers (True, True)", "a loop's barriers"),
     "automatic barriers": ("automatic barriers, turned", "automatic barriers, in_place"),
-    "chained pairs": ("chained",), "nested": ("rings in rings",),
+    "chained pairs": ("chained",),
+    "nested": ("rings in rings",),
     "ping-pong": ("turns, gemm", "turns, barriers by hand, in place", "turns, skips"),
     "order tokens": ("order tokens, two", "order tokens, fewer steps"),
-    "cluster of 2": ("a cluster that shares blocks of b", "a cluster that exchanges sums", "a cluster that passes tiles on"),
+    "cluster of 2": (
+        "a cluster that shares blocks of b",
+        "a cluster that exchanges sums",
+        "a cluster that passes tiles on",
+    ),
     "store ring": ("outputs", "outputs of one slot", "examples/gemm.py"),
 }
 """kinds of pipelines -> their kernels among those that are explored whole; data that steer
@@ -94,13 +116,24 @@ def test_each_kind_of_pipeline_is_among_the_kernels() -> None:
     assert {name for names in KINDS.values() for name in names} <= set(RUNS)
 
 
-@pytest.mark.parametrize(("name", "slots", "delay"), [
-    pytest.param(name, slots, delay, marks=[] if (name, slots) == ("walks", 1) else [pytest.mark.soak])
-    for name in KERNELS for slots, delay in ((1, 0), (2, 0), (2, 1))])
-def test_all_schedules_of_what_data_steer_leave_one_result(name: str, slots: int, delay: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "slots", "delay"),
+    [
+        pytest.param(
+            name, slots, delay, marks=[] if (name, slots) == ("walks", 1) else [pytest.mark.soak]
+        )
+        for name in KERNELS
+        for slots, delay in ((1, 0), (2, 0), (2, 1))
+    ],
+)
+def test_all_schedules_of_what_data_steer_leave_one_result(
+    name: str, slots: int, delay: int
+) -> None:
     """Who draws which tile is a part of the schedule; without a counter a CTA has one class."""
     given = arrays(np.random.default_rng(2), np.int32)
-    result = numpipe.verify(KERNELS[name], *given, slots=slots, delay=delay, schedules="all", limit=MOST_SECONDS)
+    result = numpipe.verify(
+        KERNELS[name], *given, slots=slots, delay=delay, schedules="all", limit=MOST_SECONDS
+    )
     assert result.ok and result.coverage is not None and result.coverage.complete, str(result)
     ctas = 1 if name == "walks" else 3 if name == "tiles_of_a_table" else 2
     assert result.schedules == (128 if name == "tiles_of_a_counter" else ctas)
@@ -120,7 +153,13 @@ def hazards(run: Callable[[Any], Any], seeds: Any) -> set[str]:
 
 def explored_hazards(run: Callable[[Any], Any]) -> list[set[str]]:
     """The hazards of each class; "" where there is none."""
-    return [{"" if one.error is None or one.error.report is None else one.error.report.hazard for one in of} for of in classes(run)]
+    return [
+        {
+            "" if one.error is None or one.error.report is None else one.error.report.hazard
+            for one in of
+        }
+        for of in classes(run)
+    ]
 
 
 @pytest.mark.variants(12)
@@ -129,7 +168,9 @@ def test_what_random_schedules_find_in_a_broken_kernel_is_found(name: str) -> No
     entry = ENTRIES[name]
     found = explored_hazards(lambda seed: entry.run(False, seed))
     assert any(of == {entry.hazard} for of in found)
-    assert hazards(lambda seed: entry.run(False, seed), (None, *range(examples(20)))) <= set().union(*found)
+    assert hazards(
+        lambda seed: entry.run(False, seed), (None, *range(examples(20)))
+    ) <= set().union(*found)
 
 
 # ---- a small ring stands for a large one
@@ -139,6 +180,7 @@ MISTAKES = "", "early", "undrained", "never", "twice", "one of two"
 def ring(slots: int, delay: int, wgs: int, mistake: str) -> Any:
     """A product of which the body releases the tiles: with a mistake, ahead of the product, before
     it has drained, never, …"""
+
     @numpipe.kernel(num_compute_wgs=wgs, grid=1)
     def product(a, b, c):
         wg = numpipe.axis_index("wg")
@@ -160,15 +202,25 @@ def ring(slots: int, delay: int, wgs: int, mistake: str) -> Any:
             c[ds(wg * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
         specs = BlockSpec((64 * wgs, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))
-        numpipe.emit_pipeline_warp_specialized(body, grid=(a.shape[1] // 64,), max_concurrent_steps=slots, delay_release=delay,
-                                               in_specs=specs, compute_context=compute, manual_consumed_barriers=True)(a, b)
+        numpipe.emit_pipeline_warp_specialized(
+            body,
+            grid=(a.shape[1] // 64,),
+            max_concurrent_steps=slots,
+            delay_release=delay,
+            in_specs=specs,
+            compute_context=compute,
+            manual_consumed_barriers=True,
+        )(a, b)
 
     return product
 
 
 def runs(slots: int, delay: int, wgs: int, mistake: str, steps: int) -> Callable[[Any], Any]:
     kernel = ring(slots, delay, wgs, mistake)
-    a, b = (np.random.default_rng(0).integers(-3, 4, (rows, 64 * steps)).astype(np.float16) for rows in (64 * wgs, 64))
+    a, b = (
+        np.random.default_rng(0).integers(-3, 4, (rows, 64 * steps)).astype(np.float16)
+        for rows in (64 * wgs, 64)
+    )
 
     def run(seed: Any) -> Any:
         c = np.zeros((64 * wgs, 64), np.float32)
@@ -179,30 +231,52 @@ def runs(slots: int, delay: int, wgs: int, mistake: str, steps: int) -> Callable
 
 
 @pytest.mark.variants(2)
-@pytest.mark.parametrize(("slots", "delay", "wgs"), [(2, 1, 2), (1, 0, 1), (1, 0, 2), (2, 0, 1), (2, 0, 2), (2, 1, 1)])
+@pytest.mark.parametrize(
+    ("slots", "delay", "wgs"), [(2, 1, 2), (1, 0, 1), (1, 0, 2), (2, 0, 1), (2, 0, 2), (2, 1, 1)]
+)
 def test_a_ring_that_releases_by_itself_has_one_class(slots: int, delay: int, wgs: int) -> None:
     @numpipe.kernel(num_compute_wgs=wgs, grid=1)
     def product(a, b, c):
         wg = numpipe.axis_index("wg")
         acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), max_concurrent_steps=slots, delay_release=delay, in_specs=(
-            BlockSpec((64 * wgs, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+        pipe = numpipe.pipeline(
+            grid=(a.shape[1] // 64,),
+            max_concurrent_steps=slots,
+            delay_release=delay,
+            in_specs=(
+                BlockSpec((64 * wgs, 64), lambda k: (0, k)),
+                BlockSpec((64, 64), lambda k: (0, k)),
+            ),
+        )
         for (k,), (a_tile, b_tile) in pipe(a, b):
             acc = numpipe.wgmma(acc, a_tile.at[ds(wg * 64, 64), ds(0, 64)], b_tile.T)
         c[ds(wg * 64, 64), ds(0, 64)] = acc
 
     a, b = (np.ones((rows, 64 * (slots + delay + 2)), np.float16) for rows in (64 * wgs, 64))
-    result = numpipe.verify(product, a, b, np.zeros((64 * wgs, 64), np.float32), schedules="all", limit=MOST_SECONDS)
-    assert result.ok and result.coverage is not None and result.coverage.complete and result.schedules == 1
+    result = numpipe.verify(
+        product, a, b, np.zeros((64 * wgs, 64), np.float32), schedules="all", limit=MOST_SECONDS
+    )
+    assert (
+        result.ok
+        and result.coverage is not None
+        and result.coverage.complete
+        and result.schedules == 1
+    )
 
 
 @pytest.mark.variants(6)
-@pytest.mark.parametrize(("slots", "delay", "wgs"), [(2, 1, 2), (1, 0, 1), (1, 0, 2), (2, 0, 1), (2, 0, 2), (2, 1, 1)])
+@pytest.mark.parametrize(
+    ("slots", "delay", "wgs"), [(2, 1, 2), (1, 0, 1), (1, 0, 2), (2, 0, 1), (2, 0, 2), (2, 1, 1)]
+)
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_what_a_long_ring_does_in_random_schedules_a_short_one_does_in_all(slots: int, delay: int, wgs: int, mistake: str) -> None:
+def test_what_a_long_ring_does_in_random_schedules_a_short_one_does_in_all(
+    slots: int, delay: int, wgs: int, mistake: str
+) -> None:
     if mistake == "one of two" and wgs == 1:
         mistake = "never"
     small = explored_hazards(runs(slots, delay, wgs, mistake, slots + delay + 2))[0]
-    large = hazards(runs(slots, delay, wgs, mistake, 4 * slots + delay + 7), (None, *range(examples(20))))
+    large = hazards(
+        runs(slots, delay, wgs, mistake, 4 * slots + delay + 7), (None, *range(examples(20)))
+    )
     assert large == small - {""}
     assert (small == {""}) == (mistake == "")

@@ -39,72 +39,145 @@ def fix_of(name: str) -> str:
 
 
 TWINS = (
-    (r"^barrier_arrive on a ClusterBarrier by the CTA that has read", r"^\+ +numpipe\.barrier_wait\(read\)"),
-    (r"^barrier_arrive behind the store, on a ClusterBarrier", r"^\+ +numpipe\.barrier_wait\(there\)"),
+    (
+        r"^barrier_arrive on a ClusterBarrier by the CTA that has read",
+        r"^\+ +numpipe\.barrier_wait\(read\)",
+    ),
+    (
+        r"^barrier_arrive behind the store, on a ClusterBarrier",
+        r"^\+ +numpipe\.barrier_wait\(there\)",
+    ),
     # ---- what a report's fix says, and what the twin has (+) or has not (-); {0} is what the fix's
     # first group matched
-    (r"wgmma_wait with few enough groups pending(?:: |, 0)", r"\+.*wgmma_(wait\(\w+, 0\)|commit\(\))"),
-    (r"wgmma_wait with few enough groups pending before .*, or other registers", r"\+.*(wgmma_wait\(0\)|first\[)"),
+    (
+        r"wgmma_wait with few enough groups pending(?:: |, 0)",
+        r"\+.*wgmma_(wait\(\w+, 0\)|commit\(\))",
+    ),
+    (
+        r"wgmma_wait with few enough groups pending before .*, or other registers",
+        r"\+.*(wgmma_wait\(0\)|first\[)",
+    ),
     (r"read the newest one", r"\+.* = second"),
     (r"wgmma_fence", r"\+.*wgmma_fence\(\)"),
     (r"wgmma_wait\((\d)\) before barrier_arrive", r"\+.*wgmma_wait\(.*{0}\)"),
-    (r"issue the product of step 0, and wgmma_wait\(0\), before barrier_arrive", r"\+.*wgmma_wait\(numpipe.wgmma\(.*0\)"),
-    (r"wgmma_commit and wgmma_wait\(0\) before it ends|wgmma_wait\(0\), then commit_smem", r"\+.*wgmma_wait\((\w+, )?0\)"),
-    (r"blocks of its own for each CTA: .* that depends on numpipe.program_id", r"\+.*(program_id|part.begin == 0|if cta <)"),
+    (
+        r"issue the product of step 0, and wgmma_wait\(0\), before barrier_arrive",
+        r"\+.*wgmma_wait\(numpipe.wgmma\(.*0\)",
+    ),
+    (
+        r"wgmma_commit and wgmma_wait\(0\) before it ends|wgmma_wait\(0\), then commit_smem",
+        r"\+.*wgmma_wait\((\w+, )?0\)",
+    ),
+    (
+        r"blocks of its own for each CTA: .* that depends on numpipe.program_id",
+        r"\+.*(program_id|part.begin == 0|if cta <)",
+    ),
     (r"a kernel of its own for what reads the results of other CTAs", r"-.*(at \+ |x\[)"),
     (r"all CTAs use the same reduction_op", r"\+.*'add'"),
     (r"look for what makes it: .* a root or logarithm below 0", r"\+.*np\.(maximum|where)"),
     (r"numpipe.combine", r"\+    .*numpipe.combine"),
     (r"rows and columns of its own for each warpgroup", r"\+.*('wg'\) \* 64|y\[ds\(row, 64\))"),
     (r"the value that was stored in place of the load", r"\+.*= tile \+ "),
-    (r"wait_smem_to_gmem\((\d), wait_read_only=True\)",
-     r"\+.*(wait_smem_to_gmem\({0}, wait_read_only=True\)|commit_smem_to_gmem_group)"),
+    (
+        r"wait_smem_to_gmem\((\d), wait_read_only=True\)",
+        r"\+.*(wait_smem_to_gmem\({0}, wait_read_only=True\)|commit_smem_to_gmem_group)",
+    ),
     (r"wait_smem_to_gmem\(0\)", r"\+.*(wait_smem_to_gmem\(0\)|lambda k: \(0, k \+ 1\))|^$"),
-    (r"signals a semaphore of", r"\+.*(numpipe.signal\(|numpipe.wait\(ready.at\[(0|1 - cta)\], (1|2|i \+ 1))|-.*numpipe.peer\(y"),
+    (
+        r"signals a semaphore of",
+        r"\+.*(numpipe.signal\(|numpipe.wait\(ready.at\[(0|1 - cta)\], (1|2|i \+ 1))|-.*numpipe.peer\(y",
+    ),
     (r"reductions are atomic among the CTAs of one GPU only", r"\+.*64 \* me"),
     (r"numpipe.signal\(ready.at\[…\], 0\) for ready\[1\]", r"\+.*numpipe.signal\(ready.at\[1\]"),
     (r"or a wait for 1", r"\+.*numpipe.wait\(ready.at\[0\], 1\)"),
     (r"numpipe.signal\(semaphore.at\[i\], \d\) behind it", r"\+.*numpipe.signal"),
     (r"GPU \d waits for as much as it is sent", r"\+.*numpipe.wait"),
     (r"a rank in 0…1", r"\+.*% 2"),
-    (r"an array of its own for what is stored|griddep.wait\(\) by every|fence_mbarrier_init by the lane|who reads what another CTA",
-     r"\+|^$"),
-    (r"pass 'y' \(or out=\) with the values it starts from, or write it before", r"\+.*(x\[|\(0, 0\)\))"),
-    (r"(?:an index in|indices in|a start in|return) ?-?\d*…?|starts from 0 on|store what lies inside|start at 0", r"\+"),
+    (
+        r"an array of its own for what is stored|griddep.wait\(\) by every|fence_mbarrier_init by the lane|who reads what another CTA",
+        r"\+|^$",
+    ),
+    (
+        r"pass 'y' \(or out=\) with the values it starts from, or write it before",
+        r"\+.*(x\[|\(0, 0\)\))",
+    ),
+    (
+        r"(?:an index in|indices in|a start in|return) ?-?\d*…?|starts from 0 on|store what lies inside|start at 0",
+        r"\+",
+    ),
     (r"indices that differ", r"\+.*iota\(64\)$"),
-    (r"initialise it, fence_mbarrier_init, then bar_sync|bar_sync between|a barrier of the four warps|wait for the phase before",
-     r"\+.*(barrier\.sync|meet)|^$"),
+    (
+        r"initialise it, fence_mbarrier_init, then bar_sync|bar_sync between|a barrier of the four warps|wait for the phase before",
+        r"\+.*(barrier\.sync|meet)|^$",
+    ),
     (r"mbar_inval it first", r"\+.*mbarrier.inval"),
-    (r"place mbarriers outside the slots, and mbar_inval before", r"\+.*(barrier.sync|nbytes, 0\))"),
-    (r"an arrival of warpgroup \d \(compute\) behind each of its waits: on", r"\+.*(barrier_arrive|num_arrivals=2|barrier.sync)"),
+    (
+        r"place mbarriers outside the slots, and mbar_inval before",
+        r"\+.*(barrier.sync|nbytes, 0\))",
+    ),
+    (
+        r"an arrival of warpgroup \d \(compute\) behind each of its waits: on",
+        r"\+.*(barrier_arrive|num_arrivals=2|barrier.sync)",
+    ),
     (r"at most one phase ahead", r"\+.*mbarrier.wait\(READY, 0"),
-    (r"wait for each phase that completes|wait for phase 0 of", r"\+.*(barrier_wait|mbarrier.wait)"),
-    (r"wait for phase 0 before the next arrival, or num_arrivals=2", r"\+.*(barrier_wait|num_arrivals=2)"),
+    (
+        r"wait for each phase that completes|wait for phase 0 of",
+        r"\+.*(barrier_wait|mbarrier.wait)",
+    ),
+    (
+        r"wait for phase 0 before the next arrival, or num_arrivals=2",
+        r"\+.*(barrier_wait|num_arrivals=2)",
+    ),
     (r"announce the bytes of all copies", r"\+.*x\.nbytes\)"),
-    (r"one barrier_arrive on|every compute warpgroup arrives once|barrier_arrive by the readers",
-     r"[+-].*barrier_arrive\((free|met)\)"),
+    (
+        r"one barrier_arrive on|every compute warpgroup arrives once|barrier_arrive by the readers",
+        r"[+-].*barrier_arrive\((free|met)\)",
+    ),
     (r"num_arrivals=1", r"\+.*num_arrivals=1"),
     (r"\d+ more arrivals", r"\+.*(arrive|\(0, 1\))"),
-    (r"every CTA that a slot is filled in releases it to each that fills it", r"\+.*(barrier_arrive|\(0, 1\))"),
+    (
+        r"every CTA that a slot is filled in releases it to each that fills it",
+        r"\+.*(barrier_arrive|\(0, 1\))",
+    ),
     (r"all warpgroups of the cluster meet", r"\+.*meet\(\)"),
     (r"cluster_arrive first", r"\+.*cluster.arrive"),
     (r"by those who have waited for it", r"\+.*smem_read"),
     (r"the same start for all CTAs along collective_axes", r"\+.*(\(0, k\)|ds\(0, 64\)\])"),
-    (r"wait for .* phase 0.*(?:before the bytes are touched|before step 0)", r"\+.*(barrier_wait|mbarrier.wait)|^$"),
-    (r"end the loop by a count|change in the body what the loop's condition tests", r"[+-].*(\+= 1|-= 1|at < 64|more = 0)"),
-    (r"store to all of it: a grid and loops that cover it", r"\+.*(range\((2|3|cdiv.*)\)|tiles\(|[yz]\[|grid.*3)"),
-    (r"commit_smem \(fence.proxy.async by every warp that wrote, then a barrier\)", r"\+.*(commit_smem|fence.proxy_async)"),
-    (r"a barrier between the two: commit_smem within a warpgroup|commit_smem between the last read and",
-     r"\+.*(commit_smem|barrier_arrive|barrier.sync|compiler_params|wg \* 64)"),
+    (
+        r"wait for .* phase 0.*(?:before the bytes are touched|before step 0)",
+        r"\+.*(barrier_wait|mbarrier.wait)|^$",
+    ),
+    (
+        r"end the loop by a count|change in the body what the loop's condition tests",
+        r"[+-].*(\+= 1|-= 1|at < 64|more = 0)",
+    ),
+    (
+        r"store to all of it: a grid and loops that cover it",
+        r"\+.*(range\((2|3|cdiv.*)\)|tiles\(|[yz]\[|grid.*3)",
+    ),
+    (
+        r"commit_smem \(fence.proxy.async by every warp that wrote, then a barrier\)",
+        r"\+.*(commit_smem|fence.proxy_async)",
+    ),
+    (
+        r"a barrier between the two: commit_smem within a warpgroup|commit_smem between the last read and",
+        r"\+.*(commit_smem|barrier_arrive|barrier.sync|compiler_params|wg \* 64)",
+    ),
     (r"store (?:to them|what atomics begin with)", r"\+.*\[\.\.\.\] = "),
     (r"read (?:the tile of step 0|before the arrival)", r"\+.*(tile\[\.\.\.\]|delay_release=1)"),
     (r"write all of an output tile in every block", r"\+.*y_tile"),
-    (r"the same number|take another barrier|goes through the blocks of a numpipe.turn equally often",
-     r"\+.*(barrier.sync|mbarrier.arrive|tile|range\(2\))"),
-    (r"outside one_lane, each_warp|one_lane\(function, …\)", r"\+.*(barrier.sync|'all'|setmaxnreg.dec)"),
+    (
+        r"the same number|take another barrier|goes through the blocks of a numpipe.turn equally often",
+        r"\+.*(barrier.sync|mbarrier.arrive|tile|range\(2\))",
+    ),
+    (
+        r"outside one_lane, each_warp|one_lane\(function, …\)",
+        r"\+.*(barrier.sync|'all'|setmaxnreg.dec)",
+    ),
     (r"counts that add up to at most 504", r"\+.*(dec\(24\)|'decrease')"),
     (r"one arrival \(barrier_arrive, or a copy\) in phase 0", r"\+.*barrier_arrive"),
-    (r"an element of its own for each lane", r"\+.*y\[lane\]"), (r"put cuda\.syncwarp\(\) between", r"\+.*syncwarp\(\)"),
+    (r"an element of its own for each lane", r"\+.*y\[lane\]"),
+    (r"put cuda\.syncwarp\(\) between", r"\+.*syncwarp\(\)"),
     (r"a multiple of (?:16|128)|stay within what the CTA has", r"\+"),
 )
 
@@ -115,8 +188,10 @@ def test_the_twin_is_what_the_fix_says(name: str) -> None:
     fix, change = fix_of(name), changes(ENTRIES[name])
     rules = [(match, twin) for says, twin in TWINS if (match := re.search(says, fix))]
     assert rules, f"no rule for: {fix}"
-    assert any(re.search(twin.replace("{0}", (match.groups() or ("",))[0] or ""), change, re.MULTILINE) for match, twin in rules), (
-        f"{fix}\n{change}")
+    assert any(
+        re.search(twin.replace("{0}", (match.groups() or ("",))[0] or ""), change, re.MULTILINE)
+        for match, twin in rules
+    ), f"{fix}\n{change}"
 
 
 SUM = "numpipe.atomic_add(y.at[{}], numpipe.zeros((64, 64), np.float32) + 1.0)"
@@ -124,75 +199,169 @@ OTHERS = {
     # ---- the other things that fixes offer: what the fix says, edits of the source, and whether
     # the result is the twin's
     "one_product_too_many_left_in_flight": (
-        r"delay_release=2 and max_concurrent_steps of 3 or more", [
-            ("max_concurrent_steps=2, delay_release=1", "max_concurrent_steps=3, delay_release=2")], True),
+        r"delay_release=2 and max_concurrent_steps of 3 or more",
+        [("max_concurrent_steps=2, delay_release=1", "max_concurrent_steps=3, delay_release=2")],
+        True,
+    ),
     "the_step_before_released_ahead_of_a_product": (
-        r"barrier_arrive behind the product of its step and wgmma_wait\(1\)", [
-            ("        if fixed:\n            acc = numpipe.wgmma_wait(acc, 0)\n",
-             "        acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile.T), 1)\n"),
-            ("return numpipe.wgmma(acc, a_tile, b_tile.T)", "return acc")], True),
+        r"barrier_arrive behind the product of its step and wgmma_wait\(1\)",
+        [
+            (
+                "        if fixed:\n            acc = numpipe.wgmma_wait(acc, 0)\n",
+                "        acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile.T), 1)\n",
+            ),
+            ("return numpipe.wgmma(acc, a_tile, b_tile.T)", "return acc"),
+        ],
+        True,
+    ),
     "a_tile_kept_for_the_next_step": (
-        r"read the tile of step 0 in step 0 at the latest", [
+        r"read the tile of step 0 in step 0 at the latest",
+        [
             ("before = tile\n        acc", "before = tile[...].astype(np.float32)\n        acc"),
             ("before[...].astype(np.float32) * tile", "before * tile"),
-            ("before = tile\n    y", "before = tile[...].astype(np.float32)\n    y")], True),
+            ("before = tile\n    y", "before = tile[...].astype(np.float32)\n    y"),
+        ],
+        True,
+    ),
     "two_copies_on_a_barrier_of_one": (
-        r"wait for phase 0 before the next arrival", [
-            ("left, landed)\n", "left, landed)\n    numpipe.barrier_wait(landed)\n")], True),
-    "arrives_for_a_phase_that_may_not_have_begun": (r"num_arrivals=2", [("Barrier()", "Barrier(num_arrivals=2)")], True),
+        r"wait for phase 0 before the next arrival",
+        [("left, landed)\n", "left, landed)\n    numpipe.barrier_wait(landed)\n")],
+        True,
+    ),
+    "arrives_for_a_phase_that_may_not_have_begun": (
+        r"num_arrivals=2",
+        [("Barrier()", "Barrier(num_arrivals=2)")],
+        True,
+    ),
     "one_copy_on_a_barrier_of_two": (
-        r"one arrival \(barrier_arrive, or a copy\) more in phase 0", [
-            ("numpipe.barrier_wait(landed)\n", "numpipe.barrier_arrive(landed)\n    numpipe.barrier_wait(landed)\n")], True),
+        r"one arrival \(barrier_arrive, or a copy\) more in phase 0",
+        [
+            (
+                "numpipe.barrier_wait(landed)\n",
+                "numpipe.barrier_arrive(landed)\n    numpipe.barrier_wait(landed)\n",
+            )
+        ],
+        True,
+    ),
     "ends_in_the_middle_of_a_phase": (
-        r"1 more \(barrier_arrive, or a copy\).* and wait for the phase \(barrier_wait\)", [
-            ("    if fixed:\n        numpipe", "    numpipe.barrier_arrive(done)\n    numpipe")], True),
-    "one_warp_arrives_for_four": (r"or a count of 1", [("one_lane(begin, 4)", "one_lane(begin, 1)")], True),
-    "two_warpgroups_store_to_one_block": (r"or num_compute_wgs=1", [("num_compute_wgs=2", "num_compute_wgs=1")], False),
+        r"1 more \(barrier_arrive, or a copy\).* and wait for the phase \(barrier_wait\)",
+        [("    if fixed:\n        numpipe", "    numpipe.barrier_arrive(done)\n    numpipe")],
+        True,
+    ),
+    "one_warp_arrives_for_four": (
+        r"or a count of 1",
+        [("one_lane(begin, 4)", "one_lane(begin, 1)")],
+        True,
+    ),
+    "two_warpgroups_store_to_one_block": (
+        r"or num_compute_wgs=1",
+        [("num_compute_wgs=2", "num_compute_wgs=1")],
+        False,
+    ),
     "both_warpgroups_write_one_half": (
-        r"or a part of its own for each warpgroup", [("wg * 64 if fixed else wg * 0", 'numpipe.axis_index("wg") * 64')], True),
+        r"or a part of its own for each warpgroup",
+        [("wg * 64 if fixed else wg * 0", 'numpipe.axis_index("wg") * 64')],
+        True,
+    ),
     "two_ctas_store_to_one_block": (
-        r"numpipe.atomic_add\(array.at\[…\], tile\)", [
-            ("y[ds(row, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0",
-             SUM.format("ds(row, 64), ds(0, 64)"))], False),
+        r"numpipe.atomic_add\(array.at\[…\], tile\)",
+        [
+            (
+                "y[ds(row, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0",
+                SUM.format("ds(row, 64), ds(0, 64)"),
+            )
+        ],
+        False,
+    ),
     "ctas_that_come_round": (
-        r"numpipe.atomic_add\(array.at\[…\], tile\)", [
-            ("y[ds(cta % 5 * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0",
-             SUM.format("ds(cta % 5 * 64, 64), ds(0, 64)"))], False),
-    "a_page_behind_the_last_one": (r'mode="clip"', [("pages[1], 0, 0)),))", 'pages[1], 0, 0), mode="clip"),))')], True),
+        r"numpipe.atomic_add\(array.at\[…\], tile\)",
+        [
+            (
+                "y[ds(cta % 5 * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1.0",
+                SUM.format("ds(cta % 5 * 64, 64), ds(0, 64)"),
+            )
+        ],
+        False,
+    ),
+    "a_page_behind_the_last_one": (
+        r'mode="clip"',
+        [("pages[1], 0, 0)),))", 'pages[1], 0, 0), mode="clip"),))')],
+        True,
+    ),
     "a_row_that_is_gathered_from_behind_the_last_one": (
-        r'numpipe.index\(v, mode="zero"\)', [
-            ('numpipe.index(v, "clip") if fixed else v', 'numpipe.index(v, mode="zero")')], False),
+        r'numpipe.index\(v, mode="zero"\)',
+        [('numpipe.index(v, "clip") if fixed else v', 'numpipe.index(v, mode="zero")')],
+        False,
+    ),
     "a_warpgroup_reads_a_block_that_another_one_stores": (
-        r"a barrier between the two", [
-            ("    y[ds(row, 64)", "    met = numpipe.scratch(numpipe.Barrier(num_arrivals=2))\n"
-             "    tile = y[ds(64 - row, 64), ds(0, 64)] * 2.0\n    numpipe.barrier_arrive(met)\n    numpipe.barrier_wait(met)\n"
-             "    y[ds(row, 64)"),
-            ("y[ds(row if fixed else 64 - row, 64), ds(0, 64)] * 2.0", "tile")], True),
+        r"a barrier between the two",
+        [
+            (
+                "    y[ds(row, 64)",
+                "    met = numpipe.scratch(numpipe.Barrier(num_arrivals=2))\n"
+                "    tile = y[ds(64 - row, 64), ds(0, 64)] * 2.0\n    numpipe.barrier_arrive(met)\n    numpipe.barrier_wait(met)\n"
+                "    y[ds(row, 64)",
+            ),
+            ("y[ds(row if fixed else 64 - row, 64), ds(0, 64)] * 2.0", "tile"),
+        ],
+        True,
+    ),
     "a_block_is_read_again_that_lanes_have_stored": (
-        r"a barrier between the two", [("] = tile\n", "] = tile\n    numpipe.commit_smem()\n")], True),
+        r"a barrier between the two",
+        [("] = tile\n", "] = tile\n    numpipe.commit_smem()\n")],
+        True,
+    ),
     "an_atomic_on_what_another_warp_has_stored": (
-        r"commit_smem within a warpgroup", [
+        r"commit_smem within a warpgroup",
+        [
             ("    numpipe.atomic_add", "    numpipe.commit_smem()\n    numpipe.atomic_add"),
-            ("    y[ds", "    numpipe.commit_smem()\n    y[ds")], True),
-    "shares_of_two_blocks": (r"or leave collective_axes out", [(', collective_axes="cta"', "")], True),
+            ("    y[ds", "    numpipe.commit_smem()\n    y[ds"),
+        ],
+        True,
+    ),
+    "shares_of_two_blocks": (
+        r"or leave collective_axes out",
+        [(', collective_axes="cta"', "")],
+        True,
+    ),
     "the_newer_of_two_operands_used_again": (
-        r"wgmma_wait with few enough groups pending before", [("    wg.wgmma_wait(1)\n", "    wg.wgmma_wait(0)\n")], True),
+        r"wgmma_wait with few enough groups pending before",
+        [("    wg.wgmma_wait(1)\n", "    wg.wgmma_wait(0)\n")],
+        True,
+    ),
     "stored_by_a_warpgroup_that_nobody_told": (
-        r"griddep.wait\(\) by every warpgroup", [
-            ("    if current().warpgroup == 0:\n        griddep.wait()\n",
-             "    griddep.wait()\n    if current().warpgroup == 0:\n")], True),
+        r"griddep.wait\(\) by every warpgroup",
+        [
+            (
+                "    if current().warpgroup == 0:\n        griddep.wait()\n",
+                "    griddep.wait()\n    if current().warpgroup == 0:\n",
+            )
+        ],
+        True,
+    ),
     "a_loop_that_ends_a_block_early": (
-        r"pass 'y' or out= with its values", [
-            ("X, gives=X, **LIKE_X", "X, zeros(192, 64, dtype=F32), gives=X, verify=True")], False),
-    "an_empty_loop": (r"end it by a count", [("while rounds < 1:", "for rounds in range(1):")], True),
+        r"pass 'y' or out= with its values",
+        [("X, gives=X, **LIKE_X", "X, zeros(192, 64, dtype=F32), gives=X, verify=True")],
+        False,
+    ),
+    "an_empty_loop": (
+        r"end it by a count",
+        [("while rounds < 1:", "for rounds in range(1):")],
+        True,
+    ),
     "a_wait_that_may_come_before_the_phase_before_has_ended": (
-        r"at most one phase ahead", [("for phase in range(2):", "for phase in range(1):"), ("READY, 1, -1", "READY, 0, -1")], True),
+        r"at most one phase ahead",
+        [("for phase in range(2):", "for phase in range(1):"), ("READY, 1, -1", "READY, 0, -1")],
+        True,
+    ),
 }
 
 
 @pytest.mark.variants(12)
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_else_the_fix_offers_makes_the_report_go_away(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_else_the_fix_offers_makes_the_report_go_away(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     says, edits, right = OTHERS[name]
     assert re.search(says, fix_of(name)), fix_of(name)
     entry = edited(ENTRIES[name], edits, tmp_path, monkeypatch)

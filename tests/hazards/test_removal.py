@@ -23,8 +23,10 @@ from tests.hazards.removal_kernels import EXCHANGES, RUNS
 from tests.ops.test_many_gpus import calls
 
 SEEDS = (None, 1)
-SEEN_IN_THE_RESULT = {"mbar_wait < pipeline.ring.await_consumed < pipeline.steps.await_released < pipeline.steps.await_empty < "
-                      "pipeline.steps.finish_loads"}
+SEEN_IN_THE_RESULT = {
+    "mbar_wait < pipeline.ring.await_consumed < pipeline.steps.await_released < pipeline.steps.await_empty < "
+    "pipeline.steps.finish_loads"
+}
 """CompilerParams(drain=True) promises when loads begin; without the wait the kernel is right, and
 does not keep the promise. In an order in which the slots happen to be free by then it is kept all
 the same."""
@@ -67,8 +69,14 @@ class Survey:
         except SimulationError as error:
             assert error.report is not None
             return error.report.hazard
-        wanted, got = (made if isinstance(made, list) else [made] for made in (self.results[name], result))
-        return None if all(np.array_equal(a, b, equal_nan=True) for a, b in zip(wanted, got, strict=True)) else ""
+        wanted, got = (
+            made if isinstance(made, list) else [made] for made in (self.results[name], result)
+        )
+        return (
+            None
+            if all(np.array_equal(a, b, equal_nan=True) for a, b in zip(wanted, got, strict=True))
+            else ""
+        )
 
     def found(self, place: Place) -> Found:
         """By the first run that tells."""
@@ -102,7 +110,13 @@ def test_a_place_that_no_kernel_comes_to_is_seen() -> None:
     one = Survey()
     one.add("a ring, two warpgroups")
     left = {line.rpartition("/")[2].partition(":")[0] for line in written() - one.lines}
-    assert {"copies.py", "phases.py", "outputs.py", "steps.py", "ring.py"} <= left and "store_ring.py" not in left
+    assert {
+        "copies.py",
+        "phases.py",
+        "outputs.py",
+        "steps.py",
+        "ring.py",
+    } <= left and "store_ring.py" not in left
 
 
 @pytest.mark.thorough
@@ -110,12 +124,18 @@ def test_every_removal_is_reported(survey: Survey) -> None:
     found = {place: survey.found(place) for place in survey.places}
     silent = {place.name for place, by in found.items() if not by.run}
     rules = {rule for rule in REDUNDANT for name in silent if name.startswith(rule)}
-    assert sorted(name for name in silent if not name.startswith(tuple(REDUNDANT))) == [] and rules == set(REDUNDANT)
+    assert sorted(
+        name for name in silent if not name.startswith(tuple(REDUNDANT))
+    ) == [] and rules == set(REDUNDANT)
     assert len(REDUNDANT) <= 5 and len(silent) == len(REDUNDANT)
-    assert {place.name for place, by in found.items() if by.run and not by.hazard} == SEEN_IN_THE_RESULT
+    assert {
+        place.name for place, by in found.items() if by.run and not by.hazard
+    } == SEEN_IN_THE_RESULT
     for place, by in found.items():
         for seed in SEEDS if by.run else ():
-            assert survey.missed(place, by.run, seed) is not None, f"{place} in {by.run}, seed {seed}"
+            assert survey.missed(place, by.run, seed) is not None, (
+                f"{place} in {by.run}, seed {seed}"
+            )
 
 
 @pytest.mark.parametrize("name", EXCHANGES)
@@ -134,8 +154,13 @@ def test_each_kind_of_exchange_has_the_barriers_that_it_needs(name: str) -> None
         for seed in SEEDS:
             with without(place), pytest.raises(PipelineRace) as caught:
                 run(seed)
-            assert caught.value.report is not None and caught.value.report.hazard == "unordered-accesses"
-            assert "of a register tile" in str(caught.value) and "removal_kernels.py" in str(caught.value)
+            assert (
+                caught.value.report is not None
+                and caught.value.report.hazard == "unordered-accesses"
+            )
+            assert "of a register tile" in str(caught.value) and "removal_kernels.py" in str(
+                caught.value
+            )
 
 
 @pytest.mark.soak
@@ -143,7 +168,9 @@ def test_every_removal_is_reported_in_every_schedule(survey: Survey) -> None:
     for place in survey.places:
         by = survey.found(place)
         for seed in range(40) if by.run and place.name not in SEEN_IN_THE_RESULT else ():
-            assert survey.missed(place, by.run, seed) is not None, f"{place} in {by.run}, seed {seed}"
+            assert survey.missed(place, by.run, seed) is not None, (
+                f"{place} in {by.run}, seed {seed}"
+            )
 
 
 def test_left_out_is_what_is_asked_for_and_nothing_else() -> None:

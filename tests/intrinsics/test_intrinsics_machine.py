@@ -66,7 +66,9 @@ class Recorder:
         signature = inspect.signature(getattr(Machine, name))
 
         def request(*args: Any, **kwargs: Any) -> Any:
-            self.requests.append((name, *signature.bind(self, *args, **kwargs).args[1:], *kwargs.values()))
+            self.requests.append(
+                (name, *signature.bind(self, *args, **kwargs).args[1:], *kwargs.values())
+            )
             return self.answers.get(name)
 
         return request
@@ -92,7 +94,10 @@ REQUESTS = [
     (lambda: cluster.map_shared(64, 1), ("map_shared", 64, 1)),
     (lambda: cluster.arrive(), ("cluster_arrive",)),
     (lambda: cluster.wait(), ("cluster_wait",)),
-    (lambda: cp_async_bulk.multicast(1024, A, (np.int32(64), 0), 64, 3), ("tma_load", 1024, A, (64, 0), 64, 3)),
+    (
+        lambda: cp_async_bulk.multicast(1024, A, (np.int32(64), 0), 64, 3),
+        ("tma_load", 1024, A, (64, 0), 64, 3),
+    ),
     (lambda: mbarrier.arrive_count(64, 3), ("mbar_arrive", 64, 3)),
     (lambda: mbarrier.arrive_expect_tx(64, 8192), ("mbar_arrive_expect_tx", 64, 8192)),
     (lambda: mbarrier.wait(64, 5, 21), ("mbar_wait", 64, 5, 21)),
@@ -101,10 +106,19 @@ REQUESTS = [
     (lambda: fence.mbarrier_init(), ("fence_mbarrier_init",)),
     (lambda: barrier.sync(1, 128), ("bar_sync", 1, 128)),
     (lambda: barrier.arrive(2, 256), ("bar_arrive", 2, 256)),
-    (lambda: cp_async_bulk.load(1024, A, (np.int32(64), 0), 64), ("tma_load", 1024, A, (64, 0), 64)),
+    (
+        lambda: cp_async_bulk.load(1024, A, (np.int32(64), 0), 64),
+        ("tma_load", 1024, A, (64, 0), 64),
+    ),
     (lambda: cp_async_bulk.store(A, (64, 0), 1024), ("tma_store", A, (64, 0), 1024)),
-    (lambda: cp_async_bulk.load(1024, A, (64, 0), 64, "evict_last"), ("tma_load", 1024, A, (64, 0), 64)),
-    (lambda: cp_async_bulk.store(A, (64, 0), 1024, eviction_policy="evict_first"), ("tma_store", A, (64, 0), 1024)),
+    (
+        lambda: cp_async_bulk.load(1024, A, (64, 0), 64, "evict_last"),
+        ("tma_load", 1024, A, (64, 0), 64),
+    ),
+    (
+        lambda: cp_async_bulk.store(A, (64, 0), 1024, eviction_policy="evict_first"),
+        ("tma_store", A, (64, 0), 1024),
+    ),
     (lambda: cp_async_bulk.reduce(A, (64, 0), 1024, "max"), ("tma_store", A, (64, 0), 1024, "max")),
     (lambda: cp_async_bulk.prefetch(A, (64, 0)), ("note", "prefetch", A.name, (64, 0))),
     (lambda: cp_async_bulk.commit_group(), ("bulk_commit",)),
@@ -124,7 +138,9 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize(("call", "request_"), REQUESTS, ids=[r[0] for _, r in REQUESTS])
-def test_operation_asks_the_machine(machine: Recorder, call: Callable[[], Any], request_: tuple[Any, ...]) -> None:
+def test_operation_asks_the_machine(
+    machine: Recorder, call: Callable[[], Any], request_: tuple[Any, ...]
+) -> None:
     call()
     assert machine.requests == [request_]
 
@@ -136,7 +152,9 @@ def test_operation_outside_a_kernel_says_so(call: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("wait", [mbarrier.try_wait, mbarrier.test_wait])
-def test_wait_that_may_fail_is_a_test_of_the_parity(machine: Recorder, wait: Callable[[int, int], bool]) -> None:
+def test_wait_that_may_fail_is_a_test_of_the_parity(
+    machine: Recorder, wait: Callable[[int, int], bool]
+) -> None:
     for answer in (False, True):
         machine.answers["mbar_test"] = answer
         assert wait(64, 1) is answer
@@ -189,8 +207,11 @@ def test_legal_n_are_the_multiples_of_eight_up_to_256(dtype: str) -> None:
 @pytest.mark.parametrize(("swizzle", "mode"), [(0, 0), (128, 1), (64, 2), (32, 3)])
 def test_descriptor_fields_stand_where_the_hardware_reads_them(swizzle: int, mode: int) -> None:
     word = wgmma.descriptor(np.int32(0x12340), 4096, 1024, swizzle)
-    assert -2**63 <= word < 2**63, "must fit the int64 that the GPU holds"
-    fields = [word >> low & (1 << bits) - 1 for low, bits in ((0, 14), (16, 14), (32, 14), (49, 3), (62, 2))]
+    assert -(2**63) <= word < 2**63, "must fit the int64 that the GPU holds"
+    fields = [
+        word >> low & (1 << bits) - 1
+        for low, bits in ((0, 14), (16, 14), (32, 14), (49, 3), (62, 2))
+    ]
     assert fields == [0x1234, 256, 64, 0, mode]
 
 
@@ -199,9 +220,13 @@ def test_k_step_of_a_descriptor_is_an_addition() -> None:
 
 
 def test_statement_with_a_in_registers_has_no_flag_for_a() -> None:
-    text = wgmma.statement(8, "f16", "k", "mn", ["%f0", "%f1", "%f2", "%f3"], "{%r0, %r1, %r2, %r3}", "%rd0", "p")
-    assert text == ("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0, %f1, %f2, %f3}, "
-                    "{%r0, %r1, %r2, %r3}, %rd0, p, 1, 1, 1;")
+    text = wgmma.statement(
+        8, "f16", "k", "mn", ["%f0", "%f1", "%f2", "%f3"], "{%r0, %r1, %r2, %r3}", "%rd0", "p"
+    )
+    assert text == (
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0, %f1, %f2, %f3}, "
+        "{%r0, %r1, %r2, %r3}, %rd0, p, 1, 1, 1;"
+    )
 
 
 # ---- stmatrix ------------------------------------------------------------------------------------
@@ -212,13 +237,15 @@ def stored(machine: Recorder) -> np.ndarray:
     assert values.shape == (*chunks.shape, 16)
     smem = np.zeros(16384, np.uint8)
     for address, row in zip(chunks.reshape(-1), values.reshape(-1, 16), strict=True):
-        smem[address:address + 16] = row
+        smem[address : address + 16] = row
     return smem.view(np.uint16)
 
 
 @pytest.mark.parametrize("transposed", [False, True], ids=["plain", "trans"])
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_stmatrix_puts_each_element_where_the_isa_says(machine: Recorder, count: int, transposed: bool) -> None:
+def test_stmatrix_puts_each_element_where_the_isa_says(
+    machine: Recorder, count: int, transposed: bool
+) -> None:
     # warp, matrix, row, column
     matrices = np.arange(1, 4 * count * 64 + 1, dtype=np.uint16).reshape(4, count, 8, 8)
     # no two rows adjacent by rule
@@ -230,14 +257,16 @@ def test_stmatrix_puts_each_element_where_the_isa_says(machine: Recorder, count:
                 for half in range(2):
                     at = lane // 4, 2 * (lane % 4) + half
                     element = matrices[(warp, matrix, *(at[::-1] if transposed else at))]
-                    registers[matrix, 32 * warp + lane] |= np.uint32(element) << np.uint32(16 * half)
+                    registers[matrix, 32 * warp + lane] |= np.uint32(element) << np.uint32(
+                        16 * half
+                    )
     getattr(stmatrix, f"store_x{count}{'_trans' if transposed else ''}")(where, *registers)
     smem = stored(machine)
     for warp in range(4):
         for matrix in range(count):
             for row in range(8):
                 address = where[32 * warp + 8 * matrix + row] // 2
-                assert smem[address:address + 8].tolist() == matrices[warp, matrix, row].tolist()
+                assert smem[address : address + 8].tolist() == matrices[warp, matrix, row].tolist()
 
 
 def test_documented_stmatrix_undoes_the_accumulator_layout(machine: Recorder) -> None:
@@ -252,8 +281,13 @@ def test_documented_stmatrix_undoes_the_accumulator_layout(machine: Recorder) ->
         d.append(tile[rows, 8 * (i // 4) + 2 * (lane % 4) + i % 2])
     row, column = lane % 16, lane // 16 * 8
     panel = 2048 * (thread // 32)
-    stmatrix.store_x4(panel + 128 * row + 2 * column, convert.pack_bf16x2(d[0], d[1]), convert.pack_bf16x2(d[2], d[3]),
-                      convert.pack_bf16x2(d[4], d[5]), convert.pack_bf16x2(d[6], d[7]))
+    stmatrix.store_x4(
+        panel + 128 * row + 2 * column,
+        convert.pack_bf16x2(d[0], d[1]),
+        convert.pack_bf16x2(d[2], d[3]),
+        convert.pack_bf16x2(d[4], d[5]),
+        convert.pack_bf16x2(d[6], d[7]),
+    )
     found = stored(machine).view(ml_dtypes.bfloat16).reshape(-1, 64)[:64, :16]
     assert (found.astype(np.float32) == tile).all()
 
@@ -281,11 +315,17 @@ def test_ldmatrix_is_the_inverse_of_stmatrix(count: int, transposed: bool) -> No
 
 
 # ---- convert -------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("pack", "lo", "hi", "dtype"), [
-    (convert.pack_bf16x2, convert.unpack_bf16_lo, convert.unpack_bf16_hi, ml_dtypes.bfloat16),
-    (convert.pack_f16x2, convert.unpack_f16_lo, convert.unpack_f16_hi, np.float16),
-], ids=["bf16", "f16"])
-def test_pack_rounds_to_nearest_and_unpack_is_exact(pack: Any, lo: Any, hi: Any, dtype: Any) -> None:
+@pytest.mark.parametrize(
+    ("pack", "lo", "hi", "dtype"),
+    [
+        (convert.pack_bf16x2, convert.unpack_bf16_lo, convert.unpack_bf16_hi, ml_dtypes.bfloat16),
+        (convert.pack_f16x2, convert.unpack_f16_lo, convert.unpack_f16_hi, np.float16),
+    ],
+    ids=["bf16", "f16"],
+)
+def test_pack_rounds_to_nearest_and_unpack_is_exact(
+    pack: Any, lo: Any, hi: Any, dtype: Any
+) -> None:
     x, y = np.random.default_rng(1).normal(size=(2, 128)).astype(np.float32)
     word = pack(x, y)
     assert word.dtype == np.uint32
@@ -294,9 +334,14 @@ def test_pack_rounds_to_nearest_and_unpack_is_exact(pack: Any, lo: Any, hi: Any,
         assert (hi(each) == y.astype(dtype).astype(np.float32)).all()
 
 
-@pytest.mark.parametrize(("pack", "tie_down", "tie_up", "one"), [
-    (convert.pack_bf16x2, 1 + 2**-8, 1 + 3 * 2**-8, 0x3F80), (convert.pack_f16x2, 1 + 2**-11, 1 + 3 * 2**-11, 0x3C00)],
-    ids=["bf16", "f16"])
+@pytest.mark.parametrize(
+    ("pack", "tie_down", "tie_up", "one"),
+    [
+        (convert.pack_bf16x2, 1 + 2**-8, 1 + 3 * 2**-8, 0x3F80),
+        (convert.pack_f16x2, 1 + 2**-11, 1 + 3 * 2**-11, 0x3C00),
+    ],
+    ids=["bf16", "f16"],
+)
 def test_ties_go_to_the_even_neighbour(pack: Any, tie_down: float, tie_up: float, one: int) -> None:
     assert pack(tie_down, tie_up) == one | (one + 2) << 16
 
@@ -313,9 +358,13 @@ def test_packing_a_scalar_gives_a_scalar() -> None:
 
 
 # ---- special values ------------------------------------------------------------------------------
-@pytest.mark.parametrize(("lanes", "threads"), [
-    ("all", list(range(128, 256))), ("warps", [128, 160, 192, 224]), ("one", 128)])
-def test_thread_index_has_a_value_for_each_executing_lane(machine: Recorder, lanes: str, threads: Any) -> None:
+@pytest.mark.parametrize(
+    ("lanes", "threads"),
+    [("all", list(range(128, 256))), ("warps", [128, 160, 192, 224]), ("one", 128)],
+)
+def test_thread_index_has_a_value_for_each_executing_lane(
+    machine: Recorder, lanes: str, threads: Any
+) -> None:
     machine.lanes = lanes
     index = special.thread_index()
     assert index.dtype == np.int32
@@ -329,7 +378,9 @@ def test_special_values_come_from_the_machine(machine: Recorder) -> None:
     assert (indices, sizes, special.warpgroup_index()) == ([3, 2, 1], [10, 5, 2], 1)
     assert special.sm_id() == 3 + 10 * (2 + 5 * 1), "a number for each CTA"
     assert (special.smem_base(), special.cluster_rank()) == (0, 6)
-    assert {value.dtype for value in [*indices, *sizes, special.sm_id(), special.smem_base()]} == {np.dtype(np.int32)}
+    assert {value.dtype for value in [*indices, *sizes, special.sm_id(), special.smem_base()]} == {
+        np.dtype(np.int32)
+    }
 
 
 @pytest.mark.usefixtures("machine")
@@ -354,9 +405,13 @@ def test_electing_among_many_points_to_one_lane(machine: Recorder, lanes: str) -
 
 @pytest.mark.parametrize("value", [special.lane_index, special.thread_index])
 @pytest.mark.parametrize("steers", [lambda value: bool(value % 2 == 0), range, int])
-def test_code_that_lanes_steer_apart_is_refused(machine: Recorder, value: Callable[[], Any], steers: Any) -> None:
+def test_code_that_lanes_steer_apart_is_refused(
+    machine: Recorder, value: Callable[[], Any], steers: Any
+) -> None:
     machine.lanes = "warps"
-    with pytest.raises(SimulationError, match="a value that each of 4 lanes has its own of steers .*one_lane") as caught:
+    with pytest.raises(
+        SimulationError, match="a value that each of 4 lanes has its own of steers .*one_lane"
+    ) as caught:
         steers(value())
     assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
     machine.lanes = "one"
@@ -368,53 +423,79 @@ PER_LANE = np.zeros(128, np.int32)
 
 
 @pytest.mark.usefixtures("machine")
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda: setmaxnreg.inc(n=100), "100 registers; .* use 96"),
-    (lambda: setmaxnreg.dec(264), "264 registers; .* use 256"),
-    (lambda: cp_async_bulk.wait_group_read(-1), "n=-1"),
-    (lambda: cp_async_bulk.reduce(A, (0, 0), 64, "mul"), "operation='mul'; one of add, min, max"),
-    (lambda: cp_async_bulk.load(0, A, (0, 0, 0), 64), "3 coordinates .* for a, an array of 2 dimensions"),
-    (lambda: cp_async_bulk.store(A, (0,), 64), "1 coordinates .* for a, an array of 2 dimensions"),
-    (lambda: cp_async_bulk.store(A, (), 64), "0 coordinates; a tensor map has 1 … 5"),
-    (lambda: wgmma.wait_group(8), "n=8; .* 0 … 7"),
-    (lambda: wgmma.wait(None, -1), "n=-1; .* 0 … 7"),
-    (lambda: wgmma.accumulators(12), "n=12 for bf16; .* multiple of 8 in 8 … 256"),
-    (lambda: wgmma.legal_n("s16"), "element type 's16'"),
-    (lambda: wgmma.mma_async(np.zeros((64, 8)), 0, 0, "s8", "k", "k"), "sums of s8 are int32"),
-    (lambda: wgmma.mma_async(np.zeros((64, 8)), 0, 0, "f16", "k", "n"), "b_major='n'"),
-    (lambda: wgmma.descriptor(8, 16, 1024, 128), "addr=8; .* multiple of 16"),
-    (lambda: wgmma.descriptor(0, 16, 1 << 18, 128), "stride_bytes=262144; .* 0 … 262128"),
-    (lambda: wgmma.descriptor(0, 16, 1024, 256), "swizzle=256"),
-    (lambda: wgmma.statement(16, "f16", "k", "k", ["d"], "a", "b"), "1 accumulator registers for n=16; m64n16 needs 8"),
-    (lambda: wgmma.statement(8, "f16", "mn", "k", ["d"] * 4, "{a}", "b"), "a_major='mn' of f16 with A in registers"),
-    (lambda: stmatrix.store_x1(0, PER_LANE), r"addr is int64\[\]; .* for each of the 128 lanes"),
-    (lambda: stmatrix.store_x2(PER_LANE, PER_LANE, np.zeros(128)), r"r1 is float64\[128\]"),
-    (lambda: ldmatrix.load_x2(0), r"addr is int64\[\]; .* for each of the 128 lanes"),
-    (lambda: ldmatrix.load_x4(PER_LANE + 8), "row address 8 is no multiple of 16"),
-    (lambda: stmatrix.store_x1(PER_LANE + 8, PER_LANE), "row address 8 is no multiple of 16"),
-])
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: setmaxnreg.inc(n=100), "100 registers; .* use 96"),
+        (lambda: setmaxnreg.dec(264), "264 registers; .* use 256"),
+        (lambda: cp_async_bulk.wait_group_read(-1), "n=-1"),
+        (
+            lambda: cp_async_bulk.reduce(A, (0, 0), 64, "mul"),
+            "operation='mul'; one of add, min, max",
+        ),
+        (
+            lambda: cp_async_bulk.load(0, A, (0, 0, 0), 64),
+            "3 coordinates .* for a, an array of 2 dimensions",
+        ),
+        (
+            lambda: cp_async_bulk.store(A, (0,), 64),
+            "1 coordinates .* for a, an array of 2 dimensions",
+        ),
+        (lambda: cp_async_bulk.store(A, (), 64), "0 coordinates; a tensor map has 1 … 5"),
+        (lambda: wgmma.wait_group(8), "n=8; .* 0 … 7"),
+        (lambda: wgmma.wait(None, -1), "n=-1; .* 0 … 7"),
+        (lambda: wgmma.accumulators(12), "n=12 for bf16; .* multiple of 8 in 8 … 256"),
+        (lambda: wgmma.legal_n("s16"), "element type 's16'"),
+        (lambda: wgmma.mma_async(np.zeros((64, 8)), 0, 0, "s8", "k", "k"), "sums of s8 are int32"),
+        (lambda: wgmma.mma_async(np.zeros((64, 8)), 0, 0, "f16", "k", "n"), "b_major='n'"),
+        (lambda: wgmma.descriptor(8, 16, 1024, 128), "addr=8; .* multiple of 16"),
+        (lambda: wgmma.descriptor(0, 16, 1 << 18, 128), "stride_bytes=262144; .* 0 … 262128"),
+        (lambda: wgmma.descriptor(0, 16, 1024, 256), "swizzle=256"),
+        (
+            lambda: wgmma.statement(16, "f16", "k", "k", ["d"], "a", "b"),
+            "1 accumulator registers for n=16; m64n16 needs 8",
+        ),
+        (
+            lambda: wgmma.statement(8, "f16", "mn", "k", ["d"] * 4, "{a}", "b"),
+            "a_major='mn' of f16 with A in registers",
+        ),
+        (
+            lambda: stmatrix.store_x1(0, PER_LANE),
+            r"addr is int64\[\]; .* for each of the 128 lanes",
+        ),
+        (lambda: stmatrix.store_x2(PER_LANE, PER_LANE, np.zeros(128)), r"r1 is float64\[128\]"),
+        (lambda: ldmatrix.load_x2(0), r"addr is int64\[\]; .* for each of the 128 lanes"),
+        (lambda: ldmatrix.load_x4(PER_LANE + 8), "row address 8 is no multiple of 16"),
+        (lambda: stmatrix.store_x1(PER_LANE + 8, PER_LANE), "row address 8 is no multiple of 16"),
+    ],
+)
 def test_illegal_operand_is_an_error_in_cpython(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         call()
 
 
-@pytest.mark.parametrize("call", [lambda: stmatrix.store_x1(PER_LANE, PER_LANE), lambda: ldmatrix.load_x2(PER_LANE)])
+@pytest.mark.parametrize(
+    "call", [lambda: stmatrix.store_x1(PER_LANE, PER_LANE), lambda: ldmatrix.load_x2(PER_LANE)]
+)
 def test_stmatrix_and_ldmatrix_need_whole_warps(machine: Recorder, call: Callable[[], Any]) -> None:
     machine.lanes = "one"
     with pytest.raises(SimulationError, match="matrix with lanes='one'"):
         call()
 
 
-@pytest.mark.parametrize(("call", "instead"), [
-    (lambda: memory.ld_global_nc_b32(0), "index the reference"),
-    (lambda: memory.store_global_b16(0, 0), "store a tile"),
-    (lambda: memory.store_global_b32(0, 0), "store a tile"),
-    (lambda: memory.ld_acquire_gpu_b32(0), "numpipe.combine"),
-    (lambda: memory.await_each_acquire_gpu_b32(0, 4, 0, 1), "numpipe.combine"),
-    (lambda: memory.st_release_gpu_b32(0, 1), "numpipe.combine"),
-    (lambda: memory.ld_acquire_sys_b32(0), "numpipe.wait"),
-    (lambda: memory.red_release_sys_add(0, 1), "numpipe.signal"),
-])
+@pytest.mark.parametrize(
+    ("call", "instead"),
+    [
+        (lambda: memory.ld_global_nc_b32(0), "index the reference"),
+        (lambda: memory.store_global_b16(0, 0), "store a tile"),
+        (lambda: memory.store_global_b32(0, 0), "store a tile"),
+        (lambda: memory.ld_acquire_gpu_b32(0), "numpipe.combine"),
+        (lambda: memory.await_each_acquire_gpu_b32(0, 4, 0, 1), "numpipe.combine"),
+        (lambda: memory.st_release_gpu_b32(0, 1), "numpipe.combine"),
+        (lambda: memory.ld_acquire_sys_b32(0), "numpipe.wait"),
+        (lambda: memory.red_release_sys_add(0, 1), "numpipe.signal"),
+    ],
+)
 def test_global_addresses_exist_on_the_gpu_only(call: Callable[[], Any], instead: str) -> None:
     with pytest.raises(NotImplementedError, match=instead):
         call()

@@ -11,7 +11,16 @@ import pytest
 
 from numpipe.core.machine import Machine, TensorMap
 from numpipe.errors import PipelineRace
-from numpipe.intrinsics import barrier, convert, cp_async_bulk, fence, mbarrier, special, stmatrix, wgmma
+from numpipe.intrinsics import (
+    barrier,
+    convert,
+    cp_async_bulk,
+    fence,
+    mbarrier,
+    special,
+    stmatrix,
+    wgmma,
+)
 from numpipe.sim import simulate
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -28,8 +37,14 @@ class Product:
         rng = np.random.default_rng(3)
         self.a, self.b = rng.integers(-3, 4, (2, 64, 64)).astype(np.float32)
         self.c = np.zeros((64, 64), BF16)
-        self.maps = [TensorMap(array, (64, 64), 128, name)
-                     for array, name in ((self.a.astype(BF16), "a"), (self.b.astype(BF16), "b"), (self.c, "c"))]
+        self.maps = [
+            TensorMap(array, (64, 64), 128, name)
+            for array, name in (
+                (self.a.astype(BF16), "a"),
+                (self.b.astype(BF16), "b"),
+                (self.c, "c"),
+            )
+        ]
 
     def run(self, seed: int | None) -> None:
         simulate(self.body, grid=(1, 1, 1), warpgroups=1, smem_bytes=3 * PANEL + 8, seed=seed)
@@ -62,10 +77,18 @@ class Product:
         thread, lane = special.thread_index(), special.lane_index()
         row = 16 * (thread // 32) + lane % 16
         for j in range(4):
-            d = [acc[16 * (thread // 32) + lane // 4 + 8 * (i // 2 % 2), 16 * j + 8 * (i // 4) + 2 * (lane % 4) + i % 2]
-                 for i in range(8)]
+            d = [
+                acc[
+                    16 * (thread // 32) + lane // 4 + 8 * (i // 2 % 2),
+                    16 * j + 8 * (i // 4) + 2 * (lane % 4) + i % 2,
+                ]
+                for i in range(8)
+            ]
             chunk = (2 * j + lane // 16) ^ (row % 8)
-            stmatrix.store_x4(C + 128 * row + 16 * chunk, *(convert.pack_bf16x2(*d[i:i + 2]) for i in (0, 2, 4, 6)))
+            stmatrix.store_x4(
+                C + 128 * row + 16 * chunk,
+                *(convert.pack_bf16x2(*d[i : i + 2]) for i in (0, 2, 4, 6)),
+            )
 
     def store(self) -> None:
         cp_async_bulk.store(self.maps[2], (0, 0), C)

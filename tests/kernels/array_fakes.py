@@ -46,7 +46,10 @@ class JaxArray:
 
     @property
     def format(self) -> Any:
-        order = tuple(int(axis) for axis in np.argsort([-stride for stride in self.memory.strides], kind="stable"))
+        order = tuple(
+            int(axis)
+            for axis in np.argsort([-stride for stride in self.memory.strides], kind="stable")
+        )
         return types.SimpleNamespace(layout=types.SimpleNamespace(major_to_minor=order, tiling=()))
 
     def is_deleted(self) -> bool:
@@ -75,6 +78,7 @@ Traced.__module__ = "jax._src.interpreters.partial_eval"
 
 def jax_module() -> Any:
     """``jax``, as far as outputs need it."""
+
     def empty(shape: Any, dtype: Any) -> np.ndarray[Any, Any]:
         if np.dtype(dtype).kind == "b":
             raise TypeError("no such type")
@@ -84,10 +88,12 @@ def jax_module() -> Any:
         return ON_GPU if device is GPU else ON_CPU
 
     return types.SimpleNamespace(
-        numpy=types.SimpleNamespace(empty=empty), config=types.SimpleNamespace(jax_enable_x64=False),
+        numpy=types.SimpleNamespace(empty=empty),
+        config=types.SimpleNamespace(jax_enable_x64=False),
         sharding=types.SimpleNamespace(SingleDeviceSharding=of),
         jit=lambda make, out_shardings: lambda: JaxArray(make(), out_shardings),
-        device_put=lambda array, device: JaxArray(array, of(device)))
+        device_put=lambda array, device: JaxArray(array, of(device)),
+    )
 
 
 # ---- Numba and CuPy
@@ -100,20 +106,31 @@ class NumbaArray:
         self.memory = np.full(extent + 16, 0xAB, np.uint8)
         start = -self.memory.ctypes.data % 16
         self.__cuda_array_interface__ = {
-            "version": 3, "shape": tuple(shape), "strides": tuple(strides), "typestr": self.dtype.str,
-            "data": (self.memory.ctypes.data + start, False), "stream": stream or None}
+            "version": 3,
+            "shape": tuple(shape),
+            "strides": tuple(strides),
+            "typestr": self.dtype.str,
+            "data": (self.memory.ctypes.data + start, False),
+            "stream": stream or None,
+        }
 
 
 NumbaArray.__module__ = "numba.cuda.cudadrv.devicearray"
 
 
 def numba_module() -> Any:
-    def device_array(shape: Any, dtype: Any, strides: Any = None, order: str = "C", stream: int = 0) -> NumbaArray:
+    def device_array(
+        shape: Any, dtype: Any, strides: Any = None, order: str = "C", stream: int = 0
+    ) -> NumbaArray:
         if np.dtype(dtype).kind == "b":
             raise NotImplementedError("no such type")
-        return NumbaArray(shape, np.empty(shape, dtype).strides if strides is None else strides, dtype, stream)
+        return NumbaArray(
+            shape, np.empty(shape, dtype).strides if strides is None else strides, dtype, stream
+        )
 
-    return types.SimpleNamespace(cuda=types.SimpleNamespace(device_array=device_array, gpus=[contextlib.nullcontext()] * 2))
+    return types.SimpleNamespace(
+        cuda=types.SimpleNamespace(device_array=device_array, gpus=[contextlib.nullcontext()] * 2)
+    )
 
 
 class CupyArray:
@@ -150,21 +167,38 @@ def cupy_module() -> Any:
 
 # ---- DLPack
 class _Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
-                ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
-                ("byte_offset", ctypes.c_uint64)]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
 
 
 class _Managed(ctypes.Structure):
     """DLManagedTensorVersioned"""
 
-    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
-                ("flags", ctypes.c_uint64), ("tensor", _Tensor)]
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    ]
 
 
 _capsule = ctypes.pythonapi.PyCapsule_New
-_capsule.restype, _capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_capsule.restype, _capsule.argtypes = (
+    ctypes.py_object,
+    [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
+)
 BFLOAT, FLOAT8_E4M3FN = 4, 10
 
 
@@ -172,8 +206,17 @@ class Exporter:
     """An object with DLPack and nothing else; strides in elements. `streams` has the streams it was
     asked to be ordered with."""
 
-    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None = None, *, code: int = 2,
-                 bits: int = 16, device: tuple[int, int] = (2, 0), readonly: bool = False) -> None:
+    def __init__(
+        self,
+        address: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None = None,
+        *,
+        code: int = 2,
+        bits: int = 16,
+        device: tuple[int, int] = (2, 0),
+        readonly: bool = False,
+    ) -> None:
         self._device, self.streams, self._alive = device, [], []  # type: ignore[var-annotated]
         self._shape = (ctypes.c_int64 * len(shape))(*shape)
         self._strides = None if strides is None else (ctypes.c_int64 * len(strides))(*strides)
@@ -184,9 +227,22 @@ class Exporter:
 
     def __dlpack__(self, *, stream: int | None = None, max_version: Any = None, **_: Any) -> Any:
         address, rank, code, bits, flags = self._what
-        strides = None if self._strides is None else ctypes.cast(self._strides, ctypes.POINTER(ctypes.c_int64))
-        tensor = _Tensor(address, *self._device, rank, code, bits, 1, ctypes.cast(self._shape, ctypes.POINTER(ctypes.c_int64)),
-                         strides, 0)
+        strides = (
+            None
+            if self._strides is None
+            else ctypes.cast(self._strides, ctypes.POINTER(ctypes.c_int64))
+        )
+        tensor = _Tensor(
+            address,
+            *self._device,
+            rank,
+            code,
+            bits,
+            1,
+            ctypes.cast(self._shape, ctypes.POINTER(ctypes.c_int64)),
+            strides,
+            0,
+        )
         managed = _Managed(1, 0, None, None, flags, tensor)
         self._alive.append(managed)
         self.streams.append(stream)

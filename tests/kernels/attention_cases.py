@@ -36,33 +36,63 @@ class Case:
     def arrays(self) -> list[np.ndarray]:
         """q, k, v as (batches, heads, positions, depth)."""
         rng = np.random.default_rng(self.queries + self.keys)
-        q, k, v = (rng.standard_normal((self.batches, heads, rows, self.depth)) for heads, rows in (
-            (self.heads, self.queries), (self.shared, self.keys), (self.shared, self.keys)))
+        q, k, v = (
+            rng.standard_normal((self.batches, heads, rows, self.depth))
+            for heads, rows in (
+                (self.heads, self.queries),
+                (self.shared, self.keys),
+                (self.shared, self.keys),
+            )
+        )
         return [x.astype(DTYPES[self.dtype]) for x in (q * self.size, k, v)]
 
     def laid(self, x: Any) -> Any:
         return x if self.layout == "bhsd" else np.ascontiguousarray(x.swapaxes(1, 2))
 
-    def run(self, target: str, config: Config | None = None, exact: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    def run(
+        self, target: str, config: Config | None = None, exact: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
         """(result, sums) where neither array is what it was before."""
         q, k, v = map(self.laid, self.arrays())
-        out = np.full_like(q, np.nan), np.full((self.batches, self.heads, self.queries), np.nan, np.float32)
+        out = (
+            np.full_like(q, np.nan),
+            np.full((self.batches, self.heads, self.queries), np.nan, np.float32),
+        )
         attention(
-            q, k, v, causal=self.causal, diagonal=self.diagonal, scale=self.scale, layout=self.layout, exact=exact, return_lse=True,
-            out=out, config=config, target=target)
+            q,
+            k,
+            v,
+            causal=self.causal,
+            diagonal=self.diagonal,
+            scale=self.scale,
+            layout=self.layout,
+            exact=exact,
+            return_lse=True,
+            out=out,
+            config=config,
+            target=target,
+        )
         return (out[0] if self.layout == "bhsd" else out[0].swapaxes(1, 2)), out[1]
 
     def wrong(self, o: np.ndarray, sums: np.ndarray, more: float = 1.0) -> str:
         """What is not as in float64; "" where all is. `more` times the error is right."""
-        exact, logs = flash_attention.exactly(*self.arrays(), causal=self.causal, diagonal=self.diagonal, scale=self.scale)
+        exact, logs = flash_attention.exactly(
+            *self.arrays(), causal=self.causal, diagonal=self.diagonal, scale=self.scale
+        )
         there = np.isfinite(logs)
-        error = float(np.linalg.norm(o.astype(np.float64) - exact)) / max(float(np.linalg.norm(exact)), 1e-30)
+        error = float(np.linalg.norm(o.astype(np.float64) - exact)) / max(
+            float(np.linalg.norm(exact)), 1e-30
+        )
         if not error <= more * BOUND[self.dtype]:
             return f"relative error {error:.2e}"
         if not (np.isneginf(sums) == ~there).all() or (o[~there] != 0).any():
             return "rows that see nothing"
         off = np.abs(sums[there] - logs[there]).max(initial=0.0)
-        return "" if off <= 2e-5 * max(1.0, np.abs(logs[there]).max(initial=0.0)) else f"sums are off by {off:.2e}"
+        return (
+            ""
+            if off <= 2e-5 * max(1.0, np.abs(logs[there]).max(initial=0.0))
+            else f"sums are off by {off:.2e}"
+        )
 
 
 CASES = {
@@ -73,7 +103,9 @@ CASES = {
     "causal": Case(queries=136, keys=136, causal=True),
     "a block for one key": Case(queries=128, keys=136, causal=True, diagonal=1),
     "the last query sees all": Case(queries=72, keys=200, causal=True, diagonal=128),
-    "rows that see nothing": Case(queries=136, keys=72, causal=True, diagonal=-70, dtype="bfloat16"),
+    "rows that see nothing": Case(
+        queries=136, keys=72, causal=True, diagonal=-70, dtype="bfloat16"
+    ),
     "nobody sees anything": Case(queries=72, keys=72, causal=True, diagonal=-200),
     "groups of heads": Case(2, 4, 2, 40, 40, causal=True, dtype="bfloat16"),
     "one head of keys": Case(1, 4, 1, 72, 72),

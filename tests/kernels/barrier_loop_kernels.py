@@ -21,14 +21,23 @@ def rotated(q, k, v, o, *, less: numpipe.Static = 0):
     out the last `less` steps."""
     wg = numpipe.axis_index("wg")
     blocks = k.shape[0] // 64
-    queries = numpipe.pipeline(grid=(1,), max_concurrent_steps=1, in_specs=(BlockSpec((128, 64), lambda _: (0, 0)),))
+    queries = numpipe.pipeline(
+        grid=(1,), max_concurrent_steps=1, in_specs=(BlockSpec((128, 64), lambda _: (0, 0)),)
+    )
     for _, (q_tile,) in queries(q):
         acc = numpipe.zeros((64, 64), np.float32)
         p = numpipe.full((64, 64), 0.0, np.float32).astype(q.dtype)
         pipe = numpipe.pipeline(
-            grid=(blocks + 1,), max_concurrent_steps=2, steps_of=(lambda wg: blocks + 1 - less * wg) if less else None,
-            manual_ready_barriers=True, manual_consumed_barriers=True, in_specs=(
-                BlockSpec((64, 64), lambda j: (j, 0)), BlockSpec((64, 64), lambda j: (j - 1, 0))))
+            grid=(blocks + 1,),
+            max_concurrent_steps=2,
+            steps_of=(lambda wg: blocks + 1 - less * wg) if less else None,
+            manual_ready_barriers=True,
+            manual_consumed_barriers=True,
+            in_specs=(
+                BlockSpec((64, 64), lambda j: (j, 0)),
+                BlockSpec((64, 64), lambda j: (j - 1, 0)),
+            ),
+        )
         for (_,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in pipe(k, v):
             numpipe.barrier_wait(k_ready)
             s = numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
@@ -46,12 +55,20 @@ def rotated(q, k, v, o, *, less: numpipe.Static = 0):
 @numpipe.kernel(grid=1, num_compute_wgs=1)
 def nested(a, b, c):
     """Rows of blocks, each times a block of its own; both loops wait and release by hand."""
-    outer = numpipe.pipeline(grid=(cdiv(a.shape[0], 64),), manual_ready_barriers=True, manual_consumed_barriers=True, in_specs=(
-        BlockSpec((64, 64), lambda i: (i, 0)),))
+    outer = numpipe.pipeline(
+        grid=(cdiv(a.shape[0], 64),),
+        manual_ready_barriers=True,
+        manual_consumed_barriers=True,
+        in_specs=(BlockSpec((64, 64), lambda i: (i, 0)),),
+    )
     for (i,), (b_tile,), (b_ready,), (b_consumed,) in outer(b):
         acc = numpipe.zeros((64, 64), np.float32)
-        inner = numpipe.pipeline(grid=(3,), manual_ready_barriers=True, manual_consumed_barriers=True, in_specs=(
-            BlockSpec((64, 64), lambda k: (i, k)),))
+        inner = numpipe.pipeline(
+            grid=(3,),
+            manual_ready_barriers=True,
+            manual_consumed_barriers=True,
+            in_specs=(BlockSpec((64, 64), lambda k: (i, k)),),
+        )
         numpipe.barrier_wait(b_ready)
         for _, (a_tile,), (a_ready,), (a_consumed,) in inner(a):
             numpipe.barrier_wait(a_ready)
@@ -68,16 +85,33 @@ def in_parts(q, k, v, o):
     wg = numpipe.axis_index("wg")
     blocks = k.shape[0] // 64
     for m, _ in numpipe.tiles(q.shape[0] // 128, 1):
-        def specs(step):
-            return (BlockSpec((64, 64), lambda j: (step + j, 0), buffer_count=2),
-                    BlockSpec((64, 64), lambda j: (step + j - 1, 0), buffer_count=2))
 
-        first = numpipe.pipeline(grid=(1,), in_specs=specs(0), manual_ready_barriers=True, manual_consumed_barriers=True)
-        between = numpipe.pipeline(grid=(blocks - 1,), in_specs=specs(1), manual_ready_barriers=True, manual_consumed_barriers=True)
-        last = numpipe.pipeline(grid=(1,), in_specs=specs(blocks), manual_ready_barriers=True, manual_consumed_barriers=True)
+        def specs(step):
+            return (
+                BlockSpec((64, 64), lambda j: (step + j, 0), buffer_count=2),
+                BlockSpec((64, 64), lambda j: (step + j - 1, 0), buffer_count=2),
+            )
+
+        first = numpipe.pipeline(
+            grid=(1,), in_specs=specs(0), manual_ready_barriers=True, manual_consumed_barriers=True
+        )
+        between = numpipe.pipeline(
+            grid=(blocks - 1,),
+            in_specs=specs(1),
+            manual_ready_barriers=True,
+            manual_consumed_barriers=True,
+        )
+        last = numpipe.pipeline(
+            grid=(1,),
+            in_specs=specs(blocks),
+            manual_ready_barriers=True,
+            manual_consumed_barriers=True,
+        )
         slots = first.get_allocations(k, v)
         acc = numpipe.zeros((64, 64), np.float32)
-        queries = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((128, 64), lambda _: (m, 0), buffer_count=2),))
+        queries = numpipe.pipeline(
+            grid=(1,), in_specs=(BlockSpec((128, 64), lambda _: (m, 0), buffer_count=2),)
+        )
         for _, (q_tile,) in queries(q):
             p = numpipe.full((64, 64), 0.0, np.float32).astype(q.dtype)
             for _, (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in first(k, v):
@@ -87,7 +121,9 @@ def in_parts(q, k, v, o):
                 s = numpipe.wgmma_wait(numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T))
                 numpipe.barrier_arrive(k_consumed)
                 p = s.astype(q.dtype)
-            for _, (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in between(k, v, allocations=slots):
+            for _, (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in between(
+                k, v, allocations=slots
+            ):
                 numpipe.barrier_wait(k_ready)
                 with numpipe.turn("products"):
                     s = numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
@@ -99,7 +135,9 @@ def in_parts(q, k, v, o):
                 acc = numpipe.wgmma_wait(acc)
                 numpipe.barrier_arrive(v_consumed)
                 p = s.astype(q.dtype)
-            for _, (_, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in last(k, v, allocations=slots):
+            for _, (_, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in last(
+                k, v, allocations=slots
+            ):
                 numpipe.barrier_wait(k_ready)
                 numpipe.barrier_arrive(k_consumed)
                 numpipe.barrier_wait(v_ready)
@@ -114,8 +152,15 @@ def held(a, b, c):
     block."""
     wg = numpipe.axis_index("wg")
     acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(a.shape[1] // 128, 2), manual_ready_barriers=True, manual_consumed_barriers=True, in_specs=(
-        BlockSpec((128, 64), lambda i, k: (0, 2 * i + k)), BlockSpec((64, 64), lambda i, k: (0, i))))
+    pipe = numpipe.pipeline(
+        grid=(a.shape[1] // 128, 2),
+        manual_ready_barriers=True,
+        manual_consumed_barriers=True,
+        in_specs=(
+            BlockSpec((128, 64), lambda i, k: (0, 2 * i + k)),
+            BlockSpec((64, 64), lambda i, k: (0, i)),
+        ),
+    )
     for _, (a_tile, b_tile), (a_ready, b_ready), (a_consumed, b_consumed) in pipe(a, b):
         numpipe.barrier_wait(a_ready)
         numpipe.barrier_wait(b_ready)
@@ -126,25 +171,46 @@ def held(a, b, c):
 
 
 @functools.cache
-def product(schedule: str = "cooperative", cluster: int = 1, dynamic: bool = False, delay: int = 0) -> Any:
+def product(
+    schedule: str = "cooperative", cluster: int = 1, dynamic: bool = False, delay: int = 0
+) -> Any:
     """c = a @ b.T in tiles of 64 rows a warpgroup."""
-    options: dict[str, Any] = {"cluster": (cluster,), "cluster_names": ("cluster",)} if cluster > 1 else {}
+    options: dict[str, Any] = (
+        {"cluster": (cluster,), "cluster_names": ("cluster",)} if cluster > 1 else {}
+    )
 
-    @numpipe.kernel(grid=numpipe.persistent(2 * cluster), num_compute_wgs=2, schedule=schedule, **options)
+    @numpipe.kernel(
+        grid=numpipe.persistent(2 * cluster), num_compute_wgs=2, schedule=schedule, **options
+    )
     def product(a, b, c):
         wg = numpipe.axis_index("wg")
         rows = 64 * numpipe.axis_size("wg")
-        for above, n in numpipe.tiles(cdiv(a.shape[0], rows * cluster), cdiv(b.shape[0], 64), dynamic=dynamic):
+        for above, n in numpipe.tiles(
+            cdiv(a.shape[0], rows * cluster), cdiv(b.shape[0], 64), dynamic=dynamic
+        ):
             m = above * cluster + numpipe.axis_index("cluster") if cluster > 1 else above
             acc = numpipe.zeros((64, 64), np.float32)
             pipe = numpipe.pipeline(
-                grid=(cdiv(a.shape[1], 64),), max_concurrent_steps=3, delay_release=delay, manual_ready_barriers=True,
-                manual_consumed_barriers=True, in_specs=(BlockSpec((rows, 64), lambda k: (m, k)), BlockSpec(
-                    (64, 64), lambda k: (n, k), collective_axes="cluster" if cluster > 1 else None)))
+                grid=(cdiv(a.shape[1], 64),),
+                max_concurrent_steps=3,
+                delay_release=delay,
+                manual_ready_barriers=True,
+                manual_consumed_barriers=True,
+                in_specs=(
+                    BlockSpec((rows, 64), lambda k: (m, k)),
+                    BlockSpec(
+                        (64, 64),
+                        lambda k: (n, k),
+                        collective_axes="cluster" if cluster > 1 else None,
+                    ),
+                ),
+            )
             for _, (a_tile, b_tile), (a_ready, b_ready), (a_consumed, b_consumed) in pipe(a, b):
                 numpipe.barrier_wait(b_ready)
                 numpipe.barrier_wait(a_ready)
-                acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile.at[ds(wg * 64, 64), :], b_tile.T), delay)
+                acc = numpipe.wgmma_wait(
+                    numpipe.wgmma(acc, a_tile.at[ds(wg * 64, 64), :], b_tile.T), delay
+                )
                 numpipe.barrier_arrive(a_consumed)
                 numpipe.barrier_arrive(b_consumed)
             c[ds(m * rows + wg * 64, 64), ds(n * 64, 64)] = acc
@@ -173,21 +239,37 @@ def integers(*shape: int) -> np.ndarray:
 
 def cases() -> dict[str, Case]:
     """By name."""
-    q, k, v, a, b = integers(128, 64), integers(192, 64), integers(192, 64), integers(384, 192), integers(128, 192)
+    q, k, v, a, b = (
+        integers(128, 64),
+        integers(192, 64),
+        integers(192, 64),
+        integers(384, 192),
+        integers(128, 192),
+    )
     wide = [x.astype(np.float64) for x in (q, k, v, a, b)]
-    blocks = [wide[0] @ wide[1][j:j + 64].T @ wide[2][j:j + 64] for j in range(0, 192, 64)]
+    blocks = [wide[0] @ wide[1][j : j + 64].T @ wide[2][j : j + 64] for j in range(0, 192, 64)]
     fewer = np.concatenate([sum(blocks)[:64], sum(blocks[:1])[64:]])  # type: ignore[index]
-    of_rows = np.concatenate([wide[3][i:i + 64].reshape(64, 3, 64).sum(1) @ (wide[3][i:i + 64, :64]).T for i in range(0, 384, 64)])
+    of_rows = np.concatenate(
+        [
+            wide[3][i : i + 64].reshape(64, 3, 64).sum(1) @ (wide[3][i : i + 64, :64]).T
+            for i in range(0, 384, 64)
+        ]
+    )
     both = wide[3][:128].reshape(128, 3, 64)
     exact = wide[3] @ wide[4].T
     return {
         "rotated": Case(rotated, (q, k, v), np.asarray(sum(blocks))),
         "rotated, fewer steps": Case(rotated, (q, k, v), fewer, (("less", 2),)),
-        "in parts": Case(in_parts, (np.concatenate([q, 1 - q]), k, v), np.concatenate([
-            sum(blocks), (1 - wide[0]) @ wide[1].T @ wide[2]])),
+        "in parts": Case(
+            in_parts,
+            (np.concatenate([q, 1 - q]), k, v),
+            np.concatenate([sum(blocks), (1 - wide[0]) @ wide[1].T @ wide[2]]),
+        ),
         "in parts, none between": Case(in_parts, (q, k[:64], v[:64]), blocks[0]),
         "nested": Case(nested, (a, a[:, :64].copy()), of_rows),
-        "held": Case(held, (a[:128, :128].copy(), b[:64]), (both[:, 0] + both[:, 1]) @ wide[4][:64, :64].T),
+        "held": Case(
+            held, (a[:128, :128].copy(), b[:64]), (both[:, 0] + both[:, 1]) @ wide[4][:64, :64].T
+        ),
         "turns": Case(product("pingpong", delay=1), (a, b), exact),
         "turns, at once": Case(product("pingpong"), (a, b), exact),
         "dynamic": Case(product(dynamic=True), (a, b), exact),

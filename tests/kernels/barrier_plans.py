@@ -38,7 +38,7 @@ class Plan:
 
     @property
     def arrays(self) -> list[str]:
-        return ["a", "b", "d"][:self.operands]
+        return ["a", "b", "d"][: self.operands]
 
     @property
     def kinds(self) -> list[str]:
@@ -66,7 +66,10 @@ def body(plan: Plan) -> list[str]:
         fresh = [n for n in ("a", name) if n not in waited]
         waited += fresh
         if plan.ready:
-            lines += [f"numpipe.barrier_wait({n}_ready)" for n in (reversed(fresh) if plan.backwards else fresh)]
+            lines += [
+                f"numpipe.barrier_wait({n}_ready)"
+                for n in (reversed(fresh) if plan.backwards else fresh)
+            ]
         lines.append(f"acc = numpipe.wgmma(acc, a_tile.at[ds(wg * 64, 64), :], {name}_tile.T)")
     if plan.consumed:
         left = plan.delay * (len(names) - 1) if plan.carry else 0
@@ -78,8 +81,11 @@ def body(plan: Plan) -> list[str]:
         lines += releases(plan, names[::-1] if plan.backwards else names)
     if plan.carry:
         return [*lines, *["return acc"] * (not plan.loop)]
-    return [*lines, "acc = numpipe.wgmma_wait(acc, 0)",
-            f"c[ds((m * steps + k) * {plan.tm} + wg * 64, 64), ds(0, 64)] = acc"]
+    return [
+        *lines,
+        "acc = numpipe.wgmma_wait(acc, 0)",
+        f"c[ds((m * steps + k) * {plan.tm} + wg * 64, 64), ds(0, 64)] = acc",
+    ]
 
 
 def source(plan: Plan) -> str:
@@ -88,46 +94,74 @@ def source(plan: Plan) -> str:
     options = f"grid=(steps,), max_concurrent_steps={plan.slots}, delay_release={plan.delay}, in_specs=({{}}),"
     barriers = f"manual_ready_barriers={plan.ready}, manual_consumed_barriers={plan.consumed}"
     store = f"c[ds(m * {plan.tm} + wg * 64, 64), ds(0, 64)] ="
-    parameters = ["indices", *[f"{n}_tile" for n in names], *[f"{n}_{kind}" for kind in plan.kinds for n in names],
-                  *["acc"] * plan.carry]
-    specs = ", ".join(f"BlockSpec(({plan.tm if n == 'a' else 64}, {TK}), lambda k: ({'m' if n == 'a' else 0}, k))" for n in names)
+    parameters = [
+        "indices",
+        *[f"{n}_tile" for n in names],
+        *[f"{n}_{kind}" for kind in plan.kinds for n in names],
+        *["acc"] * plan.carry,
+    ]
+    specs = ", ".join(
+        f"BlockSpec(({plan.tm if n == 'a' else 64}, {TK}), lambda k: ({'m' if n == 'a' else 0}, k))"
+        for n in names
+    )
     context = [
         "        def compute(pipeline):",
-        f"            {store} pipeline(numpipe.zeros((64, 64), np.float32))", ""]
+        f"            {store} pipeline(numpipe.zeros((64, 64), np.float32))",
+        "",
+    ]
     in_loop = [
         *["        acc = numpipe.zeros((64, 64), np.float32)"] * plan.carry,
         f"        pipe = numpipe.pipeline({options.format(specs)}",
         f"            {barriers})",
         f"        for (k,), {', '.join(groups(plan))} in pipe({', '.join(names)}):",
         *(f"            {line}" for line in body(plan)),
-        *[f"        {store} acc"] * plan.carry]
+        *[f"        {store} acc"] * plan.carry,
+    ]
     in_functions = [
         f"        def body({', '.join(parameters)}):",
-        *(f"            {line}" for line in body(plan)), "",
+        *(f"            {line}" for line in body(plan)),
+        "",
         *(context if plan.carry else []),
         f"        numpipe.emit_pipeline_warp_specialized(body, {options.format(specs)}",
-        f"            {'compute_context=compute, ' if plan.carry else ''}{barriers})({', '.join(names)})"]
-    return "\n".join([
-        "import numpy as np", "", "import numpipe", "from numpipe import BlockSpec, cdiv, ds", "", "",
-        f'@numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs={plan.wgs}, wg_axis="wg")',
-        f"def kernel({', '.join([*names, 'c'])}):",
-        '    wg = numpipe.axis_index("wg")',
-        f"    steps = cdiv(a.shape[1], {TK})",
-        f"    for m, _ in numpipe.tiles(cdiv(a.shape[0], {plan.tm}), 1):",
-        *(in_loop if plan.loop else in_functions), ""])
+        f"            {'compute_context=compute, ' if plan.carry else ''}{barriers})({', '.join(names)})",
+    ]
+    return "\n".join(
+        [
+            "import numpy as np",
+            "",
+            "import numpipe",
+            "from numpipe import BlockSpec, cdiv, ds",
+            "",
+            "",
+            f'@numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs={plan.wgs}, wg_axis="wg")',
+            f"def kernel({', '.join([*names, 'c'])}):",
+            '    wg = numpipe.axis_index("wg")',
+            f"    steps = cdiv(a.shape[1], {TK})",
+            f"    for m, _ in numpipe.tiles(cdiv(a.shape[0], {plan.tm}), 1):",
+            *(in_loop if plan.loop else in_functions),
+            "",
+        ]
+    )
 
 
 def groups(plan: Plan) -> list[str]:
     """What a loop unpacks behind the indices."""
-    return [f"({', '.join(f'{name}_{kind}' for name in plan.arrays)})" for kind in ("tile", *plan.kinds)]
+    return [
+        f"({', '.join(f'{name}_{kind}' for name in plan.arrays)})" for kind in ("tile", *plan.kinds)
+    ]
 
 
 def inputs(plan: Plan, tiles: int, steps: int, seed: int = 0) -> list[np.ndarray]:
     """The kernel's arguments, the output poisoned."""
     rng = np.random.default_rng(seed)
     rows = {"a": tiles * plan.tm}
-    arrays = [rng.integers(-2, 3, (rows.get(n, 64), steps * TK)).astype(np.float16) for n in plan.arrays]
-    return [*arrays, np.full((tiles * plan.tm * (1 if plan.carry else steps), 64), np.nan, np.float32)]
+    arrays = [
+        rng.integers(-2, 3, (rows.get(n, 64), steps * TK)).astype(np.float16) for n in plan.arrays
+    ]
+    return [
+        *arrays,
+        np.full((tiles * plan.tm * (1 if plan.carry else steps), 64), np.nan, np.float32),
+    ]
 
 
 def expected(plan: Plan, arrays: list[np.ndarray]) -> np.ndarray:

@@ -28,23 +28,38 @@ class Config:
     slots: int = 3
 
 
-@numpipe.kernel(out_type=lambda a, b, cfg: ArrayType((a.shape[0], a.shape[1], b.shape[1]), np.float32),
-                signature="(b,m,k),(b,n,k)->(b,m,n)", grid=numpipe.persistent(), num_compute_wgs=2, wg_axis="wg")
+@numpipe.kernel(
+    out_type=lambda a, b, cfg: ArrayType((a.shape[0], a.shape[1], b.shape[1]), np.float32),
+    signature="(b,m,k),(b,n,k)->(b,m,n)",
+    grid=numpipe.persistent(),
+    num_compute_wgs=2,
+    wg_axis="wg",
+)
 def batched_gemm(a, b, c, *, cfg: numpipe.Static = Config()):
     """c[i] = a[i] @ b[i].T"""
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg")
     for i, m, n in numpipe.tiles(a.shape[0], cdiv(a.shape[1], cfg.tm), cdiv(b.shape[1], cfg.tn)):
         acc = numpipe.zeros((rows, cfg.tn), np.float32)
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[2], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
-            BlockSpec((None, cfg.tm, cfg.tk), lambda k: (i, m, k)), BlockSpec((None, cfg.tn, cfg.tk), lambda k: (i, n, k))))
+        pipe = numpipe.pipeline(
+            grid=(cdiv(a.shape[2], cfg.tk),),
+            max_concurrent_steps=cfg.slots,
+            in_specs=(
+                BlockSpec((None, cfg.tm, cfg.tk), lambda k: (i, m, k)),
+                BlockSpec((None, cfg.tn, cfg.tk), lambda k: (i, n, k)),
+            ),
+        )
         for _, (a_tile, b_tile) in pipe(a, b):
             acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
         c[i, ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc
 
 
-@numpipe.kernel(out_type=lambda a, b: ArrayType((a.shape[0], a.shape[1], b.shape[1]), np.float32), grid=lambda a: (a.shape[0],),
-                grid_names="i", num_compute_wgs=1)
+@numpipe.kernel(
+    out_type=lambda a, b: ArrayType((a.shape[0], a.shape[1], b.shape[1]), np.float32),
+    grid=lambda a: (a.shape[0],),
+    grid_names="i",
+    num_compute_wgs=1,
+)
 def batched_sum(a, b, c):
     """The first 64 x 64 elements of each product, in the body form and over a grid of two
     dimensions."""
@@ -56,8 +71,15 @@ def batched_sum(a, b, c):
     def compute(pipeline):
         c[i, ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
-    numpipe.emit_pipeline_warp_specialized(body, grid=(2, cdiv(a.shape[2], 64)), compute_context=compute, in_specs=(
-        BlockSpec((None, 64, 64), lambda twice, k: (i, 0, k)), BlockSpec((None, 64, 64), lambda twice, k: (i, 0, k))))(a, b)
+    numpipe.emit_pipeline_warp_specialized(
+        body,
+        grid=(2, cdiv(a.shape[2], 64)),
+        compute_context=compute,
+        in_specs=(
+            BlockSpec((None, 64, 64), lambda twice, k: (i, 0, k)),
+            BlockSpec((None, 64, 64), lambda twice, k: (i, 0, k)),
+        ),
+    )(a, b)
 
 
 def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -65,16 +87,24 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 # ---- four dimensions, the squeezed ones apart ----------------------------------------------------
-@numpipe.kernel(out_type=lambda q, k: ArrayType((q.shape[0], q.shape[1], q.shape[2], k.shape[1]), np.float16),
-                grid=numpipe.persistent(), num_compute_wgs=1)
+@numpipe.kernel(
+    out_type=lambda q, k: ArrayType((q.shape[0], q.shape[1], q.shape[2], k.shape[1]), np.float16),
+    grid=numpipe.persistent(),
+    num_compute_wgs=1,
+)
 def scores(q, k, c):
     """c[b, s, h] = k[b, :, h] @ q[b, s, h], for q (batch, rows, heads, depth) and k (batch,
     columns, heads, depth)."""
     for b, m, n in numpipe.tiles(q.shape[0], cdiv(q.shape[1], 64), cdiv(k.shape[1], 64)):
         for h in range(q.shape[2]):
             acc = numpipe.zeros((64, 64), np.float32)
-            pipe = numpipe.pipeline(grid=(cdiv(q.shape[3], 64),), in_specs=(
-                BlockSpec((None, 64, None, 64), lambda d: (b, m, h, d)), BlockSpec((None, 64, None, 64), lambda d: (b, n, h, d))))
+            pipe = numpipe.pipeline(
+                grid=(cdiv(q.shape[3], 64),),
+                in_specs=(
+                    BlockSpec((None, 64, None, 64), lambda d: (b, m, h, d)),
+                    BlockSpec((None, 64, None, 64), lambda d: (b, n, h, d)),
+                ),
+            )
             for _, (q_tile, k_tile) in pipe(q, k):
                 acc = numpipe.wgmma(acc, q_tile, k_tile.T)
             c[b, ds(m * 64, 64), h, ds(n * 64, 64)] = acc.astype(c.dtype)
@@ -95,16 +125,26 @@ class Taps:
     fill: str = "zeros"
 
 
-@numpipe.kernel(out_type=lambda x, w, cfg: ArrayType((x.shape[0], x.shape[1], w.shape[1]), np.float32),
-                grid=numpipe.persistent(), num_compute_wgs=1)
+@numpipe.kernel(
+    out_type=lambda x, w, cfg: ArrayType((x.shape[0], x.shape[1], w.shape[1]), np.float32),
+    grid=numpipe.persistent(),
+    num_compute_wgs=1,
+)
 def convolution(x, w, y, *, cfg: numpipe.Static = Taps()):
     """y[i, l] = sum over t of w[t] @ x[i, l + t - taps // 2], for x (batch, rows, channels) and w
     (taps, outputs, channels)."""
     for i, m, n in numpipe.tiles(x.shape[0], cdiv(x.shape[1], 64), cdiv(w.shape[1], 64)):
         acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(cfg.taps, cdiv(x.shape[2], 64)), max_concurrent_steps=3, in_specs=(
-            BlockSpec(cfg.block, lambda t, k: (i, m * 64 + t - cfg.taps // 2, k), oob_fill=cfg.fill),
-            BlockSpec((None, 64, 64), lambda t, k: (t, n, k))))
+        pipe = numpipe.pipeline(
+            grid=(cfg.taps, cdiv(x.shape[2], 64)),
+            max_concurrent_steps=3,
+            in_specs=(
+                BlockSpec(
+                    cfg.block, lambda t, k: (i, m * 64 + t - cfg.taps // 2, k), oob_fill=cfg.fill
+                ),
+                BlockSpec((None, 64, 64), lambda t, k: (t, n, k)),
+            ),
+        )
         for _, (x_tile, w_tile) in pipe(x, w):
             acc = numpipe.wgmma(acc, x_tile, w_tile.T)
         y[i, ds(m * 64, 64), ds(n * 64, 64)] = acc
@@ -113,7 +153,7 @@ def convolution(x, w, y, *, cfg: numpipe.Static = Taps()):
 def convolved(x: np.ndarray, w: np.ndarray, outside: float = 0.0) -> np.ndarray:
     half, rows = w.shape[0] // 2, x.shape[1]
     padded = np.pad(x.astype(np.float64), ((0, 0), (half, half), (0, 0)), constant_values=outside)
-    return sum(padded[:, t:t + rows] @ w[t].astype(np.float64).T for t in range(w.shape[0]))  # type: ignore[return-value]
+    return sum(padded[:, t : t + rows] @ w[t].astype(np.float64).T for t in range(w.shape[0]))  # type: ignore[return-value]
 
 
 WINDOW = Element(64)
@@ -125,9 +165,13 @@ def windows(a, b, c, steps, first):
     window] @ b[:, window].T"""
     rows = Element(64)
     acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(steps,), in_specs=(
-        BlockSpec((rows, WINDOW), lambda k: (0, first + k * 16), mode="zero"),
-        BlockSpec((64, WINDOW), lambda k: (0, first + k * 16), mode="zero")))
+    pipe = numpipe.pipeline(
+        grid=(steps,),
+        in_specs=(
+            BlockSpec((rows, WINDOW), lambda k: (0, first + k * 16), mode="zero"),
+            BlockSpec((64, WINDOW), lambda k: (0, first + k * 16), mode="zero"),
+        ),
+    )
     for _, (x, y) in pipe(a, b):
         acc = numpipe.wgmma(acc, x, y.T)
     c[ds(0, 64), ds(0, 64)] = acc
@@ -145,8 +189,13 @@ def windowed(a: np.ndarray, b: np.ndarray, steps: int, first: int) -> np.ndarray
 def at_origin(a, b, c, *, fill: numpipe.Static = "zeros"):
     """c = a[0, :64, :64] @ b.T"""
     acc = numpipe.zeros((64, 64), np.float32)
-    for _, (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
-            BlockSpec((None, 64, 64), lambda k: (0, 0, k), oob_fill=fill), BlockSpec((64, 64), lambda k: (0, k))))(a, b):
+    for _, (x, y) in numpipe.pipeline(
+        grid=(1,),
+        in_specs=(
+            BlockSpec((None, 64, 64), lambda k: (0, 0, k), oob_fill=fill),
+            BlockSpec((64, 64), lambda k: (0, k)),
+        ),
+    )(a, b):
         acc = numpipe.wgmma(acc, x, y.T)
     c[ds(0, 64), ds(0, 64)] = acc
 

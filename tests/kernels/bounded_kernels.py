@@ -17,9 +17,13 @@ PLANES, ROWS, STEPS = 3, 160, 6
 def taken(a, table, c, *, mode: numpipe.Static):
     """Step k copies the rows from table[k, 1] on of plane table[k, 0] of a to plane k of c."""
     pipe = numpipe.pipeline(
-        grid=(table.shape[0],), max_concurrent_steps=3,
-        in_specs=(BlockSpec((None, Element(64), 64), lambda k: (table[k, 0], table[k, 1], 0), mode=mode),),
-        out_specs=(BlockSpec((None, 64, 64), lambda k: (k, 0, 0)),))
+        grid=(table.shape[0],),
+        max_concurrent_steps=3,
+        in_specs=(
+            BlockSpec((None, Element(64), 64), lambda k: (table[k, 0], table[k, 1], 0), mode=mode),
+        ),
+        out_specs=(BlockSpec((None, 64, 64), lambda k: (k, 0, 0)),),
+    )
     for _, (x, y) in pipe(a, c):
         y[...] = x[...]
 
@@ -29,8 +33,13 @@ def put(a, table, c, *, mode: numpipe.Static):
     """Step k copies rows 0 … 64 of plane k of a to the rows from table[k, 1] on of plane table[k,
     0] of c, if it is there."""
     pipe = numpipe.pipeline(
-        grid=(table.shape[0],), max_concurrent_steps=3, in_specs=(BlockSpec((None, 64, 64), lambda k: (k, 0, 0)),),
-        out_specs=(BlockSpec((None, Element(64), 64), lambda k: (table[k, 0], table[k, 1], 0), mode=mode),))
+        grid=(table.shape[0],),
+        max_concurrent_steps=3,
+        in_specs=(BlockSpec((None, 64, 64), lambda k: (k, 0, 0)),),
+        out_specs=(
+            BlockSpec((None, Element(64), 64), lambda k: (table[k, 0], table[k, 1], 0), mode=mode),
+        ),
+    )
     for _, (x, y) in pipe(a, c):
         y[...] = x[...]
 
@@ -39,9 +48,12 @@ def places(mode: str | None, dtype: Any) -> np.ndarray:
     """(plane, first row), of which no two overlap, but the last with "clip"; with a mode some are
     outside. None that is stored with "zero" starts at a negative row."""
     inside = [(0, 0), (1, 10), (2, 36), (0, 64), (1, 80), (2, 100)]
-    outside = {None: inside, "zero": [(0, 0), (3, 0), (1, 160), (2, 100), (900, 0), (0, 2000)],
-               # the last goes where another goes
-               "clip": [(0, 0), (7, -5), (1, 10), (-1, 159), (2, 2 ** 30), (-2 ** 30, 99)]}
+    outside = {
+        None: inside,
+        "zero": [(0, 0), (3, 0), (1, 160), (2, 100), (900, 0), (0, 2000)],
+        # the last goes where another goes
+        "clip": [(0, 0), (7, -5), (1, 10), (-1, 159), (2, 2**30), (-(2**30), 99)],
+    }
     return np.array(outside[mode], dtype)
 
 
@@ -49,7 +61,9 @@ def placed(mode: str | None, at: int, side: int, size: int) -> int:
     return min(max(at, 0), size - side) if mode == "clip" else at
 
 
-def expected(name: str, a: np.ndarray, table: np.ndarray, c: np.ndarray, mode: str | None) -> np.ndarray:
+def expected(
+    name: str, a: np.ndarray, table: np.ndarray, c: np.ndarray, mode: str | None
+) -> np.ndarray:
     c = c.copy()
     for k, (plane, row) in enumerate(table.tolist()):
         there = a if name == "taken" else c
@@ -58,11 +72,11 @@ def expected(name: str, a: np.ndarray, table: np.ndarray, c: np.ndarray, mode: s
         if name == "taken":
             c[k, :64] = 0
             if known and -64 < row < there.shape[1]:
-                found = there[plane, max(row, 0):max(row + 64, 0)]
-                c[k, max(-row, 0):max(-row, 0) + len(found)] = found
+                found = there[plane, max(row, 0) : max(row + 64, 0)]
+                c[k, max(-row, 0) : max(-row, 0) + len(found)] = found
         elif known and -64 < row < c.shape[1]:
             first, last = max(row, 0), min(row + 64, c.shape[1])
-            c[plane, first:last] = a[k, first - row:last - row]
+            c[plane, first:last] = a[k, first - row : last - row]
     return c
 
 
@@ -71,7 +85,11 @@ KERNELS = {"taken": taken, "put": put}
 
 def arrays(name: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """a and c."""
-    a = np.random.default_rng(seed).standard_normal((PLANES if name == "taken" else STEPS, ROWS, 64)).astype(np.float16)
+    a = (
+        np.random.default_rng(seed)
+        .standard_normal((PLANES if name == "taken" else STEPS, ROWS, 64))
+        .astype(np.float16)
+    )
     return a, np.full((STEPS if name == "taken" else PLANES, ROWS, 64), -1, np.float16)
 
 
@@ -91,18 +109,38 @@ def indexed(x, v, i, y, z, s, e, *, mode: numpipe.Static):
 def indices(mode: str, dtype: Any = np.int32) -> tuple[np.ndarray, ...]:
     """x, v, i, and the arrays that are stored to."""
     x = np.random.default_rng(1).standard_normal((PLANES, 64, 64)).astype(np.float32)
-    v = np.concatenate([np.random.default_rng(2).permutation(64), np.random.default_rng(3).permutation(64)]).astype(np.int32)
-    v[[5, 9]] = (64, -2 ** 31) if mode == "zero" else (v[5] if v[5] in (0, 63) else 63, v[9])
+    v = np.concatenate(
+        [np.random.default_rng(2).permutation(64), np.random.default_rng(3).permutation(64)]
+    ).astype(np.int32)
+    v[[5, 9]] = (64, -(2**31)) if mode == "zero" else (v[5] if v[5] in (0, 63) else 63, v[9])
     v[[70, 80]] = (100, -7) if mode == "zero" else v[[70, 80]]
     i = np.array([7, -1, 5, 9] if mode == "zero" else [7, -1, 50, -3], dtype)
     if mode == "clip":  # rows that are scattered differ after they are clipped
-        v[:64], v[64:] = np.arange(64) - (np.arange(64) == 0) * 9 + (np.arange(64) == 63) * 100, v[64:]
-    return (x, v, i, np.zeros((128, 64), np.float32), np.zeros((PLANES, 64, 64), np.float32), np.full(64, -1, np.int32),
-            np.full(3, -1, dtype))
+        v[:64], v[64:] = (
+            np.arange(64) - (np.arange(64) == 0) * 9 + (np.arange(64) == 63) * 100,
+            v[64:],
+        )
+    return (
+        x,
+        v,
+        i,
+        np.zeros((128, 64), np.float32),
+        np.zeros((PLANES, 64, 64), np.float32),
+        np.full(64, -1, np.int32),
+        np.full(3, -1, dtype),
+    )
 
 
-def indexed_wanted(mode: str, x: np.ndarray, v: np.ndarray, i: np.ndarray, y: np.ndarray, z: np.ndarray, s: np.ndarray,
-                   e: np.ndarray) -> tuple[np.ndarray, ...]:
+def indexed_wanted(
+    mode: str,
+    x: np.ndarray,
+    v: np.ndarray,
+    i: np.ndarray,
+    y: np.ndarray,
+    z: np.ndarray,
+    s: np.ndarray,
+    e: np.ndarray,
+) -> tuple[np.ndarray, ...]:
     y, z, s, e = (array.copy() for array in (y, z, s, e))
 
     def at(n: int, size: int) -> int | None:

@@ -35,9 +35,13 @@ def product(cfg: Config) -> numpipe.Kernel:
     """``c = a @ b.T`` over tiles that are dealt to clusters."""
 
     @numpipe.kernel(
-        out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), grid=numpipe.persistent(),
-        cluster=(cfg.along_m * cfg.along_n,), cluster_names=("cluster",), schedule=cfg.schedule,
-        num_compute_wgs=2 if cfg.schedule == "pingpong" or cfg.tm > 64 else 1)
+        out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype),
+        grid=numpipe.persistent(),
+        cluster=(cfg.along_m * cfg.along_n,),
+        cluster_names=("cluster",),
+        schedule=cfg.schedule,
+        num_compute_wgs=2 if cfg.schedule == "pingpong" or cfg.tm > 64 else 1,
+    )
     def product(a, b, c):
         wg = numpipe.axis_index("wg")
         rows = cfg.tm // numpipe.axis_size("wg")
@@ -48,9 +52,22 @@ def product(cfg: Config) -> numpipe.Kernel:
             m = m_cluster * along_m + (rank if along_m > 1 else 0)
             n = n_cluster * along_n + (rank if along_n > 1 else 0)
             acc = numpipe.zeros((rows, cfg.tn), np.float32)
-            pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
-                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k), collective_axes="cluster" if cfg.along_n > 1 else None),
-                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k), collective_axes="cluster" if cfg.along_m > 1 else None)))
+            pipe = numpipe.pipeline(
+                grid=(cdiv(a.shape[1], cfg.tk),),
+                max_concurrent_steps=cfg.slots,
+                in_specs=(
+                    BlockSpec(
+                        (cfg.tm, cfg.tk),
+                        lambda k: (m, k),
+                        collective_axes="cluster" if cfg.along_n > 1 else None,
+                    ),
+                    BlockSpec(
+                        (cfg.tn, cfg.tk),
+                        lambda k: (n, k),
+                        collective_axes="cluster" if cfg.along_m > 1 else None,
+                    ),
+                ),
+            )
             for (k,), (a_tile, b_tile) in pipe(a, b):
                 acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
             c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
@@ -59,15 +76,26 @@ def product(cfg: Config) -> numpipe.Kernel:
     return made
 
 
-@numpipe.kernel(grid=lambda a, b: (cdiv(cdiv(a.shape[0], 64), 2) * 2, cdiv(cdiv(b.shape[0], 64), 2) * 2), grid_names=("m", "n"),
-                cluster=(2, 2), cluster_names=("x", "y"), num_compute_wgs=1,
-                out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), np.float32))
+@numpipe.kernel(
+    grid=lambda a, b: (cdiv(cdiv(a.shape[0], 64), 2) * 2, cdiv(cdiv(b.shape[0], 64), 2) * 2),
+    grid_names=("m", "n"),
+    cluster=(2, 2),
+    cluster_names=("x", "y"),
+    num_compute_wgs=1,
+    out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), np.float32),
+)
 def four(a, b, c):
     """A tile a CTA, in clusters of 2 x 2: blocks of a are shared along y, those of b along x."""
     m, n = numpipe.axis_index("m"), numpipe.axis_index("n")
     acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], 64),), max_concurrent_steps=2, in_specs=(
-        BlockSpec((64, 64), lambda k: (m, k), collective_axes="y"), BlockSpec((64, 64), lambda k: (n, k), collective_axes=("x",))))
+    pipe = numpipe.pipeline(
+        grid=(cdiv(a.shape[1], 64),),
+        max_concurrent_steps=2,
+        in_specs=(
+            BlockSpec((64, 64), lambda k: (m, k), collective_axes="y"),
+            BlockSpec((64, 64), lambda k: (n, k), collective_axes=("x",)),
+        ),
+    )
     for _, (a_tile, b_tile) in pipe(a, b):
         acc = numpipe.wgmma(acc, a_tile, b_tile.T)
     c[ds(m * 64, 64), ds(n * 64, 64)] = acc
@@ -77,6 +105,7 @@ def four(a, b, c):
 def by_hand(ready: bool, consumed: bool) -> numpipe.Kernel:
     """The body form: a's blocks are the CTA's own, b's are shared, and the body may wait for and
     release each of them."""
+
     @numpipe.kernel(grid=2, grid_names="cta", cluster=2, cluster_names="pair", num_compute_wgs=1)
     def product(a, b, c):
         m = numpipe.axis_index("cta")
@@ -109,17 +138,31 @@ def by_hand(ready: bool, consumed: bool) -> numpipe.Kernel:
         def compute(pipeline):
             c[ds(m * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
-        specs = BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (0, k), collective_axes="pair")
+        specs = (
+            BlockSpec((64, 64), lambda k: (m, k)),
+            BlockSpec((64, 64), lambda k: (0, k), collective_axes="pair"),
+        )
         numpipe.emit_pipeline_warp_specialized(
-            both if ready and consumed else waits if ready else releases if consumed else plain, grid=(cdiv(a.shape[1], 64),),
-            in_specs=specs, max_concurrent_steps=2, compute_context=compute, manual_ready_barriers=ready,
-            manual_consumed_barriers=consumed)(a, b)
+            both if ready and consumed else waits if ready else releases if consumed else plain,
+            grid=(cdiv(a.shape[1], 64),),
+            in_specs=specs,
+            max_concurrent_steps=2,
+            compute_context=compute,
+            manual_ready_barriers=ready,
+            manual_consumed_barriers=consumed,
+        )(a, b)
 
     made: numpipe.Kernel = product
     return made
 
 
-@numpipe.kernel(grid=lambda y: y.shape[0] // 64, grid_names="cta", cluster=2, cluster_names="pair", num_compute_wgs=1)
+@numpipe.kernel(
+    grid=lambda y: y.shape[0] // 64,
+    grid_names="cta",
+    cluster=2,
+    cluster_names="pair",
+    num_compute_wgs=1,
+)
 def rounds(y):
     """CTAs of a cluster meet five times at ClusterBarriers, then each stores who it is."""
     met = numpipe.scratch(ClusterBarrier("pair", num_barriers=2))
@@ -127,22 +170,36 @@ def rounds(y):
         numpipe.barrier_arrive(met.at[number // 2 % 2])  # twice on one of them, then on the other
         numpipe.barrier_wait(met.at[number // 2 % 2])
     rank = numpipe.axis_index("pair") + 10 * numpipe.axis_size("pair")
-    y[ds(numpipe.axis_index("cta") * 64, 64), ds(0, 32)] = numpipe.zeros((64, 32), np.float32) + rank
+    y[ds(numpipe.axis_index("cta") * 64, 64), ds(0, 32)] = (
+        numpipe.zeros((64, 32), np.float32) + rank
+    )
 
 
-@numpipe.kernel(grid=lambda x, y: y.shape[0] // 64, grid_names="cta", cluster=2, cluster_names="pair", num_compute_wgs=1)
+@numpipe.kernel(
+    grid=lambda x, y: y.shape[0] // 64,
+    grid_names="cta",
+    cluster=2,
+    cluster_names="pair",
+    num_compute_wgs=1,
+)
 def loaded_together(x, y):
     """CTA m of a cluster stores m + 1 times the sum of the row of tiles that both load by hand,
     through two slots."""
-    tiles, landed, free = numpipe.scratch((SMEM((2, 64, 64), x.dtype), Barrier(num_barriers=2), ClusterBarrier("pair", 2)))
+    tiles, landed, free = numpipe.scratch(
+        (SMEM((2, 64, 64), x.dtype), Barrier(num_barriers=2), ClusterBarrier("pair", 2))
+    )
     m, steps = numpipe.axis_index("cta"), cdiv(x.shape[1], 64)
     acc = numpipe.zeros((64, 64), np.float32)
     for k in range(steps):
         slot = k % 2
         if k >= 2:
             numpipe.barrier_wait(free.at[slot])  # both have read what was there
-        numpipe.copy_gmem_to_smem(x.at[ds(m // 2 * 64, 64), ds(k * 64, 64)], tiles.at[slot], landed.at[slot],
-                                  collective_axes="pair")
+        numpipe.copy_gmem_to_smem(
+            x.at[ds(m // 2 * 64, 64), ds(k * 64, 64)],
+            tiles.at[slot],
+            landed.at[slot],
+            collective_axes="pair",
+        )
         numpipe.barrier_wait(landed.at[slot])
         acc = acc + tiles.at[slot][...].astype(np.float32)
         if k + 2 < steps:
@@ -150,20 +207,34 @@ def loaded_together(x, y):
     y[ds(m * 64, 64), ds(0, 64)] = acc * (m % 2 + 1)
 
 
-@numpipe.kernel(grid=lambda a, b, c: (cdiv(a.shape[0], 64), cdiv(b.shape[1], 64)), grid_names=("m", "n"), cluster=(2, 2),
-                cluster_names=("x", "y"), num_compute_wgs=1, warp_specialized=False)
+@numpipe.kernel(
+    grid=lambda a, b, c: (cdiv(a.shape[0], 64), cdiv(b.shape[1], 64)),
+    grid_names=("m", "n"),
+    cluster=(2, 2),
+    cluster_names=("x", "y"),
+    num_compute_wgs=1,
+    warp_specialized=False,
+)
 def multiplied_together(a, b, c):
     """A product by hand: CTAs that differ in y share tiles of a, those that differ in x tiles of b,
     and all four a bias."""
     m, n = numpipe.axis_index("m"), numpipe.axis_index("n")
-    a_tile, b_tile, ones = numpipe.scratch((SMEM((64, 64), a.dtype), SMEM((64, 64), b.dtype), SMEM((64, 64), a.dtype)))
+    a_tile, b_tile, ones = numpipe.scratch(
+        (SMEM((64, 64), a.dtype), SMEM((64, 64), b.dtype), SMEM((64, 64), a.dtype))
+    )
     landed, free = numpipe.scratch((Barrier(num_arrivals=2), ClusterBarrier(("x", "y"))))
     all_landed = numpipe.scratch(Barrier())
-    numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 64)], ones, all_landed, collective_axes=("x", "y"))
+    numpipe.copy_gmem_to_smem(
+        a.at[ds(0, 64), ds(0, 64)], ones, all_landed, collective_axes=("x", "y")
+    )
     acc = numpipe.zeros((64, 64), np.float32)
     for k in range(cdiv(a.shape[1], 64)):
-        numpipe.copy_gmem_to_smem(a.at[ds(m * 64, 64), ds(k * 64, 64)], a_tile, landed, collective_axes="y")
-        numpipe.copy_gmem_to_smem(b.at[ds(k * 64, 64), ds(n * 64, 64)], b_tile, landed, collective_axes=("x",))
+        numpipe.copy_gmem_to_smem(
+            a.at[ds(m * 64, 64), ds(k * 64, 64)], a_tile, landed, collective_axes="y"
+        )
+        numpipe.copy_gmem_to_smem(
+            b.at[ds(k * 64, 64), ds(n * 64, 64)], b_tile, landed, collective_axes=("x",)
+        )
         numpipe.barrier_wait(landed)
         acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile), 0)
         numpipe.barrier_arrive(free)
@@ -179,14 +250,22 @@ def passed_round(size: int, dtype: Any, shape: tuple[int, int]) -> numpipe.Kerne
     kind = SMEM(shape, dtype), Barrier(), ClusterBarrier("ring")
     rows, columns = shape
 
-    @numpipe.kernel(grid=lambda x, y: x.shape[0] // rows, grid_names="cta", cluster=size, cluster_names="ring", num_compute_wgs=1)
+    @numpipe.kernel(
+        grid=lambda x, y: x.shape[0] // rows,
+        grid_names="cta",
+        cluster=size,
+        cluster_names="ring",
+        num_compute_wgs=1,
+    )
     def passed_round(x, y):
         buffer, landed, free = numpipe.scratch(kind)
         m, following = numpipe.axis_index("cta"), (numpipe.axis_index("ring") + 1) % size
         tile = x[ds(m * rows, rows), ds(0, columns)]
         total = tile
         for _ in range(size - 1):
-            numpipe.async_store_smem(tile, buffer, landed, cluster_idx=following, cluster_dim="ring")
+            numpipe.async_store_smem(
+                tile, buffer, landed, cluster_idx=following, cluster_dim="ring"
+            )
             numpipe.barrier_wait(landed)
             tile = buffer[...]
             numpipe.barrier_arrive(free)
@@ -198,7 +277,13 @@ def passed_round(size: int, dtype: Any, shape: tuple[int, int]) -> numpipe.Kerne
     return made
 
 
-@numpipe.kernel(grid=lambda x, y: x.shape[0] // 128, grid_names="cta", cluster=4, cluster_names="all", num_compute_wgs=2)
+@numpipe.kernel(
+    grid=lambda x, y: x.shape[0] // 128,
+    grid_names="cta",
+    cluster=4,
+    cluster_names="all",
+    num_compute_wgs=2,
+)
 def summed_by_all(x, y):
     """Each warpgroup sends its half of the CTA's tile to every CTA, its own too, and adds up what
     has come: all have the sum."""
@@ -206,7 +291,9 @@ def summed_by_all(x, y):
     m, wg, rank = numpipe.axis_index("cta"), numpipe.axis_index("wg"), numpipe.axis_index("all")
     tile = x[ds(m * 128 + wg * 64, 64), ds(0, 32)]
     for to in range(4):
-        numpipe.async_store_smem(tile, parts.at[rank].at[ds(wg * 64, 64), :], landed, cluster_idx=to, cluster_dim="all")
+        numpipe.async_store_smem(
+            tile, parts.at[rank].at[ds(wg * 64, 64), :], landed, cluster_idx=to, cluster_dim="all"
+        )
     numpipe.barrier_wait(landed)
     total = numpipe.zeros((64, 32), np.float32)
     for part in range(4):
@@ -214,7 +301,9 @@ def summed_by_all(x, y):
     y[ds(m * 128 + wg * 64, 64), ds(0, 32)] = total
 
 
-@numpipe.kernel(grid=lambda x, y: (2, x.shape[0] // 128), cluster=2, cluster_names="columns", num_compute_wgs=2)
+@numpipe.kernel(
+    grid=lambda x, y: (2, x.shape[0] // 128), cluster=2, cluster_names="columns", num_compute_wgs=2
+)
 def times_row_sums(x, y):
     """Rows times their sums; each CTA of a cluster has half of the columns, and sends the sums of
     its half."""
@@ -223,7 +312,9 @@ def times_row_sums(x, y):
     tile = x[ds(m * 128 + wg * 64, 64), ds(n * 64, 64)]
     part = tile.sum(axis=1)
     for to in range(2):
-        numpipe.async_store_smem(part, sums.at[ds(n * 128 + wg * 64, 64)], landed, cluster_idx=to, cluster_dim="columns")
+        numpipe.async_store_smem(
+            part, sums.at[ds(n * 128 + wg * 64, 64)], landed, cluster_idx=to, cluster_dim="columns"
+        )
     numpipe.barrier_wait(landed)
     total = sums[ds(wg * 64, 64)] + sums[ds(128 + wg * 64, 64)]
     y[ds(m * 128 + wg * 64, 64), ds(n * 64, 64)] = tile * total[:, None]
@@ -233,8 +324,9 @@ def times_row_sums(x, y):
 def sent_by_the_leader(x, y, *, hears: numpipe.Static = True):
     """The first CTA of a cluster sends tiles to all, and each adds them up; it hears from all that
     they have read the last one."""
-    buffer, landed, free = numpipe.scratch((SMEM((64, 32), np.float32), Barrier(),
-                                            ClusterBarrier(("a", "b"), leader_tracked=True)))
+    buffer, landed, free = numpipe.scratch(
+        (SMEM((64, 32), np.float32), Barrier(), ClusterBarrier(("a", "b"), leader_tracked=True))
+    )
     i, j = numpipe.axis_index("a"), numpipe.axis_index("b")
     forward, there = numpipe.scratch((SMEM((64, 32), np.float32), Barrier()))
     total, steps = numpipe.zeros((64, 32), np.float32), x.shape[1] // 32
@@ -248,7 +340,9 @@ def sent_by_the_leader(x, y, *, hears: numpipe.Static = True):
         if i == 0:  # each of the first column sends it on along the row
             numpipe.barrier_wait(there)
             for to in range(2):
-                numpipe.async_store_smem(forward[ds(0, 64), :], buffer, landed, cluster_idx=to, cluster_dim="a")
+                numpipe.async_store_smem(
+                    forward[ds(0, 64), :], buffer, landed, cluster_idx=to, cluster_dim="a"
+                )
         numpipe.barrier_wait(landed)
         total = total + buffer[...]
         numpipe.barrier_arrive(free)
@@ -260,13 +354,17 @@ def sent_by_the_leader(x, y, *, hears: numpipe.Static = True):
 def sums_of_clusters(x: np.ndarray, size: int, rows: int) -> np.ndarray:
     """What each CTA of a cluster of `size` stores, if each has `rows` rows of x, and all store the
     sum of theirs."""
-    return np.repeat(x.reshape(-1, size, rows, x.shape[1]).sum(1, keepdims=True, dtype=x.dtype), size, 1).reshape(x.shape)
+    return np.repeat(
+        x.reshape(-1, size, rows, x.shape[1]).sum(1, keepdims=True, dtype=x.dtype), size, 1
+    ).reshape(x.shape)
 
 
 def operands(m: int, n: int, k: int, dtype: Any = np.float16) -> tuple[np.ndarray, np.ndarray]:
     """Small integers: products are exact in any order."""
     random = np.random.default_rng(m + n + k)
-    return random.integers(-2, 3, (m, k)).astype(dtype), random.integers(-2, 3, (n, k)).astype(dtype)
+    return random.integers(-2, 3, (m, k)).astype(dtype), random.integers(-2, 3, (n, k)).astype(
+        dtype
+    )
 
 
 def integers(*shape: int, dtype: Any = np.float32) -> np.ndarray:
@@ -286,14 +384,22 @@ def reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @functools.cache
-def read_by_all(size: int, dtype: Any, shape: tuple[int, int], memory_role: bool = True) -> numpipe.Kernel:
+def read_by_all(
+    size: int, dtype: Any, shape: tuple[int, int], memory_role: bool = True
+) -> numpipe.Kernel:
     """Each CTA stores its tiles, one after another, in shared memory; all CTAs of the cluster load
     them from there, and add up."""
     kind = SMEM(shape, dtype), ClusterBarrier("ring", orders_stores=True), ClusterBarrier("ring")
     rows, columns = shape
 
-    @numpipe.kernel(grid=lambda x, y: x.shape[0] // rows, grid_names="cta", cluster=size, cluster_names="ring", num_compute_wgs=1,
-                    warp_specialized=memory_role)
+    @numpipe.kernel(
+        grid=lambda x, y: x.shape[0] // rows,
+        grid_names="cta",
+        cluster=size,
+        cluster_names="ring",
+        num_compute_wgs=1,
+        warp_specialized=memory_role,
+    )
     def read_by_all(x, y):
         tile, there, read = numpipe.scratch(kind)
         m = numpipe.axis_index("cta")
@@ -313,12 +419,23 @@ def read_by_all(size: int, dtype: Any, shape: tuple[int, int], memory_role: bool
     return made
 
 
-@numpipe.kernel(grid=lambda x, y: x.shape[0] // 64, grid_names="cta", cluster=2, cluster_names="pair", num_compute_wgs=1)
+@numpipe.kernel(
+    grid=lambda x, y: x.shape[0] // 64,
+    grid_names="cta",
+    cluster=2,
+    cluster_names="pair",
+    num_compute_wgs=1,
+)
 def halos(x, y):
     """Parts of a tile and a vector of the neighbour: y is x plus the neighbour's columns, two
     further on, and its row sums."""
-    tile, sums, there = numpipe.scratch((SMEM((64, 64), np.float32), SMEM((64,), np.float32),
-                                         ClusterBarrier("pair", orders_stores=True)))
+    tile, sums, there = numpipe.scratch(
+        (
+            SMEM((64, 64), np.float32),
+            SMEM((64,), np.float32),
+            ClusterBarrier("pair", orders_stores=True),
+        )
+    )
     m, other = numpipe.axis_index("cta"), 1 - numpipe.axis_index("pair")
     own = x[ds(m * 64, 64), ds(0, 64)]
     tile[...] = own
@@ -326,5 +443,7 @@ def halos(x, y):
     numpipe.barrier_arrive(there)
     numpipe.barrier_wait(there)
     beside = numpipe.cluster_ref(tile, cluster_idx=other, cluster_dim="pair")[:, ds(2, 32)]
-    theirs = numpipe.layout_cast(numpipe.cluster_ref(sums, cluster_idx=other, cluster_dim="pair")[...], "column")
+    theirs = numpipe.layout_cast(
+        numpipe.cluster_ref(sums, cluster_idx=other, cluster_dim="pair")[...], "column"
+    )
     y[ds(m * 64, 64), ds(0, 32)] = own[:, 0:32] + beside + theirs[:, None]

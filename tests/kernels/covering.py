@@ -52,7 +52,9 @@ def leaves(name: str, value: Any, other: str, few: tuple[Any, ...]) -> Rule:
 
 def rules_of(needs: Needs) -> Rules:
     """The rules that say so."""
-    return tuple(leaves(*key, other, few) for key, left in needs.items() for other, few in left.items())
+    return tuple(
+        leaves(*key, other, few) for key, left in needs.items() for other, few in left.items()
+    )
 
 
 @functools.cache
@@ -76,8 +78,16 @@ def may_hold(rule: Rule, *choices: tuple[Any, ...]) -> bool:
 def keeps(row: Row, factors: Factors, rules: Rules) -> bool:
     """Whether all rules may hold in a row, each with any values for the factors that have none
     yet."""
-    return all(may_hold(rule, *((row[n],) if n in row else (rule.mildest[n],) if n in rule.mildest else factors[n]
-                                for n in rule.names)) for rule in rules)
+    return all(
+        may_hold(
+            rule,
+            *(
+                (row[n],) if n in row else (rule.mildest[n],) if n in rule.mildest else factors[n]
+                for n in rule.names
+            ),
+        )
+        for rule in rules
+    )
 
 
 def narrowed(row: Row, left: Factors, factors: Factors, rules: Rules, name: str) -> Factors:
@@ -85,18 +95,33 @@ def narrowed(row: Row, left: Factors, factors: Factors, rules: Rules, name: str)
     found = {n: values for n, values in left.items() if n != name}
     for n in joined(rules, name):
         if n in found:
-            found[n] = tuple(value for value in found[n] if keeps(row | {n: value}, factors, about(rules, name, n)))
+            found[n] = tuple(
+                value
+                for value in found[n]
+                if keeps(row | {n: value}, factors, about(rules, name, n))
+            )
     return found
 
 
 def open_values(row: Row, factors: Factors, rules: Rules) -> Factors:
     """The values that factors may have that have none yet."""
-    return {name: tuple(value for value in values if keeps(row | {name: value}, factors, about(rules, name)))
-            for name, values in factors.items() if name not in row}
+    return {
+        name: tuple(
+            value for value in values if keeps(row | {name: value}, factors, about(rules, name))
+        )
+        for name, values in factors.items()
+        if name not in row
+    }
 
 
-def completed(row: Row, left: Factors, factors: Factors, rules: Rules, order: Sequence[str],
-              best: Callable[[Row, str, Sequence[Any]], Sequence[Any]] = lambda row, name, values: values) -> Row | None:
+def completed(
+    row: Row,
+    left: Factors,
+    factors: Factors,
+    rules: Rules,
+    order: Sequence[str],
+    best: Callable[[Row, str, Sequence[Any]], Sequence[Any]] = lambda row, name, values: values,
+) -> Row | None:
     """The row with values for the factors that are `left`, such that all rules hold; None if there
     are none (all have been tried).
 
@@ -107,7 +132,9 @@ def completed(row: Row, left: Factors, factors: Factors, rules: Rules, order: Se
     name = min((n for n in order if n in left), key=lambda n: len(left[n]) > 1)
     for value in best(row, name, left[name]):
         longer = row | {name: value}
-        found = completed(longer, narrowed(longer, left, factors, rules, name), factors, rules, order, best)
+        found = completed(
+            longer, narrowed(longer, left, factors, rules, name), factors, rules, order, best
+        )
         if found is not None:
             return found
     return None
@@ -128,10 +155,15 @@ def possible(pair: Pair, factors: Factors, rules: Rules) -> bool:
     """Whether any row has this pair."""
     row = dict(pair)
     left = open_values(row, factors, rules)
-    return keeps(row, factors, rules) and completed(row, left, factors, rules, list(factors)) is not None
+    return (
+        keeps(row, factors, rules)
+        and completed(row, left, factors, rules, list(factors)) is not None
+    )
 
 
-def covering_array(factors: Factors, rules: Rules = (), *, seed: int = 0, tries: int = 3) -> list[Row]:
+def covering_array(
+    factors: Factors, rules: Rules = (), *, seed: int = 0, tries: int = 3
+) -> list[Row]:
     """Rows that keep all rules, and have every pair of values that any such row has; other ones for
     each `seed`."""
     shuffled = random.Random(seed)
@@ -140,8 +172,11 @@ def covering_array(factors: Factors, rules: Rules = (), *, seed: int = 0, tries:
 
     def best(row: Row, name: str, values: Sequence[Any]) -> Sequence[Any]:
         def gain(value: Any) -> int:
-            return sum(((other, row[other]), (name, value)) in missing or ((name, value), (other, row[other])) in missing
-                       for other in row)
+            return sum(
+                ((other, row[other]), (name, value)) in missing
+                or ((name, value), (other, row[other])) in missing
+                for other in row
+            )
 
         mixed = shuffled.sample(list(values), len(values))
         return sorted(mixed, key=gain, reverse=True)
@@ -155,9 +190,16 @@ def covering_array(factors: Factors, rules: Rules = (), *, seed: int = 0, tries:
         found: list[tuple[int, Row]] = []
         for _ in range(tries):
             order = shuffled.sample(names, len(names))
-            row = completed(dict(pair), open_values(dict(pair), factors, rules), factors, rules, order, best)
+            row = completed(
+                dict(pair), open_values(dict(pair), factors, rules), factors, rules, order, best
+            )
             assert row is not None
-            found.append((sum(p in missing for p in pairs(row, factors)), {name: row[name] for name in names}))
+            found.append(
+                (
+                    sum(p in missing for p in pairs(row, factors)),
+                    {name: row[name] for name in names},
+                )
+            )
         row = max(found, key=lambda scored: scored[0])[1]
         for p in pairs(row, factors):
             missing.pop(p, None)
@@ -174,12 +216,16 @@ def pairwise(*rules: Rule, **factors: Sequence[Any]) -> pytest.MarkDecorator:
     positions = {name: tuple(range(len(values))) for name, values in factors.items()}
     about_positions = tuple(_of_positions(rule, factors) for rule in rules)
     rows = covering_array(positions, about_positions)
-    return pytest.mark.parametrize(tuple(factors), [tuple(factors[name][row[name]] for name in factors) for row in rows])
+    return pytest.mark.parametrize(
+        tuple(factors), [tuple(factors[name][row[name]] for name in factors) for row in rows]
+    )
 
 
 def _of_positions(rule: Rule, factors: Mapping[str, Sequence[Any]]) -> Rule:
     def holds(*positions: int) -> bool:
-        return rule.holds(*(factors[name][position] for name, position in zip(rule.names, positions, strict=True)))
+        return rule.holds(
+            *(factors[name][position] for name, position in zip(rule.names, positions, strict=True))
+        )
 
     return Rule(holds, of=rule.names)
 

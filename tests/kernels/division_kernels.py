@@ -20,7 +20,9 @@ def quotient(x, y):  # type: ignore[no-untyped-def]
 
 def divide(a: Any, c: Any, x: Any, y: Any) -> None:
     acc = numpipe.zeros((64, 64), np.float32)
-    for _, (a_tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+    for _, (a_tile,) in numpipe.pipeline(
+        grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+    )(a):
         acc = numpipe.wgmma(acc, a_tile, a_tile.T)
     c[ds(0, 64), ds(0, 64)] = acc / (x / y) + quotient(y, x)
 
@@ -39,10 +41,14 @@ def quotients(a: np.ndarray, x: np.float32, y: np.float32) -> np.ndarray:
 def divide_by(a: Any, c: Any, x: Any) -> None:
     """c = (a @ a.T) / x, one division an element."""
     acc = numpipe.zeros((64, 64), np.float32)
-    for _, (a_tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+    for _, (a_tile,) in numpipe.pipeline(
+        grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+    )(a):
         acc = numpipe.wgmma(acc, a_tile, a_tile.T)
     c[ds(0, 64), ds(0, 64)] = acc / x
 
 
 divide_by_exact = numpipe.kernel(num_compute_wgs=1)(divide_by)
-divide_by_fast = numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(approx_math=True))(divide_by)
+divide_by_fast = numpipe.kernel(
+    num_compute_wgs=1, compiler_params=CompilerParams(approx_math=True)
+)(divide_by)

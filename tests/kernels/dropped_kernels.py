@@ -52,7 +52,9 @@ def main(count: int, first: int) -> None:
     """Print what is resident behind the first kernels, and behind all."""
     found = []
     for number in range(1, count + 1):
-        defined(number).inspect("resources", ArrayType((64, 64), np.float16), ArrayType((64, 64), np.float32), 1.0)
+        defined(number).inspect(
+            "resources", ArrayType((64, 64), np.float16), ArrayType((64, 64), np.float32), 1.0
+        )
         if number in (first, count):
             found.append(resident())
     json.dump(found, sys.stdout)

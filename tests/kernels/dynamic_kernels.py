@@ -36,8 +36,20 @@ gemm = kernels_for_tests.gemm().function
 by_trip_count = kernels_for_tests.by_trip_count().function
 
 
-def made(function: Callable[..., Any], schedule: str = "cooperative", warpgroups: int = 2, ctas: int = 3, **options: Any) -> Any:
-    return numpipe.kernel(function, grid=numpipe.persistent(ctas), num_compute_wgs=warpgroups, schedule=schedule, **options)
+def made(
+    function: Callable[..., Any],
+    schedule: str = "cooperative",
+    warpgroups: int = 2,
+    ctas: int = 3,
+    **options: Any,
+) -> Any:
+    return numpipe.kernel(
+        function,
+        grid=numpipe.persistent(ctas),
+        num_compute_wgs=warpgroups,
+        schedule=schedule,
+        **options,
+    )
 
 
 def in_bands(a, b, c, *, cfg: numpipe.Static = CFG):
@@ -48,14 +60,20 @@ def in_bands(a, b, c, *, cfg: numpipe.Static = CFG):
     for m in range(cdiv(a.shape[0], cfg.tm)):
         if m % 3 == 2:
             for (n,) in numpipe.tiles(cdiv(b.shape[0], cfg.tn)):
-                acc = some_steps(a, b, numpipe.zeros((cfg.tm, cfg.tn), np.float32), m, n, 0, all_steps, cfg)
+                acc = some_steps(
+                    a, b, numpipe.zeros((cfg.tm, cfg.tn), np.float32), m, n, 0, all_steps, cfg
+                )
                 c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
         else:
             for (n,) in numpipe.tiles(cdiv(b.shape[0], cfg.tn), dynamic=True):
-                acc = some_steps(a, b, numpipe.zeros((cfg.tm, cfg.tn), np.float32), m, n, 0, all_steps, cfg)
+                acc = some_steps(
+                    a, b, numpipe.zeros((cfg.tm, cfg.tn), np.float32), m, n, 0, all_steps, cfg
+                )
                 c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
     for (i,) in numpipe.tiles(cdiv(b.shape[0], cfg.tn) - 7, dynamic=True):  # none
-        c[ds(a.shape[0], cfg.tm), ds(i * cfg.tn, cfg.tn)] = numpipe.zeros((cfg.tm, cfg.tn), np.float32).astype(c.dtype)
+        c[ds(a.shape[0], cfg.tm), ds(i * cfg.tn, cfg.tn)] = numpipe.zeros(
+            (cfg.tm, cfg.tn), np.float32
+        ).astype(c.dtype)
     # without pipelines: no turns
     for (i,) in numpipe.tiles(cdiv(b.shape[0], cfg.tn), dynamic=True):
         ones = numpipe.zeros((cfg.tm, cfg.tn), np.float32) + 1.0
@@ -65,7 +83,16 @@ def in_bands(a, b, c, *, cfg: numpipe.Static = CFG):
 @numpipe.function
 def band(a, b, c, first, rows, cfg):
     for i, n in numpipe.tiles(rows, cdiv(b.shape[0], cfg.tn), order="snake", group=2, dynamic=True):
-        acc = some_steps(a, b, numpipe.zeros((cfg.tm, cfg.tn), np.float32), first + i, n, 0, cdiv(a.shape[1], cfg.tk), cfg)
+        acc = some_steps(
+            a,
+            b,
+            numpipe.zeros((cfg.tm, cfg.tn), np.float32),
+            first + i,
+            n,
+            0,
+            cdiv(a.shape[1], cfg.tk),
+            cfg,
+        )
         c[ds((first + i) * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
 
 
@@ -87,19 +114,29 @@ def cases() -> dict[str, Case]:
     own = Config(64, 64, 64, 3, 1, "row", dynamic=True)
     return {
         "shared tiles": Case(made(gemm), tall, rows, replace(shared, order="hilbert")),
-        "one warpgroup, 5 CTAs": Case(made(gemm, warpgroups=1, ctas=5), wide, more, replace(own, delay=0)),
+        "one warpgroup, 5 CTAs": Case(
+            made(gemm, warpgroups=1, ctas=5), wide, more, replace(own, delay=0)
+        ),
         "no memory role": Case(made(gemm, warp_specialized=False), tall, rows, shared),
-        "no memory role, one warpgroup": Case(made(gemm, warpgroups=1, warp_specialized=False), wide, more, replace(own, delay=0)),
-        "trip counts": Case(made(by_trip_count, warpgroups=1), (a, b, TABLE), trip_counts(a, b), DYNAMIC),
+        "no memory role, one warpgroup": Case(
+            made(gemm, warpgroups=1, warp_specialized=False), wide, more, replace(own, delay=0)
+        ),
+        "trip counts": Case(
+            made(by_trip_count, warpgroups=1), (a, b, TABLE), trip_counts(a, b), DYNAMIC
+        ),
         "body form": Case(made(in_body_form, warpgroups=1), (a, b), sums, DYNAMIC),
         "in a helper, twice": Case(made(by_helper, warpgroups=1, ctas=2), (a, b), sums),
         "skips": Case(made(with_skips, warpgroups=1), wide, skipped(*wide), DYNAMIC),
         "loops": Case(made(in_bands, warpgroups=1), wide, bands),
         "turns": Case(made(gemm, "pingpong"), wide, more, replace(own, order="column")),
         "turns, 3 warpgroups": Case(made(gemm, "pingpong", 3), wide, more, own),
-        "turns, trip counts": Case(made(by_trip_count, "pingpong", ctas=2), (a, b, TABLE), trip_counts(a, b), DYNAMIC),
+        "turns, trip counts": Case(
+            made(by_trip_count, "pingpong", ctas=2), (a, b, TABLE), trip_counts(a, b), DYNAMIC
+        ),
         "turns, body form": Case(made(in_body_form, "pingpong", ctas=2), (a, b), sums, DYNAMIC),
         "turns, skips": Case(made(with_skips, "pingpong"), wide, skipped(*wide), DYNAMIC),
         "turns, loops": Case(made(in_bands, "pingpong"), wide, bands),
-        "turns, loops, 4 warpgroups": Case(made(in_bands, "pingpong", 4, 2, memory_registers=24), wide, bands),
+        "turns, loops, 4 warpgroups": Case(
+            made(in_bands, "pingpong", 4, 2, memory_registers=24), wide, bands
+        ),
     }

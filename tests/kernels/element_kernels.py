@@ -15,31 +15,52 @@ from numpipe import SMEM, BlockSpec, cdiv, ds
 E4M3, E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 S8, U8, F16, F32 = (np.dtype(t) for t in (np.int8, np.uint8, np.float16, np.float32))
 NARROW = [E4M3, E5M2, S8, U8]
-PAIRS = {f"{a} x {b}": (a, b) for kinds in ((E4M3, E5M2), (S8, U8), (F32,)) for a in kinds for b in kinds}
-TOLERANCE = {1: 2.0 ** -7, 4: 2.0 ** -16}
+PAIRS = {
+    f"{a} x {b}": (a, b) for kinds in ((E4M3, E5M2), (S8, U8), (F32,)) for a in kinds for b in kinds
+}
+TOLERANCE = {1: 2.0**-7, 4: 2.0**-16}
 """By bytes of an element, in parts of the sum of magnitudes. A tensor core adds float8 products
 with some 14 bits of the largest; those of tf32 in float32, truncated."""
 
 
-@numpipe.kernel(grid=lambda a, b, c: (cdiv(a.shape[0], 128), cdiv(b.shape[0], 64)), grid_names=("m", "n"), num_compute_wgs=2)
+@numpipe.kernel(
+    grid=lambda a, b, c: (cdiv(a.shape[0], 128), cdiv(b.shape[0], 64)),
+    grid_names=("m", "n"),
+    num_compute_wgs=2,
+)
 def product(a, b, c, *, depth: numpipe.Static):
     """c = a @ b.T, tiles of 128 x 64, two compute warpgroups with 64 rows each."""
     m = numpipe.axis_index("m")
     n = numpipe.axis_index("n")
     own = numpipe.axis_index("wg") * 64
-    acc = numpipe.zeros((64, 64), np.int32 if a.dtype == np.int8 or a.dtype == np.uint8 else np.float32)
-    pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], depth),), max_concurrent_steps=3, in_specs=(
-        BlockSpec((128, depth), lambda k: (m, k)), BlockSpec((64, depth), lambda k: (n, k))))
+    acc = numpipe.zeros(
+        (64, 64), np.int32 if a.dtype == np.int8 or a.dtype == np.uint8 else np.float32
+    )
+    pipe = numpipe.pipeline(
+        grid=(cdiv(a.shape[1], depth),),
+        max_concurrent_steps=3,
+        in_specs=(
+            BlockSpec((128, depth), lambda k: (m, k)),
+            BlockSpec((64, depth), lambda k: (n, k)),
+        ),
+    )
     for (_,), (x, y) in pipe(a, b):
         acc = numpipe.wgmma(acc, x.at[ds(own, 64), :], y.T)
     c[ds(m * 128 + own, 64), ds(n * 64, 64)] = acc.astype(c.dtype)
 
 
-def operands(pair: str, shape: tuple[int, int, int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def operands(
+    pair: str, shape: tuple[int, int, int], rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """a (M, K) and b (N, K) of ordinary size, or of any integers."""
     m, n, k = shape
-    return tuple(rng.integers(np.iinfo(t).min, np.iinfo(t).max + 1, (rows, k)).astype(t) if t.kind in "iu" else  # type: ignore
-                 rng.standard_normal((rows, k)).astype(t) for rows, t in zip((m, n), PAIRS[pair], strict=True))
+    return tuple(
+        rng.integers(np.iinfo(t).min, np.iinfo(t).max + 1, (rows, k)).astype(t)
+        if t.kind in "iu"
+        # type: ignore
+        else rng.standard_normal((rows, k)).astype(t)
+        for rows, t in zip((m, n), PAIRS[pair], strict=True)
+    )
 
 
 def shapes(count: int, seed: int) -> Iterator[tuple[int, int, int]]:
@@ -52,11 +73,13 @@ def shapes(count: int, seed: int) -> Iterator[tuple[int, int, int]]:
 def seen(x: np.ndarray) -> np.ndarray:
     """What the tensor core sees, in float64: of float32 the upper 19 bits."""
     if x.dtype == F32:
-        x = (x.view(np.uint32) & np.uint32(0xffffe000)).view(F32)
+        x = (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(F32)
     return x.astype(np.float64)
 
 
-def wrong(pair: str, shape: tuple[int, int, int], rng: np.random.Generator, to: Any = None, **how: Any) -> str:
+def wrong(
+    pair: str, shape: tuple[int, int, int], rng: np.random.Generator, to: Any = None, **how: Any
+) -> str:
     """Run a product; "" if it is NumPy's: of integers exactly, or their low bits; of floats within
     `TOLERANCE` (and a rounding)."""
     a, b = operands(pair, shape, rng)
@@ -65,12 +88,24 @@ def wrong(pair: str, shape: tuple[int, int, int], rng: np.random.Generator, to: 
     product(a, b, c, depth=128 // a.dtype.itemsize, **how)
     wanted, size = seen(a) @ seen(b).T, abs(seen(a)) @ abs(seen(b)).T
     if whole:
-        return "" if (c == wanted.astype(np.int64).astype(c.dtype)).all() else f"{pair} {shape}: {c} for {wanted}"
+        return (
+            ""
+            if (c == wanted.astype(np.int64).astype(c.dtype)).all()
+            else f"{pair} {shape}: {c} for {wanted}"
+        )
     with np.errstate(all="ignore"):
-        rounding = 0.0 if c.dtype == F32 else abs(wanted) * float(ml_dtypes.finfo(c.dtype).eps) + float(
-            ml_dtypes.finfo(c.dtype).smallest_subnormal)
+        rounding = (
+            0.0
+            if c.dtype == F32
+            else abs(wanted) * float(ml_dtypes.finfo(c.dtype).eps)
+            + float(ml_dtypes.finfo(c.dtype).smallest_subnormal)
+        )
     off = abs(c.astype(np.float64) - wanted) - rounding - TOLERANCE[a.dtype.itemsize] * size
-    return "" if off.max() <= 0 else f"{pair} {shape}: {off.max()} beyond {TOLERANCE[a.dtype.itemsize]} of {size.max()}"
+    return (
+        ""
+        if off.max() <= 0
+        else f"{pair} {shape}: {off.max()} beyond {TOLERANCE[a.dtype.itemsize]} of {size.max()}"
+    )
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -86,8 +121,12 @@ def conversions(x, i, h, n, made, lanes, line, floats, whole, halves):
     lanes[ds(64, 64), ds(0, 64)] = numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)]).astype(n.dtype)
     made[ds(256, 64), ds(0, 64)] = numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)]).astype(n.dtype)
     line[ds(0, 64)] = x[0, ds(0, 64)].astype(n.dtype)
-    line[ds(64, 64)] = numpipe.layout_cast(x[ds(0, 64), ds(0, 64)].max(axis=1), "row").astype(n.dtype)
-    for (_,), (block,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda _: (0, 0)),))(n):
+    line[ds(64, 64)] = numpipe.layout_cast(x[ds(0, 64), ds(0, 64)].max(axis=1), "row").astype(
+        n.dtype
+    )
+    for (_,), (block,) in numpipe.pipeline(
+        grid=(1,), in_specs=(BlockSpec((64, 64), lambda _: (0, 0)),)
+    )(n):
         found = block[...]
         floats[ds(0, 64), ds(0, 64)] = found.astype(np.float32)
         whole[ds(0, 64), ds(0, 64)] = found.astype(np.int32)
@@ -104,17 +143,59 @@ def conversion_arrays(dtype: np.dtype) -> dict[str, np.ndarray]:
     n = np.tile(np.arange(256, dtype=np.uint8), 16).reshape(64, 64).view(dtype)
     grid = np.sort(n.reshape(-1)[:256].astype(F32)[np.isfinite(n.reshape(-1)[:256].astype(F32))])
     middles = (grid[1:] + grid[:-1]) / 2
-    special = np.array([np.inf, -np.inf, np.nan, 1e30, -1e30, 448.1, 464, 465, -480, 57344, 61439, 61440, 65536, 1e-12, -0.0, 127.5,
-                        -128.5, 128, 255.9, 256, -0.9, 1e10], F32)
-    x = np.concatenate([grid, middles, np.nextafter(middles, F32.type(np.inf)), np.nextafter(middles, F32.type(-np.inf)), special,
-                        (rng.standard_normal(4096) * 2.0 ** rng.integers(-12, 18, 4096)).astype(F32)])[:4096].reshape(64, 64)
-    i = (rng.integers(-2 ** 31, 2 ** 31, (64, 64)) >> rng.integers(0, 31, (64, 64))).astype(np.int32)
+    special = np.array(
+        [
+            np.inf,
+            -np.inf,
+            np.nan,
+            1e30,
+            -1e30,
+            448.1,
+            464,
+            465,
+            -480,
+            57344,
+            61439,
+            61440,
+            65536,
+            1e-12,
+            -0.0,
+            127.5,
+            -128.5,
+            128,
+            255.9,
+            256,
+            -0.9,
+            1e10,
+        ],
+        F32,
+    )
+    x = np.concatenate(
+        [
+            grid,
+            middles,
+            np.nextafter(middles, F32.type(np.inf)),
+            np.nextafter(middles, F32.type(-np.inf)),
+            special,
+            (rng.standard_normal(4096) * 2.0 ** rng.integers(-12, 18, 4096)).astype(F32),
+        ]
+    )[:4096].reshape(64, 64)
+    i = (rng.integers(-(2**31), 2**31, (64, 64)) >> rng.integers(0, 31, (64, 64))).astype(np.int32)
     with np.errstate(all="ignore"):
         h = x.astype(F16)
     columns = np.zeros((64, 128), dtype).T  # a column-major array: lanes store to it
-    return {"x": x.astype(F32), "i": i, "h": h, "n": n, "made": np.zeros((320, 64), dtype), "lanes": columns,
-            "line": np.zeros(128, dtype), "floats": np.zeros((128, 64), F32), "whole": np.zeros((64, 64), np.int32),
-            "halves": np.zeros((64, 64), F16)}
+    return {
+        "x": x.astype(F32),
+        "i": i,
+        "h": h,
+        "n": n,
+        "made": np.zeros((320, 64), dtype),
+        "lanes": columns,
+        "line": np.zeros(128, dtype),
+        "floats": np.zeros((128, 64), F32),
+        "whole": np.zeros((64, 64), np.int32),
+        "halves": np.zeros((64, 64), F16),
+    }
 
 
 def narrowed(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -135,12 +216,20 @@ def conversions_wrong(dtype: np.dtype, **how: Any) -> list[str]:
     conversions(*arrays.values(), **how)
     x, i, h, n = (arrays[name] for name in "xihn")
     with np.errstate(all="ignore"):
-        made = np.concatenate([narrowed(x, dtype), narrowed(i, dtype), narrowed(h, dtype), n, narrowed(x, dtype)])
+        made = np.concatenate(
+            [narrowed(x, dtype), narrowed(i, dtype), narrowed(h, dtype), n, narrowed(x, dtype)]
+        )
         wide = n.astype(F32)
-        wanted = {"made": made, "lanes": np.concatenate([made[:64], made[:64]]),
-                  "line": np.concatenate([made[0], narrowed(x.max(axis=1), dtype)]), "floats": np.concatenate([wide, wide]),
-                  "whole": np.nan_to_num(np.trunc(wide.astype(np.float64)), nan=0.0).clip(-2**31, 2**31 - 1).astype(np.int32),
-                  "halves": wide.astype(F16)}
+        wanted = {
+            "made": made,
+            "lanes": np.concatenate([made[:64], made[:64]]),
+            "line": np.concatenate([made[0], narrowed(x.max(axis=1), dtype)]),
+            "floats": np.concatenate([wide, wide]),
+            "whole": np.nan_to_num(np.trunc(wide.astype(np.float64)), nan=0.0)
+            .clip(-(2**31), 2**31 - 1)
+            .astype(np.int32),
+            "halves": wide.astype(F16),
+        }
     return [name for name, right in wanted.items() if not same(arrays[name], right)]
 
 

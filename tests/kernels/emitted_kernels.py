@@ -28,8 +28,12 @@ def product(a: np.ndarray, b: np.ndarray) -> Any:
 
 
 def gemm(function: Any) -> Any:
-    return numpipe.kernel(function, out_type=lambda a, b, cfg: ArrayType((a.shape[0], b.shape[0]), a.dtype),
-                          grid=numpipe.persistent(), num_compute_wgs=2)
+    return numpipe.kernel(
+        function,
+        out_type=lambda a, b, cfg: ArrayType((a.shape[0], b.shape[0]), a.dtype),
+        grid=numpipe.persistent(),
+        num_compute_wgs=2,
+    )
 
 
 @gemm
@@ -38,8 +42,14 @@ def gemm_loop(a, b, c, *, cfg: numpipe.Static = Config()):
     rows = cfg.tm // numpipe.axis_size("wg") if cfg.tm >= 128 else 64
     for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)):
         acc = numpipe.zeros((rows, cfg.tn), np.float32)
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
-            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+        pipe = numpipe.pipeline(
+            grid=(cdiv(a.shape[1], cfg.tk),),
+            max_concurrent_steps=cfg.slots,
+            in_specs=(
+                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+            ),
+        )
         for (_,), (a_tile, b_tile) in pipe(a, b):
             acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows % cfg.tm, rows), :], b_tile.T)
         c[ds(m * cfg.tm + wg * rows % cfg.tm, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
@@ -50,15 +60,26 @@ def gemm_body(a, b, c, *, cfg: numpipe.Static = Config()):
     wg = numpipe.axis_index("wg")
     rows = cfg.tm // numpipe.axis_size("wg") if cfg.tm >= 128 else 64
     for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)):
+
         def body(indices, a_tile, b_tile, acc):
             return numpipe.wgmma(acc, a_tile.at[ds(wg * rows % cfg.tm, rows), :], b_tile.T)
 
         def compute(pipeline):
             acc = pipeline(numpipe.zeros((rows, cfg.tn), np.float32))
-            c[ds(m * cfg.tm + wg * rows % cfg.tm, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
+            c[ds(m * cfg.tm + wg * rows % cfg.tm, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(
+                c.dtype
+            )
 
-        emit(body, grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, compute_context=compute, in_specs=(
-            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))(a, b)
+        emit(
+            body,
+            grid=(cdiv(a.shape[1], cfg.tk),),
+            max_concurrent_steps=cfg.slots,
+            compute_context=compute,
+            in_specs=(
+                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+            ),
+        )(a, b)
 
 
 @gemm
@@ -71,12 +92,21 @@ def gemm_coroutine(a, b, c, *, cfg: numpipe.Static = Config()):
         return numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
 
     for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)):
+
         def compute():
             acc = yield numpipe.zeros((rows, cfg.tn), np.float32)
             c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
 
-        emit(body, grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, carry_coroutine=compute, in_specs=(
-            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))(a, b)
+        emit(
+            body,
+            grid=(cdiv(a.shape[1], cfg.tk),),
+            max_concurrent_steps=cfg.slots,
+            carry_coroutine=compute,
+            in_specs=(
+                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+            ),
+        )(a, b)
 
 
 @numpipe.function
@@ -101,8 +131,16 @@ def tile_product(a, b, c, m, n, *, cfg, slots=3):
         acc = pipeline(numpipe.zeros((rows, cfg.tn), np.float32))
         c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
 
-    emit(accumulate, grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=slots, compute_context=compute, in_specs=(
-        BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))(a, b)
+    emit(
+        accumulate,
+        grid=(cdiv(a.shape[1], cfg.tk),),
+        max_concurrent_steps=slots,
+        compute_context=compute,
+        in_specs=(
+            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+            BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+        ),
+    )(a, b)
 
 
 @gemm

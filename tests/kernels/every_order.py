@@ -33,8 +33,11 @@ def class_of(explored: Explored) -> frozenset[Any]:
     for step in explored.steps:
         numbers[step.agent] += 1
         names.append((step.agent, numbers[step.agent]))
-    return frozenset((name, frozenset(other for n, other in enumerate(names) if before >> n & 1))
-                     for name, step, before in zip(names, explored.steps, explored.before, strict=True) if not step.waited)
+    return frozenset(
+        (name, frozenset(other for n, other in enumerate(names) if before >> n & 1))
+        for name, step, before in zip(names, explored.steps, explored.before, strict=True)
+        if not step.waited
+    )
 
 
 def outcome(explored: Explored) -> Any:
@@ -48,10 +51,15 @@ def outcome(explored: Explored) -> Any:
     return report.hazard, report.now.did.partition(":")[0][:40], report.now.warpgroup
 
 
-def explored(make: Callable[[], tuple[Callable[[Any], None], Any]], kind: type[Exploration] = Exploration, most: int = 10**9,
-             **options: Any) -> list[Explored] | None:
+def explored(
+    make: Callable[[], tuple[Callable[[Any], None], Any]],
+    kind: type[Exploration] = Exploration,
+    most: int = 10**9,
+    **options: Any,
+) -> list[Explored] | None:
     """Explore ``body, result = make()``, made anew for each run; None where there are more than
     `most` classes."""
+
     def run(guide: Guide) -> Any:
         body, result = make()
         simulate(body, seed=guide, **options)

@@ -46,13 +46,19 @@ class Noting(FakeDriver):
         return address
 
     def note(self, parameters: list[int]) -> None:
-        words = [int.from_bytes((ctypes.c_char * size).from_address(at).raw, "little")
-                 for at, size in zip(parameters, self.sizes, strict=True)]
-        self.seen.append([self.allocated.get(word, -1 if 1 << 40 < word < 1 << 64 else word) for word in words])
+        words = [
+            int.from_bytes((ctypes.c_char * size).from_address(at).raw, "little")
+            for at, size in zip(parameters, self.sizes, strict=True)
+        ]
+        self.seen.append(
+            [self.allocated.get(word, -1 if 1 << 40 < word < 1 << 64 else word) for word in words]
+        )
 
     def encode_tiled(self, *what: Any) -> bytes:
         """Bytes that say what is asked for."""
-        words = repr([self.allocated.get(part, part) if isinstance(part, int) else part for part in what])
+        words = repr(
+            [self.allocated.get(part, part) if isinstance(part, int) else part for part in what]
+        )
         return hashlib.sha512(words.encode()).digest() * 2
 
     def counter(self, ordinal: int) -> int:
@@ -64,9 +70,15 @@ class Torch(TorchTensor):
 
     made = 0
 
-    def __init__(self, ptr: int, shape: tuple[int, ...] = (64, 64), dtype: str = "float32",
-                 strides: tuple[int, ...] | None = None, device: int = 0) -> None:
-        strides = strides or tuple(int(np.prod(shape[axis + 1:])) for axis in range(len(shape)))
+    def __init__(
+        self,
+        ptr: int,
+        shape: tuple[int, ...] = (64, 64),
+        dtype: str = "float32",
+        strides: tuple[int, ...] | None = None,
+        device: int = 0,
+    ) -> None:
+        strides = strides or tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
         super().__init__(ptr, shape, dtype, strides, device)
 
     @classmethod
@@ -88,14 +100,28 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Noting]:
 
     def empty(shape: Any, dtype: Any = None, device: Any = None, **_: Any) -> Torch:
         Torch.made += 1
-        return Torch((1 << 24) + 65536 * Torch.made, tuple(shape), getattr(dtype, "name", dtype) or "float32")
+        return Torch(
+            (1 << 24) + 65536 * Torch.made, tuple(shape), getattr(dtype, "name", dtype) or "float32"
+        )
 
-    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(
-        _C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: fake.stream), empty=empty,
-        empty_like=lambda like, **_: empty(like.shape, like.dtype), float32="float32", float16="float16", contiguous_format=None,
-        cuda=types.SimpleNamespace(is_initialized=lambda: False)))
-    monkeypatch.setattr(launch.output_arrays, "_element", lambda dtype, _: types.SimpleNamespace(
-        expand=lambda shape: Torch.like(shape, dtype)))
+    monkeypatch.setitem(
+        sys.modules,
+        "torch",
+        types.SimpleNamespace(
+            _C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda device: fake.stream),
+            empty=empty,
+            empty_like=lambda like, **_: empty(like.shape, like.dtype),
+            float32="float32",
+            float16="float16",
+            contiguous_format=None,
+            cuda=types.SimpleNamespace(is_initialized=lambda: False),
+        ),
+    )
+    monkeypatch.setattr(
+        launch.output_arrays,
+        "_element",
+        lambda dtype, _: types.SimpleNamespace(expand=lambda shape: Torch.like(shape, dtype)),
+    )
     caches = launch.current_gpu.gpu_state, launch.streams._torch_getter, launch.encode
     for cache in caches:
         cache.cache_clear()
@@ -107,13 +133,26 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Noting]:
 def built(self: Variant) -> Any:
     """A compile, to an image of nothing that says of which types it is."""
     arrays = self.arrays
-    maps = tuple(launch.MapRequest(number, (64, 32), 0, "zeros", array.output) for number, array in enumerate(arrays)
-                 if array.ndim == 2 and array.tma and not array.workspace)
-    sizes = [max(len(maps), 1) * 128, *[8] * sum(1 + 2 * array.ndim for array in arrays), *[kind.itemsize for kind in self.scalars]]
-    return types.SimpleNamespace(image=image(
-        maps, tuple(array.name for array in arrays), tuple(array.order for array in arrays), name=self.definition.name,
-        entry=f"{self.definition.name}__{'_'.join(map(str, sizes))}",
-        cubin=repr((self.key, [id(type(value)) for _, value in self.statics])).encode()))
+    maps = tuple(
+        launch.MapRequest(number, (64, 32), 0, "zeros", array.output)
+        for number, array in enumerate(arrays)
+        if array.ndim == 2 and array.tma and not array.workspace
+    )
+    sizes = [
+        max(len(maps), 1) * 128,
+        *[8] * sum(1 + 2 * array.ndim for array in arrays),
+        *[kind.itemsize for kind in self.scalars],
+    ]
+    return types.SimpleNamespace(
+        image=image(
+            maps,
+            tuple(array.name for array in arrays),
+            tuple(array.order for array in arrays),
+            name=self.definition.name,
+            entry=f"{self.definition.name}__{'_'.join(map(str, sizes))}",
+            cubin=repr((self.key, [id(type(value)) for _, value in self.statics])).encode(),
+        )
+    )
 
 
 def did(fake: Noting, kernel: Any, call: Callable[[Any], Any]) -> Any:
@@ -127,13 +166,31 @@ def did(fake: Noting, kernel: Any, call: Callable[[Any], Any]) -> Any:
     except Exception as error:
         outcome = error
     results = outcome if isinstance(outcome, tuple) else (outcome,)
-    shown = [(type(r).__name__, getattr(r, "shape", None), str(getattr(r, "dtype", None)), getattr(r, "_ptr", 0),
-              str(r) if isinstance(r, Exception) else "") for r in results]
-    calls = [what for what in fake.calls if what[0] not in ("config", "allow_shared", "load", "ctas_at_once", "clusters_at_once")]
+    shown = [
+        (
+            type(r).__name__,
+            getattr(r, "shape", None),
+            str(getattr(r, "dtype", None)),
+            getattr(r, "_ptr", 0),
+            str(r) if isinstance(r, Exception) else "",
+        )
+        for r in results
+    ]
+    calls = [
+        what
+        for what in fake.calls
+        if what[0] not in ("config", "allow_shared", "load", "ctas_at_once", "clusters_at_once")
+    ]
     return shown, list(fake.seen), calls
 
 
-def same(fake: Noting, kernel: Any, signatures: list[Any], calls: list[Callable[[Any], Any]], **options: Any) -> Any:
+def same(
+    fake: Noting,
+    kernel: Any,
+    signatures: list[Any],
+    calls: list[Callable[[Any], Any]],
+    **options: Any,
+) -> Any:
     """Export the kernel, load it, and compare the calls of both; returns the loaded one."""
     kernel.export("k.numpipe", *signatures, **options)
     loaded = numpipe.load("k.numpipe")

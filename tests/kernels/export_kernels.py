@@ -45,10 +45,13 @@ def thrice(value):
 
 
 @numpipe.kernel(
-    grid=lambda x, cfg: (cdiv(x.shape[0], cfg.tm), cdiv(x.shape[1], 64)), num_compute_wgs=1,
-    in_specs=BlockSpec((64, 64), lambda i, k: (i, k)), out_specs=BlockSpec((64, 64), lambda i, k: (i, k)),
+    grid=lambda x, cfg: (cdiv(x.shape[0], cfg.tm), cdiv(x.shape[1], 64)),
+    num_compute_wgs=1,
+    in_specs=BlockSpec((64, 64), lambda i, k: (i, k)),
+    out_specs=BlockSpec((64, 64), lambda i, k: (i, k)),
     compiler_params=CompilerParams(dimension_semantics=("parallel", "sequential")),
-    out_type=lambda x: ArrayType(x.shape, x.dtype))
+    out_type=lambda x: ArrayType(x.shape, x.dtype),
+)
 def scaled(x, y, *, scale: numpipe.Static = 2.0, cfg: numpipe.Static = Config()):
     """y = x * scale; its steps along columns are sequential, so it passes itself their number."""
     y[...] = x[...] * scale

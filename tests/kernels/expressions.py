@@ -37,12 +37,17 @@ class Uncertain(Exception):
 
 # ---- what is drawn -------------------------------------------------------------------------------
 def _literals() -> st.SearchStrategy[str]:
-    return st.one_of(st.integers(0, 9), st.integers(-100, 100), st.sampled_from([64, 4096, 65536, 2**31 - 1, -2**31])).map(
-        lambda n: str(n) if n >= 0 else f"({n})")
+    return st.one_of(
+        st.integers(0, 9),
+        st.integers(-100, 100),
+        st.sampled_from([64, 4096, 65536, 2**31 - 1, -(2**31)]),
+    ).map(lambda n: str(n) if n >= 0 else f"({n})")
 
 
 def _fractions() -> st.SearchStrategy[str]:
-    return st.sampled_from(["0.5", "1.5", "2.0", "0.1", "3.25", "(-0.75)", "1e-3", "1e30", "100.0", "0.0"])
+    return st.sampled_from(
+        ["0.5", "1.5", "2.0", "0.1", "3.25", "(-0.75)", "1e-3", "1e30", "100.0", "0.0"]
+    )
 
 
 @st.composite
@@ -58,7 +63,9 @@ def drawn(draw: st.DrawFn, real: bool, depth: int = 4) -> str:
 @functools.cache
 def integers(depth: int = 4) -> st.SearchStrategy[str]:
     """Expressions whose value is an int32; depth counts operators on top of each other."""
-    leaves = st.one_of(st.sampled_from(["p", "q", "r"]), st.sampled_from(["p", "q", "r"]), _literals())
+    leaves = st.one_of(
+        st.sampled_from(["p", "q", "r"]), st.sampled_from(["p", "q", "r"]), _literals()
+    )
     if depth == 0:
         return leaves
     less = st.deferred(lambda: integers(depth - 1))
@@ -68,16 +75,22 @@ def integers(depth: int = 4) -> st.SearchStrategy[str]:
         _joined(less, ["+", "-", "*", "//", "%", "&", "|", "^"]),
         _joined(less, ["+", "-", "*", "//", "%"]),
         st.tuples(less, st.sampled_from(["<<", ">>"]), count).map(_spaced),
-        st.tuples(less, _literals(), st.sampled_from(["//", "%"])).map(lambda t: f"({t[0]} {t[2]} {t[1]})"),
+        st.tuples(less, _literals(), st.sampled_from(["//", "%"])).map(
+            lambda t: f"({t[0]} {t[2]} {t[1]})"
+        ),
         st.tuples(st.sampled_from(["-", "~", "+"]), less).map(lambda t: f"({t[0]}{t[1]})"),
         st.tuples(less, st.integers(0, 3)).map(lambda t: f"({t[0]} ** {t[1]})"),
-        st.tuples(st.sampled_from(["min", "max"]), less, less, less).map(lambda t: f"{t[0]}({t[1]}, {t[2]}, {t[3]})"),
-        less.map("abs({})".format), st.tuples(less, less).map(lambda t: f"sum_of(*divmod({t[0]}, {t[1]}))"),
+        st.tuples(st.sampled_from(["min", "max"]), less, less, less).map(
+            lambda t: f"{t[0]}({t[1]}, {t[2]}, {t[3]})"
+        ),
+        less.map("abs({})".format),
+        st.tuples(less, less).map(lambda t: f"sum_of(*divmod({t[0]}, {t[1]}))"),
         st.deferred(lambda: floats(depth - 1)).map("int({})".format),
         st.deferred(lambda: floats(depth - 1)).map("round({})".format),
         st.deferred(lambda: truths(depth - 1)).map("int({})".format),
         st.tuples(less, st.deferred(lambda: truths(depth - 1))).map(lambda t: f"({t[0]} + {t[1]})"),
-        _chosen(less, depth))
+        _chosen(less, depth),
+    )
 
 
 @functools.cache
@@ -95,10 +108,16 @@ def floats(depth: int = 4) -> st.SearchStrategy[str]:
         st.tuples(other, st.sampled_from(["+", "-", "*", "/"]), less).map(_spaced),
         st.tuples(whole, st.just("/"), whole).map(_spaced),
         st.tuples(whole, st.sampled_from(["+", "*", "-"]), _fractions()).map(_spaced),
-        less.map("(-{})".format), less.map("abs({})".format),
+        less.map("(-{})".format),
+        less.map("abs({})".format),
         st.tuples(less, st.integers(0, 3)).map(lambda t: f"({t[0]} ** {t[1]})"),
-        st.tuples(st.sampled_from(["min", "max"]), less, other).map(lambda t: f"{t[0]}({t[1]}, {t[2]})"),
-        whole.map("float({})".format), whole.map("np.float32({})".format), _chosen(less, depth))
+        st.tuples(st.sampled_from(["min", "max"]), less, other).map(
+            lambda t: f"{t[0]}({t[1]}, {t[2]})"
+        ),
+        whole.map("float({})".format),
+        whole.map("np.float32({})".format),
+        _chosen(less, depth),
+    )
 
 
 @functools.cache
@@ -106,13 +125,23 @@ def truths(depth: int = 3) -> st.SearchStrategy[str]:
     """Comparisons and what is made of them."""
     less = st.deferred(lambda: integers(max(depth - 1, 0)))
     real = st.deferred(lambda: floats(max(depth - 1, 0)))
-    compared = st.one_of(_joined(less, _COMPARED), _joined(real, _COMPARED[:4]), st.tuples(
-        less, st.sampled_from(_COMPARED[:4]), less, st.sampled_from(_COMPARED), less).map(_spaced))
+    compared = st.one_of(
+        _joined(less, _COMPARED),
+        _joined(real, _COMPARED[:4]),
+        st.tuples(less, st.sampled_from(_COMPARED[:4]), less, st.sampled_from(_COMPARED), less).map(
+            _spaced
+        ),
+    )
     if depth <= 0:
         return compared
     inner = st.deferred(lambda: truths(depth - 1))
-    return st.one_of(compared, compared, inner.map("(not {})".format), _joined(inner, ["and", "or"]),
-                     _joined(inner, ["&", "|", "^"]))
+    return st.one_of(
+        compared,
+        compared,
+        inner.map("(not {})".format),
+        _joined(inner, ["and", "or"]),
+        _joined(inner, ["&", "|", "^"]),
+    )
 
 
 _COMPARED = ["<", "<=", ">", ">=", "==", "!="]
@@ -127,13 +156,24 @@ def _joined(operand: st.SearchStrategy[str], symbols: list[str]) -> st.SearchStr
 
 
 def _chosen(arm: st.SearchStrategy[str], depth: int) -> st.SearchStrategy[str]:
-    return st.tuples(arm, st.deferred(lambda: truths(depth - 1)), arm).map(lambda t: f"({t[0]} if {t[1]} else {t[2]})")
+    return st.tuples(arm, st.deferred(lambda: truths(depth - 1)), arm).map(
+        lambda t: f"({t[0]} if {t[1]} else {t[2]})"
+    )
 
 
 def scalars() -> st.SearchStrategy[dict[str, Any]]:
     """Values of the run-time scalars, small ones and those at the ends of their ranges."""
-    whole = st.one_of(st.integers(-10, 10), st.integers(-10, 10), st.integers(-1000, 1000), st.integers(-2**31, 2**31 - 1))
-    real = st.one_of(st.integers(-40, 40).map(lambda n: n / 8), st.floats(-1000, 1000, width=32), st.floats(width=32))
+    whole = st.one_of(
+        st.integers(-10, 10),
+        st.integers(-10, 10),
+        st.integers(-1000, 1000),
+        st.integers(-(2**31), 2**31 - 1),
+    )
+    real = st.one_of(
+        st.integers(-40, 40).map(lambda n: n / 8),
+        st.floats(-1000, 1000, width=32),
+        st.floats(width=32),
+    )
     return st.fixed_dictionaries({"p": whole, "q": whole, "r": whole, "x": real, "y": real})
 
 
@@ -164,7 +204,9 @@ def known(node: ast.AST) -> bool:
 
 def _folded(node: Any) -> Any:
     with np.errstate(all="ignore"):
-        return eval(compile(ast.Expression(node), "", "eval"), {"np": np, "sum_of": lambda a, b: a + b})
+        return eval(
+            compile(ast.Expression(node), "", "eval"), {"np": np, "sum_of": lambda a, b: a + b}
+        )
 
 
 def acceptable(text: str) -> bool:
@@ -177,7 +219,7 @@ def acceptable(text: str) -> bool:
     def check(node: Any) -> None:
         if isinstance(node, ast.expr) and not isinstance(node, ast.Name) and known(node):
             value = _folded(node)
-            if isinstance(value, int) and not -2**31 <= value < 2**31:
+            if isinstance(value, int) and not -(2**31) <= value < 2**31:
                 raise OverflowError
         else:
             for child in ast.iter_child_nodes(node):
@@ -209,7 +251,13 @@ def _evaluate(node: Any, given: dict[str, Any]) -> Any:
             value = of(operand)
             if isinstance(value, Real):
                 return Real(-value.value, value.error) if isinstance(op, ast.USub) else value
-            return _int32(-value if isinstance(op, ast.USub) else ~value if isinstance(op, ast.Invert) else int(value))
+            return _int32(
+                -value
+                if isinstance(op, ast.USub)
+                else ~value
+                if isinstance(op, ast.Invert)
+                else int(value)
+            )
         case ast.BoolOp(op=op, values=parts):
             return (all if isinstance(op, ast.And) else any)(of(part) for part in parts)
         case ast.Compare(left=left, ops=ops, comparators=rights):
@@ -233,15 +281,21 @@ def _call(name: str, args: list[Any], of: Any) -> Any:
         return _operate("Add", _operate("FloorDiv", a, b), _operate("Mod", a, b))
     values = [of(arg) for arg in args]
     if name in ("min", "max"):
-        values = [_real(v) for v in values] if any(isinstance(v, Real) for v in values) else [int(v) for v in values]
+        values = (
+            [_real(v) for v in values]
+            if any(isinstance(v, Real) for v in values)
+            else [int(v) for v in values]
+        )
         best = values[0]
         for value in values[1:]:
             if _compare("Lt" if name == "min" else "Gt", value, best):
                 best = value
         return best
-    value, = values
+    (value,) = values
     if name == "abs":
-        return Real(abs(value.value), value.error) if isinstance(value, Real) else _int32(abs(value))
+        return (
+            Real(abs(value.value), value.error) if isinstance(value, Real) else _int32(abs(value))
+        )
     if name in ("float", "np.float32"):
         return _real(value)
     assert name in ("int", "round")
@@ -257,7 +311,7 @@ def _call(name: str, args: list[Any], of: Any) -> Any:
 
 
 def _int32(value: int) -> int:
-    if not -2**31 <= value < 2**31:
+    if not -(2**31) <= value < 2**31:
         raise Undefined
     return value
 
@@ -277,14 +331,25 @@ def _operate(op: str, a: Value, b: Value) -> Value:
     if (op in ("FloorDiv", "Mod") and b == 0) or (op in ("LShift", "RShift") and not 0 <= b < 32):
         raise Undefined
     a, b = int(a), int(b)
-    return _int32({"Add": lambda: a + b, "Sub": lambda: a - b, "Mult": lambda: a * b, "FloorDiv": lambda: a // b,
-                   "Mod": lambda: a % b, "LShift": lambda: a << b, "RShift": lambda: a >> b, "BitAnd": lambda: a & b,
-                   "BitOr": lambda: a | b, "BitXor": lambda: a ^ b}[op]())
+    return _int32(
+        {
+            "Add": lambda: a + b,
+            "Sub": lambda: a - b,
+            "Mult": lambda: a * b,
+            "FloorDiv": lambda: a // b,
+            "Mod": lambda: a % b,
+            "LShift": lambda: a << b,
+            "RShift": lambda: a >> b,
+            "BitAnd": lambda: a & b,
+            "BitOr": lambda: a | b,
+            "BitXor": lambda: a ^ b,
+        }[op]()
+    )
 
 
 def _power(a: Value, n: int) -> Value:
     if not isinstance(a, Real):
-        return _int32(int(a)**n)
+        return _int32(int(a) ** n)
     result: Value = a if n else Real(F32(1))
     for _ in range(n - 1):  # n <= 3: a a, (a a) a
         result = _operate("Mult", result, a)
@@ -327,14 +392,16 @@ def _compare(op: str, a: Value, b: Value) -> bool:
         x, y = one.value, other.value
     else:
         x, y = a, b
-    return bool({"Lt": x < y, "LtE": x <= y, "Gt": x > y, "GtE": x >= y, "Eq": x == y, "NotEq": x != y}[op])
+    return bool(
+        {"Lt": x < y, "LtE": x <= y, "Gt": x > y, "GtE": x >= y, "Eq": x == y, "NotEq": x != y}[op]
+    )
 
 
 # ---- kernels of them -----------------------------------------------------------------------------
 WIDTH = 16
 """columns of the output for each expression: 8 for the high and 8 for the low half of an int32"""
 
-HEAD = '''
+HEAD = """
 import numpy as np
 
 import numpipe
@@ -349,7 +416,7 @@ def sum_of(pair):
 @numpipe.kernel(num_compute_wgs=1)
 def expressions(c, which, p, q, r, x, y):
     zeros = numpipe.zeros((64, 8), np.float32)
-'''
+"""
 
 
 def source(texts: Sequence[str], real: Sequence[bool]) -> str:
@@ -360,8 +427,14 @@ def source(texts: Sequence[str], real: Sequence[bool]) -> str:
         text = text.replace("sum_of(*divmod", "sum_of(divmod")
         column = WIDTH * i
         parts = [f"v{i}"] if is_real else [f"(v{i} >> 16)", f"(v{i} & 65535)"]
-        lines += [f"    if which < 0 or which == {i}:", f"        v{i} = {text}",
-                  *(f"        c[ds(0, 64), ds({column + 8 * j}, 8)] = zeros + {part}" for j, part in enumerate(parts))]
+        lines += [
+            f"    if which < 0 or which == {i}:",
+            f"        v{i} = {text}",
+            *(
+                f"        c[ds(0, 64), ds({column + 8 * j}, 8)] = zeros + {part}"
+                for j, part in enumerate(parts)
+            ),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -388,4 +461,7 @@ def agrees(found: Any, value: Value, *, exactly: bool) -> bool:
         return bool(found == value)
     if np.isnan(value.value):
         return bool(np.isnan(found))
-    return bool(found == value.value or (not exactly and abs(float(found) - float(value.value)) <= value.error))
+    return bool(
+        found == value.value
+        or (not exactly and abs(float(found) - float(value.value)) <= value.error)
+    )

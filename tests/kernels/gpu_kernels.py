@@ -14,8 +14,12 @@ from numpipe import SMEM, ArrayType, Barrier, BlockSpec, cdiv, ds
 F16, F32 = np.dtype(np.float16), np.dtype(np.float32)
 
 
-@numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=2, semaphores=lambda x: cdiv(x.shape[0], 128),
-                out_type=lambda x: ArrayType(x.shape, x.dtype))
+@numpipe.kernel(
+    grid=numpipe.persistent(),
+    num_compute_wgs=2,
+    semaphores=lambda x: cdiv(x.shape[0], 128),
+    out_type=lambda x: ArrayType(x.shape, x.dtype),
+)
 def shift(x, y, ready):
     """y of the next GPU: x of this one, by TMA stores."""
     other, wg = (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu"), numpipe.axis_index("wg")
@@ -26,14 +30,25 @@ def shift(x, y, ready):
         numpipe.wait(ready.at[i], 2)
 
 
-@numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=2, out_type=lambda x: (
-    ArrayType(x.shape, x.dtype), ArrayType(x.shape[:1], np.float32), ArrayType(x.shape, np.float32),
-    ArrayType(x.shape[:1], np.float32)))
+@numpipe.kernel(
+    grid=numpipe.persistent(),
+    num_compute_wgs=1,
+    semaphores=2,
+    out_type=lambda x: (
+        ArrayType(x.shape, x.dtype),
+        ArrayType(x.shape[:1], np.float32),
+        ArrayType(x.shape, np.float32),
+        ArrayType(x.shape[:1], np.float32),
+    ),
+)
 def exchanged(x, y, sums, total, copied, ready):
     """What the next GPU gets by TMA stores and by the lanes' own, it loads by TMA and by the lanes,
     in both roles."""
     gpus = numpipe.axis_size("gpu")
-    other, before = (numpipe.axis_index("gpu") + 1) % gpus, (numpipe.axis_index("gpu") + gpus - 1) % gpus
+    other, before = (
+        (numpipe.axis_index("gpu") + 1) % gpus,
+        (numpipe.axis_index("gpu") + gpus - 1) % gpus,
+    )
     for (i,) in numpipe.tiles(x.shape[0] // 64):
         rows = ds(i * 64, 64)
         tile = x[rows, ds(0, 64)]
@@ -43,7 +58,10 @@ def exchanged(x, y, sums, total, copied, ready):
     for (i,) in numpipe.tiles(x.shape[0] // 64):
         numpipe.wait(ready.at[0], x.shape[0] // 64)
         copied[ds(i * 64, 64)] = sums[ds(i * 64, 64)]
-        pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (i, 0)), BlockSpec((64,), lambda k: (i,))))
+        pipe = numpipe.pipeline(
+            grid=(1,),
+            in_specs=(BlockSpec((64, 64), lambda k: (i, 0)), BlockSpec((64,), lambda k: (i,))),
+        )
         for _, (y_tile, sums_tile) in pipe(y, sums):
             down = numpipe.layout_cast(sums_tile[...], "column")
             total[ds(i * 64, 64), ds(0, 64)] = y_tile[...].astype(np.float32) + down[:, None]
@@ -51,8 +69,12 @@ def exchanged(x, y, sums, total, copied, ready):
     numpipe.wait(ready.at[1], numpipe.num_programs(0))
 
 
-@numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=lambda x: 64 * cdiv(x.shape[0], 64),
-                out_type=lambda x, gpus: ArrayType((gpus * x.shape[0], x.shape[1]), x.dtype))
+@numpipe.kernel(
+    grid=numpipe.persistent(),
+    num_compute_wgs=1,
+    semaphores=lambda x: 64 * cdiv(x.shape[0], 64),
+    out_type=lambda x, gpus: ArrayType((gpus * x.shape[0], x.shape[1]), x.dtype),
+)
 def ring_gather(x, y, arrived, *, gpus: numpipe.Static):
     """y: x of all GPUs; each block goes from GPU to GPU around the ring."""
     me, rows = numpipe.axis_index("gpu"), x.shape[0]
@@ -70,8 +92,15 @@ def ring_gather(x, y, arrived, *, gpus: numpipe.Static):
             numpipe.wait(arrived.at[i * gpus + step], 1)
 
 
-@numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=2, semaphores=1, out_type=lambda x, gpus: (
-    ArrayType(x.shape, x.dtype), ArrayType((x.shape[0] // gpus, x.shape[1]), x.dtype)))
+@numpipe.kernel(
+    grid=numpipe.persistent(),
+    num_compute_wgs=2,
+    semaphores=1,
+    out_type=lambda x, gpus: (
+        ArrayType(x.shape, x.dtype),
+        ArrayType((x.shape[0] // gpus, x.shape[1]), x.dtype),
+    ),
+)
 def reduce_scatter(x, parts, y, arrived, *, gpus: numpipe.Static):
     """y: the sum of all GPUs' rows for this one, added in the order of the GPUs."""
     me, wg, rows = numpipe.axis_index("gpu"), numpipe.axis_index("wg"), y.shape[0]
@@ -79,7 +108,8 @@ def reduce_scatter(x, parts, y, arrived, *, gpus: numpipe.Static):
     for turn, i in numpipe.tiles(gpus, tiles):
         rank = (me + turn) % gpus
         numpipe.peer(parts, rank)[ds(me * rows + i * 128 + wg * 64, 64), ds(0, 64)] = x[
-            ds(rank * rows + i * 128 + wg * 64, 64), ds(0, 64)]
+            ds(rank * rows + i * 128 + wg * 64, 64), ds(0, 64)
+        ]
         numpipe.signal(arrived.at[0], rank)
     numpipe.wait(arrived.at[0], 2 * gpus * tiles)
     for (i,) in numpipe.tiles(tiles):
@@ -89,16 +119,25 @@ def reduce_scatter(x, parts, y, arrived, *, gpus: numpipe.Static):
         y[ds(i * 128 + wg * 64, 64), ds(0, 64)] = acc
 
 
-@numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=2, semaphores=1, out_type=lambda a, b, gpus: ArrayType(
-    (gpus * a.shape[0], b.shape[1]), np.float32))
+@numpipe.kernel(
+    grid=numpipe.persistent(),
+    num_compute_wgs=2,
+    semaphores=1,
+    out_type=lambda a, b, gpus: ArrayType((gpus * a.shape[0], b.shape[1]), np.float32),
+)
 def gather_matmul(a, b, c, done, *, gpus: numpipe.Static):
     """c: all GPUs' a, by rows, times this one's b; peers' blocks are loaded by a pipeline."""
     me, wg = numpipe.axis_index("gpu"), numpipe.axis_index("wg")
     rows, columns = a.shape[0] // 128, b.shape[1] // 64
     for turn, i, j in numpipe.tiles(gpus, rows, columns):
         rank = (me + turn) % gpus
-        pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(
-            BlockSpec((128, 64), lambda k: (i, k)), BlockSpec((64, 64), lambda k: (k, j))))
+        pipe = numpipe.pipeline(
+            grid=(a.shape[1] // 64,),
+            in_specs=(
+                BlockSpec((128, 64), lambda k: (i, k)),
+                BlockSpec((64, 64), lambda k: (k, j)),
+            ),
+        )
         acc = numpipe.zeros((64, 64), np.float32)
         for _, (a_tile, b_tile) in pipe(numpipe.peer(a, rank), b):
             acc = numpipe.wgmma(acc, a_tile.at[ds(wg * 64, 64), :], b_tile)
@@ -108,8 +147,13 @@ def gather_matmul(a, b, c, done, *, gpus: numpipe.Static):
     numpipe.wait(done.at[0], 2 * gpus * numpipe.num_programs(0))
 
 
-@numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=2, warp_specialized=False,
-                out_type=lambda x: ArrayType(x.shape, x.dtype))
+@numpipe.kernel(
+    grid=numpipe.persistent(),
+    num_compute_wgs=1,
+    semaphores=2,
+    warp_specialized=False,
+    out_type=lambda x: ArrayType(x.shape, x.dtype),
+)
 def copied_by_hand(x, y, arrived):
     """y of the next GPU: x of the one before this one, by copies of the kernel's own, without a
     memory role."""
@@ -117,7 +161,9 @@ def copied_by_hand(x, y, arrived):
     other, before = (me + 1) % gpus, (me + gpus - 1) % gpus
     tile, landed = numpipe.scratch(SMEM((64, 64), np.float16)), numpipe.scratch(Barrier())
     for (i,) in numpipe.tiles(x.shape[0] // 64):
-        numpipe.copy_gmem_to_smem(numpipe.peer(x, before).at[ds(i * 64, 64), ds(0, 64)], tile, landed)
+        numpipe.copy_gmem_to_smem(
+            numpipe.peer(x, before).at[ds(i * 64, 64), ds(0, 64)], tile, landed
+        )
         numpipe.barrier_wait(landed)
         numpipe.copy_smem_to_gmem(tile, numpipe.peer(y, other).at[ds(i * 64, 64), ds(0, 64)])
         numpipe.wait_smem_to_gmem(0)
@@ -127,8 +173,12 @@ def copied_by_hand(x, y, arrived):
         numpipe.wait(arrived.at[i], x.shape[0] // 64)
 
 
-@numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=1, out_type=lambda x, counts: ArrayType(
-    x.shape, x.dtype))
+@numpipe.kernel(
+    grid=numpipe.persistent(),
+    num_compute_wgs=1,
+    semaphores=1,
+    out_type=lambda x, counts: ArrayType(x.shape, x.dtype),
+)
 def taken_by_count(x, counts, y, done):
     """y: of the GPU before this one as many blocks of x as its count says, which steers what is
     loaded."""
@@ -138,7 +188,9 @@ def taken_by_count(x, counts, y, done):
         many = numpipe.peer(counts, before)[0]
         acc = numpipe.zeros((64, 64), np.float32)
         # at least one: so the compute role knows that the memory role has read the count
-        pipe = numpipe.pipeline(grid=(2 if i < many else 1,), in_specs=(BlockSpec((64, 64), lambda k: (i * k, 0)),))
+        pipe = numpipe.pipeline(
+            grid=(2 if i < many else 1,), in_specs=(BlockSpec((64, 64), lambda k: (i * k, 0)),)
+        )
         for (k,), (x_tile,) in pipe(numpipe.peer(x, before)):
             if k == 1:
                 acc = x_tile[...].astype(np.float32)
@@ -147,8 +199,12 @@ def taken_by_count(x, counts, y, done):
     numpipe.wait(done.at[0], numpipe.num_programs(0))
 
 
-@numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=lambda x: x.shape[0] // 64, out_type=lambda x: (
-    ArrayType(x.shape, x.dtype), ArrayType(x.shape, x.dtype)))
+@numpipe.kernel(
+    grid=numpipe.persistent(),
+    num_compute_wgs=1,
+    semaphores=lambda x: x.shape[0] // 64,
+    out_type=lambda x: (ArrayType(x.shape, x.dtype), ArrayType(x.shape, x.dtype)),
+)
 def around_the_ctas(x, y, z, ready):
     """z: x, where each CTA takes the blocks that the next one has stored to y, on one GPU."""
     me, cta, ctas = numpipe.axis_index("gpu"), numpipe.program_id(0), numpipe.num_programs(0)
@@ -168,13 +224,21 @@ def around_the_ctas(x, y, z, ready):
 @numpipe.function
 def doubled(tiles: Any, source: Any, target: Any) -> None:
     """Twice the tiles of one array go to another one, by a pipeline."""
-    pipe = numpipe.pipeline(grid=(tiles,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),), out_specs=(
-        BlockSpec((64, 64), lambda k: (k, 0)),))
+    pipe = numpipe.pipeline(
+        grid=(tiles,),
+        in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),),
+        out_specs=(BlockSpec((64, 64), lambda k: (k, 0)),),
+    )
     for _, (x_tile, y_tile) in pipe(source, target):
         y_tile[...] = x_tile[...] + x_tile[...]
 
 
-@numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=2, out_type=lambda x: ArrayType(x.shape, x.dtype))
+@numpipe.kernel(
+    grid=numpipe.persistent(1),
+    num_compute_wgs=1,
+    semaphores=2,
+    out_type=lambda x: ArrayType(x.shape, x.dtype),
+)
 def piped(x, y, arrived):
     """y of the next GPU: twice the x of the one before this one; loads and stores by one pipeline,
     in a function."""
@@ -187,14 +251,21 @@ def piped(x, y, arrived):
         numpipe.wait(arrived.at[i], 1)
 
 
-@numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=2, schedule="pingpong", semaphores=1,
-                out_type=lambda a, b, gpus: ArrayType((a.shape[0], b.shape[1]), np.float32))
+@numpipe.kernel(
+    grid=numpipe.persistent(),
+    num_compute_wgs=2,
+    schedule="pingpong",
+    semaphores=1,
+    out_type=lambda a, b, gpus: ArrayType((a.shape[0], b.shape[1]), np.float32),
+)
 def in_turns(a, b, c, arrived, *, gpus: numpipe.Static):
     """c of the next GPU: a times b of this one, tiles by warpgroups in turn, from a counter."""
     other, columns = (numpipe.axis_index("gpu") + 1) % gpus, b.shape[1] // 64
     for i, j in numpipe.tiles(a.shape[0] // 64, columns, dynamic=True):
-        pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(
-            BlockSpec((64, 64), lambda k: (i, k)), BlockSpec((64, 64), lambda k: (k, j))))
+        pipe = numpipe.pipeline(
+            grid=(a.shape[1] // 64,),
+            in_specs=(BlockSpec((64, 64), lambda k: (i, k)), BlockSpec((64, 64), lambda k: (k, j))),
+        )
         acc = numpipe.zeros((64, 64), np.float32)
         for _, (a_tile, b_tile) in pipe(a, b):
             acc = numpipe.wgmma(acc, a_tile, b_tile)
@@ -203,14 +274,25 @@ def in_turns(a, b, c, arrived, *, gpus: numpipe.Static):
     numpipe.wait(arrived.at[0], a.shape[0] // 64 * columns)
 
 
-@numpipe.kernel(grid=numpipe.persistent(2), num_compute_wgs=1, cluster=(2,), cluster_names=("pair",), semaphores=1,
-                out_type=lambda a, b: ArrayType((a.shape[0], b.shape[1]), np.float32))
+@numpipe.kernel(
+    grid=numpipe.persistent(2),
+    num_compute_wgs=1,
+    cluster=(2,),
+    cluster_names=("pair",),
+    semaphores=1,
+    out_type=lambda a, b: ArrayType((a.shape[0], b.shape[1]), np.float32),
+)
 def in_clusters(a, b, c, done):
     """c: a of the GPU before this one times b, where two CTAs share the blocks of b."""
     me, gpus = numpipe.axis_index("gpu"), numpipe.axis_size("gpu")
     before, cta = (me + gpus - 1) % gpus, numpipe.axis_index("pair")
-    pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(
-        BlockSpec((64, 64), lambda k: (cta, k)), BlockSpec((64, 64), lambda k: (k, 0), collective_axes=("pair",))))
+    pipe = numpipe.pipeline(
+        grid=(a.shape[1] // 64,),
+        in_specs=(
+            BlockSpec((64, 64), lambda k: (cta, k)),
+            BlockSpec((64, 64), lambda k: (k, 0), collective_axes=("pair",)),
+        ),
+    )
     acc = numpipe.zeros((64, 64), np.float32)
     for _, (a_tile, b_tile) in pipe(numpipe.peer(a, before), b):
         acc = numpipe.wgmma(acc, a_tile, b_tile)
@@ -250,32 +332,59 @@ def _exchanged(x: list[np.ndarray]) -> Sequence[list[np.ndarray]]:
 
 def _reduced(x: list[np.ndarray]) -> Sequence[list[np.ndarray]]:
     rows = x[0].shape[0] // len(x)
-    parts = [np.concatenate([each[gpu * rows:(gpu + 1) * rows] for each in x]) for gpu in range(len(x))]
-    return parts, [sum(each[gpu * rows:(gpu + 1) * rows] for each in x) for gpu in range(len(x))]  # type: ignore[misc]
+    parts = [
+        np.concatenate([each[gpu * rows : (gpu + 1) * rows] for each in x]) for gpu in range(len(x))
+    ]
+    return parts, [sum(each[gpu * rows : (gpu + 1) * rows] for each in x) for gpu in range(len(x))]  # type: ignore[misc]
 
 
 def _taken(x: list[np.ndarray], counts: list[np.ndarray]) -> Sequence[list[np.ndarray]]:
     y = []
     for of, many in zip(before(x), before(counts), strict=True):
         y.append(of.copy())
-        y[-1][64 * int(many[0]):] = 0
+        y[-1][64 * int(many[0]) :] = 0
     return [y]
 
 
 CASES = {
     "shift": Case(shift, lambda n: [blocks(n, 320, 64)], lambda x: [before(x)]),
     "exchanged": Case(exchanged, lambda n: [blocks(n, 192, 64)], _exchanged),
-    "ring_gather": Case(ring_gather, lambda n: [blocks(n, 128, 64)], lambda x: [[np.concatenate(x)] * len(x)], True),
-    "reduce_scatter": Case(reduce_scatter, lambda n: [[x / 3 for x in blocks(n, 128 * n, 64, dtype=F32)]], _reduced, True),
-    "gather_matmul": Case(gather_matmul, lambda n: [blocks(n, 128, 128), blocks(n, 128, 64)], lambda a, b: [
-        [np.concatenate(a).astype(F32) @ of.astype(F32) for of in b]], True),
-    "copied_by_hand": Case(copied_by_hand, lambda n: [blocks(n, 192, 64)], lambda x: [before(x, 2)]),
-    "taken_by_count": Case(taken_by_count, lambda n: [
-        blocks(n, 192, 64), [np.array([1 + gpu % 3, 0], np.int32) for gpu in range(n)]], _taken),
-    "piped": Case(piped, lambda n: [blocks(n, 192, 64)], lambda x: [[2 * each for each in before(x, 2)]]),
-    "in_turns": Case(in_turns, lambda n: [blocks(n, 128, 128), blocks(n, 128, 128)], lambda a, b: [
-        before([x.astype(F32) @ y.astype(F32) for x, y in zip(a, b, strict=True)])], True),
-    "in_clusters": Case(in_clusters, lambda n: [blocks(n, 128, 128), blocks(n, 128, 64)], lambda a, b: [
-        [x.astype(F32) @ y.astype(F32) for x, y in zip(before(a), b, strict=True)]]),
+    "ring_gather": Case(
+        ring_gather, lambda n: [blocks(n, 128, 64)], lambda x: [[np.concatenate(x)] * len(x)], True
+    ),
+    "reduce_scatter": Case(
+        reduce_scatter,
+        lambda n: [[x / 3 for x in blocks(n, 128 * n, 64, dtype=F32)]],
+        _reduced,
+        True,
+    ),
+    "gather_matmul": Case(
+        gather_matmul,
+        lambda n: [blocks(n, 128, 128), blocks(n, 128, 64)],
+        lambda a, b: [[np.concatenate(a).astype(F32) @ of.astype(F32) for of in b]],
+        True,
+    ),
+    "copied_by_hand": Case(
+        copied_by_hand, lambda n: [blocks(n, 192, 64)], lambda x: [before(x, 2)]
+    ),
+    "taken_by_count": Case(
+        taken_by_count,
+        lambda n: [blocks(n, 192, 64), [np.array([1 + gpu % 3, 0], np.int32) for gpu in range(n)]],
+        _taken,
+    ),
+    "piped": Case(
+        piped, lambda n: [blocks(n, 192, 64)], lambda x: [[2 * each for each in before(x, 2)]]
+    ),
+    "in_turns": Case(
+        in_turns,
+        lambda n: [blocks(n, 128, 128), blocks(n, 128, 128)],
+        lambda a, b: [before([x.astype(F32) @ y.astype(F32) for x, y in zip(a, b, strict=True)])],
+        True,
+    ),
+    "in_clusters": Case(
+        in_clusters,
+        lambda n: [blocks(n, 128, 128), blocks(n, 128, 64)],
+        lambda a, b: [[x.astype(F32) @ y.astype(F32) for x, y in zip(before(a), b, strict=True)]],
+    ),
     "around_the_ctas": Case(around_the_ctas, lambda n: [blocks(n, 192, 64)], lambda x: [x, x]),
 }

@@ -27,8 +27,13 @@ def run(file: str, shard: int) -> str:
     paths = [str(root), str(root / "examples"), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     with tempfile.TemporaryFile("w+", errors="replace") as log:
-        child = subprocess.Popen([sys.executable, file, str(shard)], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                 env=environment)
+        child = subprocess.Popen(
+            [sys.executable, file, str(shard)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+        )
         try:
             status: int | str = child.wait(LIMIT)
         except subprocess.TimeoutExpired:

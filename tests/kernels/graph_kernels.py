@@ -13,13 +13,21 @@ from numpipe.intrinsics import special
 
 def step(**options: Any) -> Any:
     """c = a + 1 for float32 matrices, 64 rows a CTA; a new kernel, which nobody has called."""
-    options = {"grid": lambda a: (cdiv(a.shape[0], 64),), "grid_names": "cta", "num_compute_wgs": 1, **options}
+    options = {
+        "grid": lambda a: (cdiv(a.shape[0], 64),),
+        "grid_names": "cta",
+        "num_compute_wgs": 1,
+        **options,
+    }
 
     @numpipe.kernel(**options)
     def step(a, c):
         cta = numpipe.axis_index("cta")
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], 32),), max_concurrent_steps=2, in_specs=(
-            BlockSpec((64, 32), lambda k: (cta, k)),))
+        pipe = numpipe.pipeline(
+            grid=(cdiv(a.shape[1], 32),),
+            max_concurrent_steps=2,
+            in_specs=(BlockSpec((64, 32), lambda k: (cta, k)),),
+        )
         for (k,), (tile,) in pipe(a):
             c[ds(cta * 64, 64), ds(k * 32, 32)] = tile[...] + 1.0
 
@@ -28,11 +36,18 @@ def step(**options: Any) -> Any:
 
 def ranks(**options: Any) -> Any:
     """Each CTA stores its rank in its cluster to its 64 rows of c, float32 with 32 columns."""
-    options = {"grid": lambda c: (cdiv(c.shape[0], 64),), "grid_names": "cta", "num_compute_wgs": 1, **options}
+    options = {
+        "grid": lambda c: (cdiv(c.shape[0], 64),),
+        "grid_names": "cta",
+        "num_compute_wgs": 1,
+        **options,
+    }
 
     @numpipe.kernel(**options)
     def ranks(c):
         cta = numpipe.axis_index("cta")
-        c[ds(cta * 64, 64), ds(0, 32)] = numpipe.zeros((64, 32), np.float32) + special.cluster_rank()
+        c[ds(cta * 64, 64), ds(0, 32)] = (
+            numpipe.zeros((64, 32), np.float32) + special.cluster_rank()
+        )
 
     return ranks

@@ -18,10 +18,14 @@ STEPS = 4
 
 def hang(warpgroups: int = 1, **options: Any) -> Callable[[Any], Any]:
     """Enter a kernel over arrays x and y of (64, 64 * STEPS) float16."""
+
     def enter(function: Any) -> Any:
-        made = numpipe.kernel(function, grid=2, num_compute_wgs=warpgroups, compiler_params=DEBUG, **options)
+        made = numpipe.kernel(
+            function, grid=2, num_compute_wgs=warpgroups, compiler_params=DEBUG, **options
+        )
         HANGS[function.__name__] = made
         return made
+
     return enter
 
 
@@ -33,13 +37,17 @@ def arrays() -> tuple[np.ndarray, np.ndarray]:
 @hang()
 def a_slot_is_not_released(x, y):
     def body(indices, tile, tile_consumed):
-        k, = indices
+        (k,) = indices
         y[ds(0, 64), ds(k * 64, 64)] = tile[...]
         if k != 1:
             numpipe.barrier_arrive(tile_consumed)
 
-    numpipe.emit_pipeline_warp_specialized(body, grid=(STEPS,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
-                                           manual_consumed_barriers=True)(x)
+    numpipe.emit_pipeline_warp_specialized(
+        body,
+        grid=(STEPS,),
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        manual_consumed_barriers=True,
+    )(x)
 
 
 @hang(2)
@@ -47,13 +55,17 @@ def one_warpgroup_releases_nothing(x, y):
     wg = numpipe.axis_index("wg")
 
     def body(indices, tile, tile_consumed):
-        k, = indices
+        (k,) = indices
         if wg == 0:
             y[ds(0, 64), ds(k * 64, 64)] = tile[...]
             numpipe.barrier_arrive(tile_consumed)
 
-    numpipe.emit_pipeline_warp_specialized(body, grid=(STEPS,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
-                                           manual_consumed_barriers=True)(x)
+    numpipe.emit_pipeline_warp_specialized(
+        body,
+        grid=(STEPS,),
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        manual_consumed_barriers=True,
+    )(x)
 
 
 @hang()
@@ -146,21 +158,33 @@ def never(x, y):
 @numpipe.kernel(num_compute_wgs=1, compiler_params=DEBUG)
 def healthy(x, y):
     """y = x"""
-    pipe = numpipe.pipeline(grid=(STEPS,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
-                            out_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    pipe = numpipe.pipeline(
+        grid=(STEPS,),
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        out_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+    )
     for _, (x_tile, y_tile) in pipe(x, y):
         y_tile[...] = x_tile[...]
 
 
 # ---- rings, clusters and other CTAs: each is called with x and y alone, or with what `given` says
-CLUSTER: dict[str, Any] = {"grid": 2, "grid_names": "cta", "cluster": 2, "cluster_names": "pair", "compiler_params": DEBUG}
+CLUSTER: dict[str, Any] = {
+    "grid": 2,
+    "grid_names": "cta",
+    "cluster": 2,
+    "cluster_names": "pair",
+    "compiler_params": DEBUG,
+}
 
 
 @numpipe.kernel(num_compute_wgs=1, **CLUSTER)
 def a_cta_that_waits_while_its_peer_loads(x, y):
     never = numpipe.scratch(Barrier())
-    for (k,), (tile,) in numpipe.pipeline(grid=(STEPS,), max_concurrent_steps=2, in_specs=(
-            BlockSpec((64, 64), lambda k: (0, k), collective_axes="pair"),))(x):
+    for (k,), (tile,) in numpipe.pipeline(
+        grid=(STEPS,),
+        max_concurrent_steps=2,
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k), collective_axes="pair"),),
+    )(x):
         if numpipe.axis_index("cta") == 1 and k == 1:
             numpipe.barrier_wait(never)
         if k == STEPS - 1:
@@ -179,14 +203,18 @@ def a_cta_that_does_not_tell_its_peer(x, y):
 @numpipe.kernel(num_compute_wgs=1, **CLUSTER)
 def a_cta_that_releases_a_shared_slot_never(x, y):
     def body(indices, tile, tile_consumed):
-        k, = indices
+        (k,) = indices
         if k == 0:
             y[ds(0, 64), ds(numpipe.axis_index("cta") * 64, 64)] = tile[...]
         if numpipe.axis_index("cta") == 0:
             numpipe.barrier_arrive(tile_consumed)
 
-    numpipe.emit_pipeline_warp_specialized(body, grid=(STEPS,), manual_consumed_barriers=True, in_specs=(
-        BlockSpec((64, 64), lambda k: (0, k), collective_axes="pair"),))(x)
+    numpipe.emit_pipeline_warp_specialized(
+        body,
+        grid=(STEPS,),
+        manual_consumed_barriers=True,
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k), collective_axes="pair"),),
+    )(x)
 
 
 @numpipe.kernel(grid=numpipe.persistent(2), num_compute_wgs=1, compiler_params=DEBUG)
@@ -195,7 +223,9 @@ def a_tile_of_a_counter_that_is_not_left(x, y):
     their numbers."""
     never = numpipe.scratch(Barrier())
     for (m,) in numpipe.tiles(64, dynamic=True):
-        for (k,), (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(x):
+        for (k,), (tile,) in numpipe.pipeline(
+            grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+        )(x):
             if m == 5:
                 numpipe.barrier_wait(never)
             if m < STEPS:
@@ -214,14 +244,18 @@ def a_part_that_nobody_hands_over(y, work):
 @numpipe.kernel(num_compute_wgs=1, compiler_params=DEBUG)
 def a_step_that_is_released_once_too_few_for_two_operands(x, y):
     def body(indices, a, b, a_consumed, b_consumed):
-        k, = indices
+        (k,) = indices
         y[ds(0, 64), ds(k * 64, 64)] = a[...]
         numpipe.barrier_arrive(a_consumed)
         if k == 0:
             numpipe.barrier_arrive(b_consumed)
 
-    numpipe.emit_pipeline_warp_specialized(body, grid=(STEPS,), manual_consumed_barriers=True, in_specs=(
-        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(x, x)
+    numpipe.emit_pipeline_warp_specialized(
+        body,
+        grid=(STEPS,),
+        manual_consumed_barriers=True,
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
+    )(x, x)
 
 
 @numpipe.kernel(num_compute_wgs=2, warp_specialized=False, compiler_params=DEBUG)
@@ -233,22 +267,44 @@ def a_turn_that_one_warpgroup_leaves_out(x, y):
                 y[ds(0, 64), ds(k * 64, 64)] = numpipe.zeros((64, 64), np.float32).astype(y.dtype)
 
 
-MORE: dict[str, Any] = {kernel.name: kernel for kernel in (
-    a_cta_that_waits_while_its_peer_loads, a_cta_that_does_not_tell_its_peer, a_cta_that_releases_a_shared_slot_never,
-    a_tile_of_a_counter_that_is_not_left, a_part_that_nobody_hands_over, a_step_that_is_released_once_too_few_for_two_operands,
-    a_turn_that_one_warpgroup_leaves_out)}
+MORE: dict[str, Any] = {
+    kernel.name: kernel
+    for kernel in (
+        a_cta_that_waits_while_its_peer_loads,
+        a_cta_that_does_not_tell_its_peer,
+        a_cta_that_releases_a_shared_slot_never,
+        a_tile_of_a_counter_that_is_not_left,
+        a_part_that_nobody_hands_over,
+        a_step_that_is_released_once_too_few_for_two_operands,
+        a_turn_that_one_warpgroup_leaves_out,
+    )
+}
 
 
 def given(name: str) -> tuple[np.ndarray, ...]:
     """The arguments of a kernel that hangs."""
-    return (np.zeros((64, 64), np.float32),) if name == "a_part_that_nobody_hands_over" else arrays()
+    return (
+        (np.zeros((64, 64), np.float32),) if name == "a_part_that_nobody_hands_over" else arrays()
+    )
 
 
 TWELVE = {
     "a_slot_is_not_released": ("ready", "compute", r"(ready|consumed)\[1\] (for \S+ 'x' )?of x"),
-    "one_warpgroup_releases_nothing": ("consumed", "memory", r"consumed\[0\] for in_specs\[0\] 'x' of x"),
-    "a_step_that_is_released_once_too_few_for_two_operands": ("consumed", "memory", r"consumed\[1\] for in_specs\[1\] 'x' of x, x"),
-    "a_tile_of_a_counter_that_is_not_left": ("consumed", "memory", r"consumed\[\d\] of (x|tile numbers)"),
+    "one_warpgroup_releases_nothing": (
+        "consumed",
+        "memory",
+        r"consumed\[0\] for in_specs\[0\] 'x' of x",
+    ),
+    "a_step_that_is_released_once_too_few_for_two_operands": (
+        "consumed",
+        "memory",
+        r"consumed\[1\] for in_specs\[1\] 'x' of x, x",
+    ),
+    "a_tile_of_a_counter_that_is_not_left": (
+        "consumed",
+        "memory",
+        r"consumed\[\d\] of (x|tile numbers)",
+    ),
     "nobody_arrives": ("by hand", "compute", "barrier"),
     "each_waits_for_the_other": ("by hand", "compute", r"barrier\[0\]"),
     "a_warpgroup_that_stops_early": ("by hand", "compute", "barrier"),
@@ -256,6 +312,10 @@ TWELVE = {
     "more_waits_than_copies": ("of a copy", "compute", "barrier"),
     "a_cta_that_waits_while_its_peer_loads": ("of a cluster", "memory", r"consumed\[1\] of x"),
     "a_cta_that_does_not_tell_its_peer": ("of a cluster", "compute", "barrier"),
-    "a_part_that_nobody_hands_over": ("flag", "compute", "the flag of (another part of 'work'|work)"),
+    "a_part_that_nobody_hands_over": (
+        "flag",
+        "compute",
+        "the flag of (another part of 'work'|work)",
+    ),
 }
 """hangs -> the kind of barrier, the role that waits there, and the barrier's name"""

@@ -52,7 +52,10 @@ class QueuedDriver(FakeDriver):
 
     def page_locked(self, address: int, nbytes: int, ordinal: int) -> bool:
         with self._one:
-            return any(start <= address and address + nbytes <= start + size for start, size in self.locked.items())
+            return any(
+                start <= address and address + nbytes <= start + size
+                for start, size in self.locked.items()
+            )
 
     # ---- streams
     def _queue(self, stream: int, work: Callable[[], None]) -> None:
@@ -112,18 +115,46 @@ class QueuedDriver(FakeDriver):
         with self._one:
             return super().allocate(nbytes, stream, ordinal)
 
-    def copy_in(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
-                ordinal: int) -> None:
+    def copy_in(
+        self,
+        dst: int,
+        dst_pitch: int,
+        src: int,
+        src_pitch: int,
+        width: int,
+        height: int,
+        stream: int,
+        ordinal: int,
+    ) -> None:
         self.before("copy_in")
         with self._one:
             self.calls.append(("copy_in", dst_pitch, src_pitch, width, height, stream))
             extent, kept = (height - 1) * src_pitch + width, None
             if not self.page_locked(src, extent, ordinal):
                 kept = ctypes.create_string_buffer(ctypes.string_at(src, extent), extent)
-            self._queue(stream, lambda: rows(dst, dst_pitch, ctypes.addressof(kept) if kept else src, src_pitch, width, height))
+            self._queue(
+                stream,
+                lambda: rows(
+                    dst,
+                    dst_pitch,
+                    ctypes.addressof(kept) if kept else src,
+                    src_pitch,
+                    width,
+                    height,
+                ),
+            )
 
-    def copy_out(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
-                 ordinal: int) -> None:
+    def copy_out(
+        self,
+        dst: int,
+        dst_pitch: int,
+        src: int,
+        src_pitch: int,
+        width: int,
+        height: int,
+        stream: int,
+        ordinal: int,
+    ) -> None:
         self.before("copy_out")
         with self._one:
             self.calls.append(("copy_out", dst_pitch, src_pitch, width, height, stream))
@@ -137,12 +168,26 @@ def rows(dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height:
         ctypes.memmove(dst + row * dst_pitch, src + row * src_pitch, width)
 
 
-def doubling(cuda: FakeDriver, a: np.ndarray[Any, Any], c: np.ndarray[Any, Any]) -> tuple[launch.Prepared, list[launch.ArrayInfo]]:
+def doubling(
+    cuda: FakeDriver, a: np.ndarray[Any, Any], c: np.ndarray[Any, Any]
+) -> tuple[launch.Prepared, list[launch.ArrayInfo]]:
     """A kernel c = 2 a on what its parameters say, for two arrays of one shape."""
     infos = [launch.describe(a, "a"), launch.describe(c, "c")]
-    kernel = types.SimpleNamespace(name="scale", cubin=b"", entry="scale", threads=128, smem_bytes=0, debug=False, recording=None,
-                                   cluster=(1, 1, 1), dynamic=False, gpus=0, arrays=("a", "c"), maps=(),
-                                   majors=tuple(map(launch.major_order, infos)))
+    kernel = types.SimpleNamespace(
+        name="scale",
+        cubin=b"",
+        entry="scale",
+        threads=128,
+        smem_bytes=0,
+        debug=False,
+        recording=None,
+        cluster=(1, 1, 1),
+        dynamic=False,
+        gpus=0,
+        arrays=("a", "c"),
+        maps=(),
+        majors=tuple(map(launch.major_order, infos)),
+    )
     cuda.sizes = [128] + [8] * (2 + 4 * a.ndim)
 
     def work(parameters: list[int]) -> None:
@@ -150,16 +195,24 @@ def doubling(cuda: FakeDriver, a: np.ndarray[Any, Any], c: np.ndarray[Any, Any])
         half = 1 + 2 * a.ndim
         there = []
         for at in (0, half):
-            shape, strides = words[at + 1:at + 1 + a.ndim], words[at + 1 + a.ndim:at + half]
-            there.append(view(words[at], tuple(shape), tuple(s * a.itemsize for s in strides), a.dtype))
+            shape, strides = words[at + 1 : at + 1 + a.ndim], words[at + 1 + a.ndim : at + half]
+            there.append(
+                view(words[at], tuple(shape), tuple(s * a.itemsize for s in strides), a.dtype)
+            )
         there[1][...] = 2 * there[0]
 
     cuda.kernel = work
     return launch.Prepared(kernel, infos), infos
 
 
-def install(patch: pytest.MonkeyPatch, cuda: QueuedDriver, *, threads: int = 3, limit: int = 1 << 30,
-            chunk: int = 64) -> QueuedDriver:
+def install(
+    patch: pytest.MonkeyPatch,
+    cuda: QueuedDriver,
+    *,
+    threads: int = 3,
+    limit: int = 1 << 30,
+    chunk: int = 64,
+) -> QueuedDriver:
     """This driver, and chunks so small that little arrays have many."""
     patch.setattr(driver, "_opened", cuda)
     patch.setattr(pinned, "POOL", pinned.Pool())

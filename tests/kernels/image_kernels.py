@@ -86,11 +86,19 @@ def main(kind: str, file: str) -> None:
     launch.choose_target = lambda *_: launch.Choice("gpu", "a fake", device)  # type: ignore[assignment]
     made(*arrays, **statics)
     [(cubin, entry)] = fake.named("load")
-    said = {"cubin": cubin == image.cubin, "entry": entry, "config": fake.named("config")[-1],
-            "launches": len(fake.named("launch")), "counters": len(fake.named("counter")),
-            "symbols": [name for name, in fake.named("symbol")],
-            "resources": str(made.inspect("resources", *arrays, **statics)), "source": made.inspect("source", *arrays, **statics),
-            "imported": [name for name in ("numba", "llvmlite", "cuda.bindings.nvjitlink") if name in sys.modules]}
+    said = {
+        "cubin": cubin == image.cubin,
+        "entry": entry,
+        "config": fake.named("config")[-1],
+        "launches": len(fake.named("launch")),
+        "counters": len(fake.named("counter")),
+        "symbols": [name for (name,) in fake.named("symbol")],
+        "resources": str(made.inspect("resources", *arrays, **statics)),
+        "source": made.inspect("source", *arrays, **statics),
+        "imported": [
+            name for name in ("numba", "llvmlite", "cuda.bindings.nvjitlink") if name in sys.modules
+        ],
+    }
     print(json.dumps(said), flush=True)
 
 

@@ -49,8 +49,14 @@ def product_type(a: Any, b: Any) -> ArrayType:
 def gemm(num_compute_wgs: int = 2, store_slots: int = 0, ctas: int | None = None) -> Any:
     """The kernel of examples/gemm.py; c may have any dtype that `astype` gives."""
 
-    @numpipe.kernel(out_type=product_type, grid=numpipe.persistent(ctas), num_compute_wgs=num_compute_wgs, wg_axis="wg",
-                    memory_registers=40, compiler_params=CompilerParams(store_slots=store_slots))
+    @numpipe.kernel(
+        out_type=product_type,
+        grid=numpipe.persistent(ctas),
+        num_compute_wgs=num_compute_wgs,
+        wg_axis="wg",
+        memory_registers=40,
+        compiler_params=CompilerParams(store_slots=store_slots),
+    )
     def matmul(a, b, c, *, cfg: numpipe.Static = Config()):
         wg = numpipe.axis_index("wg")
         rows = cfg.tm // numpipe.axis_size("wg")
@@ -60,8 +66,14 @@ def gemm(num_compute_wgs: int = 2, store_slots: int = 0, ctas: int | None = None
         ):
             acc = numpipe.zeros((rows, cfg.tn), np.float32)
             pipe = numpipe.pipeline(
-                grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, delay_release=cfg.delay, in_specs=(
-                    BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+                grid=(cdiv(a.shape[1], cfg.tk),),
+                max_concurrent_steps=cfg.slots,
+                delay_release=cfg.delay,
+                in_specs=(
+                    BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                    BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+                ),
+            )
             for (k,), (a_tile, b_tile) in pipe(a, b):
                 acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
             c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
@@ -80,8 +92,14 @@ def gemm_by_table(ctas: int = 2) -> Any:
         for m, n in numpipe.tiles(table.shape[0], order=table):
             acc = numpipe.zeros((rows, cfg.tn), np.float32)
             pipe = numpipe.pipeline(
-                grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, delay_release=cfg.delay, in_specs=(
-                    BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+                grid=(cdiv(a.shape[1], cfg.tk),),
+                max_concurrent_steps=cfg.slots,
+                delay_release=cfg.delay,
+                in_specs=(
+                    BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                    BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+                ),
+            )
             for (k,), (a_tile, b_tile) in pipe(a, b):
                 acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
             c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
@@ -94,26 +112,45 @@ def nested_gemm(ctas: int = 2) -> Any:
     """K in blocks of 128 for a; inside each, b comes in two steps of 64 through a ring of its
     own."""
 
-    @numpipe.kernel(out_type=product_type, grid=numpipe.persistent(ctas), num_compute_wgs=2, wg_axis="wg")
+    @numpipe.kernel(
+        out_type=product_type, grid=numpipe.persistent(ctas), num_compute_wgs=2, wg_axis="wg"
+    )
     def matmul_nested(a, b, c, *, cfg: numpipe.Static = Config()):
         wg = numpipe.axis_index("wg")
         rows = cfg.tm // numpipe.axis_size("wg")
         for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)):
             acc = numpipe.zeros((rows, cfg.tn), np.float32)
-            outer = numpipe.pipeline(grid=(cdiv(a.shape[1], 128),), max_concurrent_steps=2,
-                                     in_specs=(BlockSpec((cfg.tm, 128), lambda i: (m, i)),))
+            outer = numpipe.pipeline(
+                grid=(cdiv(a.shape[1], 128),),
+                max_concurrent_steps=2,
+                in_specs=(BlockSpec((cfg.tm, 128), lambda i: (m, i)),),
+            )
             for (i,), (a_tile,) in outer(a):
-                inner = numpipe.pipeline(grid=(2,), max_concurrent_steps=cfg.slots, delay_release=cfg.delay,
-                                         in_specs=(BlockSpec((cfg.tn, 64), lambda j: (n, 2 * i + j)),))
+                inner = numpipe.pipeline(
+                    grid=(2,),
+                    max_concurrent_steps=cfg.slots,
+                    delay_release=cfg.delay,
+                    in_specs=(BlockSpec((cfg.tn, 64), lambda j: (n, 2 * i + j)),),
+                )
                 for (j,), (b_tile,) in inner(b):
-                    acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), ds(j * 64, 64)], b_tile.T)
+                    acc = numpipe.wgmma(
+                        acc, a_tile.at[ds(wg * rows, rows), ds(j * 64, 64)], b_tile.T
+                    )
             c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
 
     return matmul_nested
 
 
-def operands(m: int, n: int, k: int, dtype: np.dtype = F16, *, a_order: str = "row", b_order: str = "row",
-             seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def operands(
+    m: int,
+    n: int,
+    k: int,
+    dtype: np.dtype = F16,
+    *,
+    a_order: str = "row",
+    b_order: str = "row",
+    seed: int = 0,
+) -> tuple[np.ndarray, np.ndarray]:
     """Small integers: every product and sum of them is exact, in any order."""
     rng = np.random.default_rng(seed)
 
@@ -141,8 +178,14 @@ def by_trip_count(ctas: int = 2) -> Any:
         for m, n, steps in numpipe.tiles(counts.shape[0], order=counts, dynamic=cfg.dynamic):
             acc = numpipe.zeros((rows, cfg.tn), np.float32)
             pipe = numpipe.pipeline(
-                grid=(steps,), max_concurrent_steps=cfg.slots, delay_release=cfg.delay, in_specs=(
-                    BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+                grid=(steps,),
+                max_concurrent_steps=cfg.slots,
+                delay_release=cfg.delay,
+                in_specs=(
+                    BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                    BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+                ),
+            )
             for (k,), (a_tile, b_tile) in pipe(a, b):
                 acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
             c[ds(m * cfg.tm + wg * rows, rows), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)

@@ -42,8 +42,13 @@ def column_sums(x, y):
         pipeline(0.0)
         y[ds(0, 64), ds(0, 64)] = partial[...]
 
-    emit(body, grid=(cdiv(x.shape[0], 64),), compute_context=compute, max_concurrent_steps=3, in_specs=(
-        BlockSpec((64, 64), lambda k: (k, 0)),))(x)
+    emit(
+        body,
+        grid=(cdiv(x.shape[0], 64),),
+        compute_context=compute,
+        max_concurrent_steps=3,
+        in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),),
+    )(x)
 
 
 @by_lane
@@ -55,7 +60,7 @@ def warp_sums(x, y):
     numpipe.commit_smem()
 
     def body(indices, tile):
-        k, = indices
+        (k,) = indices
         lane, warp = cuda.laneid, numpipe.lane_index() // 32
         value = tile[warp, lane] * 1.0
         best = value
@@ -83,7 +88,10 @@ def mirrored(x, y):
             tile[warp * 16 + row, 32 + lane] = x_tile.T[32 + lane, warp * 16 + row]
         cuda.syncwarp()
         for row in range(16):
-            low, high = tile[warp * 16 + row, 31 - lane], tile.at[ds(0, 64), ds(0, 64)][warp * 16 + row, 63 - lane]
+            low, high = (
+                tile[warp * 16 + row, 31 - lane],
+                tile.at[ds(0, 64), ds(0, 64)][warp * 16 + row, 63 - lane],
+            )
             cuda.syncwarp()
             tile[warp * 16 + row, lane], tile[warp * 16 + row, 32 + lane] = high, low
 
@@ -105,7 +113,9 @@ def scaled(x, y, factor: float = 2.0):
     def body(indices, x_tile):
         lane = cuda.threadIdx.x % 128
         for row in range(32):
-            tile[wg * 64 + 2 * row + lane // 64, lane % 64] = times(x_tile[wg * 64 + 2 * row + lane // 64, lane % 64])
+            tile[wg * 64 + 2 * row + lane // 64, lane % 64] = times(
+                x_tile[wg * 64 + 2 * row + lane // 64, lane % 64]
+            )
 
     emit(body, grid=(1,), in_specs=(BlockSpec((128, 64), lambda k: (0, 0)),))(x)
     y[ds(wg * 64, 64), ds(0, 64)] = tile[ds(wg * 64, 64), :]
@@ -128,8 +138,13 @@ def alone(x, y):
             out[0, lane] = total
         return total, steps + 1
 
-    _, steps = numpipe.emit_pipeline(body, grid=(cdiv(x.shape[0], 64),), init_carry=(0.0, 0), max_concurrent_steps=2, in_specs=(
-        BlockSpec((64, 64), lambda k: (k, 0)),))(x)
+    _, steps = numpipe.emit_pipeline(
+        body,
+        grid=(cdiv(x.shape[0], 64),),
+        init_carry=(0.0, 0),
+        max_concurrent_steps=2,
+        in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),),
+    )(x)
     if steps > 0:
         y[ds(0, 64), ds(0, 64)] = out[...]
 
@@ -140,7 +155,7 @@ def slotted(x, y):
     slots = numpipe.scratch(SMEM((2, 64, 64), x.dtype))
 
     def body(indices, x_tile):
-        k, = indices
+        (k,) = indices
         lane = numpipe.lane_index()
         for row in range(32):
             slots.at[k][lane // 64 + 2 * row, lane % 64] = x_tile[lane // 64 + 2 * row, lane % 64]
@@ -169,8 +184,9 @@ def looked_up(x, index, y):
 def handed_out(x, places, y, counts, last):
     """Row places[i] of y = 2 x[i], an element at a time; counts[k]: elements of x that are k; last:
     the greatest of each column."""
+
     def body(indices, x_tile):
-        k, = indices
+        (k,) = indices
         lane = numpipe.lane_index()
         for row in range(4):
             i, j = 2 * row + lane // 64, lane % 64
@@ -180,13 +196,23 @@ def handed_out(x, places, y, counts, last):
             numpipe.atomic_add(counts.at[int(value)], 1)
             numpipe.atomic_max(last.at[0, j], int(value))
 
-    emit(body, grid=(x.shape[0] // 8,), max_concurrent_steps=2, in_specs=(BlockSpec((8, 64), lambda k: (k, 0)),))(x)
+    emit(
+        body,
+        grid=(x.shape[0] // 8,),
+        max_concurrent_steps=2,
+        in_specs=(BlockSpec((8, 64), lambda k: (k, 0)),),
+    )(x)
 
 
 def arrays_handed_out(dtype: Any = np.float32) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(4)
-    return {"x": rng.integers(0, 9, (24, 64)).astype(dtype), "places": rng.permutation(24).astype(np.int32),
-            "y": np.zeros((24, 64), dtype), "counts": np.zeros(9, np.int32), "last": np.zeros((1, 64), np.int32)}
+    return {
+        "x": rng.integers(0, 9, (24, 64)).astype(dtype),
+        "places": rng.permutation(24).astype(np.int32),
+        "y": np.zeros((24, 64), dtype),
+        "counts": np.zeros(9, np.int32),
+        "last": np.zeros((1, 64), np.int32),
+    }
 
 
 def check_handed_out(dtype: Any = np.float32, **options: Any) -> None:
@@ -200,7 +226,9 @@ def check_handed_out(dtype: Any = np.float32, **options: Any) -> None:
 
 def integers(shape: tuple[int, ...], dtype: Any = np.float16, order: Any = "C") -> np.ndarray:
     """Small ones: their sums are exact."""
-    return np.asarray(np.random.default_rng(len(shape)).integers(-9, 10, shape).astype(dtype), order=order)
+    return np.asarray(
+        np.random.default_rng(len(shape)).integers(-9, 10, shape).astype(dtype), order=order
+    )
 
 
 def check_column_sums(kernel: Any, **options: Any) -> None:
@@ -214,7 +242,9 @@ def check_warp_sums(**options: Any) -> None:
     warp_sums(x, y, **options)
     blocks = x[:4].reshape(4, 2, 32)
     up = np.maximum(np.arange(32) - 1, 0)
-    np.testing.assert_array_equal(y[:4].reshape(4, 2, 32), np.broadcast_to(blocks.sum(2)[..., None], (4, 2, 32)))
+    np.testing.assert_array_equal(
+        y[:4].reshape(4, 2, 32), np.broadcast_to(blocks.sum(2)[..., None], (4, 2, 32))
+    )
     np.testing.assert_array_equal(y[4:8].reshape(4, 2, 32), blocks.max(2)[..., None] - up)
 
 
@@ -256,8 +286,12 @@ def shifted(x, y, by: int = 1):
             i, j = wg * 64 + 2 * row + lane // 64, lane % 64
             y_tile[i, j] = x_tile[i, j] + by * j
 
-    emit(body, grid=(cdiv(x.shape[0], 128), cdiv(x.shape[1], 64)), in_specs=(BlockSpec((128, 64), lambda i, j: (i, j)),),
-         out_specs=(BlockSpec((128, 64), lambda i, j: (i, j)),))(x, y)
+    emit(
+        body,
+        grid=(cdiv(x.shape[0], 128), cdiv(x.shape[1], 64)),
+        in_specs=(BlockSpec((128, 64), lambda i, j: (i, j)),),
+        out_specs=(BlockSpec((128, 64), lambda i, j: (i, j)),),
+    )(x, y)
 
 
 def check_shifted(dtype: Any, shape: tuple[int, int] = (200, 128), **options: Any) -> None:

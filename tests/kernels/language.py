@@ -29,8 +29,12 @@ from typing import Any
 import numpy as np
 
 PAGE = Path(__file__).parents[2] / "docs" / "python_inside_a_kernel.md"
-HEADERS = {("Python", "gives", ""): "gives", ("Python", "simulated", "on the GPU"): "simulated",
-           ("Python", "the error says"): "refused", ("Python", "compiled, the error says"): "compiled"}
+HEADERS = {
+    ("Python", "gives", ""): "gives",
+    ("Python", "simulated", "on the GPU"): "simulated",
+    ("Python", "the error says"): "refused",
+    ("Python", "compiled, the error says"): "compiled",
+}
 EXACT = 2**24
 """float32 holds all integers up to here"""
 _CELL = re.compile(r"(?<!\\)\|")
@@ -78,7 +82,7 @@ def parse(text: str) -> list[Row]:
         if line.startswith("```"):
             end = next(i for i in range(number + 1, len(lines)) if lines[i] == "```")
             if line == "```py":
-                rows += _paragraphs(lines[number + 1:end], number + 2)
+                rows += _paragraphs(lines[number + 1 : end], number + 2)
             number = end
         elif line.startswith("| Python"):
             kind = HEADERS.get(tuple(_cells(line)))
@@ -161,9 +165,13 @@ def _value(text: str, number: int) -> Any:
 def head(text: str) -> tuple[str, str]:
     """What the page defines for its rows, and the first lines of their kernel, which gets one more
     parameter: `results`."""
-    block = next(b for b in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S) if "def example(" in b)
+    block = next(
+        b for b in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S) if "def example(" in b
+    )
     prelude, kernel = block.split("@numpipe.kernel")
-    return prelude, "@numpipe.kernel" + kernel.replace("x, *, cfg", "x, results, *, cfg").replace("    ...\n", "")
+    return prelude, "@numpipe.kernel" + kernel.replace("x, *, cfg", "x, results, *, cfg").replace(
+        "    ...\n", ""
+    )
 
 
 class Program:
@@ -183,8 +191,10 @@ class Program:
                 body.append(f"{name} = {expression}")
                 parts = _delivered(name, value)
                 self.places.append((row, expression, value, column))
-                body += [f"results[ds(0, 64), ds({column + 8 * j}, 8)] = numpipe.zeros((64, 8), np.float32) + {part}"
-                         for j, part in enumerate(parts)]
+                body += [
+                    f"results[ds(0, 64), ds({column + 8 * j}, 8)] = numpipe.zeros((64, 8), np.float32) + {part}"
+                    for j, part in enumerate(parts)
+                ]
                 column += 8 * len(parts)
         text = prelude + kernel + "".join(f"    {line}\n" if line else "\n" for line in body)
         filename = f"<language {hashlib.sha1(text.encode()).hexdigest()[:12]}>"
@@ -192,8 +202,11 @@ class Program:
         self.namespace: dict[str, Any] = {"__name__": filename}
         exec(compile(text, filename, "exec", dont_inherit=True), self.namespace)
         self.kernel = self.namespace["example"]
-        self.arrays = {"a": np.ones((128, 64), np.float16), "b": np.ones((64, 64), np.float16),
-                       "c": np.full((64, 64), np.nan, np.float32)}
+        self.arrays = {
+            "a": np.ones((128, 64), np.float16),
+            "b": np.ones((64, 64), np.float16),
+            "c": np.full((64, 64), np.nan, np.float32),
+        }
         self.results = np.full((64, max(column, 8)), np.nan, np.float32)
 
     @property
@@ -204,19 +217,26 @@ class Program:
         """What is not as the page says, after a run."""
         found = []
         for row, expression, value, column in self.places:
-            got = self.results[:, column:column + 8]
+            got = self.results[:, column : column + 8]
             if isinstance(value, float):
                 right = got == np.float32(value) if exactly else np.isclose(got, value, rtol=1e-6)
             elif isinstance(value, int) and abs(value) >= EXACT:
-                got = got.astype(np.int64) * 65536 + self.results[:, column + 8:column + 16].astype(np.int64)
+                got = got.astype(np.int64) * 65536 + self.results[
+                    :, column + 8 : column + 16
+                ].astype(np.int64)
                 right = got == value
             else:
                 right = got == value
             if not np.all(right):
-                found.append(f"{PAGE.name}:{row.line}: {expression} gives {got.flat[0]}, not {value}")
+                found.append(
+                    f"{PAGE.name}:{row.line}: {expression} gives {got.flat[0]}, not {value}"
+                )
         for row in self.rows:
-            found += [f"{PAGE.name}:{row.line}: not so: {condition}" for condition in row.then
-                      if not eval(condition, {"np": np, **self.arrays})]
+            found += [
+                f"{PAGE.name}:{row.line}: not so: {condition}"
+                for condition in row.then
+                if not eval(condition, {"np": np, **self.arrays})
+            ]
         return found
 
 

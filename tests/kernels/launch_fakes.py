@@ -23,8 +23,12 @@ class FakeDriver:
     list of parameter addresses; `code` is what launches return.
     """
 
-    def __init__(self, count: int = 1, version: int = 13000,
-                 gpus: Sequence[tuple[str, tuple[int, int]]] = (("NVIDIA H200", (9, 0)),)) -> None:
+    def __init__(
+        self,
+        count: int = 1,
+        version: int = 13000,
+        gpus: Sequence[tuple[str, tuple[int, int]]] = (("NVIDIA H200", (9, 0)),),
+    ) -> None:
         self.count = count
         self.gpus = gpus
         self.cuda = version
@@ -80,7 +84,9 @@ class FakeDriver:
     def stream_device(self, stream: int) -> int:
         self.calls.append(("stream_device", stream))
         if stream in self.captured:
-            raise driver.DriverError("cuStreamGetDevice", 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
+            raise driver.DriverError(
+                "cuStreamGetDevice", 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
+            )
         if stream not in self.streams:
             raise driver.DriverError("cuStreamGetDevice", 400, "CUDA_ERROR_INVALID_HANDLE")
         return self.streams[stream]
@@ -93,7 +99,9 @@ class FakeDriver:
     def load(self, cubin: bytes, entry: str) -> Any:
         self.calls.append(("load", cubin, entry))
         if self.captured and not self.relaxed:
-            raise driver.DriverError("cuLibraryLoadData", 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
+            raise driver.DriverError(
+                "cuLibraryLoadData", 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
+            )
         return f"kernel {entry}"
 
     def allow_shared(self, kernel: Any, nbytes: int, ordinal: int) -> None:
@@ -104,7 +112,9 @@ class FakeDriver:
     def config(self, threads: int, nbytes: int, attributes: Any = None) -> Any:
         self.calls.append(("config", threads, nbytes))
         self.attributes = attributes
-        return types.SimpleNamespace(gridDimX=0, gridDimY=0, gridDimZ=0, hStream=0, blockDimX=threads, sharedMemBytes=nbytes)
+        return types.SimpleNamespace(
+            gridDimX=0, gridDimY=0, gridDimZ=0, hStream=0, blockDimX=threads, sharedMemBytes=nbytes
+        )
 
     def allow_cluster(self, kernel: Any, ordinal: int) -> None:
         self.calls.append(("allow_cluster", kernel, ordinal))
@@ -124,7 +134,9 @@ class FakeDriver:
         self.kernel([slot or 0 for slot in slots])
         return self.code
 
-    def launcher(self, ordinal: int, cleared: tuple[int, int, int] | None = None) -> Callable[..., tuple[int]]:
+    def launcher(
+        self, ordinal: int, cleared: tuple[int, int, int] | None = None
+    ) -> Callable[..., tuple[int]]:
         def launch(config: Any, kernel: Any, params: int, _: int) -> tuple[int]:
             if cleared is not None:
                 self.clear(cleared[0], 0, cleared[1], 1, cleared[2], ordinal)
@@ -132,11 +144,15 @@ class FakeDriver:
 
         return launch
 
-    def relaunch(self, code: int, config: Any, kernel: Any, params: int, extra: int, ordinal: int) -> int:
+    def relaunch(
+        self, code: int, config: Any, kernel: Any, params: int, extra: int, ordinal: int
+    ) -> int:
         return code
 
     def error(self, call: str, code: int) -> driver.DriverError:
-        return driver.DriverError(call, code, {700: "CUDA_ERROR_ILLEGAL_ADDRESS"}.get(code, "CUDA_ERROR"))
+        return driver.DriverError(
+            call, code, {700: "CUDA_ERROR_ILLEGAL_ADDRESS"}.get(code, "CUDA_ERROR")
+        )
 
     def encode_tiled(self, *what: Any) -> bytes:
         self.maps.append(what)
@@ -180,26 +196,55 @@ class FakeDriver:
         ctypes.memset(storage, 0xAB, len(storage))
         self.calls.append(("free", stream, ordinal))
 
-    def copy_in(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
-                ordinal: int) -> None:
+    def copy_in(
+        self,
+        dst: int,
+        dst_pitch: int,
+        src: int,
+        src_pitch: int,
+        width: int,
+        height: int,
+        stream: int,
+        ordinal: int,
+    ) -> None:
         self.calls.append(("copy_in", dst_pitch, src_pitch, width, height, stream))
         for row in range(height):
             ctypes.memmove(dst + row * dst_pitch, src + row * src_pitch, width)
 
-    def copy_on(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
-                ordinal: int) -> None:
+    def copy_on(
+        self,
+        dst: int,
+        dst_pitch: int,
+        src: int,
+        src_pitch: int,
+        width: int,
+        height: int,
+        stream: int,
+        ordinal: int,
+    ) -> None:
         self.calls.append(("copy_on", dst_pitch, src_pitch, width, height, stream))
         assert height == 1 or min(dst_pitch, src_pitch) >= width, "the driver refuses such rows"
         for row in range(height):
             ctypes.memmove(dst + row * dst_pitch, src + row * src_pitch, width)
 
-    def copy_out(self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, stream: int,
-                 ordinal: int) -> None:
+    def copy_out(
+        self,
+        dst: int,
+        dst_pitch: int,
+        src: int,
+        src_pitch: int,
+        width: int,
+        height: int,
+        stream: int,
+        ordinal: int,
+    ) -> None:
         self.calls.append(("copy_out", dst_pitch, src_pitch, width, height, stream))
         for row in range(height):
             ctypes.memmove(dst + row * dst_pitch, src + row * src_pitch, width)
 
-    def clear(self, address: int, pitch: int, words: int, rows: int, stream: int, ordinal: int) -> None:
+    def clear(
+        self, address: int, pitch: int, words: int, rows: int, stream: int, ordinal: int
+    ) -> None:
         self.calls.append(("clear", address, stream))
         for row in range(rows):
             ctypes.memset(address + row * pitch, 0, 4 * words)
@@ -250,10 +295,23 @@ class FakeDriver:
 class CudaArray:
     """An object with ``__cuda_array_interface__`` and nothing else."""
 
-    def __init__(self, ptr: int, shape: tuple[int, ...], typestr: str, strides: tuple[int, ...] | None = None,
-                 readonly: bool = False, **more: Any) -> None:
-        self.__cuda_array_interface__ = {"version": 3, "data": (ptr, readonly), "shape": shape, "typestr": typestr,
-                                         "strides": strides, **more}
+    def __init__(
+        self,
+        ptr: int,
+        shape: tuple[int, ...],
+        typestr: str,
+        strides: tuple[int, ...] | None = None,
+        readonly: bool = False,
+        **more: Any,
+    ) -> None:
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "data": (ptr, readonly),
+            "shape": shape,
+            "typestr": typestr,
+            "strides": strides,
+            **more,
+        }
 
 
 class TorchDtype:
@@ -270,7 +328,14 @@ TORCH_DTYPES = {name: TorchDtype(name) for name in ("float16", "bfloat16", "floa
 class TorchTensor:
     """What describe reads of a torch.Tensor; strides in elements, as PyTorch gives them."""
 
-    def __init__(self, ptr: int, shape: tuple[int, ...], dtype: str, strides: tuple[int, ...], device: int = 0) -> None:
+    def __init__(
+        self,
+        ptr: int,
+        shape: tuple[int, ...],
+        dtype: str,
+        strides: tuple[int, ...],
+        device: int = 0,
+    ) -> None:
         self._ptr, self.shape, self._strides, self._device = ptr, shape, strides, device
         self.dtype = TORCH_DTYPES[dtype]
         self.device = types.SimpleNamespace(type="cuda" if device >= 0 else "meta", index=device)
@@ -285,12 +350,17 @@ class TorchTensor:
         return self._device
 
 
-def view(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+def view(
+    address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any
+) -> np.ndarray[Any, Any]:
     """Fake device memory as a NumPy array."""
-    extent = sum((d - 1) * s for d, s in zip(shape, strides, strict=True)) + np.dtype(dtype).itemsize
+    extent = (
+        sum((d - 1) * s for d, s in zip(shape, strides, strict=True)) + np.dtype(dtype).itemsize
+    )
     raw = np.frombuffer((ctypes.c_uint8 * extent).from_address(address), np.uint8)
-    return np.lib.stride_tricks.as_strided(raw.view(dtype) if extent % np.dtype(dtype).itemsize == 0 else raw, shape,
-                                           strides)
+    return np.lib.stride_tricks.as_strided(
+        raw.view(dtype) if extent % np.dtype(dtype).itemsize == 0 else raw, shape, strides
+    )
 
 
 @contextlib.contextmanager
@@ -316,6 +386,7 @@ def opened(monkeypatch: Any, fake: Any) -> Iterator[Any]:
 
 def raising(error: Exception) -> Callable[[], Any]:
     """In the place of what opens the driver."""
+
     def fail() -> Any:
         raise error
 
@@ -323,9 +394,12 @@ def raising(error: Exception) -> Callable[[], Any]:
 
 
 @contextlib.contextmanager
-def pretended(monkeypatch: Any, machines: Mapping[str, Callable[[], Any]]) -> Iterator[Callable[[str], None]]:
+def pretended(
+    monkeypatch: Any, machines: Mapping[str, Callable[[], Any]]
+) -> Iterator[Callable[[str], None]]:
     """Gives a function that makes this one of `machines`, which are what opens the driver; the
     wheels are for CUDA 13."""
+
     def become(name: str) -> None:
         monkeypatch.setattr(driver, "_opened", None)
         monkeypatch.setattr(driver, "_open", machines[name])

@@ -13,12 +13,22 @@ from numpipe.plan.resources import Resources
 from tests.kernels.launch_fakes import CudaArray
 
 
-def image(maps: tuple[launch.MapRequest, ...] = (), arrays: tuple[str, ...] = ("a", "c"), majors: tuple[Any, ...] | None = None,
-          **fields: Any) -> launch.Image:
+def image(
+    maps: tuple[launch.MapRequest, ...] = (),
+    arrays: tuple[str, ...] = ("a", "c"),
+    majors: tuple[Any, ...] | None = None,
+    **fields: Any,
+) -> launch.Image:
     """What the compiler returns for `doubled`, or for a kernel of other arrays."""
     name = fields.setdefault("name", "doubled")
     used = Resources(168, 0, 0, 200_000, 384, 40, 232, ())
-    given: dict[str, Any] = {"entry": f"{name}_entry", "cubin": b"cubin", "threads": 384, "smem_bytes": 200_000, **fields}
+    given: dict[str, Any] = {
+        "entry": f"{name}_entry",
+        "cubin": b"cubin",
+        "threads": 384,
+        "smem_bytes": 200_000,
+        **fields,
+    }
     majors = ("row",) * len(arrays) if majors is None else majors
     return launch.Image(maps=maps, arrays=arrays, majors=majors, resources=used, **given)
 
@@ -53,4 +63,6 @@ def doubled(compiled: Any = None, **options: Any) -> Any:
 
 def arrays(place: int = 0) -> tuple[CudaArray, CudaArray]:
     """Two float32 arrays (64, 64) on the GPU; `place` moves them."""
-    return CudaArray((1 << 20) + place, (64, 64), "<f4"), CudaArray((1 << 22) + place, (64, 64), "<f4")
+    return CudaArray((1 << 20) + place, (64, 64), "<f4"), CudaArray(
+        (1 << 22) + place, (64, 64), "<f4"
+    )

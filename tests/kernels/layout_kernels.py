@@ -17,8 +17,11 @@ grid = numpipe.kernel(num_compute_wgs=1, grid=lambda x: (cdiv(x.shape[0], 64),))
 def row_sums(x, y, scale):
     """``y = x.sum(axis=1) * scale``, as a first writer of it would write it."""
     m = numpipe.program_id(0)
-    pipe = numpipe.pipeline(grid=(cdiv(x.shape[1], 64),), max_concurrent_steps=2,
-                            in_specs=(BlockSpec((64, 64), lambda k: (m, k)),))
+    pipe = numpipe.pipeline(
+        grid=(cdiv(x.shape[1], 64),),
+        max_concurrent_steps=2,
+        in_specs=(BlockSpec((64, 64), lambda k: (m, k)),),
+    )
     total = numpipe.full((64,), 0.0, np.float32)
     for (_,), (tile,) in pipe(x):
         total = total + tile[...].astype(np.float32).sum(axis=1)
@@ -41,8 +44,12 @@ def row_sums_by_a_body(x, y, scale):
         y[ds(m * 64, 64)] = total * scale + (before - before) + (last - last)
 
     numpipe.emit_pipeline_warp_specialized(
-        body, grid=(cdiv(x.shape[1], 64),), max_concurrent_steps=2, compute_context=compute,
-        in_specs=(BlockSpec((64, 64), lambda k: (m, k)),))(x)
+        body,
+        grid=(cdiv(x.shape[1], 64),),
+        max_concurrent_steps=2,
+        compute_context=compute,
+        in_specs=(BlockSpec((64, 64), lambda k: (m, k)),),
+    )(x)
 
 
 ROW_SUMS = [row_sums, row_sums_by_a_body]
@@ -102,13 +109,27 @@ def joined(x, bias, n, y):
 
 def arrays_of_joined(n: int) -> tuple[np.ndarray, np.ndarray, np.int32, np.ndarray]:
     rng = np.random.default_rng(5)
-    return (rng.integers(-9, 9, (64, 64)).astype(np.float32), rng.integers(-20, 20, 64).astype(np.float32), np.int32(n),
-            np.full((10, 64), 7, np.float32))
+    return (
+        rng.integers(-9, 9, (64, 64)).astype(np.float32),
+        rng.integers(-20, 20, 64).astype(np.float32),
+        np.int32(n),
+        np.full((10, 64), 7, np.float32),
+    )
 
 
 def wanted_of_joined(x: np.ndarray, bias: np.ndarray, n: int) -> np.ndarray:
     many, some = n > 3, n > 0
-    return np.array([
-        x.sum(1) if many else bias, np.full(64, 2) if many else x.sum(0), bias if many else x.max(0), bias if many else x.max(1),
-        np.minimum(bias, x.min(0)) if some else bias, np.maximum(bias, x.max(1)) if some else bias,
-        bias + n * x.sum(1), np.arange(64) + n * x.argmax(0), x.max(1) if many else bias, (x.max(0) if many else bias) > 0])
+    return np.array(
+        [
+            x.sum(1) if many else bias,
+            np.full(64, 2) if many else x.sum(0),
+            bias if many else x.max(0),
+            bias if many else x.max(1),
+            np.minimum(bias, x.min(0)) if some else bias,
+            np.maximum(bias, x.max(1)) if some else bias,
+            bias + n * x.sum(1),
+            np.arange(64) + n * x.argmax(0),
+            x.max(1) if many else bias,
+            (x.max(0) if many else bias) > 0,
+        ]
+    )

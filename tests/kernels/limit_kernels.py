@@ -25,8 +25,13 @@ def grouped(a, b, c, first, end):
     wg = numpipe.axis_index("wg")
     for m in range((end - first + 127) // 128):
         acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(
-            BlockSpec((Element(128), 64), lambda k: (first + m * 128, k)), BlockSpec((64, 64), lambda k: (0, k))))
+        pipe = numpipe.pipeline(
+            grid=(a.shape[1] // 64,),
+            in_specs=(
+                BlockSpec((Element(128), 64), lambda k: (first + m * 128, k)),
+                BlockSpec((64, 64), lambda k: (0, k)),
+            ),
+        )
         for _, (x, y) in pipe(a, b):
             acc = numpipe.wgmma(acc, x.at[ds(wg * 64, 64), :], y.T)
         c[ds(first + m * 128 + wg * 64, 64, stop=end), ds(0, 64)] = acc

@@ -27,25 +27,40 @@ from tests.kernels.many_gpus_in_torch import EXPECTED, differs, in_full, shards
 several = importlib.import_module("numpipe.ops.sharded_calls")
 DEVICE = "cuda"
 F16, BF16 = torch.float16, torch.bfloat16
-CASES = ((131, 72, 100, BF16, True), (300, 264, 520, BF16, False), (136, 77, 91, F16, False), (520, 136, 328, F16, True))
+CASES = (
+    (131, 72, 100, BF16, True),
+    (300, 264, 520, BF16, False),
+    (136, 77, 91, F16, False),
+    (520, 136, 328, F16, True),
+)
 """rows of a GPU, K, N, the type, and whether b is given by columns"""
 TOLERANCES = {F16: 1e-3, BF16: 5e-3}
 SMALL = CASES[0]
 SCENARIOS: dict[str, Callable[[numpipe.Mesh], Iterator[str]]] = {}
 
 
-def scenario(function: Callable[[numpipe.Mesh], Iterator[str]]) -> Callable[[numpipe.Mesh], Iterator[str]]:
+def scenario(
+    function: Callable[[numpipe.Mesh], Iterator[str]],
+) -> Callable[[numpipe.Mesh], Iterator[str]]:
     """A scenario yields what failed: texts, empty ones where nothing did."""
     SCENARIOS[function.__name__] = function
     return function
 
 
-def operands(name: str, case: tuple[Any, ...], gpus: int, seed: int = 0) -> tuple[list[Any], list[Any]]:
+def operands(
+    name: str, case: tuple[Any, ...], gpus: int, seed: int = 0
+) -> tuple[list[Any], list[Any]]:
     """a and b of all GPUs for a product."""
     rows, depth, columns, dtype, by_columns = case
     height = rows * gpus if name == "matmul_reduce_scatter" else rows
-    a, b = shards((height, depth), (columns, depth) if by_columns else (depth, columns), dtype=dtype, gpus=gpus, device=DEVICE,
-                  seed=seed)
+    a, b = shards(
+        (height, depth),
+        (columns, depth) if by_columns else (depth, columns),
+        dtype=dtype,
+        gpus=gpus,
+        device=DEVICE,
+        seed=seed,
+    )
     return a, [each.mT for each in b] if by_columns else b
 
 
@@ -63,7 +78,9 @@ def products(mesh: numpipe.Mesh) -> Iterator[str]:
         for name in PRODUCTS:
             a, b = operands(name, case, mesh.size)
             got = getattr(ops, name)(a[mesh.rank], b[mesh.rank], mesh=mesh)
-            wanted = EXPECTED[name]([each.double() for each in a], [each.double() for each in b])[mesh.rank]
+            wanted = EXPECTED[name]([each.double() for each in a], [each.double() for each in b])[
+                mesh.rank
+            ]
             yield told(f"{name} {case}", differs(got, wanted, TOLERANCES[case[3]]))
 
 
@@ -72,20 +89,30 @@ def collectives(mesh: numpipe.Mesh) -> Iterator[str]:
     """Copies are exact, sums those of float64; all_gather to any memory and to symmetric memory."""
     gpus, me = mesh.size, mesh.rank
     for shape, dtype in (((37, 24), BF16), ((9, 40), F16)):
-        x, = shards(shape, dtype=dtype, gpus=gpus, device=DEVICE)
-        yield told(f"all_gather {shape}", differs(ops.all_gather(x[me], mesh=mesh), torch.cat(x), 0))
+        (x,) = shards(shape, dtype=dtype, gpus=gpus, device=DEVICE)
+        yield told(
+            f"all_gather {shape}", differs(ops.all_gather(x[me], mesh=mesh), torch.cat(x), 0)
+        )
         out = mesh.empty((gpus * shape[0], *shape[1:]), dtype)
-        yield told(f"all_gather {shape}, symmetric", differs(ops.all_gather(x[me], mesh=mesh, out=out), torch.cat(x), 0))
-        x, = shards((gpus * shape[0], *shape[1:]), dtype=dtype, gpus=gpus, device=DEVICE)
+        yield told(
+            f"all_gather {shape}, symmetric",
+            differs(ops.all_gather(x[me], mesh=mesh, out=out), torch.cat(x), 0),
+        )
+        (x,) = shards((gpus * shape[0], *shape[1:]), dtype=dtype, gpus=gpus, device=DEVICE)
         wanted = EXPECTED["reduce_scatter"]([each.double() for each in x])[me]
-        yield told(f"reduce_scatter {shape}", differs(ops.reduce_scatter(x[me], mesh=mesh), wanted, TOLERANCES[dtype]))
+        yield told(
+            f"reduce_scatter {shape}",
+            differs(ops.reduce_scatter(x[me], mesh=mesh), wanted, TOLERANCES[dtype]),
+        )
     for numbers in ([[70, 30], [1, 99]], [[0, 100], [13, 0]], [[0, 0], [64, 36]]):
-        x, = shards((100, 72), dtype=BF16, gpus=gpus, device=DEVICE)
+        (x,) = shards((100, 72), dtype=BF16, gpus=gpus, device=DEVICE)
         counts = [torch.tensor(each, dtype=torch.int32, device=DEVICE) for each in numbers]
         got, received = ops.all_to_all(x[me], counts[me], mesh=mesh)
         wanted = EXPECTED["all_to_all"](x, counts)[me]
-        yield told(f"all_to_all {numbers}, counts", differs(received, torch.stack(counts)[:, me], 0))
-        yield told(f"all_to_all {numbers}", differs(got[:len(wanted)], wanted, 0))
+        yield told(
+            f"all_to_all {numbers}, counts", differs(received, torch.stack(counts)[:, me], 0)
+        )
+        yield told(f"all_to_all {numbers}", differs(got[: len(wanted)], wanted, 0))
 
 
 @scenario
@@ -93,11 +120,13 @@ def repeats(mesh: numpipe.Mesh) -> Iterator[str]:
     """The same bits, 20 times; calls that were made before are found by their arrays, but not those
     that PyTorch would record."""
     me = mesh.rank
-    x, = shards((2 * 37, 24), dtype=BF16, gpus=mesh.size, device=DEVICE)
+    (x,) = shards((2 * 37, 24), dtype=BF16, gpus=mesh.size, device=DEVICE)
     counts = torch.tensor([41, 33], dtype=torch.int32, device=DEVICE)
     calls: dict[str, Callable[[], Any]] = {
-        "all_gather": lambda: ops.all_gather(x[me], mesh=mesh), "reduce_scatter": lambda: ops.reduce_scatter(x[me], mesh=mesh),
-        "all_to_all": lambda: ops.all_to_all(x[me], counts, mesh=mesh)[0][:(41, 33)[me or 0] * 2]}
+        "all_gather": lambda: ops.all_gather(x[me], mesh=mesh),
+        "reduce_scatter": lambda: ops.reduce_scatter(x[me], mesh=mesh),
+        "all_to_all": lambda: ops.all_to_all(x[me], counts, mesh=mesh)[0][: (41, 33)[me or 0] * 2],
+    }
     for name in PRODUCTS:
         a, b = operands(name, CASES[1], mesh.size)
         calls[name] = lambda name=name, a=a[me], b=b[me]: getattr(ops, name)(a, b, mesh=mesh)
@@ -125,13 +154,18 @@ def repeats(mesh: numpipe.Mesh) -> Iterator[str]:
 @scenario
 def thousand(mesh: numpipe.Mesh) -> Iterator[str]:
     """1,000 launches in a row, of two inputs in turns: rows of the launch before would be seen."""
-    both = [[each[mesh.rank] for each in operands("all_gather_matmul", SMALL, mesh.size, seed)] for seed in range(2)]
+    both = [
+        [each[mesh.rank] for each in operands("all_gather_matmul", SMALL, mesh.size, seed)]
+        for seed in range(2)
+    ]
     right = [ops.all_gather_matmul(*each, mesh=mesh) for each in both]
     out, wrong = torch.empty_like(right[0]), torch.zeros(1, dtype=torch.int32, device=DEVICE)
     for i in range(1000):
         ops.all_gather_matmul(*both[i % 2], mesh=mesh, out=out)
         wrong += (out != right[i % 2]).any()
-    yield told("all_gather_matmul", f"{int(wrong)} of 1,000 results are wrong" if int(wrong) else "")
+    yield told(
+        "all_gather_matmul", f"{int(wrong)} of 1,000 results are wrong" if int(wrong) else ""
+    )
     yield from products(mesh)
 
 
@@ -140,7 +174,7 @@ def graphs(mesh: numpipe.Mesh) -> Iterator[str]:
     """Both products and a collective in one graph, replayed on 10 inputs."""
     _, _, columns, dtype, _ = SMALL
     a, b = operands("all_gather_matmul", SMALL, mesh.size)
-    down, = shards((columns, 64), dtype=dtype, gpus=mesh.size, device=DEVICE)
+    (down,) = shards((columns, 64), dtype=dtype, gpus=mesh.size, device=DEVICE)
     x, up = a[mesh.rank].clone(), b[mesh.rank]
 
     def run() -> tuple[Any, ...]:
@@ -163,10 +197,16 @@ def graphs(mesh: numpipe.Mesh) -> Iterator[str]:
             x.copy_(new[mesh.rank])
             captured.replay()
         stream.synchronize()
-        hidden = EXPECTED["all_gather_matmul"]([each.double() for each in new], [each.double() for each in b])
+        hidden = EXPECTED["all_gather_matmul"](
+            [each.double() for each in new], [each.double() for each in b]
+        )
         wanted = EXPECTED["matmul_reduce_scatter"](hidden, [each.double() for each in down])
-        for name, got, other in zip(("hidden", "y", "all y"), results, (hidden[mesh.rank], wanted[mesh.rank], torch.cat(wanted)),
-                                    strict=True):
+        for name, got, other in zip(
+            ("hidden", "y", "all y"),
+            results,
+            (hidden[mesh.rank], wanted[mesh.rank], torch.cat(wanted)),
+            strict=True,
+        ):
             yield told(f"{name} of replay {i}", differs(got, other, 2e-2))
 
 
@@ -180,19 +220,29 @@ def gradients(mesh: numpipe.Mesh) -> Iterator[str]:
     for case in ((33, 77, 91, BF16, True), CASES[1]):
         for name in PRODUCTS:
             every = operands(name, case, mesh.size)
-            mine = [tensors[me].detach().clone(memory_format=torch.preserve_format).requires_grad_() for tensors in every]
+            mine = [
+                tensors[me].detach().clone(memory_format=torch.preserve_format).requires_grad_()
+                for tensors in every
+            ]
             wide = [in_full(tensors) for tensors in every]
             got, wanted = getattr(numpipe.torch, name)(*mine, mesh=mesh), EXPECTED[name](*wide)
-            grads, = shards(tuple(got.shape), dtype=got.dtype, gpus=mesh.size, device=DEVICE, seed=1)
+            (grads,) = shards(
+                tuple(got.shape), dtype=got.dtype, gpus=mesh.size, device=DEVICE, seed=1
+            )
             got.backward(grads[me])
             torch.autograd.backward(wanted, [grad.double() for grad in grads])
             for array, tensor, tensors in zip("ab", mine, wide, strict=True):
-                yield told(f"{name} {case}, gradient of {array}", differs(tensor.grad, tensors[me].grad, 5e-3))
+                yield told(
+                    f"{name} {case}, gradient of {array}",
+                    differs(tensor.grad, tensors[me].grad, 5e-3),
+                )
 
 
 def main(rank: int, ranks: int, file: str) -> None:
     torch.cuda.set_device(rank)
-    distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=ranks)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{file}", rank=rank, world_size=ranks
+    )
     mesh, found = numpipe.Mesh.torch(), dict[str, Any]()
     for name, run in SCENARIOS.items():
         try:

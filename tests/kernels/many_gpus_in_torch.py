@@ -8,12 +8,23 @@ from typing import Any
 import torch
 
 
-def shards(*shapes: tuple[int, ...], dtype: Any = torch.float16, grad: bool = False, gpus: int = 2, device: str = "cpu",
-           seed: int = 0) -> list[list[Any]]:
+def shards(
+    *shapes: tuple[int, ...],
+    dtype: Any = torch.float16,
+    grad: bool = False,
+    gpus: int = 2,
+    device: str = "cpu",
+    seed: int = 0,
+) -> list[list[Any]]:
     """A list of a tensor for each GPU, for each shape; the same in all processes."""
     generator = torch.Generator().manual_seed(sum(map(sum, shapes)) + 9973 * seed)
-    return [[torch.randn(shape, generator=generator).to(device, dtype).requires_grad_(grad) for _ in range(gpus)]
-            for shape in shapes]
+    return [
+        [
+            torch.randn(shape, generator=generator).to(device, dtype).requires_grad_(grad)
+            for _ in range(gpus)
+        ]
+        for shape in shapes
+    ]
 
 
 def in_full(tensors: list[Any]) -> list[Any]:
@@ -27,16 +38,22 @@ def scattered(whole: Any, gpus: int) -> list[Any]:
 
 def exchanged(x: list[Any], counts: list[Any]) -> list[Any]:
     """What all_to_all brings to each GPU."""
-    parts = [torch.split(each[:sum(count.tolist())], count.tolist()) for each, count in zip(x, counts, strict=True)]
+    parts = [
+        torch.split(each[: sum(count.tolist())], count.tolist())
+        for each, count in zip(x, counts, strict=True)
+    ]
     return [torch.cat(each) for each in zip(*parts, strict=True)]
 
 
 EXPECTED: dict[str, Callable[..., list[Any]]] = {
     "all_gather_matmul": lambda a, b: [torch.cat(a) @ each for each in b],
-    "matmul_reduce_scatter": lambda a, b: scattered(sum(x @ y for x, y in zip(a, b, strict=True)), len(a)),
+    "matmul_reduce_scatter": lambda a, b: scattered(
+        sum(x @ y for x, y in zip(a, b, strict=True)), len(a)
+    ),
     "all_gather": lambda x: [torch.cat(x)] * len(x),
     "reduce_scatter": lambda x: scattered(sum(x), len(x)),
-    "all_to_all": exchanged}
+    "all_to_all": exchanged,
+}
 """of all GPUs' tensors, for each GPU"""
 
 
@@ -45,6 +62,10 @@ def differs(got: Any, wanted: Any, tolerance: float) -> str:
     not."""
     if got.shape != wanted.shape:
         return f"{tuple(got.shape)}, not {tuple(wanted.shape)}"
-    apart = float((got.detach().double() - wanted.detach().double()).abs().max()) if got.numel() else 0.0
+    apart = (
+        float((got.detach().double() - wanted.detach().double()).abs().max())
+        if got.numel()
+        else 0.0
+    )
     allowed = tolerance * (1 + float(wanted.detach().abs().max())) if got.numel() else 0.0
     return "" if apart <= allowed else f"{apart:.3g} apart, {allowed:.3g} allowed"

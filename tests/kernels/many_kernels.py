@@ -44,7 +44,9 @@ def multiplying(number: int) -> Any:
             return x + value
 
         acc = numpipe.zeros((64, 64), np.float32)
-        for (k,), (x,) in numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        for (k,), (x,) in numpipe.pipeline(
+            grid=(a.shape[1] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+        )(a):
             acc = numpipe.wgmma(acc, x, x.T)
         c[ds(0, 64), ds(0, 64)] = shifted(plus(acc), float(1 << 17 | number))
 
@@ -54,8 +56,14 @@ def multiplying(number: int) -> Any:
 def constants(text: str) -> list[int]:
     """The numbers of kernels whose constants a PTX text (float32 in hexadecimal) or LLVM text
     (float64) holds."""
-    values = [float(np.uint32(int(bits, 16)).view(np.float32)) for bits in re.findall(r"\b0[fF]([0-9A-F]{8})\b", text)]
-    values += [float(np.uint64(int(bits, 16)).view(np.float64)) for bits in re.findall(r"\b0x([0-9A-Fa-f]{16})\b", text)]
+    values = [
+        float(np.uint32(int(bits, 16)).view(np.float32))
+        for bits in re.findall(r"\b0[fF]([0-9A-F]{8})\b", text)
+    ]
+    values += [
+        float(np.uint64(int(bits, 16)).view(np.float64))
+        for bits in re.findall(r"\b0x([0-9A-Fa-f]{16})\b", text)
+    ]
     return sorted({int(v) & 0xFFFF for v in values if 1 << 16 <= v < 3 << 16 and v.is_integer()})
 
 
@@ -82,7 +90,15 @@ def main(count: int, full_every: int) -> None:
             entry, text = made.entry_name, made._codelibrary.get_llvm_str()
         seconds = time.process_time() - begin
         gc.enable()
-        report.append({"number": number, "full": full, "constants": constants(text), "seconds": seconds, "entry": entry})
+        report.append(
+            {
+                "number": number,
+                "full": full,
+                "constants": constants(text),
+                "seconds": seconds,
+                "entry": entry,
+            }
+        )
     json.dump(report, sys.stdout)
 
 

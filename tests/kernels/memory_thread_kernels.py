@@ -15,6 +15,7 @@ emit, emit_ws = numpipe.emit_pipeline, numpipe.emit_pipeline_warp_specialized
 def kernel(index: int | None) -> Any:
     """All that depends on a warpgroup's number: its part of tiles, stores, outputs, and rings of
     its own."""
+
     @numpipe.kernel(num_compute_wgs=2, grid=(2,), grid_names="m")
     def anywhere(a, b, c, d):
         wg, m = numpipe.axis_index("wg"), numpipe.axis_index("m")
@@ -25,14 +26,27 @@ def kernel(index: int | None) -> Any:
         def body(indices, x, y, o, acc):
             acc = numpipe.wgmma_wait(numpipe.wgmma(acc, x.at[ds(wg * 64, 64), :], y.T), 0)
             o[ds(wg * 64, 64), :] = acc
-            return emit(inner, grid=(1 + wg,), init_carry=acc, in_specs=(BlockSpec((64, 64), lambda j: (0, j + wg)),))(b)
+            return emit(
+                inner,
+                grid=(1 + wg,),
+                init_carry=acc,
+                in_specs=(BlockSpec((64, 64), lambda j: (0, j + wg)),),
+            )(b)
 
         def compute(pipeline):
             c[ds((m * 2 + wg) * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
-        emit_ws(body, grid=(cdiv(a.shape[1], 64),), compute_context=compute, memory_thread_idx=index,
-                in_specs=(BlockSpec((128, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (0, k))),
-                out_specs=(BlockSpec((128, 64), lambda k: (m, k)),))(a, b, d)
+        emit_ws(
+            body,
+            grid=(cdiv(a.shape[1], 64),),
+            compute_context=compute,
+            memory_thread_idx=index,
+            in_specs=(
+                BlockSpec((128, 64), lambda k: (m, k)),
+                BlockSpec((64, 64), lambda k: (0, k)),
+            ),
+            out_specs=(BlockSpec((128, 64), lambda k: (m, k)),),
+        )(a, b, d)
 
     return anywhere
 

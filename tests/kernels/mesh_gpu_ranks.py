@@ -34,7 +34,9 @@ def scenario(function: Callable[[numpipe.Mesh], Any]) -> Callable[[numpipe.Mesh]
 
 def arrays(mesh: numpipe.Mesh) -> tuple[Any, Any]:
     """x of this rank and an empty y, in symmetric memory."""
-    return mesh.to_device(inputs(mesh.size, ROWS)[mesh.rank or 0]), mesh.zeros((ROWS, 64), np.float32)
+    return mesh.to_device(inputs(mesh.size, ROWS)[mesh.rank or 0]), mesh.zeros(
+        (ROWS, 64), np.float32
+    )
 
 
 def before(mesh: numpipe.Mesh) -> Any:
@@ -96,7 +98,13 @@ def graph(mesh: numpipe.Mesh) -> Any:
     for _ in range(200):
         captured.replay()
     mesh.check()
-    return bool((x == torch.from_numpy(inputs(mesh.size, ROWS)[mesh.rank or 0]).cuda() + (400 if mesh.size == 2 else 0)).all())
+    return bool(
+        (
+            x
+            == torch.from_numpy(inputs(mesh.size, ROWS)[mesh.rank or 0]).cuda()
+            + (400 if mesh.size == 2 else 0)
+        ).all()
+    )
 
 
 @scenario
@@ -104,8 +112,12 @@ def wrong(mesh: numpipe.Mesh) -> Any:
     """Shapes that differ, and an array that is not symmetric: named on each rank."""
     x, y = arrays(mesh)
     told = []
-    for call in (lambda: shift(x[:64 * (1 + (mesh.rank or 0))], y[:64 * (1 + (mesh.rank or 0))], mesh=mesh),
-                 lambda: shift(x, torch.zeros_like(y), mesh=mesh)):
+    for call in (
+        lambda: shift(
+            x[: 64 * (1 + (mesh.rank or 0))], y[: 64 * (1 + (mesh.rank or 0))], mesh=mesh
+        ),
+        lambda: shift(x, torch.zeros_like(y), mesh=mesh),
+    ):
         try:
             call()
             told.append("")
@@ -153,7 +165,9 @@ def killed(mesh: numpipe.Mesh) -> Any:
 
 def main(name: str, rank: int, ranks: int, file: str) -> None:
     torch.cuda.set_device(rank)
-    distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=ranks)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{file}", rank=rank, world_size=ranks
+    )
     result = SCENARIOS[name](numpipe.Mesh.torch())
     print(json.dumps({"rank": rank, "result": result}), flush=True)
     if name == "killed":

@@ -11,7 +11,9 @@ from numpipe import BlockSpec, cdiv, ds
 BLOCK = (64, 64)
 
 
-@numpipe.kernel(grid=numpipe.persistent(), semaphores=lambda x: cdiv(x.shape[0], 64), num_compute_wgs=1)
+@numpipe.kernel(
+    grid=numpipe.persistent(), semaphores=lambda x: cdiv(x.shape[0], 64), num_compute_wgs=1
+)
 def shift(x, y, ready):
     """y of the next GPU is x + 1; a GPU ends when its y is there."""
     other = (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu")
@@ -27,7 +29,9 @@ def gather(x, y, done):
     me, gpus, rows = numpipe.axis_index("gpu"), numpipe.axis_size("gpu"), cdiv(x.shape[0], 64)
     for (t,) in numpipe.tiles(rows * gpus):
         rank, i = (me + t // rows) % gpus, t % rows
-        pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec(BLOCK, lambda k: (i, 0)),), max_concurrent_steps=2)
+        pipe = numpipe.pipeline(
+            grid=(1,), in_specs=(BlockSpec(BLOCK, lambda k: (i, 0)),), max_concurrent_steps=2
+        )
         for (k,), (tile,) in pipe(numpipe.peer(x, rank)):
             y[ds((rank * rows + i) * 64, 64), ds(0, 64)] = tile[...] * 1
         numpipe.signal(done.at[0], rank)
@@ -36,6 +40,7 @@ def gather(x, y, done):
 
 def forgetful(**options):  # type: ignore[no-untyped-def]
     """A kernel whose GPU 1 does not signal: GPU 0 waits in vain."""
+
     @numpipe.kernel(grid=numpipe.persistent(), semaphores=2, num_compute_wgs=1, **options)
     def forgetful(x, y, ready):
         me = numpipe.axis_index("gpu")
@@ -53,4 +58,7 @@ def forgetful(**options):  # type: ignore[no-untyped-def]
 def inputs(gpus: int, rows: int = 256) -> list[np.ndarray]:
     """An array for each GPU; their elements are small integers, and those of each row differ from
     all others."""
-    return [(np.arange(rows * 64).reshape(rows, 64) % 4096 + 5000 * gpu).astype(np.float32) for gpu in range(gpus)]
+    return [
+        (np.arange(rows * 64).reshape(rows, 64) % 4096 + 5000 * gpu).astype(np.float32)
+        for gpu in range(gpus)
+    ]

@@ -115,7 +115,11 @@ class Symmetric:
         return self.torch.full(shape, 7, dtype=dtype)
 
     def rendezvous(self, tensor: Any, group: Any) -> Any:
-        return types.SimpleNamespace(buffer_ptrs=[tensor.data_ptr() + self.APART * (r - self.rank) for r in range(self.ranks)])
+        return types.SimpleNamespace(
+            buffer_ptrs=[
+                tensor.data_ptr() + self.APART * (r - self.rank) for r in range(self.ranks)
+            ]
+        )
 
 
 def with_gpus(torch: Any, mesh: numpipe.Mesh) -> None:
@@ -124,12 +128,22 @@ def with_gpus(torch: Any, mesh: numpipe.Mesh) -> None:
     fake = Symmetric(torch, mesh.rank or 0, mesh.size)
     symmetric.empty, symmetric.rendezvous = fake.empty, fake.rendezvous
     torch.cuda.is_available, torch.cuda.current_device = lambda: True, lambda: 0
-    torch.cuda.current_stream = lambda *_: types.SimpleNamespace(synchronize=lambda: None, cuda_stream=5)
+    torch.cuda.current_stream = lambda *_: types.SimpleNamespace(
+        synchronize=lambda: None, cuda_stream=5
+    )
 
 
 def on_gpu(tensor: Any) -> ArrayInfo:
-    return ArrayInfo("cuda", tensor.data_ptr(), tuple(tensor.shape), tuple(4 * n for n in tensor.stride()), np.dtype(np.float32), 0,
-                     True, None)
+    return ArrayInfo(
+        "cuda",
+        tensor.data_ptr(),
+        tuple(tensor.shape),
+        tuple(4 * n for n in tensor.stride()),
+        np.dtype(np.float32),
+        0,
+        True,
+        None,
+    )
 
 
 @scenario
@@ -175,10 +189,12 @@ def launches(torch: Any, mesh: numpipe.Mesh) -> Any:
         import ctypes
 
         table = ctypes.string_at(parameters[0], 512)
-        seen.append([int.from_bytes(table[at:at + 8], "little") for at in (256 + 8, 384 + 8)])
+        seen.append([int.from_bytes(table[at : at + 8], "little") for at in (256 + 8, 384 + 8)])
 
     fake.kernel = run
-    kernel = compiled_as(shift, lambda *_: image((), ("x", "y", "ready"), name="shift", gpus=2, peered=(1,)))
+    kernel = compiled_as(
+        shift, lambda *_: image((), ("x", "y", "ready"), name="shift", gpus=2, peered=(1,))
+    )
     x, y = torch.zeros((64, 64)), mesh.zeros((64, 64), np.float32)
     at = y.data_ptr()
     fake.captured = {1, 0, 5}
@@ -208,8 +224,13 @@ def main(rank: int, ranks: int, file: str) -> None:
     import torch
     import torch.distributed as distributed
 
-    distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=ranks)
-    kept = {name: getattr(torch.cuda, name) for name in ("is_available", "current_device", "current_stream")}
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{file}", rank=rank, world_size=ranks
+    )
+    kept = {
+        name: getattr(torch.cuda, name)
+        for name in ("is_available", "current_device", "current_stream")
+    }
     kept_version = calls.version
     for name, run in SCENARIOS.items():
         mesh, torch_gpus.AGREEMENT = numpipe.Mesh.torch(), 10.0

@@ -17,8 +17,11 @@ ROW, COLUMN = 19, 38
 
 def stores(**options: Any) -> Any:
     def enter(function: Any) -> Any:
-        made = STORES[function.__name__] = numpipe.kernel(function, num_compute_wgs=1, compiler_params=CHECK, **options)
+        made = STORES[function.__name__] = numpipe.kernel(
+            function, num_compute_wgs=1, compiler_params=CHECK, **options
+        )
         return made
+
     return enter
 
 
@@ -40,8 +43,11 @@ def halves(x, y):
 
 @stores()
 def to_a_block(x, y):
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
-                            out_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    pipe = numpipe.pipeline(
+        grid=(1,),
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        out_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+    )
     for _, (tile, block) in pipe(x, y):
         block[...] = np.sqrt(tile[...])
 
@@ -71,7 +77,9 @@ def either_way(x, y):
 
 @stores()
 def coalesced(x, y):
-    y[ds(0, 64), ds(0, 64)] = np.sqrt(numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)], layout="coalesced"))
+    y[ds(0, 64), ds(0, 64)] = np.sqrt(
+        numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)], layout="coalesced")
+    )
 
 
 @stores()
@@ -81,9 +89,14 @@ def a_number(x, y):
 
 _TILE, _VECTOR = rf", element \({ROW}, {COLUMN}\) of the tile", ", element {} of the vector"
 PLACES = {
-    "to_an_array": (r"y\[…\]", _TILE), "halves": (r"y\[…\]", _TILE), "to_a_block": (r"block\[…\]", _TILE),
-    "to_shared_memory": (r"buffer\[…\]", _TILE), "a_row": (r"y\[…\]", _VECTOR.format(COLUMN)),
-    "a_column": (r"y\[…\]", _VECTOR.format(ROW)), "either_way": (r"y\[…\]", _VECTOR.format(COLUMN)),
-    "coalesced": (r"y\[…\]", _TILE), "a_number": (r"y\[…\]", ""),
+    "to_an_array": (r"y\[…\]", _TILE),
+    "halves": (r"y\[…\]", _TILE),
+    "to_a_block": (r"block\[…\]", _TILE),
+    "to_shared_memory": (r"buffer\[…\]", _TILE),
+    "a_row": (r"y\[…\]", _VECTOR.format(COLUMN)),
+    "a_column": (r"y\[…\]", _VECTOR.format(ROW)),
+    "either_way": (r"y\[…\]", _VECTOR.format(COLUMN)),
+    "coalesced": (r"y\[…\]", _TILE),
+    "a_number": (r"y\[…\]", ""),
 }
 """kernels -> what is stored to, and what is said of the element, as regular expressions"""

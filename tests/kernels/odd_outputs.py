@@ -24,6 +24,7 @@ F16, F32, I32, BF16 = (np.dtype(t) for t in (np.float16, np.float32, np.int32, m
 @contextmanager
 def odd_outputs() -> Iterator[None]:
     """While it lasts, calls take no output for one that TMA can write."""
+
     def described(*given: Any, **named: Any) -> ArrayArg:
         array = ArrayArg(*given, **named)
         return array if array.workspace or not array.output else replace(array, tma=False)
@@ -39,8 +40,12 @@ class Odd:
     def __init__(self, shape: tuple[int, int], dtype: np.dtype, order: str = "C") -> None:
         size = dtype.itemsize
         self.__cuda_array_interface__ = {
-            "shape": shape, "typestr": dtype.str, "data": (1 << 20, False), "version": 3,
-            "strides": (size * shape[1], size) if order == "C" else (size, size * shape[0])}
+            "shape": shape,
+            "typestr": dtype.str,
+            "data": (1 << 20, False),
+            "version": 3,
+            "strides": (size * shape[1], size) if order == "C" else (size, size * shape[0]),
+        }
 
 
 def values(*shape: int, dtype: Any = F32) -> np.ndarray:
@@ -52,6 +57,7 @@ def values(*shape: int, dtype: Any = F32) -> np.ndarray:
 def copied(rows: int, columns: int, limited: bool = False) -> Any:
     """c[row:, column:] = a, for a (rows, columns), a tile; before elements (row_end, column_end) of
     c if `limited`."""
+
     @numpipe.kernel(grid=1, num_compute_wgs=1)
     def copies(a, c, row, column, row_end, column_end):
         tile = a[ds(0, rows), ds(0, columns)]
@@ -63,11 +69,13 @@ def copied(rows: int, columns: int, limited: bool = False) -> Any:
     return copies
 
 
-def expected(a: np.ndarray, c: np.ndarray, row: int, column: int, ends: tuple[int, int] | None = None) -> np.ndarray:
+def expected(
+    a: np.ndarray, c: np.ndarray, row: int, column: int, ends: tuple[int, int] | None = None
+) -> np.ndarray:
     """What `copied` makes of c."""
     made, stop = c.copy(), np.minimum(c.shape, ends or c.shape)
-    part = made[row:stop[0], column:stop[1]][:a.shape[0], :a.shape[1]]
-    part[...] = a[:part.shape[0], :part.shape[1]]
+    part = made[row : stop[0], column : stop[1]][: a.shape[0], : a.shape[1]]
+    part[...] = a[: part.shape[0], : part.shape[1]]
     return made
 
 
@@ -90,14 +98,19 @@ def in_batches(x, y, i):
 @functools.cache
 def between_rings(memory_role: bool) -> Any:
     """A store before a second ring, which takes all of shared memory that the first one leaves."""
+
     @numpipe.kernel(grid=1, num_compute_wgs=1, warp_specialized=memory_role)
     def rings(a, c):
         acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(16,), max_concurrent_steps=14, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+        pipe = numpipe.pipeline(
+            grid=(16,), max_concurrent_steps=14, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+        )
         for _, (x,) in pipe(a):
             acc = acc + x[...].astype(np.float32)
         c[ds(0, 64), ds(0, 64)] = acc.astype(c.dtype)
-        pipe = numpipe.pipeline(grid=(16,), max_concurrent_steps=14, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+        pipe = numpipe.pipeline(
+            grid=(16,), max_concurrent_steps=14, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+        )
         for _, (x,) in pipe(a):
             acc = acc + x[...].astype(np.float32)
         c[ds(64, 64), ds(0, 64)] = acc.astype(c.dtype)

@@ -19,6 +19,7 @@ ROUNDS = 4
 def written(warpgroups: int, **options: Any) -> Any:
     """y: a tile that every warpgroup reads and writes in its turn, so that the order is in its
     value. Nothing else orders them."""
+
     @numpipe.kernel(grid=2, num_compute_wgs=warpgroups, **options)
     def written(y):
         wg, cta = numpipe.axis_index("wg"), numpipe.program_id(0)
@@ -49,14 +50,23 @@ def rotated(q, k, v, o, *, less: numpipe.Static = 0, tokens: numpipe.Static = 1)
     scores too; and with a fence."""
     wg = numpipe.axis_index("wg")
     blocks = k.shape[0] // 64
-    queries = numpipe.pipeline(grid=(1,), max_concurrent_steps=1, in_specs=(BlockSpec((128, 64), lambda _: (0, 0)),))
+    queries = numpipe.pipeline(
+        grid=(1,), max_concurrent_steps=1, in_specs=(BlockSpec((128, 64), lambda _: (0, 0)),)
+    )
     for _, (q_tile,) in queries(q):
         acc = numpipe.zeros((64, 64), np.float32)
         p = numpipe.full((64, 64), 0.0, np.float32).astype(q.dtype)
         pipe = numpipe.pipeline(
-            grid=(blocks + 1,), max_concurrent_steps=2, steps_of=(lambda wg: blocks + 1 - less * wg) if less else None,
-            manual_ready_barriers=True, manual_consumed_barriers=True, in_specs=(
-                BlockSpec((64, 64), lambda j: (j, 0)), BlockSpec((64, 64), lambda j: (j - 1, 0))))
+            grid=(blocks + 1,),
+            max_concurrent_steps=2,
+            steps_of=(lambda wg: blocks + 1 - less * wg) if less else None,
+            manual_ready_barriers=True,
+            manual_consumed_barriers=True,
+            in_specs=(
+                BlockSpec((64, 64), lambda j: (j, 0)),
+                BlockSpec((64, 64), lambda j: (j - 1, 0)),
+            ),
+        )
         for _, (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in pipe(k, v):
             numpipe.barrier_wait(k_ready)
             with numpipe.turn("products"):
@@ -102,8 +112,11 @@ def in_functions(a, b, c):
         c[ds(wg * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
     numpipe.emit_pipeline_warp_specialized(
-        body, grid=(a.shape[1] // 64,), compute_context=compute, in_specs=(
-            BlockSpec((192, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
+        body,
+        grid=(a.shape[1] // 64,),
+        compute_context=compute,
+        in_specs=(BlockSpec((192, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
+    )(a, b)
 
 
 @functools.cache
@@ -119,6 +132,8 @@ def kernels() -> dict[str, Case]:
         "one": Case(written(1, **without), (), value_of(1)),
         "products": Case(rotated, plain.inputs, plain.expected),
         "two tokens": Case(rotated, plain.inputs, plain.expected, (("tokens", 2),)),
-        "in functions": Case(in_functions, (a, b), a.astype(np.float64) @ b.astype(np.float64).T + 3),
+        "in functions": Case(
+            in_functions, (a, b), a.astype(np.float64) @ b.astype(np.float64).T + 3
+        ),
         "fewer steps": Case(rotated, fewer.inputs, fewer.expected, fewer.options),
     }

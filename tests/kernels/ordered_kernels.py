@@ -17,8 +17,10 @@ def turned(x: Any, y: Any) -> None:
     """y = each 64 x 64 block of x transposed: the warps read columns of what they have stored in
     rows, again and again."""
     tile = numpipe.scratch(SMEM((64, 64), x.dtype))
-    for (i, j), (x_tile,) in numpipe.pipeline(grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)), in_specs=(
-            BlockSpec((64, 64), lambda i, j: (i, j)),))(x):
+    for (i, j), (x_tile,) in numpipe.pipeline(
+        grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)),
+        in_specs=(BlockSpec((64, 64), lambda i, j: (i, j)),),
+    )(x):
         tile[...] = x_tile[...]
         y[ds(i * 64, 64), ds(j * 64, 64)] = tile.T[...]
 
@@ -26,8 +28,10 @@ def turned(x: Any, y: Any) -> None:
 def sent(x: Any, y: Any) -> None:
     """y = x + 1 through a tile that the TMA stores."""
     tile = numpipe.scratch(SMEM((64, 64), x.dtype))
-    for (i, j), (x_tile,) in numpipe.pipeline(grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)), in_specs=(
-            BlockSpec((64, 64), lambda i, j: (i, j)),))(x):
+    for (i, j), (x_tile,) in numpipe.pipeline(
+        grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)),
+        in_specs=(BlockSpec((64, 64), lambda i, j: (i, j)),),
+    )(x):
         tile[...] = (x_tile[...].astype(np.float32) + 1.0).astype(x.dtype)
         numpipe.copy_smem_to_gmem(tile, y.at[ds(i * 64, 64), ds(j * 64, 64)])
         numpipe.wait_smem_to_gmem(0, wait_read_only=True)
@@ -36,8 +40,10 @@ def sent(x: Any, y: Any) -> None:
 def squared(x: Any, y: Any) -> None:
     """y = each block of x times itself: the tensor cores read what the warps have stored."""
     tile = numpipe.scratch(SMEM((64, 64), x.dtype))
-    for (i, j), (x_tile,) in numpipe.pipeline(grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)), in_specs=(
-            BlockSpec((64, 64), lambda i, j: (i, j)),))(x):
+    for (i, j), (x_tile,) in numpipe.pipeline(
+        grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)),
+        in_specs=(BlockSpec((64, 64), lambda i, j: (i, j)),),
+    )(x):
         tile[...] = x_tile[...]
         acc = numpipe.wgmma_wait(numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile), 0)
         y[ds(i * 64, 64), ds(j * 64, 64)] = acc.astype(y.dtype)
@@ -47,16 +53,21 @@ def in_place(x: Any, y: Any) -> None:
     """y = x + 1, through rows of a tile that only the warp that wrote them reads: right without
     barriers."""
     tile = numpipe.scratch(SMEM((64, 64), x.dtype))
-    for (i, j), (x_tile,) in numpipe.pipeline(grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)), in_specs=(
-            BlockSpec((64, 64), lambda i, j: (i, j)),))(x):
+    for (i, j), (x_tile,) in numpipe.pipeline(
+        grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)),
+        in_specs=(BlockSpec((64, 64), lambda i, j: (i, j)),),
+    )(x):
         tile[...] = x_tile[...]
         y[ds(i * 64, 64), ds(j * 64, 64)] = (tile[...].astype(np.float32) + 1.0).astype(y.dtype)
 
 
 def turned_twice(x: Any, y: Any) -> None:
     """y = x, transposed on the way in and once more where it lies, in an output's tile."""
-    pipe = numpipe.pipeline(grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)), in_specs=(BlockSpec((64, 64), lambda i, j: (i, j)),),
-                            out_specs=(BlockSpec((64, 64), lambda i, j: (i, j)),))
+    pipe = numpipe.pipeline(
+        grid=(cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)),
+        in_specs=(BlockSpec((64, 64), lambda i, j: (i, j)),),
+        out_specs=(BlockSpec((64, 64), lambda i, j: (i, j)),),
+    )
     for _, (x_tile, y_tile) in pipe(x, y):
         y_tile[...] = x_tile.T[...]
         y_tile[...] = y_tile.T[...]
@@ -64,7 +75,10 @@ def turned_twice(x: Any, y: Any) -> None:
 
 FUNCTIONS = (turned, sent, squared, in_place, turned_twice)
 SAFE = {function.__name__: numpipe.kernel(num_compute_wgs=1)(function) for function in FUNCTIONS}
-BARE = {function.__name__: numpipe.kernel(num_compute_wgs=1, compiler_params=UNSAFE)(function) for function in FUNCTIONS}
+BARE = {
+    function.__name__: numpipe.kernel(num_compute_wgs=1, compiler_params=UNSAFE)(function)
+    for function in FUNCTIONS
+}
 
 
 def operand(shape: tuple[int, int] = (192, 128)) -> np.ndarray:
@@ -74,7 +88,9 @@ def operand(shape: tuple[int, int] = (192, 128)) -> np.ndarray:
 def result(name: str, x: np.ndarray) -> np.ndarray:
     """What a kernel computes."""
     blocks = x.reshape(x.shape[0] // 64, 64, -1, 64).swapaxes(1, 2)
-    made = {"turned": lambda: blocks.swapaxes(2, 3), "turned_twice": lambda: blocks,
-            "squared": lambda: blocks.astype(np.float32) @ blocks.astype(np.float32)}.get(
-        name, lambda: blocks + np.float16(1))()
+    made = {
+        "turned": lambda: blocks.swapaxes(2, 3),
+        "turned_twice": lambda: blocks,
+        "squared": lambda: blocks.astype(np.float32) @ blocks.astype(np.float32),
+    }.get(name, lambda: blocks + np.float16(1))()
     return made.swapaxes(1, 2).reshape(x.shape).astype(np.float16)  # type: ignore[no-any-return]

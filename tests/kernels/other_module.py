@@ -12,7 +12,9 @@ from numpipe import ds
 def store_rows(c, tile, *, cfg, at=0):
     """Store this warpgroup's share of a tile of ``cfg.tm`` rows, in the array's dtype."""
     rows = cfg.tm // numpipe.axis_size("wg")
-    c[ds(at * 64 + numpipe.axis_index("wg") * rows, rows), ds(0, tile.shape[1])] = tile.astype(c.dtype)
+    c[ds(at * 64 + numpipe.axis_index("wg") * rows, rows), ds(0, tile.shape[1])] = tile.astype(
+        c.dtype
+    )
 
 
 @numpipe.function

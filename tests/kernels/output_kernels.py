@@ -34,9 +34,13 @@ def copy(num_compute_wgs: int = 2) -> Any:
         wg = numpipe.axis_index("wg")
         rows = cfg.rows // numpipe.axis_size("wg")
         pipe = numpipe.pipeline(
-            grid=(cdiv(a.shape[0], cfg.rows), cdiv(a.shape[1], cfg.columns)), max_concurrent_steps=cfg.slots,
+            grid=(cdiv(a.shape[0], cfg.rows), cdiv(a.shape[1], cfg.columns)),
+            max_concurrent_steps=cfg.slots,
             in_specs=(BlockSpec((cfg.rows, cfg.columns), lambda i, k: (i, k)),),
-            out_specs=(BlockSpec((cfg.rows, cfg.columns), lambda i, k: (i, k), buffer_count=cfg.outs),))
+            out_specs=(
+                BlockSpec((cfg.rows, cfg.columns), lambda i, k: (i, k), buffer_count=cfg.outs),
+            ),
+        )
         for (_, _), (x, y) in pipe(a, o):
             y[ds(wg * rows, rows), :] = x[ds(wg * rows, rows), :]
 
@@ -55,8 +59,13 @@ def doubled(a, o):
     def compute(pipeline):
         pipeline(0)
 
-    emit(body, grid=(cdiv(a.shape[0], 128), cdiv(a.shape[1], 64)), compute_context=compute,
-         in_specs=(BlockSpec((128, 64), lambda i, k: (i, k)),), out_specs=(BlockSpec((128, 64), lambda i, k: (i, k)),))(a, o)
+    emit(
+        body,
+        grid=(cdiv(a.shape[0], 128), cdiv(a.shape[1], 64)),
+        compute_context=compute,
+        in_specs=(BlockSpec((128, 64), lambda i, k: (i, k)),),
+        out_specs=(BlockSpec((128, 64), lambda i, k: (i, k)),),
+    )(a, o)
 
 
 @numpipe.kernel(num_compute_wgs=2)
@@ -64,10 +73,15 @@ def sums(a, rows, total, o, *, slots: numpipe.Static = 2):
     """Three outputs: one a step, one a row of the grid, revisited, and one in all."""
     wg = numpipe.axis_index("wg")
     pipe = numpipe.pipeline(
-        grid=(cdiv(a.shape[0], 128), cdiv(a.shape[1], 64)), max_concurrent_steps=slots,
+        grid=(cdiv(a.shape[0], 128), cdiv(a.shape[1], 64)),
+        max_concurrent_steps=slots,
         in_specs=(BlockSpec((128, 64), lambda i, k: (i, k)),),
-        out_specs=(BlockSpec((128, 64), lambda i, k: (i, 0)), BlockSpec((128, 64), lambda i, k: (0, 0)),
-                   BlockSpec((128, 64), lambda i, k: (i, k))))
+        out_specs=(
+            BlockSpec((128, 64), lambda i, k: (i, 0)),
+            BlockSpec((128, 64), lambda i, k: (0, 0)),
+            BlockSpec((128, 64), lambda i, k: (i, k)),
+        ),
+    )
     for (i, k), (x, row, whole, y) in pipe(a, rows, total, o):
         value = x[ds(wg * 64, 64), :].astype(np.float32)
         if k == 0:
@@ -87,9 +101,15 @@ def in_tiles(a, b, o, c, *, slots: numpipe.Static = 2):
     wg = numpipe.axis_index("wg")
     for (m,) in numpipe.tiles(cdiv(a.shape[0], 128)):
         acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], 64),), max_concurrent_steps=3, in_specs=(
-            BlockSpec((128, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (0, k))), out_specs=(
-            BlockSpec((128, 64), lambda k: (m, k), buffer_count=slots),))
+        pipe = numpipe.pipeline(
+            grid=(cdiv(a.shape[1], 64),),
+            max_concurrent_steps=3,
+            in_specs=(
+                BlockSpec((128, 64), lambda k: (m, k)),
+                BlockSpec((64, 64), lambda k: (0, k)),
+            ),
+            out_specs=(BlockSpec((128, 64), lambda k: (m, k), buffer_count=slots),),
+        )
         for (_,), (x, y, z) in pipe(a, b, o):
             acc = numpipe.wgmma(acc, x.at[ds(wg * 64, 64), :], y.T)
             z[ds(wg * 64, 64), :] = (x[ds(wg * 64, 64), :].astype(np.float32) * 3.0).astype(z.dtype)
@@ -99,12 +119,19 @@ def in_tiles(a, b, o, c, *, slots: numpipe.Static = 2):
 @numpipe.kernel(num_compute_wgs=1)
 def nested(a, b, o, p):
     """Outputs of an outer and of an inner pipeline."""
-    outer = numpipe.pipeline(grid=(cdiv(a.shape[0], 64),), in_specs=(BlockSpec((64, 64), lambda i: (i, 0)),),
-                             out_specs=(BlockSpec((64, 64), lambda i: (i, 0)),))
+    outer = numpipe.pipeline(
+        grid=(cdiv(a.shape[0], 64),),
+        in_specs=(BlockSpec((64, 64), lambda i: (i, 0)),),
+        out_specs=(BlockSpec((64, 64), lambda i: (i, 0)),),
+    )
     for (i,), (x, y) in outer(a, o):
         total = x[...].astype(np.float32)
-        inner = numpipe.pipeline(grid=(cdiv(b.shape[1], 64),), in_specs=(BlockSpec((64, 64), lambda j: (0, j)),),
-                                 out_specs=(BlockSpec((64, 64), lambda j: (i, j)),), max_concurrent_steps=3)
+        inner = numpipe.pipeline(
+            grid=(cdiv(b.shape[1], 64),),
+            in_specs=(BlockSpec((64, 64), lambda j: (0, j)),),
+            out_specs=(BlockSpec((64, 64), lambda j: (i, j)),),
+            max_concurrent_steps=3,
+        )
         for (_,), (z, w) in inner(b, p):
             part = z[...].astype(np.float32)
             total = total + part
@@ -115,9 +142,15 @@ def nested(a, b, o, p):
 @numpipe.kernel(num_compute_wgs=1)
 def batches(a, o):
     """Squeezed and element dimensions: matrix b of a to matrix b of o, 16 columns further left."""
-    pipe = numpipe.pipeline(grid=(a.shape[0], cdiv(a.shape[1], 64), cdiv(a.shape[2], 64)), in_specs=(
-        BlockSpec((None, 64, numpipe.Element(64)), lambda b, i, k: (b, i, k * 64 + 16), mode="zero"),), out_specs=(
-        BlockSpec((None, 64, 64), lambda b, i, k: (b, i, k)),))
+    pipe = numpipe.pipeline(
+        grid=(a.shape[0], cdiv(a.shape[1], 64), cdiv(a.shape[2], 64)),
+        in_specs=(
+            BlockSpec(
+                (None, 64, numpipe.Element(64)), lambda b, i, k: (b, i, k * 64 + 16), mode="zero"
+            ),
+        ),
+        out_specs=(BlockSpec((None, 64, 64), lambda b, i, k: (b, i, k)),),
+    )
     for (_, _, _), (x, y) in pipe(a, o):
         y[...] = x[...]
 
@@ -130,8 +163,13 @@ class Both(NamedTuple):
 @numpipe.kernel(num_compute_wgs=1)
 def trees(a, up, down):
     """Outputs in a NamedTuple."""
-    pipe = numpipe.pipeline(grid=(cdiv(a.shape[0], 64),), in_specs=(BlockSpec((64, 64), lambda i: (i, 0)),), out_specs=(
-        Both(BlockSpec((64, 64), lambda i: (i, 0)), BlockSpec((64, 64), lambda i: (i, 0))),))
+    pipe = numpipe.pipeline(
+        grid=(cdiv(a.shape[0], 64),),
+        in_specs=(BlockSpec((64, 64), lambda i: (i, 0)),),
+        out_specs=(
+            Both(BlockSpec((64, 64), lambda i: (i, 0)), BlockSpec((64, 64), lambda i: (i, 0))),
+        ),
+    )
     for (_,), (x, both) in pipe(a, Both(up, down)):
         value = x[...].astype(np.float32)
         both.up[...] = value + 1.0
@@ -141,8 +179,10 @@ def trees(a, up, down):
 @numpipe.kernel(num_compute_wgs=1)
 def filled(o, value):
     """No inputs."""
-    pipe = numpipe.pipeline(grid=(cdiv(o.shape[0], 64), cdiv(o.shape[1], 64)), out_specs=(
-        BlockSpec((64, 64), lambda i, k: (i, k)),))
+    pipe = numpipe.pipeline(
+        grid=(cdiv(o.shape[0], 64), cdiv(o.shape[1], 64)),
+        out_specs=(BlockSpec((64, 64), lambda i, k: (i, k)),),
+    )
     for (i, k), (y,) in pipe(o):
         y[...] = numpipe.zeros((64, 64), np.float32) + (value + i * 100 + k)
 
@@ -160,9 +200,14 @@ def one_by_one(a, b, o):
         z[ds(wg * 64, 64), :] = value - y[ds(wg * 64, 64), :].astype(np.float32)
         numpipe.barrier_arrive(y_consumed)
 
-    emit(body, grid=(cdiv(a.shape[1], 64),), in_specs=(
-        BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((128, 64), lambda k: (0, k))), out_specs=(
-        BlockSpec((128, 64), lambda k: (0, k)),), manual_ready_barriers=True, manual_consumed_barriers=True)(a, b, o)
+    emit(
+        body,
+        grid=(cdiv(a.shape[1], 64),),
+        in_specs=(BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((128, 64), lambda k: (0, k))),
+        out_specs=(BlockSpec((128, 64), lambda k: (0, k)),),
+        manual_ready_barriers=True,
+        manual_consumed_barriers=True,
+    )(a, b, o)
 
 
 @numpipe.kernel(num_compute_wgs=2)
@@ -176,12 +221,22 @@ def chained(a, b, o, p):
     def negates(indices, x, y):
         y[ds(wg * 64, 64), :] = (-x[ds(wg * 64, 64), :].astype(np.float32)).astype(y.dtype)
 
-    first = emit(doubles, grid=(cdiv(a.shape[1], 64),), max_concurrent_steps=3, in_specs=(BlockSpec((128, 64), lambda k: (0, k)),),
-                 out_specs=(BlockSpec((128, 64), lambda k: (0, k)),))
+    first = emit(
+        doubles,
+        grid=(cdiv(a.shape[1], 64),),
+        max_concurrent_steps=3,
+        in_specs=(BlockSpec((128, 64), lambda k: (0, k)),),
+        out_specs=(BlockSpec((128, 64), lambda k: (0, k)),),
+    )
     shared = first.get_allocations(a, o)
     first(a, o, allocations=shared)
-    emit(negates, grid=(cdiv(b.shape[1], 64),), max_concurrent_steps=3, in_specs=(BlockSpec((128, 64), lambda k: (0, k)),),
-         out_specs=(BlockSpec((128, 64), lambda k: (0, k)),))(b, p, allocations=shared)
+    emit(
+        negates,
+        grid=(cdiv(b.shape[1], 64),),
+        max_concurrent_steps=3,
+        in_specs=(BlockSpec((128, 64), lambda k: (0, k)),),
+        out_specs=(BlockSpec((128, 64), lambda k: (0, k)),),
+    )(b, p, allocations=shared)
 
 
 @numpipe.kernel(num_compute_wgs=2)
@@ -202,9 +257,17 @@ def product(a, b, o, *, slots: numpipe.Static = 2):
     def compute(pipeline):
         pipeline(numpipe.zeros((64, 64), np.float32))
 
-    emit(body, grid=(cdiv(a.shape[0], 128), depth), max_concurrent_steps=3, compute_context=compute, in_specs=(
-        BlockSpec((128, 64), lambda i, k: (i, k)), BlockSpec((64, 64), lambda i, k: (0, k))), out_specs=(
-        BlockSpec((128, 64), lambda i, k: (i, 0), buffer_count=slots),))(a, b, o)
+    emit(
+        body,
+        grid=(cdiv(a.shape[0], 128), depth),
+        max_concurrent_steps=3,
+        compute_context=compute,
+        in_specs=(
+            BlockSpec((128, 64), lambda i, k: (i, k)),
+            BlockSpec((64, 64), lambda i, k: (0, k)),
+        ),
+        out_specs=(BlockSpec((128, 64), lambda i, k: (i, 0), buffer_count=slots),),
+    )(a, b, o)
 
 
 @numpipe.kernel(num_compute_wgs=2)
@@ -215,16 +278,24 @@ def alone(a, o, *, slots: numpipe.Static = 2):
     def body(indices, x, y):
         y[...] = (x[...].astype(np.float32) * 2.0).astype(y.dtype)
 
-    numpipe.emit_pipeline(body, grid=(cdiv(a.shape[1], 64) - wg,), max_concurrent_steps=slots, in_specs=(
-        BlockSpec((64, 64), lambda k: (wg, k)),), out_specs=(BlockSpec((64, 64), lambda k: (wg, k)),))(a, o)
+    numpipe.emit_pipeline(
+        body,
+        grid=(cdiv(a.shape[1], 64) - wg,),
+        max_concurrent_steps=slots,
+        in_specs=(BlockSpec((64, 64), lambda k: (wg, k)),),
+        out_specs=(BlockSpec((64, 64), lambda k: (wg, k)),),
+    )(a, o)
 
 
 @numpipe.kernel(num_compute_wgs=3, warp_specialized=False)
 def without_memory_role(a, o):
     """Sums of every second block column, for each warpgroup another row of blocks."""
     wg = numpipe.axis_index("wg")
-    pipe = numpipe.pipeline(grid=(2, cdiv(a.shape[1], 128)), in_specs=(BlockSpec((64, 64), lambda h, k: (wg, 2 * k + h)),),
-                            out_specs=(BlockSpec((64, 64), lambda h, k: (wg, h)),))
+    pipe = numpipe.pipeline(
+        grid=(2, cdiv(a.shape[1], 128)),
+        in_specs=(BlockSpec((64, 64), lambda h, k: (wg, 2 * k + h)),),
+        out_specs=(BlockSpec((64, 64), lambda h, k: (wg, h)),),
+    )
     for (_, k), (x, y) in pipe(a, o):
         if k == 0:
             y[...] = x[...].astype(np.float32)
@@ -251,10 +322,10 @@ def check_sums(run: Run, shape: tuple[int, int], slots: int = 2) -> None:
     rows, total = np.full((shape[0], 64), np.nan, F32), np.full((128, 64), np.nan, F32)
     run(sums, a, rows, total, o, slots=slots)
     padded = np.zeros((-(-shape[0] // 128) * 128, -(-shape[1] // 64) * 64), F32)
-    padded[:shape[0], :shape[1]] = a
+    padded[: shape[0], : shape[1]] = a
     by_row = padded.reshape(len(padded), -1, 64).sum(1)
     np.testing.assert_array_equal(o, a + 1)
-    np.testing.assert_array_equal(rows, by_row[:shape[0]])
+    np.testing.assert_array_equal(rows, by_row[: shape[0]])
     np.testing.assert_array_equal(total, by_row.reshape(-1, 128, 64).sum(0))
 
 
@@ -284,7 +355,7 @@ def check_batches(run: Run, shape: tuple[int, int, int]) -> None:
     a, o = integers(shape), np.full(shape, np.nan, F16)
     run(batches, a, o)
     expected = np.zeros(shape, F16)
-    expected[:, :, :max(0, shape[2] - 16)] = a[:, :, 16:]
+    expected[:, :, : max(0, shape[2] - 16)] = a[:, :, 16:]
     np.testing.assert_array_equal(o, expected)
 
 
@@ -303,7 +374,11 @@ def check_filled(run: Run) -> None:
 
 
 def check_one_by_one(run: Run, steps: int) -> None:
-    a, b, o = integers((128, 64 * steps)), integers((128, 64 * steps), seed=1), np.zeros((128, 64 * steps), F32)
+    a, b, o = (
+        integers((128, 64 * steps)),
+        integers((128, 64 * steps), seed=1),
+        np.zeros((128, 64 * steps), F32),
+    )
     run(one_by_one, a, b, o)
     np.testing.assert_array_equal(o, a.astype(F32) - b)
 
@@ -331,18 +406,35 @@ def check_chained(run: Run, columns: tuple[int, int]) -> None:
 
 
 def check_product(run: Run, shape: tuple[int, int], slots: int) -> None:
-    a, b, o = integers(shape), integers((64, shape[1]), seed=1), np.full((shape[0], 64), np.nan, F32)
+    a, b, o = (
+        integers(shape),
+        integers((64, shape[1]), seed=1),
+        np.full((shape[0], 64), np.nan, F32),
+    )
     run(product, a, b, o, slots=slots)
     np.testing.assert_array_equal(o, a.astype(F32) @ b.astype(F32).T)
 
 
 CHECKS: dict[str, Callable[[Run], None]] = {
-    **{f"copy {dtype}": lambda run, dtype=dtype: check_copy(run, copy(), dtype, (300, 200)) for dtype in (F16, BF16, F32)},
-    **{f"copy, {outs} slots": lambda run, outs=outs: check_copy(run, copy(), F16, (300, 328), cfg=Config(outs=outs))
-       for outs in (1, 2, 3, 4)},
-    **{f"copy by {wgs} warpgroups": lambda run, wgs=wgs: check_copy(run, copy(wgs), F16, (400, 200), cfg=Config(rows=64 * wgs))
-       for wgs in (1, 3)},
-    "copy, two 64 rows a warpgroup, two panels": lambda run: check_copy(run, copy(1), F16, (200, 264), cfg=Config(128, 128)),
+    **{
+        f"copy {dtype}": lambda run, dtype=dtype: check_copy(run, copy(), dtype, (300, 200))
+        for dtype in (F16, BF16, F32)
+    },
+    **{
+        f"copy, {outs} slots": lambda run, outs=outs: check_copy(
+            run, copy(), F16, (300, 328), cfg=Config(outs=outs)
+        )
+        for outs in (1, 2, 3, 4)
+    },
+    **{
+        f"copy by {wgs} warpgroups": lambda run, wgs=wgs: check_copy(
+            run, copy(wgs), F16, (400, 200), cfg=Config(rows=64 * wgs)
+        )
+        for wgs in (1, 3)
+    },
+    "copy, two 64 rows a warpgroup, two panels": lambda run: check_copy(
+        run, copy(1), F16, (200, 264), cfg=Config(128, 128)
+    ),
     "copy, narrow": lambda run: check_copy(run, copy(), F16, (200, 24), cfg=Config(columns=24)),
     "sums": lambda run: check_sums(run, (300, 264)),
     "sums, 1 slot": lambda run: check_sums(run, (300, 264), 1),

@@ -28,7 +28,9 @@ def columns_wrong(dtype: np.dtype, target: str) -> bool:
     x, y = np.arange(128 * 64).reshape(128, 64).astype(dtype), np.zeros((128, 176), dtype)
     columns_of_tiles(x, y, target=target)
     rows = np.concatenate([x[64:, :16], x[:64, 8:24]])
-    return not (y == np.concatenate([x[:, 32:], x[:, :32], x[:, 16:40], x[:, 56:], rows, x], axis=1)).all()
+    return not (
+        y == np.concatenate([x[:, 32:], x[:, :32], x[:, 16:40], x[:, 56:], rows, x], axis=1)
+    ).all()
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -43,7 +45,9 @@ def parts_of_vectors(x, y, z):
     y[ds(4, 1), ds(0, 16)] = t.max(axis=0, keepdims=True)[:, 8:24]
     y[ds(5, 1), ds(0, 64)] = t.max(axis=0).reshape(1, -1)
     y[6, ds(0, 64)] = t.max(axis=1, keepdims=True)[64:128, :].reshape(64)
-    z[ds(0, 64), ds(0, 64)] = t[0:64, :] + v[ds(64, 64)][:, None] - v[ds(128, 64)].reshape((64, 1)) + v[ds(64, 64)]
+    z[ds(0, 64), ds(0, 64)] = (
+        t[0:64, :] + v[ds(64, 64)][:, None] - v[ds(128, 64)].reshape((64, 1)) + v[ds(64, 64)]
+    )
     z[ds(64, 64), ds(0, 64)] = np.exp2(t[128:192, :]) * t.sum(axis=1)[ds(0, 64)].reshape(-1, 1)
 
 
@@ -52,9 +56,22 @@ def vectors_wrong(target: str) -> bool:
     y, z = np.zeros((7, 64), np.float32), np.zeros((128, 64), np.float32)
     parts_of_vectors(x, y, z, target=target)
     t, v = x[:, :64], x[0]
-    found = [v[8:48], v[64:128], t.max(1)[128:], t.max(0)[24:32], t.max(0)[8:24], t.max(0), t.max(1)[64:128]]
+    found = [
+        v[8:48],
+        v[64:128],
+        t.max(1)[128:],
+        t.max(0)[24:32],
+        t.max(0)[8:24],
+        t.max(0),
+        t.max(1)[64:128],
+    ]
     wanted = np.stack([np.pad(part, (0, 64 - part.size)) for part in found])
-    other = np.concatenate([t[:64] + v[64:128, None] - v[128:, None] + v[64:128], np.exp2(t[128:]) * t.sum(1)[:64, None]])
+    other = np.concatenate(
+        [
+            t[:64] + v[64:128, None] - v[128:, None] + v[64:128],
+            np.exp2(t[128:]) * t.sum(1)[:64, None],
+        ]
+    )
     return not ((y == wanted).all() and (z == other).all())
 
 
@@ -66,7 +83,10 @@ def coalesced_parts(x, y):
 
 
 def coalesced_wrong(target: str) -> bool:
-    x, y = np.arange(128 * 128).reshape(128, 128).astype(np.float16) % 512, np.zeros((128, 192), np.float16)
+    x, y = (
+        np.arange(128 * 128).reshape(128, 128).astype(np.float16) % 512,
+        np.zeros((128, 192), np.float16),
+    )
     coalesced_parts(x, y, target=target)
     return not ((y[:, :64] == x[:, 64:]).all() and (y[:64, 64:] == x[64:] * np.float16(2)).all())
 
@@ -75,8 +95,13 @@ def coalesced_wrong(target: str) -> bool:
 def halves_of_a_product(a, b, c):
     """SwiGLU: the gate and the value are the two halves of one accumulator's columns."""
     acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(
-        numpipe.BlockSpec((64, 64), lambda k: (0, k)), numpipe.BlockSpec((64, 64), lambda k: (0, k))))
+    pipe = numpipe.pipeline(
+        grid=(a.shape[1] // 64,),
+        in_specs=(
+            numpipe.BlockSpec((64, 64), lambda k: (0, k)),
+            numpipe.BlockSpec((64, 64), lambda k: (0, k)),
+        ),
+    )
     for (_,), (x, y) in pipe(a, b):
         acc = numpipe.wgmma(acc, x, y.T)
     gate, value = acc[:, :32], acc[:, 32:]

@@ -19,7 +19,10 @@ def array(number: int) -> list[Plan]:
     """Plans in which all pairs of values meet that any plan has; grids that are constants have 0 to
     6 steps in turn."""
     rows = covering_array(FACTORS, RULES, seed=number)
-    return [Plan(**row, extent=(*GRIDS[(5 * n + number) % 7][row["rank"] - 1], 1, 1)[:3]) for n, row in enumerate(rows)]
+    return [
+        Plan(**row, extent=(*GRIDS[(5 * n + number) % 7][row["rank"] - 1], 1, 1)[:3])
+        for n, row in enumerate(rows)
+    ]
 
 
 def load(plan: Plan) -> Any:
@@ -61,5 +64,9 @@ def check_on_gpu(plan: Plan, grid: tuple[int, ...], repeats: int = 10) -> None:
 def told(plan: Plan) -> str:
     """A plan as a failure shows it: what is not ordinary about it, and its source."""
     ordinary = Plan()
-    said = ", ".join(f"{name}={value!r}" for name, value in vars(plan).items() if value != getattr(ordinary, name))
+    said = ", ".join(
+        f"{name}={value!r}"
+        for name, value in vars(plan).items()
+        if value != getattr(ordinary, name)
+    )
     return f"Plan({said})\n{source(plan)}"

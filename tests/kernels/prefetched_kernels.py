@@ -24,9 +24,14 @@ def tiles_of_each_warpgroup(a, table, counts, c, *, size: numpipe.Static):
         acc = numpipe.zeros((64, 64), np.float32)
         if counts[t] > 0:
             rows = numpipe.prefetched(table, size=size)
-            for _, (x, y) in numpipe.pipeline(grid=(counts[t],), max_concurrent_steps=2, in_specs=(
+            for _, (x, y) in numpipe.pipeline(
+                grid=(counts[t],),
+                max_concurrent_steps=2,
+                in_specs=(
                     BlockSpec((64, 64), lambda k: ((rows[t, 0] + k * rows[t, 1]) % 6, 0)),
-                    BlockSpec((64, 64), lambda k: (rows[k, 0], 1))))(a, a):
+                    BlockSpec((64, 64), lambda k: (rows[k, 0], 1)),
+                ),
+            )(a, a):
                 acc = numpipe.wgmma(acc, x, y.T)
         c[ds(t * 128, 64), ds(0, 64)] = acc
         c[ds(t * 128 + 64, 64), ds(0, 64)] = acc
@@ -42,9 +47,16 @@ def numbers(table, y):
             y[row, j] = t[row, j]
 
 
-KERNELS: dict[str, Any] = {kernel.name: kernel for kernel in (tiles_of_a_table, tiles_in_turns, tiles_of_each_warpgroup, walks)}
+KERNELS: dict[str, Any] = {
+    kernel.name: kernel
+    for kernel in (tiles_of_a_table, tiles_in_turns, tiles_of_each_warpgroup, walks)
+}
 TABLES = {
-    "int64": np.arange(24).reshape(8, 3), "int32": np.arange(24, dtype=np.int32).reshape(8, 3),
-    "columns": np.arange(24).reshape(3, 8).T, "odd beginning": np.arange(25)[1:].reshape(8, 3),
-    "parts of rows": np.arange(64).reshape(8, 8)[:, 2:5], "short": np.arange(2).reshape(2, 1)}
+    "int64": np.arange(24).reshape(8, 3),
+    "int32": np.arange(24, dtype=np.int32).reshape(8, 3),
+    "columns": np.arange(24).reshape(3, 8).T,
+    "odd beginning": np.arange(25)[1:].reshape(8, 3),
+    "parts of rows": np.arange(64).reshape(8, 8)[:, 2:5],
+    "short": np.arange(2).reshape(2, 1),
+}
 """arrays for `numbers`"""

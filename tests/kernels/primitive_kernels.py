@@ -19,7 +19,11 @@ def product_type(a: Any, b: Any) -> ArrayType:
     return ArrayType((a.shape[0], b.shape[0]), np.float32)
 
 
-@numpipe.kernel(grid=lambda a, b: (cdiv(b.shape[0], 64), cdiv(a.shape[0], 64)), num_compute_wgs=1, out_type=product_type)
+@numpipe.kernel(
+    grid=lambda a, b: (cdiv(b.shape[0], 64), cdiv(a.shape[0], 64)),
+    num_compute_wgs=1,
+    out_type=product_type,
+)
 def single_stream(a, b, c, *, slots: numpipe.Static = 2):
     """One warpgroup loads ahead for itself."""
     n, m = numpipe.program_id(0), numpipe.program_id(1)
@@ -29,8 +33,12 @@ def single_stream(a, b, c, *, slots: numpipe.Static = 2):
 
     def load(k):
         slot = k % slots
-        numpipe.copy_gmem_to_smem(a.at[ds(m * 64, 64), ds(k * 64, 64)], a_slots.at[slot], landed.at[slot])
-        numpipe.copy_gmem_to_smem(b.at[ds(n * 64, 64), ds(k * 64, 64)], b_slots.at[slot], landed.at[slot])
+        numpipe.copy_gmem_to_smem(
+            a.at[ds(m * 64, 64), ds(k * 64, 64)], a_slots.at[slot], landed.at[slot]
+        )
+        numpipe.copy_gmem_to_smem(
+            b.at[ds(n * 64, 64), ds(k * 64, 64)], b_slots.at[slot], landed.at[slot]
+        )
 
     steps = cdiv(a.shape[1], 64)
     for k in range(min(slots, steps)):
@@ -46,7 +54,11 @@ def single_stream(a, b, c, *, slots: numpipe.Static = 2):
     c[ds(m * 64, 64), ds(n * 64, 64)] = acc
 
 
-@numpipe.kernel(grid=lambda a, b: (cdiv(b.shape[0], 64), cdiv(a.shape[0], 128)), num_compute_wgs=2, out_type=product_type)
+@numpipe.kernel(
+    grid=lambda a, b: (cdiv(b.shape[0], 64), cdiv(a.shape[0], 128)),
+    num_compute_wgs=2,
+    out_type=product_type,
+)
 def shared_tiles(a, b, c, *, slots: numpipe.Static = 3):
     """Two warpgroups share what the first of them loads; they hand slots back over a barrier of
     their own."""
@@ -58,10 +70,18 @@ def shared_tiles(a, b, c, *, slots: numpipe.Static = 3):
 
         def load(k):
             slot = k % slots
-            numpipe.copy_gmem_to_smem(a.at[ds(m * 128, 128), ds(k * 64, 64)], a_slots.at[slot], landed.at[slot],
-                                      predicate=wg == 0)
-            numpipe.copy_gmem_to_smem(b.at[ds(n * 64, 64), ds(k * 64, 64)], b_slots.at[slot], landed.at[slot],
-                                      predicate=wg == 0)
+            numpipe.copy_gmem_to_smem(
+                a.at[ds(m * 128, 128), ds(k * 64, 64)],
+                a_slots.at[slot],
+                landed.at[slot],
+                predicate=wg == 0,
+            )
+            numpipe.copy_gmem_to_smem(
+                b.at[ds(n * 64, 64), ds(k * 64, 64)],
+                b_slots.at[slot],
+                landed.at[slot],
+                predicate=wg == 0,
+            )
 
         for k in range(min(slots, steps)):
             load(k)
@@ -69,16 +89,22 @@ def shared_tiles(a, b, c, *, slots: numpipe.Static = 3):
         for k in range(steps):
             slot = k % slots
             numpipe.barrier_wait(landed.at[slot])
-            acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_slots.at[slot, ds(wg * 64, 64), :], b_slots.at[slot].T), 0)
+            acc = numpipe.wgmma_wait(
+                numpipe.wgmma(acc, a_slots.at[slot, ds(wg * 64, 64), :], b_slots.at[slot].T), 0
+            )
             if k + slots < steps:
                 numpipe.barrier_arrive(free.at[slot])
                 numpipe.barrier_wait(free.at[slot])
                 load(k + slots)
         return acc
 
-    acc = numpipe.run_scoped(body, SMEM((slots, 128, 64), a.dtype), SMEM((slots, 64, 64), b.dtype),
-                             (Barrier(num_arrivals=4, num_barriers=slots), Barrier(num_arrivals=2, num_barriers=slots)),
-                             collective_axes="wg")
+    acc = numpipe.run_scoped(
+        body,
+        SMEM((slots, 128, 64), a.dtype),
+        SMEM((slots, 64, 64), b.dtype),
+        (Barrier(num_arrivals=4, num_barriers=slots), Barrier(num_arrivals=2, num_barriers=slots)),
+        collective_axes="wg",
+    )
     c[ds(m * 128 + wg * 64, 64), ds(n * 64, 64)] = acc
 
 
@@ -92,11 +118,17 @@ def copied(x, y):
 
     def body(tile, landed):
         for i, j in numpipe.nd_loop((cdiv(x.shape[0], 2 * ROWS), cdiv(x.shape[1], COLUMNS))):
-            numpipe.async_prefetch(x.at[ds(i * 2 * ROWS, 2 * ROWS), ds(j * COLUMNS + COLUMNS, COLUMNS)])
-            numpipe.copy_gmem_to_smem(x.at[ds((2 * i + wg) * ROWS, ROWS), ds(j * COLUMNS, COLUMNS)], tile, landed)
+            numpipe.async_prefetch(
+                x.at[ds(i * 2 * ROWS, 2 * ROWS), ds(j * COLUMNS + COLUMNS, COLUMNS)]
+            )
+            numpipe.copy_gmem_to_smem(
+                x.at[ds((2 * i + wg) * ROWS, ROWS), ds(j * COLUMNS, COLUMNS)], tile, landed
+            )
             numpipe.barrier_wait(landed)
             numpipe.commit_smem()
-            numpipe.copy_smem_to_gmem(tile, y.at[ds((2 * i + wg) * ROWS, ROWS), ds(j * COLUMNS, COLUMNS)])
+            numpipe.copy_smem_to_gmem(
+                tile, y.at[ds((2 * i + wg) * ROWS, ROWS), ds(j * COLUMNS, COLUMNS)]
+            )
             numpipe.wait_smem_to_gmem(0, wait_read_only=True)
 
     numpipe.run_scoped(body, SMEM((ROWS, COLUMNS), x.dtype), Barrier())
@@ -104,6 +136,7 @@ def copied(x, y):
 
 def reduced(operation: str) -> Any:
     """A kernel: y[i] = operation(y[i], x[i]), for each of the two CTAs once."""
+
     @numpipe.kernel(grid=2, num_compute_wgs=1)
     def kernel(x, y):
         tile, landed = numpipe.scratch((SMEM((64, 32), x.dtype), Barrier()))
@@ -131,21 +164,30 @@ def polled(x, y):
         numpipe.copy_smem_to_gmem(tile, y.at[wg, ds(0, 64), ds(0, 64)])
 
     def compute(pipeline):
-        numpipe.run_scoped(body, SMEM((64, 64), x.dtype), Barrier(num_arrivals=2), collective_axes="wg")
+        numpipe.run_scoped(
+            body, SMEM((64, 64), x.dtype), Barrier(num_arrivals=2), collective_axes="wg"
+        )
         pipeline(0)
 
     def step(indices, tile, carry):
         return carry
 
-    numpipe.emit_pipeline_warp_specialized(step, grid=(1,), compute_context=compute, in_specs=(
-        numpipe.BlockSpec((64, 64), lambda k: (0, k)),))(x)
+    numpipe.emit_pipeline_warp_specialized(
+        step,
+        grid=(1,),
+        compute_context=compute,
+        in_specs=(numpipe.BlockSpec((64, 64), lambda k: (0, k)),),
+    )(x)
 
 
 @numpipe.kernel(grid=1, num_compute_wgs=1)
 def united(x, y):
     """A union of one large tile and of two small ones: the same bytes, one after the other."""
-    whole, (upper, lower) = numpipe.scratch(numpipe.RefUnion(
-        SMEM((128, 64), x.dtype), (SMEM((64, 64), x.dtype), SMEM((64, 64), x.dtype))))
+    whole, (upper, lower) = numpipe.scratch(
+        numpipe.RefUnion(
+            SMEM((128, 64), x.dtype), (SMEM((64, 64), x.dtype), SMEM((64, 64), x.dtype))
+        )
+    )
     landed = numpipe.scratch(Barrier())
     numpipe.copy_gmem_to_smem(x.at[ds(0, 128), ds(0, 64)], whole, landed)
     numpipe.barrier_wait(landed)
@@ -182,22 +224,36 @@ def places(visits, a, b, c, d):
     numpipe.barrier_wait(landed)
     for i, j, k, m in numpipe.nd_loop((a, b, c, d)):
         place = ((i * b + j) * c + k) * d + m
-        numpipe.copy_smem_to_gmem(tile, visits.at[ds(8 + 8 * place, 8), ds(16, 16)], reduction_op="add")
+        numpipe.copy_smem_to_gmem(
+            tile, visits.at[ds(8 + 8 * place, 8), ds(16, 16)], reduction_op="add"
+        )
     tiles = numpipe.num_programs(0) * numpipe.num_programs(1)
     here = numpipe.program_id(0) * numpipe.num_programs(1) + numpipe.program_id(1)
     i, j = numpipe.planar_snake(here, (numpipe.num_programs(0), numpipe.num_programs(1)), 1, 2)
-    numpipe.copy_smem_to_gmem(tile, visits.at[ds(8 * (i * numpipe.num_programs(1) + j), 8), ds(32, 16)], reduction_op="add",
-                              predicate=here < tiles)
+    numpipe.copy_smem_to_gmem(
+        tile,
+        visits.at[ds(8 * (i * numpipe.num_programs(1) + j), 8), ds(32, 16)],
+        reduction_op="add",
+        predicate=here < tiles,
+    )
 
 
-@numpipe.kernel(grid=lambda a, b: (cdiv(b.shape[0], 64), cdiv(a.shape[0], 128)), num_compute_wgs=3, warp_specialized=False,
-                out_type=product_type)
+@numpipe.kernel(
+    grid=lambda a, b: (cdiv(b.shape[0], 64), cdiv(a.shape[0], 128)),
+    num_compute_wgs=3,
+    warp_specialized=False,
+    out_type=product_type,
+)
 def roles_by_hand(a, b, c, *, slots: numpipe.Static = 3):
     """A kernel without a memory role makes one of its own: warpgroup 2 loads, the others
     compute."""
     wg, n, m = numpipe.axis_index("wg"), numpipe.program_id(0), numpipe.program_id(1)
-    a_slots, b_slots = numpipe.scratch((SMEM((slots, 128, 64), a.dtype), SMEM((slots, 64, 64), b.dtype)))
-    landed, free = numpipe.scratch((Barrier(num_arrivals=2, num_barriers=slots), Barrier(num_arrivals=2, num_barriers=slots)))
+    a_slots, b_slots = numpipe.scratch(
+        (SMEM((slots, 128, 64), a.dtype), SMEM((slots, 64, 64), b.dtype))
+    )
+    landed, free = numpipe.scratch(
+        (Barrier(num_arrivals=2, num_barriers=slots), Barrier(num_arrivals=2, num_barriers=slots))
+    )
     steps = cdiv(a.shape[1], 64)
     if wg == 2:
         numpipe.set_max_registers(40, "decrease")
@@ -205,15 +261,21 @@ def roles_by_hand(a, b, c, *, slots: numpipe.Static = 3):
             slot = k % slots
             if k >= slots:
                 numpipe.barrier_wait(free.at[slot])
-            numpipe.copy_gmem_to_smem(a.at[ds(m * 128, 128), ds(k * 64, 64)], a_slots.at[slot], landed.at[slot])
-            numpipe.copy_gmem_to_smem(b.at[ds(n * 64, 64), ds(k * 64, 64)], b_slots.at[slot], landed.at[slot])
+            numpipe.copy_gmem_to_smem(
+                a.at[ds(m * 128, 128), ds(k * 64, 64)], a_slots.at[slot], landed.at[slot]
+            )
+            numpipe.copy_gmem_to_smem(
+                b.at[ds(n * 64, 64), ds(k * 64, 64)], b_slots.at[slot], landed.at[slot]
+            )
     else:
         numpipe.set_max_registers(232, "increase")
         acc = numpipe.zeros((64, 64), np.float32)
         for k in range(steps):
             slot = k % slots
             numpipe.barrier_wait(landed.at[slot])
-            acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_slots.at[slot, ds(wg * 64, 64), :], b_slots.at[slot].T), 0)
+            acc = numpipe.wgmma_wait(
+                numpipe.wgmma(acc, a_slots.at[slot, ds(wg * 64, 64), :], b_slots.at[slot].T), 0
+            )
             if k + slots < steps:
                 numpipe.barrier_arrive(free.at[slot])
         c[ds(m * 128 + wg * 64, 64), ds(n * 64, 64)] = acc
@@ -227,19 +289,31 @@ def squared(x, y):
 
     def body(loaded, stored, landed):
         for j in range(cdiv(x.shape[1], 32)):
-            numpipe.copy_gmem_to_smem(x.at[ds(i * 128 + wg * 64, 64), ds(j * 32, 32)], loaded, landed)
+            numpipe.copy_gmem_to_smem(
+                x.at[ds(i * 128 + wg * 64, 64), ds(j * 32, 32)], loaded, landed
+            )
             numpipe.barrier_wait(landed)
             tile = loaded[...]
             numpipe.wait_smem_to_gmem(1, wait_read_only=True)
             stored.at[j % 2][...] = tile * tile
             numpipe.commit_smem()
-            numpipe.copy_smem_to_gmem(stored.at[j % 2], y.at[ds(i * 128 + wg * 64, 64), ds(j * 32, 32)])
+            numpipe.copy_smem_to_gmem(
+                stored.at[j % 2], y.at[ds(i * 128 + wg * 64, 64), ds(j * 32, 32)]
+            )
 
     numpipe.run_scoped(body, SMEM((64, 32), np.float32), SMEM((2, 64, 32), np.float32), Barrier())
 
 
 @numpipe.kernel(grid=2, num_compute_wgs=2)
-def moved(x, y, *, rows: numpipe.Static, columns: numpipe.Static, slots: numpipe.Static, transforms: numpipe.Static = ()):
+def moved(
+    x,
+    y,
+    *,
+    rows: numpipe.Static,
+    columns: numpipe.Static,
+    slots: numpipe.Static,
+    transforms: numpipe.Static = (),
+):
     """y = x, in tiles of any size: each warpgroup loads `slots` tiles ahead and stores them from
     where they have landed."""
     wg, across = numpipe.axis_index("wg"), cdiv(x.shape[1], columns)
@@ -262,4 +336,6 @@ def moved(x, y, *, rows: numpipe.Static, columns: numpipe.Static, slots: numpipe
                 numpipe.wait_smem_to_gmem(0, wait_read_only=True)
                 load(k + slots)
 
-    numpipe.run_scoped(body, SMEM((slots, rows, columns), x.dtype, transforms), Barrier(num_barriers=slots))
+    numpipe.run_scoped(
+        body, SMEM((slots, rows, columns), x.dtype, transforms), Barrier(num_barriers=slots)
+    )

@@ -35,10 +35,14 @@ def traced(kernel: Any, *args: Any, seed: int | None = None, **named: Any) -> tu
     return trace, next(unit for unit in units if unit.rings or unit.outputs)
 
 
-def as_recorded(trace: Trace, unit: Any, grid: tuple[int, int, int], room: int = 4096, tick: int = 1000) -> Trace:
+def as_recorded(
+    trace: Trace, unit: Any, grid: tuple[int, int, int], room: int = 4096, tick: int = 1000
+) -> Trace:
     """The trace that the host makes of such a run on a GPU whose %globaltimer steps by so many
     nanoseconds, with `room` events."""
-    unit = dataclasses.replace(unit, params=unit.params.replace(profile_space=room, profile_dir="."))
+    unit = dataclasses.replace(
+        unit, params=unit.params.replace(profile_space=room, profile_dir=".")
+    )
     recorded = buffer(trace, unit, grid, room, tick)  # numbers the regions
     return trace_of(image_of(unit), recorded, grid)
 
@@ -49,7 +53,9 @@ def image_of(unit: Any) -> Image:
 
 
 def buffer(trace: Trace, unit: Any, grid: tuple[int, int, int], room: int, tick: int) -> bytes:
-    ctas = [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])][:profile.SAMPLED]
+    ctas = [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])][
+        : profile.SAMPLED
+    ]
     memory = bytearray(profile.buffer_bytes(unit.warpgroups, room, len(ctas)))
     stride = profile.PART_BYTES + profile.EVENT_BYTES * room
     for number, cta in enumerate(ctas):
@@ -63,16 +69,35 @@ def buffer(trace: Trace, unit: Any, grid: tuple[int, int, int], room: int, tick:
             def timer(time: int) -> int:
                 return 5_000_000 + time // tick * tick
 
-            struct.pack_into("<IIQQQQ", memory, at, len(found), 7 + number, timer(0), clock, timer(ended), clock + ended)
+            struct.pack_into(
+                "<IIQQQQ",
+                memory,
+                at,
+                len(found),
+                7 + number,
+                timer(0),
+                clock,
+                timer(ended),
+                clock + ended,
+            )
             for index, (kind, ring, operand, step, time) in enumerate(found[:room]):
                 word = profile.KINDS.index(kind) | ring << 8 | operand << 16
-                struct.pack_into("<IIQ", memory, at + profile.PART_BYTES + index * profile.EVENT_BYTES, word, step, clock + time)
+                struct.pack_into(
+                    "<IIQ",
+                    memory,
+                    at + profile.PART_BYTES + index * profile.EVENT_BYTES,
+                    word,
+                    step,
+                    clock + time,
+                )
     return bytes(memory)
 
 
 def moments(events: list[Event], unit: Any) -> list[Moment]:
     """What `ring.note`, `profiling.mark` and the others record on a GPU."""
-    plans = {plan.name: plan for plan in (*unit.rings.values(), *unit.outputs.values(), *unit.sharing)}
+    plans = {
+        plan.name: plan for plan in (*unit.rings.values(), *unit.outputs.values(), *unit.sharing)
+    }
     found: list[Moment] = []
     filling: tuple[int, int, int] | None = None
     issued = 0
@@ -90,8 +115,14 @@ def moments(events: list[Event], unit: Any) -> list[Moment]:
                 found.append(("tile begin", 0, 0, event.details["number"], event.start))
             case "region begin" | "region end" as kind:
                 found.append((kind, 0, 0, unit.region(event.details["region"]), event.start))
-            case "fill" | "wait" | "compute" | "release" | "store" | "begin" as kind if event.kind == "note":
-                place = plans[event.details["ring"]].index, event.details.get("operand", 0), event.details["step"]
+            case "fill" | "wait" | "compute" | "release" | "store" | "begin" as kind if (
+                event.kind == "note"
+            ):
+                place = (
+                    plans[event.details["ring"]].index,
+                    event.details.get("operand", 0),
+                    event.details["step"],
+                )
                 found.append((kind, *place, event.start))
                 filling = place if kind == "fill" else None
             case "write":

@@ -35,8 +35,16 @@ def recorded(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[R
     found: list[Recorded] = []
     run, together = Kernel.__call__, Kernel.together
 
-    def noted(self: Kernel, /, *args: Any, out: Any = None, target: Any = None, stream: Any = None, mesh: Any = None,
-              **named: Any) -> Any:
+    def noted(
+        self: Kernel,
+        /,
+        *args: Any,
+        out: Any = None,
+        target: Any = None,
+        stream: Any = None,
+        mesh: Any = None,
+        **named: Any,
+    ) -> Any:
         told = named if mesh is None else {**named, "mesh": mesh}
         found.append(Recorded(self, tuple(map(_host, args)), told, _host(out)))
         return run(self, *args, out=out, target=target, stream=stream, mesh=mesh, **named)

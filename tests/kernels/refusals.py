@@ -2,10 +2,15 @@
 
 An entry is a kernel's name, its lines with carets below what the error underlines, and the error::
 
-    refused("zeros_of_float16", """
+    refused(
+        "zeros_of_float16",
+        """
         acc = numpipe.zeros((64, 64), np.float16)
         #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-    """, "zeros: accumulators are float32, got float16: use .astype afterwards", kind=SpecError)
+    """,
+        "zeros: accumulators are float32, got float16: use .astype afterwards",
+        kind=SpecError,
+    )
 
 The kernel is ``def zeros_of_float16(a, b, c):`` with these lines, or what the lines define if they
 begin with ``def``. Its globals are numpipe's public names, ``np``, ``numpipe``, ``ml_dtypes`` and
@@ -105,9 +110,7 @@ class Case:
         text, *table = text.split("\n")
         first, shown, carets, *called = told.split("\n")
         # the line is the statement's, where that has several
-        if (
-            not COLUMNS and execution == "simulated"
-        ):
+        if not COLUMNS and execution == "simulated":
             assert (
                 first.partition(" kernel ")[2]
                 == f"{self.kernel.name}{'' if text.startswith(',') else ': '}{text}"
@@ -127,9 +130,7 @@ class Case:
             sys.version_info >= (3, 12) and underlined[0] <= found[0] < found[1] <= underlined[1]
         )
         # 3.12: of a branch, a loop its condition
-        assert not carets.strip(" ^") and (found == underlined or condition), (
-            told
-        )
+        assert not carets.strip(" ^") and (found == underlined or condition), told
         assert called[: len(table)] == [f"  {row}" for row in table]
         assert sorted(called[len(table) :]) == sorted(
             f"  called at {filename}:{call}" for call in calls

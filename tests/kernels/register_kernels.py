@@ -13,13 +13,35 @@ import numpipe
 from numpipe import BlockSpec, CompilerParams, cdiv, ds
 
 F32 = np.dtype(np.float32)
-ERRORS = {"exp": 2.5, "exp2": 2.5, "log": 1.5, "log2": 1.5, "sqrt": 0.5, "tanh": 2.5, "rsqrt": 2.5, "sigmoid": 4.5, "fma": 0.5,
-          "sin": 2.5, "cos": 2.5, "tan": 4.5}
+ERRORS = {
+    "exp": 2.5,
+    "exp2": 2.5,
+    "log": 1.5,
+    "log2": 1.5,
+    "sqrt": 0.5,
+    "tanh": 2.5,
+    "rsqrt": 2.5,
+    "sigmoid": 4.5,
+    "fma": 0.5,
+    "sin": 2.5,
+    "cos": 2.5,
+    "tan": 4.5,
+}
 """of each function: ulp of float32 against float64, as `fragment.mathematics` says, and half of one
 for rounding"""
-APPROXIMATE = {"exp": (2**-21.4, 0.0), "exp2": (2**-21.8, 0.0), "log": (2**-20.5, 2**-20.5), "log2": (2**-21, 2**-21),
-               "sqrt": (2**-22.5, 0.0), "tanh": (2**-10.9, 0.0), "rsqrt": (2**-22.4, 0.0), "sigmoid": (0.0, 2**-11),
-               "sin": (0.0, 2**-21), "cos": (0.0, 2**-21), "tan": (2**-19, 2**-19)}
+APPROXIMATE = {
+    "exp": (2**-21.4, 0.0),
+    "exp2": (2**-21.8, 0.0),
+    "log": (2**-20.5, 2**-20.5),
+    "log2": (2**-21, 2**-21),
+    "sqrt": (2**-22.5, 0.0),
+    "tanh": (2**-10.9, 0.0),
+    "rsqrt": (2**-22.4, 0.0),
+    "sigmoid": (0.0, 2**-11),
+    "sin": (0.0, 2**-21),
+    "cos": (0.0, 2**-21),
+    "tan": (2**-19, 2**-19),
+}
 """(relative, absolute) error with `approx_math`, of arguments from -30 to 30 and results that are
 normal; of sine and cosine within pi, of the tangent within 1"""
 
@@ -31,6 +53,7 @@ def function_kernel(name: str, approximate: bool = False) -> Any:
     function = getattr(np, name, None) or getattr(numpipe, name)
 
     if name == "fma":
+
         @numpipe.kernel(num_compute_wgs=1, compiler_params=params)
         def fused(x, y):
             for (i,) in numpipe.tiles(cdiv(x.shape[0], 64)):
@@ -51,23 +74,44 @@ def ranges(name: str, blocks: int) -> np.ndarray:
     """Arguments of a function, special values among them, as (64 * blocks, 256) float32."""
     rng = np.random.default_rng(7)
     count = 64 * 256 * blocks
-    signed = rng.standard_normal(count) * 2.0**rng.integers(-20, 6, count)
+    signed = rng.standard_normal(count) * 2.0 ** rng.integers(-20, 6, count)
     if name in ("log", "log2", "sqrt", "rsqrt"):
-        signed = np.abs(signed) * 2.0**rng.integers(-90, 90, count)
+        signed = np.abs(signed) * 2.0 ** rng.integers(-90, 90, count)
     if name in ("sin", "cos", "tan"):
-        signed *= 2.0**rng.integers(-20, 120, count)
+        signed *= 2.0 ** rng.integers(-20, 120, count)
         quarters = np.arange(1, count // 2) * (np.pi / 2)
-        signed[-len(quarters):] = quarters  # the closest to what the reduction cancels
-    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 88.7, 88.8, -87.4, -103.5, -104.5, 128.0, -149.0, -151.0, 1e-40, 3e38]
-    signed[:len(special)] = special
+        signed[-len(quarters) :] = quarters  # the closest to what the reduction cancels
+    special = [
+        0.0,
+        -0.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        1.0,
+        -1.0,
+        88.7,
+        88.8,
+        -87.4,
+        -103.5,
+        -104.5,
+        128.0,
+        -149.0,
+        -151.0,
+        1e-40,
+        3e38,
+    ]
+    signed[: len(special)] = special
     return signed.astype(np.float32).reshape(-1, 256)
 
 
 def exact(name: str, x: np.ndarray) -> np.ndarray:
     wide = x.astype(np.float64)
     with np.errstate(all="ignore"):
-        return {"rsqrt": lambda: 1 / np.sqrt(wide), "sigmoid": lambda: 1 / (1 + np.exp(-wide)),
-                "fma": lambda: wide * wide - 1.5}.get(name, lambda: getattr(np, name)(wide))()
+        return {
+            "rsqrt": lambda: 1 / np.sqrt(wide),
+            "sigmoid": lambda: 1 / (1 + np.exp(-wide)),
+            "fma": lambda: wide * wide - 1.5,
+        }.get(name, lambda: getattr(np, name)(wide))()
 
 
 def errors_of(name: str, x: np.ndarray, target: str) -> float:
@@ -81,7 +125,11 @@ def errors_of(name: str, x: np.ndarray, target: str) -> float:
         assert (np.isnan(y) == np.isnan(rounded)).all()
         finite = np.isfinite(rounded) & (np.abs(rounded) < 3.3e38)
         assert (np.isfinite(y) == np.isfinite(rounded))[finite | np.isinf(true)].all()
-        return float((np.abs(y - true) / np.spacing(np.abs(rounded)).astype(np.float64))[finite & np.isfinite(y)].max())
+        return float(
+            (np.abs(y - true) / np.spacing(np.abs(rounded)).astype(np.float64))[
+                finite & np.isfinite(y)
+            ].max()
+        )
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -93,30 +141,57 @@ def converted(x, n, halves, bfloats, ints, floats, mixed):
     bfloats[ds(0, 64), ds(0, 64)] = bfloat
     ints[ds(0, 64), ds(0, 64)] = v.astype(np.int32)
     floats[ds(0, 64), ds(0, 64)] = k.astype(np.float32)
-    mixed[ds(0, 64), ds(0, 64)] = half.astype(bfloats.dtype).astype(np.float32) + k.astype(np.float16).astype(np.float32) * 0.5
-    mixed[ds(64, 64), ds(0, 64)] = (v < 1.0).astype(np.float32) + (k > 0).astype(np.int32).astype(np.float32) * 2.0
+    mixed[ds(0, 64), ds(0, 64)] = (
+        half.astype(bfloats.dtype).astype(np.float32)
+        + k.astype(np.float16).astype(np.float32) * 0.5
+    )
+    mixed[ds(64, 64), ds(0, 64)] = (v < 1.0).astype(np.float32) + (k > 0).astype(np.int32).astype(
+        np.float32
+    ) * 2.0
     mixed[ds(128, 64), ds(0, 64)] = half.astype(np.float32) - bfloat.astype(np.float32)
 
 
 def conversions(target: str) -> list[str]:
     """Which conversions are not NumPy's; to int32 floats saturate."""
     rng = np.random.default_rng(1)
-    x = (rng.standard_normal((64, 64)) * 2.0**rng.integers(-30, 35, (64, 64))).astype(np.float32)
-    x[0, :8] = [np.inf, -np.inf, np.nan, 2.0**31, -2.0**31, 65520.0, 2.5, -0.5]
-    n = rng.integers(-2**31, 2**31, (64, 64)).astype(np.int32) >> rng.integers(0, 31, (64, 64)).astype(np.int32)
+    x = (rng.standard_normal((64, 64)) * 2.0 ** rng.integers(-30, 35, (64, 64))).astype(np.float32)
+    x[0, :8] = [np.inf, -np.inf, np.nan, 2.0**31, -(2.0**31), 65520.0, 2.5, -0.5]
+    n = rng.integers(-(2**31), 2**31, (64, 64)).astype(np.int32) >> rng.integers(
+        0, 31, (64, 64)
+    ).astype(np.int32)
     bf16 = ml_dtypes.bfloat16
-    shapes = {"halves": np.zeros((64, 64), np.float16), "bfloats": np.zeros((64, 64), bf16), "ints": np.zeros((64, 64), np.int32),
-              "floats": np.zeros((64, 64), F32), "mixed": np.zeros((192, 64), F32)}
+    shapes = {
+        "halves": np.zeros((64, 64), np.float16),
+        "bfloats": np.zeros((64, 64), bf16),
+        "ints": np.zeros((64, 64), np.int32),
+        "floats": np.zeros((64, 64), F32),
+        "mixed": np.zeros((192, 64), F32),
+    }
     converted(x, n, *shapes.values(), target=target)
     with np.errstate(all="ignore"):
         half, bfloat = x.astype(np.float16), x.astype(bf16)
         whole = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0)
-        wanted = {"halves": half, "bfloats": bfloat, "ints": np.clip(whole, -2**31, 2**31 - 1).astype(np.int32),
-                  "floats": n.astype(F32), "mixed": np.concatenate([
-                      half.astype(F32).astype(bf16).astype(F32) + n.astype(F32).astype(np.float16).astype(F32) * np.float32(0.5),
-                      (x < 1).astype(F32) + (n > 0).astype(F32) * np.float32(2), half.astype(F32) - bfloat.astype(F32)])}
-        return [name for name, value in wanted.items()
-                if not np.array_equal(value.astype(np.float64), shapes[name].astype(np.float64), equal_nan=True)]
+        wanted = {
+            "halves": half,
+            "bfloats": bfloat,
+            "ints": np.clip(whole, -(2**31), 2**31 - 1).astype(np.int32),
+            "floats": n.astype(F32),
+            "mixed": np.concatenate(
+                [
+                    half.astype(F32).astype(bf16).astype(F32)
+                    + n.astype(F32).astype(np.float16).astype(F32) * np.float32(0.5),
+                    (x < 1).astype(F32) + (n > 0).astype(F32) * np.float32(2),
+                    half.astype(F32) - bfloat.astype(F32),
+                ]
+            ),
+        }
+        return [
+            name
+            for name, value in wanted.items()
+            if not np.array_equal(
+                value.astype(np.float64), shapes[name].astype(np.float64), equal_nan=True
+            )
+        ]
 
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg", grid=numpipe.persistent(2))
@@ -126,12 +201,21 @@ def epilogue(a, b, residual, bias, rows, scales, c, alpha, beta):
     wg = numpipe.axis_index("wg")
     for m, n in numpipe.tiles(cdiv(a.shape[0], 128), cdiv(b.shape[0], 128)):
         acc = numpipe.zeros((64, 128), np.float32)
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], 64),), in_specs=(
-            BlockSpec((128, 64), lambda k: (m, k)), BlockSpec((128, 64), lambda k: (n, k))))
+        pipe = numpipe.pipeline(
+            grid=(cdiv(a.shape[1], 64),),
+            in_specs=(
+                BlockSpec((128, 64), lambda k: (m, k)),
+                BlockSpec((128, 64), lambda k: (n, k)),
+            ),
+        )
         for (_,), (x, y) in pipe(a, b):
             acc = numpipe.wgmma(acc, x.at[ds(wg * 64, 64), :], y.T)
         r = m * 128 + wg * 64
-        z = acc * alpha + beta * residual[ds(r, 64), ds(n * 128, 128)].astype(np.float32) + bias[ds(n * 128, 128)]
+        z = (
+            acc * alpha
+            + beta * residual[ds(r, 64), ds(n * 128, 128)].astype(np.float32)
+            + bias[ds(n * 128, 128)]
+        )
         z = z + rows[ds(r, 64)][:, None] * scales[1]
         c[ds(r, 64), ds(n * 128, 128)] = (z * numpipe.sigmoid(z)).astype(c.dtype)
 
@@ -143,12 +227,23 @@ def arrays_of_epilogue(shape: tuple[int, int], k: int = 64) -> dict[str, Any]:
     def some(*size: int, dtype: Any = np.float16) -> np.ndarray:
         return rng.standard_normal(size).astype(dtype)
 
-    return {"a": some(m, k), "b": some(n, k), "residual": some(m, n), "bias": some(n, dtype=F32), "rows": some(m, dtype=F32),
-            "scales": np.array([1, 2, 3], F32), "c": np.zeros((m, n), np.float16), "alpha": np.float32(0.25), "beta": np.float32(2)}
+    return {
+        "a": some(m, k),
+        "b": some(n, k),
+        "residual": some(m, n),
+        "bias": some(n, dtype=F32),
+        "rows": some(m, dtype=F32),
+        "scales": np.array([1, 2, 3], F32),
+        "c": np.zeros((m, n), np.float16),
+        "alpha": np.float32(0.25),
+        "beta": np.float32(2),
+    }
 
 
 def wanted_of_epilogue(arrays: dict[str, Any]) -> np.ndarray:
-    a, b, residual, bias, rows = (arrays[name].astype(np.float64) for name in ("a", "b", "residual", "bias", "rows"))
+    a, b, residual, bias, rows = (
+        arrays[name].astype(np.float64) for name in ("a", "b", "residual", "bias", "rows")
+    )
     z = a @ b.T * 0.25 + 2 * residual + bias + 2 * rows[:, None]
     return (z / (1 + np.exp(-z))).astype(np.float32)
 
@@ -160,19 +255,33 @@ def reduced(x, n, floats, ints):
     v, k = x[ds(row, 64), ds(0, 40)], n[ds(row, 64), ds(0, 40)]
     zero, none = numpipe.full((64, 40), 0.0, np.float32), numpipe.iota((64, 40)) * 0
     floats[ds(row, 64), ds(0, 40)] = zero + v.sum(axis=0)
-    floats[ds(row + 128, 64), ds(0, 40)] = zero + v.max(axis=1)[:, None] + v.min(axis=1, keepdims=True)
-    floats[ds(row + 256, 64), ds(0, 40)] = zero + np.sum(v) + v.sum(axis=1).sum() + v.sum(axis=0).max()
-    floats[ds(row + 384, 64), ds(0, 40)] = zero + numpipe.partial_sum(v).sum(axis=1)[:, None] + numpipe.partial_max(v).max()
+    floats[ds(row + 128, 64), ds(0, 40)] = (
+        zero + v.max(axis=1)[:, None] + v.min(axis=1, keepdims=True)
+    )
+    floats[ds(row + 256, 64), ds(0, 40)] = (
+        zero + np.sum(v) + v.sum(axis=1).sum() + v.sum(axis=0).max()
+    )
+    floats[ds(row + 384, 64), ds(0, 40)] = (
+        zero + numpipe.partial_sum(v).sum(axis=1)[:, None] + numpipe.partial_max(v).max()
+    )
     ints[ds(row, 64), ds(0, 40)] = none + k.sum(axis=0) + k.max(axis=1)[:, None]
-    ints[ds(row + 128, 64), ds(0, 40)] = none + k.sum() + k.min(axis=0, keepdims=True) + numpipe.partial_min(k).min()
-    ints[ds(row + 256, 64), ds(0, 40)] = none + numpipe.iota(64).sum() + (k > 0).astype(np.int32).sum()
+    ints[ds(row + 128, 64), ds(0, 40)] = (
+        none + k.sum() + k.min(axis=0, keepdims=True) + numpipe.partial_min(k).min()
+    )
+    ints[ds(row + 256, 64), ds(0, 40)] = (
+        none + numpipe.iota(64).sum() + (k > 0).astype(np.int32).sum()
+    )
 
 
 def arrays_of_reductions() -> dict[str, np.ndarray]:
     """Small integers: sums are exact in any order."""
     rng = np.random.default_rng(4)
-    return {"x": rng.integers(-9, 9, (128, 40)).astype(F32), "n": rng.integers(-9, 9, (128, 40)).astype(np.int32),
-            "floats": np.zeros((512, 40), F32), "ints": np.zeros((384, 40), np.int32)}
+    return {
+        "x": rng.integers(-9, 9, (128, 40)).astype(F32),
+        "n": rng.integers(-9, 9, (128, 40)).astype(np.int32),
+        "floats": np.zeros((512, 40), F32),
+        "ints": np.zeros((384, 40), np.int32),
+    }
 
 
 def wanted_of_reductions(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -180,10 +289,25 @@ def wanted_of_reductions(arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, np.
     for half in (slice(0, 64), slice(64, 128)):
         v, k = arrays["x"][half], arrays["n"][half]
         zero = np.zeros_like(v)
-        floats.append([zero + v.sum(0), zero + v.max(1)[:, None] + v.min(1)[:, None], zero + 2 * v.sum() + v.sum(0).max(),
-                       zero + v.sum(1)[:, None] + v.max()])
-        ints.append([k * 0 + k.sum(0) + k.max(1)[:, None], k * 0 + k.sum() + k.min(0) + k.min(), k * 0 + 2016 + (k > 0).sum()])
-    return tuple(np.concatenate([part for pair in zip(*of, strict=True) for part in pair]) for of in (floats, ints))  # type: ignore
+        floats.append(
+            [
+                zero + v.sum(0),
+                zero + v.max(1)[:, None] + v.min(1)[:, None],
+                zero + 2 * v.sum() + v.sum(0).max(),
+                zero + v.sum(1)[:, None] + v.max(),
+            ]
+        )
+        ints.append(
+            [
+                k * 0 + k.sum(0) + k.max(1)[:, None],
+                k * 0 + k.sum() + k.min(0) + k.min(),
+                k * 0 + 2016 + (k > 0).sum(),
+            ]
+        )
+    return tuple(
+        np.concatenate([part for pair in zip(*of, strict=True) for part in pair])
+        for of in (floats, ints)
+    )  # type: ignore
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -207,13 +331,13 @@ def wanted_of_votes(x: np.ndarray, limits: np.ndarray, ctas: int = 1) -> np.ndar
     y = np.zeros_like(x)
     counts = [0] * ctas
     for i in range(len(x) // 64):
-        v, limit = x[64 * i:64 * i + 64], limits[64 * i:64 * i + 64, None]
+        v, limit = x[64 * i : 64 * i + 64], limits[64 * i : 64 * i + 64, None]
         for _ in range(2):
             if (v > limit).any():
                 v = v * np.float32(0.5)
                 counts[i % ctas] += 1
         v = -v if (v < 0).all() else v
-        y[64 * i:64 * i + 64] = v + counts[i % ctas]
+        y[64 * i : 64 * i + 64] = v + counts[i % ctas]
     return y
 
 
@@ -226,13 +350,20 @@ def attention(dtype: str = "float16", lazy: bool = False) -> Any:
     @numpipe.kernel(num_compute_wgs=1, grid=lambda q, k, v, o, scale: (cdiv(q.shape[0], 64),))
     def attend(q, k, v, o, scale):
         i = numpipe.program_id(0)
-        queries = numpipe.pipeline(grid=(1,), max_concurrent_steps=1, in_specs=(BlockSpec((64, 64), lambda _: (i, 0)),))
+        queries = numpipe.pipeline(
+            grid=(1,), max_concurrent_steps=1, in_specs=(BlockSpec((64, 64), lambda _: (i, 0)),)
+        )
         for (_,), (q_tile,) in queries(q):
             m = numpipe.full(64, -1e30, np.float32)[:, None]
             total = numpipe.full((64, 8), 0.0, np.float32)
             out = numpipe.zeros((64, 64), np.float32)
-            pipe = numpipe.pipeline(grid=(cdiv(k.shape[0], 64),), in_specs=(
-                BlockSpec((64, 64), lambda j: (j, 0)), BlockSpec((64, 64), lambda j: (j, 0))))
+            pipe = numpipe.pipeline(
+                grid=(cdiv(k.shape[0], 64),),
+                in_specs=(
+                    BlockSpec((64, 64), lambda j: (j, 0)),
+                    BlockSpec((64, 64), lambda j: (j, 0)),
+                ),
+            )
             for (j,), (k_tile, v_tile) in pipe(k, v):
                 s = numpipe.wgmma(None, q_tile, k_tile.T)
                 out = numpipe.wgmma_wait(out)  # the product of s stays in flight
@@ -255,7 +386,13 @@ def attention(dtype: str = "float16", lazy: bool = False) -> Any:
 def arrays_of_attention(keys: int, dtype: Any = np.float16, queries: int = 64) -> dict[str, Any]:
     rng = np.random.default_rng(2)
     q, k, v = (rng.standard_normal((n, 64)).astype(dtype) for n in (queries, keys, keys))
-    return {"q": q, "k": k, "v": v, "o": np.zeros((queries, 64), F32), "scale": np.float32(np.log2(np.e) / 8)}
+    return {
+        "q": q,
+        "k": k,
+        "v": v,
+        "o": np.zeros((queries, 64), F32),
+        "scale": np.float32(np.log2(np.e) / 8),
+    }
 
 
 def wanted_of_attention(arrays: dict[str, Any]) -> np.ndarray:
@@ -278,23 +415,35 @@ def whole_numbers(a, b, c, d):
 
 def whole_numbers_are_right(target: str) -> bool:
     a = np.random.default_rng(0).integers(-1000, 1000, (64, 64)).astype(np.int32)
-    b, c, d = np.arange(64, dtype=np.int32), np.zeros((64, 64), np.int32), np.zeros((64, 64), np.int32, order="F")
+    b, c, d = (
+        np.arange(64, dtype=np.int32),
+        np.zeros((64, 64), np.int32),
+        np.zeros((64, 64), np.int32, order="F"),
+    )
     whole_numbers(a, b, c, d, target=target)
     x = a << 1
     return bool((c == x + x.T * b).all() and (d == (x < x.T) + (~x & 3)).all())
 
 
-PRODUCTS = [(64, 16, 8, "float16", False), (128, 48, 96, "bfloat16", False), (64, 64, 256, "float16", True),
-            (192, 32, 64, "bfloat16", True)]
+PRODUCTS = [
+    (64, 16, 8, "float16", False),
+    (128, 48, 96, "bfloat16", False),
+    (64, 64, 256, "float16", True),
+    (192, 32, 64, "bfloat16", True),
+]
 """(M, K, N, dtype, whether B is loaded as (N, K)) of a product with A from registers"""
 
 
 @numpipe.kernel(num_compute_wgs=1)
-def register_product(a, b, c, *, m: numpipe.Static, k: numpipe.Static, n: numpipe.Static, turned: numpipe.Static):
+def register_product(
+    a, b, c, *, m: numpipe.Static, k: numpipe.Static, n: numpipe.Static, turned: numpipe.Static
+):
     """``c = a @ b + (2 a) @ b``: a fresh product, and one more on its accumulator; a is loaded by
     the lanes."""
     left = a[ds(0, m), ds(0, k)]
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((n, k) if turned else (k, n), lambda _: (0, 0)),))
+    pipe = numpipe.pipeline(
+        grid=(1,), in_specs=(BlockSpec((n, k) if turned else (k, n), lambda _: (0, 0)),)
+    )
     for (_,), (tile,) in pipe(b):
         right = tile.T if turned else tile
         acc = numpipe.wgmma(None, left, right)
@@ -306,7 +455,10 @@ def register_product_is_right(case: tuple[int, int, int, str, bool], target: str
     m, k, n, dtype, turned = case
     rng = np.random.default_rng(m + k + n)
     kind = np.dtype(np.float16) if dtype == "float16" else np.dtype(ml_dtypes.bfloat16)
-    a, b = rng.integers(-4, 5, (m, k)).astype(kind), rng.integers(-4, 5, (n, k) if turned else (k, n)).astype(kind)
+    a, b = (
+        rng.integers(-4, 5, (m, k)).astype(kind),
+        rng.integers(-4, 5, (n, k) if turned else (k, n)).astype(kind),
+    )
     c = np.full((m, n), np.nan, F32)
     register_product(a, b, c, m=m, k=k, n=n, turned=turned, target=target)
     return bool((c == 3 * (a.astype(F32) @ (b.T if turned else b).astype(F32))).all())
@@ -318,8 +470,12 @@ def operands_of_steps(a, b, c):
     has read to the end."""
     wg = numpipe.axis_index("wg")
     acc = numpipe.zeros((64, 96), np.float32)
-    pipe = numpipe.pipeline(grid=(numpipe.cdiv(a.shape[1], 32),), max_concurrent_steps=3, delay_release=2,
-                            in_specs=(BlockSpec((192, 32), lambda k: (0, k)), BlockSpec((32, 96), lambda k: (k, 0))))
+    pipe = numpipe.pipeline(
+        grid=(numpipe.cdiv(a.shape[1], 32),),
+        max_concurrent_steps=3,
+        delay_release=2,
+        in_specs=(BlockSpec((192, 32), lambda k: (0, k)), BlockSpec((32, 96), lambda k: (k, 0))),
+    )
     for (k,), (x, y) in pipe(a, b):
         acc = numpipe.wgmma(acc, x[ds(wg * 64, 64), :], y)
         acc = numpipe.wgmma_wait(acc, 0)

@@ -14,12 +14,19 @@ from numpipe import ArrayType, BlockSpec, cdiv, ds
 BF16 = np.dtype(ml_dtypes.bfloat16)
 SHAPES = (8, 8), (8, 1024), (24, 16), (32, 256), (120, 128), (16, 40), (64, 384), (56, 24)
 DTYPES = [np.dtype(of) for of in (np.float32, np.float16, BF16, np.int32, np.int8, np.uint8)]
-ALTERNATELY = [[np.dtype(of) for of in one] for one in ((np.float32, BF16, np.uint8), (np.int32, np.float16, np.int8))]
+ALTERNATELY = [
+    [np.dtype(of) for of in one]
+    for one in ((np.float32, BF16, np.uint8), (np.int32, np.float16, np.int8))
+]
 """two lists that have a type of each width, and all types between them"""
 
 
 def array(shape: tuple[int, ...], dtype: np.dtype, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(-9 if dtype.kind != "u" else 0, 10, shape).astype(dtype)
+    return (
+        np.random.default_rng(seed)
+        .integers(-9 if dtype.kind != "u" else 0, 10, shape)
+        .astype(dtype)
+    )
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -33,8 +40,12 @@ def through_registers(x, y, *, m: numpipe.Static, n: numpipe.Static):
 @numpipe.kernel(num_compute_wgs=1)
 def through_shared(x, y, *, m: numpipe.Static, n: numpipe.Static):
     spec = BlockSpec((m, n), lambda i, j: (i, j))
-    pipe = numpipe.pipeline(grid=(cdiv(x.shape[0], m), cdiv(x.shape[1], n)), in_specs=(spec,), out_specs=(spec,),
-                            max_concurrent_steps=1)
+    pipe = numpipe.pipeline(
+        grid=(cdiv(x.shape[0], m), cdiv(x.shape[1], n)),
+        in_specs=(spec,),
+        out_specs=(spec,),
+        max_concurrent_steps=1,
+    )
     for _, (tile, out) in pipe(x, y):
         out[...] = tile[...]
 
@@ -56,7 +67,9 @@ def reduced(x, rows, columns, whole, *, m: numpipe.Static, n: numpipe.Static):
 
 
 def expected(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rows = np.stack([x.sum(1), x.max(1), x.argmax(1).astype(x.dtype), (x - x.min(1)[:, None]).sum(1)], axis=1)
+    rows = np.stack(
+        [x.sum(1), x.max(1), x.argmax(1).astype(x.dtype), (x - x.min(1)[:, None]).sum(1)], axis=1
+    )
     columns = np.stack([x.sum(0), x.min(0), (x * x.max(0)).max(0)])
     return rows, columns, np.array([x.sum(), x.max(), x.sum(), x.sum(0).max()])
 
@@ -83,8 +96,12 @@ def cast(x, y, v, *, m: numpipe.Static, n: numpipe.Static, to: numpipe.Static):
     y[ds(0, m), ds(0, n)] = numpipe.layout_cast(tile * scale + shift[:, None], to.back)
 
 
-@numpipe.kernel(out_type=lambda x: ArrayType(x.shape, x.dtype), grid=lambda x: (cdiv(x.shape[0], 8),), num_compute_wgs=1,
-                warp_specialized=False)
+@numpipe.kernel(
+    out_type=lambda x: ArrayType(x.shape, x.dtype),
+    grid=lambda x: (cdiv(x.shape[0], 8),),
+    num_compute_wgs=1,
+    warp_specialized=False,
+)
 def softmax(x, y):
     """Of rows of 1024: a row per warp."""
     at = ds(numpipe.program_id(0) * 8, 8), ds(0, 1024)

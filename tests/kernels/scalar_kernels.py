@@ -11,7 +11,19 @@ import numpy as np
 import numpipe
 from numpipe import BlockSpec, ds
 
-STORED = [np.dtype(t) for t in (np.float32, np.float16, np.float64, ml_dtypes.bfloat16, np.int32, np.int64, np.uint8, np.int16)]
+STORED = [
+    np.dtype(t)
+    for t in (
+        np.float32,
+        np.float16,
+        np.float64,
+        ml_dtypes.bfloat16,
+        np.int32,
+        np.int64,
+        np.uint8,
+        np.int16,
+    )
+]
 
 
 @numpipe.kernel(num_compute_wgs=1, grid=lambda x: (x.shape[0] // 64,))
@@ -33,17 +45,30 @@ def statistics(x, found, where, some, total, most):
 def arrays_of_statistics(dtype: Any = np.float32) -> dict[str, np.ndarray]:
     """Small integers: sums are exact in any order."""
     x = np.random.default_rng(3).integers(-3, 4, (256, 64)).astype(np.float32)
-    return {"x": x, "found": np.zeros((4, 5), dtype), "where": np.zeros(4, np.int64), "some": np.zeros(4, bool),
-            "total": np.ones(1, np.float32), "most": np.zeros((1, 2), np.int32)}
+    return {
+        "x": x,
+        "found": np.zeros((4, 5), dtype),
+        "where": np.zeros(4, np.int64),
+        "some": np.zeros(4, bool),
+        "total": np.ones(1, np.float32),
+        "most": np.zeros((1, 2), np.int32),
+    }
 
 
 def statistics_wrong(dtype: np.dtype, target: str) -> list[str]:
     arrays = arrays_of_statistics(dtype)
     statistics(*arrays.values(), target=target)
     blocks = arrays["x"].reshape(4, -1)
-    rows = np.stack([blocks.sum(1), blocks.max(1), blocks.min(1), blocks.mean(1), np.full(4, 0.5)], axis=1)
-    wanted = {"found": rows.astype(np.float32).astype(dtype), "where": blocks.argmax(1), "some": (blocks > -2.5).all(1),
-              "total": 1 + blocks.sum(), "most": np.array([[blocks[::2].max(), blocks[1::2].max()]])}
+    rows = np.stack(
+        [blocks.sum(1), blocks.max(1), blocks.min(1), blocks.mean(1), np.full(4, 0.5)], axis=1
+    )
+    wanted = {
+        "found": rows.astype(np.float32).astype(dtype),
+        "where": blocks.argmax(1),
+        "some": (blocks > -2.5).all(1),
+        "total": 1 + blocks.sum(),
+        "most": np.array([[blocks[::2].max(), blocks[1::2].max()]]),
+    }
     return [name for name, right in wanted.items() if not (arrays[name] == right).all()]
 
 
@@ -51,7 +76,9 @@ def statistics_wrong(dtype: np.dtype, target: str) -> list[str]:
 def row_sums(x, y):
     """Beside a memory role: the sums of the blocks of a pipeline, each stored as a number."""
     total = 0
-    pipe = numpipe.pipeline(grid=(x.shape[0] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))
+    pipe = numpipe.pipeline(
+        grid=(x.shape[0] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),)
+    )
     for (k,), (tile,) in pipe(x):
         s = tile[...].sum()
         y[k] = s

@@ -29,12 +29,16 @@ def scanned(name: str, shape: Shape, axis: int) -> Any:
     @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
     def accumulated(x, y):
         w = numpipe.axis_index("wg")
-        y[ds(w * rows, rows), ds(0, columns)] = ufunc.accumulate(x[ds(w * rows, rows), ds(0, columns)], axis=axis)
+        y[ds(w * rows, rows), ds(0, columns)] = ufunc.accumulate(
+            x[ds(w * rows, rows), ds(0, columns)], axis=axis
+        )
 
     @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
     def product(x, y):
         w = numpipe.axis_index("wg")
-        y[ds(w * rows, rows), ds(0, columns)] = numpipe.scan(lambda a, b: a * b, x[ds(w * rows, rows), ds(0, columns)], axis=axis)
+        y[ds(w * rows, rows), ds(0, columns)] = numpipe.scan(
+            lambda a, b: a * b, x[ds(w * rows, rows), ds(0, columns)], axis=axis
+        )
 
     @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
     def linear(x, y):
@@ -49,7 +53,9 @@ def scanned(name: str, shape: Shape, axis: int) -> Any:
     return {"product": product, "linear": linear}.get(name, accumulated)
 
 
-def arrays_of_scan(name: str, dtype: str, shape: Shape, *, special: bool = True) -> tuple[np.ndarray, np.ndarray]:
+def arrays_of_scan(
+    name: str, dtype: str, shape: Shape, *, special: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
     rows, columns = shape
     rng = np.random.default_rng([rows, columns])
     if name in ("maximum", "minimum"):
@@ -57,7 +63,9 @@ def arrays_of_scan(name: str, dtype: str, shape: Shape, *, special: bool = True)
     elif dtype == "int32":
         x = rng.choice(np.int32([-1, 1]), (2 * rows, columns))
     else:
-        x = (rng.uniform(0.9, 1.1, (2 * rows, columns)) * rng.choice([-1, 1], (2 * rows, columns))).astype(np.float32)
+        x = (
+            rng.uniform(0.9, 1.1, (2 * rows, columns)) * rng.choice([-1, 1], (2 * rows, columns))
+        ).astype(np.float32)
     return x, np.zeros_like(x)
 
 
@@ -91,6 +99,7 @@ def is_scan(name: str, x: np.ndarray, y: np.ndarray, axis: int) -> bool:
 def scans_of_vectors(x, y):
     """Of vectors in each layout, and of tiles of one row and one column; along an axis of one
     element nothing is done."""
+
     def product(a, b):
         return a * b
 
@@ -113,8 +122,15 @@ def arrays_of_vectors() -> tuple[np.ndarray, np.ndarray]:
 def wanted_of_vectors(x: np.ndarray) -> list[np.ndarray]:
     wide = x.astype(np.float64)
     row, column = wide.max(axis=0), wide.max(axis=1)
-    return [row.cumprod(), column.cumprod(), wide[0].cumprod(), row.cumprod(), row, np.minimum.accumulate(column),
-            np.maximum.accumulate(row)]
+    return [
+        row.cumprod(),
+        column.cumprod(),
+        wide[0].cumprod(),
+        row.cumprod(),
+        row,
+        np.minimum.accumulate(column),
+        np.maximum.accumulate(row),
+    ]
 
 
 # ---- the largest
@@ -132,7 +148,9 @@ def largest(k: int, shape: Shape) -> Any:
     return tops
 
 
-def arrays_of_largest(k: int, dtype: str, shape: Shape, width: int | None = None) -> tuple[np.ndarray, ...]:
+def arrays_of_largest(
+    k: int, dtype: str, shape: Shape, width: int | None = None
+) -> tuple[np.ndarray, ...]:
     """x, its values and their columns; by default in as many columns as the tiles have."""
     rows = shape[0]
     x = drawn(shape, dtype)
@@ -147,18 +165,29 @@ def arrays_of_largest(k: int, dtype: str, shape: Shape, width: int | None = None
 
 def wanted_of_largest(k: int, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """By sorting tuples: NaN first, then the larger, then the earlier."""
-    found = [sorted(range(len(row)), key=lambda j: (not np.isnan(row[j]), 0.0 if np.isnan(row[j]) else -float(row[j]), j))[:k]
-             for row in x.astype(np.float64)]
+    found = [
+        sorted(
+            range(len(row)),
+            key=lambda j: (not np.isnan(row[j]), 0.0 if np.isnan(row[j]) else -float(row[j]), j),
+        )[:k]
+        for row in x.astype(np.float64)
+    ]
     indices = np.array(found, np.int32)
     return np.take_along_axis(x, indices, axis=1), indices
 
 
 def is_largest(k: int, x: np.ndarray, values: np.ndarray, indices: np.ndarray) -> bool:
     wanted, where = wanted_of_largest(k, x)
-    same = np.array_equal(values[:, :k].astype(np.float64), wanted.astype(np.float64), equal_nan=True)
+    same = np.array_equal(
+        values[:, :k].astype(np.float64), wanted.astype(np.float64), equal_nan=True
+    )
     beyond = np.iinfo(np.int32).min if x.dtype == I32 else -np.inf
-    return bool(same and (indices[:, :k] == where).all() and (indices[:, k:] == -1).all() and (
-        values[:, k:].astype(np.float64) == beyond).all())
+    return bool(
+        same
+        and (indices[:, :k] == where).all()
+        and (indices[:, k:] == -1).all()
+        and (values[:, k:].astype(np.float64) == beyond).all()
+    )
 
 
 # ---- quotients rounded down, and builtins
@@ -176,7 +205,7 @@ def arrays_of_divided(dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     x, z = drawn((64, 64), dtype, seed=1), drawn((64, 64), dtype, seed=2)[::-1].copy()
     if dtype == "int32":
         z[z == 0] = 7
-        x[0, :4], z[0, :4] = [2**31 - 1, -2**31, -2**31, 5], [3, 3, -2**31, -2**31]
+        x[0, :4], z[0, :4] = [2**31 - 1, -(2**31), -(2**31), 5], [3, 3, -(2**31), -(2**31)]
     elif dtype == "float32":
         x[:, ::3] *= np.float32(1e20)
         x[::5] += np.float32(0.1)
@@ -187,7 +216,12 @@ def wanted_of_divided(x: np.ndarray, z: np.ndarray) -> np.ndarray:
     """NumPy's, of 16 bits in float32 and rounded."""
     wide = [array.astype(np.float32) if array.dtype.itemsize == 2 else array for array in (x, z)]
     with np.errstate(all="ignore"):
-        found = [wide[0] // wide[1], wide[0] % wide[1], wide[0] // wide[0].dtype.type(4), wide[0] % wide[0].dtype.type(-3)]
+        found = [
+            wide[0] // wide[1],
+            wide[0] % wide[1],
+            wide[0] // wide[0].dtype.type(4),
+            wide[0] % wide[0].dtype.type(-3),
+        ]
         return np.concatenate(found).astype(x.dtype)
 
 
@@ -202,11 +236,20 @@ def of_builtins(x, z, y):
 
 
 def wanted_of_builtins(x: np.ndarray, z: np.ndarray) -> np.ndarray:
-    of, (x, z) = x.dtype, (array.astype(np.float32) if array.dtype == BF16 else array for array in (x, z))
+    of, (x, z) = (
+        x.dtype,
+        (array.astype(np.float32) if array.dtype == BF16 else array for array in (x, z)),
+    )
     number = x.dtype.type
     with np.errstate(all="ignore"):
-        return np.concatenate([np.maximum(x, z), np.minimum(np.minimum(x, number(1)), z),
-                               np.maximum(np.maximum(x, z), number(-2)), np.round(x) + np.abs(z)]).astype(of)
+        return np.concatenate(
+            [
+                np.maximum(x, z),
+                np.minimum(np.minimum(x, number(1)), z),
+                np.maximum(np.maximum(x, z), number(-2)),
+                np.round(x) + np.abs(z),
+            ]
+        ).astype(of)
 
 
 @functools.cache
@@ -241,8 +284,15 @@ def arrays_of_voted() -> tuple[np.ndarray, np.ndarray]:
 
 def wanted_of_voted(x: np.ndarray) -> np.ndarray:
     halves = np.split(x > 0, 2)
-    return np.array([*(half.any(1) for half in halves), *(half.all(0) for half in halves), *(half.any(0) for half in halves),
-                     *(half.all(1) for half in halves)], np.int32)
+    return np.array(
+        [
+            *(half.any(1) for half in halves),
+            *(half.all(0) for half in halves),
+            *(half.any(0) for half in halves),
+            *(half.all(1) for half in halves),
+        ],
+        np.int32,
+    )
 
 
 # ---- stores of another type
@@ -260,12 +310,21 @@ def stored(x, rows, columns, coalesced, vector):
 @numpipe.kernel(num_compute_wgs=1)
 def stored_to_blocks(x, y):
     block = BlockSpec((64, 64), lambda k: (0, k))
-    for (_,), (tile, out) in numpipe.pipeline(grid=(2,), in_specs=(block,), out_specs=(block,))(x, y):
+    for (_,), (tile, out) in numpipe.pipeline(grid=(2,), in_specs=(block,), out_specs=(block,))(
+        x, y
+    ):
         out[...] = tile[...] * 2
 
 
-STORED = [("float32", "float16"), ("float32", "bfloat16"), ("float16", "float32"), ("bfloat16", "float32"), ("float16", "bfloat16"),
-          ("int32", "float32"), ("int32", "float16")]
+STORED = [
+    ("float32", "float16"),
+    ("float32", "bfloat16"),
+    ("float16", "float32"),
+    ("bfloat16", "float32"),
+    ("float16", "bfloat16"),
+    ("int32", "float32"),
+    ("int32", "float16"),
+]
 
 
 def arrays_of_stored(have: str, want: str) -> tuple[np.ndarray, ...]:
@@ -280,5 +339,7 @@ def wanted_of_stored(arrays: tuple[np.ndarray, ...]) -> list[np.ndarray]:
     x, *outputs = arrays
     with np.errstate(all="ignore"):
         top = np.max(x.astype(np.float32), axis=1)
-        return [value.astype(np.float32).astype(output.dtype).reshape(output.shape)
-                for value, output in zip((x, top, x, top), outputs, strict=True)]
+        return [
+            value.astype(np.float32).astype(output.dtype).reshape(output.shape)
+            for value, output in zip((x, top, x, top), outputs, strict=True)
+        ]

@@ -25,9 +25,15 @@ def permuted(x, rows, columns, y, z, norms, places):
 
 def arrays_of_permuted(dtype: np.dtype) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(5)
-    return {"x": rng.integers(0, 30, (256, 40)).astype(dtype), "rows": rng.permutation(300)[:256].astype(np.int32),
-            "columns": rng.permutation(50)[:40].astype(np.int32), "y": np.zeros((300, 40), dtype), "z": np.zeros((256, 50), dtype),
-            "norms": np.zeros(600, np.float32), "places": (300 + rng.permutation(300)[:256]).astype(np.int32)}
+    return {
+        "x": rng.integers(0, 30, (256, 40)).astype(dtype),
+        "rows": rng.permutation(300)[:256].astype(np.int32),
+        "columns": rng.permutation(50)[:40].astype(np.int32),
+        "y": np.zeros((300, 40), dtype),
+        "z": np.zeros((256, 50), dtype),
+        "norms": np.zeros(600, np.float32),
+        "places": (300 + rng.permutation(300)[:256]).astype(np.int32),
+    }
 
 
 def permuted_wrong(dtype: np.dtype, target: str) -> list[str]:
@@ -37,7 +43,11 @@ def permuted_wrong(dtype: np.dtype, target: str) -> list[str]:
     y[rows], z[:, columns] = x, x + x
     norms[rows], norms[places] = x.astype(np.float32).sum(axis=1), rows
     permuted(*arrays.values(), target=target)
-    return [name for name, right in (("y", y), ("z", z), ("norms", norms)) if not (arrays[name] == right).all()]
+    return [
+        name
+        for name, right in (("y", y), ("z", z), ("norms", norms))
+        if not (arrays[name] == right).all()
+    ]
 
 
 @numpipe.kernel(num_compute_wgs=1)
@@ -52,10 +62,17 @@ def expert_rows(x, order, y):
 
 def expert_rows_wrong(target: str) -> bool:
     rng = np.random.default_rng(6)
-    x, order = rng.standard_normal((128, 64)).astype(np.float32), rng.permutation(128).astype(np.int32)
+    x, order = (
+        rng.standard_normal((128, 64)).astype(np.float32),
+        rng.permutation(128).astype(np.int32),
+    )
     order[:64], order[64:] = rng.permutation(64), 64 + rng.permutation(64)
     y, wanted = np.zeros((3, 128, 64), np.float32), np.zeros((3, 128, 64), np.float32)
-    wanted[1, order], wanted[0, order, 3], wanted[2, 5, order[:64]] = x, x.max(axis=1), x.max(axis=0)
+    wanted[1, order], wanted[0, order, 3], wanted[2, 5, order[:64]] = (
+        x,
+        x.max(axis=1),
+        x.max(axis=0),
+    )
     expert_rows(x, order, y, target=target)
     return not (y == wanted).all()
 

@@ -12,7 +12,10 @@ from numpipe import SMEM, BlockSpec, CompilerParams, LoweringSemantics, ds
 def all_kinds(x, at, y, z):
     """Each of the atomics into a vector at indices, with values beside them; and a tile into a
     tile, twice."""
-    found, sums = numpipe.scratch(SMEM((6 * 64,), np.int32)), numpipe.scratch(SMEM((64, 64), np.float32))
+    found, sums = (
+        numpipe.scratch(SMEM((6 * 64,), np.int32)),
+        numpipe.scratch(SMEM((64, 64), np.float32)),
+    )
     found[...] = numpipe.full(6 * 64, 5, np.int32)
     sums[...] = numpipe.full((64, 64), 1.0, np.float32)
     index, value = at[ds(0, 64), ds(0, 8)], x[ds(0, 64), ds(0, 8)]
@@ -30,7 +33,11 @@ def all_kinds(x, at, y, z):
 
 def expected(x: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     found = np.full((6, 64), 5, np.int32)
-    for row, function in zip(found, (np.add, np.minimum, np.maximum, np.bitwise_and, np.bitwise_or, np.bitwise_xor), strict=True):
+    for row, function in zip(
+        found,
+        (np.add, np.minimum, np.maximum, np.bitwise_and, np.bitwise_or, np.bitwise_xor),
+        strict=True,
+    ):
         function.at(row, at, x)
     sums = np.broadcast_to(1 + np.arange(64, dtype=np.float32), (64, 64)).copy()
     sums[:, 32:] += 2
@@ -53,12 +60,22 @@ def _by_lanes(x, y):
         numpipe.commit_smem()
         y[ds(0, 64)] = bins[...]
 
-    numpipe.emit_pipeline_warp_specialized(body, grid=(1,), in_specs=(BlockSpec((64, 16), lambda i: (0, 0)),), num_compute_wgs=1,
-                                           memory_registers=40, wg_axis="wg", compute_context=compute)(x)
+    numpipe.emit_pipeline_warp_specialized(
+        body,
+        grid=(1,),
+        in_specs=(BlockSpec((64, 16), lambda i: (0, 0)),),
+        num_compute_wgs=1,
+        memory_registers=40,
+        wg_axis="wg",
+        compute_context=compute,
+    )(x)
 
 
-by_lanes = numpipe.kernel(_by_lanes, num_compute_wgs=1,
-                          compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
+by_lanes = numpipe.kernel(
+    _by_lanes,
+    num_compute_wgs=1,
+    compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
+)
 
 
 def _counted_and_read(x, y):
@@ -71,18 +88,28 @@ def _counted_and_read(x, y):
         numpipe.atomic_add(bins.at[0], 1)
         out[numpipe.lane_index() % 64, 0] = bins[0]
 
-    numpipe.emit_pipeline(body, grid=(1,), in_specs=(BlockSpec((64, 16), lambda i: (0, 0)),),
-                          out_specs=(BlockSpec((64, 16), lambda i: (0, 0)),))(x, x)
+    numpipe.emit_pipeline(
+        body,
+        grid=(1,),
+        in_specs=(BlockSpec((64, 16), lambda i: (0, 0)),),
+        out_specs=(BlockSpec((64, 16), lambda i: (0, 0)),),
+    )(x, x)
 
 
-counted_and_read = numpipe.kernel(_counted_and_read, num_compute_wgs=1,
-                                  compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
+counted_and_read = numpipe.kernel(
+    _counted_and_read,
+    num_compute_wgs=1,
+    compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
+)
 
 
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg", warp_specialized=False)
 def shared_by_two(x, y, *, meet: numpipe.Static = True):
     """Two warpgroups count in one vector, and meet, or not, before it is read."""
-    bins, ready = numpipe.scratch(SMEM((64,), np.int32)), numpipe.scratch(numpipe.Barrier(num_arrivals=2, num_barriers=2))
+    bins, ready = (
+        numpipe.scratch(SMEM((64,), np.int32)),
+        numpipe.scratch(numpipe.Barrier(num_arrivals=2, num_barriers=2)),
+    )
     wg = numpipe.axis_index("wg")
     if wg == 0:
         bins[...] = numpipe.full(64, 0, np.int32)

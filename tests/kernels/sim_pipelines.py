@@ -77,7 +77,9 @@ class Gemm:
 
     def run(self, seed: int | None = None, trace: Trace | None = None) -> None:
         grid = (-(-self.n // self.tn), -(-self.m // 128), 1)
-        simulate(self.body, grid=grid, warpgroups=3, smem_bytes=self.smem_bytes, seed=seed, trace=trace)
+        simulate(
+            self.body, grid=grid, warpgroups=3, smem_bytes=self.smem_bytes, seed=seed, trace=trace
+        )
 
     def expected(self) -> np.ndarray:
         return (self.a.astype(np.float32) @ self.b.astype(np.float32).T).astype(self.dtype)
@@ -110,11 +112,15 @@ class Gemm:
             slot, phase = step % self.slots, step // self.slots
             machine.note("issue", ring="a, b", slot=slot, step=step)
             if self.bug != "free wait skipped":
-                machine.mbar_wait(self.consumed(slot), phase - (3 if self.bug == "stale phase" else 1), step)
+                machine.mbar_wait(
+                    self.consumed(slot), phase - (3 if self.bug == "stale phase" else 1), step
+                )
             machine.mbar_arrive_expect_tx(self.ready(slot), nbytes)
             base = slot * self.stage_bytes
             machine.tma_load(base, self.a_map, (128 * y, 64 * step), self.ready(slot))
-            machine.tma_load(base + self.a_bytes, self.b_map, (self.tn * x, 64 * step), self.ready(slot))
+            machine.tma_load(
+                base + self.a_bytes, self.b_map, (self.tn * x, 64 * step), self.ready(slot)
+            )
 
     def consume(self, machine: Machine) -> None:
         acc: object = np.zeros((64, self.tn), np.float32)
@@ -129,8 +135,13 @@ class Gemm:
             if self.bug != "mma not fenced":
                 machine.wgmma_fence()
             base = slot * self.stage_bytes
-            pairs = tuple((descriptor(base + machine.warpgroup * 8192 + 32 * i, 16, 1024, 128),
-                           descriptor(base + self.a_bytes + 32 * i, 16, 1024, 128)) for i in range(4))
+            pairs = tuple(
+                (
+                    descriptor(base + machine.warpgroup * 8192 + 32 * i, 16, 1024, 128),
+                    descriptor(base + self.a_bytes + 32 * i, 16, 1024, 128),
+                )
+                for i in range(4)
+            )
             acc = machine.wgmma(acc, Mma(self.tn, self.dtype, "k", "k", (pairs,)))
             machine.wgmma_commit()
             if self.bug == "release before drain":
@@ -142,7 +153,12 @@ class Gemm:
         x, y, _ = machine.cta
         for panel in range(self.tn // 64):
             columns = slice(64 * panel, 64 * panel + 64)
-            self.put(machine, value[:, columns], 128 * y + 64 * machine.warpgroup, self.tn * x + 64 * panel)
+            self.put(
+                machine,
+                value[:, columns],
+                128 * y + 64 * machine.warpgroup,
+                self.tn * x + 64 * panel,
+            )
         if self.bug != "stores not drained":
             one(machine, machine.bulk_wait, 0, read=self.bug == "stores drained of reads only")
 

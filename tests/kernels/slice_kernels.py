@@ -47,9 +47,13 @@ def viewed(x, y, row, column, slot_row):
     """x is (128, 128) of float16. A product of a view of a tile; a part of a view of a slot; the
     same in a transposed view."""
     slots = numpipe.scratch(SMEM((2, 128, 64), np.float16))
-    for _, (t,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((128, 128), lambda _: (0, 0)),))(x):
+    for _, (t,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((128, 128), lambda _: (0, 0)),))(
+        x
+    ):
         part = t.at[ds(row, 64), ds(column, 64)]
-        y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(numpipe.wgmma(None, part, t.at[ds(0, 64), ds(0, 64)].T), 0)
+        y[ds(0, 64), ds(0, 64)] = numpipe.wgmma_wait(
+            numpipe.wgmma(None, part, t.at[ds(0, 64), ds(0, 64)].T), 0
+        )
         y[ds(64, 64), ds(0, 64)] = t.T.at[ds(column, 64), :][:, ds(row, 64)].astype(np.float32)
         slots.at[1][...] = t[:, ds(0, 64)]
         y[ds(128, 64), ds(0, 64)] = slots.at[1, ds(slot_row, 64), :][...].astype(np.float32)
@@ -57,27 +61,52 @@ def viewed(x, y, row, column, slot_row):
 
 def viewed_wanted(x: np.ndarray, row: int, column: int, slot_row: int) -> np.ndarray:
     x = x.astype(np.float32)
-    part = x[row:row + 64, column:column + 64]
-    return np.concatenate([part @ x[:64, :64].T, part.T, x[slot_row:slot_row + 64, :64]])
+    part = x[row : row + 64, column : column + 64]
+    return np.concatenate([part @ x[:64, :64].T, part.T, x[slot_row : slot_row + 64, :64]])
 
 
-KERNELS = {"anywhere": anywhere, "stored_anywhere": stored_anywhere, "viewed": viewed, "counted": counted}
-INSIDE = {"anywhere": (13, 29), "stored_anywhere": (13, 29), "viewed": (8, 64, 56), "counted": (50, 1, 1)}
+KERNELS = {
+    "anywhere": anywhere,
+    "stored_anywhere": stored_anywhere,
+    "viewed": viewed,
+    "counted": counted,
+}
+INSIDE = {
+    "anywhere": (13, 29),
+    "stored_anywhere": (13, 29),
+    "viewed": (8, 64, 56),
+    "counted": (50, 1, 1),
+}
 OUTSIDE = [
-    ("anywhere", (65, 0), "tile[…]", "start 65 along dimension 0"), ("anywhere", (0, -1), "tile[…]", "start -1 along dimension 1"),
+    ("anywhere", (65, 0), "tile[…]", "start 65 along dimension 0"),
+    ("anywhere", (0, -1), "tile[…]", "start -1 along dimension 1"),
     ("stored_anywhere", (3, 100), "tile[…]", "start 100 along dimension 1"),
     ("viewed", (72, 0, 0), "tile.at[…]", "start 72 along dimension 0"),
     ("viewed", (0, -64, 0), "tile.at[…]", "start -64 along dimension 1"),
-    ("viewed", (0, 0, 2 ** 30), "tile.at[…]", "start 1073741824 along dimension 0"),
+    ("viewed", (0, 0, 2**30), "tile.at[…]", "start 1073741824 along dimension 0"),
 ]
 """(kernel, its arguments of which one is outside, what a part is called, which start is outside)"""
 ELSEWHERE = [
-    ((65, 0, 0), "atomic_add: index 128 is outside the tile (128,)",
-     "atomic_add: a tile (128,) in shared memory: index 128 along dimension 0 is outside 0…127"),
-    ((-1, 0, 0), "atomic_add: index -1 is outside the tile (128,)",
-     "atomic_add: a tile (128,) in shared memory: index -1 along dimension 0 is outside 0…127"),
-    ((0, 2, 0), "….at[…]: index 2 along dimension 0 is outside 0…1", "….at[…]: index 2 along dimension 0 is outside 0…1"),
-    ((0, 0, -1), "….at[…]: index -1 along dimension 0 is outside 0…1", "….at[…]: index -1 along dimension 0 is outside 0…1"),
+    (
+        (65, 0, 0),
+        "atomic_add: index 128 is outside the tile (128,)",
+        "atomic_add: a tile (128,) in shared memory: index 128 along dimension 0 is outside 0…127",
+    ),
+    (
+        (-1, 0, 0),
+        "atomic_add: index -1 is outside the tile (128,)",
+        "atomic_add: a tile (128,) in shared memory: index -1 along dimension 0 is outside 0…127",
+    ),
+    (
+        (0, 2, 0),
+        "….at[…]: index 2 along dimension 0 is outside 0…1",
+        "….at[…]: index 2 along dimension 0 is outside 0…1",
+    ),
+    (
+        (0, 0, -1),
+        "….at[…]: index -1 along dimension 0 is outside 0…1",
+        "….at[…]: index -1 along dimension 0 is outside 0…1",
+    ),
 ]
 """(arguments of `counted` of which one is outside, what the simulated SM says of that, what a
 kernel that is debugged says)"""
@@ -86,7 +115,9 @@ kernel that is debugged says)"""
 def arrays(name: str) -> tuple[np.ndarray, np.ndarray]:
     """The arrays of one of KERNELS: what it reads, and what it writes."""
     x = np.random.default_rng(0).integers(-3, 4, (128, 128))
-    return x.astype(np.float16 if name == "viewed" else np.float32), np.zeros((192, 128), np.float32)
+    return x.astype(np.float16 if name == "viewed" else np.float32), np.zeros(
+        (192, 128), np.float32
+    )
 
 
 @numpipe.kernel(num_compute_wgs=1)

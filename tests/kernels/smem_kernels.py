@@ -13,15 +13,21 @@ ARRAYS = [f"{dtype} {order}" for dtype in (F16, BF16, F32) for order in ("rows",
 
 def array(name: str, shape: tuple[int, int] = (300, 200)) -> np.ndarray:
     dtype, order = name.split()
-    made = np.random.default_rng(0).standard_normal(shape).astype({str(d): d for d in (F16, BF16, F32)}[dtype])
+    made = (
+        np.random.default_rng(0)
+        .standard_normal(shape)
+        .astype({str(d): d for d in (F16, BF16, F32)}[dtype])
+    )
     return made if order == "rows" else np.asfortranarray(made)
 
 
 @numpipe.kernel(num_compute_wgs=2)
 def copied(a, c):
     wg = numpipe.axis_index("wg")
-    pipe = numpipe.pipeline(grid=(cdiv(a.shape[0], 128), cdiv(a.shape[1], 64)), in_specs=(
-        BlockSpec((128, 64), lambda i, k: (i, k)),))
+    pipe = numpipe.pipeline(
+        grid=(cdiv(a.shape[0], 128), cdiv(a.shape[1], 64)),
+        in_specs=(BlockSpec((128, 64), lambda i, k: (i, k)),),
+    )
     for (i, k), (x,) in pipe(a):
         c[ds(i * 128 + wg * 64, 64), ds(k * 64, 64)] = x[ds(wg * 64, 64), :]
 
@@ -30,8 +36,11 @@ def copied(a, c):
 def scaled(a, c):
     """Both halves of a tile by every warpgroup; one of them stored."""
     wg = numpipe.axis_index("wg")
-    pipe = numpipe.pipeline(grid=(cdiv(a.shape[0], 128), cdiv(a.shape[1], 64)), in_specs=(
-        BlockSpec((128, 64), lambda i, k: (i, k)),), max_concurrent_steps=3)
+    pipe = numpipe.pipeline(
+        grid=(cdiv(a.shape[0], 128), cdiv(a.shape[1], 64)),
+        in_specs=(BlockSpec((128, 64), lambda i, k: (i, k)),),
+        max_concurrent_steps=3,
+    )
     for (i, k), (x,) in pipe(a):
         tile = x.at[ds(wg * 64, 64), :][...].astype(np.float32)
         c[ds(i * 128 + wg * 64, 64), ds(k * 64, 64)] = (tile * 2 + 1.0).astype(c.dtype)

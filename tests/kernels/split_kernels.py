@@ -31,17 +31,33 @@ def split_product(cfg: Config, ctas: int | None = None) -> Any:
     """``c = a @ b.T`` with one config; `ctas` None: as many as the GPU has SMs."""
 
     @numpipe.kernel(
-        out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), grid=numpipe.persistent(ctas),
-        num_compute_wgs=cfg.wgs, wg_axis="wg", schedule=cfg.schedule, workspace=Workspace((cfg.tm, cfg.tn), cfg.split))
+        out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype),
+        grid=numpipe.persistent(ctas),
+        num_compute_wgs=cfg.wgs,
+        wg_axis="wg",
+        schedule=cfg.schedule,
+        workspace=Workspace((cfg.tm, cfg.tn), cfg.split),
+    )
     def split_matmul(a, b, c, work):
         wg = numpipe.axis_index("wg")
         rows = cfg.tm // numpipe.axis_size("wg")
-        for m, n, part in numpipe.split_tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), steps=cdiv(a.shape[1], cfg.tk),
-                                              split=cfg.split, order="grouped", group=2):
+        for m, n, part in numpipe.split_tiles(
+            cdiv(a.shape[0], cfg.tm),
+            cdiv(b.shape[0], cfg.tn),
+            steps=cdiv(a.shape[1], cfg.tk),
+            split=cfg.split,
+            order="grouped",
+            group=2,
+        ):
             acc = numpipe.zeros((rows, cfg.tn), np.float32)
-            pipe = numpipe.pipeline(grid=(part.steps,), max_concurrent_steps=cfg.slots, in_specs=(
-                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, part.begin + k)),
-                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, part.begin + k))))
+            pipe = numpipe.pipeline(
+                grid=(part.steps,),
+                max_concurrent_steps=cfg.slots,
+                in_specs=(
+                    BlockSpec((cfg.tm, cfg.tk), lambda k: (m, part.begin + k)),
+                    BlockSpec((cfg.tn, cfg.tk), lambda k: (n, part.begin + k)),
+                ),
+            )
             for (k,), (a_tile, b_tile) in pipe(a, b):
                 acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
             acc = numpipe.combine(acc, part, work)
@@ -70,17 +86,34 @@ def exchanged(cfg: InCluster) -> Any:
     its columns."""
 
     @numpipe.kernel(
-        out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype), grid=numpipe.persistent(), cluster=cfg.size,
-        cluster_names="k", num_compute_wgs=cfg.wgs, wg_axis="wg", schedule=cfg.schedule)
+        out_type=lambda a, b: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype),
+        grid=numpipe.persistent(),
+        cluster=cfg.size,
+        cluster_names="k",
+        num_compute_wgs=cfg.wgs,
+        wg_axis="wg",
+        schedule=cfg.schedule,
+    )
     def exchanged_matmul(a, b, c):
         wg = numpipe.axis_index("wg")
         rows, columns = cfg.tm // numpipe.axis_size("wg"), cfg.tn // numpipe.axis_size("k")
-        for m, n, part in numpipe.split_tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), steps=cdiv(a.shape[1], cfg.tk),
-                                              split="k", order="grouped", group=2):
+        for m, n, part in numpipe.split_tiles(
+            cdiv(a.shape[0], cfg.tm),
+            cdiv(b.shape[0], cfg.tn),
+            steps=cdiv(a.shape[1], cfg.tk),
+            split="k",
+            order="grouped",
+            group=2,
+        ):
             acc = numpipe.zeros((rows, cfg.tn), np.float32)
-            pipe = numpipe.pipeline(grid=(part.steps,), max_concurrent_steps=cfg.slots, in_specs=(
-                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, part.begin + k)),
-                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, part.begin + k))))
+            pipe = numpipe.pipeline(
+                grid=(part.steps,),
+                max_concurrent_steps=cfg.slots,
+                in_specs=(
+                    BlockSpec((cfg.tm, cfg.tk), lambda k: (m, part.begin + k)),
+                    BlockSpec((cfg.tn, cfg.tk), lambda k: (n, part.begin + k)),
+                ),
+            )
             for (k,), (a_tile, b_tile) in pipe(a, b):
                 acc = numpipe.wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T)
             acc = numpipe.combine(acc, part, axis="k")

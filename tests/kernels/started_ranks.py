@@ -12,16 +12,28 @@ LIMIT = 60
 """seconds that a process may take"""
 
 
-def started(arguments: Sequence[Sequence[str]], ends: Sequence[int] = (0, 0), limit: float = LIMIT) -> list[str]:
+def started(
+    arguments: Sequence[Sequence[str]], ends: Sequence[int] = (0, 0), limit: float = LIMIT
+) -> list[str]:
     """What the ranks print, each ``python`` with its arguments, which end with these codes; none of
     them outlives this call."""
-    running = [subprocess.Popen([sys.executable, *each], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-               for each in arguments]
+    running = [
+        subprocess.Popen(
+            [sys.executable, *each],
+            cwd=ROOT,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for each in arguments
+    ]
     found = []
     try:
         for rank, process in enumerate(running):
             out, err = process.communicate(timeout=limit)
-            assert process.returncode == ends[rank], f"rank {rank} ended with {process.returncode}:\n{out}\n{err}"
+            assert process.returncode == ends[rank], (
+                f"rank {rank} ended with {process.returncode}:\n{out}\n{err}"
+            )
             found.append(out)
     finally:
         for process in running:

@@ -68,15 +68,20 @@ class Plan:
 def products(plan: Plan) -> list[str]:
     """acc += the products of neighbouring operands."""
     last = plan.names[-1]
-    return [f"acc = numpipe.wgmma(acc, {name}_tile.at[ds(wg * 64, 64), :], {last}_tile.at[ds(0, 64), :].T)"
-            for name in plan.names[:-1] or [last]]
+    return [
+        f"acc = numpipe.wgmma(acc, {name}_tile.at[ds(wg * 64, 64), :], {last}_tile.at[ds(0, 64), :].T)"
+        for name in plan.names[:-1] or [last]
+    ]
 
 
 def specs(plan: Plan) -> list[str]:
     found = []
     for operand in plan.operands:
-        said = "".join(f", {name}={value}" for name in ("buffer_count", "delay_release")
-                       if (value := getattr(operand, name)) is not None)
+        said = "".join(
+            f", {name}={value}"
+            for name in ("buffer_count", "delay_release")
+            if (value := getattr(operand, name)) is not None
+        )
         found.append(f"BlockSpec(({64 * plan.wgs}, {TK}), {operand.index_map}{said})")
     return found
 
@@ -112,12 +117,27 @@ def source(plan: Plan) -> str:
     total = f"c[ds((m * {plan.wgs} + wg) * 64, 64), ds(0, 64)] = acc"
     lines = []
     if plan.form == "loop":
-        body = products(plan) if plan.carry else [ZEROS, *products(plan), "acc = numpipe.wgmma_wait(acc, 0)", store(plan)]
-        lines += [ZEROS] * plan.carry + [
-            f"pipe = numpipe.pipeline({options}, in_specs=({', '.join(specs(plan))},))",
-            f"for (i, j, k), ({', '.join(tiles)},) in pipe({arrays}):", *(f"    {line}" for line in body)] + [total] * plan.carry
+        body = (
+            products(plan)
+            if plan.carry
+            else [ZEROS, *products(plan), "acc = numpipe.wgmma_wait(acc, 0)", store(plan)]
+        )
+        lines += (
+            [ZEROS] * plan.carry
+            + [
+                f"pipe = numpipe.pipeline({options}, in_specs=({', '.join(specs(plan))},))",
+                f"for (i, j, k), ({', '.join(tiles)},) in pipe({arrays}):",
+                *(f"    {line}" for line in body),
+            ]
+            + [total] * plan.carry
+        )
     else:
-        barriers = [f"{n}_{kind}" for kind, asked in (("ready", plan.ready), ("consumed", plan.consumed)) if asked for n in names]
+        barriers = [
+            f"{n}_{kind}"
+            for kind, asked in (("ready", plan.ready), ("consumed", plan.consumed))
+            if asked
+            for n in names
+        ]
         waits = [f"numpipe.barrier_wait({n}_ready)" for n in names] * plan.ready
         wait = f"acc = numpipe.wgmma_wait(acc, {min(7, plan.delay * (len(names) - 1 or 1)) if plan.carry else 0})"
         body = ["i, j, k = indices", *[ZEROS] * (not plan.carry), *waits, *products(plan)]
@@ -127,24 +147,44 @@ def source(plan: Plan) -> str:
         parameters = ["indices", *tiles, *barriers, *["acc"] * plan.carry]
         lines += [f"def body({', '.join(parameters)}):", *(f"    {line}" for line in body)]
         if plan.carry:
-            lines += ["def compute(pipeline):", "    acc = pipeline(numpipe.zeros((64, 64), np.float32))", f"    {total}"]
+            lines += [
+                "def compute(pipeline):",
+                "    acc = pipeline(numpipe.zeros((64, 64), np.float32))",
+                f"    {total}",
+            ]
         lines += [
             f"numpipe.emit_pipeline_warp_specialized(body, {options}, in_specs=({', '.join(specs(plan))},),"
             f"{' compute_context=compute,' * plan.carry}",
-            f"    manual_ready_barriers={plan.ready}, manual_consumed_barriers={plan.consumed})({arrays})"]
-    return "\n".join([
-        "import numpy as np", "", "import numpipe", "from numpipe import BlockSpec, ds", "", "",
-        f"@numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs={plan.wgs})",
-        f"def kernel({arrays}, c, ni, nj, nk):",
-        '    wg = numpipe.axis_index("wg")',
-        f"    for m, _ in numpipe.tiles({plan.tiles}, 1):", *(f"        {line}" for line in lines), ""])
+            f"    manual_ready_barriers={plan.ready}, manual_consumed_barriers={plan.consumed})({arrays})",
+        ]
+    return "\n".join(
+        [
+            "import numpy as np",
+            "",
+            "import numpipe",
+            "from numpipe import BlockSpec, ds",
+            "",
+            "",
+            f"@numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs={plan.wgs})",
+            f"def kernel({arrays}, c, ni, nj, nk):",
+            '    wg = numpipe.axis_index("wg")',
+            f"    for m, _ in numpipe.tiles({plan.tiles}, 1):",
+            *(f"        {line}" for line in lines),
+            "",
+        ]
+    )
 
 
 def inputs(plan: Plan, grid: tuple[int, int, int], seed: int = 0) -> list[np.ndarray]:
     """The kernel's arrays, the output poisoned."""
     rng = np.random.default_rng(seed)
     rows = 64 * plan.wgs
-    blocks = sum((size - 1) * stride for size, stride in zip(grid, STRIDES.values(), strict=True) if size) + 1
+    blocks = (
+        sum(
+            (size - 1) * stride for size, stride in zip(grid, STRIDES.values(), strict=True) if size
+        )
+        + 1
+    )
     arrays = [rng.integers(-2, 3, (blocks * rows, TK)).astype(np.float16) for _ in plan.operands]
     found = plan.tiles * rows * (1 if plan.carry else max(1, int(np.prod(grid))))
     return [*arrays, np.full((found, 64), np.nan, np.float32)]
@@ -156,17 +196,27 @@ def expected(plan: Plan, grid: tuple[int, int, int], arrays: list[np.ndarray]) -
     if plan.carry:
         found[:] = 0
     total = int(np.prod(grid))
-    limits = [max(0, min(total, eval(plan.steps_of, {"wg": wg}))) if plan.steps_of else total for wg in range(plan.wgs)]
+    limits = [
+        max(0, min(total, eval(plan.steps_of, {"wg": wg}))) if plan.steps_of else total
+        for wg in range(plan.wgs)
+    ]
     for step, at in enumerate(itertools.product(*map(range, grid))):
-        tiles = [x[n * rows:n * rows + rows].astype(np.float64) for x, operand in zip(arrays[:-1], plan.operands, strict=True)
-                 for n in [operand.block(dict(zip("ijk", at, strict=True)))]]
+        tiles = [
+            x[n * rows : n * rows + rows].astype(np.float64)
+            for x, operand in zip(arrays[:-1], plan.operands, strict=True)
+            for n in [operand.block(dict(zip("ijk", at, strict=True)))]
+        ]
         value = np.asarray(sum(tile @ tiles[-1][:64].T for tile in tiles[:-1] or tiles))
         for wg, limit in enumerate(limits):
             if step < limit:
                 for m in range(plan.tiles):
-                    start = (m * plan.wgs + wg if plan.carry else (m * total + step) * plan.wgs + wg) * 64
-                    part = value[wg * 64:wg * 64 + 64]
-                    found[start:start + 64] = found[start:start + 64] + part if plan.carry else part
+                    start = (
+                        m * plan.wgs + wg if plan.carry else (m * total + step) * plan.wgs + wg
+                    ) * 64
+                    part = value[wg * 64 : wg * 64 + 64]
+                    found[start : start + 64] = (
+                        found[start : start + 64] + part if plan.carry else part
+                    )
     return found
 
 

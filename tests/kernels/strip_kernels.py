@@ -10,16 +10,36 @@ import numpipe
 from numpipe import BlockSpec, ds
 
 
-@numpipe.kernel(out_type=lambda a, b, dtype: numpipe.ArrayType((a.shape[0], b.shape[0]), np.dtype(dtype)), num_compute_wgs=1)
-def numbered(a, b, c, *, factor, rows: numpipe.Static = 64, columns: numpipe.Static = 64, width: numpipe.Static = 16,
-             dtype: numpipe.Static = "float32"):
+@numpipe.kernel(
+    out_type=lambda a, b, dtype: numpipe.ArrayType((a.shape[0], b.shape[0]), np.dtype(dtype)),
+    num_compute_wgs=1,
+)
+def numbered(
+    a,
+    b,
+    c,
+    *,
+    factor,
+    rows: numpipe.Static = 64,
+    columns: numpipe.Static = 64,
+    width: numpipe.Static = 16,
+    dtype: numpipe.Static = "float32",
+):
     """(a b^T + the number of each element's column) factor, strip by strip."""
+
     def finish(x, first):
-        return ((x + numpipe.iota((rows, width), 1).astype(np.float32) + first) * factor).astype(dtype)
+        return ((x + numpipe.iota((rows, width), 1).astype(np.float32) + first) * factor).astype(
+            dtype
+        )
 
     acc = numpipe.zeros((rows, columns), np.float32)
-    for _, (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
-            BlockSpec((rows, 16), lambda k: (0, k)), BlockSpec((columns, 16), lambda k: (0, k))))(a, b):
+    for _, (x, y) in numpipe.pipeline(
+        grid=(1,),
+        in_specs=(
+            BlockSpec((rows, 16), lambda k: (0, k)),
+            BlockSpec((columns, 16), lambda k: (0, k)),
+        ),
+    )(a, b):
         acc = numpipe.wgmma(acc, x, y.T)
     c[ds(0, rows), ds(0, columns)] = numpipe.map_columns(finish, acc, width)
 

@@ -13,16 +13,29 @@ import numpipe
 from numpipe import ds
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
-TYPES = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": BF16, "int32": np.dtype(np.int32)}
+TYPES = {
+    "float32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": BF16,
+    "int32": np.dtype(np.int32),
+}
 SHAPES = (64, 8), (64, 40), (192, 64), (64, 256)
-LIMITS: dict[str, list[tuple[Any, Any]]] = {"float": [(-1.0, 2.0), (None, 0.5), (0.25, None), (1.0, -1.0)],
-                                            "int32": [(-7, 9), (None, 0), (3, None)]}
+LIMITS: dict[str, list[tuple[Any, Any]]] = {
+    "float": [(-1.0, 2.0), (None, 0.5), (0.25, None), (1.0, -1.0)],
+    "int32": [(-7, 9), (None, 0), (3, None)],
+}
 EXACT = "floor", "ceil", "trunc", "round", "sign", "square", "isnan", "isinf", "isfinite"
 MASKS = "isnan", "isinf", "isfinite"
 Case = tuple[str, str, tuple[int, int], "int | None"]
 """function, type, shape of a warpgroup's tile, axis"""
-REDUCTIONS: list[Case] = [(name, dtype, shape, axis) for name in ("mean", "var", "std", "argmax", "argmin") for dtype in TYPES
-                          for shape in SHAPES for axis in (0, 1, None) if shape != (192, 64) or dtype in ("float32", "float16")]
+REDUCTIONS: list[Case] = [
+    (name, dtype, shape, axis)
+    for name in ("mean", "var", "std", "argmax", "argmin")
+    for dtype in TYPES
+    for shape in SHAPES
+    for axis in (0, 1, None)
+    if shape != (192, 64) or dtype in ("float32", "float16")
+]
 
 
 def drawn(shape: tuple[int, int], dtype: str, *, special: bool = True, seed: int = 0) -> np.ndarray:
@@ -30,7 +43,9 @@ def drawn(shape: tuple[int, int], dtype: str, *, special: bool = True, seed: int
     rng = np.random.default_rng([seed, *shape])
     if dtype == "int32":
         return rng.integers(-40, 40, shape).astype(np.int32)
-    x = np.where(rng.random(shape) < 0.5, rng.integers(-3, 4, shape), 3 * rng.standard_normal(shape))
+    x = np.where(
+        rng.random(shape) < 0.5, rng.integers(-3, 4, shape), 3 * rng.standard_normal(shape)
+    )
     if special:
         x[rng.random(shape) < 0.1] = -0.0
         x[5, ::3], x[9, ::2], x[11] = np.inf, -np.inf, 0.0
@@ -66,8 +81,13 @@ def reduction(case: Case) -> Any:
 def arrays_of(case: Case, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     name, dtype, (rows, columns), axis = case
     x = drawn((2 * rows, columns), dtype, special=name.startswith("arg"), seed=seed)
-    given = np.int32 if name.startswith("arg") else np.float32 if dtype == "int32" or (axis is None and dtype == "bfloat16") else (
-        TYPES[dtype])
+    given = (
+        np.int32
+        if name.startswith("arg")
+        else np.float32
+        if dtype == "int32" or (axis is None and dtype == "bfloat16")
+        else (TYPES[dtype])
+    )
     return x, np.zeros((2, 64 if axis is None else columns if axis == 0 else rows), given)
 
 
@@ -83,14 +103,23 @@ def is_numpys(case: Case, x: np.ndarray, y: np.ndarray) -> bool:
                 return False
             continue
         ulp = {"float16": 2.0**-11, "bfloat16": 2.0**-8}.get(dtype, 0.0) * np.abs(wanted)
-        size = {"mean": np.abs(wide).mean(axis=axis), "var": 2 * wide.var(axis=axis), "std": 2 * wide.std(axis=axis)}[name]
+        size = {
+            "mean": np.abs(wide).mean(axis=axis),
+            "var": 2 * wide.var(axis=axis),
+            "std": 2 * wide.std(axis=axis),
+        }[name]
         if (np.abs(found.astype(np.float64) - wanted) > ulp + 4 * 2.0**-24 * size + 1e-30).any():
             return False
     return True
 
 
 # ---- running sums --------------------------------------------------------------------------------
-RUNNING: list[Case] = [("cumsum", dtype, shape, axis) for dtype in ("float32", "int32") for shape in SHAPES for axis in (0, 1)]
+RUNNING: list[Case] = [
+    ("cumsum", dtype, shape, axis)
+    for dtype in ("float32", "int32")
+    for shape in SHAPES
+    for axis in (0, 1)
+]
 
 
 @functools.cache
@@ -101,7 +130,9 @@ def running(case: Case) -> Any:
     @numpipe.kernel(num_compute_wgs=2, wg_axis="wg")
     def running_sums(x, y):
         w = numpipe.axis_index("wg")
-        y[ds(w * rows, rows), ds(0, columns)] = np.cumsum(x[ds(w * rows, rows), ds(0, columns)], axis=axis)
+        y[ds(w * rows, rows), ds(0, columns)] = np.cumsum(
+            x[ds(w * rows, rows), ds(0, columns)], axis=axis
+        )
 
     return running_sums
 
@@ -152,7 +183,11 @@ def every_exact(limits: tuple[Any, Any]) -> Any:
         y[ds(256, 64), ds(0, 64)] = np.clip(tile, low, high)
         y[ds(320, 64), ds(0, 64)] = np.trunc(tile)
         y[ds(384, 64), ds(0, 64)] = np.round(tile)
-        bits = np.isnan(tile).astype(np.int32) + 2 * np.isinf(tile).astype(np.int32) + 4 * np.isfinite(tile).astype(np.int32)
+        bits = (
+            np.isnan(tile).astype(np.int32)
+            + 2 * np.isinf(tile).astype(np.int32)
+            + 4 * np.isfinite(tile).astype(np.int32)
+        )
         mask[ds(0, 64), ds(0, 64)] = bits
 
     return mapped
@@ -161,7 +196,9 @@ def every_exact(limits: tuple[Any, Any]) -> Any:
 def arrays_of_exact(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     x = drawn((64, 128), dtype)
     if dtype != "int32":
-        x[0, :8] = np.array([0.5, -0.5, 1e-7, -1e-7, 250.75, -250.75, 2.0**15 + 1, -0.0], np.float64).astype(x.dtype)
+        x[0, :8] = np.array(
+            [0.5, -0.5, 1e-7, -1e-7, 250.75, -250.75, 2.0**15 + 1, -0.0], np.float64
+        ).astype(x.dtype)
     return x, np.zeros((64, 128), np.int32 if name in MASKS else x.dtype)
 
 
@@ -196,7 +233,10 @@ def same_bits(found: np.ndarray, wanted: np.ndarray) -> bool:
         return bool((found == wanted).all())
     found, wanted = found.astype(np.float32), wanted.astype(np.float32)
     nan = np.isnan(wanted)
-    return bool((np.isnan(found) == nan).all() and (found.view(np.int32) == wanted.view(np.int32))[~nan].all())
+    return bool(
+        (np.isnan(found) == nan).all()
+        and (found.view(np.int32) == wanted.view(np.int32))[~nan].all()
+    )
 
 
 # ---- the rest ------------------------------------------------------------------------------------
@@ -211,8 +251,12 @@ def of_vectors(x, floats, ints):
     floats[2, ds(0, 64)] = numpipe.full(64, np.mean(either), np.float32)
     floats[3, ds(0, 64)] = numpipe.full(64, v.sum(axis=1, keepdims=True).mean(), np.float32)
     ints[0, ds(0, 64)] = numpipe.full(64, np.argmax(row) + 100 * row.argmin(), np.int32)
-    ints[1, ds(0, 64)] = numpipe.full(64, np.argmax(column) + 100 * column.argmin(axis=-1), np.int32)
-    ints[2, ds(0, 64)] = numpipe.full(64, np.argmax(either) + 100 * np.argmin(either, axis=0), np.int32)
+    ints[1, ds(0, 64)] = numpipe.full(
+        64, np.argmax(column) + 100 * column.argmin(axis=-1), np.int32
+    )
+    ints[2, ds(0, 64)] = numpipe.full(
+        64, np.argmax(either) + 100 * np.argmin(either, axis=0), np.int32
+    )
     ints[3, ds(0, 64)] = v.argmin(1)
 
 
@@ -221,6 +265,13 @@ def of_numbers(x, y, scale, n):
     """Numbers, of a kernel and of a tile; the memory role has none."""
     top = x[ds(0, 64), ds(0, 64)].max()
     a = np.floor(scale) + 10.0 * np.ceil(scale) + 100.0 * np.sign(scale) + 1000.0 * np.square(scale)
-    b = np.clip(scale, -0.25, 0.25) + 10.0 * np.clip(n, None, 2) + 100.0 * np.sign(n) + 1000.0 * np.floor(n)
+    b = (
+        np.clip(scale, -0.25, 0.25)
+        + 10.0 * np.clip(n, None, 2)
+        + 100.0 * np.sign(n)
+        + 1000.0 * np.floor(n)
+    )
     c = 1.0 if np.isnan(scale / scale) else 0.0
-    y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), a + b + c, np.float32) + np.clip(np.floor(top), 0, 2)
+    y[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), a + b + c, np.float32) + np.clip(
+        np.floor(top), 0, 2
+    )

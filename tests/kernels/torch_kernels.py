@@ -12,8 +12,12 @@ BLOCK = BlockSpec((64, 64), lambda i, j: (i, j))
 SAME = {"grid": lambda x: (cdiv(x.shape[0], 64), cdiv(x.shape[1], 64)), "num_compute_wgs": 1}
 
 
-@numpipe.kernel(in_specs=(BLOCK,), out_specs=(BLOCK, BLOCK), **SAME,
-                out_type=lambda x: (ArrayType(x.shape, x.dtype), ArrayType(x.shape, np.float32)))
+@numpipe.kernel(
+    in_specs=(BLOCK,),
+    out_specs=(BLOCK, BLOCK),
+    **SAME,
+    out_type=lambda x: (ArrayType(x.shape, x.dtype), ArrayType(x.shape, np.float32)),
+)
 def squared(x, y, z, *, alpha: float, n=1):
     """y = alpha * x * x + n - 1, z = 2 alpha x."""
     tile = x[...].astype(np.float32)
@@ -21,9 +25,13 @@ def squared(x, y, z, *, alpha: float, n=1):
     z[...] = 2.0 * alpha * tile
 
 
-@numpipe.kernel(in_specs=(BLOCK, BLOCK), out_specs=BLOCK, num_compute_wgs=1,
-                grid=lambda z: (cdiv(z.shape[0], 64), cdiv(z.shape[1], 64)),
-                out_type=lambda grad_y: ArrayType(grad_y.shape, grad_y.dtype))
+@numpipe.kernel(
+    in_specs=(BLOCK, BLOCK),
+    out_specs=BLOCK,
+    num_compute_wgs=1,
+    grid=lambda z: (cdiv(z.shape[0], 64), cdiv(z.shape[1], 64)),
+    out_type=lambda grad_y: ArrayType(grad_y.shape, grad_y.dtype),
+)
 def squared_backward(z, grad_y, grad_x):
     grad_x[...] = (z[...] * grad_y[...].astype(np.float32)).astype(grad_x.dtype)
 
@@ -33,22 +41,30 @@ def tripled(x, y):
     y[...] = x[...] * 3.0
 
 
-@numpipe.kernel(in_specs=BLOCK, out_specs=BLOCK, **SAME, out_type=lambda x, factor: ArrayType(x.shape, x.dtype))
+@numpipe.kernel(
+    in_specs=BLOCK, out_specs=BLOCK, **SAME, out_type=lambda x, factor: ArrayType(x.shape, x.dtype)
+)
 def times(x, y, *, factor: numpipe.Static):
     y[...] = x[...] * factor
 
 
-@numpipe.kernel(in_specs=BLOCK, out_specs=BLOCK, **SAME, out_type=lambda x: ArrayType(x.shape, x.dtype))
+@numpipe.kernel(
+    in_specs=BLOCK, out_specs=BLOCK, **SAME, out_type=lambda x: ArrayType(x.shape, x.dtype)
+)
 def untyped(x, y, *, alpha):
     y[...] = x[...] * alpha
 
 
-@numpipe.kernel(in_specs=BLOCK, out_specs=BLOCK, **SAME, out_type=lambda x: ArrayType(x.shape, x.dtype))
+@numpipe.kernel(
+    in_specs=BLOCK, out_specs=BLOCK, **SAME, out_type=lambda x: ArrayType(x.shape, x.dtype)
+)
 def shifted(x, y, *, by=ONE_MORE):
     y[...] = x[...] + by
 
 
-@numpipe.kernel(num_compute_wgs=1, warp_specialized=False, out_type=lambda x: ArrayType(x.shape, x.dtype))
+@numpipe.kernel(
+    num_compute_wgs=1, warp_specialized=False, out_type=lambda x: ArrayType(x.shape, x.dtype)
+)
 def counted(x, times: int, count, y):
     """y = times * x, and one more call is counted."""
     all_of = (ds(0, 64), ds(0, 64))

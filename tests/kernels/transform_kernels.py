@@ -27,8 +27,14 @@ def product(a, b, c, *, to: numpipe.Static = Layouts()):
     """c = a @ b.T for a and b of 128 rows: b's tiles arrive transposed."""
     wg = numpipe.axis_index("wg")
     acc = numpipe.zeros((64, 128), np.float32)
-    pipe = numpipe.pipeline(grid=(numpipe.cdiv(a.shape[1], 64),), max_concurrent_steps=2, in_specs=(
-        BlockSpec((128, 64), lambda k: (0, k), transforms=to.a), BlockSpec((128, 64), lambda k: (0, k), transforms=to.b)))
+    pipe = numpipe.pipeline(
+        grid=(numpipe.cdiv(a.shape[1], 64),),
+        max_concurrent_steps=2,
+        in_specs=(
+            BlockSpec((128, 64), lambda k: (0, k), transforms=to.a),
+            BlockSpec((128, 64), lambda k: (0, k), transforms=to.b),
+        ),
+    )
     for _, (a_tile, b_tile) in pipe(a, b):
         acc = numpipe.wgmma(acc, a_tile.at[numpipe.ds(wg * 64, 64), :], b_tile)
     c[numpipe.ds(wg * 64, 64), :128] = acc
@@ -39,9 +45,21 @@ def half_of_a_panel(a, b, c):
     """Blocks of a's first 32 columns of 64, cut where 64-byte panels end: 128-byte ones could not
     be."""
     acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(
-        BlockSpec((64, 64), lambda k: (0, k), transforms=(numpipe.TilingTransform((8, 32)), numpipe.SwizzleTransform(64))),
-        BlockSpec((64, 64), lambda k: (0, k), transforms=(numpipe.SwizzleTransform(64), numpipe.TransposeTransform()))))
+    pipe = numpipe.pipeline(
+        grid=(1,),
+        in_specs=(
+            BlockSpec(
+                (64, 64),
+                lambda k: (0, k),
+                transforms=(numpipe.TilingTransform((8, 32)), numpipe.SwizzleTransform(64)),
+            ),
+            BlockSpec(
+                (64, 64),
+                lambda k: (0, k),
+                transforms=(numpipe.SwizzleTransform(64), numpipe.TransposeTransform()),
+            ),
+        ),
+    )
     for _, (a_tile, b_tile) in pipe(a, b):
         acc = numpipe.wgmma(acc, a_tile.at[:, numpipe.ds(32, 32)], b_tile.at[numpipe.ds(32, 32), :])
     c[:64, :64] = acc
@@ -76,9 +94,11 @@ def expected(a: np.ndarray, b: np.ndarray) -> Any:
 def copied(x, y, *, to: numpipe.Static = Layouts((), ())):
     """y = x through a pipeline's input and output, each as it says."""
     wg = numpipe.axis_index("wg")
-    pipe = numpipe.pipeline(grid=(numpipe.cdiv(x.shape[0], 128), numpipe.cdiv(x.shape[1], 64)), in_specs=(
-        BlockSpec((128, 64), lambda i, j: (i, j), transforms=to.a),), out_specs=(
-        BlockSpec((128, 64), lambda i, j: (i, j), transforms=to.b),))
+    pipe = numpipe.pipeline(
+        grid=(numpipe.cdiv(x.shape[0], 128), numpipe.cdiv(x.shape[1], 64)),
+        in_specs=(BlockSpec((128, 64), lambda i, j: (i, j), transforms=to.a),),
+        out_specs=(BlockSpec((128, 64), lambda i, j: (i, j), transforms=to.b),),
+    )
     for _, (x_tile, y_tile) in pipe(x, y):
         y_tile[numpipe.ds(wg * 64, 64), :] = x_tile[numpipe.ds(wg * 64, 64), :]
 
@@ -86,9 +106,11 @@ def copied(x, y, *, to: numpipe.Static = Layouts((), ())):
 @numpipe.kernel(num_compute_wgs=1)
 def turned(x, y, *, to: numpipe.Static = Layouts((), ())):
     """y = x.T in blocks: an output whose tile is transposed."""
-    pipe = numpipe.pipeline(grid=(numpipe.cdiv(x.shape[0], 64), numpipe.cdiv(x.shape[1], 64)), in_specs=(
-        BlockSpec((64, 64), lambda i, j: (i, j), transforms=to.a),), out_specs=(
-        BlockSpec((64, 64), lambda i, j: (j, i), transforms=to.b),))
+    pipe = numpipe.pipeline(
+        grid=(numpipe.cdiv(x.shape[0], 64), numpipe.cdiv(x.shape[1], 64)),
+        in_specs=(BlockSpec((64, 64), lambda i, j: (i, j), transforms=to.a),),
+        out_specs=(BlockSpec((64, 64), lambda i, j: (j, i), transforms=to.b),),
+    )
     for _, (x_tile, y_tile) in pipe(x, y):
         y_tile[...] = x_tile[...]
 

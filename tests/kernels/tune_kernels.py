@@ -26,13 +26,23 @@ class Config:
 def product(cfg: Config) -> Any:
     """c = a @ b.T in tiles of 64 rows."""
 
-    @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1,
-                    out_type=lambda a, b: ArrayType((a.shape[0], b.shape[0]), a.dtype), signature="(m,k),(n,k)->(m,n)")
+    @numpipe.kernel(
+        grid=numpipe.persistent(),
+        num_compute_wgs=1,
+        out_type=lambda a, b: ArrayType((a.shape[0], b.shape[0]), a.dtype),
+        signature="(m,k),(n,k)->(m,n)",
+    )
     def multiply(a, b, c):
         for m, n in numpipe.tiles(cdiv(a.shape[0], 64), cdiv(b.shape[0], cfg.tn)):
             acc = numpipe.zeros((64, cfg.tn), np.float32)
-            pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], 64),), max_concurrent_steps=cfg.slots, in_specs=(
-                BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((cfg.tn, 64), lambda k: (n, k))))
+            pipe = numpipe.pipeline(
+                grid=(cdiv(a.shape[1], 64),),
+                max_concurrent_steps=cfg.slots,
+                in_specs=(
+                    BlockSpec((64, 64), lambda k: (m, k)),
+                    BlockSpec((cfg.tn, 64), lambda k: (n, k)),
+                ),
+            )
             for (_,), (a_tile, b_tile) in pipe(a, b):
                 acc = numpipe.wgmma(acc, a_tile, b_tile.T)
             c[numpipe.ds(m * 64, 64), numpipe.ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)

@@ -16,7 +16,15 @@ import numpy as np
 
 import numpipe
 from numpipe import BlockSpec, cdiv, ds
-from tests.kernels.kernels_for_tests import Config, by_trip_count, gemm, gemm_by_table, nested_gemm, operands, product
+from tests.kernels.kernels_for_tests import (
+    Config,
+    by_trip_count,
+    gemm,
+    gemm_by_table,
+    nested_gemm,
+    operands,
+    product,
+)
 
 CFG = Config(tm=64, tn=64, tk=64, slots=3, delay=1, group=2)
 FULL = replace(CFG, delay=0)
@@ -24,16 +32,30 @@ TABLE = np.array([(2, 1, 3), (0, 0, 1), (1, 1, 5), (0, 1, 0), (2, 0, 2), (1, 0, 
 """tile (m, n) and its steps"""
 
 
-def pingpong(function: Callable[..., Any], warpgroups: int = 2, ctas: int = 2, **options: Any) -> Any:
+def pingpong(
+    function: Callable[..., Any], warpgroups: int = 2, ctas: int = 2, **options: Any
+) -> Any:
     """A kernel of this function whose warpgroups take turns."""
-    return numpipe.kernel(function, grid=numpipe.persistent(ctas), num_compute_wgs=warpgroups, schedule="pingpong", **options)
+    return numpipe.kernel(
+        function,
+        grid=numpipe.persistent(ctas),
+        num_compute_wgs=warpgroups,
+        schedule="pingpong",
+        **options,
+    )
 
 
 @numpipe.function
 def some_steps(a, b, acc, m, n, first, steps, cfg):
     """acc + the blocks `first` … `first + steps` of K."""
-    pipe = numpipe.pipeline(grid=(steps,), max_concurrent_steps=cfg.slots, in_specs=(
-        BlockSpec((cfg.tm, cfg.tk), lambda k: (m, first + k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, first + k))))
+    pipe = numpipe.pipeline(
+        grid=(steps,),
+        max_concurrent_steps=cfg.slots,
+        in_specs=(
+            BlockSpec((cfg.tm, cfg.tk), lambda k: (m, first + k)),
+            BlockSpec((cfg.tn, cfg.tk), lambda k: (n, first + k)),
+        ),
+    )
     for (k,), (a_tile, b_tile) in pipe(a, b):
         acc = numpipe.wgmma(acc, a_tile, b_tile.T)
     return acc
@@ -77,7 +99,7 @@ def skipped(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     c[:64] = 0
     c[64:128, :64] = product(a[64:128, :128], b[:64, :128])
     for n in range(1, len(b) // 64, 2):
-        c[128:192, 64 * n:64 * n + 64] = 0
+        c[128:192, 64 * n : 64 * n + 64] = 0
     return c
 
 
@@ -87,37 +109,64 @@ def in_bands(a, b, c, *, cfg: numpipe.Static = CFG):
     for m in range(cdiv(a.shape[0], cfg.tm)):
         for (n,) in numpipe.nd_loop((cdiv(b.shape[0], cfg.tn),)):
             acc = numpipe.zeros((cfg.tm, cfg.tn), np.float32)
-            pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, in_specs=(
-                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+            pipe = numpipe.pipeline(
+                grid=(cdiv(a.shape[1], cfg.tk),),
+                max_concurrent_steps=cfg.slots,
+                in_specs=(
+                    BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                    BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+                ),
+            )
             for (k,), (a_tile, b_tile) in pipe(a, b):
                 acc = numpipe.wgmma(acc, a_tile, b_tile.T)
             c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
     for (i,) in numpipe.tiles(cdiv(b.shape[0], cfg.tn)):  # without pipelines: no turns
-        c[ds(a.shape[0], cfg.tm), ds(i * cfg.tn, cfg.tn)] = numpipe.zeros((cfg.tm, cfg.tn), np.float32).astype(c.dtype)
+        c[ds(a.shape[0], cfg.tm), ds(i * cfg.tn, cfg.tn)] = numpipe.zeros(
+            (cfg.tm, cfg.tn), np.float32
+        ).astype(c.dtype)
 
 
 def in_body_form(a, b, c, *, cfg: numpipe.Static = CFG):
     """The emitted pipeline's own end passes the turn. The memory role is the first warpgroup."""
+
     def body(indices, a_tile, b_tile, acc):
         return numpipe.wgmma(acc, a_tile, b_tile.T)
 
     for m, n in numpipe.tiles(
         cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn), dynamic=cfg.dynamic
     ):
+
         def compute(pipeline):
             acc = pipeline(numpipe.zeros((cfg.tm, cfg.tn), np.float32))
             c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
 
         numpipe.emit_pipeline_warp_specialized(
-            body, grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, compute_context=compute, memory_thread_idx=0,
-            in_specs=(BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))(a, b)
+            body,
+            grid=(cdiv(a.shape[1], cfg.tk),),
+            max_concurrent_steps=cfg.slots,
+            compute_context=compute,
+            memory_thread_idx=0,
+            in_specs=(
+                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+            ),
+        )(a, b)
 
 
 def through_scratch(a, b, c, *, cfg: numpipe.Static = CFG):
     """Each warpgroup copies its tile out of shared memory of its own, with a barrier of its own
     before."""
     for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)):
-        acc = some_steps(a, b, numpipe.zeros((cfg.tm, cfg.tn), np.float32), m, n, 0, cdiv(a.shape[1], cfg.tk), cfg)
+        acc = some_steps(
+            a,
+            b,
+            numpipe.zeros((cfg.tm, cfg.tn), np.float32),
+            m,
+            n,
+            0,
+            cdiv(a.shape[1], cfg.tk),
+            cfg,
+        )
 
         def out(tile, seen):
             numpipe.wait_smem_to_gmem(0, wait_read_only=True)
@@ -133,6 +182,7 @@ def through_scratch(a, b, c, *, cfg: numpipe.Static = CFG):
 def by_hand(a, b, c, *, cfg: numpipe.Static = CFG):
     """A body that waits for its tiles and releases them; the pipeline is bound to a name, so that
     the turn is passed behind it."""
+
     def body(indices, a_tile, b_tile, a_ready, b_ready, a_consumed, b_consumed, acc):
         numpipe.barrier_wait(a_ready)
         numpipe.barrier_wait(b_ready)
@@ -142,33 +192,53 @@ def by_hand(a, b, c, *, cfg: numpipe.Static = CFG):
         return acc
 
     for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)):
+
         def compute(pipeline):
             acc = pipeline(numpipe.zeros((cfg.tm, cfg.tn), np.float32))
             c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
 
         emitted = numpipe.emit_pipeline_warp_specialized(
-            body, grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=cfg.slots, compute_context=compute,
-            manual_ready_barriers=True, manual_consumed_barriers=True, delay_release=0,
-            in_specs=(BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))
+            body,
+            grid=(cdiv(a.shape[1], cfg.tk),),
+            max_concurrent_steps=cfg.slots,
+            compute_context=compute,
+            manual_ready_barriers=True,
+            manual_consumed_barriers=True,
+            delay_release=0,
+            in_specs=(
+                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+            ),
+        )
         emitted(a, b)
 
 
 def by_hand_in_place(a, b, c, *, cfg: numpipe.Static = CFG):
     """The same, made and called at once: its end passes the turn, when its slots have been
     released."""
+
     def body(indices, a_tile, b_tile, a_ready, b_ready, acc):
         numpipe.barrier_wait(a_ready)
         numpipe.barrier_wait(b_ready)
         return numpipe.wgmma(acc, a_tile, b_tile.T)
 
     for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)):
+
         def compute(pipeline):
             acc = pipeline(numpipe.zeros((cfg.tm, cfg.tn), np.float32))
             c[ds(m * cfg.tm, cfg.tm), ds(n * cfg.tn, cfg.tn)] = acc.astype(c.dtype)
 
         numpipe.emit_pipeline_warp_specialized(
-            body, grid=(cdiv(a.shape[1], cfg.tk),), max_concurrent_steps=2, compute_context=compute, manual_ready_barriers=True,
-            in_specs=(BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)), BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k))))(a, b)
+            body,
+            grid=(cdiv(a.shape[1], cfg.tk),),
+            max_concurrent_steps=2,
+            compute_context=compute,
+            manual_ready_barriers=True,
+            in_specs=(
+                BlockSpec((cfg.tm, cfg.tk), lambda k: (m, k)),
+                BlockSpec((cfg.tn, cfg.tk), lambda k: (n, k)),
+            ),
+        )(a, b)
 
 
 @dataclass(frozen=True)
@@ -195,7 +265,9 @@ def trip_counts(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     c = np.zeros((len(a), len(b)), np.float32)
     for m, n, steps in TABLE:
         rows, columns = slice(64 * m, 64 * m + 64), slice(64 * n, 64 * n + 64)
-        c[rows, columns] = product(a[rows, :64 * steps], b[columns, :64 * steps], np.dtype(np.float32))
+        c[rows, columns] = product(
+            a[rows, : 64 * steps], b[columns, : 64 * steps], np.dtype(np.float32)
+        )
     return c
 
 
@@ -210,17 +282,25 @@ def cases() -> dict[str, Case]:
         "gemm": Case(pingpong(plain), (a, b), sums),
         "gemm, released at once": Case(pingpong(plain), (a, b), sums, FULL),
         "gemm, 3 warpgroups": Case(pingpong(plain, 3), wide, more),
-        "gemm, 1 CTA, 4 warpgroups": Case(pingpong(plain, 4, 1, memory_registers=24), wide, more, replace(CFG, slots=2)),
-        "host table": Case(pingpong(gemm_by_table().function), (a, b, np.ascontiguousarray(TABLE[:, :2])), sums),
+        "gemm, 1 CTA, 4 warpgroups": Case(
+            pingpong(plain, 4, 1, memory_registers=24), wide, more, replace(CFG, slots=2)
+        ),
+        "host table": Case(
+            pingpong(gemm_by_table().function), (a, b, np.ascontiguousarray(TABLE[:, :2])), sums
+        ),
         "trip counts": Case(pingpong(by_trip_count().function), (a, b, TABLE), trip_counts(a, b)),
-        "trip counts, 3 warpgroups": Case(pingpong(by_trip_count().function, 3), (a, b, TABLE), trip_counts(a, b), FULL),
+        "trip counts, 3 warpgroups": Case(
+            pingpong(by_trip_count().function, 3), (a, b, TABLE), trip_counts(a, b), FULL
+        ),
         "nested": Case(pingpong(nested), (a, b), sums),
         "nested, released at once": Case(pingpong(nested), (a, b), sums, replace(FULL, slots=2)),
         "a ring that runs twice": Case(pingpong(by_helper), (a, b), sums),
         "skips": Case(pingpong(with_skips), wide, skipped(*wide)),
         "skips, 3 warpgroups": Case(pingpong(with_skips, 3, 1), wide, skipped(*wide)),
         "loops": Case(pingpong(in_bands), wide, np.concatenate([more, 0 * more[:64]])),
-        "loops, 3 warpgroups, 1 CTA": Case(pingpong(in_bands, 3, 1), wide, np.concatenate([more, 0 * more[:64]])),
+        "loops, 3 warpgroups, 1 CTA": Case(
+            pingpong(in_bands, 3, 1), wide, np.concatenate([more, 0 * more[:64]])
+        ),
         "scratch": Case(pingpong(through_scratch), (a, b), sums),
         "scratch, 3 warpgroups": Case(pingpong(through_scratch, 3, 1), wide, more),
         "body form": Case(pingpong(in_body_form), (a, b), sums),

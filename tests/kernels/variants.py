@@ -33,4 +33,7 @@ def left(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Item, str]]:
         kept = spread(len(of_one), n)
         others = [item for position, item in enumerate(of_one) if position not in kept]
         later = spread(len(others), len(others) if m is None else m)
-        yield from ((item, "thorough" if position in later else "soak") for position, item in enumerate(others))
+        yield from (
+            (item, "thorough" if position in later else "soak")
+            for position, item in enumerate(others)
+        )

@@ -8,8 +8,19 @@ import numpy as np
 import numpipe
 from numpipe import SMEM, BlockSpec, CompilerParams, LoweringSemantics, cdiv, ds
 
-DTYPES = [np.dtype(of) for of in (np.int8, np.float32, ml_dtypes.bfloat16, np.uint8, np.int32, np.float16, np.uint32,
-                                  ml_dtypes.float8_e4m3fn)]
+DTYPES = [
+    np.dtype(of)
+    for of in (
+        np.int8,
+        np.float32,
+        ml_dtypes.bfloat16,
+        np.uint8,
+        np.int32,
+        np.float16,
+        np.uint32,
+        ml_dtypes.float8_e4m3fn,
+    )
+]
 SIZES = 1000, 512, 7
 
 
@@ -20,8 +31,11 @@ def array(size: int, dtype: np.dtype) -> np.ndarray:
 @numpipe.kernel(num_compute_wgs=1)
 def copied(x, y, z):
     """To y through an output of the pipeline, to z from registers."""
-    pipe = numpipe.pipeline(grid=(cdiv(x.shape[0], 256),), in_specs=(BlockSpec((256,), lambda i: (i,)),),
-                            out_specs=(BlockSpec((256,), lambda i: (i,)),))
+    pipe = numpipe.pipeline(
+        grid=(cdiv(x.shape[0], 256),),
+        in_specs=(BlockSpec((256,), lambda i: (i,)),),
+        out_specs=(BlockSpec((256,), lambda i: (i,)),),
+    )
     for (i,), (tile, out) in pipe(x, y):
         out[...] = tile[...]
         z[ds(i * 256, 256)] = tile[ds(0, 256)]
@@ -29,7 +43,9 @@ def copied(x, y, z):
 
 @numpipe.kernel(num_compute_wgs=1)
 def shifted(x, y, by):
-    pipe = numpipe.pipeline(grid=(cdiv(x.shape[0], 256),), in_specs=(BlockSpec((256,), lambda i: (i,)),))
+    pipe = numpipe.pipeline(
+        grid=(cdiv(x.shape[0], 256),), in_specs=(BlockSpec((256,), lambda i: (i,)),)
+    )
     for (i,), (tile,) in pipe(x):
         y[ds(i * 256, 256)] = tile[...]
         y[ds(i * 256 + 64, 64)] = tile[ds(by, 64)]
@@ -38,8 +54,8 @@ def shifted(x, y, by):
 def expected(x: np.ndarray, by: int) -> np.ndarray:
     y = np.concatenate([x, np.zeros(-len(x) % 256, x.dtype)])
     for start in range(0, len(x), 256):
-        y[start + 64:start + 128] = np.concatenate([x, y[len(x):]])[start + by:start + by + 64]
-    return y[:len(x)]
+        y[start + 64 : start + 128] = np.concatenate([x, y[len(x) :]])[start + by : start + by + 64]
+    return y[: len(x)]
 
 
 def _by_hand(x, y):
@@ -51,11 +67,17 @@ def _by_hand(x, y):
 
 
 by_hand = numpipe.kernel(_by_hand, num_compute_wgs=1, warp_specialized=False)
-without_barriers = numpipe.kernel(_by_hand, num_compute_wgs=1, warp_specialized=False,
-                                  compiler_params=CompilerParams(unsafe_no_auto_barriers=True))
+without_barriers = numpipe.kernel(
+    _by_hand,
+    num_compute_wgs=1,
+    warp_specialized=False,
+    compiler_params=CompilerParams(unsafe_no_auto_barriers=True),
+)
 
 
-@numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
+@numpipe.kernel(
+    num_compute_wgs=1, compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane)
+)
 def through_lanes(x, y):
     def body(indices, tile, out):
         lane = numpipe.lane_index()

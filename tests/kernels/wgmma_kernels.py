@@ -21,8 +21,14 @@ def every_form(a, b, turned, c, *, m: numpipe.Static, n: numpipe.Static, togethe
     """``c = [a b + a turned.T, 2 a b + a turned.T]``: the products of the first tile in flight with
     those of the second, or not."""
     left = a[ds(0, m), ds(0, K)]
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(
-        BlockSpec((m, K), lambda _: (0, 0)), BlockSpec((K, n), lambda _: (0, 0)), BlockSpec((n, K), lambda _: (0, 0))))
+    pipe = numpipe.pipeline(
+        grid=(1,),
+        in_specs=(
+            BlockSpec((m, K), lambda _: (0, 0)),
+            BlockSpec((K, n), lambda _: (0, 0)),
+            BlockSpec((n, K), lambda _: (0, 0)),
+        ),
+    )
     for (_,), (a_tile, b_tile, t_tile) in pipe(a, b, turned):
         first = numpipe.wgmma(None, a_tile, b_tile)
         first = numpipe.wgmma(first, left, t_tile.T)
@@ -43,7 +49,11 @@ def arguments(n: int) -> tuple[list[np.ndarray], dict[str, Any]]:
     dtype: Any = ml_dtypes.bfloat16 if n // 8 % 2 else np.float16
     rng = np.random.default_rng(n)
     arrays = [rng.integers(-4, 5, shape).astype(dtype) for shape in ((m, K), (K, n), (n, K))]
-    return [*arrays, np.full((2 * m, n), np.nan, np.float32)], {"m": m, "n": n, "together": m * n // 64 <= 200}
+    return [*arrays, np.full((2 * m, n), np.nan, np.float32)], {
+        "m": m,
+        "n": n,
+        "together": m * n // 64 <= 200,
+    }
 
 
 def is_right(n: int, **how: Any) -> bool:
@@ -51,4 +61,6 @@ def is_right(n: int, **how: Any) -> bool:
     arrays, statics = arguments(n)
     every_form(*arrays, **statics, **how)
     a, b, turned = (array.astype(np.float32) for array in arrays[:3])
-    return bool((arrays[3] == np.concatenate([a @ b + a @ turned.T, 2 * (a @ b) + a @ turned.T])).all())
+    return bool(
+        (arrays[3] == np.concatenate([a @ b + a @ turned.T, 2 * (a @ b) + a @ turned.T])).all()
+    )

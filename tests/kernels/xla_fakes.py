@@ -21,7 +21,9 @@ class FakeXla:
         self.api = ffi.Api()
         ffi._functions.clear()  # an address may be that of an older fake
         self.api.version.major, self.api.version.minor = version
-        self.api.stream_get, self.api.error_create = (ctypes.cast(f, c_void_p).value for f in self._functions)
+        self.api.stream_get, self.api.error_create = (
+            ctypes.cast(f, c_void_p).value for f in self._functions
+        )
 
     def _stream_get(self, address: int) -> int:
         arguments = ffi._StreamArguments.from_address(address)
@@ -35,14 +37,20 @@ class FakeXla:
         return 0xE0
 
     def frame(self) -> ffi.Frame:
-        return ffi.Frame(struct_size=sizeof(ffi.Frame), api=addressof(self.api), context=0xC0, stage=3)
+        return ffi.Frame(
+            struct_size=sizeof(ffi.Frame), api=addressof(self.api), context=0xC0, stage=3
+        )
 
-    def call(self, handler: ffi.Handler, operands: Sequence[int], results: Sequence[int], stream: int = 0) -> int | None:
+    def call(
+        self, handler: ffi.Handler, operands: Sequence[int], results: Sequence[int], stream: int = 0
+    ) -> int | None:
         """Call a handler with buffers at these addresses; returns what it returns: the address of
         an error, or None."""
         frame, self.stream, kept = self.frame(), stream, []
         for side, pointers in ((frame.operands, operands), (frame.results, results)):
-            buffers = [ffi.Buffer(struct_size=sizeof(ffi.Buffer), data=pointer) for pointer in pointers]
+            buffers = [
+                ffi.Buffer(struct_size=sizeof(ffi.Buffer), data=pointer) for pointer in pointers
+            ]
             items = (c_void_p * len(buffers))(*map(addressof, buffers))
             side.size, side.items = len(buffers), addressof(items)
             kept += [buffers, items]
@@ -51,7 +59,9 @@ class FakeXla:
     def ask(self, handler: ffi.Handler) -> ffi.Metadata:
         """Ask a handler what it is, as XLA does when it is registered."""
         frame, metadata = self.frame(), ffi.Metadata()
-        extension = ffi.Extension(struct_size=sizeof(ffi.Extension), type=ffi.METADATA, metadata=ctypes.pointer(metadata))
+        extension = ffi.Extension(
+            struct_size=sizeof(ffi.Extension), type=ffi.METADATA, metadata=ctypes.pointer(metadata)
+        )
         frame.extension_start = addressof(extension)
         assert not _SIDE(handler.address)(addressof(frame))
         return metadata

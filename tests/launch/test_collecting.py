@@ -29,11 +29,18 @@ class Owner:
 
 
 def array(ptr: int, owner: Any = None) -> launch.ArrayInfo:
-    return launch.info_of_zeros((64, 64), np.dtype(np.float32))._replace(kind="cuda", ptr=ptr, device=0, owner=owner, array=None)
+    return launch.info_of_zeros((64, 64), np.dtype(np.float32))._replace(
+        kind="cuda", ptr=ptr, device=0, owner=owner, array=None
+    )
 
 
 def split() -> Any:
-    @numpipe.kernel(num_compute_wgs=1, grid=(1,), workspace=Workspace((64, 64), 2), out_type=lambda a: ArrayType(a.shape, a.dtype))
+    @numpipe.kernel(
+        num_compute_wgs=1,
+        grid=(1,),
+        workspace=Workspace((64, 64), 2),
+        out_type=lambda a: ArrayType(a.shape, a.dtype),
+    )
     def split(a, c, work):
         c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
@@ -56,8 +63,12 @@ def test_what_a_function_launches_is_launched_again_without_it(fake: FakeDriver)
 def test_a_dry_run_compiles_and_launches_nothing(fake: FakeDriver) -> None:
     compiled: list[Any] = []
     with launch.collecting(launch.Collected(dry=True)) as collected:
-        doubled(lambda *key: compiled.append(key) or image(), grid=(1,))(array(0), array(0), stream=0)
-    assert compiled and not collected.launches and collected.nbytes == 0 and not fake.named("launch")
+        doubled(lambda *key: compiled.append(key) or image(), grid=(1,))(
+            array(0), array(0), stream=0
+        )
+    assert (
+        compiled and not collected.launches and collected.nbytes == 0 and not fake.named("launch")
+    )
 
 
 def test_memory_that_a_function_allocated_lives_as_long_as_its_launches(fake: FakeDriver) -> None:
@@ -71,7 +82,9 @@ def test_memory_that_a_function_allocated_lives_as_long_as_its_launches(fake: Fa
     assert alive() is None
 
 
-def test_a_lent_workspace_is_used_where_it_suffices_and_its_flags_are_cleared_each_time(fake: FakeDriver) -> None:
+def test_a_lent_workspace_is_used_where_it_suffices_and_its_flags_are_cleared_each_time(
+    fake: FakeDriver,
+) -> None:
     kernel = split()
     fake.sizes = [128, *[8] * 15]
     with launch.collecting(launch.Collected(dry=True)) as wanted:
@@ -82,8 +95,10 @@ def test_a_lent_workspace_is_used_where_it_suffices_and_its_flags_are_cleared_ea
 
     def note(parameters: list[int]) -> None:
         where, slots, words = (ctypes.c_int64.from_address(p).value for p in parameters[-5:-2])
-        rows = memory[:slots * words].reshape(slots, words)
-        seen.append((where, bool(rows[:, words - FLAGS:].any()), bool(rows[:, :words - FLAGS].any())))
+        rows = memory[: slots * words].reshape(slots, words)
+        seen.append(
+            (where, bool(rows[:, words - FLAGS :].any()), bool(rows[:, : words - FLAGS].any()))
+        )
         memory[:] = 9
 
     fake.kernel = note

@@ -24,16 +24,33 @@ from tests.kernels.threads import in_threads
 @st.composite
 def strided(draw: st.DrawFn) -> np.ndarray[Any, Any]:
     shape = draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
-    steps = draw(st.lists(st.sampled_from([1, 1, 2, -1, -3]), min_size=len(shape), max_size=len(shape)))
-    dtype = np.dtype(draw(st.sampled_from([np.int8, np.float16, ml_dtypes.bfloat16, np.int32, np.float64])))
-    base = np.arange(np.prod([n * abs(s) for n, s in zip(shape, steps, strict=True)])).astype(np.int8).astype(dtype)
+    steps = draw(
+        st.lists(st.sampled_from([1, 1, 2, -1, -3]), min_size=len(shape), max_size=len(shape))
+    )
+    dtype = np.dtype(
+        draw(st.sampled_from([np.int8, np.float16, ml_dtypes.bfloat16, np.int32, np.float64]))
+    )
+    base = (
+        np.arange(np.prod([n * abs(s) for n, s in zip(shape, steps, strict=True)]))
+        .astype(np.int8)
+        .astype(dtype)
+    )
     base = base.reshape([n * abs(s) for n, s in zip(shape, steps, strict=True)])
-    return base[tuple(slice(None, None, s) for s in steps)].transpose(draw(st.permutations(range(len(shape)))))
+    return base[tuple(slice(None, None, s) for s in steps)].transpose(
+        draw(st.permutations(range(len(shape))))
+    )
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(strided(), st.sampled_from([64, 80, 256]), st.integers(2, 4), st.sampled_from([1 << 30, 1 << 22]))
-def test_any_layout_goes_through_staging_memory_and_back(array: np.ndarray[Any, Any], chunk: int, threads: int, limit: int) -> None:
+@given(
+    strided(),
+    st.sampled_from([64, 80, 256]),
+    st.integers(2, 4),
+    st.sampled_from([1 << 30, 1 << 22]),
+)
+def test_any_layout_goes_through_staging_memory_and_back(
+    array: np.ndarray[Any, Any], chunk: int, threads: int, limit: int
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         cuda = install(patch, QueuedDriver(), threads=threads, limit=limit, chunk=chunk)
         info = launch.describe(array, "a")
@@ -41,17 +58,28 @@ def test_any_layout_goes_through_staging_memory_and_back(array: np.ndarray[Any, 
             (buffer,) = staging.upload([info])
             cuda.synchronize(5, 0)
             there = buffer.info()
-            assert launch.tma_addressable(there) is None and launch.major_order(there) == launch.major_order(info)
+            assert launch.tma_addressable(there) is None and launch.major_order(
+                there
+            ) == launch.major_order(info)
             if array.size:
-                np.testing.assert_array_equal(view(there.ptr, there.shape, there.strides, array.dtype), array)
+                np.testing.assert_array_equal(
+                    view(there.ptr, there.shape, there.strides, array.dtype), array
+                )
             expected = array.copy()
             array[...] = 0  # a view of an array of the test's own
             staging.download([info])
             np.testing.assert_array_equal(array, expected)
         copies = cuda.named("copy_in") + cuda.named("copy_out")
-        assert all(width <= chunk and pitch == width and height == 1 and stream == 5 for pitch, _, width, height, stream in copies)
+        assert all(
+            width <= chunk and pitch == width and height == 1 and stream == 5
+            for pitch, _, width, height, stream in copies
+        )
         assert bool(copies) == bool(array.size)
-        assert sum(cuda.locked.values()) == pinned.POOL.nbytes == len(cuda.locked) * 2 * pinned.PAGE * bool(array.size) // 2
+        assert (
+            sum(cuda.locked.values())
+            == pinned.POOL.nbytes
+            == len(cuda.locked) * 2 * pinned.PAGE * bool(array.size) // 2
+        )
 
 
 def test_parts_are_as_large_as_they_may_be_and_none_is_larger() -> None:
@@ -70,7 +98,9 @@ def test_parts_are_as_large_as_they_may_be_and_none_is_larger() -> None:
 
 
 # ---- a call
-def test_a_call_on_large_arrays_returns_with_the_result_and_gives_all_memory_back(cuda: QueuedDriver) -> None:
+def test_a_call_on_large_arrays_returns_with_the_result_and_gives_all_memory_back(
+    cuda: QueuedDriver,
+) -> None:
     a = np.arange(35 * 11, dtype=np.float16).reshape(35, 11) / 4
     c = np.zeros_like(a)
     prepared, infos = doubling(cuda, a, c)
@@ -98,11 +128,17 @@ def test_one_lane_fills_a_half_while_the_other_is_copied(monkeypatch: pytest.Mon
         assert calls == ["copy_in"] * 4 + ["await_mark", "copy_in", "copy_in"] * 6
         cuda.calls.clear()
         staging.download([info])
-        calls = [call for call, *_ in cuda.calls if call in ("synchronize", "copy_out", "await_mark")]
-        assert calls == ["synchronize", "copy_out"] + ["copy_out", "await_mark"] * 15 + ["await_mark"]
+        calls = [
+            call for call, *_ in cuda.calls if call in ("synchronize", "copy_out", "await_mark")
+        ]
+        assert calls == ["synchronize", "copy_out"] + ["copy_out", "await_mark"] * 15 + [
+            "await_mark"
+        ]
 
 
-def test_a_lane_that_fills_again_waits_for_what_it_had_not_filled_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lane_that_fills_again_waits_for_what_it_had_not_filled_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     install(monkeypatch, QueuedDriver(), limit=pinned.PAGE)  # room for one lane
     arrays = [np.full(24, value, np.int16) for value in (1, 2)]  # three chunks each, of eight slots
     with launch.Staging(0, 0) as staging:
@@ -148,7 +184,9 @@ def test_calls_of_several_threads_do_not_share_what_they_copy_through(cuda: Queu
     assert not cuda.live
 
 
-def test_small_arrays_are_left_to_the_driver(cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_arrays_are_left_to_the_driver(
+    cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(transfers, "PLAIN", 1000)
     a, c = np.ones((20, 20), np.float16), np.zeros((20, 20), np.float16)
     prepared, infos = doubling(cuda, a, c)
@@ -158,9 +196,15 @@ def test_small_arrays_are_left_to_the_driver(cuda: QueuedDriver, monkeypatch: py
 
 
 @pytest.mark.parametrize("why", ["one thread", "no memory allowed", "the driver cannot lock pages"])
-def test_without_staging_memory_the_driver_copies_it_all(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-    cuda = install(monkeypatch, QueuedDriver(locks=not why.startswith("the driver")), threads=1 if why == "one thread" else 3,
-                   limit=0 if why.startswith("no") else 1 << 30)
+def test_without_staging_memory_the_driver_copies_it_all(
+    monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    cuda = install(
+        monkeypatch,
+        QueuedDriver(locks=not why.startswith("the driver")),
+        threads=1 if why == "one thread" else 3,
+        limit=0 if why.startswith("no") else 1 << 30,
+    )
     wide = np.arange(20 * 50, dtype=np.float16).reshape(20, 50)
     a, c = wide[::2, ::3], np.zeros((20, 50), np.float16)[::2, ::3]
     prepared, infos = doubling(cuda, a, c)
@@ -182,7 +226,9 @@ def test_narrow_padded_rows_are_staged_even_from_page_locked_memory(cuda: Queued
     a = pinned.empty((40, 3), np.dtype(np.float16), 0)
     a[...] = [1, 2, 3]
     launch.DeviceArray.from_host(a)
-    assert len(cuda.named("copy_in")) > 1 and {height for *_, height, _ in cuda.named("copy_in")} == {1}
+    assert len(cuda.named("copy_in")) > 1 and {
+        height for *_, height, _ in cuda.named("copy_in")
+    } == {1}
 
 
 def test_an_array_passed_twice_is_copied_once(cuda: QueuedDriver) -> None:
@@ -200,7 +246,9 @@ def test_an_array_passed_twice_is_copied_once(cuda: QueuedDriver) -> None:
 
 
 # ---- failures
-def test_what_fails_in_a_thread_is_raised_by_the_call_and_the_next_call_works(cuda: QueuedDriver) -> None:
+def test_what_fails_in_a_thread_is_raised_by_the_call_and_the_next_call_works(
+    cuda: QueuedDriver,
+) -> None:
     a, c = np.ones((64, 8), np.float32), np.zeros((64, 8), np.float32)
     prepared, infos = doubling(cuda, a, c)
     main, helped = threading.get_ident(), threading.Event()
@@ -212,7 +260,9 @@ def test_what_fails_in_a_thread_is_raised_by_the_call_and_the_next_call_works(cu
         assert helped.wait(20)
 
     cuda.before = before
-    with pytest.raises(LaunchError, match="kernel 'scale': cuMemcpyHtoDAsync returned CUDA_ERROR_INVALID_VALUE"):
+    with pytest.raises(
+        LaunchError, match="kernel 'scale': cuMemcpyHtoDAsync returned CUDA_ERROR_INVALID_VALUE"
+    ):
         launch.run(prepared, (1, 1, 1), infos, outputs=1, fresh=1)
     assert not cuda.named("launch")
     cuda.before = lambda call: None
@@ -245,16 +295,24 @@ def test_an_interrupted_call_leaves_nothing_behind(cuda: QueuedDriver, where: st
     assert not cuda.live
 
 
-def test_a_failed_kernel_keeps_its_error_and_memory_it_may_still_read_is_not_used_again(cuda: QueuedDriver) -> None:
+def test_a_failed_kernel_keeps_its_error_and_memory_it_may_still_read_is_not_used_again(
+    cuda: QueuedDriver,
+) -> None:
     a, c = np.ones((64, 8), np.float32), np.zeros((64, 8), np.float32)
     prepared, infos = doubling(cuda, a, c)
-    errors = iter([driver.DriverError("cuStreamSynchronize", 719, "CUDA_ERROR_LAUNCH_FAILED"),
-                   driver.DriverError("cuStreamSynchronize", 700, "CUDA_ERROR_ILLEGAL_ADDRESS")])
+    errors = iter(
+        [
+            driver.DriverError("cuStreamSynchronize", 719, "CUDA_ERROR_LAUNCH_FAILED"),
+            driver.DriverError("cuStreamSynchronize", 700, "CUDA_ERROR_ILLEGAL_ADDRESS"),
+        ]
+    )
 
     def synchronize(stream: int, ordinal: int) -> None:
         raise next(errors)
 
     cuda.synchronize = synchronize  # type: ignore[method-assign]
-    with pytest.raises(LaunchError, match="kernel 'scale': cuStreamSynchronize returned CUDA_ERROR_LAUNCH_FAILED"):
+    with pytest.raises(
+        LaunchError, match="kernel 'scale': cuStreamSynchronize returned CUDA_ERROR_LAUNCH_FAILED"
+    ):
         launch.run(prepared, (1, 1, 1), infos, outputs=1, fresh=1)
     assert pinned.POOL.nbytes == 0 and not pinned.POOL._given_back and not pinned.POOL._idle

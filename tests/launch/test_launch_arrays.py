@@ -27,14 +27,20 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "_opened", None)
 
 
-def device_array(shape: tuple[int, ...], strides: tuple[int, ...] | None = None, ptr: int = 4096,
-                 typestr: str = "<f2") -> launch.ArrayInfo:
+def device_array(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None = None,
+    ptr: int = 4096,
+    typestr: str = "<f2",
+) -> launch.ArrayInfo:
     return launch.describe(CudaArray(ptr, shape, typestr, strides), "a")
 
 
 def test_importing_the_package_loads_no_cuda_module() -> None:
     code = "import sys, numpipe.launch; print({m.split('.')[0] for m in sys.modules} & {'cuda', 'numba', 'torch'})"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert found.strip() == "set()"
 
 
@@ -51,7 +57,9 @@ def test_a_read_only_numpy_array_is_not_writable() -> None:
     array.flags.writeable = False
     info = launch.describe(array, "c")
     assert not info.writable
-    with pytest.raises(SpecError, match="argument 'c' of kernel 'matmul'.*read-only.*writable array"):
+    with pytest.raises(
+        SpecError, match="argument 'c' of kernel 'matmul'.*read-only.*writable array"
+    ):
         launch.check_writable(info, "c", "matmul")
 
 
@@ -85,8 +93,11 @@ def test_bfloat16_behind_an_interface_takes_the_objects_own_dtype() -> None:
 def test_a_type_that_numpy_cannot_name_is_the_objects_own() -> None:
     """``<f1`` is what ml_dtypes says of float8_e5m2."""
     array = CudaArray(64, (4,), "<f1")
-    with pytest.raises(SpecError, match="argument 'a' of kernel 'k': the __cuda_array_interface__ of this CudaArray has typestr "
-                                        "'<f1', which NumPy does not know.*give it one of .*float8_e5m2"):
+    with pytest.raises(
+        SpecError,
+        match="argument 'a' of kernel 'k': the __cuda_array_interface__ of this CudaArray has typestr "
+        "'<f1', which NumPy does not know.*give it one of .*float8_e5m2",
+    ):
         launch.describe(array, "a", "k")
     array.dtype = ml_dtypes.float8_e5m2  # type: ignore[attr-defined]
     assert launch.describe(array, "a").dtype == ml_dtypes.float8_e5m2
@@ -95,7 +106,9 @@ def test_a_type_that_numpy_cannot_name_is_the_objects_own() -> None:
         launch.describe(array, "a")
 
 
-def test_the_gpu_of_an_interface_is_asked_for_only_where_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_of_an_interface_is_asked_for_only_where_there_are_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for count, device, asked in ((1, 0, []), (2, 1, [(4096,)])):
         fake = FakeDriver(count)
         monkeypatch.setattr(driver, "_opened", fake)
@@ -103,8 +116,12 @@ def test_the_gpu_of_an_interface_is_asked_for_only_where_there_are_several(monke
         assert fake.named("pointer_device") == asked
 
 
-@pytest.mark.parametrize("name, expected", [("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)])
-def test_a_cuda_tensor_is_read_by_its_pointer_with_strides_in_bytes(name: str, expected: Any) -> None:
+@pytest.mark.parametrize(
+    "name, expected", [("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)]
+)
+def test_a_cuda_tensor_is_read_by_its_pointer_with_strides_in_bytes(
+    name: str, expected: Any
+) -> None:
     info = launch.describe(TorchTensor(512, (4, 6), name, (8, 1), device=1), "a")
     assert info[:6] == ("torch", 512, (4, 6), (16, 2), np.dtype(expected), 1)
 
@@ -120,21 +137,32 @@ def test_a_tensor_without_memory_is_refused() -> None:
 
 
 def test_what_is_not_an_array_is_refused_with_a_fix() -> None:
-    with pytest.raises(SpecError, match="'a' of kernel 'matmul': a list is not an array; pass a NumPy.*asarray"):
+    with pytest.raises(
+        SpecError, match="'a' of kernel 'matmul': a list is not an array; pass a NumPy.*asarray"
+    ):
         launch.describe([1, 2], "a", "matmul")
 
 
-@pytest.mark.parametrize("buffer, called", [
-    (arrays_of_python.array("f", [1, 2]), "an array.array"), (memoryview(b"ab"), "a memoryview")])
+@pytest.mark.parametrize(
+    "buffer, called",
+    [(arrays_of_python.array("f", [1, 2]), "an array.array"), (memoryview(b"ab"), "a memoryview")],
+)
 def test_a_buffer_is_refused_and_numpy_makes_an_array_of_it(buffer: Any, called: str) -> None:
-    with pytest.raises(SpecError, match=f"'a' of .* 'matmul': {called} is not an array that numpipe takes: pass np.asarray\\(a\\)"):
+    with pytest.raises(
+        SpecError,
+        match=f"'a' of .* 'matmul': {called} is not an array that numpipe takes: pass np.asarray\\(a\\)",
+    ):
         launch.describe(buffer, "a", "matmul")
     assert launch.describe(np.asarray(buffer), "a", "matmul").shape == (2,)
 
 
-@pytest.mark.parametrize("array", [np.zeros(2, ">f4"), np.zeros(2, "c8"), np.zeros(2, object), np.zeros(2, "i4,f4")])
+@pytest.mark.parametrize(
+    "array", [np.zeros(2, ">f4"), np.zeros(2, "c8"), np.zeros(2, object), np.zeros(2, "i4,f4")]
+)
 def test_element_types_no_kernel_takes_are_refused(array: np.ndarray[Any, Any]) -> None:
-    with pytest.raises(SpecError, match="element type .* is not supported; convert to one of bool, int8"):
+    with pytest.raises(
+        SpecError, match="element type .* is not supported; convert to one of bool, int8"
+    ):
         launch.describe(array, "a")
 
 
@@ -146,75 +174,100 @@ def test_masked_device_arrays_are_refused() -> None:
 def test_a_broken_interface_is_an_error_about_the_argument() -> None:
     broken = CudaArray(64, (4,), "<f4")
     del broken.__cuda_array_interface__["typestr"]
-    with pytest.raises(SpecError, match="argument 'a': CudaArray.__cuda_array_interface__ cannot be read.*typestr"):
+    with pytest.raises(
+        SpecError, match="argument 'a': CudaArray.__cuda_array_interface__ cannot be read.*typestr"
+    ):
         launch.describe(broken, "a")
 
 
 # ---- major order
-@pytest.mark.parametrize("shape, strides, major", [
-    ((4, 6), (12, 2), "row"),
-    ((4, 6), (2, 8), "col"),
-    ((4, 6), (64, 2), "row"),
-    ((4, 6), (2, 64), "col"),
-    ((4, 6), (4, 24), "row"),            # neither dimension is contiguous
-    ((2, 3, 4), (2, 4, 12), "col"),
-    ((7,), (2,), "row"),
-    ((7,), (4,), "row"),
-    ((), (), "row"),
-    ((4, 1), (2, 2), "row"),             # ties
-    ((1, 6), (2, 2), "row"),
-    ((1, 6), (2, 64), "col"),            # a column of a matrix, transposed: rows are 64 bytes apart
-    ((1, 1), (2, 2), "row"),
-    ((0, 6), (2, 0), "row"),
-    ((6, 0), (2, 12), "row"),
-])
+@pytest.mark.parametrize(
+    "shape, strides, major",
+    [
+        ((4, 6), (12, 2), "row"),
+        ((4, 6), (2, 8), "col"),
+        ((4, 6), (64, 2), "row"),
+        ((4, 6), (2, 64), "col"),
+        ((4, 6), (4, 24), "row"),  # neither dimension is contiguous
+        ((2, 3, 4), (2, 4, 12), "col"),
+        ((7,), (2,), "row"),
+        ((7,), (4,), "row"),
+        ((), (), "row"),
+        ((4, 1), (2, 2), "row"),  # ties
+        ((1, 6), (2, 2), "row"),
+        ((1, 6), (2, 64), "col"),  # a column of a matrix, transposed: rows are 64 bytes apart
+        ((1, 1), (2, 2), "row"),
+        ((0, 6), (2, 0), "row"),
+        ((6, 0), (2, 12), "row"),
+    ],
+)
 def test_major_order(shape: tuple[int, ...], strides: tuple[int, ...], major: str) -> None:
     assert launch.major_order(device_array(shape, strides)) == major
 
 
 # ---- what TMA can address
-@pytest.mark.parametrize("shape, strides, ptr", [
-    ((4, 8), (16, 2), 4096),
-    ((4, 8), (2, 16), 4096),                        # col: the tensor map is over the transpose
-    ((4, 6), (16, 2), 4096),                        # padded rows
-    ((7,), (2,), 16),
-    ((1, 6), (12, 2), 4096),                        # the stride of a single row does not matter
-    ((3, 1, 8), (16, 6, 2), 4096),
-    ((0, 3), (6, 2), 0),                            # nothing to read: any address, any stride
-    ((3, 0), (2, 2), 3),
-    ((2, 2, 2, 2, 2), (128, 64, 32, 16, 2), 4096),
-    ((8, 4, 16), (32, 256, 2), 4096),               # permuted batch
-    ((8, 64, 2), (2, 32, 2048), 4096),              # column-major
-])
+@pytest.mark.parametrize(
+    "shape, strides, ptr",
+    [
+        ((4, 8), (16, 2), 4096),
+        ((4, 8), (2, 16), 4096),  # col: the tensor map is over the transpose
+        ((4, 6), (16, 2), 4096),  # padded rows
+        ((7,), (2,), 16),
+        ((1, 6), (12, 2), 4096),  # the stride of a single row does not matter
+        ((3, 1, 8), (16, 6, 2), 4096),
+        ((0, 3), (6, 2), 0),  # nothing to read: any address, any stride
+        ((3, 0), (2, 2), 3),
+        ((2, 2, 2, 2, 2), (128, 64, 32, 16, 2), 4096),
+        ((8, 4, 16), (32, 256, 2), 4096),  # permuted batch
+        ((8, 64, 2), (2, 32, 2048), 4096),  # column-major
+    ],
+)
 def test_addressable(shape: tuple[int, ...], strides: tuple[int, ...], ptr: int) -> None:
     assert launch.tma_addressable(device_array(shape, strides, ptr)) is None
 
 
-@pytest.mark.parametrize("shape, strides, ptr, reason", [
-    ((4, 8), (16, 2), 4104, "8 bytes past a multiple of 16"),
-    ((4, 6), (12, 2), 4096, "rows are 12 bytes apart"),
-    ((6, 4), (2, 12), 4096, "rows are 12 bytes apart"),
-    ((4, 8), (-16, 2), 4096, "rows are -16 bytes apart"),
-    ((4, 8), (0, 2), 4096, "rows are 0 bytes apart"),
-    ((4, 8), (32, 4), 4096, "inner stride is 4 bytes and an element has 2"),
-    ((7,), (4,), 4096, "inner stride is 4 bytes"),
-    ((2, 64, 32), (4096, 2, 128), 4096, "neither the last dimension nor, in column-major order, the first is contiguous"),
-    ((1, 64, 32), (4096, 2, 128), 4096, "neither the last dimension nor, in column-major order, the first is contiguous"),
-    ((2, 64, 60), (7680, 120, 2), 4096, "rows are 120 bytes apart"),
-    ((8, 64, 2), (2, 24, 1536), 4096, "rows are 24 bytes apart"),
-    ((4, 1), (2, 2), 4096, "rows are 2 bytes apart"),
-    ((), (), 4096, "0 dimensions"),
-    ((1,) * 6, (2,) * 6, 4096, "6 dimensions"),
-    ((2**32, 8), (16, 2), 4096, "dimension of 4294967296"),
-    ((2, 8), (2**40, 2), 4096, "limit is 2**40"),
-])
-def test_not_addressable(shape: tuple[int, ...], strides: tuple[int, ...], ptr: int, reason: str) -> None:
+@pytest.mark.parametrize(
+    "shape, strides, ptr, reason",
+    [
+        ((4, 8), (16, 2), 4104, "8 bytes past a multiple of 16"),
+        ((4, 6), (12, 2), 4096, "rows are 12 bytes apart"),
+        ((6, 4), (2, 12), 4096, "rows are 12 bytes apart"),
+        ((4, 8), (-16, 2), 4096, "rows are -16 bytes apart"),
+        ((4, 8), (0, 2), 4096, "rows are 0 bytes apart"),
+        ((4, 8), (32, 4), 4096, "inner stride is 4 bytes and an element has 2"),
+        ((7,), (4,), 4096, "inner stride is 4 bytes"),
+        (
+            (2, 64, 32),
+            (4096, 2, 128),
+            4096,
+            "neither the last dimension nor, in column-major order, the first is contiguous",
+        ),
+        (
+            (1, 64, 32),
+            (4096, 2, 128),
+            4096,
+            "neither the last dimension nor, in column-major order, the first is contiguous",
+        ),
+        ((2, 64, 60), (7680, 120, 2), 4096, "rows are 120 bytes apart"),
+        ((8, 64, 2), (2, 24, 1536), 4096, "rows are 24 bytes apart"),
+        ((4, 1), (2, 2), 4096, "rows are 2 bytes apart"),
+        ((), (), 4096, "0 dimensions"),
+        ((1,) * 6, (2,) * 6, 4096, "6 dimensions"),
+        ((2**32, 8), (16, 2), 4096, "dimension of 4294967296"),
+        ((2, 8), (2**40, 2), 4096, "limit is 2**40"),
+    ],
+)
+def test_not_addressable(
+    shape: tuple[int, ...], strides: tuple[int, ...], ptr: int, reason: str
+) -> None:
     said = launch.tma_addressable(device_array(shape, strides, ptr))
     assert said is not None and reason in said
 
 
 def test_host_arrays_are_addressable_whatever_their_rows() -> None:
-    assert launch.tma_addressable(launch.describe(np.zeros((5, 3), np.float16)[:, ::2], "a")) is None
+    assert (
+        launch.tma_addressable(launch.describe(np.zeros((5, 3), np.float16)[:, ::2], "a")) is None
+    )
     assert "6 dimensions" in str(launch.tma_addressable(launch.describe(np.zeros((1,) * 6), "a")))
 
 
@@ -224,13 +277,25 @@ def test_strides_that_no_address_uses_become_ones_the_driver_takes() -> None:
     assert array_info.tma_strides((0, 6), (12, 2), 2) == (16, 2)
 
 
-@pytest.mark.parametrize("shape, strides, fix", [
-    ((100, 100), (200, 2), r"rows are 200 bytes apart .*; pass numpipe.ascontiguous\(a\), a copy on the same device"),
-    ((4, 8), (-16, 2), r"rows are -16 bytes apart and TMA needs a positive multiple of 16; pass numpipe.ascontiguous\(a\)"),
-    ((1,) * 6, (2,) * 6, "6 dimensions .*; reshape it"),
-])
+@pytest.mark.parametrize(
+    "shape, strides, fix",
+    [
+        (
+            (100, 100),
+            (200, 2),
+            r"rows are 200 bytes apart .*; pass numpipe.ascontiguous\(a\), a copy on the same device",
+        ),
+        (
+            (4, 8),
+            (-16, 2),
+            r"rows are -16 bytes apart and TMA needs a positive multiple of 16; pass numpipe.ascontiguous\(a\)",
+        ),
+        ((1,) * 6, (2,) * 6, "6 dimensions .*; reshape it"),
+    ],
+)
 def test_the_error_for_an_array_names_the_stride_and_offers_a_copy_where_that_helps(
-        shape: tuple[int, ...], strides: tuple[int, ...], fix: str) -> None:
+    shape: tuple[int, ...], strides: tuple[int, ...], fix: str
+) -> None:
     info = device_array(shape, strides)
     reason = launch.tma_addressable(info)
     assert reason is not None
@@ -240,13 +305,20 @@ def test_the_error_for_an_array_names_the_stride_and_offers_a_copy_where_that_he
 
 # ---- host and device
 def test_arguments_on_host_and_gpu_are_refused_by_name() -> None:
-    infos = [launch.describe(TorchTensor(512, (8,), "float16", (1,)), "a"), launch.describe(np.zeros(8), "b")]
-    with pytest.raises(SpecError, match="'b' of kernel 'add': a ndarray on the host, but argument 'a' is on GPU 0"):
+    infos = [
+        launch.describe(TorchTensor(512, (8,), "float16", (1,)), "a"),
+        launch.describe(np.zeros(8), "b"),
+    ]
+    with pytest.raises(
+        SpecError, match="'b' of kernel 'add': a ndarray on the host, but argument 'a' is on GPU 0"
+    ):
         launch.same_place(infos, ("a", "b"), "add")
 
 
 def test_arguments_on_two_gpus_are_refused() -> None:
-    infos = [launch.describe(TorchTensor(512, (8,), "float16", (1,), device=d), "a") for d in (0, 1)]
+    infos = [
+        launch.describe(TorchTensor(512, (8,), "float16", (1,), device=d), "a") for d in (0, 1)
+    ]
     with pytest.raises(SpecError, match="'b'.*on GPU 1, but argument 'a' is on GPU 0"):
         launch.same_place(infos, ("a", "b"))
 

@@ -14,7 +14,16 @@ import pytest
 import numpipe
 from numpipe import launch
 from numpipe.errors import SpecError
-from tests.kernels.array_fakes import ON_CPU, CupyArray, Exporter, JaxArray, NumbaArray, cupy_module, numba_module, numbers
+from tests.kernels.array_fakes import (
+    ON_CPU,
+    CupyArray,
+    Exporter,
+    JaxArray,
+    NumbaArray,
+    cupy_module,
+    numba_module,
+    numbers,
+)
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, view
 
 # it reads exports of DLPack
@@ -31,23 +40,30 @@ def contents(array: Any) -> np.ndarray[Any, Any]:
     return view(info.ptr, info.shape, info.strides, np.uint16)
 
 
-@pytest.mark.parametrize("shape, turn, cut", [
-    ((3, 5), (0, 1), 1),           # rows of 10 bytes
-    ((3, 5), (1, 0), 1),           # the same, column-major
-    ((3, 15), (0, 1), 3),          # elements apart
-    ((4, 8), (0, 1), -1),          # backwards
-    ((7,), (0,), -2),
-    ((2, 3, 5), (0, 1, 2), 1),
-    ((2, 3, 5), (2, 1, 0), 1),
-    ((2, 3, 4), (1, 0, 2), 1),     # neither order is contiguous
-    ((2, 2, 2, 3, 3), (0, 1, 2, 3, 4), 1),
-])
+@pytest.mark.parametrize(
+    "shape, turn, cut",
+    [
+        ((3, 5), (0, 1), 1),  # rows of 10 bytes
+        ((3, 5), (1, 0), 1),  # the same, column-major
+        ((3, 15), (0, 1), 3),  # elements apart
+        ((4, 8), (0, 1), -1),  # backwards
+        ((7,), (0,), -2),
+        ((2, 3, 5), (0, 1, 2), 1),
+        ((2, 3, 5), (2, 1, 0), 1),
+        ((2, 3, 4), (1, 0, 2), 1),  # neither order is contiguous
+        ((2, 2, 2, 3, 3), (0, 1, 2, 3, 4), 1),
+    ],
+)
 def test_a_copy_has_the_elements_and_the_order_and_rows_that_tma_can_address(
-        fake: FakeDriver, shape: tuple[int, ...], turn: tuple[int, ...], cut: int) -> None:
+    fake: FakeDriver, shape: tuple[int, ...], turn: tuple[int, ...], cut: int
+) -> None:
     memory = numbers(*shape)[..., ::cut].transpose(turn)
     there = memory.__array_interface__["data"][0]
     elements = tuple(stride // 2 for stride in memory.strides)
-    for x in (CudaArray(there, memory.shape, "<f2", memory.strides), Exporter(there, memory.shape, elements)):
+    for x in (
+        CudaArray(there, memory.shape, "<f2", memory.strides),
+        Exporter(there, memory.shape, elements),
+    ):
         made = numpipe.ascontiguous(x)
         info = launch.describe(made, "a")
         assert type(made) is launch.DeviceArray and info.dtype == np.float16
@@ -90,19 +106,33 @@ def test_cupy_copies_its_own(monkeypatch: pytest.MonkeyPatch, fake: FakeDriver) 
     assert not fake.calls
 
 
-@pytest.mark.parametrize("x", [
-    CudaArray(4096, (3, 8), "<f2"), JaxArray(numbers(3, 8)), numbers(3, 5)[:, ::2], JaxArray(numbers(3, 5), ON_CPU),
-    CudaArray(4096, (0, 5), "<f2"), Exporter(4096, (4, 8)),
-], ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize(
+    "x",
+    [
+        CudaArray(4096, (3, 8), "<f2"),
+        JaxArray(numbers(3, 8)),
+        numbers(3, 5)[:, ::2],
+        JaxArray(numbers(3, 5), ON_CPU),
+        CudaArray(4096, (0, 5), "<f2"),
+        Exporter(4096, (4, 8)),
+    ],
+    ids=lambda x: type(x).__name__,
+)
 def test_what_tma_can_address_is_returned_as_it_is(fake: FakeDriver, x: Any) -> None:
     assert numpipe.ascontiguous(x) is x
     assert not fake.calls
 
 
-@pytest.mark.parametrize("x", [CudaArray(4096, (1,) * 6, "<f2"), CudaArray(4096, (), "<f2"), np.zeros((1,) * 6)],
-                         ids=lambda x: type(x).__name__)
+@pytest.mark.parametrize(
+    "x",
+    [CudaArray(4096, (1,) * 6, "<f2"), CudaArray(4096, (), "<f2"), np.zeros((1,) * 6)],
+    ids=lambda x: type(x).__name__,
+)
 def test_what_no_copy_helps_is_refused(x: Any) -> None:
-    with pytest.raises(SpecError, match="numpipe.ascontiguous: TMA cannot address .* wherever it lies: it has [06] dimensions"):
+    with pytest.raises(
+        SpecError,
+        match="numpipe.ascontiguous: TMA cannot address .* wherever it lies: it has [06] dimensions",
+    ):
         numpipe.ascontiguous(x)
 
 

@@ -34,7 +34,9 @@ def _no_disk_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---- devices
-def test_the_device_of_the_arrays_is_used_with_its_own_number_of_sms(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_of_the_arrays_is_used_with_its_own_number_of_sms(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake.count, fake.gpus = 2, (H200, H100)
     monkeypatch.setattr(fake, "properties", lambda i: (*fake.gpus[i], (132, 114)[i], 232448))
     monkeypatch.setattr(fake, "pointer_device", lambda address: address & 16 and 1)
@@ -46,10 +48,15 @@ def test_the_device_of_the_arrays_is_used_with_its_own_number_of_sms(fake: FakeD
     assert [gpu for *_, gpu in fake.named("allow_shared")] == [0, 1]
 
 
-def test_arrays_on_a_gpu_that_is_no_hopper_are_refused_with_those_that_are(fake: FakeDriver) -> None:
+def test_arrays_on_a_gpu_that_is_no_hopper_are_refused_with_those_that_are(
+    fake: FakeDriver,
+) -> None:
     fake.count, fake.gpus = 2, (H200, A100)  # arrays are on GPU 1
-    with pytest.raises(TargetError, match=r"kernel doubled: the arrays are on GPU 1, NVIDIA A100 \(sm_80\), and numpipe's kernels "
-                                          r"need Hopper .*: move them to GPU 0 \(NVIDIA H200\)"):
+    with pytest.raises(
+        TargetError,
+        match=r"kernel doubled: the arrays are on GPU 1, NVIDIA A100 \(sm_80\), and numpipe's kernels "
+        r"need Hopper .*: move them to GPU 0 \(NVIDIA H200\)",
+    ):
         doubled()(*arrays())
     assert not fake.named("load")
 
@@ -60,7 +67,9 @@ def test_host_arrays_go_to_the_first_hopper_gpu(fake: FakeDriver) -> None:
     assert [gpu for *_, gpu in fake.named("launch")] == [1]
 
 
-def test_simulating_asks_nothing_of_the_gpus(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulating_asks_nothing_of_the_gpus(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     fake.count, fake.gpus = 1, (A100,)
     c = np.ones((64, 64), np.float32)
@@ -84,8 +93,14 @@ def test_a_first_call_from_many_threads_compiles_and_loads_once(fake: FakeDriver
 
 
 # ---- images that the driver does not take
-@pytest.mark.parametrize("code, name", [(200, "CUDA_ERROR_INVALID_IMAGE"), (222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
-                                        (209, "CUDA_ERROR_NO_BINARY_FOR_GPU")])
+@pytest.mark.parametrize(
+    "code, name",
+    [
+        (200, "CUDA_ERROR_INVALID_IMAGE"),
+        (222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
+        (209, "CUDA_ERROR_NO_BINARY_FOR_GPU"),
+    ],
+)
 @pytest.mark.parametrize("version", [12080, 13010])
 def test_code_that_the_driver_does_not_take_is_an_error_with_its_version(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, code: int, name: str, version: int
@@ -105,7 +120,9 @@ def test_code_that_the_driver_does_not_take_is_an_error_with_its_version(
     assert f'pip install "nvidia-nvjitlink=={runs}.*"' in told
 
 
-def test_other_failures_of_loading_keep_their_own_advice(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_failures_of_loading_keep_their_own_advice(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def load(cubin: bytes, entry: str) -> Any:
         raise driver.DriverError("cuLibraryLoadData", 2, "CUDA_ERROR_OUT_OF_MEMORY")
 
@@ -117,7 +134,10 @@ def test_other_failures_of_loading_keep_their_own_advice(fake: FakeDriver, monke
 
 def test_a_context_that_somebody_reset_is_told(fake: FakeDriver) -> None:
     fake.code = 709
-    with pytest.raises(LaunchError, match=r"kernel 'doubled'.*\(709\): the GPU's primary context was reset under numpipe"):
+    with pytest.raises(
+        LaunchError,
+        match=r"kernel 'doubled'.*\(709\): the GPU's primary context was reset under numpipe",
+    ):
         doubled()(*arrays())
 
 
@@ -150,12 +170,34 @@ def with_pools(api: Api) -> None:
     api.CUmemPoolProps = lambda: types.SimpleNamespace(location=types.SimpleNamespace())  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("call", [
-    lambda cuda: cuda.allocate(64, 7, 0), lambda cuda: cuda.free(4096, 7, 0), lambda cuda: cuda.lock_pages(4096, 4096, 0),
-    lambda cuda: cuda.unlock_pages(4096, 0), lambda cuda: cuda.unmark("event", 0), lambda cuda: cuda.blank(0, True),
-    lambda cuda: cuda.counter(0), lambda cuda: cuda.poke(64, b"abc", 0), lambda cuda: cuda.reached("event", 0)],
-    ids=["allocate", "free", "lock pages", "unlock pages", "destroy an event", "blank", "counter", "poke", "reached"])
-def test_what_may_happen_at_any_moment_ends_no_capture_of_another_stream(api: Api, call: Any) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda cuda: cuda.allocate(64, 7, 0),
+        lambda cuda: cuda.free(4096, 7, 0),
+        lambda cuda: cuda.lock_pages(4096, 4096, 0),
+        lambda cuda: cuda.unlock_pages(4096, 0),
+        lambda cuda: cuda.unmark("event", 0),
+        lambda cuda: cuda.blank(0, True),
+        lambda cuda: cuda.counter(0),
+        lambda cuda: cuda.poke(64, b"abc", 0),
+        lambda cuda: cuda.reached("event", 0),
+    ],
+    ids=[
+        "allocate",
+        "free",
+        "lock pages",
+        "unlock pages",
+        "destroy an event",
+        "blank",
+        "counter",
+        "poke",
+        "reached",
+    ],
+)
+def test_what_may_happen_at_any_moment_ends_no_capture_of_another_stream(
+    api: Api, call: Any
+) -> None:
     captured = Captured(api)
     api.answers |= {"cuEventQuery": (OK,), "cuStreamIsCapturing": (OK, 0)}
     with_pools(api)
@@ -166,7 +208,9 @@ def test_what_may_happen_at_any_moment_ends_no_capture_of_another_stream(api: Ap
     assert len(api.calls) > 3
 
 
-def test_counters_are_8_bytes_of_zeros_each_of_memory_that_is_allocated_now_and_then(api: Api) -> None:
+def test_counters_are_8_bytes_of_zeros_each_of_memory_that_is_allocated_now_and_then(
+    api: Api,
+) -> None:
     asked: list[int] = []
 
     def allocate(nbytes: int, *_: Any) -> Any:
@@ -177,11 +221,18 @@ def test_counters_are_8_bytes_of_zeros_each_of_memory_that_is_allocated_now_and_
         assert nbytes == asked[-1] and not any(ctypes.string_at(src, nbytes))
         return (OK,)
 
-    api.answers |= {"cuDeviceGetCount": (OK, 2), "cuMemAllocFromPoolAsync": allocate, "cuMemcpyHtoDAsync": copied}
+    api.answers |= {
+        "cuDeviceGetCount": (OK, 2),
+        "cuMemAllocFromPoolAsync": allocate,
+        "cuMemcpyHtoDAsync": copied,
+    }
     with_pools(api)
     cuda = driver.Driver()
     found = [cuda.counter(0) for _ in range(5000)]
-    assert len(asked) == 2 == len(api.named("cuMemcpyHtoDAsync")) and len({address // 8 for address in found}) == 5000
+    assert (
+        len(asked) == 2 == len(api.named("cuMemcpyHtoDAsync"))
+        and len({address // 8 for address in found}) == 5000
+    )
     assert all(address % 8 == 0 and 1 << 21 <= address < (1 << 22) + asked[1] for address in found)
     assert cuda.counter(1) >= 1 << 23 and len(asked) == 3, "a GPU has its own"
 
@@ -194,7 +245,11 @@ def test_a_call_in_the_strict_mode_would(api: Api) -> None:
 
 def test_first_uses_are_made_in_relaxed_capture_mode_and_on_a_stream_of_their_own(api: Api) -> None:
     captured = Captured(api)
-    api.answers |= {"cuStreamCreate": (OK, 99), "cuMemAllocFromPoolAsync": (OK, 4096), "cuEventQuery": (OK,)}
+    api.answers |= {
+        "cuStreamCreate": (OK, 99),
+        "cuMemAllocFromPoolAsync": (OK, 4096),
+        "cuEventQuery": (OK,),
+    }
     with_pools(api)
     cuda = driver.Driver()
     cuda.blank(0, False)
@@ -203,7 +258,9 @@ def test_first_uses_are_made_in_relaxed_capture_mode_and_on_a_stream_of_their_ow
     modes = api.named("cuThreadExchangeStreamCaptureMode")
     assert modes.count(("global",)) == 3 and captured.mode == "global"
     assert api.named("cuStreamCreate") == [(1,)]  # CU_STREAM_NON_BLOCKING
-    assert [call[-1] for call in api.named("cuMemAllocFromPoolAsync") + api.named("cuMemcpyHtoDAsync")] == [99] * 3
+    assert [
+        call[-1] for call in api.named("cuMemAllocFromPoolAsync") + api.named("cuMemcpyHtoDAsync")
+    ] == [99] * 3
     assert api.named("cuStreamSynchronize") == [(99,)] * 2
     assert not api.named("cuMemcpyHtoD")
 
@@ -223,13 +280,19 @@ def test_memory_is_given_back_when_its_stream_is_no_longer_captured(api: Api) ->
 
 
 def test_the_mode_is_put_back_when_a_call_fails(api: Api) -> None:
-    api.answers |= {"cuThreadExchangeStreamCaptureMode": (OK, "global"), "cuEventQuery": (Result(700),)}
+    api.answers |= {
+        "cuThreadExchangeStreamCaptureMode": (OK, "global"),
+        "cuEventQuery": (Result(700),),
+    }
     with pytest.raises(driver.DriverError):
         driver.Driver().reached("event", 0)
     assert api.named("cuThreadExchangeStreamCaptureMode")[-1] == ("global",)
 
 
-@pytest.mark.parametrize("answer, captured", [((OK, 0), False), ((OK, 1), True), ((OK, 2), True), ((Result(906), 0), True)])
+@pytest.mark.parametrize(
+    "answer, captured",
+    [((OK, 0), False), ((OK, 1), True), ((OK, 2), True), ((Result(906), 0), True)],
+)
 def test_whether_a_stream_is_captured(api: Api, answer: Any, captured: bool) -> None:
     """906: it is the legacy default stream, and one that waits for it is captured."""
     api.answers["cuStreamIsCapturing"] = answer
@@ -252,6 +315,7 @@ def test_the_gpu_of_a_stream_is_that_of_its_context(api: Api) -> None:
 # ---- what the driver says names the kernel
 def failing(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     """From now on this method of the driver raises, as it is."""
+
     def fail(*_: Any, **__: Any) -> Any:
         raise driver.DriverError("cuSomething", 709, "CUDA_ERROR_CONTEXT_IS_DESTROYED")
 
@@ -259,26 +323,45 @@ def failing(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, call: str) -> Non
 
 
 def named(call: Any) -> None:
-    with pytest.raises(LaunchError, match="^kernel 'doubled': cuSomething returned CUDA_ERROR_CONTEXT_IS_DESTROYED") as caught:
+    with pytest.raises(
+        LaunchError, match="^kernel 'doubled': cuSomething returned CUDA_ERROR_CONTEXT_IS_DESTROYED"
+    ) as caught:
         call()
-    assert type(caught.value) is LaunchError and isinstance(caught.value.__cause__, driver.DriverError)
+    assert type(caught.value) is LaunchError and isinstance(
+        caught.value.__cause__, driver.DriverError
+    )
 
 
-def test_what_the_driver_says_of_a_call_names_its_kernel(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, x = doubled(out_type=lambda a: numpipe.ArrayType(a.shape, a.dtype)), launch.DeviceArray((64, 64), np.float32)
+def test_what_the_driver_says_of_a_call_names_its_kernel(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, x = (
+        doubled(out_type=lambda a: numpipe.ArrayType(a.shape, a.dtype)),
+        launch.DeviceArray((64, 64), np.float32),
+    )
     host = np.ones((64, 64), np.float32)
     bound = kernel.bind(host)
-    prepared, infos = launch.Prepared(image(), [launch.describe(host, "a")] * 2), [launch.describe(host, "a")] * 2
+    prepared, infos = (
+        launch.Prepared(image(), [launch.describe(host, "a")] * 2),
+        [launch.describe(host, "a")] * 2,
+    )
     failing(fake, monkeypatch, "capturing")
-    for call in (lambda: kernel(host), bound, lambda: launch.run(prepared, (1, 1, 1), infos, outputs=1)):
+    for call in (
+        lambda: kernel(host),
+        bound,
+        lambda: launch.run(prepared, (1, 1, 1), infos, outputs=1),
+    ):
         named(call)
     failing(fake, monkeypatch, "allocate")
     for call in (lambda: kernel(x), lambda: kernel.bind(x)):
         named(call)
 
 
-def test_so_does_what_it_says_of_a_repeated_call_and_a_bound_one(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_does_what_it_says_of_a_repeated_call_and_a_bound_one(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With several GPUs a launch makes a context current first."""
+
     def launcher(ordinal: int) -> Any:
         # as it is at each call
         return lambda config, code, parameters, _: (fake.launch(config, code, parameters, ordinal),)
@@ -295,7 +378,9 @@ def test_so_does_what_it_says_of_a_repeated_call_and_a_bound_one(fake: FakeDrive
     named(lambda: bound(stream=8192))
 
 
-def test_an_update_of_a_bound_launch_names_its_kernel_too(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_of_a_bound_launch_names_its_kernel_too(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel, (x, y, z) = doubled(), [launch.DeviceArray((64, 64), np.float32) for _ in range(3)]
     bound = kernel.bind(x, y)
     failing(fake, monkeypatch, "launcher")
@@ -354,21 +439,41 @@ print(len(fake.named("launch")) - launches)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() here")
 def test_a_forked_child_is_refused_the_gpu_that_its_parent_used_and_may_simulate() -> None:
-    run = subprocess.run([sys.executable, "-c", CHILD, str(Path(__file__).parents[2])], capture_output=True, text=True, timeout=60,
-                         env={**os.environ, "NUMPIPE_COMPILE_CHECK": "0", "NUMPIPE_TARGET": ""})
+    run = subprocess.run(
+        [sys.executable, "-c", CHILD, str(Path(__file__).parents[2])],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "NUMPIPE_COMPILE_CHECK": "0", "NUMPIPE_TARGET": ""},
+    )
     assert run.returncode == 0, run.stderr
     before, simulated, *rest, failure, profile, again, parent = run.stdout.splitlines()
-    assert (before, simulated, failure, profile, again, parent) == ("fine", "fine", "fine", "fine", "fine", "1")
+    assert (before, simulated, failure, profile, again, parent) == (
+        "fine",
+        "fine",
+        "fine",
+        "fine",
+        "fine",
+        "1",
+    )
     for line in rest[:6]:  # kernels that were launched before
         assert line.startswith("LaunchError: kernel 'doubled'"), line
-        assert "CUDA_ERROR_NOT_INITIALIZED (3): CUDA does not survive fork()" in line and "'spawn'" in line
+        assert (
+            "CUDA_ERROR_NOT_INITIALIZED (3): CUDA does not survive fork()" in line
+            and "'spawn'" in line
+        )
     for line in rest[6:]:
-        assert line.startswith("TargetError: kernel doubled: target=") and "forked from one that had used CUDA" in line
+        assert (
+            line.startswith("TargetError: kernel doubled: target=")
+            and "forked from one that had used CUDA" in line
+        )
         assert "'spawn'" in line and "target='sim'" in line
     assert len(rest) == 9
 
 
-def test_a_process_whose_parent_used_cuda_through_another_library_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_whose_parent_used_cuda_through_another_library_is_told_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail() -> Any:
         raise driver.DriverError("cuInit", 3, "CUDA_ERROR_NOT_INITIALIZED")
 
@@ -388,16 +493,27 @@ def test_what_a_parent_opened_fails_in_python_in_a_child(api: Api) -> None:
     launcher = cuda.launcher
     cuda.abandon()
     api.calls.clear()
-    for call in (lambda: launcher(0), lambda: cuda.synchronize(0, 0), lambda: cuda.free(64, 0, 0), lambda: cuda.load(b"", "k"),
-                 lambda: cuda.allocate(64, 0, 0), lambda: cuda.lock_pages(0, 64, 0), lambda: cuda.capturing(0, 0),
-                 lambda: cuda.relaunch(201, "config", "kernel", 0, 0, 0)):
+    for call in (
+        lambda: launcher(0),
+        lambda: cuda.synchronize(0, 0),
+        lambda: cuda.free(64, 0, 0),
+        lambda: cuda.load(b"", "k"),
+        lambda: cuda.allocate(64, 0, 0),
+        lambda: cuda.lock_pages(0, 64, 0),
+        lambda: cuda.capturing(0, 0),
+        lambda: cuda.relaunch(201, "config", "kernel", 0, 0, 0),
+    ):
         with pytest.raises(driver.DriverError, match="does not survive fork"):
             call()  # type: ignore[no-untyped-call]
     assert not api.calls
 
 
 def test_a_launcher_for_one_of_several_gpus_fails_in_a_child_too(api: Api) -> None:
-    api.answers |= {"cuDeviceGetCount": (OK, 2), "cuDevicePrimaryCtxRetain": (OK, 100), "cuCtxGetCurrent": (OK, 100)}
+    api.answers |= {
+        "cuDeviceGetCount": (OK, 2),
+        "cuDevicePrimaryCtxRetain": (OK, 100),
+        "cuCtxGetCurrent": (OK, 100),
+    }
     cuda = driver.Driver()
     launcher = cuda.launcher(0)
     cuda.abandon()

@@ -39,7 +39,9 @@ class Api:
         self.watcher: Callable[[str], None] = lambda call: None
         """told of each call"""
         self.answers: dict[str, Any] = {"cuDeviceGetCount": (OK, 1)}
-        self.CUmemorytype = types.SimpleNamespace(CU_MEMORYTYPE_HOST="host", CU_MEMORYTYPE_DEVICE="device")
+        self.CUmemorytype = types.SimpleNamespace(
+            CU_MEMORYTYPE_HOST="host", CU_MEMORYTYPE_DEVICE="device"
+        )
         self.CUDA_MEMCPY2D = types.SimpleNamespace
         self.CUstreamCaptureMode = types.SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED="relaxed")
         self.cuuint64_t: Any
@@ -88,12 +90,16 @@ def test_a_machine_without_libcuda_has_no_driver(api: Api) -> None:
 
 def test_a_driver_that_does_not_initialise_is_an_error_with_its_code_and_a_fix(api: Api) -> None:
     api.answers["cuInit"] = (Result(802),)
-    with pytest.raises(driver.DriverError, match=r"cuInit returned CUDA_ERROR_X \(802\): .*fabric manager") as caught:
+    with pytest.raises(
+        driver.DriverError, match=r"cuInit returned CUDA_ERROR_X \(802\): .*fabric manager"
+    ) as caught:
         driver.Driver()
     assert isinstance(caught.value, LaunchError) and caught.value.code == 802
 
 
-def test_a_failing_driver_is_asked_again_and_a_working_one_kept(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_driver_is_asked_again_and_a_working_one_kept(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(driver, "_opened", None)
     api.answers["cuInit"] = (Result(999),)
     for _ in range(2):
@@ -120,23 +126,43 @@ def test_with_one_gpu_a_launch_is_one_call(api: Api) -> None:
 def test_a_thread_that_makes_a_launch_has_a_context_before_it(api: Api) -> None:
     api.answers["cuCtxGetCurrent"] = (OK, 0)
     assert launched(driver.Driver(), 0) == 0
-    assert [call[0] for call in api.calls[2:]] == ["cuCtxGetCurrent", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent",
-                                                   "cuCtxPopCurrent", "cuCtxSetCurrent", "cuLaunchKernelEx"]
+    assert [call[0] for call in api.calls[2:]] == [
+        "cuCtxGetCurrent",
+        "cuDeviceGet",
+        "cuDevicePrimaryCtxRetain",
+        "cuCtxPushCurrent",
+        "cuCtxPopCurrent",
+        "cuCtxSetCurrent",
+        "cuLaunchKernelEx",
+    ]
 
 
-def test_another_thread_without_a_context_gets_one_for_good_and_the_launch_is_repeated(api: Api) -> None:
+def test_another_thread_without_a_context_gets_one_for_good_and_the_launch_is_repeated(
+    api: Api,
+) -> None:
     answers = iter([(Result(201),), (OK,)])
     # of the thread that makes the launch, and of the one that uses it
     contexts = iter([(OK, 7), (OK, 0)])
-    api.answers |= {"cuLaunchKernelEx": lambda *_: next(answers), "cuCtxGetCurrent": lambda: next(contexts)}
+    api.answers |= {
+        "cuLaunchKernelEx": lambda *_: next(answers),
+        "cuCtxGetCurrent": lambda: next(contexts),
+    }
     assert launched(driver.Driver(), 0) == 0
     assert len(api.named("cuLaunchKernelEx")) == 2 and len(api.named("cuCtxSetCurrent")) == 1
-    assert [call[0] for call in api.calls][-3:] == ["cuCtxPushCurrent", "cuLaunchKernelEx", "cuCtxPopCurrent"]
+    assert [call[0] for call in api.calls][-3:] == [
+        "cuCtxPushCurrent",
+        "cuLaunchKernelEx",
+        "cuCtxPopCurrent",
+    ]
 
 
 def test_with_several_gpus_the_context_is_always_that_of_the_arrays(api: Api) -> None:
-    api.answers |= {"cuDeviceGetCount": (OK, 2), "cuDeviceGet": lambda ordinal: (OK, ordinal),
-                    "cuDevicePrimaryCtxRetain": lambda device: (OK, 100 + device), "cuCtxGetCurrent": (OK, 101)}
+    api.answers |= {
+        "cuDeviceGetCount": (OK, 2),
+        "cuDeviceGet": lambda ordinal: (OK, ordinal),
+        "cuDevicePrimaryCtxRetain": lambda device: (OK, 100 + device),
+        "cuCtxGetCurrent": (OK, 101),
+    }
     cuda = driver.Driver()
     launches = [cuda.launcher(gpu) for gpu in (0, 1)]
     api.calls.clear()
@@ -155,7 +181,10 @@ def test_the_context_is_left_when_a_call_fails(api: Api) -> None:
 
 def test_rows_beyond_the_largest_pitch_are_copied_one_by_one(api: Api) -> None:
     driver.Driver().copy_in(0, 2**31, 0, 2**31 - 8, 2**31 - 8, 2, 0, 0)
-    assert api.named("cuMemcpyHtoDAsync") == [(0, 0, 2**31 - 8, 0), (2**31, 2**31 - 8, 2**31 - 8, 0)]
+    assert api.named("cuMemcpyHtoDAsync") == [
+        (0, 0, 2**31 - 8, 0),
+        (2**31, 2**31 - 8, 2**31 - 8, 0),
+    ]
 
 
 def test_a_map_is_encoded_in_a_context_where_the_thread_has_none(api: Api) -> None:
@@ -164,18 +193,37 @@ def test_a_map_is_encoded_in_a_context_where_the_thread_has_none(api: Api) -> No
     storage = ctypes.create_string_buffer(bytes(range(128)), 128)
     map_ = types.SimpleNamespace(getPtr=lambda: ctypes.addressof(storage))
     api.answers |= {"cuTensorMapEncodeTiled": (OK, map_), "cuCtxGetCurrent": (OK, 0)}
-    for names in ("CUtensorMapDataType", "CUtensorMapInterleave", "CUtensorMapSwizzle", "CUtensorMapL2promotion",
-                  "CUtensorMapFloatOOBfill"):
+    for names in (
+        "CUtensorMapDataType",
+        "CUtensorMapInterleave",
+        "CUtensorMapSwizzle",
+        "CUtensorMapL2promotion",
+        "CUtensorMapFloatOOBfill",
+    ):
         setattr(api, names, Names())
     api.cuuint64_t = api.cuuint32_t = int
     encoded = driver.Driver().encode_tiled("FLOAT16", 4096, [64, 5], (128,), (64, 4), 128, True)
     assert encoded == bytes(range(128))
-    assert [call[0] for call in api.calls[-5:]] == ["cuDevicePrimaryCtxRetain", "cuCtxPushCurrent", "cuCtxPopCurrent",
-                                                    "cuCtxSetCurrent", "cuTensorMapEncodeTiled"]
+    assert [call[0] for call in api.calls[-5:]] == [
+        "cuDevicePrimaryCtxRetain",
+        "cuCtxPushCurrent",
+        "cuCtxPopCurrent",
+        "cuCtxSetCurrent",
+        "cuTensorMapEncodeTiled",
+    ]
     assert api.calls[-1][1:] == (
-        "CU_TENSOR_MAP_DATA_TYPE_FLOAT16", 2, 4096, [64, 5], [128], [64, 4], [1, 1],
-        "CU_TENSOR_MAP_INTERLEAVE_NONE", "CU_TENSOR_MAP_SWIZZLE_128B", "CU_TENSOR_MAP_L2_PROMOTION_L2_128B",
-        "CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA")
+        "CU_TENSOR_MAP_DATA_TYPE_FLOAT16",
+        2,
+        4096,
+        [64, 5],
+        [128],
+        [64, 4],
+        [1, 1],
+        "CU_TENSOR_MAP_INTERLEAVE_NONE",
+        "CU_TENSOR_MAP_SWIZZLE_128B",
+        "CU_TENSOR_MAP_L2_PROMOTION_L2_128B",
+        "CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA",
+    )
     for address, pitch, promoted in ((4096, 256, 256), (4096, 384, 128), (4096 + 128, 256, 128)):
         driver.Driver().encode_tiled("FLOAT16", address, [64, 5], (pitch,), (64, 4), 128, True)
         assert api.calls[-1][-2] == f"CU_TENSOR_MAP_L2_PROMOTION_L2_{promoted}B"
@@ -187,17 +235,31 @@ def test_pages_are_locked_for_every_gpu_and_unlocked_in_their_context(api: Api) 
     opened.lock_pages(4096, 8192, 1)
     opened.unlock_pages(4096, 1)
     names = [name for name, *_ in api.calls if name.startswith(("cuCtx", "cuMem"))]
-    assert names == ["cuCtxPushCurrent", "cuMemHostRegister", "cuCtxPopCurrent",
-                     "cuCtxPushCurrent", "cuMemHostUnregister", "cuCtxPopCurrent"]
+    assert names == [
+        "cuCtxPushCurrent",
+        "cuMemHostRegister",
+        "cuCtxPopCurrent",
+        "cuCtxPushCurrent",
+        "cuMemHostUnregister",
+        "cuCtxPopCurrent",
+    ]
     assert api.named("cuMemHostRegister") == [(4096, 8192, 1)]  # CU_MEMHOSTREGISTER_PORTABLE
     assert api.named("cuDeviceGet") == [(1,)]
 
 
-@pytest.mark.parametrize("kinds, locked", [({100: 1, 199: 1}, True), ({100: 1}, False), ({199: 1}, False),
-                                           ({100: 2, 199: 2}, False)])
-def test_memory_is_page_locked_when_both_its_ends_are(api: Api, kinds: dict[int, int], locked: bool) -> None:
+@pytest.mark.parametrize(
+    "kinds, locked",
+    [({100: 1, 199: 1}, True), ({100: 1}, False), ({199: 1}, False), ({100: 2, 199: 2}, False)],
+)
+def test_memory_is_page_locked_when_both_its_ends_are(
+    api: Api, kinds: dict[int, int], locked: bool
+) -> None:
     """1 is CU_MEMORYTYPE_HOST; of pageable memory the driver knows nothing."""
     api.CUpointer_attribute = Names()  # type: ignore[attr-defined]
-    api.answers["cuPointerGetAttribute"] = lambda name, at: (OK, kinds[at]) if at in kinds else (Result(1), None)
+    api.answers["cuPointerGetAttribute"] = lambda name, at: (
+        (OK, kinds[at]) if at in kinds else (Result(1), None)
+    )
     assert driver.Driver().page_locked(100, 100, 0) is locked
-    assert {name for name, _ in api.named("cuPointerGetAttribute")} == {"CU_POINTER_ATTRIBUTE_MEMORY_TYPE"}
+    assert {name for name, _ in api.named("cuPointerGetAttribute")} == {
+        "CU_POINTER_ATTRIBUTE_MEMORY_TYPE"
+    }

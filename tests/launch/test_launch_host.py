@@ -23,9 +23,23 @@ def odd_arrays() -> list[np.ndarray[Any, Any]]:
     rng = np.random.default_rng(0)
     base = rng.integers(0, 1000, (7, 10, 6)).astype(np.float16)
     return [
-        base[0], base[0].T, base[:, :, 0], base[::2, ::-1, 1], base[3, 4], base[3, 4, ::2], base, base.T, base[:, ::3],
-        base[:0, 0], base[0, :, :0], base[1:2, 0], base[0, :, 3:4], np.asfortranarray(base),
-        base[2, 1, 0:1].reshape(()), rng.integers(0, 9, (3, 5)).astype(ml_dtypes.bfloat16), base[0].astype(np.float64),
+        base[0],
+        base[0].T,
+        base[:, :, 0],
+        base[::2, ::-1, 1],
+        base[3, 4],
+        base[3, 4, ::2],
+        base,
+        base.T,
+        base[:, ::3],
+        base[:0, 0],
+        base[0, :, :0],
+        base[1:2, 0],
+        base[0, :, 3:4],
+        np.asfortranarray(base),
+        base[2, 1, 0:1].reshape(()),
+        rng.integers(0, 9, (3, 5)).astype(ml_dtypes.bfloat16),
+        base[0].astype(np.float64),
         np.broadcast_to(base[0, 0], (4, 6)),
     ]
 
@@ -44,8 +58,12 @@ def downloaded(buffer: launch.DeviceArray, out: Any, stream: int) -> None:
         queue.download([(launch.describe(out, "out"), buffer)])
 
 
-@pytest.mark.parametrize("array", odd_arrays(), ids=lambda a: f"{a.dtype}{list(a.shape)}/{list(a.strides)}")
-def test_a_copy_holds_the_same_elements_for_tma_and_comes_back(fake: FakeDriver, array: Any) -> None:
+@pytest.mark.parametrize(
+    "array", odd_arrays(), ids=lambda a: f"{a.dtype}{list(a.shape)}/{list(a.strides)}"
+)
+def test_a_copy_holds_the_same_elements_for_tma_and_comes_back(
+    fake: FakeDriver, array: Any
+) -> None:
     info = launch.describe(array, "a")
     buffer = uploaded(array, 5)
     there = buffer.info()
@@ -55,22 +73,32 @@ def test_a_copy_holds_the_same_elements_for_tma_and_comes_back(fake: FakeDriver,
         assert launch.tma_addressable(there) is None
     if array.size:
         assert there.ptr % 256 == 0
-        np.testing.assert_array_equal(view(there.ptr, there.shape, there.strides, array.dtype), array)
+        np.testing.assert_array_equal(
+            view(there.ptr, there.shape, there.strides, array.dtype), array
+        )
     out = np.zeros_like(array, subok=False)
     strided = np.zeros((*array.shape, 2), array.dtype)[..., 0]
     for target in (out, strided):
         if launch.major_order(launch.describe(target, "c")) == launch.major_order(there):
             downloaded(buffer, target, 5)
             np.testing.assert_array_equal(target, array)
-    assert {call[-1] for call in fake.calls if call[0] in ("copy_in", "copy_out", "synchronize")} <= {5}
+    assert {
+        call[-1] for call in fake.calls if call[0] in ("copy_in", "copy_out", "synchronize")
+    } <= {5}
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.permutations(range(4)), st.integers(1, 3))
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    st.permutations(range(4)),
+    st.integers(1, 3),
+)
 def test_any_layout_survives_the_round_trip(shape: list[int], order: list[int], step: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "_opened", FakeDriver())
         axes = [axis for axis in order if axis < len(shape)]
-        array = np.arange(np.prod(shape) * step, dtype=np.int16).reshape(*shape[:-1], shape[-1] * step)[..., ::step]
+        array = np.arange(np.prod(shape) * step, dtype=np.int16).reshape(
+            *shape[:-1], shape[-1] * step
+        )[..., ::step]
         array = array.transpose(axes)
         out = np.zeros_like(array)
         buffer = uploaded(array, 0)
@@ -144,16 +172,26 @@ def test_other_device_arrays_give_a_device_array(fake: FakeDriver) -> None:
     assert not fake.live
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.bool_, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])
-def test_a_device_array_keeps_its_type_and_others_can_read_what_it_says(fake: FakeDriver, dtype: Any) -> None:
+@pytest.mark.parametrize(
+    "dtype",
+    [np.float16, np.bool_, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2],
+)
+def test_a_device_array_keeps_its_type_and_others_can_read_what_it_says(
+    fake: FakeDriver, dtype: Any
+) -> None:
     out = launch.DeviceArray((4, 6), dtype, 7, 1)
     fake.count = 2
     info = launch.describe(out, "c")
     size = np.dtype(dtype).itemsize
-    assert info[:7] == ("cuda", out.ptr, (4, 6), (6 * size, size), np.dtype(dtype), 1, True) and info.owner is out
+    assert (
+        info[:7] == ("cuda", out.ptr, (4, 6), (6 * size, size), np.dtype(dtype), 1, True)
+        and info.owner is out
+    )
     assert not fake.named("pointer_device")  # it knows its GPU
     read = np.dtype(out.__cuda_array_interface__["typestr"])
-    assert read.itemsize == size and (read == dtype if np.dtype(dtype).isbuiltin == 1 else read.kind == "V")
+    assert read.itemsize == size and (
+        read == dtype if np.dtype(dtype).isbuiltin == 1 else read.kind == "V"
+    )
 
 
 def test_a_device_array_of_a_type_that_no_kernel_takes_is_refused(fake: FakeDriver) -> None:
@@ -161,13 +199,19 @@ def test_a_device_array_of_a_type_that_no_kernel_takes_is_refused(fake: FakeDriv
         launch.describe(launch.DeviceArray((4,), np.complex64), "a", "k")
 
 
-def test_a_device_array_on_the_default_stream_says_so_as_the_interface_wants_it(fake: FakeDriver) -> None:
+def test_a_device_array_on_the_default_stream_says_so_as_the_interface_wants_it(
+    fake: FakeDriver,
+) -> None:
     assert launch.DeviceArray((4,), np.float32).__cuda_array_interface__["stream"] == 1
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_a_host_array_becomes_a_device_array_with_padded_rows_and_comes_back(fake: FakeDriver, order: str) -> None:
-    host = np.asarray(np.arange(15, dtype=np.float32).reshape(3, 5).astype(ml_dtypes.bfloat16), order=order)
+def test_a_host_array_becomes_a_device_array_with_padded_rows_and_comes_back(
+    fake: FakeDriver, order: str
+) -> None:
+    host = np.asarray(
+        np.arange(15, dtype=np.float32).reshape(3, 5).astype(ml_dtypes.bfloat16), order=order
+    )
     there = launch.DeviceArray.from_host(host, stream=7)
     info = launch.describe(there, "a")
     assert info.strides == ((16, 2) if order == "C" else (2, 16)) and info.dtype == host.dtype
@@ -178,7 +222,9 @@ def test_a_host_array_becomes_a_device_array_with_padded_rows_and_comes_back(fak
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (1, 5), (5, 1), (2, 3, 5)])
-def test_the_transpose_of_a_device_array_is_the_same_memory(fake: FakeDriver, shape: tuple[int, ...]) -> None:
+def test_the_transpose_of_a_device_array_is_the_same_memory(
+    fake: FakeDriver, shape: tuple[int, ...]
+) -> None:
     host = np.arange(np.prod(shape), dtype=np.float16).reshape(shape)
     array = launch.DeviceArray.from_host(host)
     turned = array.T
@@ -204,7 +250,9 @@ def test_a_type_the_library_lacks_is_an_error(monkeypatch: pytest.MonkeyPatch) -
         launch.empty_like_kind(info, (2,), np.float16)
 
 
-def test_a_buffer_that_dies_while_the_driver_is_opened_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_buffer_that_dies_while_the_driver_is_opened_waits_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The garbage collector may come at any moment, also when the lock of opening is held."""
     monkeypatch.setattr(driver, "_opened", FakeDriver())
     buffers = [launch.DeviceArray((64, 64), np.float32)]

@@ -25,7 +25,9 @@ Kernel = functools.partial(image, name="scale")
 """what the compiler returns for a kernel of these maps and arrays"""
 
 
-def device(ptr: int, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> launch.ArrayInfo:
+def device(
+    ptr: int, shape: tuple[int, ...], strides: tuple[int, ...] | None = None
+) -> launch.ArrayInfo:
     return launch.describe(CudaArray(ptr, shape, "<f2", strides), "a")
 
 
@@ -44,7 +46,9 @@ def of_one_array(*kinds: Any) -> launch.Prepared:
     return launch.Prepared(Kernel(arrays=("c",), majors=("row",)), [C], kinds)
 
 
-def test_parameters_are_the_table_then_pointers_shapes_and_strides_in_elements(fake: FakeDriver) -> None:
+def test_parameters_are_the_table_then_pointers_shapes_and_strides_in_elements(
+    fake: FakeDriver,
+) -> None:
     seen: list[Any] = []
     fake.sizes = [128] + [8] * 8
     fake.kernel = lambda p: seen.append((p[0] % 64, ctypes.string_at(p[0], 128), words(p)))
@@ -55,29 +59,44 @@ def test_parameters_are_the_table_then_pointers_shapes_and_strides_in_elements(f
 
 def test_maps_stand_in_the_table_in_order_each_over_memory_order(fake: FakeDriver) -> None:
     a, b = device(4096, (64, 8), (2, 128)), device(65536, (8, 64))
-    kernel = Kernel((launch.MapRequest(1, (8, 64), 128), launch.MapRequest(0, (4, 32), 64, "nan")), ("a", "b"),
-                    ("col", "row"))
+    kernel = Kernel(
+        (launch.MapRequest(1, (8, 64), 128), launch.MapRequest(0, (4, 32), 64, "nan")),
+        ("a", "b"),
+        ("col", "row"),
+    )
     seen: list[Any] = []
     fake.sizes = [256] + [8] * 10
     fake.kernel = lambda p: seen.append((p[0] % 64, ctypes.string_at(p[0], 256), words(p)))
     launch.Prepared(kernel, [a, b])((1, 1, 1), [a, b])
-    assert fake.maps == [("FLOAT16", 65536, [64, 8], (128,), (64, 8), 128, False),
-                         ("FLOAT16", 4096, [64, 8], (128,), (32, 4), 64, True)]
+    assert fake.maps == [
+        ("FLOAT16", 65536, [64, 8], (128,), (64, 8), 128, False),
+        ("FLOAT16", 4096, [64, 8], (128,), (32, 4), 64, True),
+    ]
     table = (1).to_bytes(128, "little") + (2).to_bytes(128, "little")
     assert seen == [(0, table, [4096, 64, 8, 1, 64, 65536, 8, 64, 64, 1])]
 
 
-SCALARS = [(np.int32, -7, "<i"), (np.float32, 0.5, "<f"), (np.int64, -(2**40), "<q"), (np.float16, 1.5, "<e"),
-           (np.bool_, True, "<?"), (np.uint8, 200, "<B"), (np.float64, 1e300, "<d")]
+SCALARS = [
+    (np.int32, -7, "<i"),
+    (np.float32, 0.5, "<f"),
+    (np.int64, -(2**40), "<q"),
+    (np.float16, 1.5, "<e"),
+    (np.bool_, True, "<?"),
+    (np.uint8, 200, "<B"),
+    (np.float64, 1e300, "<d"),
+]
 
 
 def test_scalars_have_their_own_size_each(fake: FakeDriver) -> None:
     types_, values = [s[0] for s in SCALARS], [s[1] for s in SCALARS]
     seen: list[Any] = []
     fake.sizes = [128] + [8] * 3 + [np.dtype(t).itemsize for t in types_]
-    fake.kernel = lambda p: seen.append([
-        struct.unpack(code, ctypes.string_at(address, struct.calcsize(code)))[0]
-        for address, (_, _, code) in zip(p[4:], SCALARS, strict=True)])
+    fake.kernel = lambda p: seen.append(
+        [
+            struct.unpack(code, ctypes.string_at(address, struct.calcsize(code)))[0]
+            for address, (_, _, code) in zip(p[4:], SCALARS, strict=True)
+        ]
+    )
     prepared = of_one_array(*types_)
     prepared((1, 1, 1), [C], values)
     prepared((1, 1, 1), [C], [np.int32(8), *values[1:]])
@@ -93,7 +112,9 @@ def test_scalars_that_do_not_fit_are_refused(fake: FakeDriver, scalars: tuple[An
     assert not fake.named("launch")
 
 
-def test_a_repeated_call_encodes_nothing_and_other_arrays_get_their_own_maps(fake: FakeDriver) -> None:
+def test_a_repeated_call_encodes_nothing_and_other_arrays_get_their_own_maps(
+    fake: FakeDriver,
+) -> None:
     kernel = Kernel((launch.MapRequest(0, (1, 8), 0),))
     other = device(1 << 20, (5, 8))
     seen: list[Any] = []
@@ -102,7 +123,13 @@ def test_a_repeated_call_encodes_nothing_and_other_arrays_get_their_own_maps(fak
     prepared = launch.Prepared(kernel, [A, C])
     for a in (A, A, other, A, other):
         prepared((1, 1, 1), [a, C])
-    assert seen == [(1, [4096, 3]), (1, [4096, 3]), (2, [1 << 20, 5]), (1, [4096, 3]), (2, [1 << 20, 5])]
+    assert seen == [
+        (1, [4096, 3]),
+        (1, [4096, 3]),
+        (2, [1 << 20, 5]),
+        (1, [4096, 3]),
+        (2, [1 << 20, 5]),
+    ]
     assert len(fake.maps) == 2
 
 
@@ -119,7 +146,10 @@ def test_a_kernel_is_loaded_once_and_made_ready_once_a_gpu(fake: FakeDriver) -> 
         prepared((1, 1, 1), [C._replace(device=gpu)])
     assert fake.named("load") == [(b"cubin", "scale_entry")]
     assert fake.named("config") == [(384, 200_000)]
-    assert fake.named("allow_shared") == [("kernel scale_entry", 200_000, 0), ("kernel scale_entry", 200_000, 1)]
+    assert fake.named("allow_shared") == [
+        ("kernel scale_entry", 200_000, 0),
+        ("kernel scale_entry", 200_000, 1),
+    ]
     assert [gpu for *_, gpu in fake.named("launch")] == [0, 1, 0, 1]
 
 
@@ -137,20 +167,27 @@ def test_a_grid_without_ctas_launches_nothing(fake: FakeDriver) -> None:
 
 
 @pytest.mark.parametrize("grid", [(-1, 1, 1), (1, 65536, 1), (2**31, 1, 1)])
-def test_a_grid_the_gpu_does_not_have_is_refused(fake: FakeDriver, grid: tuple[int, int, int]) -> None:
+def test_a_grid_the_gpu_does_not_have_is_refused(
+    fake: FakeDriver, grid: tuple[int, int, int]
+) -> None:
     with pytest.raises(LaunchError, match="kernel 'scale': grid [xy] = .* is outside 1 to"):
         of_one_array()(grid, [C])
 
 
 def test_machine_code_that_is_damaged_is_made_again_by_a_new_process() -> None:
     """There is no cache of machine code outside the process."""
-    assert "restart the process, which compiles" in str(driver.DriverError("cuLibraryLoadData", 200, "CUDA_ERROR_INVALID_IMAGE"))
+    assert "restart the process, which compiles" in str(
+        driver.DriverError("cuLibraryLoadData", 200, "CUDA_ERROR_INVALID_IMAGE")
+    )
 
 
 def test_a_failed_launch_names_the_kernel_the_error_and_the_fix(fake: FakeDriver) -> None:
     fake.code = 700
-    with pytest.raises(LaunchError, match="kernel 'scale'.*384 threads, 200000 bytes.*CUDA_ERROR_ILLEGAL_ADDRESS "
-                                          r"\(700\).*target='sim'.*compute-sanitizer"):
+    with pytest.raises(
+        LaunchError,
+        match="kernel 'scale'.*384 threads, 200000 bytes.*CUDA_ERROR_ILLEGAL_ADDRESS "
+        r"\(700\).*target='sim'.*compute-sanitizer",
+    ):
         of_one_array()((1, 1, 1), [C])
 
 
@@ -185,7 +222,12 @@ def test_calls_from_several_threads_do_not_mix_their_parameters(fake: FakeDriver
     fake.kernel = kernel
     prepared = of_one_array(np.int64)
 
-    in_threads(4, lambda i: [prepared((i + 1, 1, 1), [device(64 + i * 64, (8,))], [64 + i * 64]) for _ in range(20)])
+    in_threads(
+        4,
+        lambda i: [
+            prepared((i + 1, 1, 1), [device(64 + i * 64, (8,))], [64 + i * 64]) for _ in range(20)
+        ],
+    )
     assert len(seen) == 80 and all(a == b == c for a, b, c in seen)
 
 
@@ -196,7 +238,9 @@ def doubling(fake: FakeDriver, rows: int, columns: int) -> None:
 
     def kernel(parameters: list[int]) -> None:
         w = words(parameters)
-        a, c = ((w[i], tuple(w[i + 1:i + 3]), tuple(2 * s for s in w[i + 3:i + 5])) for i in (0, 5))
+        a, c = (
+            (w[i], tuple(w[i + 1 : i + 3]), tuple(2 * s for s in w[i + 3 : i + 5])) for i in (0, 5)
+        )
         assert a[1] == c[1] == (rows, columns)
         view(*c, np.float16)[:] = 2 * view(*a, np.float16)
 
@@ -209,7 +253,11 @@ def test_a_host_call_copies_in_launches_and_returns_with_the_result(fake: FakeDr
     doubling(fake, 3, 5)
     launch.run(launch.Prepared(Kernel(), infos), (1, 1, 1), infos, stream=3, outputs=1, fresh=1)
     np.testing.assert_array_equal(c, 2 * a)
-    order = [call[0] for call in fake.calls if call[0] in ("copy_in", "launch", "copy_out", "synchronize", "free")]
+    order = [
+        call[0]
+        for call in fake.calls
+        if call[0] in ("copy_in", "launch", "copy_out", "synchronize", "free")
+    ]
     assert order == ["copy_in", "launch", "copy_out", "synchronize", "free", "free"]
     assert not fake.live
 
@@ -236,8 +284,12 @@ def test_a_kernel_that_fails_on_host_arrays_says_so_in_the_call(fake: FakeDriver
     a, c = np.ones((2, 4), np.float16), np.ones((2, 4), np.float16)
     infos = [launch.describe(a, "a"), launch.describe(c, "c")]
     fake.sizes = [128] + [8] * 10
-    fake.failure_at_sync = driver.DriverError("cuStreamSynchronize", 719, "CUDA_ERROR_LAUNCH_FAILED")
-    with pytest.raises(LaunchError, match="kernel 'scale': cuStreamSynchronize returned CUDA_ERROR_LAUNCH_FAILED"):
+    fake.failure_at_sync = driver.DriverError(
+        "cuStreamSynchronize", 719, "CUDA_ERROR_LAUNCH_FAILED"
+    )
+    with pytest.raises(
+        LaunchError, match="kernel 'scale': cuStreamSynchronize returned CUDA_ERROR_LAUNCH_FAILED"
+    ):
         launch.run(launch.Prepared(Kernel(), infos), (1, 1, 1), infos, outputs=1)
 
 
@@ -248,7 +300,9 @@ def test_a_call_on_device_arrays_does_not_wait(fake: FakeDriver) -> None:
 
 
 # ---- streams
-def test_pytorchs_current_stream_comes_first(monkeypatch: pytest.MonkeyPatch, fake: FakeDriver) -> None:
+def test_pytorchs_current_stream_comes_first(
+    monkeypatch: pytest.MonkeyPatch, fake: FakeDriver
+) -> None:
     raw = types.SimpleNamespace(_cuda_getCurrentRawStream=lambda gpu: 1000 + gpu)
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(_C=raw))
     tensor = launch.describe(TorchTensor(512, (8,), "float16", (1,), device=1), "a")
@@ -261,11 +315,16 @@ def test_an_interfaces_own_stream_is_used_and_else_the_default(fake: FakeDriver)
     assert launch.current_stream([A]) == launch.current_stream([]) == 0
 
 
-@pytest.mark.parametrize("stream", [
-    9, types.SimpleNamespace(cuda_stream=9), types.SimpleNamespace(ptr=9),
-    types.SimpleNamespace(__cuda_stream__=(0, 9)),
-    types.SimpleNamespace(__cuda_stream__=lambda: (0, 9)),
-])
+@pytest.mark.parametrize(
+    "stream",
+    [
+        9,
+        types.SimpleNamespace(cuda_stream=9),
+        types.SimpleNamespace(ptr=9),
+        types.SimpleNamespace(__cuda_stream__=(0, 9)),
+        types.SimpleNamespace(__cuda_stream__=lambda: (0, 9)),
+    ],
+)
 def test_streams_of_every_library(stream: Any) -> None:
     assert launch.as_stream(stream) == 9
 

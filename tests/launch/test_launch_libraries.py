@@ -50,7 +50,15 @@ def test_a_jax_array_is_read_in_place_when_it_is_ready(dtype: Any) -> None:
     x = JaxArray(numbers(3, 5, dtype=dtype))
     info = launch.describe(x, "x")
     size = np.dtype(dtype).itemsize
-    assert info[:7] == ("jax", x.memory.ctypes.data, (3, 5), (5 * size, size), np.dtype(dtype), 0, False)
+    assert info[:7] == (
+        "jax",
+        x.memory.ctypes.data,
+        (3, 5),
+        (5 * size, size),
+        np.dtype(dtype),
+        0,
+        False,
+    )
     assert x.waited == 1 and info.owner is x
 
 
@@ -65,13 +73,25 @@ def test_a_jax_array_on_the_cpu_is_a_host_array() -> None:
     assert info.array.ctypes.data == x.memory.ctypes.data
 
 
-@pytest.mark.parametrize("x, message", [
-    (Traced(), "a Traced of JAX has no memory of its own; .* outside of jax.jit"),
-    (JaxArray(numbers(4), Sharding(GPU, GPU)), r"on 2 devices; pass one of its shards, x.addressable_data\(i\)"),
-    (JaxArray(numbers(4), Sharding(type("Tpu", (), {"platform": "tpu"}))), "on platform 'tpu'; move it to a CUDA GPU"),
-    (JaxArray(numbers(4), Sharding(GPU, memory_kind="pinned_host")), "memory of kind 'pinned_host'; move it"),
-    (JaxArray(np.zeros(4, ml_dtypes.int4)), "element type int4 .* is not supported"),
-])
+@pytest.mark.parametrize(
+    "x, message",
+    [
+        (Traced(), "a Traced of JAX has no memory of its own; .* outside of jax.jit"),
+        (
+            JaxArray(numbers(4), Sharding(GPU, GPU)),
+            r"on 2 devices; pass one of its shards, x.addressable_data\(i\)",
+        ),
+        (
+            JaxArray(numbers(4), Sharding(type("Tpu", (), {"platform": "tpu"}))),
+            "on platform 'tpu'; move it to a CUDA GPU",
+        ),
+        (
+            JaxArray(numbers(4), Sharding(GPU, memory_kind="pinned_host")),
+            "memory of kind 'pinned_host'; move it",
+        ),
+        (JaxArray(np.zeros(4, ml_dtypes.int4)), "element type int4 .* is not supported"),
+    ],
+)
 def test_jax_arrays_that_no_kernel_takes_are_refused(x: Any, message: str) -> None:
     with pytest.raises(SpecError, match="argument 'x' of kernel 'k': .*" + message):
         launch.describe(x, "x", "k")
@@ -86,7 +106,10 @@ def test_a_donated_jax_array_is_refused() -> None:
 
 @pytest.mark.parametrize("x", [JaxArray(numbers(4)), JaxArray(numbers(4), ON_CPU)])
 def test_a_jax_array_cannot_be_an_output(x: Any) -> None:
-    with pytest.raises(SpecError, match="argument 'c' of kernel 'k': it is an output, and JAX arrays are immutable.*leave it out"):
+    with pytest.raises(
+        SpecError,
+        match="argument 'c' of kernel 'k': it is an output, and JAX arrays are immutable.*leave it out",
+    ):
         launch.check_writable(launch.describe(x, "c"), "c", "k")
 
 
@@ -113,18 +136,29 @@ def test_a_read_only_export_is_no_output(device: tuple[int, int]) -> None:
         launch.check_writable(info, "c")
 
 
-@pytest.mark.parametrize("x, message", [
-    (Exporter(4096, (4,), device=(10, 0)), "a Exporter on DLPack device type 10; move it to a CUDA GPU or to the CPU"),
-    (Exporter(4096, (4,), code=FLOAT8_E4M3FN, bits=8), "Exporter.__dlpack__ cannot be read .*its own library"),
-    (Exporter(4096, (4,), code=5, bits=64), "element type complex64"),
-    (Exporter(4096, (4,), code=BFLOAT, device=(1, 0)), "Exporter.__dlpack__ cannot be read"),
-])
+@pytest.mark.parametrize(
+    "x, message",
+    [
+        (
+            Exporter(4096, (4,), device=(10, 0)),
+            "a Exporter on DLPack device type 10; move it to a CUDA GPU or to the CPU",
+        ),
+        (
+            Exporter(4096, (4,), code=FLOAT8_E4M3FN, bits=8),
+            "Exporter.__dlpack__ cannot be read .*its own library",
+        ),
+        (Exporter(4096, (4,), code=5, bits=64), "element type complex64"),
+        (Exporter(4096, (4,), code=BFLOAT, device=(1, 0)), "Exporter.__dlpack__ cannot be read"),
+    ],
+)
 def test_exports_that_no_kernel_takes_are_refused(x: Any, message: str) -> None:
     with pytest.raises(SpecError, match="argument 'x' of kernel 'k': " + message):
         launch.describe(x, "x", "k")
 
 
-def test_without_cuda_core_an_export_of_a_gpu_is_refused_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cuda_core_an_export_of_a_gpu_is_refused_with_the_fix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real = builtins.__import__
 
     def missing(name: str, *args: Any) -> Any:
@@ -133,14 +167,25 @@ def test_without_cuda_core_an_export_of_a_gpu_is_refused_with_the_fix(monkeypatc
         return real(name, *args)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(SpecError, match="'x': a Exporter on a GPU is read by the package cuda-core.*torch.from_dlpack"):
+    with pytest.raises(
+        SpecError,
+        match="'x': a Exporter on a GPU is read by the package cuda-core.*torch.from_dlpack",
+    ):
         launch.describe(Exporter(4096, (4,)), "x")
 
 
 # ---- outputs of a kind
 def test_numba_gives_numba_on_its_own_stream() -> None:
-    out = launch.empty_like_kind(launch.describe(NumbaArray((4,), (4,), np.float32, stream=7), "x"), (3, 5), ml_dtypes.bfloat16)
-    assert type(out) is NumbaArray and out.stream == 7 and launch.describe(out, "c").dtype == ml_dtypes.bfloat16
+    out = launch.empty_like_kind(
+        launch.describe(NumbaArray((4,), (4,), np.float32, stream=7), "x"),
+        (3, 5),
+        ml_dtypes.bfloat16,
+    )
+    assert (
+        type(out) is NumbaArray
+        and out.stream == 7
+        and launch.describe(out, "c").dtype == ml_dtypes.bfloat16
+    )
 
 
 @pytest.mark.parametrize("like", [JaxArray(numbers(4)), JaxArray(numbers(4), ON_CPU)])
@@ -151,7 +196,9 @@ def test_jax_makes_no_64_bits_unless_told_to(like: Any) -> None:
     launch.empty_like_kind(launch.describe(like, "x"), (4,), np.float64)
 
 
-@pytest.mark.parametrize("like, name", [(JaxArray(numbers(4)), "JAX"), (NumbaArray((4,), (2,), np.float16), "Numba")])
+@pytest.mark.parametrize(
+    "like, name", [(JaxArray(numbers(4)), "JAX"), (NumbaArray((4,), (2,), np.float16), "Numba")]
+)
 def test_a_type_that_a_library_lacks_is_an_error(like: Any, name: str) -> None:
     with pytest.raises(SpecError, match=f"this {name} has no element type bool .*pass out="):
         launch.empty_like_kind(launch.describe(like, "x"), (4,), np.bool_)
@@ -159,7 +206,10 @@ def test_a_type_that_a_library_lacks_is_an_error(like: Any, name: str) -> None:
 
 def test_exports_give_numpy_on_the_host_and_device_arrays_on_a_gpu() -> None:
     memory = numbers(4)
-    on_host, on_gpu = (launch.describe(Exporter(memory.ctypes.data, (4,), device=(device, 0)), "x") for device in (1, 2))
+    on_host, on_gpu = (
+        launch.describe(Exporter(memory.ctypes.data, (4,), device=(device, 0)), "x")
+        for device in (1, 2)
+    )
     assert type(launch.empty_like_kind(on_host, (3,), np.float16)) is np.ndarray
     assert type(launch.empty_like_kind(on_gpu, (3,), np.float16)) is launch.DeviceArray
 
@@ -168,12 +218,16 @@ def test_exports_give_numpy_on_the_host_and_device_arrays_on_a_gpu() -> None:
 def copying(parameters: list[int]) -> None:
     """c = a"""
     a, c = words(parameters)[:5], words(parameters)[5:]
-    view(c[0], (c[1], c[2]), (2 * c[3], 2 * c[4]), np.uint16)[:] = view(a[0], (a[1], a[2]), (2 * a[3], 2 * a[4]), np.uint16)
+    view(c[0], (c[1], c[2]), (2 * c[3], 2 * c[4]), np.uint16)[:] = view(
+        a[0], (a[1], a[2]), (2 * a[3], 2 * a[4]), np.uint16
+    )
 
 
 @numpipe.kernel(out_type=lambda a: numpipe.ArrayType(a.shape, a.dtype), num_compute_wgs=1)
 def copy(a, c):
-    for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda k: (0, 0)),))(a):
+    for _, (tile,) in numpipe.pipeline(
+        grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda k: (0, 0)),)
+    )(a):
         c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = tile[:, :]
 
 
@@ -187,14 +241,18 @@ def launches(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     return fake
 
 
-def test_a_call_on_a_jax_array_returns_a_new_one_when_the_kernel_is_done(launches: FakeDriver) -> None:
+def test_a_call_on_a_jax_array_returns_a_new_one_when_the_kernel_is_done(
+    launches: FakeDriver,
+) -> None:
     x = JaxArray(numbers(3, 8))
     c = copy(x, stream=5)
     assert type(c) is JaxArray and c is not x
     np.testing.assert_array_equal(c.memory, x.memory)
     assert c.waited  # JAX zeroes it, which must not come after the kernel
     calls = [call[0] for call in launches.calls]
-    assert calls.index("synchronize") > calls.index("launch") and launches.named("synchronize") == [(5,)]
+    assert calls.index("synchronize") > calls.index("launch") and launches.named("synchronize") == [
+        (5,)
+    ]
     assert not stream_handover._kept
 
 
@@ -217,7 +275,10 @@ def test_a_jax_array_is_no_part_of_a_graph(launches: FakeDriver) -> None:
     the graph."""
     launches.captured, launches.relaxed = {7}, 1
     c = launch.DeviceArray((3, 8), np.float16)
-    with pytest.raises(SpecError, match=r"kernel copy: an argument is an array of JAX .* the stream \(0x7\) is being captured"):
+    with pytest.raises(
+        SpecError,
+        match=r"kernel copy: an argument is an array of JAX .* the stream \(0x7\) is being captured",
+    ):
         copy(JaxArray(numbers(3, 8)), out=c, stream=7)
     assert not launches.named("launch") and not launches.named("mark")
 
@@ -231,7 +292,12 @@ def test_a_jax_array_as_out_is_refused_before_the_launch(launches: FakeDriver) -
 def test_kinds_may_be_mixed_and_the_first_one_decides(launches: FakeDriver) -> None:
     memory = numbers(3, 8)
     there = memory.ctypes.data
-    arrays = [JaxArray(memory), CudaArray(there, (3, 8), "<f2"), NumbaArray((3, 8), (16, 2), np.float16), Exporter(there, (3, 8))]
+    arrays = [
+        JaxArray(memory),
+        CudaArray(there, (3, 8), "<f2"),
+        NumbaArray((3, 8), (16, 2), np.float16),
+        Exporter(there, (3, 8)),
+    ]
     kinds = (JaxArray, launch.DeviceArray, NumbaArray, launch.DeviceArray)
     for array, kind in zip(arrays, kinds, strict=True):
         assert type(copy(array)) is kind
@@ -242,13 +308,20 @@ def test_kinds_may_be_mixed_and_the_first_one_decides(launches: FakeDriver) -> N
 
 
 def test_arrays_of_two_places_are_refused(launches: FakeDriver) -> None:
-    with pytest.raises(SpecError, match="'c' of kernel 'copy': a ndarray on the host, but argument 'a' is on GPU 0"):
+    with pytest.raises(
+        SpecError, match="'c' of kernel 'copy': a ndarray on the host, but argument 'a' is on GPU 0"
+    ):
         copy(JaxArray(numbers(3, 8)), out=numbers(3, 8))
 
 
-def test_an_output_that_overlaps_on_the_gpu_is_refused_before_the_launch(launches: FakeDriver) -> None:
+def test_an_output_that_overlaps_on_the_gpu_is_refused_before_the_launch(
+    launches: FakeDriver,
+) -> None:
     there = numbers(4, 8).ctypes.data
-    with pytest.raises(SpecError, match="argument 'c' of kernel 'scale'.*overlaps argument 'a': it begins 16 bytes behind it"):
+    with pytest.raises(
+        SpecError,
+        match="argument 'c' of kernel 'scale'.*overlaps argument 'a': it begins 16 bytes behind it",
+    ):
         copy(CudaArray(there, (3, 8), "<f2"), out=CudaArray(there + 16, (3, 8), "<f2"))
     assert not launches.named("launch")
 
@@ -292,8 +365,13 @@ def test_an_exporter_is_told_the_kernels_stream_before_the_launch(launches: Fake
 
 # ---- bound calls
 @pytest.mark.parametrize("x", [JaxArray(numbers(3, 8)), JaxArray(numbers(3, 8), ON_CPU)])
-def test_a_bound_call_does_not_write_a_jax_array_that_was_seen(launches: FakeDriver, x: Any) -> None:
-    with pytest.raises(SpecError, match="kernel copy: a bound call writes the same output each time, and JAX arrays are immutable"):
+def test_a_bound_call_does_not_write_a_jax_array_that_was_seen(
+    launches: FakeDriver, x: Any
+) -> None:
+    with pytest.raises(
+        SpecError,
+        match="kernel copy: a bound call writes the same output each time, and JAX arrays are immutable",
+    ):
         copy.bind(x)
 
 
@@ -307,9 +385,17 @@ def test_a_bound_call_orders_and_holds_its_arrays_at_each_launch(launches: FakeD
     assert x.streams[before:] == [9, 9, 9] and launches.named("mark") == [(9,)] * 3
 
 
-def test_an_array_of_a_bound_call_is_not_replaced_by_one_that_has_to_be_ordered(launches: FakeDriver) -> None:
+def test_an_array_of_a_bound_call_is_not_replaced_by_one_that_has_to_be_ordered(
+    launches: FakeDriver,
+) -> None:
     memory = numbers(3, 8)
     there = memory.ctypes.data
-    bound = copy.bind(CudaArray(there, (3, 8), "<f2", readonly=True), out=CudaArray(numbers(3, 8).ctypes.data, (3, 8), "<f2"))
-    with pytest.raises(SpecError, match="update of 'a': the library of a JaxArray does not know the stream .*bind another one"):
+    bound = copy.bind(
+        CudaArray(there, (3, 8), "<f2", readonly=True),
+        out=CudaArray(numbers(3, 8).ctypes.data, (3, 8), "<f2"),
+    )
+    with pytest.raises(
+        SpecError,
+        match="update of 'a': the library of a JaxArray does not know the stream .*bind another one",
+    ):
         bound.update(a=JaxArray(memory))

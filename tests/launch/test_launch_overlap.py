@@ -79,19 +79,31 @@ def test_an_output_that_overlaps_is_refused(what: str, place: Any) -> None:
     assert refused(*map(place, WRONG[what])) and refused(*map(place, reversed(WRONG[what])))
 
 
-@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 8), st.sampled_from([1, 2, 3, -1, -2])), min_size=6, max_size=6))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 7), st.integers(0, 8), st.sampled_from([1, 2, 3, -1, -2])),
+        min_size=6,
+        max_size=6,
+    )
+)
 def test_the_answer_is_that_of_counting_bytes(cuts: list[tuple[int, int, int]]) -> None:
     base = np.arange(512, dtype=np.int16).reshape(8, 8, 8)
-    one, other = (base[tuple(slice(a, b, c) if c > 0 else slice(b, a, c) for a, b, c in half)] for half in (cuts[:3], cuts[3:]))
+    one, other = (
+        base[tuple(slice(a, b, c) if c > 0 else slice(b, a, c) for a, b, c in half)]
+        for half in (cuts[:3], cuts[3:])
+    )
     same = one.shape == other.shape and (one.size == 0 or bool((one == other).all()))
     shared = bool(np.intersect1d(one, other).size)
     assert refused(on_host(one), on_host(other)) == (shared and not same)
 
 
 def test_the_error_names_both_where_they_are_and_the_fix() -> None:
-    with pytest.raises(SpecError, match=r"argument 'c' of kernel 'shift': it is an output and overlaps argument 'x': it begins 32 "
-                       r"bytes behind it, with shape \(63, 16\) and strides \(32, 2\) bytes against \(63, 16\) and \(32, 2\).*"
-                       "pass one array as both to work in place, or a copy of 'x'"):
+    with pytest.raises(
+        SpecError,
+        match=r"argument 'c' of kernel 'shift': it is an output and overlaps argument 'x': it begins 32 "
+        r"bytes behind it, with shape \(63, 16\) and strides \(32, 2\) bytes against \(63, 16\) and \(32, 2\).*"
+        "pass one array as both to work in place, or a copy of 'x'",
+    ):
         launch.check_overlap([on_gpu(X[:-1]), on_gpu(X[1:])], ["x", "c"], 1, "shift")
 
 
@@ -102,17 +114,24 @@ def test_inputs_may_overlap_and_outputs_may_not() -> None:
         launch.check_overlap([c, x, y], ["x", "c", "d"], 2)
 
 
-@pytest.mark.parametrize("shape, strides", list(itertools.product([(3, 4), (1, 5), (0, 4)], [(16, 2), (-16, 2), (2, -64)])))
+@pytest.mark.parametrize(
+    "shape, strides",
+    list(itertools.product([(3, 4), (1, 5), (0, 4)], [(16, 2), (-16, 2), (2, -64)])),
+)
 def test_bounds_are_those_of_the_elements(shape: tuple[int, int], strides: tuple[int, int]) -> None:
     at = {1000 + i * strides[0] + j * strides[1] for i in range(shape[0]) for j in range(shape[1])}
     assert byte_bounds(1000, shape, strides, 2) == ((min(at), max(at) + 2) if at else (1000, 1000))
 
 
 # ---- where it is asked
-def test_a_launch_asks_once_for_each_list_of_arrays(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_asks_once_for_each_list_of_arrays(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[Any] = []
     real = launch.launcher.check_overlap
-    monkeypatch.setattr(launch.launcher, "check_overlap", lambda *args: (asked.append(args), real(*args)))
+    monkeypatch.setattr(
+        launch.launcher, "check_overlap", lambda *args: (asked.append(args), real(*args))
+    )
     fake.sizes = [128] + [8] * 10
     good, bad = [on_gpu(X[:32]), on_gpu(X[32:])], [on_gpu(X[:32]), on_gpu(X[31:63])]
     prepared = launch.Prepared(Kernel(), good, outputs=1)
@@ -120,7 +139,9 @@ def test_a_launch_asks_once_for_each_list_of_arrays(fake: FakeDriver, monkeypatc
         prepared((1, 1, 1), good)
     assert len(asked) == 1 and len(fake.named("launch")) == 3
     for _ in range(2):
-        with pytest.raises(SpecError, match="argument 'c' of kernel 'scale'.*overlaps argument 'a'"):
+        with pytest.raises(
+            SpecError, match="argument 'c' of kernel 'scale'.*overlaps argument 'a'"
+        ):
             prepared((1, 1, 1), bad)
     assert len(fake.named("launch")) == 3
 
@@ -134,16 +155,22 @@ def test_host_arrays_are_asked_about_before_they_are_copied(fake: FakeDriver) ->
 
 @numpipe.kernel(num_compute_wgs=1)
 def adds_one(x, c):
-    for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 32), lambda k: (0, 0)),))(x):
+    for _, (tile,) in numpipe.pipeline(
+        grid=(1,), in_specs=(numpipe.BlockSpec((64, 32), lambda k: (0, 0)),)
+    )(x):
         c[numpipe.ds(0, 64), numpipe.ds(0, 32)] = tile[:, :] + 1.0
 
 
-def test_a_simulated_call_refuses_what_the_gpu_does_and_works_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulated_call_refuses_what_the_gpu_does_and_works_in_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     x = np.zeros((65, 32), np.float32)
     adds_one(x[:64], x[:64], target="sim")
     assert (x[:64] == 1).all() and not x[64].any()
-    with pytest.raises(SpecError, match="argument 'c' of kernel 'adds_one'.*begins 128 bytes behind it"):
+    with pytest.raises(
+        SpecError, match="argument 'c' of kernel 'adds_one'.*begins 128 bytes behind it"
+    ):
         adds_one(x[:64], x[1:], target="sim")
     assert (x[:64] == 1).all()
     adds_one.simulate(x[:64], x[1:])  # runs, and would report a race if there were a second CTA

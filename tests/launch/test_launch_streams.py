@@ -49,11 +49,16 @@ def test_a_stream_of_cuda_core_and_one_that_was_closed() -> None:
     stream = core.Stream.from_handle(9)
     assert launch.as_stream(stream) == 9
     stream.close()
-    with pytest.raises(SpecError, match=r"stream: this \w+ cannot be used \(Stream has been closed\): pass one that is open"):
+    with pytest.raises(
+        SpecError,
+        match=r"stream: this \w+ cannot be used \(Stream has been closed\): pass one that is open",
+    ):
         launch.as_stream(stream)
 
 
-@pytest.mark.parametrize("stream", [-1, [], types.SimpleNamespace(handle="x"), types.SimpleNamespace(handle=True), int])
+@pytest.mark.parametrize(
+    "stream", [-1, [], types.SimpleNamespace(handle="x"), types.SimpleNamespace(handle=True), int]
+)
 def test_no_streams(stream: Any) -> None:
     with pytest.raises(SpecError, match="is not a (CUDA stream|handle)"):
         launch.as_stream(stream)
@@ -68,10 +73,15 @@ def several(fake: FakeDriver) -> None:
     fake.count, fake.gpus, fake.streams = 2, TWO, {4096: 0, 8192: 1}  # arrays are on GPU 1
 
 
-def test_a_stream_of_another_gpu_is_refused_before_the_launch_with_both_named(fake: FakeDriver) -> None:
+def test_a_stream_of_another_gpu_is_refused_before_the_launch_with_both_named(
+    fake: FakeDriver,
+) -> None:
     several(fake)
-    with pytest.raises(SpecError, match=r"kernel doubled: the stream 0x1000 is one of GPU 0, and the arrays are on GPU 1: pass a "
-                                        r"stream of GPU 1"):
+    with pytest.raises(
+        SpecError,
+        match=r"kernel doubled: the stream 0x1000 is one of GPU 0, and the arrays are on GPU 1: pass a "
+        r"stream of GPU 1",
+    ):
         doubled()(*arrays(), stream=4096)
     assert not fake.named("launch")
 
@@ -86,9 +96,14 @@ def test_a_stream_is_asked_for_its_gpu_once(fake: FakeDriver) -> None:
         streams.check(8192, 0, "k")
 
 
-def test_a_stream_of_another_gpu_is_refused_for_host_arrays_before_anything_is_copied(fake: FakeDriver) -> None:
+def test_a_stream_of_another_gpu_is_refused_for_host_arrays_before_anything_is_copied(
+    fake: FakeDriver,
+) -> None:
     several(fake)
-    with pytest.raises(SpecError, match="kernel doubled: the stream 0x2000 is one of GPU 1, and the arrays are on GPU 0"):
+    with pytest.raises(
+        SpecError,
+        match="kernel doubled: the stream 0x2000 is one of GPU 1, and the arrays are on GPU 0",
+    ):
         doubled()(*host(), stream=8192)  # which are computed on the first GPU
     assert [call[0] for call in fake.calls] == ["stream_device"]
 
@@ -109,21 +124,30 @@ def test_default_streams_are_those_of_each_gpu(fake: FakeDriver, stream: int) ->
 
 def test_a_handle_that_the_driver_does_not_know(fake: FakeDriver) -> None:
     several(fake)
-    with pytest.raises(SpecError, match="kernel doubled: stream 0x7b is not one that the driver knows .*destroyed"):
+    with pytest.raises(
+        SpecError, match="kernel doubled: stream 0x7b is not one that the driver knows .*destroyed"
+    ):
         doubled()(*arrays(), stream=123)
 
 
 @pytest.mark.parametrize("code", [400, 709])
 def test_a_launch_on_a_destroyed_stream_says_so(fake: FakeDriver, code: int) -> None:
     fake.code = code
-    with pytest.raises(LaunchError, match=rf"kernel 'doubled'.*\({code}\): the stream 0x1000 was destroyed, or is of another"):
+    with pytest.raises(
+        LaunchError,
+        match=rf"kernel 'doubled'.*\({code}\): the stream 0x1000 was destroyed, or is of another",
+    ):
         doubled()(*arrays(), stream=4096)
-    with pytest.raises(LaunchError, match="belongs to another GPU" if code == 400 else "primary context was reset"):
+    with pytest.raises(
+        LaunchError, match="belongs to another GPU" if code == 400 else "primary context was reset"
+    ):
         doubled()(*arrays())
 
 
 # ---- CUDA graphs
-def test_a_call_on_device_arrays_is_one_launch_also_while_its_stream_is_captured(fake: FakeDriver) -> None:
+def test_a_call_on_device_arrays_is_one_launch_also_while_its_stream_is_captured(
+    fake: FakeDriver,
+) -> None:
     kernel = doubled()
     kernel(*arrays(), stream=4096)
     fake.calls.clear()
@@ -132,13 +156,17 @@ def test_a_call_on_device_arrays_is_one_launch_also_while_its_stream_is_captured
     assert [call[0] for call in fake.calls] == ["launch"]
 
 
-def test_the_first_call_may_be_captured_it_allocates_and_waits_on_no_stream_of_the_users(fake: FakeDriver) -> None:
+def test_the_first_call_may_be_captured_it_allocates_and_waits_on_no_stream_of_the_users(
+    fake: FakeDriver,
+) -> None:
     fake.captured = {4096}
     doubled()(*arrays(), stream=4096)
     assert {call[0] for call in fake.calls} <= {"load", "allow_shared", "config", "launch"}
 
 
-def test_a_captured_stream_is_not_asked_for_its_gpu_which_would_end_its_capture(fake: FakeDriver) -> None:
+def test_a_captured_stream_is_not_asked_for_its_gpu_which_would_end_its_capture(
+    fake: FakeDriver,
+) -> None:
     several(fake)
     fake.captured = {8192}
     doubled()(*arrays(), stream=8192)
@@ -152,9 +180,14 @@ def host() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return np.ones((64, 64), np.float32), np.zeros((64, 64), np.float32)
 
 
-def test_a_call_on_host_arrays_on_a_stream_that_is_captured_is_refused_before_anything_is_queued(fake: FakeDriver) -> None:
+def test_a_call_on_host_arrays_on_a_stream_that_is_captured_is_refused_before_anything_is_queued(
+    fake: FakeDriver,
+) -> None:
     fake.captured = {4096}
-    with pytest.raises(SpecError, match=r"kernel doubled: its arrays are on the host and its stream \(0x1000\) is being captured"):
+    with pytest.raises(
+        SpecError,
+        match=r"kernel doubled: its arrays are on the host and its stream \(0x1000\) is being captured",
+    ):
         doubled()(*host(), stream=4096)
     assert not fake.calls
     doubled()(*host())  # another stream, and no library is capturing
@@ -162,18 +195,29 @@ def test_a_call_on_host_arrays_on_a_stream_that_is_captured_is_refused_before_an
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
-def test_so_is_one_while_a_librarys_current_stream_is_captured(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch,
-                                                               library: str) -> None:
-    modules = {"torch": types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True),
-                                              _C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda gpu: 4096)),
-               "cupy": types.SimpleNamespace(cuda=types.SimpleNamespace(
-                   get_current_stream=lambda gpu: types.SimpleNamespace(ptr=4096)))}
+def test_so_is_one_while_a_librarys_current_stream_is_captured(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    modules = {
+        "torch": types.SimpleNamespace(
+            cuda=types.SimpleNamespace(is_initialized=lambda: True),
+            _C=types.SimpleNamespace(_cuda_getCurrentRawStream=lambda gpu: 4096),
+        ),
+        "cupy": types.SimpleNamespace(
+            cuda=types.SimpleNamespace(
+                get_current_stream=lambda gpu: types.SimpleNamespace(ptr=4096)
+            )
+        ),
+    }
     for name in modules:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, library, modules[library])
     doubled()(*host())
     fake.captured = {4096}
-    with pytest.raises(SpecError, match=f"{ {'torch': 'PyTorch', 'cupy': 'CuPy'}[library] }'s current stream.*being captured"):
+    with pytest.raises(
+        SpecError,
+        match=f"{ {'torch': 'PyTorch', 'cupy': 'CuPy'}[library] }'s current stream.*being captured",
+    ):
         doubled()(*host())
 
 
@@ -182,7 +226,9 @@ def test_an_output_that_would_be_memory_of_the_graph_is_refused(fake: FakeDriver
     kernel = doubled(out_type=lambda a: numpipe.ArrayType(a.shape, np.float32))
     kernel(a, stream=4096)
     fake.captured = {4096}
-    with pytest.raises(SpecError, match=r"out: the stream \(0x1000\) is being captured.*pass it as out="):
+    with pytest.raises(
+        SpecError, match=r"out: the stream \(0x1000\) is being captured.*pass it as out="
+    ):
         kernel(a, stream=4096)
     kernel(a, out=c, stream=4096)
     assert len(fake.named("launch")) == 2 and len(fake.named("allocate")) == 1
@@ -199,8 +245,11 @@ def test_kernels_that_the_host_watches_are_not_captured(fake: FakeDriver) -> Non
     launched(config, "kernel", ctypes.addressof(parameters), 0)
     assert told == [((1, 1, 1), 4096, 0)] == fake.named("launch")
     fake.captured = {4096}
-    with pytest.raises(SpecError, match=r"kernel doubled: it is built with CompilerParams\(debug=True\) or profile_space.*"
-                                        "captured"):
+    with pytest.raises(
+        SpecError,
+        match=r"kernel doubled: it is built with CompilerParams\(debug=True\) or profile_space.*"
+        "captured",
+    ):
         launched(config, "kernel", ctypes.addressof(parameters), 0)
     assert len(fake.named("launch")) == len(told) == 1
 
@@ -223,52 +272,90 @@ def test_the_driver_gets_an_attribute_for_what_is_asked_for_only() -> None:
 
     def made(*given: Any) -> list[tuple[str, Any]]:
         config = cuda.config(384, 1000, attributes.Attributes(*given))
-        assert (config.blockDimX, config.sharedMemBytes, config.numAttrs) == (384, 1000, len(config.attrs))
+        assert (config.blockDimX, config.sharedMemBytes, config.numAttrs) == (
+            384,
+            1000,
+            len(config.attrs),
+        )
         kept.append(config)  # the values lie in its memory
         return [(a.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_"), a.value) for a in config.attrs]
 
     assert made((1, 1, 1), False, False) == []
     ((name, value),) = made()
-    assert (name, value.programmaticStreamSerializationAllowed) == ("PROGRAMMATIC_STREAM_SERIALIZATION", 1)
+    assert (name, value.programmaticStreamSerializationAllowed) == (
+        "PROGRAMMATIC_STREAM_SERIALIZATION",
+        1,
+    )
     (name, value), (other, dims) = made((4, 2, 1), True, False)
     assert (name, value.cooperative, other) == ("COOPERATIVE", 1, "CLUSTER_DIMENSION")
     assert (dims.clusterDim.x, dims.clusterDim.y, dims.clusterDim.z) == (4, 2, 1)
 
 
-@pytest.mark.parametrize("options, part", [
-    ({"cluster": 0}, "kernel doubled: cluster must be 1 to 3 positive ints.*got 0"),
-    ({"cluster": (1, 1, 1, 2)}, r"cluster must be 1 to 3 positive ints.*got \(1, 1, 1, 2\)"),
-    ({"cluster": 2.0}, "cluster must be 1 to 3 positive ints.*got 2.0"),
-    ({"cluster": 32}, r"a cluster \(32,\) has 32 CTAs; on Hopper it has at most 16"),
-    ({"cluster": (4, 8)}, r"a cluster \(4, 8\) has 32 CTAs"),
-    ({"cooperative": 1}, "cooperative must be True or False, got 1"),
-    ({"programmatic": "no"}, "programmatic must be True, False or None, got 'no'"),
-    ({"cluster": 2, "grid": (3,)}, "the grid has 3 CTAs along x, no multiple of the 2 of a cluster .*round it up to 4"),
-    ({"cluster": (1, 2), "grid": (4,)}, r"the grid \(4,\) has 1 dimension, and a cluster \(1, 2, 1\) needs 2"),
-], ids=str)
-def test_attributes_that_no_launch_can_have_are_refused_at_the_decorator(options: dict[str, Any], part: str) -> None:
+@pytest.mark.parametrize(
+    "options, part",
+    [
+        ({"cluster": 0}, "kernel doubled: cluster must be 1 to 3 positive ints.*got 0"),
+        ({"cluster": (1, 1, 1, 2)}, r"cluster must be 1 to 3 positive ints.*got \(1, 1, 1, 2\)"),
+        ({"cluster": 2.0}, "cluster must be 1 to 3 positive ints.*got 2.0"),
+        ({"cluster": 32}, r"a cluster \(32,\) has 32 CTAs; on Hopper it has at most 16"),
+        ({"cluster": (4, 8)}, r"a cluster \(4, 8\) has 32 CTAs"),
+        ({"cooperative": 1}, "cooperative must be True or False, got 1"),
+        ({"programmatic": "no"}, "programmatic must be True, False or None, got 'no'"),
+        (
+            {"cluster": 2, "grid": (3,)},
+            "the grid has 3 CTAs along x, no multiple of the 2 of a cluster .*round it up to 4",
+        ),
+        (
+            {"cluster": (1, 2), "grid": (4,)},
+            r"the grid \(4,\) has 1 dimension, and a cluster \(1, 2, 1\) needs 2",
+        ),
+    ],
+    ids=str,
+)
+def test_attributes_that_no_launch_can_have_are_refused_at_the_decorator(
+    options: dict[str, Any], part: str
+) -> None:
     with pytest.raises(SpecError, match=part):
         doubled(**options)
 
 
-def test_a_grid_that_a_function_returns_is_checked_at_the_call_on_both_targets(fake: FakeDriver) -> None:
+def test_a_grid_that_a_function_returns_is_checked_at_the_call_on_both_targets(
+    fake: FakeDriver,
+) -> None:
     odd = doubled(grid=lambda a: (a.shape[0] // 64 + 2,), cluster=2)
-    with pytest.raises(SpecError, match="kernel doubled: the grid has 3 CTAs along x, no multiple of the 2 of a cluster"):
+    with pytest.raises(
+        SpecError,
+        match="kernel doubled: the grid has 3 CTAs along x, no multiple of the 2 of a cluster",
+    ):
         odd(*arrays())
-    with pytest.raises(SpecError, match="kernel doubled: the grid has 3 CTAs along x, no multiple of the 2 of a cluster"):
+    with pytest.raises(
+        SpecError,
+        match="kernel doubled: the grid has 3 CTAs along x, no multiple of the 2 of a cluster",
+    ):
         odd(*host(), target="sim")
 
 
 def test_a_persistent_grid_is_a_whole_number_of_clusters(fake: FakeDriver) -> None:
-    for cluster, grid in ((1, (132, 1, 1)), (4, (132, 1, 1)), (8, (128, 1, 1)), (16, (128, 1, 1)), ((4, 2), (64, 2, 1)),
-                          ((1, 3, 2), (22, 3, 2))):
+    for cluster, grid in (
+        (1, (132, 1, 1)),
+        (4, (132, 1, 1)),
+        (8, (128, 1, 1)),
+        (16, (128, 1, 1)),
+        ((4, 2), (64, 2, 1)),
+        ((1, 3, 2), (22, 3, 2)),
+    ):
         doubled(grid=numpipe.persistent(), cluster=cluster)(*arrays())
         assert fake.named("launch")[-1] == (grid, 0, 0)
-    with pytest.raises(SpecError, match=r"persistent\(9\) is no multiple of the 2 CTAs of a cluster.*round it up to 10"):
+    with pytest.raises(
+        SpecError,
+        match=r"persistent\(9\) is no multiple of the 2 CTAs of a cluster.*round it up to 10",
+    ):
         doubled(grid=numpipe.persistent(9), cluster=2)(*arrays())
 
 
-def test_a_persistent_grid_has_the_clusters_that_the_driver_says_run_at_once(fake: FakeDriver) -> None:
+def test_a_persistent_grid_has_the_clusters_that_the_driver_says_run_at_once(
+    fake: FakeDriver,
+) -> None:
     fake.at_once = 30
     doubled(grid=numpipe.persistent(), cluster=4)(*arrays())
     assert fake.named("launch")[-1] == ((120, 1, 1), 0, 0)
@@ -284,8 +371,11 @@ def test_a_persistent_grid_has_the_clusters_that_the_driver_says_run_at_once(fak
 
 def test_clusters_that_no_gpc_holds_are_refused_when_the_kernel_is_loaded(fake: FakeDriver) -> None:
     fake.at_once = 0
-    with pytest.raises(LaunchError, match="kernel 'doubled': a cluster of 16 CTAs, each of 384 threads and 200000 bytes of shared "
-                                          "memory, does not fit on GPU 0"):
+    with pytest.raises(
+        LaunchError,
+        match="kernel 'doubled': a cluster of 16 CTAs, each of 384 threads and 200000 bytes of shared "
+        "memory, does not fit on GPU 0",
+    ):
         doubled(grid=(16,), cluster=16)(*arrays())
     assert fake.named("allow_cluster") and not fake.named("launch")
     doubled(grid=(16,))(*arrays())
@@ -300,8 +390,11 @@ def test_clusters_of_eight_need_no_leave(fake: FakeDriver) -> None:
 def test_a_cooperative_grid_must_run_at_once(fake: FakeDriver) -> None:
     doubled(grid=(132,), cooperative=True)(*arrays())
     assert fake.named("ctas_at_once") == [(384, 200_000, 0)] and fake.named("launch")
-    with pytest.raises(LaunchError, match=r"kernel 'doubled': cooperative=True needs all CTAs to run at once, and the grid "
-                                          r"\(133, 1, 1\) has 133; GPU 0 holds 132 of 384 threads"):
+    with pytest.raises(
+        LaunchError,
+        match=r"kernel 'doubled': cooperative=True needs all CTAs to run at once, and the grid "
+        r"\(133, 1, 1\) has 133; GPU 0 holds 132 of 384 threads",
+    ):
         doubled(grid=(133,), cooperative=True)(*arrays())
     fake.at_once = 16  # clusters
     doubled(grid=(128,), cluster=8, cooperative=True)(*arrays())
@@ -318,12 +411,17 @@ def test_other_grids_have_any_number_of_ctas(fake: FakeDriver) -> None:
 def test_a_kernel_over_tiles_has_attributes_too(fake: FakeDriver) -> None:
     spec = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
 
-    @numpipe.kernel(grid=(3,), in_specs=(spec,), out_specs=(spec,), num_compute_wgs=1, cluster=1, programmatic=False)
+    @numpipe.kernel(
+        grid=(3,),
+        in_specs=(spec,),
+        out_specs=(spec,),
+        num_compute_wgs=1,
+        cluster=1,
+        programmatic=False,
+    )
     def copied(a, c):
         c[...] = a[...]
 
     assert copied.options.attributes == attributes.Attributes(programmatic=False)
     with pytest.raises(SpecError, match="the grid has 3 CTAs along x"):
         numpipe.kernel(copied.function, grid=(3,), in_specs=(spec,), out_specs=(spec,), cluster=2)
-
-

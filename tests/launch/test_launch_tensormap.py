@@ -20,10 +20,19 @@ def test_the_driver_gets_the_innermost_dimension_first(fake: FakeDriver) -> None
     assert len(encoded) == 128
 
 
-@pytest.mark.parametrize("dtype, name", [
-    (ml_dtypes.bfloat16, "BFLOAT16"), (np.float32, "FLOAT32"), (np.int8, "UINT8"), (ml_dtypes.float8_e4m3fn, "UINT8"),
-    (np.bool_, "UINT8"), (np.int16, "UINT16"), (np.int32, "INT32"), (np.uint64, "UINT64"),
-])
+@pytest.mark.parametrize(
+    "dtype, name",
+    [
+        (ml_dtypes.bfloat16, "BFLOAT16"),
+        (np.float32, "FLOAT32"),
+        (np.int8, "UINT8"),
+        (ml_dtypes.float8_e4m3fn, "UINT8"),
+        (np.bool_, "UINT8"),
+        (np.int16, "UINT16"),
+        (np.int32, "INT32"),
+        (np.uint64, "UINT64"),
+    ],
+)
 def test_types_by_the_drivers_name(fake: FakeDriver, dtype: Any, name: str) -> None:
     dtype = np.dtype(dtype)
     launch.encode(4096, dtype, (64,), (dtype.itemsize,), (16,), 0)
@@ -36,13 +45,29 @@ def test_a_map_is_encoded_once_for_the_same_arguments(fake: FakeDriver) -> None:
     assert len(fake.maps) == 1
 
 
-@pytest.mark.parametrize("change", [
-    {"ptr": 8192}, {"dtype": np.dtype(np.int16)}, {"shape": (9, 64)}, {"strides": (256, 2)}, {"box": (4, 64)},
-    {"swizzle": 0}, {"fill": "nan"},
-], ids=lambda change: next(iter(change)))
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ptr": 8192},
+        {"dtype": np.dtype(np.int16)},
+        {"shape": (9, 64)},
+        {"strides": (256, 2)},
+        {"box": (4, 64)},
+        {"swizzle": 0},
+        {"fill": "nan"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
 def test_every_argument_makes_another_map(fake: FakeDriver, change: dict[str, Any]) -> None:
-    usual: dict[str, Any] = {"ptr": 4096, "dtype": F16, "shape": (8, 64), "strides": (128, 2), "box": (8, 64),
-                             "swizzle": 128, "fill": "zeros"}
+    usual: dict[str, Any] = {
+        "ptr": 4096,
+        "dtype": F16,
+        "shape": (8, 64),
+        "strides": (128, 2),
+        "box": (8, 64),
+        "swizzle": 128,
+        "fill": "zeros",
+    }
     launch.encode(**usual)
     launch.encode(**usual | change)
     assert len(set(fake.maps_as_text())) == 2

@@ -29,25 +29,36 @@ def fake(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriv
 
 
 def infos(where: int = 4096) -> list[launch.ArrayInfo]:
-    return [launch.describe(CudaArray(where, (3, 8), "<f2"), "a"), launch.describe(CudaArray(1 << 20, (8,), "<f2"), "c")]
+    return [
+        launch.describe(CudaArray(where, (3, 8), "<f2"), "a"),
+        launch.describe(CudaArray(1 << 20, (8,), "<f2"), "c"),
+    ]
 
 
 def prepared(slots: int = 3, words: int = WORDS) -> launch.Prepared:
-    return launch.Prepared(Kernel(arrays=("a", "c", "work"), majors=("row",) * 3), infos(), outputs=1,
-                           workspace=lambda grid, arrays: (slots, words))
+    return launch.Prepared(
+        Kernel(arrays=("a", "c", "work"), majors=("row",) * 3),
+        infos(),
+        outputs=1,
+        workspace=lambda grid, arrays: (slots, words),
+    )
 
 
 def passed(fake: FakeDriver, kernel: launch.Prepared, stream: int = 0, **options: Any) -> list[int]:
     """The workspace's words that a launch passes: address, shape, strides."""
     seen: list[list[int]] = []
-    fake.kernel = lambda parameters: seen.append([ctypes.c_int64.from_address(p).value for p in parameters[-5:]])
+    fake.kernel = lambda parameters: seen.append(
+        [ctypes.c_int64.from_address(p).value for p in parameters[-5:]]
+    )
     kernel(GRID, infos(**options), stream=stream)
     return seen[0]
 
 
 def flags(address: int, slots: int = 3) -> np.ndarray:
-    words = np.frombuffer((ctypes.c_uint32 * (slots * WORDS)).from_address(address), np.uint32).reshape(slots, WORDS)
-    return words[:, WORDS - FLAGS:]
+    words = np.frombuffer(
+        (ctypes.c_uint32 * (slots * WORDS)).from_address(address), np.uint32
+    ).reshape(slots, WORDS)
+    return words[:, WORDS - FLAGS :]
 
 
 def test_it_is_the_last_array_and_its_flags_are_0(fake: FakeDriver) -> None:
@@ -55,12 +66,19 @@ def test_it_is_the_last_array_and_its_flags_are_0(fake: FakeDriver) -> None:
     address, *shape = passed(fake, kernel)
     assert shape == [3, WORDS, WORDS, 1]
     assert not flags(address).any()
-    assert flags(address).base is not None and (np.frombuffer((ctypes.c_uint8 * 256).from_address(address), np.uint8) == 0xAB).all()
+    assert (
+        flags(address).base is not None
+        and (np.frombuffer((ctypes.c_uint8 * 256).from_address(address), np.uint8) == 0xAB).all()
+    )
 
 
 def test_launches_of_a_stream_share_one_and_allocate_nothing_again(fake: FakeDriver) -> None:
     first, second = prepared(), prepared()
-    same = {passed(fake, kernel, 7, where=where)[0] for kernel in (first, second) for where in (4096, 8192, 4096)}
+    same = {
+        passed(fake, kernel, 7, where=where)[0]
+        for kernel in (first, second)
+        for where in (4096, 8192, 4096)
+    }
     assert len(same) == 1 and fake.named("allocate") == [(4 * 3 * WORDS, 99, 0)]
 
 
@@ -75,7 +93,11 @@ def test_a_call_on_host_arrays_has_one_too(fake: FakeDriver) -> None:
 
 
 def test_other_streams_and_tiles_have_others(fake: FakeDriver) -> None:
-    found = {passed(fake, prepared(words=words), stream)[0] for words in (WORDS, WORDS + 64) for stream in (7, 8)}
+    found = {
+        passed(fake, prepared(words=words), stream)[0]
+        for words in (WORDS, WORDS + 64)
+        for stream in (7, 8)
+    }
     assert len(found) == 4
 
 

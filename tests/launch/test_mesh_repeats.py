@@ -44,10 +44,19 @@ def info(array: Any) -> ArrayInfo:
     return ArrayInfo("cuda", array.ptr, array.shape, (32, 4), np.dtype(np.float32), 0, True, array)
 
 
-def learnt(repeats: Repeats, mesh: Any, arrays: list[Any], out: Any, constants: Any = None, fresh: int = 0,
-           stream: int = STREAM) -> Any:
+def learnt(
+    repeats: Repeats,
+    mesh: Any,
+    arrays: list[Any],
+    out: Any,
+    constants: Any = None,
+    fresh: int = 0,
+    stream: int = STREAM,
+) -> Any:
     launched = Together(stream)
-    repeats.learn((mesh, constants), arrays, [out], [[info(each) for each in (*arrays, out)]], fresh, launched)
+    repeats.learn(
+        (mesh, constants), arrays, [out], [[info(each) for each in (*arrays, out)]], fresh, launched
+    )
     return launched
 
 
@@ -58,17 +67,27 @@ def test_a_call_is_found_by_its_arrays_its_constants_and_its_stream() -> None:
     find = repeats.find_on
     assert find(mesh, "config", (x,), y, None) == (launched, y)
     assert find(mesh, "config", (Array(100),), Array(200), STREAM)[0] is launched
-    for args, constants, stream in (((Array(101),), "config", None), ((x,), "other", None), ((x,), "config", STREAM + 1),
-                                    ((Array(100, (8, 4)),), "config", None), ((x, x), "config", None)):
+    for args, constants, stream in (
+        ((Array(101),), "config", None),
+        ((x,), "other", None),
+        ((x,), "config", STREAM + 1),
+        ((Array(100, (8, 4)),), "config", None),
+        ((x, x), "config", None),
+    ):
         assert find(mesh, constants, args, y, stream)[0] is None
     assert find(Mesh(None), "config", (x,), y, None)[0] is None
     other = learnt(repeats, mesh, [x], y, constants="config", stream=STREAM + 1)
-    assert find(mesh, "config", (x,), y, STREAM + 1)[0] is other and find(mesh, "config", (x,), y, None)[0] is launched
+    assert (
+        find(mesh, "config", (x,), y, STREAM + 1)[0] is other
+        and find(mesh, "config", (x,), y, None)[0] is launched
+    )
     launched.stale = True
     assert find(mesh, "config", (x,), y, None)[0] is None
 
 
-def test_outputs_are_allocated_as_the_first_call_did_and_looked_up_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_are_allocated_as_the_first_call_did_and_looked_up_where_they_lie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     repeats, mesh, places = Repeats(Table()), Mesh(None), iter((300, 200, 300))
     monkeypatch.setattr(module, "maker", lambda _: lambda: Array(next(places)))
     x = Array(100)
@@ -104,6 +123,10 @@ def test_what_the_arrays_do_not_determine_is_not_kept(obstacle: str) -> None:
     x: Any = np.zeros((4, 8), np.float32) if obstacle == "no marks" else Array(100)
     if obstacle == "observer":
         launched.observers = (print,)
-    infos = [ArrayInfo("host", 0, (4, 8), (32, 4), np.dtype(np.float32), -1, True, x) if obstacle == "no marks" else info(x)]
+    infos = [
+        ArrayInfo("host", 0, (4, 8), (32, 4), np.dtype(np.float32), -1, True, x)
+        if obstacle == "no marks"
+        else info(x)
+    ]
     repeats.learn((mesh, [] if obstacle == "no hash" else None), [x], [], [infos], 0, launched)
     assert not repeats.any

@@ -15,7 +15,9 @@ import pytest
 import numpipe
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="PyTorch is not installed"
+)
 Told = dict[tuple[str, int], dict[str, Any]]
 
 
@@ -23,8 +25,16 @@ Told = dict[tuple[str, int], dict[str, Any]]
 def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     """What each scenario of `tests.kernels.mesh_ranks` gave on each rank."""
     meeting = tmp_path_factory.mktemp("ranks") / "meeting"
-    ranks = [subprocess.Popen([sys.executable, "-m", "tests.kernels.mesh_ranks", str(rank), "2", str(meeting)], cwd=ROOT,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.kernels.mesh_ranks", str(rank), "2", str(meeting)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
     found: Told = {}
     try:
         for rank, process in enumerate(ranks):
@@ -49,26 +59,43 @@ def test_what_differs_between_ranks_is_named_on_each_of_them(told: Told) -> None
     for rank in range(2):
         assert "'x' is float32 (64, 64) with strides (256, 4) on rank 0" in text(told, "shapes", 0)
         shapes = text(told, "shapes", rank)
-        assert "(64, 64)" in shapes and "(128, 64)" in shapes and "all ranks make the same call" in shapes
-        assert f"numpipe is 0.{rank} on rank {rank} and 0.{1 - rank} on rank {1 - rank}" in text(told, "versions", rank)
+        assert (
+            "(64, 64)" in shapes
+            and "(128, 64)" in shapes
+            and "all ranks make the same call" in shapes
+        )
+        assert f"numpipe is 0.{rank} on rank {rank} and 0.{1 - rank} on rank {1 - rank}" in text(
+            told, "versions", rank
+        )
         mine, its = ("shift", "other")[rank], ("other", "shift")[rank]
-        assert f"kernel {mine}: rank {rank} calls it, and rank {1 - rank} is at kernel {its}" in text(told, "kernels", rank)
+        assert (
+            f"kernel {mine}: rank {rank} calls it, and rank {1 - rank} is at kernel {its}"
+            in text(told, "kernels", rank)
+        )
 
 
 def test_ranks_that_agree_go_on(told: Told) -> None:
     for rank in range(2):
-        assert f"'x' of kernel 'shift' of rank {rank} is on the host of this process" in text(told, "alike", rank)
+        assert f"'x' of kernel 'shift' of rank {rank} is on the host of this process" in text(
+            told, "alike", rank
+        )
 
 
 def test_a_rank_that_does_not_come_is_named(told: Told) -> None:
     absent = text(told, "absent", 0, "LaunchError")
-    assert "kernel shift: calls it on rank 0, and rank 1 did not come to the same call in 1 s" in absent
+    assert (
+        "kernel shift: calls it on rank 0, and rank 1 did not come to the same call in 1 s"
+        in absent
+    )
     assert told["absent", 1] == {"rank": 1, "result": None}
 
 
 def test_an_error_of_a_compile_is_told_to_the_others(told: Told) -> None:
     assert text(told, "compiles", 1, "CompileError") == "k.py:3: no such thing"
-    assert "the compile is done on rank 0 and CompileError: k.py:3: no such thing on rank 1" in text(told, "compiles", 0)
+    assert (
+        "the compile is done on rank 0 and CompileError: k.py:3: no such thing on rank 1"
+        in text(told, "compiles", 0)
+    )
 
 
 def test_symmetric_memory_needs_a_gpu(told: Told) -> None:
@@ -87,9 +114,15 @@ def test_a_mesh_is_made_by_the_members_of_its_group(told: Told) -> None:
 def test_memory_is_allocated_by_all_ranks_alike_and_a_part_of_it_is_reached(told: Told) -> None:
     for rank in range(2):
         differs, apart, total, gone, copied = told["allocates", rank]["result"]
-        assert f"Mesh.empty: shape is ({64 + rank},) on rank {rank} and ({65 - rank},) on rank {1 - rank}" in differs
+        assert (
+            f"Mesh.empty: shape is ({64 + rank},) on rank {rank} and ({65 - rank},) on rank {1 - rank}"
+            in differs
+        )
         assert apart == [32 + ((other - rank) << 30) for other in range(2)] and total == 0
-        assert "the kernel reaches it on other GPUs, and on rank" in gone and "allocate it with mesh.empty" in gone
+        assert (
+            "the kernel reaches it on other GPUs, and on rank" in gone
+            and "allocate it with mesh.empty" in gone
+        )
         assert copied == [[1.5] * 3] * 2
 
 
@@ -98,9 +131,15 @@ def test_each_rank_launches_for_itself_until_its_memory_is_freed(told: Told) -> 
         found, before, after, refused, captured = told["launches", rank]["result"]
         assert found == [[(other - rank) << 30 for other in range(2)]] * 2
         assert "make a call on this stream ahead of the capture" in captured
-        assert (before, after) == (False, True) and "it is not in this mesh's symmetric memory" in refused
+        assert (before, after) == (
+            False,
+            True,
+        ) and "it is not in this mesh's symmetric memory" in refused
 
 
 def test_without_a_process_group_there_is_no_mesh() -> None:
-    with pytest.raises(numpipe.SpecError, match="torch.distributed is not initialised: start the processes with torchrun"):
+    with pytest.raises(
+        numpipe.SpecError,
+        match="torch.distributed is not initialised: start the processes with torchrun",
+    ):
         numpipe.Mesh.torch()

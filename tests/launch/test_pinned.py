@@ -25,7 +25,9 @@ def test_a_large_output_lies_in_the_pool_until_its_last_view_is_gone(cuda: Queue
     pinned.POOL.device = 0
     info = launch.describe(np.zeros(2, np.float16), "a")
     c = launch.empty_like_kind(info, (600, 7), np.float32)
-    assert c.flags.c_contiguous and c.flags.writeable and c.shape == (600, 7) and c.dtype == np.float32
+    assert (
+        c.flags.c_contiguous and c.flags.writeable and c.shape == (600, 7) and c.dtype == np.float32
+    )
     assert cuda.page_locked(c.ctypes.data, c.nbytes, 0)
     address, row = c.ctypes.data, c.T[3]
     del c
@@ -39,12 +41,15 @@ def test_a_large_output_lies_in_the_pool_until_its_last_view_is_gone(cuda: Queue
 
 
 def test_outputs_are_pageable_before_the_first_call_below_the_threshold_and_where_the_pool_is_full(
-        cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     info = launch.describe(np.zeros(2, np.float16), "a")
 
     def locked(shape: tuple[int, ...]) -> bool:
         outputs.append(launch.empty_like_kind(info, shape, np.int8))
-        return bool(outputs[-1].nbytes) and cuda.page_locked(outputs[-1].ctypes.data, outputs[-1].nbytes, 0)
+        return bool(outputs[-1].nbytes) and cuda.page_locked(
+            outputs[-1].ctypes.data, outputs[-1].nbytes, 0
+        )
 
     outputs: list[Any] = []
     assert not locked((4000,))
@@ -58,8 +63,9 @@ def test_outputs_are_pageable_before_the_first_call_below_the_threshold_and_wher
     assert cuda.most_locked <= 2 * pinned.PAGE and len(cuda.named("unlock_pages")) == 2
 
 
-def test_the_pool_never_exceeds_its_limit_and_keeps_what_a_request_too_large_could_not_use(cuda: QueuedDriver,
-                                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pool_never_exceeds_its_limit_and_keeps_what_a_request_too_large_could_not_use(
+    cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool, page = pinned.POOL, pinned.PAGE
     monkeypatch.setattr(pinned, "limit", lambda: 4 * page)
     blocks = [pool.take(page, 0) for _ in range(5)]
@@ -68,10 +74,15 @@ def test_the_pool_never_exceeds_its_limit_and_keeps_what_a_request_too_large_cou
         pool.give(block)
     assert pool.take(5 * page, 0) is None and len(cuda.locked) == 4
     pool.take(3 * page, 0)
-    assert pool.nbytes == cuda.most_locked == 4 * page and sorted(cuda.locked.values()) == [page, 3 * page]
+    assert pool.nbytes == cuda.most_locked == 4 * page and sorted(cuda.locked.values()) == [
+        page,
+        3 * page,
+    ]
 
 
-def test_arrays_of_the_user_take_nothing_of_the_pool_and_are_unlocked_at_once(cuda: QueuedDriver) -> None:
+def test_arrays_of_the_user_take_nothing_of_the_pool_and_are_unlocked_at_once(
+    cuda: QueuedDriver,
+) -> None:
     array = pinned.empty((3, pinned.PAGE), np.dtype(np.int8), 0)
     assert list(cuda.locked.values()) == [3 * pinned.PAGE] and pinned.POOL.nbytes == 0
     view = array[1:]
@@ -96,7 +107,9 @@ def test_memory_that_cannot_be_locked_is_not_counted(monkeypatch: pytest.MonkeyP
     assert pinned.empty_output((3,), np.dtype(np.int8), 1).shape == (3,)
 
 
-def test_memory_of_a_lost_context_is_dropped_all_the_same(cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_a_lost_context_is_dropped_all_the_same(
+    cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool, page = pinned.POOL, pinned.PAGE
     monkeypatch.setattr(pinned, "limit", lambda: 3 * page)
     pool.give(pool.take(page, 0))
@@ -109,7 +122,9 @@ def test_memory_of_a_lost_context_is_dropped_all_the_same(cuda: QueuedDriver, mo
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_reads_outputs_and_has_a_pool_of_its_own(cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_child_reads_outputs_and_has_a_pool_of_its_own(
+    cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.register_at_fork(after_in_child=pinned.POOL.after_fork)  # the module does it for its own
     array = pinned.empty((2, 3), np.dtype(np.float32), 0)
     pinned.POOL.device = 0
@@ -129,7 +144,11 @@ def test_a_forked_child_reads_outputs_and_has_a_pool_of_its_own(cuda: QueuedDriv
             del array, output
             gc.collect()
             assert len(cuda.locked) == 2
-            assert pinned.POOL.nbytes == 0 and not pinned.POOL._given_back and not copy_threads._executor.cache_info().currsize
+            assert (
+                pinned.POOL.nbytes == 0
+                and not pinned.POOL._given_back
+                and not copy_threads._executor.cache_info().currsize
+            )
             monkeypatch.setattr(driver, "_opened", cuda)  # the real one is refused there
             assert pinned.POOL.take(1, 0) is not None
             status = 0
@@ -140,10 +159,17 @@ def test_a_forked_child_reads_outputs_and_has_a_pool_of_its_own(cuda: QueuedDriv
     assert (array == 7).all() and (output == 7).all()
 
 
-@pytest.mark.parametrize("release, advice", [("5.4.0-150-generic", {"MADV_HUGEPAGE", "MADV_DONTFORK"}),
-                                             ("5.14.0-427.el9", {"MADV_HUGEPAGE"}),
-                                             ("6.18.44", {"MADV_HUGEPAGE"})])
-def test_an_old_kernel_keeps_locked_pages_from_children(monkeypatch: pytest.MonkeyPatch, release: str, advice: set[str]) -> None:
+@pytest.mark.parametrize(
+    "release, advice",
+    [
+        ("5.4.0-150-generic", {"MADV_HUGEPAGE", "MADV_DONTFORK"}),
+        ("5.14.0-427.el9", {"MADV_HUGEPAGE"}),
+        ("6.18.44", {"MADV_HUGEPAGE"}),
+    ],
+)
+def test_an_old_kernel_keeps_locked_pages_from_children(
+    monkeypatch: pytest.MonkeyPatch, release: str, advice: set[str]
+) -> None:
     monkeypatch.setattr(pinned.os, "uname", lambda: types.SimpleNamespace(release=release))
     for number, name in enumerate(("MADV_HUGEPAGE", "MADV_DONTFORK")):
         monkeypatch.setattr(pinned.mmap, name, number, raising=False)
@@ -204,11 +230,18 @@ def test_an_error_of_any_thread_ends_all_of_them() -> None:
     assert len(taken) <= 3
 
 
-@pytest.mark.parametrize("variable, read, bad", [("NUMPIPE_COPY_THREADS", copy_threads.count, "0"),
-                                                 ("NUMPIPE_COPY_THREADS", copy_threads.count, "many"),
-                                                 ("NUMPIPE_PINNED_BYTES", pinned.limit, "-1"),
-                                                 ("NUMPIPE_PINNED_BYTES", pinned.limit, "1G")])
-def test_the_environment_sets_threads_and_bytes(monkeypatch: pytest.MonkeyPatch, variable: str, read: Any, bad: str) -> None:
+@pytest.mark.parametrize(
+    "variable, read, bad",
+    [
+        ("NUMPIPE_COPY_THREADS", copy_threads.count, "0"),
+        ("NUMPIPE_COPY_THREADS", copy_threads.count, "many"),
+        ("NUMPIPE_PINNED_BYTES", pinned.limit, "-1"),
+        ("NUMPIPE_PINNED_BYTES", pinned.limit, "1G"),
+    ],
+)
+def test_the_environment_sets_threads_and_bytes(
+    monkeypatch: pytest.MonkeyPatch, variable: str, read: Any, bad: str
+) -> None:
     monkeypatch.setenv(variable, bad)
     with pytest.raises(SpecError, match=f"{variable} is '{bad}'; say how many"):
         read.__wrapped__()

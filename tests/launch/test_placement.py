@@ -47,7 +47,9 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_an_array_goes_to_the_gpu_and_comes_back(cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch, staged: bool) -> None:
+def test_an_array_goes_to_the_gpu_and_comes_back(
+    cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch, staged: bool
+) -> None:
     monkeypatch.setattr(transfers, "PLAIN", 1 if staged else 1 << 20)
     host = np.arange(15).reshape(3, 5).astype(ml_dtypes.bfloat16)
     there = numpipe.to_device(host, stream=types.SimpleNamespace(ptr=7))
@@ -70,12 +72,19 @@ def test_without_a_gpu_the_array_itself_is_returned(no_gpu: None) -> None:
     host = np.zeros((3, 5))
     assert numpipe.to_device(host) is host
     assert numpipe.pinned_empty(3, "float16").shape == (3,)
-    for call in (lambda: numpipe.to_device(host, target="gpu"), lambda: numpipe.pinned_empty((3,), np.int8, target="gpu")):
-        with pytest.raises(TargetError, match="target='gpu': the GPU cannot be used: libcuda was not found"):
+    for call in (
+        lambda: numpipe.to_device(host, target="gpu"),
+        lambda: numpipe.pinned_empty((3,), np.int8, target="gpu"),
+    ):
+        with pytest.raises(
+            TargetError, match="target='gpu': the GPU cannot be used: libcuda was not found"
+        ):
             call()
 
 
-def test_where_kernels_are_simulated_no_driver_is_asked(cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_kernels_are_simulated_no_driver_is_asked(
+    cuda: QueuedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
     host = np.zeros((3, 5))
     assert numpipe.to_device(host) is host and numpipe.pinned_empty((2, 2), np.int8).shape == (2, 2)
@@ -86,13 +95,26 @@ def test_pinned_arrays_are_page_locked_and_contiguous(cuda: QueuedDriver) -> Non
     assert numpipe.pinned_empty((0, 3), np.int8).shape == (0, 3) and not cuda.calls
     for shape in ((), 5, [3, 4], (2, 3, 4)):
         array = numpipe.pinned_empty(shape, ml_dtypes.bfloat16)
-        assert array.shape == np.empty(shape).shape and array.dtype == ml_dtypes.bfloat16 and array.flags.c_contiguous
+        assert (
+            array.shape == np.empty(shape).shape
+            and array.dtype == ml_dtypes.bfloat16
+            and array.flags.c_contiguous
+        )
         assert cuda.page_locked(array.ctypes.data, array.nbytes, 0)
 
 
-@pytest.mark.parametrize("shape, dtype, told", [((2, -1), np.int8, "an int >= 0"), ("3", np.int8, "an int >= 0"),
-                                                (2.5, np.int8, "an int >= 0"), (3, object, "Python objects")])
-def test_memory_that_cannot_be_is_refused(cuda: QueuedDriver, shape: Any, dtype: Any, told: str) -> None:
+@pytest.mark.parametrize(
+    "shape, dtype, told",
+    [
+        ((2, -1), np.int8, "an int >= 0"),
+        ("3", np.int8, "an int >= 0"),
+        (2.5, np.int8, "an int >= 0"),
+        (3, object, "Python objects"),
+    ],
+)
+def test_memory_that_cannot_be_is_refused(
+    cuda: QueuedDriver, shape: Any, dtype: Any, told: str
+) -> None:
     with pytest.raises(SpecError, match=f"pinned_empty: .*{told}"):
         numpipe.pinned_empty(shape, dtype)
     assert not cuda.calls
@@ -100,12 +122,21 @@ def test_memory_that_cannot_be_is_refused(cuda: QueuedDriver, shape: Any, dtype:
 
 def test_errors_of_the_driver_say_what_was_asked_for(cuda: QueuedDriver) -> None:
     cuda.locks = False
-    with pytest.raises(LaunchError, match="pinned_empty: locking 12 bytes of host memory: cuMemHostRegister.*use np.empty"):
+    with pytest.raises(
+        LaunchError,
+        match="pinned_empty: locking 12 bytes of host memory: cuMemHostRegister.*use np.empty",
+    ):
         numpipe.pinned_empty(3, np.float32)
-    with pytest.raises(LaunchError, match="pinned_empty: locking 1152921504606846976 bytes .*the system has no"):
+    with pytest.raises(
+        LaunchError, match="pinned_empty: locking 1152921504606846976 bytes .*the system has no"
+    ):
         numpipe.pinned_empty(1 << 60, np.int8)
-    cuda.failure_at_sync = driver.DriverError("cuStreamSynchronize", 700, "CUDA_ERROR_ILLEGAL_ADDRESS")
-    with pytest.raises(LaunchError, match=r"to_device: copying float32 \(3,\) to GPU 0: cuStreamSynchronize"):
+    cuda.failure_at_sync = driver.DriverError(
+        "cuStreamSynchronize", 700, "CUDA_ERROR_ILLEGAL_ADDRESS"
+    )
+    with pytest.raises(
+        LaunchError, match=r"to_device: copying float32 \(3,\) to GPU 0: cuStreamSynchronize"
+    ):
         numpipe.to_device(np.zeros(3, np.float32))
 
 

@@ -25,13 +25,18 @@ OP = importlib.import_module("numpipe.ops.attention")
 SMALL, ALONE = Config(64), Config(64, 1, alone=True)
 
 
-def test_the_example_prints_the_error_of_every_config_that_fits(capsys: pytest.CaptureFixture[str],
-                                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["flash_attention.py", "--target", "sim", "--shape", "1,2/1,72,64", "--causal"])
+def test_the_example_prints_the_error_of_every_config_that_fits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["flash_attention.py", "--target", "sim", "--shape", "1,2/1,72,64", "--causal"]
+    )
     monkeypatch.setitem(FITTING, (64, True), FITTING[64, True][1:])
     flash_attention.main()
     rows = re.findall(r"^ *1,2/1,72,64  (.*\S) +(\S+)$", capsys.readouterr().out, re.MULTILINE)
-    assert [name for name, _ in rows] == list(FITTING[64, True]) and all(1e-3 < float(error) < 4e-3 for _, error in rows)
+    assert [name for name, _ in rows] == list(FITTING[64, True]) and all(
+        1e-3 < float(error) < 4e-3 for _, error in rows
+    )
 
 
 @pytest.mark.variants(3)
@@ -42,16 +47,23 @@ def test_attention_is_that_of_float64(name: str) -> None:
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("change, names", [
-    ({"lazy": True}, ["peaked", "rows that see nothing"]),
-    ({"wgs": 3, "keys": 80, "turns": False, "dynamic": False}, ["causal"])], ids=str)
+@pytest.mark.parametrize(
+    "change, names",
+    [
+        ({"lazy": True}, ["peaked", "rows that see nothing"]),
+        ({"wgs": 3, "keys": 80, "turns": False, "dynamic": False}, ["causal"]),
+    ],
+    ids=str,
+)
 def test_the_options_of_a_config_give_the_same(change: dict[str, Any], names: list[str]) -> None:
     for case in map(CASES.__getitem__, names):
         assert case.wrong(*case.run("sim", replace(SMALL, **change)), more=1.3) == ""
 
 
 def test_sums_are_rescaled_rarely_where_that_is_asked_for() -> None:
-    exact, lazy = (CASES["ragged"].run("sim", replace(SMALL, lazy=not exact))[0] for exact in (True, False))
+    exact, lazy = (
+        CASES["ragged"].run("sim", replace(SMALL, lazy=not exact))[0] for exact in (True, False)
+    )
     assert (exact != lazy).any()  # P is rounded at another power of two
 
 
@@ -62,8 +74,13 @@ def test_the_mask_is_what_makes_it_causal() -> None:
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("cfg, case, schedules", [
-    (SMALL, Case(1, 2, 1, 72, 72, causal=True), 10), (replace(SMALL, wgs=1, slots=1, lazy=True, turns=False), Case(keys=136), 6)])
+@pytest.mark.parametrize(
+    "cfg, case, schedules",
+    [
+        (SMALL, Case(1, 2, 1, 72, 72, causal=True), 10),
+        (replace(SMALL, wgs=1, slots=1, lazy=True, turns=False), Case(keys=136), 6),
+    ],
+)
 def test_no_schedule_finds_a_race(cfg: Config, case: Case, schedules: int) -> None:
     found = verified(cfg, case, schedules)
     assert found.ok and found.schedules == schedules, str(found)
@@ -71,8 +88,15 @@ def test_no_schedule_finds_a_race(cfg: Config, case: Case, schedules: int) -> No
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("cfg", [
-    SMALL, replace(SMALL, lazy=True), replace(SMALL, wgs=3, slots=1, keys=80, dynamic=False, turns=False)], ids=str)
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        SMALL,
+        replace(SMALL, lazy=True),
+        replace(SMALL, wgs=3, slots=1, keys=80, dynamic=False, turns=False),
+    ],
+    ids=str,
+)
 def test_forty_schedules_find_no_race(cfg: Config, name: str) -> None:
     found = verified(cfg, CASES[name], 40)
     assert found.ok and found.schedules == 40, str(found)
@@ -81,23 +105,42 @@ def test_forty_schedules_find_no_race(cfg: Config, name: str) -> None:
 def verified(cfg: Config, case: Case, schedules: int) -> numpipe.Verification:
     form = Form(case.depth, case.causal, case.layout)
     arrays = [case.laid(x) for x in case.arrays()]
-    return numpipe.verify(kernel(cfg, form), *arrays, np.zeros_like(arrays[0]), scale=0.2, diagonal=case.diagonal,
-                          group=1, schedules=schedules)
+    return numpipe.verify(
+        kernel(cfg, form),
+        *arrays,
+        np.zeros_like(arrays[0]),
+        scale=0.2,
+        diagonal=case.diagonal,
+        group=1,
+        schedules=schedules,
+    )
 
 
-@pytest.mark.parametrize("change, words", [
-    ({"q": (1, 2, 64, 264)}, r"depth of a head must be 1…256, 'q' \(1, 2, 64, 264\) has 264: use more heads of fewer"),
-    ({"q": (1, 2, 64)}, r"'q' must have 4 dimensions, b, h, s, d, got shape \(1, 2, 64\)"),
-    ({"v": (1, 2, 72, 64)}, "must have one shape, with the batches and the depth of 'q'"),
-    ({"k": (1, 2, 64, 128), "v": (1, 2, 64, 128)}, "one shape, with the batches and the depth of 'q'"),
-    ({"q": (1, 3, 64, 64)}, "the 3 heads of 'q' must be a multiple of the 2 heads of 'k'"),
-    ({"layout": "sbhd"}, "layout must be 'bhsd' or 'bshd', got 'sbhd'"),
-    ({"scale": -1.0}, "scale must be a finite number > 0 or None, got -1.0")])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (
+            {"q": (1, 2, 64, 264)},
+            r"depth of a head must be 1…256, 'q' \(1, 2, 64, 264\) has 264: use more heads of fewer",
+        ),
+        ({"q": (1, 2, 64)}, r"'q' must have 4 dimensions, b, h, s, d, got shape \(1, 2, 64\)"),
+        ({"v": (1, 2, 72, 64)}, "must have one shape, with the batches and the depth of 'q'"),
+        (
+            {"k": (1, 2, 64, 128), "v": (1, 2, 64, 128)},
+            "one shape, with the batches and the depth of 'q'",
+        ),
+        ({"q": (1, 3, 64, 64)}, "the 3 heads of 'q' must be a multiple of the 2 heads of 'k'"),
+        ({"layout": "sbhd"}, "layout must be 'bhsd' or 'bshd', got 'sbhd'"),
+        ({"scale": -1.0}, "scale must be a finite number > 0 or None, got -1.0"),
+    ],
+)
 def test_what_does_not_fit_is_refused(change: dict[str, Any], words: str) -> None:
     shapes = {name: change.get(name, (1, 2, 64, 64)) for name in "qkv"}
     named = {name: value for name, value in change.items() if name not in shapes}
     with pytest.raises(numpipe.SpecError, match=words):
-        attention(*(np.zeros(shape, np.float16) for shape in shapes.values()), target="sim", **named)
+        attention(
+            *(np.zeros(shape, np.float16) for shape in shapes.values()), target="sim", **named
+        )
 
 
 def test_heads_take_turns_in_groups_that_stay_in_l2_and_leave_no_rest() -> None:
@@ -109,18 +152,26 @@ def test_heads_take_turns_in_groups_that_stay_in_l2_and_leave_no_rest() -> None:
 def test_a_config_is_chosen_by_depth_mask_and_accuracy() -> None:
     for (depth, causal), names in FITTING.items():
         exact, lazy = (choose(depth, causal, exact) for exact in (True, False))
-        assert (exact.lazy, lazy.lazy) == (False, True) and {exact, lazy} <= {CONFIGS[name] for name in names}
+        assert (exact.lazy, lazy.lazy) == (False, True) and {exact, lazy} <= {
+            CONFIGS[name] for name in names
+        }
     smaller = {name for pairs in SMALLER.values() for pair in pairs for name in pair}
     assert {name for names in FITTING.values() for name in names} | smaller == set(CONFIGS)
 
 
-@pytest.mark.parametrize("rows, queries, heads", [(64, 64, 8), (64, 500, 4), (128, 128, 256), (128, 200, 256), (192, 4096, 64)])
+@pytest.mark.parametrize(
+    "rows, queries, heads",
+    [(64, 64, 8), (64, 500, 4), (128, 128, 256), (128, 200, 256), (192, 4096, 64)],
+)
 def test_short_lengths_take_tiles_of_fewer_rows(rows: int, queries: int, heads: int) -> None:
     """A head of 200 queries has two tiles of 192 rows, the second nearly empty; four heads of 500
     have 12 for 132 SMs."""
     for exact in (True, False):
         assert choose(64, False, exact, queries, queries, heads).rows == rows
-    assert choose(64, queries=500, keys=500, heads=16, sms=16).rows > choose(64, queries=500, keys=500, heads=16, sms=1000).rows
+    assert (
+        choose(64, queries=500, keys=500, heads=16, sms=16).rows
+        > choose(64, queries=500, keys=500, heads=16, sms=1000).rows
+    )
 
 
 @pytest.mark.variants(4)
@@ -145,24 +196,37 @@ def test_any_depth_is_computed_with_zeros_and_stored_exactly(depth: int) -> None
 # ---- arrays of any strides
 def on_gpu(shape: tuple[int, ...], strides: tuple[int, ...], at: int = 1 << 20) -> ArrayInfo:
     """A description of an array on a GPU, in elements of float16."""
-    return ArrayInfo("cuda", at, shape, tuple(2 * n for n in strides), np.dtype(np.float16), 0, True, object())
+    return ArrayInfo(
+        "cuda", at, shape, tuple(2 * n for n in strides), np.dtype(np.float16), 0, True, object()
+    )
 
 
-@pytest.mark.parametrize("info, reason", [
-    (on_gpu((2, 4, 100, 64), (4 * 6400, 6400, 64, 1)), ""),
-    # one of three, and heads, of a packed product
-    (on_gpu((2, 4, 100, 64), (100 * 768, 64, 768, 1)), ""),
-    (on_gpu((2, 4, 100, 60), (4 * 6400, 6400, 64, 1)), ""),
-    (on_gpu((2, 4, 100, 60), (4 * 6000, 6000, 60, 1)), "its rows are 120 bytes apart"),
-    (on_gpu((2, 4, 100, 64), (4 * 6400, 6400, 1, 100)), "its last dimension is not contiguous"),
-    # TMA could, the kernel could not
-    (on_gpu((2, 4, 100, 64), (1, 2, 8, 800)), "its last dimension is not contiguous"),
-    (on_gpu((2, 4, 100, 64), (4 * 6400, 6400, 64, 1), at=1 << 20 | 2), "its data starts at an address that is 2 bytes past"),
-    (on_gpu((2, 4, 100, 64), (0, 6400, 64, 1)), "its rows are 0 bytes apart"),
-    (on_gpu((2, 4, 100, 64), (4 * 6400, 6400, -64, 1)), "its rows are -128 bytes apart"),
-    (on_gpu((2, 4, 0, 64), (0, 0, 64, 1)), "")])
-def test_what_the_kernel_cannot_load_is_copied_once_and_told(info: ArrayInfo, reason: str, monkeypatch: pytest.MonkeyPatch,
-                                                             capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "info, reason",
+    [
+        (on_gpu((2, 4, 100, 64), (4 * 6400, 6400, 64, 1)), ""),
+        # one of three, and heads, of a packed product
+        (on_gpu((2, 4, 100, 64), (100 * 768, 64, 768, 1)), ""),
+        (on_gpu((2, 4, 100, 60), (4 * 6400, 6400, 64, 1)), ""),
+        (on_gpu((2, 4, 100, 60), (4 * 6000, 6000, 60, 1)), "its rows are 120 bytes apart"),
+        (on_gpu((2, 4, 100, 64), (4 * 6400, 6400, 1, 100)), "its last dimension is not contiguous"),
+        # TMA could, the kernel could not
+        (on_gpu((2, 4, 100, 64), (1, 2, 8, 800)), "its last dimension is not contiguous"),
+        (
+            on_gpu((2, 4, 100, 64), (4 * 6400, 6400, 64, 1), at=1 << 20 | 2),
+            "its data starts at an address that is 2 bytes past",
+        ),
+        (on_gpu((2, 4, 100, 64), (0, 6400, 64, 1)), "its rows are 0 bytes apart"),
+        (on_gpu((2, 4, 100, 64), (4 * 6400, 6400, -64, 1)), "its rows are -128 bytes apart"),
+        (on_gpu((2, 4, 0, 64), (0, 0, 64, 1)), ""),
+    ],
+)
+def test_what_the_kernel_cannot_load_is_copied_once_and_told(
+    info: ArrayInfo,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     copy = on_gpu((8, 100, 64), (6400, 64, 1))
     monkeypatch.setattr(OP, "copied", lambda *_: copy)
     monkeypatch.setenv("NUMPIPE_LOG", "launch")
@@ -170,36 +234,59 @@ def test_what_the_kernel_cannot_load_is_copied_once_and_told(info: ArrayInfo, re
     told = capsys.readouterr().err
     assert (found is info, told == "") == (not reason, not reason) and reason in told
     if reason:
-        assert told.startswith(f"numpipe launch: attention: 'k', float16 {info.shape}, strides ") and "is copied: " in told
+        assert (
+            told.startswith(f"numpipe launch: attention: 'k', float16 {info.shape}, strides ")
+            and "is copied: " in told
+        )
         assert (found.shape, found.strides) == (info.shape, (2 * 4 * 6400, 2 * 6400, 128, 2))
 
 
-def test_heads_that_are_repeated_are_one_head_that_all_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_that_are_repeated_are_one_head_that_all_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As PyTorch's ``expand`` makes them: with strides of 0, which TMA cannot address."""
     case = Case(1, 4, 1, 40, 72)
     q, k, v = case.arrays()
     shown: list[ArrayInfo] = []
     monkeypatch.setattr(OP, "_loaded", lambda _name, info, *_: shown.append(info) or info)
     repeated = [np.broadcast_to(x, (1, 4, 72, 64)) for x in (k, v)]
-    np.testing.assert_array_equal(attention(q, *repeated, target="sim"), attention(q, k, v, target="sim"))
+    np.testing.assert_array_equal(
+        attention(q, *repeated, target="sim"), attention(q, k, v, target="sim")
+    )
     assert [info.shape[1] for info in shown] == [4, 1, 1] * 2
 
 
-@pytest.mark.parametrize("arrays, words", [
-    ([np.zeros((1, 1, 8, 64), np.float16)] * 2 + [np.zeros((1, 1, 8, 64), np.float32)],
-     r"attention: 'v' is float32, expected float16 or bfloat16: convert it"),
-    ([np.zeros((1, 1, 8, 64), np.float16)] * 3 + [np.zeros((1, 1, 8, 32), np.float16)],
-     r"attention: 'out' must be as 'q', float16 \(1, 1, 8, 64\), got float16 \(1, 1, 8, 32\)"),
-    ([np.zeros((1, 1, 8, 64), np.int32)] * 3, "attention: 'q' is int32, expected float16 or bfloat16"),
-    ([np.zeros((1, 1, 8, 64), np.complex64)] * 3, "complex64.* is not supported")])
-def test_other_types_and_outputs_are_refused_in_the_words_of_the_op(arrays: list[np.ndarray], words: str) -> None:
+@pytest.mark.parametrize(
+    "arrays, words",
+    [
+        (
+            [np.zeros((1, 1, 8, 64), np.float16)] * 2 + [np.zeros((1, 1, 8, 64), np.float32)],
+            r"attention: 'v' is float32, expected float16 or bfloat16: convert it",
+        ),
+        (
+            [np.zeros((1, 1, 8, 64), np.float16)] * 3 + [np.zeros((1, 1, 8, 32), np.float16)],
+            r"attention: 'out' must be as 'q', float16 \(1, 1, 8, 64\), got float16 \(1, 1, 8, 32\)",
+        ),
+        (
+            [np.zeros((1, 1, 8, 64), np.int32)] * 3,
+            "attention: 'q' is int32, expected float16 or bfloat16",
+        ),
+        ([np.zeros((1, 1, 8, 64), np.complex64)] * 3, "complex64.* is not supported"),
+    ],
+)
+def test_other_types_and_outputs_are_refused_in_the_words_of_the_op(
+    arrays: list[np.ndarray], words: str
+) -> None:
     with pytest.raises(numpipe.SpecError, match=words):
         attention(*arrays[:3], out=arrays[3] if arrays[3:] else None, target="sim")
 
 
 def test_an_array_on_the_host_and_one_on_a_gpu_are_refused() -> None:
     host = np.zeros((1, 1, 8, 64), np.float16)
-    with pytest.raises(numpipe.SpecError, match="argument 'k' of kernel 'attention': .* on GPU 0, but argument 'q' is on the host"):
+    with pytest.raises(
+        numpipe.SpecError,
+        match="argument 'k' of kernel 'attention': .* on GPU 0, but argument 'q' is on the host",
+    ):
         attention(host, on_gpu((1, 1, 8, 64), (512, 512, 64, 1)), host)
 
 
@@ -220,7 +307,9 @@ def check_code(cfg: Config, form: Form, dtype: str) -> None:
 @compiles
 @pytest.mark.variants(0, thorough=4)
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("depth, name", [(depth, pair[0]) for depth, pairs in SMALLER.items() for pair in pairs])
+@pytest.mark.parametrize(
+    "depth, name", [(depth, pair[0]) for depth, pairs in SMALLER.items() for pair in pairs]
+)
 def test_a_config_of_fewer_rows_passes_the_build_gate(depth: int, name: str, causal: bool) -> None:
     check_code(CONFIGS[name], Form(depth, causal), "float16")
 
@@ -239,6 +328,10 @@ def test_widths_between_pass_the_build_gate(width: int, exact: bool, causal: boo
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 @pytest.mark.parametrize("sums", [False, True])
-@pytest.mark.parametrize("kind, name", [(kind, name) for kind, names in FITTING.items() for name in names], ids=str)
-def test_every_config_passes_the_build_gate(kind: tuple[int, bool], name: str, sums: bool, layout: str, dtype: str) -> None:
+@pytest.mark.parametrize(
+    "kind, name", [(kind, name) for kind, names in FITTING.items() for name in names], ids=str
+)
+def test_every_config_passes_the_build_gate(
+    kind: tuple[int, bool], name: str, sums: bool, layout: str, dtype: str
+) -> None:
     check_code(CONFIGS[name], Form(*kind, layout, sums), dtype)

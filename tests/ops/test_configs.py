@@ -40,9 +40,16 @@ Products = dict[tuple[str, int, int, int], list[tuple[Config, float]]]
 def test_large_tiles_have_several_numbers_of_staging_panels() -> None:
     """Each with as many slots as fit beside them: a panel less at the same number of slots would
     win nothing."""
+
     def of(tm: int, tn: int, turns: bool) -> set[tuple[float, float]]:
         each = costs.ways()
-        at = (each.tm == tm) & (each.tn == tn) & (each.turns == turns) & (each.stream == 0) & (each.along * each.parts == 1)
+        at = (
+            (each.tm == tm)
+            & (each.tn == tn)
+            & (each.turns == turns)
+            & (each.stream == 0)
+            & (each.along * each.parts == 1)
+        )
         return set(zip(each.panels[at], each.slots[at], strict=True))
 
     assert of(128, 256, False) == {(2, 4), (4, 3)}
@@ -57,20 +64,41 @@ def test_every_way_is_a_config_that_fits_an_sm() -> None:
         assert config.cluster * config.across <= 8 and config.tn % (8 * config.cluster) == 0
 
 
-@given(st.integers(1, 11000), st.integers(1, 2048), st.integers(1, 2048), st.sampled_from((16, 32, 64, 128)))
+@given(
+    st.integers(1, 11000),
+    st.integers(1, 2048),
+    st.integers(1, 2048),
+    st.sampled_from((16, 32, 64, 128)),
+)
 @settings(max_examples=examples(30))
-def test_the_space_begins_with_the_choice_and_holds_different_configs(m: int, n: int, k: int, aligned: int) -> None:
+def test_the_space_begins_with_the_choice_and_holds_different_configs(
+    m: int, n: int, k: int, aligned: int
+) -> None:
     found = space(m, 8 * n, 8 * k, aligned=aligned)
-    assert len(set(found)) == len(found) == 16 and found[0] == choose(m, 8 * n, 8 * k, aligned=aligned)
-    assert not any(config.turned for config in space(m, 8 * n, 8 * k, aligned=aligned, turned=False))
-    several = [(each.tm, each.tk, each.schedule, each.turned, each.split, each.cluster, each.across)
-               for each in space(m, 8 * n, 8 * k, aligned=aligned, most=64, widths=3)]
+    assert len(set(found)) == len(found) == 16 and found[0] == choose(
+        m, 8 * n, 8 * k, aligned=aligned
+    )
+    assert not any(
+        config.turned for config in space(m, 8 * n, 8 * k, aligned=aligned, turned=False)
+    )
+    several = [
+        (each.tm, each.tk, each.schedule, each.turned, each.split, each.cluster, each.across)
+        for each in space(m, 8 * n, 8 * k, aligned=aligned, most=64, widths=3)
+    ]
     assert max(map(several.count, several)) <= 3 < 64 == len(several)
 
 
-@given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 5000), st.sampled_from((78, 114, 132)), st.integers(1, 9))
+@given(
+    st.integers(1, 5000),
+    st.integers(1, 5000),
+    st.integers(1, 5000),
+    st.sampled_from((78, 114, 132)),
+    st.integers(1, 9),
+)
 @settings(max_examples=examples(30))
-def test_the_choice_is_one_that_the_product_may_have(m: int, n: int, k: int, sms: int, batches: int) -> None:
+def test_the_choice_is_one_that_the_product_may_have(
+    m: int, n: int, k: int, sms: int, batches: int
+) -> None:
     # a transpose's batches would be stored by the lanes
     assert choose(m, n, k, sms, batches).turned <= (batches == 1)
     fused = choose(m, n, k, sms, fused=True)
@@ -97,7 +125,11 @@ def test_every_kind_multiplies(config: Config) -> None:
 
 
 @pytest.mark.variants(0)
-@pytest.mark.parametrize("shape", [(70, 200, 1200), (1, 96, 3000), (300, 520, 136), (33, 1472, 760), (400, 136, 640)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(70, 200, 1200), (1, 96, 3000), (300, 520, 136), (33, 1472, 760), (400, 136, 640)],
+    ids=str,
+)
 def test_configs_of_the_space_multiply(shape: tuple[int, int, int]) -> None:
     a, b = operands(*shape)
     for config in space(*shape)[::6]:
@@ -122,7 +154,9 @@ def test_every_kind_passes_the_build_gate(config: Config) -> None:
 
 @pytest.mark.variants(0, thorough=2)
 @compiles
-@pytest.mark.parametrize("shape", [(1, 96, 11344), (377, 13712, 8152), (158, 928, 8776), (2756, 400, 6368)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 96, 11344), (377, 13712, 8152), (158, 928, 8776), (2756, 400, 6368)], ids=str
+)
 def test_configs_of_the_space_pass_the_build_gate(shape: tuple[int, int, int]) -> None:
     array = numpipe.ArrayType((512, 512), np.float16)
     for config in space(*shape, aligned=math.gcd(2 * shape[2], 128))[::8]:
@@ -132,7 +166,9 @@ def test_configs_of_the_space_pass_the_build_gate(shape: tuple[int, int, int]) -
 # ---- how good the choice is
 def current(config: Config) -> bool:
     """Whether one warpgroup leaves as many products in flight as now."""
-    return config.wgs > 1 or config.delay == configs.delay_of(config.schedule == "pingpong", config.tk, config.wgs, config.depth)
+    return config.wgs > 1 or config.delay == configs.delay_of(
+        config.schedule == "pingpong", config.tk, config.wgs, config.depth
+    )
 
 
 SOME, ALL = 8, pytest.param(1, marks=pytest.mark.thorough)
@@ -167,7 +203,9 @@ def regret(every: int, corrects: bool = True) -> list[float]:
     for (_, m, n, k), rows in products(every).items():
         ways = ways_of(c for c, _ in rows)
         turned = np.array([c.turned for c, _ in rows])
-        of = costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, math.gcd(2 * k, 128))
+        of = costs.Product(
+            np.where(turned, n, m), np.where(turned, m, n), k, turned, math.gcd(2 * k, 128)
+        )
         predicted = learned.corrected(ways, of) if corrects else costs.cycles(ways, of)
         found.append(rows[int(predicted.argmin())][1] / min(seconds for _, seconds in rows))
     return found
@@ -189,9 +227,12 @@ def test_rows_off_a_sector_of_the_l2_cost_more_than_rows_off_a_line() -> None:
     assert len({tuple(each) for each in told}) == 3
 
 
-@pytest.mark.parametrize(("k", "padded", "aligned"), [(72, 72, 16), (72, 80, 32), (72, 128, 128), (96, 96, 64)])
-def test_the_choice_is_told_where_the_operands_rows_begin(k: int, padded: int, aligned: int,
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("k", "padded", "aligned"), [(72, 72, 16), (72, 80, 32), (72, 128, 128), (96, 96, 64)]
+)
+def test_the_choice_is_told_where_the_operands_rows_begin(
+    k: int, padded: int, aligned: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found: list[object] = []
     monkeypatch.setattr(OP, "choose", lambda *sizes: found.append(sizes[6]) or choose(*sizes))
     a, b = (np.zeros((128, padded), np.float16)[:, :k] for _ in range(2))
@@ -208,9 +249,14 @@ def test_no_config_would_do_for_all(every: int) -> None:
     assert max(best.values()) < 0.1 * sum(best.values())
 
 
-def test_far_from_what_was_measured_the_correction_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_far_from_what_was_measured_the_correction_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It is a number everywhere, also of a network that says anything at all."""
-    far = [costs.Product(m, n, k, False, 128) for m, n, k in ((1, 8, 8), (1, 16384, 16384), (11000, 16384, 8), (10**5, 10**5, 64))]
+    far = [
+        costs.Product(m, n, k, False, 128)
+        for m, n, k in ((1, 8, 8), (1, 16384, 16384), (11000, 16384, 8), (10**5, 10**5, 64))
+    ]
     assert all(np.isfinite(learned.corrected(costs.ways(), of)).all() for of in far)
     wild = [(1e3 * weights, bias) for weights, bias in learned._network()]
     monkeypatch.setattr(learned, "_network", lambda: wild)
@@ -225,14 +271,22 @@ def test_far_from_what_was_measured_the_correction_is_bounded(monkeypatch: pytes
 def test_the_measured_corrections_are_below_the_bound(every: int) -> None:
     for (_, m, n, k), rows in products(every).items():
         turned = np.array([c.turned for c, _ in rows])
-        counted = costs.cycles(ways_of(c for c, _ in rows),
-                               costs.Product(np.where(turned, n, m), np.where(turned, m, n), k, turned, math.gcd(2 * k, 128)))
+        counted = costs.cycles(
+            ways_of(c for c, _ in rows),
+            costs.Product(
+                np.where(turned, n, m), np.where(turned, m, n), k, turned, math.gcd(2 * k, 128)
+            ),
+        )
         corrections = np.log(np.array([seconds for _, seconds in rows]) * 1.7e9 / counted)
         assert np.abs(corrections).max() < learned.MOST, (m, n, k)
 
 
 def test_operands_that_are_read_once_are_told_apart() -> None:
-    assert choose(4, 8192, 8192).once and choose(8192, 8, 8192).once and not choose(4096, 4096, 4096).once
+    assert (
+        choose(4, 8192, 8192).once
+        and choose(8192, 8, 8192).once
+        and not choose(4096, 4096, 4096).once
+    )
 
 
 @pytest.mark.thorough
@@ -241,30 +295,65 @@ def test_operands_that_are_read_once_leave_the_cache_first() -> None:
     a, b = np.ones((4, 64), np.float16), np.ones((8, 64), np.float16)
     for once in (True, False):  # both operands' copies have the policy as an operand, or none has
         ptx = OP.kernel(Config(64, 8, 64, None, panels=1, wgs=1, once=once)).inspect("ptx", a, b)
-        loads = [line for line in ptx.splitlines() if "cp.async.bulk.tensor" in line and "shared::cluster.global" in line]
+        loads = [
+            line
+            for line in ptx.splitlines()
+            if "cp.async.bulk.tensor" in line and "shared::cluster.global" in line
+        ]
         assert loads and all(("cache_hint" in line) == once for line in loads)
 
 
-@pytest.mark.parametrize(("cluster", "ctas"), [(1, 132), (2, 132), (3, 117), (5, 110), (7, 105), (8, 120)])
+@pytest.mark.parametrize(
+    ("cluster", "ctas"), [(1, 132), (2, 132), (3, 117), (5, 110), (7, 105), (8, 120)]
+)
 def test_clusters_of_some_sizes_leave_sms_idle(cluster: int, ctas: int) -> None:
-    of = ways_of([Config(64, 8 * cluster, 64, 4, panels=1, wgs=1, cluster=cluster, split="cluster" if cluster > 1 else None)])
+    of = ways_of(
+        [
+            Config(
+                64,
+                8 * cluster,
+                64,
+                4,
+                panels=1,
+                wgs=1,
+                cluster=cluster,
+                split="cluster" if cluster > 1 else None,
+            )
+        ]
+    )
     assert costs.work(of, costs.Product(8192, 8192, 8192, False, 128)).slots == ctas
 
 
 def test_a_config_is_the_way_that_it_was_made_of() -> None:
     every = [costs.Ways(*way) for way in zip(*costs.ways(), strict=True)][::7]
-    for field, again in zip(zip(*every, strict=True), ways_of(configs._config(way, False, 64, 64) for way in every), strict=True):
+    for field, again in zip(
+        zip(*every, strict=True),
+        ways_of(configs._config(way, False, 64, 64) for way in every),
+        strict=True,
+    ):
         np.testing.assert_array_equal(field, again)
 
 
 def test_products_stay_in_flight_where_a_slot_can_be_spared() -> None:
-    for config in [each for sizes in ((1, 8192, 8192), (1000, 512, 3584), (2000, 3000, 4000)) for each in space(*sizes, most=24)]:
-        spare = config.schedule == "cooperative" and config.tk < 256 and (config.wgs == 1 or config.depth >= configs.DEEP)
+    for config in [
+        each
+        for sizes in ((1, 8192, 8192), (1000, 512, 3584), (2000, 3000, 4000))
+        for each in space(*sizes, most=24)
+    ]:
+        spare = (
+            config.schedule == "cooperative"
+            and config.tk < 256
+            and (config.wgs == 1 or config.depth >= configs.DEEP)
+        )
         assert config.delay == (1 if spare else None), config
 
 
-def test_the_transpose_is_computed_only_where_it_is_expected_to_gain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configs.learned, "corrected", lambda ways, product: np.where(product.turned, 1 - gain, 1.0))
+def test_the_transpose_is_computed_only_where_it_is_expected_to_gain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        configs.learned, "corrected", lambda ways, product: np.where(product.turned, 1 - gain, 1.0)
+    )
     for gain, turned in ((0.005, False), (0.02, True)):
         assert space(512, 512, 512, most=1)[0].turned == turned
 

@@ -41,8 +41,8 @@ def numbers(*shape: int, dtype: Any = np.float16) -> np.ndarray:
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.zeros(size + 16, np.uint8)
     start = -memory.ctypes.data % 16
-    memory[start:start + size] = np.random.default_rng(size).integers(0, 256, size)
-    return memory[start:start + size].view(dtype).reshape(shape)
+    memory[start : start + size] = np.random.default_rng(size).integers(0, 256, size)
+    return memory[start : start + size].view(dtype).reshape(shape)
 
 
 def check(a: np.ndarray, **options: Any) -> None:
@@ -51,11 +51,16 @@ def check(a: np.ndarray, **options: Any) -> None:
     assert made.tobytes() == np.ascontiguousarray(a).tobytes()
 
 
-def way_of(a: np.ndarray, out: np.ndarray | None = None, padded: bool = False) -> list[tuple[str, int]]:
+def way_of(
+    a: np.ndarray, out: np.ndarray | None = None, padded: bool = False
+) -> list[tuple[str, int]]:
     """(way, bytes of an element) of each piece; both arrays begin at multiples of 16 bytes unless
     `a` is a view that does not."""
     strides = np.empty(a.shape, a.dtype).strides if out is None else out.strides
-    return [(piece.way, piece.size) for piece in ways(a.shape, a.strides, strides, a.itemsize, (a.ctypes.data % 16, 0), padded)]
+    return [
+        (piece.way, piece.size)
+        for piece in ways(a.shape, a.strides, strides, a.itemsize, (a.ctypes.data % 16, 0), padded)
+    ]
 
 
 X = numbers(70, 200)
@@ -78,8 +83,14 @@ VIEWS: dict[str, tuple[np.ndarray, list[tuple[str, int]]]] = {
     "repeated rows": (np.broadcast_to(X[0, :24], (20, 24)), [(LANES, 4)]),
     "transposed from odd rows": (numbers(16, 33).T[:, :16], [(LANES, 2)]),
     "64 bits": (numbers(10, 12, dtype=np.int64).T, [(LANES, 4)]),
-    "five dimensions": (numbers(2, 3, 4, 5, 6, dtype=np.float32).transpose(4, 2, 0, 3, 1), [(LANES, 4)]),
-    "64 bits, five dimensions": (numbers(4, 6, 6, 9, 6, dtype=np.int64)[::2, ::2, ::2, ::3, ::2], [(BLOCKS, 4)] * 2),
+    "five dimensions": (
+        numbers(2, 3, 4, 5, 6, dtype=np.float32).transpose(4, 2, 0, 3, 1),
+        [(LANES, 4)],
+    ),
+    "64 bits, five dimensions": (
+        numbers(4, 6, 6, 9, 6, dtype=np.int64)[::2, ::2, ::2, ::3, ::2],
+        [(BLOCKS, 4)] * 2,
+    ),
     "three columns": (numbers(1040, 4)[:, :3], [(LANES, 2)]),
     "8 bits, transposed": (numbers(40, 33, dtype=ml_dtypes.float8_e4m3fn).T, [(BLOCKS, 1)]),
     "one element": (numbers(1)[0:1].reshape(()), [(BLOCKS, 2)]),
@@ -99,7 +110,9 @@ def test_a_copy_has_the_same_bits(name: str) -> None:
     check(VIEWS[name][0])
 
 
-def test_more_elements_than_numbers_count_are_cut_into_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_elements_than_numbers_count_are_cut_into_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """2**31 of them are 4 GB of float16; here 2000 are too many."""
     a = numbers(70, 40)[:, 1:34]
     assert [way for way, _ in way_of(a)] == [LANES, BLOCKS]
@@ -131,8 +144,15 @@ def test_what_lies_between_rows_stays_as_it_was_without_padding() -> None:
     assert target[:, :33].tobytes() == X[:20, :33].tobytes() and (target[:, 33:] == 7).all()
 
 
-@pytest.mark.parametrize("out", [np.zeros((24, 16), np.float16, order="F"), np.zeros((24, 32), np.float16)[:, ::2],
-                                 np.zeros((25, 17), np.float16)[1:, 1:], np.zeros((24, 16), np.float16)[::-1, ::-1]])
+@pytest.mark.parametrize(
+    "out",
+    [
+        np.zeros((24, 16), np.float16, order="F"),
+        np.zeros((24, 32), np.float16)[:, ::2],
+        np.zeros((25, 17), np.float16)[1:, 1:],
+        np.zeros((24, 16), np.float16)[::-1, ::-1],
+    ],
+)
 def test_a_copy_goes_to_an_array_of_any_strides(out: np.ndarray) -> None:
     a = X[:16, :24].T
     assert copy(a, out=out, target="sim") is out and out.tobytes() == a.tobytes()
@@ -143,11 +163,21 @@ def views(draw: st.DrawFn) -> np.ndarray:
     """A random view: a slice, a permutation and repetitions of an array of up to four
     dimensions."""
     dtype = draw(st.sampled_from([np.float16, np.float32, np.uint8, np.int16, np.float64]))
-    shape = draw(st.lists(st.integers(1, 24), min_size=1, max_size=4).filter(lambda shape: math.prod(shape) <= 1500))
+    shape = draw(
+        st.lists(st.integers(1, 24), min_size=1, max_size=4).filter(
+            lambda shape: math.prod(shape) <= 1500
+        )
+    )
     a = numbers(*shape, dtype=dtype)
     for axis in range(a.ndim):
-        begin, step = draw(st.integers(0, a.shape[axis] - 1)), draw(st.sampled_from([1, 1, 1, 2, 3, -1]))
-        a = a[(slice(None),) * axis + (slice(begin, None, step) if step > 0 else slice(None, None, step),)]
+        begin, step = (
+            draw(st.integers(0, a.shape[axis] - 1)),
+            draw(st.sampled_from([1, 1, 1, 2, 3, -1])),
+        )
+        a = a[
+            (slice(None),) * axis
+            + (slice(begin, None, step) if step > 0 else slice(None, None, step),)
+        ]
     a = a.transpose(draw(st.permutations(range(a.ndim))))
     if draw(st.booleans()):
         a = np.broadcast_to(a, (draw(st.integers(1, 3)), *a.shape))
@@ -178,30 +208,40 @@ def test_pieces_cover_each_element_once(a: np.ndarray, padded: bool) -> None:
             found = low + _places(source)
             found = found.swapaxes(2, 3) if piece.way == "transposed" else found
             keep = np.ones(found.shape, bool)
-            places = places[..., :found.shape[-1]]  # more than that is padding
+            places = places[..., : found.shape[-1]]  # more than that is padding
         assert found.shape == places.shape
         for at, to in zip(found[keep].tolist(), places[keep].tolist(), strict=True):
             for byte in range(piece.size):
                 target[to + byte] = ctypes.c_uint8.from_address(at + byte).value
                 written[to + byte] += 1
-    rows = target.reshape(count, pitch)[:, :a.shape[-1] * a.itemsize]
+    rows = target.reshape(count, pitch)[:, : a.shape[-1] * a.itemsize]
     assert rows.tobytes() == np.ascontiguousarray(a).tobytes()
-    assert (written.reshape(count, pitch)[:, :a.shape[-1] * a.itemsize] == 1).all()
+    assert (written.reshape(count, pitch)[:, : a.shape[-1] * a.itemsize] == 1).all()
 
 
 def _places(part: Any) -> np.ndarray:
     """The byte offset of each element of a part."""
-    return part.offset + sum((np.arange(size) * stride).reshape([-1] + [1] * (len(part.shape) - axis - 1))
-                             for axis, (size, stride) in enumerate(zip(part.shape, part.strides, strict=True)))
+    return part.offset + sum(
+        (np.arange(size) * stride).reshape([-1] + [1] * (len(part.shape) - axis - 1))
+        for axis, (size, stride) in enumerate(zip(part.shape, part.strides, strict=True))
+    )
 
 
 def _looked_up(piece: Any) -> np.ndarray:
     """Where in the source each element of the super-rows lies, as `lanes` computes it."""
     n = dict(zip(OP.NUMBERS, piece.numbers, strict=True))
     rows, columns = np.indices(piece.target.shape)
-    row, column = rows * n["group"] + columns // n["pitch"], np.minimum(columns % n["pitch"], n["columns"] - 1)
+    row, column = (
+        rows * n["group"] + columns // n["pitch"],
+        np.minimum(columns % n["pitch"], n["columns"] - 1),
+    )
     at = n["first"] + column * n["step"]
-    for size, stride in ((n["n3"], n["s3"]), (n["n2"], n["s2"]), (n["n1"], n["s1"]), (1 << 40, n["s0"])):
+    for size, stride in (
+        (n["n3"], n["s3"]),
+        (n["n2"], n["s2"]),
+        (n["n1"], n["s1"]),
+        (1 << 40, n["s0"]),
+    ):
         at, row = at + row % size * stride, row // size
     return at
 
@@ -211,14 +251,33 @@ def _inside(piece: Any) -> np.ndarray:
     return np.indices(piece.target.shape)[1] % n["pitch"] < n["columns"]
 
 
-@pytest.mark.parametrize("arguments, words", [
-    ({"a": [1, 2]}, "argument 'a' of kernel 'copy': a list is not an array"),
-    ({"a": X.astype(np.complex64)}, "element type complex64 .* is not supported"),
-    ({"a": X[None, None, None, None]}, r"copy: 'a' of shape \(1, 1, 1, 1, 70, 200\) has 6 dimensions, expected up to 5: reshape"),
-    ({"a": X, "out": np.zeros((70, 100), np.float16)}, r"copy: 'out' must be as 'a', float16 \(70, 200\), got float16 \(70, 100\)"),
-    ({"a": X, "out": np.zeros((70, 200), np.float32)}, r"copy: 'out' must be as 'a', float16 \(70, 200\), got float32"),
-    ({"a": X[:, :64], "out": X[:, 32:96]}, "argument 'out' of kernel 'copy': it is an output and overlaps argument 'a'"),
-    ({"a": X, "out": np.broadcast_to(X[:1], X.shape)}, "argument 'out' of kernel 'copy': it is an output .* is read-only")])
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"a": [1, 2]}, "argument 'a' of kernel 'copy': a list is not an array"),
+        ({"a": X.astype(np.complex64)}, "element type complex64 .* is not supported"),
+        (
+            {"a": X[None, None, None, None]},
+            r"copy: 'a' of shape \(1, 1, 1, 1, 70, 200\) has 6 dimensions, expected up to 5: reshape",
+        ),
+        (
+            {"a": X, "out": np.zeros((70, 100), np.float16)},
+            r"copy: 'out' must be as 'a', float16 \(70, 200\), got float16 \(70, 100\)",
+        ),
+        (
+            {"a": X, "out": np.zeros((70, 200), np.float32)},
+            r"copy: 'out' must be as 'a', float16 \(70, 200\), got float32",
+        ),
+        (
+            {"a": X[:, :64], "out": X[:, 32:96]},
+            "argument 'out' of kernel 'copy': it is an output and overlaps argument 'a'",
+        ),
+        (
+            {"a": X, "out": np.broadcast_to(X[:1], X.shape)},
+            "argument 'out' of kernel 'copy': it is an output .* is read-only",
+        ),
+    ],
+)
 def test_what_cannot_be_is_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(numpipe.SpecError, match=words):
         copy(**arguments, target="sim")
@@ -234,7 +293,9 @@ def test_no_order_of_warpgroups_and_stores_changes_a_copy(seed: int) -> None:
     source, target = describe(a, "a"), describe(o, "o")
     for piece in ways(a.shape, a.strides, o.strides, 2, (a.ctypes.data % 16, o.ctypes.data % 16)):
         arrays = OP._window(source, piece.source, 2), OP._window(target, piece.target, 2)
-        OP.lanes(2, 8, 256, 1).simulate(arrays[0], *arrays, **dict(zip(OP.NUMBERS, piece.numbers, strict=True)), seed=seed)
+        OP.lanes(2, 8, 256, 1).simulate(
+            arrays[0], *arrays, **dict(zip(OP.NUMBERS, piece.numbers, strict=True)), seed=seed
+        )
     assert o.tobytes() == np.ascontiguousarray(a).tobytes()
 
 
@@ -242,8 +303,19 @@ def test_no_order_of_warpgroups_and_stores_changes_a_copy(seed: int) -> None:
 @pytest.mark.variants(0, thorough=10)
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("size", [2, 4, 1])
-@pytest.mark.parametrize("name", ["transposed", "lanes", "rows", "narrow rows", "few rows", "two dimensions", "along rows",
-                                  "blocks"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "transposed",
+        "lanes",
+        "rows",
+        "narrow rows",
+        "few rows",
+        "two dimensions",
+        "along rows",
+        "blocks",
+    ],
+)
 def test_the_build_gate_passes(name: str, size: int) -> None:
     dtype = OP.MOVED[size]
     matrix = ArrayType((1, 1, 256, 256), dtype)
@@ -252,14 +324,23 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
             pytest.skip("elements of 8 bits are no numbers of a kernel")
         block = (8, 512 // size) if name == "few rows" else (64, 128 // size)
         kernel = OP.lanes(size, *block, 1 + (name == "two dimensions"), name == "along rows")
-        arrays, named = [*[ArrayType((4096,), dtype)] * 2, ArrayType((64, 64), dtype)], dict.fromkeys(OP.NUMBERS, 1)
+        arrays, named = (
+            [*[ArrayType((4096,), dtype)] * 2, ArrayType((64, 64), dtype)],
+            dict.fromkeys(OP.NUMBERS, 1),
+        )
     else:
-        kernel = {"rows": OP.by_tma(OP.choose(4096)), "narrow rows": OP.by_tma(OP.choose(48)),
-                  "transposed": OP.by_tma(OP.TRANSPOSED, True, size > 1),
-                  "blocks": OP.copy_blocks}[name]
+        kernel = {
+            "rows": OP.by_tma(OP.choose(4096)),
+            "narrow rows": OP.by_tma(OP.choose(48)),
+            "transposed": OP.by_tma(OP.TRANSPOSED, True, size > 1),
+            "blocks": OP.copy_blocks,
+        }[name]
         if (name, size) == ("transposed", 1):
             pytest.skip("tiles of 8 bits are not transposed")
-        arrays, named = [ArrayType((1, *matrix.shape), dtype) if name == "blocks" else matrix] * 2, {}
+        arrays, named = (
+            [ArrayType((1, *matrix.shape), dtype) if name == "blocks" else matrix] * 2,
+            {},
+        )
     assert kernel.inspect("gate", *arrays, **named) == ()
     assert kernel.inspect("resources", *arrays, **named).spill_bytes == 0
     if name == "lanes":
@@ -288,14 +369,27 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 
 @pytest.mark.variants(1)
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
-@pytest.mark.parametrize("shape, strides, offset, ways_of_it, target", [
-    ((256, 512), (2, 512), 0, ["tma"], [512, 256, 1, 1]),
-    ((256, 511), (1024, 2), 0, ["lanes"], [8 * 511, 32]),
-    ((257, 511), (1024, 2), 0, ["lanes", "blocks"], [8 * 511, 32]),
-    ((256, 512), None, 2, ["lanes"], [4096, 32])])
-def test_arrays_of_a_gpu_are_read_where_they_lie(gpu: Driver, shape: tuple[int, ...], strides: tuple[int, ...] | None, offset: int,
-                                                 ways_of_it: list[str], target: list[int]) -> None:
-    a, out = CudaArray((1 << 30) + offset, shape, "<f2", strides=strides), CudaArray(1 << 31, shape, "<f2")
+@pytest.mark.parametrize(
+    "shape, strides, offset, ways_of_it, target",
+    [
+        ((256, 512), (2, 512), 0, ["tma"], [512, 256, 1, 1]),
+        ((256, 511), (1024, 2), 0, ["lanes"], [8 * 511, 32]),
+        ((257, 511), (1024, 2), 0, ["lanes", "blocks"], [8 * 511, 32]),
+        ((256, 512), None, 2, ["lanes"], [4096, 32]),
+    ],
+)
+def test_arrays_of_a_gpu_are_read_where_they_lie(
+    gpu: Driver,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    offset: int,
+    ways_of_it: list[str],
+    target: list[int],
+) -> None:
+    a, out = (
+        CudaArray((1 << 30) + offset, shape, "<f2", strides=strides),
+        CudaArray(1 << 31, shape, "<f2"),
+    )
     for _ in range(2):
         assert copy(a, out=out, stream=7) is out
     assert gpu.named("launch") == [(way, 7) for way in ways_of_it] * 2

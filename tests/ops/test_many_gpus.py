@@ -24,14 +24,25 @@ from tests.kernels.compilers import compiles
 from tests.kernels.covering import examples, pairwise
 from tests.kernels.recorded_calls import Recorded, recorded
 
-GATHERED, SCATTERED, GATHER, SCATTER, EXCHANGE = (importlib.import_module(f"numpipe.ops.{name}") for name in (
-    "all_gather_matmul", "matmul_reduce_scatter", "all_gather", "reduce_scatter", "all_to_all"))
+GATHERED, SCATTERED, GATHER, SCATTER, EXCHANGE = (
+    importlib.import_module(f"numpipe.ops.{name}")
+    for name in (
+        "all_gather_matmul",
+        "matmul_reduce_scatter",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+    )
+)
 F16, BF16, F32 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 GPUS = (1, 2, 3, 4)
 SMALL = {
-    GATHERED: GATHERED.Config(tn=128, slots=2, senders=1, parts=2), SCATTERED: SCATTERED.Config(tn=64, slots=2),
-    GATHER: GATHER.Config(block=128, slots=4, chunks=2), SCATTER: SCATTER.Config(slots=4, near=2, chunk=3),
-    EXCHANGE: EXCHANGE.Config(row_bytes=64, slots=2)}
+    GATHERED: GATHERED.Config(tn=128, slots=2, senders=1, parts=2),
+    SCATTERED: SCATTERED.Config(tn=64, slots=2),
+    GATHER: GATHER.Config(block=128, slots=4, chunks=2),
+    SCATTER: SCATTER.Config(slots=4, near=2, chunk=3),
+    EXCHANGE: EXCHANGE.Config(row_bytes=64, slots=2),
+}
 """configs with several tiles, pieces and chunks in small arrays"""
 Arrays = list[np.ndarray[Any, Any]]
 
@@ -46,8 +57,12 @@ def integers(gpus: int, *shape: int, dtype: Any = F16, order: str = "C") -> Arra
 def same(found: Sequence[Any], expected: Sequence[Any]) -> None:
     assert len(found) == len(expected)
     for gpu, (got, want) in enumerate(zip(found, expected, strict=True)):
-        assert got.dtype == want.dtype and got.shape == want.shape, f"GPU {gpu}: {got.dtype} {got.shape}"
-        assert got.tobytes() == want.tobytes(), f"GPU {gpu}: {np.argwhere(got != want)[:3].tolist()} …"
+        assert got.dtype == want.dtype and got.shape == want.shape, (
+            f"GPU {gpu}: {got.dtype} {got.shape}"
+        )
+        assert got.tobytes() == want.tobytes(), (
+            f"GPU {gpu}: {np.argwhere(got != want)[:3].tolist()} …"
+        )
 
 
 def products(a: Arrays, b: Arrays) -> Arrays:
@@ -61,11 +76,23 @@ def shares(whole: np.ndarray[Any, Any], gpus: int, dtype: Any) -> Arrays:
 
 # ---- what they compute
 @pytest.mark.variants(2)
-@pairwise(gpus=GPUS, m=(100, 129, 8), k=(72, 8, 200, 77), n=(136, 16), dtype=(F16, BF16), a_order=("C", "F"), b_order=("C", "F"),
-          given=(False, True))
-def test_all_gather_matmul_is_the_product_of_all_rows(gpus: int, m: int, k: int, n: int, dtype: Any, a_order: str, b_order: str,
-                                                      given: bool) -> None:
-    a, b = integers(gpus, m, k, dtype=dtype, order=a_order), integers(gpus, k, n, dtype=dtype, order=b_order)
+@pairwise(
+    gpus=GPUS,
+    m=(100, 129, 8),
+    k=(72, 8, 200, 77),
+    n=(136, 16),
+    dtype=(F16, BF16),
+    a_order=("C", "F"),
+    b_order=("C", "F"),
+    given=(False, True),
+)
+def test_all_gather_matmul_is_the_product_of_all_rows(
+    gpus: int, m: int, k: int, n: int, dtype: Any, a_order: str, b_order: str, given: bool
+) -> None:
+    a, b = (
+        integers(gpus, m, k, dtype=dtype, order=a_order),
+        integers(gpus, k, n, dtype=dtype, order=b_order),
+    )
     out = [np.full((gpus * m, n), 99, dtype) for _ in range(gpus)] if given else None
     got = ops.all_gather_matmul(a, b, mesh=Mesh.simulated(gpus), out=out, config=SMALL[GATHERED])
     assert out is None or got is out
@@ -73,27 +100,50 @@ def test_all_gather_matmul_is_the_product_of_all_rows(gpus: int, m: int, k: int,
 
 
 @pytest.mark.variants(3)
-@pairwise(gpus=GPUS, m=(100, 129, 8), k=(72, 8, 200), n=(136, 16, 61), dtype=(F16, BF16), a_order=("C", "F"), b_order=("C", "F"),
-          given=(False, True))
-def test_matmul_reduce_scatter_is_each_gpus_rows_of_the_sum(gpus: int, m: int, k: int, n: int, dtype: Any, a_order: str,
-                                                            b_order: str, given: bool) -> None:
-    a, b = integers(gpus, gpus * m, k, dtype=dtype, order=a_order), integers(gpus, k, n, dtype=dtype, order=b_order)
+@pairwise(
+    gpus=GPUS,
+    m=(100, 129, 8),
+    k=(72, 8, 200),
+    n=(136, 16, 61),
+    dtype=(F16, BF16),
+    a_order=("C", "F"),
+    b_order=("C", "F"),
+    given=(False, True),
+)
+def test_matmul_reduce_scatter_is_each_gpus_rows_of_the_sum(
+    gpus: int, m: int, k: int, n: int, dtype: Any, a_order: str, b_order: str, given: bool
+) -> None:
+    a, b = (
+        integers(gpus, gpus * m, k, dtype=dtype, order=a_order),
+        integers(gpus, k, n, dtype=dtype, order=b_order),
+    )
     out = [np.full((m, n), 99, dtype) for _ in range(gpus)] if given else None
-    got = ops.matmul_reduce_scatter(a, b, mesh=Mesh.simulated(gpus), out=out, config=SMALL[SCATTERED])
+    got = ops.matmul_reduce_scatter(
+        a, b, mesh=Mesh.simulated(gpus), out=out, config=SMALL[SCATTERED]
+    )
     assert out is None or got is out
     same(got, shares(sum(products(a, b)), gpus, dtype))  # type: ignore[arg-type]
 
 
 @pytest.mark.variants(4)
-@pairwise(gpus=GPUS, shape=((16,), (5, 8), (3, 40, 8), (130, 24)), dtype=(F16, BF16, F32, np.dtype(np.uint8), np.dtype(np.int32)),
-          small=(True, False), given=(False, True))
-def test_all_gather_gives_each_gpu_all_shards(gpus: int, shape: tuple[int, ...], dtype: Any, small: bool, given: bool) -> None:
+@pairwise(
+    gpus=GPUS,
+    shape=((16,), (5, 8), (3, 40, 8), (130, 24)),
+    dtype=(F16, BF16, F32, np.dtype(np.uint8), np.dtype(np.int32)),
+    small=(True, False),
+    given=(False, True),
+)
+def test_all_gather_gives_each_gpu_all_shards(
+    gpus: int, shape: tuple[int, ...], dtype: Any, small: bool, given: bool
+) -> None:
     x = [np.abs(each).astype(dtype) for each in integers(gpus, *shape, dtype=np.int64)]
     if x[0].nbytes % 16:
         x = [np.repeat(each, 2, axis=-1) for each in x]
     whole = np.concatenate(x)
     out = [np.full(whole.shape, 99, dtype) for _ in range(gpus)] if given else None
-    got = ops.all_gather(x, mesh=Mesh.simulated(gpus), out=out, config=SMALL[GATHER] if small else None)
+    got = ops.all_gather(
+        x, mesh=Mesh.simulated(gpus), out=out, config=SMALL[GATHER] if small else None
+    )
     assert out is None or got is out
     same(got, [whole] * gpus)
 
@@ -103,21 +153,32 @@ def test_shards_arrive_in_a_result_that_peers_reach(gpus: int) -> None:
     """`direct`, as under `Mesh.local` and with a result of `Mesh.empty` under `Mesh.torch`."""
     x = integers(gpus, 1, 1500, dtype=np.int32)
     out = [np.full((gpus, 1500), 99, np.int32) for _ in range(gpus)]
-    GATHER.kernel(GATHER.Config(block=128, slots=4, near=2), True)(x, out, out, mesh=Mesh.simulated(gpus))
+    GATHER.kernel(GATHER.Config(block=128, slots=4, near=2), True)(
+        x, out, out, mesh=Mesh.simulated(gpus)
+    )
     same(out, [np.concatenate(x)] * gpus)
 
 
 @pytest.mark.variants(4)
-@pairwise(gpus=GPUS, shape=((8,), (5, 8), (3, 40, 8), (130, 24)), dtype=(F16, BF16, F32), small=(True, False), given=(False, True))
-def test_reduce_scatter_adds_float32_in_the_order_of_the_gpus(gpus: int, shape: tuple[int, ...], dtype: Any, small: bool,
-                                                             given: bool) -> None:
+@pairwise(
+    gpus=GPUS,
+    shape=((8,), (5, 8), (3, 40, 8), (130, 24)),
+    dtype=(F16, BF16, F32),
+    small=(True, False),
+    given=(False, True),
+)
+def test_reduce_scatter_adds_float32_in_the_order_of_the_gpus(
+    gpus: int, shape: tuple[int, ...], dtype: Any, small: bool, given: bool
+) -> None:
     rng = np.random.default_rng(gpus)
     x = [rng.standard_normal((gpus * shape[0], *shape[1:])).astype(dtype) for _ in range(gpus)]
     total = np.zeros(x[0].shape, np.float32)
     for each in x:
         total = total + each.astype(np.float32)
     out = [np.full(shape, 99, dtype) for _ in range(gpus)] if given else None
-    got = ops.reduce_scatter(x, mesh=Mesh.simulated(gpus), out=out, config=SMALL[SCATTER] if small else None)
+    got = ops.reduce_scatter(
+        x, mesh=Mesh.simulated(gpus), out=out, config=SMALL[SCATTER] if small else None
+    )
     assert out is None or got is out
     same(got, shares(total, gpus, dtype))
 
@@ -133,7 +194,12 @@ def test_chunks_of_any_length_have_all_tiles(chunk: int) -> None:
 def exchanged(x: Arrays, counts: Arrays) -> Arrays:
     """The rows for each GPU."""
     begins = [np.cumsum([0, *each[:-1]]) for each in counts]
-    return [np.concatenate([x[r][begins[r][gpu]:begins[r][gpu] + counts[r][gpu]] for r in range(len(x))]) for gpu in range(len(x))]
+    return [
+        np.concatenate(
+            [x[r][begins[r][gpu] : begins[r][gpu] + counts[r][gpu]] for r in range(len(x))]
+        )
+        for gpu in range(len(x))
+    ]
 
 
 def numbers(*rows: Sequence[int]) -> Arrays:
@@ -141,88 +207,143 @@ def numbers(*rows: Sequence[int]) -> Arrays:
 
 
 COUNTS = {
-    "one GPU": numbers([7]), "blocks that are full, and not": numbers([64, 65], [130, 3]),
+    "one GPU": numbers([7]),
+    "blocks that are full, and not": numbers([64, 65], [130, 3]),
     "nothing for anybody": numbers([0, 0]) * 2,
-    "all for one": numbers([0, 9, 0], [0, 9, 0], [0, 9, 0]), "none for one": numbers([5, 0, 1], [0, 0, 2], [70, 0, 0]),
-    "some rows go nowhere": numbers([1, 2], [0, 1]), "four GPUs": numbers(*[[1, 2, 3, 4]] * 4)}
+    "all for one": numbers([0, 9, 0], [0, 9, 0], [0, 9, 0]),
+    "none for one": numbers([5, 0, 1], [0, 0, 2], [70, 0, 0]),
+    "some rows go nowhere": numbers([1, 2], [0, 1]),
+    "four GPUs": numbers(*[[1, 2, 3, 4]] * 4),
+}
 
 
 @pytest.mark.variants(7)
 @pytest.mark.parametrize("case", COUNTS)
 @pytest.mark.parametrize("dtype", [F16, BF16, F32], ids=str)
-def test_all_to_all_brings_rows_to_the_gpus_that_counts_say(case: str, dtype: Any, request: pytest.FixtureRequest) -> None:
+def test_all_to_all_brings_rows_to_the_gpus_that_counts_say(
+    case: str, dtype: Any, request: pytest.FixtureRequest
+) -> None:
     counts = COUNTS[case]
     gpus, rows = len(counts), max(int(each.sum()) for each in counts) + 3
-    x, out = integers(gpus, rows, 40, dtype=dtype), [np.full((gpus * rows, 40), 99, dtype) for _ in range(gpus)]
-    got, received = ops.all_to_all(x, counts, mesh=Mesh.simulated(gpus), out=out, config=SMALL[EXCHANGE])
+    x, out = (
+        integers(gpus, rows, 40, dtype=dtype),
+        [np.full((gpus * rows, 40), 99, dtype) for _ in range(gpus)],
+    )
+    got, received = ops.all_to_all(
+        x, counts, mesh=Mesh.simulated(gpus), out=out, config=SMALL[EXCHANGE]
+    )
     wanted = exchanged(x, counts)
     assert got is out and [each.tolist() for each in received] == np.transpose(counts).tolist()
-    same([each[:len(want)] for each, want in zip(out, wanted, strict=True)], wanted)
-    assert all(np.all(each[len(want):] == 99) for each, want in zip(out, wanted, strict=True)), "rows behind the last stay"
+    same([each[: len(want)] for each, want in zip(out, wanted, strict=True)], wanted)
+    assert all(np.all(each[len(want) :] == 99) for each, want in zip(out, wanted, strict=True)), (
+        "rows behind the last stay"
+    )
 
 
 def test_a_negative_count_is_none_and_nothing_is_written_ahead_of_the_result() -> None:
     x, whole = integers(2, 8, 16), [np.full((24, 16), 99, F16) for _ in range(2)]
-    _, received = ops.all_to_all(x, numbers([-3, 4], [2, -1]), mesh=Mesh.simulated(2), out=[each[8:] for each in whole])
+    _, received = ops.all_to_all(
+        x, numbers([-3, 4], [2, -1]), mesh=Mesh.simulated(2), out=[each[8:] for each in whole]
+    )
     assert [each.tolist() for each in received] == [[0, 2], [4, 0]]
     for each, rows in zip(whole, (x[1][:2], x[0][:4]), strict=True):
-        np.testing.assert_array_equal(each[8:8 + len(rows)], rows)
-        assert (each[:8] == 99).all() and (each[8 + len(rows):] == 99).all()
+        np.testing.assert_array_equal(each[8 : 8 + len(rows)], rows)
+        assert (each[:8] == 99).all() and (each[8 + len(rows) :] == 99).all()
 
 
 @pytest.mark.parametrize("room", [0, 1, 66, 130])
 def test_rows_that_find_no_room_are_lost_and_nothing_is_written_beside(room: int) -> None:
     counts = numbers([3, 66], [2, 70])
     x, whole = integers(2, 72, 40), [np.full((room + 8, 40), 99, F16) for _ in range(2)]
-    _, received = ops.all_to_all(x, counts, mesh=Mesh.simulated(2), out=[each[:room] for each in whole], config=SMALL[EXCHANGE])
+    _, received = ops.all_to_all(
+        x,
+        counts,
+        mesh=Mesh.simulated(2),
+        out=[each[:room] for each in whole],
+        config=SMALL[EXCHANGE],
+    )
     wanted = [each[:room] for each in exchanged(x, counts)]
-    same([each[:len(want)] for each, want in zip(whole, wanted, strict=True)], wanted)
-    assert all(np.all(each[len(want):] == 99) for each, want in zip(whole, wanted, strict=True))
-    assert [each.tolist() for each in received] == [[3, 2], [66, 70]], "the numbers are those that were sent"
+    same([each[: len(want)] for each, want in zip(whole, wanted, strict=True)], wanted)
+    assert all(np.all(each[len(want) :] == 99) for each, want in zip(whole, wanted, strict=True))
+    assert [each.tolist() for each in received] == [[3, 2], [66, 70]], (
+        "the numbers are those that were sent"
+    )
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["all_gather_matmul", "matmul_reduce_scatter", "all_gather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize(
+    "name",
+    ["all_gather_matmul", "matmul_reduce_scatter", "all_gather", "reduce_scatter", "all_to_all"],
+)
 def test_eight_gpus(name: str) -> None:
     a, b, mesh = integers(8, 40, 24), integers(8, 24, 16), Mesh.simulated(8)
     if name == "all_gather_matmul":
-        same(ops.all_gather_matmul(a, b, mesh=mesh, config=SMALL[GATHERED]),
-             [each.astype(F16) for each in products([np.concatenate(a)] * 8, b)])
+        same(
+            ops.all_gather_matmul(a, b, mesh=mesh, config=SMALL[GATHERED]),
+            [each.astype(F16) for each in products([np.concatenate(a)] * 8, b)],
+        )
     elif name == "matmul_reduce_scatter":
-        same(ops.matmul_reduce_scatter(a, b, mesh=mesh, config=SMALL[SCATTERED]),
-             shares(sum(products(a, b)), 8, F16))  # type: ignore[arg-type]
+        same(
+            ops.matmul_reduce_scatter(a, b, mesh=mesh, config=SMALL[SCATTERED]),
+            shares(sum(products(a, b)), 8, F16),
+        )  # type: ignore[arg-type]
     elif name == "all_gather":
         same(ops.all_gather(a, mesh=mesh), [np.concatenate(a)] * 8)
     elif name == "reduce_scatter":
-        same(ops.reduce_scatter(a, mesh=mesh), shares(sum(each.astype(np.float32) for each in a), 8, F16))  # type: ignore[arg-type]
+        same(
+            ops.reduce_scatter(a, mesh=mesh),
+            shares(sum(each.astype(np.float32) for each in a), 8, F16),
+        )  # type: ignore[arg-type]
     else:
         counts = numbers(*np.random.default_rng(0).integers(0, 6, (8, 8)))
         got, _ = ops.all_to_all(a, counts, mesh=mesh)
         wanted = exchanged(a, counts)
-        same([each[:len(want)] for each, want in zip(got, wanted, strict=True)], wanted)
+        same([each[: len(want)] for each, want in zip(got, wanted, strict=True)], wanted)
 
 
-@pytest.mark.parametrize("op", [ops.all_gather_matmul, ops.matmul_reduce_scatter], ids=lambda op: op.__name__)
+@pytest.mark.parametrize(
+    "op", [ops.all_gather_matmul, ops.matmul_reduce_scatter], ids=lambda op: op.__name__
+)
 def test_products_of_fractions_are_as_close_as_a_product_of_one_gpu(op: Any) -> None:
     rng, gpus = np.random.default_rng(1), 2
     a = [rng.standard_normal((64, 320)).astype(F16) for _ in range(gpus)]
     b = [rng.standard_normal((320, 32)).astype(F16) for _ in range(gpus)]
     gathers = op is ops.all_gather_matmul
     got = op(a, b, mesh=Mesh.simulated(gpus))
-    exact = products([np.concatenate(a)] * gpus, b) if gathers else np.split(sum(products(a, b)), gpus)  # type: ignore[arg-type]
+    exact = (
+        products([np.concatenate(a)] * gpus, b) if gathers else np.split(sum(products(a, b)), gpus)
+    )  # type: ignore[arg-type]
     for each, want in zip(got, exact, strict=True):
         error = np.abs(each.astype(np.float64) - want)
-        assert error.max() > 0 and np.all(error <= 2.0 ** -11 * np.abs(want) + 2e-6 * np.abs(want).max()), "rounded once"
+        assert error.max() > 0 and np.all(
+            error <= 2.0**-11 * np.abs(want) + 2e-6 * np.abs(want).max()
+        ), "rounded once"
 
 
 EMPTY: dict[str, Callable[[Mesh], tuple[Any, tuple[int, ...]]]] = {
-    "no rows to multiply": lambda mesh: (ops.all_gather_matmul(integers(2, 0, 8), integers(2, 8, 8), mesh=mesh), (0, 8)),
-    "no columns": lambda mesh: (ops.all_gather_matmul(integers(2, 8, 8), integers(2, 8, 0), mesh=mesh), (16, 0)),
-    "no rows to add": lambda mesh: (ops.matmul_reduce_scatter(integers(2, 0, 8), integers(2, 8, 8), mesh=mesh), (0, 8)),
-    "no columns to add": lambda mesh: (ops.matmul_reduce_scatter(integers(2, 8, 8), integers(2, 8, 0), mesh=mesh), (4, 0)),
+    "no rows to multiply": lambda mesh: (
+        ops.all_gather_matmul(integers(2, 0, 8), integers(2, 8, 8), mesh=mesh),
+        (0, 8),
+    ),
+    "no columns": lambda mesh: (
+        ops.all_gather_matmul(integers(2, 8, 8), integers(2, 8, 0), mesh=mesh),
+        (16, 0),
+    ),
+    "no rows to add": lambda mesh: (
+        ops.matmul_reduce_scatter(integers(2, 0, 8), integers(2, 8, 8), mesh=mesh),
+        (0, 8),
+    ),
+    "no columns to add": lambda mesh: (
+        ops.matmul_reduce_scatter(integers(2, 8, 8), integers(2, 8, 0), mesh=mesh),
+        (4, 0),
+    ),
     "nothing to gather": lambda mesh: (ops.all_gather(integers(2, 3, 0, 8), mesh=mesh), (6, 0, 8)),
     "nothing to scatter": lambda mesh: (ops.reduce_scatter(integers(2, 0, 8), mesh=mesh), (0, 8)),
-    "no rows to exchange": lambda mesh: (ops.all_to_all(integers(2, 0, 8), numbers([0, 0], [0, 0]), mesh=mesh)[0], (0, 8))}
+    "no rows to exchange": lambda mesh: (
+        ops.all_to_all(integers(2, 0, 8), numbers([0, 0], [0, 0]), mesh=mesh)[0],
+        (0, 8),
+    ),
+}
 
 
 @pytest.mark.parametrize("case", EMPTY)
@@ -231,7 +352,9 @@ def test_empty_arrays_give_empty_results(case: str) -> None:
     assert [each.shape for each in got] == [shape] * 2
 
 
-@pytest.mark.parametrize("op", [ops.all_gather_matmul, ops.matmul_reduce_scatter], ids=lambda op: op.__name__)
+@pytest.mark.parametrize(
+    "op", [ops.all_gather_matmul, ops.matmul_reduce_scatter], ids=lambda op: op.__name__
+)
 def test_products_without_a_depth_are_zeros(op: Any) -> None:
     got = op(integers(2, 8, 0), integers(2, 0, 16), mesh=Mesh.simulated(2))
     same(got, [np.zeros((16 if op is ops.all_gather_matmul else 4, 16), F16)] * 2)
@@ -240,27 +363,57 @@ def test_products_without_a_depth_are_zeros(op: Any) -> None:
 # ---- what verify and mutate say
 def calls(gpus: int) -> dict[str, Callable[[], Any]]:
     """A call of each kernel, with more steps than slots and several tiles, pieces, chunks."""
-    mesh, counts = Mesh.simulated(gpus), numbers(*np.random.default_rng(3).integers(0, 6, (gpus, gpus)))
+    mesh, counts = (
+        Mesh.simulated(gpus),
+        numbers(*np.random.default_rng(3).integers(0, 6, (gpus, gpus))),
+    )
     words = integers(gpus, 1, 1500, dtype=np.int32)
     room = [np.zeros((gpus, 1500), np.int32) for _ in range(gpus)]
     return {
         "all_gather_matmul": lambda: ops.all_gather_matmul(
-            integers(gpus, 130, 264), integers(gpus, 264, 136), mesh=mesh, config=SMALL[GATHERED]),
+            integers(gpus, 130, 264), integers(gpus, 264, 136), mesh=mesh, config=SMALL[GATHERED]
+        ),
         "all_gather_matmul, b turned": lambda: ops.all_gather_matmul(
-            integers(gpus, 130, 264), integers(gpus, 264, 136, order="F"), mesh=mesh, config=SMALL[GATHERED]),
+            integers(gpus, 130, 264),
+            integers(gpus, 264, 136, order="F"),
+            mesh=mesh,
+            config=SMALL[GATHERED],
+        ),
         "matmul_reduce_scatter": lambda: ops.matmul_reduce_scatter(
-            integers(gpus, 130 * gpus, 200), integers(gpus, 200, 72), mesh=mesh, config=SMALL[SCATTERED]),
-        "all_gather": lambda: ops.all_gather(integers(gpus, 40, 72), mesh=mesh, config=SMALL[GATHER]),
-        "all_gather, direct": lambda: GATHER.kernel(GATHER.Config(block=128, slots=4, near=2), True)(words, room, room, mesh=mesh),
-        "reduce_scatter": lambda: ops.reduce_scatter(integers(gpus, 257 * gpus, 64), mesh=mesh, config=SMALL[SCATTER]),
-        "all_to_all": lambda: ops.all_to_all(integers(gpus, 6 * gpus, 72), counts, mesh=mesh, config=SMALL[EXCHANGE]),
+            integers(gpus, 130 * gpus, 200),
+            integers(gpus, 200, 72),
+            mesh=mesh,
+            config=SMALL[SCATTERED],
+        ),
+        "all_gather": lambda: ops.all_gather(
+            integers(gpus, 40, 72), mesh=mesh, config=SMALL[GATHER]
+        ),
+        "all_gather, direct": lambda: GATHER.kernel(
+            GATHER.Config(block=128, slots=4, near=2), True
+        )(words, room, room, mesh=mesh),
+        "reduce_scatter": lambda: ops.reduce_scatter(
+            integers(gpus, 257 * gpus, 64), mesh=mesh, config=SMALL[SCATTER]
+        ),
+        "all_to_all": lambda: ops.all_to_all(
+            integers(gpus, 6 * gpus, 72), counts, mesh=mesh, config=SMALL[EXCHANGE]
+        ),
         "all_to_all, full blocks": lambda: ops.all_to_all(
-            integers(gpus, 140 * gpus, 72), [130 + each for each in counts], mesh=mesh, config=SMALL[EXCHANGE])}
+            integers(gpus, 140 * gpus, 72),
+            [130 + each for each in counts],
+            mesh=mesh,
+            config=SMALL[EXCHANGE],
+        ),
+    }
 
 
 NAMES = tuple(calls(1))
-WORKSPACES = {"all_gather_matmul": "gathered", "matmul_reduce_scatter": "parts", "all_gather": "room", "reduce_scatter": "room",
-              "all_to_all": "out"}
+WORKSPACES = {
+    "all_gather_matmul": "gathered",
+    "matmul_reduce_scatter": "parts",
+    "all_gather": "room",
+    "reduce_scatter": "room",
+    "all_to_all": "out",
+}
 """arrays of which a GPU's own part, or what no row comes to, is not written"""
 
 
@@ -271,7 +424,9 @@ def verified(call: Recorded, **options: Any) -> numpipe.tools.verify.verificatio
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_to_all"])
-def test_ten_schedules_show_no_hazard_and_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_schedules_show_no_hazard_and_the_same_bits(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for call in recorded(calls(2)[name], monkeypatch):
         result = verified(call, schedules=10, ctas=2)
         assert result and not result.warnings, str(result)
@@ -281,7 +436,9 @@ def test_ten_schedules_show_no_hazard_and_the_same_bits(name: str, monkeypatch: 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("gpus", [2, 3])
 @pytest.mark.parametrize("name", NAMES)
-def test_many_schedules_and_all_ctas_of_a_gpu_show_no_hazard(name: str, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_schedules_and_all_ctas_of_a_gpu_show_no_hazard(
+    name: str, gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also on as many CTAs as a GPU has SMs, which takes longest."""
     for call in recorded(calls(gpus)[name], monkeypatch):
         result = verified(call, schedules=12)
@@ -293,8 +450,16 @@ def test_many_schedules_and_all_ctas_of_a_gpu_show_no_hazard(name: str, gpus: in
 def test_all_schedules_of_a_small_all_gather_show_no_hazard(direct: bool) -> None:
     config = GATHER.Config(block=32, slots=2, chunks=1)
     x, room, out = (integers(2, rows, 64, dtype=np.int32) for rows in (1, 2, 2))
-    result = numpipe.verify(GATHER.kernel(config, direct), x, out if direct else room, out, mesh=Mesh.simulated(2), schedules="all",
-                            ctas=1, partial=("room", "out"))
+    result = numpipe.verify(
+        GATHER.kernel(config, direct),
+        x,
+        out if direct else room,
+        out,
+        mesh=Mesh.simulated(2),
+        schedules="all",
+        ctas=1,
+        partial=("room", "out"),
+    )
     assert result and result.coverage is not None and result.coverage.complete, str(result)
 
 
@@ -303,6 +468,7 @@ def reports(call: Recorded, operation: str, line: str, edit: Edit) -> set[str]:
     roles."""
     found = set()
     for seed in (None, 0, 1, 2):
+
         def seen(name: str, frame: FrameType) -> Edit | None:
             return edit if name == operation and line_of(frame) == line else None
 
@@ -315,8 +481,12 @@ def reports(call: Recorded, operation: str, line: str, edit: Edit) -> set[str]:
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "all_gather_matmul, b turned"][::-1])
-def test_each_signal_and_wait_that_is_left_out_or_weaker_is_reported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name != "all_gather_matmul, b turned"][::-1]
+)
+def test_each_signal_and_wait_that_is_left_out_or_weaker_is_reported(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for call in recorded(calls(2)[name], monkeypatch):
         lines = set()
 
@@ -328,7 +498,10 @@ def test_each_signal_and_wait_that_is_left_out_or_weaker_is_reported(name: str, 
             call.simulated()
         assert {operation for operation, _ in lines} == {"semaphore_signal", "semaphore_wait"}
         for operation, line in lines:
-            for change, edit in {"left out": lambda args: None, **CHANGES.get(operation, {})}.items():
+            for change, edit in {
+                "left out": lambda args: None,
+                **CHANGES.get(operation, {}),
+            }.items():
                 assert reports(call, operation, line, edit), f"{line}: {operation}, {change}"
 
 
@@ -336,18 +509,23 @@ SPARED = {
     "semaphore_wait": "of one role, while the other waits: tiles come by the memory role, whose slots the compute role releases",
     "bar_sync": "all stores, and loads of what peers have stored, are those of the lane that waits and signals: they are TMA's",
     "fence_proxy_async_global": "what peers have stored has come by TMA, in the async proxy",
-    "fence_proxy_async": "ahead of a copy over elements that were only read, as a slot is filled again: it is for those written"}
+    "fence_proxy_async": "ahead of a copy over elements that were only read, as a slot is filled again: it is for those written",
+}
 """operations that these kernels do not need there, and kernels with ordinary stores and loads do"""
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ["all_gather_matmul", "matmul_reduce_scatter"])
-def test_each_other_synchronisation_that_is_left_out_is_reported(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_other_synchronisation_that_is_left_out_is_reported(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for call in recorded(calls(2)[name], monkeypatch):
         found = call.passed_to(mutate, schedules=4)
         spared = [mutant for mutant in found.survivors if mutant.place.operation in SPARED]
         assert set(found.survivors) == set(spared), str(found)
-        assert {"semaphore_signal", "semaphore_wait"} <= {mutant.place.operation for mutant in found.mutants if mutant.by}
+        assert {"semaphore_signal", "semaphore_wait"} <= {
+            mutant.place.operation for mutant in found.mutants if mutant.by
+        }
 
 
 # ---- the machine code
@@ -359,20 +537,61 @@ def compiled() -> dict[str, Callable[[int], tuple[Any, ...]]]:
     """Kernels as calls of large arrays choose them, and their arguments."""
     whole = np.dtype(np.int32)
     return {
-        "all_gather_matmul": lambda n: (GATHERED.kernel(), at(n, 1, 4096, 512), at(n, 512, 1024), at(n, n, 4096, 512),
-                                        at(n, n, 4096, 1024)),
-        "all_gather_matmul, b turned": lambda n: (GATHERED.kernel(turned=True), at(n, 1, 4096, 512), at(n, 1024, 512),
-                                                  at(n, n, 4096, 512), at(n, n, 4096, 1024)),
-        "matmul_reduce_scatter": lambda n: (SCATTERED.kernel(), at(n, n, 2048, 512), at(n, 512, 1024),
-                                            at(n, n, 2048, 1024, dtype=F32), at(n, 2048, 1024)),
-        "matmul_reduce_scatter, b turned": lambda n: (SCATTERED.kernel(turned=True), at(n, n, 2048, 512), at(n, 1024, 512),
-                                                      at(n, n, 2048, 1024, dtype=F32), at(n, 2048, 1024)),
-        "all_gather": lambda n: (GATHER.kernel(), at(n, 1, 65536, dtype=whole), *[at(n, n, 65536, dtype=whole)] * 2),
-        "all_gather, direct": lambda n: (GATHER.kernel(GATHER.Config(near=12), True), at(n, 1, 65536, dtype=whole),
-                                         *[at(n, n, 65536, dtype=whole)] * 2),
-        "reduce_scatter": lambda n: (SCATTER.kernel(64), *[at(n, n, 4096, 64)] * 2, at(n, 4096, 64)),
-        "reduce_scatter, float32": lambda n: (SCATTER.kernel(64), *[at(n, n, 4096, 64, dtype=F32)] * 2, at(n, 4096, 64, dtype=F32)),
-        "all_to_all": lambda n: (EXCHANGE.kernel(), at(n, 1024, 256), *[at(n, n, dtype=whole)] * 2, at(n, 2048, 256))}
+        "all_gather_matmul": lambda n: (
+            GATHERED.kernel(),
+            at(n, 1, 4096, 512),
+            at(n, 512, 1024),
+            at(n, n, 4096, 512),
+            at(n, n, 4096, 1024),
+        ),
+        "all_gather_matmul, b turned": lambda n: (
+            GATHERED.kernel(turned=True),
+            at(n, 1, 4096, 512),
+            at(n, 1024, 512),
+            at(n, n, 4096, 512),
+            at(n, n, 4096, 1024),
+        ),
+        "matmul_reduce_scatter": lambda n: (
+            SCATTERED.kernel(),
+            at(n, n, 2048, 512),
+            at(n, 512, 1024),
+            at(n, n, 2048, 1024, dtype=F32),
+            at(n, 2048, 1024),
+        ),
+        "matmul_reduce_scatter, b turned": lambda n: (
+            SCATTERED.kernel(turned=True),
+            at(n, n, 2048, 512),
+            at(n, 1024, 512),
+            at(n, n, 2048, 1024, dtype=F32),
+            at(n, 2048, 1024),
+        ),
+        "all_gather": lambda n: (
+            GATHER.kernel(),
+            at(n, 1, 65536, dtype=whole),
+            *[at(n, n, 65536, dtype=whole)] * 2,
+        ),
+        "all_gather, direct": lambda n: (
+            GATHER.kernel(GATHER.Config(near=12), True),
+            at(n, 1, 65536, dtype=whole),
+            *[at(n, n, 65536, dtype=whole)] * 2,
+        ),
+        "reduce_scatter": lambda n: (
+            SCATTER.kernel(64),
+            *[at(n, n, 4096, 64)] * 2,
+            at(n, 4096, 64),
+        ),
+        "reduce_scatter, float32": lambda n: (
+            SCATTER.kernel(64),
+            *[at(n, n, 4096, 64, dtype=F32)] * 2,
+            at(n, 4096, 64, dtype=F32),
+        ),
+        "all_to_all": lambda n: (
+            EXCHANGE.kernel(),
+            at(n, 1024, 256),
+            *[at(n, n, dtype=whole)] * 2,
+            at(n, 2048, 256),
+        ),
+    }
 
 
 @pytest.mark.variants(0)
@@ -388,8 +607,12 @@ def test_every_kernel_passes_the_build_gate(name: str, gpus: int) -> None:
 @st.composite
 def calls_at_random(draw: Any) -> tuple[Callable[[], Any], list[Any]]:
     """A call of an op, by any config on any number of GPUs, and what each of them gets."""
+
     def of(**fields: Any) -> dict[str, int]:
-        return {name: draw(st.sampled_from(each) if type(each) is tuple else st.integers(*each)) for name, each in fields.items()}
+        return {
+            name: draw(st.sampled_from(each) if type(each) is tuple else st.integers(*each))
+            for name, each in fields.items()
+        }
 
     gpus, dtype = draw(st.integers(1, 5)), draw(st.sampled_from((F16, BF16)))
     op = draw(st.sampled_from((GATHERED, SCATTERED, GATHER, SCATTER, EXCHANGE)))
@@ -398,26 +621,59 @@ def calls_at_random(draw: Any) -> tuple[Callable[[], Any], list[Any]]:
         m, k, n = draw(st.integers(1, 300)), draw(st.integers(1, 200)), draw(st.integers(1, 300))
         a = integers(gpus, m * (1 if op is GATHERED else gpus), k, dtype=dtype)
         b = integers(gpus, k, n, dtype=dtype, order=draw(st.sampled_from("CF")))
-        config = op.Config(**(of(tn=(128, 256), slots=[2, 4], group=[1, 4], senders=[1, 4], parts=[1, 5]) if op is GATHERED else
-                              of(tn=(64, 128, 160, 176, 192), slots=[1, 4], group=[1, 4], lead=[1, 3], strip=(16,))))
-        wanted = products([np.concatenate(a)] * gpus, b) if op is GATHERED else np.split(sum(products(a, b)), gpus)
-        return lambda: function(a, b, mesh=mesh, config=config), [each.astype(dtype) for each in wanted]
+        config = op.Config(
+            **(
+                of(tn=(128, 256), slots=[2, 4], group=[1, 4], senders=[1, 4], parts=[1, 5])
+                if op is GATHERED
+                else of(
+                    tn=(64, 128, 160, 176, 192),
+                    slots=[1, 4],
+                    group=[1, 4],
+                    lead=[1, 3],
+                    strip=(16,),
+                )
+            )
+        )
+        wanted = (
+            products([np.concatenate(a)] * gpus, b)
+            if op is GATHERED
+            else np.split(sum(products(a, b)), gpus)
+        )
+        return lambda: function(a, b, mesh=mesh, config=config), [
+            each.astype(dtype) for each in wanted
+        ]
     if op is EXCHANGE:
         rows, columns = draw(st.integers(0, 200)), 8 * draw(st.integers(1, 20))
         x = integers(gpus, rows, columns, dtype=dtype)
-        cuts = [sorted(draw(st.lists(st.integers(0, rows), min_size=gpus, max_size=gpus))) for _ in range(gpus)]
+        cuts = [
+            sorted(draw(st.lists(st.integers(0, rows), min_size=gpus, max_size=gpus)))
+            for _ in range(gpus)
+        ]
         counts = numbers(*(np.diff(each, prepend=0).tolist() for each in cuts))
-        config = op.Config(**of(rows=(8, 16, 64), row_bytes=(16, 64, 128, 256), slots=[2, 9], own=[1, 6]))
+        config = op.Config(
+            **of(rows=(8, 16, 64), row_bytes=(16, 64, 128, 256), slots=[2, 9], own=[1, 6])
+        )
         wanted = exchanged(x, counts)
-        return lambda: [found[:len(want)] for found, want in zip(
-            function(x, counts, mesh=mesh, config=config)[0], wanted, strict=True)], wanted
-    rows, columns = draw(st.integers(1, 700 if op is SCATTER else 40)), draw(st.sampled_from((8, 24, 64, 72, 128)))
+        return lambda: [
+            found[: len(want)]
+            for found, want in zip(
+                function(x, counts, mesh=mesh, config=config)[0], wanted, strict=True
+            )
+        ], wanted
+    rows, columns = (
+        draw(st.integers(1, 700 if op is SCATTER else 40)),
+        draw(st.sampled_from((8, 24, 64, 72, 128))),
+    )
     x = integers(gpus, rows * (gpus if op is SCATTER else 1), columns, dtype=dtype)
     if op is GATHER:
-        config = op.Config(**of(block=(64, 128, 512, 2048), slots=[2, 6], near=[1, 5], chunks=[1, 9]))
+        config = op.Config(
+            **of(block=(64, 128, 512, 2048), slots=[2, 6], near=[1, 5], chunks=[1, 9])
+        )
         return lambda: function(x, mesh=mesh, config=config), [np.concatenate(x)] * gpus
     config = op.Config(**of(slots=(4, 8), near=[1, 5], chunk=[1, 7]))
-    return lambda: function(x, mesh=mesh, config=config), shares(sum(each.astype(np.float64) for each in x), gpus, dtype)
+    return lambda: function(x, mesh=mesh, config=config), shares(
+        sum(each.astype(np.float64) for each in x), gpus, dtype
+    )
 
 
 @given(calls_at_random())
@@ -434,62 +690,135 @@ PAIR = numbers([1, 2], [3, 4])
 EVERY_SECOND = [np.zeros((8, 32), F16)[:, ::2] for _ in range(2)]
 SQUARE = [np.ones((16, 16), F16), np.asfortranarray(np.ones((16, 16), F16))]
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "no chunks": (lambda: SCATTER.Config(chunk=0), "reduce_scatter: Config: chunk must be an int >= 1, got 0"),
-    "no slots": (lambda: SCATTERED.Config(slots=0), "matmul_reduce_scatter: Config: slots must be an int >= 1 or None, got 0"),
-    "no mesh": (lambda: ops.all_gather(A, mesh=None), "all_gather: mesh must be a numpipe.Mesh: .* got None"),
-    "a number as a mesh": (lambda: ops.all_to_all(A, PAIR, mesh=2), "all_to_all: mesh must be a numpipe.Mesh: .* got 2"),
-    "one array": (lambda: ops.all_gather_matmul(A[0], B, mesh=TWO),
-                  r"all_gather_matmul: 'a' under Mesh.simulated\(2\) must be a list of 2 arrays, one for each GPU, "
-                  "got <ndarray of float16 .8, 16.>"),
-    "too few": (lambda: ops.matmul_reduce_scatter(A, B[:1], mesh=TWO),
-                r"matmul_reduce_scatter: 'b' under Mesh.simulated\(2\) must be a list of 2 arrays, .* got 1 of them"),
-    "too many results": (lambda: ops.reduce_scatter(A, mesh=TWO, out=[*A, *A]),
-                         "reduce_scatter: 'out' under .* list of 2 arrays, one for each GPU, got 4 of them"),
-    "shards that differ": (lambda: ops.all_gather_matmul([A[0], A[1][:4]], B, mesh=TWO),
-                           r"all_gather_matmul: 'a' is \(8, 16\) on GPU 0 and \(4, 16\) on GPU 1: all GPUs have .* shape; pad"),
-    "counts that differ": (lambda: ops.all_to_all(A, [PAIR[0], PAIR[1][:1]], mesh=TWO),
-                           r"all_to_all: 'counts' is \(2,\) on GPU 0 and \(1,\) on GPU 1"),
-    "types that differ": (lambda: ops.all_gather_matmul(A, [each.astype(BF16) for each in B], mesh=TWO),
-                          r"all_gather_matmul: .*float16.*bfloat16|all_gather_matmul: .*bfloat16.*float16"),
-    "types of GPUs that differ": (lambda: ops.all_gather([A[0], A[1].astype(BF16)], mesh=TWO),
-                                  r"all_gather: 'x' is float16 on GPU 0 and bfloat16 on GPU 1"),
-    "a type without products": (lambda: ops.matmul_reduce_scatter(*[[np.zeros((4, 4), F32)] * 2] * 2, mesh=TWO),
-                                "matmul_reduce_scatter: 'a' .*float32"),
-    "a type without sums": (lambda: ops.reduce_scatter([np.zeros((4, 4), np.int32)] * 2, mesh=TWO), "reduce_scatter: 'x' .*int32"),
-    "counts of 64 bits": (lambda: ops.all_to_all(A, [each.astype(np.int64) for each in PAIR], mesh=TWO),
-                         "all_to_all: 'counts' .*int64"),
-    "layouts that differ": (lambda: ops.all_gather_matmul(A, SQUARE, mesh=TWO),
-                            r"all_gather_matmul: 'b' has strides \(32, 2\) on GPU 0 and \(2, 32\) on GPU 1: .* of one layout"),
-    "layouts of what is added": (lambda: ops.matmul_reduce_scatter(A, SQUARE, mesh=TWO),
-                                 "matmul_reduce_scatter: 'b' has strides .* pass a copy"),
-    "depths": (lambda: ops.all_gather_matmul(A, A, mesh=TWO),
-               r"all_gather_matmul: K = 16 in 'a' \(8, 16\), 8 in 'b' \(8, 16\); pass b\.T of a b \(N, K\)"),
-    "no matrices": (lambda: ops.matmul_reduce_scatter([x[None] for x in A], B, mesh=TWO),
-                    r"'a' and 'b' must be matrices, got \(1, 8, 16\) and \(16, 24\): reshape batches to rows"),
-    "rows to share": (lambda: ops.matmul_reduce_scatter([x[:7] for x in A], B, mesh=TWO),
-                      "'a' has 7 rows, which 2 GPUs cannot share evenly: pad it to 8"),
-    "sums to share": (lambda: ops.reduce_scatter([x[:7] for x in A], mesh=TWO),
-                      r"reduce_scatter: 'x' is \(7, 16\): 2 GPUs cannot share its first dimension evenly; pad it"),
-    "a number to share": (lambda: ops.reduce_scatter([np.zeros((), F16)] * 2, mesh=TWO),
-                          r"reduce_scatter: 'x' is \(\): 2 GPUs cannot"),
-    "out of another shape": (lambda: ops.all_gather_matmul(A, B, mesh=TWO, out=[np.zeros((8, 24), F16)] * 2),
-                             r"all_gather_matmul: 'out' must be \(16, 24\), got \(8, 24\)"),
-    "out of the whole": (lambda: ops.matmul_reduce_scatter(A, B, mesh=TWO, out=[np.zeros((8, 24), F16)] * 2),
-                         r"matmul_reduce_scatter: 'out' must be \(4, 24\), got \(8, 24\)"),
-    "out of a shard": (lambda: ops.all_gather(A, mesh=TWO, out=A), r"all_gather: 'out' must be \(16, 16\), got \(8, 16\)"),
-    "columns of out": (lambda: ops.all_to_all(A, PAIR, mesh=TWO, out=B), "'out' must have 16 columns, as 'x' has, got .16, 24."),
-    "out that must not be written": (lambda: ops.all_gather(A, mesh=TWO, out=[np.broadcast_to(A[0][:1], (16, 16))] * 2),
-                                     "'out' .*read-only"),
-    "every second column": (lambda: ops.all_gather(EVERY_SECOND, mesh=TWO),
-                            r"all_gather: 'x' is not contiguous, shape \(8, 16\), strides \(64, 4\) bytes: pass a copy"),
-    "columns to add": (lambda: ops.reduce_scatter(EVERY_SECOND, mesh=TWO), "reduce_scatter: 'x' is not contiguous"),
-    "a shard of 6 bytes": (lambda: ops.all_gather([np.zeros(3, F16)] * 2, mesh=TWO),
-                           "each GPU's part of 'x' has 6 bytes, and must begin and end at a multiple of 16: pad it"),
-    "rows of 6 bytes": (lambda: ops.all_to_all([np.zeros((4, 3), F16)] * 2, PAIR, mesh=TWO),
-                        r"'x' must be a matrix whose rows have a multiple of 16 bytes, got \(4, 3\) of float16: pad its columns"),
-    "counts of three": (lambda: ops.all_to_all(A, numbers([1, 2, 3], [1, 2, 3]), mesh=TWO),
-                        r"'counts' must be \(2,\), a number of rows for each GPU, got \(3,\)"),
-    "another op's config": (lambda: ops.all_gather(A, mesh=TWO, config=SMALL[SCATTER]), "all_gather: config must be "),
+    "no chunks": (
+        lambda: SCATTER.Config(chunk=0),
+        "reduce_scatter: Config: chunk must be an int >= 1, got 0",
+    ),
+    "no slots": (
+        lambda: SCATTERED.Config(slots=0),
+        "matmul_reduce_scatter: Config: slots must be an int >= 1 or None, got 0",
+    ),
+    "no mesh": (
+        lambda: ops.all_gather(A, mesh=None),
+        "all_gather: mesh must be a numpipe.Mesh: .* got None",
+    ),
+    "a number as a mesh": (
+        lambda: ops.all_to_all(A, PAIR, mesh=2),
+        "all_to_all: mesh must be a numpipe.Mesh: .* got 2",
+    ),
+    "one array": (
+        lambda: ops.all_gather_matmul(A[0], B, mesh=TWO),
+        r"all_gather_matmul: 'a' under Mesh.simulated\(2\) must be a list of 2 arrays, one for each GPU, "
+        "got <ndarray of float16 .8, 16.>",
+    ),
+    "too few": (
+        lambda: ops.matmul_reduce_scatter(A, B[:1], mesh=TWO),
+        r"matmul_reduce_scatter: 'b' under Mesh.simulated\(2\) must be a list of 2 arrays, .* got 1 of them",
+    ),
+    "too many results": (
+        lambda: ops.reduce_scatter(A, mesh=TWO, out=[*A, *A]),
+        "reduce_scatter: 'out' under .* list of 2 arrays, one for each GPU, got 4 of them",
+    ),
+    "shards that differ": (
+        lambda: ops.all_gather_matmul([A[0], A[1][:4]], B, mesh=TWO),
+        r"all_gather_matmul: 'a' is \(8, 16\) on GPU 0 and \(4, 16\) on GPU 1: all GPUs have .* shape; pad",
+    ),
+    "counts that differ": (
+        lambda: ops.all_to_all(A, [PAIR[0], PAIR[1][:1]], mesh=TWO),
+        r"all_to_all: 'counts' is \(2,\) on GPU 0 and \(1,\) on GPU 1",
+    ),
+    "types that differ": (
+        lambda: ops.all_gather_matmul(A, [each.astype(BF16) for each in B], mesh=TWO),
+        r"all_gather_matmul: .*float16.*bfloat16|all_gather_matmul: .*bfloat16.*float16",
+    ),
+    "types of GPUs that differ": (
+        lambda: ops.all_gather([A[0], A[1].astype(BF16)], mesh=TWO),
+        r"all_gather: 'x' is float16 on GPU 0 and bfloat16 on GPU 1",
+    ),
+    "a type without products": (
+        lambda: ops.matmul_reduce_scatter(*[[np.zeros((4, 4), F32)] * 2] * 2, mesh=TWO),
+        "matmul_reduce_scatter: 'a' .*float32",
+    ),
+    "a type without sums": (
+        lambda: ops.reduce_scatter([np.zeros((4, 4), np.int32)] * 2, mesh=TWO),
+        "reduce_scatter: 'x' .*int32",
+    ),
+    "counts of 64 bits": (
+        lambda: ops.all_to_all(A, [each.astype(np.int64) for each in PAIR], mesh=TWO),
+        "all_to_all: 'counts' .*int64",
+    ),
+    "layouts that differ": (
+        lambda: ops.all_gather_matmul(A, SQUARE, mesh=TWO),
+        r"all_gather_matmul: 'b' has strides \(32, 2\) on GPU 0 and \(2, 32\) on GPU 1: .* of one layout",
+    ),
+    "layouts of what is added": (
+        lambda: ops.matmul_reduce_scatter(A, SQUARE, mesh=TWO),
+        "matmul_reduce_scatter: 'b' has strides .* pass a copy",
+    ),
+    "depths": (
+        lambda: ops.all_gather_matmul(A, A, mesh=TWO),
+        r"all_gather_matmul: K = 16 in 'a' \(8, 16\), 8 in 'b' \(8, 16\); pass b\.T of a b \(N, K\)",
+    ),
+    "no matrices": (
+        lambda: ops.matmul_reduce_scatter([x[None] for x in A], B, mesh=TWO),
+        r"'a' and 'b' must be matrices, got \(1, 8, 16\) and \(16, 24\): reshape batches to rows",
+    ),
+    "rows to share": (
+        lambda: ops.matmul_reduce_scatter([x[:7] for x in A], B, mesh=TWO),
+        "'a' has 7 rows, which 2 GPUs cannot share evenly: pad it to 8",
+    ),
+    "sums to share": (
+        lambda: ops.reduce_scatter([x[:7] for x in A], mesh=TWO),
+        r"reduce_scatter: 'x' is \(7, 16\): 2 GPUs cannot share its first dimension evenly; pad it",
+    ),
+    "a number to share": (
+        lambda: ops.reduce_scatter([np.zeros((), F16)] * 2, mesh=TWO),
+        r"reduce_scatter: 'x' is \(\): 2 GPUs cannot",
+    ),
+    "out of another shape": (
+        lambda: ops.all_gather_matmul(A, B, mesh=TWO, out=[np.zeros((8, 24), F16)] * 2),
+        r"all_gather_matmul: 'out' must be \(16, 24\), got \(8, 24\)",
+    ),
+    "out of the whole": (
+        lambda: ops.matmul_reduce_scatter(A, B, mesh=TWO, out=[np.zeros((8, 24), F16)] * 2),
+        r"matmul_reduce_scatter: 'out' must be \(4, 24\), got \(8, 24\)",
+    ),
+    "out of a shard": (
+        lambda: ops.all_gather(A, mesh=TWO, out=A),
+        r"all_gather: 'out' must be \(16, 16\), got \(8, 16\)",
+    ),
+    "columns of out": (
+        lambda: ops.all_to_all(A, PAIR, mesh=TWO, out=B),
+        "'out' must have 16 columns, as 'x' has, got .16, 24.",
+    ),
+    "out that must not be written": (
+        lambda: ops.all_gather(A, mesh=TWO, out=[np.broadcast_to(A[0][:1], (16, 16))] * 2),
+        "'out' .*read-only",
+    ),
+    "every second column": (
+        lambda: ops.all_gather(EVERY_SECOND, mesh=TWO),
+        r"all_gather: 'x' is not contiguous, shape \(8, 16\), strides \(64, 4\) bytes: pass a copy",
+    ),
+    "columns to add": (
+        lambda: ops.reduce_scatter(EVERY_SECOND, mesh=TWO),
+        "reduce_scatter: 'x' is not contiguous",
+    ),
+    "a shard of 6 bytes": (
+        lambda: ops.all_gather([np.zeros(3, F16)] * 2, mesh=TWO),
+        "each GPU's part of 'x' has 6 bytes, and must begin and end at a multiple of 16: pad it",
+    ),
+    "rows of 6 bytes": (
+        lambda: ops.all_to_all([np.zeros((4, 3), F16)] * 2, PAIR, mesh=TWO),
+        r"'x' must be a matrix whose rows have a multiple of 16 bytes, got \(4, 3\) of float16: pad its columns",
+    ),
+    "counts of three": (
+        lambda: ops.all_to_all(A, numbers([1, 2, 3], [1, 2, 3]), mesh=TWO),
+        r"'counts' must be \(2,\), a number of rows for each GPU, got \(3,\)",
+    ),
+    "another op's config": (
+        lambda: ops.all_gather(A, mesh=TWO, config=SMALL[SCATTER]),
+        "all_gather: config must be ",
+    ),
 }
 
 

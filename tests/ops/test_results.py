@@ -13,15 +13,20 @@ from numpipe import ops
 X = np.random.default_rng(0).standard_normal((1, 2, 64, 64)).astype(np.float16)
 
 
-@pytest.mark.parametrize(("name", "arrays"), [("matmul", (X, X)), ("attention", (X, X, X)), ("copy", (X,))])
-def test_what_was_allocated_for_a_repeated_call_is_written_by_the_call_that_was_none(name: str, arrays: Any,
-                                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "arrays"), [("matmul", (X, X)), ("attention", (X, X, X)), ("copy", (X,))]
+)
+def test_what_was_allocated_for_a_repeated_call_is_written_by_the_call_that_was_none(
+    name: str, arrays: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An allocator gives the place again that was freed last: with a second one beside it, no call
     would ever be found."""
     place, op = np.full_like(X, np.nan), getattr(ops, name)
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     wanted = op(*arrays)
-    monkeypatch.setattr(importlib.import_module(f"numpipe.ops.{name}")._REPEATS, "again", lambda *_: (False, place))
+    monkeypatch.setattr(
+        importlib.import_module(f"numpipe.ops.{name}")._REPEATS, "again", lambda *_: (False, place)
+    )
     assert op(*arrays) is place
     np.testing.assert_array_equal(place, wanted)

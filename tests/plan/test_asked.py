@@ -31,6 +31,7 @@ def output(a: Any) -> ArrayType:
 
 def kernel(**options: Any) -> Any:
     """What the Static says, the pipeline asks for."""
+
     @numpipe.kernel(out_type=output, **options)
     def asks(a, c, *, cfg: numpipe.Static = Config()):
         axis = cfg.axis
@@ -46,10 +47,18 @@ def kernel(**options: Any) -> Any:
         specs = (BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k)))
         if cfg.emits:
             numpipe.emit_pipeline_warp_specialized(
-                body, grid=(1,), in_specs=specs, compute_context=compute, num_compute_wgs=cfg.wgs, wg_axis=axis,
-                memory_registers=cfg.registers + 0)(a, a)
+                body,
+                grid=(1,),
+                in_specs=specs,
+                compute_context=compute,
+                num_compute_wgs=cfg.wgs,
+                wg_axis=axis,
+                memory_registers=cfg.registers + 0,
+            )(a, a)
         else:
-            numpipe.emit_pipeline_warp_specialized(body, grid=(1,), in_specs=specs, compute_context=compute)(a, a)
+            numpipe.emit_pipeline_warp_specialized(
+                body, grid=(1,), in_specs=specs, compute_context=compute
+            )(a, a)
 
     return asks
 
@@ -90,7 +99,9 @@ def test_said_by_none_there_is_one_compute_warpgroup_of_axis_wg_and_40_registers
 
 @pytest.mark.thorough
 def test_both_may_say_the_same_and_each_something() -> None:
-    assert split(kernel(num_compute_wgs=1, wg_axis="wg", memory_registers=48), A, cfg=Config(1, "wg", 48)) == (1, "wg", 48)
+    assert split(
+        kernel(num_compute_wgs=1, wg_axis="wg", memory_registers=48), A, cfg=Config(1, "wg", 48)
+    ) == (1, "wg", 48)
 
 
 @pytest.mark.thorough
@@ -103,8 +114,13 @@ def test_the_loop_form_has_the_kernels() -> None:
     @numpipe.kernel(out_type=output, num_compute_wgs=1)
     def loops(a, c):
         acc = numpipe.zeros((128, 64), np.float32)
-        for (k,), (x, y) in numpipe.pipeline(grid=(1,), in_specs=(
-                BlockSpec((128, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, a):
+        for (k,), (x, y) in numpipe.pipeline(
+            grid=(1,),
+            in_specs=(
+                BlockSpec((128, 64), lambda k: (0, k)),
+                BlockSpec((64, 64), lambda k: (0, k)),
+            ),
+        )(a, a):
             acc = numpipe.wgmma(acc, x, y.T)
         c[ds(0, 128), ds(0, 64)] = acc
 
@@ -119,8 +135,13 @@ def step(indices, x):
 
 @numpipe.function
 def loads(a, wgs):
-    numpipe.emit_pipeline_warp_specialized(step, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
-                                           num_compute_wgs=wgs, memory_registers=48)(a)
+    numpipe.emit_pipeline_warp_specialized(
+        step,
+        grid=(1,),
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        num_compute_wgs=wgs,
+        memory_registers=48,
+    )(a)
 
 
 LOADERS = (loads,)
@@ -148,8 +169,11 @@ def in_a_nested_function(a):
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("function", [in_a_function, in_a_function_by_keyword, in_a_function_of_a_tuple, in_a_nested_function],
-                         ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function",
+    [in_a_function, in_a_function_by_keyword, in_a_function_of_a_tuple, in_a_nested_function],
+    ids=lambda f: f.__name__,
+)
 def test_a_pipeline_says_it_wherever_it_is_written(function: Any) -> None:
     made = numpipe.kernel(function)
     unit = made.compiled(A).unit
@@ -159,16 +183,22 @@ def test_a_pipeline_says_it_wherever_it_is_written(function: Any) -> None:
 
 # ---- what does not fit
 @both
-@pytest.mark.parametrize("options, cfg, name, asked, own", [
-    ({"num_compute_wgs": 1}, Config(2), "num_compute_wgs", "2", "1"),
-    ({"wg_axis": "group"}, Config(), "wg_axis", "'wg'", "'group'"),
-    ({"memory_registers": 56}, Config(registers=48), "memory_registers", "48", "56"),
-])
-def test_a_pipeline_and_its_kernel_that_say_different_things(execution: str, options: dict[str, Any], cfg: Config, name: str,
-                                                             asked: str, own: str) -> None:
+@pytest.mark.parametrize(
+    "options, cfg, name, asked, own",
+    [
+        ({"num_compute_wgs": 1}, Config(2), "num_compute_wgs", "2", "1"),
+        ({"wg_axis": "group"}, Config(), "wg_axis", "'wg'", "'group'"),
+        ({"memory_registers": 56}, Config(registers=48), "memory_registers", "48", "56"),
+    ],
+)
+def test_a_pipeline_and_its_kernel_that_say_different_things(
+    execution: str, options: dict[str, Any], cfg: Config, name: str, asked: str, own: str
+) -> None:
     told = said(SpecError, execution, kernel(**options), A, cfg=cfg).splitlines()
-    assert told[0].endswith(f"kernel asks: emit_pipeline_warp_specialized says {name}={asked}, but @numpipe.kernel says {own}: a "
-                            "CTA has one split into roles, so say it in one of the two")
+    assert told[0].endswith(
+        f"kernel asks: emit_pipeline_warp_specialized says {name}={asked}, but @numpipe.kernel says {own}: a "
+        "CTA has one split into roles, so say it in one of the two"
+    )
     assert told[0].startswith(__file__) and set(told[2].strip()) == {"^"}
 
 
@@ -180,8 +210,13 @@ def test_two_pipelines_that_say_different_things(execution: str) -> None:
         loads(a, 1)
 
     told = said(SpecError, execution, twice, A)
-    assert "kernel twice: emit_pipeline_warp_specialized says num_compute_wgs=1, but the one of line " in told
-    assert "says 2: a CTA has one split into roles, so give both the same, or make two kernels" in told
+    assert (
+        "kernel twice: emit_pipeline_warp_specialized says num_compute_wgs=1, but the one of line "
+        in told
+    )
+    assert (
+        "says 2: a CTA has one split into roles, so give both the same, or make two kernels" in told
+    )
 
 
 @pytest.mark.thorough
@@ -202,19 +237,30 @@ def test_what_a_pruned_branch_says_does_not_count(execution: str) -> None:
 def test_it_must_be_a_constant(execution: str) -> None:
     @numpipe.kernel
     def asks_at_run_time(a):
-        numpipe.emit_pipeline_warp_specialized(step, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
-                                               num_compute_wgs=a.shape[0])(a)
+        numpipe.emit_pipeline_warp_specialized(
+            step,
+            grid=(1,),
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+            num_compute_wgs=a.shape[0],
+        )(a)
 
     told = said(CompileError, execution, asks_at_run_time, A)
-    assert "kernel asks_at_run_time: num_compute_wgs=a.shape[0] must be a constant: warps and registers are given out" in told
+    assert (
+        "kernel asks_at_run_time: num_compute_wgs=a.shape[0] must be a constant: warps and registers are given out"
+        in told
+    )
 
 
 @both
-@pytest.mark.parametrize("cfg, part", [
-    (Config(0), "num_compute_wgs must be 1…7"), (Config(2.0), "num_compute_wgs must be an int, got 2.0"),  # type: ignore[arg-type]
-    (Config(registers=30), "memory_registers must be a multiple of 8 in 24…256, got 30"),
-    (Config(axis="m"), "wg_axis 'm' is also a grid axis ('m',)"),
-])
+@pytest.mark.parametrize(
+    "cfg, part",
+    [
+        (Config(0), "num_compute_wgs must be 1…7"),
+        (Config(2.0), "num_compute_wgs must be an int, got 2.0"),  # type: ignore[arg-type]
+        (Config(registers=30), "memory_registers must be a multiple of 8 in 24…256, got 30"),
+        (Config(axis="m"), "wg_axis 'm' is also a grid axis ('m',)"),
+    ],
+)
 def test_what_a_pipeline_says_is_checked(execution: str, cfg: Config, part: str) -> None:
     told = said(SpecError, execution, kernel(grid=(1,), grid_names="m"), A, cfg=cfg)
     assert "kernel asks: " in told and part in told
@@ -225,5 +271,7 @@ def test_what_a_pipeline_says_is_checked(execution: str, cfg: Config, part: str)
 def test_the_default_axis_must_not_be_one_of_the_grid(execution: str) -> None:
     """Unless a pipeline gives it another name, which is known only then."""
     made = kernel(grid=(1,), grid_names="wg")
-    assert "wg_axis 'wg' is also a grid axis ('wg',)" in said(SpecError, execution, made, A, cfg=Config(emits=False))
+    assert "wg_axis 'wg' is also a grid axis ('wg',)" in said(
+        SpecError, execution, made, A, cfg=Config(emits=False)
+    )
     EXECUTIONS[execution](made, A, cfg=Config(axis="group"))

@@ -43,6 +43,7 @@ def first(i, k):
 
 def kernel_with(maps: str) -> Any:
     """x and y loaded in a grid (2, 3), by maps of different kinds."""
+
     @numpipe.kernel(num_compute_wgs=1)
     def nested(x, y, c):
         def origin(i, k):
@@ -57,10 +58,24 @@ def kernel_with(maps: str) -> Any:
 
         offset = x.shape[0] - 128
         acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(2, 3), in_specs=(
-            BlockSpec((64, 64), origin if maps == "nested" else lambda i, k: (offset, 0) if maps == "lambda" else (0, 0)),
-            BlockSpec((64, 64), row) if maps == "nested" else BlockSpec((64, 64), both) if maps == "calls" else
-            BlockSpec((64, 64), first) if maps == "function" else BlockSpec((64, 64), lambda i, k: (i, 0))))
+        pipe = numpipe.pipeline(
+            grid=(2, 3),
+            in_specs=(
+                BlockSpec(
+                    (64, 64),
+                    origin
+                    if maps == "nested"
+                    else lambda i, k: (offset, 0) if maps == "lambda" else (0, 0),
+                ),
+                BlockSpec((64, 64), row)
+                if maps == "nested"
+                else BlockSpec((64, 64), both)
+                if maps == "calls"
+                else BlockSpec((64, 64), first)
+                if maps == "function"
+                else BlockSpec((64, 64), lambda i, k: (i, 0)),
+            ),
+        )
         for _, (xt, yt) in pipe(x, y):
             acc = numpipe.wgmma(acc, xt, yt.T)
         c[ds(0, 64), ds(0, 64)] = acc
@@ -68,7 +83,9 @@ def kernel_with(maps: str) -> Any:
     return nested
 
 
-@pytest.mark.parametrize("maps, slow", [("nested", 2), ("lambda", 2), ("calls", 6), ("function", 6)])
+@pytest.mark.parametrize(
+    "maps, slow", [("nested", 2), ("lambda", 2), ("calls", 6), ("function", 6)]
+)
 def test_dependence_is_seen_in_lambdas_and_nested_functions(maps: str, slow: int) -> None:
     """`both` passes all its indices on, so it reads them; a function of the module is taken to read
     them."""
@@ -82,14 +99,16 @@ def test_without_an_index_map_it_is_the_first_block() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def corner(x, y, c):
         acc = numpipe.zeros((64, 64), np.float32)
-        for _, (xt, yt) in numpipe.pipeline(grid=(y.shape[1] // 64,), in_specs=(
-                BlockSpec((64, 64)), BlockSpec((64, 64), lambda k: (0, k))))(x, y):
+        for _, (xt, yt) in numpipe.pipeline(
+            grid=(y.shape[1] // 64,),
+            in_specs=(BlockSpec((64, 64)), BlockSpec((64, 64), lambda k: (0, k))),
+        )(x, y):
             acc = numpipe.wgmma(acc, xt, yt.T)
         c[ds(0, 64), ds(0, 64)] = acc
 
     x, y, c = halves(128, 128), halves(64, 256, 1), output()
     assert loads(corner, x, y, c) == {"x": 1, "y": 4}
-    assert (c == wide(x[:64, :64]) @ sum(wide(y[:, k:k + 64]) for k in range(0, 256, 64)).T).all()
+    assert (c == wide(x[:64, :64]) @ sum(wide(y[:, k : k + 64]) for k in range(0, 256, 64)).T).all()
     assert corner.inspect("gate", x, y, c) == ()
 
 
@@ -106,8 +125,12 @@ def test_slots_shrink_to_the_steps_of_a_constant_grid(steps: int, slots: int) ->
     def product(a, c, *, n: numpipe.Static = 1):
         acc = numpipe.zeros((64, 64), np.float32)
         for _ in range(3):
-            for _, (x,) in numpipe.pipeline(grid=(n,), max_concurrent_steps=4, delay_release=2, in_specs=(
-                    BlockSpec((64, 64), lambda k: (0, k)),))(a):
+            for _, (x,) in numpipe.pipeline(
+                grid=(n,),
+                max_concurrent_steps=4,
+                delay_release=2,
+                in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+            )(a):
                 acc = numpipe.wgmma(acc, x, x.T)
         c[ds(0, 64), ds(0, 64)] = acc
 
@@ -127,8 +150,11 @@ class Sizes:
 
 @numpipe.function
 def looped(a, acc, n):
-    for _, (x,) in numpipe.pipeline(grid=(n * 2, 1), max_concurrent_steps=8, in_specs=(
-            BlockSpec((64, 64), lambda i, k: (0, k)),))(a):
+    for _, (x,) in numpipe.pipeline(
+        grid=(n * 2, 1),
+        max_concurrent_steps=8,
+        in_specs=(BlockSpec((64, 64), lambda i, k: (0, k)),),
+    )(a):
         acc = numpipe.wgmma(acc, x, x.T)
     return acc
 
@@ -137,33 +163,53 @@ def looped(a, acc, n):
 def test_slots_shrink_to_what_expressions_of_statics_make_of_a_grid() -> None:
     """Products and quotients, through a local name, and in a helper that is given a Static's
     field."""
+
     @numpipe.kernel(num_compute_wgs=1)
     def grids(a, c, *, cfg: numpipe.Static = Sizes()):
         def add(indices, x, acc):
             return numpipe.wgmma(acc, x, x.T)
 
         acc = numpipe.zeros((64, 64), np.float32)
-        for _, (x,) in numpipe.pipeline(grid=(cfg.rows * cfg.columns,), max_concurrent_steps=8, in_specs=(
-                BlockSpec((64, 64), lambda k: (0, 0 * k)),))(a):
+        for _, (x,) in numpipe.pipeline(
+            grid=(cfg.rows * cfg.columns,),
+            max_concurrent_steps=8,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, 0 * k)),),
+        )(a):
             acc = numpipe.wgmma(acc, x, x.T)
         n = cfg.rows * cfg.columns
         grid = (n // 3, cfg.columns - 1)
-        for _, (x, y) in numpipe.pipeline(grid=grid, max_concurrent_steps=8, in_specs=(
-                BlockSpec((64, 64), lambda i, k: (0, k)), BlockSpec((64, 64), lambda i, k: (0, i))))(a, a):
+        for _, (x, y) in numpipe.pipeline(
+            grid=grid,
+            max_concurrent_steps=8,
+            in_specs=(
+                BlockSpec((64, 64), lambda i, k: (0, k)),
+                BlockSpec((64, 64), lambda i, k: (0, i)),
+            ),
+        )(a, a):
             acc = numpipe.wgmma(acc, x, y.T)
         acc = looped(a, acc, cfg.columns)
-        acc = numpipe.emit_pipeline(add, grid=(cfg.rows, cfg.rows), max_concurrent_steps=8, init_carry=acc, in_specs=(
-            BlockSpec((64, 64), lambda i, k: (0, k)),))(a)
+        acc = numpipe.emit_pipeline(
+            add,
+            grid=(cfg.rows, cfg.rows),
+            max_concurrent_steps=8,
+            init_carry=acc,
+            in_specs=(BlockSpec((64, 64), lambda i, k: (0, k)),),
+        )(a)
         c[ds(0, 64), ds(0, 64)] = acc
 
     a, c = halves(64, 192), output()
     grids.simulate(a, c)
-    blocks = [wide(a[:, k:k + 64]) for k in (0, 64, 128)]
+    blocks = [wide(a[:, k : k + 64]) for k in (0, 64, 128)]
     square = [x @ x.T for x in blocks]
     both = (blocks[0] + blocks[1]) @ (blocks[0] + blocks[1]).T
     assert (c == 6 * square[0] + both + 6 * square[0] + 2 * (square[0] + square[1])).all()
     assert [(ring.slots, ring.dims) for ring in grids.compiled(a, c).unit.rings.values()] == [
-        (6, None), (4, None), (2, 1), (6, None), (4, None)]
+        (6, None),
+        (4, None),
+        (2, 1),
+        (6, None),
+        (4, None),
+    ]
 
 
 @pytest.mark.thorough
@@ -172,9 +218,14 @@ def test_a_buffer_count_does_not_shrink() -> None:
     def product(a, b, c):
         for m, _ in numpipe.tiles(c.shape[0] // 64, 1):
             acc = numpipe.zeros((64, 64), np.float32)
-            for _, (x, y) in numpipe.pipeline(grid=(2,), max_concurrent_steps=4, in_specs=(
+            for _, (x, y) in numpipe.pipeline(
+                grid=(2,),
+                max_concurrent_steps=4,
+                in_specs=(
                     BlockSpec((64, 64), lambda k: (m, 0), buffer_count=2),
-                    BlockSpec((64, 64), lambda k: (k, 0), buffer_count=3)))(a, b):
+                    BlockSpec((64, 64), lambda k: (k, 0), buffer_count=3),
+                ),
+            )(a, b):
                 acc = numpipe.wgmma(acc, x, y.T)
             c[ds(m * 64, 64), ds(0, 64)] = acc
 
@@ -188,11 +239,20 @@ def test_a_buffer_count_does_not_shrink() -> None:
 def test_shared_memory_is_counted_by_operand() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def large(a, b):
-        for _, _ in numpipe.pipeline(grid=(a.shape[0], a.shape[1]), max_concurrent_steps=6, in_specs=(
-                BlockSpec((256, 64), lambda i, k: (0, k)), BlockSpec((256, 64), lambda i, k: (i, 0))))(a, b):
+        for _, _ in numpipe.pipeline(
+            grid=(a.shape[0], a.shape[1]),
+            max_concurrent_steps=6,
+            in_specs=(
+                BlockSpec((256, 64), lambda i, k: (0, k)),
+                BlockSpec((256, 64), lambda i, k: (i, 0)),
+            ),
+        )(a, b):
             pass
 
-    with pytest.raises(SpecError, match=r"394240 B, but[\s\S]* for 'a': 6 slots x 32768 B[\s\S]* for 'b': 6 slots x 32768 B"):
+    with pytest.raises(
+        SpecError,
+        match=r"394240 B, but[\s\S]* for 'a': 6 slots x 32768 B[\s\S]* for 'b': 6 slots x 32768 B",
+    ):
         large.simulate(halves(64), halves(64))
 
 
@@ -202,18 +262,24 @@ def test_an_array_in_global_memory_is_passed_to_the_body() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def stored(a, c):
         def body(indices, x, out, ready):
-            k, = indices
+            (k,) = indices
             numpipe.barrier_wait(ready)
             acc = numpipe.wgmma_wait(numpipe.wgmma(numpipe.zeros((64, 64), np.float32), x, x.T), 0)
             if out.shape[0] > k * 64:
                 c[ds(k * 64, 64), ds(0, 64)] = acc
 
-        emit(body, grid=(a.shape[0] // 64,), manual_ready_barriers=True, in_specs=(
-            BlockSpec((64, 64), lambda k: (k, 0)), BlockSpec(memory_space=numpipe.GMEM)))(a, c)
+        emit(
+            body,
+            grid=(a.shape[0] // 64,),
+            manual_ready_barriers=True,
+            in_specs=(BlockSpec((64, 64), lambda k: (k, 0)), BlockSpec(memory_space=numpipe.GMEM)),
+        )(a, c)
 
     a, c = halves(192), output(192)
     assert loads(stored, a, c) == {"a": 3}
-    assert (c == np.concatenate([wide(a[k:k + 64]) @ wide(a[k:k + 64]).T for k in (0, 64, 128)])).all()
+    assert (
+        c == np.concatenate([wide(a[k : k + 64]) @ wide(a[k : k + 64]).T for k in (0, 64, 128)])
+    ).all()
     assert stored.inspect("gate", a, c) == ()
 
 
@@ -250,8 +316,13 @@ def in_tuples(a, b, d, c):
 @numpipe.kernel(num_compute_wgs=1)
 def in_named_tuples(a, b, d, c):
     acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), Weights(
-        left=BlockSpec((64, 64)), right=BlockSpec((64, 64), lambda k: (0, k)))))
+    pipe = numpipe.pipeline(
+        grid=(a.shape[1] // 64,),
+        in_specs=(
+            BlockSpec((64, 64), lambda k: (0, k)),
+            Weights(left=BlockSpec((64, 64)), right=BlockSpec((64, 64), lambda k: (0, k))),
+        ),
+    )
     for _, (x, weights) in pipe(a, Weights(b, d)):
         acc = numpipe.wgmma(numpipe.wgmma(acc, x, weights.left.T), x, weights.right.T)
     c[ds(0, 64), ds(0, 64)] = acc
@@ -261,7 +332,10 @@ def in_named_tuples(a, b, d, c):
 def by_name(a, b, d, c):
     """in_specs may be a NamedTuple itself: arrays and tiles are its parts."""
     acc = numpipe.zeros((64, 64), np.float32)
-    specs = Weights(left=BlockSpec((64, 64), lambda k: (0, k)), right=(BlockSpec((64, 64)), BlockSpec((64, 64), lambda k: (0, k))))
+    specs = Weights(
+        left=BlockSpec((64, 64), lambda k: (0, k)),
+        right=(BlockSpec((64, 64)), BlockSpec((64, 64), lambda k: (0, k))),
+    )
     for _, (x, (y, z)) in numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=specs)(a, (b, d)):
         acc = numpipe.wgmma(numpipe.wgmma(acc, x, y.T), x, z.T)
     c[ds(0, 64), ds(0, 64)] = acc
@@ -290,25 +364,41 @@ def chained(a, b, c, state):
     def compute_after(pipeline):
         c[ds(64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
-    one = emit(body, grid=(n,), compute_context=compute, pipeline_state=PipelineState.START, in_specs=(
-        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+    one = emit(
+        body,
+        grid=(n,),
+        compute_context=compute,
+        pipeline_state=PipelineState.START,
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
+    )
 
     def run(shared):
         one(a, b, allocations=shared)
-        emit(body, grid=(n,), compute_context=compute_after, pipeline_state=state, in_specs=(
-            BlockSpec((64, 64), lambda k: (1, k)), BlockSpec((64, 64), lambda k: (0, k))))(b, a, allocations=shared)
+        emit(
+            body,
+            grid=(n,),
+            compute_context=compute_after,
+            pipeline_state=state,
+            in_specs=(BlockSpec((64, 64), lambda k: (1, k)), BlockSpec((64, 64), lambda k: (0, k))),
+        )(b, a, allocations=shared)
 
     numpipe.run_scoped(run, one.get_allocations(a, b), collective_axes="wg")
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 @pytest.mark.parametrize("steps", [0, 1, 2, 5])
-def test_a_chain_of_pipelines_shares_slots_barriers_and_counters(steps: int, seed: int | None) -> None:
+def test_a_chain_of_pipelines_shares_slots_barriers_and_counters(
+    steps: int, seed: int | None
+) -> None:
     a, b, c = halves(128, 64 * steps), halves(128, 64 * steps, 1), output(128)
     trace = numpipe.Trace()
     chained.simulate(a, b, c, 2, seed=seed, trace=trace)
-    assert (c == np.concatenate([wide(a[:64]) @ wide(b[:64]).T, wide(b[64:]) @ wide(a[:64]).T])).all()
-    fills = [event.details["step"] for event in trace.of("note") if event.details["event"] == "fill"]
+    assert (
+        c == np.concatenate([wide(a[:64]) @ wide(b[:64]).T, wide(b[64:]) @ wide(a[:64]).T])
+    ).all()
+    fills = [
+        event.details["step"] for event in trace.of("note") if event.details["event"] == "fill"
+    ]
     assert fills == list(range(2 * steps))  # one counter
 
 
@@ -317,18 +407,27 @@ def test_a_chain_of_pipelines_shares_slots_barriers_and_counters(steps: int, see
 def test_a_pipeline_state_that_is_none(execution: str, state: Any) -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def wrong(a, *, state: numpipe.Static = 0):
-        emit(lambda k, x: None, grid=(1,), pipeline_state=state, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+        emit(
+            lambda k, x: None,
+            grid=(1,),
+            pipeline_state=state,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        )(a)
 
     given = "float64" if execution == "compiled" and isinstance(state, float) else repr(state)
-    with pytest.raises(SpecError, match=f"pipeline_state must be None, .* or an integer 0…2, got {given}"):
+    with pytest.raises(
+        SpecError, match=f"pipeline_state must be None, .* or an integer 0…2, got {given}"
+    ):
         getattr(wrong, execution)(halves(64), state=state)
 
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("state", ["PipelineState.STOP", "1", "state", "state - 1", "wg"])
-def test_a_pipeline_state_may_be_a_constant_or_a_run_time_value_and_changes_nothing(state: str) -> None:
+def test_a_pipeline_state_may_be_a_constant_or_a_run_time_value_and_changes_nothing(
+    state: str,
+) -> None:
     """Also one that the memory role does not know."""
-    text = f'''
+    text = f"""
 @numpipe.kernel(num_compute_wgs=2)
 def kernel(a, c, state):
     wg = numpipe.axis_index("wg")
@@ -341,8 +440,13 @@ def kernel(a, c, state):
 
     emit(body, grid=(a.shape[1] // 64,), compute_context=compute, pipeline_state={state},
          in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
-'''
-    linecache.cache[f"<state {state}>"] = (len(text), None, text.splitlines(keepends=True), f"<state {state}>")
+"""
+    linecache.cache[f"<state {state}>"] = (
+        len(text),
+        None,
+        text.splitlines(keepends=True),
+        f"<state {state}>",
+    )
     scope: dict[str, Any] = dict(globals())
     exec(compile(text, f"<state {state}>", "exec"), scope)
     for steps in (0, 1, 3):
@@ -356,6 +460,7 @@ def kernel(a, c, state):
 def shared_in_a_loop_nest(a, b, c, n, m):
     """Two pipelines in turn on one ring, whose blocks depend on the loops around, over grids of one
     and two dimensions."""
+
     def square(indices, x, acc):
         return numpipe.wgmma(acc, x, x.T)
 
@@ -369,13 +474,24 @@ def shared_in_a_loop_nest(a, b, c, n, m):
             def second(pipeline):
                 c[ds(row + 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
-            one = emit(square, grid=(n,), max_concurrent_steps=3, compute_context=first, in_specs=(
-                BlockSpec((64, 64), lambda k: (k + j, 0)),))
+            one = emit(
+                square,
+                grid=(n,),
+                max_concurrent_steps=3,
+                compute_context=first,
+                in_specs=(BlockSpec((64, 64), lambda k: (k + j, 0)),),
+            )
 
             def run(shared):
                 one(a, allocations=shared)
-                emit(square, grid=(m, 2), max_concurrent_steps=3, delay_release=1, compute_context=second, in_specs=(
-                    BlockSpec((64, 64), lambda p, q: (i + p + q, 0)),))(b, allocations=shared)
+                emit(
+                    square,
+                    grid=(m, 2),
+                    max_concurrent_steps=3,
+                    delay_release=1,
+                    compute_context=second,
+                    in_specs=(BlockSpec((64, 64), lambda p, q: (i + p + q, 0)),),
+                )(b, allocations=shared)
 
             numpipe.run_scoped(run, one.get_allocations(a), collective_axes="wg")
 
@@ -384,17 +500,27 @@ def shared_in_a_loop_nest(a, b, c, n, m):
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 def test_a_chain_in_a_loop_nest_goes_on_with_one_ring(seed: int | None) -> None:
     a, b = halves(320), halves(384, seed=1)
-    square_a, square_b = ([wide(x[r:r + 64]) @ wide(x[r:r + 64]).T for r in range(0, len(x), 64)] for x in (a, b))
+    square_a, square_b = (
+        [wide(x[r : r + 64]) @ wide(x[r : r + 64]).T for r in range(0, len(x), 64)] for x in (a, b)
+    )
     for n, m in ((3, 2), (0, 1), (1, 0), (4, 3)):
         c = output(768)
         trace = numpipe.Trace()
         shared_in_a_loop_nest.simulate(a, b, c, n, m, seed=seed, trace=trace)
         for i in range(3):
             for j in range(2):
-                first, second = c[(i * 2 + j) * 128:][:64], c[(i * 2 + j) * 128 + 64:][:64]
-                assert (first == sum(square_a[j:j + n], np.zeros((64, 64)))).all()
-                assert (second == sum((square_b[i + p + q] for p in range(m) for q in range(2)), np.zeros((64, 64)))).all()
-        fills = [event.details["step"] for event in trace.of("note") if event.details["event"] == "fill"]
+                first, second = c[(i * 2 + j) * 128 :][:64], c[(i * 2 + j) * 128 + 64 :][:64]
+                assert (first == sum(square_a[j : j + n], np.zeros((64, 64)))).all()
+                assert (
+                    second
+                    == sum(
+                        (square_b[i + p + q] for p in range(m) for q in range(2)),
+                        np.zeros((64, 64)),
+                    )
+                ).all()
+        fills = [
+            event.details["step"] for event in trace.of("note") if event.details["event"] == "fill"
+        ]
         assert fills == list(range(6 * (n + 2 * m)))
     assert rings(shared_in_a_loop_nest, a, b, c, 1, 1) == [(3, 0)]
 

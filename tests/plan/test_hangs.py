@@ -42,7 +42,11 @@ TEST = re.compile(r"mbarrier\.(try|test)_wait|ld\.acquire\.gpu\.global\.b32")
 def unbounded(ptx: str) -> list[str]:
     """The tests of mbarriers and flags that a statement repeats by itself;
     `tests.compile.test_bounded` has what debug repeats."""
-    return [line for line in ptx.splitlines() if TEST.search(line) and re.search(r"bra (WAIT|NEXT);", line)]
+    return [
+        line
+        for line in ptx.splitlines()
+        if TEST.search(line) and re.search(r"bra (WAIT|NEXT);", line)
+    ]
 
 
 @pytest.mark.variants(0)
@@ -51,18 +55,30 @@ def test_with_debug_each_wait_has_a_bound_and_without_it_none(name: str) -> None
     kernel = ALL[name]
     bounded = kernel.compiled(*given(name)).ptx
     assert TEST.search(bounded) and "activemask" in bounded and not unbounded(bounded)
-    plain = numpipe.Kernel(kernel.function, dataclasses.replace(kernel.options, compiler_params=CompilerParams()))
+    plain = numpipe.Kernel(
+        kernel.function, dataclasses.replace(kernel.options, compiler_params=CompilerParams())
+    )
     free = plain.compiled(*given(name)).ptx
     assert len(unbounded(free)) == len(TEST.findall(free)) > 0 and "%globaltimer" not in free
 
 
 def test_records_of_flags_name_them_and_their_lines() -> None:
-    image = ALL["a_part_that_nobody_hands_over"].compiled(*given("a_part_that_nobody_hands_over")).image
+    image = (
+        ALL["a_part_that_nobody_hands_over"].compiled(*given("a_part_that_nobody_hands_over")).image
+    )
     place = FLAG_PLACE
     assert "flag" in image.places[place]
-    text = str(failure(image, [Record(0, (1, 0, 0), warp, place, 0, 0, FLAG) for warp in range(4)], True))
-    assert re.match(r"hang_kernels\.py:\d+: kernel a_part_that_nobody_hands_over, CTA \(1, 0, 0\): waits took more than 2", text)
-    assert re.search(r"blocked on the flag of another part of 'work' @ hang_kernels\.py:\d+ at .*\n.*not in a wait", text)
+    text = str(
+        failure(image, [Record(0, (1, 0, 0), warp, place, 0, 0, FLAG) for warp in range(4)], True)
+    )
+    assert re.match(
+        r"hang_kernels\.py:\d+: kernel a_part_that_nobody_hands_over, CTA \(1, 0, 0\): waits took more than 2",
+        text,
+    )
+    assert re.search(
+        r"blocked on the flag of another part of 'work' @ hang_kernels\.py:\d+ at .*\n.*not in a wait",
+        text,
+    )
     assert "fix:    hand every part over with numpipe.combine" in text
 
 
@@ -83,15 +99,21 @@ class Stuck:
 
 
 # 168 registers a lane
-@numpipe.kernel(num_compute_wgs=3, warp_specialized=False, compiler_params=CompilerParams(debug=True))
+@numpipe.kernel(
+    num_compute_wgs=3, warp_specialized=False, compiler_params=CompilerParams(debug=True)
+)
 def more_registers_than_there_are(x, y):
     numpipe.set_max_registers(256, "increase")
 
 
-def test_waits_that_were_given_up_are_told_also_where_the_kernel_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_that_were_given_up_are_told_also_where_the_kernel_does_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As soon as their records are there: not behind the time after which the host gives a silent
     kernel up."""
-    image = ALL["a_part_that_nobody_hands_over"].compiled(*given("a_part_that_nobody_hands_over")).image
+    image = (
+        ALL["a_part_that_nobody_hands_over"].compiled(*given("a_part_that_nobody_hands_over")).image
+    )
     place = next(number for number, name in enumerate(image.places) if "flag" in name)
     record = struct.pack("<II3IIIiQ24x", FLAG, 0, 1, 0, 0, 0, place, 0, 0)
     guard = Watch()
@@ -100,20 +122,34 @@ def test_waits_that_were_given_up_are_told_also_where_the_kernel_does_not_end(mo
     monkeypatch.setattr(driver, "_opened", Stuck(ticks=1000))
     monkeypatch.setattr("numpipe.launch.debug_reports._PATIENCE", 0.1)
     begin = time.monotonic()
-    with pytest.raises(PipelineDeadlock, match="blocked on the flag of another part of 'work'") as caught:
+    with pytest.raises(
+        PipelineDeadlock, match="blocked on the flag of another part of 'work'"
+    ) as caught:
         guard.await_end(image, 0)
-    assert time.monotonic() - begin < 5 and "it has not ended since: restart the process" in str(caught.value)
+    assert time.monotonic() - begin < 5 and "it has not ended since: restart the process" in str(
+        caught.value
+    )
 
 
 UNBOUNDED = {
-    "registers": (more_registers_than_there_are, r"registers \(setmaxnreg.inc\) @ test_hangs\.py:\d+", "register-budget"),
-    "named barriers": (ALL[NAMED_HANG], r"others at a named barrier @ hang_kernels\.py:\d+", "named-barrier-mismatch"),
+    "registers": (
+        more_registers_than_there_are,
+        r"registers \(setmaxnreg.inc\) @ test_hangs\.py:\d+",
+        "register-budget",
+    ),
+    "named barriers": (
+        ALL[NAMED_HANG],
+        r"others at a named barrier @ hang_kernels\.py:\d+",
+        "named-barrier-mismatch",
+    ),
     "neither": (HANGS["one_of_two_arrives"], "others at a named barrier", "livelock"),
 }
 
 
 @pytest.mark.parametrize("what", UNBOUNDED)
-def test_a_wait_without_a_bound_is_told_by_the_host_with_its_line(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_without_a_bound_is_told_by_the_host_with_its_line(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel, name, hazard = UNBOUNDED[what]
     image = kernel.compiled(*given("nobody_arrives")).image
     guard = Watch()
@@ -121,8 +157,11 @@ def test_a_wait_without_a_bound_is_told_by_the_host_with_its_line(what: str, mon
     fake = Stuck(ticks=3)
     monkeypatch.setattr(driver, "_opened", fake)
     monkeypatch.setenv("NUMPIPE_DEBUG_TIMEOUT", "0.05")
-    with pytest.raises(PipelineDeadlock, match=rf"kernel {kernel.name}: it has not ended, and for \d+ s .* it waits for {name}, "
-                       r"or is in a loop") as caught:
+    with pytest.raises(
+        PipelineDeadlock,
+        match=rf"kernel {kernel.name}: it has not ended, and for \d+ s .* it waits for {name}, "
+        r"or is in a loop",
+    ) as caught:
         guard.await_end(image, 0)
     assert caught.value.report is not None and caught.value.report.hazard == hazard
     if "@" in name:

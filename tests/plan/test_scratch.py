@@ -34,12 +34,22 @@ def halves(*shape: int) -> np.ndarray:
     return np.random.default_rng(len(shape)).standard_normal(shape).astype(HALF)
 
 
-@pytest.mark.parametrize("kind", [
-    SMEM((64, 64), np.float16), SMEM((2, 3, 8, 16), np.int64), SMEM((64, 64), np.float16, (SwizzleTransform(32),)),
-    Barrier(3, (2, 4)), Barrier(), ClusterBarrier(("x", "y"), (2, 4), 3),
-    (SMEM((8, 16), np.uint8), (Barrier(), SMEM((8, 8), np.float32))),
-    RefUnion(SMEM((64, 64), np.float32), (SMEM((64, 64), np.float16), SMEM((8, 8), np.float16))),
-], ids=str)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        SMEM((64, 64), np.float16),
+        SMEM((2, 3, 8, 16), np.int64),
+        SMEM((64, 64), np.float16, (SwizzleTransform(32),)),
+        Barrier(3, (2, 4)),
+        Barrier(),
+        ClusterBarrier(("x", "y"), (2, 4), 3),
+        (SMEM((8, 16), np.uint8), (Barrier(), SMEM((8, 8), np.float32))),
+        RefUnion(
+            SMEM((64, 64), np.float32), (SMEM((64, 64), np.float16), SMEM((8, 8), np.float16))
+        ),
+    ],
+    ids=str,
+)
 def test_a_type_survives_the_compiler(kind: Any) -> None:
     assert parse(repr(kind)) == kind
 
@@ -52,16 +62,24 @@ def laid_out(x, y):
 
     numpipe.run_scoped(own, SMEM((3, 64, 32), np.float16), Barrier(num_barriers=(2, 2)))
     numpipe.run_scoped(own, SMEM((64, 64), np.float16), Barrier(), collective_axes="wg")
-    numpipe.scratch(RefUnion(SMEM((64, 64), np.float32), (SMEM((64, 64), np.float16), SMEM((64, 64), np.float16))))
+    numpipe.scratch(
+        RefUnion(
+            SMEM((64, 64), np.float32), (SMEM((64, 64), np.float16), SMEM((64, 64), np.float16))
+        )
+    )
 
 
 @pytest.mark.parametrize("simulated", [False, True])
-def test_allocations_lie_apart_in_both_executions(simulated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocations_lie_apart_in_both_executions(
+    simulated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = ArrayType((64, 64), np.float16)
     if simulated:
         units: list[Any] = []
         made = Variant.unit
-        monkeypatch.setattr(Variant, "unit", lambda *args, **named: units.append(made(*args, **named)) or units[-1])
+        monkeypatch.setattr(
+            Variant, "unit", lambda *args, **named: units.append(made(*args, **named)) or units[-1]
+        )
         laid_out.simulate(np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16))
         unit = units[0]
     else:
@@ -73,7 +91,9 @@ def test_allocations_lie_apart_in_both_executions(simulated: bool, monkeypatch: 
     assert [part.memory.owners for part in scratch] == [2, 2, 0, 0, 0]
     assert sorted(part.memory.total for part in scratch) == [0, 0, 8192, 16384, 2 * 3 * 4096]
     addresses = [address for address, _, _ in unit.scratch_barriers()]
-    assert len(set(addresses)) == len(addresses) == 2 * 4 + 1 and all(0 < a < 1024 and a % 8 == 0 for a in addresses)
+    assert len(set(addresses)) == len(addresses) == 2 * 4 + 1 and all(
+        0 < a < 1024 and a % 8 == 0 for a in addresses
+    )
     assert unit.smem_bytes == 1024 + 8192 + 16384 + 24576
 
 
@@ -84,20 +104,33 @@ def test_the_bytes_of_all_allocations_are_in_the_error() -> None:
         numpipe.run_scoped(lambda tile: 0, SMEM((6, 128, 64), np.float16))
 
     for run in (large.simulate, large.compiled):
-        with pytest.raises(SpecError, match=r"263168 B, but a CTA has 232448 B.*RefUnion") as caught:
+        with pytest.raises(
+            SpecError, match=r"263168 B, but a CTA has 232448 B.*RefUnion"
+        ) as caught:
             run(np.zeros((8, 8), HALF))
         rows = [row.partition(" @ ")[0] for row in str(caught.value).splitlines() if " B  " in row]
         assert rows == [
-            "    1024 B  barriers", "   65536 B  SMEM((4, 128, 64), float16)", "  196608 B  SMEM((6, 128, 64), float16)"]
+            "    1024 B  barriers",
+            "   65536 B  SMEM((4, 128, 64), float16)",
+            "  196608 B  SMEM((6, 128, 64), float16)",
+        ]
 
 
 def test_barriers_have_a_limit_of_their_own() -> None:
     @numpipe.kernel(grid=1, num_compute_wgs=2)
     def many(x):
-        numpipe.run_scoped(lambda a, b, c: 0, Barrier(num_barriers=32), Barrier(num_barriers=32), Barrier(num_barriers=(4, 4)))
+        numpipe.run_scoped(
+            lambda a, b, c: 0,
+            Barrier(num_barriers=32),
+            Barrier(num_barriers=32),
+            Barrier(num_barriers=(4, 4)),
+        )
 
     for run in (many.simulate, many.compiled):
-        with pytest.raises(SpecError, match=r"scratch at .*: 32 more barriers than the 1024 bytes for all barriers of a CTA hold"):
+        with pytest.raises(
+            SpecError,
+            match=r"scratch at .*: 32 more barriers than the 1024 bytes for all barriers of a CTA hold",
+        ):
             run(np.zeros((8, 8), HALF))
 
 
@@ -127,7 +160,11 @@ def test_a_function_called_twice_has_the_same_allocation_and_goes_on_in_its_phas
         by_a_function.simulate(x, y, seed=seed)
         np.testing.assert_array_equal(y, x)
     built = by_a_function.compiled(x, y)
-    assert built.image.smem_bytes == 1024 + 8192 and len(built.unit.scratch) == 1 and built.image.resources.clean
+    assert (
+        built.image.smem_bytes == 1024 + 8192
+        and len(built.unit.scratch) == 1
+        and built.image.resources.clean
+    )
 
 
 @numpipe.function
@@ -143,7 +180,9 @@ def with_a_pipeline(x, y):
 
     def body(tile):
         total = numpipe.zeros((64, 64), np.float32)
-        for _, (block,) in numpipe.pipeline(grid=(x.shape[0] // 128,), in_specs=(BlockSpec((128, 64), lambda k: (k, 0)),))(x):
+        for _, (block,) in numpipe.pipeline(
+            grid=(x.shape[0] // 128,), in_specs=(BlockSpec((128, 64), lambda k: (k, 0)),)
+        )(x):
             total = total + doubled_through(tile, block.at[ds(wg * 64, 64), :])
         return total
 
@@ -189,12 +228,16 @@ def test_stores_by_copies_are_seen_through_names_and_functions() -> None:
 @numpipe.kernel(grid=1, num_compute_wgs=1)
 def other_layouts(a, b, c):
     """Operands of a product with narrower panels than they would have."""
-    slots, landed = numpipe.scratch((SMEM((1, 2, 64, 64), np.float16, (SwizzleTransform(32),)), Barrier(1, (2, 1))))
+    slots, landed = numpipe.scratch(
+        (SMEM((1, 2, 64, 64), np.float16, (SwizzleTransform(32),)), Barrier(1, (2, 1)))
+    )
     numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 64)], slots.at[0, 0], landed.at[0, 0])
     numpipe.copy_gmem_to_smem(b.at[ds(0, 64), ds(0, 64)], slots.at[0, 1], landed.at[1].at[0])
     for i in range(2):
         numpipe.barrier_wait(landed.at[i, 0])
-    acc = numpipe.wgmma_wait(numpipe.wgmma(numpipe.zeros((64, 64), np.float32), slots.at[0, 0], slots.at[0, 1].T), 0)
+    acc = numpipe.wgmma_wait(
+        numpipe.wgmma(numpipe.zeros((64, 64), np.float32), slots.at[0, 0], slots.at[0, 1].T), 0
+    )
     c[ds(0, 64), ds(0, 64)] = acc
 
 
@@ -202,9 +245,13 @@ def test_transforms_of_slots_of_two_dimensions() -> None:
     a, b, c = halves(64, 64), halves(64, 64) * HALF.type(2), np.zeros((64, 64), np.float32)
     for seed in SEEDS:
         other_layouts.simulate(a, b, c, seed=seed)
-        np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(
+            c, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-4, atol=1e-4
+        )
     built = other_layouts.compiled(a, b, c)
-    assert built.image.resources.clean and {request.swizzle for request in built.image.maps if not request.written} == {32}
+    assert built.image.resources.clean and {
+        request.swizzle for request in built.image.maps if not request.written
+    } == {32}
 
 
 # ---- what goes wrong
@@ -229,8 +276,12 @@ def never(x, y):
             pass
         pipeline(0)
 
-    numpipe.emit_pipeline_warp_specialized(lambda i, tile, carry: carry, grid=(1,), compute_context=compute, in_specs=(
-        BlockSpec((64, 64), lambda k: (0, k)),))(x)
+    numpipe.emit_pipeline_warp_specialized(
+        lambda i, tile, carry: carry,
+        grid=(1,),
+        compute_context=compute,
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+    )(x)
 
 
 @numpipe.kernel(grid=1, num_compute_wgs=2)
@@ -254,15 +305,27 @@ def missed(x, y):
             numpipe.barrier_wait(barrier)
         pipeline(0)
 
-    numpipe.emit_pipeline_warp_specialized(lambda i, tile, carry: carry, grid=(1,), compute_context=compute, in_specs=(
-        BlockSpec((64, 64), lambda k: (0, k)),))(x)
+    numpipe.emit_pipeline_warp_specialized(
+        lambda i, tile, carry: carry,
+        grid=(1,),
+        compute_context=compute,
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+    )(x)
 
 
-@pytest.mark.parametrize("kernel, kind, message", [
-    (overlapping, PipelineRace, r"TMA load \(x\) fills .* while TMA store \(y\)"),
-    (never, PipelineDeadlock, r"tests in a row failed while nothing else happened"),
-    (missed, PipelineRace, r"waited for phase 0 of barrier @ .*, but the mbarrier has already reached phase 1"),
-], ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize(
+    "kernel, kind, message",
+    [
+        (overlapping, PipelineRace, r"TMA load \(x\) fills .* while TMA store \(y\)"),
+        (never, PipelineDeadlock, r"tests in a row failed while nothing else happened"),
+        (
+            missed,
+            PipelineRace,
+            r"waited for phase 0 of barrier @ .*, but the mbarrier has already reached phase 1",
+        ),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
 def test_the_simulator_finds(kernel: Any, kind: Any, message: str) -> None:
     x, y = halves(128, 64), np.zeros((128, 64), HALF)
     with pytest.raises(kind, match=message):

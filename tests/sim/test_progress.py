@@ -21,7 +21,9 @@ from numpipe.sim.progress import RunProgress
 @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), grid_names="m", num_compute_wgs=1)
 def by_ctas(x, y):
     m = numpipe.axis_index("m")
-    for (k,), (tile,) in numpipe.pipeline(grid=(4,), in_specs=(BlockSpec((64, 64), lambda k: (m, 0)),))(x):
+    for (k,), (tile,) in numpipe.pipeline(
+        grid=(4,), in_specs=(BlockSpec((64, 64), lambda k: (m, 0)),)
+    )(x):
         if k == 3:
             y[ds(m * 64, 64), ds(0, 64)] = tile[...]
 
@@ -29,7 +31,9 @@ def by_ctas(x, y):
 @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1)
 def by_tiles(x, y):
     for (m,) in numpipe.tiles(x.shape[0] // 64):
-        for (k,), (tile,) in numpipe.pipeline(grid=(4,), in_specs=(BlockSpec((64, 64), lambda k: (m, 0)),))(x):
+        for (k,), (tile,) in numpipe.pipeline(
+            grid=(4,), in_specs=(BlockSpec((64, 64), lambda k: (m, 0)),)
+        )(x):
             if k == 3:
                 y[ds(m * 64, 64), ds(0, 64)] = tile[...]
 
@@ -49,7 +53,9 @@ def _no_compile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kernel", [by_ctas, by_tiles], ids=["CTAs", "tiles"])
-def test_an_estimate_is_right_within_a_factor_of_3(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimate_is_right_within_a_factor_of_3(
+    kernel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From a sixth of the run on, before which what is set up once counts."""
     kernel.simulate(*arrays(8))
     estimates: list[float] = []
@@ -76,10 +82,15 @@ def test_an_estimate_is_right_within_a_factor_of_3(kernel: Any, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("kernel", [by_ctas, by_tiles], ids=["CTAs", "tiles"])
-def test_what_takes_longer_is_refused_with_the_estimate_and_the_fix(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_longer_is_refused_with_the_estimate_and_the_fix(
+    kernel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    with pytest.raises(SpecError, match=rf"kernel {kernel.name}: simulated it takes about \d+ s \(.* clusters took 0 s\), and "
-                       r"simulations end at 0.01 s: take smaller arrays, .* kernel.simulate\(…, limit=\d+\)"):
+    with pytest.raises(
+        SpecError,
+        match=rf"kernel {kernel.name}: simulated it takes about \d+ s \(.* clusters took 0 s\), and "
+        r"simulations end at 0.01 s: take smaller arrays, .* kernel.simulate\(…, limit=\d+\)",
+    ):
         kernel.simulate(*arrays(32), limit=0.01)
     x, y = arrays(8)
     kernel.simulate(x, y, limit=math.inf)
@@ -89,12 +100,16 @@ def test_what_takes_longer_is_refused_with_the_estimate_and_the_fix(kernel: Any,
 def test_a_grid_without_end_is_refused_at_once() -> None:
     huge = numpipe.kernel(by_ctas.function, grid=(2**31 - 1,), grid_names="m", num_compute_wgs=1)
     begin = time.monotonic()
-    with pytest.raises(SpecError, match=r"simulated it takes about 214748 s \(a grid of 2147483647 CTAs\)"):
+    with pytest.raises(
+        SpecError, match=r"simulated it takes about 214748 s \(a grid of 2147483647 CTAs\)"
+    ):
         huge(*arrays(1), target="sim")
     assert time.monotonic() - begin < 2
 
 
-def test_a_cta_that_says_nothing_of_its_end_ends_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cta_that_says_nothing_of_its_end_ends_at_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     monkeypatch.setattr(progress, "_OFTEN", 1)
     with pytest.raises(SpecError, match=r"\(0 of 1 clusters took 0 s: more is not known\)"):
@@ -119,7 +134,9 @@ def test_the_bar_appears_on_a_terminal_in_long_runs_alone(
 
 @pytest.mark.parametrize("limit", [0, -1, True, "1", math.nan])
 def test_a_limit_is_a_number_of_seconds(limit: Any) -> None:
-    with pytest.raises(SpecError, match=r"kernel by_ctas: .*limit=.*it is a number of seconds above 0"):
+    with pytest.raises(
+        SpecError, match=r"kernel by_ctas: .*limit=.*it is a number of seconds above 0"
+    ):
         by_ctas.simulate(*arrays(1), limit=limit)
 
 

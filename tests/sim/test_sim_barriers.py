@@ -18,8 +18,14 @@ SEEDS = [None, *range(20)]
 
 def run(*bodies, seed=None, **kwargs):
     """One body a warpgroup."""
-    simulate(lambda machine: bodies[machine.warpgroup](machine), grid=(1, 1, 1), warpgroups=len(bodies),
-             smem_bytes=4096, seed=seed, **kwargs)
+    simulate(
+        lambda machine: bodies[machine.warpgroup](machine),
+        grid=(1, 1, 1),
+        warpgroups=len(bodies),
+        smem_bytes=4096,
+        seed=seed,
+        **kwargs,
+    )
 
 
 def initialised(machine, *counts):
@@ -39,13 +45,16 @@ PER_LANE = np.zeros(128, np.int32)
 
 
 # ---- mbarriers -----------------------------------------------------------------------------------
-@pytest.mark.parametrize(("arrive", "count"), [
-    (lambda m: m.mbar_arrive(0), 128),
-    (lambda m: m.mbar_arrive(0, 2), 256),
-    (lambda m: each_warp(m, m.mbar_arrive, 0), 4),
-    (lambda m: one(m, m.mbar_arrive, 0), 1),
-    (lambda m: one(m, m.mbar_arrive, 0, 3), 3),
-])
+@pytest.mark.parametrize(
+    ("arrive", "count"),
+    [
+        (lambda m: m.mbar_arrive(0), 128),
+        (lambda m: m.mbar_arrive(0, 2), 256),
+        (lambda m: each_warp(m, m.mbar_arrive, 0), 4),
+        (lambda m: one(m, m.mbar_arrive, 0), 1),
+        (lambda m: one(m, m.mbar_arrive, 0, 3), 3),
+    ],
+)
 def test_every_executing_lane_arrives(arrive, count):
     def body(machine):
         initialised(machine, count)
@@ -75,11 +84,15 @@ def test_too_many_arrivals_name_both_counts_and_who_arrived():
         one(machine, machine.mbar_arrive, 0, 2)
         one(machine, machine.mbar_arrive, 0, 2)
 
-    with pytest.raises(SimulationError, match=r"2 arrivals on bar0, but phase 0 has only 1 of 3 pending \(arrived"):
+    with pytest.raises(
+        SimulationError, match=r"2 arrivals on bar0, but phase 0 has only 1 of 3 pending \(arrived"
+    ):
         run(body)
 
 
-@pytest.mark.parametrize(("nbytes", "message"), [(-16, "expect_tx of -16 bytes"), (1 << 20, "0 … 1048575")])
+@pytest.mark.parametrize(
+    ("nbytes", "message"), [(-16, "expect_tx of -16 bytes"), (1 << 20, "0 … 1048575")]
+)
 def test_a_transaction_count_has_a_range(nbytes, message):
     def body(machine):
         initialised(machine, 1)
@@ -89,9 +102,15 @@ def test_a_transaction_count_has_a_range(nbytes, message):
         run(body)
 
 
-@pytest.mark.parametrize(("address", "count", "message"), [
-    (4, 1, "multiple of 8"), (4096, 1, "4096 bytes of shared memory"), (64, 0, "1 … 1048575"), (0, 1, "live since"),
-])
+@pytest.mark.parametrize(
+    ("address", "count", "message"),
+    [
+        (4, 1, "multiple of 8"),
+        (4096, 1, "4096 bytes of shared memory"),
+        (64, 0, "1 … 1048575"),
+        (0, 1, "live since"),
+    ],
+)
 def test_a_wrong_initialisation_is_refused(address, count, message):
     def body(machine):
         initialised(machine, 1)
@@ -119,7 +138,9 @@ def test_the_initialising_lane_alone_has_seen_it_without_a_barrier():
         one(machine, machine.mbar_arrive, 0)
         machine.mbar_wait(0, 0)
 
-    with pytest.raises(PipelineRace, match="mbar_wait on bar0, but nothing orders its initialisation"):
+    with pytest.raises(
+        PipelineRace, match="mbar_wait on bar0, but nothing orders its initialisation"
+    ):
         run(body)
 
 
@@ -130,7 +151,9 @@ def test_barriers_of_the_kernels_entry_are_declared_by_everybody():
         machine.mbar_wait(0, 0)
 
     run(body, body)
-    with pytest.raises(SimulationError, match="with count 3 at SMEM.0., where bar0 with count 2 is live"):
+    with pytest.raises(
+        SimulationError, match="with count 3 at SMEM.0., where bar0 with count 2 is live"
+    ):
         run(body, lambda machine: machine.mbar_init_at_entry(0, 3, "bar0"))
 
 
@@ -158,21 +181,33 @@ def test_polling_makes_progress_and_polling_for_ever_is_a_deadlock():
 
     for seed in SEEDS:
         run(waits, arrives, seed=seed)
-    told = (r"(?s)tests in a row failed.*blocked on bar0 phase 0, which it tests again and again at test_sim_barriers.py:\d+ in "
-            r"waits.*bar0 still misses 1 of 1 arrivals in phase 0")
+    told = (
+        r"(?s)tests in a row failed.*blocked on bar0 phase 0, which it tests again and again at test_sim_barriers.py:\d+ in "
+        r"waits.*bar0 still misses 1 of 1 arrivals in phase 0"
+    )
     with pytest.raises(PipelineDeadlock, match=told):
         run(waits, lambda machine: initialised(machine, 1))
 
 
 # ---- who executes --------------------------------------------------------------------------------
-@pytest.mark.parametrize("operation", [
-    lambda m: m.bar_sync(0, 128), lambda m: m.bar_arrive(0, 128), lambda m: m.wgmma_fence(), lambda m: m.wgmma_commit(),
-    lambda m: m.wgmma_wait(0), lambda m: m.setmaxnreg("dec", 40), lambda m: ldmatrix.load_x1(PER_LANE),
-    lambda m: stmatrix.store_x1(PER_LANE, PER_LANE),
-])
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda m: m.bar_sync(0, 128),
+        lambda m: m.bar_arrive(0, 128),
+        lambda m: m.wgmma_fence(),
+        lambda m: m.wgmma_commit(),
+        lambda m: m.wgmma_wait(0),
+        lambda m: m.setmaxnreg("dec", 40),
+        lambda m: ldmatrix.load_x1(PER_LANE),
+        lambda m: stmatrix.store_x1(PER_LANE, PER_LANE),
+    ],
+)
 @pytest.mark.parametrize("lanes", ["one", "warps"])
 def test_a_collective_operation_by_fewer_lanes_is_refused(operation, lanes):
-    with pytest.raises(SimulationError, match=f"needs all 128 lanes of the warpgroup, but lanes='{lanes}'") as caught:
+    with pytest.raises(
+        SimulationError, match=f"needs all 128 lanes of the warpgroup, but lanes='{lanes}'"
+    ) as caught:
         run(lambda machine: machine.scoped(lanes, operation, (machine,)))
     assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
 
@@ -193,9 +228,15 @@ def test_scopes_only_get_narrower_and_end():
 
 
 # ---- named barriers ------------------------------------------------------------------------------
-@pytest.mark.parametrize(("barrier", "threads", "message"), [
-    (16, 128, "0 … 15"), (0, 100, "multiple of 128"), (0, 64, "multiple of 128"), (0, 384, "CTA's 256"),
-])
+@pytest.mark.parametrize(
+    ("barrier", "threads", "message"),
+    [
+        (16, 128, "0 … 15"),
+        (0, 100, "multiple of 128"),
+        (0, 64, "multiple of 128"),
+        (0, 384, "CTA's 256"),
+    ],
+)
 def test_a_named_barrier_takes_whole_warpgroups(barrier, threads, message):
     with pytest.raises(SimulationError, match=message):
         run(lambda machine: machine.bar_sync(barrier, threads), nothing)
@@ -222,9 +263,13 @@ def test_turns_pass_through_bar_arrive_and_bar_sync(seed):
 
 
 def test_a_barrier_that_somebody_never_reaches_is_a_deadlock_that_counts_threads():
-    with pytest.raises(PipelineDeadlock, match="bar_sync 3: 128 of 256 threads have arrived .warpgroup 0 .compute") as caught:
+    with pytest.raises(
+        PipelineDeadlock, match="bar_sync 3: 128 of 256 threads have arrived .warpgroup 0 .compute"
+    ) as caught:
         run(lambda machine: machine.bar_sync(3, 256), nothing)
-    assert caught.value.report is not None and caught.value.report.hazard == "named-barrier-mismatch"
+    assert (
+        caught.value.report is not None and caught.value.report.hazard == "named-barrier-mismatch"
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -235,10 +280,15 @@ def test_a_deadlock_tells_who_has_ended_without_a_barrier(seed):
             machine.bar_sync(2, 384)
 
     run(*[lambda machine: body(machine, ())] * 3, seed=seed)
-    for leaves, told in (((2,), r"warpgroup 2 \(compute\) has ended without it"),
-                         ((0, 2), r"warpgroup 0 \(compute\), warpgroup 2 \(compute\) have ended without it")):
-        with pytest.raises(PipelineDeadlock, match=rf"named barrier 2: \d+ of 384 threads \(at test_sim_barriers.py:\d+ in body\); "
-                                                   rf"{told}"):
+    for leaves, told in (
+        ((2,), r"warpgroup 2 \(compute\) has ended without it"),
+        ((0, 2), r"warpgroup 0 \(compute\), warpgroup 2 \(compute\) have ended without it"),
+    ):
+        with pytest.raises(
+            PipelineDeadlock,
+            match=rf"named barrier 2: \d+ of 384 threads \(at test_sim_barriers.py:\d+ in body\); "
+            rf"{told}",
+        ):
             run(*[lambda machine, leaves=leaves: body(machine, leaves)] * 3, seed=seed)
     with pytest.raises(PipelineDeadlock) as caught:  # one that is only late is not blamed
         run(lambda m: m.bar_sync(1, 256), lambda m: m.bar_sync(2, 256), seed=seed)
@@ -274,13 +324,22 @@ def budget(memory, compute, seed):
 def test_registers_given_back_are_granted_and_a_sum_above_what_the_cta_holds_hangs(seed):
     budget(40, 232, seed)
     budget(24, 240, seed)
-    with pytest.raises(PipelineDeadlock, match=r"240 \+ 240 \+ 40 per lane = 520 x 128 = 66560 wanted, the CTA holds 64512"):
+    with pytest.raises(
+        PipelineDeadlock,
+        match=r"240 \+ 240 \+ 40 per lane = 520 x 128 = 66560 wanted, the CTA holds 64512",
+    ):
         budget(40, 240, seed)
 
 
-@pytest.mark.parametrize(("direction", "registers", "message"), [
-    ("inc", 20, "24 … 256"), ("dec", 42, "multiple of 8"), ("dec", 240, "use inc"), ("inc", 40, "use dec"),
-])
+@pytest.mark.parametrize(
+    ("direction", "registers", "message"),
+    [
+        ("inc", 20, "24 … 256"),
+        ("dec", 42, "multiple of 8"),
+        ("dec", 240, "use inc"),
+        ("inc", 40, "use dec"),
+    ],
+)
 def test_a_wrong_register_count_is_refused(direction, registers, message):
     with pytest.raises(SimulationError, match=message):
         run(lambda machine: machine.setmaxnreg(direction, registers), nothing, nothing)
@@ -315,7 +374,11 @@ def test_a_users_exception_surfaces_with_its_line_and_ends_the_others():
         assert caught.traceback[-1].name == "fails"
         assert ended in ([0], [])  # [] if it had not come to its wait
     gc.collect()
-    assert not [g for g in gc.get_objects() if isinstance(g, greenlet) and g and not g.dead and g.parent is not None]
+    assert not [
+        g
+        for g in gc.get_objects()
+        if isinstance(g, greenlet) and g and not g.dead and g.parent is not None
+    ]
 
 
 def test_a_keyboard_interrupt_comes_through():
@@ -349,9 +412,14 @@ def test_ctas_run_one_after_the_other_with_fresh_memory():
     assert seen == [((x, y, 0), (2, 2, 1), "unit") for y in range(2) for x in range(2)]
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"warpgroups": 0}, "1 … 8"), ({"warpgroups": 9}, "1 … 8"), ({"smem_bytes": 2 << 20}, "at most 232448"),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"warpgroups": 0}, "1 … 8"),
+        ({"warpgroups": 9}, "1 … 8"),
+        ({"smem_bytes": 2 << 20}, "at most 232448"),
+    ],
+)
 def test_a_cta_the_hardware_cannot_hold_is_refused(options, message):
     with pytest.raises(SpecError, match=message):
         simulate(nothing, **({"grid": (1, 1, 1), "warpgroups": 1, "smem_bytes": 0} | options))
@@ -360,4 +428,7 @@ def test_a_cta_the_hardware_cannot_hold_is_refused(options, message):
 def test_notes_cost_nothing_without_a_trace_and_become_events_with_one():
     trace = Trace()
     run(lambda machine: machine.note("tile", tile=(1, 2)), trace=trace)
-    assert [(e.kind, e.details) for e in trace.events] == [("note", {"event": "tile", "tile": (1, 2)}), ("end", {})]
+    assert [(e.kind, e.details) for e in trace.events] == [
+        ("note", {"event": "tile", "tile": (1, 2)}),
+        ("end", {}),
+    ]

@@ -37,14 +37,24 @@ def silent(run: Callable[[int | None], Any]) -> None:
         run(seed)
 
 
-def reported(run: Callable[[int | None], Any], hazard: str, *patterns: str, kind: type[SimulationError] = PipelineRace) -> None:
+def reported(
+    run: Callable[[int | None], Any],
+    hazard: str,
+    *patterns: str,
+    kind: type[SimulationError] = PipelineRace,
+) -> None:
     """Every schedule raises a report of `hazard` whose text has all `patterns`."""
     for seed in SEEDS:
         with pytest.raises(kind) as caught:
             run(seed)
-        assert caught.value.report is not None and caught.value.report.hazard == hazard, (seed, caught.value)
+        assert caught.value.report is not None and caught.value.report.hazard == hazard, (
+            seed,
+            caught.value,
+        )
         for pattern in patterns:
-            assert re.search(pattern, str(caught.value)), f"seed {seed}: {pattern} is not in\n{caught.value}"
+            assert re.search(pattern, str(caught.value)), (
+                f"seed {seed}: {pattern} is not in\n{caught.value}"
+            )
         assert re.match(r".*(test_sim_gmem|sim_pipelines)\.py:\d+: ", str(caught.value))
 
 
@@ -62,16 +72,20 @@ def ones(partitioned: bool) -> Any:
 @pytest.mark.parametrize("order, how", [("C", r"TMA store \(c\)"), ("F", r"store \(c\)")])
 def test_two_ctas_that_store_to_one_block_conflict(order: Any, how: str) -> None:
     """Through the store ring, and by the lanes."""
+
     def c() -> np.ndarray:
         return np.zeros((128, 64), F32, order=order)
 
     silent(lambda seed: ones(True).simulate(c(), seed=seed))
     line = ones(True).function.__code__.co_firstlineno + 3
-    reported(lambda seed: ones(False).simulate(c(), seed=seed), "cta-conflict",
-             rf"warpgroup 0 \(compute\) of CTA \(1, 0, 0\): {how} writes c\[0:64, \d+:\d+\], which CTA \(0, 0, 0\) writes too",
-             rf"now:    {how} by warpgroup 0 \(compute\) of CTA \(1, 0, 0\) at test_sim_gmem.py:{line} in fills: c\[0:64",
-             rf"before: {how} by warpgroup 0 \(compute\) of CTA \(0, 0, 0\) at test_sim_gmem.py:{line} in fills: c\[0:64",
-             r"fix:    blocks of its own for each CTA: .*numpipe.program_id.*reduction_op='add'")
+    reported(
+        lambda seed: ones(False).simulate(c(), seed=seed),
+        "cta-conflict",
+        rf"warpgroup 0 \(compute\) of CTA \(1, 0, 0\): {how} writes c\[0:64, \d+:\d+\], which CTA \(0, 0, 0\) writes too",
+        rf"now:    {how} by warpgroup 0 \(compute\) of CTA \(1, 0, 0\) at test_sim_gmem.py:{line} in fills: c\[0:64",
+        rf"before: {how} by warpgroup 0 \(compute\) of CTA \(0, 0, 0\) at test_sim_gmem.py:{line} in fills: c\[0:64",
+        r"fix:    blocks of its own for each CTA: .*numpipe.program_id.*reduction_op='add'",
+    )
 
 
 def test_a_report_has_both_accesses() -> None:
@@ -80,15 +94,21 @@ def test_a_report_has_both_accesses() -> None:
     report = caught.value.report
     assert report is not None and report.now is not None and report.before is not None
     assert (report.now.cta, report.before.cta) == ((1, 0, 0), (0, 0, 0))
-    assert report.now.did.startswith("TMA store (c) of c[0:64, ") and report.now.lines[0].function == "fills"
+    assert (
+        report.now.did.startswith("TMA store (c) of c[0:64, ")
+        and report.now.lines[0].function == "fills"
+    )
     assert "program_id" in report.fix and "at once" in report.cause
 
 
 @numpipe.kernel(grid=(2,), num_compute_wgs=1)
 def copies(a, o):
     at = numpipe.program_id(0)
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (at, 0)),),
-                            out_specs=(BlockSpec((64, 64), lambda k: (at, 0)),))
+    pipe = numpipe.pipeline(
+        grid=(1,),
+        in_specs=(BlockSpec((64, 64), lambda k: (at, 0)),),
+        out_specs=(BlockSpec((64, 64), lambda k: (at, 0)),),
+    )
     for _, (x, y) in pipe(a, o):
         y[...] = x[...]
 
@@ -96,16 +116,21 @@ def copies(a, o):
 def test_views_of_one_allocation_meet_where_they_overlap() -> None:
     def run(seed: int | None, rows: int, columns: int = 0, same: bool = True) -> None:
         base = np.zeros((256, 128), F16)
-        o = base[rows:rows + 128, columns:columns + 64]
+        o = base[rows : rows + 128, columns : columns + 64]
         copies.simulate(base[:128, :64], o if same else o.copy(), seed=seed)
 
     for apart in ((128,), (0,), (64, 64), (64, 0, False)):
         silent(lambda seed, apart=apart: run(seed, *apart))
-    reported(lambda seed: run(seed, 64), "cta-conflict",
-             r"CTA \(1, 0, 0\): TMA load \(a\) reads a\[64:128, 0:64\], which CTA \(0, 0, 0\) writes",
-             r"before: TMA store \(o\) by .*: o\[0:64, 0:64\]")
+    reported(
+        lambda seed: run(seed, 64),
+        "cta-conflict",
+        r"CTA \(1, 0, 0\): TMA load \(a\) reads a\[64:128, 0:64\], which CTA \(0, 0, 0\) writes",
+        r"before: TMA store \(o\) by .*: o\[0:64, 0:64\]",
+    )
     # what both touch
-    reported(lambda seed: run(seed, 96), "cta-conflict", r"TMA load \(a\) reads a\[96:128, 0:64\], which")
+    reported(
+        lambda seed: run(seed, 96), "cta-conflict", r"TMA load \(a\) reads a\[96:128, 0:64\], which"
+    )
 
 
 def test_a_transposed_view_is_told_in_its_own_indices() -> None:
@@ -118,15 +143,20 @@ def test_a_transposed_view_is_told_in_its_own_indices() -> None:
 
     def run(seed: int | None, start: int) -> None:
         base = np.zeros((256, 64), F16)
-        copied.simulate(base[:128].T, base[start:start + 128].T, seed=seed)
+        copied.simulate(base[:128].T, base[start : start + 128].T, seed=seed)
 
     silent(lambda seed: run(seed, 128))
-    reported(lambda seed: run(seed, 64), "cta-conflict", r"TMA load \(b\) reads b\[0:64, 64:128\], which CTA \(0, 0, 0\) writes")
+    reported(
+        lambda seed: run(seed, 64),
+        "cta-conflict",
+        r"TMA load \(b\) reads b\[0:64, 64:128\], which CTA \(0, 0, 0\) writes",
+    )
 
 
 @functools.cache
 def reduced(first: str | None, second: str | None) -> Any:
     """CTA 0 combines by `first` (None: stores), the other one by `second`."""
+
     @numpipe.kernel(grid=(2,), num_compute_wgs=1)
     def sums(c):
         tile = numpipe.scratch(numpipe.SMEM((64, 64), np.float16))
@@ -144,12 +174,17 @@ def test_reductions_of_one_kind_may_meet() -> None:
         reduced(first, second).simulate(np.zeros((64, 64), F16), seed=seed)
 
     silent(lambda seed: run(seed, "add", "add"))
-    reported(lambda seed: run(seed, "add", "max"), "cta-conflict",
-             r"TMA reduction 'max' \(c\) writes c\[0:64, 0:64\], which CTA \(0, 0, 0\) writes too",
-             r"before: TMA reduction 'add' \(c\)", "fix:    set the array up before the kernel .*all CTAs use "
-             "the same reduction_op")
+    reported(
+        lambda seed: run(seed, "add", "max"),
+        "cta-conflict",
+        r"TMA reduction 'max' \(c\) writes c\[0:64, 0:64\], which CTA \(0, 0, 0\) writes too",
+        r"before: TMA reduction 'add' \(c\)",
+        "fix:    set the array up before the kernel .*all CTAs use the same reduction_op",
+    )
     reported(lambda seed: run(seed, None, "add"), "cta-conflict", r"before: TMA store \(c\)")
-    reported(lambda seed: run(seed, "add", None), "cta-conflict", r"before: TMA reduction 'add' \(c\)")
+    reported(
+        lambda seed: run(seed, "add", None), "cta-conflict", r"before: TMA reduction 'add' \(c\)"
+    )
 
 
 # ---- arrays that hold nothing --------------------------------------------------------------------
@@ -162,8 +197,12 @@ def test_a_reduction_needs_what_it_adds_to() -> None:
 
     a = np.ones((64, 32), F32)
     silent(lambda seed: adds.simulate(a, out=a.copy(), seed=seed))
-    reported(lambda seed: adds.simulate(a, seed=seed), "uninitialised-read",
-             r"TMA reduction 'add' \(o\) changes o\[0:64, 0:32\], which nobody has written", kind=SimulationError)
+    reported(
+        lambda seed: adds.simulate(a, seed=seed),
+        "uninitialised-read",
+        r"TMA reduction 'add' \(o\) changes o\[0:64, 0:32\], which nobody has written",
+        kind=SimulationError,
+    )
 
 
 # ---- outside the array ---------------------------------------------------------------------------
@@ -179,27 +218,55 @@ def test_a_tile_sticks_out_at_the_end_only(order: Any) -> None:
     for start in ((60, 8), (99, 64), (128, 0), (0, 128)):
         silent(lambda seed, start=start: at.simulate(c(), *start, seed=seed))
     for start in ((-64, 0), (0, -8)):
-        reported(lambda seed, start=start: at.simulate(c(), *start, seed=seed), "out-of-bounds",
-                 rf"'c\[…\] = tile': negative start \({start[0]}, {start[1]}\): ", kind=SimulationError)
+        reported(
+            lambda seed, start=start: at.simulate(c(), *start, seed=seed),
+            "out-of-bounds",
+            rf"'c\[…\] = tile': negative start \({start[0]}, {start[1]}\): ",
+            kind=SimulationError,
+        )
 
 
-@pytest.mark.parametrize("index, told", [
-    ((slice(0, 4), slice(60, 65)), "elements 60 … 64 along dimension 1 of an array that has 64"),
-    ((slice(-2, 2), slice(0, 8)), "elements -2 … 1 along dimension 0 of an array that has 16"),
-    ((16, slice(0, 8)), "elements 16 … 16 along dimension 0 of an array that has 16"),
-])
+@pytest.mark.parametrize(
+    "index, told",
+    [
+        (
+            (slice(0, 4), slice(60, 65)),
+            "elements 60 … 64 along dimension 1 of an array that has 64",
+        ),
+        ((slice(-2, 2), slice(0, 8)), "elements -2 … 1 along dimension 0 of an array that has 16"),
+        ((16, slice(0, 8)), "elements 16 … 16 along dimension 0 of an array that has 16"),
+    ],
+)
 def test_ordinary_stores_are_not_clipped(index: Any, told: str) -> None:
     def run(seed: int | None, index: Any) -> None:
-        simulate(lambda machine: machine.gmem_write(np.zeros((16, 64), F16), index, np.zeros((), F16), "c"), grid=(1, 1, 1),
-                 warpgroups=1, smem_bytes=1024, seed=seed)
+        simulate(
+            lambda machine: machine.gmem_write(
+                np.zeros((16, 64), F16), index, np.zeros((), F16), "c"
+            ),
+            grid=(1, 1, 1),
+            warpgroups=1,
+            smem_bytes=1024,
+            seed=seed,
+        )
 
     silent(lambda seed: run(seed, (slice(0, 16), slice(60, 64))))
-    reported(lambda seed: run(seed, index), "out-of-bounds", f"store to c: {told}: ordinary stores are not clipped",
-             kind=SimulationError)
+    reported(
+        lambda seed: run(seed, index),
+        "out-of-bounds",
+        f"store to c: {told}: ordinary stores are not clipped",
+        kind=SimulationError,
+    )
 
 
 # ---- within a CTA --------------------------------------------------------------------------------
-def load(machine: Machine, tensor: TensorMap, coords: tuple[int, ...], address: int = 0, phase: int = 0, wait: bool = True) -> None:
+def load(
+    machine: Machine,
+    tensor: TensorMap,
+    coords: tuple[int, ...],
+    address: int = 0,
+    phase: int = 0,
+    wait: bool = True,
+) -> None:
     """By the elected lane."""
     machine.mbar_init_at_entry(BAR, 1, "landed")
     machine.mbar_arrive_expect_tx(BAR, tensor.nbytes)
@@ -227,10 +294,14 @@ def test_ordinary_stores_are_not_there_for_the_tma() -> None:
         one(machine, load, machine, TensorMap(array, (64, 64), 128, "a"), (loaded, 0))
 
     silent(lambda seed: run_body(lambda machine: body(machine, 64), seed))
-    reported(lambda seed: run_body(lambda machine: body(machine, 0), seed), "array-in-transfer",
-             r"TMA load \(a\) reads a\[0:64, 0:64\], which store \(a\) of the same CTA wrote: nothing makes ordinary "
-             "stores to an array visible",
-             r"fence.proxy.async.shared::cta, is of shared memory", r"fix:    store it with copy_smem_to_gmem")
+    reported(
+        lambda seed: run_body(lambda machine: body(machine, 0), seed),
+        "array-in-transfer",
+        r"TMA load \(a\) reads a\[0:64, 0:64\], which store \(a\) of the same CTA wrote: nothing makes ordinary "
+        "stores to an array visible",
+        r"fence.proxy.async.shared::cta, is of shared memory",
+        r"fix:    store it with copy_smem_to_gmem",
+    )
 
 
 @pytest.mark.parametrize("lanes", [False, True])
@@ -253,15 +324,19 @@ def test_a_store_over_what_a_load_still_reads(lanes: bool) -> None:
             machine.mbar_wait(BAR, 0)
 
     silent(lambda seed: run_body(lambda machine: body(machine, True), seed))
-    reported(lambda seed: run_body(lambda machine: body(machine, False), seed), "array-in-transfer",
-             r"store \(a\) writes the array at a\[0:64, 0:64\] while TMA load \(a\) by warpgroup 0 \(compute\) may still be "
-             "reading it")
+    reported(
+        lambda seed: run_body(lambda machine: body(machine, False), seed),
+        "array-in-transfer",
+        r"store \(a\) writes the array at a\[0:64, 0:64\] while TMA load \(a\) by warpgroup 0 \(compute\) may still be "
+        "reading it",
+    )
 
 
 @pytest.mark.parametrize("second", ["TMA store", "store", "TMA load"])
 def test_a_store_is_over_for_those_who_know(second: str) -> None:
     """Warpgroup 0 stores and waits; the other one has to be told, even where the copy happens to be
     over."""
+
     def body(machine: Machine, array: np.ndarray, told: bool) -> None:
         tensor = TensorMap(array, (64, 64), 128, "a")
         write_panel(machine, 8192 * (1 + machine.warpgroup))
@@ -286,9 +361,12 @@ def test_a_store_is_over_for_those_who_know(second: str) -> None:
         run_body(lambda machine: body(machine, array, told), seed, warpgroups=2)
 
     silent(lambda seed: run(seed, True))
-    reported(lambda seed: run(seed, False), "array-in-transfer",
-             r"\(a\) (reads|writes) the array at a\[0:\d+, 0:64\] while .*\(a\) by warpgroup [01] \(compute\) may still be "
-             "(reading|writing) it|ordinary stores to an array visible")
+    reported(
+        lambda seed: run(seed, False),
+        "array-in-transfer",
+        r"\(a\) (reads|writes) the array at a\[0:\d+, 0:64\] while .*\(a\) by warpgroup [01] \(compute\) may still be "
+        "(reading|writing) it|ordinary stores to an array visible",
+    )
 
 
 def test_two_warpgroups_store_to_parts_of_their_own() -> None:
@@ -302,28 +380,56 @@ def test_two_warpgroups_store_to_parts_of_their_own() -> None:
 
     for order in "CF":
         silent(lambda seed, order=order: run(seed, 64, order))
-    reported(lambda seed: run(seed, 32, "F"), "unordered-accesses", r"store \(c\) writes c\[32:64, 0:64\], which store \(c\) of "
-             r"warpgroup \d \(compute\) writes too", r"no barrier orders warpgroup \d \(compute\) before warpgroup \d")
-    reported(lambda seed: run(seed, 0, "C"), "array-in-transfer", r"while TMA store \(c\) by warpgroup \d \(compute\) may still be")
+    reported(
+        lambda seed: run(seed, 32, "F"),
+        "unordered-accesses",
+        r"store \(c\) writes c\[32:64, 0:64\], which store \(c\) of "
+        r"warpgroup \d \(compute\) writes too",
+        r"no barrier orders warpgroup \d \(compute\) before warpgroup \d",
+    )
+    reported(
+        lambda seed: run(seed, 0, "C"),
+        "array-in-transfer",
+        r"while TMA store \(c\) by warpgroup \d \(compute\) may still be",
+    )
 
 
 # ---- griddepcontrol ------------------------------------------------------------------------------
 WAITS = {
     "its own": lambda machine: machine.grid_dependency_wait(),
     "one lane's": lambda machine: one(machine, machine.grid_dependency_wait),
-    "another warpgroup's": lambda machine: (machine.warpgroup == 1 and machine.grid_dependency_wait(), machine.bar_sync(8, 256)),
-    "another's, but not told": lambda machine: machine.warpgroup == 1 and machine.grid_dependency_wait(),
-    "another's, told too early": lambda machine: (machine.bar_sync(8, 256),
-                                                  machine.warpgroup == 1 and machine.grid_dependency_wait()),
-    "too late": None, "none": lambda machine: None,
+    "another warpgroup's": lambda machine: (
+        machine.warpgroup == 1 and machine.grid_dependency_wait(),
+        machine.bar_sync(8, 256),
+    ),
+    "another's, but not told": lambda machine: (
+        machine.warpgroup == 1 and machine.grid_dependency_wait()
+    ),
+    "another's, told too early": lambda machine: (
+        machine.bar_sync(8, 256),
+        machine.warpgroup == 1 and machine.grid_dependency_wait(),
+    ),
+    "too late": None,
+    "none": lambda machine: None,
 }
 
 
 @pytest.mark.parametrize("access", ["load", "store", "TMA store"])
-@pytest.mark.parametrize("wait, good", [
-    ("its own", True), ("one lane's", None), ("another warpgroup's", True), ("another's, but not told", False),
-    ("another's, told too early", False), ("too late", False), ("none", True)])
-def test_arrays_are_touched_behind_a_griddepcontrol_wait(wait: str, good: bool | None, access: str) -> None:
+@pytest.mark.parametrize(
+    "wait, good",
+    [
+        ("its own", True),
+        ("one lane's", None),
+        ("another warpgroup's", True),
+        ("another's, but not told", False),
+        ("another's, told too early", False),
+        ("too late", False),
+        ("none", True),
+    ],
+)
+def test_arrays_are_touched_behind_a_griddepcontrol_wait(
+    wait: str, good: bool | None, access: str
+) -> None:
     def body(machine: Machine) -> None:
         array = np.zeros((64, 64), F16)
         tensor = TensorMap(array, (64, 64), 128, "a")
@@ -349,9 +455,13 @@ def test_arrays_are_touched_behind_a_griddepcontrol_wait(wait: str, good: bool |
     if access != "store" if good is None else good:  # the lane that waited is the one that copies
         silent(run)
     else:
-        reported(run, "read-before-grid-dependency",
-                 r"a\[0:64, 0:64\] is (read|written) by (TMA (load|store)|store) \(a\) of warpgroup 0 \(compute\) before "
-                 r"griddepcontrol.wait", r"fix:    griddep.wait\(\) by every warpgroup")
+        reported(
+            run,
+            "read-before-grid-dependency",
+            r"a\[0:64, 0:64\] is (read|written) by (TMA (load|store)|store) \(a\) of warpgroup 0 \(compute\) before "
+            r"griddepcontrol.wait",
+            r"fix:    griddep.wait\(\) by every warpgroup",
+        )
 
 
 def test_a_dependent_launch_needs_a_wait_whether_there_is_one_or_not() -> None:
@@ -363,12 +473,16 @@ def test_a_dependent_launch_needs_a_wait_whether_there_is_one_or_not() -> None:
         machine.gmem_write(array, (slice(0, 64), slice(0, 64)), np.ones((64, 64), F16), "a")
 
     silent(lambda seed: run_body(lambda machine: body(machine, True), seed, programmatic=True))
-    reported(lambda seed: run_body(lambda machine: body(machine, False), seed, programmatic=True), "read-before-grid-dependency")
+    reported(
+        lambda seed: run_body(lambda machine: body(machine, False), seed, programmatic=True),
+        "read-before-grid-dependency",
+    )
 
 
 def test_a_kernel_begins_with_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """So one that waits once more, anywhere, is right; and without the one at its entry every
     kernel is wrong."""
+
     @numpipe.kernel(num_compute_wgs=1)
     def waits_late(c):
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
@@ -376,8 +490,11 @@ def test_a_kernel_begins_with_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
     silent(lambda seed: waits_late.simulate(np.ones((64, 64), F32), seed=seed))
     monkeypatch.setattr(griddep.wait, "function", lambda: None)
-    reported(lambda seed: waits_late.simulate(np.ones((64, 64), F32), seed=seed), "read-before-grid-dependency",
-             r"c\[0:64, \d+:\d+\] is written by TMA store \(c\) of warpgroup 0")
+    reported(
+        lambda seed: waits_late.simulate(np.ones((64, 64), F32), seed=seed),
+        "read-before-grid-dependency",
+        r"c\[0:64, \d+:\d+\] is written by TMA store \(c\) of warpgroup 0",
+    )
 
 
 # ---- what it costs -------------------------------------------------------------------------------
@@ -401,7 +518,12 @@ def test_an_array_that_nobody_writes_costs_one_look_a_block() -> None:
 def stores(view: Callable[[np.ndarray], np.ndarray]) -> Callable[[Machine, np.ndarray], None]:
     def access(machine: Machine, base: np.ndarray) -> None:
         array = view(base)
-        machine.gmem_write(array, (slice(0, array.shape[0]), slice(0, array.shape[1])), np.zeros((), array.dtype), "a")
+        machine.gmem_write(
+            array,
+            (slice(0, array.shape[0]), slice(0, array.shape[1])),
+            np.zeros((), array.dtype),
+            "a",
+        )
 
     return access
 
@@ -414,35 +536,45 @@ def loads(view: Callable[[np.ndarray], np.ndarray]) -> Callable[[Machine, np.nda
     return access
 
 
-@pytest.mark.parametrize("first, second, meets", [
-    (loads(lambda b: b[:16, :64]), stores(lambda b: b[16:, :64].view(F32)), False),
-    # the load was in a region of its own
-    (loads(lambda b: b[:16, :64]), stores(lambda b: b[15:, :64].view(F32)), True),
-    (stores(lambda b: b[:16].view(F32)), stores(lambda b: b[16:]), False),
-    (stores(lambda b: b[:17].view(F32)), stores(lambda b: b[16:]), True),  # units become finer
-    (stores(lambda b: b[:, ::2]), stores(lambda b: b[:, 1::2]), False),
-    (stores(lambda b: b[:, ::2]), stores(lambda b: b[:, ::3]), True),
-    (stores(lambda b: b[4:8, 8:16]), loads(lambda b: b[::2, 16:32]), False),
-    (stores(lambda b: b[4:8, 8:17]), loads(lambda b: b[::2, 16:32]), True),
-    # backwards, rows 5 … 31
-    (stores(lambda b: b[4:5, 8:16]), stores(lambda b: b[::-1, ::-1][:27]), False),
-    (stores(lambda b: b[4:5, 8:16]), stores(lambda b: b[::-1, ::-1][:28]), True),
-    (stores(lambda b: b[4:8, 8:16].T), loads(lambda b: b[8:16, :64]), False),
-    (stores(lambda b: b[4:9, 8:16].T), loads(lambda b: b[8:16, :64]), True),
-])
+@pytest.mark.parametrize(
+    "first, second, meets",
+    [
+        (loads(lambda b: b[:16, :64]), stores(lambda b: b[16:, :64].view(F32)), False),
+        # the load was in a region of its own
+        (loads(lambda b: b[:16, :64]), stores(lambda b: b[15:, :64].view(F32)), True),
+        (stores(lambda b: b[:16].view(F32)), stores(lambda b: b[16:]), False),
+        (stores(lambda b: b[:17].view(F32)), stores(lambda b: b[16:]), True),  # units become finer
+        (stores(lambda b: b[:, ::2]), stores(lambda b: b[:, 1::2]), False),
+        (stores(lambda b: b[:, ::2]), stores(lambda b: b[:, ::3]), True),
+        (stores(lambda b: b[4:8, 8:16]), loads(lambda b: b[::2, 16:32]), False),
+        (stores(lambda b: b[4:8, 8:17]), loads(lambda b: b[::2, 16:32]), True),
+        # backwards, rows 5 … 31
+        (stores(lambda b: b[4:5, 8:16]), stores(lambda b: b[::-1, ::-1][:27]), False),
+        (stores(lambda b: b[4:5, 8:16]), stores(lambda b: b[::-1, ::-1][:28]), True),
+        (stores(lambda b: b[4:8, 8:16].T), loads(lambda b: b[8:16, :64]), False),
+        (stores(lambda b: b[4:9, 8:16].T), loads(lambda b: b[8:16, :64]), True),
+    ],
+)
 def test_views_meet_where_their_bytes_do(first: Any, second: Any, meets: bool) -> None:
     """Whatever their types, strides and directions. In between a third one is met, of a row that
     neither has."""
+
     def run(seed: int | None) -> None:
         base = np.zeros((64, 64), F16)
 
         def body(machine: Machine) -> None:
-            (first, stores(lambda b: b[40:41, ::2]), second)[machine.cta[0]](machine, base[:32] if machine.cta[0] != 1 else base)
+            (first, stores(lambda b: b[40:41, ::2]), second)[machine.cta[0]](
+                machine, base[:32] if machine.cta[0] != 1 else base
+            )
 
         simulate(body, grid=(3, 1, 1), warpgroups=1, smem_bytes=BAR + 1024, seed=seed)
 
     if meets:
-        reported(run, "cta-conflict", r"\(a\) (reads|writes) a\[\d+:\d+, \d+:\d+\], which CTA \(0, 0, 0\) (reads|writes)")
+        reported(
+            run,
+            "cta-conflict",
+            r"\(a\) (reads|writes) a\[\d+:\d+, \d+:\d+\], which CTA \(0, 0, 0\) (reads|writes)",
+        )
     else:
         silent(run)
 
@@ -450,16 +582,29 @@ def test_views_meet_where_their_bytes_do(first: Any, second: Any, meets: bool) -
 def test_the_maps_of_a_region_stay_as_arrays_are_met() -> None:
     """Of the left half A is read and C is written: apart, until part of the right half is met,
     which reaches over both."""
-    met = (loads(lambda b: b[:16, :32]), stores(lambda b: b[32:, :32].view(F32)), loads(lambda b: b[8:20, :32]),
-           stores(lambda b: b[:, 33:40]))
+    met = (
+        loads(lambda b: b[:16, :32]),
+        stores(lambda b: b[32:, :32].view(F32)),
+        loads(lambda b: b[8:20, :32]),
+        stores(lambda b: b[:, 33:40]),
+    )
 
     def run(seed: int | None, last: Any) -> None:
         base = np.zeros((64, 64), F16)
-        simulate(lambda machine: (*met, last)[machine.cta[0]](machine, base), grid=(5, 1, 1), warpgroups=1, smem_bytes=BAR + 1024,
-                 seed=seed)
+        simulate(
+            lambda machine: (*met, last)[machine.cta[0]](machine, base),
+            grid=(5, 1, 1),
+            warpgroups=1,
+            smem_bytes=BAR + 1024,
+            seed=seed,
+        )
 
     silent(lambda seed: run(seed, stores(lambda b: b[20:32, :33])))
     for row, earlier in ((7, "0, 0, 0) reads"), (19, "2, 0, 0) reads"), (63, "1, 0, 0) writes")):
         # by whichever of the two comes later
         told = rf"which CTA \(({re.escape(earlier)}|4, 0, 0\) writes)"
-        reported(lambda seed, row=row: run(seed, stores(lambda b: b[row:row + 1, :33])), "cta-conflict", told)
+        reported(
+            lambda seed, row=row: run(seed, stores(lambda b: b[row : row + 1, :33])),
+            "cta-conflict",
+            told,
+        )

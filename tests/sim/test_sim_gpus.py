@@ -28,9 +28,13 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def computes(case: Case, gpus: int, seed: Any, **options: Any) -> None:
     inputs = case.inputs(gpus)
     got = case.kernel.simulate(*inputs, mesh=MESH(gpus), seed=seed, **case.options(gpus), **options)
-    for made, wanted in zip([got] if isinstance(got, list) else got, case.results(*inputs), strict=True):
+    for made, wanted in zip(
+        [got] if isinstance(got, list) else got, case.results(*inputs), strict=True
+    ):
         for gpu in range(gpus):
-            np.testing.assert_array_equal(made[gpu], wanted[gpu], err_msg=f"GPU {gpu} of {gpus}, seed {seed}")
+            np.testing.assert_array_equal(
+                made[gpu], wanted[gpu], err_msg=f"GPU {gpu} of {gpus}, seed {seed}"
+            )
 
 
 @pytest.mark.variants(4)
@@ -66,7 +70,9 @@ def test_verify_and_all_schedules_take_a_mesh() -> None:
     x = gpu_kernels.blocks(2, 128, 64)
     numpipe.verify(gpu_kernels.shift, x, mesh=MESH(2), schedules=6).raise_if_failed()
 
-    @numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=1, warp_specialized=False)
+    @numpipe.kernel(
+        grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=1, warp_specialized=False
+    )
     def swapped(x, y, ready):
         other = 1 - numpipe.axis_index("gpu")
         numpipe.peer(y, other)[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
@@ -124,11 +130,15 @@ def test_nobody_touches_a_peer_before_its_launch_has_begun(monkeypatch: pytest.M
     monkeypatch.setattr(of_gpus.Begun, "meet", lambda self, who: None)
     with pytest.raises(PipelineRace, match=r"before the launch of GPU 1 has begun") as caught:
         gpu_kernels.shift.simulate(gpu_kernels.blocks(2, 128, 64), mesh=MESH(2))
-    assert caught.value.report is not None and caught.value.report.hazard == "read-before-grid-dependency"
+    assert (
+        caught.value.report is not None
+        and caught.value.report.hazard == "read-before-grid-dependency"
+    )
 
 
 def test_every_access_by_a_peer_is_over_when_a_launch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the check of ends nothing says so."""
+
     @numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs=1, semaphores=1)
     def stored(y, ready):
         me = numpipe.axis_index("gpu")
@@ -137,7 +147,10 @@ def test_every_access_by_a_peer_is_over_when_a_launch_ends(monkeypatch: pytest.M
     def run() -> None:
         stored.simulate([np.zeros((64, 64), np.float16) for _ in range(2)], mesh=MESH(2))
 
-    with pytest.raises(PipelineRace, match=r"TMA store \(y of GPU \d\) of y of GPU \d\[0:64, 0:64\], in the memory of GPU"):
+    with pytest.raises(
+        PipelineRace,
+        match=r"TMA store \(y of GPU \d\) of y of GPU \d\[0:64, 0:64\], in the memory of GPU",
+    ):
         run()
     monkeypatch.setattr(of_gpus.Gpus, "leave", lambda self, who: None)
     run()
@@ -155,10 +168,19 @@ def test_a_deadlock_of_two_gpus_names_who_waits_and_who_has_signalled() -> None:
         stuck.simulate([np.zeros((64, 64), np.float16) for _ in range(2)], mesh=MESH(2))
     report = caught.value.report
     assert report is not None and report.hazard == "deadlock"
-    assert {(party.gpu, party.cta[0]) for party in report.waiting} == {(0, 0), (0, 1), (1, 0), (1, 1)}
-    for text in ("warpgroup 0 (compute) of CTA (1, 0, 0) of GPU 0: blocked on the semaphore ready[1] of GPU 0: it is 0, and the "
-                 "wait is for 2", "ready[1] of GPU 1 is 2 and the wait is for 4: signalled by warpgroup 0 (compute) of CTA (",
-                 "of GPU 0 at test_sim_gpus.py:", "2 more signals"):
+    assert {(party.gpu, party.cta[0]) for party in report.waiting} == {
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    }
+    for text in (
+        "warpgroup 0 (compute) of CTA (1, 0, 0) of GPU 0: blocked on the semaphore ready[1] of GPU 0: it is 0, and the "
+        "wait is for 2",
+        "ready[1] of GPU 1 is 2 and the wait is for 4: signalled by warpgroup 0 (compute) of CTA (",
+        "of GPU 0 at test_sim_gpus.py:",
+        "2 more signals",
+    ):
         assert text in str(caught.value)
 
 
@@ -168,13 +190,24 @@ def test_a_timeline_has_the_rows_of_each_gpu(tmp_path: Path) -> None:
     assert {event.gpu for event in trace.events} == {0, 1}
     text = trace.timeline()
     rows = [line.partition("|")[0].strip() for line in text.splitlines() if "|" in line]
-    assert rows[:3] == ["GPU 0 wg0 compute", "GPU 0 wg1 compute", "GPU 0 wg2 memory"] and "GPU 1 wg2 memory" in rows
-    assert text.startswith("CTA (0, 0, 0) of 2 GPUs") and trace.timeline(cta=(1, 0, 0, 0)).startswith("CTA (0, 0, 0) of GPU 1")
+    assert (
+        rows[:3] == ["GPU 0 wg0 compute", "GPU 0 wg1 compute", "GPU 0 wg2 memory"]
+        and "GPU 1 wg2 memory" in rows
+    )
+    assert text.startswith("CTA (0, 0, 0) of 2 GPUs") and trace.timeline(
+        cta=(1, 0, 0, 0)
+    ).startswith("CTA (0, 0, 0) of GPU 1")
     trace.save(tmp_path / "run.json")
     again = numpipe.Trace.load(tmp_path / "run.json")
     assert again.timeline() == text and again.gpus == [0, 1]
-    assert '"CTA (0, 0, 0) of GPU 1"' in (tmp_path / "run.json").read_text() and len(trace.summary().ctas) == 4
-    assert {event.details["semaphore"] for event in trace.of("signal")} == {"ready[0] of GPU 0", "ready[0] of GPU 1"}
+    assert (
+        '"CTA (0, 0, 0) of GPU 1"' in (tmp_path / "run.json").read_text()
+        and len(trace.summary().ctas) == 4
+    )
+    assert {event.details["semaphore"] for event in trace.of("signal")} == {
+        "ready[0] of GPU 0",
+        "ready[0] of GPU 1",
+    }
 
 
 # ---- what is refused
@@ -208,16 +241,24 @@ def test_what_is_no_array_no_semaphore_and_no_rank_is_refused() -> None:
     def of_half(y, ready):
         numpipe.wait(ready.at[0], 0.5)
 
-    for body, says in ((of_tile, "array is an array parameter of the kernel, got"),
-                       (of_semaphores, "are signalled, numpipe.signal"), (to_array, r"ready.at\[i\], got"),
-                       (to_all, r"ready.at\[i\], got"), (by_float, "rank must be an integer"),
-                       (reads, "semaphores are signalled and waited for"), (adds, "semaphores are signalled and waited for"),
-                       (of_half, "value must be an integer")):
+    for body, says in (
+        (of_tile, "array is an array parameter of the kernel, got"),
+        (of_semaphores, "are signalled, numpipe.signal"),
+        (to_array, r"ready.at\[i\], got"),
+        (to_all, r"ready.at\[i\], got"),
+        (by_float, "rank must be an integer"),
+        (reads, "semaphores are signalled and waited for"),
+        (adds, "semaphores are signalled and waited for"),
+        (of_half, "value must be an integer"),
+    ):
         refused(body, says)
 
 
 def test_a_kernel_of_one_gpu_has_no_peers() -> None:
-    for body, says in ((lambda_peer, "numpipe.peer.* in a kernel of one GPU"), (lambda_axis, "that of a mesh's GPUs")):
+    for body, says in (
+        (lambda_peer, "numpipe.peer.* in a kernel of one GPU"),
+        (lambda_axis, "that of a mesh's GPUs"),
+    ):
         with pytest.raises(numpipe.NumpipeError, match=says):
             numpipe.kernel(grid=1, num_compute_wgs=1)(body).simulate(np.zeros((64, 64), np.float16))
 

@@ -14,13 +14,18 @@ from tests.kernels.covering import examples
 from tests.kernels.sim_pipelines import F16, each_warp, one
 
 SEEDS = [None, *range(20)]
-ROWS = (np.arange(4)[:, None] * 256 + np.arange(16) * 16)  # warp w: bytes [256 w, 256 w + 256)
+ROWS = np.arange(4)[:, None] * 256 + np.arange(16) * 16  # warp w: bytes [256 w, 256 w + 256)
 VALUES = np.arange(1024, dtype=np.uint16).astype(np.uint8).reshape(4, 16, 16)
 
 
 def run(*bodies, seed=None):
-    simulate(lambda machine: bodies[machine.warpgroup](machine), grid=(1, 1, 1), warpgroups=len(bodies),
-             smem_bytes=4096, seed=seed)
+    simulate(
+        lambda machine: bodies[machine.warpgroup](machine),
+        grid=(1, 1, 1),
+        warpgroups=len(bodies),
+        smem_bytes=4096,
+        seed=seed,
+    )
 
 
 def test_what_the_warps_write_is_what_they_read():
@@ -36,7 +41,12 @@ def test_what_the_warps_write_is_what_they_read():
 @pytest.mark.parametrize("seed", SEEDS)
 def test_warps_writing_the_same_bytes_race(seed):
     with pytest.raises(PipelineRace, match="write .put. writes .* while write .put."):
-        run(lambda machine: machine.smem_write(np.zeros((4, 1), int), np.zeros((4, 1, 16), np.uint8), "put"), seed=seed)
+        run(
+            lambda machine: machine.smem_write(
+                np.zeros((4, 1), int), np.zeros((4, 1, 16), np.uint8), "put"
+            ),
+            seed=seed,
+        )
 
 
 def test_neighbouring_words_of_different_warpgroups_do_not_race():
@@ -73,13 +83,20 @@ def test_a_release_by_one_warp_does_not_speak_for_the_others(seed, release):
             run(reader, writer, seed=seed)
 
 
-@pytest.mark.parametrize(("chunks", "values", "message"), [
-    (np.zeros((3, 1), int), np.zeros((3, 1, 16), np.uint8), r"\(3, 1\) with lanes='all'; it must be \(4, n\)"),
-    (ROWS + 8, VALUES, "8 is not a multiple of 16"),
-    (ROWS + 4096, VALUES, r"SMEM\[4096:5120\), but the CTA has 4096 bytes"),
-    (ROWS - 1024, VALUES, r"SMEM\[-1024:0\)"),
-    (ROWS, VALUES.view(np.int8), "values of int8"),
-])
+@pytest.mark.parametrize(
+    ("chunks", "values", "message"),
+    [
+        (
+            np.zeros((3, 1), int),
+            np.zeros((3, 1, 16), np.uint8),
+            r"\(3, 1\) with lanes='all'; it must be \(4, n\)",
+        ),
+        (ROWS + 8, VALUES, "8 is not a multiple of 16"),
+        (ROWS + 4096, VALUES, r"SMEM\[4096:5120\), but the CTA has 4096 bytes"),
+        (ROWS - 1024, VALUES, r"SMEM\[-1024:0\)"),
+        (ROWS, VALUES.view(np.int8), "values of int8"),
+    ],
+)
 def test_accesses_outside_the_rules_are_refused(chunks, values, message):
     with pytest.raises(SimulationError, match=message):
         run(lambda machine: machine.smem_write(chunks, values, "put"))
@@ -94,7 +111,11 @@ def test_words_are_aligned_and_stored_by_one_lane():
 
 def test_direct_stores_reach_gmem():
     array = np.zeros((8, 8), F16)
-    run(lambda machine: machine.gmem_write(array, (slice(2, 4), slice(0, 8)), np.ones((2, 8), F16), "direct"))
+    run(
+        lambda machine: machine.gmem_write(
+            array, (slice(2, 4), slice(0, 8)), np.ones((2, 8), F16), "direct"
+        )
+    )
     assert array.sum() == 16
 
 
@@ -122,7 +143,10 @@ def test_segments_agree_with_a_model_of_every_byte(accesses):
             for w in words:
                 readers.setdefault(w, set()).add(agent)
         else:
-            if any(writer.get(w, -1) not in (-1, agent) or readers.get(w, set()) - {agent} for w in words):
+            if any(
+                writer.get(w, -1) not in (-1, agent) or readers.get(w, set()) - {agent}
+                for w in words
+            ):
                 expected = number
                 break
             for w in words:
@@ -140,7 +164,13 @@ def test_segments_agree_with_a_model_of_every_byte(accesses):
                 if kind == "r":
                     one(machine, machine.smem_read, chunks, "r")
                 else:
-                    one(machine, machine.smem_write, chunks, np.zeros((*chunks.shape, 16), np.uint8), "w")
+                    one(
+                        machine,
+                        machine.smem_write,
+                        chunks,
+                        np.zeros((*chunks.shape, 16), np.uint8),
+                        "w",
+                    )
 
     if expected is None:
         run(body, body)

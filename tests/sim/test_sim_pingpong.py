@@ -35,7 +35,9 @@ class PingPong(Gemm):
 
     def expected_sums(self) -> np.ndarray:
         a, b = self.a[:64].astype(np.float32), self.b.astype(np.float32)
-        return np.stack([a[:, :64 * self.steps(t)] @ b[:, :64 * self.steps(t)].T for t in range(self.tiles)])
+        return np.stack(
+            [a[:, : 64 * self.steps(t)] @ b[:, : 64 * self.steps(t)].T for t in range(self.tiles)]
+        )
 
     def initialise(self, machine: Machine) -> None:
         for slot in range(self.slots):
@@ -79,8 +81,13 @@ class PingPong(Gemm):
                 machine.mbar_wait(self.ready(step % self.slots), step // self.slots, step)
                 machine.wgmma_fence()
                 base = step % self.slots * self.stage_bytes
-                pairs = tuple((descriptor(base + 32 * i, 16, 1024, 128),
-                               descriptor(base + self.a_bytes + 32 * i, 16, 1024, 128)) for i in range(4))
+                pairs = tuple(
+                    (
+                        descriptor(base + 32 * i, 16, 1024, 128),
+                        descriptor(base + self.a_bytes + 32 * i, 16, 1024, 128),
+                    )
+                    for i in range(4)
+                )
                 acc = machine.wgmma(acc, Mma(128, F16, "k", "k", (pairs,)))
                 machine.wgmma_commit()
                 machine.wgmma_wait(1)
@@ -103,11 +110,14 @@ def test_turns_give_the_products_without_an_alarm(slots):
         np.testing.assert_array_equal(kernel.sums, kernel.expected_sums())
 
 
-@pytest.mark.parametrize(("bug", "errors"), [
-    ("turn not taken", PipelineRace),
-    ("counters not handed over", SimulationError),
-    ("turn never passed", PipelineDeadlock),
-])
+@pytest.mark.parametrize(
+    ("bug", "errors"),
+    [
+        ("turn not taken", PipelineRace),
+        ("counters not handed over", SimulationError),
+        ("turn never passed", PipelineDeadlock),
+    ],
+)
 def test_every_schedule_finds_a_broken_turn(bug, errors):
     for seed in (None, *range(40)):
         with pytest.raises(errors):

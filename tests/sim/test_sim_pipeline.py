@@ -44,36 +44,63 @@ def test_the_correct_kernel_is_silent(seed):
 
 
 BUGS = {
-    "release before drain": (PipelineRace, "TMA load .a. fills .* while wgmma .*warps 0, 1, 2, 3 of warpgroup . "
-                                           ".compute. never told"),
-    "release dropped": (PipelineDeadlock, r"consumed\[1\].* 4 of 8 arrivals missing.*arrived: warpgroup 0 .* x 4"),
-    "release doubled": (PipelineRace, r"on consumed\[\d\] .* nothing orders this after the end of phase 0"
-                                       "|while wgmma|the phase was missed|while TMA load"),
+    "release before drain": (
+        PipelineRace,
+        "TMA load .a. fills .* while wgmma .*warps 0, 1, 2, 3 of warpgroup . .compute. never told",
+    ),
+    "release dropped": (
+        PipelineDeadlock,
+        r"consumed\[1\].* 4 of 8 arrivals missing.*arrived: warpgroup 0 .* x 4",
+    ),
+    "release doubled": (
+        PipelineRace,
+        r"on consumed\[\d\] .* nothing orders this after the end of phase 0"
+        "|while wgmma|the phase was missed|while TMA load",
+    ),
     "bytes short": (SimulationError, "4096 more than phase 0 expects .28672 announced"),
-    "one load forgotten in the bytes": (SimulationError, "announced 16384 bytes|16384 announced|nothing tells|nobody "
-                                                         "has written"),
-    "bytes long": (PipelineDeadlock, "4096 bytes and no copy is in flight: expect_tx announced 36864 bytes, .* "
-                                     "brought 32768"),
+    "one load forgotten in the bytes": (
+        SimulationError,
+        "announced 16384 bytes|16384 announced|nothing tells|nobody has written",
+    ),
+    "bytes long": (
+        PipelineDeadlock,
+        "4096 bytes and no copy is in flight: expect_tx announced 36864 bytes, .* brought 32768",
+    ),
     "ready wait skipped": (PipelineRace, "wgmma .* reads SMEM|bytes that nobody has written"),
-    "ready wait by one lane": (PipelineRace, "nothing tells warpgroup . .compute. that this copy has landed"),
+    "ready wait by one lane": (
+        PipelineRace,
+        "nothing tells warpgroup . .compute. that this copy has landed",
+    ),
     "free wait skipped": (SimulationError, r"on ready\[\d\].*was passed on twice|fills SMEM"),
     "one group too many pending": (PipelineRace, "while wgmma .batch 1.|read before wgmma_wait"),
     "stale phase": (PipelineRace, r"waited for phase -3 of consumed\[0\]"),
     # by parity a wait for the next phase passes before this one is complete, and hangs after
-    "phase one too far": (SimulationError, r"waited for phase 1 of ready\[0\].*passe[sd] on the stale phase -1"
-                                           r"|compute.: blocked on ready\[0\] .*phase 1"),
-    "phase never advances": (PipelineRace, r"waited for phase 0 of ready\[\d\].* reached phase 1|orders this after"
-                                           "|fills SMEM|writing"),
+    "phase one too far": (
+        SimulationError,
+        r"waited for phase 1 of ready\[0\].*passe[sd] on the stale phase -1"
+        r"|compute.: blocked on ready\[0\] .*phase 1",
+    ),
+    "phase never advances": (
+        PipelineRace,
+        r"waited for phase 0 of ready\[\d\].* reached phase 1|orders this after"
+        "|fills SMEM|writing",
+    ),
     "stores not fenced": (PipelineRace, "TMA store .c. reads .*the writing warps did not fence"),
     "no barrier before the store": (PipelineRace, "no barrier orders warps? [123, ]+ of warpgroup"),
     "no barrier before the panel": (PipelineRace, "write .stmatrix. writes .* while TMA store .c."),
     "staging not awaited": (PipelineRace, "bulk_wait.pending, read=True."),
-    "release by one warp": (PipelineRace, "warps 1, 2, 3 of warpgroup . .compute. never told that their wgmma drained"),
+    "release by one warp": (
+        PipelineRace,
+        "warps 1, 2, 3 of warpgroup . .compute. never told that their wgmma drained",
+    ),
     "stores not drained": (PipelineRace, "ends with 2 TMA stores not waited for"),
     "stores drained of reads only": (PipelineRace, "ends with 2 TMA stores not waited for"),
     "mma not fenced": (PipelineRace, "without a wgmma_fence"),
     "barriers not fenced": (PipelineRace, "fence_mbarrier_init"),
-    "barriers not synchronised": (PipelineRace, "mbarrier has been initialised yet|nothing orders its initialisation"),
+    "barriers not synchronised": (
+        PipelineRace,
+        "mbarrier has been initialised yet|nothing orders its initialisation",
+    ),
 }
 
 
@@ -81,7 +108,7 @@ BUGS = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_every_schedule_finds(bug):
     kind, message = BUGS[bug]
-    for seed in (None, *SEEDS[:examples(40)]):
+    for seed in (None, *SEEDS[: examples(40)]):
         gemm = Gemm(k=256, bug=bug)
         with pytest.raises(kind) as caught:
             gemm.run(seed)
@@ -95,7 +122,9 @@ def test_every_schedule_finds(bug):
 def test_a_race_names_ring_slot_phase_step_and_both_lines():
     with pytest.raises(PipelineRace) as caught:
         Gemm(k=256, bug="release before drain").run()
-    now, before = [line for line in str(caught.value).splitlines() if re.match("  (now|before):", line)]
+    now, before = [
+        line for line in str(caught.value).splitlines() if re.match("  (now|before):", line)
+    ]
     assert re.search(r"warpgroup 2 \(memory\) at sim_pipelines.py:\d+ in produce", now)
     assert "on ready[0] of a, b @ gemm.py:41 phase 1" in now
     assert "issue ring=a, b slot=0 step=2" in now
@@ -107,10 +136,20 @@ def test_a_deadlock_tells_what_each_warpgroup_waits_for_and_where():
     with pytest.raises(PipelineDeadlock) as caught:
         Gemm(k=256, bug="release dropped").run()
     text = str(caught.value)
-    for number, role, barrier in ((0, "compute", "ready[1]"), (1, "compute", "ready[1]"), (2, "memory", "consumed[1]")):
-        line = next(x for x in text.splitlines() if x.startswith(f"  warpgroup {number} ({role}): blocked on"))
+    for number, role, barrier in (
+        (0, "compute", "ready[1]"),
+        (1, "compute", "ready[1]"),
+        (2, "memory", "consumed[1]"),
+    ):
+        line = next(
+            x
+            for x in text.splitlines()
+            if x.startswith(f"  warpgroup {number} ({role}): blocked on")
+        )
         assert f"blocked on {barrier} of a, b @ gemm.py:41 phase" in line and "step 3" in line
-        assert re.search(r"at sim_pipelines.py:\d+ in (consume|produce) <- sim_pipelines.py:\d+ in body", line)
+        assert re.search(
+            r"at sim_pipelines.py:\d+ in (consume|produce) <- sim_pipelines.py:\d+ in body", line
+        )
     assert "hint: consumed[1] of a, b @ gemm.py:41 still misses 4 of 8 arrivals" in text
 
 

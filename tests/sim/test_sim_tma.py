@@ -16,8 +16,13 @@ BAR = 64 * 1024
 
 def run(body, seed=None):
     """`body(machine)` by the elected lane of a CTA of one warpgroup."""
-    simulate(lambda machine: machine.scoped("one", body, (machine,)), grid=(1, 1, 1), warpgroups=1,
-             smem_bytes=BAR + 1024, seed=seed)
+    simulate(
+        lambda machine: machine.scoped("one", body, (machine,)),
+        grid=(1, 1, 1),
+        warpgroups=1,
+        smem_bytes=BAR + 1024,
+        seed=seed,
+    )
 
 
 def fill(machine, copies, phase=0, wait=True):
@@ -54,16 +59,19 @@ def box_of(array, box, coords, outside=0):
     return result
 
 
-@pytest.mark.parametrize(("shape", "box", "coords"), [
-    ((100,), (16,), (88,)),
-    ((20, 40), (8, 8), (16, -8)),
-    ((20, 44), (8, 16), (16, -8)),
-    ((20, 36), (8, 8), (-5, 32)),
-    ((5, 6, 20), (2, 4, 8), (4, 3, 16)),
-    ((3, 4, 5, 16), (2, 2, 3, 8), (1, -1, 3, 8)),
-    ((2, 3, 4, 5, 16), (1, 2, 3, 2, 8), (1, 2, 2, 4, 8)),
-    ((8, 8), (8, 8), (100, 104)),
-])
+@pytest.mark.parametrize(
+    ("shape", "box", "coords"),
+    [
+        ((100,), (16,), (88,)),
+        ((20, 40), (8, 8), (16, -8)),
+        ((20, 44), (8, 16), (16, -8)),
+        ((20, 36), (8, 8), (-5, 32)),
+        ((5, 6, 20), (2, 4, 8), (4, 3, 16)),
+        ((3, 4, 5, 16), (2, 2, 3, 8), (1, -1, 3, 8)),
+        ((2, 3, 4, 5, 16), (1, 2, 3, 2, 8), (1, 2, 2, 4, 8)),
+        ((8, 8), (8, 8), (100, 104)),
+    ],
+)
 def test_boxes_of_every_rank_read_zeros_outside_the_array(shape, box, coords):
     array = np.arange(1, np.prod(shape) + 1).reshape(shape).astype(F16)
     got = loaded(TensorMap(array, box, 0, "x"), coords).reshape(-1).view(F16).reshape(box)
@@ -73,12 +81,19 @@ def test_boxes_of_every_rank_read_zeros_outside_the_array(shape, box, coords):
 @pytest.mark.parametrize("dtype", [F16, BF16, np.dtype(np.float32)])
 def test_fill_nan_reads_nan_outside(dtype):
     array = np.ones((4, 16), dtype)
-    got = loaded(TensorMap(array, (8, 16), 0, "x", fill="nan"), (0, 0)).reshape(-1).view(dtype).reshape(8, 16)
+    got = (
+        loaded(TensorMap(array, (8, 16), 0, "x", fill="nan"), (0, 0))
+        .reshape(-1)
+        .view(dtype)
+        .reshape(8, 16)
+    )
     assert (got[:4] == 1).all() and np.isnan(got[4:].astype(np.float32)).all()
 
 
 @pytest.mark.parametrize("address", [0, 128, 384, 1024])
-@pytest.mark.parametrize(("swizzle", "row_bytes"), [(32, 32), (64, 32), (64, 64), (128, 32), (128, 64), (128, 128)])
+@pytest.mark.parametrize(
+    ("swizzle", "row_bytes"), [(32, 32), (64, 32), (64, 64), (128, 32), (128, 64), (128, 128)]
+)
 def test_swizzles_permute_chunks_by_absolute_address(swizzle, row_bytes, address):
     rows = 32
     array = np.arange(rows * row_bytes // 2, dtype=np.uint16).reshape(rows, -1)
@@ -97,7 +112,10 @@ def test_a_store_undoes_what_a_load_did_and_leaves_the_outside_alone(swizzle, se
     source = np.arange(24 * 64).reshape(24, 64).astype(F16)
     target = np.full((40, 40), -1, F16)
     width = swizzle // 2 or 32
-    into, out = TensorMap(source, (16, width), swizzle, "x"), TensorMap(target, (16, width), swizzle, "y")
+    into, out = (
+        TensorMap(source, (16, width), swizzle, "x"),
+        TensorMap(target, (16, width), swizzle, "y"),
+    )
 
     def body(machine):
         fill(machine, [(0, into, (4, 0))])
@@ -108,27 +126,45 @@ def test_a_store_undoes_what_a_load_did_and_leaves_the_outside_alone(swizzle, se
     run(body, seed)
     expected = np.full((40, 40), -1, F16)
     columns = min(16, width)
-    expected[30:, 24:24 + columns] = source[4:14, :columns]
+    expected[30:, 24 : 24 + columns] = source[4:14, :columns]
     np.testing.assert_array_equal(target, expected)
 
 
 X = TensorMap(np.ones((64, 64), F16), (64, 64), 128, "x")
 
 
-@pytest.mark.parametrize(("tensor", "address", "coords", "message"), [
-    (X, 64, (0, 0), r"SMEM\[64\]; the TMA needs a multiple of 128"),
-    (X, BAR - 7168, (0, 0), r"where mbarrier \(ready\) is in use"),
-    (X, BAR + 4096, (0, 0), "but the CTA has 66560 bytes"),
-    (X, 0, (0,), "for 2 dimensions"),
-    (X, 0, (0, 4), "the innermost is 8 bytes into a row; it must be a multiple of 16"),
-    (X, 0, (0, -2), "the innermost is -4 bytes into a row"),
-    (TensorMap(np.ones((64, 64), F16), (64, 60), 0, "x"), 0, (0, 0), "is 120 bytes; it must be a multiple of 16"),
-    (TensorMap(np.ones((64, 128), F16), (64, 128), 128, "x"), 0, (0, 0), "256 bytes with swizzle=128"),
-    (TensorMap(np.ones((64, 64), F16), (64, 64), 48, "x"), 0, (0, 0), "swizzle=48"),
-    (TensorMap(np.ones((512, 8), F16), (512, 8), 0, "x"), 0, (0, 0), "1 … 256 elements"),
-    (TensorMap(np.ones((64, 64), F16), (64,), 0, "x"), 0, (0, 0), "both need the same rank"),
-    (TensorMap(np.ones((8, 16), np.int32), (8, 16), 0, "x", fill="nan"), 0, (0, 0), "int32, which has no NaN"),
-])
+@pytest.mark.parametrize(
+    ("tensor", "address", "coords", "message"),
+    [
+        (X, 64, (0, 0), r"SMEM\[64\]; the TMA needs a multiple of 128"),
+        (X, BAR - 7168, (0, 0), r"where mbarrier \(ready\) is in use"),
+        (X, BAR + 4096, (0, 0), "but the CTA has 66560 bytes"),
+        (X, 0, (0,), "for 2 dimensions"),
+        (X, 0, (0, 4), "the innermost is 8 bytes into a row; it must be a multiple of 16"),
+        (X, 0, (0, -2), "the innermost is -4 bytes into a row"),
+        (
+            TensorMap(np.ones((64, 64), F16), (64, 60), 0, "x"),
+            0,
+            (0, 0),
+            "is 120 bytes; it must be a multiple of 16",
+        ),
+        (
+            TensorMap(np.ones((64, 128), F16), (64, 128), 128, "x"),
+            0,
+            (0, 0),
+            "256 bytes with swizzle=128",
+        ),
+        (TensorMap(np.ones((64, 64), F16), (64, 64), 48, "x"), 0, (0, 0), "swizzle=48"),
+        (TensorMap(np.ones((512, 8), F16), (512, 8), 0, "x"), 0, (0, 0), "1 … 256 elements"),
+        (TensorMap(np.ones((64, 64), F16), (64,), 0, "x"), 0, (0, 0), "both need the same rank"),
+        (
+            TensorMap(np.ones((8, 16), np.int32), (8, 16), 0, "x", fill="nan"),
+            0,
+            (0, 0),
+            "int32, which has no NaN",
+        ),
+    ],
+)
 def test_a_copy_the_tma_cannot_make_is_refused(tensor, address, coords, message):
     def body(machine):
         machine.mbar_init(BAR, 1, "ready")
@@ -142,7 +178,9 @@ def test_a_copy_the_tma_cannot_make_is_refused(tensor, address, coords, message)
 @pytest.mark.parametrize("operation", ["tma_load", "tma_store"])
 def test_a_copy_by_many_lanes_is_refused(operation):
     def body(machine):
-        machine.tma_load(0, X, (0, 0), BAR) if operation == "tma_load" else machine.tma_store(X, (0, 0), 0)
+        machine.tma_load(0, X, (0, 0), BAR) if operation == "tma_load" else machine.tma_store(
+            X, (0, 0), 0
+        )
 
     with pytest.raises(SimulationError, match=f"{operation} is executed by 128 lanes .* one_lane"):
         simulate(body, grid=(1, 1, 1), warpgroups=1, smem_bytes=1024)
@@ -160,7 +198,9 @@ def test_a_load_over_bytes_generic_code_wrote_needs_the_proxy_fence():
         run(lambda machine: body(machine, False))
 
 
-@pytest.mark.parametrize(("pending", "read", "fine"), [(1, True, True), (1, False, True), (2, True, False)])
+@pytest.mark.parametrize(
+    ("pending", "read", "fine"), [(1, True, True), (1, False, True), (2, True, False)]
+)
 def test_a_slot_may_be_refilled_once_its_bulk_group_has_been_read(pending, read, fine):
     target = np.zeros((128, 64), F16)
     out = TensorMap(target, (64, 64), 128, "y")
@@ -178,7 +218,9 @@ def test_a_slot_may_be_refilled_once_its_bulk_group_has_been_read(pending, read,
         if fine:
             run(body, seed)
         else:
-            with pytest.raises(PipelineRace, match=r"TMA load \(x\) fills SMEM\[0:8192\) while TMA store"):
+            with pytest.raises(
+                PipelineRace, match=r"TMA load \(x\) fills SMEM\[0:8192\) while TMA store"
+            ):
                 run(body, seed)
 
 
@@ -231,5 +273,8 @@ def test_a_store_past_the_end_of_odd_rows_overwrites_what_follows_unless_they_ar
         run(lambda machine: body(machine, 776), None)
         assert out.array[:, 768:].all()
     else:
-        with pytest.raises(SimulationError, match=r"\(0, 776\) passes the end of rows of 1554 bytes; .*whole 16-byte chunks"):
+        with pytest.raises(
+            SimulationError,
+            match=r"\(0, 776\) passes the end of rows of 1554 bytes; .*whole 16-byte chunks",
+        ):
             run(lambda machine: body(machine, 776), None)

@@ -16,6 +16,7 @@ BAR = 200 * 1024
 
 def load(machine, copies):
     """Initialise one mbarrier and wait for all copies (address, map, coords)."""
+
     def issue():
         machine.mbar_init(BAR, 1, "ready")
         machine.fence_mbarrier_init()
@@ -76,7 +77,9 @@ def test_every_layout_gives_the_product(a_major, b_major, swizzle, dtype):
 
     def body(machine):
         load(machine, loads_a + loads_b)
-        steps = tuple(tuple((desc_a(i, s), desc_b(0, s)) for s in range(k // 16)) for i in range(m // 64))
+        steps = tuple(
+            tuple((desc_a(i, s), desc_b(0, s)) for s in range(k // 16)) for i in range(m // 64)
+        )
         machine.wgmma_fence()
         acc = machine.wgmma(np.ones((m, n), np.float32), Mma(n, dtype, a_major, b_major, steps))
         machine.wgmma_commit()
@@ -97,7 +100,9 @@ def test_a_negative_int64_descriptor_is_the_same_64_bits():
         load(machine, copies)
         machine.wgmma_fence()
         signed = fields(0, 0) - (1 << 64)
-        acc = machine.wgmma(np.zeros((64, 64), np.float32), Mma(64, F16, "k", "k", (((signed, signed),),)))
+        acc = machine.wgmma(
+            np.zeros((64, 64), np.float32), Mma(64, F16, "k", "k", (((signed, signed),),))
+        )
         machine.wgmma_commit()
         machine.wgmma_wait(0)
         got.append(acc.read())
@@ -155,7 +160,10 @@ def test_a_wait_for_an_older_group_ends_with_that_group_and_not_with_the_one_beh
 
     kernel(body, trace=trace)
     first, second = trace.of("mma")
-    assert [wait.end for wait in trace.of("drain")] == [first.end, second.end] and first.end < second.end
+    assert [wait.end for wait in trace.of("drain")] == [
+        first.end,
+        second.end,
+    ] and first.end < second.end
 
 
 def test_a_batch_that_was_not_committed_is_not_covered_by_a_wait():
@@ -192,13 +200,28 @@ def test_two_accumulators_may_share_a_fence_in_one_group():
     kernel(body)
 
 
-@pytest.mark.parametrize(("mma", "message"), [
-    (Mma(12, F16, "k", "k", STEP.steps), "n=12; the instruction needs a multiple of 8 in 8 … 256"),
-    (Mma(264, F16, "k", "k", STEP.steps), "n=264"),
-    (Mma(64, np.dtype(np.float64), "k", "k", STEP.steps), "float64; the tensor core takes .*float16"),
-    (Mma(64, F16, "k", "k", (((FIELDS(0, 0) | 1 << 49, FIELDS(0, 0)),),)), "descriptor of A has base_offset 1"),
-    (Mma(64, F16, "k", "k", (((descriptor(BAR - 1024, 16, 1024, 128), FIELDS(0, 0)),),)), "touches SMEM"),
-])
+@pytest.mark.parametrize(
+    ("mma", "message"),
+    [
+        (
+            Mma(12, F16, "k", "k", STEP.steps),
+            "n=12; the instruction needs a multiple of 8 in 8 … 256",
+        ),
+        (Mma(264, F16, "k", "k", STEP.steps), "n=264"),
+        (
+            Mma(64, np.dtype(np.float64), "k", "k", STEP.steps),
+            "float64; the tensor core takes .*float16",
+        ),
+        (
+            Mma(64, F16, "k", "k", (((FIELDS(0, 0) | 1 << 49, FIELDS(0, 0)),),)),
+            "descriptor of A has base_offset 1",
+        ),
+        (
+            Mma(64, F16, "k", "k", (((descriptor(BAR - 1024, 16, 1024, 128), FIELDS(0, 0)),),)),
+            "touches SMEM",
+        ),
+    ],
+)
 def test_an_instruction_the_hardware_lacks_is_refused(mma, message):
     def body(machine):
         machine.wgmma_fence()

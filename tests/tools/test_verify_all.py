@@ -65,20 +65,25 @@ def test_a_kernel_that_only_waits_has_one_class() -> None:
 
 def test_the_shortest_schedule_that_fails_can_be_run_again_and_drawn() -> None:
     result = numpipe.verify(guess, ROWS, schedules="all")
-    failure, = result.failures
-    assert f"all {result.schedules} classes of schedules" in str(result) and failure.schedules < result.schedules
+    (failure,) = result.failures
+    assert (
+        f"all {result.schedules} classes of schedules" in str(result)
+        and failure.schedules < result.schedules
+    )
     assert isinstance(failure.seed, str) and len(Name.of(failure.seed).turns) <= 3
     trace = numpipe.Trace()
     with pytest.raises(numpipe.SimulationError) as caught:
         guess.simulate(ROWS, seed=failure.seed, trace=trace)
     assert str(caught.value) == failure.text and "wg1" in trace.timeline()
-    with pytest.raises(numpipe.SimulationError, match=f"simulate\\(…, seed='{failure.seed}'\\) shows it again"):
+    with pytest.raises(
+        numpipe.SimulationError, match=f"simulate\\(…, seed='{failure.seed}'\\) shows it again"
+    ):
         result.raise_if_failed()
 
 
 def test_results_that_differ_are_told_with_the_schedules_that_leave_them() -> None:
     result = numpipe.verify(tells, ROWS, schedules="all", partial="y")
-    difference, = result.differences
+    (difference,) = result.differences
     left = []
     for seed in (None, difference.seed):
         y = ROWS.copy()
@@ -96,8 +101,15 @@ def test_a_bound_in_seconds_is_told() -> None:
 def test_every_deal_of_tiles_from_a_counter_is_explored() -> None:
     kernel = dynamic_kernels.made(dynamic_kernels.gemm, warpgroups=1, ctas=2)
     a, b = np.ones((5 * 64, 64), np.float16), np.ones((64, 64), np.float16)
-    result = numpipe.verify(kernel, a, b, np.zeros((5 * 64, 64), np.float16), cfg=dynamic_kernels.STEP_A_TILE, schedules="all")
-    assert result.ok and result.schedules == 2 ** 3 * 2, "who draws three more tiles, and two CTAs"
+    result = numpipe.verify(
+        kernel,
+        a,
+        b,
+        np.zeros((5 * 64, 64), np.float16),
+        cfg=dynamic_kernels.STEP_A_TILE,
+        schedules="all",
+    )
+    assert result.ok and result.schedules == 2**3 * 2, "who draws three more tiles, and two CTAs"
 
 
 def test_a_deal_is_a_part_of_the_name() -> None:
@@ -105,9 +117,17 @@ def test_a_deal_is_a_part_of_the_name() -> None:
     for seed in ("0:", "0 / 0.0.0:"):
         trace = numpipe.Trace()
         kernel = dynamic_kernels.made(dynamic_kernels.gemm, warpgroups=1, ctas=2)
-        kernel.simulate(np.ones((320, 64), np.float16), np.ones((64, 64), np.float16), np.zeros((320, 64), np.float16),
-                        cfg=dynamic_kernels.STEP_A_TILE, seed=seed, trace=trace)
-        drawn.append([sum(event.cta == (cta, 0, 0) for event in trace.of("mma")) for cta in range(2)])
+        kernel.simulate(
+            np.ones((320, 64), np.float16),
+            np.ones((64, 64), np.float16),
+            np.zeros((320, 64), np.float16),
+            cfg=dynamic_kernels.STEP_A_TILE,
+            seed=seed,
+            trace=trace,
+        )
+        drawn.append(
+            [sum(event.cta == (cta, 0, 0) for event in trace.of("mma")) for cta in range(2)]
+        )
     assert drawn == [[3, 2], [4, 1]]
 
 
@@ -134,6 +154,10 @@ def test_a_terminal_shows_how_many_classes_there_are(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "stderr", shown)
     tqdm = pytest.importorskip("tqdm.auto")
     made = tqdm.tqdm.__init__
-    monkeypatch.setattr(tqdm.tqdm, "__init__", lambda self, *args, **named: made(self, *args, **{**named, "delay": 0}))
+    monkeypatch.setattr(
+        tqdm.tqdm,
+        "__init__",
+        lambda self, *args, **named: made(self, *args, **{**named, "delay": 0}),
+    )
     numpipe.verify(guess, ROWS, schedules="all")
     assert "guess: explore" in shown.getvalue() and "classes" in shown.getvalue()

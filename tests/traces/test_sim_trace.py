@@ -22,12 +22,21 @@ def test_the_timeline_has_a_row_for_each_warpgroup_and_unit(traced):
     head, *rows, legend = traced.timeline(width=80).splitlines()
     assert re.fullmatch(r"CTA \(0, 0, 0\): \d+ cycles, \d+ a column", head)
     names = [row.split("|")[0].strip() for row in rows]
-    assert names == ["wg0 compute", "wg1 compute", "wg2 memory", "copy in", "copy out", "tensor core"]
+    assert names == [
+        "wg0 compute",
+        "wg1 compute",
+        "wg2 memory",
+        "copy in",
+        "copy out",
+        "tensor core",
+    ]
     assert all(len(row) <= 80 + len("wg0 compute |") for row in rows)
     wg0, _, wg2, copy_in, copy_out, tensor = (row.split("|")[1] for row in rows)
     assert wg0.startswith("-") and "." in wg0[:20], "compute waits for the first tiles"
     assert "#" in wg0 and "S" in wg0.rstrip("- ")[-3:], "then computes, and stores at the end"
-    assert "#" not in wg2 and "L" in wg2 and "." in wg2, "the memory role loads and waits for free slots"
+    assert "#" not in wg2 and "L" in wg2 and "." in wg2, (
+        "the memory role loads and waits for free slots"
+    )
     assert set(copy_in) <= set("L ") and set(copy_out) <= set("S ")
     assert {"0", "1"} <= set(tensor), "both warpgroups share the tensor core"
     assert "L load" in legend and "# compute" in legend
@@ -42,7 +51,11 @@ def test_every_cta_has_a_timeline_of_its_own(traced):
 
 def test_waits_name_their_barrier_phase_and_step(traced):
     wait = traced.of("wait", cta=(0, 0, 0))[0]
-    assert wait.end > wait.start and wait.details == {"mbar": "ready[0] of a, b @ gemm.py:41", "phase": 0, "step": 0}
+    assert wait.end > wait.start and wait.details == {
+        "mbar": "ready[0] of a, b @ gemm.py:41",
+        "phase": 0,
+        "step": 0,
+    }
 
 
 def test_units_serve_one_at_a_time_and_take_what_the_model_says(traced):

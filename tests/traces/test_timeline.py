@@ -38,13 +38,18 @@ def simulated_only() -> Any:
 @pytest.fixture(scope="module")
 def traces() -> tuple[Trace, Trace]:
     """Simulated, and what a GPU would have recorded of it."""
-    trace, unit = traced(tiled(ctas=2), *operands(256, 128, 256), cfg=Config(tm=128, tn=64, tk=64, slots=2))
+    trace, unit = traced(
+        tiled(ctas=2), *operands(256, 128, 256), cfg=Config(tm=128, tn=64, tk=64, slots=2)
+    )
     return trace, as_recorded(trace, unit, (2, 1, 1), tick=32)
 
 
 def words(file: Path) -> list[str]:
     """The texts in a picture."""
-    return ["".join(text.itertext()).strip() for text in ElementTree.parse(file).getroot().iter(f"{SVG}text")]
+    return [
+        "".join(text.itertext()).strip()
+        for text in ElementTree.parse(file).getroot().iter(f"{SVG}text")
+    ]
 
 
 # ---- text
@@ -61,16 +66,26 @@ def test_the_text_of_a_gpu_shows_what_its_warpgroups_computed(traces: tuple[Trac
     rows = dict(line.split("|") for line in gpu.timeline().splitlines() if "|" in line)
     assert [name.strip() for name in rows] == ["wg0 compute", "wg1 compute", "wg2 memory"]
     wg0, _, wg2 = rows.values()
-    assert wg0.count("#") > 18 and "S" in wg0 and "." in wg0 and "#" not in wg2 and wg2.count("L") >= 4
-    same = dict(line.split(" |") for line in simulated.timeline().splitlines() if "|" in line)["wg0 compute"]
-    assert sum(a == b for a, b in zip(wg0, same, strict=False)) > 70, "as simulated, where it is made from other events"
+    assert (
+        wg0.count("#") > 18 and "S" in wg0 and "." in wg0 and "#" not in wg2 and wg2.count("L") >= 4
+    )
+    same = dict(line.split(" |") for line in simulated.timeline().splitlines() if "|" in line)[
+        "wg0 compute"
+    ]
+    assert sum(a == b for a, b in zip(wg0, same, strict=False)) > 70, (
+        "as simulated, where it is made from other events"
+    )
 
 
 @numpipe.kernel(out_type=lambda x: numpipe.ArrayType((x.shape[0],), np.float32), num_compute_wgs=1)
 def row_sums(x, y, *, slots: numpipe.Static):
     """Without products: what computes is ordinary instructions."""
     acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(x.shape[1] // 64,), max_concurrent_steps=slots, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    pipe = numpipe.pipeline(
+        grid=(x.shape[1] // 64,),
+        max_concurrent_steps=slots,
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+    )
     for _, (tile,) in pipe(x):
         acc = acc + tile[...]
     y[ds(0, 64)] = acc.sum(axis=1)
@@ -82,57 +97,111 @@ def test_the_text_and_the_summary_agree(slots: int) -> None:
     row_sums.simulate(np.ones((64, 512), np.float32), slots=slots, trace=trace)
     summary, width = trace.summary(0), 400
     head, *rows = trace.timeline(width).splitlines()
-    assert head.startswith(f"CTA (0, 0, 0): {summary.total:.0f} cycles,"), "both from the first event of the CTA"
+    assert head.startswith(f"CTA (0, 0, 0): {summary.total:.0f} cycles,"), (
+        "both from the first event of the CTA"
+    )
     for number, letter, kind in ((0, "#", "compute"), (0, ".", "data"), (1, ".", "slot")):
         shown = rows[number].split("|")[1].count(letter) / width
-        assert shown == pytest.approx(summary[number].spent[kind] / summary.total, abs=0.04), (kind, rows[number])
+        assert shown == pytest.approx(summary[number].spent[kind] / summary.total, abs=0.04), (
+            kind,
+            rows[number],
+        )
     assert summary[0].fraction("compute") > 0.1 and summary[1].fraction("slot") > 0.7
 
 
 def test_a_window_and_some_rows(traces: tuple[Trace, Trace]) -> None:
     simulated, _ = traces
-    head, *rows, _ = timeline(simulated, start=1000, end=2000, width=50, rows=["compute", "tensor core"]).splitlines()
+    head, *rows, _ = timeline(
+        simulated, start=1000, end=2000, width=50, rows=["compute", "tensor core"]
+    ).splitlines()
     assert head == "CTA (0, 0, 0): 1000 cycles from 1000 to 2000, 20 a column"
-    assert [row.split("|")[0].strip() for row in rows] == ["wg0 compute", "wg1 compute", "tensor core"]
+    assert [row.split("|")[0].strip() for row in rows] == [
+        "wg0 compute",
+        "wg1 compute",
+        "tensor core",
+    ]
     whole = simulated.timeline(width=simulated.events_of(0)[-1].end // 20, start=0)
-    tensor = next(line for line in whole.splitlines() if line.startswith("tensor core")).split("|")[1]
+    tensor = next(line for line in whole.splitlines() if line.startswith("tensor core")).split("|")[
+        1
+    ]
     assert sum(a == b for a, b in zip(rows[-1].split("|")[1], tensor[50:100], strict=False)) > 40
 
 
 # ---- pictures
-def test_a_picture_has_the_rows_the_steps_the_tiles_and_a_legend(traces: tuple[Trace, Trace], tmp_path: Path) -> None:
+def test_a_picture_has_the_rows_the_steps_the_tiles_and_a_legend(
+    traces: tuple[Trace, Trace], tmp_path: Path
+) -> None:
     simulated, gpu = traces
     assert timeline(simulated, gpu, path=tmp_path / "two.svg") == str(tmp_path / "two.svg")
     found = words(tmp_path / "two.svg")
-    assert found.count("wg0 compute") == found.count("wg2 memory") == 2, "two traces under each other"
-    assert found.count("tensor core") == found.count("copy in") == 1, "which only the simulated SM tells of"
-    assert {"simulated    CTA (0, 0, 0)", "GPU    CTA (0, 0, 0), SM 7", "cycles of the simulated SM", "ns"} <= set(found)
-    legend = {"computing", "storing", "issuing copies", "waiting for data", "waiting for free slots", "products of wg0"}
+    assert found.count("wg0 compute") == found.count("wg2 memory") == 2, (
+        "two traces under each other"
+    )
+    assert found.count("tensor core") == found.count("copy in") == 1, (
+        "which only the simulated SM tells of"
+    )
+    assert {
+        "simulated    CTA (0, 0, 0)",
+        "GPU    CTA (0, 0, 0), SM 7",
+        "cycles of the simulated SM",
+        "ns",
+    } <= set(found)
+    legend = {
+        "computing",
+        "storing",
+        "issuing copies",
+        "waiting for data",
+        "waiting for free slots",
+        "products of wg0",
+    }
     assert legend <= set(found)
     assert {"tile 0", "tile 2", "0·0", "3·1"} <= set(found), "tiles, and step·slot"
     timeline(simulated, gpu, path=tmp_path / "again.svg")
-    assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "two.svg").read_bytes(), "drawn again it is the same file"
+    assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "two.svg").read_bytes(), (
+        "drawn again it is the same file"
+    )
 
 
 @pytest.mark.thorough
-def test_the_longest_name_of_a_row_has_room_beside_the_rows(traces: tuple[Trace, Trace], tmp_path: Path) -> None:
+def test_the_longest_name_of_a_row_has_room_beside_the_rows(
+    traces: tuple[Trace, Trace], tmp_path: Path
+) -> None:
     from matplotlib.textpath import TextPath
 
     simulated, together = traces[0], Trace()
-    together.events = [dataclasses.replace(event, gpu=gpu) for gpu in range(2) for event in simulated.events]
+    together.events = [
+        dataclasses.replace(event, gpu=gpu) for gpu in range(2) for event in simulated.events
+    ]
     for trace, longest in ((simulated, "wg2 memory"), (together, "GPU 1 wg0 compute")):
         timeline(trace, path=tmp_path / "names.svg")
         assert longest in words(tmp_path / "names.svg")
         rows = re.search(r'<rect x="([\d.]+)"', (tmp_path / "names.svg").read_text(encoding="utf8"))
-        assert rows is not None and TextPath((0, 0), longest, size=8).get_extents().width < float(rows[1]) - 6
+        assert (
+            rows is not None
+            and TextPath((0, 0), longest, size=8).get_extents().width < float(rows[1]) - 6
+        )
 
 
 def test_a_window_and_rows_of_a_picture(traces: tuple[Trace, Trace], tmp_path: Path) -> None:
     simulated, gpu = traces
-    timeline(simulated, gpu, path=tmp_path / "part.svg", start=[1000, 1500], end=[1500, None], rows=["wg1", "memory"],
-             cta=(1, 0, 0), titles=["A", "B"])
+    timeline(
+        simulated,
+        gpu,
+        path=tmp_path / "part.svg",
+        start=[1000, 1500],
+        end=[1500, None],
+        rows=["wg1", "memory"],
+        cta=(1, 0, 0),
+        titles=["A", "B"],
+    )
     found = words(tmp_path / "part.svg")
-    assert {"A    CTA (1, 0, 0)", "B    CTA (1, 0, 0), SM 8", "wg1 compute", "wg2 memory", "1200"} <= set(found)
+    assert {
+        "A    CTA (1, 0, 0)",
+        "B    CTA (1, 0, 0), SM 8",
+        "wg1 compute",
+        "wg2 memory",
+        "1200",
+    } <= set(found)
     assert not {"wg0 compute", "tensor core", "copy in"} & set(found)
     assert not any(word.startswith("tile") for word in found), "bands are rows that may be left out"
 
@@ -146,19 +215,32 @@ def test_regions_are_bands_one_for_each_depth() -> None:
     def note(time: int, event: str, **details: Any) -> Event:
         return Event((0, 0, 0), 0, "compute", time, time, "note", {"event": event, **details})
 
-    events = [note(0, "region begin", region="all"), note(5, "tile begin", number=3), note(10, "region begin", region="in"),
-              note(20, "region end", region="in"), note(30, "region begin", region="in"), note(40, "region end", region="in"),
-              note(50, "region end", region="all"), Event((0, 0, 0), 0, "compute", 60, 60, "end")]
+    events = [
+        note(0, "region begin", region="all"),
+        note(5, "tile begin", number=3),
+        note(10, "region begin", region="in"),
+        note(20, "region end", region="in"),
+        note(30, "region begin", region="in"),
+        note(40, "region end", region="in"),
+        note(50, "region end", region="all"),
+        Event((0, 0, 0), 0, "compute", 60, 60, "end"),
+    ]
     (row,) = rows_of(events, lambda name: True)
     assert [[(s.name, s.start, s.end) for s in band] for band in row.bands] == [
-        [("3", 5, 50)], [("all", 0, 50)], [("in", 10, 20), ("in", 30, 40)]]
+        [("3", 5, 50)],
+        [("all", 0, 50)],
+        [("in", 10, 20), ("in", 30, 40)],
+    ]
 
 
 def test_what_lies_side_by_side_differs_in_grey_or_is_hatched() -> None:
     """Bars of a warpgroup, and products of neighbours on the tensor core: lightness after CIE 1976,
     L* of 0 … 100."""
+
     def lightness(face: str) -> float:
-        red, green, blue = (((int(face[n:n + 2], 16) / 255 + 0.055) / 1.055) ** 2.4 for n in (1, 3, 5))
+        red, green, blue = (
+            ((int(face[n : n + 2], 16) / 255 + 0.055) / 1.055) ** 2.4 for n in (1, 3, 5)
+        )
         return float(116 * np.cbrt(0.2126 * red + 0.7152 * green + 0.0722 * blue) - 16)
 
     kinds = [_LOOKS[name] for name in ("compute", "store", "issue", "data", "slot", "barrier")]
@@ -169,26 +251,49 @@ def test_what_lies_side_by_side_differs_in_grey_or_is_hatched() -> None:
     assert all(abs(lightness(a) - lightness(b)) > 15 for a, b in itertools.pairwise(faces))
 
 
-def test_the_picture_in_the_docs_is_the_one_that_its_page_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_in_the_docs_is_the_one_that_its_page_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     run(ROOT / "docs" / "timeline.md", tmp_path, gpu=False)
     assert words(tmp_path / "timeline.svg") == words(ROOT / "docs" / "timeline.svg"), (
-        "draw it again: run the page's blocks, and move timeline.svg to docs")
+        "draw it again: run the page's blocks, and move timeline.svg to docs"
+    )
 
 
 # ---- what is refused
-@pytest.mark.parametrize("options, message", [
-    ({"path": "x.pdf"}, r"timeline: path='x.pdf' ends in neither .svg nor .png"),
-    ({"rows": ["tensorcore"]}, "timeline: rows: 'tensorcore' is none of compute, memory, copy in"),
-    ({"titles": "one"}, "timeline: titles must be a tuple or list, each a string or None, got 'one'"),
-    ({"start": [1, 2]}, r"timeline: start=\[1, 2\]; one number, or one for each of the 1 traces"),
-    ({"path": "x.svg", "start": 900, "end": 800}, "timeline: start=900 is not before end=800 cycles"),
-    ({"path": "x.svg", "rows": ["wg7"]}, "timeline: nothing to draw of simulated"),
-    ({"cta": 5}, r"no events of CTA \(5, 0, 0\); there are \[\(0, 0, 0\), \(1, 0, 0\)\]"),
-    ({"start": 900, "end": 800}, "start=900 is not before end=800 cycles"),
-])
-def test_what_cannot_be_drawn_is_refused(traces: tuple[Trace, Trace], options: dict[str, Any], message: str, tmp_path: Path,
-                                         monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"path": "x.pdf"}, r"timeline: path='x.pdf' ends in neither .svg nor .png"),
+        (
+            {"rows": ["tensorcore"]},
+            "timeline: rows: 'tensorcore' is none of compute, memory, copy in",
+        ),
+        (
+            {"titles": "one"},
+            "timeline: titles must be a tuple or list, each a string or None, got 'one'",
+        ),
+        (
+            {"start": [1, 2]},
+            r"timeline: start=\[1, 2\]; one number, or one for each of the 1 traces",
+        ),
+        (
+            {"path": "x.svg", "start": 900, "end": 800},
+            "timeline: start=900 is not before end=800 cycles",
+        ),
+        ({"path": "x.svg", "rows": ["wg7"]}, "timeline: nothing to draw of simulated"),
+        ({"cta": 5}, r"no events of CTA \(5, 0, 0\); there are \[\(0, 0, 0\), \(1, 0, 0\)\]"),
+        ({"start": 900, "end": 800}, "start=900 is not before end=800 cycles"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(
+    traces: tuple[Trace, Trace],
+    options: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=message):
         timeline(traces[0], **options)
@@ -196,8 +301,9 @@ def test_what_cannot_be_drawn_is_refused(traces: tuple[Trace, Trace], options: d
         timeline(**options)
 
 
-def test_without_matplotlib_the_error_names_the_extra(traces: tuple[Trace, Trace], tmp_path: Path,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_error_names_the_extra(
+    traces: tuple[Trace, Trace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(SpecError, match=r"pip install 'numpipe\[plot\]'"):
         timeline(traces[0], path=tmp_path / "x.svg")
@@ -206,15 +312,36 @@ def test_without_matplotlib_the_error_names_the_extra(traces: tuple[Trace, Trace
 
 # ---- the command
 @pytest.mark.thorough
-def test_the_command_draws_files(traces: tuple[Trace, Trace], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_draws_files(
+    traces: tuple[Trace, Trace], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = [str(tmp_path / name) for name in ("simulated.json", "gpu.json")]
     for trace, file in zip(traces, files, strict=True):
         trace.save(file)
     assert command.main(["timeline", *files, "--cta", "1", "--summary"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith(timeline(*traces, cta=1)) and f"{files[1]}: {traces[1].summary(1)}" in said
+    assert (
+        said.startswith(timeline(*traces, cta=1)) and f"{files[1]}: {traces[1].summary(1)}" in said
+    )
     out = str(tmp_path / "both.svg")
-    assert command.main(["timeline", *files, "--out", out, "--start", "100", "--end", "900", "1000", "--rows", "compute"]) == 0
+    assert (
+        command.main(
+            [
+                "timeline",
+                *files,
+                "--out",
+                out,
+                "--start",
+                "100",
+                "--end",
+                "900",
+                "1000",
+                "--rows",
+                "compute",
+            ]
+        )
+        == 0
+    )
     assert capsys.readouterr().out == out + "\n" and words(Path(out)).count("wg0 compute") == 2
     assert command.main(["timeline", files[0], "--cta", "0", "9", "0"]) == 1
     assert "no events of CTA (0, 9, 0)" in capsys.readouterr().err
@@ -222,9 +349,18 @@ def test_the_command_draws_files(traces: tuple[Trace, Trace], tmp_path: Path, ca
     assert re.search(r"none.json' cannot be read", capsys.readouterr().err)
 
 
-def test_a_trace_is_read_and_drawn_as_text_without_heavy_packages(traces: tuple[Trace, Trace], tmp_path: Path) -> None:
+def test_a_trace_is_read_and_drawn_as_text_without_heavy_packages(
+    traces: tuple[Trace, Trace], tmp_path: Path
+) -> None:
     traces[1].save(tmp_path / "gpu.json")
-    code = (f"import sys, numpipe; numpipe.timeline({str(tmp_path / 'gpu.json')!r}); "
-            "print({'greenlet', 'numba', 'matplotlib'} & {*sys.modules})")
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+    code = (
+        f"import sys, numpipe; numpipe.timeline({str(tmp_path / 'gpu.json')!r}); "
+        "print({'greenlet', 'numba', 'matplotlib'} & {*sys.modules})"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "set()\n"
+    )
     assert numpipe.timeline is timeline

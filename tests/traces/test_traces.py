@@ -53,8 +53,14 @@ def regions(a, b, c):
         for m, n in numpipe.tiles(a.shape[0] // 128, 2):
             with numpipe.region("products"):
                 acc = numpipe.zeros((64, 64), np.float32)
-                pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), max_concurrent_steps=2, in_specs=(
-                    BlockSpec((128, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (n, 0))))
+                pipe = numpipe.pipeline(
+                    grid=(a.shape[1] // 64,),
+                    max_concurrent_steps=2,
+                    in_specs=(
+                        BlockSpec((128, 64), lambda k: (m, k)),
+                        BlockSpec((64, 64), lambda k: (n, 0)),
+                    ),
+                )
                 for (k,), (a_tile, b_tile) in pipe(a, b):
                     with numpipe.region("product"):
                         acc = numpipe.wgmma(acc, a_tile.at[ds(wg * 64, 64), :], b_tile.T)
@@ -74,17 +80,32 @@ def run(name: str, seed: int | None = None) -> tuple[Trace, Any]:
         case "body":
             return traced(gemm_body.matmul, *small, cfg=gemm.Config(tn=128, slots=2), seed=seed)
         case "single":
-            return traced(gemm_single.matmul, *small, cfg=gemm_single.Config(tm=64, tn=64, slots=2), seed=seed)
+            return traced(
+                gemm_single.matmul, *small, cfg=gemm_single.Config(tm=64, tn=64, slots=2), seed=seed
+            )
         case "copy":
             return traced(copy, np.ones((256, 256), np.float16), cfg=CopyConfig(), seed=seed)
         case "outputs":
             return traced(output_kernels.copy(), ints, np.zeros_like(ints), seed=seed)
         case "sums":
             out = np.zeros((256, 64), np.float16)
-            return traced(output_kernels.sums, ints, integers((256, 64)), np.zeros((128, 64), np.float16), out, seed=seed)
+            return traced(
+                output_kernels.sums,
+                ints,
+                integers((256, 64)),
+                np.zeros((128, 64), np.float16),
+                out,
+                seed=seed,
+            )
         case "shared slots":
-            return traced(output_kernels.chained, integers((128, 128)), integers((128, 256)), np.zeros((128, 128), np.float16),
-                            np.zeros((128, 256), np.float16), seed=seed)
+            return traced(
+                output_kernels.chained,
+                integers((128, 128)),
+                integers((128, 256)),
+                np.zeros((128, 128), np.float16),
+                np.zeros((128, 256), np.float16),
+                seed=seed,
+            )
     raise AssertionError(name)
 
 
@@ -116,7 +137,9 @@ def test_events_that_were_lost_are_not_missed() -> None:
         recorded = as_recorded(trace, unit, (len(trace.ctas), 1, 1), room)
         assert recorded.lost > 0
         recorded.check_legal(trace)
-    recorded.events = [dataclasses.replace(e, details={}) if e.kind == "end" else e for e in recorded.events]
+    recorded.events = [
+        dataclasses.replace(e, details={}) if e.kind == "end" else e for e in recorded.events
+    ]
     with pytest.raises(SimulationError):
         recorded.check_legal(trace)
 
@@ -125,12 +148,21 @@ def test_the_warpgroups_of_a_cta_share_a_clock() -> None:
     """Which the timer would not tell: it stands still for a microsecond at a time."""
     trace, unit = once("gemm")
     recorded = as_recorded(trace, unit, (2, 1, 1), tick=1000)
-    times = {(e.cta, e.warpgroup, e.note, e.details["step"]): e.start for e in trace.events if e.note == "release"}
-    scale = [(e.start, times[e.cta, e.warpgroup, e.note, e.details["step"]]) for e in recorded.events
-             if e.note == "release" and e.cta == (0, 0, 0)]
+    times = {
+        (e.cta, e.warpgroup, e.note, e.details["step"]): e.start
+        for e in trace.events
+        if e.note == "release"
+    }
+    scale = [
+        (e.start, times[e.cta, e.warpgroup, e.note, e.details["step"]])
+        for e in recorded.events
+        if e.note == "release" and e.cta == (0, 0, 0)
+    ]
     (early, first), (late, last) = min(scale), max(scale)
     for ours, theirs in scale:
-        assert ours == pytest.approx(early + (theirs - first) * (late - early) / (last - first), abs=1.5)
+        assert ours == pytest.approx(
+            early + (theirs - first) * (late - early) / (last - first), abs=1.5
+        )
 
 
 # ---- broken ones
@@ -143,7 +175,12 @@ def edited(trace: Trace, edit: Edit) -> Trace:
 
 
 def of(event: Event, note: str, step: int, warpgroup: int = 0) -> bool:
-    return (event.cta, event.note, event.details.get("step"), event.warpgroup) == ((0, 0, 0), note, step, warpgroup)
+    return (event.cta, event.note, event.details.get("step"), event.warpgroup) == (
+        (0, 0, 0),
+        note,
+        step,
+        warpgroup,
+    )
 
 
 def at(time: int, which: Callable[[Event], bool]) -> Edit:
@@ -155,7 +192,9 @@ def without(which: Callable[[Event], bool]) -> Edit:
 
 
 def said(which: Callable[[Event], bool], **details: Any) -> Edit:
-    return lambda event: dataclasses.replace(event, details={**event.details, **details}) if which(event) else event
+    return lambda event: (
+        dataclasses.replace(event, details={**event.details, **details}) if which(event) else event
+    )
 
 
 def time_of(trace: Trace, note: str, step: int, warpgroup: int = 0) -> int:
@@ -167,30 +206,61 @@ def too_early_issue(trace: Trace) -> Trace:
     its own order holds."""
     late = time_of(trace, "fill", 5, 2)
     early = time_of(trace, "release", 1, 0) + 10
-    return edited(trace, lambda e: dataclasses.replace(e, start=min(e.start, early), end=min(e.end, early))
-                  if e.cta == (0, 0, 0) and e.warpgroup == 2 and e.kind in ("note", "wait", "issue") and e.end <= late else e)
+    return edited(
+        trace,
+        lambda e: (
+            dataclasses.replace(e, start=min(e.start, early), end=min(e.end, early))
+            if e.cta == (0, 0, 0)
+            and e.warpgroup == 2
+            and e.kind in ("note", "wait", "issue")
+            and e.end <= late
+            else e
+        ),
+    )
 
 
 def swapped(trace: Trace) -> Trace:
     """Computes step 3 before step 2."""
-    return edited(trace, lambda e: dataclasses.replace(e, details={**e.details, "step": 5 - e.details["step"],
-                                                                   "slot": (5 - e.details["step"]) % 2})
-                  if of(e, "compute", 2) or of(e, "compute", 3) else e)
+    return edited(
+        trace,
+        lambda e: (
+            dataclasses.replace(
+                e,
+                details={
+                    **e.details,
+                    "step": 5 - e.details["step"],
+                    "slot": (5 - e.details["step"]) % 2,
+                },
+            )
+            if of(e, "compute", 2) or of(e, "compute", 3)
+            else e
+        ),
+    )
 
 
 def early_compute(trace: Trace) -> Trace:
     """Of the first step, before its copies were issued."""
     before = time_of(trace, "fill", 0, 2) - 1
-    return edited(trace, lambda e: dataclasses.replace(e, start=before, end=before)
-                  if e.cta == (0, 0, 0) and e.warpgroup == 0 and e.end <= time_of(trace, "compute", 0)
-                  and e.kind in ("note", "wait", "registers") else e)
+    return edited(
+        trace,
+        lambda e: (
+            dataclasses.replace(e, start=before, end=before)
+            if e.cta == (0, 0, 0)
+            and e.warpgroup == 0
+            and e.end <= time_of(trace, "compute", 0)
+            and e.kind in ("note", "wait", "registers")
+            else e
+        ),
+    )
 
 
 def released_first(trace: Trace) -> Trace:
     """The release of step 1 and its compute change places."""
     made = edited(trace, lambda e: e)
     events = made.events
-    first, second = (next(n for n, e in enumerate(events) if of(e, note, 1)) for note in ("compute", "release"))
+    first, second = (
+        next(n for n, e in enumerate(events) if of(e, note, 1)) for note in ("compute", "release")
+    )
     time = events[first].start
     events.insert(first, dataclasses.replace(events.pop(second), start=time, end=time))
     return made
@@ -205,42 +275,78 @@ def released_twice(trace: Trace) -> Trace:
 
 BROKEN: dict[str, tuple[Callable[[Trace], Trace], type[SimulationError], str, str]] = {
     "a slot filled too early": (
-        too_early_issue, PipelineRace, "refilled-while-read",
+        too_early_issue,
+        PipelineRace,
+        "refilled-while-read",
         r"warpgroup 2 \(memory\) of CTA \(0, 0, 0\): issue of step \d at \d+ cycles, but warpgroup \d \(compute\): "
-        r"release of step \d \(slot \d\) of a, b @ .*:\d+ at \d+ cycles: a slot is filled again when all that read it"),
+        r"release of step \d \(slot \d\) of a, b @ .*:\d+ at \d+ cycles: a slot is filled again when all that read it",
+    ),
     "a warpgroup that does not release": (
-        lambda t: edited(t, without(lambda e: e.note == "release" and e.warpgroup == 1)), PipelineRace, "refilled-while-read",
-        r"issue of step 2 at \d+ cycles, but warpgroup 1 .compute.: compute of step 0 .*: the slot was not released by "),
+        lambda t: edited(t, without(lambda e: e.note == "release" and e.warpgroup == 1)),
+        PipelineRace,
+        "refilled-while-read",
+        r"issue of step 2 at \d+ cycles, but warpgroup 1 .compute.: compute of step 0 .*: the slot was not released by ",
+    ),
     "a release that is missing": (
-        lambda t: edited(t, without(lambda e: of(e, "release", 2, 1))), SimulationError, "too-few-arrivals",
-        "release of step 3 .*, but warpgroup 1 .compute.: release of step 1 .*: steps are taken one after another; 2 is next"),
+        lambda t: edited(t, without(lambda e: of(e, "release", 2, 1))),
+        SimulationError,
+        "too-few-arrivals",
+        "release of step 3 .*, but warpgroup 1 .compute.: release of step 1 .*: steps are taken one after another; 2 is next",
+    ),
     "the last release missing": (
-        lambda t: edited(t, without(lambda e: of(e, "release", 7))), SimulationError, "too-few-arrivals",
-        "compute of step 7 .* the warpgroup ends without having released this step"),
+        lambda t: edited(t, without(lambda e: of(e, "release", 7))),
+        SimulationError,
+        "too-few-arrivals",
+        "compute of step 7 .* the warpgroup ends without having released this step",
+    ),
     "steps swapped": (
-        swapped, SimulationError, "wrong-phase",
-        "compute of step 3 .*, but warpgroup 0 .compute.: compute of step 1 .*: steps are taken one after another; 2 is next"),
+        swapped,
+        SimulationError,
+        "wrong-phase",
+        "compute of step 3 .*, but warpgroup 0 .compute.: compute of step 1 .*: steps are taken one after another; 2 is next",
+    ),
     "tiles used before their copies": (
-        early_compute, PipelineRace, "read-before-ready",
-        r"compute of step 0 .* at \d+ cycles, but warpgroup 2 .memory.: issue .* at \d+ cycles: a wait for the tiles ends after"),
+        early_compute,
+        PipelineRace,
+        "read-before-ready",
+        r"compute of step 0 .* at \d+ cycles, but warpgroup 2 .memory.: issue .* at \d+ cycles: a wait for the tiles ends after",
+    ),
     "a slot released before it is used": (
-        released_first, PipelineRace, "read-after-release",
-        "compute of step 1 .*, but warpgroup 0 .compute.: release of step 1 .*: what is released is not used any more"),
+        released_first,
+        PipelineRace,
+        "read-after-release",
+        "compute of step 1 .*, but warpgroup 0 .compute.: release of step 1 .*: what is released is not used any more",
+    ),
     "a slot released twice": (
-        released_twice, SimulationError, "too-many-arrivals",
-        "release of step 1 .*, but warpgroup 0 .compute.: release of step 1 .*: steps are taken one after another; 2 is next"),
+        released_twice,
+        SimulationError,
+        "too-many-arrivals",
+        "release of step 1 .*, but warpgroup 0 .compute.: release of step 1 .*: steps are taken one after another; 2 is next",
+    ),
     "a step in a wrong slot": (
-        lambda t: edited(t, said(lambda e: of(e, "wait", 3) or of(e, "compute", 3), slot=0)), SimulationError, "wrong-phase",
-        r"compute of step 3 \(slot 0\) .*: step 3 of 2 slots is in slot 1"),
+        lambda t: edited(t, said(lambda e: of(e, "wait", 3) or of(e, "compute", 3), slot=0)),
+        SimulationError,
+        "wrong-phase",
+        r"compute of step 3 \(slot 0\) .*: step 3 of 2 slots is in slot 1",
+    ),
     "a slot released unused": (
-        lambda t: edited(t, without(lambda e: of(e, "compute", 7))), PipelineRace, "read-after-release",
-        "release of step 7 .*: a slot is released when its tiles have been waited for and used"),
+        lambda t: edited(t, without(lambda e: of(e, "compute", 7))),
+        PipelineRace,
+        "read-after-release",
+        "release of step 7 .*: a slot is released when its tiles have been waited for and used",
+    ),
     "copies that nobody issued": (
-        lambda t: edited(t, without(lambda e: e.cta == (0, 0, 0) and e.kind == "issue")), PipelineRace, "read-before-ready",
-        "compute of step 0 .*: nobody issues the copies of step 0"),
+        lambda t: edited(t, without(lambda e: e.cta == (0, 0, 0) and e.kind == "issue")),
+        PipelineRace,
+        "read-before-ready",
+        "compute of step 0 .*: nobody issues the copies of step 0",
+    ),
     "copies that nobody waits for": (
-        lambda t: edited(t, without(lambda e: of(e, "compute", 7) or of(e, "release", 7))), SimulationError, "exit-in-flight",
-        "issue of step 7 .*: warpgroup 0 ends without having waited for step 7"),
+        lambda t: edited(t, without(lambda e: of(e, "compute", 7) or of(e, "release", 7))),
+        SimulationError,
+        "exit-in-flight",
+        "issue of step 7 .*: warpgroup 0 ends without having waited for step 7",
+    ),
 }
 
 
@@ -260,12 +366,17 @@ def test_a_broken_schedule_is_reported_with_both_events(case: str, clock: str) -
         made.check_legal()
     report = caught.value.report
     assert report.hazard == hazard and hazard in HAZARDS and report.text == str(caught.value)
-    assert report.now.cta == (0, 0, 0) and (report.before is None) == (", but warpgroup" not in report.text)
+    assert report.now.cta == (0, 0, 0) and (report.before is None) == (
+        ", but warpgroup" not in report.text
+    )
 
 
 def test_events_of_a_warpgroup_that_go_back_in_time_are_reported() -> None:
     trace, _ = once("gemm")
-    with pytest.raises(SimulationError, match=r"compute of step 3 .* ends at 5 cycles, before wait .*, which comes first"):
+    with pytest.raises(
+        SimulationError,
+        match=r"compute of step 3 .* ends at 5 cycles, before wait .*, which comes first",
+    ):
         edited(trace, at(5, lambda e: of(e, "compute", 3))).check_legal()
 
 
@@ -282,7 +393,10 @@ def test_an_output_that_is_stored_before_all_have_written_it_is_reported() -> No
         return dataclasses.replace(event, start=min(event.start, early), end=min(event.end, early))
 
     made = edited(trace, edit)
-    with pytest.raises(PipelineRace, match=r"store of step 0 .*, but warpgroup 1 .compute.: compute of step 0 .* stored when all"):
+    with pytest.raises(
+        PipelineRace,
+        match=r"store of step 0 .*, but warpgroup 1 .compute.: compute of step 0 .* stored when all",
+    ):
         made.check_legal()
 
 
@@ -290,23 +404,36 @@ def test_an_output_that_is_stored_before_all_have_written_it_is_reported() -> No
 def test_a_run_that_does_something_else_is_reported() -> None:
     trace, _ = once("gemm")
     longer, _ = traced(tiled(ctas=2), *operands(256, 128, 320), cfg=SMALL)
-    with pytest.raises(SimulationError, match=r"warpgroup 0 of CTA \(0, 0, 0\): its event \d+ is tile begin 2 at \d+, and "
-                                              r"simulated wait of step 4 \(slot 0\) of a, b @ .* at \d+: both runs must do"):
+    with pytest.raises(
+        SimulationError,
+        match=r"warpgroup 0 of CTA \(0, 0, 0\): its event \d+ is tile begin 2 at \d+, and "
+        r"simulated wait of step 4 \(slot 0\) of a, b @ .* at \d+: both runs must do",
+    ):
         trace.check_legal(longer)
     skipped = edited(trace, without(lambda e: of(e, "wait", 7, 1)))
     skipped.check_legal()
-    with pytest.raises(SimulationError, match=r"warpgroup 1 of CTA \(0, 0, 0\): its event \d+ is compute of step 7 .*, and "
-                                              r"simulated wait of step 7"):
+    with pytest.raises(
+        SimulationError,
+        match=r"warpgroup 1 of CTA \(0, 0, 0\): its event \d+ is compute of step 7 .*, and "
+        r"simulated wait of step 7",
+    ):
         skipped.check_legal(trace)
-    elsewhere = edited(trace, lambda e: dataclasses.replace(e, cta=(9, *e.cta[1:])) if e.cta[0] else None)
-    with pytest.raises(SimulationError, match=r"no CTA in common: \[\(9, 0, 0\)\], and \[\(0, 0, 0\), \(1, 0, 0\)\] simulated"):
+    elsewhere = edited(
+        trace, lambda e: dataclasses.replace(e, cta=(9, *e.cta[1:])) if e.cta[0] else None
+    )
+    with pytest.raises(
+        SimulationError,
+        match=r"no CTA in common: \[\(9, 0, 0\)\], and \[\(0, 0, 0\), \(1, 0, 0\)\] simulated",
+    ):
         elsewhere.check_legal(trace)
 
 
 # ---- files
 @pytest.mark.parametrize("name", ["gemm", "regions", "single"])
 @pytest.mark.parametrize("gpu", [False, True])
-def test_a_saved_trace_is_read_again_without_loss_and_keeps_the_rules_of_the_format(name: str, gpu: bool, tmp_path: Path) -> None:
+def test_a_saved_trace_is_read_again_without_loss_and_keeps_the_rules_of_the_format(
+    name: str, gpu: bool, tmp_path: Path
+) -> None:
     trace, unit = once(name)
     if gpu:
         trace = as_recorded(trace, unit, (len(trace.ctas), 1, 1), room=20)
@@ -320,13 +447,21 @@ def test_a_saved_trace_is_read_again_without_loss_and_keeps_the_rules_of_the_for
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
-    cases = {"old.json": '{"traceEvents": []}', "list.json": "[]", "broken.json": "{", "run.txt": "CTA"}
+    cases = {
+        "old.json": '{"traceEvents": []}',
+        "list.json": "[]",
+        "broken.json": "{",
+        "run.txt": "CTA",
+    }
     for name, text in cases.items():
         (tmp_path / name).write_text(text, encoding="utf8")
-    for name, message in (("old.json", "lacks what a trace is read from, a member 'numpipe'"),
-                          ("list.json", "lacks what a trace"),
-                          ("broken.json", "is no JSON"), ("run.txt", "is a picture in text"),
-                          ("none.json", "cannot be read: No such")):
+    for name, message in (
+        ("old.json", "lacks what a trace is read from, a member 'numpipe'"),
+        ("list.json", "lacks what a trace"),
+        ("broken.json", "is no JSON"),
+        ("run.txt", "is a picture in text"),
+        ("none.json", "cannot be read: No such"),
+    ):
         with pytest.raises(SpecError, match=f"{name}' {message}"):
             Trace.load(tmp_path / name)
     with pytest.raises(SpecError, match="ends in neither"):
@@ -341,7 +476,11 @@ def test_spans_lie_one_behind_the_other_and_add_up() -> None:
     for row in summary.rows:
         assert sum(row.spent.values()) == pytest.approx(row.total) and min(row.spent.values()) >= 0
         assert sum(row.fraction(kind) for kind in MEANS) == pytest.approx(1)
-    own = [e for e in trace.events if e.cta == (0, 0, 0) and e.warpgroup == 0 and e.kind not in ("load", "store", "mma")]
+    own = [
+        e
+        for e in trace.events
+        if e.cta == (0, 0, 0) and e.warpgroup == 0 and e.kind not in ("load", "store", "mma")
+    ]
     found = spans(own)
     assert all(a.end == b.start for a, b in itertools.pairwise(found))
 
@@ -351,11 +490,21 @@ def test_a_summary_says_what_the_events_say() -> None:
     memory, compute = trace.summary(0)[2], trace.summary(0)[0]
 
     def blocked(warpgroup: int, kind: str, barrier: str = "") -> int:
-        return sum(e.end - e.start for e in trace.of(kind, (0, 0, 0)) if e.warpgroup == warpgroup and barrier in str(e.details))
+        return sum(
+            e.end - e.start
+            for e in trace.of(kind, (0, 0, 0))
+            if e.warpgroup == warpgroup and barrier in str(e.details)
+        )
 
-    assert memory.spent["slot"] == blocked(2, "wait", "consumed") > 0 and memory.spent["data"] == memory.spent["compute"] == 0
+    assert (
+        memory.spent["slot"] == blocked(2, "wait", "consumed") > 0
+        and memory.spent["data"] == memory.spent["compute"] == 0
+    )
     assert memory.spent["issue"] == blocked(2, "issue") > 0
-    assert compute.spent["data"] == blocked(0, "wait", "ready") > 0 and compute.spent["slot"] == compute.spent["issue"] == 0
+    assert (
+        compute.spent["data"] == blocked(0, "wait", "ready") > 0
+        and compute.spent["slot"] == compute.spent["issue"] == 0
+    )
     assert compute.spent["compute"] >= blocked(0, "drain") > 0
     assert compute.spent["store"] == blocked(0, "flush") + blocked(0, "write") > 0
     busy = sum(e.end - e.start for e in trace.of("mma", (0, 0, 0)))
@@ -366,10 +515,17 @@ def test_bubbles_lie_between_the_products_of_two_tiles() -> None:
     trace, _ = once("gemm")
     for row in trace.summary(1).rows[:2]:
         own = [e for e in trace.events if e.cta == (1, 0, 0) and e.warpgroup == row.warpgroup]
-        last, first = (next(e.start for e in own if e.note == note and e.details["step"] == step)
-                       for note, step in (("release", 3), ("compute", 4)))
-        assert row.bubbles.count == 1 and row.bubbles.longest == row.bubbles.time == row.bubbles.mean == first - last
-        assert sum(row.bubbles.parts.values()) == row.bubbles.time and row.bubbles.parts["store"] > 0
+        last, first = (
+            next(e.start for e in own if e.note == note and e.details["step"] == step)
+            for note, step in (("release", 3), ("compute", 4))
+        )
+        assert (
+            row.bubbles.count == 1
+            and row.bubbles.longest == row.bubbles.time == row.bubbles.mean == first - last
+        )
+        assert (
+            sum(row.bubbles.parts.values()) == row.bubbles.time and row.bubbles.parts["store"] > 0
+        )
     assert trace.summary(1)[2].bubbles.count == 0, "the memory role computes nothing"
 
 
@@ -378,7 +534,11 @@ def test_a_summary_of_a_gpu_has_the_same_times_as_far_as_it_knows() -> None:
     ours, theirs = as_recorded(trace, unit, (2, 1, 1), tick=1).summary(), trace.summary()
     assert ours.tensor_core_idle is None and ours.clock == "ns"
     for mine, simulated in zip(ours.rows, theirs.rows, strict=True):
-        assert mine.regions.keys() == simulated.regions.keys() == {"all", "products", *(["product"] * (mine.role == "compute"))}
+        assert (
+            mine.regions.keys()
+            == simulated.regions.keys()
+            == {"all", "products", *(["product"] * (mine.role == "compute"))}
+        )
         for kind in ("data", "slot", "issue"):
             assert mine.spent[kind] == pytest.approx(simulated.spent[kind], rel=0.1, abs=20), kind
 
@@ -389,7 +549,13 @@ def test_a_summary_prints_as_a_table_and_is_a_dict() -> None:
     head, names, *_ = str(summary).splitlines()
     assert re.fullmatch(r"CTA \(0, 0, 0\): \d+ cycles", head)
     assert names.split() == ["wg0", "compute", "wg1", "compute", "wg2", "memory"]
-    for text in ("waiting for data", "waiting for free slots", "in region product ", "bubble between tiles", "tensor core idle: "):
+    for text in (
+        "waiting for data",
+        "waiting for free slots",
+        "in region product ",
+        "bubble between tiles",
+        "tensor core idle: ",
+    ):
         assert text in str(summary), text
     assert str(trace.summary()).startswith("mean of 2 CTAs: ")
     lost = as_recorded(trace, unit, (2, 1, 1), room=20).summary()
@@ -397,14 +563,21 @@ def test_a_summary_prints_as_a_table_and_is_a_dict() -> None:
     data = json.loads(json.dumps(summary.as_dict()))
     assert data["clock"] == "cycles" and data["ctas"] == [[0, 0, 0]]
     row = data["rows"][0]
-    assert sum(row["fractions"].values()) == pytest.approx(1) and row["bubbles"]["mean"] == summary[0].bubbles.mean
+    assert (
+        sum(row["fractions"].values()) == pytest.approx(1)
+        and row["bubbles"]["mean"] == summary[0].bubbles.mean
+    )
     assert str(Trace().summary()) == "no events" and Trace().summary().as_dict()["rows"] == []
     with pytest.raises(KeyError):
         summary[7]
 
 
-def test_a_run_that_failed_is_summed_up_and_checked_as_far_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numpipe.language.pipeline.ring.release, "function", lambda ring, part, step: None)
+def test_a_run_that_failed_is_summed_up_and_checked_as_far_as_it_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        numpipe.language.pipeline.ring.release, "function", lambda ring, part, step: None
+    )
     trace = Trace()
     with pytest.raises(numpipe.PipelineDeadlock):
         tiled(ctas=2).simulate(A, B, cfg=SMALL, trace=trace)

@@ -44,31 +44,59 @@ class Advisory:
 
 
 _CALL = "a function is called while products are in flight, and its code may use their registers"
-_NO_CALL = "take the call out of the loop of products (debug_print, device_assert), or compile without it"
+_NO_CALL = (
+    "take the call out of the loop of products (debug_print, device_assert), or compile without it"
+)
 _NO_ROOM = "a lane has too few registers for the products that are in flight together"
-_LESS = ("use tiles of fewer columns or rows, fewer compute warpgroups (num_compute_wgs), a smaller memory_registers, or a wait "
-         "before the next product is issued")
+_LESS = (
+    "use tiles of fewer columns or rows, fewer compute warpgroups (num_compute_wgs), a smaller memory_registers, or a wait "
+    "before the next product is issued"
+)
 _PATHS = "a product is issued, or waited for, on some of the ways through a branch only"
-_ALL_PATHS = ("put the wgmma and its wgmma_wait on the same side of an 'if', with a condition that is the same in all lanes of the "
-              "warpgroup")
-ADVISORIES = {advisory.code: advisory for advisory in (
-    Advisory("C7509", "extern-call", _CALL, "print", _NO_CALL),
-    Advisory("C7510", "function-call", _CALL, "print", _NO_CALL),
-    Advisory("C7511", "register-pressure", _NO_ROOM, "widest", _LESS),
-    Advisory("C7512", "register-pressure", _NO_ROOM, "widest", _LESS),
-    Advisory(code="C7513", name="operand-redefined", means="an A operand gets its next value in the registers that a product in flight reads",
-             place="packed",
-             fix="write acc = numpipe.wgmma_wait(acc) before; what the operand is made of may be computed while the product runs"),
-    Advisory(code="C7514", name="accumulator-read", means="an accumulator is read while its product is in flight", place="product",
-             fix="write acc = numpipe.wgmma_wait(acc) before"),
-    Advisory(code="C7515", name="accumulator-redefined", means="registers of an accumulator are written while products are in flight", place="begun",
-             fix="make the accumulator before the first of them is issued, or let the product begin with None; where loops have as "
-             "many steps as the compile knows, use delay_release=0 or take the number of steps from an array's shape"),
-    Advisory(code="C7516", name="ill-formed-stage", means="ptxas does not find which wait belongs to a product", place="product",
-             fix="wait for each product in the function, and in the loop, that issues it"),
-    Advisory("C7518", "divergent-wait", _PATHS, "product", _ALL_PATHS),
-    Advisory("C7519", "divergent-product", _PATHS, "product", _ALL_PATHS),
-)}
+_ALL_PATHS = (
+    "put the wgmma and its wgmma_wait on the same side of an 'if', with a condition that is the same in all lanes of the "
+    "warpgroup"
+)
+ADVISORIES = {
+    advisory.code: advisory
+    for advisory in (
+        Advisory("C7509", "extern-call", _CALL, "print", _NO_CALL),
+        Advisory("C7510", "function-call", _CALL, "print", _NO_CALL),
+        Advisory("C7511", "register-pressure", _NO_ROOM, "widest", _LESS),
+        Advisory("C7512", "register-pressure", _NO_ROOM, "widest", _LESS),
+        Advisory(
+            code="C7513",
+            name="operand-redefined",
+            means="an A operand gets its next value in the registers that a product in flight reads",
+            place="packed",
+            fix="write acc = numpipe.wgmma_wait(acc) before; what the operand is made of may be computed while the product runs",
+        ),
+        Advisory(
+            code="C7514",
+            name="accumulator-read",
+            means="an accumulator is read while its product is in flight",
+            place="product",
+            fix="write acc = numpipe.wgmma_wait(acc) before",
+        ),
+        Advisory(
+            code="C7515",
+            name="accumulator-redefined",
+            means="registers of an accumulator are written while products are in flight",
+            place="begun",
+            fix="make the accumulator before the first of them is issued, or let the product begin with None; where loops have as "
+            "many steps as the compile knows, use delay_release=0 or take the number of steps from an array's shape",
+        ),
+        Advisory(
+            code="C7516",
+            name="ill-formed-stage",
+            means="ptxas does not find which wait belongs to a product",
+            place="product",
+            fix="wait for each product in the function, and in the loop, that issues it",
+        ),
+        Advisory("C7518", "divergent-wait", _PATHS, "product", _ALL_PATHS),
+        Advisory("C7519", "divergent-product", _PATHS, "product", _ALL_PATHS),
+    )
+}
 """by code; C7503 … C7508, setmaxnreg was ignored, and C7517, ptxas added a wait, are left to the
 gate"""
 
@@ -77,9 +105,15 @@ def advisories_of(log: str, target: Target = DEFAULT) -> list[Advisory]:
     """Return the notes of a log about serialised products, each once; an unknown code in ptxas' own
     words."""
     lines = [line for line in resources.notes(log, target) if "serialized" in line]
-    codes = dict.fromkeys((code[0] if (code := re.search(target.advisories, line)) else "C75xx", _words(line)) for line in lines)
-    return [ADVISORIES.get(code) or Advisory(code, "serialized", words, "product", "see the code in ptxas' documentation")
-            for code, words in codes]
+    codes = dict.fromkeys(
+        (code[0] if (code := re.search(target.advisories, line)) else "C75xx", _words(line))
+        for line in lines
+    )
+    return [
+        ADVISORIES.get(code)
+        or Advisory(code, "serialized", words, "product", "see the code in ptxas' documentation")
+        for code, words in codes
+    ]
 
 
 def _words(line: str) -> str:
@@ -104,8 +138,10 @@ def redefined(unit: Unit, lifted: Lifted, seen: Products) -> SerializedWgmma:
     known before ptxas runs."""
     name, definition, product = seen.redefined[0]
     fix = ADVISORIES["C7513"].fix
-    text = (f"'{name}' gets its next value in the registers that a product in flight reads: ptxas would serialise wgmma, "
-            f"operand-redefined (C7513): {COST}; {fix}{ALLOWED}\n  in flight since {product.filename}:{product.line}")
+    text = (
+        f"'{name}' gets its next value in the registers that a product in flight reads: ptxas would serialise wgmma, "
+        f"operand-redefined (C7513): {COST}; {fix}{ALLOWED}\n  in flight since {product.filename}:{product.line}"
+    )
     return error_lines.stamp(SerializedWgmma(text), unit, lifted, [definition])
 
 
@@ -113,9 +149,11 @@ def overwritten(unit: Unit, lifted: Lifted, seen: Products) -> SpecError:
     """Return the error for an operand in registers that a step makes while a product of an earlier
     step reads it."""
     definition, product = seen.overwritten[0]
-    text = ("wgmma(acc, a, b), a: a step gives this operand its next value in the registers that a product of an earlier step "
-            "may still read: write acc = numpipe.wgmma_wait(acc, 0) behind the wgmma, use delay_release=0, or leave a in shared "
-            f"memory, a_tile.at[…]\n  in flight since {product.filename}:{product.line}")
+    text = (
+        "wgmma(acc, a, b), a: a step gives this operand its next value in the registers that a product of an earlier step "
+        "may still read: write acc = numpipe.wgmma_wait(acc, 0) behind the wgmma, use delay_release=0, or leave a in shared "
+        f"memory, a_tile.at[…]\n  in flight since {product.filename}:{product.line}"
+    )
     return error_lines.stamp(SpecError(text), unit, lifted, [definition])
 
 
@@ -123,11 +161,20 @@ def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> Ser
     """Return the error for a note, at the statement that it is about: a print, else the first tile
     of its kind or product."""
     places: dict[str, list[Position | None]] = {
-        "print": [error_lines.call_position(lifted, _PRINTS)], "widest": [seen.widest[1]], "begun": [place for place, _ in seen.begun],
-        "packed": [*(place for place, _ in seen.packed), *seen.from_registers]}
-    where = next((place for place in (*places.get(advisory.place, ()), *seen.products) if place is not None),
-                 lifted.sources[0].definition)
-    rows = [f"  in flight since {since.filename}:{since.line}" for made, since in (*seen.packed, *seen.begun) if made == where][:1]
+        "print": [error_lines.call_position(lifted, _PRINTS)],
+        "widest": [seen.widest[1]],
+        "begun": [place for place, _ in seen.begun],
+        "packed": [*(place for place, _ in seen.packed), *seen.from_registers],
+    }
+    where = next(
+        (place for place in (*places.get(advisory.place, ()), *seen.products) if place is not None),
+        lifted.sources[0].definition,
+    )
+    rows = [
+        f"  in flight since {since.filename}:{since.line}"
+        for made, since in (*seen.packed, *seen.begun)
+        if made == where
+    ][:1]
     if advisory.name == "register-pressure":
         rows = register_budget.table(seen)
     text = f"ptxas serialises wgmma, {advisory.name} ({advisory.code}): {advisory.means}: {COST}; {advisory.fix}{ALLOWED}"

@@ -27,7 +27,9 @@ from ..lift.lift import Lifted
 from ..lift.nodes import names, walk
 from ..lift.positions import FIRST, Source
 
-TUPLES = "; a step's indices and its tiles are tuples, one of each too: for (k,), (tile,) in pipe(a)"
+TUPLES = (
+    "; a step's indices and its tiles are tuples, one of each too: for (k,), (tile,) in pipe(a)"
+)
 LONGEST = 300
 """the most characters of a reason of Numba's or Python's that are shown"""
 _Error = TypeVar("_Error", bound=NumpipeError)
@@ -54,7 +56,7 @@ def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> 
     if stamped is not None:
         place = _position(lifted, stamped[1], int(stamped[2]), places)
         if place is not None and place.snippet() not in message:
-            error.args = (place.stamp(message[stamped.end():]),)
+            error.args = (place.stamp(message[stamped.end() :]),)
         return error
     if not message.startswith(f"kernel {unit.kernel}"):
         message = f"kernel {unit.kernel}: {message}"
@@ -71,7 +73,9 @@ def _position(lifted: Lifted, filename: str, line: int, places: list[Position]) 
     """Return what to underline on a line that is only known by its number."""
     if places and (places[-1].filename, places[-1].line) == (filename, line):
         return places[-1]
-    return next((source.statement(line) for source in lifted.sources if source.covers(filename, line)), None)
+    return next(
+        (source.statement(line) for source in lifted.sources if source.covers(filename, line)), None
+    )
 
 
 # ---- simulated -----------------------------------------------------------------------------------
@@ -81,7 +85,11 @@ def frames(error: Exception, lifted: Lifted) -> list[tuple[TracebackType, Source
     found, traceback = [], error.__traceback__
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
-        found += [(traceback, source) for source in lifted.sources if source.covers(filename, traceback.tb_lineno)][:1]
+        found += [
+            (traceback, source)
+            for source in lifted.sources
+            if source.covers(filename, traceback.tb_lineno)
+        ][:1]
         traceback = traceback.tb_next
     return found
 
@@ -112,28 +120,45 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
             if now is None and not any(party.lines for party in report.waiting):
                 now = next(iter(report.waiting), None)
             if now is not None and not now.lines:
-                now = dataclasses.replace(now, lines=tuple(Line(p.filename, p.line, unit.kernel) for p in places[-1:]))
-            error.report = dataclasses.replace(report, text=str(error), kernel=report.kernel or unit.kernel, now=now)
+                now = dataclasses.replace(
+                    now, lines=tuple(Line(p.filename, p.line, unit.kernel) for p in places[-1:])
+                )
+            error.report = dataclasses.replace(
+                report, text=str(error), kernel=report.kernel or unit.kernel, now=now
+            )
         return error
     if isinstance(error, NumpipeError):
-        text = re.sub(r"^.+?(?= is an operation of the whole warpgroup)", lambda _: _code(places[-1]) if places else "it",
-                      spoken(str(error)))
+        text = re.sub(
+            r"^.+?(?= is an operation of the whole warpgroup)",
+            lambda _: _code(places[-1]) if places else "it",
+            spoken(str(error)),
+        )
         error.args = (hinted(text, unit, places),)
         return stamp(error, unit, lifted, places)
     what = hinted(f"{type(error).__name__}: {_sentence(spoken(str(error)))}", unit, places)
     raised: NumpipeError
-    if found and (foreign := numba_call(found[-1][1].tree, found[-1][0].tb_lineno, found[-1][0].tb_frame.f_globals)):
-        raised = CompileError(f"{foreign}(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run it; use "
-                              f"numpipe's operations ({what})")
+    if found and (
+        foreign := numba_call(
+            found[-1][1].tree, found[-1][0].tb_lineno, found[-1][0].tb_frame.f_globals
+        )
+    ):
+        raised = CompileError(
+            f"{foreign}(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run it; use "
+            f"numpipe's operations ({what})"
+        )
     elif isinstance(error, FloatingPointError):
-        raised = SimulationError(f"{error}: a kernel's integers are int32, which wrap silently on the GPU")
+        raised = SimulationError(
+            f"{error}: a kernel's integers are int32, which wrap silently on the GPU"
+        )
     else:
         raised = SimulationError(what) if isinstance(error, ArithmeticError) else CompileError(what)
     return stamp(raised, unit, lifted, places)
 
 
 _BUILTIN = re.compile(r"\b(int|float)\(")
-_NOT_FOR_TILES = re.compile(rf"a (register tile|mask)\b.* {re.escape(REASON)}|\w+\(…\) converts a number, got a register tile")
+_NOT_FOR_TILES = re.compile(
+    rf"a (register tile|mask)\b.* {re.escape(REASON)}|\w+\(…\) converts a number, got a register tile"
+)
 _OF_TILES = {"int": "x.astype(np.int32)", "float": "x.astype(np.float32)"}
 
 
@@ -142,8 +167,10 @@ def hinted(message: str, unit: Unit, places: list[Position]) -> str:
     mistake with tiles or shapes."""
     code = _code(places[-1]) if places else ""
     if _NOT_FOR_TILES.match(message) and (builtin := _BUILTIN.search(code)):
-        return (f"{builtin[1]}(…) takes numbers, and there is a tile among its arguments: of the elements of tiles write "
-                f"{_OF_TILES[builtin[1]]}")
+        return (
+            f"{builtin[1]}(…) takes numbers, and there is a tile among its arguments: of the elements of tiles write "
+            f"{_OF_TILES[builtin[1]]}"
+        )
     if message.endswith("tuple index out of range"):
         for read, name, axis in _SIZE.findall(code):
             dims = next((array.ndim for array in unit.arrays if array.name == name), int(axis) + 1)
@@ -156,20 +183,26 @@ def _code(place: Position) -> str:
     """Return the code at a position as a message quotes it."""
     start, end = place.columns
     more = " …" if place.end_line > place.line or end - start > LONGEST else ""
-    return f"`{place.text[start:min(end, start + LONGEST)]}{more}`" if end > start else "it"
+    return f"`{place.text[start : min(end, start + LONGEST)]}{more}`" if end > start else "it"
 
 
 def numba_call(tree: ast.AST, line: int, namespace: dict[str, Any]) -> str | None:
     """Return the function of Numba's that the source calls on `line`, as written there."""
     for node in walk(tree):
-        if not isinstance(node, ast.Call) or not node.lineno <= line <= (node.end_lineno or node.lineno):
+        if not isinstance(node, ast.Call) or not node.lineno <= line <= (
+            node.end_lineno or node.lineno
+        ):
             continue
         written = ast.unparse(node.func)
         value, *attributes = written.split(".")
         found = namespace.get(value)
         for attribute in attributes:
             found = getattr(found, attribute, None)
-        home = getattr(found, "__module__", None) if isinstance(found, (type, FunctionType)) else type(found).__module__
+        home = (
+            getattr(found, "__module__", None)
+            if isinstance(found, (type, FunctionType))
+            else type(found).__module__
+        )
         if found is not None and str(home).startswith("numba."):
             return written
     return None
@@ -202,14 +235,31 @@ def compiled(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
 def _bound(place: Position, name: str, lifted: Lifted) -> Position:
     """Return where a variable gets the type that does not fit: the last place that binds it before
     `place`, where its types meet, or in the loop at whose head they meet."""
-    source = next((source for source in lifted.sources if source.covers(place.filename, place.line)), None)
+    source = next(
+        (source for source in lifted.sources if source.covers(place.filename, place.line)), None
+    )
     if source is None:
         return place
     nodes = list(walk(source.tree))
-    loop = next((node for node in nodes if isinstance(node, (ast.For, ast.While)) and node.lineno == place.line), None)
-    binds = [node for node in nodes if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr))
-             and name in names(ast.Store, node)]
-    inside = [node for node in binds if loop is not None and loop.lineno < node.lineno <= (loop.end_lineno or 0)]
+    loop = next(
+        (
+            node
+            for node in nodes
+            if isinstance(node, (ast.For, ast.While)) and node.lineno == place.line
+        ),
+        None,
+    )
+    binds = [
+        node
+        for node in nodes
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr))
+        and name in names(ast.Store, node)
+    ]
+    inside = [
+        node
+        for node in binds
+        if loop is not None and loop.lineno < node.lineno <= (loop.end_lineno or 0)
+    ]
     before = inside or [node for node in binds if node.lineno <= place.line]
     return source.position(max(before, key=lambda node: node.lineno)) if before else place
 
@@ -218,10 +268,22 @@ def _returned(place: Position, lifted: Lifted) -> Position:
     """Return the last `return` of the function around `place`: Numba names one of several, which
     may be that of a set."""
     for source in lifted.sources:
-        around = [node for node in walk(source.tree) if isinstance(node, ast.FunctionDef)
-                  and node.lineno <= place.line <= (node.end_lineno or 0)] if source.covers(place.filename, place.line) else []
+        around = (
+            [
+                node
+                for node in walk(source.tree)
+                if isinstance(node, ast.FunctionDef)
+                and node.lineno <= place.line <= (node.end_lineno or 0)
+            ]
+            if source.covers(place.filename, place.line)
+            else []
+        )
         if around:
-            returns = [node for node in walk(max(around, key=lambda node: node.lineno)) if isinstance(node, ast.Return)]
+            returns = [
+                node
+                for node in walk(max(around, key=lambda node: node.lineno))
+                if isinstance(node, ast.Return)
+            ]
             return source.position(max(returns, key=lambda node: node.lineno))
     return place
 
@@ -233,12 +295,27 @@ def _attribute(called: Position, name: str) -> Position:
     found = re.search(rf"\b{name}\s*\(", called.text[start:end])
     if found is None:
         return called
-    return dataclasses.replace(called, end_line=called.line, end_column=start + found.start() + len(name))
+    return dataclasses.replace(
+        called, end_line=called.line, end_column=start + found.start() + len(name)
+    )
 
 
-_TYPES = {"gmem": "array", "smem": "shared-memory tile", "in flight": "tile in flight", "pipeline": "pipeline",
-         "bound": "nested function", "BlockSpec": "BlockSpec", "context": "context", "steps": "pipeline loop", "ring": "ring",
-         "at": "view", "slots": "slots of a tile", "barriers": "barrier", "view": "view of an array", "omitted": "default"}
+_TYPES = {
+    "gmem": "array",
+    "smem": "shared-memory tile",
+    "in flight": "tile in flight",
+    "pipeline": "pipeline",
+    "bound": "nested function",
+    "BlockSpec": "BlockSpec",
+    "context": "context",
+    "steps": "pipeline loop",
+    "ring": "ring",
+    "at": "view",
+    "slots": "slots of a tile",
+    "barriers": "barrier",
+    "view": "view of an array",
+    "omitted": "default",
+}
 _TWO = r"tile\((\([\d, ]+\)), (\w+)(?:, ([\w ]+))?\)%stile\(\1, \2(?:, ([\w ]+))?\)"
 """a pattern of two types of tiles that differ in their layouts"""
 
@@ -246,6 +323,7 @@ _TWO = r"tile\((\([\d, ]+\)), (\w+)(?:, ([\w ]+))?\)%stile\(\1, \2(?:, ([\w ]+))
 def _two_layouts(message: str) -> Callable[[re.Match[str]], str]:
     """Return the replacement of a match of `_TWO`: a message with BOTH types, the NAME of the
     variable, and its CAST."""
+
     def replacement(found: re.Match[str]) -> str:
         shape, dtype, *laid = found.groups()[:4]
         # Numba's order may be that of a set
@@ -254,36 +332,70 @@ def _two_layouts(message: str) -> Callable[[re.Match[str]], str]:
         both = " and ".join(f"tile {shape} {dtype} ({layout} layout)" for layout in (one, other))
         cast = f'numpipe.layout_cast({name}, "{cast_for(one, other)}")'
         return message.replace("NAME", name).replace("BOTH", both).replace("CAST", cast)
+
     return replacement
 
 
 _NUMBA_SAYS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
-    (rf"Cannot unify {_TWO % ' and '} for '\$[\w.]*'", _two_layouts("a choice needs one layout, got BOTH: cast one: CAST")),
-    (rf"Cannot unify {_TWO % ' and '} for '([\w$]+)[\w.]*'", _two_layouts("'NAME' has two layouts here, BOTH: cast one: CAST")),
-    (rf"Can't unify return type from the following types: {_TWO % ', '}\s*Return of[\s\S]*",
-     _two_layouts("it returns two layouts, BOTH: cast one: CAST")),
+    (
+        rf"Cannot unify {_TWO % ' and '} for '\$[\w.]*'",
+        _two_layouts("a choice needs one layout, got BOTH: cast one: CAST"),
+    ),
+    (
+        rf"Cannot unify {_TWO % ' and '} for '([\w$]+)[\w.]*'",
+        _two_layouts("'NAME' has two layouts here, BOTH: cast one: CAST"),
+    ),
+    (
+        rf"Can't unify return type from the following types: {_TWO % ', '}\s*Return of[\s\S]*",
+        _two_layouts("it returns two layouts, BOTH: cast one: CAST"),
+    ),
     (r"\('wrong tuple length for .*?: ', '(.*?)'\)", r"wrong tuple length: \1"),
-    (r"Cannot unify (.+) and (.+) for '\$[\w.]*'", r"a choice needs one type, got \1 and \2: convert one side, float(n) or int(x)"),
-    (r"Cannot unify (.+) and (.+) for '([\w$]+)[\w.]*'", r"'\3' is not of one type here (\1 and \2): "
-                                                         "bind it in one place, or to one type in each"),
+    (
+        r"Cannot unify (.+) and (.+) for '\$[\w.]*'",
+        r"a choice needs one type, got \1 and \2: convert one side, float(n) or int(x)",
+    ),
+    (
+        r"Cannot unify (.+) and (.+) for '([\w$]+)[\w.]*'",
+        r"'\3' is not of one type here (\1 and \2): "
+        "bind it in one place, or to one type in each",
+    ),
     (r"Cannot resolve setattr: \((.+)\)\.(\w+) = .*", r"'\2' of \1 cannot be set"),
-    (r"Can't unify return type from the following types: (.+?)\s*Return of[\s\S]*", r"it returns values of several types (\1): "
-                                                                                     "convert them to one"),
-    (r"Invalid use of getiter with parameters \((.*)\)[\s\S]*", r"a 'for' runs over a range or over a tuple of values of one type, "
-                                                                 r"got \1"),
+    (
+        r"Can't unify return type from the following types: (.+?)\s*Return of[\s\S]*",
+        r"it returns values of several types (\1): "
+        "convert them to one",
+    ),
+    (
+        r"Invalid use of getiter with parameters \((.*)\)[\s\S]*",
+        r"a 'for' runs over a range or over a tuple of values of one type, "
+        r"got \1",
+    ),
     (r"Invalid use of (.+?) with parameters [\s\S]*", r"\1 is not a function"),
-    (r"The compiler failed to analyze the bytecode\. Variable '(\w+)' is not defined[\s\S]*",
-     r"'\1' may have no value here yet: give it one before the loop"),
+    (
+        r"The compiler failed to analyze the bytecode\. Variable '(\w+)' is not defined[\s\S]*",
+        r"'\1' may have no value here yet: give it one before the loop",
+    ),
     (r"Unknown attribute '(\w+)' of type (.+)", r"\2 has no attribute '\1'"),
-    (r"\btile\((\([^()]*\)), (\w+)(?:, ([\w ]+))?\)", lambda found: said(found[1], found[2], found[3] or ACCUMULATOR)),
+    (
+        r"\btile\((\([^()]*\)), (\w+)(?:, ([\w ]+))?\)",
+        lambda found: said(found[1], found[2], found[3] or ACCUMULATOR),
+    ),
     (r"a run-time inert\(([^()]*)\)|\binert\(([^()]*)\)", r"\1\2"),
     (r"Cannot bind .* to signature .* due to \"(.*)\"\.?", r"\1"),
 )
-_STILL_IN_TUPLE = re.compile(r"\(shared-memory tile \([^()]*\) \w+,\)|'[=!<>]=?' is not defined for \(int32,\)|and \(int32,\)$")
+_STILL_IN_TUPLE = re.compile(
+    r"\(shared-memory tile \([^()]*\) \w+,\)|'[=!<>]=?' is not defined for \(int32,\)|and \(int32,\)$"
+)
 _SIZE = re.compile(r"\b((\w+)\.shape\[(\d+)\])")
-_HINTS = ((_STILL_IN_TUPLE, TUPLES),
-          (re.compile(r"(operand type|supported between|not defined for|register tiles?\b[^()]*\bgot (?!\()).*shared-memory tile"),
-           "; tile[...] loads a shared-memory tile to registers"))
+_HINTS = (
+    (_STILL_IN_TUPLE, TUPLES),
+    (
+        re.compile(
+            r"(operand type|supported between|not defined for|register tiles?\b[^()]*\bgot (?!\()).*shared-memory tile"
+        ),
+        "; tile[...] loads a shared-memory tile to registers",
+    ),
+)
 _TYPE = re.compile(rf"\b({'|'.join(_TYPES)})\(")
 _TILE = re.compile(r"Layout\(shape=(\([^)]*\)).*, (\w+), (?:memory|compute)(?:, writable)?$")
 
@@ -301,30 +413,43 @@ def readable(text: str, unit: Unit) -> str:
         while depth and end < len(text):
             depth += {"(": 1, ")": -1}.get(text[end], 0)
             end += 1
-        inside = text[found.end():end - 1]
+        inside = text[found.end() : end - 1]
         if found[1] == "gmem" and (array := re.search(r"#\d+, (\d+), \w+$", inside)):
             words = f"array '{unit.arrays[int(array[1])].name}'"
         elif found[1] == "smem" and (tile := _TILE.match(inside)):
             words = f"shared-memory tile {tile[1]} {tile[2]}"
         else:
-            internal = re.search(r"[#@]\d|Layout\(|Plan\(", inside) or found[1] in ("in flight", "omitted")
+            internal = re.search(r"[#@]\d|Layout\(|Plan\(", inside) or found[1] in (
+                "in flight",
+                "omitted",
+            )
             words = _TYPES[found[1]] if internal else f"{found[0]}{inside})"
-        parts += [text[start:found.start()], words]
+        parts += [text[start : found.start()], words]
         start = end
     return _tuples("".join([*parts, text[start:]]))
 
 
 def _tuples(text: str) -> str:
     """Return a message with tuple types as tuples are written."""
-    text = re.sub(r"UniTuple\(((?:[^()]|\([^()]*\))+) x (\d+)\)",
-                  lambda m: f"({', '.join([m[1]] * int(m[2]))}{',' * (m[2] == '1')})", text)
+    text = re.sub(
+        r"UniTuple\(((?:[^()]|\([^()]*\))+) x (\d+)\)",
+        lambda m: f"({', '.join([m[1]] * int(m[2]))}{',' * (m[2] == '1')})",
+        text,
+    )
     return re.sub(r"\bTuple\(", "(", text)
 
 
 _VALUE = re.compile(r"\bnp\.([a-z]+\d+)\([-+.e\d]*\)")
 """a run-time value of the simulator, as NumPy writes it"""
-_CLASSES = {"GmemRef": "array", "SmemTile": "shared-memory tile", "LaneTile": "shared-memory tile", "Tile": "tile",
-            "Slots": "slots of a tile", "BarrierRef": "barrier", "GmemView": "view of an array"}
+_CLASSES = {
+    "GmemRef": "array",
+    "SmemTile": "shared-memory tile",
+    "LaneTile": "shared-memory tile",
+    "Tile": "tile",
+    "Slots": "slots of a tile",
+    "BarrierRef": "barrier",
+    "GmemView": "view of an array",
+}
 
 
 def spoken(text: str) -> str:
@@ -334,8 +459,11 @@ def spoken(text: str) -> str:
     # their types, as when compiled
     text = re.sub(r"\bgot .*", lambda got: _VALUE.sub(r"\1", got[0]), text)
     text = re.sub(r"(?<=')numpy\.| at 0x\w+", "", text)
-    text = re.sub(r"^('tuple' object has no attribute '\w+'|tuple indices must be integers or slices, not ellipsis)$",
-                  rf"\1{TUPLES}", text)
+    text = re.sub(
+        r"^('tuple' object has no attribute '\w+'|tuple indices must be integers or slices, not ellipsis)$",
+        rf"\1{TUPLES}",
+        text,
+    )
     # a nested function's, numbered while it was lifted
     return re.sub(r"\b(\w+?)__\d+\(\)", r"\1()", text)
 

@@ -32,7 +32,7 @@ tensor maps            one by-value parameter, addressed and never read: a copy 
 =====================  =============================================================================
 
 >>> from numpipe.compile.check import gate
->>> gate.findings(kernel.compiled(a, b))          # doctest: +SKIP
+>>> gate.findings(kernel.compiled(a, b))  # doctest: +SKIP
 ()
 """
 
@@ -98,7 +98,9 @@ class Sass:
     def in_loop(self, instruction: Instruction) -> bool:
         """Whether an instruction can run again after it has run."""
         at = self.instructions.index(instruction)
-        return any(instruction in self.reachable(self.instructions[i]) for i in self._successors(at))
+        return any(
+            instruction in self.reachable(self.instructions[i]) for i in self._successors(at)
+        )
 
     def reachable(self, first: Instruction, until: str = "never") -> list[Instruction]:
         """Return what can run after `first`, itself included, in the order of addresses, through
@@ -109,7 +111,11 @@ class Sass:
         todo, seen = [self.instructions.index(first)], set[int]()
         while todo:
             at = todo.pop()
-            if at in seen or at >= len(self.instructions) or re.match(until, self.instructions[at].opcode):
+            if (
+                at in seen
+                or at >= len(self.instructions)
+                or re.match(until, self.instructions[at].opcode)
+            ):
                 continue
             seen.add(at)
             todo.extend(self._successors(at))
@@ -119,14 +125,23 @@ class Sass:
         """Return the smallest loop around an instruction, from the target of a branch back to the
         branch; empty for none."""
         here = self.instructions.index(instruction)
-        loops = [(at - target, target, at) for at, branch in enumerate(self.instructions) if branch.opcode.startswith("BRA")
-                 for target in (self.labels.get(label, at + 1) for label in _TARGET.findall(branch.text)) if target <= here <= at]
-        return self.instructions[min(loops)[1]:min(loops)[2] + 1] if loops else []
+        loops = [
+            (at - target, target, at)
+            for at, branch in enumerate(self.instructions)
+            if branch.opcode.startswith("BRA")
+            for target in (self.labels.get(label, at + 1) for label in _TARGET.findall(branch.text))
+            if target <= here <= at
+        ]
+        return self.instructions[min(loops)[1] : min(loops)[2] + 1] if loops else []
 
     def _successors(self, at: int) -> Iterator[int]:
         instruction = self.instructions[at]
         kind = instruction.opcode.partition(".")[0]
-        targets = [self.labels[label] for label in _TARGET.findall(instruction.text) if label in self.labels]
+        targets = [
+            self.labels[label]
+            for label in _TARGET.findall(instruction.text)
+            if label in self.labels
+        ]
         if kind == "RET":
             targets = []  # where it goes is behind the CALL
         yield from targets
@@ -138,7 +153,11 @@ class Sass:
 
 def highest_register(code: list[Instruction]) -> int:
     """Return how many registers a lane needs for `code`: one more than the highest number in it."""
-    numbers = [int(n) + (2 if ".64" in i.text else 1) for i in code for n in re.findall(r"\bR(\d+)\b", i.text)]
+    numbers = [
+        int(n) + (2 if ".64" in i.text else 1)
+        for i in code
+        for n in re.findall(r"\bR(\d+)\b", i.text)
+    ]
     return max(numbers, default=0)
 
 
@@ -190,7 +209,9 @@ def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
     spared = int(built.unit.work_ring is not None)
     for instruction in sass.find(BEYOND):
         at = sass.instructions.index(instruction)
-        if any(other.opcode == "UCGABAR_ARV" for other in sass.instructions[at + 1:at + 5]) and not sass.in_loop(instruction):
+        if any(
+            other.opcode == "UCGABAR_ARV" for other in sass.instructions[at + 1 : at + 5]
+        ) and not sass.in_loop(instruction):
             continue
         if handed:
             if any(instruction in loop for loop in products):
@@ -201,7 +222,10 @@ def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
             yield f"a memory barrier beyond the CTA: {instruction}"
     wanted = built.unit.clustered + built.unit.meets_at_end
     if (meetings := len(sass.find("UCGABAR_ARV"))) != wanted:
-        yield f"{meetings} arrivals at the cluster's barrier: one at the beginning" + " and one at the end" * (wanted > 1)
+        yield (
+            f"{meetings} arrivals at the cluster's barrier: one at the beginning"
+            + " and one at the end" * (wanted > 1)
+        )
 
 
 def waterfalls(sass: Sass) -> Iterator[str]:
@@ -212,9 +236,11 @@ def waterfalls(sass: Sass) -> Iterator[str]:
     election, a shuffle, a vote, bar.warp.sync.
     """
     for instruction in sass.find(r"BRA\.U\.ANY|R2UR\.OR|WARPSYNC\.COLLECTIVE"):
-        behind = sass.instructions[sass.instructions.index(instruction) + 1:]
+        behind = sass.instructions[sass.instructions.index(instruction) + 1 :]
         inside = itertools.takewhile(lambda each: each.opcode != "ENDCOLLECTIVE", behind)
-        if instruction.opcode != "WARPSYNC.COLLECTIVE" or any(re.match(r"R2UR|UTMA|UBLKCP|USETMAXREG", i.opcode) for i in inside):
+        if instruction.opcode != "WARPSYNC.COLLECTIVE" or any(
+            re.match(r"R2UR|UTMA|UBLKCP|USETMAXREG", i.opcode) for i in inside
+        ):
             yield f"a loop over the active lanes: {instruction}"
 
 
@@ -222,8 +248,11 @@ def tensor_cores(sass: Sass, ptx: str) -> Iterator[str]:
     """The products are those of the PTX."""
     written = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m(\d+)n(\d+)k(\d+)\.\w+\.(\w+)", ptx)
     asked = {f"{OPERANDS[dtype][1].opcode} {'x'.join(shape)}" for *shape, dtype in written}
-    made = {f"{found[1]} {found[2]}": i for i in sass.products() if (
-        found := re.match(rf"({sass.target.product})\.(\d+x\d+x\d+)", i.opcode))}
+    made = {
+        f"{found[1]} {found[2]}": i
+        for i in sass.products()
+        if (found := re.match(rf"({sass.target.product})\.(\d+x\d+x\d+)", i.opcode))
+    }
     for shape, instruction in made.items():
         if shape not in asked:
             yield f"a product nobody asked for (the PTX has {sorted(asked)}): {instruction}"
@@ -236,9 +265,14 @@ def waits(sass: Sass, ptx: str) -> Iterator[str]:
     source's, and those that the pipelines add. A copy of a piece of code, as of an unrolled loop,
     copies its waits with its products."""
     copies = max(1, -(-len(sass.products()) // max(1, ptx.count("wgmma.mma_async"))))
-    written = Counter(int(left) for left in re.findall(r"wgmma\.wait_group\.sync\.aligned\s+(\d+)", ptx))
-    made = [(int(found[1], 16), instruction) for instruction in sass.find(r"WARPGROUP\.DEPBAR")
-            if (found := re.search(r"gsb0, (0x[0-9a-f]+)", instruction.text))]
+    written = Counter(
+        int(left) for left in re.findall(r"wgmma\.wait_group\.sync\.aligned\s+(\d+)", ptx)
+    )
+    made = [
+        (int(found[1], 16), instruction)
+        for instruction in sass.find(r"WARPGROUP\.DEPBAR")
+        if (found := re.search(r"gsb0, (0x[0-9a-f]+)", instruction.text))
+    ]
     for left, count in sorted(Counter(left for left, _ in made).items()):
         if count > copies * written[left]:
             example = next(instruction for other, instruction in made if other == left)
@@ -255,7 +289,11 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
     rings = [bool(plan.private) for plan in unit.load_rings]
     shared, private, tickets = not all(rings), any(rings), unit.work_ring is not None
     if unit.warp_specialized:
-        memory, compute, whose = role_code(sass, "memory"), role_code(sass, "compute"), "the {} role"
+        memory, compute, whose = (
+            role_code(sass, "memory"),
+            role_code(sass, "compute"),
+            "the {} role",
+        )
         if not memory or not compute:
             yield "the roles are not there: no setmaxnreg in the code"
             return
@@ -264,7 +302,9 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
             yield f"the memory role needs {needed} registers, it keeps {unit.memory_registers}"
         # ordinary stores pass work indices on, in shared memory, and record the events of a profile
         own = sass.target.product + r"|UTMASTG|UTMAREDG|STSM|BAR\."
-        own += r"|STS\b" * (not tickets) + r"|STG\b" * (not unit.params.profile_space and not unit.gpus)
+        own += r"|STS\b" * (not tickets) + r"|STG\b" * (
+            not unit.params.profile_space and not unit.gpus
+        )
         # records of waits given up
         own += r"|STG\.E(?!\.STRONG\.SYS)" * bool(unit.gpus and not unit.params.profile_space)
         loads = "never" if private or unit.copies_in else "UTMALDG"
@@ -276,12 +316,16 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         memory, compute, whose, shared, tickets = [], sass.instructions, "the code", False, False
         for instruction in sass.find("USETMAXREG"):
             yield f"setmaxnreg without a memory role: {instruction}"
-    for expected, who, code, *opcodes in ((tickets, "memory", memory, "ATOMG"), (tickets, "memory", memory, "STS"),
-                                          (tickets, "compute", compute, "LDS"), (shared, "memory", memory, "UTMALDG"),
-                                          (shared, "memory", memory, "SYNCS.PHASECHK"),
-                                          (shared or private, "compute", compute, "SYNCS.PHASECHK"),
-                                          (private, "compute", compute, "UTMALDG"),
-                                          (unit.stores, "compute", compute, "UTMASTG", "UTMAREDG")):
+    for expected, who, code, *opcodes in (
+        (tickets, "memory", memory, "ATOMG"),
+        (tickets, "memory", memory, "STS"),
+        (tickets, "compute", compute, "LDS"),
+        (shared, "memory", memory, "UTMALDG"),
+        (shared, "memory", memory, "SYNCS.PHASECHK"),
+        (shared or private, "compute", compute, "SYNCS.PHASECHK"),
+        (private, "compute", compute, "UTMALDG"),
+        (unit.stores, "compute", compute, "UTMASTG", "UTMAREDG"),
+    ):
         if expected and not any(i.opcode.startswith(tuple(opcodes)) for i in code):
             yield f"no {' or '.join(opcodes)} in {whose.format(who)}"
 
@@ -290,8 +334,14 @@ def registers(built: Built, sass: Sass) -> Iterator[str]:
     """setmaxnreg gives and takes the registers that the Unit says."""
     if not built.unit.warp_specialized:
         return
-    for opcode, expected in (("DEALLOC", built.unit.memory_registers), ("TRY_ALLOC", built.unit.compute_registers)):
-        found = [int(re.findall(r"0x([0-9a-f]+)\b", i.text)[-1], 16) for i in sass.find(rf"USETMAXREG\.{opcode}")]
+    for opcode, expected in (
+        ("DEALLOC", built.unit.memory_registers),
+        ("TRY_ALLOC", built.unit.compute_registers),
+    ):
+        found = [
+            int(re.findall(r"0x([0-9a-f]+)\b", i.text)[-1], 16)
+            for i in sass.find(rf"USETMAXREG\.{opcode}")
+        ]
         if found != [expected]:
             yield f"setmaxnreg {opcode} of {found}, expected one of {expected}"
 
@@ -299,7 +349,11 @@ def registers(built: Built, sass: Sass) -> Iterator[str]:
 def launch_bounds(built: Built, ptx: str) -> Iterator[str]:
     """The launch bounds are the threads of the Unit, and one CTA per SM."""
     found = re.search(r"\.maxntid\s+(\d+)", ptx)
-    if found is None or int(found[1]) != built.image.threads or not re.search(r"\.minnctapersm\s+1\b", ptx):
+    if (
+        found is None
+        or int(found[1]) != built.image.threads
+        or not re.search(r"\.minnctapersm\s+1\b", ptx)
+    ):
         yield f"launch bounds: .maxntid {found[1] if found else 'missing'}, expected {built.image.threads} with .minnctapersm 1"
 
 
@@ -308,7 +362,10 @@ def tensor_maps(built: Built, ptx: str) -> Iterator[str]:
     nothing reads its words, except the address of a counter behind the maps, and what a kernel with
     semaphores knows of the GPUs, of which each has maps there."""
     unit = built.unit
-    wanted, words = unit.table_bytes, {*[unit.counter_at] * (unit.work_ring is not None), *[unit.peers_at] * bool(unit.gpus)}
+    wanted, words = (
+        unit.table_bytes,
+        {*[unit.counter_at] * (unit.work_ring is not None), *[unit.peers_at] * bool(unit.gpus)},
+    )
     tables = re.findall(r"\.param \.align (\d+) \.b8 (\w+)\[(\d+)\]", ptx)
     if [(align, size) for align, _, size in tables] != [("64", str(wanted))]:
         yield f"tensor maps: expected one parameter of {wanted} bytes aligned to 64, found {[(a, s) for a, _, s in tables]}"
@@ -319,11 +376,19 @@ def tensor_maps(built: Built, ptx: str) -> Iterator[str]:
         if found and int(found[1] or 0) not in words:
             yield f"tensor maps are read: {line.strip()}"
     defined: dict[str, list[str]] = {}
-    for register, source in re.findall(r"^\s*(?:@!?%p\d+\s+)?(?:mov|add|or|cvta)\S*\s+(%rd\d+), ([^;]+);", ptx, re.MULTILINE):
+    for register, source in re.findall(
+        r"^\s*(?:@!?%p\d+\s+)?(?:mov|add|or|cvta)\S*\s+(%rd\d+), ([^;]+);", ptx, re.MULTILINE
+    ):
         defined.setdefault(register, []).append(source)
     if unit.gpus:  # so many sections further
-        defined.update({register: [] for register in re.findall(r"^\s*mul\S*\s+(%rd\d+), ", ptx, re.MULTILINE)})
-    copies = set(re.findall(r"(?:cp\.async\.bulk\.tensor|prefetch\.tensormap)[^;]*?\[(%rd\d+)(?:, *\{|\])", ptx))
+        defined.update(
+            {register: [] for register in re.findall(r"^\s*mul\S*\s+(%rd\d+), ", ptx, re.MULTILINE)}
+        )
+    copies = set(
+        re.findall(
+            r"(?:cp\.async\.bulk\.tensor|prefetch\.tensormap)[^;]*?\[(%rd\d+)(?:, *\{|\])", ptx
+        )
+    )
     for register in sorted(copies):
         roots = set(_roots(register, defined, set()))
         if roots != {table}:
@@ -343,7 +408,11 @@ def _roots(name: str, defined: dict[str, list[str]], seen: set[str]) -> Iterator
         yield f"{name} (no address arithmetic)"
         return
     for source in sources:
-        parts = [p for p in re.split(r"[,\s]+", source) if p and not re.fullmatch(r"-?\d+|0x[0-9a-fA-F]+", p)]
+        parts = [
+            p
+            for p in re.split(r"[,\s]+", source)
+            if p and not re.fullmatch(r"-?\d+|0x[0-9a-fA-F]+", p)
+        ]
         for part in parts:
             yield from _roots(part, defined, seen)
 
@@ -352,6 +421,16 @@ def findings(built: Built) -> tuple[str, ...]:
     """Return what is wrong with a compiled kernel, one line each; empty: it passes. Needs nvdisasm,
     but no GPU."""
     ptx, sass = built.ptx, Sass(built.sass, built.unit.target)
-    return (*resources(built), *entry_registers(built), *local_memory(sass), *memory_barriers(built, sass), *waterfalls(sass),
-            *tensor_cores(sass, ptx), *waits(sass, ptx), *roles(built, sass), *registers(built, sass), *launch_bounds(built, ptx),
-            *tensor_maps(built, ptx))
+    return (
+        *resources(built),
+        *entry_registers(built),
+        *local_memory(sass),
+        *memory_barriers(built, sass),
+        *waterfalls(sass),
+        *tensor_cores(sass, ptx),
+        *waits(sass, ptx),
+        *roles(built, sass),
+        *registers(built, sass),
+        *launch_bounds(built, ptx),
+        *tensor_maps(built, ptx),
+    )

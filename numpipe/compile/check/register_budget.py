@@ -74,11 +74,15 @@ def excess(limit: int, held: Iterable[LiveTile]) -> str:
     fit."""
     products, others = needed(held)
     if products > limit - RESERVE:
-        return (f"products in flight hold {products} registers a lane, {limit - RESERVE} are there ({limit} of a compute lane, "
-                f"less {RESERVE} that ptxas keeps): it would serialise wgmma, register-pressure (C7512)")
+        return (
+            f"products in flight hold {products} registers a lane, {limit - RESERVE} are there ({limit} of a compute lane, "
+            f"less {RESERVE} that ptxas keeps): it would serialise wgmma, register-pressure (C7512)"
+        )
     if products + others > limit - LEAST:
-        return (f"tiles hold {products + others} registers a lane while products are in flight, {limit - LEAST} are there "
-                f"({limit} of a compute lane, less {LEAST} for addresses): the rest would be spilled")
+        return (
+            f"tiles hold {products + others} registers a lane while products are in flight, {limit - LEAST} are there "
+            f"({limit} of a compute lane, less {LEAST} for addresses): the rest would be spilled"
+        )
     return ""
 
 
@@ -89,18 +93,30 @@ def check(unit: Unit, lifted: Lifted, seen: Products) -> None:
     if not reason:
         return
     fixes = ["tiles of fewer columns"]
-    if any(int(rows) > 64 for part in held if (rows := part.what.partition("(")[2].partition(",")[0]).isdigit()):
+    if any(
+        int(rows) > 64
+        for part in held
+        if (rows := part.what.partition("(")[2].partition(",")[0]).isdigit()
+    ):
         fixes.append("tiles of 64 rows")
     if unit.compute_wgs > 1:
         fixes.append(f"fewer compute warpgroups than num_compute_wgs={unit.compute_wgs}")
     if unit.warp_specialized and unit.memory_registers > 24:
         fixes.append(f"a smaller memory_registers than {unit.memory_registers}")
     text = f"register budget: {reason}; use {', '.join(fixes)} or a wait before the next product is issued"
-    raise error_lines.stamp(SpecError("\n".join([text, *table(seen)])), unit, lifted, [where or lifted.sources[0].definition])
+    raise error_lines.stamp(
+        SpecError("\n".join([text, *table(seen)])),
+        unit,
+        lifted,
+        [where or lifted.sources[0].definition],
+    )
 
 
 def table(seen: Products) -> list[str]:
     """Return the tiles that are live together, a line each: registers a lane, name, role, dtype and
     shape, line."""
-    return [f"  {part.registers:>4}  {part.name}: {part.role or 'live beside'}, {part.what}"
-            + (f", line {part.position.line}" if part.position else "") for part in seen.widest[0]]
+    return [
+        f"  {part.registers:>4}  {part.name}: {part.role or 'live beside'}, {part.what}"
+        + (f", line {part.position.line}" if part.position else "")
+        for part in seen.widest[0]
+    ]

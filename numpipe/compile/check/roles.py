@@ -24,12 +24,22 @@ from ..lift.nodes import walk
 MEMORY_SUFFIX = "_memory_role"
 """the end of the name of the memory role's instance of a kernel"""
 _FORBIDDEN = (
-    ("a grid, CTA or warp barrier", r"llvm\.nvvm\.(barrier|bar\.)|\bbar(rier)?\.(sync|red|arrive|warp|cta|cluster)|@\W?cudaCG",
-     "sync"),
+    (
+        "a grid, CTA or warp barrier",
+        r"llvm\.nvvm\.(barrier|bar\.)|\bbar(rier)?\.(sync|red|arrive|warp|cta|cluster)|@\W?cudaCG",
+        "sync",
+    ),
     ("a warp shuffle", r"llvm\.nvvm\.shfl|\bshfl\.sync", "shfl"),
-    ("a warp vote", r"llvm\.nvvm\.(vote|match)|\b(vote|match)\.(sync|all|any|ballot)", "(vote|all_sync|any_sync|ballot|match)"),
-    ("an atomic", r"^(atomicrmw|cmpxchg) |@\W?llvm\.nvvm\.atomic|\b(atom|red)\.(global|shared|add|cas)|@\W?___numba_atomic",
-     "atomic"),
+    (
+        "a warp vote",
+        r"llvm\.nvvm\.(vote|match)|\b(vote|match)\.(sync|all|any|ballot)",
+        "(vote|all_sync|any_sync|ballot|match)",
+    ),
+    (
+        "an atomic",
+        r"^(atomicrmw|cmpxchg) |@\W?llvm\.nvvm\.atomic|\b(atom|red)\.(global|shared|add|cas)|@\W?___numba_atomic",
+        "atomic",
+    ),
     ("a store", r"\bst\.(global|shared|volatile|relaxed)", "store"),
 )
 _OWN = re.compile("np_used|np_scheduler|np_outside|np_gpus|np_bounded")
@@ -45,8 +55,11 @@ _SHARED_ARRAY = re.compile(r"addrspace\(3\)\s*\* @")
 
 def functions(library: Any) -> dict[str, str]:
     """Return the functions of a library's IR, as text."""
-    return {m[1] or m[2]: module[m.start():module.index("\n}", m.end()) + 2] for module in library.llvm_strs
-            for m in _DEFINED.finditer(module)}
+    return {
+        m[1] or m[2]: module[m.start() : module.index("\n}", m.end()) + 2]
+        for module in library.llvm_strs
+        for m in _DEFINED.finditer(module)
+    }
 
 
 def reachable(bodies: dict[str, str], root: str) -> Iterator[tuple[str, ...]]:
@@ -72,7 +85,9 @@ def violation(function: str) -> tuple[str, str] | None:
     for what, pattern, source in _FORBIDDEN:
         if re.search(pattern, doing, re.MULTILINE):
             return what, source
-    if "addrspace(3)" in body and any("numpipe_smem" not in line for line in body.splitlines() if _SHARED_ARRAY.search(line)):
+    if "addrspace(3)" in body and any(
+        "numpipe_smem" not in line for line in body.splitlines() if _SHARED_ARRAY.search(line)
+    ):
         return "shared memory of its own", "shared"
     return None
 
@@ -92,9 +107,16 @@ def check(unit: Unit, library: Any, lifted: Lifted) -> None:
 def _blame(unit: Unit, lifted: Lifted, path: tuple[str, ...], what: str, pattern: str) -> str:
     """Return the message, at the call in the source of the function that does it, or of one on the
     way to it."""
-    message = (f"kernel {unit.kernel}: {what}{{}} reaches the memory role, where one lane runs the kernel's control flow to issue "
-               "copies: use numpipe's own operations (barriers, c[…] = tile), which know their role")
-    calls = [(source, node) for source in lifted.sources for node in walk(source.tree) if isinstance(node, ast.Call)]
+    message = (
+        f"kernel {unit.kernel}: {what}{{}} reaches the memory role, where one lane runs the kernel's control flow to issue "
+        "copies: use numpipe's own operations (barriers, c[…] = tile), which know their role"
+    )
+    calls = [
+        (source, node)
+        for source in lifted.sources
+        for node in walk(source.tree)
+        if isinstance(node, ast.Call)
+    ]
     for source, call in calls:
         if re.search(pattern, ast.unparse(call.func)):
             return source.position(call).stamp(message.format(""))

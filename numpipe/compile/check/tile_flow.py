@@ -10,7 +10,9 @@ ptxas would report as a note only, or not at all:
 
       acc = numpipe.wgmma(acc, p, v_tile)
       s = numpipe.wgmma_wait(s)
-      p = np.exp2(s).astype(v.dtype)          # the registers that the product reads: ptxas serialises all products (C7513)
+      p = np.exp2(s).astype(
+          v.dtype
+      )  # the registers that the product reads: ptxas serialises all products (C7513)
       acc = numpipe.wgmma_wait(acc)
 
 * an operand that a step loads or computes while a product of an earlier step reads its registers.
@@ -45,8 +47,13 @@ from .register_budget import LiveTile, Products, needed
 
 MOST = 8
 """groups that a wait can tell apart: 0…7 left, or all"""
-_QUIET = ("numpipe.language.tiles.", "numpipe.language.pipeline.operand_barriers", "numpipe.language.pipeline.pipelines",
-          "numpipe.core.arith", "numpipe.core.numbers")
+_QUIET = (
+    "numpipe.language.tiles.",
+    "numpipe.language.pipeline.operand_barriers",
+    "numpipe.language.pipeline.pipelines",
+    "numpipe.core.arith",
+    "numpipe.core.numbers",
+)
 _WAITING = tuple(f"numpipe.language.tiles.{name}" for name in ("atomics", "load", "store"))
 """_QUIET: prefixes of the modules whose operations wait for no product; _WAITING: modules among
 these whose operations may"""
@@ -55,6 +62,7 @@ these whose operations may"""
 def watcher(positions: Positions, seen: Products) -> Callable[[Any, dict[str, Any]], None]:
     """Return a callback for the typed functions of a kernel (`nb.compile_kernel`); it adds the
     compute role's to `seen`."""
+
     def look(function: Any, types: dict[str, Any]) -> None:
         if {ty.role for ty in types.values() if isinstance(ty, InFlightType)} == {"compute"}:
             _Function(function, types, positions, seen).look()
@@ -73,10 +81,16 @@ EARLIER = "'"
 class _Function:
     """One typed function; `look` adds its products and tiles to `seen`."""
 
-    def __init__(self, function: Any, types: dict[str, Any], positions: Positions, seen: Products) -> None:
+    def __init__(
+        self, function: Any, types: dict[str, Any], positions: Positions, seen: Products
+    ) -> None:
         self.types, self.positions, self.seen = types, positions, seen
-        self.blocks: dict[int, list[Any]] = {label: list(block.body) for label, block in function.blocks.items()}
-        self.ends = {label: list(block.terminator.get_targets()) for label, block in function.blocks.items()}
+        self.blocks: dict[int, list[Any]] = {
+            label: list(block.body) for label, block in function.blocks.items()
+        }
+        self.ends = {
+            label: list(block.terminator.get_targets()) for label, block in function.blocks.items()
+        }
         self.definitions: dict[str, Any] = {}
         """name -> the statement that defines it"""
         self.home: dict[str, int] = {}
@@ -89,13 +103,21 @@ class _Function:
         self.constant: dict[str, bool] = {}
         self.tiles_of: dict[int, set[str]] = {}
         """the tiles that a statement names, by its id: each is asked for more than once"""
-        self.products = {name: statement.value for name, statement in self.definitions.items()
-                          if does(self._operation(statement.value), "issues")}
-        self.operands = {name: self._origin(call.args[1].name) for name, call in self.products.items()
-                         if isinstance(types[call.args[1].name], TileType)}
+        self.products = {
+            name: statement.value
+            for name, statement in self.definitions.items()
+            if does(self._operation(statement.value), "issues")
+        }
+        self.operands = {
+            name: self._origin(call.args[1].name)
+            for name, call in self.products.items()
+            if isinstance(types[call.args[1].name], TileType)
+        }
         self.webs = self._webs()
         self.accumulators = {self.webs[name] for name in self.products}
-        self.operand_webs = {self.webs[name] for name in self.operands.values() if name in self.webs}
+        self.operand_webs = {
+            self.webs[name] for name in self.operands.values() if name in self.webs
+        }
 
     def _operation(self, value: Any) -> Any:
         """Return the operation that an expression calls, or a name for a method; None for no
@@ -131,7 +153,9 @@ class _Function:
         """Return what is in flight behind a statement."""
         value = getattr(statement, "value", None)
         if isinstance(statement, nb.numba_ir.Assign) and statement.target.name in self.products:
-            return {name: behind + 1 for name, behind in state.items() if behind + 1 < MOST} | {statement.target.name: 0}
+            return {name: behind + 1 for name, behind in state.items() if behind + 1 < MOST} | {
+                statement.target.name: 0
+            }
         left = self._groups_left(value)
         if left is not None:
             return {name: behind for name, behind in state.items() if behind < left}
@@ -160,7 +184,11 @@ class _Function:
             return False
         module = getattr(operation, "__module__", "") or ""
         quiet = module.startswith(_QUIET) and not module.startswith(_WAITING)
-        return not (isinstance(self.types[value.func.name], nb.types.BoundFunction) or quiet or module in ("builtins", "_operator"))
+        return not (
+            isinstance(self.types[value.func.name], nb.types.BoundFunction)
+            or quiet
+            or module in ("builtins", "_operator")
+        )
 
     def states(self) -> dict[int, State]:
         """Return what is in flight where each block begins, on some path to it."""
@@ -172,7 +200,10 @@ class _Function:
             for statement in self.blocks[label]:
                 state = self._after(statement, state)
             for to in self.ends[label]:
-                joined = {name: min(states[to].get(name, MOST), state.get(name, MOST)) for name in states[to] | state}
+                joined = {
+                    name: min(states[to].get(name, MOST), state.get(name, MOST))
+                    for name in states[to] | state
+                }
                 if joined != states[to]:
                     states[to] = joined
                     todo.append(to)
@@ -191,14 +222,18 @@ class _Function:
 
     def _incoming(self, statement: Any) -> Iterator[tuple[int, str]]:
         """Yield each (block, variable) that a phi node takes its value from."""
-        for label, value in zip(statement.value.incoming_blocks, statement.value.incoming_values, strict=True):
+        for label, value in zip(
+            statement.value.incoming_blocks, statement.value.incoming_values, strict=True
+        ):
             if isinstance(value, nb.numba_ir.Var):
                 yield label, value.name
 
     def live(self) -> dict[int, set[str]]:
         """Return the tiles that are live where each block ends."""
         live: dict[int, set[str]] = {label: set() for label in self.blocks}
-        before = {label: [to for to in self.blocks if label in self.ends[to]] for label in self.blocks}
+        before = {
+            label: [to for to in self.blocks if label in self.ends[to]] for label in self.blocks
+        }
         todo = list(self.blocks)
         while todo:
             label = todo.pop()
@@ -209,10 +244,20 @@ class _Function:
                     names.discard(statement.target.name)
                 else:
                     names = self._before(statement, names)
-            used = {var.name for statement in self.blocks[label] if not self._phi(statement) for var in statement.list_vars()}
+            used = {
+                var.name
+                for statement in self.blocks[label]
+                if not self._phi(statement)
+                for var in statement.list_vars()
+            }
             for one in before[label]:
-                taken = {name for phi in phis if phi.target.name in live[label] | used
-                         for came, name in self._incoming(phi) if came == one and self._tile(name)}
+                taken = {
+                    name
+                    for phi in phis
+                    if phi.target.name in live[label] | used
+                    for came, name in self._incoming(phi)
+                    if came == one and self._tile(name)
+                }
                 if not names | taken <= live[one]:
                     live[one] |= names | taken
                     todo.append(one)
@@ -223,7 +268,9 @@ class _Function:
         target = {statement.target.name} if isinstance(statement, nb.numba_ir.Assign) else set()
         known = self.tiles_of.get(id(statement))
         if known is None:
-            known = self.tiles_of[id(statement)] = {var.name for var in statement.list_vars() if self._tile(var.name)}
+            known = self.tiles_of[id(statement)] = {
+                var.name for var in statement.list_vars() if self._tile(var.name)
+            }
         return (names - target) | (known - target)
 
     # ---- variables
@@ -240,7 +287,11 @@ class _Function:
         for name, statement in self.definitions.items():
             if name not in web:
                 continue
-            others = [other for _, other in self._incoming(statement)] if self._phi(statement) else [self._same(statement.value)]
+            others = (
+                [other for _, other in self._incoming(statement)]
+                if self._phi(statement)
+                else [self._same(statement.value)]
+            )
             if name in self.products:
                 others = [self.products[name].args[0].name]
             for other in others:
@@ -257,7 +308,10 @@ class _Function:
         value, seen = statement.value, seen | {name}
         if self._phi(statement):
             return all(self._constant(other, seen) for _, other in self._incoming(statement))
-        if any(self._operation(value) is operation for operation in (tile.zeros, elementwise.full, elementwise.iota)):
+        if any(
+            self._operation(value) is operation
+            for operation in (tile.zeros, elementwise.full, elementwise.iota)
+        ):
             return True
         if name in self.products or isinstance(value, nb.numba_ir.Arg):
             return False
@@ -267,23 +321,38 @@ class _Function:
             return True
         read = [var.name for var in value.list_vars()]
         tiles = [var for var in read if isinstance(self.types[var], TileType)]
-        bound = [self.definitions[var].value.value.name for var in read if isinstance(self.types[var], nb.types.BoundFunction)
-                 and var in self.definitions and isinstance(self.types[self.definitions[var].value.value.name], TileType)]
+        bound = [
+            self.definitions[var].value.value.name
+            for var in read
+            if isinstance(self.types[var], nb.types.BoundFunction)
+            and var in self.definitions
+            and isinstance(self.types[self.definitions[var].value.value.name], TileType)
+        ]
         return bool(tiles or bound) and all(self._constant(var, seen) for var in (*tiles, *bound))
 
     # ---- the mistakes
     def look(self) -> None:
         """Add the products and tiles of this function to `seen`."""
         states, ends, seen = self.states(), self.live(), self.seen
-        seen.products += [place for name in self.products if (place := self.position(self.definitions[name]))]
-        seen.from_registers += [place for name in self.operands if (place := self.position(self.definitions[name]))]
-        carried = {target.name: self._next(target.name) for body in self.blocks.values() for statement in body
-                   if self._phi(statement) and self._tile((target := statement.target).name)}
+        seen.products += [
+            place for name in self.products if (place := self.position(self.definitions[name]))
+        ]
+        seen.from_registers += [
+            place for name in self.operands if (place := self.position(self.definitions[name]))
+        ]
+        carried = {
+            target.name: self._next(target.name)
+            for body in self.blocks.values()
+            for statement in body
+            if self._phi(statement) and self._tile((target := statement.target).name)
+        }
         for label, body in self.blocks.items():
             state = states[label]
             behind = [ends[label]]
             for statement in reversed(body):
-                behind.append(self._before(statement, behind[-1]) if not self._phi(statement) else behind[-1])
+                behind.append(
+                    self._before(statement, behind[-1]) if not self._phi(statement) else behind[-1]
+                )
             measured: set[str] = set()
             for statement, live in zip(body, reversed(behind[:-1]), strict=True):
                 name = statement.target.name if isinstance(statement, nb.numba_ir.Assign) else ""
@@ -310,8 +379,13 @@ class _Function:
         """Whether a statement gives a tile new registers: no copy, no product and no phi node
         does."""
         name, value = statement.target.name, statement.value
-        return bool(self._tile(name)) and name not in self.products and not self._same(value) and not self._phi(statement) and (
-            isinstance(value, nb.numba_ir.Expr))
+        return (
+            bool(self._tile(name))
+            and name not in self.products
+            and not self._same(value)
+            and not self._phi(statement)
+            and (isinstance(value, nb.numba_ir.Expr))
+        )
 
     def _next(self, variable: str) -> set[str]:
         """Return the variables whose value a phi node may have, through copies and phi nodes of
@@ -336,11 +410,16 @@ class _Function:
         if place is None or newest is None:
             return
         for product in state:
-            operand, product_place = self.operands.get(product, ""), self.position(self.definitions[product])
+            operand, product_place = (
+                self.operands.get(product, ""),
+                self.position(self.definitions[product]),
+            )
             if name in carried.get(operand, ()) and product_place is not None:
                 entry = self._name(operand), place, product_place
                 seen.redefined += [] if entry in seen.redefined else [entry]
-        alike = {str(self._tile(self.operands[product])) for product in state if product in self.operands}
+        alike = {
+            str(self._tile(self.operands[product])) for product in state if product in self.operands
+        }
         # the next value of a body's argument is what it returns
         if web in self.operand_webs or str(self._tile(name)) in alike:
             seen.packed.append((place, newest))
@@ -361,23 +440,41 @@ class _Function:
                 self.constant[name] = self._constant(name)
             if self.constant[name]:
                 continue
-            role = "accumulator" if web in self.accumulators else "operand" if web in self.operand_webs else ""
+            role = (
+                "accumulator"
+                if web in self.accumulators
+                else "operand"
+                if web in self.operand_webs
+                else ""
+            )
             if not role and self.home.get(name) == label:
                 continue  # made in this block: it may be made later, or used up before
             ty = self._tile(name)
             assert ty is not None
-            one = LiveTile(self._name(name), f"{ty.dtype} {ty.shape}", role, _registers(ty), self._first(web))
+            one = LiveTile(
+                self._name(name), f"{ty.dtype} {ty.shape}", role, _registers(ty), self._first(web)
+            )
             if web not in held or held[web].registers < one.registers:
                 held[web] = one
-        tiles = tuple(sorted(held.values(), key=lambda one: (not one.role, -one.registers, one.name)))
+        tiles = tuple(
+            sorted(held.values(), key=lambda one: (not one.role, -one.registers, one.name))
+        )
         if sum(needed(tiles)) > sum(needed(self.seen.widest[0])):
             newest = min(state, key=lambda product: state[product])
             self.seen.widest = tiles, self.position(self.definitions[newest])
 
     def _first(self, web: str) -> Position | None:
         """Return where a variable is made first."""
-        made = [self.definitions[name] for name, one in self.webs.items() if one == web and name in self.definitions]
-        places = [place for statement in made if not self._phi(statement) and (place := self.position(statement))]
+        made = [
+            self.definitions[name]
+            for name, one in self.webs.items()
+            if one == web and name in self.definitions
+        ]
+        places = [
+            place
+            for statement in made
+            if not self._phi(statement) and (place := self.position(statement))
+        ]
         return min(places, key=lambda place: place.line, default=None)
 
     def _name(self, name: str) -> str:

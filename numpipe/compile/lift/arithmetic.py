@@ -29,9 +29,14 @@ from .rewriter import NOT_MINE, Rewriter
 _CASTS: dict[Any, str] = {builtins.int: "int32", builtins.float: "float32", builtins.bool: "bool"}
 # the operation, the least and the most arguments it takes
 _BUILTINS: dict[Any, tuple[Op[..., Any], int, int | None]] = {
-    builtins.abs: (arith.absolute, 1, 1), builtins.round: (numbers.rounded, 1, 1), builtins.len: (numbers.length, 1, 1),
-    builtins.pow: (arith.power, 2, 2), builtins.divmod: (arith.quotient_remainder, 2, 2), builtins.range: (numbers.counting, 1, 3),
-    builtins.min: (numbers.least, 1, None), builtins.max: (numbers.greatest, 1, None),
+    builtins.abs: (arith.absolute, 1, 1),
+    builtins.round: (numbers.rounded, 1, 1),
+    builtins.len: (numbers.length, 1, 1),
+    builtins.pow: (arith.power, 2, 2),
+    builtins.divmod: (arith.quotient_remainder, 2, 2),
+    builtins.range: (numbers.counting, 1, 3),
+    builtins.min: (numbers.least, 1, None),
+    builtins.max: (numbers.greatest, 1, None),
     **dict.fromkeys(_CASTS, (numbers.cast, 1, 1)),
 }
 
@@ -56,18 +61,26 @@ class Arithmetic(Rewriter):
         take them for float64."""
         literals = _float_literals(args)
         args = [self._settled(arg, floats=isinstance(arg, ast.Tuple)) for arg in args]
-        return self.call(operation, [*args, *([literal_node(literals, where)] if literals else [])], where)
+        return self.call(
+            operation, [*args, *([literal_node(literals, where)] if literals else [])], where
+        )
 
     # ---- operators
     def binary_operator(self, node: ast.BinOp) -> Any:
         self.generic_visit(node)
         operation = OPERATIONS.get(type(node.op))
-        return node if operation is None else self._compute(operation, [node.left, node.right], node)
+        return (
+            node if operation is None else self._compute(operation, [node.left, node.right], node)
+        )
 
     def unary_operator(self, node: ast.UnaryOp) -> Any:
         self.generic_visit(node)
         operation = OPERATIONS.get(type(node.op))
-        return node if operation is None or _constant(node, int, float) else self._compute(operation, [node.operand], node)
+        return (
+            node
+            if operation is None or _constant(node, int, float)
+            else self._compute(operation, [node.operand], node)
+        )
 
     def in_place(self, node: ast.AugAssign) -> Any:
         """``x += y`` is ``x = x + y``: no value of a kernel changes in place."""
@@ -85,34 +98,52 @@ class Arithmetic(Rewriter):
         for position, (op, right) in enumerate(zip(node.ops, node.comparators, strict=True)):
             between = position < len(node.ops) - 1
             if between and not self._repeatable(right):
-                self.error(right, f"'{ast.unparse(right)}' calls a function between two comparisons: bind its value to a name "
-                                  "first")
+                self.error(
+                    right,
+                    f"'{ast.unparse(right)}' calls a function between two comparisons: bind its value to a name "
+                    "first",
+                )
             parts.append(self._compute(OPERATIONS[type(op)], [left, right], node))
             left = copy.deepcopy(right)
-        return parts[0] if len(parts) == 1 else ast.copy_location(ast.BoolOp(ast.And(), parts), node)
+        return (
+            parts[0] if len(parts) == 1 else ast.copy_location(ast.BoolOp(ast.And(), parts), node)
+        )
 
     def _repeatable(self, node: ast.expr) -> bool:
         """Whether an expression only computes, so that evaluating it twice is evaluating it
         once."""
         calls = [part for part in walk(node) if isinstance(part, ast.Call)]
         functions = [operation(c) or self.value(c.func) for c in calls]
-        return all(isinstance(f, Op) and f.__module__ in (arith.__name__, numbers.__name__, context.__name__) for f in functions)
+        return all(
+            isinstance(f, Op)
+            and f.__module__ in (arith.__name__, numbers.__name__, context.__name__)
+            for f in functions
+        )
 
     # ---- builtins and NumPy's types
     def builtin(self, node: ast.Call, function: Any) -> Any:
         known = lookup(_BUILTINS, function)
-        if known is None and isinstance(function, type) and issubclass(function, (np.number, np.bool_)):
+        if (
+            known is None
+            and isinstance(function, type)
+            and issubclass(function, (np.number, np.bool_))
+        ):
             known = numbers.cast, 1, 1
         if known is None:
             return NOT_MINE
         name = ast.unparse(node.func)
         if node.keywords:
-            self.error(node, f"{name}(…) takes no keyword arguments in a kernel, got {node.keywords[0].arg}=")
+            self.error(
+                node,
+                f"{name}(…) takes no keyword arguments in a kernel, got {node.keywords[0].arg}=",
+            )
         operation, least, most = known
         given, most = len(node.args), len(node.args) if most is None else most
         if not least <= given <= most:
             count = f"{least}" if least == most else f"{least} to {most}"
-            self.error(node, f"{name}(…) takes {count} argument{'s' * (most > 1)} in a kernel, got {given}")
+            self.error(
+                node, f"{name}(…) takes {count} argument{'s' * (most > 1)} in a kernel, got {given}"
+            )
         args = [self.visit(a) for a in node.args]
         if operation is numbers.least or operation is numbers.greatest:
             args.insert(0, literal_node(_float_literals(args), node))
@@ -141,10 +172,20 @@ class Arithmetic(Rewriter):
             return NOT_MINE
         takes.remove("literals") if "literals" in takes else None
         places = {keyword.arg: keyword.value for keyword in node.keywords}
-        args = [*node.args, *(places.pop(parameter) for parameter in takes[len(node.args):] if parameter in places)]
+        args = [
+            *node.args,
+            *(
+                places.pop(parameter)
+                for parameter in takes[len(node.args) :]
+                if parameter in places
+            ),
+        ]
         if places or len(args) != len(takes) or any(isinstance(arg, ast.Starred) for arg in args):
-            self.error(node, f"{name} takes {len(takes)} argument{'s' * (len(takes) > 1)} in a kernel, ({', '.join(takes)}), got "
-                             f"{ast.unparse(node)}")
+            self.error(
+                node,
+                f"{name} takes {len(takes)} argument{'s' * (len(takes) > 1)} in a kernel, ({', '.join(takes)}), got "
+                f"{ast.unparse(node)}",
+            )
         return self._compute(operation, [self.visit(arg) for arg in args], node)
 
     # ---- constants that become run-time values
@@ -171,7 +212,10 @@ class Arithmetic(Rewriter):
 
     def choice(self, node: ast.IfExp) -> Any:
         self.generic_visit(node)
-        node.body, node.orelse = self._settled(node.body, ints=True), self._settled(node.orelse, ints=True)
+        node.body, node.orelse = (
+            self._settled(node.body, ints=True),
+            self._settled(node.orelse, ints=True),
+        )
         return node
 
     def condition(self, node: ast.BoolOp) -> Any:
@@ -202,15 +246,24 @@ class Arithmetic(Rewriter):
                 for target in statement.targets:
                     statement.value = self._bound(target, statement.value, bound)
         again = [a.arg for a in node.args.args if bound[a.arg] > 1]
-        node.body[:0] = [located(assign(name, self.call(numbers.number, [load(name)], node)), node) for name in again]
+        node.body[:0] = [
+            located(assign(name, self.call(numbers.number, [load(name)], node)), node)
+            for name in again
+        ]
 
     def _bound(self, target: ast.expr, value: ast.expr, bound: Counter[str]) -> ast.expr:
         """Return what is bound to a target: a constant becomes a run-time value where the name is
         bound again."""
         if isinstance(target, ast.Name):
             return self._settled(value, ints=bound[target.id] > 1)
-        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-            value.elts = [self._bound(t, v, bound) for t, v in zip(target.elts, value.elts, strict=True)]
+        if (
+            isinstance(target, ast.Tuple)
+            and isinstance(value, ast.Tuple)
+            and len(target.elts) == len(value.elts)
+        ):
+            value.elts = [
+                self._bound(t, v, bound) for t, v in zip(target.elts, value.elts, strict=True)
+            ]
         return value
 
 

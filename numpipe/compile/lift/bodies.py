@@ -46,41 +46,73 @@ class Bodies(Functions):
         calls."""
         if not any(called is builder for builder in BUILDERS):
             return NOT_MINE
-        options = dict(zip(inspect.signature(called).parameters, self.bind(called, node), strict=True))
+        options = dict(
+            zip(inspect.signature(called).parameters, self.bind(called, node), strict=True)
+        )
         alone, nothing = called is body_form.emit_pipeline, literal_node(None, node)
-        body, compute, coroutine, carry, state = (options.pop(name, nothing) for name in (
-            "body", "compute_context", "carry_coroutine", "init_carry", "pipeline_state"))
-        pipe = [options.pop(name, literal_node(option.default, node))
-                for name, option in inspect.signature(pipelines.pipeline).parameters.items()]
+        body, compute, coroutine, carry, state = (
+            options.pop(name, nothing)
+            for name in (
+                "body",
+                "compute_context",
+                "carry_coroutine",
+                "init_carry",
+                "pipeline_state",
+            )
+        )
+        pipe = [
+            options.pop(name, literal_node(option.default, node))
+            for name, option in inspect.signature(pipelines.pipeline).parameters.items()
+        ]
         carries = self.value(coroutine) is not None
         if carries and self.value(compute) is not None:
-            self.error(node, "emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways to say the same: "
-                             "give one")
+            self.error(
+                node,
+                "emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways to say the same: "
+                "give one",
+            )
         # what is left are options of the CTA's split into roles, which must be those of the kernel
         if not alone:
             where = f"kernel {self.unit.kernel}, pipeline at {self.session.site(self.source, node)}"
             try:
-                body_form.check_options(where, self.unit, {name: self.value(value) for name, value in options.items()})
+                body_form.check_options(
+                    where, self.unit, {name: self.value(value) for name, value in options.items()}
+                )
             except SpecError as error:
                 raise SpecError(self.source.position(node).stamp(str(error))) from None
         loop = self.loop_form(node, pipe, alone)
         lifted, facts = self.facts_of(body)
         context, around = self.facts_of(coroutine if carries else compute)
-        emitted = self.call(body_form.emitted, [loop, lifted, context, literal_node(int(carries), node), self.visit(carry),
-                                           self.visit(state), literal_node(0, node)], node)
+        emitted = self.call(
+            body_form.emitted,
+            [
+                loop,
+                lifted,
+                context,
+                literal_node(int(carries), node),
+                self.visit(carry),
+                self.visit(state),
+                literal_node(0, node),
+            ],
+            node,
+        )
         if alone:  # it holds loads of the memory role where its body does
             for part in (loop, emitted):
                 part.facts = Facts("a pipeline", 0, pipelines=facts is not None and facts.pipelines)  # type: ignore[attr-defined]
         else:  # its own end may pass a turn only if no other pipeline comes behind it
-            emitted.may_pass_turn = not around.pipelines if around else isinstance(context, ast.Constant)  # type: ignore[attr-defined]
+            emitted.may_pass_turn = (
+                not around.pipelines if around else isinstance(context, ast.Constant)
+            )  # type: ignore[attr-defined]
         return emitted
 
     # ---- allocations
     def allocation(self, node: ast.Call, function: Any) -> Any:
         if function is scratch.scratch:
-            kind, = self.bind(function, node)
+            (kind,) = self.bind(function, node)
             of, tree = self._tree_of(kind)
-            references = self.call(scratch.scratch, [self._type(kind, True) if of is None else of], node)
+            references = self.call(
+                scratch.scratch, [self._type(kind, True) if of is None else of], node
+            )
             return references if tree is None else self._in_tree(tree, references, node)
         if function is not scratch.run_scoped:
             return NOT_MINE
@@ -90,8 +122,15 @@ class Bodies(Functions):
         types = []
         for kind in kinds:
             of, tree = self._tree_of(kind)
-            types.append(self._type(kind, False) if of is None or tree is None else self._in_tree(
-                tree, self.call(scratch.scoped, [of, self.visit(copy.deepcopy(axes))], kind), kind))
+            types.append(
+                self._type(kind, False)
+                if of is None or tree is None
+                else self._in_tree(
+                    tree,
+                    self.call(scratch.scoped, [of, self.visit(copy.deepcopy(axes))], kind),
+                    kind,
+                )
+            )
         call = self.call(scratch.run_scoped, [inner, *types, self.visit(axes)], node)
         call.facts = facts  # type: ignore[attr-defined]
         return call
@@ -130,7 +169,7 @@ class Bodies(Functions):
                 f"for each type: {wrong}",
             )
         if named:
-            node.args += [named[name] for name in names[len(node.args) - 1:]]
+            node.args += [named[name] for name in names[len(node.args) - 1 :]]
             node.keywords = [k for k in node.keywords if k.arg not in named]
 
     def _tree_of(self, node: ast.expr) -> tuple[ast.expr | None, Tree | None]:
@@ -141,7 +180,9 @@ class Bodies(Functions):
             return None, None
         tree = tree_of(whole)
         plain = tree.build(iter(parts), lambda _, inner: tuple(inner))
-        return (None, None) if repr(plain) == repr(whole) else (literal_node(repr(plain), node), tree)
+        return (
+            (None, None) if repr(plain) == repr(whole) else (literal_node(repr(plain), node), tree)
+        )
 
     def _in_tree(self, tree: Tree, references: ast.expr, node: ast.expr) -> ast.Call:
         """Return a call of a function that makes NamedTuples of the references, which come in plain
@@ -152,17 +193,25 @@ class Bodies(Functions):
         def shaped(tree: Tree, value: ast.expr) -> ast.expr:
             if tree.parts is None:
                 return value
-            parts = [shaped(part, ast.Subscript(copy.deepcopy(value), ast.Constant(number), ast.Load()))
-                     for number, part in enumerate(tree.parts)]
+            parts = [
+                shaped(part, ast.Subscript(copy.deepcopy(value), ast.Constant(number), ast.Load()))
+                for number, part in enumerate(tree.parts)
+            ]
             if not tree.fields:
                 return ast.Tuple(parts, ast.Load())
             self.temporaries += 1
             return ast.Call(self.named(f"class_{self.temporaries}", tree.kind, node), parts, [])
 
-        made = definition(lifted, parameters([ENVIRONMENT, REFERENCES]), [ast.Return(shaped(tree, load(REFERENCES)))])
+        made = definition(
+            lifted,
+            parameters([ENVIRONMENT, REFERENCES]),
+            [ast.Return(shaped(tree, load(REFERENCES)))],
+        )
         self.out.append(located(made, node))
         self.binders[lifted] = Facts(lifted, 1, returns=True)
-        bound = ast.Call(load(f"__np_bind_{lifted}"), [ast.Tuple([ast.Constant(0)], ast.Load())], [])
+        bound = ast.Call(
+            load(f"__np_bind_{lifted}"), [ast.Tuple([ast.Constant(0)], ast.Load())], []
+        )
         return located(ast.Call(bound, [references], []), node)
 
     def _type(self, node: ast.expr, always: bool) -> ast.expr:
@@ -174,10 +223,16 @@ class Bodies(Functions):
         self._check_type(node)
         if always:
             if isinstance(node, ast.Dict):
-                self.error(node, "numpipe.scratch: a kernel has no dictionaries: write a NamedTuple, whose parts have names too, "
-                                 "or a tuple of types")
-            self.error(node, "numpipe.scratch takes a type, numpipe.SMEM(shape, dtype), numpipe.Barrier(…) or numpipe.RefUnion(…), "
-                             f"which is a compile-time constant, got {ast.unparse(node)}")
+                self.error(
+                    node,
+                    "numpipe.scratch: a kernel has no dictionaries: write a NamedTuple, whose parts have names too, "
+                    "or a tuple of types",
+                )
+            self.error(
+                node,
+                "numpipe.scratch takes a type, numpipe.SMEM(shape, dtype), numpipe.Barrier(…) or numpipe.RefUnion(…), "
+                f"which is a compile-time constant, got {ast.unparse(node)}",
+            )
         return self.visit(node)  # type: ignore[no-any-return]
 
     def _check_type(self, node: ast.expr) -> None:
@@ -188,16 +243,27 @@ class Bodies(Functions):
         if isinstance(node, ast.Call) and named_tuple(self.value(node.func)):
             for part in (*node.args, *(keyword.value for keyword in node.keywords)):
                 self._check_type(part)
-        if not isinstance(node, ast.Call) or self.value(node.func) not in (SMEM, Barrier, ClusterBarrier, RefUnion):
+        if not isinstance(node, ast.Call) or self.value(node.func) not in (
+            SMEM,
+            Barrier,
+            ClusterBarrier,
+            RefUnion,
+        ):
             return
         for part in (*node.args, *(keyword.value for keyword in node.keywords)):
             self._check_type(part)
             if self.value(part) is MISSING and part not in self.constants.failed:
-                self.error(part, f"{ast.unparse(part)} is no compile-time constant, and the type of an allocation is one: write "
-                                 "literals, constants of the module or fields of a Static")
+                self.error(
+                    part,
+                    f"{ast.unparse(part)} is no compile-time constant, and the type of an allocation is one: write "
+                    "literals, constants of the module or fields of a Static",
+                )
             self.visit(part)  # which says why it failed
         try:
-            self.value(node.func)(*map(self.value, node.args), **{str(k.arg): self.value(k.value) for k in node.keywords})
+            self.value(node.func)(
+                *map(self.value, node.args),
+                **{str(k.arg): self.value(k.value) for k in node.keywords},
+            )
         except SpecError as error:
             self.error(node, str(error), SpecError)
         except TypeError as error:

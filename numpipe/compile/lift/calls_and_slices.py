@@ -29,10 +29,13 @@ from .subset import host_only, mismatch, plain_signature, spelled
 
 def plain(function: Any) -> str:
     """Return the error for a Python function of the user's that is no function of a kernel."""
-    return (f"'{function.__name__}' is a plain Python function: a kernel calls functions that are nested in it or decorated with "
-            f"@numpipe.function; put @numpipe.function above 'def {function.__name__}'" if function.__name__ != "<lambda>" else
-            "a lambda of the module is a plain Python function: write a 'def' with @numpipe.function above it, or nest it in the "
-            "kernel")
+    return (
+        f"'{function.__name__}' is a plain Python function: a kernel calls functions that are nested in it or decorated with "
+        f"@numpipe.function; put @numpipe.function above 'def {function.__name__}'"
+        if function.__name__ != "<lambda>"
+        else "a lambda of the module is a plain Python function: write a 'def' with @numpipe.function above it, or nest it in the "
+        "kernel"
+    )
 
 
 class Calls(Loops):
@@ -41,8 +44,11 @@ class Calls(Loops):
     def unused_product(self, node: ast.Expr) -> Any:
         called: Any = self.value(node.value.func) if isinstance(node.value, ast.Call) else None
         if does(called, "issues") or does(called, "waits"):
-            self.error(node, f"{called.__name__} returns the accumulator and changes nothing in place: write acc = "
-                             f"{ast.unparse(node.value)}")
+            self.error(
+                node,
+                f"{called.__name__} returns the accumulator and changes nothing in place: write acc = "
+                f"{ast.unparse(node.value)}",
+            )
         return NOT_MINE
 
     # ---- calls that need more than the operation says of itself
@@ -53,7 +59,7 @@ class Calls(Loops):
         """
         if function is not context.axis_index and function is not context.axis_size:
             return NOT_MINE
-        argument, = self.bind(function, node)
+        (argument,) = self.bind(function, node)
         known = self.value(argument)
         axes = known if isinstance(known, tuple) else (known,)
         if not all(isinstance(name, str) for name in axes):
@@ -91,50 +97,93 @@ class Calls(Loops):
         return whole
 
     def _axis_exists(self, node: ast.Call, axis: str) -> None:
-        if axis not in (self.constants.wg_axis, *self.unit.axes, *self.unit.cluster_axes, *[GPU_AXIS] * bool(self.unit.gpus)):
+        if axis not in (
+            self.constants.wg_axis,
+            *self.unit.axes,
+            *self.unit.cluster_axes,
+            *[GPU_AXIS] * bool(self.unit.gpus),
+        ):
             if axis == GPU_AXIS:
-                self.error(node, f"the axis {axis!r} is that of a mesh's GPUs, and this kernel runs on one: "
-                                 "@numpipe.kernel(semaphores=…) makes it a kernel of several, which is called with mesh=")
-            named = f"named {', '.join(map(repr, self.unit.axes))}" if self.unit.axes else "not named (grid_names=)"
+                self.error(
+                    node,
+                    f"the axis {axis!r} is that of a mesh's GPUs, and this kernel runs on one: "
+                    "@numpipe.kernel(semaphores=…) makes it a kernel of several, which is called with mesh=",
+                )
+            named = (
+                f"named {', '.join(map(repr, self.unit.axes))}"
+                if self.unit.axes
+                else "not named (grid_names=)"
+            )
             if self.unit.cluster_axes:
                 named += f", the cluster's {', '.join(map(repr, self.unit.cluster_axes))}"
-            self.error(node, f"unknown axis {axis!r}: the grid's axes are {named}, and the warpgroup axis is "
-                             f"{self.constants.wg_axis!r}")
+            self.error(
+                node,
+                f"unknown axis {axis!r}: the grid's axes are {named}, and the warpgroup axis is "
+                f"{self.constants.wg_axis!r}",
+            )
 
     def program(self, node: ast.Call, function: Any) -> Any:
         """Rewrite `program_id` and `num_programs` of a dimension that the launch flattens
         (`plan.folded_grids`)."""
-        if not self.unit.folded or (function is not context.program_id and function is not context.num_programs):
+        if not self.unit.folded or (
+            function is not context.program_id and function is not context.num_programs
+        ):
             return NOT_MINE
         dimension = self.value(self.bind(function, node)[0])
         if not isinstance(dimension, int) or isinstance(dimension, bool) or dimension in (1, 2):
             return NOT_MINE
-        name, of = (("program_id", context.folded_index) if function is context.program_id else
-                    ("num_programs", context.folded_size))
+        name, of = (
+            ("program_id", context.folded_index)
+            if function is context.program_id
+            else ("num_programs", context.folded_size)
+        )
         context.check_ctas(self.unit, name, dimension)
         if dimension not in self.unit.folded:
-            self.error(node, f"{name}({dimension}): the grid has {self.unit.grid_rank} dimensions, 0…{self.unit.grid_rank - 1}")
+            self.error(
+                node,
+                f"{name}({dimension}): the grid has {self.unit.grid_rank} dimensions, 0…{self.unit.grid_rank - 1}",
+            )
         return self.call(of, [literal_node(dimension, node)], node)
 
     def misplaced_loop(self, node: ast.Call, function: Any) -> Any:
         if function is tile_loop.tiles or function is tile_loop.nd_loop:
-            self.error(node, f"numpipe.{function.__name__}(…) stands in a `for` only: for m, n in numpipe.{function.__name__}(…):")
+            self.error(
+                node,
+                f"numpipe.{function.__name__}(…) stands in a `for` only: for m, n in numpipe.{function.__name__}(…):",
+            )
         if self._pipeline_call(node):
-            self.error(node, "a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):")
+            self.error(
+                node,
+                "a pipeline is called in a `for` only: for (indices), (tiles) in pipe(arrays):",
+            )
         return NOT_MINE
 
     def pipeline_made(self, node: ast.Call, function: Any) -> Any:
-        return self.loop_form(node, self.bind(function, node), False) if function is pipelines.pipeline else NOT_MINE
+        return (
+            self.loop_form(node, self.bind(function, node), False)
+            if function is pipelines.pipeline
+            else NOT_MINE
+        )
 
     def loop_form(self, node: ast.Call, args: list[ast.expr], alone: bool) -> ast.Call:
         """Return the pipeline with these arguments of `pipeline`, the constants in its grid and its
         place; `alone`: each compute warpgroup runs it for itself."""
         self._index_maps_fit(*args[:3])
         whole = self.value(args[0])
-        sizes: Any = whole if isinstance(whole, tuple) else map(self.value, args[0].elts) if isinstance(args[0], ast.Tuple) else ()
+        sizes: Any = (
+            whole
+            if isinstance(whole, tuple)
+            else map(self.value, args[0].elts)
+            if isinstance(args[0], ast.Tuple)
+            else ()
+        )
         grid = tuple(int(n) if isinstance(n, (int, np.integer)) else None for n in sizes)
         facts = int(alone), grid, self.session.site(self.source, node)
-        return self.call(pipelines.make_pipeline, [*map(self.visit, args), *(literal_node(fact, node) for fact in facts)], node)
+        return self.call(
+            pipelines.make_pipeline,
+            [*map(self.visit, args), *(literal_node(fact, node) for fact in facts)],
+            node,
+        )
 
     def block_spec(self, node: ast.Call, function: Any) -> Any:
         """A BlockSpec also gets what its index map returns and reads; its parts, transforms and
@@ -143,23 +192,39 @@ class Calls(Loops):
             args = self.bind(function, node)
             space = specs.space_of(self.value(args[2]))
             if space is None:
-                self.error(args[2], "BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, a compile-time constant, got "
-                                    f"{ast.unparse(args[2])}")
+                self.error(
+                    args[2],
+                    "BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, a compile-time constant, got "
+                    f"{ast.unparse(args[2])}",
+                )
             args[2] = literal_node(space, args[2])
-            args += [literal_node(self._known_indices(args[1]), node), literal_node(self._depends(args[1]), node)]
+            args += [
+                literal_node(self._known_indices(args[1]), node),
+                literal_node(self._depends(args[1]), node),
+            ]
             return self.call(specs.block_spec, [self.visit(a) for a in args], node)
         if isinstance(function, type) and function in specs.RECORDS:
-            return self.call(specs.RECORDS[function], [self.visit(a) for a in self.bind(function, node)], node)
+            return self.call(
+                specs.RECORDS[function], [self.visit(a) for a in self.bind(function, node)], node
+            )
         return NOT_MINE
 
     def allocations_of(self, node: ast.Call, function: Any) -> Any:
         """Rewrite ``pipe.get_allocations(arrays)``, a method of a pipeline, to a call of the
         operation."""
-        if not (isinstance(node.func, ast.Attribute) and node.func.attr == "get_allocations" and function is MISSING):
+        if not (
+            isinstance(node.func, ast.Attribute)
+            and node.func.attr == "get_allocations"
+            and function is MISSING
+        ):
             return NOT_MINE
         if node.keywords:
             self.error(node, "get_allocations takes the pipeline's arrays by position")
-        return self.call(body_form.get_allocations, [self.visit(part) for part in (node.func.value, *node.args)], node)
+        return self.call(
+            body_form.get_allocations,
+            [self.visit(part) for part in (node.func.value, *node.args)],
+            node,
+        )
 
     # ---- all others
     def operation(self, node: ast.Call, function: Any) -> Any:
@@ -185,15 +250,19 @@ class Calls(Loops):
         """Refuse what no kernel calls: a kernel, a function of Python or NumPy, one of the user's
         that is not compiled."""
         if type(function).__name__ == "Kernel" and hasattr(function, "simulate"):
-            self.error(node, f"'{function.name}' is a kernel: a kernel is called from the host, not from a kernel")
+            self.error(
+                node,
+                f"'{function.name}' is a kernel: a kernel is called from the host, not from a kernel",
+            )
         if function is MISSING or named_tuple(function):
             return NOT_MINE
         if (why := host_only(function, ast.unparse(node.func))) is not None:
             for argument in node.args:
                 self.visit(argument)  # its own errors come first
             self.error(node, why)
-        if isinstance(function, (types.FunctionType, types.MethodType)) and not str(function.__module__).startswith(
-                ("numpy", "numba")):
+        if isinstance(function, (types.FunctionType, types.MethodType)) and not str(
+            function.__module__
+        ).startswith(("numpy", "numba")):
             self.error(node, plain(function))
         return NOT_MINE
 
@@ -231,27 +300,45 @@ class Calls(Loops):
         given = [k.value for k in node.keywords if k.arg == "allocations" and may]
         if len(given) != len(node.keywords):
             self.error(node, "an emitted pipeline is called on its arrays by position")
-        node.args += [value for value in given if not (isinstance(value, ast.Constant) and value.value is None)]
+        node.args += [
+            value
+            for value in given
+            if not (isinstance(value, ast.Constant) and value.value is None)
+        ]
         node.keywords = []
 
     def _no_keywords(self, node: ast.Call) -> NoReturn:
-        self.error(node, f"'{ast.unparse(node.func)}' is called with keywords: names of parameters are known only of functions "
-                         "called by their own name")
+        self.error(
+            node,
+            f"'{ast.unparse(node.func)}' is called with keywords: names of parameters are known only of functions "
+            "called by their own name",
+        )
 
     def _by_position(self, name: str, node: ast.Call) -> None:
         """Turn the keywords of a call of a nested function into positions."""
         places = self._binds(name)
-        if len(places) != 1 or not isinstance(places[0], ast.FunctionDef) or not self._nested_facts(name):
+        if (
+            len(places) != 1
+            or not isinstance(places[0], ast.FunctionDef)
+            or not self._nested_facts(name)
+        ):
             if node.keywords:
                 self._no_keywords(node)
             return
         parameters, facts = parameters_of(places[0]), self._nested_facts(name)
         if facts is not None and facts.rest:
-            fixed = parameters[:facts.parameters]
+            fixed = parameters[: facts.parameters]
             if node.keywords or len(node.args) < len(fixed):
-                self.error(node, f"{name}({', '.join([*fixed, f'*{parameters[-1]}'])}): is called by position, with "
-                                 f"{len(fixed)} arguments at least")
-            node.args = list(facts.packed(tuple(node.args), lambda more: located(ast.Tuple([*more], ast.Load()), node)))
+                self.error(
+                    node,
+                    f"{name}({', '.join([*fixed, f'*{parameters[-1]}'])}): is called by position, with "
+                    f"{len(fixed)} arguments at least",
+                )
+            node.args = list(
+                facts.packed(
+                    tuple(node.args), lambda more: located(ast.Tuple([*more], ast.Load()), node)
+                )
+            )
             return
         node.args, node.keywords = self._in_order(name, plain_signature(parameters), node), []
 
@@ -262,28 +349,43 @@ class Calls(Loops):
         if isinstance(shape, tuple) and len(shape) == 2 and all(isinstance(n, int) for n in shape):
             registers = shape[0] * shape[1] // 128
             if registers >= unit.compute_registers:
-                has = (f"({unit.register_pool} - {unit.memory_registers} of the memory role) / {unit.compute_wgs}, at most 256"
-                       if unit.warp_specialized else f"{unit.target.registers} / {unit.threads} threads in "
-                       f"steps of 8, at most {unit.target.lane_registers}")
+                has = (
+                    f"({unit.register_pool} - {unit.memory_registers} of the memory role) / {unit.compute_wgs}, at most 256"
+                    if unit.warp_specialized
+                    else f"{unit.target.registers} / {unit.threads} threads in "
+                    f"steps of 8, at most {unit.target.lane_registers}"
+                )
                 elements = 128 * unit.compute_registers * 3 // 4  # beside it others are computed
                 rows = max(elements // shape[1] // 64 * 64, 64)
                 fits = rows, min(elements // rows // 8 * 8, shape[1])
-                self.error(node, f"register budget: zeros {shape} takes {shape[0]} x {shape[1]} / 128 = {registers} registers a "
-                                 f"lane, but each of {unit.compute_wgs} compute warpgroups has {unit.compute_registers}: {has}; "
-                                 f"use a smaller tile, such as {fits}, and more CTAs or warpgroups")
+                self.error(
+                    node,
+                    f"register budget: zeros {shape} takes {shape[0]} x {shape[1]} / 128 = {registers} registers a "
+                    f"lane, but each of {unit.compute_wgs} compute warpgroups has {unit.compute_registers}: {has}; "
+                    f"use a smaller tile, such as {fits}, and more CTAs or warpgroups",
+                )
 
     def _index_maps_fit(self, grid: ast.expr, in_specs: ast.expr, out_specs: ast.expr) -> None:
         """Refuse a lambda, written in place, that takes more or fewer indices than the grid has."""
         if not isinstance(grid, ast.Tuple):
             return
-        for label, spec in [(f"{name}[{number}]", spec) for name, given in (("in_specs", in_specs), ("out_specs", out_specs))
-                            if isinstance(given, ast.Tuple) for number, spec in enumerate(given.elts)]:
+        for label, spec in [
+            (f"{name}[{number}]", spec)
+            for name, given in (("in_specs", in_specs), ("out_specs", out_specs))
+            if isinstance(given, ast.Tuple)
+            for number, spec in enumerate(given.elts)
+        ]:
             if isinstance(spec, ast.Call) and self.value(spec.func) is specs.BlockSpec:
                 given = [*spec.args[1:2], *(k.value for k in spec.keywords if k.arg == "index_map")]
                 for index_map in given:
-                    if isinstance(index_map, ast.Lambda) and len(index_map.args.args) != len(grid.elts):
-                        self.error(index_map, f"{label}: index_map takes {len(index_map.args.args)} indices, but the "
-                                              f"pipeline's grid has {len(grid.elts)}")
+                    if isinstance(index_map, ast.Lambda) and len(index_map.args.args) != len(
+                        grid.elts
+                    ):
+                        self.error(
+                            index_map,
+                            f"{label}: index_map takes {len(index_map.args.args)} indices, but the "
+                            f"pipeline's grid has {len(grid.elts)}",
+                        )
 
     def _known_indices(self, index_map: ast.expr) -> tuple[int | None, ...]:
         """Return the constants among the indices that a lambda, written in place, returns, None for
@@ -291,13 +393,18 @@ class Calls(Loops):
         if not isinstance(index_map, ast.Lambda) or not isinstance(index_map.body, ast.Tuple):
             return ()
         parameters = set(parameters_of(index_map))
-        values = [None if parameters & names(ast.Load, part) else self.value(part) for part in index_map.body.elts]
+        values = [
+            None if parameters & names(ast.Load, part) else self.value(part)
+            for part in index_map.body.elts
+        ]
         return tuple(value if isinstance(value, int) else None for value in values)
 
     def _depends(self, index_map: ast.expr) -> tuple[bool, ...] | None:
         """Say which of its arguments a nested function, or a lambda written in place, reads; None
         for other functions."""
-        while isinstance(index_map, ast.IfExp) and (test := self.value(index_map.test)) is not MISSING:
+        while (
+            isinstance(index_map, ast.IfExp) and (test := self.value(index_map.test)) is not MISSING
+        ):
             index_map = index_map.body if test else index_map.orelse
         function = self._function_of(index_map)
         return None if function is None else reads(function)
@@ -305,8 +412,13 @@ class Calls(Loops):
     def bind(self, function: Any, node: ast.Call) -> list[ast.expr]:
         """Return the arguments of a call in the order of the function's parameters, defaults filled
         in."""
-        if any(isinstance(a, ast.Starred) for a in node.args) or any(k.arg is None for k in node.keywords):
-            self.error(node, f"{function.__name__}: no * or ** in a kernel's calls: write the arguments out")
+        if any(isinstance(a, ast.Starred) for a in node.args) or any(
+            k.arg is None for k in node.keywords
+        ):
+            self.error(
+                node,
+                f"{function.__name__}: no * or ** in a kernel's calls: write the arguments out",
+            )
         return self._in_order(function.__name__, inspect.signature(function), node)
 
     def _in_order(self, name: str, signature: inspect.Signature, node: ast.Call) -> list[ast.expr]:
@@ -329,9 +441,13 @@ class Calls(Loops):
     def view(self, node: ast.Subscript) -> Any:
         view = isinstance(node.value, ast.Attribute) and node.value.attr == "at"
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        if view or (isinstance(node.slice, ast.Tuple) and any(isinstance(p, ast.Slice) for p in parts)):
+        if view or (
+            isinstance(node.slice, ast.Tuple) and any(isinstance(p, ast.Slice) for p in parts)
+        ):
             new = [self._index(part) if isinstance(part, ast.Slice) else part for part in parts]
-            node.slice = ast.copy_location(ast.Tuple(new, ast.Load()), node) if len(new) > 1 else new[0]
+            node.slice = (
+                ast.copy_location(ast.Tuple(new, ast.Load()), node) if len(new) > 1 else new[0]
+            )
         return NOT_MINE
 
     def _index(self, part: ast.Slice) -> ast.expr:
@@ -342,8 +458,11 @@ class Calls(Loops):
         if part.upper is None and low is not MISSING and part.step is None:
             high = None
         if low is MISSING or high is MISSING or part.step is not None:
-            self.error(part, "a slice of a tile or array has compile-time bounds and no step; for a run-time start write "
-                             "ds(start, size)")
+            self.error(
+                part,
+                "a slice of a tile or array has compile-time bounds and no step; for a run-time start write "
+                "ds(start, size)",
+            )
         if high is None or min(low, high) < 0:  # of what it is a slice is known when it is typed
             return self.call(refs.span, [literal_node(low, part), literal_node(high, part)], part)
         return self.call(refs.ds, [literal_node(low, part), literal_node(high - low, part)], part)

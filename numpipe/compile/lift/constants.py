@@ -31,19 +31,60 @@ EMPTY = inspect.Parameter.empty
 MISSING = object()
 
 OPERATIONS: dict[type, Op[..., Any]] = {
-    ast.Add: arith.add, ast.Sub: arith.sub, ast.Mult: arith.mul, ast.Div: arith.truediv, ast.FloorDiv: arith.floordiv,
-    ast.Mod: arith.mod, ast.Pow: arith.power, ast.LShift: arith.lshift, ast.RShift: arith.rshift, ast.BitAnd: arith.and_,
-    ast.BitOr: arith.or_, ast.BitXor: arith.xor, ast.USub: arith.negative, ast.UAdd: arith.positive, ast.Invert: arith.invert,
-    ast.Lt: arith.lt, ast.LtE: arith.le, ast.Gt: arith.gt, ast.GtE: arith.ge, ast.Eq: arith.eq, ast.NotEq: arith.ne,
+    ast.Add: arith.add,
+    ast.Sub: arith.sub,
+    ast.Mult: arith.mul,
+    ast.Div: arith.truediv,
+    ast.FloorDiv: arith.floordiv,
+    ast.Mod: arith.mod,
+    ast.Pow: arith.power,
+    ast.LShift: arith.lshift,
+    ast.RShift: arith.rshift,
+    ast.BitAnd: arith.and_,
+    ast.BitOr: arith.or_,
+    ast.BitXor: arith.xor,
+    ast.USub: arith.negative,
+    ast.UAdd: arith.positive,
+    ast.Invert: arith.invert,
+    ast.Lt: arith.lt,
+    ast.LtE: arith.le,
+    ast.Gt: arith.gt,
+    ast.GtE: arith.ge,
+    ast.Eq: arith.eq,
+    ast.NotEq: arith.ne,
 }
 """the operations of `arith` that operators become on run-time values"""
 _PYTHON: dict[type, Callable[..., Any]] = {
-    **{kind: arith.OPERATORS[operation].python for kind, operation in OPERATIONS.items()}, ast.Not: operator.not_,
-    ast.Is: lambda a, b: _same(a, b), ast.IsNot: lambda a, b: not _same(a, b), ast.In: lambda a, b: a in b,
+    **{kind: arith.OPERATORS[operation].python for kind, operation in OPERATIONS.items()},
+    ast.Not: operator.not_,
+    ast.Is: lambda a, b: _same(a, b),
+    ast.IsNot: lambda a, b: not _same(a, b),
+    ast.In: lambda a, b: a in b,
     ast.NotIn: lambda a, b: a not in b,
 }
-_PURE = {min, max, len, abs, int, float, bool, round, sum, pow, divmod, any, all, tuple, isinstance, getattr, hasattr, callable,
-         np.dtype, np.prod, *(f for f in vars(math).values() if callable(f))}
+_PURE = {
+    min,
+    max,
+    len,
+    abs,
+    int,
+    float,
+    bool,
+    round,
+    sum,
+    pow,
+    divmod,
+    any,
+    all,
+    tuple,
+    isinstance,
+    getattr,
+    hasattr,
+    callable,
+    np.dtype,
+    np.prod,
+    *(f for f in vars(math).values() if callable(f)),
+}
 _SEQUENCES = {zip, enumerate, reversed, sorted}
 """builtins that iterate over constants; their result is a tuple here"""
 
@@ -67,7 +108,9 @@ def is_literal(value: Any) -> bool:
     """Whether a value can stand in the source as a constant."""
     if type(value) is tuple:
         return all(is_literal(v) for v in value)
-    return value is None or isinstance(value, (bool, int, float, str, np.integer, np.floating, np.bool_))
+    return value is None or isinstance(
+        value, (bool, int, float, str, np.integer, np.floating, np.bool_)
+    )
 
 
 def literal_node(value: Any, where: ast.AST) -> ast.expr:
@@ -77,10 +120,19 @@ def literal_node(value: Any, where: ast.AST) -> ast.expr:
     else:
         plain = value.item() if isinstance(value, (np.integer, np.floating, np.bool_)) else value
         plain = int(plain) if isinstance(plain, enum.IntEnum) else plain
-        if type(plain) not in (int, float, complex, bool, str, bytes, NoneType, EllipsisType) and plain is not EMPTY:
-            raise SpecError(f"a number, a string or a tuple of these is expected, got {told(value)}")
+        if (
+            type(plain) not in (int, float, complex, bool, str, bytes, NoneType, EllipsisType)
+            and plain is not EMPTY
+        ):
+            raise SpecError(
+                f"a number, a string or a tuple of these is expected, got {told(value)}"
+            )
         negative = isinstance(plain, (int, float)) and not isinstance(plain, bool) and plain < 0
-        node = ast.UnaryOp(ast.USub(), ast.copy_location(ast.Constant(-plain), where)) if negative else ast.Constant(plain)
+        node = (
+            ast.UnaryOp(ast.USub(), ast.copy_location(ast.Constant(-plain), where))
+            if negative
+            else ast.Constant(plain)
+        )
     return ast.copy_location(node, where)
 
 
@@ -100,8 +152,13 @@ class Constants:
     expressions of constants that raised, e.g. a division by a Static that is 0.
     """
 
-    def __init__(self, namespace: dict[str, Any], known: dict[str, Any], wg_axis: str = "",
-                 sizes: dict[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        namespace: dict[str, Any],
+        known: dict[str, Any],
+        wg_axis: str = "",
+        sizes: dict[str, int] | None = None,
+    ) -> None:
         self.namespace, self.known = namespace, dict(known)
         self.wg_axis, self.sizes = wg_axis, sizes or {}
         self.failed: dict[ast.AST, Exception] = {}
@@ -121,6 +178,7 @@ class Constants:
     def evaluate(self, node: ast.AST, local: set[str]) -> Any:
         """Return the value of an expression, or MISSING for a run-time one and for one that
         fails."""
+
         def get(child: ast.AST) -> Any:
             value = self.evaluate(child, local)
             return MISSING if isinstance(value, StaticArray) else value
@@ -134,7 +192,9 @@ class Constants:
                     return MISSING if of_a_lane(found) else found
                 case ast.Attribute(value=value, attr=attr, ctx=ast.Load()):
                     base = self.evaluate(value, local)
-                    if base is MISSING or (isinstance(base, StaticArray) and attr not in ("dtype", "ndim")):
+                    if base is MISSING or (
+                        isinstance(base, StaticArray) and attr not in ("dtype", "ndim")
+                    ):
                         return MISSING
                     found = getattr(base, attr, MISSING)
                     return MISSING if of_a_lane(found) else found
@@ -143,22 +203,35 @@ class Constants:
                     return MISSING if any(v is MISSING for v in values) else tuple(values)
                 case ast.Subscript(value=value, slice=index, ctx=ast.Load()):
                     base, at = get(value), get(index)
-                    return MISSING if base is MISSING or at is MISSING or isinstance(base, np.ndarray) else base[at]
+                    return (
+                        MISSING
+                        if base is MISSING or at is MISSING or isinstance(base, np.ndarray)
+                        else base[at]
+                    )
                 case ast.Slice(lower=lower, upper=upper, step=step):
                     bounds = [None if part is None else get(part) for part in (lower, upper, step)]
                     return MISSING if any(bound is MISSING for bound in bounds) else slice(*bounds)
                 case ast.BinOp(left=left, op=op, right=right):
                     a, b = get(left), get(right)
-                    return MISSING if a is MISSING or b is MISSING or type(op) not in _PYTHON else _PYTHON[type(op)](a, b)
+                    return (
+                        MISSING
+                        if a is MISSING or b is MISSING or type(op) not in _PYTHON
+                        else _PYTHON[type(op)](a, b)
+                    )
                 case ast.UnaryOp(op=op, operand=operand):
                     a = get(operand)
                     return MISSING if a is MISSING else _PYTHON[type(op)](a)
                 case ast.Compare(left=left, ops=ops, comparators=rights):
                     identity = all(isinstance(o, (ast.Is, ast.IsNot)) for o in ops)
-                    values = [self.evaluate(p, local) if identity else get(p) for p in (left, *rights)]
+                    values = [
+                        self.evaluate(p, local) if identity else get(p) for p in (left, *rights)
+                    ]
                     if any(v is MISSING for v in values):
                         return MISSING
-                    return all(_PYTHON[type(o)](a, b) for o, a, b in zip(ops, values, values[1:], strict=False))
+                    return all(
+                        _PYTHON[type(o)](a, b)
+                        for o, a, b in zip(ops, values, values[1:], strict=False)
+                    )
                 case ast.BoolOp(op=op, values=parts):
                     decides = isinstance(op, ast.Or)
                     # as Python does: the value that decides, the rest never looked at
@@ -170,8 +243,12 @@ class Constants:
                 case ast.IfExp(test=test, body=body, orelse=orelse):
                     chosen = get(test)
                     return MISSING if chosen is MISSING else get(body if chosen else orelse)
-                case ast.Call(func=func, args=args, keywords=named) if (function := get(func)) is not MISSING:
-                    return self._call(function, [get(a) for a in args], {str(k.arg): get(k.value) for k in named})
+                case ast.Call(func=func, args=args, keywords=named) if (
+                    function := get(func)
+                ) is not MISSING:
+                    return self._call(
+                        function, [get(a) for a in args], {str(k.arg): get(k.value) for k in named}
+                    )
         except Exception as error:
             self.failed[node] = error
         return MISSING
@@ -179,14 +256,20 @@ class Constants:
     def _call(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
         """Return the result of a call with constants, where that is a constant; MISSING for what
         needs a kernel."""
-        if any(value is MISSING for value in (*args, *named.values())) or (named and not _evaluated(function)):
+        if any(value is MISSING for value in (*args, *named.values())) or (
+            named and not _evaluated(function)
+        ):
             return MISSING
         if _evaluated(function):
             try:
                 value = function(*args, **named)
             except Exception:  # an operation of kernels, or an error that its own line will show
                 return MISSING
-            return value if is_literal(value) or isinstance(value, np.dtype) or isinstance(function, type) else MISSING
+            return (
+                value
+                if is_literal(value) or isinstance(value, np.dtype) or isinstance(function, type)
+                else MISSING
+            )
         if function is context.axis_size and len(args) == 1:
             names = args[0] if isinstance(args[0], tuple) else args
             if all(isinstance(name, str) and name in self.sizes for name in names):
@@ -196,7 +279,9 @@ class Constants:
         try:
             if function in _SEQUENCES:
                 return tuple(function(*args))
-            return function(*args) if function in _PURE or isinstance(function, np.ufunc) else MISSING
+            return (
+                function(*args) if function in _PURE or isinstance(function, np.ufunc) else MISSING
+            )
         except TypeError:
             return MISSING
 
@@ -211,8 +296,10 @@ def _same(a: Any, b: Any) -> bool:
 def of_a_lane(value: Any) -> bool:
     """Whether an object of `numba.cuda` stands for a number that differs from lane to lane: laneid,
     threadIdx.x."""
-    return isinstance(value, property) or (isinstance(value, type) and (value.__module__, value.__name__) == (
-        "numba.cuda.stubs", "laneid"))
+    return isinstance(value, property) or (
+        isinstance(value, type)
+        and (value.__module__, value.__name__) == ("numba.cuda.stubs", "laneid")
+    )
 
 
 def named_tuple(kind: Any) -> bool:
@@ -227,14 +314,18 @@ def _evaluated(function: Any) -> bool:
         return False  # an operation of kernels: its index map is compiled with them
     if named_tuple(function):
         return True
-    parameters = getattr(function, "__dataclass_params__", None) if isinstance(function, type) else None
+    parameters = (
+        getattr(function, "__dataclass_params__", None) if isinstance(function, type) else None
+    )
     return isinstance(function, Function) or getattr(parameters, "frozen", False)
 
 
 def stores(function: ast.FunctionDef | ast.Lambda) -> list[tuple[str, ast.AST]]:
     """Return the names that a function binds itself, each with the node that binds it; of nested
     functions their own names only."""
-    bound: list[tuple[str, ast.AST]] = [(a.arg, a) for a in walk(function.args) if isinstance(a, ast.arg)]
+    bound: list[tuple[str, ast.AST]] = [
+        (a.arg, a) for a in walk(function.args) if isinstance(a, ast.arg)
+    ]
     for node in own(statements(function)):
         if isinstance(node, ast.FunctionDef):
             bound.append((node.name, node))

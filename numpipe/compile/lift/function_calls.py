@@ -41,19 +41,33 @@ class Functions(Nested):
     def function_value(self, node: ast.AST) -> Any:
         """A function that is passed on, alone or in a tuple, becomes a value; other functions, and
         BlockSpecs, are refused."""
-        if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Load):
+        if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and isinstance(
+            node.ctx, ast.Load
+        ):
             value = self.value(node)
             if isinstance(value, Function):
                 return self._bind(self._lifted(value, {}, node), node)
             if isinstance(value, tuple) and any(isinstance(part, Function) for part in value):
-                parts = [self._bind(self._lifted(part, {}, node), node) if isinstance(part, Function) else
-                         self.visit(ast.copy_location(ast.Constant(part), node)) for part in value]
+                parts = [
+                    self._bind(self._lifted(part, {}, node), node)
+                    if isinstance(part, Function)
+                    else self.visit(ast.copy_location(ast.Constant(part), node))
+                    for part in value
+                ]
                 return ast.copy_location(ast.Tuple(parts, ast.Load()), node)
-            if isinstance(value, FunctionType) and not str(value.__module__).startswith(("numpy", "numba", "numpipe.")):
+            if isinstance(value, FunctionType) and not str(value.__module__).startswith(
+                ("numpy", "numba", "numpipe.")
+            ):
                 self.error(node, plain(value))
-            if any(isinstance(part, BlockSpec) for part in (value if isinstance(value, tuple) else (value,))):
-                self.error(node, f"{ast.unparse(node)} is a BlockSpec made outside the kernel: make it in the kernel, with which "
-                                 "its index map is compiled")
+            if any(
+                isinstance(part, BlockSpec)
+                for part in (value if isinstance(value, tuple) else (value,))
+            ):
+                self.error(
+                    node,
+                    f"{ast.unparse(node)} is a BlockSpec made outside the kernel: make it in the kernel, with which "
+                    "its index map is compiled",
+                )
         return NOT_MINE
 
     def function_call(self, node: ast.Call, function: Any) -> Any:
@@ -65,7 +79,9 @@ class Functions(Nested):
         args = dict(zip(names, self.bind(function, node), strict=True))
         values = {name: self.value(arg) for name, arg in args.items()}
         known = {name: value for name, value in values.items() if value is not MISSING}
-        if function is tile_loop.planar_snake and (why := tile_loop.wrong_snake(known.get("minor_dim"), known.get("tile_width"))):
+        if function is tile_loop.planar_snake and (
+            why := tile_loop.wrong_snake(known.get("minor_dim"), known.get("tile_width"))
+        ):
             # else an index error, or a division by zero, in a line of its own source
             self.error(node, why)
         bound = self._lifted(function, known, node)
@@ -85,7 +101,11 @@ class Functions(Nested):
 
     def _bind(self, bound: Bound, node: ast.AST) -> ast.Call:
         """Return a function as a value of the kernel."""
-        return self.call(bound.binder, [ast.copy_location(ast.Tuple([self.context_name(node)], ast.Load()), node)], node)
+        return self.call(
+            bound.binder,
+            [ast.copy_location(ast.Tuple([self.context_name(node)], ast.Load()), node)],
+            node,
+        )
 
     def _lifted(self, function: Function[..., Any], known: dict[str, Any], node: ast.AST) -> Bound:
         key = (function, *[(name, *_key(value)) for name, value in known.items()])
@@ -93,8 +113,13 @@ class Functions(Nested):
         if bound is None:
             active = self.session.active
             if function in active:
-                chain = " -> ".join(f.__name__ for f in (*active[active.index(function):], function))
-                self.error(node, f"function '{function.__name__}' calls itself ({chain}): recursion cannot be compiled")  # type: ignore[attr-defined]
+                chain = " -> ".join(
+                    f.__name__ for f in (*active[active.index(function) :], function)
+                )
+                self.error(
+                    node,
+                    f"function '{function.__name__}' calls itself ({chain}): recursion cannot be compiled",
+                )  # type: ignore[attr-defined]
             active.append(function)
             try:
                 bound = self.session.functions[key] = self.lift_function(function, known)

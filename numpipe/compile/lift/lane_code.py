@@ -17,13 +17,26 @@ from .calls_and_slices import Calls
 from .constants import MISSING
 from .rewriter import NOT_MINE
 
-_CALLS: dict[str, Op[..., Any]] = {operation.function.__name__: operation for operation in (
-    per_lane.shfl_sync, per_lane.shfl_up_sync, per_lane.shfl_down_sync, per_lane.shfl_xor_sync, per_lane.syncwarp)}
-_VALUES: dict[str, Op[..., Any]] = {"threadIdx.x": per_lane.thread_index, "laneid": per_lane.lane_in_warp}
-_INSTEAD = {"blockIdx": "; here numpipe.program_id(axis) is the index of the CTA",
-            "gridDim": "; here numpipe.num_programs(axis) is the size of the grid",
-            "blockDim": "; a kernel is written for warpgroups: numpipe.axis_index(\"wg\") is the index of one",
-            "shared": "; here numpipe.scratch(numpipe.SMEM(shape, dtype)) around the body is shared memory"}
+_CALLS: dict[str, Op[..., Any]] = {
+    operation.function.__name__: operation
+    for operation in (
+        per_lane.shfl_sync,
+        per_lane.shfl_up_sync,
+        per_lane.shfl_down_sync,
+        per_lane.shfl_xor_sync,
+        per_lane.syncwarp,
+    )
+}
+_VALUES: dict[str, Op[..., Any]] = {
+    "threadIdx.x": per_lane.thread_index,
+    "laneid": per_lane.lane_in_warp,
+}
+_INSTEAD = {
+    "blockIdx": "; here numpipe.program_id(axis) is the index of the CTA",
+    "gridDim": "; here numpipe.num_programs(axis) is the size of the grid",
+    "blockDim": '; a kernel is written for warpgroups: numpipe.axis_index("wg") is the index of one',
+    "shared": "; here numpipe.scratch(numpipe.SMEM(shape, dtype)) around the body is shared memory",
+}
 SUPPORTED = f"threadIdx.x, laneid, {', '.join(_CALLS)}"
 
 
@@ -38,7 +51,11 @@ class LaneCode(Calls):
         if written in _VALUES:
             self._lane_only(node, f"cuda.{written}")
             return self.call(_VALUES[written], [], node)
-        if isinstance(node, ast.Attribute) and written is not None and written.partition(".")[0] not in _CALLS:
+        if (
+            isinstance(node, ast.Attribute)
+            and written is not None
+            and written.partition(".")[0] not in _CALLS
+        ):
             self._unsupported(node, written)
         return NOT_MINE
 
@@ -47,7 +64,9 @@ class LaneCode(Calls):
         if written in _CALLS:
             self._lane_only(node, f"cuda.{written}")
             operation = _CALLS[written]
-            return self.call(operation, [self.visit(argument) for argument in self.bind(operation, node)], node)
+            return self.call(
+                operation, [self.visit(argument) for argument in self.bind(operation, node)], node
+            )
         if written is not None:
             self._unsupported(node, written)
         if function is per_lane.lane_index:
@@ -65,7 +84,10 @@ class LaneCode(Calls):
             value = getattr(self.value(node.value), node.attr, MISSING)
         elif isinstance(node, ast.Name):
             value = self.constants.name(node.id, self.local)
-        if value is MISSING or str(getattr(value, "__module__", "")) not in ("numba.cuda.stubs", "numba.cuda.intrinsics"):
+        if value is MISSING or str(getattr(value, "__module__", "")) not in (
+            "numba.cuda.stubs",
+            "numba.cuda.intrinsics",
+        ):
             return None
         return str(getattr(value, "__name__", "")) or None
 
@@ -73,9 +95,15 @@ class LaneCode(Calls):
         """Refuse names in code for lanes, and indices of threads and CTAs, which the simulated SM
         has not, in all kernels."""
         owner = written.partition(".")[0]
-        if per_lane.by_lane(self.unit) or ("." in written and owner in ("threadIdx", "blockIdx", "blockDim", "gridDim")):
-            self.error(node, f"cuda.{written} is not supported in a kernel: of numba.cuda there are {SUPPORTED}"
-                             f"{_INSTEAD.get(owner, '')}", SpecError)
+        if per_lane.by_lane(self.unit) or (
+            "." in written and owner in ("threadIdx", "blockIdx", "blockDim", "gridDim")
+        ):
+            self.error(
+                node,
+                f"cuda.{written} is not supported in a kernel: of numba.cuda there are {SUPPORTED}"
+                f"{_INSTEAD.get(owner, '')}",
+                SpecError,
+            )
 
     def _lane_only(self, node: ast.AST, what: str) -> None:
         directly = len(self.scopes) == 1 and self.scopes[0][0] is self.tree and self.lifts_kernel

@@ -80,16 +80,20 @@ class Lifted:
 
 
 def _no_source(function: Callable[..., Any]) -> CompileError:
-    return CompileError(f"kernel {function.__name__}: its source is not available ({function.__code__.co_filename}), and numpipe "
-                        f"rewrites kernels from their source: {_source.missing(function)}")
+    return CompileError(
+        f"kernel {function.__name__}: its source is not available ({function.__code__.co_filename}), and numpipe "
+        f"rewrites kernels from their source: {_source.missing(function)}"
+    )
 
 
 def read(function: Callable[..., Any]) -> Source:
     """Return the source of a kernel function, with the line numbers of its file; CompileError where
     there is none."""
     if hasattr(function, "__wrapped__"):
-        raise CompileError(f"kernel {function.__name__}: a decorator below @numpipe.kernel wraps it, but kernels are compiled from "
-                           "their source, without it: put @numpipe.kernel next to the 'def'")
+        raise CompileError(
+            f"kernel {function.__name__}: a decorator below @numpipe.kernel wraps it, but kernels are compiled from "
+            "their source, without it: put @numpipe.kernel next to the 'def'"
+        )
     try:
         lines, first = _source.lines(function)
     except (OSError, TypeError):
@@ -143,7 +147,13 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         Functions.function_call,
         # each of these knows more of its operation than the operation says, so they come before
         # `operation`
-        Bodies.allocation, Bodies.emits, Calls.axis, Calls.program, Calls.misplaced_loop, Calls.pipeline_made, Calls.block_spec,
+        Bodies.allocation,
+        Bodies.emits,
+        Calls.axis,
+        Calls.program,
+        Calls.misplaced_loop,
+        Calls.pipeline_made,
+        Calls.block_spec,
         Calls.operation,
         Calls.refused_call,
         Calls.allocations_of,
@@ -179,21 +189,34 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         node = self.tree
         for inner in reversed(list(own(node.body))):
             if isinstance(inner, ast.Return) and inner.value is not None:
-                self.error(inner, "a kernel returns nothing: store results through its output references")
+                self.error(
+                    inner, "a kernel returns nothing: store results through its output references"
+                )
         for name, where in stores(node):
             if name in self.constants.known and not isinstance(where, ast.arg):
-                self.error(where, f"'{name}' is a parameter of the kernel and cannot be re-bound: use another name")
+                self.error(
+                    where,
+                    f"'{name}' is a parameter of the kernel and cannot be re-bound: use another name",
+                )
         self._signature([CONTEXT, *parameters])
         self.lifts_kernel = True
         self.lift_body(node)
         self.check_turns(node)
         if self.session.tokens:
-            begin = self.call(warpgroup_order.begin_tokens, [literal_node(tuple(self.session.tokens), node)], node)
+            begin = self.call(
+                warpgroup_order.begin_tokens, [literal_node(tuple(self.session.tokens), node)], node
+            )
             node.body.insert(0, ast.copy_location(ast.Expr(begin), node))
         simulated, compiled = self._both(node.name)
         session = self.session
-        return Lifted(simulated, compiled, "\n\n".join(session.texts), session.positions, tuple(reversed(session.sources)),
-                      session.sites)
+        return Lifted(
+            simulated,
+            compiled,
+            "\n\n".join(session.texts),
+            session.positions,
+            tuple(reversed(session.sources)),
+            session.sites,
+        )
 
     def lift_function(self, function: Function[..., Any], known: dict[str, Any]) -> Bound:
         source = read(function.function)
@@ -206,7 +229,11 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
         """Rewrite a `@numpipe.function`; return it as the value that callers bind to the
         context."""
         node, known = self.tree, self.constants.known
-        parameters = [name for name in parameters_of(node) if name not in known or isinstance(known[name], StaticArray)]
+        parameters = [
+            name
+            for name in parameters_of(node)
+            if name not in known or isinstance(known[name], StaticArray)
+        ]
         self._signature(parameters)
         coroutine = self._coroutine(node, always=True)
         self.lift_body(node)

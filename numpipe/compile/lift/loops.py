@@ -39,7 +39,9 @@ BUILDERS = body_form.emit_pipeline_warp_specialized, body_form.emit_pipeline
 
 def holds_pipeline(body: list[ast.stmt]) -> bool:
     """Whether rewritten statements make or run a pipeline, or call a function that does."""
-    return any(running((pipelines.steps, pipelines.make_pipeline, body_form.emitted), "pipelines", *body))
+    return any(
+        running((pipelines.steps, pipelines.make_pipeline, body_form.emitted), "pipelines", *body)
+    )
 
 
 def makes_pipeline(node: ast.AST) -> bool:
@@ -60,15 +62,37 @@ class Loops(TileLoops, Arithmetic):
     def _calls_bound_to(self, name: str) -> list[ast.Call]:
         """Return the calls whose results are assigned to a name."""
         places = self._binds(name)
-        return [] if not places else [node.value for scope, _ in self.scopes for node in walk(scope) if isinstance(node, ast.Assign)
-                and isinstance(node.value, ast.Call) and any(target in places for target in node.targets)]
+        return (
+            []
+            if not places
+            else [
+                node.value
+                for scope, _ in self.scopes
+                for node in walk(scope)
+                if isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.Call)
+                and any(target in places for target in node.targets)
+            ]
+        )
 
-    def _made_by(self, value: ast.expr, functions: tuple[Any, ...], rewritten: Op[..., Any]) -> ast.Call | None:
+    def _made_by(
+        self, value: ast.expr, functions: tuple[Any, ...], rewritten: Op[..., Any]
+    ) -> ast.Call | None:
         """Return the call of one of `functions` (once rewritten, of `rewritten`) that a value is,
         or that its name is bound to."""
         calls = self._calls_bound_to(value.id) if isinstance(value, ast.Name) else [value]
-        return next((call for call in calls if isinstance(call, ast.Call) and (
-            operation(call) is rewritten or any(self.value(call.func) is function for function in functions))), None)
+        return next(
+            (
+                call
+                for call in calls
+                if isinstance(call, ast.Call)
+                and (
+                    operation(call) is rewritten
+                    or any(self.value(call.func) is function for function in functions)
+                )
+            ),
+            None,
+        )
 
     def _pipeline_call(self, node: ast.AST) -> bool:
         """Whether an expression is ``pipe(arrays)``: a call of a pipeline, made in place or bound
@@ -104,7 +128,9 @@ class Loops(TileLoops, Arithmetic):
         if self._pipeline_call(node.iter):
             return self._pipeline_loop(node)
         function = self.value(node.iter.func)
-        if any(function is loop for loop in (tile_loop.tiles, tile_loop.nd_loop, split_k.split_tiles)):
+        if any(
+            function is loop for loop in (tile_loop.tiles, tile_loop.nd_loop, split_k.split_tiles)
+        ):
             return self.tiles_loop(node, function)
         pair = node.target.elts if isinstance(node.target, ast.Tuple) else []
         if 2 <= len(pair) <= 4 and all(isinstance(part, ast.Tuple) for part in pair):
@@ -115,17 +141,32 @@ class Loops(TileLoops, Arithmetic):
         """Refuse a loop inside a pipeline's loop that uses the same slots: one over the pipeline
         and its arrays, or one that shares its allocations."""
         assert isinstance(node.iter, ast.Call)
-        pipe, call, slots, keywords = node.iter.func, ast.dump(node.iter), self._slots(node.iter), node.iter.keywords
+        pipe, call, slots, keywords = (
+            node.iter.func,
+            ast.dump(node.iter),
+            self._slots(node.iter),
+            node.iter.keywords,
+        )
         if not isinstance(pipe, ast.Name) or len(self._binds(pipe.id)) != 1:
             return
         for inner in own(node.body):
             if isinstance(inner, ast.For) and ast.dump(inner.iter) == call:
-                self.error(inner.iter, f"{ast.unparse(inner.iter)} runs inside its own loop of line {node.lineno}, on the same "
-                                       "slots, which are in use until that one ends: make a second pipeline for it")
-            if isinstance(inner, ast.For) and isinstance(inner.iter, ast.Call) and slots is not None and (
-                    slots == self._slots(inner.iter) and (inner.iter.keywords or keywords)):
-                self.error(inner.iter, f"{ast.unparse(inner.iter)} runs inside the loop of line {node.lineno}, whose slots it "
-                                       "has: they are in use until that one ends; let it have its own")
+                self.error(
+                    inner.iter,
+                    f"{ast.unparse(inner.iter)} runs inside its own loop of line {node.lineno}, on the same "
+                    "slots, which are in use until that one ends: make a second pipeline for it",
+                )
+            if (
+                isinstance(inner, ast.For)
+                and isinstance(inner.iter, ast.Call)
+                and slots is not None
+                and (slots == self._slots(inner.iter) and (inner.iter.keywords or keywords))
+            ):
+                self.error(
+                    inner.iter,
+                    f"{ast.unparse(inner.iter)} runs inside the loop of line {node.lineno}, whose slots it "
+                    "has: they are in use until that one ends; let it have its own",
+                )
 
     def _slots(self, call: ast.Call) -> str | None:
         """Return the name of the pipeline whose slots a loop uses: its own, or the one whose
@@ -133,11 +174,19 @@ class Loops(TileLoops, Arithmetic):
         shared = next((k.value for k in call.keywords if k.arg == "allocations"), None)
         allocations: ast.AST | None = shared
         if isinstance(shared, ast.Name):
-            allocations = next(iter(self._calls_bound_to(shared.id)), None) if len(self._binds(shared.id)) == 1 else None
+            allocations = (
+                next(iter(self._calls_bound_to(shared.id)), None)
+                if len(self._binds(shared.id)) == 1
+                else None
+            )
         source: ast.AST | None = call.func if shared is None else None
         if isinstance(allocations, ast.Call):  # as it is written, or as an operation
             method = allocations.func
-            source = method.value if isinstance(method, ast.Attribute) else next(iter(allocations.args), None)
+            source = (
+                method.value
+                if isinstance(method, ast.Attribute)
+                else next(iter(allocations.args), None)
+            )
         return source.id if isinstance(source, ast.Name) else None
 
     def plain_loop(self, node: ast.For) -> ast.For:
@@ -149,10 +198,16 @@ class Loops(TileLoops, Arithmetic):
         assert isinstance(node.iter, ast.Call)
         # slots that the memory role still fills would be left
         for word, left in leaves(node.body, ast.Break):
-            harm = ("the memory role would still load the remaining steps" if self.unit.warp_specialized else
-                    "the next steps are being loaded, and nobody would wait for them")
-            self.error(left, f"'{word}' leaves the pipeline loop of line {node.lineno}: {harm}; run all steps, or make the grid "
-                             "smaller")
+            harm = (
+                "the memory role would still load the remaining steps"
+                if self.unit.warp_specialized
+                else "the next steps are being loaded, and nobody would wait for them"
+            )
+            self.error(
+                left,
+                f"'{word}' leaves the pipeline loop of line {node.lineno}: {harm}; run all steps, or make the grid "
+                "smaller",
+            )
         if node.orelse:
             self.error(node.orelse[0], "a pipeline loop has no 'else'")
         self._not_itself(node)
@@ -160,13 +215,24 @@ class Loops(TileLoops, Arithmetic):
         carried = self._carried(node, names(ast.Store, node.target))
         shared = [k.value for k in node.iter.keywords if k.arg == "allocations"]
         arrays = ast.copy_location(ast.Tuple([*node.iter.args, *shared], ast.Load()), node.iter)
-        if len(shared) != len(node.iter.keywords) or any(isinstance(a, ast.Starred) for a in node.iter.args):
+        if len(shared) != len(node.iter.keywords) or any(
+            isinstance(a, ast.Starred) for a in node.iter.args
+        ):
             self.error(node.iter, "a pipeline is called on its arrays by position")
         nested, groups, last = (ast.copy_location(ast.Constant(0), node.iter) for _ in range(3))
-        facts: list[ast.expr] = [literal_node(fact, node.iter) for fact in (unpacked, self._waited(node), None)]
-        call = node.iter = self.call(pipelines.steps, [node.iter.func, arrays, nested, groups, *facts, last], node.iter)
-        changes = {name: statement for statement in walk(*node.body) if isinstance(statement, (ast.Assign, ast.AugAssign))
-                   for name in sorted(names(ast.Store, statement)) if name in carried}
+        facts: list[ast.expr] = [
+            literal_node(fact, node.iter) for fact in (unpacked, self._waited(node), None)
+        ]
+        call = node.iter = self.call(
+            pipelines.steps, [node.iter.func, arrays, nested, groups, *facts, last], node.iter
+        )
+        changes = {
+            name: statement
+            for statement in walk(*node.body)
+            if isinstance(statement, (ast.Assign, ast.AugAssign))
+            for name in sorted(names(ast.Store, statement))
+            if name in carried
+        }
         loop = self.plain_loop(node)
         nested.value, groups.value = int(holds_pipeline(loop.body)), self._groups(loop.body)
         call.args[-2] = literal_node(sure_turns(loop.body), call)
@@ -174,25 +240,58 @@ class Loops(TileLoops, Arithmetic):
         for name, statement in changes.items():
             message = f"'{name}' is {{}} {pipelines.KEPT} {node.lineno}, and {{}} after a step: "
             args = [literal_node(message, node), load(before[name]), load(name)]
-            loop.body.append(located(ast.Expr(self.call(pipelines.check_kept, args, statement)), statement))
-        begin = [assign(name, self.call(pipelines.before_loop, [load(of)], node)) for of, name in before.items()]
-        return [*(located(statement, node) for statement in begin), loop,
-                *(located(assign(name, self.call(products_in_flight.drained, [load(name), literal_node(0, node)], node)), node)
-                  for name in carried)]
+            loop.body.append(
+                located(ast.Expr(self.call(pipelines.check_kept, args, statement)), statement)
+            )
+        begin = [
+            assign(name, self.call(pipelines.before_loop, [load(of)], node))
+            for of, name in before.items()
+        ]
+        return [
+            *(located(statement, node) for statement in begin),
+            loop,
+            *(
+                located(
+                    assign(
+                        name,
+                        self.call(
+                            products_in_flight.drained, [load(name), literal_node(0, node)], node
+                        ),
+                    ),
+                    node,
+                )
+                for name in carried
+            ),
+        ]
 
     def _unpacks(self, target: ast.expr, arrays: int) -> tuple[int, ...]:
         """Check the names of a loop, ``for (indices), (tiles), …``; return how many names each of
         its groups of barriers has."""
         groups = target.elts if isinstance(target, ast.Tuple) else []
-        if not 2 <= len(groups) <= 4 or not all(isinstance(group, ast.Tuple) for group in groups[2:]):
-            self.error(target, "a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got "
-                               f"`for {ast.unparse(target)}`")
+        if not 2 <= len(groups) <= 4 or not all(
+            isinstance(group, ast.Tuple) for group in groups[2:]
+        ):
+            self.error(
+                target,
+                "a pipeline loop is written `for (indices), (tiles) in pipe(arrays):`, got "
+                f"`for {ast.unparse(target)}`",
+            )
         tiles = groups[1]
-        if isinstance(tiles, ast.Tuple) and len(tiles.elts) != arrays and not any(isinstance(t, ast.Starred) for t in tiles.elts):
-            self.error(target, f"the pipeline is called on {arrays} arrays, but the loop unpacks {len(tiles.elts)} tiles: "
-                               f"{ast.unparse(tiles)}")
+        if (
+            isinstance(tiles, ast.Tuple)
+            and len(tiles.elts) != arrays
+            and not any(isinstance(t, ast.Starred) for t in tiles.elts)
+        ):
+            self.error(
+                target,
+                f"the pipeline is called on {arrays} arrays, but the loop unpacks {len(tiles.elts)} tiles: "
+                f"{ast.unparse(tiles)}",
+            )
         barriers = [group.elts for group in groups[2:] if isinstance(group, ast.Tuple)]
-        return tuple(-1 if any(isinstance(part, ast.Starred) for part in parts) else len(parts) for parts in barriers)
+        return tuple(
+            -1 if any(isinstance(part, ast.Starred) for part in parts) else len(parts)
+            for parts in barriers
+        )
 
     def _waited(self, node: ast.For) -> tuple[int, ...]:
         """Return the ready barriers, by number, that every step of a loop waits for before it could
@@ -204,8 +303,12 @@ class Loops(TileLoops, Arithmetic):
         the waits, which a consumed barrier refuses.
         """
         assert isinstance(node.target, ast.Tuple)
-        ready, consumed = [[n.id if isinstance(n, ast.Name) else "" for n in group.elts] if isinstance(group, ast.Tuple) else []
-                           for group in (*node.target.elts[2:], None, None)[:2]]
+        ready, consumed = [
+            [n.id if isinstance(n, ast.Name) else "" for n in group.elts]
+            if isinstance(group, ast.Tuple)
+            else []
+            for group in (*node.target.elts[2:], None, None)[:2]
+        ]
         bound = names(ast.Store, *node.body)
         numbers = {name: number for number, name in enumerate(ready) if name and name not in bound}
         sure = set(numbers.values())
@@ -216,8 +319,14 @@ class Loops(TileLoops, Arithmetic):
             for statement in in_place(body):
                 if isinstance(statement, ast.If):
                     test = self.value(statement.test)
-                    arms = [statement.body, statement.orelse] if test is MISSING else [statement.body if test else statement.orelse]
-                    behind = [after for arm in arms if (after := follow(arm, set(waited))) is not None]
+                    arms = (
+                        [statement.body, statement.orelse]
+                        if test is MISSING
+                        else [statement.body if test else statement.orelse]
+                    )
+                    behind = [
+                        after for arm in arms if (after := follow(arm, set(waited))) is not None
+                    ]
                     if not behind:
                         return None
                     waited = set.intersection(*behind)
@@ -227,11 +336,17 @@ class Loops(TileLoops, Arithmetic):
                     return None
                 call = statement.value if isinstance(statement, ast.Expr) else None
                 name = call.args[0] if isinstance(call, ast.Call) and len(call.args) == 1 else None
-                if isinstance(call, ast.Call) and isinstance(name, ast.Name) and name.id in numbers and (
-                        self.value(call.func) is operand_barriers.barrier_wait):
+                if (
+                    isinstance(call, ast.Call)
+                    and isinstance(name, ast.Name)
+                    and name.id in numbers
+                    and (self.value(call.func) is operand_barriers.barrier_wait)
+                ):
                     waited.add(numbers[name.id])
                 named = {inner.id for inner in walk(statement) if isinstance(inner, ast.Name)}
-                sure.difference_update({number for number in sure - waited if {*consumed[number:number + 1]} & named})
+                sure.difference_update(
+                    {number for number in sure - waited if {*consumed[number : number + 1]} & named}
+                )
             return waited
 
         after = follow(node.body, set())
@@ -254,29 +369,45 @@ class Loops(TileLoops, Arithmetic):
         """Return the names that a loop re-binds, bound before it: among them are the accumulators
         in flight at its end."""
         inside = {id(n) for statement in node.body for n in walk(statement)}
-        inner_targets = names(ast.Store, *(loop.target for s in node.body for loop in walk(s) if isinstance(loop, ast.For)))
+        inner_targets = names(
+            ast.Store,
+            *(loop.target for s in node.body for loop in walk(s) if isinstance(loop, ast.For)),
+        )
         result, end, scope = [], node.end_lineno or node.lineno, self.scopes[-1][0]
-        later = {n.id for n in walk(scope) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.lineno > end}
+        later = {
+            n.id
+            for n in walk(scope)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.lineno > end
+        }
         for name, places in self.scopes[-1][1].items():
             here = [p for p in places if id(p) in inside]
             if name in targets and name in later and (use := self._used_after(node, name)):
-                self.error(use, f"'{name}' belongs to a step of the pipeline loop of line {node.lineno} and is used after it, "
-                                "where its slot is filled again: take what is needed of it in the loop")
+                self.error(
+                    use,
+                    f"'{name}' belongs to a step of the pipeline loop of line {node.lineno} and is used after it, "
+                    "where its slot is filled again: take what is needed of it in the loop",
+                )
             if not here or name in targets:
                 continue
-            before = [p for p in places if id(p) not in inside and getattr(p, "lineno", 0) <= node.lineno]
+            before = [
+                p for p in places if id(p) not in inside and getattr(p, "lineno", 0) <= node.lineno
+            ]
             if before and self._stays_in_steps(node, name):
                 continue
             if before and name not in inner_targets:
                 result.append(name)
             elif not before and name in later and self._used_after(node, name):
-                self.error(here[0], f"'{name}' is born in the pipeline loop of line {node.lineno} and used after it: with no "
-                                    "steps it would have no value; bind it before the loop")
+                self.error(
+                    here[0],
+                    f"'{name}' is born in the pipeline loop of line {node.lineno} and used after it: with no "
+                    "steps it would have no value; bind it before the loop",
+                )
         return sorted(result)
 
     def _stays_in_steps(self, node: ast.For, name: str) -> bool:
         """Whether a name is read in this and other pipeline loops only, each step of which gives it
         a value first."""
+
         def mentions(node: ast.AST) -> bool:
             return any(isinstance(n, ast.Name) and n.id == name for n in walk(node))
 
@@ -290,16 +421,34 @@ class Loops(TileLoops, Arithmetic):
             return begins(loop.body) and (is_loop(loop) or self._pipeline_call(loop.iter))
 
         scope = self.scopes[-1][0]
-        loops = [loop for loop in walk(scope) if isinstance(loop, ast.For) and in_steps(loop)] if in_steps(node) else []
-        inside = {id(n) for loop in loops for s in loop.body for n in walk(s)} if node in loops else set()
+        loops = (
+            [loop for loop in walk(scope) if isinstance(loop, ast.For) and in_steps(loop)]
+            if in_steps(node)
+            else []
+        )
+        inside = (
+            {id(n) for loop in loops for s in loop.body for n in walk(s)}
+            if node in loops
+            else set()
+        )
         return all(id(n) in inside for n in _reads(scope, name))
 
     def _used_after(self, loop: ast.For, name: str) -> ast.Name | None:
         """Return where a name is read behind a loop, before it is bound again."""
         end = loop.end_lineno or loop.lineno
-        rebound = [getattr(p, "lineno", 0) for p in self.scopes[-1][1][name] if getattr(p, "lineno", 0) > end]
-        return next((n for n in _reads(self.scopes[-1][0], name)
-                     if n.lineno > end and not any(line <= n.lineno for line in rebound)), None)
+        rebound = [
+            getattr(p, "lineno", 0)
+            for p in self.scopes[-1][1][name]
+            if getattr(p, "lineno", 0) > end
+        ]
+        return next(
+            (
+                n
+                for n in _reads(self.scopes[-1][0], name)
+                if n.lineno > end and not any(line <= n.lineno for line in rebound)
+            ),
+            None,
+        )
 
 
 def _reads(node: ast.AST, name: str) -> Iterator[ast.Name]:

@@ -36,19 +36,32 @@ class Nested(Calls, Waits):
     def nested_function(self, node: ast.FunctionDef) -> Any:
         for decorator in node.decorator_list:
             if self.value(decorator) is not function:
-                self.error(decorator, f"nested function '{node.name}': decorators are not supported in a kernel")
+                self.error(
+                    decorator,
+                    f"nested function '{node.name}': decorators are not supported in a kernel",
+                )
         return located(assign(node.name, self._nested(node, node.name)), node)
 
     def nested_lambda(self, node: ast.Lambda) -> Any:
-        return self._nested(located(definition("lambda_", node.args, [ast.Return(node.body)]), node), "lambda_")
+        return self._nested(
+            located(definition("lambda_", node.args, [ast.Return(node.body)]), node), "lambda_"
+        )
 
     def _nested(self, node: ast.FunctionDef, name: str) -> ast.expr:
         arguments = node.args
         called = "a lambda" if name == "lambda_" else f"nested function '{name}'"
         if arguments.defaults or arguments.kw_defaults:
-            self.error(node, f"{called}: its parameters have no defaults: it captures by value what it uses of the kernel, or use "
-                             "@numpipe.function")
-        if arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs or (arguments.vararg and name == "lambda_"):
+            self.error(
+                node,
+                f"{called}: its parameters have no defaults: it captures by value what it uses of the kernel, or use "
+                "@numpipe.function",
+            )
+        if (
+            arguments.kwarg
+            or arguments.kwonlyargs
+            or arguments.posonlyargs
+            or (arguments.vararg and name == "lambda_")
+        ):
             self.error(node, f"{called}: plain positional parameters only")
         rest = arguments.vararg
         if rest is not None:  # it becomes the tuple that callers pack (`Facts.packed`)
@@ -62,7 +75,9 @@ class Nested(Calls, Waits):
         lifted = f"{name}__{self.temporaries}"
         coroutine = self._coroutine(node)
         self.lift_body(node)
-        self.facts[id(node)] = self.binders[lifted] = self._facts(node, name, coroutine, rest is not None)
+        self.facts[id(node)] = self.binders[lifted] = self._facts(
+            node, name, coroutine, rest is not None
+        )
         free = names(ast.Load, *node.body) - {n for n, _ in stores(node)}
         captures = sorted(free & (self.local | {CONTEXT}))
         if name in captures and name != "lambda_":
@@ -70,15 +85,22 @@ class Nested(Calls, Waits):
         for capture in captures:
             for place in self._binds(capture):
                 if getattr(place, "lineno", 0) > node.lineno:
-                    self.error(place, f"'{capture}' is re-bound after '{name}' of line {node.lineno} captured it: captures are by "
-                                      "value in a kernel; use another name")
-        unpack = [located(assign(c, ast.Subscript(load(ENVIRONMENT), ast.Constant(i), ast.Load())), node)
-                  for i, c in enumerate(captures)]
+                    self.error(
+                        place,
+                        f"'{capture}' is re-bound after '{name}' of line {node.lineno} captured it: captures are by "
+                        "value in a kernel; use another name",
+                    )
+        unpack = [
+            located(assign(c, ast.Subscript(load(ENVIRONMENT), ast.Constant(i), ast.Load())), node)
+            for i, c in enumerate(captures)
+        ]
         outside = parameters([ENVIRONMENT])
         outside.args += arguments.args
         self.out.append(ast.copy_location(definition(lifted, outside, [*unpack, *node.body]), node))
         captured: list[ast.expr] = [load(c) for c in captures] or [ast.Constant(0)]
-        return located(ast.Call(load(f"__np_bind_{lifted}"), [ast.Tuple(captured, ast.Load())], []), node)
+        return located(
+            ast.Call(load(f"__np_bind_{lifted}"), [ast.Tuple(captured, ast.Load())], []), node
+        )
 
     def _packed_by_callers(self, node: ast.FunctionDef, name: str) -> None:
         """Raise an error for a function with ``*rest`` that is given to others than those who make
@@ -88,25 +110,48 @@ class Nested(Calls, Waits):
         for call in nodes:
             if isinstance(call, ast.Call):
                 builds = any(self.value(call.func) is builder for builder in BUILDERS)
-                bodies = [*call.args[:1], *(k.value for k in call.keywords if k.arg == "body")] if builds else []
+                bodies = (
+                    [*call.args[:1], *(k.value for k in call.keywords if k.arg == "body")]
+                    if builds
+                    else []
+                )
                 packs |= {id(part) for part in (call.func, *bodies)}
         for use in nodes:
-            if isinstance(use, ast.Name) and use.id == name and isinstance(use.ctx, ast.Load) and id(use) not in packs:
-                self.error(use, f"nested function '{name}' has '*': a function with it is called by its own name, or is the body "
-                                "of a pipeline; here write its parameters out")
+            if (
+                isinstance(use, ast.Name)
+                and use.id == name
+                and isinstance(use.ctx, ast.Load)
+                and id(use) not in packs
+            ):
+                self.error(
+                    use,
+                    f"nested function '{name}' has '*': a function with it is called by its own name, or is the body "
+                    "of a pipeline; here write its parameters out",
+                )
 
     def _coroutine(self, node: ast.FunctionDef, always: bool = False) -> bool:
         """Turn a carry_coroutine into the compute context that it stands for; return whether the
         function was one."""
-        yields = sorted((part for part in own(node.body) if isinstance(part, ast.Yield)), key=lambda y: (y.lineno, y.col_offset))
+        yields = sorted(
+            (part for part in own(node.body) if isinstance(part, ast.Yield)),
+            key=lambda y: (y.lineno, y.col_offset),
+        )
         if not yields or not (always or self._carries(node.name)):
             return False
         if len(yields) > 1 or yields[0].value is None:
-            self.error(yields[-1], f"carry_coroutine '{node.name}' " + (
-                f"yields {len(yields)} times: it yields the initial carry, once, and receives the final one" if len(yields) > 1 else
-                "yields nothing: it yields the initial carry, and receives the final one"))
+            self.error(
+                yields[-1],
+                f"carry_coroutine '{node.name}' "
+                + (
+                    f"yields {len(yields)} times: it yields the initial carry, once, and receives the final one"
+                    if len(yields) > 1
+                    else "yields nothing: it yields the initial carry, and receives the final one"
+                ),
+            )
         if node.args.args:
-            self.error(node, f"carry_coroutine '{node.name}' takes arguments, but is called with none")
+            self.error(
+                node, f"carry_coroutine '{node.name}' takes arguments, but is called with none"
+            )
         # ``yield initial`` becomes ``pipeline(initial)``
         node.args.args.append(ast.copy_location(ast.arg(PIPELINE), node))
         node.body = [_Yield().visit(statement) for statement in node.body]
@@ -116,23 +161,53 @@ class Nested(Calls, Waits):
         """Whether an enclosing function passes `name` as carry_coroutine."""
         for scope, _ in self.scopes:
             for call in walk(scope):
-                if isinstance(call, ast.Call) and self.value(call.func) is body_form.emit_pipeline_warp_specialized and any(
-                        k.arg == "carry_coroutine" and isinstance(k.value, ast.Name) and k.value.id == name for k in call.keywords):
+                if (
+                    isinstance(call, ast.Call)
+                    and self.value(call.func) is body_form.emit_pipeline_warp_specialized
+                    and any(
+                        k.arg == "carry_coroutine"
+                        and isinstance(k.value, ast.Name)
+                        and k.value.id == name
+                        for k in call.keywords
+                    )
+                ):
                     return True
         return False
 
-    def _facts(self, node: ast.FunctionDef, name: str, coroutine: bool, rest: bool = False) -> Facts:
+    def _facts(
+        self, node: ast.FunctionDef, name: str, coroutine: bool, rest: bool = False
+    ) -> Facts:
         """Return what callers may know of a rewritten function."""
         count = len(node.args.args) - rest
         why = _misuse(node, "yields to" if coroutine else "calls") if count == 1 else ""
         returned = [n.value for n in walk(*node.body) if isinstance(n, ast.Return)]
-        bound = {target.id for part in walk(*node.body) if isinstance(part, ast.Assign) and makes_pipeline(part.value)
-                 for target in part.targets if isinstance(target, ast.Name)}
-        makes = [value is not None and (makes_pipeline(value) or (isinstance(value, ast.Name) and value.id in bound))
-                 for value in returned]
-        return Facts(name if name != "lambda_" else "lambda", count, self._groups(node.body), holds_pipeline(node.body),
-                     any(not (value is None or (isinstance(value, ast.Constant) and value.value is None)) for value in returned),
-                     coroutine, why, holds_turns(node.body), rest, bool(makes) and all(makes))
+        bound = {
+            target.id
+            for part in walk(*node.body)
+            if isinstance(part, ast.Assign) and makes_pipeline(part.value)
+            for target in part.targets
+            if isinstance(target, ast.Name)
+        }
+        makes = [
+            value is not None
+            and (makes_pipeline(value) or (isinstance(value, ast.Name) and value.id in bound))
+            for value in returned
+        ]
+        return Facts(
+            name if name != "lambda_" else "lambda",
+            count,
+            self._groups(node.body),
+            holds_pipeline(node.body),
+            any(
+                not (value is None or (isinstance(value, ast.Constant) and value.value is None))
+                for value in returned
+            ),
+            coroutine,
+            why,
+            holds_turns(node.body),
+            rest,
+            bool(makes) and all(makes),
+        )
 
 
 class _Yield(ast.NodeTransformer):
@@ -145,19 +220,27 @@ def _misuse(function: ast.FunctionDef, verb: str) -> str:
     """Return why a function does not call its first parameter, the pipeline, exactly once whatever
     happens; "" where it does."""
     parameter = function.args.args[0].arg
-    uses = [n for statement in function.body for n in walk(statement)
-            if isinstance(n, ast.Name) and n.id == parameter and isinstance(n.ctx, ast.Load)]
+    uses = [
+        n
+        for statement in function.body
+        for n in walk(statement)
+        if isinstance(n, ast.Name) and n.id == parameter and isinstance(n.ctx, ast.Load)
+    ]
     calls = {id(n.func): n for n in walk(*function.body) if isinstance(n, ast.Call)}
     if not uses:
         return f"never {verb} the pipeline: write carry = {parameter}(carry) once"
     if (passed := next((use for use in uses if id(use) not in calls), None)) is not None:
-        return f"passes the pipeline on (line {passed.lineno}): it calls it itself, {parameter}(carry)"
+        return (
+            f"passes the pipeline on (line {passed.lineno}): it calls it itself, {parameter}(carry)"
+        )
     if len(uses) > 1:
         return f"{verb} the pipeline {len(uses)} times (line {uses[1].lineno}): a pipeline runs once; emit another one"
     use, call = uses[0], calls[id(uses[0])]
     if len(call.args) != 1 or call.keywords:
-        return f"{verb} the pipeline with {len(call.args) + len(call.keywords)} arguments (line {use.lineno}): it takes the "\
-               "initial carry"
+        return (
+            f"{verb} the pipeline with {len(call.args) + len(call.keywords)} arguments (line {use.lineno}): it takes the "
+            "initial carry"
+        )
     if not any(part is use for statement in function.body for part in surely(statement)):
         return f"{verb} the pipeline under a condition or in a loop (line {use.lineno}): every warpgroup runs it, once"
     for node in walk(*function.body):

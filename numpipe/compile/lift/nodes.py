@@ -20,7 +20,11 @@ _NO_NODES = frozenset({"id", "attr", "name", "arg", "ctx", "op", "ops", "kind", 
 @functools.cache
 def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
     """The fields of a class of nodes that hold nodes."""
-    return () if kind is ast.Constant else tuple(name for name in kind._fields if name not in _NO_NODES)
+    return (
+        ()
+        if kind is ast.Constant
+        else tuple(name for name in kind._fields if name not in _NO_NODES)
+    )
 
 
 def children(node: ast.AST) -> list[ast.AST]:
@@ -82,7 +86,10 @@ def surely(node: ast.AST) -> Iterator[ast.AST]:
 
 def parameters_of(function: Function) -> list[str]:
     """Return the names of a function's parameters."""
-    return [argument.arg for argument in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+    return [
+        argument.arg
+        for argument in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    ]
 
 
 def reads(function: Function) -> tuple[bool, ...]:
@@ -94,7 +101,11 @@ def reads(function: Function) -> tuple[bool, ...]:
 def names(context: type[ast.expr_context], *nodes: ast.AST) -> set[str]:
     """Return the names that `nodes`, and all below them, read (`ast.Load`) or bind
     (`ast.Store`)."""
-    return {node.id for node in walk(*nodes) if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
+    return {
+        node.id
+        for node in walk(*nodes)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, context)
+    }
 
 
 def operation(node: ast.AST) -> Any:

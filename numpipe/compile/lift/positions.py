@@ -30,9 +30,15 @@ class Positions:
     def renumber(self, module: ast.Module, source: Source) -> ast.Module:
         """Give each node of `module`, in place, a line of its own; `source` is where the nodes come
         from."""
-        nodes = {id(node): node for node in walk(module) if isinstance(node, (ast.expr, ast.stmt, ast.arg, ast.keyword))}
+        nodes = {
+            id(node): node
+            for node in walk(module)
+            if isinstance(node, (ast.expr, ast.stmt, ast.arg, ast.keyword))
+        }
         inner_first = list(reversed(nodes.values()))
-        places = [(source, _span(node) if hasattr(node, "lineno") else None) for node in inner_first]
+        places = [
+            (source, _span(node) if hasattr(node, "lineno") else None) for node in inner_first
+        ]
         for line, node in enumerate(inner_first, FIRST + len(self._found)):
             node.lineno = node.end_lineno = line
             node.col_offset = node.end_col_offset = 0
@@ -104,8 +110,14 @@ class Source:
                     parts[whole] = (line, column, *_span(last)[2:])
                 case ast.stmt() if hasattr(node, "body"):
                     parts[whole] = (line, column, 0, 0)
-                case ast.Call(func=ast.Attribute() as named) | (ast.Attribute() as named) if named.end_lineno != line:
-                    parts[whole] = (named.end_lineno or 0, (named.end_col_offset or 0) - len(named.attr.encode()), *whole[2:])
+                case ast.Call(func=ast.Attribute() as named) | (ast.Attribute() as named) if (
+                    named.end_lineno != line
+                ):
+                    parts[whole] = (
+                        named.end_lineno or 0,
+                        (named.end_col_offset or 0) - len(named.attr.encode()),
+                        *whole[2:],
+                    )
         return parts
 
     def position(self, node: ast.AST) -> Position:
@@ -121,7 +133,9 @@ class Source:
         """Return the position of the innermost statement that `line` belongs to."""
         found: Position | None = None
         for node in walk(self.tree):  # breadth first: the innermost comes last
-            if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            if isinstance(node, ast.stmt) and node.lineno <= line <= (
+                node.end_lineno or node.lineno
+            ):
                 found = self.position(node)
         return found or self.span(line, 0, 0, 0)
 
@@ -137,7 +151,9 @@ class Source:
         def characters(offset: int) -> int:
             return offset if text.isascii() else len(text.encode()[:offset].decode(errors="ignore"))
 
-        return Position(self.filename, line, characters(column), end_line, characters(end_column), text)
+        return Position(
+            self.filename, line, characters(column), end_line, characters(end_column), text
+        )
 
 
 def _span(node: Any) -> tuple[int, ...]:

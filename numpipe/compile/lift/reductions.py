@@ -25,9 +25,19 @@ from .nodes import assign, load, located, names, operation, walk
 from .rewriter import NOT_MINE
 from .subset import spelled
 
-_LOADS = (pipelines.steps, pipelines.make_pipeline, body_form.emitted, copies.copy_gmem_to_smem, copies.copy_smem_to_gmem,
-          copies.commit_smem, copies.commit_smem_to_gmem_group, copies.wait_smem_to_gmem, copies.async_prefetch,
-          operand_barriers.barrier_arrive, operand_barriers.barrier_wait)
+_LOADS = (
+    pipelines.steps,
+    pipelines.make_pipeline,
+    body_form.emitted,
+    copies.copy_gmem_to_smem,
+    copies.copy_smem_to_gmem,
+    copies.commit_smem,
+    copies.commit_smem_to_gmem_group,
+    copies.wait_smem_to_gmem,
+    copies.async_prefetch,
+    operand_barriers.barrier_arrive,
+    operand_barriers.barrier_wait,
+)
 
 
 def _of_tiles(operation: object) -> bool:
@@ -42,7 +52,11 @@ class Reductions(Arithmetic):
         if operation is None or not operation.context:
             return NOT_MINE
         method, written = function is MISSING, ast.unparse(node.func)
-        args = [node.func.value, *node.args] if method and isinstance(node.func, ast.Attribute) else list(node.args)
+        args = (
+            [node.func.value, *node.args]
+            if method and isinstance(node.func, ast.Attribute)
+            else list(node.args)
+        )
         signature = inspect.signature(operation)
         _, *options = signature.parameters.values()
         keywords = {str(k.arg): k.value for k in node.keywords}
@@ -73,11 +87,19 @@ class Reductions(Arithmetic):
         for part in walk(*node.body, *node.orelse):
             facts = getattr(part, "facts", None)
             if operation(part) in _LOADS or (facts is not None and facts.pipelines):
-                self.error(node.test, f"'{written}' steers loads: what a tile holds decides whether something is loaded or copied, "
-                                      "and the memory role has no such value; take the pipeline, or the copy, out of the 'if'")
+                self.error(
+                    node.test,
+                    f"'{written}' steers loads: what a tile holds decides whether something is loaded or copied, "
+                    "and the memory role has no such value; take the pipeline, or the copy, out of the 'if'",
+                )
         node.test = self.call(reduce.chosen, [node.test], node)
-        return [node, *[located(assign(name, self.call(reduce.behind_choice, [load(name)], node)), node)
-                        for name in self._changed(node)]]
+        return [
+            node,
+            *[
+                located(assign(name, self.call(reduce.behind_choice, [load(name)], node)), node)
+                for name in self._changed(node)
+            ],
+        ]
 
     def _voted(self, test: ast.expr) -> bool:
         """Whether an expression, not rewritten yet, depends on a vote or on a reduction to a
@@ -86,12 +108,24 @@ class Reductions(Arithmetic):
         scope = self.scopes[-1][0]
 
         def made(node: ast.AST) -> bool:
-            return any((isinstance(part, ast.Name) and part.id in voted) or _of_tiles(operation(part)) or (
-                isinstance(part, ast.Call) and _of_tiles(self.meant(part, self.value(part.func)))) for part in walk(node))
+            return any(
+                (isinstance(part, ast.Name) and part.id in voted)
+                or _of_tiles(operation(part))
+                or (
+                    isinstance(part, ast.Call)
+                    and _of_tiles(self.meant(part, self.value(part.func)))
+                )
+                for part in walk(node)
+            )
 
         while True:  # names that are bound to one, through others
-            more = {target.id for node in walk(scope) if isinstance(node, ast.Assign) and made(node.value)
-                    for target in node.targets if isinstance(target, ast.Name)} - voted
+            more = {
+                target.id
+                for node in walk(scope)
+                if isinstance(node, ast.Assign) and made(node.value)
+                for target in node.targets
+                if isinstance(target, ast.Name)
+            } - voted
             if not more:
                 return made(test)
             voted |= more
@@ -101,6 +135,14 @@ class Reductions(Arithmetic):
         it."""
         one, other = names(ast.Store, *new.body), names(ast.Store, *new.orelse)
         inside = {id(part) for part in walk(*new.body, *new.orelse)}
-        before = {name for name, places in self.scopes[-1][1].items()
-                  if any(id(place) not in inside and getattr(place, "lineno", 0) <= new.lineno for place in places)}
-        return sorted(name for name in (one & other) | ((one | other) & before) if not name.startswith("__np"))
+        before = {
+            name
+            for name, places in self.scopes[-1][1].items()
+            if any(
+                id(place) not in inside and getattr(place, "lineno", 0) <= new.lineno
+                for place in places
+            )
+        }
+        return sorted(
+            name for name in (one & other) | ((one | other) & before) if not name.startswith("__np")
+        )

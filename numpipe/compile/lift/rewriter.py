@@ -16,7 +16,16 @@ from ...core.op import Op
 from ...diagnostics.errors import CompileError, Position, SpecError
 from ...plan import specs
 from ...plan.unit import Unit
-from .constants import MISSING, Constants, StaticArray, is_literal, literal_node, named_tuple, stores, truth
+from .constants import (
+    MISSING,
+    Constants,
+    StaticArray,
+    is_literal,
+    literal_node,
+    named_tuple,
+    stores,
+    truth,
+)
 from .nodes import load, located
 from .positions import Positions, Source
 from .subset import refusal
@@ -114,7 +123,9 @@ class Known(ast.NodeTransformer):
             names.setdefault(name, []).append(where)
         outer = self.constants.known
         if self.scopes:  # names of a nested function hide those outside
-            self.constants.known = {name: value for name, value in outer.items() if name not in names}
+            self.constants.known = {
+                name: value for name, value in outer.items() if name not in names
+            }
         self.scopes.append((node, names))
         node.body = self._block(node.body)
         self.scopes.pop()
@@ -135,12 +146,19 @@ class Known(ast.NodeTransformer):
         """Note the names of constants; drop an assignment whose constant is no literal."""
         target = node.targets[0]
         if len(node.targets) == 1 and isinstance(target, ast.Name):
-            if self._known(target, self.value(node.value)) and not is_literal(self.constants.known[target.id]):
+            if self._known(target, self.value(node.value)) and not is_literal(
+                self.constants.known[target.id]
+            ):
                 return None
         elif len(node.targets) == 1 and isinstance(target, ast.Tuple):
             value = self.value(node.value)
-            parts = ([self.value(part) for part in node.value.elts] if isinstance(node.value, ast.Tuple) else
-                     value if isinstance(value, tuple) else ())
+            parts = (
+                [self.value(part) for part in node.value.elts]
+                if isinstance(node.value, ast.Tuple)
+                else value
+                if isinstance(value, tuple)
+                else ()
+            )
             if len(parts) == len(target.elts):
                 for name, part in zip(target.elts, parts, strict=True):
                     self._known(name, part)
@@ -190,8 +208,12 @@ class Rewriter(Known):
                 raise
             self.error(node, str(error), SpecError)
 
-    def error(self, node: ast.AST, message: str, kind: type[CompileError | SpecError] = CompileError) -> NoReturn:
-        raise kind(self.source.position(node).stamp(f"kernel {self.unit.kernel}: {message}")) from None
+    def error(
+        self, node: ast.AST, message: str, kind: type[CompileError | SpecError] = CompileError
+    ) -> NoReturn:
+        raise kind(
+            self.source.position(node).stamp(f"kernel {self.unit.kernel}: {message}")
+        ) from None
 
     def named(self, name: str, value: Any, where: ast.AST) -> ast.Name:
         """Return a reference to an object that the pass adds to the kernel's namespace."""
@@ -219,19 +241,34 @@ class Rewriter(Known):
     # ---- constants
     def constant(self, node: ast.AST) -> Any:
         """Replace an expression whose value is known by a literal."""
-        if isinstance(node, ast.expr) and not isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del)):
+        if isinstance(node, ast.expr) and not isinstance(
+            getattr(node, "ctx", None), (ast.Store, ast.Del)
+        ):
             value = self.value(node)
-            if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+            if isinstance(value, np.dtype) or (
+                isinstance(value, type) and issubclass(value, np.generic)
+            ):
                 # a dtype travels as its name
                 return ast.copy_location(ast.Constant(np.dtype(value).name), node)
             if value is not MISSING and is_literal(value) and not isinstance(node, ast.Constant):
                 return literal_node(value, node)
-            if named_tuple(type(value)) and isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and is_literal(tuple(value)):
+            if (
+                named_tuple(type(value))
+                and isinstance(node, (ast.Name, ast.Attribute, ast.Subscript))
+                and is_literal(tuple(value))
+            ):
                 make = self.named(type(value).__name__, type(value), node)
-                return self.visit(ast.copy_location(ast.Call(make, [literal_node(v, node) for v in value], []), node))
+                return self.visit(
+                    ast.copy_location(
+                        ast.Call(make, [literal_node(v, node) for v in value], []), node
+                    )
+                )
             parts = value if type(value) is tuple else (value,)
-            if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and any(type(p) in specs.RECORDS for p in parts) and all(
-                    type(p) in specs.RECORDS or is_literal(p) for p in parts):
+            if (
+                isinstance(node, (ast.Name, ast.Attribute, ast.Subscript))
+                and any(type(p) in specs.RECORDS for p in parts)
+                and all(type(p) in specs.RECORDS or is_literal(p) for p in parts)
+            ):
                 return self._records(value, node)
             if value is MISSING and node in self.constants.failed:
                 error = self.constants.failed[node]
@@ -248,26 +285,43 @@ class Rewriter(Known):
         """Build a constant that holds an `Element` or a transform, e.g. a block_shape of a Static,
         again in the kernel."""
         if isinstance(value, tuple):
-            return ast.copy_location(ast.Tuple([self._records(part, where) for part in value], ast.Load()), where)
+            return ast.copy_location(
+                ast.Tuple([self._records(part, where) for part in value], ast.Load()), where
+            )
         if type(value) in specs.RECORDS:
-            field, = dataclasses.fields(value)
-            return self.call(specs.RECORDS[type(value)], [literal_node(getattr(value, field.name), where)], where)
+            (field,) = dataclasses.fields(value)
+            return self.call(
+                specs.RECORDS[type(value)], [literal_node(getattr(value, field.name), where)], where
+            )
         return literal_node(value, where)
 
     def name(self, node: ast.Name) -> Any:
-        known = isinstance(node.ctx, ast.Store) or node.id.startswith("__np") or node.id in self.local
+        known = (
+            isinstance(node.ctx, ast.Store) or node.id.startswith("__np") or node.id in self.local
+        )
         if not known and self.constants.name(node.id, self.local) is MISSING:
             self.error(node, f"name '{node.id}' is not defined")
         value = self.constants.known.get(node.id, MISSING)
-        if isinstance(node.ctx, ast.Load) and value is not MISSING and not isinstance(value, StaticArray):
+        if (
+            isinstance(node.ctx, ast.Load)
+            and value is not MISSING
+            and not isinstance(value, StaticArray)
+        ):
             # a Static, or a local bound to a function, has no value at run time
             return self.named(f"known_{node.id}", value, node)
         return node
 
     def missing_attribute(self, node: ast.Attribute) -> Any:
         base = self.value(node.value)
-        if base is not MISSING and not isinstance(base, StaticArray) and not hasattr(base, node.attr):
-            self.error(node, f"'{ast.unparse(node.value)}' ({type(base).__name__}) has no attribute '{node.attr}'")
+        if (
+            base is not MISSING
+            and not isinstance(base, StaticArray)
+            and not hasattr(base, node.attr)
+        ):
+            self.error(
+                node,
+                f"'{ast.unparse(node.value)}' ({type(base).__name__}) has no attribute '{node.attr}'",
+            )
         return NOT_MINE
 
     def annotated(self, node: ast.AnnAssign) -> Any:
@@ -282,7 +336,11 @@ class Rewriter(Known):
         kept: list[ast.expr] = []
         for part in node.values:
             value = self.value(part)
-            if value is MISSING or bool(value) is isinstance(node.op, ast.Or) or part is node.values[-1]:
+            if (
+                value is MISSING
+                or bool(value) is isinstance(node.op, ast.Or)
+                or part is node.values[-1]
+            ):
                 kept.append(part)
             if value is not MISSING and bool(value) is isinstance(node.op, ast.Or):
                 break

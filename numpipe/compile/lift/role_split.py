@@ -24,7 +24,9 @@ from .rewriter import NOT_MINE, Known
 BUILDER = emit_pipeline_warp_specialized.__name__
 
 
-def split(source: Source, known: dict[str, Any], said: SplitOptions, default: Split | None = None) -> Split:
+def split(
+    source: Source, known: dict[str, Any], said: SplitOptions, default: Split | None = None
+) -> Split:
     """Return the split that the kernel (`said`) or its pipelines say, else the `default`; `known`:
     its Statics and arrays.
 
@@ -37,13 +39,21 @@ def split(source: Source, known: dict[str, Any], said: SplitOptions, default: Sp
     for name, value, position in search.found:
         own = getattr(said, name)
         if own is not None and own != value:
-            raise SpecError(position.stamp(f"kernel {source.name}: {BUILDER} says {name}={value!r}, but @numpipe.kernel says "
-                                           f"{own!r}: a CTA has one split into roles, so say it in one of the two"))
+            raise SpecError(
+                position.stamp(
+                    f"kernel {source.name}: {BUILDER} says {name}={value!r}, but @numpipe.kernel says "
+                    f"{own!r}: a CTA has one split into roles, so say it in one of the two"
+                )
+            )
         first, where = found.setdefault(name, (value, position))
         if first != value:
-            raise SpecError(position.stamp(f"kernel {source.name}: {BUILDER} says {name}={value!r}, but the one of line "
-                                           f"{where.line} says {first!r}: a CTA has one split into roles, so give both the same, "
-                                           "or make two kernels"))
+            raise SpecError(
+                position.stamp(
+                    f"kernel {source.name}: {BUILDER} says {name}={value!r}, but the one of line "
+                    f"{where.line} says {first!r}: a CTA has one split into roles, so give both the same, "
+                    "or make two kernels"
+                )
+            )
     asked = SplitOptions(**{name: value for name, (value, _) in found.items()})
     asked.check(source.name)
     return (default or Split()).given(asked).given(said)
@@ -52,13 +62,19 @@ def split(source: Source, known: dict[str, Any], said: SplitOptions, default: Sp
 class _Search(Known):
     """A search for the options of the pipelines that a function, or one that it calls, emits."""
 
-    def __init__(self, source: Source, known: dict[str, Any], kernel: str, active: tuple[Any, ...] = ()) -> None:
+    def __init__(
+        self, source: Source, known: dict[str, Any], kernel: str, active: tuple[Any, ...] = ()
+    ) -> None:
         super().__init__(source, Constants(source.namespace, known))
         self.kernel, self.active = kernel, active
         self.found: list[tuple[str, Any, Position]] = []
 
     def inner(self, node: ast.FunctionDef | ast.Lambda) -> Any:
-        self.rewrite_body(node if isinstance(node, ast.FunctionDef) else definition("", node.args, [ast.Return(node.body)]))
+        self.rewrite_body(
+            node
+            if isinstance(node, ast.FunctionDef)
+            else definition("", node.args, [ast.Return(node.body)])
+        )
         return node
 
     def call(self, node: ast.Call, function: Any) -> Any:
@@ -66,9 +82,12 @@ class _Search(Known):
             if keyword.arg in SplitOptions._fields:
                 value, position = self.value(keyword.value), self.source.position(keyword.value)
                 if value is MISSING:
-                    raise CompileError(position.stamp(
-                        f"kernel {self.kernel}: {keyword.arg}={ast.unparse(keyword.value)} must be a constant: warps and registers "
-                        "are given out before the kernel runs"))
+                    raise CompileError(
+                        position.stamp(
+                            f"kernel {self.kernel}: {keyword.arg}={ast.unparse(keyword.value)} must be a constant: warps and registers "
+                            "are given out before the kernel runs"
+                        )
+                    )
                 if value is not None:
                     self.found.append((keyword.arg, value, position))
         if not isinstance(function, Function):
@@ -97,14 +116,25 @@ class _Search(Known):
             return  # rewriting the function raises this error
         inner = _Search(source, {}, self.kernel, (*self.active, function))
         if call is not None:
-            args = [*zip(parameters_of(inner.tree), call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
+            args = [
+                *zip(parameters_of(inner.tree), call.args, strict=False),
+                *((k.arg, k.value) for k in call.keywords),
+            ]
             known = {name: self.value(argument) for name, argument in args if name is not None}
-            inner.constants.known = {name: value for name, value in known.items() if value is not MISSING}
+            inner.constants.known = {
+                name: value for name, value in known.items() if value is not MISSING
+            }
         inner.rewrite_body(inner.tree)
         self.found += inner.found
 
     of_calls = (call,)
     of_type: ClassVar = {
-        ast.Call: (Known.called,), ast.Name: (passed,), ast.Attribute: (passed,), ast.If: (Known.known_branch,),
-        ast.IfExp: (Known.known_choice,), ast.Assign: (Known.known_names,), ast.FunctionDef: (inner,), ast.Lambda: (inner,),
+        ast.Call: (Known.called,),
+        ast.Name: (passed,),
+        ast.Attribute: (passed,),
+        ast.If: (Known.known_branch,),
+        ast.IfExp: (Known.known_choice,),
+        ast.Assign: (Known.known_names,),
+        ast.FunctionDef: (inner,),
+        ast.Lambda: (inner,),
     }

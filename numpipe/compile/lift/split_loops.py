@@ -33,47 +33,88 @@ class Parts:
 class SplitLoops(Rewriter):
     """The arguments of `numpipe.split_tiles` and `numpipe.combine`."""
 
-    def check_split_loop(self, node: ast.For, counts: list[ast.expr], options: dict[str | None, ast.expr]) -> None:
+    def check_split_loop(
+        self, node: ast.For, counts: list[ast.expr], options: dict[str | None, ast.expr]
+    ) -> None:
         """Refuse a loop whose arguments or names are not those of a loop over parts."""
         if set(options) - _OPTIONS or any(isinstance(c, ast.Starred) for c in counts) or not counts:
-            self.error(node.iter, "numpipe.split_tiles takes the tile counts, steps=, split=, order=, group= and dynamic=")
+            self.error(
+                node.iter,
+                "numpipe.split_tiles takes the tile counts, steps=, split=, order=, group= and dynamic=",
+            )
         if "steps" not in options:
-            self.error(node.iter, "numpipe.split_tiles: steps= is missing, the blocks of K of a whole tile: cdiv(a.shape[1], tk)")
+            self.error(
+                node.iter,
+                "numpipe.split_tiles: steps= is missing, the blocks of K of a whole tile: cdiv(a.shape[1], tk)",
+            )
         target = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
         if len(target) != len(counts) + 1 or not isinstance(target[-1], ast.Name):
-            self.error(node.target, f"numpipe.split_tiles of {len(counts)} counts gives {len(counts)} indices and a part, got "
-                                    f"`for {ast.unparse(node.target)} in`")
+            self.error(
+                node.target,
+                f"numpipe.split_tiles of {len(counts)} counts gives {len(counts)} indices and a part, got "
+                f"`for {ast.unparse(node.target)} in`",
+            )
 
-    def parts_of(self, node: ast.For, options: dict[str | None, ast.expr], place: Callable[[ast.expr, ast.expr], ast.expr],
-                 total: ast.expr) -> Parts:
+    def parts_of(
+        self,
+        node: ast.For,
+        options: dict[str | None, ast.expr],
+        place: Callable[[ast.expr, ast.expr], ast.expr],
+        total: ast.expr,
+    ) -> Parts:
         """Return the parts of the `total` tiles of a loop; `place` gives a tile's indices."""
         assert isinstance(node.target, ast.Tuple)
         *indices, part = node.target.elts
 
         def bind(tile: ast.expr, value: ast.expr) -> list[ast.stmt]:
-            return [ast.Assign([ast.copy_location(ast.Tuple(indices, ast.Store()), node.target)], place(tile, total)),
-                    ast.Assign([part], value)]
+            return [
+                ast.Assign(
+                    [ast.copy_location(ast.Tuple(indices, ast.Store()), node.target)],
+                    place(tile, total),
+                ),
+                ast.Assign([part], value),
+            ]
 
         split = options.get("split", literal_node(split_k.STREAM, node))
         known, steps = self.value(split), self.visit(options["steps"])
         if known is None:
             name = self.temporary("steps")
-            return Parts([assign(name, steps)], None,
-                         lambda index, _: bind(index, self.call(split_k.whole_tile, [load(name)], node)))
+            return Parts(
+                [assign(name, steps)],
+                None,
+                lambda index, _: bind(index, self.call(split_k.whole_tile, [load(name)], node)),
+            )
         stream = isinstance(known, str) and known == split_k.STREAM
         # a part of each tile for each CTA along an axis: its tiles are the cluster's
         if isinstance(known, str) and not stream:
             self._check_axis(split, "split_tiles: split", known)
-            name, here = self.temporary("part"), self.call(context.axis_index, [literal_node(known, node)], node)
-            value = self.call(split_k.cluster_part, [steps, here, literal_node(self.unit.sizes[known], node)], node)
+            name, here = (
+                self.temporary("part"),
+                self.call(context.axis_index, [literal_node(known, node)], node),
+            )
+            value = self.call(
+                split_k.cluster_part,
+                [steps, here, literal_node(self.unit.sizes[known], node)],
+                node,
+            )
             return Parts([assign(name, value)], None, lambda index, _: bind(index, load(name)))
-        if not stream and known is not MISSING and (isinstance(known, bool) or not isinstance(known, int) or known < 1):
+        if (
+            not stream
+            and known is not MISSING
+            and (isinstance(known, bool) or not isinstance(known, int) or known < 1)
+        ):
             self.error(split, split_k.no_split(told(known)))
-        begin, locate = ((split_k.begin_stream, split_k.place_stream) if stream else (split_k.begin_split, split_k.place_split))
+        begin, locate = (
+            (split_k.begin_stream, split_k.place_stream)
+            if stream
+            else (split_k.begin_split, split_k.place_split)
+        )
         parts = literal_node(1, split) if stream else self.visit(split)
         begun, found = self.temporary("parts"), self.temporary("part")
         at_run_time = not stream and known is MISSING
-        setup: list[ast.stmt] = [ast.Expr(self.call(split_k.check_split, [parts], split))] if at_run_time else []
+        setup: list[ast.stmt] = (
+            [ast.Expr(self.call(split_k.check_split, [parts], split))] if at_run_time else []
+        )
         setup.append(assign(begun, self.call(begin, [total, steps, parts, *self._own(node)], node)))
 
         def item(of: str, number: int) -> ast.expr:
@@ -93,21 +134,34 @@ class SplitLoops(Rewriter):
     def _check_axis(self, node: ast.expr, what: str, axis: object) -> None:
         """Refuse what is no axis of the cluster."""
         if axis not in self.unit.cluster_axes:
-            named = (f"the cluster's axes are {', '.join(map(repr, self.unit.cluster_axes))}" if self.unit.cluster_axes else
-                     "the kernel names none: @numpipe.kernel(cluster=(2,), cluster_names=('cluster',))")
+            named = (
+                f"the cluster's axes are {', '.join(map(repr, self.unit.cluster_axes))}"
+                if self.unit.cluster_axes
+                else "the kernel names none: @numpipe.kernel(cluster=(2,), cluster_names=('cluster',))"
+            )
             self.error(node, f"numpipe.{what}={axis!r} is no axis of the cluster: {named}")
 
-    def combination(self, node: ast.Call, acc: ast.expr, work: ast.expr, axis: ast.expr) -> ast.Call | None:
+    def combination(
+        self, node: ast.Call, acc: ast.expr, work: ast.expr, axis: ast.expr
+    ) -> ast.Call | None:
         """Return the exchange that ``numpipe.combine(acc, part, axis=axis)`` stands for; None
         without an axis."""
         name = self.value(axis)
         if name is None:
             return None
         if not isinstance(name, str):
-            self.error(axis, "numpipe.combine: axis= is the name of an axis of the cluster, a compile-time string, got "
-                             f"{ast.unparse(axis)}")
+            self.error(
+                axis,
+                "numpipe.combine: axis= is the name of an axis of the cluster, a compile-time string, got "
+                f"{ast.unparse(axis)}",
+            )
         self._check_axis(axis, "combine: axis", name)
         if self.value(work) is not None:
-            self.error(work, f"numpipe.combine: axis={name!r} exchanges sums through shared memory, and {ast.unparse(work)} is a "
-                             "workspace in global memory: leave one of them out")
-        return self.call(cluster_sums.reduce_scatter, [self.visit(acc), literal_node(name, node)], node)
+            self.error(
+                work,
+                f"numpipe.combine: axis={name!r} exchanges sums through shared memory, and {ast.unparse(work)} is a "
+                "workspace in global memory: leave one of them out",
+            )
+        return self.call(
+            cluster_sums.reduce_scatter, [self.visit(acc), literal_node(name, node)], node
+        )

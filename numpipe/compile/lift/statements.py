@@ -33,25 +33,37 @@ class Statements(Calls):
         function: Any = self.value(call.func) if isinstance(call, ast.Call) else None
         turn = function is warpgroup_order.turn
         if function is not profiling.region and not turn:
-            self.error(node, "'with' needs objects that enter and leave, which the GPU has not: call what it stands for")
+            self.error(
+                node,
+                "'with' needs objects that enter and leave, which the GPU has not: call what it stands for",
+            )
         assert isinstance(call, ast.Call)
         what = function.__name__
         if len(node.items) > 1 or node.items[0].optional_vars is not None:
-            self.error(node, f"a {what} stands alone: with numpipe.{what}(\"name\"):")
+            self.error(node, f'a {what} stands alone: with numpipe.{what}("name"):')
         for word, left in leaves(node.body, ast.Break, ast.Continue):
             harm = "the turn without passing it" if turn else "the region without ending it"
             self.error(left, f"'{word}' leaves {harm}: put it behind the 'with'")
-        argument, = self.bind(function, call)
+        (argument,) = self.bind(function, call)
         name = self.value(argument)
         if name is None and turn:
             return self._block(node.body)
         if not isinstance(name, str):
-            self.error(argument, f"{what}: name must be a compile-time string, got {ast.unparse(argument)}")
-        operations = (warpgroup_order.enter_turn, warpgroup_order.leave_turn) if turn else (profiling.region_begin, profiling.region_end)
+            self.error(
+                argument, f"{what}: name must be a compile-time string, got {ast.unparse(argument)}"
+            )
+        operations = (
+            (warpgroup_order.enter_turn, warpgroup_order.leave_turn)
+            if turn
+            else (profiling.region_begin, profiling.region_end)
+        )
         outside = self.open_turns
         constant = literal_node(self._token(node, name) if turn else name, node)
         self.open_turns += ((name, node.lineno),) * turn
-        begin, end = (ast.copy_location(ast.Expr(self.call(operation, [constant], node)), node) for operation in operations)
+        begin, end = (
+            ast.copy_location(ast.Expr(self.call(operation, [constant], node)), node)
+            for operation in operations
+        )
         body = self._block(node.body)
         self.open_turns = outside
         return [begin, *body, end]
@@ -61,19 +73,32 @@ class Statements(Calls):
         wait for ever."""
         unit, tokens = self.unit, self.session.tokens
         if unit.turns > 1:
-            self.error(node, "numpipe.turn orders compute warpgroups that share a tile, and with schedule='pingpong' they have "
-                             "whole tiles in turn: leave it out, or use schedule='cooperative'")
+            self.error(
+                node,
+                "numpipe.turn orders compute warpgroups that share a tile, and with schedule='pingpong' they have "
+                "whole tiles in turn: leave it out, or use schedule='cooperative'",
+            )
         for other, line in self.open_turns:
             if other == name:
-                self.error(node, f"numpipe.turn({name!r}) in a block of the same token, of line {line}: a warpgroup would wait for "
-                                 "a turn that it has to pass first; leave it out, or give it another name")
+                self.error(
+                    node,
+                    f"numpipe.turn({name!r}) in a block of the same token, of line {line}: a warpgroup would wait for "
+                    "a turn that it has to pass first; leave it out, or give it another name",
+                )
         number = tokens.setdefault(name, len(tokens))
         if unit.compute_wgs > 1 and number >= unit.token_room:
             memory = " (the memory role's too)" if unit.warp_specialized else ""
-            have = f", those before it are {', '.join(map(repr, tokens))[:-len(repr(name)) - 2]}" if number else ""
-            self.error(node, f"numpipe.turn({name!r}): no named barriers are left: a token takes {unit.compute_wgs}, one for each "
-                             f"compute warpgroup{have}; of the CTA's 16, 0 is the CTA's, 1…{unit.warpgroups} are the "
-                             f"warpgroups'{memory}, 15 is of out_specs, so that {unit.token_room} tokens fit; let blocks share one")
+            have = (
+                f", those before it are {', '.join(map(repr, tokens))[: -len(repr(name)) - 2]}"
+                if number
+                else ""
+            )
+            self.error(
+                node,
+                f"numpipe.turn({name!r}): no named barriers are left: a token takes {unit.compute_wgs}, one for each "
+                f"compute warpgroup{have}; of the CTA's 16, 0 is the CTA's, 1…{unit.warpgroups} are the "
+                f"warpgroups'{memory}, 15 is of out_specs, so that {unit.token_room} tokens fit; let blocks share one",
+            )
         return number
 
     # ---- prints and checks
@@ -82,9 +107,14 @@ class Statements(Calls):
             return self._print(node)
         if function is debug.device_assert:
             condition, message = self.bind(function, node)
-            return self._check(condition, self._message(message, node), ast.unparse(node), node, always=True)
+            return self._check(
+                condition, self._message(message, node), ast.unparse(node), node, always=True
+            )
         if function is print:
-            self.error(node, "'print' would be called by every lane of a warpgroup: use numpipe.debug_print(\"…{}…\", value)")
+            self.error(
+                node,
+                "'print' would be called by every lane of a warpgroup: use numpipe.debug_print(\"…{}…\", value)",
+            )
         if function is breakpoint:
             node.func = self.call(debug.simulated_only, [node.func], node)
             return self.by_type(node)
@@ -95,13 +125,18 @@ class Statements(Calls):
         written, *values = self.bind(debug.debug_print, node)
         text = self.value(written)
         if text is MISSING:
-            self.error(written, f"debug_print: the format is a compile-time string, got {ast.unparse(written)}: values go into "
-                                "its fields, debug_print(\"k={}\", k)")
+            self.error(
+                written,
+                f"debug_print: the format is a compile-time string, got {ast.unparse(written)}: values go into "
+                'its fields, debug_print("k={}", k)',
+            )
         try:
             fields(parse(text), len(values))
         except SpecError as error:
             self.error(written, str(error))
-        return self.call(debug.debug_print, [literal_node(text, written), *map(self.visit, values)], node)
+        return self.call(
+            debug.debug_print, [literal_node(text, written), *map(self.visit, values)], node
+        )
 
     def assertion(self, node: ast.Assert) -> Any:
         """A known condition is decided here; another is checked at run time, on the GPU if the
@@ -110,27 +145,44 @@ class Statements(Calls):
         condition = ast.unparse(node.test)
         if test is MISSING:
             message = "" if node.msg is None else self._message(node.msg, node)
-            return ast.copy_location(ast.Expr(self._check(node.test, message, f"assert {condition}", node, always=False)), node)
+            return ast.copy_location(
+                ast.Expr(
+                    self._check(node.test, message, f"assert {condition}", node, always=False)
+                ),
+                node,
+            )
         if not test:
-            reason = "" if node.msg is None else f": {ast.unparse(node.msg) if (msg := self.value(node.msg)) is MISSING else msg}"
+            reason = (
+                ""
+                if node.msg is None
+                else f": {ast.unparse(node.msg) if (msg := self.value(node.msg)) is MISSING else msg}"
+            )
             self.error(node, f"'assert {condition}' failed{reason}")
         return None
 
     def _message(self, message: ast.expr, node: ast.AST) -> str:
         text = self.value(message)
         if not isinstance(text, str):
-            self.error(message if hasattr(message, "lineno") else node,
-                       f"the message of an assertion on run-time values is a constant string, got {ast.unparse(message)}: print "
-                       "values with numpipe.debug_print")
+            self.error(
+                message if hasattr(message, "lineno") else node,
+                f"the message of an assertion on run-time values is a constant string, got {ast.unparse(message)}: print "
+                "values with numpipe.debug_print",
+            )
         return text
 
-    def _check(self, condition: ast.expr, message: str, statement: str, node: ast.AST, *, always: bool) -> ast.expr:
+    def _check(
+        self, condition: ast.expr, message: str, statement: str, node: ast.AST, *, always: bool
+    ) -> ast.expr:
         place = (message, statement, self.source.filename, node.lineno, always)  # type: ignore[attr-defined]
         checks: list[ast.expr] = [
             self.call(debug.check, [part, *(literal_node(p, node) for p in place)], node)
             for part in _conjuncts(self.visit(condition))
         ]
-        return checks[0] if len(checks) == 1 else ast.copy_location(ast.Tuple(checks, ast.Load()), node)
+        return (
+            checks[0]
+            if len(checks) == 1
+            else ast.copy_location(ast.Tuple(checks, ast.Load()), node)
+        )
 
 
 def _conjuncts(condition: ast.expr) -> list[ast.expr]:

@@ -42,8 +42,14 @@ def _bound(node: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
     """Yield the names that an assignment binds, and what each is given: ``a, b = x, y`` is two of
     them."""
     for target in node.targets:
-        several = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) and len(target.elts) == len(node.value.elts)
-        pairs = zip(target.elts, node.value.elts, strict=True) if several else [(target, node.value)]  # type: ignore[attr-defined]
+        several = (
+            isinstance(target, ast.Tuple)
+            and isinstance(node.value, ast.Tuple)
+            and len(target.elts) == len(node.value.elts)
+        )
+        pairs = (
+            zip(target.elts, node.value.elts, strict=True) if several else [(target, node.value)]
+        )  # type: ignore[attr-defined]
         yield from ((one.id, value) for one, value in pairs if isinstance(one, ast.Name))
 
 
@@ -54,11 +60,21 @@ class _Stores:
     active  the functions whose stores are being looked for
     """
 
-    def __init__(self, function: Node, constants: Constants, outer: dict[str, Any], active: tuple[Any, ...], surely: bool) -> None:
+    def __init__(
+        self,
+        function: Node,
+        constants: Constants,
+        outer: dict[str, Any],
+        active: tuple[Any, ...],
+        surely: bool,
+    ) -> None:
         self.active, self.surely = active, surely
         bound = Counter(name for name, _ in stores(function))
         self.local = set(bound)
-        self.constants = Constants(constants.namespace, {name: v for name, v in constants.known.items() if name not in bound})
+        self.constants = Constants(
+            constants.namespace,
+            {name: v for name, v in constants.known.items() if name not in bound},
+        )
         every = list(own(statements(function)))
         inner = [node for node in every if isinstance(node, Node)]
         nodes = [node for node in every if not isinstance(node, Node)]
@@ -77,15 +93,24 @@ class _Stores:
                     nested[name] = given
             if isinstance(node, ast.For):
                 aliases += self._handed_on(node)
-        self.names = {self._root(node) for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)}
+        self.names = {
+            self._root(node)
+            for node in nodes
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+        }
         for f in inner:
-            self.names |= _Stores(f, self.constants, nested, active, surely).names - {name for name, _ in stores(f)}
+            self.names |= _Stores(f, self.constants, nested, active, surely).names - {
+                name for name, _ in stores(f)
+            }
         self.nested = dict.fromkeys(parameters_of(function)) | nested
         """the functions that it sees, by name; None: one that is passed to it"""
         for node in nodes:
             if isinstance(node, ast.Call):
                 self.names |= self._copied(node) | self._through(node)
-        while more := {name for target, names in aliases if target in self.names for name in names} - self.names:
+        while (
+            more := {name for target, names in aliases if target in self.names for name in names}
+            - self.names
+        ):
             self.names |= more
 
     def _value(self, node: ast.AST) -> Any:
@@ -94,10 +119,15 @@ class _Stores:
     def _copied(self, call: ast.Call) -> set[str]:
         """Return the names that a copy, or a reduction, to global memory goes to."""
         function = self._value(call.func)
-        first = next((n for n, known in enumerate(TO_VIEWS) if any(function is one for one in known)), None)
+        first = next(
+            (n for n, known in enumerate(TO_VIEWS) if any(function is one for one in known)), None
+        )
         if first is None:
             return set()
-        destinations = [*call.args[first:first + 1], *(keyword.value for keyword in call.keywords if keyword.arg == "dst")]
+        destinations = [
+            *call.args[first : first + 1],
+            *(keyword.value for keyword in call.keywords if keyword.arg == "dst"),
+        ]
         return {name for value in destinations for name in self._names(value)}
 
     def _through(self, call: ast.Call) -> set[str]:
@@ -114,11 +144,18 @@ class _Stores:
         if callee is None and here:  # a function that was passed on
             return set() if self.surely else {name for names in passed.values() for name in names}
         parameters, found = self._callee(callee)
-        return {name for where, names in passed.items() for name in names
-                if (parameters[where] if isinstance(where, int) and where < len(parameters) else where) in found}
+        return {
+            name
+            for where, names in passed.items()
+            for name in names
+            if (parameters[where] if isinstance(where, int) and where < len(parameters) else where)
+            in found
+        }
 
     def _makes_pipeline(self, made: ast.AST | None) -> TypeGuard[ast.Call]:
-        return isinstance(made, ast.Call) and any(self._value(made.func) is maker for maker in MAKERS)
+        return isinstance(made, ast.Call) and any(
+            self._value(made.func) is maker for maker in MAKERS
+        )
 
     def _outputs(self, made: ast.Call, call: ast.Call) -> set[str]:
         """Return the names among the arrays that a pipeline, `made`, is called on for its
@@ -129,18 +166,29 @@ class _Stores:
             arrays = [] if self.surely else call.args
         else:
             first = len(call.args) - outs if ins is None else ins
-            arrays = call.args[first:first + outs]
+            arrays = call.args[first : first + outs]
         body = made.args[0] if made.args else None
         name = body.id if isinstance(body, ast.Name) else ""
-        function = self.nested.get(name) if name in self.nested else self._value(body) if body is not None else None
+        function = (
+            self.nested.get(name)
+            if name in self.nested
+            else self._value(body)
+            if body is not None
+            else None
+        )
         parameters, found = self._callee(function)
         return {name for value in arrays for name in self._names(value, calls=True)} | {
-            name for arg, parameter in zip(call.args, parameters[1:], strict=False) if parameter in found
-            for name in self._names(arg)}
+            name
+            for arg, parameter in zip(call.args, parameters[1:], strict=False)
+            if parameter in found
+            for name in self._names(arg)
+        }
 
     def _count(self, made: ast.Call, option: str) -> int | None:
         """Return how many specs a pipeline has; None if that is not seen."""
-        specs: Any = next((keyword.value for keyword in made.keywords if keyword.arg == option), None)
+        specs: Any = next(
+            (keyword.value for keyword in made.keywords if keyword.arg == option), None
+        )
         if isinstance(specs, ast.Name):
             specs = self.nested.get(specs.id) or specs
         match specs:
@@ -148,7 +196,9 @@ class _Stores:
                 return 0
             case ast.Tuple(elts=elts):
                 return len(elts)
-            case ast.Call(func=func, args=args, keywords=keywords) if named_tuple(self._value(func)):
+            case ast.Call(func=func, args=args, keywords=keywords) if named_tuple(
+                self._value(func)
+            ):
                 return len(args) + len(keywords)
         value = self._value(specs) if isinstance(specs, ast.AST) else None
         return len(value) if isinstance(value, tuple) else None
@@ -167,15 +217,23 @@ class _Stores:
             node, constants, seen = source.tree, Constants(source.namespace, {}), {}
         if not isinstance(node, Node):
             return [], set()
-        return parameters_of(node), _Stores(node, constants, seen, (*self.active, function), self.surely).names
+        return parameters_of(node), _Stores(
+            node, constants, seen, (*self.active, function), self.surely
+        ).names
 
     def _handed_on(self, loop: ast.For) -> list[tuple[str, set[str]]]:
         """Return the names that a pipeline's loop gives its arrays, with the arrays' own: a store
         to one may be to the other."""
         match loop:
-            case ast.For(target=ast.Tuple(elts=[_, ast.Tuple(elts=targets), *_]), iter=ast.Call(args=args)):
+            case ast.For(
+                target=ast.Tuple(elts=[_, ast.Tuple(elts=targets), *_]), iter=ast.Call(args=args)
+            ):
                 pairs = zip(targets, args, strict=False)
-                return [(target.id, self._names(value)) for target, value in pairs if isinstance(target, ast.Name)]
+                return [
+                    (target.id, self._names(value))
+                    for target, value in pairs
+                    if isinstance(target, ast.Name)
+                ]
         return []
 
     def _root(self, node: ast.AST) -> str:
@@ -187,8 +245,15 @@ class _Stores:
     def _of_peer(self, call: ast.Call) -> ast.AST:
         """Return the array of which a call gives that of another GPU; a constant for another
         call."""
-        arrays = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "array")]
-        return arrays[0] if arrays and self._value(call.func) is peer_arrays.peer else ast.Constant(None)
+        arrays = [
+            *call.args[:1],
+            *(keyword.value for keyword in call.keywords if keyword.arg == "array"),
+        ]
+        return (
+            arrays[0]
+            if arrays and self._value(call.func) is peer_arrays.peer
+            else ast.Constant(None)
+        )
 
     def _names(self, value: ast.AST, calls: bool = False) -> set[str]:
         """Return the names of the arrays that a value may be, or, with `calls`, may have in a
@@ -206,5 +271,5 @@ class _Stores:
             case ast.Call(args=args, keywords=keywords) if calls:
                 parts = *args, *(keyword.value for keyword in keywords)
             case ast.Subscript(value=ast.Attribute(value=array, attr="at")):  # a view of it
-                parts = array,
+                parts = (array,)
         return {name for part in parts for name in self._names(part, calls)}

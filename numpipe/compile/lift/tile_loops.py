@@ -51,15 +51,25 @@ class TileLoops(SplitLoops, Turns):
             node.iter.args, node.iter.keywords = self._nd_grid(node, node.iter), []
         counts = node.iter.args
         options = {k.arg: k.value for k in node.iter.keywords}
-        (self.check_split_loop if function is split_k.split_tiles else self._check_tiles_loop)(node, counts, options)
+        (self.check_split_loop if function is split_k.split_tiles else self._check_tiles_loop)(
+            node, counts, options
+        )
         names = [self.temporary("count") for _ in counts]
-        setup: list[ast.stmt] = [assign(n, self.visit(c)) for n, c in zip(names, counts, strict=True)]
+        setup: list[ast.stmt] = [
+            assign(n, self.visit(c)) for n, c in zip(names, counts, strict=True)
+        ]
         loads: list[ast.expr] = [load(n) for n in names]
-        setup += [ast.Expr(self.call(tile_loop.check_count, [literal_node(number, count), loaded], count))
-                  for number, (count, loaded) in enumerate(zip(counts, loads, strict=True))]
+        setup += [
+            ast.Expr(self.call(tile_loop.check_count, [literal_node(number, count), loaded], count))
+            for number, (count, loaded) in enumerate(zip(counts, loads, strict=True))
+        ]
         t = self.temporary("tile")
         index = load(t)
-        plane = [literal_node(1, node)] if len(counts) == 3 and self.value(counts[0]) == 1 else loads[:1]
+        plane = (
+            [literal_node(1, node)]
+            if len(counts) == 3 and self.value(counts[0]) == 1
+            else loads[:1]
+        )
         way = self._walk(node, options, [*plane, *loads[1:]], function is tile_loop.nd_loop)
         setup += way.setup
         in_turns = self.turn_taking(node)
@@ -73,61 +83,109 @@ class TileLoops(SplitLoops, Turns):
         parts = None
         if function is split_k.split_tiles:
             if way.ahead:
-                self.error(options["order"], "numpipe.split_tiles takes no host table: order= is a name or an object of "
-                                             "numpipe.orders")
+                self.error(
+                    options["order"],
+                    "numpipe.split_tiles takes no host table: order= is a name or an object of "
+                    "numpipe.orders",
+                )
             parts = self.parts_of(node, options, way.place, total)
             setup += parts.setup
         if self._is_dynamic(node, options):
             if parts is not None and parts.count is not None:
-                self.error(options["dynamic"], "numpipe.split_tiles: dynamic=True takes whole tiles from a counter, and split= "
-                                               "cuts them: an owner could wait for a part that nobody has begun; leave one out")
-            return self._dynamic_loop(node, setup, total, in_turns, parts.placed if parts is not None else placed)
+                self.error(
+                    options["dynamic"],
+                    "numpipe.split_tiles: dynamic=True takes whole tiles from a counter, and split= "
+                    "cuts them: an owner could wait for a part that nobody has begun; leave one out",
+                )
+            return self._dynamic_loop(
+                node, setup, total, in_turns, parts.placed if parts is not None else placed
+            )
         stride, end = self.temporary("stride"), self.temporary("tiles")
         own: ast.expr = self.call(tile_loop.tile_stride, [], node)
         # the loop adds `own` first
-        before: ast.expr = self.call(arith.sub, [self.call(tile_loop.own_place, [], node), own], node)
+        before: ast.expr = self.call(
+            arith.sub, [self.call(tile_loop.own_place, [], node), own], node
+        )
         if parts is not None and parts.count is not None:
             before, own, total = literal_node(-1, node), literal_node(1, node), parts.count
         if in_turns:  # the warpgroup's own first tile and stride, from those of the CTA
             cta = self.temporary("cta")
             setup.append(assign(cta, own))
-            before, own = self.call(pingpong.before_own, [before, load(cta)], node), self.call(pingpong.own_stride, [load(cta)], node)
+            before, own = (
+                self.call(pingpong.before_own, [before, load(cta)], node),
+                self.call(pingpong.own_stride, [load(cta)], node),
+            )
         step = [index, load(stride)]
         # a `range` would cost a 64-bit division; the index moves at the top, so that `continue`
         # works
         setup += [assign(stride, own), assign(end, total), assign(t, before)]
-        advance: list[ast.stmt] = [assign(t, self.call(arith.add, list(step), node)),
-                                   ast.Expr(self.call(profiling.mark_tile, [index], node))]
+        advance: list[ast.stmt] = [
+            assign(t, self.call(arith.add, list(step), node)),
+            ast.Expr(self.call(profiling.mark_tile, [index], node)),
+        ]
         if parts is not None:
             advance += parts.placed(index, load(end))
         elif way.ahead:  # the indices of a tile are read while the one before is computed
             entry = self.temporary("entry")
-            first, again = (assign(entry, way.place(self.call(arith.add, list(step), node), load(end))) for _ in range(2))
+            first, again = (
+                assign(entry, way.place(self.call(arith.add, list(step), node), load(end)))
+                for _ in range(2)
+            )
             setup.append(first)
             advance += [ast.Assign([node.target], load(entry)), again]
         else:
             advance += placed(index, load(end))
         test = self.call(arith.lt, [self.call(arith.add, list(step), node), load(end)], node)
         body, ordered = self.tile_body(node, in_turns)
-        behind = ast.Expr(self.call(pingpong.end_turns, [load(name) for name in (t, cta, end)], node)) if ordered else None
+        behind = (
+            ast.Expr(self.call(pingpong.end_turns, [load(name) for name in (t, cta, end)], node))
+            if ordered
+            else None
+        )
         return self._with_loop(node, setup, test, [*advance, *body], behind)
 
-    def _with_loop(self, node: ast.For, setup: list[ast.stmt], test: ast.expr, body: list[ast.stmt],
-                   behind: ast.stmt | None) -> list[ast.stmt]:
+    def _with_loop(
+        self,
+        node: ast.For,
+        setup: list[ast.stmt],
+        test: ast.expr,
+        body: list[ast.stmt],
+        behind: ast.stmt | None,
+    ) -> list[ast.stmt]:
         """Return the loop over tiles with what stands before it and behind it."""
         loop = ast.copy_location(ast.While(test, body, self._block(node.orelse)), node)
         loop.over_tiles = True  # type: ignore[attr-defined]
-        return [located(statement, node) for statement in (*setup, loop, behind) if statement is not None]
+        return [
+            located(statement, node)
+            for statement in (*setup, loop, behind)
+            if statement is not None
+        ]
 
-    def _check_tiles_loop(self, node: ast.For, counts: list[ast.expr], options: dict[str | None, ast.expr]) -> None:
-        if set(options) - {"order", "group", "dynamic"} or any(isinstance(c, ast.Starred) for c in counts) or not counts:
+    def _check_tiles_loop(
+        self, node: ast.For, counts: list[ast.expr], options: dict[str | None, ast.expr]
+    ) -> None:
+        if (
+            set(options) - {"order", "group", "dynamic"}
+            or any(isinstance(c, ast.Starred) for c in counts)
+            or not counts
+        ):
             self.error(node, "numpipe.tiles takes the tile counts, order=, group= and dynamic=")
-        if isinstance(node.target, ast.Tuple) and len(node.target.elts) != len(counts) and len(counts) > 1:
-            self.error(node, f"numpipe.tiles of {len(counts)} counts gives {len(counts)} indices, the loop unpacks "
-                             f"{len(node.target.elts)}: {ast.unparse(node.target)}")
+        if (
+            isinstance(node.target, ast.Tuple)
+            and len(node.target.elts) != len(counts)
+            and len(counts) > 1
+        ):
+            self.error(
+                node,
+                f"numpipe.tiles of {len(counts)} counts gives {len(counts)} indices, the loop unpacks "
+                f"{len(node.target.elts)}: {ast.unparse(node.target)}",
+            )
         if not isinstance(node.target, ast.Tuple) and len(counts) == 1:
-            self.error(node, "numpipe.tiles gives a tuple of indices, for one count too: write "
-                             f"`for ({ast.unparse(node.target)},) in numpipe.tiles(…):`")
+            self.error(
+                node,
+                "numpipe.tiles gives a tuple of indices, for one count too: write "
+                f"`for ({ast.unparse(node.target)},) in numpipe.tiles(…):`",
+            )
 
     def _nd_grid(self, node: ast.For, call: ast.Call) -> list[ast.expr]:
         """Return the counts of ``for i, j in nd_loop((m, n)):``, a loop over all index tuples in
@@ -135,19 +193,34 @@ class TileLoops(SplitLoops, Turns):
         keywords = {k.arg: k.value for k in call.keywords}
         given = [*call.args, *([keywords["grid"]] if "grid" in keywords else [])]
         if len(given) != 1 or set(keywords) - {"grid"}:
-            self.error(call, "numpipe.nd_loop takes one argument, the grid: for i, j in numpipe.nd_loop((m, n)):")
+            self.error(
+                call,
+                "numpipe.nd_loop takes one argument, the grid: for i, j in numpipe.nd_loop((m, n)):",
+            )
         known = self.value(given[0])
         grid = literal_node(known, given[0]) if isinstance(known, tuple) else given[0]
         if not isinstance(grid, ast.Tuple) or not grid.elts:
-            self.error(given[0], "numpipe.nd_loop: the grid is written as a tuple, (m, n), with a size for each index, got "
-                                 f"{ast.unparse(given[0])}")
+            self.error(
+                given[0],
+                "numpipe.nd_loop: the grid is written as a tuple, (m, n), with a size for each index, got "
+                f"{ast.unparse(given[0])}",
+            )
         if not isinstance(node.target, ast.Tuple) or len(node.target.elts) != len(grid.elts):
-            self.error(node.target, f"numpipe.nd_loop of {len(grid.elts)} dimensions gives a tuple of {len(grid.elts)} indices, "
-                                    f"got `for {ast.unparse(node.target)} in`")
+            self.error(
+                node.target,
+                f"numpipe.nd_loop of {len(grid.elts)} dimensions gives a tuple of {len(grid.elts)} indices, "
+                f"got `for {ast.unparse(node.target)} in`",
+            )
         return grid.elts
 
     # ---- order= and group=
-    def _walk(self, node: ast.For, options: dict[str | None, ast.expr], counts: list[ast.expr], any_rank: bool) -> Walk:
+    def _walk(
+        self,
+        node: ast.For,
+        options: dict[str | None, ast.expr],
+        counts: list[ast.expr],
+        any_rank: bool,
+    ) -> Walk:
         """Return the order of a loop over tiles whose numbers are in `counts`, as names of values;
         `any_rank` for `nd_loop`."""
         written, group = options.get("order"), options.get("group", ast.Constant(16))
@@ -155,12 +228,20 @@ class TileLoops(SplitLoops, Turns):
         if written is not None and (order is MISSING or isinstance(order, StaticArray)):
             return self._host_table(node, written, counts)
         if isinstance(order, (Table, np.ndarray)):
-            self.error(written or node, "numpipe.tiles: a host table is an argument of the kernel, a 2-D int32 array: pass the "
-                                        "array, and write order= with the parameter's name")
+            self.error(
+                written or node,
+                "numpipe.tiles: a host table is an argument of the kernel, a 2-D int32 array: pass the "
+                "array, and write order= with the parameter's name",
+            )
         if isinstance(order, Order):
             if "group" in options:
-                self.error(node, f"numpipe.tiles: order={order!r} says what its group is: leave group= out")
-            kind, parameters = type(order), [literal_node(value, node) for value in order.parameters]
+                self.error(
+                    node, f"numpipe.tiles: order={order!r} says what its group is: leave group= out"
+                )
+            kind, parameters = (
+                type(order),
+                [literal_node(value, node) for value in order.parameters],
+            )
         elif isinstance(order, str) and order in NAMES:
             kind = NAMES[order]
             parameters = [self.visit(group)] if order in ("grouped", "snake") else []
@@ -172,8 +253,11 @@ class TileLoops(SplitLoops, Turns):
             grid = ast.copy_location(ast.Tuple(counts, ast.Load()), node)
             return Walk([], lambda t, _: self.call(ring.unravel, [t, grid], node))
         if len(counts) not in (2, 3):
-            self.error(node, f"numpipe.tiles: order={order!r} with {len(counts)} counts: 'row' takes 1 to 3, the others take 2, or "
-                             "3: planes, rows, columns")
+            self.error(
+                node,
+                f"numpipe.tiles: order={order!r} with {len(counts)} counts: 'row' takes 1 to 3, the others take 2, or "
+                "3: planes, rows, columns",
+            )
         setup: list[ast.stmt] = []
 
         def before(what: str, value: ast.expr) -> ast.expr:
@@ -189,25 +273,46 @@ class TileLoops(SplitLoops, Turns):
         if len(counts) == 2:
             return Walk(setup, in_plane)
         if self.value(counts[0]) == 1:  # nothing to divide by
-            return Walk(setup, lambda t, end: self.call(tile_numbers.only_plane, [in_plane(t, end)], node))
-        by_plane = before("by", self.call(arith.divisor, [self.call(arith.mul, counts[1:], node)], node))
+            return Walk(
+                setup, lambda t, end: self.call(tile_numbers.only_plane, [in_plane(t, end)], node)
+            )
+        by_plane = before(
+            "by", self.call(arith.divisor, [self.call(arith.mul, counts[1:], node)], node)
+        )
 
         def place(t: ast.expr, end: ast.expr) -> ast.expr:
-            first, second = (ast.Subscript(self.call(tile_numbers.in_plane, [t, by_plane], node), ast.Constant(part), ast.Load())
-                             for part in (0, 1))
+            first, second = (
+                ast.Subscript(
+                    self.call(tile_numbers.in_plane, [t, by_plane], node),
+                    ast.Constant(part),
+                    ast.Load(),
+                )
+                for part in (0, 1)
+            )
             return self.call(tile_numbers.with_plane, [first, in_plane(second, end)], node)
 
         return Walk(setup, place)
 
     def _host_table(self, node: ast.For, written: ast.expr, counts: list[ast.expr]) -> Walk:
-        if isinstance(written, ast.Call) and isinstance(kind := self.value(written.func), type) and issubclass(kind, Order):
-            self.error(written, f"numpipe.tiles: {ast.unparse(written)}: what an order object is made of is known at compile time; "
-                                f"a group of run time is said beside the name: order=\"{kind.name}\", group=…")
+        if (
+            isinstance(written, ast.Call)
+            and isinstance(kind := self.value(written.func), type)
+            and issubclass(kind, Order)
+        ):
+            self.error(
+                written,
+                f"numpipe.tiles: {ast.unparse(written)}: what an order object is made of is known at compile time; "
+                f'a group of run time is said beside the name: order="{kind.name}", group=…',
+            )
         columns = len(node.target.elts) if isinstance(node.target, ast.Tuple) else len(counts)
         grid = ast.copy_location(ast.Tuple(counts if len(counts) > 1 else [], ast.Load()), node)
         table, width = self.visit(written), literal_node(columns, node)
         check: Any = ast.Expr(self.call(tile_loop.check_table, [table, width, grid], written))
-        return Walk([check], lambda t, end: self.call(tile_loop.table_entry, [table, t, end, width], node), ahead=True)
+        return Walk(
+            [check],
+            lambda t, end: self.call(tile_loop.table_entry, [table, t, end, width], node),
+            ahead=True,
+        )
 
     # ---- dynamic=True
     def _is_dynamic(self, node: ast.For, options: dict[str | None, ast.expr]) -> bool:
@@ -216,35 +321,57 @@ class TileLoops(SplitLoops, Turns):
         written = options.get("dynamic")
         known = False if written is None else self.value(written)
         if known is MISSING or not isinstance(known, bool):
-            self.error(written or node, "numpipe.tiles: dynamic= is True or False, known at compile time: a literal, a constant of "
-                                        f"the module or a Static field, got {ast.unparse(written or node)}")
+            self.error(
+                written or node,
+                "numpipe.tiles: dynamic= is True or False, known at compile time: a literal, a constant of "
+                f"the module or a Static field, got {ast.unparse(written or node)}",
+            )
         if not known:
             return False
         if self.over_tiles:
-            self.error(node.iter, "numpipe.tiles: dynamic=True in another loop over tiles: CTAs have other tiles of that one, and "
-                                  "would not agree on this one's; give numpipe.tiles the counts of both")
+            self.error(
+                node.iter,
+                "numpipe.tiles: dynamic=True in another loop over tiles: CTAs have other tiles of that one, and "
+                "would not agree on this one's; give numpipe.tiles the counts of both",
+            )
         for word, left in leaves(node.body, ast.Break):
-            self.error(left, f"'{word}' leaves the loop over tiles of line {node.lineno}, which takes them from a counter "
-                             "(dynamic=True): those that the CTA has taken would be nobody's; run all tiles, or leave dynamic out")
+            self.error(
+                left,
+                f"'{word}' leaves the loop over tiles of line {node.lineno}, which takes them from a counter "
+                "(dynamic=True): those that the CTA has taken would be nobody's; run all tiles, or leave dynamic out",
+            )
         return True
 
-    def _dynamic_loop(self, node: ast.For, setup: list[ast.stmt], total: ast.expr, in_turns: bool,
-                      placed: Callable[[ast.expr, ast.expr], list[ast.stmt]]) -> list[ast.stmt]:
+    def _dynamic_loop(
+        self,
+        node: ast.For,
+        setup: list[ast.stmt],
+        total: ast.expr,
+        in_turns: bool,
+        placed: Callable[[ast.expr, ast.expr], list[ast.stmt]],
+    ) -> list[ast.stmt]:
         """Return the loop; `total` is its number of tiles, `placed` binds the loop's names to a
         tile's number."""
         assert isinstance(node.iter, ast.Call)
         t, end, tickets = (self.temporary(what) for what in ("tile", "tiles", "scheduler"))
         site = literal_node(self.session.site(self.source, node.iter), node)
-        setup += [assign(end, self.call(tile_scheduler.none_or_more, [total], node)),
-                  assign(tickets, self.call(tile_scheduler.scheduler, [site], node)),
-                  assign(t, self.call(tile_scheduler.first_tile, [load(tickets), load(end)], node))]
-        top = [ast.Expr(self.call(profiling.mark_tile, [load(t)], node)),
-               ast.Expr(self.call(tile_scheduler.fetch_ahead, [], node)), *placed(load(t), load(end))]
+        setup += [
+            assign(end, self.call(tile_scheduler.none_or_more, [total], node)),
+            assign(tickets, self.call(tile_scheduler.scheduler, [site], node)),
+            assign(t, self.call(tile_scheduler.first_tile, [load(tickets), load(end)], node)),
+        ]
+        top = [
+            ast.Expr(self.call(profiling.mark_tile, [load(t)], node)),
+            ast.Expr(self.call(tile_scheduler.fetch_ahead, [], node)),
+            *placed(load(t), load(end)),
+        ]
         read = located(ast.Expr(self.call(tile_scheduler.next_ticket, [load(tickets)], node)), node)
         go_on = located(assign(t, self.call(tile_scheduler.next_tile, [load(tickets)], node)), node)
         body, ordered = self.tile_body(node, in_turns)
         test = self.call(tile_scheduler.is_tile, [load(t), load(end)], node)
-        behind = ast.Expr(self.call(tile_scheduler.end_tiles, [literal_node(int(ordered), node)], node))
+        behind = ast.Expr(
+            self.call(tile_scheduler.end_tiles, [literal_node(int(ordered), node)], node)
+        )
         return self._with_loop(node, setup, test, [*top, *_going_on(body, read, go_on)], behind)
 
 
@@ -253,6 +380,10 @@ def _going_on(body: list[ast.stmt], read: ast.stmt, go_on: ast.stmt) -> list[ast
     its products, and `go_on` at its end; before each `continue` stands what it would skip."""
     running = [number for number, statement in enumerate(body) if pipeline_in(statement)]
     at = running[-1] + 1 if running else len(body)
-    while at < len(body) and isinstance(wait := body[at], ast.Assign) and operation(wait.value) is products_in_flight.drained:
+    while (
+        at < len(body)
+        and isinstance(wait := body[at], ast.Assign)
+        and operation(wait.value) is products_in_flight.drained
+    ):
         at += 1
     return [*with_skips(body[:at], [read, go_on]), read, *with_skips(body[at:], [go_on]), go_on]

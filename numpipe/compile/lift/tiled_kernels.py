@@ -54,18 +54,34 @@ class Wrapped(Source):
         return self.wrap(node)
 
 
-def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], outs: Sequence[BlockSpec], grid: Grid,
-            roles: bool) -> Wrapped:
+def wrapped(
+    source: Source,
+    arrays: Sequence[str],
+    ins: Sequence[BlockSpec],
+    outs: Sequence[BlockSpec],
+    grid: Grid,
+    roles: bool,
+) -> Wrapped:
     """Return the kernel over `arrays` that a kernel over their tiles stands for; `roles`: with a
     memory role.
 
     Raises SpecError for index maps that have no source, or do not take an index for each dimension
     of the grid.
     """
-    names: dict[str, Any] = {"np__emit": emit_pipeline_warp_specialized if roles else emit_pipeline, "np__BlockSpec": BlockSpec,
-                             "np__program_id": context.program_id, "np__num_programs": context.num_programs}
-    made = [[_spec(spec, f"kernel {source.name}: {kind}[{number}]", grid, names, f"{kind}_{number}")
-             for number, spec in enumerate(given) if spec.loaded] for kind, given in (("in_specs", ins), ("out_specs", outs))]
+    names: dict[str, Any] = {
+        "np__emit": emit_pipeline_warp_specialized if roles else emit_pipeline,
+        "np__BlockSpec": BlockSpec,
+        "np__program_id": context.program_id,
+        "np__num_programs": context.num_programs,
+    }
+    made = [
+        [
+            _spec(spec, f"kernel {source.name}: {kind}[{number}]", grid, names, f"{kind}_{number}")
+            for number, spec in enumerate(given)
+            if spec.loaded
+        ]
+        for kind, given in (("in_specs", ins), ("out_specs", outs))
+    ]
     # others are captured as they are
     tiles = [name for name, spec in zip(arrays, (*ins, *outs), strict=True) if spec.loaded]
     constants = Constants(source.namespace, {})
@@ -73,16 +89,42 @@ def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], out
     def wrap(node: ast.FunctionDef) -> ast.FunctionDef:
         for part in own(node.body):
             if isinstance(part, ast.Return) and part.value is not None:
-                raise CompileError(source.position(part).stamp(f"kernel {source.name}: a kernel returns nothing: store results to "
-                                                               "its output tiles"))
+                raise CompileError(
+                    source.position(part).stamp(
+                        f"kernel {source.name}: a kernel returns nothing: store results to "
+                        "its output tiles"
+                    )
+                )
         given = {part.arg for part in walk(node.args) if isinstance(part, ast.arg)}
         name = f"{node.name}_" if node.name in given else node.name
-        body = definition(name, parameters([INDICES, *tiles]), [_Programs(constants, node, grid).visit(s) for s in node.body])
-        places = [assign(INDEX.format(d), ast.Call(load("np__program_id"), [ast.Constant(d)], [])) for d in range(grid.parallel)]
-        keywords = [ast.keyword("grid", ast.Tuple([_size(grid, d) for d in grid.sequential] or [ast.Constant(1)], ast.Load()))]
-        keywords += [ast.keyword(kind, ast.Tuple(copy.deepcopy(specs), ast.Load()))
-                     for kind, specs in zip(("in_specs", "out_specs"), made, strict=True)]
-        run = ast.Expr(ast.Call(ast.Call(load("np__emit"), [load(name)], keywords), [load(tile) for tile in tiles], []))
+        body = definition(
+            name,
+            parameters([INDICES, *tiles]),
+            [_Programs(constants, node, grid).visit(s) for s in node.body],
+        )
+        places = [
+            assign(INDEX.format(d), ast.Call(load("np__program_id"), [ast.Constant(d)], []))
+            for d in range(grid.parallel)
+        ]
+        keywords = [
+            ast.keyword(
+                "grid",
+                ast.Tuple(
+                    [_size(grid, d) for d in grid.sequential] or [ast.Constant(1)], ast.Load()
+                ),
+            )
+        ]
+        keywords += [
+            ast.keyword(kind, ast.Tuple(copy.deepcopy(specs), ast.Load()))
+            for kind, specs in zip(("in_specs", "out_specs"), made, strict=True)
+        ]
+        run = ast.Expr(
+            ast.Call(
+                ast.Call(load("np__emit"), [load(name)], keywords),
+                [load(tile) for tile in tiles],
+                [],
+            )
+        )
         inner = {id(part) for part in walk(*body.body)}
         node.body = [*places, body, run]
         for part in walk(*node.body):
@@ -92,12 +134,16 @@ def wrapped(source: Source, arrays: Sequence[str], ins: Sequence[BlockSpec], out
                     part.end_lineno, part.end_col_offset = node.end_lineno, node.end_col_offset
         return node
 
-    return Wrapped(source.name, source.filename, source.first, source.lines, source.namespace | names, wrap)
+    return Wrapped(
+        source.name, source.filename, source.first, source.lines, source.namespace | names, wrap
+    )
 
 
 def _size(grid: Grid, dimension: int) -> ast.expr:
     """Return the number of steps of a sequential dimension."""
-    return load(STEPS.format(dimension)) if grid.sizes is None else ast.Constant(grid.sizes[dimension])
+    return (
+        load(STEPS.format(dimension)) if grid.sizes is None else ast.Constant(grid.sizes[dimension])
+    )
 
 
 # ---- blocks --------------------------------------------------------------------------------------
@@ -105,37 +151,60 @@ def _spec(spec: BlockSpec, what: str, grid: Grid, names: dict[str, Any], unique:
     """Return a BlockSpec as the kernel writes it; enter in `names` what its index map finds outside
     the kernel."""
     keywords = []
-    for option in ("block_shape", "transforms", "delay_release", "oob_fill", "buffer_count", "eviction_policy", "mode"):
+    for option in (
+        "block_shape",
+        "transforms",
+        "delay_release",
+        "oob_fill",
+        "buffer_count",
+        "eviction_policy",
+        "mode",
+    ):
         names[f"np__{unique}_{option}"] = getattr(spec, option)
         keywords.append(ast.keyword(option, load(f"np__{unique}_{option}")))
-    keywords.append(ast.keyword("index_map", _index_map(spec.index_map, f"{what}: index_map", grid, names, unique)))
+    keywords.append(
+        ast.keyword(
+            "index_map", _index_map(spec.index_map, f"{what}: index_map", grid, names, unique)
+        )
+    )
     return ast.Call(load("np__BlockSpec"), [], keywords)
 
 
-def _index_map(function: Any, what: str, grid: Grid, names: dict[str, Any], unique: str) -> ast.expr:
+def _index_map(
+    function: Any, what: str, grid: Grid, names: dict[str, Any], unique: str
+) -> ast.expr:
     """Return the index map of the pipeline: over its own dimensions, at this CTA."""
     if function is None:
         return ast.Constant(None)
     plain = function.function if isinstance(function, Function) else function
     if not isinstance(plain, FunctionType):
-        raise SpecError(f"{what} must be a lambda or a function, whose source is compiled with the kernel, got {function!r}")
+        raise SpecError(
+            f"{what} must be a lambda or a function, whose source is compiled with the kernel, got {function!r}"
+        )
     count = plain.__code__.co_argcount
     if count != grid.rank or plain.__defaults__ or plain.__code__.co_kwonlyargcount:
         defaults = ", some with defaults" if plain.__defaults__ else ""
-        raise SpecError(f"{what} takes {count} indices{defaults}, but the kernel's grid has {grid.rank} dimensions: it takes one "
-                        "index of each")
+        raise SpecError(
+            f"{what} takes {count} indices{defaults}, but the kernel's grid has {grid.rank} dimensions: it takes one "
+            "index of each"
+        )
     steps = [INDEX.format(d) for d in grid.sequential] or ["np__step"]
     if plain.__name__ == "<lambda>":
         body = _inlined(plain, find_lambda(plain, what), names, unique)
     else:
         names[f"np__{unique}_map"] = function if isinstance(function, Function) else Function(plain)
         used = reads(read(names[f"np__{unique}_map"].function).tree)  # type: ignore[arg-type]  # `read` has looked at it
-        body = ast.Call(load(f"np__{unique}_map"), [load(INDEX.format(d)) if needed else ast.Constant(0)
-                                                    for d, needed in enumerate(used)], [])
+        body = ast.Call(
+            load(f"np__{unique}_map"),
+            [load(INDEX.format(d)) if needed else ast.Constant(0) for d, needed in enumerate(used)],
+            [],
+        )
     return ast.Lambda(parameters(steps), body)
 
 
-def _inlined(function: FunctionType, node: ast.Lambda, names: dict[str, Any], unique: str) -> ast.expr:
+def _inlined(
+    function: FunctionType, node: ast.Lambda, names: dict[str, Any], unique: str
+) -> ast.expr:
     """Return the expression of a lambda over the indices; what the lambda finds around it gets
     names of its own."""
     arguments = {argument.arg: INDEX.format(d) for d, argument in enumerate(node.args.args)}
@@ -146,7 +215,11 @@ def _inlined(function: FunctionType, node: ast.Lambda, names: dict[str, Any], un
             if part.id in arguments:
                 part.id = arguments[part.id]
             elif part.id in cells or part.id in function.__globals__:
-                value = cells[part.id].cell_contents if part.id in cells else function.__globals__[part.id]
+                value = (
+                    cells[part.id].cell_contents
+                    if part.id in cells
+                    else function.__globals__[part.id]
+                )
                 part.id = f"np__{unique}_of_{part.id}"
                 names[part.id] = value
     return body
@@ -184,12 +257,18 @@ def find_lambda(function: FunctionType, what: str) -> ast.Lambda:
     code = function.__code__
     text = "".join(linecache.getlines(code.co_filename, function.__globals__))
     try:
-        found = [node for node in _lambdas(text) if node.lineno == code.co_firstlineno and _same(_compiled(node, code), code)]
+        found = [
+            node
+            for node in _lambdas(text)
+            if node.lineno == code.co_firstlineno and _same(_compiled(node, code), code)
+        ]
     except SyntaxError:
         found = []
     if len({ast.dump(node) for node in found}) != 1:
-        raise SpecError(f"{what}: the source of the lambda on line {code.co_firstlineno} of {code.co_filename} "
-                        f"{'could be one of several' if found else 'is not there'}: write a 'def' with @numpipe.function above it")
+        raise SpecError(
+            f"{what}: the source of the lambda on line {code.co_firstlineno} of {code.co_filename} "
+            f"{'could be one of several' if found else 'is not there'}: write a 'def' with @numpipe.function above it"
+        )
     return found[0]
 
 
@@ -211,7 +290,9 @@ def _compiled(node: ast.Lambda, like: CodeType) -> CodeType:
 
 def _same(one: CodeType, other: CodeType) -> bool:
     def parts(code: CodeType) -> tuple[Any, ...]:
-        constants = tuple(parts(c) if isinstance(c, CodeType) else (type(c), c) for c in code.co_consts)
+        constants = tuple(
+            parts(c) if isinstance(c, CodeType) else (type(c), c) for c in code.co_consts
+        )
         return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars
 
     return parts(one) == parts(other)

@@ -68,14 +68,23 @@ class Turns(Rewriter):
         if self.unit.turns < 2:
             return False
         if not self.lifts_kernel or len(self.scopes) > 1:
-            self.error(node.iter, f"{WHY} of the kernel function's own loops: a loop over tiles in a function that it calls would "
-                                  "share its tiles out among the warpgroups once more; write it in the kernel function")
+            self.error(
+                node.iter,
+                f"{WHY} of the kernel function's own loops: a loop over tiles in a function that it calls would "
+                "share its tiles out among the warpgroups once more; write it in the kernel function",
+            )
         if self.over_tiles:
-            self.error(node.iter, f"{WHY}, one for each tile of the outer loop: a loop over tiles in another one has none to share "
-                                  "out; give numpipe.tiles the counts of both, or use schedule='cooperative'")
+            self.error(
+                node.iter,
+                f"{WHY}, one for each tile of the outer loop: a loop over tiles in another one has none to share "
+                "out; give numpipe.tiles the counts of both, or use schedule='cooperative'",
+            )
         for word, left in leaves(node.body, ast.Break):
-            self.error(left, f"'{word}' leaves the loop over tiles of line {node.lineno}, and {WHY}: those of the other warpgroups "
-                             "come behind this one, and their blocks are loaded; run all tiles, or make the counts smaller")
+            self.error(
+                left,
+                f"'{word}' leaves the loop over tiles of line {node.lineno}, and {WHY}: those of the other warpgroups "
+                "come behind this one, and their blocks are loaded; run all tiles, or make the counts smaller",
+            )
         return True
 
     def tile_body(self, node: ast.For, in_turns: bool) -> tuple[list[ast.stmt], bool]:
@@ -83,11 +92,15 @@ class Turns(Rewriter):
         self.over_tiles += 1
         body = self._block(node.body)
         self.over_tiles -= 1
-        running = [number for number, statement in enumerate(body) if in_turns and pipeline_in(statement)]
+        running = [
+            number for number, statement in enumerate(body) if in_turns and pipeline_in(statement)
+        ]
         if not running:
             return body, False
-        take, give = (ast.copy_location(ast.Expr(self.call(operation, [], node)), node)
-                      for operation in (pingpong.take_turn, pingpong.pass_turn))
+        take, give = (
+            ast.copy_location(ast.Expr(self.call(operation, [], node)), node)
+            for operation in (pingpong.take_turn, pingpong.pass_turn)
+        )
         first, behind = running[0], running[-1] + 1
         taken = [*with_skips(body[first:behind], [give]), *[give] * (not _passes(body[behind - 1]))]
         return [*with_skips(body[:first], [take, give]), take, *taken, *body[behind:]], True
@@ -121,7 +134,9 @@ def _passes(statement: ast.stmt) -> bool:
     turn at its end."""
     call: ast.AST | None = statement.iter if is_loop(statement) else None
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        call = statement.value.func if getattr(statement.value.func, "may_pass_turn", False) else None
+        call = (
+            statement.value.func if getattr(statement.value.func, "may_pass_turn", False) else None
+        )
     if not isinstance(call, ast.Call):
         return False
     last = call.args[-1]
@@ -133,6 +148,7 @@ def _passes(statement: ast.stmt) -> bool:
 def leaves(body: list[ast.stmt], *of_loops: type[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
     """Yield each `return` of a body, and each statement of `of_loops` (`break`, `continue`) whose
     loop is outside the body."""
+
     def below(node: ast.AST, inner: bool) -> Iterator[tuple[str, ast.stmt]]:
         if isinstance(node, ast.Return) or (isinstance(node, of_loops) and not inner):
             yield type(node).__name__.lower(), node
@@ -148,7 +164,11 @@ def with_skips(body: list[ast.stmt], before: list[ast.stmt]) -> list[ast.stmt]:
     """Return the body of a loop, with statements put before each `continue` of that loop."""
     result: list[ast.stmt] = []
     for statement in body:
-        for field in () if isinstance(statement, (ast.For, ast.While, ast.FunctionDef)) else ("body", "orelse"):
+        for field in (
+            ()
+            if isinstance(statement, (ast.For, ast.While, ast.FunctionDef))
+            else ("body", "orelse")
+        ):
             if inner := getattr(statement, field, None):
                 setattr(statement, field, with_skips(inner, before))
         result += [*before, statement] if isinstance(statement, ast.Continue) else [statement]

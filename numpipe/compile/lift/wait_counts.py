@@ -11,9 +11,9 @@ reports one that leaves too many in flight::
     for (j,), (k_tile, v_tile) in pipe(k, v):
         s = numpipe.wgmma(None, q_tile, k_tile.T)
         out = numpipe.wgmma(out, p, v_tile)
-        s = numpipe.wgmma_wait(s)                   # 1: `out` is behind it
+        s = numpipe.wgmma_wait(s)  # 1: `out` is behind it
         ...
-        out = numpipe.wgmma_wait(out)               # 0
+        out = numpipe.wgmma_wait(out)  # 0
 """
 
 from __future__ import annotations

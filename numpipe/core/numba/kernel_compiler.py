@@ -78,15 +78,21 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
         if not self._managers:
             self._managers.extend(super().define_pipelines())
             for manager in self._managers:
-                manager.passes = [(one, name) for one, name in manager.passes if one not in self._LEFT_OUT]
+                manager.passes = [
+                    (one, name) for one, name in manager.passes if one not in self._LEFT_OUT
+                ]
                 typed = [one for one, _ in manager.passes].index(typed_passes.NopythonTypeInference)
-                manager.passes.insert(typed + 1, (_CallListeners, "call listeners with a typed function"))
+                manager.passes.insert(
+                    typed + 1, (_CallListeners, "call listeners with a typed function")
+                )
                 manager.finalize()
         return self._managers
 
 
 @contextlib.contextmanager
-def compiling_for(target: Target = DEFAULT, few_meanings: bool = False, place: Place | None = None) -> Iterator[None]:
+def compiling_for(
+    target: Target = DEFAULT, few_meanings: bool = False, place: Place | None = None
+) -> Iterator[None]:
     """Have Numba compile for an architecture with or without a GPU, with NVVM's log in its errors.
 
     Functions of Numba are replaced for the whole process, so this holds Numba's own lock: a plain
@@ -95,7 +101,9 @@ def compiling_for(target: Target = DEFAULT, few_meanings: bool = False, place: P
     (`kernel_entries`).
     """
     if config.FORCE_CUDA_CC:
-        raise RuntimeError(f"NUMBA_FORCE_CUDA_CC drops the 'a' of {target.name}, which its own instructions need: unset it")
+        raise RuntimeError(
+            f"NUMBA_FORCE_CUDA_CC drops the 'a' of {target.name}, which its own instructions need: unset it"
+        )
     library, device = codegen.CUDACodeLibrary, SimpleNamespace(compute_capability=target.capability)
     with global_compiler_lock, contextlib.ExitStack() as undo:
         if few_meanings:
@@ -109,18 +117,33 @@ def compiling_for(target: Target = DEFAULT, few_meanings: bool = False, place: P
         # of a variable that has both Numba would make a float64
         apart, unify = {types.int32, types.float32}, types.Number.unify
         for owner, name, value in (
-                (dispatcher, "get_current_device", in_this_thread(lambda: device, dispatcher.get_current_device)),
-                (compiler, "CUDACompiler", _Compiler),
-                # Numba reads the PTX only to look for runtime calls we never make
-                (passmanagers, "dump_refprune_stats", in_this_thread(lambda *_: counts, passmanagers.dump_refprune_stats)),
-                # of functions that kernels call, whatever NUMBA_CUDA_DEBUGINFO
-                (config, "CUDA_DEBUGINFO_DEFAULT", 0),
-                # Numba's asks for the working directory: it may be gone
-                (ir.Loc, "_get_path", lambda place: place.filename),
-                (config, "reload_config", in_this_thread(lambda: None, config.reload_config)),
-                (library, "get_asm_str", in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
-                (types.Number, "unify", lambda one, context, other: None if {one, other} == apart else unify(one, context, other)),
-                *(() if place is None else lines.replacements(place))):
+            (
+                dispatcher,
+                "get_current_device",
+                in_this_thread(lambda: device, dispatcher.get_current_device),
+            ),
+            (compiler, "CUDACompiler", _Compiler),
+            # Numba reads the PTX only to look for runtime calls we never make
+            (
+                passmanagers,
+                "dump_refprune_stats",
+                in_this_thread(lambda *_: counts, passmanagers.dump_refprune_stats),
+            ),
+            # of functions that kernels call, whatever NUMBA_CUDA_DEBUGINFO
+            (config, "CUDA_DEBUGINFO_DEFAULT", 0),
+            # Numba's asks for the working directory: it may be gone
+            (ir.Loc, "_get_path", lambda place: place.filename),
+            (config, "reload_config", in_this_thread(lambda: None, config.reload_config)),
+            (library, "get_asm_str", in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
+            (
+                types.Number,
+                "unify",
+                lambda one, context, other: (
+                    None if {one, other} == apart else unify(one, context, other)
+                ),
+            ),
+            *(() if place is None else lines.replacements(place)),
+        ):
             undo.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, value)
         yield
@@ -161,9 +184,17 @@ class _Printed:
         return self.text
 
 
-def compile_kernel(entry: Callable[..., Any], argtypes: Sequence[Any], *, threads: int, target: Target = DEFAULT,
-                   typed: Typed | None = None, few_meanings: bool = False, place: Place | None = None,
-                   added: Instrumentation = NOTHING) -> Any:
+def compile_kernel(
+    entry: Callable[..., Any],
+    argtypes: Sequence[Any],
+    *,
+    threads: int,
+    target: Target = DEFAULT,
+    typed: Typed | None = None,
+    few_meanings: bool = False,
+    place: Place | None = None,
+    added: Instrumentation = NOTHING,
+) -> Any:
     """Compile a `@cuda.jit` kernel of this signature down to LLVM IR; returns Numba's own kernel
     object.
 

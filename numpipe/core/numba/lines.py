@@ -28,14 +28,18 @@ class _Lines(debuginfo.DummyDIBuilder):  # type: ignore[misc]
     """Numba's interface for debug information, one object a function: of all that it could tell
     this one emits lines alone."""
 
-    def __init__(self, place: Place, module: Any, filepath: str, cgctx: Any, directives_only: bool) -> None:
+    def __init__(
+        self, place: Place, module: Any, filepath: str, cgctx: Any, directives_only: bool
+    ) -> None:
         self._place, self._module, self._compiled = place, module, filepath
         self._scope: Any = None
         self._file = ""
         self._at = 0, 0
         """the line of the compiled function's definition, and the line that it stands for"""
 
-    def mark_subprogram(self, function: Any, qualname: str, argnames: Any, argtypes: Any, line: int) -> None:
+    def mark_subprogram(
+        self, function: Any, qualname: str, argnames: Any, argtypes: Any, line: int
+    ) -> None:
         compiled = line - 1  # Numba takes the first line for a decorator's
         if (found := self._place(self._compiled, compiled)) is None:
             return
@@ -44,13 +48,39 @@ class _Lines(debuginfo.DummyDIBuilder):  # type: ignore[misc]
         module, add = self._module, self._module.add_debug_info
         path = Path(self._file.replace('"', "'"))  # ptxas cannot read a quoted quote, and fails
         file = add("DIFile", {"directory": str(path.parent), "filename": path.name})
-        unit = add("DICompileUnit", {
-            "language": ir.DIToken("DW_LANG_C_plus_plus"), "file": file, "producer": "numpipe", "runtimeVersion": 0,
-            "isOptimized": True, "emissionKind": ir.DIToken("DebugDirectivesOnly")}, is_distinct=True)
-        kind = add("DISubroutineType", {"types": module.add_metadata([ir.Constant(ir.MetaDataType(), None)])})
-        self._scope = add("DISubprogram", {
-            "name": qualname, "linkageName": qualname, "scope": file, "file": file, "line": at, "type": kind,
-            "isLocal": False, "isDefinition": True, "scopeLine": at, "isOptimized": True, "unit": unit}, is_distinct=True)
+        unit = add(
+            "DICompileUnit",
+            {
+                "language": ir.DIToken("DW_LANG_C_plus_plus"),
+                "file": file,
+                "producer": "numpipe",
+                "runtimeVersion": 0,
+                "isOptimized": True,
+                "emissionKind": ir.DIToken("DebugDirectivesOnly"),
+            },
+            is_distinct=True,
+        )
+        kind = add(
+            "DISubroutineType",
+            {"types": module.add_metadata([ir.Constant(ir.MetaDataType(), None)])},
+        )
+        self._scope = add(
+            "DISubprogram",
+            {
+                "name": qualname,
+                "linkageName": qualname,
+                "scope": file,
+                "file": file,
+                "line": at,
+                "type": kind,
+                "isLocal": False,
+                "isDefinition": True,
+                "scopeLine": at,
+                "isOptimized": True,
+                "unit": unit,
+            },
+            is_distinct=True,
+        )
         function.set_metadata("dbg", self._scope)
         cgutils.get_or_insert_named_metadata(module, "llvm.dbg.cu").add(unit)
         flags = cgutils.get_or_insert_named_metadata(module, "llvm.module.flags")
@@ -66,13 +96,17 @@ class _Lines(debuginfo.DummyDIBuilder):  # type: ignore[misc]
         if line not in (compiled, compiled + 1):
             found = self._place(self._compiled, line)
             at = found[1] if found is not None and found[0] == self._file else at
-        builder.debug_metadata = self._module.add_debug_info("DILocation", {"line": at, "column": 1, "scope": self._scope})
+        builder.debug_metadata = self._module.add_debug_info(
+            "DILocation", {"line": at, "column": 1, "scope": self._scope}
+        )
 
 
 def replacements(place: Place) -> tuple[tuple[Any, str, Any], ...]:
     """Return (owner, name, value) of what Numba's lowering uses while a kernel with a line table is
     compiled."""
-    return ((debuginfo, "DummyDIBuilder", functools.partial(_Lines, place)),
-            # lines before that of the definition are those of a function's own expressions here,
-            # not of a decorator
-            (lowering.BaseLower, "_adjust_line_if_prologue", lambda _, line: line))
+    return (
+        (debuginfo, "DummyDIBuilder", functools.partial(_Lines, place)),
+        # lines before that of the definition are those of a function's own expressions here,
+        # not of a decorator
+        (lowering.BaseLower, "_adjust_line_if_prologue", lambda _, line: line),
+    )

@@ -14,10 +14,35 @@ from numba.cuda import cgutils
 from ..instrumentation import INSTRUMENTATION
 
 __all__ = [
-    "assert_fail", "block_index", "block_number", "c_string", "cluster_dims", "const", "define", "emit_asm",
-    "emit_gated", "external", "f32", "global_pointer", "grid_constant", "grid_size", "i1", "i8", "i16",
-    "i32", "i64", "join", "nothing", "one_of", "pure_asm",
-    "shared_base", "smem", "special", "thread_index", "void", "vprintf",
+    "assert_fail",
+    "block_index",
+    "block_number",
+    "c_string",
+    "cluster_dims",
+    "const",
+    "define",
+    "emit_asm",
+    "emit_gated",
+    "external",
+    "f32",
+    "global_pointer",
+    "grid_constant",
+    "grid_size",
+    "i1",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "join",
+    "nothing",
+    "one_of",
+    "pure_asm",
+    "shared_base",
+    "smem",
+    "special",
+    "thread_index",
+    "void",
+    "vprintf",
 ]
 
 i1, i8, i16, i32, i64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
@@ -52,7 +77,9 @@ def emit_asm(builder: Any, result: Any, args: Sequence[Any], text: str, constrai
     if seed is not None and _TRANSITION.search(text):
         text = _SLEEP.replace("SEED", str((seed * 0x9E3779B1 + 0x85EBCA6B) & 0xFFFFFFFF)) + text
     fnty = ir.FunctionType(result, [a.type for a in args])
-    return builder.call(ir.InlineAsm(fnty, text, constraints, side_effect=True), list(args), attrs=("convergent",))
+    return builder.call(
+        ir.InlineAsm(fnty, text, constraints, side_effect=True), list(args), attrs=("convergent",)
+    )
 
 
 def emit_gated(builder: Any, result: Any, args: Sequence[Any], text: str, constraints: str) -> Any:
@@ -61,8 +88,13 @@ def emit_gated(builder: Any, result: Any, args: Sequence[Any], text: str, constr
     A debugged kernel omits the instruction after one of the CTA's waits timed out (`np_words`).
     """
     if INSTRUMENTATION.get().debug:
-        omits = emit_asm(builder, i32, [external(builder, "np_words", i32)],
-                         "ld.volatile.shared.u32 $0, [$1];", "=r,r,~{memory}")
+        omits = emit_asm(
+            builder,
+            i32,
+            [external(builder, "np_words", i32)],
+            "ld.volatile.shared.u32 $0, [$1];",
+            "=r,r,~{memory}",
+        )
         text = re.sub(r"@(\w+) \$gate ", r"and.pred goes_on, goes_on, \1; @goes_on ", text)
         text = text.replace("$gate", "@goes_on")
         text = f"{{ .reg .pred goes_on; setp.eq.u32 goes_on, ${len(args)}, 0; {text} }}"
@@ -86,7 +118,9 @@ def join(builder: Any) -> None:
     emit_asm(builder, ir.VoidType(), [], "", "")
 
 
-def one_of(builder: Any, test: Any, then: Callable[[], list[Any]], otherwise: Callable[[], list[Any]]) -> list[Any]:
+def one_of(
+    builder: Any, test: Any, then: Callable[[], list[Any]], otherwise: Callable[[], list[Any]]
+) -> list[Any]:
     """Return the values that `then` makes where a test holds, and that `otherwise` makes where it
     does not."""
     arms = []
@@ -122,7 +156,9 @@ def nothing(context: Any) -> Any:
 def external(builder: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Any:
     """Call a symbol that the kernel's entry module defines (see `define`), by which shared helpers
     ask their kernel."""
-    fn = cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, [a.type for a in args]), name)
+    fn = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(result, [a.type for a in args]), name
+    )
     return builder.call(fn, list(args))
 
 
@@ -178,7 +214,9 @@ def vprintf(context: Any, builder: Any, format: str, values: Sequence[Any]) -> N
     external(builder, "vprintf", i32, [c_string(context, builder, format), buffer])
 
 
-def assert_fail(context: Any, builder: Any, message: str, file: str, line: int, function: str) -> None:
+def assert_fail(
+    context: Any, builder: Any, message: str, file: str, line: int, function: str
+) -> None:
     """Fail as a C assert: the lane prints "file:line: function: … Assertion `message` failed" and
     stops the kernel."""
     text = [c_string(context, builder, part) for part in (message, file, function)]
@@ -210,7 +248,9 @@ class _ByVal(ArgumentAttributes):  # type: ignore[misc]
 
 
 def _annotate(builder: Any, name: str, value: Any) -> None:
-    node = builder.module.add_metadata((builder.function, ir.MetaDataString(builder.module, name), value))
+    node = builder.module.add_metadata(
+        (builder.function, ir.MetaDataString(builder.module, name), value)
+    )
     cgutils.get_or_insert_named_metadata(builder.module, "nvvm.annotations").add(node)
 
 

@@ -48,6 +48,7 @@ def link(ltoir: bytes, name: str, target: Target = DEFAULT) -> tuple[bytes, str]
     flags = ["-lto", f"-arch={target.name}", "-O3", "-verbose", "-no-cache"]
     handle = nvjitlink.create(len(flags), flags)
     try:
+
         def log(kind: str) -> str:
             text = bytearray(getattr(nvjitlink, f"get_{kind}_log_size")(handle))
             getattr(nvjitlink, f"get_{kind}_log")(handle, text)
@@ -77,16 +78,27 @@ def disassemble(cubin: bytes) -> str:
     code = ObjectCode.from_cubin(cubin)
     lines = ["-gi", "-c"] * (b"\0.debug_line\0" in cubin)
     text = str(codegen.run_nvdisasm(code, ["-ndf", *lines]))
-    return str(codegen.run_nvdisasm(code, lines)) if re.search(r"\b(STL|LDL|BRX|BRXU|JMX|JMXU)\b", text) else text
+    return (
+        str(codegen.run_nvdisasm(code, lines))
+        if re.search(r"\b(STL|LDL|BRX|BRXU|JMX|JMXU)\b", text)
+        else text
+    )
 
 
 def calls(library: Any, *functions: str) -> bool:
-    return any(re.search(rf'call [^\n]*@"?({"|".join(functions)})"?\(', text) for text in library.llvm_strs)
+    return any(
+        re.search(rf'call [^\n]*@"?({"|".join(functions)})"?\(', text) for text in library.llvm_strs
+    )
 
 
 def undefined_symbols(library: Any, prefix: str) -> list[str]:
     """Return the symbols of this prefix that are called and that nothing defines."""
-    called, defined = ({symbol for text in library.llvm_strs
-                        for symbol in re.findall(rf'{kind} [^@\n]*@"?({re.escape(prefix)}[\w$]+)"?\(', text)}
-                       for kind in ("declare", "define"))
+    called, defined = (
+        {
+            symbol
+            for text in library.llvm_strs
+            for symbol in re.findall(rf'{kind} [^@\n]*@"?({re.escape(prefix)}[\w$]+)"?\(', text)
+        }
+        for kind in ("declare", "define")
+    )
     return sorted(called - defined)

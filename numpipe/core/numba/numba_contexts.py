@@ -32,7 +32,18 @@ from .kernel_entries import drop_all
 __all__ = ["learn_all", "own_contexts"]
 
 _TYPING = (cudadecl, cudamath, npydecl, enumdecl)
-_LOWERING = (cudaimpl, printimpl, numbers, optional, cuda_mathimpl, slicing, iterators, tupleobj, rangeobj, builtins)
+_LOWERING = (
+    cudaimpl,
+    printimpl,
+    numbers,
+    optional,
+    cuda_mathimpl,
+    slicing,
+    iterators,
+    tupleobj,
+    rangeobj,
+    builtins,
+)
 
 
 def in_this_thread(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,8 +67,12 @@ class _Typing(CUDATypingContext):  # type: ignore[misc]
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         """Return the signature of a call. Numba asks three times: its inference goes over a
         function until nothing changes."""
-        if isinstance(func, types.Dispatcher) and not isinstance(func.dispatcher.targetctx, _Target):
-            raise NumbaNotImplementedError("a function of @cuda.jit: Numba's kernels call it too, and it is compiled for both")
+        if isinstance(func, types.Dispatcher) and not isinstance(
+            func.dispatcher.targetctx, _Target
+        ):
+            raise NumbaNotImplementedError(
+                "a function of @cuda.jit: Numba's kernels call it too, and it is compiled for both"
+            )
         if kws:
             return super().resolve_function_type(func, args, kws)
         key = (id(func), *map(id, args))
@@ -110,10 +125,14 @@ def own_contexts() -> Iterator[None]:
     """Have Numba use these contexts in this thread, if they are still in use; the caller holds
     Numba's lock."""
     with contextlib.ExitStack() as undo:
-        for name, ours in zip(("typing_context", "target_context"), _Own.contexts or (), strict=False):
+        for name, ours in zip(
+            ("typing_context", "target_context"), _Own.contexts or (), strict=False
+        ):
             numbas = vars(CUDATarget)[name]
             undo.callback(setattr, CUDATarget, name, numbas)
-            setattr(CUDATarget, name, property(in_this_thread(lambda _, ours=ours: ours, numbas.fget)))
+            setattr(
+                CUDATarget, name, property(in_this_thread(lambda _, ours=ours: ours, numbas.fget))
+            )
         if _Own.contexts is not None:
             undo.callback(_Own.contexts[0].resolved.clear)
         yield

@@ -31,9 +31,32 @@ from .kernel_entries import Entries, Lowering
 from .llvm_ir import const, i64, nothing
 
 __all__ = [
-    "TypingError", "attribute", "binary", "call", "call_value", "constant_attributes", "field_attributes", "fields", "helper_type",
-    "immediate", "literal", "lowering_registry", "machine_model", "method", "models", "no_code", "operation_type", "overload",
-    "register_model", "returns", "signature", "struct", "struct_model", "tuple_of", "types", "unliteral",
+    "TypingError",
+    "attribute",
+    "binary",
+    "call",
+    "call_value",
+    "constant_attributes",
+    "field_attributes",
+    "fields",
+    "helper_type",
+    "immediate",
+    "literal",
+    "lowering_registry",
+    "machine_model",
+    "method",
+    "models",
+    "no_code",
+    "operation_type",
+    "overload",
+    "register_model",
+    "returns",
+    "signature",
+    "struct",
+    "struct_model",
+    "tuple_of",
+    "types",
+    "unliteral",
 ]
 
 Typer = Callable[..., Any]
@@ -95,7 +118,9 @@ def operation_type(key: Any, name: str, typer: Typer) -> Any:
 def helper_type(key: Any, implementation: Callable[..., Any]) -> Any:
     """Return the Numba type of a Python function compiled from its own source; constant arguments
     stay literal."""
-    template = templates.make_overload_template(key, lambda *args: implementation, {}, False, "never", prefer_literal=True)
+    template = templates.make_overload_template(
+        key, lambda *args: implementation, {}, False, "never", prefer_literal=True
+    )
     template._impl_cache, template._compiled_overloads = Entries(key), Entries(key)
     return _function(template)
 
@@ -106,7 +131,14 @@ def _function(template: Any) -> Any:
     return function
 
 
-def call(context: Any, builder: Any, function: Any, argtypes: Sequence[Any], args: Sequence[Any], *value: Any) -> tuple[Any, Any]:
+def call(
+    context: Any,
+    builder: Any,
+    function: Any,
+    argtypes: Sequence[Any],
+    args: Sequence[Any],
+    *value: Any,
+) -> tuple[Any, Any]:
     """Call `function` (an operation, a helper or its Numba type) while generating code -> (return
     type, value).
 
@@ -115,17 +147,32 @@ def call(context: Any, builder: Any, function: Any, argtypes: Sequence[Any], arg
     """
     fnty = function if isinstance(function, types.Type) else function._numba_type_
     sig = fnty.get_call_type(context.typing_context, tuple(argtypes), {})
-    left_out = sig.args[len(args):]
+    left_out = sig.args[len(args) :]
     assert all(ty == types.none for ty in left_out), sig
-    values = [v if t == s else context.cast(builder, v, t, s)
-              for v, t, s in zip(args, argtypes, sig.args[:len(args)], strict=True)] + [nothing(context) for _ in left_out]
+    values = [
+        v if t == s else context.cast(builder, v, t, s)
+        for v, t, s in zip(args, argtypes, sig.args[: len(args)], strict=True)
+    ] + [nothing(context) for _ in left_out]
     return sig.return_type, context.get_function(fnty, sig)(builder, [*value, *values])
 
 
-def call_value(context: Any, builder: Any, function: Any, value: Any, argtypes: Sequence[Any],
-               args: Sequence[Any]) -> tuple[Any, Any]:
+def call_value(
+    context: Any,
+    builder: Any,
+    function: Any,
+    value: Any,
+    argtypes: Sequence[Any],
+    args: Sequence[Any],
+) -> tuple[Any, Any]:
     """Call a callable value of type `function` while generating code -> (return type, value)."""
-    return call(context, builder, function, argtypes, args, *(() if isinstance(function, types.Function) else (value,)))
+    return call(
+        context,
+        builder,
+        function,
+        argtypes,
+        args,
+        *(() if isinstance(function, types.Function) else (value,)),
+    )
 
 
 def tuple_of(like: Any, parts: Sequence[Any]) -> Any:
@@ -157,8 +204,12 @@ def _resolved(type_class: type, name: str, typer: Callable[[Any], Any]) -> None:
     setattr(Attribute, f"resolve_{name}", lambda self, ty: typer(ty))
 
 
-def attribute(type_class: type, name: str, typer: Callable[[Any], Any],
-              codegen: Callable[[Any, Any, Any, Any], Any]) -> None:
+def attribute(
+    type_class: type,
+    name: str,
+    typer: Callable[[Any], Any],
+    codegen: Callable[[Any, Any, Any, Any], Any],
+) -> None:
     """Define an attribute of values of `type_class`: `typer(type) -> type`, `codegen(context,
     builder, type, value)`."""
     _resolved(type_class, name, typer)
@@ -168,15 +219,26 @@ def attribute(type_class: type, name: str, typer: Callable[[Any], Any],
 def constant_attributes(type_class: type, result: Any, /, **values: Callable[[Any], Any]) -> None:
     """Define attributes whose values ``value(type)`` are constants, of type `result`; None: of
     literals and tuples of them."""
+
     def define(name: str, value: Callable[[Any], Any]) -> None:
         def typer(ty: Any) -> Any:
             constant = value(ty)
-            return result or (types.Tuple(list(map(types.literal, constant))) if isinstance(constant, tuple) else
-                              types.literal(constant))
+            return result or (
+                types.Tuple(list(map(types.literal, constant)))
+                if isinstance(constant, tuple)
+                else types.literal(constant)
+            )
 
-        attribute(type_class, name, typer, lambda context, builder, ty, _:
-                  context.get_constant_generic(builder, typer(ty), value(ty)) if result or isinstance(value(ty), tuple) else
-                  context.get_constant_undef(typer(ty)))
+        attribute(
+            type_class,
+            name,
+            typer,
+            lambda context, builder, ty, _: (
+                context.get_constant_generic(builder, typer(ty), value(ty))
+                if result or isinstance(value(ty), tuple)
+                else context.get_constant_undef(typer(ty))
+            ),
+        )
 
     for name, value in values.items():
         define(name, value)
@@ -185,9 +247,14 @@ def constant_attributes(type_class: type, result: Any, /, **values: Callable[[An
 def field_attributes(type_class: type, **kinds: Any) -> None:
     """Define attributes that read a structure's fields, by their types, or functions that return
     them for the structure's type."""
+
     def define(name: str, kind: Any) -> None:
-        attribute(type_class, name, (lambda ty: kind) if isinstance(kind, types.Type) else kind,
-                  lambda context, builder, ty, value: getattr(fields(context, builder, ty, value), name))
+        attribute(
+            type_class,
+            name,
+            (lambda ty: kind) if isinstance(kind, types.Type) else kind,
+            lambda context, builder, ty, value: getattr(fields(context, builder, ty, value), name),
+        )
 
     for name, kind in kinds.items():
         define(name, kind)
@@ -208,13 +275,21 @@ def method(type_class: type, name: str, function: Any) -> None:
 
         def generic(self, args: Any, kws: Any) -> Any:
             sig = function._numba_type_.get_call_type(self.context, (self.this, *args), kws)
-            return None if sig is None else signature(sig.return_type, *sig.args[1:], recvr=self.this)
+            return (
+                None if sig is None else signature(sig.return_type, *sig.args[1:], recvr=self.this)
+            )
 
     _resolved(type_class, name, lambda ty: types.BoundFunction(Method, ty))
 
     @lowering_registry.lower(Method.key, type_class, types.VarArg(types.Any))
     def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return call(context, builder, function, (sig.recvr or sig.args[0], *sig.args[len(sig.args) - len(args) + 1:]), args)[1]
+        return call(
+            context,
+            builder,
+            function,
+            (sig.recvr or sig.args[0], *sig.args[len(sig.args) - len(args) + 1 :]),
+            args,
+        )[1]
 
 
 def binary(function: Any, typer: Callable[..., Any], literals: bool = False) -> None:

@@ -41,12 +41,19 @@ def _deepest(error: BaseException, first: int, seen: set[int]) -> tuple[int, str
             lines += _line(local.get(name), first)
         failures: Any = local.get("self")
         if hasattr(failures, "_failures"):  # no candidate of a call matched
-            causes += [f.error for group in failures._failures.values() for f in group if isinstance(f.error, Exception)]
+            causes += [
+                f.error
+                for group in failures._failures.values()
+                for f in group
+                if isinstance(f.error, Exception)
+            ]
             reason = _no_match(failures)
         traceback = traceback.tb_next
     lines += _line(error, first)
     if not lines:
-        places = re.findall(r"(?:at|in) [^\n]*? \((\d+)\)", reason) or re.findall(r'File "[^"]*", line (\d+)', reason)
+        places = re.findall(r"(?:at|in) [^\n]*? \((\d+)\)", reason) or re.findall(
+            r'File "[^"]*", line (\d+)', reason
+        )
         lines = [int(line) for line in places[-1:] if int(line) >= first]
     inner = [_deepest(cause, first, seen) for cause in causes if id(cause) not in seen]
     depth, innermost, deeper = max(inner, key=lambda one: one[0], default=(0, "", []))
@@ -62,8 +69,14 @@ def _no_match(failures: Any) -> str:
     key = failures._function_type.typing_key
     symbol, args = _SYMBOLS.get(key), [str(a) for a in failures._args]
     return f"'{symbol or getattr(key, '__name__', key)}' is not defined for " + (
-        " and ".join(args) if symbol else f"({', '.join(args)})")
+        " and ".join(args) if symbol else f"({', '.join(args)})"
+    )
 
 
-_SYMBOLS = OPERATORS_TO_BUILTINS | {operator.matmul: "@", operator.imatmul: "@=", operator.getitem: "[]",
-                                    operator.setitem: "[] =", operator.truth: None}
+_SYMBOLS = OPERATORS_TO_BUILTINS | {
+    operator.matmul: "@",
+    operator.imatmul: "@=",
+    operator.getitem: "[]",
+    operator.setitem: "[] =",
+    operator.truth: None,
+}

@@ -19,8 +19,9 @@ from ...diagnostics.errors import TargetError
 try:
     import jax as _jax  # noqa: F401  without it the files below cannot be imported
 except ImportError as error:
-    raise TargetError(f"numpipe.jax needs JAX, which cannot be imported ({error}): pip install jax, or jax[cuda13] for GPUs"
-                      ) from error
+    raise TargetError(
+        f"numpipe.jax needs JAX, which cannot be imported ({error}): pip install jax, or jax[cuda13] for GPUs"
+    ) from error
 
 from .attention import attention
 from .kernel_call import call

@@ -31,9 +31,20 @@ __all__ = ["attention"]
 
 
 @brief
-def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0, scale: float | None = None,
-              layout: str = "bhsd", exact: bool = True, return_lse: bool = False, config: Config | None = None,
-              target: str | None = None) -> Any:
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    causal: bool = False,
+    diagonal: int = 0,
+    scale: float | None = None,
+    layout: str = "bhsd",
+    exact: bool = True,
+    return_lse: bool = False,
+    config: Config | None = None,
+    target: str | None = None,
+) -> Any:
     """Return ``softmax(scale * q @ k.T) @ v`` of each head, as `numpipe.ops.attention` does, in a
     JAX program.
 
@@ -51,10 +62,16 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, diagonal: int = 0
     """
     for name, value in (("scale", scale), ("diagonal", diagonal)):
         if isinstance(value, jax.core.Tracer):
-            raise SpecError(f"numpipe.jax.attention: '{name}' is traced, and a launch has the number that it was traced with: "
-                            "pass a Python number")
+            raise SpecError(
+                f"numpipe.jax.attention: '{name}' is traced, and a launch has the number that it was traced with: "
+                "pass a Python number"
+            )
     arrays = {name: jnp.asarray(array) for name, array in (("q", q), ("k", k), ("v", v))}
-    described("attention", {name: array_info(array) for name, array in arrays.items()}, (FLOAT16, BFLOAT16))
+    described(
+        "attention",
+        {name: array_info(array) for name, array in arrays.items()},
+        (FLOAT16, BFLOAT16),
+    )
     shapes = [array.shape for array in arrays.values()]
     _asked(*shapes, causal, layout, return_lse, scale)
     # of the depth before it is padded
@@ -82,13 +99,16 @@ class _Form:
 def _without_derivative(form: _Form) -> Callable[..., tuple[Any, ...]]:
     """Return the attention of a form as a function of q, k and v; to differentiate it raises
     SpecError."""
+
     @jax.custom_vjp
     def attended(q: Any, k: Any, v: Any) -> tuple[Any, ...]:
         return _mapped(form)(q, k, v)
 
     def forward(q: Any, k: Any, v: Any) -> Any:
-        raise SpecError("numpipe.jax.attention: jax.grad of it: the op has no derivative yet; differentiate "
-                        "jax.nn.dot_product_attention instead, or pass what needs no gradient through jax.lax.stop_gradient")
+        raise SpecError(
+            "numpipe.jax.attention: jax.grad of it: the op has no derivative yet; differentiate "
+            "jax.nn.dot_product_attention instead, or pass what needs no gradient through jax.lax.stop_gradient"
+        )
 
     attended.defvjp(forward, lambda residuals, g: residuals)
     return attended  # type: ignore[no-any-return]
@@ -97,15 +117,31 @@ def _without_derivative(form: _Form) -> Callable[..., tuple[Any, ...]]:
 @functools.cache
 def _mapped(form: _Form) -> Callable[..., tuple[Any, ...]]:
     """Return the attention as a function of q, k and v, with its rule for ``jax.vmap``."""
+
     def run(ins: list[Any], outs: list[Any], **where: Any) -> Any:
-        where = {**where, "out": tuple(outs) if form.return_lse else outs[0]} if where else {"target": form.target}
-        return ops.attention(*ins, causal=form.causal, diagonal=form.diagonal, scale=form.scale, layout=form.layout,
-                             exact=form.exact, return_lse=form.return_lse, config=form.config, **where)
+        where = (
+            {**where, "out": tuple(outs) if form.return_lse else outs[0]}
+            if where
+            else {"target": form.target}
+        )
+        return ops.attention(
+            *ins,
+            causal=form.causal,
+            diagonal=form.diagonal,
+            scale=form.scale,
+            layout=form.layout,
+            exact=form.exact,
+            return_lse=form.return_lse,
+            config=form.config,
+            **where,
+        )
 
     def bound(q: Any, k: Any, v: Any) -> tuple[Any, ...]:
         batches, second, third, depth = q.shape
         heads, positions = (second, third) if form.layout == "bhsd" else (third, second)
-        arrays = [jnp.pad(x, [(0, 0)] * 3 + [(0, -depth % ROW)]) if depth % ROW else x for x in (q, k, v)]
+        arrays = [
+            jnp.pad(x, [(0, 0)] * 3 + [(0, -depth % ROW)]) if depth % ROW else x for x in (q, k, v)
+        ]
         outs = [ArrayType(arrays[0].shape, np.dtype(q.dtype))]
         if form.return_lse:
             outs.append(ArrayType((batches, heads, positions), np.float32))
@@ -113,7 +149,10 @@ def _mapped(form: _Form) -> Callable[..., tuple[Any, ...]]:
         return (made[..., :depth], *sums)
 
     def rule(size: int, batched: Sequence[bool], *arrays: Any) -> Any:
-        whole = [x if there else jnp.broadcast_to(x, (size, *x.shape)) for x, there in zip(arrays, batched, strict=True)]
+        whole = [
+            x if there else jnp.broadcast_to(x, (size, *x.shape))
+            for x, there in zip(arrays, batched, strict=True)
+        ]
         count = whole[0].shape[1]
         made = _mapped(form)(*[x.reshape(size * count, *x.shape[2:]) for x in whole])
         return tuple(x.reshape(size, count, *x.shape[1:]) for x in made), (True,) * len(made)

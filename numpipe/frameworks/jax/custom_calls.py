@@ -66,28 +66,36 @@ class Memory:
 class Target:
     """A function for inputs and outputs of these types, registered with XLA under `name`."""
 
-    def __init__(self, what: str, run: Run, ins: tuple[ArrayType, ...], outs: tuple[ArrayType, ...]) -> None:
+    def __init__(
+        self, what: str, run: Run, ins: tuple[ArrayType, ...], outs: tuple[ArrayType, ...]
+    ) -> None:
         """`what` is the name of the kernel or op. Raises what a compile raises, where it is
         compiled now."""
         self.name = f"numpipe.{what}.{next(_numbers)}"
         self._run, self._ins, self._outs = run, ins, outs
-        self._described = [(t.shape, dense_strides(t.shape, t.dtype.itemsize), t.dtype) for t in (*ins, *outs)]
+        self._described = [
+            (t.shape, dense_strides(t.shape, t.dtype.itemsize), t.dtype) for t in (*ins, *outs)
+        ]
         self._known = Table()
         """(stream, addresses) -> what was collected there"""
         ordinal = default_gpu()
         self._work = 0 if ordinal is None else self._dry(ordinal)
         results = len(outs) + (self._work > 0)
-        self._handlers = {platform: Handler(function, len(ins), results, streams=platform == "CUDA")
-                          for platform, function in (("CUDA", self._on_gpu), ("cpu", self._on_cpu))}
+        self._handlers = {
+            platform: Handler(function, len(ins), results, streams=platform == "CUDA")
+            for platform, function in (("CUDA", self._on_gpu), ("cpu", self._on_cpu))
+        }
         for platform, handler in self._handlers.items():
-            jax.ffi.register_ffi_target(self.name, jax.ffi.pycapsule(handler.address), platform=platform)
+            jax.ffi.register_ffi_target(
+                self.name, jax.ffi.pycapsule(handler.address), platform=platform
+            )
 
     def __call__(self, *arrays: Any) -> tuple[Any, ...]:
         """Bind the call in the program that JAX traces; returns its outputs."""
         types = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in self._outs]
         if self._work:
             types.append(jax.ShapeDtypeStruct((self._work,), np.uint8))
-        return tuple(jax.ffi.ffi_call(self.name, types)(*arrays)[:len(self._outs)])
+        return tuple(jax.ffi.ffi_call(self.name, types)(*arrays)[: len(self._outs)])
 
     # ---- on a GPU
     def _dry(self, ordinal: int) -> int:
@@ -99,7 +107,9 @@ class Target:
     def _on_gpu(self, stream: int, pointers: tuple[int, ...]) -> None:
         known = self._known.get((stream, pointers))
         if known is None:
-            with launch.collecting(launch.Collected(memory=pointers[-1] if self._work else 0, nbytes=self._work)) as collected:
+            with launch.collecting(
+                launch.Collected(memory=pointers[-1] if self._work else 0, nbytes=self._work)
+            ) as collected:
                 self._launch(stream, pointers, _ordinal(pointers))
             self._known.keep((stream, pointers), collected)
         else:
@@ -108,14 +118,22 @@ class Target:
 
     def _launch(self, stream: int, pointers: Any, ordinal: int) -> None:
         owner, count = Memory(stream), len(self._ins)
-        infos = [launch.ArrayInfo("cuda", pointer, shape, strides, dtype, ordinal, number >= count, owner)
-                 for number, (pointer, (shape, strides, dtype)) in enumerate(zip(pointers, self._described, strict=False))]
+        infos = [
+            launch.ArrayInfo(
+                "cuda", pointer, shape, strides, dtype, ordinal, number >= count, owner
+            )
+            for number, (pointer, (shape, strides, dtype)) in enumerate(
+                zip(pointers, self._described, strict=False)
+            )
+        ]
         self._run(infos[:count], infos[count:], stream=stream)
 
     # ---- on the CPU
     def _on_cpu(self, stream: int, pointers: tuple[int, ...]) -> None:
-        arrays = [_view(pointer, *what) for pointer, what in zip(pointers, self._described, strict=False)]
-        ins, outs = arrays[:len(self._ins)], arrays[len(self._ins):]
+        arrays = [
+            _view(pointer, *what) for pointer, what in zip(pointers, self._described, strict=False)
+        ]
+        ins, outs = arrays[: len(self._ins)], arrays[len(self._ins) :]
         for array in ins:
             array.flags.writeable = False
         _running.add(threading.get_ident())
@@ -128,7 +146,9 @@ class Target:
             _running.discard(threading.get_ident())
 
 
-def custom_call(what: str, run: Run, key: Hashable, outs: Sequence[ArrayType], arrays: Sequence[Any]) -> tuple[Any, ...]:
+def custom_call(
+    what: str, run: Run, key: Hashable, outs: Sequence[ArrayType], arrays: Sequence[Any]
+) -> tuple[Any, ...]:
     """Bind a call of `run` on these arrays, concrete ones or traced ones, in the program that is
     traced; returns the outputs.
 
@@ -147,8 +167,10 @@ def array_type(array: Any) -> ArrayType:
     """Return shape and dtype of an array, or of what JAX traces in its place. Raises SpecError for
     sizes that are not known."""
     if not all(isinstance(size, (int, np.integer)) for size in array.shape):
-        raise SpecError(f"numpipe.jax: an array of shape {array.shape}: a launch depends on sizes, which must be known when a "
-                        "program is traced: trace it with numbers instead of symbols (jax.export.symbolic_shape)")
+        raise SpecError(
+            f"numpipe.jax: an array of shape {array.shape}: a launch depends on sizes, which must be known when a "
+            "program is traced: trace it with numbers instead of symbols (jax.export.symbolic_shape)"
+        )
     return ArrayType(tuple(array.shape), np.dtype(array.dtype))
 
 
@@ -162,7 +184,11 @@ def default_gpu() -> int | None:
     """Return the CUDA ordinal of the device that JAX would run on by default; None where that is no
     GPU."""
     chosen = jax.config.jax_default_device
-    device = jax.local_devices(backend=chosen)[0] if chosen is None or isinstance(chosen, str) else chosen
+    device = (
+        jax.local_devices(backend=chosen)[0]
+        if chosen is None or isinstance(chosen, str)
+        else chosen
+    )
     return int(device.local_hardware_id) if device.platform in ("gpu", "cuda") else None
 
 
@@ -171,7 +197,9 @@ def _ordinal(pointers: Sequence[int]) -> int:
     return cuda.pointer_device(next(filter(None, pointers), 0)) if cuda.count > 1 else 0
 
 
-def _view(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+def _view(
+    pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
+) -> Any:
     """Return the buffer at an address of the host as an array."""
     nbytes = math.prod(shape) * dtype.itemsize
     if not nbytes:

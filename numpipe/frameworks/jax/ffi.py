@@ -59,19 +59,32 @@ class Metadata(Structure):
 class Extension(Structure):
     """An extension of the kind METADATA."""
 
-    _fields_: ClassVar = [("struct_size", c_size_t), ("type", c_int), ("next", c_void_p), ("metadata", POINTER(Metadata))]
+    _fields_: ClassVar = [
+        ("struct_size", c_size_t),
+        ("type", c_int),
+        ("next", c_void_p),
+        ("metadata", POINTER(Metadata)),
+    ]
 
 
 class Api(Structure):
     """The functions of XLA. Those between the stream's and the ordinal's are not called here."""
 
-    _fields_: ClassVar = _sized(("version", Version), ("internal", c_void_p),
-                                ("error_create", c_void_p), ("error_message", c_void_p),
-                                ("error_destroy", c_void_p), ("register", c_void_p), ("stream_get", c_void_p))
+    _fields_: ClassVar = _sized(
+        ("version", Version),
+        ("internal", c_void_p),
+        ("error_create", c_void_p),
+        ("error_message", c_void_p),
+        ("error_destroy", c_void_p),
+        ("register", c_void_p),
+        ("stream_get", c_void_p),
+    )
 
 
 class Buffer(Structure):
-    _fields_: ClassVar = _sized(("dtype", c_int), ("data", c_void_p), ("rank", c_int64), ("dims", POINTER(c_int64)))
+    _fields_: ClassVar = _sized(
+        ("dtype", c_int), ("data", c_void_p), ("rank", c_int64), ("dims", POINTER(c_int64))
+    )
 
 
 class Buffers(Structure):
@@ -83,8 +96,13 @@ class Buffers(Structure):
 class Frame(Structure):
     """A call frame, up to the attributes, which are not used."""
 
-    _fields_: ClassVar = _sized(("api", c_void_p), ("context", c_void_p), ("stage", c_int), ("operands", Buffers),
-                                ("results", Buffers))
+    _fields_: ClassVar = _sized(
+        ("api", c_void_p),
+        ("context", c_void_p),
+        ("stage", c_int),
+        ("operands", Buffers),
+        ("results", Buffers),
+    )
 
 
 class _ErrorArguments(Structure):
@@ -114,7 +132,14 @@ class Handler:
     with, and nothing reads them again.
     """
 
-    def __init__(self, function: Callable[[int, tuple[int, ...]], None], operands: int, results: int, *, streams: bool) -> None:
+    def __init__(
+        self,
+        function: Callable[[int, tuple[int, ...]], None],
+        operands: int,
+        results: int,
+        *,
+        streams: bool,
+    ) -> None:
         """`operands` and `results` are their numbers; `streams`: the platform has streams, and
         `function` is told this one."""
         self._function, self._streams = function, streams
@@ -133,11 +158,20 @@ class Handler:
                     return None
             operands, results = frame.operands, frame.results
             if (operands.size, results.size) != self._counts:
-                raise TargetError(f"XLA passes {operands.size} operands and {results.size} results, and the call was made for "
-                                  f"{self._counts}: report a numpipe bug")
+                raise TargetError(
+                    f"XLA passes {operands.size} operands and {results.size} results, and the call was made for "
+                    f"{self._counts}: report a numpipe bug"
+                )
             read = c_void_p.from_address
-            pointers = tuple([read(buffer + _DATA).value or 0 for buffer in (
-                *self._operands.from_address(operands.items or 0), *self._results.from_address(results.items or 0))])
+            pointers = tuple(
+                [
+                    read(buffer + _DATA).value or 0
+                    for buffer in (
+                        *self._operands.from_address(operands.items or 0),
+                        *self._results.from_address(results.items or 0),
+                    )
+                ]
+            )
             self._function(_stream(frame) if self._streams else 0, pointers)
         except BaseException as error:  # nothing may pass through C, not even an interrupt
             return _failed(frame.api, error)
@@ -163,12 +197,20 @@ def _function(api: int, name: str) -> Callable[[int], int | None]:
     """Return one of XLA's functions: it takes the address of its arguments, and returns the address
     of an error or None."""
     known = _functions.get((api, name))
-    return known or _functions.setdefault((api, name), _FUNCTION(getattr(Api.from_address(api), name)))
+    return known or _functions.setdefault(
+        (api, name), _FUNCTION(getattr(Api.from_address(api), name))
+    )
 
 
 def _failed(api: int, error: BaseException) -> int | None:
     """Return the address of an error that XLA takes over, with the text of Python's."""
-    code = INVALID_ARGUMENT if isinstance(error, SpecError) else FAILED_PRECONDITION if isinstance(error, TargetError) else INTERNAL
+    code = (
+        INVALID_ARGUMENT
+        if isinstance(error, SpecError)
+        else FAILED_PRECONDITION
+        if isinstance(error, TargetError)
+        else INTERNAL
+    )
     kind = type(error)
     text = str(error)
     with contextlib.suppress(Exception):

@@ -23,8 +23,13 @@ _METHODS = ("sequential", "expand_dims", "broadcast_all")
 
 
 @brief
-def call(kernel: Kernel, *, out_type: ArrayType | Sequence[ArrayType] | None = None, vmap_method: VmapMethod | None = None,
-         target: str | None = None) -> Callable[..., Any]:
+def call(
+    kernel: Kernel,
+    *,
+    out_type: ArrayType | Sequence[ArrayType] | None = None,
+    vmap_method: VmapMethod | None = None,
+    target: str | None = None,
+) -> Callable[..., Any]:
     """Return a function that calls a kernel, for use inside and outside of ``jax.jit``, as
     ``jax.ffi.ffi_call`` returns one.
 
@@ -47,8 +52,13 @@ def call(kernel: Kernel, *, out_type: ArrayType | Sequence[ArrayType] | None = N
     numpipe's text.
 
     >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
-    >>> @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), in_specs=block, out_specs=block, num_compute_wgs=1,
-    ...                 out_type=lambda x: numpipe.ArrayType(x.shape, x.dtype))
+    >>> @numpipe.kernel(
+    ...     grid=lambda x: (x.shape[0] // 64,),
+    ...     in_specs=block,
+    ...     out_specs=block,
+    ...     num_compute_wgs=1,
+    ...     out_type=lambda x: numpipe.ArrayType(x.shape, x.dtype),
+    ... )
     ... def double(x, y):
     ...     y[...] = x[...] + x[...]
     >>> doubled = numpipe.jax.call(double, target="sim")
@@ -56,10 +66,14 @@ def call(kernel: Kernel, *, out_type: ArrayType | Sequence[ArrayType] | None = N
     Array(3., dtype=float32)
     """
     if not isinstance(kernel, Kernel):
-        raise SpecError(f"numpipe.jax.call: kernel must be a numpipe.Kernel, got {kernel!r}: decorate the function with "
-                        "@numpipe.kernel(…)")
+        raise SpecError(
+            f"numpipe.jax.call: kernel must be a numpipe.Kernel, got {kernel!r}: decorate the function with "
+            "@numpipe.kernel(…)"
+        )
     if vmap_method is not None and vmap_method not in _METHODS:
-        raise SpecError(f"numpipe.jax.call: vmap_method must be None or one of {', '.join(_METHODS)}, got {vmap_method!r}")
+        raise SpecError(
+            f"numpipe.jax.call: vmap_method must be None or one of {', '.join(_METHODS)}, got {vmap_method!r}"
+        )
     if out_type is None or isinstance(out_type, (tuple, list)):
         types = None if out_type is None else tuple(array_type(t) for t in out_type)
     else:
@@ -78,21 +92,31 @@ def call(kernel: Kernel, *, out_type: ArrayType | Sequence[ArrayType] | None = N
 class _KernelCall:
     """What `call` makes of a kernel."""
 
-    def __init__(self, kernel: Kernel, types: tuple[ArrayType, ...] | None, vmap_method: str | None, target: str | None) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        types: tuple[ArrayType, ...] | None,
+        vmap_method: str | None,
+        target: str | None,
+    ) -> None:
         self.kernel, self.types, self.vmap_method, self.target = kernel, types, vmap_method, target
         self._functions: dict[Any, Callable[..., tuple[Any, ...]]] = {}
 
     def __call__(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         for name in ("out", "stream"):
             if name in named:
-                raise SpecError(f"kernel {self.kernel.name}: a call in a JAX program has no {name}=: XLA allocates outputs and "
-                                "chooses streams; leave it out")
+                raise SpecError(
+                    f"kernel {self.kernel.name}: a call in a JAX program has no {name}=: XLA allocates outputs and "
+                    "chooses streams; leave it out"
+                )
         scalars = self.kernel.definition.arguments.scalars
         for name in scalars.keys() & named.keys():
             if _is_array(named[name]):
-                raise SpecError(f"kernel {self.kernel.name}: '{name}' is a run-time scalar, and a launch in a JAX program has the "
-                                "value that it was traced with: pass a Python number (static_argnames of jax.jit make arguments "
-                                "such), or have the kernel take an array")
+                raise SpecError(
+                    f"kernel {self.kernel.name}: '{name}' is a run-time scalar, and a launch in a JAX program has the "
+                    "value that it was traced with: pass a Python number (static_argnames of jax.jit make arguments "
+                    "such), or have the kernel take an array"
+                )
         places = [i for i, value in enumerate(args) if _is_array(value)]
         names = [name for name, value in named.items() if _is_array(value)]
         arrays = [*(args[i] for i in places), *(named[name] for name in names)]
@@ -106,9 +130,14 @@ class _KernelCall:
             positional = list(frame)
             for i, value in zip(places, values, strict=False):
                 positional[i] = value
-            return tuple(positional), {**others, **dict(zip(names, values[len(places):], strict=True))}
+            return tuple(positional), {
+                **others,
+                **dict(zip(names, values[len(places) :], strict=True)),
+            }
 
-        constants: list[tuple[Any, Any]] = [(i, value) for i, value in enumerate(args) if i not in places]
+        constants: list[tuple[Any, Any]] = [
+            (i, value) for i, value in enumerate(args) if i not in places
+        ]
         constants += [(name, value) for name, value in named.items() if name not in names]
         key = self.kernel, self.types, self.target, tuple(places), tuple(names), Statics(constants)
         results = self._bind(filled, key, tuple(arrays))
@@ -132,10 +161,12 @@ class _KernelCall:
         def traced(*arrays: Any) -> tuple[Any, ...]:
             args, named = filled([array_type(array) for array in arrays])
             call = kernel.described(args, named, self.types, whole=True)
-            outs = [ArrayType(info.shape, info.dtype) for info in call.infos[len(arrays):]]
+            outs = [ArrayType(info.shape, info.dtype) for info in call.infos[len(arrays) :]]
             if not outs:
-                raise SpecError(f"{name}: the call passes all of {', '.join(kernel.parameters)}, and arrays of JAX are immutable: "
-                                "leave the outputs out, and say what they are by out_type= of the kernel or of numpipe.jax.call")
+                raise SpecError(
+                    f"{name}: the call passes all of {', '.join(kernel.parameters)}, and arrays of JAX are immutable: "
+                    "leave the outputs out, and say what they are by out_type= of the kernel or of numpipe.jax.call"
+                )
             _check_types(outs, name)
 
             def run(ins: list[Any], results: list[Any], **where: Any) -> Any:
@@ -144,30 +175,49 @@ class _KernelCall:
                     return kernel(*args, out=tuple(results), **named, **where)
                 if self.types is None and ins:
                     return kernel(*args, target=self.target, **named)
-                return tuple(kernel(*args, out=tuple(np.empty(t.shape, t.dtype) for t in outs), target=self.target, **named))
+                return tuple(
+                    kernel(
+                        *args,
+                        out=tuple(np.empty(t.shape, t.dtype) for t in outs),
+                        target=self.target,
+                        **named,
+                    )
+                )
 
             return custom_call(kernel.name, run, key, outs, arrays)
 
         def rule(size: int, batched: Sequence[bool], *values: Any) -> Any:
             if self.vmap_method is None:
-                raise SpecError(f"{name}: jax.vmap of it: a kernel does not know what one more dimension means; say "
-                                "numpipe.jax.call(kernel, vmap_method=\"sequential\"), which calls it once for each, or "
-                                "\"expand_dims\" or \"broadcast_all\" for a kernel that takes such arrays")
+                raise SpecError(
+                    f"{name}: jax.vmap of it: a kernel does not know what one more dimension means; say "
+                    'numpipe.jax.call(kernel, vmap_method="sequential"), which calls it once for each, or '
+                    '"expand_dims" or "broadcast_all" for a kernel that takes such arrays'
+                )
             if self.vmap_method == "sequential":
                 return one_by_one(lambda *some: self._bind(filled, key, some), batched, values)
             if self.types is not None:
-                raise SpecError(f"{name}: jax.vmap of it with vmap_method={self.vmap_method!r}: the outputs get a dimension more, "
-                                "and out_type= of numpipe.jax.call says which they have: give the kernel itself an out_type that "
-                                "is a function of its inputs")
+                raise SpecError(
+                    f"{name}: jax.vmap of it with vmap_method={self.vmap_method!r}: the outputs get a dimension more, "
+                    "and out_type= of numpipe.jax.call says which they have: give the kernel itself an out_type that "
+                    "is a function of its inputs"
+                )
             repeats = size if self.vmap_method == "broadcast_all" else 1
-            results = self._bind(filled, key, [value if b else jax.numpy.broadcast_to(value, (repeats, *value.shape))
-                                               for b, value in zip(batched, values, strict=True)])
+            results = self._bind(
+                filled,
+                key,
+                [
+                    value if b else jax.numpy.broadcast_to(value, (repeats, *value.shape))
+                    for b, value in zip(batched, values, strict=True)
+                ],
+            )
             return results, (True,) * len(results)
 
         return mapped(kernel.name, traced, rule)
 
 
-def mapped(name: str, function: Callable[..., tuple[Any, ...]], rule: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
+def mapped(
+    name: str, function: Callable[..., tuple[Any, ...]], rule: Callable[..., Any]
+) -> Callable[..., tuple[Any, ...]]:
     """Return a function of arrays with a rule for ``jax.vmap``; calls outside of ``jax.jit`` are
     traced once."""
     function.__name__ = name
@@ -176,12 +226,17 @@ def mapped(name: str, function: Callable[..., tuple[Any, ...]], rule: Callable[.
     return jax.jit(batching)  # type: ignore[no-any-return]
 
 
-def one_by_one(function: Callable[..., tuple[Any, ...]], batched: Sequence[bool], values: Sequence[Any]) -> Any:
+def one_by_one(
+    function: Callable[..., tuple[Any, ...]], batched: Sequence[bool], values: Sequence[Any]
+) -> Any:
     """Return what a rule of ``custom_vmap`` does, with a call for each element of the batch, one
     after another."""
+
     def one(some: Sequence[Any]) -> tuple[Any, ...]:
         left = iter(some)
-        return function(*[next(left) if b else value for b, value in zip(batched, values, strict=True)])
+        return function(
+            *[next(left) if b else value for b, value in zip(batched, values, strict=True)]
+        )
 
     results = jax.lax.map(one, [value for b, value in zip(batched, values, strict=True) if b])
     return results, (True,) * len(results)
@@ -191,9 +246,15 @@ def _check_types(types: Sequence[ArrayType], what: str) -> None:
     """Raise SpecError for an output of 8 bytes an element while JAX has no such types."""
     for t in types:
         if t.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
-            raise SpecError(f"{what}: JAX makes no {t.dtype.name} while jax_enable_x64 is off, for an output of shape {t.shape}; "
-                            "jax.config.update('jax_enable_x64', True), or choose another type in out_type")
+            raise SpecError(
+                f"{what}: JAX makes no {t.dtype.name} while jax_enable_x64 is off, for an output of shape {t.shape}; "
+                "jax.config.update('jax_enable_x64', True), or choose another type in out_type"
+            )
 
 
 def _is_array(value: Any) -> bool:
-    return hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, (*SCALAR, type))
+    return (
+        hasattr(value, "shape")
+        and hasattr(value, "dtype")
+        and not isinstance(value, (*SCALAR, type))
+    )

@@ -38,13 +38,26 @@ __all__ = ["matmul"]
 ROW = 8
 """elements in 16 bytes, of which TMA wants rows to have a multiple"""
 _SMOOTH: dict[Any, Callable[[Any], Any]] = {
-    "silu": jax.nn.silu, "gelu": functools.partial(jax.nn.gelu, approximate=True)}
+    "silu": jax.nn.silu,
+    "gelu": functools.partial(jax.nn.gelu, approximate=True),
+}
 """activations whose derivatives need the sum that they were computed of"""
 
 
 @brief
-def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1.0, bias: Any = None, activation: Any = None,
-           batch_invariant: bool = False, config: Config | None = None, target: str | None = None) -> Any:
+def matmul(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    bias: Any = None,
+    activation: Any = None,
+    batch_invariant: bool = False,
+    config: Config | None = None,
+    target: str | None = None,
+) -> Any:
     """Return ``activation(alpha * a @ b + beta * c + bias)``, summed in float32, as
     `numpipe.ops.matmul` does, in a JAX program.
 
@@ -69,16 +82,29 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     """
     for name, number in (("alpha", alpha), ("beta", beta)):
         if isinstance(number, jax.core.Tracer):
-            raise SpecError(f"numpipe.jax.matmul: '{name}' is traced, and a launch has the number that it was traced with: pass a "
-                            "Python number, or multiply by it in JAX")
+            raise SpecError(
+                f"numpipe.jax.matmul: '{name}' is traced, and a launch has the number that it was traced with: pass a "
+                "Python number, or multiply by it in JAX"
+            )
     arrays = {"a": a, "b": b, "c": c if beta != 0 else None, "bias": bias}
     arrays = {name: jnp.asarray(array) for name, array in arrays.items() if array is not None}
-    described("matmul", {name: array_info(array) for name, array in arrays.items()}, (FLOAT16, BFLOAT16), ("c", "bias"))
+    described(
+        "matmul",
+        {name: array_info(array) for name, array in arrays.items()},
+        (FLOAT16, BFLOAT16),
+        ("c", "bias"),
+    )
     a, b, c, bias = (arrays.get(name) for name in ("a", "b", "c", "bias"))
     _shapes(a, b, c, bias)
     activation_of(activation, "matmul")
-    form = _Form(alpha=float(alpha), beta=float(beta), activation=activation, batch_invariant=batch_invariant, config=config,
-                 target=target)
+    form = _Form(
+        alpha=float(alpha),
+        beta=float(beta),
+        activation=activation,
+        batch_invariant=batch_invariant,
+        config=config,
+        target=target,
+    )
     return _of_matrices(form)(a, b, c, bias)
 
 
@@ -92,6 +118,7 @@ def _shapes(*arrays: Any) -> tuple[tuple[int, ...], int, int, int, tuple[int, ..
 def _of_matrices(form: _Form) -> Callable[..., Any]:
     """Return the product of vectors, matrices and batches as one of matrices, or of batches of one
     dimension."""
+
     def matmul(a: Any, b: Any, c: Any, bias: Any) -> Any:
         batch, m, n, k, shape = _shapes(a, b, c, bias)
         a, b = a.reshape(*a.shape[:-2], m, k), b if b.ndim > 1 else b.reshape(k, n)
@@ -139,7 +166,9 @@ class _Form:
 
     def gradient(self, a_turned: bool, b_turned: bool) -> _Form:
         """Return the form of a derivative's product."""
-        return _Form(a_turned, b_turned, self.alpha, batch_invariant=self.batch_invariant, target=self.target)
+        return _Form(
+            a_turned, b_turned, self.alpha, batch_invariant=self.batch_invariant, target=self.target
+        )
 
 
 # ---- derivatives
@@ -147,6 +176,7 @@ class _Form:
 def _differentiable(form: _Form) -> Callable[..., Any]:
     """Return the product of a form as a function of a, b, c and bias, the last two perhaps None,
     with its derivatives."""
+
     @jax.custom_vjp
     def product(a: Any, b: Any, c: Any, bias: Any) -> Any:
         return _product(form, a, b, c, bias)
@@ -161,8 +191,10 @@ def _differentiable(form: _Form) -> Callable[..., Any]:
             made = _differentiable(form)(a, b, c, bias)
             kept = made if form.activation else None
         else:
-            raise SpecError("numpipe.jax.matmul: jax.grad of it with a numpipe.function as activation, whose derivative nobody "
-                            "knows: call that on the product in JAX, or pass \"relu\", \"silu\" or \"gelu\"")
+            raise SpecError(
+                "numpipe.jax.matmul: jax.grad of it with a numpipe.function as activation, whose derivative nobody "
+                'knows: call that on the product in JAX, or pass "relu", "silu" or "gelu"'
+            )
         like = [None if x is None else jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (c, bias)]
         return made, (a, b, kept, _Likes(*like))
 
@@ -174,10 +206,16 @@ def _differentiable(form: _Form) -> Callable[..., Any]:
             _, pull = jax.vjp(_SMOOTH[form.activation], kept.astype(np.float32))
             g = pull(g.astype(np.float32))[0].astype(g.dtype)
         at, bt = form.a_turned, form.b_turned
-        da = (_differentiable(form.gradient(bt, True))(b, g, None, None) if at
-              else _differentiable(form.gradient(False, not bt))(g, b, None, None))
-        db = (_differentiable(form.gradient(True, at))(g, a, None, None) if bt
-              else _differentiable(form.gradient(not at, False))(a, g, None, None))
+        da = (
+            _differentiable(form.gradient(bt, True))(b, g, None, None)
+            if at
+            else _differentiable(form.gradient(False, not bt))(g, b, None, None)
+        )
+        db = (
+            _differentiable(form.gradient(True, at))(g, a, None, None)
+            if bt
+            else _differentiable(form.gradient(not at, False))(a, g, None, None)
+        )
         dc = None if likes.c is None else _summed(form.beta * g.astype(np.float32), likes.c)
         dbias = None if likes.bias is None else _summed(g, likes.bias)
         return _summed(da, a), _summed(db, b), dc, dbias
@@ -200,8 +238,13 @@ def _summed(x: Any, like: Any) -> Any:
     """Return a derivative summed along the dimensions that its array was repeated along, in
     float32."""
     added = x.ndim - len(like.shape)
-    axes = (*range(added), *[added + i for i, size in enumerate(like.shape) if size == 1 < x.shape[added + i]])
-    return (jnp.sum(x, axes, dtype=np.float32) if axes else x).reshape(like.shape).astype(like.dtype)
+    axes = (
+        *range(added),
+        *[added + i for i, size in enumerate(like.shape) if size == 1 < x.shape[added + i]],
+    )
+    return (
+        (jnp.sum(x, axes, dtype=np.float32) if axes else x).reshape(like.shape).astype(like.dtype)
+    )
 
 
 # ---- the call
@@ -213,27 +256,44 @@ def _product(form: _Form, a: Any, b: Any, c: Any, bias: Any) -> Any:
 @functools.cache
 def _mapped(form: _Form, has_c: bool, has_bias: bool) -> Callable[..., tuple[Any, ...]]:
     """Return the product as a function of its arrays, with its rule for ``jax.vmap``."""
+
     def named(arrays: Sequence[Any]) -> list[Any]:
         left = iter(arrays)
-        return [next(left), next(left), next(left) if has_c else None, next(left) if has_bias else None]
+        return [
+            next(left),
+            next(left),
+            next(left) if has_c else None,
+            next(left) if has_bias else None,
+        ]
 
     def rule(size: int, batched: Sequence[bool], *arrays: Any) -> Any:
         if has_bias and batched[-1]:
             return one_by_one(_mapped(form, has_c, True), batched, arrays)
         (a, b, c, bias), (in_a, in_b, in_c, _) = named(arrays), named(batched)
         m, n, k = form.sizes(a, b)
-        inner = [x.shape[there:-2] for x, there in ((a, in_a), (b, in_b), (c, in_c)) if x is not None]
+        inner = [
+            x.shape[there:-2] for x, there in ((a, in_a), (b, in_b), (c, in_c)) if x is not None
+        ]
         batch: tuple[int, ...] = next(filter(None, inner), ())
-        if not in_b and b.ndim == 2 and not batch and not form.a_turned and (bias is None or bias.ndim == 1):
+        if (
+            not in_b
+            and b.ndim == 2
+            and not batch
+            and not form.a_turned
+            and (bias is None or bias.ndim == 1)
+        ):
             a = _repeated(a, in_a, (size,)).reshape(size * m, k)
             c = None if c is None else _repeated(c, in_c, (size,)).reshape(size * m, n)
         else:
-            a, b = (_repeated(x, there, (size, *batch)) if there or x.ndim == 3 else x for x, there in ((a, in_a), (b, in_b)))
+            a, b = (
+                _repeated(x, there, (size, *batch)) if there or x.ndim == 3 else x
+                for x, there in ((a, in_a), (b, in_b))
+            )
             c = None if c is None else _repeated(c, in_c, (size, *batch))
             # c alone has batches: it is added to the same product each time
             if c is not None and a.ndim == b.ndim == 2:
                 a = jnp.broadcast_to(a, (c.shape[0], *a.shape))
-        made, = _mapped(form, has_c, has_bias)(*[x for x in (a, b, c, bias) if x is not None])
+        (made,) = _mapped(form, has_c, has_bias)(*[x for x in (a, b, c, bias) if x is not None])
         return (made.reshape(size, *batch, m, n),), (True,)
 
     return mapped("matmul", lambda *arrays: (_bound(form, *named(arrays)),), rule)
@@ -266,14 +326,23 @@ def _bound(form: _Form, a: Any, b: Any, c: Any, bias: Any) -> Any:
         left, right, *rest = ins
         turn = transposed if where else lambda x: np.swapaxes(x, -1, -2)
         where = {**where, "out": outs[0]} if where else {"target": form.target}
-        return ops.matmul(turn(left) if form.a_turned else left, turn(right) if form.b_turned else right,
-                          rest[0] if has_c else None, bias=rest[-1] if has_bias else None, alpha=form.alpha, beta=form.beta,
-                          activation=form.activation, batch_invariant=form.batch_invariant, config=form.config, **where)
+        return ops.matmul(
+            turn(left) if form.a_turned else left,
+            turn(right) if form.b_turned else right,
+            rest[0] if has_c else None,
+            bias=rest[-1] if has_bias else None,
+            alpha=form.alpha,
+            beta=form.beta,
+            activation=form.activation,
+            batch_invariant=form.batch_invariant,
+            config=form.config,
+            **where,
+        )
 
     batch = max((x.shape[:-2] for x in (a, b)), key=len)
     out = ArrayType((*batch, m + more_m, n + more_n), np.dtype(a.dtype))
     arrays = [x for x in (a, b, c, bias) if x is not None]
-    made, = custom_call("matmul", run, ("matmul", form, has_c, has_bias), [out], arrays)
+    (made,) = custom_call("matmul", run, ("matmul", form, has_c, has_bias), [out], arrays)
     return made[..., :m, :n] if more_m or more_n else made
 
 

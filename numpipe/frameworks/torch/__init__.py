@@ -26,12 +26,21 @@ from ...diagnostics.errors import TargetError
 try:
     import torch as _torch  # noqa: F401  without it the files below cannot be imported
 except ImportError as error:
-    raise TargetError(f"numpipe.torch needs PyTorch, which cannot be imported ({error}): pip install torch") from error
+    raise TargetError(
+        f"numpipe.torch needs PyTorch, which cannot be imported ({error}): pip install torch"
+    ) from error
 
 from .attention import scaled_dot_product_attention
 from .many_gpus import all_gather, all_gather_matmul, matmul_reduce_scatter, reduce_scatter
 from .matmul import matmul
 from .register import register
 
-__all__ = ["all_gather", "all_gather_matmul", "matmul", "matmul_reduce_scatter", "reduce_scatter", "register",
-           "scaled_dot_product_attention"]
+__all__ = [
+    "all_gather",
+    "all_gather_matmul",
+    "matmul",
+    "matmul_reduce_scatter",
+    "reduce_scatter",
+    "register",
+    "scaled_dot_product_attention",
+]

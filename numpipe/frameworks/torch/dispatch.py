@@ -24,7 +24,9 @@ AUTOCAST = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
 """dispatch keys of autocast, by type of device"""
 
 
-def define(library: torch.library.Library, schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Op:
+def define(
+    library: torch.library.Library, schema: str, run: Callable[..., Any], fake: Callable[..., Any]
+) -> Op:
     """Define an op of a library by its schema; returns the op, as ``torch.ops`` has it."""
     name = schema.partition("(")[0]
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -49,7 +51,11 @@ def under_autograd(library: torch.library.Library, op: Op, run: Callable[..., An
 def differentiated(*args: Any) -> bool:
     """Whether a gradient is wanted for one of the arguments, which may be lists."""
     return torch.is_grad_enabled() and any(
-        each.requires_grad if isinstance(each, torch.Tensor) else isinstance(each, list) and differentiated(*each) for each in args)
+        each.requires_grad
+        if isinstance(each, torch.Tensor)
+        else isinstance(each, list) and differentiated(*each)
+        for each in args
+    )
 
 
 def under_autocast(library: torch.library.Library, op: Op, wide: int | None = None) -> None:
@@ -59,13 +65,20 @@ def under_autocast(library: torch.library.Library, op: Op, wide: int | None = No
     Tensors behind the first `wide` arguments stay float32 if they are: the op adds them in float32.
     """
     for device, key in AUTOCAST.items():
-        library.impl(op._opname, _casting(op, device, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)), wide), key)
+        library.impl(
+            op._opname,
+            _casting(op, device, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)), wide),
+            key,
+        )
 
 
 def _casting(op: Op, device: str, keys: Any, wide: int | None) -> Callable[..., Any]:
     def cast(*args: Any) -> Any:
         to = torch.get_autocast_dtype(device)
-        kept = [(torch.float64,) if wide is None or i < wide else (torch.float64, torch.float32) for i in range(len(args))]
+        kept = [
+            (torch.float64,) if wide is None or i < wide else (torch.float64, torch.float32)
+            for i in range(len(args))
+        ]
         with torch._C._ExcludeDispatchKeyGuard(keys):
             return op(*[_cast(each, to, types) for each, types in zip(args, kept, strict=True)])
 
@@ -96,8 +109,10 @@ def element_type(of: str, name: str, tensor: torch.Tensor) -> np.dtype[Any]:
     the op or the kernel."""
     spelled = str(tensor.dtype).rpartition(".")[2]
     if spelled not in DTYPES:
-        raise SpecError(f"{of}: '{name}' has element type {tensor.dtype}, which no kernel takes; convert it to one of "
-                        f"{', '.join(DTYPES)}")
+        raise SpecError(
+            f"{of}: '{name}' has element type {tensor.dtype}, which no kernel takes; convert it to one of "
+            f"{', '.join(DTYPES)}"
+        )
     return DTYPES[spelled]
 
 
@@ -106,7 +121,9 @@ def torch_type(of: str, dtype: np.dtype[Any]) -> torch.dtype:
     kernel."""
     found = getattr(torch, dtype.name, None)
     if not isinstance(found, torch.dtype):
-        raise SpecError(f"{of}: PyTorch has no element type {dtype.name} for an output; choose another in out_type")
+        raise SpecError(
+            f"{of}: PyTorch has no element type {dtype.name} for an output; choose another in out_type"
+        )
     return found
 
 
@@ -118,14 +135,18 @@ def check_tensors(of: str, **tensors: Any) -> None:
         if tensor is None:
             continue
         if not isinstance(tensor, torch.Tensor):
-            raise SpecError(f"{of}: '{name}' must be a torch.Tensor, got a {type(tensor).__name__}; pass torch.as_tensor({name}), "
-                            "or call numpipe.ops, which takes arrays of other libraries")
+            raise SpecError(
+                f"{of}: '{name}' must be a torch.Tensor, got a {type(tensor).__name__}; pass torch.as_tensor({name}), "
+                "or call numpipe.ops, which takes arrays of other libraries"
+            )
         if tensor.layout != torch.strided:
             raise SpecError(f"{of}: '{name}' is sparse ({tensor.layout}); pass {name}.to_dense()")
         first = first or name
         if tensor.device != tensors[first].device:
-            raise SpecError(f"{of}: '{first}' is on {tensors[first].device}, '{name}' on {tensor.device}; move one: "
-                            f"{name}.to({first}.device)")
+            raise SpecError(
+                f"{of}: '{first}' is on {tensors[first].device}, '{name}' on {tensor.device}; move one: "
+                f"{name}.to({first}.device)"
+            )
 
 
 # ---- calls past the dispatcher
@@ -146,8 +167,16 @@ def direct(*tensors: Any) -> bool:
     for tensor in tensors:
         if type(tensor) not in PLAIN:
             return False
-    return not (_compiling() or _dispatch_modes() or _function_modes() or _transform() is not None or _traced()
-                or forward_ad._current_level >= 0 or profiler._is_profiler_enabled or _autocast())
+    return not (
+        _compiling()
+        or _dispatch_modes()
+        or _function_modes()
+        or _transform() is not None
+        or _traced()
+        or forward_ad._current_level >= 0
+        or profiler._is_profiler_enabled
+        or _autocast()
+    )
 
 
 def transformed() -> bool:
@@ -164,6 +193,7 @@ try:
     _traced: Callable[[], Any] = torch._C._get_tracing_state
     _ = forward_ad._current_level, profiler._is_profiler_enabled
 except AttributeError:  # these are PyTorch's own: they may be called otherwise in another version
+
     def direct(*tensors: Any) -> bool:
         return False
 

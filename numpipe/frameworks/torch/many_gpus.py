@@ -35,7 +35,15 @@ from ... import ops
 from ...diagnostics.errors import SpecError
 from ...launch.mesh import Mesh, mesh_of
 from ...ops.sharded_calls import Shards, check_matrices
-from .dispatch import check_tensors, define, differentiated, direct, under_autocast, under_autograd, without_vmap
+from .dispatch import (
+    check_tensors,
+    define,
+    differentiated,
+    direct,
+    under_autocast,
+    under_autograd,
+    without_vmap,
+)
 from .matmul import matmul
 
 __all__ = ["all_gather", "all_gather_matmul", "matmul_reduce_scatter", "reduce_scatter"]
@@ -152,7 +160,11 @@ def _run(name: str, mesh: Mesh, *lists: Tensors, **out: Tensors) -> Tensors:
     """Launch an op."""
     if mesh.rank is None:
         return getattr(ops, name)(*lists, mesh=mesh, **out)  # type: ignore[no-any-return]
-    return [getattr(ops, name)(*[each[0] for each in lists], mesh=mesh, **{key: each[0] for key, each in out.items()})]
+    return [
+        getattr(ops, name)(
+            *[each[0] for each in lists], mesh=mesh, **{key: each[0] for key, each in out.items()}
+        )
+    ]
 
 
 class _Recorded(torch.autograd.Function):  # type: ignore[misc]
@@ -169,32 +181,46 @@ class _Recorded(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         gpus = len(grads)
         wanted = [any(each) for each in _lists(ctx.needs_input_grad[2:], len(ctx.of.arrays))]
-        found = ctx.of.gradients(ctx.mesh, wanted, [*grads], *_lists(ctx.saved_tensors, len(ctx.of.arrays)))
+        found = ctx.of.gradients(
+            ctx.mesh, wanted, [*grads], *_lists(ctx.saved_tensors, len(ctx.of.arrays))
+        )
         return (None, None, *[tensor for each in found for tensor in each or [None] * gpus])
 
 
 def _lists(tensors: Sequence[Any], count: int) -> list[Any]:
     """Return tensors in a row as the lists that they were."""
     gpus = len(tensors) // count
-    return [[*tensors[i * gpus:(i + 1) * gpus]] for i in range(count)]
+    return [[*tensors[i * gpus : (i + 1) * gpus]] for i in range(count)]
 
 
 # ---- gradients: a list of tensors for each array, or None where none of its tensors wants one
-def _of_all_gather_matmul(mesh: Mesh, wanted: list[bool], grads: Tensors, a: Tensors, b: Tensors) -> list[Tensors | None]:
-    return [_made("matmul_reduce_scatter", mesh, grads, _turned(b)) if wanted[0] else None,
-            [*map(matmul, _turned(_gathered(mesh, a)), grads)] if wanted[1] else None]
+def _of_all_gather_matmul(
+    mesh: Mesh, wanted: list[bool], grads: Tensors, a: Tensors, b: Tensors
+) -> list[Tensors | None]:
+    return [
+        _made("matmul_reduce_scatter", mesh, grads, _turned(b)) if wanted[0] else None,
+        [*map(matmul, _turned(_gathered(mesh, a)), grads)] if wanted[1] else None,
+    ]
 
 
-def _of_matmul_reduce_scatter(mesh: Mesh, wanted: list[bool], grads: Tensors, a: Tensors, b: Tensors) -> list[Tensors | None]:
-    return [_made("all_gather_matmul", mesh, grads, _turned(b)) if wanted[0] else None,
-            [*map(matmul, _turned(a), _gathered(mesh, grads))] if wanted[1] else None]
+def _of_matmul_reduce_scatter(
+    mesh: Mesh, wanted: list[bool], grads: Tensors, a: Tensors, b: Tensors
+) -> list[Tensors | None]:
+    return [
+        _made("all_gather_matmul", mesh, grads, _turned(b)) if wanted[0] else None,
+        [*map(matmul, _turned(a), _gathered(mesh, grads))] if wanted[1] else None,
+    ]
 
 
-def _of_all_gather(mesh: Mesh, wanted: list[bool], grads: Tensors, x: Tensors) -> list[Tensors | None]:
+def _of_all_gather(
+    mesh: Mesh, wanted: list[bool], grads: Tensors, x: Tensors
+) -> list[Tensors | None]:
     return [_made("reduce_scatter", mesh, _dense(grads))]
 
 
-def _of_reduce_scatter(mesh: Mesh, wanted: list[bool], grads: Tensors, x: Tensors) -> list[Tensors | None]:
+def _of_reduce_scatter(
+    mesh: Mesh, wanted: list[bool], grads: Tensors, x: Tensors
+) -> list[Tensors | None]:
     return [_made("all_gather", mesh, _dense(grads))]
 
 
@@ -206,7 +232,10 @@ def _dense(tensors: Tensors) -> Tensors:
     """Return tensors as `all_gather` and `reduce_scatter` take them: contiguous, from a multiple of
     16 bytes."""
     found = [tensor.contiguous() for tensor in tensors]
-    return [tensor.clone() if tensor.storage_offset() * tensor.element_size() % 16 else tensor for tensor in found]
+    return [
+        tensor.clone() if tensor.storage_offset() * tensor.element_size() % 16 else tensor
+        for tensor in found
+    ]
 
 
 def _gathered(mesh: Mesh, tensors: Tensors) -> Tensors:
@@ -216,7 +245,9 @@ def _gathered(mesh: Mesh, tensors: Tensors) -> Tensors:
     added = -size % (16 // tensors[0].element_size())
     if not added:
         return _made("all_gather", mesh, _dense(tensors))
-    found = _made("all_gather", mesh, [functional.pad(tensor.reshape(-1), (0, added)) for tensor in tensors])
+    found = _made(
+        "all_gather", mesh, [functional.pad(tensor.reshape(-1), (0, added)) for tensor in tensors]
+    )
     return [each.view(-1, size + added)[:, :size].reshape(-1, columns) for each in found]
 
 
@@ -244,7 +275,9 @@ _KNOWN = {
     "all_gather_matmul": Known(("a", "b"), _gathered_product, _of_all_gather_matmul),
     "matmul_reduce_scatter": Known(("a", "b"), _scattered_product, _of_matmul_reduce_scatter),
     "all_gather": Known(("x",), lambda x, gpus: (gpus * x.shape[0], *x.shape[1:]), _of_all_gather),
-    "reduce_scatter": Known(("x",), lambda x, gpus: (x.shape[0] // gpus, *x.shape[1:]), _of_reduce_scatter),
+    "reduce_scatter": Known(
+        ("x",), lambda x, gpus: (x.shape[0] // gpus, *x.shape[1:]), _of_reduce_scatter
+    ),
 }
 _OPS: dict[str, Any] = {}
 _OUTS: dict[str, Any] = {}
@@ -266,7 +299,11 @@ def _define(name: str, known: Known) -> None:
 
     def record(*args: Any) -> Tensors:
         *lists, mesh = args
-        return list(_Recorded.apply(name, mesh_of(mesh, name), *[tensor for each in lists for tensor in each]))
+        return list(
+            _Recorded.apply(
+                name, mesh_of(mesh, name), *[tensor for each in lists for tensor in each]
+            )
+        )
 
     def write(*args: Any) -> None:
         *lists, mesh, out = args
@@ -275,17 +312,23 @@ def _define(name: str, known: Known) -> None:
             torch.autograd.graph.increment_version(tensor)
 
     def refuse(*args: Any) -> None:
-        raise SpecError(f"{name}: out= is given and an argument requires a gradient, which a result written in place has not: "
-                        "leave out= out, call it under torch.no_grad(), or pass tensors.detach()")
+        raise SpecError(
+            f"{name}: out= is given and an argument requires a gradient, which a result written in place has not: "
+            "leave out= out, call it under torch.no_grad(), or pass tensors.detach()"
+        )
 
     op = _OPS[name] = define(_LIBRARY, f"{name}({arguments}) -> Tensor[]", run, fake)
-    out = _OUTS[name] = define(_LIBRARY, f"{name}_out({arguments}, Tensor(a!)[] out) -> ()", write, lambda *args: None)
+    out = _OUTS[name] = define(
+        _LIBRARY, f"{name}_out({arguments}, Tensor(a!)[] out) -> ()", write, lambda *args: None
+    )
     under_autograd(_LIBRARY, op, record)
     under_autograd(_LIBRARY, out, refuse)
     if len(known.arrays) > 1:
         under_autocast(_LIBRARY, op)
     for each in (op, out):
-        without_vmap(_LIBRARY, each, "reshape the dimension into the rows, or call it for each of them")
+        without_vmap(
+            _LIBRARY, each, "reshape the dimension into the rows, or call it for each of them"
+        )
 
 
 for _name, _known in _KNOWN.items():

@@ -26,20 +26,44 @@ from ... import ops
 from ...core.functions import Function
 from ...diagnostics.errors import SpecError
 from ...ops.activations import ACTIVATIONS
-from .dispatch import check_tensors, define, differentiated, direct, transformed, under_autocast, under_autograd, without_vmap
+from .dispatch import (
+    check_tensors,
+    define,
+    differentiated,
+    direct,
+    transformed,
+    under_autocast,
+    under_autograd,
+    without_vmap,
+)
 
 __all__ = ["matmul"]
 
-ARGUMENTS = ("Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, float alpha=1.0, float beta=1.0, str? activation=None, "
-             "bool batch_invariant=False")
+ARGUMENTS = (
+    "Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, float alpha=1.0, float beta=1.0, str? activation=None, "
+    "bool batch_invariant=False"
+)
 DIFFERENTIABLE: dict[str, Callable[[Any], Any]] = {
-    "relu": functional.relu, "silu": functional.silu, "gelu": functools.partial(functional.gelu, approximate="tanh")}
+    "relu": functional.relu,
+    "silu": functional.silu,
+    "gelu": functools.partial(functional.gelu, approximate="tanh"),
+}
 """PyTorch's functions for the activations that have a name"""
 _LIBRARY = torch.library.Library("numpipe", "FRAGMENT")
 
 
-def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1.0, bias: Any = None, activation: Any = None,
-           out: Any = None, batch_invariant: bool = False) -> Any:
+def matmul(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    bias: Any = None,
+    activation: Any = None,
+    out: Any = None,
+    batch_invariant: bool = False,
+) -> Any:
     """Return ``activation(alpha * a @ b + beta * c + bias)``, summed in float32, for tensors of
     float16 or of bfloat16.
 
@@ -60,15 +84,26 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     graphs. Under `torch.vmap` the dimension is a batch. Raises SpecError for shapes, types and
     devices that do not fit, and for out= where a tensor requires a gradient.
 
-    >>> x, weight = torch.ones(3, 16, dtype=torch.float16), torch.ones(8, 16, dtype=torch.float16)
+    >>> x, weight = (
+    ...     torch.ones(3, 16, dtype=torch.float16),
+    ...     torch.ones(8, 16, dtype=torch.float16),
+    ... )
     >>> matmul(x, weight.T, activation="relu").shape
     torch.Size([3, 8])
     """
     if out is None and direct(a, b, c, bias) and a is not None is not b:
         if not differentiated(a, b, c, bias):
             try:
-                return ops.matmul(a, b, c, alpha=alpha, beta=beta, bias=bias, activation=activation,
-                                  batch_invariant=batch_invariant)
+                return ops.matmul(
+                    a,
+                    b,
+                    c,
+                    alpha=alpha,
+                    beta=beta,
+                    bias=bias,
+                    activation=activation,
+                    batch_invariant=batch_invariant,
+                )
             except Exception:
                 check_tensors("matmul", a=a, b=b, c=c, bias=bias)  # what is wrong may be PyTorch's
                 if a.is_meta:
@@ -80,10 +115,20 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
     if not isinstance(activation, str) and activation is not None:
         activation = _spelled(activation)
     if out is None:
-        if torch.is_grad_enabled() and transformed() and (activation is None or activation in DIFFERENTIABLE):
-            return _differentiated(a, b, c, bias, alpha, beta, activation, batch_invariant, _Transformed)
-        return torch.ops.numpipe.matmul.default(a, b, c, bias, alpha, beta, activation, batch_invariant)
-    torch.ops.numpipe.matmul_out.default(a, b, c, bias, alpha, beta, activation, batch_invariant, out)
+        if (
+            torch.is_grad_enabled()
+            and transformed()
+            and (activation is None or activation in DIFFERENTIABLE)
+        ):
+            return _differentiated(
+                a, b, c, bias, alpha, beta, activation, batch_invariant, _Transformed
+            )
+        return torch.ops.numpipe.matmul.default(
+            a, b, c, bias, alpha, beta, activation, batch_invariant
+        )
+    torch.ops.numpipe.matmul_out.default(
+        a, b, c, bias, alpha, beta, activation, batch_invariant, out
+    )
     return out
 
 
@@ -91,12 +136,16 @@ def matmul(a: Any, b: Any, c: Any = None, *, alpha: float = 1.0, beta: float = 1
 def _spelled(function: Function[..., Any]) -> str:
     """Return a function as the name by which a graph finds it again, "module:function"."""
     if not isinstance(function, Function):
-        raise SpecError(f"matmul: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function of a float32 tile, got "
-                        f"{function!r}")
+        raise SpecError(
+            f"matmul: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function of a float32 tile, got "
+            f"{function!r}"
+        )
     module, name = function.__module__, function.__qualname__  # type: ignore[attr-defined]
     if "<locals>" in name:
-        raise SpecError(f"matmul: the activation {name} is defined inside a function, where a graph does not find it again: define "
-                        f"it in the module {module}")
+        raise SpecError(
+            f"matmul: the activation {name} is defined inside a function, where a graph does not find it again: define "
+            f"it in the module {module}"
+        )
     return f"{module}:{name}"
 
 
@@ -107,44 +156,85 @@ def _function(name: str) -> Any:
     try:
         return functools.reduce(getattr, inner.split("."), sys.modules[module])
     except (KeyError, AttributeError):
-        raise SpecError(f"matmul: the activation {name!r} is no function of a module that is imported: import {module} before "
-                        "the graph runs") from None
+        raise SpecError(
+            f"matmul: the activation {name!r} is no function of a module that is imported: import {module} before "
+            "the graph runs"
+        ) from None
 
 
 # ---- the op
-def _run(a: Any, b: Any, c: Any = None, bias: Any = None, alpha: float = 1.0, beta: float = 1.0, activation: str | None = None,
-         batch_invariant: bool = False, out: Any = None) -> Any:
+def _run(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    bias: Any = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    activation: str | None = None,
+    batch_invariant: bool = False,
+    out: Any = None,
+) -> Any:
     if a.is_meta:
         return _fake(a, b, c, bias, alpha, beta)
     function = _function(activation) if activation is not None and ":" in activation else activation
-    return ops.matmul(a, b, c, alpha=alpha, beta=beta, bias=bias, activation=function, batch_invariant=batch_invariant, out=out)
+    return ops.matmul(
+        a,
+        b,
+        c,
+        alpha=alpha,
+        beta=beta,
+        bias=bias,
+        activation=function,
+        batch_invariant=batch_invariant,
+        out=out,
+    )
 
 
-def _fake(a: Any, b: Any, c: Any = None, bias: Any = None, alpha: float = 1.0, beta: float = 1.0, activation: str | None = None,
-          batch_invariant: bool = False) -> Any:
+def _fake(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    bias: Any = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    activation: str | None = None,
+    batch_invariant: bool = False,
+) -> Any:
     """The result without its contents. Raises SpecError as the op does, also for sizes that are
     symbols."""
     check_tensors("matmul", a=a, b=b, c=c, bias=bias)
     for name, tensor in (("a", a), ("b", b)):
         if tensor.dtype not in (torch.float16, torch.bfloat16) or tensor.dtype != a.dtype:
-            raise SpecError(f"matmul: '{name}' is {tensor.dtype}, 'a' {a.dtype}: both must be torch.float16 or torch.bfloat16; "
-                            f"convert it with {name}.to(torch.bfloat16), or run under torch.autocast")
+            raise SpecError(
+                f"matmul: '{name}' is {tensor.dtype}, 'a' {a.dtype}: both must be torch.float16 or torch.bfloat16; "
+                f"convert it with {name}.to(torch.bfloat16), or run under torch.autocast"
+            )
         if not tensor.ndim:
             raise SpecError(f"matmul: '{name}' is a number; multiply with *, or pass alpha=")
     for name, tensor in (("c", c), ("bias", bias)):
         if tensor is not None and tensor.dtype not in (a.dtype, torch.float32):
-            raise SpecError(f"matmul: '{name}' is {tensor.dtype}, and must be {a.dtype} as 'a' is, or torch.float32; convert it "
-                            f"with {name}.to({a.dtype})")
+            raise SpecError(
+                f"matmul: '{name}' is {tensor.dtype}, and must be {a.dtype} as 'a' is, or torch.float32; convert it "
+                f"with {name}.to({a.dtype})"
+            )
     depth = b.shape[-2 if b.ndim > 1 else -1]
     if a.shape[-1] != depth:
-        raise SpecError(f"matmul: K = {a.shape[-1]} in 'a' {tuple(a.shape)}, {depth} in 'b' {tuple(b.shape)}")
+        raise SpecError(
+            f"matmul: K = {a.shape[-1]} in 'a' {tuple(a.shape)}, {depth} in 'b' {tuple(b.shape)}"
+        )
     try:
-        shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), *a.shape[-2:-1], *b.shape[-1:] * (b.ndim > 1))
+        shape = (
+            *torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]),
+            *a.shape[-2:-1],
+            *b.shape[-1:] * (b.ndim > 1),
+        )
         if c is not None and beta != 0 and tuple(torch.broadcast_shapes(c.shape, shape)) != shape:
             raise SpecError(f"matmul: 'c' must broadcast to {shape}, got {tuple(c.shape)}")
     except RuntimeError as error:
-        raise SpecError(f"matmul: the batches of 'a' {tuple(a.shape)} and 'b' {tuple(b.shape)} do not broadcast, or 'c' does not "
-                        f"({error})") from error
+        raise SpecError(
+            f"matmul: the batches of 'a' {tuple(a.shape)} and 'b' {tuple(b.shape)} do not broadcast, or 'c' does not "
+            f"({error})"
+        ) from error
     m, n = a.shape[-2] if a.ndim > 1 else 1, b.shape[-1] if b.ndim > 1 else 1
     if bias is not None and tuple(bias.shape) not in ((n,), (m, 1)):
         raise SpecError(f"matmul: 'bias' must be {(n,)} or {(m, 1)}, got {tuple(bias.shape)}")
@@ -159,11 +249,18 @@ def _run_out(*args: Any) -> None:
 def _fake_out(*args: Any) -> None:
     made, out = _fake(*args[:-1]), args[-1]
     if made.shape != out.shape or made.dtype != out.dtype:
-        raise SpecError(f"matmul: 'out' must be {tuple(made.shape)} of {made.dtype}, got {tuple(out.shape)} of {out.dtype}")
+        raise SpecError(
+            f"matmul: 'out' must be {tuple(made.shape)} of {made.dtype}, got {tuple(out.shape)} of {out.dtype}"
+        )
 
 
 _op = define(_LIBRARY, f"matmul({ARGUMENTS}) -> Tensor", _run, _fake)
-_out = define(_LIBRARY, f"matmul_out({re.sub('=[^,]+', '', ARGUMENTS)}, Tensor(a!) out) -> ()", _run_out, _fake_out)
+_out = define(
+    _LIBRARY,
+    f"matmul_out({re.sub('=[^,]+', '', ARGUMENTS)}, Tensor(a!) out) -> ()",
+    _run_out,
+    _fake_out,
+)
 
 
 # ---- gradients
@@ -174,8 +271,12 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(a: Any, b: Any, c: Any, bias: Any, alpha: float, beta: float, batch_invariant: bool) -> Any:
-        return (_run if direct(a, b, c, bias) else _op)(a, b, c, bias, alpha, beta, None, batch_invariant)
+    def forward(
+        a: Any, b: Any, c: Any, bias: Any, alpha: float, beta: float, batch_invariant: bool
+    ) -> Any:
+        return (_run if direct(a, b, c, bias) else _op)(
+            a, b, c, bias, alpha, beta, None, batch_invariant
+        )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -203,8 +304,10 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise SpecError("matmul: derivatives along the inputs (torch.func.jvp, jacfwd) are not defined; use torch.func.vjp, jacrev "
-                        "or grad")
+        raise SpecError(
+            "matmul: derivatives along the inputs (torch.func.jvp, jacfwd) are not defined; use torch.func.vjp, jacrev "
+            "or grad"
+        )
 
 
 class _Product(_Transformed):
@@ -229,40 +332,79 @@ def _summed(x: Any, y: Any, shape: Any, ctx: Any) -> Any:
     return product(x, y, None, None, ctx.alpha, 1.0, None, ctx.batch_invariant).sum_to_size(shape)
 
 
-def _differentiated(a: Any, b: Any, c: Any = None, bias: Any = None, alpha: float = 1.0, beta: float = 1.0,
-                    activation: str | None = None, batch_invariant: bool = False, product: Any = _Product) -> Any:
+def _differentiated(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    bias: Any = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    activation: str | None = None,
+    batch_invariant: bool = False,
+    product: Any = _Product,
+) -> Any:
     if activation is not None and activation not in DIFFERENTIABLE:
-        raise SpecError(f"matmul: the activation {activation!r} has no derivative here, and an argument requires a gradient: use "
-                        f"{', '.join(map(repr, DIFFERENTIABLE))}, apply PyTorch's operations to the result without activation=, or "
-                        "call it under torch.no_grad()")
+        raise SpecError(
+            f"matmul: the activation {activation!r} has no derivative here, and an argument requires a gradient: use "
+            f"{', '.join(map(repr, DIFFERENTIABLE))}, apply PyTorch's operations to the result without activation=, or "
+            "call it under torch.no_grad()"
+        )
     result = product.apply(a, b, c, bias, alpha, beta, batch_invariant)
     return result if activation is None else DIFFERENTIABLE[activation](result)
 
 
 def _refused(*args: Any) -> None:
-    raise SpecError("matmul: out= is given and an argument requires a gradient, which a result written in place has not: leave "
-                    "out= out, call it under torch.no_grad(), or pass tensors.detach()")
+    raise SpecError(
+        "matmul: out= is given and an argument requires a gradient, which a result written in place has not: leave "
+        "out= out, call it under torch.no_grad(), or pass tensors.detach()"
+    )
 
 
 # ---- vmap
-def _over_batch(info: Any, in_dims: Any, a: Any, b: Any, c: Any = None, bias: Any = None, alpha: float = 1.0, beta: float = 1.0,
-                activation: str | None = None, batch_invariant: bool = False) -> Any:
+def _over_batch(
+    info: Any,
+    in_dims: Any,
+    a: Any,
+    b: Any,
+    c: Any = None,
+    bias: Any = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    activation: str | None = None,
+    batch_invariant: bool = False,
+) -> Any:
     """The op along one more dimension, the first batch of a product of matrices. Unless a and b
     alone have it, the rest follows."""
     dims = [*in_dims, *[None] * 8]
-    vectors = [tensor.ndim - (dim is not None) == 1 for tensor, dim in zip((a, b), dims, strict=False)]
-    rank = max(2, *(tensor.ndim - (dim is not None) for tensor, dim in zip((a, b), dims, strict=False)))
+    vectors = [
+        tensor.ndim - (dim is not None) == 1 for tensor, dim in zip((a, b), dims, strict=False)
+    ]
+    rank = max(
+        2, *(tensor.ndim - (dim is not None) for tensor, dim in zip((a, b), dims, strict=False))
+    )
 
     def front(tensor: Any, dim: int | None, *ones: int) -> Any:
         """A tensor with its dimension moved to the front, ones where it has no dimensions."""
         tensor = tensor if dim is None else tensor.movedim(dim, 0)
         for one in ones:
             tensor = tensor.unsqueeze(one)
-        return tensor if dim is None else tensor.reshape(tensor.shape[0], *[1] * (rank + 1 - tensor.ndim), *tensor.shape[1:])
+        return (
+            tensor
+            if dim is None
+            else tensor.reshape(tensor.shape[0], *[1] * (rank + 1 - tensor.ndim), *tensor.shape[1:])
+        )
 
     x, y = front(a, dims[0], *[-2] * vectors[0]), front(b, dims[1], *[-1] * vectors[1])
     fused = dims[2] is dims[3] is None and not any(vectors)
-    result = _op(x, y, *((c, bias) if fused else (None, None)), alpha, beta, activation if fused else None, batch_invariant)
+    result = _op(
+        x,
+        y,
+        *((c, bias) if fused else (None, None)),
+        alpha,
+        beta,
+        activation if fused else None,
+        batch_invariant,
+    )
     if not fused:
         if c is not None and beta != 0:
             result = result + beta * front(c, dims[2], *[-1] * vectors[1], *[-2] * vectors[0])
@@ -270,8 +412,10 @@ def _over_batch(info: Any, in_dims: Any, a: Any, b: Any, c: Any = None, bias: An
             result = result + front(bias, dims[3])
         if activation is not None:
             if activation not in DIFFERENTIABLE:
-                raise SpecError(f"matmul: under torch.vmap the activation {activation!r} cannot follow a c or bias that has the "
-                                "dimension: apply PyTorch's operations to the result without activation=")
+                raise SpecError(
+                    f"matmul: under torch.vmap the activation {activation!r} cannot follow a c or bias that has the "
+                    "dimension: apply PyTorch's operations to the result without activation="
+                )
             result = DIFFERENTIABLE[activation](result)
         result = result.to(a.dtype)
         result = result.squeeze(-1) if vectors[1] else result

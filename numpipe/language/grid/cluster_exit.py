@@ -36,12 +36,22 @@ from ..pipeline.steps import await_released
 
 def shared_rings(unit: Unit) -> list[RingPlan]:
     """Return the rings that CTAs of a cluster fill for each other, with a step for each block."""
-    return [dataclasses.replace(plan, dims=None) for plan in unit.rings.values() if any(len(of) > 1 for of in plan.peers)]
+    return [
+        dataclasses.replace(plan, dims=None)
+        for plan in unit.rings.values()
+        if any(len(of) > 1 for of in plan.peers)
+    ]
 
 
 def shared_sums(unit: Unit) -> list[BarrierPlan]:
     """Return the consumed barriers of partial sums that CTAs of a cluster exchange."""
-    return [of for part in unit.scratch.values() if part.what for of in part.barriers if len(of.peers) > 1]
+    return [
+        of
+        for part in unit.scratch.values()
+        if part.what
+        for of in part.barriers
+        if len(of.peers) > 1
+    ]
 
 
 @op

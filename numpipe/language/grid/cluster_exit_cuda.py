@@ -17,8 +17,19 @@ NOTHING = nb.types.Tuple(())
 @cuda_meaning(source.await_peers)
 def _await_peers(typing_context: Any, np_: Any) -> Any:
     memory = np_.role == "memory"
-    rings = [RingType(np_, plan, NOTHING, NOTHING, 0, (), False) for plan in source.shared_rings(np_.unit)] if memory else []
-    sums = [] if memory else [BarriersType(np_, of, of.kind.shape) for of in source.shared_sums(np_.unit)]
+    rings = (
+        [
+            RingType(np_, plan, NOTHING, NOTHING, 0, (), False)
+            for plan in source.shared_rings(np_.unit)
+        ]
+        if memory
+        else []
+    )
+    sums = (
+        []
+        if memory
+        else [BarriersType(np_, of, of.kind.shape) for of in source.shared_sums(np_.unit)]
+    )
     for ring in rings:
         nb.returns(typing_context, await_released, (ring,))
     for consumed in sums:
@@ -29,8 +40,15 @@ def _await_peers(typing_context: Any, np_: Any) -> Any:
     zero = nb.const(0)
     for ring in rings:
         grid = context.make_tuple(builder, nb.types.UniTuple(nb.types.int32, 0), [])
-        value = nb.struct(context, builder, ring, np=args[0], grid=grid, first=zero,
-                          steps=builder.load(counter_of(builder, ring, args[0])))
+        value = nb.struct(
+            context,
+            builder,
+            ring,
+            np=args[0],
+            grid=grid,
+            first=zero,
+            steps=builder.load(counter_of(builder, ring, args[0])),
+        )
         nb.call(context, builder, await_released, (ring,), (value,))
     for consumed in sums:
         value = nb.struct(context, builder, consumed, np=args[0], first=zero)

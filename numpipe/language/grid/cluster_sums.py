@@ -103,13 +103,17 @@ def check(unit: Unit, axis: str, form: Any, got: str) -> Form:
     cannot be shared."""
     what = f"numpipe.combine(acc, part, axis={axis!r})"
     if not isinstance(form, Form) or form.layout != ACCUMULATOR or form.dtype != FLOAT32:
-        raise SpecError(f"{what}: acc is a float32 register tile (rows, columns), got {form if isinstance(form, Form) else got}: "
-                        "combine before astype")
+        raise SpecError(
+            f"{what}: acc is a float32 register tile (rows, columns), got {form if isinstance(form, Form) else got}: "
+            "combine before astype"
+        )
     rows, columns = form.shape
     size = unit.sizes[axis]
     if columns % (8 * size):
-        raise SpecError(f"{what}: {size} CTAs along {axis!r} keep a share each of a tile's columns, a multiple of 8, and this one "
-                        f"has {columns}: make them a multiple of {8 * size}, or the cluster smaller")
+        raise SpecError(
+            f"{what}: {size} CTAs along {axis!r} keep a share each of a tile's columns, a multiple of 8, and this one "
+            f"has {columns}: make them a multiple of {8 * size}, or the cluster smaller"
+        )
     return Form((rows, columns // size), FLOAT32)
 
 
@@ -118,7 +122,9 @@ def plan(unit: Unit, axis: str, shape: tuple[int, ...], site: str) -> SumsPlan:
     along, size = unit.cluster_axes.index(axis), unit.sizes[axis]
     atoms = 4 * shape[0] * shape[1] // size // ATOM
     kind = SMEM((size - 1, atoms, 8, 32), np.float32), Barrier(), ClusterBarrier(axis)
-    buffer, ready, consumed = unit.plan_scratch(site, kind, False, f"{WHAT} of CTAs along {axis!r}").tree
+    buffer, ready, consumed = unit.plan_scratch(
+        site, kind, False, f"{WHAT} of CTAs along {axis!r}"
+    ).tree
     return SumsPlan((shape[0], shape[1]), along, size, buffer, ready, consumed)
 
 
@@ -127,24 +133,36 @@ class Sums:
 
     def __init__(self, np_: Context, plan: SumsPlan) -> None:
         self.plan, self.own, self.quarter = plan, np_.unit.number(current().warpgroup), plan.quarter
-        self.ready, self.consumed = (BarrierRef(np_, of, self.own, of.kind.shape, 0) for of in (plan.ready, plan.consumed))
+        self.ready, self.consumed = (
+            BarrierRef(np_, of, self.own, of.kind.shape, 0) for of in (plan.ready, plan.consumed)
+        )
         for ref, name in ((self.ready, "ready"), (self.consumed, "consumed")):
-            current().mbar_init_at_entry(ref.address, ref.plan.arrivals, f"{name} {ref.plan.name_of(self.own, 0)}")
+            current().mbar_init_at_entry(
+                ref.address, ref.plan.arrivals, f"{name} {ref.plan.name_of(self.own, 0)}"
+            )
 
     def chunks(self, region: int) -> np.ndarray:
         """Return the addresses of the 16-byte chunks of a region, a row for each warp: float4 i of
         lane l is at 16 (128 i + l)."""
         lanes = np.arange(self.plan.region // 16).reshape(-1, 4, 32).swapaxes(0, 1).reshape(4, -1)
-        found: np.ndarray = self.plan.buffer.memory.at(self.own) + region * self.plan.region + 16 * lanes
+        found: np.ndarray = (
+            self.plan.buffer.memory.at(self.own) + region * self.plan.region + 16 * lanes
+        )
         return found
 
 
 @functools.lru_cache(maxsize=64)
 def _elements(shape: tuple[int, int]) -> np.ndarray:
     """Return the number of an element of a tile, in row order, by warp, chunk and word."""
-    down, right = (np.array(part).reshape(-1, 4) for part in zip(*places(shape, ACCUMULATOR), strict=True))
+    down, right = (
+        np.array(part).reshape(-1, 4) for part in zip(*places(shape, ACCUMULATOR), strict=True)
+    )
     warp, lane = np.arange(4)[:, None, None, None], np.arange(32)[None, None, :, None]
-    found: np.ndarray = (16 * warp + lane // 4 + down[None, :, None]) * shape[1] + 2 * (lane % 4) + right[None, :, None]
+    found: np.ndarray = (
+        (16 * warp + lane // 4 + down[None, :, None]) * shape[1]
+        + 2 * (lane % 4)
+        + right[None, :, None]
+    )
     return found.reshape(4, -1, 4)
 
 
@@ -183,7 +201,13 @@ def send(sums: Sums, tile: Tile) -> Tile:
     for region, shift in enumerate(plan.consumed.peers[1:]):
         to = shifted(here, shift, plan.consumed.cluster)
         sent = shares[to[plan.along]].reshape(-1)[_elements(plan.share.shape)]
-        machine.smem_send(sums.chunks(region), sent.view(np.uint8), rank_of(to, plan.consumed.cluster), sums.ready.address, WHAT)
+        machine.smem_send(
+            sums.chunks(region),
+            sent.view(np.uint8),
+            rank_of(to, plan.consumed.cluster),
+            sums.ready.address,
+            WHAT,
+        )
     return Tile(np.array(shares[here[plan.along]]), plan.share)
 
 
@@ -193,5 +217,7 @@ def add(sums: Sums, tile: Tile) -> Tile:
     plan, total = sums.plan, np.array(tile.value).reshape(-1)
     for region in range(plan.size - 1):
         with np.errstate(all="ignore"):  # floats overflow to inf, as on the GPU
-            total[_elements(plan.share.shape)] += current().smem_read(sums.chunks(region), WHAT).view(np.float32)
+            total[_elements(plan.share.shape)] += (
+                current().smem_read(sums.chunks(region), WHAT).view(np.float32)
+            )
     return Tile(total.reshape(plan.share.shape), plan.share)

@@ -25,7 +25,9 @@ class SumsType(nb.types.Type):  # type: ignore[misc]
 
     def __init__(self, context: ContextType, plan: SumsPlan) -> None:
         self.context, self.plan, self.share = context, plan, TileType(plan.share)
-        self.ready, self.consumed = (BarriersType(context, of, of.kind.shape) for of in (plan.ready, plan.consumed))
+        self.ready, self.consumed = (
+            BarriersType(context, of, of.kind.shape) for of in (plan.ready, plan.consumed)
+        )
         super().__init__(name=f"sums({context}, {plan})")
 
 
@@ -40,7 +42,11 @@ def _reduce_scatter(typing_context: Any, np_: Any, site: Any, acc: Any, axis: An
     tile = acc.settled("numpipe.combine")
     share = TileType(source.check(unit, name, tile.form, ""))
     alone, memory = unit.sizes[name] == 1, np_.role == "memory"
-    sums = None if alone or memory else SumsType(np_, source.plan(unit, name, tile.shape, nb.literal(site)))
+    sums = (
+        None
+        if alone or memory
+        else SumsType(np_, source.plan(unit, name, tile.shape, nb.literal(site)))
+    )
     if sums is not None:
         nb.returns(typing_context, source.scattered, (sums, tile))
     context, builder, args = yield share(np_, site, tile, axis)
@@ -53,8 +59,18 @@ def _barrier_value(context: Any, builder: Any, barriers: BarriersType, np_: Any)
     return nb.struct(context, builder, barriers, np=np_, first=nb.const(0))
 
 
-nb.attribute(SumsType, "ready", lambda ty: ty.ready, lambda c, b, ty, value: _barrier_value(c, b, ty.ready, value))
-nb.attribute(SumsType, "consumed", lambda ty: ty.consumed, lambda c, b, ty, value: _barrier_value(c, b, ty.consumed, value))
+nb.attribute(
+    SumsType,
+    "ready",
+    lambda ty: ty.ready,
+    lambda c, b, ty, value: _barrier_value(c, b, ty.ready, value),
+)
+nb.attribute(
+    SumsType,
+    "consumed",
+    lambda ty: ty.consumed,
+    lambda c, b, ty, value: _barrier_value(c, b, ty.consumed, value),
+)
 nb.constant_attributes(SumsType, I32, quarter=lambda ty: ty.plan.quarter)
 
 
@@ -68,7 +84,10 @@ def _shares(builder: Any, sums: SumsType, tile: TileType, value: Any) -> list[li
     """Return the registers of each CTA's share of the columns, by its place along the axis."""
     found, size, blocks = registers(builder, tile, value), sums.plan.size, tile.shape[0] // 64
     width = tile.registers // blocks // size  # a block of 64 rows has its columns one after another
-    return [[found[(block * size + share) * width + i] for block in range(blocks) for i in range(width)] for share in range(size)]
+    return [
+        [found[(block * size + share) * width + i] for block in range(blocks) for i in range(width)]
+        for share in range(size)
+    ]
 
 
 @cuda_meaning(source.send)
@@ -80,19 +99,37 @@ def _send(_context: Any, sums: Any, tile: Any) -> Any:
     # turned round until the CTA's share is the first: registers have no index
     for bit in range((size - 1).bit_length()):
         turned = builder.trunc(builder.lshr(own, nb.const(bit)), nb.i1)
-        shares = [[builder.select(turned, *pair) for pair in zip(shares[(i + (1 << bit)) % size], shares[i], strict=True)]
-                  for i in range(size)]
+        shares = [
+            [
+                builder.select(turned, *pair)
+                for pair in zip(shares[(i + (1 << bit)) % size], shares[i], strict=True)
+            ]
+            for i in range(size)
+        ]
     base = _pieces(builder, sums)
-    ready = barrier_address(context, builder, sums.ready, _barrier_value(context, builder, sums.ready, args[0]))
+    ready = barrier_address(
+        context, builder, sums.ready, _barrier_value(context, builder, sums.ready, args[0])
+    )
     for step in range(1, size):
         further = builder.urem(builder.add(own, nb.const(step)), nb.const(size))
-        to = rank(builder, [further if axis == plan.along else at for axis, at in enumerate(place)], plan.consumed.cluster)
-        buffer, there = (nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1] for address in (
-            builder.add(base, nb.const((step - 1) * plan.region)), ready))
+        to = rank(
+            builder,
+            [further if axis == plan.along else at for axis, at in enumerate(place)],
+            plan.consumed.cluster,
+        )
+        buffer, there = (
+            nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
+            for address in (builder.add(base, nb.const((step - 1) * plan.region)), ready)
+        )
         for piece in range(len(shares[step]) // 4):
-            nb.emit_gated(builder, nb.void, [buffer, there, *shares[step][4 * piece:4 * piece + 4]],
-                        "$gate st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
-                        f"[$0+{PIECE * piece}], {{$2, $3, $4, $5}}, [$1];", "r,r,f,f,f,f,~{memory}")
+            nb.emit_gated(
+                builder,
+                nb.void,
+                [buffer, there, *shares[step][4 * piece : 4 * piece + 4]],
+                "$gate st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+                f"[$0+{PIECE * piece}], {{$2, $3, $4, $5}}, [$1];",
+                "r,r,f,f,f,f,~{memory}",
+            )
     return assembled(builder, sums.share, shares[0])
 
 

@@ -88,16 +88,22 @@ def check(acc: Any, work: Any) -> None:
     values or as their Numba types."""
     form = form_of(acc, "numpipe.combine")
     if form is None:
-        raise SpecError(f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {called(acc)}")
+        raise SpecError(
+            f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {called(acc)}"
+        )
     only_accumulator(form, "numpipe.combine")
     if work is None:
         return
     if not getattr(getattr(work, "arg", None), "workspace", False):
-        raise SpecError("numpipe.combine(acc, part, work): work is the kernel's last parameter, which "
-                        "@numpipe.kernel(workspace=numpipe.Workspace(…)) makes its workspace")
+        raise SpecError(
+            "numpipe.combine(acc, part, work): work is the kernel's last parameter, which "
+            "@numpipe.kernel(workspace=numpipe.Workspace(…)) makes its workspace"
+        )
     if form.dtype != FLOAT32:
-        raise SpecError(f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {form.dtype}: "
-                        "combine before astype")
+        raise SpecError(
+            f"numpipe.combine(acc, part, work): acc is a float32 register tile, got {form.dtype}: "
+            "combine before astype"
+        )
 
 
 def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
@@ -107,13 +113,26 @@ def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
     wanted = acc.shape[0] * acc.shape[1] * work.unit.tile_wgs
     if wanted > size - FLAGS:
         fix = f"Workspace(({acc.shape[0] * work.unit.tile_wgs}, {acc.shape[1]}), …)"
-        raise failure(SimulationError, "out-of-bounds", f"numpipe.combine: a tile of {wanted} elements and a workspace for "
-                      f"{size - FLAGS}: {fix}", fix, "hands a part over")
+        raise failure(
+            SimulationError,
+            "out-of-bounds",
+            f"numpipe.combine: a tile of {wanted} elements and a workspace for "
+            f"{size - FLAGS}: {fix}",
+            fix,
+            "hands a part over",
+        )
     if (slot := _own(work, part.slot)) >= slots and (part.begin > 0 or part.others > 0):
-        fix = ("for split_tiles(split=n) a workspace has n slots for each tile: Workspace(tile, slots=…), for split=\"stream\" "
-                "slots=None")
-        raise failure(SimulationError, "out-of-bounds", f"numpipe.combine: slot {slot} of a workspace of {slots}: {fix}", fix,
-                      "hands a part over")
+        fix = (
+            'for split_tiles(split=n) a workspace has n slots for each tile: Workspace(tile, slots=…), for split="stream" '
+            "slots=None"
+        )
+        raise failure(
+            SimulationError,
+            "out-of-bounds",
+            f"numpipe.combine: slot {slot} of a workspace of {slots}: {fix}",
+            fix,
+            "hands a part over",
+        )
 
 
 @helper
@@ -160,14 +179,16 @@ def _part(work: GmemRef) -> int:
 
 
 def _flag(work: GmemRef, slot: int) -> tuple[np.ndarray, int, str]:
-    flags = work.array[slot, work.array.shape[1] - FLAGS:].view(np.int32)
+    flags = work.array[slot, work.array.shape[1] - FLAGS :].view(np.int32)
     return flags, _part(work), f"{work.name}[{slot}]"
 
 
 @op
 def write_partial(work: GmemRef, slot: Any, tile: Tile) -> None:
     """Write the tile's registers to a slot: each lane 16 bytes at a time."""
-    current().gmem_write(work.array, _elements(work, _own(work, slot), tile), tile.value.reshape(1, -1), work.name)
+    current().gmem_write(
+        work.array, _elements(work, _own(work, slot), tile), tile.value.reshape(1, -1), work.name
+    )
 
 
 @op
@@ -181,7 +202,9 @@ def add_partials(work: GmemRef, slot: Any, last: Any, tile: Tile) -> Tile:
     """Return the tile plus the sums that other CTAs wrote to a slot and to those before it,
     `together` at most, down to `last`."""
     total = tile.value
-    for each in range(int(slot), max(int(last), int(slot) + 1 - together(work.unit, tile.shape)) - 1, -1):
+    for each in range(
+        int(slot), max(int(last), int(slot) + 1 - together(work.unit, tile.shape)) - 1, -1
+    ):
         found = current().gmem_read(work.array, _elements(work, _own(work, each), tile), work.name)
         with np.errstate(all="ignore"):  # floats overflow to inf, as on the GPU
             total = total + found.reshape(tile.shape)

@@ -30,13 +30,19 @@ def _combine(typing_context: Any, acc: Any, part: Any, work: Any) -> Any:
     if adds:
         nb.returns(typing_context, source.combined, (work, acc, part))
     context, builder, args = yield acc(acc, part, work)
-    return nb.call(context, builder, source.combined, (work, acc, part), (args[2], *args[:2]))[1] if adds else args[0]
+    return (
+        nb.call(context, builder, source.combined, (work, acc, part), (args[2], *args[:2]))[1]
+        if adds
+        else args[0]
+    )
 
 
 def _slot(context: Any, builder: Any, work: GmemType, args: Any) -> tuple[Any, Any]:
     """Return (the workspace's reference, the address of a slot in it)."""
     ref = gmem_value(context, builder, work, args[0])
-    offset = builder.mul(builder.sext(_own(context, builder, work, args[1]), nb.i64), _stride(builder, ref))
+    offset = builder.mul(
+        builder.sext(_own(context, builder, work, args[1]), nb.i64), _stride(builder, ref)
+    )
     return ref, builder.add(ref.pointer, offset)
 
 
@@ -45,7 +51,10 @@ def _own(context: Any, builder: Any, work: GmemType, slot: Any) -> Any:
     size = math.prod(work.unit.cluster)
     if size == 1:
         return slot
-    return builder.add(builder.mul(slot, nb.const(size)), nb.call(context, builder, special.cluster_rank, (), ())[1])
+    return builder.add(
+        builder.mul(slot, nb.const(size)),
+        nb.call(context, builder, special.cluster_rank, (), ())[1],
+    )
 
 
 def _stride(builder: Any, ref: Any) -> Any:
@@ -62,10 +71,14 @@ def _room(builder: Any, ref: Any, work: GmemType, tile: TileType, slot: Any) -> 
     """Return whether the workspace has this slot, and it is large enough for the tile."""
     slots, size = nb.cgutils.unpack_tuple(builder, ref.shape)
     wanted = tile.shape[0] * tile.shape[1] * work.unit.tile_wgs + FLAGS
-    return builder.and_(builder.icmp_unsigned("<", slot, slots), builder.icmp_signed(">=", size, nb.const(wanted)))
+    return builder.and_(
+        builder.icmp_unsigned("<", slot, slots), builder.icmp_signed(">=", size, nb.const(wanted))
+    )
 
 
-def _pieces(context: Any, builder: Any, work: GmemType, tile: TileType, args: Any, checked: bool = False) -> Any:
+def _pieces(
+    context: Any, builder: Any, work: GmemType, tile: TileType, args: Any, checked: bool = False
+) -> Any:
     """Return the address of this lane's first float4 in a slot; if `checked`, an illegal one where
     the slot does not exist."""
     ref, address = _slot(context, builder, work, args)
@@ -84,14 +97,23 @@ def lane_offset(builder: Any) -> Any:
     return builder.shl(builder.and_(nb.thread_index(builder), nb.const(127)), nb.const(4))
 
 
-def add_pieces(builder: Any, total: list[Any], space: str, first: Any, offset: int = 0, batch: int = 1) -> None:
+def add_pieces(
+    builder: Any, total: list[Any], space: str, first: Any, offset: int = 0, batch: int = 1
+) -> None:
     """Add to a lane's registers its float4s in a state space, from `offset` bytes behind `first`
     on; `batch` loads fly together."""
     pieces, four = len(total) // 4, nb.ir.LiteralStructType([nb.f32] * 4)
     for start in range(0, pieces, batch):
-        loaded = [nb.emit_asm(builder, four, [first], f"ld.{space}.v4.f32 {{$0, $1, $2, $3}}, [$4+{offset + PIECE * piece}];",
-                              f"=f,=f,=f,=f,{'l' if space == 'global' else 'r'},~{{memory}}")
-                  for piece in range(start, min(start + batch, pieces))]
+        loaded = [
+            nb.emit_asm(
+                builder,
+                four,
+                [first],
+                f"ld.{space}.v4.f32 {{$0, $1, $2, $3}}, [$4+{offset + PIECE * piece}];",
+                f"=f,=f,=f,=f,{'l' if space == 'global' else 'r'},~{{memory}}",
+            )
+            for piece in range(start, min(start + batch, pieces))
+        ]
         for register in range(4 * start, 4 * (start + len(loaded))):
             value = builder.extract_value(loaded[register // 4 - start], register % 4)
             total[register] = builder.fadd(total[register], value)
@@ -111,8 +133,13 @@ def _write_partial(_context: Any, work: Any, slot: Any, tile: Any) -> Any:
     first = _pieces(context, builder, work, tile, args, checked=True)
     for piece in range(tile.registers // 4):
         values = [builder.extract_value(args[2], 4 * piece + i) for i in range(4)]
-        nb.emit_asm(builder, nb.void, [first, *values], f"st.global.v4.f32 [$0+{PIECE * piece}], {{$1, $2, $3, $4}};",
-                    "l,f,f,f,f,~{memory}")
+        nb.emit_asm(
+            builder,
+            nb.void,
+            [first, *values],
+            f"st.global.v4.f32 [$0+{PIECE * piece}], {{$1, $2, $3, $4}};",
+            "l,f,f,f,f,~{memory}",
+        )
 
 
 @cuda_meaning(source.parts_together)
@@ -127,12 +154,22 @@ def _add_partials(_context: Any, work: Any, slot: Any, last: Any, tile: Any) -> 
     total, parts = registers(builder, tile, args[3]), source.together(work.unit, tile.shape)
     first = _pieces(context, builder, work, tile, [args[0], args[1], args[3]])
     if parts == 1:
-        add_pieces(builder, total, "global", first, batch=max(2, min(16, (_LANES - source.OTHERS - tile.registers) // 4 // 2 * 2)))
+        add_pieces(
+            builder,
+            total,
+            "global",
+            first,
+            batch=max(2, min(16, (_LANES - source.OTHERS - tile.registers) // 4 // 2 * 2)),
+        )
         return assembled(builder, tile, total)
     down, found = _step(builder, work, gmem_value(context, builder, work, args[0])), []
     for part in range(parts):  # of those that are not there, zeros
-        there = builder.zext(builder.icmp_signed(">=", builder.sub(args[1], nb.const(part)), args[2]), nb.i32)
-        found += [_loaded_if(builder, there, first, PIECE * piece) for piece in range(tile.registers // 4)]
+        there = builder.zext(
+            builder.icmp_signed(">=", builder.sub(args[1], nb.const(part)), args[2]), nb.i32
+        )
+        found += [
+            _loaded_if(builder, there, first, PIECE * piece) for piece in range(tile.registers // 4)
+        ]
         first = builder.sub(first, down)
     for number, value in enumerate(x for four in found for x in four):
         total[number % tile.registers] = builder.fadd(total[number % tile.registers], value)
@@ -141,10 +178,15 @@ def _add_partials(_context: Any, work: Any, slot: Any, last: Any, tile: Any) -> 
 
 def _loaded_if(builder: Any, there: Any, address: Any, offset: int) -> list[Any]:
     """Return the four floats at an address, or zeros."""
-    four = nb.emit_asm(builder, nb.ir.LiteralStructType([nb.f32] * 4), [there, address],
-                       "{ .reg .pred there; setp.ne.b32 there, $4, 0; mov.f32 $0, 0f00000000; mov.f32 $1, 0f00000000; "
-                       "mov.f32 $2, 0f00000000; mov.f32 $3, 0f00000000; "
-                       f"@there ld.global.v4.f32 {{$0, $1, $2, $3}}, [$5+{offset}]; }}", "=&f,=&f,=&f,=&f,r,l,~{memory}")
+    four = nb.emit_asm(
+        builder,
+        nb.ir.LiteralStructType([nb.f32] * 4),
+        [there, address],
+        "{ .reg .pred there; setp.ne.b32 there, $4, 0; mov.f32 $0, 0f00000000; mov.f32 $1, 0f00000000; "
+        "mov.f32 $2, 0f00000000; mov.f32 $3, 0f00000000; "
+        f"@there ld.global.v4.f32 {{$0, $1, $2, $3}}, [$5+{offset}]; }}",
+        "=&f,=&f,=&f,=&f,r,l,~{memory}",
+    )
     return [builder.extract_value(four, i) for i in range(4)]
 
 
@@ -159,5 +201,15 @@ def _signal(_context: Any, work: Any, slot: Any) -> Any:
 def _await_signals(_context: Any, work: Any, first: Any, count: Any) -> Any:
     context, builder, args = yield nb.types.void(work, I32, I32)
     flag, ref = _flag(context, builder, work, args), gmem_value(context, builder, work, args[0])
-    nb.call(context, builder, memory.await_each_acquire_gpu_b32, (I64, I64, I32, I32),
-            (flag, _step(builder, work, ref), builder.and_(nb.thread_index(builder), nb.const(127)), args[2]))
+    nb.call(
+        context,
+        builder,
+        memory.await_each_acquire_gpu_b32,
+        (I64, I64, I32, I32),
+        (
+            flag,
+            _step(builder, work, ref),
+            builder.and_(nb.thread_index(builder), nb.const(127)),
+            args[2],
+        ),
+    )

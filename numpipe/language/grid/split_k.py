@@ -67,7 +67,9 @@ class Part(NamedTuple):
     others: Any
 
 
-def split_tiles(*counts: Any, steps: Any, split: Any = STREAM, order: Any = "row", group: int = 16) -> NoReturn:
+def split_tiles(
+    *counts: Any, steps: Any, split: Any = STREAM, order: Any = "row", group: int = 16
+) -> NoReturn:
     """``for m, n, part in numpipe.split_tiles(m_tiles, n_tiles, steps=k_tiles):`` inside a kernel:
     this CTA's parts of tiles.
 
@@ -102,8 +104,10 @@ def check_split(split: Any) -> None:
 
 
 def no_split(got: str) -> str:
-    return (f"numpipe.split_tiles: split={got}: \"stream\", or the parts of a tile, an integer of at least 1, or the name of an "
-            "axis of the cluster; None cuts none")
+    return (
+        f'numpipe.split_tiles: split={got}: "stream", or the parts of a tile, an integer of at least 1, or the name of an '
+        "axis of the cluster; None cuts none"
+    )
 
 
 @helper
@@ -116,7 +120,9 @@ def whole_tile(steps):
 def cluster_part(steps, which, parts):
     """Return one of `parts` of a tile, all of which CTAs of a cluster compute."""
     begin = even(steps, which, parts)
-    return Part(begin, sub(even(steps, add(which, np.int32(1)), parts), begin), np.int32(0), np.int32(0))
+    return Part(
+        begin, sub(even(steps, add(which, np.int32(1)), parts), begin), np.int32(0), np.int32(0)
+    )
 
 
 @helper
@@ -164,7 +170,12 @@ def place_split(u, begun, here, ctas):
     # the last of the CTAs has the first steps
     which = sub(sub(parts, np.int32(1)), sub(slot, mul(tile, parts)))
     begin = even(steps, which, parts)
-    return tile, Part(begin, sub(even(steps, add(which, np.int32(1)), parts), begin), slot, sub(parts, np.int32(1)))
+    return tile, Part(
+        begin,
+        sub(even(steps, add(which, np.int32(1)), parts), begin),
+        slot,
+        sub(parts, np.int32(1)),
+    )
 
 
 # ---- all steps in one row: a tile of K = 0 is stored too, as if it had one step, which nobody runs
@@ -184,7 +195,9 @@ def begin_stream(tiles, steps, split, here, ctas):
     first, end, own = np.int32(0), np.int32(0), np.int32(0)
     if number >= np.int32(0):
         first, end = even(total, number, shares), even(total, add(number, np.int32(1)), shares)
-        own = add(sub(quotient(sub(end, np.int32(1)), length), quotient(first, length)), np.int32(1))
+        own = add(
+            sub(quotient(sub(end, np.int32(1)), length), quotient(first, length)), np.int32(1)
+        )
     return add(own, whole), own, first, end, shared, steps
 
 
@@ -205,14 +218,22 @@ def place_stream(u, begun, here, ctas):
     """Return (tile, Part) of part number u of this CTA: its share of the row, then whole tiles."""
     _, own, first, end, shared, steps = begun
     if u >= own:
-        return (add(shared, add(here, mul(sub(u, own), ctas))),
-                Part(np.int32(0), steps, here, np.int32(0)))
+        return (
+            add(shared, add(here, mul(sub(u, own), ctas))),
+            Part(np.int32(0), steps, here, np.int32(0)),
+        )
     length = greatest(steps, np.int32(1))
     tile = add(quotient(first, length), u)
     start = mul(tile, length)
-    begin, stop, others = greatest(sub(first, start), np.int32(0)), least(sub(end, start), length), np.int32(0)
+    begin, stop, others = (
+        greatest(sub(first, start), np.int32(0)),
+        least(sub(end, start), length),
+        np.int32(0),
+    )
     if stop < length:
         total = mul(shared, length)
         number = sub(sub(least(ctas, total), np.int32(1)), here)
         others = sub(holder(total, sub(add(start, length), np.int32(1)), ctas), number)
-    return sub(sub(shared, np.int32(1)), tile), Part(begin, least(sub(stop, begin), steps), here, others)
+    return sub(sub(shared, np.int32(1)), tile), Part(
+        begin, least(sub(stop, begin), steps), here, others
+    )

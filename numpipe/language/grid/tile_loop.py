@@ -71,7 +71,10 @@ def nd_loop(grid: tuple[Any, ...]) -> NoReturn:
 
 def clusters(np_: Any, counts: Sequence[Any]) -> list[Any]:
     """Return the number of clusters along x, y and z, for numbers of CTAs."""
-    return [count if of == 1 else count // of for count, of in zip(counts, np_.unit.cluster, strict=True)]
+    return [
+        count if of == 1 else count // of
+        for count, of in zip(counts, np_.unit.cluster, strict=True)
+    ]
 
 
 @formula(context=True)
@@ -86,10 +89,14 @@ def own_place(np_: Context) -> Any:
 def check_count(number: Any, count: Any) -> None:
     """Raise SpecError for a count of tiles, in dimension `number`, that is no integer."""
     if kind(count) is None and hasattr(count, "__len__"):
-        raise SpecError("a loop over tiles takes its counts one by one, numpipe.tiles(m, n), got a tuple")
+        raise SpecError(
+            "a loop over tiles takes its counts one by one, numpipe.tiles(m, n), got a tuple"
+        )
     if kind(count) is not None and not is_integer(count):
-        raise SpecError(f"a loop over tiles takes integers, got {called(count)} for dimension "
-                        f"{constant('tiles', 'number', number)}: // divides integers, cdiv rounds up")
+        raise SpecError(
+            f"a loop over tiles takes integers, got {called(count)} for dimension "
+            f"{constant('tiles', 'number', number)}: // divides integers, cdiv rounds up"
+        )
     # a value: the kernel is simulated, and how far it is, tiles tell
     if isinstance(count, (int, np.integer)):
         current().note("tiles", dimension=int(number), count=int(count))
@@ -115,9 +122,15 @@ def check_table(table: Any, columns: int, grid: tuple[Any, ...]) -> None:
     if not isinstance(arg, ArrayArg):
         raise SpecError(f"numpipe.tiles: order= is {KNOWN}; got a run-time {called(table)}")
     if arg.ndim != 2 or arg.dtype != np.int32:
-        raise SpecError(f"tiles(order='{arg.name}'): a host table is a 2-D int32 array, got {arg.ndim}-D {arg.dtype}")
+        raise SpecError(
+            f"tiles(order='{arg.name}'): a host table is a 2-D int32 array, got {arg.ndim}-D {arg.dtype}"
+        )
     array = getattr(table, "array", None)  # its type has none
-    wrong = None if array is None else misfit(array, tuple(int(n) for n in grid) if grid else None, columns)
+    wrong = (
+        None
+        if array is None
+        else misfit(array, tuple(int(n) for n in grid) if grid else None, columns)
+    )
     if wrong is not None:
         raise SpecError(f"tiles(order='{arg.name}'): {wrong}")
 
@@ -129,7 +142,9 @@ def table_entry(table: Any, t: Any, end: Any, columns: int) -> tuple[Any, ...]:
     if int(t) >= int(end):
         return (np.int32(0),) * columns
     if int(t) >= len(table.array):
-        raise SpecError(f"tiles({int(end)}, order='{table.name}'): the table has {len(table.array)} rows")
+        raise SpecError(
+            f"tiles({int(end)}, order='{table.name}'): the table has {len(table.array)} rows"
+        )
     return tuple(np.int32(i) for i in table.array[int(t), :columns])
 
 
@@ -137,8 +152,10 @@ def wrong_snake(minor_dim: Any, tile_width: Any) -> str:
     """Return what is wrong with these arguments of a kernel's call, "" for nothing; None is a value
     of run time."""
     if not whole(0, 1).holds(minor_dim):
-        return ("planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that is cut into strips, got "
-                + ("a run-time value" if minor_dim is None else told(minor_dim)))
+        return (
+            "planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that is cut into strips, got "
+            + ("a run-time value" if minor_dim is None else told(minor_dim))
+        )
     if tile_width is not None and not whole(1).holds(tile_width):
         return f"planar_snake: tile_width must be at least 1, got {told(tile_width)}"
     return ""

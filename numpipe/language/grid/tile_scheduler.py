@@ -61,32 +61,42 @@ def scheduler(np_: Context, site: str) -> Ring:
         raise CompileError(unreachable(np_.unit.kernel, site))
     check_cluster(np_.unit, site)
     if np_.work_ring is None:
-        np_.work_ring = Ring(np_, np_.unit.plan_work_ring(site), (), (), (np.int32(1),), np.int32(0))
+        np_.work_ring = Ring(
+            np_, np_.unit.plan_work_ring(site), (), (), (np.int32(1),), np.int32(0)
+        )
         np_.state[INDEX] = int(own_index())
     if np_.dynamic_loop is not None:
-        raise SpecError(f"kernel {np_.unit.kernel}, tiles(dynamic=True) at {site}: runs inside that of {np_.dynamic_loop}: CTAs "
-                        "have other tiles of that one, and would not agree on this one's; give numpipe.tiles the counts of both")
+        raise SpecError(
+            f"kernel {np_.unit.kernel}, tiles(dynamic=True) at {site}: runs inside that of {np_.dynamic_loop}: CTAs "
+            "have other tiles of that one, and would not agree on this one's; give numpipe.tiles the counts of both"
+        )
     np_.dynamic_loop = site
     ring: Ring = np_.work_ring
     return ring
 
 
 def unreachable(kernel: str, site: str) -> str:
-    return (f"kernel {kernel}, tiles(dynamic=True) at {site}: only compute warpgroups come here, so nobody fetches tiles for them: "
-            "write the loop in the kernel function, or leave dynamic out")
+    return (
+        f"kernel {kernel}, tiles(dynamic=True) at {site}: only compute warpgroups come here, so nobody fetches tiles for them: "
+        "write the loop in the kernel function, or leave dynamic out"
+    )
 
 
 def check_cluster(unit: Unit, site: str) -> None:
     """Raise SpecError in a kernel whose clusters have named axes."""
     if unit.clustered:
-        raise SpecError(f"kernel {unit.kernel}, tiles(dynamic=True) at {site}: CTAs fetch tiles each for itself, and those of a "
-                        "cluster with named axes go through the same ones: leave dynamic or cluster_names= out")
+        raise SpecError(
+            f"kernel {unit.kernel}, tiles(dynamic=True) at {site}: CTAs fetch tiles each for itself, and those of a "
+            "cluster with named axes go through the same ones: leave dynamic or cluster_names= out"
+        )
 
 
 # ---- who does what
 def fetches(np_: Context) -> bool:
     """Whether a lane of this warpgroup fetches."""
-    return np_.memory or (not np_.unit.warp_specialized and np_.unit.number(current().warpgroup) == 0)
+    return np_.memory or (
+        not np_.unit.warp_specialized and np_.unit.number(current().warpgroup) == 0
+    )
 
 
 @op
@@ -97,7 +107,11 @@ def if_fetching(np_: Context, function: Callable[..., None], *args: Any) -> None
 
 
 # ---- work indices
-@ptx("{ .reg .pred np_scheduler; atom.relaxed.gpu.global.add.u32 $ret, [$address], 1; }", returns="r", address="l")
+@ptx(
+    "{ .reg .pred np_scheduler; atom.relaxed.gpu.global.add.u32 $ret, [$address], 1; }",
+    returns="r",
+    address="l",
+)
 def draw(address: int) -> int:
     """Take the next number of a launch's counter, which does not count the work indices that CTAs
     begin with."""
@@ -256,7 +270,10 @@ def close(np_: Context, in_turns: int) -> None:
     if in_turns:
         np_.turn = away(np_, np_.state[AWAY])
     if fetches(np_):
-        _agree(np_, current().deal.ended(int(own_index()), f"{np_.state[END]} tiles in the loop of {site}"))
+        _agree(
+            np_,
+            current().deal.ended(int(own_index()), f"{np_.state[END]} tiles in the loop of {site}"),
+        )
 
 
 # ---- the kernel's end
@@ -271,5 +288,7 @@ def end_scheduler(np_: Context) -> None:
 def _agree(np_: Context, other: str | None) -> None:
     """Raise SpecError where a CTA runs other loops than those before."""
     if other is not None:
-        raise SpecError(f"kernel {np_.unit.kernel}: CTA {current().cta} has {other}: with tiles(dynamic=True) all CTAs run the "
-                        "same loops, with the same counts: they take their tiles from one counter")
+        raise SpecError(
+            f"kernel {np_.unit.kernel}: CTA {current().cta} has {other}: with tiles(dynamic=True) all CTAs run the "
+            "same loops, with the same counts: they take their tiles from one counter"
+        )

@@ -19,8 +19,10 @@ I32, I64 = nb.types.int32, nb.types.int64
 # $0 the counter, $1 CTAs but one: behind that the number of ended CTAs wraps, and sets itself back.
 # Acquire and release: all work indices have been fetched before the last CTA sets their number back
 # (not by an ordinary store: the memory role has none).
-_ENDED = ("{ .reg .pred np_last; .reg .b32 ended; atom.acq_rel.gpu.global.inc.u32 ended, [$0+4], $1; "
-          "setp.eq.u32 np_last, ended, $1; @np_last red.relaxed.gpu.global.and.b32 [$0], 0; }")
+_ENDED = (
+    "{ .reg .pred np_last; .reg .b32 ended; atom.acq_rel.gpu.global.inc.u32 ended, [$0+4], $1; "
+    "setp.eq.u32 np_last, ended, $1; @np_last red.relaxed.gpu.global.and.b32 [$0], 0; }"
+)
 
 
 @cuda_meaning(source.scheduler)
@@ -48,7 +50,11 @@ def _if_fetching(typing_context: Any, np_: Any, function: Any, *args: Any) -> An
         nb.returns(typing_context, function, (np_, *args))
     context, builder, values = yield nb.types.void(np_, function, *args)
     if fetches:
-        with contextlib.nullcontext() if np_.memory else builder.if_then(_first_lane(builder, np_.unit)):
+        with (
+            contextlib.nullcontext()
+            if np_.memory
+            else builder.if_then(_first_lane(builder, np_.unit))
+        ):
             nb.call(context, builder, function, (np_, *args), (values[0], *values[2:]))
 
 
@@ -58,7 +64,10 @@ def _word(builder: Any, np_: Any, index: int) -> Any:
 
 
 def _counter(builder: Any, np_: Any) -> Any:
-    low, high = (builder.zext(builder.load(_word(builder, np_, source.COUNTER + part)), nb.i64) for part in (0, 1))
+    low, high = (
+        builder.zext(builder.load(_word(builder, np_, source.COUNTER + part)), nb.i64)
+        for part in (0, 1)
+    )
     return builder.or_(low, builder.shl(high, nb.const(32, nb.i64)))
 
 
@@ -88,7 +97,9 @@ def _none_or_more(_context: Any, tiles: Any) -> Any:
 
 @cuda_meaning(source.is_tile)
 def _is_tile(_context: Any, tile: Any, end: Any) -> Any:
-    return nb.types.boolean(I32, I32), lambda context, builder, sig, args: builder.icmp_unsigned("<", *args)
+    return nb.types.boolean(I32, I32), lambda context, builder, sig, args: builder.icmp_unsigned(
+        "<", *args
+    )
 
 
 @cuda_meaning(source.close)
@@ -105,7 +116,10 @@ def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
     counter."""
     builder.store(nb.block_number(builder), _word(builder, np_, source.INDEX))
     builder.store(builder.trunc(address, nb.i32), _word(builder, np_, source.COUNTER))
-    builder.store(builder.trunc(builder.lshr(address, nb.const(32, nb.i64)), nb.i32), _word(builder, np_, source.COUNTER + 1))
+    builder.store(
+        builder.trunc(builder.lshr(address, nb.const(32, nb.i64)), nb.i32),
+        _word(builder, np_, source.COUNTER + 1),
+    )
 
 
 @cuda_meaning(source.end_scheduler)

@@ -3,11 +3,13 @@
 ::
 
     tile[...] = part
-    numpipe.barrier_arrive(there)                     # a ClusterBarrier(…, orders_stores=True): what was stored may be loaded
+    numpipe.barrier_arrive(
+        there
+    )  # a ClusterBarrier(…, orders_stores=True): what was stored may be loaded
     numpipe.barrier_wait(there)
     other = numpipe.cluster_ref(tile, cluster_idx=1 - rank, cluster_dim="cluster")
     total = part + other[...]
-    numpipe.barrier_arrive(read)                      # a ClusterBarrier: the tile may be stored again
+    numpipe.barrier_arrive(read)  # a ClusterBarrier: the tile may be stored again
 
 An allocation lies at the same place in all CTAs, so a CTA names its own tile, and the CTA whose it
 is to be. A load is an ordinary one, ``ld.shared::cluster``, element by element or by pairs. Two
@@ -50,8 +52,10 @@ def check(np_: Any, tile: Any, index: Any, name: Any) -> int:
     of the kernel's own."""
     check_operands(REF, tile=("tile", tile))
     if not tile.writable:
-        raise SpecError(f"{REF}: tile is one of a pipeline, whose slots are filled again: name a tile of your own, "
-                        "numpipe.scratch(numpipe.SMEM(…))")
+        raise SpecError(
+            f"{REF}: tile is one of a pipeline, whose slots are filled again: name a tile of your own, "
+            "numpipe.scratch(numpipe.SMEM(…))"
+        )
     return dimension_of(REF, np_, index, name)
 
 
@@ -72,7 +76,9 @@ class RemoteTile:
         def fetch(addresses: np.ndarray, nbytes: int, _what: str) -> np.ndarray:
             return machine.smem_fetch(addresses, nbytes, self.rank, f"{REF}(…)[…]")
 
-        return Tile(load_elements(self.tile.layout, self.tile.address, form, (0, *starts)[-2:], fetch), form)
+        return Tile(
+            load_elements(self.tile.layout, self.tile.address, form, (0, *starts)[-2:], fetch), form
+        )
 
     def __setitem__(self, index: Any, value: Any) -> NoReturn:
         raise SpecError(LOADED)
@@ -98,4 +104,6 @@ def cluster_ref(np_: Context, tile: Any, *, cluster_idx: Any, cluster_dim: str) 
     cluster has not.
     """
     axis = check(np_, tile, cluster_idx, cluster_dim)
-    return RemoteTile(tile, 0 if np_.memory else rank_along(REF, np_, axis, cluster_idx, cluster_dim, "load from"))
+    return RemoteTile(
+        tile, 0 if np_.memory else rank_along(REF, np_, axis, cluster_idx, cluster_dim, "load from")
+    )

@@ -32,7 +32,9 @@ class RemoteTileType(nb.types.Type):  # type: ignore[misc]
 
 
 nb.struct_model(RemoteTileType, lambda ty: [("address", I32), ("away", I32)])
-nb.constant_attributes(RemoteTileType, None, shape=lambda ty: ty.tile.layout.sides, dtype=lambda ty: ty.tile.dtype.name)
+nb.constant_attributes(
+    RemoteTileType, None, shape=lambda ty: ty.tile.layout.sides, dtype=lambda ty: ty.tile.dtype.name
+)
 
 
 @cuda_meaning(source.cluster_ref)
@@ -44,7 +46,9 @@ def _cluster_ref(_context: Any, np_: Any, tile: Any, cluster_idx: Any, cluster_d
         return nb.struct(context, builder, result, address=args[1], away=nb.const(0))
     place = cluster_place(builder, dims)
     place[axis] = context.cast(builder, args[2], cluster_idx, I32)
-    there = nb.call(context, builder, cluster.map_shared, (I32, I32), (args[1], rank(builder, place, dims)))[1]
+    there = nb.call(
+        context, builder, cluster.map_shared, (I32, I32), (args[1], rank(builder, place, dims))
+    )[1]
     return nb.struct(context, builder, result, address=args[1], away=builder.sub(there, args[1]))
 
 
@@ -74,11 +78,24 @@ def _fetched(builder: Any, address: Any, nbytes: int) -> Any:
     """Load so many bytes from the cluster's window, as `anywhere_cuda` loads them from the CTA's
     own memory."""
     if nbytes < 4:
-        return nb.emit_asm(builder, nb.i16, [address], f"ld.shared::cluster.u{8 * nbytes} $0, [$1];", "=h,r,~{memory}")
+        return nb.emit_asm(
+            builder,
+            nb.i16,
+            [address],
+            f"ld.shared::cluster.u{8 * nbytes} $0, [$1];",
+            "=h,r,~{memory}",
+        )
     if nbytes == 4:
-        return nb.emit_asm(builder, nb.i32, [address], "ld.shared::cluster.u32 $0, [$1];", "=r,r,~{memory}")
-    pair = nb.emit_asm(builder, nb.ir.LiteralStructType([nb.i32, nb.i32]), [address],
-                       "ld.shared::cluster.v2.u32 {$0, $1}, [$2];", "=r,=r,r,~{memory}")
+        return nb.emit_asm(
+            builder, nb.i32, [address], "ld.shared::cluster.u32 $0, [$1];", "=r,r,~{memory}"
+        )
+    pair = nb.emit_asm(
+        builder,
+        nb.ir.LiteralStructType([nb.i32, nb.i32]),
+        [address],
+        "ld.shared::cluster.v2.u32 {$0, $1}, [$2];",
+        "=r,=r,r,~{memory}",
+    )
     both = nb.ir.Constant(nb.ir.VectorType(nb.i32, 2), nb.ir.Undefined)
     for i in range(2):
         both = builder.insert_element(both, builder.extract_value(pair, i), nb.const(i))

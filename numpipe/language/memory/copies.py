@@ -42,15 +42,25 @@ from ..tiles.tma import Copy
 from .scratch import one_barrier
 
 __all__ = [
-    "async_prefetch", "commit_smem", "commit_smem_to_gmem_group", "copy_gmem_to_smem", "copy_smem_to_gmem", "wait_smem_to_gmem",
+    "async_prefetch",
+    "commit_smem",
+    "commit_smem_to_gmem_group",
+    "copy_gmem_to_smem",
+    "copy_smem_to_gmem",
+    "wait_smem_to_gmem",
 ]
 
 # ---- what both executions check ------------------------------------------------------------------
-LOAD, STORE, PREFETCH, WAIT = "copy_gmem_to_smem", "copy_smem_to_gmem", "async_prefetch", "wait_smem_to_gmem"
+LOAD, STORE, PREFETCH, WAIT = (
+    "copy_gmem_to_smem",
+    "copy_smem_to_gmem",
+    "async_prefetch",
+    "wait_smem_to_gmem",
+)
 OPERANDS = {
     "view": "a view of an array, array.at[ds(i, 64), ds(j, 64)]",
     "tile": "a tile in shared memory that the kernel has allocated, as numpipe.scratch gives it (buffer.at[slot] where it has "
-            "slots)",
+    "slots)",
     "barrier": "one of a numpipe.Barrier(…) that the kernel has allocated",
 }
 """how messages call a copy's operands, by the attribute `operand` of the values and of their
@@ -62,10 +72,14 @@ def check_operands(operation: str, **parameters: tuple[str, Any]) -> None:
     (`OPERANDS`) that it must be."""
     for name, (operand, value) in parameters.items():
         if getattr(value, "operand", "") != operand:
-            raise SpecError(f"{operation}: {name} must be {OPERANDS[operand]}, got {getattr(value, 'what', None) or called(value)}")
+            raise SpecError(
+                f"{operation}: {name} must be {OPERANDS[operand]}, got {getattr(value, 'what', None) or called(value)}"
+            )
 
 
-def check_load(np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any, axes: Any) -> tuple[CopyPlan, Sharing | None]:
+def check_load(
+    np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any, axes: Any
+) -> tuple[CopyPlan, Sharing | None]:
     """Return the boxes of a copy to a tile, or of a CTA's share of it, and how CTAs share it.
 
     SpecError for a barrier that counts arrivals of other CTAs, and for a tile that has no such
@@ -77,7 +91,9 @@ def check_load(np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any, axes:
     check_predicate(LOAD, np_, predicate)
     if not np_.memory:
         np_.unit.copies_in = True
-    sharing = np_.unit.tile_sharing(dst.layout, src.axes, axis_names(LOAD, constant(LOAD, "collective_axes", axes)), LOAD)
+    sharing = np_.unit.tile_sharing(
+        dst.layout, src.axes, axis_names(LOAD, constant(LOAD, "collective_axes", axes)), LOAD
+    )
     np_.unit.reaches |= sharing is not None
     return plan_of(src, dst, lines=sharing and sharing.rows), sharing
 
@@ -86,15 +102,21 @@ def check_landing(operation: str, dst: Any, barrier: Any) -> None:
     """Raise SpecError unless one copy, which completes on `barrier`, may write the tile `dst`."""
     one_barrier(operation, barrier.shape)
     if isinstance(barrier.plan.kind, ClusterBarrier):
-        raise SpecError(f"{operation}: barrier is {barrier.plan.kind}, whose phases count arrivals of several CTAs, and a copy "
-                        "arrives in one only: give it a numpipe.Barrier, and barrier_arrive on the ClusterBarrier when that is "
-                        "over")
+        raise SpecError(
+            f"{operation}: barrier is {barrier.plan.kind}, whose phases count arrivals of several CTAs, and a copy "
+            "arrives in one only: give it a numpipe.Barrier, and barrier_arrive on the ClusterBarrier when that is "
+            "over"
+        )
     if not dst.writable:
-        raise SpecError(f"{operation}: dst is a tile of a pipeline, whose slots the pipeline loads itself: copy to a tile of your "
-                        "own, numpipe.scratch(numpipe.SMEM(…))")
+        raise SpecError(
+            f"{operation}: dst is a tile of a pipeline, whose slots the pipeline loads itself: copy to a tile of your "
+            "own, numpipe.scratch(numpipe.SMEM(…))"
+        )
 
 
-def check_store(np_: Any, src: Any, dst: Any, predicate: Any, commit: Any, reduction: Any) -> CopyPlan:
+def check_store(
+    np_: Any, src: Any, dst: Any, predicate: Any, commit: Any, reduction: Any
+) -> CopyPlan:
     """Return the boxes of a copy from a tile; SpecError for an input, and for an array that the TMA
     cannot write."""
     check_operands(STORE, src=("tile", src), dst=("view", dst))
@@ -102,11 +124,17 @@ def check_store(np_: Any, src: Any, dst: Any, predicate: Any, commit: Any, reduc
     array = np_.unit.arrays[dst.ref.index]
     reduction = check_reduction(reduction, array.dtype)
     check_copied(STORE, np_.unit, dst, src)
-    np_.unit.check_output(dst.ref.index, STORE, f"copy to {array.name}.at[…] by its own name, or in a function that is called by "
-                                                "name and gets it as an argument")
+    np_.unit.check_output(
+        dst.ref.index,
+        STORE,
+        f"copy to {array.name}.at[…] by its own name, or in a function that is called by "
+        "name and gets it as an argument",
+    )
     if not array.tma_store:
-        raise SpecError(f"{STORE}: rows of '{array.name}' are no multiple of 16 B, and a TMA store writes whole 16-byte chunks: "
-                        f"store a register tile, {array.name}[…] = tile")
+        raise SpecError(
+            f"{STORE}: rows of '{array.name}' are no multiple of 16 B, and a TMA store writes whole 16-byte chunks: "
+            f"store a register tile, {array.name}[…] = tile"
+        )
     check_predicate(STORE, np_, predicate)
     if not np_.memory:
         np_.unit.copies_out = True
@@ -116,21 +144,39 @@ def check_store(np_: Any, src: Any, dst: Any, predicate: Any, commit: Any, reduc
 def check_prefetch(np_: Any, view: Any) -> CopyPlan:
     check_operands(PREFETCH, src=("view", view))
     array = reachable(PREFETCH, np_.unit, view)
-    return cut_prefetch(array.name, view.ref.index, array.ndim, array.order != "row", view.axes, view.shape, array.dtype.itemsize)
+    return cut_prefetch(
+        array.name,
+        view.ref.index,
+        array.ndim,
+        array.order != "row",
+        view.axes,
+        view.shape,
+        array.dtype.itemsize,
+    )
 
 
 def check_copied(operation: str, unit: Unit, view: Any, tile: Any) -> None:
     """Raise SpecError where a view and a tile differ, or the TMA cannot copy between them."""
     array, layout, dtype = reachable(operation, unit, view, tile.layout), tile.layout, tile.dtype
     if view.shape != layout.sides:
-        raise SpecError(f"{operation}: {array.name}.at[…] has {view.shape} elements, the tile {layout.sides}: both must be of one "
-                        "shape")
+        raise SpecError(
+            f"{operation}: {array.name}.at[…] has {view.shape} elements, the tile {layout.sides}: both must be of one "
+            "shape"
+        )
     if array.dtype != dtype:
-        raise SpecError(f"{operation}: '{array.name}' is {array.dtype}, the tile {dtype}: a copy does not convert")
+        raise SpecError(
+            f"{operation}: '{array.name}' is {array.dtype}, the tile {dtype}: a copy does not convert"
+        )
     if view.axes[-1 if layout.flat else layout.inner] != array.contiguous:
-        raise SpecError(f"{operation}: dimension {array.contiguous} of '{array.name}' is contiguous, and the tile's rows must lie "
-                        f"along it: " + (f"use tile.T of a tile {view.shape[::-1]}" if array.contiguous in view.axes else
-                                         "a ds(start, size) has to be there"))
+        raise SpecError(
+            f"{operation}: dimension {array.contiguous} of '{array.name}' is contiguous, and the tile's rows must lie "
+            f"along it: "
+            + (
+                f"use tile.T of a tile {view.shape[::-1]}"
+                if array.contiguous in view.axes
+                else "a ds(start, size) has to be there"
+            )
+        )
 
 
 def plan_of(view: Any, tile: Any, **options: Any) -> CopyPlan:
@@ -147,13 +193,22 @@ def reachable(operation: str, unit: Unit, view: GmemView, layout: Layout | None 
         has = f"{array.name}.at[…] has {len(axes)} dimension{'s' * (len(axes) != 1)}"
         if layout is None:
             raise SpecError(f"{operation}: {has}: write ds(i, size) in place of an integer")
-        fix = (f"copy between a view of two and it, or have a tile of one, SMEM(({view.shape[0]},), dtype)" if len(axes) == 1 else
-                "write an integer in place of a ds(start, size), or have a tile of two" if axes else
-                "write ds(i, size) in place of an integer")
+        fix = (
+            f"copy between a view of two and it, or have a tile of one, SMEM(({view.shape[0]},), dtype)"
+            if len(axes) == 1
+            else "write an integer in place of a ds(start, size), or have a tile of two"
+            if axes
+            else "write ds(i, size) in place of an integer"
+        )
         raise SpecError(f"{operation}: {has}, the tile {len(layout.sides)}, {layout.sides}: {fix}")
     if not array.tma:
-        raise SpecError(f"{operation}: '{array.name}': " + unit.obstacles.get(
-            view.ref.index, "TMA cannot address this array: base and strides must be multiples of 16 bytes"))
+        raise SpecError(
+            f"{operation}: '{array.name}': "
+            + unit.obstacles.get(
+                view.ref.index,
+                "TMA cannot address this array: base and strides must be multiples of 16 bytes",
+            )
+        )
     return array
 
 
@@ -164,12 +219,18 @@ def check_reduction(given: Any, dtype: np.dtype) -> str:
     if reduction is None:
         return ""
     if reduction not in REDUCTIONS:
-        raise SpecError(f"{STORE}: reduction_op must be None or one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}")
+        raise SpecError(
+            f"{STORE}: reduction_op must be None or one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}"
+        )
     if dtype.name not in REDUCTIONS[reduction]:
-        same = reduction in ("add", "and", "or", "xor") and f"u{dtype.name}" in REDUCTIONS[reduction]
+        same = (
+            reduction in ("add", "and", "or", "xor") and f"u{dtype.name}" in REDUCTIONS[reduction]
+        )
         fix = f"; u{dtype.name} has the same bits: pass the array as array.view(np.u{dtype.name}), and a tile of that type"
-        raise SpecError(f"{STORE}: reduction_op={reduction!r} is not for {dtype}: it takes {', '.join(REDUCTIONS[reduction])}"
-                        + fix * same)
+        raise SpecError(
+            f"{STORE}: reduction_op={reduction!r} is not for {dtype}: it takes {', '.join(REDUCTIONS[reduction])}"
+            + fix * same
+        )
     return str(reduction)
 
 
@@ -183,8 +244,10 @@ def check_flag(operation: str, name: str, given: Any) -> bool:
 def check_groups(given: Any) -> int:
     n = constant(WAIT, "n", given)
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise SpecError(f"{WAIT}: n must be a compile-time int of at least 0: the groups that may still be on their way, got "
-                        f"{n!r}")
+        raise SpecError(
+            f"{WAIT}: n must be a compile-time int of at least 0: the groups that may still be on their way, got "
+            f"{n!r}"
+        )
     return n
 
 
@@ -198,8 +261,15 @@ def check_predicate(operation: str, np_: Any, value: Any) -> None:
 class Transfer(Copy):
     """A copy of a view, on the simulated SM."""
 
-    def __init__(self, plan: CopyPlan, view: GmemView, address: int = 0, nbytes: int = 0, arrival: int = 0,
-                 sharing: Sharing | None = None) -> None:
+    def __init__(
+        self,
+        plan: CopyPlan,
+        view: GmemView,
+        address: int = 0,
+        nbytes: int = 0,
+        arrival: int = 0,
+        sharing: Sharing | None = None,
+    ) -> None:
         super().__init__(plan, view.ref, view.start, address, arrival)
         self.nbytes, self.axes, self.sharing = nbytes, view.axes, sharing
 
@@ -207,8 +277,10 @@ class Transfer(Copy):
         unit = 16 // self.ref.dtype.itemsize
         for at, _ in self.boxes:
             if at[-1] % unit:
-                raise SpecError(f"{PREFETCH}: {self.ref.name}.at[…] starts at element {at[-1]} of the contiguous dimension; "
-                                f"the TMA starts at multiples of 16 B, {unit} elements")
+                raise SpecError(
+                    f"{PREFETCH}: {self.ref.name}.at[…] starts at element {at[-1]} of the contiguous dimension; "
+                    f"the TMA starts at multiples of 16 B, {unit} elements"
+                )
         super().prefetch()
 
 
@@ -218,9 +290,17 @@ def issue(transfer: Transfer, how: str) -> None:
     "prefetch"."""
     if how != "prefetch":
         load = how == "load"
-        check_inside(transfer.ref, transfer.start, transfer.axes, f"{LOAD if load else STORE}: {transfer.ref.name}.at[…]", *(
-            ("the TMA reads 0", "the TMA reads 0", "loads from") if load else
-            ("the TMA stops the kernel", "the TMA writes nothing", "stores to")))
+        check_inside(
+            transfer.ref,
+            transfer.start,
+            transfer.axes,
+            f"{LOAD if load else STORE}: {transfer.ref.name}.at[…]",
+            *(
+                ("the TMA reads 0", "the TMA reads 0", "loads from")
+                if load
+                else ("the TMA stops the kernel", "the TMA writes nothing", "stores to")
+            ),
+        )
     if transfer.sharing is not None:
         transfer.share(transfer.sharing, (LOAD, transfer.address, transfer.arrival), f"{LOAD}: src")
     getattr(transfer, how)()
@@ -268,8 +348,15 @@ def meet():  # type: ignore[no-untyped-def]
 
 # ---- the operations ------------------------------------------------------------------------------
 @op(context=True)
-def copy_gmem_to_smem(np_: Context, src: Any, dst: Any, barrier: Any, *, predicate: Any = True,
-                      collective_axes: str | tuple[str, ...] | None = None) -> None:
+def copy_gmem_to_smem(
+    np_: Context,
+    src: Any,
+    dst: Any,
+    barrier: Any,
+    *,
+    predicate: Any = True,
+    collective_axes: str | tuple[str, ...] | None = None,
+) -> None:
     """Start copying a view of an array to a tile in shared memory, inside a kernel; it has landed
     when the barrier's phase is over.
 
@@ -297,12 +384,23 @@ def copy_gmem_to_smem(np_: Context, src: Any, dst: Any, barrier: Any, *, predica
     plan, sharing = check_load(np_, src, dst, barrier, predicate, collective_axes)
     if not np_.memory:
         before_async(dst)
-        one_lane(load, Transfer(plan, src, dst.address, dst.layout.nbytes, barrier.address, sharing), bool(predicate))
+        one_lane(
+            load,
+            Transfer(plan, src, dst.address, dst.layout.nbytes, barrier.address, sharing),
+            bool(predicate),
+        )
 
 
 @op(context=True)
-def copy_smem_to_gmem(np_: Context, src: Any, dst: Any, *, predicate: Any = True, commit_group: bool = True,
-                      reduction_op: str | None = None) -> None:
+def copy_smem_to_gmem(
+    np_: Context,
+    src: Any,
+    dst: Any,
+    *,
+    predicate: Any = True,
+    commit_group: bool = True,
+    reduction_op: str | None = None,
+) -> None:
     """Start copying a tile in shared memory to a view of an array, inside a kernel.
 
     src           a tile in shared memory. What this warpgroup wrote to it is there for the copy,

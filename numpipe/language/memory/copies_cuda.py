@@ -24,7 +24,9 @@ I32, BOOL = nb.types.int32, nb.types.boolean
 
 
 class TransferType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, plan: CopyPlan, view: ViewType, nbytes: int = 0, sharing: Sharing | None = None) -> None:
+    def __init__(
+        self, plan: CopyPlan, view: ViewType, nbytes: int = 0, sharing: Sharing | None = None
+    ) -> None:
         self.plan, self.view, self.nbytes, self.sharing = plan, view, nbytes, sharing
         super().__init__(name=f"transfer({plan}, {view}, {nbytes}, {sharing})")
 
@@ -41,7 +43,10 @@ def _issue(_context: Any, transfer: Any, how: Any) -> Any:
     context, builder, args = yield nb.types.void(transfer, how)
     value = nb.fields(context, builder, transfer, args[0])
     view = nb.fields(context, builder, transfer.view, value.view)
-    array, start = gmem_value(context, builder, ref, view.ref), nb.cgutils.unpack_tuple(builder, view.start)
+    array, start = (
+        gmem_value(context, builder, ref, view.ref),
+        nb.cgutils.unpack_tuple(builder, view.start),
+    )
     table = array.table
     if ref.unit.params.debug and nb.literal(how) != "prefetch":
         report_view(builder, transfer.view, array.shape, start)
@@ -52,8 +57,22 @@ def _issue(_context: Any, transfer: Any, how: Any) -> Any:
 
 
 # ---- the operations
-def _transfer(context: Any, builder: Any, ty: TransferType, view: Any, address: Any = None, arrival: Any = None) -> Any:
-    return nb.struct(context, builder, ty, view=view, address=address or nb.const(0), arrival=arrival or nb.const(0))
+def _transfer(
+    context: Any,
+    builder: Any,
+    ty: TransferType,
+    view: Any,
+    address: Any = None,
+    arrival: Any = None,
+) -> Any:
+    return nb.struct(
+        context,
+        builder,
+        ty,
+        view=view,
+        address=address or nb.const(0),
+        arrival=arrival or nb.const(0),
+    )
 
 
 def _truth(context: Any, builder: Any, ty: Any, value: Any) -> Any:
@@ -63,29 +82,45 @@ def _truth(context: Any, builder: Any, ty: Any, value: Any) -> Any:
 
 
 @by_compute(source.copy_gmem_to_smem)
-def _copy_in(np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any, collective_axes: Any) -> Any:
+def _copy_in(
+    np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any, collective_axes: Any
+) -> Any:
     plan, sharing = source.check_load(np_, src, dst, barrier, predicate, collective_axes)
     transfer = TransferType(plan, src, dst.layout.nbytes, sharing)
     context, builder, args = yield one_lane, (source.load._numba_type_, transfer, BOOL)
     nb.call(context, builder, before_async, (dst,), args[2:3])
     arrival = barrier_address(context, builder, barrier, args[3])
-    return (nb.nothing(context), _transfer(context, builder, transfer, args[1], args[2], arrival),
-            _truth(context, builder, predicate, args[4]))
+    return (
+        nb.nothing(context),
+        _transfer(context, builder, transfer, args[1], args[2], arrival),
+        _truth(context, builder, predicate, args[4]),
+    )
 
 
 @by_compute(source.copy_smem_to_gmem)
-def _copy_out(np_: Any, src: Any, dst: Any, predicate: Any, commit_group: Any, reduction_op: Any) -> Any:
-    transfer = TransferType(source.check_store(np_, src, dst, predicate, commit_group, reduction_op), dst)
+def _copy_out(
+    np_: Any, src: Any, dst: Any, predicate: Any, commit_group: Any, reduction_op: Any
+) -> Any:
+    transfer = TransferType(
+        source.check_store(np_, src, dst, predicate, commit_group, reduction_op), dst
+    )
     context, builder, args = yield one_lane, (source.store._numba_type_, transfer, BOOL, BOOL)
     nb.call(context, builder, before_async, (src,), args[1:2])
-    return (nb.nothing(context), _transfer(context, builder, transfer, args[2], args[1]),
-            _truth(context, builder, predicate, args[3]), nb.const(int(nb.literal(commit_group)), nb.i1))
+    return (
+        nb.nothing(context),
+        _transfer(context, builder, transfer, args[2], args[1]),
+        _truth(context, builder, predicate, args[3]),
+        nb.const(int(nb.literal(commit_group)), nb.i1),
+    )
 
 
 @by_compute(source.async_prefetch)
 def _prefetch(np_: Any, src: Any) -> Any:
     transfer = TransferType(source.check_prefetch(np_, src), src)
-    context, builder, args = yield one_lane, (source.issue._numba_type_, transfer, nb.types.literal("prefetch"))
+    context, builder, args = yield (
+        one_lane,
+        (source.issue._numba_type_, transfer, nb.types.literal("prefetch")),
+    )
     return nb.nothing(context), _transfer(context, builder, transfer, args[1]), nb.nothing(context)
 
 

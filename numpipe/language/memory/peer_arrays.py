@@ -65,20 +65,28 @@ def check_peer(np_: Any, array: Any, rank: Any) -> None:
     """Raise SpecError unless a kernel has the array on other GPUs, of values or of Numba types."""
     arg = getattr(array, "arg", None)
     if arg is None:
-        raise SpecError(f"numpipe.peer(array, rank): array is an array parameter of the kernel, got {called(array)}")
+        raise SpecError(
+            f"numpipe.peer(array, rank): array is an array parameter of the kernel, got {called(array)}"
+        )
     if not np_.unit.gpus:
-        raise SpecError(f"numpipe.peer({arg.name}, rank) in a kernel of one GPU: @numpipe.kernel(semaphores=…) makes it one of "
-                        "several, which is called with mesh=")
+        raise SpecError(
+            f"numpipe.peer({arg.name}, rank) in a kernel of one GPU: @numpipe.kernel(semaphores=…) makes it one of "
+            "several, which is called with mesh="
+        )
     if arg.semaphores:
-        raise SpecError(f"numpipe.peer({arg.name}, rank): the semaphores of another GPU are signalled, numpipe.signal("
-                        f"{arg.name}.at[i], rank), and nothing else")
+        raise SpecError(
+            f"numpipe.peer({arg.name}, rank): the semaphores of another GPU are signalled, numpipe.signal("
+            f"{arg.name}.at[i], rank), and nothing else"
+        )
     check_integer(f"numpipe.peer({arg.name}, rank)", "rank", rank)
 
 
 def check_integer(what: str, name: str, value: Any) -> None:
     """Raise SpecError unless an argument, or its type, is an integer that both roles know."""
     if not is_integer(value):
-        raise SpecError(f"{what}: {name} must be an integer that both roles know, got {called(value)}")
+        raise SpecError(
+            f"{what}: {name} must be an integer that both roles know, got {called(value)}"
+        )
 
 
 @op

@@ -81,7 +81,11 @@ def statement(text: str, **names: Any) -> str:
 # ---- the packed parameter
 def define_offsets(module: Any, unit: Unit) -> None:
     """Define the link symbols in the kernel's entry module."""
-    for symbol, value in ((_AT, unit.peers_at), (_SECTION, unit.section_bytes), (_ADDRESSES, 128 * len(unit.maps))):
+    for symbol, value in (
+        (_AT, unit.peers_at),
+        (_SECTION, unit.section_bytes),
+        (_ADDRESSES, 128 * len(unit.maps)),
+    ):
         with nb.define(module, symbol, nb.i32) as (builder, _):
             builder.ret(nb.const(value))
 
@@ -106,8 +110,12 @@ def _offset(builder: Any, symbol: str) -> Any:
 
 def words(builder: Any, np_: Any) -> Any:
     """Return the address of the launch's words."""
-    low, high = (builder.zext(builder.load(_word(builder, np_, GPU + number)), nb.i64) for number in (1, 2))
-    return builder.add(builder.or_(low, builder.shl(high, nb.const(32, nb.i64))), _offset(builder, _AT))
+    low, high = (
+        builder.zext(builder.load(_word(builder, np_, GPU + number)), nb.i64) for number in (1, 2)
+    )
+    return builder.add(
+        builder.or_(low, builder.shl(high, nb.const(32, nb.i64))), _offset(builder, _AT)
+    )
 
 
 def section(builder: Any, np_: Any, rank: Any) -> Any:
@@ -118,7 +126,10 @@ def section(builder: Any, np_: Any, rank: Any) -> Any:
 
 def address(builder: Any, of: Any, argument: int) -> Any:
     """Return the address of an array argument on a GPU, of which `of` is the section's."""
-    return _word64(builder, builder.add(builder.add(of, _offset(builder, _ADDRESSES)), nb.const(8 * argument, nb.i64)))
+    return _word64(
+        builder,
+        builder.add(builder.add(of, _offset(builder, _ADDRESSES)), nb.const(8 * argument, nb.i64)),
+    )
 
 
 def _word64(builder: Any, place: Any) -> Any:
@@ -131,9 +142,22 @@ def launch_begins(context: Any, builder: Any, unit: Unit, table: Any) -> None:
     one lane of the first CTA."""
     base = builder.ptrtoint(table, nb.i64)
     at, semaphores = unit.peers_at, 128 * len(unit.maps) + 8 * (len(unit.arrays) - 1)
-    operands = [builder.add(base, nb.const(at, nb.i64)), builder.add(base, nb.const(at + WORDS_BYTES, nb.i64)),
-                nb.const(unit.section_bytes), nb.const(semaphores, nb.i64)]
-    tell = statement(TELL, FLAG=f"own+{4 * LOST}", WORDS="$0", INDEX="rank", SEEN="seen", WANTED="1", KIND=BEGIN, PLACE="-1")
+    operands = [
+        builder.add(base, nb.const(at, nb.i64)),
+        builder.add(base, nb.const(at + WORDS_BYTES, nb.i64)),
+        nb.const(unit.section_bytes),
+        nb.const(semaphores, nb.i64),
+    ]
+    tell = statement(
+        TELL,
+        FLAG=f"own+{4 * LOST}",
+        WORDS="$0",
+        INDEX="rank",
+        SEEN="seen",
+        WANTED="1",
+        KIND=BEGIN,
+        PLACE="-1",
+    )
     text = statement(_BEGIN, TELL=tell, BEFORE=_BEFORE, GO=4 * GO, LOST=4 * LOST)
     nb.emit_asm(builder, nb.void, operands, text, "l,l,r,l,~{memory}")
 
@@ -159,7 +183,11 @@ def reached(builder: Any, np_: Any, value: Any, rank: Any, what: str) -> Any:
         if not np_.memory:
             report(builder, np_.unit, what, 0, rank, nb.const(np_.unit.gpus), outside, True)
         rank = builder.select(outside, me, rank)
-    return builder.select(builder.icmp_unsigned("==", builder.load(_word(builder, value, BEGUN)), nb.const(2)), me, rank)
+    return builder.select(
+        builder.icmp_unsigned("==", builder.load(_word(builder, value, BEGUN)), nb.const(2)),
+        me,
+        rank,
+    )
 
 
 @cuda_meaning(source.peer)

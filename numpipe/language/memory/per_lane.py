@@ -4,7 +4,7 @@
 Such a body runs 128 times a step, once for each lane of the warpgroup, as a function of
 `numba.cuda` would. Each lane has numbers of its own in it, also those that it carries::
 
-    def body(indices, x, o, total):                             # the sum of column `lane` of the tiles
+    def body(indices, x, o, total):  # the sum of column `lane` of the tiles
         lane = cuda.threadIdx.x % 64
         for row in range(64):
             total = total + x[row, lane]
@@ -60,8 +60,10 @@ __all__ = ["lane_index"]
 LANES = 128
 FULL = 0xFFFFFFFF
 OPTION = "CompilerParams(lowering_semantics=LoweringSemantics.Lane)"
-NOT_HERE = (f"is code for a lane: it stands in the body of a body-form pipeline, in a kernel with {OPTION}; here the code is the "
-            "warpgroup's")
+NOT_HERE = (
+    f"is code for a lane: it stands in the body of a body-form pipeline, in a kernel with {OPTION}; here the code is the "
+    "warpgroup's"
+)
 
 
 def lane(what: str) -> Lane:
@@ -79,18 +81,30 @@ def by_lane(unit: Unit) -> bool:
 
 def check_lane_body(where: str, body: Facts, manual: tuple[str, ...]) -> None:
     """Raise SpecError for a body that does what only a warpgroup does."""
-    does = ("holds a pipeline" if body.pipelines else "issues wgmmas" if body.products else
-            "is given barriers, which warpgroups wait for and arrive on" if manual else
-            "goes through blocks of numpipe.turn, which are warpgroups'" if body.turns else "")
+    does = (
+        "holds a pipeline"
+        if body.pipelines
+        else "issues wgmmas"
+        if body.products
+        else "is given barriers, which warpgroups wait for and arrive on"
+        if manual
+        else "goes through blocks of numpipe.turn, which are warpgroups'"
+        if body.turns
+        else ""
+    )
     if does:
-        raise SpecError(f"{where}: body '{body.name}' {does}, but with {OPTION} it is code for each lane: use "
-                        "LoweringSemantics.Warpgroup")
+        raise SpecError(
+            f"{where}: body '{body.name}' {does}, but with {OPTION} it is code for each lane: use "
+            "LoweringSemantics.Warpgroup"
+        )
 
 
 def check_lane_carry(where: str, carry: str) -> None:
     """Raise SpecError for a carry of which a lane has only a part."""
     if "tile" in carry:
-        raise SpecError(f"{where}: the carry is {carry}, but with {OPTION} it is the lane's own: numbers, and tuples of them")
+        raise SpecError(
+            f"{where}: the carry is {carry}, but with {OPTION} it is the lane's own: numbers, and tuples of them"
+        )
 
 
 # ---- the lane's index
@@ -119,8 +133,10 @@ def check_shuffled(operation: str, value: Any) -> None:
     """Raise SpecError for a value, or one of a Numba type, that a shuffle cannot move."""
     of = arith.kind(value)
     if of is None or of is bool or (isinstance(of, np.dtype) and of.itemsize < 2):
-        raise SpecError(f"cuda.{operation}: the value must be a number of 16, 32 or 64 bits, got "
-                        f"{'a bool' if of is bool else 'something else' if of is None else of}")
+        raise SpecError(
+            f"cuda.{operation}: the value must be a number of 16, 32 or 64 bits, got "
+            f"{'a bool' if of is bool else 'something else' if of is None else of}"
+        )
 
 
 def check_integers(operation: str, **parameters: Any) -> None:
@@ -129,7 +145,9 @@ def check_integers(operation: str, **parameters: Any) -> None:
     for name, value in parameters.items():
         if not arith.is_integer(value):
             of = arith.kind(value)
-            raise SpecError(f"cuda.{operation}: {name} must be an integer, got {of.__name__ if isinstance(of, type) else of}")
+            raise SpecError(
+                f"cuda.{operation}: {name} must be an integer, got {of.__name__ if isinstance(of, type) else of}"
+            )
 
 
 def strong(value: Any) -> Any:
@@ -140,10 +158,12 @@ def strong(value: Any) -> Any:
 
 
 def _shuffle(operation: str, mask: Any, value: Any, **by: Any) -> Any:
-    (_, amount), = by.items()
+    ((_, amount),) = by.items()
     check_shuffled(operation, value)
     check_integers(operation, mask=mask, **by)
-    return lane(f"cuda.{operation}").shuffle(operation, int(mask) & FULL, strong(value), int(amount))
+    return lane(f"cuda.{operation}").shuffle(
+        operation, int(mask) & FULL, strong(value), int(amount)
+    )
 
 
 @op
@@ -182,10 +202,14 @@ def syncwarp(mask: Any = FULL) -> None:
 def check_element(parts: tuple[Any, ...], given: str, layout: Layout | None = None) -> None:
     """Raise SpecError unless the parts of an index, or their Numba types, select one element of a
     tile."""
-    if len(parts) != (1 if layout is not None and layout.flat else 2) or not all(map(arith.is_integer, parts)):
+    if len(parts) != (1 if layout is not None and layout.flat else 2) or not all(
+        map(arith.is_integer, parts)
+    ):
         element = "tile[i]" if layout is not None and layout.flat else "tile[i, j]"
-        raise SpecError(f"with {OPTION} a body reads elements of a tile, {element} with integers, and views of it, tile.at[…] and "
-                        f"tile.T, got {given}")
+        raise SpecError(
+            f"with {OPTION} a body reads elements of a tile, {element} with integers, and views of it, tile.at[…] and "
+            f"tile.T, got {given}"
+        )
 
 
 def check_stored(dtype: np.dtype, value: Any) -> None:
@@ -193,8 +217,10 @@ def check_stored(dtype: np.dtype, value: Any) -> None:
     of = arith.kind(value)
     fraction = of is float or (isinstance(of, np.dtype) and of.kind == "f")
     if not arith.is_integer(value) and not (fraction and dtype.kind not in "iu"):
-        raise SpecError(f"tile[i, j] = value: the tile is {dtype}, the value {called(value)}" + (
-            ": int(x) truncates a float" if fraction else ": it must be a number"))
+        raise SpecError(
+            f"tile[i, j] = value: the tile is {dtype}, the value {called(value)}"
+            + (": int(x) truncates a float" if fraction else ": it must be a number")
+        )
 
 
 class LaneElement:
@@ -208,7 +234,9 @@ class LaneElement:
     def update(self, name: str, value: Any) -> None:
         check_update(name, self.tile, value)
         number = as_element(name, self.tile.dtype, value)
-        lane(name).update(self.place, self.tile.dtype.type(number), name.removeprefix("atomic_"), name)
+        lane(name).update(
+            self.place, self.tile.dtype.type(number), name.removeprefix("atomic_"), name
+        )
 
 
 def check_update(name: str, tile: Any, value: Any) -> None:
@@ -216,7 +244,9 @@ def check_update(name: str, tile: Any, value: Any) -> None:
     tile by an atomic."""
     check_type(name, tile)
     if not is_number(value):
-        raise SpecError(f"{name}(tile.at[i, j], value): value must be a number, got {called(value)}")
+        raise SpecError(
+            f"{name}(tile.at[i, j], value): value must be a number, got {called(value)}"
+        )
     check_number(name, "the tile", tile.dtype, value)
 
 
@@ -229,14 +259,25 @@ class LaneTile(SharedTile):
         row, column = (0, *map(int, parts))[-2:]
         rows, columns = self.layout.shape
         if not (0 <= row < rows and 0 <= column < columns):
-            raise failure(SimulationError, "out-of-bounds", f"tile[{row}, {column}] is outside the tile {self.shape}: the GPU does "
-                          "not look, and takes whatever lies there", f"row in 0…{rows - 1}, column in 0…{columns - 1}",
-                          f"touches tile[{row}, {column}]")
-        return int(swizzled(np.asarray(self.address + self.layout.offset(row, column)), self.layout.width))
+            raise failure(
+                SimulationError,
+                "out-of-bounds",
+                f"tile[{row}, {column}] is outside the tile {self.shape}: the GPU does "
+                "not look, and takes whatever lies there",
+                f"row in 0…{rows - 1}, column in 0…{columns - 1}",
+                f"touches tile[{row}, {column}]",
+            )
+        return int(
+            swizzled(np.asarray(self.address + self.layout.offset(row, column)), self.layout.width)
+        )
 
     def part(self, index: Any) -> Any:
         parts = index if isinstance(index, tuple) else (index,)
-        return LaneElement(self, self._place(index)) if all(map(arith.is_integer, parts)) else super().part(index)
+        return (
+            LaneElement(self, self._place(index))
+            if all(map(arith.is_integer, parts))
+            else super().part(index)
+        )
 
     def __getitem__(self, index: Any) -> Any:
         place = self._place(index)
@@ -249,10 +290,18 @@ class LaneTile(SharedTile):
         place = self._place(index)
         check_stored(self.dtype, value)
         if self.dtype.kind in "iu" and not arith.holds(self.dtype, int(value)):
-            raise SimulationError(f"tile[i, j] = {int(value)} overflows {self.dtype}, which wraps silently on the GPU")
+            raise SimulationError(
+                f"tile[i, j] = {int(value)} overflows {self.dtype}, which wraps silently on the GPU"
+            )
         with np.errstate(all="ignore"):
-            number = np.asarray(value).astype(np.float32) if self.dtype == BFLOAT16 else np.asarray(value)
-            lane("tile[i, j] = value").store(place, number.astype(self.dtype)[()], "tile[i, j] = value")
+            number = (
+                np.asarray(value).astype(np.float32)
+                if self.dtype == BFLOAT16
+                else np.asarray(value)
+            )
+            lane("tile[i, j] = value").store(
+                place, number.astype(self.dtype)[()], "tile[i, j] = value"
+            )
 
     def _no_number(self, *_: Any) -> Any:
         check_element((), "the tile itself")
@@ -269,20 +318,28 @@ class PerLane:
         self.values = values
 
     def _none(self, *_: Any) -> NoReturn:
-        raise SpecError(f"the lanes carry different values here, {self.values[0]!r} in lane 0: store them in the body, o[i, j] = "
-                        "value, or give all lanes the same one; code of the warpgroup has one value")
+        raise SpecError(
+            f"the lanes carry different values here, {self.values[0]!r} in lane 0: store them in the body, o[i, j] = "
+            "value, or give all lanes the same one; code of the warpgroup has one value"
+        )
 
     __bool__ = __int__ = __index__ = __float__ = __neg__ = __pos__ = __abs__ = __invert__ = _none
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _none
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = (
+        _none
+    )
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __lt__ = __le__ = __gt__ = __ge__ = _none
 
 
-def each_lane(body: Callable[..., Any], indices: Any, tiles: tuple[Any, ...], carry: tuple[Any, ...]) -> Any:
+def each_lane(
+    body: Callable[..., Any], indices: Any, tiles: tuple[Any, ...], carry: tuple[Any, ...]
+) -> Any:
     """Call ``body(indices, *tiles, *carry)`` in every lane, and return what the lanes return, as
     one carry."""
     lanes = as_lane(tiles)
     facts = facts_of(body)
-    arguments = [facts.packed((indices, *lanes, *scatter(carry, number))) for number in range(LANES)]  # type: ignore[union-attr]
+    arguments = [
+        facts.packed((indices, *lanes, *scatter(carry, number))) for number in range(LANES)
+    ]  # type: ignore[union-attr]
     return gather(current().each_lane(as_lane(body), arguments))
 
 
@@ -314,10 +371,17 @@ def gather(values: list[Any]) -> Any:
     """Return all lanes' carries as one: a plain value where all lanes have the same, else a
     `PerLane`."""
     first = values[0]
-    if isinstance(first, tuple) and all(isinstance(v, tuple) and len(v) == len(first) for v in values):
-        return made(Tree((), type(first)), [gather([value[n] for value in values]) for n in range(len(first))])
+    if isinstance(first, tuple) and all(
+        isinstance(v, tuple) and len(v) == len(first) for v in values
+    ):
+        return made(
+            Tree((), type(first)),
+            [gather([value[n] for value in values]) for n in range(len(first))],
+        )
     values = [strong(value) for value in values]
-    same = all(type(v) is type(values[0]) and (v is values[0] or (isinstance(v, np.generic) and v.tobytes() == values[0].tobytes()))
-               for v in values)
+    same = all(
+        type(v) is type(values[0])
+        and (v is values[0] or (isinstance(v, np.generic) and v.tobytes() == values[0].tobytes()))
+        for v in values
+    )
     return values[0] if same else PerLane(values)
-

@@ -37,7 +37,9 @@ class LaneTileType(SharedType):
             return (yield from super().part(target, index))
         source.check_element(index_parts(index), str(index), self.layout)
         context, builder, args = yield LaneElementType(self)(target, index)
-        return _place(context, builder, self, nb.fields(context, builder, target, args[0]).of, index, args[1])
+        return _place(
+            context, builder, self, nb.fields(context, builder, target, args[0]).of, index, args[1]
+        )
 
 
 class LaneElementType(nb.types.Type):  # type: ignore[misc]
@@ -93,14 +95,20 @@ _index(source.lane_in_warp, 31)
 
 
 # ---- shuffles
-_MODES = {source.shfl_sync: ("idx", 31), source.shfl_up_sync: ("up", 0), source.shfl_down_sync: ("down", 31),
-          source.shfl_xor_sync: ("bfly", 31)}
+_MODES = {
+    source.shfl_sync: ("idx", 31),
+    source.shfl_up_sync: ("up", 0),
+    source.shfl_down_sync: ("down", 31),
+    source.shfl_xor_sync: ("bfly", 31),
+}
 
 
 def _mask(context: Any, builder: Any, ty: Any, value: Any) -> Any:
     if isinstance(ty, nb.types.IntegerLiteral):
         return nb.const(ty.literal_value & source.FULL)
-    return builder.trunc(value, nb.i32) if ty.bitwidth > 32 else context.cast(builder, value, ty, I32)
+    return (
+        builder.trunc(value, nb.i32) if ty.bitwidth > 32 else context.cast(builder, value, ty, I32)
+    )
 
 
 def _shuffle(operation: Any, mode: str, clamp: int) -> None:
@@ -112,15 +120,26 @@ def _shuffle(operation: Any, mode: str, clamp: int) -> None:
         kind = nb.unliteral(value)
         context, builder, args = yield kind(mask, kind, amount)
         lanes = _mask(context, builder, mask, args[0])
-        by = nb.const(amount.literal_value) if isinstance(amount, nb.types.IntegerLiteral) else context.cast(
-            builder, args[2], amount, I32)
+        by = (
+            nb.const(amount.literal_value)
+            if isinstance(amount, nb.types.IntegerLiteral)
+            else context.cast(builder, args[2], amount, I32)
+        )
 
         def word(bits: Any) -> Any:
-            return nb.emit_asm(builder, nb.i32, [bits, by, lanes], f"shfl.sync.{mode}.b32 $0, $1, $2, {clamp}, $3;", "=r,r,r,r")
+            return nb.emit_asm(
+                builder,
+                nb.i32,
+                [bits, by, lanes],
+                f"shfl.sync.{mode}.b32 $0, $1, $2, {clamp}, $3;",
+                "=r,r,r,r",
+            )
 
         return _by_words(builder, args[1], word)
 
-    cuda_meaning(operation)(with_parameters(typer, inspect.signature(operation.function).parameters))
+    cuda_meaning(operation)(
+        with_parameters(typer, inspect.signature(operation.function).parameters)
+    )
 
 
 def _by_words(builder: Any, value: Any, word: Any) -> Any:
@@ -134,8 +153,13 @@ def _by_words(builder: Any, value: Any, word: Any) -> Any:
     elif width == 32:
         moved = word(bits)
     else:
-        low, high = (word(builder.trunc(builder.lshr(bits, nb.const(shift, nb.i64)), nb.i32)) for shift in (0, 32))
-        moved = builder.or_(builder.zext(low, nb.i64), builder.shl(builder.zext(high, nb.i64), nb.const(32, nb.i64)))
+        low, high = (
+            word(builder.trunc(builder.lshr(bits, nb.const(shift, nb.i64)), nb.i32))
+            for shift in (0, 32)
+        )
+        moved = builder.or_(
+            builder.zext(low, nb.i64), builder.shl(builder.zext(high, nb.i64), nb.const(32, nb.i64))
+        )
     return moved if machine == whole else builder.bitcast(moved, machine)
 
 
@@ -147,15 +171,34 @@ for _operation, (_mode, _clamp) in _MODES.items():
 def _syncwarp(_context: Any, mask: Any) -> Any:
     source.check_integers("syncwarp", mask=mask)
     context, builder, args = yield nb.types.void(mask)
-    nb.emit_asm(builder, nb.void, [_mask(context, builder, mask, args[0])], "bar.warp.sync $0;", "r,~{memory}")
+    nb.emit_asm(
+        builder,
+        nb.void,
+        [_mask(context, builder, mask, args[0])],
+        "bar.warp.sync $0;",
+        "r,~{memory}",
+    )
 
 
 # ---- elements of tiles
-def _place(context: Any, builder: Any, tile: LaneTileType, address: Any, index: Any, value: Any) -> Any:
+def _place(
+    context: Any, builder: Any, tile: LaneTileType, address: Any, index: Any, value: Any
+) -> Any:
     """Return the address of an element, swizzled: rows of a tile lie as `layout.swizzled` says."""
-    values = nb.cgutils.unpack_tuple(builder, value) if isinstance(index, nb.types.BaseTuple) else [value]
-    places = [Int(builder, nb.const(ty.literal_value) if isinstance(ty, nb.types.IntegerLiteral) else
-                  context.cast(builder, part, ty, I32)) for ty, part in zip(index_parts(index), values, strict=True)]
+    values = (
+        nb.cgutils.unpack_tuple(builder, value)
+        if isinstance(index, nb.types.BaseTuple)
+        else [value]
+    )
+    places = [
+        Int(
+            builder,
+            nb.const(ty.literal_value)
+            if isinstance(ty, nb.types.IntegerLiteral)
+            else context.cast(builder, part, ty, I32),
+        )
+        for ty, part in zip(index_parts(index), values, strict=True)
+    ]
     at = tile.layout.offset(*(Int(builder, nb.const(0)), *places)[-2:]) + Int(builder, address)
     mask = tile.layout.width // 16 - 1
     return (at ^ (((at >> 7) & mask) << 4) if mask else at).value
@@ -174,16 +217,30 @@ def _load(builder: Any, dtype: np.dtype, address: Any) -> Any:
         byte = nb.emit_asm(builder, nb.i16, [address], "ld.shared.u8 $0, [$1];", "=h,r,~{memory}")
         return builder.trunc(byte, nb.i8)
     machine, register = _registers(dtype)
-    return nb.emit_asm(builder, machine, [address], f"ld.shared.b{8 * dtype.itemsize} $0, [$1];", f"={register},r,~{{memory}}")
+    return nb.emit_asm(
+        builder,
+        machine,
+        [address],
+        f"ld.shared.b{8 * dtype.itemsize} $0, [$1];",
+        f"={register},r,~{{memory}}",
+    )
 
 
 def _store(builder: Any, dtype: np.dtype, address: Any, value: Any) -> None:
     if dtype == BFLOAT16:
-        value = builder.call(nb.pure_asm(nb.i16, [nb.f32], "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [value])
+        value = builder.call(
+            nb.pure_asm(nb.i16, [nb.f32], "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [value]
+        )
     if dtype.itemsize == 1:
         value = builder.zext(value, nb.i16)
     register = "h" if dtype.itemsize < 4 else _registers(dtype)[1]
-    nb.emit_asm(builder, nb.void, [address, value], f"st.shared.b{8 * dtype.itemsize} [$0], $1;", f"r,{register},~{{memory}}")
+    nb.emit_asm(
+        builder,
+        nb.void,
+        [address, value],
+        f"st.shared.b{8 * dtype.itemsize} [$0], $1;",
+        f"r,{register},~{{memory}}",
+    )
 
 
 def _registers(dtype: np.dtype) -> tuple[Any, str]:

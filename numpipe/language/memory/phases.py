@@ -40,8 +40,10 @@ STATE = "the state of a barrier"
 def check_test(barrier: Any) -> None:
     """Raise SpecError for a test of a barrier that orders stores, which only a wait does."""
     if barrier.wide:
-        raise SpecError(f"barrier_test: the barrier is {barrier.plan.kind}, and stores of other CTAs are there behind a wait: call "
-                        "barrier_wait, or test a ClusterBarrier beside it")
+        raise SpecError(
+            f"barrier_test: the barrier is {barrier.plan.kind}, and stores of other CTAs are there behind a wait: call "
+            "barrier_wait, or test a ClusterBarrier beside it"
+        )
 
 
 @op
@@ -83,16 +85,23 @@ def arrive_at_peers(barrier: BarrierRef) -> None:
         return
     here = place_of(current().cta, plan.cluster)
     if plan.led:
-        leader = rank_of([0 if axis in plan.led else at for axis, at in enumerate(here)], plan.cluster)
+        leader = rank_of(
+            [0 if axis in plan.led else at for axis, at in enumerate(here)], plan.cluster
+        )
         address = cluster.map_shared(barrier.address, leader)
         if plan.wide:
             each_warp(mbarrier.arrive_remote_release, address)
         else:
             each_warp(mbarrier.arrive_remote, address)
     else:
-        ranks = tuple(rank_of(shifted(here, shift, plan.cluster), plan.cluster) for shift in plan.peers)
-        current().scoped("warps", current().mbar_arrive_cluster, (
-            barrier.address, ranks, len(plan.groups) == 1, plan.wide))
+        ranks = tuple(
+            rank_of(shifted(here, shift, plan.cluster), plan.cluster) for shift in plan.peers
+        )
+        current().scoped(
+            "warps",
+            current().mbar_arrive_cluster,
+            (barrier.address, ranks, len(plan.groups) == 1, plan.wide),
+        )
 
 
 @helper

@@ -47,8 +47,16 @@ def _passed(_context: Any, barrier: Any) -> Any:
 @cuda_meaning(source.arrive_at_peers)
 def _arrive_at_peers(typing_context: Any, barrier: Any) -> Any:
     context, builder, args = yield nb.types.void(barrier)
-    arrive(typing_context, context, builder, barrier.plan.peers, barrier.plan.cluster,
-           barrier_address(context, builder, barrier, args[0]), barrier.plan.led, barrier.plan.wide)
+    arrive(
+        typing_context,
+        context,
+        builder,
+        barrier.plan.peers,
+        barrier.plan.cluster,
+        barrier_address(context, builder, barrier, args[0]),
+        barrier.plan.led,
+        barrier.plan.wide,
+    )
 
 
 @cuda_meaning(source.test)
@@ -63,7 +71,12 @@ def _test(_context: Any, barrier: Any) -> Any:
     complete = nb.call(context, builder, mbarrier.test_wait, (I32, I32), (address, phase))[1]
     # warps may look at different moments: complete is what all of them saw complete
     barrier_number = builder.add(builder.lshr(nb.thread_index(builder), nb.const(7)), nb.const(1))
-    answer = nb.emit_asm(builder, nb.i32, [builder.zext(complete, nb.i32), barrier_number],
-                         "{ .reg .pred mine, all; setp.ne.u32 mine, $1, 0; bar.red.and.pred all, $2, 128, mine; "
-                         "selp.b32 $0, 1, 0, all; }", "=r,r,r,~{memory}")
+    answer = nb.emit_asm(
+        builder,
+        nb.i32,
+        [builder.zext(complete, nb.i32), barrier_number],
+        "{ .reg .pred mine, all; setp.ne.u32 mine, $1, 0; bar.red.and.pred all, $2, 128, mine; "
+        "selp.b32 $0, 1, 0, all; }",
+        "=r,r,r,~{memory}",
+    )
     return builder.icmp_unsigned("!=", answer, nb.const(0))

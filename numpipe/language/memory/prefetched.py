@@ -61,13 +61,19 @@ def planned(np_: Any, site: str, table: Any, size: Any) -> Scratch:
     elements do not steer."""
     arg = getattr(table, "arg", None)
     if arg is None:
-        raise SpecError(f"prefetched(table): table must be an array of the kernel, got {called(table)}")
+        raise SpecError(
+            f"prefetched(table): table must be an array of the kernel, got {called(table)}"
+        )
     if arg.dtype not in STEERING or arg.output:
-        raise SpecError(f"prefetched(table): {without_value(arg, ())}; of others load what you need, {arg.name}[…]")
+        raise SpecError(
+            f"prefetched(table): {without_value(arg, ())}; of others load what you need, {arg.name}[…]"
+        )
     size = constant("prefetched", "size", size)
     if not is_int(size) or not 1 <= size <= MOST:
-        raise SpecError(f"prefetched(table, size): size must be a compile-time int of 1 … {MOST}, the elements of '{arg.name}' "
-                        f"that have room in shared memory, got {size!r}")
+        raise SpecError(
+            f"prefetched(table, size): size must be a compile-time int of 1 … {MOST}, the elements of '{arg.name}' "
+            f"that have room in shared memory, got {size!r}"
+        )
     unit = ALIGNED // arg.dtype.itemsize
     kind = SMEM((-(-size // unit) * unit,), arg.dtype), Barrier()
     scratch: Scratch = np_.unit.plan_scratch(site, kind, np_.unit.warp_specialized)
@@ -78,16 +84,22 @@ def planned(np_: Any, site: str, table: Any, size: Any) -> Scratch:
 def check_index(name: str, ndim: int, parts: Sequence[Any]) -> str | None:
     """Return what makes an element inert, None where nothing does, given the parts of an index or
     their Numba types; SpecError unless there is an integer for each dimension."""
-    if len(parts) != ndim or not all(isinstance(part, NoValue) or is_integer(part) for part in parts):
-        raise SpecError(f"prefetched({name})[…] is indexed by an integer for each of the array's {ndim} dimension"
-                        f"{'s' * (ndim > 1)}: {name}[…], the array itself, has blocks and indices with modes")
+    if len(parts) != ndim or not all(
+        isinstance(part, NoValue) or is_integer(part) for part in parts
+    ):
+        raise SpecError(
+            f"prefetched({name})[…] is indexed by an integer for each of the array's {ndim} dimension"
+            f"{'s' * (ndim > 1)}: {name}[…], the array itself, has blocks and indices with modes"
+        )
     return next((part.what for part in parts if isinstance(part, NoValue)), None)
 
 
 def unreachable(kernel: str, site: str) -> str:
     """Return the message for a call that the memory role does not come to."""
-    return (f"kernel {kernel}, {NAME} at {site}: only compute warpgroups come here, so nobody issues the copy: call it at the "
-            "kernel's beginning, and use here what it returns")
+    return (
+        f"kernel {kernel}, {NAME} at {site}: only compute warpgroups come here, so nobody issues the copy: call it at the "
+        "kernel's beginning, and use here what it returns"
+    )
 
 
 def no_value(name: str) -> str:
@@ -116,12 +128,30 @@ class Prefetched(TableFacts):
     """The beginning of an array in shared memory, on the simulated SM: `nbytes` of it, from
     `address` on."""
 
-    def __init__(self, ref: GmemRef, address: int, landed: BarrierRef, size: int, memory: bool, specialized: bool) -> None:
-        self.ref, self.address, self.landed, self.memory, self.specialized = ref, address, landed, memory, specialized
+    def __init__(
+        self,
+        ref: GmemRef,
+        address: int,
+        landed: BarrierRef,
+        size: int,
+        memory: bool,
+        specialized: bool,
+    ) -> None:
+        self.ref, self.address, self.landed, self.memory, self.specialized = (
+            ref,
+            address,
+            landed,
+            memory,
+            specialized,
+        )
         array = ref.array
         whole = array.flags.c_contiguous and array.ctypes.data % ALIGNED == 0 and current().moves
         self.nbytes = min(array.size, size) * array.itemsize // ALIGNED * ALIGNED if whole else 0
-        self.source = TensorMap(array.reshape(-1), (self.nbytes // array.itemsize,), 0, ref.name) if self.nbytes else None
+        self.source = (
+            TensorMap(array.reshape(-1), (self.nbytes // array.itemsize,), 0, ref.name)
+            if self.nbytes
+            else None
+        )
         self.arrival = landed.address
         self.shape, self.dtype, self.ndim = ref.shape, ref.dtype, ref.ndim
 
@@ -131,14 +161,20 @@ class Prefetched(TableFacts):
         if inert is not None:
             return Inert(inert) if self.memory else load(self.ref, index)
         inside = all(0 <= int(part) < size for part, size in zip(parts, array.shape, strict=True))
-        offset = int(np.ravel_multi_index(tuple(map(int, parts)), array.shape)) * array.itemsize if inside else self.nbytes
+        offset = (
+            int(np.ravel_multi_index(tuple(map(int, parts)), array.shape)) * array.itemsize
+            if inside
+            else self.nbytes
+        )
         if offset >= self.nbytes:
             return load(self.ref, index)
         machine: Any = current()
         at = self.address + offset
         if hasattr(machine, "lane"):
             return machine.load(at, array.dtype, f"prefetched '{self.ref.name}'")
-        words = np.array([memory.load_word(at + 4 * word) for word in range(array.itemsize // 4)], INT32)
+        words = np.array(
+            [memory.load_word(at + 4 * word) for word in range(array.itemsize // 4)], INT32
+        )
         return words.view(array.dtype)[0]
 
     def _value(self, *_: Any) -> Any:
@@ -195,6 +231,13 @@ def prefetched(np_: Context, site: str, table: Any, size: int = SIZE) -> Prefetc
     copy = np_.unit.number(machine.warpgroup) if barrier.memory.owners else 0
     landed = BarrierRef(np_, barrier, copy, barrier.kind.shape, 0)
     machine.mbar_init_at_entry(landed.address, barrier.arrivals, landed.name, observed=True)
-    found = Prefetched(table, own_part(np_.unit, tile.memory), landed, tile.kind.shape[0], np_.memory, np_.unit.warp_specialized)
+    found = Prefetched(
+        table,
+        own_part(np_.unit, tile.memory),
+        landed,
+        tile.kind.shape[0],
+        np_.memory,
+        np_.unit.warp_specialized,
+    )
     begin(found)
     return found

@@ -26,16 +26,40 @@ I32, I64 = nb.types.int32, nb.types.int64
 
 class PrefetchedType(source.TableFacts, nb.types.Type):  # type: ignore[misc]
     def __init__(self, ref: GmemType, landed: BarriersType) -> None:
-        self.ref, self.landed, self.memory, self.specialized = ref, landed, landed.context.memory, ref.unit.warp_specialized
+        self.ref, self.landed, self.memory, self.specialized = (
+            ref,
+            landed,
+            landed.context.memory,
+            ref.unit.warp_specialized,
+        )
         super().__init__(name=f"prefetched({ref}, {landed})")
 
 
-nb.struct_model(PrefetchedType, lambda ty: [
-    ("ref", ty.ref), ("landed", ty.landed), ("address", I32), ("nbytes", I32), ("source", I64), ("arrival", I32)])
-nb.field_attributes(PrefetchedType, landed=lambda ty: ty.landed, address=I32, nbytes=I32, source=I64, arrival=I32)
-nb.constant_attributes(PrefetchedType, None, dtype=lambda ty: ty.ref.arg.dtype.name, ndim=lambda ty: ty.ref.arg.ndim)
-nb.attribute(PrefetchedType, "shape", lambda ty: nb.types.UniTuple(I32, ty.ref.arg.ndim), lambda context, builder, ty, value: (
-    nb.fields(context, builder, ty.ref, nb.fields(context, builder, ty, value).ref).shape))
+nb.struct_model(
+    PrefetchedType,
+    lambda ty: [
+        ("ref", ty.ref),
+        ("landed", ty.landed),
+        ("address", I32),
+        ("nbytes", I32),
+        ("source", I64),
+        ("arrival", I32),
+    ],
+)
+nb.field_attributes(
+    PrefetchedType, landed=lambda ty: ty.landed, address=I32, nbytes=I32, source=I64, arrival=I32
+)
+nb.constant_attributes(
+    PrefetchedType, None, dtype=lambda ty: ty.ref.arg.dtype.name, ndim=lambda ty: ty.ref.arg.ndim
+)
+nb.attribute(
+    PrefetchedType,
+    "shape",
+    lambda ty: nb.types.UniTuple(I32, ty.ref.arg.ndim),
+    lambda context, builder, ty, value: (
+        nb.fields(context, builder, ty.ref, nb.fields(context, builder, ty, value).ref).shape
+    ),
+)
 
 
 def _nbytes(builder: Any, ref: GmemType, array: Any, most: int) -> Any:
@@ -44,14 +68,22 @@ def _nbytes(builder: Any, ref: GmemType, array: Any, most: int) -> Any:
     if ref.arg.order != "row":
         return nb.const(0)
     shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
-    whole = builder.icmp_unsigned("==", builder.and_(array.pointer, nb.const(source.ALIGNED - 1, nb.i64)), nb.const(0, nb.i64))
+    whole = builder.icmp_unsigned(
+        "==", builder.and_(array.pointer, nb.const(source.ALIGNED - 1, nb.i64)), nb.const(0, nb.i64)
+    )
     count = nb.const(1, nb.i64)
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        follows = builder.or_(builder.icmp_signed("==", stride, count), builder.icmp_signed("==", size, nb.const(1)))
+        follows = builder.or_(
+            builder.icmp_signed("==", stride, count), builder.icmp_signed("==", size, nb.const(1))
+        )
         whole, count = builder.and_(whole, follows), builder.mul(count, builder.zext(size, nb.i64))
     room = nb.const(most, nb.i64)
-    least = builder.trunc(builder.select(builder.icmp_signed("<", count, room), count, room), nb.i32)
-    found = builder.and_(builder.mul(least, nb.const(ref.arg.dtype.itemsize)), nb.const(-source.ALIGNED))
+    least = builder.trunc(
+        builder.select(builder.icmp_signed("<", count, room), count, room), nb.i32
+    )
+    found = builder.and_(
+        builder.mul(least, nb.const(ref.arg.dtype.itemsize)), nb.const(-source.ALIGNED)
+    )
     return builder.select(whole, found, nb.const(0))
 
 
@@ -63,11 +95,21 @@ def _prefetched(typing_context: Any, np_: Any, site: Any, table: Any, size: Any)
     result = PrefetchedType(table, landed)
     nb.returns(typing_context, source.begin, (result,))
     context, builder, args = yield result(np_, site, table, size)
-    array, first = nb.fields(context, builder, table, args[2]), nb.struct(context, builder, landed, np=args[0], first=nb.const(0))
+    array, first = (
+        nb.fields(context, builder, table, args[2]),
+        nb.struct(context, builder, landed, np=args[0], first=nb.const(0)),
+    )
     value = nb.struct(
-        context, builder, result, ref=args[2], landed=first, address=own_part(builder, np_.unit, tile.memory),
-        nbytes=_nbytes(builder, table, array, tile.kind.shape[0]), source=array.pointer,
-        arrival=barrier_address(context, builder, landed, first))
+        context,
+        builder,
+        result,
+        ref=args[2],
+        landed=first,
+        address=own_part(builder, np_.unit, tile.memory),
+        nbytes=_nbytes(builder, table, array, tile.kind.shape[0]),
+        source=array.pointer,
+        arrival=barrier_address(context, builder, landed, first),
+    )
     nb.call(context, builder, source.begin, (result,), (value,))
     return value
 
@@ -78,11 +120,16 @@ def _element(_context: Any, table: Any, index: Any) -> Any:
     arg, ref = table.ref.arg, table.ref
     inert = source.check_index(arg.name, arg.ndim, whole_slices(index))
     unknown = without_value(arg, whole_slices(index)) if inert is not None and table.memory else ""
-    context, builder, args = yield (InertType(unknown) if unknown else type_of(arg.dtype))(table, index)
+    context, builder, args = yield (InertType(unknown) if unknown else type_of(arg.dtype))(
+        table, index
+    )
     if unknown:
         return nb.nothing(context)
     fields = nb.fields(context, builder, table, args[0])
-    array, place = nb.fields(context, builder, ref, fields.ref), settled(context, builder, ref, fields.ref, index, args[1])
+    array, place = (
+        nb.fields(context, builder, ref, fields.ref),
+        settled(context, builder, ref, fields.ref, index, args[1]),
+    )
     size, offset, inside = arg.dtype.itemsize, nb.const(0, nb.i64), nb.const(1, nb.i1)
     strides, shape = (nb.cgutils.unpack_tuple(builder, of) for of in (array.strides, array.shape))
     for part, stride, most in zip(place, strides, shape, strict=True):
@@ -90,7 +137,9 @@ def _element(_context: Any, table: Any, index: Any) -> Any:
         inside = builder.and_(inside, builder.icmp_unsigned("<", part, most))
     offset = builder.mul(offset, nb.const(size, nb.i64))
     machine = nb.i64 if size == 8 else nb.i32
-    there = builder.and_(inside, builder.icmp_signed("<", offset, builder.sext(fields.nbytes, nb.i64)))
+    there = builder.and_(
+        inside, builder.icmp_signed("<", offset, builder.sext(fields.nbytes, nb.i64))
+    )
 
     def shared() -> list[Any]:
         at = builder.add(fields.address, builder.trunc(offset, nb.i32))

@@ -2,10 +2,12 @@
 
 ::
 
-    numpipe.async_store_smem(sums, buffer, landed, cluster_idx=other, cluster_dim="cluster")    # to the other one's buffer
-    numpipe.barrier_wait(landed)                                                                # what it has sent is here
+    numpipe.async_store_smem(
+        sums, buffer, landed, cluster_idx=other, cluster_dim="cluster"
+    )  # to the other one's buffer
+    numpipe.barrier_wait(landed)  # what it has sent is here
     total = sums + buffer[...]
-    numpipe.barrier_arrive(free)                                      # a ClusterBarrier: the buffers may be written again
+    numpipe.barrier_arrive(free)  # a ClusterBarrier: the buffers may be written again
 
 An allocation lies at the same place in all CTAs, so a CTA names its own tile and barrier, and the
 CTA whose they are to be. The sender announces its bytes where they land, with the arrival of each
@@ -51,19 +53,28 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
     layout = dst.layout
     if len(form.shape) == 1:
         if form.layout != COLUMN or form.dtype.itemsize != 4:
-            raise SpecError(f"{SEND}: a vector has 32 bits an element and lies along the rows, as the sums of a tile's rows do, "
-                            f"got {form.dtype} {form.shape} in {form.layout} layout: send numpipe.layout_cast(v, \"{COLUMN}\")")
+            raise SpecError(
+                f"{SEND}: a vector has 32 bits an element and lies along the rows, as the sums of a tile's rows do, "
+                f'got {form.dtype} {form.shape} in {form.layout} layout: send numpipe.layout_cast(v, "{COLUMN}")'
+            )
     else:
         only_accumulator(form, SEND)
     if form.shape != layout.sides:
-        raise SpecError(f"{SEND}: src is {form.shape}, dst {layout.sides}: both must be of one shape")
+        raise SpecError(
+            f"{SEND}: src is {form.shape}, dst {layout.sides}: both must be of one shape"
+        )
     if form.dtype != dst.dtype:
         raise SpecError(f"{SEND}: src is {form.dtype}, dst {dst.dtype}: send src.astype(dst.dtype)")
     if layout.itemsize * (2 if layout.inner == 1 else 1) < 4:
-        raise SpecError(f"{SEND}: st.async stores 4 bytes at least, and a lane has {'two adjacent columns' * (layout.inner == 1)}"
-                        f"{'one element of a row' * (layout.inner == 0)} of {dst.dtype}: send " + (
-                            "a tile of 16 or 32 bits, src.astype(…)" if layout.itemsize == 1 else
-                            "to a tile whose rows are contiguous, or one of 32 bits"))
+        raise SpecError(
+            f"{SEND}: st.async stores 4 bytes at least, and a lane has {'two adjacent columns' * (layout.inner == 1)}"
+            f"{'one element of a row' * (layout.inner == 0)} of {dst.dtype}: send "
+            + (
+                "a tile of 16 or 32 bits, src.astype(…)"
+                if layout.itemsize == 1
+                else "to a tile whose rows are contiguous, or one of 32 bits"
+            )
+        )
     return dimension_of(SEND, np_, index, name)
 
 
@@ -72,11 +83,15 @@ def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
     SpecError where none is."""
     axis = constant(operation, "cluster_dim", name)
     if not isinstance(axis, str):
-        raise SpecError(f"{operation}: cluster_dim must be the name of an axis of the cluster (cluster_names= of the kernel), got "
-                        f"{axis!r}")
+        raise SpecError(
+            f"{operation}: cluster_dim must be the name of an axis of the cluster (cluster_names= of the kernel), got "
+            f"{axis!r}"
+        )
     if not (arith.is_integer(index) or isinstance(index, NoValue)):
-        raise SpecError(f"{operation}: cluster_idx must be an integer, the place along {axis!r} of the CTA that is meant, got "
-                        f"{called(index)}")
+        raise SpecError(
+            f"{operation}: cluster_idx must be an integer, the place along {axis!r} of the CTA that is meant, got "
+            f"{called(index)}"
+        )
     dimension: int = np_.unit.cluster_dims((axis,), operation, "cluster_dim")[0]
     np_.unit.reaches = True
     return dimension
@@ -88,15 +103,22 @@ def rank_along(operation: str, np_: Context, axis: int, index: Any, name: str, d
     dims = np_.unit.cluster
     place = list(place_of(current().cta, dims))
     if not 0 <= index < dims[axis]:
-        raise failure(SimulationError, "out-of-bounds", f"{operation}: cluster_idx={index}, and the cluster has {dims[axis]} CTAs "
-                      f"along {name!r}; the GPU would {does} memory that is nobody's", f"a place in 0…{dims[axis] - 1}",
-                      "reaches for another CTA's tile")
+        raise failure(
+            SimulationError,
+            "out-of-bounds",
+            f"{operation}: cluster_idx={index}, and the cluster has {dims[axis]} CTAs "
+            f"along {name!r}; the GPU would {does} memory that is nobody's",
+            f"a place in 0…{dims[axis] - 1}",
+            "reaches for another CTA's tile",
+        )
     place[axis] = int(index)
     return rank_of(place, dims)
 
 
 @op(context=True)
-def async_store_smem(np_: Context, src: Any, dst: Any, barrier: BarrierRef, *, cluster_idx: Any, cluster_dim: str) -> None:
+def async_store_smem(
+    np_: Context, src: Any, dst: Any, barrier: BarrierRef, *, cluster_idx: Any, cluster_dim: str
+) -> None:
     """Start storing a register tile to the shared memory of a CTA of the cluster, inside a kernel.
 
     src          a register tile (64 j, columns) in the accumulator's layout, of 32 bits an element,
@@ -124,5 +146,9 @@ def async_store_smem(np_: Context, src: Any, dst: Any, barrier: BarrierRef, *, c
     if np_.memory:
         return
     to = rank_along(SEND, np_, axis, cluster_idx, cluster_dim, "store to")
-    each_warp(mbarrier.arrive_expect_tx_remote, cluster.map_shared(barrier.address, to), dst.layout.nbytes // ARRIVALS_A_WARPGROUP)
+    each_warp(
+        mbarrier.arrive_expect_tx_remote,
+        cluster.map_shared(barrier.address, to),
+        dst.layout.nbytes // ARRIVALS_A_WARPGROUP,
+    )
     send(dst.layout, dst.address, src.form, src.value, to, barrier.address, SEND)

@@ -23,7 +23,15 @@ I32 = nb.types.int32
 
 
 @cuda_meaning(source.async_store_smem)
-def _async_store_smem(typing_context: Any, np_: Any, src: Any, dst: Any, barrier: Any, cluster_idx: Any, cluster_dim: Any) -> Any:
+def _async_store_smem(
+    typing_context: Any,
+    np_: Any,
+    src: Any,
+    dst: Any,
+    barrier: Any,
+    cluster_idx: Any,
+    cluster_dim: Any,
+) -> Any:
     check_operands(source.SEND, dst=("tile", dst), barrier=("barrier", barrier))
     tile, convert = cast_to_store(src, dst.dtype)
     axis, dims = source.check(np_, tile, dst, barrier, cluster_idx, cluster_dim), np_.unit.cluster
@@ -35,22 +43,33 @@ def _async_store_smem(typing_context: Any, np_: Any, src: Any, dst: Any, barrier
     to = rank(builder, place, dims)
     # the tile and the barrier as the other CTA has them, at their places in the cluster's window
     own, arrival = args[2], barrier_address(context, builder, barrier, args[3])
-    there, landed = (nb.call(context, builder, cluster.map_shared, (I32, I32), (at, to))[1] for at in (own, arrival))
+    there, landed = (
+        nb.call(context, builder, cluster.map_shared, (I32, I32), (at, to))[1]
+        for at in (own, arrival)
+    )
     nb.call(context, builder, named.warp_sync, (), ())  # lane 0 tells what the other lanes knew
-    lane, nbytes = builder.and_(nb.thread_index(builder), nb.const(31)), nb.const(dst.layout.nbytes // ARRIVALS_A_WARPGROUP)
+    lane, nbytes = (
+        builder.and_(nb.thread_index(builder), nb.const(31)),
+        nb.const(dst.layout.nbytes // ARRIVALS_A_WARPGROUP),
+    )
     inner, emit = predicated(mbarrier.arrive_expect_tx_remote)(typing_context, I32, I32, I32)
     emit(context, builder, inner, [landed, nbytes, lane])
     away = builder.sub(there, own)
     value = convert(builder, args[1])
     if dst.layout.flat:  # of the lanes of a quad, which have the same rows, the first one sends
-        first = builder.zext(builder.icmp_unsigned("==", builder.and_(lane, nb.const(3)), nb.const(0)), nb.i32)
+        first = builder.zext(
+            builder.icmp_unsigned("==", builder.and_(lane, nb.const(3)), nb.const(0)), nb.i32
+        )
         at = anywhere.addresses(builder, dst.layout, own, tile, (nb.const(0), nb.const(0)))
         for number, word in enumerate(to_words(builder, tile, registers(builder, tile, value))):
             _send(builder, [builder.add(at(number), away), landed, first], [word])
         return
     held = in_place(builder, dst.layout, words(builder, tile, value))
     for access, at in addresses(builder, dst.layout, own, matrices=False):
-        run = [builder.bitcast(part, nb.i32) for part in held[access.first:access.first + access.count]]
+        run = [
+            builder.bitcast(part, nb.i32)
+            for part in held[access.first : access.first + access.count]
+        ]
         _send(builder, [builder.add(at, away), landed], run)
 
 
@@ -62,4 +81,6 @@ def _send(builder: Any, where: list[Any], words: list[Any]) -> None:
     text = f"$gate st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{vector}.b32 [$0], {names}, [$1];"
     if len(where) > 2:
         text = f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}"
-    nb.emit_gated(builder, nb.void, [*where, *words], text, "r," * (len(where) + len(words)) + "~{memory}")
+    nb.emit_gated(
+        builder, nb.void, [*where, *words], text, "r," * (len(where) + len(words)) + "~{memory}"
+    )

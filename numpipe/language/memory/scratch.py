@@ -2,9 +2,11 @@
 
 ::
 
-    buffer = numpipe.scratch(numpipe.SMEM((2, 64, 64), np.float16))     # two slots, shared by the compute warpgroups
+    buffer = numpipe.scratch(
+        numpipe.SMEM((2, 64, 64), np.float16)
+    )  # two slots, shared by the compute warpgroups
     landed = numpipe.scratch(numpipe.Barrier(num_barriers=2))
-    tile = buffer.at[k % 2]                                             # a tile, as a pipeline hands one to its body
+    tile = buffer.at[k % 2]  # a tile, as a pipeline hands one to its body
 
 An allocation belongs to a place in the source and lasts as long as the kernel: a place that is
 reached again gives the same bytes with what they held, and the phases of barriers go on. Nothing is
@@ -32,14 +34,18 @@ from ..tiles.refs import At, SharedTile, SmemTile, whole_slices
 __all__ = ["run_scoped", "scratch"]
 
 NO_SLOTS = "slots of shared memory have no value: buffer.at[slot] is a tile"
-NO_VALUE = "a barrier has no value: it is passed to barrier_arrive, barrier_wait, barrier_test or a copy"
+NO_VALUE = (
+    "a barrier has no value: it is passed to barrier_arrive, barrier_wait, barrier_test or a copy"
+)
 
 
 class Slots:
     """Slots of a tile: ``slots.at[slot]`` is one, ``slots.at[slot, rows, columns]`` a part of
     one."""
 
-    def __init__(self, plan: SmemPlan, address: int, memory: bool, tile: type[SharedTile] = SmemTile) -> None:
+    def __init__(
+        self, plan: SmemPlan, address: int, memory: bool, tile: type[SharedTile] = SmemTile
+    ) -> None:
         self.plan, self.address, self.memory, self.tile = plan, address, memory, tile
 
     @property
@@ -58,9 +64,11 @@ class Slots:
     def _slot(self, index: Any) -> SharedTile:
         parts, lead, kind = whole_slices(index), self.plan.slots, self.plan.kind
         check_slots(lead, parts)
-        number = linear(lead, parts[:len(lead)])
-        tile = self.tile(self.address + number * kind.stride, kind.layout, kind.dtype, self.memory, True)
-        return tile.at[parts[len(lead):]] if len(parts) > len(lead) else tile
+        number = linear(lead, parts[: len(lead)])
+        tile = self.tile(
+            self.address + number * kind.stride, kind.layout, kind.dtype, self.memory, True
+        )
+        return tile.at[parts[len(lead) :]] if len(parts) > len(lead) else tile
 
     def _none(self, *_: Any) -> NoReturn:
         raise SpecError(NO_SLOTS)
@@ -89,7 +97,9 @@ class BarrierRef(BarrierFacts):
 
     operand = "barrier"
 
-    def __init__(self, np_: Context, plan: BarrierPlan, copy: int, shape: tuple[int, ...], first: int) -> None:
+    def __init__(
+        self, np_: Context, plan: BarrierPlan, copy: int, shape: tuple[int, ...], first: int
+    ) -> None:
         self.np, self.plan, self.copy, self.shape, self.first = np_, plan, copy, shape, first
 
     @property
@@ -101,7 +111,7 @@ class BarrierRef(BarrierFacts):
     def _part(self, index: Any) -> BarrierRef:
         parts = whole_slices(index)
         left = check_barriers(self.shape, parts)
-        first = self.first + linear(self.shape[:len(parts)], parts) * math.prod(left)
+        first = self.first + linear(self.shape[: len(parts)], parts) * math.prod(left)
         return BarrierRef(self.np, self.plan, self.copy, left, first)
 
     @property
@@ -128,17 +138,21 @@ class BarrierRef(BarrierFacts):
 def check_slots(lead: tuple[int, ...], parts: tuple[Any, ...]) -> None:
     """Raise SpecError unless an index (or its Numba types) has an integer for each dimension of
     slots, and then either nothing or two parts that select rows and columns of the tile."""
-    if len(parts) not in (len(lead), len(lead) + 2) or not all(map(_is_place, parts[:len(lead)])):
-        raise SpecError(f"buffer.at[…]: {len(lead)} dimension{'s' * (len(lead) > 1)} of slots {lead}, each indexed by an integer, "
-                        f"then the whole tile, or two of ds(start, size) and ':', got ({', '.join(map(str, parts))})")
+    if len(parts) not in (len(lead), len(lead) + 2) or not all(map(_is_place, parts[: len(lead)])):
+        raise SpecError(
+            f"buffer.at[…]: {len(lead)} dimension{'s' * (len(lead) > 1)} of slots {lead}, each indexed by an integer, "
+            f"then the whole tile, or two of ds(start, size) and ':', got ({', '.join(map(str, parts))})"
+        )
 
 
 def check_barriers(shape: tuple[int, ...], parts: tuple[Any, ...]) -> tuple[int, ...]:
     """Return the dimensions that an index of barriers, or its Numba types, leaves."""
     if not 0 < len(parts) <= len(shape) or not all(map(_is_place, parts)):
-        raise SpecError(f"barriers.at[…]: barriers of shape {shape} are indexed by up to {len(shape)} integers, got "
-                        f"({', '.join(map(str, parts))})")
-    return shape[len(parts):]
+        raise SpecError(
+            f"barriers.at[…]: barriers of shape {shape} are indexed by up to {len(shape)} integers, got "
+            f"({', '.join(map(str, parts))})"
+        )
+    return shape[len(parts) :]
 
 
 def _is_place(part: Any) -> bool:
@@ -153,9 +167,15 @@ def linear(shape: tuple[int, ...], index: tuple[Any, ...]) -> int:
         if isinstance(part, Inert):
             continue
         if not 0 <= part < size:
-            raise failure(SimulationError, "out-of-bounds", (
-                f"….at[…]: index {part} along dimension {axis} is outside 0…{size - 1}; the GPU takes whatever lies there"),
-                f"an index in 0…{size - 1}", "takes what lies beside slots or barriers")
+            raise failure(
+                SimulationError,
+                "out-of-bounds",
+                (
+                    f"….at[…]: index {part} along dimension {axis} is outside 0…{size - 1}; the GPU takes whatever lies there"
+                ),
+                f"an index in 0…{size - 1}",
+                "takes what lies beside slots or barriers",
+            )
         number = number * size + int(part)
     return number
 
@@ -168,8 +188,10 @@ def group(shape: tuple[int, ...]) -> str:
 def one_barrier(operation: str, shape: tuple[int, ...]) -> None:
     """Raise SpecError unless `shape` is that of one barrier."""
     if math.prod(shape) != 1:
-        raise SpecError(f"{operation} takes one barrier, got {group(shape)}: choose one, "
-                        f"barriers.at[{', '.join('ijkl'[:len(shape)])}]")
+        raise SpecError(
+            f"{operation} takes one barrier, got {group(shape)}: choose one, "
+            f"barriers.at[{', '.join('ijkl'[: len(shape)])}]"
+        )
 
 
 def shared_by(unit: Any, axes: Any) -> bool:
@@ -179,8 +201,10 @@ def shared_by(unit: Any, axes: Any) -> bool:
     if axes is None or not names:
         return False
     if names != (unit.wg_axis,):
-        raise SpecError(f"run_scoped: collective_axes must be None (an allocation for each compute warpgroup) or {unit.wg_axis!r} "
-                        f"(one for all of the CTA's), got {axes!r}")
+        raise SpecError(
+            f"run_scoped: collective_axes must be None (an allocation for each compute warpgroup) or {unit.wg_axis!r} "
+            f"(one for all of the CTA's), got {axes!r}"
+        )
     return True
 
 
@@ -203,7 +227,9 @@ def scratch(np_: Context, site: str, kind: Any) -> Any:
 
 
 @op(context=True, site=True)
-def run_scoped(np_: Context, site: str, function: Callable[..., Any], *kinds: Any, collective_axes: Any = None) -> Any:
+def run_scoped(
+    np_: Context, site: str, function: Callable[..., Any], *kinds: Any, collective_axes: Any = None
+) -> Any:
     """``function(*references)`` for allocations of these types, inside a kernel; what it returns.
 
     Types may also be given by the names of the function's parameters, ``run_scoped(scope,
@@ -222,16 +248,24 @@ def run_scoped(np_: Context, site: str, function: Callable[..., Any], *kinds: An
     Raises SpecError where the CTA has not that much shared memory, with the sum.
     """
     shared, places = shared_by(np_.unit, collective_axes), sites(site, len(kinds))
-    return function(*[_refs(np_, np_.unit.plan_scratch(place, parse(kind), shared).tree) if isinstance(kind, str) else kind
-                      # what is no text of a type is passed on
-                      for place, kind in zip(places, kinds, strict=True)])
+    return function(
+        *[
+            _refs(np_, np_.unit.plan_scratch(place, parse(kind), shared).tree)
+            if isinstance(kind, str)
+            else kind
+            # what is no text of a type is passed on
+            for place, kind in zip(places, kinds, strict=True)
+        ]
+    )
 
 
 @op(context=True, site=True)
 def scoped(np_: Context, site: str, kind: Any, collective_axes: Any) -> Any:
     """Return the references of one allocation of a `run_scoped`, to which the AST pass gives its
     shape."""
-    return _refs(np_, np_.unit.plan_scratch(site, parse(kind), shared_by(np_.unit, collective_axes)).tree)
+    return _refs(
+        np_, np_.unit.plan_scratch(site, parse(kind), shared_by(np_.unit, collective_axes)).tree
+    )
 
 
 def sites(site: str, count: int) -> list[str]:
@@ -249,5 +283,7 @@ def _refs(np_: Context, tree: Any) -> Any:
     ref = BarrierRef(np_, tree, copy, tree.kind.shape, 0)
     if not np_.memory:
         for number in range(tree.kind.count):
-            current().mbar_init_at_entry(ref.address + 8 * number, tree.arrivals, tree.name_of(copy, number), observed=True)
+            current().mbar_init_at_entry(
+                ref.address + 8 * number, tree.arrivals, tree.name_of(copy, number), observed=True
+            )
     return ref

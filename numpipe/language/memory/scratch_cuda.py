@@ -22,21 +22,42 @@ I32 = nb.types.int32
 
 
 class SlotsType(nb.types.Type):  # type: ignore[misc]
-    def __init__(self, plan: SmemPlan, debugged: Unit | None, role: str, tile: type[SharedType] = SmemType) -> None:
+    def __init__(
+        self, plan: SmemPlan, debugged: Unit | None, role: str, tile: type[SharedType] = SmemType
+    ) -> None:
         self.plan, self.tile = plan, tile(plan.kind.layout, plan.kind.dtype, debugged, role, True)
         super().__init__(name=f"slots({plan}, {self.tile})")
 
     def at(self, target: AtType, index: Any) -> Any:
         parts, lead = index_parts(index), self.plan.slots
         source.check_slots(lead, parts)
-        tile, further = view(self.tile, index, len(lead)) if len(parts) > len(lead) else (self.tile, None)
+        tile, further = (
+            view(self.tile, index, len(lead)) if len(parts) > len(lead) else (self.tile, None)
+        )
         context, builder, args = yield tile(target, index)
-        address = nb.fields(context, builder, self, nb.fields(context, builder, target, args[0]).of).address
-        number = _linear(context, builder, lead, parts[:len(lead)], index, args[1],
-                         None if self.tile.role == "memory" else self.tile.debugged, self.tile.together)
+        address = nb.fields(
+            context, builder, self, nb.fields(context, builder, target, args[0]).of
+        ).address
+        number = _linear(
+            context,
+            builder,
+            lead,
+            parts[: len(lead)],
+            index,
+            args[1],
+            None if self.tile.role == "memory" else self.tile.debugged,
+            self.tile.together,
+        )
         address = builder.add(address, builder.mul(number, nb.const(self.plan.kind.stride)))
-        return address if further is None else further(
-            builder, address, inside(builder, self.tile, index, args[1], "tile.at[…]", len(lead)))
+        return (
+            address
+            if further is None
+            else further(
+                builder,
+                address,
+                inside(builder, self.tile, index, args[1], "tile.at[…]", len(lead)),
+            )
+        )
 
 
 class BarriersType(source.BarrierFacts, nb.types.Type):  # type: ignore[misc]
@@ -55,8 +76,15 @@ class BarriersType(source.BarrierFacts, nb.types.Type):  # type: ignore[misc]
         result = BarriersType(self.context, self.plan, left)
         context, builder, args = yield result(target, index)
         have = nb.fields(context, builder, self, nb.fields(context, builder, target, args[0]).of)
-        number = _linear(context, builder, self.shape[:len(parts)], parts, index, args[1],
-                         None if self.context.role == "memory" else self.context.unit.debugged)
+        number = _linear(
+            context,
+            builder,
+            self.shape[: len(parts)],
+            parts,
+            index,
+            args[1],
+            None if self.context.role == "memory" else self.context.unit.debugged,
+        )
         first = builder.add(have.first, builder.mul(number, nb.const(math.prod(left))))
         return nb.struct(context, builder, result, np=have.np, first=first)
 
@@ -65,7 +93,9 @@ nb.struct_model(SlotsType, lambda ty: [("address", I32)])
 nb.struct_model(BarriersType, lambda ty: [("np", ty.context), ("first", I32)])
 with_at(SlotsType)
 with_at(BarriersType)
-nb.constant_attributes(SlotsType, None, shape=lambda ty: ty.plan.kind.shape, dtype=lambda ty: ty.plan.kind.dtype.name)
+nb.constant_attributes(
+    SlotsType, None, shape=lambda ty: ty.plan.kind.shape, dtype=lambda ty: ty.plan.kind.dtype.name
+)
 nb.constant_attributes(BarriersType, None, shape=lambda ty: ty.shape)
 
 
@@ -74,15 +104,33 @@ def index_parts(index: Any) -> tuple[Any, ...]:
     return tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
 
 
-def _linear(context: Any, builder: Any, shape: tuple[int, ...], parts: Any, index: Any, value: Any, debugged: Unit | None,
-            together: bool = True) -> Any:
+def _linear(
+    context: Any,
+    builder: Any,
+    shape: tuple[int, ...],
+    parts: Any,
+    index: Any,
+    value: Any,
+    debugged: Unit | None,
+    together: bool = True,
+) -> Any:
     """`shared.linear` of parts of an index of type `index`, whose lanes have it `together`."""
     number = nb.const(0)
     for axis, (size, part) in enumerate(zip(shape, parts, strict=True)):
         if isinstance(part, InertType):
             continue
-        place = builder.extract_value(value, axis) if isinstance(index, nb.types.BaseTuple) else value
-        place = within(builder, debugged, "….at[…]: index", axis, context.cast(builder, place, part, I32), size - 1, together)
+        place = (
+            builder.extract_value(value, axis) if isinstance(index, nb.types.BaseTuple) else value
+        )
+        place = within(
+            builder,
+            debugged,
+            "….at[…]: index",
+            axis,
+            context.cast(builder, place, part, I32),
+            size - 1,
+            together,
+        )
         number = builder.add(builder.mul(number, nb.const(size)), place)
     return number
 
@@ -91,7 +139,11 @@ def _no_value(target: Any, index: Any = None) -> None:
     if isinstance(target, SlotsType) and index is not None:
         raise SpecError(source.NO_SLOTS)
     if isinstance(target, BarriersType):
-        raise CompileError(source.NO_VALUE) if index is None else SpecError(source.NO_VALUE + "; barriers.at[i] is one of several")
+        raise (
+            CompileError(source.NO_VALUE)
+            if index is None
+            else SpecError(source.NO_VALUE + "; barriers.at[i] is one of several")
+        )
 
 
 nb.binary(operator.getitem, _no_value)
@@ -110,8 +162,14 @@ def _type(np_: ContextType, tree: Any) -> Any:
 
 def _value(context: Any, builder: Any, ty: Any, tree: Any, np_type: ContextType, np_: Any) -> Any:
     if isinstance(tree, tuple):
-        return context.make_tuple(builder, ty, [_value(context, builder, t, part, np_type, np_)
-                                                for t, part in zip(ty, tree, strict=True)])
+        return context.make_tuple(
+            builder,
+            ty,
+            [
+                _value(context, builder, t, part, np_type, np_)
+                for t, part in zip(ty, tree, strict=True)
+            ],
+        )
     if isinstance(tree, BarrierPlan):
         return nb.struct(context, builder, ty, np=np_, first=nb.const(0))
     address = own_part(builder, np_type.unit, tree.memory, tree.offset)
@@ -120,14 +178,18 @@ def _value(context: Any, builder: Any, ty: Any, tree: Any, np_type: ContextType,
 
 def barrier_address(context: Any, builder: Any, ty: BarriersType, value: Any) -> Any:
     first = nb.fields(context, builder, ty, value).first
-    return builder.add(own_part(builder, ty.context.unit, ty.plan.memory), builder.shl(first, nb.const(3)))
+    return builder.add(
+        own_part(builder, ty.context.unit, ty.plan.memory), builder.shl(first, nb.const(3))
+    )
 
 
 @cuda_meaning(source.scratch)
 def _scratch(_context: Any, np_: Any, site: Any, kind: Any) -> Any:
     tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), True).tree
     result = _type(np_, tree)
-    return result(np_, site, kind), lambda context, builder, sig, args: _value(context, builder, result, tree, np_, args[0])
+    return result(np_, site, kind), lambda context, builder, sig, args: _value(
+        context, builder, result, tree, np_, args[0]
+    )
 
 
 @cuda_meaning(source.scoped)
@@ -135,7 +197,9 @@ def _scoped(_context: Any, np_: Any, site: Any, kind: Any, axes: Any) -> Any:
     shared = source.shared_by(np_.unit, immediate("run_scoped", "collective_axes", axes))
     tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), shared).tree
     result = _type(np_, tree)
-    return result(np_, site, kind, axes), lambda context, builder, sig, args: _value(context, builder, result, tree, np_, args[0])
+    return result(np_, site, kind, axes), lambda context, builder, sig, args: _value(
+        context, builder, result, tree, np_, args[0]
+    )
 
 
 @cuda_meaning(source.run_scoped)
@@ -143,11 +207,19 @@ def _run_scoped(typing_context: Any, np_: Any, site: Any, function: Any, *given:
     *kinds, axes = given
     unit, places = np_.unit, source.sites(nb.literal(site), len(kinds))
     shared = source.shared_by(unit, immediate("run_scoped", "collective_axes", axes))
-    trees = [unit.plan_scratch(place, parse(nb.literal(kind)), shared).tree if isinstance(kind, nb.types.StringLiteral) else None
-             for place, kind in zip(places, kinds, strict=True)]
-    argtypes = [kind if tree is None else _type(np_, tree) for kind, tree in zip(kinds, trees, strict=True)]
+    trees = [
+        unit.plan_scratch(place, parse(nb.literal(kind)), shared).tree
+        if isinstance(kind, nb.types.StringLiteral)
+        else None
+        for place, kind in zip(places, kinds, strict=True)
+    ]
+    argtypes = [
+        kind if tree is None else _type(np_, tree) for kind, tree in zip(kinds, trees, strict=True)
+    ]
     result = nb.returns(typing_context, function, argtypes)
     context, builder, args = yield result(np_, site, function, *given)
-    values = [value if tree is None else _value(context, builder, ty, tree, np_, args[0])
-              for value, ty, tree in zip(args[3:-1], argtypes, trees, strict=True)]
+    values = [
+        value if tree is None else _value(context, builder, ty, tree, np_, args[0])
+        for value, ty, tree in zip(args[3:-1], argtypes, trees, strict=True)
+    ]
     return nb.call_value(context, builder, function, args[2], argtypes, values)[1]

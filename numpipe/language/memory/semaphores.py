@@ -4,9 +4,9 @@ other.
 ::
 
     numpipe.peer(y, other)[ds(i * 64, 64), :] = tile
-    numpipe.signal(ready.at[i], other)               # what this warpgroup has stored is there
-    numpipe.wait(ready.at[i], 2)                     # 2 compute warpgroups have signalled here
-    z = y[ds(i * 64, 64), :]                         # what a peer has stored
+    numpipe.signal(ready.at[i], other)  # what this warpgroup has stored is there
+    numpipe.wait(ready.at[i], 2)  # 2 compute warpgroups have signalled here
+    z = y[ds(i * 64, 64), :]  # what a peer has stored
 
 A semaphore is 0 when a launch begins, and counts the signals of that launch; a wait takes nothing
 from it. It stands in the kernel's last array, which callers do not pass:
@@ -103,7 +103,9 @@ def waits_for_loads(loads: Any) -> bool:
     """Return the option of a wait; SpecError for what is no constant of its type."""
     value = constant("numpipe.wait", "loads", loads)
     if not isinstance(value, bool):
-        raise SpecError(f"numpipe.wait(semaphore, value, loads): loads must be True or False, got {value!r}")
+        raise SpecError(
+            f"numpipe.wait(semaphore, value, loads): loads must be True or False, got {value!r}"
+        )
     return value
 
 
@@ -111,10 +113,14 @@ def _check(np_: Any, what: str, semaphore: Any) -> str:
     """Return how messages call an operation; SpecError unless it has a semaphore, as a value or as
     its Numba type."""
     if not np_.unit.gpus:
-        raise SpecError(f"{what} in a kernel without semaphores: @numpipe.kernel(semaphores=…) makes its last array parameter some")
+        raise SpecError(
+            f"{what} in a kernel without semaphores: @numpipe.kernel(semaphores=…) makes its last array parameter some"
+        )
     if not isinstance(semaphore, GmemView) or not semaphore.ref.arg.semaphores or semaphore.axes:
-        raise SpecError(f"{what}: semaphore is an element of the kernel's last array parameter, {np_.unit.arrays[-1].name}.at[i], "
-                        f"got {called(semaphore)}")
+        raise SpecError(
+            f"{what}: semaphore is an element of the kernel's last array parameter, {np_.unit.arrays[-1].name}.at[i], "
+            f"got {called(semaphore)}"
+        )
     return f"{what.partition('(')[0]}({semaphore.ref.arg.name}.at[i], …)"
 
 

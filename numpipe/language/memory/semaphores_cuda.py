@@ -43,7 +43,16 @@ def _place(context: Any, builder: Any, semaphore: Any, value: Any, what: str) ->
         size = builder.extract_value(gmem_value(context, builder, semaphore.ref, view.ref).shape, 0)
         outside = builder.icmp_unsigned(">=", index, size)
         if semaphore.ref.role != "memory":
-            report(builder, unit, f"{what}({semaphore.ref.arg.name}.at[i], …)", 0, index, size, outside, False)
+            report(
+                builder,
+                unit,
+                f"{what}({semaphore.ref.arg.name}.at[i], …)",
+                0,
+                index,
+                size,
+                outside,
+                False,
+            )
         index = builder.select(outside, nb.const(0), index)
     return index, builder.shl(builder.zext(index, nb.i64), nb.const(2, nb.i64))
 
@@ -60,18 +69,30 @@ def _add_to(_context: Any, np_: Any, semaphore: Any, rank: Any, add: Any) -> Any
     context, builder, args = yield nb.types.void(np_, semaphore, I32, I32)
     _, offset = _place(context, builder, semaphore, args[1], "numpipe.signal")
     gpu = reached(builder, np_, args[0], args[2], "numpipe.signal(…, rank): rank")
-    place = builder.add(address(builder, section(builder, args[0], gpu), semaphore.ref.index), offset)
+    place = builder.add(
+        address(builder, section(builder, args[0], gpu), semaphore.ref.index), offset
+    )
     if np_.unit.params.debug:  # how much of it each GPU has added
-        ref = gmem_value(context, builder, semaphore.ref, nb.fields(context, builder, semaphore, args[1]).ref)
+        ref = gmem_value(
+            context, builder, semaphore.ref, nb.fields(context, builder, semaphore, args[1]).ref
+        )
         me = builder.load(counter_pointer(builder, args[0], nb.const(GPU)))
         before = builder.mul(builder.extract_value(ref.shape, 0), builder.add(me, nb.const(1)))
         whose = builder.add(place, builder.shl(builder.zext(before, nb.i64), nb.const(2, nb.i64)))
-        nb.emit_asm(builder, nb.void, [whose, args[3]], "red.relaxed.sys.global.add.s32 [$0], $1;", "l,r,~{memory}")
+        nb.emit_asm(
+            builder,
+            nb.void,
+            [whose, args[3]],
+            "red.relaxed.sys.global.add.s32 [$0], $1;",
+            "l,r,~{memory}",
+        )
     nb.call(context, builder, memory.red_release_sys_add, (nb.types.int64, I32), (place, args[3]))
 
 
 @cuda_meaning(source.wait)
-def _wait(typing_context: Any, np_: Any, site: Any, semaphore: Any, value: Any, loads: Any = True) -> Any:
+def _wait(
+    typing_context: Any, np_: Any, site: Any, semaphore: Any, value: Any, loads: Any = True
+) -> Any:
     source.check_wait(np_, semaphore, value)
     if not source.waits_for_loads(loads) and np_.memory:
         yield nb.types.void(np_, site, semaphore, I32, loads)
@@ -82,10 +103,18 @@ def _wait(typing_context: Any, np_: Any, site: Any, semaphore: Any, value: Any, 
         np_.unit.places.append(what)
     types = np_, semaphore, I32, I32
     nb.returns(typing_context, function, types)
-    context, builder, args = yield nb.types.void(np_, site, semaphore, I32, *[loads] * (loads is not True))
+    context, builder, args = yield nb.types.void(
+        np_, site, semaphore, I32, *[loads] * (loads is not True)
+    )
     index = builder.extract_value(nb.fields(context, builder, semaphore, args[2]).start, 0)
     record(builder, np_.unit, args[0], "await", index)
-    nb.call(context, builder, function, types, (args[0], args[2], args[3], nb.const(np_.unit.places.index(what))))
+    nb.call(
+        context,
+        builder,
+        function,
+        types,
+        (args[0], args[2], args[3], nb.const(np_.unit.places.index(what))),
+    )
     record(builder, np_.unit, args[0], "awaited", index)
 
 
@@ -93,8 +122,28 @@ def _wait(typing_context: Any, np_: Any, site: Any, semaphore: Any, value: Any, 
 def _poll(_context: Any, np_: Any, semaphore: Any, value: Any, place: Any) -> Any:
     context, builder, args = yield nb.types.void(np_, semaphore, I32, I32)
     index, offset = _place(context, builder, semaphore, args[1], "numpipe.wait")
-    ref = gmem_value(context, builder, semaphore.ref, nb.fields(context, builder, semaphore, args[1]).ref)
+    ref = gmem_value(
+        context, builder, semaphore.ref, nb.fields(context, builder, semaphore, args[1]).ref
+    )
     lost = 4 * (LOST - SEMAPHORES)
-    tell = statement(TELL, FLAG=f"$4+{lost}", WORDS="$2", INDEX="$3", SEEN="seen", WANTED="$1", KIND=SEMAPHORE, PLACE="$5")
-    operands = [builder.add(ref.pointer, offset), args[2], words(builder, args[0]), index, ref.pointer, args[3]]
-    nb.emit_asm(builder, nb.void, operands, statement(_POLL, TELL=tell, LOST=lost), "l,r,l,r,l,r,~{memory}")
+    tell = statement(
+        TELL,
+        FLAG=f"$4+{lost}",
+        WORDS="$2",
+        INDEX="$3",
+        SEEN="seen",
+        WANTED="$1",
+        KIND=SEMAPHORE,
+        PLACE="$5",
+    )
+    operands = [
+        builder.add(ref.pointer, offset),
+        args[2],
+        words(builder, args[0]),
+        index,
+        ref.pointer,
+        args[3],
+    ]
+    nb.emit_asm(
+        builder, nb.void, operands, statement(_POLL, TELL=tell, LOST=lost), "l,r,l,r,l,r,~{memory}"
+    )

@@ -2,16 +2,27 @@
 
 ::
 
-    def body(indices, a_tile, b_tile, acc):                     # the next carry
+    def body(indices, a_tile, b_tile, acc):  # the next carry
         return numpipe.wgmma(acc, a_tile, b_tile.T)
 
-    def compute(pipeline):                                      # compute warpgroups only
-        acc = pipeline(numpipe.zeros((64, 256), np.float32))    # the initial carry -> the final one
+
+    def compute(pipeline):  # compute warpgroups only
+        acc = pipeline(
+            numpipe.zeros((64, 256), np.float32)
+        )  # the initial carry -> the final one
         c[ds(m * 64, 64), ds(n * 256, 256)] = acc.astype(c.dtype)
 
+
     numpipe.emit_pipeline_warp_specialized(
-        body, grid=(steps,), max_concurrent_steps=4, compute_context=compute, in_specs=(
-            BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((256, 64), lambda k: (n, k))))(a, b)
+        body,
+        grid=(steps,),
+        max_concurrent_steps=4,
+        compute_context=compute,
+        in_specs=(
+            BlockSpec((64, 64), lambda k: (m, k)),
+            BlockSpec((256, 64), lambda k: (n, k)),
+        ),
+    )(a, b)
 
 It is the loop form (`pipelines`) with the loop written here: the same ring, the same steps. The
 memory role differs: it calls index maps only, and neither the body nor the compute context, unless
@@ -22,8 +33,16 @@ tiles, as it runs a loop's body.
 there runs the whole of it::
 
     acc = numpipe.emit_pipeline(
-        body, grid=(steps,), max_concurrent_steps=4, delay_release=1, init_carry=numpipe.zeros((64, 128), np.float32), in_specs=(
-            BlockSpec((64, 64), lambda k: (m + wg, k)), BlockSpec((128, 64), lambda k: (n, k))))(a, b)
+        body,
+        grid=(steps,),
+        max_concurrent_steps=4,
+        delay_release=1,
+        init_carry=numpipe.zeros((64, 128), np.float32),
+        in_specs=(
+            BlockSpec((64, 64), lambda k: (m + wg, k)),
+            BlockSpec((128, 64), lambda k: (n, k)),
+        ),
+    )(a, b)
 
 The warpgroup has slots, barriers and a counter of its own, and issues its loads itself (`steps`):
 grid and index maps may depend on the warpgroup axis. A memory role, where the kernel has one, has
@@ -47,12 +66,29 @@ from ...core.op import called, helper, op, outside
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.nested_tuples import leaves, made, tree_of
 from ...plan.unit import Unit
-from ..memory.per_lane import PerLane, by_lane, check_lane_body, check_lane_carry, each_lane, mapped, strong
+from ..memory.per_lane import (
+    PerLane,
+    by_lane,
+    check_lane_body,
+    check_lane_carry,
+    each_lane,
+    mapped,
+    strong,
+)
 from ..tiles.layouts import EITHER, cast_for, joined, said
 from ..tiles.products_in_flight import drained
 from ..tiles.tile import Tile
 from .chains import Allocations, check_shared, check_state, is_none
-from .pipelines import Pipeline, PipelineBase, arrays_of, check_tokens, loaded, plan_rings, reachable, steps_over
+from .pipelines import (
+    Pipeline,
+    PipelineBase,
+    arrays_of,
+    check_tokens,
+    loaded,
+    plan_rings,
+    reachable,
+    steps_over,
+)
 
 __all__ = ["emit_pipeline", "emit_pipeline_warp_specialized"]
 
@@ -61,14 +97,25 @@ def not_called(builder: str) -> str:
     return f"a pipeline is emitted for arrays: {builder}(…)(a, b)"
 
 
-def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (),
-                                   out_specs: tuple[Any, ...] = (), max_concurrent_steps: int | None = None,
-                                   delay_release: int | None = None, compute_context: Callable[..., Any] | None = None,
-                                   carry_coroutine: Callable[..., Any] | None = None, num_compute_wgs: int | None = None,
-                                   wg_axis: str | None = None, memory_registers: int | None = None,
-                                   manual_ready_barriers: bool = False, manual_consumed_barriers: bool = False,
-                                   pipeline_state: Any = None, memory_thread_idx: int | None = None,
-                                   steps_of: Callable[[Any], Any] | None = None) -> NoReturn:
+def emit_pipeline_warp_specialized(
+    body: Callable[..., Any],
+    *,
+    grid: tuple[Any, ...],
+    in_specs: tuple[Any, ...] = (),
+    out_specs: tuple[Any, ...] = (),
+    max_concurrent_steps: int | None = None,
+    delay_release: int | None = None,
+    compute_context: Callable[..., Any] | None = None,
+    carry_coroutine: Callable[..., Any] | None = None,
+    num_compute_wgs: int | None = None,
+    wg_axis: str | None = None,
+    memory_registers: int | None = None,
+    manual_ready_barriers: bool = False,
+    manual_consumed_barriers: bool = False,
+    pipeline_state: Any = None,
+    memory_thread_idx: int | None = None,
+    steps_of: Callable[[Any], Any] | None = None,
+) -> NoReturn:
     """Make a software pipeline whose steps call `body`, inside a kernel; call the result on the
     arrays.
 
@@ -116,9 +163,16 @@ def emit_pipeline_warp_specialized(body: Callable[..., Any], *, grid: tuple[Any,
     raise outside("emit_pipeline_warp_specialized")
 
 
-def emit_pipeline(body: Callable[..., Any], *, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (),
-                  out_specs: tuple[Any, ...] = (), max_concurrent_steps: int | None = None, delay_release: int | None = None,
-                  init_carry: Any = None) -> NoReturn:
+def emit_pipeline(
+    body: Callable[..., Any],
+    *,
+    grid: tuple[Any, ...],
+    in_specs: tuple[Any, ...] = (),
+    out_specs: tuple[Any, ...] = (),
+    max_concurrent_steps: int | None = None,
+    delay_release: int | None = None,
+    init_carry: Any = None,
+) -> NoReturn:
     """Make a software pipeline that each compute warpgroup runs for itself, inside a kernel; call
     the result on the arrays.
 
@@ -160,7 +214,16 @@ class EmittedPipeline:
     by_lane   whether the body is code for each lane
     """
 
-    def __init__(self, pipe: PipelineBase, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> None:
+    def __init__(
+        self,
+        pipe: PipelineBase,
+        body: Any,
+        compute: Any,
+        coroutine: int,
+        carry: Any,
+        state: Any,
+        last: int,
+    ) -> None:
         around = not is_none(compute)
         check_state(pipe.where, state)
         facts = check_body(pipe, body, around or not is_none(carry))
@@ -168,7 +231,11 @@ class EmittedPipeline:
         holds = around and check_compute(pipe.where, compute, bool(coroutine)).pipelines
         self.pipe: Any = pipe
         self.body, self.compute, self.carry, self.last = body, compute, carry, last
-        self.facts, self.by_lane, self.mirrored = facts, by_lane(pipe.unit), facts.pipelines or holds
+        self.facts, self.by_lane, self.mirrored = (
+            facts,
+            by_lane(pipe.unit),
+            facts.pipelines or holds,
+        )
         self.idle = pipe.np.memory and not self.mirrored
         self.in_context = around and not self.idle
         if self.by_lane:
@@ -176,7 +243,9 @@ class EmittedPipeline:
 
 
 @op
-def emitted(pipe: Pipeline, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int) -> Callable[..., Any]:
+def emitted(
+    pipe: Pipeline, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int
+) -> Callable[..., Any]:
     """Return `emit_pipeline_warp_specialized(...)` or `emit_pipeline(...)`; the AST pass writes it
     around a pipeline for a loop."""
     return bind(run, EmittedPipeline(pipe, body, compute, coroutine, carry, state, last))
@@ -187,17 +256,26 @@ def check_options(where: str, unit: Unit, options: dict[str, Any]) -> None:
     """Raise SpecError where a pipeline says another split into roles than the kernel, which has one
     for each CTA."""
     if not unit.warp_specialized:
-        raise SpecError(f"{where}: emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves out: "
-                        "use emit_pipeline, whose loads every compute warpgroup issues for itself")
-    for name, have in (("num_compute_wgs", unit.compute_wgs), ("wg_axis", unit.wg_axis),
-                       ("memory_registers", unit.memory_registers)):
+        raise SpecError(
+            f"{where}: emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves out: "
+            "use emit_pipeline, whose loads every compute warpgroup issues for itself"
+        )
+    for name, have in (
+        ("num_compute_wgs", unit.compute_wgs),
+        ("wg_axis", unit.wg_axis),
+        ("memory_registers", unit.memory_registers),
+    ):
         if options[name] is not None and options[name] != have:
-            raise SpecError(f"{where}: {name}={options[name]!r}, but the kernel has {name}={have!r}: a CTA has one split into "
-                            "roles; say it once, on the kernel")
+            raise SpecError(
+                f"{where}: {name}={options[name]!r}, but the kernel has {name}={have!r}: a CTA has one split into "
+                "roles; say it once, on the kernel"
+            )
     index = options["memory_thread_idx"]
     if index is not None and index != unit.memory_warpgroup:
-        raise SpecError(f"{where}: memory_thread_idx={index!r}, but the CTA's warpgroups are 0…{unit.compute_wgs}: "
-                        f"num_compute_wgs={unit.compute_wgs} and the memory role")
+        raise SpecError(
+            f"{where}: memory_thread_idx={index!r}, but the CTA's warpgroups are 0…{unit.compute_wgs}: "
+            f"num_compute_wgs={unit.compute_wgs} and the memory role"
+        )
 
 
 def plural(count: int, what: str) -> str:
@@ -212,7 +290,12 @@ def check_body(pipe: PipelineBase, function: Any, carry: bool) -> Facts:
     """Return the facts of a body; SpecError unless it takes what it is called with."""
     option, body = "init_carry" if pipe.single else "compute_context", facts_of(function)
     a_carry = option if pipe.single else f"a {option}"
-    where, manual, tiles, barriers = pipe.where, pipe.manual, len(pipe.tree.parts or ()), loaded(pipe)
+    where, manual, tiles, barriers = (
+        pipe.where,
+        pipe.manual,
+        len(pipe.tree.parts or ()),
+        loaded(pipe),
+    )
     if body is None:
         raise SpecError(f"{where}: body {A_FUNCTION}, got {called(function)}")
     if body.coroutine:
@@ -221,16 +304,26 @@ def check_body(pipe: PipelineBase, function: Any, carry: bool) -> Facts:
     if body.parameters > wanted if body.rest else body.parameters != wanted:
         kinds = [(tiles, "tile"), *((barriers, f"{kind} barrier") for kind in manual)]
         given = f"({', '.join(['indices', *(plural(count, kind) for count, kind in kinds if count), *['carry'] * carry])})"
-        fix = ("" if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry else
-                f"; a carry needs {a_carry}" if body.parameters > wanted else
-                f"; with {a_carry} the carry comes last")
+        fix = (
+            ""
+            if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry
+            else f"; a carry needs {a_carry}"
+            if body.parameters > wanted
+            else f"; with {a_carry} the carry comes last"
+        )
         takes = plural(body.parameters, "argument") + " at least" * body.rest
-        raise SpecError(f"{where}: body '{body.name}' takes {takes}, but is called with {wanted}: {given}{fix}")
+        raise SpecError(
+            f"{where}: body '{body.name}' takes {takes}, but is called with {wanted}: {given}{fix}"
+        )
     if carry and not body.returns:
-        raise SpecError(f"{where}: body '{body.name}' returns nothing: it takes the carry and must return the next one")
+        raise SpecError(
+            f"{where}: body '{body.name}' returns nothing: it takes the carry and must return the next one"
+        )
     if body.returns and not carry:
         fix = option if pipe.single else "a compute_context that calls pipeline(initial carry)"
-        raise SpecError(f"{where}: body '{body.name}' returns a value, but there is no carry: give {fix}, or return nothing")
+        raise SpecError(
+            f"{where}: body '{body.name}' returns a value, but there is no carry: give {fix}, or return nothing"
+        )
     return body
 
 
@@ -240,16 +333,22 @@ def check_compute(where: str, function: Any, coroutine: bool) -> Facts:
     if compute is None:
         raise SpecError(f"{where}: {option} {A_FUNCTION}, got {called(function)}")
     if compute.coroutine is not coroutine:
-        raise SpecError(f"{where}: '{compute.name}' has {'a' if compute.coroutine else 'no'} 'yield': give it as "
-                        f"{'carry_coroutine' if compute.coroutine else 'compute_context'}=")
+        raise SpecError(
+            f"{where}: '{compute.name}' has {'a' if compute.coroutine else 'no'} 'yield': give it as "
+            f"{'carry_coroutine' if compute.coroutine else 'compute_context'}="
+        )
     if compute.parameters != 1:
-        raise SpecError(f"{where}: {option} '{compute.name}' takes {plural(compute.parameters - coroutine, 'argument')}, but is "
-                        "called with " + ("none" if coroutine else "1: the pipeline"))
+        raise SpecError(
+            f"{where}: {option} '{compute.name}' takes {plural(compute.parameters - coroutine, 'argument')}, but is "
+            "called with " + ("none" if coroutine else "1: the pipeline")
+        )
     if compute.misuse:
         raise SpecError(f"{where}: {option} '{compute.name}' {compute.misuse}")
     if compute.returns:
-        raise SpecError(f"{where}: {option} '{compute.name}' returns a value, which nothing receives: store results through the "
-                        "kernel's output references")
+        raise SpecError(
+            f"{where}: {option} '{compute.name}' returns a value, which nothing receives: store results through the "
+            "kernel's output references"
+        )
     return compute
 
 
@@ -257,7 +356,11 @@ def check_compute(where: str, function: Any, coroutine: bool) -> Facts:
 @op
 def get_allocations(pipeline: Any, *refs: Any) -> Allocations:
     """Return ``pipeline.get_allocations(arrays)``, of an emitted pipeline or of one for a loop."""
-    return allocations_of(pipeline, pipeline.args[0] if isinstance(pipeline, functools.partial) and pipeline.args else None, refs)
+    return allocations_of(
+        pipeline,
+        pipeline.args[0] if isinstance(pipeline, functools.partial) and pipeline.args else None,
+        refs,
+    )
 
 
 def allocations_of(pipeline: Any, bound: Any, refs: Any) -> Allocations:
@@ -276,18 +379,27 @@ def run(emitted: EmittedPipeline, *refs: Any) -> Any:
     """Run ``emit_pipeline_warp_specialized(...)(arrays)`` or ``emit_pipeline(...)(arrays)``."""
     pipe, np_ = emitted.pipe, emitted.pipe.np
     if pipe.single and emitted.idle:  # the memory role did not run the steps
-        return mapped(lambda part: part if part is None or isinstance(part, Tile) else Inert(CARRY), emitted.carry)
+        return mapped(
+            lambda part: part if part is None or isinstance(part, Tile) else Inert(CARRY),
+            emitted.carry,
+        )
     reachable(pipe)
     outer, bound = np_.compute_only, (emitted, refs)
     np_.compute_only = outer or not emitted.mirrored
-    result = emitted.compute(bind(run_carry, bound)) if emitted.in_context else run_carry(bound, emitted.carry)
+    result = (
+        emitted.compute(bind(run_carry, bound))
+        if emitted.in_context
+        else run_carry(bound, emitted.carry)
+    )
     np_.compute_only = outer
     return result
 
 
 @op
 def emitted_steps(emitted: EmittedPipeline, refs: Any) -> Any:
-    return steps_over(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.last)
+    return steps_over(
+        emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.last
+    )
 
 
 @helper
@@ -316,25 +428,41 @@ def next_carry(emitted: EmittedPipeline, indices: Any, tiles: Any, carry: Any) -
     """Call the body in one step, by the warpgroup or by each of its lanes. The memory role, if it
     is idle, comes to no step."""
     extra = () if carry is None else (carry,)
-    following = each_lane(emitted.body, indices, tiles, extra) if emitted.by_lane else emitted.body(
-        *emitted.facts.packed((indices, *tiles, *extra)))
+    following = (
+        each_lane(emitted.body, indices, tiles, extra)
+        if emitted.by_lane
+        else emitted.body(*emitted.facts.packed((indices, *tiles, *extra)))
+    )
     if carry is None:
         return None
     following = _laid_as(carry, mapped(strong, following))
     if _kind(following) != _kind(_laid_as(following, carry)):
-        raise CompileError(carry_changes(emitted.pipe.where, emitted.facts.name, _kind(carry), _kind(following)))
+        raise CompileError(
+            carry_changes(emitted.pipe.where, emitted.facts.name, _kind(carry), _kind(following))
+        )
     return following
 
 
 def _laid_as(like: Any, carry: Any) -> Any:
     """Return a carry whose vectors that are in either layout have the layouts of those of
     `like`."""
+
     def laid(part: Any, other: Any) -> Any:
-        form = joined(part.form, other.form) if isinstance(part, Tile) and isinstance(other, Tile) else None
-        return part if form is None or form == part.form else Tile(None if part.inert else part.value, form)
+        form = (
+            joined(part.form, other.form)
+            if isinstance(part, Tile) and isinstance(other, Tile)
+            else None
+        )
+        return (
+            part
+            if form is None or form == part.form
+            else Tile(None if part.inert else part.value, form)
+        )
 
     parts, others = leaves(carry), leaves(like)
-    return tree_of(carry).build(map(laid, parts, others), made) if len(parts) == len(others) else carry
+    return (
+        tree_of(carry).build(map(laid, parts, others), made) if len(parts) == len(others) else carry
+    )
 
 
 _LAID = re.compile(r"(tile \([\d, ]+\) \w+)(?: \(([\w ]+) layout\))?")
@@ -344,9 +472,16 @@ def carry_changes(where: str, body: str, given: str, returned: str) -> str:
     """Return the message for a carry whose type changes; it names the cast where only layouts
     do."""
     tiles = [_LAID.findall(kind) for kind in (given, returned)]
-    moved = [cast_for(a[1], b[1]) for a, b in zip(*tiles, strict=False) if a[0] == b[0] and len({a[1], b[1]} - {EITHER}) > 1]
-    fix = f': a carry keeps its layout too: cast one: numpipe.layout_cast(x, "{moved[0]}")' if moved and (
-        _LAID.sub(r"\1", given) == _LAID.sub(r"\1", returned)) else ": a carry keeps its shape and type from step to step"
+    moved = [
+        cast_for(a[1], b[1])
+        for a, b in zip(*tiles, strict=False)
+        if a[0] == b[0] and len({a[1], b[1]} - {EITHER}) > 1
+    ]
+    fix = (
+        f': a carry keeps its layout too: cast one: numpipe.layout_cast(x, "{moved[0]}")'
+        if moved and (_LAID.sub(r"\1", given) == _LAID.sub(r"\1", returned))
+        else ": a carry keeps its shape and type from step to step"
+    )
     return f"{where}: body '{body}' was given the carry {given} and returned {returned}{fix}"
 
 

@@ -26,32 +26,53 @@ from .pipelines_cuda import AllocationsType, StepsType, steps_type, steps_value
 class EmittedType(source.EmittedPipeline, nb.types.Type):  # type: ignore[misc]
     def __init__(self, *given: Any) -> None:
         source.EmittedPipeline.__init__(self, *given)
-        nb.types.Type.__init__(self, name=f"emitted({self.pipe}, {self.body}, {self.compute}, {self.carry}, {self.last})")
+        nb.types.Type.__init__(
+            self,
+            name=f"emitted({self.pipe}, {self.body}, {self.compute}, {self.carry}, {self.last})",
+        )
 
     def call_of(self, indices: Any, tiles: Any, carry: Any) -> tuple[Any, tuple[Any, ...]]:
         """Return the types of the body, as it is called, and of its arguments."""
         given = indices, *tiles, *([] if carry == nb.types.none else [carry])
         if self.by_lane:
             given = tuple(map(as_lane, given))
-        return as_lane(self.body) if self.by_lane else self.body, self.facts.packed(given, lambda rest: nb.types.Tuple(list(rest)))
+        return as_lane(self.body) if self.by_lane else self.body, self.facts.packed(
+            given, lambda rest: nb.types.Tuple(list(rest))
+        )
 
 
-nb.struct_model(EmittedType, lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("compute", ty.compute), ("carry", ty.carry)])
+nb.struct_model(
+    EmittedType,
+    lambda ty: [("pipe", ty.pipe), ("body", ty.body), ("compute", ty.compute), ("carry", ty.carry)],
+)
 
 
 @cuda_meaning(source.emitted)
-def _emitted(_context: Any, pipe: Any, body: Any, compute: Any, coroutine: Any, carry: Any, state: Any, last: Any) -> Any:
+def _emitted(
+    _context: Any,
+    pipe: Any,
+    body: Any,
+    compute: Any,
+    coroutine: Any,
+    carry: Any,
+    state: Any,
+    last: Any,
+) -> Any:
     carry = nb.unliteral(carry)
     value = EmittedType(pipe, body, compute, nb.literal(coroutine), carry, state, nb.literal(last))
     result = BoundType(source.run, value)
     context, builder, args = yield result(pipe, body, compute, coroutine, carry, state, last)
-    emitted = nb.struct(context, builder, value, pipe=args[0], body=args[1], compute=args[2], carry=args[4])
+    emitted = nb.struct(
+        context, builder, value, pipe=args[0], body=args[1], compute=args[2], carry=args[4]
+    )
     return bound_value(context, builder, result, emitted)
 
 
 @cuda_meaning(source.get_allocations)
 def _get_allocations(_context: Any, pipeline: Any, *refs: Any) -> Any:
-    allocations = source.allocations_of(pipeline, pipeline.captures if isinstance(pipeline, BoundType) else None, refs)
+    allocations = source.allocations_of(
+        pipeline, pipeline.captures if isinstance(pipeline, BoundType) else None, refs
+    )
     yield AllocationsType(allocations.plans)(pipeline, *refs)
 
 
@@ -72,8 +93,14 @@ def _run(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
         returned = nb.returns(typing_context, function, [given])
     context, builder, args = yield returned(emitted, *refs)
     value = nb.fields(context, builder, emitted, args[0])
-    bound = bound_value(context, builder, runner, context.make_tuple(
-        builder, captured, [args[0], context.make_tuple(builder, arrays, args[1:])]))
+    bound = bound_value(
+        context,
+        builder,
+        runner,
+        context.make_tuple(
+            builder, captured, [args[0], context.make_tuple(builder, arrays, args[1:])]
+        ),
+    )
     called = (value.compute, bound) if emitted.in_context else (bound, value.carry)
     return nb.call_value(context, builder, function, called[0], [given], [called[1]])[1]
 
@@ -88,19 +115,38 @@ def _inert(carry: Any) -> Any:
 
 def _no_value(context: Any, builder: Any, ty: Any) -> Any:
     """Return an undefined value of a type."""
-    return build_value(context, builder, ty, iter([
-        undefined(part) if isinstance(part, TileType) else nb.nothing(context) for part in leaves(ty)]))
+    return build_value(
+        context,
+        builder,
+        ty,
+        iter(
+            [
+                undefined(part) if isinstance(part, TileType) else nb.nothing(context)
+                for part in leaves(ty)
+            ]
+        ),
+    )
 
 
 def _steps_of(emitted: EmittedType, refs: Any) -> StepsType:
-    return steps_type(emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.last)
+    return steps_type(
+        emitted.pipe, refs, int(emitted.facts.pipelines), emitted.facts.products, emitted.last
+    )
 
 
 @cuda_meaning(source.emitted_steps)
 def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
     result = _steps_of(emitted, refs)
     context, builder, args = yield result(emitted, refs)
-    return steps_value(context, builder, result, emitted.pipe, nb.fields(context, builder, emitted, args[0]).pipe, refs, args[1])
+    return steps_value(
+        context,
+        builder,
+        result,
+        emitted.pipe,
+        nb.fields(context, builder, emitted, args[0]).pipe,
+        refs,
+        args[1],
+    )
 
 
 @cuda_meaning(source.first_carry)
@@ -115,7 +161,11 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
             returned = nb.returns(typing_context, *emitted.call_of(*steps.yield_type, kind))
             joined = _joined(kind, returned)
             if joined is None:
-                raise CompileError(source.carry_changes(emitted.pipe.where, emitted.facts.name, _kind(kind), _kind(returned)))
+                raise CompileError(
+                    source.carry_changes(
+                        emitted.pipe.where, emitted.facts.name, _kind(kind), _kind(returned)
+                    )
+                )
             if joined == kind:
                 return kind
             kind = joined
@@ -128,7 +178,11 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
         # at once
         try:
             role = emitted.pipe.np.role
-            kind = fixed(mapped(lambda part: _in_flight(part, role), given) if emitted.facts.products else given)
+            kind = fixed(
+                mapped(lambda part: _in_flight(part, role), given)
+                if emitted.facts.products
+                else given
+            )
         except CompileError:
             kind = fixed(given)  # the body reads a tile of the carry that nothing is added to
     context, builder, args = yield kind(emitted, refs, carry)
@@ -142,8 +196,16 @@ def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, car
     context, builder, args = yield carry(emitted, indices, tiles, carry)
     if emitted.idle:
         return args[3]
-    values = [args[1], *nb.cgutils.unpack_tuple(builder, args[2]), *([] if carry == nb.types.none else [args[3]])]
-    values = list(emitted.facts.packed(tuple(values), lambda rest: context.make_tuple(builder, argtypes[-1], rest)))
+    values = [
+        args[1],
+        *nb.cgutils.unpack_tuple(builder, args[2]),
+        *([] if carry == nb.types.none else [args[3]]),
+    ]
+    values = list(
+        emitted.facts.packed(
+            tuple(values), lambda rest: context.make_tuple(builder, argtypes[-1], rest)
+        )
+    )
     body = nb.fields(context, builder, emitted, args[0]).body
     value = nb.call_value(context, builder, function, body, argtypes, values)[1]
     if emitted.by_lane:
@@ -154,7 +216,9 @@ def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, car
 # ---- types of carries
 def _in_flight(carry: Any, role: str) -> Any:
     """Return the type of a part of a carry, where a tile may be in flight."""
-    accumulator = isinstance(carry, TileType) and carry.dtype == FLOAT32 and carry.layout == ACCUMULATOR
+    accumulator = (
+        isinstance(carry, TileType) and carry.dtype == FLOAT32 and carry.layout == ACCUMULATOR
+    )
     return InFlightType(carry, role) if accumulator else carry
 
 
@@ -169,14 +233,20 @@ def _joined(one: Any, other: Any) -> Any:
         return one
     if isinstance(one, (TileType, InFlightType)) and isinstance(other, (TileType, InFlightType)):
         return one.unify(None, other) or other.unify(None, one)
-    return one if isinstance(other, nb.types.IntegerLiteral) and isinstance(one, nb.types.Integer) else None
+    return (
+        one
+        if isinstance(other, nb.types.IntegerLiteral) and isinstance(one, nb.types.Integer)
+        else None
+    )
 
 
 def _convert(context: Any, builder: Any, value: Any, have: Any, want: Any) -> Any:
     if have == want:
         return value
     parts = zip(leaf_values(builder, have, value), leaves(have), leaves(want), strict=True)
-    return build_value(context, builder, want, (context.cast(builder, v, h, w) for v, h, w in parts))
+    return build_value(
+        context, builder, want, (context.cast(builder, v, h, w) for v, h, w in parts)
+    )
 
 
 def _kind(carry: Any) -> str:

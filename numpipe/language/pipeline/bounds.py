@@ -28,7 +28,9 @@ def named(block: Block) -> tuple[int, ...]:
     return tuple(axis for axis, scale in enumerate(block.scales) if scale == 1)
 
 
-def bounded(block: Block, start: list[int], sizes: Sequence[int], what: str, written: bool) -> list[int]:
+def bounded(
+    block: Block, start: list[int], sizes: Sequence[int], what: str, written: bool
+) -> list[int]:
     """Return where a block that starts at `start`, by its index map `what`, is taken from an array
     of these sizes.
 
@@ -43,8 +45,16 @@ def bounded(block: Block, start: list[int], sizes: Sequence[int], what: str, wri
             # TMA traps at a store before the array
             start[axis] = size if written and at <= -side else at
         elif not -side < at < size and all(sizes):
-            fix = f"return {1 - side}…{size - 1}, or say what it means, BlockSpec(…, mode=\"zero\") or mode=\"clip\""
-            raise failure(SimulationError, "out-of-bounds", (
-                f"{what} returned element {at} for dimension {axis}, of which the array has {size}"
-                + f": all {side} elements from there on lie outside" * (side > 1) + f"; {fix}"), fix, "takes a block of an array")
+            fix = f'return {1 - side}…{size - 1}, or say what it means, BlockSpec(…, mode="zero") or mode="clip"'
+            raise failure(
+                SimulationError,
+                "out-of-bounds",
+                (
+                    f"{what} returned element {at} for dimension {axis}, of which the array has {size}"
+                    + f": all {side} elements from there on lie outside" * (side > 1)
+                    + f"; {fix}"
+                ),
+                fix,
+                "takes a block of an array",
+            )
     return start

@@ -16,11 +16,27 @@ from .bounds import named
 def sized(plan: RingPlan, unit: Unit) -> tuple[int, ...]:
     """Return the operands of a ring for which the sizes of their arrays have to be known where
     blocks are copied."""
-    return tuple(number for number, block in enumerate(plan.blocks) if named(block) and (
-        block.mode == "clip" or (block.mode is None and unit.params.debug) or (block.mode == "zero" and plan.written)))
+    return tuple(
+        number
+        for number, block in enumerate(plan.blocks)
+        if named(block)
+        and (
+            block.mode == "clip"
+            or (block.mode is None and unit.params.debug)
+            or (block.mode == "zero" and plan.written)
+        )
+    )
 
 
-def bounded(builder: Any, unit: Unit, plan: RingPlan, number: int, what: str, start: list[Any], sizes: Sequence[Any]) -> list[Any]:
+def bounded(
+    builder: Any,
+    unit: Unit,
+    plan: RingPlan,
+    number: int,
+    what: str,
+    start: list[Any],
+    sizes: Sequence[Any],
+) -> list[Any]:
     """`bounds.bounded` of an operand; `sizes` are int32. A store before the array, at which TMA
     traps, goes behind its end."""
     block = plan.blocks[number]
@@ -31,7 +47,15 @@ def bounded(builder: Any, unit: Unit, plan: RingPlan, number: int, what: str, st
             start[axis] = clipped(builder, at, builder.sub(size, nb.const(side)))
             continue
         if block.mode is None:
-            report(builder, unit, what, axis, at, size, builder.or_(before, builder.icmp_signed(">=", at, size)))
+            report(
+                builder,
+                unit,
+                what,
+                axis,
+                at,
+                size,
+                builder.or_(before, builder.icmp_signed(">=", at, size)),
+            )
         if plan.written:
             start[axis] = builder.select(before, size, at)
     return start

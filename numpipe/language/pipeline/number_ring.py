@@ -23,8 +23,11 @@ from ...intrinsics import mbarrier, memory
 from .ring import barrier, phase_of, slot_of, stage_of
 
 
-@ptx("{ .reg .pred np_scheduler; $gate st.volatile.shared.b32 [$address], $number; }",
-     address="r", number="r")
+@ptx(
+    "{ .reg .pred np_scheduler; $gate st.volatile.shared.b32 [$address], $number; }",
+    address="r",
+    number="r",
+)
 def store_number(address: int, number: int) -> None:
     """Store a number as `memory.store_word` does; the memory role may execute it."""
     current().store_word(address, number)

@@ -81,7 +81,12 @@ class Barrier(StepBarrier):
 
 def kinds(manual: tuple[str, ...], places: tuple[Place | None, ...]) -> list[tuple[str, Place]]:
     """Return the kind of each barrier that a body is given, and where its operand is."""
-    return [(kind, place) for kind in manual for place in places if place is not None and not place.written]
+    return [
+        (kind, place)
+        for kind in manual
+        for place in places
+        if place is not None and not place.written
+    ]
 
 
 @op
@@ -91,7 +96,10 @@ def barriers_of(loop: Loop, k: Any) -> tuple[Barrier, ...]:
     if loop.manual and not loop.np.memory:
         for ring in loop.rings:  # a body that leaves out its waits is in this step nevertheless
             note(ring, "begin", step_of(ring, k, 0), 0)
-    return tuple(Barrier(loop.rings[place.ring], kind, place.operand, k) for kind, place in kinds(loop.manual, loop.places))
+    return tuple(
+        Barrier(loop.rings[place.ring], kind, place.operand, k)
+        for kind, place in kinds(loop.manual, loop.places)
+    )
 
 
 def shape_of(tree: Tree, loaded: Collection[int]) -> Tree:
@@ -108,10 +116,19 @@ def shape_of(tree: Tree, loaded: Collection[int]) -> Tree:
     return kept(tree) or Tree(())
 
 
-def by_kind(loop: LoopFacts, barriers: Sequence[Any], make: Callable[[Tree, list[Any]], Any]) -> list[Any]:
+def by_kind(
+    loop: LoopFacts, barriers: Sequence[Any], make: Callable[[Tree, list[Any]], Any]
+) -> list[Any]:
     """Return the barriers in groups, one for each kind that the pipeline's options ask for, each in
     the shape of its specs."""
-    shape = shape_of(loop.tree, [number for number, place in enumerate(loop.places) if place is not None and not place.written])
+    shape = shape_of(
+        loop.tree,
+        [
+            number
+            for number, place in enumerate(loop.places)
+            if place is not None and not place.written
+        ],
+    )
     left = iter(barriers)
     return [shape.build(left, make) for _ in loop.manual]
 
@@ -129,13 +146,17 @@ def check_manual(where: str, single: bool, *options: Any) -> tuple[str, ...]:
         if not isinstance(value, bool):
             raise SpecError(f"{where}: {row.option} must be True or False, got {value!r}")
         if value and single:
-            raise SpecError(f"{where}: {row.option}=True in a single-stream pipeline, whose warpgroup loads its tiles itself, all "
-                            "of a step at once: leave it out, or let a memory role load (warp_specialized=True)")
+            raise SpecError(
+                f"{where}: {row.option}=True in a single-stream pipeline, whose warpgroup loads its tiles itself, all "
+                "of a step at once: leave it out, or let a memory role load (warp_specialized=True)"
+            )
         kinds += [row.name] * value
     return tuple(kinds)
 
 
-def check_groups(where: str, manual: tuple[str, ...], loaded: int, unpacked: tuple[int, ...]) -> None:
+def check_groups(
+    where: str, manual: tuple[str, ...], loaded: int, unpacked: tuple[int, ...]
+) -> None:
     """Raise SpecError unless a loop unpacks all barriers of a step.
 
     `loaded`: arrays that have one; `unpacked`: names in each group behind the tiles, -1 where that
@@ -143,12 +164,16 @@ def check_groups(where: str, manual: tuple[str, ...], loaded: int, unpacked: tup
     """
     if len(unpacked) != len(manual):
         groups = ", ".join(["(indices)", "(tiles)", *(f"({kind} barriers)" for kind in manual)])
-        raise SpecError(f"{where}: the loop unpacks {2 + len(unpacked)} groups, but each step has {2 + len(manual)}: write `for "
-                        f"{groups} in pipe(arrays):`; barriers come with {' and '.join(f'{name}=True' for name in MANUAL)}")
+        raise SpecError(
+            f"{where}: the loop unpacks {2 + len(unpacked)} groups, but each step has {2 + len(manual)}: write `for "
+            f"{groups} in pipe(arrays):`; barriers come with {' and '.join(f'{name}=True' for name in MANUAL)}"
+        )
     for kind, count in zip(manual, unpacked, strict=True):
         if count not in (-1, loaded):
-            raise SpecError(f"{where}: the loop unpacks {count} {kind} barriers, but the pipeline has {loaded}: one for each array "
-                            "that it loads, in the tuples of in_specs")
+            raise SpecError(
+                f"{where}: the loop unpacks {count} {kind} barriers, but the pipeline has {loaded}: one for each array "
+                "that it loads, in the tuples of in_specs"
+            )
 
 
 def use(kind: str) -> str:
@@ -167,14 +192,23 @@ def check_use(operation: str, kind: str, barrier: Any) -> bool:
     if own:
         one_barrier(operation, barrier.shape)
     elif not isinstance(barrier, StepBarrier) or barrier.kind != kind:
-        fix = (f"; that one is for {use(barrier.kind)}" if isinstance(barrier, StepBarrier) else
-                f", which the body is given with {BARRIERS[kind].option}=True")
+        fix = (
+            f"; that one is for {use(barrier.kind)}"
+            if isinstance(barrier, StepBarrier)
+            else f", which the body is given with {BARRIERS[kind].option}=True"
+        )
         raise SpecError(f"{operation} takes a {kind} barrier{fix}, got {name_of(barrier)}")
     return own
 
 
 # ---- the operations
-def apply(operation: str, kind: str, barrier: Any, own: Callable[[BarrierRef], None], function: Callable[..., None]) -> None:
+def apply(
+    operation: str,
+    kind: str,
+    barrier: Any,
+    own: Callable[[BarrierRef], None],
+    function: Callable[..., None],
+) -> None:
     """Call, in the compute role, ``own(barrier)`` for a barrier that the kernel allocates, else
     ``function(ring, part, k)``."""
     if check_use(operation, kind, barrier):
@@ -257,6 +291,8 @@ def barrier_test(barrier: Any) -> Any:
 
 def check_tested(barrier: Any) -> None:
     if getattr(barrier, "operand", "") != "barrier":
-        raise SpecError("barrier_test takes one barrier of a numpipe.Barrier(…) that the kernel allocates, got "
-                        f"{name_of(barrier)}")
+        raise SpecError(
+            "barrier_test takes one barrier of a numpipe.Barrier(…) that the kernel allocates, got "
+            f"{name_of(barrier)}"
+        )
     one_barrier("barrier_test", barrier.shape)

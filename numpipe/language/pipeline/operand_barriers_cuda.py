@@ -26,7 +26,10 @@ nb.struct_model(BarrierType, lambda ty: [("ring", ty.ring), ("k", I32)])
 
 def barrier_types(loop: LoopType) -> list[BarrierType]:
     """Return the types of the barriers that a pipeline's body is given."""
-    return [BarrierType(loop.rings[place.ring], kind, place.operand) for kind, place in source.kinds(loop.manual, loop.places)]
+    return [
+        BarrierType(loop.rings[place.ring], kind, place.operand)
+        for kind, place in source.kinds(loop.manual, loop.places)
+    ]
 
 
 @cuda_meaning(source.barriers_of)
@@ -36,7 +39,11 @@ def _barriers_of(_context: Any, loop: Any, k: Any) -> Any:
     rings = nb.fields(context, builder, loop, args[0]).rings
     values = []
     for ty, (_, place) in zip(result, source.kinds(loop.manual, loop.places), strict=True):
-        values.append(nb.struct(context, builder, ty, ring=builder.extract_value(rings, place.ring), k=args[1]))
+        values.append(
+            nb.struct(
+                context, builder, ty, ring=builder.extract_value(rings, place.ring), k=args[1]
+            )
+        )
     return context.make_tuple(builder, result, values)
 
 
@@ -50,7 +57,11 @@ def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
             called, argtypes, memory = own, (barrier,), barrier.context.memory
         else:
             part, number = nb.immediate(barrier.part)
-            called, argtypes, memory = function, (barrier.ring, part, I32), barrier.ring.context.memory
+            called, argtypes, memory = (
+                function,
+                (barrier.ring, part, I32),
+                barrier.ring.context.memory,
+            )
         if not memory:
             nb.returns(typing_context, called, argtypes)
         context, builder, args = yield nb.types.void(barrier)

@@ -51,8 +51,14 @@ def turn_of(unit: Any, barrier: int) -> str:
     if 0 <= warpgroup < getattr(unit, "turns", 1) > 1:
         return f"the turn of compute warpgroup {warpgroup}"
     tokens: tuple[str, ...] = getattr(unit, "tokens", ())
-    number, warpgroup = divmod(barrier - unit.token_barrier(0), unit.compute_wgs) if tokens else (-1, 0)
-    return f"the turn {tokens[number]!r} of compute warpgroup {warpgroup}" if 0 <= number < len(tokens) else ""
+    number, warpgroup = (
+        divmod(barrier - unit.token_barrier(0), unit.compute_wgs) if tokens else (-1, 0)
+    )
+    return (
+        f"the turn {tokens[number]!r} of compute warpgroup {warpgroup}"
+        if 0 <= number < len(tokens)
+        else ""
+    )
 
 
 @formula
@@ -185,9 +191,13 @@ def check_pipeline(where: str, unit: Unit, steps_of: bool, outputs: bool, single
     if unit.turns < 2 or single:
         return
     if steps_of:
-        raise SpecError(f"{where}: steps_of with schedule='pingpong': one compute warpgroup runs all steps of a tile, and none is "
-                        "shared: leave it out, or make the grid the steps that the tile has")
+        raise SpecError(
+            f"{where}: steps_of with schedule='pingpong': one compute warpgroup runs all steps of a tile, and none is "
+            "shared: leave it out, or make the grid the steps that the tile has"
+        )
     if outputs:
-        raise SpecError(f"{where}: out_specs with schedule='pingpong': the slots of outputs are written by all compute warpgroups "
-                        "together, and here each has a tile of its own: store from registers, c[…] = tile, or use "
-                        "schedule='cooperative'")
+        raise SpecError(
+            f"{where}: out_specs with schedule='pingpong': the slots of outputs are written by all compute warpgroups "
+            "together, and here each has a tile of its own: store from registers, c[…] = tile, or use "
+            "schedule='cooperative'"
+        )

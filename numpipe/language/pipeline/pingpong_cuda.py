@@ -45,7 +45,9 @@ def define_turns(context: Any, module: Any, unit: Unit) -> None:
         own = np_.compiled(context, builder, state)
         for plan in unit.handed_over():
             word = _word(builder, unit, own.number, plan.index)
-            own.state[plan.index] = Value(builder, nb.call(context, builder, memory.load_word, (I32,), (word,))[1])
+            own.state[plan.index] = Value(
+                builder, nb.call(context, builder, memory.load_word, (I32,), (word,))[1]
+            )
         builder.ret_void()
     store, emit = predicated(memory.store_word)(None, I32, I32, I32)
     with nb.define(module, "np_put_counters", nb.void, [pointer]) as (builder, (state,)):
@@ -53,5 +55,10 @@ def define_turns(context: Any, module: Any, unit: Unit) -> None:
         lane = builder.and_(nb.thread_index(builder), nb.const(127))
         for plan in unit.handed_over():
             value = own.state[plan.index].value
-            emit(context, builder, store, [_word(builder, unit, source.following(own), plan.index), value, lane])
+            emit(
+                context,
+                builder,
+                store,
+                [_word(builder, unit, source.following(own), plan.index), value, lane],
+            )
         builder.ret_void()

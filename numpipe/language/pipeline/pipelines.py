@@ -3,8 +3,14 @@ role.
 
 ::
 
-    pipe = numpipe.pipeline(grid=(steps,), max_concurrent_steps=4, in_specs=(
-        BlockSpec((128, 64), lambda k: (m, k)), BlockSpec((256, 64), lambda k: (n, k))))
+    pipe = numpipe.pipeline(
+        grid=(steps,),
+        max_concurrent_steps=4,
+        in_specs=(
+            BlockSpec((128, 64), lambda k: (m, k)),
+            BlockSpec((256, 64), lambda k: (n, k)),
+        ),
+    )
     for (k,), (a_tile, b_tile) in pipe(a, b):
         acc = numpipe.wgmma(acc, a_tile, b_tile.T)
 
@@ -40,13 +46,25 @@ from .operand_barriers import barriers_of, by_kind, check_groups, check_manual, 
 from .pingpong import check_pipeline as check_turns
 from .pipeline_outputs import check_specs
 from .ring import Ring, unravel
-from .steps import Group, Loop, advance, begin_alone, fill_step, finish_loads, grouped, produce, tiles
+from .steps import (
+    Group,
+    Loop,
+    advance,
+    begin_alone,
+    fill_step,
+    finish_loads,
+    grouped,
+    produce,
+    tiles,
+)
 
 __all__ = ["pipeline"]
 
 SLOTS = 2
-IN_A_FOR = ("a pipeline is called in a `for` of the function that makes it, for (indices), (tiles) in pipe(arrays):, or of one "
-            "that binds it to a name: pipe = function(…), where every return of the function is a pipeline")
+IN_A_FOR = (
+    "a pipeline is called in a `for` of the function that makes it, for (indices), (tiles) in pipe(arrays):, or of one "
+    "that binds it to a name: pipe = function(…), where every return of the function is a pipeline"
+)
 
 
 class PipelineBase:
@@ -65,11 +83,29 @@ class PipelineBase:
     spec: type
     array: type
 
-    def __init__(self, np_: Any, grid: Any, in_specs: Any, out_specs: Any, slots: Any, delay: Any, steps_of: Any, ready: Any,
-                 consumed: Any, alone: Any, known: Any, site: Any) -> None:
+    def __init__(
+        self,
+        np_: Any,
+        grid: Any,
+        in_specs: Any,
+        out_specs: Any,
+        slots: Any,
+        delay: Any,
+        steps_of: Any,
+        ready: Any,
+        consumed: Any,
+        alone: Any,
+        known: Any,
+        site: Any,
+    ) -> None:
         """Take the arguments of `make_pipeline`, or their Numba types; raise SpecError for what a
         pipeline cannot be given."""
-        self.np, self.unit, self.steps_of, self.unequal = np_, np_.unit, steps_of, not is_none(steps_of)
+        self.np, self.unit, self.steps_of, self.unequal = (
+            np_,
+            np_.unit,
+            steps_of,
+            not is_none(steps_of),
+        )
         self.site = constant("pipeline", "site", site)
         self.where = where = f"kernel {self.unit.kernel}, pipeline at {self.site}"
         alone, known = constant(where, "single", alone), constant(where, "grid", known)
@@ -78,23 +114,46 @@ class PipelineBase:
         sizes = self._check_grid(grid, known, alone)
         self._check_specs("in_specs", in_specs)
         self._check_specs("out_specs", out_specs)
-        (inputs, shape), (outputs, outer) = ((leaves(of), tree_of(of)) for of in (in_specs, out_specs))
+        (inputs, shape), (outputs, outer) = (
+            (leaves(of), tree_of(of)) for of in (in_specs, out_specs)
+        )
         if self.unequal:
             self._check_steps_of(steps_of, bool(outputs))
         check_turns(where, self.unit, self.unequal, bool(outputs), alone)
-        kernel, slots, delay = self.unit.params, *(constant(where, *of) for of in (
-            ("max_concurrent_steps", slots), ("delay_release", delay)))
+        kernel, slots, delay = (
+            self.unit.params,
+            *(
+                constant(where, *of)
+                for of in (("max_concurrent_steps", slots), ("delay_release", delay))
+            ),
+        )
         for name, value in (("max_concurrent_steps", slots), ("delay_release", delay)):
             if value is not None and not is_int(value):
                 raise SpecError(f"{where}: {name} must be an int, got {value!r}")
-        slots = next(n for n in (slots, kernel.max_concurrent_steps, 1 if alone else SLOTS) if n is not None)
+        slots = next(
+            n for n in (slots, kernel.max_concurrent_steps, 1 if alone else SLOTS) if n is not None
+        )
         in_labels, out_labels = shape.labels("in_specs"), outer.labels("out_specs")
-        self.rings = grouped(where, inputs, in_labels, sizes, slots, delay, kernel.delay_release,
-                             0 if alone else self.unit.default_delay)
+        self.rings = grouped(
+            where,
+            inputs,
+            in_labels,
+            sizes,
+            slots,
+            delay,
+            kernel.delay_release,
+            0 if alone else self.unit.default_delay,
+        )
         check_specs(where, outputs, out_labels)
-        self.outs = tuple(replace(group, operands=tuple(len(inputs) + number for number in group.operands))
-                          for group in grouped(where, outputs, out_labels, sizes, slots, 0, 0))
-        self.specs, self.labels, self.once = (*inputs, *outputs), (*in_labels, *out_labels), all(size == 1 for size in sizes)
+        self.outs = tuple(
+            replace(group, operands=tuple(len(inputs) + number for number in group.operands))
+            for group in grouped(where, outputs, out_labels, sizes, slots, 0, 0)
+        )
+        self.specs, self.labels, self.once = (
+            (*inputs, *outputs),
+            (*in_labels, *out_labels),
+            all(size == 1 for size in sizes),
+        )
         # side by side, as arrays are passed: not as one NamedTuple
         self.tree = Tree((*(shape.parts or ()), *(outer.parts or ())))
 
@@ -110,32 +169,49 @@ class PipelineBase:
                 raise SpecError(f"{self.where}: grid must hold integers, got {grid}")
         # unknown, not written in place
         sizes: tuple[int | None, ...] = known if len(known) == len(grid) else (None,) * len(grid)
-        numbers = [size if known is None else known for known, size in zip(sizes, grid, strict=True)]
+        numbers = [
+            size if known is None else known for known, size in zip(sizes, grid, strict=True)
+        ]
         numbers = [number for number in numbers if isinstance(number, (int, np.integer))]
         # two of them would make a positive number of steps
         if any(number < 0 for number in numbers):
-            raise SpecError(f"{self.where}: grid must hold numbers of steps, 0 or more, got {', '.join(map(str, numbers))}")
+            raise SpecError(
+                f"{self.where}: grid must hold numbers of steps, 0 or more, got {', '.join(map(str, numbers))}"
+            )
         return sizes
 
     def _check_specs(self, name: str, given: Any) -> None:
         tree, specs = tree_of(given), leaves(given)
         check_leaves(self.where, name, given)
         if tree.parts is None or not all(isinstance(leaf, self.spec) for leaf in specs):
-            got, fix = (("BlockSpec", ": write (spec,)") if isinstance(given, self.spec) else
-                         ("NoneType", ": leave it out") if is_none(given) else
-                         (called(given) if tree.parts is None else f"({', '.join(map(called, specs))})", ""))
+            got, fix = (
+                ("BlockSpec", ": write (spec,)")
+                if isinstance(given, self.spec)
+                else ("NoneType", ": leave it out")
+                if is_none(given)
+                else (
+                    called(given) if tree.parts is None else f"({', '.join(map(called, specs))})",
+                    "",
+                )
+            )
             raise SpecError(f"{self.where}: {name} must be a tuple of BlockSpec, got {got}{fix}")
 
     def _check_steps_of(self, steps_of: Any, outputs: bool) -> None:
         if outputs:
-            raise SpecError(f"{self.where}: steps_of with out_specs: every compute warpgroup takes part in storing an output's "
-                            "blocks; store from registers in the body, c[…] = tile, or let all warpgroups run all steps")
+            raise SpecError(
+                f"{self.where}: steps_of with out_specs: every compute warpgroup takes part in storing an output's "
+                "blocks; store from registers in the body, c[…] = tile, or let all warpgroups run all steps"
+            )
         function = facts_of(steps_of)
         if function is None:
-            raise SpecError(f"{self.where}: steps_of must be a function nested in the kernel, of one argument, the warpgroup, got "
-                            f"{called(steps_of)}")
+            raise SpecError(
+                f"{self.where}: steps_of must be a function nested in the kernel, of one argument, the warpgroup, got "
+                f"{called(steps_of)}"
+            )
         if function.parameters != 1:
-            raise SpecError(f"{self.where}: steps_of takes {function.parameters} arguments, but is called with one, the warpgroup")
+            raise SpecError(
+                f"{self.where}: steps_of takes {function.parameters} arguments, but is called with one, the warpgroup"
+            )
 
 
 class Pipeline(PipelineBase):
@@ -151,10 +227,17 @@ class Pipeline(PipelineBase):
         raise CompileError(f"{self.where}: {IN_A_FOR}")
 
 
-def pipeline(*, grid: tuple[Any, ...], in_specs: tuple[Any, ...] = (), out_specs: tuple[Any, ...] = (),
-             max_concurrent_steps: int | None = None, delay_release: int | None = None,
-             steps_of: Callable[[Any], Any] | None = None, manual_ready_barriers: bool = False,
-             manual_consumed_barriers: bool = False) -> NoReturn:
+def pipeline(
+    *,
+    grid: tuple[Any, ...],
+    in_specs: tuple[Any, ...] = (),
+    out_specs: tuple[Any, ...] = (),
+    max_concurrent_steps: int | None = None,
+    delay_release: int | None = None,
+    steps_of: Callable[[Any], Any] | None = None,
+    manual_ready_barriers: bool = False,
+    manual_consumed_barriers: bool = False,
+) -> NoReturn:
     """Make a software pipeline over `grid`, inside a kernel: ``for (indices), (tiles) in
     pipeline(...)(arrays):``.
 
@@ -221,9 +304,11 @@ def check_tokens(where: str, steps_of: bool, turns: tuple[int, ...] | None) -> N
     """Raise SpecError where a loop that leaves out steps, and takes and passes their turns, may not
     have the same turns in each."""
     if steps_of and turns is None:
-        raise SpecError(f"{where}: steps_of, but not every step is sure to go through the same blocks of numpipe.turn(…): the "
-                        "steps that a warpgroup leaves out take and pass their turns too; let these blocks stand in the loop "
-                        "itself, in no branch, inner loop or function, and no 'continue' before them")
+        raise SpecError(
+            f"{where}: steps_of, but not every step is sure to go through the same blocks of numpipe.turn(…): the "
+            "steps that a warpgroup leaves out take and pass their turns too; let these blocks stand in the loop "
+            "itself, in no branch, inner loop or function, and no 'continue' before them"
+        )
 
 
 def reachable(pipe: Pipeline) -> None:
@@ -234,8 +319,10 @@ def reachable(pipe: Pipeline) -> None:
 
 
 def unreachable(kernel: str, site: str) -> str:
-    return (f"kernel {kernel}, pipeline at {site}: only compute warpgroups come here, so nobody issues its loads: a body or "
-            "compute_context that runs a pipeline of its own holds it, or calls the function that holds it by name")
+    return (
+        f"kernel {kernel}, pipeline at {site}: only compute warpgroups come here, so nobody issues its loads: a body or "
+        "compute_context that runs a pipeline of its own holds it, or calls the function that holds it by name"
+    )
 
 
 # ---- the loop
@@ -259,14 +346,26 @@ def check_kept(message: str, before: str, value: Any) -> None:
     if was and now and was != now:
         fix = "give the other value a name of its own"
         if isinstance(value, TileLike):
-            begin = "numpipe.zeros({}, np.{})" if value.dtype.itemsize == 4 else "numpipe.full({}, 0, np.{})"
+            begin = (
+                "numpipe.zeros({}, np.{})"
+                if value.dtype.itemsize == 4
+                else "numpipe.full({}, 0, np.{})"
+            )
             fix = f"begin it as {begin.format(value.shape, value.dtype)}, or give one of them another name"
         raise CompileError(constant("pipeline", "message", message).format(was, now) + fix)
 
 
 @op
-def steps(pipe: Pipeline, refs: Any, nested: int, groups: int, unpacked: tuple[int, ...], waited: tuple[int, ...],
-          turns: tuple[int, ...] | None, last: int) -> Iterator[tuple[Any, ...]]:
+def steps(
+    pipe: Pipeline,
+    refs: Any,
+    nested: int,
+    groups: int,
+    unpacked: tuple[int, ...],
+    waited: tuple[int, ...],
+    turns: tuple[int, ...] | None,
+    last: int,
+) -> Iterator[tuple[Any, ...]]:
     """``pipe(arrays)`` in a `for`: yield ``(indices), (tiles)``, then a group of barriers for each
     kind that the options ask for.
 
@@ -283,23 +382,49 @@ def steps(pipe: Pipeline, refs: Any, nested: int, groups: int, unpacked: tuple[i
     return steps_over(pipe, refs, nested, groups, last, waited, turns or (), True)
 
 
-def steps_over(pipe: Pipeline, refs: Any, nested: int, groups: int, last: int = 0, waited: tuple[int, ...] = (),
-               turns: tuple[int, ...] = (), apart: bool = False) -> Iterator[tuple[Any, ...]]:
+def steps_over(
+    pipe: Pipeline,
+    refs: Any,
+    nested: int,
+    groups: int,
+    last: int = 0,
+    waited: tuple[int, ...] = (),
+    turns: tuple[int, ...] = (),
+    apart: bool = False,
+) -> Iterator[tuple[Any, ...]]:
     """Return the steps of a pipeline over arrays; for the parameters see `steps`. Barriers that are
     not `apart` follow the tiles in one tuple."""
     arrays, shared = arrays_of(pipe, refs, nested)
     total = own = np.int32(np.prod([int(size) for size in pipe.grid]))
     if pipe.unequal and not pipe.np.memory:
-        own = np.int32(max(0, min(int(pipe.steps_of(np.int32(pipe.unit.number(current().warpgroup)))), int(total))))
+        own = np.int32(
+            max(
+                0,
+                min(
+                    int(pipe.steps_of(np.int32(pipe.unit.number(current().warpgroup)))), int(total)
+                ),
+            )
+        )
     if pipe.single:
         total = own  # nobody loads for others
-    rings = [Ring(pipe.np, plan, tuple(arrays[n] for n in group.operands),
-                  tuple(pipe.specs[n].index_map for n in group.operands), pipe.grid, own, waited_parts(pipe, group, waited))
-             for plan, group in plan_rings(pipe, arrays, shared)]
+    rings = [
+        Ring(
+            pipe.np,
+            plan,
+            tuple(arrays[n] for n in group.operands),
+            tuple(pipe.specs[n].index_map for n in group.operands),
+            pipe.grid,
+            own,
+            waited_parts(pipe, group, waited),
+        )
+        for plan, group in plan_rings(pipe, arrays, shared)
+    ]
     return _iterate(Loop(pipe, rings, arrays, groups, last, turns, total, own), nested, apart)
 
 
-def arrays_of(pipe: PipelineBase, refs: Any, nested: int = 0) -> tuple[list[Any], tuple[RingPlan, ...] | None]:
+def arrays_of(
+    pipe: PipelineBase, refs: Any, nested: int = 0
+) -> tuple[list[Any], tuple[RingPlan, ...] | None]:
     """Return the arrays that a pipeline is called on, and the rings of the allocations behind them
     (`chains`), or None.
 
@@ -314,23 +439,33 @@ def arrays_of(pipe: PipelineBase, refs: Any, nested: int = 0) -> tuple[list[Any]
         check_count(pipe.where, shared, len(pipe.rings), len(pipe.outs))
     arrays = [array for ref in given for array in leaves(ref)]
     if not all(isinstance(array, pipe.array) for array in arrays):
-        raise SpecError(f"{pipe.where}: called on ({', '.join(map(called, arrays))}); a pipeline is called on the kernel's array "
-                        "parameters")
-    wrong = mismatch(pipe.tree, Tree(tuple(map(tree_of, given))),
-                     "in_specs and out_specs have" if pipe.outs else "in_specs has")
+        raise SpecError(
+            f"{pipe.where}: called on ({', '.join(map(called, arrays))}); a pipeline is called on the kernel's array "
+            "parameters"
+        )
+    wrong = mismatch(
+        pipe.tree,
+        Tree(tuple(map(tree_of, given))),
+        "in_specs and out_specs have" if pipe.outs else "in_specs has",
+    )
     if wrong:
         raise SpecError(f"{pipe.where}: {wrong}")
     # warpgroups that leave out steps would leave out those of the inner pipeline
     if pipe.unequal and nested:
-        raise SpecError(f"{pipe.where}: steps_of, but its body holds another pipeline, whose loads are issued for all steps: give "
-                        "steps_of to the inner one, or run all steps")
+        raise SpecError(
+            f"{pipe.where}: steps_of, but its body holds another pipeline, whose loads are issued for all steps: give "
+            "steps_of to the inner one, or run all steps"
+        )
     return arrays, shared
 
 
 def loaded(pipe: PipelineBase) -> int:
     """Return how many arrays, or tuples of such, a pipeline loads: its loop may have barriers for
     them."""
-    return len(shape_of(pipe.tree, {operand for group in pipe.rings for operand in group.operands}).parts or ())
+    return len(
+        shape_of(pipe.tree, {operand for group in pipe.rings for operand in group.operands}).parts
+        or ()
+    )
 
 
 def waited_parts(pipe: PipelineBase, group: Group, waited: tuple[int, ...]) -> tuple[int, ...]:
@@ -340,10 +475,16 @@ def waited_parts(pipe: PipelineBase, group: Group, waited: tuple[int, ...]) -> t
     if any(part.parts for part in pipe.tree.parts or ()):
         return ()
     order = sorted(operand for ring in pipe.rings for operand in ring.operands)
-    return tuple(part for part, operand in enumerate(group.operands) if operand in order and order.index(operand) in waited)
+    return tuple(
+        part
+        for part, operand in enumerate(group.operands)
+        if operand in order and order.index(operand) in waited
+    )
 
 
-def plan_rings(pipe: PipelineBase, arrays: Sequence[Any], shared: tuple[RingPlan, ...] | None) -> list[tuple[RingPlan, Group]]:
+def plan_rings(
+    pipe: PipelineBase, arrays: Sequence[Any], shared: tuple[RingPlan, ...] | None
+) -> list[tuple[RingPlan, Group]]:
     """Return the rings of a pipeline over arrays (`index` is their number), then its output rings,
     each with its operands.
 
@@ -352,15 +493,33 @@ def plan_rings(pipe: PipelineBase, arrays: Sequence[Any], shared: tuple[RingPlan
     rings: list[tuple[RingPlan, Group]] = []
     for number, group in enumerate((*pipe.rings, *pipe.outs)):
         blocks = tuple((arrays[n].index, *pipe.specs[n].block) for n in group.operands)
-        labels, given = tuple(pipe.labels[n] for n in group.operands), shared[number] if shared else None
-        kind, delay, manual = (RingPlan, group.delay, pipe.manual) if number < len(pipe.rings) else (OutPlan, 0, ())
-        plan = pipe.unit.plan_ring(pipe.site, blocks, group.slots, delay, manual, labels, group.dims, pipe.single, given, kind)
+        labels, given = (
+            tuple(pipe.labels[n] for n in group.operands),
+            shared[number] if shared else None,
+        )
+        kind, delay, manual = (
+            (RingPlan, group.delay, pipe.manual) if number < len(pipe.rings) else (OutPlan, 0, ())
+        )
+        plan = pipe.unit.plan_ring(
+            pipe.site,
+            blocks,
+            group.slots,
+            delay,
+            manual,
+            labels,
+            group.dims,
+            pipe.single,
+            given,
+            kind,
+        )
         rings.append((plan, group))
     return rings
 
 
 def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple[Any, ...]]:
-    with running(loop.np.running, loop.np.unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))):
+    with running(
+        loop.np.running, loop.np.unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))
+    ):
         if loop.np.memory and not nested and not loop.single:
             produce(loop)
             return
@@ -370,7 +529,11 @@ def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple[Any, ...]]:
         while _comes(loop, k):
             given, barriers = tiles(loop, k), barriers_of(loop, k)
             groups = given, *by_kind(loop, barriers, made)
-            groups = groups if apart or not barriers else (tuple(part for group in groups for part in group),)
+            groups = (
+                groups
+                if apart or not barriers
+                else (tuple(part for group in groups for part in group),)
+            )
             yield unravel(k, loop.grid), *groups
             k = k + np.int32(1)
 

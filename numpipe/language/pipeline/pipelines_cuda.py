@@ -33,6 +33,7 @@ from .steps_cuda import LoopType
 def _before_loop(_context: Any, value: Any) -> Any:
     yield nb.types.literal(source.before_loop.function(value))(value)
 
+
 I32 = nb.types.int32
 
 
@@ -50,27 +51,62 @@ class PipelineType(source.PipelineBase, nb.types.Type):  # type: ignore[misc]
 
     def __init__(self, np_: ContextType, grid: Any, *given: Any) -> None:
         source.PipelineBase.__init__(self, np_, grid, *given)
-        self.rank, self.inert_grid = len(grid), next((size.what for size in grid if isinstance(size, InertType)), None)
-        planned = (self.rank, self.steps_of, self.site, self.specs, self.tree, self.labels, self.rings, self.outs, self.manual,
-                   self.single, self.inert_grid, self.once)
+        self.rank, self.inert_grid = (
+            len(grid),
+            next((size.what for size in grid if isinstance(size, InertType)), None),
+        )
+        planned = (
+            self.rank,
+            self.steps_of,
+            self.site,
+            self.specs,
+            self.tree,
+            self.labels,
+            self.rings,
+            self.outs,
+            self.manual,
+            self.single,
+            self.inert_grid,
+            self.once,
+        )
         nb.types.Type.__init__(self, name=f"pipeline({np_}, {', '.join(map(str, planned))})")
 
 
 nb.register_model(AllocationsType)(nb.models.OpaqueModel)
 
 
-nb.struct_model(PipelineType, lambda ty: [
-    ("np", ty.np), ("grid", nb.types.UniTuple(I32, ty.rank)), ("specs", nb.types.Tuple(ty.specs)), ("steps_of", ty.steps_of)])
+nb.struct_model(
+    PipelineType,
+    lambda ty: [
+        ("np", ty.np),
+        ("grid", nb.types.UniTuple(I32, ty.rank)),
+        ("specs", nb.types.Tuple(ty.specs)),
+        ("steps_of", ty.steps_of),
+    ],
+)
 
 
 @cuda_meaning(source.make_pipeline)
 def _make_pipeline(_context: Any, np_: Any, grid: Any, *given: Any) -> Any:
     pipe = PipelineType(np_, grid, *given)
     known = pipe.inert_grid is None
-    context, builder, args = yield pipe(np_, nb.types.UniTuple(I32, pipe.rank) if known else grid, *given)
-    specs = [leaf for kind, part in zip(given, args[2:4], strict=False) for leaf in leaf_values(builder, kind, part)]
-    return nb.struct(context, builder, pipe, np=args[0], steps_of=args[6], **({"grid": args[1]} if known else {}),
-                     specs=context.make_tuple(builder, nb.types.Tuple(pipe.specs), specs))
+    context, builder, args = yield pipe(
+        np_, nb.types.UniTuple(I32, pipe.rank) if known else grid, *given
+    )
+    specs = [
+        leaf
+        for kind, part in zip(given, args[2:4], strict=False)
+        for leaf in leaf_values(builder, kind, part)
+    ]
+    return nb.struct(
+        context,
+        builder,
+        pipe,
+        np=args[0],
+        steps_of=args[6],
+        **({"grid": args[1]} if known else {}),
+        specs=context.make_tuple(builder, nb.types.Tuple(pipe.specs), specs),
+    )
 
 
 class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
@@ -82,12 +118,21 @@ class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
     """
 
     def __init__(self, loop: LoopType, nested: int, apart: bool, once: bool) -> None:
-        self.loop, self.nested, self.apart, self.once, self.role = loop, nested, apart, once, loop.np.role
+        self.loop, self.nested, self.apart, self.once, self.role = (
+            loop,
+            nested,
+            apart,
+            once,
+            loop.np.role,
+        )
         self.barriers = barrier_types(loop)
         self.groups = self.parts = [loop.tiles, *by_kind(loop, self.barriers, made)]
         if self.barriers and not apart:
             self.groups = [nb.types.Tuple([part for group in self.parts for part in group])]
-        super().__init__(f"iterator of steps({loop}, {nested}, {apart}, {once})", nb.types.Tuple([loop.grid, *self.groups]))
+        super().__init__(
+            f"iterator of steps({loop}, {nested}, {apart}, {once})",
+            nb.types.Tuple([loop.grid, *self.groups]),
+        )
 
     @property
     def exhausted(self) -> bool:
@@ -104,14 +149,28 @@ class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
         they are computed from: six of attention's 32. The compute role keeps its loop: without it
         ptxas copied descriptors in the main loop inside.
         """
-        return self.role == "memory" and self.once and not self.exhausted and not self.loop.single and not self.loop.ends_empty
+        return (
+            self.role == "memory"
+            and self.once
+            and not self.exhausted
+            and not self.loop.single
+            and not self.loop.ends_empty
+        )
 
 
 nb.struct_model(StepsType, lambda ty: [("loop", ty.loop), ("k", nb.types.EphemeralPointer(I32))])
 
 
-def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, last: int = 0, waited: tuple[int, ...] = (),
-               turns: tuple[int, ...] = (), apart: bool = False) -> StepsType:
+def steps_type(
+    pipe: PipelineType,
+    refs: Any,
+    nested: int,
+    groups: int,
+    last: int = 0,
+    waited: tuple[int, ...] = (),
+    turns: tuple[int, ...] = (),
+    apart: bool = False,
+) -> StepsType:
     """Return the type of a pipeline's steps over arrays, and plan its rings; for the parameters see
     `pipelines.steps_over`."""
     arrays, shared = source.arrays_of(pipe, refs, nested)
@@ -119,20 +178,37 @@ def steps_type(pipe: PipelineType, refs: Any, nested: int, groups: int, last: in
     for number, (plan, group) in enumerate(source.plan_rings(pipe, arrays, shared)):
         if not pipe.single:
             pipe.unit.rings_of[pipe.np.role].add(plan.name)
-        rings.append(RingType(pipe.np, plan, nb.types.Tuple([arrays[n] for n in group.operands]),
-                              nb.types.Tuple([pipe.specs[n].index_map for n in group.operands]), pipe.rank,
-                              () if loading else source.waited_parts(pipe, group, waited),
-                              loading or number >= len(pipe.rings) or pipe.single))
+        rings.append(
+            RingType(
+                pipe.np,
+                plan,
+                nb.types.Tuple([arrays[n] for n in group.operands]),
+                nb.types.Tuple([pipe.specs[n].index_map for n in group.operands]),
+                pipe.rank,
+                () if loading else source.waited_parts(pipe, group, waited),
+                loading or number >= len(pipe.rings) or pipe.single,
+            )
+        )
     return StepsType(LoopType(pipe, rings, arrays, groups, last, turns), nested, apart, pipe.once)
 
 
-def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType, pipe_value: Any, refs: Any,
-                refs_value: Any) -> Any:
+def steps_value(
+    context: Any,
+    builder: Any,
+    steps: StepsType,
+    pipe: PipelineType,
+    pipe_value: Any,
+    refs: Any,
+    refs_value: Any,
+) -> Any:
     """Return a value of the type `steps`, for the arrays `refs_value`, of type `refs`."""
     kind = steps.loop
     pipeline = nb.fields(context, builder, pipe, pipe_value)
-    arrays = [value for ty, value in zip(leaves(refs), leaf_values(builder, refs, refs_value), strict=True)
-              if not isinstance(ty, AllocationsType)]
+    arrays = [
+        value
+        for ty, value in zip(leaves(refs), leaf_values(builder, refs, refs_value), strict=True)
+        if not isinstance(ty, AllocationsType)
+    ]
     specs = nb.cgutils.unpack_tuple(builder, pipeline.specs, len(pipe.specs))
     total = nb.const(1)
     for size in nb.cgutils.unpack_tuple(builder, pipeline.grid):
@@ -144,22 +220,51 @@ def steps_value(context: Any, builder: Any, steps: StepsType, pipe: PipelineType
     for ring, group in zip((*kind.rings, *kind.outs), (*pipe.rings, *pipe.outs), strict=True):
         copies = {}
         if ring.copies:
-            of_each = [gmem_value(context, builder, kind.arrays[n], arrays[n]).table for n in group.operands]
-            copies["table"] = (context.make_tuple(builder, ring.table, of_each) if pipe.unit.gpus else
-                               of_each[0])  # all arrays' maps are in one, but for those of peers
-            copies["index_maps"] = context.make_tuple(builder, ring.index_maps, [
-                nb.fields(context, builder, pipe.specs[n], specs[n]).index_map for n in group.operands])
+            of_each = [
+                gmem_value(context, builder, kind.arrays[n], arrays[n]).table
+                for n in group.operands
+            ]
+            copies["table"] = (
+                context.make_tuple(builder, ring.table, of_each) if pipe.unit.gpus else of_each[0]
+            )  # all arrays' maps are in one, but for those of peers
+            copies["index_maps"] = context.make_tuple(
+                builder,
+                ring.index_maps,
+                [
+                    nb.fields(context, builder, pipe.specs[n], specs[n]).index_map
+                    for n in group.operands
+                ],
+            )
             for number in ring.sized:
                 n = group.operands[number]
-                copies[f"sizes{number}"] = gmem_value(context, builder, kind.arrays[n], arrays[n]).shape
-        rings.append(nb.struct(context, builder, ring, np=pipeline.np, grid=pipeline.grid, steps=own,
-                               first=builder.load(counter_of(builder, ring, pipeline.np)), **copies))
+                copies[f"sizes{number}"] = gmem_value(
+                    context, builder, kind.arrays[n], arrays[n]
+                ).shape
+        rings.append(
+            nb.struct(
+                context,
+                builder,
+                ring,
+                np=pipeline.np,
+                grid=pipeline.grid,
+                steps=own,
+                first=builder.load(counter_of(builder, ring, pipeline.np)),
+                **copies,
+            )
+        )
     passed = [array for array, place in zip(arrays, kind.places, strict=True) if place is None]
     loop = nb.struct(
-        context, builder, kind, np=pipeline.np, grid=pipeline.grid, total=total, steps=own,
-        rings=context.make_tuple(builder, nb.types.Tuple(kind.rings), rings[:len(kind.rings)]),
-        outs=context.make_tuple(builder, nb.types.Tuple(kind.outs), rings[len(kind.rings):]),
-        passed=context.make_tuple(builder, nb.types.Tuple(kind.passed), passed))
+        context,
+        builder,
+        kind,
+        np=pipeline.np,
+        grid=pipeline.grid,
+        total=total,
+        steps=own,
+        rings=context.make_tuple(builder, nb.types.Tuple(kind.rings), rings[: len(kind.rings)]),
+        outs=context.make_tuple(builder, nb.types.Tuple(kind.outs), rings[len(kind.rings) :]),
+        passed=context.make_tuple(builder, nb.types.Tuple(kind.passed), passed),
+    )
     if kind.single and steps.role == "compute":
         nb.call(context, builder, begin_alone, (kind,), (loop,))
     if steps.loaded_before:
@@ -174,7 +279,9 @@ def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, to
     if not pipe.unequal or pipe.np.memory:
         return total
     warpgroup = own_warpgroup(builder, pipeline.np)
-    kind, count = nb.call_value(context, builder, pipe.steps_of, pipeline.steps_of, (I32,), (warpgroup,))
+    kind, count = nb.call_value(
+        context, builder, pipe.steps_of, pipeline.steps_of, (I32,), (warpgroup,)
+    )
     if not isinstance(kind, nb.types.Integer):
         raise SpecError(f"{pipe.where}: steps_of must return an integer, got {kind}")
     steps = context.cast(builder, count, kind, I32)
@@ -183,14 +290,31 @@ def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, to
 
 
 @cuda_meaning(source.steps)
-def _steps(_context: Any, pipe: Any, refs: Any, nested: Any, groups: Any, unpacked: Any, waited: Any, turns: Any,
-           last: Any) -> Any:
+def _steps(
+    _context: Any,
+    pipe: Any,
+    refs: Any,
+    nested: Any,
+    groups: Any,
+    unpacked: Any,
+    waited: Any,
+    turns: Any,
+    last: Any,
+) -> Any:
     if not isinstance(pipe, PipelineType):
         return None
     check_groups(pipe.where, pipe.manual, source.loaded(pipe), nb.literal(unpacked))
     source.check_tokens(pipe.where, pipe.unequal, nb.literal(turns))
-    result = steps_type(pipe, refs, nb.literal(nested), nb.literal(groups), nb.literal(last), nb.literal(waited),
-                        nb.literal(turns) or (), True)
+    result = steps_type(
+        pipe,
+        refs,
+        nb.literal(nested),
+        nb.literal(groups),
+        nb.literal(last),
+        nb.literal(waited),
+        nb.literal(turns) or (),
+        True,
+    )
     context, builder, args = yield result(pipe, refs, nested, groups, unpacked, waited, turns, last)
     return steps_value(context, builder, result, pipe, args[0], refs, args[1])
 
@@ -215,17 +339,28 @@ def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> N
     # all their products, two by two or the first one apart: so the count is hidden from it, except
     # where one step leaves no loop, and where a loop waits and releases by hand.
     plain = kind.once or (kind.apart and len(kind.loop.manual) == len(MANUAL))
-    following = builder.add(k, nb.const(1)) if plain else nb.call(context, builder, successor, (I32,), (k,))[1]
+    following = (
+        builder.add(k, nb.const(1))
+        if plain
+        else nb.call(context, builder, successor, (I32,), (k,))[1]
+    )
     builder.store(following, builder.gep(it.k, [nb.const(0)], name="numpipe.k"))
     indices = nb.call(context, builder, unravel, (I32, kind.loop.grid), (k, loop.grid))[1]
     groups = [nb.call(context, builder, tiles, (kind.loop, I32), (it.loop, k))[1]]
     if kind.barriers:
-        barriers = nb.cgutils.unpack_tuple(builder, nb.call(context, builder, barriers_of, (kind.loop, I32), (it.loop, k))[1])
+        barriers = nb.cgutils.unpack_tuple(
+            builder, nb.call(context, builder, barriers_of, (kind.loop, I32), (it.loop, k))[1]
+        )
         left = iter(barriers)
         groups += [build_value(context, builder, ty, left) for ty in kind.parts[1:]]
         if not kind.apart:
-            groups = [context.make_tuple(builder, kind.groups[0],
-                                         [part for group in groups for part in nb.cgutils.unpack_tuple(builder, group)])]
+            groups = [
+                context.make_tuple(
+                    builder,
+                    kind.groups[0],
+                    [part for group in groups for part in nb.cgutils.unpack_tuple(builder, group)],
+                )
+            ]
     result.set_valid(_comes(context, builder, kind, it, loop, k))
     result.yield_(context.make_tuple(builder, kind.yield_type, [indices, *groups]))
 
@@ -239,7 +374,9 @@ def _load_once(context: Any, builder: Any, loop: LoopType, value: Any) -> None:
 def _comes(context: Any, builder: Any, kind: StepsType, it: Any, loop: Any, k: Any) -> Any:
     """`pipelines._comes`."""
     if kind.role != "memory":
-        return nb.call(context, builder, advance, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]
+        return nb.call(context, builder, advance, (kind.loop, I32, I32), (it.loop, k, loop.steps))[
+            1
+        ]
     valid = builder.icmp_signed("<", k, loop.total)
     if not kind.loop.single and not kind.loaded_before:
         with builder.if_else(valid) as (more, done):

@@ -118,10 +118,30 @@ class Ring(RingFacts):
     released                (part, step) of what the body of this loop has released
     """
 
-    def __init__(self, np_: Context, plan: RingPlan, refs: tuple[GmemRef, ...], index_maps: tuple[Any, ...],
-                 grid: tuple[Any, ...], steps: Any, waited: tuple[int, ...] = ()) -> None:
-        self.np, self.plan, self.refs, self.index_maps, self.grid, self.steps = np_, plan, refs, index_maps, grid, steps
-        self.waited, self.slots, self.delay, self.private = waited, plan.slots, plan.delay, bool(plan.private)
+    def __init__(
+        self,
+        np_: Context,
+        plan: RingPlan,
+        refs: tuple[GmemRef, ...],
+        index_maps: tuple[Any, ...],
+        grid: tuple[Any, ...],
+        steps: Any,
+        waited: tuple[int, ...] = (),
+    ) -> None:
+        self.np, self.plan, self.refs, self.index_maps, self.grid, self.steps = (
+            np_,
+            plan,
+            refs,
+            index_maps,
+            grid,
+            steps,
+        )
+        self.waited, self.slots, self.delay, self.private = (
+            waited,
+            plan.slots,
+            plan.delay,
+            bool(plan.private),
+        )
         self.writers = 128 * np_.unit.compute_wgs
         self.first = counter(np_, plan.index)
         self.released: set[tuple[int, int]] = set()
@@ -216,15 +236,26 @@ def release_misused(ring: Ring, part: int, step: Any, again: bool) -> Simulation
     """Return the error for a release too many (`again`), or one too few."""
     plan, machine, unit, slot = ring.plan, current(), ring.np.unit, int(step) % ring.plan.slots
     delayed = f", {plan.delay} later for delay_release={plan.delay}" if plan.delay else ""
-    did, harm = (("arrives twice", "the tile would be loaded over while another warpgroup reads it") if again else
-                 ("did not arrive", "the memory role would wait for ever"))
+    did, harm = (
+        ("arrives twice", "the tile would be loaded over while another warpgroup reads it")
+        if again
+        else ("did not arrive", "the memory role would wait for ever")
+    )
     barrier = f"consumed[{slot}]{unit.whose(plan, part, 'consumed')}"
     fix = f"with manual_consumed_barriers every compute warpgroup arrives once on each consumed barrier of a step{delayed}"
     return failure(
-        PipelineRace if again else PipelineDeadlock, "too-many-arrivals" if again else "too-few-arrivals",
+        PipelineRace if again else PipelineDeadlock,
+        "too-many-arrivals" if again else "too-few-arrivals",
         f"kernel {unit.kernel}: warpgroup {machine.warpgroup} ({machine.role}) of CTA {machine.cta} {did} on {barrier} for step "
-        f"{int(step)}: {harm}; {fix}", fix, f"{did} on {barrier}", ring=plan.name, slot=slot, step=int(step), barrier=barrier,
-        phase=int(step) // plan.slots)
+        f"{int(step)}: {harm}; {fix}",
+        fix,
+        f"{did} on {barrier}",
+        ring=plan.name,
+        slot=slot,
+        step=int(step),
+        barrier=barrier,
+        phase=int(step) // plan.slots,
+    )
 
 
 @op
@@ -299,15 +330,25 @@ def note(ring: Ring, event: str, step: Any, part: int) -> None:
 
 def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
     """Return where an operand's block starts in its array, in elements, by its index map."""
-    block, index_map, what = ring.plan.blocks[number], ring.index_maps[number], index_map_of(ring.np.unit, ring.plan, number)
+    block, index_map, what = (
+        ring.plan.blocks[number],
+        ring.index_maps[number],
+        index_map_of(ring.np.unit, ring.plan, number),
+    )
     block_indices = (0,) * block.rank if index_map is None else index_map(*indices)
     try:
         if not isinstance(block_indices, tuple):
             raise TypeError
-        start = [index(part) * scale for part, scale in zip(block_indices, block.scales, strict=True)]
+        start = [
+            index(part) * scale for part, scale in zip(block_indices, block.scales, strict=True)
+        ]
     except (TypeError, ValueError):
         raise wrong_indices(what, block.rank, block_indices) from None
-    start = start if index_map is None else bounded(block, start, ring.refs[number].array.shape, what, ring.plan.written)
+    start = (
+        start
+        if index_map is None
+        else bounded(block, start, ring.refs[number].array.shape, what, ring.plan.written)
+    )
     if block.elements:
         block.check_start(start[block.contiguous], what)
     return start
@@ -316,11 +357,15 @@ def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
 @op
 def copy_in(ring: Ring, indices: Any, slot: Any, part: int) -> None:
     """Issue the TMA loads of one part of a step: a copy for each panel of each operand."""
-    for copy in copies_of(ring, ring.plan.parts[part], indices, slot, barrier(ring, "ready", slot, part)):
+    for copy in copies_of(
+        ring, ring.plan.parts[part], indices, slot, barrier(ring, "ready", slot, part)
+    ):
         copy.load()
 
 
-def copies_of(ring: Ring, operands: Sequence[int], indices: Any, slot: Any, arrival: int = 0) -> Iterator[Copy]:
+def copies_of(
+    ring: Ring, operands: Sequence[int], indices: Any, slot: Any, arrival: int = 0
+) -> Iterator[Copy]:
     """Yield the copies of some operands' blocks, or of this CTA's shares of them to all that have
     one."""
     plan, stage = ring.plan, int(stage_of(ring, slot))
@@ -328,21 +373,29 @@ def copies_of(ring: Ring, operands: Sequence[int], indices: Any, slot: Any, arri
         block, start = plan.blocks[number], start_of(ring, number, indices)
         copy = Copy(plan.copies[number], ring.refs[number], start, stage, arrival)
         if block.along:
-            copy.share(block.sharing(plan.cluster), (plan.name, number), index_map_of(ring.np.unit, plan, number))
+            copy.share(
+                block.sharing(plan.cluster),
+                (plan.name, number),
+                index_map_of(ring.np.unit, plan, number),
+            )
         yield copy
 
 
 def index_map_of(unit: Unit, plan: RingPlan, number: int) -> str:
     """Return how messages call the index map of an operand."""
-    return (f"kernel {unit.kernel}, pipeline at {plan.name.rsplit(' @ ', 1)[1]}: {plan.labels[number]} for "
-            f"'{unit.arrays[plan.args[number]].name}': index_map")
+    return (
+        f"kernel {unit.kernel}, pipeline at {plan.name.rsplit(' @ ', 1)[1]}: {plan.labels[number]} for "
+        f"'{unit.arrays[plan.args[number]].name}': index_map"
+    )
 
 
 @op
 def tiles_of(ring: Ring, slot: Any) -> tuple[SmemTile, ...]:
     plan, stage = ring.plan, int(stage_of(ring, slot))
-    return tuple(SmemTile(stage + offset, layout, ref.array.dtype, ring.np.memory, plan.written)
-                 for offset, layout, ref in zip(plan.offsets, plan.layouts, ring.refs, strict=True))
+    return tuple(
+        SmemTile(stage + offset, layout, ref.array.dtype, ring.np.memory, plan.written)
+        for offset, layout, ref in zip(plan.offsets, plan.layouts, ring.refs, strict=True)
+    )
 
 
 @op

@@ -39,15 +39,33 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
     few arguments.
     """
 
-    def __init__(self, context: ContextType, plan: RingPlan, refs: Any, index_maps: Any, rank: int,
-                 waited: tuple[int, ...] = (), copies: bool = True) -> None:
-        self.context, self.plan, self.refs, self.rank, self.waited, self.copies = context, plan, refs, rank, waited, copies
+    def __init__(
+        self,
+        context: ContextType,
+        plan: RingPlan,
+        refs: Any,
+        index_maps: Any,
+        rank: int,
+        waited: tuple[int, ...] = (),
+        copies: bool = True,
+    ) -> None:
+        self.context, self.plan, self.refs, self.rank, self.waited, self.copies = (
+            context,
+            plan,
+            refs,
+            rank,
+            waited,
+            copies,
+        )
         self.index_maps = index_maps if copies else nb.types.Tuple(())
         self.sized = sized(plan, context.unit) if copies else ()
         one = nb.types.int64
         self.table = nb.types.UniTuple(one, len(plan.args)) if context.unit.gpus else one
         unnamed = dataclasses.replace(plan, name="", labels=())
-        nb.types.Type.__init__(self, name=f"ring({context}, {unnamed}, {refs}, {self.index_maps}, {rank}, {waited}, {copies})")
+        nb.types.Type.__init__(
+            self,
+            name=f"ring({context}, {unnamed}, {refs}, {self.index_maps}, {rank}, {waited}, {copies})",
+        )
 
     def compiled(self, context: Any, builder: Any, value: Any) -> RingValue:
         return RingValue(context, builder, self, value)
@@ -57,7 +75,13 @@ class RingValue:
     """A ring as a `formula` sees it that is compiled; `value` is the structure, or its fields."""
 
     def __init__(self, context: Any, builder: Any, ring: RingType, value: Any) -> None:
-        self.context, self.builder, self.ring, self.value, self.plan = context, builder, ring, value, ring.plan
+        self.context, self.builder, self.ring, self.value, self.plan = (
+            context,
+            builder,
+            ring,
+            value,
+            ring.plan,
+        )
         self.np = CompiledContext(ring.context, builder, lambda: self.fields.np)
 
     @functools.cached_property
@@ -74,13 +98,26 @@ class RingValue:
 
     @property
     def grid(self) -> list[Value]:
-        return [Value(self.builder, size) for size in nb.cgutils.unpack_tuple(self.builder, self.fields.grid)]
+        return [
+            Value(self.builder, size)
+            for size in nb.cgutils.unpack_tuple(self.builder, self.fields.grid)
+        ]
 
 
-nb.struct_model(RingType, lambda ty: [
-    ("np", ty.context), *([("table", ty.table), ("index_maps", ty.index_maps)] if ty.copies else []),
-    *((f"sizes{number}", nb.types.UniTuple(I32, ty.plan.blocks[number].rank)) for number in ty.sized),
-    ("grid", nb.types.UniTuple(I32, ty.rank)), ("steps", I32), ("first", I32)])
+nb.struct_model(
+    RingType,
+    lambda ty: [
+        ("np", ty.context),
+        *([("table", ty.table), ("index_maps", ty.index_maps)] if ty.copies else []),
+        *(
+            (f"sizes{number}", nb.types.UniTuple(I32, ty.plan.blocks[number].rank))
+            for number in ty.sized
+        ),
+        ("grid", nb.types.UniTuple(I32, ty.rank)),
+        ("steps", I32),
+        ("first", I32),
+    ],
+)
 
 
 def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
@@ -94,17 +131,28 @@ def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
 
 
 _constant_of_part(source.stage_bytes, RingPlan.expected, I32)
-_constant_of_part(source.begins_consumed, lambda plan, part: part in plan.parts_of("consumed"), nb.types.boolean)
+_constant_of_part(
+    source.begins_consumed, lambda plan, part: part in plan.parts_of("consumed"), nb.types.boolean
+)
 _constant_of_part(source.announces, RingPlan.announces, nb.types.boolean)
-nb.constant_attributes(RingType, I32, slots=lambda ring: ring.plan.slots, delay=lambda ring: ring.plan.delay,
-                       unreleased=lambda ring: ring.unreleased, writers=lambda ring: 128 * ring.context.unit.compute_wgs)
+nb.constant_attributes(
+    RingType,
+    I32,
+    slots=lambda ring: ring.plan.slots,
+    delay=lambda ring: ring.plan.delay,
+    unreleased=lambda ring: ring.unreleased,
+    writers=lambda ring: 128 * ring.context.unit.compute_wgs,
+)
 nb.constant_attributes(RingType, nb.types.boolean, private=lambda ring: bool(ring.plan.private))
 nb.field_attributes(RingType, first=I32, grid=lambda ring: nb.types.UniTuple(I32, ring.rank))
 
 
 @cuda_meaning(source.each)
 def _each(typing_context: Any, ring: Any, parts: Any, part: Any, function: Any, *args: Any) -> Any:
-    numbers = [nb.immediate(number) for number in ring.plan.chosen(nb.literal(parts), nb.literal(part), ring.waited)]
+    numbers = [
+        nb.immediate(number)
+        for number in ring.plan.chosen(nb.literal(parts), nb.literal(part), ring.waited)
+    ]
     for kind, _ in numbers:
         nb.returns(typing_context, function, (ring, kind, *args))
     context, builder, values = yield nb.types.void(ring, parts, part, function, *args)
@@ -151,7 +199,9 @@ cuda_meaning(source.note_released)(nb.no_code)
 cuda_meaning(source.check_released)(nb.no_code)
 
 
-def index_maps_return(typing_context: Any, ring: RingType, indices: Any, operands: Iterable[int] | None = None) -> list[Any]:
+def index_maps_return(
+    typing_context: Any, ring: RingType, indices: Any, operands: Iterable[int] | None = None
+) -> list[Any]:
     """Return the types that the index maps of a ring's operands return; SpecError for what is no
     start of a block."""
     plan, returned = ring.plan, []
@@ -173,22 +223,47 @@ def index_maps_return(typing_context: Any, ring: RingType, indices: Any, operand
     return returned
 
 
-def start_of(context: Any, builder: Any, ring: RingType, value: Any, number: int, kinds: Any, indices: Any,
-             index_values: Any) -> list[Any]:
+def start_of(
+    context: Any,
+    builder: Any,
+    ring: RingType,
+    value: Any,
+    number: int,
+    kinds: Any,
+    indices: Any,
+    index_values: Any,
+) -> list[Any]:
     """`ring.start_of` for an index map that returns `kinds`."""
     block, index_map = ring.plan.blocks[number], ring.index_maps[number]
     if isinstance(index_map, nb.types.NoneType):
         at = context.make_tuple(builder, kinds, [nb.const(0)] * block.rank)
     else:
         mapped = builder.extract_value(value.index_maps, number)
-        at = nb.call_value(context, builder, index_map, mapped, indices, nb.cgutils.unpack_tuple(builder, index_values))[1]
+        at = nb.call_value(
+            context,
+            builder,
+            index_map,
+            mapped,
+            indices,
+            nb.cgutils.unpack_tuple(builder, index_values),
+        )[1]
     parts, checked = nb.cgutils.unpack_tuple(builder, at), number in ring.sized
-    start = [builder.mul(narrowed(builder, part) if checked else context.cast(builder, part, kind, I32), nb.const(scale))
-             for part, kind, scale in zip(parts, kinds, block.scales, strict=True)]
+    start = [
+        builder.mul(
+            narrowed(builder, part) if checked else context.cast(builder, part, kind, I32),
+            nb.const(scale),
+        )
+        for part, kind, scale in zip(parts, kinds, block.scales, strict=True)
+    ]
     if not checked:
         return start
-    unit, sizes = ring.context.unit, nb.cgutils.unpack_tuple(builder, getattr(value, f"sizes{number}"))
-    return bounded(builder, unit, ring.plan, number, source.index_map_of(unit, ring.plan, number), start, sizes)
+    unit, sizes = (
+        ring.context.unit,
+        nb.cgutils.unpack_tuple(builder, getattr(value, f"sizes{number}")),
+    )
+    return bounded(
+        builder, unit, ring.plan, number, source.index_map_of(unit, ring.plan, number), start, sizes
+    )
 
 
 @cuda_meaning(source.copy_in)
@@ -200,24 +275,48 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any)
     kind = nb.types.literal("ready")
     of_slot = args[0], nb.nothing(context), args[2], args[3]
     barrier = nb.call(context, builder, source.barrier, (ring, kind, I32, part), of_slot)[1]
-    for copy in copies_of(context, builder, ring, value, dict(zip(operands, returned, strict=True)), indices, args[1], args[2],
-                          barrier):
+    for copy in copies_of(
+        context,
+        builder,
+        ring,
+        value,
+        dict(zip(operands, returned, strict=True)),
+        indices,
+        args[1],
+        args[2],
+        barrier,
+    ):
         copy.load()
 
 
 def stage_of(context: Any, builder: Any, ring: RingType, slot: Any) -> Any:
-    stage: Any = source.stage_of.function(RingValue(context, builder, ring, None), Value(builder, slot))
+    stage: Any = source.stage_of.function(
+        RingValue(context, builder, ring, None), Value(builder, slot)
+    )
     return stage.value
 
 
-def copies_of(context: Any, builder: Any, ring: RingType, value: Any, operands: dict[int, Any], indices: Any, at_step: Any,
-              slot: Any, arrival: Any = None) -> Iterator[Copy]:
+def copies_of(
+    context: Any,
+    builder: Any,
+    ring: RingType,
+    value: Any,
+    operands: dict[int, Any],
+    indices: Any,
+    at_step: Any,
+    slot: Any,
+    arrival: Any = None,
+) -> Iterator[Copy]:
     """`ring.copies_of`; `operands`: what their index maps return."""
     plan, stage = ring.plan, stage_of(context, builder, ring, slot)
     for number, kinds in operands.items():
         start = start_of(context, builder, ring, value, number, kinds, indices, at_step)
-        table = builder.extract_value(value.table, number) if ring.context.unit.gpus else value.table
-        copy = Copy(context, builder, ring.context.unit, plan.copies[number], table, start, stage, arrival)
+        table = (
+            builder.extract_value(value.table, number) if ring.context.unit.gpus else value.table
+        )
+        copy = Copy(
+            context, builder, ring.context.unit, plan.copies[number], table, start, stage, arrival
+        )
         block = plan.blocks[number]
         if block.along:
             copy.share(block.sharing(plan.cluster))
@@ -227,11 +326,17 @@ def copies_of(context: Any, builder: Any, ring: RingType, value: Any, operands: 
 @cuda_meaning(source.tiles_of)
 def _tiles_of(_context: Any, ring: Any, slot: Any) -> Any:
     plan, role = ring.plan, ring.context.role
-    tiles = nb.types.Tuple([SmemType(layout, ref.arg.dtype, ring.context.unit.debugged, role, plan.written)
-                            for layout, ref in zip(plan.layouts, ring.refs, strict=True)])
+    tiles = nb.types.Tuple(
+        [
+            SmemType(layout, ref.arg.dtype, ring.context.unit.debugged, role, plan.written)
+            for layout, ref in zip(plan.layouts, ring.refs, strict=True)
+        ]
+    )
     context, builder, args = yield tiles(ring, I32)
     stage = stage_of(context, builder, ring, args[1])
-    return context.make_tuple(builder, tiles, [builder.add(stage, nb.const(offset)) for offset in plan.offsets])
+    return context.make_tuple(
+        builder, tiles, [builder.add(stage, nb.const(offset)) for offset in plan.offsets]
+    )
 
 
 @cuda_meaning(source.unravel)

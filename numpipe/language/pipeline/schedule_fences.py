@@ -26,7 +26,7 @@ def schedule_fence(np_: Context, after: Any = None) -> None:
     but behind it. Often that suits the registers there are, and it interleaves statements behind
     the wait with those before it; measure::
 
-        e = np.exp2(s)                       # while the product `acc` runs
+        e = np.exp2(s)  # while the product `acc` runs
         numpipe.schedule_fence(after=e)
         acc = numpipe.wgmma_wait(acc)
 
@@ -47,5 +47,7 @@ def schedule_fence(np_: Context, after: Any = None) -> None:
 
 def no_tile(kernel: str, given: str) -> SpecError:
     """Return the error for an `after` that is no register tile."""
-    return SpecError(f"kernel {kernel}: schedule_fence(after): a register tile, whose computation comes first, is expected, got "
-                     f"{given}")
+    return SpecError(
+        f"kernel {kernel}: schedule_fence(after): a register tile, whose computation comes first, is expected, got "
+        f"{given}"
+    )

@@ -84,8 +84,16 @@ class Group:
     operands: tuple[int, ...]
 
 
-def grouped(where: str, specs: Sequence[Any], labels: Sequence[str], known: Sequence[int | None], slots: int, delay: int | None,
-            kernel: int | None, default: int = 0) -> tuple[Group, ...]:
+def grouped(
+    where: str,
+    specs: Sequence[Any],
+    labels: Sequence[str],
+    known: Sequence[int | None],
+    slots: int,
+    delay: int | None,
+    kernel: int | None,
+    default: int = 0,
+) -> tuple[Group, ...]:
     """Return the rings of a pipeline.
 
     specs  leaves of in_specs
@@ -108,19 +116,28 @@ def grouped(where: str, specs: Sequence[Any], labels: Sequence[str], known: Sequ
         dims = depth(spec.depends, len(known))
         buffers = spec.buffer_count
         count = buffers or (slots if dims else 1)
-        kept = next((d for d in (spec.delay_release, delay, kernel) if d is not None), min(default, count - 1))
+        kept = next(
+            (d for d in (spec.delay_release, delay, kernel) if d is not None),
+            min(default, count - 1),
+        )
         if kept < 0:
             raise SpecError(f"{where}: delay_release must be at least 0, got {kept}")
         if dims and kept >= count:  # one block is released when the loop ends
-            limit = f"buffer_count={buffers} of {label}" if buffers else f"max_concurrent_steps={slots}"
-            raise SpecError(f"{where}: delay_release={kept} needs more than {kept} slots, got {limit}: the slot of step k is still "
-                            "held when step k + delay_release waits for its own")
+            limit = (
+                f"buffer_count={buffers} of {label}" if buffers else f"max_concurrent_steps={slots}"
+            )
+            raise SpecError(
+                f"{where}: delay_release={kept} needs more than {kept} slots, got {limit}: the slot of step k is still "
+                "held when step k + delay_release waits for its own"
+            )
         sizes = known[:dims]
         if buffers is None and None not in sizes:
             count = max(1, min(count, int(np.prod([int(n or 0) for n in sizes]))))
         groups.setdefault((dims, count, kept), []).append(number)
-    return tuple(Group(None if dims == len(known) else dims, count, kept, tuple(operands))
-                 for (dims, count, kept), operands in groups.items())
+    return tuple(
+        Group(None if dims == len(known) else dims, count, kept, tuple(operands))
+        for (dims, count, kept), operands in groups.items()
+    )
 
 
 def depth(depends: tuple[bool, ...] | None, rank: int) -> int:
@@ -132,10 +149,15 @@ def depth(depends: tuple[bool, ...] | None, rank: int) -> int:
     return max((number + 1 for number, read in enumerate(depends) if read), default=0)
 
 
-def places(count: int, groups: Sequence[Group], outs: Sequence[Group] = ()) -> tuple[Place | None, ...]:
+def places(
+    count: int, groups: Sequence[Group], outs: Sequence[Group] = ()
+) -> tuple[Place | None, ...]:
     """Return where each of `count` operands is; None: in global memory."""
-    by_operand = {number: Place(ring, place, ring >= len(groups)) for ring, group in enumerate((*groups, *outs))
-                  for place, number in enumerate(group.operands)}
+    by_operand = {
+        number: Place(ring, place, ring >= len(groups))
+        for ring, group in enumerate((*groups, *outs))
+        for place, number in enumerate(group.operands)
+    }
     return tuple(by_operand.get(number) for number in range(count))
 
 
@@ -151,13 +173,28 @@ class LoopFacts:
     tokens        the order tokens whose blocks a step goes through, in order (`order_tokens`)
     """
 
-    def __init__(self, pipe: Any, rings: Sequence[Any], arrays: Sequence[Any], groups: int, last: int,
-                 turns: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        pipe: Any,
+        rings: Sequence[Any],
+        arrays: Sequence[Any],
+        groups: int,
+        last: int,
+        turns: tuple[int, ...],
+    ) -> None:
         """`groups`: products that every step is sure to issue. `last`, `turns`: see
         `pipelines.steps`."""
-        self.np, self.arrays, self.tree, self.manual = pipe.np, tuple(arrays), pipe.tree, pipe.manual
-        self.rings, self.outs = tuple(rings[:len(pipe.rings)]), tuple(rings[len(pipe.rings):])
-        self.places, self.unequal = places(len(arrays), pipe.rings, pipe.outs), pipe.unequal and not pipe.single
+        self.np, self.arrays, self.tree, self.manual = (
+            pipe.np,
+            tuple(arrays),
+            pipe.tree,
+            pipe.manual,
+        )
+        self.rings, self.outs = tuple(rings[: len(pipe.rings)]), tuple(rings[len(pipe.rings) :])
+        self.places, self.unequal = (
+            places(len(arrays), pipe.rings, pipe.outs),
+            pipe.unequal and not pipe.single,
+        )
         computes = not pipe.np.memory
         self.pending = pending_groups(self.rings, groups) if computes else None
         self.passes_turn = bool(last) and computes
@@ -195,8 +232,17 @@ class Loop(LoopFacts):
     """A loop on the simulated SM: its grid, all steps in it, and the steps that this warpgroup
     runs."""
 
-    def __init__(self, pipe: Any, rings: Sequence[Ring], arrays: Sequence[Any], groups: int, last: int, turns: tuple[int, ...],
-                 total: Any, steps: Any) -> None:
+    def __init__(
+        self,
+        pipe: Any,
+        rings: Sequence[Ring],
+        arrays: Sequence[Any],
+        groups: int,
+        last: int,
+        turns: tuple[int, ...],
+        total: Any,
+        steps: Any,
+    ) -> None:
         super().__init__(pipe, rings, arrays, groups, last, turns)
         self.grid, self.total, self.steps = pipe.grid, total, steps
 
@@ -208,16 +254,24 @@ def pending_groups(rings: Sequence[Any], groups: int) -> int | None:
     Every product is a group; `groups` is how many each step is sure to issue, so the newest ``delay
     * groups`` groups belong to the last `delay` steps.
     """
-    delays = [ring.plan.delay for ring in rings if "consumed" not in ring.plan.manual and ring.plan.dims != 0]
+    delays = [
+        ring.plan.delay
+        for ring in rings
+        if "consumed" not in ring.plan.manual and ring.plan.dims != 0
+    ]
     return min(products_in_flight.MOST, min(delays) * groups) if delays else None
 
 
 @op
 def tiles(loop: Loop, k: Any) -> Any:
     """Return a tile for each operand of step k, or the array itself, in the shape of in_specs."""
-    slots = [tiles_of(ring, slot_of(ring, step_of(ring, k, 0))) for ring in (*loop.rings, *loop.outs)]
-    operands = [array if place is None else slots[place.ring][place.operand]
-             for array, place in zip(loop.arrays, loop.places, strict=True)]
+    slots = [
+        tiles_of(ring, slot_of(ring, step_of(ring, k, 0))) for ring in (*loop.rings, *loop.outs)
+    ]
+    operands = [
+        array if place is None else slots[place.ring][place.operand]
+        for array, place in zip(loop.arrays, loop.places, strict=True)
+    ]
     return loop.tree.build(iter(operands), made)
 
 

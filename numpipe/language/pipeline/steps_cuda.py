@@ -20,18 +20,32 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
     """The type of `steps.Loop`, with all that its role uses and a compile knows. Loops that are
     equal in that are compiled once."""
 
-    def __init__(self, pipe: Any, rings: list[RingType], arrays: list[Any], groups: int, last: int, turns: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        pipe: Any,
+        rings: list[RingType],
+        arrays: list[Any],
+        groups: int,
+        last: int,
+        turns: tuple[int, ...],
+    ) -> None:
         source.LoopFacts.__init__(self, pipe, rings, arrays, groups, last, turns)
         self.rank = pipe.rank
-        nb.types.Type.__init__(self, name=(
-            f"loop({self.np}, {self.rings}, {self.arrays}, {self.tree}, {self.places}, {self.manual}, {self.rank}, {self.unequal}, "
-            f"{self.pending}, {self.outs}, {self.passes_turn}, {self.tokens})"))
+        nb.types.Type.__init__(
+            self,
+            name=(
+                f"loop({self.np}, {self.rings}, {self.arrays}, {self.tree}, {self.places}, {self.manual}, {self.rank}, {self.unequal}, "
+                f"{self.pending}, {self.outs}, {self.passes_turn}, {self.tokens})"
+            ),
+        )
 
     @property
     def passed(self) -> list[Any]:
         """The types of the arrays that a body is given as they are; of the others a loop uses
         nothing but the type."""
-        return [array for array, place in zip(self.arrays, self.places, strict=True) if place is None]
+        return [
+            array for array, place in zip(self.arrays, self.places, strict=True) if place is None
+        ]
 
     @property
     def grid(self) -> Any:
@@ -47,17 +61,34 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
             else:
                 plan = (*self.rings, *self.outs)[place.ring].plan
                 layout, unit = plan.layouts[place.operand], self.np.unit
-                given.append(SmemType(layout, array.arg.dtype, unit.debugged, self.np.role, plan.written))
+                given.append(
+                    SmemType(layout, array.arg.dtype, unit.debugged, self.np.role, plan.written)
+                )
         return self.tree.build(iter(given), made)
 
 
-nb.struct_model(LoopType, lambda ty: [
-    ("np", ty.np), ("rings", nb.types.Tuple(ty.rings)), ("passed", nb.types.Tuple(ty.passed)), ("grid", ty.grid),
-    ("total", I32), ("steps", I32), ("outs", nb.types.Tuple(ty.outs))])
+nb.struct_model(
+    LoopType,
+    lambda ty: [
+        ("np", ty.np),
+        ("rings", nb.types.Tuple(ty.rings)),
+        ("passed", nb.types.Tuple(ty.passed)),
+        ("grid", ty.grid),
+        ("total", I32),
+        ("steps", I32),
+        ("outs", nb.types.Tuple(ty.outs)),
+    ],
+)
 
 
-nb.field_attributes(LoopType, np=lambda loop: loop.np, grid=lambda loop: loop.grid, total=I32,
-                    rings=lambda loop: nb.types.Tuple(loop.rings), outs=lambda loop: nb.types.Tuple(loop.outs))
+nb.field_attributes(
+    LoopType,
+    np=lambda loop: loop.np,
+    grid=lambda loop: loop.grid,
+    total=I32,
+    rings=lambda loop: nb.types.Tuple(loop.rings),
+    outs=lambda loop: nb.types.Tuple(loop.outs),
+)
 nb.constant_attributes(LoopType, None, pending=lambda loop: loop.pending)
 
 
@@ -68,21 +99,35 @@ def _pass_tokens(typing_context: Any, loop: Any) -> Any:
         nb.returns(typing_context, skip_turn, (loop.np, kind))
     context, builder, args = yield nb.types.void(loop)
     for kind, number in tokens:
-        nb.call(context, builder, skip_turn, (loop.np, kind), (nb.fields(context, builder, loop, args[0]).np, number))
+        nb.call(
+            context,
+            builder,
+            skip_turn,
+            (loop.np, kind),
+            (nb.fields(context, builder, loop, args[0]).np, number),
+        )
 
 
 @cuda_meaning(source.tiles)
 def _tiles(_context: Any, loop: Any, k: Any) -> Any:
     context, builder, args = yield loop.tiles(loop, I32)
     value = nb.fields(context, builder, loop, args[0])
-    rings = [(ring, builder.extract_value(values, number)) for kinds, values in ((loop.rings, value.rings), (loop.outs, value.outs))
-             for number, ring in enumerate(kinds)]
-    steps = [nb.call(context, builder, step_of, (ring, I32, I32), (loaded, args[1], nb.const(0)))[1] for ring, loaded in rings]
+    rings = [
+        (ring, builder.extract_value(values, number))
+        for kinds, values in ((loop.rings, value.rings), (loop.outs, value.outs))
+        for number, ring in enumerate(kinds)
+    ]
+    steps = [
+        nb.call(context, builder, step_of, (ring, I32, I32), (loaded, args[1], nb.const(0)))[1]
+        for ring, loaded in rings
+    ]
     slots = []
     for (ring, loaded), step in zip(rings, steps, strict=True):
         slot = nb.call(context, builder, slot_of, (ring, I32), (loaded, step))[1]
         slots.append(nb.call(context, builder, tiles_of, (ring, I32), (loaded, slot))[1])
     passed = iter(nb.cgutils.unpack_tuple(builder, value.passed, len(loop.passed)))
-    operands = [next(passed) if place is None else builder.extract_value(slots[place.ring], place.operand) for place in loop.places]
+    operands = [
+        next(passed) if place is None else builder.extract_value(slots[place.ring], place.operand)
+        for place in loop.places
+    ]
     return build_value(context, builder, loop.tiles, iter(operands))
-

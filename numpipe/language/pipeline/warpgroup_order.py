@@ -67,7 +67,7 @@ def turn(name: str | None) -> NoReturn:
     every step of a loop with steps_of is sure to go through. Warpgroups that do not go through it
     equally often are a deadlock, which the simulator reports.
     """
-    raise outside("turn", ", as `with numpipe.turn(\"name\"):`")
+    raise outside("turn", ', as `with numpipe.turn("name"):`')
 
 
 @op
@@ -75,7 +75,9 @@ def place_of(np_: Context, number: int, further: int) -> Any:
     """Return the named barrier at which this warpgroup, or with `further` 1 the next one, waits for
     its turn with a token."""
     unit = np_.unit
-    return np.int32(unit.token_barrier(number) + (unit.number(current().warpgroup) + further) % unit.compute_wgs)
+    return np.int32(
+        unit.token_barrier(number) + (unit.number(current().warpgroup) + further) % unit.compute_wgs
+    )
 
 
 # ---- turns

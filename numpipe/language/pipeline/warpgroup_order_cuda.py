@@ -25,11 +25,15 @@ def _place_of(_context: Any, np_: Any, number: Any, further: Any) -> Any:
     return builder.add(place, nb.const(first))
 
 
-def _over_tokens(context: Any, builder: Any, np_: Any, value: Any, warpgroup: int, function: Any) -> None:
+def _over_tokens(
+    context: Any, builder: Any, np_: Any, value: Any, warpgroup: int, function: Any
+) -> None:
     """`order_tokens.over_tokens`."""
     if not np_.several or not np_.unit.tokens:
         return
-    with builder.if_then(builder.icmp_unsigned("==", own_warpgroup(builder, value), nb.const(warpgroup))):
+    with builder.if_then(
+        builder.icmp_unsigned("==", own_warpgroup(builder, value), nb.const(warpgroup))
+    ):
         for token in range(len(np_.unit.tokens)):
             kind, number = nb.immediate(token)
             nb.call(context, builder, function, (np_, kind), (value, number))

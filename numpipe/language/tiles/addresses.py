@@ -94,23 +94,40 @@ def lane_offset(layout: Layout, thread: Any, matrices: bool = True) -> Any:
     # bytes down the column
     part = warp * 32 + ((lane >> 3) & 1) * 16 if sixteen else warp * 64 + (lane >> 2) * 4
     shift = width.bit_length() - 1
-    return (part >> shift) * layout.panel_stride + swizzled(column * width + (part & (width - 1)), width)
+    return (part >> shift) * layout.panel_stride + swizzled(
+        column * width + (part & (width - 1)), width
+    )
 
 
 def accesses(layout: Layout, matrices: bool = True) -> list[Access]:
     """Return the accesses of every lane, in the order of their registers; without `matrices`
     (ldmatrix, stmatrix) each lane moves its own pairs of 16-bit columns."""
     registers = layout.shape[1] * max(layout.itemsize, 2) // 8  # of 64 rows
-    block_bytes = 64 * layout.width if layout.inner == 1 else 64 * layout.itemsize // layout.width * layout.panel_stride
-    return [Access(block * registers + access.first, access.count, access.xor, access.add + block * block_bytes)
-            for block in range(layout.shape[0] // 64) for access in _of_a_block(layout, matrices)]
+    block_bytes = (
+        64 * layout.width
+        if layout.inner == 1
+        else 64 * layout.itemsize // layout.width * layout.panel_stride
+    )
+    return [
+        Access(
+            block * registers + access.first,
+            access.count,
+            access.xor,
+            access.add + block * block_bytes,
+        )
+        for block in range(layout.shape[0] // 64)
+        for access in _of_a_block(layout, matrices)
+    ]
 
 
 def _of_a_block(layout: Layout, matrices: bool) -> list[Access]:
     """Return the accesses of the first 64 rows."""
     groups, width = range(layout.shape[1] // 8), layout.width
     if layout.itemsize == 2 and matrices:
-        return [Access(2 * j, min(4, 2 * (len(groups) - j)), *_along(layout, 16 * j)) for j in groups[::2]]
+        return [
+            Access(2 * j, min(4, 2 * (len(groups) - j)), *_along(layout, 16 * j))
+            for j in groups[::2]
+        ]
     found = []
     for j in groups:
         for half in (0, 1):  # 8 rows further down
@@ -119,11 +136,19 @@ def _of_a_block(layout: Layout, matrices: bool) -> list[Access]:
                 count = 2 if layout.itemsize == 4 else 1
                 found.append(Access((2 * j + half) * count, count, xor, add + 8 * half * width))
                 continue
-            xor, add = (32 * half, 0) if width >= 64 else (0, 32 * half // width * layout.panel_stride)
+            xor, add = (
+                (32 * half, 0) if width >= 64 else (0, 32 * half // width * layout.panel_stride)
+            )
             # the next column: where rows are 128 bytes wide, each is swizzled in its own way
             for odd in (0, 1):
-                found.append(Access(4 * j + 2 * half + odd, 1, xor ^ (16 * odd if width == 128 else 0),
-                                    add + (8 * j + odd) * width))
+                found.append(
+                    Access(
+                        4 * j + 2 * half + odd,
+                        1,
+                        xor ^ (16 * odd if width == 128 else 0),
+                        add + (8 * j + odd) * width,
+                    )
+                )
     return found
 
 

@@ -29,7 +29,9 @@ class GmemView:
 
     operand = "view"
 
-    def __init__(self, ref: GmemRef, start: tuple[Any, ...], axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, ref: GmemRef, start: tuple[Any, ...], axes: tuple[int, ...], shape: tuple[int, ...]
+    ) -> None:
         self.ref, self.start, self.axes, self.shape, self.dtype = ref, start, axes, shape, ref.dtype
 
 
@@ -51,18 +53,33 @@ def starts(parts: Sequence[Any]) -> tuple[Any, ...]:
 def ends(ref: GmemRef, parts: Sequence[Any]) -> tuple[int, ...]:
     """Return where each dimension of an array ends for an index: where the array does, or before it
     at the stop of a `ds`."""
-    return tuple(max(0, min(size, int(part.stop))) if isinstance(part, Ds) and part.limited else size
-                 for part, size in zip(parts, ref.array.shape, strict=True))
+    return tuple(
+        max(0, min(size, int(part.stop))) if isinstance(part, Ds) and part.limited else size
+        for part, size in zip(parts, ref.array.shape, strict=True)
+    )
 
 
-def check_inside(ref: GmemRef, parts: Sequence[Any], axes: tuple[int, ...], what: str, below: str, beyond: str, does: str) -> None:
+def check_inside(
+    ref: GmemRef,
+    parts: Sequence[Any],
+    axes: tuple[int, ...],
+    what: str,
+    below: str,
+    beyond: str,
+    does: str,
+) -> None:
     """Raise SimulationError for an integer in an index outside its dimension; the GPU does `below`
     under 0, `beyond` at the end."""
     for axis, (part, size) in enumerate(zip(parts, ref.array.shape, strict=True)):
         if axis not in axes and not 0 <= int(part) < size:
-            raise failure(SimulationError, "out-of-bounds", f"{what}: index {int(part)} along dimension {axis} is outside the "
-                          f"array's {size}; {below if int(part) < 0 else beyond} there", f"an index in 0…{size - 1}",
-                          f"{does} '{ref.name}'")
+            raise failure(
+                SimulationError,
+                "out-of-bounds",
+                f"{what}: index {int(part)} along dimension {axis} is outside the "
+                f"array's {size}; {below if int(part) < 0 else beyond} there",
+                f"an index in 0…{size - 1}",
+                f"{does} '{ref.name}'",
+            )
 
 
 def block_axes(ref: Any, parts: Sequence[Any], what: str, gathers: bool = False) -> tuple[int, ...]:
@@ -77,15 +94,29 @@ def block_axes(ref: Any, parts: Sequence[Any], what: str, gathers: bool = False)
     name, ndim = ref.arg.name, ref.arg.ndim
     bounded(tuple(parts))
     if not gathers and any(isinstance(part, TileLike) for part in parts):
-        instead = ", ".join(f"ds(start, {part.shape[0]})" if isinstance(part, TileLike) else
-                            f"ds(start, {part.size})" if isinstance(part, Ds) else "i" for part in parts)
-        raise SpecError(f"{what}: a vector of indices gathers in a load, and scatters in a store, only; here an index has "
-                        f"ds(start, size) and integers: write {what.replace('…', instead)}")
+        instead = ", ".join(
+            f"ds(start, {part.shape[0]})"
+            if isinstance(part, TileLike)
+            else f"ds(start, {part.size})"
+            if isinstance(part, Ds)
+            else "i"
+            for part in parts
+        )
+        raise SpecError(
+            f"{what}: a vector of indices gathers in a load, and scatters in a store, only; here an index has "
+            f"ds(start, size) and integers: write {what.replace('…', instead)}"
+        )
     axes = tuple(axis for axis, part in enumerate(parts) if isinstance(part, (Ds, All, TileLike)))
     others = [part for axis, part in enumerate(parts) if axis not in axes]
-    if len(parts) != ndim or len(axes) > 2 or not all(isinstance(p, NoValue) or is_integer(p) for p in others):
-        raise SpecError(f"array '{name}' has {ndim} dimension{'s' * (ndim != 1)}: {what} is a block of one or two of them, "
-                        f"ds(start, size), with an integer along the others, got {parts}")
+    if (
+        len(parts) != ndim
+        or len(axes) > 2
+        or not all(isinstance(p, NoValue) or is_integer(p) for p in others)
+    ):
+        raise SpecError(
+            f"array '{name}' has {ndim} dimension{'s' * (ndim != 1)}: {what} is a block of one or two of them, "
+            f"ds(start, size), with an integer along the others, got {parts}"
+        )
     if any(isinstance(part, All) for part in parts):
         raise SpecError(f"{what}: ':' has no compile-time size here; use ds(start, size)")
     return axes

@@ -21,40 +21,67 @@ class ViewType(nb.types.Type, source.GmemView):  # type: ignore[misc]
         super().__init__(name=f"view({ref}, {axes}, {shape})")  # type: ignore[call-arg]
 
 
-nb.struct_model(ViewType, lambda ty: [("ref", ty.ref), ("start", nb.types.UniTuple(I32, ty.ref.arg.ndim))])
+nb.struct_model(
+    ViewType, lambda ty: [("ref", ty.ref), ("start", nb.types.UniTuple(I32, ty.ref.arg.ndim))]
+)
 
 
 class Block:
     """A block of an array in generated code: the address of the array's element 0, and along its
     dimensions start, size, stride."""
 
-    def __init__(self, context: Any, builder: Any, ref: GmemType, value: Any, start: Sequence[Any], axes: tuple[int, ...],
-                 indices: Sequence[tuple[int, TileType, Any]] = (), stops: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        context: Any,
+        builder: Any,
+        ref: GmemType,
+        value: Any,
+        start: Sequence[Any],
+        axes: tuple[int, ...],
+        indices: Sequence[tuple[int, TileType, Any]] = (),
+        stops: Sequence[Any] = (),
+    ) -> None:
         self.builder, self.dtype = builder, ref.arg.dtype
         array = nb.fields(context, builder, ref, value)
-        shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
+        shape, strides = (
+            nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides)
+        )
         for axis, stop in enumerate(stops):
             if stop is not None:
-                least = builder.select(builder.icmp_signed("<", stop, shape[axis]), stop, shape[axis])
-                shape[axis] = builder.select(builder.icmp_signed("<", least, nb.const(0)), nb.const(0), least)
+                least = builder.select(
+                    builder.icmp_signed("<", stop, shape[axis]), stop, shape[axis]
+                )
+                shape[axis] = builder.select(
+                    builder.icmp_signed("<", least, nb.const(0)), nb.const(0), least
+                )
         self.base, self.inside = array.pointer, nb.const(1, nb.i1)
         for axis, place in enumerate(start):
             if axis not in axes:
-                self.inside = builder.and_(self.inside, builder.icmp_unsigned("<", place, shape[axis]))
+                self.inside = builder.and_(
+                    self.inside, builder.icmp_unsigned("<", place, shape[axis])
+                )
                 self.base = self.moved(self.base, place, strides[axis])
-        self.start, self.size, self.stride = ([of[axis] for axis in axes] for of in (start, shape, strides))
+        self.start, self.size, self.stride = (
+            [of[axis] for axis in axes] for of in (start, shape, strides)
+        )
         inner = ref.arg.ndim - 1 if ref.arg.order == "row" else 0
         self.indices = indices
         """(which dimension, vector's type, value) of indices that elements are gathered at"""
-        self.pairs = bool(axes) and axes[-1] == inner and ref.arg.tma and not any(
-            number == len(axes) - 1 for number, *_ in self.indices)
+        self.pairs = (
+            bool(axes)
+            and axes[-1] == inner
+            and ref.arg.tma
+            and not any(number == len(axes) - 1 for number, *_ in self.indices)
+        )
         """whether elements along the last dimension may be loaded at once: they are neighbours, and
         rows are aligned"""
 
     def moved(self, address: Any, place: Any, stride: Any) -> Any:
         """Return the address `place` elements further along a dimension."""
         builder = self.builder
-        far = builder.mul(builder.sext(place, nb.i64), builder.mul(stride, nb.const(self.dtype.itemsize, nb.i64)))
+        far = builder.mul(
+            builder.sext(place, nb.i64), builder.mul(stride, nb.const(self.dtype.itemsize, nb.i64))
+        )
         return builder.add(address, far)
 
     def aligned(self, columns: int, run: int) -> Any:
@@ -62,15 +89,25 @@ class Block:
         has all its columns."""
         builder, begin = self.builder, self.start[-1]
         most = builder.sub(self.size[-1], nb.const(columns))
-        whole = builder.and_(builder.icmp_signed(">=", begin, nb.const(0)), builder.icmp_signed("<=", begin, most))
-        return builder.and_(whole, builder.icmp_unsigned("==", builder.and_(begin, nb.const(run - 1)), nb.const(0)))
+        whole = builder.and_(
+            builder.icmp_signed(">=", begin, nb.const(0)), builder.icmp_signed("<=", begin, most)
+        )
+        return builder.and_(
+            whole, builder.icmp_unsigned("==", builder.and_(begin, nb.const(run - 1)), nb.const(0))
+        )
 
     def load(self, address: Any, inside: Any, count: int = 1) -> Any:
         """Load one element, or `count` adjacent ones; where they lie outside it loads the array's
         first element, and gives 0."""
         builder, nbytes = self.builder, count * self.dtype.itemsize
         words = nbytes // 4
-        machine: Any = nb.ir.IntType(8 * nbytes) if not words else nb.i32 if words == 1 else nb.ir.VectorType(nb.i32, words)
+        machine: Any = (
+            nb.ir.IntType(8 * nbytes)
+            if not words
+            else nb.i32
+            if words == 1
+            else nb.ir.VectorType(nb.i32, words)
+        )
         pointer = builder.inttoptr(address, nb.global_pointer(machine))
         found = builder.load(pointer, align=self.dtype.itemsize * count)
         zero = nb.ir.Constant(machine, [0] * words if words > 1 else 0)
@@ -96,21 +133,41 @@ nb.constant_attributes(ViewType, None, shape=lambda ty: ty.shape, dtype=lambda t
 def starts(context: Any, builder: Any, index: Any, value: Any) -> list[Any]:
     """Return where each part of an index starts, as int32: 0 where it has no value, and a vector of
     indices as it is."""
-    values = nb.cgutils.unpack_tuple(builder, value) if isinstance(index, nb.types.BaseTuple) else [value]
+    values = (
+        nb.cgutils.unpack_tuple(builder, value)
+        if isinstance(index, nb.types.BaseTuple)
+        else [value]
+    )
     parts = whole_slices(index)
-    values = [nb.fields(context, builder, part, found).value if isinstance(part, Index) else found
-              for part, found in zip(parts, values, strict=True)]
-    return [nb.const(0) if isinstance(part, (NoValue, All)) or getattr(part, "inert", False) else
-            nb.fields(context, builder, part, found).start if isinstance(part, LimitedType) else
-            found if isinstance(part, (DsType, TileType)) else context.cast(builder, found, part, I32)
-            for part, found in zip(plain(parts), values, strict=True)]
+    values = [
+        nb.fields(context, builder, part, found).value if isinstance(part, Index) else found
+        for part, found in zip(parts, values, strict=True)
+    ]
+    return [
+        nb.const(0)
+        if isinstance(part, (NoValue, All)) or getattr(part, "inert", False)
+        else nb.fields(context, builder, part, found).start
+        if isinstance(part, LimitedType)
+        else found
+        if isinstance(part, (DsType, TileType))
+        else context.cast(builder, found, part, I32)
+        for part, found in zip(plain(parts), values, strict=True)
+    ]
 
 
 def stops(context: Any, builder: Any, index: Any, value: Any) -> list[Any]:
     """Return the stop of each part of an index, as int32; None for parts that have none."""
-    values = nb.cgutils.unpack_tuple(builder, value) if isinstance(index, nb.types.BaseTuple) else [value]
-    return [nb.fields(context, builder, part, found).stop if isinstance(part, LimitedType) and not part.inert else None
-            for part, found in zip(whole_slices(index), values, strict=True)]
+    values = (
+        nb.cgutils.unpack_tuple(builder, value)
+        if isinstance(index, nb.types.BaseTuple)
+        else [value]
+    )
+    return [
+        nb.fields(context, builder, part, found).stop
+        if isinstance(part, LimitedType) and not part.inert
+        else None
+        for part, found in zip(whole_slices(index), values, strict=True)
+    ]
 
 
 @method_of(GmemType, "at")
@@ -121,5 +178,7 @@ def _view(of: GmemType, target: AtType, index: Any) -> Any:
     result = ViewType(of, axes, tuple(parts[axis].size for axis in axes))
     context, builder, args = yield result(target, index)
     ref = nb.fields(context, builder, target, args[0]).of
-    place = context.make_tuple(builder, nb.types.UniTuple(I32, of.arg.ndim), starts(context, builder, index, args[1]))
+    place = context.make_tuple(
+        builder, nb.types.UniTuple(I32, of.arg.ndim), starts(context, builder, index, args[1])
+    )
     return nb.struct(context, builder, result, ref=ref, start=place)

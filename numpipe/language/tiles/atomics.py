@@ -4,8 +4,10 @@ other CTAs may change too.
 ::
 
     m = numpipe.program_id(0)
-    numpipe.atomic_add(total.at[ds(0, 64), ds(0, 64)], tile)        # as all other CTAs do, in any order
-    numpipe.atomic_max(top.at[ds(m * 64, 64)], tile.max(axis=1))    # of int32
+    numpipe.atomic_add(
+        total.at[ds(0, 64), ds(0, 64)], tile
+    )  # as all other CTAs do, in any order
+    numpipe.atomic_max(top.at[ds(m * 64, 64)], tile.max(axis=1))  # of int32
 
 Each element of the array becomes the sum, minimum and so on of its value and the tile's,
 atomically: relaxed, at GPU scope. The old value is not returned. The caller passes the array with
@@ -57,12 +59,19 @@ from .tile import form_of
 
 __all__ = ["atomic_add", "atomic_and", "atomic_max", "atomic_min", "atomic_or", "atomic_xor"]
 
-_LANES: dict[str, tuple[str, ...]] = {"add": ("int32", "uint32", "float32", "float16", "bfloat16"),
-                                      **dict.fromkeys(("min", "max", "and", "or", "xor"), ("int32", "uint32"))}
+_LANES: dict[str, tuple[str, ...]] = {
+    "add": ("int32", "uint32", "float32", "float16", "bfloat16"),
+    **dict.fromkeys(("min", "max", "and", "or", "xor"), ("int32", "uint32")),
+}
 """types that red.global reduces"""
-_RESULTS = {"add": "the sum of it and of the tile's", "min": "the smaller of it and of the tile's",
-            "max": "the larger of it and of the tile's", "and": "``it & the tile's``", "or": "``it | the tile's``",
-            "xor": "``it ^ the tile's``"}
+_RESULTS = {
+    "add": "the sum of it and of the tile's",
+    "min": "the smaller of it and of the tile's",
+    "max": "the larger of it and of the tile's",
+    "and": "``it & the tile's``",
+    "or": "``it | the tile's``",
+    "xor": "``it ^ the tile's``",
+}
 
 
 def in_shared(dst: Any) -> bool:
@@ -78,33 +87,52 @@ def of_lane(dst: Any) -> bool:
 def check_atomic(name: str, dst: Any, tile: Any) -> None:
     """Raise SpecError unless a tile fits a view, and the reduction exists for its type."""
     if not isinstance(dst, GmemView):
-        raise SpecError(f"{name}(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got {called(dst)}")
+        raise SpecError(
+            f"{name}(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got {called(dst)}"
+        )
     form, ref, reduction = form_of(tile, name), dst.ref, name.removeprefix("atomic_")
     if not dst.axes and form is None and is_number(tile):
         _check_element(name, ref, tile, _LANES[reduction])
         return
     if form is None:
-        raise SpecError(f"{name}(dst, tile): the second argument is a register tile, got {called(tile)}")
+        raise SpecError(
+            f"{name}(dst, tile): the second argument is a register tile, got {called(tile)}"
+        )
     array = ref.arg
-    ref.unit.check_output(ref.index, name, f"{name}({array.name}.at[…], tile) by its own name, or in a function that is called by "
-                          "name and gets it as an argument")
+    ref.unit.check_output(
+        ref.index,
+        name,
+        f"{name}({array.name}.at[…], tile) by its own name, or in a function that is called by "
+        "name and gets it as an argument",
+    )
     known = (REDUCTIONS if through_tma(array, dst.axes, form) else _LANES)[reduction]
     check(f"{name}: {array.name}.at[…]", array.name, array.dtype, dst.shape, form, known)
     if form.dtype.name in known:
         return
-    instead = ("; a tile (M, N) to an array that TMA can store, whose rows are multiples of 16 B, has float16 and bfloat16 too"
-               if form.dtype.name in REDUCTIONS[reduction] else "")
-    raise SpecError(f"{name}: {form.dtype} has no such reduction in global memory: it takes "
-                    f"{', '.join(_LANES[reduction])}{instead}")
+    instead = (
+        "; a tile (M, N) to an array that TMA can store, whose rows are multiples of 16 B, has float16 and bfloat16 too"
+        if form.dtype.name in REDUCTIONS[reduction]
+        else ""
+    )
+    raise SpecError(
+        f"{name}: {form.dtype} has no such reduction in global memory: it takes "
+        f"{', '.join(_LANES[reduction])}{instead}"
+    )
 
 
 def _check_element(name: str, ref: Any, value: Any, known: Sequence[str]) -> None:
     """Raise SpecError unless a number may be reduced into an element of an array."""
     array = ref.arg
-    ref.unit.check_output(ref.index, name, f"{name}({array.name}.at[…], x) by its own name, or in a function that is called by "
-                          "name and gets it as an argument")
+    ref.unit.check_output(
+        ref.index,
+        name,
+        f"{name}({array.name}.at[…], x) by its own name, or in a function that is called by "
+        "name and gets it as an argument",
+    )
     if array.dtype.name not in known:
-        raise SpecError(f"{name}: {array.dtype} has no such reduction in global memory: it takes {', '.join(known)}")
+        raise SpecError(
+            f"{name}: {array.dtype} has no such reduction in global memory: it takes {', '.join(known)}"
+        )
     check_number(f"{name}: {array.name}.at[…]", array.name, array.dtype, value)
 
 
@@ -122,9 +150,14 @@ def _atomic(reduction: str) -> Op[..., Any]:
         if not dst.axes:
             write_element(dst.ref, dst.start, tile, f"{name}: {dst.ref.name}.at[…]", reduction)
         elif not tile.inert:
-            write_out(dst.ref, dst.axes, dst.start, tile, f"{name}: {dst.ref.name}.at[…]", reduction)
+            write_out(
+                dst.ref, dst.axes, dst.start, tile, f"{name}: {dst.ref.name}.at[…]", reduction
+            )
 
-    return named(operation, name, f"""Make each element of a view of an array {_RESULTS[reduction]}, atomically, inside a kernel.
+    return named(
+        operation,
+        name,
+        f"""Make each element of a view of an array {_RESULTS[reduction]}, atomically, inside a kernel.
 
     dst   in shared memory a tile, or ``hist.at[indices]``: see `numpipe.language.tiles.shared_atomics`; in global memory
           ``array.at[ds(i, 64), ds(j, 64)]``, or ``array.at[ds(i, 64)]`` for a vector; with an integer along each other dimension.
@@ -135,7 +168,8 @@ def _atomic(reduction: str) -> Op[..., Any]:
     num_compute_wgs=1. Other CTAs may do the same to the same elements, and nothing else within the kernel. Raises SpecError where
     shapes or types differ, for inputs, and for types of which there is no such reduction (PTX ISA, "red",
     "cp.reduce.async.bulk.tensor"). See `numpipe.language.tiles.atomics` for which is taken, and for its types.
-    """)
+    """,
+    )
 
 
 ATOMICS = {f"atomic_{reduction}": _atomic(reduction) for reduction in _LANES}

@@ -26,9 +26,18 @@ def _atomic(name: str, typing_context: Any, dst: Any, tile: Any) -> Any:
     source.check_atomic(name, dst, tile)
     reduction = name.removeprefix("atomic_")
     dtype = dst.dtype
-    kind, register = (("noftz." + {"float16": "f16", "bfloat16": "bf16"}[dtype.name], "h") if dtype in HALVES else
-                      ("f32", "f") if dtype == FLOAT32 else
-                      (f"{'u' if dtype.kind == 'u' else 's'}32" if reduction in ("add", "min", "max") else "b32", "r"))
+    kind, register = (
+        ("noftz." + {"float16": "f16", "bfloat16": "bf16"}[dtype.name], "h")
+        if dtype in HALVES
+        else ("f32", "f")
+        if dtype == FLOAT32
+        else (
+            f"{'u' if dtype.kind == 'u' else 's'}32"
+            if reduction in ("add", "min", "max")
+            else "b32",
+            "r",
+        )
+    )
     statement = f"red.relaxed.gpu.global.{reduction}.{kind} [$0], $1;", register
     if not dst.axes:
         context, builder, args = yield nb.types.void(dst, tile)
@@ -47,7 +56,13 @@ def _atomic(name: str, typing_context: Any, dst: Any, tile: Any) -> Any:
 
 def _debugged(context: Any, builder: Any, dst: Any, view: Any, start: list[Any]) -> None:
     if dst.ref.unit.params.debug and dst.ref.role == "compute":
-        report_view(builder, dst, nb.fields(context, builder, dst.ref, view.ref).shape, start, not dst.ref.by_lane)
+        report_view(
+            builder,
+            dst,
+            nb.fields(context, builder, dst.ref, view.ref).shape,
+            start,
+            not dst.ref.by_lane,
+        )
 
 
 for _name, _operation in source.ATOMICS.items():

@@ -22,8 +22,16 @@ def rank(builder: Any, place: list[Any], dims: Dims) -> Any:
     return found
 
 
-def arrive(typing_context: Any, context: Any, builder: Any, peers: tuple[Dims, ...], dims: Dims, address: Any,
-           led: tuple[int, ...] = (), wide: bool = False) -> None:
+def arrive(
+    typing_context: Any,
+    context: Any,
+    builder: Any,
+    peers: tuple[Dims, ...],
+    dims: Dims,
+    address: Any,
+    led: tuple[int, ...] = (),
+    wide: bool = False,
+) -> None:
     """Emit arrivals of each warp on the mbarrier at a shared address: lane i arrives in the CTA
     that the i-th of `peers` leads to. Or lane 0 does, in the CTA that is first along the dimensions
     `led` of the cluster.
@@ -33,21 +41,43 @@ def arrive(typing_context: Any, context: Any, builder: Any, peers: tuple[Dims, .
     GPU, and a loop half as fast.
     """
     idle = lane = builder.and_(nb.thread_index(builder), nb.const(31))  # 0 in lanes that arrive
-    operation, remote = mbarrier.arrive, mbarrier.arrive_remote_release if wide else mbarrier.arrive_remote
+    operation, remote = (
+        mbarrier.arrive,
+        mbarrier.arrive_remote_release if wide else mbarrier.arrive_remote,
+    )
     if led:
-        place = [nb.const(0) if axis in led else at for axis, at in enumerate(cluster_place(builder, dims))]
+        place = [
+            nb.const(0) if axis in led else at
+            for axis, at in enumerate(cluster_place(builder, dims))
+        ]
         to = rank(builder, place, dims)
-        operation, address = remote, nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
+        operation, address = (
+            remote,
+            nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1],
+        )
     elif len(peers) > 1:
-        nibble, place = builder.zext(builder.shl(builder.and_(lane, nb.const(15)), nb.const(2)), nb.i64), []
+        nibble, place = (
+            builder.zext(builder.shl(builder.and_(lane, nb.const(15)), nb.const(2)), nb.i64),
+            [],
+        )
         for axis, (at, of) in enumerate(zip(cluster_place(builder, dims), dims, strict=True)):
             if of > 1:
                 table = sum(shift[axis] << 4 * number for number, shift in enumerate(peers))
                 entry = builder.lshr(nb.const(table - (table >> 63 << 64), nb.i64), nibble)
                 moved = builder.add(at, builder.and_(builder.trunc(entry, nb.i32), nb.const(15)))
-                at = builder.select(builder.icmp_unsigned("<", moved, nb.const(of)), moved, builder.sub(moved, nb.const(of)))
+                at = builder.select(
+                    builder.icmp_unsigned("<", moved, nb.const(of)),
+                    moved,
+                    builder.sub(moved, nb.const(of)),
+                )
             place.append(at)
-        to, idle = rank(builder, place, dims), builder.zext(builder.icmp_unsigned(">=", lane, nb.const(len(peers))), nb.i32)
-        operation, address = remote, nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
+        to, idle = (
+            rank(builder, place, dims),
+            builder.zext(builder.icmp_unsigned(">=", lane, nb.const(len(peers))), nb.i32),
+        )
+        operation, address = (
+            remote,
+            nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1],
+        )
     inner, emit = predicated(operation)(typing_context, I32, I32)
     emit(context, builder, inner, [address, idle])

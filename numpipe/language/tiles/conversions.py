@@ -68,8 +68,8 @@ def layout_cast(np_: Context, site: str, tile: Any, layout: str) -> Tile:
 
     A row's statistics that scale the columns of another product, for example::
 
-        norms = np.sqrt((k * k).sum(axis=1))                    # along the rows of k
-        s = s / numpipe.layout_cast(norms, "row")               # along the columns of q @ k.T
+        norms = np.sqrt((k * k).sum(axis=1))  # along the rows of k
+        s = s / numpipe.layout_cast(norms, "row")  # along the columns of q @ k.T
 
     From one to the other it goes through 4 n bytes of shared memory, with two barriers of the
     warpgroup; a vector that was loaded, or made by `full` or `iota`, has both. A tile takes 64 rows
@@ -85,7 +85,12 @@ def layout_cast(np_: Context, site: str, tile: Any, layout: str) -> Tile:
             for _ in range(panels(result.shape)):
                 exchange(np_, *each_to_all(-(-nbytes // 64) * 16), f"{CAST} of a register tile")
         else:
-            exchange(np_, *_chunks(tile.form, result), f"{CAST} of a register tile", apart=len(result.shape) == 2)
+            exchange(
+                np_,
+                *_chunks(tile.form, result),
+                f"{CAST} of a register tile",
+                apart=len(result.shape) == 2,
+            )
     return Tile(tile.value, result)
 
 
@@ -100,12 +105,16 @@ def plan_cast(np_: ContextFacts, site: Any, tile: Any, layout: Any) -> tuple[For
         return _plan_by_rows(np_, site, form, layout)
     known = (ROW, COLUMN) if flat else (ACCUMULATOR, COALESCED)
     if layout not in known:
-        raise SpecError(f"{CAST}: the layout of a {'vector' if flat else 'tile (M, N)'} is one of {', '.join(map(repr, known))}, "
-                        f"got {layout!r}")
+        raise SpecError(
+            f"{CAST}: the layout of a {'vector' if flat else 'tile (M, N)'} is one of {', '.join(map(repr, known))}, "
+            f"got {layout!r}"
+        )
     result, nbytes = (_plan_vector if flat else _plan_tile)(form, layout)
     if nbytes and not np_.memory:
         before = f" ({form.layout} layout)" if form.layout == ACCUMULATOR else ""
-        np_.unit.plan_exchange(nbytes, (constant(CAST, "site", site), f"{form}{before} to {result.layout} layout"))
+        np_.unit.plan_exchange(
+            nbytes, (constant(CAST, "site", site), f"{form}{before} to {result.layout} layout")
+        )
     return result, nbytes
 
 
@@ -117,31 +126,50 @@ def panels(shape: tuple[int, ...]) -> int:
 def _plan_by_rows(np_: ContextFacts, site: Any, form: Form, layout: str) -> tuple[Form, int]:
     """Return what `plan_cast` does, of a cast from or to a layout by rows."""
     if vector_of(form.layout) or layout == COALESCED or 1 in form.shape:
-        raise SpecError(f"{CAST}: {form} is cast as a vector: x.reshape(-1)" if 1 in form.shape else
-                        f"{CAST}: from {form} to {layout!r} there is no way in one step: cast to \"{ACCUMULATOR}\" first")
+        raise SpecError(
+            f"{CAST}: {form} is cast as a vector: x.reshape(-1)"
+            if 1 in form.shape
+            else f'{CAST}: from {form} to {layout!r} there is no way in one step: cast to "{ACCUMULATOR}" first'
+        )
     flat = len(form.shape) == 1
     if layout == ACCUMULATOR and not fits(form.shape):
-        raise SpecError(f"{CAST}: an accumulator has 64 x j rows and at most 256 columns, got {form}")
-    result = (by_rows(form, layout, CAST) if layout == ROWS or lanes_of(layout) else Form(form.shape, form.dtype) if not flat else
-              _plan_vector(Form(form.shape, form.dtype, EITHER), layout)[0])
+        raise SpecError(
+            f"{CAST}: an accumulator has 64 x j rows and at most 256 columns, got {form}"
+        )
+    result = (
+        by_rows(form, layout, CAST)
+        if layout == ROWS or lanes_of(layout)
+        else Form(form.shape, form.dtype)
+        if not flat
+        else _plan_vector(Form(form.shape, form.dtype, EITHER), layout)[0]
+    )
     if result == form:
         return form, 0
     nbytes = form.dtype.itemsize * (form.shape[0] if flat else 64 * 64)
     if not np_.memory:
-        np_.unit.plan_exchange(nbytes, (constant(CAST, "site", site), f"{form} to {result.layout} layout"))
+        np_.unit.plan_exchange(
+            nbytes, (constant(CAST, "site", site), f"{form} to {result.layout} layout")
+        )
     return result, nbytes
 
 
 def _plan_vector(form: Form, layout: str) -> tuple[Form, int]:
     if vector_layout(form.shape[0], CAST) not in (layout, EITHER):
-        raise SpecError(f"{CAST}: a vector of {form.shape[0]} elements does not lie in {layout} layout: along columns there are "
-                        "8 x i elements, at most 256, along rows 64 x j")
-    return Form(form.shape, form.dtype, layout), 0 if form.layout in (layout, EITHER) else 4 * form.shape[0]
+        raise SpecError(
+            f"{CAST}: a vector of {form.shape[0]} elements does not lie in {layout} layout: along columns there are "
+            "8 x i elements, at most 256, along rows 64 x j"
+        )
+    return Form(form.shape, form.dtype, layout), 0 if form.layout in (
+        layout,
+        EITHER,
+    ) else 4 * form.shape[0]
 
 
 def _plan_tile(form: Form, layout: str) -> tuple[Form, int]:
     if form.dtype.itemsize == 1 or (form.layout != ACCUMULATOR and not vector_of(form.layout)):
-        raise SpecError(f"{CAST}: tiles (M, N) of 16 and 32 bits are cast, got {form}: cast what they are made of")
+        raise SpecError(
+            f"{CAST}: tiles (M, N) of 16 and 32 bits are cast, got {form}: cast what they are made of"
+        )
     plain = Form(form.shape, form.dtype)
     if (layout == ACCUMULATOR) == (form.layout == ACCUMULATOR):
         return form, 0
@@ -149,8 +177,10 @@ def _plan_tile(form: Form, layout: str) -> tuple[Form, int]:
         result = coalesced_form(plain, CAST)
         return result, 64 * panel_width(result)
     if panel_width(form) > 128:
-        raise SpecError(f"{CAST}: a lane of this {form.dtype} tile in {form.layout} layout has {panel_width(form) // 8} bytes side "
-                        "by side, and 16 are moved: cast before astype")
+        raise SpecError(
+            f"{CAST}: a lane of this {form.dtype} tile in {form.layout} layout has {panel_width(form) // 8} bytes side "
+            "by side, and 16 are moved: cast before astype"
+        )
     return plain, 64 * panel_width(form)
 
 

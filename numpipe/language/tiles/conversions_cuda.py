@@ -21,7 +21,15 @@ from .row_layouts import lanes_of
 from .shared_tiles_cuda import converge, read_registers
 from .store_ring import panel_layout
 from .store_ring_cuda import registers_of, write_panel
-from .tile_cuda import TileType, assembled, from_words, part_of_either, registers, to_words, undefined
+from .tile_cuda import (
+    TileType,
+    assembled,
+    from_words,
+    part_of_either,
+    registers,
+    to_words,
+    undefined,
+)
 from .words_cuda import load_words, store_words
 
 
@@ -38,9 +46,13 @@ def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> 
         return assembled(builder, result, _by_rows(builder, tile, args[2], result))
     if len(form.shape) == 2:
         barrier(builder)
-        moved = (_from_coalesced if result.layout == ACCUMULATOR else _to_coalesced)(builder, tile, args[2], result)
+        moved = (_from_coalesced if result.layout == ACCUMULATOR else _to_coalesced)(
+            builder, tile, args[2], result
+        )
     else:
-        moved = from_words(builder, result, _moved(builder, tile, registers(builder, tile, args[2]), result))
+        moved = from_words(
+            builder, result, _moved(builder, tile, registers(builder, tile, args[2]), result)
+        )
     return assembled(builder, result, moved)
 
 
@@ -71,7 +83,9 @@ def _by_rows(builder: Any, have: TileType, value: Any, result: TileType) -> list
 def _panels(tile: TileType) -> Iterator[tuple[int, int, int]]:
     """Return (row, column, columns) of each panel in which a coalesced tile is moved."""
     columns = panel_width(tile.form) // tile.dtype.itemsize
-    return itertools.product(range(0, tile.shape[0], 64), range(0, tile.shape[1], columns), (columns,))
+    return itertools.product(
+        range(0, tile.shape[0], 64), range(0, tile.shape[1], columns), (columns,)
+    )
 
 
 def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple[int, int, Any]]:
@@ -96,8 +110,12 @@ def _to_coalesced(builder: Any, have: TileType, value: Any, result: TileType) ->
         write_panel(builder, have, value, row, column, columns, base)
         converge(builder)
         for first, words, offset in _runs(builder, result, row, column):
-            for i, word in enumerate(load_words(builder, nb.i32, "b32", builder.add(base, offset), words)):
-                found[first + i] = builder.bitcast(word, nb.f32) if result.dtype == FLOAT32 else word
+            for i, word in enumerate(
+                load_words(builder, nb.i32, "b32", builder.add(base, offset), words)
+            ):
+                found[first + i] = (
+                    builder.bitcast(word, nb.f32) if result.dtype == FLOAT32 else word
+                )
         converge(builder)
     return found
 
@@ -109,11 +127,16 @@ def _from_coalesced(builder: Any, have: TileType, value: Any, result: TileType) 
     found: list[Any] = [None] * result.registers
     for row, column, columns in _panels(have):
         for first, words, offset in _runs(builder, have, row, column):
-            run = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in parts[first:first + words]]
+            run = [
+                builder.bitcast(word, nb.i32) if word.type == nb.f32 else word
+                for word in parts[first : first + words]
+            ]
             store_words(builder, "b32", builder.add(base, offset), run)
         converge(builder)
         layout = panel_layout(columns, have.dtype.itemsize)
-        found[registers_of(result, row, column, columns)] = read_registers(builder, layout, base, result.dtype)
+        found[registers_of(result, row, column, columns)] = read_registers(
+            builder, layout, base, result.dtype
+        )
         converge(builder)
     return found
 
@@ -130,21 +153,40 @@ def _moved(builder: Any, have: TileType, values: list[Any], result: TileType) ->
     row, column = place_of(builder, have)
     by_row, by_column = (builder.add(base, builder.shl(own, nb.const(2))) for own in (row, column))
     along_columns = have.layout == ROW
-    chosen = builder.icmp_unsigned("<", thread, nb.const(4)) if along_columns else (
-        builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0)))
+    chosen = (
+        builder.icmp_unsigned("<", thread, nb.const(4))
+        if along_columns
+        else (builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0)))
+    )
     chosen = builder.zext(chosen, nb.i32)
     words = to_words(builder, have, values)
     barrier(builder)
     for i, (down, right) in enumerate(places(have.shape, have.layout)):
         if along_columns and i % 2 == 0:
-            store_words(builder, "b32", builder.add(by_column, nb.const(4 * (right or 0))), words[i:i + 2], chosen)
+            store_words(
+                builder,
+                "b32",
+                builder.add(by_column, nb.const(4 * (right or 0))),
+                words[i : i + 2],
+                chosen,
+            )
         elif not along_columns:
-            store_words(builder, "b32", builder.add(by_row, nb.const(4 * (down or 0))), words[i:i + 1], chosen)
+            store_words(
+                builder,
+                "b32",
+                builder.add(by_row, nb.const(4 * (down or 0))),
+                words[i : i + 1],
+                chosen,
+            )
     barrier(builder)
     found: list[Any] = []
     for i, (down, right) in enumerate(places(result.shape, result.layout)):
         if not along_columns and i % 2 == 0:
-            found += load_words(builder, nb.i32, "b32", builder.add(by_column, nb.const(4 * (right or 0))), 2)
+            found += load_words(
+                builder, nb.i32, "b32", builder.add(by_column, nb.const(4 * (right or 0))), 2
+            )
         elif along_columns:
-            found += load_words(builder, nb.i32, "b32", builder.add(by_row, nb.const(4 * (down or 0))), 1)
+            found += load_words(
+                builder, nb.i32, "b32", builder.add(by_row, nb.const(4 * (down or 0))), 1
+            )
     return found

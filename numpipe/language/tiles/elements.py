@@ -53,14 +53,18 @@ def check_number(what: str, name: str, dtype: np.dtype, value: Any) -> None:
     if kind is None:
         return
     if dtype.itemsize == 1 and dtype.kind not in "iub":
-        raise SpecError(f"{what}: '{name}' is {dtype}, of which there are no numbers: store a tile, numpipe.full(…).astype({name}"
-                        ".dtype)")
+        raise SpecError(
+            f"{what}: '{name}' is {dtype}, of which there are no numbers: store a tile, numpipe.full(…).astype({name}"
+            ".dtype)"
+        )
     fraction = kind is float or (isinstance(kind, np.dtype) and kind.kind == "f")
     if dtype == BOOL and kind is not bool:
         raise SpecError(f"{what}: '{name}' is bool, the value {called(value)}: write x != 0")
     if fraction and dtype.kind in "iu":
-        raise SpecError(f"{what}: '{name}' is {dtype}, the value {called(value)}: int(x) truncates a float, "
-                        f"tile.astype(np.int32) all of a tile that is reduced")
+        raise SpecError(
+            f"{what}: '{name}' is {dtype}, the value {called(value)}: int(x) truncates a float, "
+            f"tile.astype(np.int32) all of a tile that is reduced"
+        )
 
 
 def as_element(what: str, dtype: np.dtype, value: Any) -> Any:
@@ -68,18 +72,26 @@ def as_element(what: str, dtype: np.dtype, value: Any) -> Any:
     hold."""
     if dtype.kind in "iu":
         if not arith.holds(dtype, int(value)):
-            raise SimulationError(f"{what}: {int(value)} overflows {dtype}, which wraps silently on the GPU")
+            raise SimulationError(
+                f"{what}: {int(value)} overflows {dtype}, which wraps silently on the GPU"
+            )
         return dtype.type(int(value))
     with np.errstate(all="ignore"):
         return np.asarray(value).astype(FLOAT32 if dtype == BFLOAT16 else dtype).astype(dtype)
 
 
-def write_element(ref: GmemRef, index: Sequence[Any], value: Any, what: str, reduction: str = "") -> None:
+def write_element(
+    ref: GmemRef, index: Sequence[Any], value: Any, what: str, reduction: str = ""
+) -> None:
     """Store a number, or reduce it into the array, by one lane; nothing in the memory role."""
     machine = current()
     if machine.role == "memory":
         return
-    check_inside(ref, tuple(index), (), what, "the GPU writes nothing", "the GPU writes nothing", "stores to")
+    check_inside(
+        ref, tuple(index), (), what, "the GPU writes nothing", "the GPU writes nothing", "stores to"
+    )
     found = as_element(what, ref.array.dtype, value)
     where = tuple(slice(int(i), int(i) + 1) for i in index)
-    machine.gmem_write(ref.array, where, np.full((1,) * len(where), found, ref.array.dtype), ref.name, reduction)
+    machine.gmem_write(
+        ref.array, where, np.full((1,) * len(where), found, ref.array.dtype), ref.name, reduction
+    )

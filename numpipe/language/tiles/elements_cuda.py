@@ -14,8 +14,13 @@ from ...core.arith_cuda import convert, type_of
 from .array_views_cuda import Block
 from .refs_cuda import GmemType
 
-SUFFIXES = {str(nb.f32): ("f32", "f"), str(nb.ir.DoubleType()): ("f64", "d"), str(nb.i16): ("b16", "h"), str(nb.i32): ("b32", "r"),
-            str(nb.i64): ("b64", "l")}
+SUFFIXES = {
+    str(nb.f32): ("f32", "f"),
+    str(nb.ir.DoubleType()): ("f64", "d"),
+    str(nb.i16): ("b16", "h"),
+    str(nb.i32): ("b32", "r"),
+    str(nb.i64): ("b64", "l"),
+}
 """(type in PTX, constraint) of a value, by its type in LLVM"""
 
 
@@ -28,12 +33,22 @@ def in_type(context: Any, builder: Any, value: Any, ty: Any, dtype: np.dtype) ->
         return builder.zext(context.cast(builder, value, ty, nb.types.boolean), nb.i16)
     if dtype == BFLOAT16:
         single = convert(context, builder, value, ty, nb.types.float32)
-        return builder.call(nb.pure_asm(nb.i16, [nb.f32], "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [single])
+        return builder.call(
+            nb.pure_asm(nb.i16, [nb.f32], "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [single]
+        )
     return convert(context, builder, value, ty, type_of(dtype))
 
 
-def write_element(context: Any, builder: Any, ref: GmemType, array: Any, index: Sequence[Any], value: Any, ty: Any,
-                  statement: str = "") -> None:
+def write_element(
+    context: Any,
+    builder: Any,
+    ref: GmemType,
+    array: Any,
+    index: Sequence[Any],
+    value: Any,
+    ty: Any,
+    statement: str = "",
+) -> None:
     """Emit a store of a number, or another `statement` on address $0 and value $1; the memory role
     emits nothing."""
     if ref.role == "memory":
@@ -47,6 +62,16 @@ def write_element(context: Any, builder: Any, ref: GmemType, array: Any, index: 
     text = statement or f"st.global.{'b8' if dtype.itemsize == 1 else suffix} [$0], $1;"
     own = block.inside
     if not ref.by_lane:
-        own = builder.and_(own, builder.icmp_unsigned("==", builder.and_(nb.thread_index(builder), nb.const(127)), nb.const(0)))
-    nb.emit_asm(builder, nb.void, [block.base, found, builder.zext(own, nb.i32)],
-                f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}", f"l,{code},r,~{{memory}}")
+        own = builder.and_(
+            own,
+            builder.icmp_unsigned(
+                "==", builder.and_(nb.thread_index(builder), nb.const(127)), nb.const(0)
+            ),
+        )
+    nb.emit_asm(
+        builder,
+        nb.void,
+        [block.base, found, builder.zext(own, nb.i32)],
+        f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}",
+        f"l,{code},r,~{{memory}}",
+    )

@@ -71,8 +71,14 @@ def operands_of(symbol: str, operands: Sequence[Any], literals: int = 0) -> list
 
     Bit i of `literals` says that operand i is a float literal.
     """
-    return [float if literals >> i & 1 else NoValue if isinstance(part, NoValue) else
-            form_of(part, f"'{symbol}'") or arith.kind(part) for i, part in enumerate(operands)]
+    return [
+        float
+        if literals >> i & 1
+        else NoValue
+        if isinstance(part, NoValue)
+        else form_of(part, f"'{symbol}'") or arith.kind(part)
+        for i, part in enumerate(operands)
+    ]
 
 
 def without_value(operands: Sequence[Any]) -> Any:
@@ -91,16 +97,26 @@ def _check_numbers(symbol: str, operands: Sequence[Operand], dtype: np.dtype) ->
             continue
         fraction = number is float or (isinstance(number, np.dtype) and number.kind == "f")
         if dtype in INTEGERS and (fraction or (isinstance(number, np.dtype) and number != dtype)):
-            raise SpecError(f"'{symbol}' of {'a' if dtype.kind == 'u' else 'an'} {dtype} tile and " + (
-                "a float: use .astype(np.float32) first" if fraction else
-                f"{arith.spelled(number)}: convert the number with int(x)" if dtype == INT32 else
-                f"{arith.spelled(number)}: convert the tile with .astype(np.int32), or write full(tile.shape, number, tile.dtype)"))
+            raise SpecError(
+                f"'{symbol}' of {'a' if dtype.kind == 'u' else 'an'} {dtype} tile and "
+                + (
+                    "a float: use .astype(np.float32) first"
+                    if fraction
+                    else f"{arith.spelled(number)}: convert the number with int(x)"
+                    if dtype == INT32
+                    else f"{arith.spelled(number)}: convert the tile with .astype(np.int32), or write full(tile.shape, number, tile.dtype)"
+                )
+            )
         # a float literal may be a float64 by now
         if dtype in HALVES and number not in (int, float, np.dtype(np.float64), dtype):
-            raise SpecError(f"'{symbol}' of a {dtype} tile and {arith.spelled(number)}, which it would round: use "
-                            ".astype(np.float32) on the tile, or full(tile.shape, number, tile.dtype)")
+            raise SpecError(
+                f"'{symbol}' of a {dtype} tile and {arith.spelled(number)}, which it would round: use "
+                ".astype(np.float32) on the tile, or full(tile.shape, number, tile.dtype)"
+            )
         if dtype == BOOL and number is not bool:
-            raise SpecError(f"'{symbol}' of a mask and {arith.spelled(number)}: a mask combines with masks and bools")
+            raise SpecError(
+                f"'{symbol}' of a mask and {arith.spelled(number)}: a mask combines with masks and bools"
+            )
 
 
 # ---- simulated -----------------------------------------------------------------------------------
@@ -139,9 +155,15 @@ def integers(symbol: str, found: Any, dtype: np.dtype) -> Any:
     limits = np.iinfo(dtype)
     outside = (found < limits.min) | (found > limits.max)
     if dtype.kind == "i" and np.any(outside):
-        raise SimulationError(f"'{symbol}': an element {int(np.asarray(found)[outside].flat[0])} overflows {dtype}, which wraps "
-                              "silently on the GPU" + (": where that is meant, compute in uint32, x.astype(np.uint32)"
-                                                       if dtype == INT32 else ": compute in int32, x.astype(np.int32)"))
+        raise SimulationError(
+            f"'{symbol}': an element {int(np.asarray(found)[outside].flat[0])} overflows {dtype}, which wraps "
+            "silently on the GPU"
+            + (
+                ": where that is meant, compute in uint32, x.astype(np.uint32)"
+                if dtype == INT32
+                else ": compute in int32, x.astype(np.int32)"
+            )
+        )
     return np.asarray(found).astype(dtype)[()]
 
 
@@ -168,7 +190,11 @@ class Operator:
 
         Raises SpecError for types it does not have, and for shapes and layouts that do not combine.
         """
-        operands, symbol, takes = operands_of(self.symbol, values, literals), self.symbol, self.takes
+        operands, symbol, takes = (
+            operands_of(self.symbol, values, literals),
+            self.symbol,
+            self.takes,
+        )
         forms = [part for part in operands if isinstance(part, Form)]
         if not forms or any(part is None for part in operands):
             return None
@@ -176,33 +202,51 @@ class Operator:
         types = list(dict.fromkeys(form.dtype for form in forms))
         for dtype in types:
             if packing(dtype).computed not in tuple(takes):
-                kinds = [name for code, name in (("f", "float32"), ("i", "int32"), ("b", "masks")) if code in takes]
-                raise SpecError(f"'{symbol}' takes tiles of {' or '.join(kinds)}, got {'a mask' if dtype == BOOL else dtype}" + (
-                    ": use .astype(np.float32) first" if "f" in takes else ""))
+                kinds = [
+                    name
+                    for code, name in (("f", "float32"), ("i", "int32"), ("b", "masks"))
+                    if code in takes
+                ]
+                raise SpecError(
+                    f"'{symbol}' takes tiles of {' or '.join(kinds)}, got {'a mask' if dtype == BOOL else dtype}"
+                    + (": use .astype(np.float32) first" if "f" in takes else "")
+                )
         if len(types) > 1:
-            raise SpecError(f"'{symbol}' of tiles of {' and '.join(map(str, types))}: convert one of them, e.g. "
-                            "x.astype(np.float32)")
+            raise SpecError(
+                f"'{symbol}' of tiles of {' and '.join(map(str, types))}: convert one of them, e.g. "
+                "x.astype(np.float32)"
+            )
         _check_numbers(symbol, operands, types[0])
-        return Plan(types[0], Form(shape, BOOL if self.compares else types[0], layout), _inert(values))
+        return Plan(
+            types[0], Form(shape, BOOL if self.compares else types[0], layout), _inert(values)
+        )
 
 
 UNARY: dict[str, Operator] = {  # by the names of `operator`
-    "neg": Operator("-", np.negative, "fhi"), "invert": Operator("~", np.invert, "ib"), "abs": Operator("abs", np.abs, "fhi"),
+    "neg": Operator("-", np.negative, "fhi"),
+    "invert": Operator("~", np.invert, "ib"),
+    "abs": Operator("abs", np.abs, "fhi"),
 }
 BINARY: dict[str, Operator] = {
-    "add": Operator("+", np.add, "fhi"), "sub": Operator("-", np.subtract, "fhi"), "mul": Operator("*", np.multiply, "fhi"),
+    "add": Operator("+", np.add, "fhi"),
+    "sub": Operator("-", np.subtract, "fhi"),
+    "mul": Operator("*", np.multiply, "fhi"),
     "truediv": Operator("/", np.divide, "fh"),
     "floordiv": Operator("//", lambda a, b: _in_float32(np.floor_divide, a, _divisor(b)), "fhi"),
     "mod": Operator("%", lambda a, b: _in_float32(np.remainder, a, _divisor(b)), "fhi"),
     "and_": Operator("&", np.bitwise_and, "ib"),
-    "or_": Operator("|", np.bitwise_or, "ib"), "xor": Operator("^", np.bitwise_xor, "ib"),
+    "or_": Operator("|", np.bitwise_or, "ib"),
+    "xor": Operator("^", np.bitwise_xor, "ib"),
     "lshift": Operator("<<", lambda a, b: np.left_shift(a, _counts(b)), "i"),
     "rshift": Operator(">>", lambda a, b: np.right_shift(a, _counts(b)), "i"),
 }
 COMPARISONS: dict[str, Operator] = {
-    "lt": Operator("<", np.less, "fhi", True), "le": Operator("<=", np.less_equal, "fhi", True),
-    "gt": Operator(">", np.greater, "fhi", True), "ge": Operator(">=", np.greater_equal, "fhi", True),
-    "eq": Operator("==", np.equal, "fhib", True), "ne": Operator("!=", np.not_equal, "fhib", True),
+    "lt": Operator("<", np.less, "fhi", True),
+    "le": Operator("<=", np.less_equal, "fhi", True),
+    "gt": Operator(">", np.greater, "fhi", True),
+    "ge": Operator(">=", np.greater_equal, "fhi", True),
+    "eq": Operator("==", np.equal, "fhib", True),
+    "ne": Operator("!=", np.not_equal, "fhib", True),
 }
 POWER = Operator("**", np.ones_like, "fhi")
 """``tile ** 0``; other powers are products"""
@@ -210,18 +254,24 @@ POWER = Operator("**", np.ones_like, "fhi")
 
 def _in_float32(function: Callable[..., Any], a: Any, b: Any) -> Any:
     """Compute a function of two operands, of 16 bits in float32: ml_dtypes rounds at each step."""
-    return function(*(np.asarray(x, FLOAT32) if np.asarray(x).dtype in HALVES else x for x in (a, b)))
+    return function(
+        *(np.asarray(x, FLOAT32) if np.asarray(x).dtype in HALVES else x for x in (a, b))
+    )
 
 
 def _divisor(b: Any) -> Any:
     if np.asarray(b).dtype.kind == "i" and np.any(b == 0):
-        raise SimulationError("an integer tile // or % 0: integer division by zero is undefined on the GPU")
+        raise SimulationError(
+            "an integer tile // or % 0: integer division by zero is undefined on the GPU"
+        )
     return b
 
 
 def _counts(b: Any) -> Any:
     if np.any((b < 0) | (b > 31)):
-        raise SimulationError("a shift of 32-bit integers by a count outside 0 … 31 is undefined on the GPU")
+        raise SimulationError(
+            "a shift of 32-bit integers by a count outside 0 … 31 is undefined on the GPU"
+        )
     return b
 
 
@@ -230,10 +280,22 @@ def _power(tile: Any, n: Any) -> Any:
     return arith.raised(tile, n, operator.mul) if n else POWER(tile)
 
 
-for _name, _meaning in {**UNARY, **BINARY, **COMPARISONS, "pow": _power, "pos": lambda tile: tile}.items():
-    setattr(Tile, f"__{_name.rstrip('_')}__", lambda *operands, meaning=_meaning: meaning(*operands))
+for _name, _meaning in {
+    **UNARY,
+    **BINARY,
+    **COMPARISONS,
+    "pow": _power,
+    "pos": lambda tile: tile,
+}.items():
+    setattr(
+        Tile, f"__{_name.rstrip('_')}__", lambda *operands, meaning=_meaning: meaning(*operands)
+    )
 for _name, _operator in BINARY.items():
-    setattr(Tile, f"__r{_name.rstrip('_')}__", lambda self, other, meaning=_operator: meaning(other, self))
+    setattr(
+        Tile,
+        f"__r{_name.rstrip('_')}__",
+        lambda self, other, meaning=_operator: meaning(other, self),
+    )
 Tile.__hash__ = None  # type: ignore[assignment]
 
 
@@ -246,20 +308,31 @@ def plan_where(values: Sequence[Any], literals: int = 0) -> Plan | None:
     forms = [part for part in operands if isinstance(part, Form)]
     if not tiles and without_value(values) is not None:
         return None
-    if (mask is not bool and mask is not NoValue and not (isinstance(mask, Form) and mask.dtype == BOOL)) or any(
-            part is None for part in every):
-        raise SpecError("np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got "
-                        f"({', '.join(map(called, values))})")
+    if (
+        mask is not bool
+        and mask is not NoValue
+        and not (isinstance(mask, Form) and mask.dtype == BOOL)
+    ) or any(part is None for part in every):
+        raise SpecError(
+            "np.where(mask, x, y) takes a mask, as x < y gives it, and two tiles or numbers, got "
+            f"({', '.join(map(called, values))})"
+        )
     types = list(dict.fromkeys(form.dtype for form in forms))
     if len(types) > 1:
-        raise SpecError(f"np.where of tiles of {' and '.join(map(str, types))}: convert one of them")
+        raise SpecError(
+            f"np.where of tiles of {' and '.join(map(str, types))}: convert one of them"
+        )
     if types and not packing(types[0]).computed:
-        raise SpecError(f"np.where of {types[0]} tiles: they are converted, loaded and stored only; choose before astype")
+        raise SpecError(
+            f"np.where of {types[0]} tiles: they are converted, loaded and stored only; choose before astype"
+        )
     of = types[0] if types else arith.common(*(part for part in operands if part is not NoValue))
     if not tiles:
         return Plan(of, Form((), of))
     if not types and of not in (FLOAT32, INT32, BOOL):
-        raise SpecError(f"np.where chooses between tiles, or numbers of float32, int32 or bool, got {of} numbers")
+        raise SpecError(
+            f"np.where chooses between tiles, or numbers of float32, int32 or bool, got {of} numbers"
+        )
     if types:
         _check_numbers("np.where", operands, of)
     shape, layout = combined("np.where", tiles)
@@ -273,7 +346,12 @@ def where(mask: Any, x: Any, y: Any, literals: int = 0) -> Any:
     plan = plan_where((mask, x, y))
     if plan is None:
         return without_value((mask, x, y))
-    return computed("np.where", plan, (x, y), lambda x, y: np.where(mask.value if isinstance(mask, Tile) else bool(mask), x, y))
+    return computed(
+        "np.where",
+        plan,
+        (x, y),
+        lambda x, y: np.where(mask.value if isinstance(mask, Tile) else bool(mask), x, y),
+    )
 
 
 # ---- tiles of numbers ----------------------------------------------------------------------------
@@ -283,7 +361,9 @@ def full_form(shape: Any, value: Any, dtype: Any) -> Form:
         raise SpecError("full(shape, value, dtype): the value must be a number")
     form = check_form(constant("full", "shape", shape), dtype_of(dtype), "full")
     if not packing(form.dtype).computed:
-        raise SpecError(f"full: a tile of {form.dtype} is made by astype, of one of float32 or int32")
+        raise SpecError(
+            f"full: a tile of {form.dtype} is made by astype, of one of float32 or int32"
+        )
     if form.dtype not in HALVES:  # where the dtype says outright that the number is rounded
         _check_numbers("full", number, form.dtype)
     return form
@@ -309,8 +389,14 @@ def check_axis(form: Form, axis: Any, what: str, kind: str = "a compile-time int
     """Return the dimension that `axis` names; raise SpecError for one that the tile does not
     have."""
     rank = len(form.shape)
-    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
-        raise SpecError(f"{what}: axis must be {kind} from {-rank} to {rank - 1} for shape {form.shape}, got {axis!r}")
+    if (
+        isinstance(axis, bool)
+        or not isinstance(axis, (int, np.integer))
+        or not -rank <= axis < rank
+    ):
+        raise SpecError(
+            f"{what}: axis must be {kind} from {-rank} to {rank - 1} for shape {form.shape}, got {axis!r}"
+        )
     return int(axis) % rank
 
 
@@ -325,7 +411,9 @@ def iota(shape: Any, axis: int = 0) -> Tile:
     form, along = iota_form(shape, axis)
     if current().role == "memory":
         return Tile(None, form)
-    index = np.arange(form.shape[along], dtype=np.int32).reshape([-1 if i == along else 1 for i in range(len(form.shape))])
+    index = np.arange(form.shape[along], dtype=np.int32).reshape(
+        [-1 if i == along else 1 for i in range(len(form.shape))]
+    )
     return Tile(np.broadcast_to(index, form.shape).copy(), form)
 
 

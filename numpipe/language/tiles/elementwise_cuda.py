@@ -36,11 +36,19 @@ def parameter(ty: Any, dtype: np.dtype) -> Any:
     `number_in` converts float16."""
     if isinstance(ty, (TileLike, InertType)):
         return ty
-    if dtype in INTEGERS and isinstance(ty, nb.types.IntegerLiteral) and not arith.holds(dtype, ty.literal_value):
+    if (
+        dtype in INTEGERS
+        and isinstance(ty, nb.types.IntegerLiteral)
+        and not arith.holds(dtype, ty.literal_value)
+    ):
         raise arith.misfit(ty.literal_value, dtype)
     if dtype in HALVES:
         return nb.unliteral(ty) if isinstance(ty, nb.types.Float) else nb.types.float32
-    return type_of(dtype) if kind_of(ty) is not bool and nb.unliteral(ty) != nb.types.float16 else nb.unliteral(ty)
+    return (
+        type_of(dtype)
+        if kind_of(ty) is not bool and nb.unliteral(ty) != nb.types.float16
+        else nb.unliteral(ty)
+    )
 
 
 def elements(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan) -> list[Any]:
@@ -50,7 +58,11 @@ def elements(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan)
     if plan.computed in HALVES:
         return floats(builder, plan.computed, pairs(context, builder, ty, value, plan))
     if not isinstance(ty, TileType):
-        number = value if plan.computed == BOOL else number_in(context, builder, value, ty, plan.computed)
+        number = (
+            value
+            if plan.computed == BOOL
+            else number_in(context, builder, value, ty, plan.computed)
+        )
         if plan.computed in INTEGERS and plan.computed.itemsize == 1:
             number = (builder.zext if plan.computed.kind == "u" else builder.sext)(number, nb.i32)
         return [number] * len(places(form.shape, form.layout))
@@ -72,8 +84,13 @@ def pairs(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan) ->
             number = number_in(context, builder, value, ty, FLOAT32)
             twice = packed(builder, plan.computed, number, number)
         return [twice] * (len(places(form.shape, form.layout)) // 2)
-    have, from_ = registers(builder, ty, value), sources(form.shape, form.layout, ty.shape, ty.layout)
-    return [_joined(builder, have, low, high) for low, high in zip(from_[::2], from_[1::2], strict=True)]
+    have, from_ = (
+        registers(builder, ty, value),
+        sources(form.shape, form.layout, ty.shape, ty.layout),
+    )
+    return [
+        _joined(builder, have, low, high) for low, high in zip(from_[::2], from_[1::2], strict=True)
+    ]
 
 
 def _joined(builder: Any, have: list[Any], low: int, high: int) -> Any:
@@ -81,8 +98,16 @@ def _joined(builder: Any, have: list[Any], low: int, high: int) -> Any:
     a row's, along a column."""
     if low % 2 == 0 and high == low + 1:
         return have[low // 2]
-    first = builder.lshr(have[low // 2], nb.const(16)) if low % 2 else builder.and_(have[low // 2], nb.const(0xffff))
-    second = builder.and_(have[high // 2], nb.const(-0x10000)) if high % 2 else builder.shl(have[high // 2], nb.const(16))
+    first = (
+        builder.lshr(have[low // 2], nb.const(16))
+        if low % 2
+        else builder.and_(have[low // 2], nb.const(0xFFFF))
+    )
+    second = (
+        builder.and_(have[high // 2], nb.const(-0x10000))
+        if high % 2
+        else builder.shl(have[high // 2], nb.const(16))
+    )
     return builder.or_(first, second)
 
 
@@ -91,30 +116,58 @@ def signature(plan: source.Plan, types: Sequence[Any]) -> tuple[Any, list[Any]]:
     if plan.result.shape:
         return TileType(plan.result), [parameter(ty, plan.computed) for ty in types]
     of = type_of(plan.computed)
-    return type_of(plan.result.dtype), [of if nb.unliteral(ty) != nb.types.float16 else ty for ty in types]
+    return type_of(plan.result.dtype), [
+        of if nb.unliteral(ty) != nb.types.float16 else ty for ty in types
+    ]
 
 
-def emitted(context: Any, builder: Any, plan: source.Plan, types: Sequence[Any], args: Sequence[Any], emit: Emit,
-            by_pairs: Packed | None = None) -> Any:
+def emitted(
+    context: Any,
+    builder: Any,
+    plan: source.Plan,
+    types: Sequence[Any],
+    args: Sequence[Any],
+    emit: Emit,
+    by_pairs: Packed | None = None,
+) -> Any:
     """Emit an operation: `emit` on the elements of all operands, or `by_pairs` on those of 16
     bits."""
     if not plan.result.shape:
-        return emit(builder, plan.computed, *[number_in(context, builder, value, ty, plan.computed)
-                                              for value, ty in zip(args, types, strict=True)])
+        return emit(
+            builder,
+            plan.computed,
+            *[
+                number_in(context, builder, value, ty, plan.computed)
+                for value, ty in zip(args, types, strict=True)
+            ],
+        )
     tile, half = TileType(plan.result), plan.computed in HALVES
     if plan.inert:
         return undefined(tile)
     if half and by_pairs is not None:
-        packs = [pairs(context, builder, ty, value, plan) for ty, value in zip(types, args, strict=True)]
-        return assembled(builder, tile, [by_pairs(builder, plan.computed, *parts) for parts in zip(*packs, strict=True)])
-    operands = [elements(context, builder, ty, value, plan) for ty, value in zip(types, args, strict=True)]
+        packs = [
+            pairs(context, builder, ty, value, plan) for ty, value in zip(types, args, strict=True)
+        ]
+        return assembled(
+            builder,
+            tile,
+            [by_pairs(builder, plan.computed, *parts) for parts in zip(*packs, strict=True)],
+        )
+    operands = [
+        elements(context, builder, ty, value, plan) for ty, value in zip(types, args, strict=True)
+    ]
     of = plan.computed if plan.computed == BOOL else packing(plan.computed).wide
     found = [emit(builder, of, *parts) for parts in zip(*operands, strict=True)]
     return assembled(builder, tile, narrowed(builder, tile.dtype, found))
 
 
-def typed(plan: source.Plan | None, types: Sequence[Any], emit: Emit, by_pairs: Packed | None = None,
-          literals: Sequence[Any] = ()) -> Any:
+def typed(
+    plan: source.Plan | None,
+    types: Sequence[Any],
+    emit: Emit,
+    by_pairs: Packed | None = None,
+    literals: Sequence[Any] = (),
+) -> Any:
     """Type and emit a planned operation; `literals` say which operands are float literals, and have
     no part in its code."""
     if plan is None:
@@ -122,7 +175,7 @@ def typed(plan: source.Plan | None, types: Sequence[Any], emit: Emit, by_pairs: 
         return None
     result, parameters = signature(plan, types)
     context, builder, args = yield result(*parameters, *literals)
-    return emitted(context, builder, plan, parameters, args[:len(types)], emit, by_pairs)
+    return emitted(context, builder, plan, parameters, args[: len(types)], emit, by_pairs)
 
 
 # ---- operators
@@ -136,30 +189,47 @@ def _float_or_int(floats: str, integers: str) -> Emit:
 def two_at_once(instruction: str) -> Packed:
     """Return a function that emits an instruction on two 16-bit elements at once, as
     ``add.rn.f16x2``, which is never fused."""
+
     def emit(builder: Any, dtype: np.dtype, *operands: Any) -> Any:
         text = f"{instruction}.{'f16x2' if dtype == np.float16 else 'bf16x2'} "
         text += ", ".join(f"${i}" for i in range(1 + len(operands))) + ";"
-        return builder.call(nb.pure_asm(nb.i32, [nb.i32] * len(operands), text, "=r" + ",r" * len(operands)), list(operands))
+        return builder.call(
+            nb.pure_asm(nb.i32, [nb.i32] * len(operands), text, "=r" + ",r" * len(operands)),
+            list(operands),
+        )
 
     return emit
 
 
 BY_PAIRS: dict[str, Packed] = {name: two_at_once(f"{name}.rn") for name in ("add", "sub", "mul")}
 _EMIT: dict[str, Emit] = {
-    "add": _float_or_int("fadd", "add"), "sub": _float_or_int("fsub", "sub"), "mul": _float_or_int("fmul", "mul"),
+    "add": _float_or_int("fadd", "add"),
+    "sub": _float_or_int("fsub", "sub"),
+    "mul": _float_or_int("fmul", "mul"),
     "truediv": lambda builder, dtype, a, b: divide(builder, a, b),
-    "floordiv": lambda *args: floored(*args)[0], "mod": lambda *args: floored(*args)[1], "and_": _float_or_int("", "and_"),
-    "or_": _float_or_int("", "or_"), "xor": _float_or_int("", "xor"), "lshift": _float_or_int("", "shl"),
-    "rshift": lambda builder, dtype, a, b: (builder.lshr if dtype.kind == "u" else builder.ashr)(a, b),
+    "floordiv": lambda *args: floored(*args)[0],
+    "mod": lambda *args: floored(*args)[1],
+    "and_": _float_or_int("", "and_"),
+    "or_": _float_or_int("", "or_"),
+    "xor": _float_or_int("", "xor"),
+    "lshift": _float_or_int("", "shl"),
+    "rshift": lambda builder, dtype, a, b: (builder.lshr if dtype.kind == "u" else builder.ashr)(
+        a, b
+    ),
 }
 
 
 def _compared(symbol: str) -> Emit:
     return lambda builder, dtype, a, b: (
-        builder.icmp_unsigned(symbol, a, b) if dtype == BOOL else compare(symbol)(builder, dtype, a, b))
+        builder.icmp_unsigned(symbol, a, b)
+        if dtype == BOOL
+        else compare(symbol)(builder, dtype, a, b)
+    )
 
 
-def _operator(function: Any, known: source.Operator, emit: Emit, by_pairs: Packed | None = None) -> None:
+def _operator(
+    function: Any, known: source.Operator, emit: Emit, by_pairs: Packed | None = None
+) -> None:
     def typer(*types: Any) -> Any:
         plan = known.plan(types)
         return None if plan is None else typed(plan, types, emit, by_pairs)
@@ -175,22 +245,52 @@ for _name, _known in source.COMPARISONS.items():
 
 
 def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
-    return builder.fsub(nb.ir.Constant(nb.f32, -0.0), a) if dtype == FLOAT32 else builder.sub(nb.const(0), a)
+    return (
+        builder.fsub(nb.ir.Constant(nb.f32, -0.0), a)
+        if dtype == FLOAT32
+        else builder.sub(nb.const(0), a)
+    )
 
 
 def _magnitude(builder: Any, dtype: np.dtype, a: Any) -> Any:
     if dtype == FLOAT32:
         return libdevice(builder, "fabs", a)
-    return a if dtype.kind == "u" else builder.select(builder.icmp_signed("<", a, nb.const(0)), builder.sub(nb.const(0), a), a)
+    return (
+        a
+        if dtype.kind == "u"
+        else builder.select(
+            builder.icmp_signed("<", a, nb.const(0)), builder.sub(nb.const(0), a), a
+        )
+    )
 
 
-_operator(operator.neg, source.UNARY["neg"], _negative, lambda builder, dtype, a: builder.xor(a, nb.const(-0x7fff8000)))
-_operator(abs, source.UNARY["abs"], _magnitude, lambda builder, dtype, a: builder.and_(a, nb.const(0x7fff7fff)))
-_operator(operator.invert, source.UNARY["invert"], lambda builder, dtype, a: builder.xor(a, nb.const(-1, a.type)))
+_operator(
+    operator.neg,
+    source.UNARY["neg"],
+    _negative,
+    lambda builder, dtype, a: builder.xor(a, nb.const(-0x7FFF8000)),
+)
+_operator(
+    abs,
+    source.UNARY["abs"],
+    _magnitude,
+    lambda builder, dtype, a: builder.and_(a, nb.const(0x7FFF7FFF)),
+)
+_operator(
+    operator.invert,
+    source.UNARY["invert"],
+    lambda builder, dtype, a: builder.xor(a, nb.const(-1, a.type)),
+)
 
 
-nb.binary(operator.pos, lambda value: (value.settled("'+'")(value), lambda context, builder, sig, args: args[0])
-          if isinstance(value, TileLike) else None)
+nb.binary(
+    operator.pos,
+    lambda value: (
+        (value.settled("'+'")(value), lambda context, builder, sig, args: args[0])
+        if isinstance(value, TileLike)
+        else None
+    ),
+)
 
 
 def _power(tile: Any, n: Any) -> Any:
@@ -200,7 +300,11 @@ def _power(tile: Any, n: Any) -> Any:
     assert plan is not None
 
     def emit(builder: Any, dtype: np.dtype, x: Any) -> Any:
-        return arith.raised(x, count, functools.partial(_EMIT["mul"], builder, dtype)) if count else nb.ir.Constant(x.type, 1)
+        return (
+            arith.raised(x, count, functools.partial(_EMIT["mul"], builder, dtype))
+            if count
+            else nb.ir.Constant(x.type, 1)
+        )
 
     def by_pairs(builder: Any, dtype: np.dtype, x: Any) -> Any:
         one = nb.ir.Constant(nb.f32, 1)
@@ -232,14 +336,21 @@ def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
         return undefined(tile)
     masks = elements(context, builder, mask, args[0], replace(plan, computed=BOOL))
     parts = pairs if plan.computed in HALVES else elements
-    ones, others = (parts(context, builder, ty, value, plan) for ty, value in zip(types[1:], args[1:3], strict=True))
+    ones, others = (
+        parts(context, builder, ty, value, plan)
+        for ty, value in zip(types[1:], args[1:3], strict=True)
+    )
     if plan.computed not in HALVES:
         found = [builder.select(*three) for three in zip(masks, ones, others, strict=True)]
         return assembled(builder, tile, narrowed(builder, tile.dtype, found))
     chosen = []
     for low, high, one, other in zip(masks[::2], masks[1::2], ones, others, strict=True):
         first, second = builder.select(low, one, other), builder.select(high, one, other)
-        chosen.append(builder.or_(builder.and_(first, nb.const(0xffff)), builder.and_(second, nb.const(-0x10000))))
+        chosen.append(
+            builder.or_(
+                builder.and_(first, nb.const(0xFFFF)), builder.and_(second, nb.const(-0x10000))
+            )
+        )
     return assembled(builder, tile, chosen)
 
 
@@ -252,13 +363,19 @@ def _full(_context: Any, shape: Any, value: Any, dtype: Any, *literals: Any) -> 
     context, builder, args = yield sig
     if isinstance(value, InertType):
         return undefined(tile)
-    parts = (pairs if form.dtype in HALVES else elements)(context, builder, sig.args[1], args[1], source.Plan(form.dtype, form))
-    return assembled(builder, tile, parts if form.dtype in HALVES else narrowed(builder, form.dtype, parts))
+    parts = (pairs if form.dtype in HALVES else elements)(
+        context, builder, sig.args[1], args[1], source.Plan(form.dtype, form)
+    )
+    return assembled(
+        builder, tile, parts if form.dtype in HALVES else narrowed(builder, form.dtype, parts)
+    )
 
 
 def place_of(builder: Any, tile: TileType) -> tuple[Any, Any]:
     """Return (row, column) that a lane has as its own in a tile of this layout."""
-    row, column = own_place(tile.form, Value(builder, builder.and_(nb.thread_index(builder), nb.const(127))))
+    row, column = own_place(
+        tile.form, Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
+    )
     return row.value, column.value
 
 

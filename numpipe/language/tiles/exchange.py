@@ -73,7 +73,9 @@ def room(unit: Unit) -> int:
     return own_part(unit, Region(2 * unit.target.smem_bytes, ROOM, unit.compute_wgs))
 
 
-def exchange(np_: Context, stored: _Chunks, loaded: _Chunks, what: str, *, apart: bool = False) -> None:
+def exchange(
+    np_: Context, stored: _Chunks, loaded: _Chunks, what: str, *, apart: bool = False
+) -> None:
     """Simulate an exchange between warps: barriers, writes to `stored`, reads of `loaded`.
 
     what   its name in reports

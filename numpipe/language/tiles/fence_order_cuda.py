@@ -31,7 +31,10 @@ def own_barrier(builder: Any) -> Any:
 
 def define_order(module: Any, unit: Unit) -> None:
     """Define the symbols for this kernel, in its entry module."""
-    for name, text in ((ACCESS, "bar.sync $0, 128;"), (ASYNC, "fence.proxy.async.shared::cta; bar.sync $0, 128;")):
+    for name, text in (
+        (ACCESS, "bar.sync $0, 128;"),
+        (ASYNC, "fence.proxy.async.shared::cta; bar.sync $0, 128;"),
+    ):
         with nb.define(module, name, nb.void) as (builder, _):
             if not unit.params.unsafe_no_auto_barriers:
                 nb.emit_asm(builder, nb.void, [own_barrier(builder)], text, "r,~{memory}")

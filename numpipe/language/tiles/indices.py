@@ -61,10 +61,14 @@ def checked(value: Any, mode: Any) -> str:
     """Return the mode of an index, given values or Numba types."""
     mode = constant("index(i, mode)", "mode", mode)
     if mode is None:
-        raise SpecError("index(i, mode): mode must be \"zero\" or \"clip\"; an index without a mode is the index alone")
+        raise SpecError(
+            'index(i, mode): mode must be "zero" or "clip"; an index without a mode is the index alone'
+        )
     check_mode("index(i, mode)", mode)
     if not isinstance(value, (NoValue, TileLike)) and not is_integer(value):
-        raise SpecError(f"index(i, mode): i must be an integer or a vector of int32, got {called(value)}")
+        raise SpecError(
+            f"index(i, mode): i must be an integer or a vector of int32, got {called(value)}"
+        )
     return str(mode)
 
 
@@ -73,7 +77,9 @@ def plain(parts: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(part.value if isinstance(part, Index) else part for part in parts)
 
 
-def settled(ref: GmemRef, given: Sequence[Any], parts: Sequence[Any]) -> tuple[tuple[Any, ...], bool]:
+def settled(
+    ref: GmemRef, given: Sequence[Any], parts: Sequence[Any]
+) -> tuple[tuple[Any, ...], bool]:
     """Return (an index's parts with their modes applied, whether a number among them lies outside
     with mode "zero").
 
@@ -86,7 +92,11 @@ def settled(ref: GmemRef, given: Sequence[Any], parts: Sequence[Any]) -> tuple[t
             continue
         size, vector = ref.array.shape[axis], isinstance(part, Tile)
         if whole.mode == "clip" and size:
-            found[axis] = Tile(np.clip(part.value, 0, size - 1), part.form) if vector else min(max(int(part), 0), size - 1)
+            found[axis] = (
+                Tile(np.clip(part.value, 0, size - 1), part.form)
+                if vector
+                else min(max(int(part), 0), size - 1)
+            )
         elif not vector:
             absent = absent or not 0 <= int(part) < size
     return tuple(found), absent
@@ -98,6 +108,12 @@ def check_gathered(ref: GmemRef, given: Sequence[Any]) -> None:
     for axis, part in enumerate(given):
         size = ref.array.shape[axis]
         if isinstance(part, Tile) and (outside := (part.value < 0) | (part.value >= size)).any():
-            fix = f"indices in 0…{size - 1}, or numpipe.index(v, mode=\"zero\") or mode=\"clip\" where it is meant"
-            raise failure(SimulationError, "out-of-bounds", f"'{ref.name}[…]': index {int(part.value[outside][0])} along dimension "
-                          f"{axis} is outside the array's {size}; the GPU reads 0 there: {fix}", fix, f"loads from '{ref.name}'")
+            fix = f'indices in 0…{size - 1}, or numpipe.index(v, mode="zero") or mode="clip" where it is meant'
+            raise failure(
+                SimulationError,
+                "out-of-bounds",
+                f"'{ref.name}[…]': index {int(part.value[outside][0])} along dimension "
+                f"{axis} is outside the array's {size}; the GPU reads 0 there: {fix}",
+                fix,
+                f"loads from '{ref.name}'",
+            )

@@ -31,13 +31,25 @@ def _index(_context: Any, value: Any, mode: Any) -> Any:
     return nb.struct(context, builder, result, value=args[0])
 
 
-def settled(context: Any, builder: Any, ref: GmemType, array: Any, index: Any, value: Any, stored: bool = False) -> list[Any]:
+def settled(
+    context: Any,
+    builder: Any,
+    ref: GmemType,
+    array: Any,
+    index: Any,
+    value: Any,
+    stored: bool = False,
+) -> list[Any]:
     """Return `views_cuda.starts` of an index, with the modes of its parts applied.
 
     A number outside is the array's size where TMA may be what stores there: it traps at a negative
     one.
     """
-    given, debug, start = whole_slices(index), bool(ref.unit.params.debug), starts(context, builder, index, value)
+    given, debug, start = (
+        whole_slices(index),
+        bool(ref.unit.params.debug),
+        starts(context, builder, index, value),
+    )
     for axis, (whole, part) in enumerate(zip(given, source.plain(given), strict=True)):
         mode = whole.mode if isinstance(whole, source.Index) else None
         if isinstance(part, (Ds, All, NoValue)) or (mode is None and not debug):
@@ -49,10 +61,20 @@ def settled(context: Any, builder: Any, ref: GmemType, array: Any, index: Any, v
             each = [clipped(builder, one, builder.sub(size, nb.const(1))) for one in each]
         if mode is None:
             for one in each:
-                report(builder, ref.unit, f"'{ref.arg.name}[…]'", axis, one, size,
-                       builder.icmp_unsigned(">=", one, size), ref.role == "compute" and not (vector or ref.by_lane))
+                report(
+                    builder,
+                    ref.unit,
+                    f"'{ref.arg.name}[…]'",
+                    axis,
+                    one,
+                    size,
+                    builder.icmp_unsigned(">=", one, size),
+                    ref.role == "compute" and not (vector or ref.by_lane),
+                )
         if stored and not vector and mode != "clip":
-            each = [builder.select(builder.icmp_unsigned("<", one, size), one, size) for one in each]
+            each = [
+                builder.select(builder.icmp_unsigned("<", one, size), one, size) for one in each
+            ]
         start[axis] = assembled(builder, part, each) if vector else each[0]
     return start
 
@@ -64,5 +86,14 @@ def report_view(builder: Any, view: Any, sizes: Any, start: list[Any], once: boo
         if axis not in view.axes:
             size = builder.extract_value(sizes, axis)
             inside = builder.icmp_unsigned("<", start[axis], size)
-            report(builder, view.ref.unit, f"{view.ref.arg.name}.at[…]", axis, start[axis], size, builder.not_(inside), once)
+            report(
+                builder,
+                view.ref.unit,
+                f"{view.ref.arg.name}.at[…]",
+                axis,
+                start[axis],
+                size,
+                builder.not_(inside),
+                once,
+            )
             start[axis] = builder.select(inside, start[axis], size)

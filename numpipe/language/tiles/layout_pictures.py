@@ -11,7 +11,17 @@ import numpy as np
 from ...arch.dtypes import packing
 from ...diagnostics.argument_checks import STRING, element_type, require, told, whole, word
 from ...diagnostics.errors import SpecError
-from .layouts import COALESCED, COLUMN, EITHER, ROW, Form, by_rows, coalesced_form, own_place, places
+from .layouts import (
+    COALESCED,
+    COLUMN,
+    EITHER,
+    ROW,
+    Form,
+    by_rows,
+    coalesced_form,
+    own_place,
+    places,
+)
 from .row_layouts import ROWS, lanes_of
 from .tile import check_form
 
@@ -37,19 +47,36 @@ class Picture:
 
     def _labels(self) -> list[tuple[float, int, str, int]]:
         """Return (x, y, text-anchor, number) of the numbers of columns and rows."""
-        return [*((MARGIN + CELL * (i + 0.5), MARGIN - 8, "middle", n) for i, n in enumerate(self.columns) if n >= 0),
-                *((MARGIN - 6, MARGIN + HIGH * i + 15, "end", n) for i, n in enumerate(self.rows) if n >= 0)]
+        return [
+            *(
+                (MARGIN + CELL * (i + 0.5), MARGIN - 8, "middle", n)
+                for i, n in enumerate(self.columns)
+                if n >= 0
+            ),
+            *(
+                (MARGIN - 6, MARGIN + HIGH * i + 15, "end", n)
+                for i, n in enumerate(self.rows)
+                if n >= 0
+            ),
+        ]
 
     def __str__(self) -> str:
         cells = []
         for row, column, lane, text in self.cells:
             x, y = MARGIN + CELL * column, MARGIN + HIGH * row
-            cells.append(f'<rect x="{x}" y="{y}" width="{CELL}" height="{HIGH}" fill="{COLORS[lane % 4]}" stroke="#999"/>'
-                         f'<text x="{x + CELL / 2}" y="{y + 15}" text-anchor="middle">{text}</text>')
-        labels = [f'<text x="{x}" y="{y}" text-anchor="{anchor}">{number}</text>' for x, y, anchor, number in self._labels()]
+            cells.append(
+                f'<rect x="{x}" y="{y}" width="{CELL}" height="{HIGH}" fill="{COLORS[lane % 4]}" stroke="#999"/>'
+                f'<text x="{x + CELL / 2}" y="{y + 15}" text-anchor="middle">{text}</text>'
+            )
+        labels = [
+            f'<text x="{x}" y="{y}" text-anchor="{anchor}">{number}</text>'
+            for x, y, anchor, number in self._labels()
+        ]
         width, height = 2 * MARGIN + CELL * len(self.columns), MARGIN + HIGH * len(self.rows) + 8
-        return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
-                f'font-size="10"><title>{self.title}</title>{"".join(labels)}{"".join(cells)}</svg>')
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
+            f'font-size="10"><title>{self.title}</title>{"".join(labels)}{"".join(cells)}</svg>'
+        )
 
     def _repr_svg_(self) -> str:
         return str(self)
@@ -73,8 +100,10 @@ class Picture:
             from matplotlib.figure import Figure
             from matplotlib.patches import Rectangle
         except ImportError:
-            raise SpecError("show_layout: .png files are drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; "
-                            ".svg files need nothing") from None
+            raise SpecError(
+                "show_layout: .png files are drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; "
+                ".svg files need nothing"
+            ) from None
         wide, high = 2 * MARGIN + CELL * len(self.columns), MARGIN + HIGH * len(self.rows) + 8
         figure = Figure(figsize=(wide / 72, high / 72), dpi=144)
         axes = figure.add_axes((0, 0, 1, 1))
@@ -83,11 +112,21 @@ class Picture:
         style: dict[str, Any] = {"fontsize": 8, "va": "center"}
         for row, column, lane, text in self.cells:
             x, y = MARGIN + CELL * column, MARGIN + HIGH * row
-            axes.add_patch(Rectangle((x, y), CELL, HIGH, facecolor=COLORS[lane % 4], edgecolor="#999", linewidth=0.5))
+            axes.add_patch(
+                Rectangle(
+                    (x, y), CELL, HIGH, facecolor=COLORS[lane % 4], edgecolor="#999", linewidth=0.5
+                )
+            )
             axes.text(x + CELL / 2, y + HIGH / 2, text, ha="center", **style)
         # `down` is of a baseline in SVG, of the text's middle here
         for across, down, anchor, number in self._labels():
-            axes.text(across, down - 4, str(number), ha={"middle": "center", "end": "right"}[anchor], **style)
+            axes.text(
+                across,
+                down - 4,
+                str(number),
+                ha={"middle": "center", "end": "right"}[anchor],
+                **style,
+            )
         return figure
 
 
@@ -107,8 +146,14 @@ def holders(form: Form, warp: int) -> dict[tuple[int, int], list[tuple[int, int]
     return found
 
 
-def show_layout(shape: Any, dtype: Any = np.float32, *, along: str = ROW, layout: str = "accumulator",
-                warp: int = 0) -> Picture:
+def show_layout(
+    shape: Any,
+    dtype: Any = np.float32,
+    *,
+    along: str = ROW,
+    layout: str = "accumulator",
+    warp: int = 0,
+) -> Picture:
     """Draw which lane of a warp holds each element of a register tile: ``T5:2`` is register 2 of
     lane 5.
 
@@ -136,7 +181,9 @@ def show_layout(shape: Any, dtype: Any = np.float32, *, along: str = ROW, layout
     elif layout == COALESCED:
         form = coalesced_form(form, "show_layout")
     elif layout != "accumulator":
-        raise SpecError(f"show_layout: layout must be 'accumulator', 'coalesced' or 'rows', got {told(layout)}")
+        raise SpecError(
+            f"show_layout: layout must be 'accumulator', 'coalesced' or 'rows', got {told(layout)}"
+        )
     found = holders(form, warp)
     rows, columns = sorted({row for row, _ in found}), sorted({column for _, column in found})
     cells = []

@@ -85,13 +85,18 @@ def coalesced_form(form: Form, what: str) -> Form:
     """Return a tile's form in the coalesced layout of its type; raise SpecError where it has
     none."""
     if form.dtype.itemsize == 1:
-        raise SpecError(f"{what}: {form.dtype} has no coalesced layout: convert a tile of 16 or 32 bits in it, with astype")
+        raise SpecError(
+            f"{what}: {form.dtype} has no coalesced layout: convert a tile of 16 or 32 bits in it, with astype"
+        )
     vector = 16 // form.dtype.itemsize
     columns, row = form.shape[-1], form.shape[-1] * form.dtype.itemsize
     if form.layout != ACCUMULATOR or (row not in (32, 64) and row % 128):
-        raise SpecError(f"{what}: a coalesced tile (M, N) has rows of 32, 64 or 128 x i bytes, got {form.dtype} {form.shape}, rows "
-                        f"of {row} bytes" if form.layout == ACCUMULATOR else
-                        f"{what}: tiles of two dimensions have a coalesced layout, got {form}")
+        raise SpecError(
+            f"{what}: a coalesced tile (M, N) has rows of 32, 64 or 128 x i bytes, got {form.dtype} {form.shape}, rows "
+            f"of {row} bytes"
+            if form.layout == ACCUMULATOR
+            else f"{what}: tiles of two dimensions have a coalesced layout, got {form}"
+        )
     assert columns % vector == 0
     return Form(form.shape, form.dtype, coalesced(vector))
 
@@ -100,16 +105,28 @@ def only_accumulator(form: Form, what: str) -> None:
     """Raise SpecError for a coalesced tile where the lanes have to hold an accumulator's
     elements."""
     if vector_of(form.layout) or lanes_of(form.layout):
-        fix = (f"numpipe.layout_cast(tile, \"{ACCUMULATOR}\")" if fits(form.shape) else
-                f"numpipe.layout_cast(v, \"{word_of(form.layout)}\")" if len(form.shape) == 1 else
-                "tiles of 64 x j rows and at most 256 columns")
-        raise SpecError(f"{what} takes a tile in the accumulator's layout, this one {form.shape} is in {form.layout} layout: write "
-                        f"{fix}")
+        fix = (
+            f'numpipe.layout_cast(tile, "{ACCUMULATOR}")'
+            if fits(form.shape)
+            else f'numpipe.layout_cast(v, "{word_of(form.layout)}")'
+            if len(form.shape) == 1
+            else "tiles of 64 x j rows and at most 256 columns"
+        )
+        raise SpecError(
+            f"{what} takes a tile in the accumulator's layout, this one {form.shape} is in {form.layout} layout: write "
+            f"{fix}"
+        )
 
 
 def fits(shape: tuple[int, ...]) -> bool:
     """Return whether a shape of two dimensions is that of an accumulator."""
-    return len(shape) == 2 and shape[0] >= 64 and not shape[0] % 64 and 8 <= shape[1] <= 256 and not shape[1] % 8
+    return (
+        len(shape) == 2
+        and shape[0] >= 64
+        and not shape[0] % 64
+        and 8 <= shape[1] <= 256
+        and not shape[1] % 8
+    )
 
 
 def by_rows(form: Form, layout: str, what: str) -> Form:
@@ -121,12 +138,16 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
     word, shape = word_of(layout), form.shape
     lanes = lanes_for(shape[-1]) if layout == ROWS else lanes_of(layout)
     if lanes not in row_layouts.LANES or (word == ROWS) != (len(shape) == 2):
-        raise SpecError(f"{what}: the layout of a {'vector' if len(shape) == 1 else 'tile (M, N)'} by rows is " + (
-            "\"row L\" or \"column L\"" if len(shape) == 1 else "\"rows\" or \"rows L\"") +
-            f", for 4, 8, 16 or 32 lanes L that share a row, got {layout!r}")
+        raise SpecError(
+            f"{what}: the layout of a {'vector' if len(shape) == 1 else 'tile (M, N)'} by rows is "
+            + ('"row L" or "column L"' if len(shape) == 1 else '"rows" or "rows L"')
+            + f", for 4, 8, 16 or 32 lanes L that share a row, got {layout!r}"
+        )
     if (word != "column" and shape[-1] % (2 * lanes)) or (word != "row" and shape[0] % 8):
-        raise SpecError(f"{what}: {shape} has no layout {layout!r}: columns are a multiple of {2 * lanes}, two for each lane that "
-                        "shares a row, and rows of 8")
+        raise SpecError(
+            f"{what}: {shape} has no layout {layout!r}: columns are a multiple of {2 * lanes}, two for each lane that "
+            "shares a row, and rows of 8"
+        )
     return Form(shape, form.dtype, f"{word} {lanes}")
 
 
@@ -140,7 +161,8 @@ class Form:
 
     def __str__(self) -> str:
         return f"{self.dtype} {self.shape}" + (
-            f" ({self.layout} layout)" if len(self.shape) == 1 or " " in self.layout else "")
+            f" ({self.layout} layout)" if len(self.shape) == 1 or " " in self.layout else ""
+        )
 
 
 def said(shape: object, dtype: object, layout: str) -> str:
@@ -150,7 +172,9 @@ def said(shape: object, dtype: object, layout: str) -> str:
     ('tile (64,) float32 (column layout)', 'tile (64, 64) float32')
     """
     by_shape = " " not in layout and ("(1, " in str(shape) or ", 1)" in str(shape))
-    return f"tile {shape} {dtype}" + ("" if layout == ACCUMULATOR or by_shape else f" ({layout} layout)")
+    return f"tile {shape} {dtype}" + (
+        "" if layout == ACCUMULATOR or by_shape else f" ({layout} layout)"
+    )
 
 
 def cast_for(one: str, other: str) -> str:
@@ -159,18 +183,25 @@ def cast_for(one: str, other: str) -> str:
     >>> cast_for(ROW, COLUMN), cast_for(coalesced(8), ACCUMULATOR)
     ('column', 'accumulator')
     """
-    return other if lanes_of(other) else ACCUMULATOR if vector_of(one) or vector_of(other) else other
+    return (
+        other if lanes_of(other) else ACCUMULATOR if vector_of(one) or vector_of(other) else other
+    )
 
 
 def joined(one: Form, other: Form) -> Form | None:
     """Return the form that two tiles both take at no cost: the other's, of a vector in either
     layout; None where there is none.
 
-    >>> vector, row, column = (Form((64,), np.dtype(np.float32), of) for of in (EITHER, ROW, COLUMN))
+    >>> vector, row, column = (
+    ...     Form((64,), np.dtype(np.float32), of) for of in (EITHER, ROW, COLUMN)
+    ... )
     >>> joined(vector, row) == row, joined(column, vector) == column, joined(row, column)
     (True, True, None)
     """
-    if (one.shape, one.dtype) != (other.shape, other.dtype) or EITHER not in (one.layout, other.layout):
+    if (one.shape, one.dtype) != (other.shape, other.dtype) or EITHER not in (
+        one.layout,
+        other.layout,
+    ):
         return one if one == other else None
     return other if one.layout == EITHER else one
 
@@ -189,8 +220,10 @@ def vector_layout(size: int, what: str) -> str:
     SpecError for neither."""
     row, column = size % 8 == 0 and 8 <= size <= 256, size % 64 == 0 and size >= 64
     if not row and not column:
-        raise SpecError(f"{what}: a vector has 8 x i elements, at most 256, to lie along the columns of a tile, or 64 x j along "
-                        f"its rows, got {size}")
+        raise SpecError(
+            f"{what}: a vector has 8 x i elements, at most 256, to lie along the columns of a tile, or 64 x j along "
+            f"its rows, got {size}"
+        )
     return EITHER if row and column else ROW if row else COLUMN
 
 
@@ -235,14 +268,26 @@ def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
         return row_layouts.places(shape, layout)
     if vector := vector_of(layout):
         across = lanes_across(columns, vector)
-        return tuple((block + step, panel + i) for block in range(0, rows, 64) for panel in range(0, columns, across * vector)
-                     for step in range(0, 16, 32 // across) for i in range(vector))
+        return tuple(
+            (block + step, panel + i)
+            for block in range(0, rows, 64)
+            for panel in range(0, columns, across * vector)
+            for step in range(0, 16, 32 // across)
+            for i in range(vector)
+        )
     if layout == ROW:
         return tuple((None, 8 * j + odd) for j in range(columns // 8) for odd in (0, 1))
     if layout == COLUMN:
-        return tuple((64 * block + 8 * half, None) for block in range(rows // 64) for half in (0, 1))
-    return tuple((64 * block + 8 * half, 8 * j + odd)
-                 for block in range(rows // 64) for j in range(columns // 8) for half in (0, 1) for odd in (0, 1))
+        return tuple(
+            (64 * block + 8 * half, None) for block in range(rows // 64) for half in (0, 1)
+        )
+    return tuple(
+        (64 * block + 8 * half, 8 * j + odd)
+        for block in range(rows // 64)
+        for j in range(columns // 8)
+        for half in (0, 1)
+        for odd in (0, 1)
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -265,7 +310,9 @@ def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str)
         return tuple(first + i for i in sources(shape, layout, have, part))
     number = {place: i for i, place in enumerate(places(have, of))}
     along = word_of(of) == ROW
-    return tuple(number[(None, column) if along else (row, None)] for row, column in places(shape, layout))
+    return tuple(
+        number[(None, column) if along else (row, None)] for row, column in places(shape, layout)
+    )
 
 
 def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
@@ -274,32 +321,44 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
     shapes = [form.shape for form in forms]
     if any(vector_of(form.layout) for form in forms):
         if len({(form.shape, form.layout) for form in forms}) > 1:
-            lie = " and ".join(dict.fromkeys(f"{form.shape} in {form.layout} layout" for form in forms))
-            raise SpecError(f"'{symbol}' of tiles {lie}: no lane has the elements of both; write numpipe.layout_cast(x, "
-                            "\"accumulator\") of what is coalesced")
+            lie = " and ".join(
+                dict.fromkeys(f"{form.shape} in {form.layout} layout" for form in forms)
+            )
+            raise SpecError(
+                f"'{symbol}' of tiles {lie}: no lane has the elements of both; write numpipe.layout_cast(x, "
+                '"accumulator") of what is coalesced'
+            )
         return forms[0].shape, forms[0].layout
     flat = [form for form in forms if len(form.shape) == 1]
     try:
         shape = tuple(int(n) for n in np.broadcast_shapes(*shapes))
     except ValueError:
-        raise SpecError(f"tiles of shapes {' and '.join(map(str, dict.fromkeys(shapes)))} do not combine") from None
+        raise SpecError(
+            f"tiles of shapes {' and '.join(map(str, dict.fromkeys(shapes)))} do not combine"
+        ) from None
     lanes = {lanes_of(form.layout) for form in forms}
     if lanes != {0}:
         return shape, _by_row(symbol, forms, shape, lanes)
     if len(shape) == 2:
         for form in flat:
             if form.layout == COLUMN:
-                raise SpecError(f"'{symbol}': a vector {form.shape} is broadcast along the columns of a tile, as in NumPy, but "
-                                "this one lies along rows (column layout): write v[:, None], or numpipe.layout_cast(v, \"row\")")
+                raise SpecError(
+                    f"'{symbol}': a vector {form.shape} is broadcast along the columns of a tile, as in NumPy, but "
+                    'this one lies along rows (column layout): write v[:, None], or numpipe.layout_cast(v, "row")'
+                )
         layout = layout_of(shape)
         if layout == ACCUMULATOR and (shape[0] % 64 or shape[1] % 8 or shape[1] > 256):
-            raise SpecError(f"'{symbol}' of tiles of shapes {' and '.join(map(str, shapes))} would make one of {shape}, which is "
-                            "none: (64 x j, 8 x i) with at most 256 columns")
+            raise SpecError(
+                f"'{symbol}' of tiles of shapes {' and '.join(map(str, shapes))} would make one of {shape}, which is "
+                "none: (64 x j, 8 x i) with at most 256 columns"
+            )
         return shape, layout
     kinds = {form.layout for form in flat} - {EITHER}
     if len(kinds) > 1:
-        raise SpecError(f"'{symbol}' of two vectors of {shape[0]} elements, one along columns (row layout), one along rows (column "
-                        "layout): no lane has both; cast one: numpipe.layout_cast(v, \"row\")")
+        raise SpecError(
+            f"'{symbol}' of two vectors of {shape[0]} elements, one along columns (row layout), one along rows (column "
+            'layout): no lane has both; cast one: numpipe.layout_cast(v, "row")'
+        )
     return shape, kinds.pop() if kinds else EITHER
 
 
@@ -310,9 +369,11 @@ def _by_row(symbol: str, forms: list[Form], shape: tuple[int, ...], lanes: set[i
     if len(lanes) > 1 or len(set(words)) > 1 or (len(shape) == 2 and COLUMN in words):
         lie = " and ".join(dict.fromkeys(f"{form.shape} in {form.layout} layout" for form in forms))
         most = max(lanes)
-        raise SpecError(f"'{symbol}' of tiles {lie}: no lane has the elements of both; write "
-                        f"numpipe.layout_cast(x, \"rows {most}\"), of a vector \"row {most}\" along the columns, or "
-                        f"\"column {most}\" along the rows and then v[:, None]")
+        raise SpecError(
+            f"'{symbol}' of tiles {lie}: no lane has the elements of both; write "
+            f'numpipe.layout_cast(x, "rows {most}"), of a vector "row {most}" along the columns, or '
+            f'"column {most}" along the rows and then v[:, None]'
+        )
     if len(shape) == 1:
         return f"{words[0]} {max(lanes)}"
     word = layout_of(shape)
@@ -324,9 +385,11 @@ def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
     raise SpecError for others."""
     index = ", ".join(map(str, parts)).replace("none", "None")
     if index not in (":, None", "None, :"):
-        raise SpecError("tile[…]: parts of a register tile have a slice along each dimension, x[:, 0:32], x[64:128, :], of a "
-                        "vector v[ds(8, 16)]; v[:, None] and v[None, :] give a vector a dimension; elements are those of a tile in "
-                        "shared memory, or of an array")
+        raise SpecError(
+            "tile[…]: parts of a register tile have a slice along each dimension, x[:, 0:32], x[64:128, :], of a "
+            "vector v[ds(8, 16)]; v[:, None] and v[None, :] give a vector a dimension; elements are those of a tile in "
+            "shared memory, or of an array"
+        )
     if len(form.shape) != 1:
         raise SpecError(f"tile[{index}]: a dimension is added to a vector, got a tile {form.shape}")
     want = COLUMN if index == ":, None" else ROW
@@ -334,10 +397,23 @@ def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
         want = f"{want} {lanes_of(form.layout)}"
     if form.layout not in (want, EITHER):
         if lanes_of(form.layout):
-            raise SpecError(f"v[{index}] of {form}: write numpipe.layout_cast(v, \"{want}\")[{index}]")
+            raise SpecError(
+                f'v[{index}] of {form}: write numpipe.layout_cast(v, "{want}")[{index}]'
+            )
         lies = {ROW: "along columns (row layout)", COLUMN: "along rows (column layout)"}
-        fix = f"write numpipe.layout_cast(v, \"{want}\")[{index}]" if vector_layout(form.shape[0], "v") == EITHER else (
-            "there, vectors have 64 x j elements" if want == COLUMN else "there, vectors have 8 x i elements, at most 256")
-        raise SpecError(f"v[{index}] needs a vector {lies[want]}, this one of {form.shape[0]} elements lies {lies[form.layout]}: "
-                        f"{fix}")
-    return Form((form.shape[0], 1) if word_of(want) == COLUMN else (1, form.shape[0]), form.dtype, want)
+        fix = (
+            f'write numpipe.layout_cast(v, "{want}")[{index}]'
+            if vector_layout(form.shape[0], "v") == EITHER
+            else (
+                "there, vectors have 64 x j elements"
+                if want == COLUMN
+                else "there, vectors have 8 x i elements, at most 256"
+            )
+        )
+        raise SpecError(
+            f"v[{index}] needs a vector {lies[want]}, this one of {form.shape[0]} elements lies {lies[form.layout]}: "
+            f"{fix}"
+        )
+    return Form(
+        (form.shape[0], 1) if word_of(want) == COLUMN else (1, form.shape[0]), form.dtype, want
+    )

@@ -68,23 +68,29 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form]) -> Form 
         return None
     check_dtype(dtype, f"{name}[…]")
     if not sizes and not packing(dtype).computed:
-        raise SpecError(f"{name}[…]: an element of {dtype} is no number of a kernel: load a tile, and convert it with astype")
+        raise SpecError(
+            f"{name}[…]: an element of {dtype} is no number of a kernel: load a tile, and convert it with astype"
+        )
     whole = tuple(size.shape[0] if isinstance(size, Form) else size for size in sizes)
     form = check_form(whole, dtype, f"{name}[…]") if sizes else None
     indices = [size for size in sizes if isinstance(size, Form)]
     if form is None or not indices:
         return form
-    vector, = indices if len(indices) == 1 else [None]
+    (vector,) = indices if len(indices) == 1 else [None]
     if vector is None or len(vector.shape) != 1 or vector.dtype != INT32:
-        raise SpecError(f"{name}[…]: one part of the index may be a vector of int32, the others are ds(start, size) and integers, "
-                        f"got {' and '.join(map(str, indices))}")
+        raise SpecError(
+            f"{name}[…]: one part of the index may be a vector of int32, the others are ds(start, size) and integers, "
+            f"got {' and '.join(map(str, indices))}"
+        )
     if len(sizes) == 1:
         return Form(form.shape, dtype, vector.layout)
     want, axis = (COLUMN, "rows") if sizes[0] is vector else (ROW, "columns")
     want += f" {lanes_of(form.layout)}" if lanes_of(form.layout) else ""
     if vector.layout not in (want, EITHER):
-        raise SpecError(f"{name}[…]: the indices of a tile's {axis} lie along them ({want} layout), these of {vector.shape[0]} "
-                        f"elements lie otherwise ({vector.layout} layout): write numpipe.layout_cast(v, \"{want}\")")
+        raise SpecError(
+            f"{name}[…]: the indices of a tile's {axis} lie along them ({want} layout), these of {vector.shape[0]} "
+            f'elements lie otherwise ({vector.layout} layout): write numpipe.layout_cast(v, "{want}")'
+        )
     return form
 
 
@@ -94,7 +100,11 @@ def plan(ref: Any, parts: Sequence[Any]) -> tuple[tuple[int, ...], Form | None]:
     name = ref.arg.name
     ref.arg.check_plain(f"{name}[…]")
     axes = block_axes(ref, parts, f"{name}[…]", gathers=True)
-    return axes, block_form(name, ref.arg.dtype, [form_of(parts[axis], f"{name}[…]") or parts[axis].size for axis in axes])
+    return axes, block_form(
+        name,
+        ref.arg.dtype,
+        [form_of(parts[axis], f"{name}[…]") or parts[axis].size for axis in axes],
+    )
 
 
 def without_value(arg: ArrayArg, parts: Sequence[Any]) -> str:
@@ -107,8 +117,10 @@ def without_value(arg: ArrayArg, parts: Sequence[Any]) -> str:
     if arg.dtype not in STEERING:
         return f"an element of array '{arg.name}' (of {arg.dtype}: those of int32 and int64 steer)"
     if arg.output:
-        return (f"an element of array '{arg.name}' (an output of the call: those of an array steer that nothing stores to, passed "
-                "before the first output)")
+        return (
+            f"an element of array '{arg.name}' (an output of the call: those of an array steer that nothing stores to, passed "
+            "before the first output)"
+        )
     return next((part.what for part in parts if isinstance(part, NoValue)), "")
 
 
@@ -116,19 +128,25 @@ def load_form(view: Any, layout: Any) -> Form:
     """Return the tile that `load_tile` gives of a view; raise SpecError for layouts that it, or the
     tile, does not have."""
     if not isinstance(view, GmemView):
-        raise SpecError("load_tile(view, layout): view must be one of an array, array.at[ds(i, 64), ds(j, 64)], got "
-                        f"{called(view)}")
+        raise SpecError(
+            "load_tile(view, layout): view must be one of an array, array.at[ds(i, 64), ds(j, 64)], got "
+            f"{called(view)}"
+        )
     layout = constant("load_tile", "layout", layout)
     named = isinstance(layout, str)
     if named and (layout == ROWS or lanes_of(layout)) and view.shape:
         check_dtype(view.ref.arg.dtype, "load_tile")
         return by_rows(Form(view.shape, view.ref.arg.dtype), layout, "load_tile")
     if layout not in (ACCUMULATOR, COALESCED):
-        raise SpecError("load_tile: layout must be \"accumulator\", \"coalesced\", or by rows \"rows\", \"rows 32\", of a vector "
-                        f"\"row 32\", \"column 32\", got {layout!r}")
+        raise SpecError(
+            'load_tile: layout must be "accumulator", "coalesced", or by rows "rows", "rows 32", of a vector '
+            f'"row 32", "column 32", got {layout!r}'
+        )
     form = block_form(f"{view.ref.arg.name}.at", view.ref.arg.dtype, view.shape)
     if form is None:
-        raise SpecError(f"load_tile(view, layout): the view is a single element: {view.ref.arg.name}[i, j] loads it")
+        raise SpecError(
+            f"load_tile(view, layout): the view is a single element: {view.ref.arg.name}[i, j] loads it"
+        )
     return coalesced_form(form, "load_tile") if layout == COALESCED else form
 
 
@@ -168,39 +186,69 @@ def load(ref: GmemRef, index: Any) -> Any:
     array, given = ref.array, whole_slices(index)
     axes, form = plan(ref, parts := plain(given))
     machine = current()
-    if machine.role == "memory" and (form is not None or (unknown := without_value(ref.arg, parts))):
+    if machine.role == "memory" and (
+        form is not None or (unknown := without_value(ref.arg, parts))
+    ):
         return Inert(unknown) if form is None else Tile(None, form)
     parts, absent = settled(ref, given, parts)
     if absent:
         return ref.dtype.type(0) if form is None else Tile(np.zeros(form.shape, form.dtype), form)
-    check_inside(ref, parts, axes, f"'{ref.name}[…]'", "the GPU reads 0", "the GPU reads 0", "loads from")
+    check_inside(
+        ref, parts, axes, f"'{ref.name}[…]'", "the GPU reads 0", "the GPU reads 0", "loads from"
+    )
     if form is None:
-        return machine.gmem_read(array, tuple(slice(int(part), int(part) + 1) for part in parts), ref.name).reshape(-1)[0]
+        return machine.gmem_read(
+            array, tuple(slice(int(part), int(part) + 1) for part in parts), ref.name
+        ).reshape(-1)[0]
     value = np.zeros(form.shape, form.dtype)
-    gathered = next((number for number, axis in enumerate(axes) if isinstance(parts[axis], Tile)), None)
+    gathered = next(
+        (number for number, axis in enumerate(axes) if isinstance(parts[axis], Tile)), None
+    )
     if gathered is None:
         _read_block(ref, axes, parts, value)
     else:
         check_gathered(ref, given)
         for indices, part in _runs(parts[axes[gathered]].value, array.shape[axes[gathered]]):
-            found = np.zeros([part.size if number == gathered else size for number, size in enumerate(form.shape)], form.dtype)
-            _read_block(ref, axes, tuple(part if axis == axes[gathered] else other for axis, other in enumerate(parts)), found)
+            found = np.zeros(
+                [
+                    part.size if number == gathered else size
+                    for number, size in enumerate(form.shape)
+                ],
+                form.dtype,
+            )
+            _read_block(
+                ref,
+                axes,
+                tuple(
+                    part if axis == axes[gathered] else other for axis, other in enumerate(parts)
+                ),
+                found,
+            )
             chosen: list[Any] = [slice(None)] * len(axes)
             chosen[gathered] = indices
-            value[tuple(chosen)] = np.take(found, parts[axes[gathered]].value[indices] - part.start, axis=gathered)
+            value[tuple(chosen)] = np.take(
+                found, parts[axes[gathered]].value[indices] - part.start, axis=gathered
+            )
     return Tile(value, form)
 
 
-def _read_block(ref: GmemRef, axes: tuple[int, ...], parts: tuple[Any, ...], value: np.ndarray) -> None:
+def _read_block(
+    ref: GmemRef, axes: tuple[int, ...], parts: tuple[Any, ...], value: np.ndarray
+) -> None:
     """Read what a block has inside the array, and before the stops of its parts, to its place in
     `value`."""
     start = list(map(int, starts(parts)))
     sizes = dict(zip(axes, value.shape, strict=True))
-    inside = tuple(slice(max(0, place), max(0, min(place + sizes.get(axis, 1), size)))
-                   for axis, (place, size) in enumerate(zip(start, ends(ref, parts), strict=True)))
+    inside = tuple(
+        slice(max(0, place), max(0, min(place + sizes.get(axis, 1), size)))
+        for axis, (place, size) in enumerate(zip(start, ends(ref, parts), strict=True))
+    )
     if all(part.start < part.stop for part in inside):
         found = current().gmem_read(ref.array, inside, ref.name)
-        where = tuple(slice(inside[axis].start - start[axis], inside[axis].stop - start[axis]) for axis in axes)
+        where = tuple(
+            slice(inside[axis].start - start[axis], inside[axis].stop - start[axis])
+            for axis in axes
+        )
         value[where] = found.reshape(tuple(found.shape[axis] for axis in axes))
 
 

@@ -39,7 +39,11 @@ def _run(block: Block, address: Any, inside: Any, count: int) -> list[Any]:
     found, words = block.load(address, inside, count), count * block.dtype.itemsize // 4
     if not words:
         return [block.builder.zext(found, nb.i32)]
-    parts = [found] if words == 1 else [block.builder.extract_element(found, nb.const(i)) for i in range(words)]
+    parts = (
+        [found]
+        if words == 1
+        else [block.builder.extract_element(found, nb.const(i)) for i in range(words)]
+    )
     return [_bits(block.builder, block.dtype, part) for part in parts]
 
 
@@ -64,12 +68,18 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
         """Return (address, inside) of an element; outside, the address is that of the array's first
         element."""
         rows, columns = where[element]
-        along = [(0, column if rows is None else row, columns if rows is None else rows)] if flat else [
-            (0, row, rows or 0), (1, column, columns or 0)]
+        along = (
+            [(0, column if rows is None else row, columns if rows is None else rows)]
+            if flat
+            else [(0, row, rows or 0), (1, column, columns or 0)]
+        )
         at, inside = block.base, block.inside
         for axis, own, distance in along:
-            n = gathered[axis][element] if axis in gathered else (
-                builder.add(builder.add(block.start[axis], own), nb.const(distance or 0)))
+            n = (
+                gathered[axis][element]
+                if axis in gathered
+                else (builder.add(builder.add(block.start[axis], own), nb.const(distance or 0)))
+            )
             inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[axis]))
             at = block.moved(at, n, block.stride[axis])
         return builder.select(inside, at, block.base), inside
@@ -81,7 +91,10 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
         for each row, and a distance."""
         rows, columns = where[element]
         if rows not in lines:
-            inside, at = block.inside, block.moved(block.base, builder.add(block.start[-1], column), nb.const(1, nb.i64))
+            inside, at = (
+                block.inside,
+                block.moved(block.base, builder.add(block.start[-1], column), nb.const(1, nb.i64)),
+            )
             if rows is not None:
                 n = builder.add(builder.add(block.start[0], row), nb.const(rows))
                 inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[0]))
@@ -95,16 +108,26 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
         found: list[Any] = []
         for first in range(0, len(where), run):
             if pairs and where[first][1] is not None:
-                found += _run(block, *(neighbour if lanes_of(tile.layout) and not gathered else address)(first), run)
+                found += _run(
+                    block,
+                    *(neighbour if lanes_of(tile.layout) and not gathered else address)(first),
+                    run,
+                )
                 continue
             for pair in range(first, first + run, 2):
-                found += _packed(block, [block.load(*address(element)) for element in (pair, pair + 1)])
+                found += _packed(
+                    block, [block.load(*address(element)) for element in (pair, pair + 1)]
+                )
         return found
 
     if not block.pairs or all(place[1] is None for place in where):
         return assembled(builder, tile, registers(False))
     aligned = block.aligned(tile.shape[-1], run)
-    return assembled(builder, tile, nb.one_of(builder, aligned, lambda: registers(True), lambda: registers(False)))
+    return assembled(
+        builder,
+        tile,
+        nb.one_of(builder, aligned, lambda: registers(True), lambda: registers(False)),
+    )
 
 
 def _load(_context: Any, ref: Any, index: Any) -> Any:
@@ -115,20 +138,42 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     tile = None if form is None else TileType(form)
     unknown = source.without_value(arg, parts) if tile is None and ref.role == "memory" else ""
     memory = ref.role == "memory" and (tile is not None or bool(unknown))
-    result = tile or (InertType(unknown) if memory else
-                      nb.types.float32 if arg.dtype == BFLOAT16 else type_of(arg.dtype))
+    result = tile or (
+        InertType(unknown)
+        if memory
+        else nb.types.float32
+        if arg.dtype == BFLOAT16
+        else type_of(arg.dtype)
+    )
     context, builder, args = yield result(ref, index)
     if memory:
         return nb.nothing(context) if tile is None else undefined(tile)
     start = settled(context, builder, ref, args[0], index, args[1])
-    indices = [(number, parts[axis], start[axis]) for number, axis in enumerate(axes) if isinstance(parts[axis], TileType)]
-    block = Block(context, builder, ref, args[0], start, axes, indices, stops(context, builder, index, args[1]))
+    indices = [
+        (number, parts[axis], start[axis])
+        for number, axis in enumerate(axes)
+        if isinstance(parts[axis], TileType)
+    ]
+    block = Block(
+        context,
+        builder,
+        ref,
+        args[0],
+        start,
+        axes,
+        indices,
+        stops(context, builder, index, args[1]),
+    )
     if tile is not None:
         return _loaded(builder, block, tile)
     bits = block.load(block.base, block.inside)  # of an element, the same in all lanes
     if block.dtype == BFLOAT16:
         return builder.bitcast(builder.shl(builder.zext(bits, nb.i32), nb.const(16)), nb.f32)
-    return builder.bitcast(bits, nb.i64) if block.dtype.itemsize == 8 else _bits(builder, block.dtype, bits)
+    return (
+        builder.bitcast(bits, nb.i64)
+        if block.dtype.itemsize == 8
+        else _bits(builder, block.dtype, bits)
+    )
 
 
 nb.overload(operator.getitem, _load)

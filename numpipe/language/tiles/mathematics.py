@@ -77,7 +77,11 @@ class Function(Operator):
 
     def __call__(self, *values: Any) -> Any:
         plan = self.plan(values)
-        return without_value(values) if plan is None else computed(self.symbol, plan, values, self.meaning)
+        return (
+            without_value(values)
+            if plan is None
+            else computed(self.symbol, plan, values, self.meaning)
+        )
 
     def plan(self, values: Sequence[Any], literals: int = 0) -> Plan | None:
         """Return the plan of the function of values or types; numbers alone are computed in the
@@ -90,7 +94,10 @@ class Function(Operator):
         tiles = any(isinstance(part, TileLike) for part in values)
         if plan is not None or (not tiles and without_value(values) is not None):
             return plan
-        kinds, wrong = operands_of(self.symbol, values, literals), f"{self.symbol}(…) takes register tiles and numbers, got "
+        kinds, wrong = (
+            operands_of(self.symbol, values, literals),
+            f"{self.symbol}(…) takes register tiles and numbers, got ",
+        )
         if tiles or any(kind is None for kind in kinds):
             raise SpecError(wrong + " and ".join(map(called, values)))
         dtype = arith.common(*kinds)
@@ -102,20 +109,36 @@ class Function(Operator):
 FUNCTIONS: dict[Op[..., Any], Function] = {}
 
 
-def _function(name: str, meaning: Callable[..., Any], doc: str = "", operands: str = "x", numpy: Any = (),
-              **of: Any) -> Op[..., Any]:
+def _function(
+    name: str,
+    meaning: Callable[..., Any],
+    doc: str = "",
+    operands: str = "x",
+    numpy: Any = (),
+    **of: Any,
+) -> Op[..., Any]:
     """Make the operation of a function, which is NumPy's where its name begins with ``np.``;
     `numpy`: all that mean it."""
     known, plain = Function(name, meaning, **{"takes": "fhi", **of}), name.removeprefix("np.")
 
     def operation(*values: Any) -> Any:
-        return known(*values[:len(operands)])
+        return known(*values[: len(operands)])
 
-    parameters = [inspect.Parameter(operand, inspect.Parameter.POSITIONAL_OR_KEYWORD) for operand in operands]
-    operation.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
-        *parameters, inspect.Parameter("literals", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=0)])
-    found = arith.named(operation, plain, doc or f"``{name}({', '.join(operands)})`` of tiles and numbers.",
-                        numpy or (() if plain == name else getattr(np, plain)))
+    parameters = [
+        inspect.Parameter(operand, inspect.Parameter.POSITIONAL_OR_KEYWORD) for operand in operands
+    ]
+    operation.__signature__ = inspect.Signature(
+        [  # type: ignore[attr-defined]
+            *parameters,
+            inspect.Parameter("literals", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=0),
+        ]
+    )
+    found = arith.named(
+        operation,
+        plain,
+        doc or f"``{name}({', '.join(operands)})`` of tiles and numbers.",
+        numpy or (() if plain == name else getattr(np, plain)),
+    )
     FUNCTIONS[found] = known
     return found
 
@@ -123,16 +146,24 @@ def _function(name: str, meaning: Callable[..., Any], doc: str = "", operands: s
 def _as_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return NumPy's function, for bfloat16 through float32: ml_dtypes' are not all the same, its
     sign of -0 is -0."""
-    return lambda *values: function(*(np.asarray(v, FLOAT32) if np.asarray(v).dtype == BFLOAT16 else v for v in values))
+    return lambda *values: function(
+        *(np.asarray(v, FLOAT32) if np.asarray(v).dtype == BFLOAT16 else v for v in values)
+    )
 
 
-maximum, minimum = (_function(f"np.{function.__name__}", function, operands="ab", numbers=())
-                    for function in (np.maximum, np.minimum))
-floor, ceil, trunc, sign, square = (_function(f"np.{function.__name__}", _as_numpy(function))
-                                    for function in (np.floor, np.ceil, np.trunc, np.sign, np.square))
+maximum, minimum = (
+    _function(f"np.{function.__name__}", function, operands="ab", numbers=())
+    for function in (np.maximum, np.minimum)
+)
+floor, ceil, trunc, sign, square = (
+    _function(f"np.{function.__name__}", _as_numpy(function))
+    for function in (np.floor, np.ceil, np.trunc, np.sign, np.square)
+)
 nearest = _function("np.round", _as_numpy(np.rint), numpy=(np.round, np.around, np.rint))
-isnan, isinf, isfinite = (_function(f"np.{function.__name__}", _as_numpy(function), compares=True)
-                          for function in (np.isnan, np.isinf, np.isfinite))
+isnan, isinf, isfinite = (
+    _function(f"np.{function.__name__}", _as_numpy(function), compares=True)
+    for function in (np.isnan, np.isinf, np.isfinite)
+)
 
 for _name, _meaning in {"least": minimum, "greatest": maximum}.items():
     setattr(Tile, f"_{_name}", staticmethod(_meaning))
@@ -165,22 +196,32 @@ def clip(a: Any, a_min: Any, a_max: Any, literals: int = 0) -> Any:
 CLIP = Function("np.clip", clip, "fhi")
 
 
-def _rounded(name: str, function: Callable[..., Any], doc: str = "", operands: str = "x", takes: str = "fh") -> Op[..., Any]:
+def _rounded(
+    name: str, function: Callable[..., Any], doc: str = "", operands: str = "x", takes: str = "fh"
+) -> Op[..., Any]:
     """Make the operation of a function of floats, whose result in float64 is rounded."""
+
     def rounded(*values: Any) -> Any:
-        return np.asarray(function(*(np.asarray(value, np.float64) for value in values))).astype(np.float32)[()]
+        return np.asarray(function(*(np.asarray(value, np.float64) for value in values))).astype(
+            np.float32
+        )[()]
 
     return _function(name, rounded, doc, operands, takes=takes, numbers=(FLOAT32,))
 
 
 exp, exp2, log, log2, sqrt, tanh, sin, cos, tan = (
     _rounded(f"np.{function.__name__}", function)
-    for function in (np.exp, np.exp2, np.log, np.log2, np.sqrt, np.tanh, np.sin, np.cos, np.tan))
-rsqrt = _rounded("rsqrt", lambda x: 1 / np.sqrt(x), """1 / sqrt(x) of a float32 tile or number, within 2 ulp (PTX ISA, "rsqrt").
+    for function in (np.exp, np.exp2, np.log, np.log2, np.sqrt, np.tanh, np.sin, np.cos, np.tan)
+)
+rsqrt = _rounded(
+    "rsqrt",
+    lambda x: 1 / np.sqrt(x),
+    """1 / sqrt(x) of a float32 tile or number, within 2 ulp (PTX ISA, "rsqrt").
 
 >>> float(rsqrt(np.float32(4)))
 0.5
-""")
+""",
+)
 
 
 def _sigmoid(x: Any) -> Any:
@@ -190,17 +231,27 @@ def _sigmoid(x: Any) -> Any:
     return np.where(x < 0, power, np.ones_like(x)) / (1 + power)
 
 
-sigmoid = _rounded("sigmoid", _sigmoid, """1 / (1 + exp(-x)) of a float32 tile or number, within 4 ulp.
+sigmoid = _rounded(
+    "sigmoid",
+    _sigmoid,
+    """1 / (1 + exp(-x)) of a float32 tile or number, within 4 ulp.
 
 ``x * numpipe.sigmoid(x)`` is SiLU. With ``approx_math`` it is ``tanh.approx``, absolutely within 2^-11 (PTX ISA, "tanh").
 
 >>> float(sigmoid(np.float32(0)))
 0.5
-""")
-fma = _rounded("fma", lambda x, y, z: x * y + z, """``x * y + z`` of float32 tiles and numbers, rounded once (PTX ISA, "fma").
+""",
+)
+fma = _rounded(
+    "fma",
+    lambda x, y, z: x * y + z,
+    """``x * y + z`` of float32 tiles and numbers, rounded once (PTX ISA, "fma").
 
 Written with operators, the GPU may do the same, or round the product too. Here it is sure.
 
 >>> float(fma(np.float32(2), np.float32(3), np.float32(1)))
 7.0
-""", "xyz", takes="f")  # the product is exact in float64
+""",
+    "xyz",
+    takes="f",
+)  # the product is exact in float64

@@ -29,12 +29,16 @@ def _meaning(operation: Op[..., Any], emit: Emit, by_pairs: Packed | None = None
     @cuda_meaning(operation)
     def typer(_context: Any, *arguments: Any) -> Any:
         types, literals = arguments[:count], arguments[count:]
-        return typed(function.plan(types, *map(nb.literal, literals)), types, emit, by_pairs, literals)
+        return typed(
+            function.plan(types, *map(nb.literal, literals)), types, emit, by_pairs, literals
+        )
 
 
 def _instruction(text: str) -> Callable[..., Any]:
     """Return a function that emits a PTX instruction on one float32."""
-    return lambda builder, x: builder.call(nb.pure_asm(nb.f32, [nb.f32], f"{text} $0, $1;", "=f,f"), [x])
+    return lambda builder, x: builder.call(
+        nb.pure_asm(nb.f32, [nb.f32], f"{text} $0, $1;", "=f,f"), [x]
+    )
 
 
 def _library(name: str) -> Callable[..., Any]:
@@ -45,16 +49,21 @@ def _library(name: str) -> Callable[..., Any]:
 def extreme(name: str) -> Emit:
     """Return a function that emits the greater ("max") or the smaller ("min") of two elements: NaN
     if one is, as in NumPy."""
+
     def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
         if dtype == FLOAT32:
-            return builder.call(nb.pure_asm(nb.f32, [nb.f32] * 2, f"{name}.NaN.f32 $0, $1, $2;", "=f,f,f"), [a, b])
+            return builder.call(
+                nb.pure_asm(nb.f32, [nb.f32] * 2, f"{name}.NaN.f32 $0, $1, $2;", "=f,f,f"), [a, b]
+            )
         return chosen(">" if name == "max" else "<")(builder, dtype, a, b)
 
     return emit
 
 
 def _rounding(direction: str) -> Emit:
-    return lambda builder, dtype, x: _instruction(f"cvt.{direction}.f32.f32")(builder, x) if dtype == FLOAT32 else x
+    return lambda builder, dtype, x: (
+        _instruction(f"cvt.{direction}.f32.f32")(builder, x) if dtype == FLOAT32 else x
+    )
 
 
 def _sign(builder: Any, dtype: np.dtype, x: Any) -> Any:
@@ -64,7 +73,9 @@ def _sign(builder: Any, dtype: np.dtype, x: Any) -> Any:
         return builder.zext(builder.icmp_unsigned("!=", x, zero), nb.i32)
     compare = builder.fcmp_ordered if floats else builder.icmp_signed
     other = builder.select(compare("==", x, zero), zero, x)  # NaN, if it is not 0 either
-    return builder.select(compare(">", x, zero), x.type(1), builder.select(compare("<", x, zero), x.type(-1), other))
+    return builder.select(
+        compare(">", x, zero), x.type(1), builder.select(compare("<", x, zero), x.type(-1), other)
+    )
 
 
 _meaning(source.maximum, extreme("max"), two_at_once("max.NaN"))
@@ -74,10 +85,17 @@ _meaning(source.ceil, _rounding("rpi"))
 _meaning(source.trunc, _rounding("rzi"))
 _meaning(source.nearest, _rounding("rni"))
 _meaning(source.sign, _sign)
-_meaning(source.square, lambda builder, dtype, x: builder.fmul(x, x) if dtype == FLOAT32 else builder.mul(x, x),
-         lambda builder, dtype, x: BY_PAIRS["mul"](builder, dtype, x, x))
-_meaning(source.isnan, lambda builder, dtype, x: (
-    builder.fcmp_unordered("uno", x, x) if dtype == FLOAT32 else nb.const(0, nb.i1)))
+_meaning(
+    source.square,
+    lambda builder, dtype, x: builder.fmul(x, x) if dtype == FLOAT32 else builder.mul(x, x),
+    lambda builder, dtype, x: BY_PAIRS["mul"](builder, dtype, x, x),
+)
+_meaning(
+    source.isnan,
+    lambda builder, dtype, x: (
+        builder.fcmp_unordered("uno", x, x) if dtype == FLOAT32 else nb.const(0, nb.i1)
+    ),
+)
 
 
 def _of_builtin(builtin: Any, operation: Op[..., Any], emit: Emit, by_pairs: Packed | None) -> None:
@@ -86,27 +104,42 @@ def _of_builtin(builtin: Any, operation: Op[..., Any], emit: Emit, by_pairs: Pac
     function = source.FUNCTIONS[operation]
 
     def in_turn(two: Packed) -> Packed:
-        return lambda builder, dtype, first, *rest: functools.reduce(lambda a, b: two(builder, dtype, a, b), rest, first)
+        return lambda builder, dtype, first, *rest: functools.reduce(
+            lambda a, b: two(builder, dtype, a, b), rest, first
+        )
 
     def typer(*types: Any) -> Any:
         plan = function.plan(types) if any(isinstance(ty, TileLike) for ty in types) else None
-        return None if plan is None else typed(plan, types, in_turn(emit), by_pairs and in_turn(by_pairs))
+        return (
+            None
+            if plan is None
+            else typed(plan, types, in_turn(emit), by_pairs and in_turn(by_pairs))
+        )
 
     nb.binary(builtin, typer, literals=True)
 
 
 _of_builtin(max, source.maximum, extreme("max"), two_at_once("max.NaN"))
 _of_builtin(min, source.minimum, extreme("min"), two_at_once("min.NaN"))
-nb.binary(round, lambda value: typed(source.FUNCTIONS[source.nearest].plan((value,)), (value,), _rounding("rni"))
-          if isinstance(value, TileLike) else None)
+nb.binary(
+    round,
+    lambda value: (
+        typed(source.FUNCTIONS[source.nearest].plan((value,)), (value,), _rounding("rni"))
+        if isinstance(value, TileLike)
+        else None
+    ),
+)
 
 
 def _finite(other: str, integers: bool) -> Emit:
     """Return a function that emits the comparison of a float's magnitude with infinity."""
+
     def emit(builder: Any, dtype: np.dtype, x: Any) -> Any:
         if dtype != FLOAT32:
             return nb.const(int(integers), nb.i1)
-        return builder.fcmp_ordered(other, libdevice(builder, "fabs", x), nb.ir.Constant(nb.f32, float("inf")))
+        return builder.fcmp_ordered(
+            other, libdevice(builder, "fabs", x), nb.ir.Constant(nb.f32, float("inf"))
+        )
 
     return emit
 
@@ -120,7 +153,9 @@ def _clip(_context: Any, a: Any, a_min: Any, a_max: Any, *literals: Any) -> Any:
     every = [None if isinstance(ty, nb.types.NoneType) else ty for ty in (a, a_min, a_max)]
     present = source.clipped_by(every)
     types, bits = [every[number] for number in present], nb.literal(literals[0]) if literals else 0
-    plan = source.CLIP.plan(types, sum((bits >> number & 1) << place for place, number in enumerate(present)))
+    plan = source.CLIP.plan(
+        types, sum((bits >> number & 1) << place for place, number in enumerate(present))
+    )
     if plan is None:
         yield without_value(types)(a, a_min, a_max, *literals)
         return None
@@ -135,13 +170,24 @@ def _clip(_context: Any, a: Any, a_min: Any, a_max: Any, *literals: Any) -> Any:
 
     result, parameters = signature(plan, types)
     by_number = dict(zip(present, parameters, strict=True))
-    context, builder, args = yield result(*[by_number.get(number, ty) for number, ty in enumerate((a, a_min, a_max))], *literals)
-    return emitted(context, builder, plan, parameters, [args[number] for number in present],
-                   clipped(extreme("max"), extreme("min")), clipped(two_at_once("max.NaN"), two_at_once("min.NaN")))
+    context, builder, args = yield result(
+        *[by_number.get(number, ty) for number, ty in enumerate((a, a_min, a_max))], *literals
+    )
+    return emitted(
+        context,
+        builder,
+        plan,
+        parameters,
+        [args[number] for number in present],
+        clipped(extreme("max"), extreme("min")),
+        clipped(two_at_once("max.NaN"), two_at_once("min.NaN")),
+    )
 
 
 # ---- rounded
-_EX2, _LG2, _SIN, _COS = (_instruction(f"{name}.approx.ftz.f32") for name in ("ex2", "lg2", "sin", "cos"))
+_EX2, _LG2, _SIN, _COS = (
+    _instruction(f"{name}.approx.ftz.f32") for name in ("ex2", "lg2", "sin", "cos")
+)
 _TANH = _instruction("tanh.approx.f32")
 
 
@@ -158,21 +204,37 @@ def _fast_sigmoid(builder: Any, x: Any) -> Any:
     return builder.fadd(half, nb.f32(0.5))
 
 
-def _rounded(operation: Op[..., Any], exact: Callable[..., Any], approximation: Callable[..., Any]) -> None:
+def _rounded(
+    operation: Op[..., Any], exact: Callable[..., Any], approximation: Callable[..., Any]
+) -> None:
     name = operation.__name__  # type: ignore[attr-defined]
-    _meaning(operation, lambda builder, _dtype, x: approximate(builder, name, [x], exact, approximation))
+    _meaning(
+        operation, lambda builder, _dtype, x: approximate(builder, name, [x], exact, approximation)
+    )
 
 
-_rounded(source.exp, _library("exp"), lambda builder, x: _EX2(builder, builder.fmul(x, nb.f32(LOG2_E))))
+_rounded(
+    source.exp, _library("exp"), lambda builder, x: _EX2(builder, builder.fmul(x, nb.f32(LOG2_E)))
+)
 _rounded(source.exp2, _library("exp2"), _EX2)
-_rounded(source.log, _library("log"), lambda builder, x: builder.fmul(_LG2(builder, x), nb.f32(LN_2)))
+_rounded(
+    source.log, _library("log"), lambda builder, x: builder.fmul(_LG2(builder, x), nb.f32(LN_2))
+)
 _rounded(source.log2, _library("log2"), _LG2)
 _rounded(source.sqrt, _instruction("sqrt.rn.f32"), _instruction("sqrt.approx.ftz.f32"))
 _rounded(source.tanh, _library("tanh"), _TANH)
 _rounded(source.sin, sine, _SIN)
 _rounded(source.cos, cosine, _COS)
-_rounded(source.tan, tangent, lambda builder, x: nb.external(builder, "llvm.nvvm.div.approx.f", nb.f32, (
-    _SIN(builder, x), _COS(builder, x))))
+_rounded(
+    source.tan,
+    tangent,
+    lambda builder, x: nb.external(
+        builder, "llvm.nvvm.div.approx.f", nb.f32, (_SIN(builder, x), _COS(builder, x))
+    ),
+)
 _rounded(source.rsqrt, _instruction("rsqrt.approx.f32"), _instruction("rsqrt.approx.ftz.f32"))
 _rounded(source.sigmoid, _sigmoid, _fast_sigmoid)
-_meaning(source.fma, lambda builder, _dtype, x, y, z: nb.external(builder, "llvm.fma.f32", nb.f32, (x, y, z)))
+_meaning(
+    source.fma,
+    lambda builder, _dtype, x, y, z: nb.external(builder, "llvm.fma.f32", nb.f32, (x, y, z)),
+)

@@ -27,39 +27,60 @@ __all__ = ["wgmma", "wgmma_wait"]
 def plan(acc: Any, a: Any, b: Any) -> Form:
     """Return the form of ``wgmma(acc, a, b)``; raise SpecError, which names the two operands that
     disagree."""
-    if not (acc is None or isinstance(acc, TileLike)) or not isinstance(a, (SmemLike, TileLike)) or not isinstance(b, SmemLike):
-        raise SpecError("wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register "
-                        f"tile, b a shared-memory tile, got ({', '.join(map(called, (acc, a, b)))})")
+    if (
+        not (acc is None or isinstance(acc, TileLike))
+        or not isinstance(a, (SmemLike, TileLike))
+        or not isinstance(b, SmemLike)
+    ):
+        raise SpecError(
+            "wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register "
+            f"tile, b a shared-memory tile, got ({', '.join(map(called, (acc, a, b)))})"
+        )
     form: Any = a.layout if isinstance(a, SmemLike) else form_of(a, "wgmma(acc, a, b), a")
     if isinstance(form, Form):
         _check_registers(form)
     (m, depth), (k, n) = left, right = form.shape, b.layout.shape
     one, other = element_operand(a.dtype), element_operand(b.dtype)
     if one is None or other is None or one.family != other.family:
-        raise SpecError(f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got {a.dtype} and {b.dtype}")
+        raise SpecError(
+            f"wgmma: a and b must be of one kind: {'; '.join(KINDS)}; got {a.dtype} and {b.dtype}"
+        )
     if acc is not None and acc.dtype != one.sums:
         raise SpecError(f"wgmma: the accumulator must be {one.sums}, got {acc.dtype}")
     if depth != k:
-        raise SpecError(f"wgmma: a {left} has K = {depth}, b {right} has K = {k}: b is (K, N), use b_tile.T for a tile loaded as "
-                        "(N, K)")
+        raise SpecError(
+            f"wgmma: a {left} has K = {depth}, b {right} has K = {k}: b is (K, N), use b_tile.T for a tile loaded as "
+            "(N, K)"
+        )
     if acc is not None:
         only_accumulator(acc.form, "wgmma")
         if acc.shape != (m, n):
-            raise SpecError(f"wgmma: the accumulator is {acc.shape}, but a {left} x b {right} gives {(m, n)}")
+            raise SpecError(
+                f"wgmma: the accumulator is {acc.shape}, but a {left} x b {right} gives {(m, n)}"
+            )
     step = BY_DTYPE[a.dtype].k
     if k % step or m % 64 or n not in one.widths:
-        raise SpecError(f"wgmma: a {left} x b {right}: M must be a multiple of 64, K of {step}, N of {one.unit} and at most 256")
+        raise SpecError(
+            f"wgmma: a {left} x b {right}: M must be a multiple of 64, K of {step}, N of {one.unit} and at most 256"
+        )
     for name, tile, axis, kind in (("a", a, 0, one), ("b", b, 1, other)):
         layout = tile.layout
         if not isinstance(layout, Layout) or layout.inner != axis:  # a register tile's is a name
             continue
         if "mn" not in kind.majors:
-            fix = ("np.ascontiguousarray(b.T), of shape (N, K), and multiply by b_tile.T" if name == "b" else
-                    "np.ascontiguousarray(a), of shape (M, K), and multiply by a_tile")
-            raise SpecError(f"wgmma: {name} {layout.shape} of {tile.dtype} must be K-major, its elements along K contiguous, as "
-                            f"8-bit and tf32 operands are: pass {fix}")
+            fix = (
+                "np.ascontiguousarray(b.T), of shape (N, K), and multiply by b_tile.T"
+                if name == "b"
+                else "np.ascontiguousarray(a), of shape (M, K), and multiply by a_tile"
+            )
+            raise SpecError(
+                f"wgmma: {name} {layout.shape} of {tile.dtype} must be K-major, its elements along K contiguous, as "
+                f"8-bit and tf32 operands are: pass {fix}"
+            )
         if layout.shape[layout.inner] % layout.per_panel:
-            raise SpecError(f"wgmma: {name} {layout.shape} does not fill its {layout.width}-byte panels")
+            raise SpecError(
+                f"wgmma: {name} {layout.shape} does not fill its {layout.width}-byte panels"
+            )
     return Form((m, n), one.sums)
 
 
@@ -69,13 +90,17 @@ def _check_registers(a: Form) -> None:
     only_accumulator(a, "wgmma")
     if a.layout != ACCUMULATOR:
         lies = "rows (column" if a.layout == COLUMN else "columns (row"
-        raise SpecError(f"wgmma: a {a.shape} lies along {lies} layout), the A operand is a tile (M, K) in the accumulator's "
-                        "layout, packed: combine it with a tile first")
+        raise SpecError(
+            f"wgmma: a {a.shape} lies along {lies} layout), the A operand is a tile (M, K) in the accumulator's "
+            "layout, packed: combine it with a tile first"
+        )
     kind = element_operand(a.dtype)
     if kind is None or not kind.from_registers:
-        raise SpecError(f"wgmma: a is a {a.dtype} register tile in the accumulator's layout, and the A operand of registers is "
-                        "that packed to 16 bits: write a.astype(b.dtype), which moves nothing between lanes, with b of float16 or "
-                        "bfloat16")
+        raise SpecError(
+            f"wgmma: a is a {a.dtype} register tile in the accumulator's layout, and the A operand of registers is "
+            "that packed to 16 bits: write a.astype(b.dtype), which moves nothing between lanes, with b of float16 or "
+            "bfloat16"
+        )
 
 
 @functools.lru_cache(maxsize=256)
@@ -90,7 +115,9 @@ def steps(rows: int, a: Operand | None, b: Operand) -> tuple[tuple[tuple[int, in
     if a is None:
         return (tuple((0, y) for y in right),) * (rows // 64)
     ca = descriptor(0, a.leading, a.stride, a.swizzle)
-    return tuple(tuple((ca + (x >> 4), y) for x, y in zip(row, right, strict=True)) for row in a.offsets)
+    return tuple(
+        tuple((ca + (x >> 4), y) for x, y in zip(row, right, strict=True)) for row in a.offsets
+    )
 
 
 @op(products="issues")
@@ -121,9 +148,19 @@ def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
         return Tile(None, form) if acc is None else acc
     machine = current()
     left = None if isinstance(a, Tile) else operand(a.layout, 1)
-    right, da, db = operand(b.layout, 0), 0 if isinstance(a, Tile) else a.address >> 4, b.address >> 4
-    batch = Mma(form.shape[1], a.dtype, left.major if left else "k", right.major,
-                tuple(tuple((x + da, y + db) for x, y in row) for row in steps(form.shape[0], left, right)), b.dtype)
+    right, da, db = (
+        operand(b.layout, 0),
+        0 if isinstance(a, Tile) else a.address >> 4,
+        b.address >> 4,
+    )
+    batch = Mma(
+        form.shape[1],
+        a.dtype,
+        left.major if left else "k",
+        right.major,
+        tuple(tuple((x + da, y + db) for x, y in row) for row in steps(form.shape[0], left, right)),
+        b.dtype,
+    )
     rows = [a.value] if isinstance(a, Tile) else []
     before_async(*(tile for tile in (a, b) if isinstance(tile, SmemTile)))
     machine.wgmma_fence()

@@ -21,14 +21,23 @@ from .refs_cuda import SmemType
 from .tile_cuda import InFlightType, TileType, assembled, registers, undefined
 
 
-def through(builder: Any, tile: TileType, value: Any, text: str, extra: list[Any], constraints: str) -> Any:
+def through(
+    builder: Any, tile: TileType, value: Any, text: str, extra: list[Any], constraints: str
+) -> Any:
     """Emit `text` on an accumulator whose registers are outputs and, tied to them, inputs; outputs
     only where `value` is None."""
     machine, registers = tile.machine, tile.registers
     parts = [] if value is None else [builder.extract_value(value, i) for i in range(registers)]
-    outputs = ",".join(["=f" if tile.dtype == FLOAT32 else "=r"] * registers + [str(i) for i in range(len(parts))])
-    struct = nb.emit_asm(builder, nb.ir.LiteralStructType([machine.element] * registers), parts + extra, text,
-                         f"{outputs}{constraints},~{{memory}}")
+    outputs = ",".join(
+        ["=f" if tile.dtype == FLOAT32 else "=r"] * registers + [str(i) for i in range(len(parts))]
+    )
+    struct = nb.emit_asm(
+        builder,
+        nb.ir.LiteralStructType([machine.element] * registers),
+        parts + extra,
+        text,
+        f"{outputs}{constraints},~{{memory}}",
+    )
     return assembled(builder, tile, [builder.extract_value(struct, i) for i in range(registers)])
 
 
@@ -48,10 +57,19 @@ def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
             sums = [f"${i * block + r}" for r in range(block)]
             at = first + i * counts // (rows // 64) + 4 * j
             source_a = "da" if left else f"{{{', '.join(f'${at + n}' for n in range(4))}}}"
-            step = statement(columns, types, left.major if left else "k", right.major, sums, source_a, "db",
-                             "0" if fresh and j == 0 else "1")
-            names = (_named("da", first, left, left.offsets[i][j]) if left else "") + _named("db", first + counts, right,
-                                                                                            right.offsets[0][j])
+            step = statement(
+                columns,
+                types,
+                left.major if left else "k",
+                right.major,
+                sums,
+                source_a,
+                "db",
+                "0" if fresh and j == 0 else "1",
+            )
+            names = (_named("da", first, left, left.offsets[i][j]) if left else "") + _named(
+                "db", first + counts, right, right.offsets[0][j]
+            )
             text.append(f"{{ .reg .b32 low; .reg .b64 da, db; {names}{step} }}")
     # in the same block as the products: of a commit that stands alone ptxas makes a dummy HGMMA
     # (64x8x16), 15 % of a GEMM
@@ -83,9 +101,21 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
     context, builder, args = yield InFlightType(product, b.role)(acc, a, b)
     if b.role == "memory":
         return undefined(product) if fresh else args[0]
-    shared = [(ty, value) for ty, value in zip((a, b), args[1:], strict=True) if isinstance(ty, SmemType)]
-    nb.call(context, builder, before_async, tuple(ty for ty, _ in shared), [value for _, value in shared])
-    extra = registers(builder, a, args[1]) if isinstance(a, TileType) else [_low_half(builder, args[1], operand(a.layout, 1))]
+    shared = [
+        (ty, value) for ty, value in zip((a, b), args[1:], strict=True) if isinstance(ty, SmemType)
+    ]
+    nb.call(
+        context,
+        builder,
+        before_async,
+        tuple(ty for ty, _ in shared),
+        [value for _, value in shared],
+    )
+    extra = (
+        registers(builder, a, args[1])
+        if isinstance(a, TileType)
+        else [_low_half(builder, args[1], operand(a.layout, 1))]
+    )
     extra.append(_low_half(builder, args[2], operand(b.layout, 0)))
     return through(builder, product, None if fresh else args[0], text, extra, ",r" * len(extra))
 
@@ -97,12 +127,18 @@ def _wait(behind: bool, _context: Any, acc: Any, pending: Any) -> Any:
     left = nb.literal(pending) if not behind or isinstance(plain, InFlightType) else 0
     check_pending(left)
     text, parts = f"wgmma.wait_group.sync.aligned {left};", trees.leaves(plain)
-    settled = [part.tile if (behind or not left) and isinstance(part, InFlightType) else part for part in parts]
+    settled = [
+        part.tile if (behind or not left) and isinstance(part, InFlightType) else part
+        for part in parts
+    ]
     result = trees.tree_of(plain).build(iter(settled), trees.made)
     context, builder, args = yield result(plain, pending)
-    values = [value if not isinstance(part, InFlightType) or part.role == "memory" else
-              through(builder, part.tile, value, text, [], "")
-              for part, value in zip(parts, trees.leaf_values(builder, plain, args[0]), strict=True)]
+    values = [
+        value
+        if not isinstance(part, InFlightType) or part.role == "memory"
+        else through(builder, part.tile, value, text, [], "")
+        for part, value in zip(parts, trees.leaf_values(builder, plain, args[0]), strict=True)
+    ]
     return trees.build_value(context, builder, result, iter(values))
 
 

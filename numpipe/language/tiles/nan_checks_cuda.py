@@ -29,7 +29,17 @@ def _no_nan(_context: Any, np_: Any, site: Any, target: Any, value: Any) -> Any:
         report(builder, unit, what, len(value.shape), *place, held, kind=wait_records.NAN)
     elif isinstance(value, nb.types.Float):
         once = unit.params.lowering_semantics is not LoweringSemantics.Lane
-        report(builder, unit, what, 0, nb.const(0), nb.const(0), builder.fcmp_unordered("uno", stored, stored), once, wait_records.NAN)
+        report(
+            builder,
+            unit,
+            what,
+            0,
+            nb.const(0),
+            nb.const(0),
+            builder.fcmp_unordered("uno", stored, stored),
+            once,
+            wait_records.NAN,
+        )
     return stored
 
 
@@ -38,10 +48,25 @@ def _first(context: Any, builder: Any, tile: TileType, value: Any) -> tuple[Any,
     element of a vector and 0."""
     form = Form(tile.shape, tile.dtype, ROW if tile.layout == EITHER else tile.layout)
     one = TileType(form)
-    kind, mask = nb.call(context, builder, isnan, (one,), (assembled(builder, one, part_of_either(builder, tile, value, one)),))
+    kind, mask = nb.call(
+        context,
+        builder,
+        isnan,
+        (one,),
+        (assembled(builder, one, part_of_either(builder, tile, value, one)),),
+    )
     own, held, first = place_of(builder, one), nb.ir.Constant(nb.i1, 0), (nb.const(0), nb.const(0))
-    for bit, place in reversed(list(zip(registers(builder, kind, mask), places(form.shape, form.layout), strict=True))):
-        here = [builder.add(mine, nb.const(at)) for at, mine in zip(place, own, strict=True) if at is not None]
+    for bit, place in reversed(
+        list(zip(registers(builder, kind, mask), places(form.shape, form.layout), strict=True))
+    ):
+        here = [
+            builder.add(mine, nb.const(at))
+            for at, mine in zip(place, own, strict=True)
+            if at is not None
+        ]
         held = builder.or_(held, bit)
-        first = (builder.select(bit, here[0], first[0]), builder.select(bit, here[1], first[1]) if here[1:] else first[1])
+        first = (
+            builder.select(bit, here[0], first[0]),
+            builder.select(bit, here[1], first[1]) if here[1:] else first[1],
+        )
     return held, first

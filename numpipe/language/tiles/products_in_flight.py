@@ -50,4 +50,7 @@ def commit_to(ring: Any, part: int, address: Any) -> None:
     dims = ring.plan.cluster
     here = place_of(current().cta, dims)
     for shift in peers:
-        each_warp(mbarrier.arrive_remote, cluster.map_shared(address, rank_of(shifted(here, shift, dims), dims)))
+        each_warp(
+            mbarrier.arrive_remote,
+            cluster.map_shared(address, rank_of(shifted(here, shift, dims), dims)),
+        )

@@ -70,7 +70,8 @@ VOTES = "any", "all"
 INDICES = "argmax", "argmin"
 SPREADS = "var", "std"
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    name: getattr(np, name) for name in ("sum", "mean", "max", "min", *INDICES, *VOTES, *SPREADS)}
+    name: getattr(np, name) for name in ("sum", "mean", "max", "min", *INDICES, *VOTES, *SPREADS)
+}
 DIVIDED = "mean", *SPREADS
 """those that divide by the number of elements, in float32"""
 
@@ -99,36 +100,57 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
         raise SpecError(f"{operation}(…) of register tiles: got {called(tile)}")
     if (form.dtype == BOOL) != (operation in VOTES):
         if form.dtype == BOOL:
-            raise SpecError(f"{operation} of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)")
+            raise SpecError(
+                f"{operation} of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)"
+            )
         raise SpecError(f"{operation} takes a mask, as x < y gives it, got {form.dtype}")
     if form.dtype in HALVES and operation == "sum":
-        raise SpecError(f"{operation}: a {form.dtype} tile would be rounded at each step: use .astype(np.float32) first")
+        raise SpecError(
+            f"{operation}: a {form.dtype} tile would be rounded at each step: use .astype(np.float32) first"
+        )
     if form.dtype not in (FLOAT32, *HALVES, INT32, UINT32, BOOL):
         wide = INT32 if form.dtype in INTEGERS else FLOAT32
-        raise SpecError(f"{operation}: reductions are of float32, int32 and uint32 tiles, got {form.dtype}: use .astype(np.{wide}) "
-                        "first")
+        raise SpecError(
+            f"{operation}: reductions are of float32, int32 and uint32 tiles, got {form.dtype}: use .astype(np.{wide}) "
+            "first"
+        )
     lanes = lanes_of(form.layout)
     if not lanes:
         only_accumulator(form, operation)
     along = None if axis is None else check_axis(form, axis, operation, "None or an int")
     along = along if word_of(form.layout) in (ACCUMULATOR, ROWS) else None
     if along is None and (keepdims or (len(form.shape) == 2 and axis is not None)):
-        raise SpecError(f"{operation}: of a tile {form.shape} there is a number, without axis= and keepdims=")
-    dtype = INT32 if operation in INDICES else FLOAT32 if operation in DIVIDED and form.dtype in INTEGERS else form.dtype
+        raise SpecError(
+            f"{operation}: of a tile {form.shape} there is a number, without axis= and keepdims="
+        )
+    dtype = (
+        INT32
+        if operation in INDICES
+        else FLOAT32
+        if operation in DIVIDED and form.dtype in INTEGERS
+        else form.dtype
+    )
     each = 8 if operation in INDICES else 4
     if along is None:
         # there are no numbers of bfloat16
         result = Form((), FLOAT32 if dtype == BFLOAT16 else dtype)
-        alone = form.layout in (ROW, EITHER) or bool(lanes and groups(form.shape, form.layout)[0] == 1)
+        alone = form.layout in (ROW, EITHER) or bool(
+            lanes and groups(form.shape, form.layout)[0] == 1
+        )
         elements, nbytes = int(np.prod(form.shape)), 0 if form.dtype == BOOL or alone else 4 * each
     else:
         size, elements = form.shape[1 - along], form.shape[along]
         shape = ((1, size) if along == 0 else (size, 1)) if keepdims else (size,)
         alone = along == 1 or bool(lanes and groups(form.shape, form.layout)[0] == 1)
-        result, nbytes = Form(shape, dtype, (ROW, COLUMN)[along] + (f" {lanes}" if lanes else "")), 0 if alone else 4 * size * each
+        result, nbytes = (
+            Form(shape, dtype, (ROW, COLUMN)[along] + (f" {lanes}" if lanes else "")),
+            0 if alone else 4 * size * each,
+        )
     if nbytes > ROOM:
-        raise SpecError(f"{operation}: along axis 0 of a tile {form.shape} warps would exchange {nbytes} bytes, {ROOM} at most: "
-                        "reduce parts of its columns, x[:, 0:512]")
+        raise SpecError(
+            f"{operation}: along axis 0 of a tile {form.shape} warps would exchange {nbytes} bytes, {ROOM} at most: "
+            "reduce parts of its columns, x[:, 0:512]"
+        )
     if nbytes and not np_.memory:
         np_.unit.plan_exchange(nbytes)
     return Plan(along, result, elements, nbytes)
@@ -138,27 +160,49 @@ def by_lanes(value: np.ndarray, layout: str) -> np.ndarray:
     """Return elements by who has them: blocks of 64 rows, warps, halves, quads; blocks of 8
     columns, lanes of a quad, two each."""
     word, lanes = word_of(layout), lanes_of(layout)
-    rows, columns = (1, value.size) if word in (ROW, EITHER) else (value.size, 1) if word == COLUMN else value.shape
+    rows, columns = (
+        (1, value.size)
+        if word in (ROW, EITHER)
+        else (value.size, 1)
+        if word == COLUMN
+        else value.shape
+    )
     if lanes:
         warps, within = groups((rows, columns), layout)
-        return value.reshape(rows // warps // within, warps, 1, within, *((-1, lanes, 2) if columns > 1 else (1,) * 3))
-    return value.reshape(*((rows // 64, 4, 2, 8) if rows > 1 else (1,) * 4), *((columns // 8, 4, 2) if columns > 1 else (1,) * 3))
+        return value.reshape(
+            rows // warps // within,
+            warps,
+            1,
+            within,
+            *((-1, lanes, 2) if columns > 1 else (1,) * 3),
+        )
+    return value.reshape(
+        *((rows // 64, 4, 2, 8) if rows > 1 else (1,) * 4),
+        *((columns // 8, 4, 2) if columns > 1 else (1,) * 3),
+    )
 
 
 def _added(value: np.ndarray, form: Form, axis: int | None) -> Any:
     """Return sums of float32 elements, added in the order of the GPU."""
     block, warp, half, quad, step, lane, odd = range(7)
-    groups = {0: ((block, half), (quad,), (warp,)), 1: ((step, odd), (lane,)),
-              None: ((block, step, half, odd), (lane,), (quad,), (warp,))}[axis]
+    groups = {
+        0: ((block, half), (quad,), (warp,)),
+        1: ((step, odd), (lane,)),
+        None: ((block, step, half, odd), (lane,), (quad,), (warp,)),
+    }[axis]
     parts = by_lanes(value, form.layout)
     summed = [part for group in groups for part in group]
     kept = [part for part in range(7) if part not in summed]
     sizes = [int(np.prod([parts.shape[part] for part in group])) for group in reversed(groups)]
-    parts = parts.transpose(kept + [part for group in reversed(groups) for part in group]).reshape(-1, *sizes)
+    parts = parts.transpose(kept + [part for group in reversed(groups) for part in group]).reshape(
+        -1, *sizes
+    )
     for _ in groups:
         while (count := parts.shape[-1]) > 1:
             even = count // 2 * 2
-            parts = np.concatenate([parts[..., 0:even:2] + parts[..., 1:even:2], parts[..., even:]], axis=-1)
+            parts = np.concatenate(
+                [parts[..., 0:even:2] + parts[..., 1:even:2], parts[..., even:]], axis=-1
+            )
         parts = parts[..., 0]
     return parts
 
@@ -187,12 +231,18 @@ def _reduction(name: str) -> Op[..., Any]:
         if name in VOTES and not form.shape:
             machine = current()
             return machine.bar_red(1 + machine.warpgroup, 128, name, tile.value)
-        value = tile.value.astype(FLOAT32) if tile.dtype in HALVES or name in DIVIDED else tile.value
+        value = (
+            tile.value.astype(FLOAT32) if tile.dtype in HALVES or name in DIVIDED else tile.value
+        )
         with np.errstate(all="ignore"):
             if name == "sum" and tile.dtype in INTEGERS:
                 found = integers("sum", np.sum(value, axis=how.axis, dtype=np.int64), tile.dtype)
             elif name in ("sum", "mean"):
-                found = _added(value, tile.form, how.axis) if name == "sum" else _mean(value, tile.form, how)
+                found = (
+                    _added(value, tile.form, how.axis)
+                    if name == "sum"
+                    else _mean(value, tile.form, how)
+                )
             elif name in SPREADS:
                 found = _spread(name, value, tile.form, how)
             else:
@@ -211,7 +261,9 @@ REDUCTIONS = {name: _reduction(name) for name in FUNCTIONS}
 def partial_form(tile: Any, name: str) -> Form:
     form = form_of(tile, f"'{name}'")
     if form is None or form.layout != ACCUMULATOR or form.dtype not in (FLOAT32, INT32):
-        raise SpecError(f"{name}(tile) takes a float32 or int32 tile (M, N), got {form or called(tile)}")
+        raise SpecError(
+            f"{name}(tile) takes a float32 or int32 tile (M, N), got {form or called(tile)}"
+        )
     return Form((form.shape[0], 8), form.dtype)
 
 
@@ -221,18 +273,36 @@ def _partial(name: str, function: Callable[..., Any], doc: str) -> Any:
         if tile.inert:
             return Tile(None, form)
         with np.errstate(all="ignore"):
-            return Tile(np.asarray(function(tile.value.reshape(form.shape[0], -1, 8), axis=1)).astype(form.dtype), form)
+            return Tile(
+                np.asarray(function(tile.value.reshape(form.shape[0], -1, 8), axis=1)).astype(
+                    form.dtype
+                ),
+                form,
+            )
 
-    return named(operation, name, doc + """
+    return named(
+        operation,
+        name,
+        doc
+        + """
 
     A tile (M, 8) of a tile (M, N) of float32 or int32, made by each lane of its own elements: 4 registers for each 64 rows. Reduce
     it along axis 1 for what the whole row gives. Raises SpecError for other tiles.
-    """)
+    """,
+    )
 
 
-partial_sum = _partial("partial_sum", np.sum, "Sums of every eighth column: element (i, j) is of columns j, j + 8, … of row i.")
-partial_max = _partial("partial_max", np.max, "Maxima of every eighth column; NaN where one is NaN.")
-partial_min = _partial("partial_min", np.min, "Minima of every eighth column; NaN where one is NaN.")
+partial_sum = _partial(
+    "partial_sum",
+    np.sum,
+    "Sums of every eighth column: element (i, j) is of columns j, j + 8, … of row i.",
+)
+partial_max = _partial(
+    "partial_max", np.max, "Maxima of every eighth column; NaN where one is NaN."
+)
+partial_min = _partial(
+    "partial_min", np.min, "Minima of every eighth column; NaN where one is NaN."
+)
 PARTIALS: dict[str, Op[..., Any]] = {"sum": partial_sum, "max": partial_max, "min": partial_min}
 
 
@@ -248,5 +318,8 @@ def chosen(np_: Context, test: Any) -> Any:
 def behind_choice(np_: Context, value: Any) -> Any:
     """Return a value that an `if` decided by a vote may have changed: in the memory role an inert
     one for a number."""
-    parts = (Inert(VOTED) if np_.memory and not isinstance(part, Tile) else part for part in leaves(value))
+    parts = (
+        Inert(VOTED) if np_.memory and not isinstance(part, Tile) else part
+        for part in leaves(value)
+    )
     return tree_of(value).build(parts, made)

@@ -50,7 +50,10 @@ def _tree(combine: Combine, values: Sequence[Any]) -> Any:
     """Combine all values, in pairs: the sums do not wait for each other."""
     parts = list(values)
     while len(parts) > 1:
-        parts = [combine(*parts[i:i + 2]) if i + 1 < len(parts) else parts[i] for i in range(0, len(parts), 2)]
+        parts = [
+            combine(*parts[i : i + 2]) if i + 1 < len(parts) else parts[i]
+            for i in range(0, len(parts), 2)
+        ]
     return parts[0]
 
 
@@ -61,7 +64,9 @@ def _butterflies(builder: Any, combine: Combine, value: Any, distances: Sequence
     for distance in distances:
         text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
         if value.type == nb.i64:
-            halves = "".join(text.replace("$0", half).replace("$1", half) for half in ("low", "high"))
+            halves = "".join(
+                text.replace("$0", half).replace("$1", half) for half in ("low", "high")
+            )
             text = f"{{ .reg .b32 low, high; mov.b64 {{low, high}}, $1; {halves} mov.b64 $0, {{low, high}}; }}"
         other = nb.emit_asm(builder, value.type, [value], text, f"={register},{register}")
         value = combine(value, other)
@@ -87,17 +92,31 @@ def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[A
     base = nb.external(builder, EXCHANGE, nb.i32)
     thread = builder.and_(nb.thread_index(builder), nb.const(127))
     lane, warp = builder.and_(thread, nb.const(31)), builder.lshr(thread, nb.const(5))
-    own = builder.add(base, builder.shl(builder.and_(lane, nb.const(lanes - 1)), nb.const(shift))) if columns else base
+    own = (
+        builder.add(base, builder.shl(builder.and_(lane, nb.const(lanes - 1)), nb.const(shift)))
+        if columns
+        else base
+    )
     to = builder.add(own, builder.mul(warp, nb.const(size)))
     first = builder.icmp_unsigned("<", lane, nb.const(lanes))
     barrier(builder)
     chosen = builder.zext(first, nb.i32)
     for i in range(0, len(values), step):
-        store_words(builder, kind, builder.add(to, nb.const(stride * i)), values[i:i + step], chosen)
+        store_words(
+            builder, kind, builder.add(to, nb.const(stride * i)), values[i : i + step], chosen
+        )
     barrier(builder)
     for i in range(0, len(values), step):
-        found = [load_words(builder, values[0].type, kind, builder.add(own, nb.const(other * size + stride * i)), step)
-                 for other in range(4)]
+        found = [
+            load_words(
+                builder,
+                values[0].type,
+                kind,
+                builder.add(own, nb.const(other * size + stride * i)),
+                step,
+            )
+            for other in range(4)
+        ]
         yield from map(list, zip(*found, strict=True))
 
 
@@ -113,9 +132,13 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
     The warp's vote on the barrier's result changes nothing, but ptxas knows that a vote is uniform:
     behind a branch on what the barrier gave it takes every lane for one on its own.
     """
-    text = (f"{{ .reg .pred mine, all; setp.ne.u32 mine, $2, 0; bar.red.{'or' if operation == 'any' else 'and'}.pred all, $1, "
-            "128, mine; vote.sync.any.pred all, all, 0xffffffff; selp.u32 $0, 1, 0, all; }")
-    found = nb.emit_asm(builder, nb.i32, [own_barrier(builder), builder.zext(bit, nb.i32)], text, "=r,r,r,~{memory}")
+    text = (
+        f"{{ .reg .pred mine, all; setp.ne.u32 mine, $2, 0; bar.red.{'or' if operation == 'any' else 'and'}.pred all, $1, "
+        "128, mine; vote.sync.any.pred all, all, 0xffffffff; selp.u32 $0, 1, 0, all; }"
+    )
+    found = nb.emit_asm(
+        builder, nb.i32, [own_barrier(builder), builder.zext(bit, nb.i32)], text, "=r,r,r,~{memory}"
+    )
     return builder.icmp_unsigned("!=", found, nb.const(0))
 
 
@@ -130,22 +153,34 @@ def ranks(builder: Any, dtype: np.dtype, values: list[Any], name: str = "argmax"
     for value in values:
         signed = builder.fadd(value, zero) if name == "argmax" else builder.fsub(zero, value)
         bits = builder.bitcast(signed, nb.i32)
-        rank = builder.select(builder.icmp_signed("<", bits, nb.const(0)), builder.xor(bits, nb.const(0x7fffffff)), bits)
-        found.append(builder.select(builder.fcmp_unordered("uno", value, value), nb.const(0x7fffffff), rank))
+        rank = builder.select(
+            builder.icmp_signed("<", bits, nb.const(0)),
+            builder.xor(bits, nb.const(0x7FFFFFFF)),
+            bits,
+        )
+        found.append(
+            builder.select(builder.fcmp_unordered("uno", value, value), nb.const(0x7FFFFFFF), rank)
+        )
     return found
 
 
-def _ranked(builder: Any, name: str, tile: TileType, values: list[Any], along: int | None) -> list[Any]:
+def _ranked(
+    builder: Any, name: str, tile: TileType, values: list[Any], along: int | None
+) -> list[Any]:
     """Return elements as int64 of which the greatest is the one that `name` finds: the element's
     rank, then how early it comes."""
     row, column = place_of(builder, tile)
     flat = len(tile.shape) == 2 and 1 not in tile.shape and along is None
     own = builder.add(builder.mul(row, nb.const(tile.shape[-1])), column) if flat else None
     found = []
-    for rank, (r, c) in zip(ranks(builder, tile.dtype, values, name), places(tile.shape, tile.layout), strict=True):
+    for rank, (r, c) in zip(
+        ranks(builder, tile.dtype, values, name), places(tile.shape, tile.layout), strict=True
+    ):
         by_row = c is None or along == 0
-        index = builder.add(own if flat else row if by_row else column,
-                            nb.const((r or 0) * tile.shape[-1] + (c or 0) if flat else (r if by_row else c) or 0))
+        index = builder.add(
+            own if flat else row if by_row else column,
+            nb.const((r or 0) * tile.shape[-1] + (c or 0) if flat else (r if by_row else c) or 0),
+        )
         high = builder.shl(builder.sext(rank, nb.i64), nb.const(32, nb.i64))
         found.append(builder.or_(high, builder.zext(builder.xor(index, nb.const(-1)), nb.i64)))
     return found
@@ -154,14 +189,24 @@ def _ranked(builder: Any, name: str, tile: TileType, values: list[Any], along: i
 def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     plan = source.plan(np_, name, tile, axis, keepdims)
     form = plan.result
-    result = TileType(form) if form.shape else InertType(source.REDUCED) if np_.role == "memory" else type_of(form.dtype)
+    result = (
+        TileType(form)
+        if form.shape
+        else InertType(source.REDUCED)
+        if np_.role == "memory"
+        else type_of(form.dtype)
+    )
 
     def finished(builder: Any, value: Any) -> Any:
         if name in source.INDICES:
             return builder.xor(builder.trunc(value, nb.i32), nb.const(-1))
         if name in source.VOTES:
             return builder.icmp_unsigned("!=", value, nb.const(0))
-        return divide(builder, value, nb.ir.Constant(nb.f32, plan.elements)) if name in source.DIVIDED else value
+        return (
+            divide(builder, value, nb.ir.Constant(nb.f32, plan.elements))
+            if name in source.DIVIDED
+            else value
+        )
 
     context, builder, args = yield result(np_, tile, axis, keepdims)
     if np_.role == "memory":
@@ -180,12 +225,21 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
     def reduced(values: list[Any]) -> list[Any]:
         """Return the registers of the result, or the number alone."""
         if form.shape:
-            return [finished(builder, value) for value in _along(builder, combine, tile, values, result)]
-        own = values[:len(places(tile.shape, ROW))] if tile.layout == EITHER else values
+            return [
+                finished(builder, value) for value in _along(builder, combine, tile, values, result)
+            ]
+        own = values[: len(places(tile.shape, ROW))] if tile.layout == EITHER else values
         across, down, warps = _spread(tile)
-        distances = {COLUMN: down, ROW: across, EITHER: across}.get(word_of(tile.layout), across + down)
+        distances = {COLUMN: down, ROW: across, EITHER: across}.get(
+            word_of(tile.layout), across + down
+        )
         total = _butterflies(builder, combine, _tree(combine, own), distances)
-        return [finished(builder, _tree(combine, next(of_warps(builder, [total]))[:warps]) if plan.nbytes else total)]
+        return [
+            finished(
+                builder,
+                _tree(combine, next(of_warps(builder, [total]))[:warps]) if plan.nbytes else total,
+            )
+        ]
 
     found = reduced(values)
     if name in source.SPREADS:
@@ -195,33 +249,46 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
         found = [builder.call(root, [value]) for value in found]
     if form.shape:
         if form.dtype in HALVES:
-            found = [packed(builder, form.dtype, *two) for two in zip(found[::2], found[1::2], strict=True)]
+            found = [
+                packed(builder, form.dtype, *two)
+                for two in zip(found[::2], found[1::2], strict=True)
+            ]
         return assembled(builder, result, found)
     floating = wide and name not in source.INDICES
     return convert(context, builder, found[0], nb.types.float32, result) if floating else found[0]
 
 
-def _squares(builder: Any, tile: TileType, values: list[Any], means: list[Any], result: Any) -> list[Any]:
+def _squares(
+    builder: Any, tile: TileType, values: list[Any], means: list[Any], result: Any
+) -> list[Any]:
     """Return the squares of what elements differ from their means by; rounded: ptxas would fuse
     these products with their sum."""
     product = nb.pure_asm(nb.f32, [nb.f32] * 2, "mul.rn.f32 $0, $1, $2;", "=f,f,f")
     own = means * len(values)
     if isinstance(result, TileType):
         by_place = dict(zip(places(result.shape, result.layout), means, strict=True))
-        own = [by_place[(row, None) if word_of(result.layout) == COLUMN else (None, column)]
-               for row, column in places(tile.shape, tile.layout)]
+        own = [
+            by_place[(row, None) if word_of(result.layout) == COLUMN else (None, column)]
+            for row, column in places(tile.shape, tile.layout)
+        ]
     apart = [builder.fsub(value, mean) for value, mean in zip(values, own, strict=False)]
     return [builder.call(product, [value, value]) for value in apart]
 
 
-def _along(builder: Any, combine: Combine, tile: TileType, values: list[Any], result: TileType) -> list[Any]:
+def _along(
+    builder: Any, combine: Combine, tile: TileType, values: list[Any], result: TileType
+) -> list[Any]:
     """Return the registers of a reduction along an axis: each combines all elements of a row, or of
     a column."""
     rows, (across, down, warps) = word_of(result.layout) == COLUMN, _spread(tile)
     where = places(tile.shape, tile.layout)
     parts = []
     for row, column in places(result.shape, result.layout):
-        own = [value for value, place in zip(values, where, strict=True) if (place[0] == row if rows else place[1] == column)]
+        own = [
+            value
+            for value, place in zip(values, where, strict=True)
+            if (place[0] == row if rows else place[1] == column)
+        ]
         parts.append(_butterflies(builder, combine, _tree(combine, own), across if rows else down))
     if rows or warps == 1:
         return parts
@@ -235,7 +302,11 @@ def _spread(tile: TileType) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     if not lanes:
         return QUAD, QUADS, 4
     warps, within = groups(tile.shape, tile.layout)
-    return tuple(d for d in (1, 2, 4, 8, 16) if d < lanes), tuple(d for d in (4, 8, 16) if lanes <= d < lanes * within), warps
+    return (
+        tuple(d for d in (1, 2, 4, 8, 16) if d < lanes),
+        tuple(d for d in (4, 8, 16) if lanes <= d < lanes * within),
+        warps,
+    )
 
 
 def _partial(name: str, _context: Any, tile: Any) -> Any:
@@ -243,8 +314,14 @@ def _partial(name: str, _context: Any, tile: Any) -> Any:
     _, builder, args = yield result(tile)
     combine = _combination(builder, name, tile.dtype)
     values, where = registers(builder, tile, args[0]), places(tile.shape, tile.layout)
-    parts = [[value for value, (r, c) in zip(values, where, strict=True) if r == row and (c or 0) % 8 == column]
-             for row, column in places(result.shape, result.layout)]
+    parts = [
+        [
+            value
+            for value, (r, c) in zip(values, where, strict=True)
+            if r == row and (c or 0) % 8 == column
+        ]
+        for row, column in places(result.shape, result.layout)
+    ]
     return assembled(builder, result, [_tree(combine, own) for own in parts])
 
 
@@ -267,11 +344,24 @@ def _chosen(_context: Any, np_: Any, test: Any) -> Any:
 @cuda_meaning(source.behind_choice)
 def _behind_choice(_context: Any, np_: Any, value: Any) -> Any:
     before = trees.leaves(value)
-    behind = [nb.unliteral(ty) if np_.role != "memory" else ty if isinstance(ty, TileLike) else InertType(source.VOTED)
-              for ty in before]
+    behind = [
+        nb.unliteral(ty)
+        if np_.role != "memory"
+        else ty
+        if isinstance(ty, TileLike)
+        else InertType(source.VOTED)
+        for ty in before
+    ]
     result = trees.tree_of(value).build(iter(behind), trees.made)
     context, builder, args = yield result(np_, value)
-    values = [part if have == want else nb.nothing(context) if isinstance(want, InertType) else
-              context.cast(builder, part, have, want)
-              for part, have, want in zip(trees.leaf_values(builder, value, args[1]), before, behind, strict=True)]
+    values = [
+        part
+        if have == want
+        else nb.nothing(context)
+        if isinstance(want, InertType)
+        else context.cast(builder, part, have, want)
+        for part, have, want in zip(
+            trees.leaf_values(builder, value, args[1]), before, behind, strict=True
+        )
+    ]
     return trees.build_value(context, builder, result, iter(values))

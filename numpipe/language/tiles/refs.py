@@ -4,11 +4,15 @@ them.
 ``ref.at[...]`` is a view, ``ref[...]`` loads or stores. Along each dimension a view takes
 ``ds(start, size)`` (run-time start, compile-time size) or ``:``::
 
-    a_tile.at[ds(wg * 64, 64), :]                     # the 64 rows of this warpgroup
-    x = a_tile[ds(wg * 64, 64), :]                    # the same rows as a register tile
-    c[ds(m * 128, 128), ds(n * 256, 256)] = tile      # a block of the output
-    d[b, ds(m * 128, 128), ds(n * 256, 256)] = tile   # of an array of 3 dimensions: integers along the others
-    acc + c[ds(m * 128, 128), ds(n * 256, 256)] + bias[ds(n * 256, 256)]        # blocks of arrays, as register tiles
+    a_tile.at[ds(wg * 64, 64), :]  # the 64 rows of this warpgroup
+    x = a_tile[ds(wg * 64, 64), :]  # the same rows as a register tile
+    c[ds(m * 128, 128), ds(n * 256, 256)] = tile  # a block of the output
+    d[b, ds(m * 128, 128), ds(n * 256, 256)] = (
+        tile  # of an array of 3 dimensions: integers along the others
+    )
+    (
+        acc + c[ds(m * 128, 128), ds(n * 256, 256)] + bias[ds(n * 256, 256)]
+    )  # blocks of arrays, as register tiles
 
 The Numba types of `Ds` and `All` are subclasses of them, so that one check asks a value and its
 type alike.
@@ -47,6 +51,7 @@ _S = TypeVar("_S", bound="SharedTile")
 def method_of(kind: type, name: str) -> Callable[[_F], _F]:
     """Make a function a method of a reference: references are defined here, their loads, stores and
     views in files above."""
+
     def attach(function: _F) -> _F:
         setattr(kind, name, function)
         return function
@@ -93,14 +98,18 @@ def ds(start: Any, size: int, stop: Any = None) -> Ds:
 
 def no_stop(stop: Any) -> SpecError:
     """Return the error for the stop of a `ds` that is no integer."""
-    return SpecError(f"ds(start, size, stop): stop must be an integer, got {called(stop)}: int(x) truncates a float")
+    return SpecError(
+        f"ds(start, size, stop): stop must be an integer, got {called(stop)}: int(x) truncates a float"
+    )
 
 
 def unlimited(parts: Sequence[Any], what: str) -> None:
     """Raise SpecError for a `ds` with a stop, of values or types, where `what` has none."""
     if any(isinstance(part, Ds) and part.limited for part in parts):
-        raise SpecError(f"{what}: ds(…, stop=…) limits loads from arrays, array[…], and stores to them, array[…] = tile; here "
-                        "leave out stop=")
+        raise SpecError(
+            f"{what}: ds(…, stop=…) limits loads from arrays, array[…], and stores to them, array[…] = tile; here "
+            "leave out stop="
+        )
 
 
 def ds_size(size: Any) -> int:
@@ -112,8 +121,10 @@ def ds_size(size: Any) -> int:
 
 def no_start(start: Any) -> SpecError:
     """Return the error for the start of a `ds` that is no integer."""
-    return SpecError(f"ds(start, size): start must be an integer, got {called(start)}: int(x) truncates a float, // divides "
-                     "integers")
+    return SpecError(
+        f"ds(start, size): start must be an integer, got {called(start)}: int(x) truncates a float, // divides "
+        "integers"
+    )
 
 
 class Span:
@@ -124,7 +135,9 @@ class Span:
         self.start, self.stop = start, stop
 
     def __repr__(self) -> str:
-        return f"{'' if self.start is None else self.start}:{'' if self.stop is None else self.stop}"
+        return (
+            f"{'' if self.start is None else self.start}:{'' if self.stop is None else self.stop}"
+        )
 
 
 @op
@@ -153,8 +166,16 @@ class SharedTile:
     """A tile of one or two dimensions in shared memory, or a view of one; its shape is in
     elements."""
 
-    def __init__(self, address: int, layout: Layout, dtype: np.dtype, memory: bool, writable: bool = False) -> None:
-        self.address, self.layout, self.dtype, self.memory, self.writable = address, layout, dtype, memory, writable
+    def __init__(
+        self, address: int, layout: Layout, dtype: np.dtype, memory: bool, writable: bool = False
+    ) -> None:
+        self.address, self.layout, self.dtype, self.memory, self.writable = (
+            address,
+            layout,
+            dtype,
+            memory,
+            writable,
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -216,7 +237,9 @@ class SmemTile(SharedTile, SmemLike):
     __bool__ = __int__ = __index__ = __float__ = _steers
 
 
-def check_start(layout: Layout, axis: int, start: int, size: int, what: str, simulated: bool) -> None:
+def check_start(
+    layout: Layout, axis: int, start: int, size: int, what: str, simulated: bool
+) -> None:
     """Raise an error for a part of a tile that is not inside it: a hazard, `simulated`, else one of
     the kernel's text."""
     last = layout.shape[axis] - size
@@ -225,8 +248,13 @@ def check_start(layout: Layout, axis: int, start: int, size: int, what: str, sim
     along = "" if layout.flat else f" along axis {axis}"
     text = f"{what}: elements {start} … {start + size - 1}{along} are not in a tile {layout.sides} in shared memory"
     if simulated:
-        raise failure(SimulationError, "out-of-bounds", f"{text}; the GPU takes whatever lies there", f"a start in 0…{last}",
-                      "touches what lies beside a tile")
+        raise failure(
+            SimulationError,
+            "out-of-bounds",
+            f"{text}; the GPU takes whatever lies there",
+            f"a start in 0…{last}",
+            "touches what lies beside a tile",
+        )
     raise SpecError(f"{text}: take some of 0 … {layout.shape[axis] - 1}")
 
 
@@ -234,8 +262,14 @@ def check_aligned(layout: Layout, axis: int, start: int, size: int) -> None:
     """Raise SpecError unless a view of a tile starts where its swizzle repeats."""
     unit = layout.per_panel if axis == layout.inner else 8
     if start % unit:
-        named = f"along axis {axis} of a tile {layout.shape}" if not layout.flat else f"of a tile {layout.sides}"
-        raise SpecError(f"tile.at[…]: ds({start}, {size}) {named}: the start must be a multiple of {unit}")
+        named = (
+            f"along axis {axis} of a tile {layout.shape}"
+            if not layout.flat
+            else f"of a tile {layout.sides}"
+        )
+        raise SpecError(
+            f"tile.at[…]: ds({start}, {size}) {named}: the start must be a multiple of {unit}"
+        )
 
 
 class At:
@@ -251,9 +285,11 @@ class At:
         raise SpecError(ASSIGNED)
 
 
-ELEMENT = ("an element of a tile, tile[i, j], is code for a lane: it stands in the body of a body-form pipeline, in a kernel "
-           "with CompilerParams(lowering_semantics=LoweringSemantics.Lane); here a tile is indexed by two of ds(start, size) "
-           "and ':', or by ...")
+ELEMENT = (
+    "an element of a tile, tile[i, j], is code for a lane: it stands in the body of a body-form pipeline, in a kernel "
+    "with CompilerParams(lowering_semantics=LoweringSemantics.Lane); here a tile is indexed by two of ds(start, size) "
+    "and ':', or by ..."
+)
 
 
 def bounded(parts: tuple[Any, ...]) -> None:
@@ -261,8 +297,10 @@ def bounded(parts: tuple[Any, ...]) -> None:
     or need not be counted from."""
     for part in parts:
         if isinstance(part, Span):
-            raise SpecError(f"'{part}': a slice of an array, or of a tile in shared memory, has both bounds, from 0 on, at compile "
-                            "time: write 0:64, or ds(start, size) for a run-time start")
+            raise SpecError(
+                f"'{part}': a slice of an array, or of a tile in shared memory, has both bounds, from 0 on, at compile "
+                "time: write 0:64, or ds(start, size) for a run-time start"
+            )
 
 
 def slices(index: Any, layout: Layout) -> tuple[Any, ...]:
@@ -272,11 +310,15 @@ def slices(index: Any, layout: Layout) -> tuple[Any, ...]:
     bounded(parts)
     unlimited(parts, "a tile in shared memory")
     if len(parts) != count or not all(isinstance(part, (Ds, All)) for part in parts):
-        raise SpecError(ELEMENT if any(arith.is_integer(part) for part in parts) else
-                        f"a tile is indexed by two of ds(start, size) and ':', or by ..., got "
-                        f"{parts if len(parts) > 1 else parts[0]!r}" if count == 2 else
-                        f"a tile of one dimension, {layout.sides}, is indexed by ds(start, size) or ':', or by ..., got "
-                        f"{parts if len(parts) > 1 else parts[0]!r}")
+        raise SpecError(
+            ELEMENT
+            if any(arith.is_integer(part) for part in parts)
+            else f"a tile is indexed by two of ds(start, size) and ':', or by ..., got "
+            f"{parts if len(parts) > 1 else parts[0]!r}"
+            if count == 2
+            else f"a tile of one dimension, {layout.sides}, is indexed by ds(start, size) or ':', or by ..., got "
+            f"{parts if len(parts) > 1 else parts[0]!r}"
+        )
     return parts
 
 
@@ -300,7 +342,14 @@ class GmemRef:
     gpu   the GPU whose array it is, if it is a peer's (`memory.peer_arrays`)
     """
 
-    def __init__(self, array: np.ndarray, index: int, unit: Unit, on: Sequence[np.ndarray] = (), gpu: int | None = None) -> None:
+    def __init__(
+        self,
+        array: np.ndarray,
+        index: int,
+        unit: Unit,
+        on: Sequence[np.ndarray] = (),
+        gpu: int | None = None,
+    ) -> None:
         self.array, self.index, self.unit, self.on, self.gpu = array, index, unit, on, gpu
         self.peers: dict[int, GmemRef] = {}
         self.tensor_maps: dict[MapRequest, TensorMap] = {}
@@ -318,7 +367,9 @@ class GmemRef:
 
     def of(self, gpu: int) -> GmemRef:
         """Return the same array argument of a GPU."""
-        return self.peers.setdefault(gpu, GmemRef(self.on[gpu], self.index, self.unit, self.on, gpu))
+        return self.peers.setdefault(
+            gpu, GmemRef(self.on[gpu], self.index, self.unit, self.on, gpu)
+        )
 
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
@@ -328,7 +379,14 @@ def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
         if ref.gpu is not None and ref.index in ref.unit.obstacles:
             raise SpecError(ref.unit.obstacles[ref.index])
         flipped = ref.arg.order != "row"
-        ref.tensor_maps[request] = TensorMap(ref.array.T if flipped else ref.array, request.box, request.swizzle, ref.name,
-                                             request.fill, padded=True, flipped=flipped)
+        ref.tensor_maps[request] = TensorMap(
+            ref.array.T if flipped else ref.array,
+            request.box,
+            request.swizzle,
+            ref.name,
+            request.fill,
+            padded=True,
+            flipped=flipped,
+        )
         ref.unit.map_slot(request)
     return ref.tensor_maps[request]

@@ -33,7 +33,11 @@ class DsType(nb.types.Type, refs.Ds):  # type: ignore[misc]
         return self.size, self.inert, self.start
 
     def unify(self, context: Any, other: Any) -> Any:
-        return DsType(self.size, self.inert) if type(other) is DsType and self.key[:2] == other.key[:2] else None
+        return (
+            DsType(self.size, self.inert)
+            if type(other) is DsType and self.key[:2] == other.key[:2]
+            else None
+        )
 
 
 nb.lower_cast(DsType, DsType)(lambda context, builder, fromty, toty, value: value)
@@ -78,10 +82,25 @@ class SharedType(nb.types.Type):  # type: ignore[misc]
     together = True
     """whether the lanes of a warpgroup have the same indices"""
 
-    def __init__(self, layout: Layout, dtype: np.dtype, debugged: Unit | None, role: str, writable: bool = False) -> None:
-        self.layout, self.dtype, self.debugged, self.role, self.writable = layout, dtype, debugged, role, writable
+    def __init__(
+        self,
+        layout: Layout,
+        dtype: np.dtype,
+        debugged: Unit | None,
+        role: str,
+        writable: bool = False,
+    ) -> None:
+        self.layout, self.dtype, self.debugged, self.role, self.writable = (
+            layout,
+            dtype,
+            debugged,
+            role,
+            writable,
+        )
         of = f", {debugged.kernel}#{debugged.serial}" if debugged else ""
-        super().__init__(name=f"{self.word}({layout}, {dtype}, {role}{', writable' * writable}{of})")
+        super().__init__(
+            name=f"{self.word}({layout}, {dtype}, {role}{', writable' * writable}{of})"
+        )
 
     def of(self: _S, layout: Layout) -> _S:
         """Return the type of a view of this tile, with this layout."""
@@ -120,8 +139,16 @@ class GmemType(nb.types.Type):  # type: ignore[misc]
     whose elements are its own."""
 
     def __init__(self, unit: Unit, index: int, role: str, by_lane: bool = False) -> None:
-        self.unit, self.index, self.role, self.arg, self.by_lane = unit, index, role, unit.arrays[index], by_lane
-        super().__init__(name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role}{', by lane' * by_lane})")
+        self.unit, self.index, self.role, self.arg, self.by_lane = (
+            unit,
+            index,
+            role,
+            unit.arrays[index],
+            by_lane,
+        )
+        super().__init__(
+            name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role}{', by lane' * by_lane})"
+        )
 
 
 STEERLESS.append(SmemType)
@@ -139,9 +166,16 @@ def _profiled(ty: GmemType) -> list[tuple[str, Any]]:
     return [("np", ContextType(ty.unit, ty.role))] if ty.unit.params.profile_space else []
 
 
-nb.struct_model(GmemType, lambda ty: [
-    ("table", nb.types.int64), ("pointer", nb.types.int64), ("shape", nb.types.UniTuple(I32, ty.arg.ndim)),
-    ("strides", nb.types.UniTuple(nb.types.int64, ty.arg.ndim)), *_profiled(ty)])
+nb.struct_model(
+    GmemType,
+    lambda ty: [
+        ("table", nb.types.int64),
+        ("pointer", nb.types.int64),
+        ("shape", nb.types.UniTuple(I32, ty.arg.ndim)),
+        ("strides", nb.types.UniTuple(nb.types.int64, ty.arg.ndim)),
+        *_profiled(ty),
+    ],
+)
 
 
 gmem_value = nb.fields
@@ -155,7 +189,9 @@ def _ds(_context: Any, start: Any, size: Any, stop: Any = None) -> Any:
             raise refs.no_stop(stop)
         inert = isinstance(start, InertType) or isinstance(stop, InertType)
         limited = LimitedType(refs.ds_size(size), inert)
-        context, builder, args = yield limited(*([start, size, stop] if inert else [I32, size, I32]))
+        context, builder, args = yield limited(
+            *([start, size, stop] if inert else [I32, size, I32])
+        )
         first, last = (nb.const(0), nb.const(0)) if inert else (args[0], args[2])
         return nb.struct(context, builder, limited, start=first, stop=last)
     if not isinstance(start, (nb.types.Integer, nb.types.Boolean, InertType)):
@@ -163,13 +199,18 @@ def _ds(_context: Any, start: Any, size: Any, stop: Any = None) -> Any:
         raise refs.no_start(start)
     known = start.literal_value if isinstance(start, nb.types.IntegerLiteral) else None
     value = DsType(refs.ds_size(size), isinstance(start, InertType), known)
-    _, _, args = yield value(*([start, size] if value.inert else [I32, size]), nb.types.none if stop is None else stop)
+    _, _, args = yield value(
+        *([start, size] if value.inert else [I32, size]), nb.types.none if stop is None else stop
+    )
     return nb.const(0) if value.inert else args[0]
 
 
 @cuda_meaning(refs.span)
 def _span(_context: Any, start: Any, stop: Any) -> Any:
-    bounds = (None if isinstance(bound, nb.types.NoneType) else nb.literal(bound) for bound in (start, stop))
+    bounds = (
+        None if isinstance(bound, nb.types.NoneType) else nb.literal(bound)
+        for bound in (start, stop)
+    )
     return SpanType(*bounds)(start, stop), lambda context, builder, sig, args: nb.nothing(context)
 
 
@@ -180,18 +221,33 @@ def _whole(_context: Any) -> Any:
 
 def with_at(kind: type) -> None:
     """Give values of a type the attribute ``at``."""
-    nb.attribute(kind, "at", AtType, lambda context, builder, ty, value: nb.struct(context, builder, AtType(ty), of=value))
+    nb.attribute(
+        kind,
+        "at",
+        AtType,
+        lambda context, builder, ty, value: nb.struct(context, builder, AtType(ty), of=value),
+    )
 
 
 nb.attribute(SharedType, "T", lambda ty: ty.of(ty.layout.T), lambda c, b, ty, value: value)
 with_at(SharedType)
-nb.constant_attributes(SharedType, None, shape=lambda ty: ty.layout.sides, dtype=lambda ty: ty.dtype.name)
-nb.constant_attributes(GmemType, None, dtype=lambda ty: ty.arg.dtype.name, ndim=lambda ty: ty.arg.ndim)
-nb.attribute(GmemType, "shape", lambda ty: nb.types.UniTuple(I32, ty.arg.ndim),
-             lambda c, b, ty, value: gmem_value(c, b, ty, value).shape)
+nb.constant_attributes(
+    SharedType, None, shape=lambda ty: ty.layout.sides, dtype=lambda ty: ty.dtype.name
+)
+nb.constant_attributes(
+    GmemType, None, dtype=lambda ty: ty.arg.dtype.name, ndim=lambda ty: ty.arg.ndim
+)
+nb.attribute(
+    GmemType,
+    "shape",
+    lambda ty: nb.types.UniTuple(I32, ty.arg.ndim),
+    lambda c, b, ty, value: gmem_value(c, b, ty, value).shape,
+)
 
 
-refs.whole_slices.register(nb.types.Type)(lambda index: tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,))
+refs.whole_slices.register(nb.types.Type)(
+    lambda index: tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
+)
 
 
 refs.is_whole.register(nb.types.Type)(lambda index: isinstance(index, nb.types.EllipsisType))
@@ -230,7 +286,9 @@ def _slices(tile: SharedType, index: Any, before: int) -> tuple[Any, ...]:
     return refs.slices(nb.types.Tuple(tuple(index)[before:]) if before else index, tile.layout)
 
 
-def inside(builder: Any, tile: SharedType, index: Any, value: Any, what: str, before: int = 0) -> Any:
+def inside(
+    builder: Any, tile: SharedType, index: Any, value: Any, what: str, before: int = 0
+) -> Any:
     """Return the value of an index that selects a part of a tile, named `what`; `before` as for
     `view`.
 
@@ -243,14 +301,20 @@ def inside(builder: Any, tile: SharedType, index: Any, value: Any, what: str, be
     for axis, part in enumerate(_slices(tile, index, before)):
         if isinstance(part, AllType) or part.inert or part.start is not None:
             continue
-        start, last = builder.extract_value(value, before + axis) if tupled else value, tile.layout.sides[axis] - part.size
+        start, last = (
+            builder.extract_value(value, before + axis) if tupled else value,
+            tile.layout.sides[axis] - part.size,
+        )
         of = f"{what}: ds(start, {part.size}) of a tile {tile.layout.sides} in shared memory: start"
         start = within(builder, tile.debugged, of, axis, start, last, tile.together)
         value = builder.insert_value(value, start, before + axis) if tupled else start
     return value
 
 
-nb.binary(operator.getitem, lambda target, index: target.of.at(target, index) if isinstance(target, AtType) else None)
+nb.binary(
+    operator.getitem,
+    lambda target, index: target.of.at(target, index) if isinstance(target, AtType) else None,
+)
 
 
 def new_ref(unit: Unit, index: int, role: str) -> Any:
@@ -262,10 +326,20 @@ def new_ref(unit: Unit, index: int, role: str) -> Any:
 
     def typer(_context: Any, *args: Any) -> Any:
         context, builder, values = yield ty(*profiled, *[nb.types.int64] * (2 + 2 * rank))
-        np_, (table, pointer, *sizes) = values[:len(profiled)], values[len(profiled):]
-        shape = context.make_tuple(builder, nb.types.UniTuple(I32, rank), [builder.trunc(v, nb.i32) for v in sizes[:rank]])
+        np_, (table, pointer, *sizes) = values[: len(profiled)], values[len(profiled) :]
+        shape = context.make_tuple(
+            builder, nb.types.UniTuple(I32, rank), [builder.trunc(v, nb.i32) for v in sizes[:rank]]
+        )
         strides = context.make_tuple(builder, nb.types.UniTuple(nb.types.int64, rank), sizes[rank:])
-        return nb.struct(context, builder, ty, table=table, pointer=pointer, shape=shape, strides=strides,
-                         **dict(zip(("np",), np_, strict=False)))
+        return nb.struct(
+            context,
+            builder,
+            ty,
+            table=table,
+            pointer=pointer,
+            shape=shape,
+            strides=strides,
+            **dict(zip(("np",), np_, strict=False)),
+        )
 
     return entry_operation(typer)

@@ -75,7 +75,11 @@ def own_place(shape: tuple[int, ...], layout: str, thread: Any) -> tuple[Any, An
 def places(shape: tuple[int, ...], layout: str) -> tuple[tuple[int | None, int | None], ...]:
     """Return the elements of a lane: `layouts.places`."""
     lanes, word = lanes_of(layout), word_of(layout)
-    across = [panel + odd for panel in range(0, shape[-1], 2 * lanes) for odd in (0, 1)] if word != "column" else [None]
+    across = (
+        [panel + odd for panel in range(0, shape[-1], 2 * lanes) for odd in (0, 1)]
+        if word != "column"
+        else [None]
+    )
     down = range(0, shape[0], rows_apart(shape[0], lanes)) if word != "row" else [None]
     return tuple((row, column) for row in down for column in across)
 

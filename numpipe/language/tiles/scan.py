@@ -56,15 +56,26 @@ def plan(np_: ContextFacts, tile: Any, axis: Any, name: str) -> tuple[Form, int,
     if form is None:
         raise SpecError(f"{name}(…) of register tiles: got {called(tile)}")
     if form.dtype not in (FLOAT32, INT32):
-        raise SpecError(f"{name} takes tiles of float32 or int32, got {form}: use "
-                        f".astype(np.{INT32 if form.dtype == BOOL else FLOAT32}) first")
+        raise SpecError(
+            f"{name} takes tiles of float32 or int32, got {form}: use "
+            f".astype(np.{INT32 if form.dtype == BOOL else FLOAT32}) first"
+        )
     only_accumulator(form, name)
     if axis is None and len(form.shape) == 2:
-        raise SpecError(f"{name}: axis must be 0 or 1 for shape {form.shape}: without it NumPy's is of the rows one after another")
+        raise SpecError(
+            f"{name}: axis must be 0 or 1 for shape {form.shape}: without it NumPy's is of the rows one after another"
+        )
     along = check_axis(form, 0 if axis is None else axis, name)
     if len(form.shape) == 1:
-        form, along = Form(form.shape, form.dtype, ROW if form.layout == EITHER else form.layout), int(form.layout != COLUMN)
-    nbytes = 0 if along or alone(form, along) else form.shape[0] // 64 * (16 * form.shape[1] if form.layout == ACCUMULATOR else 16)
+        form, along = (
+            Form(form.shape, form.dtype, ROW if form.layout == EITHER else form.layout),
+            int(form.layout != COLUMN),
+        )
+    nbytes = (
+        0
+        if along or alone(form, along)
+        else form.shape[0] // 64 * (16 * form.shape[1] if form.layout == ACCUMULATOR else 16)
+    )
     if nbytes and not np_.memory:
         np_.unit.plan_exchange(nbytes)
     return form, along, nbytes
@@ -100,8 +111,8 @@ def _add(one: Line, other: Line) -> Line:
 def _sum_rows(columns: list[Line]) -> list[Line]:
     found, base = list[Line](), [np.full_like(columns[0][0], -0.0)]
     for first in range(0, len(columns), 8):
-        own = columns[first:first + 8]
-        pairs = [_add(*own[i:i + 2]) for i in range(0, 8, 2)]
+        own = columns[first : first + 8]
+        pairs = [_add(*own[i : i + 2]) for i in range(0, 8, 2)]
         quad = _running(_add, pairs)
         before = [base, *(_add(base, line) for line in quad)]
         found += [_add(before[i // 2], pairs[i // 2] if i % 2 else own[i]) for i in range(8)]
@@ -135,14 +146,19 @@ def _accumulate(function: np.ufunc) -> Op[..., Any]:
             return Tile(None, form)
         if nbytes:
             exchange(np_, *each_to_all(nbytes // 4), f"{name} of a register tile")
-        return Tile(function.accumulate(tile.value, axis=along if len(tile.shape) == 2 else 0), form)
+        return Tile(
+            function.accumulate(tile.value, axis=along if len(tile.shape) == 2 else 0), form
+        )
 
     operation.__name__ = operation.__qualname__ = name
     operation.__doc__ = f"``{name}(tile, axis)``: NaN from the first NaN on."
     return op(context=True, numpy=function.accumulate)(operation)
 
 
-ACCUMULATED: dict[str, Op[..., Any]] = {"max": _accumulate(np.maximum), "min": _accumulate(np.minimum)}
+ACCUMULATED: dict[str, Op[..., Any]] = {
+    "max": _accumulate(np.maximum),
+    "min": _accumulate(np.minimum),
+}
 
 
 # ---- any function
@@ -151,15 +167,21 @@ def plan_scan(np_: ContextFacts, tiles: Any, axis: Any) -> tuple[list[Form], int
     SpecError for tiles that differ."""
     every = leaves(tiles)
     if not every:
-        raise SpecError("scan(function, tile, axis): tile is a register tile, or a tuple of them, got ()")
+        raise SpecError(
+            "scan(function, tile, axis): tile is a register tile, or a tuple of them, got ()"
+        )
     for tile in every:
         if form_of(tile, "'scan'") is None:
-            raise SpecError(f"scan(function, tile, axis): tile is a register tile, or a tuple of them, got {called(tile)}")
+            raise SpecError(
+                f"scan(function, tile, axis): tile is a register tile, or a tuple of them, got {called(tile)}"
+            )
     plans = [plan(np_, tile, axis, "scan") for tile in every]
     places = list(dict.fromkeys((form.shape, form.layout) for form, _, _ in plans))
     if len(places) > 1:
-        raise SpecError("scan: tiles that are scanned together have one shape and one layout, got "
-                        + " and ".join(str(form) for form, _, _ in plans))
+        raise SpecError(
+            "scan: tiles that are scanned together have one shape and one layout, got "
+            + " and ".join(str(form) for form, _, _ in plans)
+        )
     nbytes = sum(plan[2] for plan in plans)
     if nbytes and not np_.memory:
         np_.unit.plan_exchange(nbytes)
@@ -171,15 +193,23 @@ def line_form(form: Form, along: int) -> Form:
     of equal elements."""
     if form.layout != ACCUMULATOR:
         return Form((8,), form.dtype, ROW)
-    return Form((form.shape[0],), form.dtype, COLUMN) if along else Form((form.shape[1],), form.dtype, ROW)
+    return (
+        Form((form.shape[0],), form.dtype, COLUMN)
+        if along
+        else Form((form.shape[1],), form.dtype, ROW)
+    )
 
 
 def check_line(given: Sequence[Form], tiles: Any, found: Any) -> None:
     """Raise SpecError for a function that does not return lines like those it was given."""
     forms = [form_of(part, "scan") for part in leaves(found)]
     if forms != list(given) or tree_of(found) != tree_of(tiles):
-        raise SpecError(f"scan: function(a, b) returns what a and b are, {' and '.join(map(str, given))}, element by element, got "
-                        + " and ".join(str(form or called(part)) for form, part in zip(forms, leaves(found), strict=True)))
+        raise SpecError(
+            f"scan: function(a, b) returns what a and b are, {' and '.join(map(str, given))}, element by element, got "
+            + " and ".join(
+                str(form or called(part)) for form, part in zip(forms, leaves(found), strict=True)
+            )
+        )
 
 
 @op(context=True)
@@ -200,6 +230,8 @@ def scan(np_: Context, function: Callable[[Any, Any], Any], tile: Any, axis: int
 
         def step(before, behind):
             return behind[0] * before[0], behind[0] * before[1] + behind[1]
+
+
         _, h = numpipe.scan(step, (a, b), axis=1)
 
     Along axis 1 it takes the shuffles of ``np.cumsum``, and calls the function seven times for each
@@ -210,10 +242,20 @@ def scan(np_: Context, function: Callable[[Any, Any], Any], tile: Any, axis: int
     tree, given = tree_of(tile), [line_form(form, along) for form in forms]
 
     def combined(one: Line, other: Line) -> Line:
-        found = function(*(tree.build((Tile(np.broadcast_to(part, form.shape), form)
-                                       for part, form in zip(line, given, strict=True)), made) for line in (one, other)))
+        found = function(
+            *(
+                tree.build(
+                    (
+                        Tile(np.broadcast_to(part, form.shape), form)
+                        for part, form in zip(line, given, strict=True)
+                    ),
+                    made,
+                )
+                for line in (one, other)
+            )
+        )
         check_line(given, tile, found)
-        return [each.value[:part.size] for each, part in zip(leaves(found), one, strict=True)]
+        return [each.value[: part.size] for each, part in zip(leaves(found), one, strict=True)]
 
     if np_.memory:
         return tree.build((Tile(None, form) for form in forms), made)
@@ -237,17 +279,28 @@ def _by_lines(
     """Return scanned tiles: ``scanned(lines)`` of their lines, or themselves if they have one."""
     if alone(forms[0], along):
         return values
-    flat = [value.reshape((1, -1) if along else (-1, 1)) if value.ndim == 1 else value for value in values]
-    lines = [[value[:, i] if along else value[i] for value in flat] for i in range(flat[0].shape[along])]
+    flat = [
+        value.reshape((1, -1) if along else (-1, 1)) if value.ndim == 1 else value
+        for value in values
+    ]
+    lines = [
+        [value[:, i] if along else value[i] for value in flat] for i in range(flat[0].shape[along])
+    ]
     every = zip(*scanned(lines), strict=True)
-    return [np.stack(parts, axis=along).reshape(form.shape) for parts, form in zip(every, forms, strict=True)]
+    return [
+        np.stack(parts, axis=along).reshape(form.shape)
+        for parts, form in zip(every, forms, strict=True)
+    ]
 
 
 def _running(combine: Combine, lines: list[Line]) -> list[Line]:
     """Return what each lane has when all have been combined with those 1, 2 and 4 before."""
     distance = 1
     while distance < len(lines):
-        lines = [line if i < distance else combine(lines[i - distance], line) for i, line in enumerate(lines)]
+        lines = [
+            line if i < distance else combine(lines[i - distance], line)
+            for i, line in enumerate(lines)
+        ]
         distance *= 2
     return lines
 
@@ -255,9 +308,12 @@ def _running(combine: Combine, lines: list[Line]) -> list[Line]:
 def _along_rows(combine: Combine, columns: list[Line]) -> list[Line]:
     found: list[Line] = []
     for first in range(0, len(columns), 8):
-        own = columns[first:first + 8]
-        quad = _running(combine, [combine(*own[i:i + 2]) for i in range(0, 8, 2)])
-        firsts = [own[0], *(combine(before, one) for before, one in zip(quad, own[2::2], strict=False))]
+        own = columns[first : first + 8]
+        quad = _running(combine, [combine(*own[i : i + 2]) for i in range(0, 8, 2)])
+        firsts = [
+            own[0],
+            *(combine(before, one) for before, one in zip(quad, own[2::2], strict=False)),
+        ]
         here = [line for pair in zip(firsts, quad, strict=True) for line in pair]
         base = found[-1:]
         found += [combine(base[0], line) for line in here] if base else here
@@ -272,7 +328,7 @@ def _along_columns(combine: Combine, rows: list[Line]) -> list[Line]:
         return [combine(total[0], line) for line in lines] if total else lines
 
     for first in range(0, len(rows), 16):  # a warp's
-        one, other = (_running(combine, rows[start:start + 8]) for start in (first, first + 8))
+        one, other = (_running(combine, rows[start : start + 8]) for start in (first, first + 8))
         base = behind([one[-1]])[0]
         found += behind(one) + [combine(base, line) for line in other]
         total = behind([combine(one[-1], other[-1])])

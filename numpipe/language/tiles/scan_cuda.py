@@ -19,7 +19,7 @@ from .scan import alone, plan
 from .tile_cuda import TileType, assembled, registers, undefined
 from .words_cuda import REGISTERS
 
-QUAD, WARP = 0x1c00, 0
+QUAD, WARP = 0x1C00, 0
 """operands c of ``shfl.sync`` that keep a shuffle within 4 lanes, or within all 32 (PTX ISA,
 "shfl.sync")"""
 
@@ -28,8 +28,10 @@ def of_before(builder: Any, value: Any, distance: int, within: int) -> Any:
     """Return the value of the lane `distance` before; where there is none, -0.0 or 0, which changes
     nothing when added."""
     register, nothing = REGISTERS[str(value.type)], "0x80000000" if value.type == nb.f32 else "0"
-    text = (f"{{ .reg .pred there; .reg .b32 got; shfl.sync.up.b32 got|there, $1, {distance}, {within}, 0xffffffff; "
-            f"@!there mov.b32 got, {nothing}; mov.b32 $0, got; }}")
+    text = (
+        f"{{ .reg .pred there; .reg .b32 got; shfl.sync.up.b32 got|there, $1, {distance}, {within}, 0xffffffff; "
+        f"@!there mov.b32 got, {nothing}; mov.b32 $0, got; }}"
+    )
     return nb.emit_asm(builder, value.type, [value], text, f"={register},{register}")
 
 
@@ -37,9 +39,18 @@ def of_last(builder: Any, value: Any, within: int) -> Any:
     """Return the value of the last lane of a quad, or of the lane in the last quad that has the
     same place there."""
     register = REGISTERS[str(value.type)]
-    lane = nb.const(3) if within == QUAD else builder.or_(builder.and_(nb.thread_index(builder), nb.const(3)), nb.const(28))
-    return nb.emit_asm(builder, value.type, [value, lane], f"shfl.sync.idx.b32 $0, $1, $2, {within | 31}, 0xffffffff;",
-                       f"={register},{register},r")
+    lane = (
+        nb.const(3)
+        if within == QUAD
+        else builder.or_(builder.and_(nb.thread_index(builder), nb.const(3)), nb.const(28))
+    )
+    return nb.emit_asm(
+        builder,
+        value.type,
+        [value, lane],
+        f"shfl.sync.idx.b32 $0, $1, $2, {within | 31}, 0xffffffff;",
+        f"={register},{register},r",
+    )
 
 
 def _running_sum(builder: Any, add: Callable[[Any, Any], Any], value: Any, within: int) -> Any:
@@ -56,16 +67,20 @@ def _cumsum(_context: Any, np_: Any, tile: Any, axis: Any) -> Any:
     _, builder, args = yield result(np_, tile, axis)
     if np_.role == "memory":
         return undefined(result)
-    values = registers(builder, tile, args[1])[:result.registers]
+    values = registers(builder, tile, args[1])[: result.registers]
     if alone(form, along):
         return assembled(builder, result, values)
     elements = dict(zip(places(form.shape, form.layout), values, strict=True))
     add = builder.fadd if form.dtype == FLOAT32 else builder.add
-    sums = (_sum_rows if along else _sum_columns)(builder, add, elements, form.layout == ACCUMULATOR)
+    sums = (_sum_rows if along else _sum_columns)(
+        builder, add, elements, form.layout == ACCUMULATOR
+    )
     return assembled(builder, result, [sums[place] for place in elements])
 
 
-def _sum_rows(builder: Any, add: Callable[[Any, Any], Any], elements: dict[Any, Any], _columns: bool) -> dict[Any, Any]:
+def _sum_rows(
+    builder: Any, add: Callable[[Any, Any], Any], elements: dict[Any, Any], _columns: bool
+) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     base: dict[Any, Any] = {}
     for row, column in [place for place in elements if place[1] % 2 == 0]:
@@ -80,7 +95,9 @@ def _sum_rows(builder: Any, add: Callable[[Any, Any], Any], elements: dict[Any, 
     return found
 
 
-def _sum_columns(builder: Any, add: Callable[[Any, Any], Any], elements: dict[Any, Any], columns: bool) -> dict[Any, Any]:
+def _sum_columns(
+    builder: Any, add: Callable[[Any, Any], Any], elements: dict[Any, Any], columns: bool
+) -> dict[Any, Any]:
     running = {place: _running_sum(builder, add, value, WARP) for place, value in elements.items()}
     totals = {place: of_last(builder, value, WARP) for place, value in running.items()}
     warp = builder.and_(builder.lshr(nb.thread_index(builder), nb.const(5)), nb.const(3))
@@ -88,7 +105,9 @@ def _sum_columns(builder: Any, add: Callable[[Any, Any], Any], elements: dict[An
     sums = [add(totals[row, column], totals[row + 8, column]) for row, column in blocks]
     found: dict[Any, Any] = {}
     base: dict[Any, Any] = {}
-    for (row, column), each in zip(blocks, of_warps(builder, sums, 4 if columns else 1), strict=True):
+    for (row, column), each in zip(
+        blocks, of_warps(builder, sums, 4 if columns else 1), strict=True
+    ):
         before = [base.get(column)]
         for total in each:
             before.append(total if before[-1] is None else add(before[-1], total))
@@ -119,7 +138,9 @@ class _Scan:
 
     def lane(self, within: int) -> Any:
         """Return a lane's number in its quad, or in its warp."""
-        return self.builder.and_(nb.thread_index(self.builder), nb.const(3 if within == QUAD else 31))
+        return self.builder.and_(
+            nb.thread_index(self.builder), nb.const(3 if within == QUAD else 31)
+        )
 
     def earlier(self, line: Line, distance: int, within: int) -> Line:
         return [of_before(self.builder, register, distance, within) for register in line]
@@ -130,7 +151,9 @@ class _Scan:
         lane = self.lane(within)
         for distance in (1, 2) if within == QUAD else (4, 8, 16):
             there = self.builder.icmp_unsigned(">=", lane, nb.const(distance))
-            line = self.chosen(there, self.combine(self.earlier(line, distance, within), line), line)
+            line = self.chosen(
+                there, self.combine(self.earlier(line, distance, within), line), line
+            )
         return line
 
     def last(self, line: Line, within: int) -> Line:
@@ -155,13 +178,28 @@ class _Scan:
         rows."""
         builder = self.builder
         running = [{row: self.running(line, WARP) for row, line in lines.items()} for lines in each]
-        firsts = [{row: self.last(line, WARP) for row, line in lines.items() if row % 64 == 0} for lines in running]
-        totals = [self.combine(line, self.last(lines[row + 8], WARP))
-                  for lines, first in zip(running, firsts, strict=True) for row, line in first.items()]
-        shared = of_warps(builder, [builder.bitcast(part, nb.i32) for total in totals for part in total], 4 if columns else 1)
-        return [self._behind_warps(lines, first, shared) for lines, first in zip(running, firsts, strict=True)]
+        firsts = [
+            {row: self.last(line, WARP) for row, line in lines.items() if row % 64 == 0}
+            for lines in running
+        ]
+        totals = [
+            self.combine(line, self.last(lines[row + 8], WARP))
+            for lines, first in zip(running, firsts, strict=True)
+            for row, line in first.items()
+        ]
+        shared = of_warps(
+            builder,
+            [builder.bitcast(part, nb.i32) for total in totals for part in total],
+            4 if columns else 1,
+        )
+        return [
+            self._behind_warps(lines, first, shared)
+            for lines, first in zip(running, firsts, strict=True)
+        ]
 
-    def _behind_warps(self, running: dict[Any, Line], firsts: dict[Any, Line], shared: Iterator[list[Any]]) -> dict[Any, Line]:
+    def _behind_warps(
+        self, running: dict[Any, Line], firsts: dict[Any, Line], shared: Iterator[list[Any]]
+    ) -> dict[Any, Line]:
         builder, found = self.builder, dict[Any, Line]()
         warp = builder.and_(builder.lshr(nb.thread_index(builder), nb.const(5)), nb.const(3))
         first_warp = builder.icmp_unsigned("==", warp, nb.const(0))
@@ -174,28 +212,45 @@ class _Scan:
                 ahead.append(self.combine(ahead[-1], total) if ahead[-1] else total)
             mine = base or ahead[1]
             for number in range(1, 4):
-                mine = self.chosen(builder.icmp_unsigned("==", warp, nb.const(number)), ahead[number], mine)
+                mine = self.chosen(
+                    builder.icmp_unsigned("==", warp, nb.const(number)), ahead[number], mine
+                )
             behind = [self.combine(mine, line) for line in (running[row], first)]
             if not base:
-                behind = [self.chosen(first_warp, *lines) for lines in zip((running[row], first), behind, strict=True)]
+                behind = [
+                    self.chosen(first_warp, *lines)
+                    for lines in zip((running[row], first), behind, strict=True)
+                ]
             found[row], found[row + 8] = behind[0], self.combine(behind[1], running[row + 8])
             base = ahead[4]
         return found
 
 
-def _scanned(builder: Any, tiles: list[TileType], values: list[Any], along: int, combine: Combine) -> list[Any]:
+def _scanned(
+    builder: Any, tiles: list[TileType], values: list[Any], along: int, combine: Combine
+) -> list[Any]:
     where = places(tiles[0].shape, tiles[0].layout)
-    parts = [registers(builder, tile, value)[:len(where)] for tile, value in zip(tiles, values, strict=True)]
+    parts = [
+        registers(builder, tile, value)[: len(where)]
+        for tile, value in zip(tiles, values, strict=True)
+    ]
     if not alone(tiles[0].form, along):
         # the registers of a row or a column, by their place along it
         beside: dict[Any, dict[Any, int]] = {}
         for number, place in enumerate(where):
             beside.setdefault(place[1 - along], {})[place[along]] = number
         every = list(beside.values())
-        pairs = [every[i:i + 2] for i in range(0, len(every), 2)]
-        each = [{at: [part[of[at]] for part in parts for of in pair] for at in pair[0]} for pair in pairs]
+        pairs = [every[i : i + 2] for i in range(0, len(every), 2)]
+        each = [
+            {at: [part[of[at]] for part in parts for of in pair] for at in pair[0]}
+            for pair in pairs
+        ]
         scan = _Scan(builder, combine)
-        found = list(map(scan.along_rows, each)) if along else scan.along_columns(each, tiles[0].layout == ACCUMULATOR)
+        found = (
+            list(map(scan.along_rows, each))
+            if along
+            else scan.along_columns(each, tiles[0].layout == ACCUMULATOR)
+        )
         for pair, lines in zip(pairs, found, strict=True):
             for at, line in lines.items():
                 for i, register in enumerate(line):
@@ -225,7 +280,9 @@ def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) ->
     forms, along, _ = source.plan_scan(np_, tile, axis)
     tree, given = trees.tree_of(tile), [TileType(Form((8,), form.dtype, ROW)) for form in forms]
     line = tree.build(iter(given), trees.made)
-    source.check_line([part.form for part in given], tile, nb.returns(typing_context, function, (line, line)))
+    source.check_line(
+        [part.form for part in given], tile, nb.returns(typing_context, function, (line, line))
+    )
     tiles = [TileType(form) for form in forms]
     result = tree.build(iter(tiles), trees.made)
     context, builder, args = yield result(np_, function, tile, axis)
@@ -234,16 +291,30 @@ def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) ->
         width = len(one) // len(given)  # 1 in a tile of one row or column: a vector has it twice
 
         def value(registers: Line) -> Any:
-            parts = (registers[i * width:][:width] for i in range(len(given)))
-            return trees.build_value(context, builder, line, (
-                assembled(builder, kind, (part * 2)[:kind.registers]) for kind, part in zip(given, parts, strict=True)))
+            parts = (registers[i * width :][:width] for i in range(len(given)))
+            return trees.build_value(
+                context,
+                builder,
+                line,
+                (
+                    assembled(builder, kind, (part * 2)[: kind.registers])
+                    for kind, part in zip(given, parts, strict=True)
+                ),
+            )
 
-        found = nb.call_value(context, builder, function, args[1], (line, line), (value(one), value(other)))[1]
-        return [register for kind, part in zip(given, trees.leaf_values(builder, line, found), strict=True)
-                for register in registers(builder, kind, part)[:width]]
+        found = nb.call_value(
+            context, builder, function, args[1], (line, line), (value(one), value(other))
+        )[1]
+        return [
+            register
+            for kind, part in zip(given, trees.leaf_values(builder, line, found), strict=True)
+            for register in registers(builder, kind, part)[:width]
+        ]
 
     if np_.role == "memory":
         scanned = [undefined(tile) for tile in tiles]
     else:
-        scanned = _scanned(builder, tiles, trees.leaf_values(builder, tile, args[2]), along, combine)
+        scanned = _scanned(
+            builder, tiles, trees.leaf_values(builder, tile, args[2]), along, combine
+        )
     return trees.build_value(context, builder, result, iter(scanned))

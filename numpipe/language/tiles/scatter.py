@@ -33,7 +33,10 @@ def scattered(parts: Sequence[Any]) -> int | None:
 
 def sizes_of(parts: Sequence[Any], axes: Sequence[int]) -> tuple[int, ...]:
     """Return the shape that an index selects."""
-    return tuple(parts[axis].shape[0] if isinstance(parts[axis], TileLike) else parts[axis].size for axis in axes)
+    return tuple(
+        parts[axis].shape[0] if isinstance(parts[axis], TileLike) else parts[axis].size
+        for axis in axes
+    )
 
 
 def all_of_tile(parts: tuple[Any, ...], tile: Any) -> tuple[Any, ...]:
@@ -41,16 +44,23 @@ def all_of_tile(parts: tuple[Any, ...], tile: Any) -> tuple[Any, ...]:
     if not isinstance(tile, TileLike) or not any(isinstance(part, All) for part in parts):
         return parts
     sizes = iter(tile.shape)
-    found = [(part, next(sizes, None) if isinstance(part, (All, Ds, TileLike)) else None) for part in parts]
-    return tuple(Ds(0, size) if isinstance(part, All) and size is not None else part for part, size in found)
+    found = [
+        (part, next(sizes, None) if isinstance(part, (All, Ds, TileLike)) else None)
+        for part in parts
+    ]
+    return tuple(
+        Ds(0, size) if isinstance(part, All) and size is not None else part for part, size in found
+    )
 
 
 def check_all(ref: GmemRef, given: Sequence[Any], parts: Sequence[Any], what: str) -> None:
     """Raise SimulationError for a ``:`` that selects more, or fewer, elements than the tile has."""
     for axis, (whole, part) in enumerate(zip(given, parts, strict=True)):
         if isinstance(whole, All) and ref.array.shape[axis] != part.size:
-            raise SimulationError(f"{what}: ':' is all {ref.array.shape[axis]} elements of '{ref.name}' along dimension {axis}, "
-                                  f"the tile has {part.size}: write ds(0, {part.size}), which is clipped at the array's end")
+            raise SimulationError(
+                f"{what}: ':' is all {ref.array.shape[axis]} elements of '{ref.name}' along dimension {axis}, "
+                f"the tile has {part.size}: write ds(0, {part.size}), which is clipped at the array's end"
+            )
 
 
 def check_scatter(name: str, parts: Sequence[Any], form: Form) -> None:
@@ -58,23 +68,41 @@ def check_scatter(name: str, parts: Sequence[Any], form: Form) -> None:
     along the tile's dimensions."""
     what = f"'{name}[…] = tile'"
     only_accumulator(form, f"{what}, scattered,")
-    vectors = [(axis, form_of(part, what)) for axis, part in enumerate(parts) if isinstance(part, TileLike)]
+    vectors = [
+        (axis, form_of(part, what)) for axis, part in enumerate(parts) if isinstance(part, TileLike)
+    ]
     (axis, vector), *others = vectors
     if others or vector is None or len(vector.shape) != 1 or vector.dtype != INT32:
-        raise SpecError(f"{what}: one part of the index may be a vector of int32, the others are ds(start, size) and integers, got "
-                        f"{' and '.join(str(each) for _, each in vectors)}")
+        raise SpecError(
+            f"{what}: one part of the index may be a vector of int32, the others are ds(start, size) and integers, got "
+            f"{' and '.join(str(each) for _, each in vectors)}"
+        )
     if len(parts) == 1:
-        if vector.shape == form.shape and joined(vector, Form(form.shape, INT32, form.layout)) is None:
-            raise SpecError(f"{what}: the vector lies in {form.layout} layout, its indices in {vector.layout} layout: write "
-                            f"numpipe.layout_cast(indices, \"{form.layout}\")")
+        if (
+            vector.shape == form.shape
+            and joined(vector, Form(form.shape, INT32, form.layout)) is None
+        ):
+            raise SpecError(
+                f"{what}: the vector lies in {form.layout} layout, its indices in {vector.layout} layout: write "
+                f'numpipe.layout_cast(indices, "{form.layout}")'
+            )
         return
     want, lines = ((COLUMN, "rows"), (ROW, "columns"))[axis]
     if vector.layout not in (want, EITHER):
-        raise SpecError(f"{what}: the indices of a tile's {lines} lie along them ({want} layout), these of {vector.shape[0]} "
-                        f"elements lie otherwise ({vector.layout} layout): write numpipe.layout_cast(v, \"{want}\")")
+        raise SpecError(
+            f"{what}: the indices of a tile's {lines} lie along them ({want} layout), these of {vector.shape[0]} "
+            f'elements lie otherwise ({vector.layout} layout): write numpipe.layout_cast(v, "{want}")'
+        )
 
 
-def scatter(ref: GmemRef, axes: Sequence[int], parts: Sequence[Any], tile: Tile, what: str, moded: bool = False) -> None:
+def scatter(
+    ref: GmemRef,
+    axes: Sequence[int],
+    parts: Sequence[Any],
+    tile: Tile,
+    what: str,
+    moded: bool = False,
+) -> None:
     """Store a tile that fits; what a `ds` selects beyond the array's end is left out.
 
     `moded`: an index of the vector that is outside is left out too; it has a mode, which has been
@@ -82,19 +110,38 @@ def scatter(ref: GmemRef, axes: Sequence[int], parts: Sequence[Any], tile: Tile,
     """
     along = scattered(parts)
     assert along is not None
-    check_inside(ref, tuple(parts), tuple(axes), what, "the GPU writes nothing", "the GPU writes nothing", "stores to")
+    check_inside(
+        ref,
+        tuple(parts),
+        tuple(axes),
+        what,
+        "the GPU writes nothing",
+        "the GPU writes nothing",
+        "stores to",
+    )
     where: list[slice] = []
     for part, size in zip(parts, ends(ref, parts), strict=True):
-        start, count = (int(part.start), part.size) if isinstance(part, Ds) else (
-            0 if isinstance(part, TileLike) else int(part), 1)
+        start, count = (
+            (int(part.start), part.size)
+            if isinstance(part, Ds)
+            else (0 if isinstance(part, TileLike) else int(part), 1)
+        )
         if start < 0:
-            raise failure(SimulationError, "out-of-bounds", f"{what}: negative start {start}: the GPU writes what lies inside",
-                          "starts from 0 on: what sticks out at the end is clipped", f"stores to '{ref.name}'")
+            raise failure(
+                SimulationError,
+                "out-of-bounds",
+                f"{what}: negative start {start}: the GPU writes what lies inside",
+                "starts from 0 on: what sticks out at the end is clipped",
+                f"stores to '{ref.name}'",
+            )
         where.append(slice(start, max(start, min(start + count, size))))
     shape = [1] * len(parts)
     for axis, size in zip(axes, tile.shape, strict=True):
         shape[axis] = size
-    taken = tuple(slice(None) if axis == along else slice(part.stop - part.start) for axis, part in enumerate(where))
+    taken = tuple(
+        slice(None) if axis == along else slice(part.stop - part.start)
+        for axis, part in enumerate(where)
+    )
     values, places = tile.value.reshape(shape)[taken], parts[along].value
     if moded:
         inside = (places >= 0) & (places < ref.array.shape[along])

@@ -34,10 +34,15 @@ def held(form: Form) -> tuple[_Numbers, _Numbers]:
     """
     layout, flat = ROW if form.layout == EITHER else form.layout, len(form.shape) == 1
     own = own_place(Form(form.shape, form.dtype, layout), np.arange(128))
-    rows, columns = (lane[:, None] + np.array([place[axis] or 0 for place in places(form.shape, layout)])
-                     for axis, lane in enumerate(own))
+    rows, columns = (
+        lane[:, None] + np.array([place[axis] or 0 for place in places(form.shape, layout)])
+        for axis, lane in enumerate(own)
+    )
     if flat:
-        rows, columns = np.zeros_like(rows), columns if places(form.shape, layout)[0][0] is None else rows
+        rows, columns = (
+            np.zeros_like(rows),
+            columns if places(form.shape, layout)[0][0] is None else rows,
+        )
     across = form.shape[-1]
     numbers = np.stack([np.unique(warp) for warp in (rows * across + columns).reshape(4, -1)])
     return numbers // across, numbers % across
@@ -47,52 +52,91 @@ def addresses(layout: Layout, address: int, form: Form, start: tuple[int, int]) 
     """Return the addresses of the elements that each warp has of a part of a tile that starts at
     (row, column)."""
     rows, columns = held(form)
-    return np.asarray(swizzled(address + layout.offset(rows + start[0], columns + start[1]), layout.width))
+    return np.asarray(
+        swizzled(address + layout.offset(rows + start[0], columns + start[1]), layout.width)
+    )
 
 
-def lane_addresses(layout: Layout, address: int, form: Form, start: tuple[int, int], pairs: bool) -> list[_Numbers]:
+def lane_addresses(
+    layout: Layout, address: int, form: Form, start: tuple[int, int], pairs: bool
+) -> list[_Numbers]:
     """Return the addresses of each access of a warp, a lane each: an element at a time, or with
     `pairs` two side by side."""
     settled = Form(form.shape, form.dtype, ROW if form.layout == EITHER else form.layout)
     row, column = own_place(settled, np.arange(128))
     found, flat = [], len(form.shape) == 1
-    for down, right in places(form.shape, settled.layout)[::1 + pairs]:
+    for down, right in places(form.shape, settled.layout)[:: 1 + pairs]:
         rows, columns = row + (down or 0), column + (right or 0)
         if flat:
             rows, columns = np.zeros_like(rows), columns if right is not None else rows
         lanes = swizzled(address + layout.offset(rows + start[0], columns + start[1]), layout.width)
-        found += list(np.asarray(lanes).reshape(4, 32)[:warps_of(form)])
+        found += list(np.asarray(lanes).reshape(4, 32)[: warps_of(form)])
     return found
 
 
-def _note(kind: str, what: str, layout: Layout, address: int, form: Form, start: tuple[int, int], pairs: bool = False) -> None:
+def _note(
+    kind: str,
+    what: str,
+    layout: Layout,
+    address: int,
+    form: Form,
+    start: tuple[int, int],
+    pairs: bool = False,
+) -> None:
     """Tell a trace the accesses of the lanes (`sim.banks`)."""
-    current().note("accesses", lanes=functools.partial(lane_addresses, layout, address, form, start, pairs), what=what, kind=kind,
-                   nbytes=form.dtype.itemsize * (1 + pairs))
+    current().note(
+        "accesses",
+        lanes=functools.partial(lane_addresses, layout, address, form, start, pairs),
+        what=what,
+        kind=kind,
+        nbytes=form.dtype.itemsize * (1 + pairs),
+    )
 
 
-def load(layout: Layout, address: int, form: Form, start: tuple[int, int],
-         fetch: Callable[[_Numbers, int, str], np.ndarray] | None = None) -> np.ndarray:
+def load(
+    layout: Layout,
+    address: int,
+    form: Form,
+    start: tuple[int, int],
+    fetch: Callable[[_Numbers, int, str], np.ndarray] | None = None,
+) -> np.ndarray:
     """Return the elements of a part of a tile; `fetch`: what loads them in place of `smem_load`."""
     rows, columns = held(form)
-    pairs = layout.inner == 1 and start[1] % 2 == 0 and form.layout != EITHER and places(form.shape, form.layout)[0][1] is not None
+    pairs = (
+        layout.inner == 1
+        and start[1] % 2 == 0
+        and form.layout != EITHER
+        and places(form.shape, form.layout)[0][1] is not None
+    )
     _note("read", "tile[…]", layout, address, form, start, pairs)
-    found = (fetch or current().smem_load)(addresses(layout, address, form, start), form.dtype.itemsize, "tile[…]")
+    found = (fetch or current().smem_load)(
+        addresses(layout, address, form, start), form.dtype.itemsize, "tile[…]"
+    )
     value = np.empty((form.shape[0] if len(form.shape) == 2 else 1, form.shape[-1]), form.dtype)
     value[rows, columns] = found.view(form.dtype)[..., 0]
     return value.reshape(form.shape)
 
 
-def store(layout: Layout, address: int, form: Form, start: tuple[int, int], value: np.ndarray) -> None:
+def store(
+    layout: Layout, address: int, form: Form, start: tuple[int, int], value: np.ndarray
+) -> None:
     """Store a tile to a part of another: of the warps that have an element the first."""
     rows, columns = held(form)
     _note("write", "tile[…] = value", layout, address, form, start)
     whole = np.ascontiguousarray(value).reshape(-1, form.shape[-1])
     found = whole[rows, columns][..., None].view(np.uint8)
-    by_first(current().smem_store, form, addresses(layout, address, form, start), found, "tile[…] = value")
+    by_first(
+        current().smem_store,
+        form,
+        addresses(layout, address, form, start),
+        found,
+        "tile[…] = value",
+    )
 
 
-def by_first(operation: Callable[..., None], form: Form, where: _Numbers, values: np.ndarray, *more: str) -> None:
+def by_first(
+    operation: Callable[..., None], form: Form, where: _Numbers, values: np.ndarray, *more: str
+) -> None:
     """Call a machine's operation for what each warp has of a tile, `where` and `values`: by the
     first of those that have it."""
     warps = warps_of(form)

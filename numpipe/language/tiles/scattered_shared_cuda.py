@@ -22,8 +22,14 @@ Start = tuple[Any, Any]
 """row and column at which a part of a tile starts, int32"""
 
 
-def addresses(builder: Any, layout: Layout, base: Any, tile: TileType, start: Start,
-              origin: tuple[int, int] = (0, 0)) -> Callable[[int], Any]:
+def addresses(
+    builder: Any,
+    layout: Layout,
+    base: Any,
+    tile: TileType,
+    start: Start,
+    origin: tuple[int, int] = (0, 0),
+) -> Callable[[int], Any]:
     """Return a function that gives the address of an element of a lane, by its number in
     `layouts.places`.
 
@@ -32,20 +38,38 @@ def addresses(builder: Any, layout: Layout, base: Any, tile: TileType, start: St
     A swizzle repeats every 8 lines and every panel: what an element is further off than that is
     added to the address.
     """
-    row, column = own_place(tile.form, Value(builder, builder.and_(nb.thread_index(builder), nb.const(127))))
+    row, column = own_place(
+        tile.form, Value(builder, builder.and_(nb.thread_index(builder), nb.const(127)))
+    )
     first, known = (Value(builder, start[0]), Value(builder, start[1])), {}
     where, flat = places(tile.shape, tile.layout), len(tile.shape) == 1
     panel = layout.shape[1] if layout.flat else layout.per_panel
 
     def address(number: int) -> Any:
         down, right = where[number]
-        far = [0, (down or 0) + (right or 0)] if flat else [(down or 0) - origin[0], (right or 0) - origin[1]]
-        own = [Value(builder, nb.const(0)), row if right is None else column] if flat else [row, column]
-        moved = [far[axis] // period * period for axis, period in enumerate((panel, 8) if layout.inner == 0 else (8, panel))]
+        far = (
+            [0, (down or 0) + (right or 0)]
+            if flat
+            else [(down or 0) - origin[0], (right or 0) - origin[1]]
+        )
+        own = (
+            [Value(builder, nb.const(0)), row if right is None else column]
+            if flat
+            else [row, column]
+        )
+        moved = [
+            far[axis] // period * period
+            for axis, period in enumerate((panel, 8) if layout.inner == 0 else (8, panel))
+        ]
         near = tuple(distance - part for distance, part in zip(far, moved, strict=True))
         key = (*near, flat and right is None)
         if key not in known:
-            at = layout.offset(*(each + begin + distance for each, begin, distance in zip(own, first, near, strict=True)))
+            at = layout.offset(
+                *(
+                    each + begin + distance
+                    for each, begin, distance in zip(own, first, near, strict=True)
+                )
+            )
             known[key] = swizzled(at + Value(builder, base), layout.width).value
         return builder.add(known[key], nb.const(layout.offset(*moved)))
 
@@ -61,8 +85,15 @@ def panels(tile: TileType) -> dict[tuple[int, int], list[int]]:
     return found
 
 
-def load(builder: Any, layout: Layout, base: Any, tile: TileType, start: Start, even: bool = False,
-         at: Callable[[Any, Any, int], Any] | None = None) -> list[Any]:
+def load(
+    builder: Any,
+    layout: Layout,
+    base: Any,
+    tile: TileType,
+    start: Start,
+    even: bool = False,
+    at: Callable[[Any, Any, int], Any] | None = None,
+) -> list[Any]:
     """Return the registers of a part of a tile; `even`: it starts at an even column, so that pairs
     of columns are loaded at once. `at`: what loads so many bytes from an address, in place of a
     load from the CTA's own shared memory.
@@ -71,17 +102,35 @@ def load(builder: Any, layout: Layout, base: Any, tile: TileType, start: Start, 
     a pair first, off the banks of the others.
     """
     address, dtype, one_at = addresses(builder, layout, base, tile, start), tile.dtype, at or _at
-    pairs = layout.inner == 1 and places(tile.shape, tile.layout)[0][1] is not None and tile.layout != EITHER
+    pairs = (
+        layout.inner == 1
+        and places(tile.shape, tile.layout)[0][1] is not None
+        and tile.layout != EITHER
+    )
     if pairs and even:
-        found = [one_at(builder, address(number), 2 * dtype.itemsize) for number in range(0, tile.elements, 2)]
+        found = [
+            one_at(builder, address(number), 2 * dtype.itemsize)
+            for number in range(0, tile.elements, 2)
+        ]
         if dtype.itemsize < 4:
             return [part if part.type == nb.i32 else builder.zext(part, nb.i32) for part in found]
-        return from_words(builder, tile, [builder.extract_element(part, nb.const(i)) for part in found for i in (0, 1)])
+        return from_words(
+            builder,
+            tile,
+            [builder.extract_element(part, nb.const(i)) for part in found for i in (0, 1)],
+        )
     words = []
     if pairs and dtype.itemsize == 4 and lanes_of(tile.layout):
-        late = builder.icmp_unsigned("!=", builder.and_(nb.thread_index(builder), nb.const(16)), nb.const(0))
+        late = builder.icmp_unsigned(
+            "!=", builder.and_(nb.thread_index(builder), nb.const(16)), nb.const(0)
+        )
         for number in range(0, tile.elements, 2):
-            one, two = (one_at(builder, builder.select(late, address(number + 1 - i), address(number + i)), 4) for i in (0, 1))
+            one, two = (
+                one_at(
+                    builder, builder.select(late, address(number + 1 - i), address(number + i)), 4
+                )
+                for i in (0, 1)
+            )
             words += [builder.select(late, two, one), builder.select(late, one, two)]
         return from_words(builder, tile, words)
     for number in range(tile.elements):
@@ -103,25 +152,51 @@ def owner(builder: Any, shape: tuple[int, ...], layout: str) -> Any:
     if lanes := lanes_of(layout):
         first, column = row_layouts.holders(shape, layout), word_of(layout) == COLUMN
         own = None if first == 128 else builder.icmp_unsigned("<", thread, nb.const(first))
-        leads = builder.icmp_unsigned("==", builder.and_(thread, nb.const(lanes - 1)), nb.const(0)) if column else None
+        leads = (
+            builder.icmp_unsigned("==", builder.and_(thread, nb.const(lanes - 1)), nb.const(0))
+            if column
+            else None
+        )
         return own if leads is None else leads if own is None else builder.and_(own, leads)
     if layout == ROW:
         return builder.icmp_unsigned("<", thread, nb.const(4))
-    return builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0)) if layout == COLUMN else None
+    return (
+        builder.icmp_unsigned("==", builder.and_(thread, nb.const(3)), nb.const(0))
+        if layout == COLUMN
+        else None
+    )
 
 
-def words_of(builder: Any, layout: Layout, base: Any, tile: TileType, numbers: Sequence[int], origin: tuple[int, int]) -> list[Any]:
+def words_of(
+    builder: Any,
+    layout: Layout,
+    base: Any,
+    tile: TileType,
+    numbers: Sequence[int],
+    origin: tuple[int, int],
+) -> list[Any]:
     """Return some elements of a tile, an int32 each, of a panel that begins at `origin`."""
     address = addresses(builder, layout, base, tile, (nb.const(0), nb.const(0)), origin)
     found = [_at(builder, address(number), tile.dtype.itemsize) for number in numbers]
     return [word if word.type == nb.i32 else builder.zext(word, nb.i32) for word in found]
 
 
-def store(builder: Any, layout: Layout, base: Any, tile: TileType, start: Start, value: Any, numbers: Sequence[int] | None = None,
-          origin: tuple[int, int] = (0, 0)) -> None:
+def store(
+    builder: Any,
+    layout: Layout,
+    base: Any,
+    tile: TileType,
+    start: Start,
+    value: Any,
+    numbers: Sequence[int] | None = None,
+    origin: tuple[int, int] = (0, 0),
+) -> None:
     """Store a tile, or some of its elements, to a part of another; of a vector in either layout the
     row, as warp 0 has it."""
-    address, words = addresses(builder, layout, base, tile, start, origin), to_words(builder, tile, registers(builder, tile, value))
+    address, words = (
+        addresses(builder, layout, base, tile, start, origin),
+        to_words(builder, tile, registers(builder, tile, value)),
+    )
     lies = ROW if tile.layout == EITHER else tile.layout
     chosen = owner(builder, tile.shape, lies)
     chosen = None if chosen is None else builder.zext(chosen, nb.i32)

@@ -62,8 +62,10 @@ def index_form(tile: SmemLike, index: Any) -> Form:
     """Return the form of a tile of indices into a shared tile; raise SpecError where it is none."""
     form = form_of(index, "tile.at[indices]")
     if not tile.layout.flat or form is None or form.dtype != INT32:
-        raise SpecError("tile.at[indices]: a register tile of int32 selects elements of a shared tile of one dimension, SMEM((n,), "
-                        f"…), got {form} for a tile {tile.layout.sides}")
+        raise SpecError(
+            "tile.at[indices]: a register tile of int32 selects elements of a shared tile of one dimension, SMEM((n,), "
+            f"…), got {form} for a tile {tile.layout.sides}"
+        )
     return form
 
 
@@ -73,7 +75,9 @@ def check_type(name: str, tile: SmemLike) -> None:
     if not tile.writable:
         raise SpecError(READ_ONLY)
     if tile.dtype.name not in known:
-        raise SpecError(f"{name}: {tile.dtype} has no such reduction in shared memory: it takes {', '.join(known)}")
+        raise SpecError(
+            f"{name}: {tile.dtype} has no such reduction in shared memory: it takes {', '.join(known)}"
+        )
 
 
 def check_shared(name: str, dst: Any, value: Any) -> Form:
@@ -87,16 +91,26 @@ def check_shared(name: str, dst: Any, value: Any) -> Form:
     if form is None:
         if not isinstance(dst, IndexedLike) or not is_number(value):
             also = " or a number" * isinstance(dst, IndexedLike)
-            raise SpecError(f"{name}(tile, value): the second argument is a register tile{also}, got {called(value)}")
+            raise SpecError(
+                f"{name}(tile, value): the second argument is a register tile{also}, got {called(value)}"
+            )
         check_number(name, "the tile", tile.dtype, value)
         indexed: Form = dst.form
         return indexed
     want = dst.form.shape if isinstance(dst, IndexedLike) else tile.layout.sides
     if form.shape != want or form.dtype != tile.dtype:
-        raise SpecError(f"{name}: the tile is {tile.dtype} {want}, the value {form.dtype} {form.shape}: both must be alike")
-    if isinstance(dst, IndexedLike) and form.layout != dst.form.layout and EITHER not in (form.layout, dst.form.layout):
-        raise SpecError(f"{name}: the indices lie in {dst.form.layout} layout, the values in {form.layout} layout: write "
-                        f"numpipe.layout_cast(x, \"{dst.form.layout}\")")
+        raise SpecError(
+            f"{name}: the tile is {tile.dtype} {want}, the value {form.dtype} {form.shape}: both must be alike"
+        )
+    if (
+        isinstance(dst, IndexedLike)
+        and form.layout != dst.form.layout
+        and EITHER not in (form.layout, dst.form.layout)
+    ):
+        raise SpecError(
+            f"{name}: the indices lie in {dst.form.layout} layout, the values in {form.layout} layout: write "
+            f'numpipe.layout_cast(x, "{dst.form.layout}")'
+        )
     return dst.form if isinstance(dst, IndexedLike) and form.layout == EITHER else form
 
 
@@ -106,8 +120,15 @@ def update_shared(name: str, dst: Any, value: Any, form: Form) -> None:
     if tile.memory:
         return
     before_access(tile)
-    settled = Form(form.shape, form.dtype, COLUMN if form.layout == EITHER and form.shape[0] % 64 == 0 else
-                   ROW if form.layout == EITHER else form.layout)
+    settled = Form(
+        form.shape,
+        form.dtype,
+        COLUMN
+        if form.layout == EITHER and form.shape[0] % 64 == 0
+        else ROW
+        if form.layout == EITHER
+        else form.layout,
+    )
     rows, columns = held(settled)
     across = settled.shape[-1]
 
@@ -118,10 +139,27 @@ def update_shared(name: str, dst: Any, value: Any, form: Form) -> None:
         places = own(dst.index.value)
         wrong = places[(places < 0) | (places >= tile.shape[0])]
         if wrong.size:
-            raise failure(SimulationError, "out-of-bounds", f"{name}: index {int(wrong[0])} is outside the tile {tile.shape}; the "
-                          "GPU leaves it out", f"indices in 0…{tile.shape[0] - 1}", "updates a tile in shared memory")
+            raise failure(
+                SimulationError,
+                "out-of-bounds",
+                f"{name}: index {int(wrong[0])} is outside the tile {tile.shape}; the "
+                "GPU leaves it out",
+                f"indices in 0…{tile.shape[0] - 1}",
+                "updates a tile in shared memory",
+            )
         where = tile.address + places.astype(np.int64) * tile.dtype.itemsize
     else:
         where = addresses(tile.layout, tile.address, settled, (0, 0))
-    values = own(value.value) if isinstance(value, Tile) else np.full(where.shape, as_element(name, tile.dtype, value))
-    by_first(current().smem_update, settled, where, values.astype(tile.dtype), name.removeprefix("atomic_"), name)
+    values = (
+        own(value.value)
+        if isinstance(value, Tile)
+        else np.full(where.shape, as_element(name, tile.dtype, value))
+    )
+    by_first(
+        current().smem_update,
+        settled,
+        where,
+        values.astype(tile.dtype),
+        name.removeprefix("atomic_"),
+        name,
+    )

@@ -33,25 +33,44 @@ nb.struct_model(IndexedType, lambda ty: [("address", nb.types.int32), ("index", 
 def _indexed(of: Any, target: Any, index: Any) -> Any:
     result = IndexedType(of, index)
     context, builder, args = yield result(target, index)
-    return nb.struct(context, builder, result, address=nb.fields(context, builder, target, args[0]).of, index=args[1])
+    return nb.struct(
+        context,
+        builder,
+        result,
+        address=nb.fields(context, builder, target, args[0]).of,
+        index=args[1],
+    )
 
 
 def statement(reduction: str, dtype: Any) -> tuple[str, str]:
     """Return (PTX of an atomic of an address $0 and a value $1, constraint of the value)."""
     if dtype == FLOAT32:
         return f"red.relaxed.cta.shared.{reduction}.f32 [$0], $1;", "f"
-    kind = "b" if reduction in ("and", "or", "xor") else "s" if dtype.kind == "i" and reduction != "add" else "u"
+    kind = (
+        "b"
+        if reduction in ("and", "or", "xor")
+        else "s"
+        if dtype.kind == "i" and reduction != "add"
+        else "u"
+    )
     return f"red.relaxed.cta.shared.{reduction}.{kind}32 [$0], $1;", "r"
 
 
-def emit(builder: Any, reduction: str, dtype: Any, address: Any, value: Any, chosen: Any = None) -> None:
+def emit(
+    builder: Any, reduction: str, dtype: Any, address: Any, value: Any, chosen: Any = None
+) -> None:
     """Emit one atomic, in lanes that are `chosen`."""
     text, code = statement(reduction, dtype)
     if chosen is None:
         nb.emit_asm(builder, nb.void, [address, value], text, f"r,{code},~{{memory}}")
     else:
-        nb.emit_asm(builder, nb.void, [address, value, builder.zext(chosen, nb.i32)],
-                    f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}", f"r,{code},r,~{{memory}}")
+        nb.emit_asm(
+            builder,
+            nb.void,
+            [address, value, builder.zext(chosen, nb.i32)],
+            f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}",
+            f"r,{code},r,~{{memory}}",
+        )
 
 
 def shared_atomic(name: str, dst: Any, value: Any) -> Any:
@@ -65,18 +84,47 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
     fields = nb.fields(context, builder, dst, args[0]) if indexed else None
     base = fields.address if fields else args[0]
     nb.call(context, builder, before_access, (tile,), (base,))
-    settled = TileType(Form(form.shape, form.dtype, form.layout if form.layout != EITHER else
-                            COLUMN if form.shape[0] % 64 == 0 else ROW))
-    number = None if isinstance(value, TileType) else in_type(context, builder, args[1], value, tile.dtype)
-    values = None if number is not None else part_of_either(builder, value, args[1], TileType(
-        Form(form.shape, tile.dtype, settled.layout)))
-    indices = part_of_either(builder, dst.index, fields.index, TileType(
-        Form(form.shape, dst.index.dtype, settled.layout))) if fields else None
-    at = None if fields else addresses(builder, tile.layout, base, settled, (nb.const(0), nb.const(0)))
+    settled = TileType(
+        Form(
+            form.shape,
+            form.dtype,
+            form.layout if form.layout != EITHER else COLUMN if form.shape[0] % 64 == 0 else ROW,
+        )
+    )
+    number = (
+        None
+        if isinstance(value, TileType)
+        else in_type(context, builder, args[1], value, tile.dtype)
+    )
+    values = (
+        None
+        if number is not None
+        else part_of_either(
+            builder, value, args[1], TileType(Form(form.shape, tile.dtype, settled.layout))
+        )
+    )
+    indices = (
+        part_of_either(
+            builder,
+            dst.index,
+            fields.index,
+            TileType(Form(form.shape, dst.index.dtype, settled.layout)),
+        )
+        if fields
+        else None
+    )
+    at = (
+        None
+        if fields
+        else addresses(builder, tile.layout, base, settled, (nb.const(0), nb.const(0)))
+    )
     own = owner(builder, settled.shape, settled.layout)
     for element in range(len(places(settled.shape, settled.layout))):
         if indices is not None:
-            inside, last = builder.icmp_unsigned("<", indices[element], nb.const(tile.layout.shape[1])), tile.layout.shape[1] - 1
+            inside, last = (
+                builder.icmp_unsigned("<", indices[element], nb.const(tile.layout.shape[1])),
+                tile.layout.shape[1] - 1,
+            )
             of = f"{name}: a tile {tile.layout.sides} in shared memory: index"
             within(builder, tile.debugged, of, 0, indices[element], last, False)
             chosen = inside if own is None else builder.and_(own, inside)
@@ -84,6 +132,13 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
         else:
             assert at is not None
             chosen, address = own, at(element)
-        emit(builder, reduction, tile.dtype, address, number if values is None else values[element], chosen)
+        emit(
+            builder,
+            reduction,
+            tile.dtype,
+            address,
+            number if values is None else values[element],
+            chosen,
+        )
     nb.join(builder)
     converge(builder)

@@ -36,7 +36,9 @@ def chosen(tile: SmemLike, index: Any) -> tuple[Any, ...]:
     return (ALL,) * len(tile.layout.sides) if is_whole(index) else slices(index, tile.layout)
 
 
-def check_part(tile: SmemLike, parts: Sequence[Any], starts: Sequence[Any], simulated: bool) -> None:
+def check_part(
+    tile: SmemLike, parts: Sequence[Any], starts: Sequence[Any], simulated: bool
+) -> None:
     """`refs.check_start` of each part; `starts` are None where they are not known, and may be 0."""
     for axis, (part, start) in enumerate(zip(parts, starts, strict=True), 2 - len(parts)):
         if not isinstance(part, All):
@@ -45,10 +47,15 @@ def check_part(tile: SmemLike, parts: Sequence[Any], starts: Sequence[Any], simu
 
 def load_form(tile: SmemLike, parts: Sequence[Any], what: str = "tile[…]") -> Form:
     """Return the form of the register tile that a load of a part gives."""
-    sides = tuple(size if isinstance(part, All) else part.size for part, size in zip(parts, tile.layout.sides, strict=True))
+    sides = tuple(
+        size if isinstance(part, All) else part.size
+        for part, size in zip(parts, tile.layout.sides, strict=True)
+    )
     form = check_form(sides, tile.dtype, what)
     if len(form.shape) == 2 and 1 in form.shape:
-        raise SpecError(f"{what}: a tile of two dimensions is loaded as one of at least 8 rows and 8 columns, got {sides}")
+        raise SpecError(
+            f"{what}: a tile of two dimensions is loaded as one of at least 8 rows and 8 columns, got {sides}"
+        )
     return form
 
 
@@ -63,8 +70,10 @@ def by_rows(tile: SmemLike, form: Form, parts: Sequence[Any], starts: Sequence[A
     if layout.flat or form.layout != ACCUMULATOR or (layout.itemsize == 1 and layout.inner == 0):
         return False
     units = (layout.per_panel, 8) if layout.inner == 0 else (8, layout.per_panel)
-    return all(isinstance(part, All) or (part.size % unit == 0 and (start is None or start % unit == 0))
-               for part, start, unit in zip(parts, starts, units, strict=True))
+    return all(
+        isinstance(part, All) or (part.size % unit == 0 and (start is None or start % unit == 0))
+        for part, start, unit in zip(parts, starts, units, strict=True)
+    )
 
 
 def check_store(tile: SmemLike, parts: Sequence[Any], value: Any) -> Form:
@@ -80,10 +89,14 @@ def check_store(tile: SmemLike, parts: Sequence[Any], value: Any) -> Form:
     if vector_of(form.layout):
         only_accumulator(form, what)
     if form.shape != have.shape:
-        raise SpecError(f"{what}: the tile is {have.shape}, the value {form.shape}: store to a part of it, "
-                        f"tile[{'ds(start, size)' if len(have.shape) == 1 else 'ds(start, size), :'}] = value")
+        raise SpecError(
+            f"{what}: the tile is {have.shape}, the value {form.shape}: store to a part of it, "
+            f"tile[{'ds(start, size)' if len(have.shape) == 1 else 'ds(start, size), :'}] = value"
+        )
     if form.dtype != have.dtype:
-        raise SpecError(f"{what}: the tile is {have.dtype}, the value {form.dtype}: store value.astype(tile.dtype)")
+        raise SpecError(
+            f"{what}: the tile is {have.dtype}, the value {form.dtype}: store value.astype(tile.dtype)"
+        )
     return form
 
 
@@ -92,7 +105,10 @@ def _chunks(layout: Layout) -> np.ndarray:
     """Return the byte offsets of a tile's 16-byte chunks, a row of the result for each warp."""
     lines = np.arange(layout.shape[1 - layout.inner])[:, None]
     inside = np.arange(0, layout.shape[layout.inner] * layout.itemsize, 16)
-    offsets = swizzled(lines * layout.width + inside % layout.width, layout.width) + inside // layout.width * layout.panel_stride
+    offsets = (
+        swizzled(lines * layout.width + inside % layout.width, layout.width)
+        + inside // layout.width * layout.panel_stride
+    )
     return np.ascontiguousarray(_by_warp(offsets, layout)).reshape(4, -1)
 
 
@@ -101,19 +117,24 @@ def _by_warp(table: np.ndarray, layout: Layout) -> np.ndarray:
     every 64."""
     axis = 1 - layout.inner  # along which the tile's rows lie
     of_a_warp = 16 if axis == 0 else layout.itemsize  # 16 rows, or the chunks that have them
-    split = table.reshape(*table.shape[:axis], -1, 4, of_a_warp, *table.shape[axis + 1:])
+    split = table.reshape(*table.shape[:axis], -1, 4, of_a_warp, *table.shape[axis + 1 :])
     return np.moveaxis(split, axis + 1, 0)
 
 
 def _to_bytes(value: np.ndarray, layout: Layout) -> np.ndarray:
     """Return a tile's elements as (warps, chunks, 16) bytes."""
     lines = np.ascontiguousarray(value if layout.inner == 1 else value.T).view(np.uint8)
-    return np.ascontiguousarray(_by_warp(lines.reshape(lines.shape[0], -1, 16), layout)).reshape(4, -1, 16)
+    return np.ascontiguousarray(_by_warp(lines.reshape(lines.shape[0], -1, 16), layout)).reshape(
+        4, -1, 16
+    )
 
 
 def _from_bytes(found: np.ndarray, layout: Layout, dtype: np.dtype) -> np.ndarray:
     """Return a tile's elements from (warps, chunks, 16) bytes."""
-    lines = np.empty((layout.shape[1 - layout.inner], layout.shape[layout.inner] * layout.itemsize // 16, 16), np.uint8)
+    lines = np.empty(
+        (layout.shape[1 - layout.inner], layout.shape[layout.inner] * layout.itemsize // 16, 16),
+        np.uint8,
+    )
     warps = _by_warp(lines, layout)
     warps[...] = found.reshape(warps.shape)
     value = lines.reshape(len(lines), -1).view(dtype)
@@ -124,7 +145,10 @@ def part_of(tile: SmemTile, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...
     """Return (parts of an index, where they start); raise SimulationError for a part that is not
     inside the tile."""
     parts = chosen(tile, index)
-    starts = tuple(0 if isinstance(part, All) or isinstance(part.start, Inert) else int(part.start) for part in parts)
+    starts = tuple(
+        0 if isinstance(part, All) or isinstance(part.start, Inert) else int(part.start)
+        for part in parts
+    )
     if not tile.memory:
         check_part(tile, parts, starts, True)
     return parts, starts
@@ -173,7 +197,9 @@ def read(layout: Layout, address: int | np.ndarray, dtype: np.dtype, what: str) 
     return _from_bytes(current().smem_read(_chunks(layout) + address, what), layout, dtype)
 
 
-def send(layout: Layout, address: int, form: Form, value: np.ndarray, rank: int, mbar: int, what: str) -> None:
+def send(
+    layout: Layout, address: int, form: Form, value: np.ndarray, rank: int, mbar: int, what: str
+) -> None:
     """Store a register tile to the CTA of the cluster that has this rank, at the same address
     there; it completes on an mbarrier there. Of a vector along the rows each warp has runs of 16
     elements."""

@@ -34,21 +34,29 @@ def in_place(builder: Any, layout: Layout, registers: list[Any]) -> list[Any]:
         return registers
     bit = builder.and_(nb.thread_index(builder), nb.const(1 << turn.bit))
     other = builder.icmp_unsigned("!=", bit, nb.const(0))
-    return [builder.select(other, registers[r ^ 4 * turn.groups], registers[r]) for r in range(len(registers))]
+    return [
+        builder.select(other, registers[r ^ 4 * turn.groups], registers[r])
+        for r in range(len(registers))
+    ]
 
 
 def write_registers(builder: Any, layout: Layout, address: Any, registers: list[Any]) -> None:
     """Store a tile's registers (`tile_cuda.words`) to shared memory."""
     registers = in_place(builder, layout, registers)
     for access, at in addresses(builder, layout, address):
-        run = registers[access.first:access.first + access.count]
+        run = registers[access.first : access.first + access.count]
         if layout.itemsize != 2:
             store_words(builder, "u16" if layout.itemsize == 1 else "f32", at, run)
             continue
         names = ", ".join(f"${i + 1}" for i in range(access.count))
         kind = f"x{access.count}{'.trans' if layout.inner == 0 else ''}"
-        nb.emit_asm(builder, nb.void, [at, *run], f"stmatrix.sync.aligned.m8n8.{kind}.shared.b16 [$0], {{{names}}};",
-                    "r" + ",r" * access.count + ",~{memory}")
+        nb.emit_asm(
+            builder,
+            nb.void,
+            [at, *run],
+            f"stmatrix.sync.aligned.m8n8.{kind}.shared.b16 [$0], {{{names}}};",
+            "r" + ",r" * access.count + ",~{memory}",
+        )
 
 
 def read_registers(builder: Any, layout: Layout, address: Any, dtype: np.dtype) -> list[Any]:
@@ -56,14 +64,21 @@ def read_registers(builder: Any, layout: Layout, address: Any, dtype: np.dtype) 
     machine, kind = (nb.i32, "u16") if layout.itemsize == 1 else (nb.f32, "f32")
     found: list[Any] = [None] * (layout.shape[0] * layout.shape[1] * max(layout.itemsize, 2) // 512)
     for access, at in addresses(builder, layout, address):
-        found[access.first:access.first + access.count] = (
-            ldmatrix(builder, access.count, layout.inner == 0, at) if layout.itemsize == 2 else
-            load_words(builder, machine, kind, at, access.count))
+        found[access.first : access.first + access.count] = (
+            ldmatrix(builder, access.count, layout.inner == 0, at)
+            if layout.itemsize == 2
+            else load_words(builder, machine, kind, at, access.count)
+        )
     whole = dtype in INTEGERS and dtype.itemsize == 4
-    return [builder.bitcast(part, nb.i32) if whole else part for part in in_place(builder, layout, found)]
+    return [
+        builder.bitcast(part, nb.i32) if whole else part
+        for part in in_place(builder, layout, found)
+    ]
 
 
-def addresses(builder: Any, layout: Layout, address: Any, matrices: bool = True) -> Iterator[tuple[Access, Any]]:
+def addresses(
+    builder: Any, layout: Layout, address: Any, matrices: bool = True
+) -> Iterator[tuple[Access, Any]]:
     """Yield (access, address) for each access that a lane needs for the whole tile."""
     thread = builder.and_(nb.thread_index(builder), nb.const(127))
     start = builder.add(address, lane_offset(layout, Value(builder, thread), matrices).value)
@@ -89,10 +104,18 @@ def part_of(tile: SmemType, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...
     return parts, starts
 
 
-def starts_of(builder: Any, tile: SmemType, index: Any, parts: tuple[Any, ...], value: Any) -> tuple[Any, Any]:
+def starts_of(
+    builder: Any, tile: SmemType, index: Any, parts: tuple[Any, ...], value: Any
+) -> tuple[Any, Any]:
     """Return (row, column) at which a part of a tile starts, as int32."""
-    values = nb.cgutils.unpack_tuple(builder, value) if isinstance(index, nb.types.BaseTuple) else [value] * len(parts)
-    found = [nb.const(0) if isinstance(part, All) else of for part, of in zip(parts, values, strict=True)]
+    values = (
+        nb.cgutils.unpack_tuple(builder, value)
+        if isinstance(index, nb.types.BaseTuple)
+        else [value] * len(parts)
+    )
+    found = [
+        nb.const(0) if isinstance(part, All) else of for part, of in zip(parts, values, strict=True)
+    ]
     return (nb.const(0), found[0]) if tile.layout.flat else (found[0], found[1])
 
 
@@ -100,8 +123,11 @@ def _aligned(builder: Any, tile: SmemType, starts: tuple[Any, ...], at: tuple[An
     """Return whether starts that are known at run time only are where the swizzle begins anew; None
     where none is."""
     units = (tile.layout.per_panel, 8) if tile.layout.inner == 0 else (8, tile.layout.per_panel)
-    tests = [builder.icmp_unsigned("==", builder.and_(value, nb.const(unit - 1)), nb.const(0))
-             for start, value, unit in zip(starts, at, units, strict=True) if start is None]
+    tests = [
+        builder.icmp_unsigned("==", builder.and_(value, nb.const(unit - 1)), nb.const(0))
+        for start, value, unit in zip(starts, at, units, strict=True)
+        if start is None
+    ]
     return functools.reduce(builder.and_, tests) if tests else None
 
 
@@ -123,10 +149,27 @@ def _get_item(_context: Any, whole: Any, index: Any) -> Any:
 
     def elements() -> list[Any]:
         even = starts[-1] is not None and starts[-1] % 2 == 0
-        return anywhere.load(builder, whole.layout, args[0], result, starts_of(builder, whole, index, parts, place), even)
+        return anywhere.load(
+            builder,
+            whole.layout,
+            args[0],
+            result,
+            starts_of(builder, whole, index, parts, place),
+            even,
+        )
 
-    aligned = _aligned(builder, whole, starts, starts_of(builder, whole, index, parts, place)) if quick else None
-    found = elements() if not quick else rows() if aligned is None else nb.one_of(builder, aligned, rows, elements)
+    aligned = (
+        _aligned(builder, whole, starts, starts_of(builder, whole, index, parts, place))
+        if quick
+        else None
+    )
+    found = (
+        elements()
+        if not quick
+        else rows()
+        if aligned is None
+        else nb.one_of(builder, aligned, rows, elements)
+    )
     converge(builder)
     return assembled(builder, result, found)
 
@@ -147,14 +190,27 @@ def _set_item(_context: Any, whole: Any, index: Any, value: Any) -> Any:
     place, value = inside(builder, whole, index, args[1], "tile[…]"), convert(builder, args[2])
 
     def rows() -> list[Any]:
-        write_registers(builder, part.layout, address(builder, args[0], place), words(builder, stored, value))
+        write_registers(
+            builder, part.layout, address(builder, args[0], place), words(builder, stored, value)
+        )
         return []
 
     def elements() -> list[Any]:
-        anywhere.store(builder, whole.layout, args[0], stored, starts_of(builder, whole, index, parts, place), value)
+        anywhere.store(
+            builder,
+            whole.layout,
+            args[0],
+            stored,
+            starts_of(builder, whole, index, parts, place),
+            value,
+        )
         return []
 
-    aligned = _aligned(builder, whole, starts, starts_of(builder, whole, index, parts, place)) if quick else None
+    aligned = (
+        _aligned(builder, whole, starts, starts_of(builder, whole, index, parts, place))
+        if quick
+        else None
+    )
     if not quick:
         elements()
     elif aligned is None:

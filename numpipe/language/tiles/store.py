@@ -54,20 +54,37 @@ from .store_rows import store_rows, through_panel, write_inside
 from .tile import Tile, cast_to_store, form_of
 
 
-def check(what: str, name: str, dtype: Any, sizes: tuple[int, ...], form: Form,
-          known: Sequence[str] = tuple(map(str, TILES))) -> None:
+def check(
+    what: str,
+    name: str,
+    dtype: Any,
+    sizes: tuple[int, ...],
+    form: Form,
+    known: Sequence[str] = tuple(map(str, TILES)),
+) -> None:
     """Raise SpecError unless a tile has the shape `sizes` of a block of array `name`, and its type;
     `known`: types of tiles."""
     if sizes != form.shape:
         raise SpecError(f"{what}: the index selects {sizes}, the tile is {form.shape}")
     if form.dtype == BOOL:
-        number = "mask.astype(np.int32)" if str(dtype).startswith(("int", "uint")) else "np.where(mask, 1.0, 0.0)"
+        number = (
+            "mask.astype(np.int32)"
+            if str(dtype).startswith(("int", "uint"))
+            else "np.where(mask, 1.0, 0.0)"
+        )
         convert = "" if str(dtype) in ("int32", "float32") else f".astype({name}.dtype)"
-        raise SpecError(f"{what}: the tile is a mask: store {number}{convert}, or what it chooses, np.where(mask, x, y)")
+        raise SpecError(
+            f"{what}: the tile is a mask: store {number}{convert}, or what it chooses, np.where(mask, x, y)"
+        )
     if dtype != form.dtype:
-        raise SpecError(f"{what}: the array is {dtype}, the tile {form.dtype}: " + (
-            f"store tile.astype({name}.dtype)" if str(dtype) in known else
-            f"pass an array of {form.dtype if str(form.dtype) in known else known[0]} as '{name}'"))
+        raise SpecError(
+            f"{what}: the array is {dtype}, the tile {form.dtype}: "
+            + (
+                f"store tile.astype({name}.dtype)"
+                if str(dtype) in known
+                else f"pass an array of {form.dtype if str(form.dtype) in known else known[0]} as '{name}'"
+            )
+        )
 
 
 FIX = "store to it by its own name, or in a function that is called by name and gets it as an argument"
@@ -81,8 +98,14 @@ def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
     axes, form = block_axes(ref, parts, f"{name}[…]", gathers=True), form_of(tile, stored(name))
     if form is None:
         sizes = sizes_of(parts, axes)
-        fix = f": numpipe.full({sizes}, value, {name}.dtype) is one" if sizes and is_number(tile) else ""
-        raise SpecError(f"'{name}[…] = value': the value must be a register tile, got {called(tile)}{fix}")
+        fix = (
+            f": numpipe.full({sizes}, value, {name}.dtype) is one"
+            if sizes and is_number(tile)
+            else ""
+        )
+        raise SpecError(
+            f"'{name}[…] = value': the value must be a register tile, got {called(tile)}{fix}"
+        )
     ref.unit.check_output(ref.index, stored(name), FIX)
     if scattered(parts) is not None:
         check_scatter(name, [parts[axis] for axis in axes], form)
@@ -141,8 +164,15 @@ def store(ref: GmemRef, index: Any, tile: Any) -> None:
         write_out(ref, axes, starts(parts), tile, stored(ref.name), last=ends(ref, parts))
 
 
-def write_out(ref: GmemRef, axes: tuple[int, ...], at: tuple[Any, ...], tile: Tile, what: str, reduction: str = "",
-              last: tuple[int, ...] | None = None) -> None:
+def write_out(
+    ref: GmemRef,
+    axes: tuple[int, ...],
+    at: tuple[Any, ...],
+    tile: Tile,
+    what: str,
+    reduction: str = "",
+    last: tuple[int, ...] | None = None,
+) -> None:
     """Store a tile that fits, or reduce it into the array, `at` a place for each of its dimensions;
     `what` begins messages.
 
@@ -150,21 +180,42 @@ def write_out(ref: GmemRef, axes: tuple[int, ...], at: tuple[Any, ...], tile: Ti
     """
     array, through, start = ref.array, through_tma(ref.arg, axes, tile.form), tuple(map(int, at))
     last = array.shape if last is None else last
-    through &= all(last[axis] == array.shape[axis] or start[axis] + size <= last[axis]
-                   for axis, size in zip(axes, tile.shape, strict=True))
+    through &= all(
+        last[axis] == array.shape[axis] or start[axis] + size <= last[axis]
+        for axis, size in zip(axes, tile.shape, strict=True)
+    )
     first = tuple(start[axis] for axis in axes)
     if min(first) < 0:
         wrong = str(first) if len(first) > 1 else str(first[0])
-        raise failure(SimulationError, "out-of-bounds", f"{what}: negative start {wrong}: " + (
-            "a TMA store stops the kernel there" if through else "the GPU writes what lies inside"),
-            "starts from 0 on: what sticks out at the end is clipped", f"stores to '{ref.name}'")
-    check_inside(ref, start, axes, what, "a TMA store stops the kernel", "the GPU writes nothing", "stores to")
+        raise failure(
+            SimulationError,
+            "out-of-bounds",
+            f"{what}: negative start {wrong}: "
+            + (
+                "a TMA store stops the kernel there"
+                if through
+                else "the GPU writes what lies inside"
+            ),
+            "starts from 0 on: what sticks out at the end is clipped",
+            f"stores to '{ref.name}'",
+        )
+    check_inside(
+        ref,
+        start,
+        axes,
+        what,
+        "a TMA store stops the kernel",
+        "the GPU writes nothing",
+        "stores to",
+    )
     if through:
         number = int(ref.arg.order == "row")
         column, line = first[number] * ref.dtype.itemsize, ("row", "column")[number]
         if column % 16:
-            raise SpecError(f"{what}: {line} {first[number]} of {ref.dtype} is {column} B into a {('column', 'row')[number]}; TMA "
-                            "stores start at multiples of 16 B")
+            raise SpecError(
+                f"{what}: {line} {first[number]} of {ref.dtype} is {column} B into a {('column', 'row')[number]}; TMA "
+                "stores start at multiples of 16 B"
+            )
         for batch in batches(Batch, ref, tile, axes, reduction):
             put(ref, batch, start)
         return

@@ -33,29 +33,63 @@ Statement = tuple[str, str]
 """(PTX of an address $0 and a value $1, constraint of the value)"""
 
 
-def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int, ...], reduction: str = "",
-            statement: Statement | None = None, parts: Sequence[Any] = ()) -> Callable[..., None]:
+def writing(
+    typing_context: Any,
+    ref: GmemType,
+    tile: TileType,
+    axes: tuple[int, ...],
+    reduction: str = "",
+    statement: Statement | None = None,
+    parts: Sequence[Any] = (),
+) -> Callable[..., None]:
     """Return ``emit(context, builder, array, start, tile)``, the code of `store.write_out`: `start`
     has a value for each dimension.
 
     `statement`: what a lane does with an element, to store it if None. `parts`: those of the index,
     where one may be a vector.
     """
-    vectors = [(number, parts[axis], axis) for number, axis in enumerate(axes) if parts and isinstance(parts[axis], TileType)]
+    vectors = [
+        (number, parts[axis], axis)
+        for number, axis in enumerate(axes)
+        if parts and isinstance(parts[axis], TileType)
+    ]
     limited = [axis for axis, part in enumerate(parts) if isinstance(part, LimitedType)]
     ring = not vectors and ref.role == "compute" and source.through_tma(ref.arg, axes, tile.form)
-    place, stored = nb.types.UniTuple(I32, ref.arg.ndim), batches(BatchType, ref, tile, axes, reduction) if ring else []
+    place, stored = (
+        nb.types.UniTuple(I32, ref.arg.ndim),
+        batches(BatchType, ref, tile, axes, reduction) if ring else [],
+    )
     for batch in stored:
         nb.returns(typing_context, put, (ref, batch, place))
-    panel = not vectors and not reduction and ref.role == "compute" and through_panel(ref.arg, axes, tile.form)
+    panel = (
+        not vectors
+        and not reduction
+        and ref.role == "compute"
+        and through_panel(ref.arg, axes, tile.form)
+    )
     panel = panel and ref.unit.plan_row_stores()
     bits = 8 * tile.dtype.itemsize
-    how = statement or (("st.global.f32 [$0], $1;", "f") if bits == 32 else (f"st.global.b{bits} [$0], $1;", "h"))
+    how = statement or (
+        ("st.global.f32 [$0], $1;", "f") if bits == 32 else (f"st.global.b{bits} [$0], $1;", "h")
+    )
 
-    def emit(context: Any, builder: Any, array: Any, start: Sequence[Any], value: Any, last: Sequence[Any] = ()) -> None:
+    def emit(
+        context: Any,
+        builder: Any,
+        array: Any,
+        start: Sequence[Any],
+        value: Any,
+        last: Sequence[Any] = (),
+    ) -> None:
         def by_ring() -> list[Any]:
             for batch in stored:
-                nb.call(context, builder, put, (ref, batch, place), (array, value, context.make_tuple(builder, place, start)))
+                nb.call(
+                    context,
+                    builder,
+                    put,
+                    (ref, batch, place),
+                    (array, value, context.make_tuple(builder, place, start)),
+                )
             return []
 
         def by_lanes() -> list[Any]:
@@ -68,8 +102,11 @@ def writing(typing_context: Any, ref: GmemType, tile: TileType, axes: tuple[int,
             return []
 
         if stored and limited:
-            whole = [builder.icmp_signed("<=", builder.add(start[axis], nb.const(size)), last[axis])
-                     for axis, size in zip(axes, tile.shape, strict=True) if axis in limited]
+            whole = [
+                builder.icmp_signed("<=", builder.add(start[axis], nb.const(size)), last[axis])
+                for axis, size in zip(axes, tile.shape, strict=True)
+                if axis in limited
+            ]
             nb.one_of(builder, functools.reduce(builder.and_, whole), by_ring, by_lanes)
         elif stored:
             by_ring()
@@ -93,9 +130,19 @@ def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
     parts = all_of_tile(given, stored)
     write = writing(typing_context, ref, stored, source.plan(ref, parts, stored), parts=parts)
     context, builder, args = yield nb.types.none(ref, index, tile)
-    at = settled(context, builder, ref, args[0], index, args[1], True) if ref.role != "memory" else (
-        starts(context, builder, index, args[1]))
-    write(context, builder, args[0], at, convert(builder, args[2]), stops(context, builder, index, args[1]))
+    at = (
+        settled(context, builder, ref, args[0], index, args[1], True)
+        if ref.role != "memory"
+        else (starts(context, builder, index, args[1]))
+    )
+    write(
+        context,
+        builder,
+        args[0],
+        at,
+        convert(builder, args[2]),
+        stops(context, builder, index, args[1]),
+    )
 
 
 nb.overload(operator.setitem, _store)
@@ -105,9 +152,21 @@ class _Lanes:
     """A store of a tile by the lanes, each its own elements, bounds checked (unsigned: a negative
     index is outside too)."""
 
-    def __init__(self, builder: Any, tile: TileType, value: Any, to: Block, statement: Statement) -> None:
-        self.builder, self.tile, self.value, self.to, self.statement = builder, tile, value, to, statement
-        self.indices = {axis: indices_of(builder, tile, axis, *vector) for axis, *vector in to.indices if len(tile.shape) == 2}
+    def __init__(
+        self, builder: Any, tile: TileType, value: Any, to: Block, statement: Statement
+    ) -> None:
+        self.builder, self.tile, self.value, self.to, self.statement = (
+            builder,
+            tile,
+            value,
+            to,
+            statement,
+        )
+        self.indices = {
+            axis: indices_of(builder, tile, axis, *vector)
+            for axis, *vector in to.indices
+            if len(tile.shape) == 2
+        }
         """of a tile that is scattered: of each element of a lane, by dimension"""
 
     def store(self, array: ArrayArg, axes: tuple[int, ...]) -> None:
@@ -127,15 +186,26 @@ class _Lanes:
         builder, dtype = self.builder, self.tile.dtype
         if packing(dtype).per_register == 2:
             pair = builder.extract_value(self.value, number // 2)
-            return builder.trunc(builder.lshr(pair, nb.const(8 * dtype.itemsize)) if number % 2 else pair, nb.i16)
+            return builder.trunc(
+                builder.lshr(pair, nb.const(8 * dtype.itemsize)) if number % 2 else pair, nb.i16
+            )
         word = builder.extract_value(self.value, number)
-        return builder.bitcast(word, nb.f32) if word.type != nb.f32 and self.statement[1] == "f" else word
+        return (
+            builder.bitcast(word, nb.f32)
+            if word.type != nb.f32 and self.statement[1] == "f"
+            else word
+        )
 
     def _write(self, address: Any, word: Any, chosen: Any) -> None:
         """Emit the statement for an element; lanes that are not `chosen` skip it."""
         text, code = self.statement
-        nb.emit_asm(self.builder, nb.void, [address, word, self.builder.zext(chosen, nb.i32)],
-                    f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}", f"l,{code},r,~{{memory}}")
+        nb.emit_asm(
+            self.builder,
+            nb.void,
+            [address, word, self.builder.zext(chosen, nb.i32)],
+            f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}",
+            f"l,{code},r,~{{memory}}",
+        )
 
     def _plane(self) -> None:
         """Store an accumulator's elements, by branches."""
@@ -148,17 +218,29 @@ class _Lanes:
         for block in range(tile.shape[0] // 64):
             for half in (0, 1):
                 first = block * per_block + 2 * half
-                r = self.indices[0][first] if 0 in self.indices else (
-                    builder.add(builder.add(row, lane_row), nb.const(64 * block + 8 * half)))
+                r = (
+                    self.indices[0][first]
+                    if 0 in self.indices
+                    else (builder.add(builder.add(row, lane_row), nb.const(64 * block + 8 * half)))
+                )
                 with builder.if_then(builder.icmp_unsigned("<", r, shape[0])):
                     line = to.moved(to.base, r, strides[0])
                     for j in range(tile.shape[1] // 8):
                         for odd in (0, 1):
-                            c = self.indices[1][first + 4 * j + odd] if 1 in self.indices else (
-                                builder.add(lane_column, nb.const(8 * j + odd)))
+                            c = (
+                                self.indices[1][first + 4 * j + odd]
+                                if 1 in self.indices
+                                else (builder.add(lane_column, nb.const(8 * j + odd)))
+                            )
                             with builder.if_then(builder.icmp_unsigned("<", c, shape[1])):
                                 word = self._element(first + 4 * j + odd)
-                                nb.emit_asm(builder, nb.void, [to.moved(line, c, strides[1]), word], text, f"l,{code},~{{memory}}")
+                                nb.emit_asm(
+                                    builder,
+                                    nb.void,
+                                    [to.moved(line, c, strides[1]), word],
+                                    text,
+                                    f"l,{code},~{{memory}}",
+                                )
 
     def _line(self) -> None:
         """Store a vector, or a tile of one row or column: by one of the lanes that hold an
@@ -170,17 +252,26 @@ class _Lanes:
         dim, layout = (1, ROW) if ROW in lies else (0, COLUMN)  # a column has fewer elements a lane
         if lanes_of(tile.layout):
             dim, layout = int(word_of(tile.layout) == ROW), tile.layout
-        first, named = (len(places(of.shape, ROW)) if of.layout == EITHER and layout == COLUMN else 0 for of in (tile, vector))
+        first, named = (
+            len(places(of.shape, ROW)) if of.layout == EITHER and layout == COLUMN else 0
+            for of in (tile, vector)
+        )
         indices = registers(builder, *to.indices[0][1:])[named:] if to.indices else None
         own = place_of(builder, tile)[dim]
         stores = owner(builder, tile.shape, layout)
         base, inside = to.base, builder.and_(to.inside, stores)
         axis = 0 if len(start) == 1 else dim
         if len(start) == 2:  # the dimension in which the tile has one element
-            inside = builder.and_(inside, builder.icmp_unsigned("<", start[1 - axis], shape[1 - axis]))
+            inside = builder.and_(
+                inside, builder.icmp_unsigned("<", start[1 - axis], shape[1 - axis])
+            )
             base = to.moved(base, start[1 - axis], strides[1 - axis])
         for i, place in enumerate(places(tile.shape, layout)):
-            at = indices[i] if indices else builder.add(builder.add(start[axis], own), nb.const(place[dim] or 0))
+            at = (
+                indices[i]
+                if indices
+                else builder.add(builder.add(start[axis], own), nb.const(place[dim] or 0))
+            )
             chosen = builder.and_(inside, builder.icmp_unsigned("<", at, shape[axis]))
             self._write(to.moved(base, at, strides[axis]), self._element(first + i), chosen)
 
@@ -198,8 +289,10 @@ class _Lanes:
 
         def place(number: int) -> tuple[Any, Any, Any]:
             """Return (row, column, address) of an element in the array."""
-            r, c = (builder.add(builder.add(start, own), nb.const(where[number][axis] or 0))
-                    for axis, (start, own) in enumerate(zip(to.start, (row, column), strict=True)))
+            r, c = (
+                builder.add(builder.add(start, own), nb.const(where[number][axis] or 0))
+                for axis, (start, own) in enumerate(zip(to.start, (row, column), strict=True))
+            )
             return r, c, to.moved(to.moved(to.base, r, to.stride[0]), c, to.stride[1])
 
         def neighbour(number: int) -> tuple[Any, Any]:
@@ -208,7 +301,11 @@ class _Lanes:
             down, right = where[number]
             if down not in lines:
                 r = builder.add(builder.add(to.start[0], row), nb.const(down or 0))
-                line = to.moved(to.moved(to.base, r, to.stride[0]), builder.add(to.start[1], column), nb.const(1, nb.i64))
+                line = to.moved(
+                    to.moved(to.base, r, to.stride[0]),
+                    builder.add(to.start[1], column),
+                    nb.const(1, nb.i64),
+                )
                 lines[down] = r, line
             r, line = lines[down]
             return r, builder.add(line, nb.const((right or 0) * tile.dtype.itemsize, nb.i64))
@@ -222,31 +319,54 @@ class _Lanes:
                 for first in range(0, len(where), 2):
                     r, at = neighbour(first)
                     chosen = builder.zext(inside(builder.icmp_unsigned("<", r, to.size[0])), nb.i32)
-                    store_words(builder, "b16", at, [builder.trunc(parts[first // 2], nb.i16)], chosen, "global")
+                    store_words(
+                        builder,
+                        "b16",
+                        at,
+                        [builder.trunc(parts[first // 2], nb.i16)],
+                        chosen,
+                        "global",
+                    )
                 return
             if tile.dtype.itemsize == 1:  # two registers, of two elements each, are a word
-                parts = [builder.or_(low, builder.shl(high, nb.const(16)))
-                         for low, high in zip(parts[::2], parts[1::2], strict=True)]
+                parts = [
+                    builder.or_(low, builder.shl(high, nb.const(16)))
+                    for low, high in zip(parts[::2], parts[1::2], strict=True)
+                ]
             for first in range(0, len(where), vector):
                 r, at = neighbour(first) if lanes_of(tile.layout) else place(first)[::2]
-                words = parts[first * len(parts) // len(where):][:each]
-                words = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words]
+                words = parts[first * len(parts) // len(where) :][:each]
+                words = [
+                    builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words
+                ]
                 for n in range(0, each, 4):
                     chosen = inside(builder.icmp_unsigned("<", r, to.size[0]))
-                    store_words(builder, "b32", builder.add(at, nb.const(4 * n, nb.i64)), words[n:n + 4],
-                                builder.zext(chosen, nb.i32), "global")
+                    store_words(
+                        builder,
+                        "b32",
+                        builder.add(at, nb.const(4 * n, nb.i64)),
+                        words[n : n + 4],
+                        builder.zext(chosen, nb.i32),
+                        "global",
+                    )
 
         def elements() -> None:
             for number in range(len(where)):
                 *own, at = place(number)
                 word = self._element(number)
-                tests = [builder.icmp_unsigned("<", n, size) for n, size in zip(own, to.size, strict=True)]
+                tests = [
+                    builder.icmp_unsigned("<", n, size)
+                    for n, size in zip(own, to.size, strict=True)
+                ]
                 self._write(at, word, inside(*tests))
 
         if not at_once:
             elements()
             return
-        with builder.if_else(to.aligned(tile.shape[1], min(16, nbytes) // tile.dtype.itemsize)) as (quick, slow):
+        with builder.if_else(to.aligned(tile.shape[1], min(16, nbytes) // tile.dtype.itemsize)) as (
+            quick,
+            slow,
+        ):
             with quick:
                 runs()
             with slow:

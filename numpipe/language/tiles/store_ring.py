@@ -60,7 +60,9 @@ class Batch:
     reduction: str
 
 
-def batches(kind: Callable[..., Any], ref: Any, tile: Any, axes: tuple[int, ...], reduction: str) -> list[Any]:
+def batches(
+    kind: Callable[..., Any], ref: Any, tile: Any, axes: tuple[int, ...], reduction: str
+) -> list[Any]:
     """Return a tile's batches, each made by `kind`.
 
     Those that are neighbours in the array's memory follow each other.
@@ -70,7 +72,10 @@ def batches(kind: Callable[..., Any], ref: Any, tile: Any, axes: tuple[int, ...]
     if not inner:
         panels.sort(key=lambda panel: panel[1])
     slots = ref.unit.plan_staging(len(panels))
-    return [kind(tile, tuple(panels[k:k + slots]), inner, axes, reduction) for k in range(0, len(panels), slots)]
+    return [
+        kind(tile, tuple(panels[k : k + slots]), inner, axes, reduction)
+        for k in range(0, len(panels), slots)
+    ]
 
 
 def panels_of(shape: tuple[int, ...], itemsize: int, inner: int = 1) -> list[tuple[int, int, int]]:
@@ -106,8 +111,13 @@ def await_staging(ref: GmemRef) -> None:
 def write_panels(ref: GmemRef, batch: Batch) -> None:
     """Write the batch's registers to swizzled staging panels (stmatrix for 16-bit types)."""
     for number, (row, column, width) in enumerate(batch.panels):
-        panel = batch.tile.value[row:row + 64, column:column + width]
-        write(panel_layout(width, panel.dtype.itemsize, batch.inner), staging(ref, number), panel, "staging panel")
+        panel = batch.tile.value[row : row + 64, column : column + width]
+        write(
+            panel_layout(width, panel.dtype.itemsize, batch.inner),
+            staging(ref, number),
+            panel,
+            "staging panel",
+        )
 
 
 @op
@@ -124,8 +134,19 @@ def plans_of(ref: Any, rank: int, batch: Any) -> list[CopyPlan]:
     places: dict[int, list[tuple[int, int, int]]] = {}
     for number, (row, column, width) in enumerate(batch.panels):
         places.setdefault(width, []).append((number * PANEL_BYTES, row, column))
-    panels = {width: cut(ref.index, rank, not batch.inner, batch.axes, panel_layout(width, batch.tile.dtype.itemsize, batch.inner),
-                         written=True, policy=ref.unit.params.store_eviction_policy, reduction=batch.reduction) for width in places}
+    panels = {
+        width: cut(
+            ref.index,
+            rank,
+            not batch.inner,
+            batch.axes,
+            panel_layout(width, batch.tile.dtype.itemsize, batch.inner),
+            written=True,
+            policy=ref.unit.params.store_eviction_policy,
+            reduction=batch.reduction,
+        )
+        for width in places
+    }
     return [replace(panel, places=tuple(places[width])) for width, panel in panels.items()]
 
 

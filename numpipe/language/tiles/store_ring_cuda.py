@@ -20,10 +20,24 @@ from .tma_cuda import Copy
 class BatchType(nb.types.Type):  # type: ignore[misc]
     """The type of a `Batch`, whose value is that of the whole tile."""
 
-    def __init__(self, tile: TileType, panels: tuple[tuple[int, int, int], ...], inner: int, axes: tuple[int, ...],
-                 reduction: str) -> None:
-        self.tile, self.panels, self.inner, self.axes, self.reduction = tile, panels, inner, axes, reduction
-        super().__init__(name=f"batch({tile}, {panels}, {inner}, {axes}{f', {reduction}' if reduction else ''})")
+    def __init__(
+        self,
+        tile: TileType,
+        panels: tuple[tuple[int, int, int], ...],
+        inner: int,
+        axes: tuple[int, ...],
+        reduction: str,
+    ) -> None:
+        self.tile, self.panels, self.inner, self.axes, self.reduction = (
+            tile,
+            panels,
+            inner,
+            axes,
+            reduction,
+        )
+        super().__init__(
+            name=f"batch({tile}, {panels}, {inner}, {axes}{f', {reduction}' if reduction else ''})"
+        )
 
 
 nb.machine_model(BatchType, lambda ty: ty.tile.machine)
@@ -36,7 +50,16 @@ def registers_of(tile: TileType, row: int, column: int, width: int) -> slice:
     return slice(first, first + width * per_block // tile.shape[1])
 
 
-def write_panel(builder: Any, tile: TileType, value: Any, row: int, column: int, width: int, address: Any, inner: int = 1) -> None:
+def write_panel(
+    builder: Any,
+    tile: TileType,
+    value: Any,
+    row: int,
+    column: int,
+    width: int,
+    address: Any,
+    inner: int = 1,
+) -> None:
     """Write a panel of a tile to shared memory at `address`: every warp its 16 rows."""
     panel = words(builder, tile, value)[registers_of(tile, row, column, width)]
     write_registers(builder, source.panel_layout(width, tile.dtype.itemsize, inner), address, panel)
@@ -63,9 +86,20 @@ def _copy_out(_context: Any, ref: GmemType, batch: Any, start: Any) -> Any:
     for plan in plans:
         ref.unit.map_slot(plan.request)
     context, builder, args = yield nb.types.void(ref, batch, nb.types.UniTuple(I32, len(start)))
-    table, address = gmem_value(context, builder, ref, args[0]).table, own_part(builder, ref.unit, ref.unit.staging)
+    table, address = (
+        gmem_value(context, builder, ref, args[0]).table,
+        own_part(builder, ref.unit, ref.unit.staging),
+    )
     for plan in plans:
-        Copy(context, builder, ref.unit, plan, table, nb.cgutils.unpack_tuple(builder, args[2]), address).store()
+        Copy(
+            context,
+            builder,
+            ref.unit,
+            plan,
+            table,
+            nb.cgutils.unpack_tuple(builder, args[2]),
+            address,
+        ).store()
     nb.call(context, builder, cp_async_bulk.commit_group, (), ())
 
 

@@ -64,14 +64,18 @@ def apart(width: int) -> int:
     return WARP_BYTES - 16 * width
 
 
-def store_rows(ref: Any, axes: tuple[int, ...], start: tuple[int, ...], tile: Tile, last: tuple[int, ...]) -> None:
+def store_rows(
+    ref: Any, axes: tuple[int, ...], start: tuple[int, ...], tile: Tile, last: tuple[int, ...]
+) -> None:
     """Store a tile from `start` on, panel by panel; `last`: where each dimension of the array
     ends."""
     machine, dtype, what = current(), tile.form.dtype, f"'{ref.name}[…] = tile'"
     inner, base = int(ref.arg.order == "row"), room(ref.unit)
-    for number, (row, column, columns) in enumerate(panels_of(tile.form.shape, dtype.itemsize, inner)):
+    for number, (row, column, columns) in enumerate(
+        panels_of(tile.form.shape, dtype.itemsize, inner)
+    ):
         layout = panel_layout(columns, dtype.itemsize, inner)
-        value = tile.value[row:row + 64, column:column + columns]
+        value = tile.value[row : row + 64, column : column + columns]
         if not number or not inner:
             # what was stored to these bytes before has been read
             machine.bar_sync(1 + machine.warpgroup, 128)
@@ -91,17 +95,35 @@ def store_rows(ref: Any, axes: tuple[int, ...], start: tuple[int, ...], tile: Ti
 
 def _read_columns(columns: int, base: int, dtype: np.dtype, what: str) -> np.ndarray:
     """Return a panel that lies turned: each warp loads every fourth column, 128 bytes."""
-    chunks = swizzled(np.arange(0, 128 * columns, 16).reshape(-1, 4, 8), 128).transpose(1, 0, 2).reshape(4, -1)
+    chunks = (
+        swizzled(np.arange(0, 128 * columns, 16).reshape(-1, 4, 8), 128)
+        .transpose(1, 0, 2)
+        .reshape(4, -1)
+    )
     found = current().smem_read(base + chunks, what).reshape(4, -1, 128)
     return np.ascontiguousarray(found.transpose(1, 0, 2)).reshape(columns, 128).view(dtype).T
 
 
-def write_inside(ref: Any, axes: tuple[int, ...], start: Any, value: np.ndarray, last: tuple[int, ...],
-                 reduction: str = "") -> None:
+def write_inside(
+    ref: Any,
+    axes: tuple[int, ...],
+    start: Any,
+    value: np.ndarray,
+    last: tuple[int, ...],
+    reduction: str = "",
+) -> None:
     """Write elements of a tile, along `axes` of the array, that lie before `last`."""
-    sizes = [min(size, last[axis] - start[axis]) for size, axis in zip(value.shape, axes, strict=True)]
+    sizes = [
+        min(size, last[axis] - start[axis]) for size, axis in zip(value.shape, axes, strict=True)
+    ]
     if min(sizes) > 0:
         where: list[Any] = list(start)
         for axis, size in zip(axes, sizes, strict=True):
             where[axis] = slice(start[axis], start[axis] + size)
-        current().gmem_write(ref.array, tuple(where), value[tuple(slice(size) for size in sizes)], ref.name, reduction)
+        current().gmem_write(
+            ref.array,
+            tuple(where),
+            value[tuple(slice(size) for size in sizes)],
+            ref.name,
+            reduction,
+        )

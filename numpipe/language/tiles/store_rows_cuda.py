@@ -39,7 +39,9 @@ def _pairs(builder: Any, to: Block, inner: int) -> Any:
     addresses = builder.or_(to.base, builder.shl(to.stride[1 - inner], nb.const(1, nb.i64)))
     bits = builder.or_(builder.shl(places, nb.const(1)), builder.trunc(addresses, nb.i32))
     neighbours = builder.icmp_unsigned("==", to.stride[inner], nb.const(1, nb.i64))
-    return builder.and_(neighbours, builder.icmp_unsigned("==", builder.and_(bits, nb.const(3)), nb.const(0)))
+    return builder.and_(
+        neighbours, builder.icmp_unsigned("==", builder.and_(bits, nb.const(3)), nb.const(0))
+    )
 
 
 class _Rows:
@@ -52,12 +54,16 @@ class _Rows:
         self.size, self.step = tile.dtype.itemsize, (32 if inner else 128) * nbytes
         thread = builder.and_(nb.thread_index(builder), nb.const(127))
         self.warp = builder.lshr(thread, nb.const(5)) if inner else nb.const(0)
-        self.own = builder.mul(builder.and_(thread, nb.const(31)) if inner else thread, nb.const(nbytes))
+        self.own = builder.mul(
+            builder.and_(thread, nb.const(31)) if inner else thread, nb.const(nbytes)
+        )
         self.base = nb.external(builder, EXCHANGE, nb.i32)
 
     def store(self, value: Any) -> None:
         builder, inner = self.builder, self.inner
-        for number, (row, column, columns) in enumerate(panels_of(self.tile.shape, self.size, inner)):
+        for number, (row, column, columns) in enumerate(
+            panels_of(self.tile.shape, self.size, inner)
+        ):
             width = (columns if inner else 64) * self.size
             if number and not inner:
                 barrier(builder)
@@ -83,18 +89,33 @@ class _Rows:
     def _write(self, row: int, column: int, width: int, words: list[Any]) -> None:
         """Write words of a panel at (row, column) of the tile to the array: what lies inside."""
         builder, to, inner = self.builder, self.to, self.inner
-        line = builder.add(builder.shl(self.warp, nb.const(4)), builder.lshr(self.own, nb.const(width.bit_length() - 1)))
+        line = builder.add(
+            builder.shl(self.warp, nb.const(4)),
+            builder.lshr(self.own, nb.const(width.bit_length() - 1)),
+        )
         line = builder.add(builder.add(to.start[1 - inner], nb.const((column, row)[inner])), line)
         place = builder.udiv(builder.and_(self.own, nb.const(width - 1)), nb.const(self.size))
         place = builder.add(builder.add(to.start[inner], nb.const((row, column)[inner])), place)
         stride = nb.const(1, nb.i64) if self.nbytes > self.size else to.stride[inner]
         at = to.moved(to.moved(to.base, line, to.stride[1 - inner]), place, stride)
-        next_line = builder.mul(to.stride[1 - inner], nb.const(max(1, self.step // width) * self.size, nb.i64))
+        next_line = builder.mul(
+            to.stride[1 - inner], nb.const(max(1, self.step // width) * self.size, nb.i64)
+        )
         for number, word in enumerate(words):
             far, along = divmod(self.step * number, width)
             at = builder.add(at, next_line) if number and not along else at
             inside = builder.and_(
-                builder.icmp_unsigned("<", builder.add(place, nb.const(along // self.size)), to.size[inner]),
-                builder.icmp_unsigned("<", builder.add(line, nb.const(far)), to.size[1 - inner]))
+                builder.icmp_unsigned(
+                    "<", builder.add(place, nb.const(along // self.size)), to.size[inner]
+                ),
+                builder.icmp_unsigned("<", builder.add(line, nb.const(far)), to.size[1 - inner]),
+            )
             place_at = builder.add(at, builder.mul(stride, nb.const(along, nb.i64)))
-            store_words(builder, f"b{8 * self.nbytes}", place_at, [word], builder.zext(inside, nb.i32), "global")
+            store_words(
+                builder,
+                f"b{8 * self.nbytes}",
+                place_at,
+                [word],
+                builder.zext(inside, nb.i32),
+                "global",
+            )

@@ -34,9 +34,17 @@ def strip_form(tile: Any, width: Any) -> Form:
         raise SpecError(f"map_columns: the second argument is a register tile, got {called(tile)}")
     if form.layout != ACCUMULATOR:
         raise SpecError(f"map_columns: a tile of two dimensions has strips of columns, got {form}")
-    if isinstance(width, bool) or not isinstance(width, (int, np.integer)) or width < 8 or width % 8 or form.shape[1] % width:
-        raise SpecError(f"map_columns: width={width!r}: a strip has 8 x i columns, which divide the {form.shape[1]} of a tile "
-                        f"{form.shape}")
+    if (
+        isinstance(width, bool)
+        or not isinstance(width, (int, np.integer))
+        or width < 8
+        or width % 8
+        or form.shape[1] % width
+    ):
+        raise SpecError(
+            f"map_columns: width={width!r}: a strip has 8 x i columns, which divide the {form.shape[1]} of a tile "
+            f"{form.shape}"
+        )
     return Form((form.shape[0], int(width)), form.dtype)
 
 
@@ -44,8 +52,10 @@ def check_result(strip: Form, part: Any) -> None:
     """Raise SpecError for a function that does not return a tile of the strip's shape."""
     form = form_of(part, "map_columns")
     if form is None or form.shape != strip.shape:
-        raise SpecError(f"map_columns: function(strip, first) returns a tile {strip.shape}, of any dtype, like the strip it is "
-                        f"given, got {form or called(part)}")
+        raise SpecError(
+            f"map_columns: function(strip, first) returns a tile {strip.shape}, of any dtype, like the strip it is "
+            f"given, got {form or called(part)}"
+        )
 
 
 @op
@@ -64,6 +74,8 @@ def map_columns(function: Callable[[Any, Any], Any], tile: Any, width: int) -> A
         def finish(x, first):
             x = x + residual[ds(row, 64), ds(column + first, 64)].astype(np.float32)
             return np.maximum(x, 0.0).astype(c.dtype)
+
+
         c[ds(row, 64), ds(column, 256)] = numpipe.map_columns(finish, acc, 64)
 
     Raises SpecError for a width that does not divide, and for a function that returns something
@@ -72,10 +84,16 @@ def map_columns(function: Callable[[Any, Any], Any], tile: Any, width: int) -> A
     strip = strip_form(tile, width)
     parts = []
     for first in range(0, tile.shape[1], width):
-        value = None if tile.inert else tile.value[:, first:first + width]
+        value = None if tile.inert else tile.value[:, first : first + width]
         parts.append(function(Tile(value, strip), np.int32(first)))
         check_result(strip, parts[-1])
     if any(part.dtype != parts[0].dtype for part in parts):
-        raise SpecError("map_columns: function returns tiles of one dtype, got " + ", ".join(str(part.dtype) for part in parts))
+        raise SpecError(
+            "map_columns: function returns tiles of one dtype, got "
+            + ", ".join(str(part.dtype) for part in parts)
+        )
     inert = any(part.inert for part in parts)
-    return Tile(None if inert else np.concatenate([part.value for part in parts], axis=1), Form(tile.shape, parts[0].dtype))
+    return Tile(
+        None if inert else np.concatenate([part.value for part in parts], axis=1),
+        Form(tile.shape, parts[0].dtype),
+    )

@@ -21,10 +21,24 @@ def _map_columns(typing_context: Any, function: Any, tile: Any, width: Any) -> A
     source.check_result(strip.form, part)
     result = TileType(Form(tile.shape, part.dtype))
     context, builder, args = yield result(function, tile, width)
-    every, results, (rows, columns) = registers(builder, tile, args[1]), [undefined(result)] * result.registers, strip.shape
+    every, results, (rows, columns) = (
+        registers(builder, tile, args[1]),
+        [undefined(result)] * result.registers,
+        strip.shape,
+    )
     for first in range(0, tile.shape[1], columns):
-        value = assembled(builder, strip, [x for row in range(0, rows, 64) for x in every[registers_of(tile, row, first, columns)]])
-        found = nb.call_value(context, builder, function, args[0], argtypes, (value, nb.const(first)))[1]
+        value = assembled(
+            builder,
+            strip,
+            [
+                x
+                for row in range(0, rows, 64)
+                for x in every[registers_of(tile, row, first, columns)]
+            ],
+        )
+        found = nb.call_value(
+            context, builder, function, args[0], argtypes, (value, nb.const(first))
+        )[1]
         for row in range(0, rows, 64):
             block = registers(builder, part, found)[registers_of(part, row, 0, columns)]
             results[registers_of(result, row, first, columns)] = block

@@ -33,7 +33,9 @@ MASK = "a mask, of whose elements np.any(mask) or np.all(mask) make one bool,"
 def check_dtype(dtype: np.dtype, what: str) -> None:
     """Raise SpecError for a type that no tile of an array's elements has."""
     if dtype not in TILES:
-        raise SpecError(f"{what}: a tile's dtype is {listed(TILES, 'or')}, got {dtype}: convert an array before the call")
+        raise SpecError(
+            f"{what}: a tile's dtype is {listed(TILES, 'or')}, got {dtype}: convert an array before the call"
+        )
 
 
 def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
@@ -49,7 +51,9 @@ def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
     if len(shape) == 2 and 1 in shape:
         size, layout = max(shape), layout_of(shape)
         if vector_layout(size, what) not in (layout, "either"):
-            raise SpecError(f"{what}: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j rows, got {shape}")
+            raise SpecError(
+                f"{what}: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j rows, got {shape}"
+            )
         return Form((int(shape[0]), int(shape[1])), dtype, layout)
     return Form((shape[0], shape[1]), dtype) if fits(shape) else small_form(shape, dtype, what)
 
@@ -57,9 +61,17 @@ def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
 def small_form(shape: tuple[int, ...], dtype: np.dtype, what: str) -> Form:
     """Return the form of a tile that is no accumulator: its rows are shared by as many lanes as
     they have pairs of columns for."""
-    if len(shape) != 2 or shape[0] % 8 or shape[1] % 8 or min(shape) < 8 or shape[0] * shape[1] > MOST:
-        raise SpecError(f"{what}: a tile has a multiple of 8 rows and of 8 columns, and at most {MOST} elements, all registers of "
-                        f"a warpgroup, got {shape}")
+    if (
+        len(shape) != 2
+        or shape[0] % 8
+        or shape[1] % 8
+        or min(shape) < 8
+        or shape[0] * shape[1] > MOST
+    ):
+        raise SpecError(
+            f"{what}: a tile has a multiple of 8 rows and of 8 columns, and at most {MOST} elements, all registers of "
+            f"a warpgroup, got {shape}"
+        )
     return by_rows(Form((int(shape[0]), int(shape[1])), dtype), ROWS, what)
 
 
@@ -145,7 +157,9 @@ def zeros_form(shape: Any, dtype: Any) -> Form:
     check_dtype(kind, "zeros")
     form = check_form(constant("zeros", "shape", shape), kind, "zeros")
     if kind not in (FLOAT32, INT32):
-        raise SpecError(f"zeros: accumulators are float32 or int32, got {kind}: use .astype afterwards")
+        raise SpecError(
+            f"zeros: accumulators are float32 or int32, got {kind}: use .astype afterwards"
+        )
     return form
 
 
@@ -168,7 +182,11 @@ def astype(tile: Tile, dtype: Any) -> Tile:
     and 16 bits, through float32.
     """
     form = astype_form(tile.form, dtype)
-    return tile if form == tile.form else Tile(None if tile.inert else _converted(tile.value, form.dtype), form)
+    return (
+        tile
+        if form == tile.form
+        else Tile(None if tile.inert else _converted(tile.value, form.dtype), form)
+    )
 
 
 def astype_form(form: Form, dtype: Any) -> Form:
@@ -181,7 +199,12 @@ def astype_form(form: Form, dtype: Any) -> Form:
 def casts(have: np.dtype, want: np.dtype) -> bool:
     """Return whether a store converts a tile's elements: floats of 16 and 32 bits, and int32 to
     these, by NumPy's "same_kind"."""
-    return have != want and want in FLOATS and have in (*FLOATS, INT32) and np.can_cast(have, want, "same_kind")
+    return (
+        have != want
+        and want in FLOATS
+        and have in (*FLOATS, INT32)
+        and np.can_cast(have, want, "same_kind")
+    )
 
 
 def cast_to_store(value: Any, dtype: np.dtype) -> Any:
@@ -197,7 +220,9 @@ def _converted(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
             whole = value.dtype in (*INTEGERS, BOOL)
             return value.astype(dtype) if whole else _truncated(value, dtype)
         found = value.astype(FLOAT32)
-        narrowed: np.ndarray = (found if largest is None else np.clip(found, -largest, largest)).astype(dtype)
+        narrowed: np.ndarray = (
+            found if largest is None else np.clip(found, -largest, largest)
+        ).astype(dtype)
         return narrowed
 
 
@@ -235,7 +260,12 @@ def bitcast_form(tile: Any, dtype: Any) -> Form:
         raise SpecError(f"bitcast(tile, dtype): tile must be a register tile, got {called(tile)}")
     sized = [known for known in TILES if known.itemsize == form.dtype.itemsize]
     if form.dtype == BOOL or kind not in sized:
-        raise SpecError(f"bitcast of a {'mask' if form.dtype == BOOL else f'{form.dtype} tile'} to {kind}: the same bits are " + (
-            "of no number: use .astype(np.int32)" if form.dtype == BOOL else
-            f"another type of {8 * form.dtype.itemsize} bits, {listed(sized, 'or')}; astype converts"))
+        raise SpecError(
+            f"bitcast of a {'mask' if form.dtype == BOOL else f'{form.dtype} tile'} to {kind}: the same bits are "
+            + (
+                "of no number: use .astype(np.int32)"
+                if form.dtype == BOOL
+                else f"another type of {8 * form.dtype.itemsize} bits, {listed(sized, 'or')}; astype converts"
+            )
+        )
     return Form(form.shape, kind, form.layout)

@@ -25,7 +25,9 @@ class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
         self.form = form
         self.elements = len(places(form.shape, form.layout))
         self.registers = self.elements // packing(form.dtype).per_register
-        super().__init__(name=f"tile({form.shape}, {form.dtype}{'' if form.layout == ACCUMULATOR else f', {form.layout}'})")
+        super().__init__(
+            name=f"tile({form.shape}, {form.dtype}{'' if form.layout == ACCUMULATOR else f', {form.layout}'})"
+        )
 
     def unify(self, context: Any, other: Any) -> Any:
         """Return the type of a variable that is of this type on one path and of another's on
@@ -39,7 +41,9 @@ class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
 
     @property
     def machine(self) -> Any:
-        return nb.ir.ArrayType({FLOAT32: nb.f32, BOOL: nb.i1}.get(self.dtype, nb.i32), self.registers)
+        return nb.ir.ArrayType(
+            {FLOAT32: nb.f32, BOOL: nb.i1}.get(self.dtype, nb.i32), self.registers
+        )
 
 
 class InFlightType(nb.types.Type, TileLike):  # type: ignore[misc]
@@ -60,8 +64,10 @@ class InFlightType(nb.types.Type, TileLike):  # type: ignore[misc]
         return self.tile.machine
 
     def settled(self, what: str) -> NoReturn:
-        raise CompileError(f"{what}: the accumulator is in flight: wgmma may still be writing it; write "
-                           "acc = numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer products in flight")
+        raise CompileError(
+            f"{what}: the accumulator is in flight: wgmma may still be writing it; write "
+            "acc = numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer products in flight"
+        )
 
 
 STEERLESS.extend([TileType, InFlightType])
@@ -95,15 +101,21 @@ def registers(builder: Any, tile: TileType, value: Any) -> list[Any]:
 
 def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
     """Return the registers of a row or a column of a vector that may be in either layout."""
-    first = TileType(Form(have.shape, have.dtype, ROW)).registers if have.layout == EITHER and result.layout == COLUMN else 0
-    return registers(builder, have, value)[first:first + result.registers]
+    first = (
+        TileType(Form(have.shape, have.dtype, ROW)).registers
+        if have.layout == EITHER and result.layout == COLUMN
+        else 0
+    )
+    return registers(builder, have, value)[first : first + result.registers]
 
 
 def words(builder: Any, tile: TileType, value: Any) -> list[Any]:
     """Return the registers as they are stored: two smaller elements as an integer, elements of 32
     bits as float32, integers too."""
     whole = tile.dtype in INTEGERS and tile.dtype.itemsize == 4
-    return [builder.bitcast(part, nb.f32) if whole else part for part in registers(builder, tile, value)]
+    return [
+        builder.bitcast(part, nb.f32) if whole else part for part in registers(builder, tile, value)
+    ]
 
 
 def assembled(builder: Any, tile: TileType, parts: Sequence[Any]) -> Any:
@@ -114,8 +126,11 @@ def assembled(builder: Any, tile: TileType, parts: Sequence[Any]) -> Any:
     return value
 
 
-nb.lower_cast(TileType, TileType)(lambda context, builder, have, want, value:
-                                  assembled(builder, want, part_of_either(builder, have, value, want)))
+nb.lower_cast(TileType, TileType)(
+    lambda context, builder, have, want, value: assembled(
+        builder, want, part_of_either(builder, have, value, want)
+    )
+)
 
 
 @cuda_meaning(source.zeros)
@@ -131,9 +146,17 @@ def wide(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
     if not packing(dtype).narrow:
         return [builder.zext(part, nb.i32) for part in parts] if dtype == BOOL else list(parts)
     if dtype == np.uint8:  # LLVM's instructions, which know that an index is below 256
-        return [builder.and_(word, nb.const(255)) for part in parts for word in (part, builder.lshr(part, nb.const(8)))]
+        return [
+            builder.and_(word, nb.const(255))
+            for part in parts
+            for word in (part, builder.lshr(part, nb.const(8)))
+        ]
     machine, register = (nb.f32, "=f,r") if packing(dtype).wide == FLOAT32 else (nb.i32, "=r,r")
-    return [builder.call(nb.pure_asm(machine, [nb.i32], text, register), [part]) for part in parts for text in packing(dtype).widen]
+    return [
+        builder.call(nb.pure_asm(machine, [nb.i32], text, register), [part])
+        for part in parts
+        for text in packing(dtype).widen
+    ]
 
 
 def floats(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
@@ -149,7 +172,9 @@ def packed(builder: Any, dtype: np.dtype, low: Any, high: Any) -> Any:
     """Return two elements, in the type that conversions go through, in one register of a smaller
     type."""
     registers = "=r,f,f" if packing(dtype).wide == FLOAT32 else "=r,r,r"
-    return builder.call(nb.pure_asm(nb.i32, [low.type, high.type], packing(dtype).narrow, registers), [low, high])
+    return builder.call(
+        nb.pure_asm(nb.i32, [low.type, high.type], packing(dtype).narrow, registers), [low, high]
+    )
 
 
 def narrowed(builder: Any, dtype: np.dtype, elements: Sequence[Any]) -> list[Any]:
@@ -161,7 +186,10 @@ def narrowed(builder: Any, dtype: np.dtype, elements: Sequence[Any]) -> list[Any
     if dtype not in INTEGERS:
         return [packed(builder, dtype, low, high) for low, high in pairs]
     byte = nb.const(255)
-    return [builder.or_(builder.and_(low, byte), builder.shl(builder.and_(high, byte), nb.const(8))) for low, high in pairs]
+    return [
+        builder.or_(builder.and_(low, byte), builder.shl(builder.and_(high, byte), nb.const(8)))
+        for low, high in pairs
+    ]
 
 
 @cuda_meaning(source.astype)
@@ -183,20 +211,35 @@ def converted(builder: Any, have: TileType, value: Any, result: TileType) -> Any
     if whole and kind in INTEGERS:  # the low bits
         if have.dtype in INTEGERS and have.dtype.itemsize == kind.itemsize:
             return value
-        return assembled(builder, result, narrowed(builder, kind, wide(builder, have.dtype, registers(builder, have, value))))
-    found = (wide if kind in INTEGERS else floats)(builder, have.dtype, registers(builder, have, value))
+        return assembled(
+            builder,
+            result,
+            narrowed(builder, kind, wide(builder, have.dtype, registers(builder, have, value))),
+        )
+    found = (wide if kind in INTEGERS else floats)(
+        builder, have.dtype, registers(builder, have, value)
+    )
     if kind in INTEGERS:
-        function = nb.pure_asm(nb.i32, [nb.f32], f"cvt.rzi.{'u' if kind == UINT32 else 's'}32.f32 $0, $1;", "=r,f")
+        function = nb.pure_asm(
+            nb.i32, [nb.f32], f"cvt.rzi.{'u' if kind == UINT32 else 's'}32.f32 $0, $1;", "=r,f"
+        )
         found = [builder.call(function, [x]) for x in found]
     if packing(kind).narrow:
-        found = [packed(builder, kind, low, high) for low, high in zip(found[::2], found[1::2], strict=True)]
+        found = [
+            packed(builder, kind, low, high)
+            for low, high in zip(found[::2], found[1::2], strict=True)
+        ]
     return assembled(builder, result, found)
 
 
 def to_words(builder: Any, tile: TileType, values: list[Any]) -> list[Any]:
     """Return the elements of registers, a 32-bit word each."""
     if packing(tile.dtype).per_register == 2:
-        return [word for value in values for word in (value, builder.lshr(value, nb.const(8 * tile.dtype.itemsize)))]
+        return [
+            word
+            for value in values
+            for word in (value, builder.lshr(value, nb.const(8 * tile.dtype.itemsize)))
+        ]
     if tile.dtype == BOOL:
         return [builder.zext(value, nb.i32) for value in values]
     return [builder.bitcast(value, nb.i32) if tile.dtype == FLOAT32 else value for value in values]
@@ -206,8 +249,12 @@ def from_words(builder: Any, tile: TileType, words: list[Any]) -> list[Any]:
     """Return the registers of elements in 32-bit words."""
     if packing(tile.dtype).per_register == 2:
         bits = 8 * tile.dtype.itemsize
-        return [builder.or_(builder.and_(low, nb.const((1 << bits) - 1)), builder.shl(high, nb.const(bits)))
-                for low, high in zip(words[::2], words[1::2], strict=True)]
+        return [
+            builder.or_(
+                builder.and_(low, nb.const((1 << bits) - 1)), builder.shl(high, nb.const(bits))
+            )
+            for low, high in zip(words[::2], words[1::2], strict=True)
+        ]
     if tile.dtype == BOOL:
         return [builder.icmp_unsigned("!=", word, nb.const(0)) for word in words]
     return [builder.bitcast(word, nb.f32) if tile.dtype == FLOAT32 else word for word in words]
@@ -220,7 +267,14 @@ def _bitcast(_context: Any, tile: Any, dtype: Any) -> Any:
     _, builder, args = yield result(tile, dtype)
     if have.machine == result.machine:
         return args[0]
-    return assembled(builder, result, [builder.bitcast(part, result.machine.element) for part in registers(builder, have, args[0])])
+    return assembled(
+        builder,
+        result,
+        [
+            builder.bitcast(part, result.machine.element)
+            for part in registers(builder, have, args[0])
+        ],
+    )
 
 
 def cast_to_store(tile: Any, dtype: np.dtype) -> tuple[Any, Callable[[Any, Any], Any]]:

@@ -29,7 +29,17 @@ import numpy as np
 
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
-from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, expanded_form, lanes_across, places, vector_of
+from .layouts import (
+    ACCUMULATOR,
+    COLUMN,
+    EITHER,
+    ROW,
+    Form,
+    expanded_form,
+    lanes_across,
+    places,
+    vector_of,
+)
 from .refs import All, Ds, Span, method_of, unlimited, whole_slices
 from .row_layouts import lanes_of, word_of
 from .tile import Tile, form_of
@@ -40,7 +50,10 @@ def _steps(form: Form) -> tuple[int, ...]:
     if vector := vector_of(form.layout):
         return 64, lanes_across(form.shape[1], vector) * vector
     if lanes := lanes_of(form.layout):
-        return tuple(form.shape[0] if axis == 0 and word_of(form.layout) != ROW else 2 * lanes for axis in range(len(form.shape)))
+        return tuple(
+            form.shape[0] if axis == 0 and word_of(form.layout) != ROW else 2 * lanes
+            for axis in range(len(form.shape))
+        )
     step = {ACCUMULATOR: (64, 8), ROW: (1, 8), COLUMN: (64, 1), EITHER: (8, 8)}[form.layout]
     return step if len(form.shape) == 2 else (max(step) if form.layout != ROW else 8,)
 
@@ -66,22 +79,30 @@ def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]
         return expanded_form(form, tuple(parts)), ()
     unlimited(parts, "a part of a register tile")
     if len(parts) != len(form.shape):
-        raise SpecError(f"tile[…]: a tile {form.shape} is indexed by {len(form.shape)} slice{'s' * (len(form.shape) > 1)}, got "
-                        f"{len(parts)}: write ':' for all of a dimension")
+        raise SpecError(
+            f"tile[…]: a tile {form.shape} is indexed by {len(form.shape)} slice{'s' * (len(form.shape) > 1)}, got "
+            f"{len(parts)}: write ':' for all of a dimension"
+        )
     slices = []
     for axis, (part, size, step) in enumerate(zip(parts, form.shape, _steps(form), strict=True)):
         start, count = _bounds(part, size)
         along = "" if len(form.shape) == 1 else (" of its rows", " of its columns")[axis]
         if start is None:
-            raise SpecError(f"tile[…]: a part{along} starts at a run-time value, but registers are named at compile time: write "
-                            "a constant, or store the tile to shared memory and load a part of that")
+            raise SpecError(
+                f"tile[…]: a part{along} starts at a run-time value, but registers are named at compile time: write "
+                "a constant, or store the tile to shared memory and load a part of that"
+            )
         if start < 0 or count < 1 or start + count > size:
-            raise SpecError(f"tile[…]: elements {start} … {start + count - 1}{along} are not in a tile {form.shape}: take some of "
-                            f"0 … {size - 1}")
+            raise SpecError(
+                f"tile[…]: elements {start} … {start + count - 1}{along} are not in a tile {form.shape}: take some of "
+                f"0 … {size - 1}"
+            )
         if (start % step or count % step) and count != size:
-            raise SpecError(f"tile[…]: elements {start} … {start + count - 1}{along} lie in the midst of what lanes have: a part "
-                            f"of a tile {form} starts at a multiple of {step} and has a multiple of {step}: take "
-                            f"{start // step * step}:{-(-(start + count) // step) * step}, or a part of a tile in shared memory")
+            raise SpecError(
+                f"tile[…]: elements {start} … {start + count - 1}{along} lie in the midst of what lanes have: a part "
+                f"of a tile {form} starts at a multiple of {step} and has a multiple of {step}: take "
+                f"{start // step * step}:{-(-(start + count) // step) * step}, or a part of a tile in shared memory"
+            )
         slices.append(slice(int(start), int(start + count)))
     shape, layout = tuple(part.stop - part.start for part in slices), form.layout
     if layout == EITHER and (slices[0].start % 64 or shape[0] % 64):
@@ -103,8 +124,10 @@ def elements_of(form: Form, result: Form, slices: Sequence[slice]) -> tuple[int,
         before = len(places(form.shape, ROW)) if form.layout == EITHER and line == COLUMN else 0
         number = {place: before + i for i, place in enumerate(places(form.shape, of))}
         row, column = (slices[0].start, slices[-1].start)
-        found += [number[(None if r is None else r + row, None if c is None else c + column)]
-                  for r, c in places(result.shape, line)]
+        found += [
+            number[(None if r is None else r + row, None if c is None else c + column)]
+            for r, c in places(result.shape, line)
+        ]
     return tuple(found)
 
 
@@ -134,19 +157,34 @@ def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
     wanted = list(wanted[0]) if len(wanted) == 1 and isinstance(wanted[0], tuple) else wanted
     size = int(np.prod(form.shape))
     try:
-        found = tuple(int(n) for n in np.broadcast_to(np.int8(0), size).reshape([operator.index(n) for n in wanted]).shape)
+        found = tuple(
+            int(n)
+            for n in np.broadcast_to(np.int8(0), size)
+            .reshape([operator.index(n) for n in wanted])
+            .shape
+        )
     except (TypeError, ValueError):
-        raise SpecError(f"reshape: a tile {form.shape} has {size} elements, which are not {tuple(wanted)}") from None
+        raise SpecError(
+            f"reshape: a tile {form.shape} has {size} elements, which are not {tuple(wanted)}"
+        ) from None
     if found == form.shape:
         return form
-    if word_of(form.layout) not in (ROW, COLUMN, EITHER) or found not in ((size,), (1, size), (size, 1)):
-        raise SpecError(f"reshape of a tile {form.shape} to {found}: other lanes would have its elements; vectors (n,), (1, n) and "
-                        "(n, 1) become each other, all else goes through shared memory: tile[...] = x, then a part of it")
+    if word_of(form.layout) not in (ROW, COLUMN, EITHER) or found not in (
+        (size,),
+        (1, size),
+        (size, 1),
+    ):
+        raise SpecError(
+            f"reshape of a tile {form.shape} to {found}: other lanes would have its elements; vectors (n,), (1, n) and "
+            "(n, 1) become each other, all else goes through shared memory: tile[...] = x, then a part of it"
+        )
     if len(form.shape) == 1:
         return expanded_form(form, (All(), None) if found[-1] == 1 else (None, All()))
     if len(found) == 2:
-        raise SpecError(f"reshape of a tile {form.shape} to {found}: a row and a column lie in other lanes: "
-                        "numpipe.layout_cast(x.reshape(-1), \"row\") or \"column\" moves a vector")
+        raise SpecError(
+            f"reshape of a tile {form.shape} to {found}: a row and a column lie in other lanes: "
+            'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector'
+        )
     return Form(found, form.dtype, form.layout)
 
 
@@ -167,9 +205,14 @@ def check_turned(form: Form) -> None:
     would have the elements."""
     if len(form.shape) == 1:
         return
-    raise SpecError(f"x.T of a register tile {form.shape}: other lanes would have its elements: " + (
-        'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector' if 1 in form.shape else
-        "store it to shared memory, tile[...] = x, and load tile.T[...]"))
+    raise SpecError(
+        f"x.T of a register tile {form.shape}: other lanes would have its elements: "
+        + (
+            'numpipe.layout_cast(x.reshape(-1), "row") or "column" moves a vector'
+            if 1 in form.shape
+            else "store it to shared memory, tile[...] = x, and load tile.T[...]"
+        )
+    )
 
 
 def _turned(tile: Tile) -> Tile:

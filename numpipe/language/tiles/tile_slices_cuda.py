@@ -24,7 +24,11 @@ def _part(tile: Any, index: Any) -> Any:
     if not slices:
         return assembled(builder, result, part_of_either(builder, have, args[0], result))
     parts, each = registers(builder, have, args[0]), packing(form.dtype).per_register
-    return assembled(builder, result, [parts[i // each] for i in source.elements_of(have.form, form, slices)[::each]])
+    return assembled(
+        builder,
+        result,
+        [parts[i // each] for i in source.elements_of(have.form, form, slices)[::each]],
+    )
 
 
 nb.binary(operator.getitem, _part)
@@ -40,6 +44,8 @@ def _reshape(_context: Any, tile: Any, *shape: Any) -> Any:
 
 
 nb.method(TileType, "reshape", source.reshape)
+
+
 def _turned(ty: TileType) -> TileType:
     source.check_turned(ty.form)
     return ty

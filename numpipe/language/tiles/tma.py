@@ -30,8 +30,17 @@ class Copy:
     arrival  address of the mbarrier that a load completes on
     """
 
-    def __init__(self, plan: CopyPlan, ref: GmemRef, start: Sequence[Any], address: int, arrival: int = 0) -> None:
-        self.plan, self.ref, self.address, self.arrival, self.offset, self.ctas = plan, ref, address, arrival, 0, 0
+    def __init__(
+        self, plan: CopyPlan, ref: GmemRef, start: Sequence[Any], address: int, arrival: int = 0
+    ) -> None:
+        self.plan, self.ref, self.address, self.arrival, self.offset, self.ctas = (
+            plan,
+            ref,
+            address,
+            arrival,
+            0,
+            0,
+        )
         self.start = [int(place) for place in start]
         self.tensor = tensor_map(ref, plan.request)
 

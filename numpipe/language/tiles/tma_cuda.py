@@ -20,9 +20,24 @@ from .refs_cuda import I32
 class Copy:
     """`tma.Copy` while code is generated; `table` is the address of the kernel's tensor maps."""
 
-    def __init__(self, context: Any, builder: Any, unit: Unit, plan: CopyPlan, table: Any, start: Sequence[Any], address: Any,
-                 arrival: Any = None) -> None:
-        self.context, self.builder, self.plan, self.start, self.arrival = context, builder, plan, list(start), arrival
+    def __init__(
+        self,
+        context: Any,
+        builder: Any,
+        unit: Unit,
+        plan: CopyPlan,
+        table: Any,
+        start: Sequence[Any],
+        address: Any,
+        arrival: Any = None,
+    ) -> None:
+        self.context, self.builder, self.plan, self.start, self.arrival = (
+            context,
+            builder,
+            plan,
+            list(start),
+            arrival,
+        )
         self.address, self.offset, self.ctas = address, nb.const(0), None
         self.tensor = builder.add(table, nb.const(128 * unit.map_slot(plan.request), nb.i64))
 
@@ -32,7 +47,9 @@ class Copy:
             share = builder.add(builder.mul(share, nb.const(by.dims[axis])), place[axis])
         rows = builder.mul(share, nb.const(by.rows))
         others = [nb.const(0) if axis in by.along else at for axis, at in enumerate(place)]
-        self.ctas = builder.shl(nb.const(mask_of((0, 0, 0), by.dims, by.along)), rank(builder, others, by.dims))
+        self.ctas = builder.shl(
+            nb.const(mask_of((0, 0, 0), by.dims, by.along)), rank(builder, others, by.dims)
+        )
         self.offset = builder.mul(rows, nb.const(by.width))
         self.start[by.across] = builder.add(self.start[by.across], rows)
 
@@ -47,13 +64,24 @@ class Copy:
 
     def _issue(self, operation: Any) -> None:
         """Issue the operation for each box, with those of the operands below that it takes."""
-        *start, address, offset = (Value(self.builder, value) for value in (*self.start, self.address, self.offset))
+        *start, address, offset = (
+            Value(self.builder, value) for value in (*self.start, self.address, self.offset)
+        )
         nothing, place = nb.nothing(self.context), nb.types.UniTuple(I32, len(start))
         policy = nb.types.none if self.plan.policy is None else nb.types.literal(self.plan.policy)
         for at, there in self.plan.boxes(start, address, offset):
             coords = self.context.make_tuple(self.builder, place, [part.value for part in at])
-            operands = {"dst": (I32, there.value), "src": (I32, there.value), "tensor_map": (nb.types.int64, self.tensor),
-                        "coords": (place, coords), "mbar": (I32, self.arrival), "ctas": (I32, self.ctas),
-                        "eviction_policy": (policy, nothing), "operation": (nb.types.literal(self.plan.reduction), nothing)}
-            kinds, values = zip(*(operands[name] for name in inspect.signature(operation).parameters), strict=True)
+            operands = {
+                "dst": (I32, there.value),
+                "src": (I32, there.value),
+                "tensor_map": (nb.types.int64, self.tensor),
+                "coords": (place, coords),
+                "mbar": (I32, self.arrival),
+                "ctas": (I32, self.ctas),
+                "eviction_policy": (policy, nothing),
+                "operation": (nb.types.literal(self.plan.reduction), nothing),
+            }
+            kinds, values = zip(
+                *(operands[name] for name in inspect.signature(operation).parameters), strict=True
+            )
             nb.call(self.context, self.builder, operation, kinds, values)

@@ -35,8 +35,13 @@ def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
 
     # round, then of each row the rank and the column found before, then the results: ranks, and
     # columns
-    begin = [nb.const(0), *[nb.const(LAST)] * len(rows), *[nb.const(-1)] * len(rows),
-             *[nb.const(LEAST)] * len(where), *[nb.const(source.ABSENT)] * len(where)]
+    begin = [
+        nb.const(0),
+        *[nb.const(LAST)] * len(rows),
+        *[nb.const(-1)] * len(rows),
+        *[nb.const(LEAST)] * len(where),
+        *[nb.const(source.ABSENT)] * len(where),
+    ]
     entry = builder.block
     loop, behind = builder.append_basic_block("top"), builder.append_basic_block("found")
     builder.branch(loop)
@@ -44,49 +49,103 @@ def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
     state = [builder.phi(value.type) for value in begin]
     for phi, value in zip(state, begin, strict=True):
         phi.add_incoming(value, entry)
-    number, before = state[0], state[1:1 + 2 * len(rows)]
-    ranked, indexed = state[-2 * len(where):-len(where)], state[-len(where):]
-    best = {row: _next(builder, [(column or 0, rank) for (r, column), rank in of.items() if r == row], own, before[i],
-                       before[len(rows) + i]) for i, row in enumerate(rows)}
-    mine = {column: builder.icmp_unsigned("==", number, builder.add(own, nb.const(column or 0)))
-            for column in dict.fromkeys(column for _, column in where)}
-    ranked = [builder.select(mine[c], best[r][0], old) for (r, c), old in zip(where, ranked, strict=True)]
-    indexed = [builder.select(mine[c], best[r][1], old) for (r, c), old in zip(where, indexed, strict=True)]
+    number, before = state[0], state[1 : 1 + 2 * len(rows)]
+    ranked, indexed = state[-2 * len(where) : -len(where)], state[-len(where) :]
+    best = {
+        row: _next(
+            builder,
+            [(column or 0, rank) for (r, column), rank in of.items() if r == row],
+            own,
+            before[i],
+            before[len(rows) + i],
+        )
+        for i, row in enumerate(rows)
+    }
+    mine = {
+        column: builder.icmp_unsigned("==", number, builder.add(own, nb.const(column or 0)))
+        for column in dict.fromkeys(column for _, column in where)
+    }
+    ranked = [
+        builder.select(mine[c], best[r][0], old) for (r, c), old in zip(where, ranked, strict=True)
+    ]
+    indexed = [
+        builder.select(mine[c], best[r][1], old) for (r, c), old in zip(where, indexed, strict=True)
+    ]
     following = builder.add(number, nb.const(1))
-    new = [following, *(best[row][0] for row in rows), *(best[row][1] for row in rows), *ranked, *indexed]
+    new = [
+        following,
+        *(best[row][0] for row in rows),
+        *(best[row][1] for row in rows),
+        *ranked,
+        *indexed,
+    ]
     for phi, value in zip(state, new, strict=True):
         phi.add_incoming(value, builder.block)
     builder.cbranch(builder.icmp_unsigned("<", following, nb.const(count)), loop, behind)
     builder.position_at_end(behind)
 
-    found = ranked if kind == INT32 else [_value(builder, rank, index) for rank, index in zip(ranked, indexed, strict=True)]
+    found = (
+        ranked
+        if kind == INT32
+        else [_value(builder, rank, index) for rank, index in zip(ranked, indexed, strict=True)]
+    )
     if half:
-        found = [packed(builder, tile.dtype, *two) for two in zip(found[::2], found[1::2], strict=True)]
-    return context.make_tuple(builder, pair, [assembled(builder, values, found), assembled(builder, columns, indexed)])
+        found = [
+            packed(builder, tile.dtype, *two) for two in zip(found[::2], found[1::2], strict=True)
+        ]
+    return context.make_tuple(
+        builder, pair, [assembled(builder, values, found), assembled(builder, columns, indexed)]
+    )
 
 
-def _next(builder: Any, elements: list[tuple[int, Any]], own: Any, before: Any, column_before: Any) -> tuple[Any, Any]:
+def _next(
+    builder: Any, elements: list[tuple[int, Any]], own: Any, before: Any, column_before: Any
+) -> tuple[Any, Any]:
     """Return (rank, column) of a row's next element behind (`before`, `column_before`); all lanes
     of the quad get it."""
     rank, column = nb.const(LEAST), nb.const(LAST)
     seen = builder.sub(column_before, own)
     # so that of equal ones the first is left
     for at, element in sorted(elements, reverse=True, key=lambda element: element[0]):
-        behind = builder.or_(builder.icmp_signed("<", element, before), builder.and_(
-            builder.icmp_signed("==", element, before), builder.icmp_signed(">", nb.const(at), seen)))
+        behind = builder.or_(
+            builder.icmp_signed("<", element, before),
+            builder.and_(
+                builder.icmp_signed("==", element, before),
+                builder.icmp_signed(">", nb.const(at), seen),
+            ),
+        )
         better = builder.and_(behind, builder.icmp_signed(">=", element, rank))
-        rank, column = builder.select(better, element, rank), builder.select(better, builder.add(own, nb.const(at)), column)
+        rank, column = (
+            builder.select(better, element, rank),
+            builder.select(better, builder.add(own, nb.const(at)), column),
+        )
     for distance in QUAD:
-        other, place = (nb.emit_asm(builder, nb.i32, [value], f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;", "=r,r")
-                        for value in (rank, column))
-        better = builder.or_(builder.icmp_signed(">", other, rank), builder.and_(
-            builder.icmp_signed("==", other, rank), builder.icmp_signed("<", place, column)))
+        other, place = (
+            nb.emit_asm(
+                builder,
+                nb.i32,
+                [value],
+                f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;",
+                "=r,r",
+            )
+            for value in (rank, column)
+        )
+        better = builder.or_(
+            builder.icmp_signed(">", other, rank),
+            builder.and_(
+                builder.icmp_signed("==", other, rank), builder.icmp_signed("<", place, column)
+            ),
+        )
         rank, column = builder.select(better, other, rank), builder.select(better, place, column)
     return rank, column
 
 
 def _value(builder: Any, rank: Any, index: Any) -> Any:
     """Return the float32 of a rank; -inf where there is no element."""
-    bits = builder.select(builder.icmp_signed("<", rank, nb.const(0)), builder.xor(rank, nb.const(LAST)), rank)
+    bits = builder.select(
+        builder.icmp_signed("<", rank, nb.const(0)), builder.xor(rank, nb.const(LAST)), rank
+    )
     there = builder.icmp_signed(">=", index, nb.const(0))
-    return builder.select(there, builder.bitcast(bits, nb.f32), nb.ir.Constant(nb.f32, float("-inf")))
+    return builder.select(
+        there, builder.bitcast(bits, nb.f32), nb.ir.Constant(nb.f32, float("-inf"))
+    )

@@ -36,7 +36,15 @@ SHIFT = 12582912.0
 # minimax polynomials of r^2, the highest power first; sine and tangent without their first term, r
 SINE = 2.86567956e-6, -1.98559923e-4, 8.33338592e-3, -1.66666672e-1
 COSINE = 2.44677067e-5, -1.38877297e-3, 4.16666567e-2, -0.5, 1.0
-TANGENT = 4.38117981e-3, 8.94600598e-5, 1.08341556e-2, 2.12811474e-2, 5.40602170e-2, 1.33326918e-1, 3.33333433e-1
+TANGENT = (
+    4.38117981e-3,
+    8.94600598e-5,
+    1.08341556e-2,
+    2.12811474e-2,
+    5.40602170e-2,
+    1.33326918e-1,
+    3.33333433e-1,
+)
 
 
 def _f(value: float) -> Any:
@@ -79,6 +87,7 @@ def reduced(builder: Any, x: Any) -> tuple[Any, Any]:
 
 def _far(builder: Any, bits: Any) -> tuple[Any, Any]:
     """Return (r, q) of a finite number from 2^16 on, by its bits."""
+
     def wide(value: Any) -> Any:
         return builder.zext(value, nb.i64)
 
@@ -88,17 +97,24 @@ def _far(builder: Any, bits: Any) -> tuple[Any, Any]:
     negative = builder.icmp_signed("<", bits, nb.const(0))
     mantissa = wide(builder.or_(builder.shl(bits, nb.const(8)), nb.const(-0x80000000)))
     # 17 … 128
-    exponent = builder.sub(builder.and_(builder.lshr(bits, nb.const(23)), nb.const(255)), nb.const(126))
+    exponent = builder.sub(
+        builder.and_(builder.lshr(bits, nb.const(23)), nb.const(255)), nb.const(126)
+    )
     word, shift = builder.lshr(exponent, nb.const(5)), wide(builder.and_(exponent, nb.const(31)))
     words = []
     for first in range(-1, 3):  # of 2/pi, those that a shift by the exponent leaves
         chosen = nb.const(_word(first))
         for number in range(1, 5):
-            chosen = builder.select(builder.icmp_unsigned("==", word, nb.const(number)), nb.const(_word(first + number)), chosen)
+            chosen = builder.select(
+                builder.icmp_unsigned("==", word, nb.const(number)),
+                nb.const(_word(first + number)),
+                chosen,
+            )
         words.append(wide(chosen))
     high, middle, low = (
         builder.lshr(builder.shl(builder.or_(builder.shl(one, const(32)), other), shift), const(32))
-        for one, other in itertools.pairwise(words))
+        for one, other in itertools.pairwise(words)
+    )
     product = builder.lshr(builder.mul(mantissa, low), const(32))
     product = builder.add(builder.mul(mantissa, middle), product)
     # x 2/pi, modulo 4, as 2.62 bits
@@ -107,10 +123,15 @@ def _far(builder: Any, bits: Any) -> tuple[Any, Any]:
     # from -1/2 to 1/2, as 62 bits
     rest = builder.sub(product, builder.and_(quarter, const(-1 << 62)))
     double = nb.ir.DoubleType()
-    r = builder.fptrunc(builder.fmul(builder.sitofp(rest, double), nb.ir.Constant(double, np.pi / 2 * 2.0**-62)), nb.f32)
+    r = builder.fptrunc(
+        builder.fmul(builder.sitofp(rest, double), nb.ir.Constant(double, np.pi / 2 * 2.0**-62)),
+        nb.f32,
+    )
     q = builder.trunc(builder.lshr(quarter, const(62)), nb.i32)
-    return (builder.select(negative, builder.fsub(_f(-0.0), r), r),
-            builder.select(negative, builder.sub(nb.const(0), q), q))
+    return (
+        builder.select(negative, builder.fsub(_f(-0.0), r), r),
+        builder.select(negative, builder.sub(nb.const(0), q), q),
+    )
 
 
 def _word(number: int) -> int:

@@ -16,14 +16,34 @@ def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) 
     `machine`, in PTX `kind`."""
     register = REGISTERS[str(machine)]
     if count == 1:
-        return [nb.emit_asm(builder, machine, [address], f"ld.shared.{kind} $0, [$1];", f"={register},r,~{{memory}}")]
+        return [
+            nb.emit_asm(
+                builder,
+                machine,
+                [address],
+                f"ld.shared.{kind} $0, [$1];",
+                f"={register},r,~{{memory}}",
+            )
+        ]
     names = ", ".join(f"${i}" for i in range(count))
-    found = nb.emit_asm(builder, nb.ir.LiteralStructType([machine] * count), [address],
-                        f"ld.shared.v{count}.{kind} {{{names}}}, [${count}];", f"={register}," * count + "r,~{memory}")
+    found = nb.emit_asm(
+        builder,
+        nb.ir.LiteralStructType([machine] * count),
+        [address],
+        f"ld.shared.v{count}.{kind} {{{names}}}, [${count}];",
+        f"={register}," * count + "r,~{memory}",
+    )
     return [builder.extract_value(found, i) for i in range(count)]
 
 
-def store_words(builder: Any, kind: str, address: Any, values: Sequence[Any], chosen: Any = None, space: str = "shared") -> None:
+def store_words(
+    builder: Any,
+    kind: str,
+    address: Any,
+    values: Sequence[Any],
+    chosen: Any = None,
+    space: str = "shared",
+) -> None:
     """Store registers to adjacent places in memory by one instruction, in lanes where `chosen`, an
     int32, is not 0."""
     where = [address] if chosen is None else [address, chosen]

@@ -32,12 +32,26 @@ if TYPE_CHECKING:
     from .op_launches import OpExplanation
     from .product_time import product
 
-__getattr__ = names(__name__, {
-    "gpu_figures": "H200 Clock DeviceModel",
-    "explaining": "Explanation Measured Registers Slots explain",
-    "limits": "Prediction",
-    "op_launches": "OpExplanation",
-    "product_time": "product",
-})
-__all__ = ["H200", "Clock", "DeviceModel", "Explanation", "Measured", "OpExplanation", "Prediction", "Registers", "Slots",
-           "explain", "product"]
+__getattr__ = names(
+    __name__,
+    {
+        "gpu_figures": "H200 Clock DeviceModel",
+        "explaining": "Explanation Measured Registers Slots explain",
+        "limits": "Prediction",
+        "op_launches": "OpExplanation",
+        "product_time": "product",
+    },
+)
+__all__ = [
+    "H200",
+    "Clock",
+    "DeviceModel",
+    "Explanation",
+    "Measured",
+    "OpExplanation",
+    "Prediction",
+    "Registers",
+    "Slots",
+    "explain",
+    "product",
+]

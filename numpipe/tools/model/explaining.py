@@ -151,10 +151,16 @@ class Explanation:
         roofline."""
         ctas = self.tiles if self.persistent else math.prod(self.grid)
         if self.limiter == "wave tail" and ctas < self.sms:
-            return (f"{ctas} {'tiles' if self.persistent else 'CTAs'} for {self.sms} SMs: divide the work among more CTAs (smaller "
-                    "tiles, or several CTAs a row or column and numpipe.atomic_add)")
+            return (
+                f"{ctas} {'tiles' if self.persistent else 'CTAs'} for {self.sms} SMs: divide the work among more CTAs (smaller "
+                "tiles, or several CTAs a row or column and numpipe.atomic_add)"
+            )
         following, saved = max(self.losses.items(), key=lambda item: item[1])
-        if self.limiter not in (*ROOFLINES, "stores") or self.limiter == following or saved < NEXT * self.predicted_seconds:
+        if (
+            self.limiter not in (*ROOFLINES, "stores")
+            or self.limiter == following
+            or saved < NEXT * self.predicted_seconds
+        ):
             return ADVICE[self.limiter]
         return f"{ADVICE[self.limiter]}; next {following} ({_time(saved)}): {ADVICE[following]}"
 
@@ -180,10 +186,20 @@ class Explanation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures in dicts, lists, strings and numbers."""
-        figures = dataclasses.asdict(self) | {"smem": [list(row) for row in self.smem], "grid": list(self.grid),
-                                              "slots": [vars(slots) for slots in self.slots],
-                                              "data": list(self.data), "given": list(self.given)}
-        derived = ("advice", "link_bytes", "smem_bytes", "predicted_tflops", "predicted_tbytes_per_second")
+        figures = dataclasses.asdict(self) | {
+            "smem": [list(row) for row in self.smem],
+            "grid": list(self.grid),
+            "slots": [vars(slots) for slots in self.slots],
+            "data": list(self.data),
+            "given": list(self.given),
+        }
+        derived = (
+            "advice",
+            "link_bytes",
+            "smem_bytes",
+            "predicted_tflops",
+            "predicted_tbytes_per_second",
+        )
         return figures | {name: getattr(self, name) for name in derived}
 
     def __str__(self) -> str:
@@ -192,43 +208,102 @@ class Explanation:
             return f"{tflops}{1e-12 * self.hbm_bytes / seconds:>8.2f} TB/s"
 
         registers = self.registers
-        roles = f"{registers.entry} at entry" + (f", {registers.memory} memory role, {registers.compute} compute role"
-                                                 if registers.memory else "")
-        per_byte = f" ({self.flop / self.hbm_bytes:.0f} FLOP a byte)" if self.flop and self.hbm_bytes else ""
+        roles = f"{registers.entry} at entry" + (
+            f", {registers.memory} memory role, {registers.compute} compute role"
+            if registers.memory
+            else ""
+        )
+        per_byte = (
+            f" ({self.flop / self.hbm_bytes:.0f} FLOP a byte)"
+            if self.flop and self.hbm_bytes
+            else ""
+        )
         rows = [
-            ("work", f"{_number(self.flop, 'FLOP') if self.flop else 'no products'}, "
-                     f"{_number(self.hbm_bytes, 'B')} of HBM{per_byte}, "
-                     + f"{_number(self.link_bytes, 'B')} of the link, " * bool(self.link_bytes) +
-                     f"{_number(self.l2_bytes, 'B')} of L2, {_number(self.copied_bytes, 'B')} copied to shared memory"),
+            (
+                "work",
+                f"{_number(self.flop, 'FLOP') if self.flop else 'no products'}, "
+                f"{_number(self.hbm_bytes, 'B')} of HBM{per_byte}, "
+                + f"{_number(self.link_bytes, 'B')} of the link, " * bool(self.link_bytes)
+                + f"{_number(self.l2_bytes, 'B')} of L2, {_number(self.copied_bytes, 'B')} copied to shared memory",
+            ),
             ("", f"depends on data, as given: {', '.join(self.given)}" if self.given else ""),
-            ("", f"depends on data, zeros here: {', '.join(self.data)}; numbers of NumPy arrays are read" if self.data else ""),
-            *((name, ", ".join(f"{array} {_number(n, 'B')}" for array, n in nbytes.items()) or "none")
-              for name, nbytes in (("loads", self.loaded), ("stores", self.stored), ("fetches", self.fetched), ("sends", self.sent))
-              if nbytes or name in ("loads", "stores")),
-            ("grid", f"{' x '.join(map(str, self.grid))} CTAs of {self.threads} threads, {self.ctas_per_sm} an SM"
-                     + ", persistent" * self.persistent + f"; {self.tiles} tiles, {self.steps} steps, {self.waves:.2f} waves"),
-            ("registers", f"{roles}; {registers.accumulators} of accumulators"
-                          + (f"; {registers.spill_bytes} B a lane spilled" if registers.spill_bytes else "")
-                          + f" ({'compiled' if registers.compiled else 'from the budget'})"),
+            (
+                "",
+                f"depends on data, zeros here: {', '.join(self.data)}; numbers of NumPy arrays are read"
+                if self.data
+                else "",
+            ),
+            *(
+                (
+                    name,
+                    ", ".join(f"{array} {_number(n, 'B')}" for array, n in nbytes.items())
+                    or "none",
+                )
+                for name, nbytes in (
+                    ("loads", self.loaded),
+                    ("stores", self.stored),
+                    ("fetches", self.fetched),
+                    ("sends", self.sent),
+                )
+                if nbytes or name in ("loads", "stores")
+            ),
+            (
+                "grid",
+                f"{' x '.join(map(str, self.grid))} CTAs of {self.threads} threads, {self.ctas_per_sm} an SM"
+                + ", persistent" * self.persistent
+                + f"; {self.tiles} tiles, {self.steps} steps, {self.waves:.2f} waves",
+            ),
+            (
+                "registers",
+                f"{roles}; {registers.accumulators} of accumulators"
+                + (f"; {registers.spill_bytes} B a lane spilled" if registers.spill_bytes else "")
+                + f" ({'compiled' if registers.compiled else 'from the budget'})",
+            ),
             ("shared memory", f"{self.smem_bytes} of {self.smem_limit} B"),
             *(("", f"{size:>8} B  {what}") for size, what in self.smem),
         ]
         width = max(len(name) for name, _ in rows)
         lines = [f"kernel {self.kernel} on one {self.device} at {self.clock_mhz:.0f} MHz", ""]
         lines += [f"{name:<{width}}  {text}".rstrip() for name, text in rows if text or name]
-        losses = sorted(((name, loss) for name, loss in self.losses.items() if loss >= 0.005 * self.predicted_seconds),
-                        key=lambda item: -item[1])
+        losses = sorted(
+            (
+                (name, loss)
+                for name, loss in self.losses.items()
+                if loss >= 0.005 * self.predicted_seconds
+            ),
+            key=lambda item: -item[1],
+        )
         alone = [(name, seconds) for name, seconds in self.limits.items() if seconds]
-        for title, times in ((f"{'alone':>28}{'of the time':>16}", alone), (f"{'would be saved':>28}", losses)):
+        for title, times in (
+            (f"{'alone':>28}{'of the time':>16}", alone),
+            (f"{'would be saved':>28}", losses),
+        ):
             lines += ["", title]
-            lines += [f"{name:<18}{_time(seconds):>10}{seconds / self.predicted_seconds:>15.0%}" for name, seconds in times]
-        lines += ["", f"{'predicted':<18}{_time(self.predicted_seconds):>10}{rates(self.predicted_seconds)}"]
+            lines += [
+                f"{name:<18}{_time(seconds):>10}{seconds / self.predicted_seconds:>15.0%}"
+                for name, seconds in times
+            ]
+        lines += [
+            "",
+            f"{'predicted':<18}{_time(self.predicted_seconds):>10}{rates(self.predicted_seconds)}",
+        ]
         if self.measured is not None:
-            lines.append(f"{'measured':<18}{_time(self.measured.seconds):>10}{rates(self.measured.seconds)}   "
-                         f"{self.measured.over_predicted:.2f} x predicted")
-            lines += [f"  {role:<16}{share:>10.0%} of its time waiting" for role, share in self.measured.waiting.items()]
-        share = f" ({self.limits[self.limiter] / self.predicted_seconds:.0%} of the time)" if self.limiter in ROOFLINES else ""
-        verdict = textwrap.fill(f"limited by {self.limiter}{share}: {self.advice}", 132, subsequent_indent="  ")
+            lines.append(
+                f"{'measured':<18}{_time(self.measured.seconds):>10}{rates(self.measured.seconds)}   "
+                f"{self.measured.over_predicted:.2f} x predicted"
+            )
+            lines += [
+                f"  {role:<16}{share:>10.0%} of its time waiting"
+                for role, share in self.measured.waiting.items()
+            ]
+        share = (
+            f" ({self.limits[self.limiter] / self.predicted_seconds:.0%} of the time)"
+            if self.limiter in ROOFLINES
+            else ""
+        )
+        verdict = textwrap.fill(
+            f"limited by {self.limiter}{share}: {self.advice}", 132, subsequent_indent="  "
+        )
         return "\n".join([*lines, "", verdict])
 
 
@@ -239,9 +314,18 @@ def explain(kernel: Callable[..., Any], /, *args: Any, **named: Any) -> OpExplan
 
 
 @brief
-def explain(kernel: Any, /, *args: Any, measured: float | Trace | None = None, device: DeviceModel = H200,
-            clock: Clock | float = "burst", compiled: bool | None = None, out: Any = None, mesh: Mesh | None = None,
-            **named: Any) -> Any:
+def explain(
+    kernel: Any,
+    /,
+    *args: Any,
+    measured: float | Trace | None = None,
+    device: DeviceModel = H200,
+    clock: Clock | float = "burst",
+    compiled: bool | None = None,
+    out: Any = None,
+    mesh: Mesh | None = None,
+    **named: Any,
+) -> Any:
     """Return what a call of a kernel moves and multiplies, how long it takes on a GPU, and what
     limits it. Needs no GPU.
 
@@ -277,50 +361,114 @@ def explain(kernel: Any, /, *args: Any, measured: float | Trace | None = None, d
     require("explain", locals(), device=a(DeviceModel), compiled=FLAG | NONE)
     if any(kernel is op for op in noted_calls.OPS):
         asked = {name: value for name, value in (("out", out), ("mesh", mesh)) if value is not None}
-        return explain_op(kernel, args, named | asked,
-                          functools.partial(explain, device=device, clock=clock, compiled=compiled))
+        return explain_op(
+            kernel,
+            args,
+            named | asked,
+            functools.partial(explain, device=device, clock=clock, compiled=compiled),
+        )
     check_kernel("explain", kernel)
     device.tensor_busy_clock(clock)
     call = kernel.described(args, named, out, mesh=mesh, whole=True)
-    card = launch.Device(0, device.name, device.target.capability[:2], device.sms, 0, device.target.smem_bytes)
+    card = launch.Device(
+        0, device.name, device.target.capability[:2], device.sms, 0, device.target.smem_bytes
+    )
     grid = run_target.ctas(kernel.definition, launch.Choice("gpu", "asked for", card), call)
     if 0 in grid:
-        raise SpecError(f"explain: kernel {kernel.name} has no CTAs for these arguments: grid {grid}")
+        raise SpecError(
+            f"explain: kernel {kernel.name} has no CTAs for these arguments: grid {grid}"
+        )
     if compiled is None:
         compiled = os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0" and toolchain() is None
-    used: Resources | None = kernel.inspect("resources", *args, out=out, mesh=mesh, **named) if compiled else None
+    used: Resources | None = (
+        kernel.inspect("resources", *args, out=out, mesh=mesh, **named) if compiled else None
+    )
     unit = call.variant.unit(simulated=True)
     entry = used.registers if used else min(255, unit.register_pool // unit.warpgroups)
     semaphores = kernel.definition.results.semaphores(call) if unit.gpus else None
-    work = _count(unit, call, grid, semaphores, lambda: device.sms * _resident(used or unit, entry, device))
+    work = _count(
+        unit, call, grid, semaphores, lambda: device.sms * _resident(used or unit, entry, device)
+    )
     resident = _resident(used or unit, entry, device)
-    memory, compute = (unit.memory_registers, unit.compute_registers) if unit.warp_specialized else (0, entry)
-    spilled = used.spill_bytes if used else 2 * 4 * max(0, work.accumulators + OTHERS - unit.compute_registers)
+    memory, compute = (
+        (unit.memory_registers, unit.compute_registers) if unit.warp_specialized else (0, entry)
+    )
+    spilled = (
+        used.spill_bytes
+        if used
+        else 2 * 4 * max(0, work.accumulators + OTHERS - unit.compute_registers)
+    )
     registers = Registers(entry, memory, compute, work.accumulators, spilled, used is not None)
-    slots = [Slots(plan.name, plan.slots, plan.stage_bytes, work.total["fills", plan.name]) for plan in unit.load_rings]
-    slots += [Slots(plan.name, plan.slots, plan.stage_bytes, 0, "store") for plan in unit.outputs.values()]
-    loaded, stored, fetched, sent = ({key[1]: n for key, n in work.total.items() if key[0] == kind}
-                                     for kind in ("load", "store", "fetch", "send"))
+    slots = [
+        Slots(plan.name, plan.slots, plan.stage_bytes, work.total["fills", plan.name])
+        for plan in unit.load_rings
+    ]
+    slots += [
+        Slots(plan.name, plan.slots, plan.stage_bytes, 0, "store") for plan in unit.outputs.values()
+    ]
+    loaded, stored, fetched, sent = (
+        {key[1]: n for key, n in work.total.items() if key[0] == kind}
+        for kind in ("load", "store", "fetch", "send")
+    )
     persistent = isinstance(kernel.options.grid, Persistent)
-    prediction = predict(work, Facts(
-        tuple(RingFacts(plan.name, plan.slots, plan.delay, plan.stage_bytes) for plan in unit.load_rings), resident,
-        unit.params.drain, spilled, bool(used.notes if used else spilled), unit.turns > 1), device, clock)
+    prediction = predict(
+        work,
+        Facts(
+            tuple(
+                RingFacts(plan.name, plan.slots, plan.delay, plan.stage_bytes)
+                for plan in unit.load_rings
+            ),
+            resident,
+            unit.params.drain,
+            spilled,
+            bool(used.notes if used else spilled),
+            unit.turns > 1,
+        ),
+        device,
+        clock,
+    )
     tiles = work.total["tiles",] or work.ctas
     return Explanation(
-        kernel=kernel.name, device=device.name, clock_mhz=prediction.clock, flop=work.total["flop",],
-        copied_bytes=work.total["copied",], l2_bytes=prediction.l2_bytes, hbm_bytes=prediction.hbm_bytes,
-        loaded=loaded, stored=stored, smem=tuple((size, what) for what, size in (used.smem if used else unit.shares)),
-        smem_limit=unit.target.smem_bytes, registers=registers, slots=tuple(slots), threads=unit.threads, grid=grid,
-        ctas_per_sm=resident, persistent=persistent, sms=device.sms, tiles=tiles,
+        kernel=kernel.name,
+        device=device.name,
+        clock_mhz=prediction.clock,
+        flop=work.total["flop",],
+        copied_bytes=work.total["copied",],
+        l2_bytes=prediction.l2_bytes,
+        hbm_bytes=prediction.hbm_bytes,
+        loaded=loaded,
+        stored=stored,
+        smem=tuple((size, what) for what, size in (used.smem if used else unit.shares)),
+        smem_limit=unit.target.smem_bytes,
+        registers=registers,
+        slots=tuple(slots),
+        threads=unit.threads,
+        grid=grid,
+        ctas_per_sm=resident,
+        persistent=persistent,
+        sms=device.sms,
+        tiles=tiles,
         waves=(tiles if persistent else work.ctas) / (device.sms * resident),
-        steps=sum(n for key, n in work.total.items() if key[0] == "fills"), predicted_seconds=prediction.seconds,
-        limits=prediction.limits, losses=prediction.losses, limiter=prediction.limiter, data=work.data,
-        given=work.given, fetched=fetched, sent=sent,
-        measured=None if measured is None else _measured(measured, work.total["flop",], prediction))
+        steps=sum(n for key, n in work.total.items() if key[0] == "fills"),
+        predicted_seconds=prediction.seconds,
+        limits=prediction.limits,
+        losses=prediction.losses,
+        limiter=prediction.limiter,
+        data=work.data,
+        given=work.given,
+        fetched=fetched,
+        sent=sent,
+        measured=None if measured is None else _measured(measured, work.total["flop",], prediction),
+    )
 
 
-def _count(unit: Unit, call: Call, grid: tuple[int, int, int], semaphores: int | None,
-           resident: Callable[[], int]) -> KernelWork:
+def _count(
+    unit: Unit,
+    call: Call,
+    grid: tuple[int, int, int],
+    semaphores: int | None,
+    resident: Callable[[], int],
+) -> KernelWork:
     """Count the kernel's work, on zeros where there is no data; of several GPUs that of the first,
     as if all had its arrays."""
     lifted, infos = call.variant.lifted, list(call.infos)
@@ -328,25 +476,47 @@ def _count(unit: Unit, call: Call, grid: tuple[int, int, int], semaphores: int |
         infos.append(launch.info_of_zeros(workspace(grid, infos), np.dtype(np.float32)))
     if semaphores is not None:
         infos.append(launch.info_of_zeros((semaphores,), np.dtype(np.int32)))
-    known = [info.array if info.array is not None and any(info.array.strides) else None for info in infos]
-    arrays = [(np.broadcast_to(np.zeros((), info.dtype), info.shape) if array is None else array).view(Numbers)
-              for info, array in zip(infos, known, strict=True)]
+    known = [
+        info.array if info.array is not None and any(info.array.strides) else None for info in infos
+    ]
+    arrays = [
+        (np.broadcast_to(np.zeros((), info.dtype), info.shape) if array is None else array).view(
+            Numbers
+        )
+        for info, array in zip(infos, known, strict=True)
+    ]
 
     def read(given: bool) -> list[str]:
         """Return the arrays, `given` or not, that numbers were taken from; what a memory role does
         not read steers nothing."""
-        return [arg.name for arg, array, data in zip(unit.arrays, arrays, known, strict=True)
-                if array.read and (data is not None) == given and not (unit.warp_specialized and without_value(arg, ()))]
+        return [
+            arg.name
+            for arg, array, data in zip(unit.arrays, arrays, known, strict=True)
+            if array.read
+            and (data is not None) == given
+            and not (unit.warp_specialized and without_value(arg, ()))
+        ]
 
     values, of_all = call.variant.values(call), [arrays] * max(unit.gpus, 1)
-    nbytes = {arg.name: math.prod(info.shape) * info.dtype.itemsize for arg, info in zip(unit.arrays, infos, strict=True)}
+    nbytes = {
+        arg.name: math.prod(info.shape) * info.dtype.itemsize
+        for arg, info in zip(unit.arrays, infos, strict=True)
+    }
     try:
-        work = count(unit, lambda machine: run_role(machine, unit, lifted.simulated, of_all, values), grid, resident, nbytes,
-                     lambda: bool(read(given=True)))
+        work = count(
+            unit,
+            lambda machine: run_role(machine, unit, lifted.simulated, of_all, values),
+            grid,
+            resident,
+            nbytes,
+            lambda: bool(read(given=True)),
+        )
     except Exception as error:
         located = error_lines.simulated(error, unit, lifted)
         if isinstance(located, SpecError) and (names := ", ".join(read(given=False))):
-            raise SpecError(f"{located}\n  explain has no data of {names}, which counts as zeros: pass a NumPy array") from error
+            raise SpecError(
+                f"{located}\n  explain has no data of {names}, which counts as zeros: pass a NumPy array"
+            ) from error
         if located is error:
             raise
         raise located from error
@@ -358,15 +528,28 @@ def _count(unit: Unit, call: Call, grid: tuple[int, int, int], semaphores: int |
 def _resident(of: Unit | Resources, entry: int, device: DeviceModel) -> int:
     """Return the CTAs that an SM holds, by shared memory, registers (`entry` a lane) and
     threads."""
-    return max(1, min(device.smem_bytes // (of.smem_bytes + 1024), device.registers // (of.threads * entry), 2048 // of.threads))
+    return max(
+        1,
+        min(
+            device.smem_bytes // (of.smem_bytes + 1024),
+            device.registers // (of.threads * entry),
+            2048 // of.threads,
+        ),
+    )
 
 
 def _measured(run: float | Trace, flop: int, prediction: Prediction) -> Measured:
     waiting: dict[str, float] = {}
     if isinstance(run, Trace):
         if run.clock != "ns" or not run.events:
-            raise SpecError("explain: measured= takes the trace of a run on a GPU (numpipe.last_profile), got "
-                            + ("an empty one" if not run.events else "a simulated one, whose cycles are no seconds"))
+            raise SpecError(
+                "explain: measured= takes the trace of a run on a GPU (numpipe.last_profile), got "
+                + (
+                    "an empty one"
+                    if not run.events
+                    else "a simulated one, whose cycles are no seconds"
+                )
+            )
         seconds = 1e-9 * (max(e.end for e in run.events) - min(e.start for e in run.events))
         spans: dict[tuple[Any, ...], tuple[int, int]] = {}
         for e in run.events:
@@ -374,18 +557,27 @@ def _measured(run: float | Trace, flop: int, prediction: Prediction) -> Measured
             spans[e.role, e.cta, e.warpgroup] = min(start, e.start), max(end, e.end)
         for role in ("memory", "compute"):
             if whole := sum(end - start for (of, *_), (start, end) in spans.items() if of == role):
-                waiting[role] = sum(e.end - e.start for e in run.events if (e.role, e.kind) == (role, "wait")) / whole
+                waiting[role] = (
+                    sum(e.end - e.start for e in run.events if (e.role, e.kind) == (role, "wait"))
+                    / whole
+                )
     elif finite(above=0).holds(run):
         seconds = float(run)
     else:
         raise SpecError(f"explain: measured= takes seconds or a numpipe.Trace, got {told(run)}")
-    return Measured(seconds, 1e-12 * flop / seconds, 1e-12 * prediction.hbm_bytes / seconds, seconds / prediction.seconds, waiting)
+    return Measured(
+        seconds,
+        1e-12 * flop / seconds,
+        1e-12 * prediction.hbm_bytes / seconds,
+        seconds / prediction.seconds,
+        waiting,
+    )
 
 
 def _number(value: float, unit: str) -> str:
     for power, letter in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
-        if value >= 10 ** power:
-            return f"{value / 10 ** power:.4g} {letter}{unit}"
+        if value >= 10**power:
+            return f"{value / 10**power:.4g} {letter}{unit}"
     return f"{value:.4g} {unit}"
 
 

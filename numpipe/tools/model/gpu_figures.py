@@ -75,7 +75,12 @@ class DeviceModel:
         """Return the MHz while the tensor cores are busy. Raises SpecError for what is no clock."""
         if finite(above=0).holds(clock):
             return float(clock)
-        require("explain", locals(), clock=word("burst", "settled") | Rule(("a positive number of MHz",), finite(above=0).holds))
+        require(
+            "explain",
+            locals(),
+            clock=word("burst", "settled")
+            | Rule(("a positive number of MHz",), finite(above=0).holds),
+        )
         return self.tensor_clock if clock == "burst" else self.settled_clock
 
     def resting_clock(self, clock: Clock | float) -> float:
@@ -84,14 +89,16 @@ class DeviceModel:
 
 
 H200 = DeviceModel(
-    name="H200 SXM", sms=132,
+    name="H200 SXM",
+    sms=132,
     # nvidia-smi under a copy's load and after a pause: docs/results/bandwidth_h200*, gemm_h200*
     # (burst)
     clock=1980,
     # cycles of a 4096^3, 8192^3 and 8192x8192x512 product were counted by the profiler (285, 2196
     # and 172 thousand); with the measured TFLOPS of docs/results/gemm_h200* they say which clock
     # the card really had
-    tensor_clock=1630, settled_clock=1357,
+    tensor_clock=1630,
+    settled_clock=1357,
     hbm=4.23e12,  # the best copy seen, PyTorch's: docs/results/bandwidth_h200*
     # copies of 16 CTAs between two H200s by NVLink: 375 GB/s from a peer's memory, 371 to it (one
     # quick run)
@@ -105,13 +112,17 @@ H200 = DeviceModel(
     unaligned_rows=53e9,
     copy_rate=64,  # NVIDIA's figure for a port of the L2
     # what a drained ring costs a tile in docs/results/gemm_chain_h200* (1470 cycles), shared out
-    latency=1000, hbm_latency=500,
+    latency=1000,
+    hbm_latency=500,
     # of the same three products: 30 cycles a step, about 1000 to 1770 a tile of 48 to 64 KiB
-    work_rate=64, step_cycles=30, tile_cycles=500,
+    work_rate=64,
+    step_cycles=30,
+    tile_cycles=500,
     # cooperative 128x256 at 8192^3: 1.8 % slower with a cluster of 2, of 1056 cycles a step (the
     # same run)
     meeting_cycles=20,
     # an estimate: twice the way to another SM, some 200 cycles, and an mbarrier
     exchange_cycles=500,
-    launch=2.0e-6)
+    launch=2.0e-6,
+)
 """An H200 SXM with a 700 W cap."""

@@ -46,14 +46,33 @@ ADVICE = {
     "tile size": "tiles are too small: a larger one loads fewer bytes, and has fewer steps, for the same FLOP",
     "wave tail": "SMs idle at the end: another tile size, or a grid whose tiles divide among the SMs",
     "CTA start": "an SM's CTAs each wait for their first loads and last stores: a persistent grid (numpipe.persistent(), "
-                 "numpipe.tiles), or more work a CTA",
+    "numpipe.tiles), or more work a CTA",
     "registers": "accumulators do not fit into registers: a smaller tile, more compute warpgroups, or fewer memory_registers",
     "compute role": "ordinary accesses of shared memory take longer than products and copies: fewer, or more warpgroups",
     "launch": "too little work for a launch",
 }
 """The limiters, and what to do about each."""
-LOSSES = ("slots", "tile size", "wave tail", "CTA start", "registers", "stores", "compute role", "launch")
-LIMITS = ("tensor cores", "memory bandwidth", "link", "L2", "ring", "computing", "CTA start", "longest SM", "launch")
+LOSSES = (
+    "slots",
+    "tile size",
+    "wave tail",
+    "CTA start",
+    "registers",
+    "stores",
+    "compute role",
+    "launch",
+)
+LIMITS = (
+    "tensor cores",
+    "memory bandwidth",
+    "link",
+    "L2",
+    "ring",
+    "computing",
+    "CTA start",
+    "longest SM",
+    "launch",
+)
 COMPUTING = ("tile size", "registers", "stores", "compute role")
 """the losses that are parts of the time of computing"""
 
@@ -103,7 +122,9 @@ class Prediction:
     l2_bytes: int
 
 
-def predict(work: KernelWork, facts: Facts, device: DeviceModel, clock: Clock | float) -> Prediction:
+def predict(
+    work: KernelWork, facts: Facts, device: DeviceModel, clock: Clock | float
+) -> Prediction:
     resting, busy = 1e6 * device.resting_clock(clock), 1e6 * device.tensor_busy_clock(clock)
     model = Model(work, facts, device, resting)
     for _ in range(4):  # the clock depends on the load of the tensor cores, and that on the clock
@@ -116,14 +137,31 @@ def predict(work: KernelWork, facts: Facts, device: DeviceModel, clock: Clock | 
     if losses[limiter] < LOSS * total:
         limiter = max(ROOFLINES, key=limits.__getitem__)
         if limits[limiter] < ROOFLINES[limiter] * (total - limits["launch"]):
-            alone = {"CTA start": limits["CTA start"], "tile size": limits["L2"], "slots": limits["ring"]}
+            alone = {
+                "CTA start": limits["CTA start"],
+                "tile size": limits["L2"],
+                "slots": limits["ring"],
+            }
             if limits["ring"] <= limits["computing"]:  # more slots would save nothing
-                alone |= {name: limits["computing"] - model.limit("computing", name) for name in COMPUTING}
+                alone |= {
+                    name: limits["computing"] - model.limit("computing", name) for name in COMPUTING
+                }
                 alone["tile size"], alone["slots"] = max(alone["tile size"], limits["L2"]), 0.0
             limiter = max(alone, key=alone.__getitem__)
-        elif limiter == "memory bandwidth" and _sum(work.total, "store") >= STORES * model.hbm_bytes():
+        elif (
+            limiter == "memory bandwidth"
+            and _sum(work.total, "store") >= STORES * model.hbm_bytes()
+        ):
             limiter = "stores"
-    return Prediction(total, limits, losses, limiter, 1e-6 * model.hertz, round(model.hbm_bytes()), round(model.l2_bytes()))
+    return Prediction(
+        total,
+        limits,
+        losses,
+        limiter,
+        1e-6 * model.hertz,
+        round(model.hbm_bytes()),
+        round(model.l2_bytes()),
+    )
 
 
 class Model:
@@ -141,14 +179,25 @@ class Model:
         """Return the time of the compute role if it never waits for tiles."""
         device, facts = self.device, self.facts
         own: dict[int, float] = {}
-        for warpgroup in {key[1] for key in work if key[0] in ("tensor", "read", "written", "steps")}:
-            own[warpgroup] = 0.0 if without == "tile size" else device.step_cycles * work["steps", warpgroup]
+        for warpgroup in {
+            key[1] for key in work if key[0] in ("tensor", "read", "written", "steps")
+        }:
+            own[warpgroup] = (
+                0.0 if without == "tile size" else device.step_cycles * work["steps", warpgroup]
+            )
             if without != "registers":
-                own[warpgroup] += 128 * facts.spill_bytes / device.work_rate * work["steps", warpgroup]
-                own[warpgroup] += _SERIALISED * work["products", warpgroup] if facts.serialised else 0.0
+                own[warpgroup] += (
+                    128 * facts.spill_bytes / device.work_rate * work["steps", warpgroup]
+                )
+                own[warpgroup] += (
+                    _SERIALISED * work["products", warpgroup] if facts.serialised else 0.0
+                )
         products = _sum(work, "tensor")
-        moved = {number: (0 if without == "compute role" else work["read", number]) / device.work_rate
-                 + (0 if without == "stores" else work["written", number]) / device.work_rate for number in own}
+        moved = {
+            number: (0 if without == "compute role" else work["read", number]) / device.work_rate
+            + (0 if without == "stores" else work["written", number]) / device.work_rate
+            for number in own
+        }
         if not own:
             return float(products)
         # the only tile: the others have none, and half of the lanes nothing to do
@@ -159,7 +208,10 @@ class Model:
         # they share each step: what is no product comes between the products of all
         if len(steps) == 1 and not facts.turns:
             return products + max(own.values()) + sum(moved.values()) + tiles
-        alone = (work["tensor", number] + own[number] + moved[number] + tiles / len(own) for number in own)
+        alone = (
+            work["tensor", number] + own[number] + moved[number] + tiles / len(own)
+            for number in own
+        )
         return max(products, *alone)  # they take turns: one stores while another multiplies
 
     @staticmethod
@@ -176,7 +228,12 @@ class Model:
             fills = work["fills", ring.name]
             if fills:
                 held = compute / fills * (1 + ring.delay)
-                slowest = max(slowest, fills * (self.latency() + ring.nbytes / self.device.copy_rate + held) / ring.slots)
+                slowest = max(
+                    slowest,
+                    fills
+                    * (self.latency() + ring.nbytes / self.device.copy_rate + held)
+                    / ring.slots,
+                )
         return slowest
 
     def latency(self) -> float:
@@ -188,22 +245,34 @@ class Model:
     def cta(self, work: Work, without: str = "") -> float:
         """Return the time of a CTA that is alone on its SM."""
         start = self.start(work) / (self.waves if without == "CTA start" else 1)
-        emptied = self.latency() * self.tiles(work) if self.facts.drain and without != "slots" else 0.0
+        emptied = (
+            self.latency() * self.tiles(work) if self.facts.drain and without != "slots" else 0.0
+        )
         # a fence and a flag; waits for other parts are over by then
         handed = 2 * self.device.latency * min(work["handed",], 1)
         sent = max((n for key, n in work.items() if key[0] == "sent"), default=0)
         # in turns the next one multiplies
         exchanged = self.device.exchange_cycles * (min(sent, 1) if self.facts.turns else sent)
-        return max(self.compute(work, without), self.ring(work, without)) + start + emptied + handed + exchanged
+        return (
+            max(self.compute(work, without), self.ring(work, without))
+            + start
+            + emptied
+            + handed
+            + exchanged
+        )
 
     def start(self, work: Work) -> float:
         """Return the time before a CTA's first tile is there, and after its last store begins."""
-        first = sum(ring.nbytes for ring in self.facts.rings[:1]) / self.device.copy_rate + self.latency()
+        first = (
+            sum(ring.nbytes for ring in self.facts.rings[:1]) / self.device.copy_rate
+            + self.latency()
+        )
         return first + (self.device.latency if any(key[0] == "store" for key in work) else 0)
 
     # ---- all SMs, in seconds
     def sm(self, without: str = "") -> float:
         """Return the time of the SM with the most work."""
+
         def of(work: Work) -> float:
             return max(self.cta(work, without), self.together * self.compute(work, without))
 
@@ -222,8 +291,12 @@ class Model:
         that load together."""
         footprint = self.work.footprint
         fits = sum(footprint.values()) <= self.device.l2_bytes / 2
-        return {array: float(n) if fits else max(float(n), self.work.distinct[array] * self.work.total["load", array])
-                for array, n in footprint.items()}
+        return {
+            array: float(n)
+            if fits
+            else max(float(n), self.work.distinct[array] * self.work.total["load", array])
+            for array, n in footprint.items()
+        }
 
     def hbm_bytes(self) -> float:
         """Return the bytes that HBM gives and takes, also those that other GPUs load and store
@@ -237,14 +310,19 @@ class Model:
 
     def l2_bytes(self) -> float:
         """Return the bytes that L2 gives and takes."""
-        loads = sum(self.work.distinct_beside[array] * self.work.total["load", array] for array in self.work.footprint)
+        loads = sum(
+            self.work.distinct_beside[array] * self.work.total["load", array]
+            for array in self.work.footprint
+        )
         return loads + _sum(self.work.total, "store")
 
     def seconds(self, without: str = "") -> float:
         """Return the whole kernel's time; `without`: a thing that costs nothing."""
         l2 = 0.0 if without == "tile size" else self.limit("L2")
         launch = 0.0 if without == "launch" else self.device.launch
-        return launch + max(self.sm(without), l2, self.limit("memory bandwidth"), self.limit("link"))
+        return launch + max(
+            self.sm(without), l2, self.limit("memory bandwidth"), self.limit("link")
+        )
 
     def limit(self, name: str, without: str = "") -> float:
         """Return the seconds of one unit that never waits for others; `without`: of computing, a

@@ -41,29 +41,48 @@ class OpExplanation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures in dicts, lists, strings and numbers."""
-        return dataclasses.asdict(self) | {"copied": list(self.copied), "kernels": [kernel.as_dict() for kernel in self.kernels],
-                                           "predicted_seconds": self.predicted_seconds}
+        return dataclasses.asdict(self) | {
+            "copied": list(self.copied),
+            "kernels": [kernel.as_dict() for kernel in self.kernels],
+            "predicted_seconds": self.predicted_seconds,
+        }
 
     def __str__(self) -> str:
-        lines = [f"op {self.op}: {len(self.kernels)} kernel{'s' * (len(self.kernels) != 1)}, predicted "
-                 f"{1e6 * self.predicted_seconds:.1f} us"]
+        lines = [
+            f"op {self.op}: {len(self.kernels)} kernel{'s' * (len(self.kernels) != 1)}, predicted "
+            f"{1e6 * self.predicted_seconds:.1f} us"
+        ]
         lines += [f"    {why}" for why in self.copied]
-        lines += [f"    {1e6 * kernel.predicted_seconds:8.1f} us  {kernel.kernel}" for kernel in self.kernels]
+        lines += [
+            f"    {1e6 * kernel.predicted_seconds:8.1f} us  {kernel.kernel}"
+            for kernel in self.kernels
+        ]
         return "\n".join([*lines, *(["", str(self.kernels[-1])] if self.kernels else [])])
 
 
-def explain_op(op: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any],
-               explain: Callable[..., Any]) -> OpExplanation:
+def explain_op(
+    op: Callable[..., Any],
+    args: tuple[Any, ...],
+    named: dict[str, Any],
+    explain: Callable[..., Any],
+) -> OpExplanation:
     """Explain a call of an op, by `explain` of each kernel. Raises SpecError for a call that names
     a target or a stream."""
     if wrong := {"target", "stream"} & named.keys():
-        raise SpecError(f"explain: {op.__name__}: {wrong.pop()}= is of calls that run, and this one does not: leave it out")
+        raise SpecError(
+            f"explain: {op.__name__}: {wrong.pop()}= is of calls that run, and this one does not: leave it out"
+        )
     several = "mesh" in inspect.signature(op).parameters
     if several and "mesh" not in named:
-        raise SpecError(f"explain: {op.__name__} is an op of several GPUs: pass mesh=, numpipe.Mesh.simulated(2) for two of them")
+        raise SpecError(
+            f"explain: {op.__name__} is an op of several GPUs: pass mesh=, numpipe.Mesh.simulated(2) for two of them"
+        )
     names = [*(f"argument {i}" for i in range(len(args))), *named]
-    given = [_described(value, name, op.__name__, several) for name, value in zip(names, (*args, *named.values()), strict=True)]
-    positional, by_name = given[:len(args)], dict(zip(named, given[len(args):], strict=True))
+    given = [
+        _described(value, name, op.__name__, several)
+        for name, value in zip(names, (*args, *named.values()), strict=True)
+    ]
+    positional, by_name = given[: len(args)], dict(zip(named, given[len(args) :], strict=True))
     with noting() as notes:
         op(*positional, **by_name, **({} if several else {"target": "sim"}))
     kernels = [explain(call.kernel, *call.args, out=call.out, **call.named) for call in notes.calls]
@@ -82,7 +101,9 @@ def _described(value: Any, name: str, op: str, several: bool) -> Any:
     if isinstance(value, ArrayType):
         return imagined(value.shape, value.dtype)
     if isinstance(value, np.ndarray):
-        info = imagined(value.shape, value.dtype, value.strides, value.__array_interface__["data"][0] % LINE)
+        info = imagined(
+            value.shape, value.dtype, value.strides, value.__array_interface__["data"][0] % LINE
+        )
         return info._replace(array=value) if several and value.dtype.kind == "i" else info
     if any(hasattr(type(value), name) for name in ("__cuda_array_interface__", "__dlpack__")):
         info = launch.describe(value, name, op)

@@ -31,10 +31,24 @@ CLUSTER = "cluster"
 """a `split`: into as many parts as a cluster has CTAs, which exchange their sums"""
 
 
-def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, slots: int, schedule: str = "cooperative",
-            order: Order | None = None, store_slots: int = 1, itemsize: int = 2, num_compute_wgs: int = 2,
-            batches: int = 1, split: int | str | None = None, cluster: int = 1, aligned: bool = True, device: DeviceModel = H200,
-            clock: Clock | float = "burst") -> Prediction:
+def product(
+    shape: tuple[int, int, int],
+    *,
+    tile: tuple[int, int],
+    depth: int,
+    slots: int,
+    schedule: str = "cooperative",
+    order: Order | None = None,
+    store_slots: int = 1,
+    itemsize: int = 2,
+    num_compute_wgs: int = 2,
+    batches: int = 1,
+    split: int | str | None = None,
+    cluster: int = 1,
+    aligned: bool = True,
+    device: DeviceModel = H200,
+    clock: Clock | float = "burst",
+) -> Prediction:
     """Predict a matrix product; `seconds`, `limits` and `limiter` of the result are those of
     `explain`.
 
@@ -62,13 +76,34 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
     memory.
 
     >>> wide = product((4096, 4096, 4096), tile=(128, 256), depth=64, slots=3, store_slots=4)
-    >>> narrow = product((4096, 4096, 4096), tile=(128, 128), depth=64, slots=5, store_slots=4, schedule="pingpong")
+    >>> narrow = product(
+    ...     (4096, 4096, 4096),
+    ...     tile=(128, 128),
+    ...     depth=64,
+    ...     slots=5,
+    ...     store_slots=4,
+    ...     schedule="pingpong",
+    ... )
     >>> wide.seconds < narrow.seconds
     True
     """
-    require("product", locals(), device=a(DeviceModel), shape=each(whole(1), 3), tile=each(whole(1), 2), depth=whole(1),
-            slots=whole(1), schedule=word("cooperative", "pingpong"), order=a(Order) | NONE, store_slots=whole(0),
-            itemsize=whole(1), num_compute_wgs=whole(1, 8), batches=whole(1), cluster=whole(1), aligned=FLAG)
+    require(
+        "product",
+        locals(),
+        device=a(DeviceModel),
+        shape=each(whole(1), 3),
+        tile=each(whole(1), 2),
+        depth=whole(1),
+        slots=whole(1),
+        schedule=word("cooperative", "pingpong"),
+        order=a(Order) | NONE,
+        store_slots=whole(0),
+        itemsize=whole(1),
+        num_compute_wgs=whole(1, 8),
+        batches=whole(1),
+        cluster=whole(1),
+        aligned=FLAG,
+    )
     if cluster > device.sms:
         raise SpecError(f"product: cluster={cluster}: a cluster has 1 to {device.sms} CTAs")
     above, parts = (1, cluster) if word(CLUSTER).holds(split) else (cluster, 1)
@@ -76,43 +111,90 @@ def product(shape: tuple[int, int, int], *, tile: tuple[int, int], depth: int, s
         raise SpecError(no_split(told(split)).replace("numpipe.split_tiles", "product"))
     turns = schedule == "pingpong"
     rows = 64 * (1 if turns else num_compute_wgs)
-    if tile[0] < 1 or tile[0] % rows or not 8 <= tile[1] <= 256 or tile[1] % 8 or depth < 1 or (
-            depth * itemsize % K_BYTES):
-        raise SpecError(f"product: tile {tile} with {depth=} and schedule={schedule!r}: rows are a multiple of {rows}, columns of "
-                        f"8, up to 256, depth of {K_BYTES // itemsize}")
+    if (
+        tile[0] < 1
+        or tile[0] % rows
+        or not 8 <= tile[1] <= 256
+        or tile[1] % 8
+        or depth < 1
+        or (depth * itemsize % K_BYTES)
+    ):
+        raise SpecError(
+            f"product: tile {tile} with {depth=} and schedule={schedule!r}: rows are a multiple of {rows}, columns of "
+            f"8, up to 256, depth of {K_BYTES // itemsize}"
+        )
     if tile[1] % (8 * parts):
-        raise SpecError(f"product: tile {tile} in a cluster of {parts}, split={CLUSTER!r}: columns are a multiple of {8 * parts}")
+        raise SpecError(
+            f"product: tile {tile} in a cluster of {parts}, split={CLUSTER!r}: columns are a multiple of {8 * parts}"
+        )
     stage = sum(-(-side * depth * itemsize // ATOM) * ATOM for side in tile)
     staging = num_compute_wgs * store_slots * PANEL_BYTES
     sums = 4 * tile[0] * tile[1] * (parts - 1) // parts * (num_compute_wgs if turns else 1)
     if (total := HEADER + slots * stage + staging + sums) > device.target.smem_bytes:
-        raise SpecError(f"product: shared memory: {total} B, but a CTA has {device.target.smem_bytes} B: {slots} slots x {stage} "
-                        f"B, {staging} B of staging, {f'{sums} B of partial sums, ' * bool(sums)}{HEADER} B of barriers: use "
-                        "fewer slots (numpipe.fit_slots says how many fit)")
+        raise SpecError(
+            f"product: shared memory: {total} B, but a CTA has {device.target.smem_bytes} B: {slots} slots x {stage} "
+            f"B, {staging} B of staging, {f'{sums} B of partial sums, ' * bool(sums)}{HEADER} B of barriers: use "
+            "fewer slots (numpipe.fit_slots says how many fit)"
+        )
     if cluster > 1:
         device = replace(device, sms=device.sms // cluster * cluster)
     if above > 1:
         device = replace(device, step_cycles=device.step_cycles + device.meeting_cycles)
-    work = _work((batches, *shape), tile, depth, order or Grouped(16), itemsize, num_compute_wgs, turns, device, split,
-                 above, parts)
+    work = _work(
+        (batches, *shape),
+        tile,
+        depth,
+        order or Grouped(16),
+        itemsize,
+        num_compute_wgs,
+        turns,
+        device,
+        split,
+        above,
+        parts,
+    )
     if not aligned:
-        unaligned = sum(work.total["load", array] / shared for array, shared in (("a", 1), ("b", above)))
+        unaligned = sum(
+            work.total["load", array] / shared for array, shared in (("a", 1), ("b", above))
+        )
         work.unaligned_rows = round(unaligned / 128)
-    facts = Facts((RingFacts(RING, slots, int(turns and slots > 1), stage),), resident=1, drain=False, spill_bytes=0,
-                  serialised=False, turns=turns)
+    facts = Facts(
+        (RingFacts(RING, slots, int(turns and slots > 1), stage),),
+        resident=1,
+        drain=False,
+        spill_bytes=0,
+        serialised=False,
+        turns=turns,
+    )
     return predict(work, facts, device, clock)
 
 
-def _work(shape: tuple[int, int, int, int], tile: tuple[int, int], depth: int, order: Order, itemsize: int, warpgroups: int,
-          turns: bool, device: DeviceModel, split: int | str | None, cluster: int, within: int) -> KernelWork:
+def _work(
+    shape: tuple[int, int, int, int],
+    tile: tuple[int, int],
+    depth: int,
+    order: Order,
+    itemsize: int,
+    warpgroups: int,
+    turns: bool,
+    device: DeviceModel,
+    split: int | str | None,
+    cluster: int,
+    within: int,
+) -> KernelWork:
     (batches, m, n, k), (tm, tn) = shape, tile
     grid = (batches, -(-m // (tm * cluster)) * cluster, -(-n // tn))
     tiles, steps = math.prod(grid), -(-k // depth)
-    work = KernelWork(sms := device.sms, footprint={"a": batches * m * k * itemsize, "b": batches * n * k * itemsize})
+    work = KernelWork(
+        sms := device.sms,
+        footprint={"a": batches * m * k * itemsize, "b": batches * n * k * itemsize},
+    )
     first = 0
     for alike, share in _shares(tiles, steps, sms, split, within):
         if alike:
-            work.counted[first] = _cta(share, tile, depth, itemsize, warpgroups, turns, device.target)
+            work.counted[first] = _cta(
+                share, tile, depth, itemsize, warpgroups, turns, device.target
+            )
             for key, amount in work.counted[first].items():
                 work.total[key] += alike * amount
             first += alike
@@ -121,11 +203,16 @@ def _work(shape: tuple[int, int, int, int], tile: tuple[int, int], depth: int, o
         work.total["load", array] = batches * amount * itemsize
     work.total["store", "c"] = batches * m * n * itemsize
 
-    places = [(order.coordinates(t // within, grid), t % within) for t in range(min(tiles * within, sms, SAMPLES))]
+    places = [
+        (order.coordinates(t // within, grid), t % within)
+        for t in range(min(tiles * within, sms, SAMPLES))
+    ]
     for axis, array in enumerate("ab", 1):
         panels = [(place[0], place[axis], part) for place, part in places]
         work.distinct[array] = len(set(panels)) / len(panels)
-        beside = sum(len(set(panels[at:at + NEIGHBOURS])) for at in range(0, len(panels), NEIGHBOURS))
+        beside = sum(
+            len(set(panels[at : at + NEIGHBOURS])) for at in range(0, len(panels), NEIGHBOURS)
+        )
         work.distinct_beside[array] = beside / len(panels)
     return work
 
@@ -146,49 +233,98 @@ class _Share(NamedTuple):
     sent: int = 0
 
 
-def _shares(tiles: int, steps: int, sms: int, split: int | str | None, within: int) -> list[tuple[int, _Share]]:
+def _shares(
+    tiles: int, steps: int, sms: int, split: int | str | None, within: int
+) -> list[tuple[int, _Share]]:
     """Return (how many CTAs, the share of each), the largest first; parts as `splits` has them, but
     all alike."""
     if split == CLUSTER:
         clusters, others = sms // within, within - 1
         many, left = divmod(tiles, clusters)
-        return [(alike * within, _Share(n, n * -(-steps // within), n / within, sums := n * others / within, sums, n * others))
-                for alike, n in ((left, many + 1), (clusters - left, many))]
+        return [
+            (
+                alike * within,
+                _Share(
+                    n,
+                    n * -(-steps // within),
+                    n / within,
+                    sums := n * others / within,
+                    sums,
+                    n * others,
+                ),
+            )
+            for alike, n in ((left, many + 1), (clusters - left, many))
+        ]
     # the first CTAs have a tile more than the last ones, if the tiles do not divide
     if split is None:
         many, left = divmod(tiles, sms)
-        return [(left, _Share(many + 1, steps * (many + 1), many + 1)), (sms - left, _Share(many, steps * many, many))]
+        return [
+            (left, _Share(many + 1, steps * (many + 1), many + 1)),
+            (sms - left, _Share(many, steps * many, many)),
+        ]
     if isinstance(split, int):
         parts = min(split, steps, sms)
         used = sms // parts * parts
         many, left = divmod(tiles * parts, used)
         each, others = -(-steps // parts), parts - 1
-        return [(ctas, _Share(n, n * each, n, 0, n * others)) for ctas, n in ((left, many + 1), (used - left, many))] + [
-            (sms - used, _Share(0, 0, 0))]
+        return [
+            (ctas, _Share(n, n * each, n, 0, n * others))
+            for ctas, n in ((left, many + 1), (used - left, many))
+        ] + [(sms - used, _Share(0, 0, 0))]
     waves, shared = divmod(tiles, sms)
     if waves and shared:
         waves, shared = waves - 1, shared + sms
     row = -(-shared * steps // sms)
     parts = -(-steps // row) if row else 0
-    return [(sms, _Share(waves + -(-shared // sms) + bool(shared), waves * steps + row, waves + -(-shared // sms), bool(shared),
-                         parts - 1 + bool(shared % sms and row > steps) if shared else 0))]
+    return [
+        (
+            sms,
+            _Share(
+                waves + -(-shared // sms) + bool(shared),
+                waves * steps + row,
+                waves + -(-shared // sms),
+                bool(shared),
+                parts - 1 + bool(shared % sms and row > steps) if shared else 0,
+            ),
+        )
+    ]
 
 
-def _cta(share: _Share, tile: tuple[int, int], depth: int, itemsize: int, warpgroups: int, turns: bool, target: Target) -> Work:
+def _cta(
+    share: _Share,
+    tile: tuple[int, int],
+    depth: int,
+    itemsize: int,
+    warpgroups: int,
+    turns: bool,
+    target: Target,
+) -> Work:
     """Return the work of a CTA with this share of the tiles."""
     (tm, tn), steps = tile, share.steps
-    work = Work({("tiles",): share.parts, ("fills", RING): steps, ("copied",): steps * (tm + tn) * depth * itemsize,
-                 ("load", "a"): steps * tm * depth * itemsize, ("load", "b"): steps * tn * depth * itemsize,
-                 ("store", "c"): round(share.tiles * tm * tn * itemsize), ("flop",): 2 * steps * tm * tn * depth,
-                 ("handed",): 0 if share.sent else round(share.given + share.taken)})
+    work = Work(
+        {
+            ("tiles",): share.parts,
+            ("fills", RING): steps,
+            ("copied",): steps * (tm + tn) * depth * itemsize,
+            ("load", "a"): steps * tm * depth * itemsize,
+            ("load", "b"): steps * tn * depth * itemsize,
+            ("store", "c"): round(share.tiles * tm * tn * itemsize),
+            ("flop",): 2 * steps * tm * tn * depth,
+            ("handed",): 0 if share.sent else round(share.given + share.taken),
+        }
+    )
     rows = tm if turns else tm // warpgroups
     for warpgroup in range(warpgroups):
         parts = len(range(warpgroup, share.parts, warpgroups)) if turns else share.parts
         mine = parts / share.parts if share.parts else 0.0
         work["steps", warpgroup] = round(mine * steps)
-        products = work["products", warpgroup] = round(mine * steps * (rows // 64) * (depth * itemsize // K_BYTES))
+        products = work["products", warpgroup] = round(
+            mine * steps * (rows // 64) * (depth * itemsize // K_BYTES)
+        )
         work["tensor", warpgroup] = round(products * target.product_cycles(tn))
-        work["written", warpgroup] = round(mine * rows * tn * (itemsize * share.tiles + 4 * share.given))
+        work["written", warpgroup] = round(
+            mine * rows * tn * (itemsize * share.tiles + 4 * share.given)
+        )
         work["read", warpgroup] = round(mine * rows * tn * 4 * share.taken)
         work["sent", warpgroup] = round(mine * share.sent)
     return +work  # without zeros: a CTA without a tile does nothing

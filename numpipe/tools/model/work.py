@@ -53,8 +53,14 @@ class KernelWork:
     requests of L2"""
 
 
-def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable[[], int], nbytes: dict[str, int],
-          steered: Callable[[], bool]) -> KernelWork:
+def count(
+    unit: Unit,
+    body: Body,
+    grid: tuple[int, int, int],
+    resident: Callable[[], int],
+    nbytes: dict[str, int],
+    steered: Callable[[], bool],
+) -> KernelWork:
     """Count what a kernel's CTAs load, compute and store, by running some of them.
 
     unit, body  of a simulation: ``body(machine)`` is one warpgroup from entry to end
@@ -128,7 +134,9 @@ def count(unit: Unit, body: Body, grid: tuple[int, int, int], resident: Callable
 def _structure(work: Work) -> frozenset[Any]:
     """Return a CTA's work without its loads and stores, whose bytes depend on how much of a block
     lies inside its array."""
-    return frozenset(item for item in work.items() if item[0][0] not in ("load", "store", "fetch", "send"))
+    return frozenset(
+        item for item in work.items() if item[0][0] not in ("load", "store", "fetch", "send")
+    )
 
 
 def _cost(work: Work) -> int:
@@ -139,7 +147,9 @@ def _cost(work: Work) -> int:
 def _order(unit: Unit) -> list[int]:
     """Return the warpgroups, the memory role first: it makes the rings before a store asks for the
     shared memory they leave."""
-    return sorted(range(unit.warpgroups), key=lambda number: (number != unit.memory_warpgroup, number))
+    return sorted(
+        range(unit.warpgroups), key=lambda number: (number != unit.memory_warpgroup, number)
+    )
 
 
 def place(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -147,7 +157,9 @@ def place(number: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
     return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
 
 
-def _share(work: KernelWork, unit: Unit, body: Body, grid: tuple[int, int, int], resident: int) -> None:
+def _share(
+    work: KernelWork, unit: Unit, body: Body, grid: tuple[int, int, int], resident: int
+) -> None:
     """Estimate which share of the bytes that CTAs load at the same time is distinct, from the first
     steps of the first CTAs.
 
@@ -162,10 +174,15 @@ def _share(work: KernelWork, unit: Unit, body: Body, grid: tuple[int, int, int],
     def nbytes(array: str, loads: collections.Counter[tuple[Any, ...]]) -> int:
         return sum(box[-1] * times for box, times in loads.items() if box[0] == array)
 
-    beside = [functools.reduce(operator.or_, samples[n:n + NEIGHBOURS]) for n in range(0, resident, NEIGHBOURS)]
+    beside = [
+        functools.reduce(operator.or_, samples[n : n + NEIGHBOURS])
+        for n in range(0, resident, NEIGHBOURS)
+    ]
     for array in work.footprint:
         if loaded := sum(nbytes(array, loads) for loads in samples):
-            work.distinct[array] = nbytes(array, collections.Counter(set().union(*samples))) / loaded
+            work.distinct[array] = (
+                nbytes(array, collections.Counter(set().union(*samples))) / loaded
+            )
             work.distinct_beside[array] = sum(nbytes(array, loads) for loads in beside) / loaded
         else:
             work.distinct[array] = work.distinct_beside[array] = 1.0

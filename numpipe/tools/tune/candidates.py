@@ -46,18 +46,28 @@ def named(space: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
     """Return the configs by name: a mapping's keys, or each config's repr. Raises SpecError for
     none, and for two of one name."""
     configs: dict[str, Any] = {}
-    for name, config in space.items() if isinstance(space, Mapping) else ((repr(config), config) for config in space):
+    for name, config in (
+        space.items()
+        if isinstance(space, Mapping)
+        else ((repr(config), config) for config in space)
+    ):
         if name in configs:
-            raise SpecError(f"autotune: the space has {config!r} twice: leave one out, or give names: {{name: config}}")
+            raise SpecError(
+                f"autotune: the space has {config!r} twice: leave one out, or give names: {{name: config}}"
+            )
         configs[name] = config
     if not configs:
-        raise SpecError("autotune: the space has no candidates: pass a list of configs, or {name: config}")
+        raise SpecError(
+            "autotune: the space has no candidates: pass a list of configs, or {name: config}"
+        )
     for name, config in configs.items():
         if not isinstance(name, str):
             raise SpecError(f"autotune: the space's names are strings, got {name!r}")
         if re.search(r" at 0x[0-9a-fA-F]+", repr(config)):
-            raise SpecError(f"autotune: candidate {name!r}: its repr is {config!r}, another one in each process, so a winner could "
-                            "not be found again: use a frozen dataclass, a tuple or a number")
+            raise SpecError(
+                f"autotune: candidate {name!r}: its repr is {config!r}, another one in each process, so a winner could "
+                "not be found again: use a frozen dataclass, a tuple or a number"
+            )
     return configs
 
 
@@ -65,27 +75,38 @@ def refusal(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def describe(factory: Factory, space: Mapping[str, Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[
-        list[Candidate], dict[str, str]]:
+def describe(
+    factory: Factory, space: Mapping[str, Any], args: tuple[Any, ...], named: Mapping[str, Any]
+) -> tuple[list[Candidate], dict[str, str]]:
     """Return the candidates that take such a call, and why others do not."""
     candidates, refused = [], {}
     for name, config in space.items():
         try:
             kernel = factory(config)
             if not isinstance(kernel, Kernel):
-                raise TypeError(f"autotune: {factory.__name__}({config!r}) returned a {type(kernel).__name__}: a factory returns a "
-                                "kernel, as @numpipe.kernel makes it")
+                raise TypeError(
+                    f"autotune: {factory.__name__}({config!r}) returned a {type(kernel).__name__}: a factory returns a "
+                    "kernel, as @numpipe.kernel makes it"
+                )
             params = kernel.options.compiler_params
             if params.debug or params.profile_space:
-                raise SpecError(f"kernel {kernel.name}: built with debug=True or profile_space, it has another speed")
-            candidates.append(Candidate(name, config, kernel, kernel.described(args, dict(named), whole=True)))
+                raise SpecError(
+                    f"kernel {kernel.name}: built with debug=True or profile_space, it has another speed"
+                )
+            candidates.append(
+                Candidate(name, config, kernel, kernel.described(args, dict(named), whole=True))
+            )
         except (SpecError, CompileError) as error:
             refused[name] = refusal(error)
     return candidates, refused
 
 
-def compiled(factory: Factory, candidates: list[Candidate], workers: int | None, report: Callable[[str], object]
-             ) -> dict[str, Image | str]:
+def compiled(
+    factory: Factory,
+    candidates: list[Candidate],
+    workers: int | None,
+    report: Callable[[str], object],
+) -> dict[str, Image | str]:
     """Return the machine code of each candidate by name, or why it has none, as `kernels.warmup`
     compiles them."""
     jobs = [warmup.Job(one.name, (factory, one.config), one.call.variant) for one in candidates]
@@ -93,10 +114,15 @@ def compiled(factory: Factory, candidates: list[Candidate], workers: int | None,
         try:
             job.packed()
         except Exception as error:
-            raise SpecError(f"autotune: candidate {job.name!r} cannot be sent to a worker process: {error}: use configs of a class "
-                            "at module level, or workers=0") from error
+            raise SpecError(
+                f"autotune: candidate {job.name!r} cannot be sent to a worker process: {error}: use configs of a class "
+                "at module level, or workers=0"
+            ) from error
     found = warmup.compiled(jobs, workers, report, "autotune")
-    return {job.name: refusal(one) if isinstance(one, Exception) else one for job, one in zip(jobs, found, strict=True)}
+    return {
+        job.name: refusal(one) if isinstance(one, Exception) else one
+        for job, one in zip(jobs, found, strict=True)
+    }
 
 
 # ---- the calls that are timed: every candidate in turn, each call on other buffers than those that
@@ -104,8 +130,12 @@ def compiled(factory: Factory, candidates: list[Candidate], workers: int | None,
 def interleaved(competitors: Competitors, plan: bench.Plan | None = None) -> dict[str, float]:
     """Return the median seconds of each, in turn under load (`numpipe.bench`), so that all of them
     run at the same clock."""
-    [sample] = bench.compare(dict(competitors), reference=next(iter(competitors)), protocols=("interleaved",),
-                             plan=plan or bench.Plan(load=0.3, rounds=20))
+    [sample] = bench.compare(
+        dict(competitors),
+        reference=next(iter(competitors)),
+        protocols=("interleaved",),
+        plan=plan or bench.Plan(load=0.3, rounds=20),
+    )
     return {name: sample.seconds(name) for name in competitors}
 
 
@@ -133,10 +163,15 @@ def buffers(args: tuple[Any, ...], named: Mapping[str, Any], on_gpu: bool) -> Bu
     if not on_gpu:
         return Buffers([(args, dict(named))], [None])
     arrays = [arg for arg in (*args, *named.values()) if is_array(arg)]
-    moved = sum(int(np.prod(info.shape, dtype=np.int64)) * info.dtype.itemsize
-                for info in (launch.describe(array, "array", "autotune") for array in arrays))
+    moved = sum(
+        int(np.prod(info.shape, dtype=np.int64)) * info.dtype.itemsize
+        for info in (launch.describe(array, "array", "autotune") for array in arrays)
+    )
     count = min(MOST_SETS, bench.rotation_sets(max(1, moved), H200.l2_bytes))
-    sets = [(tuple(map(_copy, args)), {name: _copy(arg) for name, arg in named.items()}) for _ in range(count)]
+    sets = [
+        (tuple(map(_copy, args)), {name: _copy(arg) for name, arg in named.items()})
+        for _ in range(count)
+    ]
     return Buffers(sets, [None] * count)
 
 
@@ -152,8 +187,10 @@ def _copy(arg: Any) -> Any:
     for method in ("clone", "copy"):  # PyTorch's name, CuPy's and JAX's
         if hasattr(arg, method):
             return getattr(arg, method)()
-    raise SpecError(f"autotune: a {type(arg).__name__} on the GPU has neither clone() nor copy(), and copies are measured: "
-                    "pass a NumPy array, or one of PyTorch, CuPy or JAX")
+    raise SpecError(
+        f"autotune: a {type(arg).__name__} on the GPU has neither clone() nor copy(), and copies are measured: "
+        "pass a NumPy array, or one of PyTorch, CuPy or JAX"
+    )
 
 
 def tried(candidates: list[Candidate], buffers: Buffers) -> tuple[list[Candidate], dict[str, str]]:

@@ -46,21 +46,38 @@ class Tuned:
     measured: bool
 
     def __str__(self) -> str:
-        count = f"{len(self.seconds)} measured" + (f", {len(self.skipped)} skipped" if self.skipped else "")
-        lines = [f"kernel {self.kernel.name}: {self.name} is the fastest of {len(self.seconds) + len(self.skipped)} candidates "
-                 f"({count}{'' if self.measured else '; remembered'})"]
+        count = f"{len(self.seconds)} measured" + (
+            f", {len(self.skipped)} skipped" if self.skipped else ""
+        )
+        lines = [
+            f"kernel {self.kernel.name}: {self.name} is the fastest of {len(self.seconds) + len(self.skipped)} candidates "
+            f"({count}{'' if self.measured else '; remembered'})"
+        ]
         best = self.seconds[self.name]
         width = max(map(len, [*self.seconds, *self.skipped]))
         for name, seconds in sorted(self.seconds.items(), key=lambda item: item[1]):
             lines.append(f"    {name:<{width}}  {1e6 * seconds:>10.1f} us  {best / seconds:>5.2f}")
-        lines += [f"    {name:<{width}}  skipped: {why.splitlines()[0]}" for name, why in self.skipped.items()]
+        lines += [
+            f"    {name:<{width}}  skipped: {why.splitlines()[0]}"
+            for name, why in self.skipped.items()
+        ]
         return "\n".join(lines)
 
 
 @brief
-def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *args: Any, key: Any = None,
-             measure: candidates.Measure | None = None, plan: bench.Plan | None = None, workers: int | None = None,
-             again: bool = False, progress: bool = True, **named: Any) -> Tuned:
+def autotune(
+    factory: Factory,
+    space: Mapping[str, Any] | Iterable[Any],
+    /,
+    *args: Any,
+    key: Any = None,
+    measure: candidates.Measure | None = None,
+    plan: bench.Plan | None = None,
+    workers: int | None = None,
+    again: bool = False,
+    progress: bool = True,
+    **named: Any,
+) -> Tuned:
     """Find the fastest of a kernel's configurations for a call, by measuring, once: the winner is
     kept on disk.
 
@@ -98,19 +115,36 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
     where a candidate's launch fails: after that the CUDA context cannot be used.
     """
     configs = candidates.named(space)
-    require("autotune", locals(), measure=FUNCTION | NONE, plan=a(bench.Plan) | NONE, workers=whole(0) | NONE, again=FLAG,
-            progress=FLAG)
+    require(
+        "autotune",
+        locals(),
+        measure=FUNCTION | NONE,
+        plan=a(bench.Plan) | NONE,
+        workers=whole(0) | NONE,
+        again=FLAG,
+        progress=FLAG,
+    )
     choice = launch.choose_target()
     on_gpu = choice.target == "gpu"
     if measure is None and not on_gpu:
-        raise TargetError(f"autotune measures on a Hopper GPU, and kernels are simulated here: {choice.why}. Without one "
-                          "numpipe.explain predicts the time of a candidate; or pass measure=")
+        raise TargetError(
+            f"autotune measures on a Hopper GPU, and kernels are simulated here: {choice.why}. Without one "
+            "numpipe.explain predicts the time of a candidate; or pass measure="
+        )
     question = winners.identity(factory, configs, key, args, named, measure, choice.device)
     file = winners.path(winners.directory(), question)
     known = None if again else winners.load(file, question)
     if known is not None:
         name = known["winner"]
-        return Tuned(name, configs[name], factory(configs[name]), known["seconds"], known["skipped"], file, measured=False)
+        return Tuned(
+            name,
+            configs[name],
+            factory(configs[name]),
+            known["seconds"],
+            known["skipped"],
+            file,
+            measured=False,
+        )
 
     buffers = candidates.buffers(args, named, on_gpu)
     chosen, refused = candidates.describe(factory, configs, *buffers.sets[0])
@@ -126,17 +160,30 @@ def autotune(factory: Factory, space: Mapping[str, Any] | Iterable[Any], /, *arg
         refused |= failed
     skipped = {name: refused[name] for name in configs if name in refused}
     if not chosen:
-        raise SpecError("autotune: none of the candidates can run:\n" + "\n".join(f"    {n}: {why}" for n, why in skipped.items()))
+        raise SpecError(
+            "autotune: none of the candidates can run:\n"
+            + "\n".join(f"    {n}: {why}" for n, why in skipped.items())
+        )
 
     calls = {one.name: functools.partial(buffers.call, one.kernel) for one in chosen}
     times = measure(calls) if measure is not None else candidates.interleaved(calls, plan)
     if set(times) != set(calls) or not all(math.isfinite(t) and t > 0 for t in times.values()):
-        raise SpecError(f"autotune: measure= returned {dict(times)!r}: a positive number of seconds for each of {list(calls)} is "
-                        "expected")
+        raise SpecError(
+            f"autotune: measure= returned {dict(times)!r}: a positive number of seconds for each of {list(calls)} is "
+            "expected"
+        )
     seconds = {name: float(times[name]) for name in calls}
     name = min(seconds, key=lambda candidate: seconds[candidate])
     kept = winners.save(file, question, name, seconds, skipped)
-    tuned = Tuned(name, configs[name], factory(configs[name]), seconds, skipped, file if kept else None, measured=True)
+    tuned = Tuned(
+        name,
+        configs[name],
+        factory(configs[name]),
+        seconds,
+        skipped,
+        file if kept else None,
+        measured=True,
+    )
     if progress:
         print(f"numpipe autotune: {tuned}", file=sys.stderr, flush=True)
     return tuned

@@ -32,8 +32,15 @@ _MAKERS = ("numpipe", "numba-cuda", "numba", "nvidia-nvvm", "nvidia-nvjitlink")
 
 
 # ---- the question
-def identity(factory: Factory, space: Mapping[str, Any], key: Any, args: tuple[Any, ...], named: Mapping[str, Any],
-             measure: Callable[..., Any] | None, device: launch.Device | None) -> dict[str, Any]:
+def identity(
+    factory: Factory,
+    space: Mapping[str, Any],
+    key: Any,
+    args: tuple[Any, ...],
+    named: Mapping[str, Any],
+    measure: Callable[..., Any] | None,
+    device: launch.Device | None,
+) -> dict[str, Any]:
     """Return all that the fastest candidate depends on, for JSON: another value of any of these is
     another question.
 
@@ -43,38 +50,54 @@ def identity(factory: Factory, space: Mapping[str, Any], key: Any, args: tuple[A
     function = inspect.unwrap(factory)
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if not callable(factory) or not module or not name or not name.isidentifier():
-        raise SpecError(f"autotune: the factory {factory!r} is compiled in worker processes, which import it by its name: write it "
-                        "at module level as ``def kernel(cfg): …``, which returns a numpipe kernel")
+        raise SpecError(
+            f"autotune: the factory {factory!r} is compiled in worker processes, which import it by its name: write it "
+            "at module level as ``def kernel(cfg): …``, which returns a numpipe kernel"
+        )
     file = getattr(sys.modules.get(module), "__file__", None)
     if not file:
-        raise SpecError(f"autotune: the factory {name} is of {module}, which is no file that worker processes could import "
-                        "(a prompt, a notebook, 'python -c'): move it to a module")
+        raise SpecError(
+            f"autotune: the factory {name} is of {module}, which is no file that worker processes could import "
+            "(a prompt, a notebook, 'python -c'): move it to a module"
+        )
     return {
         "factory": f"{Path(file).stem if module == '__main__' else module}:{name}",
         "source": hashlib.sha256(Path(file).read_bytes()).hexdigest(),
         "space": {name: repr(config) for name, config in space.items()},
         "arguments": _key(key, args, named),
-        "device": device.name if device else "none", "sms": device.sm_count if device else 0,
+        "device": device.name if device else "none",
+        "sms": device.sm_count if device else 0,
         "driver": device.driver_version if device else 0,
         "versions": {name: version for name, version in versions().items() if name in _MAKERS},
-        "measure": "interleaved" if measure is None else f"{measure.__module__}.{getattr(measure, '__qualname__', '?')}",
+        "measure": "interleaved"
+        if measure is None
+        else f"{measure.__module__}.{getattr(measure, '__qualname__', '?')}",
     }
 
 
 def _key(key: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> str:
     """Return the bucket that a call falls into; without a `key` its shapes, types and scalars."""
     if key is None:
-        return ", ".join([*(_spelled(arg) for arg in args), *(f"{name}={_spelled(arg)}" for name, arg in named.items())])
+        return ", ".join(
+            [
+                *(_spelled(arg) for arg in args),
+                *(f"{name}={_spelled(arg)}" for name, arg in named.items()),
+            ]
+        )
     value = key(*args, **named) if callable(key) else key
     if re.search(r" at 0x[0-9a-fA-F]+", repr(value)):
-        raise SpecError(f"autotune: key is {value!r}, another one in each process: use a string, numbers, or a tuple of them")
+        raise SpecError(
+            f"autotune: key is {value!r}, another one in each process: use a string, numbers, or a tuple of them"
+        )
     return repr(value)
 
 
 def _spelled(arg: Any) -> str:
     if isinstance(arg, ArrayType):
-        raise SpecError(f"autotune: {arg!r} cannot be measured: pass an array; numpipe.explain and numpipe.model.product predict "
-                        "times of shapes alone")
+        raise SpecError(
+            f"autotune: {arg!r} cannot be measured: pass an array; numpipe.explain and numpipe.model.product predict "
+            "times of shapes alone"
+        )
     if not is_array(arg):
         return repr(arg)
     info = launch.describe(arg, "array", "autotune")
@@ -99,34 +122,68 @@ def load(file: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
     question is warned of."""
     try:
         kept = json.loads(content(file, _MOST_BYTES, own=True))
-        if not isinstance(kept, dict) or kept.get("schema") != SCHEMA or kept.get("identity") != identity:
-            raise ValueError(f"it is not of schema {SCHEMA!r}, or answers another question than its name says")
+        if (
+            not isinstance(kept, dict)
+            or kept.get("schema") != SCHEMA
+            or kept.get("identity") != identity
+        ):
+            raise ValueError(
+                f"it is not of schema {SCHEMA!r}, or answers another question than its name says"
+            )
         seconds, skipped, winner = kept.get("seconds"), kept.get("skipped"), kept.get("winner")
-        if not isinstance(seconds, dict) or not isinstance(skipped, dict) or not isinstance(winner, str) or winner not in seconds \
-                or not set(seconds) <= set(identity["space"]) or not all(type(why) is str for why in skipped.values()) \
-                or not all(type(t) in (int, float) and t > 0 for t in seconds.values()):
+        if (
+            not isinstance(seconds, dict)
+            or not isinstance(skipped, dict)
+            or not isinstance(winner, str)
+            or winner not in seconds
+            or not set(seconds) <= set(identity["space"])
+            or not all(type(why) is str for why in skipped.values())
+            or not all(type(t) in (int, float) and t > 0 for t in seconds.values())
+        ):
             raise ValueError(f"its winner is {winner!r}, which it has no time of")
         return kept
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        warnings.warn(f"numpipe.autotune: {file} is corrupt: {error}; it is measured and written again", RuntimeWarning,
-                      stacklevel=4)
+        warnings.warn(
+            f"numpipe.autotune: {file} is corrupt: {error}; it is measured and written again",
+            RuntimeWarning,
+            stacklevel=4,
+        )
         return None
 
 
-def save(file: Path, identity: dict[str, Any], winner: str, seconds: dict[str, float], skipped: dict[str, str]) -> bool:
+def save(
+    file: Path,
+    identity: dict[str, Any],
+    winner: str,
+    seconds: dict[str, float],
+    skipped: dict[str, str],
+) -> bool:
     """Write an answer in one step: a reader finds the whole old file or the whole new one, whoever
     else writes it.
 
     Returns False, with a warning, where the folder cannot be written.
     """
-    text = json.dumps({"schema": SCHEMA, "identity": identity, "winner": winner, "seconds": seconds, "skipped": skipped}, indent=1)
+    text = json.dumps(
+        {
+            "schema": SCHEMA,
+            "identity": identity,
+            "winner": winner,
+            "seconds": seconds,
+            "skipped": skipped,
+        },
+        indent=1,
+    )
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         put(file, text.encode() + b"\n", 0o600)
     except OSError as error:
-        warnings.warn(f"numpipe.autotune: the winner cannot be kept in {file}: {error}; it will be measured again, unless "
-                      f"{VARIABLE} names a folder that can be written", RuntimeWarning, stacklevel=4)
+        warnings.warn(
+            f"numpipe.autotune: the winner cannot be kept in {file}: {error}; it will be measured again, unless "
+            f"{VARIABLE} names a folder that can be written",
+            RuntimeWarning,
+            stacklevel=4,
+        )
         return False
     return True

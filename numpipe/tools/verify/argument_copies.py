@@ -31,18 +31,30 @@ class Arguments:
     GPU 1". Raises SpecError where a parameter has the name of one of the caller's own `options`.
     """
 
-    def __init__(self, what: str, kernel: Kernel, args: Sequence[Any], named: dict[str, Any], out: Any,
-                 options: Sequence[str], mesh: Mesh | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        kernel: Kernel,
+        args: Sequence[Any],
+        named: dict[str, Any],
+        out: Any,
+        options: Sequence[str],
+        mesh: Mesh | None = None,
+    ) -> None:
         check_kernel(what, kernel)
         if mesh is not None:
             check_mesh(mesh, kernel.name)
             if mesh.gpus is not None:
-                raise SpecError(f"kernel {kernel.name}: {what} runs on simulated GPUs, got {mesh!r}: pass "
-                                f"mesh=numpipe.Mesh.simulated({mesh.size})")
+                raise SpecError(
+                    f"kernel {kernel.name}: {what} runs on simulated GPUs, got {mesh!r}: pass "
+                    f"mesh=numpipe.Mesh.simulated({mesh.size})"
+                )
         for name in options:
             if kernel.takes(name):
-                raise SpecError(f"kernel {kernel.name}: its parameter '{name}' has the name of an option of this function: rename "
-                                "it")
+                raise SpecError(
+                    f"kernel {kernel.name}: its parameter '{name}' has the name of an option of this function: rename "
+                    "it"
+                )
         self.kernel, self.mesh = kernel, mesh
         self._args, self._named = list(args), dict(named)
         self._outs: list[tuple[str, Any]] | None = None
@@ -51,13 +63,22 @@ class Arguments:
             outs = list(out) if isinstance(out, (tuple, list)) else [out]
             if mesh is not None and not any(isinstance(each, (tuple, list)) for each in outs):
                 outs = [out]
-            left = [name for name in kernel.parameters[len(args):] if name not in named]
+            left = [name for name in kernel.parameters[len(args) :] if name not in named]
             self._outs = list(zip([*left, *[""] * len(outs)], outs, strict=False))
-        values = dict(zip(kernel.parameters, args, strict=False)) | dict(self._outs or ()) | {
-            name: value for name, value in named.items() if name not in kernel.statics}
-        infos = {name: launch.describe(value, name, kernel.name) for parameter, given in values.items()
-                 for name, value in self._named_parts(parameter, given).items() if is_array(value)}
-        self.arrays: Arrays = {name: info.array for name, info in infos.items() if info.array is not None}
+        values = (
+            dict(zip(kernel.parameters, args, strict=False))
+            | dict(self._outs or ())
+            | {name: value for name, value in named.items() if name not in kernel.statics}
+        )
+        infos = {
+            name: launch.describe(value, name, kernel.name)
+            for parameter, given in values.items()
+            for name, value in self._named_parts(parameter, given).items()
+            if is_array(value)
+        }
+        self.arrays: Arrays = {
+            name: info.array for name, info in infos.items() if info.array is not None
+        }
         """the host arrays by parameter name, as they were passed"""
 
     def _named_parts(self, name: str, value: Any) -> Arrays:
@@ -77,8 +98,10 @@ class Arguments:
                 return copies.get(name, value)
             return [copies.get(part, each) for part, each in parts.items()]
 
-        args = [fresh(name, arg) for name, arg in zip(self.kernel.parameters, self._args, strict=False)]
-        args += self._args[len(args):]
+        args = [
+            fresh(name, arg) for name, arg in zip(self.kernel.parameters, self._args, strict=False)
+        ]
+        args += self._args[len(args) :]
         named = {name: fresh(name, value) for name, value in self._named.items()}
         if self._outs is not None:
             options["out"] = tuple(fresh(name, value) for name, value in self._outs)
@@ -87,7 +110,7 @@ class Arguments:
         results = call(*args, **named, **options)
         if self._outs is None and results is not None:
             results = results if isinstance(results, tuple) else (results,)
-            for name, result in zip(self.kernel.parameters[-len(results):], results, strict=True):
+            for name, result in zip(self.kernel.parameters[-len(results) :], results, strict=True):
                 copies |= self._named_parts(name, result)
         return copies
 
@@ -95,7 +118,8 @@ class Arguments:
 def duplicates(arrays: Sequence[Array]) -> list[Array]:
     """Return copies of arrays, in memory that is laid out as theirs.
 
-    >>> a = np.arange(4); b = a[1:]
+    >>> a = np.arange(4)
+    ... b = a[1:]
     >>> c, d = duplicates([a, b])
     >>> c[1] = 7
     >>> int(d[0]), int(b[0])
@@ -108,7 +132,9 @@ def duplicates(arrays: Sequence[Array]) -> list[Array]:
         low, high = bounds(array)
         lo, memory = next((lo, memory) for lo, hi, memory in rooms if lo <= low and high <= hi)
         start = (lo - memory.ctypes.data) % _ALIGN
-        copy = np.ndarray(array.shape, array.dtype, memory, start + array.ctypes.data - lo, array.strides)
+        copy = np.ndarray(
+            array.shape, array.dtype, memory, start + array.ctypes.data - lo, array.strides
+        )
         # of elements that stand for many, one
         one = tuple(slice(None) if stride else slice(1) for stride in array.strides)
         copy[one] = array[one]

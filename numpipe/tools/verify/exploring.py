@@ -48,7 +48,11 @@ class Coverage:
 
     def __str__(self) -> str:
         if self.complete:
-            return "all schedules, which are of one class," if self.classes == 1 else f"all {self.classes:,} classes of schedules"
+            return (
+                "all schedules, which are of one class,"
+                if self.classes == 1
+                else f"all {self.classes:,} classes of schedules"
+            )
         return f"{self.classes:,} class{'es' * (self.classes != 1)} of schedules, not all ({self.why}),"
 
 
@@ -110,7 +114,9 @@ class All:
             if deal != in_turn:
                 yield from self._clusters(deal)
 
-    def _clusters(self, deal: Sequence[int]) -> Generator[tuple[Exploration, Explored | None], None, tuple[int, int]]:
+    def _clusters(
+        self, deal: Sequence[int]
+    ) -> Generator[tuple[Exploration, Explored | None], None, tuple[int, int]]:
         """Explore each cluster; returns how many there are, and how many work indices were
         drawn."""
         cluster, clusters, drawn = 0, 1, 0
@@ -118,7 +124,11 @@ class All:
             exploration = Exploration(self._run, cluster, deal)
             for explored in exploration:
                 yield exploration, explored
-            cluster, clusters, drawn = cluster + 1, exploration.clusters, max(drawn, exploration.drawn)
+            cluster, clusters, drawn = (
+                cluster + 1,
+                exploration.clusters,
+                max(drawn, exploration.drawn),
+            )
         return clusters, drawn
 
     def _run(self, guide: Guide) -> tuple[Arrays, Judge]:
@@ -135,7 +145,11 @@ class All:
         order = self._in_order(found.explored)
 
         def choose(number: int, enabled: tuple[Agent, ...], usual: int) -> int:
-            return enabled.index(order[number]) if number < len(order) and order[number] in enabled else usual
+            return (
+                enabled.index(order[number])
+                if number < len(order) and order[number] in enabled
+                else usual
+            )
 
         guide = Guide(found.name.cluster, choose, found.name.deal)
         try:
@@ -156,17 +170,30 @@ class All:
         left = [n for n in range(len(steps)) if wanted >> n & 1 and not steps[n].waited]
         order: list[Agent] = []
         while left:
-            ready = [n for n in left if not any(before[n] >> other & 1 for other in left if other < n)]
+            ready = [
+                n for n in left if not any(before[n] >> other & 1 for other in left if other < n)
+            ]
             # an operation that is not a warpgroup's is run when nobody else can: it changes no
             # warpgroup
-            step = min(ready, key=lambda n: ([steps[n].agent] != order[-1:], isinstance(steps[n].agent[0], str), n))
+            step = min(
+                ready,
+                key=lambda n: (
+                    [steps[n].agent] != order[-1:],
+                    isinstance(steps[n].agent[0], str),
+                    n,
+                ),
+            )
             left.remove(step)
             order.append(steps[step].agent)
         return order
 
 
 def _said(error: SimulationError) -> Any:
-    return (error.report.hazard, error.report.now and error.report.now.lines) if error.report is not None else str(error)
+    return (
+        (error.report.hazard, error.report.now and error.report.now.lines)
+        if error.report is not None
+        else str(error)
+    )
 
 
 @contextlib.contextmanager

@@ -38,11 +38,34 @@ if TYPE_CHECKING:
     from ...launch.mesh import Mesh
 
 ROOT = Path(__file__).parents[2]
-SYNCHRONISES = ("mbar_arrive", "mbar_arrive_expect_tx", "mbar_wait", "fence_mbarrier_init", "fence_proxy_async", "bar_sync",
-                "bar_arrive", "grid_dependency_wait", "setmaxnreg", "bulk_commit", "bulk_wait", "wgmma_fence", "wgmma_commit",
-                "wgmma_wait", "mbar_arrive_remote", "mbar_arrive_expect_tx_remote", "mbar_arrive_cluster", "cluster_arrive",
-                "cluster_wait", "gmem_signal", "gmem_await", "gpu_begin", "gpu_await_begin", "semaphore_signal", "semaphore_wait",
-                "fence_proxy_async_global")
+SYNCHRONISES = (
+    "mbar_arrive",
+    "mbar_arrive_expect_tx",
+    "mbar_wait",
+    "fence_mbarrier_init",
+    "fence_proxy_async",
+    "bar_sync",
+    "bar_arrive",
+    "grid_dependency_wait",
+    "setmaxnreg",
+    "bulk_commit",
+    "bulk_wait",
+    "wgmma_fence",
+    "wgmma_commit",
+    "wgmma_wait",
+    "mbar_arrive_remote",
+    "mbar_arrive_expect_tx_remote",
+    "mbar_arrive_cluster",
+    "cluster_arrive",
+    "cluster_wait",
+    "gmem_signal",
+    "gmem_await",
+    "gpu_begin",
+    "gpu_await_begin",
+    "semaphore_signal",
+    "semaphore_wait",
+    "fence_proxy_async_global",
+)
 """Methods of `Machine`. Not `mbar_test`, a question whose answer cannot be left out: a wait follows
 it. Not `bar_red`, the barrier that a vote is: without it there is no answer either (on the GPU too
 the instruction that meets gives the result). Not griddepcontrol.launch_dependents either, which
@@ -50,48 +73,93 @@ orders nothing: without it the next kernel begins later."""
 COUNTED = ("mbar_init_at_entry",)
 """the method that says how many arrivals a phase of a barrier has"""
 PASSED_ON = (
-    "pipeline.operand_barriers.await_step", "pipeline.operand_barriers.barrier_arrive", "pipeline.operand_barriers.barrier_wait",
+    "pipeline.operand_barriers.await_step",
+    "pipeline.operand_barriers.barrier_arrive",
+    "pipeline.operand_barriers.barrier_wait",
     "memory.copies.commit_smem",
-    "memory.copies.commit_smem_to_gmem_group", "memory.copies.fence_and_meet", "memory.copies.meet",
-    "memory.copies.wait_smem_to_gmem", "tiles.exchange.exchange", "tiles.mma.wgmma_wait", "tiles.fence_order.before_access",
-    "tiles.fence_order.before_async", "tiles.products_in_flight.commit_to", "pipeline.warpgroup_order.await_token",
-    "pipeline.warpgroup_order.enter_turn", "pipeline.warpgroup_order.leave_turn", "pipeline.warpgroup_order.pass_token",
-    "pipeline.pipeline_outputs.await_slot", "pipeline.pipeline_outputs.meet", "grid.partials.await_signals", "grid.partials.signal",
-    "memory.peer_arrays.await_launches", "memory.peer_arrays.begin_launch", "memory.semaphores.add_to", "memory.semaphores.await_together",
-    "memory.semaphores.await_value", "memory.semaphores.complete_and_add", "memory.semaphores.complete_stores",
-    "memory.semaphores.poll", "memory.semaphores.signal", "memory.semaphores.wait",
-    "memory.phases.arrive", "memory.phases.arrive_at_peers", "memory.phases.await_narrow", "memory.phases.await_wide",
-    "memory.phases.wait", "memory.registers.set_max_registers",
-    "pipeline.ring.await_consumed", "pipeline.ring.await_ready", "pipeline.ring.release", "pipeline.ring.release_delayed",
-    "pipeline.ring.release_used", "pipeline.steps.await_empty", "pipeline.steps.await_products",
-    "pipeline.steps.await_released", "tiles.store_ring.await_staging", "tiles.store_ring.drain_stores")
+    "memory.copies.commit_smem_to_gmem_group",
+    "memory.copies.fence_and_meet",
+    "memory.copies.meet",
+    "memory.copies.wait_smem_to_gmem",
+    "tiles.exchange.exchange",
+    "tiles.mma.wgmma_wait",
+    "tiles.fence_order.before_access",
+    "tiles.fence_order.before_async",
+    "tiles.products_in_flight.commit_to",
+    "pipeline.warpgroup_order.await_token",
+    "pipeline.warpgroup_order.enter_turn",
+    "pipeline.warpgroup_order.leave_turn",
+    "pipeline.warpgroup_order.pass_token",
+    "pipeline.pipeline_outputs.await_slot",
+    "pipeline.pipeline_outputs.meet",
+    "grid.partials.await_signals",
+    "grid.partials.signal",
+    "memory.peer_arrays.await_launches",
+    "memory.peer_arrays.begin_launch",
+    "memory.semaphores.add_to",
+    "memory.semaphores.await_together",
+    "memory.semaphores.await_value",
+    "memory.semaphores.complete_and_add",
+    "memory.semaphores.complete_stores",
+    "memory.semaphores.poll",
+    "memory.semaphores.signal",
+    "memory.semaphores.wait",
+    "memory.phases.arrive",
+    "memory.phases.arrive_at_peers",
+    "memory.phases.await_narrow",
+    "memory.phases.await_wide",
+    "memory.phases.wait",
+    "memory.registers.set_max_registers",
+    "pipeline.ring.await_consumed",
+    "pipeline.ring.await_ready",
+    "pipeline.ring.release",
+    "pipeline.ring.release_delayed",
+    "pipeline.ring.release_used",
+    "pipeline.steps.await_empty",
+    "pipeline.steps.await_products",
+    "pipeline.steps.await_released",
+    "tiles.store_ring.await_staging",
+    "tiles.store_ring.drain_stores",
+)
 """Helpers that synchronise, and do nothing else but move what they order."""
 APPLIES = (
-    "tiles.mma.<listcomp>", "tiles.fence_order._barrier", "pipeline.operand_barriers.apply", "plan.context.only_if", "plan.context.over",
-    "pipeline.warpgroup_order.over_tokens", "pipeline.pipeline_outputs.first_lane", "pipeline.ring.each")
+    "tiles.mma.<listcomp>",
+    "tiles.fence_order._barrier",
+    "pipeline.operand_barriers.apply",
+    "plan.context.only_if",
+    "plan.context.over",
+    "pipeline.warpgroup_order.over_tokens",
+    "pipeline.pipeline_outputs.first_lane",
+    "pipeline.ring.each",
+)
 """Functions that only call what they are given."""
 ELSEWHERE = "compile", "frameworks", "intrinsics", "launch", "sim", "tools"
 """rooms of numpipe without protocol"""
 LOOP = "the end of a loop (lift.loops)"
 """the wait that the AST pass writes behind a pipeline's loop"""
 
-_HINT = ("setmaxnreg is a hint to change how many registers a warp owns at most (Miscellaneous Instructions: setmaxnreg). Who does "
-         "not raise the number goes on with that of the launch, and ptxas compiles for it")
-_WAITED = ("wgmma.wait_group waits until no more than N of the newest groups are pending (wgmma.wait_group). The loop's end has "
-           "waited with N = 0, and issues none since. This one is there for ptxas: a wait on each way to a read of the registers")
+_HINT = (
+    "setmaxnreg is a hint to change how many registers a warp owns at most (Miscellaneous Instructions: setmaxnreg). Who does "
+    "not raise the number goes on with that of the launch, and ptxas compiles for it"
+)
+_WAITED = (
+    "wgmma.wait_group waits until no more than N of the newest groups are pending (wgmma.wait_group). The loop's end has "
+    "waited with N = 0, and issues none since. This one is there for ptxas: a wait on each way to a read of the registers"
+)
 REDUNDANT = {
     "setmaxnreg.inc < kernels.simulate.run_role": _HINT,
     "setmaxnreg.inc < memory.registers.set_max_registers": _HINT,
     f"wgmma_wait < tiles.mma.wgmma_wait < {LOOP}": _WAITED,
     "wgmma_wait < tiles.mma.wgmma_wait < pipeline.body_form.run_carry": _WAITED,
-    "warp_sync < memory.phases.arrive < pipeline.operand_barriers.barrier_arrive":
-        "bar.warp.sync orders memory accesses among the threads that take part (bar.warp.sync). Each access to a tile, and each "
-        "body by lanes, ends with one of its own, so that nothing is left for this one to order",
+    "warp_sync < memory.phases.arrive < pipeline.operand_barriers.barrier_arrive": "bar.warp.sync orders memory accesses among the threads that take part (bar.warp.sync). Each access to a tile, and each "
+    "body by lanes, ends with one of its own, so that nothing is left for this one to order",
 }
 """The beginning of a place's name -> why nobody misses the operation there, by a sentence of the
 PTX ISA."""
 
-_NO_PRODUCTS = "wgmma.wait_group waits for groups of products (wgmma.wait_group), and the kernel makes none"
+_NO_PRODUCTS = (
+    "wgmma.wait_group waits for groups of products (wgmma.wait_group), and the kernel makes none"
+)
 
 Edit = Callable[[tuple[Any, ...]], "tuple[Any, ...] | None"]
 """Arguments -> those that are passed instead; None: the operation is left out."""
@@ -99,13 +167,17 @@ LEFT_OUT = "left out"
 CHANGES: dict[str, dict[str, Edit]] = {
     "mbar_wait": {"for the phase before": lambda args: (args[0], args[1] - 1, *args[2:])},
     "mbar_arrive": {"twice": lambda args: (args[0], 2 * (args[1] if len(args) > 1 else 1))},
-    "mbar_arrive_expect_tx": {"16 bytes too few": lambda args: (args[0], args[1] - 16),
-                              "16 bytes too many": lambda args: (args[0], args[1] + 16)},
+    "mbar_arrive_expect_tx": {
+        "16 bytes too few": lambda args: (args[0], args[1] - 16),
+        "16 bytes too many": lambda args: (args[0], args[1] + 16),
+    },
     "wgmma_wait": {"leaves one more in flight": lambda args: (args[0] + 1,)},
     "bulk_wait": {"leaves one more in flight": lambda args: (args[0] + 1, *args[1:])},
     "semaphore_wait": {"for one less": lambda args: (*args[:2], args[2] - 1, *args[3:])},
-    "mbar_init_at_entry": {"one arrival more": lambda args: (args[0], args[1] + 1, *args[2:]),
-                           "one arrival fewer": lambda args: (args[0], max(1, args[1] - 1), *args[2:])},
+    "mbar_init_at_entry": {
+        "one arrival more": lambda args: (args[0], args[1] + 1, *args[2:]),
+        "one arrival fewer": lambda args: (args[0], max(1, args[1] - 1), *args[2:]),
+    },
 }
 """Operation -> what it is made to do wrong, beside being left out."""
 
@@ -138,11 +210,17 @@ def is_users(file: Path) -> bool:
 
 def called_by_users(file: Path, line: int) -> str:
     """Return how a place calls a line of a user."""
-    return LOOP if linecache.getline(str(file), line).strip().startswith("for ") else f"{file.name}:{line}"
+    return (
+        LOOP
+        if linecache.getline(str(file), line).strip().startswith("for ")
+        else f"{file.name}:{line}"
+    )
 
 
 @functools.cache
-def named(file: Path, function: str, line: int, users: Callable[[Path, int], str]) -> tuple[str, bool]:
+def named(
+    file: Path, function: str, line: int, users: Callable[[Path, int], str]
+) -> tuple[str, bool]:
     """Return how a frame is called in a place, "" for machinery; and whether it is numpipe's."""
     if is_users(file):
         return users(file, line), False
@@ -161,7 +239,9 @@ def _named(frame: FrameType, users: Callable[[Path, int], str]) -> tuple[str, bo
 _path = functools.cache(Path)
 
 
-def place_of(operation: str, frame: FrameType | None, users: Callable[[Path, int], str] = called_by_users) -> Place:
+def place_of(
+    operation: str, frame: FrameType | None, users: Callable[[Path, int], str] = called_by_users
+) -> Place:
     """Return the place of an operation that this frame calls; `users` gives the names of lines that
     are not numpipe's."""
     calls: list[str] = []
@@ -169,7 +249,11 @@ def place_of(operation: str, frame: FrameType | None, users: Callable[[Path, int
         name, own = _named(frame, users)
         function = name.partition(":")[0]
         # once for a recursion
-        if name and function not in APPLIES and not (calls and calls[-1].startswith(f"{function}:")):
+        if (
+            name
+            and function not in APPLIES
+            and not (calls and calls[-1].startswith(f"{function}:"))
+        ):
             calls.append(name)
             if not own or function not in PASSED_ON:
                 break
@@ -185,9 +269,12 @@ def line_of(frame: FrameType | None) -> str:
 
 
 @contextmanager
-def watched(seen: Callable[[str, FrameType], Edit | None], operations: tuple[str, ...] = SYNCHRONISES) -> Iterator[None]:
+def watched(
+    seen: Callable[[str, FrameType], Edit | None], operations: tuple[str, ...] = SYNCHRONISES
+) -> Iterator[None]:
     """Call ``seen(operation, frame of the caller)`` before each of these operations, and apply the
     edit that it returns."""
+
     def patched(name: str, original: Any) -> Any:
         first = int(name != "warp_sync")  # a method's arguments are behind its machine
 
@@ -239,9 +326,12 @@ class Mutant:
         return not self.by
 
     def __str__(self) -> str:
-        told = self.by or (f"survived; redundant: {self.rule}" if self.rule else
-                           "survived: nobody needs it, or the inputs do not come to what it is for (more steps than slots, a "
-                           "second tile for a CTA)")
+        told = self.by or (
+            f"survived; redundant: {self.rule}"
+            if self.rule
+            else "survived: nobody needs it, or the inputs do not come to what it is for (more steps than slots, a "
+            "second tile for a CTA)"
+        )
         return f"{self.line or self.place.calls[-1]}: {self.place.operation}, {self.change}: {told}\n    in {self.place}"
 
 
@@ -267,8 +357,13 @@ class Mutation:
 
     def __str__(self) -> str:
         told = len(self.mutants) - len(self.survivors) - len(self.redundant)
-        return "\n".join([f"kernel {self.kernel}: {len(self.mutants)} mutants: {told} reported, {len(self.redundant)} redundant by "
-                          f"a rule, {len(self.survivors)} survived", *map(str, self.survivors)])
+        return "\n".join(
+            [
+                f"kernel {self.kernel}: {len(self.mutants)} mutants: {told} reported, {len(self.redundant)} redundant by "
+                f"a rule, {len(self.survivors)} survived",
+                *map(str, self.survivors),
+            ]
+        )
 
     def raise_if_survived(self) -> None:
         """Raise AssertionError with the survivors, if there are some: a test in one line."""
@@ -277,8 +372,16 @@ class Mutation:
             raise AssertionError(str(self))
 
 
-def mutate(kernel: Kernel, /, *args: Any, schedules: int = 3, seed: int = 0, out: Any = None, mesh: Mesh | None = None,
-           **named: Any) -> Mutation:
+def mutate(
+    kernel: Kernel,
+    /,
+    *args: Any,
+    schedules: int = 3,
+    seed: int = 0,
+    out: Any = None,
+    mesh: Mesh | None = None,
+    **named: Any,
+) -> Mutation:
     """Leave out, and weaken, each synchronisation of a kernel, one at a time, and say which of
     these mutants nobody notices.
 
@@ -303,10 +406,19 @@ def mutate(kernel: Kernel, /, *args: Any, schedules: int = 3, seed: int = 0, out
     >>> from numpipe import BlockSpec, ds
     >>> @numpipe.kernel(num_compute_wgs=1)
     ... def doubled(x, y):
-    ...     for (k,), (tile,) in numpipe.pipeline(grid=(4,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(x):
+    ...     for (k,), (tile,) in numpipe.pipeline(
+    ...         grid=(4,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),)
+    ...     )(x):
     ...         y[ds(k * 64, 64), ds(0, 64)] = tile[...] * 2
-    >>> found = mutate(doubled, np.ones((256, 64), np.float32), np.zeros((256, 64), np.float32), schedules=2)
-    >>> {"read-before-ready", "too-few-arrivals", "store-source-reused"} <= {mutant.by for mutant in found.mutants}
+    >>> found = mutate(
+    ...     doubled,
+    ...     np.ones((256, 64), np.float32),
+    ...     np.zeros((256, 64), np.float32),
+    ...     schedules=2,
+    ... )
+    >>> {"read-before-ready", "too-few-arrivals", "store-source-reused"} <= {
+    ...     mutant.by for mutant in found.mutants
+    ... }
     True
     """
     arguments = Arguments("mutate", kernel, args, named, out, ("schedules",), mesh)
@@ -327,12 +439,18 @@ def mutate(kernel: Kernel, /, *args: Any, schedules: int = 3, seed: int = 0, out
             by = _told(kernel, arguments, place, edit, wanted)
             if by is None:
                 continue
-            rule = "" if by else next((text for name, text in rules.items() if place.name.startswith(name)), "")
+            rule = (
+                ""
+                if by
+                else next((text for name, text in rules.items() if place.name.startswith(name)), "")
+            )
             mutants.append(Mutant(place, line, change, by, rule))
     return Mutation(kernel.name, tuple(mutants))
 
 
-def _told(kernel: Kernel, arguments: Arguments, place: Place, edit: Edit, wanted: dict[int | None, Arrays]) -> str | None:
+def _told(
+    kernel: Kernel, arguments: Arguments, place: Place, edit: Edit, wanted: dict[int | None, Arrays]
+) -> str | None:
     """Return what tells that a place is changed: a hazard, "other result"; "" where nothing does,
     None where nothing changes."""
     changed = False
@@ -344,7 +462,9 @@ def _told(kernel: Kernel, arguments: Arguments, place: Place, edit: Edit, wanted
         return made
 
     def seen(operation: str, frame: FrameType) -> Edit | None:
-        return edited if operation == place.operation and place_of(operation, frame) == place else None
+        return (
+            edited if operation == place.operation and place_of(operation, frame) == place else None
+        )
 
     for seed, arrays in wanted.items():
         try:

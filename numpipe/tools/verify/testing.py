@@ -44,9 +44,20 @@ class Checked:
         return tuple(self.errors)
 
 
-def check(kernel: Kernel, /, *args: Any, reference: Any, schedules: int = 10, seed: int = 0, rtol: float | None = None,
-          atol: float | None = None, gpu: bool | None = None, out: Any = None, mesh: Mesh | None = None,
-          **named: Any) -> Checked:
+def check(
+    kernel: Kernel,
+    /,
+    *args: Any,
+    reference: Any,
+    schedules: int = 10,
+    seed: int = 0,
+    rtol: float | None = None,
+    atol: float | None = None,
+    gpu: bool | None = None,
+    out: Any = None,
+    mesh: Mesh | None = None,
+    **named: Any,
+) -> Checked:
     """Assert that `kernel` computes what `reference` does, that no schedule shows a hazard, and the
     same result on the GPU.
 
@@ -74,26 +85,48 @@ def check(kernel: Kernel, /, *args: Any, reference: Any, schedules: int = 10, se
     >>> @numpipe.kernel(num_compute_wgs=1)
     ... def halves(x):
     ...     x[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 0.5
-    >>> check(halves, np.zeros((64, 64), np.float32), reference=lambda: np.full((64, 64), 0.5), schedules=2, gpu=False).errors
+    >>> check(
+    ...     halves,
+    ...     np.zeros((64, 64), np.float32),
+    ...     reference=lambda: np.full((64, 64), 0.5),
+    ...     schedules=2,
+    ...     gpu=False,
+    ... ).errors
     {'sim': {'x': 0.0}}
     """
     __tracebackhide__ = True  # pytest shows the test
-    arguments = Arguments("check", kernel, args, named, out, ("reference", "schedules", "rtol", "atol", "gpu"), mesh)
-    require(f"kernel {kernel.name}: check", locals(), rtol=finite(0) | NONE, atol=finite(0) | NONE, gpu=FLAG | NONE)
+    arguments = Arguments(
+        "check", kernel, args, named, out, ("reference", "schedules", "rtol", "atol", "gpu"), mesh
+    )
+    require(
+        f"kernel {kernel.name}: check",
+        locals(),
+        rtol=finite(0) | NONE,
+        atol=finite(0) | NONE,
+        gpu=FLAG | NONE,
+    )
     names = kernel.outputs(*args, **named)
     if mesh is not None and gpu:
-        raise SpecError(f"kernel {kernel.name}: check runs a kernel of several GPUs on simulated ones: leave gpu= out, and call it "
-                        "with numpipe.Mesh.local() or numpipe.Mesh.torch() to run it on GPUs")
+        raise SpecError(
+            f"kernel {kernel.name}: check runs a kernel of several GPUs on simulated ones: leave gpu= out, and call it "
+            "with numpipe.Mesh.local() or numpipe.Mesh.torch() to run it on GPUs"
+        )
     gpu = False if mesh is not None else gpu
-    values = kernel.ask(reference, "reference", _view, *args, **named) if callable(reference) else reference
+    values = (
+        kernel.ask(reference, "reference", _view, *args, **named)
+        if callable(reference)
+        else reference
+    )
     if mesh is not None:  # a list for each output
         values = values if isinstance(values, tuple) else (values,)
         values = [array for each in values for array in each]
         names = [of_gpu(name, r, mesh.size) for name in names for r in range(mesh.size)]
     values = values if isinstance(values, (tuple, list)) else (values,)
     if len(values) != len(names):
-        raise SpecError(f"kernel {kernel.name}: the reference gives {len(values)} arrays, the kernel has {len(names)} outputs "
-                        f"({', '.join(names)})")
+        raise SpecError(
+            f"kernel {kernel.name}: the reference gives {len(values)} arrays, the kernel has {len(names)} outputs "
+            f"({', '.join(names)})"
+        )
     verification, arrays = verified(kernel, arguments, schedules, seed)
     errors: dict[str, dict[str, float]] = {}
     wrong: list[str] = []
@@ -103,7 +136,9 @@ def check(kernel: Kernel, /, *args: Any, reference: Any, schedules: int = 10, se
         for name, want in zip(names, map(np.asarray, values), strict=True):
             errors[where][name], text = _compare(got[name], want, rtol, atol)
             if text:
-                wrong.append(f"kernel {kernel.name}, {'simulated' if where == 'sim' else 'on the GPU'}: {name} {text}")
+                wrong.append(
+                    f"kernel {kernel.name}, {'simulated' if where == 'sim' else 'on the GPU'}: {name} {text}"
+                )
 
     if arrays:
         compare("sim", arrays)
@@ -121,7 +156,9 @@ def check(kernel: Kernel, /, *args: Any, reference: Any, schedules: int = 10, se
 def _view(info: ArrayInfo) -> Array:
     """Return an argument as a reference gets it: a copy, floats of any size as float64."""
     if info.array is None:
-        raise SpecError("a reference is given arrays of the host: pass NumPy arrays, check copies them to the GPU itself")
+        raise SpecError(
+            "a reference is given arrays of the host: pass NumPy arrays, check copies them to the GPU itself"
+        )
     return info.array.copy() if info.dtype.kind in "iub" else info.array.astype(np.float64)
 
 
@@ -132,7 +169,9 @@ def _compare(got: Array, want: Array, rtol: float | None, atol: float | None) ->
     if not got.size:
         return 0.0, ""
     exact = got.dtype.kind in "iub"
-    left, right = (x if exact and x.dtype.kind in "iub" else x.astype(np.float64) for x in (got, want))
+    left, right = (
+        x if exact and x.dtype.kind in "iub" else x.astype(np.float64) for x in (got, want)
+    )
     with np.errstate(all="ignore"):
         by = np.abs(left.astype(np.float64) - right.astype(np.float64))
         same = (left == right) | (np.isnan(left) & np.isnan(right))
@@ -147,8 +186,10 @@ def _compare(got: Array, want: Array, rtol: float | None, atol: float | None) ->
     if not bad.any():
         return worst, ""
     index = tuple(map(int, np.unravel_index(int(np.where(bad, by, -1.0).argmax()), by.shape)))
-    return worst, (f"differs from the reference in {int(bad.sum())} of {got.size} elements, most at {index}: got {got[index]}, "
-                   f"expected {want[index]}, error {by[index]:.3g}; allowed rtol={rtol:.3g}, atol={atol:.3g}")
+    return worst, (
+        f"differs from the reference in {int(bad.sum())} of {got.size} elements, most at {index}: got {got[index]}, "
+        f"expected {want[index]}, error {by[index]:.3g}; allowed rtol={rtol:.3g}, atol={atol:.3g}"
+    )
 
 
 def tolerance(dtype: Any) -> float:

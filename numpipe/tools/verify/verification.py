@@ -74,9 +74,15 @@ class Failure:
         return self.error.report
 
     def as_dict(self) -> dict[str, Any]:
-        return {"hazard": self.hazard, "lines": [vars(line) for line in self.lines], "schedules": self.schedules, "seed": self.seed,
-                "error": type(self.error).__name__, "text": self.text,
-                "report": None if self.report is None else self.report.as_dict()}
+        return {
+            "hazard": self.hazard,
+            "lines": [vars(line) for line in self.lines],
+            "schedules": self.schedules,
+            "seed": self.seed,
+            "error": type(self.error).__name__,
+            "text": self.text,
+            "report": None if self.report is None else self.report.as_dict(),
+        }
 
 
 @dataclass(frozen=True)
@@ -100,8 +106,10 @@ class Difference:
     summed: bool
 
     def __str__(self) -> str:
-        return (f"{self.array}: {self.elements} of {self.size} elements differ, by up to {self.largest:.3g}, at {self.index}"
-                + ("; sums of floats in different orders" if self.summed else ""))
+        return (
+            f"{self.array}: {self.elements} of {self.size} elements differ, by up to {self.largest:.3g}, at {self.index}"
+            + ("; sums of floats in different orders" if self.summed else "")
+        )
 
 
 @dataclass(frozen=True)
@@ -146,56 +154,106 @@ class Verification:
         if self.failures:
             failure = self.failures[0]
             more = f"; {len(self.failures) - 1} more in the table" if len(self.failures) > 1 else ""
-            found = f"on {failure.ctas} CTAs" if failure.ctas else f"in {failure.schedules} of {self.schedules} schedules"
-            error = type(failure.error)(f"{failure.text}\n  found:  {found}; {self.replay(failure.seed, failure.ctas)} shows it "
-                                        f"again{more}")
+            found = (
+                f"on {failure.ctas} CTAs"
+                if failure.ctas
+                else f"in {failure.schedules} of {self.schedules} schedules"
+            )
+            error = type(failure.error)(
+                f"{failure.text}\n  found:  {found}; {self.replay(failure.seed, failure.ctas)} shows it "
+                f"again{more}"
+            )
             error.report = failure.report
             raise error from None
         for difference in self.differences:
             if not difference.summed:
-                raise SimulationError(f"kernel {self.kernel}: outputs depend on the schedule although no race was reported: "
-                                      f"{difference}, after {difference.schedules} of {self.schedules} schedules; compare "
-                                      f"{self.replay(None)} with {self.replay(difference.seed)}")
+                raise SimulationError(
+                    f"kernel {self.kernel}: outputs depend on the schedule although no race was reported: "
+                    f"{difference}, after {difference.schedules} of {self.schedules} schedules; compare "
+                    f"{self.replay(None)} with {self.replay(difference.seed)}"
+                )
 
     def replay(self, seed: Seed, ctas: int | None = None) -> str:
         """Return the call that runs one of the schedules again."""
-        options = "".join(f", {name}={value!r}" for name, value in (("seed", seed), ("ctas", ctas)) if value is not None)
+        options = "".join(
+            f", {name}={value!r}"
+            for name, value in (("seed", seed), ("ctas", ctas))
+            if value is not None
+        )
         return f"{self.kernel}.simulate(…{options})"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result in dicts, lists, strings and numbers."""
-        return {"kernel": self.kernel, "ok": self.ok, "seeds": list(self.seeds), "seconds": self.seconds,
-                "coverage": None if self.coverage is None else vars(self.coverage),
-                "failures": [failure.as_dict() for failure in self.failures],
-                "warnings": [warning.as_dict() for warning in self.warnings], "ctas": self.ctas,
-                "differences": [vars(difference) | {"index": list(difference.index)} for difference in self.differences]}
+        return {
+            "kernel": self.kernel,
+            "ok": self.ok,
+            "seeds": list(self.seeds),
+            "seconds": self.seconds,
+            "coverage": None if self.coverage is None else vars(self.coverage),
+            "failures": [failure.as_dict() for failure in self.failures],
+            "warnings": [warning.as_dict() for warning in self.warnings],
+            "ctas": self.ctas,
+            "differences": [
+                vars(difference) | {"index": list(difference.index)}
+                for difference in self.differences
+            ],
+        }
 
     def __str__(self) -> str:
         from ...sim.schedule import kind
 
         kinds = ", ".join(f"{n} {name}" for name, n in Counter(map(kind, self.seeds)).items())
-        rows = [(f.hazard, f.schedules, f.seed, " / ".join(map(_place, f.lines)) or "-") for f in self.failures]
+        rows = [
+            (f.hazard, f.schedules, f.seed, " / ".join(map(_place, f.lines)) or "-")
+            for f in self.failures
+        ]
         rows += [("outputs differ", d.schedules, d.seed, str(d)) for d in self.differences]
-        rows += [(f"{w.hazard} (a warning)", w.schedules, w.seed, " / ".join(map(_place, w.lines))) for w in self.warnings]
+        rows += [
+            (f"{w.hazard} (a warning)", w.schedules, w.seed, " / ".join(map(_place, w.lines)))
+            for w in self.warnings
+        ]
         run = f"{self.schedules} schedules ({kinds}{f'; one more on {self.ctas} CTAs' if self.ctas else ''})"
         head = f"kernel {self.kernel}: {run if self.coverage is None else self.coverage} in {self.seconds:.2f} s: "
         if not rows:
             return head + "no hazard, outputs equal bit for bit"
         width = max(len(name) for name, *_ in rows)
-        lines = [head + ("passed" if self.ok else "failed"), f"  {'hazard':{width}}  schedules  seed  where"]
-        lines += [f"  {name:{width}}  {f'{n} of {self.schedules}':>9}  {'-' if seed is None else seed:>4}  {where}"
-                  for name, n, seed, where in rows]
+        lines = [
+            head + ("passed" if self.ok else "failed"),
+            f"  {'hazard':{width}}  schedules  seed  where",
+        ]
+        lines += [
+            f"  {name:{width}}  {f'{n} of {self.schedules}':>9}  {'-' if seed is None else seed:>4}  {where}"
+            for name, n, seed, where in rows
+        ]
         for failure in self.failures:
-            lines += ["", f"{failure.hazard}, {self.replay(failure.seed, failure.ctas)}:", failure.text]
+            lines += [
+                "",
+                f"{failure.hazard}, {self.replay(failure.seed, failure.ctas)}:",
+                failure.text,
+            ]
         for warning in self.warnings:
-            lines += ["", f"{warning.hazard}, a warning, {self.replay(warning.seed)}:", warning.text]
+            lines += [
+                "",
+                f"{warning.hazard}, a warning, {self.replay(warning.seed)}:",
+                warning.text,
+            ]
         return "\n".join(lines)
 
 
 @brief
-def verify(kernel: Kernel, /, *args: Any, schedules: int | Literal["all"] = 20, seed: int = 0, ctas: int | None = None,
-           partial: str | Sequence[str] = (), limit: float = 60.0, out: Any = None, mesh: Mesh | None = None,
-           **named: Any) -> Verification:
+def verify(
+    kernel: Kernel,
+    /,
+    *args: Any,
+    schedules: int | Literal["all"] = 20,
+    seed: int = 0,
+    ctas: int | None = None,
+    partial: str | Sequence[str] = (),
+    limit: float = 60.0,
+    out: Any = None,
+    mesh: Mesh | None = None,
+    **named: Any,
+) -> Verification:
     """Run `kernel` on the simulated SM under a number of schedules, each on fresh copies of the
     arguments.
 
@@ -231,12 +289,16 @@ def verify(kernel: Kernel, /, *args: Any, schedules: int | Literal["all"] = 20, 
     >>> result.ok, result.schedules, result.failures
     (True, 4, ())
     """
-    arguments = Arguments("verify", kernel, args, named, out, ("schedules", "ctas", "partial", "limit"), mesh)
+    arguments = Arguments(
+        "verify", kernel, args, named, out, ("schedules", "ctas", "partial", "limit"), mesh
+    )
     require(f"kernel {kernel.name}: verify", locals(), partial=STRING | each(STRING))
     names = (partial,) if isinstance(partial, str) else tuple(partial)
     if unknown := [name for name in names if name not in kernel.parameters]:
-        raise SpecError(f"kernel {kernel.name}: partial={partial!r}: it has no parameter {', '.join(map(repr, unknown))}; its "
-                        f"parameters are {', '.join(kernel.parameters)}")
+        raise SpecError(
+            f"kernel {kernel.name}: partial={partial!r}: it has no parameter {', '.join(map(repr, unknown))}; its "
+            f"parameters are {', '.join(kernel.parameters)}"
+        )
     return verified(kernel, arguments, schedules, seed, ctas, names, limit)[0]
 
 
@@ -251,7 +313,9 @@ class _Cases:
     number: int = 1
 
 
-def _count(cases: dict[Key, _Cases], seed: Seed, error: SimulationError, shown: Class | None) -> None:
+def _count(
+    cases: dict[Key, _Cases], seed: Seed, error: SimulationError, shown: Class | None
+) -> None:
     key = _key(error)
     known = cases.get(key)
     if known is None:
@@ -266,12 +330,20 @@ Run: TypeAlias = tuple[Seed, "Arrays | None", "SimulationError | None", Judge, "
 """a schedule, its arrays or its error, who judged it, and the class that it stands for"""
 
 
-def _seeded(kernel: Kernel, arguments: Arguments, seeds: Sequence[int | None], judge: Callable[[], Judge]) -> Iterator[Run]:
+def _seeded(
+    kernel: Kernel, arguments: Arguments, seeds: Sequence[int | None], judge: Callable[[], Judge]
+) -> Iterator[Run]:
     """Run the schedules of seeds."""
     for seed in seeds:
         asked = judge()
         try:
-            yield seed, arguments.run(functools.partial(kernel.judged, asked), seed=seed), None, asked, None
+            yield (
+                seed,
+                arguments.run(functools.partial(kernel.judged, asked), seed=seed),
+                None,
+                asked,
+                None,
+            )
         except SimulationError as error:
             yield seed, None, error, asked, None
         except Exception as error:
@@ -280,17 +352,35 @@ def _seeded(kernel: Kernel, arguments: Arguments, seeds: Sequence[int | None], j
             raise
 
 
-def verified(kernel: Kernel, arguments: Arguments, schedules: int | Literal["all"], seed: int, ctas: int | None = None,
-             partial: tuple[str, ...] = (), limit: float = 60.0) -> tuple[Verification, Arrays]:
+def verified(
+    kernel: Kernel,
+    arguments: Arguments,
+    schedules: int | Literal["all"],
+    seed: int,
+    ctas: int | None = None,
+    partial: tuple[str, ...] = (),
+    limit: float = 60.0,
+) -> tuple[Verification, Arrays]:
     """Run the schedules; returns the result, and the arrays of the first schedule that came to its
     end, {} if none did."""
-    require(f"kernel {kernel.name}: verify", locals(), schedules=whole(1, MOST_SCHEDULES) | word("all"), seed=whole(0),
-            limit=finite(above=0.0))
+    require(
+        f"kernel {kernel.name}: verify",
+        locals(),
+        schedules=whole(1, MOST_SCHEDULES) | word("all"),
+        seed=whole(0),
+        limit=finite(above=0.0),
+    )
     judge = functools.partial(Judge, ctas, arguments.arrays, partial)
     every = All(kernel, arguments, judge, limit) if schedules == "all" else None
     seeds = () if schedules == "all" else (None, *range(seed, seed + schedules - 1))
-    runs = _seeded(kernel, arguments, seeds, judge) if every is None else (
-        (str(one.name), one.arrays if one.error is None else None, one.error, one.judge, one) for one in every)
+    runs = (
+        _seeded(kernel, arguments, seeds, judge)
+        if every is None
+        else (
+            (str(one.name), one.arrays if one.error is None else None, one.error, one.judge, one)
+            for one in every
+        )
+    )
     errors: dict[Key, _Cases] = {}
     kept: dict[Key, _Cases] = {}
     first: Arrays = {}
@@ -317,8 +407,10 @@ def verified(kernel: Kernel, arguments: Arguments, schedules: int | Literal["all
             shortest = every.shortest(cases.shown)
             assert shortest.error is not None
             cases.seed, cases.error = str(shortest.name), shortest.error
-    failures, warnings = (tuple(Failure(*key, cases.number, cases.seed, cases.error) for key, cases in found.items())
-                          for found in (errors, kept))
+    failures, warnings = (
+        tuple(Failure(*key, cases.number, cases.seed, cases.error) for key, cases in found.items())
+        for found in (errors, kept)
+    )
     wide = _SMS if ctas is None and not failures and kernel.options.grid == Persistent() else None
     if wide is not None:
         # CTAs of all GPUs live at once, and what they know of each other takes gigabytes
@@ -331,11 +423,15 @@ def verified(kernel: Kernel, arguments: Arguments, schedules: int | Literal["all
             failures = (Failure(*_key(error), 1, None, error, wide),)
         if arguments.mesh is not None:
             gc.collect()  # they are in cycles
-    differences = tuple(_difference(name, first[name], arrays, _summed(kernel, arguments, arrays[0][0]))
-                        for name, arrays in others.items())
+    differences = tuple(
+        _difference(name, first[name], arrays, _summed(kernel, arguments, arrays[0][0]))
+        for name, arrays in others.items()
+    )
     seconds = time.perf_counter() - begun
     coverage = None if every is None else every.coverage
-    return Verification(kernel.name, seeds, failures, differences, seconds, warnings, wide, coverage), first
+    return Verification(
+        kernel.name, seeds, failures, differences, seconds, warnings, wide, coverage
+    ), first
 
 
 # ---- failures ------------------------------------------------------------------------------------
@@ -344,7 +440,9 @@ def _key(error: SimulationError) -> tuple[str, tuple[Line, ...]]:
     report = error.report
     if report is None:
         match = _PLACE.match(str(error))
-        return type(error).__name__, () if match is None else (Line(match["file"], int(match["line"]), ""),)
+        return type(error).__name__, () if match is None else (
+            Line(match["file"], int(match["line"]), ""),
+        )
     parties = [party for party in (report.now, report.before, *report.waiting) if party is not None]
     return report.hazard, tuple(dict.fromkeys(party.lines[0] for party in parties if party.lines))
 
@@ -353,17 +451,30 @@ def _place(line: Line) -> str:
     return str(line) if line.function else f"{PurePath(line.filename).name}:{line.line}"
 
 
-def _difference(name: str, first: Array, others: list[tuple[Seed, Array]], summed: set[str]) -> Difference:
+def _difference(
+    name: str, first: Array, others: list[tuple[Seed, Array]], summed: set[str]
+) -> Difference:
     """Return how the first of other arrays differs."""
     seed, array = others[0]
-    bits = [np.ascontiguousarray(each).view(f"u{each.itemsize}").reshape(each.shape) for each in (array, first)]
+    bits = [
+        np.ascontiguousarray(each).view(f"u{each.itemsize}").reshape(each.shape)
+        for each in (array, first)
+    ]
     differ = bits[0] != bits[1]
     with np.errstate(all="ignore"):
         by = np.where(differ, np.abs(array.astype(np.float64) - first.astype(np.float64)), -1.0)
     by[np.isnan(by)] = np.inf
     index = np.unravel_index(int(by.argmax()), by.shape)
-    return Difference(name, len(others), seed, int(differ.sum()), array.size, float(by[index]), tuple(map(int, index)),
-                      name in summed)
+    return Difference(
+        name,
+        len(others),
+        seed,
+        int(differ.sum()),
+        array.size,
+        float(by[index]),
+        tuple(map(int, index)),
+        name in summed,
+    )
 
 
 def _summed(kernel: Kernel, arguments: Arguments, seed: Seed) -> set[str]:
@@ -372,5 +483,9 @@ def _summed(kernel: Kernel, arguments: Arguments, seed: Seed) -> set[str]:
 
     trace = Trace()
     arrays = arguments.run(kernel.simulate, seed=seed, trace=trace)
-    names = {event.details["tensor"] for event in trace.of("store") if event.details.get("reduction") == "add"}
+    names = {
+        event.details["tensor"]
+        for event in trace.of("store")
+        if event.details.get("reduction") == "add"
+    }
     return {name for name in names if name in arrays and arrays[name].dtype.kind not in "iub"}

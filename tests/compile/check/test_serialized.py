@@ -40,13 +40,19 @@ ptxas info    : Used 168 registers, used 16 barriers"""
 
 @pytest.mark.parametrize("code", LINES)
 def test_a_note_has_our_name(code: str) -> None:
-    found, = advisories.advisories_of(f"{REMARKS}\n{LOSS.format(code, LINES[code])}\n{LOSS.format(code, LINES[code])}\n")
+    (found,) = advisories.advisories_of(
+        f"{REMARKS}\n{LOSS.format(code, LINES[code])}\n{LOSS.format(code, LINES[code])}\n"
+    )
     assert found is advisories.ADVISORIES[code]
 
 
-def test_only_notes_of_serialised_products_are_errors_and_one_that_is_not_known_is_told_as_it_is() -> None:
+def test_only_notes_of_serialised_products_are_errors_and_one_that_is_not_known_is_told_as_it_is() -> (
+    None
+):
     assert advisories.advisories_of(REMARKS) == [] and LINES.keys() == advisories.ADVISORIES.keys()
-    found, = advisories.advisories_of(LOSS.format("C7599", "the weather in the function 'k' in line 3"))
+    (found,) = advisories.advisories_of(
+        LOSS.format("C7599", "the weather in the function 'k' in line 3")
+    )
     assert (found.code, found.name, found.means) == ("C7599", "serialized", "the weather")
 
 
@@ -60,8 +66,10 @@ def products_of_a_function(a, c):
     """80 registers for accumulators, of 104: each product is in a function of its own, where nobody
     sees the other one."""
     left, right = numpipe.zeros((64, 80), np.float32), numpipe.zeros((64, 80), np.float32)
-    for (_,), (x, y) in numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(
-            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((80, 64), lambda k: (0, k))))(a, a):
+    for (_,), (x, y) in numpipe.pipeline(
+        grid=(a.shape[1] // 64,),
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((80, 64), lambda k: (0, k))),
+    )(a, a):
         left = times(left, x, y.T)
         right = times(right, x, y.T)
     c[ds(0, 64), ds(0, 80)] = left
@@ -71,6 +79,7 @@ def products_of_a_function(a, c):
 def an_operand_of_a_body(a, c):
     """P is an argument of the body, and what it returns for the next step: one variable, of which
     the body has a half."""
+
     def body(indices, x, carry):
         acc, p = carry
         s = numpipe.wgmma(None, x, x.T)
@@ -80,12 +89,22 @@ def an_operand_of_a_body(a, c):
         return numpipe.wgmma_wait(acc), p
 
     def compute(pipeline):
-        acc, _ = pipeline((numpipe.zeros((64, 64), np.float32), numpipe.full((64, 64), 0.0, np.float32).astype(a.dtype)))
+        acc, _ = pipeline(
+            (
+                numpipe.zeros((64, 64), np.float32),
+                numpipe.full((64, 64), 0.0, np.float32).astype(a.dtype),
+            )
+        )
         c[ds(0, 64), ds(0, 64)] = acc
 
     numpipe.emit_pipeline_warp_specialized(
-        body, grid=(a.shape[1] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),), num_compute_wgs=1, wg_axis="wg",
-        compute_context=compute)(a)
+        body,
+        grid=(a.shape[1] // 64,),
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        num_compute_wgs=1,
+        wg_axis="wg",
+        compute_context=compute,
+    )(a)
 
 
 def line_of(function: Any, text: str) -> str:
@@ -96,15 +115,24 @@ def line_of(function: Any, text: str) -> str:
 
 @pytest.mark.variants(1)
 @compiles
-@pytest.mark.parametrize("function, wgs, place, said", [
-    (products_of_a_function, 4, "return numpipe.wgmma(", r"register-pressure \(C7512\)"),
-    (an_operand_of_a_body, 1, "p = np.exp(s)", r"operand-redefined \(C7513\)"),
-])
-def test_a_note_is_an_error_at_a_line_of_the_kernel(function: Any, wgs: int, place: str, said: str) -> None:
+@pytest.mark.parametrize(
+    "function, wgs, place, said",
+    [
+        (products_of_a_function, 4, "return numpipe.wgmma(", r"register-pressure \(C7512\)"),
+        (an_operand_of_a_body, 1, "p = np.exp(s)", r"operand-redefined \(C7513\)"),
+    ],
+)
+def test_a_note_is_an_error_at_a_line_of_the_kernel(
+    function: Any, wgs: int, place: str, said: str
+) -> None:
     kernel = numpipe.kernel(num_compute_wgs=wgs, wg_axis="wg")(function)
-    with pytest.raises(SerializedWgmma, match=rf"kernel {function.__name__}: ptxas serialises wgmma, {said}: ") as caught:
+    with pytest.raises(
+        SerializedWgmma, match=rf"kernel {function.__name__}: ptxas serialises wgmma, {said}: "
+    ) as caught:
         kernel.compiled(F16, F32)
-    assert str(caught.value).startswith(f"{line_of(times.function if 'return' in place else function, place)}: ")
+    assert str(caught.value).startswith(
+        f"{line_of(times.function if 'return' in place else function, place)}: "
+    )
 
 
 @compiles
@@ -112,9 +140,17 @@ def test_a_note_is_an_error_at_a_line_of_the_kernel(function: Any, wgs: int, pla
 def test_accumulators_that_are_written_in_flight() -> None:
     """Warpgroups with unequal step counts and barriers of their own; results are right, and the
     option lets it pass."""
-    plan, args = next((plan, args) for number in range(ARRAYS) for plan in array(number) if serialized(plan) for args in [
-        inputs(plan, plan.grids()[-1])] if any("(C7515)" in note for note in load(plan).inspect("gate", *args)))
-    kernel = numpipe.kernel(num_compute_wgs=plan.wgs, wg_axis="wg", warp_specialized=plan.builder != "single")(load(plan).function)
+    plan, args = next(
+        (plan, args)
+        for number in range(ARRAYS)
+        for plan in array(number)
+        if serialized(plan)
+        for args in [inputs(plan, plan.grids()[-1])]
+        if any("(C7515)" in note for note in load(plan).inspect("gate", *args))
+    )
+    kernel = numpipe.kernel(
+        num_compute_wgs=plan.wgs, wg_axis="wg", warp_specialized=plan.builder != "single"
+    )(load(plan).function)
     with pytest.raises(SerializedWgmma, match=r"accumulator-redefined \(C7515\)"):
         kernel.compiled(*args)
 
@@ -122,12 +158,15 @@ def test_accumulators_that_are_written_in_flight() -> None:
 def tiles_of_steps(delay: int, known: bool) -> Any:
     """A plain product of two tiles in turn, of as many steps as the compile knows or as an array
     has."""
+
     def two_tiles(a, b, c):
         steps = 2 if known else numpipe.cdiv(a.shape[1], 16)
         for t in range(2):
             acc = numpipe.zeros((64, 16), np.float32)
             specs = BlockSpec((64, 16), lambda i: (t, i)), BlockSpec((16, 16), lambda i: (t, i))
-            for (i,), (x, y) in numpipe.pipeline(grid=(steps,), max_concurrent_steps=2, delay_release=delay, in_specs=specs)(a, b):
+            for (i,), (x, y) in numpipe.pipeline(
+                grid=(steps,), max_concurrent_steps=2, delay_release=delay, in_specs=specs
+            )(a, b):
                 acc = numpipe.wgmma(acc, x, y.T)
             c[ds(t * 64, 64), ds(0, 16)] = acc
 
@@ -139,7 +178,10 @@ def tiles_of_steps(delay: int, known: bool) -> Any:
 def test_the_fixes_of_an_accumulator_that_ptxas_takes_for_redefined() -> None:
     """Two tiles of as many steps as the compile knows: a kernel that the fuzz drew, and what its
     error names."""
-    with pytest.raises(SerializedWgmma, match=r"accumulator-redefined \(C7515\).*use delay_release=0 or take the number of steps"):
+    with pytest.raises(
+        SerializedWgmma,
+        match=r"accumulator-redefined \(C7515\).*use delay_release=0 or take the number of steps",
+    ):
         tiles_of_steps(1, known=True).compiled(F16, F16, F32)
     for delay, known in ((0, True), (1, False)):
         assert tiles_of_steps(delay, known).inspect("gate", F16, F16, F32) == ()
@@ -151,7 +193,9 @@ def operands(a, c):
     acc, e = numpipe.zeros((64, 8), np.float32), c[ds(0, 64), ds(0, 16)]
     once_wrong = copied_wrong = either_wrong = at_the_end_wrong = e.astype(a.dtype)
     waited = older = swapped = front = back = top = once_wrong
-    for (k,), (x,) in numpipe.pipeline(grid=(a.shape[1] // 8,), in_specs=(BlockSpec((16, 8), lambda k: (0, k)),))(a):
+    for (k,), (x,) in numpipe.pipeline(
+        grid=(a.shape[1] // 8,), in_specs=(BlockSpec((16, 8), lambda k: (0, k)),)
+    )(a):
         if k > 1:
             top = (e * 1.0).astype(a.dtype)  # the step's end has waited
         acc = numpipe.wgmma_wait(numpipe.wgmma(acc, front, x), 1)
@@ -207,7 +251,9 @@ def operands(a, c):
 
 @pytest.mark.thorough
 @compiles
-def test_operands_that_are_packed_in_flight_are_found_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operands_that_are_packed_in_flight_are_found_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[Products] = []
 
     def found(unit: Any, lifted: Any, one: Products) -> SpecError:
@@ -218,23 +264,48 @@ def test_operands_that_are_packed_in_flight_are_found_and_no_others(monkeypatch:
     with pytest.raises(SpecError, match="stop here"):
         numpipe.kernel(num_compute_wgs=1)(operands).compiled(F16, F32)
     assert {name for name, *_ in seen[0].redefined} == {
-        "once_wrong", "copied_wrong", "either_wrong", "sometimes_wrong", "at_the_end_wrong"}
+        "once_wrong",
+        "copied_wrong",
+        "either_wrong",
+        "sometimes_wrong",
+        "at_the_end_wrong",
+    }
     assert all(made.line > product.line for _, made, product in seen[0].redefined)
 
 
 # ---- registers, before anything is compiled ------------------------------------------------------
-@pytest.mark.parametrize("limit, products, beside, fits", [
-    (160, (40, 64, 20), 8, True), (160, (48, 64, 24), 8, False), (160, (64, 32, 32), 8, True), (160, (72, 32, 36), 6, False),
-    (240, (88, 64, 44), 6, True), (240, (40, 128, 20), 6, True), (232, (100, 100), 0, True), (232, (104, 104), 0, False),
-    (256, (112, 112), 0, True), (256, (116, 116), 0, False), (104, (36, 36), 0, True), (104, (40, 40), 0, False),
-    (232, (128,), 96, True), (232, (128,), 104, False),
-])
-def test_what_ptxas_takes_fits_and_what_it_serialises_or_spills_does_not(limit: int, products: tuple[int, ...], beside: int,
-                                                                         fits: bool) -> None:
+@pytest.mark.parametrize(
+    "limit, products, beside, fits",
+    [
+        (160, (40, 64, 20), 8, True),
+        (160, (48, 64, 24), 8, False),
+        (160, (64, 32, 32), 8, True),
+        (160, (72, 32, 36), 6, False),
+        (240, (88, 64, 44), 6, True),
+        (240, (40, 128, 20), 6, True),
+        (232, (100, 100), 0, True),
+        (232, (104, 104), 0, False),
+        (256, (112, 112), 0, True),
+        (256, (116, 116), 0, False),
+        (104, (36, 36), 0, True),
+        (104, (40, 40), 0, False),
+        (232, (128,), 96, True),
+        (232, (128,), 104, False),
+    ],
+)
+def test_what_ptxas_takes_fits_and_what_it_serialises_or_spills_does_not(
+    limit: int, products: tuple[int, ...], beside: int, fits: bool
+) -> None:
     """Each row was compiled: attention's scores, sums and P, accumulators of GEMMs, a tile that is
     held through a loop."""
-    held = [LiveTile(f"t{n}", "float32 (64, 8)", "accumulator", count, None) for n, count in enumerate(products)]
-    assert (register_budget.excess(limit, [*held, LiveTile("v", "float32 (64,)", "", beside, None)]) == "") is fits
+    held = [
+        LiveTile(f"t{n}", "float32 (64, 8)", "accumulator", count, None)
+        for n, count in enumerate(products)
+    ]
+    assert (
+        register_budget.excess(limit, [*held, LiveTile("v", "float32 (64,)", "", beside, None)])
+        == ""
+    ) is fits
 
 
 def held_through_a_loop(a, c, *, cfg: numpipe.Static):
@@ -242,8 +313,10 @@ def held_through_a_loop(a, c, *, cfg: numpipe.Static):
     beside, early = c[ds(0, 64), ds(0, cfg)], np.exp(c[ds(0, 64), ds(0, 32)])
     acc, vector = numpipe.zeros((64, 128), np.float32), c[0, ds(0, 64)]
     mask, ones = numpipe.iota((64, 128), 1) < 3, numpipe.full((64, 128), 1.0, np.float32)
-    for (k,), (x, y) in numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(
-            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((128, 64), lambda k: (0, k))))(a, a):
+    for (k,), (x, y) in numpipe.pipeline(
+        grid=(a.shape[1] // 64,),
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((128, 64), lambda k: (0, k))),
+    )(a, a):
         temporary = early * 2.0
         s = numpipe.wgmma(None, x, x.T)
         acc = numpipe.wgmma(acc, x, y.T)
@@ -272,8 +345,17 @@ def test_tiles_are_counted_where_they_are_live_together(monkeypatch: pytest.Monk
         numpipe.kernel(num_compute_wgs=1)(held_through_a_loop).compiled(F16, F32, cfg=256)
     held, where = seen[0].widest
     assert {(part.name, part.role, part.registers) for part in held} == {
-        ("acc", "accumulator", 64), ("s", "accumulator", 32), ("unused", "accumulator", 32),
-        ("beside", "", 128), ("early", "", 16), ("vector", "", 2)}
-    assert where is not None and f"{where.filename}:{where.line}" == line_of(held_through_a_loop, "unused = ")
+        ("acc", "accumulator", 64),
+        ("s", "accumulator", 32),
+        ("unused", "accumulator", 32),
+        ("beside", "", 128),
+        ("early", "", 16),
+        ("vector", "", 2),
+    }
+    assert where is not None and f"{where.filename}:{where.line}" == line_of(
+        held_through_a_loop, "unused = "
+    )
     assert len(seen[0].products) == 3 and not seen[0].from_registers
-    assert register_budget.excess(282, held) == "" and "tiles hold 274 registers a lane" in register_budget.excess(281, held)
+    assert register_budget.excess(
+        282, held
+    ) == "" and "tiles hold 274 registers a lane" in register_budget.excess(281, held)

@@ -36,7 +36,9 @@ def _each_execution_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 @numpipe.kernel(num_compute_wgs=1)
 def break_of_an_inner_loop(a, c):
     n = 0
-    for (k,), (tile,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+    for (k,), (tile,) in numpipe.pipeline(
+        grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+    )(a):
         for i in range(3):
             if i == 1:
                 break
@@ -83,8 +85,17 @@ def test_an_error_of_typing_and_one_of_the_simulator_are_stamped_alike() -> None
             execution(twice_as_wide, A, C)
         told.append(str(caught.value))
     first = f"{marked(twice_as_wide)}: kernel twice_as_wide: 'c[…] = tile': the index selects (64, 128), the tile is (64, 64)"
-    assert told[0] == told[1] == "\n".join([
-        first, "    c[ds(0, 64), ds(0, 128)] = numpipe.zeros((64, 64), np.float32)  # <-", "    ^^^^^^^^^^^^^^^^^^^^^^^^"])
+    assert (
+        told[0]
+        == told[1]
+        == "\n".join(
+            [
+                first,
+                "    c[ds(0, 64), ds(0, 128)] = numpipe.zeros((64, 64), np.float32)  # <-",
+                "    ^^^^^^^^^^^^^^^^^^^^^^^^",
+            ]
+        )
+    )
 
 
 # ---- where the source comes from -----------------------------------------------------------------
@@ -93,15 +104,21 @@ def test_a_lambda_is_no_kernel() -> None:
         numpipe.kernel(lambda a, c: None)
 
 
-@pytest.mark.parametrize("thing, what", [(3, "3, a int"), (math.sin, "builtin_function"), (functools.partial(print), "a partial")])
+@pytest.mark.parametrize(
+    "thing, what",
+    [(3, "3, a int"), (math.sin, "builtin_function"), (functools.partial(print), "a partial")],
+)
 def test_only_functions_are_kernels(thing: Any, what: str) -> None:
-    with pytest.raises(SpecError, match="@numpipe.kernel decorates a Python function, got .*") as caught:
+    with pytest.raises(
+        SpecError, match="@numpipe.kernel decorates a Python function, got .*"
+    ) as caught:
         numpipe.kernel(thing)
     assert what in str(caught.value)
 
 
 def test_a_decorator_below_the_kernels_is_refused() -> None:
     """It would silently be left out: kernels are made from their source."""
+
     def logged(function: Any) -> Any:
         @functools.wraps(function)
         def wrapper(*args: Any) -> Any:
@@ -114,7 +131,9 @@ def test_a_decorator_below_the_kernels_is_refused() -> None:
     def wrapped(a, c):
         x = 1
 
-    with pytest.raises(CompileError, match="kernel wrapped: a decorator below @numpipe.kernel .* next to the 'def'"):
+    with pytest.raises(
+        CompileError, match="kernel wrapped: a decorator below @numpipe.kernel .* next to the 'def'"
+    ):
         wrapped.simulate(A, C)
 
 
@@ -130,7 +149,9 @@ def a_dictionary_below_a_call(a, b, c):
 @numpipe.kernel(num_compute_wgs=1)
 def a_block_of_8_bytes_in_a_function(a, b, c):
     def inner():
-        for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 4), lambda k: (0, k)),))(a):
+        for (k,), (x,) in numpipe.pipeline(
+            grid=(1,), in_specs=(BlockSpec((64, 4), lambda k: (0, k)),)
+        )(a):
             pass
 
     inner()
@@ -142,12 +163,19 @@ def shown(error: BaseException) -> list[str]:
 
 
 CALLS: dict[str, Callable[..., Any]] = EXECUTIONS | {
-    "called": lambda kernel, *args: kernel(*args, target="sim"), "inspected": lambda kernel, *args: kernel.inspect("ptx", *args)}
+    "called": lambda kernel, *args: kernel(*args, target="sim"),
+    "inspected": lambda kernel, *args: kernel.inspect("ptx", *args),
+}
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("kernel, lines", [(a_dictionary_below_a_call, []), (
-    a_block_of_8_bytes_in_a_function, ["a_block_of_8_bytes_in_a_function", "inner"])])
+@pytest.mark.parametrize(
+    "kernel, lines",
+    [
+        (a_dictionary_below_a_call, []),
+        (a_block_of_8_bytes_in_a_function, ["a_block_of_8_bytes_in_a_function", "inner"]),
+    ],
+)
 def test_a_traceback_is_the_users_call_and_lines(kernel: Any, lines: list[str], call: str) -> None:
     with pytest.raises(numpipe.NumpipeError) as caught:
         CALLS[call](kernel, A, B, C)
@@ -157,7 +185,9 @@ def test_a_traceback_is_the_users_call_and_lines(kernel: Any, lines: list[str], 
     assert [name.partition("__")[0] for name in shown(caught.value)[3:]] == (lines if ran else [])
 
 
-def test_a_traceback_is_whole_where_the_environment_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_traceback_is_whole_where_the_environment_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("NUMPIPE_TRACEBACK", "full")
     with pytest.raises(CompileError) as caught:
         a_dictionary_below_a_call.simulate(A, B, C)
@@ -175,7 +205,10 @@ def test_of_the_error_behind_it_the_users_line_and_what_is_below_it_are_shown() 
     with pytest.raises(CompileError) as caught:
         reads_source()
     assert shown(caught.value)[1:] == ["entry", "reads_source"]
-    assert caught.value.__cause__ is not None and shown(caught.value.__cause__) == ["reads_source", "parse"]
+    assert caught.value.__cause__ is not None and shown(caught.value.__cause__) == [
+        "reads_source",
+        "parse",
+    ]
 
 
 def test_what_was_told_again_with_its_place_is_not_shown_twice() -> None:

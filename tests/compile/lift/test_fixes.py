@@ -47,11 +47,18 @@ def named_source(source: str, name: str) -> Any:
 # ---- builtins for numbers, called on tiles
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("execution", EXECUTIONS)
-@pytest.mark.parametrize(("wrong", "builtin", "fix"), [("float(int(x))", "int", "x.astype(np.int32).astype(np.float32)")])
-def test_a_builtin_for_numbers_names_what_does_it_on_tiles(wrong: str, builtin: str, fix: str, execution: str) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "builtin", "fix"), [("float(int(x))", "int", "x.astype(np.int32).astype(np.float32)")]
+)
+def test_a_builtin_for_numbers_names_what_does_it_on_tiles(
+    wrong: str, builtin: str, fix: str, execution: str
+) -> None:
     c = np.zeros((64, 64), np.float32)
-    with pytest.raises(NumpipeError, match=rf"kernel stores: {builtin}\(…\) takes numbers, and there is a tile among its "
-                                           r"arguments: of the elements of tiles write (np|x)\.") as caught:
+    with pytest.raises(
+        NumpipeError,
+        match=rf"kernel stores: {builtin}\(…\) takes numbers, and there is a tile among its "
+        r"arguments: of the elements of tiles write (np|x)\.",
+    ) as caught:
         run(of_a_tile(wrong), execution, A, c)
     assert fix.partition("(")[0] in str(caught.value) and "steers" not in str(caught.value)
     run(of_a_tile(fix), execution, A, c)
@@ -66,7 +73,9 @@ def test_an_index_of_numba_cuda_names_that_of_numpipe(execution: str) -> None:
     def stored(row: Any) -> Any:
         @numpipe.kernel(num_compute_wgs=1, grid=(2,))
         def rows(a, c):
-            for (i,), (t,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda i: (0, 0)),))(a):
+            for (i,), (t,) in numpipe.pipeline(
+                grid=(1,), in_specs=(BlockSpec((64, 64), lambda i: (0, 0)),)
+            )(a):
                 c[ds(row() * 64, 64), ds(0, 64)] = t[...]
 
         return rows
@@ -80,8 +89,11 @@ def test_an_index_of_numba_cuda_names_that_of_numpipe(execution: str) -> None:
         return numpipe.program_id(0)
 
     c = np.zeros((128, 64), np.float32)
-    with pytest.raises(NumpipeError, match=r"kernel rows: cuda\.blockIdx\.x is not supported in a kernel: .*; here "
-                                           r"numpipe\.program_id\(axis\) is the index of the CTA"):
+    with pytest.raises(
+        NumpipeError,
+        match=r"kernel rows: cuda\.blockIdx\.x is not supported in a kernel: .*; here "
+        r"numpipe\.program_id\(axis\) is the index of the CTA",
+    ):
         run(stored(of_cuda), execution, A, c)
     run(stored(fixed), execution, A, c)
     assert execution == "compiled" or (c == np.concatenate([A, A])).all()
@@ -99,9 +111,15 @@ def test_outputs_of_builders_and_copies_with_a_local_name_are_seen(execution: st
         def body(indices, x, out):
             out[...] = x[...]
 
-        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda i: (0, 0)),),
-             out_specs=(BlockSpec((64, 64), lambda i: (0, 0)),))(a, c)
-        for (i,), (t,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda i: (0, 0)),))(a):
+        emit(
+            body,
+            grid=(1,),
+            in_specs=(BlockSpec((64, 64), lambda i: (0, 0)),),
+            out_specs=(BlockSpec((64, 64), lambda i: (0, 0)),),
+        )(a, c)
+        for (i,), (t,) in numpipe.pipeline(
+            grid=(1,), in_specs=(BlockSpec((64, 64), lambda i: (0, 0)),)
+        )(a):
             add(total.at[ds(0, 64), ds(0, 64)], t[...])
 
     c, total = np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)
@@ -115,7 +133,9 @@ def test_outputs_of_builders_and_copies_with_a_local_name_are_seen(execution: st
 def test_a_kernel_whose_only_output_is_a_reduction_passes_the_gate() -> None:
     @numpipe.kernel(num_compute_wgs=1, grid=(1,))
     def adds(a, c):
-        for (i,), (t,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda i: (0, 0)),))(a):
+        for (i,), (t,) in numpipe.pipeline(
+            grid=(1,), in_specs=(BlockSpec((64, 64), lambda i: (0, 0)),)
+        )(a):
             numpipe.atomic_add(c.at[ds(0, 64), ds(0, 64)], t[...])
 
     assert adds.inspect("gate", A, A.copy()) == ()
@@ -128,9 +148,14 @@ def test_an_operation_of_the_warpgroup_in_code_for_lanes_is_shown_as_it_is_writt
         def body(indices, x):
             value = c[ds(0, 64), ds(0, 64)]  # noqa: F841
 
-        numpipe.emit_pipeline_warp_specialized(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda i: (0, 0)),))(a)
+        numpipe.emit_pipeline_warp_specialized(
+            body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda i: (0, 0)),)
+        )(a)
 
-    with pytest.raises(NumpipeError, match=r"kernel reads: `.*c\[ds\(0, 64\), ds\(0, 64\)\]` is an operation of the whole "
-                                           "warpgroup, and this body is code for each lane") as caught:
+    with pytest.raises(
+        NumpipeError,
+        match=r"kernel reads: `.*c\[ds\(0, 64\), ds\(0, 64\)\]` is an operation of the whole "
+        "warpgroup, and this body is code for each lane",
+    ) as caught:
         reads.simulate(A, A.copy())
     assert "gmem_read" not in str(caught.value)

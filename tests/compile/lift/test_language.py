@@ -100,7 +100,9 @@ def test_both_executions_refuse_it(row: Row, execution: str) -> None:
 
 
 @pytest.mark.parametrize("row", of("compiled"), ids=str)
-def test_it_runs_simulated_and_is_refused_when_compiled(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs_simulated_and_is_refused_when_compiled(
+    row: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "breakpointhook", lambda: None)
     program = Program([row], TEXT)
     program.kernel.simulate(*program.args)
@@ -108,7 +110,9 @@ def test_it_runs_simulated_and_is_refused_when_compiled(row: Row, monkeypatch: p
 
 
 @pytest.mark.parametrize("said", ["a choice needs one type", "has two layouts here"])
-def test_a_simulated_call_compiles_too_unless_told_not_to(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simulated_call_compiles_too_unless_told_not_to(
+    said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("NUMPIPE_COMPILE_CHECK")
     row = next(row for row in of("compiled") if said in row.error)
     program = Program([row], TEXT)
@@ -118,30 +122,47 @@ def test_a_simulated_call_compiles_too_unless_told_not_to(said: str, monkeypatch
 
 # ---- the page ------------------------------------------------------------------------------------
 def test_every_line_of_a_table_is_a_test() -> None:
-    language = TEXT[:TEXT.index("## Compile time and run time")]
-    lines = {number for number, line in enumerate(language.split("\n"), 1) if line.startswith("| `")}
+    language = TEXT[: TEXT.index("## Compile time and run time")]
+    lines = {
+        number for number, line in enumerate(language.split("\n"), 1) if line.startswith("| `")
+    }
     assert lines == {row.line for row in ROWS if row.kind != "gives"}
     assert len(TABLES) >= 5 and len(lines) >= 120
     for kind in ("table", "gives", "simulated", "refused", "compiled"):
         assert len(of(kind)) >= 9, kind
 
 
-@pytest.mark.parametrize("written", [
-    "| Python | gives | |\n|---|---|---|\n| `n + 1` | | |\n", "| Python | gives | |\n|---|---|---|\n| `n + 1` | eight | |\n",
-    "| Python | gives | |\n|---|---|---|\n| n + 1 | `8` | |\n", "| Python | the error says |\n|---|---|\n| `raise n` | |\n",
-    "| Python | what it is |\n|---|---|\n| `n` | a number |\n", "```py\nn + 1\n```\n",
-    "```py\nn + 1   # gives 8\n\nm = n\n```\n", "```py\nn + 1   # gives 8\nm = n\n```\n"])
+@pytest.mark.parametrize(
+    "written",
+    [
+        "| Python | gives | |\n|---|---|---|\n| `n + 1` | | |\n",
+        "| Python | gives | |\n|---|---|---|\n| `n + 1` | eight | |\n",
+        "| Python | gives | |\n|---|---|---|\n| n + 1 | `8` | |\n",
+        "| Python | the error says |\n|---|---|\n| `raise n` | |\n",
+        "| Python | what it is |\n|---|---|\n| `n` | a number |\n",
+        "```py\nn + 1\n```\n",
+        "```py\nn + 1   # gives 8\n\nm = n\n```\n",
+        "```py\nn + 1   # gives 8\nm = n\n```\n",
+    ],
+)
 def test_a_row_without_a_check_is_an_error(written: str) -> None:
     with pytest.raises(Unchecked):
         parse(written)
 
 
 def test_a_wrong_promise_is_found() -> None:
-    rows = parse("| Python | gives | |\n|---|---|---|\n| `n + 1` | `9` | |\n| `n << 24` | `117440513` | |\n\n"
-                 "```py\nc[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)   # then (c == 1).all()\n```\n")
+    rows = parse(
+        "| Python | gives | |\n|---|---|---|\n| `n + 1` | `9` | |\n| `n << 24` | `117440513` | |\n\n"
+        "```py\nc[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)   # then (c == 1).all()\n```\n"
+    )
     program = Program(rows, TEXT)
     program.kernel.simulate(*program.args)
     assert [told.partition(": ")[2] for told in program.wrong(exactly=True)] == [
-        "n + 1 gives 8.0, not 9", "n << 24 gives 117440512, not 117440513", "not so: (c == 1).all()"]
-    row, = parse("| Python | the error says |\n|---|---|\n| `raise n` | `it … be` |\n\n")
-    assert row.raises("f:3: kernel example: it may be\n    raise") and not row.raises("f:3: kernel example: it was")
+        "n + 1 gives 8.0, not 9",
+        "n << 24 gives 117440512, not 117440513",
+        "not so: (c == 1).all()",
+    ]
+    (row,) = parse("| Python | the error says |\n|---|---|\n| `raise n` | `it … be` |\n\n")
+    assert row.raises("f:3: kernel example: it may be\n    raise") and not row.raises(
+        "f:3: kernel example: it was"
+    )

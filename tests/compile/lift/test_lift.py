@@ -49,7 +49,9 @@ def lifted(function: Callable[..., Any], dtype: Any = np.float16, **statics: Any
     warpgroups."""
     names = [n for n in inspect.signature(function).parameters if n not in statics]
     unit = Unit(function.__name__, (), ("x",), "wg", 2, 40)
-    return lift(read(function), names, statics | {n: StaticArray(np.dtype(dtype), 2) for n in names}, unit)
+    return lift(
+        read(function), names, statics | {n: StaticArray(np.dtype(dtype), 2) for n in names}, unit
+    )
 
 
 def body(function: Callable[..., Any], dtype: Any = np.float16, **statics: Any) -> list[str]:
@@ -130,11 +132,20 @@ def test_dtypes_travel_as_their_names() -> None:
         y = x.astype(a.dtype)
         z = x.astype(HALF)
 
-    assert body(kernel) == ["x = numpipe.zeros((64, 64), 'float32')", "y = x.astype('float16')", "z = x.astype('float16')"]
+    assert body(kernel) == [
+        "x = numpipe.zeros((64, 64), 'float32')",
+        "y = x.astype('float16')",
+        "z = x.astype('float16')",
+    ]
 
 
-@pytest.mark.parametrize("cfg, expected", [(Config(), ["x = 0", "y = 2", "z = 1"]),
-                                                  (Config(bias=1.5), ["x = __np_number(1.5, 1)", "z = 1"])])
+@pytest.mark.parametrize(
+    "cfg, expected",
+    [
+        (Config(), ["x = 0", "y = 2", "z = 1"]),
+        (Config(bias=1.5), ["x = __np_number(1.5, 1)", "z = 1"]),
+    ],
+)
 def test_a_branch_on_a_static_is_decided(cfg: Config, expected: list[str]) -> None:
     def kernel(a, *, cfg):
         if cfg.bias is None:
@@ -162,7 +173,11 @@ def test_known_operands_of_and_or_are_dropped() -> None:
         y = cfg.count and a.shape[0]
         z = a.shape[0] and cfg.tm and a.shape[1]
 
-    assert body(kernel, cfg=Config()) == ["x = a.shape[0]", "y = 0", "z = a.shape[0] and a.shape[1]"]
+    assert body(kernel, cfg=Config()) == [
+        "x = a.shape[0]",
+        "y = 0",
+        "z = a.shape[0] and a.shape[1]",
+    ]
 
 
 def test_what_a_decided_choice_drops_may_be_wrong() -> None:
@@ -190,7 +205,9 @@ def test_a_constant_that_fails_is_an_error_at_its_line() -> None:
     def kernel(a, *, cfg):
         x = cfg.sizes[2]
 
-    with pytest.raises(CompileError, match=r"test_lift.py:\d+: kernel kernel: cfg.sizes\[2\]: IndexError"):
+    with pytest.raises(
+        CompileError, match=r"test_lift.py:\d+: kernel kernel: cfg.sizes\[2\]: IndexError"
+    ):
         lifted(kernel, cfg=Config())
 
 
@@ -247,7 +264,7 @@ def test_captures_reach_nested_functions_and_lambdas_in_them() -> None:
 def factory(rows: int, value: float) -> Any:
     @numpipe.kernel(num_compute_wgs=1, out_type=lambda a: ArrayType((128, 64), np.float32))
     def filled(a, c):
-        for m, in numpipe.tiles(128 // rows):
+        for (m,) in numpipe.tiles(128 // rows):
             c[ds(m * rows, rows), ds(0, 64)] = numpipe.zeros((rows, 64), np.float32) + value
 
     return filled
@@ -270,7 +287,10 @@ def test_lambdas_that_return_lambdas() -> None:
         row = a.shape[0] - 64
         along = lambda m: lambda k: (m, k)
         acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), along(row)), BlockSpec((64, 64), lambda k: (row, k))))
+        pipe = numpipe.pipeline(
+            grid=(2,),
+            in_specs=(BlockSpec((64, 64), along(row)), BlockSpec((64, 64), lambda k: (row, k))),
+        )
         for (k,), (x, y) in pipe(a, a):
             acc = numpipe.wgmma(acc, x, y.T)
         c[ds(0, 64), ds(0, 64)] = acc
@@ -302,15 +322,11 @@ def test_statements_keep_their_file_and_line() -> None:
         if cfg.bias is not None:
             wg = wg + 1
 
-        def place(
-                i):
-            return (i *
-                    ROWS)
+        def place(i):
+            return i * ROWS
 
-        for m, n in numpipe.tiles(a.shape[0], a.shape[1],
-                                  order="grouped"):
-            pipe = numpipe.pipeline(grid=(3,), in_specs=(
-                BlockSpec((64, 64), lambda k: (m, k)),))
+        for m, n in numpipe.tiles(a.shape[0], a.shape[1], order="grouped"):
+            pipe = numpipe.pipeline(grid=(3,), in_specs=(BlockSpec((64, 64), lambda k: (m, k)),))
             acc = numpipe.zeros((64, 64), np.float32)
             for (k,), (x,) in pipe(a):
                 acc = numpipe.wgmma(acc, x, x.T)
@@ -318,11 +334,23 @@ def test_statements_keep_their_file_and_line() -> None:
 
     function = lifted(kernel, cfg=Config()).simulated
     lines, first = inspect.getsourcelines(kernel)
-    everything = [function.__code__, *(v.__code__ for n, v in function.__globals__.items() if "__" in n and inspect.isfunction(v)
-                                       and v.__module__ == __name__)]
+    everything = [
+        function.__code__,
+        *(
+            v.__code__
+            for n, v in function.__globals__.items()
+            if "__" in n and inspect.isfunction(v) and v.__module__ == __name__
+        ),
+    ]
     found = {line for code in everything for *_, line in code.co_lines() if line is not None}
-    wanted = {first + i for i, line in enumerate(lines) if any(
-        part in line for part in ("wg =", "return", "for m", "pipe =", "lambda", "acc =", "for (k", "c[ds"))} - {first + 3}
+    wanted = {
+        first + i
+        for i, line in enumerate(lines)
+        if any(
+            part in line
+            for part in ("wg =", "return", "for m", "pipe =", "lambda", "acc =", "for (k", "c[ds")
+        )
+    } - {first + 3}
     assert wanted <= found
     assert found <= set(range(first, first + len(lines)))
     assert {code.co_filename for code in everything} == {__file__}
@@ -335,8 +363,8 @@ def test_an_error_below_rewritten_loops_is_at_its_line() -> None:
             pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (m, k)),))
             for (k,), (x,) in pipe(a):
                 y = x.at[  # <-
-                    ds(0, 64),
-                    ds(0, 8)]
+                    ds(0, 64), ds(0, 8)
+                ]
             c[ds(m, 64), ds(n, 64)] = numpipe.zeros((64, 64), np.float32)
 
     a, c = np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)
@@ -357,7 +385,9 @@ def remembered(kernel: Any) -> Any:
     num_compute_wgs=1,
     out_type=lambda a: ArrayType((64, 64), np.float32),
 )
-def annotated(a: np.ndarray, c: np.ndarray, *, rows: S = 64, cols: "Static" = 64, value: numpipe.Static = 2.0) -> None:  # noqa: UP037
+def annotated(
+    a: np.ndarray, c: np.ndarray, *, rows: S = 64, cols: "Static" = 64, value: numpipe.Static = 2.0
+) -> None:  # noqa: UP037
     """With annotations, which are strings in this file, an alias of Static, and decorators over
     several lines."""
     acc: Any = numpipe.zeros((rows, cols), np.float32)
@@ -381,7 +411,9 @@ def test_a_static_is_one_compile_a_value() -> None:
 def test_equal_statics_of_different_types_are_compiled_apart() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def scaled(c, *, by: numpipe.Static):  # type: ignore[no-untyped-def]
-        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (by // 2 if isinstance(by, float) else by + 1)
+        c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + (
+            by // 2 if isinstance(by, float) else by + 1
+        )
 
     def run(by: Any) -> float:
         c = np.full((64, 64), np.nan, np.float32)
@@ -394,13 +426,18 @@ def test_equal_statics_of_different_types_are_compiled_apart() -> None:
 def test_two_loops_may_use_one_name_for_what_each_step_makes_anew() -> None:
     """It is not carried out of the second loop: in the memory role, and with no steps, it has no
     value before it."""
+
     @numpipe.kernel(num_compute_wgs=1)
     def twice(a, c, steps):
-        for (k,), (x,) in numpipe.pipeline(grid=(steps,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        for (k,), (x,) in numpipe.pipeline(
+            grid=(steps,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+        )(a):
             part = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), x, x.T)
             part = numpipe.wgmma_wait(part, 0)
             c[ds(0, 64), ds(64 * k, 64)] = part
-        for (k,), (x,) in numpipe.pipeline(grid=(steps,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        for (k,), (x,) in numpipe.pipeline(
+            grid=(steps,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+        )(a):
             part = numpipe.wgmma(numpipe.zeros((64, 64), np.float32), x, x.T)
             part = numpipe.wgmma_wait(part, 0)
             c[ds(64, 64), ds(64 * k, 64)] = part
@@ -412,30 +449,47 @@ def test_two_loops_may_use_one_name_for_what_each_step_makes_anew() -> None:
         assert (c == result).all()
 
 
-@pytest.mark.parametrize("module", ["compile/lift/loops.py", "sim/mbarriers.py", "launch/arrays.py"])
+@pytest.mark.parametrize(
+    "module", ["compile/lift/loops.py", "sim/mbarriers.py", "launch/arrays.py"]
+)
 def test_the_nodes_of_a_tree_are_those_of_ast_in_its_order_but_for_operators_and_contexts(module):
     tree = ast.parse((Path(numpipe.__file__).parent / module).read_text(encoding="utf8"))
     left_out = ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop
-    assert list(nodes.walk(tree)) == [node for node in ast.walk(tree) if not isinstance(node, left_out)]
+    assert list(nodes.walk(tree)) == [
+        node for node in ast.walk(tree) if not isinstance(node, left_out)
+    ]
     for node in ast.walk(tree):
-        assert nodes.children(node) == [child for child in ast.iter_child_nodes(node) if not isinstance(child, left_out)]
+        assert nodes.children(node) == [
+            child for child in ast.iter_child_nodes(node) if not isinstance(child, left_out)
+        ]
 
 
 @pytest.mark.parametrize("first", [1, 2, 700])
 @pytest.mark.parametrize("indent", ["", "    "])
 def test_a_source_is_parsed_with_the_lines_of_its_file(first, indent):
-    lines = tuple(indent + line for line in ("def f(a):\n", "    return (a +\n", "            1)\n"))
+    lines = tuple(
+        indent + line for line in ("def f(a):\n", "    return (a +\n", "            1)\n")
+    )
     tree = Source("f", "file.py", first, lines, {}).parse()
     assert [(n.lineno, n.end_lineno) for n in (tree, tree.body[0], tree.body[0].value.right)] == [
-        (first, first + 2), (first + 1, first + 2), (first + 2, first + 2)]
+        (first, first + 2),
+        (first + 1, first + 2),
+        (first + 2, first + 2),
+    ]
 
 
 def test_a_node_meets_the_rules_of_the_tables_and_no_others() -> None:
     """Which rule has a node is written in one place: no part answers to a node by the name of a
     method, none overrides a rule."""
-    rules = [*_Lift.of_every_node, *_Lift.of_calls, *(rule for of in _Lift.of_type.values() for rule in of)]
-    parts = _Lift.__mro__[:_Lift.__mro__.index(ast.NodeTransformer)]
+    rules = [
+        *_Lift.of_every_node,
+        *_Lift.of_calls,
+        *(rule for of in _Lift.of_type.values() for rule in of),
+    ]
+    parts = _Lift.__mro__[: _Lift.__mro__.index(ast.NodeTransformer)]
     assert not [name for part in parts for name in vars(part) if name.startswith("visit_")]
     for rule in rules:
-        assert [part for part in parts if rule.__name__ in vars(part)] == [next(p for p in parts if rule in vars(p).values())]
+        assert [part for part in parts if rule.__name__ in vars(part)] == [
+            next(p for p in parts if rule in vars(p).values())
+        ]
     assert len({rule.__qualname__ for rule in rules}) == len(set(rules))

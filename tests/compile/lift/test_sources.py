@@ -58,7 +58,9 @@ def imported(path: Path, name: str = "a_module_of_kernels") -> ModuleType:
     return made
 
 
-def cell(filename: str, text: str, namespace: dict[str, Any] | None = None, header: str = HEADER) -> dict[str, Any]:
+def cell(
+    filename: str, text: str, namespace: dict[str, Any] | None = None, header: str = HEADER
+) -> dict[str, Any]:
     """What IPython, and Python's own prompt since 3.13, do with an input: its text is kept in
     linecache under a name of its own."""
     text = header + text
@@ -237,12 +239,22 @@ def test_annotations_may_be_strings_everywhere(tmp_path: Path, way: str) -> None
 
 
 @pytest.mark.variants(2)
-@pytest.mark.parametrize("change", [
-    lambda text: text.replace("\n", "\r\n").encode(), lambda text: b"\xef\xbb\xbf" + text.encode(),
-    lambda text: ("# coding: latin-1\n" + text.replace("value", "gr\u00f6\u00dfe")).encode("latin-1"),
-    lambda text: text.replace("\ndef make", "\n\x0cdef make").encode(), lambda text: text.rstrip("\n").encode(),
-], ids=["CRLF", "a byte order mark", "latin-1", "a form feed", "no newline at the end"])
-def test_a_file_may_be_encoded_as_python_allows(tmp_path: Path, change: Callable[[str], bytes]) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("\n", "\r\n").encode(),
+        lambda text: b"\xef\xbb\xbf" + text.encode(),
+        lambda text: ("# coding: latin-1\n" + text.replace("value", "gr\u00f6\u00dfe")).encode(
+            "latin-1"
+        ),
+        lambda text: text.replace("\ndef make", "\n\x0cdef make").encode(),
+        lambda text: text.rstrip("\n").encode(),
+    ],
+    ids=["CRLF", "a byte order mark", "latin-1", "a form feed", "no newline at the end"],
+)
+def test_a_file_may_be_encoded_as_python_allows(
+    tmp_path: Path, change: Callable[[str], bytes]
+) -> None:
     path = tmp_path / "kernels.py"
     path.write_bytes(change(HEADER + WAYS["a closure"]))
     assert value(imported(path).kernel) == VALUE
@@ -258,12 +270,22 @@ def test_a_kernel_in_a_zip_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.thorough
 def test_a_script_in_another_folder_by_a_relative_path(tmp_path: Path) -> None:
     """Its file is not found under that name any more once it has left the folder."""
-    (tmp_path / "script.py").write_text(HEADER + WAYS["a function of a module"] + """
+    (tmp_path / "script.py").write_text(
+        HEADER
+        + WAYS["a function of a module"]
+        + """
 import os
 os.chdir("/")
 print(kernel.simulate(np.zeros((8, 8), np.float16))[0, 0])
-""", encoding="utf8")
-    assert subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout == "5.0\n"
+""",
+        encoding="utf8",
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+        == "5.0\n"
+    )
 
 
 # ---- files that change
@@ -284,13 +306,18 @@ def test_a_file_removed_after_the_import_was_imported_all_the_same(tmp_path: Pat
 
 def test_an_error_after_an_edit_shows_the_line_that_was_imported(tmp_path: Path) -> None:
     path = tmp_path / "kernels.py"
-    kernel = module(path, "@numpipe.kernel(out_type=result)\ndef kernel(a, c):\n    c[0, 0] = nowhere\n").kernel
+    kernel = module(
+        path, "@numpipe.kernel(out_type=result)\ndef kernel(a, c):\n    c[0, 0] = nowhere\n"
+    ).kernel
     line = len(HEADER.splitlines()) + 3
     path.write_text("# something else\n" * 40, encoding="utf8")
     with pytest.raises(CompileError) as caught:
         kernel.simulate(A)
     told = str(caught.value)
-    assert told.startswith(f"{path}:{line}: kernel kernel: name 'nowhere' is not defined") and "c[0, 0] = nowhere" in told
+    assert (
+        told.startswith(f"{path}:{line}: kernel kernel: name 'nowhere' is not defined")
+        and "c[0, 0] = nowhere" in told
+    )
 
 
 def test_what_a_kernel_calls_is_remembered_too(tmp_path: Path) -> None:
@@ -319,9 +346,15 @@ def test_a_function_that_is_given_other_code_has_the_source_of_that_code() -> No
 
 # ---- notebooks and prompts
 @pytest.mark.variants(2)
-@pytest.mark.parametrize("names", [
-    ("<ipython-input-1-0a1b2c>", "<ipython-input-2-0a1b2d>"), ("/tmp/ipykernel_77/1234.py", "/tmp/ipykernel_77/1235.py"),
-    ("<python-input-0>", "<python-input-1>"), ("Cell 1", "Cell 1")])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("<ipython-input-1-0a1b2c>", "<ipython-input-2-0a1b2d>"),
+        ("/tmp/ipykernel_77/1234.py", "/tmp/ipykernel_77/1235.py"),
+        ("<python-input-0>", "<python-input-1>"),
+        ("Cell 1", "Cell 1"),
+    ],
+)
 def test_a_cell_that_is_run_again_wins(names: tuple[str, str]) -> None:
     text = WAYS["a function of a module"]
     namespace = cell(names[0], text)
@@ -334,23 +367,30 @@ def test_a_cell_that_is_run_again_wins(names: tuple[str, str]) -> None:
 
 
 def test_a_kernel_sees_what_other_cells_bind_when_it_is_first_compiled() -> None:
-    namespace = cell("<python-input-0>", """
+    namespace = cell(
+        "<python-input-0>",
+        """
 @numpipe.kernel(out_type=result, num_compute_wgs=1)
 def kernel(a, c):
     c[ds(0, 64), ds(0, 64)] = zeros((64, 64), np.float32) + LATER
-""")
+""",
+    )
     exec(compile("LATER = 5.0", "<python-input-1>", "exec"), namespace)
     assert value(namespace["kernel"]) == VALUE
 
 
 def test_an_error_in_a_cell_names_the_cell_and_shows_the_line() -> None:
-    namespace = cell("<ipython-input-3-77>", "@numpipe.kernel\ndef kernel(a, c):\n    c[0, 0] = nowhere\n")
+    namespace = cell(
+        "<ipython-input-3-77>", "@numpipe.kernel\ndef kernel(a, c):\n    c[0, 0] = nowhere\n"
+    )
     linecache.cache.pop("<ipython-input-3-77>")
     with pytest.raises(CompileError) as caught:
         namespace["kernel"].compiled(A, A)
     line = len(HEADER.splitlines()) + 3
     assert str(caught.value).splitlines()[:2] == [
-        f"<ipython-input-3-77>:{line}: kernel kernel: name 'nowhere' is not defined", "    c[0, 0] = nowhere"]
+        f"<ipython-input-3-77>:{line}: kernel kernel: name 'nowhere' is not defined",
+        "    c[0, 0] = nowhere",
+    ]
 
 
 def test_a_doctest() -> None:
@@ -377,32 +417,59 @@ def said(*command: str, stdin: str | None = None) -> str:
     return (ran.stdout + ran.stderr).strip().splitlines()[-1]
 
 
-USED = HEADER + WAYS["a function of a module"] + "print(kernel.simulate(np.zeros((8, 8), np.float16))[0, 0])\n"
-NO_SOURCE = "numpipe.errors.CompileError: kernel kernel: its source is not available ({}), and numpipe rewrites kernels from " \
-            "their source: {}"
+USED = (
+    HEADER
+    + WAYS["a function of a module"]
+    + "print(kernel.simulate(np.zeros((8, 8), np.float16))[0, 0])\n"
+)
+NO_SOURCE = (
+    "numpipe.errors.CompileError: kernel kernel: its source is not available ({}), and numpipe rewrites kernels from "
+    "their source: {}"
+)
 
 
 def test_a_program_piped_into_python_has_none() -> None:
     assert said("-", stdin=USED) == NO_SOURCE.format(
-        "<stdin>", "it was typed at a prompt that keeps no source (Python's before 3.13), or piped into python: write it to a "
-        "file, or use a notebook or IPython")
+        "<stdin>",
+        "it was typed at a prompt that keeps no source (Python's before 3.13), or piped into python: write it to a "
+        "file, or use a notebook or IPython",
+    )
 
 
 def test_a_program_on_the_command_line_has_none_before_python_3_13() -> None:
-    assert said("-c", USED) == ("5.0" if sys.version_info >= (3, 13) else NO_SOURCE.format(
-        "<string>", "it was made by exec() or 'python -c': write it to a file"))
+    assert said("-c", USED) == (
+        "5.0"
+        if sys.version_info >= (3, 13)
+        else NO_SOURCE.format(
+            "<string>", "it was made by exec() or 'python -c': write it to a file"
+        )
+    )
 
 
-@pytest.mark.parametrize("filename, fix", [
-    ("<string>", "it was made by exec() or 'python -c': write it to a file"),
-    ("<made 1>", "nothing in Python's linecache is called <made 1>: write it to a file; what generates source enters it there, "
-                 "linecache.cache['<made 1>'] = (len(text), None, text.splitlines(True), '<made 1>'), before it runs it"),
-    ("<timed exec>", "IPython keeps no source of a cell under %%time: define it in a cell above, without the magic"),
-    ("/nowhere/kernels.py", "the file cannot be read, or is not the one that was compiled: run python where the file is, and "
-                            "import it again"),
-])
+@pytest.mark.parametrize(
+    "filename, fix",
+    [
+        ("<string>", "it was made by exec() or 'python -c': write it to a file"),
+        (
+            "<made 1>",
+            "nothing in Python's linecache is called <made 1>: write it to a file; what generates source enters it there, "
+            "linecache.cache['<made 1>'] = (len(text), None, text.splitlines(True), '<made 1>'), before it runs it",
+        ),
+        (
+            "<timed exec>",
+            "IPython keeps no source of a cell under %%time: define it in a cell above, without the magic",
+        ),
+        (
+            "/nowhere/kernels.py",
+            "the file cannot be read, or is not the one that was compiled: run python where the file is, and "
+            "import it again",
+        ),
+    ],
+)
 @pytest.mark.parametrize("execution", ["simulate", "compiled"])
-def test_exec_without_linecache_says_what_is_missing(filename: str, fix: str, execution: str) -> None:
+def test_exec_without_linecache_says_what_is_missing(
+    filename: str, fix: str, execution: str
+) -> None:
     namespace: dict[str, Any] = {"__name__": "made"}
     exec(compile(HEADER + WAYS["a function of a module"], filename, "exec"), namespace)
     with pytest.raises(CompileError) as caught:
@@ -429,8 +496,12 @@ def test_source_that_is_another_ones_is_none() -> None:
 
 
 def test_what_is_no_def_is_refused(tmp_path: Path) -> None:
-    made = module(tmp_path / "kernels.py", "async def later(a, c):\n    pass\nlambda_ = lambda a, c: None\n")
+    made = module(
+        tmp_path / "kernels.py", "async def later(a, c):\n    pass\nlambda_ = lambda a, c: None\n"
+    )
     with pytest.raises(CompileError, match=r"kernels.py:\d+: a kernel must be a plain `def`"):
         numpipe.kernel(made.later).simulate(A, A)
-    with pytest.raises(SpecError, match=r"kernels.py:\d+: a kernel must be a `def`: the source of a lambda"):
+    with pytest.raises(
+        SpecError, match=r"kernels.py:\d+: a kernel must be a `def`: the source of a lambda"
+    ):
         numpipe.kernel(made.lambda_)

@@ -43,7 +43,7 @@ SEEDS = (None, 1)
 @pytest.mark.parametrize("name", cases())
 def test_every_form_computes_the_same_without_a_report(name: str) -> None:
     case = cases()[name]
-    for seed in (list(cases()).index(name) % 3, None)[:1 + ("loops" in name)]:  # of each kind some
+    for seed in (list(cases()).index(name) % 3, None)[: 1 + ("loops" in name)]:  # of each kind some
         case.check(case.kernel.simulate, seed=seed)
 
 
@@ -79,9 +79,13 @@ def tiles_of(seed: int | None, ctas: int = 4) -> dict[Any, list[int]]:
 
 def test_each_tile_is_taken_once_and_by_whom_differs() -> None:
     deals = [tiles_of(seed) for seed in range(6)]
-    assert all(sorted(itertools.chain.from_iterable(deal.values())) == list(range(10)) for deal in deals)
+    assert all(
+        sorted(itertools.chain.from_iterable(deal.values())) == list(range(10)) for deal in deals
+    )
     assert all(deal[cta][0] == cta for deal in deals for cta in range(4))
-    assert len({tuple(sorted(map(len, deal.values()))) for deal in deals}) > 2, "some take more than others"
+    assert len({tuple(sorted(map(len, deal.values()))) for deal in deals}) > 2, (
+        "some take more than others"
+    )
     assert tiles_of(None) == {cta: list(range(cta, 10, 4)) for cta in range(4)}
 
 
@@ -98,27 +102,93 @@ READ = "number = uniform(memory.load_word(stage_of(ring, slot)))"
 FREE = 'each_warp(mbarrier.arrive, barrier(ring, "consumed", slot, 0))'
 STORE = "store_number(stage_of(ring, slot), number)"
 BUGS = {
-    "told before it is free": Bug(number_ring.put_number, WAIT_FREE, "pass", SimulationError, "store_word|nothing orders this"),
-    "never told": Bug(number_ring.put_number, TOLD, "pass", PipelineDeadlock, r"ready\[0\] of tile numbers @ kernels_for_"),
-    "told, then stored": Bug(number_ring.put_number, f"{STORE}\n    {TOLD}", f"{TOLD}\n    {STORE}", PipelineRace, "store_word"),
-    "stored in the next slot": Bug(where=number_ring.put_number, old=STORE, new=STORE.replace("slot", "slot + 1"), error=SimulationError,
-                                    message="load_word|store_word"),
-    "told twice": Bug(number_ring.put_number, TOLD, f"{TOLD}; {TOLD}", SimulationError, r"ready\[0\] of tile numbers"),
-    "read before it is told": Bug(number_ring.take_number, WAIT_TOLD, "pass", PipelineRace, "load_word"),
-    "one lane waits": Bug(number_ring.take_number, "mbarrier.wait(", "one_lane(mbarrier.wait, ", PipelineRace, "load_word"),
-    "never freed": Bug(number_ring.take_number, FREE, "pass", PipelineDeadlock, r"consumed\[0\] of tile numbers"),
-    "freed by one warp": Bug(where=number_ring.take_number, old="each_warp(", new="one_lane(", error=PipelineDeadlock,
-                             message=r"consumed\[0\] of tile numbers"),
-    "freed, then read": Bug(number_ring.take_number, f"{READ}\n    {FREE}", f"{FREE}\n    {READ}", PipelineRace, "load_word"),
-    "a work index left out": Bug(where=tile_scheduler.send, old="counter(np_, SENT), 1", new="counter(np_, SENT), 2", error=SimulationError,
-                             message="tile numbers"),
-    "not waited for a later phase": Bug(where=number_ring.take_number, old="phase_of(ring, step), step", new="phase_of(ring, step) - 2, step",
-                                        error=PipelineRace, message="waited for phase -2 of ready"),
+    "told before it is free": Bug(
+        number_ring.put_number, WAIT_FREE, "pass", SimulationError, "store_word|nothing orders this"
+    ),
+    "never told": Bug(
+        number_ring.put_number,
+        TOLD,
+        "pass",
+        PipelineDeadlock,
+        r"ready\[0\] of tile numbers @ kernels_for_",
+    ),
+    "told, then stored": Bug(
+        number_ring.put_number,
+        f"{STORE}\n    {TOLD}",
+        f"{TOLD}\n    {STORE}",
+        PipelineRace,
+        "store_word",
+    ),
+    "stored in the next slot": Bug(
+        where=number_ring.put_number,
+        old=STORE,
+        new=STORE.replace("slot", "slot + 1"),
+        error=SimulationError,
+        message="load_word|store_word",
+    ),
+    "told twice": Bug(
+        number_ring.put_number,
+        TOLD,
+        f"{TOLD}; {TOLD}",
+        SimulationError,
+        r"ready\[0\] of tile numbers",
+    ),
+    "read before it is told": Bug(
+        number_ring.take_number, WAIT_TOLD, "pass", PipelineRace, "load_word"
+    ),
+    "one lane waits": Bug(
+        number_ring.take_number,
+        "mbarrier.wait(",
+        "one_lane(mbarrier.wait, ",
+        PipelineRace,
+        "load_word",
+    ),
+    "never freed": Bug(
+        number_ring.take_number, FREE, "pass", PipelineDeadlock, r"consumed\[0\] of tile numbers"
+    ),
+    "freed by one warp": Bug(
+        where=number_ring.take_number,
+        old="each_warp(",
+        new="one_lane(",
+        error=PipelineDeadlock,
+        message=r"consumed\[0\] of tile numbers",
+    ),
+    "freed, then read": Bug(
+        number_ring.take_number,
+        f"{READ}\n    {FREE}",
+        f"{FREE}\n    {READ}",
+        PipelineRace,
+        "load_word",
+    ),
+    "a work index left out": Bug(
+        where=tile_scheduler.send,
+        old="counter(np_, SENT), 1",
+        new="counter(np_, SENT), 2",
+        error=SimulationError,
+        message="tile numbers",
+    ),
+    "not waited for a later phase": Bug(
+        where=number_ring.take_number,
+        old="phase_of(ring, step), step",
+        new="phase_of(ring, step) - 2, step",
+        error=PipelineRace,
+        message="waited for phase -2 of ready",
+    ),
 }
 IN_TURNS = {
-    "tiles of others": Bug(tile_scheduler.pass_over, "counter(np_, AWAY) > 0", "False", SimulationError, ""),
-    "nobody's tile": Bug(tile_scheduler.take, "pass_owner(np_)", "pass_owner(np_); pass_owner(np_)", SimulationError, ""),
-    "the next loop's turn": Bug(tile_scheduler.close, "if in_turns:", "if False:", SimulationError, ""),
+    "tiles of others": Bug(
+        tile_scheduler.pass_over, "counter(np_, AWAY) > 0", "False", SimulationError, ""
+    ),
+    "nobody's tile": Bug(
+        tile_scheduler.take,
+        "pass_owner(np_)",
+        "pass_owner(np_); pass_owner(np_)",
+        SimulationError,
+        "",
+    ),
+    "the next loop's turn": Bug(
+        tile_scheduler.close, "if in_turns:", "if False:", SimulationError, ""
+    ),
 }
 
 
@@ -129,9 +199,13 @@ def test_every_schedule_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     bug.inject(monkeypatch)
     for seed in SEEDS:
         with pytest.raises(bug.error) as caught:
-            made(gemm, warpgroups=1, ctas=1).simulate(A, B, np.zeros((640, 64), np.float16), cfg=STEP_A_TILE, seed=seed)
+            made(gemm, warpgroups=1, ctas=1).simulate(
+                A, B, np.zeros((640, 64), np.float16), cfg=STEP_A_TILE, seed=seed
+            )
         text = str(caught.value)
-        assert re.search(bug.message, text) and "kernels_for_tests.py:" in text, f"seed {seed}: {text}"
+        assert re.search(bug.message, text) and "kernels_for_tests.py:" in text, (
+            f"seed {seed}: {text}"
+        )
 
 
 @pytest.mark.parametrize("name", IN_TURNS)
@@ -144,9 +218,13 @@ def test_every_schedule_finds_in_turns(name: str, monkeypatch: pytest.MonkeyPatc
 
 
 # ---- what has no meaning
-def refused(function: Any, message: str, *arrays: Any, error: Any = CompileError, **options: Any) -> None:
+def refused(
+    function: Any, message: str, *arrays: Any, error: Any = CompileError, **options: Any
+) -> None:
     with pytest.raises(error, match=message):
-        made(function, **{"warpgroups": 1, "ctas": 2, **options}).simulate(*(arrays or (A, B, np.zeros((640, 64), np.float16))))
+        made(function, **{"warpgroups": 1, "ctas": 2, **options}).simulate(
+            *(arrays or (A, B, np.zeros((640, 64), np.float16)))
+        )
 
 
 def test_a_loop_runs_to_its_end() -> None:
@@ -162,7 +240,10 @@ def test_a_loop_runs_to_its_end() -> None:
                 if m == i:
                     return
 
-    refused(breaks, r"test_dynamic.py:\d+.*'break' leaves the loop over tiles of line \d+, which takes them from a counter")
+    refused(
+        breaks,
+        r"test_dynamic.py:\d+.*'break' leaves the loop over tiles of line \d+, which takes them from a counter",
+    )
     refused(returns, r"'return' leaves the loop over tiles")
 
 
@@ -181,14 +262,22 @@ def test_a_loop_is_in_no_other_one() -> None:
         for (m,) in numpipe.tiles(10, dynamic=True):
             inner(m)
 
-    refused(inside, r"dynamic=True in another loop over tiles.*give numpipe.tiles the counts of both")
-    refused(called, r"tiles\(dynamic=True\) at test_dynamic.py:\d+: runs inside that of test_dynamic.py:\d+", error=SpecError)
+    refused(
+        inside, r"dynamic=True in another loop over tiles.*give numpipe.tiles the counts of both"
+    )
+    refused(
+        called,
+        r"tiles\(dynamic=True\) at test_dynamic.py:\d+: runs inside that of test_dynamic.py:\d+",
+        error=SpecError,
+    )
 
 
 @pytest.mark.parametrize("value", ["a.shape[0] > 3", "1", "'yes'"])
 def test_dynamic_is_a_constant(value: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "of_value.py").write_text("import numpipe\n\ndef kernel(a, b, c):\n"
-                                          f"    for (m,) in numpipe.tiles(10, dynamic={value}):\n        pass\n")
+    (tmp_path / "of_value.py").write_text(
+        "import numpipe\n\ndef kernel(a, b, c):\n"
+        f"    for (m,) in numpipe.tiles(10, dynamic={value}):\n        pass\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(__import__("sys").modules, "of_value", raising=False)
     refused(__import__("of_value").kernel, r"dynamic= is True or False, known at compile time.*got")
@@ -206,29 +295,47 @@ def test_all_ctas_run_the_same_loops() -> None:
             for (m,) in numpipe.tiles(4, dynamic=True):
                 pass
 
-    refused(other_counts, r"CTA \(1, 0, 0\) has 5 tiles in the loop of test_dynamic.py:\d+ where another one has 4 tiles",
-            error=SpecError, grid_names="x")
-    refused(fewer_loops, r"CTA \(1, 0, 0\) has ended where another one has 4 tiles in the loop of", error=SpecError, grid_names="x")
+    refused(
+        other_counts,
+        r"CTA \(1, 0, 0\) has 5 tiles in the loop of test_dynamic.py:\d+ where another one has 4 tiles",
+        error=SpecError,
+        grid_names="x",
+    )
+    refused(
+        fewer_loops,
+        r"CTA \(1, 0, 0\) has ended where another one has 4 tiles in the loop of",
+        error=SpecError,
+        grid_names="x",
+    )
 
 
 def without_loads(a, b, c, *, cfg: numpipe.Static = CFG):
     """The loop stands where only the compute role comes."""
+
     def body(indices, a_tile):
         for (n,) in numpipe.tiles(10, dynamic=True):
             pass
 
-    numpipe.emit_pipeline_warp_specialized(body, grid=(2,), in_specs=(numpipe.BlockSpec((64, 64), lambda k: (k, 0)),))(a)
+    numpipe.emit_pipeline_warp_specialized(
+        body, grid=(2,), in_specs=(numpipe.BlockSpec((64, 64), lambda k: (k, 0)),)
+    )(a)
 
 
 def test_somebody_fetches_the_tiles() -> None:
-    refused(without_loads, r"tiles\(dynamic=True\) at test_dynamic.py:\d+: only compute warpgroups come here")
+    refused(
+        without_loads,
+        r"tiles\(dynamic=True\) at test_dynamic.py:\d+: only compute warpgroups come here",
+    )
 
 
 @compiles
 @pytest.mark.soak
 def test_the_compiler_says_so_too() -> None:
     half = ArrayType((640, 64), np.dtype(np.float16))
-    with pytest.raises(CompileError, match=r"tiles\(dynamic=True\) at test_dynamic.py:\d+: only compute warpgroups come here"):
+    with pytest.raises(
+        CompileError,
+        match=r"tiles\(dynamic=True\) at test_dynamic.py:\d+: only compute warpgroups come here",
+    ):
         made(without_loads, warpgroups=1).compiled(half, half, half)
 
 
@@ -236,38 +343,67 @@ def test_the_ring_of_tickets_needs_room() -> None:
     unit = Unit("many", (), (), "wg", 1, 40)
     for line, count in enumerate((32, 32, 32, 23)):
         unit.plan_scratch(f"x.py:{line}", numpipe.Barrier(num_barriers=count), True)
-    with pytest.raises(SpecError, match=r"kernel many, tiles\(dynamic=True\) at x.py:1: more rings or slots than the 1024 bytes"):
+    with pytest.raises(
+        SpecError,
+        match=r"kernel many, tiles\(dynamic=True\) at x.py:1: more rings or slots than the 1024 bytes",
+    ):
         unit.plan_work_ring("x.py:1")
 
 
 def test_a_kernel_that_gives_up_says_that_it_waits_for_a_ticket() -> None:
     unit = Unit("tuned", (), (), "wg", 2, 40)
     plan = unit.plan_work_ring("gemm.py:7")
-    report = report_of(image_of(unit), [Record(0, (3, 0, 0), warp, plan.barriers + 8, 2, 0) for warp in (0, 4)])
-    assert [party.barrier for party in report.waiting[:2]] == 2 * ["ready[1] of tile numbers @ gemm.py:7"]
-    assert report.waiting[0].lines[0].line == 7 and (report.waiting[0].slot, report.waiting[0].step) == (1, plan.step_at(1, 2))
+    report = report_of(
+        image_of(unit), [Record(0, (3, 0, 0), warp, plan.barriers + 8, 2, 0) for warp in (0, 4)]
+    )
+    assert [party.barrier for party in report.waiting[:2]] == 2 * [
+        "ready[1] of tile numbers @ gemm.py:7"
+    ]
+    assert report.waiting[0].lines[0].line == 7 and (
+        report.waiting[0].slot,
+        report.waiting[0].step,
+    ) == (1, plan.step_at(1, 2))
 
 
 # ---- machine code
 @pytest.mark.thorough
 @compiles
-@pytest.mark.parametrize("name", ["turns", *[pytest.param(name, marks=pytest.mark.soak) for name in cases() if name != "turns"]])
+@pytest.mark.parametrize(
+    "name",
+    ["turns", *[pytest.param(name, marks=pytest.mark.soak) for name in cases() if name != "turns"]],
+)
 def test_the_machine_code_is_clean(name: str) -> None:
     case = cases()[name]
     built = case.kernel.compiled(*case.inputs, case.output(), cfg=case.cfg)
     assert gate.findings(built) == () and built.image.dynamic and built.unit.work_ring is not None
     ptx = built.ptx
     touched = re.search(r"atom\.|cp\.async\.bulk\.tensor|(ld|st)\.global", ptx)
-    assert touched and ptx.index("launch_dependents") < ptx.index("griddepcontrol.wait") < touched.start()
+    assert (
+        touched
+        and ptx.index("launch_dependents") < ptx.index("griddepcontrol.wait") < touched.start()
+    )
     fetched = Counter(re.findall(r"(atom\.\S+|red\.\S+)", ptx))
-    assert fetched["atom.relaxed.gpu.global.add.u32"] and fetched["atom.acq_rel.gpu.global.inc.u32"] == 1
+    assert (
+        fetched["atom.relaxed.gpu.global.add.u32"]
+        and fetched["atom.acq_rel.gpu.global.inc.u32"] == 1
+    )
 
 
 def test_explain_counts_its_tiles() -> None:
     case = cases()["turns"]
     found = numpipe.explain(case.kernel, *case.inputs, case.output(), cfg=case.cfg, compiled=False)
-    static = numpipe.explain(case.kernel, *case.inputs, case.output(), cfg=replace(case.cfg, dynamic=False), compiled=False)
-    assert (found.tiles, found.flop, found.copied_bytes) == (static.tiles, static.flop, static.copied_bytes)
+    static = numpipe.explain(
+        case.kernel,
+        *case.inputs,
+        case.output(),
+        cfg=replace(case.cfg, dynamic=False),
+        compiled=False,
+    )
+    assert (found.tiles, found.flop, found.copied_bytes) == (
+        static.tiles,
+        static.flop,
+        static.copied_bytes,
+    )
     assert found.tiles == 15 and found.slots == static.slots and found.smem == static.smem
 
 
@@ -277,7 +413,13 @@ def test_a_deal_gives_each_ticket_to_one_cta() -> None:
         deal = WorkCounter(5, seed)
         drawn = [deal.draw(cta) for cta in (3, 0, 4, 2, 1) for _ in range(40)]
         assert len(set(drawn)) == len(drawn) and min(drawn) >= 5
-        assert all(a < b for n in range(5) for a, b in zip(drawn[40 * n:40 * n + 39], drawn[40 * n + 1:40 * n + 40], strict=True))
+        assert all(
+            a < b
+            for n in range(5)
+            for a, b in zip(
+                drawn[40 * n : 40 * n + 39], drawn[40 * n + 1 : 40 * n + 40], strict=True
+            )
+        )
     assert [WorkCounter(5).draw(2), WorkCounter(5).draw(0)] == [7, 5]
 
 
@@ -290,7 +432,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     launch.encode.cache_clear()
 
 
-def test_launches_that_may_run_at_the_same_time_have_counters_of_their_own(fake: FakeDriver) -> None:
+def test_launches_that_may_run_at_the_same_time_have_counters_of_their_own(
+    fake: FakeDriver,
+) -> None:
     def array(ptr: int) -> launch.ArrayInfo:
         return launch.describe(CudaArray(ptr, (64,), "<f2"), "a")
 
@@ -298,10 +442,18 @@ def test_launches_that_may_run_at_the_same_time_have_counters_of_their_own(fake:
     fake.sizes = [256] + [8] * 6
     fake.kernel = lambda p: seen.append(ctypes.c_uint64.from_address(p[0] + 128).value)
     prepared = launch.Prepared(image(dynamic=True), [array(4096), array(8192)], outputs=1)
-    for ptr, out, stream in ((4096, 8192, 0), (4096, 8192, 0), (4096, 8192, 7), (4096, 16384, 0), (12288, 8192, 0)):
+    for ptr, out, stream in (
+        (4096, 8192, 0),
+        (4096, 8192, 0),
+        (4096, 8192, 7),
+        (4096, 16384, 0),
+        (12288, 8192, 0),
+    ):
         prepared((1, 1, 1), [array(ptr), array(out)], stream=stream)
     first, again, other_stream, other_output, other_input = seen
-    assert first == again == other_input and len({first, other_stream, other_output}) == 3 == len(fake.named("counter"))
+    assert first == again == other_input and len({first, other_stream, other_output}) == 3 == len(
+        fake.named("counter")
+    )
     assert all(ctypes.c_uint64.from_address(counter).value == 0 for counter in seen)
 
 

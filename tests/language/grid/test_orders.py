@@ -39,25 +39,47 @@ from tests.kernels.order_kernels import (
 def test_tiles_are_numbered_in_int32_when_compiled(module: Any) -> None:
     """As they are simulated. Python's operators would be Numba's: int32 - int32 is an int64, in
     which a kernel would go on."""
-    functions = [node for node in ast.parse(Path(module.__file__).read_text(encoding="utf8")).body
-                 if isinstance(node, ast.FunctionDef)]
-    helpers = [node for node in functions if any(isinstance(d, ast.Name) and d.id == "helper" for d in node.decorator_list)]
+    functions = [
+        node
+        for node in ast.parse(Path(module.__file__).read_text(encoding="utf8")).body
+        if isinstance(node, ast.FunctionDef)
+    ]
+    helpers = [
+        node
+        for node in functions
+        if any(isinstance(d, ast.Name) and d.id == "helper" for d in node.decorator_list)
+    ]
     assert len(helpers) > 5
-    assert not [f"{node.lineno}: {ast.unparse(node)}" for helper in helpers for node in ast.walk(helper)
-                if isinstance(node, (ast.BinOp, ast.AugAssign, ast.USub))]
+    assert not [
+        f"{node.lineno}: {ast.unparse(node)}"
+        for helper in helpers
+        for node in ast.walk(helper)
+        if isinstance(node, (ast.BinOp, ast.AugAssign, ast.USub))
+    ]
 
 
-ANY = st.one_of(st.just(Row()), st.just(Column()), st.just(Hilbert()), st.builds(Grouped, st.integers(1, 20)),
-                st.builds(Snake, st.integers(1, 20)))
-GRID = st.tuples(st.integers(1, 24), st.integers(1, 24)) | st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 9))
+ANY = st.one_of(
+    st.just(Row()),
+    st.just(Column()),
+    st.just(Hilbert()),
+    st.builds(Grouped, st.integers(1, 20)),
+    st.builds(Snake, st.integers(1, 20)),
+)
+GRID = st.tuples(st.integers(1, 24), st.integers(1, 24)) | st.tuples(
+    st.integers(1, 3), st.integers(1, 9), st.integers(1, 9)
+)
 
 
 # ---- on the host
 @settings(max_examples=examples(60), deadline=None)
 @given(ANY, GRID)
-def test_an_order_is_a_permutation_of_its_grid_plane_by_plane(order: Order, shape: tuple[int, ...]) -> None:
+def test_an_order_is_a_permutation_of_its_grid_plane_by_plane(
+    order: Order, shape: tuple[int, ...]
+) -> None:
     table = order.table(shape)
-    assert sorted(map(tuple, table.tolist())) == list(np.ndindex(*shape)) and not table.flags.writeable
+    assert (
+        sorted(map(tuple, table.tolist())) == list(np.ndindex(*shape)) and not table.flags.writeable
+    )
     if len(shape) == 3:
         plane = order.table(shape[1:]).tolist()
         assert table.tolist() == [[p, *place] for p in range(shape[0]) for place in plane]
@@ -66,18 +88,24 @@ def test_an_order_is_a_permutation_of_its_grid_plane_by_plane(order: Order, shap
 
 
 def test_strips_are_walked_column_by_column_and_the_snakes_come_back() -> None:
-    for kind, rows, columns, group in itertools.product((Grouped, Snake), (1, 3, 5, 8), (1, 2, 5), (1, 2, 3, 16)):
+    for kind, rows, columns, group in itertools.product(
+        (Grouped, Snake), (1, 3, 5, 8), (1, 2, 5), (1, 2, 3, 16)
+    ):
         grid = np.stack(np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij"), -1)
         found = []
         for number, start in enumerate(range(0, rows, group)):
-            strip = grid[start:start + group].transpose(1, 0, 2)
-            found += (strip[::-1] if kind is Snake and number % 2 else strip).reshape(-1, 2).tolist()
+            strip = grid[start : start + group].transpose(1, 0, 2)
+            found += (
+                (strip[::-1] if kind is Snake and number % 2 else strip).reshape(-1, 2).tolist()
+            )
         assert kind(group).table((rows, columns)).tolist() == found, (kind, rows, columns, group)
     assert Column().table((3, 2)).tolist() == Row().table((2, 3))[:, ::-1].tolist()
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (16, 4), (6, 10), (1, 7), (7, 1), (12, 22)])
-def test_hilberts_curve_has_no_jumps_and_odd_sides_at_most_a_diagonal_step(shape: tuple[int, int]) -> None:
+def test_hilberts_curve_has_no_jumps_and_odd_sides_at_most_a_diagonal_step(
+    shape: tuple[int, int],
+) -> None:
     steps = np.abs(np.diff(Hilbert().table(shape), axis=0))
     assert (steps.sum(axis=1) == 1).all()
     assert np.abs(np.diff(Hilbert().table((shape[0] + 1, shape[1] + 1)), axis=0)).max() == 1
@@ -91,7 +119,10 @@ def test_a_curve_keeps_neighbours_together_in_both_indices() -> None:
 
 
 def test_places_of_a_tile_or_grid_that_is_not_there_are_refused() -> None:
-    with pytest.raises(SpecError, match=r"grouped\(4\): tile t=12 of a grid of 4 x 3 tiles: they are numbered 0 … 11"):
+    with pytest.raises(
+        SpecError,
+        match=r"grouped\(4\): tile t=12 of a grid of 4 x 3 tiles: they are numbered 0 … 11",
+    ):
         Grouped(4).coordinates(12, (4, 3))
     for shape in ((4,), (4, -1), (2, 2, 2, 2), (2.0, 2), (True, 2)):
         with pytest.raises(SpecError, match="a grid of tiles has the shape"):
@@ -99,10 +130,17 @@ def test_places_of_a_tile_or_grid_that_is_not_there_are_refused() -> None:
     for group in (0, -1, 1.5, True):
         with pytest.raises(SpecError, match=r"(Grouped|Snake): group must be an int"):
             (Grouped if group else Snake)(group)  # type: ignore[arg-type]
-    with pytest.raises(SpecError, match="'row', 'column', 'grouped', 'snake' or 'hilbert', got 'spiral'"):
+    with pytest.raises(
+        SpecError, match="'row', 'column', 'grouped', 'snake' or 'hilbert', got 'spiral'"
+    ):
         named("spiral")
     assert [named(name, 8) for name in NAMES] == [Row(), Column(), Grouped(8), Snake(8), Hilbert()]
-    assert str(Snake(8)) == "snake(8)" and str(Row()) == "row" and hash(Snake(8)) == hash(Snake(8)) and Snake(8) != Grouped(8)
+    assert (
+        str(Snake(8)) == "snake(8)"
+        and str(Row()) == "row"
+        and hash(Snake(8)) == hash(Snake(8))
+        and Snake(8) != Grouped(8)
+    )
 
 
 # ---- in a kernel
@@ -147,11 +185,14 @@ def test_the_table_of_an_order_is_walked_as_the_order(order: Order, target: str)
     np.testing.assert_array_equal(numbers(c), np.where(walked < 4, walked, -1))
 
 
-@pytest.mark.parametrize(("row", "text"), [
-    ((5, 0), r"row 3 is \(5, 0\), outside the grid of 5 x 3 tiles"),
-    ((0, -1), r"row 3 is \(0, -1\): indices of tiles are not negative"),
-    ((0, 0), r"tile \(0, 0\) comes 2 times, so 1 tiles of the grid never come"),
-])
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ((5, 0), r"row 3 is \(5, 0\), outside the grid of 5 x 3 tiles"),
+        ((0, -1), r"row 3 is \(0, -1\): indices of tiles are not negative"),
+        ((0, 0), r"tile \(0, 0\) comes 2 times, so 1 tiles of the grid never come"),
+    ],
+)
 def test_a_table_that_is_no_order_of_the_grid_is_refused(row: tuple[int, int], text: str) -> None:
     table = Row().table((5, 3)).copy()
     table[3] = row
@@ -163,9 +204,14 @@ def test_a_table_that_is_no_order_of_the_grid_is_refused(row: tuple[int, int], t
 
 def test_tables_of_another_size_or_type_are_refused() -> None:
     table = Row().table((5, 3))
-    with pytest.raises(SpecError, match=r"order='table'.: a grid of 5 x 4 has 20 tiles, the table has 15 rows"):
+    with pytest.raises(
+        SpecError, match=r"order='table'.: a grid of 5 x 4 has 20 tiles, the table has 15 rows"
+    ):
         by_table.simulate(table, output(5, 4), 5, 4)
-    with pytest.raises(SpecError, match=r"a host table of 2 indices a tile has as many columns, got an array of shape \(15, 1\)"):
+    with pytest.raises(
+        SpecError,
+        match=r"a host table of 2 indices a tile has as many columns, got an array of shape \(15, 1\)",
+    ):
         by_table.simulate(np.ascontiguousarray(table[:, :1]), output(5, 3), 5, 3)
     with pytest.raises(SpecError, match=r"tiles\(16, order='table'\): the table has 15 rows"):
         some_rows.simulate(table, output(5, 3), 16)
@@ -197,12 +243,25 @@ def with_an_object_of_run_time(c, group):
         pass
 
 
-@pytest.mark.parametrize(("kernel", "args", "text"), [
-    (with_a_constant_table, (), "a host table is an argument of the kernel, a 2-D int32 array: pass the array"),
-    (with_two_groups, (), r"order=Grouped\(group=4\) says what its group is: leave group= out"),
-    (with_an_object_of_run_time, (np.int32(3),), r'known at compile time; .* beside the name: order="snake", group=…'),
-])
-def test_orders_that_a_kernel_cannot_hold_are_refused(kernel: Any, args: tuple[Any, ...], text: str) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "args", "text"),
+    [
+        (
+            with_a_constant_table,
+            (),
+            "a host table is an argument of the kernel, a 2-D int32 array: pass the array",
+        ),
+        (with_two_groups, (), r"order=Grouped\(group=4\) says what its group is: leave group= out"),
+        (
+            with_an_object_of_run_time,
+            (np.int32(3),),
+            r'known at compile time; .* beside the name: order="snake", group=…',
+        ),
+    ],
+)
+def test_orders_that_a_kernel_cannot_hold_are_refused(
+    kernel: Any, args: tuple[Any, ...], text: str
+) -> None:
     with pytest.raises(CompileError, match=text):
         kernel.simulate(output(1, 1), *args)
 
@@ -210,7 +269,10 @@ def test_orders_that_a_kernel_cannot_hold_are_refused(kernel: Any, args: tuple[A
 def test_a_kernel_reads_its_table_one_tile_ahead_and_divides_nothing() -> None:
     """PTX: in each of two roles, before the loop and in it, reads of two indices, predicated; no
     division."""
-    table, c = numpipe.ArrayType((15, 2), np.dtype(np.int32)), numpipe.ArrayType((320, 24), np.dtype(np.float32))
+    table, c = (
+        numpipe.ArrayType((15, 2), np.dtype(np.int32)),
+        numpipe.ArrayType((320, 24), np.dtype(np.float32)),
+    )
     ptx = by_table.inspect("ptx", table, c, np.int32(5), np.int32(3))
     read = [line for line in ptx.splitlines() if "ld.global.nc.b32" in line]
     assert len(read) == 8 and all("@there" in line for line in read)
@@ -228,8 +290,9 @@ def test_no_order_divides_in_64_bits(order: Any) -> None:
 # ---- what comes into L2
 @settings(max_examples=examples(40), deadline=None)
 @given(ANY, GRID, st.integers(1, 40), st.integers(0, 6))
-def test_bytes_are_those_of_the_panels_that_a_wave_needs_and_l2_has_not(order: Order, shape: tuple[int, ...], ctas: int,
-                                                                        kept: int) -> None:
+def test_bytes_are_those_of_the_panels_that_a_wave_needs_and_l2_has_not(
+    order: Order, shape: tuple[int, ...], ctas: int, kept: int
+) -> None:
     """A model with a list: panels of 4 and 6 bytes a row, the last ones used stay as long as they
     fit."""
     every = [tuple(place) for place in order.table(shape).tolist()]
@@ -240,10 +303,16 @@ def test_bytes_are_those_of_the_panels_that_a_wave_needs_and_l2_has_not(order: O
         return sum(4 if which == "a" else 6 for which, *_ in panels)
 
     for at in range(0, len(every), ctas):
-        wave = every[at:at + ctas]
-        needed = list(dict.fromkeys([*(("a", *p[:-1]) for p in wave), *(("b", *p[:-2], p[-1]) for p in wave)]))
+        wave = every[at : at + ctas]
+        needed = list(
+            dict.fromkeys([*(("a", *p[:-1]) for p in wave), *(("b", *p[:-2], p[-1]) for p in wave)])
+        )
         total += cost([panel for panel in needed if panel not in cache])
-        cache = [panel for panel in cache if panel not in needed] + needed if cost(needed) <= capacity else []
+        cache = (
+            [panel for panel in cache if panel not in needed] + needed
+            if cost(needed) <= capacity
+            else []
+        )
         while cost(cache) > capacity:
             del cache[0]
     tile, k, size = (2, 3), 2, 1
@@ -257,7 +326,10 @@ def test_bytes_are_those_of_the_panels_that_a_wave_needs_and_l2_has_not(order: O
 def test_bytes_tell_a_bad_order_of_a_large_product_from_good_ones() -> None:
     """16384³ on an H200: the row order ran at 0.76 of cuBLAS, groups of 8 at 1.07, 16 and Hilbert
     at 1.03 to 1.05."""
-    of = {order: order.bytes((128, 64), tile=(128, 256), k=16384) for order in (Row(), Grouped(8), Grouped(16), Snake(16))}
+    of = {
+        order: order.bytes((128, 64), tile=(128, 256), k=16384)
+        for order in (Row(), Grouped(8), Grouped(16), Snake(16))
+    }
     assert of[Row()] > 3 * of[Grouped(16)] and of[Snake(16)] <= of[Grouped(16)]
     assert of[Grouped(8)] < of[Row()] / 2
     with pytest.raises(SpecError, match="ctas must be an int"):
@@ -271,10 +343,15 @@ def test_bytes_tell_a_bad_order_of_a_large_product_from_good_ones() -> None:
 def test_a_picture_shows_path_wave_and_panels(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     figure = Snake(2).plot((4, 6), ctas=5, wave=1, path=tmp_path / "order.svg")
-    axes, = figure.axes
-    assert axes.get_title() == "snake(2), 4 x 6 tiles; wave 1 of 5: 5 tiles,\n2 panels of A and 3 of B; all waves 25"
+    (axes,) = figure.axes
+    assert (
+        axes.get_title()
+        == "snake(2), 4 x 6 tiles; wave 1 of 5: 5 tiles,\n2 panels of A and 3 of B; all waves 25"
+    )
     assert len(axes.patches) == 5 + 2 + 3
-    framed = [(round(patch.get_y() + 0.5), round(patch.get_x() + 0.5)) for patch in axes.patches[:5]]
+    framed = [
+        (round(patch.get_y() + 0.5), round(patch.get_x() + 0.5)) for patch in axes.patches[:5]
+    ]
     assert framed == [tuple(place) for place in Snake(2).table((4, 6))[5:10].tolist()]
     path = axes.lines[0].get_xydata()[:, ::-1]
     np.testing.assert_array_equal(path, Snake(2).table((4, 6)))
@@ -293,14 +370,26 @@ def test_without_matplotlib_the_error_names_the_extra(monkeypatch: pytest.Monkey
 
 
 # ---- with warpgroups that take turns
-@numpipe.kernel(out_type=lambda a, b, table: numpipe.ArrayType((a.shape[0], b.shape[0]), np.float32),
-                grid=numpipe.persistent(ctas=2), num_compute_wgs=2, schedule="pingpong")
+@numpipe.kernel(
+    out_type=lambda a, b, table: numpipe.ArrayType((a.shape[0], b.shape[0]), np.float32),
+    grid=numpipe.persistent(ctas=2),
+    num_compute_wgs=2,
+    schedule="pingpong",
+)
 def in_turns(a, b, table, c):
     """c = a @ b.T by ping-pong, the tiles in the order of a table."""
-    for m, n in numpipe.tiles(numpipe.cdiv(a.shape[0], 64), numpipe.cdiv(b.shape[0], 64), order=table):
+    for m, n in numpipe.tiles(
+        numpipe.cdiv(a.shape[0], 64), numpipe.cdiv(b.shape[0], 64), order=table
+    ):
         acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(numpipe.cdiv(a.shape[1], 64),), max_concurrent_steps=2, in_specs=(
-            numpipe.BlockSpec((64, 64), lambda k: (m, k)), numpipe.BlockSpec((64, 64), lambda k: (n, k))))
+        pipe = numpipe.pipeline(
+            grid=(numpipe.cdiv(a.shape[1], 64),),
+            max_concurrent_steps=2,
+            in_specs=(
+                numpipe.BlockSpec((64, 64), lambda k: (m, k)),
+                numpipe.BlockSpec((64, 64), lambda k: (n, k)),
+            ),
+        )
         for (k,), (a_tile, b_tile) in pipe(a, b):
             acc = numpipe.wgmma(acc, a_tile, b_tile.T)
         c[numpipe.ds(m * 64, 64), numpipe.ds(n * 64, 64)] = acc

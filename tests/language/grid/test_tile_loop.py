@@ -55,7 +55,7 @@ def test_row_order_visits_the_last_index_fastest(ctas: int) -> None:
 def test_continue_and_break_in_a_tile_loop() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def some(c, n):
-        for i, in numpipe.tiles(n):
+        for (i,) in numpipe.tiles(n):
             if i == 1:
                 continue
             if i == 4:

@@ -32,7 +32,9 @@ def test_a_tile_comes_from_all_ctas_of_the_cluster(seed: int | None) -> None:
     trace = Trace()
     loaded_together.simulate(x, y, seed=seed, trace=trace)
     np.testing.assert_array_equal(y, sums(x))
-    rows = {cta: {event.details["coords"][0] for event in trace.of("issue", cta)} for cta in trace.ctas}
+    rows = {
+        cta: {event.details["coords"][0] for event in trace.of("issue", cta)} for cta in trace.ctas
+    }
     assert rows == {(0, 0, 0): {0}, (1, 0, 0): {32}, (2, 0, 0): {64}, (3, 0, 0): {96}}
 
 
@@ -40,7 +42,11 @@ def test_a_tile_comes_from_all_ctas_of_the_cluster(seed: int | None) -> None:
 def test_tiles_are_shared_along_one_axis_each_and_along_both(seed: int | None) -> None:
     a, b, c = integers(128, 192), integers(192, 128), np.zeros((128, 128), np.float32)
     multiplied_together.simulate(a, b, c, seed=seed)
-    np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32) + np.tile(a[:64, :64].astype(np.float32), (2, 2)))
+    np.testing.assert_array_equal(
+        c,
+        a.astype(np.float32) @ b.astype(np.float32)
+        + np.tile(a[:64, :64].astype(np.float32), (2, 2)),
+    )
 
 
 def test_what_a_kernel_loads_is_counted_by_shares() -> None:
@@ -50,14 +56,21 @@ def test_what_a_kernel_loads_is_counted_by_shares() -> None:
 
 def one_sided(x):
     tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
-    numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed, predicate=numpipe.axis_index("pair") == 0,
-                              collective_axes="pair")
+    numpipe.copy_gmem_to_smem(
+        x.at[ds(0, 64), ds(0, 64)],
+        tile,
+        landed,
+        predicate=numpipe.axis_index("pair") == 0,
+        collective_axes="pair",
+    )
     numpipe.barrier_wait(landed)
 
 
 def test_a_copy_that_one_cta_leaves_out_is_reported() -> None:
     for seed in SEEDS:
-        with pytest.raises((PipelineRace, PipelineDeadlock, numpipe.SimulationError), match="bytes"):
+        with pytest.raises(
+            (PipelineRace, PipelineDeadlock, numpipe.SimulationError), match="bytes"
+        ):
             pair(one_sided).simulate(integers(64, 64), seed=seed)
 
 
@@ -67,9 +80,7 @@ def loaded(rows: int = 64, along: Any = "pair") -> Any:
 
     def loads(x):
         tile, landed = numpipe.scratch(kind)
-        numpipe.copy_gmem_to_smem(
-            x.at[ds(0, rows), ds(0, 64)], tile, landed, collective_axes=along
-        )
+        numpipe.copy_gmem_to_smem(x.at[ds(0, rows), ds(0, 64)], tile, landed, collective_axes=along)
 
     return loads
 
@@ -79,14 +90,27 @@ def of_a_vector(x):
     numpipe.copy_gmem_to_smem(x.at[0, ds(0, 64)], tile, landed, collective_axes="pair")
 
 
-@pytest.mark.parametrize("body, message", [
-    (loaded(along="cluster"), "copy_gmem_to_smem: collective_axes has 'cluster', which is no axis of "
-                              "the cluster: the cluster's axes are 'pair'"),
-    (of_a_vector, "CTAs load a share each of a block's rows, and this one has one dimension"),
-    (loaded(8), r"2 CTAs load a share each of its 8 rows \(of dimension 0, the one that is not contiguous\), and a share is a "
-                  "multiple of 8 rows: make that side a multiple of 16"),
-    (loaded(along=1), "copy_gmem_to_smem: collective_axes must be the name of an axis of the cluster .*, got 1"),
-], ids=lambda part: getattr(part, "__name__", ""))
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        (
+            loaded(along="cluster"),
+            "copy_gmem_to_smem: collective_axes has 'cluster', which is no axis of "
+            "the cluster: the cluster's axes are 'pair'",
+        ),
+        (of_a_vector, "CTAs load a share each of a block's rows, and this one has one dimension"),
+        (
+            loaded(8),
+            r"2 CTAs load a share each of its 8 rows \(of dimension 0, the one that is not contiguous\), and a share is a "
+            "multiple of 8 rows: make that side a multiple of 16",
+        ),
+        (
+            loaded(along=1),
+            "copy_gmem_to_smem: collective_axes must be the name of an axis of the cluster .*, got 1",
+        ),
+    ],
+    ids=lambda part: getattr(part, "__name__", ""),
+)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_cannot_be_shared_is_refused(body: Any, message: str, compiled: bool) -> None:
     x = integers(64, 64)
@@ -95,11 +119,21 @@ def test_what_cannot_be_shared_is_refused(body: Any, message: str, compiled: boo
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("kernel, shapes, copies", [
-    (loaded_together, ((128, 320), (256, 64)), 1), (multiplied_together, ((128, 64), (64, 128), (128, 128)), 3)])
-def test_each_share_is_a_multicast_and_the_gate_passes(kernel: numpipe.Kernel, shapes: Any, copies: int) -> None:
+@pytest.mark.parametrize(
+    "kernel, shapes, copies",
+    [
+        (loaded_together, ((128, 320), (256, 64)), 1),
+        (multiplied_together, ((128, 64), (64, 128), (128, 128)), 3),
+    ],
+)
+def test_each_share_is_a_multicast_and_the_gate_passes(
+    kernel: numpipe.Kernel, shapes: Any, copies: int
+) -> None:
     *given, last = shapes
-    arrays = [*(numpipe.ArrayType(shape, np.float16) for shape in given), numpipe.ArrayType(last, np.float32)]
+    arrays = [
+        *(numpipe.ArrayType(shape, np.float16) for shape in given),
+        numpipe.ArrayType(last, np.float32),
+    ]
     assert kernel.inspect("gate", *arrays) == ()
     ptx = kernel.inspect("ptx", *arrays)
     assert len(re.findall(r"complete_tx::bytes\.multicast::cluster \[", ptx)) >= copies
@@ -115,5 +149,7 @@ def test_along_an_axis_of_one_cta_a_copy_is_its_own() -> None:
         numpipe.barrier_wait(landed)
         y[ds(0, 64), ds(0, 64)] = tile[...]
 
-    numpipe.kernel(alone, grid=1, cluster=1, cluster_names="pair", num_compute_wgs=1).simulate(x, landed_rows)
+    numpipe.kernel(alone, grid=1, cluster=1, cluster_names="pair", num_compute_wgs=1).simulate(
+        x, landed_rows
+    )
     np.testing.assert_array_equal(landed_rows, x)

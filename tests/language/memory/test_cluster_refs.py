@@ -21,7 +21,11 @@ from tests.kernels.cluster_kernels import (
 
 SEEDS = (None, 0, 1)
 KINDS: list[tuple[int, Any, tuple[int, int], bool]] = [
-    (2, np.float32, (64, 32), True), (4, np.float16, (64, 64), True), (3, np.int32, (64, 40), False), (2, np.int8, (128, 16), True)]
+    (2, np.float32, (64, 32), True),
+    (4, np.float16, (64, 64), True),
+    (3, np.int32, (64, 40), False),
+    (2, np.int8, (128, 16), True),
+]
 
 
 @pytest.mark.parametrize("size, dtype, shape, memory_role", KINDS, ids=str)
@@ -43,36 +47,56 @@ def test_parts_and_vectors_of_another_cta_are_loaded(runs: Any, target: str) -> 
     for run in runs:
         y = np.zeros((len(x), 32), np.float32)
         run(halos, x, y)
-        np.testing.assert_array_equal(y, x[:, :32] + other[:, 2:34] + other.sum(axis=1, keepdims=True))
+        np.testing.assert_array_equal(
+            y, x[:, :32] + other[:, 2:34] + other.sum(axis=1, keepdims=True)
+        )
 
 
 def test_verify_finds_nothing() -> None:
     x = integers(128, 96)
-    numpipe.verify(read_by_all(2, np.float32, (64, 32)), x, np.zeros_like(x), schedules=4).raise_if_failed()
+    numpipe.verify(
+        read_by_all(2, np.float32, (64, 32)), x, np.zeros_like(x), schedules=4
+    ).raise_if_failed()
 
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("size, dtype, shape, memory_role", KINDS, ids=str)
 def test_loads_are_of_the_cluster_and_the_barrier_releases_to_it(
-        size: int, dtype: Any, shape: tuple[int, int], memory_role: bool) -> None:
-    given = numpipe.ArrayType((2 * size * shape[0], 2 * shape[1]), dtype), numpipe.ArrayType(
-        (2 * size * shape[0], 2 * shape[1]), np.float32)
+    size: int, dtype: Any, shape: tuple[int, int], memory_role: bool
+) -> None:
+    given = (
+        numpipe.ArrayType((2 * size * shape[0], 2 * shape[1]), dtype),
+        numpipe.ArrayType((2 * size * shape[0], 2 * shape[1]), np.float32),
+    )
     kernel = read_by_all(size, dtype, shape, memory_role)
     assert kernel.inspect("gate", *given) == ()
     text = kernel.inspect("ptx", *given)
     assert "ld.shared::cluster" in text
-    assert text.count("mbarrier.arrive.release.cluster") == text.count("try_wait.parity.acquire.cluster") == 1
+    assert (
+        text.count("mbarrier.arrive.release.cluster")
+        == text.count("try_wait.parity.acquire.cluster")
+        == 1
+    )
     # what tells that all have read needs no such fence
     assert text.count("mbarrier.arrive.shared::cluster") == 1
 
 
 def test_a_debugged_kernel_waits_with_the_scope_of_the_cluster_too() -> None:
     kernel = read_by_all(2, np.float32, (64, 32))
-    made = numpipe.kernel(kernel.function, grid=2, grid_names="cta", cluster=2, cluster_names="ring", num_compute_wgs=1,
-                          compiler_params=numpipe.CompilerParams(debug=True))
+    made = numpipe.kernel(
+        kernel.function,
+        grid=2,
+        grid_names="cta",
+        cluster=2,
+        cluster_names="ring",
+        num_compute_wgs=1,
+        compiler_params=numpipe.CompilerParams(debug=True),
+    )
     array = numpipe.ArrayType((128, 64), np.float32)
     # at once, and again
-    assert made.inspect("ptx", array, array).count("try_wait.parity.acquire.cluster.shared::cta") == 2
+    assert (
+        made.inspect("ptx", array, array).count("try_wait.parity.acquire.cluster.shared::cta") == 2
+    )
 
 
 def test_without_the_waits_or_arrivals_loads_are_reported() -> None:
@@ -81,8 +105,14 @@ def test_without_the_waits_or_arrivals_loads_are_reported() -> None:
     def run(seed: int | None) -> None:
         read_by_all(2, np.float32, (64, 32)).simulate(x, np.zeros_like(x), seed=seed)
 
-    places = [place for place in places_of(lambda: run(None))[0] if "phases." in str(place) and place.operation != "warp_sync"]
-    assert {place.operation for place in places} == {"mbar_wait", "mbar_arrive_cluster"} and len(places) == 3
+    places = [
+        place
+        for place in places_of(lambda: run(None))[0]
+        if "phases." in str(place) and place.operation != "warp_sync"
+    ]
+    assert {place.operation for place in places} == {"mbar_wait", "mbar_arrive_cluster"} and len(
+        places
+    ) == 3
     for place in places:
         for seed in SEEDS:
             with without(place), pytest.raises(SimulationError):
@@ -92,6 +122,7 @@ def test_without_the_waits_or_arrivals_loads_are_reported() -> None:
 def test_what_another_barrier_tells_is_not_enough() -> None:
     """A barrier without the option tells what was read, also behind one that has it: each tells its
     own CTA's stores alone."""
+
     @numpipe.kernel(grid=3, cluster=3, cluster_names="all", num_compute_wgs=1)
     def passed_on(x, y):
         tile, met = numpipe.scratch((SMEM((64, 32), np.float32), ClusterBarrier("all", 2)))
@@ -100,7 +131,9 @@ def test_what_another_barrier_tells_is_not_enough() -> None:
         for k in range(2):
             numpipe.barrier_arrive(met.at[k])
             numpipe.barrier_wait(met.at[k])
-        y[ds(rank * 64, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=(rank + 1) % 3, cluster_dim="all")[...]
+        y[ds(rank * 64, 64), ds(0, 32)] = numpipe.cluster_ref(
+            tile, cluster_idx=(rank + 1) % 3, cluster_dim="all"
+        )[...]
 
     with pytest.raises(PipelineRace, match=r"orders_stores=True"):
         passed_on.simulate(integers(192, 32), np.zeros((192, 32), np.float32))
@@ -113,7 +146,9 @@ def test_what_is_no_tile_of_another_cta_is_refused() -> None:
 
     def slot(x, y):
         for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 32)),))(x):
-            y[ds(0, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=0, cluster_dim="pair")[...]
+            y[ds(0, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=0, cluster_dim="pair")[
+                ...
+            ]
 
     def array(x, y):
         y[ds(0, 64), ds(0, 32)] = numpipe.cluster_ref(x, cluster_idx=0, cluster_dim="pair")[...]
@@ -129,10 +164,13 @@ def test_what_is_no_tile_of_another_cta_is_refused() -> None:
             pass
 
     x = integers(128, 32)
-    for body, says in ((axis, r"cluster_ref: .*'other'"), (slot, r"cluster_ref: tile is one of a pipeline"),
-                       (array, r"cluster_ref: tile must be a tile in shared memory"),
-                       (stored, r"is loaded from, .*async_store_smem stores to one"),
-                       (tested, r"barrier_test: .*orders_stores=True.*call barrier_wait")):
+    for body, says in (
+        (axis, r"cluster_ref: .*'other'"),
+        (slot, r"cluster_ref: tile is one of a pipeline"),
+        (array, r"cluster_ref: tile must be a tile in shared memory"),
+        (stored, r"is loaded from, .*async_store_smem stores to one"),
+        (tested, r"barrier_test: .*orders_stores=True.*call barrier_wait"),
+    ):
         with pytest.raises(SpecError, match=says):
             pair(body).simulate(x, np.zeros_like(x))
         with pytest.raises(SpecError, match=says):
@@ -142,7 +180,12 @@ def test_what_is_no_tile_of_another_cta_is_refused() -> None:
 def test_a_cta_that_the_cluster_has_not_is_reported() -> None:
     def behind(x, y):
         tile = numpipe.scratch(SMEM((64, 32), np.float32))
-        y[ds(0, 64), ds(0, 32)] = numpipe.cluster_ref(tile, cluster_idx=2 + numpipe.axis_index("pair"), cluster_dim="pair")[...]
+        y[ds(0, 64), ds(0, 32)] = numpipe.cluster_ref(
+            tile, cluster_idx=2 + numpipe.axis_index("pair"), cluster_dim="pair"
+        )[...]
 
-    with pytest.raises(SimulationError, match=r"cluster_ref: cluster_idx=[23], and the cluster has 2 CTAs along 'pair'"):
+    with pytest.raises(
+        SimulationError,
+        match=r"cluster_ref: cluster_idx=[23], and the cluster has 2 CTAs along 'pair'",
+    ):
         pair(behind).simulate(integers(128, 32), np.zeros((128, 32), np.float32))

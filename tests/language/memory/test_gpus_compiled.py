@@ -28,7 +28,7 @@ def parts(text: str, *patterns: str) -> list[int]:
     at = [0]
     for pattern in patterns:
         found = re.compile(pattern).search(text, at[-1])
-        assert found, f"no {pattern} behind {patterns[:len(at) - 1]}"
+        assert found, f"no {pattern} behind {patterns[: len(at) - 1]}"
         at.append(found.end())
     return at[1:]
 
@@ -41,21 +41,39 @@ def test_the_gate_passes_kernels_of_several_gpus(name: str) -> None:
 
 def test_a_signal_comes_behind_the_warpgroups_stores_and_a_wait_ahead_of_its_loads() -> None:
     ptx = built("exchanged").ptx
-    parts(ptx, r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta", r"cp\.async\.bulk\.wait_group 0;", r"bar\.sync %r",
-          r"elect\.sync", r"red\.release\.sys\.global\.add\.s32 \[", r"ld\.acquire\.sys\.global\.b32 seen",
-          r"fence\.proxy\.async\.global;", r"bar\.sync %r")
-    memory = ptx[ptx.index("setmaxnreg.dec"):]
-    parts(memory, r"ld\.acquire\.sys\.global\.b32 seen", r"fence\.proxy\.async\.global;",
-          r"cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global")
-    assert ptx.count("red.release.sys.global.add.s32 [%") == 2, "two signals by the compute role, and none by the memory role"
+    parts(
+        ptx,
+        r"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta",
+        r"cp\.async\.bulk\.wait_group 0;",
+        r"bar\.sync %r",
+        r"elect\.sync",
+        r"red\.release\.sys\.global\.add\.s32 \[",
+        r"ld\.acquire\.sys\.global\.b32 seen",
+        r"fence\.proxy\.async\.global;",
+        r"bar\.sync %r",
+    )
+    memory = ptx[ptx.index("setmaxnreg.dec") :]
+    parts(
+        memory,
+        r"ld\.acquire\.sys\.global\.b32 seen",
+        r"fence\.proxy\.async\.global;",
+        r"cp\.async\.bulk\.tensor\.\dd\.shared::cluster\.global",
+    )
+    assert ptx.count("red.release.sys.global.add.s32 [%") == 2, (
+        "two signals by the compute role, and none by the memory role"
+    )
 
 
 def test_a_lane_that_does_nothing_else_tells_the_peers_that_the_launch_has_begun() -> None:
     for name, role in (("shift", "setmaxnreg.dec"), ("copied_by_hand", "griddepcontrol.wait")):
         ptx = built(name).ptx
         assert ptx.count("SAY: ") == 1, "one place"
-        parts(ptx[ptx.index(role):], r"red\.release\.sys\.global\.add\.s32 \[at\+-512\], 1;",
-              r"ld\.acquire\.sys\.global\.b32 seen, \[begun\]", r"st\.release\.gpu\.global\.b32 \[own\+256\]")
+        parts(
+            ptx[ptx.index(role) :],
+            r"red\.release\.sys\.global\.add\.s32 \[at\+-512\], 1;",
+            r"ld\.acquire\.sys\.global\.b32 seen, \[begun\]",
+            r"st\.release\.gpu\.global\.b32 \[own\+256\]",
+        )
 
 
 def test_each_wait_ends_also_without_its_value() -> None:
@@ -74,7 +92,9 @@ def test_the_packed_parameter_has_a_section_for_each_gpu() -> None:
 
 
 def test_a_mesh_too_large_for_a_launchs_parameters_is_refused() -> None:
-    with pytest.raises(numpipe.SpecError, match=r"\d tensor maps of each of 62 GPUs take \d+ of the 32764 B"):
+    with pytest.raises(
+        numpipe.SpecError, match=r"\d tensor maps of each of 62 GPUs take \d+ of the 32764 B"
+    ):
         built("exchanged", 62)
 
 
@@ -89,24 +109,39 @@ def test_a_kernel_of_one_gpu_has_nothing_of_it() -> None:
 
 
 def test_with_debug_a_signal_also_counts_for_its_gpu() -> None:
-    @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=2, compiler_params=CompilerParams(debug=True))
+    @numpipe.kernel(
+        grid=numpipe.persistent(),
+        num_compute_wgs=1,
+        semaphores=2,
+        compiler_params=CompilerParams(debug=True),
+    )
     def told(y, ready):
-        numpipe.peer(y, numpipe.axis_index("gpu") + 1)[ds(0, 64), ds(0, 64)] = numpipe.full((64, 64), 1.0, np.float16)
+        numpipe.peer(y, numpipe.axis_index("gpu") + 1)[ds(0, 64), ds(0, 64)] = numpipe.full(
+            (64, 64), 1.0, np.float16
+        )
         numpipe.signal(ready.at[0], 0)
         numpipe.wait(ready.at[1], 1)
 
     of = told.compiled([np.zeros((64, 64), np.float16)] * 2, mesh=MESH(2))
     parts(of.ptx, r"red\.relaxed\.sys\.global\.add\.s32", r"red\.release\.sys\.global\.add\.s32")
     places = " ".join(of.image.places)
-    assert "numpipe.peer(y, rank): rank" in places and "the wait for ready @ test_gpus_compiled.py:" in places
+    assert (
+        "numpipe.peer(y, rank): rank" in places
+        and "the wait for ready @ test_gpus_compiled.py:" in places
+    )
 
 
 @pytest.mark.thorough
 def test_the_gate_finds_a_signal_in_a_loop_of_products() -> None:
     @numpipe.kernel(grid=numpipe.persistent(), num_compute_wgs=1, semaphores=1)
     def each_step(a, b, c, ready):
-        pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(
-            numpipe.BlockSpec((64, 64), lambda k: (0, k)), numpipe.BlockSpec((64, 64), lambda k: (k, 0))))
+        pipe = numpipe.pipeline(
+            grid=(a.shape[1] // 64,),
+            in_specs=(
+                numpipe.BlockSpec((64, 64), lambda k: (0, k)),
+                numpipe.BlockSpec((64, 64), lambda k: (k, 0)),
+            ),
+        )
         acc = numpipe.zeros((64, 64), np.float32)
         for _, (a_tile, b_tile) in pipe(a, b):
             acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile), 0)
@@ -114,6 +149,10 @@ def test_the_gate_finds_a_signal_in_a_loop_of_products() -> None:
         c[ds(0, 64), ds(0, 64)] = acc
         numpipe.wait(ready.at[0], a.shape[1] // 64)
 
-    inputs = [gpu_kernels.blocks(2, 64, 256), gpu_kernels.blocks(2, 256, 64), [np.zeros((64, 64), np.float32)] * 2]
+    inputs = [
+        gpu_kernels.blocks(2, 64, 256),
+        gpu_kernels.blocks(2, 256, 64),
+        [np.zeros((64, 64), np.float32)] * 2,
+    ]
     found = gate.findings(each_step.compiled(*inputs, mesh=MESH(2)))
     assert any("a memory barrier beyond the CTA in a loop of products" in line for line in found)

@@ -22,31 +22,88 @@ TOO_EARLY = r"no semaphore orders two GPUs"
 FOREVER = r"blocked on the semaphore ready\[\d\] of GPU \d"
 
 BUGS = {
-    "a signal does not wait for stores": Bug(semaphores.complete_and_add, STORES, "pass", PipelineRace, TOO_EARLY),
+    "a signal does not wait for stores": Bug(
+        semaphores.complete_and_add, STORES, "pass", PipelineRace, TOO_EARLY
+    ),
     "a signal waits for what the stores read": Bug(
-        where=semaphores.complete_stores, old="read=False", new="read=True", error=PipelineRace, message=TOO_EARLY),
-    "a signal leaves a store in flight": Bug(semaphores.complete_stores, "bulk_wait(0,", "bulk_wait(1,", PipelineRace, TOO_EARLY),
-    "a signal ahead of other lanes' stores": Bug(semaphores.complete_and_add, SYNC, "pass", PipelineRace, TOO_EARLY),
+        where=semaphores.complete_stores,
+        old="read=False",
+        new="read=True",
+        error=PipelineRace,
+        message=TOO_EARLY,
+    ),
+    "a signal leaves a store in flight": Bug(
+        semaphores.complete_stores, "bulk_wait(0,", "bulk_wait(1,", PipelineRace, TOO_EARLY
+    ),
+    "a signal ahead of other lanes' stores": Bug(
+        semaphores.complete_and_add, SYNC, "pass", PipelineRace, TOO_EARLY
+    ),
     "a signal before the warpgroup meets": Bug(
-        where=semaphores.complete_and_add, old=f"{SYNC}\n    one_lane(add_to, np_, semaphore, rank, add)",
-        new=f"one_lane(add_to, np_, semaphore, rank, add)\n    {SYNC}", error=PipelineRace, message=TOO_EARLY),
-    "a signal to the own GPU": Bug(where=semaphores.add_to, old="semaphore.start[0], rank,", new="semaphore.start[0], current().gpu,",
-                                   error=SimulationError, message=f"{TOO_EARLY}|{FOREVER}|has ended|may have ended|nobody has written"),
-    "a signal to the next semaphore": Bug(where=semaphores.add_to, old="semaphore.start[0], rank", new="semaphore.start[0] ^ 1, rank",
-                                          error=SimulationError, message=f"{TOO_EARLY}|{FOREVER}|has ended|may have ended|nobody has written"),
-    "no signal at all": Bug(where=semaphores.complete_and_add, old="one_lane(add_to, np_, semaphore, rank, add)", new="pass", error=PipelineDeadlock,
-                            message=FOREVER),
-    "a wait for one less": Bug(where=semaphores.poll, old="start[0], value,", new="start[0], value - 1,", error=SimulationError,
-                               message=f"{TOO_EARLY}|has ended|may have ended|nobody has written"),
-    "a wait of one lane for itself": Bug(semaphores.await_together, SYNC, "pass", PipelineRace, TOO_EARLY),
-    "no proxy fence behind a wait": Bug(where=semaphores.await_value, old=FENCE, new="pass", error=PipelineRace,
-                                        message="nothing makes ordinary stores to an array visible to the async proxy"),
-    "the proxy fence ahead of the wait": Bug(where=semaphores.await_value, old=f"{POLL}\n    {FENCE}", new=f"{FENCE}\n    {POLL}", error=PipelineRace,
-                                             message="nothing makes ordinary stores to an array visible to the async proxy"),
-    "a peer's memory before its launch": Bug(where=peer_arrays.peer, old="await_launches(np_)", new="pass", error=PipelineRace,
-                                             message=r"before the launch of GPU \d has begun"),
-    "a launch that does not begin": Bug(where=peer_arrays.begin_launch, old="current().gpu_begin()", new="pass", error=PipelineDeadlock,
-                                        message=r"blocked on the launch of GPU 0, 1, which has not begun"),
+        where=semaphores.complete_and_add,
+        old=f"{SYNC}\n    one_lane(add_to, np_, semaphore, rank, add)",
+        new=f"one_lane(add_to, np_, semaphore, rank, add)\n    {SYNC}",
+        error=PipelineRace,
+        message=TOO_EARLY,
+    ),
+    "a signal to the own GPU": Bug(
+        where=semaphores.add_to,
+        old="semaphore.start[0], rank,",
+        new="semaphore.start[0], current().gpu,",
+        error=SimulationError,
+        message=f"{TOO_EARLY}|{FOREVER}|has ended|may have ended|nobody has written",
+    ),
+    "a signal to the next semaphore": Bug(
+        where=semaphores.add_to,
+        old="semaphore.start[0], rank",
+        new="semaphore.start[0] ^ 1, rank",
+        error=SimulationError,
+        message=f"{TOO_EARLY}|{FOREVER}|has ended|may have ended|nobody has written",
+    ),
+    "no signal at all": Bug(
+        where=semaphores.complete_and_add,
+        old="one_lane(add_to, np_, semaphore, rank, add)",
+        new="pass",
+        error=PipelineDeadlock,
+        message=FOREVER,
+    ),
+    "a wait for one less": Bug(
+        where=semaphores.poll,
+        old="start[0], value,",
+        new="start[0], value - 1,",
+        error=SimulationError,
+        message=f"{TOO_EARLY}|has ended|may have ended|nobody has written",
+    ),
+    "a wait of one lane for itself": Bug(
+        semaphores.await_together, SYNC, "pass", PipelineRace, TOO_EARLY
+    ),
+    "no proxy fence behind a wait": Bug(
+        where=semaphores.await_value,
+        old=FENCE,
+        new="pass",
+        error=PipelineRace,
+        message="nothing makes ordinary stores to an array visible to the async proxy",
+    ),
+    "the proxy fence ahead of the wait": Bug(
+        where=semaphores.await_value,
+        old=f"{POLL}\n    {FENCE}",
+        new=f"{FENCE}\n    {POLL}",
+        error=PipelineRace,
+        message="nothing makes ordinary stores to an array visible to the async proxy",
+    ),
+    "a peer's memory before its launch": Bug(
+        where=peer_arrays.peer,
+        old="await_launches(np_)",
+        new="pass",
+        error=PipelineRace,
+        message=r"before the launch of GPU \d has begun",
+    ),
+    "a launch that does not begin": Bug(
+        where=peer_arrays.begin_launch,
+        old="current().gpu_begin()",
+        new="pass",
+        error=PipelineDeadlock,
+        message=r"blocked on the launch of GPU 0, 1, which has not begun",
+    ),
 }
 
 

@@ -69,13 +69,20 @@ def test_a_single_stream_pipeline_has_such_bodies_too_and_returns_what_all_lanes
 
 def test_lanes_read_elements_of_arrays() -> None:
     check_looked_up(target="sim")
-    with pytest.raises(SimulationError, match=r"'x\[…\]': index 64 along dimension 0 is outside the array's 64; the GPU reads 0"):
-        looked_up.simulate(integers((64, 64)), np.arange(1, 65, dtype=np.int32), np.zeros((64, 64), np.float16))
+    with pytest.raises(
+        SimulationError,
+        match=r"'x\[…\]': index 64 along dimension 0 is outside the array's 64; the GPU reads 0",
+    ):
+        looked_up.simulate(
+            integers((64, 64)), np.arange(1, 65, dtype=np.int32), np.zeros((64, 64), np.float16)
+        )
 
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("dtype", [*DTYPES, np.int32])
-def test_lanes_write_elements_of_arrays_and_read_what_they_have_written(dtype: Any, target: str, again: range) -> None:
+def test_lanes_write_elements_of_arrays_and_read_what_they_have_written(
+    dtype: Any, target: str, again: range
+) -> None:
     for _ in again:
         check_handed_out(dtype, target=target)
 
@@ -88,14 +95,18 @@ def test_shuffles_move_numbers_within_a_warp(target: str, again: range) -> None:
 @pytest.mark.variants(0)
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_elements_are_read_and_written_through_the_swizzle(dtype: Any, order: str, target: str, again: range) -> None:
+def test_elements_are_read_and_written_through_the_swizzle(
+    dtype: Any, order: str, target: str, again: range
+) -> None:
     for _ in again:
         check_mirrored(dtype, order, target=target)
 
 
 @pytest.mark.variants(0)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup(dtype: Any, target: str, again: range) -> None:
+def test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup(
+    dtype: Any, target: str, again: range
+) -> None:
     for _ in again:
         check_scaled(dtype, target=target)
 
@@ -116,7 +127,10 @@ def test_lane_0_prints_and_every_lane_asserts(capsys: pytest.CaptureFixture[str]
         numpipe.debug_print("lane {}", numpipe.lane_index())
         assert numpipe.lane_index() < 77
 
-    with pytest.raises(SimulationError, match=r"'assert numpipe.lane_index\(\) < 77' failed in lane 77 of compute warpgroup 0"):
+    with pytest.raises(
+        SimulationError,
+        match=r"'assert numpipe.lane_index\(\) < 77' failed in lane 77 of compute warpgroup 0",
+    ):
         simulate(each_lane(body))
     assert capsys.readouterr().out == "[lanes cta (0, 0, 0) compute 0] lane 0\n"
 
@@ -124,7 +138,9 @@ def test_lane_0_prints_and_every_lane_asserts(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("dtype", [np.int8, np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("inner", [0, 1])
 @pytest.mark.parametrize("shape", [(64, 64), (8, 128), (16, 48)])
-def test_the_offset_of_an_element_is_the_layouts(shape: tuple[int, int], inner: int, dtype: Any) -> None:
+def test_the_offset_of_an_element_is_the_layouts(
+    shape: tuple[int, int], inner: int, dtype: Any
+) -> None:
     layout = block_layout(shape if inner else shape[::-1], inner, np.dtype(dtype), "block")
     rows, columns = layout.shape
     offsets = {layout.offset(i, j) for i in range(rows) for j in range(columns)}
@@ -152,11 +168,16 @@ def test_a_lane_that_does_not_come_to_a_shuffle() -> None:
         if numpipe.lane_index() != 37:
             cuda.shfl_sync(0xFFFFFFFF, 1, 0)
 
-    with pytest.raises(SimulationError, match=r"warp 1: lane 0 waits in cuda\.shfl_sync at test_lane_bodies\.py:\d+ in body\S* "
-                                              r"for the lanes of the mask 0xffffffff, but lane 5 has left the "
-                                              r"body: all of") as caught:
+    with pytest.raises(
+        SimulationError,
+        match=r"warp 1: lane 0 waits in cuda\.shfl_sync at test_lane_bodies\.py:\d+ in body\S* "
+        r"for the lanes of the mask 0xffffffff, but lane 5 has left the "
+        r"body: all of",
+    ) as caught:
         simulate(each_lane(body))
-    assert "\n    cuda.shfl_sync(0xFFFFFFFF, 1, 0)\n" in str(caught.value), "the line of the lane that waits"
+    assert "\n    cuda.shfl_sync(0xFFFFFFFF, 1, 0)\n" in str(caught.value), (
+        "the line of the lane that waits"
+    )
     assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
 
 
@@ -167,8 +188,11 @@ def test_lanes_that_come_to_different_shuffles() -> None:
         else:
             cuda.shfl_xor_sync(0xFFFFFFFF, 1, 2)
 
-    with pytest.raises(SimulationError, match=r"lane 0 waits in cuda\.shfl_xor_sync .* but lane 1 is at "
-                                              r"cuda\.shfl_xor_sync") as caught:
+    with pytest.raises(
+        SimulationError,
+        match=r"lane 0 waits in cuda\.shfl_xor_sync .* but lane 1 is at "
+        r"cuda\.shfl_xor_sync",
+    ) as caught:
         simulate(each_lane(body))
     assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
 
@@ -177,8 +201,11 @@ def test_a_lane_that_is_not_in_the_mask_it_gives() -> None:
     def body(indices, tile):
         cuda.syncwarp(0xFFFF)
 
-    with pytest.raises(SimulationError, match=r"lane 16 executes cuda\.syncwarp at .* with the mask 0xffff, which it is not "
-                                              "in") as caught:
+    with pytest.raises(
+        SimulationError,
+        match=r"lane 16 executes cuda\.syncwarp at .* with the mask 0xffff, which it is not "
+        "in",
+    ) as caught:
         simulate(each_lane(body))
     assert caught.value.report is not None and caught.value.report.hazard == "divergent-aligned"
 
@@ -186,6 +213,7 @@ def test_a_lane_that_is_not_in_the_mask_it_gives() -> None:
 def test_a_lane_that_waits_for_a_store_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would never end, here and, as likely, on the GPU; loads of one element that end are none
     of this."""
+
     @by_lane
     def spins(x, y, times):
         tile = numpipe.scratch(SMEM((64, 64), np.float32))
@@ -206,8 +234,11 @@ def test_a_lane_that_waits_for_a_store_of_another(monkeypatch: pytest.MonkeyPatc
     x, y = integers((64, 64), np.float32), np.zeros((64, 64), np.float32)
     for seed in (None, *range(3)):
         spins.simulate(x, y, 100, seed=seed)
-        with pytest.raises(SimulationError, match=r"lane 0 of warp 0 has loaded tile\[i, j\] at SMEM\[\d+\] 300 times, and done "
-                                                  r"nothing else: it waits for a store that nothing orders") as caught:
+        with pytest.raises(
+            SimulationError,
+            match=r"lane 0 of warp 0 has loaded tile\[i, j\] at SMEM\[\d+\] 300 times, and done "
+            r"nothing else: it waits for a store that nothing orders",
+        ) as caught:
             spins.simulate(x, y, -1, seed=seed)
         assert caught.value.report is not None and caught.value.report.hazard == "deadlock"
 
@@ -222,7 +253,9 @@ def test_parts_of_a_warp_may_meet_for_themselves() -> None:
         def body(indices, tile):
             lane = cuda.laneid
             if lane < 16:
-                out[numpipe.lane_index() // 32, lane] = cuda.shfl_sync(0xFFFF, lane * 1.0, 15 - lane)
+                out[numpipe.lane_index() // 32, lane] = cuda.shfl_sync(
+                    0xFFFF, lane * 1.0, 15 - lane
+                )
             else:
                 cuda.syncwarp(0xFFFF0000)
 
@@ -236,6 +269,7 @@ def test_parts_of_a_warp_may_meet_for_themselves() -> None:
 
 def test_shuffles_count_lanes_and_distances_modulo_32() -> None:
     """PTX ISA, "shfl.sync": of a lane or distance the low five bits count."""
+
     @by_lane
     def far(x, y):
         out = numpipe.scratch(SMEM((64, 64), np.float32))
@@ -254,8 +288,12 @@ def test_shuffles_count_lanes_and_distances_modulo_32() -> None:
 
     y, lane = np.zeros((64, 64), np.float32), np.arange(32)
     far.simulate(integers((64, 64), np.float32), y)
-    for row, expected in enumerate((np.maximum(lane - 1, 0), np.minimum(lane + 1, 31), lane ^ 2, np.full(32, 31))):
-        np.testing.assert_array_equal(y[4 * row:4 * row + 4, :32], np.broadcast_to(expected, (4, 32)))
+    for row, expected in enumerate(
+        (np.maximum(lane - 1, 0), np.minimum(lane + 1, 31), lane ^ 2, np.full(32, 31))
+    ):
+        np.testing.assert_array_equal(
+            y[4 * row : 4 * row + 4, :32], np.broadcast_to(expected, (4, 32))
+        )
 
 
 def test_lanes_of_a_warp_that_read_what_others_stored_without_a_syncwarp() -> None:
@@ -272,10 +310,18 @@ def test_lanes_of_a_warp_that_read_what_others_stored_without_a_syncwarp() -> No
         def compute(pipeline):
             pipeline(0.0)
 
-        emit(body, grid=(1,), compute_context=compute, in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+        emit(
+            body,
+            grid=(1,),
+            compute_context=compute,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),),
+        )(x)
 
-    with pytest.raises(PipelineRace, match=r"warp 0: tile\[i, j\] by lane 0 touches SMEM\[\d+:\d+\) that lane 31 has stored, and "
-                                           r"nothing orders them: put cuda\.syncwarp\(\) between"):
+    with pytest.raises(
+        PipelineRace,
+        match=r"warp 0: tile\[i, j\] by lane 0 touches SMEM\[\d+:\d+\) that lane 31 has stored, and "
+        r"nothing orders them: put cuda\.syncwarp\(\) between",
+    ):
         simulate(unordered)
 
 
@@ -293,7 +339,12 @@ def test_warps_that_read_what_other_warps_stored_without_a_barrier() -> None:
         def compute(pipeline):
             pipeline(0.0)
 
-        emit(body, grid=(1,), compute_context=compute, in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+        emit(
+            body,
+            grid=(1,),
+            compute_context=compute,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),),
+        )(x)
 
     with pytest.raises(PipelineRace, match=r"read \(tile\[i, j\]\)"):
         simulate(crossing)
@@ -308,7 +359,12 @@ def test_an_element_outside_its_tile() -> None:
         def compute(pipeline):
             pipeline(0.0)
 
-        emit(body, grid=(1,), compute_context=compute, in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+        emit(
+            body,
+            grid=(1,),
+            compute_context=compute,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),),
+        )(x)
 
     with pytest.raises(SimulationError, match=r"tile\[64, 0\] is outside the tile \(64, 64\)"):
         simulate(outside)
@@ -325,7 +381,12 @@ def test_a_value_that_differs_by_lane_steers_no_code_of_the_warpgroup() -> None:
             if total > 1.0:
                 y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
-        emit(body, grid=(1,), compute_context=compute, in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x)
+        emit(
+            body,
+            grid=(1,),
+            compute_context=compute,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),),
+        )(x)
 
     with pytest.raises(SpecError, match="the lanes carry different values here"):
         simulate(steered)
@@ -358,20 +419,24 @@ def stored(statements: str) -> tuple[np.ndarray, np.ndarray]:
 
 RACES = {
     "y[0, lane // 2] = 1.0": r"warp 0: store to y by lane 1 touches element \[0, 0\] that lane 0 has stored, and nothing orders "
-                             r"them: put cuda\.syncwarp\(\) between",
+    r"them: put cuda\.syncwarp\(\) between",
     "y[0, lane % 64] = 1.0": r"warp 2: store to y by lane 0 touches element \[0, 0\] that lane 0 of warp 0 has stored, and nothing "
-                             "orders them: an element of its own for each lane",
+    "orders them: an element of its own for each lane",
     "y[0, (lane + 32 * k) % 128] = 1.0": "warp 0: .* lane 0 of warp 1 has stored",
     "y[0, lane] = y[0, (lane + 1) % 128]": "store to y by lane 1 .* that lane 0 has loaded",
     "y[0, 127 - lane] = 1.0; x = y[0, lane]": "store to y by lane 0 .* that lane 31 of warp 1 has loaded",
     "if lane < 64: y[0, lane] = 1.0\n        x = y[0, lane % 64]": "load from y by lane 0 .* lane 0 of warp 0 has stored",
-    "y[0, lane] = 1.0; numpipe.atomic_add(y.at[0, 127 - lane], 1.0)": r"that lane \d+ of warp \d has updated"}
+    "y[0, lane] = 1.0; numpipe.atomic_add(y.at[0, 127 - lane], 1.0)": r"that lane \d+ of warp \d has updated",
+}
 OTHERS = {
     "y[lane, 0] = 1.0": "index 3 along dimension 0 is outside the array's 3; the GPU writes nothing there",
     "z[lane % 4] = 1.5": r"'z' is int32, the value float: int\(x\) truncates a float",
-    "y[0, ds(0, 64)] = numpipe.full(64, 1.0, np.float32)": "is an operation of the whole warpgroup, and this body is code for each"}
-WRONG = {**{text: (PipelineRace, says) for text, says in RACES.items()},
-         **{text: ((SimulationError, SpecError), says) for text, says in OTHERS.items()}}
+    "y[0, ds(0, 64)] = numpipe.full(64, 1.0, np.float32)": "is an operation of the whole warpgroup, and this body is code for each",
+}
+WRONG = {
+    **{text: (PipelineRace, says) for text, says in RACES.items()},
+    **{text: ((SimulationError, SpecError), says) for text, says in OTHERS.items()},
+}
 
 
 @pytest.mark.parametrize("statements", WRONG)
@@ -381,8 +446,12 @@ def test_stores_of_lanes_that_are_in_no_order_or_outside_are_reported(statements
         stored(statements)
 
 
-def test_lanes_may_come_back_to_an_element_and_to_another_ones_where_something_orders_them() -> None:
-    y, z = stored("y[k, lane] = 1.0; cuda.syncwarp(); y[k, lane ^ 1] = y[k, lane ^ 1] + 1.0; numpipe.atomic_add(z.at[lane % 4], 2)")
+def test_lanes_may_come_back_to_an_element_and_to_another_ones_where_something_orders_them() -> (
+    None
+):
+    y, z = stored(
+        "y[k, lane] = 1.0; cuda.syncwarp(); y[k, lane ^ 1] = y[k, lane ^ 1] + 1.0; numpipe.atomic_add(z.at[lane % 4], 2)"
+    )
     assert (y[:2] == 2).all() and z.tolist() == [128, 128, 128, 128, 1]
 
 
@@ -391,10 +460,20 @@ HALF, SINGLE = integers((192, 64)), integers((128, 64), np.float32)
 
 
 @pytest.mark.variants(0)
-@pytest.mark.parametrize(("kernel", "x", "y"), [
-    (column_sums, HALF, SINGLE), (alone, HALF, SINGLE), (slotted, HALF, HALF), (mirrored, HALF, HALF), (warp_sums, SINGLE, SINGLE)],
-    ids=["column_sums", "alone", "slotted", "mirrored", "warp_sums"])
-def test_every_kernel_of_this_file_compiles_without_spills(kernel: Any, x: np.ndarray, y: np.ndarray) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "x", "y"),
+    [
+        (column_sums, HALF, SINGLE),
+        (alone, HALF, SINGLE),
+        (slotted, HALF, HALF),
+        (mirrored, HALF, HALF),
+        (warp_sums, SINGLE, SINGLE),
+    ],
+    ids=["column_sums", "alone", "slotted", "mirrored", "warp_sums"],
+)
+def test_every_kernel_of_this_file_compiles_without_spills(
+    kernel: Any, x: np.ndarray, y: np.ndarray
+) -> None:
     assert kernel.compiled(x, y).image.resources.clean
 
 
@@ -421,7 +500,9 @@ def test_each_lane_stores_for_itself_and_of_the_warpgroups_numbers_its_lane_0_do
 
     text = ptx(both, integers((64, 64), np.float32))
     chosen = re.findall(r"setp\.ne\.u32 own, (%r\d+), 0; @own st\.global\.f32", text)
-    by_index = [any(line.endswith(", 127;") for line in made_of(text, register)) for register in chosen]
+    by_index = [
+        any(line.endswith(", 127;") for line in made_of(text, register)) for register in chosen
+    ]
     assert sorted(by_index) == [False, True]
 
 
@@ -429,17 +510,26 @@ def test_each_lane_stores_for_itself_and_of_the_warpgroups_numbers_its_lane_0_do
 def test_stores_of_lanes_pass_the_gate() -> None:
     built = handed_out.compiled(*arrays_handed_out().values())
     assert gate.findings(built) == ()
-    assert {"st.global.f32", "red.relaxed.gpu.global.add.s32", "red.relaxed.gpu.global.max.s32"} <= set(built.ptx.split())
+    assert {
+        "st.global.f32",
+        "red.relaxed.gpu.global.add.s32",
+        "red.relaxed.gpu.global.max.s32",
+    } <= set(built.ptx.split())
 
 
 def ptx(kernel: Any, x: Any) -> str:
-    text: str = kernel.inspect("ptx", x, np.zeros((64, 64), x.dtype if kernel is mirrored else np.float32))
+    text: str = kernel.inspect(
+        "ptx", x, np.zeros((64, 64), x.dtype if kernel is mirrored else np.float32)
+    )
     return text
 
 
 def test_shuffles_are_instructions() -> None:
     text = ptx(warp_sums, integers((8, 64), np.float32))
-    counts = {mode: len(re.findall(rf"shfl\.sync\.{mode}\.b32", text)) for mode in ("bfly", "down", "idx", "up")}
+    counts = {
+        mode: len(re.findall(rf"shfl\.sync\.{mode}\.b32", text))
+        for mode in ("bfly", "down", "idx", "up")
+    }
     # one is of the warpgroup's number, at the entry
     assert counts == {"bfly": 5, "down": 5, "idx": 1 + 1, "up": 1}
 
@@ -460,10 +550,18 @@ def test_the_lanes_of_a_warp_meet_before_one_of_them_releases_a_slot() -> None:
 @pytest.mark.thorough
 def test_the_option_changes_nothing_in_a_kernel_without_bodies() -> None:
     def copy(x, y):
-        for (_,), (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(x):
+        for (_,), (tile,) in numpipe.pipeline(
+            grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),)
+        )(x):
             y[ds(0, 64), ds(0, 64)] = tile[...]
 
     args = integers((64, 64)), integers((64, 64))
-    texts = {re.sub(r"_ZN\w+", "f", numpipe.kernel(copy, num_compute_wgs=1, compiler_params=params).inspect("ptx", *args))
-             for params in (None, LANE)}
+    texts = {
+        re.sub(
+            r"_ZN\w+",
+            "f",
+            numpipe.kernel(copy, num_compute_wgs=1, compiler_params=params).inspect("ptx", *args),
+        )
+        for params in (None, LANE)
+    }
     assert len(texts) == 1

@@ -17,7 +17,10 @@ ARGS = (*[ArrayType((8, 8), np.float16)] * 2, *[ArrayType((8, 8), np.float32)] *
 def test_the_results_are_the_same_wherever_it_is() -> None:
     expected = kernels.results(None, target="sim")
     for index in range(3):
-        assert all((got == want).all() for got, want in zip(kernels.results(index, target="sim"), expected, strict=True))
+        assert all(
+            (got == want).all()
+            for got, want in zip(kernels.results(index, target="sim"), expected, strict=True)
+        )
 
 
 @pytest.mark.thorough
@@ -32,7 +35,10 @@ def test_the_code_asks_for_that_warpgroup_and_passes_the_gate(index: int) -> Non
 
 @pytest.mark.thorough
 def test_the_last_one_says_nothing_new() -> None:
-    one, other = (re.sub(r"_ZN\w+|pipeline at \S+", "", kernels.kernel(index).inspect("ptx", *ARGS)) for index in (None, 2))
+    one, other = (
+        re.sub(r"_ZN\w+|pipeline at \S+", "", kernels.kernel(index).inspect("ptx", *ARGS))
+        for index in (None, 2)
+    )
     assert one == other
 
 
@@ -43,8 +49,15 @@ def test_two_pipelines_that_say_different_ones_are_refused() -> None:
             pass
 
         specs = (numpipe.BlockSpec((64, 64), lambda k: (0, k)),)
-        numpipe.emit_pipeline_warp_specialized(body, grid=(1,), memory_thread_idx=0, in_specs=specs)(a)
-        numpipe.emit_pipeline_warp_specialized(body, grid=(1,), memory_thread_idx=1, in_specs=specs)(a)
+        numpipe.emit_pipeline_warp_specialized(
+            body, grid=(1,), memory_thread_idx=0, in_specs=specs
+        )(a)
+        numpipe.emit_pipeline_warp_specialized(
+            body, grid=(1,), memory_thread_idx=1, in_specs=specs
+        )(a)
 
-    with pytest.raises(SpecError, match=r"says memory_thread_idx=1, but the one of line \d+ says 0: a CTA has one split into"):
+    with pytest.raises(
+        SpecError,
+        match=r"says memory_thread_idx=1, but the one of line \d+ says 0: a CTA has one split into",
+    ):
         two.compiled(*ARGS)

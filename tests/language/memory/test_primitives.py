@@ -17,7 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import numpipe
-from numpipe import ArrayType, PipelineDeadlock, PipelineRace, SimulationError, SwizzleTransform, planar_snake
+from numpipe import (
+    ArrayType,
+    PipelineDeadlock,
+    PipelineRace,
+    SimulationError,
+    SwizzleTransform,
+    planar_snake,
+)
 from numpipe.arch.dtypes import REDUCTIONS
 from tests.kernels import primitive_kernels
 from tests.kernels.covering import examples
@@ -50,7 +57,9 @@ def matrices(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 # ---- values
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("slots", [1, 2, 3])
-@pytest.mark.parametrize("kernel", [single_stream, shared_tiles, roles_by_hand], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize(
+    "kernel", [single_stream, shared_tiles, roles_by_hand], ids=lambda kernel: kernel.name
+)
 def test_a_product_by_hand(kernel: Any, slots: int) -> None:
     for m, n, k in ((128, 64, 64), (256, 128, 320), (100, 72, 200)):
         a, b = matrices(m, n, k)
@@ -61,8 +70,14 @@ def test_a_product_by_hand(kernel: Any, slots: int) -> None:
 
 @pytest.mark.variants(2)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int64, np.uint8])
-def test_tiles_are_copied_through_slots_of_each_warpgroup(dtype: type, runs: Any, target: str) -> None:
-    x = np.random.default_rng(1).integers(0, 100, {"sim": (300, 400), "gpu": (1300, 1424)}[target]).astype(dtype)
+def test_tiles_are_copied_through_slots_of_each_warpgroup(
+    dtype: type, runs: Any, target: str
+) -> None:
+    x = (
+        np.random.default_rng(1)
+        .integers(0, 100, {"sim": (300, 400), "gpu": (1300, 1424)}[target])
+        .astype(dtype)
+    )
     for run in runs:
         y = np.zeros_like(x)
         run(copied, x, y)
@@ -70,7 +85,11 @@ def test_tiles_are_copied_through_slots_of_each_warpgroup(dtype: type, runs: Any
 
 
 def test_register_tiles_go_out_through_slots(runs: Any, target: str) -> None:
-    x = np.random.default_rng(7).standard_normal({"sim": (200, 100), "gpu": (2000, 1300)}[target]).astype(np.float32)
+    x = (
+        np.random.default_rng(7)
+        .standard_normal({"sim": (200, 100), "gpu": (2000, 1300)}[target])
+        .astype(np.float32)
+    )
     for run in runs:
         y = np.zeros_like(x)
         run(squared, x, y)
@@ -78,7 +97,12 @@ def test_register_tiles_go_out_through_slots(runs: Any, target: str) -> None:
 
 
 COMBINED: dict[str, Any] = {
-    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
     "inc": lambda old, new: np.where(old >= new, 0, old + 1),
     "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - 1),
 }
@@ -88,7 +112,12 @@ COMBINED: dict[str, Any] = {
 def test_copies_that_reduce(name: str) -> None:
     random, combine = np.random.default_rng(2), COMBINED[name]
     for dtype in REDUCTIONS[name]:
-        x, y = (random.integers(0, 7, (130, 32)).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype) for _ in range(2))
+        x, y = (
+            random.integers(0, 7, (130, 32)).astype(
+                ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+            )
+            for _ in range(2)
+        )
         expected = combine(combine(y, x), x).astype(x.dtype)  # two CTAs
         reduced(name).simulate(x, y, seed=3)
         np.testing.assert_array_equal(y, expected, err_msg=dtype)
@@ -129,12 +158,19 @@ def test_nd_loop_walks_a_grid_of_any_rank_once_and_the_snake_a_plane(target: str
     visits[:8, :16] = 1
     places(visits, *map(np.int32, (3, 2, 2, 4)), target=target)
     np.testing.assert_array_equal(visits[8:, 16:32], 1)
-    np.testing.assert_array_equal(visits[:8 * 6, 32:], 1)
+    np.testing.assert_array_equal(visits[: 8 * 6, 32:], 1)
 
 
-@given(st.tuples(st.integers(1, 12), st.integers(1, 12)), st.sampled_from([0, 1]), st.integers(1, 14))
-def test_the_snake_is_a_bijection_whose_steps_are_short(shape: tuple[int, int], minor_dim: int, width: int) -> None:
-    order = [tuple(map(int, planar_snake(lin, shape, minor_dim, width))) for lin in range(shape[0] * shape[1])]
+@given(
+    st.tuples(st.integers(1, 12), st.integers(1, 12)), st.sampled_from([0, 1]), st.integers(1, 14)
+)
+def test_the_snake_is_a_bijection_whose_steps_are_short(
+    shape: tuple[int, int], minor_dim: int, width: int
+) -> None:
+    order = [
+        tuple(map(int, planar_snake(lin, shape, minor_dim, width)))
+        for lin in range(shape[0] * shape[1])
+    ]
     assert sorted(order) == [(i, j) for i in range(shape[0]) for j in range(shape[1])]
     strips = [place[minor_dim] // width for place in order]
     assert strips == sorted(strips)
@@ -158,16 +194,24 @@ def moves(draw: Any) -> tuple[np.ndarray, dict[str, Any]]:
     chunk = 16 // dtype.itemsize
     rows, columns = 8 * draw(st.integers(1, 40)), chunk * draw(st.integers(1, 12))
     spans = [span for span in (32, 64, 128) if columns * dtype.itemsize % span == 0]
-    transforms = (SwizzleTransform(draw(st.sampled_from(spans))),) if spans and draw(st.booleans()) else ()
+    transforms = (
+        (SwizzleTransform(draw(st.sampled_from(spans))),) if spans and draw(st.booleans()) else ()
+    )
     shape = draw(st.integers(1, 700)), chunk * draw(st.integers(1, 3 * columns // chunk))
     values = np.random.default_rng(draw(st.integers(0, 9))).integers(0, 100, shape).astype(dtype)
-    return values, {"rows": rows, "columns": columns, "transforms": transforms,
-                    "slots": draw(st.integers(1, min(3, 110_000 // (rows * columns * dtype.itemsize + 1024))))}
+    return values, {
+        "rows": rows,
+        "columns": columns,
+        "transforms": transforms,
+        "slots": draw(st.integers(1, min(3, 110_000 // (rows * columns * dtype.itemsize + 1024)))),
+    }
 
 
 @settings(max_examples=examples(40), deadline=None)
 @given(moves(), st.sampled_from(SEEDS))
-def test_tiles_of_any_size_move_an_array(move: tuple[np.ndarray, dict[str, Any]], seed: int | None) -> None:
+def test_tiles_of_any_size_move_an_array(
+    move: tuple[np.ndarray, dict[str, Any]], seed: int | None
+) -> None:
     values, statics = move
     result = np.zeros_like(values)
     moved.simulate(values, result, seed=seed, **statics)
@@ -178,7 +222,9 @@ def test_tiles_of_any_size_move_an_array(move: tuple[np.ndarray, dict[str, Any]]
 def broken(kernel: Any, tmp_path: Path, *edits: tuple[str, str]) -> Any:
     """A kernel without automatic barriers, with pieces of its source replaced."""
     source = textwrap.dedent(inspect.getsource(kernel.function)).replace(
-        "num_compute_wgs=", "compiler_params=numpipe.CompilerParams(unsafe_no_auto_barriers=True), num_compute_wgs=")
+        "num_compute_wgs=",
+        "compiler_params=numpipe.CompilerParams(unsafe_no_auto_barriers=True), num_compute_wgs=",
+    )
     for old, new in edits:
         assert source.count(old) == 1, f"{old!r} is not once in {kernel.name}"
         source = source.replace(old, new)
@@ -191,46 +237,112 @@ def broken(kernel: Any, tmp_path: Path, *edits: tuple[str, str]) -> Any:
 
 WAIT = "numpipe.barrier_wait(landed.at[slot])"
 BUGS = {
-    "a slot is loaded again while another warp's product reads it":
-        (single_stream, [("numpipe.commit_smem()", "pass")], PipelineRace, r"TMA load \(a\) fills .* while wgmma"),
-    "a slot is loaded again while the product may run":
-        (single_stream, [("numpipe.wgmma(acc, a_slots.at[slot], b_slots.at[slot].T), 0)",
-                          "numpipe.wgmma(acc, a_slots.at[slot], b_slots.at[slot].T), 1)")], PipelineRace, "while wgmma"),
-    "a tile is used before it has landed":
-        (single_stream, [(WAIT, "pass")], PipelineRace, r"wgmma .* reads .* while TMA load"),
-    "a copy too few for a phase":
-        (single_stream, [("num_arrivals=2", "num_arrivals=3")], PipelineDeadlock, r"4 of 12 arrivals missing"),
-    "a copy too many for a phase":
-        (single_stream, [("num_arrivals=2", "num_arrivals=1")], SimulationError,
-         "nothing orders this after the end of phase 0|3 arrivals on barrier.* but phase 0 has only 0 of 4 pending"),
-    "the other warpgroup may still read":
-        (shared_tiles, [("numpipe.barrier_wait(free.at[slot])", "pass")], PipelineRace,
-         "while wgmma|nobody has waited|while TMA load"),
-    "nobody hands the slot back":
-        (shared_tiles, [("numpipe.barrier_arrive(free.at[slot])", "pass")], PipelineDeadlock, "free|barrier"),
-    "a store reads before the tile has landed":
-        (copied, [("numpipe.barrier_wait(landed)", "pass")], PipelineRace, r"TMA store \(y\) reads .* while TMA load"),
-    "a tile is loaded while a store may read it":
-        (copied, [("numpipe.wait_smem_to_gmem(0, wait_read_only=True)", "pass")], PipelineRace,
-         r"TMA load \(x\) fills .* while TMA store"),
-    "a store of what the TMA does not see":
-        (squared, [("numpipe.commit_smem()", "pass")], PipelineRace, "the writing warps did not fence|no barrier orders"),
-    "a tile is written while a store may read it":
-        (squared, [("numpipe.wait_smem_to_gmem(1, wait_read_only=True)", "pass")], PipelineRace,
-         r"writes .* while TMA store \(y\)"),
-    "one group of stores too many may be on its way":
-        (squared, [("to_gmem(1, wait_read", "to_gmem(2, wait_read")], PipelineRace,
-         r"writes .* while TMA store \(y\)"),
-    "a role made by hand loads without waiting":
-        (roles_by_hand, [("numpipe.barrier_wait(free.at[slot])", "pass")], SimulationError,
-         "while wgmma|nobody has waited|nothing orders|passed on twice"),
-    "nobody gives registers back":
-        (roles_by_hand, [('numpipe.set_max_registers(40, "decrease")', "pass")], PipelineDeadlock, "registers"),
-    "a group is never closed":
-        (united, [("numpipe.commit_smem_to_gmem_group()", "pass")], PipelineRace, "2 TMA stores not waited for.*not committed"),
-    "a phase that nobody waits for":
-        (tall, [("numpipe.barrier_wait(landed.at[0])", "numpipe.barrier_arrive(numpipe.scratch(Barrier()))")], SimulationError,
-         "while TMA load|never waited for|nobody has waited"),
+    "a slot is loaded again while another warp's product reads it": (
+        single_stream,
+        [("numpipe.commit_smem()", "pass")],
+        PipelineRace,
+        r"TMA load \(a\) fills .* while wgmma",
+    ),
+    "a slot is loaded again while the product may run": (
+        single_stream,
+        [
+            (
+                "numpipe.wgmma(acc, a_slots.at[slot], b_slots.at[slot].T), 0)",
+                "numpipe.wgmma(acc, a_slots.at[slot], b_slots.at[slot].T), 1)",
+            )
+        ],
+        PipelineRace,
+        "while wgmma",
+    ),
+    "a tile is used before it has landed": (
+        single_stream,
+        [(WAIT, "pass")],
+        PipelineRace,
+        r"wgmma .* reads .* while TMA load",
+    ),
+    "a copy too few for a phase": (
+        single_stream,
+        [("num_arrivals=2", "num_arrivals=3")],
+        PipelineDeadlock,
+        r"4 of 12 arrivals missing",
+    ),
+    "a copy too many for a phase": (
+        single_stream,
+        [("num_arrivals=2", "num_arrivals=1")],
+        SimulationError,
+        "nothing orders this after the end of phase 0|3 arrivals on barrier.* but phase 0 has only 0 of 4 pending",
+    ),
+    "the other warpgroup may still read": (
+        shared_tiles,
+        [("numpipe.barrier_wait(free.at[slot])", "pass")],
+        PipelineRace,
+        "while wgmma|nobody has waited|while TMA load",
+    ),
+    "nobody hands the slot back": (
+        shared_tiles,
+        [("numpipe.barrier_arrive(free.at[slot])", "pass")],
+        PipelineDeadlock,
+        "free|barrier",
+    ),
+    "a store reads before the tile has landed": (
+        copied,
+        [("numpipe.barrier_wait(landed)", "pass")],
+        PipelineRace,
+        r"TMA store \(y\) reads .* while TMA load",
+    ),
+    "a tile is loaded while a store may read it": (
+        copied,
+        [("numpipe.wait_smem_to_gmem(0, wait_read_only=True)", "pass")],
+        PipelineRace,
+        r"TMA load \(x\) fills .* while TMA store",
+    ),
+    "a store of what the TMA does not see": (
+        squared,
+        [("numpipe.commit_smem()", "pass")],
+        PipelineRace,
+        "the writing warps did not fence|no barrier orders",
+    ),
+    "a tile is written while a store may read it": (
+        squared,
+        [("numpipe.wait_smem_to_gmem(1, wait_read_only=True)", "pass")],
+        PipelineRace,
+        r"writes .* while TMA store \(y\)",
+    ),
+    "one group of stores too many may be on its way": (
+        squared,
+        [("to_gmem(1, wait_read", "to_gmem(2, wait_read")],
+        PipelineRace,
+        r"writes .* while TMA store \(y\)",
+    ),
+    "a role made by hand loads without waiting": (
+        roles_by_hand,
+        [("numpipe.barrier_wait(free.at[slot])", "pass")],
+        SimulationError,
+        "while wgmma|nobody has waited|nothing orders|passed on twice",
+    ),
+    "nobody gives registers back": (
+        roles_by_hand,
+        [('numpipe.set_max_registers(40, "decrease")', "pass")],
+        PipelineDeadlock,
+        "registers",
+    ),
+    "a group is never closed": (
+        united,
+        [("numpipe.commit_smem_to_gmem_group()", "pass")],
+        PipelineRace,
+        "2 TMA stores not waited for.*not committed",
+    ),
+    "a phase that nobody waits for": (
+        tall,
+        [
+            (
+                "numpipe.barrier_wait(landed.at[0])",
+                "numpipe.barrier_arrive(numpipe.scratch(Barrier()))",
+            )
+        ],
+        SimulationError,
+        "while TMA load|never waited for|nobody has waited",
+    ),
 }
 
 
@@ -240,9 +352,12 @@ def test_the_simulator_finds(bug: str, tmp_path: Path) -> None:
     kernel, edits, kind, message = BUGS[bug]
     wrong = broken(kernel, tmp_path, *edits)
     a, b = matrices(256, 64, 320)
-    args = {"copied": (a, np.zeros_like(a)), "united": (a, np.zeros_like(a)),
-            "squared": (np.float32(a), np.zeros(a.shape, np.float32)),
-            "tall": (np.zeros((2, 320, 64), np.float32), np.zeros((320, 2, 32), np.float32))}.get(kernel.name, (a, b))
+    args = {
+        "copied": (a, np.zeros_like(a)),
+        "united": (a, np.zeros_like(a)),
+        "squared": (np.float32(a), np.zeros(a.shape, np.float32)),
+        "tall": (np.zeros((2, 320, 64), np.float32), np.zeros((320, 2, 32), np.float32)),
+    }.get(kernel.name, (a, b))
     for seed in SEEDS:
         with pytest.raises(kind) as caught:
             wrong.simulate(*args, seed=seed)
@@ -250,16 +365,22 @@ def test_the_simulator_finds(bug: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kernel", [single_stream, squared], ids=lambda kernel: kernel.name)
-def test_copies_are_ordered_behind_what_their_own_warpgroup_did(kernel: Any, tmp_path: Path) -> None:
+def test_copies_are_ordered_behind_what_their_own_warpgroup_did(
+    kernel: Any, tmp_path: Path
+) -> None:
     """Without `commit_smem` too, unless the kernel does without automatic barriers; with it, then
     too."""
     a, b = matrices(128, 64, 320)
-    left_out = numpipe.kernel(broken(kernel, tmp_path, ("numpipe.commit_smem()", "pass")).function, **OPTIONS[kernel.name])
+    left_out = numpipe.kernel(
+        broken(kernel, tmp_path, ("numpipe.commit_smem()", "pass")).function, **OPTIONS[kernel.name]
+    )
     by_hand = broken(kernel, tmp_path)
     for right in (left_out, by_hand):
         for seed in SEEDS:
             if kernel is single_stream:
-                np.testing.assert_allclose(right.simulate(a, b, seed=seed), product(a, b), rtol=1e-3, atol=1e-4)
+                np.testing.assert_allclose(
+                    right.simulate(a, b, seed=seed), product(a, b), rtol=1e-3, atol=1e-4
+                )
             else:
                 x, y = np.float32(a), np.zeros(a.shape, np.float32)
                 right.simulate(x, y, seed=seed)
@@ -267,15 +388,25 @@ def test_copies_are_ordered_behind_what_their_own_warpgroup_did(kernel: Any, tmp
 
 
 OPTIONS: dict[str, Any] = {
-    "single_stream": {"grid": (1, 2), "num_compute_wgs": 1, "out_type": primitive_kernels.product_type},
+    "single_stream": {
+        "grid": (1, 2),
+        "num_compute_wgs": 1,
+        "out_type": primitive_kernels.product_type,
+    },
     "squared": {"grid": 1, "num_compute_wgs": 2},
 }
 
 
 def test_automatic_barriers_are_in_the_ptx() -> None:
-    unsafe = numpipe.kernel(single_stream.function, compiler_params=numpipe.CompilerParams(unsafe_no_auto_barriers=True),
-                            **OPTIONS["single_stream"])
-    fences = [kernel.inspect("ptx", HALF, HALF).count("fence.proxy.async.shared::cta") for kernel in (single_stream, unsafe)]
+    unsafe = numpipe.kernel(
+        single_stream.function,
+        compiler_params=numpipe.CompilerParams(unsafe_no_auto_barriers=True),
+        **OPTIONS["single_stream"],
+    )
+    fences = [
+        kernel.inspect("ptx", HALF, HALF).count("fence.proxy.async.shared::cta")
+        for kernel in (single_stream, unsafe)
+    ]
     assert fences[0] > fences[1] >= 1
 
 
@@ -298,11 +429,21 @@ def twice(x):
     numpipe.barrier_arrive(barrier)
 
 
-@pytest.mark.parametrize("kernel, message", [
-    (unobserved, r"the CTA ends, and nobody has waited for phase 0 of barrier @ test_primitives\.py:\d+"),
-    (begun, r"the CTA ends in the middle of phase 0 of barrier @ .*: 4 of 12 arrivals missing"),
-    (twice, r"arrives on barrier @ .* in phase 1, but nothing orders this after the end of phase 0"),
-], ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize(
+    "kernel, message",
+    [
+        (
+            unobserved,
+            r"the CTA ends, and nobody has waited for phase 0 of barrier @ test_primitives\.py:\d+",
+        ),
+        (begun, r"the CTA ends in the middle of phase 0 of barrier @ .*: 4 of 12 arrivals missing"),
+        (
+            twice,
+            r"arrives on barrier @ .* in phase 1, but nothing orders this after the end of phase 0",
+        ),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
 def test_the_contract_of_barriers(kernel: Any, message: str) -> None:
     for seed in SEEDS:
         with pytest.raises(PipelineRace, match=message):
@@ -311,12 +452,20 @@ def test_the_contract_of_barriers(kernel: Any, message: str) -> None:
 
 # ---- compiled
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("kernel, args", [
-    (single_stream, (HALF, HALF)), (shared_tiles, (HALF, HALF)), (roles_by_hand, (HALF, HALF)), (copied, (HALF, HALF)),
-    (squared, (ArrayType((8, 8), np.float32), ArrayType((8, 8), np.float32))),
-    (polled, (HALF, ArrayType((2, 8, 8), np.float16))), (united, (HALF, HALF)),
-    (tall, (ArrayType((2, 8, 8), np.float32), ArrayType((8, 2, 8), np.float32))),
-], ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize(
+    "kernel, args",
+    [
+        (single_stream, (HALF, HALF)),
+        (shared_tiles, (HALF, HALF)),
+        (roles_by_hand, (HALF, HALF)),
+        (copied, (HALF, HALF)),
+        (squared, (ArrayType((8, 8), np.float32), ArrayType((8, 8), np.float32))),
+        (polled, (HALF, ArrayType((2, 8, 8), np.float16))),
+        (united, (HALF, HALF)),
+        (tall, (ArrayType((2, 8, 8), np.float32), ArrayType((8, 2, 8), np.float32))),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
 def test_compiled_kernels_keep_registers(kernel: Any, args: Any) -> None:
     built = kernel.compiled(*args)
     assert built.image.resources.clean, built.image.resources
@@ -325,7 +474,9 @@ def test_compiled_kernels_keep_registers(kernel: Any, args: Any) -> None:
 def test_reductions_compile_to_their_instruction() -> None:
     for name in ("add", "xor", "inc"):
         x = ArrayType((8, 32), np.uint32)
-        assert f"cp.reduce.async.bulk.tensor.2d.global.shared::cta.{name}.bulk_group" in reduced(name).inspect("ptx", x, x)
+        assert f"cp.reduce.async.bulk.tensor.2d.global.shared::cta.{name}.bulk_group" in reduced(
+            name
+        ).inspect("ptx", x, x)
 
 
 def test_a_store_by_a_copy_makes_an_output() -> None:

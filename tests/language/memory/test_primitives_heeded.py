@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import SMEM, ArrayType, Barrier, BlockSpec, CompilerParams, PipelineRace, SwizzleTransform, cdiv, ds
+from numpipe import (
+    SMEM,
+    ArrayType,
+    Barrier,
+    BlockSpec,
+    CompilerParams,
+    PipelineRace,
+    SwizzleTransform,
+    cdiv,
+    ds,
+)
 from tests.kernels.primitive_kernels import copied, roles_by_hand
 
 SEEDS = (None, *range(12))
@@ -33,7 +43,9 @@ def chosen(x, y):
     numpipe.copy_smem_to_gmem(tile, y.at[i, ds(0, 64), ds(0, 64)], predicate=i < 2)
 
 
-def test_a_predicate_chooses_which_copies_are_made_and_a_load_arrives_all_the_same(runs: Any) -> None:
+def test_a_predicate_chooses_which_copies_are_made_and_a_load_arrives_all_the_same(
+    runs: Any,
+) -> None:
     for run in runs:
         y = 7 * ones(3, 64, 64)
         run(chosen, ones(64, 64), y)
@@ -58,7 +70,10 @@ def test_a_group_that_is_left_open_is_not_waited_for() -> None:
         y = np.zeros((64, 64), np.float32)
         once_more(True).simulate(y, seed=seed)
         assert (y == 1).all()
-        with pytest.raises(PipelineRace, match=r"(?s)while TMA store \(y\).*wait_smem_to_gmem\(0, wait_read_only=True\) behind"):
+        with pytest.raises(
+            PipelineRace,
+            match=r"(?s)while TMA store \(y\).*wait_smem_to_gmem\(0, wait_read_only=True\) behind",
+        ):
             once_more(False).simulate(y, seed=seed)
 
 
@@ -82,15 +97,23 @@ def test_a_store_that_has_been_read_is_not_yet_there() -> None:
         zeros, z = np.zeros((2, 64, 64), np.float32)
         there_and_back(False).simulate(zeros, z, seed=seed)
         assert (z == 1).all()
-        with pytest.raises(PipelineRace, match=r"TMA load \(y\) reads the array at y\[0:64, 0:32\] while TMA store \(y\)"):
+        with pytest.raises(
+            PipelineRace,
+            match=r"TMA load \(y\) reads the array at y\[0:64, 0:32\] while TMA store \(y\)",
+        ):
             there_and_back(True).simulate(zeros, z, seed=seed)
     array = ArrayType((8, 8), np.float32)
     ptx = {read: once_more(True, read).inspect("ptx", array) for read in (True, False)}
-    assert "cp.async.bulk.wait_group.read 0;" in ptx[True] and "cp.async.bulk.wait_group.read 0;" not in ptx[False]
+    assert (
+        "cp.async.bulk.wait_group.read 0;" in ptx[True]
+        and "cp.async.bulk.wait_group.read 0;" not in ptx[False]
+    )
 
 
 def test_a_prefetch_is_one_instruction_a_box() -> None:
-    assert copied.inspect("ptx", HALF, HALF).count("cp.async.bulk.prefetch.tensor.2d.L2.global") == 1
+    assert (
+        copied.inspect("ptx", HALF, HALF).count("cp.async.bulk.prefetch.tensor.2d.L2.global") == 1
+    )
 
 
 def test_the_transforms_of_an_allocation_are_those_of_its_copies() -> None:
@@ -101,13 +124,15 @@ def test_the_transforms_of_an_allocation_are_those_of_its_copies() -> None:
         numpipe.barrier_wait(landed)
 
     for width in (32, 64, 128):
-        request, = narrow.compiled(HALF, transforms=(SwizzleTransform(width),)).image.maps
+        (request,) = narrow.compiled(HALF, transforms=(SwizzleTransform(width),)).image.maps
         assert (request.box, request.swizzle) == ((64, width // 2), width)
 
 
 # ---- automatic barriers
 def around(unsafe: bool) -> Any:
-    @numpipe.kernel(grid=1, num_compute_wgs=1, compiler_params=CompilerParams(unsafe_no_auto_barriers=unsafe))
+    @numpipe.kernel(
+        grid=1, num_compute_wgs=1, compiler_params=CompilerParams(unsafe_no_auto_barriers=unsafe)
+    )
     def loads_and_stores(x, y):
         tile, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
@@ -119,8 +144,13 @@ def around(unsafe: bool) -> Any:
 
 def test_a_copy_begins_with_just_one_barrier_and_one_proxy_fence() -> None:
     safe, bare = (around(unsafe).inspect("ptx", HALF, HALF) for unsafe in (False, True))
-    counts = [(len(re.findall(r"bar\.sync +%\w+, 128;", ptx)), ptx.count("fence.proxy.async")) for ptx in (safe, bare)]
-    assert (counts[0][0] - counts[1][0], counts[0][1] - counts[1][1]) == (2, 2), "a load and a store"
+    counts = [
+        (len(re.findall(r"bar\.sync +%\w+, 128;", ptx)), ptx.count("fence.proxy.async"))
+        for ptx in (safe, bare)
+    ]
+    assert (counts[0][0] - counts[1][0], counts[0][1] - counts[1][1]) == (2, 2), (
+        "a load and a store"
+    )
 
 
 # ---- allocations and barriers
@@ -152,7 +182,9 @@ def to_and_fro(x, y, rounds):
     """Two warpgroups take turns at a tile, by barriers of two dimensions: y = 2 (x + 1), so many
     times."""
     wg = numpipe.axis_index("wg")
-    tile, landed, turn = numpipe.scratch((SMEM((64, 64), np.float32), Barrier(), Barrier(num_barriers=(2, 2))))
+    tile, landed, turn = numpipe.scratch(
+        (SMEM((64, 64), np.float32), Barrier(), Barrier(num_barriers=(2, 2)))
+    )
     if wg == 0:
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
         numpipe.barrier_wait(landed)
@@ -183,7 +215,9 @@ def test_barriers_of_two_dimensions_over_many_phases(rounds: int) -> None:
 def test_registers_move_by_as_many_as_are_said() -> None:
     ptx = roles_by_hand.inspect("ptx", HALF, HALF)
     assert re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32 \d+", ptx) == [
-        "setmaxnreg.dec.sync.aligned.u32 40", "setmaxnreg.inc.sync.aligned.u32 232"]
+        "setmaxnreg.dec.sync.aligned.u32 40",
+        "setmaxnreg.inc.sync.aligned.u32 232",
+    ]
 
 
 @numpipe.kernel(grid=(2, 3, 4), num_compute_wgs=1)
@@ -198,22 +232,33 @@ def test_a_cta_knows_its_place_along_each_dimension_of_the_grid() -> None:
     numbered.simulate(y)
     np.testing.assert_array_equal(y[:, 0], np.repeat(np.arange(24), 64))
     ptx = numbered.inspect("ptx", ArrayType((8, 8), np.float32))
-    assert set(re.findall(r"%(n?ctaid\.[xyz])", ptx)) == {"ctaid.x", "ctaid.y", "ctaid.z", "nctaid.x", "nctaid.y"}
+    assert set(re.findall(r"%(n?ctaid\.[xyz])", ptx)) == {
+        "ctaid.x",
+        "ctaid.y",
+        "ctaid.z",
+        "nctaid.x",
+        "nctaid.y",
+    }
 
 
 # ---- blocks
 @numpipe.kernel(num_compute_wgs=1)
 def whole(x, table, y, *, sides: numpipe.Static):
     """y = x + table, whose one block is all of it."""
-    for (i,), (x_tile, all_of_it) in numpipe.pipeline(grid=(cdiv(x.shape[0], 64),), in_specs=(
-            BlockSpec((64, 32), lambda i: (i, 0)), BlockSpec(sides)))(x, table):
+    for (i,), (x_tile, all_of_it) in numpipe.pipeline(
+        grid=(cdiv(x.shape[0], 64),),
+        in_specs=(BlockSpec((64, 32), lambda i: (i, 0)), BlockSpec(sides)),
+    )(x, table):
         y[ds(i * 64, 64), ds(0, 32)] = x_tile[...] + all_of_it[...]
 
 
 def test_a_block_with_the_sides_of_its_array_is_all_of_it_and_loaded_once() -> None:
     rng = np.random.default_rng(0)
     x, table = (rng.standard_normal((rows, 32)).astype(np.float32) for rows in (256, 64))
-    for array, expected in ((table, np.tile(table, (4, 1))), (table[:40], np.tile(np.pad(table[:40], ((0, 24), (0, 0))), (4, 1)))):
+    for array, expected in (
+        (table, np.tile(table, (4, 1))),
+        (table[:40], np.tile(np.pad(table[:40], ((0, 24), (0, 0))), (4, 1))),
+    ):
         y, trace = np.zeros_like(x), numpipe.Trace()
         whole.simulate(x, np.ascontiguousarray(array), y, sides=table.shape, trace=trace)
         np.testing.assert_array_equal(y, x + expected)

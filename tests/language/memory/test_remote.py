@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import SMEM, Barrier, ClusterBarrier, PipelineDeadlock, PipelineRace, SimulationError, SpecError, ds
+from numpipe import (
+    SMEM,
+    Barrier,
+    ClusterBarrier,
+    PipelineDeadlock,
+    PipelineRace,
+    SimulationError,
+    SpecError,
+    ds,
+)
 from tests.kernels.cluster_kernels import (
     integers,
     pair,
@@ -23,12 +32,18 @@ from tests.kernels.cluster_kernels import (
 
 SEEDS = (None, 0, 1, 2)
 KINDS: list[tuple[int, Any, tuple[int, int]]] = [
-    (2, np.float32, (64, 64)), (4, np.float16, (64, 64)), (3, np.int32, (64, 40)), (2, np.float16, (128, 24)),
-    (2, np.float32, (64, 128))]
+    (2, np.float32, (64, 64)),
+    (4, np.float16, (64, 64)),
+    (3, np.int32, (64, 40)),
+    (2, np.float16, (128, 24)),
+    (2, np.float32, (64, 128)),
+]
 
 
 @pytest.mark.parametrize("size, dtype, shape", KINDS, ids=str)
-def test_tiles_go_round_a_cluster(size: int, dtype: Any, shape: tuple[int, int], runs: Any, target: str) -> None:
+def test_tiles_go_round_a_cluster(
+    size: int, dtype: Any, shape: tuple[int, int], runs: Any, target: str
+) -> None:
     x = integers({"sim": 2, "gpu": 24}[target] * size * shape[0], shape[1], dtype=dtype)
     for run in runs:
         y = np.zeros_like(x)
@@ -46,7 +61,9 @@ def test_a_phase_counts_the_stores_of_all_ctas_and_ones_own(seed: int | None) ->
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])
-def test_sums_of_rows_are_vectors_that_ctas_send_each_other(dtype: Any, runs: Any, target: str) -> None:
+def test_sums_of_rows_are_vectors_that_ctas_send_each_other(
+    dtype: Any, runs: Any, target: str
+) -> None:
     x = integers({"sim": 256, "gpu": 128 * 200}[target], 128, dtype=dtype)
     for run in runs:
         y = np.zeros_like(x)
@@ -62,8 +79,13 @@ def test_along_other_axes_a_tile_stays_where_it_is(cluster: tuple[int, int]) -> 
     def turned(x, y):
         buffer, landed = numpipe.scratch((SMEM((64, 16), np.float32), Barrier()))
         here = numpipe.program_id(0) + 2 * numpipe.program_id(1)
-        numpipe.async_store_smem(x[ds(here * 64, 64), ds(0, 16)], buffer, landed, cluster_dim="a",
-                                 cluster_idx=numpipe.axis_size("a") - 1 - numpipe.axis_index("a"))
+        numpipe.async_store_smem(
+            x[ds(here * 64, 64), ds(0, 16)],
+            buffer,
+            landed,
+            cluster_dim="a",
+            cluster_idx=numpipe.axis_size("a") - 1 - numpipe.axis_index("a"),
+        )
         numpipe.barrier_wait(landed)
         y[ds(here * 64, 64), ds(0, 16)] = buffer[...]
 
@@ -100,7 +122,9 @@ def test_a_leader_hears_from_all_ctas_of_its_cluster(runs: Any, target: str) -> 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_leader_that_does_not_listen_is_reported(seed: int | None) -> None:
     with pytest.raises(PipelineRace) as caught:
-        sent_by_the_leader.simulate(integers(128, 96), np.zeros((8 * 64, 32), np.float32), seed=seed, hears=False)
+        sent_by_the_leader.simulate(
+            integers(128, 96), np.zeros((8 * 64, 32), np.float32), seed=seed, hears=False
+        )
     assert caught.value.report is not None
     assert caught.value.report.hazard in ("refilled-while-read", "too-many-arrivals")
 
@@ -134,7 +158,9 @@ def sent(
 
 
 def test_a_place_outside_the_cluster_is_reported() -> None:
-    with pytest.raises(SimulationError, match="cluster_idx=2, and the cluster has 2 CTAs along 'pair'") as caught:
+    with pytest.raises(
+        SimulationError, match="cluster_idx=2, and the cluster has 2 CTAs along 'pair'"
+    ) as caught:
         pair(sent(to=2)).simulate(integers(64, 16))
     assert caught.value.report is not None and caught.value.report.hazard == "out-of-bounds"
 
@@ -146,31 +172,63 @@ def a_number(x):
 
 def to_an_array(x):
     landed = numpipe.scratch(Barrier())
-    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)], x.at[ds(0, 64), ds(0, 16)], landed, cluster_idx=0, cluster_dim="pair")
+    numpipe.async_store_smem(
+        x[ds(0, 64), ds(0, 16)],
+        x.at[ds(0, 64), ds(0, 16)],
+        landed,
+        cluster_idx=0,
+        cluster_dim="pair",
+    )
 
 
 def columns_of_16_bits(x):
     buffer, landed = numpipe.scratch((SMEM((64, 64), np.float16), Barrier()))
-    numpipe.async_store_smem(numpipe.full((64, 64), 1.0, np.float16), buffer.T, landed, cluster_idx=0, cluster_dim="pair")
+    numpipe.async_store_smem(
+        numpipe.full((64, 64), 1.0, np.float16), buffer.T, landed, cluster_idx=0, cluster_dim="pair"
+    )
 
 
 def sums_of_columns(x):
     buffer, landed = numpipe.scratch((SMEM((16,), np.float32), Barrier()))
-    numpipe.async_store_smem(x[ds(0, 64), ds(0, 16)].sum(axis=0), buffer, landed, cluster_idx=0, cluster_dim="pair")
+    numpipe.async_store_smem(
+        x[ds(0, 64), ds(0, 16)].sum(axis=0), buffer, landed, cluster_idx=0, cluster_dim="pair"
+    )
 
 
-@pytest.mark.parametrize("body, message", [
-    (sent((64, 32)), r"async_store_smem: src is \(64, 16\), dst \(64, 32\): both must be of one shape"),
-    (sent(dtype=np.int32), r"src is float32, dst int32: send src.astype\(dst.dtype\)"),
-    (sent(along="cluster"), "cluster_dim has 'cluster', which is no axis of the cluster: the cluster's axes are 'pair'"),
-    (a_number, "src must be a register tile, got float"),
-    (sent(to=0.5), "cluster_idx must be an integer, the place along 'pair' of the CTA that is meant, got float"),
-    (to_an_array, "dst must be a tile in shared memory that the kernel has allocated"),
-    (columns_of_16_bits, "st.async stores 4 bytes at least, and a lane has one element of a row of float16: send to a tile whose"),
-    (sums_of_columns, r"a vector has 32 bits an element and lies along the rows, .*, got float32 \(16,\) in row layout: send "
-                      r"numpipe.layout_cast\(v, \"column\"\)"),
-    (sent(barrier=ClusterBarrier("pair")), "whose phases count arrivals of several CTAs, and a copy arrives in one only"),
-], ids=lambda part: getattr(part, "__name__", ""))
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        (
+            sent((64, 32)),
+            r"async_store_smem: src is \(64, 16\), dst \(64, 32\): both must be of one shape",
+        ),
+        (sent(dtype=np.int32), r"src is float32, dst int32: send src.astype\(dst.dtype\)"),
+        (
+            sent(along="cluster"),
+            "cluster_dim has 'cluster', which is no axis of the cluster: the cluster's axes are 'pair'",
+        ),
+        (a_number, "src must be a register tile, got float"),
+        (
+            sent(to=0.5),
+            "cluster_idx must be an integer, the place along 'pair' of the CTA that is meant, got float",
+        ),
+        (to_an_array, "dst must be a tile in shared memory that the kernel has allocated"),
+        (
+            columns_of_16_bits,
+            "st.async stores 4 bytes at least, and a lane has one element of a row of float16: send to a tile whose",
+        ),
+        (
+            sums_of_columns,
+            r"a vector has 32 bits an element and lies along the rows, .*, got float32 \(16,\) in row layout: send "
+            r"numpipe.layout_cast\(v, \"column\"\)",
+        ),
+        (
+            sent(barrier=ClusterBarrier("pair")),
+            "whose phases count arrivals of several CTAs, and a copy arrives in one only",
+        ),
+    ],
+    ids=lambda part: getattr(part, "__name__", ""),
+)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_cannot_be_sent_is_refused(body: Any, message: str, compiled: bool) -> None:
     x = integers(64, 64)
@@ -180,12 +238,19 @@ def test_what_cannot_be_sent_is_refused(body: Any, message: str, compiled: bool)
 
 @pytest.mark.variants(0)
 @pytest.mark.parametrize("size, dtype, shape", KINDS[:2], ids=str)
-def test_each_lane_sends_what_it_has_and_the_gate_passes(size: int, dtype: Any, shape: tuple[int, int]) -> None:
+def test_each_lane_sends_what_it_has_and_the_gate_passes(
+    size: int, dtype: Any, shape: tuple[int, int]
+) -> None:
     array = numpipe.ArrayType((size * shape[0], shape[1]), dtype)
     kernel = passed_round(size, dtype, shape)
     assert kernel.inspect("gate", array, array) == ()
     ptx = kernel.inspect("ptx", array, array)
-    sent = re.findall(r"st\.async\.weak\.shared::cluster\.mbarrier::complete_tx::bytes(\.v2)?\.b32", ptx)
+    sent = re.findall(
+        r"st\.async\.weak\.shared::cluster\.mbarrier::complete_tx::bytes(\.v2)?\.b32", ptx
+    )
     assert sent and set(sent) == {".v2" if dtype == np.float32 else ""}
     assert len(sent) % (shape[0] * shape[1] // 256) == 0
-    assert "mbarrier.arrive.expect_tx.shared::cluster.b64" in ptx and "release.cluster.shared" not in ptx
+    assert (
+        "mbarrier.arrive.expect_tx.shared::cluster.b64" in ptx
+        and "release.cluster.shared" not in ptx
+    )

@@ -50,12 +50,16 @@ def of_a_constant(x, y):
     load(x, 64, pair.right)
     numpipe.barrier_wait(pair.left.landed)
     numpipe.barrier_wait(pair.right.landed)
-    y[ds(0, 64), ds(0, 64)] = pair.left.tile[...].astype(np.float32) + pair.right.tile[...].astype(np.float32)
+    y[ds(0, 64), ds(0, 64)] = pair.left.tile[...].astype(np.float32) + pair.right.tile[...].astype(
+        np.float32
+    )
 
 
 @numpipe.kernel(num_compute_wgs=1)
 def written_in_place(x, y):
-    (left, both), (right, _) = numpipe.scratch((Landing(tile=HALF, landed=Barrier(num_barriers=2)), (HALF, Barrier())))
+    (left, both), (right, _) = numpipe.scratch(
+        (Landing(tile=HALF, landed=Barrier(num_barriers=2)), (HALF, Barrier()))
+    )
     load(x, 0, Landing(left, both.at[0]))
     load(x, 64, Landing(right, both.at[1]))
     numpipe.barrier_wait(both.at[0])
@@ -74,12 +78,19 @@ def scoped(x, y):
         numpipe.commit_smem()
         y[ds(0, 64), ds(0, 64)] = total[...]
 
-    numpipe.run_scoped(scope, PAIR, total=SMEM((64, 64), np.float32),
-                       second=Landing(HALF, Barrier()), collective_axes="wg")
+    numpipe.run_scoped(
+        scope,
+        PAIR,
+        total=SMEM((64, 64), np.float32),
+        second=Landing(HALF, Barrier()),
+        collective_axes="wg",
+    )
 
 
 @pytest.mark.variants(3)
-@pytest.mark.parametrize("kernel", [of_a_constant, written_in_place, scoped], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize(
+    "kernel", [of_a_constant, written_in_place, scoped], ids=lambda kernel: kernel.name
+)
 def test_references_have_the_shape_of_their_types(kernel: Any, runs: Any) -> None:
     for run in runs:
         y = np.zeros((64, 64), np.float32)
@@ -88,7 +99,9 @@ def test_references_have_the_shape_of_their_types(kernel: Any, runs: Any) -> Non
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("kernel", [scoped, of_a_constant, written_in_place], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize(
+    "kernel", [scoped, of_a_constant, written_in_place], ids=lambda kernel: kernel.name
+)
 def test_they_compile(kernel: Any) -> None:
     kernel.simulate(X, np.zeros((64, 64), np.float32))
 
@@ -100,7 +113,9 @@ def test_a_barrier_of_a_named_tuple_is_waited_for_like_any_other() -> None:
         load(x, 0, pair.left)
         load(x, 64, pair.right)
         numpipe.barrier_wait(pair.left.landed)
-        y[ds(0, 64), ds(0, 64)] = pair.left.tile[...].astype(np.float32) + pair.right.tile[...].astype(np.float32)
+        y[ds(0, 64), ds(0, 64)] = pair.left.tile[...].astype(np.float32) + pair.right.tile[
+            ...
+        ].astype(np.float32)
         numpipe.barrier_wait(pair.right.landed)
 
     with pytest.raises(PipelineRace):
@@ -133,12 +148,25 @@ def a_part_of_another_type(x, y):
     _ = numpipe.scratch(Landing(HALF, 3))
 
 
-@pytest.mark.parametrize("kernel, text", [
-    (a_dictionary, "numpipe.scratch: a kernel has no dictionaries: write a NamedTuple, whose parts have names too"),
-    (another_name, r"run_scoped: scope\(tile, landed\) is called with a reference for each type: it has no argument 'barrier'"),
-    (a_missing_name, r"run_scoped: scope\(tile, landed\) is called with a reference for each type: argument 'tile' missing"),
-    (a_part_of_another_type, r"numpipe.scratch takes a type, .*, got Landing\(HALF, 3\)"),
-], ids=lambda part: getattr(part, "name", ""))
+@pytest.mark.parametrize(
+    "kernel, text",
+    [
+        (
+            a_dictionary,
+            "numpipe.scratch: a kernel has no dictionaries: write a NamedTuple, whose parts have names too",
+        ),
+        (
+            another_name,
+            r"run_scoped: scope\(tile, landed\) is called with a reference for each type: it has no argument 'barrier'",
+        ),
+        (
+            a_missing_name,
+            r"run_scoped: scope\(tile, landed\) is called with a reference for each type: argument 'tile' missing",
+        ),
+        (a_part_of_another_type, r"numpipe.scratch takes a type, .*, got Landing\(HALF, 3\)"),
+    ],
+    ids=lambda part: getattr(part, "name", ""),
+)
 def test_what_is_no_tree_of_types_is_refused_at_its_line(kernel: Any, text: str) -> None:
     for run in (kernel.simulate, kernel.compiled):
         with pytest.raises(CompileError, match=r"test_scratch_trees.py:\d+") as caught:

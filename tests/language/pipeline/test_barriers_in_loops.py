@@ -34,7 +34,9 @@ def test_in_all_that_a_pipeline_stands_in(name: str, runs: Any) -> None:
 def test_in_all_of_them_in_many_schedules(name: str) -> None:
     case = cases()[name]
     for seed in range(40):
-        case.check(lambda *args, seed=seed, **options: case.kernel.simulate(*args, seed=seed, **options))
+        case.check(
+            lambda *args, seed=seed, **options: case.kernel.simulate(*args, seed=seed, **options)
+        )
 
 
 def test_the_next_k_is_loaded_while_v_is_in_use() -> None:
@@ -43,8 +45,11 @@ def test_the_next_k_is_loaded_while_v_is_in_use() -> None:
     case, trace = cases()["rotated"], numpipe.Trace()
     rotated.simulate(*case.inputs, np.empty((128, 64), np.float32), trace=trace)
     loaded = [event.start for event in trace.of("issue") if event.details["tensor"] == "k"]
-    released = min(event.start for event in trace.of("note") if event.details["event"] == "release"
-                   and event.details.get("operand") == 1)
+    released = min(
+        event.start
+        for event in trace.of("note")
+        if event.details["event"] == "release" and event.details.get("operand") == 1
+    )
     assert loaded[2] < released
 
 
@@ -53,12 +58,27 @@ def test_loops_on_the_same_slots_go_on_with_one_ring() -> None:
     ring is one, with one counter."""
     case, trace = cases()["in parts"], numpipe.Trace()
     case.check(lambda *args: in_parts.simulate(*args, trace=trace))
-    fills = [event.details["step"] for event in trace.of("note") if event.details["event"] == "fill"
-             and event.details.get("operand") == 0 and "k, v @" in event.details["ring"]]
+    fills = [
+        event.details["step"]
+        for event in trace.of("note")
+        if event.details["event"] == "fill"
+        and event.details.get("operand") == 0
+        and "k, v @" in event.details["ring"]
+    ]
     assert fills == list(range(2 * 4))
-    assert len([line for line in str(in_parts.inspect("resources", *case.inputs, np.empty((256, 64), np.float32))).splitlines()
+    assert (
+        len(
+            [
+                line
+                for line in str(
+                    in_parts.inspect("resources", *case.inputs, np.empty((256, 64), np.float32))
+                ).splitlines()
                 # of k and of v
-                if "2 slots x 8192 B" in line and "'array[…] = tile'" not in line]) == 2
+                if "2 slots x 8192 B" in line and "'array[…] = tile'" not in line
+            ]
+        )
+        == 2
+    )
 
 
 def test_a_loop_inside_another_one_may_have_the_slots_of_a_third() -> None:
@@ -76,7 +96,10 @@ def test_a_loop_inside_another_one_may_have_the_slots_of_a_third() -> None:
                 total = total + x[...].astype(np.float32) * y[...].astype(np.float32)
         c[ds(0, 64), ds(0, 64)] = total
 
-    a, c = np.random.default_rng(0).integers(-3, 4, (64, 128)).astype(np.float16), np.empty((64, 64), np.float32)
+    a, c = (
+        np.random.default_rng(0).integers(-3, 4, (64, 128)).astype(np.float16),
+        np.empty((64, 64), np.float32),
+    )
     nested.simulate(a, c)
     np.testing.assert_array_equal(c, (a[:, :64].astype(np.float32) + a[:, 64:]) ** 2)
 
@@ -86,7 +109,9 @@ def waits(text: str, plan: Plan) -> list[int]:
     """How often a warpgroup waits for each operand of a step."""
     trace = numpipe.Trace()
     load(text).simulate(*inputs(plan, 1, 3), trace=trace)
-    notes = [event.details["operand"] for event in trace.of("note") if event.details["event"] == "wait"]
+    notes = [
+        event.details["operand"] for event in trace.of("note") if event.details["event"] == "wait"
+    ]
     return [notes.count(operand) // 3 for operand in range(2)]
 
 
@@ -101,15 +126,21 @@ def test_a_release_waits_only_where_the_source_does_not_show_a_wait(consumed: bo
     assert waits(text.replace(WAIT, f"if k >= 0:\n                {WAIT}"), plan) == [1, 2]
     both = f"if k > 0:\n                {WAIT}\n            else:\n                {WAIT}"
     assert waits(text.replace(WAIT, both), plan) == [1, 1]
-    assert waits(text.replace(WAIT, f"if k > 9:\n                continue\n            {WAIT}"), plan) == [1, 2]
+    assert waits(
+        text.replace(WAIT, f"if k > 9:\n                continue\n            {WAIT}"), plan
+    ) == [1, 2]
 
 
 @numpipe.kernel(num_compute_wgs=1)
 def released_first(a, b, c):
     """b is not used, and is released before it is waited for: the release waits then."""
     acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(4,), manual_ready_barriers=True, manual_consumed_barriers=True, in_specs=(
-        BlockSpec((64, 16), lambda k: (0, k)), BlockSpec((64, 16), lambda k: (0, k))))
+    pipe = numpipe.pipeline(
+        grid=(4,),
+        manual_ready_barriers=True,
+        manual_consumed_barriers=True,
+        in_specs=(BlockSpec((64, 16), lambda k: (0, k)), BlockSpec((64, 16), lambda k: (0, k))),
+    )
     for _, (x, y), (x_ready, y_ready), (x_consumed, y_consumed) in pipe(a, b):
         numpipe.barrier_arrive(y_consumed)
         numpipe.barrier_wait(y_ready)
@@ -123,8 +154,12 @@ def released_first(a, b, c):
 def skipped(a, b, c):
     """In some steps b is neither used nor waited for."""
     acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(4,), manual_ready_barriers=True, manual_consumed_barriers=True, in_specs=(
-        BlockSpec((64, 16), lambda k: (0, k)), BlockSpec((64, 16), lambda k: (0, k))))
+    pipe = numpipe.pipeline(
+        grid=(4,),
+        manual_ready_barriers=True,
+        manual_consumed_barriers=True,
+        in_specs=(BlockSpec((64, 16), lambda k: (0, k)), BlockSpec((64, 16), lambda k: (0, k))),
+    )
     for (k,), (x, y), (x_ready, y_ready), (x_consumed, y_consumed) in pipe(a, b):
         numpipe.barrier_wait(x_ready)
         acc = numpipe.wgmma_wait(numpipe.wgmma(acc, x, x.T), 0)
@@ -138,7 +173,9 @@ def skipped(a, b, c):
 
 
 @pytest.mark.parametrize("kernel", [released_first, skipped], ids=lambda kernel: kernel.name)
-def test_a_wait_that_comes_late_or_not_always_is_not_counted_on(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_that_comes_late_or_not_always_is_not_counted_on(
+    kernel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     a = np.random.default_rng(0).integers(-2, 3, (64, 64)).astype(np.float16)
     c = np.zeros((64, 64), np.float32)
     for seed in SEEDS:
@@ -172,7 +209,9 @@ def test_costs_its_barriers_and_nothing_else() -> None:
     sass = Sass(rotated.inspect("sass", *case.inputs, out))
     first = sass.find("HGMMA")[0]
     loop = [instruction.opcode for instruction in sass.innermost(first)]
-    counted = {name: sum(opcode.startswith(name) for opcode in loop) for name in (
-        "HGMMA", "WARPGROUP.DEPBAR", "SYNCS.PHASECHK", "SYNCS.ARRIVE", "BAR", *APART)}
+    counted = {
+        name: sum(opcode.startswith(name) for opcode in loop)
+        for name in ("HGMMA", "WARPGROUP.DEPBAR", "SYNCS.PHASECHK", "SYNCS.ARRIVE", "BAR", *APART)
+    }
     asked = {"HGMMA": 8, "WARPGROUP.DEPBAR": 2, "SYNCS.PHASECHK": 2, "SYNCS.ARRIVE": 2, "BAR": 0}
     assert counted == asked | dict.fromkeys(APART, 0)

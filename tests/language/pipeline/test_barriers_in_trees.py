@@ -22,16 +22,29 @@ class Scaled(NamedTuple):
 @numpipe.kernel(grid=1, num_compute_wgs=1)
 def in_a_loop(a, w, scales, y, *, waits: numpipe.Static = True):
     acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), max_concurrent_steps=2, manual_ready_barriers=True, in_specs=(
-        BlockSpec((64, 64), lambda k: (0, k)),
-        Scaled(w=BlockSpec((64, 64), lambda k: (0, k)), scales=BlockSpec((64, 64), lambda k: (0, k)))),
-        manual_consumed_barriers=True)
+    pipe = numpipe.pipeline(
+        grid=(a.shape[1] // 64,),
+        max_concurrent_steps=2,
+        manual_ready_barriers=True,
+        in_specs=(
+            BlockSpec((64, 64), lambda k: (0, k)),
+            Scaled(
+                w=BlockSpec((64, 64), lambda k: (0, k)),
+                scales=BlockSpec((64, 64), lambda k: (0, k)),
+            ),
+        ),
+        manual_consumed_barriers=True,
+    )
     for _, (x, of), (x_ready, ready), (x_free, free) in pipe(a, Scaled(w, scales)):
         numpipe.barrier_wait(x_ready)
         numpipe.barrier_wait(ready.w)
         if waits:
             numpipe.barrier_wait(ready.scales)
-        acc = acc + x[...].astype(np.float32) * of.w[...].astype(np.float32) + of.scales[...].astype(np.float32)
+        acc = (
+            acc
+            + x[...].astype(np.float32) * of.w[...].astype(np.float32)
+            + of.scales[...].astype(np.float32)
+        )
         numpipe.barrier_arrive(free.scales)
         numpipe.barrier_arrive(x_free)
         numpipe.barrier_arrive(free[0])
@@ -42,10 +55,11 @@ def in_a_loop(a, w, scales, y, *, waits: numpipe.Static = True):
 def in_a_body(a, w, scales, y):
     """The scales are an array as it is, which has no barrier: the tuple of barriers has one part
     less."""
+
     def step(indices, of, x, ready, x_ready, free, x_free, acc):
         numpipe.barrier_wait(ready[0])
         numpipe.barrier_wait(x_ready)
-        k, = indices
+        (k,) = indices
         acc = acc + x[...].astype(np.float32) * of.w[...].astype(np.float32)
         acc = acc + of.scales[ds(0, 64), ds(k * 64, 64)].astype(np.float32)
         numpipe.barrier_arrive(x_free)
@@ -56,9 +70,19 @@ def in_a_body(a, w, scales, y):
         y[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
     numpipe.emit_pipeline_warp_specialized(
-        step, grid=(a.shape[1] // 64,), max_concurrent_steps=3, compute_context=compute, manual_ready_barriers=True, in_specs=(
-            Scaled(w=BlockSpec((64, 64), lambda k: (0, k)), scales=BlockSpec(memory_space=numpipe.GMEM)),
-            BlockSpec((64, 64), lambda k: (0, k))), manual_consumed_barriers=True)(Scaled(w, scales), a)
+        step,
+        grid=(a.shape[1] // 64,),
+        max_concurrent_steps=3,
+        compute_context=compute,
+        manual_ready_barriers=True,
+        in_specs=(
+            Scaled(
+                w=BlockSpec((64, 64), lambda k: (0, k)), scales=BlockSpec(memory_space=numpipe.GMEM)
+            ),
+            BlockSpec((64, 64), lambda k: (0, k)),
+        ),
+        manual_consumed_barriers=True,
+    )(Scaled(w, scales), a)
 
 
 def operands(steps: int) -> tuple[np.ndarray, ...]:
@@ -91,9 +115,18 @@ def unused(a, w, scales, y):
     """The wait for the second name is not one for the second leaf, which the ring waits for itself
     before it is loaded again."""
     acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), max_concurrent_steps=2, manual_ready_barriers=True, in_specs=(
-        Scaled(w=BlockSpec((64, 64), lambda k: (0, k)), scales=BlockSpec((64, 64), lambda k: (0, k))),
-        BlockSpec((64, 64), lambda k: (0, k))))
+    pipe = numpipe.pipeline(
+        grid=(a.shape[1] // 64,),
+        max_concurrent_steps=2,
+        manual_ready_barriers=True,
+        in_specs=(
+            Scaled(
+                w=BlockSpec((64, 64), lambda k: (0, k)),
+                scales=BlockSpec((64, 64), lambda k: (0, k)),
+            ),
+            BlockSpec((64, 64), lambda k: (0, k)),
+        ),
+    )
     for _, (of, x), (ready, x_ready) in pipe(Scaled(w, scales), a):
         numpipe.barrier_wait(x_ready)
         numpipe.barrier_wait(ready.w)
@@ -101,7 +134,9 @@ def unused(a, w, scales, y):
     y[ds(0, 64), ds(0, 64)] = acc
 
 
-def test_an_operand_of_a_tuple_that_is_not_used_is_waited_for_by_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operand_of_a_tuple_that_is_not_used_is_waited_for_by_the_ring(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     (a, w, scales), y = operands(5), np.zeros((64, 64), np.float32)
     for seed in SEEDS:
         unused.simulate(a, w, scales, y, seed=seed)
@@ -115,7 +150,9 @@ def test_an_operand_of_a_tuple_that_is_not_used_is_waited_for_by_the_ring(monkey
 @pytest.mark.variants(0)
 @pytest.mark.parametrize("kernel", [in_a_loop, in_a_body], ids=lambda kernel: kernel.name)
 def test_the_code_passes_the_gate(kernel: numpipe.Kernel) -> None:
-    given = [numpipe.ArrayType((64, 320), np.float16)] * 3 + [numpipe.ArrayType((64, 64), np.float32)]
+    given = [numpipe.ArrayType((64, 320), np.float16)] * 3 + [
+        numpipe.ArrayType((64, 64), np.float32)
+    ]
     assert kernel.inspect("gate", *given) == ()
 
 
@@ -123,12 +160,20 @@ def test_the_code_passes_the_gate(kernel: numpipe.Kernel) -> None:
 def test_barriers_that_are_unpacked_flat_are_refused(compiled: bool) -> None:
     @numpipe.kernel(grid=1, num_compute_wgs=1)
     def flat(a, w, scales):
-        pipe = numpipe.pipeline(grid=(1,), manual_ready_barriers=True, in_specs=(
-            BlockSpec((64, 64), lambda k: (0, k)),
-            (BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k)))))
+        pipe = numpipe.pipeline(
+            grid=(1,),
+            manual_ready_barriers=True,
+            in_specs=(
+                BlockSpec((64, 64), lambda k: (0, k)),
+                (BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
+            ),
+        )
         for _, (x, of), (one, two, three) in pipe(a, (w, scales)):
             numpipe.barrier_wait(one)
 
-    with pytest.raises(SpecError, match="the loop unpacks 3 ready barriers, but the pipeline has 2: one for each array that it "
-                                        "loads, in the tuples of in_specs"):
+    with pytest.raises(
+        SpecError,
+        match="the loop unpacks 3 ready barriers, but the pipeline has 2: one for each array that it "
+        "loads, in the tuples of in_specs",
+    ):
         flat.compiled(*operands(1)) if compiled else flat.simulate(*operands(1))

@@ -14,7 +14,15 @@ import numpipe
 from numpipe import BlockSpec, CompilerParams, SimulationError, SpecError, ds
 from numpipe.launch.debug_reports import failure
 from numpipe.plan import wait_records
-from tests.kernels.bounded_kernels import KERNELS, arrays, expected, indexed, indexed_wanted, indices, places
+from tests.kernels.bounded_kernels import (
+    KERNELS,
+    arrays,
+    expected,
+    indexed,
+    indexed_wanted,
+    indices,
+    places,
+)
 
 MODES = None, "zero", "clip"
 
@@ -38,14 +46,36 @@ def test_kernels_with_modes_compile(name: str, mode: str | None, dtype: Any) -> 
     assert KERNELS[name].inspect("gate", a, table, c, mode=mode) == ()
 
 
-@pytest.mark.parametrize("name, place, says", [
-    ("taken", (3, 0), r"in_specs\[0\] for 'a': index_map returned element 3 for dimension 0, of which the array has 3; "),
-    ("taken", (-1, 0), "element -1 for dimension 0, of which the array has 3; return 0…2, or say what it means"),
-    ("taken", (0, 160), "element 160 for dimension 1, of which the array has 160: all 64 elements from there on lie outside"),
-    ("taken", (0, -64), "element -64 for dimension 1, of which the array has 160: all 64 elements from there on"),
-    ("put", (3, 0), r"out_specs\[0\] for 'c': index_map returned element 3 for dimension 0"),
-    ("put", (0, 160), "element 160 for dimension 1")])
-def test_without_a_mode_a_place_outside_is_a_hazard(name: str, place: tuple[int, int], says: str) -> None:
+@pytest.mark.parametrize(
+    "name, place, says",
+    [
+        (
+            "taken",
+            (3, 0),
+            r"in_specs\[0\] for 'a': index_map returned element 3 for dimension 0, of which the array has 3; ",
+        ),
+        (
+            "taken",
+            (-1, 0),
+            "element -1 for dimension 0, of which the array has 3; return 0…2, or say what it means",
+        ),
+        (
+            "taken",
+            (0, 160),
+            "element 160 for dimension 1, of which the array has 160: all 64 elements from there on lie outside",
+        ),
+        (
+            "taken",
+            (0, -64),
+            "element -64 for dimension 1, of which the array has 160: all 64 elements from there on",
+        ),
+        ("put", (3, 0), r"out_specs\[0\] for 'c': index_map returned element 3 for dimension 0"),
+        ("put", (0, 160), "element 160 for dimension 1"),
+    ],
+)
+def test_without_a_mode_a_place_outside_is_a_hazard(
+    name: str, place: tuple[int, int], says: str
+) -> None:
     (a, c), table = arrays(name), places(None, np.int32)
     table[4] = place
     with pytest.raises(SimulationError, match=says) as raised:
@@ -60,17 +90,26 @@ def test_a_block_that_is_partly_outside_needs_no_mode() -> None:
 
 
 def test_another_mode_is_refused() -> None:
-    with pytest.raises(SpecError, match="BlockSpec: mode must be 'zero', 'clip' or None, got 'wrap'"):
+    with pytest.raises(
+        SpecError, match="BlockSpec: mode must be 'zero', 'clip' or None, got 'wrap'"
+    ):
         BlockSpec((64, 64), lambda k: (k, 0), mode="wrap")  # type: ignore[arg-type]
 
 
 def test_the_blocks_of_a_kernel_over_tiles_have_modes_too() -> None:
-    @numpipe.kernel(grid=4, in_specs=BlockSpec((None, 64, 64), lambda i: (i - 1, 0, 0), mode="clip"), num_compute_wgs=1,
-                    out_specs=BlockSpec((None, 64, 64), lambda i: (i, 0, 0)))
+    @numpipe.kernel(
+        grid=4,
+        in_specs=BlockSpec((None, 64, 64), lambda i: (i - 1, 0, 0), mode="clip"),
+        num_compute_wgs=1,
+        out_specs=BlockSpec((None, 64, 64), lambda i: (i, 0, 0)),
+    )
     def over(x, y):
         y[...] = x[...]
 
-    x, y = np.arange(3, dtype=np.float16)[:, None, None] + np.zeros((1, 64, 64), np.float16), np.zeros((4, 64, 64), np.float16)
+    x, y = (
+        np.arange(3, dtype=np.float16)[:, None, None] + np.zeros((1, 64, 64), np.float16),
+        np.zeros((4, 64, 64), np.float16),
+    )
     over.simulate(x, y)
     assert y[:, 0, 0].tolist() == [0, 0, 1, 2]
 
@@ -93,9 +132,13 @@ def gathered(x, v, y):
     y[ds(0, 64), ds(0, 64)] = x[v[ds(0, 64)], ds(0, 64)]
 
 
-@pytest.mark.parametrize("index", [64, -1, -2 ** 31])
+@pytest.mark.parametrize("index", [64, -1, -(2**31)])
 def test_a_gathered_index_outside_is_a_hazard(index: int) -> None:
-    x, v, y = np.ones((64, 64), np.float32), np.arange(64, dtype=np.int32), np.zeros((64, 64), np.float32)
+    x, v, y = (
+        np.ones((64, 64), np.float32),
+        np.arange(64, dtype=np.int32),
+        np.zeros((64, 64), np.float32),
+    )
     v[17] = index
     says = rf"'x\[…\]': index {index} along dimension 0 is outside the array's 64; the GPU reads 0 there: indices in 0…63, or"
     with pytest.raises(SimulationError, match=says) as raised:
@@ -104,9 +147,14 @@ def test_a_gathered_index_outside_is_a_hazard(index: int) -> None:
 
 
 @pytest.mark.parametrize("run", ["simulate", "compiled"])
-@pytest.mark.parametrize("value, mode, says", [
-    (0, "wrap", "index\\(i, mode\\): mode must be 'zero', 'clip' or None, got 'wrap'"), (0, None, "is the index alone"),
-    (0.5, "clip", "i must be an integer or a vector of int32, got ")])
+@pytest.mark.parametrize(
+    "value, mode, says",
+    [
+        (0, "wrap", "index\\(i, mode\\): mode must be 'zero', 'clip' or None, got 'wrap'"),
+        (0, None, "is the index alone"),
+        (0.5, "clip", "i must be an integer or a vector of int32, got "),
+    ],
+)
 def test_what_is_no_index_is_refused(run: str, value: Any, mode: Any, says: str) -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def wrong(x, c):
@@ -122,22 +170,37 @@ def test_a_kernel_that_is_debugged_says_whose_indices_it_reports() -> None:
     (a, c), table = arrays("taken"), places(None, np.int32)
     image = debugged(KERNELS["taken"].function).compiled(a, table, c, mode=None).image
     assert [re.sub(r".* at [^:]*:\d+: | @ .*", "", place) for place in image.places] == [
-        "the flag of another part", "'table[…]'", "in_specs[0] for 'a': index_map", "out_specs[0] for 'c': index_map"]
+        "the flag of another part",
+        "'table[…]'",
+        "in_specs[0] for 'a': index_map",
+        "out_specs[0] for 'c': index_map",
+    ]
     assert KERNELS["taken"].compiled(a, table, c, mode=None).image.places == ()
-    record = wait_records.Record(0, (2, 0, 0), 4, image.places.index("'table[…]'"), -7, 6 | 1 << 32, wait_records.OUTSIDE)
+    record = wait_records.Record(
+        0, (2, 0, 0), 4, image.places.index("'table[…]'"), -7, 6 | 1 << 32, wait_records.OUTSIDE
+    )
     error = failure(image, [record, record], True)
     assert isinstance(error, SimulationError) and not isinstance(error, numpipe.PipelineDeadlock)
     assert error.report is not None and error.report.hazard == "out-of-bounds"
     assert str(error) == (
         "kernel taken, warpgroup 1 (memory) of CTA (2, 0, 0): 'table[…]': index -7 along dimension 1 is outside the array's 6, and "
-        "1 more; what the kernel has computed is wrong: indices in 0…5, or mode=\"zero\" or mode=\"clip\" where it is meant "
-        "(BlockSpec, numpipe.index)")
+        '1 more; what the kernel has computed is wrong: indices in 0…5, or mode="zero" or mode="clip" where it is meant '
+        "(BlockSpec, numpipe.index)"
+    )
 
 
 def test_records_of_waits_and_of_indices_are_told_apart() -> None:
     memory = bytearray(3 * wait_records.RECORD_BYTES)
-    struct.pack_into("<II3IIIiQ", memory, 0, wait_records.OUTSIDE, 3, 1, 2, 0, 130, 5, -9, 7 | 2 << 32)
+    struct.pack_into(
+        "<II3IIIiQ", memory, 0, wait_records.OUTSIDE, 3, 1, 2, 0, 130, 5, -9, 7 | 2 << 32
+    )
     struct.pack_into("<II3IIIiQ", memory, wait_records.RECORD_BYTES, 1, 3, 0, 0, 0, 0, 64, 1, 0)
     first, second = wait_records.records(bytes(memory))
-    assert (first.kind, first.warpgroup, first.address, first.phase, first.state) == (wait_records.OUTSIDE, 1, 5, -9, 7 | 2 << 32)
+    assert (first.kind, first.warpgroup, first.address, first.phase, first.state) == (
+        wait_records.OUTSIDE,
+        1,
+        5,
+        -9,
+        7 | 2 << 32,
+    )
     assert second.kind == 1

@@ -30,18 +30,29 @@ in other company"""
 
 # ---- the generator -------------------------------------------------------------------------------
 SMALL = {"x": (0, 1, 2), "y": (0, 1), "z": (0, 1, 2), "w": ("p", "q")}
-SMRULES = (Rule(lambda x, y: x + y < 3), Rule(lambda z, w: w == "p" or z == 0), Rule(lambda y, z: y != 1 or z != 2))
+SMRULES = (
+    Rule(lambda x, y: x + y < 3),
+    Rule(lambda z, w: w == "p" or z == 0),
+    Rule(lambda y, z: y != 1 or z != 2),
+)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_array_has_every_pair_that_any_row_has(seed: int) -> None:
     """Against all rows there are."""
     rows = [dict(zip(SMALL, values, strict=True)) for values in itertools.product(*SMALL.values())]
-    legal = [row for row in rows if row["x"] + row["y"] < 3 and (row["w"] == "p" or row["z"] == 0)
-             and (row["y"], row["z"]) != (1, 2)]
+    legal = [
+        row
+        for row in rows
+        if row["x"] + row["y"] < 3
+        and (row["w"] == "p" or row["z"] == 0)
+        and (row["y"], row["z"]) != (1, 2)
+    ]
     found = covering_array(SMALL, SMRULES, seed=seed)
     assert all(row in legal for row in found)
-    assert {p for row in found for p in pairs(row, SMALL)} == {p for row in legal for p in pairs(row, SMALL)}
+    assert {p for row in found for p in pairs(row, SMALL)} == {
+        p for row in legal for p in pairs(row, SMALL)
+    }
     assert len(found) <= 10 < len(legal)
 
 
@@ -52,8 +63,14 @@ def test_a_rule_may_be_judged_early() -> None:
 
 
 def test_every_pair_of_choices_meets_in_every_array() -> None:
-    found = [{p for plan in array(number) for p in pairs({name: getattr(plan, name) for name in FACTORS}, FACTORS)}
-             for number in range(2)]
+    found = [
+        {
+            p
+            for plan in array(number)
+            for p in pairs({name: getattr(plan, name) for name in FACTORS}, FACTORS)
+        }
+        for number in range(2)
+    ]
     # so what meets there may meet
     assert all(allowed(plan) for number in range(2) for plan in array(number))
     assert all(met == found[0] for met in found)
@@ -72,18 +89,22 @@ def test_there_are_enough_plans_and_not_too_many() -> None:
 # ---- the plans -----------------------------------------------------------------------------------
 @pytest.mark.thorough
 @pytest.mark.schedules
-@pytest.mark.parametrize("number", [n if n < ALWAYS else pytest.param(n, marks=pytest.mark.soak) for n in range(ARRAYS)])
+@pytest.mark.parametrize(
+    "number", [n if n < ALWAYS else pytest.param(n, marks=pytest.mark.soak) for n in range(ARRAYS)]
+)
 def test_plans_compute_what_numpy_does_in_any_schedule(number: int) -> None:
     """Each plan with every third number of steps, from another one on, unless all schedules are
     asked for."""
     apart = 1 if examples(100) == 100 else 3
     for n, plan in enumerate(array(number)):
-        for steps, grid in list(enumerate(plan.grids()))[n % apart::apart]:
+        for steps, grid in list(enumerate(plan.grids()))[n % apart :: apart]:
             schedule = None if (n + steps) % 4 == 0 else 100 * number + 7 * n + steps
             try:
                 check(plan, grid, schedule)
             except Exception as error:
-                raise AssertionError(f"plan {n} of array({number}), grid {grid}, schedule {schedule}: {told(plan)}") from error
+                raise AssertionError(
+                    f"plan {n} of array({number}), grid {grid}, schedule {schedule}: {told(plan)}"
+                ) from error
 
 
 # ---- compiled ------------------------------------------------------------------------------------
@@ -152,12 +173,23 @@ def differ(plan: Plan, other: Plan, grid: tuple[int, ...]) -> bool:
         return True
 
 
-SEEN = Plan(form="body", slots=3, delay=1, carry="tuple", rank=2, inputs=3, wgs=2, chain=2, edges="nan")
+SEEN = Plan(
+    form="body", slots=3, delay=1, carry="tuple", rank=2, inputs=3, wgs=2, chain=2, edges="nan"
+)
 
 
-@pytest.mark.parametrize("wrong", [
-    {"edges": "none"}, {"tk": 32}, {"tn": 32}, {"rank": 2, "static": True, "extent": (1, 3, 1)}, {"carry": "tile"}, {"chain": 1},
-], ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"edges": "none"},
+        {"tk": 32},
+        {"tn": 32},
+        {"rank": 2, "static": True, "extent": (1, 3, 1)},
+        {"carry": "tile"},
+        {"chain": 1},
+    ],
+    ids=str,
+)
 def test_a_kernel_that_computes_something_else_is_told_apart(wrong: dict[str, Any]) -> None:
     other = replace(SEEN, **wrong)
     assert not differ(SEEN, SEEN, (2, 2))

@@ -29,16 +29,23 @@ def loops(a, b, c, n, m):
     does."""
     for t, _ in numpipe.tiles(3, 1):
         acc = numpipe.zeros((64, 64), np.float32)
-        for _, (x, y) in numpipe.pipeline(grid=(n,), max_concurrent_steps=3, delay_release=1, in_specs=(
-                BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, t))))(a, b):
+        for _, (x, y) in numpipe.pipeline(
+            grid=(n,),
+            max_concurrent_steps=3,
+            delay_release=1,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, t))),
+        )(a, b):
             acc = numpipe.wgmma(acc, x, y.T)
-        for _, (x,) in numpipe.pipeline(grid=(m,), max_concurrent_steps=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        for _, (x,) in numpipe.pipeline(
+            grid=(m,), max_concurrent_steps=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+        )(b):
             acc = numpipe.wgmma(acc, x, x.T)
         c[ds(t * 64, 64), ds(0, 64)] = acc
 
 
 def bodies(a, b, c, n, m):
     """Bodies that release their operands themselves, two steps late."""
+
     def product(indices, x, y, x_free, y_free, acc):
         acc = numpipe.wgmma_wait(numpipe.wgmma(acc, x, y.T), 2)
         numpipe.barrier_arrive(y_free)
@@ -51,16 +58,31 @@ def bodies(a, b, c, n, m):
         return acc
 
     for t, _ in numpipe.tiles(3, 1):
+
         def first(pipeline):
             c[ds(t * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
         def second(pipeline):
             c[ds((3 + t) * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
-        emit(product, grid=(n,), max_concurrent_steps=3, delay_release=2, compute_context=first, manual_consumed_barriers=True,
-             in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
-        emit(square, grid=(m,), max_concurrent_steps=4, delay_release=2, compute_context=second, manual_consumed_barriers=True,
-             in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b)
+        emit(
+            product,
+            grid=(n,),
+            max_concurrent_steps=3,
+            delay_release=2,
+            compute_context=first,
+            manual_consumed_barriers=True,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
+        )(a, b)
+        emit(
+            square,
+            grid=(m,),
+            max_concurrent_steps=4,
+            delay_release=2,
+            compute_context=second,
+            manual_consumed_barriers=True,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        )(b)
 
 
 def unequal(a, b, c, n, m):
@@ -68,11 +90,13 @@ def unequal(a, b, c, n, m):
     wg = numpipe.axis_index("wg")
     for t, _ in numpipe.tiles(3, 1):
         acc = numpipe.zeros((64, 64), np.float32)
-        for _, (x,) in numpipe.pipeline(grid=(n,), steps_of=lambda wg: wg * 2, in_specs=(
-                BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        for _, (x,) in numpipe.pipeline(
+            grid=(n,), steps_of=lambda wg: wg * 2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+        )(a):
             acc = numpipe.wgmma(acc, x, x.T)
-        for _, (x,) in numpipe.pipeline(grid=(m,), steps_of=lambda wg: 1 - wg, in_specs=(
-                BlockSpec((64, 64), lambda k: (0, k)),))(b):
+        for _, (x,) in numpipe.pipeline(
+            grid=(m,), steps_of=lambda wg: 1 - wg, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+        )(b):
             acc = numpipe.wgmma(acc, x, x.T)
         c[ds((t * 2 + wg) * 64, 64), ds(0, 64)] = acc
 
@@ -82,21 +106,34 @@ KERNELS = {"loops": (loops, 1), "bodies": (bodies, 1), "unequal": (unequal, 2)}
 
 def made(name: str, params: CompilerParams) -> Any:
     function, warpgroups = KERNELS[name]
-    return numpipe.kernel(function, num_compute_wgs=warpgroups, grid=numpipe.persistent(1), compiler_params=params)
+    return numpipe.kernel(
+        function, num_compute_wgs=warpgroups, grid=numpipe.persistent(1), compiler_params=params
+    )
 
 
 def inputs() -> list[np.ndarray]:
     rng = np.random.default_rng(2)
-    return [*(rng.integers(-2, 3, (64, 320)).astype(np.float16) for _ in "ab"), np.full((2 * TILES * 64, 64), 7, np.float32)]
+    return [
+        *(rng.integers(-2, 3, (64, 320)).astype(np.float16) for _ in "ab"),
+        np.full((2 * TILES * 64, 64), 7, np.float32),
+    ]
 
 
 def sequence(trace: numpipe.Trace) -> dict[tuple[int, int], dict[str, list[int]]]:
     """For each loop that ran, (tile, line of its pipeline): when its slots were filled and
     released."""
-    notes = [(place, e.details["event"], e.details["ring"], e.details["step"]) for place, e in enumerate(trace.events)
-             if e.kind == "note" and e.details["event"] in ("fill", "release")]
-    blocks = {ring: (max(step for _, _, other, step in notes if other == ring) + 1) // TILES for _, _, ring, _ in notes}
-    found: dict[tuple[int, int], dict[str, list[int]]] = defaultdict(lambda: {"fill": [], "release": []})
+    notes = [
+        (place, e.details["event"], e.details["ring"], e.details["step"])
+        for place, e in enumerate(trace.events)
+        if e.kind == "note" and e.details["event"] in ("fill", "release")
+    ]
+    blocks = {
+        ring: (max(step for _, _, other, step in notes if other == ring) + 1) // TILES
+        for _, _, ring, _ in notes
+    }
+    found: dict[tuple[int, int], dict[str, list[int]]] = defaultdict(
+        lambda: {"fill": [], "release": []}
+    )
     for place, event, ring, step in notes:
         found[step // blocks[ring], int(ring.rpartition(":")[2])][event].append(place)
     return dict(sorted(found.items()))
@@ -106,10 +143,14 @@ def empty_between(trace: numpipe.Trace) -> bool:
     """Whether each loop's loads begin behind all releases of the loop before."""
     order = list(sequence(trace).values())
     assert len(order) > 1
-    return all(max(before["release"]) < min(after["fill"]) for before, after in itertools.pairwise(order))
+    return all(
+        max(before["release"]) < min(after["fill"]) for before, after in itertools.pairwise(order)
+    )
 
 
-def run(name: str, params: CompilerParams, n: int, m: int, seed: int | None = None) -> tuple[np.ndarray, numpipe.Trace]:
+def run(
+    name: str, params: CompilerParams, n: int, m: int, seed: int | None = None
+) -> tuple[np.ndarray, numpipe.Trace]:
     arrays, trace = inputs(), numpipe.Trace()
     made(name, params).simulate(*arrays, n, m, seed=seed, trace=trace)
     return arrays[-1], trace
@@ -118,8 +159,9 @@ def run(name: str, params: CompilerParams, n: int, m: int, seed: int | None = No
 # ---- what it does --------------------------------------------------------------------------------
 @pytest.mark.variants(4)
 @pairwise(name=tuple(KERNELS), seed=SEEDS, counts=((5, 4), (1, 2), (2, 1)))
-def test_loads_begin_when_all_slots_of_the_pipeline_before_are_released(name: str, seed: int | None,
-                                                                        counts: tuple[int, int]) -> None:
+def test_loads_begin_when_all_slots_of_the_pipeline_before_are_released(
+    name: str, seed: int | None, counts: tuple[int, int]
+) -> None:
     result, trace = run(name, DRAINED, *counts, seed)
     assert empty_between(trace)
     np.testing.assert_array_equal(result, run(name, CHAINED, *counts, seed)[0])
@@ -138,19 +180,29 @@ def test_a_wait_that_is_left_out_is_noticed(name: str, monkeypatch: pytest.Monke
 
 @pytest.mark.variants(4)
 @pairwise(name=tuple(KERNELS), seed=SEEDS, counts=((0, 0), (0, 4), (5, 0)))
-def test_pipelines_of_no_steps_have_nothing_to_wait_for(name: str, seed: int | None, counts: tuple[int, int]) -> None:
-    np.testing.assert_array_equal(run(name, DRAINED, *counts, seed)[0], run(name, CHAINED, *counts, seed)[0])
+def test_pipelines_of_no_steps_have_nothing_to_wait_for(
+    name: str, seed: int | None, counts: tuple[int, int]
+) -> None:
+    np.testing.assert_array_equal(
+        run(name, DRAINED, *counts, seed)[0], run(name, CHAINED, *counts, seed)[0]
+    )
 
 
 def stepped(a, b, c):
     """Around an inner pipeline, with a product behind it: the outer slots are the last to be
     released."""
     acc = numpipe.zeros((64, 64), np.float32)
-    for _, (x,) in numpipe.pipeline(grid=(3,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
-        for _, (y,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+    for _, (x,) in numpipe.pipeline(grid=(3,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(
+        a
+    ):
+        for _, (y,) in numpipe.pipeline(
+            grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+        )(b):
             acc = numpipe.wgmma(acc, x, y.T)
         acc = numpipe.wgmma(acc, x, x.T)
-    for _, (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b):
+    for _, (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(
+        b
+    ):
         acc = numpipe.wgmma(acc, x, x.T)
     c[ds(0, 64), ds(0, 64)] = acc
 
@@ -159,10 +211,20 @@ def stepped(a, b, c):
 def test_a_pipeline_around_another_ends_empty_too(seed: int | None) -> None:
     results = []
     for params in (DRAINED, CHAINED):
-        kernel, (a, b, c), trace = numpipe.kernel(stepped, num_compute_wgs=1, compiler_params=params), inputs(), numpipe.Trace()
+        kernel, (a, b, c), trace = (
+            numpipe.kernel(stepped, num_compute_wgs=1, compiler_params=params),
+            inputs(),
+            numpipe.Trace(),
+        )
         kernel.simulate(a, b, c, seed=seed, trace=trace)
-        notes = [(e.details["event"], e.details["ring"], e.details["step"]) for e in trace.of("note") if "ring" in e.details]
-        outer, inner, last = sorted({ring for _, ring, _ in notes}, key=lambda ring: int(ring.rpartition(":")[2]))
+        notes = [
+            (e.details["event"], e.details["ring"], e.details["step"])
+            for e in trace.of("note")
+            if "ring" in e.details
+        ]
+        outer, inner, last = sorted(
+            {ring for _, ring, _ in notes}, key=lambda ring: int(ring.rpartition(":")[2])
+        )
         if params is DRAINED:
             assert notes.index(("release", outer, 2)) < notes.index(("fill", last, 0))
             assert notes.index(("release", inner, 1)) < notes.index(("fill", outer, 1))
@@ -178,7 +240,10 @@ def test_a_pipeline_around_another_ends_empty_too(seed: int | None) -> None:
 def test_the_code_has_more_waits_and_passes_the_gate(name: str) -> None:
     arrays = inputs()
     drained, chained = (made(name, params) for params in (DRAINED, CHAINED))
-    waits = [len(re.findall(r"mbarrier\.try_wait\S* ", kernel.inspect("ptx", *arrays, 5, 4))) for kernel in (drained, chained)]
+    waits = [
+        len(re.findall(r"mbarrier\.try_wait\S* ", kernel.inspect("ptx", *arrays, 5, 4)))
+        for kernel in (drained, chained)
+    ]
     assert waits[0] > waits[1]
     assert drained.inspect("gate", *arrays, 5, 4) == ()
 
@@ -191,8 +256,22 @@ def test_single_stream_pipelines_are_what_they_are(roles: bool) -> None:
     made = single_kernels.gemm("body", roles, 3, 1, 2)
     seen = []
     for params in (DRAINED, CHAINED):
-        kernel, trace = numpipe.kernel(made.function, warp_specialized=roles, num_compute_wgs=2, compiler_params=params,
-                                       grid=numpipe.persistent(ctas=1), out_type=made.options.out_type), numpipe.Trace()
+        kernel, trace = (
+            numpipe.kernel(
+                made.function,
+                warp_specialized=roles,
+                num_compute_wgs=2,
+                compiler_params=params,
+                grid=numpipe.persistent(ctas=1),
+                out_type=made.options.out_type,
+            ),
+            numpipe.Trace(),
+        )
         kernel.simulate(a, b, trace=trace)
-        seen.append((kernel.inspect("ptx", a, b).count("\n"), [(e.kind, e.start, e.details) for e in trace.events]))
+        seen.append(
+            (
+                kernel.inspect("ptx", a, b).count("\n"),
+                [(e.kind, e.start, e.details) for e in trace.events],
+            )
+        )
     assert seen[0] == seen[1]

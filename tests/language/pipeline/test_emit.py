@@ -21,7 +21,9 @@ SHAPES = [(128, 128, 64), (200, 136, 200), (64, 8, 8), (300, 264, 1), (256, 256,
 def arrays(shape: tuple[int, int, int], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     m, n, k = shape
     rng = np.random.default_rng(seed)
-    return rng.standard_normal((m, k)).astype(np.float16), rng.standard_normal((n, k)).astype(np.float16)
+    return rng.standard_normal((m, k)).astype(np.float16), rng.standard_normal((n, k)).astype(
+        np.float16
+    )
 
 
 @pytest.mark.variants(6)
@@ -29,8 +31,12 @@ def arrays(shape: tuple[int, int, int], seed: int = 0) -> tuple[np.ndarray, np.n
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 def test_product(kernel: Any, shape: tuple[int, int, int]) -> None:
     a, b = arrays(shape)
-    np.testing.assert_allclose(kernel.simulate(a, b).astype(np.float64), product(a, b), atol=2e-3 * max(1, shape[2]) ** 0.5,
-                               rtol=2e-3)
+    np.testing.assert_allclose(
+        kernel.simulate(a, b).astype(np.float64),
+        product(a, b),
+        atol=2e-3 * max(1, shape[2]) ** 0.5,
+        rtol=2e-3,
+    )
 
 
 @pytest.mark.variants(6)
@@ -50,8 +56,10 @@ def test_passes_the_build_gate(kernel: Any) -> None:
     assert kernel.inspect("resources", half, half).spill_bytes == 0
 
 
-SYNCHRONISES = re.compile(r"\b(SYNCS\S*|UTMALDG\S*|UTMASTG\S*|UTMACMDFLUSH|HGMMA\S*|WARPGROUP\S*|BAR\S*|USETMAXREG\S*|CALL\S*|"
-                          r"FENCE\S*|MEMBAR\S*|ELECT\S*|DEPBAR\S*)")
+SYNCHRONISES = re.compile(
+    r"\b(SYNCS\S*|UTMALDG\S*|UTMASTG\S*|UTMACMDFLUSH|HGMMA\S*|WARPGROUP\S*|BAR\S*|USETMAXREG\S*|CALL\S*|"
+    r"FENCE\S*|MEMBAR\S*|ELECT\S*|DEPBAR\S*)"
+)
 
 
 def synchronisation(kernel: Any, *args: Any, **statics: Any) -> list[str]:
@@ -60,7 +68,11 @@ def synchronisation(kernel: Any, *args: Any, **statics: Any) -> list[str]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("cfg", [pytest.param(Config(128, 256, 64, 3), marks=pytest.mark.soak), Config(64, 64, 32, 2)], ids=str)
+@pytest.mark.parametrize(
+    "cfg",
+    [pytest.param(Config(128, 256, 64, 3), marks=pytest.mark.soak), Config(64, 64, 32, 2)],
+    ids=str,
+)
 def test_both_forms_compile_to_the_same_ring(cfg: Config) -> None:
     half = ArrayType((8, 8), HALF)
     loop, body = (synchronisation(k, half, half, cfg=cfg) for k in (gemm_loop, KERNELS[0]))
@@ -73,8 +85,13 @@ def test_both_forms_compile_to_the_same_ring(cfg: Config) -> None:
 def test_the_ring_of_a_delayed_release_differs() -> None:
     """The comparison above can fail."""
     half = ArrayType((8, 8), HALF)
-    delayed = numpipe.kernel(gemm_loop.function, out_type=lambda a, b, cfg: ArrayType((a.shape[0], b.shape[0]), a.dtype),
-                             grid=numpipe.persistent(), num_compute_wgs=2, compiler_params=CompilerParams(delay_release=1))
+    delayed = numpipe.kernel(
+        gemm_loop.function,
+        out_type=lambda a, b, cfg: ArrayType((a.shape[0], b.shape[0]), a.dtype),
+        grid=numpipe.persistent(),
+        num_compute_wgs=2,
+        compiler_params=CompilerParams(delay_release=1),
+    )
     assert synchronisation(delayed, half, half) != synchronisation(gemm_loop, half, half)
 
 
@@ -126,8 +143,12 @@ def test_the_final_carry_may_be_read_and_the_carry_in_flight_may_not() -> None:
         def compute(pipeline):
             c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
-        emit(body, grid=(2,), compute_context=compute, in_specs=(
-            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
+        emit(
+            body,
+            grid=(2,),
+            compute_context=compute,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
+        )(a, b)
 
     a, b = arrays((64, 64, 128))
     c = np.empty((64, 64), np.float32)
@@ -158,10 +179,21 @@ def test_a_coroutine_beside_outputs_and_the_names_of_what_is_passed_on() -> None
             c[ds(64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
         specs = (BlockSpec((64, 64), lambda k: (0, k)),)
-        emit(body, grid=(cdiv(a.shape[1], 64),), carry_coroutine=coroutine, in_specs=specs, out_specs=specs)(a, o)
+        emit(
+            body,
+            grid=(cdiv(a.shape[1], 64),),
+            carry_coroutine=coroutine,
+            in_specs=specs,
+            out_specs=specs,
+        )(a, o)
         named: numpipe.ComputeContext = context
         pipe: numpipe.WarpSpecializedPipeline = emit(
-            body, grid=(cdiv(a.shape[1], 64),), compute_context=named, in_specs=specs, out_specs=specs)
+            body,
+            grid=(cdiv(a.shape[1], 64),),
+            compute_context=named,
+            in_specs=specs,
+            out_specs=specs,
+        )
         numpipe.wait_smem_to_gmem(0)  # both store o
         run_it(pipe, a, o)
 
@@ -187,8 +219,13 @@ def test_a_pipeline_may_have_a_name() -> None:
             c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
             numpipe.wait_smem_to_gmem(0)
 
-        products = emit(body, grid=(cdiv(a.shape[1], 64),), compute_context=compute, max_concurrent_steps=3, in_specs=(
-            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+        products = emit(
+            body,
+            grid=(cdiv(a.shape[1], 64),),
+            compute_context=compute,
+            max_concurrent_steps=3,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
+        )
         products(a, b)
         products(a, b)
         products(b, a)
@@ -206,22 +243,35 @@ def test_products_of_the_body_are_counted_for_the_delay() -> None:
     """With delay_release=1 one step's products may stay in flight; without the count every wait
     would drain all."""
     half = ArrayType((8, 8), HALF)
-    delayed = numpipe.kernel(KERNELS[0].function, out_type=lambda a, b, cfg: ArrayType((a.shape[0], b.shape[0]), a.dtype),
-                             grid=numpipe.persistent(), num_compute_wgs=2, compiler_params=CompilerParams(delay_release=1))
+    delayed = numpipe.kernel(
+        KERNELS[0].function,
+        out_type=lambda a, b, cfg: ArrayType((a.shape[0], b.shape[0]), a.dtype),
+        grid=numpipe.persistent(),
+        num_compute_wgs=2,
+        compiler_params=CompilerParams(delay_release=1),
+    )
     assert "wgmma.wait_group.sync.aligned 1" in delayed.inspect("ptx", half, half)
     assert "wgmma.wait_group.sync.aligned 1" not in KERNELS[0].inspect("ptx", half, half)
 
 
 # ---- arrays without elements ---------------------------------------------------------------------
-EMPTY = [((64, 0), (64, 64), (64, 64)), ((64, 128), (64, 64), (0, 64)), ((64, 128), (64, 0), (64, 64)), ((0, 0), (0, 0), (3, 5))]
+EMPTY = [
+    ((64, 0), (64, 64), (64, 64)),
+    ((64, 128), (64, 64), (0, 64)),
+    ((64, 128), (64, 0), (64, 64)),
+    ((0, 0), (0, 0), (3, 5)),
+]
 
 
 def check_sum_of_squares(shapes: tuple[tuple[int, int], ...], **named: Any) -> None:
     """A pipeline of two steps whatever the arrays hold, and two outputs."""
+
     @numpipe.kernel(num_compute_wgs=1)
     def squares(a, c, d):
         acc = numpipe.zeros((64, 64), np.float32)
-        for (_,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        for (_,), (x,) in numpipe.pipeline(
+            grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+        )(a):
             acc = numpipe.wgmma(acc, x, x.T)
         c[ds(0, 64), ds(0, 64)] = acc
         d[ds(0, 64), ds(0, 64)] = acc + 1
@@ -244,28 +294,44 @@ def test_arrays_without_elements_are_zeros_and_written_nowhere(
 # ---- pipelines in bodies -------------------------------------------------------------------------
 def nested_kernel(form: str) -> Any:
     """Row blocks of a outside, steps of the product inside."""
+
     def sums(a, b, c):
         def inner(i, acc):
             if form == "loop":
-                pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], 64),), in_specs=(
-                    BlockSpec((64, 64), lambda k: (i, k)), BlockSpec((64, 64), lambda k: (0, k))))
+                pipe = numpipe.pipeline(
+                    grid=(cdiv(a.shape[1], 64),),
+                    in_specs=(
+                        BlockSpec((64, 64), lambda k: (i, k)),
+                        BlockSpec((64, 64), lambda k: (0, k)),
+                    ),
+                )
                 for (_,), (a_tile, b_tile) in pipe(a, b):
                     acc = numpipe.wgmma(acc, a_tile, b_tile.T)
                 c[ds(i * 64, 64), ds(0, 64)] = acc
             else:
+
                 def step(indices, a_tile, b_tile, acc):
                     return numpipe.wgmma(acc, a_tile, b_tile.T)
 
                 def compute(pipeline):
                     c[ds(i * 64, 64), ds(0, 64)] = pipeline(acc)
 
-                emit(step, grid=(cdiv(a.shape[1], 64),), compute_context=compute, in_specs=(
-                    BlockSpec((64, 64), lambda k: (i, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
+                emit(
+                    step,
+                    grid=(cdiv(a.shape[1], 64),),
+                    compute_context=compute,
+                    in_specs=(
+                        BlockSpec((64, 64), lambda k: (i, k)),
+                        BlockSpec((64, 64), lambda k: (0, k)),
+                    ),
+                )(a, b)
 
         def outer(indices, b_tile):
             inner(indices[0], numpipe.zeros((64, 64), np.float32))
 
-        emit(outer, grid=(cdiv(a.shape[0], 64),), in_specs=(BlockSpec((64, 64), lambda i: (0, 0)),))(b)
+        emit(
+            outer, grid=(cdiv(a.shape[0], 64),), in_specs=(BlockSpec((64, 64), lambda i: (0, 0)),)
+        )(b)
 
     return numpipe.kernel(sums, num_compute_wgs=1)
 
@@ -310,6 +376,7 @@ def test_a_prologue_with_a_pipeline_in_the_compute_context() -> None:
 
 def test_a_body_may_steer_with_what_only_the_compute_role_has() -> None:
     """The memory role does not run it."""
+
     @numpipe.kernel(num_compute_wgs=2)
     def first_only(a, b, c):
         wg = numpipe.axis_index("wg")
@@ -322,8 +389,12 @@ def test_a_body_may_steer_with_what_only_the_compute_role_has() -> None:
         def compute(pipeline):
             c[ds(wg * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
-        emit(body, grid=(2,), compute_context=compute, in_specs=(
-            BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
+        emit(
+            body,
+            grid=(2,),
+            compute_context=compute,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
+        )(a, b)
 
     a, b = arrays((64, 64, 128))
     c = np.empty((128, 64), np.float32)
@@ -336,7 +407,9 @@ def test_a_body_may_steer_with_what_only_the_compute_role_has() -> None:
 def test_a_pipeline_that_nobody_fills_does_not_compile() -> None:
     """The simulated run is refused too: see misuse/bodies.py."""
     with pytest.raises(numpipe.CompileError, match=r">:\d+: .*nobody issues its loads"):
-        a_pipeline_that_only_the_compute_role_reaches.compiled(*arrays((64, 64, 64)), np.empty((64, 64), np.float32))
+        a_pipeline_that_only_the_compute_role_reaches.compiled(
+            *arrays((64, 64, 64)), np.empty((64, 64), np.float32)
+        )
 
 
 # ---- the kernel's split into roles, said by the pipeline -----------------------------------------
@@ -351,8 +424,18 @@ def test_the_pipeline_may_say_what_the_kernel_does_not() -> None:
         def compute(pipeline):
             c[ds(part * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
-        emit(body, grid=(2,), compute_context=compute, num_compute_wgs=3, wg_axis="part", memory_registers=32, in_specs=(
-            BlockSpec((192, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
+        emit(
+            body,
+            grid=(2,),
+            compute_context=compute,
+            num_compute_wgs=3,
+            wg_axis="part",
+            memory_registers=32,
+            in_specs=(
+                BlockSpec((192, 64), lambda k: (0, k)),
+                BlockSpec((64, 64), lambda k: (0, k)),
+            ),
+        )(a, b)
 
     a, b = arrays((192, 64, 128))
     c = np.empty((192, 64), np.float32)

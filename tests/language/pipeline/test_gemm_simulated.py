@@ -56,7 +56,7 @@ class Framed:
 
     def __init__(self, shape: tuple[int, int], dtype: Any, order: str = "C") -> None:
         self.frame = np.full((shape[0] + 5, shape[1] + 16), np.nan, dtype, order=order)  # type: ignore[call-overload]
-        self.inside = self.frame[2:2 + shape[0], 8:8 + shape[1]]
+        self.inside = self.frame[2 : 2 + shape[0], 8 : 8 + shape[1]]
 
     def assert_rest_untouched(self) -> None:
         self.inside[...] = np.nan
@@ -66,7 +66,12 @@ class Framed:
 @functools.cache
 def variant(function: Any = matmul, **options: Any) -> Any:
     """A kernel with the body of another and other options."""
-    given = {"out_type": matmul.options.out_type, "grid": numpipe.persistent(), "num_compute_wgs": 2, **options}
+    given = {
+        "out_type": matmul.options.out_type,
+        "grid": numpipe.persistent(),
+        "num_compute_wgs": 2,
+        **options,
+    }
     return numpipe.kernel(function.function, **given)
 
 
@@ -90,15 +95,27 @@ def test_every_edge_of_m_n_and_k(m: int, n: int, k: int, dtype: Any) -> None:
 
 
 @pytest.mark.variants(16)
-@pairwise(Rule(lambda residue, other: residue % 2 == other % 2), residue=range(8), other=range(8), orders=("CC", "FF"))
+@pairwise(
+    Rule(lambda residue, other: residue % 2 == other % 2),
+    residue=range(8),
+    other=range(8),
+    orders=("CC", "FF"),
+)
 def test_every_residue_of_k_and_n(residue: int, other: int, orders: str) -> None:
     a, b = integers(60 + residue, 64 + other, 64 + residue, F16, orders)
     assert_exact(matmul.simulate(a, b, cfg=SMALL), a, b)
 
 
 @pytest.mark.variants(8)
-@pairwise(orders=ORDERS, dtype=(F16, BF16), seed=SEEDS, shape=((129, 65, 63), (264, 136, 136), (1, 1, 1), (7, 200, 9)))
-def test_every_major_order_of_a_and_b(orders: str, dtype: Any, seed: int | None, shape: tuple[int, int, int]) -> None:
+@pairwise(
+    orders=ORDERS,
+    dtype=(F16, BF16),
+    seed=SEEDS,
+    shape=((129, 65, 63), (264, 136, 136), (1, 1, 1), (7, 200, 9)),
+)
+def test_every_major_order_of_a_and_b(
+    orders: str, dtype: Any, seed: int | None, shape: tuple[int, int, int]
+) -> None:
     a, b = integers(*shape, dtype, orders)
     assert_exact(matmul.simulate(a, b, cfg=SMALL, seed=seed), a, b)
 
@@ -135,7 +152,9 @@ def test_infinities_nans_and_overflow_take_their_course() -> None:
     a[3, 5], a[7, 2], b[9] = np.inf, np.nan, 1
     a[20], b[30] = 200, 200
     c = matmul.simulate(a, b, cfg=SMALL)
-    assert np.isposinf(c[3, 9]) and np.isnan(c[7]).all() and np.isposinf(c[20, 30]), "640000 is beyond float16"
+    assert np.isposinf(c[3, 9]) and np.isnan(c[7]).all() and np.isposinf(c[20, 30]), (
+        "640000 is beyond float16"
+    )
     rest = np.setdiff1d(np.arange(64), [3, 7])
     with np.errstate(over="ignore"):
         assert_exact(c[rest], a[rest], b)
@@ -151,15 +170,20 @@ def test_tile_shapes(tn: int, tk: int, orders: str) -> None:
 
 @pytest.mark.variants(3)
 @pytest.mark.parametrize("orders", ["CC", "FF"])
-@pytest.mark.parametrize(("wgs", "rows"), [(1, 64), (1, 128), (1, 192), (1, 256), (2, 64), (2, 128), (3, 64), (4, 64)])
+@pytest.mark.parametrize(
+    ("wgs", "rows"), [(1, 64), (1, 128), (1, 192), (1, 256), (2, 64), (2, 128), (3, 64), (4, 64)]
+)
 def test_warpgroups_share_a_tile(wgs: int, rows: int, orders: str) -> None:
     a, b = integers(2 * wgs * rows + 9, 100, 100, BF16, orders)
     assert_exact(with_wgs(wgs).simulate(a, b, cfg=Config(wgs * rows, 64, 32, 3)), a, b)
 
 
 @pytest.mark.variants(4)
-@pairwise(ring=[(slots, delay) for slots in range(1, 6) for delay in (0, 1) if delay < slots], seed=SEEDS,
-          k=(1, 64, 200, 400))  # fewer, as many and more steps than slots, over several tiles
+@pairwise(
+    ring=[(slots, delay) for slots in range(1, 6) for delay in (0, 1) if delay < slots],
+    seed=SEEDS,
+    k=(1, 64, 200, 400),
+)  # fewer, as many and more steps than slots, over several tiles
 def test_slots_and_delayed_release(ring: tuple[int, int], seed: int | None, k: int) -> None:
     slots, delay = ring
     kernel = variant(compiler_params=CompilerParams(delay_release=delay))
@@ -196,8 +220,10 @@ def put(a, b, c, m, n, alpha, cfg):
 
 
 @numpipe.kernel(
-    out_type=lambda a, b, alpha, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), np.float32), grid=numpipe.persistent(),
-    num_compute_wgs=2)
+    out_type=lambda a, b, alpha, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), np.float32),
+    grid=numpipe.persistent(),
+    num_compute_wgs=2,
+)
 def to_float32(a, b, alpha, c, *, cfg: numpipe.Static = SMALL):
     """c = alpha * a @ b.T in float32."""
     for m, n in numpipe.tiles(cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)):
@@ -215,7 +241,9 @@ def test_float32_outputs(shape: tuple[int, int], tn: int) -> None:
     c.assert_rest_untouched()
 
 
-@pytest.mark.parametrize("alpha", [0.5, -2.0, 0, 3, np.float32(0.25), np.float64(4), np.int32(-1), np.int64(2)])
+@pytest.mark.parametrize(
+    "alpha", [0.5, -2.0, 0, 3, np.float32(0.25), np.float64(4), np.int32(-1), np.int64(2)]
+)
 def test_scalars_are_run_time_values(alpha: Any) -> None:
     a, b = integers(130, 70, 65)
     c = to_float32.simulate(a, b, alpha)
@@ -247,8 +275,16 @@ def test_column_major_outputs(m: int, n: int, dtype: Any) -> None:
     c.assert_rest_untouched()
 
 
-@pytest.mark.parametrize("view", [
-    lambda c: c[::2, :], lambda c: c[:, ::2], lambda c: c[::-1], lambda c: c[:, ::-1], lambda c: c.T[::3, ::2]])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda c: c[::2, :],
+        lambda c: c[:, ::2],
+        lambda c: c[::-1],
+        lambda c: c[:, ::-1],
+        lambda c: c.T[::3, ::2],
+    ],
+)
 def test_outputs_of_any_strides(view: Any) -> None:
     c = view(np.full((260, 270), np.nan, F16))
     a, b = integers(*c.shape, 33)
@@ -269,9 +305,19 @@ def test_outputs_by_position_by_keyword_and_allocated_are_the_same() -> None:
 
 # ---- inputs
 @pytest.mark.variants(4)
-@pytest.mark.parametrize("view", [
-    lambda x: x[::2, :], lambda x: x[:, ::2], lambda x: x[::-1], lambda x: x[:, ::-1], lambda x: x.T, lambda x: x[3:, 5:],
-    lambda x: np.broadcast_to(x[:1], x.shape), lambda x: np.broadcast_to(x[:, :1], x.shape)])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x[::2, :],
+        lambda x: x[:, ::2],
+        lambda x: x[::-1],
+        lambda x: x[:, ::-1],
+        lambda x: x.T,
+        lambda x: x[3:, 5:],
+        lambda x: np.broadcast_to(x[:1], x.shape),
+        lambda x: np.broadcast_to(x[:, :1], x.shape),
+    ],
+)
 def test_host_inputs_of_any_strides(view: Any) -> None:
     base, _ = integers(150, 1, 140)
     a = view(base)
@@ -290,14 +336,19 @@ def test_inputs_may_be_read_only_and_the_same_array() -> None:
 
 # ---- orders and grids
 @numpipe.kernel(
-    out_type=matmul.options.out_type, grid_names=("m", "n"), num_compute_wgs=2,
-    grid=lambda a, b, cfg: (cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)))
+    out_type=matmul.options.out_type,
+    grid_names=("m", "n"),
+    num_compute_wgs=2,
+    grid=lambda a, b, cfg: (cdiv(a.shape[0], cfg.tm), cdiv(b.shape[0], cfg.tn)),
+)
 def a_cta_each_tile(a, b, c, *, cfg: numpipe.Static = SMALL):
     """A computed grid with named axes: a CTA a tile, no tile loop."""
     put(a, b, c, numpipe.axis_index("m"), numpipe.axis_index("n"), 1.0, cfg)
 
 
-@numpipe.kernel(out_type=matmul.options.out_type, grid=(2, 3), grid_names=("y", "x"), num_compute_wgs=2)
+@numpipe.kernel(
+    out_type=matmul.options.out_type, grid=(2, 3), grid_names=("y", "x"), num_compute_wgs=2
+)
 def strided_by_axes(a, b, c, *, cfg: numpipe.Static = SMALL):
     """A fixed grid whose CTAs stride over rows and columns of tiles by the sizes of its axes."""
     for m in range(numpipe.axis_index("y"), cdiv(a.shape[0], cfg.tm), numpipe.axis_size("y")):
@@ -306,8 +357,17 @@ def strided_by_axes(a, b, c, *, cfg: numpipe.Static = SMALL):
 
 
 MANY_TILES = [(600, 300, 40), (40, 500, 130), (700, 30, 16)]
-GRIDS = [numpipe.persistent(1), numpipe.persistent(2), numpipe.persistent(40), (1,), (5,), (2, 3), (2, 1, 2),
-         lambda a: (cdiv(a.shape[0], 128),), lambda a, b, cfg: (2, cdiv(b.shape[0], cfg.tn))]
+GRIDS = [
+    numpipe.persistent(1),
+    numpipe.persistent(2),
+    numpipe.persistent(40),
+    (1,),
+    (5,),
+    (2, 3),
+    (2, 1, 2),
+    lambda a: (cdiv(a.shape[0], 128),),
+    lambda a, b, cfg: (2, cdiv(b.shape[0], cfg.tn)),
+]
 
 
 ROWS, GROUPS = (shared.Config(128, 64, 64, 3, order=order, group=2) for order in ("row", "grouped"))
@@ -350,10 +410,18 @@ def test_grids_with_named_axes(kernel: Any, seed: int | None, shape: tuple[int, 
 
 # ---- the same kernels compile
 @pytest.mark.variants(1)
-@pytest.mark.parametrize(("kernel", "more"), [
-    (to_float32, (1.0,)), (a_cta_each_tile, ()), (strided_by_axes, ()),
-], ids=lambda value: getattr(value, "name", ""))
-def test_what_was_simulated_compiles_without_spills_or_serialised_products(kernel: Any, more: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "more"),
+    [
+        (to_float32, (1.0,)),
+        (a_cta_each_tile, ()),
+        (strided_by_axes, ()),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_what_was_simulated_compiles_without_spills_or_serialised_products(
+    kernel: Any, more: tuple[Any, ...]
+) -> None:
     if reason := toolchain():
         pytest.skip(reason)
     matrix = numpipe.ArrayType((512, 512), F16)
@@ -382,20 +450,37 @@ def cases(draw: Any) -> Case:
     tm = 64 * wgs * draw(st.integers(1, 4 // wgs))  # at least 64 rows of a tile each
     # accumulators that leave registers over, with 3 compute warpgroups too
     columns = min(32, 96 * 128 // (tm // wgs) // 8)
-    tn, tk, slots = draw(st.integers(1, columns)) * 8, draw(st.integers(1, 8)) * 16, draw(st.integers(1, 5))
+    tn, tk, slots = (
+        draw(st.integers(1, columns)) * 8,
+        draw(st.integers(1, 8)) * 16,
+        draw(st.integers(1, 5)),
+    )
     slots = max(1, min(slots, 200_000 // ((tm + tn) * tk * 2)))
     m, n, k = (draw(st.integers(0, limit)) for limit in (2 * tm + 9, 2 * tn + 9, 4 * tk + 9))
-    return Case(m, n, k, wgs, Config(tm, tn, tk, slots), draw(st.integers(0, min(1, slots - 1))),
-                draw(st.integers(0, 1)), draw(st.sampled_from(["float16", "bfloat16"])),
-                draw(st.sampled_from(ORDERS)), draw(st.integers(1, 4)), draw(st.none() | st.integers(0, 2**31)))
+    return Case(
+        m,
+        n,
+        k,
+        wgs,
+        Config(tm, tn, tk, slots),
+        draw(st.integers(0, min(1, slots - 1))),
+        draw(st.integers(0, 1)),
+        draw(st.sampled_from(["float16", "bfloat16"])),
+        draw(st.sampled_from(ORDERS)),
+        draw(st.integers(1, 4)),
+        draw(st.none() | st.integers(0, 2**31)),
+    )
 
 
 @settings(max_examples=examples(25), deadline=None)
 @given(case=cases())
 @example(case=Case(193, 249, 100, 3, Config(192, 248, 48, 2), 1, 1, "bfloat16", "CC", 2, 5))
 def test_any_configuration(case: Case) -> None:
-    kernel = with_wgs(case.wgs, grid=numpipe.persistent(case.ctas),
-                      compiler_params=CompilerParams(delay_release=case.delay, store_slots=case.store_slots))
+    kernel = with_wgs(
+        case.wgs,
+        grid=numpipe.persistent(case.ctas),
+        compiler_params=CompilerParams(delay_release=case.delay, store_slots=case.store_slots),
+    )
     a, b = integers(case.m, case.n, case.k, np.dtype(case.dtype), case.orders)
     c = kernel.simulate(a, b, cfg=case.config, seed=case.seed)
     assert_exact(c, a, b)
@@ -405,8 +490,11 @@ def test_any_configuration(case: Case) -> None:
 @numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(delay_release=1))
 def every_other(a, b, c, *, chosen: numpipe.Static):  # type: ignore[no-untyped-def]
     acc = numpipe.zeros((64, 64), F32)
-    pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], 64),), max_concurrent_steps=3, in_specs=(
-        BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+    pipe = numpipe.pipeline(
+        grid=(cdiv(a.shape[1], 64),),
+        max_concurrent_steps=3,
+        in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
+    )
     for (k,), (a_tile, b_tile) in pipe(a, b):
         if chosen:
             acc = numpipe.wgmma(acc, a_tile, b_tile.T) if k % 2 == 0 else acc
@@ -419,7 +507,9 @@ def every_other(a, b, c, *, chosen: numpipe.Static):  # type: ignore[no-untyped-
 
 @pytest.mark.parametrize("seed", [None, *range(8)])
 @pytest.mark.parametrize("chosen", [False, True], ids=["continue", "if else"])
-def test_a_step_without_products_does_not_release_the_slots_of_others_early(chosen: bool, seed: int | None) -> None:
+def test_a_step_without_products_does_not_release_the_slots_of_others_early(
+    chosen: bool, seed: int | None
+) -> None:
     a, b = integers(64, 64, 64 * 9)
     used = np.arange(64 * 9) // 64 % 2 == 0
     c = np.full((64, 64), np.nan, F32)

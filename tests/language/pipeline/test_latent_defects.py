@@ -60,42 +60,70 @@ def test_1_slots_are_compared_with_the_delay_of_each_operand(execution: str) -> 
 # ---- 2 -------------------------------------------------------------------------------------------
 def mixed_delays(builder: str) -> Any:
     """Operands with a delay of their own, in a tuple, and without one behind it."""
+
     def loop(a, b, d, c):
         acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), max_concurrent_steps=4, delay_release=1, in_specs=(
-            (BlockSpec((64, 64), lambda k: (0, k), delay_release=2),), BlockSpec((64, 64), lambda k: (0, k)),
-            BlockSpec((64, 64), lambda k: (0, k), delay_release=0)))
+        pipe = numpipe.pipeline(
+            grid=(a.shape[1] // 64,),
+            max_concurrent_steps=4,
+            delay_release=1,
+            in_specs=(
+                (BlockSpec((64, 64), lambda k: (0, k), delay_release=2),),
+                BlockSpec((64, 64), lambda k: (0, k)),
+                BlockSpec((64, 64), lambda k: (0, k), delay_release=0),
+            ),
+        )
         for _, ((x,), y, z) in pipe((a,), b, d):
             acc = numpipe.wgmma(numpipe.wgmma(acc, x, y.T), x, z.T)
         c[ds(0, 64), ds(0, 64)] = acc
 
     def body(a, b, d, c):
         def step(indices, xs, y, z, acc):
-            x, = xs
+            (x,) = xs
             return numpipe.wgmma(numpipe.wgmma(acc, x, y.T), x, z.T)
 
         def compute(pipeline):
             c[ds(0, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
-        emit(step, grid=(a.shape[1] // 64,), max_concurrent_steps=4, delay_release=1, compute_context=compute, in_specs=(
-            (BlockSpec((64, 64), lambda k: (0, k), delay_release=2),), BlockSpec((64, 64), lambda k: (0, k)),
-            BlockSpec((64, 64), lambda k: (0, k), delay_release=0)))((a,), b, d)
+        emit(
+            step,
+            grid=(a.shape[1] // 64,),
+            max_concurrent_steps=4,
+            delay_release=1,
+            compute_context=compute,
+            in_specs=(
+                (BlockSpec((64, 64), lambda k: (0, k), delay_release=2),),
+                BlockSpec((64, 64), lambda k: (0, k)),
+                BlockSpec((64, 64), lambda k: (0, k), delay_release=0),
+            ),
+        )((a,), b, d)
 
     return kernel(body if builder == "body" else loop, builder)
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("builder", ["loop", "body", "single loop"])
-def test_2_an_operand_keeps_its_delay_in_a_tuple_and_before_one_that_says_none(builder: str) -> None:
+def test_2_an_operand_keeps_its_delay_in_a_tuple_and_before_one_that_says_none(
+    builder: str,
+) -> None:
     """There a plain BlockSpec behind a delayed one set the delay of all to 0, and those in nested
     tuples were not looked at: slots were released while products read them.
     """
     made = mixed_delays(builder)
-    a, b, d, c = halves(64, 384), halves(64, 384, 1), halves(64, 384, 2), np.zeros((64, 64), np.float32)
+    a, b, d, c = (
+        halves(64, 384),
+        halves(64, 384, 1),
+        halves(64, 384, 2),
+        np.zeros((64, 64), np.float32),
+    )
     for seed in SEEDS:
         made.simulate(a, b, d, c, seed=seed)
         np.testing.assert_array_equal(c, wide(a) @ (wide(b) + wide(d)).T)
-    assert [(ring.slots, ring.delay) for ring in made.compiled(a, b, d, c).unit.rings.values()] == [(4, 2), (4, 1), (4, 0)]
+    assert [(ring.slots, ring.delay) for ring in made.compiled(a, b, d, c).unit.rings.values()] == [
+        (4, 2),
+        (4, 1),
+        (4, 0),
+    ]
 
 
 # ---- 3 -------------------------------------------------------------------------------------------
@@ -115,7 +143,9 @@ def test_3_code_does_not_depend_on_the_order_of_sets() -> None:
     found = []
     for seed in ("1", "2"):
         env = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[3])}
-        done = subprocess.run([sys.executable, "-c", COMPILE], env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", COMPILE], env=env, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         found.append(done.stdout)
     assert found[0].count(".entry") == 1 and found[0] == found[1]
@@ -127,18 +157,31 @@ def test_3_code_does_not_depend_on_the_order_of_sets() -> None:
 def test_4_a_chain_may_be_one_pipeline(state: PipelineState | None) -> None:
     """There START never drained and STOP never filled: a chain of one could not be said, nor one of
     a run-time length."""
+
     @numpipe.kernel(num_compute_wgs=1)
     def chain(a, c, links, *, state: numpipe.Static = None):
         def body(indices, x, acc):
             return numpipe.wgmma(acc, x, x.T)
 
         for link in range(links):
+
             def compute(pipeline):
                 c[ds(link * 64, 64), ds(0, 64)] = pipeline(numpipe.zeros((64, 64), np.float32))
 
-            one = emit(body, grid=(a.shape[1] // 64,), max_concurrent_steps=3, delay_release=1, pipeline_state=state,
-                       compute_context=compute, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
-            numpipe.run_scoped(lambda shared: one(a, allocations=shared), one.get_allocations(a), collective_axes="wg")
+            one = emit(
+                body,
+                grid=(a.shape[1] // 64,),
+                max_concurrent_steps=3,
+                delay_release=1,
+                pipeline_state=state,
+                compute_context=compute,
+                in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+            )
+            numpipe.run_scoped(
+                lambda shared: one(a, allocations=shared),
+                one.get_allocations(a),
+                collective_axes="wg",
+            )
 
     for links in (1, 2, 5):
         for steps in (1, 2, 3, 7):  # fewer than slots, as many, more, and no multiple of them

@@ -44,9 +44,19 @@ def test_one_after_another_in_many_schedules(name: str) -> None:
         check(name, seed)
 
 
-@pytest.mark.parametrize("operation, name", [
-    ("enter_turn", "two"), ("leave_turn", "two"), ("begin_tokens", "two"), ("end_tokens", "two"), ("skip_turn", "fewer steps")])
-def test_every_part_of_it_is_missed(operation: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "operation, name",
+    [
+        ("enter_turn", "two"),
+        ("leave_turn", "two"),
+        ("begin_tokens", "two"),
+        ("end_tokens", "two"),
+        ("skip_turn", "fewer steps"),
+    ],
+)
+def test_every_part_of_it_is_missed(
+    operation: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without one of the operations a kernel is a race, a deadlock, or leaves an arrival behind, in
     every schedule."""
     for module in (warpgroup_order, steps):
@@ -57,8 +67,10 @@ def test_every_part_of_it_is_missed(operation: str, name: str, monkeypatch: pyte
             check(name, seed)
 
 
-@pytest.mark.parametrize("warpgroups, memory, tokens", [
-    (1, True, 12), (2, True, 5), (3, True, 3), (6, True, 1), (7, True, 0), (8, False, 0)])
+@pytest.mark.parametrize(
+    "warpgroups, memory, tokens",
+    [(1, True, 12), (2, True, 5), (3, True, 3), (6, True, 1), (7, True, 0), (8, False, 0)],
+)
 def test_barriers_of_tokens_are_nobody_elses(warpgroups: int, memory: bool, tokens: int) -> None:
     unit = Unit("k", (), (), "wg", warpgroups, 24 if memory else 0, warp_specialized=memory)
     assert unit.token_room == tokens
@@ -67,16 +79,21 @@ def test_barriers_of_tokens_are_nobody_elses(warpgroups: int, memory: bool, toke
 
 
 # ---- what the source shows
-@pytest.mark.parametrize("source, found", [
-    ("f()\nenter_turn(c, 1)\ng()\nleave_turn(c, 1)\nenter_turn(c, 0)", (1, 0)),
-    ("f()", ()),
-    ("if f():\n    enter_turn(c, 1)", None),
-    ("for i in r:\n    enter_turn(c, 1)", None),
-    ("enter_turn(c, 1)\nif f():\n    continue\ng()", (1,)),
-    ("if f():\n    continue\nenter_turn(c, 1)", None),
-])
+@pytest.mark.parametrize(
+    "source, found",
+    [
+        ("f()\nenter_turn(c, 1)\ng()\nleave_turn(c, 1)\nenter_turn(c, 0)", (1, 0)),
+        ("f()", ()),
+        ("if f():\n    enter_turn(c, 1)", None),
+        ("for i in r:\n    enter_turn(c, 1)", None),
+        ("enter_turn(c, 1)\nif f():\n    continue\ng()", (1,)),
+        ("if f():\n    continue\nenter_turn(c, 1)", None),
+    ],
+)
 def test_turns_that_every_step_takes(source: str, found: tuple[int, ...] | None) -> None:
-    loop = ast.parse("for k in steps:\n" + "\n".join(f"    {line}" for line in source.split("\n"))).body[0]
+    loop = ast.parse(
+        "for k in steps:\n" + "\n".join(f"    {line}" for line in source.split("\n"))
+    ).body[0]
     assert isinstance(loop, ast.For)
     for node in ast.walk(loop):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "enter_turn":
@@ -90,7 +107,9 @@ def test_a_wait_counts_what_was_issued_in_a_turn() -> None:
     assert isinstance(function, ast.FunctionDef)
 
     def calls(node: ast.AST, name: str) -> bool:
-        return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+        return (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+        )
 
     wait = next(node for node in ast.walk(function) if calls(node, "wait"))
     assert pending(function, [wait], lambda node: calls(node, "wgmma")) == {wait: 2}
@@ -113,6 +132,7 @@ def test_a_deadlock_names_the_token_and_the_line() -> None:
 
 def test_a_deadlock_at_the_kernels_end_has_the_line_of_the_turn_before() -> None:
     """The kernel's end takes the turn back, in no line of the user's."""
+
     @numpipe.kernel(num_compute_wgs=2, warp_specialized=False)
     def lonely(y):
         wg = numpipe.axis_index("wg")
@@ -123,7 +143,10 @@ def test_a_deadlock_at_the_kernels_end_has_the_line_of_the_turn_before() -> None
     with pytest.raises(PipelineDeadlock) as caught:
         lonely.simulate(np.zeros((64, 64), np.float32))
     told, line = str(caught.value), lonely.function.__code__.co_firstlineno + 4
-    assert told.startswith(f"{__file__}:{line}: CTA (0, 0, 0)") and f"(at {os.path.basename(__file__)}:{line} in lonely)" in told
+    assert (
+        told.startswith(f"{__file__}:{line}: CTA (0, 0, 0)")
+        and f"(at {os.path.basename(__file__)}:{line} in lonely)" in told
+    )
     assert "no line" not in told and "beginning or end" not in told
 
 
@@ -144,8 +167,12 @@ def test_functions_that_take_turns_with_steps_of_are_refused() -> None:
             with numpipe.turn("x"):
                 pass
 
-        numpipe.emit_pipeline_warp_specialized(body, grid=(2,), steps_of=lambda wg: 1, in_specs=(
-            BlockSpec((64, 64), lambda k: (0, k)),))(a)
+        numpipe.emit_pipeline_warp_specialized(
+            body,
+            grid=(2,),
+            steps_of=lambda wg: 1,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        )(a)
 
     with pytest.raises(numpipe.SpecError, match="steps_of, but not every step is sure"):
         body_form.simulate(np.zeros((64, 128), np.float16))
@@ -159,7 +186,9 @@ def above_the_last_wait(code: Sass) -> int:
     It moves the wait up, and the maxima down.
     """
     loop = code.innermost(code.find("HGMMA")[0])
-    last = max(n for n, instruction in enumerate(loop) if instruction.opcode.startswith("WARPGROUP.DEPBAR"))
+    last = max(
+        n for n, instruction in enumerate(loop) if instruction.opcode.startswith("WARPGROUP.DEPBAR")
+    )
     assert sum(instruction.opcode.startswith("FMNMX") for instruction in loop) == 32
     return sum(instruction.opcode.startswith("FMNMX") for instruction in loop[:last])
 
@@ -172,7 +201,9 @@ def test_a_fence_behind_a_tile_holds_the_wait_and_nothing_else() -> None:
     code = Sass(case.kernel.inspect("sass", *case.inputs, np.empty((256, 64), np.float32)))
     [store] = [store for store in code.find("STS$") if code.innermost(store)]
     loop = code.innermost(store)
-    assert store.predicate and max(n for n, i in enumerate(loop) if i.opcode.startswith("WARPGROUP.DEPBAR")) > loop.index(store)
+    assert store.predicate and max(
+        n for n, i in enumerate(loop) if i.opcode.startswith("WARPGROUP.DEPBAR")
+    ) > loop.index(store)
     assert sum(i.opcode.startswith("HGMMA") for i in loop) == 8
     assert sum(i.opcode == "BRA" for i in loop) == 3  # two waits for tiles, and the loop's own
 
@@ -181,7 +212,12 @@ def test_a_fence_behind_a_tile_holds_the_wait_and_nothing_else() -> None:
 def test_without_a_fence_a_wait_moves_up() -> None:
     """`numpipe.schedule_fence` is what keeps it: the same products, without."""
     case = cases()["rotated"]
-    assert above_the_last_wait(Sass(case.kernel.inspect("sass", *case.inputs, np.empty((128, 64), np.float32)))) < 32
+    assert (
+        above_the_last_wait(
+            Sass(case.kernel.inspect("sass", *case.inputs, np.empty((128, 64), np.float32)))
+        )
+        < 32
+    )
 
 
 @pytest.mark.thorough

@@ -39,7 +39,11 @@ BUGS = {
     ),
     "no barrier": Bug(pipeline_outputs.end_block, "meet(ring)", "pass", PipelineRace, UNORDERED),
     "a barrier of each warpgroup's own": Bug(
-        where=pipeline_outputs.meet, old="if ring.private", new="if True", error=PipelineRace, message=UNORDERED
+        where=pipeline_outputs.meet,
+        old="if ring.private",
+        new="if True",
+        error=PipelineRace,
+        message=UNORDERED,
     ),
     "stored before the barrier": Bug(
         where=pipeline_outputs.end_block,
@@ -91,15 +95,23 @@ def run_for(bug: str, seed: int | None) -> None:
     if bug == "stored a step early":
         revisited().simulate(integers((128, 256)), np.zeros((128, 64), F32), seed=seed)
     else:
-        check_copy(lambda kernel, *args, **statics: kernel.simulate(*args, seed=seed, **statics), copy(), F16, (128, 320),
-                   cfg=Config(outs=2))
+        check_copy(
+            lambda kernel, *args, **statics: kernel.simulate(*args, seed=seed, **statics),
+            copy(),
+            F16,
+            (128, 320),
+            cfg=Config(outs=2),
+        )
 
 
 def revisited() -> Any:
     @numpipe.kernel(num_compute_wgs=1)
     def row_sums(a, o):
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], 64),), in_specs=(BlockSpec((128, 64), lambda k: (0, k)),),
-                                out_specs=(BlockSpec((128, 64), lambda k: (0, 0)),))
+        pipe = numpipe.pipeline(
+            grid=(cdiv(a.shape[1], 64),),
+            in_specs=(BlockSpec((128, 64), lambda k: (0, k)),),
+            out_specs=(BlockSpec((128, 64), lambda k: (0, 0)),),
+        )
         for (k,), (x, y) in pipe(a, o):
             if k == 0:
                 y[...] = numpipe.zeros((128, 64), np.float32)
@@ -118,7 +130,9 @@ def test_without_a_bug_it_is_silent(bug: str, seed: int | None) -> None:
 @pytest.mark.variants(28)
 @pytest.mark.parametrize("seed", SCHEDULES)
 @pytest.mark.parametrize("bug", BUGS)
-def test_an_injected_bug_is_found(monkeypatch: pytest.MonkeyPatch, bug: str, seed: int | None) -> None:
+def test_an_injected_bug_is_found(
+    monkeypatch: pytest.MonkeyPatch, bug: str, seed: int | None
+) -> None:
     BUGS[bug].inject(monkeypatch)
     with pytest.raises(BUGS[bug].error, match=f"(?s){BUGS[bug].message}"):
         run_for(bug, seed)
@@ -128,8 +142,11 @@ def forgetful(how: str) -> Any:
     @numpipe.kernel(num_compute_wgs=2)
     def forgets(a, o):
         wg = numpipe.axis_index("wg")
-        pipe = numpipe.pipeline(grid=(cdiv(a.shape[1], 64),), in_specs=(BlockSpec((128, 64), lambda k: (0, k)),),
-                                out_specs=(BlockSpec((128, 64), lambda k: (0, k)),))
+        pipe = numpipe.pipeline(
+            grid=(cdiv(a.shape[1], 64),),
+            in_specs=(BlockSpec((128, 64), lambda k: (0, k)),),
+            out_specs=(BlockSpec((128, 64), lambda k: (0, k)),),
+        )
         for (k,), (x, y) in pipe(a, o):
             if how == "a step":
                 if k != 3:
@@ -146,14 +163,27 @@ def forgetful(how: str) -> Any:
 
 
 @pytest.mark.variants(2)
-@pytest.mark.parametrize("how, error, message", [
-    ("a step", PipelineRace, r"TMA store \(o\) reads .* which holds bytes that nobody has written since TMA store \(o\) by .*: "
-                             "write all of an output tile in every block"),
-    ("anything", PipelineRace, r"TMA store \(o\) reads .*, which holds bytes that nobody has written: write all of an output tile"),
-    ("a half", PipelineRace, r"write \(tile\[…\] = value\) writes .* while write"),
-    ("the order", PipelineRace, r"write \(tile\[…\] = value\) writes .* while write"),
-])
-def test_a_tile_must_be_written_by_somebody_and_by_one(how: str, error: type[SimulationError], message: str) -> None:
+@pytest.mark.parametrize(
+    "how, error, message",
+    [
+        (
+            "a step",
+            PipelineRace,
+            r"TMA store \(o\) reads .* which holds bytes that nobody has written since TMA store \(o\) by .*: "
+            "write all of an output tile in every block",
+        ),
+        (
+            "anything",
+            PipelineRace,
+            r"TMA store \(o\) reads .*, which holds bytes that nobody has written: write all of an output tile",
+        ),
+        ("a half", PipelineRace, r"write \(tile\[…\] = value\) writes .* while write"),
+        ("the order", PipelineRace, r"write \(tile\[…\] = value\) writes .* while write"),
+    ],
+)
+def test_a_tile_must_be_written_by_somebody_and_by_one(
+    how: str, error: type[SimulationError], message: str
+) -> None:
     a, o = integers((128, 448)), np.zeros((128, 448), F16)
     for seed in SCHEDULES:
         with pytest.raises(error, match=f"(?s){message}"):
@@ -167,11 +197,15 @@ def test_a_tile_must_be_written_by_somebody_and_by_one(how: str, error: type[Sim
 def test_a_block_that_comes_again_is_a_new_one(how: str, slots: int) -> None:
     """With as many slots as blocks in between it would find its old values, and with others those
     of another block."""
+
     @numpipe.kernel(num_compute_wgs=1)
     def comes_again(a, o):
         pipe = numpipe.pipeline(
-            grid=(3, 2), max_concurrent_steps=2, in_specs=(BlockSpec((64, 64), lambda j, k: (j, k)),),
-            out_specs=(BlockSpec((64, 64), lambda j, k: (0, k), buffer_count=slots),))
+            grid=(3, 2),
+            max_concurrent_steps=2,
+            in_specs=(BlockSpec((64, 64), lambda j, k: (j, k)),),
+            out_specs=(BlockSpec((64, 64), lambda j, k: (0, k), buffer_count=slots),),
+        )
         for (j, k), (x, y) in pipe(a, o):
             value = x[...].astype(np.float32)
             if j != 0 and how == "a load":
@@ -181,9 +215,12 @@ def test_a_block_that_comes_again_is_a_new_one(how: str, slots: int) -> None:
             y[...] = value.astype(y.dtype)
 
     for seed in SCHEDULES:
-        with pytest.raises(PipelineRace, match=r"(read \(tile\[…\]\)|wgmma \(.*\)) reads SMEM.*, which holds bytes that nobody has "
-                                               r"written since TMA store \(o\) by .*: write all of an output tile in every block, "
-                                               r"before it is read") as caught:
+        with pytest.raises(
+            PipelineRace,
+            match=r"(read \(tile\[…\]\)|wgmma \(.*\)) reads SMEM.*, which holds bytes that nobody has "
+            r"written since TMA store \(o\) by .*: write all of an output tile in every block, "
+            r"before it is read",
+        ) as caught:
             comes_again.simulate(integers((192, 128)), np.zeros((64, 128), F16), seed=seed)
         assert "value = " in str(caught.value)
 
@@ -195,18 +232,25 @@ def test_reading_a_tile_that_nobody_has_written_is_an_error() -> None:
         for (_,), (y,) in pipe(o):
             y[...] = y[...] + 1.0
 
-    with pytest.raises(PipelineRace, match=r"read \(tile\[…\]\) reads SMEM.*, which holds bytes that nobody has written"):
+    with pytest.raises(
+        PipelineRace,
+        match=r"read \(tile\[…\]\) reads SMEM.*, which holds bytes that nobody has written",
+    ):
         reads.simulate(np.zeros((64, 64), F32))
 
 
 # ---- one array, loaded and stored ----------------------------------------------------------------
 def in_place(loaded: int, stored: int) -> Any:
     """Step k loads block k + loaded of an array and stores block k + stored."""
+
     @numpipe.kernel(num_compute_wgs=1)
     def moves(a):
         pipe = numpipe.pipeline(
-            grid=(3,), max_concurrent_steps=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k + loaded)),),
-            out_specs=(BlockSpec((64, 64), lambda k: (0, k + stored)),))
+            grid=(3,),
+            max_concurrent_steps=2,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k + loaded)),),
+            out_specs=(BlockSpec((64, 64), lambda k: (0, k + stored)),),
+        )
         for _, (x, y) in pipe(a, a):
             y[...] = x[...]
 
@@ -235,7 +279,9 @@ def test_a_step_that_loads_what_another_stores_is_a_race(seed: int | None) -> No
 @pytest.mark.parametrize("seed", SCHEDULES)
 @pytest.mark.parametrize("roles", [True, False])
 @pytest.mark.parametrize("steps", [1, 3])
-def test_a_later_pipeline_that_loads_what_an_earlier_one_stores_is_a_race(steps: int, roles: bool, seed: int | None) -> None:
+def test_a_later_pipeline_that_loads_what_an_earlier_one_stores_is_a_race(
+    steps: int, roles: bool, seed: int | None
+) -> None:
     @numpipe.kernel(num_compute_wgs=1, warp_specialized=roles)
     def twice(b, a, o):
         block = BlockSpec((64, 64), lambda k: (0, k))
@@ -247,7 +293,10 @@ def test_a_later_pipeline_that_loads_what_an_earlier_one_stores_is_a_race(steps:
             y[...] = x[...]
 
     b = integers((64, 192))
-    with pytest.raises(PipelineRace, match="(?s)" + MEETING + r".*fix:    the stores of a pipeline end with the kernel"):
+    with pytest.raises(
+        PipelineRace,
+        match="(?s)" + MEETING + r".*fix:    the stores of a pipeline end with the kernel",
+    ):
         twice.simulate(b, 0 * b, 0 * b, seed=seed)
 
 
@@ -260,7 +309,9 @@ def test_a_copy_of_the_kernels_own_is_waited_for(waits: bool) -> None:
         numpipe.copy_smem_to_gmem(tile, a.at[ds(0, 64), ds(0, 64)])
         if waits:
             numpipe.wait_smem_to_gmem(0)
-        for _, (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+        for _, (x,) in numpipe.pipeline(
+            grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+        )(a):
             o[ds(0, 64), ds(0, 64)] = x[...]
 
     a, o = np.zeros((64, 64), F32), np.zeros((64, 64), F32)

@@ -43,8 +43,20 @@ def test_what_the_blocks_hold_is_stored(name: str, runs: Any) -> None:
 
 @pytest.mark.variants(9)
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("name", ["copy, 1 slots", "copy, 2 slots", "copy, 3 slots", "sums", "sums, 1 slot", "in tiles",
-                                  "in tiles, 1 slot", "nested", "one by one"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "copy, 1 slots",
+        "copy, 2 slots",
+        "copy, 3 slots",
+        "sums",
+        "sums, 1 slot",
+        "in tiles",
+        "in tiles, 1 slot",
+        "nested",
+        "one by one",
+    ],
+)
 def test_in_any_schedule(name: str, seed: int) -> None:
     CHECKS[name](simulated(seed))
 
@@ -85,9 +97,14 @@ def test_the_budget_shows_output_slots() -> None:
     a = np.zeros((128, 64), F16)
     with pytest.raises(SpecError, match="246784 B, but a CTA has 232448 B") as caught:
         copy().simulate(a, a.copy(), cfg=Config(outs=12))
-    rows = [row.partition(", pipeline")[0] for row in str(caught.value).splitlines() if " B  " in row]
-    assert rows == ["    1024 B  barriers", "   49152 B  in_specs[0] for 'a': 3 slots x 16384 B",
-                    "  196608 B  out_specs[0] for 'o': 12 output slots x 16384 B"]
+    rows = [
+        row.partition(", pipeline")[0] for row in str(caught.value).splitlines() if " B  " in row
+    ]
+    assert rows == [
+        "    1024 B  barriers",
+        "   49152 B  in_specs[0] for 'a': 3 slots x 16384 B",
+        "  196608 B  out_specs[0] for 'o': 12 output slots x 16384 B",
+    ]
 
 
 def test_an_array_that_the_source_does_not_show_as_an_output() -> None:
@@ -97,11 +114,18 @@ def test_an_array_that_the_source_does_not_show_as_an_output() -> None:
             y[...] = x[...]
 
         both = (a, o)
-        emit(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
-             out_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(both[0], both[1])
+        emit(
+            body,
+            grid=(1,),
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+            out_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        )(both[0], both[1])
 
-    with pytest.raises(SpecError, match=r"out_specs\[0\] for 'o': the call took 'o' for an input, because the kernel's source does "
-                                        r"not show that it is an output"):
+    with pytest.raises(
+        SpecError,
+        match=r"out_specs\[0\] for 'o': the call took 'o' for an input, because the kernel's source does "
+        r"not show that it is an output",
+    ):
         hides.simulate(np.zeros((64, 64), F16), np.zeros((64, 64), F16))
 
 
@@ -127,21 +151,27 @@ def by_a_name_of_the_module(a, o, p):
 
 def in_a_tuple(a, o, p):
     block = BlockSpec((64, 64), lambda k: (0, k))
-    for _, (x, (y, z)) in numpipe.pipeline(grid=(1,), in_specs=(block,), out_specs=((block, block),))(a, (o, p)):
+    for _, (x, (y, z)) in numpipe.pipeline(
+        grid=(1,), in_specs=(block,), out_specs=((block, block),)
+    )(a, (o, p)):
         y[...] = x[...]
 
 
 def in_a_named_tuple(a, o, p):
     block = BlockSpec((64, 64), lambda k: (0, k))
-    for _, (x, both) in numpipe.pipeline(grid=(1,), in_specs=(block,), out_specs=(Pair(block, block),))(a, Pair(o, other=p)):
+    for _, (x, both) in numpipe.pipeline(
+        grid=(1,), in_specs=(block,), out_specs=(Pair(block, block),)
+    )(a, Pair(o, other=p)):
         both.one[...] = x[...]
 
 
 def by_several_names_at_once(a, o, p):
     there, begin = numpipe.peer(o, 1), 64
     other = again = p
-    for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),))(a):
-        numpipe.copy_smem_to_gmem(tile, there.at[begin:begin + 64, 0:64])
+    for _, (tile,) in numpipe.pipeline(
+        grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, 0)),)
+    )(a):
+        numpipe.copy_smem_to_gmem(tile, there.at[begin : begin + 64, 0:64])
         again[...] = other[...] + tile[...]
 
 
@@ -167,12 +197,22 @@ def unseen(a, o, p, specs):
     emit(lambda i, x, y: None, grid=(1,), in_specs=SPECS, out_specs=specs)(a, o)
 
 
-@pytest.mark.parametrize("function, names, surely", [
-    (by_a_name, {"o"}, {"o"}), (by_a_name_of_the_module, {"o"}, {"o"}), (in_a_tuple, {"o", "p"}, {"o", "p"}),
-    (in_a_named_tuple, {"o", "p"}, {"o", "p"}), (by_an_alias, {"o", "p"}, {"o", "p"}),
-    (by_several_names_at_once, {"o", "p"}, {"o", "p"}), (behind_allocations, {"o"}, {"o"}),
-    (single_stream, {"o"}, {"o"}), (no_outputs, set(), set()), (unseen, {"a", "o"}, set()),
-], ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize(
+    "function, names, surely",
+    [
+        (by_a_name, {"o"}, {"o"}),
+        (by_a_name_of_the_module, {"o"}, {"o"}),
+        (in_a_tuple, {"o", "p"}, {"o", "p"}),
+        (in_a_named_tuple, {"o", "p"}, {"o", "p"}),
+        (by_an_alias, {"o", "p"}, {"o", "p"}),
+        (by_several_names_at_once, {"o", "p"}, {"o", "p"}),
+        (behind_allocations, {"o"}, {"o"}),
+        (single_stream, {"o"}, {"o"}),
+        (no_outputs, set(), set()),
+        (unseen, {"a", "o"}, set()),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
 def test_outputs_are_seen_in_the_source(function: Any, names: set[str], surely: set[str]) -> None:
     arrays = {"a", "o", "p"}
     assert stored(read(function)) & arrays == names
@@ -183,16 +223,28 @@ class Device:
     """An array on a GPU: rows of `columns` float16 that are `stride` bytes apart."""
 
     def __init__(self, columns: int, stride: int) -> None:
-        self.__cuda_array_interface__ = {"shape": (128, columns), "typestr": "<f2", "data": (1 << 20, False),
-                                         "strides": (stride, 2), "version": 3}
+        self.__cuda_array_interface__ = {
+            "shape": (128, columns),
+            "typestr": "<f2",
+            "data": (1 << 20, False),
+            "strides": (stride, 2),
+            "version": 3,
+        }
 
 
 @pytest.mark.variants(1)
 @compiles
-@pytest.mark.parametrize("columns, stride, message", [
-    (10, 32, r"out_specs\[0\] for 'o': its rows are no multiple of 16 B, and TMA writes whole 16-byte chunks, past their ends"),
-    (64, 130, r"out_specs\[0\] for 'o'.*16"),
-])
+@pytest.mark.parametrize(
+    "columns, stride, message",
+    [
+        (
+            10,
+            32,
+            r"out_specs\[0\] for 'o': its rows are no multiple of 16 B, and TMA writes whole 16-byte chunks, past their ends",
+        ),
+        (64, 130, r"out_specs\[0\] for 'o'.*16"),
+    ],
+)
 def test_device_arrays_whose_rows_tma_cannot_write(columns: int, stride: int, message: str) -> None:
     half = np.zeros((128, 64), F16)
     assert copy().inspect("ptx", half, Device(64, 128))
@@ -225,6 +277,10 @@ def test_where_a_tile_is_stored_depends_on_no_warpgroup() -> None:
         for (_,), (y,) in pipe(o):
             y[...] = numpipe.zeros((64, 64), np.float32)
 
-    for run in (by_warpgroup.simulate, by_warpgroup.compiled) if toolchain() is None else (by_warpgroup.simulate,):
+    for run in (
+        (by_warpgroup.simulate, by_warpgroup.compiled)
+        if toolchain() is None
+        else (by_warpgroup.simulate,)
+    ):
         with pytest.raises(CompileError, match="the warpgroup axis steers"):
             run(np.zeros((128, 64), F32))

@@ -41,8 +41,10 @@ def test_a_body_takes_its_tiles_as_a_tuple(seed: int | None) -> None:
             c[ds(0, 64), ds(indices[0] * 64, 64)] = total
 
         numpipe.emit_pipeline_warp_specialized(
-            body, grid=(a.shape[1] // 64,),
-            in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
+            body,
+            grid=(a.shape[1] // 64,),
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
+        )(a, b)
 
     c = out()
     adds.simulate(A, B, c, seed=seed)
@@ -64,8 +66,13 @@ def test_compiled_too_tiles_barriers_and_the_carry_stand_in_the_tuple(slots: int
             return numpipe.wgmma(acc, a_tile, b_tile.T)
 
         numpipe.emit_pipeline_warp_specialized(
-            body, grid=(3,), manual_ready_barriers=True, max_concurrent_steps=slots, compute_context=compute,
-            in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))(a, b)
+            body,
+            grid=(3,),
+            manual_ready_barriers=True,
+            max_concurrent_steps=slots,
+            compute_context=compute,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
+        )(a, b)
 
     c = out(64)
     products.simulate(A, B, c)
@@ -74,7 +81,9 @@ def test_compiled_too_tiles_barriers_and_the_carry_stand_in_the_tuple(slots: int
 
 @pytest.mark.thorough
 def test_a_body_of_code_for_lanes_may_have_it_too() -> None:
-    @numpipe.kernel(num_compute_wgs=1, compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane))
+    @numpipe.kernel(
+        num_compute_wgs=1, compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane)
+    )
     def doubled(a, c):
         def body(indices, *tiles):
             x, y = tiles
@@ -82,8 +91,12 @@ def test_a_body_of_code_for_lanes_may_have_it_too() -> None:
             for column in range(32):
                 y[row, first + column] = x[row, first + column]
 
-        numpipe.emit_pipeline_warp_specialized(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
-                                               out_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a, c)
+        numpipe.emit_pipeline_warp_specialized(
+            body,
+            grid=(1,),
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+            out_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        )(a, c)
 
     c = np.zeros((64, 64), np.float16)
     doubled.simulate(A, c)
@@ -113,7 +126,9 @@ def test_too_few_arguments_and_other_uses_are_refused() -> None:
         def body(indices, x, y, *rest):
             pass
 
-        numpipe.emit_pipeline_warp_specialized(body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+        numpipe.emit_pipeline_warp_specialized(
+            body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+        )(a)
 
     @numpipe.kernel(num_compute_wgs=1)
     def context(a, c):
@@ -123,8 +138,12 @@ def test_too_few_arguments_and_other_uses_are_refused() -> None:
         def compute(*pipeline):
             c[ds(0, 64), ds(0, 64)] = pipeline[0](numpipe.zeros((64, 64), np.float32))
 
-        numpipe.emit_pipeline_warp_specialized(body, grid=(1,), compute_context=compute,
-                                               in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+        numpipe.emit_pipeline_warp_specialized(
+            body,
+            grid=(1,),
+            compute_context=compute,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        )(a)
 
     @numpipe.kernel(num_compute_wgs=1)
     def called(a, c):
@@ -134,10 +153,23 @@ def test_too_few_arguments_and_other_uses_are_refused() -> None:
         c[ds(0, 64), ds(0, 64)] = scaled(numpipe.zeros((64, 64), np.float32))
 
     for kernel, kind, text in (
-            (few, SpecError, r"body 'body' takes 3 arguments at least, but is called with 2: \(indices, 1 tile\)"),
-            (context, CompileError, r"nested function 'compute' has '\*': a function with it is called by its own name, or is the "
-                                    "body of a pipeline; here write its parameters out"),
-            (called, CompileError, r"scaled\(x, y, \*by\): is called by position, with 2 arguments at least")):
+        (
+            few,
+            SpecError,
+            r"body 'body' takes 3 arguments at least, but is called with 2: \(indices, 1 tile\)",
+        ),
+        (
+            context,
+            CompileError,
+            r"nested function 'compute' has '\*': a function with it is called by its own name, or is the "
+            "body of a pipeline; here write its parameters out",
+        ),
+        (
+            called,
+            CompileError,
+            r"scaled\(x, y, \*by\): is called by position, with 2 arguments at least",
+        ),
+    ):
         for run in (kernel.simulate, kernel.compiled):
             with pytest.raises(kind, match=r"test_rest_and_returned.py:\d+") as caught:
                 run(A, out())
@@ -147,7 +179,9 @@ def test_too_few_arguments_and_other_uses_are_refused() -> None:
 # ---- returned pipelines
 @numpipe.function
 def columns_of(steps, slots):
-    pipe = numpipe.pipeline(grid=(steps,), max_concurrent_steps=slots, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    pipe = numpipe.pipeline(
+        grid=(steps,), max_concurrent_steps=slots, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+    )
     return pipe
 
 
@@ -177,6 +211,7 @@ def test_a_function_returns_a_pipeline_to_loop_over(runs: Any) -> None:
 def test_a_returned_pipeline_is_compiled_and_runs_on_from_tile_to_tile() -> None:
     """Its ring belongs to its place in the source, as that of any pipeline: loads of the next tile
     begin early."""
+
     @numpipe.kernel(num_compute_wgs=1)
     def tiled(a, c):
         pipe = columns_of(a.shape[1] // 64, 2)
@@ -206,6 +241,9 @@ def test_a_pipeline_that_may_be_another_one_or_is_called_in_place_is_refused_wit
 
     for kernel in (in_place, passed):
         for run in (kernel.simulate, kernel.compiled):
-            with pytest.raises(CompileError, match=r"test_rest_and_returned.py:\d+: kernel .* or of one that binds it to a name: "
-                                                   r"pipe = function\(…\), where every return of the function is a pipeline"):
+            with pytest.raises(
+                CompileError,
+                match=r"test_rest_and_returned.py:\d+: kernel .* or of one that binds it to a name: "
+                r"pipe = function\(…\), where every return of the function is a pipeline",
+            ):
                 run(A, out())

@@ -28,8 +28,8 @@ def test_two_pipelines_on_one_line_have_rings_of_their_own() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def squeezed(a, b, c):
         acc = numpipe.zeros((64, 64), np.float32)
-        p = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)); q = numpipe.pipeline(
-            grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+        p = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+        q = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
         for (i,), (x,) in p(a):
             for (j,), (y,) in q(a):
                 acc = numpipe.wgmma(acc, x, y.T)
@@ -48,7 +48,10 @@ def test_a_pipeline_over_other_arrays_has_a_ring_of_its_own() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def twice(a, b, d, c):
         acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+        pipe = numpipe.pipeline(
+            grid=(2,),
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))),
+        )
         for (k,), (x, y) in pipe(a, b):
             acc = numpipe.wgmma(acc, x, y.T)
         for (k,), (x, y) in pipe(a, d):
@@ -70,8 +73,13 @@ def test_a_nested_function_called_twice_goes_on_with_its_ring() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def helped(a, b, c):
         def product(acc):
-            pipe = numpipe.pipeline(grid=(2,), in_specs=(
-                BlockSpec((64, 64), lambda k: (0, k)), BlockSpec((64, 64), lambda k: (0, k))))
+            pipe = numpipe.pipeline(
+                grid=(2,),
+                in_specs=(
+                    BlockSpec((64, 64), lambda k: (0, k)),
+                    BlockSpec((64, 64), lambda k: (0, k)),
+                ),
+            )
             for (k,), (x, y) in pipe(a, b):
                 acc = numpipe.wgmma(acc, x, y.T)
             return acc
@@ -89,7 +97,7 @@ def test_a_nested_function_called_twice_goes_on_with_its_ring() -> None:
 
 @pytest.mark.thorough
 def test_files_of_one_name_with_pipelines_on_one_line(tmp_path: Path) -> None:
-    source = inspect.cleandoc('''
+    source = inspect.cleandoc("""
         import numpy as np
         import numpipe
         from numpipe import BlockSpec, ds
@@ -101,8 +109,10 @@ def test_files_of_one_name_with_pipelines_on_one_line(tmp_path: Path) -> None:
             for (k,), (x, y) in pipe(a, b):
                 acc = numpipe.wgmma(acc, x, y.T)
             c[ds(0, 64), ds(0, 64)] = acc
-    ''').replace("(BlockSpec((64, WIDTH), lambda k: (0, k)),) * 2",
-                 "(BlockSpec((64, WIDTH), lambda k: (0, k)), BlockSpec((64, WIDTH), lambda k: (0, k)))")
+    """).replace(
+        "(BlockSpec((64, WIDTH), lambda k: (0, k)),) * 2",
+        "(BlockSpec((64, WIDTH), lambda k: (0, k)), BlockSpec((64, WIDTH), lambda k: (0, k)))",
+    )
     a, b = randoms(2)
     for folder, width in (("one", 64), ("two", 32)):
         file = tmp_path / folder / "same.py"
@@ -115,7 +125,7 @@ def test_files_of_one_name_with_pipelines_on_one_line(tmp_path: Path) -> None:
         c = np.zeros((64, 64), np.float32)
         module.product.simulate(a, b, c)
         assert np.allclose(c, f32(a) @ f32(b).T, atol=1e-2)
-        plan, = module.product.compiled(a, b, c).unit.rings.values()
+        (plan,) = module.product.compiled(a, b, c).unit.rings.values()
         assert plan.stage_bytes == 2 * 64 * width * 2
 
 

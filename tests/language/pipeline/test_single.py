@@ -22,7 +22,9 @@ SLOTS = [(1, 0), (2, 1), (3, 0), (4, 2)]
 @pytest.mark.variants(3)
 @pytest.mark.parametrize("slots, delay", SLOTS)
 @pytest.mark.parametrize("form, roles", [("body", True), ("body", False), ("loop", False)])
-def test_every_number_of_steps_slots_and_delays(form: str, roles: bool, slots: int, delay: int) -> None:
+def test_every_number_of_steps_slots_and_delays(
+    form: str, roles: bool, slots: int, delay: int
+) -> None:
     kernel = kernels.gemm(form, roles, slots, delay, 2)
     kernels.check_gemm(kernel, lambda kernel, a, b: kernel(a, b, target="sim"))
 
@@ -33,7 +35,11 @@ def test_every_number_of_steps_slots_and_delays(form: str, roles: bool, slots: i
 def test_in_every_schedule(form: str, roles: bool, warpgroups: int) -> None:
     kernel = kernels.gemm(form, roles, 2, 1, warpgroups)
     for seed in range(4):
-        kernels.check_gemm(kernel, lambda kernel, a, b, seed=seed: kernel.simulate(a, b, seed=seed), depths=(64, 200))
+        kernels.check_gemm(
+            kernel,
+            lambda kernel, a, b, seed=seed: kernel.simulate(a, b, seed=seed),
+            depths=(64, 200),
+        )
 
 
 @pytest.mark.parametrize("roles", [True, False])
@@ -55,8 +61,12 @@ def test_loops_in_loops_without_a_memory_role() -> None:
 
 # ---- the code
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("form, roles, delay", [("body", True, 1), ("body", False, 0), ("loop", False, 1)])
-def test_the_machine_code_is_clean_and_products_stay_in_flight(form: str, roles: bool, delay: int) -> None:
+@pytest.mark.parametrize(
+    "form, roles, delay", [("body", True, 1), ("body", False, 0), ("loop", False, 1)]
+)
+def test_the_machine_code_is_clean_and_products_stay_in_flight(
+    form: str, roles: bool, delay: int
+) -> None:
     built = kernels.gemm(form, roles, 3, delay, 2).compiled(HALF, HALF)
     assert built.image.resources.clean
     from numpipe.compile.check import gate
@@ -68,15 +78,20 @@ def test_the_machine_code_is_clean_and_products_stay_in_flight(form: str, roles:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kernel", [kernels.around_a_role_loop, kernels.in_a_single_loop, kernels.unequal(True)],
-                         ids=lambda k: k.name)
+@pytest.mark.parametrize(
+    "kernel",
+    [kernels.around_a_role_loop, kernels.in_a_single_loop, kernels.unequal(True)],
+    ids=lambda k: k.name,
+)
 def test_nested_pipelines_compile_clean(kernel: Any) -> None:
     args = (HALF, HALF, FLOAT) + (3,) * (kernel.name == "unequal")
     assert kernel.inspect("gate", *args) == ()
 
 
 @pytest.mark.thorough
-def test_where_no_shared_ring_is_the_gate_wants_the_loads_in_the_compute_role(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_shared_ring_is_the_gate_wants_the_loads_in_the_compute_role(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from dataclasses import replace
 
     from numpipe.compile.check import gate
@@ -96,7 +111,10 @@ def test_each_warpgroup_has_slots_and_barriers_of_its_own() -> None:
     assert plan.memory.total == 3 * 3 * plan.stage_stride
     barriers = list(built.unit.barriers(plan))
     assert len({address for address, _, _ in barriers}) == len(barriers) == 3 * 3 * 2
-    assert {(count, name.partition("[")[0]) for _, count, name in barriers} == {(1, "ready"), (4, "consumed")}
+    assert {(count, name.partition("[")[0]) for _, count, name in barriers} == {
+        (1, "ready"),
+        (4, "consumed"),
+    }
     assert built.image.smem_bytes >= plan.memory.end and plan.header.total == 8 * len(barriers)
 
 
@@ -114,19 +132,45 @@ ADVANCE = steps.advance
 WAITS = 'only_if(loop, "drains", await_products)'
 BUGS = {
     "release before drain": Bug(
-        where=ADVANCE, old=WAITS, new="pass", error=PipelineRace, message="(?s)while wgmma .* never told that their wgmma drained"),
-    "a slot too far ahead": Bug(steps.fill_used, "+ ring.slots", "+ ring.slots + 1", numpipe.SimulationError, "."),
-    "no fill": Bug(steps.refill, "one_lane(over, loop.rings, fill_used, k)", "pass", numpipe.PipelineDeadlock, "warpgroup 0"),
-    "no release": Bug(where=ADVANCE, old='over(loop.rings, only_if, "releases", release_due, k)', new="pass", error=numpipe.PipelineDeadlock,
-                      message="warpgroup 0"),
-    "no wait": Bug(steps.begin_step, 'over(loop.rings, only_if, "awaits", await_begun, k)', "pass", PipelineRace, "."),
+        where=ADVANCE,
+        old=WAITS,
+        new="pass",
+        error=PipelineRace,
+        message="(?s)while wgmma .* never told that their wgmma drained",
+    ),
+    "a slot too far ahead": Bug(
+        steps.fill_used, "+ ring.slots", "+ ring.slots + 1", numpipe.SimulationError, "."
+    ),
+    "no fill": Bug(
+        steps.refill,
+        "one_lane(over, loop.rings, fill_used, k)",
+        "pass",
+        numpipe.PipelineDeadlock,
+        "warpgroup 0",
+    ),
+    "no release": Bug(
+        where=ADVANCE,
+        old='over(loop.rings, only_if, "releases", release_due, k)',
+        new="pass",
+        error=numpipe.PipelineDeadlock,
+        message="warpgroup 0",
+    ),
+    "no wait": Bug(
+        steps.begin_step,
+        'over(loop.rings, only_if, "awaits", await_begun, k)',
+        "pass",
+        PipelineRace,
+        ".",
+    ),
 }
 
 
 @pytest.mark.variants(10)
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 @pytest.mark.parametrize("name", BUGS)
-def test_a_bug_in_the_loop_is_found_in_every_schedule(name: str, seed: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_the_loop_is_found_in_every_schedule(
+    name: str, seed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel, (a, b) = kernels.gemm("body", False, 2, 0, 2), kernels.operands(128, 320)
     BUGS[name].inject(monkeypatch)
     with pytest.raises(BUGS[name].error, match=BUGS[name].message):
@@ -138,8 +182,12 @@ def test_all_products_of_a_step_are_counted_when_its_slot_is_released() -> None:
     def two(a, c):
         first = numpipe.zeros((64, 64), np.float32)
         second = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(4,), max_concurrent_steps=2, delay_release=1, in_specs=(
-            BlockSpec((64, 64), lambda k: (0, k)),))
+        pipe = numpipe.pipeline(
+            grid=(4,),
+            max_concurrent_steps=2,
+            delay_release=1,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        )
         for (_,), (x,) in pipe(a):
             first = numpipe.wgmma(first, x, x.T)
             second = numpipe.wgmma(second, x, x.T)
@@ -158,7 +206,9 @@ def test_the_memory_role_has_no_final_carry() -> None:
         def body(indices, x, steps):
             return steps + 1
 
-        steps = numpipe.emit_pipeline(body, grid=(3,), init_carry=0, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+        steps = numpipe.emit_pipeline(
+            body, grid=(3,), init_carry=0, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+        )(a)
         for _ in range(steps):
             c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
@@ -177,27 +227,50 @@ def test_what_the_memory_role_runs_needs_a_grid_that_it_knows() -> None:
             for (_,), (_,) in pipe(b):
                 pass
 
-        numpipe.emit_pipeline(body, grid=(numpipe.axis_index("wg"),), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
+        numpipe.emit_pipeline(
+            body,
+            grid=(numpipe.axis_index("wg"),),
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        )(a)
         c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
-    with pytest.raises(numpipe.CompileError, match="the warpgroup axis steers control flow, a grid"):
-        inert_grid(np.zeros((64, 192), np.float16), np.zeros((64, 192), np.float16), np.zeros((64, 64), np.float32), target="sim")
-    with pytest.raises(numpipe.CompileError, match="the warpgroup axis steers control flow, a grid"):
+    with pytest.raises(
+        numpipe.CompileError, match="the warpgroup axis steers control flow, a grid"
+    ):
+        inert_grid(
+            np.zeros((64, 192), np.float16),
+            np.zeros((64, 192), np.float16),
+            np.zeros((64, 64), np.float32),
+            target="sim",
+        )
+    with pytest.raises(
+        numpipe.CompileError, match="the warpgroup axis steers control flow, a grid"
+    ):
         inert_grid.compiled(HALF, HALF, FLOAT)
 
 
 @pytest.mark.thorough
-def test_the_memory_role_passes_by_a_pipeline_whose_body_holds_single_stream_pipelines_only() -> None:
+def test_the_memory_role_passes_by_a_pipeline_whose_body_holds_single_stream_pipelines_only() -> (
+    None
+):
     @numpipe.kernel(num_compute_wgs=2)
     def inner_alone(a, b, c):
         def body(indices, x):
             def inner(indices, y):
                 pass
 
-            numpipe.emit_pipeline(inner, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(b)
+            numpipe.emit_pipeline(
+                inner, grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+            )(b)
 
-        numpipe.emit_pipeline(body, grid=(numpipe.axis_index("wg"),), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a)
-        c[ds(numpipe.axis_index("wg") * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1
+        numpipe.emit_pipeline(
+            body,
+            grid=(numpipe.axis_index("wg"),),
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        )(a)
+        c[ds(numpipe.axis_index("wg") * 64, 64), ds(0, 64)] = (
+            numpipe.zeros((64, 64), np.float32) + 1
+        )
 
     c = np.zeros((128, 64), np.float32)
     inner_alone.simulate(np.zeros((64, 192), np.float16), np.zeros((64, 192), np.float16), c)

@@ -25,7 +25,9 @@ PLANS = {
     "no two alike": Plan((Operand("j"), Operand("ik"), Operand("k"))),
     "every dependence": Plan(tuple(EACH), slots=3, delay=1),
     "every dependence, in flight": Plan(tuple(EACH), slots=3, delay=2, carry=True),
-    "slots and delays of their own": Plan((Operand("i", 1), Operand("ij", None, 1), Operand("ijk", 4, 2)), slots=3, carry=True),
+    "slots and delays of their own": Plan(
+        (Operand("i", 1), Operand("ij", None, 1), Operand("ijk", 4, 2)), slots=3, carry=True
+    ),
     "two slots for an invariant one": Plan((Operand("", 2), Operand("j"))),
     "one slot": Plan((Operand("i"), Operand("ij"), Operand("ijk")), slots=1),
     "two warpgroups": Plan((Operand("i"), Operand("ijk")), wgs=2, slots=3, delay=1, carry=True),
@@ -34,7 +36,9 @@ UNEQUAL = {
     "one behind": Plan((Operand("i"), Operand("ijk")), wgs=2, steps_of="2 + wg * 3"),
     "none and more than all": Plan((Operand("i"), Operand("")), wgs=2, steps_of="wg * 40", slots=1),
     "fewer than none": Plan((Operand("j"), Operand("ijk")), wgs=2, steps_of="wg * 5 - 2"),
-    "all differ, in flight": Plan(tuple(EACH), wgs=3, steps_of="3 - wg", slots=3, delay=1, carry=True),
+    "all differ, in flight": Plan(
+        tuple(EACH), wgs=3, steps_of="3 - wg", slots=3, delay=1, carry=True
+    ),
 }
 SEEDS = (None, 0, 1)
 
@@ -54,7 +58,11 @@ def test_an_operand_is_loaded_when_its_block_changes_and_only_then(name: str, fo
     plan = replace(PLANS[name], form=form)
     for grid in GRIDS:
         found = loads(plan, grid)
-        assert found == {f"x{n}": o.loads(grid) * plan.tiles for n, o in enumerate(plan.operands) if o.loads(grid)}, grid
+        assert found == {
+            f"x{n}": o.loads(grid) * plan.tiles
+            for n, o in enumerate(plan.operands)
+            if o.loads(grid)
+        }, grid
 
 
 @pytest.mark.variants(4)
@@ -67,7 +75,9 @@ def test_in_any_schedule(name: str, seed: int) -> None:
 
 @pytest.mark.variants(6)
 @pairwise(name=tuple(UNEQUAL), form=FORMS, grid=GRIDS, seed=SEEDS)
-def test_warpgroups_may_run_different_numbers_of_steps(name: str, form: str, grid: tuple[int, int, int], seed: int | None) -> None:
+def test_warpgroups_may_run_different_numbers_of_steps(
+    name: str, form: str, grid: tuple[int, int, int], seed: int | None
+) -> None:
     check(replace(UNEQUAL[name], form=form), grid, seed=seed)
 
 
@@ -76,24 +86,44 @@ def test_warpgroups_may_run_different_numbers_of_steps(name: str, form: str, gri
 def test_all_is_loaded_whoever_runs_fewer_steps(name: str, form: str) -> None:
     plan, grid = replace(UNEQUAL[name], form=form), GRIDS[0]
     # everything
-    assert loads(plan, grid) == {f"x{n}": o.loads(grid) * plan.tiles for n, o in enumerate(plan.operands)}
+    assert loads(plan, grid) == {
+        f"x{n}": o.loads(grid) * plan.tiles for n, o in enumerate(plan.operands)
+    }
 
 
 BODIES = [(Operand("i"), Operand("ijk")), (Operand(""), Operand("j")), tuple(EACH)]
 
 
 @pytest.mark.variants(4)
-@pairwise(operands=BODIES, manual=MANUAL, ring=((1, 0), (2, 0), (3, 1), (3, 2)), grid=GRIDS[:3] + GRIDS[5:6], carry=(False, True),
-          seeded=(False, True))
-def test_bodies_with_barriers(operands: tuple[Operand, ...], manual: tuple[bool, bool], ring: tuple[int, int],
-                              grid: tuple[int, int, int], carry: bool, seeded: bool) -> None:
+@pairwise(
+    operands=BODIES,
+    manual=MANUAL,
+    ring=((1, 0), (2, 0), (3, 1), (3, 2)),
+    grid=GRIDS[:3] + GRIDS[5:6],
+    carry=(False, True),
+    seeded=(False, True),
+)
+def test_bodies_with_barriers(
+    operands: tuple[Operand, ...],
+    manual: tuple[bool, bool],
+    ring: tuple[int, int],
+    grid: tuple[int, int, int],
+    carry: bool,
+    seeded: bool,
+) -> None:
     slots, delay = ring
-    check(Plan(operands, slots, delay, 1 + slots % 2, carry, "body", *manual), grid, seed=slots if seeded else None)
+    check(
+        Plan(operands, slots, delay, 1 + slots % 2, carry, "body", *manual),
+        grid,
+        seed=slots if seeded else None,
+    )
 
 
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("operands", BODIES, ids=["slow", "invariant", "each"])
-def test_releases_of_a_tile_that_is_used_again_may_be_left_out(operands: tuple[Operand, ...]) -> None:
+def test_releases_of_a_tile_that_is_used_again_may_be_left_out(
+    operands: tuple[Operand, ...],
+) -> None:
     for manual in MANUAL[1:]:
         for grid in GRIDS:
             check(Plan(operands, form="body", ready=manual[0], consumed=True, skip=True), grid)
@@ -101,7 +131,17 @@ def test_releases_of_a_tile_that_is_used_again_may_be_left_out(operands: tuple[O
 
 def test_a_body_with_barriers_may_leave_out_steps_that_others_run() -> None:
     for grid in GRIDS:
-        check(Plan((Operand("i"), Operand("ijk")), wgs=2, form="body", ready=True, consumed=True, steps_of="1 + 3 * wg"), grid)
+        check(
+            Plan(
+                (Operand("i"), Operand("ijk")),
+                wgs=2,
+                form="body",
+                ready=True,
+                consumed=True,
+                steps_of="1 + 3 * wg",
+            ),
+            grid,
+        )
 
 
 # ---- bugs
@@ -204,10 +244,15 @@ def test_passes_the_build_gate(name: str) -> None:
 
 @pytest.mark.thorough
 def test_a_ring_for_each_dependence_and_number_of_slots() -> None:
-    plan = Plan((Operand("i"), Operand("ik"), Operand("i"), Operand("ijk"), Operand("", 2)), slots=3)
+    plan = Plan(
+        (Operand("i"), Operand("ik"), Operand("i"), Operand("ijk"), Operand("", 2)), slots=3
+    )
     arrays = inputs(plan, (1, 1, 1))
     rings = list(load(source(plan)).compiled(*arrays, 1, 1, 1).unit.rings.values())
     assert [(ring.labels, ring.dims, ring.slots) for ring in rings] == [
-        (("in_specs[0]", "in_specs[2]"), 1, 3), (("in_specs[1]", "in_specs[3]"), None, 3), (("in_specs[4]",), 0, 2)]
+        (("in_specs[0]", "in_specs[2]"), 1, 3),
+        (("in_specs[1]", "in_specs[3]"), None, 3),
+        (("in_specs[4]",), 0, 2),
+    ]
     assert rings[-1].memory.end - 1024 == (2 * 3 + 2 * 3 + 2) * 64 * 16 * 2
     assert np.unique([ring.index for ring in rings]).size == 3

@@ -53,11 +53,15 @@ def run(case: Case, kernel: Any = None, seed: int | None = None, **options: Any)
 def test_every_form_computes_the_same_without_a_report(name: str) -> None:
     case = cases()[name]
     for seed in (None, 0, 1):
-        np.testing.assert_array_equal(run(case, seed=seed).astype(np.float64), case.expected.astype(np.float64))
+        np.testing.assert_array_equal(
+            run(case, seed=seed).astype(np.float64), case.expected.astype(np.float64)
+        )
 
 
 @pytest.mark.variants(0)
-@pytest.mark.parametrize("name", ["trip counts", *[pytest.param(name, marks=pytest.mark.soak) for name in cases()]])
+@pytest.mark.parametrize(
+    "name", ["trip counts", *[pytest.param(name, marks=pytest.mark.soak) for name in cases()]]
+)
 def test_no_form_has_a_report_in_40_schedules(name: str) -> None:
     case = cases()[name]
     result = numpipe.verify(case.kernel, *case.inputs, case.output(), cfg=case.cfg, schedules=40)
@@ -65,14 +69,27 @@ def test_no_form_has_a_report_in_40_schedules(name: str) -> None:
 
 
 @pytest.mark.variants(3)
-@pytest.mark.parametrize("m, n, k", [
-    (192, 64, 192), (64, 64, 320), (1, 8, 8), (130, 200, 72), (128, 128, 0), (320, 64, 64), (65, 72, 136)], ids=str)
+@pytest.mark.parametrize(
+    "m, n, k",
+    [
+        (192, 64, 192),
+        (64, 64, 320),
+        (1, 8, 8),
+        (130, 200, 72),
+        (128, 128, 0),
+        (320, 64, 64),
+        (65, 72, 136),
+    ],
+    ids=str,
+)
 def test_tiles_that_do_not_come_out_even(m: int, n: int, k: int) -> None:
     """Odd counts of tiles, fewer than warpgroups or CTAs, steps that are no multiple of the slots,
     none at all."""
     a, b = operands(m, n, k)
     for ctas in (1, 2, 5):
-        c = pingpong(gemm().function, ctas=ctas, out_type=gemm().options.out_type).simulate(a, b, cfg=CFG)
+        c = pingpong(gemm().function, ctas=ctas, out_type=gemm().options.out_type).simulate(
+            a, b, cfg=CFG
+        )
         np.testing.assert_array_equal(c.astype(np.float64), product(a, b).astype(np.float64))
 
 
@@ -82,16 +99,25 @@ def free_form(warpgroups: int, ctas: int) -> Any:
 
 
 @settings(max_examples=8, deadline=None, derandomize=True)
-@given(counts=st.lists(st.integers(0, 6), min_size=1, max_size=7), warpgroups=st.integers(2, 4), ctas=st.integers(1, 3),
-       slots=st.integers(2, 4), delay=st.integers(0, 1), seed=st.none() | st.integers(0, 99))
-def test_any_number_of_steps_a_tile(counts: list[int], warpgroups: int, ctas: int, slots: int, delay: int,
-                                    seed: int | None) -> None:
+@given(
+    counts=st.lists(st.integers(0, 6), min_size=1, max_size=7),
+    warpgroups=st.integers(2, 4),
+    ctas=st.integers(1, 3),
+    slots=st.integers(2, 4),
+    delay=st.integers(0, 1),
+    seed=st.none() | st.integers(0, 99),
+)
+def test_any_number_of_steps_a_tile(
+    counts: list[int], warpgroups: int, ctas: int, slots: int, delay: int, seed: int | None
+) -> None:
     a, b = operands(64 * len(counts), 64, 6 * 64)
     table = np.array([(m, 0, count) for m, count in enumerate(counts)], np.int32)
     c = np.zeros((len(a), 64), np.float32)
-    free_form(warpgroups, ctas).simulate(a, b, table, c, cfg=replace(CFG, slots=slots, delay=delay), seed=seed)
+    free_form(warpgroups, ctas).simulate(
+        a, b, table, c, cfg=replace(CFG, slots=slots, delay=delay), seed=seed
+    )
     for m, _, k in 64 * table:
-        np.testing.assert_array_equal(c[m:m + 64], product(a[m:m + 64, :k], b[:, :k], c.dtype))
+        np.testing.assert_array_equal(c[m : m + 64], product(a[m : m + 64, :k], b[:, :k], c.dtype))
 
 
 # ---- what a turn is
@@ -99,8 +125,14 @@ def test_warpgroups_have_every_second_tile_and_the_axis_has_size_1() -> None:
     case, trace = cases()["gemm"], numpipe.Trace()
     run(case, trace=trace)
     trace.check_legal()
-    shares = {number: [event.details["number"] for event in trace.events if event.note == "tile begin" and event.cta == (0, 0, 0)
-                       and event.warpgroup == number] for number in range(3)}
+    shares = {
+        number: [
+            event.details["number"]
+            for event in trace.events
+            if event.note == "tile begin" and event.cta == (0, 0, 0) and event.warpgroup == number
+        ]
+        for number in range(3)
+    }
     # of 6 tiles, and the CTA has every second one
     assert shares[0] == [0, 4] and shares[1] == [2] and shares[2] == [0, 2, 4]
 
@@ -110,19 +142,33 @@ def test_the_turn_is_passed_while_the_last_products_run(name: str) -> None:
     trace = numpipe.Trace()
     run(cases()[name], trace=trace)
     first, second = sorted({event.warpgroup for event in trace.events if event.role == "compute"})
-    drained = min(event.end for event in trace.events if event.kind == "drain" and event.warpgroup == first)
-    taken = min(event.end for event in trace.events if event.kind == "barrier" and event.warpgroup == second)
-    stored = min(event.start for event in trace.events if event.kind == "store" and event.warpgroup == first)
+    drained = min(
+        event.end for event in trace.events if event.kind == "drain" and event.warpgroup == first
+    )
+    taken = min(
+        event.end for event in trace.events if event.kind == "barrier" and event.warpgroup == second
+    )
+    stored = min(
+        event.start for event in trace.events if event.kind == "store" and event.warpgroup == first
+    )
     assert taken < drained < stored
 
 
 def test_a_step_of_two_warpgroups_is_no_legal_trace() -> None:
     trace = numpipe.Trace()
     run(cases()["gemm"], trace=trace)
-    other = next(event for event in trace.events if event.note == "compute" and event.warpgroup == 1)
-    trace.events[:] = [replace(event, details=event.details | {"step": other.details["step"], "slot": other.details["slot"]})
-                       if event.note == "compute" and event.warpgroup == 0 and event.details["step"] == 4 else event
-                       for event in trace.events]
+    other = next(
+        event for event in trace.events if event.note == "compute" and event.warpgroup == 1
+    )
+    trace.events[:] = [
+        replace(
+            event,
+            details=event.details | {"step": other.details["step"], "slot": other.details["slot"]},
+        )
+        if event.note == "compute" and event.warpgroup == 0 and event.details["step"] == 4
+        else event
+        for event in trace.events
+    ]
     with pytest.raises(SimulationError, match="a step is of one warpgroup's turn"):
         trace.check_legal()
 
@@ -130,21 +176,39 @@ def test_a_step_of_two_warpgroups_is_no_legal_trace() -> None:
 def test_a_slot_is_kept_a_step_longer_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     def first(a, b, c, *, cfg: numpipe.Static = CFG):
         for m, n in numpipe.tiles(1, 1):
-            pipe = numpipe.pipeline(grid=(1 + a.shape[1] // 128,), max_concurrent_steps=cfg.slots, in_specs=(
-                BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (n, 0))))
+            pipe = numpipe.pipeline(
+                grid=(1 + a.shape[1] // 128,),
+                max_concurrent_steps=cfg.slots,
+                in_specs=(
+                    BlockSpec((64, 64), lambda k: (m, k)),
+                    BlockSpec((64, 64), lambda k: (n, 0)),
+                ),
+            )
             for (k,), (a_tile, b_tile) in pipe(a, b):
                 pass
 
     a, b = operands(64, 64, 256)
     units: list[Unit] = []
     make = Variant.unit
-    for params, slots, delay in ((CompilerParams(), 3, 1), (CompilerParams(), 1, 0), (CompilerParams(delay_release=0), 3, 0)):
+    for params, slots, delay in (
+        (CompilerParams(), 3, 1),
+        (CompilerParams(), 1, 0),
+        (CompilerParams(delay_release=0), 3, 0),
+    ):
         kernel = pingpong(first, compiler_params=params)
         units.clear()
-        monkeypatch.setattr(Variant, "unit", lambda *args, **named: units.append(make(*args, **named)) or units[-1])
+        monkeypatch.setattr(
+            Variant, "unit", lambda *args, **named: units.append(make(*args, **named)) or units[-1]
+        )
         kernel.simulate(a, b, np.zeros((64, 64), F16), cfg=replace(CFG, slots=slots))
-        assert [plan.delay for unit in units for plan in unit.rings.values() if plan.dims is None] == [delay]
-        assert all(unit.turns == 2 and unit.readers(plan) == 1 for unit in units for plan in unit.load_rings)
+        assert [
+            plan.delay for unit in units for plan in unit.rings.values() if plan.dims is None
+        ] == [delay]
+        assert all(
+            unit.turns == 2 and unit.readers(plan) == 1
+            for unit in units
+            for plan in unit.load_rings
+        )
 
 
 def test_barriers_of_the_kernels_own_lie_before_the_words_of_turns() -> None:
@@ -153,7 +217,9 @@ def test_barriers_of_the_kernels_own_lie_before_the_words_of_turns() -> None:
         unit = Unit("k", *params, 2, 40, schedule=schedule)
         unit.plan_scratch("k.py:1", numpipe.Barrier(num_barriers=3), True)
         found = [address for address, _, _ in unit.scratch_barriers()]
-        assert found == [end - 24, end - 16, end - 8] and all(unit.barrier_at(address) == BarrierPlace("own") for address in found)
+        assert found == [end - 24, end - 16, end - 8] and all(
+            unit.barrier_at(address) == BarrierPlace("own") for address in found
+        )
         assert unit.barrier_at(end) is None and unit.barrier_at(end - 32) is None
     assert {unit.turn_word(w, i) for w in range(2) for i in range(16)} == set(range(end, 1024, 4))
 
@@ -163,7 +229,9 @@ def test_the_model_counts_all_tiles_once() -> None:
     assert numpipe.explain(case.kernel, *case.inputs, case.output(), cfg=case.cfg).tiles == 15
 
 
-def test_the_model_lets_one_warpgroup_store_while_another_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_lets_one_warpgroup_store_while_another_multiplies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     kernel = gemm_tuned.kernel(PING_PONG["ping-pong 128x192"])
     # as many tiles for one warpgroup as for the other
     a, b = ArrayType((8192, 512), BF16), ArrayType((8448, 512), BF16)
@@ -173,42 +241,81 @@ def test_the_model_lets_one_warpgroup_store_while_another_multiplies(monkeypatch
     assert 1.05 * seconds < numpipe.explain(kernel, a, b, compiled=False).predicted_seconds
 
 
-def test_who_passes_a_turn_meets_who_takes_it_also_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_passes_a_turn_meets_who_takes_it_also_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     met: Counter[tuple[str, int]] = Counter()
     for name in ("bar_sync", "bar_arrive"):
         own = getattr(Warpgroup, name)
-        monkeypatch.setattr(Warpgroup, name, lambda who, barrier, threads, name=name, own=own: (
-            met.update([(name, int(barrier))]), own(who, barrier, threads))[1])
+        monkeypatch.setattr(
+            Warpgroup,
+            name,
+            lambda who, barrier, threads, name=name, own=own: (
+                met.update([(name, int(barrier))]),
+                own(who, barrier, threads),
+            )[1],
+        )
     run(cases()["gemm, 3 warpgroups"])
-    passed, taken = ({barrier: n for (kind, barrier), n in met.items() if kind == asked and barrier >= turns.FIRST_BARRIER}
-                     for asked in ("bar_arrive", "bar_sync"))
+    passed, taken = (
+        {
+            barrier: n
+            for (kind, barrier), n in met.items()
+            if kind == asked and barrier >= turns.FIRST_BARRIER
+        }
+        for asked in ("bar_arrive", "bar_sync")
+    )
     assert passed == taken and sum(taken.values()) == 15 + 2  # of each tile, and of each CTA's end
 
 
 # ---- what breaks it
 TAKE, GIVE = turns.await_turn, turns.give_turn
-FINISHED = "over(loop.rings, set_steps_done, loop.total)\n    over(loop.outs, set_steps_done, loop.total)"
+FINISHED = (
+    "over(loop.rings, set_steps_done, loop.total)\n    over(loop.outs, set_steps_done, loop.total)"
+)
 BUGS = {
     "steps of others are not skipped": Bug(TAKE, "get_counters(np_)", "pass", SimulationError, "."),
-    "the turn is not waited for": Bug(TAKE, "barrier.sync(own_barrier(np_), THREADS)", "pass", SimulationError, "."),
-    "the turn is never passed": Bug(where=GIVE, old="barrier.arrive(next_barrier(np_), THREADS)", new="pass", error=PipelineDeadlock,
-                                    message=r"named barrier \d+ \(the turn of compute warpgroup \d\): 128 of 256 threads"),
+    "the turn is not waited for": Bug(
+        TAKE, "barrier.sync(own_barrier(np_), THREADS)", "pass", SimulationError, "."
+    ),
+    "the turn is never passed": Bug(
+        where=GIVE,
+        old="barrier.arrive(next_barrier(np_), THREADS)",
+        new="pass",
+        error=PipelineDeadlock,
+        message=r"named barrier \d+ \(the turn of compute warpgroup \d\): 128 of 256 threads",
+    ),
     "counters are not written": Bug(GIVE, "put_counters(np_)", "pass", SimulationError, "."),
     "the turn is passed before the counters are written": Bug(
-        where=GIVE, old="put_counters(np_)\n    barrier.arrive(next_barrier(np_), THREADS)",
-        new="barrier.arrive(next_barrier(np_), THREADS)\n    put_counters(np_)", error=SimulationError, message="."),
+        where=GIVE,
+        old="put_counters(np_)\n    barrier.arrive(next_barrier(np_), THREADS)",
+        new="barrier.arrive(next_barrier(np_), THREADS)\n    put_counters(np_)",
+        error=SimulationError,
+        message=".",
+    ),
     "the turn is passed before the steps are counted": Bug(
-        where=steps.end_loop, old=f'{FINISHED}\n    only_if(loop, "passes_early", pass_turn_of)',
-        new=f'only_if(loop, "passes_early", pass_turn_of)\n    {FINISHED}', error=SimulationError, message="."),
-    "the turn is passed to oneself": Bug(turns.following, "(np_.number + 1) % np_.unit.turns", "np_.number", SimulationError, "."),
+        where=steps.end_loop,
+        old=f'{FINISHED}\n    only_if(loop, "passes_early", pass_turn_of)',
+        new=f'only_if(loop, "passes_early", pass_turn_of)\n    {FINISHED}',
+        error=SimulationError,
+        message=".",
+    ),
+    "the turn is passed to oneself": Bug(
+        turns.following, "(np_.number + 1) % np_.unit.turns", "np_.number", SimulationError, "."
+    ),
     "one barrier for all": Bug(turns.own_barrier, "np_.number", "0", SimulationError, "."),
-    "every warpgroup has all tiles": Bug(turns.own_stride, "np_.unit.turns", "1", SimulationError, "."),
-    "all begin with the same tile": Bug(turns.before_own, "np_.number - np_.turn", "0", SimulationError, "."),
+    "every warpgroup has all tiles": Bug(
+        turns.own_stride, "np_.unit.turns", "1", SimulationError, "."
+    ),
+    "all begin with the same tile": Bug(
+        turns.before_own, "np_.number - np_.turn", "0", SimulationError, "."
+    ),
 }
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_a_broken_turn_is_found_in_every_schedule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_turn_is_found_in_every_schedule(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bug, case = BUGS[name], cases()["gemm"]
     bug.inject(monkeypatch)
     for seed in (None, *range(3)):
@@ -216,16 +323,22 @@ def test_a_broken_turn_is_found_in_every_schedule(name: str, monkeypatch: pytest
             run(case, seed=seed)
 
 
-def test_arrivals_of_all_warpgroups_would_be_waited_for_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrivals_of_all_warpgroups_would_be_waited_for_in_vain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Unit, "readers", lambda unit, plan: unit.compute_wgs)
     for seed in (None, *range(3)):
         with pytest.raises(PipelineDeadlock, match=r"consumed\[0\]"):
             run(cases()["gemm"], seed=seed)
 
 
-def test_one_word_for_all_warpgroups_is_written_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_word_for_all_warpgroups_is_written_while_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     own = SharedMemory.turn_word
-    monkeypatch.setattr(SharedMemory, "turn_word", lambda unit, warpgroup, index: own(unit, 0, index))
+    monkeypatch.setattr(
+        SharedMemory, "turn_word", lambda unit, warpgroup, index: own(unit, 0, index)
+    )
     for seed in (None, *range(3)):
         with pytest.raises(SimulationError, match="load_word"):
             # where there are no products, nothing else orders the warps of a warpgroup
@@ -240,7 +353,9 @@ def test_a_skipped_tile_keeps_the_turn_if_nobody_passes_it(monkeypatch: pytest.M
             run(case, kernel, seed)
 
 
-def test_a_loop_that_begins_anew_waits_for_another_ones_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_begins_anew_waits_for_another_ones_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bug = Bug(turns.end_turns, "np_.turn = turn", "_ = turn", PipelineDeadlock, ".")
     bug.inject(monkeypatch)
     for seed in (None, *range(3)):
@@ -261,7 +376,9 @@ def test_warpgroups_that_meet_in_a_tile_are_told_of_the_turn() -> None:
     with pytest.raises(PipelineDeadlock) as caught:
         meets.simulate(np.zeros((128, 64), F16))
     assert "bar_sync 10 (the turn of compute warpgroup 1): 128 of 256 threads" in str(caught.value)
-    assert "in its turn a warpgroup waits for no other one, for those wait for theirs" in str(caught.value)
+    assert "in its turn a warpgroup waits for no other one, for those wait for theirs" in str(
+        caught.value
+    )
 
 
 # ---- what has no meaning (in a kernel's source: misuse/turns.py)
@@ -272,18 +389,39 @@ def without_tiles(a, b, c):
 def over_blocks(x, y): ...
 
 
-@pytest.mark.parametrize("function, options, message", [
-    (without_tiles, {"schedule": "ping-pong"}, "schedule must be 'cooperative' or 'pingpong', got 'ping-pong'"),
-    (without_tiles, {"warp_specialized": False},
-     "schedule='pingpong' with warp_specialized=False: compute warpgroups take turns on what the memory role loads; leave "
-     "warp_specialized out"),
-    (without_tiles, {"num_compute_wgs": 1},
-     "schedule='pingpong' lets compute warpgroups take turns, and needs 2 or more: num_compute_wgs=1; give num_compute_wgs=2"),
-    (over_blocks, {"in_specs": (BlockSpec((64, 64), lambda i: (i, 0)),), "out_specs": (BlockSpec((64, 64), lambda i: (i, 0)),)},
-     "schedule='pingpong' with in_specs or out_specs of the kernel: its blocks are steps of one pipeline, not tiles to take turns "
-     "on; loop over numpipe.tiles in the kernel, with a pipeline in it"),
-])
-def test_options_that_do_not_go_with_turns(function: Callable[..., Any], options: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(
+    "function, options, message",
+    [
+        (
+            without_tiles,
+            {"schedule": "ping-pong"},
+            "schedule must be 'cooperative' or 'pingpong', got 'ping-pong'",
+        ),
+        (
+            without_tiles,
+            {"warp_specialized": False},
+            "schedule='pingpong' with warp_specialized=False: compute warpgroups take turns on what the memory role loads; leave "
+            "warp_specialized out",
+        ),
+        (
+            without_tiles,
+            {"num_compute_wgs": 1},
+            "schedule='pingpong' lets compute warpgroups take turns, and needs 2 or more: num_compute_wgs=1; give num_compute_wgs=2",
+        ),
+        (
+            over_blocks,
+            {
+                "in_specs": (BlockSpec((64, 64), lambda i: (i, 0)),),
+                "out_specs": (BlockSpec((64, 64), lambda i: (i, 0)),),
+            },
+            "schedule='pingpong' with in_specs or out_specs of the kernel: its blocks are steps of one pipeline, not tiles to take turns "
+            "on; loop over numpipe.tiles in the kernel, with a pipeline in it",
+        ),
+    ],
+)
+def test_options_that_do_not_go_with_turns(
+    function: Callable[..., Any], options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SpecError) as caught:
         numpipe.kernel(function, **{"schedule": "pingpong", **options})
     assert str(caught.value).splitlines()[0] == f"kernel {function.__name__}: {message}"
@@ -291,8 +429,11 @@ def test_options_that_do_not_go_with_turns(function: Callable[..., Any], options
 
 def test_a_kernel_without_tiles_is_refused() -> None:
     a, b = operands(64, 64, 64)
-    with pytest.raises(CompileError, match=r"without_tiles: with schedule='pingpong' compute warpgroups take turns on tiles, and "
-                                           r"the kernel has no loop over tiles: write `for m, n in numpipe.tiles\(…\):`"):
+    with pytest.raises(
+        CompileError,
+        match=r"without_tiles: with schedule='pingpong' compute warpgroups take turns on tiles, and "
+        r"the kernel has no loop over tiles: write `for m, n in numpipe.tiles\(…\):`",
+    ):
         numpipe.kernel(without_tiles, schedule="pingpong").simulate(a, b, np.zeros((64, 64), F16))
 
 
@@ -303,8 +444,12 @@ def test_a_pipeline_that_asks_for_one_warpgroup_is_refused() -> None:
             pass
 
         for (m,) in numpipe.tiles(1):
-            numpipe.emit_pipeline_warp_specialized(body, grid=(1,), num_compute_wgs=1,
-                                                   in_specs=(BlockSpec((64, 64), lambda k: (m, k)),))(a)
+            numpipe.emit_pipeline_warp_specialized(
+                body,
+                grid=(1,),
+                num_compute_wgs=1,
+                in_specs=(BlockSpec((64, 64), lambda k: (m, k)),),
+            )(a)
 
     with pytest.raises(SpecError, match="needs 2 or more: num_compute_wgs=1"):
         asks.simulate(np.zeros((64, 64), F16))
@@ -324,8 +469,11 @@ def test_slots_and_staging_divide_what_there_is() -> None:
     assert fit_slots(((128, 64), F16), num_compute_wgs=1, other_bytes=100_000) == 7
     # a block takes 1024 bytes at least
     assert fit_slots(((1, 8), np.float32), store_slots=0) == (232448 - 1024) // 1024
-    with pytest.raises(SpecError, match=r"a slot is 131072 B, but of 232448 B 100352 B are left beside 1024 B of barriers, "
-                                        r"131072 B of store_slots \(2 warpgroups x 8 x 8192 B\) and 0 B of other_bytes"):
+    with pytest.raises(
+        SpecError,
+        match=r"a slot is 131072 B, but of 232448 B 100352 B are left beside 1024 B of barriers, "
+        r"131072 B of store_slots \(2 warpgroups x 8 x 8192 B\) and 0 B of other_bytes",
+    ):
         fit_slots(((512, 128), F16), store_slots=8)
     with pytest.raises(SpecError, match="the blocks have no bytes"):
         fit_slots()
@@ -339,7 +487,9 @@ def code(cfg: gemm_tuned.Config, array: ArrayType) -> Any:
 def check_code(built: Any, cfg: gemm_tuned.Config) -> None:
     """It passes the gate, has what it was planned to have, and the order's barriers."""
     assert gate.findings(built) == ()
-    assert built.unit.store_slots == cfg.panels and [plan.slots for plan in built.unit.rings.values()] == [cfg.depth]
+    assert built.unit.store_slots == cfg.panels and [
+        plan.slots for plan in built.unit.rings.values()
+    ] == [cfg.depth]
     assert all(plan.delay == 1 for plan in built.unit.rings.values())
     compute = gate.role_code(gate.Sass(built.sass), "compute")
     order = [i for i in compute if i.opcode.startswith("BAR.") and i.text.endswith("0x100")]

@@ -21,8 +21,18 @@ def tiles_with(counts: list[int]) -> np.ndarray:
 
 
 @pytest.mark.variants(8)
-@pairwise(counts=([5, 0, 3, 1, 4, 2], [0, 0, 0, 0, 0, 0], [0, 5, 0, 0, 5, 0], [5, 4, 3, 2, 1, 0], [1, 1, 1, 1, 1, 1],
-                  [0, 1, 2, 3, 4, 5]), ring=((1, 0), (2, 0), (3, 1), (4, 2)), seed=(None, *range(6)))
+@pairwise(
+    counts=(
+        [5, 0, 3, 1, 4, 2],
+        [0, 0, 0, 0, 0, 0],
+        [0, 5, 0, 0, 5, 0],
+        [5, 4, 3, 2, 1, 0],
+        [1, 1, 1, 1, 1, 1],
+        [0, 1, 2, 3, 4, 5],
+    ),
+    ring=((1, 0), (2, 0), (3, 1), (4, 2)),
+    seed=(None, *range(6)),
+)
 def test_a_ring_goes_on_over_tiles_of_unequal_trip_counts(counts, ring, seed):
     slots, delay = ring
     a, b = operands(256, 192, 5 * 64)
@@ -30,12 +40,16 @@ def test_a_ring_goes_on_over_tiles_of_unequal_trip_counts(counts, ring, seed):
     exact = np.zeros((256, 192))
     for m, n, steps in table:
         down, right = slice(128 * m, 128 * m + 128), slice(64 * n, 64 * n + 64)
-        exact[down, right] = a[down, :64 * steps].astype(float) @ b[right, :64 * steps].astype(float).T
+        exact[down, right] = (
+            a[down, : 64 * steps].astype(float) @ b[right, : 64 * steps].astype(float).T
+        )
     c, trace = np.full((256, 192), np.nan, F32), Trace()
     by_trip_count(ctas=2).simulate(a, b, table, c, cfg=cfg, seed=seed, trace=trace)
     np.testing.assert_array_equal(c, exact)
     for cta in (0, 1):
-        filled = [e.details["step"] for e in trace.of("note", (cta, 0, 0)) if e.details["event"] == "fill"]
+        filled = [
+            e.details["step"] for e in trace.of("note", (cta, 0, 0)) if e.details["event"] == "fill"
+        ]
         assert filled == list(range(sum(counts[cta::2])))
 
 
@@ -44,10 +58,17 @@ def late_inner(a: Any, b: Any, c: Any) -> None:
     """Tiles of odd m have no step at all."""
     for m, n in numpipe.tiles(cdiv(c.shape[0], 128), cdiv(c.shape[1], 40)):
         acc = numpipe.zeros((128, 40), np.float32)
-        outer = numpipe.pipeline(grid=(m % 2,), max_concurrent_steps=2, in_specs=(BlockSpec((128, 256), lambda i: (m, i)),))
+        outer = numpipe.pipeline(
+            grid=(m % 2,),
+            max_concurrent_steps=2,
+            in_specs=(BlockSpec((128, 256), lambda i: (m, i)),),
+        )
         for (i,), (a_tile,) in outer(a):
-            inner = numpipe.pipeline(grid=(2,), max_concurrent_steps=2,
-                                     in_specs=(BlockSpec((40, 128), lambda half: (n, 2 * i + half)),))
+            inner = numpipe.pipeline(
+                grid=(2,),
+                max_concurrent_steps=2,
+                in_specs=(BlockSpec((40, 128), lambda half: (n, 2 * i + half)),),
+            )
             for (half,), (b_tile,) in inner(b):
                 acc = numpipe.wgmma(acc, a_tile.at[:, ds(half * 128, 128)], b_tile.T)
         c[ds(m * 128, 128), ds(n * 40, 40)] = acc.astype(c.dtype)

@@ -31,7 +31,9 @@ def counts(c):
         x = x + 1
     if wg == 1:
         x = 70
-    c[ds((numpipe.axis_index("m") * 5 + wg) * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + x
+    c[ds((numpipe.axis_index("m") * 5 + wg) * 64, 64), ds(0, 64)] = (
+        numpipe.zeros((64, 64), np.float32) + x
+    )
 
 
 def test_every_warpgroup_runs_the_kernel_and_has_a_number(target: str, again: range) -> None:
@@ -43,13 +45,18 @@ def test_every_warpgroup_runs_the_kernel_and_has_a_number(target: str, again: ra
 
 def test_the_warpgroup_axis_steers_what_the_memory_role_would_have_to_follow() -> None:
     with pytest.raises(numpipe.CompileError, match="the warpgroup axis steers control flow"):
-        numpipe.kernel(counts.function, num_compute_wgs=5, grid=(2,), grid_names="m")(np.zeros((640, 64), np.float32), target="sim")
+        numpipe.kernel(counts.function, num_compute_wgs=5, grid=(2,), grid_names="m")(
+            np.zeros((640, 64), np.float32), target="sim"
+        )
 
 
 def test_threads_and_registers_are_those_of_the_launch() -> None:
     registers = {1: 255, 2: 255, 3: 168, 4: 128, 5: 96, 6: 80, 7: 72, 8: 64}
     for warpgroups, expected in registers.items():
-        assert (unit(warpgroups).threads, unit(warpgroups).compute_registers) == (128 * warpgroups, expected)
+        assert (unit(warpgroups).threads, unit(warpgroups).compute_registers) == (
+            128 * warpgroups,
+            expected,
+        )
     built = counts.compiled(ROWS)
     used = built.image.resources
     assert used.threads == 640 and used.compute_registers == 96 and used.memory_registers == 0
@@ -76,13 +83,16 @@ def test_the_code_moves_no_registers_and_has_one_role() -> None:
 
 def plain_function() -> Any:
     """A kernel function that both kinds of kernels can run."""
+
     def plain(c):
         c[ds(numpipe.axis_index("m") * 64, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
 
     return plain
 
 
-def test_the_gate_sees_setmaxnreg_where_there_is_no_memory_role(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gate_sees_setmaxnreg_where_there_is_no_memory_role(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from numpipe.compile.check import gate
 
     built = numpipe.kernel(plain_function(), grid=(2,), grid_names="m").compiled(ROWS)
@@ -99,12 +109,22 @@ def test_barriers_of_numba_are_nobodys_business() -> None:
     assert "bar.sync" in synced.inspect("ptx", ROWS)
 
 
-@pytest.mark.parametrize("options, text", [
-    ({"memory_registers": 40}, "memory_registers=40 are those of the memory role, which warp_specialized=False leaves out: leave "
-                               "memory_registers out too"),
-    ({"num_compute_wgs": 9}, r"num_compute_wgs must be 1…8 \(a CTA has at most 1024 threads\), got 9"),
-    ({"warp_specialized": None}, "warp_specialized must be True or False, got None"),
-], ids=["memory_registers", "nine", "none"])
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        (
+            {"memory_registers": 40},
+            "memory_registers=40 are those of the memory role, which warp_specialized=False leaves out: leave "
+            "memory_registers out too",
+        ),
+        (
+            {"num_compute_wgs": 9},
+            r"num_compute_wgs must be 1…8 \(a CTA has at most 1024 threads\), got 9",
+        ),
+        ({"warp_specialized": None}, "warp_specialized must be True or False, got None"),
+    ],
+    ids=["memory_registers", "nine", "none"],
+)
 def test_options_that_no_call_could_have(options: dict[str, Any], text: str) -> None:
     with pytest.raises(SpecError, match=text):
         numpipe.kernel(counts.function, **{**FALSE, **options})

@@ -26,10 +26,18 @@ def test_warps_read_what_other_warps_have_written(name: str, seed: int | None) -
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name, message", [
-    ("turned", r"read \(tile\[…\]\).*write \(tile\[…\] = value\)"), ("sent", "TMA store"), ("squared", "wgmma"),
-    ("turned_twice", r"read \(tile\[…\]\).*write \(tile\[…\] = value\)")])
-def test_without_the_barriers_the_simulator_reports_the_race(name: str, message: str, seed: int | None) -> None:
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("turned", r"read \(tile\[…\]\).*write \(tile\[…\] = value\)"),
+        ("sent", "TMA store"),
+        ("squared", "wgmma"),
+        ("turned_twice", r"read \(tile\[…\]\).*write \(tile\[…\] = value\)"),
+    ],
+)
+def test_without_the_barriers_the_simulator_reports_the_race(
+    name: str, message: str, seed: int | None
+) -> None:
     x = operand()
     with pytest.raises(PipelineRace) as caught:
         BARE[name].simulate(x, np.zeros_like(x), seed=seed)
@@ -50,11 +58,23 @@ def counts(ptx: str) -> tuple[int, int]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name, barriers, fences", [("turned", 2, 0), ("sent", 2, 1), ("squared", 2, 1), ("in_place", 2, 0),
-                                                    ("turned_twice", 3, 0)])
-def test_the_machine_code_loses_just_these_barriers_and_fences(name: str, barriers: int, fences: int) -> None:
+@pytest.mark.parametrize(
+    "name, barriers, fences",
+    [
+        ("turned", 2, 0),
+        ("sent", 2, 1),
+        ("squared", 2, 1),
+        ("in_place", 2, 0),
+        ("turned_twice", 3, 0),
+    ],
+)
+def test_the_machine_code_loses_just_these_barriers_and_fences(
+    name: str, barriers: int, fences: int
+) -> None:
     x = operand()
-    safe, bare = (counts(kernel[name].inspect("ptx", x, np.zeros_like(x))) for kernel in (SAFE, BARE))
+    safe, bare = (
+        counts(kernel[name].inspect("ptx", x, np.zeros_like(x))) for kernel in (SAFE, BARE)
+    )
     assert (safe[0] - bare[0], safe[1] - bare[1]) == (barriers, fences)
 
 
@@ -62,10 +82,16 @@ def test_the_machine_code_loses_just_these_barriers_and_fences(name: str, barrie
 def test_tiles_that_are_only_read_have_none() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def twice(x, y):
-        for (_,), (tile,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(x):
-            acc = numpipe.wgmma_wait(numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile), 0)
+        for (_,), (tile,) in numpipe.pipeline(
+            grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+        )(x):
+            acc = numpipe.wgmma_wait(
+                numpipe.wgmma(numpipe.zeros((64, 64), np.float32), tile, tile), 0
+            )
             y[ds(0, 64), ds(0, 64)] = acc + tile.T[...].astype(np.float32)
 
     args = operand((64, 64)), np.zeros((64, 64), np.float32)
-    bare = numpipe.kernel(num_compute_wgs=1, compiler_params=BARE["turned"].options.compiler_params)(twice.function)
+    bare = numpipe.kernel(
+        num_compute_wgs=1, compiler_params=BARE["turned"].options.compiler_params
+    )(twice.function)
     assert counts(twice.inspect("ptx", *args)) == counts(bare.inspect("ptx", *args))

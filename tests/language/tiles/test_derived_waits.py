@@ -20,7 +20,10 @@ SOURCES = [
     (2, "s = wgmma()\no, u = wgmma(), wgmma()\ns = wait(s)"),
     (7, "s = wgmma()\n" + "o = wgmma()\n" * 9 + "s = wait(s)"),
     (0, "s = wgmma()\nif c:\n    o = wgmma()\ns = wait(s)"),
-    (1, "s = wgmma()\nif c:\n    o = wgmma()\nelse:\n    o = wgmma()\n    u = wgmma()\ns = wait(s)"),
+    (
+        1,
+        "s = wgmma()\nif c:\n    o = wgmma()\nelse:\n    o = wgmma()\n    u = wgmma()\ns = wait(s)",
+    ),
     (1, "s = wgmma()\nif c:\n    s = wgmma()\no = wgmma()\ns = wait(s)"),
     (0, "s = wgmma()\no = wgmma() if c else u\ns = wait(s)"),
     (0, "s = wgmma()\nfor i in r:\n    o = wgmma()\ns = wait(s)"),
@@ -28,8 +31,14 @@ SOURCES = [
     # a parameter: s was issued behind it at least
     (1, "for i in r:\n    s = wgmma()\n    t = wait(t)\n    t = wgmma()"),
     (1, "o = wgmma()\nfor i in r:\n    s = wgmma()\n    o = wgmma()\n    s = wait(s)\n    o = 1"),
-    (0, "o = wgmma()\nfor i in r:\n    if c:\n        continue\n    s = wgmma()\n    o = wait(o)\n    o = wgmma()"),
-    (1, "o = wgmma()\nfor i in r:\n    s = wgmma()\n    if c:\n        o = wait(o)\n    o = wgmma()"),
+    (
+        0,
+        "o = wgmma()\nfor i in r:\n    if c:\n        continue\n    s = wgmma()\n    o = wait(o)\n    o = wgmma()",
+    ),
+    (
+        1,
+        "o = wgmma()\nfor i in r:\n    s = wgmma()\n    if c:\n        o = wait(o)\n    o = wgmma()",
+    ),
     (0, "o = wgmma()\nwhile c:\n    s = wgmma()\n    o = wait(o)"),
     (0, "s = f()\ns = wait(s)"),
     (0, "s = t\ns = wait(s)"),
@@ -37,7 +46,10 @@ SOURCES = [
     (0, "wait(s)"),
     (1, "s = wgmma()\nif True:\n    o = wgmma()\ns = wait(s)"),
     (0, "s = wgmma()\nif False:\n    o = wgmma()\nelse:\n    pass\ns = wait(s)"),
-    (2, "s = wgmma()\nif True:\n    if False:\n        s = wgmma()\n    else:\n        o = wgmma()\no = wgmma()\ns = wait(s)"),
+    (
+        2,
+        "s = wgmma()\nif True:\n    if False:\n        s = wgmma()\n    else:\n        o = wgmma()\no = wgmma()\ns = wait(s)",
+    ),
 ]
 
 
@@ -47,7 +59,9 @@ def test_groups_are_counted_on_every_way_to_the_wait(groups: int, source: str) -
     assert isinstance(function, ast.FunctionDef)
 
     def calls(node: ast.AST, name: str) -> bool:
-        return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+        return (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+        )
 
     def arm(test: ast.expr) -> bool | None:
         return test.value if isinstance(test, ast.Constant) else None  # type: ignore[return-value]
@@ -60,7 +74,9 @@ def test_groups_are_counted_on_every_way_to_the_wait(groups: int, source: str) -
 def two_products(a, c, d):
     """Two products in flight, each waited for by itself."""
     first, second = numpipe.zeros((64, 64), np.float32), numpipe.zeros((64, 64), np.float32)
-    for (_,), (x,) in numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+    for (_,), (x,) in numpipe.pipeline(
+        grid=(a.shape[1] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),)
+    )(a):
         first = numpipe.wgmma(first, x, x.T)
         second = numpipe.wgmma(second, x, x)
         first = numpipe.wgmma_wait(first) * 0.5
@@ -78,7 +94,9 @@ def run(seed: int | None) -> None:
     np.testing.assert_array_equal(d, (x @ x) / 16 + (y @ y) / 4)
 
 
-def test_the_first_of_two_products_is_read_while_the_second_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_of_two_products_is_read_while_the_second_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     left = []
     wait = mma.wait_for.function

@@ -43,7 +43,10 @@ def test_a_number_takes_the_arrays_type(dtype: np.dtype, target: str) -> None:
 
 
 def test_an_integer_that_the_array_cannot_hold_is_an_error_simulated() -> None:
-    with pytest.raises(numpipe.SimulationError, match=r"'y\[…\] = value': 300 overflows uint8, which wraps silently on the GPU"):
+    with pytest.raises(
+        numpipe.SimulationError,
+        match=r"'y\[…\] = value': 300 overflows uint8, which wraps silently on the GPU",
+    ):
         one_number.simulate(np.zeros(9, np.uint8), np.int32(0), np.int32(300))
 
 
@@ -54,7 +57,9 @@ def test_an_index_outside_is_an_error_simulated_for_stores_and_atomics(i: int) -
         numpipe.atomic_add(y.at[i], x)
 
     for kernel in (one_number, added):
-        with pytest.raises(numpipe.SimulationError, match=f"index {i} along dimension 0 is outside the array's 9") as caught:
+        with pytest.raises(
+            numpipe.SimulationError, match=f"index {i} along dimension 0 is outside the array's 9"
+        ) as caught:
             kernel.simulate(np.zeros(9, np.float32), np.int32(i), np.float32(1))
         assert caught.value.report.hazard == "out-of-bounds"
 
@@ -78,17 +83,32 @@ def test_two_warpgroups_that_store_to_one_element_are_reported_and_may_add_to_it
 @pytest.mark.parametrize("case", ["statistics", "row sums", *map(str, STORED)])
 def test_stores_of_numbers_compile_and_the_gate_finds_nothing(case: str) -> None:
     x = np.zeros((256, 64), np.int32)
-    built = (statistics.compiled(*arrays_of_statistics().values()) if case == "statistics" else
-             row_sums.compiled(x, np.zeros(5, np.int32)) if case == "row sums" else
-             one_number.compiled(np.zeros(9, dict(zip(map(str, STORED), STORED, strict=True))[case]), np.int32(0), np.int32(1)))
+    built = (
+        statistics.compiled(*arrays_of_statistics().values())
+        if case == "statistics"
+        else row_sums.compiled(x, np.zeros(5, np.int32))
+        if case == "row sums"
+        else one_number.compiled(
+            np.zeros(9, dict(zip(map(str, STORED), STORED, strict=True))[case]),
+            np.int32(0),
+            np.int32(1),
+        )
+    )
     assert gate.findings(built) == ()
-    assert case != "statistics" or {"st.global.f32", "st.global.b64", "st.global.b8", "red.relaxed.gpu.global.add.f32",
-                                    "red.relaxed.gpu.global.max.s32"} <= set(built.ptx.split())
+    assert case != "statistics" or {
+        "st.global.f32",
+        "st.global.b64",
+        "st.global.b8",
+        "red.relaxed.gpu.global.add.f32",
+        "red.relaxed.gpu.global.max.s32",
+    } <= set(built.ptx.split())
 
 
 @compiles
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.float32, np.float16], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize(
+    "dtype", [np.int32, np.uint32, np.float32, np.float16], ids=lambda dtype: dtype.__name__
+)
 def test_a_literal_is_added_in_the_arrays_type(dtype: Any) -> None:
     """ptxas refuses one of 64 bits."""
     assert gate.findings(counted.compiled(np.zeros(5, dtype))) == ()
@@ -102,6 +122,10 @@ def test_a_block_is_still_stored_beside_an_element() -> None:
         y[ds(0, 64), ds(0, 64)] = t / t.sum()
         n[0, 0] = x[3, 4]
 
-    x, y, n = np.ones((64, 64), np.float32), np.zeros((64, 64), np.float32), np.zeros((1, 1), np.float32)
+    x, y, n = (
+        np.ones((64, 64), np.float32),
+        np.zeros((64, 64), np.float32),
+        np.zeros((1, 1), np.float32),
+    )
     both.simulate(x, y, n)
     assert (y == np.float32(1 / 4096)).all() and n[0, 0] == 1

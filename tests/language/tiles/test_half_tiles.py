@@ -15,12 +15,30 @@ from tests.kernels.compilers import compiles
 
 F32, F16, BF16 = np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 DTYPES = {"float16": F16, "bfloat16": BF16}
-ARITHMETIC = ("a + b", "a - b", "a * b", "a / b", "-a", "abs(b)", "a * a + b", "a ** 3", "np.maximum(a, b)", "np.minimum(a, b)",
-              "2.5 * a - 1", "np.where(a < b, a, b * 2.0)", "a + row", "a * column[:, None]", "a - row[None, :]",
-              "np.exp(a * 0.125)",
-              "np.sqrt(abs(a))", "(a + b).max(axis=1)[:, None] + a", "a.min(axis=0) - b", "full(64, s, a.dtype) * a",
-              "np.where(row >= 0.0, row, column[:, None] * 1.0)",
-              "a * 1.00048828125091")
+ARITHMETIC = (
+    "a + b",
+    "a - b",
+    "a * b",
+    "a / b",
+    "-a",
+    "abs(b)",
+    "a * a + b",
+    "a ** 3",
+    "np.maximum(a, b)",
+    "np.minimum(a, b)",
+    "2.5 * a - 1",
+    "np.where(a < b, a, b * 2.0)",
+    "a + row",
+    "a * column[:, None]",
+    "a - row[None, :]",
+    "np.exp(a * 0.125)",
+    "np.sqrt(abs(a))",
+    "(a + b).max(axis=1)[:, None] + a",
+    "a.min(axis=0) - b",
+    "full(64, s, a.dtype) * a",
+    "np.where(row >= 0.0, row, column[:, None] * 1.0)",
+    "a * 1.00048828125091",
+)
 COMPARISONS = ("a < b", "a <= b", "a > row", "a >= 1.5", "a == column[:, None]", "a != a")
 
 
@@ -42,7 +60,7 @@ def halves(x, y, r, out, masks, top, s):
     put(out, 4, -a)
     put(out, 5, abs(b))
     put(out, 6, a * a + b)
-    put(out, 7, a ** 3)
+    put(out, 7, a**3)
     put(out, 8, np.maximum(a, b))
     put(out, 9, np.minimum(a, b))
     put(out, 10, 2.5 * a - 1)
@@ -76,8 +94,15 @@ def arrays_of_halves(name: str) -> dict[str, Any]:
         found[..., ::2] = rng.standard_normal(found[..., ::2].shape).astype(dtype)
         return found
 
-    return {"x": bits(64, 64), "y": bits(64, 64), "r": bits(2, 64), "out": np.zeros((64 * len(ARITHMETIC), 64), dtype),
-            "masks": np.zeros((64 * len(COMPARISONS), 64), np.int32), "top": np.zeros(64, F32), "s": np.float32(1.7)}
+    return {
+        "x": bits(64, 64),
+        "y": bits(64, 64),
+        "r": bits(2, 64),
+        "out": np.zeros((64 * len(ARITHMETIC), 64), dtype),
+        "masks": np.zeros((64 * len(COMPARISONS), 64), np.int32),
+        "top": np.zeros(64, F32),
+        "s": np.float32(1.7),
+    }
 
 
 def evaluated(text: str, arrays: dict[str, Any]) -> np.ndarray:
@@ -98,8 +123,16 @@ def evaluated(text: str, arrays: dict[str, Any]) -> np.ndarray:
         def sqrt(x: np.ndarray) -> np.ndarray:
             return np.sqrt(x.astype(F32)).astype(dtype)
 
-    scope = {"a": arrays["x"], "b": arrays["y"], "row": arrays["r"][0], "column": arrays["r"][1], "np": Wide,
-             "s": arrays["s"], "full": lambda n, value, dtype: np.full(n, value, dtype), "own": dtype.type}
+    scope = {
+        "a": arrays["x"],
+        "b": arrays["y"],
+        "row": arrays["r"][0],
+        "column": arrays["r"][1],
+        "np": Wide,
+        "s": arrays["s"],
+        "full": lambda n, value, dtype: np.full(n, value, dtype),
+        "own": dtype.type,
+    }
     # ml_dtypes makes float32 of those
     text = re.sub(r"\d+\.\d+", r"own(\g<0>)", text.replace("a ** 3", "a * a * a"))
     with np.errstate(all="ignore"):
@@ -116,7 +149,11 @@ def neighbours(wanted: np.ndarray, got: np.ndarray) -> bool:
     the next number; NaN is NaN."""
     nan = np.isnan(wanted)
     apart = np.abs(wanted.view(np.int16).astype(int) - got.view(np.int16))[~nan]
-    return np.array_equal(np.isnan(got), nan) and bool((apart <= 1).all()) and np.count_nonzero(apart) <= 0.02 * wanted.size
+    return (
+        np.array_equal(np.isnan(got), nan)
+        and bool((apart <= 1).all())
+        and np.count_nonzero(apart) <= 0.02 * wanted.size
+    )
 
 
 def wrong(name: str, target: str) -> list[str]:
@@ -125,7 +162,7 @@ def wrong(name: str, target: str) -> list[str]:
     halves(*arrays.values(), target=target)
     found = []
     for number, text in enumerate(ARITHMETIC):
-        wanted, got = evaluated(text, arrays), arrays["out"][64 * number:64 * number + 64]
+        wanted, got = evaluated(text, arrays), arrays["out"][64 * number : 64 * number + 64]
         assert wanted.dtype == got.dtype, text
         # the GPU's exp is within 2 ulp of float32, so some results are rounded to the other
         # neighbour
@@ -133,7 +170,7 @@ def wrong(name: str, target: str) -> list[str]:
         if not agree(wanted, got):
             found.append(text)
     for number, text in enumerate(COMPARISONS):
-        if not (evaluated(text, arrays) == arrays["masks"][64 * number:64 * number + 64]).all():
+        if not (evaluated(text, arrays) == arrays["masks"][64 * number : 64 * number + 64]).all():
             found.append(text)
     x = arrays["x"].astype(F32)
     return found + ["top"] * (not (arrays["top"] == np.where(np.isnan(x), 0, x).max()).all())
@@ -154,7 +191,10 @@ def test_a_rounding_to_the_other_neighbour_is_borne_in_a_few_elements(dtype: np.
         got.view(np.int16)[elements] += by
         return got
 
-    assert all(neighbours(wanted, got) for got in (wanted.copy(), changed([3, 50], 1), changed([3, 50], -1)))
+    assert all(
+        neighbours(wanted, got)
+        for got in (wanted.copy(), changed([3, 50], 1), changed([3, 50], -1))
+    )
     assert not any(neighbours(wanted, got) for got in (changed([3], 2), changed([3, 50, 90], 1)))
     for element, value in ((7, 1.0), (3, np.nan)):  # a number for NaN, NaN for a number
         got = wanted.copy()
@@ -164,8 +204,12 @@ def test_a_rounding_to_the_other_neighbour_is_borne_in_a_few_elements(dtype: np.
 
 @pytest.mark.variants(1)
 @compiles
-@pytest.mark.parametrize("dtype, kind", [(F16, "f16x2"), (BF16, "bf16x2")], ids=["float16", "bfloat16"])
-def test_two_elements_are_one_instruction_and_nothing_is_widened(dtype: np.dtype, kind: str) -> None:
+@pytest.mark.parametrize(
+    "dtype, kind", [(F16, "f16x2"), (BF16, "bf16x2")], ids=["float16", "bfloat16"]
+)
+def test_two_elements_are_one_instruction_and_nothing_is_widened(
+    dtype: np.dtype, kind: str
+) -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def computed(x, y):
         a = x[ds(0, 64), ds(0, 64)]
@@ -174,6 +218,11 @@ def test_two_elements_are_one_instruction_and_nothing_is_widened(dtype: np.dtype
     x, y = (np.ones((64, 64), dtype) for _ in "xy")
     ptx = computed.inspect("ptx", x, y)
     # of 32 elements a lane
-    assert ptx.count(f"mul.rn.{kind}") == ptx.count(f"sub.rn.{kind}") == ptx.count(f"max.NaN.{kind}") == 16
+    assert (
+        ptx.count(f"mul.rn.{kind}")
+        == ptx.count(f"sub.rn.{kind}")
+        == ptx.count(f"max.NaN.{kind}")
+        == 16
+    )
     assert len(re.findall(rf"cvt\.rn\.{kind}\.f32", ptx)) <= 2  # the constants
     assert not re.search(r"fma\.rn\.b?f16", ptx)

@@ -27,7 +27,11 @@ VECTORS = {layout: Form((64,), np.dtype(np.float32), layout) for layout in (EITH
 
 @pytest.mark.parametrize("layout", VECTORS)
 def test_a_vector_in_either_layout_becomes_the_other_in_both_orders(layout: str) -> None:
-    assert joined_form(VECTORS[EITHER], VECTORS[layout]) == joined_form(VECTORS[layout], VECTORS[EITHER]) == VECTORS[layout]
+    assert (
+        joined_form(VECTORS[EITHER], VECTORS[layout])
+        == joined_form(VECTORS[layout], VECTORS[EITHER])
+        == VECTORS[layout]
+    )
 
 
 def test_no_others_do() -> None:
@@ -53,7 +57,11 @@ def test_their_code_moves_nothing_between_layouts(kernel: Any) -> None:
     arguments = arrays_of_row_sums()
     assert not kernel.inspect("gate", *arguments)
     resources = kernel.inspect("resources", *arguments)
-    assert resources.spill_bytes == 0 and "layout_cast" not in str(resources) and "to column layout" not in str(resources)
+    assert (
+        resources.spill_bytes == 0
+        and "layout_cast" not in str(resources)
+        and "to column layout" not in str(resources)
+    )
     code = kernel.inspect("sass", *arguments)
     # rows are summed by quads; nothing is stored in shared memory
     assert code.count("SHFL") > 0 and "STS" not in code
@@ -78,6 +86,7 @@ def test_they_compile() -> None:
 # ---- what a step of a body is given --------------------------------------------------------------
 def carried(first: str, then: str) -> Any:
     """A kernel whose body is given a vector in one layout, and returns one in another."""
+
     @numpipe.function
     def vector(layout):
         if layout == EITHER:
@@ -92,14 +101,20 @@ def carried(first: str, then: str) -> Any:
         def compute(pipeline):
             y[ds(0, 64)] = pipeline(vector(first))
 
-        numpipe.emit_pipeline_warp_specialized(body, grid=(3,), compute_context=compute, in_specs=(
-            numpipe.BlockSpec((64, 64), lambda k: (0, k)),))(x)
+        numpipe.emit_pipeline_warp_specialized(
+            body,
+            grid=(3,),
+            compute_context=compute,
+            in_specs=(numpipe.BlockSpec((64, 64), lambda k: (0, k)),),
+        )(x)
 
     return stepped
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("first, then", [(EITHER, ROW), (EITHER, COLUMN), (ROW, EITHER), (COLUMN, EITHER)])
+@pytest.mark.parametrize(
+    "first, then", [(EITHER, ROW), (EITHER, COLUMN), (ROW, EITHER), (COLUMN, EITHER)]
+)
 @pytest.mark.parametrize("execution", ["simulate", pytest.param("compiled", marks=compiles)])
 def test_a_carry_in_either_layout_takes_the_other(execution: str, first: str, then: str) -> None:
     x, y = np.zeros((64, 192), np.float16), np.zeros(64, np.float32)
@@ -113,6 +128,9 @@ def test_a_carry_in_either_layout_takes_the_other(execution: str, first: str, th
 @pytest.mark.parametrize("execution", ["simulate", pytest.param("compiled", marks=compiles)])
 def test_a_carry_keeps_a_layout_that_it_has(execution: str, first: str, then: str) -> None:
     x, y = np.zeros((64, 192), np.float16), np.zeros(64, np.float32)
-    with pytest.raises(CompileError, match=rf"\({first} layout\) and returned tile \(64,\) float32 \({then} layout\): a carry "
-                       rf'keeps its layout too: cast one: numpipe\.layout_cast\(x, "{then}"\)'):
+    with pytest.raises(
+        CompileError,
+        match=rf"\({first} layout\) and returned tile \(64,\) float32 \({then} layout\): a carry "
+        rf'keeps its layout too: cast one: numpipe\.layout_cast\(x, "{then}"\)',
+    ):
         getattr(carried(first, then), execution)(x, y)

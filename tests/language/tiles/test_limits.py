@@ -27,7 +27,9 @@ def test_a_group_of_rows_ends_in_the_midst_of_a_tile(target: str) -> None:
     c = np.full((456, 64), 7, np.float32)
     for first, end in ((0, 130), (130, 200), (256, 256)):
         grouped(a, b, c, first, end, target=target)
-    assert (c[:200] == a[:200].astype(np.float32) @ b.T.astype(np.float32)).all() and (c[200:] == 7).all()
+    assert (c[:200] == a[:200].astype(np.float32) @ b.T.astype(np.float32)).all() and (
+        c[200:] == 7
+    ).all()
 
 
 def test_rows_are_scattered_up_to_a_column(target: str) -> None:

@@ -20,7 +20,9 @@ from tests.kernels.nan_kernels import PLACES, STORES, given
 
 def unchecked(kernel: Any) -> Any:
     params = kernel.options.compiler_params.replace(check_nan=False)
-    return numpipe.Kernel(kernel.function, dataclasses.replace(kernel.options, compiler_params=params))
+    return numpipe.Kernel(
+        kernel.function, dataclasses.replace(kernel.options, compiler_params=params)
+    )
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -42,29 +44,46 @@ def test_compiled_each_store_has_its_record_and_without_the_option_none(name: st
     built = kernel.compiled(*given(name))
     target = PLACES[name][0].replace("\\", "")
     assert len(re.findall(records, built.ptx)) == 1
-    assert any(re.fullmatch(rf"{re.escape(target)} @ nan_kernels\.py:\d+", place) for place in built.image.places)
+    assert any(
+        re.fullmatch(rf"{re.escape(target)} @ nan_kernels\.py:\d+", place)
+        for place in built.image.places
+    )
     assert not re.findall(records, unchecked(kernel).compiled(*given(name)).ptx)
 
 
 def test_a_record_names_the_first_element_of_the_first_cta_and_counts_the_others() -> None:
     image = STORES["to_an_array"].compiled(*given("to_an_array")).image
     number = next(n for n, place in enumerate(image.places) if place.startswith("y[…] @"))
-    found = [Record(0, (x, 0, 0), 1, number, row, 2 << 32 | column, NAN)
-             for x, row, column in ((1, 0, 0), (0, 40, 9), (0, 40, 8), (0, 40, 8))]
+    found = [
+        Record(0, (x, 0, 0), 1, number, row, 2 << 32 | column, NAN)
+        for x, row, column in ((1, 0, 0), (0, 40, 9), (0, 40, 8), (0, 40, 8))
+    ]
     error = failure(image, found, True)
-    assert isinstance(error, SimulationError) and error.report is not None and error.report.hazard == "nan-stored"
-    assert re.match(r"nan_kernels\.py:\d+: kernel to_an_array: 'y\[…\] = …' stores a NaN, element \(40, 8\) of the tile, in "
-                    r"warpgroup 0 of CTA \(0, 0, 0\), and 2 more: look for", str(error))
+    assert (
+        isinstance(error, SimulationError)
+        and error.report is not None
+        and error.report.hazard == "nan-stored"
+    )
+    assert re.match(
+        r"nan_kernels\.py:\d+: kernel to_an_array: 'y\[…\] = …' stores a NaN, element \(40, 8\) of the tile, in "
+        r"warpgroup 0 of CTA \(0, 0, 0\), and 2 more: look for",
+        str(error),
+    )
 
 
 def test_a_product_with_the_check_is_what_it_is_without() -> None:
     params = CompilerParams(debug=True, check_nan=True)
-    checked = numpipe.Kernel(matmul.function, dataclasses.replace(matmul.options, compiler_params=params))
+    checked = numpipe.Kernel(
+        matmul.function, dataclasses.replace(matmul.options, compiler_params=params)
+    )
     a = np.random.default_rng(0).standard_normal((128, 128), np.float32).astype(np.float16)
     np.testing.assert_array_equal(checked(a, a, target="sim"), matmul(a, a, target="sim"))
     a[5, 7] = np.inf
     a[6] = 0
-    with pytest.raises(SimulationError, match=r"gemm\.py:\d+: kernel matmul: 'c\[…\] = …' stores a NaN, element \(5, 6\) of the"):
+    with pytest.raises(
+        SimulationError,
+        match=r"gemm\.py:\d+: kernel matmul: 'c\[…\] = …' stores a NaN, element \(5, 6\) of the",
+    ):
         checked(a, a, target="sim")
 
 
@@ -80,4 +99,7 @@ def test_integers_and_masks_are_not_looked_at() -> None:
 
     y = np.zeros((64, 64), np.int32)
     counts.simulate(y)
-    assert not [place for place in counts.compiled(y).image.places if place.startswith("y[")] and y[0, 3] == 3
+    assert (
+        not [place for place in counts.compiled(y).image.places if place.startswith("y[")]
+        and y[0, 3] == 3
+    )

@@ -47,7 +47,8 @@ def test_a_part_has_the_places_of_its_own_layout(layout: str) -> None:
     result, slices = part_form(form, (Ds(64, 64), Ds(64, 64)))
     where = places(form.shape, layout)
     assert [where[i] for i in elements_of(form, result, slices)] == [
-        (row + 64, column + 64) for row, column in places(result.shape, layout)]  # type: ignore[operator]
+        (row + 64, column + 64) for row, column in places(result.shape, layout)
+    ]  # type: ignore[operator]
     assert part_form(form, (ALL, ALL))[0] == form
 
 
@@ -57,11 +58,15 @@ def test_a_part_has_the_places_of_its_own_layout(layout: str) -> None:
 def test_parts_compile_and_the_gate_finds_nothing(case: str) -> None:
     half, x = np.zeros((64, 128), np.float16), np.zeros((192, 192), np.float32)
     if case == "vectors":
-        built = parts_of_vectors.compiled(x, np.zeros((7, 64), np.float32), np.zeros((128, 64), np.float32))
+        built = parts_of_vectors.compiled(
+            x, np.zeros((7, 64), np.float32), np.zeros((128, 64), np.float32)
+        )
     elif case == "product":
         built = halves_of_a_product.compiled(half, half, np.zeros((64, 32), np.float32))
     elif case == "coalesced":
-        built = coalesced_parts.compiled(np.zeros((128, 128), np.float16), np.zeros((128, 192), np.float16))
+        built = coalesced_parts.compiled(
+            np.zeros((128, 128), np.float16), np.zeros((128, 192), np.float16)
+        )
     else:
         dtype = next(dtype for dtype in TYPES if str(dtype) == case)
         built = columns_of_tiles.compiled(np.zeros((128, 64), dtype), np.zeros((128, 176), dtype))
@@ -79,5 +84,8 @@ def test_a_part_reads_the_registers_where_they_are() -> None:
         y[ds(0, 64), ds(0, 8)] = x[ds(0, 64), ds(8, 8)]
 
     arrays = np.zeros((64, 64), np.float32), np.zeros((64, 8), np.float32)
-    loads = [sum("ld.global" in line for line in kernel.compiled(*arrays).ptx.splitlines()) for kernel in (part, whole)]
+    loads = [
+        sum("ld.global" in line for line in kernel.compiled(*arrays).ptx.splitlines())
+        for kernel in (part, whole)
+    ]
     assert loads[0] == loads[1] > 0

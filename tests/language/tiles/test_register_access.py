@@ -13,7 +13,16 @@ import numpipe
 from numpipe import PipelineRace, SimulationError, ds
 from numpipe.language.tiles.addresses import swizzled
 from numpipe.language.tiles.layout_pictures import holders
-from numpipe.language.tiles.layouts import Form, coalesced, coalesced_form, lanes_across, panel_width, places, run_offset, vector_of
+from numpipe.language.tiles.layouts import (
+    Form,
+    coalesced,
+    coalesced_form,
+    lanes_across,
+    panel_width,
+    places,
+    run_offset,
+    vector_of,
+)
 from numpipe.plan.layout import Layout
 from tests.kernels.access_kernels import (
     CASES,
@@ -58,10 +67,14 @@ def meeting(other: str) -> Any:
     return adds
 
 
-@pytest.mark.parametrize("other, message", [
-    ("store", r"store \(total\) writes total\[0:64\], which CTA \(0, 0, 0\) writes too"),
-    ("load", r"load \(total\) .* total\[0:64\], which"),
-    ("max", r"reduction 'add' \(total\) writes .* which CTA \(0, 0, 0\) writes too")])
+@pytest.mark.parametrize(
+    "other, message",
+    [
+        ("store", r"store \(total\) writes total\[0:64\], which CTA \(0, 0, 0\) writes too"),
+        ("load", r"load \(total\) .* total\[0:64\], which"),
+        ("max", r"reduction 'add' \(total\) writes .* which CTA \(0, 0, 0\) writes too"),
+    ],
+)
 def test_only_reductions_of_one_kind_meet(other: str, message: str) -> None:
     x, total, again = np.ones(64, np.int32), np.zeros(64, np.int32), np.zeros(128, np.int32)
     meeting("").simulate(x, total, again)
@@ -78,7 +91,10 @@ def test_a_reduction_needs_something_to_start_from() -> None:
     x, out = np.ones(64, np.float32), np.ones(64, np.float32)
     added.simulate(x, out=out)
     assert (out == 2).all()
-    with pytest.raises(SimulationError, match=r"(?s)reduction 'add' \(out\) changes out\[0:64\], which nobody has written"):
+    with pytest.raises(
+        SimulationError,
+        match=r"(?s)reduction 'add' \(out\) changes out\[0:64\], which nobody has written",
+    ):
         added.simulate(x)
 
 
@@ -102,15 +118,27 @@ def test_casts_that_move_data_are_listed_and_the_others_are_free() -> None:
     arrays = list(arrays_of_casts().values())
     found = casts.inspect("resources", *arrays)
     lines = casts.function.__code__.co_firstlineno
-    assert [(int(site.split(":")[1]) - lines, what, nbytes) for site, what, nbytes in found.layout_casts] == [
-        (5, "float32 (64,) (column layout) to row layout", 256), (5, "float32 (64,) (row layout) to column layout", 256),
-        (7, "float32 (64,) (row layout) to column layout", 256), (7, "float32 (64,) (column layout) to row layout", 256),
-        (8, "float16 (64,) (column layout) to row layout", 256), (9, "bool (64,) (row layout) to column layout", 256)]
+    assert [
+        (int(site.split(":")[1]) - lines, what, nbytes) for site, what, nbytes in found.layout_casts
+    ] == [
+        (5, "float32 (64,) (column layout) to row layout", 256),
+        (5, "float32 (64,) (row layout) to column layout", 256),
+        (7, "float32 (64,) (row layout) to column layout", 256),
+        (7, "float32 (64,) (column layout) to row layout", 256),
+        (8, "float16 (64,) (column layout) to row layout", 256),
+        (9, "bool (64,) (row layout) to column layout", 256),
+    ]
     assert "column layout, through 256 B of shared memory" in str(found)
 
 
 def test_the_lanes_of_a_coalesced_tile_have_lines_of_it_and_each_element_once() -> None:
-    for dtype, columns in ((np.float32, 8), (np.float32, 64), (np.float16, 64), (np.float16, 16), (np.float16, 128)):
+    for dtype, columns in (
+        (np.float32, 8),
+        (np.float32, 64),
+        (np.float16, 64),
+        (np.float16, 16),
+        (np.float16, 128),
+    ):
         form = coalesced_form(Form((128, columns), np.dtype(dtype)), "test")
         found = {place: lanes for warp in range(4) for place, lanes in holders(form, warp).items()}
         assert len(found) == 128 * columns and all(len(lanes) == 1 for lanes in found.values())
@@ -122,13 +150,28 @@ def test_the_lanes_of_a_coalesced_tile_have_lines_of_it_and_each_element_once() 
                 if register == (first // 2 if dtype is np.float16 else first):
                     rows.setdefault(row, []).append(column)
             starts = [min(of) for of in rows.values()]
-            assert all(np.ptp(of) * np.dtype(dtype).itemsize < 128 for of in rows.values()) and len(rows) * max(
-                map(len, rows.values())) == 32 * (2 if dtype is np.float16 else 1) and len(set(starts)) == 1
+            assert (
+                all(np.ptp(of) * np.dtype(dtype).itemsize < 128 for of in rows.values())
+                and len(rows) * max(map(len, rows.values()))
+                == 32 * (2 if dtype is np.float16 else 1)
+                and len(set(starts)) == 1
+            )
 
 
-@pytest.mark.parametrize("dtype, columns, vector", [(np.float32, 32, 4), (np.float16, 64, 8), (np.float32, 8, 4),
-                                                    (np.float16, 32, 4), (np.float16, 16, 8), (np.int32, 16, 4)])
-def test_a_cast_finds_each_element_where_the_panel_has_it_without_bank_conflicts(dtype: Any, columns: int, vector: int) -> None:
+@pytest.mark.parametrize(
+    "dtype, columns, vector",
+    [
+        (np.float32, 32, 4),
+        (np.float16, 64, 8),
+        (np.float32, 8, 4),
+        (np.float16, 32, 4),
+        (np.float16, 16, 8),
+        (np.int32, 16, 4),
+    ],
+)
+def test_a_cast_finds_each_element_where_the_panel_has_it_without_bank_conflicts(
+    dtype: Any, columns: int, vector: int
+) -> None:
     form, threads = Form((64, columns), np.dtype(dtype), coalesced(vector)), np.arange(128)
     size = form.dtype.itemsize
     layout = Layout((64, columns), size, 1, columns * size, 64 * columns * size)
@@ -136,7 +179,10 @@ def test_a_cast_finds_each_element_where_the_panel_has_it_without_bank_conflicts
     row, column = threads // 32 * 16 + threads % 32 // across, threads % across * vector
     for down in {place[0] for place in places(form.shape, form.layout)}:
         at = swizzled(run_offset(form, threads, down), layout.width)
-        assert panel_width(form) == layout.width and (at == element_offset(layout, row + down, column)).all()
+        assert (
+            panel_width(form) == layout.width
+            and (at == element_offset(layout, row + down, column)).all()
+        )
         lanes = 128 // (vector * size)  # that are served together
         assert {ways(part, vector * size) for part in at.reshape(-1, lanes)} == {1}
 

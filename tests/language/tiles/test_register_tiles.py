@@ -43,9 +43,19 @@ SEEDS = None, 3
 
 
 # ---- which elements a lane has -------------------------------------------------------------------
-@pytest.mark.parametrize("shape, layout, held", [((128, 24), ACCUMULATOR, 1), ((24,), ROW, 32), ((1, 24), ROW, 32),
-                                                 ((128,), COLUMN, 4), ((128, 1), COLUMN, 4)])
-def test_the_lanes_of_a_layout_hold_every_element_so_many_times(shape: tuple[int, ...], layout: str, held: int) -> None:
+@pytest.mark.parametrize(
+    "shape, layout, held",
+    [
+        ((128, 24), ACCUMULATOR, 1),
+        ((24,), ROW, 32),
+        ((1, 24), ROW, 32),
+        ((128,), COLUMN, 4),
+        ((128, 1), COLUMN, 4),
+    ],
+)
+def test_the_lanes_of_a_layout_hold_every_element_so_many_times(
+    shape: tuple[int, ...], layout: str, held: int
+) -> None:
     rows, columns = (1 if layout == ROW else shape[0]), (1 if layout == COLUMN else shape[-1])
     count = np.zeros((rows, columns), int)
     for thread in range(128):
@@ -55,10 +65,20 @@ def test_the_lanes_of_a_layout_hold_every_element_so_many_times(shape: tuple[int
     assert (count == held).all()
 
 
-@pytest.mark.parametrize("shape, layout, have, of", [
-    ((64, 24), ACCUMULATOR, (24,), ROW), ((64, 64), ACCUMULATOR, (64,), EITHER), ((128, 8), ACCUMULATOR, (128, 1), COLUMN),
-    ((64,), ROW, (64,), EITHER), ((64,), COLUMN, (64,), EITHER), ((64, 1), COLUMN, (64, 1), COLUMN)])
-def test_an_operand_is_read_where_its_element_is_the_results(shape: Any, layout: str, have: Any, of: str) -> None:
+@pytest.mark.parametrize(
+    "shape, layout, have, of",
+    [
+        ((64, 24), ACCUMULATOR, (24,), ROW),
+        ((64, 64), ACCUMULATOR, (64,), EITHER),
+        ((128, 8), ACCUMULATOR, (128, 1), COLUMN),
+        ((64,), ROW, (64,), EITHER),
+        ((64,), COLUMN, (64,), EITHER),
+        ((64, 1), COLUMN, (64, 1), COLUMN),
+    ],
+)
+def test_an_operand_is_read_where_its_element_is_the_results(
+    shape: Any, layout: str, have: Any, of: str
+) -> None:
     wanted, given_ = layouts.places(shape, layout), layouts.places(have, of)
     for place, source in zip(wanted, layouts.sources(shape, layout, have, of), strict=True):
         row, column = given_[source]
@@ -71,7 +91,10 @@ def test_an_operand_is_read_where_its_element_is_the_results(shape: Any, layout:
 def test_vectors_of_two_layouts_do_not_meet() -> None:
     row, column = (Form((64,), np.dtype(np.float32), of) for of in (ROW, COLUMN))
     assert layouts.combined("+", [row, Form((64,), row.dtype, EITHER)]) == ((64,), ROW)
-    with pytest.raises(layouts.SpecError, match=r"'\+' of two vectors of 64 elements, one along columns \(row layout\)"):
+    with pytest.raises(
+        layouts.SpecError,
+        match=r"'\+' of two vectors of 64 elements, one along columns \(row layout\)",
+    ):
         layouts.combined("+", [row, column])
 
 
@@ -85,7 +108,12 @@ def test_a_picture_says_who_holds_each_element(tmp_path: Any) -> None:
     half = holders(Form((64, 16), np.dtype(np.float16)), 0)
     # an A operand: registers 0 … 3 of a k16 step
     assert half[0, 0] == half[0, 1] == [(0, 0)] and half[8, 8] == [(0, 3)]
-    assert {lane for lane, _ in holders(Form((64,), np.dtype(np.float32), COLUMN), 0)[3, -1]} == {12, 13, 14, 15}
+    assert {lane for lane, _ in holders(Form((64,), np.dtype(np.float32), COLUMN), 0)[3, -1]} == {
+        12,
+        13,
+        14,
+        15,
+    }
     picture.save(tmp_path / "tile.svg")
     assert "T31:3" in (tmp_path / "tile.svg").read_text()
     with pytest.raises(numpipe.SpecError, match=r"saved as \.svg or \.png, got '.*tile\.jpg'"):
@@ -101,14 +129,16 @@ def test_a_picture_as_png_has_the_cells_of_the_lanes(tmp_path: Any) -> None:
     assert pixels.shape[:2] == (2 * (34 + 16 * 22 + 8), 2 * (68 + 8 * 46))
     for column in range(8):  # the corner of a cell has the color of its lane of the quad
         corner = pixels[2 * 34 + 5, 2 * (34 + 46 * column) + 5, :3]
-        wanted = [int(COLORS[column // 2 % 4][i:i + 2], 16) for i in (1, 3, 5)]
+        wanted = [int(COLORS[column // 2 % 4][i : i + 2], 16) for i in (1, 3, 5)]
         assert np.abs(corner * 255 - wanted).max() < 2
 
 
 @pytest.mark.parametrize("name", make_figures.LAYOUTS)
 def test_the_pictures_of_the_page_are_those_that_are_drawn(name: str) -> None:
     shape, options = make_figures.LAYOUTS[name]
-    assert (make_figures.FIGURES / f"{name}.svg").read_text(encoding="utf8") == f"{numpipe.show_layout(shape, **options)}\n"
+    assert (make_figures.FIGURES / f"{name}.svg").read_text(
+        encoding="utf8"
+    ) == f"{numpipe.show_layout(shape, **options)}\n"
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------
@@ -132,7 +162,9 @@ def test_whole_numbers_go_through_shared_memory_and_to_arrays(target: str, again
 def test_an_epilogue_reads_bias_residual_and_scale(shape: tuple[int, int]) -> None:
     arrays = arrays_of_epilogue(shape)
     epilogue.simulate(*arrays.values())
-    np.testing.assert_allclose(arrays["c"].astype(np.float32), wanted_of_epilogue(arrays), rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(
+        arrays["c"].astype(np.float32), wanted_of_epilogue(arrays), rtol=2e-3, atol=2e-3
+    )
 
 
 @pytest.mark.thorough
@@ -151,12 +183,16 @@ def test_it_loads_pairs_where_it_can_and_no_vector_twice() -> None:
 @pytest.mark.variants(1)
 @compiles
 @pytest.mark.parametrize("address, pairs", [(1 << 20, 16), ((1 << 20) + 4, 0)])
-def test_a_vector_that_starts_anywhere_is_loaded_element_by_element(address: int, pairs: int) -> None:
+def test_a_vector_that_starts_anywhere_is_loaded_element_by_element(
+    address: int, pairs: int
+) -> None:
     @numpipe.kernel(num_compute_wgs=1, grid=1)
     def spread(x, y):
         y[ds(0, 64), ds(0, 128)] = numpipe.full((64, 128), 0.0, np.float32) + x[ds(0, 128)]
 
-    ptx = spread.inspect("ptx", CudaArray(address, (200,), "<f4"), CudaArray(1 << 21, (64, 128), "<f4"))
+    ptx = spread.inspect(
+        "ptx", CudaArray(address, (200,), "<f4"), CudaArray(1 << 21, (64, 128), "<f4")
+    )
     assert ptx.count("ld.global.v2.u32") == pairs and ptx.count("ld.global.u32") == 32
 
 
@@ -166,7 +202,9 @@ def test_reductions_are_numpys_along_each_axis(target: str, again: range) -> Non
     for _ in again:
         arrays["floats"][...], arrays["ints"][...] = 7, 7
         reduced(*arrays.values(), target=target)
-        for found, wanted in zip((arrays["floats"], arrays["ints"]), wanted_of_reductions(arrays), strict=True):
+        for found, wanted in zip(
+            (arrays["floats"], arrays["ints"]), wanted_of_reductions(arrays), strict=True
+        ):
             np.testing.assert_array_equal(found, wanted)
 
 
@@ -175,18 +213,25 @@ def test_what_the_warps_exchange_is_part_of_the_budget() -> None:
     def full_up(x, y, *, rows: numpipe.Static = 904):
         tile = numpipe.scratch(numpipe.SMEM((rows, 64), np.float32))
         tile[ds(0, 64), :] = x[ds(0, 64), ds(0, 64)]
-        y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)] + x[ds(0, 64), ds(0, 256)].sum(axis=0).sum()
+        y[ds(0, 64), ds(0, 64)] = (
+            x[ds(0, 64), ds(0, 64)] + x[ds(0, 64), ds(0, 256)].sum(axis=0).sum()
+        )
 
     x, y = np.ones((64, 256), np.float32), np.zeros((64, 64), np.float32)
     full_up.simulate(x, y, rows=64)
     assert (y == 64 * 256 + 1).all()
-    with pytest.raises(numpipe.SpecError, match=r"(?s)shared memory: .* 4096 B  reductions of register tiles"):
+    with pytest.raises(
+        numpipe.SpecError, match=r"(?s)shared memory: .* 4096 B  reductions of register tiles"
+    ):
         full_up.simulate(x, y)
 
 
 def test_a_vote_decides_for_the_warpgroup_and_not_for_the_memory_role(runs: Any) -> None:
     rng = np.random.default_rng(0)
-    x, limits = rng.uniform(-1, 1, (256, 64)).astype(np.float32), np.repeat(np.float32([0.9, 0.4, 0.1, 2.0]), 64)
+    x, limits = (
+        rng.uniform(-1, 1, (256, 64)).astype(np.float32),
+        np.repeat(np.float32([0.9, 0.4, 0.1, 2.0]), 64),
+    )
     x[:64] *= np.float32(0.5)
     x[17, 33] = 0.95  # one element decides for all four warps
     x[192:] = -np.abs(x[192:]) - 0.1
@@ -209,7 +254,9 @@ def test_attention_of_one_head(dtype: str, lazy: bool, keys: int) -> None:
     arrays = arrays_of_attention(keys, dtype)
     for seed in (None, 1):
         attention(dtype, lazy).simulate(*arrays.values(), seed=seed)
-        assert np.abs(arrays["o"] - wanted_of_attention(arrays)).max() < (2e-3 if dtype == "float16" else 2e-2)
+        assert np.abs(arrays["o"] - wanted_of_attention(arrays)).max() < (
+            2e-3 if dtype == "float16" else 2e-2
+        )
 
 
 @pytest.mark.thorough

@@ -58,7 +58,7 @@ def test_blocks_go_through_registers_and_are_clipped(shape: tuple[int, int]) -> 
         x = array(size, dtype)
         y, right = np.zeros_like(x), np.zeros_like(x)
         through_registers(x, y, m=m, n=n, target="sim")
-        right[3:3 + m, 2:2 + n] = (x + x)[3:3 + m, 2:2 + n]
+        right[3 : 3 + m, 2 : 2 + n] = (x + x)[3 : 3 + m, 2 : 2 + n]
         assert (y == right).all()
 
 
@@ -77,27 +77,43 @@ def test_blocks_go_through_shared_memory(shape: tuple[int, int]) -> None:
 @pytest.mark.variants(3)
 def test_reductions_are_numpys(shape: tuple[int, int]) -> None:
     (m, n), dtype = shape, (F32, I32)[SHAPES.index(shape) % 2]
-    x, results = array(shape, dtype), (np.zeros((m, 4), dtype), np.zeros((3, n), dtype), np.zeros(4, dtype))
+    x, results = (
+        array(shape, dtype),
+        (np.zeros((m, 4), dtype), np.zeros((3, n), dtype), np.zeros(4, dtype)),
+    )
     reduced(x, *results, m=m, n=n, target="sim")
     for found, right in zip(results, expected(x), strict=True):
         assert (found == right).all()
 
 
-@pytest.mark.parametrize("shape, lanes, word", [
-    ((64, 128), 32, F32), ((24, 16), 4, I32), ((192, 64), 8, F32), ((120, 128), 16, I32), ((128, 256), 32, F32)], ids=str)
+@pytest.mark.parametrize(
+    "shape, lanes, word",
+    [
+        ((64, 128), 32, F32),
+        ((24, 16), 4, I32),
+        ((192, 64), 8, F32),
+        ((120, 128), 16, I32),
+        ((128, 256), 32, F32),
+    ],
+    ids=str,
+)
 @pytest.mark.variants(2)
-def test_casts_move_tiles_and_vectors(shape: tuple[int, int], lanes: int, word: np.dtype, target: str) -> None:
+def test_casts_move_tiles_and_vectors(
+    shape: tuple[int, int], lanes: int, word: np.dtype, target: str
+) -> None:
     for dtype in (word, BF16):
         x, v = array(shape, dtype), array((max(shape),), dtype, 1)
         y = np.zeros_like(x)
         cast(x, y, v, m=shape[0], n=shape[1], to=names(lanes, shape), target=target)
-        assert (y == x * v[:shape[1]] + v[:shape[0], None]).all()
+        assert (y == x * v[: shape[1]] + v[: shape[0], None]).all()
 
 
 def test_a_softmax_by_a_warp_a_row() -> None:
     x = np.random.default_rng(0).standard_normal((20, 1024)).astype(BF16)
     e = np.exp(x.astype(F32) - x.astype(F32).max(1, keepdims=True))
-    np.testing.assert_allclose(softmax(x, target="sim").astype(F32), e / e.sum(1, keepdims=True), rtol=0.01)
+    np.testing.assert_allclose(
+        softmax(x, target="sim").astype(F32), e / e.sum(1, keepdims=True), rtol=0.01
+    )
 
 
 class _Lanes(np.ndarray):
@@ -110,16 +126,27 @@ class _Ints:
     """A builder of LLVM whose values are NumPy arrays: what an address is in each lane."""
 
     def __getattr__(self, name: str) -> Any:
-        operation = {"add": np.add, "mul": np.multiply, "and_": np.bitwise_and, "xor": np.bitwise_xor, "shl": np.left_shift,
-                     "lshr": np.right_shift}[name]
-        return lambda *operands: np.asarray(operation(*(getattr(each, "constant", each) for each in operands))).view(_Lanes)
+        operation = {
+            "add": np.add,
+            "mul": np.multiply,
+            "and_": np.bitwise_and,
+            "xor": np.bitwise_xor,
+            "shl": np.left_shift,
+            "lshr": np.right_shift,
+        }[name]
+        return lambda *operands: np.asarray(
+            operation(*(getattr(each, "constant", each) for each in operands))
+        ).view(_Lanes)
 
 
-@pytest.mark.parametrize("shape, layout", [
-    ((24, 16), "rows 8"), ((8, 64), "rows 32"), ((64, 64), "accumulator"), ((32, 48), "rows 4")])
+@pytest.mark.parametrize(
+    "shape, layout",
+    [((24, 16), "rows 8"), ((8, 64), "rows 32"), ((64, 64), "accumulator"), ((32, 48), "rows 4")],
+)
 @pytest.mark.parametrize("inner", [0, 1])
-def test_addresses_in_shared_memory_are_those_of_the_elements(shape: tuple[int, int], layout: str, inner: int,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_in_shared_memory_are_those_of_the_elements(
+    shape: tuple[int, int], layout: str, inner: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(nb, "thread_index", lambda builder: LANES.view(_Lanes))
     for dtype in (F32, np.dtype(np.float16), np.dtype(np.int8)):
         width = min(128, 128 * dtype.itemsize)
@@ -127,15 +154,24 @@ def test_addresses_in_shared_memory_are_those_of_the_elements(shape: tuple[int, 
         tile = TileType(Form(shape, dtype, layout))
         row, column = own_place(tile.form, LANES)
         for start in ((0, 0), (13, 29), (64, 64)):
-            address = scattered_shared_cuda.addresses(_Ints(), whole, nb.const(4096), tile, tuple(map(nb.const, start)))
+            address = scattered_shared_cuda.addresses(
+                _Ints(), whole, nb.const(4096), tile, tuple(map(nb.const, start))
+            )
             for number, (down, right) in enumerate(places(shape, layout)):
                 right_place = whole.offset(row + down + start[0], column + right + start[1])
-                assert (address(number) == swizzled(4096 + right_place, width)).all(), (start, number)
+                assert (address(number) == swizzled(4096 + right_place, width)).all(), (
+                    start,
+                    number,
+                )
 
 
 def test_show_layout_draws_rows() -> None:
-    assert "T31:3" in str(show_layout((8, 64), layout="rows 32")) and "T7:1" in str(show_layout((8, 64), layout="rows 8"))
-    with pytest.raises(SpecError, match=r"\(8, 24\) has no layout 'rows 32': columns are a multiple of 64"):
+    assert "T31:3" in str(show_layout((8, 64), layout="rows 32")) and "T7:1" in str(
+        show_layout((8, 64), layout="rows 8")
+    )
+    with pytest.raises(
+        SpecError, match=r"\(8, 24\) has no layout 'rows 32': columns are a multiple of 64"
+    ):
         show_layout((8, 24), layout="rows 32")
 
 

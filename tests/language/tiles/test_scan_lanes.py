@@ -57,13 +57,21 @@ class Builder:
         return Lanes(value.value, to)
 
     def __getattr__(self, name: str) -> Any:
-        function = {"and_": np.bitwise_and, "or_": np.bitwise_or, "lshr": np.right_shift, "add": np.add, "sub": np.subtract}[name]
+        function = {
+            "and_": np.bitwise_and,
+            "or_": np.bitwise_or,
+            "lshr": np.right_shift,
+            "add": np.add,
+            "sub": np.subtract,
+        }[name]
         return lambda a, b: Lanes(function(a.value, b.value), a.type)
 
 
 def before(_builder: Any, value: Lanes, distance: int, within: int) -> Lanes:
     own = THREADS % (4 if within == QUAD else 32)
-    return Lanes(np.where(own >= distance, value.value[THREADS - np.minimum(distance, own)], 777), value.type)
+    return Lanes(
+        np.where(own >= distance, value.value[THREADS - np.minimum(distance, own)], 777), value.type
+    )
 
 
 def last(_builder: Any, value: Lanes, within: int) -> Lanes:
@@ -95,7 +103,9 @@ def held(x: np.ndarray) -> dict[Any, Lanes]:
     """A tile's elements as the lanes hold them, by places."""
     form = Form(x.shape, np.dtype(np.float32))
     row, column = own_place(form, THREADS)
-    return {(r, c): Lanes(x[row + r, column + c], nb.f32) for r, c in places(form.shape, form.layout)}
+    return {
+        (r, c): Lanes(x[row + r, column + c], nb.f32) for r, c in places(form.shape, form.layout)
+    }
 
 
 def whole(elements: dict[Any, Lanes], shape: tuple[int, int]) -> np.ndarray:
@@ -110,7 +120,7 @@ def whole(elements: dict[Any, Lanes], shape: tuple[int, int]) -> np.ndarray:
 @pytest.mark.parametrize("shape", [(64, 8), (192, 24)])
 def test_a_scan_is_that_of_the_simulator_to_the_last_bit(shape: tuple[int, int], axis: int) -> None:
     """Of a function that neither commutes nor rounds the same in another order."""
-    x = (10.0**np.random.default_rng(6).uniform(-1, 1, shape)).astype(np.float32)
+    x = (10.0 ** np.random.default_rng(6).uniform(-1, 1, shape)).astype(np.float32)
 
     def function(a: Any, b: Any) -> Any:
         return a * np.float32(0.875) + b
@@ -125,10 +135,17 @@ def test_a_scan_is_that_of_the_simulator_to_the_last_bit(shape: tuple[int, int],
     scan, beside = scan_cuda._Scan(Builder(), combine), list(lines)
     each = list(lines.values())
     found = list(map(scan.along_rows, each)) if axis else scan.along_columns(each, True)
-    y = whole({(other, at) if axis else (at, other): line[0] for other, of in zip(beside, found, strict=True)
-               for at, line in of.items()}, shape)
+    y = whole(
+        {
+            (other, at) if axis else (at, other): line[0]
+            for other, of in zip(beside, found, strict=True)
+            for at, line in of.items()
+        },
+        shape,
+    )
     simulated = (_along_rows if axis else _along_columns)(
-        lambda a, b: [function(a[0], b[0])], [[line] for line in (x.T if axis else x)])
+        lambda a, b: [function(a[0], b[0])], [[line] for line in (x.T if axis else x)]
+    )
     wanted = np.stack([line[0] for line in simulated], axis=axis)
     assert (y == wanted).all()
     assert not (y == np.flip(wanted, axis)).all()
@@ -143,7 +160,9 @@ def test_each_round_finds_the_next_of_a_row() -> None:
     for row in (0, 8):
         rank, column = Lanes(np.full(128, top_k_cuda.LAST)), Lanes(np.full(128, -1))
         for number in range(24):
-            rank, column = top_k_cuda._next(builder, [(c, lanes) for (r, c), lanes in elements if r == row], own, rank, column)
+            rank, column = top_k_cuda._next(
+                builder, [(c, lanes) for (r, c), lanes in elements if r == row], own, rank, column
+            )
             mine = THREADS // 32 * 16 + THREADS % 32 // 4 + row
             assert (column.value == order[mine, number]).all()
             assert (rank.value == x[mine, column.value]).all()

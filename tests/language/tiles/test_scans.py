@@ -53,8 +53,13 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # ---- scans
 @pytest.mark.variants(12)
-@pairwise(Rule(lambda name, dtype: (name, dtype) != ("linear", "int32")), name=FUNCTIONS, dtype=("float32", "int32"), shape=SHAPES,
-          axis=(0, 1))
+@pairwise(
+    Rule(lambda name, dtype: (name, dtype) != ("linear", "int32")),
+    name=FUNCTIONS,
+    dtype=("float32", "int32"),
+    shape=SHAPES,
+    axis=(0, 1),
+)
 def test_scans_are_numpys(name: str, dtype: str, shape: Shape, axis: int) -> None:
     x, y = arrays_of_scan(name, dtype, shape)
     scanned(name, shape, axis).simulate(x, y)
@@ -80,7 +85,7 @@ def test_vectors_are_scanned_in_each_layout(target: str) -> None:
     x, y = arrays_of_vectors()
     matched(scans_of_vectors, x, y, target=target)
     for found, wanted in zip(y, wanted_of_vectors(x), strict=True):
-        np.testing.assert_allclose(found[:len(wanted)], wanted, rtol=1e-4)
+        np.testing.assert_allclose(found[: len(wanted)], wanted, rtol=1e-4)
 
 
 def test_a_scan_reaches_functions_of_a_module_and_what_the_kernel_knows() -> None:
@@ -100,16 +105,22 @@ def test_a_scan_reaches_functions_of_a_module_and_what_the_kernel_knows() -> Non
 
 
 @pytest.mark.parametrize("name", ["maximum", "product"])
-def test_what_the_warps_tell_each_other_is_ordered_by_barriers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_warps_tell_each_other_is_ordered_by_barriers(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, y = arrays_of_scan(name, "float32", (64, 40))
-    monkeypatch.setattr("numpipe.sim.warpgroup.Warpgroup.bar_sync", lambda self, barrier, threads: None)
+    monkeypatch.setattr(
+        "numpipe.sim.warpgroup.Warpgroup.bar_sync", lambda self, barrier, threads: None
+    )
     with pytest.raises(numpipe.SimulationError, match="of a register tile"):
         scanned(name, (64, 40), 0).simulate(x, y)
 
 
 # ---- the largest
 @pytest.mark.variants(8)
-@pairwise(Rule(lambda k, shape: k <= shape[1]), k=(1, 2, 8, 13, 32), dtype=tuple(TYPES), shape=SHAPES)
+@pairwise(
+    Rule(lambda k, shape: k <= shape[1]), k=(1, 2, 8, 13, 32), dtype=tuple(TYPES), shape=SHAPES
+)
 def test_the_largest_of_rows_are_those_of_a_sort(k: int, dtype: str, shape: Shape) -> None:
     x, values, indices = arrays_of_largest(k, dtype, shape)
     largest(k, shape).simulate(x, values, indices)
@@ -142,16 +153,25 @@ def test_float16_quotients_are_those_of_numpys_float16() -> None:
 def test_a_division_of_int32_by_zero_is_an_error_simulated() -> None:
     x, z, y = arrays_of_divided("int32")
     z[5, 5] = 0
-    with pytest.raises(numpipe.SimulationError, match="an integer tile // or % 0: integer division by zero is undefined"):
+    with pytest.raises(
+        numpipe.SimulationError,
+        match="an integer tile // or % 0: integer division by zero is undefined",
+    ):
         divided.simulate(x, z, y)
-    z[5, 5], x[5, 5] = -1, -2**31
-    with pytest.raises(numpipe.SimulationError, match="'//': an element 2147483648 overflows int32"):
+    z[5, 5], x[5, 5] = -1, -(2**31)
+    with pytest.raises(
+        numpipe.SimulationError, match="'//': an element 2147483648 overflows int32"
+    ):
         divided.simulate(x, z, y)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_builtins_of_tiles_are_element_by_element(dtype: str, target: str) -> None:
-    x, z, y = drawn((64, 64), dtype), drawn((64, 64), dtype, seed=3), np.zeros((256, 64), TYPES[dtype])
+    x, z, y = (
+        drawn((64, 64), dtype),
+        drawn((64, 64), dtype, seed=3),
+        np.zeros((256, 64), TYPES[dtype]),
+    )
     of_builtins(x, z, y, target=target)
     assert SAME[target](y, wanted_of_builtins(x, z))
 
@@ -183,8 +203,13 @@ def test_stores_convert_as_numpys_assignment(have: str, want: str, target: str) 
 
 
 @pytest.mark.parametrize("have, want", STORED[:4])
-def test_blocks_of_a_pipeline_are_stored_in_their_arrays_type(have: str, want: str, target: str) -> None:
-    x, y = (np.arange(64 * 128).reshape(64, 128) % 251).astype(TYPES[have]), np.zeros((64, 128), TYPES[want])
+def test_blocks_of_a_pipeline_are_stored_in_their_arrays_type(
+    have: str, want: str, target: str
+) -> None:
+    x, y = (
+        (np.arange(64 * 128).reshape(64, 128) % 251).astype(TYPES[have]),
+        np.zeros((64, 128), TYPES[want]),
+    )
     stored_to_blocks(x, y, target=target)
     assert (y.astype(np.float32) == 2 * x.astype(np.float32)).all()
 
@@ -197,7 +222,9 @@ def test_scans_compile_with_a_clean_gate(name: str, dtype: str, shape: Shape, ax
     kernel, arrays = scanned(name, shape, axis), arrays_of_scan(name, dtype, shape)
     assert not kernel.inspect("gate", *arrays)
     assert kernel.inspect("resources", *arrays).spill_bytes == 0
-    assert "VIMNMX3" not in kernel.inspect("sass", *arrays), "numpipe.core.arith_cuda.chosen says what is wrong with it"
+    assert "VIMNMX3" not in kernel.inspect("sass", *arrays), (
+        "numpipe.core.arith_cuda.chosen says what is wrong with it"
+    )
 
 
 @pytest.mark.variants(0, thorough=7)
@@ -218,7 +245,12 @@ def test_quotients_builtins_and_stores_compile_with_a_clean_gate(dtype: str) -> 
     if dtype == "int32":
         kernels += [(voted_along, arrays_of_voted()), (scans_of_vectors, arrays_of_vectors())]
     if dtype == "float32":
-        kernels += [(of_number("tan"), (np.zeros(64, np.float32), np.zeros((2, 64), np.float32), np.float32(0)))]
+        kernels += [
+            (
+                of_number("tan"),
+                (np.zeros(64, np.float32), np.zeros((2, 64), np.float32), np.float32(0)),
+            )
+        ]
     kernels += [(stored, arrays_of_stored(*types)) for types in STORED if types[0] == dtype]
     for kernel, arrays in kernels:
         assert not kernel.inspect("gate", *arrays)
@@ -235,6 +267,9 @@ def test_a_store_that_converts_is_the_code_of_a_conversion() -> None:
         y[ds(0, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)].astype(np.float16)
 
     arrays = np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float16)
-    code = [kernel.inspect("ptx", *arrays).partition("ld.param")[2].replace(kernel.name, "") for kernel in (plain, asked)]
+    code = [
+        kernel.inspect("ptx", *arrays).partition("ld.param")[2].replace(kernel.name, "")
+        for kernel in (plain, asked)
+    ]
     assert code[0] == code[1]
     assert "cvt.rn.f16x2.f32" in code[0]

@@ -27,14 +27,28 @@ def test_rows_columns_and_vectors_go_where_indices_say(dtype: np.dtype, target: 
     assert permuted_wrong(dtype, target) == []
 
 
-def test_blocks_of_three_dimensions_and_tiles_of_one_row_or_column_are_scattered(target: str) -> None:
+def test_blocks_of_three_dimensions_and_tiles_of_one_row_or_column_are_scattered(
+    target: str,
+) -> None:
     assert not expert_rows_wrong(target)
 
 
-@pytest.mark.parametrize(("index", "hazard", "message"), [
-    (64, "out-of-bounds", "index 64 along dimension 0 is outside the array's 64; the GPU does not write there"),
-    (-1, "out-of-bounds", "index -1 along dimension 0 is outside the array's 64"),
-    (9, "unordered-accesses", "index 9 along dimension 0 comes more than once; which of its elements is stored last is not known")])
+@pytest.mark.parametrize(
+    ("index", "hazard", "message"),
+    [
+        (
+            64,
+            "out-of-bounds",
+            "index 64 along dimension 0 is outside the array's 64; the GPU does not write there",
+        ),
+        (-1, "out-of-bounds", "index -1 along dimension 0 is outside the array's 64"),
+        (
+            9,
+            "unordered-accesses",
+            "index 9 along dimension 0 comes more than once; which of its elements is stored last is not known",
+        ),
+    ],
+)
 def test_an_index_outside_or_twice_is_a_hazard(index: int, hazard: str, message: str) -> None:
     rows, x = np.arange(64, dtype=np.int32), np.ones((64, 64), np.float32)
     scattered.simulate(x, rows, y := np.zeros_like(x))
@@ -50,10 +64,16 @@ def test_a_colon_that_the_tile_does_not_fill_is_an_error_simulated() -> None:
     def rows(x, y):
         y[ds(0, 64), :] = x[ds(0, 64), ds(0, 64)]
 
-    x, y = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32), np.zeros((64, 64), np.float32)
+    x, y = (
+        np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32),
+        np.zeros((64, 64), np.float32),
+    )
     rows.simulate(x, y)
     assert (x == y).all()
-    with pytest.raises(numpipe.SimulationError, match="':' is all 72 elements of 'y' along dimension 1, the tile has 64: write "):
+    with pytest.raises(
+        numpipe.SimulationError,
+        match="':' is all 72 elements of 'y' along dimension 1, the tile has 64: write ",
+    ):
         rows.simulate(x, np.zeros((64, 72), np.float32))
 
 
@@ -65,5 +85,7 @@ def test_scatter_stores_compile_and_the_gate_finds_nothing(case: str) -> None:
         x = np.zeros((128, 64), np.float32)
         built = expert_rows.compiled(x, np.zeros(128, np.int32), np.zeros((3, 128, 64), np.float32))
     else:
-        built = permuted.compiled(*arrays_of_permuted(next(dtype for dtype in TYPES if str(dtype) == case)).values())
+        built = permuted.compiled(
+            *arrays_of_permuted(next(dtype for dtype in TYPES if str(dtype) == case)).values()
+        )
     assert gate.findings(built) == () and "cp.async.bulk.tensor" not in built.ptx

@@ -21,7 +21,10 @@ RNG = np.random.default_rng(0)
 
 
 def test_all_kinds_of_atomics_count_equal_indices_too() -> None:
-    x, at = RNG.integers(-100, 100, (64, 8)).astype(np.int32), RNG.integers(0, 64, (64, 8)).astype(np.int32)
+    x, at = (
+        RNG.integers(-100, 100, (64, 8)).astype(np.int32),
+        RNG.integers(0, 64, (64, 8)).astype(np.int32),
+    )
     y, z = np.zeros(6 * 64, np.int32), np.zeros((64, 64), np.float32)
     all_kinds(x, at, y, z, target="sim")
     found, sums = expected(x, at)
@@ -30,7 +33,9 @@ def test_all_kinds_of_atomics_count_equal_indices_too() -> None:
 
 def test_an_index_outside_is_a_hazard() -> None:
     x, at = np.zeros((64, 8), np.int32), np.full((64, 8), 64 * 6, np.int32)
-    with pytest.raises(SimulationError, match=r"atomic_add: index 384 is outside the tile \(384,\)") as caught:
+    with pytest.raises(
+        SimulationError, match=r"atomic_add: index 384 is outside the tile \(384,\)"
+    ) as caught:
         all_kinds(x, at, np.zeros(6 * 64, np.int32), np.zeros((64, 64), np.float32), target="sim")
     assert caught.value.report.hazard == "out-of-bounds"
 

@@ -47,8 +47,12 @@ def layouts() -> list[Layout]:
 
 def element_offset(layout: Layout, row: Any, column: Any) -> Any:
     """Where an element is, from the layout's own definition."""
-    outer, inside = (row, column * layout.itemsize) if layout.inner == 1 else (column, row * layout.itemsize)
-    return inside // layout.width * layout.panel_stride + swizzled(outer * layout.width + inside % layout.width, layout.width)
+    outer, inside = (
+        (row, column * layout.itemsize) if layout.inner == 1 else (column, row * layout.itemsize)
+    )
+    return inside // layout.width * layout.panel_stride + swizzled(
+        outer * layout.width + inside % layout.width, layout.width
+    )
 
 
 def addresses(layout: Layout, access: Access, base: int = 0) -> Any:
@@ -77,10 +81,15 @@ def test_every_lane_moves_the_elements_that_an_accumulator_gives_it(layout: Layo
                 row = at[warp + 8 * register + lane // 4]
                 moved[access.first + register] = [row + 4 * (lane % 4), row + 4 * (lane % 4) + 2]
             else:  # transposed: the lane's two elements are of two rows of the matrix
-                moved[access.first + register] = [at[warp + 8 * register + 2 * (lane % 4) + odd] + 2 * (lane // 4)
-                                                  for odd in (0, 1)]
-    elements = {len(offsets) * register + half: offset
-                for register, offsets in moved.items() for half, offset in enumerate(offsets)}
+                moved[access.first + register] = [
+                    at[warp + 8 * register + 2 * (lane % 4) + odd] + 2 * (lane // 4)
+                    for odd in (0, 1)
+                ]
+    elements = {
+        len(offsets) * register + half: offset
+        for register, offsets in moved.items()
+        for half, offset in enumerate(offsets)
+    }
     assert len(elements) == layout.shape[0] * layout.shape[1] // 128
     per_block = layout.shape[1] // 2
     for element, offset in elements.items():
@@ -90,16 +99,29 @@ def test_every_lane_moves_the_elements_that_an_accumulator_gives_it(layout: Layo
         assert (offset == element_offset(layout, row, column)).all(), element
 
 
-@pytest.mark.parametrize("layout", [layout for layout in layouts() if layout.itemsize == 2 and layout.inner == 1], ids=str)
+@pytest.mark.parametrize(
+    "layout",
+    [layout for layout in layouts() if layout.itemsize == 2 and layout.inner == 1],
+    ids=str,
+)
 def test_without_matrices_a_lane_moves_its_own_pairs(layout: Layout) -> None:
     registers = layout.shape[1] // 4
     found = accesses(layout, matrices=False)
-    assert sorted(access.first for access in found) == list(range(registers * layout.shape[0] // 64))
+    assert sorted(access.first for access in found) == list(
+        range(registers * layout.shape[0] // 64)
+    )
     for access in found:
-        at = (((1 << 16) + lane_offset(layout, THREADS, False)) ^ access.xor) + access.add - (1 << 16)
+        at = (
+            (((1 << 16) + lane_offset(layout, THREADS, False)) ^ access.xor)
+            + access.add
+            - (1 << 16)
+        )
         block, i = divmod(access.first, registers)
         row = 64 * block + 16 * (THREADS // 32) + THREADS % 32 // 4 + 8 * (i % 2)
-        assert access.count == 1 and (at == element_offset(layout, row, 8 * (i // 2) + 2 * (THREADS % 4))).all()
+        assert (
+            access.count == 1
+            and (at == element_offset(layout, row, 8 * (i // 2) + 2 * (THREADS % 4))).all()
+        )
 
 
 def ways(offsets: Any, nbytes: int) -> int:
@@ -108,7 +130,9 @@ def ways(offsets: Any, nbytes: int) -> int:
     return int(np.bincount(words % 32).max())
 
 
-@pytest.mark.parametrize("layout", [layout for layout in layouts() if layout.itemsize == 2], ids=str)
+@pytest.mark.parametrize(
+    "layout", [layout for layout in layouts() if layout.itemsize == 2], ids=str
+)
 def test_matrices_are_moved_without_bank_conflicts(layout: Layout) -> None:
     for access in accesses(layout):
         rows = addresses(layout, access).reshape(4, 4, 8)
@@ -116,8 +140,15 @@ def test_matrices_are_moved_without_bank_conflicts(layout: Layout) -> None:
             assert ways(rows[warp, matrix], 16) == 1
 
 
-@pytest.mark.parametrize("layout", [layout for layout in layouts() if layout.itemsize == 4 and (
-    layout.inner == 1 or layout.width == 128)], ids=str)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        layout
+        for layout in layouts()
+        if layout.itemsize == 4 and (layout.inner == 1 or layout.width == 128)
+    ],
+    ids=str,
+)
 def test_words_are_moved_without_bank_conflicts(layout: Layout) -> None:
     for access in accesses(layout):
         served = addresses(layout, access).reshape(-1, 16 if layout.inner == 1 else 32)
@@ -125,10 +156,16 @@ def test_words_are_moved_without_bank_conflicts(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("width", [128, 64])
-def test_without_the_detour_rows_of_words_would_conflict(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_detour_rows_of_words_would_conflict(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("numpipe.language.tiles.addresses.detour", lambda layout: None)
     layout = Layout((64, width // 4), 4, 1, width, 64 * width)
-    assert {ways(lanes, 8) for access in accesses(layout) for lanes in addresses(layout, access).reshape(-1, 16)} == {2}
+    assert {
+        ways(lanes, 8)
+        for access in accesses(layout)
+        for lanes in addresses(layout, access).reshape(-1, 16)
+    } == {2}
 
 
 def test_without_the_swizzle_matrices_would_conflict() -> None:
@@ -138,7 +175,9 @@ def test_without_the_swizzle_matrices_would_conflict() -> None:
 
 # ---- the simulated SM ----------------------------------------------------------------------------
 def on_one_warpgroup(function: Any, **options: Any) -> None:
-    simulate(lambda machine: function(), grid=(1, 1, 1), warpgroups=1, smem_bytes=200 * 1024, **options)
+    simulate(
+        lambda machine: function(), grid=(1, 1, 1), warpgroups=1, smem_bytes=200 * 1024, **options
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -172,7 +211,7 @@ def test_bytes_lie_where_the_layout_says(inner: int) -> None:
         memory = numpipe.core.machine.current().sm.memory.bytes
         for row, column in ((0, 0), (1, 9), (77, 63), (127, 8)):
             at = 2048 + int(element_offset(layout, np.int64(row), np.int64(column)))
-            assert memory[at:at + 2].view(np.uint16)[0] == 64 * row + column
+            assert memory[at : at + 2].view(np.uint16)[0] == 64 * row + column
 
     on_one_warpgroup(body)
 
@@ -187,7 +226,9 @@ def test_the_other_order_crosses_warps_and_needs_a_barrier() -> None:
         assert (tile.T[...].value == value.T).all()
 
     on_one_warpgroup(lambda: body(True))
-    with pytest.raises(PipelineRace, match=r"read \(tile\[…\]\) reads .* while write \(tile\[…\] = value\)"):
+    with pytest.raises(
+        PipelineRace, match=r"read \(tile\[…\]\) reads .* while write \(tile\[…\] = value\)"
+    ):
         on_one_warpgroup(lambda: body(False))
 
 
@@ -232,8 +273,12 @@ def early(wait: bool) -> Any:
                 numpipe.barrier_wait(ready)
             c[ds(0, 64), ds(k * 64, 64)] = x[...]
 
-        numpipe.emit_pipeline_warp_specialized(body, grid=(cdiv(a.shape[1], 64),), manual_ready_barriers=True, in_specs=(
-            BlockSpec((64, 64), lambda k: (0, k)),))(a)
+        numpipe.emit_pipeline_warp_specialized(
+            body,
+            grid=(cdiv(a.shape[1], 64),),
+            manual_ready_barriers=True,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        )(a)
 
     return reads_early
 
@@ -251,8 +296,12 @@ def late(after: bool) -> Any:
                 value = x[...]
             c[ds(0, 64), ds(k * 64, 64)] = value
 
-        numpipe.emit_pipeline_warp_specialized(body, grid=(cdiv(a.shape[1], 64),), manual_consumed_barriers=True, in_specs=(
-            BlockSpec((64, 64), lambda k: (0, k)),))(a)
+        numpipe.emit_pipeline_warp_specialized(
+            body,
+            grid=(cdiv(a.shape[1], 64),),
+            manual_consumed_barriers=True,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        )(a)
 
     return reads_late
 
@@ -263,7 +312,9 @@ def test_reading_before_the_tile_has_landed_is_a_race(seed: int | None) -> None:
     a, c = np.ones((64, 640), F16), np.zeros((64, 640), F16)
     early(True).simulate(a, c, seed=seed)
     assert (c == a).all()
-    with pytest.raises(PipelineRace, match=r"(?s)read \(tile\[…\]\) reads .*(has landed|nobody has written)"):
+    with pytest.raises(
+        PipelineRace, match=r"(?s)read \(tile\[…\]\) reads .*(has landed|nobody has written)"
+    ):
         early(False).simulate(a, c, seed=seed)
 
 
@@ -273,8 +324,11 @@ def test_reading_after_the_release_is_a_race(seed: int | None) -> None:
     a, c = np.ones((64, 640), F16), np.zeros((64, 640), F16)
     late(True).simulate(a, c, seed=seed)
     assert (c == a).all()
-    with pytest.raises(PipelineRace, match=r"(?s)(TMA load \(a\) fills .* while read \(tile\[…\]\)|read \(tile\[…\]\) reads .* "
-                                           r"while TMA load)"):
+    with pytest.raises(
+        PipelineRace,
+        match=r"(?s)(TMA load \(a\) fills .* while read \(tile\[…\]\)|read \(tile\[…\]\) reads .* "
+        r"while TMA load)",
+    ):
         late(False).simulate(a, c, seed=seed)
 
 
@@ -314,15 +368,33 @@ def test_it_steers_nothing() -> None:
 
 
 # ---- what cannot be ------------------------------------------------------------------------------
-@pytest.mark.parametrize("write, message", [
-    (lambda tile, value: tile.__setitem__(..., 1.0), "the value must be a register tile, got float"),
-    (lambda tile, value: tile.__setitem__((ds(0, 64), slice(None)), value), r"the tile is \(64, 64\), the value \(128, 64\): store "
-                                                                            r"to a part of it"),
-    (lambda tile, value: tile.__setitem__(..., value.astype(np.int8)), r"the tile is float16, the value int8: store "
-                                                                       r"value.astype\(tile.dtype\)"),
-    (lambda tile, value: tile.at.__setitem__(..., value), "tile.at.* is a view, and is not assigned to"),
-    (lambda tile, value: tile.__setitem__((0, 0), value), r"an element of a tile, tile\[i, j\], is code for a lane"),
-])
+@pytest.mark.parametrize(
+    "write, message",
+    [
+        (
+            lambda tile, value: tile.__setitem__(..., 1.0),
+            "the value must be a register tile, got float",
+        ),
+        (
+            lambda tile, value: tile.__setitem__((ds(0, 64), slice(None)), value),
+            r"the tile is \(64, 64\), the value \(128, 64\): store "
+            r"to a part of it",
+        ),
+        (
+            lambda tile, value: tile.__setitem__(..., value.astype(np.int8)),
+            r"the tile is float16, the value int8: store "
+            r"value.astype\(tile.dtype\)",
+        ),
+        (
+            lambda tile, value: tile.at.__setitem__(..., value),
+            "tile.at.* is a view, and is not assigned to",
+        ),
+        (
+            lambda tile, value: tile.__setitem__((0, 0), value),
+            r"an element of a tile, tile\[i, j\], is code for a lane",
+        ),
+    ],
+)
 def test_stores_that_do_not_fit(write: Any, message: str) -> None:
     tile = SmemTile(1024, block_layout((128, 64), 1, F16, "block"), F16, False, True)
     with pytest.raises(SpecError, match=message):
@@ -331,17 +403,25 @@ def test_stores_that_do_not_fit(write: Any, message: str) -> None:
 
 def test_a_part_of_36_rows_is_no_register_tile() -> None:
     tile = SmemTile(1024, block_layout((128, 64), 1, F16, "block"), F16, False, True)
-    with pytest.raises(SpecError, match=r"tile\[…\]: a tile has a multiple of 8 rows .*, got \(36, 64\)"):
+    with pytest.raises(
+        SpecError, match=r"tile\[…\]: a tile has a multiple of 8 rows .*, got \(36, 64\)"
+    ):
         _ = tile[ds(0, 36), :]
 
 
 # ---- the machine code ----------------------------------------------------------------------------
 @pytest.mark.variants(1)
 @compiles
-@pytest.mark.parametrize("name, loads", [
-    ("float16 rows", r"LDSM\.16\.M88\.4"), ("bfloat16 rows", r"LDSM\.16\.M88\.4"), ("float16 columns", r"LDSM\.16\.MT88\.4"),
-    ("float32 rows", r"LDS\.64"), ("float32 columns", r"LDS "),
-])
+@pytest.mark.parametrize(
+    "name, loads",
+    [
+        ("float16 rows", r"LDSM\.16\.M88\.4"),
+        ("bfloat16 rows", r"LDSM\.16\.M88\.4"),
+        ("float16 columns", r"LDSM\.16\.MT88\.4"),
+        ("float32 rows", r"LDS\.64"),
+        ("float32 columns", r"LDS "),
+    ],
+)
 def test_tiles_are_loaded_by_the_widest_instruction(name: str, loads: str) -> None:
     a = array(name)
     c = np.zeros(a.shape, a.dtype)

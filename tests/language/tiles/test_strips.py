@@ -22,7 +22,16 @@ def test_each_strip_is_given_its_first_column(dtype: Any, monkeypatch: pytest.Mo
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     for rows, columns, width in SHAPES:
         a, b = operands(rows, columns, 16)
-        c = numbered(a, b, factor=0.5, rows=rows, columns=columns, width=width, dtype=np.dtype(dtype).name, target="sim")
+        c = numbered(
+            a,
+            b,
+            factor=0.5,
+            rows=rows,
+            columns=columns,
+            width=width,
+            dtype=np.dtype(dtype).name,
+            target="sim",
+        )
         np.testing.assert_array_equal(c, expected(a, b, 0.5, dtype))
 
 
@@ -33,10 +42,21 @@ def test_a_strip_is_the_registers_of_its_columns() -> None:
 
     for dtype, each in ((np.dtype(np.float32), 1), (np.dtype(np.float16), 2)):
         for rows, columns, width in SHAPES:
-            tile, strip = TileType(Form((rows, columns), dtype)), TileType(Form((rows, width), dtype))
-            taken = [[register for row in range(0, rows, 64) for register in range(tile.registers)[
-                registers_of(tile, row, first, width)]] for first in range(0, columns, width)]
+            tile, strip = (
+                TileType(Form((rows, columns), dtype)),
+                TileType(Form((rows, width), dtype)),
+            )
+            taken = [
+                [
+                    register
+                    for row in range(0, rows, 64)
+                    for register in range(tile.registers)[registers_of(tile, row, first, width)]
+                ]
+                for first in range(0, columns, width)
+            ]
             assert sorted(itertools.chain(*taken)) == list(range(tile.registers))
             for number, run in enumerate(taken):
                 own = [places(tile.shape, tile.layout)[each * register] for register in run]
-                assert own == [(r, c + number * width) for r, c in places(strip.shape, strip.layout)[::each]]  # type: ignore[operator]
+                assert own == [
+                    (r, c + number * width) for r, c in places(strip.shape, strip.layout)[::each]
+                ]  # type: ignore[operator]

@@ -49,9 +49,14 @@ def test_an_operation_is_found_by_numpys_function_and_by_its_method() -> None:
 
 
 def test_users_see_an_operation_without_its_hidden_parameters() -> None:
-    shown = {name: str(inspect.signature(getattr(numpipe, name))).replace("'", "") for name in ("layout_cast", "wait_smem_to_gmem")}
-    assert shown == {"layout_cast": "(tile: Any, layout: str) -> Tile",
-                     "wait_smem_to_gmem": "(n: int, wait_read_only: bool = False) -> None"}
+    shown = {
+        name: str(inspect.signature(getattr(numpipe, name))).replace("'", "")
+        for name in ("layout_cast", "wait_smem_to_gmem")
+    }
+    assert shown == {
+        "layout_cast": "(tile: Any, layout: str) -> Tile",
+        "wait_smem_to_gmem": "(n: int, wait_read_only: bool = False) -> None",
+    }
 
 
 def test_an_operation_with_a_context_says_outside_of_a_kernel_that_it_belongs_into_one() -> None:
@@ -59,7 +64,10 @@ def test_an_operation_with_a_context_says_outside_of_a_kernel_that_it_belongs_in
     def sorted_tile(np_: Any, tile: Any) -> Any:
         raise AssertionError("not reached")
 
-    with pytest.raises(RuntimeError, match="^numpipe.sorted_tile works inside a kernel only: call it from a @numpipe.kernel f"):
+    with pytest.raises(
+        RuntimeError,
+        match="^numpipe.sorted_tile works inside a kernel only: call it from a @numpipe.kernel f",
+    ):
         sorted_tile(np.zeros(3))
 
 
@@ -100,14 +108,19 @@ def test_vectors_have_means_and_indices_in_each_layout(target: str) -> None:
 
 def in_pairs(values: list[np.float32]) -> np.float32:
     while len(values) > 1:
-        values = [values[i] + values[i + 1] if i + 1 < len(values) else values[i] for i in range(0, len(values), 2)]
+        values = [
+            values[i] + values[i + 1] if i + 1 < len(values) else values[i]
+            for i in range(0, len(values), 2)
+        ]
     return values[0]
 
 
 def by_each_lane(value: np.ndarray, layout: str, axis: int | None) -> dict[Any, np.float32]:
     """The sums of a tile as its lanes make them: each its own elements in the order of its
     registers, then with each other."""
-    grid = value.reshape(*((1, -1) if layout in (ROW, EITHER) else (-1, 1) if layout == COLUMN else value.shape))
+    grid = value.reshape(
+        *((1, -1) if layout in (ROW, EITHER) else (-1, 1) if layout == COLUMN else value.shape)
+    )
     shape, of = value.shape, ROW if layout == EITHER else layout
     own: dict[Any, dict[tuple[int, int, int], np.float32]] = {}
     for warp, quad, lane in np.ndindex(4, 8, 4):
@@ -123,26 +136,45 @@ def by_each_lane(value: np.ndarray, layout: str, axis: int | None) -> dict[Any, 
     for key, lanes in own.items():
         along_columns, along_rows = of != COLUMN and axis != 0, of != ROW and axis != 1
 
-        def of_quad(warp: int, quad: int, lane: int, lanes: Any = lanes, along: bool = along_columns) -> np.float32:
-            return in_pairs([lanes[warp, quad, t] for t in range(4)]) if along else lanes[warp, quad, lane]
+        def of_quad(
+            warp: int, quad: int, lane: int, lanes: Any = lanes, along: bool = along_columns
+        ) -> np.float32:
+            return (
+                in_pairs([lanes[warp, quad, t] for t in range(4)])
+                if along
+                else lanes[warp, quad, lane]
+            )
 
         for warp, quad, lane in np.ndindex(4, 8, 4):
             place = None if axis is None else 16 * warp + quad + key if axis else 2 * lane + key
             if along_rows:
-                found[place] = in_pairs([in_pairs([of_quad(w, g, lane) for g in range(8)]) for w in range(4)])
+                found[place] = in_pairs(
+                    [in_pairs([of_quad(w, g, lane) for g in range(8)]) for w in range(4)]
+                )
             else:
                 found[place] = of_quad(warp, quad, lane)
     return found
 
 
-@pytest.mark.parametrize("shape, layout, axis", [*(((64, 24), ACCUMULATOR, axis) for axis in (0, 1, None)),
-                                                 *(((192, 8), ACCUMULATOR, axis) for axis in (0, 1, None)),
-                                                 ((40,), ROW, None), ((192,), COLUMN, None), ((64,), EITHER, None)])
-def test_sums_are_those_that_the_lanes_make_to_the_last_bit(shape: tuple[int, ...], layout: str, axis: int | None) -> None:
-    value = (10.0**np.random.default_rng(3).uniform(-3, 3, shape)).astype(np.float32)
+@pytest.mark.parametrize(
+    "shape, layout, axis",
+    [
+        *(((64, 24), ACCUMULATOR, axis) for axis in (0, 1, None)),
+        *(((192, 8), ACCUMULATOR, axis) for axis in (0, 1, None)),
+        ((40,), ROW, None),
+        ((192,), COLUMN, None),
+        ((64,), EITHER, None),
+    ],
+)
+def test_sums_are_those_that_the_lanes_make_to_the_last_bit(
+    shape: tuple[int, ...], layout: str, axis: int | None
+) -> None:
+    value = (10.0 ** np.random.default_rng(3).uniform(-3, 3, shape)).astype(np.float32)
     found = np.atleast_1d(reduce._added(value, Form(shape, value.dtype, layout), axis))
     wanted = by_each_lane(value, layout, axis)
-    assert found.tolist() == [wanted[place] for place in sorted(wanted, key=lambda place: place or 0)]
+    assert found.tolist() == [
+        wanted[place] for place in sorted(wanted, key=lambda place: place or 0)
+    ]
     # NumPy's order is another one
     assert shape != (64, 24) or axis is None or (found != value.sum(axis=axis)).any()
 
@@ -154,12 +186,18 @@ def test_running_sums_are_numpys(case: Case, target: str) -> None:
     x = drawn((2 * rows, columns), dtype, special=False)
     y = np.zeros_like(x)
     matched(running(case), x, y, target=target)
-    wanted = np.concatenate([np.cumsum(half, axis=axis, dtype=np.float64) for half in (x[:rows], x[rows:])])
-    np.testing.assert_allclose(y, wanted, rtol=0, atol=0 if dtype == "int32" else 2e-6 * np.abs(x).sum(axis=axis).max())
+    wanted = np.concatenate(
+        [np.cumsum(half, axis=axis, dtype=np.float64) for half in (x[:rows], x[rows:])]
+    )
+    np.testing.assert_allclose(
+        y, wanted, rtol=0, atol=0 if dtype == "int32" else 2e-6 * np.abs(x).sum(axis=axis).max()
+    )
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_what_is_no_number_comes_through_where_numpy_has_it_and_a_zero_keeps_its_sign(axis: int) -> None:
+def test_what_is_no_number_comes_through_where_numpy_has_it_and_a_zero_keeps_its_sign(
+    axis: int,
+) -> None:
     x = drawn((128, 64), "float32")
     x[0], x[:, 0] = -0.0, -0.0
     y = np.zeros_like(x)
@@ -167,15 +205,21 @@ def test_what_is_no_number_comes_through_where_numpy_has_it_and_a_zero_keeps_its
     with np.errstate(invalid="ignore"):
         wanted = np.concatenate([np.cumsum(half, axis=axis) for half in (x[:64], x[64:])])
     assert np.isnan(wanted).any() and np.isinf(wanted).any()
-    np.testing.assert_array_equal(np.where(np.isfinite(y), 0, y), np.where(np.isfinite(wanted), 0, wanted))
+    np.testing.assert_array_equal(
+        np.where(np.isfinite(y), 0, y), np.where(np.isfinite(wanted), 0, wanted)
+    )
     assert np.signbit(y[0]).all() if axis == 0 else np.signbit(y[:, 0]).all()
 
 
 def running_by_each_lane(row: np.ndarray, axis: int) -> list[np.float32]:
     """The running sums of one row, or of one column, as its lanes make them."""
+
     def along(sums: list[np.float32]) -> list[np.float32]:
-        for distance in (1, 2, 4)[:2 if axis else 3]:
-            sums = [value + sums[i - distance] if i >= distance else value for i, value in enumerate(sums)]
+        for distance in (1, 2, 4)[: 2 if axis else 3]:
+            sums = [
+                value + sums[i - distance] if i >= distance else value
+                for i, value in enumerate(sums)
+            ]
         return sums
 
     found: list[np.float32] = []
@@ -190,43 +234,61 @@ def running_by_each_lane(row: np.ndarray, axis: int) -> list[np.float32]:
             base = base + sums[-1]
         return found
     for first in range(0, len(row), 16):
-        upper, lower = along(list(row[first:first + 8])), along(list(row[first + 8:first + 16]))
+        upper, lower = along(list(row[first : first + 8])), along(list(row[first + 8 : first + 16]))
         found += [base + value for value in upper] + [(base + upper[-1]) + value for value in lower]
         base = base + (upper[-1] + lower[-1])
     return found
 
 
 @pytest.mark.parametrize("shape, axis", [((64, 40), 1), ((192, 8), 0)])
-def test_running_sums_are_those_that_the_lanes_make_to_the_last_bit(shape: tuple[int, int], axis: int) -> None:
-    x = (10.0**np.random.default_rng(5).uniform(-3, 3, (2 * shape[0], shape[1]))).astype(np.float32)
+def test_running_sums_are_those_that_the_lanes_make_to_the_last_bit(
+    shape: tuple[int, int], axis: int
+) -> None:
+    x = (10.0 ** np.random.default_rng(5).uniform(-3, 3, (2 * shape[0], shape[1]))).astype(
+        np.float32
+    )
     y = np.zeros_like(x)
     running(("cumsum", "float32", shape, axis)).simulate(x, y)
-    lines = (x if axis else x[:shape[0]].T, y if axis else y[:shape[0]].T)
+    lines = (x if axis else x[: shape[0]].T, y if axis else y[: shape[0]].T)
     for given, found in zip(*lines, strict=True):
         assert found.tolist() == running_by_each_lane(given, axis)
     # NumPy's order is another one
-    assert (y[:shape[0]] != np.cumsum(x[:shape[0]], axis=axis)).any()
+    assert (y[: shape[0]] != np.cumsum(x[: shape[0]], axis=axis)).any()
 
 
 def test_vectors_have_running_sums_in_each_layout(target: str) -> None:
     x, y = drawn((192, 64), "float32", special=False), np.zeros((4, 192), np.float32)
     matched(running_of_vectors, x, y, target=target)
     wide, top = x.astype(np.float64), x.max(axis=0)
-    for found, wanted in zip(y, (wide.sum(axis=1).cumsum(), wide.sum(axis=0).cumsum(), wide[0].cumsum(), top + top.cumsum()),
-                             strict=True):
-        np.testing.assert_allclose(found[:len(wanted)], wanted, atol=2e-3)
+    for found, wanted in zip(
+        y,
+        (
+            wide.sum(axis=1).cumsum(),
+            wide.sum(axis=0).cumsum(),
+            wide[0].cumsum(),
+            top + top.cumsum(),
+        ),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found[: len(wanted)], wanted, atol=2e-3)
 
 
 def test_a_running_sum_that_int32_cannot_hold_is_an_error_simulated() -> None:
     x = np.full((128, 8), 1 << 29, np.int32)
-    with pytest.raises(numpipe.SimulationError, match="'cumsum': an element 2147483648 overflows int32"):
+    with pytest.raises(
+        numpipe.SimulationError, match="'cumsum': an element 2147483648 overflows int32"
+    ):
         running(("cumsum", "int32", (64, 8), 1)).simulate(x, np.zeros_like(x))
 
 
-def test_what_the_warps_tell_each_other_of_a_running_sum_is_ordered_by_barriers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_warps_tell_each_other_of_a_running_sum_is_ordered_by_barriers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     case: Case = ("cumsum", "int32", (64, 40), 0)
     x = drawn((128, 40), "int32")
-    monkeypatch.setattr("numpipe.sim.warpgroup.Warpgroup.bar_sync", lambda self, barrier, threads: None)
+    monkeypatch.setattr(
+        "numpipe.sim.warpgroup.Warpgroup.bar_sync", lambda self, barrier, threads: None
+    )
     with pytest.raises(numpipe.SimulationError, match="cumsum of a register tile"):
         running(case).simulate(x, np.zeros_like(x))
 
@@ -246,7 +308,9 @@ def test_clipping_is_numpys_with_one_bound_and_two(dtype: str, target: str) -> N
     for limits in LIMITS["int32" if dtype == "int32" else "float"]:
         x, y = arrays_of_exact("clip", dtype)
         exactly("clip", dtype, limits)(x, y, target=target)
-        np.testing.assert_array_equal(y.astype(np.float32), wanted_of_exact("clip", x, limits).astype(np.float32))
+        np.testing.assert_array_equal(
+            y.astype(np.float32), wanted_of_exact("clip", x, limits).astype(np.float32)
+        )
 
 
 def test_numbers_are_computed_as_tiles_are(target: str) -> None:
@@ -260,7 +324,9 @@ def test_numbers_are_computed_as_tiles_are(target: str) -> None:
 
 def test_a_square_that_int32_cannot_hold_is_an_error_simulated() -> None:
     x = np.full((64, 128), 1 << 16, np.int32)
-    with pytest.raises(numpipe.SimulationError, match="'np.square': an element 4294967296 overflows int32"):
+    with pytest.raises(
+        numpipe.SimulationError, match="'np.square': an element 4294967296 overflows int32"
+    ):
         exactly("square", "int32").simulate(x, np.zeros_like(x))
 
 
@@ -282,9 +348,16 @@ def test_exact_functions_compile_with_a_clean_gate(dtype: str) -> None:
 
 @pytest.mark.variants(1, thorough=7)
 @compiles
-@pairwise(Rule(lambda dtype, shape: ("mean", dtype, shape, 0) in REDUCTIONS), name=("mean", "var", "argmax", "argmin"),
-          dtype=tuple(TYPES), shape=(SHAPES[1], SHAPES[2]), axis=(0, 1, None))
-def test_means_and_indices_compile_with_a_clean_gate(name: str, dtype: str, shape: tuple[int, int], axis: int | None) -> None:
+@pairwise(
+    Rule(lambda dtype, shape: ("mean", dtype, shape, 0) in REDUCTIONS),
+    name=("mean", "var", "argmax", "argmin"),
+    dtype=tuple(TYPES),
+    shape=(SHAPES[1], SHAPES[2]),
+    axis=(0, 1, None),
+)
+def test_means_and_indices_compile_with_a_clean_gate(
+    name: str, dtype: str, shape: tuple[int, int], axis: int | None
+) -> None:
     case, (rows, columns) = (name, dtype, shape, axis), shape
     kernel, arrays = reduction(case), arrays_of(case)
     assert not kernel.inspect("gate", *arrays)
@@ -297,22 +370,45 @@ def test_means_and_indices_compile_with_a_clean_gate(name: str, dtype: str, shap
 @pytest.mark.variants(0, thorough=4)
 @compiles
 @pairwise(dtype=("float32", "int32"), shape=SHAPES, axis=(0, 1))
-def test_running_sums_compile_with_a_clean_gate(dtype: str, shape: tuple[int, int], axis: int) -> None:
+def test_running_sums_compile_with_a_clean_gate(
+    dtype: str, shape: tuple[int, int], axis: int
+) -> None:
     rows, columns = shape
     x = np.zeros((2 * rows, columns), TYPES[dtype])
     kernel = running(("cumsum", dtype, shape, axis))
     assert not kernel.inspect("gate", x, x)
     assert kernel.inspect("resources", x, x).spill_bytes == 0
-    assert kernel.inspect("ptx", x, x).count("shfl.sync.up") == 3 * rows * columns // 128 // (2 if axis else 1)
+    assert kernel.inspect("ptx", x, x).count("shfl.sync.up") == 3 * rows * columns // 128 // (
+        2 if axis else 1
+    )
 
 
 @compiles
 @pytest.mark.thorough
-@pytest.mark.parametrize(("kernel", "args"), [
-    (of_vectors, (np.zeros((64, 64), np.float32), np.zeros((4, 64), np.float32), np.zeros((4, 64), np.int32))),
-    (of_numbers, (np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32), np.float32(0), np.int32(0))),
-    (running_of_vectors, (np.zeros((192, 64), np.float32), np.zeros((4, 192), np.float32))),
-], ids=["vectors", "numbers", "running"])
+@pytest.mark.parametrize(
+    ("kernel", "args"),
+    [
+        (
+            of_vectors,
+            (
+                np.zeros((64, 64), np.float32),
+                np.zeros((4, 64), np.float32),
+                np.zeros((4, 64), np.int32),
+            ),
+        ),
+        (
+            of_numbers,
+            (
+                np.zeros((64, 64), np.float32),
+                np.zeros((64, 64), np.float32),
+                np.float32(0),
+                np.int32(0),
+            ),
+        ),
+        (running_of_vectors, (np.zeros((192, 64), np.float32), np.zeros((4, 192), np.float32))),
+    ],
+    ids=["vectors", "numbers", "running"],
+)
 def test_functions_of_vectors_and_numbers_compile(kernel: Any, args: tuple[Any, ...]) -> None:
     assert not kernel.inspect("gate", *args)
 

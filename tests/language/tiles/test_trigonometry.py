@@ -20,7 +20,11 @@ from llvmlite import binding, ir
 from numpipe.core import numba as nb
 from numpipe.language.tiles import trigonometry_cuda
 
-FUNCTIONS = {"sin": trigonometry_cuda.sine, "cos": trigonometry_cuda.cosine, "tan": trigonometry_cuda.tangent}
+FUNCTIONS = {
+    "sin": trigonometry_cuda.sine,
+    "cos": trigonometry_cuda.cosine,
+    "tan": trigonometry_cuda.tangent,
+}
 ULP = {"sin": 1.6, "cos": 1.6, "tan": 3.1}
 """below what `mathematics` promises: 2 and 4"""
 
@@ -40,10 +44,13 @@ def on_the_cpu(emit: Callable[[Any, Any], Any]) -> Callable[[np.ndarray], np.nda
         builder.store(builder.call(one, [builder.load(given)]), result)
     builder.ret_void()
     machine = binding.Target.from_default_triple().create_target_machine(
-        cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=2)
+        cpu=binding.get_host_cpu_name(), features=binding.get_host_cpu_features().flatten(), opt=2
+    )
     engine = binding.create_mcjit_compiler(binding.parse_assembly(str(module)), machine)
     engine.finalize_object()
-    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(engine.get_function_address("every"))
+    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
+        engine.get_function_address("every")
+    )
 
     def mapped(x: np.ndarray) -> np.ndarray:
         assert engine
@@ -62,13 +69,17 @@ def arguments() -> np.ndarray:
     near = (np.arange(1, 1 << 18) * (np.pi / 2)).astype(np.float32)
     # the second: the closest to k pi / 2
     hard = np.float32([0.0, 16367173 * 2.0**72, 1e-40, 65536.0, 65535.996, 3.4028235e38])
-    return np.concatenate([sign * part for part in (drawn, near, hard) for sign in (np.float32(1), np.float32(-1))])
+    return np.concatenate(
+        [sign * part for part in (drawn, near, hard) for sign in (np.float32(1), np.float32(-1))]
+    )
 
 
 def error(name: str, x: np.ndarray, y: np.ndarray) -> float:
     """The largest error in ulp of float32."""
     true = getattr(np, name)(x.astype(np.float64))
-    return float((np.abs(y - true) / np.spacing(np.abs(true.astype(np.float32))).astype(np.float64)).max())
+    return float(
+        (np.abs(y - true) / np.spacing(np.abs(true.astype(np.float32))).astype(np.float64)).max()
+    )
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -87,11 +98,18 @@ def test_infinities_and_nan_give_nan_and_zeros_keep_their_sign(name: str) -> Non
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("broken", [
-    {"PARTS": (*trigonometry_cuda.PARTS[:2], 0.0)}, {"LARGE": 1e30},
-    {"TWO_OVER_PI": (*trigonometry_cuda.TWO_OVER_PI[:5], 0, 0)}],
-    ids=lambda broken: next(iter(broken)))
-def test_a_reduction_with_too_few_digits_is_seen(broken: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"PARTS": (*trigonometry_cuda.PARTS[:2], 0.0)},
+        {"LARGE": 1e30},
+        {"TWO_OVER_PI": (*trigonometry_cuda.TWO_OVER_PI[:5], 0, 0)},
+    ],
+    ids=lambda broken: next(iter(broken)),
+)
+def test_a_reduction_with_too_few_digits_is_seen(
+    broken: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in broken.items():
         monkeypatch.setattr(trigonometry_cuda, name, value)
     x = arguments()

@@ -40,7 +40,9 @@ def test_parts_of_a_vector_start_anywhere(target: str) -> None:
 def test_a_shared_vector_is_copied_read_and_written_by_hand(target: str) -> None:
     x, y = array(1024, np.dtype(np.float32)), np.zeros(1024, np.float32)
     by_hand(x, y, target=target)
-    assert (y[100:164] == 5).all() and (np.delete(y, range(100, 164)) == np.delete(x, range(100, 164))).all()
+    assert (y[100:164] == 5).all() and (
+        np.delete(y, range(100, 164)) == np.delete(x, range(100, 164))
+    ).all()
 
 
 def test_a_lane_reads_elements_of_a_vector(target: str) -> None:
@@ -51,7 +53,9 @@ def test_a_lane_reads_elements_of_a_vector(target: str) -> None:
 
 def test_a_part_that_leaves_a_vector_is_a_hazard() -> None:
     x, y = array(256, np.dtype(np.int8)), np.zeros(256, np.int8)
-    with pytest.raises(SimulationError, match=r"elements 200 … 263 are not in a tile \(256,\)") as caught:
+    with pytest.raises(
+        SimulationError, match=r"elements 200 … 263 are not in a tile \(256,\)"
+    ) as caught:
         shifted(x, y, 200, target="sim")
     assert caught.value.report.hazard == "out-of-bounds"
 

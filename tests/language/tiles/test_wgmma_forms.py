@@ -21,7 +21,9 @@ def test_every_number_of_columns_simulated() -> None:
 
 @pytest.mark.thorough
 @compiles
-@pytest.mark.parametrize("n", [n if n in COMPILED else pytest.param(n, marks=pytest.mark.soak) for n in COLUMNS])
+@pytest.mark.parametrize(
+    "n", [n if n in COMPILED else pytest.param(n, marks=pytest.mark.soak) for n in COLUMNS]
+)
 def test_a_number_of_columns_compiled(n: int) -> None:
     """Five products of M / 64 blocks and K / 16 steps, two of them with A from shared memory; the
     gate finds nothing."""
@@ -30,7 +32,9 @@ def test_a_number_of_columns_compiled(n: int) -> None:
     assert gate.findings(built) == ()
     kind = {"float16": "f16", "bfloat16": "bf16"}[arrays[0].dtype.name]
     text = rf"wgmma\.mma_async\.sync\.aligned\.m64n{n}k16\.f32\.{kind}\.{kind} {{[^}}]*}}, (.)[^;]*([01]), ([01]);"
-    made = [source + (a if source == "d" else "") + b for source, a, b in re.findall(text, built.ptx)]
+    made = [
+        source + (a if source == "d" else "") + b for source, a, b in re.findall(text, built.ptx)
+    ]
     counts = {form: made.count(form) * 16 * 64 // (K * statics["m"]) for form in made}
     # A from shared memory or registers, what is transposed
     assert counts == {"d01": 1, "d00": 1, "{1": 2, "{0": 1}

@@ -32,7 +32,12 @@ def test_it_passes_the_build_gate(name: str) -> None:
 
 
 def test_the_page_says_how_many_lines_each_takes() -> None:
-    told = {name: int(lines) for name, lines in re.findall(r"^\| `(\w+)`.*\| (\d+) \|$", TABLE.read_text(encoding="utf8"), re.M)}
+    told = {
+        name: int(lines)
+        for name, lines in re.findall(
+            r"^\| `(\w+)`.*\| (\d+) \|$", TABLE.read_text(encoding="utf8"), re.M
+        )
+    }
     source = inspect.getsource(wish_kernels)
     for name in CASES:
         body = re.search(rf"^def {name}\(.*\n((?:    .*\n)+)", source, re.M)

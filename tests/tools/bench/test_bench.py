@@ -62,11 +62,19 @@ class FakeGpu:
         self.hot = 0.0
 
 
-def samples_of(ours: float, theirs: float, **kwargs: Any) -> tuple[FakeGpu, dict[str, bench.Sample]]:
+def samples_of(
+    ours: float, theirs: float, **kwargs: Any
+) -> tuple[FakeGpu, dict[str, bench.Sample]]:
     gpu = FakeGpu()
-    found = bench.compare({"ours": gpu.competitor("ours", ours, settled=1.1),
-                           "theirs": gpu.competitor("theirs", theirs, settled=1.3)},
-                          reference="theirs", timer=gpu, **kwargs)
+    found = bench.compare(
+        {
+            "ours": gpu.competitor("ours", ours, settled=1.1),
+            "theirs": gpu.competitor("theirs", theirs, settled=1.3),
+        },
+        reference="theirs",
+        timer=gpu,
+        **kwargs,
+    )
     return gpu, {s.protocol: s for s in found}
 
 
@@ -77,7 +85,9 @@ def test_interval_of_three_processes_is_students_t_on_logarithms() -> None:
     mean = sum(logs) / 3
     half = 4.3027 * math.sqrt(sum((v - mean) ** 2 for v in logs) / 2) / math.sqrt(3)
     assert figure.median == 1.02
-    assert figure.low == pytest.approx(math.exp(mean - half)) and figure.high == pytest.approx(math.exp(mean + half))
+    assert figure.low == pytest.approx(math.exp(mean - half)) and figure.high == pytest.approx(
+        math.exp(mean + half)
+    )
 
 
 @pytest.mark.parametrize("count", [3, 5, 6, 8, 11, 20])
@@ -124,18 +134,28 @@ def test_burst_sees_the_boost_clock_and_load_the_settled_one() -> None:
 
 def test_burst_launches_eight_after_idling() -> None:
     gpu = FakeGpu()
-    found = bench.compare({"a": gpu.competitor("a", 1e-3), "b": gpu.competitor("b", 1e-3)}, reference="b", timer=gpu,
-                          protocols=("burst",), plan=bench.Plan(idle=3.0))
+    found = bench.compare(
+        {"a": gpu.competitor("a", 1e-3), "b": gpu.competitor("b", 1e-3)},
+        reference="b",
+        timer=gpu,
+        protocols=("burst",),
+        plan=bench.Plan(idle=3.0),
+    )
     assert [len(t) for t in found[0].times.values()] == [8, 8, 8]
     assert gpu.time >= 9.0
 
 
 def test_interleaved_takes_all_competitors_in_each_round_in_another_order() -> None:
-    gpu, samples = samples_of(1e-3, 1e-3, protocols=("interleaved",), plan=bench.Plan(load=0, rounds=8))
+    gpu, samples = samples_of(
+        1e-3, 1e-3, protocols=("interleaved",), plan=bench.Plan(load=0, rounds=8)
+    )
     assert samples["interleaved"].calls == 1
     called = [name for name, _ in gpu.log[-24:]]
-    rounds = [tuple(called[i:i + 3]) for i in range(0, 24, 3)]
-    assert all(sorted(each) == ["ours", "theirs", "theirs"] for each in rounds) and len(set(rounds)) == 3
+    rounds = [tuple(called[i : i + 3]) for i in range(0, 24, 3)]
+    assert (
+        all(sorted(each) == ["ours", "theirs", "theirs"] for each in rounds)
+        and len(set(rounds)) == 3
+    )
 
 
 def test_in_interleaved_rounds_nobody_always_comes_behind_one_that_lets_the_card_cool() -> None:
@@ -149,12 +169,16 @@ def test_in_interleaved_rounds_nobody_always_comes_behind_one_that_lets_the_card
         return call
 
     calls = {name: competitor(name) for name in ("light", "ours", "theirs")}
-    found, = bench.compare(calls, reference="theirs", timer=gpu, protocols=("interleaved",), plan=bench.Plan(load=0))
+    (found,) = bench.compare(
+        calls, reference="theirs", timer=gpu, protocols=("interleaved",), plan=bench.Plan(load=0)
+    )
     assert found.ratio("ours") == pytest.approx(1) and found.noise == pytest.approx(1)
 
 
 def test_alone_runs_the_reference_before_and_after_under_its_own_load() -> None:
-    gpu, samples = samples_of(1e-3, 1e-3, protocols=("alone",), plan=bench.Plan(alone_load=0.1, alone_count=5))
+    gpu, samples = samples_of(
+        1e-3, 1e-3, protocols=("alone",), plan=bench.Plan(alone_load=0.1, alone_count=5)
+    )
     order = [name for i, (name, _) in enumerate(gpu.log) if i == 0 or gpu.log[i - 1][0] != name]
     assert order[-3:] == ["theirs", "ours", "theirs"]
     assert list(samples["alone"].times) == ["theirs", "ours", "theirs" + AGAIN]
@@ -190,7 +214,7 @@ def test_a_program_of_many_calls_is_made_before_any_load() -> None:
 
     gpu = Gpu()
     bench.compare({"ours": Programs(), "theirs": Programs()}, reference="theirs", timer=gpu)
-    assert gpu.begun is not None and {20, 80} <= set(sizes[gpu.begun:]) <= set(sizes[:gpu.begun])
+    assert gpu.begun is not None and {20, 80} <= set(sizes[gpu.begun :]) <= set(sizes[: gpu.begun])
 
 
 def test_calls_count_up_so_that_buffers_rotate() -> None:
@@ -199,7 +223,9 @@ def test_calls_count_up_so_that_buffers_rotate() -> None:
 
 
 def test_noise_is_the_reference_against_itself() -> None:
-    sample = bench.Sample("burst", "ref", 1, {"ref": [1.0, 1.0], "x": [2.0, 2.0], "ref again": [1.1, 1.1]})
+    sample = bench.Sample(
+        "burst", "ref", 1, {"ref": [1.0, 1.0], "x": [2.0, 2.0], "ref again": [1.1, 1.1]}
+    )
     assert sample.noise == pytest.approx(1 / 1.1)
     assert sample.ratio("x") == pytest.approx(1.05 / 2)
 
@@ -207,17 +233,26 @@ def test_noise_is_the_reference_against_itself() -> None:
 def test_outputs_are_poisoned_before_and_checked_after_each_protocol() -> None:
     events: list[str] = []
     gpu = FakeGpu()
-    bench.compare({"a": gpu.competitor("a", 1e-3), "b": gpu.competitor("b", 1e-3)}, reference="b", timer=gpu,
-                  poison=lambda: events.append("poison"), check=events.append)
+    bench.compare(
+        {"a": gpu.competitor("a", 1e-3), "b": gpu.competitor("b", 1e-3)},
+        reference="b",
+        timer=gpu,
+        poison=lambda: events.append("poison"),
+        check=events.append,
+    )
     assert events == ["poison", "burst", "poison", "interleaved", "poison", "alone"]
 
 
 def test_sensors_are_read_under_each_load() -> None:
     _, samples = samples_of(1e-3, 1e-3, sensors=lambda: {"sm_mhz": 1500.0})
-    assert samples["alone"].sensors == {n: {"sm_mhz": 1500.0} for n in ("theirs", "ours", "theirs again")}
+    assert samples["alone"].sensors == {
+        n: {"sm_mhz": 1500.0} for n in ("theirs", "ours", "theirs again")
+    }
 
 
-@pytest.mark.parametrize(("bytes_per_call", "sets"), [(240, 1), (120, 1), (119, 3), (60, 3), (10, 13)])
+@pytest.mark.parametrize(
+    ("bytes_per_call", "sets"), [(240, 1), (120, 1), (119, 3), (60, 3), (10, 13)]
+)
 def test_two_l2_of_other_data_lie_between_uses_of_a_buffer(bytes_per_call: int, sets: int) -> None:
     assert bench.rotation_sets(bytes_per_call, l2_bytes=60) == sets
 
@@ -235,14 +270,25 @@ def test_wrong_arguments_are_named() -> None:
 
 # ---- results
 def entry(process: int, ours: float, case: dict[str, Any] | None = None) -> dict[str, Any]:
-    _, samples = samples_of(ours, 1e-3, sensors=lambda: {"sm_mhz": 1500.0 + process, "watts": 680.0})
-    return bench.run_entry(process, case or {"shape": "1,2,3", "dtype": "bf16"}, 0.5, samples.values(),
-                           errors={"ours": 1e-3})
+    _, samples = samples_of(
+        ours, 1e-3, sensors=lambda: {"sm_mhz": 1500.0 + process, "watts": 680.0}
+    )
+    return bench.run_entry(
+        process,
+        case or {"shape": "1,2,3", "dtype": "bf16"},
+        0.5,
+        samples.values(),
+        errors={"ours": 1e-3},
+    )
 
 
 def test_a_row_is_the_median_over_processes_of_the_ratio_within_each() -> None:
     rows = bench.summarise([entry(0, 1.00e-3), entry(1, 0.80e-3), entry(2, 0.90e-3)])
-    assert [(r.protocol, r.name) for r in rows] == [("burst", "ours"), ("interleaved", "ours"), ("alone", "ours")]
+    assert [(r.protocol, r.name) for r in rows] == [
+        ("burst", "ours"),
+        ("interleaved", "ours"),
+        ("alone", "ours"),
+    ]
     burst = rows[0]
     assert burst.ratio.median == pytest.approx(1 / 0.9) and burst.ratio.count == 3
     assert burst.rate == pytest.approx(0.5 / 0.9e-3) and burst.reference_rate == pytest.approx(500)
@@ -250,12 +296,27 @@ def test_a_row_is_the_median_over_processes_of_the_ratio_within_each() -> None:
 
 
 def test_result_file_keeps_every_raw_run_and_reads_back(tmp_path: Path) -> None:
-    failed = {"process": 2, "case": {"shape": "1,2,3", "dtype": "bf16"}, "failed": "RuntimeError: lost"}
-    result = bench.Result("gemm", {"device": {"name": "H200"}}, {"idle": 1.5}, [entry(0, 1e-3), entry(1, 1e-3), failed])
+    failed = {
+        "process": 2,
+        "case": {"shape": "1,2,3", "dtype": "bf16"},
+        "failed": "RuntimeError: lost",
+    }
+    result = bench.Result(
+        "gemm",
+        {"device": {"name": "H200"}},
+        {"idle": 1.5},
+        [entry(0, 1e-3), entry(1, 1e-3), failed],
+    )
     result.write(tmp_path / "new" / "r.json")
     data = json.loads((tmp_path / "new" / "r.json").read_text())
     assert data.keys() == {"schema", "benchmark", "device", "method", "rows", "runs"}
-    assert data["runs"][0]["samples"][0].keys() == {"protocol", "reference", "calls", "times", "sensors"}
+    assert data["runs"][0]["samples"][0].keys() == {
+        "protocol",
+        "reference",
+        "calls",
+        "times",
+        "sensors",
+    }
     assert data["runs"][2]["failed"] == "RuntimeError: lost"
     assert data["rows"][0]["ratio"].keys() == {"median", "low", "high", "count"}
     assert data["rows"][0]["ratio"]["count"] == 2
@@ -270,11 +331,34 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
         bench.read(tmp_path / "r.json")
 
 
-@pytest.mark.parametrize("change", [
-    {"runs": [3]}, {"runs": [{"process": 0, "case": {}, "work": 1.0, "samples": [{"protocol": "burst"}]}]}, {"runs": None},
-    {"runs": [{"process": 0, "case": {}, "work": "much", "samples": [{"protocol": "burst", "reference": "a", "calls": 1,
-                                                                      "times": {"a": [1.0], "a again": [1.0], "b": [0.0]}}]}]}])
-def test_a_file_whose_runs_have_another_form_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"runs": [3]},
+        {"runs": [{"process": 0, "case": {}, "work": 1.0, "samples": [{"protocol": "burst"}]}]},
+        {"runs": None},
+        {
+            "runs": [
+                {
+                    "process": 0,
+                    "case": {},
+                    "work": "much",
+                    "samples": [
+                        {
+                            "protocol": "burst",
+                            "reference": "a",
+                            "calls": 1,
+                            "times": {"a": [1.0], "a again": [1.0], "b": [0.0]},
+                        }
+                    ],
+                }
+            ]
+        },
+    ],
+)
+def test_a_file_whose_runs_have_another_form_is_refused(
+    change: dict[str, Any], tmp_path: Path
+) -> None:
     bench.Result("gemm", {}, {}, [entry(0, 1e-3)]).write(tmp_path / "r.json")
     data = json.loads((tmp_path / "r.json").read_text(encoding="utf8"))
     (tmp_path / "bad.json").write_text(json.dumps(data | change), encoding="utf8")
@@ -283,14 +367,18 @@ def test_a_file_whose_runs_have_another_form_is_refused(change: dict[str, Any], 
         with pytest.raises(ValueError, match=f"{name} is no result file of numpipe.bench"):
             bench.read(tmp_path / name)
     (tmp_path / "r.json.gz").write_bytes(gzip.compress((tmp_path / "r.json").read_bytes()))
-    assert bench.read(tmp_path / "r.json").rows == bench.read(str(tmp_path / "r.json.gz")).rows != []
+    assert (
+        bench.read(tmp_path / "r.json").rows == bench.read(str(tmp_path / "r.json.gz")).rows != []
+    )
 
 
 def test_table_is_aligned_and_names_noise_and_sensors() -> None:
     text = bench.table(bench.summarise([entry(p, 0.8e-3) for p in range(3)]))
     head, *lines = text.splitlines()
     assert "theirs TFLOPS" in head and "theirs / itself" in head and len(lines) == 3
-    assert all(line.startswith("1,2,3 bf16") and "1.250 [1.250, 1.250]" in line for line in lines[:1])
+    assert all(
+        line.startswith("1,2,3 bf16") and "1.250 [1.250, 1.250]" in line for line in lines[:1]
+    )
     assert "1501" in lines[0] and "680" in lines[0]
     assert bench.table([]) == "nothing was measured"
 
@@ -299,13 +387,17 @@ def test_table_is_aligned_and_names_noise_and_sensors() -> None:
 def test_measuring_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = GpuState("none", None, "the CUDA driver sees no GPU", "check CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(timer, "gpu_state", lambda: found)
-    with pytest.raises(TargetError, match="sees no GPU; check CUDA_VISIBLE_DEVICES.*simulated here, but not timed"):
+    with pytest.raises(
+        TargetError, match="sees no GPU; check CUDA_VISIBLE_DEVICES.*simulated here, but not timed"
+    ):
         bench.compare({"a": lambda i: None}, reference="a")
 
 
 def test_importing_bench_imports_no_cuda() -> None:
     code = "import sys, numpipe.bench; print({'cuda.bindings', 'numba', 'torch', 'pynvml'} & sys.modules.keys())"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert found.strip() == "set()"
 
 
@@ -320,5 +412,7 @@ x = np.zeros((64, 64), np.float32)
 halves(x, target="sim")
 print(x[0, 0], [name for name in sys.modules if name.startswith(("numpipe.tools", "numpipe.bench"))])
 """)
-    found = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=True
+    ).stdout
     assert found.strip() == "0.5 []"

@@ -41,7 +41,10 @@ class FakeCuda:
 
     def passes(self, nanoseconds: int) -> None:
         self.time += nanoseconds
-        self.cycles = [c + round(nanoseconds * mhz / 1000) for c, mhz in zip(self.cycles, self.mhz, strict=True)]
+        self.cycles = [
+            c + round(nanoseconds * mhz / 1000)
+            for c, mhz in zip(self.cycles, self.mhz, strict=True)
+        ]
 
     def cuLibraryLoadData(self, code: bytes, *options: Any) -> tuple[int, str]:
         assert code.endswith(b"}\n\0")
@@ -77,7 +80,11 @@ class FakeCuda:
     def cuLaunchKernel(self, kernel: bytes, *args: Any) -> tuple[int]:
         if kernel == b"np_hold":
             (at, limit), kinds = args[8]
-            assert args[:6] == (1,) * 6 and kinds == (ctypes.c_uint64, ctypes.c_uint64) and 1e6 <= limit <= 1e8
+            assert (
+                args[:6] == (1,) * 6
+                and kinds == (ctypes.c_uint64, ctypes.c_uint64)
+                and 1e6 <= limit <= 1e8
+            )
             self.held.append((args[7], ctypes.c_uint32.from_address(at)))
             return (0,)
         assert kernel == b"np_stamp" and args[:6] == (4 * SMS, 1, 1, 32, 1, 1)
@@ -139,8 +146,9 @@ def test_the_clock_is_that_of_the_sms_between_two_stamps(cuda: FakeCuda) -> None
     assert stamps.megahertz(first, third) == pytest.approx(1440)
 
 
-def test_only_sms_of_both_stamps_count_and_a_stamp_that_was_written_over_is_none(cuda: FakeCuda,
-                                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_sms_of_both_stamps_count_and_a_stamp_that_was_written_over_is_none(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(timer, "KEPT", 4)
     stamps = timer.Stamps()
     cuda.reached = range(2, SMS)
@@ -170,7 +178,9 @@ def test_a_driver_that_refuses_is_an_error(cuda: FakeCuda) -> None:
         timer.Stamps()
 
 
-@pytest.mark.parametrize("source, name", [(timer.STAMP_PTX, b"np_stamp"), (timer.HOLD_PTX, b"np_hold")])
+@pytest.mark.parametrize(
+    "source, name", [(timer.STAMP_PTX, b"np_stamp"), (timer.HOLD_PTX, b"np_hold")]
+)
 def test_the_kernels_assemble(source: str, name: bytes) -> None:
     linker = pytest.importorskip("cuda.bindings.nvjitlink")
     text = source.encode() + b"\0"
@@ -182,7 +192,9 @@ def test_the_kernels_assemble(source: str, name: bytes) -> None:
     assert cubin[:4] == b"\x7fELF" and name in cubin
 
 
-def test_a_hold_waits_for_its_word_and_for_no_other(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hold_waits_for_its_word_and_for_no_other(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(timer, "KEPT", 3)
     holds = timer.Holds()
     words = [holds.hold(7) for _ in range(2)]
@@ -196,11 +208,14 @@ def test_a_hold_waits_for_its_word_and_for_no_other(cuda: FakeCuda, monkeypatch:
 
 
 def test_stamps_lie_outside_the_events_that_time_the_work_and_all_is_queued_before_any_of_it_runs(
-        cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log: list[str] = []
 
     launched, recorded = cuda.cuLaunchKernel, cuda.cuEventRecord
-    monkeypatch.setattr(cuda, "cuLaunchKernel", lambda *args: log.append(args[0].decode()) or launched(*args))
+    monkeypatch.setattr(
+        cuda, "cuLaunchKernel", lambda *args: log.append(args[0].decode()) or launched(*args)
+    )
     monkeypatch.setattr(timer, "require_gpu", lambda: None)
     monkeypatch.setattr(cuda, "cuEventRecord", lambda *args: log.append("event") or recorded(*args))
     monkeypatch.setattr(timer, "_stream", lambda: lambda: 5)
@@ -212,9 +227,20 @@ def test_stamps_lie_outside_the_events_that_time_the_work_and_all_is_queued_befo
         log.append(f"call {i}")
 
     handle = timed.measure(call, 3, 10)
-    assert log == ["np_hold", "np_stamp", "event", "call 10", "call 11", "call 12", "event", "np_stamp"]
+    assert log == [
+        "np_hold",
+        "np_stamp",
+        "event",
+        "call 10",
+        "call 11",
+        "call 12",
+        "event",
+        "np_stamp",
+    ]
     assert cuda.streams == cuda.event_streams == [5, 5] and cuda.held[0][1].value == 1
-    assert timed.seconds(handle) == pytest.approx(100e-6) and timed.megahertz(handle) == pytest.approx(1500)
+    assert timed.seconds(handle) == pytest.approx(100e-6) and timed.megahertz(
+        handle
+    ) == pytest.approx(1500)
     assert not cuda.events  # they are destroyed when the time is known
 
 
@@ -249,11 +275,27 @@ class ClockedGpu(FakeGpu):
         return float(handle[1])
 
 
-def run(process: int, ours: float, *, clocked: bool = True, case: str = "1,2,3", settled: float = 1.0, limit: float | None = 2e-6,
-        watts: float = 500.0) -> dict[str, Any]:
+def run(
+    process: int,
+    ours: float,
+    *,
+    clocked: bool = True,
+    case: str = "1,2,3",
+    settled: float = 1.0,
+    limit: float | None = 2e-6,
+    watts: float = 500.0,
+) -> dict[str, Any]:
     gpu = ClockedGpu() if clocked else FakeGpu()
-    competitors = {name: gpu.competitor(name, seconds, settled) for name, seconds in (("numpipe", ours), ("cuBLAS", 1e-3))}
-    samples = bench.compare(competitors, reference="cuBLAS", timer=gpu, sensors=lambda: {"sm_mhz": 1980.0, "watts": watts})
+    competitors = {
+        name: gpu.competitor(name, seconds, settled)
+        for name, seconds in (("numpipe", ours), ("cuBLAS", 1e-3))
+    }
+    samples = bench.compare(
+        competitors,
+        reference="cuBLAS",
+        timer=gpu,
+        sensors=lambda: {"sm_mhz": 1980.0, "watts": watts},
+    )
     return bench.run_entry(process, {"shape": case}, 2.0, samples, limit=limit)
 
 
@@ -262,16 +304,23 @@ def test_a_row_says_which_part_of_the_limit_was_reached_in_its_own_cycles() -> N
     1600 MHz 2 / 2.56."""
     burst, interleaved, alone = bench.summarise([run(p, 0.8e-3) for p in range(3)])
     assert burst.fraction == pytest.approx(0.625) and burst.reference_fraction == pytest.approx(0.5)
-    assert interleaved.fraction == pytest.approx(0.78125) and interleaved.reference_fraction == pytest.approx(0.625)
+    assert interleaved.fraction == pytest.approx(
+        0.78125
+    ) and interleaved.reference_fraction == pytest.approx(0.625)
     assert alone.fraction == pytest.approx(0.78125) and alone.sensors["clock_mhz"] == 1600
     assert interleaved.sensors == {"clock_mhz": 1600, "sm_mhz": 1980, "watts": 500}
     assert burst.per_watt is None and interleaved.per_watt is None
-    assert alone.per_watt == pytest.approx(2 / 0.8e-3 / 500) and alone.reference_per_watt == pytest.approx(4)
+    assert alone.per_watt == pytest.approx(
+        2 / 0.8e-3 / 500
+    ) and alone.reference_per_watt == pytest.approx(4)
 
 
 def test_without_a_clock_or_a_limit_nothing_is_said_of_it() -> None:
     for entry in (run(0, 0.8e-3, clocked=False), run(0, 0.8e-3, limit=None)):
-        assert all(row.fraction is None and row.reference_fraction is None for row in bench.summarise([entry]))
+        assert all(
+            row.fraction is None and row.reference_fraction is None
+            for row in bench.summarise([entry])
+        )
     head = bench.table(bench.summarise([run(0, 0.8e-3, clocked=False)])).splitlines()[0]
     assert "of the limit" not in head and "TFLOPS/W (cuBLAS)" in head
 

@@ -64,18 +64,36 @@ SMALL = gemm.Config(tm=128, tn=64, tk=64, slots=2)
 CALLS: dict[str, tuple[Any, list[np.ndarray], dict[str, Any]]] = {
     "loop form": (gemm.matmul, zeros((384, 128), (128, 128)), {"cfg": SMALL}),
     "body form": (gemm_body.matmul, zeros((384, 128), (128, 128)), {"cfg": SMALL}),
-    "single stream": (gemm_single.matmul, zeros((384, 128), (128, 128)), {"cfg": dataclasses.replace(gemm_single.Config(), tn=64)}),
+    "single stream": (
+        gemm_single.matmul,
+        zeros((384, 128), (128, 128)),
+        {"cfg": dataclasses.replace(gemm_single.Config(), tn=64)},
+    ),
     "three dimensions": (batched_matmul, zeros((2, 128, 64), (2, 256, 64)), {}),
     "outputs": (copy_pipeline.copy, zeros((320, 512)), {}),
-    "tiles": (product(True, ("parallel", "parallel", "sequential"), 1), zeros((128, 128), (128, 128)), {}),
-    "tiles without roles": (product(False, ("parallel", "parallel", "sequential"), 1), zeros((128, 128), (128, 128)), {}),
+    "tiles": (
+        product(True, ("parallel", "parallel", "sequential"), 1),
+        zeros((128, 128), (128, 128)),
+        {},
+    ),
+    "tiles without roles": (
+        product(False, ("parallel", "parallel", "sequential"), 1),
+        zeros((128, 128), (128, 128)),
+        {},
+    ),
     "primitives, the second CTA idle": (copied, zeros((128, 128), (128, 128)), {}),
-    "lanes": (column_sums, [*zeros((64, 64), dtype=np.float32), *zeros((64, 64), dtype=np.float32)], {}),
+    "lanes": (
+        column_sums,
+        [*zeros((64, 64), dtype=np.float32), *zeros((64, 64), dtype=np.float32)],
+        {},
+    ),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_counts_are_what_the_simulator_moves_and_multiplies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_are_what_the_simulator_moves_and_multiplies(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel, arrays, named = CALLS[name]
     moved: collections.Counter[Any] = collections.Counter()
 
@@ -94,7 +112,10 @@ def test_counts_are_what_the_simulator_moves_and_multiplies(name: str, monkeypat
     kernel.simulate(*arrays, **named)
     told = explain(kernel, *arrays, device=TWO_SMS, **named)
     assert told.flop == moved.pop("flop", 0)
-    loads, stores = ({(kind, array): n for array, n in of.items()} for kind, of in (("load", told.loaded), ("store", told.stored)))
+    loads, stores = (
+        {(kind, array): n for array, n in of.items()}
+        for kind, of in (("load", told.loaded), ("store", told.stored))
+    )
     assert loads | stores == moved
 
 
@@ -112,7 +133,9 @@ def test_blocks_that_reach_over_an_end_count_what_lies_inside() -> None:
 def test_the_ctas_between_those_that_were_counted_are_told_from_them() -> None:
     """1023 tiles on 132 SMs: 99 have 8, 33 have 7; the last tile of each column of tiles reaches
     over the end."""
-    told = explain(gemm.matmul, ArrayType((33 * 128, 64), F16), ArrayType((31 * 64, 64), F16), cfg=SMALL)
+    told = explain(
+        gemm.matmul, ArrayType((33 * 128, 64), F16), ArrayType((31 * 64, 64), F16), cfg=SMALL
+    )
     assert told.tiles == 1023
     assert told.stored == {"c": 33 * 128 * 31 * 64 * 2}
 
@@ -130,26 +153,49 @@ def test_a_host_table_is_read() -> None:
     assert told.loaded == {"a": 2 * 64 * 64 * 2}
 
 
-@numpipe.kernel(grid=lambda a, lengths, c: (a.shape[0] // 64,), grid_names="m", num_compute_wgs=1, warp_specialized=False)
+@numpipe.kernel(
+    grid=lambda a, lengths, c: (a.shape[0] // 64,),
+    grid_names="m",
+    num_compute_wgs=1,
+    warp_specialized=False,
+)
 def of_lengths(a, lengths, c):
     m = numpipe.axis_index("m")
     acc = numpipe.zeros((64, 64), np.float32)
-    pipe = numpipe.pipeline(grid=(lengths[m],), max_concurrent_steps=2, in_specs=(
-        BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (m, k))))
+    pipe = numpipe.pipeline(
+        grid=(lengths[m],),
+        max_concurrent_steps=2,
+        in_specs=(BlockSpec((64, 64), lambda k: (m, k)), BlockSpec((64, 64), lambda k: (m, k))),
+    )
     for _, (x, y) in pipe(a, a):
         acc = numpipe.wgmma(acc, x, y.T)
     c[ds(m * 64, 64), ds(0, 64)] = acc
 
 
-def test_work_that_depends_on_data_is_counted_where_there_is_data_and_else_said_to_depend_on_it() -> None:
-    a, lengths, c = ArrayType((256, 512), F16), np.array([1, 2, 3, 8], np.int32), ArrayType((256, 64), np.float32)
+def test_work_that_depends_on_data_is_counted_where_there_is_data_and_else_said_to_depend_on_it() -> (
+    None
+):
+    a, lengths, c = (
+        ArrayType((256, 512), F16),
+        np.array([1, 2, 3, 8], np.int32),
+        ArrayType((256, 64), np.float32),
+    )
     told = explain(of_lengths, a, lengths, c)
-    assert told.flop == 2 * 64 * 64 * 64 * lengths.sum() and told.data == () and told.given == ("lengths",)
-    assert re.search(r"work .*\n +depends on data, as given: lengths\n", str(told)) and told.as_dict()["given"] == ["lengths"]
+    assert (
+        told.flop == 2 * 64 * 64 * 64 * lengths.sum()
+        and told.data == ()
+        and told.given == ("lengths",)
+    )
+    assert re.search(
+        r"work .*\n +depends on data, as given: lengths\n", str(told)
+    ) and told.as_dict()["given"] == ["lengths"]
     blank = explain(of_lengths, a, ArrayType(lengths.shape, np.int32), c)
     assert blank.given == () and "as given" not in str(blank)
     assert blank.flop == 0 and blank.data == ("lengths",) and blank.as_dict()["data"] == ["lengths"]
-    assert re.search(r"work +no products, .*\n +depends on data, zeros here: lengths; numbers of NumPy arrays are read", str(blank))
+    assert re.search(
+        r"work +no products, .*\n +depends on data, zeros here: lengths; numbers of NumPy arrays are read",
+        str(blank),
+    )
 
 
 @pytest.mark.thorough
@@ -157,29 +203,48 @@ def test_ctas_that_data_steers_are_not_told_from_those_beside_them() -> None:
     """Every CTA has 4 steps but a few: too few for any of them to stand where CTAs are chosen."""
     lengths = np.full(450, 4, np.int32)
     lengths[np.random.default_rng(0).choice(np.arange(1, 449), 20, replace=False)] = 0
-    told = explain(of_lengths, ArrayType((28800, 512), F16), lengths, ArrayType((28800, 64), np.float32), compiled=False)
+    told = explain(
+        of_lengths,
+        ArrayType((28800, 512), F16),
+        lengths,
+        ArrayType((28800, 64), np.float32),
+        compiled=False,
+    )
     assert told.flop == 2 * 64 * 64 * 64 * lengths.sum()
 
 
-@numpipe.kernel(num_compute_wgs=1, grid=lambda a, pages, scale, c: (pages.shape[0],), grid_names="s")
+@numpipe.kernel(
+    num_compute_wgs=1, grid=lambda a, pages, scale, c: (pages.shape[0],), grid_names="s"
+)
 def of_pages(a, pages, scale, c):
     s = numpipe.axis_index("s")
     acc = numpipe.zeros((64, 64), np.float32)
-    for _, (tile,) in numpipe.pipeline(grid=(pages.shape[1],), max_concurrent_steps=2, in_specs=(
-            BlockSpec((64, 64), lambda k: (pages[s, k], 0)),))(a):
+    for _, (tile,) in numpipe.pipeline(
+        grid=(pages.shape[1],),
+        max_concurrent_steps=2,
+        in_specs=(BlockSpec((64, 64), lambda k: (pages[s, k], 0)),),
+    )(a):
         acc += tile[...].astype(np.float32)
     c[ds(s * 64, 64), ds(0, 64)] = acc * scale[0]
 
 
 @pytest.mark.thorough
-def test_an_index_map_that_reads_an_array_depends_on_data_and_one_number_that_steers_nothing_does_not() -> None:
+def test_an_index_map_that_reads_an_array_depends_on_data_and_one_number_that_steers_nothing_does_not() -> (
+    None
+):
     """All CTAs load the same pages, or each its own: HBM gives as much as the table says."""
-    a, c, scale = ArrayType((64 * 1024, 64), F16), ArrayType((64 * 256, 64), np.float32), np.ones(1, np.float32)
+    a, c, scale = (
+        ArrayType((64 * 1024, 64), F16),
+        ArrayType((64 * 256, 64), np.float32),
+        np.ones(1, np.float32),
+    )
     shared, own = (np.arange(1024).reshape(256, 4) % pages for pages in (4, 1024))
     few, many = (explain(of_pages, a, pages, scale, c, compiled=False) for pages in (shared, own))
     assert few.given == many.given == ("pages",) and few.data == ()
     assert few.loaded["a"] == many.loaded["a"] and many.l2_bytes > few.l2_bytes
-    assert explain(of_pages, a, ArrayType((256, 4), np.int64), ArrayType((1,), np.float32), c, compiled=False).data == ("pages",)
+    assert explain(
+        of_pages, a, ArrayType((256, 4), np.int64), ArrayType((1,), np.float32), c, compiled=False
+    ).data == ("pages",)
 
 
 def test_a_table_without_data_that_cannot_be_zeros_is_refused_with_the_fix() -> None:
@@ -189,10 +254,17 @@ def test_a_table_without_data_that_cannot_be_zeros_is_refused_with_the_fix() -> 
             c[ds(m * 64, 64), ds(n * 64, 64)] = numpipe.zeros((64, 64), np.float32)
 
     c = ArrayType((256, 192), np.float32)
-    with pytest.raises(SpecError, match="kernel by_table: .*12 times(.*\n)+.*no data of table, which counts as zeros: pass a"):
+    with pytest.raises(
+        SpecError,
+        match="kernel by_table: .*12 times(.*\n)+.*no data of table, which counts as zeros: pass a",
+    ):
         explain(by_table, ArrayType((12, 2), np.int32), c)
     told = explain(by_table, numpipe.orders.Row().table((4, 3)), c)
-    assert told.stored == {"c": 256 * 192 * 4} and told.given == ("table",) and "depends on data, as given: table\n" in str(told)
+    assert (
+        told.stored == {"c": 256 * 192 * 4}
+        and told.given == ("table",)
+        and "depends on data, as given: table\n" in str(told)
+    )
 
 
 def test_a_block_that_is_loaded_twice_in_a_step_comes_from_hbm_once() -> None:
@@ -205,7 +277,9 @@ def test_a_block_that_is_loaded_twice_in_a_step_comes_from_hbm_once() -> None:
     assert told.l2_bytes == pytest.approx(2 * loaded + stored, rel=1e-3)
 
 
-def test_a_kernel_prints_nothing_and_stops_nowhere(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_prints_nothing_and_stops_nowhere(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     stops: list[object] = []
     monkeypatch.setattr(sys, "breakpointhook", stops.append)
 
@@ -236,7 +310,9 @@ def test_registers_and_shared_memory_are_the_compiled_kernels() -> None:
     built = copy_pipeline.copy.compiled(x)
     told = numpipe.explain(copy_pipeline.copy, x, compiled=True)
     used = built.image.resources
-    assert told.registers == numpipe.model.Registers(used.registers, used.memory_registers, used.compute_registers, 0, 0, True)
+    assert told.registers == numpipe.model.Registers(
+        used.registers, used.memory_registers, used.compute_registers, 0, 0, True
+    )
     assert told.smem_bytes == built.image.smem_bytes
     budgeted = explain(copy_pipeline.copy, x)
     assert budgeted.smem == told.smem and not budgeted.registers.compiled
@@ -256,11 +332,20 @@ def test_slots_and_the_rows_of_shared_memory_say_whose_they_are() -> None:
 def test_as_many_ctas_share_an_sm_as_fit(depth: int, resident: int) -> None:
     """Four times the registers let 8 CTAs of 128 threads live, of 255 a lane; with three slots
     shared memory lets 6."""
-    @numpipe.kernel(grid=lambda a: (a.shape[0] // 64,), grid_names="m", num_compute_wgs=1, warp_specialized=False)
+
+    @numpipe.kernel(
+        grid=lambda a: (a.shape[0] // 64,),
+        grid_names="m",
+        num_compute_wgs=1,
+        warp_specialized=False,
+    )
     def copied(a, c, *, depth: numpipe.Static = 64):
         m = numpipe.axis_index("m")
-        pipe = numpipe.pipeline(grid=(a.shape[1] // 64,), max_concurrent_steps=depth // 64,
-                                in_specs=(BlockSpec((64, 64), lambda k: (m, k)),))
+        pipe = numpipe.pipeline(
+            grid=(a.shape[1] // 64,),
+            max_concurrent_steps=depth // 64,
+            in_specs=(BlockSpec((64, 64), lambda k: (m, k)),),
+        )
         for (k,), (tile,) in pipe(a):
             c[ds(m * 64, 64), ds(k * 64, 64)] = tile[...]
 
@@ -286,12 +371,22 @@ def measured() -> dict[Any, list[float]]:
             clock = {"burst": "burst", "interleaved": "settled"}.get(row.protocol)
             for name, rate in ((row.name, row.rate), (row.reference, row.reference_rate)):
                 if clock and name in ("numpipe", "chained", "drained", "loop form", "body form"):
-                    key = name if name in ("drained", "body form") else "chained", shape, config, clock
-                    found.setdefault(key, []).append(2e-12 * np.prod([float(n) for n in shape]) / rate)
+                    key = (
+                        name if name in ("drained", "body form") else "chained",
+                        shape,
+                        config,
+                        clock,
+                    )
+                    found.setdefault(key, []).append(
+                        2e-12 * np.prod([float(n) for n in shape]) / rate
+                    )
     return found
 
 
-DRAINED = Kernel(gemm.matmul.function, dataclasses.replace(gemm.matmul.options, compiler_params=CompilerParams(drain=True)))
+DRAINED = Kernel(
+    gemm.matmul.function,
+    dataclasses.replace(gemm.matmul.options, compiler_params=CompilerParams(drain=True)),
+)
 KERNELS = {"chained": gemm.matmul, "drained": DRAINED}
 
 
@@ -300,13 +395,22 @@ SETTLED = {(4096, 4096, 4096)}
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("key", [key for key in measured() if key[0] != "body form" and (key[3] == "burst" or key[1] in SETTLED)],
-                         ids=str)
+@pytest.mark.parametrize(
+    "key",
+    [
+        key
+        for key in measured()
+        if key[0] != "body form" and (key[3] == "burst" or key[1] in SETTLED)
+    ],
+    ids=str,
+)
 def test_the_predicted_time_of_a_product_is_the_measured_one(key: Any) -> None:
     name, shape, config, clock = key
     chosen = gemm.Config(*map(int, config.split(","))) if config else gemm.Config()
     m, n, k = shape
-    told = explain(KERNELS[name], ArrayType((m, k), BF16), ArrayType((n, k), BF16), cfg=chosen, clock=clock)
+    told = explain(
+        KERNELS[name], ArrayType((m, k), BF16), ArrayType((n, k), BF16), cfg=chosen, clock=clock
+    )
     assert told.flop == 2 * -(-m // chosen.tm) * chosen.tm * -(-n // chosen.tn) * chosen.tn * k
     for seconds in measured()[key]:
         assert abs(told.predicted_seconds / seconds - 1) < 0.15, (told.predicted_seconds, seconds)
@@ -314,14 +418,19 @@ def test_the_predicted_time_of_a_product_is_the_measured_one(key: Any) -> None:
 
 
 def test_the_must_shapes_were_measured() -> None:
-    burst = {key[1] for key in measured() if key[0] == "chained" and key[2] is None and key[3] == "burst"}
+    burst = {
+        key[1] for key in measured() if key[0] == "chained" and key[2] is None and key[3] == "burst"
+    }
     assert {(4096, 4096, 4096), (8192, 8192, 8192), (8192, 8192, 512)} <= burst
 
 
 @pytest.mark.thorough
 def test_the_predicted_time_of_a_copy_is_the_measured_one() -> None:
-    [row] = [row for row in read(ROOT / "docs" / "results" / "bandwidth_h200_2026-11-21_1.json").rows
-             if row.protocol == "burst" and row.case["dtype"] == "bf16"]
+    [row] = [
+        row
+        for row in read(ROOT / "docs" / "results" / "bandwidth_h200_2026-11-21_1.json").rows
+        if row.protocol == "burst" and row.case["dtype"] == "bf16"
+    ]
     rows, columns = map(int, row.case["shape"].split(","))
     told = _slow("copy")
     assert told.loaded == {"a": 2 * rows * columns} and told.stored == {"o": 2 * rows * columns}
@@ -337,7 +446,9 @@ def _slow(name: str) -> Any:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_limiter_of_a_case_is_named(case: Any) -> None:
     told = _slow(case.name)
-    assert told.limiter == case.limiter and told.advice.startswith(limits.ADVICE[case.limiter]), str(told)
+    assert told.limiter == case.limiter and told.advice.startswith(limits.ADVICE[case.limiter]), (
+        str(told)
+    )
     if case.fixed is None:
         return
     fixed = case.fixed.explain(compiled=False)
@@ -347,20 +458,29 @@ def test_the_limiter_of_a_case_is_named(case: Any) -> None:
 
 def test_every_limiter_that_a_case_can_have_has_one() -> None:
     # test_explain_gpus.py
-    assert {case.limiter for case in CASES} == limits.ADVICE.keys() - {"compute role", "launch", "link"}
+    assert {case.limiter for case in CASES} == limits.ADVICE.keys() - {
+        "compute role",
+        "launch",
+        "link",
+    }
 
 
 def rows_summed(grid: Any, slots: int = 3) -> Kernel:
     """y[i] = sum(x[i, :]), 64 rows a CTA or a tile"""
+
     @numpipe.kernel(grid=grid, num_compute_wgs=1)
     def summed(x, y):
         for (m,) in numpipe.tiles(x.shape[0] // 64):
             acc = numpipe.zeros((64, 64), np.float32)
-            pipe = numpipe.pipeline(grid=(x.shape[1] // 64,), max_concurrent_steps=slots,
-                                    in_specs=(BlockSpec((64, 64), lambda k: (m, k)),))
+            pipe = numpipe.pipeline(
+                grid=(x.shape[1] // 64,),
+                max_concurrent_steps=slots,
+                in_specs=(BlockSpec((64, 64), lambda k: (m, k)),),
+            )
             for _, (tile,) in pipe(x):
                 acc = acc + tile[...].astype(np.float32)
             y[ds(m * 64, 64)] = acc.sum(axis=1)
+
     return summed
 
 
@@ -373,10 +493,19 @@ def sums(kernel: Kernel, rows: int, columns: int) -> Any:
 
 def test_many_short_ctas_are_limited_by_their_start_and_a_persistent_grid_fixes_it() -> None:
     short, fixed = (sums(rows_summed(grid), 64 * 1584, 64) for grid in (A_TILE_A_CTA, PERSISTENT))
-    assert short.waves == 12 and short.limiter == "CTA start" and "numpipe.persistent()" in short.advice
-    assert short.limits["memory bandwidth"] < 0.2 * short.predicted_seconds < short.limits["CTA start"]
+    assert (
+        short.waves == 12
+        and short.limiter == "CTA start"
+        and "numpipe.persistent()" in short.advice
+    )
+    assert (
+        short.limits["memory bandwidth"] < 0.2 * short.predicted_seconds < short.limits["CTA start"]
+    )
     saved = short.predicted_seconds - fixed.predicted_seconds
-    assert short.losses["CTA start"] == pytest.approx(saved, rel=0.1) and saved > 0.5 * short.predicted_seconds
+    assert (
+        short.losses["CTA start"] == pytest.approx(saved, rel=0.1)
+        and saved > 0.5 * short.predicted_seconds
+    )
     assert fixed.losses["CTA start"] == 0 and "CTA start" in str(fixed)
 
 
@@ -384,10 +513,14 @@ def test_many_short_ctas_are_limited_by_their_start_and_a_persistent_grid_fixes_
 def test_memory_bandwidth_is_named_where_it_takes_nearly_all_of_the_time(slots: int) -> None:
     told = sums(rows_summed(A_TILE_A_CTA, slots), 8192, 8192)
     share = told.limits["memory bandwidth"] / told.predicted_seconds
-    assert (share > 0.9, told.limiter) == ((False, "slots") if slots == 3 else (True, "memory bandwidth")), str(told)
+    assert (share > 0.9, told.limiter) == (
+        (False, "slots") if slots == 3 else (True, "memory bandwidth")
+    ), str(told)
     if slots > 3:
-        assert str(told).endswith(f"\nlimited by memory bandwidth ({share:.0%} of the time): at the roofline of HBM: move fewer "
-                                  "bytes; next launch (2.0 us): too little work for a\n  launch")
+        assert str(told).endswith(
+            f"\nlimited by memory bandwidth ({share:.0%} of the time): at the roofline of HBM: move fewer "
+            "bytes; next launch (2.0 us): too little work for a\n  launch"
+        )
 
 
 @pytest.mark.variants(0)
@@ -395,11 +528,15 @@ def test_memory_bandwidth_is_named_where_it_takes_nearly_all_of_the_time(slots: 
 def test_parts_that_hide_each_other_are_not_memory_bandwidth(slots: int, limiter: str) -> None:
     """Slots come round about as slowly as the compute role adds up their tiles: without either
     alone little is saved."""
+
     @numpipe.kernel(grid=(132,), grid_names="m", num_compute_wgs=1)
     def twice(x, y):  # all CTAs load the same blocks: HBM has little to do
         acc = numpipe.zeros((64, 64), np.float32)
-        pipe = numpipe.pipeline(grid=(x.shape[1] // 64,), max_concurrent_steps=slots,
-                                in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+        pipe = numpipe.pipeline(
+            grid=(x.shape[1] // 64,),
+            max_concurrent_steps=slots,
+            in_specs=(BlockSpec((64, 64), lambda k: (0, k)),),
+        )
         for _, (tile,) in pipe(x):
             acc = acc + tile[...].astype(np.float32)
             acc = acc + tile[...].astype(np.float32)
@@ -407,7 +544,9 @@ def test_parts_that_hide_each_other_are_not_memory_bandwidth(slots: int, limiter
 
     told = explain(twice, ArrayType((64, 65536), F16), ArrayType((132 * 64,), np.float32))
     assert max(told.losses.values()) < limits.LOSS * told.predicted_seconds, str(told)
-    assert told.limits["memory bandwidth"] < 0.1 * told.predicted_seconds and told.limiter == limiter, str(told)
+    assert (
+        told.limits["memory bandwidth"] < 0.1 * told.predicted_seconds and told.limiter == limiter
+    ), str(told)
 
 
 @pytest.mark.variants(1)
@@ -415,7 +554,10 @@ def test_parts_that_hide_each_other_are_not_memory_bandwidth(slots: int, limiter
 def test_fewer_ctas_than_sms_are_to_divide_their_work(grid: Any, what: str) -> None:
     told = sums(rows_summed(grid), 1024, 65536)
     assert told.limiter == "wave tail" and told.sms == told.as_dict()["sms"] == 132
-    assert told.advice.startswith(f"16 {what} for 132 SMs: divide the work among more CTAs") and "atomic_add" in told.advice
+    assert (
+        told.advice.startswith(f"16 {what} for 132 SMs: divide the work among more CTAs")
+        and "atomic_add" in told.advice
+    )
 
 
 def test_of_a_kernel_without_products_the_table_has_no_rates_of_them() -> None:
@@ -424,14 +566,24 @@ def test_of_a_kernel_without_products_the_table_has_no_rates_of_them() -> None:
 
 
 def test_a_small_product_is_a_launch() -> None:
-    told = explain(gemm.matmul, ArrayType((64, 64), F16), ArrayType((64, 64), F16), device=dataclasses.replace(H200, sms=1))
+    told = explain(
+        gemm.matmul,
+        ArrayType((64, 64), F16),
+        ArrayType((64, 64), F16),
+        device=dataclasses.replace(H200, sms=1),
+    )
     assert told.limiter == "launch"
 
 
 def test_more_slots_are_never_slower_and_nothing_saves_more_than_all() -> None:
     times = []
     for slots in (1, 2, 3):
-        told = explain(gemm.matmul, ArrayType((2048, 512), F16), ArrayType((2048, 512), F16), cfg=gemm.Config(slots=slots))
+        told = explain(
+            gemm.matmul,
+            ArrayType((2048, 512), F16),
+            ArrayType((2048, 512), F16),
+            cfg=gemm.Config(slots=slots),
+        )
         times.append(told.predicted_seconds)
         assert all(0 <= loss < told.predicted_seconds for loss in told.losses.values())
         assert max(told.limits.values()) <= told.predicted_seconds
@@ -440,17 +592,24 @@ def test_more_slots_are_never_slower_and_nothing_saves_more_than_all() -> None:
 
 def test_the_longest_cta_is_what_counts() -> None:
     """133 tiles take as long as 264."""
-    def seconds(tiles: int) -> float:
-        return explain(gemm.matmul, ArrayType((128 * tiles, 1024), F16), ArrayType((256, 1024), F16)).predicted_seconds
 
-    assert seconds(132) < 0.65 * seconds(133) and seconds(133) == pytest.approx(seconds(264), rel=0.1)
+    def seconds(tiles: int) -> float:
+        return explain(
+            gemm.matmul, ArrayType((128 * tiles, 1024), F16), ArrayType((256, 1024), F16)
+        ).predicted_seconds
+
+    assert seconds(132) < 0.65 * seconds(133) and seconds(133) == pytest.approx(
+        seconds(264), rel=0.1
+    )
 
 
 # ---- beside a run
 def test_measured_seconds_stand_beside_the_prediction() -> None:
-    told = explain(gemm.matmul, ArrayType((512, 512), F16), ArrayType((512, 512), F16), measured=1e-4)
+    told = explain(
+        gemm.matmul, ArrayType((512, 512), F16), ArrayType((512, 512), F16), measured=1e-4
+    )
     assert told.measured is not None
-    assert told.measured.tflops == pytest.approx(2 * 512 ** 3 / 1e-4 * 1e-12)
+    assert told.measured.tflops == pytest.approx(2 * 512**3 / 1e-4 * 1e-12)
     assert told.measured.over_predicted == pytest.approx(1e-4 / told.predicted_seconds)
     assert re.search(r"predicted .*TFLOPS.*\nmeasured +100\.0 us.* x predicted", str(told))
 
@@ -485,9 +644,19 @@ def test_all_figures_are_json_and_in_the_table() -> None:
     told = explain(gemm.matmul, ArrayType((512, 512), F16), ArrayType((512, 512), F16))
     data = told.as_dict()
     assert json.loads(json.dumps(data)) == data
-    assert data["limiter"] == told.limiter and data["slots"][0]["slots"] == 3 and data["smem_bytes"] == told.smem_bytes
+    assert (
+        data["limiter"] == told.limiter
+        and data["slots"][0]["slots"] == 3
+        and data["smem_bytes"] == told.smem_bytes
+    )
     text = str(told)
-    for part in ("kernel matmul on one H200 SXM", "268.4 MFLOP", "232 compute role", "3 slots x 16384 B", "limited by"):
+    for part in (
+        "kernel matmul on one H200 SXM",
+        "268.4 MFLOP",
+        "232 compute role",
+        "3 slots x 16384 B",
+        "limited by",
+    ):
         assert part in text
     assert max(map(len, text.splitlines())) <= 132
 
@@ -502,15 +671,29 @@ def test_the_page_shows_the_table() -> None:
 
 
 # ---- what is refused
-@pytest.mark.parametrize("call, message", [
-    (lambda: explain(len, 1), "kernel must be a kernel.*got <built-in function len>"),
-    (lambda: explain(gemm.matmul, ArrayType((64, 64), F16), ArrayType((64, 128), F16)), "k = 64 .* was expected"),
-    (lambda: explain(gemm.matmul, ArrayType((64, 64), F16)), "out_type takes b"),
-    (lambda: explain(gemm.matmul, *zeros((64, 64), (64, 64)), clock="fast"),
-     "clock must be 'burst', 'settled' or a positive number"),
-    (lambda: explain(gemm.matmul, *zeros((64, 64), (64, 64)), clock=0), "clock must be 'burst'"),
-    (lambda: explain(scaled, ArrayType((0, 64), F16), alpha=1.0), "has no CTAs for these arguments"),
-])
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: explain(len, 1), "kernel must be a kernel.*got <built-in function len>"),
+        (
+            lambda: explain(gemm.matmul, ArrayType((64, 64), F16), ArrayType((64, 128), F16)),
+            "k = 64 .* was expected",
+        ),
+        (lambda: explain(gemm.matmul, ArrayType((64, 64), F16)), "out_type takes b"),
+        (
+            lambda: explain(gemm.matmul, *zeros((64, 64), (64, 64)), clock="fast"),
+            "clock must be 'burst', 'settled' or a positive number",
+        ),
+        (
+            lambda: explain(gemm.matmul, *zeros((64, 64), (64, 64)), clock=0),
+            "clock must be 'burst'",
+        ),
+        (
+            lambda: explain(scaled, ArrayType((0, 64), F16), alpha=1.0),
+            "has no CTAs for these arguments",
+        ),
+    ],
+)
 def test_what_cannot_be_explained_is_refused(call: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         call()
@@ -530,7 +713,11 @@ def test_a_mistake_in_a_kernel_is_told_with_its_line() -> None:
 def test_a_fixed_clock_is_taken_as_it_is() -> None:
     told = explain(gemm.matmul, ArrayType((512, 512), F16), ArrayType((512, 512), F16), clock=1000)
     assert told.clock_mhz == 1000
-    assert H200.tensor_clock < explain(gemm.matmul, ArrayType((512, 512), F16), ArrayType((512, 512), F16)).clock_mhz <= H200.clock
+    assert (
+        H200.tensor_clock
+        < explain(gemm.matmul, ArrayType((512, 512), F16), ArrayType((512, 512), F16)).clock_mhz
+        <= H200.clock
+    )
 
 
 def test_elements_that_lanes_load_store_and_add_to_are_counted() -> None:
@@ -541,7 +728,11 @@ def test_elements_that_lanes_load_store_and_add_to_are_counted() -> None:
 
 
 def test_a_lane_of_a_counted_body_has_numbers_of_its_types() -> None:
-    lane = work_count.Lane(work_count.Counter(work_count.Work(), SimpleNamespace(cluster=(1, 1, 1)), 0, (0, 0, 0), (1, 1, 1)))
+    lane = work_count.Lane(
+        work_count.Counter(
+            work_count.Work(), SimpleNamespace(cluster=(1, 1, 1)), 0, (0, 0, 0), (1, 1, 1)
+        )
+    )
     found = lane.load(0, np.dtype(np.float32), "x")
     assert type(found) is np.float32 and lane.shuffle("shfl_sync", 1, found, 0) is found
     assert lane.who.work["read", 0] == 128 * 4

@@ -14,7 +14,9 @@ from numpipe import ArrayType, BlockSpec, Mesh, SpecError, ds, ops
 from numpipe.model import H200
 from numpipe.tools.model import limits
 
-GATHER, GATHERED = (importlib.import_module(f"numpipe.ops.{name}") for name in ("all_gather", "all_gather_matmul"))
+GATHER, GATHERED = (
+    importlib.import_module(f"numpipe.ops.{name}") for name in ("all_gather", "all_gather_matmul")
+)
 F32, WORDS = np.dtype(np.float32), np.dtype(np.int32)
 
 
@@ -24,7 +26,9 @@ def all_ways(x, y, ready, *, by: numpipe.Static = 1):
     by=0: all of the own GPU."""
     other = (numpipe.axis_index("gpu") + by) % numpipe.axis_size("gpu")
     there = numpipe.peer(y, other)
-    for (k,), (tile,) in numpipe.pipeline(grid=(3,), in_specs=(BlockSpec((64, 32), lambda k: (k, 0)),))(numpipe.peer(x, other)):
+    for (k,), (tile,) in numpipe.pipeline(
+        grid=(3,), in_specs=(BlockSpec((64, 32), lambda k: (k, 0)),)
+    )(numpipe.peer(x, other)):
         there[ds(k * 64, 64), ds(0, 32)] = tile[...]
     there[200, 0] = 1.0
     numpipe.signal(ready.at[0], other)
@@ -43,7 +47,10 @@ def test_accesses_to_other_gpus_are_the_links_and_to_the_own_one_are_not(gpus: i
     far, near = told(gpus), told(gpus, by=0)
     assert (far.fetched, far.sent, far.loaded, far.stored) == (loaded, stored, {}, {})
     assert (near.fetched, near.sent, near.loaded, near.stored) == ({}, {}, loaded, stored)
-    assert far.link_bytes == far.as_dict()["link_bytes"] == loaded["x"] + stored["y"] and near.link_bytes == 0
+    assert (
+        far.link_bytes == far.as_dict()["link_bytes"] == loaded["x"] + stored["y"]
+        and near.link_bytes == 0
+    )
     assert far.hbm_bytes == near.hbm_bytes, "other GPUs load here as much, and store here as much"
     assert "of the link" in str(far) and "fetches  " in str(far) and "sends  " in str(far)
     assert not {"fetches", "sends", "link"} & set(str(near).split())
@@ -57,9 +64,18 @@ def test_a_gather_sends_its_shard_to_all_others_and_the_link_limits_it(gpus: int
     kernel = GATHER.kernel(GATHER.Config(near=12), True)
     found = numpipe.explain(kernel, *arrays, mesh=Mesh.simulated(gpus), compiled=False)
     assert found.sent == {"room": (gpus - 1) * words * 4} and not found.fetched
-    assert found.limits["link"] == pytest.approx(found.link_bytes / H200.link) and found.limiter == "link"
+    assert (
+        found.limits["link"] == pytest.approx(found.link_bytes / H200.link)
+        and found.limiter == "link"
+    )
     assert found.advice.startswith(limits.ADVICE["link"])
-    quick = numpipe.explain(kernel, *arrays, mesh=Mesh.simulated(gpus), compiled=False, device=dataclasses.replace(H200, link=1e13))
+    quick = numpipe.explain(
+        kernel,
+        *arrays,
+        mesh=Mesh.simulated(gpus),
+        compiled=False,
+        device=dataclasses.replace(H200, link=1e13),
+    )
     assert quick.limiter != "link" and quick.predicted_seconds < 0.6 * found.predicted_seconds
 
 
@@ -68,13 +84,23 @@ def test_a_product_hides_what_it_gathers() -> None:
     m, n, k = 2048, 4096, 4096
     kernel = GATHERED.kernel(GATHERED.choose(m, n, k, 2, False))
     shapes = (1, m, k), (k, n), (2, m, k), (2, m, n)
-    found = numpipe.explain(kernel, *[ArrayType(shape, np.float16) for shape in shapes], mesh=Mesh.simulated(2), compiled=False)
-    assert found.sent["gathered"] == pytest.approx(m * k * 2, rel=0.05) and found.limiter == "tensor cores"
+    found = numpipe.explain(
+        kernel,
+        *[ArrayType(shape, np.float16) for shape in shapes],
+        mesh=Mesh.simulated(2),
+        compiled=False,
+    )
+    assert (
+        found.sent["gathered"] == pytest.approx(m * k * 2, rel=0.05)
+        and found.limiter == "tensor cores"
+    )
 
 
 def test_a_kernel_of_several_gpus_needs_its_mesh_here_too() -> None:
     x = ArrayType((208, 32), F32)
-    with pytest.raises(SpecError, match="it has semaphores, so it runs on the GPUs of a mesh: pass mesh="):
+    with pytest.raises(
+        SpecError, match="it has semaphores, so it runs on the GPUs of a mesh: pass mesh="
+    ):
         numpipe.explain(all_ways, x, x, compiled=False)
 
 
@@ -89,10 +115,21 @@ def test_an_op_is_explained_as_its_kernels_on_each_gpu(gpus: int) -> None:
     operands are told once."""
     a, b, mesh = ArrayType((256, 77), F16), ArrayType((77, 136), F16), Mesh.simulated(gpus)
     found = numpipe.explain(ops.all_gather_matmul, a, b, mesh=mesh, compiled=False)
-    assert [each.kernel for each in found.kernels] == ["copy_lanes", "all_gather_matmul"] and len(found.copied) == 1
-    assert "'a', float16 (256, 77), strides (154, 2) bytes, is copied: its rows are 154 bytes apart" in found.copied[0]
+    assert [each.kernel for each in found.kernels] == ["copy_lanes", "all_gather_matmul"] and len(
+        found.copied
+    ) == 1
+    assert (
+        "'a', float16 (256, 77), strides (154, 2) bytes, is copied: its rows are 154 bytes apart"
+        in found.copied[0]
+    )
     assert found.kernels[-1].sent == {"gathered": (gpus - 1) * 2 * 256 * 80}
-    lists = numpipe.explain(ops.all_gather_matmul, [np.ones((256, 77), F16)] * gpus, [b] * gpus, mesh=mesh, compiled=False)
+    lists = numpipe.explain(
+        ops.all_gather_matmul,
+        [np.ones((256, 77), F16)] * gpus,
+        [b] * gpus,
+        mesh=mesh,
+        compiled=False,
+    )
     assert str(lists) == str(found)
 
 
@@ -100,18 +137,33 @@ def test_counts_say_what_an_exchange_moves() -> None:
     """The figures are those of GPU 0, which reads from each GPU what that one's counts say is for
     it: the first number."""
     for counts, rows in (([0, 64], 0), ([64, 0], 64), ([17, 64], 64)):  # rows come in blocks of 64
-        found = numpipe.explain(ops.all_to_all, ArrayType((128, 64), F16), np.array(counts, np.int32), mesh=Mesh.simulated(2),
-                                compiled=False)
-        assert found.kernels[0].fetched.get("x", 0) == 2 * rows * 64 and found.kernels[0].given == ("counts",)
+        found = numpipe.explain(
+            ops.all_to_all,
+            ArrayType((128, 64), F16),
+            np.array(counts, np.int32),
+            mesh=Mesh.simulated(2),
+            compiled=False,
+        )
+        assert found.kernels[0].fetched.get("x", 0) == 2 * rows * 64 and found.kernels[0].given == (
+            "counts",
+        )
 
 
 def test_an_op_of_several_gpus_needs_its_mesh_here_too() -> None:
-    with pytest.raises(SpecError, match=r"explain: all_gather is an op of several GPUs: pass mesh=, numpipe.Mesh.simulated\(2\)"):
+    with pytest.raises(
+        SpecError,
+        match=r"explain: all_gather is an op of several GPUs: pass mesh=, numpipe.Mesh.simulated\(2\)",
+    ):
         numpipe.explain(ops.all_gather, ArrayType((128, 64), F16))
 
 
-def test_ops_tell_that_they_copy_an_operand(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_ops_tell_that_they_copy_an_operand(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("NUMPIPE_LOG", "launch")
     a = [np.ones((9, 16), F16)[:, ::2] for _ in range(2)]
     ops.all_gather_matmul(a, [np.ones((8, 16), F16)] * 2, mesh=Mesh.simulated(2))
-    assert "'a', float16 (9, 8), strides (32, 4) bytes, is copied: its rows are not contiguous" in capfd.readouterr().err
+    assert (
+        "'a', float16 (9, 8), strides (32, 4) bytes, is copied: its rows are not contiguous"
+        in capfd.readouterr().err
+    )

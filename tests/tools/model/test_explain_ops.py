@@ -29,7 +29,11 @@ def test_a_product_of_operands_that_tma_can_address_is_one_kernel() -> None:
     found = told(ops.matmul, a, b, bias=bias, activation="relu")
     assert kernels(found) == ["matmul"] and found.copied == ()
     [kernel] = found.kernels
-    assert kernel.flop >= 2 * 200 * 128 * 64 and kernel.stored == {"c": 200 * 64 * 2} and "bias" in kernel.loaded
+    assert (
+        kernel.flop >= 2 * 200 * 128 * 64
+        and kernel.stored == {"c": 200 * 64 * 2}
+        and "bias" in kernel.loaded
+    )
     assert found.predicted_seconds == kernel.predicted_seconds and str(kernel) in str(found)
 
 
@@ -37,20 +41,30 @@ def test_an_operand_whose_rows_tma_cannot_address_is_copied_first_and_that_is_sa
     odd = np.zeros((129, 77), F16)
     found = told(ops.matmul, ArrayType((200, 129), F16), odd)
     assert kernels(found) == ["copy_lanes", "copy_lanes", "matmul"]
-    assert [why.split(",")[0] for why in found.copied] == ["'a'", "'b'"] and "strides (154, 2) bytes, is copied" in found.copied[1]
+    assert [why.split(",")[0] for why in found.copied] == [
+        "'a'",
+        "'b'",
+    ] and "strides (154, 2) bytes, is copied" in found.copied[1]
     assert found.predicted_seconds > found.kernels[-1].predicted_seconds
     assert "op matmul: 3 kernels" in str(found) and found.copied[0] in str(found)
     assert found.as_dict()["kernels"][2]["kernel"] == "matmul"
 
 
 @pytest.mark.variants(2)
-@pytest.mark.parametrize("window, copied", [
-    (lambda x: x[:, 8:136], 0), (lambda x: x[:, 1:129], 1), (lambda x: x.T[8:136], 0), (lambda x: x[::-1, 8:136], 1)],
-    ids=["aligned", "one off", "transposed", "backwards"])
+@pytest.mark.parametrize(
+    "window, copied",
+    [
+        (lambda x: x[:, 8:136], 0),
+        (lambda x: x[:, 1:129], 1),
+        (lambda x: x.T[8:136], 0),
+        (lambda x: x[::-1, 8:136], 1),
+    ],
+    ids=["aligned", "one off", "transposed", "backwards"],
+)
 def test_strides_and_the_place_of_a_numpy_array_count(window: Any, copied: int) -> None:
     memory = np.zeros(256 * 256 + 64, F16)
     first = -memory.__array_interface__["data"][0] % 128 // 2
-    a = window(memory[first:first + 256 * 256].reshape(256, 256))
+    a = window(memory[first : first + 256 * 256].reshape(256, 256))
     assert len(told(ops.matmul, a, ArrayType((a.shape[1], 64), F16)).copied) == copied
 
 
@@ -58,7 +72,9 @@ def test_strides_and_the_place_of_a_numpy_array_count(window: Any, copied: int) 
 def test_attention_and_copies_are_explained_too() -> None:
     q = ArrayType((1, 2, 70, 60), F16)
     found = told(ops.attention, q, q, q)
-    assert [why[:3] for why in found.copied] == ["'q'", "'k'", "'v'"] and kernels(found)[-1] == "attend"
+    assert [why[:3] for why in found.copied] == ["'q'", "'k'", "'v'"] and kernels(found)[
+        -1
+    ] == "attend"
     assert kernels(told(ops.copy, np.zeros((100, 60), np.float32).T)) == ["copy_tma"]
 
 
@@ -73,7 +89,9 @@ def test_nothing_is_launched_and_no_notes_are_left() -> None:
 
 
 def test_what_is_no_kernel_and_no_op_is_refused_and_so_is_a_target() -> None:
-    with pytest.raises(SpecError, match="target= is of calls that run, and this one does not: leave it out"):
+    with pytest.raises(
+        SpecError, match="target= is of calls that run, and this one does not: leave it out"
+    ):
         told(ops.copy, ArrayType((64, 64), F16), target="sim")
     with pytest.raises(SpecError, match="a kernel, as @numpipe.kernel makes it"):
         numpipe.explain(np.exp, ArrayType((64, 64), F16))

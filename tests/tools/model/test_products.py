@@ -23,23 +23,38 @@ CASES = {
     "cooperative": Config(128, 64, slots=3, panels=1, group=2),
     "ping-pong": Config(64, 64, slots=3, schedule="pingpong", panels=1, group=2),
     "one slot in turns": Config(64, 128, slots=1, schedule="pingpong", panels=2, group=1),
-    "wide": Config(256, 192, slots=2, panels=1, group=4)}
+    "wide": Config(256, 192, slots=2, panels=1, group=4),
+}
 
 
 def options(cfg: Config) -> dict[str, Any]:
-    return {"tile": (cfg.tm, cfg.tn), "depth": cfg.tk, "slots": cfg.depth, "schedule": cfg.schedule, "order": Grouped(cfg.group),
-            "store_slots": cfg.panels or 1}
+    return {
+        "tile": (cfg.tm, cfg.tn),
+        "depth": cfg.tk,
+        "slots": cfg.depth,
+        "schedule": cfg.schedule,
+        "order": Grouped(cfg.group),
+        "store_slots": cfg.panels or 1,
+    }
 
 
 @pytest.mark.variants(7)
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("shape", [(512, 640, 128), (300, 200, 136), (64, 64, 64), (1300, 72, 40), (256, 192, 128, 3)], ids=str)
-def test_it_is_what_explain_counts_and_predicts(name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "shape",
+    [(512, 640, 128), (300, 200, 136), (64, 64, 64), (1300, 72, 40), (256, 192, 128, 3)],
+    ids=str,
+)
+def test_it_is_what_explain_counts_and_predicts(
+    name: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     cfg, works = CASES[name], []
     for module in (explaining, product_time):
+
         def seen(work: Any, *args: Any, predict: Any = module.predict) -> Any:
             works.append(work)
             return predict(work, *args)
+
         monkeypatch.setattr(module, "predict", seen)
     m, n, k, *batches = shape
     form = gemm_tuned.Form("bmk", "bnk") if batches else gemm_tuned.Form()
@@ -62,7 +77,10 @@ def test_it_is_what_explain_counts_and_predicts(name: str, shape: tuple[int, ...
     if whole:
         assert closed.distinct == pytest.approx(counted.distinct)
         assert closed.distinct_beside == pytest.approx(counted.distinct_beside)
-    assert mine.seconds == pytest.approx(told.predicted_seconds, rel=1e-9 if whole else 0.03) and mine.limiter == told.limiter
+    assert (
+        mine.seconds == pytest.approx(told.predicted_seconds, rel=1e-9 if whole else 0.03)
+        and mine.limiter == told.limiter
+    )
 
 
 def test_what_costs_more_takes_longer() -> None:
@@ -72,17 +90,32 @@ def test_what_costs_more_takes_longer() -> None:
     assert product(shape, **{**best, "tile": (128, 64)}).seconds > 1.2 * seconds  # L2
     assert product((4096, 4096, 8192), **best).seconds > 1.9 * seconds
     # waves
-    assert product((17 * 128, 8 * 256, 4096), **best).seconds > 1.7 * product((16 * 128, 8 * 256, 4096), **best).seconds
+    assert (
+        product((17 * 128, 8 * 256, 4096), **best).seconds
+        > 1.7 * product((16 * 128, 8 * 256, 4096), **best).seconds
+    )
     large = 8192, 8192, 16384
-    assert product(large, **{**best, "order": Column()}).hbm_bytes > 1.5 * product(large, **best).hbm_bytes
+    assert (
+        product(large, **{**best, "order": Column()}).hbm_bytes
+        > 1.5 * product(large, **best).hbm_bytes
+    )
 
 
 def test_a_warpgroup_whose_tile_is_the_only_one_stores_it_with_half_of_the_lanes() -> None:
     def storing(tiles: int) -> float:
         """Cycles of the longest SM that go to stores."""
-        found = [product((64 * tiles, 256, 640), tile=(64, 256), depth=64, slots=5, schedule="pingpong", clock=1000.0,
-                         device=dataclasses.replace(H200, sms=1, work_rate=rate, latency=0, hbm_latency=0)).limits["longest SM"]
-                 for rate in (64, 64_000_000)]
+        found = [
+            product(
+                (64 * tiles, 256, 640),
+                tile=(64, 256),
+                depth=64,
+                slots=5,
+                schedule="pingpong",
+                clock=1000.0,
+                device=dataclasses.replace(H200, sms=1, work_rate=rate, latency=0, hbm_latency=0),
+            ).limits["longest SM"]
+            for rate in (64, 64_000_000)
+        ]
         return 1e9 * (found[0] - found[1])
 
     # twice what a warpgroup takes beside another one
@@ -101,15 +134,32 @@ def test_batches_are_as_many_products_in_one_launch() -> None:
         product((64, 64, 64), batches=0, **best)
 
 
-@pytest.mark.parametrize("change, words", [
-    ({"slots": 5}, "shared memory: 263168 B, but a CTA has 232448 B: 5 slots x 49152 B, 16384 B of staging, 1024 B of barriers"),
-    ({"tile": (64, 256)}, r"tile \(64, 256\) with depth=64 and schedule='cooperative': rows are a multiple of 128"),
-    ({"tile": (128, 264)}, "columns of 8, up to 256"), ({"depth": 24}, "depth of 16"), ({"schedule": "turns"}, "got 'turns'"),
-    ({"slots": 0}, "slots must be an int >= 1, got 0"), ({"store_slots": -1}, "store_slots must be an int >= 0, got -1"),
-    ({"shape": (0, 8, 8)}, "each an int >= 1"),
-    ({"clock": "fast"}, "clock must be 'burst', 'settled'")])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (
+            {"slots": 5},
+            "shared memory: 263168 B, but a CTA has 232448 B: 5 slots x 49152 B, 16384 B of staging, 1024 B of barriers",
+        ),
+        (
+            {"tile": (64, 256)},
+            r"tile \(64, 256\) with depth=64 and schedule='cooperative': rows are a multiple of 128",
+        ),
+        ({"tile": (128, 264)}, "columns of 8, up to 256"),
+        ({"depth": 24}, "depth of 16"),
+        ({"schedule": "turns"}, "got 'turns'"),
+        ({"slots": 0}, "slots must be an int >= 1, got 0"),
+        ({"store_slots": -1}, "store_slots must be an int >= 0, got -1"),
+        ({"shape": (0, 8, 8)}, "each an int >= 1"),
+        ({"clock": "fast"}, "clock must be 'burst', 'settled'"),
+    ],
+)
 def test_what_no_kernel_has_is_refused(change: dict[str, Any], words: str) -> None:
-    given: dict[str, Any] = {"shape": (256, 256, 256), **options(gemm_tuned.CONFIGS["cooperative 128x256"]), **change}
+    given: dict[str, Any] = {
+        "shape": (256, 256, 256),
+        **options(gemm_tuned.CONFIGS["cooperative 128x256"]),
+        **change,
+    }
     with pytest.raises(SpecError, match=words):
         product(given.pop("shape"), **given)
 
@@ -117,8 +167,9 @@ def test_what_no_kernel_has_is_refused(change: dict[str, Any], words: str) -> No
 # ---- tiles cut along K
 @pytest.mark.parametrize("split", ["stream", 2, 3])
 @pytest.mark.parametrize("shape", [(128, 192, 640), (200, 192, 320)])
-def test_split_products_are_predicted_as_explained(shape: tuple[int, int, int], split: int | str,
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_split_products_are_predicted_as_explained(
+    shape: tuple[int, int, int], split: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The parts of a CTA are all alike in closed form, so some numbers are near those that are
     counted, not the same."""
     m, n, k = shape
@@ -130,22 +181,46 @@ def test_split_products_are_predicted_as_explained(shape: tuple[int, int, int], 
 
     for module in (explaining, product_time):
         monkeypatch.setattr(module, "predict", seen)
-    explained = numpipe.explain(kernel, ArrayType((m, k), np.float16), ArrayType((n, k), np.float16), device=FEW, compiled=False)
-    told = product(shape, tile=(64, 64), depth=64, slots=3, num_compute_wgs=1, order=Grouped(2), split=split, device=FEW)
+    explained = numpipe.explain(
+        kernel,
+        ArrayType((m, k), np.float16),
+        ArrayType((n, k), np.float16),
+        device=FEW,
+        compiled=False,
+    )
+    told = product(
+        shape,
+        tile=(64, 64),
+        depth=64,
+        slots=3,
+        num_compute_wgs=1,
+        order=Grouped(2),
+        split=split,
+        device=FEW,
+    )
     counted, closed = works
     assert counted.total["flop",] <= closed.total["flop",] <= 1.2 * counted.total["flop",]
     assert set(explained.stored) == {"c"} and set(explained.loaded) == {"a", "b"}
     assert told.seconds == pytest.approx(explained.predicted_seconds, rel=0.25)
-    assert counted.total["handed",] > 0 and max(share["handed",] for share in closed.counted.values()) > 0
+    assert (
+        counted.total["handed",] > 0
+        and max(share["handed",] for share in closed.counted.values()) > 0
+    )
 
 
 def test_few_tiles_are_quicker_when_they_are_cut() -> None:
-    seconds = {split: product((128, 2048, 16384), tile=(128, 256), depth=64, slots=3, split=split).seconds
-               for split in (None, 1, 4, "stream")}
+    seconds = {
+        split: product((128, 2048, 16384), tile=(128, 256), depth=64, slots=3, split=split).seconds
+        for split in (None, 1, 4, "stream")
+    }
     assert seconds["stream"] < 0.5 * seconds[None] and seconds[4] < 0.5 * seconds[None]
     assert seconds[1] == seconds[None]
-    whole = {split: product((11 * 128, 12 * 256, 4096), tile=(128, 256), depth=64, slots=3, split=split).seconds
-             for split in (None, "stream")}
+    whole = {
+        split: product(
+            (11 * 128, 12 * 256, 4096), tile=(128, 256), depth=64, slots=3, split=split
+        ).seconds
+        for split in (None, "stream")
+    }
     assert whole["stream"] == whole[None]  # 132 tiles: nothing to cut
 
 

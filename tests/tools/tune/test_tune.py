@@ -37,7 +37,11 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     monkeypatch.delenv("NUMPIPE_TARGET", raising=False)
     monkeypatch.setenv(winners.VARIABLE, str(tmp_path))
-    monkeypatch.setattr(current_gpu, "gpu_state", lambda: current_gpu.GpuState("none", None, "no GPU is asked for here", "ask a test on one"))
+    monkeypatch.setattr(
+        current_gpu,
+        "gpu_state",
+        lambda: current_gpu.GpuState("none", None, "no GPU is asked for here", "ask a test on one"),
+    )
 
 
 tune = functools.partial(numpipe.autotune, product, SPACE, A, B, progress=False)
@@ -51,7 +55,11 @@ def files(folder: Path) -> list[Path]:
 def test_the_fastest_wins_and_its_kernel_computes() -> None:
     tuned = tune(measure=Measured(wide=1e-6))
     assert (tuned.name, tuned.config, tuned.measured) == ("wide", Config(128), True)
-    assert tuned.kernel is product(Config(128)) and tuned.seconds == {"narrow": 3e-6, "wide": 1e-6, "deep": 3e-6}
+    assert tuned.kernel is product(Config(128)) and tuned.seconds == {
+        "narrow": 3e-6,
+        "wide": 1e-6,
+        "deep": 3e-6,
+    }
     np.testing.assert_array_equal(tuned.kernel(A, B, target="sim"), A @ B.T)
 
 
@@ -60,11 +68,17 @@ def test_calls_that_are_measured_are_those_of_the_candidates() -> None:
 
     def measure(calls: candidates.Competitors) -> Mapping[str, float]:
         for name, call in calls.items():
-            with pytest.warns(UserWarning, match="simulated SM") if not results else contextlib.nullcontext():
+            with (
+                pytest.warns(UserWarning, match="simulated SM")
+                if not results
+                else contextlib.nullcontext()
+            ):
                 results[name] = np.array(call(0), copy=True), call(1)
         return dict.fromkeys(calls, 1e-6)
 
-    tuned = numpipe.autotune(product, {"narrow": Config(64), "wide": Config(128)}, A, B, measure=measure, progress=False)
+    tuned = numpipe.autotune(
+        product, {"narrow": Config(64), "wide": Config(128)}, A, B, measure=measure, progress=False
+    )
     assert tuned.name == "narrow"  # the first of equals
     for first, second in results.values():
         np.testing.assert_array_equal(first, A @ B.T)
@@ -73,14 +87,26 @@ def test_calls_that_are_measured_are_those_of_the_candidates() -> None:
 
 
 def test_configs_without_names_are_called_by_their_repr() -> None:
-    tuned = numpipe.autotune(product, [Config(64), Config(128)], A, B, measure=Measured(), progress=False)
+    tuned = numpipe.autotune(
+        product, [Config(64), Config(128)], A, B, measure=Measured(), progress=False
+    )
     assert list(tuned.seconds) == ["Config(tn=64, slots=2)", "Config(tn=128, slots=2)"]
 
 
-@pytest.mark.parametrize("times", [
-    {}, {"narrow": 1.0, "wide": 1.0, "deep": 0.0}, {"narrow": 1.0, "wide": float("nan"), "deep": 1.0}])
-def test_a_measure_that_leaves_one_out_or_says_no_time_is_refused(times: dict[str, float], tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="measure= returned .* a positive number of seconds for each of"):
+@pytest.mark.parametrize(
+    "times",
+    [
+        {},
+        {"narrow": 1.0, "wide": 1.0, "deep": 0.0},
+        {"narrow": 1.0, "wide": float("nan"), "deep": 1.0},
+    ],
+)
+def test_a_measure_that_leaves_one_out_or_says_no_time_is_refused(
+    times: dict[str, float], tmp_path: Path
+) -> None:
+    with pytest.raises(
+        SpecError, match="measure= returned .* a positive number of seconds for each of"
+    ):
         tune(measure=lambda calls: times)
     assert not (tmp_path / "tuning").exists()
 
@@ -88,16 +114,37 @@ def test_a_measure_that_leaves_one_out_or_says_no_time_is_refused(times: dict[st
 # ---- what is kept
 def test_a_winner_is_remembered_until_it_is_asked_again() -> None:
     measure = Measured(deep=1e-6)
-    first, second, third = tune(measure=measure), tune(measure=measure), tune(measure=measure, again=True)
-    assert len(measure.asked) == 2 and (first.measured, second.measured, third.measured) == (True, False, True)
-    assert (second.name, second.config, second.seconds, second.file) == ("deep", Config(64, 4), first.seconds, first.file)
+    first, second, third = (
+        tune(measure=measure),
+        tune(measure=measure),
+        tune(measure=measure, again=True),
+    )
+    assert len(measure.asked) == 2 and (first.measured, second.measured, third.measured) == (
+        True,
+        False,
+        True,
+    )
+    assert (second.name, second.config, second.seconds, second.file) == (
+        "deep",
+        Config(64, 4),
+        first.seconds,
+        first.file,
+    )
     assert "remembered" in str(second) and "remembered" not in str(first)
 
 
-@pytest.mark.parametrize("changed", ["shape", "dtype", "scalar", "order", "space", "source", "device", "version", "key"])
-def test_another_question_is_measured_anew(changed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    folder, asked = winners.directory(), lambda *args, space_=SPACE, key=None, gpu=None, **named: winners.identity(
-        product, space_, key, args or (A, B), named, None, gpu)
+@pytest.mark.parametrize(
+    "changed", ["shape", "dtype", "scalar", "order", "space", "source", "device", "version", "key"]
+)
+def test_another_question_is_measured_anew(
+    changed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder, asked = (
+        winners.directory(),
+        lambda *args, space_=SPACE, key=None, gpu=None, **named: winners.identity(
+            product, space_, key, args or (A, B), named, None, gpu
+        ),
+    )
     before = winners.path(folder, asked())
     assert before == winners.path(folder, asked())
     if changed == "shape":
@@ -114,7 +161,9 @@ def test_another_question_is_measured_anew(changed: str, monkeypatch: pytest.Mon
         after = asked(key="mine")
     elif changed == "source":
         other = tmp_path / "tune_kernels.py"
-        other.write_text(Path(tune_kernels.__file__).read_text(encoding="utf8") + "# edited\n", encoding="utf8")
+        other.write_text(
+            Path(tune_kernels.__file__).read_text(encoding="utf8") + "# edited\n", encoding="utf8"
+        )
         monkeypatch.setattr(tune_kernels, "__file__", str(other))
         after = asked()
     elif changed == "device":
@@ -132,30 +181,47 @@ def test_calls_in_one_bucket_share_a_winner() -> None:
         return a.shape[1], a.dtype.name
 
     tune(measure=measure, key=bucket)
-    other = numpipe.autotune(product, SPACE, A[:8], B[:16], key=bucket, measure=measure, progress=False)
+    other = numpipe.autotune(
+        product, SPACE, A[:8], B[:16], key=bucket, measure=measure, progress=False
+    )
     assert not other.measured and len(measure.asked) == 1
-    assert numpipe.autotune(product, SPACE, A[:, :32], B[:, :32], key=bucket, measure=measure, progress=False).measured
+    assert numpipe.autotune(
+        product, SPACE, A[:, :32], B[:, :32], key=bucket, measure=measure, progress=False
+    ).measured
 
 
 def _winner_of_nothing(text: str) -> str:
     return json.dumps(json.loads(text) | {"winner": "gone"})
 
 
-@pytest.mark.parametrize("broken", [
-    lambda text: text[:len(text) // 2], lambda text: "[1]", lambda text: "\0", lambda text: "[" * 200_000, _winner_of_nothing,
-    lambda text: json.dumps(json.loads(text) | {"skipped": {"deep": 3}}),
-    lambda text: json.dumps(json.loads(text) | {"seconds": {"narrow": 0}, "winner": "narrow"}),
-    lambda text: json.dumps(json.loads(text) | {"schema": "other"}), lambda text: json.dumps(json.loads(text) | {"winner": []}),
-    lambda text: json.dumps(json.loads(text) | {"seconds": {"narrow": "fast"}, "winner": "narrow"}),
-    lambda text: json.dumps(json.loads(text) | {"seconds": {"gone": 1e-9}, "winner": "gone"}),
-    lambda text: json.dumps(json.loads(text) | {"identity": {}})])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: "[1]",
+        lambda text: "\0",
+        lambda text: "[" * 200_000,
+        _winner_of_nothing,
+        lambda text: json.dumps(json.loads(text) | {"skipped": {"deep": 3}}),
+        lambda text: json.dumps(json.loads(text) | {"seconds": {"narrow": 0}, "winner": "narrow"}),
+        lambda text: json.dumps(json.loads(text) | {"schema": "other"}),
+        lambda text: json.dumps(json.loads(text) | {"winner": []}),
+        lambda text: json.dumps(
+            json.loads(text) | {"seconds": {"narrow": "fast"}, "winner": "narrow"}
+        ),
+        lambda text: json.dumps(json.loads(text) | {"seconds": {"gone": 1e-9}, "winner": "gone"}),
+        lambda text: json.dumps(json.loads(text) | {"identity": {}}),
+    ],
+)
 def test_a_corrupt_file_is_warned_of_and_written_again(broken: Any, tmp_path: Path) -> None:
     measure = Measured(wide=1e-6)
     tune(measure=measure)
     [file] = files(tmp_path)
     whole = file.read_text(encoding="utf8")
     file.write_text(broken(whole), encoding="utf8")
-    with pytest.warns(RuntimeWarning, match=rf"{file.name} is corrupt: .*; it is measured and written again"):
+    with pytest.warns(
+        RuntimeWarning, match=rf"{file.name} is corrupt: .*; it is measured and written again"
+    ):
         assert tune(measure=measure).measured
     assert file.read_text(encoding="utf8") == whole
     with warnings.catch_warnings():
@@ -167,7 +233,10 @@ def test_where_nothing_can_be_written_the_winner_is_told_and_not_kept(tmp_path: 
     (tmp_path / "tuning").write_text("a file where the folder should be")
     with pytest.warns(RuntimeWarning) as told:
         tuned = tune(measure=Measured(wide=1e-6))
-    assert any("the winner cannot be kept" in str(w.message) and winners.VARIABLE in str(w.message) for w in told)
+    assert any(
+        "the winner cannot be kept" in str(w.message) and winners.VARIABLE in str(w.message)
+        for w in told
+    )
     assert tuned.name == "wide" and tuned.file is None
 
 
@@ -178,7 +247,9 @@ def test_writers_at_the_same_time_leave_one_whole_file(tmp_path: Path) -> None:
 
     def write(number: int) -> None:
         for _ in range(20):
-            winners.save(file, question, "wide", {"wide": float(number)}, {"deep": "x" * 20000 * number})
+            winners.save(
+                file, question, "wide", {"wide": float(number)}, {"deep": "x" * 20000 * number}
+            )
 
     def look() -> None:
         while not stop.is_set():
@@ -202,24 +273,34 @@ def test_writers_at_the_same_time_leave_one_whole_file(tmp_path: Path) -> None:
     assert not torn and files(tmp_path) == [file]
 
 
-def test_the_folder_is_the_users_cache_where_nothing_says_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_folder_is_the_users_cache_where_nothing_says_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv(winners.VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert winners.directory() == tmp_path / "cache" / "numpipe" / "tuning"
 
 
 # ---- what is refused
-def test_candidates_that_cannot_be_are_skipped_and_told(monkeypatch: pytest.MonkeyPatch,
-                                                        capsys: pytest.CaptureFixture[str]) -> None:
-    def compiled(factory: Any, found: list[candidates.Candidate], workers: int | None, told: Any) -> Any:
-        return {one.name: None if one.name != "deep" else "CompileError: no registers left\nand more" for one in found}
+def test_candidates_that_cannot_be_are_skipped_and_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def compiled(
+        factory: Any, found: list[candidates.Candidate], workers: int | None, told: Any
+    ) -> Any:
+        return {
+            one.name: None if one.name != "deep" else "CompileError: no registers left\nand more"
+            for one in found
+        }
 
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "1")
     monkeypatch.setattr(tuning, "toolchain", lambda: None)
     monkeypatch.setattr(candidates, "compiled", compiled)
     measure = Measured(wide=1e-6)
     tuned = tune(measure=measure, progress=True)
-    assert measure.asked == [["narrow", "wide"]] and tuned.skipped == {"deep": "CompileError: no registers left\nand more"}
+    assert measure.asked == [["narrow", "wide"]] and tuned.skipped == {
+        "deep": "CompileError: no registers left\nand more"
+    }
     told = capsys.readouterr().err
     assert "wide is the fastest of 3 candidates (2 measured, 1 skipped)" in told
     assert "deep    skipped: CompileError: no registers" in told
@@ -227,26 +308,55 @@ def test_candidates_that_cannot_be_are_skipped_and_told(monkeypatch: pytest.Monk
 
 
 def test_where_none_can_run_all_are_named() -> None:
-    with pytest.raises(SpecError, match=r"none of the candidates can run:\n    narrow: SpecError: .*\n    wide: SpecError"):
+    with pytest.raises(
+        SpecError,
+        match=r"none of the candidates can run:\n    narrow: SpecError: .*\n    wide: SpecError",
+    ):
         # K differs
         numpipe.autotune(product, SPACE, A, B[:, :32], measure=Measured(), progress=False)
 
 
 def test_without_a_gpu_and_a_measure_it_says_so() -> None:
-    with pytest.raises(TargetError, match="autotune measures on a Hopper GPU, .*: no GPU is asked for here.*numpipe.explain"):
+    with pytest.raises(
+        TargetError,
+        match="autotune measures on a Hopper GPU, .*: no GPU is asked for here.*numpipe.explain",
+    ):
         tune()
 
 
-@pytest.mark.parametrize("broken, words", [
-    (lambda: numpipe.autotune(lambda cfg: product(cfg), SPACE, A, B, measure=Measured()), "write it at module level"),
-    (lambda: numpipe.autotune(product, [], A, B, measure=Measured()), "no candidates"),
-    (lambda: numpipe.autotune(product, [Config(), Config()], A, B, measure=Measured()), "twice"),
-    (lambda: numpipe.autotune(product, {1: Config()}, A, B, measure=Measured()), "names are strings, got 1"),
-    (lambda: numpipe.autotune(product, [object()], A, B, measure=Measured()), "another one in each process"),
-    (lambda: tune(measure=Measured(), key=object()), "key is .*another one in each process"),
-    (lambda: tune(measure=Measured(), workers=-1), "workers must be an int >= 0 or None, got -1"),
-    (lambda: numpipe.autotune(product, SPACE, numpipe.ArrayType((64, 64), "f2"), B, measure=Measured()), "cannot be measured"),
-])
+@pytest.mark.parametrize(
+    "broken, words",
+    [
+        (
+            lambda: numpipe.autotune(lambda cfg: product(cfg), SPACE, A, B, measure=Measured()),
+            "write it at module level",
+        ),
+        (lambda: numpipe.autotune(product, [], A, B, measure=Measured()), "no candidates"),
+        (
+            lambda: numpipe.autotune(product, [Config(), Config()], A, B, measure=Measured()),
+            "twice",
+        ),
+        (
+            lambda: numpipe.autotune(product, {1: Config()}, A, B, measure=Measured()),
+            "names are strings, got 1",
+        ),
+        (
+            lambda: numpipe.autotune(product, [object()], A, B, measure=Measured()),
+            "another one in each process",
+        ),
+        (lambda: tune(measure=Measured(), key=object()), "key is .*another one in each process"),
+        (
+            lambda: tune(measure=Measured(), workers=-1),
+            "workers must be an int >= 0 or None, got -1",
+        ),
+        (
+            lambda: numpipe.autotune(
+                product, SPACE, numpipe.ArrayType((64, 64), "f2"), B, measure=Measured()
+            ),
+            "cannot be measured",
+        ),
+    ],
+)
 def test_what_cannot_be_tuned_is_refused_first(broken: Any, words: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=words):
         broken()
@@ -254,13 +364,20 @@ def test_what_cannot_be_tuned_is_refused_first(broken: Any, words: str, tmp_path
 
 
 def test_a_factory_of_something_else_is_a_mistake_and_not_a_candidate() -> None:
-    with pytest.raises(TypeError, match="no_kernel.* returned a Config: a factory returns a kernel"):
+    with pytest.raises(
+        TypeError, match="no_kernel.* returned a Config: a factory returns a kernel"
+    ):
         numpipe.autotune(tune_kernels.no_kernel, SPACE, A, B, measure=Measured(), progress=False)
 
 
-def test_a_factory_of_a_prompt_is_refused_where_workers_could_not_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_factory_of_a_prompt_is_refused_where_workers_could_not_import_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delattr(tune_kernels, "__file__")
-    with pytest.raises(SpecError, match="is of tests.kernels.tune_kernels, which is no file that worker processes could import"):
+    with pytest.raises(
+        SpecError,
+        match="is of tests.kernels.tune_kernels, which is no file that worker processes could import",
+    ):
         tune(measure=Measured())
 
 
@@ -277,7 +394,9 @@ def test_workers_compile_what_this_process_would_launch(monkeypatch: pytest.Monk
     assert not none and sorted(told) == ["huge", "narrow"]
     assert codes["huge"].startswith("SpecError: ") and "shared memory" in codes["huge"]
     code = codes["narrow"]
-    assert code.cubin.startswith(b"\x7fELF") and code.arrays == ("a", "b", "c") and len(code.maps) >= 2
+    assert (
+        code.cubin.startswith(b"\x7fELF") and code.arrays == ("a", "b", "c") and len(code.maps) >= 2
+    )
 
     [one] = [one for one in found if one.name == "narrow"]
     one.kernel.adopt(code, one.call)
@@ -290,7 +409,9 @@ def test_a_config_that_cannot_be_sent_to_a_worker_is_refused() -> None:
         pass
 
     found, _ = candidates.describe(product, {"local": Local()}, (A, B), {})
-    with pytest.raises(SpecError, match="candidate 'local' cannot be sent to a worker process: .*Local.*workers=0"):
+    with pytest.raises(
+        SpecError, match="candidate 'local' cannot be sent to a worker process: .*Local.*workers=0"
+    ):
         candidates.compiled(product, found, 1, print)
 
 
@@ -306,7 +427,10 @@ def test_a_worker_that_dies_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(concurrent.futures, "ProcessPoolExecutor", Dead)
     found, _ = candidates.describe(product, SPACE, (A, B), {})
-    with pytest.raises(numpipe.CompileError, match="autotune: a process that compiles died: .*tune_kernels.*__main__.*workers=0"):
+    with pytest.raises(
+        numpipe.CompileError,
+        match="autotune: a process that compiles died: .*tune_kernels.*__main__.*workers=0",
+    ):
         candidates.compiled(product, found, None, print)
 
 
@@ -333,14 +457,24 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretended]:
     fake = Pretended()
     fake.sizes = [128, *[8] * 15]
     monkeypatch.setattr(driver, "_opened", fake)
-    monkeypatch.setattr(candidates, "compiled", lambda factory, found, workers, told: {
-        one.name: image((), ("a", "b", "c"), name="multiply", cubin=one.name.encode(), entry=one.name) for one in found})
+    monkeypatch.setattr(
+        candidates,
+        "compiled",
+        lambda factory, found, workers, told: {
+            one.name: image(
+                (), ("a", "b", "c"), name="multiply", cubin=one.name.encode(), entry=one.name
+            )
+            for one in found
+        },
+    )
     product.cache_clear()
     yield fake
     product.cache_clear()
 
 
-def test_candidates_are_launched_from_the_workers_code_on_copies(gpu: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_are_launched_from_the_workers_code_on_copies(
+    gpu: Pretended, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(candidates, "MOST_SETS", 3)
     monkeypatch.setattr(Variant, "_build", lambda *_: pytest.fail("compiled here"))
     x = numpipe.to_device(A)
@@ -348,7 +482,9 @@ def test_candidates_are_launched_from_the_workers_code_on_copies(gpu: Pretended,
     def measure(calls: candidates.Competitors) -> Mapping[str, float]:
         del gpu.calls[:]
         outputs = [[call(number) for number in range(4)] for call in calls.values()]
-        assert [name for name, in gpu.named("launched")] == [f"kernel {name}" for name in calls for _ in range(4)]
+        assert [name for (name,) in gpu.named("launched")] == [
+            f"kernel {name}" for name in calls for _ in range(4)
+        ]
         for of_it in outputs:
             assert of_it[0] is of_it[3] is outputs[0][0] and len({id(out) for out in of_it}) == 3
         return dict.fromkeys(calls, 1e-6)
@@ -357,15 +493,23 @@ def test_candidates_are_launched_from_the_workers_code_on_copies(gpu: Pretended,
     assert list(tuned.seconds) == list(SPACE)
 
 
-def test_inputs_are_copied_as_often_as_l2_asks_for(gpu: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_are_copied_as_often_as_l2_asks_for(
+    gpu: Pretended, monkeypatch: pytest.MonkeyPatch
+) -> None:
     y = numpipe.to_device(B)
     given = candidates.buffers((A, 2.0), {"b": y}, on_gpu=True)
     assert len(given.sets) == candidates.MOST_SETS
     pointers = {array.info().ptr for args, named in given.sets for array in (args[0], named["b"])}
-    assert len(pointers - {y.info().ptr}) == 2 * candidates.MOST_SETS and all(args[1] == 2.0 for args, _ in given.sets)
+    assert len(pointers - {y.info().ptr}) == 2 * candidates.MOST_SETS and all(
+        args[1] == 2.0 for args, _ in given.sets
+    )
     np.testing.assert_array_equal(np.asarray(given.sets[5][1]["b"]), B)
-    monkeypatch.setattr(candidates, "H200", dataclasses.replace(candidates.H200, l2_bytes=len(B) * 128))
-    assert len(candidates.buffers((B,), {}, on_gpu=True).sets) == 3, "two L2 of as many bytes between two uses of one"
+    monkeypatch.setattr(
+        candidates, "H200", dataclasses.replace(candidates.H200, l2_bytes=len(B) * 128)
+    )
+    assert len(candidates.buffers((B,), {}, on_gpu=True).sets) == 3, (
+        "two L2 of as many bytes between two uses of one"
+    )
 
 
 def test_a_gpu_array_that_cannot_be_copied_is_refused(gpu: Pretended) -> None:
@@ -373,7 +517,9 @@ def test_a_gpu_array_that_cannot_be_copied_is_refused(gpu: Pretended) -> None:
         candidates.buffers((CudaArray(4096, (8, 8), "<f2"),), {}, on_gpu=True)
 
 
-def test_where_simulated_calls_are_asked_for_a_gpu_is_left_alone(gpu: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_simulated_calls_are_asked_for_a_gpu_is_left_alone(
+    gpu: Pretended, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
     with pytest.raises(TargetError, match="simulated here: NUMPIPE_TARGET='sim' was asked for"):
         tune()
@@ -388,7 +534,9 @@ def test_a_launch_that_fails_ends_it(gpu: Pretended, tmp_path: Path) -> None:
     assert not (tmp_path / "tuning").exists()
 
 
-def test_a_candidate_that_refuses_the_call_is_skipped(gpu: Pretended, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_that_refuses_the_call_is_skipped(
+    gpu: Pretended, monkeypatch: pytest.MonkeyPatch
+) -> None:
     call = candidates.Buffers.call
 
     def refusing(self: candidates.Buffers, kernel: Kernel, number: int) -> Any:
@@ -398,4 +546,6 @@ def test_a_candidate_that_refuses_the_call_is_skipped(gpu: Pretended, monkeypatc
 
     monkeypatch.setattr(candidates.Buffers, "call", refusing)
     measure = Measured()
-    assert tune(measure=measure).skipped == {"wide": "SpecError: not this grid"} and measure.asked == [["narrow", "deep"]]
+    assert tune(measure=measure).skipped == {
+        "wide": "SpecError: not this grid"
+    } and measure.asked == [["narrow", "deep"]]

@@ -51,7 +51,9 @@ def by_rows() -> None:
     for kernel in (module.softmax, module.softmax_ring):
         kernel(rng.standard_normal((20, 1024)).astype(np.float16), target="sim")
     module.stencil(rng.random((130, 264), np.float32), target="sim")
-    module.histogram(rng.integers(0, 256, (576, 256)).astype(np.uint8), np.zeros(256, np.int32), target="sim")
+    module.histogram(
+        rng.integers(0, 256, (576, 256)).astype(np.uint8), np.zeros(256, np.int32), target="sim"
+    )
 
 
 def gemm() -> None:
@@ -61,7 +63,9 @@ def gemm() -> None:
     single = example("gemm_single")
     single.matmul(halves(64, 200), halves(136, 200), cfg=single.Config(64, 64, 64, 3), target="sim")
     batched = example("batched_gemm")
-    batched.batched_matmul(halves(3, 128, 72), halves(3, 64, 72), cfg=batched.Config(128, 64, 64, 2), target="sim")
+    batched.batched_matmul(
+        halves(3, 128, 72), halves(3, 64, 72), cfg=batched.Config(128, 64, 64, 2), target="sim"
+    )
 
 
 def ladders() -> None:
@@ -71,14 +75,21 @@ def ladders() -> None:
     module, (q, k, v) = example("attention_ladder"), (halves(1, 1, 72, 64) for _ in range(3))
     for rung in module.RUNGS.values():
         if isinstance(rung, module.Config):
-            module.kernel(replace(rung, keys=32), 64, True)(q, k, v, np.zeros_like(q), scale=0.2, target="sim")
+            module.kernel(replace(rung, keys=32), 64, True)(
+                q, k, v, np.zeros_like(q), scale=0.2, target="sim"
+            )
 
 
 def attention() -> None:
     from numpipe.ops.attention import Config
 
-    for name, config in (("causal", Config(64)), ("ragged", Config(64)), ("causal", Config(64, 1, alone=True)),
-                         ("causal", Config(64, lazy=True)), ("causal", Config(80, 3, turns=False, dynamic=False))):
+    for name, config in (
+        ("causal", Config(64)),
+        ("ragged", Config(64)),
+        ("causal", Config(64, 1, alone=True)),
+        ("causal", Config(64, lazy=True)),
+        ("causal", Config(80, 3, turns=False, dynamic=False)),
+    ):
         CASES[name].run("sim", config)
 
 
@@ -93,8 +104,16 @@ def copies() -> None:
         ops.copy(array, target="sim")
     copy = importlib.import_module("numpipe.ops.copy")  # the operands of a product, by one launch
     numbers = dict.fromkeys(copy.NUMBERS, 0) | {"columns": 33, "last": 4, "s3": 35}
-    copy.lanes(2, 8, 64)(halves(5 * 35), halves(3 * 33), np.zeros((8 + 3, 64), np.float16), **numbers, above=1, last_b=2,
-                         step_b=33, target="sim")
+    copy.lanes(2, 8, 64)(
+        halves(5 * 35),
+        halves(3 * 33),
+        np.zeros((8 + 3, 64), np.float16),
+        **numbers,
+        above=1,
+        last_b=2,
+        step_b=33,
+        target="sim",
+    )
 
 
 def many_gpus() -> None:
@@ -111,13 +130,25 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "gemm": (gemm, {"matmul", "batched_matmul"}),
     "ladders": (ladders, {"single", "specialized", "serial", "overlapped"}),
     "by_rows": (by_rows, {"softmax", "softmax_ring", "stencil", "histogram"}),
-    "copy_pipeline": (lambda: example("copy_pipeline").copy(halves(200, 600), target="sim"), {"copy"}),
+    "copy_pipeline": (
+        lambda: example("copy_pipeline").copy(halves(200, 600), target="sim"),
+        {"copy"},
+    ),
     "steered": (steered, {"ordered", "looked_up", "counted"}),
     "explained": (explained, {"gated", "one_tile"}),
     "ops.attention": (attention, {"attend", "attend_short"}),
     "ops.matmul": (products, {"matmul"}),
     "ops.copy": (copies, {"copy_tma", "copy_lanes", "copy_blocks"}),
-    "ops of many GPUs": (many_gpus, {"all_gather_matmul", "matmul_reduce_scatter", "all_gather", "reduce_scatter", "all_to_all"}),
+    "ops of many GPUs": (
+        many_gpus,
+        {
+            "all_gather_matmul",
+            "matmul_reduce_scatter",
+            "all_gather",
+            "reduce_scatter",
+            "all_to_all",
+        },
+    ),
 }
 """calls -> the functions of the kernels that they come to"""
 
@@ -128,7 +159,9 @@ def written() -> set[str]:
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
             if isinstance(node, ast.FunctionDef) and any(
-                    ast.unparse(of).partition("(")[0] in ("numpipe.kernel", "numpipe_kernel") for of in node.decorator_list):
+                ast.unparse(of).partition("(")[0] in ("numpipe.kernel", "numpipe_kernel")
+                for of in node.decorator_list
+            ):
                 found.add(node.name)
     return found
 
@@ -137,8 +170,13 @@ def test_each_kernel_is_called() -> None:
     assert written() == set().union(*(names for _, names in CALLS.values())) | set(LEFT_OUT)
 
 
-PARTS = {"all_gather_matmul": "gathered", "matmul_reduce_scatter": "parts", "all_gather": "room", "reduce_scatter": "room",
-         "all_to_all": "out"}
+PARTS = {
+    "all_gather_matmul": "gathered",
+    "matmul_reduce_scatter": "parts",
+    "all_gather": "room",
+    "reduce_scatter": "room",
+    "all_to_all": "out",
+}
 """of a kernel of several GPUs: the array in which a GPU's own part, or what no row comes to, is
 written by nobody"""
 
@@ -147,8 +185,12 @@ def verified(name: str, schedules: int, monkeypatch: pytest.MonkeyPatch) -> None
     found = recorded(CALLS[name][0], monkeypatch)
     assert {call.kernel.name for call in found} == CALLS[name][1]
     for call in found:
-        result = call.passed_to(numpipe.verify, schedules=schedules, partial=PARTS.get(call.kernel.name, ()))
-        assert result and not result.warnings, f"{call.kernel.name}{list(map(np.shape, call.args))}{call.named}: {result}"
+        result = call.passed_to(
+            numpipe.verify, schedules=schedules, partial=PARTS.get(call.kernel.name, ())
+        )
+        assert result and not result.warnings, (
+            f"{call.kernel.name}{list(map(np.shape, call.args))}{call.named}: {result}"
+        )
 
 
 @pytest.mark.parametrize("name", ["steered", "copy_pipeline"])
@@ -158,5 +200,7 @@ def test_verify_reports_nothing_in_some_kernels(name: str, monkeypatch: pytest.M
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", CALLS)
-def test_verify_reports_nothing_in_any_kernel_of_ops_and_examples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_reports_nothing_in_any_kernel_of_ops_and_examples(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     verified(name, 12, monkeypatch)

@@ -58,7 +58,9 @@ def test_outputs_that_are_passed_or_several_are_compared() -> None:
     last = np.zeros((64, 64), np.float32)
     want = scaled(a, alpha=0.5, target="sim")
     check(scaled, a, alpha=0.5, reference=lambda a, alpha: (a * alpha, want[1]), schedules=2)
-    with pytest.raises(AssertionError, match="kernel scaled, simulated: last differs from the reference"):
+    with pytest.raises(
+        AssertionError, match="kernel scaled, simulated: last differs from the reference"
+    ):
         check(scaled, a, alpha=0.5, reference=lambda a, alpha: (a * alpha, last - 5), schedules=2)
 
 
@@ -67,14 +69,20 @@ def test_a_wrong_result_says_the_largest_error_and_where() -> None:
     want = 2 * X
     want[3, 17] += 5
     want[4, 5] -= 1
-    with pytest.raises(AssertionError, match=r"kernel scale, simulated: y differs from the reference in 2 of 4096 elements, "
-                                             r"most at \(3, 17\): got 418\.0, expected 423\.0, error 5; allowed rtol=2e-05"):
+    with pytest.raises(
+        AssertionError,
+        match=r"kernel scale, simulated: y differs from the reference in 2 of 4096 elements, "
+        r"most at \(3, 17\): got 418\.0, expected 423\.0, error 5; allowed rtol=2e-05",
+    ):
         check(scale, X, reference=want, schedules=2)
 
 
 def test_a_race_fails_with_its_report_before_the_wrong_result() -> None:
     x = operand()
-    with pytest.raises(AssertionError, match=r"(?s)ordered_kernels\.py:\d+: .* while write .*found:  in 3 of 3 schedules"):
+    with pytest.raises(
+        AssertionError,
+        match=r"(?s)ordered_kernels\.py:\d+: .* while write .*found:  in 3 of 3 schedules",
+    ):
         check(BARE["turned"], x, np.zeros_like(x), reference=result("turned", x), schedules=3)
 
 
@@ -97,7 +105,14 @@ def test_the_tolerance_is_that_of_the_output(dtype: Any) -> None:
     check(scale, x, dtype=dtype, reference=lambda x: 2 * x * (1 + just), schedules=1)
     with pytest.raises(AssertionError, match="differs"):
         check(scale, x, dtype=dtype, reference=lambda x: 2 * x * (1 + 3 * just), schedules=1)
-    check(scale, x, dtype=dtype, reference=lambda x: 2 * x * (1 + 3 * just), schedules=1, rtol=4 * just)
+    check(
+        scale,
+        x,
+        dtype=dtype,
+        reference=lambda x: 2 * x * (1 + 3 * just),
+        schedules=1,
+        rtol=4 * just,
+    )
     check(scale, x, dtype=dtype, reference=lambda x: 2 * x + 0.5, schedules=1, atol=0.6)
 
 
@@ -112,8 +127,11 @@ def test_integers_are_equal_or_wrong() -> None:
 
     x = np.full((64, 64), 2**31 - 2, np.int32)
     check(carried, x, np.zeros_like(x), reference=lambda x: x, schedules=1)
-    with pytest.raises(AssertionError, match=r"4096 of 4096 elements, .* got 2147483646, expected 2147483647, error 1; "
-                                             "allowed rtol=0, atol=0"):
+    with pytest.raises(
+        AssertionError,
+        match=r"4096 of 4096 elements, .* got 2147483646, expected 2147483647, error 1; "
+        "allowed rtol=0, atol=0",
+    ):
         check(carried, x, np.zeros_like(x), reference=lambda x: x + 1, schedules=1)
 
 
@@ -146,7 +164,10 @@ def test_what_the_gpu_computes_is_compared_too(monkeypatch: pytest.MonkeyPatch) 
     wrong = 0
     assert check(scale, X, reference=2 * X, schedules=1, gpu=True).targets == ("sim", "gpu")
     wrong = 1
-    with pytest.raises(AssertionError, match=r"\Akernel scale, on the GPU: y differs from the reference in 4096 of 4096"):
+    with pytest.raises(
+        AssertionError,
+        match=r"\Akernel scale, on the GPU: y differs from the reference in 4096 of 4096",
+    ):
         check(scale, X, reference=2 * X, schedules=1, gpu=True)
     assert check(scale, X, reference=2 * X, schedules=1, gpu=False).targets == ("sim",)
 
@@ -157,5 +178,7 @@ def test_a_kernel_that_fails_simulated_is_not_launched(monkeypatch: pytest.Monke
     x = operand()
     for kernel, args in ((BARE["turned"], (x, np.zeros_like(x))), (scale, (X,))):
         with pytest.raises(AssertionError):
-            check(kernel, *args, reference=x + 1 if kernel is not scale else X, schedules=1, gpu=True)
+            check(
+                kernel, *args, reference=x + 1 if kernel is not scale else X, schedules=1, gpu=True
+            )
     assert not launched

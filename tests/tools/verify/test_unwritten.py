@@ -44,9 +44,12 @@ X, Y = np.ones((64, 64), F32), np.zeros((128, 64), F32)
 def test_of_an_output_that_is_passed_the_rest_is_a_warning() -> None:
     result = numpipe.verify(half, X, out=Y, schedules=3)
     assert result.ok and not result.failures
-    warning, = result.warnings
+    (warning,) = result.warnings
     assert (warning.hazard, warning.schedules) == ("unwritten-output", 3)
-    assert "y[64:128, 0:64], 4096 of 8192 elements, is written by nobody: it keeps what it held" in warning.text
+    assert (
+        "y[64:128, 0:64], 4096 of 8192 elements, is written by nobody: it keeps what it held"
+        in warning.text
+    )
     assert warning.report is not None and warning.report.fix.endswith("verify(…, partial='y')")
     assert "unwritten-output (a warning)" in str(result)
     assert json.loads(json.dumps(result.as_dict()))["warnings"][0]["hazard"] == "unwritten-output"
@@ -64,7 +67,9 @@ def test_of_an_output_that_the_call_allocates_it_is_a_failure() -> None:
 def test_what_is_meant_is_said(out: Any) -> None:
     result = numpipe.verify(half, X, out=out, schedules=2, partial="y")
     assert result.ok and not result.warnings and not result.failures
-    with pytest.raises(SpecError, match="partial='z': it has no parameter 'z'; its parameters are x, y"):
+    with pytest.raises(
+        SpecError, match="partial='z': it has no parameter 'z'; its parameters are x, y"
+    ):
         numpipe.verify(half, X, partial="z")
 
 
@@ -83,9 +88,16 @@ def test_an_array_that_is_changed_in_place_is_no_output_to_fill(kernel: Any) -> 
 # ---- CTAs
 def test_a_conflict_that_132_ctas_have_is_found_by_default() -> None:
     result = numpipe.verify(by_five, np.zeros((320, 64), F32), schedules=2, partial="y")
-    failure, = result.failures
-    assert (result.ctas, failure.ctas, failure.hazard, failure.schedules) == (132, 132, "cta-conflict", 1)
-    assert "; one more on 132 CTAs) in" in str(result) and "by_five.simulate(…, ctas=132):" in str(result)
+    (failure,) = result.failures
+    assert (result.ctas, failure.ctas, failure.hazard, failure.schedules) == (
+        132,
+        132,
+        "cta-conflict",
+        1,
+    )
+    assert "; one more on 132 CTAs) in" in str(result) and "by_five.simulate(…, ctas=132):" in str(
+        result
+    )
     with pytest.raises(numpipe.PipelineRace) as again:
         by_five.simulate(np.zeros((320, 64), F32), ctas=132)
     assert str(again.value) == failure.text
@@ -93,14 +105,28 @@ def test_a_conflict_that_132_ctas_have_is_found_by_default() -> None:
 
 def test_all_schedules_may_have_so_many() -> None:
     assert numpipe.verify(by_five, np.zeros((320, 64), F32), schedules=2, ctas=5).ok
-    assert numpipe.verify(by_five, np.zeros((320, 64), F32), schedules=2, ctas=6).failures[0].schedules == 2
+    assert (
+        numpipe.verify(by_five, np.zeros((320, 64), F32), schedules=2, ctas=6).failures[0].schedules
+        == 2
+    )
 
 
-@pytest.mark.parametrize(("kernel", "ctas", "says"), [
-    (in_place, 4, r"ctas=4 is of a grid=numpipe.persistent\(\), and this kernel's grid says itself how many"),
-    (by_five, 0, "ctas must be an int of at least 1, got 0"),
-    (numpipe.kernel(cluster=2, **PERSISTENT)(by_five.function), 5, r"ctas=5 is no multiple of the 2 CTAs of a cluster .*up to 6"),
-])
+@pytest.mark.parametrize(
+    ("kernel", "ctas", "says"),
+    [
+        (
+            in_place,
+            4,
+            r"ctas=4 is of a grid=numpipe.persistent\(\), and this kernel's grid says itself how many",
+        ),
+        (by_five, 0, "ctas must be an int of at least 1, got 0"),
+        (
+            numpipe.kernel(cluster=2, **PERSISTENT)(by_five.function),
+            5,
+            r"ctas=5 is no multiple of the 2 CTAs of a cluster .*up to 6",
+        ),
+    ],
+)
 def test_a_number_of_ctas_that_does_not_fit_is_refused(kernel: Any, ctas: int, says: str) -> None:
     with pytest.raises(SpecError, match=says):
         kernel.simulate(np.zeros((320, 64), F32), ctas=ctas)
@@ -131,15 +157,21 @@ def test_a_long_loop_is_no_endless_one(monkeypatch: pytest.MonkeyPatch) -> None:
     y = np.zeros((64, 64), F32)
     long_loop.simulate(y, 5000)
     assert (y == 5000).all()
-    with pytest.raises(PipelineDeadlock, match="has gone round this loop 5000 times, and executed no operation in it"):
+    with pytest.raises(
+        PipelineDeadlock,
+        match="has gone round this loop 5000 times, and executed no operation in it",
+    ):
         long_loop.simulate(y, 5001)
 
 
 def test_a_body_for_lanes_that_never_ends_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(livelocks, "MOST", 1000)
 
-    @numpipe.kernel(num_compute_wgs=1, warp_specialized=False, compiler_params=numpipe.CompilerParams(
-        lowering_semantics=numpipe.LoweringSemantics.Lane))
+    @numpipe.kernel(
+        num_compute_wgs=1,
+        warp_specialized=False,
+        compiler_params=numpipe.CompilerParams(lowering_semantics=numpipe.LoweringSemantics.Lane),
+    )
     def spins(y):
         at = 1
         while at != 0:
@@ -168,6 +200,7 @@ def test_a_loop_that_a_constant_has_emptied_runs() -> None:
 
 def test_a_loop_may_round() -> None:
     """Operations have names in the rewritten source as the count of rounds has."""
+
     @numpipe.kernel(num_compute_wgs=1)
     def rounds_off(x, y):
         at = 0

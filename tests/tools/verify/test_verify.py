@@ -23,7 +23,17 @@ import pytest
 import gemm
 import gemm_body
 import numpipe
-from numpipe import SMEM, Barrier, CompileError, PipelineDeadlock, PipelineRace, SimulationError, SpecError, Trace, ds
+from numpipe import (
+    SMEM,
+    Barrier,
+    CompileError,
+    PipelineDeadlock,
+    PipelineRace,
+    SimulationError,
+    SpecError,
+    Trace,
+    ds,
+)
 from numpipe.hazards import HAZARDS
 from numpipe.sim.schedule import Costs, kind
 from numpipe.tools.verify.argument_copies import duplicates
@@ -45,6 +55,7 @@ def steps(barrier, count):
 
 def unlucky(then: str) -> Any:
     """What a warpgroup does that finds the schedule it did not expect."""
+
     @numpipe.function
     def writes(y, never):
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 1
@@ -134,16 +145,40 @@ def halves(*shape: int, seed: int = 0) -> np.ndarray:
 
 # ---- correct kernels
 EXAMPLES: dict[str, Callable[[int], Any]] = {
-    "gemm": lambda n: numpipe.verify(gemm.matmul, halves(136, 136), halves(120, 136), cfg=gemm.Config(128, 64, 64, 3), schedules=n),
-    "gemm_body": lambda n: numpipe.verify(gemm_body.matmul, halves(136, 136), halves(120, 136), cfg=gemm.Config(128, 64, 64, 2),
-                                          schedules=n),
-    "gemm_single": lambda n: numpipe.verify(gemm_single.matmul, halves(64, 200), halves(136, 200), schedules=n,
-                                            cfg=gemm_single.Config(64, 64, 64, 3)),
-    "batched_gemm": lambda n: numpipe.verify(batched_gemm.batched_matmul, halves(3, 128, 72), halves(3, 64, 72), schedules=n,
-                                             cfg=batched_gemm.Config(128, 64, 64, 2)),
+    "gemm": lambda n: numpipe.verify(
+        gemm.matmul,
+        halves(136, 136),
+        halves(120, 136),
+        cfg=gemm.Config(128, 64, 64, 3),
+        schedules=n,
+    ),
+    "gemm_body": lambda n: numpipe.verify(
+        gemm_body.matmul,
+        halves(136, 136),
+        halves(120, 136),
+        cfg=gemm.Config(128, 64, 64, 2),
+        schedules=n,
+    ),
+    "gemm_single": lambda n: numpipe.verify(
+        gemm_single.matmul,
+        halves(64, 200),
+        halves(136, 200),
+        schedules=n,
+        cfg=gemm_single.Config(64, 64, 64, 3),
+    ),
+    "batched_gemm": lambda n: numpipe.verify(
+        batched_gemm.batched_matmul,
+        halves(3, 128, 72),
+        halves(3, 64, 72),
+        schedules=n,
+        cfg=batched_gemm.Config(128, 64, 64, 2),
+    ),
     "copy_pipeline": lambda n: numpipe.verify(copy_pipeline.copy, halves(200, 600), schedules=n),
-    "a kernel over tiles": lambda n: numpipe.verify(product(True, ("parallel", "sequential", "sequential"), 2),
-                                                    *operands(128, 72, 136), schedules=n),
+    "a kernel over tiles": lambda n: numpipe.verify(
+        product(True, ("parallel", "sequential", "sequential"), 2),
+        *operands(128, 72, 136),
+        schedules=n,
+    ),
 }
 
 
@@ -186,7 +221,10 @@ def test_the_table_names_hazard_schedules_seed_and_lines() -> None:
     x = operand()
     result = numpipe.verify(BARE["turned"], x, np.zeros_like(x), schedules=4)
     head, columns, row, blank, replay, *report = str(result).splitlines()
-    assert re.fullmatch(r"kernel turned: 4 schedules \(1 in order, 1 shuffled, 1 priorities, 1 jitter\) in [\d.]+ s: failed", head)
+    assert re.fullmatch(
+        r"kernel turned: 4 schedules \(1 in order, 1 shuffled, 1 priorities, 1 jitter\) in [\d.]+ s: failed",
+        head,
+    )
     assert columns.split() == ["hazard", "schedules", "seed", "where"] and not blank
     assert re.search(r" 4 of 4 +-  ordered_kernels\.py:\d+", row)
     assert replay.endswith("turned.simulate(…):") and "\n".join(report) == result.failures[0].text
@@ -196,11 +234,22 @@ def test_a_result_is_machine_readable() -> None:
     x = operand()
     result = numpipe.verify(BARE["turned"], x, np.zeros_like(x), schedules=2)
     said = json.loads(json.dumps(result.as_dict()))
-    assert (said["kernel"], said["ok"], said["seeds"], said["differences"]) == ("turned", False, [None, 0], [])
+    assert (said["kernel"], said["ok"], said["seeds"], said["differences"]) == (
+        "turned",
+        False,
+        [None, 0],
+        [],
+    )
     [failure] = said["failures"]
-    assert failure["error"] == "PipelineRace" and failure["schedules"] == 2 and failure["text"] == result.failures[0].text
+    assert (
+        failure["error"] == "PipelineRace"
+        and failure["schedules"] == 2
+        and failure["text"] == result.failures[0].text
+    )
     differing = numpipe.verify(overtaken("writes"), SQUARE, schedules=20).as_dict()
-    assert json.loads(json.dumps(differing)) == differing and differing["differences"][0]["index"] == [0, 0]
+    assert json.loads(json.dumps(differing)) == differing and differing["differences"][0][
+        "index"
+    ] == [0, 0]
 
 
 def test_raise_if_failed_raises_the_report_and_says_how_to_replay_it() -> None:
@@ -210,11 +259,18 @@ def test_raise_if_failed_raises_the_report_and_says_how_to_replay_it() -> None:
         result.raise_if_failed()
     text = str(raised.value)
     assert text.startswith(failure.text) and raised.value.report is failure.report
-    assert f"in {failure.schedules} of 20 schedules; kernel.simulate(…, seed={failure.seed}) shows it again" in text
+    assert (
+        f"in {failure.schedules} of 20 schedules; kernel.simulate(…, seed={failure.seed}) shows it again"
+        in text
+    )
 
 
-@pytest.mark.parametrize(("then", "error"), [("asserts", SimulationError), ("hangs", PipelineDeadlock)])
-def test_a_failing_seed_fails_again_with_the_same_words(then: str, error: type[SimulationError]) -> None:
+@pytest.mark.parametrize(
+    ("then", "error"), [("asserts", SimulationError), ("hangs", PipelineDeadlock)]
+)
+def test_a_failing_seed_fails_again_with_the_same_words(
+    then: str, error: type[SimulationError]
+) -> None:
     kernel = overtaken(then)
     [failure] = numpipe.verify(kernel, SQUARE, schedules=20).failures
     assert 0 < failure.schedules < 20 and failure.seed is not None
@@ -227,7 +283,9 @@ def test_a_failing_seed_fails_again_with_the_same_words(then: str, error: type[S
 def test_failures_at_different_lines_are_told_apart() -> None:
     result = numpipe.verify(two_guesses, SQUARE, schedules=40)
     lines = {failure.lines[0].line for failure in result.failures}
-    assert len(lines) == len(result.failures) == 2 and sum(f.schedules for f in result.failures) < 40
+    assert (
+        len(lines) == len(result.failures) == 2 and sum(f.schedules for f in result.failures) < 40
+    )
 
 
 @numpipe.kernel(grid=1, num_compute_wgs=2, warp_specialized=False)
@@ -248,9 +306,17 @@ def test_outputs_that_depend_on_the_schedule_fail_without_a_race() -> None:
     result = numpipe.verify(overtaken("writes"), SQUARE, schedules=20)
     [difference] = result.differences
     assert not result.ok and not result.failures
-    assert (difference.array, difference.elements, difference.largest, difference.summed) == ("y", 4096, 1.0, False)
+    assert (difference.array, difference.elements, difference.largest, difference.summed) == (
+        "y",
+        4096,
+        1.0,
+        False,
+    )
     assert 0 < difference.schedules < 20 and "outputs differ" in str(result)
-    with pytest.raises(SimulationError, match=r"outputs depend on the schedule .* y: 4096 of 4096 elements .* seed=\d+"):
+    with pytest.raises(
+        SimulationError,
+        match=r"outputs depend on the schedule .* y: 4096 of 4096 elements .* seed=\d+",
+    ):
         result.raise_if_failed()
 
 
@@ -261,7 +327,9 @@ def test_sums_that_tma_makes_of_floats_may_differ() -> None:
     assert result.ok and difference.summed and difference.array == "y" and difference.largest < 1e-5
     assert "sums of floats in different orders" in str(result)
     result.raise_if_failed()
-    assert not numpipe.verify(sums, (100 * x).astype(np.int32), np.zeros((64, 32), np.int32), schedules=10).differences
+    assert not numpipe.verify(
+        sums, (100 * x).astype(np.int32), np.zeros((64, 32), np.int32), schedules=10
+    ).differences
 
 
 # ---- schedules
@@ -269,7 +337,10 @@ def test_priorities_find_what_needs_one_warpgroup_far_ahead() -> None:
     """Depth 1: one of two warpgroups takes 20 steps before the other takes one. Uniform choices
     never come there."""
     kernel = overtaken("writes")
-    found = {name: sum(differs(kernel, seed) for seed in range(120) if kind(seed) == name) for name in ("shuffled", "priorities")}
+    found = {
+        name: sum(differs(kernel, seed) for seed in range(120) if kind(seed) == name)
+        for name in ("shuffled", "priorities")
+    }
     assert found["shuffled"] == 0 and found["priorities"] >= 5
 
 
@@ -308,7 +379,9 @@ def test_jitter_changes_how_long_copies_and_products_take() -> None:
         trace = Trace()
         Gemm(k=256).run(seed, trace)
         for name, times in taken.items():
-            times |= {event.end - event.details.get("port_until", event.start) for event in trace.of(name)}
+            times |= {
+                event.end - event.details.get("port_until", event.start) for event in trace.of(name)
+            }
     for times in (taken["load"], taken["store"]):
         assert min(times) < latency / 2 < 2 * latency < max(times)
     assert len(taken["mma"]) > 3
@@ -322,7 +395,10 @@ def test_ctas_behind_the_first_run_in_another_order_with_a_seed() -> None:
 
     assert order(None) == [(0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0)]
     assert any(order(seed) != order(None) for seed in range(3))
-    assert all(order(seed)[0] == (0, 0, 0) and sorted(order(seed)) == sorted(order(None)) for seed in range(3))
+    assert all(
+        order(seed)[0] == (0, 0, 0) and sorted(order(seed)) == sorted(order(None))
+        for seed in range(3)
+    )
 
 
 # ---- what is not a hazard
@@ -344,7 +420,9 @@ def test_other_errors_are_raised_and_say_the_seed(monkeypatch: pytest.MonkeyPatc
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
     for schedules in (0, 1.5, "20"):
-        with pytest.raises(SpecError, match=f"schedules must be an int of 1…1000000 or 'all', got {schedules!r}"):
+        with pytest.raises(
+            SpecError, match=f"schedules must be an int of 1…1000000 or 'all', got {schedules!r}"
+        ):
             numpipe.verify(sums, SQUARE, SQUARE, schedules=schedules)
     with pytest.raises(SpecError, match="leaves 1 parameters for it"):
         numpipe.verify(gemm.matmul, halves(64, 64), halves(64, 64), out=(SQUARE, SQUARE))
@@ -359,12 +437,24 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
 
 def test_copies_lie_in_memory_as_their_arrays_do() -> None:
     base = np.arange(60, dtype=np.int32).reshape(6, 10)
-    views = [base, base[1:4, 2:8], base.T, base[::-1, ::2], base[2:2], np.array(5.0), np.asfortranarray(base)]
+    views = [
+        base,
+        base[1:4, 2:8],
+        base.T,
+        base[::-1, ::2],
+        base[2:2],
+        np.array(5.0),
+        np.asfortranarray(base),
+    ]
     views[1].flags.writeable = False
     copies = duplicates(views)
     for view, copy in zip(views, copies, strict=True):
         assert (copy.shape, copy.strides, copy.dtype, copy.flags.writeable) == (
-            view.shape, view.strides, view.dtype, view.flags.writeable)
+            view.shape,
+            view.strides,
+            view.dtype,
+            view.flags.writeable,
+        )
         assert np.array_equal(view, copy) and not np.shares_memory(view, copy)
         assert copy.size == 0 or (copy.ctypes.data - view.ctypes.data) % 1024 == 0
     copies[0][2, 4] = -1
@@ -383,7 +473,9 @@ def resident() -> int:
 def test_a_view_across_more_than_2_gib_is_verified_and_only_its_elements_are_copied() -> None:
     @numpipe.kernel(num_compute_wgs=1, out_type=lambda a: numpipe.ArrayType(a.shape, np.float32))
     def doubled(a, c):
-        for (i,), (tile,) in numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda i: (0, 0)),))(a):
+        for (i,), (tile,) in numpipe.pipeline(
+            grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda i: (0, 0)),)
+        )(a):
             c[numpipe.ds(0, 64), numpipe.ds(0, 64)] = tile[...].astype(np.float32) * np.float32(2)
 
     # bytes from row to row: 63 of them are more than 2 GiB, of which 64 pages are touched
@@ -391,7 +483,7 @@ def test_a_view_across_more_than_2_gib_is_verified_and_only_its_elements_are_cop
     view = np.zeros((64, step // 2), np.float16)[:, :64]
     view[...] = np.arange(64)
     before = resident()
-    copy, = duplicates([view])
+    (copy,) = duplicates([view])
     assert copy.strides == view.strides == (step, 2) and (copy == view).all()
     assert resident() - before < 1 << 28  # a row is a page, maybe of 2 MiB
     found = numpipe.verify(doubled, view, schedules=2)
@@ -400,8 +492,11 @@ def test_a_view_across_more_than_2_gib_is_verified_and_only_its_elements_are_cop
 
 def test_elements_that_stand_for_many_are_copied_once_and_all_keep_their_place() -> None:
     row = np.arange(4, dtype=np.int32)
-    many, windows, none = (np.broadcast_to(row, (3, 4)), np.lib.stride_tricks.sliding_window_view(row, 2),
-                           np.zeros((0, 4), np.int32))
+    many, windows, none = (
+        np.broadcast_to(row, (3, 4)),
+        np.lib.stride_tricks.sliding_window_view(row, 2),
+        np.zeros((0, 4), np.int32),
+    )
     copies = duplicates([many, windows, none, row[::-1]])
     for copy, array in zip(copies, (many, windows, none, row[::-1]), strict=True):
         assert copy.shape == array.shape and copy.strides == array.strides and (copy == array).all()
@@ -409,7 +504,9 @@ def test_elements_that_stand_for_many_are_copied_once_and_all_keep_their_place()
     assert copies[0][2, 3] == copies[1][2, 1] == 9
 
 
-@pytest.mark.parametrize("name", ["tools.verify.verification", "testing", "tools.verify.argument_copies", "sim.schedule"])
+@pytest.mark.parametrize(
+    "name", ["tools.verify.verification", "testing", "tools.verify.argument_copies", "sim.schedule"]
+)
 def test_examples_of_docstrings_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
     failed, ran = doctest.testmod(importlib.import_module(f"numpipe.{name}"))
@@ -418,6 +515,11 @@ def test_examples_of_docstrings_run(name: str, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_page_of_the_verifier_says_what_every_hazard_means() -> None:
     """Where this fails, the table it shows belongs into the page."""
-    part = (ROOT / "docs" / "verifier.md").read_text(encoding="utf8").partition("## What it finds")[2].partition("\n## ")[0]
+    part = (
+        (ROOT / "docs" / "verifier.md")
+        .read_text(encoding="utf8")
+        .partition("## What it finds")[2]
+        .partition("\n## ")[0]
+    )
     table = "\n".join(f"| `{hazard.name}` | {hazard.means} |" for hazard in HAZARDS.values())
     assert part.partition("|---|---|\n")[2].strip() == table, table

@@ -15,7 +15,17 @@ import numpy as np
 
 from ....core.arith import divisor
 from ....core.op import Helper
-from ....diagnostics.argument_checks import NONE, PATH, SHAPE, each, is_int, require, told, whole, word
+from ....diagnostics.argument_checks import (
+    NONE,
+    PATH,
+    SHAPE,
+    each,
+    is_int,
+    require,
+    told,
+    whole,
+    word,
+)
 from ....diagnostics.errors import SpecError
 from . import tile_numbers
 
@@ -50,13 +60,17 @@ class Order:
         grid that there is not."""
         shape = checked(shape)
         if not is_int(t) or not 0 <= t < math.prod(shape):
-            raise SpecError(f"{self}: tile t={told(t)} of a grid of {spelled(shape)} tiles: they are numbered 0 … "
-                            f"{math.prod(shape) - 1}")
+            raise SpecError(
+                f"{self}: tile t={told(t)} of a grid of {spelled(shape)} tiles: they are numbered 0 … "
+                f"{math.prod(shape) - 1}"
+            )
         return tuple(int(i) for i in self._place(t, shape, self._begin(shape)))
 
     def _begin(self, shape: tuple[int, ...]) -> Any:
         begin = type(self).begin
-        return begin(np.int32(shape[-2]), np.int32(shape[-1]), *self.parameters), divisor(shape[-2] * shape[-1])
+        return begin(np.int32(shape[-2]), np.int32(shape[-1]), *self.parameters), divisor(
+            shape[-2] * shape[-1]
+        )
 
     def _place(self, t: int, shape: tuple[int, ...], begun: Any) -> tuple[Any, ...]:
         place = type(self).place
@@ -80,8 +94,16 @@ class Order:
         `ctas` tiles run at the same time."""
         return [(len(a), len(b)) for a, b in self._waves(shape, ctas)]
 
-    def bytes(self, shape: Sequence[int], *, tile: tuple[int, int], k: int, itemsize: int = 2, ctas: int = 132,
-              l2_bytes: int = 0) -> int:
+    def bytes(
+        self,
+        shape: Sequence[int],
+        *,
+        tile: tuple[int, int],
+        k: int,
+        itemsize: int = 2,
+        ctas: int = 132,
+        l2_bytes: int = 0,
+    ) -> int:
         """Return the bytes of A and B that come from memory into L2 for C = A B, if the tiles of a
         wave share their panels.
 
@@ -97,15 +119,29 @@ class Order:
         Under an order in which neighbours in time are neighbours in the grid it is less:
 
         >>> from numpipe.orders import Grouped, Row
-        >>> [order.bytes((64, 64), tile=(128, 256), k=16384) >> 20 for order in (Row(), Grouped(16))]
+        >>> [
+        ...     order.bytes((64, 64), tile=(128, 256), k=16384) >> 20
+        ...     for order in (Row(), Grouped(16))
+        ... ]
         [16280, 4432]
         """
-        require(f"{self}.bytes", locals(), tile=each(whole(1), 2), k=whole(1), itemsize=whole(1), l2_bytes=whole(0))
+        require(
+            f"{self}.bytes",
+            locals(),
+            tile=each(whole(1), 2),
+            k=whole(1),
+            itemsize=whole(1),
+            l2_bytes=whole(0),
+        )
         sizes = [side * k * itemsize for side in tile]
         kept: OrderedDict[tuple[int, Any], int] = OrderedDict()
         total = 0
         for wave in self._waves(shape, ctas):
-            needed = {(which, panel): sizes[which] for which, panels in enumerate(wave) for panel in panels}
+            needed = {
+                (which, panel): sizes[which]
+                for which, panels in enumerate(wave)
+                for panel in panels
+            }
             total += sum(size for panel, size in needed.items() if panel not in kept)
             for panel, size in needed.items():
                 kept[panel] = size
@@ -116,14 +152,28 @@ class Order:
                 kept.popitem(last=False)
         return total
 
-    def _waves(self, shape: Sequence[int], ctas: int) -> list[tuple[dict[Any, None], dict[Any, None]]]:
+    def _waves(
+        self, shape: Sequence[int], ctas: int
+    ) -> list[tuple[dict[Any, None], dict[Any, None]]]:
         """Return the panels of A and of B that each wave reads, in the order of its tiles."""
         require(str(self), locals(), ctas=whole(1))
         every = self.table(shape).tolist()
-        return [({(*plane, m): None for *plane, m, _ in wave}, {(*plane, n): None for *plane, _, n in wave})
-                for wave in (every[at:at + ctas] for at in range(0, len(every), ctas))]
+        return [
+            (
+                {(*plane, m): None for *plane, m, _ in wave},
+                {(*plane, n): None for *plane, _, n in wave},
+            )
+            for wave in (every[at : at + ctas] for at in range(0, len(every), ctas))
+        ]
 
-    def plot(self, shape: Sequence[int], *, ctas: int = 132, wave: int = 0, path: str | Path | None = None) -> Any:
+    def plot(
+        self,
+        shape: Sequence[int],
+        *,
+        ctas: int = 132,
+        wave: int = 0,
+        path: str | Path | None = None,
+    ) -> Any:
         """Draw the order over a grid of two dimensions: its path, its waves, and the tiles in
         flight in one of them.
 
@@ -258,7 +308,11 @@ def misfit(array: Any, shape: Sequence[int] | None = None, columns: int = 0) -> 
     """Return what is wrong with a host table of a grid of `shape`, or of at least `columns` indices
     a row; None for nothing."""
     if not isinstance(array, np.ndarray) or array.ndim != 2 or array.dtype != np.int32:
-        found = f"{array.ndim}-D {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+        found = (
+            f"{array.ndim}-D {array.dtype}"
+            if isinstance(array, np.ndarray)
+            else type(array).__name__
+        )
         return f"a host table is a 2-D int32 array, got {found}"
     wanted = columns if shape is None else len(shape)
     if array.shape[1] < wanted:
@@ -284,7 +338,9 @@ def misfit(array: Any, shape: Sequence[int] | None = None, columns: int = 0) -> 
 def checked(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of a grid; SpecError for other values."""
     if not SHAPE.holds(shape) or len(shape) not in (2, 3):
-        raise SpecError(f"a grid of tiles has the shape (rows, columns) or (planes, rows, columns), got {told(shape)}")
+        raise SpecError(
+            f"a grid of tiles has the shape (rows, columns) or (planes, rows, columns), got {told(shape)}"
+        )
     return tuple(int(n) for n in shape)
 
 
@@ -295,7 +351,9 @@ def spelled(shape: Sequence[int]) -> str:
 @functools.lru_cache(maxsize=32)
 def _table(order: Order, shape: tuple[int, ...]) -> np.ndarray:
     begun = order._begin(shape)
-    found = np.array([order._place(t, shape, begun) for t in range(math.prod(shape))], np.int32).reshape(-1, len(shape))
+    found = np.array(
+        [order._place(t, shape, begun) for t in range(math.prod(shape))], np.int32
+    ).reshape(-1, len(shape))
     found.flags.writeable = False
     return found
 
@@ -307,32 +365,55 @@ _NUMBERED = 256
 """tiles of a grid whose numbers are written in it"""
 
 
-def _draw(order: Order, shape: tuple[int, ...], ctas: int, wave: int, path: str | Path | None) -> Any:
+def _draw(
+    order: Order, shape: tuple[int, ...], ctas: int, wave: int, path: str | Path | None
+) -> Any:
     try:
         import matplotlib
         from matplotlib.figure import Figure
         from matplotlib.patches import Rectangle
     except ImportError:
-        raise SpecError("an order is drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; its numbers are in "
-                        "order.table(shape) and order.panels(shape, ctas)") from None
+        raise SpecError(
+            "an order is drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; its numbers are in "
+            "order.table(shape) and order.panels(shape, ctas)"
+        ) from None
     if len(shape) != 2:
-        raise SpecError(f"{order}: a grid of two dimensions is drawn, got {shape}: planes are alike")
+        raise SpecError(
+            f"{order}: a grid of two dimensions is drawn, got {shape}: planes are alike"
+        )
     panels = order.panels(shape, ctas)
     if not 0 <= wave < len(panels):
-        raise SpecError(f"{order}: wave {wave} of {len(panels)}: {shape[0]} x {shape[1]} tiles, {ctas} at a time")
+        raise SpecError(
+            f"{order}: wave {wave} of {len(panels)}: {shape[0]} x {shape[1]} tiles, {ctas} at a time"
+        )
     table = order.table(shape)
     rows, columns = shape
     grid = np.empty(shape, np.int64)
     grid[table[:, 0], table[:, 1]] = np.arange(len(table))
-    flight = table[wave * ctas:(wave + 1) * ctas]
+    flight = table[wave * ctas : (wave + 1) * ctas]
 
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "numpipe", "font.size": 8, "font.family": "sans-serif"}):
+    with matplotlib.rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "numpipe",
+            "font.size": 8,
+            "font.family": "sans-serif",
+        }
+    ):
         inch = min(0.4, 9.0 / max(rows, columns))
-        figure = Figure(figsize=(max(columns * inch, 3.5) + 1.2, max(rows * inch, 1.0) + 1.0), dpi=144, layout="constrained")
+        figure = Figure(
+            figsize=(max(columns * inch, 3.5) + 1.2, max(rows * inch, 1.0) + 1.0),
+            dpi=144,
+            layout="constrained",
+        )
         axes = figure.add_subplot()
         axes.imshow(grid // ctas % 2, cmap=matplotlib.colors.ListedColormap(_WAVES), vmin=0, vmax=1)
         for m, n in flight:
-            axes.add_patch(Rectangle((n - 0.5, m - 0.5), 1, 1, facecolor=_IN_FLIGHT, edgecolor="white", linewidth=0.3))
+            axes.add_patch(
+                Rectangle(
+                    (n - 0.5, m - 0.5), 1, 1, facecolor=_IN_FLIGHT, edgecolor="white", linewidth=0.3
+                )
+            )
         # beside the grid: the panels of A, above it those of B
         for m in {int(m) for m, _ in flight}:
             axes.add_patch(Rectangle((-1.3, m - 0.5), 0.6, 1, facecolor=_PANEL, clip_on=False))
@@ -347,8 +428,10 @@ def _draw(order: Order, shape: tuple[int, ...], ctas: int, wave: int, path: str 
         axes.set_xlabel("n (a panel of B each)")
         axes.set_ylabel("m (a panel of A each)")
         a, b = panels[wave]
-        axes.set_title(f"{order}, {rows} x {columns} tiles; wave {wave} of {len(panels)}: {len(flight)} tiles,\n"
-                       f"{a} panels of A and {b} of B; all waves {sum(map(sum, panels))}")
+        axes.set_title(
+            f"{order}, {rows} x {columns} tiles; wave {wave} of {len(panels)}: {len(flight)} tiles,\n"
+            f"{a} panels of A and {b} of B; all waves {sum(map(sum, panels))}"
+        )
         if path is not None:
             figure.savefig(path)
     return figure
