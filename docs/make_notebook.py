@@ -14,7 +14,10 @@ The text and code of numpipe's pipelining guide. It needs numpipe, and no GPU: k
 guide's pages have pictures too; here `print(trace.timeline())` shows a trace as text. Code that needs a GPU is text here."""
 _PICTURE = re.compile(r"^!\[[^\]]*\]\([^)]*\)\n\n?", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]*)\]\((?!https?:)[^)]*\)")
-SETTINGS = 'import os\n\nos.environ["NUMPIPE_TARGET"] = "sim"           # delete this line to run on a GPU what needs no trace'
+SETTINGS = (
+    'import os\n\nos.environ["NUMPIPE_TARGET"] = "sim"           # delete this line to run on a '
+    "GPU what needs no trace"
+)
 
 
 def cells() -> list[tuple[str, str]]:

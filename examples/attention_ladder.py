@@ -256,12 +256,14 @@ def main() -> None:
             warnings.simplefilter("ignore")  # that this is simulated has been said
             o = attention(*arrays, cfg=cfg, causal=options.causal, target=choice.target)
         speed = (
-            f"{1e-12 * flash_attention.flops(shape, options.causal) / sample.seconds(name):>6.0f} TFLOPS"
+            f"{1e-12 * flash_attention.flops(shape, options.causal) / sample.seconds(name):>6.0f} "
+            "TFLOPS"
             if sample
             else ""
         )
         print(
-            f"{name:<18} error {flash_attention.relative_error(arrays, o, options.causal):.1e} {speed}",
+            f"{name:<18} error {flash_attention.relative_error(arrays, o, options.causal):.1e} "
+            f"{speed}",
             flush=True,
         )
 

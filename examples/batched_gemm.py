@@ -144,7 +144,10 @@ def main() -> None:
         line = f"{','.join(map(str, shape)):>20}  {error:>7.1e}"
         if target == "gpu":
             sample = measure(a, b)
-            line += f"  {2e-12 * np.prod(shape) / sample.seconds('batched'):.0f} TFLOPS, {sample.ratio('batched'):.2f}"
+            line += (
+                f"  {2e-12 * np.prod(shape) / sample.seconds('batched'):.0f} TFLOPS, "
+                f"{sample.ratio('batched'):.2f}"
+            )
         print(line, flush=True)
 
 

@@ -78,10 +78,8 @@ def copy(a, o, *, cfg: numpipe.Static = Config()):
 
 def bandwidth(shape: tuple[int, int]) -> float:
     """Bytes that a copy of float16 on the GPU reads and writes a second."""
-    a, out = (
-        launch.DeviceArray.from_host(np.ones(shape, np.float16)),
-        launch.DeviceArray(shape, np.float16),
-    )
+    a = launch.DeviceArray.from_host(np.ones(shape, np.float16))
+    out = launch.DeviceArray(shape, np.float16)
     [sample] = bench.compare(
         {"copy": lambda _: copy(a, out=out)},
         reference="copy",

@@ -29,10 +29,8 @@ from numpipe import bench, launch
 from numpipe.ops import attention
 from numpipe.ops.attention import CONFIGS, FITTING
 
-GPU_SHAPES, SIM_SHAPES = (
-    ("4,16,4096,128", "4,16,4096,64", "4,16,4096,256"),
-    ("1,4/2,200,64", "1,2,136,128"),
-)
+GPU_SHAPES = ("4,16,4096,128", "4,16,4096,64", "4,16,4096,256")
+SIM_SHAPES = ("1,4/2,200,64", "1,2,136,128")
 Shape = tuple[int, int, int, int, int]  # batches, heads, heads of keys, positions, depth
 
 

@@ -139,7 +139,8 @@ def relative_error(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
 def on_gpu(shapes: list[Shape], dtype: np.dtype) -> None:
     """Print speed, time and error of each shape, a line each."""
     print(
-        "numpipe, cuBLAS: on arrays that stay on the GPU; from NumPy: a whole call on NumPy arrays, with the copies"
+        "numpipe, cuBLAS: on arrays that stay on the GPU; from NumPy: a whole call on NumPy "
+        "arrays, with the copies"
     )
     from cublas import load_cublas  # examples/cublas.py
 
@@ -147,7 +148,8 @@ def on_gpu(shapes: list[Shape], dtype: np.dtype) -> None:
     if cublas is None:
         print("cuBLAS: not installed (PyTorch, CuPy and nvmath bring it)")
     print(
-        f"\n{'M,N,K':>16}  {'numpipe':>12}  {'cuBLAS':>12}  {'ratio':>5}  {'from NumPy':>10}  {'error':>7}  tile"
+        f"\n{'M,N,K':>16}  {'numpipe':>12}  {'cuBLAS':>12}  {'ratio':>5}  {'from NumPy':>10}  "
+        f"{'error':>7}  tile"
     )
     for shape in shapes:
         a, b = inputs(shape, dtype)
@@ -163,8 +165,9 @@ def on_gpu(shapes: list[Shape], dtype: np.dtype) -> None:
         }
         ratio, cfg = f"{sample.ratio('numpipe'):.2f}" if cublas else "-", choose(*shape)
         print(
-            f"{spell(shape):>16}  {speeds['numpipe']:>12}  {speeds.get('cuBLAS', '-'):>12}  {ratio:>5}  "
-            f"{whole * 1e3:>7.2f} ms  {relative_error(a, b, c):>7.1e}  {cfg.tm}x{cfg.tn}",
+            f"{spell(shape):>16}  {speeds['numpipe']:>12}  {speeds.get('cuBLAS', '-'):>12}  "
+            f"{ratio:>5}  {whole * 1e3:>7.2f} ms  {relative_error(a, b, c):>7.1e}  "
+            f"{cfg.tm}x{cfg.tn}",
             flush=True,
         )
 
@@ -209,9 +212,10 @@ def simulated(shapes: list[Shape], dtype: np.dtype, target: str | None) -> None:
     print(f"\nTimeline of {spell(SIM_SHAPES[0])}, two tiles a CTA:\n")
     print(trace.timeline())
     print(
-        "\nThe kernel's own source ran in CPython on a simulated SM that watches for races and deadlocks; the timeline shows\n"
-        "that the memory warpgroup loads (L) the next tile's blocks while the compute warpgroups multiply (#) and store (S).\n"
-        "To see it find a race, take ` + wg * rows` out of the kernel's last line and run this again;\n"
+        "\nThe kernel's own source ran in CPython on a simulated SM that watches for races and "
+        "deadlocks; the timeline shows\nthat the memory warpgroup loads (L) the next tile's "
+        "blocks while the compute warpgroups multiply (#) and store (S).\nTo see it find a race, "
+        "take ` + wg * rows` out of the kernel's last line and run this again;\n"
         "docs/quickstart.md goes on from there."
     )
 
@@ -246,7 +250,8 @@ def main() -> None:
 
     choice = launch.choose_target(options.target)
     print(
-        f"target: {choice.target} ({choice.why}); choose with --target sim|gpu, --shape M,N,K and --dtype {'|'.join(DTYPES)}"
+        f"target: {choice.target} ({choice.why}); choose with --target sim|gpu, --shape M,N,K and "
+        f"--dtype {'|'.join(DTYPES)}"
     )
     if choice.target == "gpu":
         on_gpu(options.shape or list(GPU_SHAPES), DTYPES[options.dtype])

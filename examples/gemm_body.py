@@ -109,7 +109,8 @@ def on_gpu(shapes: list[gemm.Shape], dtype: np.dtype) -> None:
         sample = compare(a, b)
         speeds = [f"{2e-12 * np.prod(shape) / sample.seconds(name):.0f} TFLOPS" for name in FORMS]
         print(
-            f"{spell(shape):>16}  {speeds[0]:>12}  {speeds[1]:>12}  {sample.ratio('body form'):>6.3f}  {error:>7.1e}",
+            f"{spell(shape):>16}  {speeds[0]:>12}  {speeds[1]:>12}  "
+            f"{sample.ratio('body form'):>6.3f}  {error:>7.1e}",
             flush=True,
         )
 

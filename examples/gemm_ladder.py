@@ -174,7 +174,8 @@ def main() -> None:
             warnings.simplefilter("ignore")  # that this is simulated has been said
             error = relative_error(a, b, kernel(cfg)(a, b, target=choice.target))
         speed = (
-            f"{2e-12 * np.prod(shape) / sample.seconds(name):>6.0f} TFLOPS  {sample.ratio(name):.2f}"
+            f"{2e-12 * np.prod(shape) / sample.seconds(name):>6.0f} TFLOPS  "
+            f"{sample.ratio(name):.2f}"
             if sample
             else ""
         )

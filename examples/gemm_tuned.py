@@ -102,7 +102,8 @@ def sweep(shapes: list[Shape], dtype: np.dtype, configs: dict[str, Config], targ
                 else ""
             )
             speed = (
-                f"  {2e-12 * np.prod(shape) / sample.seconds(name):>5.0f} TFLOPS  {sample.ratio(name):>5.2f}"
+                f"  {2e-12 * np.prod(shape) / sample.seconds(name):>5.0f} TFLOPS  "
+                f"{sample.ratio(name):>5.2f}"
                 if sample
                 else ""
             )
@@ -138,7 +139,8 @@ def main() -> None:
         for shape in options.shape or GPU_SHAPES:
             several = list(configs.values()) if options.config else space(*shape, turned=False)
             print(
-                f"{spell(shape)}: {numpipe.autotune(kernel, several, *inputs(shape, DTYPES[options.dtype]))}",
+                f"{spell(shape)}: "
+                f"{numpipe.autotune(kernel, several, *inputs(shape, DTYPES[options.dtype]))}",
                 flush=True,
             )
     else:

@@ -105,7 +105,8 @@ def multicast(
 
 
 @ptx(
-    "$gate cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$dst], [$src], $nbytes, [$mbar];",
+    "$gate cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$dst], [$src], "
+    "$nbytes, [$mbar];",
     dst="r",
     src="l",
     nbytes="r",
@@ -201,7 +202,8 @@ def commit_group() -> None:
 def _check_pending(n: int) -> None:
     if n < 0:
         raise SpecError(
-            f"cp_async_bulk.wait_group: n={n}; the number of groups that may stay unfinished is 0 or more"
+            f"cp_async_bulk.wait_group: n={n}; the number of groups that may stay unfinished is 0 "
+            "or more"
         )
 
 

@@ -56,7 +56,8 @@ def _load(
     text = _hinted(
         "cp_async_bulk.load",
         policy,
-        f"$gate cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes$hint "
+        "$gate "
+        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes$hint "
         f"[$0], [$1, {{{_innermost_first(3, rank)}}}], [$2]$policy;",
     )
 

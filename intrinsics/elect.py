@@ -30,8 +30,8 @@ def elect_sync() -> bool:
         raise failure(
             SimulationError,
             "divergent-aligned",
-            f"elect_sync() with lanes={machine.lanes!r}: a branch that one lane "
-            "takes diverges within the warpgroup, which the simulated SM does not do: use numpipe's "
+            f"elect_sync() with lanes={machine.lanes!r}: a branch that one lane takes diverges "
+            "within the warpgroup, which the simulated SM does not do: use numpipe's "
             "one_lane(function, ...) for the branch",
             "one_lane(function, …)",
             "elects a lane",

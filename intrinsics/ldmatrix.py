@@ -35,7 +35,10 @@ _WARPS, _LANES = 4, 32
 def statement(count: int, transposed: bool, results: str, address: str) -> str:
     """Return the PTX of one load: `results` is the list in braces, `address` the operand in
     brackets."""
-    return f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16 {{{results}}}, [{address}];"
+    return (
+        f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16 "
+        f"{{{results}}}, [{address}];"
+    )
 
 
 def _load(addr: Any, count: int, transposed: bool) -> Any:
@@ -44,8 +47,8 @@ def _load(addr: Any, count: int, transposed: bool) -> Any:
     given = np.asarray(addr)
     if given.shape != (_WARPS * _LANES,) or given.dtype.kind not in "iu":
         raise SpecError(
-            f"ldmatrix: addr is {given.dtype}{list(given.shape)}; on the simulated SM it needs an integer for each "
-            "of the 128 lanes of the warpgroup"
+            f"ldmatrix: addr is {given.dtype}{list(given.shape)}; on the simulated SM it needs an "
+            "integer for each of the 128 lanes of the warpgroup"
         )
     chunks = given.reshape(_WARPS, _LANES)[:, : 8 * count]
     if (chunks % 16).any():

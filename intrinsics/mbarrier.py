@@ -182,8 +182,9 @@ def wait(addr: int, phase: int, step: int) -> None:
 
 
 @ptx(
-    "{ .reg .pred done; .reg .b32 parity; and.b32 parity, $phase, 1; "
-    "WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$addr], parity; @!done bra WAIT; }",
+    "{ .reg .pred done; .reg .b32 parity; and.b32 parity, $phase, 1; WAIT: "
+    "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [$addr], parity; @!done bra "
+    "WAIT; }",
     addr="r",
     phase="r",
     step="-",

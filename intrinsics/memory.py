@@ -76,10 +76,10 @@ def ld_acquire_gpu_b32(ptr: int) -> int:
 
 @ptx(
     "{ .reg .pred set, more; .reg .b32 seen, word; .reg .b64 at; mov.b32 word, $first; "
-    "cvt.s64.s32 at, word; mad.lo.s64 at, at, $step, $ptr; "
-    "NEXT: setp.lt.s32 more, word, $count; @!more bra DONE; "
-    "WAIT: ld.acquire.gpu.global.b32 seen, [at]; setp.ne.u32 set, seen, 0; @!set bra WAIT; "
-    "st.global.b32 [at], 0; add.s32 word, word, 128; mad.lo.s64 at, $step, 128, at; bra NEXT; DONE: }",
+    "cvt.s64.s32 at, word; mad.lo.s64 at, at, $step, $ptr; NEXT: setp.lt.s32 more, word, $count; "
+    "@!more bra DONE; WAIT: ld.acquire.gpu.global.b32 seen, [at]; setp.ne.u32 set, seen, 0; @!set "
+    "bra WAIT; st.global.b32 [at], 0; add.s32 word, word, 128; mad.lo.s64 at, $step, 128, at; bra "
+    "NEXT; DONE: }",
     ptr="l",
     step="l",
     first="r",

@@ -32,9 +32,10 @@ class LaneValues(np.ndarray):
             raise failure(
                 SimulationError,
                 "divergent-aligned",
-                f"a value that each of {self.size} lanes has its own of steers the code: "
-                "they go different ways, but the simulated SM runs them together, and on the GPU .aligned instructions (wgmma, "
-                f"bar.sync, setmaxnreg, stmatrix) hang or are undefined: {_INSTEAD}",
+                f"a value that each of {self.size} lanes has its own of steers the code: they go "
+                "different ways, but the simulated SM runs them together, and on the GPU "
+                ".aligned instructions (wgmma, bar.sync, setmaxnreg, stmatrix) hang or are "
+                f"undefined: {_INSTEAD}",
                 _INSTEAD,
                 "branches by lane",
             )

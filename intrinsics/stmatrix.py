@@ -35,8 +35,8 @@ def _per_lane(name: str, value: Any) -> np.ndarray:
     array = np.asarray(value)
     if array.shape != (_WARPS * _LANES,) or array.dtype.kind not in "iu":
         raise SpecError(
-            f"stmatrix: {name} is {array.dtype}{list(array.shape)}; on the simulated SM it needs an "
-            "integer for each of the 128 lanes of the warpgroup"
+            f"stmatrix: {name} is {array.dtype}{list(array.shape)}; on the simulated SM it needs "
+            "an integer for each of the 128 lanes of the warpgroup"
         )
     return array.reshape(_WARPS, _LANES)
 

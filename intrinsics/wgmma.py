@@ -59,7 +59,8 @@ def element(dtype: str) -> tuple[Element, Operand]:
     other names."""
     if dtype not in OPERANDS:
         raise SpecError(
-            f"wgmma: element type {dtype!r}; the instructions take {listed(map(repr, OPERANDS), 'or')}"
+            f"wgmma: element type {dtype!r}; the instructions take "
+            f"{listed(map(repr, OPERANDS), 'or')}"
         )
     return OPERANDS[dtype]
 
@@ -89,8 +90,8 @@ def check_major(operand: str, major: str, dtype: str = "bf16") -> None:
         )
     if major not in element(dtype)[1].majors:
         raise SpecError(
-            f"wgmma: {operand}_major={major!r} for {dtype}; operands of 8 bits and tf32 are 'k': rows along K are "
-            "contiguous"
+            f"wgmma: {operand}_major={major!r} for {dtype}; operands of 8 bits and tf32 are 'k': "
+            "rows along K are contiguous"
         )
 
 
@@ -118,7 +119,8 @@ def check_field(name: str, value: int) -> None:
     """Raise SpecError unless `value` bytes fit a descriptor field."""
     if value % 16 or not 0 <= value <= _FIELD:
         raise SpecError(
-            f"wgmma.descriptor: {name}={value}; it needs a multiple of 16 bytes in 0 … {_FIELD & ~15}"
+            f"wgmma.descriptor: {name}={value}; it needs a multiple of 16 bytes in 0 … "
+            f"{_FIELD & ~15}"
         )
 
 
@@ -171,8 +173,8 @@ def statement(
     from_registers = a.lstrip().startswith("{")
     if from_registers and (a_major != "k" or not left.from_registers):
         raise SpecError(
-            f"wgmma: a_major={a_major!r} of {of_a} with A in registers; there A is of 16 bits, and only A in shared "
-            "memory can be transposed"
+            f"wgmma: a_major={a_major!r} of {of_a} with A in registers; there A is of 16 bits, "
+            "and only A in shared memory can be transposed"
         )
     transposed = (() if from_registers else (a_major,)) + (b_major,) if "mn" in left.majors else ()
     flags = [

@@ -16,8 +16,8 @@ from . import wgmma
 def _n_of(operation: str, acc: Any) -> int:
     if not isinstance(acc, nb.types.UniTuple) or acc.dtype != nb.types.float32:
         raise SpecError(
-            f"wgmma.{operation}: acc is {acc}; it needs an accumulator: accumulators(n), or what mma_async "
-            "or wait returned"
+            f"wgmma.{operation}: acc is {acc}; it needs an accumulator: accumulators(n), or what "
+            "mma_async or wait returned"
         )
     n = 2 * len(acc)
     wgmma.check_n(n)

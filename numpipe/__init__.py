@@ -58,8 +58,10 @@ from .core import lazy as _lazy
 __version__ = "0.1.0"
 
 _HOMES = {
-    "diagnostics.errors": "CompileError ImageError JitRefused LaunchError NumpipeError PipelineDeadlock PipelineRace SerializedWgmma SimulationError "
-    "SpecError TargetError",
+    "diagnostics.errors": (
+        "CompileError ImageError JitRefused LaunchError NumpipeError PipelineDeadlock "
+        "PipelineRace SerializedWgmma SimulationError SpecError TargetError"
+    ),
     "kernels.decorator": "kernel",
     "kernels.kernel": "Kernel",
     "kernels.jit": "jit",
@@ -90,7 +92,10 @@ _HOMES = {
     "language.tiles.load": "load_tile",
     "language.tiles.atomics": "atomic_add atomic_and atomic_max atomic_min atomic_or atomic_xor",
     "language.memory.scratch": "run_scoped scratch",
-    "language.memory.copies": "async_prefetch commit_smem commit_smem_to_gmem_group copy_gmem_to_smem copy_smem_to_gmem wait_smem_to_gmem",
+    "language.memory.copies": (
+        "async_prefetch commit_smem commit_smem_to_gmem_group copy_gmem_to_smem copy_smem_to_gmem "
+        "wait_smem_to_gmem"
+    ),
     "language.memory.prefetched": "prefetched",
     "language.memory.registers": "set_max_registers",
     "language.memory.per_lane": "lane_index",

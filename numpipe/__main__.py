@@ -233,15 +233,15 @@ def show_kernel(options: argparse.Namespace) -> int:
         one.name: "" if one.default is None else f"={one.default}" for one in manifest.parameters
     }
     print(
-        f"{manifest.kernel}({', '.join(map(''.join, defaults.items()))}), for {manifest.target}, made with "
-        f"{', '.join(' '.join(one) for one in manifest.made_with)}"
+        f"{manifest.kernel}({', '.join(map(''.join, defaults.items()))}), for {manifest.target}, "
+        f"made with {', '.join(' '.join(one) for one in manifest.made_with)}"
     )
     for entry in manifest.entries:
         used = archive.image(entry).resources
         shown = manifest.shown(entry.arrays, entry.scalars, entry.statics)
         print(
-            f"    {shown}: {used.cubin_bytes} B of machine code, {used.smem_bytes} B of shared memory, "
-            f"{used.threads} threads"
+            f"    {shown}: {used.cubin_bytes} B of machine code, {used.smem_bytes} B of shared "
+            f"memory, {used.threads} threads"
         )
     return 0
 
@@ -258,8 +258,9 @@ def look_after_cache(action: str) -> int:
         return 0
     sizes = [status.st_size for path, status in cache.files() if path.suffix == cache.SUFFIX]
     print(
-        f"{len(sizes)} images, {sum(sizes) / 1e6:.1f} MB of at most {cache.MOST_BYTES / 1e6:.0f}, in {cache.folder()} "
-        f"({'in use' if cache.enabled() else 'not used: NUMPIPE_CACHE=0'}; {cache.VARIABLE} names another folder)"
+        f"{len(sizes)} images, {sum(sizes) / 1e6:.1f} MB of at most {cache.MOST_BYTES / 1e6:.0f}, "
+        f"in {cache.folder()} ({'in use' if cache.enabled() else 'not used: NUMPIPE_CACHE=0'}; "
+        f"{cache.VARIABLE} names another folder)"
     )
     return 0
 

@@ -173,9 +173,10 @@ class GpuFileItem(pytest.Item):
             try:
                 status, how = child.wait(limit), "failed"
             except subprocess.TimeoutExpired:
-                status, how = (
-                    -1,
-                    f"still ran after {limit:.0f} s ({TIME_LIMIT}): a hung kernel, or too short a limit",
+                status = -1
+                how = (
+                    f"still ran after {limit:.0f} s ({TIME_LIMIT}): a hung kernel, or too short a "
+                    "limit"
                 )
             finally:
                 if child.poll() is None:

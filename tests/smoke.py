@@ -67,7 +67,10 @@ def built(folder: Path) -> Path:
         subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
     )
     run("tar", "-xf", folder / "head.tar", cwd=source)
-    build = "import sys; from setuptools import build_meta as b; getattr(b, 'build_' + sys.argv[1])(sys.argv[2])"
+    build = (
+        "import sys; from setuptools import build_meta as b; getattr(b, 'build_' + "
+        "sys.argv[1])(sys.argv[2])"
+    )
     run(sys.executable, "-c", build, "sdist", folder, cwd=source)
     [sdist] = folder.glob("*.tar.gz")
     run("tar", "-xf", sdist, cwd=folder)

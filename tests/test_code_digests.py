@@ -67,7 +67,10 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return written_then
 
 
-PTX = ".entry _ZN4copyB2v1_26(\n\t.param .u64 _ZN4copyB2v1_26_param_1 )\n\tmov.u32 %r1, 8; // of line 7\n"
+PTX = (
+    ".entry _ZN4copyB2v1_26(\n\t.param .u64 _ZN4copyB2v1_26_param_1 )\n\tmov.u32 %r1, 8; // of "
+    "line 7\n"
+)
 SASS = ".text._ZN4copyB2v1_26:\n /*0000*/ MOV R1, 0x8 ;\n"
 OF_ANOTHER_MODULE = {
     "ptx": PTX.replace("copyB2v1_26", "moved4copyB3v9").replace("line 7", "line 9"),

@@ -133,7 +133,8 @@ def test_naming_the_decorator_imports_next_to_nothing() -> None:
     """0.02 s with NumPy loaded, and without it: what makes a kernel is imported with the first
     kernel."""
     loaded = python(
-        "import sys, numpipe; numpipe.kernel; print(*(m for m in sys.modules if m.startswith('numpipe')))"
+        "import sys, numpipe; numpipe.kernel; print(*(m for m in sys.modules if "
+        "m.startswith('numpipe')))"
     ).split()
     assert len(loaded) < 10, loaded
 
@@ -180,8 +181,8 @@ def test_the_modules_of_public_names_are_the_same_for_type_checkers() -> None:
 @pytest.mark.parametrize("path", PATHS)
 def test_a_public_path_is_an_attribute_and_can_be_imported(path: str) -> None:
     told = python(
-        f"import numpipe; a = numpipe.{path}; import numpipe.{path} as b; from numpipe import {path} as c; "
-        "print(a is b is c, a.__spec__.name == a.__name__)"
+        f"import numpipe; a = numpipe.{path}; import numpipe.{path} as b; from numpipe import "
+        f"{path} as c; print(a is b is c, a.__spec__.name == a.__name__)"
     )
     assert told == "True True"
     assert python(f"from numpipe.{path} import *; print('imported')") == "imported"
@@ -191,8 +192,9 @@ def test_a_public_path_is_an_attribute_and_can_be_imported(path: str) -> None:
 @pytest.mark.parametrize(("name", "library"), [("torch", "PyTorch"), ("jax", "JAX")])
 def test_a_framework_that_is_missing_is_named_and_not_listed(name: str, library: str) -> None:
     told = python(
-        f"import sys; sys.modules['{name}'] = None; import inspect, numpipe; inspect.getmembers(numpipe)\n"
-        f"try: numpipe.{name}\nexcept numpipe.TargetError as error: print('{name}' in dir(numpipe), error)"
+        f"import sys; sys.modules['{name}'] = None; import inspect, numpipe; "
+        f"inspect.getmembers(numpipe)\ntry: numpipe.{name}\nexcept numpipe.TargetError as error: "
+        f"print('{name}' in dir(numpipe), error)"
     )
     assert (
         told.startswith(f"False numpipe.{name} needs {library}, which cannot be imported (")
@@ -202,8 +204,8 @@ def test_a_framework_that_is_missing_is_named_and_not_listed(name: str, library:
 
 def test_a_module_behind_a_public_path_is_the_same_by_both_of_its_names() -> None:
     told = python(
-        "import numpipe.bench.report as a, numpipe.tools.bench.report as b; from numpipe.bench import report as c; "
-        "print(a is b is c, a.__name__)"
+        "import numpipe.bench.report as a, numpipe.tools.bench.report as b; from numpipe.bench "
+        "import report as c; print(a is b is c, a.__name__)"
     )
     assert told == "True numpipe.tools.bench.report"
 

@@ -177,8 +177,8 @@ def accurate(
         most = 2.0 if name == PALLAS else 1.3 if isinstance(each, Ours) and each.lazy else 1.05
         if not errors[name] <= most * errors[REFERENCE]:
             raise AssertionError(
-                f"{name}: the relative error is {errors[name]:.3e}, that of {REFERENCE} {errors[REFERENCE]:.3e}, "
-                f"{case}"
+                f"{name}: the relative error is {errors[name]:.3e}, that of {REFERENCE} "
+                f"{errors[REFERENCE]:.3e}, {case}"
             )
     return errors
 
@@ -322,7 +322,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--peers",
         dest="which",
         choices=["pallas"],
-        help="instead of cuDNN alone: against Pallas too, float16, the shapes that its kernel takes",
+        help="instead of cuDNN alone: against Pallas too, float16, the shapes that its kernel "
+        "takes",
     )
     options = harness.parse(parser, arguments, dtype=DTYPES, masks=("full", "causal"))
     try:

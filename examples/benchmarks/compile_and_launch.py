@@ -48,7 +48,7 @@ UNITS = {
 
 def compile_times(module: str = "gemm", suffix: str = "") -> dict[str, float]:
     begun = time.perf_counter()
-    import numpipe  # noqa: F401
+    import numpipe
 
     imported = time.perf_counter()
     import ml_dtypes
@@ -81,7 +81,7 @@ def first_calls(name: str, state: str) -> dict[str, float]:
         arrays = [torch.randn(1, 2, 512, 128, device="cuda").to(torch.float16) for _ in "qkv"]
     torch.cuda.synchronize()
     begun = time.perf_counter()
-    import numpipe  # noqa: F401
+    import numpipe
 
     function = (
         importlib.import_module("gemm").product
@@ -192,7 +192,8 @@ def main() -> int:
                     raw.setdefault(what, []).append(value)
     for what, values in raw.items():
         print(
-            f"{what:35}  {statistics.median(values):8.3f} {UNITS[what]:2}  ({min(values):.3f} … {max(values):.3f})"
+            f"{what:35}  {statistics.median(values):8.3f} {UNITS[what]:2}  ({min(values):.3f} … "
+            f"{max(values):.3f})"
         )
     harness.write(options.out, record(raw))
     return 0

@@ -102,7 +102,10 @@ def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, A
     print(
         f"\n{'ok  ' if named and confirmed else 'FAIL'} {name}: limited by {told.limiter}"
         + ("" if named else f", expected {case.limiter}")
-        + f"; predicted {1e6 * told.predicted_seconds:.1f} us, measured {1e6 * seconds['slow']:.1f} us; {how}",
+        + (
+            f"; predicted {1e6 * told.predicted_seconds:.1f} us, measured "
+            f"{1e6 * seconds['slow']:.1f} us; {how}"
+        ),
         flush=True,
     )
     return bench.run_entry(

@@ -136,14 +136,16 @@ CASES = (
     Case(
         name="one slot",
         limiter="slots",
-        why="the next tile is asked for only when the last one has been used, and takes longer than its products",
+        why="the next tile is asked for only when the last one has been used, and takes longer "
+        "than its products",
         slow=product(4096, 4096, 1024, slots=1),
         fixed=product(4096, 4096, 1024),
     ),
     Case(
         name="narrow tiles",
         limiter="tile size",
-        why="128 x 64 tiles load 24 KiB for 256 cycles of products, twice the bytes a FLOP of 128 x 256",
+        why="128 x 64 tiles load 24 KiB for 256 cycles of products, twice the bytes a FLOP of 128 "
+        "x 256",
         slow=product(4096, 2048, 1024, tn=64, slots=6),
         fixed=product(4096, 2048, 1024),
     ),
@@ -163,7 +165,8 @@ CASES = (
     Case(
         name="short CTAs",
         limiter="CTA start",
-        why="2048 CTAs of four steps: each waits for its first tile, and the next one for its store",
+        why="2048 CTAs of four steps: each waits for its first tile, and the next one for its "
+        "store",
         slow=Variant(one_tile, ((8192, 256), (8192, 256)), gemm.Config()),
         fixed=product(8192, 8192, 256),
     ),

@@ -73,10 +73,8 @@ class Rows:
     protocol. Their times are only compared with those of the same run and protocol."""
 
     def __init__(self, paths: list[Path]) -> None:
-        found, judged = (
-            defaultdict(list),
-            {*layer_rows(), *((side, side, side) for side in SQUARES)},
-        )
+        found = defaultdict(list)
+        judged = {*layer_rows(), *((side, side, side) for side in SQUARES)}
         for path in paths:
             with (gzip.open if path.suffix == ".gz" else open)(
                 path, "rt", encoding="utf8"
@@ -134,10 +132,8 @@ def trained(rows: Rows, products: Any, seed: int) -> torch.nn.Sequential:
             np.minimum(longer - 1, 0.3),
         )
     )
-    number, of_product = (
-        torch.tensor(rows.number),
-        torch.tensor(products * rows.weight, dtype=torch.float32),
-    )
+    number = torch.tensor(rows.number)
+    of_product = torch.tensor(products * rows.weight, dtype=torch.float32)
     weight = torch.tensor(longer**-1.5, dtype=torch.float32) * of_product[number]
     none = torch.zeros(len(products))
     sums = none.index_add(0, number, weight) + 1e-9

@@ -91,8 +91,8 @@ def accurate(
     )
     if not errors[first] <= ERROR * errors[reference]:
         raise AssertionError(
-            f"{first}: the relative error is {errors[first]:.3e}, that of {reference} {errors[reference]:.3e}, "
-            f"{case}"
+            f"{first}: the relative error is {errors[first]:.3e}, that of {reference} "
+            f"{errors[reference]:.3e}, {case}"
         )
     return errors
 

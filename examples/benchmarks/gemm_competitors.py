@@ -123,7 +123,8 @@ def ours(inputs: Inputs, config: str | None) -> Function:
         import gemm_tuned
 
         print(
-            f"numpipe: {gemm_tuned.choose(inputs.m, inputs.n, inputs.k, batches=inputs.batches or 1)}",
+            "numpipe: "
+            f"{gemm_tuned.choose(inputs.m, inputs.n, inputs.k, batches=inputs.batches or 1)}",
             flush=True,
         )
         return lambda a, b, out: gemm_tuned.matmul(a, b, out=out)

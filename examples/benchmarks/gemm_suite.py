@@ -122,7 +122,8 @@ def verdict(rows: Sequence[bench.Row]) -> str:
         ]
         if product.bandwidth:
             others.append(
-                f"reads {read_rate(row) / READ:.2f} of {READ / 1e12:.2f} TB/s (aim {product.bandwidth:.2f})"
+                f"reads {read_rate(row) / READ:.2f} of {READ / 1e12:.2f} TB/s (aim "
+                f"{product.bandwidth:.2f})"
             )
         lines.append(
             [

@@ -197,10 +197,12 @@ def table(found: dict[str, Any]) -> str:
         f"{found['threads']} threads; GB/s: "
         + ", ".join(f"{name} {rate:.1f}" for name, rate in found["rates"].items()),
         "",
-        f"{'N':>5}  {'call':32}  {'ms':>8}  {'kernel':>8}  {'bound':>8}  ratio  {'threads':>8}  ratio",
+        f"{'N':>5}  {'call':32}  {'ms':>8}  {'kernel':>8}  {'bound':>8}  ratio  {'threads':>8}  "
+        "ratio",
     ]
     lines += [
-        f"{row['size']:>5}  {row['call']:32}  {1e3 * row['seconds']:8.3f}  {1e3 * row['kernel']:8.3f}"
+        f"{row['size']:>5}  {row['call']:32}  {1e3 * row['seconds']:8.3f}  "
+        f"{1e3 * row['kernel']:8.3f}"
         + "".join(
             f"  {1e3 * row[key]:8.3f}  {row[key.replace('bound', 'ratio')]:5.2f}" for key in BOUNDS
         )

@@ -95,7 +95,8 @@ def main() -> None:
         rows[way] = harness.answer(command, XLA_FLAGS=flags)
         call = rows[way]["call"]
         print(
-            f"{way:22} {call:6.2f} us a call, at most {MOST[way]:g}: {'met' if call <= MOST[way] else 'missed'}"
+            f"{way:22} {call:6.2f} us a call, at most {MOST[way]:g}: "
+            f"{'met' if call <= MOST[way] else 'missed'}"
         )
     harness.write(options.out, rows)
 

@@ -177,8 +177,9 @@ def table(raw: list[dict[str, float]]) -> list[str]:
         ratios = [run[name] / run[OPS.get(name, "raw cuLaunchKernelEx")] for run in raw]
         micro = statistics.median(run[name] for run in raw)
         lines.append(
-            f"| `{name}` | {micro:.1f} | {statistics.median(ratios):.2f} ({min(ratios):.2f} … {max(ratios):.2f})"
-            f"{f' × `{OPS[name]}`' if name in OPS else ''} | {MUST.get(name, MUST_OPS.get(name, ''))} |"
+            f"| `{name}` | {micro:.1f} | {statistics.median(ratios):.2f} ({min(ratios):.2f} … "
+            f"{max(ratios):.2f}){f' × `{OPS[name]}`' if name in OPS else ''} | "
+            f"{MUST.get(name, MUST_OPS.get(name, ''))} |"
         )
     return lines
 

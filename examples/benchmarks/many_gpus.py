@@ -176,7 +176,8 @@ def collective_row(ranks: Ranks, op: str, size: str) -> tuple[Calls, float, dict
         for each in (direct[i], plain[i]) if gathers else (plain[i],):
             if not torch.equal(each, theirs[i]):
                 raise AssertionError(
-                    f"{op} of {size} MiB: {int((each != theirs[i]).sum())} elements differ from NCCL's"
+                    f"{op} of {size} MiB: {int((each != theirs[i]).sum())} elements differ from "
+                    "NCCL's"
                 )
     return calls, 1e-9 * int(size) * 2**20 * (n - 1) / n, {}
 
@@ -217,7 +218,8 @@ def exchange_row(ranks: Ranks, op: str, shape: str) -> tuple[Calls, float, dict[
         torch.cuda.synchronize()
         if received[1].tolist() != got or not torch.equal(out[i][: sum(got)], theirs[i]):
             raise AssertionError(
-                f"all_to_all: {received[1].tolist()} rows, expected {got}, or other rows than NCCL's"
+                f"all_to_all: {received[1].tolist()} rows, expected {got}, or other rows than "
+                "NCCL's"
             )
     return calls, 1e-9 * 2 * columns * (rows - sent[ranks.rank]), {}
 
@@ -267,8 +269,8 @@ def told(rows: Sequence[bench.Row]) -> str:
             others = [each for each in rows if each.case == row.case and each.name in (NCCL, FUSED)]
             best = max(others, key=lambda each: each.ratio.median)
             lines.append(
-                f"{row.case['op']} {row.case['of']}: {row.ratio.median / best.ratio.median:.3f} of {best.name}, "
-                f"{row.ratio.median:.3f} of the local product"
+                f"{row.case['op']} {row.case['of']}: {row.ratio.median / best.ratio.median:.3f} "
+                f"of {best.name}, {row.ratio.median:.3f} of the local product"
             )
     return "\n".join(lines)
 

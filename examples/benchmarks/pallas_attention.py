@@ -58,7 +58,8 @@ class KernelTimer(bench.EventTimer):
         _, kernels = profiler.measure(Kernels(competitor, first, calls), aggregate=False)()
         if not kernels or len(kernels) % calls:
             raise RuntimeError(
-                f"JAX's timer saw {len(kernels or ())} kernels in {calls} calls of {competitor}: {kernels}"
+                f"JAX's timer saw {len(kernels or ())} kernels in {calls} calls of {competitor}: "
+                f"{kernels}"
             )
         return 1e-3 * sum(milliseconds for _, milliseconds in kernels) / calls
 
@@ -112,7 +113,10 @@ class Pallas:
 
     def _best(self) -> attention_mgpu.TuningConfig:
         first = self.sets[0]
-        what = f"attention {[x.shape for x in first]} {first[0].dtype} {'causal' if self.causal else 'full'}"
+        what = (
+            f"attention {[x.shape for x in first]} {first[0].dtype} "
+            f"{'causal' if self.causal else 'full'}"
+        )
         return tuning(*remembered(what, self._fastest), self.causal)
 
     def _fastest(self) -> tuple[int, int]:

@@ -99,11 +99,9 @@ def random_cases(
         shared = draw.choice(
             [heads, heads, *(heads // sharing for sharing in (2, 4, 7, 8) if heads % sharing == 0)]
         )
-        queries, mask, depth = (
-            round(log_uniform(draw, *lengths)),
-            draw.choice(MASKS),
-            draw.choice(depths),
-        )
+        queries = round(log_uniform(draw, *lengths))
+        mask = draw.choice(MASKS)
+        depth = draw.choice(depths)
         keys = (
             round(log_uniform(draw, *lengths))
             if mask == "full" and draw.random() < 0.3
@@ -144,11 +142,9 @@ def contest(
     if torch.cuda.memory_reserved() > torch.cuda.get_device_properties(0).total_memory // 2:
         torch.cuda.empty_cache()
     torch.manual_seed(process)
-    shape, causal, dtype = (
-        shape_of(case["shape"]),
-        case["mask"] == "causal",
-        getattr(torch, DTYPES[case["dtype"]]),
-    )
+    shape = shape_of(case["shape"])
+    causal = case["mask"] == "causal"
+    dtype = getattr(torch, DTYPES[case["dtype"]])
     batches, heads, shared, queries, keys, depth = shape
     sets = min(
         bench.rotation_sets(nbytes(shape), torch.cuda.get_device_properties(0).L2_cache_size),
@@ -186,8 +182,8 @@ def contest(
             off = largest_difference(found[name], found[REFERENCE])
             if not errors[name] <= ERROR or not off <= DIFFERENCE:
                 raise AssertionError(
-                    f"{name}: relative error {errors[name]:.3e} of sampled rows; an element differs from "
-                    f"{REFERENCE}'s by {off:.3e} of its size, {dict(case)}"
+                    f"{name}: relative error {errors[name]:.3e} of sampled rows; an element "
+                    f"differs from {REFERENCE}'s by {off:.3e} of its size, {dict(case)}"
                 )
             first[name] = found[name].clone()
         return {"errors": errors} | ({"config": chosen(shape, causal)} if configs else {})
@@ -305,17 +301,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     options = harness.parse_sweep(parser, arguments, dtype=DTYPES, masks=MASKS)
     try:
-        options.lengths, options.depths = (
-            tuple(map(int, options.lengths)),
-            tuple(map(int, options.depths)),
-        )
+        options.lengths = tuple(map(int, options.lengths))
+        options.depths = tuple(map(int, options.depths))
         if (
             len(options.lengths) != 2
             or not 0 < options.lengths[0] <= options.lengths[1]
             or not {*options.depths} <= {*DEPTHS}
         ):
             raise ValueError(
-                f"--lengths {options.lengths}, --depths {options.depths}: the least and the most, and of {DEPTHS}"
+                f"--lengths {options.lengths}, --depths {options.depths}: the least and the most, "
+                f"and of {DEPTHS}"
             )
         options.cases = (
             random_cases(
@@ -336,7 +331,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def tell(rows: Sequence[bench.Row]) -> str:
     ours = [row for row in rows if row.name == OURS]
-    text = f"{harness.summary(ours, by=product_rows.kind)}\n\n{product_rows.verdict(rows, OURS, MUST, AIM)}"
+    text = (
+        f"{harness.summary(ours, by=product_rows.kind)}\n\n"
+        f"{product_rows.verdict(rows, OURS, MUST, AIM)}"
+    )
     best = {str(dict(row.case)): row for row in sorted(rows, key=lambda row: row.ratio.median)}
     lost = sorted(
         (row.ratio.median / best[str(dict(row.case))].ratio.median, str(dict(row.case)))

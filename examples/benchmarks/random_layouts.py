@@ -245,9 +245,8 @@ def check(case: harness.Case) -> None:
         if found is not given["out"]:
             wrong = wrong or "the result is not the output that was given"
         if not np.isnan(memory[~inside]).all():
-            wrong = (
-                wrong
-                or f"{int((~np.isnan(memory[~inside])).sum())} elements beside the output were written"
+            wrong = wrong or (
+                f"{int((~np.isnan(memory[~inside])).sum())} elements beside the output were written"
             )
     if wrong:
         raise AssertionError(f"{wrong}: {asdict(one)}")
@@ -265,7 +264,10 @@ def difference(found: np.ndarray, exact: np.ndarray, rounding: float, depth: int
     far = ~(off <= rounding * np.abs(exact) * 1.05 + sums + rounding * 1e-2 * scale)
     if far.any():
         at = tuple(int(i) for i in np.argwhere(far)[0])
-        return f"{int(far.sum())} of {far.size} elements are off, first {at}: {found[at]!r}, not {exact[at]!r}"
+        return (
+            f"{int(far.sum())} of {far.size} elements are off, first {at}: {found[at]!r}, not "
+            f"{exact[at]!r}"
+        )
     return ""
 
 
@@ -305,7 +307,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"and {len(wrong) - TOLD} more")
     refused = sum(not why.startswith("AssertionError") for _, why in wrong)
     print(
-        f"{options.count} layouts: {len(wrong) - refused} wrong, {refused} refused, {time.monotonic() - begun:.0f} s"
+        f"{options.count} layouts: {len(wrong) - refused} wrong, {refused} refused, "
+        f"{time.monotonic() - begun:.0f} s"
     )
     found = [{"number": one["number"], "why": why} for one, why in wrong]
     record = {"benchmark": "random_layouts", **case, "count": options.count, "wrong": found}

@@ -156,8 +156,9 @@ def contest(process: int, case: harness.Case, space: int = 0) -> harness.Contest
                 or not largest_difference(c, found[REFERENCE]) <= DIFFERENCE
             ):
                 raise AssertionError(
-                    f"{name}: relative error {errors[name]:.3e} of sampled rows; an element differs from cuBLAS' "
-                    f"by {largest_difference(c, found[REFERENCE]):.3e} of its size, {dict(case)}"
+                    f"{name}: relative error {errors[name]:.3e} of sampled rows; an element "
+                    f"differs from cuBLAS' by {largest_difference(c, found[REFERENCE]):.3e} of "
+                    f"its size, {dict(case)}"
                 )
         first.update({name: c.clone() for name, c in found.items() if name != REFERENCE})
         return {"errors": errors}
@@ -255,10 +256,8 @@ def call_once(case: harness.Case) -> None:
         getattr(torch, DTYPES[case["dtype"]]),
         case.get("stored", STORED[0]),
     )
-    a, b = (
-        Buffers(1, (m, k), dtype, stored.startswith("km")),
-        Buffers(1, (k, n), dtype, stored.endswith("nk")),
-    )
+    a = Buffers(1, (m, k), dtype, stored.startswith("km"))
+    b = Buffers(1, (k, n), dtype, stored.endswith("nk"))
     options = {"config": op_configs.Config(**case["config"])} if "config" in case else {}
     try:
         OP.matmul(a.views[0], b.views[0], out=Buffers(1, (m, n), dtype).views[0], **options)
@@ -356,7 +355,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         type=float,
         default=0.0,
         metavar="S",
-        help="without work before the measurements of each competitor, at the boost clock (default: under load)",
+        help="without work before the measurements of each competitor, at the boost clock "
+        "(default: under load)",
     )
     parser.add_argument("--fit", type=Path, help="a file of lines: shape, config, seconds")
     options = harness.parse_sweep(parser, arguments, dtype=DTYPES)
@@ -425,7 +425,10 @@ def main() -> int:
             }
             lost = [row.ratio.median / best[json.dumps(row.case)] for row in chosen_rows]
             mean = math.exp(math.fsum(map(math.log, lost)) / max(len(lost), 1))
-            text += f"\n\nthe choice over the best config: geometric mean {mean:.3f}, least {min(lost, default=1):.3f}"
+            text += (
+                f"\n\nthe choice over the best config: geometric mean {mean:.3f}, least "
+                f"{min(lost, default=1):.3f}"
+            )
         return f"{text}\n\n{product_rows.verdict(rows, OURS)}"
 
     load = {"shape": LOAD, "dtype": options.dtype[0], "of": "load"}

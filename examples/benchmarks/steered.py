@@ -164,16 +164,19 @@ def main() -> None:
         a, b = inputs(options.shape, dtype)
         for name, array in steering(options.shape, cfg).items():
             print(
-                f"{name:<20} error {relative_error(a, b, KERNELS[name](a, b, array, cfg=cfg, target='sim')):.1e}"
+                f"{name:<20} error "
+                f"{relative_error(a, b, KERNELS[name](a, b, array, cfg=cfg, target='sim')):.1e}"
             )
         return
     sample = compared(options.shape, dtype, options.rounds, cfg)
     print(
-        f"{'arithmetic':<20} {2e-12 * np.prod(options.shape) / sample.reference_seconds:>6.0f} TFLOPS  noise {sample.noise:.3f}"
+        f"{'arithmetic':<20} {2e-12 * np.prod(options.shape) / sample.reference_seconds:>6.0f} "
+        f"TFLOPS  noise {sample.noise:.3f}"
     )
     for name in KERNELS:
         print(
-            f"{name:<20} {2e-12 * np.prod(options.shape) / sample.seconds(name):>6.0f} TFLOPS  ratio {sample.ratio(name):.3f}"
+            f"{name:<20} {2e-12 * np.prod(options.shape) / sample.seconds(name):>6.0f} TFLOPS  "
+            f"ratio {sample.ratio(name):.3f}"
         )
 
 

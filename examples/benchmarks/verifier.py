@@ -368,20 +368,21 @@ def tell(found: dict[str, Any]) -> None:
     figures = found["figures"]
     print(f"{found['case']}\n")
     print(
-        f"numpipe, every hazard, one core   {figures['numpipe']:7.3f} s   CPU {figures['numpipe_cpu']:.3f} s "
-        f"(promised: {LIMIT} s)"
+        f"numpipe, every hazard, one core   {figures['numpipe']:7.3f} s   CPU "
+        f"{figures['numpipe_cpu']:.3f} s (promised: {LIMIT} s)"
     )
     print(f"numpipe.verify, {figures['schedules']} schedules      {figures['verify']:7.3f} s")
     if "pallas" in figures:
         pallas = figures["pallas"]
         print(
-            f"Pallas' interpreter, races        {pallas['median']:7.3f} s   first {pallas['first']:.1f} s, fastest "
-            f"{pallas['fastest']:.2f} s (jax {pallas['jax']})"
+            f"Pallas' interpreter, races        {pallas['median']:7.3f} s   first "
+            f"{pallas['first']:.1f} s, fastest {pallas['fastest']:.2f} s (jax {pallas['jax']})"
         )
         print(f"fastest of Pallas over numpipe    {pallas['ratio']:7.0f}     (promised: {RATIO})")
     else:
         print(
-            'Pallas: not measured; pip install "jax[cpu]" absl-py somewhere, and --jax-python its interpreter'
+            'Pallas: not measured; pip install "jax[cpu]" absl-py somewhere, and --jax-python its '
+            "interpreter"
         )
     for what, line in figures["steps"].items():
         print(
@@ -390,7 +391,8 @@ def tell(found: dict[str, Any]) -> None:
         )
         for steps, seconds in line["points"]:
             print(
-                f"  {steps:5} steps  {1e3 * seconds:7.1f} ms  {1e6 * seconds / steps:6.0f} us a step"
+                f"  {steps:5} steps  {1e3 * seconds:7.1f} ms  {1e6 * seconds / steps:6.0f} us a "
+                "step"
             )
 
 

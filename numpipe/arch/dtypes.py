@@ -154,7 +154,8 @@ def _integer(sign: str, name: str) -> tuple[Packing, Operand]:
 
 def _float8(name: str, largest: float) -> tuple[Packing, Operand]:
     both = (
-        f"{{ .reg .b16 two, lo, hi; .reg .b32 wide; cvt.u16.u32 two, $1; cvt.rn.f16x2.{name}x2 wide, two; "
+        f"{{ .reg .b16 two, lo, hi; .reg .b32 wide; cvt.u16.u32 two, $1; cvt.rn.f16x2.{name}x2 "
+        "wide, two; "
         "mov.b32 {lo, hi}, wide; cvt.f32.f16 $0, "
     )
     narrow = f"{{ .reg .b16 two; cvt.rn.satfinite.{name}x2.f32 two, $2, $1; cvt.u32.u16 $0, two; }}"

@@ -113,8 +113,9 @@ def state_of(addr: int, number: int, asked: int, chosen: int) -> int:
 
 
 @ptx(
-    "{ .reg .pred first; .reg .b32 here, before; activemask.b32 here; mov.u32 before, %lanemask_lt; "
-    "and.b32 here, here, before; setp.eq.u32 first, here, 0; selp.b32 $ret, 1, 0, first; }",
+    "{ .reg .pred first; .reg .b32 here, before; activemask.b32 here; mov.u32 before, "
+    "%lanemask_lt; and.b32 here, here, before; setp.eq.u32 first, here, 0; selp.b32 $ret, 1, 0, "
+    "first; }",
     returns="bool",
 )
 def is_first() -> bool:

@@ -203,9 +203,9 @@ def _fits(unit: Unit) -> None:
     sizes = 8 * sum(1 + 2 * array.ndim for array in unit.arrays)
     if unit.gpus and unit.table_bytes + sizes > PARAMETER_BYTES:
         raise SpecError(
-            f"kernel {unit.kernel}: the {len(unit.maps)} tensor maps of each of {unit.gpus} GPUs take "
-            f"{unit.table_bytes} of the {PARAMETER_BYTES} B of a launch's parameters: a mesh of fewer GPUs, or fewer "
-            "arrays and shapes of blocks that the TMA moves"
+            f"kernel {unit.kernel}: the {len(unit.maps)} tensor maps of each of {unit.gpus} GPUs "
+            f"take {unit.table_bytes} of the {PARAMETER_BYTES} B of a launch's parameters: a mesh "
+            "of fewer GPUs, or fewer arrays and shapes of blocks that the TMA moves"
         )
 
 
@@ -245,8 +245,8 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
         )
         _log.say(
             "compile",
-            f"{unit.kernel} ({arrays}): {parts}; {used.registers} registers, {used.spill_bytes} B spilled, "
-            f"{used.smem_bytes} B of shared memory, {used.cubin_bytes} B of machine code",
+            f"{unit.kernel} ({arrays}): {parts}; {used.registers} registers, {used.spill_bytes} B "
+            f"spilled, {used.smem_bytes} B of shared memory, {used.cubin_bytes} B of machine code",
         )
     return Built(Image.of(unit, cubin, kernel.entry_name, used), unit, kernel, lifted.text, log)
 
@@ -258,7 +258,8 @@ def _too_few_registers(unit: Unit, log: str) -> SpecError | None:
     if found is None:
         return None
     return SpecError(
-        f"kernel {unit.kernel}: register budget: its {unit.threads} threads start with {found[1]} registers each, "
-        "which do not hold the accumulator of its largest wgmma and the addresses beside it: a tile of 64 x N float32 "
-        "takes N / 2 registers of a warpgroup's lanes; use fewer columns or a smaller num_compute_wgs"
+        f"kernel {unit.kernel}: register budget: its {unit.threads} threads start with {found[1]} "
+        "registers each, which do not hold the accumulator of its largest wgmma and the "
+        "addresses beside it: a tile of 64 x N float32 takes N / 2 registers of a warpgroup's "
+        "lanes; use fewer columns or a smaller num_compute_wgs"
     )

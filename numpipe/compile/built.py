@@ -56,8 +56,8 @@ def sass(image: Image) -> str:
         return nb.disassemble(image.cubin)
     except RuntimeError as error:
         raise TargetError(
-            f"kernel {image.name}: inspect('sass') needs nvdisasm, which was not found: pip install "
-            "nvidia-cuda-nvdisasm, or install a CUDA toolkit ('ptx' needs neither)"
+            f"kernel {image.name}: inspect('sass') needs nvdisasm, which was not found: pip "
+            "install nvidia-cuda-nvdisasm, or install a CUDA toolkit ('ptx' needs neither)"
         ) from error
 
 

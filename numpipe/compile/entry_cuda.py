@@ -244,11 +244,9 @@ def build(
             ns[f"{role}_{number}"] = new_ref(unit, number, role)
     names = [f"scalar{number}" for number in range(len(scalars))]
     own = len(names) - len(unit.folded)  # the sizes of the grid are the entry's
-    parameters, argtypes, arguments = (
-        [*parameters, *names],
-        [*argtypes, *scalars],
-        [*arguments, *names[:own]],
-    )
+    parameters = [*parameters, *names]
+    argtypes = [*argtypes, *scalars]
+    arguments = [*arguments, *names[:own]]
     inner = ", ".join(arguments)
     for role, emit in itertools.product(("memory", "compute"), (begin_profile, end_profile)):
         ns[f"{emit.__name__}_{role}"] = _operation(

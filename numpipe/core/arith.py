@@ -140,8 +140,8 @@ def exponent(n: Any) -> int:
     if type(n) is not int or not 0 <= n <= POWERS:
         actual = "a run-time value" if n is None or isinstance(n, np.generic) else repr(n)
         raise SpecError(
-            f"'**' takes a compile-time exponent from 0 to {POWERS}, since it becomes products, got {actual}; a power "
-            "of 2 is 1 << n"
+            f"'**' takes a compile-time exponent from 0 to {POWERS}, since it becomes products, "
+            f"got {actual}; a power of 2 is 1 << n"
         )
     return n
 
@@ -154,8 +154,8 @@ def holds(dtype: np.dtype, value: int) -> bool:
 def misfit(value: int, dtype: np.dtype) -> SpecError:
     """Return the error for an int literal beside values whose type cannot hold it."""
     return SpecError(
-        f"the constant {value} does not fit {dtype}, the type it takes here; as an np.int64 it would be computed with "
-        "in 64 bits"
+        f"the constant {value} does not fit {dtype}, the type it takes here; as an np.int64 it "
+        "would be computed with in 64 bits"
     )
 
 
@@ -280,8 +280,8 @@ def _check_defined(a: int, symbol: str, b: int, bits: int) -> None:
             )
     elif not 0 <= b < bits:
         raise SimulationError(
-            f"{a} {symbol} {b}: a shift of {bits}-bit integers by a count outside 0 … {bits - 1} is "
-            "undefined on the GPU"
+            f"{a} {symbol} {b}: a shift of {bits}-bit integers by a count outside 0 … {bits - 1} "
+            "is undefined on the GPU"
         )
 
 

@@ -81,10 +81,8 @@ def convert(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
             # exact: all that does not overflow
             value, of = context.cast(builder, value, of, nb.types.float64), nb.types.float64
         single = of == nb.types.float32
-        statement, register = (
-            f"cvt.rn.f16.{'f32' if single else 'f64'} $0, $1;",
-            "f" if single else "d",
-        )
+        statement = f"cvt.rn.f16.{'f32' if single else 'f64'} $0, $1;"
+        register = "f" if single else "d"
         return builder.call(nb.pure_asm(nb.i16, [value.type], statement, f"=h,{register}"), [value])
     return context.cast(builder, value, of, to)
 
@@ -278,7 +276,10 @@ def chosen(symbol: str, chained: bool = True) -> Emit:
             or any(isinstance(value, nb.ir.Constant) for value in (a, b))
         ):
             return builder.select(better(builder, dtype, a, b), a, b)
-        text = f"{{ .reg .pred better; setp.{'gt' if symbol == '>' else 'lt'}.s32 better, $1, $2; selp.b32 $0, 1, 0, better; }}"
+        text = (
+            f"{{ .reg .pred better; setp.{'gt' if symbol == '>' else 'lt'}.s32 better, $1, $2; "
+            f"selp.b32 $0, 1, 0, better; }}"
+        )
         first = builder.call(nb.pure_asm(nb.i32, [nb.i32] * 2, text, "=r,r,r"), [a, b])
         return builder.select(builder.icmp_signed("!=", first, nb.i32(0)), a, b)
 

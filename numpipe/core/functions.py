@@ -82,8 +82,8 @@ class Function(Generic[P, R]):
                 at(
                     file,
                     line,
-                    "@numpipe.function decorates a `def`: the source of a lambda cannot be told from the "
-                    "line around it",
+                    "@numpipe.function decorates a `def`: the source of a lambda cannot be told "
+                    "from the line around it",
                 )
             )
         for name, parameter in inspect.signature(function).parameters.items():
@@ -92,8 +92,8 @@ class Function(Generic[P, R]):
                     at(
                         file,
                         line,
-                        f"function {function.__name__}: *{name} is not supported: parameters of a kernel's "
-                        "functions are written out",
+                        f"function {function.__name__}: *{name} is not supported: parameters of a "
+                        "kernel's functions are written out",
                     )
                 )
         functools.update_wrapper(self, function)

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 from ..diagnostics.errors import CompileError
 
 REASON = (
-    "steers control flow, a grid or an index: loads must not depend on tile data or on the warpgroup axis, because "
-    "the memory role has no such value; use it in tile.at[…] and in stores"
+    "steers control flow, a grid or an index: loads must not depend on tile data or on the "
+    "warpgroup axis, because the memory role has no such value; use it in tile.at[…] and in stores"
 )
 
 

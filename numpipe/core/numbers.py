@@ -31,7 +31,8 @@ def range_type(*kinds: Kind) -> np.dtype:
     dtype = common(INT32, *kinds)
     if dtype not in (INT32, INT64):
         raise SpecError(
-            f"range takes integers that int64 can hold, got {spelled(*kinds)}: int(x) truncates a float"
+            f"range takes integers that int64 can hold, got {spelled(*kinds)}: int(x) truncates a "
+            "float"
         )
     return dtype
 
@@ -52,7 +53,8 @@ def _extreme(name: str, builtin: Callable[..., Any]) -> Op[..., Any]:
     return named(
         operation,
         name,
-        f"``{builtin.__name__}(…)`` of two numbers and more, or of a tuple; of tiles element by element",
+        f"``{builtin.__name__}(…)`` of two numbers and more, or of a tuple; of tiles element by "
+        "element",
     )
 
 
@@ -90,8 +92,8 @@ def check_number(dtype: str, value: Any) -> None:
     form = getattr(value, "form", None)
     if form is not None and dtype != "bool":
         raise SpecError(
-            f"{dtype}(…) converts a number, got a register tile {form.shape} of {form.dtype}: write tile.astype("
-            f"np.{dtype})"
+            f"{dtype}(…) converts a number, got a register tile {form.shape} of {form.dtype}: "
+            f"write tile.astype(np.{dtype})"
         )
 
 

@@ -341,8 +341,8 @@ def predicated(operation: Op[..., Any]) -> Callable[..., Any]:
 
 def _run_time(operation: str, parameter: str, kind: object) -> SpecError:
     return SpecError(
-        f"{operation}: {parameter} must be a compile-time constant, not a run-time {kind}: pass a literal, a constant "
-        "of the module or a Static field"
+        f"{operation}: {parameter} must be a compile-time constant, not a run-time {kind}: pass a "
+        "literal, a constant of the module or a Static field"
     )
 
 

@@ -75,13 +75,12 @@ def _typed(
         if isinstance(value, str) and value in ELEMENTS:
             return ELEMENTS[value].dtype
     elif isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, dict):
-        hints, names = (
-            _hints(kind),
-            {field.name for field in dataclasses.fields(kind)} - given.keys(),
-        )
+        hints = _hints(kind)
+        names = {field.name for field in dataclasses.fields(kind)} - given.keys()
         for name in sorted(value.keys() ^ names):
             raise ValueError(
-                f"{where and f'{where}: '}the field {name[:50]!r} is {'unknown' if name in value else 'missing'}"
+                f"{where and f'{where}: '}the field {name[:50]!r} is "
+                f"{'unknown' if name in value else 'missing'}"
             )
         return kind(
             **{

@@ -80,7 +80,8 @@ def parse(format: Any) -> tuple[str | Field, ...]:
         raise SpecError(f"debug_print: the format is a compile-time string, got {format!r}")
     if any(ord(c) < 32 and c != "\t" for c in format):
         raise SpecError(
-            f"debug_print: {format!r} has a control character: a call prints one line, which ends by itself"
+            f"debug_print: {format!r} has a control character: a call prints one line, which ends "
+            "by itself"
         )
     parts: list[str | Field] = []
     try:
@@ -142,7 +143,8 @@ def fields(parts: tuple[str | Field, ...], values: int) -> None:
         )
     if values > MOST:
         raise SpecError(
-            f"debug_print: {values} values in a line: printf on the GPU takes at most {MOST} beside the line's prefix"
+            f"debug_print: {values} values in a line: printf on the GPU takes at most {MOST} "
+            "beside the line's prefix"
         )
 
 

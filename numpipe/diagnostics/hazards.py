@@ -40,17 +40,20 @@ HAZARDS: dict[str, Hazard] = {
         ),
         Hazard(
             "unfenced-writes",
-            "ordinary stores are handed to the TMA or to wgmma without fence.proxy.async by the warps that wrote",
+            "ordinary stores are handed to the TMA or to wgmma without fence.proxy.async by the "
+            "warps that wrote",
             "Memory Consistency Model: Proxies; membar/fence: fence.proxy.async",
         ),
         Hazard(
             "unordered-accesses",
-            "no barrier orders one warp's ordinary access before another's, or before the copy or product that takes over",
+            "no barrier orders one warp's ordinary access before another's, or before the copy or "
+            "product that takes over",
             "Memory Consistency Model: Causality order",
         ),
         Hazard(
             "store-source-reused",
-            "the source of a TMA store is written again, by ordinary stores, before the store has read it",
+            "the source of a TMA store is written again, by ordinary stores, before the store has "
+            "read it",
             "cp.async.bulk.wait_group",
         ),
         Hazard(
@@ -87,17 +90,20 @@ HAZARDS: dict[str, Hazard] = {
         # ---- global memory
         Hazard(
             "array-in-transfer",
-            "one CTA touches the same elements twice, writing, and the first copy may not be over, or visible",
+            "one CTA touches the same elements twice, writing, and the first copy may not be "
+            "over, or visible",
             "cp.async.bulk: completion; Memory Consistency Model: Proxies",
         ),
         Hazard(
             "cta-conflict",
-            "two CTAs touch the same elements of an array, one of them writes, and nothing orders them",
+            "two CTAs touch the same elements of an array, one of them writes, and nothing orders "
+            "them",
             "Memory Consistency Model: Data-races",
         ),
         Hazard(
             "gpu-conflict",
-            "two GPUs touch the same elements of an array, one of them writes, and no semaphore orders them",
+            "two GPUs touch the same elements of an array, one of them writes, and no semaphore "
+            "orders them",
             "Memory Consistency Model: Scope; Release and Acquire Patterns; Data-races",
         ),
         Hazard(
@@ -143,7 +149,8 @@ HAZARDS: dict[str, Hazard] = {
         ),
         Hazard(
             "too-many-arrivals",
-            "more arrive in a phase than the mbarrier counts, or for a phase that may not have begun",
+            "more arrive in a phase than the mbarrier counts, or for a phase that may not have "
+            "begun",
             "mbarrier.arrive",
         ),
         Hazard(
@@ -153,24 +160,28 @@ HAZARDS: dict[str, Hazard] = {
         ),
         Hazard(
             "named-barrier-mismatch",
-            "a named barrier is used with other threads or another number than its other users think",
+            "a named barrier is used with other threads or another number than its other users "
+            "think",
             "bar{.cta}, barrier{.cta}",
         ),
         # ---- clusters
         Hazard(
             "multicast-mismatch",
-            "CTAs of a cluster load shares of different blocks into one tile, or not all of them load theirs",
+            "CTAs of a cluster load shares of different blocks into one tile, or not all of them "
+            "load theirs",
             "cp.async.bulk.tensor: .multicast::cluster",
         ),
         # ---- whole warpgroups, whole CTAs
         Hazard(
             "divergent-aligned",
-            "an instruction for all lanes of a warp or warpgroup is executed by some of them, or one for a single lane by all",
+            "an instruction for all lanes of a warp or warpgroup is executed by some of them, or "
+            "one for a single lane by all",
             "wgmma.mma_async: .aligned; bar: .aligned; setmaxnreg",
         ),
         Hazard(
             "exit-in-flight",
-            "a warpgroup, a CTA or a GPU's launch ends while copies, products, arrivals or a peer's accesses are outstanding",
+            "a warpgroup, a CTA or a GPU's launch ends while copies, products, arrivals or a "
+            "peer's accesses are outstanding",
             "cp.async.bulk.wait_group; wgmma.wait_group",
         ),
         Hazard("register-budget", "setmaxnreg asks for what the CTA can never have", "setmaxnreg"),

@@ -33,8 +33,8 @@ def on(word: str) -> bool:
     unknown = sorted(words - {*WORDS, "all"})
     if unknown:
         raise SpecError(
-            f"{VARIABLE}={setting!r}: {unknown[0]!r} is not known; use one or more of {', '.join(WORDS)} with commas "
-            "between them, or all"
+            f"{VARIABLE}={setting!r}: {unknown[0]!r} is not known; use one or more of "
+            f"{', '.join(WORDS)} with commas between them, or all"
         )
     return word in words or "all" in words
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-FIX = "look for what makes it: inf - inf, 0 * inf, 0 / 0, a root or logarithm below 0, elements that nobody has written"
+FIX = (
+    "look for what makes it: inf - inf, 0 * inf, 0 / 0, a root or logarithm below 0, elements "
+    "that nobody has written"
+)
 
 
 def said(target: str, place: tuple[int, ...], count: int, who: str = "") -> str:

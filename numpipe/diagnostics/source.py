@@ -48,16 +48,23 @@ def missing(function: Callable[..., Any]) -> str:
     filename = function.__code__.co_filename
     if filename == "<stdin>":
         return (
-            "it was typed at a prompt that keeps no source (Python's before 3.13), or piped into python: write it to a file, "
-            "or use a notebook or IPython"
+            "it was typed at a prompt that keeps no source (Python's before 3.13), or piped into "
+            "python: write it to a file, or use a notebook or IPython"
         )
     if filename.startswith("<timed "):
-        return "IPython keeps no source of a cell under %%time: define it in a cell above, without the magic"
+        return (
+            "IPython keeps no source of a cell under %%time: define it in a cell above, without "
+            "the magic"
+        )
     if filename == "<string>":
         return "it was made by exec() or 'python -c': write it to a file"
     if filename.startswith("<"):
         return (
-            f"nothing in Python's linecache is called {filename}: write it to a file; what generates source enters it there, "
-            f"linecache.cache[{filename!r}] = (len(text), None, text.splitlines(True), {filename!r}), before it runs it"
+            f"nothing in Python's linecache is called {filename}: write it to a file; what "
+            f"generates source enters it there, linecache.cache[{filename!r}] = (len(text), None, "
+            f"text.splitlines(True), {filename!r}), before it runs it"
         )
-    return "the file cannot be read, or is not the one that was compiled: run python where the file is, and import it again"
+    return (
+        "the file cannot be read, or is not the one that was compiled: run python where the file "
+        "is, and import it again"
+    )

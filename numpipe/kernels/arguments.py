@@ -141,8 +141,8 @@ class Parameters:
         parameters = inspect.signature(function).parameters
         if unknown := [name for name in without if name not in parameters]:
             raise SpecError(
-                f"kernel {self.kernel}: without={tuple(without)}: it has no parameter {', '.join(map(repr, unknown))}; "
-                f"its parameters are {', '.join(parameters)}"
+                f"kernel {self.kernel}: without={tuple(without)}: it has no parameter "
+                f"{', '.join(map(repr, unknown))}; its parameters are {', '.join(parameters)}"
             )
         for name, parameter in parameters.items():
             self._add(name, parameter, function)
@@ -165,12 +165,10 @@ class Parameters:
     ) -> Parameters:
         """Return the parameters of a kernel that comes without its function."""
         parameters = cls.__new__(cls)
-        parameters.kernel, parameters.names, parameters.scalars, parameters.statics = (
-            kernel,
-            names,
-            scalars,
-            statics,
-        )
+        parameters.kernel = kernel
+        parameters.names = names
+        parameters.scalars = scalars
+        parameters.statics = statics
         parameters.positional, parameters.without = positional, frozenset(without)
         parameters._begin()
         return parameters
@@ -189,12 +187,13 @@ class Parameters:
     def _add(self, name: str, parameter: inspect.Parameter, function: FunctionType) -> None:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise SpecError(
-                f"kernel {self.kernel}: *{name} is not supported: a kernel's parameters are written out"
+                f"kernel {self.kernel}: *{name} is not supported: a kernel's parameters are "
+                "written out"
             )
         if name in RESERVED or (name == "out" and parameter.default is not MISSING):
             raise SpecError(
-                f"kernel {self.kernel}: a parameter cannot be called '{name}': calls take {name}= themselves; use "
-                "another name"
+                f"kernel {self.kernel}: a parameter cannot be called '{name}': calls take {name}= "
+                "themselves; use another name"
             )
         keyword_only = parameter.kind is parameter.KEYWORD_ONLY
         if name in self.without:
@@ -204,7 +203,8 @@ class Parameters:
         if _is_static(parameter.annotation, function):
             if not keyword_only:
                 raise SpecError(
-                    f"kernel {self.kernel}: '{name}' is Static and must be keyword-only: put it after '*'"
+                    f"kernel {self.kernel}: '{name}' is Static and must be keyword-only: put it "
+                    "after '*'"
                 )
             self.statics[name] = default
         elif keyword_only or default is not MISSING:
@@ -216,9 +216,10 @@ class Parameters:
                         else repr(default)
                     )
                     raise SpecError(
-                        f"kernel {self.kernel}: the default of '{name}' is {what}; a parameter with a default is a "
-                        "run-time scalar (a bool, an int, a float or a NumPy scalar): for a compile-time constant "
-                        f"write '*, {name}: numpipe.Static = …', for an array drop the default"
+                        f"kernel {self.kernel}: the default of '{name}' is {what}; a parameter "
+                        "with a default is a run-time scalar (a bool, an int, a float or a NumPy "
+                        f"scalar): for a compile-time constant write '*, {name}: numpipe.Static = "
+                        "…', for an array drop the default"
                     )
                 scalar_dtype(default, name, self.kernel)
                 scalar_value(default, name, self.kernel)
@@ -241,8 +242,9 @@ class Parameters:
         """
         if len(self.names) < 2:
             raise SpecError(
-                f"kernel {self.kernel}: {option}= is for the last array parameter, behind inputs and outputs, and "
-                f"there is only '{self.names[0]}': write def {self.kernel}(…, {example})"
+                f"kernel {self.kernel}: {option}= is for the last array parameter, behind inputs "
+                f"and outputs, and there is only '{self.names[0]}': write def {self.kernel}(…, "
+                f"{example})"
             )
         name = self.names.pop()
         self.positional.remove(name)
@@ -281,8 +283,8 @@ class Parameters:
                 )
             if name in self.names:
                 raise SpecError(
-                    f"kernel {self.kernel}: argument '{self.names[len(full)]}' is missing, but '{name}' behind it is "
-                    "given"
+                    f"kernel {self.kernel}: argument '{self.names[len(full)]}' is missing, but "
+                    f"'{name}' behind it is given"
                 )
             known = [
                 *self.names,
@@ -294,7 +296,8 @@ class Parameters:
                 *["mesh"] * self.several,
             ]
             raise SpecError(
-                f"kernel {self.kernel}: unexpected argument '{name}'; its arguments are {', '.join(known)}"
+                f"kernel {self.kernel}: unexpected argument '{name}'; its arguments are "
+                f"{', '.join(known)}"
             )
         call = Call(tuple(full), scalars, statics)
         if behind:
@@ -319,8 +322,8 @@ class Parameters:
                 )
             if name in self.without and value is not None:
                 raise SpecError(
-                    f"kernel {self.kernel}: argument '{name}' is given, but the kernel was made without={name!r}: "
-                    "leave it out of the call, or of without="
+                    f"kernel {self.kernel}: argument '{name}' is given, but the kernel was made "
+                    f"without={name!r}: leave it out of the call, or of without="
                 )
             values.append((name, value))
         statics = Statics(values)
@@ -337,8 +340,8 @@ class Parameters:
         keywords, else the defaults."""
         if passed > len(self.positional):
             raise SpecError(
-                f"kernel {self.kernel}: takes {len(self.positional)} arguments ({', '.join(self.positional)}), got "
-                f"{passed}"
+                f"kernel {self.kernel}: takes {len(self.positional)} arguments "
+                f"({', '.join(self.positional)}), got {passed}"
             )
         if not self.scalars:
             return ()
@@ -354,9 +357,9 @@ class Parameters:
                     )
             if not isinstance(value, SCALAR):
                 raise SpecError(
-                    f"kernel {self.kernel}: '{name}' is a run-time scalar ("
-                    f"{'keyword-only' if default is MISSING else f'its default is {default!r}'}), got a "
-                    f"{type(value).__name__}: pass a bool, an int, a float or a NumPy scalar"
+                    f"kernel {self.kernel}: '{name}' is a run-time scalar "
+                    f"({'keyword-only' if default is MISSING else f'its default is {default!r}'}), "
+                    f"got a {type(value).__name__}: pass a bool, an int, a float or a NumPy scalar"
                 )
             if type(value) is int and type(default) is float and -_EXACT <= value <= _EXACT:
                 value = float(value)
@@ -369,8 +372,8 @@ class Parameters:
                 hash(value)
             except TypeError:
                 raise SpecError(
-                    f"kernel {self.kernel}: the Static '{name}' must be hashable (a number, a tuple, a frozen "
-                    f"dataclass), got {_a(value)}: there is one compile a value"
+                    f"kernel {self.kernel}: the Static '{name}' must be hashable (a number, a "
+                    f"tuple, a frozen dataclass), got {_a(value)}: there is one compile a value"
                 ) from None
 
 
@@ -409,8 +412,8 @@ def scalar_dtype(value: Any, name: str, kernel: str) -> np.dtype:
     if isinstance(value, np.generic):
         if value.dtype.kind not in "biuf" or value.dtype.itemsize > 8:
             raise SpecError(
-                f"kernel {kernel}: the scalar '{name}' is {value.dtype}: pass a bool, an int, a float or a NumPy "
-                "scalar of such a type"
+                f"kernel {kernel}: the scalar '{name}' is {value.dtype}: pass a bool, an int, a "
+                "float or a NumPy scalar of such a type"
             )
         return value.dtype
     return np.dtype(
@@ -426,12 +429,12 @@ def scalar_value(value: Any, name: str, kernel: str) -> Any:
     if isinstance(value, int):
         if not -(1 << 31) <= value < 1 << 31:
             raise SpecError(
-                f"kernel {kernel}: the scalar '{name}' = {value} does not fit int32, as which Python ints are passed: "
-                f"pass np.int64({value})"
+                f"kernel {kernel}: the scalar '{name}' = {value} does not fit int32, as which "
+                f"Python ints are passed: pass np.int64({value})"
             )
     elif not -_FLOAT32 <= value <= _FLOAT32 and math.isfinite(value):
         raise SpecError(
-            f"kernel {kernel}: the scalar '{name}' = {value} does not fit float32, as which Python floats are passed: "
-            f"pass np.float64({value})"
+            f"kernel {kernel}: the scalar '{name}' = {value} does not fit float32, as which "
+            f"Python floats are passed: pass np.float64({value})"
         )
     return value

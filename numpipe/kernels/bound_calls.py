@@ -92,8 +92,8 @@ class Bound:
                     *(scalar for scalar in scalars if not scalar.startswith("np__")),
                 ]
                 raise SpecError(
-                    f"kernel {self.name}: a bound launch has no argument {name!r} to update; it has "
-                    f"{', '.join(known)}, and what else the call depends on wants another bind"
+                    f"kernel {self.name}: a bound launch has no argument {name!r} to update; it "
+                    f"has {', '.join(known)}, and what else the call depends on wants another bind"
                 )
         with naming(self.name):
             self._prepare(call)
@@ -110,13 +110,14 @@ class Bound:
             had, has = getattr(old, what), getattr(new, what)
             if had != has:
                 raise SpecError(
-                    f"kernel {self.name}: update of {name!r}: expected {what} {had}, as bound, got {has}; bind "
-                    "another call for it"
+                    f"kernel {self.name}: update of {name!r}: expected {what} {had}, as bound, "
+                    f"got {has}; bind another call for it"
                 )
         if launch.foreign([new]) and not launch.foreign([old]):
             raise SpecError(
-                f"kernel {self.name}: update of {name!r}: the library of a {type(array).__name__} does not know "
-                f"the stream of this bound call; bind another one for it, or pass a {type(old.owner).__name__}"
+                f"kernel {self.name}: update of {name!r}: the library of a {type(array).__name__} "
+                "does not know the stream of this bound call; bind another one for it, or pass a "
+                f"{type(old.owner).__name__}"
             )
         if name in self._names[len(self._names) - self._bound.variant.outputs :]:
             launch.check_writable(new, name, self.name)
@@ -125,7 +126,8 @@ class Bound:
     def _number(self, name: str, kind: np.dtype, value: Any) -> Any:
         if not isinstance(value, SCALAR):
             raise SpecError(
-                f"kernel {self.name}: update of {name!r}: it is a scalar ({kind}), got a {type(value).__name__}"
+                f"kernel {self.name}: update of {name!r}: it is a scalar ({kind}), got a "
+                f"{type(value).__name__}"
             )
         if kind.kind == "f" and scalar_kind(value) is int:
             value = float(value)
@@ -144,21 +146,17 @@ class BoundOnGpu(Bound):
         current = launch.follow(call.infos)
         handle = current()
         first = self._on(handle, call)
-        self._names_of, self._places = (
-            list(addresses),
-            [(where, where()) for where in addresses.values()],
-        )
+        self._names_of = list(addresses)
+        self._places = [(where, where()) for where in addresses.values()]
         few: list[tuple[Callable[[], int], int]] = [*self._places, *[(int, 0)] * 3]  # int() is 0
         (self._where, self._at), (self._where1, self._at1), (self._where2, self._at2) = few[:3]
         self._more = self._places[3:]
         self._current, self._launches = current, Table()
         self._launches.keep(handle, first)
-        self._first, self._stream, self._launcher, self._arguments = (
-            first,
-            handle,
-            first.launcher,
-            first.arguments,
-        )
+        self._first = first
+        self._stream = handle
+        self._launcher = first.launcher
+        self._arguments = first.arguments
 
     def __call__(self, stream: Any = None) -> Any:
         try:
@@ -215,8 +213,9 @@ class BoundOnGpu(Bound):
                     else f"was freed (it was at {bound:#x})"
                 )
                 raise LaunchError(
-                    f"kernel {self.name}: argument {name!r} of this bound launch: its data {happened} since "
-                    f"it was bound; tell it with bound.update({name}=…), or bind again"
+                    f"kernel {self.name}: argument {name!r} of this bound launch: its data "
+                    f"{happened} since it was bound; tell it with bound.update({name}=…), or bind "
+                    "again"
                 )
 
 
@@ -228,8 +227,8 @@ def bind(calls: Calls, call: Call, out: Any) -> Bound:
     """
     if call.fresh and launch.library(type(call.infos[0].owner)) == "jax":
         raise SpecError(
-            f"kernel {calls.definition.name}: a bound call writes the same output each time, and JAX arrays are "
-            "immutable: pass a PyTorch, CuPy or NumPy array as out="
+            f"kernel {calls.definition.name}: a bound call writes the same output each time, and "
+            "JAX arrays are immutable: pass a PyTorch, CuPy or NumPy array as out="
         )
     on_gpu = call.plan.prepared is not None and call.infos[0].kind != "host"
     return (BoundOnGpu if on_gpu and not launch.foreign(call.infos) else Bound)(calls, call, out)

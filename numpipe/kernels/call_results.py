@@ -25,11 +25,9 @@ class Results:
     what they are."""
 
     def __init__(self, arguments: Parameters, options: Options) -> None:
-        self.kernel, self.parameters, self.scalars = (
-            arguments.kernel,
-            arguments.names,
-            list(arguments.scalars),
-        )
+        self.kernel = arguments.kernel
+        self.parameters = arguments.names
+        self.scalars = list(arguments.scalars)
         self.options = options
 
     def missing(self, call: Call) -> list[str]:
@@ -55,8 +53,8 @@ class Results:
         )
         if len(results) != len(missing):
             raise SpecError(
-                f"kernel {self.kernel}: out= holds {len(results)} arrays, but the call leaves {len(missing)} "
-                f"parameters for it ({', '.join(missing)})"
+                f"kernel {self.kernel}: out= holds {len(results)} arrays, but the call leaves "
+                f"{len(missing)} parameters for it ({', '.join(missing)})"
             )
         return results
 
@@ -65,15 +63,17 @@ class Results:
         missing = self.missing(call)
         if self.options.out_type is None:
             raise SpecError(
-                f"kernel {self.kernel}: takes {len(self.parameters)} arguments ({', '.join(self.parameters)}), got "
-                f"{len(call.args)}: pass {', '.join(missing)}, or give the kernel an out_type"
+                f"kernel {self.kernel}: takes {len(self.parameters)} arguments "
+                f"({', '.join(self.parameters)}), got {len(call.args)}: pass "
+                f"{', '.join(missing)}, or give the kernel an out_type"
             )
         answer = self.ask(self.options.out_type, "out_type", call)
         types = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
         if not all(isinstance(t, ArrayType) for t in types) or len(types) != len(missing):
             raise SpecError(
-                f"kernel {self.kernel}: out_type must return {len(missing)} ArrayType for {', '.join(missing)}, got "
-                f"{answer!r} (arguments passed: {', '.join(self.parameters[: len(call.args)]) or 'none'})"
+                f"kernel {self.kernel}: out_type must return {len(missing)} ArrayType for "
+                f"{', '.join(missing)}, got {answer!r} (arguments passed: "
+                f"{', '.join(self.parameters[: len(call.args)]) or 'none'})"
             )
         return types
 
@@ -82,9 +82,9 @@ class Results:
         if not call.infos:
             arrays = ", ".join(f"np.empty({t.shape}, {t.dtype.name!r})" for t in types)
             raise SpecError(
-                f"kernel {self.kernel}: the call passes no array, so nothing says of which library, on which device, "
-                f"its outputs ({', '.join(self.missing(call))}) are to be: pass them, e.g. "
-                f"out={arrays if len(types) == 1 else f'({arrays})'}"
+                f"kernel {self.kernel}: the call passes no array, so nothing says of which "
+                f"library, on which device, its outputs ({', '.join(self.missing(call))}) are to "
+                f"be: pass them, e.g. out={arrays if len(types) == 1 else f'({arrays})'}"
             )
         handle = None if stream is None else launch.as_stream(stream)
         return [launch.empty_like_kind(call.infos[0], t.shape, t.dtype, handle) for t in types]
@@ -100,8 +100,8 @@ class Results:
         ):
             if info.shape != expected.shape or info.dtype != expected.dtype:
                 raise SpecError(
-                    f"kernel {self.kernel}: out= for '{name}' must be {expected.shape} {expected.dtype}, got "
-                    f"{info.shape} {info.dtype}"
+                    f"kernel {self.kernel}: out= for '{name}' must be {expected.shape} "
+                    f"{expected.dtype}, got {info.shape} {info.dtype}"
                 )
 
     def workspace(
@@ -127,7 +127,8 @@ class Results:
             )
             if not isinstance(workspace, Workspace):
                 raise SpecError(
-                    f"kernel {self.kernel}: workspace must return a numpipe.Workspace, got {workspace!r}"
+                    f"kernel {self.kernel}: workspace must return a numpipe.Workspace, got "
+                    f"{workspace!r}"
                 )
         # CTAs that go through the same tiles
         together = self.options.attributes.size if self.options.cluster_names else 1
@@ -139,7 +140,8 @@ class Results:
         count = self.ask(option, "semaphores", call) if callable(option) else option
         if not is_int(count) or not 0 <= count <= MOST_SEMAPHORES:
             raise SpecError(
-                f"kernel {self.kernel}: semaphores must return an int of 0…{MOST_SEMAPHORES}, got {told(count)}"
+                f"kernel {self.kernel}: semaphores must return an int of 0…{MOST_SEMAPHORES}, got "
+                f"{told(count)}"
             )
         return max(1, int(count))
 

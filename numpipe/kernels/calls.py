@@ -200,7 +200,8 @@ class Calls:
         missing = definition.results.missing(call)
         if missing and out is None and definition.options.out_type is None:
             raise SpecError(
-                f"kernel {definition.name}: pass all of {', '.join(definition.parameters)}: it has no out_type"
+                f"kernel {definition.name}: pass all of {', '.join(definition.parameters)}: it "
+                "has no out_type"
             )
         outputs = (
             definition.results.types(call)
@@ -275,7 +276,8 @@ class Calls:
                 for name, info in zip(names, infos, strict=True)
             )
             timed.say(
-                f"{definition.name}: plan for {shapes} on {'GPU' if plan.prepared else 'the simulated SM'}, grid {grid}"
+                f"{definition.name}: plan for {shapes} on "
+                f"{'GPU' if plan.prepared else 'the simulated SM'}, grid {grid}"
             )
         return plan
 

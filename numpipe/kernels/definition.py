@@ -53,11 +53,9 @@ class Definition:
     def _begin(self, arguments: Parameters, options: Options, tiled: Tiled | None) -> None:
         """Take what a kernel is written with."""
         self.arguments, self.options, self.tiled = arguments, options, tiled
-        self.name, self.parameters, self.statics = (
-            arguments.kernel,
-            arguments.names,
-            arguments.statics,
-        )
+        self.name = arguments.kernel
+        self.parameters = arguments.names
+        self.statics = arguments.statics
         self.grid = options.grid
         """as it was given; of a kernel over tiles with its sequential dimensions"""
         self.own_names: tuple[str, ...] = ()
@@ -138,8 +136,9 @@ class Definition:
         if max(3, len(dims)) != self.grid_rank:
             names = tuple(f"d{d}" for d in range(len(dims)))
             raise SpecError(
-                f"kernel {self.name}: the grid {dims} has {len(dims)} dimensions, and a function that returns more "
-                f"than 3 needs a name for each: give the kernel grid_names={names}"
+                f"kernel {self.name}: the grid {dims} has {len(dims)} dimensions, and a function "
+                "that returns more than 3 needs a name for each: give the kernel "
+                f"grid_names={names}"
             )
 
     def check_mesh(self, gpus: int) -> None:
@@ -147,11 +146,13 @@ class Definition:
         if bool(gpus) == (self.options.semaphores is not None):
             return
         raise SpecError(
-            f"kernel {self.name}: mesh= is for kernels of several GPUs, and this one has no semaphores: leave mesh= "
-            "out, or make it with @numpipe.kernel(semaphores=…)"
+            f"kernel {self.name}: mesh= is for kernels of several GPUs, and this one has no "
+            "semaphores: leave mesh= out, or make it with @numpipe.kernel(semaphores=…)"
             if gpus
-            else f"kernel {self.name}: it has semaphores, so it runs on the GPUs of a mesh: pass mesh=, "
-            "numpipe.Mesh.simulated(2), numpipe.Mesh.local() or numpipe.Mesh.torch()"
+            else (
+                f"kernel {self.name}: it has semaphores, so it runs on the GPUs of a mesh: pass "
+                "mesh=, numpipe.Mesh.simulated(2), numpipe.Mesh.local() or numpipe.Mesh.torch()"
+            )
         )
 
     # ---- its source
@@ -256,7 +257,8 @@ class Definition:
                 None,
             )
             raise SpecError(
-                f"kernel {self.name}: argument '{name}' is an output, which needs an array, got {value!r}"
+                f"kernel {self.name}: argument '{name}' is an output, which needs an array, got "
+                f"{value!r}"
                 + (
                     ""
                     if self.options.out_type is None
@@ -277,11 +279,9 @@ class Definition:
         obstacles: dict[int, str] = {}
         outputs = self.parameters[self.first_output :]
         for name, info in zip(self.results.array_names(call), call.infos, strict=True):
-            host, output, reason = (
-                info.kind == "host",
-                name in outputs,
-                launch.obstacle_in_place(info),
-            )
+            host = info.kind == "host"
+            output = name in outputs
+            reason = launch.obstacle_in_place(info)
             padded = host and not call.gpus
             if reason and not padded:
                 obstacles[len(arrays)] = str(launch.not_addressable(info, reason, name, self.name))

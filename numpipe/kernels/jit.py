@@ -50,7 +50,8 @@ class jit(contextlib.ContextDecorator):
         if not isinstance(policy, str) or policy not in POLICIES:
             kernel = "; a kernel is made by @numpipe.kernel" if callable(policy) else ""
             raise SpecError(
-                f"numpipe.jit: expected one of {', '.join(map(repr, POLICIES))}, got {policy!r}{kernel}"
+                f"numpipe.jit: expected one of {', '.join(map(repr, POLICIES))}, got "
+                f"{policy!r}{kernel}"
             )
         self.policy = policy
         self._before: list[Token[str | None]] = []
@@ -84,14 +85,13 @@ def check(definition: Definition, call: Call, variant: Variant) -> None:
         return
     if chosen not in POLICIES:
         raise SpecError(
-            f"the environment's {VARIABLE} is {chosen!r}: expected one of {', '.join(map(repr, POLICIES))}"
+            f"the environment's {VARIABLE} is {chosen!r}: expected one of "
+            f"{', '.join(map(repr, POLICIES))}"
         )
     if variant.find() is not None:
         return
-    name, by = (
-        definition.name,
-        f"{VARIABLE}={chosen}" if policy is None else f"numpipe.jit({chosen!r})",
-    )
+    name = definition.name
+    by = f"{VARIABLE}={chosen}" if policy is None else f"numpipe.jit({chosen!r})"
     own = definition.own_names
     known = [
         f"{array} {info.dtype.name} {len(info.shape)}d"
@@ -107,7 +107,8 @@ def check(definition: Definition, call: Call, variant: Variant) -> None:
     warmup = f"numpipe.warmup([({name}, {args}{named and ', '}{named})])"
     if chosen == "warn":
         warn(
-            f"kernel {name}: this call compiles it for {', '.join(known)} ({by}); {warmup} compiles it ahead",
+            f"kernel {name}: this call compiles it for {', '.join(known)} ({by}); {warmup} "
+            "compiles it ahead",
             RuntimeWarning,
         )
         return
@@ -115,8 +116,8 @@ def check(definition: Definition, call: Call, variant: Variant) -> None:
         ""
         if same
         else (
-            "with the arrays of this call: an ArrayType stands for one whose last dimension is contiguous and "
-            "whose rows TMA can address\n"
+            "with the arrays of this call: an ArrayType stands for one whose last dimension is "
+            "contiguous and whose rows TMA can address\n"
         )
     )
     keep = (
@@ -128,7 +129,8 @@ def check(definition: Definition, call: Call, variant: Variant) -> None:
         )
     )
     raise JitRefused(
-        f"kernel {name}: this call would compile it for {', '.join(known)}, which {by} refuses. Compile it ahead:\n"
+        f"kernel {name}: this call would compile it for {', '.join(known)}, which {by} refuses. "
+        "Compile it ahead:\n"
         f"    {warmup}\n{keep}{arrays}"
         'numpipe.jit("allow") around the call compiles it too'
     )

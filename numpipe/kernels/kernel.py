@@ -72,8 +72,9 @@ class Kernel:
     def __getitem__(self, launch: Any) -> NoReturn:
         """Raise SpecError: kernels are not launched like this here."""
         raise SpecError(
-            f"kernel {self.name}: {self.name}[…](…) is how numba.cuda launches; call {self.name}(…): the grid and the "
-            "warpgroups are said once, @numpipe.kernel(grid=…, num_compute_wgs=…), a stream is passed as stream="
+            f"kernel {self.name}: {self.name}[…](…) is how numba.cuda launches; call "
+            f"{self.name}(…): the grid and the warpgroups are said once, @numpipe.kernel(grid=…, "
+            "num_compute_wgs=…), a stream is passed as stream="
         )
 
     __iter__ = None  # without it Python would iterate by __getitem__
@@ -130,8 +131,8 @@ class Kernel:
         kernel of several GPUs."""
         if mesh is not None or self.options.semaphores is not None:
             raise SpecError(
-                f"kernel {self.name}: bind is for kernels of one GPU: call it with mesh=, a call that was made before "
-                "is a few look-ups"
+                f"kernel {self.name}: bind is for kernels of one GPU: call it with mesh=, a call "
+                "that was made before is a few look-ups"
             )
         with naming(self.name):
             return bind(self._calls, self._calls.resolve(args, named, out, target, None), out)

@@ -92,11 +92,9 @@ class Loaded(Kernel):
 
     def _variant(self, definition: Definition, key: Key, obstacles: dict[int, str]) -> Variant:
         """Return the variant for a key. Raises ImageError where the file has none."""
-        arrays, scalars, statics = (
-            key[0],
-            tuple(dtype.name for dtype in key[1]),
-            _texts(dict(key[2])),
-        )
+        arrays = key[0]
+        scalars = tuple(dtype.name for dtype in key[1])
+        statics = _texts(dict(key[2]))
         for entry in self.archive.manifest.entries:
             if (entry.arrays, entry.scalars, entry.statics) == (arrays, scalars, statics):
                 variant = _Variant(self.archive, entry, definition, key, obstacles)

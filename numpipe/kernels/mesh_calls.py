@@ -108,8 +108,8 @@ class OnMesh:
         if mesh.gpus is None:
             if target == "gpu":
                 raise SpecError(
-                    f"{kernel}: target='gpu' with {mesh!r}, whose GPUs are simulated: leave target= out, or pass "
-                    "numpipe.Mesh.local() or numpipe.Mesh.torch()"
+                    f"{kernel}: target='gpu' with {mesh!r}, whose GPUs are simulated: leave "
+                    "target= out, or pass numpipe.Mesh.local() or numpipe.Mesh.torch()"
                 )
             if stream is not None:
                 raise SpecError(
@@ -117,8 +117,8 @@ class OnMesh:
                 )
         elif target == "sim":
             raise SpecError(
-                f"{kernel}: target='sim' with {mesh!r}: pass mesh=numpipe.Mesh.simulated({mesh.size}), and lists of "
-                "NumPy arrays"
+                f"{kernel}: target='sim' with {mesh!r}: pass "
+                f"mesh=numpipe.Mesh.simulated({mesh.size}), and lists of NumPy arrays"
             )
 
     def _simulate(self, calls: Sequence[Call], seed: Any, trace: Any, judge: Judge | None) -> None:
@@ -140,8 +140,8 @@ class OnMesh:
         assert gpus is not None and controls is not None
         if launch.COLLECTING.now is not None:
             raise SpecError(
-                f"{kernel}: a program of JAX holds kernels of one GPU, and this one runs on {mesh!r}: call it outside "
-                "of jax.jit"
+                f"{kernel}: a program of JAX holds kernels of one GPU, and this one runs on "
+                f"{mesh!r}: call it outside of jax.jit"
             )
         streams = (
             tuple([launch.current_stream(call.infos) for call in calls])
@@ -150,8 +150,8 @@ class OnMesh:
         )
         if len(streams) != len(calls):
             raise SpecError(
-                f"{kernel}: stream= under {mesh!r} must be a list of {len(calls)} streams, one of each GPU, got "
-                f"{told(stream)}"
+                f"{kernel}: stream= under {mesh!r} must be a list of {len(calls)} streams, one of "
+                f"each GPU, got {told(stream)}"
             )
         arrays = [call.infos for call in calls]
         key = (
@@ -214,8 +214,8 @@ def split(
             else told(value)
         )
         raise SpecError(
-            f"kernel {definition.name}: argument '{name}' under {mesh!r} must be a list of {mesh.size} arrays, one for "
-            f"each GPU, got {got}"
+            f"kernel {definition.name}: argument '{name}' under {mesh!r} must be a list of "
+            f"{mesh.size} arrays, one for each GPU, got {got}"
         )
 
     names = definition.arguments.positional
@@ -255,8 +255,9 @@ def check_alike(definition: Definition, calls: Sequence[Call]) -> None:
             for what in ("shape", "dtype", "strides"):
                 if (want := getattr(one, what)) != (got := getattr(other, what)):
                     raise SpecError(
-                        f"kernel {definition.name}: argument '{name}' of GPU {gpu} has {what} {got}, and of GPU 0 "
-                        f"{want}: all GPUs of a mesh have arrays of the same shapes and layouts"
+                        f"kernel {definition.name}: argument '{name}' of GPU {gpu} has {what} "
+                        f"{got}, and of GPU 0 {want}: all GPUs of a mesh have arrays of the same "
+                        "shapes and layouts"
                     )
         if call.variant is not first.variant or call.plan.grid != first.plan.grid:
             reason = next(
@@ -264,7 +265,8 @@ def check_alike(definition: Definition, calls: Sequence[Call]) -> None:
                 f"grids {call.plan.grid} and {first.plan.grid}",
             )
             raise SpecError(
-                f"kernel {definition.name}: GPU {gpu} needs other machine code or another grid than GPU 0: {reason}"
+                f"kernel {definition.name}: GPU {gpu} needs other machine code or another grid "
+                f"than GPU 0: {reason}"
             )
 
 

@@ -46,7 +46,8 @@ class Signature:
         plain = text.replace(" ", "") if isinstance(text, str) else ""
         if not re.fullmatch(rf"{_ARRAY}(,{_ARRAY})*->{_ARRAY}(,{_ARRAY})*", plain):
             raise SpecError(
-                f"signature={told(text)}: a string in NumPy's gufunc notation is expected, e.g. '(m,k),(n,k)->(m,n)'"
+                f"signature={told(text)}: a string in NumPy's gufunc notation is expected, e.g. "
+                "'(m,k),(n,k)->(m,n)'"
             )
 
         def dims(side: str) -> tuple[tuple[str, ...], ...]:
@@ -63,15 +64,15 @@ class Signature:
         groups = self.inputs + self.outputs
         if len(names) != len(groups):
             raise SpecError(
-                f"kernel {kernel}: signature {self.text!r} speaks of {len(groups)} arrays, the call has {len(names)} "
-                f"({', '.join(names)})"
+                f"kernel {kernel}: signature {self.text!r} speaks of {len(groups)} arrays, the "
+                f"call has {len(names)} ({', '.join(names)})"
             )
         sizes: dict[str, tuple[int, str]] = {}
         for name, dims, shape in zip(names, groups, shapes, strict=False):
             if len(shape) != len(dims):
                 raise SpecError(
-                    f"kernel {kernel}: argument '{name}' must have {len(dims)} dimensions ({', '.join(dims)}), got "
-                    f"shape {tuple(shape)}"
+                    f"kernel {kernel}: argument '{name}' must have {len(dims)} dimensions "
+                    f"({', '.join(dims)}), got shape {tuple(shape)}"
                 )
             for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
                 first = (
@@ -82,8 +83,9 @@ class Signature:
                 expected, source = sizes.setdefault(dim, first)
                 if size != expected:
                     raise SpecError(
-                        f"kernel {kernel}: argument '{name}' has shape {tuple(shape)}, but {dim} = {expected} "
-                        f"(from {source}) was expected in dimension {axis}: signature {self.text}"
+                        f"kernel {kernel}: argument '{name}' has shape {tuple(shape)}, but {dim} "
+                        f"= {expected} (from {source}) was expected in dimension {axis}: "
+                        f"signature {self.text}"
                     )
 
 
@@ -141,12 +143,13 @@ class Options:
         self.split.check(kernel)
         if not isinstance(self.compiler_params, CompilerParams):
             raise SpecError(
-                f"kernel {kernel}: compiler_params must be numpipe.CompilerParams(…), got {self.compiler_params!r}"
+                f"kernel {kernel}: compiler_params must be numpipe.CompilerParams(…), got "
+                f"{self.compiler_params!r}"
             )
         if self.out_type is not None and not callable(self.out_type):
             raise SpecError(
-                f"kernel {kernel}: out_type must be a function of the arguments that returns an ArrayType, got "
-                f"{self.out_type!r}: write out_type=lambda …: {self.out_type!r}"
+                f"kernel {kernel}: out_type must be a function of the arguments that returns an "
+                f"ArrayType, got {self.out_type!r}: write out_type=lambda …: {self.out_type!r}"
             )
         require(
             f"kernel {kernel}",
@@ -162,12 +165,14 @@ class Options:
         ):
             raise SpecError(
                 f"kernel {kernel}: signature {self.signature.text!r} speaks of "
-                f"{len(self.signature.inputs + self.signature.outputs)} arrays, the kernel has {parameters} parameters"
+                f"{len(self.signature.inputs + self.signature.outputs)} arrays, the kernel has "
+                f"{parameters} parameters"
             )
         if not self.warp_specialized and self.split.memory_registers is not None:
             raise SpecError(
-                f"kernel {kernel}: memory_registers={self.split.memory_registers} are those of the memory role, which "
-                "warp_specialized=False leaves out: leave memory_registers out too"
+                f"kernel {kernel}: memory_registers={self.split.memory_registers} are those of "
+                "the memory role, which warp_specialized=False leaves out: leave "
+                "memory_registers out too"
             )
         self._check_semaphores(kernel)
         self._check_schedule(kernel)
@@ -209,13 +214,14 @@ class Options:
         require(f"kernel {kernel}", vars(self), semaphores=whole(1, MOST_SEMAPHORES) | FUNCTION)
         if self.workspace is not None:
             raise SpecError(
-                f"kernel {kernel}: semaphores= and workspace= both are for the last array parameter: a kernel has one "
-                "of them; leave one out"
+                f"kernel {kernel}: semaphores= and workspace= both are for the last array "
+                "parameter: a kernel has one of them; leave one out"
             )
         if not isinstance(self.grid, Persistent):
             raise SpecError(
-                f"kernel {kernel}: semaphores= needs grid=numpipe.persistent(), got {told(self.grid)}: CTAs wait for "
-                "each other, so all of them must be on the GPU at the same time; loop over numpipe.tiles in the kernel"
+                f"kernel {kernel}: semaphores= needs grid=numpipe.persistent(), got "
+                f"{told(self.grid)}: CTAs wait for each other, so all of them must be on the GPU "
+                "at the same time; loop over numpipe.tiles in the kernel"
             )
 
     def _check_schedule(self, kernel: str) -> None:
@@ -225,26 +231,27 @@ class Options:
         what = f"kernel {kernel}: schedule={self.schedule!r}"
         if not self.warp_specialized:
             raise SpecError(
-                f"{what} with warp_specialized=False: compute warpgroups take turns on what the memory role loads; "
-                "leave warp_specialized out"
+                f"{what} with warp_specialized=False: compute warpgroups take turns on what the "
+                "memory role loads; leave warp_specialized out"
             )
         if self.in_specs is not None or self.out_specs is not None:
             raise SpecError(
-                f"{what} with in_specs or out_specs of the kernel: its blocks are steps of one pipeline, not tiles to "
-                "take turns on; loop over numpipe.tiles in the kernel, with a pipeline in it"
+                f"{what} with in_specs or out_specs of the kernel: its blocks are steps of one "
+                "pipeline, not tiles to take turns on; loop over numpipe.tiles in the kernel, "
+                "with a pipeline in it"
             )
         if self.split.num_compute_wgs == 1:
             raise SpecError(
-                f"{what} lets compute warpgroups take turns, and needs 2 or more: num_compute_wgs=1; give "
-                "num_compute_wgs=2"
+                f"{what} lets compute warpgroups take turns, and needs 2 or more: "
+                "num_compute_wgs=1; give num_compute_wgs=2"
             )
 
     def check_names(self, dims: tuple[int, ...], kernel: str) -> None:
         """Raise SpecError for a grid that has names, but not one for each dimension."""
         if self.grid_names and len(self.grid_names) != len(dims):
             raise SpecError(
-                f"kernel {kernel}: grid_names {self.grid_names} name {len(self.grid_names)} dimensions, but the grid "
-                f"{dims} has {len(dims)}"
+                f"kernel {kernel}: grid_names {self.grid_names} name {len(self.grid_names)} "
+                f"dimensions, but the grid {dims} has {len(dims)}"
             )
 
 
@@ -278,8 +285,8 @@ def grid_dims(grid: Any, kernel: str, names: Sequence[str] = ()) -> tuple[int, .
             )
     if len(dims) > MOST:
         raise SpecError(
-            f"kernel {kernel}: grid must have at most {MOST} dimensions, got {len(dims)}: make several of them one, "
-            "and divide its index in the kernel"
+            f"kernel {kernel}: grid must have at most {MOST} dimensions, got {len(dims)}: make "
+            "several of them one, and divide its index in the kernel"
         )
     folded = along_x(len(dims)) or (0,)
     for axes, n, limit in zip((folded, (1,), (2,)), launched(dims), MAX_GRID, strict=True):
@@ -290,7 +297,7 @@ def grid_dims(grid: Any, kernel: str, names: Sequence[str] = ()) -> tuple[int, .
                 else ("", "put the largest dimension first, or ")
             )
             raise SpecError(
-                f"kernel {kernel}: grid {dims} has {n} CTAs along {named(*axes)}{along}, at most {limit} are possible: "
-                f"{fix}loop over numpipe.tiles in a persistent kernel"
+                f"kernel {kernel}: grid {dims} has {n} CTAs along {named(*axes)}{along}, at most "
+                f"{limit} are possible: {fix}loop over numpipe.tiles in a persistent kernel"
             )
     return tuple(int(n) for n in dims)

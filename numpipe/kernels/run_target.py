@@ -45,13 +45,15 @@ def choose(
         _warn_once(choice.why)
     if choice.target == "sim" and place != "host":
         raise TargetError(
-            f"kernel {kernel}: target='sim' runs on host arrays, got arrays on the GPU: pass NumPy arrays"
+            f"kernel {kernel}: target='sim' runs on host arrays, got arrays on the GPU: pass "
+            "NumPy arrays"
         )
     elements = sum(int(np.prod(i.shape, dtype=np.int64)) for i in infos)
     if choice.fallback and elements > MAX_SIMULATED_ELEMENTS:
         raise TargetError(
-            f"kernel {kernel}: {choice.why}, and {elements} array elements are too many to simulate unasked (at most "
-            f"{MAX_SIMULATED_ELEMENTS}): pass target='sim' to simulate them all the same, or smaller arrays"
+            f"kernel {kernel}: {choice.why}, and {elements} array elements are too many to "
+            f"simulate unasked (at most {MAX_SIMULATED_ELEMENTS}): pass target='sim' to simulate "
+            "them all the same, or smaller arrays"
         )
     return choice
 
@@ -86,8 +88,8 @@ def on(definition: Definition, number: int) -> tuple[int, int, int]:
     kernel, options = definition.name, definition.options
     if not isinstance(options.grid, Persistent):
         raise SpecError(
-            f"kernel {kernel}: ctas={told(number)} is of a grid=numpipe.persistent(), and this kernel's grid says "
-            "itself how many CTAs there are"
+            f"kernel {kernel}: ctas={told(number)} is of a grid=numpipe.persistent(), and this "
+            "kernel's grid says itself how many CTAs there are"
         )
     if not is_int(number) or number < 1:
         raise SpecError(f"kernel {kernel}: ctas must be an int of at least 1, got {number!r}")
@@ -101,8 +103,8 @@ def _persistent(definition: Definition, number: int, said: str) -> tuple[int, ..
     cluster, size = definition.options.attributes.cluster, definition.options.attributes.size
     if number % size:
         raise SpecError(
-            f"kernel {definition.name}: {said} is no multiple of the {size} CTAs of a cluster {cluster}: round it up "
-            f"to {-(-number // size) * size}"
+            f"kernel {definition.name}: {said} is no multiple of the {size} CTAs of a cluster "
+            f"{cluster}: round it up to {-(-number // size) * size}"
         )
     return (number // math.prod(cluster[1:]), *cluster[1:])
 
@@ -110,5 +112,6 @@ def _persistent(definition: Definition, number: int, said: str) -> tuple[int, ..
 @functools.lru_cache(maxsize=8)
 def _warn_once(why: str) -> None:
     warn(
-        f"numpipe: {why}; kernels run on the simulated SM (target='sim' or NUMPIPE_TARGET=sim says so without this warning)"
+        f"numpipe: {why}; kernels run on the simulated SM (target='sim' or NUMPIPE_TARGET=sim "
+        "says so without this warning)"
     )

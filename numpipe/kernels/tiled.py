@@ -43,8 +43,8 @@ class Tiled:
         sizes = tuple(dims) if isinstance(dims, (tuple, list)) else (dims,)
         if len(sizes) != self.grid.rank:
             raise SpecError(
-                f"kernel {self.kernel}: the grid {dims!r} has {len(sizes)} dimensions, but the index maps of its specs "
-                f"take {self.grid.rank} indices"
+                f"kernel {self.kernel}: the grid {dims!r} has {len(sizes)} dimensions, but the "
+                f"index maps of its specs take {self.grid.rank} indices"
             )
         return sizes
 
@@ -96,33 +96,36 @@ def tiled(
     if in_specs is None and out_specs is None:
         if semantics is not None:
             raise SpecError(
-                f"kernel {kernel}: dimension_semantics={semantics} say which dimensions are steps of the kernel's own "
-                "pipeline, which needs in_specs= or out_specs= on the kernel; without them the kernel's grid is CTAs"
+                f"kernel {kernel}: dimension_semantics={semantics} say which dimensions are steps "
+                "of the kernel's own pipeline, which needs in_specs= or out_specs= on the "
+                "kernel; without them the kernel's grid is CTAs"
             )
         return None
     ins, outs = _specs(kernel, "in_specs", in_specs), _specs(kernel, "out_specs", out_specs)
     if len(parameters) != len(ins) + len(outs):
         raise SpecError(
-            f"kernel {kernel}: it has {len(parameters)} parameters ({', '.join(parameters)}), but {len(ins)} in_specs "
-            f"and {len(outs)} out_specs: it takes a tile for each, in this order; scalars are keyword-only"
+            f"kernel {kernel}: it has {len(parameters)} parameters ({', '.join(parameters)}), but "
+            f"{len(ins)} in_specs and {len(outs)} out_specs: it takes a tile for each, in this "
+            "order; scalars are keyword-only"
         )
     if isinstance(grid, Persistent):
         raise SpecError(
-            f"kernel {kernel}: numpipe.persistent() is a grid for kernels that loop over tiles; with in_specs the grid "
-            "says how many tiles there are"
+            f"kernel {kernel}: numpipe.persistent() is a grid for kernels that loop over tiles; "
+            "with in_specs the grid says how many tiles there are"
         )
     rank = _rank(kernel, (*ins, *outs), grid, semantics)
     words = semantics or ("parallel",) * rank
     if len(words) != rank:
         raise SpecError(
-            f"kernel {kernel}: dimension_semantics {words} is of {len(words)} dimensions, but the grid has {rank}"
+            f"kernel {kernel}: dimension_semantics {words} is of {len(words)} dimensions, but the "
+            f"grid has {rank}"
         )
     sizes = None if callable(grid) else tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
     parts = Grid(rank, words.count("parallel"), sizes)
     if words != parts.semantics:
         raise SpecError(
-            f"kernel {kernel}: dimension_semantics {words}: the sequential dimensions come last, because they are the "
-            "loop that each CTA runs"
+            f"kernel {kernel}: dimension_semantics {words}: the sequential dimensions come last, "
+            "because they are the loop that each CTA runs"
         )
     if sizes is not None and not all(_is_size(size) for size in sizes):
         raise SpecError(f"kernel {kernel}: grid must hold non-negative ints, got {grid!r}")
@@ -138,7 +141,8 @@ def _specs(kernel: str, name: str, option: Any) -> tuple[BlockSpec, ...]:
             else repr(option)
         )
         raise SpecError(
-            f"kernel {kernel}: {name} must be a BlockSpec or a tuple of them, one for each parameter, got "
+            f"kernel {kernel}: {name} must be a BlockSpec or a tuple of them, one for each "
+            "parameter, got "
             + (
                 f"({kinds})"
                 if isinstance(specs, tuple)
@@ -165,8 +169,8 @@ def _rank(
         if isinstance(plain, FunctionType):
             return plain.__code__.co_argcount
     raise SpecError(
-        f"kernel {kernel}: the grid is a function of the arguments, and no index map says how many dimensions it has: "
-        "give dimension_semantics"
+        f"kernel {kernel}: the grid is a function of the arguments, and no index map says how "
+        "many dimensions it has: give dimension_semantics"
     )
 
 

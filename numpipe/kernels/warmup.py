@@ -97,8 +97,9 @@ def _variant(number: int, entry: Any) -> tuple[Kernel, Variant]:
         or not isinstance(named, Mapping)
     ):
         raise SpecError(
-            f"warmup: entry {number} of the list must be (kernel, args) or (kernel, args, named), with a tuple of "
-            f"positional arguments, (x,) for a single one, and a dictionary; got {_brief(entry)}"
+            f"warmup: entry {number} of the list must be (kernel, args) or (kernel, args, named), "
+            "with a tuple of positional arguments, (x,) for a single one, and a dictionary; got "
+            f"{_brief(entry)}"
         )
     given = dict(named)
     return kernel, kernel.described(
@@ -185,8 +186,9 @@ def compiled(
             except BrokenProcessPool as error:
                 modules = sorted({_module(jobs[number].source) for number in sent})
                 raise CompileError(
-                    f"{asker}: a process that compiles died: can {', '.join(modules)} be imported by another process, and does a "
-                    "script start its work under 'if __name__ == \"__main__\":'? workers=0 compiles in this one"
+                    f"{asker}: a process that compiles died: can {', '.join(modules)} be imported "
+                    "by another process, and does a script start its work under 'if __name__ == "
+                    '"__main__":\'? workers=0 compiles in this one'
                 ) from error
             finally:
                 pool.shutdown(cancel_futures=True)

@@ -72,8 +72,8 @@ def element_type(dtype: np.dtype[Any], name: str, kernel: str) -> np.dtype[Any]:
     element = _exact.get(dtype)
     if element is None:
         raise SpecError(
-            f"{argument(name, kernel)}: element type {dtype!s} ({dtype.str}) is not supported; convert to one of "
-            f"{', '.join(DTYPES)} in native byte order"
+            f"{argument(name, kernel)}: element type {dtype!s} ({dtype.str}) is not supported; "
+            f"convert to one of {', '.join(DTYPES)} in native byte order"
         )
     return element
 
@@ -153,7 +153,10 @@ def tma_obstacle(
     if 0 in shape:
         return None
     if ptr % _TMA_ALIGN:
-        return f"its data starts at an address that is {ptr % _TMA_ALIGN} bytes past a multiple of {_TMA_ALIGN}"
+        return (
+            f"its data starts at an address that is {ptr % _TMA_ALIGN} bytes past a multiple of "
+            f"{_TMA_ALIGN}"
+        )
     *outer, inner = tma_strides(shape, strides, itemsize)
     if inner != itemsize:
         which = (
@@ -161,13 +164,19 @@ def tma_obstacle(
             if len(shape) < 3
             else "neither the last dimension nor, in column-major order, the first"
         )
-        return f"{which} is contiguous: the inner stride is {inner} bytes and an element has {itemsize}"
+        return (
+            f"{which} is contiguous: the inner stride is {inner} bytes and an element has "
+            f"{itemsize}"
+        )
     for dim in shape:
         if dim >= 1 << 32:
             return f"a dimension of {dim} elements is beyond TMA's 2**32 - 1"
     for stride in outer:
         if stride <= 0 or stride % _TMA_ALIGN:
-            return f"its rows are {stride} bytes apart and TMA needs a positive multiple of {_TMA_ALIGN}"
+            return (
+                f"its rows are {stride} bytes apart and TMA needs a positive multiple of "
+                f"{_TMA_ALIGN}"
+            )
         if stride >= 1 << 40:
             return f"its rows are {stride} bytes apart and TMA's limit is 2**40"
     return None
@@ -204,7 +213,10 @@ def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -
     that is a fix."""
     fix = f"pass numpipe.ascontiguous({name}), a copy on the same device that TMA can address"
     if info.kind == "host":
-        fix = f"pass a part of a wider array: symmetric memory, which '{name}' stands for, is not copied to padded rows"
+        fix = (
+            f"pass a part of a wider array: symmetric memory, which '{name}' stands for, is not "
+            "copied to padded rows"
+        )
     if copied_obstacle(info):
         fix = "reshape it, or pass a slice of it"
     return SpecError(
@@ -219,8 +231,9 @@ def check_sizes(infos: Sequence[ArrayInfo], names: Sequence[str], kernel: str = 
     for info, name in zip(infos, names, strict=False):
         if max(info.shape, default=0) >= 1 << 31:
             raise SpecError(
-                f"{argument(name, kernel)}: shape {info.shape}: sizes and indices are int32 in a kernel, at most "
-                f"{(1 << 31) - 1}: pass parts of it, or a view with more dimensions"
+                f"{argument(name, kernel)}: shape {info.shape}: sizes and indices are int32 in a "
+                f"kernel, at most {(1 << 31) - 1}: pass parts of it, or a view with more "
+                "dimensions"
             )
 
 
@@ -236,7 +249,7 @@ def same_place(
         if info.device != first:
             here, there = (f"GPU {d}" if d >= 0 else "the host" for d in (info.device, first))
             raise SpecError(
-                f"{argument(name, kernel)}: a {type(info.owner).__name__} on {here}, but argument {names[0]!r} is on "
-                f"{there}; pass all arrays on the host or all on one GPU"
+                f"{argument(name, kernel)}: a {type(info.owner).__name__} on {here}, but argument "
+                f"{names[0]!r} is on {there}; pass all arrays on the host or all on one GPU"
             )
     return "host" if first < 0 else "device"

@@ -66,8 +66,8 @@ def library(kind: type) -> str:
 def _choose(obj: Any, name: str, kernel: str) -> Reader:
     if isinstance(obj, np.ma.MaskedArray):
         raise SpecError(
-            f"{argument(name, kernel)}: a masked array has a mask, which no kernel reads: pass {name}.filled(0), or "
-            f"{name}.data and the mask as an array of its own"
+            f"{argument(name, kernel)}: a masked array has a mask, which no kernel reads: pass "
+            f"{name}.filled(0), or {name}.data and the mask as an array of its own"
         )
     if isinstance(obj, np.ndarray):
         return _numpy
@@ -84,9 +84,13 @@ def _choose(obj: Any, name: str, kernel: str) -> Reader:
     if isinstance(obj, (array.array, memoryview)):
         what = "a memoryview" if isinstance(obj, memoryview) else "an array.array"
         raise SpecError(
-            f"{argument(name, kernel)}: {what} is not an array that numpipe takes: pass np.asarray({name})"
+            f"{argument(name, kernel)}: {what} is not an array that numpipe takes: pass "
+            f"np.asarray({name})"
         )
-    fix = "pass a NumPy array, a PyTorch tensor, a CuPy or JAX array, or an object with __cuda_array_interface__ or __dlpack__"
+    fix = (
+        "pass a NumPy array, a PyTorch tensor, a CuPy or JAX array, or an object with "
+        "__cuda_array_interface__ or __dlpack__"
+    )
     if isinstance(obj, (list, tuple)):
         fix += " (np.asarray makes one of a list)"
     raise SpecError(f"{argument(name, kernel)}: a {type(obj).__name__} is not an array; {fix}")
@@ -125,7 +129,8 @@ def _torch_dtype(obj: Any, name: str, kernel: str) -> np.dtype[Any]:
     dtype = DTYPES.get(spelled.rpartition(".")[2])
     if dtype is None:
         raise SpecError(
-            f"{argument(name, kernel)}: element type {spelled} is not supported; convert to one of {', '.join(DTYPES)}"
+            f"{argument(name, kernel)}: element type {spelled} is not supported; convert to one "
+            f"of {', '.join(DTYPES)}"
         )
     return _torch_dtypes.setdefault(obj.dtype, dtype)
 
@@ -164,12 +169,13 @@ def _interface(obj: Any, name: str, kernel: str) -> ArrayInfo:
         strides, typestr = interface.get("strides"), interface["typestr"]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise SpecError(
-            f"{argument(name, kernel)}: {type(obj).__name__}.__cuda_array_interface__ cannot be read "
-            f"({type(error).__name__}: {error})"
+            f"{argument(name, kernel)}: {type(obj).__name__}.__cuda_array_interface__ cannot be "
+            f"read ({type(error).__name__}: {error})"
         ) from error
     if interface.get("mask") is not None:
         raise SpecError(
-            f"{argument(name, kernel)}: masked arrays are not supported; fill the masked elements first"
+            f"{argument(name, kernel)}: masked arrays are not supported; fill the masked elements "
+            "first"
         )
     dtype = _typestr(obj, typestr, name, kernel)
     if strides is None:
@@ -193,8 +199,9 @@ def _typestr(obj: Any, typestr: str, name: str, kernel: str) -> np.dtype[Any]:
     dtype = by_typestr if by_object is None else by_object
     if dtype is None:
         raise SpecError(
-            f"{argument(name, kernel)}: the __cuda_array_interface__ of this {type(obj).__name__} has typestr "
-            f"{typestr!r}, which NumPy does not know, and no dtype says more; give it one of {', '.join(DTYPES)}"
+            f"{argument(name, kernel)}: the __cuda_array_interface__ of this {type(obj).__name__} "
+            f"has typestr {typestr!r}, which NumPy does not know, and no dtype says more; give it "
+            f"one of {', '.join(DTYPES)}"
         )
     return element_type(dtype, name, kernel)
 
@@ -227,7 +234,8 @@ def _dlpack(obj: Any, name: str, kernel: str) -> ArrayInfo:
     device, ordinal = (int(number) for number in obj.__dlpack_device__())
     if device not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
         raise SpecError(
-            f"{where}: a {type(obj).__name__} on DLPack device type {device}; move it to a CUDA GPU or to the CPU"
+            f"{where}: a {type(obj).__name__} on DLPack device type {device}; move it to a CUDA "
+            "GPU or to the CPU"
         )
     try:
         if device in (_CPU, _CUDA_HOST):
@@ -244,14 +252,16 @@ def _dlpack(obj: Any, name: str, kernel: str) -> ArrayInfo:
         raise
     except ImportError as error:
         raise SpecError(
-            f"{where}: a {type(obj).__name__} on a GPU is read by the package cuda-core, which cannot be imported "
-            f"({error}); install it, or pass what torch.from_dlpack or cupy.from_dlpack makes of it"
+            f"{where}: a {type(obj).__name__} on a GPU is read by the package cuda-core, which "
+            f"cannot be imported ({error}); install it, or pass what torch.from_dlpack or "
+            "cupy.from_dlpack makes of it"
         ) from error
     # each exporter has errors of its own; NumPy and cuda-core raise several kinds for types
     except Exception as error:
         raise SpecError(
-            f"{where}: {type(obj).__name__}.__dlpack__ cannot be read ({type(error).__name__}: {error}); pass it as "
-            "an array of its own library, or through __cuda_array_interface__"
+            f"{where}: {type(obj).__name__}.__dlpack__ cannot be read ({type(error).__name__}: "
+            f"{error}); pass it as an array of its own library, or through "
+            "__cuda_array_interface__"
         ) from error
     shape = tuple(view.shape)
     strides = (

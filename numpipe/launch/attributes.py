@@ -44,15 +44,15 @@ class Attributes:
         for axis, n, size in zip("xyz", grid, self.cluster, strict=False):
             if n % size:
                 raise SpecError(
-                    f"kernel {kernel}: the grid has {n} CTAs along {axis}, no multiple of the {size} of a cluster "
-                    f"{self.cluster}: round it up to {-(-n // size) * size} and let the CTAs beyond do nothing, or use "
-                    "a smaller cluster"
+                    f"kernel {kernel}: the grid has {n} CTAs along {axis}, no multiple of the "
+                    f"{size} of a cluster {self.cluster}: round it up to {-(-n // size) * size} "
+                    "and let the CTAs beyond do nothing, or use a smaller cluster"
                 )
         if any(size > 1 for size in self.cluster[len(grid) :]):
             least = max(axis + 1 for axis, size in enumerate(self.cluster) if size > 1)
             raise SpecError(
-                f"kernel {kernel}: the grid {tuple(grid)} has {len(grid)} dimension{'s' * (len(grid) != 1)}, and a "
-                f"cluster {self.cluster} needs {least}"
+                f"kernel {kernel}: the grid {tuple(grid)} has {len(grid)} "
+                f"dimension{'s' * (len(grid) != 1)}, and a cluster {self.cluster} needs {least}"
             )
 
     def at_once(
@@ -71,9 +71,10 @@ class Attributes:
             clusters: int = cuda.clusters_at_once(kernel, config)
             if clusters < 1:
                 raise LaunchError(
-                    f"kernel {name!r}: a cluster of {self.size} CTAs, each of {threads} threads and {nbytes} bytes "
-                    f"of shared memory, does not fit on GPU {device}: a cluster runs on the SMs of one GPC, "
-                    "at most 18; use a smaller cluster, fewer slots or fewer warpgroups"
+                    f"kernel {name!r}: a cluster of {self.size} CTAs, each of {threads} threads "
+                    f"and {nbytes} bytes of shared memory, does not fit on GPU {device}: a "
+                    "cluster runs on the SMs of one GPC, at most 18; use a smaller cluster, "
+                    "fewer slots or fewer warpgroups"
                 )
             return clusters * self.size
         return cuda.ctas_at_once(kernel, threads, nbytes, device) if self.cooperative else None
@@ -84,9 +85,10 @@ class Attributes:
         """Raise LaunchError for a cooperative grid that is too large."""
         if self.cooperative and limit is not None and math.prod(grid) > limit:
             raise LaunchError(
-                f"kernel {name!r}: cooperative=True needs all CTAs to run at once, and the grid {grid} has "
-                f"{math.prod(grid)}; GPU {device} holds {limit} of {threads} threads and {nbytes} bytes of shared "
-                "memory: use fewer CTAs, e.g. grid=numpipe.persistent(), or smaller tiles and fewer slots"
+                f"kernel {name!r}: cooperative=True needs all CTAs to run at once, and the grid "
+                f"{grid} has {math.prod(grid)}; GPU {device} holds {limit} of {threads} threads "
+                f"and {nbytes} bytes of shared memory: use fewer CTAs, e.g. "
+                "grid=numpipe.persistent(), or smaller tiles and fewer slots"
             )
 
 
@@ -99,8 +101,8 @@ def names_of(kernel: str, option: str, names: Any) -> tuple[str, ...]:
     several = tuple(names) if isinstance(names, (tuple, list)) else (names,)
     if not all(isinstance(name, str) for name in several) or len(set(several)) < len(several):
         raise SpecError(
-            f"kernel {kernel}: {option} must be different strings, got {names!r}: give a tuple of names, or leave "
-            f"{option} out"
+            f"kernel {kernel}: {option} must be different strings, got {names!r}: give a tuple of "
+            f"names, or leave {option} out"
         )
     return several
 
@@ -113,8 +115,9 @@ def axis_names(kernel: str, cluster: Any, names: Any) -> tuple[str, ...]:
     if axes and len(axes) != len(dims):
         fix = "cluster=(2,), cluster_names=('cluster',)" if not dims else f"give {len(dims)}"
         raise SpecError(
-            f"kernel {kernel}: cluster_names {axes} name {len(axes)} dimension{'s' * (len(axes) > 1)}, and the "
-            f"cluster has {len(dims)}{f', {tuple(dims)}' * bool(dims)}: {fix}"
+            f"kernel {kernel}: cluster_names {axes} name {len(axes)} "
+            f"dimension{'s' * (len(axes) > 1)}, and the cluster has "
+            f"{len(dims)}{f', {tuple(dims)}' * bool(dims)}: {fix}"
         )
     return axes
 
@@ -137,7 +140,8 @@ def of_options(kernel: str, cluster: Any, cooperative: Any, programmatic: Any) -
         isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n > 0 for n in dims
     ):
         raise SpecError(
-            f"kernel {kernel}: cluster must be 1 to 3 positive ints, CTAs along the grid's dimensions, got {cluster!r}"
+            f"kernel {kernel}: cluster must be 1 to 3 positive ints, CTAs along the grid's "
+            f"dimensions, got {cluster!r}"
         )
     x, y, z = (*(int(n) for n in dims), 1, 1)[:3]
     attributes = Attributes(
@@ -145,7 +149,8 @@ def of_options(kernel: str, cluster: Any, cooperative: Any, programmatic: Any) -
     )
     if attributes.size > LARGEST_CLUSTER:
         raise SpecError(
-            f"kernel {kernel}: a cluster {dims} has {attributes.size} CTAs; on Hopper it has at most "
-            f"{LARGEST_CLUSTER}, and any GPU with clusters runs {PORTABLE_CLUSTER}: use a smaller one"
+            f"kernel {kernel}: a cluster {dims} has {attributes.size} CTAs; on Hopper it has at "
+            f"most {LARGEST_CLUSTER}, and any GPU with clusters runs {PORTABLE_CLUSTER}: use a "
+            "smaller one"
         )
     return attributes

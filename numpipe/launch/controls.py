@@ -92,9 +92,10 @@ class Controls:
             if key not in self._blocks:
                 if self._gpus.meets and driver.get().capturing(streams[0], self._gpus.devices[0]):
                     raise SpecError(
-                        f"kernel {image.name}: its stream is being captured into a CUDA graph, and the first call on a "
-                        "stream allocates what its launches share, together with the other ranks: make a call on this "
-                        "stream ahead of the capture"
+                        f"kernel {image.name}: its stream is being captured into a CUDA graph, "
+                        "and the first call on a stream allocates what its launches share, "
+                        "together with the other ranks: make a call on this stream ahead of the "
+                        "capture"
                     )
                 self._blocks[key] = self._gpus.control(key[1])
             number, known = self._number(image), Known(image, self._blocks[key], semaphores)
@@ -167,7 +168,10 @@ class Controls:
         image = known.image
         if first.kind == control_block.BEGIN:
             what = f"the launch on GPU {first.index} to begin"
-            why = f"GPU {first.index} has not launched it: its process was killed, is busy with something else, or raised an error"
+            why = (
+                f"GPU {first.index} has not launched it: its process was killed, is busy with "
+                "something else, or raised an error"
+            )
         else:
             what = (
                 f"{image.arrays[-1]}[{first.index}] to reach {first.wanted}, and it is {first.seen}"
@@ -175,9 +179,10 @@ class Controls:
             why = self._who(first, known)
         more = "".join(f", GPU {other.rank} waited too" for _, other in others)
         text = (
-            f"kernel {image.name}, GPU {first.rank}, CTA {first.cta}: it waited {_limit(image):g} s for {what}{more}; {why}. "
-            "What the kernel has computed is wrong, and launches of this mesh do not meet any more: restart the processes, or "
-            f"go on with a new numpipe.Mesh. {TIMEOUT} is how many seconds a wait for a peer may take"
+            f"kernel {image.name}, GPU {first.rank}, CTA {first.cta}: it waited {_limit(image):g} "
+            f"s for {what}{more}; {why}. What the kernel has computed is wrong, and launches of "
+            "this mesh do not meet any more: restart the processes, or go on with a new "
+            f"numpipe.Mesh. {TIMEOUT} is how many seconds a wait for a peer may take"
         )
         lines = (
             debug_reports.lines_of(image.name, image.places[first.place])

@@ -38,7 +38,8 @@ def count() -> int:
         return max(1, min(8, cores // 2))
     if not text.isdecimal() or len(text) > 3 or int(text) < 1:
         raise SpecError(
-            f"{VARIABLE} is {text[:50]!r}; say how many threads share the copy of a host array, 1 to 999"
+            f"{VARIABLE} is {text[:50]!r}; say how many threads share the copy of a host array, 1 "
+            "to 999"
         )
     return int(text)
 

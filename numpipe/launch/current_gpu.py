@@ -92,10 +92,14 @@ def gpu_state() -> GpuState:
             return GpuState(
                 status="old_driver",
                 device=None,
-                reason=f"the driver supports CUDA {spell(version)} and the installed CUDA wheels are for CUDA {wheels}",
-                fix=f"update the driver to one for CUDA {wheels}.0 or newer{' (R580)' if wheels == 13 else ''}, "
-                "or change the wheels: pip uninstall -y nvidia-nvvm nvidia-nvjitlink nvidia-cuda-nvrtc nvidia-cuda-runtime "
-                f'nvidia-cuda-cccl, then pip install "numba-cuda[cu{version // 1000}]" "cuda-bindings=={version // 1000}.*"',
+                reason=f"the driver supports CUDA {spell(version)} and the installed CUDA wheels "
+                f"are for CUDA {wheels}",
+                fix=f"update the driver to one for CUDA {wheels}.0 or "
+                f"newer{' (R580)' if wheels == 13 else ''}, "
+                "or change the wheels: pip uninstall -y nvidia-nvvm nvidia-nvjitlink "
+                "nvidia-cuda-nvrtc nvidia-cuda-runtime "
+                f'nvidia-cuda-cccl, then pip install "numba-cuda[cu{version // 1000}]" '
+                f'"cuda-bindings=={version // 1000}.*"',
             )
         properties = [cuda.properties(ordinal) for ordinal in range(cuda.count)]
         gpus = tuple(
@@ -116,9 +120,10 @@ def gpu_state() -> GpuState:
             return GpuState(
                 status="forked",
                 device=None,
-                reason="this process was forked from one that had used CUDA, which does not survive that",
-                fix="start workers with multiprocessing.get_context('spawn'), fork before anything uses a GPU, or ask for "
-                "target='sim'",
+                reason="this process was forked from one that had used CUDA, which does not "
+                "survive that",
+                fix="start workers with multiprocessing.get_context('spawn'), fork before "
+                "anything uses a GPU, or ask for target='sim'",
             )
         return GpuState(
             "broken",
@@ -201,10 +206,12 @@ def _of_arrays(state: GpuState, ordinal: int) -> Device:
         if device.ordinal == ordinal and device.cc not in TARGETS:
             able = ", ".join(f"GPU {d.ordinal} ({d.name})" for d in state.gpus if d.cc in TARGETS)
             raise TargetError(
-                f"the arrays are on GPU {ordinal}, {_seen(device)}, and {_NEEDED}: move them to {able}"
+                f"the arrays are on GPU {ordinal}, {_seen(device)}, and {_NEEDED}: move them to "
+                f"{able}"
             )
         if device.ordinal == ordinal:
             return device
     raise TargetError(
-        f"the arrays are on GPU {ordinal}, and the CUDA driver sees {len(state.gpus)}: pass arrays of this process"
+        f"the arrays are on GPU {ordinal}, and the CUDA driver sees {len(state.gpus)}: pass "
+        "arrays of this process"
     )

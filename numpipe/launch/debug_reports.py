@@ -256,9 +256,10 @@ def unending(compiled: Image, seconds: float) -> PipelineDeadlock:
         else "it waits for others at a named barrier, or"
     )
     text = (
-        f"kernel {compiled.name}: it has not ended, and for {seconds:.0f} s none of its waits for barriers has ended or was "
-        f"given up ({STUCK} times {TIMEOUT}): {where} is in a loop that waits for nothing; nothing ends such a kernel: restart "
-        "the process, and look with target='sim'"
+        f"kernel {compiled.name}: it has not ended, and for {seconds:.0f} s none of its waits for "
+        f"barriers has ended or was given up ({STUCK} times {TIMEOUT}): {where} is in a loop that "
+        "waits for nothing; nothing ends such a kernel: restart the process, and look with "
+        "target='sim'"
     )
     line = next(iter(lines_of(compiled.name, name)), None) if name else None
     error = PipelineDeadlock(text if line is None else at(line.filename, line.line, text))
@@ -266,7 +267,10 @@ def unending(compiled: Image, seconds: float) -> PipelineDeadlock:
     fix = (
         "registers that another warpgroup gives back first, on every path; loops that end"
         if registers
-        else "the same turns and barriers, equally often, in all warpgroups that meet there; loops that end"
+        else (
+            "the same turns and barriers, equally often, in all warpgroups that meet there; loops "
+            "that end"
+        )
     )
     error.report = Report(
         "register-budget" if registers else "named-barrier-mismatch" if name else "livelock",
@@ -280,22 +284,23 @@ def unending(compiled: Image, seconds: float) -> PipelineDeadlock:
 def outside(compiled: Image, record: wait_records.Record, count: int) -> SimulationError:
     """Return the error for an index outside its array, or a place outside shared memory's, the
     first of `count` that are told."""
-    place, size, axis = (
-        compiled.places[record.address],
-        record.state & 0xFFFFFFFF,
-        record.state >> 32,
-    )
+    place = compiled.places[record.address]
+    size = record.state & 0xFFFFFFFF
+    axis = record.state >> 32
     if record.kind == wait_records.SHARED:
         allowed, fix = f"0…{size}", f"one in 0…{size}"
     else:
         place, allowed = f"{place}: index", f"the array's {size}"
-        fix = f'indices in 0…{size - 1}, or mode="zero" or mode="clip" where it is meant (BlockSpec, numpipe.index)'
+        fix = (
+            f'indices in 0…{size - 1}, or mode="zero" or mode="clip" where it is meant '
+            "(BlockSpec, numpipe.index)"
+        )
     party = Party(
         f"index {record.phase}", record.warpgroup, compiled.role(record.warpgroup), record.cta
     )
     error = SimulationError(
-        f"kernel {compiled.name}, {party.name} of CTA {record.cta}: {place} {record.phase} along dimension "
-        f"{axis} is outside {allowed}"
+        f"kernel {compiled.name}, {party.name} of CTA {record.cta}: {place} {record.phase} along "
+        f"dimension {axis} is outside {allowed}"
         + (f", and {count - 1} more" if count > 1 else "")
         + f"; what the kernel has computed is wrong: {fix}"
     )
@@ -360,7 +365,8 @@ def report_of(compiled: Image, records: list[wait_records.Record], ended: bool =
                 Hint(
                     "deadlock",
                     f"hint: {name} is not set: the CTA of that part does not hand it over",
-                    "hand every part over with numpipe.combine, and wait for parts of the CTAs before only",
+                    "hand every part over with numpipe.combine, and wait for parts of the CTAs "
+                    "before only",
                     False,
                 )
             )
@@ -410,8 +416,11 @@ def report_of(compiled: Image, records: list[wait_records.Record], ended: bool =
     where = (
         f"kernel {compiled.name}, CTA {cta}"
         + (f" and {others} more" if others else "")
-        + f": waits took more than {limit():g} s ({TIMEOUT}) and were given up; what the kernel has computed is "
-        "wrong" + ("" if ended else "; it has not ended since: restart the process")
+        + (
+            f": waits took more than {limit():g} s ({TIMEOUT}) and were given up; what the kernel "
+            "has computed is wrong"
+        )
+        + ("" if ended else "; it has not ended since: restart the process")
     )
     return deadlock(
         where, waiting, list(barriers.values()), list(dict.fromkeys(hints)), kernel=compiled.name

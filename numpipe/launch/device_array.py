@@ -103,7 +103,8 @@ class DeviceArray(DeviceBuffer):
         """Copy the array to the host, for ``np.asarray``. Raises SpecError for ``copy=False``."""
         if copy is False:
             raise SpecError(
-                f"np.asarray({self!r}, copy=False): the host only gets a copy of what is on the GPU; leave copy out"
+                f"np.asarray({self!r}, copy=False): the host only gets a copy of what is on the "
+                "GPU; leave copy out"
             )
         host = self.copy_to_host()
         return host if dtype is None else host.astype(dtype, copy=False)

@@ -21,31 +21,47 @@ STREAMS = (INVALID_CONTEXT, INVALID_HANDLE, CONTEXT_IS_DESTROYED)
 """what a stream that is destroyed, or of another context, may return"""
 
 _POISONED = (
-    "an earlier kernel of this process failed and its GPU context is lost: restart the process, and run the kernel "
-    "with target='sim' or under compute-sanitizer to find the fault"
+    "an earlier kernel of this process failed and its GPU context is lost: restart the process, "
+    "and run the kernel with target='sim' or under compute-sanitizer to find the fault"
 )
 _RESET = (
-    "the GPU's primary context was reset under numpipe (cuDevicePrimaryCtxReset, cudaDeviceReset, numba.cuda.close()), and "
-    "with it went the arrays and the loaded kernels: restart the process, and reset no device in one that uses it"
+    "the GPU's primary context was reset under numpipe (cuDevicePrimaryCtxReset, cudaDeviceReset, "
+    "numba.cuda.close()), and with it went the arrays and the loaded kernels: restart the "
+    "process, and reset no device in one that uses it"
 )
 _CAPTURED = "the stream is being captured into a CUDA graph, and a graph cannot hold this: "
 _ADVICE: dict[int, str] = {
     1: "an argument is outside what the driver takes",
-    2: "the GPU is out of memory: free arrays (torch.cuda.empty_cache() returns PyTorch's unused blocks)",
-    3: "CUDA does not survive fork(): start worker processes with multiprocessing.get_context('spawn')",
+    2: (
+        "the GPU is out of memory: free arrays (torch.cuda.empty_cache() returns PyTorch's unused "
+        "blocks)"
+    ),
+    3: (
+        "CUDA does not survive fork(): start worker processes with "
+        "multiprocessing.get_context('spawn')"
+    ),
     4: "the driver is shutting down: do not launch kernels while the interpreter exits",
     34: "the libcuda that was found is the toolkit's stub: take its directory off LD_LIBRARY_PATH",
     100: "the driver sees no GPU",
     46: "the GPU is busy or in exclusive mode: see nvidia-smi",
-    200: "the machine code in this process's memory is damaged: restart the process, which compiles the kernel again",
+    200: (
+        "the machine code in this process's memory is damaged: restart the process, which "
+        "compiles the kernel again"
+    ),
     201: _RESET,
     209: "the kernel is compiled for sm_90a (Hopper) and this GPU is not one",
     400: "the stream belongs to another GPU or is destroyed",
     **dict.fromkeys((700, 702, 714, 716, 717, 718, 719), _POISONED),
-    701: "too many registers or too much shared memory for one SM: use fewer warpgroups, slots or a smaller tile",
+    701: (
+        "too many registers or too much shared memory for one SM: use fewer warpgroups, slots or "
+        "a smaller tile"
+    ),
     709: _RESET,
-    710: "a device_assert or an assert of a kernel failed: its line, block and condition are on stderr; the GPU context is lost: "
-    "restart the process, and run the kernel with target='sim' to stop where it fails",
+    710: (
+        "a device_assert or an assert of a kernel failed: its line, block and condition are on "
+        "stderr; the GPU context is lost: restart the process, and run the kernel with "
+        "target='sim' to stop where it fails"
+    ),
     715: _POISONED
     + " (a TMA copy at an innermost coordinate that is no multiple of 16 bytes is such a fault)",
     720: "the cooperative grid is larger than what the GPU runs at once: use fewer CTAs",
@@ -56,7 +72,10 @@ _ADVICE: dict[int, str] = {
     901: "the capture of this stream failed before this call: end it and begin another",
     905: _CAPTURED + "it would wait for work outside the capture",
     906: _CAPTURED
-    + "the legacy default stream (0) waits for the stream that is captured: queue the work on another stream",
+    + (
+        "the legacy default stream (0) waits for the stream that is captured: queue the work on "
+        "another stream"
+    ),
 }
 
 

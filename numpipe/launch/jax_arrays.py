@@ -35,13 +35,14 @@ def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
     where = argument(name, kernel)
     if type(obj).__module__.partition(".")[0] != "jaxlib":
         raise SpecError(
-            f"{where}: a {type(obj).__name__} of JAX has no memory of its own; call kernels on jax.Array values, "
-            "outside of jax.jit, jax.grad and jax.vmap; inside of these call numpipe.jax.matmul, numpipe.jax.attention "
-            "or numpipe.jax.call(kernel)"
+            f"{where}: a {type(obj).__name__} of JAX has no memory of its own; call kernels on "
+            "jax.Array values, outside of jax.jit, jax.grad and jax.vmap; inside of these call "
+            "numpipe.jax.matmul, numpipe.jax.attention or numpipe.jax.call(kernel)"
         )
     if obj.is_deleted():
         raise SpecError(
-            f"{where}: this JAX array was deleted or donated (donate_argnums); pass one that is alive"
+            f"{where}: this JAX array was deleted or donated (donate_argnums); pass one that is "
+            "alive"
         )
     dtype = element_type(obj.dtype, name, kernel)
     try:
@@ -115,8 +116,9 @@ def empty(info: ArrayInfo, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
     jax = sys.modules["jax"]
     if dtype.itemsize == 8 and not jax.config.jax_enable_x64:
         raise SpecError(
-            f"JAX makes no {dtype.name} while jax_enable_x64 is off, for an output of shape {tuple(shape)}; "
-            "jax.config.update('jax_enable_x64', True), or choose another type in out_type"
+            f"JAX makes no {dtype.name} while jax_enable_x64 is off, for an output of shape "
+            f"{tuple(shape)}; jax.config.update('jax_enable_x64', True), or choose another type "
+            "in out_type"
         )
     if info.kind == "host":
         return np.empty(shape, dtype)
@@ -124,8 +126,8 @@ def empty(info: ArrayInfo, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
         return _maker(tuple(shape), dtype, info.owner.device)()
     except TypeError as error:
         raise SpecError(
-            f"this JAX has no element type {dtype.name} for an output of shape {tuple(shape)} ({error}); "
-            "choose another in out_type or pass out="
+            f"this JAX has no element type {dtype.name} for an output of shape {tuple(shape)} "
+            f"({error}); choose another in out_type or pass out="
         ) from error
 
 

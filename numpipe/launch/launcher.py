@@ -202,8 +202,8 @@ class Prepared:
         code = _SCALARS.get(dtype.name)
         if code is None:
             raise SpecError(
-                f"kernel {self.name!r}: a scalar of type {dtype.name} is not supported; pass it as one of "
-                f"{', '.join(_SCALARS)}"
+                f"kernel {self.name!r}: a scalar of type {dtype.name} is not supported; pass it "
+                f"as one of {', '.join(_SCALARS)}"
             )
         return f"{code}{_WORD - dtype.itemsize}x"
 
@@ -263,7 +263,8 @@ class Prepared:
                     by.arm(compiled, self.kernel, device)
             if timed:
                 timed.say(
-                    f"{self.name}: {len(compiled.cubin)} bytes of machine code loaded on GPU {device}"
+                    f"{self.name}: {len(compiled.cubin)} bytes of machine code loaded on GPU "
+                    f"{device}"
                 )
         except driver.DriverMissing as error:
             raise LaunchError(f"kernel {self.name!r}: {error}; run it with target='sim'") from None
@@ -285,9 +286,10 @@ class Prepared:
             cuda = driver.get()
             if cuda.capturing(stream, device):
                 raise SpecError(
-                    f"kernel {self.name}: it is built with CompilerParams(debug=True) or profile_space, and its stream "
-                    f"({stream:#x}) is being captured into a CUDA graph: the host notes each launch of such a kernel, "
-                    "and replays of a graph pass it by; capture the kernel without these, or call it outside of the "
+                    f"kernel {self.name}: it is built with CompilerParams(debug=True) or "
+                    f"profile_space, and its stream ({stream:#x}) is being captured into a CUDA "
+                    "graph: the host notes each launch of such a kernel, and replays of a graph "
+                    "pass it by; capture the kernel without these, or call it outside of the "
                     "capture"
                 )
             with cuda.on(device):
@@ -307,8 +309,8 @@ class Prepared:
     def failed(self, error: driver.DriverError, grid: str = "") -> LaunchError:
         """Return the error for a launch that the driver refused."""
         return LaunchError(
-            f"kernel {self.name!r} ({grid}{self.compiled.threads} threads, {self.compiled.smem_bytes} bytes "
-            f"of shared memory): {error}"
+            f"kernel {self.name!r} ({grid}{self.compiled.threads} threads, "
+            f"{self.compiled.smem_bytes} bytes of shared memory): {error}"
         )
 
     # ---- launches

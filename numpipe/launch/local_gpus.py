@@ -39,14 +39,16 @@ class LocalGpus:
         state = gpu_state()
         if state.status != "ok":
             raise TargetError(
-                f"Mesh.local: the GPUs cannot be used: {state.reason}; numpipe.Mesh.simulated(2) needs none"
+                f"Mesh.local: the GPUs cannot be used: {state.reason}; numpipe.Mesh.simulated(2) "
+                "needs none"
             )
         able = [device.ordinal for device in state.gpus if device.cc == state.device.cc]  # type: ignore[union-attr]
         self.devices = tuple(able if devices is None else map(int, devices))
         """CUDA ordinals by rank"""
         if unknown := [device for device in self.devices if device not in able]:
             raise TargetError(
-                f"Mesh.local: no kernel runs on GPU {unknown[0]}: there are {', '.join(map(str, able))}"
+                f"Mesh.local: no kernel runs on GPU {unknown[0]}: there are "
+                f"{', '.join(map(str, able))}"
             )
         self.size, self.ranks = len(self.devices), tuple(range(len(self.devices)))
         cuda = driver.get()
@@ -128,8 +130,9 @@ class LocalGpus:
                 "on the host" if info.kind == "host" else f"on GPU {info.device} of this process"
             )
             raise SpecError(
-                f"{argument(name, kernel)} of rank {own} is {where}, and rank {own} of this mesh is GPU "
-                f"{self.devices[own]}: a list has an array on each GPU, in the mesh's order, as Mesh.empty makes them"
+                f"{argument(name, kernel)} of rank {own} is {where}, and rank {own} of this mesh "
+                f"is GPU {self.devices[own]}: a list has an array on each GPU, in the mesh's "
+                "order, as Mesh.empty makes them"
             )
 
     def agree(self, facts: dict[str, str], kernel: str, moment: str) -> None:

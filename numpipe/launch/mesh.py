@@ -93,7 +93,8 @@ class Mesh:
             not devices or len({*devices}) < len(devices) or len(devices) > MOST_GPUS
         ):
             raise SpecError(
-                f"Mesh.local: devices must be different CUDA ordinals, at least one, got {told(devices)}"
+                "Mesh.local: devices must be different CUDA ordinals, at least one, got "
+                f"{told(devices)}"
             )
         gpus = LocalGpus(devices)
         return cls(gpus.size, None, gpus)
@@ -109,7 +110,8 @@ class Mesh:
         gpus = TorchGpus(group)
         if gpus.size > MOST_GPUS:
             raise SpecError(
-                f"Mesh.torch: the group has {gpus.size} ranks, and a mesh at most {MOST_GPUS}: pass a smaller group"
+                f"Mesh.torch: the group has {gpus.size} ranks, and a mesh at most {MOST_GPUS}: "
+                "pass a smaller group"
             )
         return cls(gpus.size, gpus.rank, gpus)
 
@@ -146,19 +148,20 @@ class Mesh:
             1 if self.rank is not None else self.size
         ):
             raise SpecError(
-                f"Mesh.to_device: arrays must be a list of {self.size} arrays, one for each GPU, got {told(arrays)}"
+                f"Mesh.to_device: arrays must be a list of {self.size} arrays, one for each GPU, "
+                f"got {told(arrays)}"
             )
         infos, host = [describe(array, "arrays", "Mesh.to_device") for array in given], []
         for info in infos:
             if info.array is None:
                 raise SpecError(
-                    f"Mesh.to_device: arrays must be on the host, got a {type(info.owner).__name__} on GPU "
-                    f"{info.device}"
+                    "Mesh.to_device: arrays must be on the host, got a "
+                    f"{type(info.owner).__name__} on GPU {info.device}"
                 )
             if (info.shape, info.dtype) != (infos[0].shape, infos[0].dtype):
                 raise SpecError(
-                    f"Mesh.to_device: arrays must have one shape and type, got {info.dtype.name} {info.shape} beside "
-                    f"{infos[0].dtype.name} {infos[0].shape}"
+                    f"Mesh.to_device: arrays must have one shape and type, got {info.dtype.name} "
+                    f"{info.shape} beside {infos[0].dtype.name} {infos[0].shape}"
                 )
             host.append(info.array)
         return list(given) if self.gpus is None else self.gpus.to_device(host)
@@ -226,8 +229,9 @@ def mesh_of(name: str, what: str) -> Mesh:
     mesh = _named.get(name)
     if mesh is None:
         raise SpecError(
-            f"{what}: no numpipe.Mesh of this process is {name!r}: a graph runs in the process that made it, or in one "
-            "that makes the same meshes in the same order, and while its mesh lives"
+            f"{what}: no numpipe.Mesh of this process is {name!r}: a graph runs in the process "
+            "that made it, or in one that makes the same meshes in the same order, and while its "
+            "mesh lives"
         )
     return mesh
 
@@ -246,6 +250,6 @@ def check_mesh(mesh: Any, kernel: str) -> None:
     """Raise SpecError for what is no mesh."""
     if not isinstance(mesh, Mesh):
         raise SpecError(
-            f"kernel {kernel}: mesh must be a numpipe.Mesh, got {told(mesh)}: numpipe.Mesh.simulated(2), "
-            "numpipe.Mesh.local() or numpipe.Mesh.torch()"
+            f"kernel {kernel}: mesh must be a numpipe.Mesh, got {told(mesh)}: "
+            "numpipe.Mesh.simulated(2), numpipe.Mesh.local() or numpipe.Mesh.torch()"
         )

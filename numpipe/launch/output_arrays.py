@@ -55,9 +55,9 @@ def empty_like_kind(
     stream = current_stream([info]) if stream is None else stream
     if driver.get().capturing(stream, info.device):  # a graph's memory is gone after one replay
         raise SpecError(
-            f"out: the stream ({stream:#x}) is being captured into a CUDA graph, and the output would be memory of the "
-            "graph: make the array before the capture and pass it as out=, or pass PyTorch tensors, whose allocator "
-            "knows graphs"
+            f"out: the stream ({stream:#x}) is being captured into a CUDA graph, and the output "
+            "would be memory of the graph: make the array before the capture and pass it as "
+            "out=, or pass PyTorch tensors, whose allocator knows graphs"
         )
     return DeviceArray(shape, dtype, stream, info.device)
 
@@ -122,8 +122,9 @@ def check_writable(info: ArrayInfo, name: str, kernel: str = "") -> None:
     where = f"{argument(name, kernel)}: it is an output"
     if library(type(info.owner)) == "jax":
         raise SpecError(
-            f"{where}, and JAX arrays are immutable, so none can be an output: leave it out where the kernel has an "
-            "out_type, the call then returns a new one; else pass a PyTorch, CuPy or NumPy array"
+            f"{where}, and JAX arrays are immutable, so none can be an output: leave it out where "
+            "the kernel has an out_type, the call then returns a new one; else pass a PyTorch, "
+            "CuPy or NumPy array"
         )
     raise SpecError(
         f"{where} and this {type(info.owner).__name__} is read-only; pass a writable array"

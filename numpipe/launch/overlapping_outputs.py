@@ -79,10 +79,11 @@ def check_overlap(
                     else "begins where it does"
                 )
                 raise SpecError(
-                    f"{argument(names[i], kernel)}: it is an output and overlaps argument {names[j]!r}: it {begins}, with shape "
-                    f"{infos[i].shape} and strides {infos[i].strides} bytes against {infos[j].shape} and {infos[j].strides}, so "
-                    "what is read depends on who writes first; pass one array as both to work in place, or a copy of "
-                    f"{names[j]!r}"
+                    f"{argument(names[i], kernel)}: it is an output and overlaps argument "
+                    f"{names[j]!r}: it {begins}, with shape {infos[i].shape} and strides "
+                    f"{infos[i].strides} bytes against {infos[j].shape} and {infos[j].strides}, "
+                    "so what is read depends on who writes first; pass one array as both to work "
+                    f"in place, or a copy of {names[j]!r}"
                 )
 
 

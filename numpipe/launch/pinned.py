@@ -52,7 +52,8 @@ def limit() -> int:
         return min(1 << 30, memory // 8)
     if not text.isdecimal() or len(text) > 15:
         raise SpecError(
-            f"{VARIABLE} is {text[:50]!r}; say how many bytes of host memory may be page-locked, 0 for none"
+            f"{VARIABLE} is {text[:50]!r}; say how many bytes of host memory may be page-locked, "
+            "0 for none"
         )
     return int(text)
 

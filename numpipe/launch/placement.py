@@ -54,7 +54,8 @@ def to_device(array: Any, *, stream: Any = None, target: str | None = None) -> A
         return DeviceArray.from_host(array, handle, choice.device.ordinal)
     except driver.DriverError as error:
         raise LaunchError(
-            f"to_device: copying {info.dtype.name} {info.shape} to GPU {choice.device.ordinal}: {error}"
+            f"to_device: copying {info.dtype.name} {info.shape} to GPU {choice.device.ordinal}: "
+            f"{error}"
         ) from error
 
 
@@ -86,11 +87,13 @@ def pinned_empty(
     dims = tuple(map(int, shape)) if isinstance(shape, Sequence) else (int(shape),)
     if math.prod(dims) * kind.itemsize >= 2**63:
         raise SpecError(
-            f"pinned_empty: shape {dims} of {kind} has more bytes than a host's memory: pass a smaller one"
+            f"pinned_empty: shape {dims} of {kind} has more bytes than a host's memory: pass a "
+            "smaller one"
         )
     if kind.hasobject:
         raise SpecError(
-            f"pinned_empty: dtype {kind} holds Python objects, which a GPU cannot read; pass a dtype of numbers"
+            f"pinned_empty: dtype {kind} holds Python objects, which a GPU cannot read; pass a "
+            "dtype of numbers"
         )
     choice = choose_target(target)
     if choice.device is None:
@@ -99,6 +102,6 @@ def pinned_empty(
         return pinned.empty(dims, kind, choice.device.ordinal)
     except (driver.DriverError, MemoryError) as error:
         raise LaunchError(
-            f"pinned_empty: locking {math.prod(dims) * kind.itemsize} bytes of host memory: {error}; "
-            "ask for less, or use np.empty"
+            f"pinned_empty: locking {math.prod(dims) * kind.itemsize} bytes of host memory: "
+            f"{error}; ask for less, or use np.empty"
         ) from error

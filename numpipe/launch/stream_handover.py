@@ -50,9 +50,10 @@ def order(infos: Sequence[ArrayInfo], stream: int, user: str) -> None:
     """
     if driver.get().capturing(stream, infos[0].device):
         raise SpecError(
-            f"{user}: an argument is an array of JAX or one known by DLPack only, and the stream ({stream:#x}) is "
-            "being captured into a CUDA graph, whose replays nothing orders behind the work of its library: pass "
-            "PyTorch, CuPy or numpipe arrays (numpipe.ascontiguous makes one)"
+            f"{user}: an argument is an array of JAX or one known by DLPack only, and the stream "
+            f"({stream:#x}) is being captured into a CUDA graph, whose replays nothing orders "
+            "behind the work of its library: pass PyTorch, CuPy or numpipe arrays "
+            "(numpipe.ascontiguous makes one)"
         )
     for info in infos:
         if info.kind == "dlpack":

@@ -106,13 +106,13 @@ def check(stream: int, device: int, kernel: str) -> None:
         gpu = cuda.stream_device(stream)
     except driver.DriverError as error:
         raise SpecError(
-            f"kernel {kernel}: stream {stream:#x} is not one that the driver knows ({error.name}): it was destroyed, "
-            "or is no handle of a stream"
+            f"kernel {kernel}: stream {stream:#x} is not one that the driver knows "
+            f"({error.name}): it was destroyed, or is no handle of a stream"
         ) from error
     if gpu != device:
         raise SpecError(
-            f"kernel {kernel}: the stream {stream:#x} is one of GPU {gpu}, and the arrays are on GPU {device}: "
-            f"pass a stream of GPU {device}, or leave stream= out"
+            f"kernel {kernel}: the stream {stream:#x} is one of GPU {gpu}, and the arrays are on "
+            f"GPU {device}: pass a stream of GPU {device}, or leave stream= out"
         )
     _device_of.keep(stream, gpu)
 
@@ -126,9 +126,10 @@ def explained(error: driver.DriverError, stream: int, device: int) -> driver.Dri
         error.call,
         error.code,
         error.name,
-        f"the stream {stream:#x} was destroyed, or is of another context than the primary one of GPU "
-        f"{device}, or that context was reset: keep the stream's object alive as long as it is used, and "
-        "take streams of PyTorch, CuPy, Numba or cuda-core, which use the primary context",
+        f"the stream {stream:#x} was destroyed, or is of another context than the primary one of "
+        f"GPU {device}, or that context was reset: keep the stream's object alive as long as it "
+        "is used, and take streams of PyTorch, CuPy, Numba or cuda-core, which use the primary "
+        "context",
     )
 
 
@@ -141,11 +142,9 @@ def check_host_call(stream: int, device: int, kernel: str) -> None:
     so far.
     """
     check(stream, device, kernel)
-    streams, torch, cupy = (
-        [(stream, "its stream")],
-        sys.modules.get("torch"),
-        sys.modules.get("cupy"),
-    )
+    streams = [(stream, "its stream")]
+    torch = sys.modules.get("torch")
+    cupy = sys.modules.get("cupy")
     if torch is not None and torch.cuda.is_initialized():
         streams.append((int(_torch_getter()(device)), "PyTorch's current stream"))
     if cupy is not None:
@@ -153,7 +152,7 @@ def check_host_call(stream: int, device: int, kernel: str) -> None:
     for handle, whose in streams:
         if driver.get().capturing(handle, device):
             raise SpecError(
-                f"kernel {kernel}: its arrays are on the host and {whose} ({handle:#x}) is being captured into a CUDA "
-                "graph, which cannot hold the copies to the GPU and back: pass arrays on the GPU, or call it before or "
-                "after the capture"
+                f"kernel {kernel}: its arrays are on the host and {whose} ({handle:#x}) is being "
+                "captured into a CUDA graph, which cannot hold the copies to the GPU and back: "
+                "pass arrays on the GPU, or call it before or after the capture"
             )

@@ -69,20 +69,21 @@ class TorchGpus:
             ) from error
         if not distributed.is_available() or not distributed.is_initialized():
             raise SpecError(
-                "Mesh.torch: torch.distributed is not initialised: start the processes with torchrun, and call "
-                'torch.distributed.init_process_group("nccl") in each, ahead of numpipe.Mesh.torch()'
+                "Mesh.torch: torch.distributed is not initialised: start the processes with "
+                "torchrun, and call "
+                'torch.distributed.init_process_group("nccl") in each, ahead of '
+                "numpipe.Mesh.torch()"
             )
         from torch.distributed import distributed_c10d as c10d
 
         self._torch, self._group = torch, distributed.group.WORLD if group is None else group
         if self._group is distributed.GroupMember.NON_GROUP_MEMBER:
             raise SpecError(
-                "Mesh.torch: this process is no member of the group: make the mesh on the ranks of the group only"
+                "Mesh.torch: this process is no member of the group: make the mesh on the ranks "
+                "of the group only"
             )
-        self.rank, self.size = (
-            distributed.get_rank(self._group),
-            distributed.get_world_size(self._group),
-        )
+        self.rank = distributed.get_rank(self._group)
+        self.size = distributed.get_world_size(self._group)
         self.ranks: tuple[int, ...] = (self.rank,)
         ranks = "_".join(map(str, distributed.get_process_group_ranks(self._group)))
         number = _meshes[ranks] = _meshes.get(ranks, 0) + 1
@@ -109,8 +110,8 @@ class TorchGpus:
         kind = self._dtype(dtype, "Mesh.empty")
         if not torch.cuda.is_available():
             raise TargetError(
-                "Mesh.torch: PyTorch sees no GPU here, and symmetric memory is a GPU's: run on a machine with one "
-                "for each rank, or simulate, numpipe.Mesh.simulated(2)"
+                "Mesh.torch: PyTorch sees no GPU here, and symmetric memory is a GPU's: run on a "
+                "machine with one for each rank, or simulate, numpipe.Mesh.simulated(2)"
             )
         self.agree({"shape": str(tuple(shape)), "dtype": str(kind)}, "Mesh.empty", "allocates")
         from torch.distributed import _symmetric_memory as symmetric
@@ -123,8 +124,8 @@ class TorchGpus:
             handle = symmetric.rendezvous(tensor, self._group)
         except RuntimeError as error:
             raise LaunchError(
-                f"Mesh.empty{tuple(shape)}: torch.distributed's symmetric memory: {error}; all ranks need GPUs that "
-                "reach each other (nvidia-smi topo -p2p r)"
+                f"Mesh.empty{tuple(shape)}: torch.distributed's symmetric memory: {error}; all "
+                "ranks need GPUs that reach each other (nvidia-smi topo -p2p r)"
             ) from error
         begins = [int(address) for address in handle.buffer_ptrs]
         # PyTorch may have cut it out of a larger allocation
@@ -206,8 +207,9 @@ class TorchGpus:
         found = self._allocation(info)
         if found is None:
             raise SpecError(
-                f"{argument(name, kernel)}: the kernel reaches it on other GPUs, and on rank {self.rank} it is not in "
-                "this mesh's symmetric memory: allocate it with mesh.empty or mesh.zeros, and pass outputs as out="
+                f"{argument(name, kernel)}: the kernel reaches it on other GPUs, and on rank "
+                f"{self.rank} it is not in this mesh's symmetric memory: allocate it with "
+                "mesh.empty or mesh.zeros, and pass outputs as out="
             )
         return [begin + info.ptr - found.own for begin in found.begins]
 
@@ -221,8 +223,9 @@ class TorchGpus:
             where = "on the host" if info.kind == "host" else f"on GPU {info.device}"
             here = f", and its current GPU is {self.devices[0]}" if info.kind != "host" else ""
             raise SpecError(
-                f"{argument(name, kernel)} of rank {self.rank} is {where} of this process{here}: pass tensors of its "
-                "GPU, and call torch.cuda.set_device(local_rank) ahead of all else"
+                f"{argument(name, kernel)} of rank {self.rank} is {where} of this process{here}: "
+                "pass tensors of its GPU, and call torch.cuda.set_device(local_rank) ahead of "
+                "all else"
             )
 
     # ---- what the ranks tell each other
@@ -264,14 +267,16 @@ class TorchGpus:
                     late.append(rank)
         except RuntimeError as error:
             raise LaunchError(
-                f"{what} on rank {self.rank}: the store of torch.distributed does not answer ({error}): the process "
-                "that has it, of rank 0 or torchrun, has ended; restart the processes"
+                f"{what} on rank {self.rank}: the store of torch.distributed does not answer "
+                f"({error}): the process that has it, of rank 0 or torchrun, has ended; restart "
+                "the processes"
             ) from error
         if late:
             raise LaunchError(
-                f"{what} on rank {self.rank}, and rank{'s' * (len(late) > 1)} {', '.join(map(str, late))} did not "
-                f"come to the same call in {seconds:g} s: all ranks make the same calls in the same order; look for "
-                "an error, or for other work, there"
+                f"{what} on rank {self.rank}, and rank{'s' * (len(late) > 1)} "
+                f"{', '.join(map(str, late))} did not come to the same call in {seconds:g} s: all "
+                "ranks make the same calls in the same order; look for an error, or for other "
+                "work, there"
             )
         return texts
 
@@ -281,16 +286,20 @@ class TorchGpus:
         """Return the message for facts that differ from another rank's."""
         if (kernel, moment) != (other[0], other[2]):
             return (
-                f"{kernel}: rank {self.rank} {moment}, and rank {rank} is at {other[0]}: it {other[2]}; all ranks make the "
-                "same calls of kernels, Mesh.empty and Mesh.zeros, in the same order"
+                f"{kernel}: rank {self.rank} {moment}, and rank {rank} is at {other[0]}: it "
+                f"{other[2]}; all ranks make the same calls of kernels, Mesh.empty and "
+                "Mesh.zeros, in the same order"
             )
         names = [name for name in {**facts, **other[1]} if facts.get(name) != other[1].get(name)]
         told = "; ".join(
-            f"{name} is {facts.get(name, 'missing')} on rank {self.rank} and {other[1].get(name, 'missing')} on rank "
-            f"{rank}"
+            f"{name} is {facts.get(name, 'missing')} on rank {self.rank} and "
+            f"{other[1].get(name, 'missing')} on rank {rank}"
             for name in names
         )
-        return f"{kernel}: {told}: all ranks make the same call, on arrays of the same shapes and layouts"
+        return (
+            f"{kernel}: {told}: all ranks make the same call, on arrays of the same shapes and "
+            "layouts"
+        )
 
     def _meet(self, what: str) -> None:
         """Wait until all ranks are here."""

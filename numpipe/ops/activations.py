@@ -43,6 +43,7 @@ def activation_of(name: Any, op: str) -> Callable[..., Any] | None:
     SpecError for other names."""
     if not (NONE | FUNCTION | word(*ACTIVATIONS)).holds(name):
         raise SpecError(
-            f"{op}: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function, got {told(name)}"
+            f"{op}: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function, got "
+            f"{told(name)}"
         )
     return ACTIVATIONS[name] if isinstance(name, str) else name

@@ -101,10 +101,8 @@ def kernel(config: Config = Config()) -> Kernel:
                 ),
             )
             for (k,), (tile,) in pipe(peer(x, r)):
-                row, column = (
-                    at + (first + k * stride) // wide * rows,
-                    (first + k * stride) % wide * columns,
-                )
+                row = at + (first + k * stride) // wide * rows
+                column = (first + k * stride) % wide * columns
                 if row + rows <= end:
                     copy_smem_to_gmem(tile, out.at[ds(row, rows), ds(column, columns)])
                 else:
@@ -188,12 +186,13 @@ def exchanged(shards: Shards, x: Any, counts: Any, out: Any, config: Config | No
     shape = infos["x"][0].shape
     if len(shape) != 2 or shape[1] * infos["x"][0].dtype.itemsize % 16:
         raise SpecError(
-            f"all_to_all: 'x' must be a matrix whose rows have a multiple of 16 bytes, got {shape} of "
-            f"{infos['x'][0].dtype.name}: pad its columns"
+            "all_to_all: 'x' must be a matrix whose rows have a multiple of 16 bytes, got "
+            f"{shape} of {infos['x'][0].dtype.name}: pad its columns"
         )
     if numbers[0].shape != (shards.size,):
         raise SpecError(
-            f"all_to_all: 'counts' must be ({shards.size},), a number of rows for each GPU, got {numbers[0].shape}"
+            f"all_to_all: 'counts' must be ({shards.size},), a number of rows for each GPU, got "
+            f"{numbers[0].shape}"
         )
     results = (
         infos["out"]

@@ -84,11 +84,9 @@ def kernel(config: Config, form: Form) -> Kernel:
         """o = softmax2(scale q k^T) v, with powers of two; lse: logarithms of the sums; `group`:
         heads that take turns."""
         wg, group = axis_index("wg"), group if form.causal else 1
-        heads, keys, blocks = (
-            q.shape[form.heads],
-            k.shape[form.positions],
-            cdiv(q.shape[form.positions], config.rows),
-        )
+        heads = q.shape[form.heads]
+        keys = k.shape[form.positions]
+        blocks = cdiv(q.shape[form.positions], config.rows)
         for above, n, below in tiles(
             q.shape[0] * heads // group, blocks, group, dynamic=form.causal and config.dynamic
         ):  # type: ignore[var-annotated]
@@ -271,10 +269,8 @@ def attention(
     >>> attention(q, k, k, target="sim").shape
     (1, 8, 72, 64)
     """
-    constants, simple = (
-        (causal, diagonal, scale, layout, exact, config),
-        target is None and return_lse is False,
-    )
+    constants = (causal, diagonal, scale, layout, exact, config)
+    simple = target is None and return_lse is False
     if simple:
         done, out = _REPEATS.again((q, k, v), constants, out, stream)
         if done:
@@ -314,13 +310,12 @@ def attention(
             infos[0].shape[0] * infos[0].shape[form.heads],
             device.sm_count if device else 132,
         )
-    like, result = (
-        infos[0],
-        None if out is None or return_lse else launch.describe(out, "out", "attention"),
-    )
+    like = infos[0]
+    result = None if out is None or return_lse else launch.describe(out, "out", "attention")
     if result is not None and (result.shape, result.dtype) != (like.shape, like.dtype):
         raise SpecError(
-            f"attention: 'out' must be as 'q', {like.dtype.name} {like.shape}, got {result.dtype.name} {result.shape}"
+            f"attention: 'out' must be as 'q', {like.dtype.name} {like.shape}, got "
+            f"{result.dtype.name} {result.shape}"
         )
     attend = kernel(config, form)
 
@@ -376,16 +371,18 @@ def _asked(
     where they do not fit."""
     if odd := [(name, shape) for name, shape in (("q", q), ("k", k), ("v", v)) if len(shape) != 4]:
         raise SpecError(
-            f"attention: '{odd[0][0]}' must have 4 dimensions, {', '.join(layout)}, got shape {odd[0][1]}"
+            f"attention: '{odd[0][0]}' must have 4 dimensions, {', '.join(layout)}, got shape "
+            f"{odd[0][1]}"
         )
     if not 1 <= q[3] <= WIDTHS[-1]:
         raise SpecError(
-            f"attention: the depth of a head must be 1…{WIDTHS[-1]}, 'q' {q} has {q[3]}: use more heads of "
-            "fewer elements"
+            f"attention: the depth of a head must be 1…{WIDTHS[-1]}, 'q' {q} has {q[3]}: use more "
+            "heads of fewer elements"
         )
     if k != v or (k[0], k[3]) != (q[0], q[3]):
         raise SpecError(
-            f"attention: 'k' and 'v' must have one shape, with the batches and the depth of 'q' {q}, got {k} and {v}"
+            "attention: 'k' and 'v' must have one shape, with the batches and the depth of 'q' "
+            f"{q}, got {k} and {v}"
         )
     form = Form(next(width for width in WIDTHS if width >= q[3]), causal, layout, sums)
     heads, shared = q[form.heads], k[form.heads]

@@ -175,10 +175,8 @@ def _cycles(config: Config, depth: int, keys: int, tiles: int) -> float:
     """
     steps: int = cdiv(keys, config.keys)
     together = AT_ONCE if config.alone else config.wgs
-    products, exponentials = (
-        4 * config.rows * config.keys * depth / 4096,
-        1.25 * config.rows * config.keys / 16,
-    )
+    products = 4 * config.rows * config.keys * depth / 4096
+    exponentials = 1.25 * config.rows * config.keys / 16
     step: float = max(products, exponentials) + min(products, exponentials) / together + 200
     if not config.alone:
         return tiles * (500 + steps * step)

@@ -53,11 +53,9 @@ def kernel(config: Config, form: Form) -> Kernel:
     )
     def attend_short(q, k, v, o, lse, *, scale, diagonal, group):  # type: ignore[no-untyped-def]
         """o = softmax2(scale q k^T) v, with powers of two; lse: logarithms of the sums."""
-        heads, keys, blocks = (
-            q.shape[form.heads],
-            k.shape[form.positions],
-            cdiv(q.shape[form.positions], 64),
-        )
+        heads = q.shape[form.heads]
+        keys = k.shape[form.positions]
+        blocks = cdiv(q.shape[form.positions], 64)
         head, n = axis_index("tile") // blocks, axis_index("tile") % blocks
         b, h = head // heads, head % heads
         # several heads of queries have one of keys and values

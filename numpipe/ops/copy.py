@@ -292,10 +292,8 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
                     if batch > 4:
                         v1 = four(array, n + 4, row, end, stride)
                     if batch > 8:
-                        v2, v3 = (
-                            four(array, n + 8, row, end, stride),
-                            four(array, n + 12, row, end, stride),
-                        )
+                        v2 = four(array, n + 8, row, end, stride)
+                        v3 = four(array, n + 12, row, end, stride)
                     put(n, v0)
                     if batch > 4:
                         put(n + 4, v1)
@@ -328,11 +326,9 @@ def copy_blocks(a, o):  # type: ignore[no-untyped-def]
         block = step * ctas + mine
         row, j = block // wide, block % wide
         matrix, i = row // high, row % high
-        stack, above, below = (
-            matrix // o.shape[2],
-            matrix // o.shape[2] % o.shape[1],
-            matrix % o.shape[2],
-        )
+        stack = matrix // o.shape[2]
+        above = matrix // o.shape[2] % o.shape[1]
+        below = matrix % o.shape[2]
         first = stack // o.shape[1]
         o[first, above, below, ds(i * 64, 64), ds(j * 64, 64)] = a[
             first, above, below, ds(i * 64, 64), ds(j * 64, 64)
@@ -371,12 +367,13 @@ def copy(
     info = launch.describe(a, "a", "copy")
     if len(info.shape) > MOST:
         raise SpecError(
-            f"copy: 'a' of shape {info.shape} has {len(info.shape)} dimensions, expected up to {MOST}: reshape it"
+            f"copy: 'a' of shape {info.shape} has {len(info.shape)} dimensions, expected up to "
+            f"{MOST}: reshape it"
         )
     if recorded(info.owner):
         raise SpecError(
-            "copy: 'a' requires a gradient, which numpipe.ops.copy does not record: pass a.detach(), or call it under "
-            "torch.no_grad()"
+            "copy: 'a' requires a gradient, which numpipe.ops.copy does not record: pass "
+            "a.detach(), or call it under torch.no_grad()"
         )
     require("copy", locals(), config=a_kind(Config) | NONE)
     result = (
@@ -386,7 +383,8 @@ def copy(
     )
     if (result.shape, result.dtype) != (info.shape, info.dtype):
         raise SpecError(
-            f"copy: 'out' must be as 'a', {info.dtype.name} {info.shape}, got {result.dtype.name} {result.shape}"
+            f"copy: 'out' must be as 'a', {info.dtype.name} {info.shape}, got {result.dtype.name} "
+            f"{result.shape}"
         )
     launch.same_place([info, result], ["a", "out"], "copy")
     launch.check_writable(result, "out", "copy")

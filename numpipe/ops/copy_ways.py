@@ -126,10 +126,8 @@ def _simplest(dims: list[Dim], size: int) -> tuple[list[Dim], tuple[int, int]]:
     source = target = 0
     for number, dim in enumerate(dims):
         if dim.target < 0:  # from its other end
-            source, target = (
-                source + (dim.size - 1) * dim.source,
-                target + (dim.size - 1) * dim.target,
-            )
+            source = source + (dim.size - 1) * dim.source
+            target = target + (dim.size - 1) * dim.target
             dims[number] = Dim(dim.size, -dim.source, -dim.target)
     merged: list[Dim] = []
     for dim in sorted(dims, key=lambda dim: -dim.target):
@@ -234,11 +232,9 @@ def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
     low, high = (
         sum(end(0, (dim.size - 1) * dim.source) for dim in (*outer, last)) for end in (min, max)
     )
-    span, pitch, count = (
-        (high - low) // size + 1,
-        outer[-1].target,
-        math.prod(dim.size for dim in outer),
-    )
+    span = (high - low) // size + 1
+    pitch = outer[-1].target
+    count = math.prod(dim.size for dim in outer)
     half = outer[0].size // 2 // LINE * LINE  # a multiple, so that the second half begins at one
     many = max(span, count * pitch // size) >= _NUMBERS
     if len(outer) > 4 or any(dim.source % size for dim in (*outer, last)) or (many and not half):

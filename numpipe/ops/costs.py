@@ -228,11 +228,9 @@ def work(of: Ways, product: Product) -> Work:
     """Return the work of a product that is cut in these ways."""
     down = _cover(product.rows, of.tm * of.cluster) * of.cluster
     beside = _cover(product.columns, of.tn * of.across) * of.across
-    tiles, steps, size = (
-        product.batches * down * beside,
-        _cover(product.k, of.tk),
-        of.cluster * of.across * of.along,
-    )
+    tiles = product.batches * down * beside
+    steps = _cover(product.k, of.tk)
+    size = of.cluster * of.across * of.along
     slots = AT_ONCE[size.astype(int)] * product.sms // SMS // size * size
     units = tiles * of.along * of.parts
     active = np.minimum(np.where(of.stream > 0, tiles * steps, units), slots)

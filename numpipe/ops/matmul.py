@@ -155,10 +155,8 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
         # of a matrix there are no batches: the first of three indices is cut off
         plane = 3 - c.ndim
         # of clusters
-        m_tiles, n_tiles = (
-            cdiv(c.shape[1 - plane], config.tm * above),
-            cdiv(c.shape[2 - plane], config.tn * beside),
-        )
+        m_tiles = cdiv(c.shape[1 - plane], config.tm * above)
+        n_tiles = cdiv(c.shape[2 - plane], config.tn * beside)
         for i, y, x, part in split_tiles(  # type: ignore[call-arg, var-annotated]
             1 if plane else c.shape[0],
             m_tiles,
@@ -169,10 +167,8 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
             group=cdiv(config.group, above),
             dynamic=config.dynamic,
         ):
-            m, n = (
-                y * above + (axis_index("m") if axis is None else 0),
-                x * beside + axis_index("n"),
-            )
+            m = y * above + (axis_index("m") if axis is None else 0)
+            n = x * beside + axis_index("n")
             acc = zeros((rows, config.tn), np.float32)
             pipe = pipeline(
                 grid=(part.steps,),
@@ -214,10 +210,8 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
             acc = combine(acc, part, work, axis)
             if axis is None and part.begin > 0:
                 continue  # the tile is stored by whoever has its first steps
-            row, column = (
-                m * config.tm + wg * rows,
-                n * config.tn + (0 if axis is None else axis_index(axis) * config.share),
-            )
+            row = m * config.tm + wg * rows
+            column = n * config.tn + (0 if axis is None else axis_index(axis) * config.share)
 
             # of some columns of the tile: all of them would not fit into registers beside a source
             def finish(x, first):
@@ -288,10 +282,8 @@ def matmul(
     (2, 3, 5)
     """
     unread = isinstance(beta, (int, float, np.generic)) and beta == 0
-    arrays, constants = (
-        (a, b, None if unread else c, bias),
-        (alpha, beta, activation, batch_invariant, config),
-    )
+    arrays = (a, b, None if unread else c, bias)
+    constants = (alpha, beta, activation, batch_invariant, config)
     if target is None:
         done, out = _REPEATS.again(arrays, constants, out, stream)
         if done:
@@ -326,10 +318,8 @@ def matmul(
         for name in ("out", "c")
         if name in infos
     ]
-    left, right = (
-        as_matrices(first, (vectors[0], False)),
-        as_matrices(infos["b"], (False, vectors[1])),
-    )
+    left = as_matrices(first, (vectors[0], False))
+    right = as_matrices(infos["b"], (False, vectors[1]))
     across = "bias" in infos and len(infos["bias"].shape) == 2
     # all rows by one matrix
     if batch and math.prod(right.shape[:-2]) == 1 and left.shape[:-2] == batch and not across:

@@ -249,8 +249,8 @@ def multiplied(shards: Shards, a: Any, b: Any, out: Any, config: Config | None) 
     (m, k), n = check_matrices("matmul_reduce_scatter", infos["a"][0].shape, infos["b"][0].shape)
     if m % shards.size:
         raise SpecError(
-            f"matmul_reduce_scatter: 'a' has {m} rows, which {shards.size} GPUs cannot share evenly: pad it to "
-            f"{-(-m // shards.size) * shards.size}"
+            f"matmul_reduce_scatter: 'a' has {m} rows, which {shards.size} GPUs cannot share "
+            f"evenly: pad it to {-(-m // shards.size) * shards.size}"
         )
     rows = m // shards.size
     results = infos["out"] if out is not None else shards.made(infos["a"], (rows, n))

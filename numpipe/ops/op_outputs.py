@@ -43,7 +43,10 @@ def tell_copied(op: str, name: str, info: ArrayInfo, reason: str) -> None:
     notes = taken()
     if notes is None and not log.on("launch"):
         return
-    told = f"'{name}', {info.dtype.name} {info.shape}, strides {info.strides} bytes, is copied: {reason}"
+    told = (
+        f"'{name}', {info.dtype.name} {info.shape}, strides {info.strides} bytes, is copied: "
+        f"{reason}"
+    )
     if notes is not None:
         notes.copied.append(told)
     else:

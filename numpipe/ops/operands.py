@@ -65,17 +65,19 @@ def described(
         if info.dtype not in legal:
             known = " or ".join(dtype.name for dtype in legal)
             raise SpecError(
-                f"{op}: '{name}' is {info.dtype.name}, expected {known}: convert it, as {name}.astype(…) does"
+                f"{op}: '{name}' is {info.dtype.name}, expected {known}: convert it, as "
+                f"{name}.astype(…) does"
             )
         if info.dtype != of_first.dtype and name not in added:
             raise SpecError(
-                f"{op}: '{name}' is {info.dtype.name} and '{first}' is {of_first.dtype.name}: give both one type"
+                f"{op}: '{name}' is {info.dtype.name} and '{first}' is {of_first.dtype.name}: "
+                "give both one type"
             )
         if recorded(info.owner):
             other = f"call numpipe.torch.{op}, or " if op in DIFFERENTIATED else ""
             raise SpecError(
-                f"{op}: '{name}' requires a gradient, which numpipe.ops.{op} does not record: {other}pass "
-                f"{name}.detach(), or call it under torch.no_grad()"
+                f"{op}: '{name}' requires a gradient, which numpipe.ops.{op} does not record: "
+                f"{other}pass {name}.detach(), or call it under torch.no_grad()"
             )
     launch.same_place(list(infos.values()), list(infos), op)
     return infos

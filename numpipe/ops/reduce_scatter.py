@@ -202,7 +202,8 @@ def scattered(shards: Shards, x: Any, out: Any, config: Config | None) -> Any:
     first = infos["x"][0].shape
     if not first or first[0] % shards.size:
         raise SpecError(
-            f"reduce_scatter: 'x' is {first}: {shards.size} GPUs cannot share its first dimension evenly; pad it"
+            f"reduce_scatter: 'x' is {first}: {shards.size} GPUs cannot share its first dimension "
+            "evenly; pad it"
         )
     shape = (first[0] // shards.size, *first[1:])
     results = infos["out"] if out is not None else shards.made(infos["x"], shape)

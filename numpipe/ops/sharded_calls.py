@@ -68,7 +68,8 @@ class Shards:
         """Raises SpecError for what is no mesh."""
         if not isinstance(mesh, Mesh):
             raise SpecError(
-                f"{op}: mesh must be a numpipe.Mesh: Mesh.simulated(2), Mesh.local() or Mesh.torch(), got {told(mesh)}"
+                f"{op}: mesh must be a numpipe.Mesh: Mesh.simulated(2), Mesh.local() or "
+                f"Mesh.torch(), got {told(mesh)}"
             )
         self.op, self.mesh, self.stream = op, mesh, stream
         self.target, self.size = "sim" if mesh.gpus is None else None, mesh.size
@@ -102,13 +103,15 @@ class Shards:
             for gpu, infos in enumerate(each):
                 if infos[name].shape != each[0][name].shape:
                     raise SpecError(
-                        f"{self.op}: '{name}' is {each[0][name].shape} on GPU 0 and {infos[name].shape} on GPU {gpu}: "
-                        "all GPUs have shards of one shape; pad the last one"
+                        f"{self.op}: '{name}' is {each[0][name].shape} on GPU 0 and "
+                        f"{infos[name].shape} on GPU {gpu}: all GPUs have shards of one shape; "
+                        "pad the last one"
                     )
                 if infos[name].dtype != each[0][name].dtype:
                     raise SpecError(
-                        f"{self.op}: '{name}' is {each[0][name].dtype} on GPU 0 and {infos[name].dtype} on GPU {gpu}: "
-                        "all GPUs have shards of one type; cast some of them"
+                        f"{self.op}: '{name}' is {each[0][name].dtype} on GPU 0 and "
+                        f"{infos[name].dtype} on GPU {gpu}: all GPUs have shards of one type; "
+                        "cast some of them"
                     )
         self._infos += [[infos[name] for infos in each] for name in given]
         return {name: [infos[name] for infos in each] for name in given}
@@ -121,8 +124,8 @@ class Shards:
         if type(value) not in (list, tuple) or len(value) != self.mesh.size:
             got = f"{len(value)} of them" if type(value) in (list, tuple) else told(value)
             raise SpecError(
-                f"{self.op}: '{name}' under {self.mesh!r} must be a list of {self.mesh.size} arrays, one for each GPU, "
-                f"got {got}"
+                f"{self.op}: '{name}' under {self.mesh!r} must be a list of {self.mesh.size} "
+                f"arrays, one for each GPU, got {got}"
             )
         return value  # type: ignore[no-any-return]
 
@@ -143,8 +146,9 @@ class Shards:
         for gpu, operand in enumerate(found):
             if operand.turned != found[0].turned:
                 raise SpecError(
-                    f"{self.op}: '{name}' has strides {infos[0].strides} on GPU 0 and {infos[gpu].strides} on GPU "
-                    f"{gpu}: all GPUs have shards of one layout; pass a copy of some of them"
+                    f"{self.op}: '{name}' has strides {infos[0].strides} on GPU 0 and "
+                    f"{infos[gpu].strides} on GPU {gpu}: all GPUs have shards of one layout; pass "
+                    "a copy of some of them"
                 )
         return found
 
@@ -280,12 +284,13 @@ def _contiguous(op: str, name: str, info: ArrayInfo, parts: int) -> int:
     nbytes = math.prod(info.shape) * info.dtype.itemsize
     if info.strides != dense_strides(info.shape, info.dtype.itemsize):
         raise SpecError(
-            f"{op}: '{name}' is not contiguous, shape {info.shape}, strides {info.strides} bytes: pass a copy"
+            f"{op}: '{name}' is not contiguous, shape {info.shape}, strides {info.strides} bytes: "
+            "pass a copy"
         )
     if nbytes // parts % _CHUNK or info.ptr % _CHUNK:
         raise SpecError(
-            f"{op}: each GPU's part of '{name}' has {nbytes // parts} bytes, and must begin and end at a multiple of "
-            f"{_CHUNK}: pad it"
+            f"{op}: each GPU's part of '{name}' has {nbytes // parts} bytes, and must begin and "
+            f"end at a multiple of {_CHUNK}: pad it"
         )
     return nbytes
 

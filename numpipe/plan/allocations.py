@@ -68,13 +68,14 @@ class SMEM:
         shape = tuple(self.shape) if isinstance(self.shape, (tuple, list)) else ()
         if not shape or not all(is_int(n) and n >= 1 for n in shape):
             raise SpecError(
-                f"SMEM: shape must be a tuple of positive compile-time ints, (n,) or (*slots, rows, columns), got "
-                f"{self.shape!r}"
+                "SMEM: shape must be a tuple of positive compile-time ints, (n,) or (*slots, "
+                f"rows, columns), got {self.shape!r}"
             )
         dtype = element_type("SMEM", self.dtype)
         if dtype.name not in ELEMENTS or not dtype.isnative:
             raise SpecError(
-                f"SMEM: dtype must be one that arrays of a kernel have, {', '.join(ELEMENTS)}, got {dtype!r}"
+                f"SMEM: dtype must be one that arrays of a kernel have, {', '.join(ELEMENTS)}, "
+                f"got {dtype!r}"
             )
         object.__setattr__(self, "shape", tuple(int(n) for n in shape))
         object.__setattr__(self, "dtype", dtype)
@@ -134,19 +135,20 @@ class Barrier:
     def __post_init__(self) -> None:
         if not is_int(self.num_arrivals) or not 1 <= self.num_arrivals <= 1 << 16:
             raise SpecError(
-                "Barrier: num_arrivals must be a compile-time int of at least 1: the warpgroups and copies whose "
-                f"arrival completes a phase, got {self.num_arrivals!r}"
+                "Barrier: num_arrivals must be a compile-time int of at least 1: the warpgroups "
+                f"and copies whose arrival completes a phase, got {self.num_arrivals!r}"
             )
         shape = self.num_barriers if isinstance(self.num_barriers, tuple) else (self.num_barriers,)
         if not shape or not all(is_int(n) and n >= 1 for n in shape):
             raise SpecError(
-                f"Barrier: num_barriers must be a positive compile-time int, or a tuple of them, got "
-                f"{self.num_barriers!r}"
+                "Barrier: num_barriers must be a positive compile-time int, or a tuple of them, "
+                f"got {self.num_barriers!r}"
             )
         if np.prod(shape) > MAX_BARRIERS:
             raise SpecError(
-                f"Barrier: num_barriers={self.num_barriers} is {np.prod(shape)} barriers, and the phases of at most "
-                f"{MAX_BARRIERS} fit the 32 bits that a warpgroup keeps for them: allocate several"
+                f"Barrier: num_barriers={self.num_barriers} is {np.prod(shape)} barriers, and the "
+                f"phases of at most {MAX_BARRIERS} fit the 32 bits that a warpgroup keeps for "
+                "them: allocate several"
             )
 
     @property
@@ -219,8 +221,8 @@ class ClusterBarrier(Barrier):
 
     def __repr__(self) -> str:
         return (
-            f"ClusterBarrier({self.collective_axes!r}, num_barriers={self.num_barriers}, num_arrivals={self.num_arrivals}"
-            f"{', leader_tracked=True' * self.leader_tracked}{', orders_stores=True' * self.orders_stores})"
+            f"ClusterBarrier({self.collective_axes!r}, num_barriers={self.num_barriers}, "
+            f"num_arrivals={self.num_arrivals}{', leader_tracked=True' * self.leader_tracked}{', orders_stores=True' * self.orders_stores})"
         )
 
 
@@ -350,7 +352,10 @@ class BarrierPlan:
             if self.kind.count > 1
             else ""
         )
-        return f"barrier{f'[{index}]' * bool(index)}{f' of warpgroup {copy}' * bool(self.memory.owners)} @ {self.name}"
+        return (
+            f"barrier{f'[{index}]' * bool(index)}{f' of warpgroup {copy}' * bool(self.memory.owners)} "
+            f"@ {self.name}"
+        )
 
 
 @dataclass(frozen=True)

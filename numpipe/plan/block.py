@@ -114,8 +114,9 @@ class Block:
         unit = 16 // self.layout.itemsize
         if start % unit:
             raise SpecError(
-                f"{what} returned element {start} for dimension {self.contiguous}, which is contiguous: there a block "
-                f"starts at a multiple of 16 B, {unit} elements; an H200 stops with an illegal instruction otherwise"
+                f"{what} returned element {start} for dimension {self.contiguous}, which is "
+                f"contiguous: there a block starts at a multiple of 16 B, {unit} elements; an "
+                "H200 stops with an illegal instruction otherwise"
             )
 
 
@@ -140,7 +141,8 @@ def cut(
     wgmma cannot take them."""
     if ndim != len(shape):
         raise SpecError(
-            f"{what}: block_shape {spelled(shape)} has {len(shape)} dimensions, the array has {ndim}"
+            f"{what}: block_shape {spelled(shape)} has {len(shape)} dimensions, the array has "
+            f"{ndim}"
         )
     axes = tuple(axis for axis, side in enumerate(shape) if side is not None)
     sides = tuple(side.size if isinstance(side, Element) else int(side or 1) for side in shape)
@@ -153,8 +155,8 @@ def cut(
             else "the array is column-major; pass np.ascontiguousarray of it"
         )
         raise SpecError(
-            f"{what}: block_shape {spelled(shape)} squeezes dimension {contiguous}, which is contiguous, and TMA "
-            f"moves at least 16 B of that: {fix}"
+            f"{what}: block_shape {spelled(shape)} squeezes dimension {contiguous}, which is "
+            f"contiguous, and TMA moves at least 16 B of that: {fix}"
         )
     if fill == "nan" and not BY_DTYPE[dtype].fills_nan:
         raise SpecError(

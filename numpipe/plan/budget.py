@@ -94,14 +94,16 @@ def fit_slots(
     )
     if not stage:
         raise SpecError(
-            f"fit_slots: the blocks have no bytes, got {blocks}: give (shape, dtype) of each operand's block"
+            f"fit_slots: the blocks have no bytes, got {blocks}: give (shape, dtype) of each "
+            "operand's block"
         )
     staging = num_compute_wgs * store_slots * PANEL_BYTES
     room = DEFAULT.smem_bytes - HEADER - staging - other_bytes
     if room < stage:
         raise SpecError(
-            f"fit_slots: a slot is {stage} B, but of {DEFAULT.smem_bytes} B {max(0, room)} B are left beside "
-            f"{HEADER} B of barriers, {staging} B of store_slots ({num_compute_wgs} warpgroups x {store_slots} x "
-            f"{PANEL_BYTES} B) and {other_bytes} B of other_bytes: use smaller blocks or fewer store_slots"
+            f"fit_slots: a slot is {stage} B, but of {DEFAULT.smem_bytes} B {max(0, room)} B are "
+            f"left beside {HEADER} B of barriers, {staging} B of store_slots ({num_compute_wgs} "
+            f"warpgroups x {store_slots} x {PANEL_BYTES} B) and {other_bytes} B of other_bytes: "
+            "use smaller blocks or fewer store_slots"
         )
     return room // stage

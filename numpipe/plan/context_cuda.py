@@ -36,13 +36,11 @@ class CompiledContext(source.ContextFacts):
     """The context as a `formula` sees it that is compiled; `value` returns the LLVM value."""
 
     def __init__(self, ty: ContextType, builder: Any, value: Callable[[], Any]) -> None:
-        self.unit, self.role, self.builder, self.value, self.state = (
-            ty.unit,
-            ty.role,
-            builder,
-            value,
-            self,
-        )
+        self.unit = ty.unit
+        self.role = ty.role
+        self.builder = builder
+        self.value = value
+        self.state = self
 
     def __getitem__(self, index: int) -> Value:
         return Value(

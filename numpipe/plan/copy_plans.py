@@ -135,13 +135,14 @@ def cut_prefetch(
     contiguous = 0 if reverse else rank - 1
     if contiguous not in axes:
         raise SpecError(
-            f"async_prefetch: dimension {contiguous} of '{name}' is contiguous: a ds(start, size) has to be there"
+            f"async_prefetch: dimension {contiguous} of '{name}' is contiguous: a ds(start, size) "
+            "has to be there"
         )
     inner, unit = axes.index(contiguous), 16 // itemsize
     if sizes[inner] % unit:
         raise SpecError(
-            f"async_prefetch: {name}.at[…] has {sizes[inner]} elements along dimension {axes[inner]}, which is "
-            f"contiguous: the TMA moves multiples of 16 B, {unit} elements"
+            f"async_prefetch: {name}.at[…] has {sizes[inner]} elements along dimension "
+            f"{axes[inner]}, which is contiguous: the TMA moves multiples of 16 B, {unit} elements"
         )
     sides = [_side(size, unit if number == inner else 1) for number, size in enumerate(sizes)]
     places = [

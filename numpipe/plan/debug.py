@@ -24,8 +24,8 @@ from .context import Context
 __all__ = ["debug_print", "device_assert"]
 
 BREAKPOINT = (
-    "breakpoint() stops in the simulator only: run the kernel with kernel.simulate(…) or target='sim', or use "
-    "numpipe.debug_print on the GPU"
+    "breakpoint() stops in the simulator only: run the kernel with kernel.simulate(…) or "
+    "target='sim', or use numpipe.debug_print on the GPU"
 )
 
 
@@ -111,9 +111,10 @@ def line(
             yield missing(part)
         elif kind_of(value) is None:
             raise SpecError(
-                f"debug_print: value {part.number} is {described(value)}, and only bool, integer and float scalars are "
-                "printed: to look at tiles and arrays, simulate the kernel and stop in it with breakpoint(), where "
-                "tile.value and array.array are NumPy arrays"
+                f"debug_print: value {part.number} is {described(value)}, and only bool, integer "
+                "and float scalars are printed: to look at tiles and arrays, simulate the kernel "
+                "and stop in it with breakpoint(), where tile.value and array.array are NumPy "
+                "arrays"
             )
         else:
             yield part, value

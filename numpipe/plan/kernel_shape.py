@@ -73,25 +73,25 @@ class KernelShape:
         if not 1 <= self.compute_wgs <= most:
             memory = " and one warpgroup is the memory role" * self.warp_specialized
             raise SpecError(
-                f"kernel {self.kernel}: num_compute_wgs must be 1…{most} (a CTA has at most 1024 threads{memory}), "
-                f"got {self.compute_wgs}"
+                f"kernel {self.kernel}: num_compute_wgs must be 1…{most} (a CTA has at most 1024 "
+                f"threads{memory}), got {self.compute_wgs}"
             )
         if self.schedule == "pingpong" and self.compute_wgs < 2:
             raise SpecError(
-                f"kernel {self.kernel}: schedule='pingpong' lets compute warpgroups take turns, and needs 2 or more: "
-                f"num_compute_wgs={self.compute_wgs}; give num_compute_wgs=2"
+                f"kernel {self.kernel}: schedule='pingpong' lets compute warpgroups take turns, "
+                f"and needs 2 or more: num_compute_wgs={self.compute_wgs}; give num_compute_wgs=2"
             )
         if self.gpus and GPU_AXIS in (*self.axes, *self.cluster_axes, self.wg_axis):
             raise SpecError(
-                f"kernel {self.kernel}: {GPU_AXIS!r} is the axis of the GPUs in a kernel with semaphores=: give the "
-                "grid's, the cluster's or the warpgroups' axis another name"
+                f"kernel {self.kernel}: {GPU_AXIS!r} is the axis of the GPUs in a kernel with "
+                "semaphores=: give the grid's, the cluster's or the warpgroups' axis another name"
             )
         for name in self.cluster_axes:
             if name in self.axes or name == self.wg_axis:
                 other = "a grid axis" if name in self.axes else "the warpgroup axis"
                 raise SpecError(
-                    f"kernel {self.kernel}: cluster_names {self.cluster_axes} has {name!r}, which is also {other}: "
-                    "give each axis a name of its own"
+                    f"kernel {self.kernel}: cluster_names {self.cluster_axes} has {name!r}, which "
+                    f"is also {other}: give each axis a name of its own"
                 )
         if not self.warp_specialized:
             return
@@ -102,9 +102,11 @@ class KernelShape:
             )
         if self.compute_registers < 24:
             raise SpecError(
-                f"kernel {self.kernel}: register budget: {self.register_pool} - {self.memory_registers} (memory) "
-                f"leaves {self.register_pool - self.memory_registers} a lane for {self.compute_wgs} compute "
-                f"warpgroups, {self.compute_registers} each: fewer than 24; lower memory_registers or num_compute_wgs"
+                f"kernel {self.kernel}: register budget: {self.register_pool} - "
+                f"{self.memory_registers} (memory) leaves "
+                f"{self.register_pool - self.memory_registers} a lane for {self.compute_wgs} "
+                f"compute warpgroups, {self.compute_registers} each: fewer than 24; lower "
+                "memory_registers or num_compute_wgs"
             )
 
     # ---- threads and registers
@@ -207,8 +209,9 @@ class KernelShape:
         if name not in self.axes:
             cluster = f", the cluster {self.cluster_axes}" * bool(self.cluster_axes)
             raise SpecError(
-                f"kernel {self.kernel}: unknown axis {name!r}: the grid has {self.axes or 'no named axes'}{cluster} "
-                f"and the warpgroup axis is {self.wg_axis!r}"
+                f"kernel {self.kernel}: unknown axis {name!r}: the grid has "
+                f"{self.axes or 'no named axes'}{cluster} and the warpgroup axis is "
+                f"{self.wg_axis!r}"
             )
         return self.axes.index(name)
 
@@ -222,7 +225,10 @@ class KernelShape:
                 known = (
                     f"the cluster's axes are {', '.join(map(repr, self.cluster_axes))}"
                     if self.cluster_axes
-                    else "the kernel names none: @numpipe.kernel(cluster=(2,), cluster_names=('cluster',))"
+                    else (
+                        "the kernel names none: @numpipe.kernel(cluster=(2,), "
+                        "cluster_names=('cluster',))"
+                    )
                 )
                 raise SpecError(
                     f"{what}: {option} has {name!r}, which is no axis of the cluster: {known}"
@@ -257,16 +263,17 @@ class KernelShape:
             return None
         if layout.flat:
             raise SpecError(
-                f"{what}: collective_axes={names}: CTAs load a share each of a block's rows, and this one has one "
-                "dimension: give it two, or leave collective_axes out"
+                f"{what}: collective_axes={names}: CTAs load a share each of a block's rows, and "
+                "this one has one dimension: give it two, or leave collective_axes out"
             )
         shares = math.prod(self.cluster[axis] for axis in along)
         outer = 1 - layout.inner
         rows = layout.shape[outer]
         if rows % (ROWS * shares):
             raise SpecError(
-                f"{what}: collective_axes={names}: {shares} CTAs load a share each of its {rows} rows (of dimension "
-                f"{axes[outer]}, the one that is not contiguous), and a share is a multiple of {ROWS} rows: make "
-                f"that side a multiple of {ROWS * shares}, or the cluster smaller"
+                f"{what}: collective_axes={names}: {shares} CTAs load a share each of its {rows} "
+                f"rows (of dimension {axes[outer]}, the one that is not contiguous), and a share "
+                f"is a multiple of {ROWS} rows: make that side a multiple of {ROWS * shares}, or "
+                "the cluster smaller"
             )
         return Sharing(self.cluster, along, axes[outer], rows // shares, layout.width)

@@ -120,9 +120,9 @@ class Layout:
         unit = self.per_panel if axis == self.inner else 8
         if size % unit or size > self.shape[axis]:
             raise SpecError(
-                f"{what}: ds(start, {size}) along axis {axis} of a tile {self.shape} must have a size that is "
-                f"a multiple of {unit} and at most {self.shape[axis]} (the shared-memory layout has "
-                f"{self.width}-byte rows, swizzled in groups of 8)"
+                f"{what}: ds(start, {size}) along axis {axis} of a tile {self.shape} must have a "
+                f"size that is a multiple of {unit} and at most {self.shape[axis]} (the "
+                f"shared-memory layout has {self.width}-byte rows, swizzled in groups of 8)"
             )
         shape = (size, self.shape[1]) if axis == 0 else (self.shape[0], size)
         return dataclasses.replace(self, shape=shape), (
@@ -167,8 +167,8 @@ def flat_layout(
     where TMA cannot move it."""
     if size * dtype.itemsize % 16:
         raise SpecError(
-            f"{what} of {dtype} is {size * dtype.itemsize} B, but TMA moves multiples of 16 B: make it a multiple of "
-            f"{16 // dtype.itemsize} elements"
+            f"{what} of {dtype} is {size * dtype.itemsize} B, but TMA moves multiples of 16 B: "
+            f"make it a multiple of {16 // dtype.itemsize} elements"
         )
     if transforms:
         raise SpecError(

@@ -116,6 +116,7 @@ def check_leaves(where: str, name: str, specs: Any) -> None:
     for label, leaf in zip(tree_of(specs).labels(name), leaves(specs), strict=True):
         if label != name and called(leaf) in ("NoneType", "none"):
             raise SpecError(
-                f"{where}: {label} is None, and each array has a BlockSpec: leave out None and its array, or pass the "
-                "array to the body as it is, BlockSpec(memory_space=numpipe.GMEM)"
+                f"{where}: {label} is None, and each array has a BlockSpec: leave out None and "
+                "its array, or pass the array to the body as it is, "
+                "BlockSpec(memory_space=numpipe.GMEM)"
             )

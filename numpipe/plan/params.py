@@ -152,7 +152,8 @@ class CompilerParams:
         )
         if self.check_nan and not self.debug:
             raise SpecError(
-                "CompilerParams: check_nan=True without debug=True: a NaN is told as what debug finds is; give both"
+                "CompilerParams: check_nan=True without debug=True: a NaN is told as what debug "
+                "finds is; give both"
             )
         if bool(self.profile_space) != bool(self.profile_dir):
             missing, have = (
@@ -161,8 +162,9 @@ class CompilerParams:
                 else ("profile_space", "profile_dir")
             )
             raise SpecError(
-                f"CompilerParams: {have}={getattr(self, have)!r} without {missing}: the profiler needs to know how "
-                "many events to keep and where to write them; give both, or neither"
+                f"CompilerParams: {have}={getattr(self, have)!r} without {missing}: the profiler "
+                "needs to know how many events to keep and where to write them; give both, or "
+                "neither"
             )
 
     def replace(self, **changes: Any) -> CompilerParams:
@@ -171,6 +173,7 @@ class CompilerParams:
         unknown = next((name for name in changes if name not in names), None)
         if unknown is not None:
             raise SpecError(
-                f"CompilerParams.replace: there is no option {unknown!r}: the options are {', '.join(names)}"
+                f"CompilerParams.replace: there is no option {unknown!r}: the options are "
+                f"{', '.join(names)}"
             )
         return dataclasses.replace(self, **changes)

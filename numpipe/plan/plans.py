@@ -68,8 +68,9 @@ class ArrayArg:
         message."""
         if self.semaphores:
             raise SpecError(
-                f"{what}: semaphores are signalled and waited for, numpipe.signal({self.name}.at[i], rank) and "
-                f"numpipe.wait({self.name}.at[i], value), and nothing else: pass an array for numbers"
+                f"{what}: semaphores are signalled and waited for, "
+                f"numpipe.signal({self.name}.at[i], rank) and numpipe.wait({self.name}.at[i], "
+                "value), and nothing else: pass an array for numbers"
             )
 
     @property
@@ -248,8 +249,9 @@ class RingPlan:
         ):
             if have != want:
                 raise SpecError(
-                    f"{where}: allocations of {self.name} have other {what} than this pipeline, {other.name}: {have}, "
-                    f"and it needs {want}; pipelines that share them have the same"
+                    f"{where}: allocations of {self.name} have other {what} than this pipeline, "
+                    f"{other.name}: {have}, and it needs {want}; pipelines that share them have "
+                    "the same"
                 )
 
     def step_at(self, slot: int, phase: int) -> int:

@@ -20,28 +20,29 @@ from .unit import Unit
 I32 = nb.types.int32
 # $0 events so far, $1 room, $2 and $3 the address, $4 and $5 the event
 _EVENT = (
-    "{ .reg .pred np_used; .reg .b32 low, high; .reg .b64 at, now; "
-    "setp.lt.u32 np_used, $0, $1; mov.b64 at, {$2, $3}; @np_used mov.u64 now, %clock64; mov.b64 {low, high}, now; "
-    "@np_used st.global.v4.u32 [at], {$4, $5, low, high}; }"
+    "{ .reg .pred np_used; .reg .b32 low, high; .reg .b64 at, now; setp.lt.u32 np_used, $0, $1; "
+    "mov.b64 at, {$2, $3}; @np_used mov.u64 now, %clock64; mov.b64 {low, high}, now; @np_used "
+    "st.global.v4.u32 [at], {$4, $5, low, high}; }"
 )
 # $0 room, $1 and $2 the address of the first event; $3 the control block, $4 the CTA, $5 which part
 # is the warpgroup's, $6 whether this lane records, $7 whether it is the first of those that may
 _BEGIN = (
     "{ .reg .pred sampled, first; .reg .b32 count, word; .reg .b64 at, buffer, time, size; "
-    "ld.global.u64 buffer, [$3]; ld.global.v2.u32 {count, word}, [$3+8]; "
-    "setp.lt.u32 sampled, $4, count; setp.ne.and.u32 sampled, $6, 0, sampled; selp.u32 $0, word, 0, sampled; "
-    "mul.wide.u32 size, word, 16; add.u64 size, size, 64; cvt.u64.u32 at, $5; mul.lo.u64 at, at, size; "
-    "add.u64 at, at, buffer; setp.ne.and.u32 first, $7, 0, sampled; mov.u32 word, %smid; @first st.global.u32 [at+4], word; "
-    "mov.u64 time, %globaltimer; @first st.global.u64 [at+8], time; mov.u64 time, %clock64; "
-    "@first st.global.u64 [at+16], time; add.u64 at, at, 64; mov.b64 {$1, $2}, at; }"
+    "ld.global.u64 buffer, [$3]; ld.global.v2.u32 {count, word}, [$3+8]; setp.lt.u32 sampled, $4, "
+    "count; setp.ne.and.u32 sampled, $6, 0, sampled; selp.u32 $0, word, 0, sampled; mul.wide.u32 "
+    "size, word, 16; add.u64 size, size, 64; cvt.u64.u32 at, $5; mul.lo.u64 at, at, size; add.u64 "
+    "at, at, buffer; setp.ne.and.u32 first, $7, 0, sampled; mov.u32 word, %smid; @first "
+    "st.global.u32 [at+4], word; mov.u64 time, %globaltimer; @first st.global.u64 [at+8], time; "
+    "mov.u64 time, %clock64; @first st.global.u64 [at+16], time; add.u64 at, at, 64; mov.b64 {$1, "
+    "$2}, at; }"
 )
 # $0 events so far, $1 room, $2 and $3 the address of the next one
 _END = (
-    "{ .reg .pred np_used; .reg .b32 kept; .reg .b64 at, time, past; "
-    "setp.ne.u32 np_used, $1, 0; setp.ne.and.u32 np_used, $0, 0, np_used; "
-    "min.u32 kept, $0, $1; mul.wide.u32 past, kept, 16; mov.b64 at, {$2, $3}; sub.u64 at, at, past; sub.u64 at, at, 64; "
-    "@np_used st.global.u32 [at], $0; mov.u64 time, %globaltimer; @np_used st.global.u64 [at+24], time; "
-    "mov.u64 time, %clock64; @np_used st.global.u64 [at+32], time; }"
+    "{ .reg .pred np_used; .reg .b32 kept; .reg .b64 at, time, past; setp.ne.u32 np_used, $1, 0; "
+    "setp.ne.and.u32 np_used, $0, 0, np_used; min.u32 kept, $0, $1; mul.wide.u32 past, kept, 16; "
+    "mov.b64 at, {$2, $3}; sub.u64 at, at, past; sub.u64 at, at, 64; @np_used st.global.u32 [at], "
+    "$0; mov.u64 time, %globaltimer; @np_used st.global.u64 [at+24], time; mov.u64 time, "
+    "%clock64; @np_used st.global.u64 [at+32], time; }"
 )
 
 

@@ -131,8 +131,10 @@ class SharedMemory(KernelShape):
             raise SpecError(
                 "\n".join(
                     [
-                        f"kernel {self.kernel}: {self._two_types()}shared memory: {total} B, but a CTA has {self.target.smem_bytes} B: use "
-                        f"fewer slots (max_concurrent_steps, buffer_count), smaller blocks or fewer store_slots{scratch}",
+                        f"kernel {self.kernel}: {self._two_types()}shared memory: {total} B, but "
+                        f"a CTA has {self.target.smem_bytes} B: use fewer slots "
+                        "(max_concurrent_steps, buffer_count), smaller blocks or fewer "
+                        f"store_slots{scratch}",
                         *(f"  {size:>{len(str(total))}} B  {what}" for what, size in found),
                     ]
                 )
@@ -151,8 +153,9 @@ class SharedMemory(KernelShape):
             if other is not None:
                 narrow, wide = sorted((arrays[0], other), key=lambda array: array.dtype.itemsize)
                 return (
-                    f"'{wide.name}' is {wide.dtype} and '{narrow.name}' {narrow.dtype}, and wgmma multiplies two of one type: "
-                    f"pass {wide.name}.astype('{narrow.dtype}') if they are multiplied; "
+                    f"'{wide.name}' is {wide.dtype} and '{narrow.name}' {narrow.dtype}, and wgmma "
+                    f"multiplies two of one type: pass {wide.name}.astype('{narrow.dtype}') if "
+                    "they are multiplied; "
                 )
         return ""
 
@@ -161,17 +164,17 @@ class SharedMemory(KernelShape):
         `staging` bytes."""
         yield "barriers", HEADER
         for plan in (*self.load_rings, *self.outputs.values()):
-            copies, site, ends = (
-                max(1, plan.private),
-                plan.name.rsplit(" @ ", 1)[1],
-                (*plan.offsets[1:], plan.stage_stride),
-            )
+            copies = max(1, plan.private)
+            site = plan.name.rsplit(" @ ", 1)[1]
+            ends = (*plan.offsets[1:], plan.stage_stride)
             for arg, label, start, end in zip(
                 plan.args, plan.labels, plan.offsets, ends, strict=True
             ):
                 yield (
-                    f"{label} for '{self.arrays[arg].name}': {f'{copies} warpgroups x ' * (copies > 1)}{plan.slots} "
-                    f"{'output ' * plan.written}slot{'s' * (plan.slots > 1)} x {end - start} B, pipeline at {site}",
+                    f"{label} for '{self.arrays[arg].name}': "
+                    f"{f'{copies} warpgroups x ' * (copies > 1)}{plan.slots} "
+                    f"{'output ' * plan.written}slot{'s' * (plan.slots > 1)} x {end - start} B, "
+                    f"pipeline at {site}",
                     copies * plan.slots * (end - start),
                 )
         for part in self.scratch.values():
@@ -184,8 +187,8 @@ class SharedMemory(KernelShape):
         wgs = self.compute_wgs
         if staging:
             yield (
-                f"'array[…] = tile': {wgs} warpgroup{'s' * (wgs > 1)} x {staging // wgs // PANEL_BYTES} store slots x "
-                f"{PANEL_BYTES} B",
+                f"'array[…] = tile': {wgs} warpgroup{'s' * (wgs > 1)} x "
+                f"{staging // wgs // PANEL_BYTES} store slots x {PANEL_BYTES} B",
                 staging,
             )
         if self.exchange_bytes:

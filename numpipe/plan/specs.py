@@ -181,7 +181,8 @@ class BlockSpec:
         shape = self.block_shape
         if space_of(self.memory_space) is None:
             raise SpecError(
-                f"BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, got {self.memory_space!r}"
+                "BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, got "
+                f"{self.memory_space!r}"
             )
         check_transforms(self.transforms, "BlockSpec")
         for name, least in (("buffer_count", 1), ("delay_release", 0)):
@@ -196,15 +197,16 @@ class BlockSpec:
                     and (value := getattr(self, field.name)) != field.default
                 ):
                     raise SpecError(
-                        "BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body and loads nothing: "
-                        f"leave out {field.name}={value!r}"
+                        "BlockSpec: memory_space=numpipe.GMEM passes the whole array to the body "
+                        f"and loads nothing: leave out {field.name}={value!r}"
                     )
             return
         if shape is None:
             raise SpecError(
-                "BlockSpec: block_shape=None, the whole array: a block's sides are compile-time constants and shapes "
-                "are run-time values. Say sides as large as the array (literals, fields of a Static) and leave "
-                "index_map out: the block at the origin, loaded once"
+                "BlockSpec: block_shape=None, the whole array: a block's sides are compile-time "
+                "constants and shapes are run-time values. Say sides as large as the array "
+                "(literals, fields of a Static) and leave index_map out: the block at the origin, "
+                "loaded once"
             )
         if (
             not isinstance(shape, tuple)
@@ -212,17 +214,19 @@ class BlockSpec:
             or not all(n is None or isinstance(n, Element) or is_int(n) for n in shape)
         ):
             raise SpecError(
-                "BlockSpec: block_shape must be a tuple of ints, None (squeezed) and numpipe.Element(size), "
-                f"got {shape!r}"
+                "BlockSpec: block_shape must be a tuple of ints, None (squeezed) and "
+                f"numpipe.Element(size), got {shape!r}"
             )
         self._check_tile(shape)
         if not all(1 <= n <= MAX_SIDE for n in shape if isinstance(n, (int, np.integer))):
             raise SpecError(
-                f"BlockSpec: block_shape {shape} has a side outside 1…{MAX_SIDE} elements: split the block"
+                f"BlockSpec: block_shape {shape} has a side outside 1…{MAX_SIDE} elements: split "
+                "the block"
             )
         if self.index_map is not None and not callable(self.index_map):
             raise SpecError(
-                f"BlockSpec: index_map must be a function of the grid indices, got {self.index_map!r}"
+                "BlockSpec: index_map must be a function of the grid indices, got "
+                f"{self.index_map!r}"
             )
         require("BlockSpec", vars(self), oob_fill=word("zeros", "nan"))
         check_policy("BlockSpec", self.eviction_policy)
@@ -234,8 +238,9 @@ class BlockSpec:
         dimensions for the tile."""
         if len(shape) > MAX_RANK:
             raise SpecError(
-                f"BlockSpec: block_shape {spelled(shape)} has {len(shape)} dimensions, and TMA addresses at most "
-                f"{MAX_RANK}: reshape the array, so that dimensions that are contiguous together are one"
+                f"BlockSpec: block_shape {spelled(shape)} has {len(shape)} dimensions, and TMA "
+                f"addresses at most {MAX_RANK}: reshape the array, so that dimensions that are "
+                "contiguous together are one"
             )
         left = tuple(
             side.size if isinstance(side, Element) else side for side in shape if side is not None
@@ -247,8 +252,8 @@ class BlockSpec:
                 else "None leaves a dimension out of it"
             )
             raise SpecError(
-                f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} dimensions, {left}; tiles have "
-                f"1 or 2: {fix}"
+                f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} "
+                f"dimensions, {left}; tiles have 1 or 2: {fix}"
             )
 
 
@@ -266,8 +271,8 @@ def axis_names(what: str, given: Any) -> tuple[str, ...]:
         or (given is not None and not names)
     ):
         raise SpecError(
-            f"{what}: collective_axes must be the name of an axis of the cluster (cluster_names= of the kernel), or a "
-            f"tuple of different ones, got {given!r}"
+            f"{what}: collective_axes must be the name of an axis of the cluster (cluster_names= "
+            f"of the kernel), or a tuple of different ones, got {given!r}"
         )
     return names
 
@@ -388,7 +393,8 @@ class Workspace:
             or not all(is_int(n) and n > 0 for n in tile)
         ):
             raise SpecError(
-                f"Workspace: tile must be (rows, columns) of a tile of the output, positive ints, got {tile!r}"
+                "Workspace: tile must be (rows, columns) of a tile of the output, positive ints, "
+                f"got {tile!r}"
             )
         if self.split is not None and (
             not self.split
@@ -396,7 +402,8 @@ class Workspace:
             else not is_int(self.split) or self.split < 1
         ):
             raise SpecError(
-                'Workspace: split must be "stream", the parts of a tile, the name of an axis of the cluster, or '
+                'Workspace: split must be "stream", the parts of a tile, the name of an axis of '
+                "the cluster, or "
                 f"None, got {self.split!r}"
             )
         if self.slots is not None and (not is_int(self.slots) or self.slots < 1):
@@ -410,7 +417,8 @@ class Workspace:
             return self.split is not None
         if self.split not in cluster_axes:
             raise SpecError(
-                f'Workspace: split={self.split!r} is neither "stream" nor an axis of the cluster: cluster_names of '
+                f'Workspace: split={self.split!r} is neither "stream" nor an axis of the cluster: '
+                "cluster_names of "
                 f"the kernel are {cluster_axes}"
             )
         return False
@@ -424,8 +432,8 @@ class Workspace:
         elif slots is None:
             if len(output) < 2:
                 raise SpecError(
-                    f"Workspace: split={self.split} is of the tiles of the last output, which has shape {output}: say "
-                    "how many partial sums there may be, slots="
+                    f"Workspace: split={self.split} is of the tiles of the last output, which has "
+                    f"shape {output}: say how many partial sums there may be, slots="
                 )
             across = [
                 -(-size // (side * cluster)) * cluster

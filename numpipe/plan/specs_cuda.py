@@ -28,14 +28,12 @@ class SpecType(nb.types.Type):  # type: ignore[misc]
 
     def __init__(self, spec: BlockSpec, index_map: Any) -> None:
         self.index_map, self.loaded, self.depends = index_map, spec.loaded, spec.depends
-        self.block, self.delay_release, self.buffer_count = (
-            spec.block,
-            spec.delay_release,
-            spec.buffer_count,
-        )
+        self.block = spec.block
+        self.delay_release = spec.delay_release
+        self.buffer_count = spec.buffer_count
         super().__init__(
-            name=f"BlockSpec({self.block}, {index_map}, {self.delay_release}, {self.buffer_count}, {self.loaded}, "
-            f"{self.depends})"
+            name=f"BlockSpec({self.block}, {index_map}, {self.delay_release}, "
+            f"{self.buffer_count}, {self.loaded}, {self.depends})"
         )
 
 

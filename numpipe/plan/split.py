@@ -43,7 +43,8 @@ class SplitOptions(NamedTuple):
             kind = type(default)
             if value is not None and type(value) is not kind:
                 raise SpecError(
-                    f"kernel {kernel}: {name} must be {'an int' if kind is int else 'a string'}, got {value!r}"
+                    f"kernel {kernel}: {name} must be {'an int' if kind is int else 'a string'}, "
+                    f"got {value!r}"
                 )
 
 

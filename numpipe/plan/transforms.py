@@ -53,8 +53,8 @@ class TilingTransform:
             or tiling[1] < 1
         ):
             raise SpecError(
-                "TilingTransform: tiling must be (8, n): 8 lines, the group that is swizzled, of n elements along the "
-                f"contiguous dimension, got {tiling!r}"
+                "TilingTransform: tiling must be (8, n): 8 lines, the group that is swizzled, of "
+                f"n elements along the contiguous dimension, got {tiling!r}"
             )
 
 
@@ -94,7 +94,8 @@ class TransposeTransform:
     def __post_init__(self) -> None:
         if not isinstance(self.permutation, tuple) or self.permutation != (1, 0):
             raise SpecError(
-                f"TransposeTransform: permutation must be (1, 0), a tile has two dimensions, got {self.permutation!r}"
+                "TransposeTransform: permutation must be (1, 0), a tile has two dimensions, got "
+                f"{self.permutation!r}"
             )
 
 
@@ -105,15 +106,16 @@ def check(transforms: Any, what: str) -> None:
     """Raise SpecError unless this is a tuple of transforms, each kind at most once."""
     if not isinstance(transforms, tuple) or not all(isinstance(t, Transform) for t in transforms):
         raise SpecError(
-            f"{what}: transforms must be a tuple of TilingTransform, SwizzleTransform and TransposeTransform, got "
-            f"{transforms!r}"
+            f"{what}: transforms must be a tuple of TilingTransform, SwizzleTransform and "
+            f"TransposeTransform, got {transforms!r}"
             + (f": write ({transforms!r},)" if isinstance(transforms, Transform) else "")
         )
     kinds = [type(t) for t in transforms]
     twice = next((kind for kind in kinds if kinds.count(kind) > 1), None)
     if twice is not None:
         raise SpecError(
-            f"{what}: transforms has {kinds.count(twice)} {twice.__name__}s, at most one is meant: {transforms!r}"
+            f"{what}: transforms has {kinds.count(twice)} {twice.__name__}s, at most one is "
+            f"meant: {transforms!r}"
         )
 
 
@@ -141,19 +143,21 @@ def panel_bytes(transforms: tuple[Transform, ...], nbytes: int, itemsize: int, w
     tiled = None if tiling is None else tiling * itemsize
     if tiled is not None and tiled not in (16, *WIDTHS):
         raise SpecError(
-            f"{what}: TilingTransform((8, {tiling})) has rows of {tiled} B, but rows have 16 B, not swizzled, or 32, "
-            f"64 or 128 B, a swizzle's span; {left_out}"
+            f"{what}: TilingTransform((8, {tiling})) has rows of {tiled} B, but rows have 16 B, "
+            f"not swizzled, or 32, 64 or 128 B, a swizzle's span; {left_out}"
         )
     if tiled is not None and swizzle is not None and tiled != swizzle:
         raise SpecError(
-            f"{what}: TilingTransform((8, {tiling})) has rows of {tiled} B, but SwizzleTransform({swizzle}) ones of "
-            f"{swizzle} B: write TilingTransform((8, {swizzle // itemsize})), or leave one of them out"
+            f"{what}: TilingTransform((8, {tiling})) has rows of {tiled} B, but "
+            f"SwizzleTransform({swizzle}) ones of {swizzle} B: write TilingTransform((8, "
+            f"{swizzle // itemsize})), or leave one of them out"
         )
     width = swizzle or tiled or widest
     if nbytes % width:
         raise SpecError(
             f"{what} is {nbytes} B along its contiguous dimension, which "
-            f"{f'SwizzleTransform({width})' if swizzle else f'TilingTransform((8, {tiling}))'} does not cut into rows "
-            f"of {width} B: use a multiple of {width // itemsize} elements; {left_out}"
+            f"{f'SwizzleTransform({width})' if swizzle else f'TilingTransform((8, {tiling}))'} "
+            f"does not cut into rows of {width} B: use a multiple of {width // itemsize} "
+            f"elements; {left_out}"
         )
     return width

@@ -149,8 +149,9 @@ class Unit(SharedMemory):
             ]
         ):
             raise SpecError(
-                f"{where}: {together[0]}: collective_axes in a single-stream pipeline, whose slots belong to one "
-                "warpgroup: CTAs share what a memory role loads; leave it out, or use numpipe.pipeline with one"
+                f"{where}: {together[0]}: collective_axes in a single-stream pipeline, whose "
+                "slots belong to one warpgroup: CTAs share what a memory role loads; leave it "
+                "out, or use numpipe.pipeline with one"
             )
         if shared is not None:
             plan = dataclasses.replace(shared, **fields, delay=delay)
@@ -179,7 +180,10 @@ class Unit(SharedMemory):
             raise SpecError(
                 f"{where}: a kernel has at most {COUNTERS} rings"
                 if plan.written
-                else f"{where}: more rings or slots than the {self.barrier_room} bytes of barriers hold"
+                else (
+                    f"{where}: more rings or slots than the {self.barrier_room} bytes of barriers "
+                    "hold"
+                )
             )
         known: dict[str, Any] = self.outputs if plan.written else self.rings
         known[key] = plan
@@ -196,7 +200,10 @@ class Unit(SharedMemory):
         reason = (
             f"the kernel's source does not show that it is an output: {fix}"
             if self.params.dimension_semantics is None
-            else "its BlockSpec is one of in_specs: make it one of out_specs, and the array a parameter behind the inputs"
+            else (
+                "its BlockSpec is one of in_specs: make it one of out_specs, and the array a "
+                "parameter behind the inputs"
+            )
         )
         raise SpecError(f"{what}: the call took '{array.name}' for an input, because {reason}")
 
@@ -227,13 +234,15 @@ class Unit(SharedMemory):
                 )
                 if array.order != "row":
                     raise SpecError(
-                        f"{what}: the array is column-major, and outputs are stored by rows: pass a row-major array, "
-                        f"or store from registers in the body, '{array.name}[…] = tile'"
+                        f"{what}: the array is column-major, and outputs are stored by rows: pass "
+                        "a row-major array, or store from registers in the body, "
+                        f"'{array.name}[…] = tile'"
                     )
                 if array.tma and not array.tma_store:
                     raise SpecError(
-                        f"{what}: its rows are no multiple of 16 B, and TMA writes whole 16-byte chunks, past their "
-                        f"ends: pad the rows, or store from registers in the body, '{array.name}[…] = tile'"
+                        f"{what}: its rows are no multiple of 16 B, and TMA writes whole 16-byte "
+                        "chunks, past their ends: pad the rows, or store from registers in the "
+                        f"body, '{array.name}[…] = tile'"
                     )
             block = cut(
                 shape, array.dtype, array.ndim, array.order, fill, what, transforms, policy, mode
@@ -276,21 +285,20 @@ class Unit(SharedMemory):
         if key in self.scratch:
             return self.scratch[key]
         owners = 0 if shared else self.compute_wgs
-        where, memory = (
-            f"kernel {self.kernel}, scratch at {site}",
-            Region(self._free, nbytes(kind), owners),
-        )
+        where = f"kernel {self.kernel}, scratch at {site}"
+        memory = Region(self._free, nbytes(kind), owners)
         barriers = [part for part in leaves(kind) if isinstance(part, Barrier)]
         count, free = max(1, owners) * sum(of.count for of in barriers), self._scratch_barriers
         if free - 8 * count < self._rings_barriers:
             raise SpecError(
-                f"{where}: {count} more barriers than the {self.barrier_room} bytes for all barriers of a CTA hold, "
-                "8 bytes each: use fewer slots or barriers"
+                f"{where}: {count} more barriers than the {self.barrier_room} bytes for all "
+                "barriers of a CTA hold, 8 bytes each: use fewer slots or barriers"
             )
         first, plans = sum(len(part.barriers) for part in self.scratch.values()), []
         if first + len(barriers) > PHASES:
             raise SpecError(
-                f"{where}: more than {PHASES} allocations of barriers in a kernel: make one with num_barriers"
+                f"{where}: more than {PHASES} allocations of barriers in a kernel: make one with "
+                "num_barriers"
             )
         for number, of in enumerate(barriers):
             free -= max(1, owners) * 8 * of.count
@@ -396,10 +404,8 @@ class Unit(SharedMemory):
                 arrivals = row.arrivals * (
                     1 if row.completes == "memory" else self.readers(plan) * len(plan.peers[part])
                 )
-                first, whose = (
-                    plan.header.at(copy) + plan.barrier_offset(row.name, part),
-                    self.whose(plan, part, row.name),
-                )
+                first = plan.header.at(copy) + plan.barrier_offset(row.name, part)
+                whose = self.whose(plan, part, row.name)
                 for slot in range(plan.slots):
                     yield first + 8 * slot, arrivals, f"{row.name}[{slot}]{whose}{who}"
 

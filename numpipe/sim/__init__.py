@@ -147,7 +147,8 @@ def simulate(
     target: Target = getattr(unit, "target", DEFAULT)
     if not 0 <= smem_bytes <= target.smem_bytes:
         raise SpecError(
-            f"smem_bytes={smem_bytes}; a CTA has at most {target.smem_bytes} bytes of dynamic shared memory"
+            f"smem_bytes={smem_bytes}; a CTA has at most {target.smem_bytes} bytes of dynamic "
+            "shared memory"
         )
     guide = (
         named_guide(Name.of(seed))

@@ -114,10 +114,8 @@ class Box:
         part = self.elements(coords)
         box = self.tensor.array[part]
         if box.shape != tuple(self.tensor.box):
-            inside, box = (
-                box,
-                np.full(self.tensor.box, np.nan if self.tensor.fill == "nan" else 0, box.dtype),
-            )
+            inside = box
+            box = np.full(self.tensor.box, np.nan if self.tensor.fill == "nan" else 0, box.dtype)
             if inside.size:
                 box[self._within(coords, part)] = inside
         return np.ascontiguousarray(box).reshape(-1).view(np.complex128)

@@ -62,8 +62,9 @@ class Name:
         match = re.fullmatch(r"(\d+)(?: / (\d+(?:\.\d+)*))?:((?: \d+\.\d+)*)", text)
         if match is None:
             raise SpecError(
-                f"seed={text!r}: a text is the name of a schedule as numpipe.verify(…, schedules='all') gives it, "
-                "'0: 12.1 30.2'; else a seed is an int, or None for the virtual-time order"
+                f"seed={text!r}: a text is the name of a schedule as numpipe.verify(…, "
+                "schedules='all') gives it, '0: 12.1 30.2'; else a seed is an int, or None for "
+                "the virtual-time order"
             )
         turns = (turn.split(".") for turn in match[3].split())
         return cls(
@@ -248,8 +249,8 @@ def named_guide(name: Name) -> Guide:
         which = turns.get(step, usual)
         if which >= len(enabled):
             raise SpecError(
-                f"seed='{name}': at step {step} only {len(enabled)} could run: it is the schedule of another kernel, "
-                "or of other arguments"
+                f"seed='{name}': at step {step} only {len(enabled)} could run: it is the schedule "
+                "of another kernel, or of other arguments"
             )
         return which
 

@@ -277,7 +277,8 @@ def check_reached(sm: SM) -> None:
     for who, what, site in sm.sent.unknown(sm.warpgroups):
         raise race_report.race(
             who,
-            f"{what}, which may be on its way when CTA {sm.cta} ends: nothing makes it wait for this",
+            f"{what}, which may be on its way when CTA {sm.cta} ends: nothing makes it wait for "
+            "this",
             site,
             hazard="exit-in-flight",
             fix=_MEET,
@@ -296,7 +297,8 @@ def _left(sm: SM, who: Warpgroup, what: str, site: sites.Site) -> SimulationErro
     )
     return race_report.race(
         who,
-        f"{what} in shared memory of CTA {sm.cta}, which may have ended: nothing makes it wait for this",
+        f"{what} in shared memory of CTA {sm.cta}, which may have ended: nothing makes it wait "
+        "for this",
         site,
         hazard="exit-in-flight",
         fix=fix,
@@ -316,7 +318,10 @@ class ClusterMeeting(Meeting):
             for w in sm.warpgroups
             if w not in self.arrived and not w.greenlet.dead
         ]
-        return f"barrier.cluster: {len(self.arrived)} of {of} warpgroups have arrived, not {', '.join(missing)}"
+        return (
+            f"barrier.cluster: {len(self.arrived)} of {of} warpgroups have arrived, not "
+            f"{', '.join(missing)}"
+        )
 
     @property
     def missing(self) -> int:
@@ -401,9 +406,9 @@ def agree(who: Warpgroup, key: tuple[Any, ...], value: Any, parties: int, what: 
     if first.value != value:
         raise race_report.race(
             who,
-            f"{what} is {value} in CTA {who.cta} and {first.value} in CTA {first.who.cta}, and each loads a "
-            "share of the block for both: the tile would be of two blocks; the same start for all CTAs along "
-            "collective_axes, or leave collective_axes out",
+            f"{what} is {value} in CTA {who.cta} and {first.value} in CTA {first.who.cta}, and "
+            "each loads a share of the block for both: the tile would be of two blocks; the same "
+            "start for all CTAs along collective_axes, or leave collective_axes out",
             hazard="multicast-mismatch",
             before=race_report.party(
                 first.who, f"loads a share of the block at {first.value}", first.site

@@ -69,8 +69,9 @@ class Conflict(NamedTuple):
         if "mbarrier" in (earlier.kind, later.kind):
             return race_report.violation(
                 later,
-                f"{touches}, where {earlier.describe()} is in use (at {sites.place(earlier.site)}); "
-                "place mbarriers outside the slots, and mbar_inval before the bytes serve something else",
+                f"{touches}, where {earlier.describe()} is in use (at "
+                f"{sites.place(earlier.site)}); place mbarriers outside the slots, and mbar_inval "
+                "before the bytes serve something else",
                 hazard="barrier-reinitialised",
                 before=earlier,
                 span=span,
@@ -82,7 +83,8 @@ class Conflict(NamedTuple):
         slot = []
         if filled is not None and filled is not earlier and filled.mbar is not None:
             slot = [
-                f"  slot:   filled on {filled.mbar.name} phase {filled.phase}, at {sites.place(filled.site)}"
+                f"  slot:   filled on {filled.mbar.name} phase {filled.phase}, at "
+                f"{sites.place(filled.site)}"
             ]
         accesses = [
             (access.tell(), race_report.party(access, span=span)) for access in (later, earlier)
@@ -109,7 +111,10 @@ class Conflict(NamedTuple):
 
     def late_warps(self, kind: int) -> str:
         warps = self.late(kind)
-        return f"warp{'s' * (len(warps) > 1)} {', '.join(str(w % 4) for w in warps)} of {self.earlier.agent.title}"
+        return (
+            f"warp{'s' * (len(warps) > 1)} {', '.join(str(w % 4) for w in warps)} of "
+            f"{self.earlier.agent.title}"
+        )
 
     @property
     def slot(self) -> tuple[RingPlan, int] | None:
@@ -121,7 +126,10 @@ class Conflict(NamedTuple):
 def unwritten(sm: SM, access: Access, lo: int, hi: int, since: str, fix: str) -> SimulationError:
     """Return the error of a read of SMEM[lo:hi), which nobody has written; in a slot: before its
     first tile is loaded."""
-    what = f"{access.describe()} reads SMEM[{lo}:{hi}), which holds bytes that nobody has written{since}"
+    what = (
+        f"{access.describe()} reads SMEM[{lo}:{hi}), which holds bytes that nobody has "
+        f"written{since}"
+    )
     place = race_report.slot_of(sm, lo)
     if place is None or place[0].written:
         return race_report.race(
@@ -182,8 +190,8 @@ def _finding(this: Conflict) -> Finding:
         return Finding(
             "refilled-while-read",
             f"nothing tells {later.agent.title} that CTA {this.sm.cta} has released these bytes",
-            "every CTA that a slot is filled in releases it to each that fills it: one arrival a warp on the consumed "
-            "barrier of each, whose count is that of all of them",
+            "every CTA that a slot is filled in releases it to each that fills it: one arrival a "
+            "warp on the consumed barrier of each, whose count is that of all of them",
         )
     if "st.async" in (earlier.kind, later.kind):
         return _sent(this)
@@ -200,10 +208,11 @@ def _finding(this: Conflict) -> Finding:
     ):
         return Finding(
             "unfenced-writes",
-            f"the writing warps did not fence: the store of {earlier.agent.title} is not visible to "
-            "the async proxy",
+            f"the writing warps did not fence: the store of {earlier.agent.title} is not visible "
+            "to the async proxy",
             "commit_smem (fence.proxy.async by every warp that wrote, then a barrier) before the "
-            f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of the tile",
+            f"{'copy' if 'TMA' in later.kind else 'wgmma'}, or before the arrival that tells of "
+            "the tile",
         )
     cause = f"no barrier orders {this.late_warps(clocks.GENERIC)} before {later.agent.title}"
     if earlier.kind == "read" and later.kind == "TMA load":
@@ -212,7 +221,10 @@ def _finding(this: Conflict) -> Finding:
             or _read_when_free(this, earlier, later)
             or Finding("refilled-while-read", cause, _hand_over(earlier, later))
         )
-    fix = "a barrier between the two: commit_smem within a warpgroup, barrier_arrive and barrier_wait from one to another"
+    fix = (
+        "a barrier between the two: commit_smem within a warpgroup, barrier_arrive and "
+        "barrier_wait from one to another"
+    )
     if earlier.kind == later.kind == "write" and earlier.agent is not later.agent:
         fix += (
             "; or a part of its own for each warpgroup (numpipe.axis_index of the warpgroup axis)"
@@ -237,21 +249,22 @@ def _sent(this: Conflict) -> Finding:
         return Finding(
             "refilled-while-read",
             f"nothing tells {later.agent.title} that CTA {this.sm.cta} has read what was there",
-            "who reads what another CTA sends arrives on a barrier of that CTA, one arrival a warp behind its last "
-            "read, and that CTA waits for it before it sends again",
+            "who reads what another CTA sends arrives on a barrier of that CTA, one arrival a "
+            "warp behind its last read, and that CTA waits for it before it sends again",
         )
     assert earlier.mbar is not None
     if this.asynchronous and this.known[earlier.mbar.landed] > earlier.phase:
         return Finding(
             "unfenced-writes",
-            f"st.async of {earlier.agent.title} writes as ordinary stores do, which the async proxy "
-            "does not see",
+            f"st.async of {earlier.agent.title} writes as ordinary stores do, which the async "
+            "proxy does not see",
             "read it with ordinary loads, tile[…], by those who have waited for it",
         )
     return Finding(
         "read-before-ready",
         f"nothing tells {later.agent.title} that what {earlier.agent.title} sent has landed",
-        f"wait for {earlier.mbar.name}, phase {earlier.phase}, by every warp, before the bytes are touched",
+        f"wait for {earlier.mbar.name}, phase {earlier.phase}, by every warp, before the bytes "
+        "are touched",
     )
 
 
@@ -278,7 +291,10 @@ def _not_landed(this: Conflict) -> Finding:
                 (
                     f"barrier_wait for {ready}, before the bytes are touched"
                     if fill.mbar.observed
-                    else f"wait for {ready}, before the bytes are touched; a pipeline's tile is there for its step only"
+                    else (
+                        f"wait for {ready}, before the bytes are touched; a pipeline's tile is "
+                        "there for its step only"
+                    )
                 ),
             )
         )
@@ -319,8 +335,8 @@ def _filled_over(this: Conflict) -> Finding | None:
         return Finding(
             "read-after-release",
             f"{reader.agent.title} arrived on {free.name} before it reads{_unordered(this)}",
-            f"read before the arrival on {free.name}; if the next tile is meant, wait for {fill.mbar.name}, phase "
-            f"{fill.phase}",
+            f"read before the arrival on {free.name}; if the next tile is meant, wait for "
+            f"{fill.mbar.name}, phase {fill.phase}",
         )
     return Finding(
         "refilled-while-read",
@@ -360,10 +376,13 @@ def _from_abroad(this: Conflict) -> Finding:
     """Find the hazard of bytes that another CTA loads."""
     earlier, later = this.earlier, this.later
     stores, loads = (earlier, later) if later.kind == "remote load" else (later, earlier)
-    ordered = "barrier_arrive behind the store, on a ClusterBarrier(…, orders_stores=True), and barrier_wait for it before the load"
+    ordered = (
+        "barrier_arrive behind the store, on a ClusterBarrier(…, orders_stores=True), and "
+        "barrier_wait for it before the load"
+    )
     asked = (
-        "barrier_arrive on a ClusterBarrier by the CTA that has read, and barrier_wait for it before the bytes are written "
-        "again"
+        "barrier_arrive on a ClusterBarrier by the CTA that has read, and barrier_wait for it "
+        "before the bytes are written again"
     )
     cause = f"nothing tells {stores.agent.title} that {loads.agent.title} has read what was there"
     if loads is earlier:
@@ -382,7 +401,8 @@ def _from_abroad(this: Conflict) -> Finding:
     return Finding(
         "unordered-accesses" if stores.kind in ("write", "atomic") else "read-before-ready",
         (
-            f"nothing tells {loads.agent.title} that what {stores.agent.title} wrote is there for other CTAs"
+            f"nothing tells {loads.agent.title} that what {stores.agent.title} wrote is there for "
+            "other CTAs"
         ),
         ordered,
     )
@@ -398,7 +418,10 @@ def _outdated(this: Conflict, reader: Access) -> Finding | None:
     if held is None or step is None or step < held:
         return None
     loaded = _step_of(this.later, plan, slot)
-    cause = f"{reader.agent.title} reads in step {step} what is in slot {slot} of {plan.name} from step {held}{_unordered(this)}"
+    cause = (
+        f"{reader.agent.title} reads in step {step} what is in slot {slot} of {plan.name} from "
+        f"step {held}{_unordered(this)}"
+    )
     if step > held and (step - held) % plan.slots == 0:
         return Finding(
             "read-before-ready",
@@ -418,7 +441,10 @@ def _unordered(this: Conflict) -> str:
     if this.earlier.kind == "wgmma":
         return f", and {this.late_warps(clocks.DRAINED)} never told that their wgmma drained"
     if this.earlier.kind == "read":
-        return f", and no barrier orders {this.late_warps(clocks.GENERIC)} before {this.later.agent.title}"
+        return (
+            f", and no barrier orders {this.late_warps(clocks.GENERIC)} before "
+            f"{this.later.agent.title}"
+        )
     return f", and nothing tells {this.later.agent.title} that this copy has landed"
 
 
@@ -480,11 +506,14 @@ def _product_reads(this: Conflict) -> Finding:
         else _bytes_text(this)
     )
     reads = f"{product.what} may still read {where}"
-    leaves = f"wgmma_wait({left}) leaves {'one group' if left == 1 else f'{left} groups'} reading {where}"
+    leaves = (
+        f"wgmma_wait({left}) leaves {'one group' if left == 1 else f'{left} groups'} reading "
+        f"{where}"
+    )
     if 0 < len(late) < 4:
         fix = (
-            "a release by each of the four warps behind wgmma_wait: barrier_arrive, or commit_smem before a copy of the "
-            "warpgroup's own"
+            "a release by each of the four warps behind wgmma_wait: barrier_arrive, or "
+            "commit_smem before a copy of the warpgroup's own"
         )
     elif this.slot is not None:
         plan, manual = this.slot[0], _EMPTY.name in this.slot[0].manual
@@ -508,13 +537,17 @@ def _product_reads(this: Conflict) -> Finding:
         else:
             fix += f": {reads}"
     elif later.agent is not product.agent:
-        fix = f"wgmma_wait(0) before the release (barrier_arrive), by each of the four warps: {leaves if left > 0 else reads}"
+        fix = (
+            "wgmma_wait(0) before the release (barrier_arrive), by each of the four warps: "
+            f"{leaves if left > 0 else reads}"
+        )
     elif left > 0:
         fix = f"wgmma_wait(0) and commit_smem before the copy: {leaves}"
     else:
         fix = (
-            f"wgmma_wait(0), then commit_smem, before the {'copy' if this.asynchronous else 'store'}: {reads}, and each warp "
-            "knows only that its own part of the product is over"
+            "wgmma_wait(0), then commit_smem, before the "
+            f"{'copy' if this.asynchronous else 'store'}: {reads}, and each warp knows only that "
+            "its own part of the product is over"
         )
     return Finding("refilled-while-read", cause, fix)
 
@@ -542,11 +575,15 @@ def _newer_at_release(this: Conflict) -> int:
 def _store_reads(this: Conflict) -> Finding:
     """Find the hazard of bytes that are overwritten while a TMA store may not have read them."""
     store = this.earlier
-    cause = f"the lane of {store.agent.title} that issued the store never told that it has read its bytes"
+    cause = (
+        f"the lane of {store.agent.title} that issued the store never told that it has read its "
+        "bytes"
+    )
     newer = store.agent.bulk_groups.groups_since(store.needs[0][1])
     fix = ("commit_smem_to_gmem_group behind the store, then " if newer is None else "") + (
-        f"wait_smem_to_gmem({newer or 0}, wait_read_only=True) behind the group's commit, before the bytes are written again "
-        "(bulk_wait(pending, read=True) by the lane that stored, then a barrier)"
+        f"wait_smem_to_gmem({newer or 0}, wait_read_only=True) behind the group's commit, before "
+        "the bytes are written again (bulk_wait(pending, read=True) by the lane that stored, "
+        "then a barrier)"
     )
     return Finding(
         "refilled-while-read" if this.later.kind == "TMA load" else "store-source-reused",
@@ -576,10 +613,8 @@ def _step_of(fill: Access, plan: RingPlan, slot: int) -> int | None:
 def _at(access: Access, plan: RingPlan) -> int | None:
     """Return the ring's step in which a warpgroup was, by its notes; None where the last note is of
     another ring."""
-    ring, name = (
-        str(access.last_note[1].get("ring")),
-        race_report.ring_name(access.agent.sm, plan, access.last_note),
-    )
+    ring = str(access.last_note[1].get("ring"))
+    name = race_report.ring_name(access.agent.sm, plan, access.last_note)
     same = ring == name or (
         plan.dims is None and ring.rpartition(" @ ")[2] == plan.name.rpartition(" @ ")[2]
     )

@@ -55,10 +55,8 @@ def _waiting(agent: Warpgroup) -> Party:
         return side(agent, deadlocks.FINISHED)
     where: dict[str, Any] = {}
     if isinstance(blocked, MbarrierWait):
-        at, step = (
-            race_report.place_of(sm, blocked.mbar),
-            blocked.step if blocked.step >= 0 else None,
-        )
+        at = race_report.place_of(sm, blocked.mbar)
+        step = blocked.step if blocked.step >= 0 else None
         where = {
             "barrier": blocked.mbar.title,
             "phase": blocked.phase,

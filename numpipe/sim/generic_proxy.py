@@ -94,16 +94,16 @@ def _checked(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray
     if who.lanes == "warps" or chunks.ndim != 2 or chunks.shape[0] != warps:
         raise race_report.illegal(
             who,
-            f"{what}: chunk addresses of shape {chunks.shape} with lanes={who.lanes!r}; it must be ({warps}, "
-            "n), one row a warp",
+            f"{what}: chunk addresses of shape {chunks.shape} with lanes={who.lanes!r}; it must "
+            f"be ({warps}, n), one row a warp",
         )
     chunks = np.ascontiguousarray(chunks, np.int64)
     if chunks.size:
         if (chunks & 15).any():
             raise race_report.illegal(
                 who,
-                f"{what}: chunk address {int(chunks[(chunks & 15) != 0][0])} is not a multiple of 16; chunks "
-                "are 16 bytes at a multiple of 16",
+                f"{what}: chunk address {int(chunks[(chunks & 15) != 0][0])} is not a multiple of "
+                "16; chunks are 16 bytes at a multiple of 16",
             )
         who.sm.memory.check_range(who, int(chunks.min()), int(chunks.max()) + 16, what)
     who.elapse(-(-16 * chunks.size // who.sm.costs.generic_bytes))
@@ -272,8 +272,8 @@ def scatter_array(
     if outside.size:
         raise race_report.violation(
             access,
-            f"scattered store to {what}: index {int(outside[0])} along dimension {axis} is outside the "
-            f"array's {size}; the GPU does not write there",
+            f"scattered store to {what}: index {int(outside[0])} along dimension {axis} is "
+            f"outside the array's {size}; the GPU does not write there",
             hazard="out-of-bounds",
             fix=f"indices in 0…{size - 1}",
         )
@@ -282,8 +282,8 @@ def scatter_array(
     if twice.size:
         raise race_report.violation(
             access,
-            f"scattered store to {what}: index {int(twice[0])} along dimension {axis} comes more than "
-            "once; which of its elements is stored last is not known",
+            f"scattered store to {what}: index {int(twice[0])} along dimension {axis} comes more "
+            "than once; which of its elements is stored last is not known",
             hazard="unordered-accesses",
             fix="indices that differ",
         )

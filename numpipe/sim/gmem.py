@@ -391,11 +391,13 @@ class GlobalMemory:
                 None,
                 "uninitialised-read",
                 (
-                    f"{touch.describe()} {does} {touch.where(extent(written == 0, touch.index))}, which nobody has written: "
-                    f"'{touch.what}' is allocated by the call (out_type) and holds anything"
+                    f"{touch.describe()} {does} {touch.where(extent(written == 0, touch.index))}, "
+                    f"which nobody has written: '{touch.what}' is allocated by the call "
+                    "(out_type) and holds anything"
                 ),
                 "nothing was stored there before",
-                f"pass '{touch.what}' (or out=) with the values it starts from, or write it before it is read"
+                f"pass '{touch.what}' (or out=) with the values it starts from, or write it "
+                "before it is read"
                 + (
                     ": numpipe.wait for the semaphore of who stores it"
                     * (access.agent.sm.gpus is not None)
@@ -441,8 +443,8 @@ def signal(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) 
     if flag.release is not None:
         raise race_report.violation(
             who,
-            f"the flag of {what} is set, and {flag.set_by} had set it: nobody has taken what that handed "
-            "over",
+            f"the flag of {what} is set, and {flag.set_by} had set it: nobody has taken what that "
+            "handed over",
             fix="a slot of its own for each part",
             hazard="cta-conflict",
         )
@@ -483,8 +485,8 @@ def hints(sm: SM) -> list[Hint]:
     return [
         Hint(
             "deadlock",
-            f"{w.blocked.text()}: nobody has set it, and CTAs that hand over have a smaller index than the one "
-            "that waits: those have run",
+            f"{w.blocked.text()}: nobody has set it, and CTAs that hand over have a smaller index "
+            "than the one that waits: those have run",
             "hand every part over with numpipe.combine, and wait for parts of the CTAs before only",
         )
         for w in sm.warpgroups
@@ -498,8 +500,8 @@ def left_set(flags: Iterable[Flag]) -> None:
     for flag in flags:
         if flag.release is not None:
             text = (
-                f"the flag of {flag.what}, which {flag.set_by} set, is still set when the kernel has ended: the next launch "
-                "would take it for its own"
+                f"the flag of {flag.what}, which {flag.set_by} set, is still set when the kernel "
+                "has ended: the next launch would take it for its own"
             )
             fix = "run numpipe.combine in every part of a tile, in the owner's too"
             raise race_report.failed(

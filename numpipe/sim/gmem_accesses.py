@@ -55,18 +55,14 @@ class Touch:
     ) -> None:
         self.agent = access.agent.identity
         self.kind, self.what, self.site = access.kind, access.what, access.site
-        self.last_note, self.last_wait, self.phase = (
-            access.last_note,
-            access.last_wait,
-            access.phase,
-        )
-        self.number, self.index, self.needs, self.reduction, self.flipped = (
-            number,
-            index,
-            needs,
-            reduction,
-            flipped,
-        )
+        self.last_note = access.last_note
+        self.last_wait = access.last_wait
+        self.phase = access.phase
+        self.number = number
+        self.index = index
+        self.needs = needs
+        self.reduction = reduction
+        self.flipped = flipped
         self.code = 0
 
     @property
@@ -93,7 +89,8 @@ class Touch:
     def tell(self) -> str:
         """Say who accessed what, where, in which step."""
         return (
-            f"{self.describe()} by {self.agent.name} of {self.agent.where} at {sites.place(self.site)}: {self.where()}"
+            f"{self.describe()} by {self.agent.name} of {self.agent.where} at "
+            f"{sites.place(self.site)}: {self.where()}"
             + sites.context(self.last_note, self.last_wait)
         )
 
@@ -114,20 +111,24 @@ def conflict(access: Access, touch: Touch, earlier: Touch, codes: Codes | None) 
     """Return the error of accesses by two CTAs to the same elements."""
     if touch.reduction or earlier.reduction:
         fix = (
-            "set the array up before the kernel and read it behind it; in the kernel all CTAs use the same reduction_op, and "
-            "no other access"
+            "set the array up before the kernel and read it behind it; in the kernel all CTAs use "
+            "the same reduction_op, and no other access"
         )
     elif "reads" in (_VERBS[touch.kind], _VERBS[earlier.kind]):
-        fix = "a kernel of its own for what reads the results of other CTAs, or an array of its own for the results"
+        fix = (
+            "a kernel of its own for what reads the results of other CTAs, or an array of its own "
+            "for the results"
+        )
         if LOAD in (touch.kind, earlier.kind):
             fix += (
-                "; or numpipe.combine, which hands partial sums over: all lanes store, a barrier, one lane signals; one lane "
-                "awaits that, a barrier, all lanes load"
+                "; or numpipe.combine, which hands partial sums over: all lanes store, a barrier, "
+                "one lane signals; one lane awaits that, a barrier, all lanes load"
             )
     else:
         fix = (
-            "blocks of its own for each CTA: a ds(start, size), or an index map, that depends on numpipe.program_id; or add "
-            "them up: numpipe.atomic_add(array.at[…], tile), copy_smem_to_gmem(…, reduction_op='add')"
+            "blocks of its own for each CTA: a ds(start, size), or an index map, that depends on "
+            "numpipe.program_id; or add them up: numpipe.atomic_add(array.at[…], tile), "
+            "copy_smem_to_gmem(…, reduction_op='add')"
         )
     what = _both(touch, earlier, codes, f"CTA {earlier.agent.cta}")
     cause = f"nothing orders two CTAs: {_AT_ONCE}"
@@ -177,8 +178,9 @@ def other_proxy(
         earlier,
         "array-in-transfer",
         (
-            f"{touch.describe()} {_VERBS[touch.kind]} {_common(touch, earlier, codes)}, which {earlier.describe()} of the same CTA "
-            "wrote: nothing makes ordinary stores to an array visible to the async proxy"
+            f"{touch.describe()} {_VERBS[touch.kind]} {_common(touch, earlier, codes)}, which "
+            f"{earlier.describe()} of the same CTA wrote: nothing makes ordinary stores to an "
+            "array visible to the async proxy"
         ),
         "the fence that kernels have, fence.proxy.async.shared::cta, is of shared memory",
         "store it with copy_smem_to_gmem and wait_smem_to_gmem(0), or use it in the next kernel",
@@ -217,30 +219,37 @@ def in_transfer(
 ) -> SimulationError:
     """Return the error of an access that meets a copy of its CTA in flight: a load, which completes
     on `mbar`, or a store."""
-    cause, verb = (
-        f"nothing tells {touch.agent.name} that the store has reached the array",
-        _VERBS[touch.kind],
-    )
+    cause = f"nothing tells {touch.agent.name} that the store has reached the array"
+    verb = _VERBS[touch.kind]
     fix = (
-        "the stores of a pipeline end with the kernel, so load what they write in the next one; copies of your own end at "
-        "wait_smem_to_gmem(0)"
+        "the stores of a pipeline end with the kernel, so load what they write in the next one; "
+        "copies of your own end at wait_smem_to_gmem(0)"
     )
     if mbar is not None:
         cause = f"nothing tells {touch.agent.name} that this copy has landed"
         if mbar.observed:
-            fix = f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is written there"
+            fix = (
+                f"barrier_wait for {mbar.name}, phase {earlier.phase}, before the array is "
+                "written there"
+            )
     elif verb == "writes" and earlier.agent.warpgroup != touch.agent.warpgroup:
-        fix = "rows of its own for each warpgroup (numpipe.axis_index of the warpgroup axis), or num_compute_wgs=1"
+        fix = (
+            "rows of its own for each warpgroup (numpipe.axis_index of the warpgroup axis), or "
+            "num_compute_wgs=1"
+        )
     elif verb == "writes":
-        fix = "wait_smem_to_gmem(0) between the two, which are in no order, or one store to each block"
+        fix = (
+            "wait_smem_to_gmem(0) between the two, which are in no order, or one store to each "
+            "block"
+        )
     return failure(
         access,
         touch,
         earlier,
         "array-in-transfer",
         (
-            f"{touch.describe()} {verb} the array at {touch.where()} while {earlier.describe()} by {earlier.agent.name} may still be "
-            f"{'writing' if mbar is None else 'reading'} it"
+            f"{touch.describe()} {verb} the array at {touch.where()} while {earlier.describe()} "
+            f"by {earlier.agent.name} may still be {'writing' if mbar is None else 'reading'} it"
         ),
         cause,
         fix,
@@ -256,10 +265,11 @@ def before_wait(access: Access, touch: Touch) -> SimulationError:
         None,
         "read-before-grid-dependency",
         (
-            f"{touch.where()} is {done} by {touch.describe()} of {agent} before griddepcontrol.wait: the kernel ahead in the stream "
-            "may not have ended"
+            f"{touch.where()} is {done} by {touch.describe()} of {agent} before "
+            "griddepcontrol.wait: the kernel ahead in the stream may not have ended"
         ),
-        f"nothing orders it after a griddepcontrol.wait of {agent}, or of a warpgroup that has told it",
+        f"nothing orders it after a griddepcontrol.wait of {agent}, or of a warpgroup that has "
+        "told it",
         "griddep.wait() by every warpgroup, before it touches an array",
     )
 
@@ -272,11 +282,12 @@ def before_launch(access: Access, touch: Touch, gpu: int) -> SimulationError:
         None,
         "read-before-grid-dependency",
         (
-            f"{touch.describe()} {_VERBS[touch.kind]} {touch.where()} before the launch of GPU {gpu} has begun: its memory belongs to "
-            "other kernels until then"
+            f"{touch.describe()} {_VERBS[touch.kind]} {touch.where()} before the launch of GPU "
+            f"{gpu} has begun: its memory belongs to other kernels until then"
         ),
         f"nothing tells {touch.agent.name} that the launch has begun",
-        "numpipe.peer(array, rank) in the warpgroup that touches the peer's array: it waits until all launches have begun",
+        "numpipe.peer(array, rank) in the warpgroup that touches the peer's array: it waits until "
+        "all launches have begun",
     )
 
 
@@ -325,11 +336,12 @@ def failure(
             "steering-data-written",
             what,
             (
-                f"the roles read '{steering.what}' each for itself, at times of their own, to know what to load and to compute, and "
-                "they must read the same"
+                f"the roles read '{steering.what}' each for itself, at times of their own, to "
+                "know what to load and to compute, and they must read the same"
             ),
             (
-                f"an array of its own for what is stored: '{steering.what}' keeps its numbers until the launch has ended"
+                f"an array of its own for what is stored: '{steering.what}' keeps its numbers "
+                "until the launch has ended"
             ),
         )
     accesses = [(each.tell(), each.party()) for each in (touch, earlier) if each is not None]

@@ -90,13 +90,19 @@ def _too_late(
     gpu: int, who: Warpgroup, what: str, site: sites.Site, why: str, last: Warpgroup | None = None
 ) -> SimulationError:
     fix = (
-        "the memory role reads it, and the compute role signals: a tile that it loads behind it, and that the compute role "
-        "computes with, tells; or the numbers in an array of this GPU, which a kernel before has brought"
+        "the memory role reads it, and the compute role signals: a tile that it loads behind it, "
+        "and that the compute role computes with, tells; or the numbers in an array of this GPU, "
+        "which a kernel before has brought"
         if who.role == "memory" and what.startswith("load")
-        else f"GPU {gpu} waits for as much as it is sent: numpipe.wait(semaphore.at[i], n) before its kernel ends"
+        else (
+            f"GPU {gpu} waits for as much as it is sent: numpipe.wait(semaphore.at[i], n) before "
+            "its kernel ends"
+        )
         if what.startswith("signal")
-        else f"numpipe.signal(semaphore.at[i], {gpu}) behind it, and numpipe.wait(semaphore.at[i], n) on GPU {gpu}, for each "
-        "warpgroup that signals, before its kernel ends"
+        else (
+            f"numpipe.signal(semaphore.at[i], {gpu}) behind it, and numpipe.wait(semaphore.at[i], "
+            f"n) on GPU {gpu}, for each warpgroup that signals, before its kernel ends"
+        )
     )
     return race_report.race(
         who,
@@ -140,6 +146,7 @@ def check_rank(who: Warpgroup, rank: int, what: str) -> int:
             who,
             f"{what} of GPU {rank}, and the mesh has {count}",
             hazard="out-of-bounds",
-            fix=f'a rank in 0…{count - 1}: (numpipe.axis_index("gpu") + 1) % numpipe.axis_size("gpu")',
+            fix=f'a rank in 0…{count - 1}: (numpipe.axis_index("gpu") + 1) % '
+            'numpipe.axis_size("gpu")',
         )
     return rank

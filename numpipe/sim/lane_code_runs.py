@@ -86,8 +86,9 @@ class Lane:
             return getattr(self._warp.who, name)
         operation = _PUBLIC_WORDS.get(name.partition("_")[0], f"'{name}'")
         raise SpecError(
-            f"{operation} is an operation of the whole warpgroup, and this body is code for each lane "
-            "(lowering_semantics=LoweringSemantics.Lane): it has elements of tiles and arrays, shuffles and syncwarp"
+            f"{operation} is an operation of the whole warpgroup, and this body is code for each "
+            "lane (lowering_semantics=LoweringSemantics.Lane): it has elements of tiles and "
+            "arrays, shuffles and syncwarp"
         )
 
     def load(self, address: int, dtype: np.dtype, what: str) -> Any:
@@ -97,9 +98,10 @@ class Lane:
             raise race_report.violation(
                 self._warp.who,
                 (
-                    f"lane {self.lane % WARP} of warp {self._warp.number} has loaded {what} at SMEM[{address}] {SPINS} times, and done "
-                    "nothing else: it waits for a store that nothing orders before its loads; lanes of a warp wait for each other at "
-                    "cuda.syncwarp(), warpgroups at barriers, outside the body"
+                    f"lane {self.lane % WARP} of warp {self._warp.number} has loaded {what} at "
+                    f"SMEM[{address}] {SPINS} times, and done nothing else: it waits for a store "
+                    "that nothing orders before its loads; lanes of a warp wait for each other "
+                    "at cuda.syncwarp(), warpgroups at barriers, outside the body"
                 ),
                 hazard="deadlock",
             )
@@ -211,23 +213,19 @@ class _Warp:
         Returns what it comes behind: where lanes wrote, all that they did. Raises PipelineRace if
         it and an access of another lane of the warpgroup are in no order.
         """
-        who, address, place = (
-            self.who,
-            array[index].ctypes.data,
-            ", ".join(str(part.start) for part in index),
-        )
+        who = self.who
+        address = array[index].ctypes.data
+        place = ", ".join(str(part.start) for part in index)
         told = f"{what} by lane {lane.lane % WARP} touches element [{place}]"
         self._among_lanes(lane, address, address + 1, told, kind)
-        touches, known = (
-            who.sm.gmem.of_lanes.setdefault((who.cta, who.warpgroup, address), {}),
-            who.known(),
-        )
+        touches = who.sm.gmem.of_lanes.setdefault((who.cta, who.warpgroup, address), {})
+        known = who.known()
         for (warp, did), (other, (counter, epoch)) in touches.items():
             if warp != self.number and not kind == did != "write" and self.known[counter] < epoch:
                 raise race_report.race(
                     who,
-                    f"warp {self.number}: {told} that lane {other} of warp {warp} has {_DONE[did]}, and nothing "
-                    "orders them",
+                    f"warp {self.number}: {told} that lane {other} of warp {warp} has "
+                    f"{_DONE[did]}, and nothing orders them",
                     fix="an element of its own for each lane, or numpipe.atomic_add and its "
                     "like; or a barrier of the warpgroup between two bodies, numpipe.commit_smem()",
                     hazard="unordered-accesses",

@@ -67,7 +67,8 @@ def begin(who: Warpgroup) -> None:
     if rounds.busy > MOST:
         raise endless(
             who,
-            f"has gone round its loops {MOST} times and has not ended: the simulated SM takes it for endless",
+            f"has gone round its loops {MOST} times and has not ended: the simulated SM takes it "
+            "for endless",
         )
 
 
@@ -79,8 +80,8 @@ def endless(who: Warpgroup, what: str) -> SimulationError:
         hazard="livelock",
         error=PipelineDeadlock,
         fix=(
-            "change in the body what the loop's condition tests, or end it by a count; to wait for somebody, wait for a barrier "
-            "(barrier_wait), which takes no rounds"
+            "change in the body what the loop's condition tests, or end it by a count; to wait "
+            "for somebody, wait for a barrier (barrier_wait), which takes no rounds"
         ),
     )
 
@@ -88,18 +89,21 @@ def endless(who: Warpgroup, what: str) -> SimulationError:
 def _alone(who: Warpgroup) -> SimulationError:
     return endless(
         who,
-        f"has gone round this loop {MOST} times, and executed no operation in it: what its condition tests does "
-        "not change",
+        f"has gone round this loop {MOST} times, and executed no operation in it: what its "
+        "condition tests does not change",
     )
 
 
 def _together(who: Warpgroup) -> SimulationError:
     """Return the error of warpgroups that wait for each other and arrive, and do nothing else."""
-    fix = "end the loop by a count, or by a value that its body changes, in all warpgroups that wait for each other there"
+    fix = (
+        "end the loop by a count, or by a value that its body changes, in all warpgroups that "
+        "wait for each other there"
+    )
     hint = Hint(
         "livelock",
-        f"hint: for {who.loops.idle} rounds of a loop of {who.name} nobody has touched a tile or an array: "
-        "the warpgroups only tell each other to go on",
+        f"hint: for {who.loops.idle} rounds of a loop of {who.name} nobody has touched a tile or "
+        "an array: the warpgroups only tell each other to go on",
         fix,
     )
     found = deadlock_search.report_of(who.sm, "warpgroups go round, and get nowhere", [hint])

@@ -77,9 +77,10 @@ def _unwanted(mbar: Mbarrier, who: Warpgroup, count: int, site: Site) -> Simulat
         )
         return race_report.violation(
             who,
-            f"{count} arrival{'s' * (count > 1)} on {mbar.name}, but phase {mbar.phase} has only {mbar.pending} of "
-            f"{mbar.count} pending (arrived: {_arrived(mbar)}): either this slot was passed on twice, or the phase before was "
-            f"not waited for, or the barrier's count is too small{counted}; {_once(mbar, mbar.phase)}",
+            f"{count} arrival{'s' * (count > 1)} on {mbar.name}, but phase {mbar.phase} has only "
+            f"{mbar.pending} of {mbar.count} pending (arrived: {_arrived(mbar)}): either this "
+            "slot was passed on twice, or the phase before was not waited for, or the barrier's "
+            f"count is too small{counted}; {_once(mbar, mbar.phase)}",
             site,
             hazard="too-many-arrivals",
             mbar=mbar,
@@ -87,9 +88,10 @@ def _unwanted(mbar: Mbarrier, who: Warpgroup, count: int, site: Site) -> Simulat
         )
     return race_report.race(
         who,
-        f"arrives on {mbar.name} in phase {mbar.phase}, but nothing orders this after the end of phase "
-        f"{mbar.phase - 1}, so it may count for either (arrived so far: {_arrived(mbar)}): this slot was passed on "
-        f"twice, or the phase before was not waited for; {_once(mbar, mbar.phase - 1)}",
+        f"arrives on {mbar.name} in phase {mbar.phase}, but nothing orders this after the end of "
+        f"phase {mbar.phase - 1}, so it may count for either (arrived so far: {_arrived(mbar)}): "
+        "this slot was passed on twice, or the phase before was not waited for; "
+        f"{_once(mbar, mbar.phase - 1)}",
         site,
         hazard="too-many-arrivals",
         mbar=mbar,
@@ -112,7 +114,10 @@ def _once(mbar: Mbarrier, phase: int) -> str:
         if often
         else ""
     )
-    return f"{each}wait for phase {phase} before the next arrival, or num_arrivals={mbar.count // WARPS + 1}"
+    return (
+        f"{each}wait for phase {phase} before the next arrival, or "
+        f"num_arrivals={mbar.count // WARPS + 1}"
+    )
 
 
 def _repeated(mbar: Mbarrier, *, before: bool) -> str:
@@ -134,8 +139,8 @@ def missing_arrival(who: Warpgroup, mbar: Mbarrier | None) -> str:
         return ""
     often = _repeated(mbar, before=True)
     return often and (
-        f"one barrier_arrive on {mbar.name} by {who.name} and one by each of the others: phase {mbar.phase - 1} "
-        f"counts {often}, and none of {who.name}"
+        f"one barrier_arrive on {mbar.name} by {who.name} and one by each of the others: phase "
+        f"{mbar.phase - 1} counts {often}, and none of {who.name}"
     )
 
 
@@ -154,8 +159,8 @@ def land(mbar: Mbarrier, copy: Access, nbytes: int, time: int) -> None:
         raise race_report.violation(
             copy,
             f"{copy.describe()} brings {nbytes} bytes to {mbar.name}, {-mbar.tx} more than phase "
-            f"{mbar.phase} expects ({mbar.expected} announced); announce the bytes of all copies of the phase "
-            f"with expect_tx, {mbar.expected - mbar.tx} or more",
+            f"{mbar.phase} expects ({mbar.expected} announced); announce the bytes of all copies "
+            f"of the phase with expect_tx, {mbar.expected - mbar.tx} or more",
             hazard="wrong-expect-tx",
             mbar=mbar,
         )
@@ -170,9 +175,9 @@ def settle(mbar: Mbarrier, time: int) -> None:
     if mbar.copies:
         raise race_report.violation(
             mbar.last or mbar.sm.warpgroups[0],
-            f"phase {mbar.phase} of {mbar.name} completes with "
-            f"{mbar.copies} of its copies still in flight: expect_tx announced {mbar.expected} bytes, fewer "
-            "than the copies bring; announce the bytes of all of them",
+            f"phase {mbar.phase} of {mbar.name} completes with {mbar.copies} of its copies still "
+            f"in flight: expect_tx announced {mbar.expected} bytes, fewer than the copies bring; "
+            "announce the bytes of all of them",
             hazard="wrong-expect-tx",
             mbar=mbar,
         )
@@ -180,8 +185,8 @@ def settle(mbar: Mbarrier, time: int) -> None:
         raise race_report.race(
             mbar.arrivals[-1][0],
             f"phase {mbar.phase} of {mbar.name} completes, but nobody has waited for phase "
-            f"{mbar.phase - 1}: a later wait could not tell the two apart; wait for each phase before the next one "
-            "can complete",
+            f"{mbar.phase - 1}: a later wait could not tell the two apart; wait for each phase "
+            "before the next one can complete",
             hazard="phase-unobserved",
             mbar=mbar,
         )
@@ -221,8 +226,8 @@ def find(
         who.sm.scheduler.touch(("mbarrier", (of or who.sm).place, address), WRITE)
         raise race_report.race(
             who,
-            f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; initialise it, "
-            "fence_mbarrier_init, then bar_sync before anyone uses it",
+            f"{operation} on SMEM[{address}], where no mbarrier has been initialised yet; "
+            "initialise it, fence_mbarrier_init, then bar_sync before anyone uses it",
             hazard="missing-init-fence",
         )
     if mbar.epoch:
@@ -230,8 +235,8 @@ def find(
         if who.knows(clocks.index(GENERIC, mbar.warp)) < mbar.epoch:
             raise race_report.race(
                 who,
-                f"{operation} on {mbar.name}, but nothing orders its initialisation at {sites.place(mbar.site)} "
-                "before; bar_sync between the two",
+                f"{operation} on {mbar.name}, but nothing orders its initialisation at "
+                f"{sites.place(mbar.site)} before; bar_sync between the two",
                 hazard="missing-init-fence",
                 mbar=mbar,
                 before=mbar.party(),
@@ -239,8 +244,9 @@ def find(
         if asynchronous and who.knows(clocks.index(INITIALISED, mbar.warp)) < mbar.epoch:
             raise race_report.race(
                 who,
-                f"{operation} on {mbar.name}, whose initialisation at {sites.place(mbar.site)} the TMA may not "
-                "see; fence_mbarrier_init by the lane that initialised it, before the bar_sync",
+                f"{operation} on {mbar.name}, whose initialisation at {sites.place(mbar.site)} "
+                "the TMA may not see; fence_mbarrier_init by the lane that initialised it, "
+                "before the bar_sync",
                 hazard="missing-init-fence",
                 mbar=mbar,
                 before=mbar.party(),
@@ -281,8 +287,8 @@ def init_at_entry(
     elif old.count != count or old.epoch:
         raise race_report.violation(
             who,
-            f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} with count "
-            f"{old.count} is live since {sites.place(old.site)}",
+            f"{name or 'an mbarrier'} with count {count} at SMEM[{address}], where {old.name} "
+            f"with count {old.count} is live since {sites.place(old.site)}",
             hazard="barrier-reinitialised",
             mbar=old,
             before=old.party(),
@@ -318,8 +324,8 @@ def invalidate(who: Warpgroup, address: int) -> None:
         raise race_report.violation(
             who,
             f"mbar_inval on {mbar.name} in the middle of phase {mbar.phase}: {mbar.pending} of "
-            f"{mbar.count} arrivals pending, {mbar.tx} bytes missing, {mbar.copies} copies in flight, "
-            f"{len(mbar.waiters)} waiting",
+            f"{mbar.count} arrivals pending, {mbar.tx} bytes missing, {mbar.copies} copies in "
+            f"flight, {len(mbar.waiters)} waiting",
             hazard="barrier-reinitialised",
             mbar=mbar,
             fix="wait for the phase before",
@@ -328,8 +334,8 @@ def invalidate(who: Warpgroup, address: int) -> None:
         if who.knows(who.sm.clocks.index(GENERIC, warp)) < epoch:
             raise race_report.race(
                 who,
-                f"mbar_inval on {mbar.name}, but nothing orders its use by warp {warp % 4} of {user.title} at "
-                f"{sites.place(site)} before: it may still test or arrive there",
+                f"mbar_inval on {mbar.name}, but nothing orders its use by warp {warp % 4} of "
+                f"{user.title} at {sites.place(site)} before: it may still test or arrive there",
                 hazard="barrier-reinitialised",
                 mbar=mbar,
                 fix="bar_sync between the last use of all warps and mbar_inval",
@@ -370,8 +376,8 @@ def expect(mbar: Mbarrier, who: Warpgroup, nbytes: int) -> None:
     if nbytes < 0 or abs(mbar.tx) > _MOST:
         raise race_report.violation(
             who,
-            f"expect_tx of {nbytes} bytes on {mbar.name}: its transaction count would be {mbar.tx}, and it "
-            f"holds 0 … {_MOST}; spread the copies over more phases",
+            f"expect_tx of {nbytes} bytes on {mbar.name}: its transaction count would be "
+            f"{mbar.tx}, and it holds 0 … {_MOST}; spread the copies over more phases",
             hazard="wrong-expect-tx",
             mbar=mbar,
         )
@@ -387,9 +393,10 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
     if who.knows(mbar.landed) < phase <= mbar.phase:
         raise race_report.race(
             who,
-            f"{_waited(mbar, phase, step)}, but nothing orders this after the end of phase {phase - 1}: coming "
-            f"earlier, it passes on the stale phase {phase - 2}, which has the same parity; wait for phase "
-            f"{phase - 1} too, or for a barrier on which somebody arrives who has waited for it",
+            f"{_waited(mbar, phase, step)}, but nothing orders this after the end of phase "
+            f"{phase - 1}: coming earlier, it passes on the stale phase {phase - 2}, which has "
+            f"the same parity; wait for phase {phase - 1} too, or for a barrier on which somebody "
+            "arrives who has waited for it",
             hazard="wrong-phase",
             mbar=mbar,
             phase=phase,
@@ -430,14 +437,16 @@ def _wrong_phase(who: Warpgroup, mbar: Mbarrier, phase: int, reached: int, step:
     waited = _waited(mbar, phase, step)
     if reached < phase:
         return (
-            f"{waited}, and passed on the stale phase {reached}, which has the same parity: nothing of phase {phase} is there; "
-            "a wait may be at most one phase ahead of its mbarrier"
+            f"{waited}, and passed on the stale phase {reached}, which has the same parity: "
+            f"nothing of phase {phase} is there; a wait may be at most one phase ahead of its "
+            "mbarrier"
         )
     missing = missing_arrival(who, mbar if mbar.last is None else awaited(mbar.last))
     last = _completes(mbar, who)
     return (
-        f"{waited}, but the mbarrier has already reached phase {reached}: the phase was missed, someone arrived for a later "
-        "one without this warpgroup's release (a slot passed on twice, or not waited for); "
+        f"{waited}, but the mbarrier has already reached phase {reached}: the phase was missed, "
+        "someone arrived for a later one without this warpgroup's release (a slot passed on "
+        "twice, or not waited for); "
         + (
             missing
             or (
@@ -463,9 +472,9 @@ def _may_be_missed(
     of = " by all four warps" if last is who else ""
     return race_report.race(
         who,
-        f"{_waited(mbar, phase, step)}, but {by} nothing tells it that this wait{of} is over: coming later, "
-        f"it meets phase {mbar.phase}, and waits for phase {mbar.phase + 1}, which has the same parity; "
-        + (missing_arrival(who, mbar) or _tell(mbar, who, last)),
+        f"{_waited(mbar, phase, step)}, but {by} nothing tells it that this wait{of} is over: "
+        f"coming later, it meets phase {mbar.phase}, and waits for phase {mbar.phase + 1}, which "
+        "has the same parity; " + (missing_arrival(who, mbar) or _tell(mbar, who, last)),
         site,
         hazard="wrong-phase",
         mbar=mbar,
@@ -494,10 +503,14 @@ def _completes(mbar: Mbarrier, who: Warpgroup) -> Warpgroup:
 def _tell(mbar: Mbarrier, who: Warpgroup, last: Warpgroup) -> str:
     """Say how a warpgroup's waits are to be known to who completes the next phase."""
     if last is who:
-        return f"a barrier of the four warps (bar_sync) between the wait and the next arrival on {mbar.name}"
+        return (
+            "a barrier of the four warps (bar_sync) between the wait and the next arrival on "
+            f"{mbar.name}"
+        )
     return (
-        f"an arrival of {who.name} behind each of its waits: on {mbar.name} itself, whose count is then one more, or on "
-        f"another barrier for which {last.name} waits before it arrives on {mbar.name} again"
+        f"an arrival of {who.name} behind each of its waits: on {mbar.name} itself, whose count "
+        f"is then one more, or on another barrier for which {last.name} waits before it arrives "
+        f"on {mbar.name} again"
     )
 
 
@@ -540,9 +553,10 @@ def unfinished(sm: SM) -> None:
         if mbar.tx:
             raise race_report.violation(
                 first,
-                f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of phase {mbar.phase}: expect_tx announced "
-                f"{mbar.expected} bytes, its copies brought others; announce the bytes of all copies that are issued for "
-                "the phase, and no more",
+                f"the CTA ends while {mbar.name} still misses {mbar.tx} bytes of phase "
+                f"{mbar.phase}: expect_tx announced {mbar.expected} bytes, its copies brought "
+                "others; announce the bytes of all copies that are issued for the phase, and no "
+                "more",
                 mbar.site,
                 hazard="wrong-expect-tx",
                 mbar=mbar,
@@ -551,16 +565,16 @@ def unfinished(sm: SM) -> None:
         if copy is not None and copy.phase > mbar.waited:
             raise race_report.race(
                 copy,
-                f"{copy.describe()} on {mbar.name} phase {copy.phase} (at {sites.place(copy.site)}) was never "
-                f"waited for before the CTA ends (the newest phase waited for is {mbar.waited}); wait for phase "
-                f"{copy.phase} of {mbar.name}",
+                f"{copy.describe()} on {mbar.name} phase {copy.phase} (at "
+                f"{sites.place(copy.site)}) was never waited for before the CTA ends (the newest "
+                f"phase waited for is {mbar.waited}); wait for phase {copy.phase} of {mbar.name}",
                 hazard="exit-in-flight",
             )
         if mbar.observed and mbar.phase - 1 > mbar.waited:
             raise race_report.race(
                 first,
-                f"the CTA ends, and nobody has waited for phase {mbar.phase - 1} of {mbar.name}: what arrived "
-                "there told nobody; wait for each phase that completes",
+                f"the CTA ends, and nobody has waited for phase {mbar.phase - 1} of {mbar.name}: "
+                "what arrived there told nobody; wait for each phase that completes",
                 mbar.site,
                 phase=mbar.phase - 1,
                 hazard="phase-unobserved",
@@ -569,10 +583,12 @@ def unfinished(sm: SM) -> None:
         if mbar.observed and mbar.pending != mbar.count:
             raise race_report.race(
                 first,
-                f"the CTA ends in the middle of phase {mbar.phase} of {mbar.name}: {mbar.pending} of "
-                f"{mbar.count} arrivals missing (arrived: {_arrived(mbar)}): num_arrivals is too high, or somebody "
-                f"did not arrive; {mbar.pending // 4 or 1} more (barrier_arrive, or a copy), or "
-                f"num_arrivals={(mbar.count - mbar.pending) // 4}, and wait for the phase (barrier_wait)",
+                f"the CTA ends in the middle of phase {mbar.phase} of {mbar.name}: {mbar.pending} "
+                f"of {mbar.count} arrivals missing (arrived: {_arrived(mbar)}): num_arrivals is "
+                f"too high, or somebody did not arrive; {mbar.pending // 4 or 1} more "
+                "(barrier_arrive, or a copy), or "
+                f"num_arrivals={(mbar.count - mbar.pending) // 4}, and wait for the phase "
+                "(barrier_wait)",
                 mbar.site,
                 hazard="too-few-arrivals",
                 mbar=mbar,

@@ -55,7 +55,10 @@ class Generation(Meeting):
         )
 
     def text(self) -> str:
-        return f"bar_sync {self.barrier}{self.meaning}: {self.count} have arrived ({', '.join(w.name for w in self.arrived)})"
+        return (
+            f"bar_sync {self.barrier}{self.meaning}: {self.count} have arrived "
+            f"({', '.join(w.name for w in self.arrived)})"
+        )
 
     @property
     def missing(self) -> int:
@@ -77,8 +80,8 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
     if threads < 128 or threads % 128 or threads > 128 * len(sm.warpgroups):
         raise race_report.violation(
             who,
-            f"{operation} {barrier} with {threads} threads; whole warpgroups take part, so it must be a "
-            f"multiple of 128, at most the CTA's {128 * len(sm.warpgroups)}",
+            f"{operation} {barrier} with {threads} threads; whole warpgroups take part, so it "
+            f"must be a multiple of 128, at most the CTA's {128 * len(sm.warpgroups)}",
             hazard="named-barrier-mismatch",
         )
     generation = sm.named.get(barrier)
@@ -92,17 +95,18 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
         users = ", ".join(w.name for w in over.arrived)
         raise race_report.race(
             who,
-            f"{operation} {barrier} with {threads} threads, but nothing orders this after the use of the "
-            f"barrier at {sites.place(over.site)} by {users}: its warps may be counted there; take another "
-            "barrier, or wait for the end of that use",
+            f"{operation} {barrier} with {threads} threads, but nothing orders this after the use "
+            f"of the barrier at {sites.place(over.site)} by {users}: its warps may be counted "
+            "there; take another barrier, or wait for the end of that use",
             hazard="named-barrier-mismatch",
             before=over.party(),
         )
     if generation.threads != threads:
         raise race_report.violation(
             who,
-            f"{operation} {barrier} with {threads} threads, but {sites.place(generation.site)} uses it "
-            f"with {generation.threads} at the same time; every participant must give the same number",
+            f"{operation} {barrier} with {threads} threads, but {sites.place(generation.site)} "
+            f"uses it with {generation.threads} at the same time; every participant must give the "
+            "same number",
             hazard="named-barrier-mismatch",
             before=generation.party(),
         )
@@ -181,8 +185,8 @@ class Registers:
             who.block(
                 WaitReason(
                     "registers",
-                    f"setmaxnreg.inc to {registers} registers: {wanted} wanted, {free} free in the SM's "
-                    "pool",
+                    f"setmaxnreg.inc to {registers} registers: {wanted} wanted, {free} free in "
+                    "the SM's pool",
                 ),
                 registers=registers,
             )
@@ -206,13 +210,16 @@ class Registers:
         fix = (
             f"counts that add up to at most {most}: another warpgroup gives registers back first"
             if never
-            else "setmaxnreg.dec by the warpgroup that gives registers back, before it waits for anything"
+            else (
+                "setmaxnreg.dec by the warpgroup that gives registers back, before it waits for "
+                "anything"
+            )
         )
         return [
             Hint(
                 "register-budget",
-                f"registers: {' + '.join(map(str, self.wanted))} per lane = {sum(self.wanted)} x 128 = "
-                f"{total} wanted, the CTA holds {self.pool}: {why}",
+                f"registers: {' + '.join(map(str, self.wanted))} per lane = {sum(self.wanted)} x "
+                f"128 = {total} wanted, the CTA holds {self.pool}: {why}",
                 fix,
                 never,
             )
@@ -226,7 +233,8 @@ def unfinished(sm: SM) -> None:
             raise race_report.race(
                 sm.warpgroups[0],
                 f"the CTA ends, and nobody took {left.turn}, which {left.arrived[0].name} passed "
-                f"at {sites.place(left.site)} (named barrier {left.barrier}: {left.count}); {_fix(left)}",
+                f"at {sites.place(left.site)} (named barrier {left.barrier}: {left.count}); "
+                f"{_fix(left)}",
                 left.site,
                 hazard="named-barrier-mismatch",
                 before=left.party(),
@@ -254,14 +262,17 @@ def hints(sm: SM) -> list[Hint]:
 def _fix(generation: Generation) -> str:
     if generation.turn.startswith("the turn '"):
         return (
-            "every compute warpgroup goes through the blocks of a numpipe.turn equally often, and waits in none of them for "
-            "what another one does behind its own"
+            "every compute warpgroup goes through the blocks of a numpipe.turn equally often, and "
+            "waits in none of them for what another one does behind its own"
         )
     if generation.turn:
-        return "in its turn a warpgroup waits for no other one, for those wait for theirs: let them meet before or behind the tiles"
+        return (
+            "in its turn a warpgroup waits for no other one, for those wait for theirs: let them "
+            "meet before or behind the tiles"
+        )
     return (
-        f"the same number and the same count of threads for all who meet at named barrier {generation.barrier}, and as many "
-        "warpgroups that come there"
+        "the same number and the same count of threads for all who meet at named barrier "
+        f"{generation.barrier}, and as many warpgroups that come there"
     )
 
 

@@ -194,8 +194,8 @@ def one_lane(who: Warpgroup, operation: str) -> None:
     if who.lanes != "one":
         raise violation(
             who,
-            f"{operation} is executed by {who.lane_count()} lanes (lanes={who.lanes!r}) and would happen "
-            f"{who.lane_count()} times; call it under one_lane",
+            f"{operation} is executed by {who.lane_count()} lanes (lanes={who.lanes!r}) and would "
+            f"happen {who.lane_count()} times; call it under one_lane",
             hazard="divergent-aligned",
         )
 
@@ -205,8 +205,8 @@ def collective(who: Warpgroup, operation: str) -> None:
     if who.lanes != "all":
         raise violation(
             who,
-            f"{operation} needs all 128 lanes of the warpgroup, but lanes={who.lanes!r}; call it outside "
-            "one_lane, each_warp and the memory role",
+            f"{operation} needs all 128 lanes of the warpgroup, but lanes={who.lanes!r}; call it "
+            "outside one_lane, each_warp and the memory role",
             hazard="divergent-aligned",
         )
 

@@ -118,10 +118,8 @@ def settle(place: Place, regions: list[Region]) -> None:
     joins."""
     array, (lo, hi) = place.array, bounds(place.array)
     joined = [region for region in regions if region.lo < hi and lo < region.hi]
-    lo, hi = (
-        min([lo, *(region.lo for region in joined)]),
-        max([hi, *(region.hi for region in joined)]),
-    )
+    lo = min([lo, *(region.lo for region in joined)])
+    hi = max([hi, *(region.hi for region in joined)])
     steps = [stride for size, stride in zip(array.shape, array.strides, strict=True) if size > 1]
     units = [n for region in joined for n in (region.unit, region.lo - lo)]
     region = Region(lo, hi, math.gcd(array.dtype.itemsize, place.address - lo, *steps, *units))

@@ -91,7 +91,10 @@ class Wait(WaitReason):
         self.semaphore, self.value = semaphore, value
 
     def text(self) -> str:
-        return f"the semaphore {self.semaphore.title}: it is {self.semaphore.count}, and the wait is for {self.value}"
+        return (
+            f"the semaphore {self.semaphore.title}: it is {self.semaphore.count}, and the wait is "
+            f"for {self.value}"
+        )
 
 
 def _of(
@@ -131,7 +134,8 @@ def signal(
     if not who.knows(who.sm.clocks.grid + rank):
         raise race_report.race(
             who,
-            f"a signal to {semaphore.title} before the launch of GPU {rank} has begun, which sets it to 0",
+            f"a signal to {semaphore.title} before the launch of GPU {rank} has begun, which sets "
+            "it to 0",
             hazard="read-before-grid-dependency",
             fix="numpipe.signal waits until all launches have begun",
         )
@@ -181,12 +185,13 @@ def hints(sm: SM) -> list[Hint]:
         left = [f"{other.name} of {other.sm.where}" for other in agents if not other.over]
         text = (
             f"hint: {of.title} is {of.count} and the wait is for {reason.value}: {of.who()}; "
-            f"{len(agents) - len(left)} of {len(agents)} warpgroups have {FINISHED}, and the others wait"
+            f"{len(agents) - len(left)} of {len(agents)} warpgroups have {FINISHED}, and the "
+            "others wait"
         )
         call = f"numpipe.signal({of.name.partition('[')[0]}.at[…], {of.gpu})"
         fix = (
-            f"{lacks} more signal{'s' * (lacks > 1)}, {call}, on every path and before the wait of who is to signal; or a wait "
-            f"for {of.count}"
+            f"{lacks} more signal{'s' * (lacks > 1)}, {call}, on every path and before the wait "
+            f"of who is to signal; or a wait for {of.count}"
             if of.count
             else f"{call} for {of.name}, by who does not wait for it before"
         )

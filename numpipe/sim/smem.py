@@ -52,7 +52,8 @@ class SharedMemory:
         if lo < 0 or hi > self.nbytes:
             raise race_report.violation(
                 who,
-                f"{what} touches SMEM[{lo}:{hi}), but the CTA has {self.nbytes} bytes of shared memory",
+                f"{what} touches SMEM[{lo}:{hi}), but the CTA has {self.nbytes} bytes of shared "
+                "memory",
                 hazard="out-of-bounds",
                 span=(lo, hi),
                 fix="stay within what the CTA has",

@@ -88,7 +88,10 @@ class Access:
     def tell(self) -> str:
         """Say who accessed what, where, on which barrier, in which step."""
         on = f", on {self.mbar.name} phase {self.phase}" if self.mbar is not None else ""
-        return f"{self.describe()} by {self.agent.title} at {place(self.site)}{on}{context(self.last_note, self.last_wait)}"
+        return (
+            f"{self.describe()} by {self.agent.title} at "
+            f"{place(self.site)}{on}{context(self.last_note, self.last_wait)}"
+        )
 
 
 class Mbarrier:

@@ -40,8 +40,8 @@ def _checked(who: Warpgroup, tensor: TensorMap) -> Box:
     if not 1 <= array.ndim <= 5 or len(shape) != array.ndim:
         raise race_report.illegal(
             who,
-            f"tensor map {tensor.name}: box {shape} of an array {array.shape}; both need the same rank, "
-            "1 … 5",
+            f"tensor map {tensor.name}: box {shape} of an array {array.shape}; both need the same "
+            "rank, 1 … 5",
         )
     if any(not 1 <= extent <= 256 for extent in shape):
         raise race_report.illegal(
@@ -51,19 +51,20 @@ def _checked(who: Warpgroup, tensor: TensorMap) -> Box:
     if row % 16:
         raise race_report.illegal(
             who,
-            f"tensor map {tensor.name}: a box row of {shape[-1]} {array.dtype} is {row} bytes; it must be a "
-            "multiple of 16",
+            f"tensor map {tensor.name}: a box row of {shape[-1]} {array.dtype} is {row} bytes; it "
+            "must be a multiple of 16",
         )
     if tensor.swizzle not in _SWIZZLES or 0 < tensor.swizzle < row:
         raise race_report.illegal(
             who,
-            f"tensor map {tensor.name}: a box row of {row} bytes with swizzle={tensor.swizzle}; the swizzles "
-            f"are {_SWIZZLES}, and a row may be at most as wide (0: any)",
+            f"tensor map {tensor.name}: a box row of {row} bytes with swizzle={tensor.swizzle}; "
+            f"the swizzles are {_SWIZZLES}, and a row may be at most as wide (0: any)",
         )
     if tensor.fill == "nan" and not BY_DTYPE[array.dtype].fills_nan:
         raise race_report.illegal(
             who,
-            f"tensor map {tensor.name}: fill='nan' for {array.dtype}, which has no NaN; fill with zeros",
+            f"tensor map {tensor.name}: fill='nan' for {array.dtype}, which has no NaN; fill with "
+            "zeros",
         )
     box = who.sm.boxes[tensor] = Box(tensor, int(np.prod(shape)) * array.dtype.itemsize)
     return box
@@ -78,20 +79,21 @@ def _place(
     if len(coords) != len(box.tensor.box):
         raise race_report.illegal(
             who,
-            f"{operation} of {name}: coordinates {coords} for {len(box.tensor.box)} dimensions; one for each",
+            f"{operation} of {name}: coordinates {coords} for {len(box.tensor.box)} dimensions; "
+            "one for each",
         )
     if address % 128:
         raise race_report.illegal(
             who,
-            f"{operation} of {name} at SMEM[{address}]; the TMA needs a multiple of 128, and a swizzled tile "
-            "that wgmma reads one of 8 x swizzle",
+            f"{operation} of {name} at SMEM[{address}]; the TMA needs a multiple of 128, and a "
+            "swizzled tile that wgmma reads one of 8 x swizzle",
         )
     inner = int(coords[-1]) * box.tensor.array.dtype.itemsize
     if inner % 16:  # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION, swizzled or not
         raise race_report.illegal(
             who,
-            f"{operation} of {name} at coordinates {tuple(map(int, coords))}: the innermost is {inner} bytes "
-            "into a row; it must be a multiple of 16",
+            f"{operation} of {name} at coordinates {tuple(map(int, coords))}: the innermost is "
+            f"{inner} bytes into a row; it must be a multiple of 16",
         )
     index, touched = box.footprint(address)
     who.sm.memory.check_range(who, touched[0][0], touched[-1][1], f"{operation} of {name}")
@@ -178,12 +180,10 @@ def load(
 def load_bytes(who: Warpgroup, dst: int, source: TensorMap, nbytes: int, mbar: int) -> None:
     """Copy the first bytes of an array of one dimension, which lanes of other roles may read
     meanwhile, and nobody writes."""
-    operation, array, dst, nbytes = (
-        f"bulk_load of {source.name}",
-        source.array,
-        int(dst),
-        int(nbytes),
-    )
+    operation = f"bulk_load of {source.name}"
+    array = source.array
+    dst = int(dst)
+    nbytes = int(nbytes)
     race_report.one_lane(who, operation)
     sm, count = who.sm, nbytes // array.dtype.itemsize
     if (
@@ -195,8 +195,9 @@ def load_bytes(who: Warpgroup, dst: int, source: TensorMap, nbytes: int, mbar: i
     ):
         raise race_report.illegal(
             who,
-            f"{operation}: {nbytes} bytes to SMEM[{dst}] of an array {array.shape} of {array.dtype}; a bulk "
-            "copy has a multiple of 16 bytes, to a multiple of 16, of an array of one dimension that has as many",
+            f"{operation}: {nbytes} bytes to SMEM[{dst}] of an array {array.shape} of "
+            f"{array.dtype}; a bulk copy has a multiple of 16 bytes, to a multiple of 16, of an "
+            "array of one dimension that has as many",
         )
     sm.memory.check_range(who, dst, dst + nbytes, operation)
     on, known = mbarriers.find(who, int(mbar), operation, asynchronous=True), who.known()
@@ -294,9 +295,10 @@ class Groups(WaitReason):
             first, open_ = left[0], ", and not committed" * bool(self.uncommitted)
             raise race_report.race(
                 self.who,
-                f"the warpgroup ends with {len(left)} TMA store{'s' * (len(left) > 1)} not waited for, the "
-                f"first {first.describe()} at {sites.place(first.site)}{open_}; wait_smem_to_gmem(0) behind the last "
-                "group's commit, before it ends (bulk_commit and bulk_wait(0, read=False) by the lane that stored)",
+                f"the warpgroup ends with {len(left)} TMA store{'s' * (len(left) > 1)} not waited "
+                f"for, the first {first.describe()} at {sites.place(first.site)}{open_}; "
+                "wait_smem_to_gmem(0) behind the last group's commit, before it ends "
+                "(bulk_commit and bulk_wait(0, read=False) by the lane that stored)",
                 first.site,
                 hazard="exit-in-flight",
                 before=first,
@@ -328,17 +330,17 @@ def store(
     if min(where) < 0:
         raise race_report.violation(
             who,
-            f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative one; "
-            "start at 0 and store less",
+            f"tma_store of {tensor.name} at coordinates {where}: a store starts at no negative "
+            "one; start at 0 and store less",
             hazard="out-of-bounds",
         )
     end = shape[-1] * dtype.itemsize
     if end % 16 and not tensor.padded and where[-1] + tensor.box[-1] > shape[-1]:
         raise race_report.violation(
             who,
-            f"tma_store of {tensor.name} at coordinates {where} passes the end of rows of {end} bytes; "
-            "the TMA writes whole 16-byte chunks, so it overwrites what follows: use rows of a multiple of "
-            "16 bytes, or store the edge with ordinary stores",
+            f"tma_store of {tensor.name} at coordinates {where} passes the end of rows of {end} "
+            "bytes; the TMA writes whole 16-byte chunks, so it overwrites what follows: use rows "
+            "of a multiple of 16 bytes, or store the edge with ordinary stores",
             hazard="out-of-bounds",
         )
     group = groups.first + len(groups.committed) + 1
@@ -404,8 +406,8 @@ def wait(who: Warpgroup, pending: int, *, read: bool) -> None:
     if pending < 0:
         raise race_report.illegal(
             who,
-            f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or more; wait "
-            "with one of these",
+            f"bulk_wait({pending}): the number of groups that may stay unfinished is 0 or more; "
+            "wait with one of these",
         )
     groups.until = max(groups.first, groups.first + len(groups.committed) - pending)
     groups.reading = read

@@ -12,7 +12,10 @@ from ..diagnostics.reports import Party, Report
 from . import gmem_accesses, race_report
 from .gmem import GlobalMemory
 
-COVER = "store to all of it: a grid and loops that cover it (numpipe.cdiv rounds up), a part for each warpgroup"
+COVER = (
+    "store to all of it: a grid and loops that cover it (numpipe.cdiv rounds up), a part for each "
+    "warpgroup"
+)
 
 
 def unwritten(

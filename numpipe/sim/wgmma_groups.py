@@ -162,7 +162,8 @@ def check(who: Warpgroup, mma: Mma) -> None:
     if left is None or right is None or left.family != right.family:
         raise race_report.illegal(
             who,
-            f"wgmma on {mma.dtype}{f' and {mma.b_dtype}' * (mma.b_dtype not in (None, mma.dtype))}; the "
+            "wgmma on "
+            f"{mma.dtype}{f' and {mma.b_dtype}' * (mma.b_dtype not in (None, mma.dtype))}; the "
             f"tensor core takes {'; '.join(KINDS)}",
         )
     if mma.n not in left.widths:
@@ -178,8 +179,8 @@ def check(who: Warpgroup, mma: Mma) -> None:
     if not mma.steps or len({len(block) for block in mma.steps}) != 1 or not mma.steps[0]:
         raise race_report.illegal(
             who,
-            f"wgmma with {[len(block) for block in mma.steps]} steps along K; every 64-row block needs the "
-            "same number, at least one",
+            f"wgmma with {[len(block) for block in mma.steps]} steps along K; every 64-row block "
+            "needs the same number, at least one",
         )
     pairs = [pair for block in mma.steps for pair in block]
     for name, descriptor in (
@@ -188,8 +189,8 @@ def check(who: Warpgroup, mma: Mma) -> None:
         if descriptor >> 49 & 7:
             raise race_report.illegal(
                 who,
-                f"wgmma: the descriptor of {name} has base_offset {descriptor >> 49 & 7}; operands start at "
-                "a multiple of their swizzle pattern (8 rows), where it is 0",
+                f"wgmma: the descriptor of {name} has base_offset {descriptor >> 49 & 7}; "
+                "operands start at a multiple of their swizzle pattern (8 rows), where it is 0",
             )
 
 
@@ -220,17 +221,19 @@ class Accumulator:
         if self.batch > self.products.drained:
             raise race_report.race(
                 who,
-                f"the accumulator of the wgmma at {sites.place(self.site)} is read before wgmma_wait has "
-                f"covered it: batch {self.batch}, drained up to {self.products.drained}; commit, then wgmma_wait "
-                f"with few enough groups pending{self.products.enough(self.batch)}",
+                f"the accumulator of the wgmma at {sites.place(self.site)} is read before "
+                f"wgmma_wait has covered it: batch {self.batch}, drained up to "
+                f"{self.products.drained}; commit, then wgmma_wait with few enough groups "
+                f"pending{self.products.enough(self.batch)}",
                 hazard="accumulator-in-flight",
                 before=self.party(),
             )
         if self.successor is not False:
             raise race_report.race(
                 who,
-                f"the accumulator of the wgmma at {sites.place(self.site)} is read after a later wgmma, at "
-                f"{sites.place(self.successor)}, took over its registers; read the newest one",
+                f"the accumulator of the wgmma at {sites.place(self.site)} is read after a later "
+                f"wgmma, at {sites.place(self.successor)}, took over its registers; read the "
+                "newest one",
                 hazard="accumulator-in-flight",
                 before=self.party(),
             )
@@ -277,30 +280,32 @@ class Products:
             if accumulator.products is not self:
                 raise race_report.violation(
                     who,
-                    f"wgmma on an accumulator of {accumulator.products.who.name}; registers belong to one "
-                    "warpgroup",
+                    f"wgmma on an accumulator of {accumulator.products.who.name}; registers "
+                    "belong to one warpgroup",
                     hazard="accumulator-in-flight",
                     before=accumulator.party(),
                 )
             if accumulator.successor is not False:
                 raise race_report.violation(
                     who,
-                    f"wgmma on the accumulator of {sites.place(accumulator.site)}, which a later wgmma at "
-                    f"{sites.place(accumulator.successor)} has already taken over; use what that one returned",
+                    f"wgmma on the accumulator of {sites.place(accumulator.site)}, which a later "
+                    f"wgmma at {sites.place(accumulator.successor)} has already taken over; use "
+                    "what that one returned",
                     hazard="accumulator-in-flight",
                     before=accumulator.party(),
                 )
             if accumulator.what != plan.what:
                 raise race_report.illegal(
                     who,
-                    f"wgmma of {plan.what} on an accumulator of {accumulator.what}; use one of its shape",
+                    f"wgmma of {plan.what} on an accumulator of {accumulator.what}; use one of "
+                    "its shape",
                     before=accumulator.party(),
                 )
             if accumulator.read_at_fence == self.fences:
                 raise race_report.race(
                     who,
-                    "wgmma on an accumulator that was read since the last wgmma_fence; another wgmma_fence, "
-                    "which orders register accesses before the wgmma that writes them",
+                    "wgmma on an accumulator that was read since the last wgmma_fence; another "
+                    "wgmma_fence, which orders register accesses before the wgmma that writes them",
                     hazard="missing-wgmma-fence",
                     before=accumulator.party(),
                 )
@@ -315,9 +320,9 @@ class Products:
         if not self.fenced:
             raise race_report.race(
                 who,
-                "wgmma on registers that something else has written, without a wgmma_fence in between (on the "
-                "hardware nothing reports it, and the result is wrong); wgmma_fence before the first wgmma of a "
-                "group",
+                "wgmma on registers that something else has written, without a wgmma_fence in "
+                "between (on the hardware nothing reports it, and the result is wrong); "
+                "wgmma_fence before the first wgmma of a group",
                 hazard="missing-wgmma-fence",
             )
         return array.copy()
@@ -379,9 +384,10 @@ class Products:
             if registers.tobytes() != held:
                 raise race_report.race(
                     self.who,
-                    f"registers that the wgmma at {sites.place(product.site)} takes as its A operand were "
-                    f"overwritten before wgmma_wait has covered it: batch {product.batch}; wgmma_wait with few "
-                    "enough groups pending before they are used again, or other registers",
+                    f"registers that the wgmma at {sites.place(product.site)} takes as its A "
+                    "operand were overwritten before wgmma_wait has covered it: batch "
+                    f"{product.batch}; wgmma_wait with few enough groups pending before they are "
+                    "used again, or other registers",
                     hazard="operand-in-flight",
                     before=product.party(),
                 )

@@ -293,13 +293,11 @@ class Lane:
 
     def __init__(self, who: Counter) -> None:
         self.who = who
-        self.warpgroup, self.role, self.cta, self.grid, self.unit = (
-            who.warpgroup,
-            who.role,
-            who.cta,
-            who.grid,
-            who.unit,
-        )
+        self.warpgroup = who.warpgroup
+        self.role = who.role
+        self.cta = who.cta
+        self.grid = who.grid
+        self.unit = who.unit
 
     def load(self, address: int, dtype: np.dtype, what: str) -> Any:
         self.who.work["read", self.warpgroup] += 128 * dtype.itemsize

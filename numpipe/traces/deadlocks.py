@@ -91,7 +91,8 @@ def _text(
         lines.append(f"  {_name(party, waiting)}: {party.did}{at}")
     for barrier in barriers:
         misses = (
-            f"{barrier.pending} of {barrier.count} arrivals missing, {barrier.missing_bytes} bytes missing"
+            f"{barrier.pending} of {barrier.count} arrivals missing, {barrier.missing_bytes} "
+            "bytes missing"
             if barrier.known
             else "what it misses is not known"
         )
@@ -154,7 +155,8 @@ def _no_sum(barrier: Barrier) -> Hint:
         "too-few-arrivals",
         f"hint: {barrier.name} still misses {misses} in phase {barrier.phase}: another CTA of the "
         "cluster does not exchange its sum of a tile",
-        "numpipe.combine(acc, part, axis=…) by all CTAs along the axis, for each tile, whatever part of it they have",
+        "numpipe.combine(acc, part, axis=…) by all CTAs along the axis, for each tile, whatever "
+        "part of it they have",
     )
 
 
@@ -165,13 +167,17 @@ def _no_bytes(barrier: Barrier, shared: bool) -> Hint:
     if shared:
         return Hint(
             "multicast-mismatch",
-            f"{text}of step {barrier.step} and no copy is in flight: another CTA of the cluster has "
-            "not loaded its share of that step",
-            "the same pipelines with the same grids, and as many tiles, in all CTAs along collective_axes",
+            f"{text}of step {barrier.step} and no copy is in flight: another CTA of the cluster "
+            "has not loaded its share of that step",
+            "the same pipelines with the same grids, and as many tiles, in all CTAs along "
+            "collective_axes",
         )
     brought = "more were announced than the copies of this phase bring"
     if (announced := barrier.expected) is not None:
-        brought = f"expect_tx announced {announced} bytes, the copies of this phase brought {announced - barrier.missing_bytes}"
+        brought = (
+            f"expect_tx announced {announced} bytes, the copies of this phase brought "
+            f"{announced - barrier.missing_bytes}"
+        )
     return Hint(
         "wrong-expect-tx",
         f"{text}and no copy is in flight: {brought}",
@@ -180,7 +186,10 @@ def _no_bytes(barrier: Barrier, shared: bool) -> Hint:
 
 
 def _misses(barrier: Barrier) -> str:
-    return f"hint: {barrier.name} still misses {barrier.pending} of {barrier.count} arrivals in phase {barrier.phase}: "
+    return (
+        f"hint: {barrier.name} still misses {barrier.pending} of {barrier.count} arrivals in "
+        f"phase {barrier.phase}: "
+    )
 
 
 def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
@@ -219,8 +228,8 @@ def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
     )
     return Hint(
         "too-few-arrivals",
-        f"{_misses(barrier)}a barrier_arrive or a copy is missing, or the count is too high for those "
-        "who arrive (a warpgroup's or a copy's arrival counts 4, one a warp)",
+        f"{_misses(barrier)}a barrier_arrive or a copy is missing, or the count is too high for "
+        "those who arrive (a warpgroup's or a copy's arrival counts 4, one a warp)",
         fix,
         sure,
     )
@@ -229,10 +238,8 @@ def _no_arrival(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
 def _no_release(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
     """Return the hint for a slot that is still in use: a warpgroup in later steps, or one that has
     finished, did not release it."""
-    some, done = (
-        barrier.pending < barrier.count,
-        [who for who, times in barrier.arrived for _ in range(times)],
-    )
+    some = barrier.pending < barrier.count
+    done = [who for who, times in barrier.arrived for _ in range(times)]
     missing = [
         party
         for party in waiting
@@ -260,10 +267,10 @@ def _no_release(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
     sure = some or bool(late)
     return Hint(
         "too-few-arrivals",
-        f"{_misses(barrier)}a slot was never released, or the count is too high for those who arrive: "
-        f"{who} {has} not released {slot}",
-        f"{who} {gives} {slot}, on every path through the body: one barrier_arrive a step on its consumed barrier, by all "
-        "four warps"
+        f"{_misses(barrier)}a slot was never released, or the count is too high for those who "
+        f"arrive: {who} {has} not released {slot}",
+        f"{who} {gives} {slot}, on every path through the body: one barrier_arrive a step on its "
+        "consumed barrier, by all four warps"
         if sure
         else "",
         sure,
@@ -285,7 +292,8 @@ def _no_load(barrier: Barrier, waiting: Sequence[Party]) -> Hint:
         "too-few-arrivals",
         f"{_misses(barrier)}step {barrier.step} was never loaded into slot {barrier.slot} of "
         f"{barrier.ring}: {who}",
-        "load as many steps as are computed: both roles go through the same pipelines, with the same grids"
+        "load as many steps as are computed: both roles go through the same pipelines, with the "
+        "same grids"
         if over
         else "",
         over,

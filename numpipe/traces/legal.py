@@ -168,13 +168,15 @@ def _in_time(events: Sequence[Event], clock: str) -> None:
     for event in events:
         if event.end < event.start:
             raise SimulationError(
-                f"{_who(event)}: {_text(event)} ends at {event.end} {clock}, before it starts at {event.start}"
+                f"{_who(event)}: {_text(event)} ends at {event.end} {clock}, before it starts at "
+                f"{event.start}"
             )
     for before, now in pairwise(events):
         if now.end < before.end:
             raise SimulationError(
-                f"{_who(now)}: {_text(now)} ends at {now.end} {clock}, before {_text(before)}, which comes "
-                f"first, does at {before.end}: a warpgroup's events are in the order of its instructions"
+                f"{_who(now)}: {_text(now)} ends at {now.end} {clock}, before {_text(before)}, "
+                f"which comes first, does at {before.end}: a warpgroup's events are in the order "
+                "of its instructions"
             )
 
 
@@ -203,7 +205,8 @@ class _Rules:
                         "wrong-phase",
                         action.event,
                         None,
-                        f"step {action.step} of {self.slots} slots is in slot {action.step % self.slots}",
+                        f"step {action.step} of {self.slots} slots is in slot "
+                        f"{action.step % self.slots}",
                     )
                 last = before.get((action.what, action.operand))
                 due = 0 if last is None else last.step + 1
@@ -418,8 +421,8 @@ def compare(trace: Recording, simulated: Recording) -> None:
     ours = {cta: events for cta, events in of_ctas(trace.events).items() if cta in theirs}
     if not ours:
         raise SimulationError(
-            f"the traces have no CTA in common: {sorted(trace.ctas)}, and {sorted(simulated.ctas)} simulated; "
-            "give both runs the same arguments and grid"
+            f"the traces have no CTA in common: {sorted(trace.ctas)}, and "
+            f"{sorted(simulated.ctas)} simulated; give both runs the same arguments and grid"
         )
     named, known = _rings(trace), _rings(simulated)
     for cta, events in ours.items():
@@ -438,8 +441,9 @@ def compare(trace: Recording, simulated: Recording) -> None:
                     break
                 if have is None or want is None or _plain(have, named) != _plain(want, known):
                     raise SimulationError(
-                        f"warpgroup {warpgroup} of {cta_name(cta)}: its event {number} is {_at(have)}, and simulated {_at(want)}: "
-                        "both runs must do the same, in the same order; give them the same kernel, arguments and grid"
+                        f"warpgroup {warpgroup} of {cta_name(cta)}: its event {number} is "
+                        f"{_at(have)}, and simulated {_at(want)}: both runs must do the same, in "
+                        "the same order; give them the same kernel, arguments and grid"
                     )
 
 
@@ -469,7 +473,10 @@ def _text(event: Event, step: int | None = None) -> str:
     if event.note in ("tile begin", "region begin", "region end"):
         return f"{event.note} {details.get('number', details.get('region'))}"
     if event.kind == "wait":
-        return f"wait for {details.get('mbar')} phase {details.get('phase')} step {details.get('step')}"
+        return (
+            f"wait for {details.get('mbar')} phase {details.get('phase')} step "
+            f"{details.get('step')}"
+        )
     operand = f", operand {details['operand']}" if "operand" in details else ""
     where = f" (slot {details['slot']}{operand}) of {details['ring']}" if "ring" in details else ""
     step = details.get("step", step)

@@ -69,10 +69,8 @@ def spans(events: Iterable[Event]) -> list[Span]:
     for event in events:
         until(event.start, *mode)
         if event.kind == "note":
-            place, note = (
-                place if event.aside else event.details,
-                MOMENTS.get(event.note, Moment(event.note)),
-            )
+            place = place if event.aside else event.details
+            note = MOMENTS.get(event.note, Moment(event.note))
             if note.computing == "begins":
                 mode = "compute", place
             elif note.computing == "ends" or (

@@ -16,7 +16,10 @@ _LETTERS = {
     "copy in": "L",
     "copy out": "S",
 }
-_LEGEND = "L load   # compute   S store   . wait   - other instructions   tensor core: number of the warpgroup"
+_LEGEND = (
+    "L load   # compute   S store   . wait   - other instructions   tensor core: number of the "
+    "warpgroup"
+)
 
 
 def timeline(

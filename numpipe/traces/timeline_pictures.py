@@ -81,7 +81,8 @@ def timeline(
     """
     if not traces:
         raise SpecError(
-            "timeline: no trace given; pass a numpipe.Trace or the name of a file that Trace.save wrote"
+            "timeline: no trace given; pass a numpipe.Trace or the name of a file that Trace.save "
+            "wrote"
         )
     require(
         "timeline", locals(), path=PATH | NONE, rows=each(STRING) | NONE, titles=each(STRING) | NONE
@@ -113,7 +114,8 @@ def timeline(
     file = Path(path)
     if file.suffix not in (".svg", ".png"):
         raise SpecError(
-            f"timeline: path={str(file)!r} ends in neither .svg nor .png; without path= the timeline is text"
+            f"timeline: path={str(file)!r} ends in neither .svg nor .png; without path= the "
+            "timeline is text"
         )
     panels = []
     for trace, title, first, last in zip(loaded, names, starts, ends, strict=True):
@@ -148,8 +150,8 @@ def _draw(panels: Sequence[tuple[str, View]], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise SpecError(
-            "timeline: pictures are drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; without "
-            "path= the timeline is text"
+            "timeline: pictures are drawn by matplotlib, which is not installed: pip install "
+            "'numpipe[plot]'; without path= the timeline is text"
         ) from None
     heights = [
         sum(_ROW + _BAND * len(row.bands) for row in shown.rows) + _MARGIN for _, shown in panels

@@ -121,7 +121,8 @@ def load(trace: Recording, path: Any) -> None:
     where = f"Trace.load: {str(file)!r}"
     if file.suffix != ".json":
         raise SpecError(
-            f"{where} is a picture in text; a trace is read from the .json file that Trace.save wrote"
+            f"{where} is a picture in text; a trace is read from the .json file that Trace.save "
+            "wrote"
         )
     try:
         found = json.loads(content(file, MOST_BYTES).decode("utf8"))
@@ -132,8 +133,9 @@ def load(trace: Recording, path: Any) -> None:
     packed = found.get(KEY) if isinstance(found, dict) else None
     if not isinstance(packed, dict) or packed.get("format") != FORMAT:
         raise SpecError(
-            f"{where} lacks what a trace is read from, a member {KEY!r} of format {FORMAT}; what viewers of the format "
-            "show is not enough: save the trace again with this version of numpipe"
+            f"{where} lacks what a trace is read from, a member {KEY!r} of format {FORMAT}; what "
+            "viewers of the format show is not enough: save the trace again with this version of "
+            "numpipe"
         )
     try:
         for later in ("banks", "gpus"):  # which files of before have not

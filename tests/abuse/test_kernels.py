@@ -85,8 +85,8 @@ CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("x.at[numpipe.ds(0, 64), numpipe.ds(0, 64)]", "smem", "bar"),
     ),
     "s2g": (
-        "numpipe.commit_smem()\n    numpipe.copy_smem_to_gmem({0}, {1}, reduction_op={2}, commit_group={3})\n"
-        "    numpipe.wait_smem_to_gmem(0)",
+        "numpipe.commit_smem()\n    numpipe.copy_smem_to_gmem({0}, {1}, reduction_op={2}, "
+        "commit_group={3})\n    numpipe.wait_smem_to_gmem(0)",
         ("smem", "y.at[numpipe.ds(0, 64), numpipe.ds(0, 64)]", "None", "True"),
     ),
     "wait_smem": ("numpipe.wait_smem_to_gmem({0}, {1})", ("0", "False")),
@@ -111,8 +111,8 @@ CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("2", "4", "1"),
     ),
     "pipeline": (
-        "for (k,), (t,) in numpipe.pipeline(grid=({0},), in_specs=(numpipe.BlockSpec({1}, {2}),), max_concurrent_steps={3}, "
-        "delay_release={4})({5}):\n        pass",
+        "for (k,), (t,) in numpipe.pipeline(grid=({0},), in_specs=(numpipe.BlockSpec({1}, {2}),), "
+        "max_concurrent_steps={3}, delay_release={4})({5}):\n        pass",
         ("1", "(64, 64)", "lambda k: (0, k)", "2", "0", "x"),
     ),
     "pipeline2": (

@@ -150,8 +150,8 @@ NO_SCALAR = "pass a bool, an int, a float or a NumPy scalar"
         (
             (A, B, 2.0),
             {},
-            "argument 'c' is an output, which needs an array, got 2.0: leave it out, out_type says what it is; pass "
-            "scalars behind the outputs by name, e.g. alpha=2.0",
+            "argument 'c' is an output, which needs an array, got 2.0: leave it out, out_type "
+            "says what it is; pass scalars behind the outputs by name, e.g. alpha=2.0",
         ),
         ((A, B, A, 2.0, 3, 4), {}, "takes 5 arguments (a, b, c, alpha, n), got 6"),
         ((A, B, A, 2.0), {"alpha": 3.0}, "argument 'alpha' is given by position and by name"),
@@ -159,7 +159,8 @@ NO_SCALAR = "pass a bool, an int, a float or a NumPy scalar"
         (
             (A, B),
             {"gamma": 3.0},
-            "unexpected argument 'gamma'; its arguments are a, b, c, alpha, n, beta, cfg, out, target, stream",
+            "unexpected argument 'gamma'; its arguments are a, b, c, alpha, n, beta, cfg, out, "
+            "target, stream",
         ),
         (
             (A, B),
@@ -184,7 +185,8 @@ NO_SCALAR = "pass a bool, an int, a float or a NumPy scalar"
         (
             (A, B),
             {"n": np.complex64(1)},
-            "the scalar 'n' is complex64: pass a bool, an int, a float or a NumPy scalar of such a type",
+            "the scalar 'n' is complex64: pass a bool, an int, a float or a NumPy scalar of such "
+            "a type",
         ),
     ],
 )
@@ -515,7 +517,8 @@ def test_what_a_kernel_is_made_without_is_none_in_its_source() -> None:
 def test_a_parameter_left_out_that_is_not_there_or_is_passed_is_named() -> None:
     with pytest.raises(
         SpecError,
-        match=r"kernel several: without=\('c', 'gamma'\): it has no parameter 'gamma'; its parameters "
+        match=r"kernel several: without=\('c', 'gamma'\): it has no parameter 'gamma'; its "
+        r"parameters "
         "are a, bias, c, alpha, beta, cfg",
     ):
         numpipe.kernel(several, without=("c", "gamma"))

@@ -97,7 +97,7 @@ def test_the_default_of_a_static_must_be_hashable() -> None:
     with pytest.raises(SpecError, match="kernel k: the Static 'cfg' must be hashable"):
 
         @numpipe.kernel
-        def k(a, *, cfg: numpipe.Static = {}):  # noqa: B006
+        def k(a, *, cfg: numpipe.Static = {}):
             pass
 
 
@@ -147,9 +147,9 @@ def test_a_parameter_is_not_called_as_what_calls_take_themselves(source: str, na
     namespace: dict[str, Any] = {"S": numpipe.Static}
     exec(source, namespace)
     told = said(SpecError, lambda: numpipe.kernel(namespace["k"]))
-    assert (
-        told
-        == f"kernel k: a parameter cannot be called '{name}': calls take {name}= themselves; use another name"
+    assert told == (
+        f"kernel k: a parameter cannot be called '{name}': calls take {name}= themselves; use "
+        "another name"
     )
 
 
@@ -195,7 +195,8 @@ def test_what_is_no_array_is_named_with_what_is(call: Any, value: Any, part: str
     [
         (
             np.zeros((64, 32), np.float16),
-            "argument 'b' has shape (64, 32), but k = 64 (from 'a'.shape[1]) was expected in dimension 1",
+            "argument 'b' has shape (64, 32), but k = 64 (from 'a'.shape[1]) was expected in "
+            "dimension 1",
         ),
         (np.zeros(64, np.float16), "argument 'b' must have 2 dimensions (n, k), got shape (64,)"),
     ],
@@ -250,8 +251,8 @@ def test_a_read_only_output_is_refused_after_a_good_call_too(call: Any) -> None:
 def test_an_int_beyond_int32(call: Any, value: int) -> None:
     told = said(SpecError, lambda: call(scaled, A, np.zeros((64, 64), np.float32), value))
     assert told == (
-        f"kernel scaled: the scalar 'scale' = {value} does not fit int32, as which Python ints are passed: pass "
-        f"np.int64({value})"
+        f"kernel scaled: the scalar 'scale' = {value} does not fit int32, as which Python ints "
+        f"are passed: pass np.int64({value})"
     )
 
 
@@ -299,7 +300,8 @@ def decorated(**options: Any) -> Any:
         (
             {"grid_names": None},
             [
-                "grid_names must be different strings, got None: give a tuple of names, or leave grid_names out"
+                "grid_names must be different strings, got None: give a tuple of names, or leave "
+                "grid_names out"
             ],
         ),
         (
@@ -541,10 +543,8 @@ def test_work_too_large_is_not_simulated_unasked(machine: Callable[[str], None])
 
 
 def test_asked_for_it_is_simulated_all_the_same() -> None:
-    large, few = (
-        np.broadcast_to(np.float16(0), (64, 1 << 18)),
-        np.broadcast_to(np.float16(0), (64, 1 << 18)),
-    )
+    large = np.broadcast_to(np.float16(0), (64, 1 << 18))
+    few = np.broadcast_to(np.float16(0), (64, 1 << 18))
     assert product(large, few, target="sim").shape == (64, 64)
 
 
@@ -607,8 +607,8 @@ def test_a_simulator_of_numbas_in_place_of_its_compiler_is_named(
     zeros = np.zeros((64, 64), np.float32)
     told = said(TargetError, lambda: scaled.compiled(A, zeros, 1.0))
     assert (
-        "NUMBA_ENABLE_CUDASIM puts a simulator in the place of Numba's compiler; unset it, or use target='sim'"
-        in told
+        "NUMBA_ENABLE_CUDASIM puts a simulator in the place of Numba's compiler; unset it, or use "
+        "target='sim'" in told
     )
     scaled(A, zeros, 1.0, target="sim")  # which does without
 
@@ -620,8 +620,8 @@ def test_sizes_beyond_int32_are_refused() -> None:
             SpecError, lambda call=call: call(scaled, huge, np.zeros((64, 64), np.float32), 1.0)
         )
         assert (
-            "argument 'a' of kernel 'scaled': shape (2147483648, 64): sizes and indices are int32 in a kernel"
-            in told
+            "argument 'a' of kernel 'scaled': shape (2147483648, 64): sizes and indices are int32 "
+            "in a kernel" in told
         )
 
 
@@ -630,8 +630,8 @@ def test_a_masked_array_is_no_argument() -> None:
         SpecError, lambda: scaled(np.ma.masked_array(A), np.zeros((64, 64), np.float32), 1.0)
     )
     assert (
-        "argument 'a' of kernel 'scaled': a masked array has a mask, which no kernel reads: pass a.filled(0)"
-        in told
+        "argument 'a' of kernel 'scaled': a masked array has a mask, which no kernel reads: pass "
+        "a.filled(0)" in told
     )
 
 

@@ -51,12 +51,10 @@ def test_a_loaded_kernel_launches_the_same_on_arrays_of_numpy_and_of_torch(fake:
         grid=lambda x: (cdiv(x.shape[0], 64), x.shape[1] // 64),
         out_type=lambda x: ArrayType(x.shape, x.dtype),
     )(plain)
-    x, y, t, u = (
-        np.ones((128, 64), np.float32),
-        np.zeros((128, 64), np.float32),
-        Torch(4096, (192, 64)),
-        Torch(1 << 20, (192, 64)),
-    )
+    x = np.ones((128, 64), np.float32)
+    y = np.zeros((128, 64), np.float32)
+    t = Torch(4096, (192, 64))
+    u = Torch(1 << 20, (192, 64))
     loaded = same(
         fake,
         k,
@@ -419,8 +417,8 @@ def test_a_layout_that_tma_cannot_address_is_another_signature(fake: Noting) -> 
     loaded = numpipe.load("k.numpipe")
     with pytest.raises(
         ImageError,
-        match=r"x float32 2d, which TMA cannot address, y float32 2d \(argument 'x' .*\); it holds\n"
-        r"    x float32 2d, y float32 2d\n",
+        match=r"x float32 2d, which TMA cannot address, y float32 2d \(argument 'x' .*\); it "
+        r"holds\n    x float32 2d, y float32 2d\n",
     ):
         loaded(odd, Torch(1 << 20))
     with pytest.raises(ImageError, match="y float32 2d, with rows that TMA cannot store"):
@@ -567,11 +565,9 @@ def test_a_call_never_compiles_and_is_never_refused(fake: Noting) -> None:
 
 
 def test_what_needs_the_source_says_so(fake: Noting) -> None:
-    k, x, y = (
-        numpipe.kernel(num_compute_wgs=1)(plain),
-        np.zeros((64, 64), np.float32),
-        np.zeros((64, 64), np.float32),
-    )
+    k = numpipe.kernel(num_compute_wgs=1)(plain)
+    x = np.zeros((64, 64), np.float32)
+    y = np.zeros((64, 64), np.float32)
     k.export("k.numpipe", (x, y))
     loaded = numpipe.load("k.numpipe")
     for wants in (
@@ -589,7 +585,8 @@ def test_what_needs_the_source_says_so(fake: Noting) -> None:
     ):
         with pytest.raises(
             TargetError,
-            match="kernel plain: it was loaded from k.numpipe, which holds machine code and no source",
+            match="kernel plain: it was loaded from k.numpipe, which holds machine code and no "
+            "source",
         ):
             wants()
     with pytest.raises(SpecError, match="inspect"):

@@ -84,9 +84,15 @@ def test_a_process_without_source_and_compiler_has_the_same_kernel(tmp_path: Pat
     used = scaled.inspect("resources", x)
     assert lines[0] == f"<numpipe kernel scaled(x, y) of {file}> {used.cubin_bytes}"
     assert lines[1].startswith("TargetError kernel scaled: target='gpu': the GPU cannot be used")
-    absent = f"ImageError kernel scaled: {file} holds no machine code for x int32 2d, y int32 2d, scale=2.0, cfg=Config("
+    absent = (
+        f"ImageError kernel scaled: {file} holds no machine code for x int32 2d, y int32 2d, "
+        "scale=2.0, cfg=Config("
+    )
     assert lines[2].startswith(absent)
-    source = f"TargetError kernel scaled: it was loaded from {file}, which holds machine code and no source"
+    source = (
+        f"TargetError kernel scaled: it was loaded from {file}, which holds machine code and no "
+        "source"
+    )
     assert [line.startswith(source) for line in lines[5:9]] == [True] * 4, run.stdout
     assert lines[9].startswith("TargetError kernel scaled: target='gpu'") and lines[10:] == ["", ""]
 
@@ -461,8 +467,8 @@ def test_export_and_inspect(fake: Noting, capsys: pytest.CaptureFixture[str]) ->
     config = "Config(tm=64, mode=Mode.FAST, pair=Pair(rows=1, columns=2), dtype=float32)"
     assert said.startswith(f"scaled(x, y, scale=2.0, cfg={config}), for sm_90a, made with numpipe ")
     assert (
-        f"\n    x float16 2d, y float16 2d, scale=2.0, cfg={config}: 0 B of machine code, 200000 B of shared memory"
-        in said
+        f"\n    x float16 2d, y float16 2d, scale=2.0, cfg={config}: 0 B of machine code, 200000 "
+        "B of shared memory" in said
     )
     assert (
         "scale=0.5" in said

@@ -85,8 +85,8 @@ def test_a_call_and_a_bind_that_would_compile_are_refused(compiles: list[str]) -
         for call in (copy, copy.bind):
             with pytest.raises(
                 JitRefused,
-                match=r"^kernel copy: this call would compile it for x float32 2d, y float32 2d, which "
-                r"numpipe\.jit\(.error.\) refuses",
+                match=r"^kernel copy: this call would compile it for x float32 2d, y float32 2d, "
+                r"which numpipe\.jit\(.error.\) refuses",
             ):
                 call(X, Y)
     assert not compiles
@@ -136,7 +136,8 @@ def test_warn_warns_once_a_variant_at_the_line_of_the_call(compiles: list[str]) 
         copy(device(typestr="<f2"), Y)
     assert [(one.category, one.filename) for one in seen] == [(RuntimeWarning, __file__)] * 2
     assert (
-        "kernel copy: this call compiles it for x float32 2d, y float32 2d (numpipe.jit('warn')); numpipe.warmup([(copy, "
+        "kernel copy: this call compiles it for x float32 2d, y float32 2d (numpipe.jit('warn')); "
+        "numpipe.warmup([(copy, "
         '(numpipe.ArrayType((64, 64), "float32"), numpipe.ArrayType((64, 64), "float32"))'
         in str(seen[0].message)
     )
@@ -243,7 +244,10 @@ def test_another_word_in_the_environment_is_refused(
 # ---- what the refusal says to write
 def test_it_says_which_types_nobody_compiled() -> None:
     kernel = numpipe.kernel(num_compute_wgs=1)(with_scalars)
-    words = "for x float16 2d, y float32 2d, n int64, alpha float32, beta bool, cfg=Config(tm=64), kind=np.float32, which"
+    words = (
+        "for x float16 2d, y float32 2d, n int64, alpha float32, beta bool, cfg=Config(tm=64), "
+        "kind=np.float32, which"
+    )
     with numpipe.jit("error"), pytest.raises(JitRefused, match=re.escape(words)):
         kernel(device(typestr="<f2"), np.int64(1), Y, beta=True)
 

@@ -91,7 +91,7 @@ def test_errors_are_at_the_users_line() -> None:
         out_specs=BlockSpec((64, 64), lambda i: (i, 0)),
     )
     def wrong(a, c):
-        c[...] = nowhere  # noqa: F821
+        c[...] = nowhere
 
     with pytest.raises(
         numpipe.CompileError,
@@ -138,8 +138,8 @@ def semantics(*words: str) -> dict[str, Any]:
     [
         (
             {"grid": (1,), **semantics("sequential")},
-            "dimension_semantics=('sequential',) say which dimensions are steps of the kernel's own pipeline, which needs in_specs= or "
-            "out_specs= on the kernel",
+            "dimension_semantics=('sequential',) say which dimensions are steps of the kernel's "
+            "own pipeline, which needs in_specs= or out_specs= on the kernel",
         ),
         (
             {**ONE, "out_specs": None},
@@ -147,7 +147,8 @@ def semantics(*words: str) -> dict[str, Any]:
         ),
         (
             {**ONE, "in_specs": (64, 64)},
-            "in_specs must be a BlockSpec or a tuple of them, one for each parameter, got (int, int)",
+            "in_specs must be a BlockSpec or a tuple of them, one for each parameter, got (int, "
+            "int)",
         ),
         (
             {**ONE, "in_specs": ((A, A),)},
@@ -155,7 +156,8 @@ def semantics(*words: str) -> dict[str, Any]:
         ),
         (
             {**ONE, "out_specs": [A]},
-            "out_specs must be a BlockSpec or a tuple of them, one for each parameter, got [BlockSpec]",
+            "out_specs must be a BlockSpec or a tuple of them, one for each parameter, got "
+            "[BlockSpec]",
         ),
         (
             {**ONE, "out_specs": 64},
@@ -219,9 +221,9 @@ def test_the_step_is_unknown_to_functions(run: str) -> None:
     line = step.function.__code__.co_firstlineno + 2
     with pytest.raises(
         SpecError,
-        match=rf"test_kernel_specs.py:{line}: kernel asks: program_id\(1\): dimension 1 is sequential: "
-        r"write program_id\(1\), with the number, in the kernel itself, and pass its value to "
-        r"functions\n +return numpipe.program_id\(1\)",
+        match=rf"test_kernel_specs.py:{line}: kernel asks: program_id\(1\): dimension 1 is "
+        r"sequential: write program_id\(1\), with the number, in the kernel itself, and pass "
+        r"its value to functions\n +return numpipe.program_id\(1\)",
     ):
         getattr(asks, run)(np.zeros((64, 128), np.float32), np.zeros((64, 128), np.float32))
 
@@ -272,17 +274,18 @@ def test_blocks_of_outputs_that_cannot_be_are_blamed_on_the_definition(
     [
         (
             lambda i, j: (i, j),
-            "in_specs[0]: index_map takes 2 indices, but the kernel's grid has 1 dimensions: it takes one index of "
-            "each",
+            "in_specs[0]: index_map takes 2 indices, but the kernel's grid has 1 dimensions: it "
+            "takes one index of each",
         ),
         (
             lambda i=0: (i, 0),
-            "in_specs[0]: index_map takes 1 indices, some with defaults, but the kernel's grid has 1",
+            "in_specs[0]: index_map takes 1 indices, some with defaults, but the kernel's grid "
+            "has 1",
         ),
         (
             functools.partial(max, 1),
-            "in_specs[0]: index_map must be a lambda or a function, whose source is compiled with the "
-            "kernel, got",
+            "in_specs[0]: index_map must be a lambda or a function, whose source is compiled with "
+            "the kernel, got",
         ),
     ],
     ids=["two", "default", "partial"],

@@ -237,7 +237,8 @@ def test_the_command_tells_a_user_without_a_home_what_to_do(
     for action in ("info", "clear"):
         assert main(["cache", action]) == 1
         assert capsys.readouterr().out == (
-            "there is no cache: could not determine the home directory; set NUMPIPE_CACHE_DIR to a folder\n"
+            "there is no cache: could not determine the home directory; set NUMPIPE_CACHE_DIR to "
+            "a folder\n"
         )
 
 

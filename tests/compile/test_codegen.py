@@ -267,10 +267,8 @@ def broken(
     """A compiled kernel with another text for its code."""
     used = resources.of(built_.unit, built_.log if log is None else log, 0, {})
     copy = dataclasses.replace(built_, image=dataclasses.replace(built_.image, resources=used))
-    copy.sass, copy.ptx = (
-        sass_text(PLAIN) if sass_ is None else sass_,
-        ptx(PLAIN) if ptx_ is None else ptx_,
-    )
+    copy.sass = sass_text(PLAIN) if sass_ is None else sass_
+    copy.ptx = ptx(PLAIN) if ptx_ is None else ptx_
     return copy
 
 

@@ -175,11 +175,12 @@ def sections(cubin: bytes) -> dict[str, bytes]:
         struct.unpack_from("<HH", cubin, 60),
     )
     headers = [struct.unpack_from("<IIQQQQ", cubin, first + 64 * number) for number in range(count)]
+    # NOBITS
     return {
         cubin[headers[names][4] + name :].split(b"\0")[0].decode(): cubin[at : at + size]
         for name, kind, _, _, at, size in headers
         if kind != 8
-    }  # NOBITS
+    }
 
 
 def code(built: Any) -> bytes:

@@ -162,10 +162,8 @@ def test_a_users_own_functions_are_found_again_although_kernels_were_forgotten_b
         once = twice.compile_device((types.int32,))
     typed(printing(8))
     with kernel_compiler.compiling_for():
-        again, caller = (
-            twice.compile_device((types.int32,)),
-            four_times.compile_device((types.int32,)),
-        )
+        again = twice.compile_device((types.int32,))
+        caller = four_times.compile_device((types.int32,))
     assert again is once and once.library in caller.library._linking_libraries
 
 

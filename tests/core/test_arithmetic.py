@@ -4,7 +4,7 @@ errors at the user's line.
 What the GPU computes is compared in tests/gpu/test_arithmetic_on_gpu.py; here its types are, and
 the instructions.
 """
-# ruff: noqa: F841 (kernels that must be refused)
+
 
 from __future__ import annotations
 
@@ -393,7 +393,7 @@ def named_tuples_of_literals(c, n, x):
 
 @gives(4 + 7 + 2, 4)
 def captured_literals(c, n):
-    if n is None:  # noqa: SIM108
+    if n is None:
         step = 1
     else:
         step = 7
@@ -685,7 +685,8 @@ def a_range_that_stands_still(c, n):
 
 
 @refused(
-    "the constant 4294967296 does not fit int32, the type it takes here; as an np.int64 it would be",
+    "the constant 4294967296 does not fit int32, the type it takes here; as an np.int64 it would "
+    "be",
     3,
 )
 def a_literal_too_large(c, n):
@@ -714,7 +715,8 @@ def the_inverse_of_a_bool(c, n):
 
 
 @refused(
-    "'**' takes a compile-time exponent from 0 to 64, since it becomes products, got a run-time value",
+    "'**' takes a compile-time exponent from 0 to 64, since it becomes products, got a run-time "
+    "value",
     3,
 )
 def a_run_time_exponent(c, n):

@@ -55,7 +55,10 @@ def test_numba_is_left_as_it_was() -> None:
     assert names() == before
 
 
-OLD = "old = getattr(np, '__getattr__', None); np.__getattr__ = lambda name: warnings.warn(name, DeprecationWarning)"
+OLD = (
+    "old = getattr(np, '__getattr__', None); np.__getattr__ = lambda name: warnings.warn(name, "
+    "DeprecationWarning)"
+)
 
 
 @pytest.mark.thorough
@@ -72,8 +75,8 @@ def test_numpy_has_the_name_that_numba_looks_up_while_it_is_imported_and_no_long
     numpys: str,
 ) -> None:
     program = (
-        f"import warnings; import numpy as np; {numpys}; before = vars(np).get('row_stack'); import numpipe.core.numba; "
-        "assert vars(np).get('row_stack') is before; print('imported')"
+        f"import warnings; import numpy as np; {numpys}; before = vars(np).get('row_stack'); "
+        "import numpipe.core.numba; assert vars(np).get('row_stack') is before; print('imported')"
     )
     ran = subprocess.run(
         [sys.executable, "-W", "error:row_stack:DeprecationWarning", "-c", program],
@@ -143,9 +146,10 @@ def test_a_first_compile_leaves_out_meanings_that_kernels_do_not_need() -> None:
     """Half precision, libdevice and strings of Numba: importing and installing them takes a tenth
     of a second."""
     code = (
-        "import sys, numpipe, numpy as np; from tests.kernels.kernels_for_tests import SMALL, gemm; "
-        "a = numpipe.ArrayType((512, 512), np.float16); gemm().inspect('resources', a, a, cfg=SMALL); "
-        "print(sorted(sys.modules.keys() & {'numba.cuda.fp16', 'numba.cuda.libdevicedecl', 'numba.cuda.vector_types'}))"
+        "import sys, numpipe, numpy as np; from tests.kernels.kernels_for_tests import SMALL, "
+        "gemm; a = numpipe.ArrayType((512, 512), np.float16); gemm().inspect('resources', a, a, "
+        "cfg=SMALL); print(sorted(sys.modules.keys() & {'numba.cuda.fp16', "
+        "'numba.cuda.libdevicedecl', 'numba.cuda.vector_types'}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -193,10 +197,8 @@ def test_signatures_of_calls_are_remembered_while_one_kernel_is_compiled() -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(numba_contexts._Own, "contexts", (typing, numba_contexts._Target(typing)))
         with numba_contexts.own_contexts():
-            add, ints = (
-                typing.resolve_value_type(operator.add),
-                (numba_contexts.types.int32, numba_contexts.types.int32),
-            )
+            add = typing.resolve_value_type(operator.add)
+            ints = (numba_contexts.types.int32, numba_contexts.types.int32)
             first = typing.resolve_function_type(add, ints, {})
             assert (
                 typing.resolve_function_type(add, ints, {}) is first

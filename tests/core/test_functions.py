@@ -71,7 +71,8 @@ def test_its_parameters_are_written_out() -> None:
     for function, name in ((rest, "others"), (named, "options")):
         with pytest.raises(
             SpecError,
-            match=rf"test_functions.py:\d+: function {function.__name__}: \*{name} is not supported",
+            match=rf"test_functions.py:\d+: function {function.__name__}: \*{name} is not "
+            r"supported",
         ):
             numpipe.function(function)
 
@@ -317,7 +318,7 @@ def test_an_error_in_a_helper_shows_its_line_and_who_called(execution: str) -> N
 def test_recursion_is_refused_where_it_closes() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def calls(c):
-        x = recursive(c.shape[0])  # noqa: F841
+        x = recursive(c.shape[0])
 
     with pytest.raises(
         CompileError,

@@ -66,9 +66,9 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_a_compile_says_where_its_time_went_and_what_it_made(compiled: tuple[Any, str]) -> None:
     matmul, line = compiled
     found = re.fullmatch(
-        rf"numpipe compile: matmul \(a float16 2d row, b float16 2d row, c float16 2d row\): lift {TIME}, "
-        rf"numba {TIME}, nvvm {TIME}, link {TIME}; (\d+) registers, 0 B spilled, (\d+) B of shared memory, "
-        r"(\d+) B of machine code",
+        r"numpipe compile: matmul \(a float16 2d row, b float16 2d row, c float16 2d row\): lift "
+        rf"{TIME}, numba {TIME}, nvvm {TIME}, link {TIME}; (\d+) registers, 0 B spilled, (\d+) B "
+        r"of shared memory, (\d+) B of machine code",
         line,
     )
     assert found is not None, line
@@ -91,8 +91,8 @@ def test_loads_maps_plans_and_launches_have_a_line_each(
         rf"numpipe launch: doubled: plan for {shapes} on GPU, grid \(2, 3, 1\): {TIME}", plan
     )
     assert re.fullmatch(
-        r"numpipe launch: tensor map of a float32 array \(64, 64\) at 0x100000, box \(64, 32\), swizzle 128: "
-        + TIME,
+        r"numpipe launch: tensor map of a float32 array \(64, 64\) at 0x100000, box \(64, 32\), "
+        r"swizzle 128: " + TIME,
         tensor_map,
     )
     assert re.fullmatch(
@@ -165,7 +165,8 @@ def test_an_unknown_word_is_an_error_that_names_the_known(
     monkeypatch.setenv(log.VARIABLE, "launch,kernels")
     with pytest.raises(
         SpecError,
-        match="NUMPIPE_LOG='launch,kernels': 'kernels' is not known; use one or more of compile, launch",
+        match="NUMPIPE_LOG='launch,kernels': 'kernels' is not known; use one or more of compile, "
+        "launch",
     ):
         doubled()(*arrays())
     assert not fake.named("launch")
@@ -225,7 +226,8 @@ def test_an_unknown_word_is_refused_before_anything_is_compiled() -> None:
 
     with pytest.raises(
         SpecError,
-        match=r"kernel doubled: inspect\('asm'\): one of 'ptx', 'sass', 'llvm', 'source', 'resources', "
+        match=r"kernel doubled: inspect\('asm'\): one of 'ptx', 'sass', 'llvm', 'source', "
+        r"'resources', "
         "'gate'",
     ):
         doubled(never).inspect("asm", *arrays())

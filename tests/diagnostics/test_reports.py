@@ -217,8 +217,8 @@ def test_a_product_left_in_flight_asks_for_delay_release(seed: int | None) -> No
         in report.cause
     )
     assert report.fix == (
-        f"delay_release=1 is needed: wgmma_wait(1) leaves one group reading slot 0 of {RING}; or wgmma_wait(0) "
-        "before barrier_arrive"
+        f"delay_release=1 is needed: wgmma_wait(1) leaves one group reading slot 0 of {RING}; or "
+        "wgmma_wait(0) before barrier_arrive"
     )
     assert f"  fix:    {report.fix}" in report.text.splitlines()
 
@@ -485,7 +485,8 @@ def for_each_other(machine: Any) -> None:
         (
             one_arrival_of_two,
             "too-few-arrivals",
-            "one arrival (barrier_arrive, or a copy) more in phase 0 of both, or a Barrier with num_arrivals=1",
+            "one arrival (barrier_arrive, or a copy) more in phase 0 of both, or a Barrier with "
+            "num_arrivals=1",
         ),
         (
             for_each_other,
@@ -528,10 +529,12 @@ def test_a_deadlock_is_told_from_plain_data_alone() -> None:
         "  warpgroup 1 (memory): blocked on consumed[0] of a @ k.py:3 phase 0 step 2",
         "  ready[0] of a @ k.py:3: phase 1, 1 of 1 arrivals missing, 0 bytes missing",
         "  consumed[0] of a @ k.py:3: phase 0, 4 of 4 arrivals missing, 0 bytes missing",
-        "  hint: consumed[0] of a @ k.py:3 still misses 4 of 4 arrivals in phase 0: a slot was never released, or the count is too "
-        "high for those who arrive: warpgroup 0 (compute) has not released slot 0 of a @ k.py:3 after step 0",
-        "  fix:    warpgroup 0 (compute) releases slot 0 of a @ k.py:3 after step 0, on every path through the body: one "
-        "barrier_arrive a step on its consumed barrier, by all four warps",
+        "  hint: consumed[0] of a @ k.py:3 still misses 4 of 4 arrivals in phase 0: a slot was "
+        "never released, or the count is too high for those who arrive: warpgroup 0 (compute) has "
+        "not released slot 0 of a @ k.py:3 after step 0",
+        "  fix:    warpgroup 0 (compute) releases slot 0 of a @ k.py:3 after step 0, on every "
+        "path through the body: one barrier_arrive a step on its consumed barrier, by all four "
+        "warps",
     ]
     assert (
         report.hazard == "too-few-arrivals"
@@ -637,7 +640,8 @@ def test_a_warpgroup_that_arrives_in_place_of_another_is_named() -> None:
     assert fixes
     for hazard, fix in fixes:
         assert hazard == "wrong-phase" and re.fullmatch(
-            r"one barrier_arrive on barrier @ test_reports.py:\d+ by warpgroup 1 \(compute\) and one by each of the others: phase "
-            r"\d counts 2 of warpgroup 0 \(compute\), and none of warpgroup 1 \(compute\)",
+            r"one barrier_arrive on barrier @ test_reports.py:\d+ by warpgroup 1 \(compute\) and "
+            r"one by each of the others: phase \d counts 2 of warpgroup 0 \(compute\), and none "
+            r"of warpgroup 1 \(compute\)",
             fix,
         )

@@ -48,9 +48,9 @@ def test_simulated_it_prints_target_errors_and_a_timeline() -> None:
     assert done.returncode == 0, done.stderr
     assert not done.stderr, "nothing but the report"
     first = done.stdout.splitlines()[0]
-    assert (
-        first
-        == "target: sim (target='sim' was asked for); choose with --target sim|gpu, --shape M,N,K and --dtype f16|bf16"
+    assert first == (
+        "target: sim (target='sim' was asked for); choose with --target sim|gpu, --shape "
+        "M,N,K and --dtype f16|bf16"
     )
     found = errors_by_shape(done.stdout)
     assert len(found) >= 3 and all(0 < error < 3e-4 for error in found.values()), found

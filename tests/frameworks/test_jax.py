@@ -262,12 +262,12 @@ def test_shards_are_computed_where_they_lie_and_a_process_can_end_meanwhile() ->
     """Programs on several devices run beside Python, and call it: the process waits for them before
     Python ends."""
     code = (
-        "import jax, jax.numpy as jnp, numpy as np, numpipe.jax\n"
-        "mesh, over = jax.sharding.Mesh(jax.devices(), 'x'), jax.sharding.PartitionSpec('x')\n"
-        "a, b = jnp.ones((8, 16), jnp.float16), jnp.ones((16, 8), jnp.float16)\n"
-        "whole = jax.sharding.PartitionSpec()\n"
-        "f = jax.jit(jax.shard_map(numpipe.jax.matmul, mesh=mesh, in_specs=(over, whole), out_specs=over))\n"
-        "assert (f(a, b) == 16).all() and len(f(a, b).sharding.device_set) == 2"
+        "import jax, jax.numpy as jnp, numpy as np, numpipe.jax\nmesh, over = "
+        "jax.sharding.Mesh(jax.devices(), 'x'), jax.sharding.PartitionSpec('x')\na, b = "
+        "jnp.ones((8, 16), jnp.float16), jnp.ones((16, 8), jnp.float16)\nwhole = "
+        "jax.sharding.PartitionSpec()\nf = jax.jit(jax.shard_map(numpipe.jax.matmul, mesh=mesh, "
+        "in_specs=(over, whole), out_specs=over))\nassert (f(a, b) == 16).all() and len(f(a, "
+        "b).sharding.device_set) == 2"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -184,7 +184,8 @@ def test_a_gradient_that_nobody_wrote_is_named_when_it_is_asked_for() -> None:
     y, _ = fresh(kernels.squared)(inputs(64, 64, grad=True), alpha=2.0)
     with pytest.raises(
         SpecError,
-        match=r"squared was registered without one: pass numpipe.torch.register\(squared, backward=…\)",
+        match=r"squared was registered without one: pass numpipe.torch.register\(squared, "
+        r"backward=…\)",
     ):
         y.sum().backward()
 

@@ -132,7 +132,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "gradient": (
         lambda: sdpa(Q.clone().requires_grad_(), K, V),
-        r"requires a gradient, and this op has no backward pass yet: call it under torch.no_grad\(\)",
+        r"requires a gradient, and this op has no backward pass yet: call it under "
+        r"torch.no_grad\(\)",
     ),
     "heads": (
         lambda: sdpa(Q, K[:, :2], V[:, :2]),

@@ -240,7 +240,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: npt.all_gather_matmul(
             WANTED, ONES, mesh=MESH, out=[torch.ones(16, 8, dtype=F16)] * 2
         ),
-        "all_gather_matmul: out= is given and an argument requires a gradient, .*: leave out= out, call it",
+        "all_gather_matmul: out= is given and an argument requires a gradient, .*: leave out= "
+        "out, call it",
     ),
     "no mesh": (
         lambda: npt.all_gather_matmul(ONES, ONES, mesh=2),

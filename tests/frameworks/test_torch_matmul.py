@@ -383,7 +383,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "jvp": (
         lambda: torch.func.jvp(lambda a: npt.matmul(a, ONES), (ONES,), (ONES,)),
-        r"derivatives along the inputs \(torch.func.jvp, jacfwd\) are not defined; use torch.func.vjp",
+        r"derivatives along the inputs \(torch.func.jvp, jacfwd\) are not defined; use "
+        r"torch.func.vjp",
     ),
     "vmap of out": (
         lambda: torch.vmap(lambda a, out: npt.matmul(a, ONES, out=out))(

@@ -191,12 +191,10 @@ class Pipeline:
         manual_consumed_barriers: bool = False,
         **options: Any,
     ) -> None:
-        self.grid, self.in_specs, self.out_specs, self.steps_of = (
-            grid,
-            in_specs,
-            leaves(out_specs),
-            steps_of,
-        )
+        self.grid = grid
+        self.in_specs = in_specs
+        self.out_specs = leaves(out_specs)
+        self.steps_of = steps_of
         self.manual = manual_ready_barriers + manual_consumed_barriers
 
     def get_allocations(self, *arrays: Any) -> None:
@@ -234,12 +232,10 @@ class Emitted(Pipeline):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.body, self.context, self.coroutine, self.init = (
-            body,
-            compute_context,
-            carry_coroutine,
-            init_carry,
-        )
+        self.body = body
+        self.context = compute_context
+        self.coroutine = carry_coroutine
+        self.init = init_carry
 
     def __call__(self, *arrays: Any, allocations: Any = None) -> Any:
         def run(*carry: Any) -> Any:

@@ -32,10 +32,8 @@ F8 = [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
 )
 def moves(a, c):
     """c = a, for a matrix of any element type: by TMA alone."""
-    tile, arrived = (
-        numpipe.scratch(numpipe.SMEM((64, 64), a.dtype)),
-        numpipe.scratch(numpipe.Barrier()),
-    )
+    tile = numpipe.scratch(numpipe.SMEM((64, 64), a.dtype))
+    arrived = numpipe.scratch(numpipe.Barrier())
     i, j = numpipe.program_id(0) * 64, numpipe.program_id(1) * 64
     numpipe.copy_gmem_to_smem(a.at[ds(i, 64), ds(j, 64)], tile, arrived)
     numpipe.barrier_wait(arrived)
@@ -261,11 +259,9 @@ def test_the_memory_of_a_forgotten_jax_array_is_not_used_again_too_early() -> No
 def test_an_exporter_orders_its_stream_before_the_kernels() -> None:
     torch = pytest.importorskip("torch")
     values = numbers(512, 512, dtype=np.float32)
-    source, x, out = (
-        as_torch(values),
-        as_torch(np.zeros_like(values)),
-        as_torch(np.zeros_like(values)),
-    )
+    source = as_torch(values)
+    x = as_torch(np.zeros_like(values))
+    out = as_torch(np.zeros_like(values))
     producer, consumer = torch.cuda.Stream(), torch.cuda.Stream()
     copy(Dlpack(x), out=out, target="gpu")
     torch.cuda.synchronize()

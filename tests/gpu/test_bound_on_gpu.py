@@ -150,10 +150,8 @@ def test_a_hundred_thousand_launches_grow_neither_host_nor_device_memory() -> No
 
     many(4000)
     gc.collect()
-    host, reserved = (
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-        torch.cuda.memory_reserved(),
-    )
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    reserved = torch.cuda.memory_reserved()
     shrunk = []
     # bytes; other processes may come to the GPU meanwhile
     while len(shrunk) < 5 and min(shrunk, default=1 << 40) > 4 << 20:

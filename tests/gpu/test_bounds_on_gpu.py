@@ -73,27 +73,32 @@ def test_an_index_says_what_it_means_outside(mode: str, dtype: Any) -> None:
         (
             "taken",
             (-1, 0),
-            r"in_specs\[0\] for 'a': index_map: index -1 along dimension 0 is outside the array's 3",
+            r"in_specs\[0\] for 'a': index_map: index -1 along dimension 0 is outside the array's "
+            r"3",
         ),
         (
             "taken",
             (1, 160),
-            r"in_specs\[0\] for 'a': index_map: index 160 along dimension 1 is outside the array's 160",
+            r"in_specs\[0\] for 'a': index_map: index 160 along dimension 1 is outside the "
+            r"array's 160",
         ),
         (
             "put",
             (3, 0),
-            r"out_specs\[0\] for 'c': index_map: index 3 along dimension 0 is outside the array's 3",
+            r"out_specs\[0\] for 'c': index_map: index 3 along dimension 0 is outside the array's "
+            r"3",
         ),
         (
             "put",
             (-2, 0),
-            r"out_specs\[0\] for 'c': index_map: index -2 along dimension 0 is outside the array's 3",
+            r"out_specs\[0\] for 'c': index_map: index -2 along dimension 0 is outside the "
+            r"array's 3",
         ),
         (
             "put",
             (0, 160),
-            r"out_specs\[0\] for 'c': index_map: index 160 along dimension 1 is outside the array's 160",
+            r"out_specs\[0\] for 'c': index_map: index 160 along dimension 1 is outside the "
+            r"array's 160",
         ),
     ],
 )
@@ -132,10 +137,8 @@ def test_a_debugged_kernel_reports_a_block_outside_and_the_process_goes_on(
 def test_a_debugged_kernel_reports_a_place_outside_shared_memory_and_the_process_goes_on(
     name: str, starts: tuple[int, ...], says: str
 ) -> None:
-    kernel, inside = (
-        numpipe.kernel(**DEBUG)(slice_kernels.KERNELS[name].function),
-        slice_kernels.INSIDE[name],
-    )
+    kernel = numpipe.kernel(**DEBUG)(slice_kernels.KERNELS[name].function)
+    inside = slice_kernels.INSIDE[name]
     with pytest.raises(SimulationError, match=says) as raised:
         kernel(*slice_kernels.arrays(name), *starts, target="gpu")
     assert raised.value.report is not None and raised.value.report.hazard == "out-of-bounds"
@@ -170,11 +173,9 @@ def touching(x, v, i, y, s, total):
     ],
 )
 def test_a_debugged_kernel_reports_an_index_outside(where: Any, value: int, says: str) -> None:
-    x, v, i = (
-        np.ones((3, 64, 64), np.float32),
-        np.arange(64, dtype=np.int32),
-        np.array([2, 7, 3, 1, 0, 11], np.int32),
-    )
+    x = np.ones((3, 64, 64), np.float32)
+    v = np.arange(64, dtype=np.int32)
+    i = np.array([2, 7, 3, 1, 0, 11], np.int32)
     y, s, total = np.zeros((128, 64), np.float32), np.zeros(8, np.int32), np.zeros(2, np.float32)
     touching(x, v, i, y, s, total, target="gpu")
     assert (y == 1).all() and s[7] == 11 and total.tolist() == [64 * 64, 0]

@@ -48,7 +48,8 @@ def main(shard: int) -> int:
                 check_on_gpu(plan, grid, REPEATS)
             except Exception as error:
                 wrong.append(
-                    f"plan {n} of shard {shard}, grid {grid}: {told(plan)}{type(error).__name__}: {error}"
+                    f"plan {n} of shard {shard}, grid {grid}: {told(plan)}{type(error).__name__}: "
+                    f"{error}"
                 )
                 break
     print(*wrong, f"{cases} cases, {len(wrong)} wrong", sep="\n")

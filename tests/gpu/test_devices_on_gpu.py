@@ -219,6 +219,7 @@ def test_code_that_the_driver_does_not_take_is_told_with_its_version() -> None:
     major, minor = driver.get().version() // 1000, driver.get().version() % 1000 // 10
     with pytest.raises(
         LaunchError,
-        match=rf"kernel 'doubled'.*the driver, of CUDA {major}\.{minor}, does not take the 1500 bytes",
+        match=rf"kernel 'doubled'.*the driver, of CUDA {major}\.{minor}, does not take the 1500 "
+        r"bytes",
     ):
         prepared((1, 1, 1), [a, c])

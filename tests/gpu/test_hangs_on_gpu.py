@@ -104,7 +104,8 @@ os._exit(0)  # nothing ends the kernel: the process goes without waiting for it
     [
         (
             "registers",
-            r"test_hangs\.py:\d+: kernel more_registers_than_there_are: it has not ended, .* waits for registers",
+            r"test_hangs\.py:\d+: kernel more_registers_than_there_are: it has not ended, .* "
+            r"waits for registers",
         ),
         (
             "named barriers",

@@ -103,12 +103,10 @@ def test_products_and_their_derivatives(a: tuple[int, ...], b: tuple[int, ...], 
 
 @pytest.mark.parametrize("activation", [None, "relu", "silu", "gelu"])
 def test_what_follows_a_product(activation: Any) -> None:
-    a, b, c, bias = (
-        numbers(300, 256),
-        numbers(256, 200),
-        numbers(300, 200, seed=2),
-        numbers(200, seed=3),
-    )
+    a = numbers(300, 256)
+    b = numbers(256, 200)
+    c = numbers(300, 200, seed=2)
+    bias = numbers(200, seed=3)
     function = getattr(jax.nn, activation) if activation else lambda x: x
     fused = jax.jit(
         lambda a, b, c, bias: numpipe.jax.matmul(

@@ -87,7 +87,8 @@ def test_the_example_runs_under_torchrun() -> None:
     assert running.returncode == 0, out
     for rank in range(2):
         assert re.search(
-            rf"rank {rank}: errors .*: y 0\.00\d+, gradient of x .*, gradient of up .*, gradient of down",
+            rf"rank {rank}: errors .*: y 0\.00\d+, gradient of x .*, gradient of up .*, gradient "
+            r"of down",
             out,
         ), out
 
@@ -139,10 +140,8 @@ def test_a_process_with_both_gpus_runs_backward() -> None:
     """The gradients of both GPUs are one node of autograd, whose grads come from two devices."""
     mesh = numpipe.Mesh.local([0, 1])
     a, b = in_torch.shards((131, 72), (72, 100), dtype=torch.bfloat16)
-    mine, wide = (
-        [[each.requires_grad_() for each in on_gpus(tensors)] for tensors in (a, b)],
-        [in_torch.in_full(x) for x in (a, b)],
-    )
+    mine = [[each.requires_grad_() for each in on_gpus(tensors)] for tensors in (a, b)]
+    wide = [in_torch.in_full(x) for x in (a, b)]
     wanted = in_torch.EXPECTED["all_gather_matmul"](*wide)
     grads = [
         torch.randn(each.shape, generator=torch.Generator().manual_seed(gpu)).bfloat16()

@@ -33,11 +33,9 @@ def _two_gpus() -> None:
 # ---- one process
 def test_a_gpu_stores_to_and_loads_from_another_one() -> None:
     mesh, host = numpipe.Mesh.local([0, 1]), inputs(2, 1024)
-    x, y, whole = (
-        mesh.to_device(host),
-        mesh.zeros((1024, 64), np.float32),
-        mesh.zeros((2048, 64), np.float32),
-    )
+    x = mesh.to_device(host)
+    y = mesh.zeros((1024, 64), np.float32)
+    whole = mesh.zeros((2048, 64), np.float32)
     for _ in range(20):
         shift(x, y, mesh=mesh)
         gather(x, whole, mesh=mesh)

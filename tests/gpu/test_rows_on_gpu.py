@@ -21,7 +21,7 @@ from tests.kernels.row_kernels import (
     through_registers,
     through_shared,
 )
-from tests.language.tiles.test_rows import (  # noqa: F401
+from tests.language.tiles.test_rows import (
     test_casts_move_tiles_and_vectors,
     test_vectors_parts_masks_and_atomics_of_tiles_by_rows,
 )
@@ -53,10 +53,8 @@ def test_reductions(turn: int, shape: tuple[int, int]) -> None:
     """Of float32, whose kernels the next test runs too, and of int32 for half of the shapes."""
     m, n = shape
     for dtype in (F32, I32)[: 1 + turn % 2]:
-        x, results = (
-            array(shape, dtype),
-            (np.zeros((m, 4), dtype), np.zeros((3, n), dtype), np.zeros(4, dtype)),
-        )
+        x = array(shape, dtype)
+        results = (np.zeros((m, 4), dtype), np.zeros((3, n), dtype), np.zeros(4, dtype))
         for _ in range(5):
             reduced(x, *results, m=m, n=n, target="gpu")
             for found, right in zip(results, expected(x), strict=True):
@@ -83,9 +81,7 @@ def test_a_softmax_and_the_examples() -> None:
     np.testing.assert_allclose(
         by_rows.stencil(field, target="gpu"), by_rows.stencil_of(field), rtol=1e-5
     )
-    data, counts = (
-        np.random.default_rng(0).integers(0, 256, (192 * 300, 256)).astype(np.uint8),
-        np.zeros(256, np.int32),
-    )
+    data = np.random.default_rng(0).integers(0, 256, (192 * 300, 256)).astype(np.uint8)
+    counts = np.zeros(256, np.int32)
     by_rows.histogram(data, counts, target="gpu")
     assert (counts == np.bincount(data.reshape(-1), minlength=256)).all()

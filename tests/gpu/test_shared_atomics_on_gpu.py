@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.kernels.shared_atomic_kernels import all_kinds, by_lanes, expected, shared_by_two
-from tests.language.tiles.test_shared_atomics import (  # noqa: F401
+from tests.language.tiles.test_shared_atomics import (
     test_tiles_by_rows_too,
 )
 
@@ -14,10 +14,8 @@ RNG = np.random.default_rng(0)
 
 def test_all_kinds_of_atomics() -> None:
     for _ in range(10):
-        x, at = (
-            RNG.integers(-100, 100, (64, 8)).astype(np.int32),
-            RNG.integers(0, 64, (64, 8)).astype(np.int32),
-        )
+        x = RNG.integers(-100, 100, (64, 8)).astype(np.int32)
+        at = RNG.integers(0, 64, (64, 8)).astype(np.int32)
         y, z = np.zeros(6 * 64, np.int32), np.zeros((64, 64), np.float32)
         all_kinds(x, at, y, z, target="gpu")
         found, sums = expected(x, at)

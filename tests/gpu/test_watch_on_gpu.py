@@ -58,11 +58,12 @@ def test_a_kernel_that_hangs_ends_in_the_error_of_the_simulator(name: str) -> No
         lacking = {
             barrier.name: (barrier.pending, barrier.missing_bytes) for barrier in report.barriers
         }
+        # bytes in units of 2048: none here
         assert lacking == {
             barrier.name: (barrier.pending, barrier.missing_bytes)
             for barrier in expected.barriers
             if barrier.name in lacking
-        }  # bytes in units of 2048: none here
+        }
 
 
 def test_the_next_call_raises_what_a_call_on_device_arrays_left_behind() -> None:

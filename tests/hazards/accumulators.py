@@ -25,8 +25,8 @@ FIX = "commit, then wgmma_wait with few enough groups pending"
     X,
     zeros(64, 64, dtype=F32),
     hazard="accumulator-in-flight",
-    says=rf"the accumulator of the wgmma at accumulators.py:\d+ .*is read before wgmma_wait has covered "
-    rf"it: batch 1, drained up to 0; {FIX}",
+    says=r"the accumulator of the wgmma at accumulators.py:\d+ .*is read before wgmma_wait has "
+    rf"covered it: batch 1, drained up to 0; {FIX}",
     gives=SQUARE,
 )
 def stored_before_it_was_waited_for(x, y, *, fixed: numpipe.Static):
@@ -43,8 +43,8 @@ def stored_before_it_was_waited_for(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="accumulator-in-flight",
-    says=rf"the accumulator of the wgmma at .* is read before wgmma_wait has covered it: batch 2, drained "
-    rf"up to 1; {FIX}",
+    says=r"the accumulator of the wgmma at .* is read before wgmma_wait has covered it: batch 2, "
+    rf"drained up to 1; {FIX}",
     gives=2 * SQUARE,
 )
 def the_newest_of_two_left_in_flight(x, y, *, fixed: numpipe.Static):
@@ -62,7 +62,8 @@ def the_newest_of_two_left_in_flight(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="accumulator-in-flight",
-    says=rf"is read before wgmma_wait has covered it: batch 1, drained up to 0; {FIX}.*slot=0 step=0",
+    says=rf"is read before wgmma_wait has covered it: batch 1, drained up to 0; {FIX}.*slot=0 "
+    r"step=0",
     gives=SQUARE,
 )
 def read_in_the_step_that_issued_it(x, y, *, fixed: numpipe.Static):
@@ -79,8 +80,8 @@ def read_in_the_step_that_issued_it(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="accumulator-in-flight",
-    says=r"is read after a later wgmma, at accumulators.py:\d+ .*, took over its registers; read the "
-    r"newest one",
+    says=r"is read after a later wgmma, at accumulators.py:\d+ .*, took over its registers; read "
+    r"the newest one",
     gives=2 * SQUARE,
 )
 def read_after_a_later_product_took_its_registers(x, y, *, fixed: numpipe.Static):
@@ -137,8 +138,8 @@ def waited_for_a_product_that_was_not_committed(fixed, x, out):
 
 @machine(
     "operand-in-flight",
-    rf"registers that the wgmma at accumulators.py:\d+ .* takes as its A operand were overwritten before "
-    rf"wgmma_wait has covered it: batch 1; {REUSE}",
+    r"registers that the wgmma at accumulators.py:\d+ .* takes as its A operand were overwritten "
+    rf"before wgmma_wait has covered it: batch 1; {REUSE}",
     X,
     gives=GRAM,
 )

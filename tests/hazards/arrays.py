@@ -37,8 +37,8 @@ READY = 60 * 1024
 @kernel(
     zeros(128, 64, dtype=F32),
     hazard="cta-conflict",
-    says=r"warpgroup 0 \(compute\) of CTA \(1, 0, 0\): TMA store \(y\) writes y\[0:64, \d+:\d+\], which CTA \(0, 0, "
-    r"0\) writes too.*fix: +blocks of its own for each CTA",
+    says=r"warpgroup 0 \(compute\) of CTA \(1, 0, 0\): TMA store \(y\) writes y\[0:64, \d+:\d+\], "
+    r"which CTA \(0, 0, 0\) writes too.*fix: +blocks of its own for each CTA",
     gives=np.concatenate([ONE, ONE]),
     grid=2,
 )
@@ -50,8 +50,8 @@ def two_ctas_store_to_one_block(y, *, fixed: numpipe.Static):
 @kernel(
     integers(64, 256),
     hazard="cta-conflict",
-    says=r"of CTA \(1, 0, 0\): TMA store \(x\) writes x\[0:64, 64:128\], which CTA \(0, 0, 0\) reads.*fix: +a "
-    r"kernel of its own for what reads",
+    says=r"of CTA \(1, 0, 0\): TMA store \(x\) writes x\[0:64, 64:128\], which CTA \(0, 0, 0\) "
+    r"reads.*fix: +a kernel of its own for what reads",
     gives=integers(64, 256),
     grid=2,
 )
@@ -69,8 +69,8 @@ def a_cta_loads_what_another_one_stores(x, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 64),
     hazard="cta-conflict",
-    says=r"TMA reduction 'max' \(y\) writes y\[0:64, 0:64\], which CTA \(0, 0, 0\) writes too.*fix: .*all CTAs use "
-    r"the same reduction_op",
+    says=r"TMA reduction 'max' \(y\) writes y\[0:64, 0:64\], which CTA \(0, 0, 0\) writes "
+    r"too.*fix: .*all CTAs use the same reduction_op",
     gives=np.full((64, 64), 2, F16),
     grid=2,
 )
@@ -89,7 +89,8 @@ def ctas_that_combine_in_two_ways(y, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="cta-conflict",
-    says=r"of CTA \(1, 0, 0\): TMA store \(y\) writes y\[0:64, \d+:\d+\], which CTA \(0, 0, 0\) writes too",
+    says=r"of CTA \(1, 0, 0\): TMA store \(y\) writes y\[0:64, \d+:\d+\], which CTA \(0, 0, 0\) "
+    r"writes too",
     gives=2 * ONE,
     grid=2,
     workspace=Workspace((64, 64), 2),
@@ -104,7 +105,8 @@ def every_part_of_a_tile_stores_it(y, work, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="deadlock",
-    says=r"blocked on the flag of work\[0\].*the flag of work\[0\]: nobody has set it.*fix: +hand every part over",
+    says=r"blocked on the flag of work\[0\].*the flag of work\[0\]: nobody has set it.*fix: +hand "
+    r"every part over",
     gives=2 * ONE,
     error=PipelineDeadlock,
     grid=2,
@@ -122,8 +124,8 @@ def a_part_of_a_tile_that_nobody_hands_over(y, work, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="exit-in-flight",
-    says=r"the flag of work\[0\], which warpgroup 0 \(compute\) of CTA \(0, 0, 0\) at .* set, is still set when "
-    r"the kernel has ended.*in the owner's too",
+    says=r"the flag of work\[0\], which warpgroup 0 \(compute\) of CTA \(0, 0, 0\) at .* set, is "
+    r"still set when the kernel has ended.*in the owner's too",
     gives=2 * ONE,
     error=SimulationError,
     grid=2,
@@ -142,8 +144,8 @@ def an_owner_that_takes_no_other_part(y, work, *, fixed: numpipe.Static):
 @kernel(
     np.zeros((128, 64), F32, order="F"),
     hazard="unordered-accesses",
-    says=r"store \(y\) writes y\[0:64, 0:64\], which store \(y\) of warpgroup \d \(compute\) writes too.*no "
-    r"barrier orders warpgroup \d.*fix: .*, or num_compute_wgs=1",
+    says=r"store \(y\) writes y\[0:64, 0:64\], which store \(y\) of warpgroup \d \(compute\) "
+    r"writes too.*no barrier orders warpgroup \d.*fix: .*, or num_compute_wgs=1",
     gives=np.concatenate([ONE, ONE]),
     num_compute_wgs=2,
 )
@@ -155,8 +157,8 @@ def two_warpgroups_store_to_one_block(y, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="array-in-transfer",
-    says=r"TMA store \(y\) writes the array at y\[0:64, \d+:\d+\] while TMA store \(y\) by .* may still be "
-    r"writing it.*fix: .*wait_smem_to_gmem\(0\)",
+    says=r"TMA store \(y\) writes the array at y\[0:64, \d+:\d+\] while TMA store \(y\) by .* may "
+    r"still be writing it.*fix: .*wait_smem_to_gmem\(0\)",
     gives=2 * ONE,
 )
 def stored_twice_in_no_order(y, *, fixed: numpipe.Static):
@@ -175,8 +177,9 @@ COUNTS = np.full((64, 64), 2, np.int32)
     COUNTS,
     zeros(64, 64, dtype=np.dtype(np.int32)),
     hazard="steering-data-written",
-    says=r"TMA store \(y\) writes y\[0:64, \d+:\d+\], which load \(counts\) of warpgroup 1 \(memory\) "
-    r"reads.*the roles read 'counts' each for itself.*fix: +an array of its own for what is stored",
+    says=r"TMA store \(y\) writes y\[0:64, \d+:\d+\], which load \(counts\) of warpgroup 1 "
+    r"\(memory\) reads.*the roles read 'counts' each for itself.*fix: +an array of its own "
+    r"for what is stored",
     gives=np.ones((64, 64), np.int32),
     alias=1,
 )
@@ -229,8 +232,8 @@ def an_order_that_is_copied_once_and_marked_as_done(x, order, y, *, fixed: numpi
 
 @machine(
     "read-before-ready",
-    r"read \(load_word\) reads SMEM\[0:4\) while TMA load \(table\) of warpgroup 0 \(compute\) may still "
-    r"be writing it.*fix: +wait for mbarrier at 61440, phase 0",
+    r"read \(load_word\) reads SMEM\[0:4\) while TMA load \(table\) of warpgroup 0 \(compute\) "
+    r"may still be writing it.*fix: +wait for mbarrier at 61440, phase 0",
     PANEL,
     gives=PANEL.view(np.int32)[0, :2].copy(),
 )
@@ -255,8 +258,8 @@ def copy_table(x):
 @kernel(
     PANEL,
     hazard="uninitialised-read",
-    says=r"TMA load \(y\) reads y\[0:64, 64:96\], which nobody has written: 'y' is allocated by the "
-    r"call.*fix: +pass 'y'",
+    says=r"TMA load \(y\) reads y\[0:64, 64:96\], which nobody has written: 'y' is allocated by "
+    r"the call.*fix: +pass 'y'",
     gives=3 * ONE,
     error=SimulationError,
     warp_specialized=False,
@@ -288,8 +291,8 @@ def a_tile_before_the_array(y, *, fixed: numpipe.Static):
 
 @machine(
     "out-of-bounds",
-    r"store to out: elements 32 … 95 along dimension 0 of an array that has 64: ordinary stores are not "
-    r"clipped",
+    r"store to out: elements 32 … 95 along dimension 0 of an array that has 64: ordinary stores "
+    r"are not clipped",
     gives=ONE,
     error=SimulationError,
 )
@@ -303,8 +306,8 @@ def an_ordinary_store_past_the_end(fixed, out):
     zeros(64, 64, dtype=F32),
     zeros(64, 64, dtype=F32),
     hazard="array-in-transfer",
-    says=r"load \(y\) reads the array at y\[0:64, 0:64\] while TMA store \(y\) by warpgroup 0 \(compute\) may "
-    r"still be writing it.*fix: .*wait_smem_to_gmem\(0\)",
+    says=r"load \(y\) reads the array at y\[0:64, 0:64\] while TMA store \(y\) by warpgroup 0 "
+    r"\(compute\) may still be writing it.*fix: .*wait_smem_to_gmem\(0\)",
     gives=3 * ONE,
 )
 def a_block_is_read_before_its_store_has_ended(y, z, *, fixed: numpipe.Static):
@@ -317,8 +320,8 @@ def a_block_is_read_before_its_store_has_ended(y, z, *, fixed: numpipe.Static):
 @kernel(
     integers(64, 256, dtype=F32),
     hazard="cta-conflict",
-    says=r"of CTA \(1, 0, 0\): TMA store \(x\) writes x\[0:64, 64:96\], which CTA \(0, 0, 0\) reads.*fix: +a "
-    r"kernel of its own for what reads",
+    says=r"of CTA \(1, 0, 0\): TMA store \(x\) writes x\[0:64, 64:96\], which CTA \(0, 0, 0\) "
+    r"reads.*fix: +a kernel of its own for what reads",
     grid=2,
     gives=integers(64, 256, dtype=F32) * np.repeat(F32.type([2, 2, 1, 1]), 64),
 )
@@ -331,8 +334,9 @@ def a_cta_reads_a_block_that_another_one_stores(x, *, fixed: numpipe.Static):
 @kernel(
     np.ones((128, 64), F32, order="F"),
     hazard="unordered-accesses",
-    says=r"(store \(y\) writes y\[\d+:\d+, 0:64\], which load \(y\) of warpgroup \d \(compute\) reads|"
-    r"load \(y\) reads y\[\d+:\d+, 0:64\], which store \(y\) of warpgroup \d \(compute\) writes).*no barrier orders warpgroup",
+    says=r"(store \(y\) writes y\[\d+:\d+, 0:64\], which load \(y\) of warpgroup \d \(compute\) "
+    r"reads|load \(y\) reads y\[\d+:\d+, 0:64\], which store \(y\) of warpgroup \d "
+    r"\(compute\) writes).*no barrier orders warpgroup",
     gives=np.concatenate([2 * ONE, 2 * ONE]),
     num_compute_wgs=2,
 )
@@ -345,8 +349,8 @@ def a_warpgroup_reads_a_block_that_another_one_stores(y, *, fixed: numpipe.Stati
     np.ones((64, 64), F32, order="F"),
     zeros(64, 64, dtype=F32),
     hazard="unordered-accesses",
-    says=r"load \(y\) reads y\[0:64, 0:64\], which store \(y\) of warpgroup 0 \(compute\) writes.*no barrier "
-    r"orders its four warps.*fix: .*the value that was stored",
+    says=r"load \(y\) reads y\[0:64, 0:64\], which store \(y\) of warpgroup 0 \(compute\) "
+    r"writes.*no barrier orders its four warps.*fix: .*the value that was stored",
     gives=5 * ONE,
 )
 def a_block_is_read_again_that_lanes_have_stored(y, z, *, fixed: numpipe.Static):
@@ -358,8 +362,8 @@ def a_block_is_read_again_that_lanes_have_stored(y, z, *, fixed: numpipe.Static)
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="uninitialised-read",
-    says=r"load \(y\) reads y\[0:64, 0:64\], which nobody has written: 'y' is allocated by the call.*fix: "
-    r"+pass 'y'",
+    says=r"load \(y\) reads y\[0:64, 0:64\], which nobody has written: 'y' is allocated by the "
+    r"call.*fix: +pass 'y'",
     gives=ONE,
     error=SimulationError,
     out_type=lambda x, fixed: ArrayType((64, 64), np.float32),
@@ -387,8 +391,8 @@ def a_row_behind_the_last_one(x, y, *, fixed: numpipe.Static):
     np.array([0, 3]),
     zeros(64, 64),
     hazard="out-of-bounds",
-    says=r"in_specs\[0\] for 'x': index_map returned element 3 for dimension 0, of which the array has 3; "
-    r"return 0…2, or say what it means, BlockSpec\(…, mode=\"zero\"\)",
+    says=r"in_specs\[0\] for 'x': index_map returned element 3 for dimension 0, of which the "
+    r"array has 3; return 0…2, or say what it means, BlockSpec\(…, mode=\"zero\"\)",
     gives=integers(3, 64, 64)[2],
     error=SimulationError,
 )
@@ -408,8 +412,8 @@ def a_page_behind_the_last_one(x, pages, y, *, fixed: numpipe.Static):
     np.array([64]),
     zeros(64, 64),
     hazard="out-of-bounds",
-    says=r"out_specs\[0\] for 'y': index_map returned element 64 for dimension 0, of which the array has 64: "
-    r"all 64 elements from there on lie outside",
+    says=r"out_specs\[0\] for 'y': index_map returned element 64 for dimension 0, of which the "
+    r"array has 64: all 64 elements from there on lie outside",
     gives=integers(64, 64),
     error=SimulationError,
 )
@@ -430,8 +434,8 @@ def a_window_behind_the_array(x, first, y, *, fixed: numpipe.Static):
     np.append(np.arange(63), 64).astype(np.int32),
     zeros(64, 64, dtype=F32),
     hazard="out-of-bounds",
-    says=r"'x\[…\]': index 64 along dimension 0 is outside the array's 64; the GPU reads 0 there: indices in "
-    r"0…63, or numpipe.index\(v, mode=\"zero\"\)",
+    says=r"'x\[…\]': index 64 along dimension 0 is outside the array's 64; the GPU reads 0 there: "
+    r"indices in 0…63, or numpipe.index\(v, mode=\"zero\"\)",
     gives=ONE,
     error=SimulationError,
 )
@@ -444,7 +448,8 @@ def a_row_that_is_gathered_from_behind_the_last_one(x, rows, y, *, fixed: numpip
     integers(3, 64, 64),
     zeros(64, 64),
     hazard="out-of-bounds",
-    says=r"copy_gmem_to_smem: x.at\[…\]: index 3 along dimension 0 is outside the array's 3; the TMA reads 0 there",
+    says=r"copy_gmem_to_smem: x.at\[…\]: index 3 along dimension 0 is outside the array's 3; the "
+    r"TMA reads 0 there",
     gives=integers(3, 64, 64)[2],
     error=SimulationError,
 )
@@ -458,8 +463,8 @@ def a_plane_that_is_copied_from_behind_the_last_one(x, y, *, fixed: numpipe.Stat
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="out-of-bounds",
-    says=r"scattered store to y: index 64 along dimension 0 is outside the array's 64; the GPU does not "
-    r"write there",
+    says=r"scattered store to y: index 64 along dimension 0 is outside the array's 64; the GPU "
+    r"does not write there",
     gives=ONE,
     error=SimulationError,
 )
@@ -471,8 +476,8 @@ def a_row_scattered_behind_the_last_one(y, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="unordered-accesses",
-    says=r"scattered store to y: index 0 along dimension 0 comes more than once; which of its elements is "
-    r"stored last is not known",
+    says=r"scattered store to y: index 0 along dimension 0 comes more than once; which of its "
+    r"elements is stored last is not known",
     gives=ONE,
     error=SimulationError,
 )
@@ -484,7 +489,8 @@ def two_rows_scattered_to_one(y, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, dtype=F32),
     hazard="out-of-bounds",
-    says=r"'y\[…\] = value': index 64 along dimension 0 is outside the array's 64; the GPU writes nothing there",
+    says=r"'y\[…\] = value': index 64 along dimension 0 is outside the array's 64; the GPU writes "
+    r"nothing there",
     gives=np.eye(64, dtype=F32)[63],
     error=SimulationError,
 )
@@ -552,7 +558,8 @@ ROOTS = np.where(np.arange(64) == 5, -4, 4).astype(F32)[:, None] * ONE
     ROOTS,
     zeros(64, 64, dtype=F32),
     hazard="nan-stored",
-    says=r"'y\[…\] = …' stores a NaN, element \(5, 0\) of the tile, and 63 more: look for what makes it",
+    says=r"'y\[…\] = …' stores a NaN, element \(5, 0\) of the tile, and 63 more: look for what "
+    r"makes it",
     gives=np.where(ROOTS > 0, 2, 0).astype(F32),
     error=SimulationError,
     compiler_params=CHECK,
@@ -587,8 +594,8 @@ def a_row_of_zeros_divided_by_its_sum(x, y, *, fixed: numpipe.Static):
     PANEL,
     zeros(128, dtype=F32),
     hazard="unordered-accesses",
-    says=r"warp 2: store to y by lane 0 touches element \[0\] that lane 0 of warp 0 has stored, and nothing "
-    r"orders them: an element of its own for each lane",
+    says=r"warp 2: store to y by lane 0 touches element \[0\] that lane 0 of warp 0 has stored, "
+    r"and nothing orders them: an element of its own for each lane",
     gives=np.ones(128, F32),
     compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
 )
@@ -604,8 +611,8 @@ def two_lanes_store_to_one_element(x, y, *, fixed: numpipe.Static):
     PANEL,
     np.ones(128, F32),
     hazard="unordered-accesses",
-    says=r"warp 0: (store to|load from) y by lane \d+ touches element \[\d+\] that lane \d+ has (loaded|"
-    r"stored), and nothing orders them: put cuda\.syncwarp\(\) between",
+    says=r"warp 0: (store to|load from) y by lane \d+ touches element \[\d+\] that lane \d+ has "
+    r"(loaded|stored), and nothing orders them: put cuda\.syncwarp\(\) between",
     gives=2 * np.ones(128, F32),
     compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
 )

@@ -36,8 +36,8 @@ def panel(x, coords, nbytes, address=0):
 # ---- initialisation
 @machine(
     "missing-init-fence",
-    r"tma_load on mbarrier at 61440, whose initialisation at barriers.py:\d+ in begin the TMA may not "
-    r"see; fence_mbarrier_init by the lane that initialised it",
+    r"tma_load on mbarrier at 61440, whose initialisation at barriers.py:\d+ in begin the TMA may "
+    r"not see; fence_mbarrier_init by the lane that initialised it",
     PANEL,
     gives=DONE,
 )
@@ -51,9 +51,9 @@ def the_first_copy_of_an_unfenced_barrier(fixed, x, out):
 
 @machine(
     "missing-init-fence",
-    r"mbar_(arrive|wait) on (SMEM\[61440\], where no mbarrier has been initialised yet; initialise it, "
-    r"fence_mbarrier_init, then bar_sync|mbarrier at 61440, but nothing orders its initialisation at .* before; bar_sync "
-    r"between the two)",
+    r"mbar_(arrive|wait) on (SMEM\[61440\], where no mbarrier has been initialised yet; "
+    r"initialise it, fence_mbarrier_init, then bar_sync|mbarrier at 61440, but nothing orders its "
+    r"initialisation at .* before; bar_sync between the two)",
     gives=DONE,
     warpgroups=2,
 )
@@ -137,8 +137,8 @@ def invalidated_while_other_warps_may_still_wait(fixed, out):
 
 @machine(
     "barrier-reinitialised",
-    r"mbar_inval on mbarrier at 61440 in the middle of phase 0: 1 of 1 arrivals pending, -?\d+ bytes "
-    r"missing, [01] copies in flight",
+    r"mbar_inval on mbarrier at 61440 in the middle of phase 0: 1 of 1 arrivals pending, -?\d+ "
+    r"bytes missing, [01] copies in flight",
     PANEL,
     gives=DONE,
     error=SimulationError,
@@ -162,8 +162,8 @@ def announced_late(x, fixed):
 @machine(
     "barrier-reinitialised",
     r"write \(store_word\) writes SMEM\[61440:61444\), where mbarrier \(mbarrier at 61440\) is in "
-    r"use \(at barriers.py:\d+ in (begin|its_bytes_are_used_again_too_early)\).*mbar_inval before the bytes serve something "
-    r"else",
+    r"use \(at barriers.py:\d+ in (begin|its_bytes_are_used_again_too_early)\).*mbar_inval before "
+    r"the bytes serve something else",
     gives=DONE,
     error=SimulationError,
     warpgroups=2,
@@ -201,8 +201,8 @@ def a_slot_over_its_own_barrier(fixed, x, out):
 # ---- phases
 @machine(
     "wrong-phase",
-    r"waited for phase 2 of mbarrier at 61440 for step 3, and passed on the stale phase 0, which has the same "
-    r"parity",
+    r"waited for phase 2 of mbarrier at 61440 for step 3, and passed on the stale phase 0, which "
+    r"has the same parity",
     gives=DONE,
 )
 def a_phase_two_ahead(fixed, out):
@@ -218,8 +218,8 @@ def a_phase_two_ahead(fixed, out):
     X,
     zeros(128, 64, dtype=F32),
     hazard="wrong-phase",
-    says=r"waited for phase 0 of barrier @ barriers.py:\d+ \(0\), but the mbarrier has already reached phase 1: the "
-    r"phase was missed",
+    says=r"waited for phase 0 of barrier @ barriers.py:\d+ \(0\), but the mbarrier has already "
+    r"reached phase 1: the phase was missed",
     gives=np.concatenate([ONE, ONE + 1]),
     num_compute_wgs=2,
     warp_specialized=False,
@@ -250,7 +250,8 @@ def a_warpgroup_that_waits_for_every_second_phase(x, y, *, fixed: numpipe.Static
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="phase-unobserved",
-    says=r"the CTA ends, and nobody has waited for phase 0 of barrier @ barriers.py:\d+: .*wait for each phase",
+    says=r"the CTA ends, and nobody has waited for phase 0 of barrier @ barriers.py:\d+: .*wait "
+    r"for each phase",
     gives=ONE,
 )
 def a_phase_that_nobody_waits_for(y, *, fixed: numpipe.Static):
@@ -265,8 +266,8 @@ def a_phase_that_nobody_waits_for(y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64),
     hazard="phase-unobserved",
-    says=r"the CTA ends, and nobody has waited for phase 1 of barrier @ barriers.py:\d+ \(1\): .*wait for each "
-    r"phase",
+    says=r"the CTA ends, and nobody has waited for phase 1 of barrier @ barriers.py:\d+ \(1\): "
+    r".*wait for each phase",
     gives=X[:, :64],
     num_compute_wgs=2,
     warp_specialized=False,
@@ -287,8 +288,8 @@ def the_last_phase_is_not_waited_for(x, y, *, fixed: numpipe.Static):
 # ---- bytes
 @machine(
     "wrong-expect-tx",
-    r"(4096 more than phase 0 expects \(4096 announced\)|completes with 1 of its copies still in flight: "
-    r"expect_tx announced 4096)",
+    r"(4096 more than phase 0 expects \(4096 announced\)|completes with 1 of its copies still in "
+    r"flight: expect_tx announced 4096)",
     PANEL,
     gives=DONE,
     error=SimulationError,
@@ -303,8 +304,8 @@ def too_few_bytes_announced(fixed, x, out):
 
 @machine(
     "wrong-expect-tx",
-    r"mbarrier at 61440 still misses 4096 bytes and no copy is in flight: expect_tx announced 12288 bytes, "
-    r"the copies of this phase brought 8192",
+    r"mbarrier at 61440 still misses 4096 bytes and no copy is in flight: expect_tx announced "
+    r"12288 bytes, the copies of this phase brought 8192",
     PANEL,
     gives=DONE,
     error=PipelineDeadlock,
@@ -322,8 +323,8 @@ def too_many_bytes_announced(fixed, x, out):
     X,
     zeros(64, 64, dtype=F32),
     hazard="too-many-arrivals",
-    says=r"on barrier @ barriers.py:\d+.*(nothing orders this after the end of phase 0|phase 0 has only 0 of 4 "
-    r"pending)",
+    says=r"on barrier @ barriers.py:\d+.*(nothing orders this after the end of phase 0|phase 0 "
+    r"has only 0 of 4 pending)",
     gives=X[:, :64].astype(F32) @ X[:, 64:128].astype(F32),
     error=SimulationError,
 )
@@ -341,7 +342,8 @@ def two_copies_on_a_barrier_of_one(x, y, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="too-many-arrivals",
-    says=r"arrives on barrier @ barriers.py:\d+ in phase 1, but nothing orders this after the end of phase 0",
+    says=r"arrives on barrier @ barriers.py:\d+ in phase 1, but nothing orders this after the end "
+    r"of phase 0",
     gives=ONE,
 )
 def arrives_for_a_phase_that_may_not_have_begun(y, *, fixed: numpipe.Static):
@@ -358,8 +360,8 @@ def arrives_for_a_phase_that_may_not_have_begun(y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="too-many-arrivals",
-    says=r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) arrives twice on consumed\[0\] for in_specs\[0\] 'x' of "
-    r"x @ barriers.py:\d+ for step 0",
+    says=r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) arrives twice on consumed\[0\] for "
+    r"in_specs\[0\] 'x' of x @ barriers.py:\d+ for step 0",
     gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1),
 )
 def a_slot_released_twice(x, y, *, fixed: numpipe.Static):
@@ -386,8 +388,8 @@ def a_slot_released_twice(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="too-few-arrivals",
-    says=r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) did not arrive on consumed\[0\] for in_specs\[0\] 'x' of "
-    r"x @ barriers.py:\d+ for step 0",
+    says=r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) did not arrive on consumed\[0\] for "
+    r"in_specs\[0\] 'x' of x @ barriers.py:\d+ for step 0",
     gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1),
     error=PipelineDeadlock,
 )
@@ -414,8 +416,8 @@ def a_slot_that_is_never_released(x, y, *, fixed: numpipe.Static):
     X,
     zeros(128, 64, dtype=F32),
     hazard="too-few-arrivals",
-    says=r"warpgroup 1 \(compute\) of CTA \(0, 0, 0\) did not arrive on consumed\[0\] for in_specs\[0\] 'x' of "
-    r"x @ barriers.py:\d+ for step 2",
+    says=r"warpgroup 1 \(compute\) of CTA \(0, 0, 0\) did not arrive on consumed\[0\] for "
+    r"in_specs\[0\] 'x' of x @ barriers.py:\d+ for step 2",
     gives=np.concatenate([X.reshape(64, 3, 64).astype(F32).sum(axis=1)] * 2),
     error=PipelineDeadlock,
     num_compute_wgs=2,
@@ -441,8 +443,8 @@ def a_loop_in_which_one_warpgroup_does_not_release(x, y, *, fixed: numpipe.Stati
     X,
     zeros(64, 64, dtype=F32),
     hazard="too-many-arrivals",
-    says=r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) arrives twice on consumed\[0\] for in_specs\[0\] 'x' of "
-    r"x @ barriers.py:\d+ for step 0",
+    says=r"warpgroup 0 \(compute\) of CTA \(0, 0, 0\) arrives twice on consumed\[0\] for "
+    r"in_specs\[0\] 'x' of x @ barriers.py:\d+ for step 0",
     gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1),
 )
 def a_loop_that_releases_a_slot_twice(x, y, *, fixed: numpipe.Static):
@@ -462,8 +464,8 @@ def a_loop_that_releases_a_slot_twice(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64),
     hazard="too-few-arrivals",
-    says=r"hint: barrier @ barriers.py:\d+ still misses 4 of 8 arrivals in phase 0: a barrier_arrive or a copy "
-    r"is missing, or the count is too high",
+    says=r"hint: barrier @ barriers.py:\d+ still misses 4 of 8 arrivals in phase 0: a "
+    r"barrier_arrive or a copy is missing, or the count is too high",
     gives=X[:, :64],
     error=PipelineDeadlock,
 )
@@ -479,8 +481,8 @@ def one_copy_on_a_barrier_of_two(x, y, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="too-few-arrivals",
-    says=r"the CTA ends in the middle of phase 0 of barrier @ barriers.py:\d+: 4 of 8 arrivals missing "
-    r".*num_arrivals is too high",
+    says=r"the CTA ends in the middle of phase 0 of barrier @ barriers.py:\d+: 4 of 8 arrivals "
+    r"missing .*num_arrivals is too high",
     gives=ONE,
 )
 def ends_in_the_middle_of_a_phase(y, *, fixed: numpipe.Static):

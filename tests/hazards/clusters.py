@@ -61,9 +61,10 @@ def two_steps(x, out, counts, to):
 
 @machine(
     "refilled-while-read",
-    r"TMA load \(x\).*(nothing tells warpgroup 0 \(compute\) of CTA \([01], 0, 0\) that "
-    r"(CTA \([01], 0, 0\) has released these bytes.*fix: +every CTA that a slot is filled in releases it to each that fills|"
-    r"warpgroup 0 \(compute\) of CTA \([01], 0, 0\) has read.*fix: +barrier_arrive by the readers))",
+    r"TMA load \(x\).*(nothing tells warpgroup 0 \(compute\) of CTA \([01], 0, 0\) that (CTA "
+    r"\([01], 0, 0\) has released these bytes.*fix: +every CTA that a slot is filled in releases "
+    r"it to each that fills|warpgroup 0 \(compute\) of CTA \([01], 0, 0\) has read.*fix: "
+    r"+barrier_arrive by the readers))",
     X,
     gives=np.tile(WORDS, 2),
     box=(32, 64),
@@ -78,9 +79,10 @@ def a_slot_that_is_not_released_to_the_peer_that_fills_it(fixed, x, out):
 
 @machine(
     "too-few-arrivals",
-    r"the cluster of CTAs \(0, 0, 0\), \(1, 0, 0\): every warpgroup waits.*warpgroup 0 \(compute\) of CTA "
-    r"\(1, 0, 0\): blocked on mbarrier at 61448 of CTA \(1, 0, 0\) phase 0 step 1.*mbarrier at 61448 of CTA \(1, 0, 0\): "
-    r"phase 0, 4 of 8 arrivals missing, 0 bytes missing; arrived: warpgroup 0 \(compute\) of CTA \(1, 0, 0\) x 4",
+    r"the cluster of CTAs \(0, 0, 0\), \(1, 0, 0\): every warpgroup waits.*warpgroup 0 "
+    r"\(compute\) of CTA \(1, 0, 0\): blocked on mbarrier at 61448 of CTA \(1, 0, 0\) phase 0 "
+    r"step 1.*mbarrier at 61448 of CTA \(1, 0, 0\): phase 0, 4 of 8 arrivals missing, 0 bytes "
+    r"missing; arrived: warpgroup 0 \(compute\) of CTA \(1, 0, 0\) x 4",
     X,
     gives=np.tile(WORDS, 2),
     box=(32, 64),
@@ -93,8 +95,8 @@ def a_release_that_misses_a_peer(fixed, x, out):
 
 @machine(
     "exit-in-flight",
-    r"mbar_arrive_remote on mbarrier at 61440 in shared memory of CTA \([01], 0, 0\), which may have ended: "
-    r"nothing makes it wait for this: all warpgroups of the cluster meet",
+    r"mbar_arrive_remote on mbarrier at 61440 in shared memory of CTA \([01], 0, 0\), which may "
+    r"have ended: nothing makes it wait for this: all warpgroups of the cluster meet",
     gives=np.array([7, 7]),
     **PAIR,
 )
@@ -109,8 +111,8 @@ def a_cta_that_ends_while_its_peer_arrives(fixed, out):
 
 @machine(
     "exit-in-flight",
-    r"tma_multicast of x to CTA \(1, 0, 0\), which may be on its way when CTA \(0, 0, 0\) ends: nothing "
-    r"makes it wait for this: all warpgroups of the cluster meet",
+    r"tma_multicast of x to CTA \(1, 0, 0\), which may be on its way when CTA \(0, 0, 0\) ends: "
+    r"nothing makes it wait for this: all warpgroups of the cluster meet",
     X,
     gives=WORDS[[0, 0]],
     **PAIR,
@@ -200,9 +202,9 @@ def rounds(out, *, waits=True, asks=True, meets=False):
 
 @machine(
     "read-before-ready",
-    r"read \(sums\) reads SMEM\[\d+:\d+\) while st.async \(sums\) of warpgroup 0 "
-    r"\(compute\) of CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has landed.*"
-    r"fix: +wait for mbarrier at 61440, phase 0, by every warp",
+    r"read \(sums\) reads SMEM\[\d+:\d+\) while st.async \(sums\) of warpgroup 0 \(compute\) of "
+    r"CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has "
+    r"landed.*fix: +wait for mbarrier at 61440, phase 0, by every warp",
     gives=SENT,
     **PAIR,
 )
@@ -212,9 +214,9 @@ def sums_that_are_read_before_they_have_come(fixed, out):
 
 @machine(
     "refilled-while-read",
-    r"st.async \(sums\) fills SMEM\[\d+:\d+\) while .*nothing tells warpgroup 0 \(compute\) of CTA "
-    r"\([01], 0, 0\) that CTA \([01], 0, 0\) has read what was there.*fix: +who reads what another CTA sends arrives on a "
-    r"barrier of that CTA",
+    r"st.async \(sums\) fills SMEM\[\d+:\d+\) while .*nothing tells warpgroup 0 \(compute\) of "
+    r"CTA \([01], 0, 0\) that CTA \([01], 0, 0\) has read what was there.*fix: +who reads what "
+    r"another CTA sends arrives on a barrier of that CTA",
     gives=SENT,
     **PAIR,
 )
@@ -242,9 +244,9 @@ def a_cta_that_ends_while_its_peer_sends(fixed, out):
 
 @machine(
     "unfenced-writes",
-    r"TMA store \(out\) reads SMEM\[\d+:\d+\) while st.async \(sums\) of warpgroup 0 \(compute\) of CTA "
-    r"\([01], 0, 0\) may still be writing it.*writes as ordinary stores do, which the async proxy does not see.*fix: +read "
-    r"it with ordinary loads",
+    r"TMA store \(out\) reads SMEM\[\d+:\d+\) while st.async \(sums\) of warpgroup 0 \(compute\) "
+    r"of CTA \([01], 0, 0\) may still be writing it.*writes as ordinary stores do, which the "
+    r"async proxy does not see.*fix: +read it with ordinary loads",
     gives=np.repeat(np.array([11, 10], F32), 16)[:, None] * np.ones(32, F32),
     box=(16, 32),
     **PAIR,
@@ -277,9 +279,10 @@ A, B = integers(128, 128), integers(64, 128)
     np.concatenate([B, B]),
     np.zeros((128, 64), F32),
     hazard="multicast-mismatch",
-    says=r"kernel shares_of_two_blocks, pipeline at .*: in_specs\[1\] for 'b': index_map is \(\d+, \d+\) of "
-    r"'b' in CTA \([01], 0, 0\) and \(\d+, \d+\) of 'b' in CTA \([01], 0, 0\), and each loads a share of the block for both: "
-    r"the tile would be of two blocks; the same start for all CTAs along collective_axes",
+    says=r"kernel shares_of_two_blocks, pipeline at .*: in_specs\[1\] for 'b': index_map is "
+    r"\(\d+, \d+\) of 'b' in CTA \([01], 0, 0\) and \(\d+, \d+\) of 'b' in CTA \([01], 0, "
+    r"0\), and each loads a share of the block for both: the tile would be of two blocks; the "
+    r"same start for all CTAs along collective_axes",
     gives=A.astype(F32) @ B.astype(F32).T,
     grid=2,
     cluster=2,
@@ -308,8 +311,9 @@ TWICE = np.concatenate([A[:64, :64].astype(F32) + A[:64, 64:].astype(F32)] * 2)
     A[:64],
     np.zeros((128, 64), F32),
     hazard="refilled-while-read",
-    says=r"TMA load \(x\) fills SMEM\[\d+:\d+\) .*nothing tells warpgroup 0 \(compute\) of CTA \([01], 0, "
-    r"0\) that (CTA \([01], 0, 0\) has released these bytes|warpgroup 0 \(compute\) of CTA \([01], 0, 0\) has read)",
+    says=r"TMA load \(x\) fills SMEM\[\d+:\d+\) .*nothing tells warpgroup 0 \(compute\) of CTA "
+    r"\([01], 0, 0\) that (CTA \([01], 0, 0\) has released these bytes|warpgroup 0 "
+    r"\(compute\) of CTA \([01], 0, 0\) has read)",
     gives=TWICE,
     grid=2,
     cluster=2,
@@ -336,9 +340,9 @@ def a_tile_that_is_not_free_in_the_other_cta(x, y, *, fixed: numpipe.Static):
     A[:64],
     np.zeros((128, 64), F32),
     hazard="multicast-mismatch",
-    says=r"copy_gmem_to_smem: src is \(0, \d+\) of 'x' in CTA \([01], 0, 0\) and \(0, \d+\) of 'x' in CTA "
-    r"\([01], 0, 0\), and each loads a share of the block for both: the tile would be of two blocks; the same start for all "
-    r"CTAs along collective_axes",
+    says=r"copy_gmem_to_smem: src is \(0, \d+\) of 'x' in CTA \([01], 0, 0\) and \(0, \d+\) of "
+    r"'x' in CTA \([01], 0, 0\), and each loads a share of the block for both: the tile would "
+    r"be of two blocks; the same start for all CTAs along collective_axes",
     gives=np.tile(A[:64, :64].astype(F32), (2, 1)),
     grid=2,
     cluster=2,
@@ -362,8 +366,9 @@ HALVES = np.concatenate([A[64:, :32], A[:64, :32]]).astype(F32)
     A.astype(F32),
     np.zeros((128, 32), F32),
     hazard="read-before-ready",
-    says=r"reads SMEM\[\d+:\d+\) while st.async \(async_store_smem\) of warpgroup 0 \(compute\) of CTA "
-    r"\([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has landed",
+    says=r"reads SMEM\[\d+:\d+\) while st.async \(async_store_smem\) of warpgroup 0 \(compute\) "
+    r"of CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* sent has "
+    r"landed",
     gives=HALVES,
     grid=2,
     cluster=2,
@@ -390,8 +395,8 @@ def a_tile_that_is_read_before_it_has_come(x, y, *, fixed: numpipe.Static):
     A.astype(F32),
     np.zeros((128, 32), F32),
     hazard="refilled-while-read",
-    says=r"st.async \(async_store_smem\) fills SMEM\[\d+:\d+\) while .*nothing tells warpgroup 0 \(compute\) "
-    r"of CTA \([01], 0, 0\) that CTA \([01], 0, 0\) has read what was there",
+    says=r"st.async \(async_store_smem\) fills SMEM\[\d+:\d+\) while .*nothing tells warpgroup 0 "
+    r"\(compute\) of CTA \([01], 0, 0\) that CTA \([01], 0, 0\) has read what was there",
     gives=HALVES + np.concatenate([A[64:, 32:64], A[:64, 32:64]]).astype(F32),
     grid=2,
     cluster=2,
@@ -424,9 +429,10 @@ def a_tile_that_is_sent_over_one_before(x, y, *, fixed: numpipe.Static):
     A.astype(F32),
     np.zeros((128, 32), F32),
     hazard="unordered-accesses",
-    says=r"remote load \(cluster_ref\(…\)\[…\]\) reads SMEM\[\d+:\d+\) while write \(tile\[…\] = value\) of "
-    r"warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be writing it.*nothing tells .* that what .* wrote is "
-    r"there for other CTAs.*fix: +barrier_arrive behind the store, on a ClusterBarrier\(…, orders_stores=True\)",
+    says=r"remote load \(cluster_ref\(…\)\[…\]\) reads SMEM\[\d+:\d+\) while write \(tile\[…\] = "
+    r"value\) of warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be writing "
+    r"it.*nothing tells .* that what .* wrote is there for other CTAs.*fix: +barrier_arrive "
+    r"behind the store, on a ClusterBarrier\(…, orders_stores=True\)",
     gives=HALVES,
     grid=2,
     cluster=2,
@@ -457,9 +463,10 @@ def a_tile_that_is_loaded_behind_a_barrier_that_orders_no_stores(x, y, *, fixed:
     A.astype(F32),
     np.zeros((128, 32), F32),
     hazard="unordered-accesses",
-    says=r"(write \(tile\[…\] = value\)|remote load \(cluster_ref\(…\)\[…\]\)) \w+ SMEM\[\d+:\d+\) "
-    r"while .* of warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be (reading|writing) it.*nothing tells .* has "
-    r"read what was there.*fix: +barrier_arrive on a ClusterBarrier by the CTA that has read",
+    says=r"(write \(tile\[…\] = value\)|remote load \(cluster_ref\(…\)\[…\]\)) \w+ "
+    r"SMEM\[\d+:\d+\) while .* of warpgroup 0 \(compute\) of CTA \([01], 0, 0\) may still be "
+    r"(reading|writing) it.*nothing tells .* has read what was there.*fix: +barrier_arrive on "
+    r"a ClusterBarrier by the CTA that has read",
     gives=HALVES + np.concatenate([A[64:, 32:64], A[:64, 32:64]]).astype(F32),
     grid=2,
     cluster=2,
@@ -488,8 +495,8 @@ def a_tile_that_is_stored_over_while_another_cta_loads_it(x, y, *, fixed: numpip
 
 @machine(
     "exit-in-flight",
-    r"a remote load \(sums\) in shared memory of CTA \([01], 0, 0\), which may have ended: nothing makes it "
-    r"wait for this: all warpgroups of the cluster meet",
+    r"a remote load \(sums\) in shared memory of CTA \([01], 0, 0\), which may have ended: "
+    r"nothing makes it wait for this: all warpgroups of the cluster meet",
     gives=np.array([11, 10]),
     **PAIR,
 )

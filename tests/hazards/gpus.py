@@ -16,7 +16,10 @@ OTHER = BOTH[::-1]
 """what two GPUs have when each has got the other's"""
 OUT = zeros(64, 64)
 TALL = integers(128, 64)
-UNORDERED = r"no semaphore orders two GPUs.*fix: +warpgroup \d .* signals a semaphore of GPU \d behind its access"
+UNORDERED = (
+    r"no semaphore orders two GPUs.*fix: +warpgroup \d .* signals a semaphore of GPU \d behind "
+    r"its access"
+)
 
 
 # ---- blocks that are read, and written, too early
@@ -25,8 +28,8 @@ UNORDERED = r"no semaphore orders two GPUs.*fix: +warpgroup \d .* signals a sema
     OUT,
     OUT,
     hazard="gpu-conflict",
-    says=r"TMA (load|store) \(y( of GPU \d)?\) (reads|writes) y( of GPU \d)?\[0:64, 0:64\], which warpgroup \d .* "
-    rf"of CTA \(0, 0, 0\) of GPU \d (reads|writes).*{UNORDERED}",
+    says=r"TMA (load|store) \(y( of GPU \d)?\) (reads|writes) y( of GPU \d)?\[0:64, 0:64\], "
+    rf"which warpgroup \d .* of CTA \(0, 0, 0\) of GPU \d (reads|writes).*{UNORDERED}",
     gives=OTHER,
     gpus=2,
 )
@@ -46,7 +49,8 @@ def a_block_that_is_read_before_its_signal(x, y, z, ready, *, fixed: numpipe.Sta
     zeros(128, 64),
     zeros(128, 64),
     hazard="gpu-conflict",
-    says=rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}.*n counts the signals of every",
+    says=rf"(load|store) \(y( of GPU \d)?\) (reads|writes) y.*{UNORDERED}.*n counts the signals "
+    r"of every",
     gives=np.stack([np.zeros((128, 64)), np.full((128, 64), 2)]),
     gpus=2,
     num_compute_wgs=2,
@@ -129,8 +133,8 @@ def a_block_that_is_overwritten_before_it_was_read(x, y, z, ready, *, fixed: num
 @kernel(
     zeros(128, 64, dtype=F32),
     hazard="gpu-conflict",
-    says=r"reduction 'add' \(y( of GPU \d)?\) writes y.*which warpgroup 0 .* of GPU \d writes too.*fix: +"
-    r"reductions are atomic among the CTAs of one GPU only",
+    says=r"reduction 'add' \(y( of GPU \d)?\) writes y.*which warpgroup 0 .* of GPU \d writes "
+    r"too.*fix: +reductions are atomic among the CTAs of one GPU only",
     gives=np.stack([np.full((128, 64), 1 + gpu) for gpu in range(2)]),
     gpus=2,
 )
@@ -150,7 +154,8 @@ def sums_of_two_gpus_in_one_place(y, ready, *, fixed: numpipe.Static):
     zeros(128, 64),
     zeros(128, 64),
     hazard="cta-conflict",
-    says=r"of CTA \(\d, 0, 0\) of GPU 0: .*\(x\) (reads|writes) x\[.*no semaphore orders two CTAs.*fix: +warpgroup",
+    says=r"of CTA \(\d, 0, 0\) of GPU 0: .*\(x\) (reads|writes) x\[.*no semaphore orders two "
+    r"CTAs.*fix: +warpgroup",
     gives=np.ones((1, 128, 64), F16),
     gpus=1,
     grid=numpipe.persistent(2),
@@ -168,9 +173,10 @@ def ctas_of_one_gpu_that_do_not_wait_for_each_other(x, y, ready, *, fixed: numpi
     X,
     OUT,
     hazard="deadlock",
-    says=r"the CTAs of 2 GPUs: every warpgroup waits.*warpgroup 0 \(compute\) of CTA \(0, 0, 0\) of GPU 0: blocked on "
-    r"the semaphore ready\[1\] of GPU 0: it is 0, and the wait is for 1.*hint: ready\[1\] of GPU 0 is 0 .*nobody has signalled "
-    r"it.*fix: +numpipe.signal\(ready.at\[…\], 0\) for ready\[1\]",
+    says=r"the CTAs of 2 GPUs: every warpgroup waits.*warpgroup 0 \(compute\) of CTA \(0, 0, 0\) "
+    r"of GPU 0: blocked on the semaphore ready\[1\] of GPU 0: it is 0, and the wait is for "
+    r"1.*hint: ready\[1\] of GPU 0 is 0 .*nobody has signalled it.*fix: "
+    r"+numpipe.signal\(ready.at\[…\], 0\) for ready\[1\]",
     gives=OTHER,
     error=PipelineDeadlock,
     gpus=2,
@@ -186,8 +192,8 @@ def a_signal_that_nobody_sends(x, y, ready, *, fixed: numpipe.Static):
     X,
     OUT,
     hazard="deadlock",
-    says=r"hint: ready\[0\] of GPU \d is 1 and the wait is for 2: signalled by warpgroup 0 \(compute\) of CTA "
-    r"\(0, 0, 0\) of GPU \d at gpus.py:\d+.*fix: +1 more signal",
+    says=r"hint: ready\[0\] of GPU \d is 1 and the wait is for 2: signalled by warpgroup 0 "
+    r"\(compute\) of CTA \(0, 0, 0\) of GPU \d at gpus.py:\d+.*fix: +1 more signal",
     gives=OTHER,
     error=PipelineDeadlock,
     gpus=2,
@@ -203,8 +209,8 @@ def a_wait_for_more_than_is_sent(x, y, ready, *, fixed: numpipe.Static):
     X,
     OUT,
     hazard="exit-in-flight",
-    says=r"load \(x of GPU \d\) of x of GPU \d\[0:64, 0:64\], in the memory of GPU \d, whose kernel (may have "
-    r"ended|has ended).*numpipe.signal\(semaphore.at\[i\], \d\) behind it",
+    says=r"load \(x of GPU \d\) of x of GPU \d\[0:64, 0:64\], in the memory of GPU \d, whose "
+    r"kernel (may have ended|has ended).*numpipe.signal\(semaphore.at\[i\], \d\) behind it",
     gives=OTHER,
     gpus=2,
 )
@@ -219,8 +225,8 @@ def a_gpu_that_ends_while_a_peer_loads(x, y, ready, *, fixed: numpipe.Static):
 @kernel(
     OUT,
     hazard="exit-in-flight",
-    says=r"signal to ready\[0\] of GPU \d, in the memory of GPU \d, whose kernel (may have ended|has ended).*"
-    r"GPU \d waits for as much as it is sent",
+    says=r"signal to ready\[0\] of GPU \d, in the memory of GPU \d, whose kernel (may have "
+    r"ended|has ended).*GPU \d waits for as much as it is sent",
     gives=np.ones((2, 64, 64), F16),
     gpus=2,
 )

@@ -10,8 +10,14 @@ from numpipe import Barrier, PipelineDeadlock, ds
 from .catalogue import F32, kernel, zeros
 
 ONE = np.ones((64, 64), F32)
-TURN = r"warpgroups go round, and get nowhere.*nobody has touched a tile or an array.*fix: +end the loop by a count"
-ALONE = r"has gone round this loop \d+ times, and executed no operation in it.*: change in the body what the loop's condition"
+TURN = (
+    r"warpgroups go round, and get nowhere.*nobody has touched a tile or an array.*fix: +end the "
+    r"loop by a count"
+)
+ALONE = (
+    r"has gone round this loop \d+ times, and executed no operation in it.*: change in the body "
+    r"what the loop's condition"
+)
 HAND = {"num_compute_wgs": 2, "warp_specialized": False, "wg_axis": "wg", "error": PipelineDeadlock}
 
 

@@ -17,7 +17,10 @@ LIKE_X = {
     "verify": True,
     "error": SimulationError,
 }
-ALLOCATED = r"elements, is written by nobody: 'y' is allocated by the call \(out_type\).*fix: +store to all of it: a grid and"
+ALLOCATED = (
+    r"elements, is written by nobody: 'y' is allocated by the call \(out_type\).*fix: +store to "
+    r"all of it: a grid and"
+)
 
 
 @kernel(
@@ -120,7 +123,8 @@ def a_pipeline_with_a_step_too_few(x, y, *, fixed: numpipe.Static):
 @kernel(
     X[:64],
     hazard="unwritten-output",
-    says=r"y\[0:64, 0:64\], 4096 of 4096 elements, is written by nobody: 'y' is allocated by the call",
+    says=r"y\[0:64, 0:64\], 4096 of 4096 elements, is written by nobody: 'y' is allocated by the "
+    r"call",
     gives=X[:64],
     **LIKE_X,
 )
@@ -139,8 +143,8 @@ WIDE = {"grid": numpipe.persistent(), "verify": True}
 @kernel(
     zeros(320, 64, dtype=F32),
     hazard="cta-conflict",
-    says=r"of CTA \(5, 0, 0\): TMA store \(y\) writes y\[0:64, 0:32\], which CTA \(0, 0, 0\) writes too.*found: +on "
-    r"132 CTAs; .*simulate\(…, ctas=132\)",
+    says=r"of CTA \(5, 0, 0\): TMA store \(y\) writes y\[0:64, 0:32\], which CTA \(0, 0, 0\) "
+    r"writes too.*found: +on 132 CTAs; .*simulate\(…, ctas=132\)",
     gives=BY_TWO,
     **WIDE,
 )
@@ -153,7 +157,8 @@ def ctas_that_come_round(y, *, fixed: numpipe.Static):
 @kernel(
     zeros(320, 64, dtype=F32),
     hazard="cta-conflict",
-    says=r"of CTA \(3, 0, 0\): TMA store \(y\) writes y\[128:192, 0:32\], which CTA \(2, 0, 0\) writes too",
+    says=r"of CTA \(3, 0, 0\): TMA store \(y\) writes y\[128:192, 0:32\], which CTA \(2, 0, 0\) "
+    r"writes too",
     gives=BY_TWO,
     **WIDE,
 )
@@ -169,8 +174,8 @@ def ctas_past_the_last_tile_that_take_it_too(y, *, fixed: numpipe.Static):
     X[:128],
     zeros(64, 64, dtype=F32),
     hazard="cta-conflict",
-    says=r"CTA \(2, 0, 0\): load \(x\) reads x\[0:64, 0:32\], which CTA \(0, 0, 0\) writes.*a kernel of its "
-    r"own for",
+    says=r"CTA \(2, 0, 0\): load \(x\) reads x\[0:64, 0:32\], which CTA \(0, 0, 0\) writes.*a "
+    r"kernel of its own for",
     gives=zeros(64, 64, dtype=F32),
     **WIDE,
 )
@@ -186,8 +191,8 @@ def a_cta_that_loads_what_the_first_one_stores(x, y, *, fixed: numpipe.Static):
 @kernel(
     X[:128],
     hazard="unwritten-output",
-    says=r"4096 elements within y\[0:127, 0:64\], 4096 of 8192 elements|y\[1:128, 0:64\], 4096 of 8192 elements|"
-    r"4096 elements within y\[1:128, 0:64\]",
+    says=r"4096 elements within y\[0:127, 0:64\], 4096 of 8192 elements|y\[1:128, 0:64\], 4096 of "
+    r"8192 elements|4096 elements within y\[1:128, 0:64\]",
     gives=X[:128],
     **LIKE_X,
 )
@@ -229,7 +234,8 @@ def sums_of_half_the_rows(x, y, *, fixed: numpipe.Static):
 @kernel(
     X[:128],
     hazard="unwritten-output",
-    says=r"z\[64:128, 0:64\], 4096 of 8192 elements, is written by nobody: 'z' is allocated by the call",
+    says=r"z\[64:128, 0:64\], 4096 of 8192 elements, is written by nobody: 'z' is allocated by "
+    r"the call",
     gives=2 * X[:128],
     **LIKE_X | {"out_type": lambda x: (ArrayType(x.shape, x.dtype), ArrayType(x.shape, x.dtype))},
 )

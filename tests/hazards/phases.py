@@ -15,9 +15,10 @@ from .barriers import DONE, ONE, READY, X, begin
 from .catalogue import F32, kernel, machine, zeros
 
 ABA = (
-    r"waited for phase 0 of barrier @ phases.py:\d+ \(0\), but (warpgroup 0 \(compute\) completes phase 1 and nothing tells "
-    r"it that this wait is over: coming later, it meets phase 1|the mbarrier has already reached phase [12]: the phase was "
-    r"missed).*an arrival of warpgroup 1 \(compute\) behind each of its waits: on barrier @ .* itself, whose count is then one"
+    r"waited for phase 0 of barrier @ phases.py:\d+ \(0\), but (warpgroup 0 \(compute\) completes "
+    r"phase 1 and nothing tells it that this wait is over: coming later, it meets phase 1|the "
+    r"mbarrier has already reached phase [12]: the phase was missed).*an arrival of warpgroup 1 "
+    r"\(compute\) behind each of its waits: on barrier @ .* itself, whose count is then one"
 )
 
 
@@ -66,8 +67,9 @@ def waits_in_step_with_somebody_who_does_not_wait_for_them(y, *, fixed: numpipe.
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="wrong-phase",
-    says=r"one barrier_arrive on barrier @ phases.py:\d+ by warpgroup 1 \(compute\) and one by each of the "
-    r"others: phase \d counts 2 of warpgroup 0 \(compute\), and none of warpgroup 1",
+    says=r"one barrier_arrive on barrier @ phases.py:\d+ by warpgroup 1 \(compute\) and one by "
+    r"each of the others: phase \d counts 2 of warpgroup 0 \(compute\), and none of warpgroup "
+    r"1",
     gives=ONE,
     num_compute_wgs=2,
     warp_specialized=False,
@@ -184,8 +186,9 @@ def an_mbarrier_tested_and_ended_by_one_warpgroup(fixed, out):
 
 @machine(
     "wrong-phase",
-    r"waited for phase 1 of mbarrier at 61440, (and passed on the stale phase -1|but nothing orders this after "
-    r"the end of phase 0: coming earlier, it passes on the stale phase -1.*wait for phase 0 too)",
+    r"waited for phase 1 of mbarrier at 61440, (and passed on the stale phase -1|but nothing "
+    r"orders this after the end of phase 0: coming earlier, it passes on the stale phase -1.*wait "
+    r"for phase 0 too)",
     gives=DONE,
     warpgroups=2,
 )
@@ -210,8 +213,8 @@ def a_wait_that_may_come_before_the_phase_before_has_ended(fixed, out):
 
 @machine(
     "wrong-phase",
-    r"waited for phase 0 of mbarrier at 61440, but phase 1 completes: nothing tells it that this wait by all "
-    r"four warps is over.*a barrier of the four warps \(bar_sync\) between",
+    r"waited for phase 0 of mbarrier at 61440, but phase 1 completes: nothing tells it that this "
+    r"wait by all four warps is over.*a barrier of the four warps \(bar_sync\) between",
     gives=DONE,
 )
 def a_lane_that_goes_on_while_other_warps_may_still_wait(fixed, out):

@@ -24,8 +24,8 @@ FIX = "commit_smem \\(fence.proxy.async by every warp that wrote, then a barrier
 @kernel(
     zeros(64, 64),
     hazard="unfenced-writes",
-    says=rf"TMA store \(y\) reads SMEM.* while write \(tile\[…\] = value\).*did not fence.*fix: +{FIX} before "
-    rf"the copy",
+    says=r"TMA store \(y\) reads SMEM.* while write \(tile\[…\] = value\).*did not fence.*fix: "
+    rf"+{FIX} before the copy",
     gives=ONE,
     compiler_params=BARE,
 )
@@ -41,7 +41,8 @@ def stored_without_commit_smem(y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="unfenced-writes",
-    says=rf"wgmma \(batch 1\) reads SMEM.* while write \(tile\[…\] = value\).*fix: +{FIX} before the wgmma",
+    says=rf"wgmma \(batch 1\) reads SMEM.* while write \(tile\[…\] = value\).*fix: +{FIX} before "
+    r"the wgmma",
     gives=SQUARE,
     num_compute_wgs=2,
     warp_specialized=False,
@@ -145,8 +146,8 @@ def fenced_and_no_barrier_before_the_product(fixed, out):
     X,
     zeros(64, 64),
     hazard="unordered-accesses",
-    says=r"read \(tile\[…\]\) reads SMEM.* while write \(tile\[…\] = value\).*no barrier orders warp.*fix: "
-    r"+a barrier between the two: commit_smem",
+    says=r"read \(tile\[…\]\) reads SMEM.* while write \(tile\[…\] = value\).*no barrier orders "
+    r"warp.*fix: +a barrier between the two: commit_smem",
     gives=X.T,
     compiler_params=BARE,
     warp_specialized=False,
@@ -166,8 +167,8 @@ def turned_without_a_barrier(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64),
     hazard="unordered-accesses",
-    says=r"write \(tile\[…\] = value\) writes SMEM.* while read \(tile\[…\]\).*no barrier orders.*fix: +a "
-    r"barrier",
+    says=r"write \(tile\[…\] = value\) writes SMEM.* while read \(tile\[…\]\).*no barrier "
+    r"orders.*fix: +a barrier",
     gives=X.T,
     compiler_params=BARE,
     warp_specialized=False,
@@ -186,8 +187,8 @@ def turned_in_place_without_a_barrier(x, y, *, fixed: numpipe.Static):
 @kernel(
     zeros(128, 64),
     hazard="unordered-accesses",
-    says=r"write \(tile\[…\] = value\) writes SMEM.* while write \(tile\[…\] = value\) of warpgroup "
-    r"[01].*fix: +a barrier between the two",
+    says=r"write \(tile\[…\] = value\) writes SMEM.* while write \(tile\[…\] = value\) of "
+    r"warpgroup [01].*fix: +a barrier between the two",
     gives=np.ones((128, 64), F16),
     num_compute_wgs=2,
 )
@@ -203,8 +204,8 @@ def both_warpgroups_write_one_half(y, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 64),
     hazard="unordered-accesses",
-    says=r"(read \(tile\[…\]\) reads SMEM.* while write|write \(tile\[…\] = value\) writes SMEM.* while "
-    r"read).*fix: .*barrier_arrive and barrier_wait from one to another",
+    says=r"(read \(tile\[…\]\) reads SMEM.* while write|write \(tile\[…\] = value\) writes SMEM.* "
+    r"while read).*fix: .*barrier_arrive and barrier_wait from one to another",
     gives=2 * ONE,
     num_compute_wgs=2,
     warp_specialized=False,
@@ -229,8 +230,9 @@ def read_while_another_warpgroup_writes(y, *, fixed: numpipe.Static):
 
 @machine(
     "unordered-accesses",
-    r"(read \(load_word\) reads SMEM\[0:4\) while write \(store_word\)|write \(store_word\) writes "
-    r"SMEM\[0:4\) while read \(load_word\)).*no barrier orders warp 0 .*fix: +a barrier between the two",
+    r"(read \(load_word\) reads SMEM\[0:4\) while write \(store_word\)|write \(store_word\) "
+    r"writes SMEM\[0:4\) while read \(load_word\)).*no barrier orders warp 0 .*fix: +a barrier "
+    r"between the two",
     gives=np.array([7]),
     warpgroups=2,
 )

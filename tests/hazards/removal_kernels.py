@@ -289,11 +289,9 @@ on_gpus(
     out_type=lambda x: (numpipe.ArrayType((64,), F32), numpipe.ArrayType((64,), F32)),
 )
 def loaded_by_compute(x, sums, y, ready):
-    other, tile, landed = (
-        1 - numpipe.axis_index("gpu"),
-        numpipe.scratch(SMEM((64,), F32)),
-        numpipe.scratch(Barrier()),
-    )
+    other = 1 - numpipe.axis_index("gpu")
+    tile = numpipe.scratch(SMEM((64,), F32))
+    landed = numpipe.scratch(Barrier())
     numpipe.signal(ready.at[1], other)
     numpipe.peer(sums, other)[ds(0, 64)] = x[ds(0, 64), ds(0, 64)].astype(np.float32).sum(axis=1)
     numpipe.signal(ready.at[0], other)

@@ -16,7 +16,8 @@ ONES = np.ones(64, I32)
 @kernel(
     np.zeros(64, I32),
     hazard="out-of-bounds",
-    says=r"tile\[…\]: elements 1 … 64 are not in a tile \(64,\) in shared memory; the GPU takes whatever",
+    says=r"tile\[…\]: elements 1 … 64 are not in a tile \(64,\) in shared memory; the GPU takes "
+    r"whatever",
     gives=np.zeros(64, I32),
     error=SimulationError,
 )
@@ -30,7 +31,8 @@ def a_part_past_a_shared_vector(y, *, fixed: numpipe.Static):
     np.ones((64, 64), np.float16),
     np.zeros((64, 64), np.float32),
     hazard="out-of-bounds",
-    says=r"tile\.at\[…\]: elements 8 … 71 along axis 0 are not in a tile \(64, 64\) in shared memory; the GPU",
+    says=r"tile\.at\[…\]: elements 8 … 71 along axis 0 are not in a tile \(64, 64\) in shared "
+    r"memory; the GPU",
     gives=np.full((64, 64), 64, np.float32),
     error=SimulationError,
 )
@@ -95,7 +97,8 @@ def counts_read_before_the_other_warpgroup_has_counted(y, *, fixed: numpipe.Stat
 @kernel(
     np.zeros(64, I32),
     hazard="unordered-accesses",
-    says=r"atomic \(atomic_add\) updates SMEM\[\d+:\d+\) while write \(tile\[…\] = value\) of .* may",
+    says=r"atomic \(atomic_add\) updates SMEM\[\d+:\d+\) while write \(tile\[…\] = value\) of .* "
+    r"may",
     gives=ONES,
     fix={"compiler_params": numpipe.CompilerParams()},
     compiler_params=BARE,

@@ -24,9 +24,9 @@ emit = numpipe.emit_pipeline_warp_specialized
     B,
     zeros(64, 64, dtype=F32),
     hazard="refilled-while-read",
-    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*warps 0, 1, 2, 3 of "
-    r"warpgroup 0 \(compute\) never told that their wgmma drained.*fix: +wgmma_wait\(0\) before barrier_arrive: batch 1 may "
-    r"still read slot 0 of a, b @ slots.py:\d+",
+    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*warps 0, 1, 2, "
+    r"3 of warpgroup 0 \(compute\) never told that their wgmma drained.*fix: +wgmma_wait\(0\) "
+    r"before barrier_arrive: batch 1 may still read slot 0 of a, b @ slots.py:\d+",
     gives=PRODUCT,
 )
 def released_before_the_product_has_drained(a, b, c, *, fixed: numpipe.Static):
@@ -58,8 +58,8 @@ def released_before_the_product_has_drained(a, b, c, *, fixed: numpipe.Static):
     zeros(64, 64, dtype=F32),
     hazard="refilled-while-read",
     says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*slot=[01] step=[01].*fix: "
-    r"+delay_release=2 and max_concurrent_steps of 3 or more is needed: wgmma_wait\(2\) leaves 2 groups reading slot [01] of "
-    r"a, b",
+    r"+delay_release=2 and max_concurrent_steps of 3 or more is needed: wgmma_wait\(2\) "
+    r"leaves 2 groups reading slot [01] of a, b",
     gives=PRODUCT,
 )
 def one_product_too_many_left_in_flight(a, b, c, *, fixed: numpipe.Static):
@@ -114,8 +114,9 @@ def a_loop_that_releases_ahead_of_the_product(x, y, *, fixed: numpipe.Static):
     B,
     zeros(64, 64, dtype=F32),
     hazard="refilled-while-read",
-    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*never told that their "
-    r"wgmma drained.*fix: +wgmma_wait\(0\) before barrier_arrive: batch 1 may still read slot 0 of a, b @ slots.py:\d+",
+    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch 1\).* slot=0 step=0.*never told "
+    r"that their wgmma drained.*fix: +wgmma_wait\(0\) before barrier_arrive: batch 1 may "
+    r"still read slot 0 of a, b @ slots.py:\d+",
     gives=PRODUCT,
 )
 def released_in_a_loop_before_the_product_has_drained(a, b, c, *, fixed: numpipe.Static):
@@ -143,9 +144,9 @@ def released_in_a_loop_before_the_product_has_drained(a, b, c, *, fixed: numpipe
     B,
     zeros(64, 64, dtype=F32),
     hazard="refilled-while-read",
-    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*never told that their wgmma drained.*"
-    r"fix: +wgmma_wait\(0\) before barrier_arrive, or barrier_arrive behind the product of its step and wgmma_wait\(1\): "
-    r"batch [12] may still read slot [01] of a, b",
+    says=r"TMA load \([ab]\) fills SMEM.* while wgmma \(batch [12]\).*never told that their wgmma "
+    r"drained.*fix: +wgmma_wait\(0\) before barrier_arrive, or barrier_arrive behind the "
+    r"product of its step and wgmma_wait\(1\): batch [12] may still read slot [01] of a, b",
     gives=PRODUCT,
 )
 def the_step_before_released_ahead_of_a_product(a, b, c, *, fixed: numpipe.Static):
@@ -176,8 +177,9 @@ def the_step_before_released_ahead_of_a_product(a, b, c, *, fixed: numpipe.Stati
     B,
     zeros(64, 64, dtype=F32),
     hazard="read-after-release",
-    says=r"(TMA load \([ab]\) fills SMEM.* while wgmma|wgmma \(batch \d\) reads SMEM.* while TMA load)"
-    r".*fix: +issue the product of step \d, and wgmma_wait\(0\), before barrier_arrive: slot 0 of a, b",
+    says=r"(TMA load \([ab]\) fills SMEM.* while wgmma|wgmma \(batch \d\) reads SMEM.* while TMA "
+    r"load).*fix: +issue the product of step \d, and wgmma_wait\(0\), before barrier_arrive: "
+    r"slot 0 of a, b",
     gives=PRODUCT,
 )
 def released_ahead_of_the_product(a, b, c, *, fixed: numpipe.Static):
@@ -249,9 +251,10 @@ def loaded_again_while_a_store_reads(x, y, *, fixed: numpipe.Static):
     X,
     zeros(128, 64),
     hazard="refilled-while-read",
-    says=r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "
-    r"SMEM.* while TMA load \(x\)).*fix: +one barrier_arrive on barrier @ slots.py:\d+ \(2\) by warpgroup 1 \(compute\) and "
-    r"one by each of the others: phase 0 counts 2 of warpgroup 0 \(compute\), and none of warpgroup 1 \(compute\)",
+    says=r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read "
+    r"\(tile\[…\]\) reads SMEM.* while TMA load \(x\)).*fix: +one barrier_arrive on barrier @ "
+    r"slots.py:\d+ \(2\) by warpgroup 1 \(compute\) and one by each of the others: phase 0 "
+    r"counts 2 of warpgroup 0 \(compute\), and none of warpgroup 1 \(compute\)",
     gives=np.concatenate([X[:, 64:128], X[:, :64]]),
     num_compute_wgs=2,
     warp_specialized=False,
@@ -282,9 +285,9 @@ def loaded_again_when_one_warpgroup_has_released_twice(x, y, *, fixed: numpipe.S
     X,
     zeros(128, 64),
     hazard="refilled-while-read",
-    says=r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "
-    r"SMEM.* while TMA load \(x\)).*fix: +barrier_arrive by the readers, behind their last read, and barrier_wait before the "
-    r"copy",
+    says=r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read "
+    r"\(tile\[…\]\) reads SMEM.* while TMA load \(x\)).*fix: +barrier_arrive by the readers, "
+    r"behind their last read, and barrier_wait before the copy",
     gives=np.concatenate([X[:, 64:128], X[:, :64]]),
     num_compute_wgs=2,
     warp_specialized=False,
@@ -313,8 +316,8 @@ def loaded_again_while_another_warpgroup_reads(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="refilled-while-read",
-    says=r"write \(tile\[…\] = value\) writes SMEM.* while wgmma \(batch 1\).*fix: +wgmma_wait\(0\), then "
-    r"commit_smem, before the store",
+    says=r"write \(tile\[…\] = value\) writes SMEM.* while wgmma \(batch 1\).*fix: "
+    r"+wgmma_wait\(0\), then commit_smem, before the store",
     gives=X[:, :64].astype(F32) @ X[:, :64].astype(F32) + 1,
 )
 def written_while_a_product_reads(x, y, *, fixed: numpipe.Static):
@@ -334,8 +337,9 @@ def written_while_a_product_reads(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64),
     hazard="read-before-ready",
-    says=r"read \(tile\[…\]\) reads SMEM.* while TMA load \(x\).*nothing tells warpgroup 0 \(compute\) that "
-    r"this copy has landed.*fix: +barrier_wait for barrier @ slots.py:\d+, phase 0",
+    says=r"read \(tile\[…\]\) reads SMEM.* while TMA load \(x\).*nothing tells warpgroup 0 "
+    r"\(compute\) that this copy has landed.*fix: +barrier_wait for barrier @ slots.py:\d+, "
+    r"phase 0",
     gives=X[:, :64],
 )
 def read_before_the_copy_has_landed(x, y, *, fixed: numpipe.Static):
@@ -350,8 +354,8 @@ def read_before_the_copy_has_landed(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="read-before-ready",
-    says=r"wgmma \(batch 1\) reads SMEM.* while TMA load \(x\).*fix: +barrier_wait for barrier\[1\] @ "
-    r"slots.py:\d+, phase 0",
+    says=r"wgmma \(batch 1\) reads SMEM.* while TMA load \(x\).*fix: +barrier_wait for "
+    r"barrier\[1\] @ slots.py:\d+, phase 0",
     gives=X[:, 64:128].astype(F32) @ X[:, 64:128].astype(F32),
 )
 def multiplied_out_of_another_slot_than_was_waited_for(x, y, *, fixed: numpipe.Static):
@@ -371,8 +375,8 @@ def multiplied_out_of_another_slot_than_was_waited_for(x, y, *, fixed: numpipe.S
     B,
     zeros(64, 64, dtype=F32),
     hazard="read-before-ready",
-    says=r"wgmma \(batch 1\) reads SMEM.*(nobody has written|TMA load \(b\).*ready\[0\] for in_specs\[1\] 'b' "
-    r"of a, b @ slots.py:\d+ phase 0.*fix: +wait for ready\[0\])",
+    says=r"wgmma \(batch 1\) reads SMEM.*(nobody has written|TMA load \(b\).*ready\[0\] for "
+    r"in_specs\[1\] 'b' of a, b @ slots.py:\d+ phase 0.*fix: +wait for ready\[0\])",
     gives=PRODUCT,
 )
 def a_body_that_waits_for_one_of_two_operands(a, b, c, *, fixed: numpipe.Static):
@@ -394,8 +398,8 @@ def a_body_that_waits_for_one_of_two_operands(a, b, c, *, fixed: numpipe.Static)
     B,
     zeros(64, 64, dtype=F32),
     hazard="read-before-ready",
-    says=r"wgmma \(batch 1\) reads SMEM.*(nobody has written|TMA load \(b\).*ready\[0\] for in_specs\[1\] 'b' "
-    r"of a, b @ slots.py:\d+ phase 0.*fix: +wait for ready\[0\])",
+    says=r"wgmma \(batch 1\) reads SMEM.*(nobody has written|TMA load \(b\).*ready\[0\] for "
+    r"in_specs\[1\] 'b' of a, b @ slots.py:\d+ phase 0.*fix: +wait for ready\[0\])",
     gives=PRODUCT,
 )
 def a_loop_that_waits_behind_the_first_use(a, b, c, *, fixed: numpipe.Static):
@@ -433,8 +437,8 @@ def stored_before_it_has_landed(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64),
     hazard="read-before-ready",
-    says=r"TMA load \(x\) fills SMEM.* while TMA load \(x\) .*may still be writing.*fix: +barrier_wait for "
-    r"barrier",
+    says=r"TMA load \(x\) fills SMEM.* while TMA load \(x\) .*may still be writing.*fix: "
+    r"+barrier_wait for barrier",
     gives=X[:, 64:128],
 )
 def loaded_over_a_load_in_flight(x, y, *, fixed: numpipe.Static):
@@ -482,9 +486,10 @@ def waited_for_by_one_warp_and_read_by_four(fixed, x, out):
     X,
     zeros(64, 64, dtype=F32),
     hazard="read-after-release",
-    says=r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\)|read \(tile\[…\]\) reads SMEM.* while TMA "
-    r"load \(x\)).*slot=0 step=[01].*fix: +read the tile of step [01] before barrier_arrive: slot 0 of x @ slots.py:\d+ was "
-    r"released by barrier_arrive, and step [12] is loaded there",
+    says=r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\)|read \(tile\[…\]\) reads SMEM.* "
+    r"while TMA load \(x\)).*slot=0 step=[01].*fix: +read the tile of step [01] before "
+    r"barrier_arrive: slot 0 of x @ slots.py:\d+ was released by barrier_arrive, and step "
+    r"[12] is loaded there",
     gives=X.reshape(64, 3, 64).astype(F32).sum(axis=1),
 )
 def read_after_it_was_released(x, y, *, fixed: numpipe.Static):
@@ -514,9 +519,10 @@ def read_after_it_was_released(x, y, *, fixed: numpipe.Static):
     X,
     zeros(128, 64),
     hazard="read-after-release",
-    says=r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read \(tile\[…\]\) reads "
-    r"SMEM.* while TMA load \(x\)).*warpgroup 1 \(compute\) arrived on barrier @ slots.py:\d+ \(2\) before (the read|it "
-    r"reads).*fix: +read before the arrival on barrier @ slots.py:\d+ \(2\)",
+    says=r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\) of warpgroup 1|read "
+    r"\(tile\[…\]\) reads SMEM.* while TMA load \(x\)).*warpgroup 1 \(compute\) arrived on "
+    r"barrier @ slots.py:\d+ \(2\) before (the read|it reads).*fix: +read before the arrival "
+    r"on barrier @ slots.py:\d+ \(2\)",
     gives=np.concatenate([X[:, 64:128], X[:, :64]]),
     num_compute_wgs=2,
     warp_specialized=False,
@@ -547,9 +553,10 @@ def handed_back_before_it_was_read(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 64, dtype=F32),
     hazard="read-after-release",
-    says=r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\)|read \(tile\[…\]\) reads SMEM.* while TMA "
-    r"load \(x\)).*fix: +read the tile of step \d in step \d at the latest, or keep it with delay_release=1: slot [01] of x "
-    r"@ slots.py:\d+ was released by the ring, and step \d is loaded there",
+    says=r"(TMA load \(x\) fills SMEM.* while read \(tile\[…\]\)|read \(tile\[…\]\) reads SMEM.* "
+    r"while TMA load \(x\)).*fix: +read the tile of step \d in step \d at the latest, or keep "
+    r"it with delay_release=1: slot [01] of x @ slots.py:\d+ was released by the ring, and "
+    r"step \d is loaded there",
     gives=sum(
         X[:, 64 * k : 64 * k + 64].astype(F32) * X[:, 64 * max(k - 1, 0) :][:, :64]
         for k in range(3)

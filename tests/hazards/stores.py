@@ -22,8 +22,8 @@ ONE, TWO = np.ones((64, 64), F32), np.full((64, 64), 2, F32)
 @kernel(
     zeros(64, 128, dtype=F32),
     hazard="store-source-reused",
-    says=r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: +wait_smem_to_gmem\(0, "
-    r"wait_read_only=True\) behind the group's commit",
+    says=r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: "
+    r"+wait_smem_to_gmem\(0, wait_read_only=True\) behind the group's commit",
     gives=np.concatenate([ONE, TWO], axis=1),
 )
 def written_again_while_a_store_reads(y, *, fixed: numpipe.Static):
@@ -38,8 +38,8 @@ def written_again_while_a_store_reads(y, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 192, dtype=F32),
     hazard="store-source-reused",
-    says=r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: +wait_smem_to_gmem\(1, "
-    r"wait_read_only=True\) behind the group's commit",
+    says=r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: "
+    r"+wait_smem_to_gmem\(1, wait_read_only=True\) behind the group's commit",
     gives=np.concatenate([ONE, TWO, 3 * ONE], axis=1),
 )
 def one_group_too_many_left_unread(y, *, fixed: numpipe.Static):
@@ -56,8 +56,9 @@ def one_group_too_many_left_unread(y, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 128, dtype=F32),
     hazard="store-source-reused",
-    says=r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: +commit_smem_to_gmem_group "
-    r"behind the store, then wait_smem_to_gmem\(0, wait_read_only=True\) behind the group's commit",
+    says=r"write \(tile\[…\] = value\) writes SMEM.* while TMA store \(y\).*fix: "
+    r"+commit_smem_to_gmem_group behind the store, then wait_smem_to_gmem\(0, "
+    r"wait_read_only=True\) behind the group's commit",
     gives=np.concatenate([ONE, TWO], axis=1),
 )
 def waited_for_a_group_that_was_not_committed(y, *, fixed: numpipe.Static):
@@ -90,8 +91,8 @@ def scratch_that_nobody_has_set_to_zero(y, *, fixed: numpipe.Static):
     X,
     zeros(128, 64),
     hazard="uninitialised-read",
-    says=r"TMA store \(y\) reads SMEM.*, which holds bytes that nobody has written: write all of an output "
-    r"tile in every block.*slot=0 step=0",
+    says=r"TMA store \(y\) reads SMEM.*, which holds bytes that nobody has written: write all of "
+    r"an output tile in every block.*slot=0 step=0",
     gives=np.concatenate([X[:, :64]] * 2),
 )
 def half_of_an_output_is_not_written(x, y, *, fixed: numpipe.Static):
@@ -110,8 +111,8 @@ def half_of_an_output_is_not_written(x, y, *, fixed: numpipe.Static):
     X,
     zeros(64, 192),
     hazard="uninitialised-read",
-    says=r"TMA store \(y\) reads SMEM.*, which holds bytes that nobody has written since TMA store \(y\) by "
-    r".*: write all of an output tile in every block",
+    says=r"TMA store \(y\) reads SMEM.*, which holds bytes that nobody has written since TMA "
+    r"store \(y\) by .*: write all of an output tile in every block",
     gives=X,
 )
 def a_block_in_a_slot_that_was_stored_before(x, y, *, fixed: numpipe.Static):
@@ -129,8 +130,9 @@ def a_block_in_a_slot_that_was_stored_before(x, y, *, fixed: numpipe.Static):
 @kernel(
     integers(64, 256),
     hazard="array-in-transfer",
-    says=r"TMA (load|store) \(x\) (reads|writes) the array at x\[0:64, \d+:\d+\] while TMA (load|store) \(x\) "
-    r"by .* may still be.*fix: +the stores of a pipeline end with the kernel",
+    says=r"TMA (load|store) \(x\) (reads|writes) the array at x\[0:64, \d+:\d+\] while TMA "
+    r"(load|store) \(x\) by .* may still be.*fix: +the stores of a pipeline end with the "
+    r"kernel",
     gives=np.concatenate([integers(64, 256)[:, 64:], integers(64, 256)[:, 192:]], axis=1),
 )
 def a_step_loads_what_another_stores(x, *, fixed: numpipe.Static):
@@ -197,8 +199,9 @@ def store(out, wait):
 
 @machine(
     "exit-in-flight",
-    r"the warpgroup ends with 1 TMA store not waited for, the first TMA store \(out\) at stores.py:\d+ in "
-    r"store; wait_smem_to_gmem\(0\) behind the last group's commit, before it ends",
+    r"the warpgroup ends with 1 TMA store not waited for, the first TMA store \(out\) at "
+    r"stores.py:\d+ in store; wait_smem_to_gmem\(0\) behind the last group's commit, before it "
+    r"ends",
     PANEL,
     gives=PANEL,
 )
@@ -225,7 +228,8 @@ def ends_with_a_load_that_nobody_waited_for(fixed, x, out):
 
 @machine(
     "exit-in-flight",
-    r"the warpgroup ends with 1 of its 1 wgmma batches not waited for; wgmma_commit and wgmma_wait\(0\)",
+    r"the warpgroup ends with 1 of its 1 wgmma batches not waited for; wgmma_commit and "
+    r"wgmma_wait\(0\)",
     PANEL,
     gives=PANEL.astype(F32) @ PANEL.astype(F32).T,
 )
@@ -246,7 +250,8 @@ def ends_with_a_product_in_flight(fixed, x, out):
     X,
     zeros(64, 64, dtype=F32),
     hazard="exit-in-flight",
-    says=r"TMA load \(x\) on barrier @ stores.py:\d+ phase 0 .* was never waited for before the CTA ends",
+    says=r"TMA load \(x\) on barrier @ stores.py:\d+ phase 0 .* was never waited for before the "
+    r"CTA ends",
     gives=ONE,
 )
 def a_kernel_that_does_not_wait_for_its_copy(x, y, *, fixed: numpipe.Static):

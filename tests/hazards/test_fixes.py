@@ -85,7 +85,8 @@ TWINS = (
     (r"wait_smem_to_gmem\(0\)", r"\+.*(wait_smem_to_gmem\(0\)|lambda k: \(0, k \+ 1\))|^$"),
     (
         r"signals a semaphore of",
-        r"\+.*(numpipe.signal\(|numpipe.wait\(ready.at\[(0|1 - cta)\], (1|2|i \+ 1))|-.*numpipe.peer\(y",
+        r"\+.*(numpipe.signal\(|numpipe.wait\(ready.at\[(0|1 - cta)\], (1|2|i \+ "
+        r"1))|-.*numpipe.peer\(y",
     ),
     (r"reductions are atomic among the CTAs of one GPU only", r"\+.*64 \* me"),
     (r"numpipe.signal\(ready.at\[…\], 0\) for ready\[1\]", r"\+.*numpipe.signal\(ready.at\[1\]"),
@@ -94,7 +95,8 @@ TWINS = (
     (r"GPU \d waits for as much as it is sent", r"\+.*numpipe.wait"),
     (r"a rank in 0…1", r"\+.*% 2"),
     (
-        r"an array of its own for what is stored|griddep.wait\(\) by every|fence_mbarrier_init by the lane|who reads what another CTA",
+        r"an array of its own for what is stored|griddep.wait\(\) by every|fence_mbarrier_init by "
+        r"the lane|who reads what another CTA",
         r"\+|^$",
     ),
     (
@@ -102,12 +104,14 @@ TWINS = (
         r"\+.*(x\[|\(0, 0\)\))",
     ),
     (
-        r"(?:an index in|indices in|a start in|return) ?-?\d*…?|starts from 0 on|store what lies inside|start at 0",
+        r"(?:an index in|indices in|a start in|return) ?-?\d*…?|starts from 0 on|store what lies "
+        r"inside|start at 0",
         r"\+",
     ),
     (r"indices that differ", r"\+.*iota\(64\)$"),
     (
-        r"initialise it, fence_mbarrier_init, then bar_sync|bar_sync between|a barrier of the four warps|wait for the phase before",
+        r"initialise it, fence_mbarrier_init, then bar_sync|bar_sync between|a barrier of the "
+        r"four warps|wait for the phase before",
         r"\+.*(barrier\.sync|meet)|^$",
     ),
     (r"mbar_inval it first", r"\+.*mbarrier.inval"),
@@ -160,14 +164,16 @@ TWINS = (
         r"\+.*(commit_smem|fence.proxy_async)",
     ),
     (
-        r"a barrier between the two: commit_smem within a warpgroup|commit_smem between the last read and",
+        r"a barrier between the two: commit_smem within a warpgroup|commit_smem between the last "
+        r"read and",
         r"\+.*(commit_smem|barrier_arrive|barrier.sync|compiler_params|wg \* 64)",
     ),
     (r"store (?:to them|what atomics begin with)", r"\+.*\[\.\.\.\] = "),
     (r"read (?:the tile of step 0|before the arrival)", r"\+.*(tile\[\.\.\.\]|delay_release=1)"),
     (r"write all of an output tile in every block", r"\+.*y_tile"),
     (
-        r"the same number|take another barrier|goes through the blocks of a numpipe.turn equally often",
+        r"the same number|take another barrier|goes through the blocks of a numpipe.turn equally "
+        r"often",
         r"\+.*(barrier.sync|mbarrier.arrive|tile|range\(2\))",
     ),
     (
@@ -298,9 +304,9 @@ OTHERS = {
         [
             (
                 "    y[ds(row, 64)",
-                "    met = numpipe.scratch(numpipe.Barrier(num_arrivals=2))\n"
-                "    tile = y[ds(64 - row, 64), ds(0, 64)] * 2.0\n    numpipe.barrier_arrive(met)\n    numpipe.barrier_wait(met)\n"
-                "    y[ds(row, 64)",
+                "    met = numpipe.scratch(numpipe.Barrier(num_arrivals=2))\n    tile = y[ds(64 - "
+                "row, 64), ds(0, 64)] * 2.0\n    numpipe.barrier_arrive(met)\n    "
+                "numpipe.barrier_wait(met)\n    y[ds(row, 64)",
             ),
             ("y[ds(row if fixed else 64 - row, 64), ds(0, 64)] * 2.0", "tile"),
         ],

@@ -24,8 +24,8 @@ from tests.ops.test_many_gpus import calls
 
 SEEDS = (None, 1)
 SEEN_IN_THE_RESULT = {
-    "mbar_wait < pipeline.ring.await_consumed < pipeline.steps.await_released < pipeline.steps.await_empty < "
-    "pipeline.steps.finish_loads"
+    "mbar_wait < pipeline.ring.await_consumed < pipeline.steps.await_released < "
+    "pipeline.steps.await_empty < pipeline.steps.finish_loads"
 }
 """CompilerParams(drain=True) promises when loads begin; without the wait the kernel is right, and
 does not keep the promise. In an order in which the slots happen to be free by then it is kept all

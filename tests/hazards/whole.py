@@ -32,8 +32,8 @@ READY = 60 * 1024
 # ---- named barriers
 @machine(
     "named-barrier-mismatch",
-    r"bar_sync 1 with (256|384) threads, but whole.py:\d+ in \w+ uses it with (256|384) at the same "
-    r"time; every participant must give the same number",
+    r"bar_sync 1 with (256|384) threads, but whole.py:\d+ in \w+ uses it with (256|384) at the "
+    r"same time; every participant must give the same number",
     gives=DONE,
     error=SimulationError,
     warpgroups=3,
@@ -58,8 +58,8 @@ def two_warpgroups_with_one_barrier_for_themselves(fixed, out):
 
 @machine(
     "named-barrier-mismatch",
-    r"named barrier [12]: 128 of 256 threads \(at whole.py:.*named barrier [12]: 128 of 256 threads "
-    r"\(at whole.py:",
+    r"named barrier [12]: 128 of 256 threads \(at whole.py:.*named barrier [12]: 128 of 256 "
+    r"threads \(at whole.py:",
     gives=DONE,
     error=PipelineDeadlock,
     warpgroups=2,
@@ -71,8 +71,8 @@ def two_numbers_for_one_meeting(fixed, out):
 
 @machine(
     "named-barrier-mismatch",
-    r"bar_(sync|arrive) 1 with 256 threads, but nothing orders this after the use of the barrier at "
-    r".*wait for the end of that use",
+    r"bar_(sync|arrive) 1 with 256 threads, but nothing orders this after the use of the barrier "
+    r"at .*wait for the end of that use",
     gives=DONE,
     warpgroups=2,
 )
@@ -171,7 +171,8 @@ def registers_given_back_by_one_lane(fixed, out):
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="divergent-aligned",
-    says=r"a value that each of 128 lanes has its own of steers the code: .*use one_lane\(function, …\)",
+    says=r"a value that each of 128 lanes has its own of steers the code: .*use "
+    r"one_lane\(function, …\)",
     gives=ONE,
     error=SimulationError,
     warp_specialized=False,
@@ -185,8 +186,8 @@ def a_barrier_behind_a_branch_by_lane(y, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="divergent-aligned",
-    says=r"elect_sync\(\) with lanes='all': a branch that one lane takes diverges within the warpgroup.*use "
-    r"numpipe's one_lane\(function, ...\) for the branch",
+    says=r"elect_sync\(\) with lanes='all': a branch that one lane takes diverges within the "
+    r"warpgroup.*use numpipe's one_lane\(function, ...\) for the branch",
     gives=ONE,
     error=SimulationError,
     warp_specialized=False,
@@ -200,8 +201,8 @@ def a_branch_of_the_elected_lane(y, *, fixed: numpipe.Static):
 # ---- registers
 @machine(
     "register-budget",
-    r"registers: 240 \+ 240 \+ 32 per lane = 512 x 128 = 65536 wanted, the CTA holds 64512: this can never "
-    r"be granted; the counts of the warpgroups must add up to at most 504",
+    r"registers: 240 \+ 240 \+ 32 per lane = 512 x 128 = 65536 wanted, the CTA holds 64512: this "
+    r"can never be granted; the counts of the warpgroups must add up to at most 504",
     gives=DONE,
     error=PipelineDeadlock,
     warpgroups=3,
@@ -217,8 +218,8 @@ def eight_registers_too_many(fixed, out):
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="register-budget",
-    says=r"registers: 168 \+ 232 \+ 232 per lane = 632 x 128 = 80896 wanted, the CTA holds 64512: this can never "
-    r"be granted",
+    says=r"registers: 168 \+ 232 \+ 232 per lane = 632 x 128 = 80896 wanted, the CTA holds 64512: "
+    r"this can never be granted",
     gives=ONE,
     error=PipelineDeadlock,
     num_compute_wgs=3,
@@ -238,8 +239,9 @@ def nobody_gives_registers_back(y, *, fixed: numpipe.Static):
 @kernel(
     zeros(64, 64, dtype=F32),
     hazard="deadlock",
-    says=r"every warpgroup waits and nothing is in flight.*warpgroup 0 \(compute\): blocked on barrier @ whole.py:\d+ "
-    r"\(1\) phase 0.*warpgroup 1 \(compute\): blocked on barrier @ whole.py:\d+ \(0\) phase 0",
+    says=r"every warpgroup waits and nothing is in flight.*warpgroup 0 \(compute\): blocked on "
+    r"barrier @ whole.py:\d+ \(1\) phase 0.*warpgroup 1 \(compute\): blocked on barrier @ "
+    r"whole.py:\d+ \(0\) phase 0",
     gives=ONE,
     error=PipelineDeadlock,
     num_compute_wgs=2,
@@ -262,8 +264,8 @@ def each_waits_for_the_other(y, *, fixed: numpipe.Static):
 
 @machine(
     "deadlock",
-    r"every warpgroup waits.*bar_sync 1: 128 of 256 threads have arrived \(warpgroup 0 \(compute\)\).*blocked on "
-    r"mbarrier at 61440 phase 0",
+    r"every warpgroup waits.*bar_sync 1: 128 of 256 threads have arrived \(warpgroup 0 "
+    r"\(compute\)\).*blocked on mbarrier at 61440 phase 0",
     gives=DONE,
     error=PipelineDeadlock,
     warpgroups=2,
@@ -286,9 +288,9 @@ def a_named_barrier_against_an_mbarrier(fixed, out):
 
 @machine(
     "too-few-arrivals",
-    r"\d+ tests in a row failed while nothing else happened.*warpgroup 0 \(compute\): blocked on mbarrier "
-    r"at 61440 phase 0, which it tests again and again at whole.py:\d+.*fix: +128 more arrivals in phase 0 of mbarrier at "
-    r"61440",
+    r"\d+ tests in a row failed while nothing else happened.*warpgroup 0 \(compute\): blocked on "
+    r"mbarrier at 61440 phase 0, which it tests again and again at whole.py:\d+.*fix: +128 more "
+    r"arrivals in phase 0 of mbarrier at 61440",
     gives=DONE,
     error=PipelineDeadlock,
 )

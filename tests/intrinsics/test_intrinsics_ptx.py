@@ -72,7 +72,10 @@ class Case:
 
 
 def wait_loop(name: str) -> str:
-    return rf"mbarrier\.{name}\.parity\.shared::cta\.b64 done, \[{R}\], {R}; selp\.b32 {R}, 1, 0, done;"
+    return (
+        rf"mbarrier\.{name}\.parity\.shared::cta\.b64 done, \[{R}\], {R}; selp\.b32 {R}, 1, 0, "
+        r"done;"
+    )
 
 
 def load(rank: int, coords: str) -> str:
@@ -83,7 +86,10 @@ def load(rank: int, coords: str) -> str:
 
 
 def store(rank: int, coords: str) -> str:
-    return rf"cp\.async\.bulk\.tensor\.{rank}d\.global\.shared::cta\.bulk_group \[{RD}, {{{coords}}}\], \[{R}\];"
+    return (
+        rf"cp\.async\.bulk\.tensor\.{rank}d\.global\.shared::cta\.bulk_group \[{RD}, "
+        rf"{{{coords}}}\], \[{R}\];"
+    )
 
 
 def regs(n: int) -> str:
@@ -107,7 +113,8 @@ CASES = [
         "mbarrier.wait_cluster",
         ("addr", "i - 1", "i"),
         rf"{{ \.reg \.pred done; \.reg \.b32 parity; and\.b32 parity, {R}, 1; WAIT: "
-        rf"mbarrier\.try_wait\.parity\.acquire\.cluster\.shared::cta\.b64 done, \[{R}\], parity; @!done bra WAIT; }}",
+        rf"mbarrier\.try_wait\.parity\.acquire\.cluster\.shared::cta\.b64 done, \[{R}\], parity; "
+        rf"@!done bra WAIT; }}",
     ),
     Case(
         "mbarrier.arrive_expect_tx_remote",
@@ -152,7 +159,8 @@ CASES = [
     Case(
         "cp_async_bulk.load_bytes",
         ("addr", "tmap", "i", "bar"),
-        rf"cp\.async\.bulk\.shared::cluster\.global\.mbarrier::complete_tx::bytes \[{R}\], \[{RD}\], {R}, \[{R}\];",
+        rf"cp\.async\.bulk\.shared::cluster\.global\.mbarrier::complete_tx::bytes \[{R}\], "
+        rf"\[{RD}\], {R}, \[{R}\];",
     ),
     Case("cluster.map_shared", ("addr", "i"), rf"mapa\.shared::cluster\.u32 {R}, {R}, {R};"),
     Case("cluster.arrive", (), r"barrier\.cluster\.arrive\.release;"),
@@ -160,8 +168,9 @@ CASES = [
     Case(
         "cp_async_bulk.multicast",
         ("addr", "tmap", "(7, i)", "bar", "3"),
-        r"cvt\.u16\.u32 mask, %r\d+; cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\.mbarrier::complete_tx::bytes"
-        rf"\.multicast::cluster \[{R}\], \[{RD}, {{{R}, {R}}}\], \[{R}\], mask;",
+        r"cvt\.u16\.u32 mask, %r\d+; "
+        r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\.mbarrier::complete_tx::bytes\.multicast::cluster "
+        rf"\[{R}\], \[{RD}, {{{R}, {R}}}\], \[{R}\], mask;",
     ),
     Case(
         "cp_async_bulk.multicast",
@@ -192,12 +201,14 @@ CASES = [
     Case(
         "cp_async_bulk.reduce",
         ("tmap", "(i, 0)", "addr", "'add'"),
-        rf"cp\.reduce\.async\.bulk\.tensor\.2d\.global\.shared::cta\.add\.bulk_group \[{RD}, {{{R}, {R}}}\], \[{R}\];",
+        rf"cp\.reduce\.async\.bulk\.tensor\.2d\.global\.shared::cta\.add\.bulk_group \[{RD}, "
+        rf"{{{R}, {R}}}\], \[{R}\];",
     ),
     Case(
         "cp_async_bulk.reduce",
         ("tmap", "(i, 0, big)", "addr", "'xor'"),
-        rf"cp\.reduce\.async\.bulk\.tensor\.3d\.global\.shared::cta\.xor\.bulk_group \[{RD}, {{{R}, {R}, {R}}}\], \[{R}\];",
+        rf"cp\.reduce\.async\.bulk\.tensor\.3d\.global\.shared::cta\.xor\.bulk_group \[{RD}, "
+        rf"{{{R}, {R}, {R}}}\], \[{R}\];",
     ),
     Case(
         "cp_async_bulk.prefetch",
@@ -266,7 +277,8 @@ CASES = [
         Case(
             f"ldmatrix.load_x{n}{'_trans' * t}",
             ("addr",),
-            rf"ldmatrix\.sync\.aligned\.m8n8\.x{n}{'[.]trans' * t}\.shared\.b16 {regs(n)}, \[{R}\];",
+            rf"ldmatrix\.sync\.aligned\.m8n8\.x{n}{'[.]trans' * t}\.shared\.b16 {regs(n)}, "
+            rf"\[{R}\];",
         )
         for t in (False, True)
         for n in (1, 2, 4)

@@ -164,10 +164,8 @@ def casts(x, out, halves, masks):
     other."""
     wg = numpipe.axis_index("wg")
     a = x[ds(64 * wg, 64), ds(0, 64)]
-    row, column = (
-        numpipe.layout_cast(a.sum(axis=1), "row"),
-        numpipe.layout_cast(a.sum(axis=0), "column"),
-    )
+    row = numpipe.layout_cast(a.sum(axis=1), "row")
+    column = numpipe.layout_cast(a.sum(axis=0), "column")
     out[ds(64 * wg, 64), ds(0, 64)] = a * row - column[:, None]
     out[ds(128 + 64 * wg, 64), ds(0, 64)] = a + numpipe.layout_cast(
         numpipe.layout_cast(row, "column"), "row"
@@ -204,10 +202,8 @@ def lines(x, h, n, doubled, rounded, sums, shifted, mixed, counts):
     aligned; and back."""
     wg = numpipe.axis_index("wg")
     first = 128 * wg
-    a, b = (
-        numpipe.load_tile(x.at[ds(first, 128), ds(0, 64)]),
-        numpipe.load_tile(h.at[ds(first, 128), ds(64, 128)]),
-    )
+    a = numpipe.load_tile(x.at[ds(first, 128), ds(0, 64)])
+    b = numpipe.load_tile(h.at[ds(first, 128), ds(64, 128)])
     doubled[ds(first, 128), ds(0, 64)] = np.where(a > 0.0, a * 2.0, -a)
     rounded[ds(first, 128), ds(0, 64)] = a.astype(np.float16)
     acc = numpipe.layout_cast(b, "accumulator").astype(np.float32)
@@ -249,10 +245,8 @@ def wanted_of_lines(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     found = {name: array.copy() for name, array in given.items()}
     for wg in range(2):
         rows, half = slice(128 * wg, 128 * wg + 128), slice(128 * wg, 128 * wg + 64)
-        a, acc = (
-            padded(given["x"], rows, slice(0, 64)),
-            padded(given["h"], rows, slice(64, 192)).astype(F32),
-        )
+        a = padded(given["x"], rows, slice(0, 64))
+        acc = padded(given["h"], rows, slice(64, 192)).astype(F32)
         kept = min(128, 190 - 128 * wg)
         found["doubled"][rows] = np.where(a > 0, 2 * a, -a)[:kept, :60]
         found["rounded"][rows] = a.astype(F16)

@@ -195,10 +195,8 @@ class _Managed(ctypes.Structure):
 
 
 _capsule = ctypes.pythonapi.PyCapsule_New
-_capsule.restype, _capsule.argtypes = (
-    ctypes.py_object,
-    [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],
-)
+_capsule.restype = ctypes.py_object
+_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 BFLOAT, FLOAT8_E4M3FN = 4, 10
 
 

@@ -239,13 +239,11 @@ def integers(*shape: int) -> np.ndarray:
 
 def cases() -> dict[str, Case]:
     """By name."""
-    q, k, v, a, b = (
-        integers(128, 64),
-        integers(192, 64),
-        integers(192, 64),
-        integers(384, 192),
-        integers(128, 192),
-    )
+    q = integers(128, 64)
+    k = integers(192, 64)
+    v = integers(192, 64)
+    a = integers(384, 192)
+    b = integers(128, 192)
     wide = [x.astype(np.float64) for x in (q, k, v, a, b)]
     blocks = [wide[0] @ wide[1][j : j + 64].T @ wide[2][j : j + 64] for j in range(0, 192, 64)]
     fewer = np.concatenate([sum(blocks)[:64], sum(blocks[:1])[64:]])  # type: ignore[index]

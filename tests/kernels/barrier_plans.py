@@ -91,7 +91,10 @@ def body(plan: Plan) -> list[str]:
 def source(plan: Plan) -> str:
     """The kernel's file."""
     names = plan.arrays
-    options = f"grid=(steps,), max_concurrent_steps={plan.slots}, delay_release={plan.delay}, in_specs=({{}}),"
+    options = (
+        f"grid=(steps,), max_concurrent_steps={plan.slots}, delay_release={plan.delay}, "
+        f"in_specs=({{}}),"
+    )
     barriers = f"manual_ready_barriers={plan.ready}, manual_consumed_barriers={plan.consumed}"
     store = f"c[ds(m * {plan.tm} + wg * 64, 64), ds(0, 64)] ="
     parameters = [
@@ -123,7 +126,8 @@ def source(plan: Plan) -> str:
         "",
         *(context if plan.carry else []),
         f"        numpipe.emit_pipeline_warp_specialized(body, {options.format(specs)}",
-        f"            {'compute_context=compute, ' if plan.carry else ''}{barriers})({', '.join(names)})",
+        "            "
+        f"{'compute_context=compute, ' if plan.carry else ''}{barriers})({', '.join(names)})",
     ]
     return "\n".join(
         [
@@ -133,7 +137,8 @@ def source(plan: Plan) -> str:
             "from numpipe import BlockSpec, cdiv, ds",
             "",
             "",
-            f'@numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs={plan.wgs}, wg_axis="wg")',
+            f"@numpipe.kernel(grid=numpipe.persistent(1), num_compute_wgs={plan.wgs}, "
+            'wg_axis="wg")',
             f"def kernel({', '.join([*names, 'c'])}):",
             '    wg = numpipe.axis_index("wg")',
             f"    steps = cdiv(a.shape[1], {TK})",

@@ -45,10 +45,8 @@ def exchanged(x, y, sums, total, copied, ready):
     """What the next GPU gets by TMA stores and by the lanes' own, it loads by TMA and by the lanes,
     in both roles."""
     gpus = numpipe.axis_size("gpu")
-    other, before = (
-        (numpipe.axis_index("gpu") + 1) % gpus,
-        (numpipe.axis_index("gpu") + gpus - 1) % gpus,
-    )
+    other = (numpipe.axis_index("gpu") + 1) % gpus
+    before = (numpipe.axis_index("gpu") + gpus - 1) % gpus
     for (i,) in numpipe.tiles(x.shape[0] // 64):
         rows = ds(i * 64, 64)
         tile = x[rows, ds(0, 64)]

@@ -88,10 +88,8 @@ def mirrored(x, y):
             tile[warp * 16 + row, 32 + lane] = x_tile.T[32 + lane, warp * 16 + row]
         cuda.syncwarp()
         for row in range(16):
-            low, high = (
-                tile[warp * 16 + row, 31 - lane],
-                tile.at[ds(0, 64), ds(0, 64)][warp * 16 + row, 63 - lane],
-            )
+            low = tile[warp * 16 + row, 31 - lane]
+            high = tile.at[ds(0, 64), ds(0, 64)][warp * 16 + row, 63 - lane]
             cuda.syncwarp()
             tile[warp * 16 + row, lane], tile[warp * 16 + row, 32 + lane] = high, low
 

@@ -192,7 +192,8 @@ class Program:
                 parts = _delivered(name, value)
                 self.places.append((row, expression, value, column))
                 body += [
-                    f"results[ds(0, 64), ds({column + 8 * j}, 8)] = numpipe.zeros((64, 8), np.float32) + {part}"
+                    f"results[ds(0, 64), ds({column + 8 * j}, 8)] = numpipe.zeros((64, 8), "
+                    f"np.float32) + {part}"
                     for j, part in enumerate(parts)
                 ]
                 column += 8 * len(parts)

@@ -374,11 +374,9 @@ def check_filled(run: Run) -> None:
 
 
 def check_one_by_one(run: Run, steps: int) -> None:
-    a, b, o = (
-        integers((128, 64 * steps)),
-        integers((128, 64 * steps), seed=1),
-        np.zeros((128, 64 * steps), F32),
-    )
+    a = integers((128, 64 * steps))
+    b = integers((128, 64 * steps), seed=1)
+    o = np.zeros((128, 64 * steps), F32)
     run(one_by_one, a, b, o)
     np.testing.assert_array_equal(o, a.astype(F32) - b)
 
@@ -406,11 +404,9 @@ def check_chained(run: Run, columns: tuple[int, int]) -> None:
 
 
 def check_product(run: Run, shape: tuple[int, int], slots: int) -> None:
-    a, b, o = (
-        integers(shape),
-        integers((64, shape[1]), seed=1),
-        np.full((shape[0], 64), np.nan, F32),
-    )
+    a = integers(shape)
+    b = integers((64, shape[1]), seed=1)
+    o = np.full((shape[0], 64), np.nan, F32)
     run(product, a, b, o, slots=slots)
     np.testing.assert_array_equal(o, a.astype(F32) @ b.astype(F32).T)
 

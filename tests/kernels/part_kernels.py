@@ -83,10 +83,8 @@ def coalesced_parts(x, y):
 
 
 def coalesced_wrong(target: str) -> bool:
-    x, y = (
-        np.arange(128 * 128).reshape(128, 128).astype(np.float16) % 512,
-        np.zeros((128, 192), np.float16),
-    )
+    x = np.arange(128 * 128).reshape(128, 128).astype(np.float16) % 512
+    y = np.zeros((128, 192), np.float16)
     coalesced_parts(x, y, target=target)
     return not ((y[:, :64] == x[:, 64:]).all() and (y[:64, 64:] == x[64:] * np.float16(2)).all())
 

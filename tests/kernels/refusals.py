@@ -117,9 +117,9 @@ class Case:
             )
             assert first.startswith(f"{filename}:") and not carets.strip(" ^")
             return
-        assert (
-            first
-            == f"{filename}:{line}: kernel {self.kernel.name}{'' if text.startswith(',') else ': '}{text}"
+        assert first == (
+            f"{filename}:{line}: kernel "
+            f"{self.kernel.name}{'' if text.startswith(',') else ': '}{text}"
         )
         assert type(caught.value) is self.kind
         source = linecache.getline(filename, line).rstrip()

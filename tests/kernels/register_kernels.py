@@ -415,11 +415,9 @@ def whole_numbers(a, b, c, d):
 
 def whole_numbers_are_right(target: str) -> bool:
     a = np.random.default_rng(0).integers(-1000, 1000, (64, 64)).astype(np.int32)
-    b, c, d = (
-        np.arange(64, dtype=np.int32),
-        np.zeros((64, 64), np.int32),
-        np.zeros((64, 64), np.int32, order="F"),
-    )
+    b = np.arange(64, dtype=np.int32)
+    c = np.zeros((64, 64), np.int32)
+    d = np.zeros((64, 64), np.int32, order="F")
     whole_numbers(a, b, c, d, target=target)
     x = a << 1
     return bool((c == x + x.T * b).all() and (d == (x < x.T) + (~x & 3)).all())
@@ -455,10 +453,8 @@ def register_product_is_right(case: tuple[int, int, int, str, bool], target: str
     m, k, n, dtype, turned = case
     rng = np.random.default_rng(m + k + n)
     kind = np.dtype(np.float16) if dtype == "float16" else np.dtype(ml_dtypes.bfloat16)
-    a, b = (
-        rng.integers(-4, 5, (m, k)).astype(kind),
-        rng.integers(-4, 5, (n, k) if turned else (k, n)).astype(kind),
-    )
+    a = rng.integers(-4, 5, (m, k)).astype(kind)
+    b = rng.integers(-4, 5, (n, k) if turned else (k, n)).astype(kind)
     c = np.full((m, n), np.nan, F32)
     register_product(a, b, c, m=m, k=k, n=n, turned=turned, target=target)
     return bool((c == 3 * (a.astype(F32) @ (b.T if turned else b).astype(F32))).all())

@@ -62,10 +62,8 @@ def expert_rows(x, order, y):
 
 def expert_rows_wrong(target: str) -> bool:
     rng = np.random.default_rng(6)
-    x, order = (
-        rng.standard_normal((128, 64)).astype(np.float32),
-        rng.permutation(128).astype(np.int32),
-    )
+    x = rng.standard_normal((128, 64)).astype(np.float32)
+    order = rng.permutation(128).astype(np.int32)
     order[:64], order[64:] = rng.permutation(64), 64 + rng.permutation(64)
     y, wanted = np.zeros((3, 128, 64), np.float32), np.zeros((3, 128, 64), np.float32)
     wanted[1, order], wanted[0, order, 3], wanted[2, 5, order[:64]] = (

@@ -12,10 +12,8 @@ from numpipe import SMEM, BlockSpec, CompilerParams, LoweringSemantics, ds
 def all_kinds(x, at, y, z):
     """Each of the atomics into a vector at indices, with values beside them; and a tile into a
     tile, twice."""
-    found, sums = (
-        numpipe.scratch(SMEM((6 * 64,), np.int32)),
-        numpipe.scratch(SMEM((64, 64), np.float32)),
-    )
+    found = numpipe.scratch(SMEM((6 * 64,), np.int32))
+    sums = numpipe.scratch(SMEM((64, 64), np.float32))
     found[...] = numpipe.full(6 * 64, 5, np.int32)
     sums[...] = numpipe.full((64, 64), 1.0, np.float32)
     index, value = at[ds(0, 64), ds(0, 8)], x[ds(0, 64), ds(0, 8)]
@@ -106,10 +104,8 @@ counted_and_read = numpipe.kernel(
 @numpipe.kernel(num_compute_wgs=2, wg_axis="wg", warp_specialized=False)
 def shared_by_two(x, y, *, meet: numpipe.Static = True):
     """Two warpgroups count in one vector, and meet, or not, before it is read."""
-    bins, ready = (
-        numpipe.scratch(SMEM((64,), np.int32)),
-        numpipe.scratch(numpipe.Barrier(num_arrivals=2, num_barriers=2)),
-    )
+    bins = numpipe.scratch(SMEM((64,), np.int32))
+    ready = numpipe.scratch(numpipe.Barrier(num_arrivals=2, num_barriers=2))
     wg = numpipe.axis_index("wg")
     if wg == 0:
         bins[...] = numpipe.full(64, 0, np.int32)

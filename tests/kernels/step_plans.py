@@ -69,7 +69,8 @@ def products(plan: Plan) -> list[str]:
     """acc += the products of neighbouring operands."""
     last = plan.names[-1]
     return [
-        f"acc = numpipe.wgmma(acc, {name}_tile.at[ds(wg * 64, 64), :], {last}_tile.at[ds(0, 64), :].T)"
+        f"acc = numpipe.wgmma(acc, {name}_tile.at[ds(wg * 64, 64), :], {last}_tile.at[ds(0, 64), "
+        ":].T)"
         for name in plan.names[:-1] or [last]
     ]
 
@@ -102,7 +103,10 @@ def releases(plan: Plan) -> list[str]:
 
 
 def store(plan: Plan) -> str:
-    return f"c[ds((((m * ni + i) * nj + j) * nk + k) * {64 * plan.wgs} + wg * 64, 64), ds(0, 64)] = acc"
+    return (
+        f"c[ds((((m * ni + i) * nj + j) * nk + k) * {64 * plan.wgs} + wg * 64, 64), ds(0, 64)] = "
+        "acc"
+    )
 
 
 ZEROS = "acc = numpipe.zeros((64, 64), np.float32)"
@@ -113,7 +117,10 @@ def source(plan: Plan) -> str:
     names, arrays = plan.names, ", ".join(plan.names)
     tiles = [f"{n}_tile" for n in names]
     steps_of = f", steps_of=lambda wg: {plan.steps_of}" * bool(plan.steps_of)
-    options = f"grid=(ni, nj, nk), max_concurrent_steps={plan.slots}, delay_release={plan.delay}{steps_of}"
+    options = (
+        f"grid=(ni, nj, nk), max_concurrent_steps={plan.slots}, "
+        f"delay_release={plan.delay}{steps_of}"
+    )
     total = f"c[ds((m * {plan.wgs} + wg) * 64, 64), ds(0, 64)] = acc"
     lines = []
     if plan.form == "loop":
@@ -139,7 +146,10 @@ def source(plan: Plan) -> str:
             for n in names
         ]
         waits = [f"numpipe.barrier_wait({n}_ready)" for n in names] * plan.ready
-        wait = f"acc = numpipe.wgmma_wait(acc, {min(7, plan.delay * (len(names) - 1 or 1)) if plan.carry else 0})"
+        wait = (
+            "acc = numpipe.wgmma_wait(acc, "
+            f"{min(7, plan.delay * (len(names) - 1 or 1)) if plan.carry else 0})"
+        )
         body = ["i, j, k = indices", *[ZEROS] * (not plan.carry), *waits, *products(plan)]
         if plan.consumed:
             body += [wait, *releases(plan)]
@@ -153,9 +163,10 @@ def source(plan: Plan) -> str:
                 f"    {total}",
             ]
         lines += [
-            f"numpipe.emit_pipeline_warp_specialized(body, {options}, in_specs=({', '.join(specs(plan))},),"
-            f"{' compute_context=compute,' * plan.carry}",
-            f"    manual_ready_barriers={plan.ready}, manual_consumed_barriers={plan.consumed})({arrays})",
+            f"numpipe.emit_pipeline_warp_specialized(body, {options}, "
+            f"in_specs=({', '.join(specs(plan))},),{' compute_context=compute,' * plan.carry}",
+            f"    manual_ready_barriers={plan.ready}, "
+            f"manual_consumed_barriers={plan.consumed})({arrays})",
         ]
     return "\n".join(
         [

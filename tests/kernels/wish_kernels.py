@@ -152,11 +152,9 @@ def _bytes(rng: np.random.Generator) -> tuple[Arrays, Arrays]:
 
 
 def _pages(rng: np.random.Generator) -> tuple[Arrays, Arrays]:
-    pool, pages, counts = (
-        rng.integers(-3, 4, (640, 64)).astype(np.float16),
-        rng.integers(0, 10, (3, 5)),
-        np.array([4, 0, 1]),
-    )
+    pool = rng.integers(-3, 4, (640, 64)).astype(np.float16)
+    pages = rng.integers(0, 10, (3, 5))
+    counts = np.array([4, 0, 1])
     sums = [
         pool.astype(F32).reshape(10, 64, 64)[at[:n]].sum(0)
         for at, n in zip(pages, counts, strict=True)

@@ -37,7 +37,10 @@ def device_array(
 
 
 def test_importing_the_package_loads_no_cuda_module() -> None:
-    code = "import sys, numpipe.launch; print({m.split('.')[0] for m in sys.modules} & {'cuda', 'numba', 'torch'})"
+    code = (
+        "import sys, numpipe.launch; print({m.split('.')[0] for m in sys.modules} & {'cuda', "
+        "'numba', 'torch'})"
+    )
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
@@ -95,8 +98,8 @@ def test_a_type_that_numpy_cannot_name_is_the_objects_own() -> None:
     array = CudaArray(64, (4,), "<f1")
     with pytest.raises(
         SpecError,
-        match="argument 'a' of kernel 'k': the __cuda_array_interface__ of this CudaArray has typestr "
-        "'<f1', which NumPy does not know.*give it one of .*float8_e5m2",
+        match="argument 'a' of kernel 'k': the __cuda_array_interface__ of this CudaArray has "
+        "typestr '<f1', which NumPy does not know.*give it one of .*float8_e5m2",
     ):
         launch.describe(array, "a", "k")
     array.dtype = ml_dtypes.float8_e5m2  # type: ignore[attr-defined]
@@ -150,7 +153,8 @@ def test_what_is_not_an_array_is_refused_with_a_fix() -> None:
 def test_a_buffer_is_refused_and_numpy_makes_an_array_of_it(buffer: Any, called: str) -> None:
     with pytest.raises(
         SpecError,
-        match=f"'a' of .* 'matmul': {called} is not an array that numpipe takes: pass np.asarray\\(a\\)",
+        match=f"'a' of .* 'matmul': {called} is not an array that numpipe takes: pass "
+        "np.asarray\\(a\\)",
     ):
         launch.describe(buffer, "a", "matmul")
     assert launch.describe(np.asarray(buffer), "a", "matmul").shape == (2,)
@@ -283,12 +287,14 @@ def test_strides_that_no_address_uses_become_ones_the_driver_takes() -> None:
         (
             (100, 100),
             (200, 2),
-            r"rows are 200 bytes apart .*; pass numpipe.ascontiguous\(a\), a copy on the same device",
+            r"rows are 200 bytes apart .*; pass numpipe.ascontiguous\(a\), a copy on the same "
+            r"device",
         ),
         (
             (4, 8),
             (-16, 2),
-            r"rows are -16 bytes apart and TMA needs a positive multiple of 16; pass numpipe.ascontiguous\(a\)",
+            r"rows are -16 bytes apart and TMA needs a positive multiple of 16; pass "
+            r"numpipe.ascontiguous\(a\)",
         ),
         ((1,) * 6, (2,) * 6, "6 dimensions .*; reshape it"),
     ],
@@ -299,7 +305,10 @@ def test_the_error_for_an_array_names_the_stride_and_offers_a_copy_where_that_he
     info = device_array(shape, strides)
     reason = launch.tma_addressable(info)
     assert reason is not None
-    start = "argument 'a' of kernel 'matmul': TMA cannot address this float16 array of shape .*, strides .* bytes: .*"
+    start = (
+        "argument 'a' of kernel 'matmul': TMA cannot address this float16 array of shape .*, "
+        "strides .* bytes: .*"
+    )
     assert re.match(start + fix, str(launch.not_addressable(info, reason, "a", "matmul")))
 
 

@@ -54,8 +54,8 @@ def test_arrays_on_a_gpu_that_is_no_hopper_are_refused_with_those_that_are(
     fake.count, fake.gpus = 2, (H200, A100)  # arrays are on GPU 1
     with pytest.raises(
         TargetError,
-        match=r"kernel doubled: the arrays are on GPU 1, NVIDIA A100 \(sm_80\), and numpipe's kernels "
-        r"need Hopper .*: move them to GPU 0 \(NVIDIA H200\)",
+        match=r"kernel doubled: the arrays are on GPU 1, NVIDIA A100 \(sm_80\), and numpipe's "
+        r"kernels need Hopper .*: move them to GPU 0 \(NVIDIA H200\)",
     ):
         doubled()(*arrays())
     assert not fake.named("load")
@@ -335,16 +335,12 @@ def named(call: Any) -> None:
 def test_what_the_driver_says_of_a_call_names_its_kernel(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel, x = (
-        doubled(out_type=lambda a: numpipe.ArrayType(a.shape, a.dtype)),
-        launch.DeviceArray((64, 64), np.float32),
-    )
+    kernel = doubled(out_type=lambda a: numpipe.ArrayType(a.shape, a.dtype))
+    x = launch.DeviceArray((64, 64), np.float32)
     host = np.ones((64, 64), np.float32)
     bound = kernel.bind(host)
-    prepared, infos = (
-        launch.Prepared(image(), [launch.describe(host, "a")] * 2),
-        [launch.describe(host, "a")] * 2,
-    )
+    prepared = launch.Prepared(image(), [launch.describe(host, "a")] * 2)
+    infos = [launch.describe(host, "a")] * 2
     failing(fake, monkeypatch, "capturing")
     for call in (
         lambda: kernel(host),

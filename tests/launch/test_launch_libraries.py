@@ -108,7 +108,8 @@ def test_a_donated_jax_array_is_refused() -> None:
 def test_a_jax_array_cannot_be_an_output(x: Any) -> None:
     with pytest.raises(
         SpecError,
-        match="argument 'c' of kernel 'k': it is an output, and JAX arrays are immutable.*leave it out",
+        match="argument 'c' of kernel 'k': it is an output, and JAX arrays are immutable.*leave "
+        "it out",
     ):
         launch.check_writable(launch.describe(x, "c"), "c", "k")
 
@@ -277,7 +278,8 @@ def test_a_jax_array_is_no_part_of_a_graph(launches: FakeDriver) -> None:
     c = launch.DeviceArray((3, 8), np.float16)
     with pytest.raises(
         SpecError,
-        match=r"kernel copy: an argument is an array of JAX .* the stream \(0x7\) is being captured",
+        match=r"kernel copy: an argument is an array of JAX .* the stream \(0x7\) is being "
+        r"captured",
     ):
         copy(JaxArray(numbers(3, 8)), out=c, stream=7)
     assert not launches.named("launch") and not launches.named("mark")
@@ -370,7 +372,8 @@ def test_a_bound_call_does_not_write_a_jax_array_that_was_seen(
 ) -> None:
     with pytest.raises(
         SpecError,
-        match="kernel copy: a bound call writes the same output each time, and JAX arrays are immutable",
+        match="kernel copy: a bound call writes the same output each time, and JAX arrays are "
+        "immutable",
     ):
         copy.bind(x)
 
@@ -396,6 +399,7 @@ def test_an_array_of_a_bound_call_is_not_replaced_by_one_that_has_to_be_ordered(
     )
     with pytest.raises(
         SpecError,
-        match="update of 'a': the library of a JaxArray does not know the stream .*bind another one",
+        match="update of 'a': the library of a JaxArray does not know the stream .*bind another "
+        "one",
     ):
         bound.update(a=JaxArray(memory))

@@ -100,8 +100,10 @@ def test_the_answer_is_that_of_counting_bytes(cuts: list[tuple[int, int, int]]) 
 def test_the_error_names_both_where_they_are_and_the_fix() -> None:
     with pytest.raises(
         SpecError,
-        match=r"argument 'c' of kernel 'shift': it is an output and overlaps argument 'x': it begins 32 "
-        r"bytes behind it, with shape \(63, 16\) and strides \(32, 2\) bytes against \(63, 16\) and \(32, 2\).*"
+        match=r"argument 'c' of kernel 'shift': it is an output and overlaps argument 'x': it "
+        r"begins 32 "
+        r"bytes behind it, with shape \(63, 16\) and strides \(32, 2\) bytes against \(63, "
+        r"16\) and \(32, 2\).*"
         "pass one array as both to work in place, or a copy of 'x'",
     ):
         launch.check_overlap([on_gpu(X[:-1]), on_gpu(X[1:])], ["x", "c"], 1, "shift")

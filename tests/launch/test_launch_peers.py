@@ -198,11 +198,9 @@ def test_a_call_on_other_streams_launches_there(fake: FakeDriver) -> None:
 
 
 def test_the_outputs_of_a_repeated_call_are_new(fake: FakeDriver) -> None:
-    mesh, kernel, seen = (
-        numpipe.Mesh.local(),
-        shift(out_type=lambda x: numpipe.ArrayType(x.shape, x.dtype)),
-        launched(fake),
-    )
+    mesh = numpipe.Mesh.local()
+    kernel = shift(out_type=lambda x: numpipe.ArrayType(x.shape, x.dtype))
+    seen = launched(fake)
     x, _ = arrays(mesh)
     kept = [kernel(x, mesh=mesh) for _ in range(3)]
     assert [words[5] for _, words in seen] == [each.ptr for y in kept for each in y] and len(
@@ -247,11 +245,13 @@ def give_up(table: bytes, *record: int) -> None:
     [
         (
             (control_block.SEMAPHORE, 0, 2, 1, 4, 5, 0, 0, 130, 0),
-            r"^k\.py:12: kernel shift, GPU 0, CTA \(5, 0, 0\): it waited 8 s for ready\[2\] to reach 4, and it is 1; GPU 1 did not",
+            r"^k\.py:12: kernel shift, GPU 0, CTA \(5, 0, 0\): it waited 8 s for ready\[2\] to "
+            r"reach 4, and it is 1; GPU 1 did not",
         ),
         (
             (control_block.BEGIN, 0, 1, 0, 1, 0, 0, 0, 32, -1),
-            "^kernel shift.*it waited 8 s for the launch on GPU 1 to begin; GPU 1 has not launched it",
+            "^kernel shift.*it waited 8 s for the launch on GPU 1 to begin; GPU 1 has not "
+            "launched it",
         ),
     ],
 )

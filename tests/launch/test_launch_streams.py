@@ -79,8 +79,8 @@ def test_a_stream_of_another_gpu_is_refused_before_the_launch_with_both_named(
     several(fake)
     with pytest.raises(
         SpecError,
-        match=r"kernel doubled: the stream 0x1000 is one of GPU 0, and the arrays are on GPU 1: pass a "
-        r"stream of GPU 1",
+        match=r"kernel doubled: the stream 0x1000 is one of GPU 0, and the arrays are on GPU 1: "
+        r"pass a stream of GPU 1",
     ):
         doubled()(*arrays(), stream=4096)
     assert not fake.named("launch")
@@ -186,7 +186,8 @@ def test_a_call_on_host_arrays_on_a_stream_that_is_captured_is_refused_before_an
     fake.captured = {4096}
     with pytest.raises(
         SpecError,
-        match=r"kernel doubled: its arrays are on the host and its stream \(0x1000\) is being captured",
+        match=r"kernel doubled: its arrays are on the host and its stream \(0x1000\) is being "
+        r"captured",
     ):
         doubled()(*host(), stream=4096)
     assert not fake.calls
@@ -373,8 +374,8 @@ def test_clusters_that_no_gpc_holds_are_refused_when_the_kernel_is_loaded(fake: 
     fake.at_once = 0
     with pytest.raises(
         LaunchError,
-        match="kernel 'doubled': a cluster of 16 CTAs, each of 384 threads and 200000 bytes of shared "
-        "memory, does not fit on GPU 0",
+        match="kernel 'doubled': a cluster of 16 CTAs, each of 384 threads and 200000 bytes of "
+        "shared memory, does not fit on GPU 0",
     ):
         doubled(grid=(16,), cluster=16)(*arrays())
     assert fake.named("allow_cluster") and not fake.named("launch")

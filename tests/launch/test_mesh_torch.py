@@ -115,8 +115,8 @@ def test_memory_is_allocated_by_all_ranks_alike_and_a_part_of_it_is_reached(told
     for rank in range(2):
         differs, apart, total, gone, copied = told["allocates", rank]["result"]
         assert (
-            f"Mesh.empty: shape is ({64 + rank},) on rank {rank} and ({65 - rank},) on rank {1 - rank}"
-            in differs
+            f"Mesh.empty: shape is ({64 + rank},) on rank {rank} and ({65 - rank},) on rank "
+            f"{1 - rank}" in differs
         )
         assert apart == [32 + ((other - rank) << 30) for other in range(2)] and total == 0
         assert (

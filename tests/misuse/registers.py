@@ -36,9 +36,9 @@ from tests.kernels.refusals import A, B, C, Cases
 BIAS = np.ones(64, np.float32)
 WIDE = np.ones((64, 64))
 PARTS = (
-    "tile[…]: parts of a register tile have a slice along each dimension, x[:, 0:32], x[64:128, :], of a vector "
-    "v[ds(8, 16)]; v[:, None] and v[None, :] give a vector a dimension; elements are those of a tile in shared "
-    "memory, or of an array"
+    "tile[…]: parts of a register tile have a slice along each dimension, x[:, 0:32], x[64:128, "
+    ":], of a vector v[ds(8, 16)]; v[:, None] and v[None, :] give a vector a dimension; elements "
+    "are those of a tile in shared memory, or of an array"
 )
 MASK = "'c[…] = tile': the tile is a mask: store {}, or what it chooses, np.where(mask, x, y)"
 LOADED = "; tile[...] loads a shared-memory tile to registers"

@@ -121,7 +121,8 @@ def verified(cfg: Config, case: Case, schedules: int) -> numpipe.Verification:
     [
         (
             {"q": (1, 2, 64, 264)},
-            r"depth of a head must be 1…256, 'q' \(1, 2, 64, 264\) has 264: use more heads of fewer",
+            r"depth of a head must be 1…256, 'q' \(1, 2, 64, 264\) has 264: use more heads of "
+            r"fewer",
         ),
         ({"q": (1, 2, 64)}, r"'q' must have 4 dimensions, b, h, s, d, got shape \(1, 2, 64\)"),
         ({"v": (1, 2, 72, 64)}, "must have one shape, with the batches and the depth of 'q'"),
@@ -265,7 +266,8 @@ def test_heads_that_are_repeated_are_one_head_that_all_share(
         ),
         (
             [np.zeros((1, 1, 8, 64), np.float16)] * 3 + [np.zeros((1, 1, 8, 32), np.float16)],
-            r"attention: 'out' must be as 'q', float16 \(1, 1, 8, 64\), got float16 \(1, 1, 8, 32\)",
+            r"attention: 'out' must be as 'q', float16 \(1, 1, 8, 64\), got float16 \(1, 1, 8, "
+            r"32\)",
         ),
         (
             [np.zeros((1, 1, 8, 64), np.int32)] * 3,

@@ -170,10 +170,8 @@ def views(draw: st.DrawFn) -> np.ndarray:
     )
     a = numbers(*shape, dtype=dtype)
     for axis in range(a.ndim):
-        begin, step = (
-            draw(st.integers(0, a.shape[axis] - 1)),
-            draw(st.sampled_from([1, 1, 1, 2, 3, -1])),
-        )
+        begin = draw(st.integers(0, a.shape[axis] - 1))
+        step = draw(st.sampled_from([1, 1, 1, 2, 3, -1]))
         a = a[
             (slice(None),) * axis
             + (slice(begin, None, step) if step > 0 else slice(None, None, step),)
@@ -231,10 +229,8 @@ def _looked_up(piece: Any) -> np.ndarray:
     """Where in the source each element of the super-rows lies, as `lanes` computes it."""
     n = dict(zip(OP.NUMBERS, piece.numbers, strict=True))
     rows, columns = np.indices(piece.target.shape)
-    row, column = (
-        rows * n["group"] + columns // n["pitch"],
-        np.minimum(columns % n["pitch"], n["columns"] - 1),
-    )
+    row = rows * n["group"] + columns // n["pitch"]
+    column = np.minimum(columns % n["pitch"], n["columns"] - 1)
     at = n["first"] + column * n["step"]
     for size, stride in (
         (n["n3"], n["s3"]),
@@ -258,7 +254,8 @@ def _inside(piece: Any) -> np.ndarray:
         ({"a": X.astype(np.complex64)}, "element type complex64 .* is not supported"),
         (
             {"a": X[None, None, None, None]},
-            r"copy: 'a' of shape \(1, 1, 1, 1, 70, 200\) has 6 dimensions, expected up to 5: reshape",
+            r"copy: 'a' of shape \(1, 1, 1, 1, 70, 200\) has 6 dimensions, expected up to 5: "
+            r"reshape",
         ),
         (
             {"a": X, "out": np.zeros((70, 100), np.float16)},
@@ -324,10 +321,8 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
             pytest.skip("elements of 8 bits are no numbers of a kernel")
         block = (8, 512 // size) if name == "few rows" else (64, 128 // size)
         kernel = OP.lanes(size, *block, 1 + (name == "two dimensions"), name == "along rows")
-        arrays, named = (
-            [*[ArrayType((4096,), dtype)] * 2, ArrayType((64, 64), dtype)],
-            dict.fromkeys(OP.NUMBERS, 1),
-        )
+        arrays = [*[ArrayType((4096,), dtype)] * 2, ArrayType((64, 64), dtype)]
+        named = dict.fromkeys(OP.NUMBERS, 1)
     else:
         kernel = {
             "rows": OP.by_tma(OP.choose(4096)),
@@ -337,10 +332,8 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
         }[name]
         if (name, size) == ("transposed", 1):
             pytest.skip("tiles of 8 bits are not transposed")
-        arrays, named = (
-            [ArrayType((1, *matrix.shape), dtype) if name == "blocks" else matrix] * 2,
-            {},
-        )
+        arrays = [ArrayType((1, *matrix.shape), dtype) if name == "blocks" else matrix] * 2
+        named = {}
     assert kernel.inspect("gate", *arrays, **named) == ()
     assert kernel.inspect("resources", *arrays, **named).spill_bytes == 0
     if name == "lanes":
@@ -386,10 +379,8 @@ def test_arrays_of_a_gpu_are_read_where_they_lie(
     ways_of_it: list[str],
     target: list[int],
 ) -> None:
-    a, out = (
-        CudaArray((1 << 30) + offset, shape, "<f2", strides=strides),
-        CudaArray(1 << 31, shape, "<f2"),
-    )
+    a = CudaArray((1 << 30) + offset, shape, "<f2", strides=strides)
+    out = CudaArray(1 << 31, shape, "<f2")
     for _ in range(2):
         assert copy(a, out=out, stream=7) is out
     assert gpu.named("launch") == [(way, 7) for way in ways_of_it] * 2

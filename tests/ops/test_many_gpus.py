@@ -89,10 +89,8 @@ def shares(whole: np.ndarray[Any, Any], gpus: int, dtype: Any) -> Arrays:
 def test_all_gather_matmul_is_the_product_of_all_rows(
     gpus: int, m: int, k: int, n: int, dtype: Any, a_order: str, b_order: str, given: bool
 ) -> None:
-    a, b = (
-        integers(gpus, m, k, dtype=dtype, order=a_order),
-        integers(gpus, k, n, dtype=dtype, order=b_order),
-    )
+    a = integers(gpus, m, k, dtype=dtype, order=a_order)
+    b = integers(gpus, k, n, dtype=dtype, order=b_order)
     out = [np.full((gpus * m, n), 99, dtype) for _ in range(gpus)] if given else None
     got = ops.all_gather_matmul(a, b, mesh=Mesh.simulated(gpus), out=out, config=SMALL[GATHERED])
     assert out is None or got is out
@@ -113,10 +111,8 @@ def test_all_gather_matmul_is_the_product_of_all_rows(
 def test_matmul_reduce_scatter_is_each_gpus_rows_of_the_sum(
     gpus: int, m: int, k: int, n: int, dtype: Any, a_order: str, b_order: str, given: bool
 ) -> None:
-    a, b = (
-        integers(gpus, gpus * m, k, dtype=dtype, order=a_order),
-        integers(gpus, k, n, dtype=dtype, order=b_order),
-    )
+    a = integers(gpus, gpus * m, k, dtype=dtype, order=a_order)
+    b = integers(gpus, k, n, dtype=dtype, order=b_order)
     out = [np.full((m, n), 99, dtype) for _ in range(gpus)] if given else None
     got = ops.matmul_reduce_scatter(
         a, b, mesh=Mesh.simulated(gpus), out=out, config=SMALL[SCATTERED]
@@ -225,10 +221,8 @@ def test_all_to_all_brings_rows_to_the_gpus_that_counts_say(
 ) -> None:
     counts = COUNTS[case]
     gpus, rows = len(counts), max(int(each.sum()) for each in counts) + 3
-    x, out = (
-        integers(gpus, rows, 40, dtype=dtype),
-        [np.full((gpus * rows, 40), 99, dtype) for _ in range(gpus)],
-    )
+    x = integers(gpus, rows, 40, dtype=dtype)
+    out = [np.full((gpus * rows, 40), 99, dtype) for _ in range(gpus)]
     got, received = ops.all_to_all(
         x, counts, mesh=Mesh.simulated(gpus), out=out, config=SMALL[EXCHANGE]
     )
@@ -363,10 +357,8 @@ def test_products_without_a_depth_are_zeros(op: Any) -> None:
 # ---- what verify and mutate say
 def calls(gpus: int) -> dict[str, Callable[[], Any]]:
     """A call of each kernel, with more steps than slots and several tiles, pieces, chunks."""
-    mesh, counts = (
-        Mesh.simulated(gpus),
-        numbers(*np.random.default_rng(3).integers(0, 6, (gpus, gpus))),
-    )
+    mesh = Mesh.simulated(gpus)
+    counts = numbers(*np.random.default_rng(3).integers(0, 6, (gpus, gpus)))
     words = integers(gpus, 1, 1500, dtype=np.int32)
     room = [np.zeros((gpus, 1500), np.int32) for _ in range(gpus)]
     return {
@@ -506,10 +498,19 @@ def test_each_signal_and_wait_that_is_left_out_or_weaker_is_reported(
 
 
 SPARED = {
-    "semaphore_wait": "of one role, while the other waits: tiles come by the memory role, whose slots the compute role releases",
-    "bar_sync": "all stores, and loads of what peers have stored, are those of the lane that waits and signals: they are TMA's",
+    "semaphore_wait": (
+        "of one role, while the other waits: tiles come by the memory role, whose slots the "
+        "compute role releases"
+    ),
+    "bar_sync": (
+        "all stores, and loads of what peers have stored, are those of the lane that waits and "
+        "signals: they are TMA's"
+    ),
     "fence_proxy_async_global": "what peers have stored has come by TMA, in the async proxy",
-    "fence_proxy_async": "ahead of a copy over elements that were only read, as a slot is filled again: it is for those written",
+    "fence_proxy_async": (
+        "ahead of a copy over elements that were only read, as a slot is filled again: it is for "
+        "those written"
+    ),
 }
 """operations that these kernels do not need there, and kernels with ordinary stores and loads do"""
 
@@ -660,10 +661,8 @@ def calls_at_random(draw: Any) -> tuple[Callable[[], Any], list[Any]]:
                 function(x, counts, mesh=mesh, config=config)[0], wanted, strict=True
             )
         ], wanted
-    rows, columns = (
-        draw(st.integers(1, 700 if op is SCATTER else 40)),
-        draw(st.sampled_from((8, 24, 64, 72, 128))),
-    )
+    rows = draw(st.integers(1, 700 if op is SCATTER else 40))
+    columns = draw(st.sampled_from((8, 24, 64, 72, 128)))
     x = integers(gpus, rows * (gpus if op is SCATTER else 1), columns, dtype=dtype)
     if op is GATHER:
         config = op.Config(
@@ -708,12 +707,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "one array": (
         lambda: ops.all_gather_matmul(A[0], B, mesh=TWO),
-        r"all_gather_matmul: 'a' under Mesh.simulated\(2\) must be a list of 2 arrays, one for each GPU, "
+        r"all_gather_matmul: 'a' under Mesh.simulated\(2\) must be a list of 2 arrays, one for "
+        r"each GPU, "
         "got <ndarray of float16 .8, 16.>",
     ),
     "too few": (
         lambda: ops.matmul_reduce_scatter(A, B[:1], mesh=TWO),
-        r"matmul_reduce_scatter: 'b' under Mesh.simulated\(2\) must be a list of 2 arrays, .* got 1 of them",
+        r"matmul_reduce_scatter: 'b' under Mesh.simulated\(2\) must be a list of 2 arrays, .* got "
+        r"1 of them",
     ),
     "too many results": (
         lambda: ops.reduce_scatter(A, mesh=TWO, out=[*A, *A]),
@@ -721,7 +722,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "shards that differ": (
         lambda: ops.all_gather_matmul([A[0], A[1][:4]], B, mesh=TWO),
-        r"all_gather_matmul: 'a' is \(8, 16\) on GPU 0 and \(4, 16\) on GPU 1: all GPUs have .* shape; pad",
+        r"all_gather_matmul: 'a' is \(8, 16\) on GPU 0 and \(4, 16\) on GPU 1: all GPUs have .* "
+        r"shape; pad",
     ),
     "counts that differ": (
         lambda: ops.all_to_all(A, [PAIR[0], PAIR[1][:1]], mesh=TWO),
@@ -749,7 +751,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "layouts that differ": (
         lambda: ops.all_gather_matmul(A, SQUARE, mesh=TWO),
-        r"all_gather_matmul: 'b' has strides \(32, 2\) on GPU 0 and \(2, 32\) on GPU 1: .* of one layout",
+        r"all_gather_matmul: 'b' has strides \(32, 2\) on GPU 0 and \(2, 32\) on GPU 1: .* of one "
+        r"layout",
     ),
     "layouts of what is added": (
         lambda: ops.matmul_reduce_scatter(A, SQUARE, mesh=TWO),
@@ -757,7 +760,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "depths": (
         lambda: ops.all_gather_matmul(A, A, mesh=TWO),
-        r"all_gather_matmul: K = 16 in 'a' \(8, 16\), 8 in 'b' \(8, 16\); pass b\.T of a b \(N, K\)",
+        r"all_gather_matmul: K = 16 in 'a' \(8, 16\), 8 in 'b' \(8, 16\); pass b\.T of a b \(N, "
+        r"K\)",
     ),
     "no matrices": (
         lambda: ops.matmul_reduce_scatter([x[None] for x in A], B, mesh=TWO),
@@ -809,7 +813,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "rows of 6 bytes": (
         lambda: ops.all_to_all([np.zeros((4, 3), F16)] * 2, PAIR, mesh=TWO),
-        r"'x' must be a matrix whose rows have a multiple of 16 bytes, got \(4, 3\) of float16: pad its columns",
+        r"'x' must be a matrix whose rows have a multiple of 16 bytes, got \(4, 3\) of float16: "
+        r"pad its columns",
     ),
     "counts of three": (
         lambda: ops.all_to_all(A, numbers([1, 2, 3], [1, 2, 3]), mesh=TWO),

@@ -42,7 +42,8 @@ def test_it_prints_the_error_of_every_config(
     monkeypatch.setattr(sys, "argv", ["gemm_tuned.py", "--target", "sim", "--shape", "200,264,136"])
     gemm_tuned.main()
     rows = re.findall(
-        r"^ *200,264,136  (\S+(?: \d+x\d+)?(?: cluster \d| split \d in a cluster)?) +(\S+)(?:  <- chosen)?$",
+        r"^ *200,264,136  (\S+(?: \d+x\d+)?(?: cluster \d| split \d in a cluster)?) +(\S+)(?:  <- "
+        r"chosen)?$",
         capsys.readouterr().out,
         re.MULTILINE,
     )
@@ -149,10 +150,8 @@ def test_arrays_of_any_kind_are_transposed_and_outputs_are_of_the_first_ones(
         "empty_like_kind",
         lambda info, *args: made.append(args) or np.zeros(args[0], args[1]),
     )
-    x, y = (
-        TorchTensor(4096, (16, 64), "float16", (64, 1)),
-        TorchTensor(8192, (256, 64), "float16", (64, 1)),
-    )
+    x = TorchTensor(4096, (16, 64), "float16", (64, 1))
+    y = TorchTensor(8192, (256, 64), "float16", (64, 1))
     gemm_tuned.matmul(x, y, cfg=cfg, stream=7)
     assert made == [((16, 256), np.dtype(np.float16), 7)]
     assert [info.shape for info in passed[0]] == [(256, 64), (16, 64), (256, 16)]
@@ -229,10 +228,8 @@ def test_c_broadcasts_as_numpy_adds_it(
     left: tuple[int, ...], right: tuple[int, ...], added: tuple[int, ...]
 ) -> None:
     a, b, c = integers(*left), integers(*right, seed=1), integers(*added, seed=2)
-    found, wanted = (
-        ops.matmul(a, b, c, beta=0.5, target="sim"),
-        a.astype(np.float64) @ b.astype(np.float64) + 0.5 * c,
-    )
+    found = ops.matmul(a, b, c, beta=0.5, target="sim")
+    wanted = a.astype(np.float64) @ b.astype(np.float64) + 0.5 * c
     assert found.shape == wanted.shape
     np.testing.assert_array_equal(found, wanted.astype(np.float16))
     assert (found != a.astype(np.float64) @ b.astype(np.float64)).any(), (
@@ -337,7 +334,8 @@ def test_a_row_has_the_same_bits_whatever_the_number_of_rows_is() -> None:
         ),
         (
             ((2, 4, 8), (3, 8, 4), None),
-            r"the batches of 'a' \(2, 4, 8\) and 'b' \(3, 8, 4\) do not broadcast: \(2,\) and \(3,\)",
+            r"the batches of 'a' \(2, 4, 8\) and 'b' \(3, 8, 4\) do not broadcast: \(2,\) and "
+            r"\(3,\)",
         ),
         (((2, 4, 8), (8, 4), (4, 4)), r"'out' must be \(2, 4, 4\), got \(4, 4\)"),
         (((), (8, 4), None), "'a' is a number; multiply with \\*, or pass alpha="),
@@ -496,10 +494,8 @@ def test_without_strips_an_epilogue_spills(monkeypatch: pytest.MonkeyPatch) -> N
 def test_options_that_mean_nothing_together_are_refused_in_both_executions(
     changes: dict[str, Any], words: str
 ) -> None:
-    kernel, a = (
-        gemm_tuned.kernel(replace(CONFIGS["cooperative 128x128"], **changes)),
-        np.zeros((8, 8), np.float16),
-    )
+    kernel = gemm_tuned.kernel(replace(CONFIGS["cooperative 128x128"], **changes))
+    a = np.zeros((8, 8), np.float16)
     for run in (lambda: kernel(a, a, target="sim"), lambda: kernel.inspect("ptx", a, a)):
         with pytest.raises(numpipe.NumpipeError, match=re.escape(words)):
             run()

@@ -129,10 +129,8 @@ def test_rows_of_an_even_number_of_elements_are_moved_in_pairs(
 
 
 def test_batches_are_copied_as_rows(launched: list[tuple[Any, ...]]) -> None:
-    a, b = (
-        CudaArray(4096, (3, 20, 127), "<f2"),
-        launch.describe(CudaArray(1 << 16, (3, 40, 127), "<f2"), "b"),
-    )
+    a = CudaArray(4096, (3, 20, 127), "<f2")
+    b = launch.describe(CudaArray(1 << 16, (3, 40, 127), "<f2"), "b")
     ops.matmul(a, transposed(b), out=CudaArray(1 << 24, (3, 20, 40), "<f2"))
     (_, (_, _, whole), numbers), ((left, right, _),) = launched
     assert (numbers["last"], numbers["last_b"], whole.shape) == (59, 119, (64 + 120, 128))

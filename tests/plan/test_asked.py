@@ -196,8 +196,8 @@ def test_a_pipeline_and_its_kernel_that_say_different_things(
 ) -> None:
     told = said(SpecError, execution, kernel(**options), A, cfg=cfg).splitlines()
     assert told[0].endswith(
-        f"kernel asks: emit_pipeline_warp_specialized says {name}={asked}, but @numpipe.kernel says {own}: a "
-        "CTA has one split into roles, so say it in one of the two"
+        f"kernel asks: emit_pipeline_warp_specialized says {name}={asked}, but @numpipe.kernel "
+        f"says {own}: a CTA has one split into roles, so say it in one of the two"
     )
     assert told[0].startswith(__file__) and set(told[2].strip()) == {"^"}
 
@@ -246,8 +246,8 @@ def test_it_must_be_a_constant(execution: str) -> None:
 
     told = said(CompileError, execution, asks_at_run_time, A)
     assert (
-        "kernel asks_at_run_time: num_compute_wgs=a.shape[0] must be a constant: warps and registers are given out"
-        in told
+        "kernel asks_at_run_time: num_compute_wgs=a.shape[0] must be a constant: warps and "
+        "registers are given out" in told
     )
 
 

@@ -15,7 +15,7 @@ from tests.kernels.refusals import EXECUTIONS
 
 A = np.zeros((128, 512), np.float16)
 W = np.zeros((64, 64), np.float32)
-O = np.zeros((128, 512), np.float32)  # noqa: E741
+O = np.zeros((128, 512), np.float32)
 
 
 def table(kernel: Any, execution: str, *args: Any) -> dict[str, int]:
@@ -101,11 +101,9 @@ def test_operands_of_two_types_are_named_before_the_sizes_and_the_fix_fits(execu
             acc = numpipe.wgmma(acc, x, y.T)
         c[ds(0, 64), ds(0, 256)] = acc
 
-    a, b, c = (
-        np.ones((64, 256), np.float16),
-        np.ones((256, 256), np.float32),
-        np.zeros((64, 256), np.float32),
-    )
+    a = np.ones((64, 256), np.float16)
+    b = np.ones((256, 256), np.float32)
+    c = np.zeros((64, 256), np.float32)
     with pytest.raises(
         SpecError,
         match="product: 'b' is float32 and 'a' float16, and wgmma multiplies two of one type",
@@ -130,10 +128,8 @@ def test_an_array_without_a_block_is_passed_as_the_error_for_none_says() -> None
         for _, (tile, (array,)) in pipe(a, (b,)):
             c[ds(0, 64), ds(0, 64)] = tile[...] + array[ds(0, 64), ds(0, 64)]
 
-    a, b, c = (
-        np.ones((64, 64), np.float16),
-        np.ones((64, 64), np.float16),
-        np.zeros((64, 64), np.float16),
-    )
+    a = np.ones((64, 64), np.float16)
+    b = np.ones((64, 64), np.float16)
+    c = np.zeros((64, 64), np.float16)
     passed.simulate(a, b, c)
     assert (c == 2).all()

@@ -31,7 +31,8 @@ A, C = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)
         ({"asserts": "yes"}, "asserts must be True or False, got 'yes'"),
         (
             {"dimension_semantics": ("parallel", "arbitrary")},
-            "dimension_semantics must be None or a tuple of 'parallel' and 'sequential', got ('parallel', 'arbitrary')",
+            "dimension_semantics must be None or a tuple of 'parallel' and 'sequential', got "
+            "('parallel', 'arbitrary')",
         ),
         (
             {"dimension_semantics": ["parallel"]},
@@ -40,7 +41,8 @@ A, C = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)
         ),
         (
             {"dimension_semantics": "parallel"},
-            "dimension_semantics must be None or a tuple of 'parallel' and 'sequential', got 'parallel'",
+            "dimension_semantics must be None or a tuple of 'parallel' and 'sequential', got "
+            "'parallel'",
         ),
         ({"max_concurrent_steps": 0}, "max_concurrent_steps must be None or an int >= 1, got 0"),
         (
@@ -52,13 +54,13 @@ A, C = np.ones((64, 64), np.float16), np.zeros((64, 64), np.float32)
         ({"profile_space": 1, "profile_dir": 1}, "profile_dir must be a string, got 1"),
         (
             {"profile_space": 64},
-            "profile_space=64 without profile_dir: the profiler needs to know how many events to keep and where to "
-            "write them; give both, or neither",
+            "profile_space=64 without profile_dir: the profiler needs to know how many events to "
+            "keep and where to write them; give both, or neither",
         ),
         (
             {"profile_dir": "traces"},
-            "profile_dir='traces' without profile_space: the profiler needs to know how many events to keep "
-            "and where to write them; give both, or neither",
+            "profile_dir='traces' without profile_space: the profiler needs to know how many "
+            "events to keep and where to write them; give both, or neither",
         ),
         (
             {"lowering_semantics": "Lane"},
@@ -160,10 +162,19 @@ def asking(
     form: str, kernel: dict[str, int], pipeline: dict[str, int], block: dict[str, int]
 ) -> Any:
     """A kernel that says something of its pipeline's ring, as the pipeline and its BlockSpec do."""
-    spec = f"BlockSpec((64, 64), lambda k: (k, 0){''.join(f', {name}={value}' for name, value in block.items())})"
-    options = f"grid=(cdiv(a.shape[0], 64),), in_specs=({spec},){''.join(f', {name}={value}' for name, value in pipeline.items())}"
+    spec = (
+        "BlockSpec((64, 64), lambda k: (k, "
+        f"0){''.join(f', {name}={value}' for name, value in block.items())})"
+    )
+    options = (
+        "grid=(cdiv(a.shape[0], 64),), "
+        f"in_specs=({spec},){''.join(f', {name}={value}' for name, value in pipeline.items())}"
+    )
     source = {
-        "loop": f"    for (k,), (t,) in numpipe.pipeline({options})(a):\n        c[ds(64 * k, 64), ds(0, 64)] = t[...]\n",
+        "loop": (
+            f"    for (k,), (t,) in numpipe.pipeline({options})(a):\n        c[ds(64 * k, 64), "
+            "ds(0, 64)] = t[...]\n"
+        ),
         "single": f"    numpipe.emit_pipeline(lambda i, t: None, {options})(a)\n",
         "body": f"    numpipe.emit_pipeline_warp_specialized(lambda i, t: None, {options})(a)\n",
     }[form]
@@ -203,10 +214,8 @@ def test_what_a_block_says_comes_before_its_pipeline_and_that_before_the_kernel(
     form: str, own: int
 ) -> None:
     assert rings(form, {}, {}, {}) == (own, 0)
-    kernel, pipeline = (
-        {"max_concurrent_steps": 4, "delay_release": 1},
-        {"max_concurrent_steps": 3, "delay_release": 2},
-    )
+    kernel = {"max_concurrent_steps": 4, "delay_release": 1}
+    pipeline = {"max_concurrent_steps": 3, "delay_release": 2}
     assert rings(form, kernel, {}, {}) == (4, 1)
     assert rings(form, kernel, pipeline, {}) == (3, 2)
     said = {"buffer_count": 5, "delay_release": 3}
@@ -216,10 +225,8 @@ def test_what_a_block_says_comes_before_its_pipeline_and_that_before_the_kernel(
 @pytest.mark.parametrize("form", ["loop", "single", "body"])
 def test_the_simulator_heeds_the_same_order(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-    less, more = (
-        {"max_concurrent_steps": 4, "delay_release": 1},
-        {"max_concurrent_steps": 3, "delay_release": 2},
-    )
+    less = {"max_concurrent_steps": 4, "delay_release": 1}
+    more = {"max_concurrent_steps": 3, "delay_release": 2}
     said = {"buffer_count": 5, "delay_release": 3}
     blocks = [
         simulated(form, {}, {}, {"buffer_count": slots, "delay_release": delay})

@@ -1,6 +1,6 @@
 """Looking into kernels: printed lines, assertions, breakpoints. What tests/gpu/test_debug_on_gpu.py
 sees is compared with this."""
-# ruff: noqa: F841 (kernels that are wrong on purpose)
+
 
 from __future__ import annotations
 
@@ -148,7 +148,8 @@ SPOKEN = [
     for who, wg in (("memory", "-"), ("compute 0", "0"), ("compute 1", "1"))
     for line in (
         f"[speaking cta ({x}, 0, 0) {who}] 100% {{loud}}    7|{wg:<4}|",
-        f"[speaking cta ({x}, 0, 0) {who}] count=008 scale=1.250 True {'-' if wg == '-' else int(wg) + 1} 128",
+        f"[speaking cta ({x}, 0, 0) {who}] count=008 scale=1.250 True "
+        f"{'-' if wg == '-' else int(wg) + 1} 128",
         *[f"[speaking cta ({x}, 0, 0) {who}] k={k} {1.25 * k:g}" for k in range(2) if wg != "-"],
         f"[speaking cta ({x}, 0, 0) {who}] done",
     )
@@ -174,10 +175,8 @@ def test_on_the_gpu_one_lane_calls_vprintf_with_the_same_texts() -> None:
         for text in re.findall(r"\.b8 \S+\[\d+\] = \{([\d, ]+)\}", ptx)
     }
     decoded = {text.rstrip("\0").removesuffix("\n") for text in decoded}
-    compute, memory = (
-        "[speaking cta (%d, %d, %d) compute %d] ",
-        "[speaking cta (%d, %d, %d) memory] ",
-    )
+    compute = "[speaking cta (%d, %d, %d) compute %d] "
+    memory = "[speaking cta (%d, %d, %d) memory] "
     assert {
         memory + "100%% {loud} %4lld|-   |",
         compute + "100%% {loud} %4lld|%-4lld|",
@@ -440,8 +439,8 @@ def test_a_breakpoint_is_refused_when_compiled_and_nothing_else_is_checked(
         stopping.compiled(A, B, C)
     told = str(caught.value)
     assert told.startswith(
-        f"{marked(stopping)}: kernel stopping: breakpoint() stops in the simulator only: run the kernel with "
-        "kernel.simulate(…) or target='sim'"
+        f"{marked(stopping)}: kernel stopping: breakpoint() stops in the simulator only: run the "
+        "kernel with kernel.simulate(…) or target='sim'"
     )
     monkeypatch.delenv("NUMPIPE_COMPILE_CHECK")
     seen: list[int] = []

@@ -72,11 +72,13 @@ def test_records_of_flags_name_them_and_their_lines() -> None:
         failure(image, [Record(0, (1, 0, 0), warp, place, 0, 0, FLAG) for warp in range(4)], True)
     )
     assert re.match(
-        r"hang_kernels\.py:\d+: kernel a_part_that_nobody_hands_over, CTA \(1, 0, 0\): waits took more than 2",
+        r"hang_kernels\.py:\d+: kernel a_part_that_nobody_hands_over, CTA \(1, 0, 0\): waits took "
+        r"more than 2",
         text,
     )
     assert re.search(
-        r"blocked on the flag of another part of 'work' @ hang_kernels\.py:\d+ at .*\n.*not in a wait",
+        r"blocked on the flag of another part of 'work' @ hang_kernels\.py:\d+ at .*\n.*not in a "
+        r"wait",
         text,
     )
     assert "fix:    hand every part over with numpipe.combine" in text

@@ -138,23 +138,23 @@ LEFT_OUT = "left out, the transforms are (TilingTransform((8, 16)), SwizzleTrans
     [
         (
             (SwizzleTransform(64),),
-            f"{F16} is 96 B along its contiguous dimension, which SwizzleTransform(64) does not cut into rows of "
-            f"64 B: use a multiple of 32 elements; {LEFT_OUT}",
+            f"{F16} is 96 B along its contiguous dimension, which SwizzleTransform(64) does not "
+            f"cut into rows of 64 B: use a multiple of 32 elements; {LEFT_OUT}",
         ),
         (
             (TilingTransform((8, 64)),),
-            f"{F16} is 96 B along its contiguous dimension, which TilingTransform((8, 64)) does not cut into "
-            f"rows of 128 B: use a multiple of 64 elements; {LEFT_OUT}",
+            f"{F16} is 96 B along its contiguous dimension, which TilingTransform((8, 64)) does "
+            f"not cut into rows of 128 B: use a multiple of 64 elements; {LEFT_OUT}",
         ),
         (
             (TilingTransform((8, 48)),),
-            f"{F16}: TilingTransform((8, 48)) has rows of 96 B, but rows have 16 B, not swizzled, or 32, 64 "
-            f"or 128 B, a swizzle's span; {LEFT_OUT}",
+            f"{F16}: TilingTransform((8, 48)) has rows of 96 B, but rows have 16 B, not swizzled, "
+            f"or 32, 64 or 128 B, a swizzle's span; {LEFT_OUT}",
         ),
         (
             (TilingTransform((8, 16)), SwizzleTransform(64)),
-            f"{F16}: TilingTransform((8, 16)) has rows of 32 B, but SwizzleTransform(64) ones of 64 B: write TilingTransform((8, 32)), or "
-            "leave one of them out",
+            f"{F16}: TilingTransform((8, 16)) has rows of 32 B, but SwizzleTransform(64) ones of "
+            "64 B: write TilingTransform((8, 32)), or leave one of them out",
         ),
     ],
 )
@@ -187,8 +187,9 @@ def test_transforms_that_do_not_fit_the_block_are_refused_with_those_that_would(
         ),
         (
             lambda: BlockSpec((64, 64), tuple, transforms=SwizzleTransform(64)),
-            "transforms must be a tuple of TilingTransform, SwizzleTransform and TransposeTransform, got SwizzleTransform(swizzle=64): "
-            "write (SwizzleTransform(swizzle=64),)",
+            "transforms must be a tuple of TilingTransform, SwizzleTransform and "
+            "TransposeTransform, got SwizzleTransform(swizzle=64): write "
+            "(SwizzleTransform(swizzle=64),)",
         ),
         (lambda: BlockSpec((64, 64), tuple, transforms=(64,)), "got (64,)"),
         (

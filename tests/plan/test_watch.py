@@ -248,8 +248,8 @@ def test_records_become_the_report_of_the_simulator() -> None:
     error = str(raised)
     assert raised.report is not None and raised.report.text == error
     assert re.match(
-        r"hang_kernels\.py:\d+: kernel a_slot_is_not_released, CTA \(1, 0, 0\) and 1 more: waits took "
-        r"more than 2 s \(NUMPIPE_DEBUG_TIMEOUT\) and were given up",
+        r"hang_kernels\.py:\d+: kernel a_slot_is_not_released, CTA \(1, 0, 0\) and 1 more: waits "
+        r"took more than 2 s \(NUMPIPE_DEBUG_TIMEOUT\) and were given up",
         error,
     )
     assert "has not released slot 1" in error and "restart the process" not in error
@@ -259,20 +259,18 @@ def test_records_become_the_report_of_the_simulator() -> None:
 def test_indices_and_parts_outside_are_reported_with_their_values() -> None:
     places = "'x[…]'", "tile[…]: ds(start, 64) of a tile (128, 128) in shared memory: start"
     image = replace(HANGS["a_slot_is_not_released"].compiled(*arrays()).image, places=places)
-    index, part = (
-        Record(0, (1, 0, 0), 2, 0, 7, 1 << 32 | 5, OUTSIDE),
-        Record(0, (0, 2, 0), 2, 1, -1, 1 << 32 | 64, SHARED),
-    )
+    index = Record(0, (1, 0, 0), 2, 0, 7, 1 << 32 | 5, OUTSIDE)
+    part = Record(0, (0, 2, 0), 2, 1, -1, 1 << 32 | 64, SHARED)
     for found, says in (
         (
             [index, index, part],
-            "CTA (1, 0, 0): 'x[…]': index 7 along dimension 1 is outside the array's 5, and 1 more; what "
-            "the kernel has computed is wrong: indices in 0…4, or mode=",
+            "CTA (1, 0, 0): 'x[…]': index 7 along dimension 1 is outside the array's 5, and 1 "
+            "more; what the kernel has computed is wrong: indices in 0…4, or mode=",
         ),
         (
             [part, index],
-            f"CTA (0, 2, 0): {places[1]} -1 along dimension 1 is outside 0…64; what the kernel has computed "
-            "is wrong: one in 0…64",
+            f"CTA (0, 2, 0): {places[1]} -1 along dimension 1 is outside 0…64; what the kernel "
+            "has computed is wrong: one in 0…64",
         ),
     ):
         error = failure(image, found, True)

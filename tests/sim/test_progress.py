@@ -88,8 +88,9 @@ def test_what_takes_longer_is_refused_with_the_estimate_and_the_fix(
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
     with pytest.raises(
         SpecError,
-        match=rf"kernel {kernel.name}: simulated it takes about \d+ s \(.* clusters took 0 s\), and "
-        r"simulations end at 0.01 s: take smaller arrays, .* kernel.simulate\(…, limit=\d+\)",
+        match=rf"kernel {kernel.name}: simulated it takes about \d+ s \(.* clusters took 0 s\), "
+        r"and simulations end at 0.01 s: take smaller arrays, .* kernel.simulate\(…, "
+        r"limit=\d+\)",
     ):
         kernel.simulate(*arrays(32), limit=0.01)
     x, y = arrays(8)

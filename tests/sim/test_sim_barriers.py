@@ -182,8 +182,8 @@ def test_polling_makes_progress_and_polling_for_ever_is_a_deadlock():
     for seed in SEEDS:
         run(waits, arrives, seed=seed)
     told = (
-        r"(?s)tests in a row failed.*blocked on bar0 phase 0, which it tests again and again at test_sim_barriers.py:\d+ in "
-        r"waits.*bar0 still misses 1 of 1 arrivals in phase 0"
+        r"(?s)tests in a row failed.*blocked on bar0 phase 0, which it tests again and again at "
+        r"test_sim_barriers.py:\d+ in waits.*bar0 still misses 1 of 1 arrivals in phase 0"
     )
     with pytest.raises(PipelineDeadlock, match=told):
         run(waits, lambda machine: initialised(machine, 1))

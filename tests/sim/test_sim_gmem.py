@@ -81,9 +81,12 @@ def test_two_ctas_that_store_to_one_block_conflict(order: Any, how: str) -> None
     reported(
         lambda seed: ones(False).simulate(c(), seed=seed),
         "cta-conflict",
-        rf"warpgroup 0 \(compute\) of CTA \(1, 0, 0\): {how} writes c\[0:64, \d+:\d+\], which CTA \(0, 0, 0\) writes too",
-        rf"now:    {how} by warpgroup 0 \(compute\) of CTA \(1, 0, 0\) at test_sim_gmem.py:{line} in fills: c\[0:64",
-        rf"before: {how} by warpgroup 0 \(compute\) of CTA \(0, 0, 0\) at test_sim_gmem.py:{line} in fills: c\[0:64",
+        rf"warpgroup 0 \(compute\) of CTA \(1, 0, 0\): {how} writes c\[0:64, \d+:\d+\], which CTA "
+        r"\(0, 0, 0\) writes too",
+        rf"now:    {how} by warpgroup 0 \(compute\) of CTA \(1, 0, 0\) at test_sim_gmem.py:{line} "
+        r"in fills: c\[0:64",
+        rf"before: {how} by warpgroup 0 \(compute\) of CTA \(0, 0, 0\) at test_sim_gmem.py:{line} "
+        r"in fills: c\[0:64",
         r"fix:    blocks of its own for each CTA: .*numpipe.program_id.*reduction_op='add'",
     )
 
@@ -297,7 +300,8 @@ def test_ordinary_stores_are_not_there_for_the_tma() -> None:
     reported(
         lambda seed: run_body(lambda machine: body(machine, 0), seed),
         "array-in-transfer",
-        r"TMA load \(a\) reads a\[0:64, 0:64\], which store \(a\) of the same CTA wrote: nothing makes ordinary "
+        r"TMA load \(a\) reads a\[0:64, 0:64\], which store \(a\) of the same CTA wrote: nothing "
+        r"makes ordinary "
         "stores to an array visible",
         r"fence.proxy.async.shared::cta, is of shared memory",
         r"fix:    store it with copy_smem_to_gmem",
@@ -327,7 +331,8 @@ def test_a_store_over_what_a_load_still_reads(lanes: bool) -> None:
     reported(
         lambda seed: run_body(lambda machine: body(machine, False), seed),
         "array-in-transfer",
-        r"store \(a\) writes the array at a\[0:64, 0:64\] while TMA load \(a\) by warpgroup 0 \(compute\) may still be "
+        r"store \(a\) writes the array at a\[0:64, 0:64\] while TMA load \(a\) by warpgroup 0 "
+        r"\(compute\) may still be "
         "reading it",
     )
 
@@ -364,7 +369,8 @@ def test_a_store_is_over_for_those_who_know(second: str) -> None:
     reported(
         lambda seed: run(seed, False),
         "array-in-transfer",
-        r"\(a\) (reads|writes) the array at a\[0:\d+, 0:64\] while .*\(a\) by warpgroup [01] \(compute\) may still be "
+        r"\(a\) (reads|writes) the array at a\[0:\d+, 0:64\] while .*\(a\) by warpgroup [01] "
+        r"\(compute\) may still be "
         "(reading|writing) it|ordinary stores to an array visible",
     )
 
@@ -458,8 +464,8 @@ def test_arrays_are_touched_behind_a_griddepcontrol_wait(
         reported(
             run,
             "read-before-grid-dependency",
-            r"a\[0:64, 0:64\] is (read|written) by (TMA (load|store)|store) \(a\) of warpgroup 0 \(compute\) before "
-            r"griddepcontrol.wait",
+            r"a\[0:64, 0:64\] is (read|written) by (TMA (load|store)|store) \(a\) of warpgroup 0 "
+            r"\(compute\) before griddepcontrol.wait",
             r"fix:    griddep.wait\(\) by every warpgroup",
         )
 

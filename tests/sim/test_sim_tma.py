@@ -112,10 +112,8 @@ def test_a_store_undoes_what_a_load_did_and_leaves_the_outside_alone(swizzle, se
     source = np.arange(24 * 64).reshape(24, 64).astype(F16)
     target = np.full((40, 40), -1, F16)
     width = swizzle // 2 or 32
-    into, out = (
-        TensorMap(source, (16, width), swizzle, "x"),
-        TensorMap(target, (16, width), swizzle, "y"),
-    )
+    into = TensorMap(source, (16, width), swizzle, "x")
+    out = TensorMap(target, (16, width), swizzle, "y")
 
     def body(machine):
         fill(machine, [(0, into, (4, 0))])

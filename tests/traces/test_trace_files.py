@@ -204,7 +204,8 @@ def test_a_text_file_holds_the_timeline_of_every_cta(tmp_path: Path) -> None:
     [
         (
             "run.csv",
-            r"trace: '.*run.csv' ends in neither .json \(for ui.perfetto.dev\) nor .txt \(timelines\)",
+            r"trace: '.*run.csv' ends in neither .json \(for ui.perfetto.dev\) nor .txt "
+            r"\(timelines\)",
         ),
         ("run", "ends in neither"),
     ],
@@ -241,8 +242,8 @@ def late(a, b, c):
     )
     for (k,), (a_tile, b_tile) in pipe(a, b):
         if k > 0:
-            acc = numpipe.wgmma(acc, previous, b_tile.T)  # noqa: F821
-        previous = a_tile  # noqa: F841
+            acc = numpipe.wgmma(acc, previous, b_tile.T)
+        previous = a_tile
     c[ds(0, 64), ds(0, 64)] = acc
 
 

@@ -278,20 +278,23 @@ BROKEN: dict[str, tuple[Callable[[Trace], Trace], type[SimulationError], str, st
         too_early_issue,
         PipelineRace,
         "refilled-while-read",
-        r"warpgroup 2 \(memory\) of CTA \(0, 0, 0\): issue of step \d at \d+ cycles, but warpgroup \d \(compute\): "
-        r"release of step \d \(slot \d\) of a, b @ .*:\d+ at \d+ cycles: a slot is filled again when all that read it",
+        r"warpgroup 2 \(memory\) of CTA \(0, 0, 0\): issue of step \d at \d+ cycles, but "
+        r"warpgroup \d \(compute\): release of step \d \(slot \d\) of a, b @ .*:\d+ at \d+ "
+        r"cycles: a slot is filled again when all that read it",
     ),
     "a warpgroup that does not release": (
         lambda t: edited(t, without(lambda e: e.note == "release" and e.warpgroup == 1)),
         PipelineRace,
         "refilled-while-read",
-        r"issue of step 2 at \d+ cycles, but warpgroup 1 .compute.: compute of step 0 .*: the slot was not released by ",
+        r"issue of step 2 at \d+ cycles, but warpgroup 1 .compute.: compute of step 0 .*: the "
+        r"slot was not released by ",
     ),
     "a release that is missing": (
         lambda t: edited(t, without(lambda e: of(e, "release", 2, 1))),
         SimulationError,
         "too-few-arrivals",
-        "release of step 3 .*, but warpgroup 1 .compute.: release of step 1 .*: steps are taken one after another; 2 is next",
+        "release of step 3 .*, but warpgroup 1 .compute.: release of step 1 .*: steps are taken "
+        "one after another; 2 is next",
     ),
     "the last release missing": (
         lambda t: edited(t, without(lambda e: of(e, "release", 7))),
@@ -303,25 +306,29 @@ BROKEN: dict[str, tuple[Callable[[Trace], Trace], type[SimulationError], str, st
         swapped,
         SimulationError,
         "wrong-phase",
-        "compute of step 3 .*, but warpgroup 0 .compute.: compute of step 1 .*: steps are taken one after another; 2 is next",
+        "compute of step 3 .*, but warpgroup 0 .compute.: compute of step 1 .*: steps are taken "
+        "one after another; 2 is next",
     ),
     "tiles used before their copies": (
         early_compute,
         PipelineRace,
         "read-before-ready",
-        r"compute of step 0 .* at \d+ cycles, but warpgroup 2 .memory.: issue .* at \d+ cycles: a wait for the tiles ends after",
+        r"compute of step 0 .* at \d+ cycles, but warpgroup 2 .memory.: issue .* at \d+ cycles: a "
+        r"wait for the tiles ends after",
     ),
     "a slot released before it is used": (
         released_first,
         PipelineRace,
         "read-after-release",
-        "compute of step 1 .*, but warpgroup 0 .compute.: release of step 1 .*: what is released is not used any more",
+        "compute of step 1 .*, but warpgroup 0 .compute.: release of step 1 .*: what is released "
+        "is not used any more",
     ),
     "a slot released twice": (
         released_twice,
         SimulationError,
         "too-many-arrivals",
-        "release of step 1 .*, but warpgroup 0 .compute.: release of step 1 .*: steps are taken one after another; 2 is next",
+        "release of step 1 .*, but warpgroup 0 .compute.: release of step 1 .*: steps are taken "
+        "one after another; 2 is next",
     ),
     "a step in a wrong slot": (
         lambda t: edited(t, said(lambda e: of(e, "wait", 3) or of(e, "compute", 3), slot=0)),
@@ -395,7 +402,8 @@ def test_an_output_that_is_stored_before_all_have_written_it_is_reported() -> No
     made = edited(trace, edit)
     with pytest.raises(
         PipelineRace,
-        match=r"store of step 0 .*, but warpgroup 1 .compute.: compute of step 0 .* stored when all",
+        match=r"store of step 0 .*, but warpgroup 1 .compute.: compute of step 0 .* stored when "
+        r"all",
     ):
         made.check_legal()
 

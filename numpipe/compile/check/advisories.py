@@ -49,13 +49,13 @@ _NO_CALL = (
 )
 _NO_ROOM = "a lane has too few registers for the products that are in flight together"
 _LESS = (
-    "use tiles of fewer columns or rows, fewer compute warpgroups (num_compute_wgs), a smaller memory_registers, or a wait "
-    "before the next product is issued"
+    "use tiles of fewer columns or rows, fewer compute warpgroups (num_compute_wgs), a smaller "
+    "memory_registers, or a wait before the next product is issued"
 )
 _PATHS = "a product is issued, or waited for, on some of the ways through a branch only"
 _ALL_PATHS = (
-    "put the wgmma and its wgmma_wait on the same side of an 'if', with a condition that is the same in all lanes of the "
-    "warpgroup"
+    "put the wgmma and its wgmma_wait on the same side of an 'if', with a condition that is the "
+    "same in all lanes of the warpgroup"
 )
 ADVISORIES = {
     advisory.code: advisory
@@ -67,9 +67,11 @@ ADVISORIES = {
         Advisory(
             code="C7513",
             name="operand-redefined",
-            means="an A operand gets its next value in the registers that a product in flight reads",
+            means="an A operand gets its next value in the registers that a product in flight "
+            "reads",
             place="packed",
-            fix="write acc = numpipe.wgmma_wait(acc) before; what the operand is made of may be computed while the product runs",
+            fix="write acc = numpipe.wgmma_wait(acc) before; what the operand is made of may be "
+            "computed while the product runs",
         ),
         Advisory(
             code="C7514",
@@ -83,8 +85,9 @@ ADVISORIES = {
             name="accumulator-redefined",
             means="registers of an accumulator are written while products are in flight",
             place="begun",
-            fix="make the accumulator before the first of them is issued, or let the product begin with None; where loops have as "
-            "many steps as the compile knows, use delay_release=0 or take the number of steps from an array's shape",
+            fix="make the accumulator before the first of them is issued, or let the product "
+            "begin with None; where loops have as many steps as the compile knows, use "
+            "delay_release=0 or take the number of steps from an array's shape",
         ),
         Advisory(
             code="C7516",
@@ -139,8 +142,9 @@ def redefined(unit: Unit, lifted: Lifted, seen: Products) -> SerializedWgmma:
     name, definition, product = seen.redefined[0]
     fix = ADVISORIES["C7513"].fix
     text = (
-        f"'{name}' gets its next value in the registers that a product in flight reads: ptxas would serialise wgmma, "
-        f"operand-redefined (C7513): {COST}; {fix}{ALLOWED}\n  in flight since {product.filename}:{product.line}"
+        f"'{name}' gets its next value in the registers that a product in flight reads: ptxas "
+        f"would serialise wgmma, operand-redefined (C7513): {COST}; {fix}{ALLOWED}\n  in flight "
+        f"since {product.filename}:{product.line}"
     )
     return error_lines.stamp(SerializedWgmma(text), unit, lifted, [definition])
 
@@ -150,9 +154,10 @@ def overwritten(unit: Unit, lifted: Lifted, seen: Products) -> SpecError:
     step reads it."""
     definition, product = seen.overwritten[0]
     text = (
-        "wgmma(acc, a, b), a: a step gives this operand its next value in the registers that a product of an earlier step "
-        "may still read: write acc = numpipe.wgmma_wait(acc, 0) behind the wgmma, use delay_release=0, or leave a in shared "
-        f"memory, a_tile.at[…]\n  in flight since {product.filename}:{product.line}"
+        "wgmma(acc, a, b), a: a step gives this operand its next value in the registers that a "
+        "product of an earlier step may still read: write acc = numpipe.wgmma_wait(acc, 0) "
+        "behind the wgmma, use delay_release=0, or leave a in shared memory, a_tile.at[…]\n  in "
+        f"flight since {product.filename}:{product.line}"
     )
     return error_lines.stamp(SpecError(text), unit, lifted, [definition])
 
@@ -177,5 +182,8 @@ def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> Ser
     ][:1]
     if advisory.name == "register-pressure":
         rows = register_budget.table(seen)
-    text = f"ptxas serialises wgmma, {advisory.name} ({advisory.code}): {advisory.means}: {COST}; {advisory.fix}{ALLOWED}"
+    text = (
+        f"ptxas serialises wgmma, {advisory.name} ({advisory.code}): {advisory.means}: {COST}; "
+        f"{advisory.fix}{ALLOWED}"
+    )
     return error_lines.stamp(SerializedWgmma("\n".join([text, *rows])), unit, lifted, [where])

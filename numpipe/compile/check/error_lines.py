@@ -143,8 +143,8 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
         )
     ):
         raised = CompileError(
-            f"{foreign}(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run it; use "
-            f"numpipe's operations ({what})"
+            f"{foreign}(…) is Numba's: it runs on a GPU only, and the simulated SM cannot run it; "
+            f"use numpipe's operations ({what})"
         )
     elif isinstance(error, FloatingPointError):
         raised = SimulationError(
@@ -157,7 +157,8 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
 
 _BUILTIN = re.compile(r"\b(int|float)\(")
 _NOT_FOR_TILES = re.compile(
-    rf"a (register tile|mask)\b.* {re.escape(REASON)}|\w+\(…\) converts a number, got a register tile"
+    rf"a (register tile|mask)\b.* {re.escape(REASON)}|\w+\(…\) converts a number, got a register "
+    r"tile"
 )
 _OF_TILES = {"int": "x.astype(np.int32)", "float": "x.astype(np.float32)"}
 
@@ -168,8 +169,8 @@ def hinted(message: str, unit: Unit, places: list[Position]) -> str:
     code = _code(places[-1]) if places else ""
     if _NOT_FOR_TILES.match(message) and (builtin := _BUILTIN.search(code)):
         return (
-            f"{builtin[1]}(…) takes numbers, and there is a tile among its arguments: of the elements of tiles write "
-            f"{_OF_TILES[builtin[1]]}"
+            f"{builtin[1]}(…) takes numbers, and there is a tile among its arguments: of the "
+            f"elements of tiles write {_OF_TILES[builtin[1]]}"
         )
     if message.endswith("tuple index out of range"):
         for read, name, axis in _SIZE.findall(code):
@@ -384,14 +385,16 @@ _NUMBA_SAYS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"Cannot bind .* to signature .* due to \"(.*)\"\.?", r"\1"),
 )
 _STILL_IN_TUPLE = re.compile(
-    r"\(shared-memory tile \([^()]*\) \w+,\)|'[=!<>]=?' is not defined for \(int32,\)|and \(int32,\)$"
+    r"\(shared-memory tile \([^()]*\) \w+,\)|'[=!<>]=?' is not defined for \(int32,\)|and "
+    r"\(int32,\)$"
 )
 _SIZE = re.compile(r"\b((\w+)\.shape\[(\d+)\])")
 _HINTS = (
     (_STILL_IN_TUPLE, TUPLES),
     (
         re.compile(
-            r"(operand type|supported between|not defined for|register tiles?\b[^()]*\bgot (?!\()).*shared-memory tile"
+            r"(operand type|supported between|not defined for|register tiles?\b[^()]*\bgot "
+            r"(?!\()).*shared-memory tile"
         ),
         "; tile[...] loads a shared-memory tile to registers",
     ),
@@ -460,7 +463,8 @@ def spoken(text: str) -> str:
     text = re.sub(r"\bgot .*", lambda got: _VALUE.sub(r"\1", got[0]), text)
     text = re.sub(r"(?<=')numpy\.| at 0x\w+", "", text)
     text = re.sub(
-        r"^('tuple' object has no attribute '\w+'|tuple indices must be integers or slices, not ellipsis)$",
+        r"^('tuple' object has no attribute '\w+'|tuple indices must be integers or slices, not "
+        r"ellipsis)$",
         rf"\1{TUPLES}",
         text,
     )

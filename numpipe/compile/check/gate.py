@@ -187,7 +187,10 @@ def entry_registers(built: Built) -> Iterator[str]:
     expected = min(255, built.unit.register_pool // built.unit.warpgroups)
     registers = built.image.resources.registers
     if registers > expected or (built.unit.warp_specialized and registers != expected):
-        yield f"{registers} registers at entry; {built.image.threads} threads share the register file at {expected} a lane"
+        yield (
+            f"{registers} registers at entry; {built.image.threads} threads share the register "
+            f"file at {expected} a lane"
+        )
 
 
 def local_memory(sass: Sass) -> Iterator[str]:
@@ -276,10 +279,16 @@ def waits(sass: Sass, ptx: str) -> Iterator[str]:
     for left, count in sorted(Counter(left for left, _ in made).items()):
         if count > copies * written[left]:
             example = next(instruction for other, instruction in made if other == left)
-            yield f"waits that leave {left} groups of products in flight: {count}, {written[left]} in the PTX: among them {example}"
+            yield (
+                f"waits that leave {left} groups of products in flight: {count}, {written[left]} "
+                f"in the PTX: among them {example}"
+            )
     begun, fences = sass.find(r"WARPGROUP\.ARRIVE"), ptx.count("wgmma.fence.sync.aligned")
     if len(begun) > copies * fences:
-        yield f"beginnings of groups of products: {len(begun)}, {fences} in the PTX: among them {begun[0]}"
+        yield (
+            f"beginnings of groups of products: {len(begun)}, {fences} in the PTX: among them "
+            f"{begun[0]}"
+        )
 
 
 def roles(built: Built, sass: Sass) -> Iterator[str]:
@@ -289,11 +298,9 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
     rings = [bool(plan.private) for plan in unit.load_rings]
     shared, private, tickets = not all(rings), any(rings), unit.work_ring is not None
     if unit.warp_specialized:
-        memory, compute, whose = (
-            role_code(sass, "memory"),
-            role_code(sass, "compute"),
-            "the {} role",
-        )
+        memory = role_code(sass, "memory")
+        compute = role_code(sass, "compute")
+        whose = "the {} role"
         if not memory or not compute:
             yield "the roles are not there: no setmaxnreg in the code"
             return
@@ -354,7 +361,10 @@ def launch_bounds(built: Built, ptx: str) -> Iterator[str]:
         or int(found[1]) != built.image.threads
         or not re.search(r"\.minnctapersm\s+1\b", ptx)
     ):
-        yield f"launch bounds: .maxntid {found[1] if found else 'missing'}, expected {built.image.threads} with .minnctapersm 1"
+        yield (
+            f"launch bounds: .maxntid {found[1] if found else 'missing'}, expected "
+            f"{built.image.threads} with .minnctapersm 1"
+        )
 
 
 def tensor_maps(built: Built, ptx: str) -> Iterator[str]:
@@ -362,13 +372,14 @@ def tensor_maps(built: Built, ptx: str) -> Iterator[str]:
     nothing reads its words, except the address of a counter behind the maps, and what a kernel with
     semaphores knows of the GPUs, of which each has maps there."""
     unit = built.unit
-    wanted, words = (
-        unit.table_bytes,
-        {*[unit.counter_at] * (unit.work_ring is not None), *[unit.peers_at] * bool(unit.gpus)},
-    )
+    wanted = unit.table_bytes
+    words = {*[unit.counter_at] * (unit.work_ring is not None), *[unit.peers_at] * bool(unit.gpus)}
     tables = re.findall(r"\.param \.align (\d+) \.b8 (\w+)\[(\d+)\]", ptx)
     if [(align, size) for align, _, size in tables] != [("64", str(wanted))]:
-        yield f"tensor maps: expected one parameter of {wanted} bytes aligned to 64, found {[(a, s) for a, _, s in tables]}"
+        yield (
+            f"tensor maps: expected one parameter of {wanted} bytes aligned to 64, found "
+            f"{[(a, s) for a, _, s in tables]}"
+        )
         return
     table = tables[0][1]
     for line in ptx.splitlines():
@@ -392,7 +403,10 @@ def tensor_maps(built: Built, ptx: str) -> Iterator[str]:
     for register in sorted(copies):
         roots = set(_roots(register, defined, set()))
         if roots != {table}:
-            yield f"a copy's tensor map {register} comes from {sorted(roots)}, not from the parameter {table}"
+            yield (
+                f"a copy's tensor map {register} comes from {sorted(roots)}, not from the "
+                f"parameter {table}"
+            )
 
 
 def _roots(name: str, defined: dict[str, list[str]], seen: set[str]) -> Iterator[str]:

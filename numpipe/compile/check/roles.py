@@ -37,7 +37,8 @@ _FORBIDDEN = (
     ),
     (
         "an atomic",
-        r"^(atomicrmw|cmpxchg) |@\W?llvm\.nvvm\.atomic|\b(atom|red)\.(global|shared|add|cas)|@\W?___numba_atomic",
+        r"^(atomicrmw|cmpxchg) "
+        r"|@\W?llvm\.nvvm\.atomic|\b(atom|red)\.(global|shared|add|cas)|@\W?___numba_atomic",
         "atomic",
     ),
     ("a store", r"\bst\.(global|shared|volatile|relaxed)", "store"),
@@ -108,8 +109,9 @@ def _blame(unit: Unit, lifted: Lifted, path: tuple[str, ...], what: str, pattern
     """Return the message, at the call in the source of the function that does it, or of one on the
     way to it."""
     message = (
-        f"kernel {unit.kernel}: {what}{{}} reaches the memory role, where one lane runs the kernel's control flow to issue "
-        "copies: use numpipe's own operations (barriers, c[…] = tile), which know their role"
+        f"kernel {unit.kernel}: {what}{{}} reaches the memory role, where one lane runs the "
+        "kernel's control flow to issue copies: use numpipe's own operations (barriers, c[…] = "
+        "tile), which know their role"
     )
     calls = [
         (source, node)

@@ -410,10 +410,8 @@ class _Function:
         if place is None or newest is None:
             return
         for product in state:
-            operand, product_place = (
-                self.operands.get(product, ""),
-                self.position(self.definitions[product]),
-            )
+            operand = self.operands.get(product, "")
+            product_place = self.position(self.definitions[product])
             if name in carried.get(operand, ()) and product_place is not None:
                 entry = self._name(operand), place, product_place
                 seen.redefined += [] if entry in seen.redefined else [entry]

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...core import arith, numbers
 from ...core.op import BY_METHOD, BY_NUMPY, Op
-from ...language.tiles import elementwise, mathematics, nan_checks, reduce, scan  # noqa: F401 - they say what of NumPy means them
+from ...language.tiles import elementwise, mathematics, nan_checks, reduce, scan
 from ...plan import context
 from .constants import MISSING, OPERATIONS, literal_node, lookup, stores
 from .nodes import assign, load, located, operation, walk
@@ -100,8 +100,8 @@ class Arithmetic(Rewriter):
             if between and not self._repeatable(right):
                 self.error(
                     right,
-                    f"'{ast.unparse(right)}' calls a function between two comparisons: bind its value to a name "
-                    "first",
+                    f"'{ast.unparse(right)}' calls a function between two comparisons: bind its "
+                    "value to a name first",
                 )
             parts.append(self._compute(OPERATIONS[type(op)], [left, right], node))
             left = copy.deepcopy(right)
@@ -183,8 +183,8 @@ class Arithmetic(Rewriter):
         if places or len(args) != len(takes) or any(isinstance(arg, ast.Starred) for arg in args):
             self.error(
                 node,
-                f"{name} takes {len(takes)} argument{'s' * (len(takes) > 1)} in a kernel, ({', '.join(takes)}), got "
-                f"{ast.unparse(node)}",
+                f"{name} takes {len(takes)} argument{'s' * (len(takes) > 1)} in a kernel, "
+                f"({', '.join(takes)}), got {ast.unparse(node)}",
             )
         return self._compute(operation, [self.visit(arg) for arg in args], node)
 
@@ -212,10 +212,8 @@ class Arithmetic(Rewriter):
 
     def choice(self, node: ast.IfExp) -> Any:
         self.generic_visit(node)
-        node.body, node.orelse = (
-            self._settled(node.body, ints=True),
-            self._settled(node.orelse, ints=True),
-        )
+        node.body = self._settled(node.body, ints=True)
+        node.orelse = self._settled(node.orelse, ints=True)
         return node
 
     def condition(self, node: ast.BoolOp) -> Any:

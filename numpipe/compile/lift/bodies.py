@@ -68,8 +68,8 @@ class Bodies(Functions):
         if carries and self.value(compute) is not None:
             self.error(
                 node,
-                "emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways to say the same: "
-                "give one",
+                "emit_pipeline_warp_specialized: compute_context and carry_coroutine are two ways "
+                "to say the same: give one",
             )
         # what is left are options of the CTA's split into roles, which must be those of the kernel
         if not alone:
@@ -225,13 +225,13 @@ class Bodies(Functions):
             if isinstance(node, ast.Dict):
                 self.error(
                     node,
-                    "numpipe.scratch: a kernel has no dictionaries: write a NamedTuple, whose parts have names too, "
-                    "or a tuple of types",
+                    "numpipe.scratch: a kernel has no dictionaries: write a NamedTuple, whose "
+                    "parts have names too, or a tuple of types",
                 )
             self.error(
                 node,
-                "numpipe.scratch takes a type, numpipe.SMEM(shape, dtype), numpipe.Barrier(…) or numpipe.RefUnion(…), "
-                f"which is a compile-time constant, got {ast.unparse(node)}",
+                "numpipe.scratch takes a type, numpipe.SMEM(shape, dtype), numpipe.Barrier(…) or "
+                f"numpipe.RefUnion(…), which is a compile-time constant, got {ast.unparse(node)}",
             )
         return self.visit(node)  # type: ignore[no-any-return]
 
@@ -255,8 +255,9 @@ class Bodies(Functions):
             if self.value(part) is MISSING and part not in self.constants.failed:
                 self.error(
                     part,
-                    f"{ast.unparse(part)} is no compile-time constant, and the type of an allocation is one: write "
-                    "literals, constants of the module or fields of a Static",
+                    f"{ast.unparse(part)} is no compile-time constant, and the type of an "
+                    "allocation is one: write literals, constants of the module or fields of a "
+                    "Static",
                 )
             self.visit(part)  # which says why it failed
         try:

@@ -30,11 +30,14 @@ from .subset import host_only, mismatch, plain_signature, spelled
 def plain(function: Any) -> str:
     """Return the error for a Python function of the user's that is no function of a kernel."""
     return (
-        f"'{function.__name__}' is a plain Python function: a kernel calls functions that are nested in it or decorated with "
-        f"@numpipe.function; put @numpipe.function above 'def {function.__name__}'"
+        f"'{function.__name__}' is a plain Python function: a kernel calls functions that are "
+        "nested in it or decorated with @numpipe.function; put @numpipe.function above 'def "
+        f"{function.__name__}'"
         if function.__name__ != "<lambda>"
-        else "a lambda of the module is a plain Python function: write a 'def' with @numpipe.function above it, or nest it in the "
-        "kernel"
+        else (
+            "a lambda of the module is a plain Python function: write a 'def' with "
+            "@numpipe.function above it, or nest it in the kernel"
+        )
     )
 
 
@@ -46,8 +49,8 @@ class Calls(Loops):
         if does(called, "issues") or does(called, "waits"):
             self.error(
                 node,
-                f"{called.__name__} returns the accumulator and changes nothing in place: write acc = "
-                f"{ast.unparse(node.value)}",
+                f"{called.__name__} returns the accumulator and changes nothing in place: write "
+                f"acc = {ast.unparse(node.value)}",
             )
         return NOT_MINE
 
@@ -107,7 +110,8 @@ class Calls(Loops):
                 self.error(
                     node,
                     f"the axis {axis!r} is that of a mesh's GPUs, and this kernel runs on one: "
-                    "@numpipe.kernel(semaphores=…) makes it a kernel of several, which is called with mesh=",
+                    "@numpipe.kernel(semaphores=…) makes it a kernel of several, which is called "
+                    "with mesh=",
                 )
             named = (
                 f"named {', '.join(map(repr, self.unit.axes))}"
@@ -141,7 +145,8 @@ class Calls(Loops):
         if dimension not in self.unit.folded:
             self.error(
                 node,
-                f"{name}({dimension}): the grid has {self.unit.grid_rank} dimensions, 0…{self.unit.grid_rank - 1}",
+                f"{name}({dimension}): the grid has {self.unit.grid_rank} dimensions, "
+                f"0…{self.unit.grid_rank - 1}",
             )
         return self.call(of, [literal_node(dimension, node)], node)
 
@@ -149,7 +154,8 @@ class Calls(Loops):
         if function is tile_loop.tiles or function is tile_loop.nd_loop:
             self.error(
                 node,
-                f"numpipe.{function.__name__}(…) stands in a `for` only: for m, n in numpipe.{function.__name__}(…):",
+                f"numpipe.{function.__name__}(…) stands in a `for` only: for m, n in "
+                f"numpipe.{function.__name__}(…):",
             )
         if self._pipeline_call(node):
             self.error(
@@ -194,8 +200,8 @@ class Calls(Loops):
             if space is None:
                 self.error(
                     args[2],
-                    "BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, a compile-time constant, got "
-                    f"{ast.unparse(args[2])}",
+                    "BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, a "
+                    f"compile-time constant, got {ast.unparse(args[2])}",
                 )
             args[2] = literal_node(space, args[2])
             args += [
@@ -252,7 +258,8 @@ class Calls(Loops):
         if type(function).__name__ == "Kernel" and hasattr(function, "simulate"):
             self.error(
                 node,
-                f"'{function.name}' is a kernel: a kernel is called from the host, not from a kernel",
+                f"'{function.name}' is a kernel: a kernel is called from the host, not from a "
+                "kernel",
             )
         if function is MISSING or named_tuple(function):
             return NOT_MINE
@@ -310,8 +317,8 @@ class Calls(Loops):
     def _no_keywords(self, node: ast.Call) -> NoReturn:
         self.error(
             node,
-            f"'{ast.unparse(node.func)}' is called with keywords: names of parameters are known only of functions "
-            "called by their own name",
+            f"'{ast.unparse(node.func)}' is called with keywords: names of parameters are known "
+            "only of functions called by their own name",
         )
 
     def _by_position(self, name: str, node: ast.Call) -> None:
@@ -331,8 +338,8 @@ class Calls(Loops):
             if node.keywords or len(node.args) < len(fixed):
                 self.error(
                     node,
-                    f"{name}({', '.join([*fixed, f'*{parameters[-1]}'])}): is called by position, with "
-                    f"{len(fixed)} arguments at least",
+                    f"{name}({', '.join([*fixed, f'*{parameters[-1]}'])}): is called by position, "
+                    f"with {len(fixed)} arguments at least",
                 )
             node.args = list(
                 facts.packed(
@@ -350,7 +357,8 @@ class Calls(Loops):
             registers = shape[0] * shape[1] // 128
             if registers >= unit.compute_registers:
                 has = (
-                    f"({unit.register_pool} - {unit.memory_registers} of the memory role) / {unit.compute_wgs}, at most 256"
+                    f"({unit.register_pool} - {unit.memory_registers} of the memory role) / "
+                    f"{unit.compute_wgs}, at most 256"
                     if unit.warp_specialized
                     else f"{unit.target.registers} / {unit.threads} threads in "
                     f"steps of 8, at most {unit.target.lane_registers}"
@@ -360,9 +368,10 @@ class Calls(Loops):
                 fits = rows, min(elements // rows // 8 * 8, shape[1])
                 self.error(
                     node,
-                    f"register budget: zeros {shape} takes {shape[0]} x {shape[1]} / 128 = {registers} registers a "
-                    f"lane, but each of {unit.compute_wgs} compute warpgroups has {unit.compute_registers}: {has}; "
-                    f"use a smaller tile, such as {fits}, and more CTAs or warpgroups",
+                    f"register budget: zeros {shape} takes {shape[0]} x {shape[1]} / 128 = "
+                    f"{registers} registers a lane, but each of {unit.compute_wgs} compute "
+                    f"warpgroups has {unit.compute_registers}: {has}; use a smaller tile, such as "
+                    f"{fits}, and more CTAs or warpgroups",
                 )
 
     def _index_maps_fit(self, grid: ast.expr, in_specs: ast.expr, out_specs: ast.expr) -> None:
@@ -460,8 +469,8 @@ class Calls(Loops):
         if low is MISSING or high is MISSING or part.step is not None:
             self.error(
                 part,
-                "a slice of a tile or array has compile-time bounds and no step; for a run-time start write "
-                "ds(start, size)",
+                "a slice of a tile or array has compile-time bounds and no step; for a run-time "
+                "start write ds(start, size)",
             )
         if high is None or min(low, high) < 0:  # of what it is a slice is known when it is typed
             return self.call(refs.span, [literal_node(low, part), literal_node(high, part)], part)

@@ -65,8 +65,8 @@ class Functions(Nested):
             ):
                 self.error(
                     node,
-                    f"{ast.unparse(node)} is a BlockSpec made outside the kernel: make it in the kernel, with which "
-                    "its index map is compiled",
+                    f"{ast.unparse(node)} is a BlockSpec made outside the kernel: make it in the "
+                    "kernel, with which its index map is compiled",
                 )
         return NOT_MINE
 
@@ -118,7 +118,8 @@ class Functions(Nested):
                 )
                 self.error(
                     node,
-                    f"function '{function.__name__}' calls itself ({chain}): recursion cannot be compiled",
+                    f"function '{function.__name__}' calls itself ({chain}): recursion cannot be "
+                    "compiled",
                 )  # type: ignore[attr-defined]
             active.append(function)
             try:

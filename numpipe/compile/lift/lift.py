@@ -40,7 +40,14 @@ from ...core.functions import Function
 from ...diagnostics import source as _source
 from ...diagnostics.errors import CompileError, Position
 from ...language.pipeline import warpgroup_order
-from ...language.tiles import array_views, elementwise, load, shared_tiles, store, tile_slices  # noqa: F401  # they give tiles and references their methods
+from ...language.tiles import (  # they give tiles and references their methods
+    array_views,
+    elementwise,
+    load,
+    shared_tiles,
+    store,
+    tile_slices,
+)
 from ...plan.unit import Unit
 from . import while_loops
 from .arithmetic import Arithmetic
@@ -81,8 +88,9 @@ class Lifted:
 
 def _no_source(function: Callable[..., Any]) -> CompileError:
     return CompileError(
-        f"kernel {function.__name__}: its source is not available ({function.__code__.co_filename}), and numpipe "
-        f"rewrites kernels from their source: {_source.missing(function)}"
+        f"kernel {function.__name__}: its source is not available "
+        f"({function.__code__.co_filename}), and numpipe rewrites kernels from their source: "
+        f"{_source.missing(function)}"
     )
 
 
@@ -91,8 +99,8 @@ def read(function: Callable[..., Any]) -> Source:
     there is none."""
     if hasattr(function, "__wrapped__"):
         raise CompileError(
-            f"kernel {function.__name__}: a decorator below @numpipe.kernel wraps it, but kernels are compiled from "
-            "their source, without it: put @numpipe.kernel next to the 'def'"
+            f"kernel {function.__name__}: a decorator below @numpipe.kernel wraps it, but kernels "
+            "are compiled from their source, without it: put @numpipe.kernel next to the 'def'"
         )
     try:
         lines, first = _source.lines(function)
@@ -196,7 +204,8 @@ class _Lift(LaneCode, Statements, Reductions, Bodies):
             if name in self.constants.known and not isinstance(where, ast.arg):
                 self.error(
                     where,
-                    f"'{name}' is a parameter of the kernel and cannot be re-bound: use another name",
+                    f"'{name}' is a parameter of the kernel and cannot be re-bound: use another "
+                    "name",
                 )
         self._signature([CONTEXT, *parameters])
         self.lifts_kernel = True

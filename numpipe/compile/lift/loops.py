@@ -141,20 +141,19 @@ class Loops(TileLoops, Arithmetic):
         """Refuse a loop inside a pipeline's loop that uses the same slots: one over the pipeline
         and its arrays, or one that shares its allocations."""
         assert isinstance(node.iter, ast.Call)
-        pipe, call, slots, keywords = (
-            node.iter.func,
-            ast.dump(node.iter),
-            self._slots(node.iter),
-            node.iter.keywords,
-        )
+        pipe = node.iter.func
+        call = ast.dump(node.iter)
+        slots = self._slots(node.iter)
+        keywords = node.iter.keywords
         if not isinstance(pipe, ast.Name) or len(self._binds(pipe.id)) != 1:
             return
         for inner in own(node.body):
             if isinstance(inner, ast.For) and ast.dump(inner.iter) == call:
                 self.error(
                     inner.iter,
-                    f"{ast.unparse(inner.iter)} runs inside its own loop of line {node.lineno}, on the same "
-                    "slots, which are in use until that one ends: make a second pipeline for it",
+                    f"{ast.unparse(inner.iter)} runs inside its own loop of line {node.lineno}, "
+                    "on the same slots, which are in use until that one ends: make a second "
+                    "pipeline for it",
                 )
             if (
                 isinstance(inner, ast.For)
@@ -164,8 +163,8 @@ class Loops(TileLoops, Arithmetic):
             ):
                 self.error(
                     inner.iter,
-                    f"{ast.unparse(inner.iter)} runs inside the loop of line {node.lineno}, whose slots it "
-                    "has: they are in use until that one ends; let it have its own",
+                    f"{ast.unparse(inner.iter)} runs inside the loop of line {node.lineno}, whose "
+                    "slots it has: they are in use until that one ends; let it have its own",
                 )
 
     def _slots(self, call: ast.Call) -> str | None:
@@ -205,8 +204,8 @@ class Loops(TileLoops, Arithmetic):
             )
             self.error(
                 left,
-                f"'{word}' leaves the pipeline loop of line {node.lineno}: {harm}; run all steps, or make the grid "
-                "smaller",
+                f"'{word}' leaves the pipeline loop of line {node.lineno}: {harm}; run all steps, "
+                "or make the grid smaller",
             )
         if node.orelse:
             self.error(node.orelse[0], "a pipeline loop has no 'else'")
@@ -284,8 +283,8 @@ class Loops(TileLoops, Arithmetic):
         ):
             self.error(
                 target,
-                f"the pipeline is called on {arrays} arrays, but the loop unpacks {len(tiles.elts)} tiles: "
-                f"{ast.unparse(tiles)}",
+                f"the pipeline is called on {arrays} arrays, but the loop unpacks "
+                f"{len(tiles.elts)} tiles: {ast.unparse(tiles)}",
             )
         barriers = [group.elts for group in groups[2:] if isinstance(group, ast.Tuple)]
         return tuple(
@@ -384,8 +383,9 @@ class Loops(TileLoops, Arithmetic):
             if name in targets and name in later and (use := self._used_after(node, name)):
                 self.error(
                     use,
-                    f"'{name}' belongs to a step of the pipeline loop of line {node.lineno} and is used after it, "
-                    "where its slot is filled again: take what is needed of it in the loop",
+                    f"'{name}' belongs to a step of the pipeline loop of line {node.lineno} and "
+                    "is used after it, where its slot is filled again: take what is needed of it "
+                    "in the loop",
                 )
             if not here or name in targets:
                 continue
@@ -399,8 +399,8 @@ class Loops(TileLoops, Arithmetic):
             elif not before and name in later and self._used_after(node, name):
                 self.error(
                     here[0],
-                    f"'{name}' is born in the pipeline loop of line {node.lineno} and used after it: with no "
-                    "steps it would have no value; bind it before the loop",
+                    f"'{name}' is born in the pipeline loop of line {node.lineno} and used after "
+                    "it: with no steps it would have no value; bind it before the loop",
                 )
         return sorted(result)
 

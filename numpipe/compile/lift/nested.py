@@ -53,8 +53,8 @@ class Nested(Calls, Waits):
         if arguments.defaults or arguments.kw_defaults:
             self.error(
                 node,
-                f"{called}: its parameters have no defaults: it captures by value what it uses of the kernel, or use "
-                "@numpipe.function",
+                f"{called}: its parameters have no defaults: it captures by value what it uses of "
+                "the kernel, or use @numpipe.function",
             )
         if (
             arguments.kwarg
@@ -87,8 +87,8 @@ class Nested(Calls, Waits):
                 if getattr(place, "lineno", 0) > node.lineno:
                     self.error(
                         place,
-                        f"'{capture}' is re-bound after '{name}' of line {node.lineno} captured it: captures are by "
-                        "value in a kernel; use another name",
+                        f"'{capture}' is re-bound after '{name}' of line {node.lineno} captured "
+                        "it: captures are by value in a kernel; use another name",
                     )
         unpack = [
             located(assign(c, ast.Subscript(load(ENVIRONMENT), ast.Constant(i), ast.Load())), node)
@@ -125,8 +125,8 @@ class Nested(Calls, Waits):
             ):
                 self.error(
                     use,
-                    f"nested function '{name}' has '*': a function with it is called by its own name, or is the body "
-                    "of a pipeline; here write its parameters out",
+                    f"nested function '{name}' has '*': a function with it is called by its own "
+                    "name, or is the body of a pipeline; here write its parameters out",
                 )
 
     def _coroutine(self, node: ast.FunctionDef, always: bool = False) -> bool:
@@ -143,7 +143,8 @@ class Nested(Calls, Waits):
                 yields[-1],
                 f"carry_coroutine '{node.name}' "
                 + (
-                    f"yields {len(yields)} times: it yields the initial carry, once, and receives the final one"
+                    f"yields {len(yields)} times: it yields the initial carry, once, and receives "
+                    "the final one"
                     if len(yields) > 1
                     else "yields nothing: it yields the initial carry, and receives the final one"
                 ),
@@ -234,16 +235,25 @@ def _misuse(function: ast.FunctionDef, verb: str) -> str:
             f"passes the pipeline on (line {passed.lineno}): it calls it itself, {parameter}(carry)"
         )
     if len(uses) > 1:
-        return f"{verb} the pipeline {len(uses)} times (line {uses[1].lineno}): a pipeline runs once; emit another one"
+        return (
+            f"{verb} the pipeline {len(uses)} times (line {uses[1].lineno}): a pipeline runs "
+            "once; emit another one"
+        )
     use, call = uses[0], calls[id(uses[0])]
     if len(call.args) != 1 or call.keywords:
         return (
-            f"{verb} the pipeline with {len(call.args) + len(call.keywords)} arguments (line {use.lineno}): it takes the "
-            "initial carry"
+            f"{verb} the pipeline with {len(call.args) + len(call.keywords)} arguments (line "
+            f"{use.lineno}): it takes the initial carry"
         )
     if not any(part is use for statement in function.body for part in surely(statement)):
-        return f"{verb} the pipeline under a condition or in a loop (line {use.lineno}): every warpgroup runs it, once"
+        return (
+            f"{verb} the pipeline under a condition or in a loop (line {use.lineno}): every "
+            "warpgroup runs it, once"
+        )
     for node in walk(*function.body):
         if isinstance(node, ast.Return) and node.lineno < use.lineno:
-            return f"may return (line {node.lineno}) before it {verb} the pipeline: every warpgroup runs it, once"
+            return (
+                f"may return (line {node.lineno}) before it {verb} the pipeline: every warpgroup "
+                "runs it, once"
+            )
     return ""

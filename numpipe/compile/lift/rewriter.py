@@ -320,7 +320,8 @@ class Rewriter(Known):
         ):
             self.error(
                 node,
-                f"'{ast.unparse(node.value)}' ({type(base).__name__}) has no attribute '{node.attr}'",
+                f"'{ast.unparse(node.value)}' ({type(base).__name__}) has no attribute "
+                f"'{node.attr}'",
             )
         return NOT_MINE
 

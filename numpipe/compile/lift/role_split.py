@@ -41,8 +41,8 @@ def split(
         if own is not None and own != value:
             raise SpecError(
                 position.stamp(
-                    f"kernel {source.name}: {BUILDER} says {name}={value!r}, but @numpipe.kernel says "
-                    f"{own!r}: a CTA has one split into roles, so say it in one of the two"
+                    f"kernel {source.name}: {BUILDER} says {name}={value!r}, but @numpipe.kernel "
+                    f"says {own!r}: a CTA has one split into roles, so say it in one of the two"
                 )
             )
         first, where = found.setdefault(name, (value, position))
@@ -50,8 +50,8 @@ def split(
             raise SpecError(
                 position.stamp(
                     f"kernel {source.name}: {BUILDER} says {name}={value!r}, but the one of line "
-                    f"{where.line} says {first!r}: a CTA has one split into roles, so give both the same, "
-                    "or make two kernels"
+                    f"{where.line} says {first!r}: a CTA has one split into roles, so give both "
+                    "the same, or make two kernels"
                 )
             )
     asked = SplitOptions(**{name: value for name, (value, _) in found.items()})
@@ -84,8 +84,9 @@ class _Search(Known):
                 if value is MISSING:
                     raise CompileError(
                         position.stamp(
-                            f"kernel {self.kernel}: {keyword.arg}={ast.unparse(keyword.value)} must be a constant: warps and registers "
-                            "are given out before the kernel runs"
+                            f"kernel {self.kernel}: {keyword.arg}={ast.unparse(keyword.value)} "
+                            "must be a constant: warps and registers are given out before the "
+                            "kernel runs"
                         )
                     )
                 if value is not None:

@@ -40,19 +40,21 @@ class SplitLoops(Rewriter):
         if set(options) - _OPTIONS or any(isinstance(c, ast.Starred) for c in counts) or not counts:
             self.error(
                 node.iter,
-                "numpipe.split_tiles takes the tile counts, steps=, split=, order=, group= and dynamic=",
+                "numpipe.split_tiles takes the tile counts, steps=, split=, order=, group= and "
+                "dynamic=",
             )
         if "steps" not in options:
             self.error(
                 node.iter,
-                "numpipe.split_tiles: steps= is missing, the blocks of K of a whole tile: cdiv(a.shape[1], tk)",
+                "numpipe.split_tiles: steps= is missing, the blocks of K of a whole tile: "
+                "cdiv(a.shape[1], tk)",
             )
         target = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
         if len(target) != len(counts) + 1 or not isinstance(target[-1], ast.Name):
             self.error(
                 node.target,
-                f"numpipe.split_tiles of {len(counts)} counts gives {len(counts)} indices and a part, got "
-                f"`for {ast.unparse(node.target)} in`",
+                f"numpipe.split_tiles of {len(counts)} counts gives {len(counts)} indices and a "
+                f"part, got `for {ast.unparse(node.target)} in`",
             )
 
     def parts_of(
@@ -88,10 +90,8 @@ class SplitLoops(Rewriter):
         # a part of each tile for each CTA along an axis: its tiles are the cluster's
         if isinstance(known, str) and not stream:
             self._check_axis(split, "split_tiles: split", known)
-            name, here = (
-                self.temporary("part"),
-                self.call(context.axis_index, [literal_node(known, node)], node),
-            )
+            name = self.temporary("part")
+            here = self.call(context.axis_index, [literal_node(known, node)], node)
             value = self.call(
                 split_k.cluster_part,
                 [steps, here, literal_node(self.unit.sizes[known], node)],
@@ -137,7 +137,10 @@ class SplitLoops(Rewriter):
             named = (
                 f"the cluster's axes are {', '.join(map(repr, self.unit.cluster_axes))}"
                 if self.unit.cluster_axes
-                else "the kernel names none: @numpipe.kernel(cluster=(2,), cluster_names=('cluster',))"
+                else (
+                    "the kernel names none: @numpipe.kernel(cluster=(2,), "
+                    "cluster_names=('cluster',))"
+                )
             )
             self.error(node, f"numpipe.{what}={axis!r} is no axis of the cluster: {named}")
 
@@ -152,15 +155,15 @@ class SplitLoops(Rewriter):
         if not isinstance(name, str):
             self.error(
                 axis,
-                "numpipe.combine: axis= is the name of an axis of the cluster, a compile-time string, got "
-                f"{ast.unparse(axis)}",
+                "numpipe.combine: axis= is the name of an axis of the cluster, a compile-time "
+                f"string, got {ast.unparse(axis)}",
             )
         self._check_axis(axis, "combine: axis", name)
         if self.value(work) is not None:
             self.error(
                 work,
-                f"numpipe.combine: axis={name!r} exchanges sums through shared memory, and {ast.unparse(work)} is a "
-                "workspace in global memory: leave one of them out",
+                f"numpipe.combine: axis={name!r} exchanges sums through shared memory, and "
+                f"{ast.unparse(work)} is a workspace in global memory: leave one of them out",
             )
         return self.call(
             cluster_sums.reduce_scatter, [self.visit(acc), literal_node(name, node)], node

@@ -35,7 +35,8 @@ class Statements(Calls):
         if function is not profiling.region and not turn:
             self.error(
                 node,
-                "'with' needs objects that enter and leave, which the GPU has not: call what it stands for",
+                "'with' needs objects that enter and leave, which the GPU has not: call what it "
+                "stands for",
             )
         assert isinstance(call, ast.Call)
         what = function.__name__
@@ -75,15 +76,17 @@ class Statements(Calls):
         if unit.turns > 1:
             self.error(
                 node,
-                "numpipe.turn orders compute warpgroups that share a tile, and with schedule='pingpong' they have "
-                "whole tiles in turn: leave it out, or use schedule='cooperative'",
+                "numpipe.turn orders compute warpgroups that share a tile, and with "
+                "schedule='pingpong' they have whole tiles in turn: leave it out, or use "
+                "schedule='cooperative'",
             )
         for other, line in self.open_turns:
             if other == name:
                 self.error(
                     node,
-                    f"numpipe.turn({name!r}) in a block of the same token, of line {line}: a warpgroup would wait for "
-                    "a turn that it has to pass first; leave it out, or give it another name",
+                    f"numpipe.turn({name!r}) in a block of the same token, of line {line}: a "
+                    "warpgroup would wait for a turn that it has to pass first; leave it out, or "
+                    "give it another name",
                 )
         number = tokens.setdefault(name, len(tokens))
         if unit.compute_wgs > 1 and number >= unit.token_room:
@@ -95,9 +98,10 @@ class Statements(Calls):
             )
             self.error(
                 node,
-                f"numpipe.turn({name!r}): no named barriers are left: a token takes {unit.compute_wgs}, one for each "
-                f"compute warpgroup{have}; of the CTA's 16, 0 is the CTA's, 1…{unit.warpgroups} are the "
-                f"warpgroups'{memory}, 15 is of out_specs, so that {unit.token_room} tokens fit; let blocks share one",
+                f"numpipe.turn({name!r}): no named barriers are left: a token takes "
+                f"{unit.compute_wgs}, one for each compute warpgroup{have}; of the CTA's 16, 0 is "
+                f"the CTA's, 1…{unit.warpgroups} are the warpgroups'{memory}, 15 is of out_specs, "
+                f"so that {unit.token_room} tokens fit; let blocks share one",
             )
         return number
 
@@ -113,7 +117,8 @@ class Statements(Calls):
         if function is print:
             self.error(
                 node,
-                "'print' would be called by every lane of a warpgroup: use numpipe.debug_print(\"…{}…\", value)",
+                "'print' would be called by every lane of a warpgroup: use "
+                'numpipe.debug_print("…{}…", value)',
             )
         if function is breakpoint:
             node.func = self.call(debug.simulated_only, [node.func], node)
@@ -127,7 +132,8 @@ class Statements(Calls):
         if text is MISSING:
             self.error(
                 written,
-                f"debug_print: the format is a compile-time string, got {ast.unparse(written)}: values go into "
+                f"debug_print: the format is a compile-time string, got {ast.unparse(written)}: "
+                "values go into "
                 'its fields, debug_print("k={}", k)',
             )
         try:
@@ -155,7 +161,10 @@ class Statements(Calls):
             reason = (
                 ""
                 if node.msg is None
-                else f": {ast.unparse(node.msg) if (msg := self.value(node.msg)) is MISSING else msg}"
+                else (
+                    ": "
+                    f"{ast.unparse(node.msg) if (msg := self.value(node.msg)) is MISSING else msg}"
+                )
             )
             self.error(node, f"'assert {condition}' failed{reason}")
         return None
@@ -165,8 +174,8 @@ class Statements(Calls):
         if not isinstance(text, str):
             self.error(
                 message if hasattr(message, "lineno") else node,
-                f"the message of an assertion on run-time values is a constant string, got {ast.unparse(message)}: print "
-                "values with numpipe.debug_print",
+                "the message of an assertion on run-time values is a constant string, got "
+                f"{ast.unparse(message)}: print values with numpipe.debug_print",
             )
         return text
 

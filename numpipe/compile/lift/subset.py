@@ -36,8 +36,8 @@ _REFUSED: dict[str, tuple[str, str]] = {
     ),
     "Raise": (
         "'raise'",
-        "does nothing on the GPU, which has no exceptions: check arguments before the call, or under an 'if' on "
-        "compile-time constants",
+        "does nothing on the GPU, which has no exceptions: check arguments before the call, or "
+        "under an 'if' on compile-time constants",
     ),
     "AsyncWith": ("'async with'", _ASYNC),
     "AsyncFor": ("'async for'", _ASYNC),
@@ -67,13 +67,19 @@ def refusal(node: ast.AST) -> str | None:
     """Return why `node` cannot stand in a kernel, or None."""
     match node:
         case ast.Constant(value=complex() | bytes() as value):
-            return f"a {type(value).__name__} constant has no meaning in a kernel: its numbers are bool, int and float"
+            return (
+                f"a {type(value).__name__} constant has no meaning in a kernel: its numbers are "
+                "bool, int and float"
+            )
         case ast.Compare(ops=ops, comparators=rights) if not all(
             isinstance(right, ast.Constant) and right.value is None
             for op, right in zip(ops, rights, strict=True)
             if isinstance(op, (ast.Is, ast.IsNot))
         ):
-            return "'is' compares objects, and run-time values are none on the GPU: write '==' ('is None' may stand)"
+            return (
+                "'is' compares objects, and run-time values are none on the GPU: write '==' ('is "
+                "None' may stand)"
+            )
     found = _REFUSED.get(type(node).__name__)
     return None if found is None else f"{found[0]} {found[1]}"
 
@@ -120,14 +126,20 @@ def host_only(function: Any, written: str) -> str | None:
     ):
         return None
     if (tile := lookup(_TILES, function)) is not None:
-        return f"'{written}' makes an array on the host: in a kernel numpipe.{tile} makes a register tile"
+        return (
+            f"'{written}' makes an array on the host: in a kernel numpipe.{tile} makes a register "
+            "tile"
+        )
     instead = lookup(_INSTEAD, function)
     tiles = (
         f"; of tiles and numbers there are {_FUNCTIONS}"
         if isinstance(function, np.ufunc) and not instead
         else ""
     )
-    return f"'{written}' takes constants only in a kernel{tiles}: {instead or 'compute it before the call and pass the result'}"
+    return (
+        f"'{written}' takes constants only in a kernel{tiles}: "
+        f"{instead or 'compute it before the call and pass the result'}"
+    )
 
 
 def spelled(signature: Any) -> str:

@@ -94,8 +94,9 @@ class TileLoops(SplitLoops, Turns):
             if parts is not None and parts.count is not None:
                 self.error(
                     options["dynamic"],
-                    "numpipe.split_tiles: dynamic=True takes whole tiles from a counter, and split= "
-                    "cuts them: an owner could wait for a part that nobody has begun; leave one out",
+                    "numpipe.split_tiles: dynamic=True takes whole tiles from a counter, and "
+                    "split= cuts them: an owner could wait for a part that nobody has begun; "
+                    "leave one out",
                 )
             return self._dynamic_loop(
                 node, setup, total, in_turns, parts.placed if parts is not None else placed
@@ -111,10 +112,8 @@ class TileLoops(SplitLoops, Turns):
         if in_turns:  # the warpgroup's own first tile and stride, from those of the CTA
             cta = self.temporary("cta")
             setup.append(assign(cta, own))
-            before, own = (
-                self.call(pingpong.before_own, [before, load(cta)], node),
-                self.call(pingpong.own_stride, [load(cta)], node),
-            )
+            before = self.call(pingpong.before_own, [before, load(cta)], node)
+            own = self.call(pingpong.own_stride, [load(cta)], node)
         step = [index, load(stride)]
         # a `range` would cost a 64-bit division; the index moves at the top, so that `continue`
         # works
@@ -177,8 +176,8 @@ class TileLoops(SplitLoops, Turns):
         ):
             self.error(
                 node,
-                f"numpipe.tiles of {len(counts)} counts gives {len(counts)} indices, the loop unpacks "
-                f"{len(node.target.elts)}: {ast.unparse(node.target)}",
+                f"numpipe.tiles of {len(counts)} counts gives {len(counts)} indices, the loop "
+                f"unpacks {len(node.target.elts)}: {ast.unparse(node.target)}",
             )
         if not isinstance(node.target, ast.Tuple) and len(counts) == 1:
             self.error(
@@ -195,21 +194,22 @@ class TileLoops(SplitLoops, Turns):
         if len(given) != 1 or set(keywords) - {"grid"}:
             self.error(
                 call,
-                "numpipe.nd_loop takes one argument, the grid: for i, j in numpipe.nd_loop((m, n)):",
+                "numpipe.nd_loop takes one argument, the grid: for i, j in numpipe.nd_loop((m, "
+                "n)):",
             )
         known = self.value(given[0])
         grid = literal_node(known, given[0]) if isinstance(known, tuple) else given[0]
         if not isinstance(grid, ast.Tuple) or not grid.elts:
             self.error(
                 given[0],
-                "numpipe.nd_loop: the grid is written as a tuple, (m, n), with a size for each index, got "
-                f"{ast.unparse(given[0])}",
+                "numpipe.nd_loop: the grid is written as a tuple, (m, n), with a size for each "
+                f"index, got {ast.unparse(given[0])}",
             )
         if not isinstance(node.target, ast.Tuple) or len(node.target.elts) != len(grid.elts):
             self.error(
                 node.target,
-                f"numpipe.nd_loop of {len(grid.elts)} dimensions gives a tuple of {len(grid.elts)} indices, "
-                f"got `for {ast.unparse(node.target)} in`",
+                f"numpipe.nd_loop of {len(grid.elts)} dimensions gives a tuple of "
+                f"{len(grid.elts)} indices, got `for {ast.unparse(node.target)} in`",
             )
         return grid.elts
 
@@ -230,18 +230,16 @@ class TileLoops(SplitLoops, Turns):
         if isinstance(order, (Table, np.ndarray)):
             self.error(
                 written or node,
-                "numpipe.tiles: a host table is an argument of the kernel, a 2-D int32 array: pass the "
-                "array, and write order= with the parameter's name",
+                "numpipe.tiles: a host table is an argument of the kernel, a 2-D int32 array: "
+                "pass the array, and write order= with the parameter's name",
             )
         if isinstance(order, Order):
             if "group" in options:
                 self.error(
                     node, f"numpipe.tiles: order={order!r} says what its group is: leave group= out"
                 )
-            kind, parameters = (
-                type(order),
-                [literal_node(value, node) for value in order.parameters],
-            )
+            kind = type(order)
+            parameters = [literal_node(value, node) for value in order.parameters]
         elif isinstance(order, str) and order in NAMES:
             kind = NAMES[order]
             parameters = [self.visit(group)] if order in ("grouped", "snake") else []
@@ -255,8 +253,8 @@ class TileLoops(SplitLoops, Turns):
         if len(counts) not in (2, 3):
             self.error(
                 node,
-                f"numpipe.tiles: order={order!r} with {len(counts)} counts: 'row' takes 1 to 3, the others take 2, or "
-                "3: planes, rows, columns",
+                f"numpipe.tiles: order={order!r} with {len(counts)} counts: 'row' takes 1 to 3, "
+                "the others take 2, or 3: planes, rows, columns",
             )
         setup: list[ast.stmt] = []
 
@@ -301,7 +299,8 @@ class TileLoops(SplitLoops, Turns):
         ):
             self.error(
                 written,
-                f"numpipe.tiles: {ast.unparse(written)}: what an order object is made of is known at compile time; "
+                f"numpipe.tiles: {ast.unparse(written)}: what an order object is made of is known "
+                "at compile time; "
                 f'a group of run time is said beside the name: order="{kind.name}", group=…',
             )
         columns = len(node.target.elts) if isinstance(node.target, ast.Tuple) else len(counts)
@@ -323,22 +322,24 @@ class TileLoops(SplitLoops, Turns):
         if known is MISSING or not isinstance(known, bool):
             self.error(
                 written or node,
-                "numpipe.tiles: dynamic= is True or False, known at compile time: a literal, a constant of "
-                f"the module or a Static field, got {ast.unparse(written or node)}",
+                "numpipe.tiles: dynamic= is True or False, known at compile time: a literal, a "
+                f"constant of the module or a Static field, got {ast.unparse(written or node)}",
             )
         if not known:
             return False
         if self.over_tiles:
             self.error(
                 node.iter,
-                "numpipe.tiles: dynamic=True in another loop over tiles: CTAs have other tiles of that one, and "
-                "would not agree on this one's; give numpipe.tiles the counts of both",
+                "numpipe.tiles: dynamic=True in another loop over tiles: CTAs have other tiles of "
+                "that one, and would not agree on this one's; give numpipe.tiles the counts of "
+                "both",
             )
         for word, left in leaves(node.body, ast.Break):
             self.error(
                 left,
-                f"'{word}' leaves the loop over tiles of line {node.lineno}, which takes them from a counter "
-                "(dynamic=True): those that the CTA has taken would be nobody's; run all tiles, or leave dynamic out",
+                f"'{word}' leaves the loop over tiles of line {node.lineno}, which takes them "
+                "from a counter (dynamic=True): those that the CTA has taken would be nobody's; "
+                "run all tiles, or leave dynamic out",
             )
         return True
 

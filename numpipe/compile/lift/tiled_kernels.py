@@ -179,14 +179,15 @@ def _index_map(
     plain = function.function if isinstance(function, Function) else function
     if not isinstance(plain, FunctionType):
         raise SpecError(
-            f"{what} must be a lambda or a function, whose source is compiled with the kernel, got {function!r}"
+            f"{what} must be a lambda or a function, whose source is compiled with the kernel, "
+            f"got {function!r}"
         )
     count = plain.__code__.co_argcount
     if count != grid.rank or plain.__defaults__ or plain.__code__.co_kwonlyargcount:
         defaults = ", some with defaults" if plain.__defaults__ else ""
         raise SpecError(
-            f"{what} takes {count} indices{defaults}, but the kernel's grid has {grid.rank} dimensions: it takes one "
-            "index of each"
+            f"{what} takes {count} indices{defaults}, but the kernel's grid has {grid.rank} "
+            "dimensions: it takes one index of each"
         )
     steps = [INDEX.format(d) for d in grid.sequential] or ["np__step"]
     if plain.__name__ == "<lambda>":
@@ -266,8 +267,9 @@ def find_lambda(function: FunctionType, what: str) -> ast.Lambda:
         found = []
     if len({ast.dump(node) for node in found}) != 1:
         raise SpecError(
-            f"{what}: the source of the lambda on line {code.co_firstlineno} of {code.co_filename} "
-            f"{'could be one of several' if found else 'is not there'}: write a 'def' with @numpipe.function above it"
+            f"{what}: the source of the lambda on line {code.co_firstlineno} of "
+            f"{code.co_filename} {'could be one of several' if found else 'is not there'}: write "
+            "a 'def' with @numpipe.function above it"
         )
     return found[0]
 

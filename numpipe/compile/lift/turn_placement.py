@@ -70,20 +70,23 @@ class Turns(Rewriter):
         if not self.lifts_kernel or len(self.scopes) > 1:
             self.error(
                 node.iter,
-                f"{WHY} of the kernel function's own loops: a loop over tiles in a function that it calls would "
-                "share its tiles out among the warpgroups once more; write it in the kernel function",
+                f"{WHY} of the kernel function's own loops: a loop over tiles in a function that "
+                "it calls would share its tiles out among the warpgroups once more; write it in "
+                "the kernel function",
             )
         if self.over_tiles:
             self.error(
                 node.iter,
-                f"{WHY}, one for each tile of the outer loop: a loop over tiles in another one has none to share "
-                "out; give numpipe.tiles the counts of both, or use schedule='cooperative'",
+                f"{WHY}, one for each tile of the outer loop: a loop over tiles in another one "
+                "has none to share out; give numpipe.tiles the counts of both, or use "
+                "schedule='cooperative'",
             )
         for word, left in leaves(node.body, ast.Break):
             self.error(
                 left,
-                f"'{word}' leaves the loop over tiles of line {node.lineno}, and {WHY}: those of the other warpgroups "
-                "come behind this one, and their blocks are loaded; run all tiles, or make the counts smaller",
+                f"'{word}' leaves the loop over tiles of line {node.lineno}, and {WHY}: those of "
+                "the other warpgroups come behind this one, and their blocks are loaded; run all "
+                "tiles, or make the counts smaller",
             )
         return True
 

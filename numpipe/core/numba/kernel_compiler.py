@@ -102,7 +102,8 @@ def compiling_for(
     """
     if config.FORCE_CUDA_CC:
         raise RuntimeError(
-            f"NUMBA_FORCE_CUDA_CC drops the 'a' of {target.name}, which its own instructions need: unset it"
+            f"NUMBA_FORCE_CUDA_CC drops the 'a' of {target.name}, which its own instructions "
+            "need: unset it"
         )
     library, device = codegen.CUDACodeLibrary, SimpleNamespace(compute_capability=target.capability)
     with global_compiler_lock, contextlib.ExitStack() as undo:

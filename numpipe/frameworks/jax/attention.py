@@ -63,8 +63,8 @@ def attention(
     for name, value in (("scale", scale), ("diagonal", diagonal)):
         if isinstance(value, jax.core.Tracer):
             raise SpecError(
-                f"numpipe.jax.attention: '{name}' is traced, and a launch has the number that it was traced with: "
-                "pass a Python number"
+                f"numpipe.jax.attention: '{name}' is traced, and a launch has the number that it "
+                "was traced with: pass a Python number"
             )
     arrays = {name: jnp.asarray(array) for name, array in (("q", q), ("k", k), ("v", v))}
     described(
@@ -107,7 +107,8 @@ def _without_derivative(form: _Form) -> Callable[..., tuple[Any, ...]]:
     def forward(q: Any, k: Any, v: Any) -> Any:
         raise SpecError(
             "numpipe.jax.attention: jax.grad of it: the op has no derivative yet; differentiate "
-            "jax.nn.dot_product_attention instead, or pass what needs no gradient through jax.lax.stop_gradient"
+            "jax.nn.dot_product_attention instead, or pass what needs no gradient through "
+            "jax.lax.stop_gradient"
         )
 
     attended.defvjp(forward, lambda residuals, g: residuals)

@@ -168,8 +168,9 @@ def array_type(array: Any) -> ArrayType:
     sizes that are not known."""
     if not all(isinstance(size, (int, np.integer)) for size in array.shape):
         raise SpecError(
-            f"numpipe.jax: an array of shape {array.shape}: a launch depends on sizes, which must be known when a "
-            "program is traced: trace it with numbers instead of symbols (jax.export.symbolic_shape)"
+            f"numpipe.jax: an array of shape {array.shape}: a launch depends on sizes, which must "
+            "be known when a program is traced: trace it with numbers instead of symbols "
+            "(jax.export.symbolic_shape)"
         )
     return ArrayType(tuple(array.shape), np.dtype(array.dtype))
 

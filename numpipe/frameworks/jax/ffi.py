@@ -159,8 +159,8 @@ class Handler:
             operands, results = frame.operands, frame.results
             if (operands.size, results.size) != self._counts:
                 raise TargetError(
-                    f"XLA passes {operands.size} operands and {results.size} results, and the call was made for "
-                    f"{self._counts}: report a numpipe bug"
+                    f"XLA passes {operands.size} operands and {results.size} results, and the "
+                    f"call was made for {self._counts}: report a numpipe bug"
                 )
             read = c_void_p.from_address
             pointers = tuple(

@@ -67,12 +67,13 @@ def call(
     """
     if not isinstance(kernel, Kernel):
         raise SpecError(
-            f"numpipe.jax.call: kernel must be a numpipe.Kernel, got {kernel!r}: decorate the function with "
-            "@numpipe.kernel(…)"
+            f"numpipe.jax.call: kernel must be a numpipe.Kernel, got {kernel!r}: decorate the "
+            "function with @numpipe.kernel(…)"
         )
     if vmap_method is not None and vmap_method not in _METHODS:
         raise SpecError(
-            f"numpipe.jax.call: vmap_method must be None or one of {', '.join(_METHODS)}, got {vmap_method!r}"
+            f"numpipe.jax.call: vmap_method must be None or one of {', '.join(_METHODS)}, got "
+            f"{vmap_method!r}"
         )
     if out_type is None or isinstance(out_type, (tuple, list)):
         types = None if out_type is None else tuple(array_type(t) for t in out_type)
@@ -106,16 +107,17 @@ class _KernelCall:
         for name in ("out", "stream"):
             if name in named:
                 raise SpecError(
-                    f"kernel {self.kernel.name}: a call in a JAX program has no {name}=: XLA allocates outputs and "
-                    "chooses streams; leave it out"
+                    f"kernel {self.kernel.name}: a call in a JAX program has no {name}=: XLA "
+                    "allocates outputs and chooses streams; leave it out"
                 )
         scalars = self.kernel.definition.arguments.scalars
         for name in scalars.keys() & named.keys():
             if _is_array(named[name]):
                 raise SpecError(
-                    f"kernel {self.kernel.name}: '{name}' is a run-time scalar, and a launch in a JAX program has the "
-                    "value that it was traced with: pass a Python number (static_argnames of jax.jit make arguments "
-                    "such), or have the kernel take an array"
+                    f"kernel {self.kernel.name}: '{name}' is a run-time scalar, and a launch in a "
+                    "JAX program has the value that it was traced with: pass a Python number "
+                    "(static_argnames of jax.jit make arguments such), or have the kernel take "
+                    "an array"
                 )
         places = [i for i, value in enumerate(args) if _is_array(value)]
         names = [name for name, value in named.items() if _is_array(value)]
@@ -164,8 +166,9 @@ class _KernelCall:
             outs = [ArrayType(info.shape, info.dtype) for info in call.infos[len(arrays) :]]
             if not outs:
                 raise SpecError(
-                    f"{name}: the call passes all of {', '.join(kernel.parameters)}, and arrays of JAX are immutable: "
-                    "leave the outputs out, and say what they are by out_type= of the kernel or of numpipe.jax.call"
+                    f"{name}: the call passes all of {', '.join(kernel.parameters)}, and arrays "
+                    "of JAX are immutable: leave the outputs out, and say what they are by "
+                    "out_type= of the kernel or of numpipe.jax.call"
                 )
             _check_types(outs, name)
 
@@ -189,17 +192,19 @@ class _KernelCall:
         def rule(size: int, batched: Sequence[bool], *values: Any) -> Any:
             if self.vmap_method is None:
                 raise SpecError(
-                    f"{name}: jax.vmap of it: a kernel does not know what one more dimension means; say "
-                    'numpipe.jax.call(kernel, vmap_method="sequential"), which calls it once for each, or '
+                    f"{name}: jax.vmap of it: a kernel does not know what one more dimension "
+                    "means; say "
+                    'numpipe.jax.call(kernel, vmap_method="sequential"), which calls it once for '
+                    "each, or "
                     '"expand_dims" or "broadcast_all" for a kernel that takes such arrays'
                 )
             if self.vmap_method == "sequential":
                 return one_by_one(lambda *some: self._bind(filled, key, some), batched, values)
             if self.types is not None:
                 raise SpecError(
-                    f"{name}: jax.vmap of it with vmap_method={self.vmap_method!r}: the outputs get a dimension more, "
-                    "and out_type= of numpipe.jax.call says which they have: give the kernel itself an out_type that "
-                    "is a function of its inputs"
+                    f"{name}: jax.vmap of it with vmap_method={self.vmap_method!r}: the outputs "
+                    "get a dimension more, and out_type= of numpipe.jax.call says which they "
+                    "have: give the kernel itself an out_type that is a function of its inputs"
                 )
             repeats = size if self.vmap_method == "broadcast_all" else 1
             results = self._bind(
@@ -247,8 +252,9 @@ def _check_types(types: Sequence[ArrayType], what: str) -> None:
     for t in types:
         if t.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
             raise SpecError(
-                f"{what}: JAX makes no {t.dtype.name} while jax_enable_x64 is off, for an output of shape {t.shape}; "
-                "jax.config.update('jax_enable_x64', True), or choose another type in out_type"
+                f"{what}: JAX makes no {t.dtype.name} while jax_enable_x64 is off, for an output "
+                f"of shape {t.shape}; jax.config.update('jax_enable_x64', True), or choose "
+                "another type in out_type"
             )
 
 

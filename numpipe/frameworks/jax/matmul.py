@@ -83,8 +83,8 @@ def matmul(
     for name, number in (("alpha", alpha), ("beta", beta)):
         if isinstance(number, jax.core.Tracer):
             raise SpecError(
-                f"numpipe.jax.matmul: '{name}' is traced, and a launch has the number that it was traced with: pass a "
-                "Python number, or multiply by it in JAX"
+                f"numpipe.jax.matmul: '{name}' is traced, and a launch has the number that it was "
+                "traced with: pass a Python number, or multiply by it in JAX"
             )
     arrays = {"a": a, "b": b, "c": c if beta != 0 else None, "bias": bias}
     arrays = {name: jnp.asarray(array) for name, array in arrays.items() if array is not None}
@@ -192,7 +192,8 @@ def _differentiable(form: _Form) -> Callable[..., Any]:
             kept = made if form.activation else None
         else:
             raise SpecError(
-                "numpipe.jax.matmul: jax.grad of it with a numpipe.function as activation, whose derivative nobody "
+                "numpipe.jax.matmul: jax.grad of it with a numpipe.function as activation, whose "
+                "derivative nobody "
                 'knows: call that on the product in JAX, or pass "relu", "silu" or "gelu"'
             )
         like = [None if x is None else jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (c, bias)]

@@ -52,13 +52,13 @@ def scaled_dot_product_attention(
     """
     if attn_mask is not None:
         raise SpecError(
-            f"{_NAME}: attn_mask is given, which it does not take: pass is_causal=True for a causal one, else call "
-            f"torch.nn.functional.{_NAME}"
+            f"{_NAME}: attn_mask is given, which it does not take: pass is_causal=True for a "
+            f"causal one, else call torch.nn.functional.{_NAME}"
         )
     if dropout_p != 0:
         raise SpecError(
-            f"{_NAME}: dropout_p = {dropout_p}, which it does not have: pass dropout_p=0.0, as evaluation does, else "
-            f"call torch.nn.functional.{_NAME}"
+            f"{_NAME}: dropout_p = {dropout_p}, which it does not have: pass dropout_p=0.0, as "
+            f"evaluation does, else call torch.nn.functional.{_NAME}"
         )
     if (
         direct(query, key, value)
@@ -81,8 +81,8 @@ def scaled_dot_product_attention(
         and query.shape[-3] != key.shape[-3]
     ):
         raise SpecError(
-            f"{_NAME}: query has {query.shape[-3]} heads, key {key.shape[-3]}: pass enable_gqa=True if each of these "
-            "serves several of those"
+            f"{_NAME}: query has {query.shape[-3]} heads, key {key.shape[-3]}: pass "
+            "enable_gqa=True if each of these serves several of those"
         )
     return torch.ops.numpipe.attention.default(query, key, value, is_causal, scale)
 
@@ -120,15 +120,16 @@ def _shape(query: Any, key: Any, value: Any) -> tuple[Any, ...]:
     shapes = f"query is {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
     if not query.ndim == key.ndim == value.ndim >= 3:
         raise SpecError(
-            f"{_NAME}: {shapes}: all must have the same three dimensions or more, (…, heads, length, depth)"
+            f"{_NAME}: {shapes}: all must have the same three dimensions or more, (…, heads, "
+            "length, depth)"
         )
     if (
         query.dtype not in (torch.float16, torch.bfloat16)
         or not query.dtype == key.dtype == value.dtype
     ):
         raise SpecError(
-            f"{_NAME}: query is {query.dtype}, key {key.dtype}, value {value.dtype}: all must be torch.float16 or all "
-            "torch.bfloat16; convert them, or run under torch.autocast"
+            f"{_NAME}: query is {query.dtype}, key {key.dtype}, value {value.dtype}: all must be "
+            "torch.float16 or all torch.bfloat16; convert them, or run under torch.autocast"
         )
     batch = -3 if query.ndim > 3 else -2
     if (
@@ -137,21 +138,22 @@ def _shape(query: Any, key: Any, value: Any) -> tuple[Any, ...]:
         or query.shape[-1] != key.shape[-1]
     ):
         raise SpecError(
-            f"{_NAME}: {shapes}: batches must be equal, key and value of one shape, all of the same depth; expand(), "
-            "transpose() or pad them before the call"
+            f"{_NAME}: {shapes}: batches must be equal, key and value of one shape, all of the "
+            "same depth; expand(), transpose() or pad them before the call"
         )
     if batch == -3 and query.shape[-3] % key.shape[-3]:
         raise SpecError(
-            f"{_NAME}: {shapes}: the heads of the query, {query.shape[-3]}, must be a multiple of the key's, "
-            f"{key.shape[-3]}"
+            f"{_NAME}: {shapes}: the heads of the query, {query.shape[-3]}, must be a multiple of "
+            f"the key's, {key.shape[-3]}"
         )
     return tuple(query.shape)
 
 
 def _refused(*args: Any) -> None:
     raise SpecError(
-        f"{_NAME}: an argument requires a gradient, and this op has no backward pass yet: call it under "
-        f"torch.no_grad() or torch.inference_mode(), or torch.nn.functional.{_NAME}, which has one"
+        f"{_NAME}: an argument requires a gradient, and this op has no backward pass yet: call it "
+        f"under torch.no_grad() or torch.inference_mode(), or torch.nn.functional.{_NAME}, which "
+        "has one"
     )
 
 
@@ -168,7 +170,8 @@ def _over_batch(info: Any, in_dims: Any, query: Any, key: Any, value: Any, *rest
 
 _op = define(
     _LIBRARY,
-    "attention(Tensor query, Tensor key, Tensor value, bool is_causal=False, float? scale=None) -> Tensor",
+    "attention(Tensor query, Tensor key, Tensor value, bool is_causal=False, float? scale=None) "
+    "-> Tensor",
     _run,
     _fake,
 )

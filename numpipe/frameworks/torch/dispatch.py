@@ -110,8 +110,8 @@ def element_type(of: str, name: str, tensor: torch.Tensor) -> np.dtype[Any]:
     spelled = str(tensor.dtype).rpartition(".")[2]
     if spelled not in DTYPES:
         raise SpecError(
-            f"{of}: '{name}' has element type {tensor.dtype}, which no kernel takes; convert it to one of "
-            f"{', '.join(DTYPES)}"
+            f"{of}: '{name}' has element type {tensor.dtype}, which no kernel takes; convert it "
+            f"to one of {', '.join(DTYPES)}"
         )
     return DTYPES[spelled]
 
@@ -122,7 +122,8 @@ def torch_type(of: str, dtype: np.dtype[Any]) -> torch.dtype:
     found = getattr(torch, dtype.name, None)
     if not isinstance(found, torch.dtype):
         raise SpecError(
-            f"{of}: PyTorch has no element type {dtype.name} for an output; choose another in out_type"
+            f"{of}: PyTorch has no element type {dtype.name} for an output; choose another in "
+            "out_type"
         )
     return found
 
@@ -136,16 +137,17 @@ def check_tensors(of: str, **tensors: Any) -> None:
             continue
         if not isinstance(tensor, torch.Tensor):
             raise SpecError(
-                f"{of}: '{name}' must be a torch.Tensor, got a {type(tensor).__name__}; pass torch.as_tensor({name}), "
-                "or call numpipe.ops, which takes arrays of other libraries"
+                f"{of}: '{name}' must be a torch.Tensor, got a {type(tensor).__name__}; pass "
+                f"torch.as_tensor({name}), or call numpipe.ops, which takes arrays of other "
+                "libraries"
             )
         if tensor.layout != torch.strided:
             raise SpecError(f"{of}: '{name}' is sparse ({tensor.layout}); pass {name}.to_dense()")
         first = first or name
         if tensor.device != tensors[first].device:
             raise SpecError(
-                f"{of}: '{first}' is on {tensors[first].device}, '{name}' on {tensor.device}; move one: "
-                f"{name}.to({first}.device)"
+                f"{of}: '{first}' is on {tensors[first].device}, '{name}' on {tensor.device}; "
+                f"move one: {name}.to({first}.device)"
             )
 
 

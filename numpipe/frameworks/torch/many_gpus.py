@@ -313,8 +313,9 @@ def _define(name: str, known: Known) -> None:
 
     def refuse(*args: Any) -> None:
         raise SpecError(
-            f"{name}: out= is given and an argument requires a gradient, which a result written in place has not: "
-            "leave out= out, call it under torch.no_grad(), or pass tensors.detach()"
+            f"{name}: out= is given and an argument requires a gradient, which a result written "
+            "in place has not: leave out= out, call it under torch.no_grad(), or pass "
+            "tensors.detach()"
         )
 
     op = _OPS[name] = define(_LIBRARY, f"{name}({arguments}) -> Tensor[]", run, fake)

@@ -40,8 +40,8 @@ from .dispatch import (
 __all__ = ["matmul"]
 
 ARGUMENTS = (
-    "Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, float alpha=1.0, float beta=1.0, str? activation=None, "
-    "bool batch_invariant=False"
+    "Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, float alpha=1.0, float beta=1.0, str? "
+    "activation=None, bool batch_invariant=False"
 )
 DIFFERENTIABLE: dict[str, Callable[[Any], Any]] = {
     "relu": functional.relu,
@@ -137,14 +137,14 @@ def _spelled(function: Function[..., Any]) -> str:
     """Return a function as the name by which a graph finds it again, "module:function"."""
     if not isinstance(function, Function):
         raise SpecError(
-            f"matmul: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function of a float32 tile, got "
-            f"{function!r}"
+            f"matmul: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function of "
+            f"a float32 tile, got {function!r}"
         )
     module, name = function.__module__, function.__qualname__  # type: ignore[attr-defined]
     if "<locals>" in name:
         raise SpecError(
-            f"matmul: the activation {name} is defined inside a function, where a graph does not find it again: define "
-            f"it in the module {module}"
+            f"matmul: the activation {name} is defined inside a function, where a graph does not "
+            f"find it again: define it in the module {module}"
         )
     return f"{module}:{name}"
 
@@ -157,8 +157,8 @@ def _function(name: str) -> Any:
         return functools.reduce(getattr, inner.split("."), sys.modules[module])
     except (KeyError, AttributeError):
         raise SpecError(
-            f"matmul: the activation {name!r} is no function of a module that is imported: import {module} before "
-            "the graph runs"
+            f"matmul: the activation {name!r} is no function of a module that is imported: import "
+            f"{module} before the graph runs"
         ) from None
 
 
@@ -206,16 +206,17 @@ def _fake(
     for name, tensor in (("a", a), ("b", b)):
         if tensor.dtype not in (torch.float16, torch.bfloat16) or tensor.dtype != a.dtype:
             raise SpecError(
-                f"matmul: '{name}' is {tensor.dtype}, 'a' {a.dtype}: both must be torch.float16 or torch.bfloat16; "
-                f"convert it with {name}.to(torch.bfloat16), or run under torch.autocast"
+                f"matmul: '{name}' is {tensor.dtype}, 'a' {a.dtype}: both must be torch.float16 "
+                f"or torch.bfloat16; convert it with {name}.to(torch.bfloat16), or run under "
+                "torch.autocast"
             )
         if not tensor.ndim:
             raise SpecError(f"matmul: '{name}' is a number; multiply with *, or pass alpha=")
     for name, tensor in (("c", c), ("bias", bias)):
         if tensor is not None and tensor.dtype not in (a.dtype, torch.float32):
             raise SpecError(
-                f"matmul: '{name}' is {tensor.dtype}, and must be {a.dtype} as 'a' is, or torch.float32; convert it "
-                f"with {name}.to({a.dtype})"
+                f"matmul: '{name}' is {tensor.dtype}, and must be {a.dtype} as 'a' is, or "
+                f"torch.float32; convert it with {name}.to({a.dtype})"
             )
     depth = b.shape[-2 if b.ndim > 1 else -1]
     if a.shape[-1] != depth:
@@ -232,8 +233,8 @@ def _fake(
             raise SpecError(f"matmul: 'c' must broadcast to {shape}, got {tuple(c.shape)}")
     except RuntimeError as error:
         raise SpecError(
-            f"matmul: the batches of 'a' {tuple(a.shape)} and 'b' {tuple(b.shape)} do not broadcast, or 'c' does not "
-            f"({error})"
+            f"matmul: the batches of 'a' {tuple(a.shape)} and 'b' {tuple(b.shape)} do not "
+            f"broadcast, or 'c' does not ({error})"
         ) from error
     m, n = a.shape[-2] if a.ndim > 1 else 1, b.shape[-1] if b.ndim > 1 else 1
     if bias is not None and tuple(bias.shape) not in ((n,), (m, 1)):
@@ -250,7 +251,8 @@ def _fake_out(*args: Any) -> None:
     made, out = _fake(*args[:-1]), args[-1]
     if made.shape != out.shape or made.dtype != out.dtype:
         raise SpecError(
-            f"matmul: 'out' must be {tuple(made.shape)} of {made.dtype}, got {tuple(out.shape)} of {out.dtype}"
+            f"matmul: 'out' must be {tuple(made.shape)} of {made.dtype}, got {tuple(out.shape)} "
+            f"of {out.dtype}"
         )
 
 
@@ -305,8 +307,8 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         raise SpecError(
-            "matmul: derivatives along the inputs (torch.func.jvp, jacfwd) are not defined; use torch.func.vjp, jacrev "
-            "or grad"
+            "matmul: derivatives along the inputs (torch.func.jvp, jacfwd) are not defined; use "
+            "torch.func.vjp, jacrev or grad"
         )
 
 
@@ -345,9 +347,9 @@ def _differentiated(
 ) -> Any:
     if activation is not None and activation not in DIFFERENTIABLE:
         raise SpecError(
-            f"matmul: the activation {activation!r} has no derivative here, and an argument requires a gradient: use "
-            f"{', '.join(map(repr, DIFFERENTIABLE))}, apply PyTorch's operations to the result without activation=, or "
-            "call it under torch.no_grad()"
+            f"matmul: the activation {activation!r} has no derivative here, and an argument "
+            f"requires a gradient: use {', '.join(map(repr, DIFFERENTIABLE))}, apply PyTorch's "
+            "operations to the result without activation=, or call it under torch.no_grad()"
         )
     result = product.apply(a, b, c, bias, alpha, beta, batch_invariant)
     return result if activation is None else DIFFERENTIABLE[activation](result)
@@ -355,8 +357,8 @@ def _differentiated(
 
 def _refused(*args: Any) -> None:
     raise SpecError(
-        "matmul: out= is given and an argument requires a gradient, which a result written in place has not: leave "
-        "out= out, call it under torch.no_grad(), or pass tensors.detach()"
+        "matmul: out= is given and an argument requires a gradient, which a result written in "
+        "place has not: leave out= out, call it under torch.no_grad(), or pass tensors.detach()"
     )
 
 
@@ -413,8 +415,9 @@ def _over_batch(
         if activation is not None:
             if activation not in DIFFERENTIABLE:
                 raise SpecError(
-                    f"matmul: under torch.vmap the activation {activation!r} cannot follow a c or bias that has the "
-                    "dimension: apply PyTorch's operations to the result without activation="
+                    f"matmul: under torch.vmap the activation {activation!r} cannot follow a c or "
+                    "bias that has the dimension: apply PyTorch's operations to the result "
+                    "without activation="
                 )
             result = DIFFERENTIABLE[activation](result)
         result = result.to(a.dtype)

@@ -123,7 +123,8 @@ class _Form:
         allocates = definition.options.out_type is not None
         if unknown := [name for name in mutates if name not in stored]:
             raise SpecError(
-                f"{of}: mutates names {', '.join(unknown)}, but the kernel stores to {', '.join(stored)}"
+                f"{of}: mutates names {', '.join(unknown)}, but the kernel stores to "
+                f"{', '.join(stored)}"
             )
         mutated = mutates if allocates else tuple(stored)
         first = next(
@@ -145,8 +146,8 @@ class _Form:
                 kind = scalars[name] = _kind(kernel, name)
                 if kind is None:
                     raise SpecError(
-                        f"{of}: the scalar '{name}' has neither a default nor a type, which the op's schema must say: "
-                        f"annotate it, e.g. {name}: float"
+                        f"{of}: the scalar '{name}' has neither a default nor a type, which the "
+                        f"op's schema must say: annotate it, e.g. {name}: float"
                     )
         wrong = [name for name in statics if name not in kernel.statics]
         lacking = [
@@ -160,7 +161,10 @@ class _Form:
                 + (
                     f"statics= names {', '.join(wrong)}"
                     if wrong
-                    else f"{', '.join(lacking)} has no default, and an op's Statics are fixed: pass statics={{{lacking[0]!r}: …}}"
+                    else (
+                        f"{', '.join(lacking)} has no default, and an op's Statics are fixed: "
+                        f"pass statics={{{lacking[0]!r}: …}}"
+                    )
                 )
             )
         return cls(kernel, kinds, mutated, tuple(names[first:]), scalars, statics)
@@ -178,7 +182,10 @@ class _Form:
         named = [
             f"{_spelled(value)} {each}"
             if isinstance(value, type)
-            else f"{_spelled(type(value))} {each}={value.item() if isinstance(value, np.generic) else value}"
+            else (
+                f"{_spelled(type(value))} "
+                f"{each}={value.item() if isinstance(value, np.generic) else value}"
+            )
             for each, value in self.scalars.items()
         ]
         results = ["Tensor"] * len(self.outputs)
@@ -216,10 +223,8 @@ class _Form:
         )
         if not self.outputs:
             return None
-        types, device = (
-            definition.results.types(call),
-            next(value.device for value in args if isinstance(value, torch.Tensor)),
-        )
+        types = definition.results.types(call)
+        device = next(value.device for value in args if isinstance(value, torch.Tensor))
         results = [
             torch.empty(each.shape, dtype=torch_type(of, each.dtype), device=device)
             for each in types
@@ -260,7 +265,8 @@ def _names(name: str) -> tuple[str, str]:
     namespace = namespace if colons else NAMESPACE
     if not (namespace.isidentifier() and op.isidentifier()):
         raise SpecError(
-            f'numpipe.torch.register: name must be "name" or "namespace::name", of letters, digits and _, got '
+            'numpipe.torch.register: name must be "name" or "namespace::name", of letters, '
+            "digits and _, got "
             f"{name!r}"
         )
     return namespace, op
@@ -273,7 +279,8 @@ def _define(names: tuple[str, str], form: _Form, gradients: _Gradients) -> Op:
     if older is not None:
         if _place(older) != _place(kernel):
             raise SpecError(
-                f"numpipe.torch.register: kernel {kernel.name}: the op {full} is that of another kernel, of "
+                f"numpipe.torch.register: kernel {kernel.name}: the op {full} is that of another "
+                "kernel, of "
                 f'{_place(older)[0]}: pass another name="{names[0]}::…"'
             )
         assert library is not None
@@ -306,8 +313,9 @@ def _place(kernel: Kernel) -> tuple[Any, ...]:
 def _refusing(name: str, form: _Form) -> Callable[..., Any]:
     def refuse(*args: Any, **named: Any) -> Any:
         raise SpecError(
-            f"{name}: writes {', '.join(form.mutated)} in place, and an argument requires a gradient, which such an op "
-            "has not: call it under torch.no_grad(), pass tensors.detach(), or give the kernel an out_type"
+            f"{name}: writes {', '.join(form.mutated)} in place, and an argument requires a "
+            "gradient, which such an op has not: call it under torch.no_grad(), pass "
+            "tensors.detach(), or give the kernel an out_type"
         )
 
     return refuse
@@ -328,8 +336,9 @@ class _Gradients:
         def lack() -> Any:
             kernel = form.kernel.name
             raise SpecError(
-                f"{name}: its gradient is asked for, but kernel {kernel} was registered without one: pass "
-                f"numpipe.torch.register({kernel}, backward=…), or call the op under torch.no_grad()"
+                f"{name}: its gradient is asked for, but kernel {kernel} was registered without "
+                f"one: pass numpipe.torch.register({kernel}, backward=…), or call the op under "
+                "torch.no_grad()"
             )
 
         return cls(form, (), lack)
@@ -340,7 +349,8 @@ class _Gradients:
         else."""
         if form.mutated:
             raise SpecError(
-                f"{name}: backward= is for kernels with an out_type: what is written in place has no gradient"
+                f"{name}: backward= is for kernels with an out_type: what is written in place has "
+                "no gradient"
             )
         compute, what = backward, getattr(backward, "__name__", repr(backward))
         if isinstance(backward, Kernel):
@@ -349,13 +359,12 @@ class _Gradients:
             targets = [f"grad_{each}" for each in form.tensors]
             if own.mutated or not set(own.outputs) <= set(targets):
                 raise SpecError(
-                    f"{name}: the kernel {what} computes its gradients and must have an out_type for outputs called "
-                    f"{', '.join(targets)}, or some of these; it returns {', '.join(own.outputs) or 'nothing'}"
+                    f"{name}: the kernel {what} computes its gradients and must have an out_type "
+                    f"for outputs called {', '.join(targets)}, or some of these; it returns "
+                    f"{', '.join(own.outputs) or 'nothing'}"
                 )
-            op, needed = (
-                register(backward, f"{name}_backward", statics=given),
-                (*own.inputs, *own.scalars),
-            )
+            op = register(backward, f"{name}_backward", statics=given)
+            needed = (*own.inputs, *own.scalars)
 
             def compute(**values: Any) -> Any:
                 results = op(*[values.pop(each) for each in own.inputs], **values)
@@ -377,8 +386,8 @@ class _Gradients:
         ]
         if unknown := [each for each in needed if each not in known]:
             raise SpecError(
-                f"{name}: backward {what} takes {', '.join(unknown)}; it is given by name what it needs of "
-                f"{', '.join(known)}"
+                f"{name}: backward {what} takes {', '.join(unknown)}; it is given by name what it "
+                f"needs of {', '.join(known)}"
             )
         return cls(form, needed, compute)
 

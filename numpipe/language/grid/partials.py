@@ -123,7 +123,8 @@ def _fits(work: GmemRef, acc: Tile, part: Part) -> None:
         )
     if (slot := _own(work, part.slot)) >= slots and (part.begin > 0 or part.others > 0):
         fix = (
-            'for split_tiles(split=n) a workspace has n slots for each tile: Workspace(tile, slots=…), for split="stream" '
+            "for split_tiles(split=n) a workspace has n slots for each tile: Workspace(tile, "
+            'slots=…), for split="stream" '
             "slots=None"
         )
         raise failure(

@@ -182,7 +182,8 @@ def _loaded_if(builder: Any, there: Any, address: Any, offset: int) -> list[Any]
         builder,
         nb.ir.LiteralStructType([nb.f32] * 4),
         [there, address],
-        "{ .reg .pred there; setp.ne.b32 there, $4, 0; mov.f32 $0, 0f00000000; mov.f32 $1, 0f00000000; "
+        "{ .reg .pred there; setp.ne.b32 there, $4, 0; mov.f32 $0, 0f00000000; mov.f32 $1, "
+        "0f00000000; "
         "mov.f32 $2, 0f00000000; mov.f32 $3, 0f00000000; "
         f"@there ld.global.v4.f32 {{$0, $1, $2, $3}}, [$5+{offset}]; }}",
         "=&f,=&f,=&f,=&f,r,l,~{memory}",

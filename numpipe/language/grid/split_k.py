@@ -105,7 +105,8 @@ def check_split(split: Any) -> None:
 
 def no_split(got: str) -> str:
     return (
-        f'numpipe.split_tiles: split={got}: "stream", or the parts of a tile, an integer of at least 1, or the name of an '
+        f'numpipe.split_tiles: split={got}: "stream", or the parts of a tile, an integer of at '
+        "least 1, or the name of an "
         "axis of the cluster; None cuts none"
     )
 
@@ -225,11 +226,9 @@ def place_stream(u, begun, here, ctas):
     length = greatest(steps, np.int32(1))
     tile = add(quotient(first, length), u)
     start = mul(tile, length)
-    begin, stop, others = (
-        greatest(sub(first, start), np.int32(0)),
-        least(sub(end, start), length),
-        np.int32(0),
-    )
+    begin = greatest(sub(first, start), np.int32(0))
+    stop = least(sub(end, start), length)
+    others = np.int32(0)
     if stop < length:
         total = mul(shared, length)
         number = sub(sub(least(ctas, total), np.int32(1)), here)

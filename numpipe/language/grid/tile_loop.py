@@ -26,7 +26,10 @@ from .orders.tile_order import NAMES, misfit
 
 __all__ = ["nd_loop", "planar_snake", "tiles"]
 
-KNOWN = f"{', '.join(map(repr, NAMES))}, an object of numpipe.orders, or a host table (a 2-D int32 array argument)"
+KNOWN = (
+    f"{', '.join(map(repr, NAMES))}, an object of numpipe.orders, or a host table (a 2-D int32 "
+    "array argument)"
+)
 """the values of order="""
 
 
@@ -123,7 +126,8 @@ def check_table(table: Any, columns: int, grid: tuple[Any, ...]) -> None:
         raise SpecError(f"numpipe.tiles: order= is {KNOWN}; got a run-time {called(table)}")
     if arg.ndim != 2 or arg.dtype != np.int32:
         raise SpecError(
-            f"tiles(order='{arg.name}'): a host table is a 2-D int32 array, got {arg.ndim}-D {arg.dtype}"
+            f"tiles(order='{arg.name}'): a host table is a 2-D int32 array, got {arg.ndim}-D "
+            f"{arg.dtype}"
         )
     array = getattr(table, "array", None)  # its type has none
     wrong = (
@@ -153,7 +157,8 @@ def wrong_snake(minor_dim: Any, tile_width: Any) -> str:
     of run time."""
     if not whole(0, 1).holds(minor_dim):
         return (
-            "planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that is cut into strips, got "
+            "planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that "
+            "is cut into strips, got "
             + ("a run-time value" if minor_dim is None else told(minor_dim))
         )
     if tile_width is not None and not whole(1).holds(tile_width):

@@ -11,7 +11,10 @@ from . import tile_loop as source
 
 I32 = nb.types.int32
 # $0 an index, $1 where it is, $2 the row, $3 the first row that is not there
-_ENTRY = "{ .reg .pred there; setp.lt.s32 there, $2, $3; mov.b32 $0, 0; @there ld.global.nc.b32 $0, [$1]; }"
+_ENTRY = (
+    "{ .reg .pred there; setp.lt.s32 there, $2, $3; mov.b32 $0, 0; @there ld.global.nc.b32 $0, "
+    "[$1]; }"
+)
 
 
 @cuda_meaning(source.table_entry)

@@ -67,8 +67,9 @@ def scheduler(np_: Context, site: str) -> Ring:
         np_.state[INDEX] = int(own_index())
     if np_.dynamic_loop is not None:
         raise SpecError(
-            f"kernel {np_.unit.kernel}, tiles(dynamic=True) at {site}: runs inside that of {np_.dynamic_loop}: CTAs "
-            "have other tiles of that one, and would not agree on this one's; give numpipe.tiles the counts of both"
+            f"kernel {np_.unit.kernel}, tiles(dynamic=True) at {site}: runs inside that of "
+            f"{np_.dynamic_loop}: CTAs have other tiles of that one, and would not agree on this "
+            "one's; give numpipe.tiles the counts of both"
         )
     np_.dynamic_loop = site
     ring: Ring = np_.work_ring
@@ -77,8 +78,9 @@ def scheduler(np_: Context, site: str) -> Ring:
 
 def unreachable(kernel: str, site: str) -> str:
     return (
-        f"kernel {kernel}, tiles(dynamic=True) at {site}: only compute warpgroups come here, so nobody fetches tiles for them: "
-        "write the loop in the kernel function, or leave dynamic out"
+        f"kernel {kernel}, tiles(dynamic=True) at {site}: only compute warpgroups come here, so "
+        "nobody fetches tiles for them: write the loop in the kernel function, or leave dynamic "
+        "out"
     )
 
 
@@ -86,8 +88,9 @@ def check_cluster(unit: Unit, site: str) -> None:
     """Raise SpecError in a kernel whose clusters have named axes."""
     if unit.clustered:
         raise SpecError(
-            f"kernel {unit.kernel}, tiles(dynamic=True) at {site}: CTAs fetch tiles each for itself, and those of a "
-            "cluster with named axes go through the same ones: leave dynamic or cluster_names= out"
+            f"kernel {unit.kernel}, tiles(dynamic=True) at {site}: CTAs fetch tiles each for "
+            "itself, and those of a cluster with named axes go through the same ones: leave "
+            "dynamic or cluster_names= out"
         )
 
 
@@ -289,6 +292,7 @@ def _agree(np_: Context, other: str | None) -> None:
     """Raise SpecError where a CTA runs other loops than those before."""
     if other is not None:
         raise SpecError(
-            f"kernel {np_.unit.kernel}: CTA {current().cta} has {other}: with tiles(dynamic=True) all CTAs run the "
-            "same loops, with the same counts: they take their tiles from one counter"
+            f"kernel {np_.unit.kernel}: CTA {current().cta} has {other}: with tiles(dynamic=True) "
+            "all CTAs run the same loops, with the same counts: they take their tiles from one "
+            "counter"
         )

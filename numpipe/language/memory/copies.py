@@ -51,16 +51,16 @@ __all__ = [
 ]
 
 # ---- what both executions check ------------------------------------------------------------------
-LOAD, STORE, PREFETCH, WAIT = (
-    "copy_gmem_to_smem",
-    "copy_smem_to_gmem",
-    "async_prefetch",
-    "wait_smem_to_gmem",
-)
+LOAD = "copy_gmem_to_smem"
+STORE = "copy_smem_to_gmem"
+PREFETCH = "async_prefetch"
+WAIT = "wait_smem_to_gmem"
 OPERANDS = {
     "view": "a view of an array, array.at[ds(i, 64), ds(j, 64)]",
-    "tile": "a tile in shared memory that the kernel has allocated, as numpipe.scratch gives it (buffer.at[slot] where it has "
-    "slots)",
+    "tile": (
+        "a tile in shared memory that the kernel has allocated, as numpipe.scratch gives it "
+        "(buffer.at[slot] where it has slots)"
+    ),
     "barrier": "one of a numpipe.Barrier(…) that the kernel has allocated",
 }
 """how messages call a copy's operands, by the attribute `operand` of the values and of their
@@ -73,7 +73,8 @@ def check_operands(operation: str, **parameters: tuple[str, Any]) -> None:
     for name, (operand, value) in parameters.items():
         if getattr(value, "operand", "") != operand:
             raise SpecError(
-                f"{operation}: {name} must be {OPERANDS[operand]}, got {getattr(value, 'what', None) or called(value)}"
+                f"{operation}: {name} must be {OPERANDS[operand]}, got "
+                f"{getattr(value, 'what', None) or called(value)}"
             )
 
 
@@ -103,14 +104,14 @@ def check_landing(operation: str, dst: Any, barrier: Any) -> None:
     one_barrier(operation, barrier.shape)
     if isinstance(barrier.plan.kind, ClusterBarrier):
         raise SpecError(
-            f"{operation}: barrier is {barrier.plan.kind}, whose phases count arrivals of several CTAs, and a copy "
-            "arrives in one only: give it a numpipe.Barrier, and barrier_arrive on the ClusterBarrier when that is "
-            "over"
+            f"{operation}: barrier is {barrier.plan.kind}, whose phases count arrivals of several "
+            "CTAs, and a copy arrives in one only: give it a numpipe.Barrier, and barrier_arrive "
+            "on the ClusterBarrier when that is over"
         )
     if not dst.writable:
         raise SpecError(
-            f"{operation}: dst is a tile of a pipeline, whose slots the pipeline loads itself: copy to a tile of your "
-            "own, numpipe.scratch(numpipe.SMEM(…))"
+            f"{operation}: dst is a tile of a pipeline, whose slots the pipeline loads itself: "
+            "copy to a tile of your own, numpipe.scratch(numpipe.SMEM(…))"
         )
 
 
@@ -132,8 +133,8 @@ def check_store(
     )
     if not array.tma_store:
         raise SpecError(
-            f"{STORE}: rows of '{array.name}' are no multiple of 16 B, and a TMA store writes whole 16-byte chunks: "
-            f"store a register tile, {array.name}[…] = tile"
+            f"{STORE}: rows of '{array.name}' are no multiple of 16 B, and a TMA store writes "
+            f"whole 16-byte chunks: store a register tile, {array.name}[…] = tile"
         )
     check_predicate(STORE, np_, predicate)
     if not np_.memory:
@@ -160,17 +161,18 @@ def check_copied(operation: str, unit: Unit, view: Any, tile: Any) -> None:
     array, layout, dtype = reachable(operation, unit, view, tile.layout), tile.layout, tile.dtype
     if view.shape != layout.sides:
         raise SpecError(
-            f"{operation}: {array.name}.at[…] has {view.shape} elements, the tile {layout.sides}: both must be of one "
-            "shape"
+            f"{operation}: {array.name}.at[…] has {view.shape} elements, the tile {layout.sides}: "
+            "both must be of one shape"
         )
     if array.dtype != dtype:
         raise SpecError(
-            f"{operation}: '{array.name}' is {array.dtype}, the tile {dtype}: a copy does not convert"
+            f"{operation}: '{array.name}' is {array.dtype}, the tile {dtype}: a copy does not "
+            "convert"
         )
     if view.axes[-1 if layout.flat else layout.inner] != array.contiguous:
         raise SpecError(
-            f"{operation}: dimension {array.contiguous} of '{array.name}' is contiguous, and the tile's rows must lie "
-            f"along it: "
+            f"{operation}: dimension {array.contiguous} of '{array.name}' is contiguous, and the "
+            "tile's rows must lie along it: "
             + (
                 f"use tile.T of a tile {view.shape[::-1]}"
                 if array.contiguous in view.axes
@@ -194,7 +196,8 @@ def reachable(operation: str, unit: Unit, view: GmemView, layout: Layout | None 
         if layout is None:
             raise SpecError(f"{operation}: {has}: write ds(i, size) in place of an integer")
         fix = (
-            f"copy between a view of two and it, or have a tile of one, SMEM(({view.shape[0]},), dtype)"
+            f"copy between a view of two and it, or have a tile of one, SMEM(({view.shape[0]},), "
+            "dtype)"
             if len(axes) == 1
             else "write an integer in place of a ds(start, size), or have a tile of two"
             if axes
@@ -220,16 +223,20 @@ def check_reduction(given: Any, dtype: np.dtype) -> str:
         return ""
     if reduction not in REDUCTIONS:
         raise SpecError(
-            f"{STORE}: reduction_op must be None or one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}"
+            f"{STORE}: reduction_op must be None or one of {', '.join(map(repr, REDUCTIONS))}, "
+            f"got {reduction!r}"
         )
     if dtype.name not in REDUCTIONS[reduction]:
         same = (
             reduction in ("add", "and", "or", "xor") and f"u{dtype.name}" in REDUCTIONS[reduction]
         )
-        fix = f"; u{dtype.name} has the same bits: pass the array as array.view(np.u{dtype.name}), and a tile of that type"
+        fix = (
+            f"; u{dtype.name} has the same bits: pass the array as array.view(np.u{dtype.name}), "
+            "and a tile of that type"
+        )
         raise SpecError(
-            f"{STORE}: reduction_op={reduction!r} is not for {dtype}: it takes {', '.join(REDUCTIONS[reduction])}"
-            + fix * same
+            f"{STORE}: reduction_op={reduction!r} is not for {dtype}: it takes "
+            f"{', '.join(REDUCTIONS[reduction])}" + fix * same
         )
     return str(reduction)
 
@@ -245,8 +252,8 @@ def check_groups(given: Any) -> int:
     n = constant(WAIT, "n", given)
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
         raise SpecError(
-            f"{WAIT}: n must be a compile-time int of at least 0: the groups that may still be on their way, got "
-            f"{n!r}"
+            f"{WAIT}: n must be a compile-time int of at least 0: the groups that may still be on "
+            f"their way, got {n!r}"
         )
     return n
 
@@ -278,8 +285,8 @@ class Transfer(Copy):
         for at, _ in self.boxes:
             if at[-1] % unit:
                 raise SpecError(
-                    f"{PREFETCH}: {self.ref.name}.at[…] starts at element {at[-1]} of the contiguous dimension; "
-                    f"the TMA starts at multiples of 16 B, {unit} elements"
+                    f"{PREFETCH}: {self.ref.name}.at[…] starts at element {at[-1]} of the "
+                    f"contiguous dimension; the TMA starts at multiples of 16 B, {unit} elements"
                 )
         super().prefetch()
 

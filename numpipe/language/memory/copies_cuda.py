@@ -43,10 +43,8 @@ def _issue(_context: Any, transfer: Any, how: Any) -> Any:
     context, builder, args = yield nb.types.void(transfer, how)
     value = nb.fields(context, builder, transfer, args[0])
     view = nb.fields(context, builder, transfer.view, value.view)
-    array, start = (
-        gmem_value(context, builder, ref, view.ref),
-        nb.cgutils.unpack_tuple(builder, view.start),
-    )
+    array = gmem_value(context, builder, ref, view.ref)
+    start = nb.cgutils.unpack_tuple(builder, view.start)
     table = array.table
     if ref.unit.params.debug and nb.literal(how) != "prefetch":
         report_view(builder, transfer.view, array.shape, start)

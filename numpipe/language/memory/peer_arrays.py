@@ -66,17 +66,18 @@ def check_peer(np_: Any, array: Any, rank: Any) -> None:
     arg = getattr(array, "arg", None)
     if arg is None:
         raise SpecError(
-            f"numpipe.peer(array, rank): array is an array parameter of the kernel, got {called(array)}"
+            "numpipe.peer(array, rank): array is an array parameter of the kernel, got "
+            f"{called(array)}"
         )
     if not np_.unit.gpus:
         raise SpecError(
-            f"numpipe.peer({arg.name}, rank) in a kernel of one GPU: @numpipe.kernel(semaphores=…) makes it one of "
-            "several, which is called with mesh="
+            f"numpipe.peer({arg.name}, rank) in a kernel of one GPU: "
+            "@numpipe.kernel(semaphores=…) makes it one of several, which is called with mesh="
         )
     if arg.semaphores:
         raise SpecError(
-            f"numpipe.peer({arg.name}, rank): the semaphores of another GPU are signalled, numpipe.signal("
-            f"{arg.name}.at[i], rank), and nothing else"
+            f"numpipe.peer({arg.name}, rank): the semaphores of another GPU are signalled, "
+            f"numpipe.signal({arg.name}.at[i], rank), and nothing else"
         )
     check_integer(f"numpipe.peer({arg.name}, rank)", "rank", rank)
 

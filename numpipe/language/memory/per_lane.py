@@ -61,8 +61,8 @@ LANES = 128
 FULL = 0xFFFFFFFF
 OPTION = "CompilerParams(lowering_semantics=LoweringSemantics.Lane)"
 NOT_HERE = (
-    f"is code for a lane: it stands in the body of a body-form pipeline, in a kernel with {OPTION}; here the code is the "
-    "warpgroup's"
+    "is code for a lane: it stands in the body of a body-form pipeline, in a kernel with "
+    f"{OPTION}; here the code is the warpgroup's"
 )
 
 
@@ -103,7 +103,8 @@ def check_lane_carry(where: str, carry: str) -> None:
     """Raise SpecError for a carry of which a lane has only a part."""
     if "tile" in carry:
         raise SpecError(
-            f"{where}: the carry is {carry}, but with {OPTION} it is the lane's own: numbers, and tuples of them"
+            f"{where}: the carry is {carry}, but with {OPTION} it is the lane's own: numbers, and "
+            "tuples of them"
         )
 
 
@@ -146,7 +147,8 @@ def check_integers(operation: str, **parameters: Any) -> None:
         if not arith.is_integer(value):
             of = arith.kind(value)
             raise SpecError(
-                f"cuda.{operation}: {name} must be an integer, got {of.__name__ if isinstance(of, type) else of}"
+                f"cuda.{operation}: {name} must be an integer, got "
+                f"{of.__name__ if isinstance(of, type) else of}"
             )
 
 
@@ -207,8 +209,8 @@ def check_element(parts: tuple[Any, ...], given: str, layout: Layout | None = No
     ):
         element = "tile[i]" if layout is not None and layout.flat else "tile[i, j]"
         raise SpecError(
-            f"with {OPTION} a body reads elements of a tile, {element} with integers, and views of it, tile.at[…] and "
-            f"tile.T, got {given}"
+            f"with {OPTION} a body reads elements of a tile, {element} with integers, and views "
+            f"of it, tile.at[…] and tile.T, got {given}"
         )
 
 
@@ -319,8 +321,9 @@ class PerLane:
 
     def _none(self, *_: Any) -> NoReturn:
         raise SpecError(
-            f"the lanes carry different values here, {self.values[0]!r} in lane 0: store them in the body, o[i, j] = "
-            "value, or give all lanes the same one; code of the warpgroup has one value"
+            f"the lanes carry different values here, {self.values[0]!r} in lane 0: store them in "
+            "the body, o[i, j] = value, or give all lanes the same one; code of the warpgroup "
+            "has one value"
         )
 
     __bool__ = __int__ = __index__ = __float__ = __neg__ = __pos__ = __abs__ = __invert__ = _none

@@ -41,8 +41,8 @@ def check_test(barrier: Any) -> None:
     """Raise SpecError for a test of a barrier that orders stores, which only a wait does."""
     if barrier.wide:
         raise SpecError(
-            f"barrier_test: the barrier is {barrier.plan.kind}, and stores of other CTAs are there behind a wait: call "
-            "barrier_wait, or test a ClusterBarrier beside it"
+            f"barrier_test: the barrier is {barrier.plan.kind}, and stores of other CTAs are "
+            "there behind a wait: call barrier_wait, or test a ClusterBarrier beside it"
         )
 
 

@@ -66,13 +66,14 @@ def planned(np_: Any, site: str, table: Any, size: Any) -> Scratch:
         )
     if arg.dtype not in STEERING or arg.output:
         raise SpecError(
-            f"prefetched(table): {without_value(arg, ())}; of others load what you need, {arg.name}[…]"
+            f"prefetched(table): {without_value(arg, ())}; of others load what you need, "
+            f"{arg.name}[…]"
         )
     size = constant("prefetched", "size", size)
     if not is_int(size) or not 1 <= size <= MOST:
         raise SpecError(
-            f"prefetched(table, size): size must be a compile-time int of 1 … {MOST}, the elements of '{arg.name}' "
-            f"that have room in shared memory, got {size!r}"
+            f"prefetched(table, size): size must be a compile-time int of 1 … {MOST}, the "
+            f"elements of '{arg.name}' that have room in shared memory, got {size!r}"
         )
     unit = ALIGNED // arg.dtype.itemsize
     kind = SMEM((-(-size // unit) * unit,), arg.dtype), Barrier()
@@ -88,8 +89,9 @@ def check_index(name: str, ndim: int, parts: Sequence[Any]) -> str | None:
         isinstance(part, NoValue) or is_integer(part) for part in parts
     ):
         raise SpecError(
-            f"prefetched({name})[…] is indexed by an integer for each of the array's {ndim} dimension"
-            f"{'s' * (ndim > 1)}: {name}[…], the array itself, has blocks and indices with modes"
+            f"prefetched({name})[…] is indexed by an integer for each of the array's {ndim} "
+            f"dimension{'s' * (ndim > 1)}: {name}[…], the array itself, has blocks and indices "
+            "with modes"
         )
     return next((part.what for part in parts if isinstance(part, NoValue)), None)
 
@@ -97,8 +99,8 @@ def check_index(name: str, ndim: int, parts: Sequence[Any]) -> str | None:
 def unreachable(kernel: str, site: str) -> str:
     """Return the message for a call that the memory role does not come to."""
     return (
-        f"kernel {kernel}, {NAME} at {site}: only compute warpgroups come here, so nobody issues the copy: call it at the "
-        "kernel's beginning, and use here what it returns"
+        f"kernel {kernel}, {NAME} at {site}: only compute warpgroups come here, so nobody issues "
+        "the copy: call it at the kernel's beginning, and use here what it returns"
     )
 
 
@@ -137,13 +139,11 @@ class Prefetched(TableFacts):
         memory: bool,
         specialized: bool,
     ) -> None:
-        self.ref, self.address, self.landed, self.memory, self.specialized = (
-            ref,
-            address,
-            landed,
-            memory,
-            specialized,
-        )
+        self.ref = ref
+        self.address = address
+        self.landed = landed
+        self.memory = memory
+        self.specialized = specialized
         array = ref.array
         whole = array.flags.c_contiguous and array.ctypes.data % ALIGNED == 0 and current().moves
         self.nbytes = min(array.size, size) * array.itemsize // ALIGNED * ALIGNED if whole else 0

@@ -26,12 +26,10 @@ I32, I64 = nb.types.int32, nb.types.int64
 
 class PrefetchedType(source.TableFacts, nb.types.Type):  # type: ignore[misc]
     def __init__(self, ref: GmemType, landed: BarriersType) -> None:
-        self.ref, self.landed, self.memory, self.specialized = (
-            ref,
-            landed,
-            landed.context.memory,
-            ref.unit.warp_specialized,
-        )
+        self.ref = ref
+        self.landed = landed
+        self.memory = landed.context.memory
+        self.specialized = ref.unit.warp_specialized
         super().__init__(name=f"prefetched({ref}, {landed})")
 
 
@@ -95,10 +93,8 @@ def _prefetched(typing_context: Any, np_: Any, site: Any, table: Any, size: Any)
     result = PrefetchedType(table, landed)
     nb.returns(typing_context, source.begin, (result,))
     context, builder, args = yield result(np_, site, table, size)
-    array, first = (
-        nb.fields(context, builder, table, args[2]),
-        nb.struct(context, builder, landed, np=args[0], first=nb.const(0)),
-    )
+    array = nb.fields(context, builder, table, args[2])
+    first = nb.struct(context, builder, landed, np=args[0], first=nb.const(0))
     value = nb.struct(
         context,
         builder,
@@ -126,10 +122,8 @@ def _element(_context: Any, table: Any, index: Any) -> Any:
     if unknown:
         return nb.nothing(context)
     fields = nb.fields(context, builder, table, args[0])
-    array, place = (
-        nb.fields(context, builder, ref, fields.ref),
-        settled(context, builder, ref, fields.ref, index, args[1]),
-    )
+    array = nb.fields(context, builder, ref, fields.ref)
+    place = settled(context, builder, ref, fields.ref, index, args[1])
     size, offset, inside = arg.dtype.itemsize, nb.const(0, nb.i64), nb.const(1, nb.i1)
     strides, shape = (nb.cgutils.unpack_tuple(builder, of) for of in (array.strides, array.shape))
     for part, stride, most in zip(place, strides, shape, strict=True):

@@ -35,10 +35,8 @@ def set_max_registers(np_: Context, n: int, action: str) -> None:
 def increases(unit: Unit, n: Any, action: Any) -> bool:
     """Return whether the action is "increase"; SpecError for a number or an action that setmaxnreg
     lacks, or with a memory role."""
-    n, action = (
-        constant("set_max_registers", "n", n),
-        constant("set_max_registers", "action", action),
-    )
+    n = constant("set_max_registers", "n", n)
+    action = constant("set_max_registers", "action", action)
     if action not in ("increase", "decrease"):
         raise SpecError(
             f"set_max_registers: action must be 'increase' or 'decrease', got {action!r}"
@@ -47,8 +45,9 @@ def increases(unit: Unit, n: Any, action: Any) -> bool:
         raise SpecError(f"set_max_registers: n must be a multiple of 8 in 24…256, got {n!r}")
     if unit.warp_specialized:
         raise SpecError(
-            f"set_max_registers: the kernel has a memory role, and numpipe has shared the registers out: "
-            f"{unit.memory_registers} a lane for it, {unit.compute_registers} for each of {unit.compute_wgs} compute "
-            "warpgroups; say memory_registers=, or use a kernel with warp_specialized=False"
+            "set_max_registers: the kernel has a memory role, and numpipe has shared the "
+            f"registers out: {unit.memory_registers} a lane for it, {unit.compute_registers} for "
+            f"each of {unit.compute_wgs} compute warpgroups; say memory_registers=, or use a "
+            "kernel with warp_specialized=False"
         )
     return bool(action == "increase")

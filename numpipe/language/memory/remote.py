@@ -54,8 +54,10 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
     if len(form.shape) == 1:
         if form.layout != COLUMN or form.dtype.itemsize != 4:
             raise SpecError(
-                f"{SEND}: a vector has 32 bits an element and lies along the rows, as the sums of a tile's rows do, "
-                f'got {form.dtype} {form.shape} in {form.layout} layout: send numpipe.layout_cast(v, "{COLUMN}")'
+                f"{SEND}: a vector has 32 bits an element and lies along the rows, as the sums of "
+                "a tile's rows do, "
+                f"got {form.dtype} {form.shape} in {form.layout} layout: send "
+                f'numpipe.layout_cast(v, "{COLUMN}")'
             )
     else:
         only_accumulator(form, SEND)
@@ -67,8 +69,9 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
         raise SpecError(f"{SEND}: src is {form.dtype}, dst {dst.dtype}: send src.astype(dst.dtype)")
     if layout.itemsize * (2 if layout.inner == 1 else 1) < 4:
         raise SpecError(
-            f"{SEND}: st.async stores 4 bytes at least, and a lane has {'two adjacent columns' * (layout.inner == 1)}"
-            f"{'one element of a row' * (layout.inner == 0)} of {dst.dtype}: send "
+            f"{SEND}: st.async stores 4 bytes at least, and a lane has "
+            f"{'two adjacent columns' * (layout.inner == 1)}{'one element of a row' * (layout.inner == 0)} "
+            f"of {dst.dtype}: send "
             + (
                 "a tile of 16 or 32 bits, src.astype(…)"
                 if layout.itemsize == 1
@@ -84,13 +87,13 @@ def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
     axis = constant(operation, "cluster_dim", name)
     if not isinstance(axis, str):
         raise SpecError(
-            f"{operation}: cluster_dim must be the name of an axis of the cluster (cluster_names= of the kernel), got "
-            f"{axis!r}"
+            f"{operation}: cluster_dim must be the name of an axis of the cluster (cluster_names= "
+            f"of the kernel), got {axis!r}"
         )
     if not (arith.is_integer(index) or isinstance(index, NoValue)):
         raise SpecError(
-            f"{operation}: cluster_idx must be an integer, the place along {axis!r} of the CTA that is meant, got "
-            f"{called(index)}"
+            f"{operation}: cluster_idx must be an integer, the place along {axis!r} of the CTA "
+            f"that is meant, got {called(index)}"
         )
     dimension: int = np_.unit.cluster_dims((axis,), operation, "cluster_dim")[0]
     np_.unit.reaches = True

@@ -48,10 +48,8 @@ def _async_store_smem(
         for at in (own, arrival)
     )
     nb.call(context, builder, named.warp_sync, (), ())  # lane 0 tells what the other lanes knew
-    lane, nbytes = (
-        builder.and_(nb.thread_index(builder), nb.const(31)),
-        nb.const(dst.layout.nbytes // ARRIVALS_A_WARPGROUP),
-    )
+    lane = builder.and_(nb.thread_index(builder), nb.const(31))
+    nbytes = nb.const(dst.layout.nbytes // ARRIVALS_A_WARPGROUP)
     inner, emit = predicated(mbarrier.arrive_expect_tx_remote)(typing_context, I32, I32, I32)
     emit(context, builder, inner, [landed, nbytes, lane])
     away = builder.sub(there, own)
@@ -78,7 +76,10 @@ def _send(builder: Any, where: list[Any], words: list[Any]) -> None:
     whether a lane stores."""
     names = ", ".join(f"${number + len(where)}" for number in range(len(words)))
     vector, names = (f".v{len(words)}", f"{{{names}}}") if len(words) > 1 else ("", names)
-    text = f"$gate st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{vector}.b32 [$0], {names}, [$1];"
+    text = (
+        f"$gate st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{vector}.b32 [$0], "
+        f"{names}, [$1];"
+    )
     if len(where) > 2:
         text = f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}"
     nb.emit_gated(

@@ -140,8 +140,9 @@ def check_slots(lead: tuple[int, ...], parts: tuple[Any, ...]) -> None:
     slots, and then either nothing or two parts that select rows and columns of the tile."""
     if len(parts) not in (len(lead), len(lead) + 2) or not all(map(_is_place, parts[: len(lead)])):
         raise SpecError(
-            f"buffer.at[…]: {len(lead)} dimension{'s' * (len(lead) > 1)} of slots {lead}, each indexed by an integer, "
-            f"then the whole tile, or two of ds(start, size) and ':', got ({', '.join(map(str, parts))})"
+            f"buffer.at[…]: {len(lead)} dimension{'s' * (len(lead) > 1)} of slots {lead}, each "
+            "indexed by an integer, then the whole tile, or two of ds(start, size) and ':', got "
+            f"({', '.join(map(str, parts))})"
         )
 
 
@@ -149,8 +150,8 @@ def check_barriers(shape: tuple[int, ...], parts: tuple[Any, ...]) -> tuple[int,
     """Return the dimensions that an index of barriers, or its Numba types, leaves."""
     if not 0 < len(parts) <= len(shape) or not all(map(_is_place, parts)):
         raise SpecError(
-            f"barriers.at[…]: barriers of shape {shape} are indexed by up to {len(shape)} integers, got "
-            f"({', '.join(map(str, parts))})"
+            f"barriers.at[…]: barriers of shape {shape} are indexed by up to {len(shape)} "
+            f"integers, got ({', '.join(map(str, parts))})"
         )
     return shape[len(parts) :]
 
@@ -171,7 +172,8 @@ def linear(shape: tuple[int, ...], index: tuple[Any, ...]) -> int:
                 SimulationError,
                 "out-of-bounds",
                 (
-                    f"….at[…]: index {part} along dimension {axis} is outside 0…{size - 1}; the GPU takes whatever lies there"
+                    f"….at[…]: index {part} along dimension {axis} is outside 0…{size - 1}; the "
+                    "GPU takes whatever lies there"
                 ),
                 f"an index in 0…{size - 1}",
                 "takes what lies beside slots or barriers",
@@ -202,8 +204,8 @@ def shared_by(unit: Any, axes: Any) -> bool:
         return False
     if names != (unit.wg_axis,):
         raise SpecError(
-            f"run_scoped: collective_axes must be None (an allocation for each compute warpgroup) or {unit.wg_axis!r} "
-            f"(one for all of the CTA's), got {axes!r}"
+            "run_scoped: collective_axes must be None (an allocation for each compute warpgroup) "
+            f"or {unit.wg_axis!r} (one for all of the CTA's), got {axes!r}"
         )
     return True
 

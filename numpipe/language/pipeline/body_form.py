@@ -231,11 +231,9 @@ class EmittedPipeline:
         holds = around and check_compute(pipe.where, compute, bool(coroutine)).pipelines
         self.pipe: Any = pipe
         self.body, self.compute, self.carry, self.last = body, compute, carry, last
-        self.facts, self.by_lane, self.mirrored = (
-            facts,
-            by_lane(pipe.unit),
-            facts.pipelines or holds,
-        )
+        self.facts = facts
+        self.by_lane = by_lane(pipe.unit)
+        self.mirrored = facts.pipelines or holds
         self.idle = pipe.np.memory and not self.mirrored
         self.in_context = around and not self.idle
         if self.by_lane:
@@ -257,8 +255,9 @@ def check_options(where: str, unit: Unit, options: dict[str, Any]) -> None:
     for each CTA."""
     if not unit.warp_specialized:
         raise SpecError(
-            f"{where}: emit_pipeline_warp_specialized needs the memory role, which warp_specialized=False leaves out: "
-            "use emit_pipeline, whose loads every compute warpgroup issues for itself"
+            f"{where}: emit_pipeline_warp_specialized needs the memory role, which "
+            "warp_specialized=False leaves out: use emit_pipeline, whose loads every compute "
+            "warpgroup issues for itself"
         )
     for name, have in (
         ("num_compute_wgs", unit.compute_wgs),
@@ -267,14 +266,14 @@ def check_options(where: str, unit: Unit, options: dict[str, Any]) -> None:
     ):
         if options[name] is not None and options[name] != have:
             raise SpecError(
-                f"{where}: {name}={options[name]!r}, but the kernel has {name}={have!r}: a CTA has one split into "
-                "roles; say it once, on the kernel"
+                f"{where}: {name}={options[name]!r}, but the kernel has {name}={have!r}: a CTA "
+                "has one split into roles; say it once, on the kernel"
             )
     index = options["memory_thread_idx"]
     if index is not None and index != unit.memory_warpgroup:
         raise SpecError(
-            f"{where}: memory_thread_idx={index!r}, but the CTA's warpgroups are 0…{unit.compute_wgs}: "
-            f"num_compute_wgs={unit.compute_wgs} and the memory role"
+            f"{where}: memory_thread_idx={index!r}, but the CTA's warpgroups are "
+            f"0…{unit.compute_wgs}: num_compute_wgs={unit.compute_wgs} and the memory role"
         )
 
 
@@ -290,12 +289,10 @@ def check_body(pipe: PipelineBase, function: Any, carry: bool) -> Facts:
     """Return the facts of a body; SpecError unless it takes what it is called with."""
     option, body = "init_carry" if pipe.single else "compute_context", facts_of(function)
     a_carry = option if pipe.single else f"a {option}"
-    where, manual, tiles, barriers = (
-        pipe.where,
-        pipe.manual,
-        len(pipe.tree.parts or ()),
-        loaded(pipe),
-    )
+    where = pipe.where
+    manual = pipe.manual
+    tiles = len(pipe.tree.parts or ())
+    barriers = loaded(pipe)
     if body is None:
         raise SpecError(f"{where}: body {A_FUNCTION}, got {called(function)}")
     if body.coroutine:
@@ -317,12 +314,14 @@ def check_body(pipe: PipelineBase, function: Any, carry: bool) -> Facts:
         )
     if carry and not body.returns:
         raise SpecError(
-            f"{where}: body '{body.name}' returns nothing: it takes the carry and must return the next one"
+            f"{where}: body '{body.name}' returns nothing: it takes the carry and must return the "
+            "next one"
         )
     if body.returns and not carry:
         fix = option if pipe.single else "a compute_context that calls pipeline(initial carry)"
         raise SpecError(
-            f"{where}: body '{body.name}' returns a value, but there is no carry: give {fix}, or return nothing"
+            f"{where}: body '{body.name}' returns a value, but there is no carry: give {fix}, or "
+            "return nothing"
         )
     return body
 
@@ -334,20 +333,21 @@ def check_compute(where: str, function: Any, coroutine: bool) -> Facts:
         raise SpecError(f"{where}: {option} {A_FUNCTION}, got {called(function)}")
     if compute.coroutine is not coroutine:
         raise SpecError(
-            f"{where}: '{compute.name}' has {'a' if compute.coroutine else 'no'} 'yield': give it as "
-            f"{'carry_coroutine' if compute.coroutine else 'compute_context'}="
+            f"{where}: '{compute.name}' has {'a' if compute.coroutine else 'no'} 'yield': give it "
+            f"as {'carry_coroutine' if compute.coroutine else 'compute_context'}="
         )
     if compute.parameters != 1:
         raise SpecError(
-            f"{where}: {option} '{compute.name}' takes {plural(compute.parameters - coroutine, 'argument')}, but is "
-            "called with " + ("none" if coroutine else "1: the pipeline")
+            f"{where}: {option} '{compute.name}' takes "
+            f"{plural(compute.parameters - coroutine, 'argument')}, but is called with "
+            + ("none" if coroutine else "1: the pipeline")
         )
     if compute.misuse:
         raise SpecError(f"{where}: {option} '{compute.name}' {compute.misuse}")
     if compute.returns:
         raise SpecError(
-            f"{where}: {option} '{compute.name}' returns a value, which nothing receives: store results through the "
-            "kernel's output references"
+            f"{where}: {option} '{compute.name}' returns a value, which nothing receives: store "
+            "results through the kernel's output references"
         )
     return compute
 

@@ -45,12 +45,16 @@ def bounded(
             # TMA traps at a store before the array
             start[axis] = size if written and at <= -side else at
         elif not -side < at < size and all(sizes):
-            fix = f'return {1 - side}…{size - 1}, or say what it means, BlockSpec(…, mode="zero") or mode="clip"'
+            fix = (
+                f'return {1 - side}…{size - 1}, or say what it means, BlockSpec(…, mode="zero") '
+                'or mode="clip"'
+            )
             raise failure(
                 SimulationError,
                 "out-of-bounds",
                 (
-                    f"{what} returned element {at} for dimension {axis}, of which the array has {size}"
+                    f"{what} returned element {at} for dimension {axis}, of which the array has "
+                    f"{size}"
                     + f": all {side} elements from there on lie outside" * (side > 1)
                     + f"; {fix}"
                 ),

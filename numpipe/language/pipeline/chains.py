@@ -92,8 +92,8 @@ def check_state(where: str, given: Any) -> None:
         return
     shown = int(value) if isinstance(value, np.integer) else repr(value)
     raise SpecError(
-        f"{where}: pipeline_state must be None, numpipe.PipelineState.START, STEADY or STOP, or an integer 0…2, "
-        f"got {shown}"
+        f"{where}: pipeline_state must be None, numpipe.PipelineState.START, STEADY or STOP, or "
+        f"an integer 0…2, got {shown}"
     )
 
 
@@ -101,8 +101,9 @@ def check_shared(where: str, single: bool) -> None:
     """Raise SpecError for allocations of, or for, a single-stream pipeline."""
     if single:
         raise SpecError(
-            f"{where}: allocations are what emit_pipeline_warp_specialized uses, and all warpgroups share; a "
-            "single-stream pipeline has slots and barriers for each warpgroup: call it without them"
+            f"{where}: allocations are what emit_pipeline_warp_specialized uses, and all "
+            "warpgroups share; a single-stream pipeline has slots and barriers for each "
+            "warpgroup: call it without them"
         )
 
 
@@ -119,9 +120,9 @@ def running(held: dict[int, str], kernel: str, plans: Iterable[RingPlan]) -> Ite
         if index in held:
             inner, outer = (ring.rpartition(" @ ")[2] for ring in (name, held[index]))
             raise SpecError(
-                f"kernel {kernel}, pipeline at {inner}: it runs inside the pipeline at {outer}, on the same slots, "
-                "which are in use until that one ends: the inner one must be a pipeline of its own, with its own "
-                "allocations"
+                f"kernel {kernel}, pipeline at {inner}: it runs inside the pipeline at {outer}, "
+                "on the same slots, which are in use until that one ends: the inner one must be "
+                "a pipeline of its own, with its own allocations"
             )
     held.update(rings)
     try:
@@ -134,17 +135,16 @@ def running(held: dict[int, str], kernel: str, plans: Iterable[RingPlan]) -> Ite
 def check_count(where: str, shared: tuple[RingPlan, ...], rings: int, outs: int) -> None:
     """Raise SpecError for allocations of a pipeline with another number of rings, or of output
     rings."""
-    outputs, names = (
-        sum(plan.written for plan in shared),
-        ", ".join(plan.name for plan in shared) or "no operand",
-    )
+    outputs = sum(plan.written for plan in shared)
+    names = ", ".join(plan.name for plan in shared) or "no operand"
     if len(shared) != rings + outs:
         raise SpecError(
-            f"{where}: allocations of {names} are {len(shared)} rings, but this pipeline has {rings + outs}: operands "
-            "that change together and have as many slots share a ring; pipelines that share allocations have the same"
+            f"{where}: allocations of {names} are {len(shared)} rings, but this pipeline has "
+            f"{rings + outs}: operands that change together and have as many slots share a ring; "
+            "pipelines that share allocations have the same"
         )
     if outputs != outs:
         raise SpecError(
-            f"{where}: allocations of {names} have {outputs} rings of outputs, but this pipeline has {outs}: pipelines "
-            "that share allocations have the same"
+            f"{where}: allocations of {names} have {outputs} rings of outputs, but this pipeline "
+            f"has {outs}: pipelines that share allocations have the same"
         )

@@ -147,8 +147,9 @@ def check_manual(where: str, single: bool, *options: Any) -> tuple[str, ...]:
             raise SpecError(f"{where}: {row.option} must be True or False, got {value!r}")
         if value and single:
             raise SpecError(
-                f"{where}: {row.option}=True in a single-stream pipeline, whose warpgroup loads its tiles itself, all "
-                "of a step at once: leave it out, or let a memory role load (warp_specialized=True)"
+                f"{where}: {row.option}=True in a single-stream pipeline, whose warpgroup loads "
+                "its tiles itself, all of a step at once: leave it out, or let a memory role "
+                "load (warp_specialized=True)"
             )
         kinds += [row.name] * value
     return tuple(kinds)
@@ -165,14 +166,15 @@ def check_groups(
     if len(unpacked) != len(manual):
         groups = ", ".join(["(indices)", "(tiles)", *(f"({kind} barriers)" for kind in manual)])
         raise SpecError(
-            f"{where}: the loop unpacks {2 + len(unpacked)} groups, but each step has {2 + len(manual)}: write `for "
-            f"{groups} in pipe(arrays):`; barriers come with {' and '.join(f'{name}=True' for name in MANUAL)}"
+            f"{where}: the loop unpacks {2 + len(unpacked)} groups, but each step has "
+            f"{2 + len(manual)}: write `for {groups} in pipe(arrays):`; barriers come with "
+            f"{' and '.join(f'{name}=True' for name in MANUAL)}"
         )
     for kind, count in zip(manual, unpacked, strict=True):
         if count not in (-1, loaded):
             raise SpecError(
-                f"{where}: the loop unpacks {count} {kind} barriers, but the pipeline has {loaded}: one for each array "
-                "that it loads, in the tuples of in_specs"
+                f"{where}: the loop unpacks {count} {kind} barriers, but the pipeline has "
+                f"{loaded}: one for each array that it loads, in the tuples of in_specs"
             )
 
 

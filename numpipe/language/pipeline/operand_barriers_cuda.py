@@ -57,11 +57,9 @@ def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
             called, argtypes, memory = own, (barrier,), barrier.context.memory
         else:
             part, number = nb.immediate(barrier.part)
-            called, argtypes, memory = (
-                function,
-                (barrier.ring, part, I32),
-                barrier.ring.context.memory,
-            )
+            called = function
+            argtypes = (barrier.ring, part, I32)
+            memory = barrier.ring.context.memory
         if not memory:
             nb.returns(typing_context, called, argtypes)
         context, builder, args = yield nb.types.void(barrier)

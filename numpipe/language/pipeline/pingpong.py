@@ -192,12 +192,13 @@ def check_pipeline(where: str, unit: Unit, steps_of: bool, outputs: bool, single
         return
     if steps_of:
         raise SpecError(
-            f"{where}: steps_of with schedule='pingpong': one compute warpgroup runs all steps of a tile, and none is "
-            "shared: leave it out, or make the grid the steps that the tile has"
+            f"{where}: steps_of with schedule='pingpong': one compute warpgroup runs all steps of "
+            "a tile, and none is shared: leave it out, or make the grid the steps that the tile "
+            "has"
         )
     if outputs:
         raise SpecError(
-            f"{where}: out_specs with schedule='pingpong': the slots of outputs are written by all compute warpgroups "
-            "together, and here each has a tile of its own: store from registers, c[…] = tile, or use "
-            "schedule='cooperative'"
+            f"{where}: out_specs with schedule='pingpong': the slots of outputs are written by "
+            "all compute warpgroups together, and here each has a tile of its own: store from "
+            "registers, c[…] = tile, or use schedule='cooperative'"
         )

@@ -62,8 +62,9 @@ __all__ = ["pipeline"]
 
 SLOTS = 2
 IN_A_FOR = (
-    "a pipeline is called in a `for` of the function that makes it, for (indices), (tiles) in pipe(arrays):, or of one "
-    "that binds it to a name: pipe = function(…), where every return of the function is a pipeline"
+    "a pipeline is called in a `for` of the function that makes it, for (indices), (tiles) in "
+    "pipe(arrays):, or of one that binds it to a name: pipe = function(…), where every return of "
+    "the function is a pipeline"
 )
 
 
@@ -100,12 +101,10 @@ class PipelineBase:
     ) -> None:
         """Take the arguments of `make_pipeline`, or their Numba types; raise SpecError for what a
         pipeline cannot be given."""
-        self.np, self.unit, self.steps_of, self.unequal = (
-            np_,
-            np_.unit,
-            steps_of,
-            not is_none(steps_of),
-        )
+        self.np = np_
+        self.unit = np_.unit
+        self.steps_of = steps_of
+        self.unequal = not is_none(steps_of)
         self.site = constant("pipeline", "site", site)
         self.where = where = f"kernel {self.unit.kernel}, pipeline at {self.site}"
         alone, known = constant(where, "single", alone), constant(where, "grid", known)
@@ -149,11 +148,9 @@ class PipelineBase:
             replace(group, operands=tuple(len(inputs) + number for number in group.operands))
             for group in grouped(where, outputs, out_labels, sizes, slots, 0, 0)
         )
-        self.specs, self.labels, self.once = (
-            (*inputs, *outputs),
-            (*in_labels, *out_labels),
-            all(size == 1 for size in sizes),
-        )
+        self.specs = (*inputs, *outputs)
+        self.labels = (*in_labels, *out_labels)
+        self.once = all(size == 1 for size in sizes)
         # side by side, as arrays are passed: not as one NamedTuple
         self.tree = Tree((*(shape.parts or ()), *(outer.parts or ())))
 
@@ -176,7 +173,8 @@ class PipelineBase:
         # two of them would make a positive number of steps
         if any(number < 0 for number in numbers):
             raise SpecError(
-                f"{self.where}: grid must hold numbers of steps, 0 or more, got {', '.join(map(str, numbers))}"
+                f"{self.where}: grid must hold numbers of steps, 0 or more, got "
+                f"{', '.join(map(str, numbers))}"
             )
         return sizes
 
@@ -199,18 +197,20 @@ class PipelineBase:
     def _check_steps_of(self, steps_of: Any, outputs: bool) -> None:
         if outputs:
             raise SpecError(
-                f"{self.where}: steps_of with out_specs: every compute warpgroup takes part in storing an output's "
-                "blocks; store from registers in the body, c[…] = tile, or let all warpgroups run all steps"
+                f"{self.where}: steps_of with out_specs: every compute warpgroup takes part in "
+                "storing an output's blocks; store from registers in the body, c[…] = tile, or "
+                "let all warpgroups run all steps"
             )
         function = facts_of(steps_of)
         if function is None:
             raise SpecError(
-                f"{self.where}: steps_of must be a function nested in the kernel, of one argument, the warpgroup, got "
-                f"{called(steps_of)}"
+                f"{self.where}: steps_of must be a function nested in the kernel, of one "
+                f"argument, the warpgroup, got {called(steps_of)}"
             )
         if function.parameters != 1:
             raise SpecError(
-                f"{self.where}: steps_of takes {function.parameters} arguments, but is called with one, the warpgroup"
+                f"{self.where}: steps_of takes {function.parameters} arguments, but is called "
+                "with one, the warpgroup"
             )
 
 
@@ -305,9 +305,10 @@ def check_tokens(where: str, steps_of: bool, turns: tuple[int, ...] | None) -> N
     have the same turns in each."""
     if steps_of and turns is None:
         raise SpecError(
-            f"{where}: steps_of, but not every step is sure to go through the same blocks of numpipe.turn(…): the "
-            "steps that a warpgroup leaves out take and pass their turns too; let these blocks stand in the loop "
-            "itself, in no branch, inner loop or function, and no 'continue' before them"
+            f"{where}: steps_of, but not every step is sure to go through the same blocks of "
+            "numpipe.turn(…): the steps that a warpgroup leaves out take and pass their turns "
+            "too; let these blocks stand in the loop itself, in no branch, inner loop or "
+            "function, and no 'continue' before them"
         )
 
 
@@ -320,8 +321,9 @@ def reachable(pipe: Pipeline) -> None:
 
 def unreachable(kernel: str, site: str) -> str:
     return (
-        f"kernel {kernel}, pipeline at {site}: only compute warpgroups come here, so nobody issues its loads: a body or "
-        "compute_context that runs a pipeline of its own holds it, or calls the function that holds it by name"
+        f"kernel {kernel}, pipeline at {site}: only compute warpgroups come here, so nobody "
+        "issues its loads: a body or compute_context that runs a pipeline of its own holds it, "
+        "or calls the function that holds it by name"
     )
 
 
@@ -351,7 +353,10 @@ def check_kept(message: str, before: str, value: Any) -> None:
                 if value.dtype.itemsize == 4
                 else "numpipe.full({}, 0, np.{})"
             )
-            fix = f"begin it as {begin.format(value.shape, value.dtype)}, or give one of them another name"
+            fix = (
+                f"begin it as {begin.format(value.shape, value.dtype)}, or give one of them "
+                "another name"
+            )
         raise CompileError(constant("pipeline", "message", message).format(was, now) + fix)
 
 
@@ -440,8 +445,8 @@ def arrays_of(
     arrays = [array for ref in given for array in leaves(ref)]
     if not all(isinstance(array, pipe.array) for array in arrays):
         raise SpecError(
-            f"{pipe.where}: called on ({', '.join(map(called, arrays))}); a pipeline is called on the kernel's array "
-            "parameters"
+            f"{pipe.where}: called on ({', '.join(map(called, arrays))}); a pipeline is called on "
+            "the kernel's array parameters"
         )
     wrong = mismatch(
         pipe.tree,
@@ -453,8 +458,8 @@ def arrays_of(
     # warpgroups that leave out steps would leave out those of the inner pipeline
     if pipe.unequal and nested:
         raise SpecError(
-            f"{pipe.where}: steps_of, but its body holds another pipeline, whose loads are issued for all steps: give "
-            "steps_of to the inner one, or run all steps"
+            f"{pipe.where}: steps_of, but its body holds another pipeline, whose loads are issued "
+            "for all steps: give steps_of to the inner one, or run all steps"
         )
     return arrays, shared
 
@@ -493,10 +498,8 @@ def plan_rings(
     rings: list[tuple[RingPlan, Group]] = []
     for number, group in enumerate((*pipe.rings, *pipe.outs)):
         blocks = tuple((arrays[n].index, *pipe.specs[n].block) for n in group.operands)
-        labels, given = (
-            tuple(pipe.labels[n] for n in group.operands),
-            shared[number] if shared else None,
-        )
+        labels = tuple(pipe.labels[n] for n in group.operands)
+        given = shared[number] if shared else None
         kind, delay, manual = (
             (RingPlan, group.delay, pipe.manual) if number < len(pipe.rings) else (OutPlan, 0, ())
         )

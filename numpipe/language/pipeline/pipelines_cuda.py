@@ -51,10 +51,8 @@ class PipelineType(source.PipelineBase, nb.types.Type):  # type: ignore[misc]
 
     def __init__(self, np_: ContextType, grid: Any, *given: Any) -> None:
         source.PipelineBase.__init__(self, np_, grid, *given)
-        self.rank, self.inert_grid = (
-            len(grid),
-            next((size.what for size in grid if isinstance(size, InertType)), None),
-        )
+        self.rank = len(grid)
+        self.inert_grid = next((size.what for size in grid if isinstance(size, InertType)), None)
         planned = (
             self.rank,
             self.steps_of,
@@ -118,13 +116,11 @@ class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
     """
 
     def __init__(self, loop: LoopType, nested: int, apart: bool, once: bool) -> None:
-        self.loop, self.nested, self.apart, self.once, self.role = (
-            loop,
-            nested,
-            apart,
-            once,
-            loop.np.role,
-        )
+        self.loop = loop
+        self.nested = nested
+        self.apart = apart
+        self.once = once
+        self.role = loop.np.role
         self.barriers = barrier_types(loop)
         self.groups = self.parts = [loop.tiles, *by_kind(loop, self.barriers, made)]
         if self.barriers and not apart:
@@ -224,9 +220,10 @@ def steps_value(
                 gmem_value(context, builder, kind.arrays[n], arrays[n]).table
                 for n in group.operands
             ]
+            # all arrays' maps are in one, but for those of peers
             copies["table"] = (
                 context.make_tuple(builder, ring.table, of_each) if pipe.unit.gpus else of_each[0]
-            )  # all arrays' maps are in one, but for those of peers
+            )
             copies["index_maps"] = context.make_tuple(
                 builder,
                 ring.index_maps,

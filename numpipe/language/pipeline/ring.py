@@ -128,20 +128,16 @@ class Ring(RingFacts):
         steps: Any,
         waited: tuple[int, ...] = (),
     ) -> None:
-        self.np, self.plan, self.refs, self.index_maps, self.grid, self.steps = (
-            np_,
-            plan,
-            refs,
-            index_maps,
-            grid,
-            steps,
-        )
-        self.waited, self.slots, self.delay, self.private = (
-            waited,
-            plan.slots,
-            plan.delay,
-            bool(plan.private),
-        )
+        self.np = np_
+        self.plan = plan
+        self.refs = refs
+        self.index_maps = index_maps
+        self.grid = grid
+        self.steps = steps
+        self.waited = waited
+        self.slots = plan.slots
+        self.delay = plan.delay
+        self.private = bool(plan.private)
         self.writers = 128 * np_.unit.compute_wgs
         self.first = counter(np_, plan.index)
         self.released: set[tuple[int, int]] = set()
@@ -242,12 +238,15 @@ def release_misused(ring: Ring, part: int, step: Any, again: bool) -> Simulation
         else ("did not arrive", "the memory role would wait for ever")
     )
     barrier = f"consumed[{slot}]{unit.whose(plan, part, 'consumed')}"
-    fix = f"with manual_consumed_barriers every compute warpgroup arrives once on each consumed barrier of a step{delayed}"
+    fix = (
+        "with manual_consumed_barriers every compute warpgroup arrives once on each consumed "
+        f"barrier of a step{delayed}"
+    )
     return failure(
         PipelineRace if again else PipelineDeadlock,
         "too-many-arrivals" if again else "too-few-arrivals",
-        f"kernel {unit.kernel}: warpgroup {machine.warpgroup} ({machine.role}) of CTA {machine.cta} {did} on {barrier} for step "
-        f"{int(step)}: {harm}; {fix}",
+        f"kernel {unit.kernel}: warpgroup {machine.warpgroup} ({machine.role}) of CTA "
+        f"{machine.cta} {did} on {barrier} for step {int(step)}: {harm}; {fix}",
         fix,
         f"{did} on {barrier}",
         ring=plan.name,
@@ -330,11 +329,9 @@ def note(ring: Ring, event: str, step: Any, part: int) -> None:
 
 def start_of(ring: Ring, number: int, indices: Any) -> list[int]:
     """Return where an operand's block starts in its array, in elements, by its index map."""
-    block, index_map, what = (
-        ring.plan.blocks[number],
-        ring.index_maps[number],
-        index_map_of(ring.np.unit, ring.plan, number),
-    )
+    block = ring.plan.blocks[number]
+    index_map = ring.index_maps[number]
+    what = index_map_of(ring.np.unit, ring.plan, number)
     block_indices = (0,) * block.rank if index_map is None else index_map(*indices)
     try:
         if not isinstance(block_indices, tuple):
@@ -384,8 +381,8 @@ def copies_of(
 def index_map_of(unit: Unit, plan: RingPlan, number: int) -> str:
     """Return how messages call the index map of an operand."""
     return (
-        f"kernel {unit.kernel}, pipeline at {plan.name.rsplit(' @ ', 1)[1]}: {plan.labels[number]} for "
-        f"'{unit.arrays[plan.args[number]].name}': index_map"
+        f"kernel {unit.kernel}, pipeline at {plan.name.rsplit(' @ ', 1)[1]}: "
+        f"{plan.labels[number]} for '{unit.arrays[plan.args[number]].name}': index_map"
     )
 
 

@@ -49,14 +49,12 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
         waited: tuple[int, ...] = (),
         copies: bool = True,
     ) -> None:
-        self.context, self.plan, self.refs, self.rank, self.waited, self.copies = (
-            context,
-            plan,
-            refs,
-            rank,
-            waited,
-            copies,
-        )
+        self.context = context
+        self.plan = plan
+        self.refs = refs
+        self.rank = rank
+        self.waited = waited
+        self.copies = copies
         self.index_maps = index_maps if copies else nb.types.Tuple(())
         self.sized = sized(plan, context.unit) if copies else ()
         one = nb.types.int64
@@ -64,7 +62,8 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
         unnamed = dataclasses.replace(plan, name="", labels=())
         nb.types.Type.__init__(
             self,
-            name=f"ring({context}, {unnamed}, {refs}, {self.index_maps}, {rank}, {waited}, {copies})",
+            name=f"ring({context}, {unnamed}, {refs}, {self.index_maps}, {rank}, {waited}, "
+            f"{copies})",
         )
 
     def compiled(self, context: Any, builder: Any, value: Any) -> RingValue:
@@ -75,13 +74,11 @@ class RingValue:
     """A ring as a `formula` sees it that is compiled; `value` is the structure, or its fields."""
 
     def __init__(self, context: Any, builder: Any, ring: RingType, value: Any) -> None:
-        self.context, self.builder, self.ring, self.value, self.plan = (
-            context,
-            builder,
-            ring,
-            value,
-            ring.plan,
-        )
+        self.context = context
+        self.builder = builder
+        self.ring = ring
+        self.value = value
+        self.plan = ring.plan
         self.np = CompiledContext(ring.context, builder, lambda: self.fields.np)
 
     @functools.cached_property
@@ -257,10 +254,8 @@ def start_of(
     ]
     if not checked:
         return start
-    unit, sizes = (
-        ring.context.unit,
-        nb.cgutils.unpack_tuple(builder, getattr(value, f"sizes{number}")),
-    )
+    unit = ring.context.unit
+    sizes = nb.cgutils.unpack_tuple(builder, getattr(value, f"sizes{number}"))
     return bounded(
         builder, unit, ring.plan, number, source.index_map_of(unit, ring.plan, number), start, sizes
     )

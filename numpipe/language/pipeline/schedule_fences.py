@@ -42,12 +42,12 @@ def schedule_fence(np_: Context, after: Any = None) -> None:
         return
     if not isinstance(after, Tile):
         raise no_tile(np_.unit.kernel, type(after).__name__)
-    after.value  # noqa: B018 - raises where a product is still adding to it
+    after.value
 
 
 def no_tile(kernel: str, given: str) -> SpecError:
     """Return the error for an `after` that is no register tile."""
     return SpecError(
-        f"kernel {kernel}: schedule_fence(after): a register tile, whose computation comes first, is expected, got "
-        f"{given}"
+        f"kernel {kernel}: schedule_fence(after): a register tile, whose computation comes first, "
+        f"is expected, got {given}"
     )

@@ -127,8 +127,8 @@ def grouped(
                 f"buffer_count={buffers} of {label}" if buffers else f"max_concurrent_steps={slots}"
             )
             raise SpecError(
-                f"{where}: delay_release={kept} needs more than {kept} slots, got {limit}: the slot of step k is still "
-                "held when step k + delay_release waits for its own"
+                f"{where}: delay_release={kept} needs more than {kept} slots, got {limit}: the "
+                "slot of step k is still held when step k + delay_release waits for its own"
             )
         sizes = known[:dims]
         if buffers is None and None not in sizes:
@@ -184,17 +184,13 @@ class LoopFacts:
     ) -> None:
         """`groups`: products that every step is sure to issue. `last`, `turns`: see
         `pipelines.steps`."""
-        self.np, self.arrays, self.tree, self.manual = (
-            pipe.np,
-            tuple(arrays),
-            pipe.tree,
-            pipe.manual,
-        )
+        self.np = pipe.np
+        self.arrays = tuple(arrays)
+        self.tree = pipe.tree
+        self.manual = pipe.manual
         self.rings, self.outs = tuple(rings[: len(pipe.rings)]), tuple(rings[len(pipe.rings) :])
-        self.places, self.unequal = (
-            places(len(arrays), pipe.rings, pipe.outs),
-            pipe.unequal and not pipe.single,
-        )
+        self.places = places(len(arrays), pipe.rings, pipe.outs)
+        self.unequal = pipe.unequal and not pipe.single
         computes = not pipe.np.memory
         self.pending = pending_groups(self.rings, groups) if computes else None
         self.passes_turn = bool(last) and computes

@@ -34,8 +34,9 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
         nb.types.Type.__init__(
             self,
             name=(
-                f"loop({self.np}, {self.rings}, {self.arrays}, {self.tree}, {self.places}, {self.manual}, {self.rank}, {self.unequal}, "
-                f"{self.pending}, {self.outs}, {self.passes_turn}, {self.tokens})"
+                f"loop({self.np}, {self.rings}, {self.arrays}, {self.tree}, {self.places}, "
+                f"{self.manual}, {self.rank}, {self.unequal}, {self.pending}, {self.outs}, "
+                f"{self.passes_turn}, {self.tokens})"
             ),
         )
 

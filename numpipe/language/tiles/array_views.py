@@ -103,8 +103,8 @@ def block_axes(ref: Any, parts: Sequence[Any], what: str, gathers: bool = False)
             for part in parts
         )
         raise SpecError(
-            f"{what}: a vector of indices gathers in a load, and scatters in a store, only; here an index has "
-            f"ds(start, size) and integers: write {what.replace('…', instead)}"
+            f"{what}: a vector of indices gathers in a load, and scatters in a store, only; here "
+            f"an index has ds(start, size) and integers: write {what.replace('…', instead)}"
         )
     axes = tuple(axis for axis, part in enumerate(parts) if isinstance(part, (Ds, All, TileLike)))
     others = [part for axis, part in enumerate(parts) if axis not in axes]
@@ -114,8 +114,8 @@ def block_axes(ref: Any, parts: Sequence[Any], what: str, gathers: bool = False)
         or not all(isinstance(p, NoValue) or is_integer(p) for p in others)
     ):
         raise SpecError(
-            f"array '{name}' has {ndim} dimension{'s' * (ndim != 1)}: {what} is a block of one or two of them, "
-            f"ds(start, size), with an integer along the others, got {parts}"
+            f"array '{name}' has {ndim} dimension{'s' * (ndim != 1)}: {what} is a block of one or "
+            f"two of them, ds(start, size), with an integer along the others, got {parts}"
         )
     if any(isinstance(part, All) for part in parts):
         raise SpecError(f"{what}: ':' has no compile-time size here; use ds(start, size)")

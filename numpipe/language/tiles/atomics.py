@@ -88,7 +88,8 @@ def check_atomic(name: str, dst: Any, tile: Any) -> None:
     """Raise SpecError unless a tile fits a view, and the reduction exists for its type."""
     if not isinstance(dst, GmemView):
         raise SpecError(
-            f"{name}(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], got {called(dst)}"
+            f"{name}(dst, tile): dst must be a view of an array, array.at[ds(i, 64), ds(j, 64)], "
+            f"got {called(dst)}"
         )
     form, ref, reduction = form_of(tile, name), dst.ref, name.removeprefix("atomic_")
     if not dst.axes and form is None and is_number(tile):
@@ -110,7 +111,8 @@ def check_atomic(name: str, dst: Any, tile: Any) -> None:
     if form.dtype.name in known:
         return
     instead = (
-        "; a tile (M, N) to an array that TMA can store, whose rows are multiples of 16 B, has float16 and bfloat16 too"
+        "; a tile (M, N) to an array that TMA can store, whose rows are multiples of 16 B, has "
+        "float16 and bfloat16 too"
         if form.dtype.name in REDUCTIONS[reduction]
         else ""
     )
@@ -131,7 +133,8 @@ def _check_element(name: str, ref: Any, value: Any, known: Sequence[str]) -> Non
     )
     if array.dtype.name not in known:
         raise SpecError(
-            f"{name}: {array.dtype} has no such reduction in global memory: it takes {', '.join(known)}"
+            f"{name}: {array.dtype} has no such reduction in global memory: it takes "
+            f"{', '.join(known)}"
         )
     check_number(f"{name}: {array.name}.at[…]", array.name, array.dtype, value)
 

@@ -41,25 +41,19 @@ def arrive(
     GPU, and a loop half as fast.
     """
     idle = lane = builder.and_(nb.thread_index(builder), nb.const(31))  # 0 in lanes that arrive
-    operation, remote = (
-        mbarrier.arrive,
-        mbarrier.arrive_remote_release if wide else mbarrier.arrive_remote,
-    )
+    operation = mbarrier.arrive
+    remote = mbarrier.arrive_remote_release if wide else mbarrier.arrive_remote
     if led:
         place = [
             nb.const(0) if axis in led else at
             for axis, at in enumerate(cluster_place(builder, dims))
         ]
         to = rank(builder, place, dims)
-        operation, address = (
-            remote,
-            nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1],
-        )
+        operation = remote
+        address = nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
     elif len(peers) > 1:
-        nibble, place = (
-            builder.zext(builder.shl(builder.and_(lane, nb.const(15)), nb.const(2)), nb.i64),
-            [],
-        )
+        nibble = builder.zext(builder.shl(builder.and_(lane, nb.const(15)), nb.const(2)), nb.i64)
+        place = []
         for axis, (at, of) in enumerate(zip(cluster_place(builder, dims), dims, strict=True)):
             if of > 1:
                 table = sum(shift[axis] << 4 * number for number, shift in enumerate(peers))
@@ -71,13 +65,9 @@ def arrive(
                     builder.sub(moved, nb.const(of)),
                 )
             place.append(at)
-        to, idle = (
-            rank(builder, place, dims),
-            builder.zext(builder.icmp_unsigned(">=", lane, nb.const(len(peers))), nb.i32),
-        )
-        operation, address = (
-            remote,
-            nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1],
-        )
+        to = rank(builder, place, dims)
+        idle = builder.zext(builder.icmp_unsigned(">=", lane, nb.const(len(peers))), nb.i32)
+        operation = remote
+        address = nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
     inner, emit = predicated(operation)(typing_context, I32, I32)
     emit(context, builder, inner, [address, idle])

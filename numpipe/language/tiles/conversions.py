@@ -106,8 +106,8 @@ def plan_cast(np_: ContextFacts, site: Any, tile: Any, layout: Any) -> tuple[For
     known = (ROW, COLUMN) if flat else (ACCUMULATOR, COALESCED)
     if layout not in known:
         raise SpecError(
-            f"{CAST}: the layout of a {'vector' if flat else 'tile (M, N)'} is one of {', '.join(map(repr, known))}, "
-            f"got {layout!r}"
+            f"{CAST}: the layout of a {'vector' if flat else 'tile (M, N)'} is one of "
+            f"{', '.join(map(repr, known))}, got {layout!r}"
         )
     result, nbytes = (_plan_vector if flat else _plan_tile)(form, layout)
     if nbytes and not np_.memory:
@@ -129,7 +129,10 @@ def _plan_by_rows(np_: ContextFacts, site: Any, form: Form, layout: str) -> tupl
         raise SpecError(
             f"{CAST}: {form} is cast as a vector: x.reshape(-1)"
             if 1 in form.shape
-            else f'{CAST}: from {form} to {layout!r} there is no way in one step: cast to "{ACCUMULATOR}" first'
+            else (
+                f"{CAST}: from {form} to {layout!r} there is no way in one step: cast to "
+                f'"{ACCUMULATOR}" first'
+            )
         )
     flat = len(form.shape) == 1
     if layout == ACCUMULATOR and not fits(form.shape):
@@ -156,8 +159,8 @@ def _plan_by_rows(np_: ContextFacts, site: Any, form: Form, layout: str) -> tupl
 def _plan_vector(form: Form, layout: str) -> tuple[Form, int]:
     if vector_layout(form.shape[0], CAST) not in (layout, EITHER):
         raise SpecError(
-            f"{CAST}: a vector of {form.shape[0]} elements does not lie in {layout} layout: along columns there are "
-            "8 x i elements, at most 256, along rows 64 x j"
+            f"{CAST}: a vector of {form.shape[0]} elements does not lie in {layout} layout: along "
+            "columns there are 8 x i elements, at most 256, along rows 64 x j"
         )
     return Form(form.shape, form.dtype, layout), 0 if form.layout in (
         layout,
@@ -168,7 +171,8 @@ def _plan_vector(form: Form, layout: str) -> tuple[Form, int]:
 def _plan_tile(form: Form, layout: str) -> tuple[Form, int]:
     if form.dtype.itemsize == 1 or (form.layout != ACCUMULATOR and not vector_of(form.layout)):
         raise SpecError(
-            f"{CAST}: tiles (M, N) of 16 and 32 bits are cast, got {form}: cast what they are made of"
+            f"{CAST}: tiles (M, N) of 16 and 32 bits are cast, got {form}: cast what they are "
+            "made of"
         )
     plain = Form(form.shape, form.dtype)
     if (layout == ACCUMULATOR) == (form.layout == ACCUMULATOR):
@@ -178,8 +182,8 @@ def _plan_tile(form: Form, layout: str) -> tuple[Form, int]:
         return result, 64 * panel_width(result)
     if panel_width(form) > 128:
         raise SpecError(
-            f"{CAST}: a lane of this {form.dtype} tile in {form.layout} layout has {panel_width(form) // 8} bytes side "
-            "by side, and 16 are moved: cast before astype"
+            f"{CAST}: a lane of this {form.dtype} tile in {form.layout} layout has "
+            f"{panel_width(form) // 8} bytes side by side, and 16 are moved: cast before astype"
         )
     return plain, 64 * panel_width(form)
 

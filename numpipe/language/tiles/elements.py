@@ -54,8 +54,8 @@ def check_number(what: str, name: str, dtype: np.dtype, value: Any) -> None:
         return
     if dtype.itemsize == 1 and dtype.kind not in "iub":
         raise SpecError(
-            f"{what}: '{name}' is {dtype}, of which there are no numbers: store a tile, numpipe.full(…).astype({name}"
-            ".dtype)"
+            f"{what}: '{name}' is {dtype}, of which there are no numbers: store a tile, "
+            f"numpipe.full(…).astype({name}.dtype)"
         )
     fraction = kind is float or (isinstance(kind, np.dtype) and kind.kind == "f")
     if dtype == BOOL and kind is not bool:

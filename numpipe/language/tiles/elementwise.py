@@ -104,18 +104,22 @@ def _check_numbers(symbol: str, operands: Sequence[Operand], dtype: np.dtype) ->
                     if fraction
                     else f"{arith.spelled(number)}: convert the number with int(x)"
                     if dtype == INT32
-                    else f"{arith.spelled(number)}: convert the tile with .astype(np.int32), or write full(tile.shape, number, tile.dtype)"
+                    else (
+                        f"{arith.spelled(number)}: convert the tile with .astype(np.int32), or "
+                        "write full(tile.shape, number, tile.dtype)"
+                    )
                 )
             )
         # a float literal may be a float64 by now
         if dtype in HALVES and number not in (int, float, np.dtype(np.float64), dtype):
             raise SpecError(
-                f"'{symbol}' of a {dtype} tile and {arith.spelled(number)}, which it would round: use "
-                ".astype(np.float32) on the tile, or full(tile.shape, number, tile.dtype)"
+                f"'{symbol}' of a {dtype} tile and {arith.spelled(number)}, which it would round: "
+                "use .astype(np.float32) on the tile, or full(tile.shape, number, tile.dtype)"
             )
         if dtype == BOOL and number is not bool:
             raise SpecError(
-                f"'{symbol}' of a mask and {arith.spelled(number)}: a mask combines with masks and bools"
+                f"'{symbol}' of a mask and {arith.spelled(number)}: a mask combines with masks "
+                "and bools"
             )
 
 
@@ -156,8 +160,8 @@ def integers(symbol: str, found: Any, dtype: np.dtype) -> Any:
     outside = (found < limits.min) | (found > limits.max)
     if dtype.kind == "i" and np.any(outside):
         raise SimulationError(
-            f"'{symbol}': an element {int(np.asarray(found)[outside].flat[0])} overflows {dtype}, which wraps "
-            "silently on the GPU"
+            f"'{symbol}': an element {int(np.asarray(found)[outside].flat[0])} overflows {dtype}, "
+            "which wraps silently on the GPU"
             + (
                 ": where that is meant, compute in uint32, x.astype(np.uint32)"
                 if dtype == INT32
@@ -190,11 +194,9 @@ class Operator:
 
         Raises SpecError for types it does not have, and for shapes and layouts that do not combine.
         """
-        operands, symbol, takes = (
-            operands_of(self.symbol, values, literals),
-            self.symbol,
-            self.takes,
-        )
+        operands = operands_of(self.symbol, values, literals)
+        symbol = self.symbol
+        takes = self.takes
         forms = [part for part in operands if isinstance(part, Form)]
         if not forms or any(part is None for part in operands):
             return None
@@ -208,13 +210,14 @@ class Operator:
                     if code in takes
                 ]
                 raise SpecError(
-                    f"'{symbol}' takes tiles of {' or '.join(kinds)}, got {'a mask' if dtype == BOOL else dtype}"
+                    f"'{symbol}' takes tiles of {' or '.join(kinds)}, got "
+                    f"{'a mask' if dtype == BOOL else dtype}"
                     + (": use .astype(np.float32) first" if "f" in takes else "")
                 )
         if len(types) > 1:
             raise SpecError(
-                f"'{symbol}' of tiles of {' and '.join(map(str, types))}: convert one of them, e.g. "
-                "x.astype(np.float32)"
+                f"'{symbol}' of tiles of {' and '.join(map(str, types))}: convert one of them, "
+                "e.g. x.astype(np.float32)"
             )
         _check_numbers(symbol, operands, types[0])
         return Plan(
@@ -324,14 +327,16 @@ def plan_where(values: Sequence[Any], literals: int = 0) -> Plan | None:
         )
     if types and not packing(types[0]).computed:
         raise SpecError(
-            f"np.where of {types[0]} tiles: they are converted, loaded and stored only; choose before astype"
+            f"np.where of {types[0]} tiles: they are converted, loaded and stored only; choose "
+            "before astype"
         )
     of = types[0] if types else arith.common(*(part for part in operands if part is not NoValue))
     if not tiles:
         return Plan(of, Form((), of))
     if not types and of not in (FLOAT32, INT32, BOOL):
         raise SpecError(
-            f"np.where chooses between tiles, or numbers of float32, int32 or bool, got {of} numbers"
+            f"np.where chooses between tiles, or numbers of float32, int32 or bool, got {of} "
+            "numbers"
         )
     if types:
         _check_numbers("np.where", operands, of)
@@ -395,7 +400,8 @@ def check_axis(form: Form, axis: Any, what: str, kind: str = "a compile-time int
         or not -rank <= axis < rank
     ):
         raise SpecError(
-            f"{what}: axis must be {kind} from {-rank} to {rank - 1} for shape {form.shape}, got {axis!r}"
+            f"{what}: axis must be {kind} from {-rank} to {rank - 1} for shape {form.shape}, got "
+            f"{axis!r}"
         )
     return int(axis) % rank
 

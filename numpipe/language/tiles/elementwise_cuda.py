@@ -84,10 +84,8 @@ def pairs(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan) ->
             number = number_in(context, builder, value, ty, FLOAT32)
             twice = packed(builder, plan.computed, number, number)
         return [twice] * (len(places(form.shape, form.layout)) // 2)
-    have, from_ = (
-        registers(builder, ty, value),
-        sources(form.shape, form.layout, ty.shape, ty.layout),
-    )
+    have = registers(builder, ty, value)
+    from_ = sources(form.shape, form.layout, ty.shape, ty.layout)
     return [
         _joined(builder, have, low, high) for low, high in zip(from_[::2], from_[1::2], strict=True)
     ]

@@ -62,7 +62,8 @@ def checked(value: Any, mode: Any) -> str:
     mode = constant("index(i, mode)", "mode", mode)
     if mode is None:
         raise SpecError(
-            'index(i, mode): mode must be "zero" or "clip"; an index without a mode is the index alone'
+            'index(i, mode): mode must be "zero" or "clip"; an index without a mode is the index '
+            "alone"
         )
     check_mode("index(i, mode)", mode)
     if not isinstance(value, (NoValue, TileLike)) and not is_integer(value):
@@ -108,7 +109,10 @@ def check_gathered(ref: GmemRef, given: Sequence[Any]) -> None:
     for axis, part in enumerate(given):
         size = ref.array.shape[axis]
         if isinstance(part, Tile) and (outside := (part.value < 0) | (part.value >= size)).any():
-            fix = f'indices in 0…{size - 1}, or numpipe.index(v, mode="zero") or mode="clip" where it is meant'
+            fix = (
+                f'indices in 0…{size - 1}, or numpipe.index(v, mode="zero") or mode="clip" where '
+                "it is meant"
+            )
             raise failure(
                 SimulationError,
                 "out-of-bounds",

@@ -45,11 +45,9 @@ def settled(
     A number outside is the array's size where TMA may be what stores there: it traps at a negative
     one.
     """
-    given, debug, start = (
-        whole_slices(index),
-        bool(ref.unit.params.debug),
-        starts(context, builder, index, value),
-    )
+    given = whole_slices(index)
+    debug = bool(ref.unit.params.debug)
+    start = starts(context, builder, index, value)
     for axis, (whole, part) in enumerate(zip(given, source.plain(given), strict=True)):
         mode = whole.mode if isinstance(whole, source.Index) else None
         if isinstance(part, (Ds, All, NoValue)) or (mode is None and not debug):

@@ -65,8 +65,9 @@ class Picture:
         for row, column, lane, text in self.cells:
             x, y = MARGIN + CELL * column, MARGIN + HIGH * row
             cells.append(
-                f'<rect x="{x}" y="{y}" width="{CELL}" height="{HIGH}" fill="{COLORS[lane % 4]}" stroke="#999"/>'
-                f'<text x="{x + CELL / 2}" y="{y + 15}" text-anchor="middle">{text}</text>'
+                f'<rect x="{x}" y="{y}" width="{CELL}" height="{HIGH}" fill="{COLORS[lane % 4]}" '
+                f'stroke="#999"/><text x="{x + CELL / 2}" y="{y + 15}" '
+                f'text-anchor="middle">{text}</text>'
             )
         labels = [
             f'<text x="{x}" y="{y}" text-anchor="{anchor}">{number}</text>'
@@ -74,7 +75,8 @@ class Picture:
         ]
         width, height = 2 * MARGIN + CELL * len(self.columns), MARGIN + HIGH * len(self.rows) + 8
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            'font-family="sans-serif" '
             f'font-size="10"><title>{self.title}</title>{"".join(labels)}{"".join(cells)}</svg>'
         )
 
@@ -101,8 +103,8 @@ class Picture:
             from matplotlib.patches import Rectangle
         except ImportError:
             raise SpecError(
-                "show_layout: .png files are drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; "
-                ".svg files need nothing"
+                "show_layout: .png files are drawn by matplotlib, which is not installed: pip "
+                "install 'numpipe[plot]'; .svg files need nothing"
             ) from None
         wide, high = 2 * MARGIN + CELL * len(self.columns), MARGIN + HIGH * len(self.rows) + 8
         figure = Figure(figsize=(wide / 72, high / 72), dpi=144)

@@ -86,14 +86,15 @@ def coalesced_form(form: Form, what: str) -> Form:
     none."""
     if form.dtype.itemsize == 1:
         raise SpecError(
-            f"{what}: {form.dtype} has no coalesced layout: convert a tile of 16 or 32 bits in it, with astype"
+            f"{what}: {form.dtype} has no coalesced layout: convert a tile of 16 or 32 bits in "
+            "it, with astype"
         )
     vector = 16 // form.dtype.itemsize
     columns, row = form.shape[-1], form.shape[-1] * form.dtype.itemsize
     if form.layout != ACCUMULATOR or (row not in (32, 64) and row % 128):
         raise SpecError(
-            f"{what}: a coalesced tile (M, N) has rows of 32, 64 or 128 x i bytes, got {form.dtype} {form.shape}, rows "
-            f"of {row} bytes"
+            f"{what}: a coalesced tile (M, N) has rows of 32, 64 or 128 x i bytes, got "
+            f"{form.dtype} {form.shape}, rows of {row} bytes"
             if form.layout == ACCUMULATOR
             else f"{what}: tiles of two dimensions have a coalesced layout, got {form}"
         )
@@ -113,8 +114,8 @@ def only_accumulator(form: Form, what: str) -> None:
             else "tiles of 64 x j rows and at most 256 columns"
         )
         raise SpecError(
-            f"{what} takes a tile in the accumulator's layout, this one {form.shape} is in {form.layout} layout: write "
-            f"{fix}"
+            f"{what} takes a tile in the accumulator's layout, this one {form.shape} is in "
+            f"{form.layout} layout: write {fix}"
         )
 
 
@@ -145,8 +146,8 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
         )
     if (word != "column" and shape[-1] % (2 * lanes)) or (word != "row" and shape[0] % 8):
         raise SpecError(
-            f"{what}: {shape} has no layout {layout!r}: columns are a multiple of {2 * lanes}, two for each lane that "
-            "shares a row, and rows of 8"
+            f"{what}: {shape} has no layout {layout!r}: columns are a multiple of {2 * lanes}, "
+            "two for each lane that shares a row, and rows of 8"
         )
     return Form(shape, form.dtype, f"{word} {lanes}")
 
@@ -221,8 +222,8 @@ def vector_layout(size: int, what: str) -> str:
     row, column = size % 8 == 0 and 8 <= size <= 256, size % 64 == 0 and size >= 64
     if not row and not column:
         raise SpecError(
-            f"{what}: a vector has 8 x i elements, at most 256, to lie along the columns of a tile, or 64 x j along "
-            f"its rows, got {size}"
+            f"{what}: a vector has 8 x i elements, at most 256, to lie along the columns of a "
+            f"tile, or 64 x j along its rows, got {size}"
         )
     return EITHER if row and column else ROW if row else COLUMN
 
@@ -325,7 +326,8 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
                 dict.fromkeys(f"{form.shape} in {form.layout} layout" for form in forms)
             )
             raise SpecError(
-                f"'{symbol}' of tiles {lie}: no lane has the elements of both; write numpipe.layout_cast(x, "
+                f"'{symbol}' of tiles {lie}: no lane has the elements of both; write "
+                "numpipe.layout_cast(x, "
                 '"accumulator") of what is coalesced'
             )
         return forms[0].shape, forms[0].layout
@@ -343,20 +345,23 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
         for form in flat:
             if form.layout == COLUMN:
                 raise SpecError(
-                    f"'{symbol}': a vector {form.shape} is broadcast along the columns of a tile, as in NumPy, but "
-                    'this one lies along rows (column layout): write v[:, None], or numpipe.layout_cast(v, "row")'
+                    f"'{symbol}': a vector {form.shape} is broadcast along the columns of a tile, "
+                    "as in NumPy, but "
+                    "this one lies along rows (column layout): write v[:, None], or "
+                    'numpipe.layout_cast(v, "row")'
                 )
         layout = layout_of(shape)
         if layout == ACCUMULATOR and (shape[0] % 64 or shape[1] % 8 or shape[1] > 256):
             raise SpecError(
-                f"'{symbol}' of tiles of shapes {' and '.join(map(str, shapes))} would make one of {shape}, which is "
-                "none: (64 x j, 8 x i) with at most 256 columns"
+                f"'{symbol}' of tiles of shapes {' and '.join(map(str, shapes))} would make one "
+                f"of {shape}, which is none: (64 x j, 8 x i) with at most 256 columns"
             )
         return shape, layout
     kinds = {form.layout for form in flat} - {EITHER}
     if len(kinds) > 1:
         raise SpecError(
-            f"'{symbol}' of two vectors of {shape[0]} elements, one along columns (row layout), one along rows (column "
+            f"'{symbol}' of two vectors of {shape[0]} elements, one along columns (row layout), "
+            "one along rows (column "
             'layout): no lane has both; cast one: numpipe.layout_cast(v, "row")'
         )
     return shape, kinds.pop() if kinds else EITHER
@@ -371,7 +376,8 @@ def _by_row(symbol: str, forms: list[Form], shape: tuple[int, ...], lanes: set[i
         most = max(lanes)
         raise SpecError(
             f"'{symbol}' of tiles {lie}: no lane has the elements of both; write "
-            f'numpipe.layout_cast(x, "rows {most}"), of a vector "row {most}" along the columns, or '
+            f'numpipe.layout_cast(x, "rows {most}"), of a vector "row {most}" along the columns, '
+            "or "
             f'"column {most}" along the rows and then v[:, None]'
         )
     if len(shape) == 1:
@@ -386,9 +392,9 @@ def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
     index = ", ".join(map(str, parts)).replace("none", "None")
     if index not in (":, None", "None, :"):
         raise SpecError(
-            "tile[…]: parts of a register tile have a slice along each dimension, x[:, 0:32], x[64:128, :], of a "
-            "vector v[ds(8, 16)]; v[:, None] and v[None, :] give a vector a dimension; elements are those of a tile in "
-            "shared memory, or of an array"
+            "tile[…]: parts of a register tile have a slice along each dimension, x[:, 0:32], "
+            "x[64:128, :], of a vector v[ds(8, 16)]; v[:, None] and v[None, :] give a vector a "
+            "dimension; elements are those of a tile in shared memory, or of an array"
         )
     if len(form.shape) != 1:
         raise SpecError(f"tile[{index}]: a dimension is added to a vector, got a tile {form.shape}")
@@ -411,8 +417,8 @@ def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
             )
         )
         raise SpecError(
-            f"v[{index}] needs a vector {lies[want]}, this one of {form.shape[0]} elements lies {lies[form.layout]}: "
-            f"{fix}"
+            f"v[{index}] needs a vector {lies[want]}, this one of {form.shape[0]} elements lies "
+            f"{lies[form.layout]}: {fix}"
         )
     return Form(
         (form.shape[0], 1) if word_of(want) == COLUMN else (1, form.shape[0]), form.dtype, want

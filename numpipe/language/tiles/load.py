@@ -69,7 +69,8 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form]) -> Form 
     check_dtype(dtype, f"{name}[…]")
     if not sizes and not packing(dtype).computed:
         raise SpecError(
-            f"{name}[…]: an element of {dtype} is no number of a kernel: load a tile, and convert it with astype"
+            f"{name}[…]: an element of {dtype} is no number of a kernel: load a tile, and convert "
+            "it with astype"
         )
     whole = tuple(size.shape[0] if isinstance(size, Form) else size for size in sizes)
     form = check_form(whole, dtype, f"{name}[…]") if sizes else None
@@ -79,8 +80,8 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form]) -> Form 
     (vector,) = indices if len(indices) == 1 else [None]
     if vector is None or len(vector.shape) != 1 or vector.dtype != INT32:
         raise SpecError(
-            f"{name}[…]: one part of the index may be a vector of int32, the others are ds(start, size) and integers, "
-            f"got {' and '.join(map(str, indices))}"
+            f"{name}[…]: one part of the index may be a vector of int32, the others are ds(start, "
+            f"size) and integers, got {' and '.join(map(str, indices))}"
         )
     if len(sizes) == 1:
         return Form(form.shape, dtype, vector.layout)
@@ -88,8 +89,10 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form]) -> Form 
     want += f" {lanes_of(form.layout)}" if lanes_of(form.layout) else ""
     if vector.layout not in (want, EITHER):
         raise SpecError(
-            f"{name}[…]: the indices of a tile's {axis} lie along them ({want} layout), these of {vector.shape[0]} "
-            f'elements lie otherwise ({vector.layout} layout): write numpipe.layout_cast(v, "{want}")'
+            f"{name}[…]: the indices of a tile's {axis} lie along them ({want} layout), these of "
+            f"{vector.shape[0]} "
+            f"elements lie otherwise ({vector.layout} layout): write numpipe.layout_cast(v, "
+            f'"{want}")'
         )
     return form
 
@@ -118,8 +121,8 @@ def without_value(arg: ArrayArg, parts: Sequence[Any]) -> str:
         return f"an element of array '{arg.name}' (of {arg.dtype}: those of int32 and int64 steer)"
     if arg.output:
         return (
-            f"an element of array '{arg.name}' (an output of the call: those of an array steer that nothing stores to, passed "
-            "before the first output)"
+            f"an element of array '{arg.name}' (an output of the call: those of an array steer "
+            "that nothing stores to, passed before the first output)"
         )
     return next((part.what for part in parts if isinstance(part, NoValue)), "")
 
@@ -129,8 +132,8 @@ def load_form(view: Any, layout: Any) -> Form:
     tile, does not have."""
     if not isinstance(view, GmemView):
         raise SpecError(
-            "load_tile(view, layout): view must be one of an array, array.at[ds(i, 64), ds(j, 64)], got "
-            f"{called(view)}"
+            "load_tile(view, layout): view must be one of an array, array.at[ds(i, 64), ds(j, "
+            f"64)], got {called(view)}"
         )
     layout = constant("load_tile", "layout", layout)
     named = isinstance(layout, str)
@@ -139,13 +142,14 @@ def load_form(view: Any, layout: Any) -> Form:
         return by_rows(Form(view.shape, view.ref.arg.dtype), layout, "load_tile")
     if layout not in (ACCUMULATOR, COALESCED):
         raise SpecError(
-            'load_tile: layout must be "accumulator", "coalesced", or by rows "rows", "rows 32", of a vector '
-            f'"row 32", "column 32", got {layout!r}'
+            'load_tile: layout must be "accumulator", "coalesced", or by rows "rows", "rows 32", '
+            f'of a vector "row 32", "column 32", got {layout!r}'
         )
     form = block_form(f"{view.ref.arg.name}.at", view.ref.arg.dtype, view.shape)
     if form is None:
         raise SpecError(
-            f"load_tile(view, layout): the view is a single element: {view.ref.arg.name}[i, j] loads it"
+            f"load_tile(view, layout): the view is a single element: {view.ref.arg.name}[i, j] "
+            "loads it"
         )
     return coalesced_form(form, "load_tile") if layout == COALESCED else form
 

@@ -91,10 +91,8 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
         for each row, and a distance."""
         rows, columns = where[element]
         if rows not in lines:
-            inside, at = (
-                block.inside,
-                block.moved(block.base, builder.add(block.start[-1], column), nb.const(1, nb.i64)),
-            )
+            inside = block.inside
+            at = block.moved(block.base, builder.add(block.start[-1], column), nb.const(1, nb.i64))
             if rows is not None:
                 n = builder.add(builder.add(block.start[0], row), nb.const(rows))
                 inside = builder.and_(inside, builder.icmp_unsigned("<", n, block.size[0]))

@@ -2,22 +2,24 @@
 their like, and some of our own.
 
 ===============================  ===================================================================
-function                         result                                                                  of
+function                         result
+                                 of
 ===============================  ===================================================================
-``np.maximum``, ``np.minimum``   NaN where one of the two is NaN; of tiles ``max(…)``, ``min(…)`` too    all
-                                                                                                         numbers
-``np.clip(x, low, high)``        ``np.minimum(np.maximum(x, low), high)``; a bound may be a tile, None   floats,
-                                                                                                         integers
-``np.floor``, ``np.ceil``,       a whole number, of the operand's type; of integers itself. ``np.round`` floats,
-                                                                                                         integers
-``np.sign``                      -1, 0 or 1, of the operand's type; NaN of NaN, and 0 of -0              floats,
-                                                                                                         integers
-``np.square``                    ``x * x``                                                               floats,
-                                                                                                         integers
-``np.isnan``, ``np.isinf``,      a mask, of a number a bool; integers are neither, and finite           floats,
-                                                                                                         integers
+``np.maximum``, ``np.minimum``   NaN where one of the two is NaN; of tiles ``max(…)``, ``min(…)``
+                                 too    all numbers
+``np.clip(x, low, high)``        ``np.minimum(np.maximum(x, low), high)``; a bound may be a tile,
+                                 None   floats, integers
+``np.floor``, ``np.ceil``,       a whole number, of the operand's type; of integers itself.
+                                 ``np.round`` floats, integers
+``np.sign``                      -1, 0 or 1, of the operand's type; NaN of NaN, and 0 of -0
+                                 floats, integers
+``np.square``                    ``x * x``
+                                 floats, integers
+``np.isnan``, ``np.isinf``,      a mask, of a number a bool; integers are neither, and finite
+                                 floats, integers
 ``np.isfinite``
-``np.exp`` … `fma`               see below                                                               floats
+``np.exp`` … `fma`               see below
+                                 floats
 ===============================  ===================================================================
 
 Tiles are of float32, float16, bfloat16 and integers, numbers of float32 and int32. All but the last
@@ -94,10 +96,8 @@ class Function(Operator):
         tiles = any(isinstance(part, TileLike) for part in values)
         if plan is not None or (not tiles and without_value(values) is not None):
             return plan
-        kinds, wrong = (
-            operands_of(self.symbol, values, literals),
-            f"{self.symbol}(…) takes register tiles and numbers, got ",
-        )
+        kinds = operands_of(self.symbol, values, literals)
+        wrong = f"{self.symbol}(…) takes register tiles and numbers, got "
         if tiles or any(kind is None for kind in kinds):
             raise SpecError(wrong + " and ".join(map(called, values)))
         dtype = arith.common(*kinds)
@@ -242,6 +242,7 @@ sigmoid = _rounded(
 0.5
 """,
 )
+# the product is exact in float64
 fma = _rounded(
     "fma",
     lambda x, y, z: x * y + z,
@@ -254,4 +255,4 @@ Written with operators, the GPU may do the same, or round the product too. Here 
 """,
     "xyz",
     takes="f",
-)  # the product is exact in float64
+)

@@ -33,8 +33,9 @@ def plan(acc: Any, a: Any, b: Any) -> Form:
         or not isinstance(b, SmemLike)
     ):
         raise SpecError(
-            "wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a pipeline or a register "
-            f"tile, b a shared-memory tile, got ({', '.join(map(called, (acc, a, b)))})"
+            "wgmma(acc, a, b): acc is a register tile or None, a a shared-memory tile of a "
+            "pipeline or a register tile, b a shared-memory tile, got "
+            f"({', '.join(map(called, (acc, a, b)))})"
         )
     form: Any = a.layout if isinstance(a, SmemLike) else form_of(a, "wgmma(acc, a, b), a")
     if isinstance(form, Form):
@@ -49,8 +50,8 @@ def plan(acc: Any, a: Any, b: Any) -> Form:
         raise SpecError(f"wgmma: the accumulator must be {one.sums}, got {acc.dtype}")
     if depth != k:
         raise SpecError(
-            f"wgmma: a {left} has K = {depth}, b {right} has K = {k}: b is (K, N), use b_tile.T for a tile loaded as "
-            "(N, K)"
+            f"wgmma: a {left} has K = {depth}, b {right} has K = {k}: b is (K, N), use b_tile.T "
+            "for a tile loaded as (N, K)"
         )
     if acc is not None:
         only_accumulator(acc.form, "wgmma")
@@ -61,7 +62,8 @@ def plan(acc: Any, a: Any, b: Any) -> Form:
     step = BY_DTYPE[a.dtype].k
     if k % step or m % 64 or n not in one.widths:
         raise SpecError(
-            f"wgmma: a {left} x b {right}: M must be a multiple of 64, K of {step}, N of {one.unit} and at most 256"
+            f"wgmma: a {left} x b {right}: M must be a multiple of 64, K of {step}, N of "
+            f"{one.unit} and at most 256"
         )
     for name, tile, axis, kind in (("a", a, 0, one), ("b", b, 1, other)):
         layout = tile.layout
@@ -74,8 +76,8 @@ def plan(acc: Any, a: Any, b: Any) -> Form:
                 else "np.ascontiguousarray(a), of shape (M, K), and multiply by a_tile"
             )
             raise SpecError(
-                f"wgmma: {name} {layout.shape} of {tile.dtype} must be K-major, its elements along K contiguous, as "
-                f"8-bit and tf32 operands are: pass {fix}"
+                f"wgmma: {name} {layout.shape} of {tile.dtype} must be K-major, its elements "
+                f"along K contiguous, as 8-bit and tf32 operands are: pass {fix}"
             )
         if layout.shape[layout.inner] % layout.per_panel:
             raise SpecError(
@@ -91,15 +93,15 @@ def _check_registers(a: Form) -> None:
     if a.layout != ACCUMULATOR:
         lies = "rows (column" if a.layout == COLUMN else "columns (row"
         raise SpecError(
-            f"wgmma: a {a.shape} lies along {lies} layout), the A operand is a tile (M, K) in the accumulator's "
-            "layout, packed: combine it with a tile first"
+            f"wgmma: a {a.shape} lies along {lies} layout), the A operand is a tile (M, K) in the "
+            "accumulator's layout, packed: combine it with a tile first"
         )
     kind = element_operand(a.dtype)
     if kind is None or not kind.from_registers:
         raise SpecError(
-            f"wgmma: a is a {a.dtype} register tile in the accumulator's layout, and the A operand of registers is "
-            "that packed to 16 bits: write a.astype(b.dtype), which moves nothing between lanes, with b of float16 or "
-            "bfloat16"
+            f"wgmma: a is a {a.dtype} register tile in the accumulator's layout, and the A "
+            "operand of registers is that packed to 16 bits: write a.astype(b.dtype), which "
+            "moves nothing between lanes, with b of float16 or bfloat16"
         )
 
 
@@ -148,11 +150,9 @@ def wgmma(acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
         return Tile(None, form) if acc is None else acc
     machine = current()
     left = None if isinstance(a, Tile) else operand(a.layout, 1)
-    right, da, db = (
-        operand(b.layout, 0),
-        0 if isinstance(a, Tile) else a.address >> 4,
-        b.address >> 4,
-    )
+    right = operand(b.layout, 0)
+    da = 0 if isinstance(a, Tile) else a.address >> 4
+    db = b.address >> 4
     batch = Mma(
         form.shape[1],
         a.dtype,

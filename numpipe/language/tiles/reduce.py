@@ -101,18 +101,20 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
     if (form.dtype == BOOL) != (operation in VOTES):
         if form.dtype == BOOL:
             raise SpecError(
-                f"{operation} of a mask: count with mask.astype(np.int32).sum(), or ask np.any(mask)"
+                f"{operation} of a mask: count with mask.astype(np.int32).sum(), or ask "
+                "np.any(mask)"
             )
         raise SpecError(f"{operation} takes a mask, as x < y gives it, got {form.dtype}")
     if form.dtype in HALVES and operation == "sum":
         raise SpecError(
-            f"{operation}: a {form.dtype} tile would be rounded at each step: use .astype(np.float32) first"
+            f"{operation}: a {form.dtype} tile would be rounded at each step: use "
+            ".astype(np.float32) first"
         )
     if form.dtype not in (FLOAT32, *HALVES, INT32, UINT32, BOOL):
         wide = INT32 if form.dtype in INTEGERS else FLOAT32
         raise SpecError(
-            f"{operation}: reductions are of float32, int32 and uint32 tiles, got {form.dtype}: use .astype(np.{wide}) "
-            "first"
+            f"{operation}: reductions are of float32, int32 and uint32 tiles, got {form.dtype}: "
+            f"use .astype(np.{wide}) first"
         )
     lanes = lanes_of(form.layout)
     if not lanes:
@@ -142,14 +144,12 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
         size, elements = form.shape[1 - along], form.shape[along]
         shape = ((1, size) if along == 0 else (size, 1)) if keepdims else (size,)
         alone = along == 1 or bool(lanes and groups(form.shape, form.layout)[0] == 1)
-        result, nbytes = (
-            Form(shape, dtype, (ROW, COLUMN)[along] + (f" {lanes}" if lanes else "")),
-            0 if alone else 4 * size * each,
-        )
+        result = Form(shape, dtype, (ROW, COLUMN)[along] + (f" {lanes}" if lanes else ""))
+        nbytes = 0 if alone else 4 * size * each
     if nbytes > ROOM:
         raise SpecError(
-            f"{operation}: along axis 0 of a tile {form.shape} warps would exchange {nbytes} bytes, {ROOM} at most: "
-            "reduce parts of its columns, x[:, 0:512]"
+            f"{operation}: along axis 0 of a tile {form.shape} warps would exchange {nbytes} "
+            f"bytes, {ROOM} at most: reduce parts of its columns, x[:, 0:512]"
         )
     if nbytes and not np_.memory:
         np_.unit.plan_exchange(nbytes)

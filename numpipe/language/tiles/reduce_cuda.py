@@ -67,7 +67,10 @@ def _butterflies(builder: Any, combine: Combine, value: Any, distances: Sequence
             halves = "".join(
                 text.replace("$0", half).replace("$1", half) for half in ("low", "high")
             )
-            text = f"{{ .reg .b32 low, high; mov.b64 {{low, high}}, $1; {halves} mov.b64 $0, {{low, high}}; }}"
+            text = (
+                f"{{ .reg .b32 low, high; mov.b64 {{low, high}}, $1; {halves} mov.b64 $0, {{low, "
+                f"high}}; }}"
+            )
         other = nb.emit_asm(builder, value.type, [value], text, f"={register},{register}")
         value = combine(value, other)
     return value
@@ -133,7 +136,8 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
     behind a branch on what the barrier gave it takes every lane for one on its own.
     """
     text = (
-        f"{{ .reg .pred mine, all; setp.ne.u32 mine, $2, 0; bar.red.{'or' if operation == 'any' else 'and'}.pred all, $1, "
+        f"{{ .reg .pred mine, all; setp.ne.u32 mine, $2, 0; "
+        f"bar.red.{'or' if operation == 'any' else 'and'}.pred all, $1, "
         "128, mine; vote.sync.any.pred all, all, 0xffffffff; selp.u32 $0, 1, 0, all; }"
     )
     found = nb.emit_asm(

@@ -99,7 +99,8 @@ def ds(start: Any, size: int, stop: Any = None) -> Ds:
 def no_stop(stop: Any) -> SpecError:
     """Return the error for the stop of a `ds` that is no integer."""
     return SpecError(
-        f"ds(start, size, stop): stop must be an integer, got {called(stop)}: int(x) truncates a float"
+        f"ds(start, size, stop): stop must be an integer, got {called(stop)}: int(x) truncates a "
+        "float"
     )
 
 
@@ -107,8 +108,8 @@ def unlimited(parts: Sequence[Any], what: str) -> None:
     """Raise SpecError for a `ds` with a stop, of values or types, where `what` has none."""
     if any(isinstance(part, Ds) and part.limited for part in parts):
         raise SpecError(
-            f"{what}: ds(…, stop=…) limits loads from arrays, array[…], and stores to them, array[…] = tile; here "
-            "leave out stop="
+            f"{what}: ds(…, stop=…) limits loads from arrays, array[…], and stores to them, "
+            "array[…] = tile; here leave out stop="
         )
 
 
@@ -122,8 +123,8 @@ def ds_size(size: Any) -> int:
 def no_start(start: Any) -> SpecError:
     """Return the error for the start of a `ds` that is no integer."""
     return SpecError(
-        f"ds(start, size): start must be an integer, got {called(start)}: int(x) truncates a float, // divides "
-        "integers"
+        f"ds(start, size): start must be an integer, got {called(start)}: int(x) truncates a "
+        "float, // divides integers"
     )
 
 
@@ -169,13 +170,11 @@ class SharedTile:
     def __init__(
         self, address: int, layout: Layout, dtype: np.dtype, memory: bool, writable: bool = False
     ) -> None:
-        self.address, self.layout, self.dtype, self.memory, self.writable = (
-            address,
-            layout,
-            dtype,
-            memory,
-            writable,
-        )
+        self.address = address
+        self.layout = layout
+        self.dtype = dtype
+        self.memory = memory
+        self.writable = writable
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -246,7 +245,10 @@ def check_start(
     if 0 <= start <= last:
         return
     along = "" if layout.flat else f" along axis {axis}"
-    text = f"{what}: elements {start} … {start + size - 1}{along} are not in a tile {layout.sides} in shared memory"
+    text = (
+        f"{what}: elements {start} … {start + size - 1}{along} are not in a tile {layout.sides} "
+        "in shared memory"
+    )
     if simulated:
         raise failure(
             SimulationError,
@@ -286,9 +288,9 @@ class At:
 
 
 ELEMENT = (
-    "an element of a tile, tile[i, j], is code for a lane: it stands in the body of a body-form pipeline, in a kernel "
-    "with CompilerParams(lowering_semantics=LoweringSemantics.Lane); here a tile is indexed by two of ds(start, size) "
-    "and ':', or by ..."
+    "an element of a tile, tile[i, j], is code for a lane: it stands in the body of a body-form "
+    "pipeline, in a kernel with CompilerParams(lowering_semantics=LoweringSemantics.Lane); here a "
+    "tile is indexed by two of ds(start, size) and ':', or by ..."
 )
 
 
@@ -298,8 +300,8 @@ def bounded(parts: tuple[Any, ...]) -> None:
     for part in parts:
         if isinstance(part, Span):
             raise SpecError(
-                f"'{part}': a slice of an array, or of a tile in shared memory, has both bounds, from 0 on, at compile "
-                "time: write 0:64, or ds(start, size) for a run-time start"
+                f"'{part}': a slice of an array, or of a tile in shared memory, has both bounds, "
+                "from 0 on, at compile time: write 0:64, or ds(start, size) for a run-time start"
             )
 
 
@@ -316,8 +318,10 @@ def slices(index: Any, layout: Layout) -> tuple[Any, ...]:
             else f"a tile is indexed by two of ds(start, size) and ':', or by ..., got "
             f"{parts if len(parts) > 1 else parts[0]!r}"
             if count == 2
-            else f"a tile of one dimension, {layout.sides}, is indexed by ds(start, size) or ':', or by ..., got "
-            f"{parts if len(parts) > 1 else parts[0]!r}"
+            else (
+                f"a tile of one dimension, {layout.sides}, is indexed by ds(start, size) or ':', "
+                f"or by ..., got {parts if len(parts) > 1 else parts[0]!r}"
+            )
         )
     return parts
 

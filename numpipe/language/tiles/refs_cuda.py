@@ -90,13 +90,11 @@ class SharedType(nb.types.Type):  # type: ignore[misc]
         role: str,
         writable: bool = False,
     ) -> None:
-        self.layout, self.dtype, self.debugged, self.role, self.writable = (
-            layout,
-            dtype,
-            debugged,
-            role,
-            writable,
-        )
+        self.layout = layout
+        self.dtype = dtype
+        self.debugged = debugged
+        self.role = role
+        self.writable = writable
         of = f", {debugged.kernel}#{debugged.serial}" if debugged else ""
         super().__init__(
             name=f"{self.word}({layout}, {dtype}, {role}{', writable' * writable}{of})"
@@ -139,13 +137,11 @@ class GmemType(nb.types.Type):  # type: ignore[misc]
     whose elements are its own."""
 
     def __init__(self, unit: Unit, index: int, role: str, by_lane: bool = False) -> None:
-        self.unit, self.index, self.role, self.arg, self.by_lane = (
-            unit,
-            index,
-            role,
-            unit.arrays[index],
-            by_lane,
-        )
+        self.unit = unit
+        self.index = index
+        self.role = role
+        self.arg = unit.arrays[index]
+        self.by_lane = by_lane
         super().__init__(
             name=f"gmem({unit.kernel}#{unit.serial}, {index}, {role}{', by lane' * by_lane})"
         )
@@ -301,10 +297,8 @@ def inside(
     for axis, part in enumerate(_slices(tile, index, before)):
         if isinstance(part, AllType) or part.inert or part.start is not None:
             continue
-        start, last = (
-            builder.extract_value(value, before + axis) if tupled else value,
-            tile.layout.sides[axis] - part.size,
-        )
+        start = builder.extract_value(value, before + axis) if tupled else value
+        last = tile.layout.sides[axis] - part.size
         of = f"{what}: ds(start, {part.size}) of a tile {tile.layout.sides} in shared memory: start"
         start = within(builder, tile.debugged, of, axis, start, last, tile.together)
         value = builder.insert_value(value, start, before + axis) if tupled else start

@@ -63,7 +63,8 @@ def plan(np_: ContextFacts, tile: Any, axis: Any, name: str) -> tuple[Form, int,
     only_accumulator(form, name)
     if axis is None and len(form.shape) == 2:
         raise SpecError(
-            f"{name}: axis must be 0 or 1 for shape {form.shape}: without it NumPy's is of the rows one after another"
+            f"{name}: axis must be 0 or 1 for shape {form.shape}: without it NumPy's is of the "
+            "rows one after another"
         )
     along = check_axis(form, 0 if axis is None else axis, name)
     if len(form.shape) == 1:
@@ -173,7 +174,8 @@ def plan_scan(np_: ContextFacts, tiles: Any, axis: Any) -> tuple[list[Form], int
     for tile in every:
         if form_of(tile, "'scan'") is None:
             raise SpecError(
-                f"scan(function, tile, axis): tile is a register tile, or a tuple of them, got {called(tile)}"
+                "scan(function, tile, axis): tile is a register tile, or a tuple of them, got "
+                f"{called(tile)}"
             )
     plans = [plan(np_, tile, axis, "scan") for tile in every]
     places = list(dict.fromkeys((form.shape, form.layout) for form, _, _ in plans))
@@ -205,7 +207,8 @@ def check_line(given: Sequence[Form], tiles: Any, found: Any) -> None:
     forms = [form_of(part, "scan") for part in leaves(found)]
     if forms != list(given) or tree_of(found) != tree_of(tiles):
         raise SpecError(
-            f"scan: function(a, b) returns what a and b are, {' and '.join(map(str, given))}, element by element, got "
+            f"scan: function(a, b) returns what a and b are, {' and '.join(map(str, given))}, "
+            "element by element, got "
             + " and ".join(
                 str(form or called(part)) for form, part in zip(forms, leaves(found), strict=True)
             )

@@ -29,8 +29,8 @@ def of_before(builder: Any, value: Any, distance: int, within: int) -> Any:
     nothing when added."""
     register, nothing = REGISTERS[str(value.type)], "0x80000000" if value.type == nb.f32 else "0"
     text = (
-        f"{{ .reg .pred there; .reg .b32 got; shfl.sync.up.b32 got|there, $1, {distance}, {within}, 0xffffffff; "
-        f"@!there mov.b32 got, {nothing}; mov.b32 $0, got; }}"
+        f"{{ .reg .pred there; .reg .b32 got; shfl.sync.up.b32 got|there, $1, {distance}, "
+        f"{within}, 0xffffffff; @!there mov.b32 got, {nothing}; mov.b32 $0, got; }}"
     )
     return nb.emit_asm(builder, value.type, [value], text, f"={register},{register}")
 

@@ -58,8 +58,9 @@ def check_all(ref: GmemRef, given: Sequence[Any], parts: Sequence[Any], what: st
     for axis, (whole, part) in enumerate(zip(given, parts, strict=True)):
         if isinstance(whole, All) and ref.array.shape[axis] != part.size:
             raise SimulationError(
-                f"{what}: ':' is all {ref.array.shape[axis]} elements of '{ref.name}' along dimension {axis}, "
-                f"the tile has {part.size}: write ds(0, {part.size}), which is clipped at the array's end"
+                f"{what}: ':' is all {ref.array.shape[axis]} elements of '{ref.name}' along "
+                f"dimension {axis}, the tile has {part.size}: write ds(0, {part.size}), which is "
+                "clipped at the array's end"
             )
 
 
@@ -74,8 +75,8 @@ def check_scatter(name: str, parts: Sequence[Any], form: Form) -> None:
     (axis, vector), *others = vectors
     if others or vector is None or len(vector.shape) != 1 or vector.dtype != INT32:
         raise SpecError(
-            f"{what}: one part of the index may be a vector of int32, the others are ds(start, size) and integers, got "
-            f"{' and '.join(str(each) for _, each in vectors)}"
+            f"{what}: one part of the index may be a vector of int32, the others are ds(start, "
+            f"size) and integers, got {' and '.join(str(each) for _, each in vectors)}"
         )
     if len(parts) == 1:
         if (
@@ -83,15 +84,18 @@ def check_scatter(name: str, parts: Sequence[Any], form: Form) -> None:
             and joined(vector, Form(form.shape, INT32, form.layout)) is None
         ):
             raise SpecError(
-                f"{what}: the vector lies in {form.layout} layout, its indices in {vector.layout} layout: write "
+                f"{what}: the vector lies in {form.layout} layout, its indices in {vector.layout} "
+                "layout: write "
                 f'numpipe.layout_cast(indices, "{form.layout}")'
             )
         return
     want, lines = ((COLUMN, "rows"), (ROW, "columns"))[axis]
     if vector.layout not in (want, EITHER):
         raise SpecError(
-            f"{what}: the indices of a tile's {lines} lie along them ({want} layout), these of {vector.shape[0]} "
-            f'elements lie otherwise ({vector.layout} layout): write numpipe.layout_cast(v, "{want}")'
+            f"{what}: the indices of a tile's {lines} lie along them ({want} layout), these of "
+            f"{vector.shape[0]} "
+            f"elements lie otherwise ({vector.layout} layout): write numpipe.layout_cast(v, "
+            f'"{want}")'
         )
 
 

@@ -193,10 +193,8 @@ def store(
 ) -> None:
     """Store a tile, or some of its elements, to a part of another; of a vector in either layout the
     row, as warp 0 has it."""
-    address, words = (
-        addresses(builder, layout, base, tile, start, origin),
-        to_words(builder, tile, registers(builder, tile, value)),
-    )
+    address = addresses(builder, layout, base, tile, start, origin)
+    words = to_words(builder, tile, registers(builder, tile, value))
     lies = ROW if tile.layout == EITHER else tile.layout
     chosen = owner(builder, tile.shape, lies)
     chosen = None if chosen is None else builder.zext(chosen, nb.i32)

@@ -63,8 +63,8 @@ def index_form(tile: SmemLike, index: Any) -> Form:
     form = form_of(index, "tile.at[indices]")
     if not tile.layout.flat or form is None or form.dtype != INT32:
         raise SpecError(
-            "tile.at[indices]: a register tile of int32 selects elements of a shared tile of one dimension, SMEM((n,), "
-            f"…), got {form} for a tile {tile.layout.sides}"
+            "tile.at[indices]: a register tile of int32 selects elements of a shared tile of one "
+            f"dimension, SMEM((n,), …), got {form} for a tile {tile.layout.sides}"
         )
     return form
 
@@ -76,7 +76,8 @@ def check_type(name: str, tile: SmemLike) -> None:
         raise SpecError(READ_ONLY)
     if tile.dtype.name not in known:
         raise SpecError(
-            f"{name}: {tile.dtype} has no such reduction in shared memory: it takes {', '.join(known)}"
+            f"{name}: {tile.dtype} has no such reduction in shared memory: it takes "
+            f"{', '.join(known)}"
         )
 
 
@@ -92,7 +93,8 @@ def check_shared(name: str, dst: Any, value: Any) -> Form:
         if not isinstance(dst, IndexedLike) or not is_number(value):
             also = " or a number" * isinstance(dst, IndexedLike)
             raise SpecError(
-                f"{name}(tile, value): the second argument is a register tile{also}, got {called(value)}"
+                f"{name}(tile, value): the second argument is a register tile{also}, got "
+                f"{called(value)}"
             )
         check_number(name, "the tile", tile.dtype, value)
         indexed: Form = dst.form
@@ -100,7 +102,8 @@ def check_shared(name: str, dst: Any, value: Any) -> Form:
     want = dst.form.shape if isinstance(dst, IndexedLike) else tile.layout.sides
     if form.shape != want or form.dtype != tile.dtype:
         raise SpecError(
-            f"{name}: the tile is {tile.dtype} {want}, the value {form.dtype} {form.shape}: both must be alike"
+            f"{name}: the tile is {tile.dtype} {want}, the value {form.dtype} {form.shape}: both "
+            "must be alike"
         )
     if (
         isinstance(dst, IndexedLike)
@@ -108,7 +111,8 @@ def check_shared(name: str, dst: Any, value: Any) -> Form:
         and EITHER not in (form.layout, dst.form.layout)
     ):
         raise SpecError(
-            f"{name}: the indices lie in {dst.form.layout} layout, the values in {form.layout} layout: write "
+            f"{name}: the indices lie in {dst.form.layout} layout, the values in {form.layout} "
+            "layout: write "
             f'numpipe.layout_cast(x, "{dst.form.layout}")'
         )
     return dst.form if isinstance(dst, IndexedLike) and form.layout == EITHER else form

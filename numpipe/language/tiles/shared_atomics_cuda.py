@@ -121,10 +121,8 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
     own = owner(builder, settled.shape, settled.layout)
     for element in range(len(places(settled.shape, settled.layout))):
         if indices is not None:
-            inside, last = (
-                builder.icmp_unsigned("<", indices[element], nb.const(tile.layout.shape[1])),
-                tile.layout.shape[1] - 1,
-            )
+            inside = builder.icmp_unsigned("<", indices[element], nb.const(tile.layout.shape[1]))
+            last = tile.layout.shape[1] - 1
             of = f"{name}: a tile {tile.layout.sides} in shared memory: index"
             within(builder, tile.debugged, of, 0, indices[element], last, False)
             chosen = inside if own is None else builder.and_(own, inside)

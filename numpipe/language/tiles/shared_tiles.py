@@ -54,7 +54,8 @@ def load_form(tile: SmemLike, parts: Sequence[Any], what: str = "tile[…]") -> 
     form = check_form(sides, tile.dtype, what)
     if len(form.shape) == 2 and 1 in form.shape:
         raise SpecError(
-            f"{what}: a tile of two dimensions is loaded as one of at least 8 rows and 8 columns, got {sides}"
+            f"{what}: a tile of two dimensions is loaded as one of at least 8 rows and 8 columns, "
+            f"got {sides}"
         )
     return form
 
@@ -95,7 +96,8 @@ def check_store(tile: SmemLike, parts: Sequence[Any], value: Any) -> Form:
         )
     if form.dtype != have.dtype:
         raise SpecError(
-            f"{what}: the tile is {have.dtype}, the value {form.dtype}: store value.astype(tile.dtype)"
+            f"{what}: the tile is {have.dtype}, the value {form.dtype}: store "
+            "value.astype(tile.dtype)"
         )
     return form
 

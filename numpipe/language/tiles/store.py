@@ -74,7 +74,8 @@ def check(
         )
         convert = "" if str(dtype) in ("int32", "float32") else f".astype({name}.dtype)"
         raise SpecError(
-            f"{what}: the tile is a mask: store {number}{convert}, or what it chooses, np.where(mask, x, y)"
+            f"{what}: the tile is a mask: store {number}{convert}, or what it chooses, "
+            "np.where(mask, x, y)"
         )
     if dtype != form.dtype:
         raise SpecError(
@@ -82,12 +83,18 @@ def check(
             + (
                 f"store tile.astype({name}.dtype)"
                 if str(dtype) in known
-                else f"pass an array of {form.dtype if str(form.dtype) in known else known[0]} as '{name}'"
+                else (
+                    f"pass an array of {form.dtype if str(form.dtype) in known else known[0]} as "
+                    f"'{name}'"
+                )
             )
         )
 
 
-FIX = "store to it by its own name, or in a function that is called by name and gets it as an argument"
+FIX = (
+    "store to it by its own name, or in a function that is called by name and gets it as an "
+    "argument"
+)
 """the fix where a call did not know that an array is an output"""
 
 
@@ -213,8 +220,8 @@ def write_out(
         column, line = first[number] * ref.dtype.itemsize, ("row", "column")[number]
         if column % 16:
             raise SpecError(
-                f"{what}: {line} {first[number]} of {ref.dtype} is {column} B into a {('column', 'row')[number]}; TMA "
-                "stores start at multiples of 16 B"
+                f"{what}: {line} {first[number]} of {ref.dtype} is {column} B into a "
+                f"{('column', 'row')[number]}; TMA stores start at multiples of 16 B"
             )
         for batch in batches(Batch, ref, tile, axes, reduction):
             put(ref, batch, start)

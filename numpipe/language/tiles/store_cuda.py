@@ -55,10 +55,8 @@ def writing(
     ]
     limited = [axis for axis, part in enumerate(parts) if isinstance(part, LimitedType)]
     ring = not vectors and ref.role == "compute" and source.through_tma(ref.arg, axes, tile.form)
-    place, stored = (
-        nb.types.UniTuple(I32, ref.arg.ndim),
-        batches(BatchType, ref, tile, axes, reduction) if ring else [],
-    )
+    place = nb.types.UniTuple(I32, ref.arg.ndim)
+    stored = batches(BatchType, ref, tile, axes, reduction) if ring else []
     for batch in stored:
         nb.returns(typing_context, put, (ref, batch, place))
     panel = (
@@ -155,13 +153,11 @@ class _Lanes:
     def __init__(
         self, builder: Any, tile: TileType, value: Any, to: Block, statement: Statement
     ) -> None:
-        self.builder, self.tile, self.value, self.to, self.statement = (
-            builder,
-            tile,
-            value,
-            to,
-            statement,
-        )
+        self.builder = builder
+        self.tile = tile
+        self.value = value
+        self.to = to
+        self.statement = statement
         self.indices = {
             axis: indices_of(builder, tile, axis, *vector)
             for axis, *vector in to.indices

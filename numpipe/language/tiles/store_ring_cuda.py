@@ -28,13 +28,11 @@ class BatchType(nb.types.Type):  # type: ignore[misc]
         axes: tuple[int, ...],
         reduction: str,
     ) -> None:
-        self.tile, self.panels, self.inner, self.axes, self.reduction = (
-            tile,
-            panels,
-            inner,
-            axes,
-            reduction,
-        )
+        self.tile = tile
+        self.panels = panels
+        self.inner = inner
+        self.axes = axes
+        self.reduction = reduction
         super().__init__(
             name=f"batch({tile}, {panels}, {inner}, {axes}{f', {reduction}' if reduction else ''})"
         )
@@ -86,10 +84,8 @@ def _copy_out(_context: Any, ref: GmemType, batch: Any, start: Any) -> Any:
     for plan in plans:
         ref.unit.map_slot(plan.request)
     context, builder, args = yield nb.types.void(ref, batch, nb.types.UniTuple(I32, len(start)))
-    table, address = (
-        gmem_value(context, builder, ref, args[0]).table,
-        own_part(builder, ref.unit, ref.unit.staging),
-    )
+    table = gmem_value(context, builder, ref, args[0]).table
+    address = own_part(builder, ref.unit, ref.unit.staging)
     for plan in plans:
         Copy(
             context,

@@ -42,8 +42,8 @@ def strip_form(tile: Any, width: Any) -> Form:
         or form.shape[1] % width
     ):
         raise SpecError(
-            f"map_columns: width={width!r}: a strip has 8 x i columns, which divide the {form.shape[1]} of a tile "
-            f"{form.shape}"
+            f"map_columns: width={width!r}: a strip has 8 x i columns, which divide the "
+            f"{form.shape[1]} of a tile {form.shape}"
         )
     return Form((form.shape[0], int(width)), form.dtype)
 
@@ -53,8 +53,8 @@ def check_result(strip: Form, part: Any) -> None:
     form = form_of(part, "map_columns")
     if form is None or form.shape != strip.shape:
         raise SpecError(
-            f"map_columns: function(strip, first) returns a tile {strip.shape}, of any dtype, like the strip it is "
-            f"given, got {form or called(part)}"
+            f"map_columns: function(strip, first) returns a tile {strip.shape}, of any dtype, "
+            f"like the strip it is given, got {form or called(part)}"
         )
 
 

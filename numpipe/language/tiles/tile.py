@@ -34,7 +34,8 @@ def check_dtype(dtype: np.dtype, what: str) -> None:
     """Raise SpecError for a type that no tile of an array's elements has."""
     if dtype not in TILES:
         raise SpecError(
-            f"{what}: a tile's dtype is {listed(TILES, 'or')}, got {dtype}: convert an array before the call"
+            f"{what}: a tile's dtype is {listed(TILES, 'or')}, got {dtype}: convert an array "
+            "before the call"
         )
 
 
@@ -52,7 +53,8 @@ def check_form(shape: Any, dtype: np.dtype, what: str) -> Form:
         size, layout = max(shape), layout_of(shape)
         if vector_layout(size, what) not in (layout, "either"):
             raise SpecError(
-                f"{what}: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j rows, got {shape}"
+                f"{what}: a tile (1, n) has 8 x i columns, at most 256, a tile (m, 1) 64 x j "
+                f"rows, got {shape}"
             )
         return Form((int(shape[0]), int(shape[1])), dtype, layout)
     return Form((shape[0], shape[1]), dtype) if fits(shape) else small_form(shape, dtype, what)
@@ -69,8 +71,8 @@ def small_form(shape: tuple[int, ...], dtype: np.dtype, what: str) -> Form:
         or shape[0] * shape[1] > MOST
     ):
         raise SpecError(
-            f"{what}: a tile has a multiple of 8 rows and of 8 columns, and at most {MOST} elements, all registers of "
-            f"a warpgroup, got {shape}"
+            f"{what}: a tile has a multiple of 8 rows and of 8 columns, and at most {MOST} "
+            f"elements, all registers of a warpgroup, got {shape}"
         )
     return by_rows(Form((int(shape[0]), int(shape[1])), dtype), ROWS, what)
 
@@ -261,11 +263,15 @@ def bitcast_form(tile: Any, dtype: Any) -> Form:
     sized = [known for known in TILES if known.itemsize == form.dtype.itemsize]
     if form.dtype == BOOL or kind not in sized:
         raise SpecError(
-            f"bitcast of a {'mask' if form.dtype == BOOL else f'{form.dtype} tile'} to {kind}: the same bits are "
+            f"bitcast of a {'mask' if form.dtype == BOOL else f'{form.dtype} tile'} to {kind}: "
+            "the same bits are "
             + (
                 "of no number: use .astype(np.int32)"
                 if form.dtype == BOOL
-                else f"another type of {8 * form.dtype.itemsize} bits, {listed(sized, 'or')}; astype converts"
+                else (
+                    f"another type of {8 * form.dtype.itemsize} bits, {listed(sized, 'or')}; "
+                    "astype converts"
+                )
             )
         )
     return Form(form.shape, kind, form.layout)

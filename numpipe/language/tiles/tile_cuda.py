@@ -26,7 +26,8 @@ class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
         self.elements = len(places(form.shape, form.layout))
         self.registers = self.elements // packing(form.dtype).per_register
         super().__init__(
-            name=f"tile({form.shape}, {form.dtype}{'' if form.layout == ACCUMULATOR else f', {form.layout}'})"
+            name=f"tile({form.shape}, "
+            f"{form.dtype}{'' if form.layout == ACCUMULATOR else f', {form.layout}'})"
         )
 
     def unify(self, context: Any, other: Any) -> Any:
@@ -65,8 +66,9 @@ class InFlightType(nb.types.Type, TileLike):  # type: ignore[misc]
 
     def settled(self, what: str) -> NoReturn:
         raise CompileError(
-            f"{what}: the accumulator is in flight: wgmma may still be writing it; write "
-            "acc = numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer products in flight"
+            f"{what}: the accumulator is in flight: wgmma may still be writing it; write acc = "
+            "numpipe.wgmma_wait(acc, 0) first, or wgmma_wait(acc), which leaves newer products "
+            "in flight"
         )
 
 

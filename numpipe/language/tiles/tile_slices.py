@@ -80,8 +80,9 @@ def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]
     unlimited(parts, "a part of a register tile")
     if len(parts) != len(form.shape):
         raise SpecError(
-            f"tile[…]: a tile {form.shape} is indexed by {len(form.shape)} slice{'s' * (len(form.shape) > 1)}, got "
-            f"{len(parts)}: write ':' for all of a dimension"
+            f"tile[…]: a tile {form.shape} is indexed by {len(form.shape)} "
+            f"slice{'s' * (len(form.shape) > 1)}, got {len(parts)}: write ':' for all of a "
+            "dimension"
         )
     slices = []
     for axis, (part, size, step) in enumerate(zip(parts, form.shape, _steps(form), strict=True)):
@@ -89,19 +90,22 @@ def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]
         along = "" if len(form.shape) == 1 else (" of its rows", " of its columns")[axis]
         if start is None:
             raise SpecError(
-                f"tile[…]: a part{along} starts at a run-time value, but registers are named at compile time: write "
-                "a constant, or store the tile to shared memory and load a part of that"
+                f"tile[…]: a part{along} starts at a run-time value, but registers are named at "
+                "compile time: write a constant, or store the tile to shared memory and load a "
+                "part of that"
             )
         if start < 0 or count < 1 or start + count > size:
             raise SpecError(
-                f"tile[…]: elements {start} … {start + count - 1}{along} are not in a tile {form.shape}: take some of "
-                f"0 … {size - 1}"
+                f"tile[…]: elements {start} … {start + count - 1}{along} are not in a tile "
+                f"{form.shape}: take some of 0 … {size - 1}"
             )
         if (start % step or count % step) and count != size:
             raise SpecError(
-                f"tile[…]: elements {start} … {start + count - 1}{along} lie in the midst of what lanes have: a part "
-                f"of a tile {form} starts at a multiple of {step} and has a multiple of {step}: take "
-                f"{start // step * step}:{-(-(start + count) // step) * step}, or a part of a tile in shared memory"
+                f"tile[…]: elements {start} … {start + count - 1}{along} lie in the midst of what "
+                f"lanes have: a part of a tile {form} starts at a multiple of {step} and has a "
+                f"multiple of {step}: take "
+                f"{start // step * step}:{-(-(start + count) // step) * step}, or a part of a "
+                "tile in shared memory"
             )
         slices.append(slice(int(start), int(start + count)))
     shape, layout = tuple(part.stop - part.start for part in slices), form.layout
@@ -175,8 +179,9 @@ def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
         (size, 1),
     ):
         raise SpecError(
-            f"reshape of a tile {form.shape} to {found}: other lanes would have its elements; vectors (n,), (1, n) and "
-            "(n, 1) become each other, all else goes through shared memory: tile[...] = x, then a part of it"
+            f"reshape of a tile {form.shape} to {found}: other lanes would have its elements; "
+            "vectors (n,), (1, n) and (n, 1) become each other, all else goes through shared "
+            "memory: tile[...] = x, then a part of it"
         )
     if len(form.shape) == 1:
         return expanded_form(form, (All(), None) if found[-1] == 1 else (None, All()))

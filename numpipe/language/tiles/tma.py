@@ -33,14 +33,12 @@ class Copy:
     def __init__(
         self, plan: CopyPlan, ref: GmemRef, start: Sequence[Any], address: int, arrival: int = 0
     ) -> None:
-        self.plan, self.ref, self.address, self.arrival, self.offset, self.ctas = (
-            plan,
-            ref,
-            address,
-            arrival,
-            0,
-            0,
-        )
+        self.plan = plan
+        self.ref = ref
+        self.address = address
+        self.arrival = arrival
+        self.offset = 0
+        self.ctas = 0
         self.start = [int(place) for place in start]
         self.tensor = tensor_map(ref, plan.request)
 

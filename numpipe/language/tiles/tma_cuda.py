@@ -31,13 +31,11 @@ class Copy:
         address: Any,
         arrival: Any = None,
     ) -> None:
-        self.context, self.builder, self.plan, self.start, self.arrival = (
-            context,
-            builder,
-            plan,
-            list(start),
-            arrival,
-        )
+        self.context = context
+        self.builder = builder
+        self.plan = plan
+        self.start = list(start)
+        self.arrival = arrival
         self.address, self.offset, self.ctas = address, nb.const(0), None
         self.tensor = builder.add(table, nb.const(128 * unit.map_slot(plan.request), nb.i64))
 

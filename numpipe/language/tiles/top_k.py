@@ -40,7 +40,8 @@ def top_forms(tile: Any, k: Any) -> tuple[Form, Form, int]:
     most = min(MOST, form.shape[1])
     if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= most:
         raise SpecError(
-            f"top_k: k={k!r}: of the {form.shape[1]} columns of a tile {form.shape}, 1 to {most} are found"
+            f"top_k: k={k!r}: of the {form.shape[1]} columns of a tile {form.shape}, 1 to {most} "
+            "are found"
         )
     shape = form.shape[0], -(-int(k) // 8) * 8
     return Form(shape, form.dtype), Form(shape, INT32), int(k)
@@ -79,10 +80,8 @@ def top_k(np_: Context, tile: Any, k: int) -> tuple[Tile, Tile]:
     if tile.dtype != INT32:  # argsort puts NaN last; they come first here, in their order
         nan = np.take_along_axis(np.isnan(x), order, axis=1)
         order = np.take_along_axis(order, np.argsort(~nan, axis=1, kind="stable"), axis=1)
-    found, index = (
-        np.full(values.shape, nothing(tile.dtype), x.dtype),
-        np.full(values.shape, ABSENT, np.int32),
-    )
+    found = np.full(values.shape, nothing(tile.dtype), x.dtype)
+    index = np.full(values.shape, ABSENT, np.int32)
     index[:, :k] = order[:, :k]
     found[:, :k] = np.take_along_axis(x, order[:, :k], axis=1)
     return Tile(found.astype(values.dtype), values), Tile(index, columns)

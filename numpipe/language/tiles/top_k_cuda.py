@@ -115,10 +115,8 @@ def _next(
             ),
         )
         better = builder.and_(behind, builder.icmp_signed(">=", element, rank))
-        rank, column = (
-            builder.select(better, element, rank),
-            builder.select(better, builder.add(own, nb.const(at)), column),
-        )
+        rank = builder.select(better, element, rank)
+        column = builder.select(better, builder.add(own, nb.const(at)), column)
     for distance in QUAD:
         other, place = (
             nb.emit_asm(

@@ -152,8 +152,9 @@ class Explanation:
         ctas = self.tiles if self.persistent else math.prod(self.grid)
         if self.limiter == "wave tail" and ctas < self.sms:
             return (
-                f"{ctas} {'tiles' if self.persistent else 'CTAs'} for {self.sms} SMs: divide the work among more CTAs (smaller "
-                "tiles, or several CTAs a row or column and numpipe.atomic_add)"
+                f"{ctas} {'tiles' if self.persistent else 'CTAs'} for {self.sms} SMs: divide the "
+                "work among more CTAs (smaller tiles, or several CTAs a row or column and "
+                "numpipe.atomic_add)"
             )
         following, saved = max(self.losses.items(), key=lambda item: item[1])
         if (
@@ -224,12 +225,16 @@ class Explanation:
                 f"{_number(self.flop, 'FLOP') if self.flop else 'no products'}, "
                 f"{_number(self.hbm_bytes, 'B')} of HBM{per_byte}, "
                 + f"{_number(self.link_bytes, 'B')} of the link, " * bool(self.link_bytes)
-                + f"{_number(self.l2_bytes, 'B')} of L2, {_number(self.copied_bytes, 'B')} copied to shared memory",
+                + (
+                    f"{_number(self.l2_bytes, 'B')} of L2, {_number(self.copied_bytes, 'B')} "
+                    "copied to shared memory"
+                ),
             ),
             ("", f"depends on data, as given: {', '.join(self.given)}" if self.given else ""),
             (
                 "",
-                f"depends on data, zeros here: {', '.join(self.data)}; numbers of NumPy arrays are read"
+                f"depends on data, zeros here: {', '.join(self.data)}; numbers of NumPy arrays "
+                "are read"
                 if self.data
                 else "",
             ),
@@ -249,7 +254,8 @@ class Explanation:
             ),
             (
                 "grid",
-                f"{' x '.join(map(str, self.grid))} CTAs of {self.threads} threads, {self.ctas_per_sm} an SM"
+                f"{' x '.join(map(str, self.grid))} CTAs of {self.threads} threads, "
+                f"{self.ctas_per_sm} an SM"
                 + ", persistent" * self.persistent
                 + f"; {self.tiles} tiles, {self.steps} steps, {self.waves:.2f} waves",
             ),
@@ -515,7 +521,8 @@ def _count(
         located = error_lines.simulated(error, unit, lifted)
         if isinstance(located, SpecError) and (names := ", ".join(read(given=False))):
             raise SpecError(
-                f"{located}\n  explain has no data of {names}, which counts as zeros: pass a NumPy array"
+                f"{located}\n  explain has no data of {names}, which counts as zeros: pass a "
+                "NumPy array"
             ) from error
         if located is error:
             raise

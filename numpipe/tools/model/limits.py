@@ -40,15 +40,32 @@ _SERIALISED = 100
 ADVICE = {
     "tensor cores": "at the roofline of the tensor cores",
     "memory bandwidth": "at the roofline of HBM: move fewer bytes",
-    "link": "at the roofline of the link to other GPUs: send fewer bytes (a narrower dtype), or compute meanwhile",
-    "stores": "write fewer bytes (a narrower dtype), keep tiles in registers for longer, or let stores overlap products",
+    "link": (
+        "at the roofline of the link to other GPUs: send fewer bytes (a narrower dtype), or "
+        "compute meanwhile"
+    ),
+    "stores": (
+        "write fewer bytes (a narrower dtype), keep tiles in registers for longer, or let stores "
+        "overlap products"
+    ),
     "slots": "tiles come too late: more slots (max_concurrent_steps), or smaller steps",
-    "tile size": "tiles are too small: a larger one loads fewer bytes, and has fewer steps, for the same FLOP",
+    "tile size": (
+        "tiles are too small: a larger one loads fewer bytes, and has fewer steps, for the same "
+        "FLOP"
+    ),
     "wave tail": "SMs idle at the end: another tile size, or a grid whose tiles divide among the SMs",
-    "CTA start": "an SM's CTAs each wait for their first loads and last stores: a persistent grid (numpipe.persistent(), "
-    "numpipe.tiles), or more work a CTA",
-    "registers": "accumulators do not fit into registers: a smaller tile, more compute warpgroups, or fewer memory_registers",
-    "compute role": "ordinary accesses of shared memory take longer than products and copies: fewer, or more warpgroups",
+    "CTA start": (
+        "an SM's CTAs each wait for their first loads and last stores: a persistent grid "
+        "(numpipe.persistent(), numpipe.tiles), or more work a CTA"
+    ),
+    "registers": (
+        "accumulators do not fit into registers: a smaller tile, more compute warpgroups, or "
+        "fewer memory_registers"
+    ),
+    "compute role": (
+        "ordinary accesses of shared memory take longer than products and copies: fewer, or more "
+        "warpgroups"
+    ),
     "launch": "too little work for a launch",
 }
 """The limiters, and what to do about each."""

@@ -70,12 +70,14 @@ def explain_op(
     a target or a stream."""
     if wrong := {"target", "stream"} & named.keys():
         raise SpecError(
-            f"explain: {op.__name__}: {wrong.pop()}= is of calls that run, and this one does not: leave it out"
+            f"explain: {op.__name__}: {wrong.pop()}= is of calls that run, and this one does not: "
+            "leave it out"
         )
     several = "mesh" in inspect.signature(op).parameters
     if several and "mesh" not in named:
         raise SpecError(
-            f"explain: {op.__name__} is an op of several GPUs: pass mesh=, numpipe.Mesh.simulated(2) for two of them"
+            f"explain: {op.__name__} is an op of several GPUs: pass mesh=, "
+            "numpipe.Mesh.simulated(2) for two of them"
         )
     names = [*(f"argument {i}" for i in range(len(args))), *named]
     given = [

@@ -120,21 +120,23 @@ def product(
         or (depth * itemsize % K_BYTES)
     ):
         raise SpecError(
-            f"product: tile {tile} with {depth=} and schedule={schedule!r}: rows are a multiple of {rows}, columns of "
-            f"8, up to 256, depth of {K_BYTES // itemsize}"
+            f"product: tile {tile} with {depth=} and schedule={schedule!r}: rows are a multiple "
+            f"of {rows}, columns of 8, up to 256, depth of {K_BYTES // itemsize}"
         )
     if tile[1] % (8 * parts):
         raise SpecError(
-            f"product: tile {tile} in a cluster of {parts}, split={CLUSTER!r}: columns are a multiple of {8 * parts}"
+            f"product: tile {tile} in a cluster of {parts}, split={CLUSTER!r}: columns are a "
+            f"multiple of {8 * parts}"
         )
     stage = sum(-(-side * depth * itemsize // ATOM) * ATOM for side in tile)
     staging = num_compute_wgs * store_slots * PANEL_BYTES
     sums = 4 * tile[0] * tile[1] * (parts - 1) // parts * (num_compute_wgs if turns else 1)
     if (total := HEADER + slots * stage + staging + sums) > device.target.smem_bytes:
         raise SpecError(
-            f"product: shared memory: {total} B, but a CTA has {device.target.smem_bytes} B: {slots} slots x {stage} "
-            f"B, {staging} B of staging, {f'{sums} B of partial sums, ' * bool(sums)}{HEADER} B of barriers: use "
-            "fewer slots (numpipe.fit_slots says how many fit)"
+            f"product: shared memory: {total} B, but a CTA has {device.target.smem_bytes} B: "
+            f"{slots} slots x {stage} B, {staging} B of staging, "
+            f"{f'{sums} B of partial sums, ' * bool(sums)}{HEADER} B of barriers: use fewer slots "
+            "(numpipe.fit_slots says how many fit)"
         )
     if cluster > 1:
         device = replace(device, sms=device.sms // cluster * cluster)

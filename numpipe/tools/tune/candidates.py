@@ -53,7 +53,8 @@ def named(space: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
     ):
         if name in configs:
             raise SpecError(
-                f"autotune: the space has {config!r} twice: leave one out, or give names: {{name: config}}"
+                f"autotune: the space has {config!r} twice: leave one out, or give names: {{name: "
+                f"config}}"
             )
         configs[name] = config
     if not configs:
@@ -65,8 +66,9 @@ def named(space: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
             raise SpecError(f"autotune: the space's names are strings, got {name!r}")
         if re.search(r" at 0x[0-9a-fA-F]+", repr(config)):
             raise SpecError(
-                f"autotune: candidate {name!r}: its repr is {config!r}, another one in each process, so a winner could "
-                "not be found again: use a frozen dataclass, a tuple or a number"
+                f"autotune: candidate {name!r}: its repr is {config!r}, another one in each "
+                "process, so a winner could not be found again: use a frozen dataclass, a tuple "
+                "or a number"
             )
     return configs
 
@@ -85,13 +87,15 @@ def describe(
             kernel = factory(config)
             if not isinstance(kernel, Kernel):
                 raise TypeError(
-                    f"autotune: {factory.__name__}({config!r}) returned a {type(kernel).__name__}: a factory returns a "
-                    "kernel, as @numpipe.kernel makes it"
+                    f"autotune: {factory.__name__}({config!r}) returned a "
+                    f"{type(kernel).__name__}: a factory returns a kernel, as @numpipe.kernel "
+                    "makes it"
                 )
             params = kernel.options.compiler_params
             if params.debug or params.profile_space:
                 raise SpecError(
-                    f"kernel {kernel.name}: built with debug=True or profile_space, it has another speed"
+                    f"kernel {kernel.name}: built with debug=True or profile_space, it has "
+                    "another speed"
                 )
             candidates.append(
                 Candidate(name, config, kernel, kernel.described(args, dict(named), whole=True))
@@ -115,8 +119,8 @@ def compiled(
             job.packed()
         except Exception as error:
             raise SpecError(
-                f"autotune: candidate {job.name!r} cannot be sent to a worker process: {error}: use configs of a class "
-                "at module level, or workers=0"
+                f"autotune: candidate {job.name!r} cannot be sent to a worker process: {error}: "
+                "use configs of a class at module level, or workers=0"
             ) from error
     found = warmup.compiled(jobs, workers, report, "autotune")
     return {
@@ -188,8 +192,8 @@ def _copy(arg: Any) -> Any:
         if hasattr(arg, method):
             return getattr(arg, method)()
     raise SpecError(
-        f"autotune: a {type(arg).__name__} on the GPU has neither clone() nor copy(), and copies are measured: "
-        "pass a NumPy array, or one of PyTorch, CuPy or JAX"
+        f"autotune: a {type(arg).__name__} on the GPU has neither clone() nor copy(), and copies "
+        "are measured: pass a NumPy array, or one of PyTorch, CuPy or JAX"
     )
 
 

@@ -50,7 +50,8 @@ class Tuned:
             f", {len(self.skipped)} skipped" if self.skipped else ""
         )
         lines = [
-            f"kernel {self.kernel.name}: {self.name} is the fastest of {len(self.seconds) + len(self.skipped)} candidates "
+            f"kernel {self.kernel.name}: {self.name} is the fastest of "
+            f"{len(self.seconds) + len(self.skipped)} candidates "
             f"({count}{'' if self.measured else '; remembered'})"
         ]
         best = self.seconds[self.name]
@@ -128,8 +129,8 @@ def autotune(
     on_gpu = choice.target == "gpu"
     if measure is None and not on_gpu:
         raise TargetError(
-            f"autotune measures on a Hopper GPU, and kernels are simulated here: {choice.why}. Without one "
-            "numpipe.explain predicts the time of a candidate; or pass measure="
+            f"autotune measures on a Hopper GPU, and kernels are simulated here: {choice.why}. "
+            "Without one numpipe.explain predicts the time of a candidate; or pass measure="
         )
     question = winners.identity(factory, configs, key, args, named, measure, choice.device)
     file = winners.path(winners.directory(), question)
@@ -169,8 +170,8 @@ def autotune(
     times = measure(calls) if measure is not None else candidates.interleaved(calls, plan)
     if set(times) != set(calls) or not all(math.isfinite(t) and t > 0 for t in times.values()):
         raise SpecError(
-            f"autotune: measure= returned {dict(times)!r}: a positive number of seconds for each of {list(calls)} is "
-            "expected"
+            f"autotune: measure= returned {dict(times)!r}: a positive number of seconds for each "
+            f"of {list(calls)} is expected"
         )
     seconds = {name: float(times[name]) for name in calls}
     name = min(seconds, key=lambda candidate: seconds[candidate])

@@ -51,14 +51,15 @@ def identity(
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if not callable(factory) or not module or not name or not name.isidentifier():
         raise SpecError(
-            f"autotune: the factory {factory!r} is compiled in worker processes, which import it by its name: write it "
-            "at module level as ``def kernel(cfg): …``, which returns a numpipe kernel"
+            f"autotune: the factory {factory!r} is compiled in worker processes, which import it "
+            "by its name: write it at module level as ``def kernel(cfg): …``, which returns a "
+            "numpipe kernel"
         )
     file = getattr(sys.modules.get(module), "__file__", None)
     if not file:
         raise SpecError(
-            f"autotune: the factory {name} is of {module}, which is no file that worker processes could import "
-            "(a prompt, a notebook, 'python -c'): move it to a module"
+            f"autotune: the factory {name} is of {module}, which is no file that worker processes "
+            "could import (a prompt, a notebook, 'python -c'): move it to a module"
         )
     return {
         "factory": f"{Path(file).stem if module == '__main__' else module}:{name}",
@@ -87,7 +88,8 @@ def _key(key: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> str:
     value = key(*args, **named) if callable(key) else key
     if re.search(r" at 0x[0-9a-fA-F]+", repr(value)):
         raise SpecError(
-            f"autotune: key is {value!r}, another one in each process: use a string, numbers, or a tuple of them"
+            f"autotune: key is {value!r}, another one in each process: use a string, numbers, or "
+            "a tuple of them"
         )
     return repr(value)
 
@@ -95,8 +97,8 @@ def _key(key: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> str:
 def _spelled(arg: Any) -> str:
     if isinstance(arg, ArrayType):
         raise SpecError(
-            f"autotune: {arg!r} cannot be measured: pass an array; numpipe.explain and numpipe.model.product predict "
-            "times of shapes alone"
+            f"autotune: {arg!r} cannot be measured: pass an array; numpipe.explain and "
+            "numpipe.model.product predict times of shapes alone"
         )
     if not is_array(arg):
         return repr(arg)
@@ -180,8 +182,8 @@ def save(
         put(file, text.encode() + b"\n", 0o600)
     except OSError as error:
         warnings.warn(
-            f"numpipe.autotune: the winner cannot be kept in {file}: {error}; it will be measured again, unless "
-            f"{VARIABLE} names a folder that can be written",
+            f"numpipe.autotune: the winner cannot be kept in {file}: {error}; it will be measured "
+            f"again, unless {VARIABLE} names a folder that can be written",
             RuntimeWarning,
             stacklevel=4,
         )

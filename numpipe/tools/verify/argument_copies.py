@@ -52,8 +52,8 @@ class Arguments:
         for name in options:
             if kernel.takes(name):
                 raise SpecError(
-                    f"kernel {kernel.name}: its parameter '{name}' has the name of an option of this function: rename "
-                    "it"
+                    f"kernel {kernel.name}: its parameter '{name}' has the name of an option of "
+                    "this function: rename it"
                 )
         self.kernel, self.mesh = kernel, mesh
         self._args, self._named = list(args), dict(named)

@@ -53,7 +53,10 @@ class Coverage:
                 if self.classes == 1
                 else f"all {self.classes:,} classes of schedules"
             )
-        return f"{self.classes:,} class{'es' * (self.classes != 1)} of schedules, not all ({self.why}),"
+        return (
+            f"{self.classes:,} class{'es' * (self.classes != 1)} of schedules, not all "
+            f"({self.why}),"
+        )
 
 
 @dataclass(frozen=True)
@@ -124,11 +127,9 @@ class All:
             exploration = Exploration(self._run, cluster, deal)
             for explored in exploration:
                 yield exploration, explored
-            cluster, clusters, drawn = (
-                cluster + 1,
-                exploration.clusters,
-                max(drawn, exploration.drawn),
-            )
+            cluster = cluster + 1
+            clusters = exploration.clusters
+            drawn = max(drawn, exploration.drawn)
         return clusters, drawn
 
     def _run(self, guide: Guide) -> tuple[Arrays, Judge]:

@@ -139,20 +139,25 @@ LOOP = "the end of a loop (lift.loops)"
 """the wait that the AST pass writes behind a pipeline's loop"""
 
 _HINT = (
-    "setmaxnreg is a hint to change how many registers a warp owns at most (Miscellaneous Instructions: setmaxnreg). Who does "
-    "not raise the number goes on with that of the launch, and ptxas compiles for it"
+    "setmaxnreg is a hint to change how many registers a warp owns at most (Miscellaneous "
+    "Instructions: setmaxnreg). Who does not raise the number goes on with that of the launch, "
+    "and ptxas compiles for it"
 )
 _WAITED = (
-    "wgmma.wait_group waits until no more than N of the newest groups are pending (wgmma.wait_group). The loop's end has "
-    "waited with N = 0, and issues none since. This one is there for ptxas: a wait on each way to a read of the registers"
+    "wgmma.wait_group waits until no more than N of the newest groups are pending "
+    "(wgmma.wait_group). The loop's end has waited with N = 0, and issues none since. This one is "
+    "there for ptxas: a wait on each way to a read of the registers"
 )
 REDUNDANT = {
     "setmaxnreg.inc < kernels.simulate.run_role": _HINT,
     "setmaxnreg.inc < memory.registers.set_max_registers": _HINT,
     f"wgmma_wait < tiles.mma.wgmma_wait < {LOOP}": _WAITED,
     "wgmma_wait < tiles.mma.wgmma_wait < pipeline.body_form.run_carry": _WAITED,
-    "warp_sync < memory.phases.arrive < pipeline.operand_barriers.barrier_arrive": "bar.warp.sync orders memory accesses among the threads that take part (bar.warp.sync). Each access to a tile, and each "
-    "body by lanes, ends with one of its own, so that nothing is left for this one to order",
+    "warp_sync < memory.phases.arrive < pipeline.operand_barriers.barrier_arrive": (
+        "bar.warp.sync orders memory accesses among the threads that take part (bar.warp.sync). "
+        "Each access to a tile, and each body by lanes, ends with one of its own, so that nothing "
+        "is left for this one to order"
+    ),
 }
 """The beginning of a place's name -> why nobody misses the operation there, by a sentence of the
 PTX ISA."""
@@ -329,10 +334,15 @@ class Mutant:
         told = self.by or (
             f"survived; redundant: {self.rule}"
             if self.rule
-            else "survived: nobody needs it, or the inputs do not come to what it is for (more steps than slots, a "
-            "second tile for a CTA)"
+            else (
+                "survived: nobody needs it, or the inputs do not come to what it is for (more "
+                "steps than slots, a second tile for a CTA)"
+            )
         )
-        return f"{self.line or self.place.calls[-1]}: {self.place.operation}, {self.change}: {told}\n    in {self.place}"
+        return (
+            f"{self.line or self.place.calls[-1]}: {self.place.operation}, {self.change}: {told}\n"
+            f"    in {self.place}"
+        )
 
 
 @dataclass(frozen=True)
@@ -359,8 +369,8 @@ class Mutation:
         told = len(self.mutants) - len(self.survivors) - len(self.redundant)
         return "\n".join(
             [
-                f"kernel {self.kernel}: {len(self.mutants)} mutants: {told} reported, {len(self.redundant)} redundant by "
-                f"a rule, {len(self.survivors)} survived",
+                f"kernel {self.kernel}: {len(self.mutants)} mutants: {told} reported, "
+                f"{len(self.redundant)} redundant by a rule, {len(self.survivors)} survived",
                 *map(str, self.survivors),
             ]
         )

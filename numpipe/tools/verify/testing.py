@@ -108,8 +108,9 @@ def check(
     names = kernel.outputs(*args, **named)
     if mesh is not None and gpu:
         raise SpecError(
-            f"kernel {kernel.name}: check runs a kernel of several GPUs on simulated ones: leave gpu= out, and call it "
-            "with numpipe.Mesh.local() or numpipe.Mesh.torch() to run it on GPUs"
+            f"kernel {kernel.name}: check runs a kernel of several GPUs on simulated ones: leave "
+            "gpu= out, and call it with numpipe.Mesh.local() or numpipe.Mesh.torch() to run it "
+            "on GPUs"
         )
     gpu = False if mesh is not None else gpu
     values = (
@@ -124,8 +125,8 @@ def check(
     values = values if isinstance(values, (tuple, list)) else (values,)
     if len(values) != len(names):
         raise SpecError(
-            f"kernel {kernel.name}: the reference gives {len(values)} arrays, the kernel has {len(names)} outputs "
-            f"({', '.join(names)})"
+            f"kernel {kernel.name}: the reference gives {len(values)} arrays, the kernel has "
+            f"{len(names)} outputs ({', '.join(names)})"
         )
     verification, arrays = verified(kernel, arguments, schedules, seed)
     errors: dict[str, dict[str, float]] = {}
@@ -137,7 +138,8 @@ def check(
             errors[where][name], text = _compare(got[name], want, rtol, atol)
             if text:
                 wrong.append(
-                    f"kernel {kernel.name}, {'simulated' if where == 'sim' else 'on the GPU'}: {name} {text}"
+                    f"kernel {kernel.name}, {'simulated' if where == 'sim' else 'on the GPU'}: "
+                    f"{name} {text}"
                 )
 
     if arrays:
@@ -157,7 +159,8 @@ def _view(info: ArrayInfo) -> Array:
     """Return an argument as a reference gets it: a copy, floats of any size as float64."""
     if info.array is None:
         raise SpecError(
-            "a reference is given arrays of the host: pass NumPy arrays, check copies them to the GPU itself"
+            "a reference is given arrays of the host: pass NumPy arrays, check copies them to the "
+            "GPU itself"
         )
     return info.array.copy() if info.dtype.kind in "iub" else info.array.astype(np.float64)
 
@@ -187,8 +190,9 @@ def _compare(got: Array, want: Array, rtol: float | None, atol: float | None) ->
         return worst, ""
     index = tuple(map(int, np.unravel_index(int(np.where(bad, by, -1.0).argmax()), by.shape)))
     return worst, (
-        f"differs from the reference in {int(bad.sum())} of {got.size} elements, most at {index}: got {got[index]}, "
-        f"expected {want[index]}, error {by[index]:.3g}; allowed rtol={rtol:.3g}, atol={atol:.3g}"
+        f"differs from the reference in {int(bad.sum())} of {got.size} elements, most at {index}: "
+        f"got {got[index]}, expected {want[index]}, error {by[index]:.3g}; allowed "
+        f"rtol={rtol:.3g}, atol={atol:.3g}"
     )
 
 

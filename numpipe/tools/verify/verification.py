@@ -107,7 +107,8 @@ class Difference:
 
     def __str__(self) -> str:
         return (
-            f"{self.array}: {self.elements} of {self.size} elements differ, by up to {self.largest:.3g}, at {self.index}"
+            f"{self.array}: {self.elements} of {self.size} elements differ, by up to "
+            f"{self.largest:.3g}, at {self.index}"
             + ("; sums of floats in different orders" if self.summed else "")
         )
 
@@ -160,17 +161,17 @@ class Verification:
                 else f"in {failure.schedules} of {self.schedules} schedules"
             )
             error = type(failure.error)(
-                f"{failure.text}\n  found:  {found}; {self.replay(failure.seed, failure.ctas)} shows it "
-                f"again{more}"
+                f"{failure.text}\n  found:  {found}; {self.replay(failure.seed, failure.ctas)} "
+                f"shows it again{more}"
             )
             error.report = failure.report
             raise error from None
         for difference in self.differences:
             if not difference.summed:
                 raise SimulationError(
-                    f"kernel {self.kernel}: outputs depend on the schedule although no race was reported: "
-                    f"{difference}, after {difference.schedules} of {self.schedules} schedules; compare "
-                    f"{self.replay(None)} with {self.replay(difference.seed)}"
+                    f"kernel {self.kernel}: outputs depend on the schedule although no race was "
+                    f"reported: {difference}, after {difference.schedules} of {self.schedules} "
+                    f"schedules; compare {self.replay(None)} with {self.replay(difference.seed)}"
                 )
 
     def replay(self, seed: Seed, ctas: int | None = None) -> str:
@@ -212,8 +213,14 @@ class Verification:
             (f"{w.hazard} (a warning)", w.schedules, w.seed, " / ".join(map(_place, w.lines)))
             for w in self.warnings
         ]
-        run = f"{self.schedules} schedules ({kinds}{f'; one more on {self.ctas} CTAs' if self.ctas else ''})"
-        head = f"kernel {self.kernel}: {run if self.coverage is None else self.coverage} in {self.seconds:.2f} s: "
+        run = (
+            f"{self.schedules} schedules "
+            f"({kinds}{f'; one more on {self.ctas} CTAs' if self.ctas else ''})"
+        )
+        head = (
+            f"kernel {self.kernel}: {run if self.coverage is None else self.coverage} in "
+            f"{self.seconds:.2f} s: "
+        )
         if not rows:
             return head + "no hazard, outputs equal bit for bit"
         width = max(len(name) for name, *_ in rows)
@@ -222,7 +229,8 @@ class Verification:
             f"  {'hazard':{width}}  schedules  seed  where",
         ]
         lines += [
-            f"  {name:{width}}  {f'{n} of {self.schedules}':>9}  {'-' if seed is None else seed:>4}  {where}"
+            f"  {name:{width}}  {f'{n} of {self.schedules}':>9}  "
+            f"{'-' if seed is None else seed:>4}  {where}"
             for name, n, seed, where in rows
         ]
         for failure in self.failures:
@@ -296,8 +304,8 @@ def verify(
     names = (partial,) if isinstance(partial, str) else tuple(partial)
     if unknown := [name for name in names if name not in kernel.parameters]:
         raise SpecError(
-            f"kernel {kernel.name}: partial={partial!r}: it has no parameter {', '.join(map(repr, unknown))}; its "
-            f"parameters are {', '.join(kernel.parameters)}"
+            f"kernel {kernel.name}: partial={partial!r}: it has no parameter "
+            f"{', '.join(map(repr, unknown))}; its parameters are {', '.join(kernel.parameters)}"
         )
     return verified(kernel, arguments, schedules, seed, ctas, names, limit)[0]
 

@@ -18,19 +18,31 @@ from tests.kernels.compilers import compiles
 from tests.kernels.pipeline_arrays import ARRAYS, array, inputs, load
 
 F16, F32 = ArrayType((64, 512), np.float16), ArrayType((256, 160), np.float32)
-LOSS = "ptxas info    : ({}) Potential Performance Loss: wgmma.mma_async instructions are serialized due to {}"
+LOSS = (
+    "ptxas info    : ({}) Potential Performance Loss: wgmma.mma_async instructions are serialized "
+    "due to {}"
+)
 STAGE = "between start and end of the pipeline stage in the function 'k' in line 0"
 LINES = {  # as ptxas of CUDA 13 writes them
     "C7509": "the presence of Extern calls in the function 'k' in line 14",
-    "C7510": "wgmma pipeline crossing function boundary at a function call in the function 'k' in line 14",
+    "C7510": (
+        "wgmma pipeline crossing function boundary at a function call in the function 'k' in line "
+        "14"
+    ),
     "C7511": "insufficient register resources for the wgmma pipeline in the function 'k' in line 503",
     "C7512": "insufficient register resources for the function 'k'",
     "C7513": f"non wgmma instructions defining input registers of a wgmma {STAGE}",
     "C7514": f"non wgmma instructions reading accumulator registers of  a wgmma {STAGE}",
     "C7515": f"non wgmma instructions defining accumulator registers of a wgmma {STAGE}",
     "C7516": "ill formed pipeline stage in the function 'k'",
-    "C7518": "program dependence on compiler-inserted WG.DP in divergent path in the function 'k' in line 16",
-    "C7519": "program dependence on compiler-inserted WG.AR in divergent path in the function 'k' in line 12",
+    "C7518": (
+        "program dependence on compiler-inserted WG.DP in divergent path in the function 'k' in "
+        "line 16"
+    ),
+    "C7519": (
+        "program dependence on compiler-inserted WG.AR in divergent path in the function 'k' in "
+        "line 12"
+    ),
 }
 REMARKS = """
 ptxas info    : (C7517) wgmma.wait_group is injected in around line 12 by compiler to allow use of registers in function 'k'
@@ -320,7 +332,7 @@ def held_through_a_loop(a, c, *, cfg: numpipe.Static):
         temporary = early * 2.0
         s = numpipe.wgmma(None, x, x.T)
         acc = numpipe.wgmma(acc, x, y.T)
-        unused = numpipe.wgmma(None, x, x.T)  # noqa: F841
+        unused = numpipe.wgmma(None, x, x.T)
         s = np.exp(numpipe.wgmma_wait(s))
         if k == 1:
             early = temporary + s.sum()

@@ -3,7 +3,7 @@ kernel can be made from.
 
 What a kernel may not hold is in the table of tests/misuse.
 """
-# ruff: noqa: F841 (kernels that are wrong on purpose)
+
 
 from __future__ import annotations
 
@@ -84,7 +84,10 @@ def test_an_error_of_typing_and_one_of_the_simulator_are_stamped_alike() -> None
         with pytest.raises(SpecError) as caught:
             execution(twice_as_wide, A, C)
         told.append(str(caught.value))
-    first = f"{marked(twice_as_wide)}: kernel twice_as_wide: 'c[…] = tile': the index selects (64, 128), the tile is (64, 64)"
+    first = (
+        f"{marked(twice_as_wide)}: kernel twice_as_wide: 'c[…] = tile': the index selects (64, "
+        "128), the tile is (64, 64)"
+    )
     assert (
         told[0]
         == told[1]

@@ -152,8 +152,9 @@ def test_a_row_without_a_check_is_an_error(written: str) -> None:
 
 def test_a_wrong_promise_is_found() -> None:
     rows = parse(
-        "| Python | gives | |\n|---|---|---|\n| `n + 1` | `9` | |\n| `n << 24` | `117440513` | |\n\n"
-        "```py\nc[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)   # then (c == 1).all()\n```\n"
+        "| Python | gives | |\n|---|---|---|\n| `n + 1` | `9` | |\n| `n << 24` | `117440513` | |\n"
+        "\n```py\nc[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)   # then (c == "
+        "1).all()\n```\n"
     )
     program = Program(rows, TEXT)
     program.kernel.simulate(*program.args)

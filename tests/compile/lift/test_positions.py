@@ -1,6 +1,6 @@
 """Where an error is: the line, what is underlined in it, in whichever file, and the table that
 leads there from Numba's lines."""
-# ruff: noqa: F841 (kernels that are wrong on purpose)
+
 
 from __future__ import annotations
 
@@ -241,8 +241,8 @@ def test_an_error_that_is_nowhere_is_at_the_definition() -> None:
     unit = Unit("kernel", (), (), "wg", 1, 40)
     told = str(error_lines.compiled(ValueError("what it is"), unit, lifted(kernel))).split("\n")
     assert told == [
-        f"{__file__}:{inspect.getsourcelines(kernel)[1]}: kernel kernel: `def kernel(a, c):` cannot be compiled: "
-        "ValueError: what it is",
+        f"{__file__}:{inspect.getsourcelines(kernel)[1]}: kernel kernel: `def kernel(a, c):` "
+        "cannot be compiled: ValueError: what it is",
         "    def kernel(a, c):",
         "    ^^^^^^^^^^^^^^^^^",
     ]
@@ -289,7 +289,8 @@ def test_a_helper_of_another_module_is_shown_with_the_call_that_led_there(
 
     first, line, carets, *calls = refused(execution, kernel, A, C)
     assert first.startswith(
-        f"{helpers.__file__}:5: kernel kernel: tile.at[…]: ds(start, 12) along axis 0 of a tile (64, 64)"
+        f"{helpers.__file__}:5: kernel kernel: tile.at[…]: ds(start, 12) along axis 0 of a tile "
+        "(64, 64)"
     )
     assert (line, carets) == (
         "    return tile.at[numpipe.ds(0, rows), :]",
@@ -384,7 +385,8 @@ def test_a_race_is_reported_below_its_line() -> None:
     [
         (
             "Cannot unify int32 and float32 for 'x.2', defined at k.py (1000007)",
-            "'x' is not of one type here (int32 and float32): bind it in one place, or to one type in each",
+            "'x' is not of one type here (int32 and float32): bind it in one place, or to one "
+            "type in each",
         ),
         ("Unknown attribute 'foo' of type Literal[int](3)", "3 has no attribute 'foo'"),
         (

@@ -423,16 +423,16 @@ USED = (
     + "print(kernel.simulate(np.zeros((8, 8), np.float16))[0, 0])\n"
 )
 NO_SOURCE = (
-    "numpipe.errors.CompileError: kernel kernel: its source is not available ({}), and numpipe rewrites kernels from "
-    "their source: {}"
+    "numpipe.errors.CompileError: kernel kernel: its source is not available ({}), and numpipe "
+    "rewrites kernels from their source: {}"
 )
 
 
 def test_a_program_piped_into_python_has_none() -> None:
     assert said("-", stdin=USED) == NO_SOURCE.format(
         "<stdin>",
-        "it was typed at a prompt that keeps no source (Python's before 3.13), or piped into python: write it to a "
-        "file, or use a notebook or IPython",
+        "it was typed at a prompt that keeps no source (Python's before 3.13), or piped into "
+        "python: write it to a file, or use a notebook or IPython",
     )
 
 
@@ -452,17 +452,19 @@ def test_a_program_on_the_command_line_has_none_before_python_3_13() -> None:
         ("<string>", "it was made by exec() or 'python -c': write it to a file"),
         (
             "<made 1>",
-            "nothing in Python's linecache is called <made 1>: write it to a file; what generates source enters it there, "
-            "linecache.cache['<made 1>'] = (len(text), None, text.splitlines(True), '<made 1>'), before it runs it",
+            "nothing in Python's linecache is called <made 1>: write it to a file; what generates "
+            "source enters it there, linecache.cache['<made 1>'] = (len(text), None, "
+            "text.splitlines(True), '<made 1>'), before it runs it",
         ),
         (
             "<timed exec>",
-            "IPython keeps no source of a cell under %%time: define it in a cell above, without the magic",
+            "IPython keeps no source of a cell under %%time: define it in a cell above, without "
+            "the magic",
         ),
         (
             "/nowhere/kernels.py",
-            "the file cannot be read, or is not the one that was compiled: run python where the file is, and "
-            "import it again",
+            "the file cannot be read, or is not the one that was compiled: run python where the "
+            "file is, and import it again",
         ),
     ],
 )

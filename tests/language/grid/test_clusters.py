@@ -281,7 +281,8 @@ def test_barriers_along_two_axes_do_not_tell_of_those_at_a_corner() -> None:
     [
         (
             {"cluster_names": "c"},
-            r"cluster_names \('c',\) name 1 dimension, and the cluster has 0: cluster=\(2,\), cluster_names=",
+            r"cluster_names \('c',\) name 1 dimension, and the cluster has 0: cluster=\(2,\), "
+            r"cluster_names=",
         ),
         (
             {"cluster": (2,), "cluster_names": ("a", "b")},
@@ -319,8 +320,10 @@ def test_a_share_is_a_multiple_of_eight_rows() -> None:
     cfg = dataclasses.replace(SMALL, along_m=16)
     with pytest.raises(
         SpecError,
-        match=r"in_specs\[1\] for 'b': collective_axes=\('cluster',\): 16 CTAs load a share each of its "
-        r"64 rows \(of dimension 0, the one that is not contiguous\), and a share is a multiple "
+        match=r"in_specs\[1\] for 'b': collective_axes=\('cluster',\): 16 CTAs load a share each "
+        r"of its "
+        r"64 rows \(of dimension 0, the one that is not contiguous\), and a share is a "
+        r"multiple "
         "of 8 rows: "
         "make that side a multiple of 128, or the cluster smaller",
     ):
@@ -368,20 +371,24 @@ def unknown_axis(a, b, c):
     [
         (
             other_axis,
-            "collective_axes has 'cluster', which is no axis of the cluster: the cluster's axes are 'pair'",
+            "collective_axes has 'cluster', which is no axis of the cluster: the cluster's axes "
+            "are 'pair'",
         ),
         (shared_output, r"out_specs\[0\]: collective_axes=\('pair',\) is for inputs"),
         (
             alone,
-            r"in_specs\[0\]: collective_axes in a single-stream pipeline, whose slots belong to one warpgroup",
+            r"in_specs\[0\]: collective_axes in a single-stream pipeline, whose slots belong to "
+            r"one warpgroup",
         ),
         (
             copied,
-            r"copy_gmem_to_smem: barrier is ClusterBarrier\('pair', num_barriers=1, num_arrivals=1\), whose phases count",
+            r"copy_gmem_to_smem: barrier is ClusterBarrier\('pair', num_barriers=1, "
+            r"num_arrivals=1\), whose phases count",
         ),
         (
             unknown_axis,
-            "unknown axis 'cta': the grid's axes are not named .*the cluster's 'pair', and the warpgroup axis is 'wg'",
+            "unknown axis 'cta': the grid's axes are not named .*the cluster's 'pair', and the "
+            "warpgroup axis is 'wg'",
         ),
     ],
     ids=lambda part: getattr(part, "__name__", ""),

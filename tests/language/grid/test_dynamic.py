@@ -242,7 +242,8 @@ def test_a_loop_runs_to_its_end() -> None:
 
     refused(
         breaks,
-        r"test_dynamic.py:\d+.*'break' leaves the loop over tiles of line \d+, which takes them from a counter",
+        r"test_dynamic.py:\d+.*'break' leaves the loop over tiles of line \d+, which takes them "
+        r"from a counter",
     )
     refused(returns, r"'return' leaves the loop over tiles")
 
@@ -297,7 +298,8 @@ def test_all_ctas_run_the_same_loops() -> None:
 
     refused(
         other_counts,
-        r"CTA \(1, 0, 0\) has 5 tiles in the loop of test_dynamic.py:\d+ where another one has 4 tiles",
+        r"CTA \(1, 0, 0\) has 5 tiles in the loop of test_dynamic.py:\d+ where another one has 4 "
+        r"tiles",
         error=SpecError,
         grid_names="x",
     )
@@ -345,7 +347,8 @@ def test_the_ring_of_tickets_needs_room() -> None:
         unit.plan_scratch(f"x.py:{line}", numpipe.Barrier(num_barriers=count), True)
     with pytest.raises(
         SpecError,
-        match=r"kernel many, tiles\(dynamic=True\) at x.py:1: more rings or slots than the 1024 bytes",
+        match=r"kernel many, tiles\(dynamic=True\) at x.py:1: more rings or slots than the 1024 "
+        r"bytes",
     ):
         unit.plan_work_ring("x.py:1")
 

@@ -25,13 +25,11 @@ def place_in(d):
 def visited(grid: Any, names: Any = tuple("abcde")) -> Any:
     @numpipe.kernel(grid=grid, grid_names=names, num_compute_wgs=1)
     def visits(out):
-        a, b, c, d, e = (
-            numpipe.axis_index("a"),
-            numpipe.axis_index("b"),
-            numpipe.axis_index("c"),
-            numpipe.axis_index("d"),
-            numpipe.axis_index("e"),
-        )
+        a = numpipe.axis_index("a")
+        b = numpipe.axis_index("b")
+        c = numpipe.axis_index("c")
+        d = numpipe.axis_index("d")
+        e = numpipe.axis_index("e")
         by_number = (
             numpipe.program_id(0) == a
             and numpipe.program_id(1) == b
@@ -226,7 +224,10 @@ def lambda_free(out):
 
 
 def test_a_function_that_returns_more_than_three_dimensions_has_a_name_for_each() -> None:
-    text = r"the grid \(1, 1, 1, 2\) has 4 dimensions, .* give the kernel grid_names=\('d0', 'd1', 'd2', 'd3'\)"
+    text = (
+        r"the grid \(1, 1, 1, 2\) has 4 dimensions, .* give the kernel grid_names=\('d0', 'd1', "
+        r"'d2', 'd3'\)"
+    )
     out = np.zeros((64, 8), np.float32)
     with pytest.raises(SpecError, match=text):
         numpipe.kernel(grid=lambda out: (1, 1, 1, 2), num_compute_wgs=1)(lambda_free).simulate(out)

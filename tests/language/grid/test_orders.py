@@ -210,7 +210,8 @@ def test_tables_of_another_size_or_type_are_refused() -> None:
         by_table.simulate(table, output(5, 4), 5, 4)
     with pytest.raises(
         SpecError,
-        match=r"a host table of 2 indices a tile has as many columns, got an array of shape \(15, 1\)",
+        match=r"a host table of 2 indices a tile has as many columns, got an array of shape \(15, "
+        r"1\)",
     ):
         by_table.simulate(np.ascontiguousarray(table[:, :1]), output(5, 3), 5, 3)
     with pytest.raises(SpecError, match=r"tiles\(16, order='table'\): the table has 15 rows"):
@@ -269,10 +270,8 @@ def test_orders_that_a_kernel_cannot_hold_are_refused(
 def test_a_kernel_reads_its_table_one_tile_ahead_and_divides_nothing() -> None:
     """PTX: in each of two roles, before the loop and in it, reads of two indices, predicated; no
     division."""
-    table, c = (
-        numpipe.ArrayType((15, 2), np.dtype(np.int32)),
-        numpipe.ArrayType((320, 24), np.dtype(np.float32)),
-    )
+    table = numpipe.ArrayType((15, 2), np.dtype(np.int32))
+    c = numpipe.ArrayType((320, 24), np.dtype(np.float32))
     ptx = by_table.inspect("ptx", table, c, np.int32(5), np.int32(3))
     read = [line for line in ptx.splitlines() if "ld.global.nc.b32" in line]
     assert len(read) == 8 and all("@there" in line for line in read)

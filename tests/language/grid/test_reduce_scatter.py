@@ -286,17 +286,20 @@ def test_what_cannot_be_exchanged_is_refused() -> None:
         ),
         (
             halves,
-            r"axis='k'\): acc is a float32 register tile \(rows, columns\), got float16 \(64, 64\): combine before",
+            r"axis='k'\): acc is a float32 register tile \(rows, columns\), got float16 \(64, "
+            r"64\): combine before",
             {},
         ),
         (
             narrow,
-            r"2 CTAs along 'k' keep a share each of a tile's columns, a multiple of 8, and this one has 8: .* of 16",
+            r"2 CTAs along 'k' keep a share each of a tile's columns, a multiple of 8, and this "
+            r"one has 8: .* of 16",
             {},
         ),
         (
             twice,
-            "axis='k' exchanges sums through shared memory, and work is a workspace in global memory: leave one of",
+            "axis='k' exchanges sums through shared memory, and work is a workspace in global "
+            "memory: leave one of",
             {"workspace": Workspace((64, 64))},
         ),
     ):
@@ -311,8 +314,8 @@ def test_what_cannot_be_exchanged_is_refused() -> None:
 def test_buffers_count_for_the_shared_memory_of_a_cta() -> None:
     with pytest.raises(
         SpecError,
-        match=r"(?s)shared memory: .* B, but a CTA has 232448 B.*98304 B  partial sums of CTAs along 'k' "
-        r"@ split_kernels.py:\d+: 2 warpgroups x 49152 B",
+        match=r"(?s)shared memory: .* B, but a CTA has 232448 B.*98304 B  partial sums of CTAs "
+        r"along 'k' @ split_kernels.py:\d+: 2 warpgroups x 49152 B",
     ):
         exchanged(InCluster(4, tm=128, tn=256, slots=4, wgs=2)).simulate(*integers(64, 64, 64)[:2])
 

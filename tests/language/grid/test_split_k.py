@@ -182,10 +182,8 @@ def test_the_tuned_product_cut_along_k(split: int | str) -> None:
 @pytest.mark.parametrize("cfg", [SPLIT[3], SPLIT["stream"], PING_PONG["stream"]], ids=str)
 def test_sums_are_the_same_bits_in_any_schedule(cfg: Config) -> None:
     rng = np.random.default_rng(0)
-    a, b = (
-        rng.standard_normal((128, 448), np.float32).astype(BF16),
-        rng.standard_normal((64, 448), np.float32).astype(BF16),
-    )
+    a = rng.standard_normal((128, 448), np.float32).astype(BF16)
+    b = rng.standard_normal((64, 448), np.float32).astype(BF16)
     kernel = split_product(cfg, 5)
     first = kernel.simulate(a, b)
     for seed in range(4):
@@ -461,10 +459,8 @@ def test_workspaces_are_said_right() -> None:
 def test_the_machine_code_passes_the_gate_and_moves_16_bytes_a_lane(cfg: Config) -> None:
     built = split_product(cfg).compiled(T16, T16)
     assert gate.findings(built) == ()
-    sass, pieces = (
-        built.sass,
-        cfg.tm * cfg.tn // 128 // 4 // (1 if cfg.schedule == "pingpong" else cfg.wgs),
-    )
+    sass = built.sass
+    pieces = cfg.tm * cfg.tn // 128 // 4 // (1 if cfg.schedule == "pingpong" else cfg.wgs)
     rows = cfg.tm // (1 if cfg.schedule == "pingpong" else cfg.wgs)
     assert (
         sass.count("STG.E.128")

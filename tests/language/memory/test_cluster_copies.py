@@ -101,12 +101,14 @@ def of_a_vector(x):
         (of_a_vector, "CTAs load a share each of a block's rows, and this one has one dimension"),
         (
             loaded(8),
-            r"2 CTAs load a share each of its 8 rows \(of dimension 0, the one that is not contiguous\), and a share is a "
+            r"2 CTAs load a share each of its 8 rows \(of dimension 0, the one that is not "
+            r"contiguous\), and a share is a "
             "multiple of 8 rows: make that side a multiple of 16",
         ),
         (
             loaded(along=1),
-            "copy_gmem_to_smem: collective_axes must be the name of an axis of the cluster .*, got 1",
+            "copy_gmem_to_smem: collective_axes must be the name of an axis of the cluster .*, "
+            "got 1",
         ),
     ],
     ids=lambda part: getattr(part, "__name__", ""),

@@ -319,8 +319,8 @@ def test_lanes_of_a_warp_that_read_what_others_stored_without_a_syncwarp() -> No
 
     with pytest.raises(
         PipelineRace,
-        match=r"warp 0: tile\[i, j\] by lane 0 touches SMEM\[\d+:\d+\) that lane 31 has stored, and "
-        r"nothing orders them: put cuda\.syncwarp\(\) between",
+        match=r"warp 0: tile\[i, j\] by lane 0 touches SMEM\[\d+:\d+\) that lane 31 has stored, "
+        r"and nothing orders them: put cuda\.syncwarp\(\) between",
     ):
         simulate(unordered)
 
@@ -418,10 +418,15 @@ def stored(statements: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 RACES = {
-    "y[0, lane // 2] = 1.0": r"warp 0: store to y by lane 1 touches element \[0, 0\] that lane 0 has stored, and nothing orders "
-    r"them: put cuda\.syncwarp\(\) between",
-    "y[0, lane % 64] = 1.0": r"warp 2: store to y by lane 0 touches element \[0, 0\] that lane 0 of warp 0 has stored, and nothing "
-    "orders them: an element of its own for each lane",
+    "y[0, lane // 2] = 1.0": (
+        r"warp 0: store to y by lane 1 touches element \[0, 0\] that lane 0 has stored, and "
+        r"nothing orders them: put cuda\.syncwarp\(\) between"
+    ),
+    "y[0, lane % 64] = 1.0": (
+        r"warp 2: store to y by lane 0 touches element \[0, 0\] that lane 0 of warp 0 has stored, "
+        r"and nothing "
+        "orders them: an element of its own for each lane"
+    ),
     "y[0, (lane + 32 * k) % 128] = 1.0": "warp 0: .* lane 0 of warp 1 has stored",
     "y[0, lane] = y[0, (lane + 1) % 128]": "store to y by lane 1 .* that lane 0 has loaded",
     "y[0, 127 - lane] = 1.0; x = y[0, lane]": "store to y by lane 0 .* that lane 31 of warp 1 has loaded",
@@ -450,7 +455,8 @@ def test_lanes_may_come_back_to_an_element_and_to_another_ones_where_something_o
     None
 ):
     y, z = stored(
-        "y[k, lane] = 1.0; cuda.syncwarp(); y[k, lane ^ 1] = y[k, lane ^ 1] + 1.0; numpipe.atomic_add(z.at[lane % 4], 2)"
+        "y[k, lane] = 1.0; cuda.syncwarp(); y[k, lane ^ 1] = y[k, lane ^ 1] + 1.0; "
+        "numpipe.atomic_add(z.at[lane % 4], 2)"
     )
     assert (y[:2] == 2).all() and z.tolist() == [128, 128, 128, 128, 1]
 

@@ -141,12 +141,14 @@ def test_what_is_no_table_is_refused() -> None:
         (
             large,
             x,
-            r"prefetched\(table, size\): size must be a compile-time int of 1 … 16384, .* got 1048576",
+            r"prefetched\(table, size\): size must be a compile-time int of 1 … 16384, .* got "
+            r"1048576",
         ),
         (
             block,
             x,
-            r"prefetched\(x\)\[…\] is indexed by an integer for each of the array's 1 dimension: x\[…\]",
+            r"prefetched\(x\)\[…\] is indexed by an integer for each of the array's 1 dimension: "
+            r"x\[…\]",
         ),
         (whole, x, r"prefetched\(x\) has no value: its elements have, prefetched\(x\)\[i\]"),
     ):

@@ -270,7 +270,8 @@ BUGS = {
         single_stream,
         [("num_arrivals=2", "num_arrivals=1")],
         SimulationError,
-        "nothing orders this after the end of phase 0|3 arrivals on barrier.* but phase 0 has only 0 of 4 pending",
+        "nothing orders this after the end of phase 0|3 arrivals on barrier.* but phase 0 has "
+        "only 0 of 4 pending",
     ),
     "the other warpgroup may still read": (
         shared_tiles,

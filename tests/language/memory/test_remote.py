@@ -205,22 +205,25 @@ def sums_of_columns(x):
         (sent(dtype=np.int32), r"src is float32, dst int32: send src.astype\(dst.dtype\)"),
         (
             sent(along="cluster"),
-            "cluster_dim has 'cluster', which is no axis of the cluster: the cluster's axes are 'pair'",
+            "cluster_dim has 'cluster', which is no axis of the cluster: the cluster's axes are "
+            "'pair'",
         ),
         (a_number, "src must be a register tile, got float"),
         (
             sent(to=0.5),
-            "cluster_idx must be an integer, the place along 'pair' of the CTA that is meant, got float",
+            "cluster_idx must be an integer, the place along 'pair' of the CTA that is meant, got "
+            "float",
         ),
         (to_an_array, "dst must be a tile in shared memory that the kernel has allocated"),
         (
             columns_of_16_bits,
-            "st.async stores 4 bytes at least, and a lane has one element of a row of float16: send to a tile whose",
+            "st.async stores 4 bytes at least, and a lane has one element of a row of float16: "
+            "send to a tile whose",
         ),
         (
             sums_of_columns,
-            r"a vector has 32 bits an element and lies along the rows, .*, got float32 \(16,\) in row layout: send "
-            r"numpipe.layout_cast\(v, \"column\"\)",
+            r"a vector has 32 bits an element and lies along the rows, .*, got float32 \(16,\) in "
+            r"row layout: send numpipe.layout_cast\(v, \"column\"\)",
         ),
         (
             sent(barrier=ClusterBarrier("pair")),

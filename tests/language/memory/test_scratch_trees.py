@@ -153,15 +153,18 @@ def a_part_of_another_type(x, y):
     [
         (
             a_dictionary,
-            "numpipe.scratch: a kernel has no dictionaries: write a NamedTuple, whose parts have names too",
+            "numpipe.scratch: a kernel has no dictionaries: write a NamedTuple, whose parts have "
+            "names too",
         ),
         (
             another_name,
-            r"run_scoped: scope\(tile, landed\) is called with a reference for each type: it has no argument 'barrier'",
+            r"run_scoped: scope\(tile, landed\) is called with a reference for each type: it has "
+            r"no argument 'barrier'",
         ),
         (
             a_missing_name,
-            r"run_scoped: scope\(tile, landed\) is called with a reference for each type: argument 'tile' missing",
+            r"run_scoped: scope\(tile, landed\) is called with a reference for each type: "
+            r"argument 'tile' missing",
         ),
         (a_part_of_another_type, r"numpipe.scratch takes a type, .*, got Landing\(HALF, 3\)"),
     ],

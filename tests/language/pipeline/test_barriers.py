@@ -293,8 +293,9 @@ def test_bytes_that_parts_share_are_announced_behind_the_last_one(
     for seed in SCHEDULES:
         with pytest.raises(
             PipelineRace,
-            match=r"arrives on consumed\[0\] for in_specs\[1\] 'b' .*nothing orders this after|waited "
-            r"for phase -1 of consumed\[0\] for in_specs\[1\] .*, but .* completes phase 0 and nothing tells it",
+            match=r"arrives on consumed\[0\] for in_specs\[1\] 'b' .*nothing orders this "
+            r"after|waited for phase -1 of consumed\[0\] for in_specs\[1\] .*, but .* "
+            r"completes phase 0 and nothing tells it",
         ):
             load(source(plan)).simulate(*inputs(plan, 2, 3), seed=seed)
 
@@ -324,18 +325,20 @@ READY, CONSUMED = replace(BOTH, consumed=False), replace(BOTH, ready=False)
 PRODUCT = "acc = numpipe.wgmma(acc, a_tile.at[ds(wg * 64, 64), :], b_tile.T)"
 WAIT, ARRIVE = "numpipe.barrier_wait(b_ready)", "numpipe.barrier_arrive(b_consumed)"
 DRAIN, DRAIN_LATE = "acc = numpipe.wgmma_wait(acc, 0)", "acc = numpipe.wgmma_wait(acc, 1)"
-NOT_DRAINED = r"TMA load \([ab]\) fills .* while wgmma .* of warpgroup \d \(compute\).*never told that their wgmma drained"
+NOT_DRAINED = (
+    r"TMA load \([ab]\) fills .* while wgmma .* of warpgroup \d \(compute\).*never told that "
+    r"their wgmma drained"
+)
 READ_EARLY = (
-    r"wgmma .* reads SMEM.*(nobody has written|nothing tells warpgroup \d \(compute\) that this copy has landed)"
+    r"wgmma .* reads SMEM.*(nobody has written|nothing tells warpgroup \d \(compute\) that this "
+    r"copy has landed)"
     # or it reads what was in the slot before, and the copy it did not wait for comes
     # meanwhile
     f"|{NOT_DRAINED}"
 )
 OPERAND = r" on consumed\[{slot}\] for in_specs\[1\] 'b' of a, b @ \S+:\d+ for step {step}: "
-NEVER, TWICE = (
-    f"did not arrive{OPERAND}the memory role would wait for ever",
-    f"arrives twice{OPERAND}the tile would be",
-)
+NEVER = f"did not arrive{OPERAND}the memory role would wait for ever"
+TWICE = f"arrives twice{OPERAND}the tile would be"
 
 
 def bugs(loop: bool) -> dict[str, tuple[Plan, str, type[SimulationError], str]]:
@@ -480,13 +483,15 @@ def test_the_fixed_twins_are_silent_and_right(plan: Plan) -> None:
     [
         (
             "never releases b",
-            r"warpgroup 2 \(memory\): blocked on consumed\[0\] for in_specs\[1\] 'b' of a, b @ \S+ phase 0 step 2.*"
-            r"hint: consumed\[\d\] for in_specs\[1\] 'b' of .* still misses 8 of 8 arrivals in phase 0",
+            r"warpgroup 2 \(memory\): blocked on consumed\[0\] for in_specs\[1\] 'b' of a, b @ "
+            r"\S+ phase 0 step 2.*hint: consumed\[\d\] for in_specs\[1\] 'b' of .* still misses 8 "
+            r"of 8 arrivals in phase 0",
         ),
         (
             "releases b twice",
-            r"(ready|consumed)\[\d\] for in_specs\[1\] 'b' of a, b @ .*(nothing orders this after the end of phase|"
-            r"only \d of 8 pending|passed on twice|already reached)|while TMA load \(b\)|TMA load \(b\) fills",
+            r"(ready|consumed)\[\d\] for in_specs\[1\] 'b' of a, b @ .*(nothing orders this after "
+            r"the end of phase|only \d of 8 pending|passed on twice|already reached)|while TMA "
+            r"load \(b\)|TMA load \(b\) fills",
         ),
     ],
 )

@@ -96,10 +96,8 @@ def test_a_loop_inside_another_one_may_have_the_slots_of_a_third() -> None:
                 total = total + x[...].astype(np.float32) * y[...].astype(np.float32)
         c[ds(0, 64), ds(0, 64)] = total
 
-    a, c = (
-        np.random.default_rng(0).integers(-3, 4, (64, 128)).astype(np.float16),
-        np.empty((64, 64), np.float32),
-    )
+    a = np.random.default_rng(0).integers(-3, 4, (64, 128)).astype(np.float16)
+    c = np.empty((64, 64), np.float32)
     nested.simulate(a, c)
     np.testing.assert_array_equal(c, (a[:, :64].astype(np.float32) + a[:, 64:]) ** 2)
 

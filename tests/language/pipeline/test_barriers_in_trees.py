@@ -173,7 +173,7 @@ def test_barriers_that_are_unpacked_flat_are_refused(compiled: bool) -> None:
 
     with pytest.raises(
         SpecError,
-        match="the loop unpacks 3 ready barriers, but the pipeline has 2: one for each array that it "
-        "loads, in the tuples of in_specs",
+        match="the loop unpacks 3 ready barriers, but the pipeline has 2: one for each array that "
+        "it loads, in the tuples of in_specs",
     ):
         flat.compiled(*operands(1)) if compiled else flat.simulate(*operands(1))

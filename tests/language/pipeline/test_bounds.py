@@ -52,22 +52,26 @@ def test_kernels_with_modes_compile(name: str, mode: str | None, dtype: Any) -> 
         (
             "taken",
             (3, 0),
-            r"in_specs\[0\] for 'a': index_map returned element 3 for dimension 0, of which the array has 3; ",
+            r"in_specs\[0\] for 'a': index_map returned element 3 for dimension 0, of which the "
+            r"array has 3; ",
         ),
         (
             "taken",
             (-1, 0),
-            "element -1 for dimension 0, of which the array has 3; return 0…2, or say what it means",
+            "element -1 for dimension 0, of which the array has 3; return 0…2, or say what it "
+            "means",
         ),
         (
             "taken",
             (0, 160),
-            "element 160 for dimension 1, of which the array has 160: all 64 elements from there on lie outside",
+            "element 160 for dimension 1, of which the array has 160: all 64 elements from there "
+            "on lie outside",
         ),
         (
             "taken",
             (0, -64),
-            "element -64 for dimension 1, of which the array has 160: all 64 elements from there on",
+            "element -64 for dimension 1, of which the array has 160: all 64 elements from there "
+            "on",
         ),
         ("put", (3, 0), r"out_specs\[0\] for 'c': index_map returned element 3 for dimension 0"),
         ("put", (0, 160), "element 160 for dimension 1"),
@@ -106,10 +110,8 @@ def test_the_blocks_of_a_kernel_over_tiles_have_modes_too() -> None:
     def over(x, y):
         y[...] = x[...]
 
-    x, y = (
-        np.arange(3, dtype=np.float16)[:, None, None] + np.zeros((1, 64, 64), np.float16),
-        np.zeros((4, 64, 64), np.float16),
-    )
+    x = np.arange(3, dtype=np.float16)[:, None, None] + np.zeros((1, 64, 64), np.float16)
+    y = np.zeros((4, 64, 64), np.float16)
     over.simulate(x, y)
     assert y[:, 0, 0].tolist() == [0, 0, 1, 2]
 
@@ -134,13 +136,14 @@ def gathered(x, v, y):
 
 @pytest.mark.parametrize("index", [64, -1, -(2**31)])
 def test_a_gathered_index_outside_is_a_hazard(index: int) -> None:
-    x, v, y = (
-        np.ones((64, 64), np.float32),
-        np.arange(64, dtype=np.int32),
-        np.zeros((64, 64), np.float32),
-    )
+    x = np.ones((64, 64), np.float32)
+    v = np.arange(64, dtype=np.int32)
+    y = np.zeros((64, 64), np.float32)
     v[17] = index
-    says = rf"'x\[…\]': index {index} along dimension 0 is outside the array's 64; the GPU reads 0 there: indices in 0…63, or"
+    says = (
+        rf"'x\[…\]': index {index} along dimension 0 is outside the array's 64; the GPU reads 0 "
+        r"there: indices in 0…63, or"
+    )
     with pytest.raises(SimulationError, match=says) as raised:
         gathered.simulate(x, v, y)
     assert raised.value.report is not None and raised.value.report.hazard == "out-of-bounds"
@@ -183,8 +186,10 @@ def test_a_kernel_that_is_debugged_says_whose_indices_it_reports() -> None:
     assert isinstance(error, SimulationError) and not isinstance(error, numpipe.PipelineDeadlock)
     assert error.report is not None and error.report.hazard == "out-of-bounds"
     assert str(error) == (
-        "kernel taken, warpgroup 1 (memory) of CTA (2, 0, 0): 'table[…]': index -7 along dimension 1 is outside the array's 6, and "
-        '1 more; what the kernel has computed is wrong: indices in 0…5, or mode="zero" or mode="clip" where it is meant '
+        "kernel taken, warpgroup 1 (memory) of CTA (2, 0, 0): 'table[…]': index -7 along "
+        "dimension 1 is outside the array's 6, and "
+        '1 more; what the kernel has computed is wrong: indices in 0…5, or mode="zero" or '
+        'mode="clip" where it is meant '
         "(BlockSpec, numpipe.index)"
     )
 

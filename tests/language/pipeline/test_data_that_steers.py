@@ -130,8 +130,8 @@ def test_an_array_that_steers_and_is_written_under_another_name_is_a_hazard() ->
         stepped.simulate(a, counts, counts)
     assert raised.value.report.hazard == "steering-data-written"
     assert (
-        "an array of its own for what is stored: 'counts' keeps its numbers until the launch has ended"
-        in str(raised.value)
+        "an array of its own for what is stored: 'counts' keeps its numbers until the launch has "
+        "ended" in str(raised.value)
     )
     stepped.simulate(a, counts, made := counts.copy())
     assert (made == 128).all()
@@ -147,8 +147,8 @@ def test_an_array_that_the_kernel_stores_to_does_not_steer(run: str) -> None:
 
     with pytest.raises(
         CompileError,
-        match=r"grid: an element of array 'c' \(an output of the call: those of an array steer that "
-        r"nothing stores to, passed before the first output\) steers control flow",
+        match=r"grid: an element of array 'c' \(an output of the call: those of an array steer "
+        r"that nothing stores to, passed before the first output\) steers control flow",
     ):
         getattr(stored, run)(np.ones((64, 64), np.float16), np.ones((64, 64), np.int32))
 

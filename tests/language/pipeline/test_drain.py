@@ -256,17 +256,15 @@ def test_single_stream_pipelines_are_what_they_are(roles: bool) -> None:
     made = single_kernels.gemm("body", roles, 3, 1, 2)
     seen = []
     for params in (DRAINED, CHAINED):
-        kernel, trace = (
-            numpipe.kernel(
-                made.function,
-                warp_specialized=roles,
-                num_compute_wgs=2,
-                compiler_params=params,
-                grid=numpipe.persistent(ctas=1),
-                out_type=made.options.out_type,
-            ),
-            numpipe.Trace(),
+        kernel = numpipe.kernel(
+            made.function,
+            warp_specialized=roles,
+            num_compute_wgs=2,
+            compiler_params=params,
+            grid=numpipe.persistent(ctas=1),
+            out_type=made.options.out_type,
         )
+        trace = numpipe.Trace()
         kernel.simulate(a, b, trace=trace)
         seen.append(
             (

@@ -179,11 +179,12 @@ def test_warpgroups_share_a_tile(wgs: int, rows: int, orders: str) -> None:
 
 
 @pytest.mark.variants(4)
+# fewer, as many and more steps than slots, over several tiles
 @pairwise(
     ring=[(slots, delay) for slots in range(1, 6) for delay in (0, 1) if delay < slots],
     seed=SEEDS,
     k=(1, 64, 200, 400),
-)  # fewer, as many and more steps than slots, over several tiles
+)
 def test_slots_and_delayed_release(ring: tuple[int, int], seed: int | None, k: int) -> None:
     slots, delay = ring
     kernel = variant(compiler_params=CompilerParams(delay_release=delay))
@@ -450,11 +451,9 @@ def cases(draw: Any) -> Case:
     tm = 64 * wgs * draw(st.integers(1, 4 // wgs))  # at least 64 rows of a tile each
     # accumulators that leave registers over, with 3 compute warpgroups too
     columns = min(32, 96 * 128 // (tm // wgs) // 8)
-    tn, tk, slots = (
-        draw(st.integers(1, columns)) * 8,
-        draw(st.integers(1, 8)) * 16,
-        draw(st.integers(1, 5)),
-    )
+    tn = draw(st.integers(1, columns)) * 8
+    tk = draw(st.integers(1, 8)) * 16
+    slots = draw(st.integers(1, 5))
     slots = max(1, min(slots, 200_000 // ((tm + tn) * tk * 2)))
     m, n, k = (draw(st.integers(0, limit)) for limit in (2 * tm + 9, 2 * tn + 9, 4 * tk + 9))
     return Case(

@@ -83,14 +83,20 @@ OWN = 'barrier(ring, "consumed", slot_of(ring, step), part)'
 ARRIVE = f"products_in_flight.commit_to(ring, part, {OWN})"
 
 NOT_DRAINED = (
-    r"TMA load \(\w\) fills .* while wgmma .* of warpgroup \d \(compute\).*warps 0, 1, 2, 3 of warpgroup \d \(compute\) "
-    r"never told that their wgmma drained"
+    r"TMA load \(\w\) fills .* while wgmma .* of warpgroup \d \(compute\).*warps 0, 1, 2, 3 of "
+    r"warpgroup \d \(compute\) never told that their wgmma drained"
 )
 TWICE = (
     r"on (ready|consumed)\[\d\] .*(nothing orders this after the end of phase|only 0 of 1 pending)"
 )
-READ_EARLY = r"wgmma .* reads SMEM.*(nobody has written|nothing tells warpgroup \d \(compute\) that this copy has landed)"
-TOO_FEW = r"4096 more than phase \d expects \(20480 announced\)|expect_tx announced 20480 bytes, fewer than the copies bring"
+READ_EARLY = (
+    r"wgmma .* reads SMEM.*(nobody has written|nothing tells warpgroup \d \(compute\) that this "
+    r"copy has landed)"
+)
+TOO_FEW = (
+    r"4096 more than phase \d expects \(20480 announced\)|expect_tx announced 20480 bytes, fewer "
+    r"than the copies bring"
+)
 OTHER_PHASE = r"waited for phase -?\d of (ready|consumed)\[\d\] of a, b @ .* for step \d"
 # a slot in two hands: any of its symptoms
 SLOT_LOST = f"{NOT_DRAINED}|{TWICE}|{READ_EARLY}|{OTHER_PHASE}|while TMA load"
@@ -214,7 +220,8 @@ BUGS = {
         old="phase_of(ring, step), step",
         new="phase_of(ring, step) + 1, step",
         error=SimulationError,
-        message=r"waited for phase 1 of ready\[0\].*passe[sd] on the stale phase -1|\(compute\): blocked on ready\[0\] .*phase 1",
+        message=r"waited for phase 1 of ready\[0\].*passe[sd] on the stale phase -1|\(compute\): "
+        r"blocked on ready\[0\] .*phase 1",
     ),
     "stale parity: ready phase one behind": Bug(
         where=ring.await_ready,
@@ -296,21 +303,24 @@ BUGS = {
         old="plan.expected(part)",
         new="plan.expected(part) + 4096",
         error=PipelineDeadlock,
-        message="still misses 4096 bytes and no copy is in flight: expect_tx announced 28672 bytes, .* brought 24576",
+        message="still misses 4096 bytes and no copy is in flight: expect_tx announced 28672 "
+        "bytes, .* brought 24576",
     ),
     "wrong byte count: long in the last step": Bug(
         where=ring.fill,
         old=BYTES,
         new=BYTES.replace("part)", "part) + 16 * (step == 9)"),
         error=PipelineDeadlock,
-        message=r"ready\[1\] of .* still misses 16 bytes and no copy is in flight: expect_tx announced 24592 bytes, .* brought 24576",
+        message=r"ready\[1\] of .* still misses 16 bytes and no copy is in flight: expect_tx "
+        r"announced 24592 bytes, .* brought 24576",
     ),
     "wrong byte count: one operand forgotten": Bug(
         where=ring.stage_bytes,
         old="plan.expected(part)",
         new="plan.layouts[0].nbytes",
         error=SimulationError,
-        message=rf"completes with \d of its copies still in flight|more than phase \d expects \(16384 announced\)|{READ_EARLY}",
+        message=r"completes with \d of its copies still in flight|more than phase \d expects "
+        rf"\(16384 announced\)|{READ_EARLY}",
     ),
     "loads before the free wait": Bug(
         where=ring.fill,
@@ -367,7 +377,8 @@ BUGS = {
         old="fence.proxy_async()",
         new="warpgroup() or fence.proxy_async()",
         error=PipelineRace,
-        message=r"TMA store \(c\) reads .* warpgroup 1 \(compute\).*the writing warps did not fence",
+        message=r"TMA store \(c\) reads .* warpgroup 1 \(compute\).*the writing warps did not "
+        r"fence",
     ),
     "fence after the barrier": Bug(
         where=store_ring.put,
@@ -409,7 +420,8 @@ BUGS = {
         old="one_lane(await_staging, ref)",
         new="pass",
         error=PipelineRace,
-        message=r"write \(staging panel\) writes .* while TMA store \(c\).*bulk_wait\(pending, read=True\)",
+        message=r"write \(staging panel\) writes .* while TMA store \(c\).*bulk_wait\(pending, "
+        r"read=True\)",
     ),
     "no commit": Bug(
         store_ring.copy_out,

@@ -110,12 +110,10 @@ def test_2_an_operand_keeps_its_delay_in_a_tuple_and_before_one_that_says_none(
     tuples were not looked at: slots were released while products read them.
     """
     made = mixed_delays(builder)
-    a, b, d, c = (
-        halves(64, 384),
-        halves(64, 384, 1),
-        halves(64, 384, 2),
-        np.zeros((64, 64), np.float32),
-    )
+    a = halves(64, 384)
+    b = halves(64, 384, 1)
+    d = halves(64, 384, 2)
+    c = np.zeros((64, 64), np.float32)
     for seed in SEEDS:
         made.simulate(a, b, d, c, seed=seed)
         np.testing.assert_array_equal(c, wide(a) @ (wide(b) + wide(d)).T)

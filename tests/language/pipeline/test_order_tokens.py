@@ -102,7 +102,10 @@ def test_turns_that_every_step_takes(source: str, found: tuple[int, ...] | None)
 
 
 def test_a_wait_counts_what_was_issued_in_a_turn() -> None:
-    source = "def f():\n    with turn():\n        s = wgmma()\n        o = wgmma()\n    u = wgmma()\n    s = wait(s)"
+    source = (
+        "def f():\n    with turn():\n        s = wgmma()\n        o = wgmma()\n    u = wgmma()\n"
+        "    s = wait(s)"
+    )
     function = ast.parse(source).body[0]
     assert isinstance(function, ast.FunctionDef)
 

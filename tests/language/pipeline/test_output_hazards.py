@@ -21,14 +21,18 @@ from tests.language.pipeline.test_injected import Bug
 SCHEDULES = (None, *range(6))
 
 
-UNORDERED = r"(TMA store \(o\) reads SMEM.* while write|bytes that nobody has written|write \(tile\[…\] = value\) writes)"
+UNORDERED = (
+    r"(TMA store \(o\) reads SMEM.* while write|bytes that nobody has written|write \(tile\[…\] = "
+    r"value\) writes)"
+)
 BUGS = {
     "no fence": Bug(
         where=pipeline_outputs.end_block,
         old="fence.proxy_async()",
         new="pass",
         error=PipelineRace,
-        message=r"TMA store \(o\) reads SMEM.* while write \(tile\[…\] = value\).*fence.proxy.async",
+        message=r"TMA store \(o\) reads SMEM.* while write \(tile\[…\] = "
+        r"value\).*fence.proxy.async",
     ),
     "fence by the storing lane alone": Bug(
         where=pipeline_outputs.end_block,
@@ -69,7 +73,8 @@ BUGS = {
     ),
     "the slot is waited for behind the barrier": Bug(
         where=pipeline_outputs.end_block,
-        old="if ring.slots > 1:\n            first_lane(ring, await_slot, ring)\n        meet(ring)\n",
+        old="if ring.slots > 1:\n            first_lane(ring, await_slot, ring)\n        "
+        "meet(ring)\n",
         new="meet(ring)\n        first_lane(ring, await_slot, ring)\n",
         error=PipelineRace,
         message=r"write \(tile\[…\] = value\) writes .* while TMA store \(o\)",
@@ -169,13 +174,15 @@ def forgetful(how: str) -> Any:
         (
             "a step",
             PipelineRace,
-            r"TMA store \(o\) reads .* which holds bytes that nobody has written since TMA store \(o\) by .*: "
+            r"TMA store \(o\) reads .* which holds bytes that nobody has written since TMA store "
+            r"\(o\) by .*: "
             "write all of an output tile in every block",
         ),
         (
             "anything",
             PipelineRace,
-            r"TMA store \(o\) reads .*, which holds bytes that nobody has written: write all of an output tile",
+            r"TMA store \(o\) reads .*, which holds bytes that nobody has written: write all of "
+            r"an output tile",
         ),
         ("a half", PipelineRace, r"write \(tile\[…\] = value\) writes .* while write"),
         ("the order", PipelineRace, r"write \(tile\[…\] = value\) writes .* while write"),
@@ -217,9 +224,9 @@ def test_a_block_that_comes_again_is_a_new_one(how: str, slots: int) -> None:
     for seed in SCHEDULES:
         with pytest.raises(
             PipelineRace,
-            match=r"(read \(tile\[…\]\)|wgmma \(.*\)) reads SMEM.*, which holds bytes that nobody has "
-            r"written since TMA store \(o\) by .*: write all of an output tile in every block, "
-            r"before it is read",
+            match=r"(read \(tile\[…\]\)|wgmma \(.*\)) reads SMEM.*, which holds bytes that nobody "
+            r"has written since TMA store \(o\) by .*: write all of an output tile in every "
+            r"block, before it is read",
         ) as caught:
             comes_again.simulate(integers((192, 128)), np.zeros((64, 128), F16), seed=seed)
         assert "value = " in str(caught.value)
@@ -266,7 +273,10 @@ def test_a_block_is_stored_over_what_was_loaded_for_it_or_before(seed: int | Non
     np.testing.assert_array_equal(moved[:, :192], a[:, 64:])
 
 
-MEETING = r"TMA (load|store) \(a\) (reads|writes) the array at .* while TMA (load|store) \(a\) by .* may still be"
+MEETING = (
+    r"TMA (load|store) \(a\) (reads|writes) the array at .* while TMA (load|store) \(a\) by .* "
+    r"may still be"
+)
 
 
 @pytest.mark.parametrize("seed", SCHEDULES)

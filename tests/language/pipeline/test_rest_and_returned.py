@@ -161,7 +161,8 @@ def test_too_few_arguments_and_other_uses_are_refused() -> None:
         (
             context,
             CompileError,
-            r"nested function 'compute' has '\*': a function with it is called by its own name, or is the "
+            r"nested function 'compute' has '\*': a function with it is called by its own name, "
+            r"or is the "
             "body of a pipeline; here write its parameters out",
         ),
         (
@@ -243,7 +244,7 @@ def test_a_pipeline_that_may_be_another_one_or_is_called_in_place_is_refused_wit
         for run in (kernel.simulate, kernel.compiled):
             with pytest.raises(
                 CompileError,
-                match=r"test_rest_and_returned.py:\d+: kernel .* or of one that binds it to a name: "
-                r"pipe = function\(…\), where every return of the function is a pipeline",
+                match=r"test_rest_and_returned.py:\d+: kernel .* or of one that binds it to a "
+                r"name: pipe = function\(…\), where every return of the function is a pipeline",
             ):
                 run(A, out())

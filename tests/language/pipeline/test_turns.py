@@ -383,7 +383,7 @@ def test_warpgroups_that_meet_in_a_tile_are_told_of_the_turn() -> None:
 
 # ---- what has no meaning (in a kernel's source: misuse/turns.py)
 def without_tiles(a, b, c):
-    acc = numpipe.zeros((64, 64), np.float32)  # noqa: F841
+    acc = numpipe.zeros((64, 64), np.float32)
 
 
 def over_blocks(x, y): ...
@@ -400,13 +400,14 @@ def over_blocks(x, y): ...
         (
             without_tiles,
             {"warp_specialized": False},
-            "schedule='pingpong' with warp_specialized=False: compute warpgroups take turns on what the memory role loads; leave "
-            "warp_specialized out",
+            "schedule='pingpong' with warp_specialized=False: compute warpgroups take turns on "
+            "what the memory role loads; leave warp_specialized out",
         ),
         (
             without_tiles,
             {"num_compute_wgs": 1},
-            "schedule='pingpong' lets compute warpgroups take turns, and needs 2 or more: num_compute_wgs=1; give num_compute_wgs=2",
+            "schedule='pingpong' lets compute warpgroups take turns, and needs 2 or more: "
+            "num_compute_wgs=1; give num_compute_wgs=2",
         ),
         (
             over_blocks,
@@ -414,8 +415,9 @@ def over_blocks(x, y): ...
                 "in_specs": (BlockSpec((64, 64), lambda i: (i, 0)),),
                 "out_specs": (BlockSpec((64, 64), lambda i: (i, 0)),),
             },
-            "schedule='pingpong' with in_specs or out_specs of the kernel: its blocks are steps of one pipeline, not tiles to take turns "
-            "on; loop over numpipe.tiles in the kernel, with a pipeline in it",
+            "schedule='pingpong' with in_specs or out_specs of the kernel: its blocks are steps "
+            "of one pipeline, not tiles to take turns on; loop over numpipe.tiles in the kernel, "
+            "with a pipeline in it",
         ),
     ],
 )
@@ -431,8 +433,8 @@ def test_a_kernel_without_tiles_is_refused() -> None:
     a, b = operands(64, 64, 64)
     with pytest.raises(
         CompileError,
-        match=r"without_tiles: with schedule='pingpong' compute warpgroups take turns on tiles, and "
-        r"the kernel has no loop over tiles: write `for m, n in numpipe.tiles\(…\):`",
+        match=r"without_tiles: with schedule='pingpong' compute warpgroups take turns on tiles, "
+        r"and the kernel has no loop over tiles: write `for m, n in numpipe.tiles\(…\):`",
     ):
         numpipe.kernel(without_tiles, schedule="pingpong").simulate(a, b, np.zeros((64, 64), F16))
 

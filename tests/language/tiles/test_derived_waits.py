@@ -33,11 +33,13 @@ SOURCES = [
     (1, "o = wgmma()\nfor i in r:\n    s = wgmma()\n    o = wgmma()\n    s = wait(s)\n    o = 1"),
     (
         0,
-        "o = wgmma()\nfor i in r:\n    if c:\n        continue\n    s = wgmma()\n    o = wait(o)\n    o = wgmma()",
+        "o = wgmma()\nfor i in r:\n    if c:\n        continue\n    s = wgmma()\n    o = wait(o)\n"
+        "    o = wgmma()",
     ),
     (
         1,
-        "o = wgmma()\nfor i in r:\n    s = wgmma()\n    if c:\n        o = wait(o)\n    o = wgmma()",
+        "o = wgmma()\nfor i in r:\n    s = wgmma()\n    if c:\n        o = wait(o)\n    o = "
+        "wgmma()",
     ),
     (0, "o = wgmma()\nwhile c:\n    s = wgmma()\n    o = wait(o)"),
     (0, "s = f()\ns = wait(s)"),
@@ -48,7 +50,8 @@ SOURCES = [
     (0, "s = wgmma()\nif False:\n    o = wgmma()\nelse:\n    pass\ns = wait(s)"),
     (
         2,
-        "s = wgmma()\nif True:\n    if False:\n        s = wgmma()\n    else:\n        o = wgmma()\no = wgmma()\ns = wait(s)",
+        "s = wgmma()\nif True:\n    if False:\n        s = wgmma()\n    else:\n        o = "
+        "wgmma()\no = wgmma()\ns = wait(s)",
     ),
 ]
 

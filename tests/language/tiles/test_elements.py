@@ -122,10 +122,8 @@ def test_a_block_is_still_stored_beside_an_element() -> None:
         y[ds(0, 64), ds(0, 64)] = t / t.sum()
         n[0, 0] = x[3, 4]
 
-    x, y, n = (
-        np.ones((64, 64), np.float32),
-        np.zeros((64, 64), np.float32),
-        np.zeros((1, 1), np.float32),
-    )
+    x = np.ones((64, 64), np.float32)
+    y = np.zeros((64, 64), np.float32)
+    n = np.zeros((1, 1), np.float32)
     both.simulate(x, y, n)
     assert (y == np.float32(1 / 4096)).all() and n[0, 0] == 1

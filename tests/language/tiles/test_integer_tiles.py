@@ -49,12 +49,10 @@ def drawn(
 def operations(x, y, v, out, masks, n):
     """Every operation of two tiles, a vector and numbers; n is a number of the tiles' type, read
     from an array."""
-    a, b, r, c = (
-        x[ds(0, 64), ds(0, 16)],
-        y[ds(0, 64), ds(0, 16)],
-        v[ds(0, 16)],
-        v[ds(0, 64)][:, None],
-    )
+    a = x[ds(0, 64), ds(0, 16)]
+    b = y[ds(0, 64), ds(0, 16)]
+    r = v[ds(0, 16)]
+    c = v[ds(0, 64)][:, None]
     out[0, ds(0, 64), ds(0, 16)] = a + b
     out[1, ds(0, 64), ds(0, 16)] = a - b * 3
     out[2, ds(0, 64), ds(0, 16)] = a // (b | 1)
@@ -148,11 +146,9 @@ def bits_wrong(have: str, want: str, target: str) -> bool:
     }
     size = dtypes[have].itemsize
     bits = np.random.default_rng(size).integers(0, 256, (64, 64 * size)).astype(np.uint8)
-    x, y, line = (
-        bits.view(dtypes[have]),
-        np.zeros((64, 64), dtypes[want]),
-        np.zeros(64, dtypes[want]),
-    )
+    x = bits.view(dtypes[have])
+    y = np.zeros((64, 64), dtypes[want])
+    line = np.zeros(64, dtypes[want])
     same_bits(x, y, line, target=target)
     return not ((y.view(np.uint8) == bits).all() and (line.view(np.uint8) == bits[3]).all())
 
@@ -190,11 +186,9 @@ def unsigned_reductions(x, y, counts):
 
 
 def unsigned_wrong(target: str) -> list[int]:
-    x, y, counts = (
-        drawn(TYPES["uint32"], (64, 64)),
-        np.zeros((7, 64), np.uint32),
-        drawn(TYPES["uint32"], (65, 64), 4),
-    )
+    x = drawn(TYPES["uint32"], (64, 64))
+    y = np.zeros((7, 64), np.uint32)
+    counts = drawn(TYPES["uint32"], (65, 64), 4)
     before = counts.copy()
     unsigned_reductions(x, y, counts, target=target)
     with np.errstate(all="ignore"):
@@ -217,10 +211,8 @@ def unsigned_wrong(target: str) -> list[int]:
 def extremes_of_negations(x, high, low, both, numbers):
     """Maxima and minima whose operands are negations: in a reduction, of three tiles, of three
     numbers."""
-    a, b = (
-        numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)], "rows 4"),
-        numpipe.load_tile(x.at[ds(64, 64), ds(0, 64)], "rows 4"),
-    )
+    a = numpipe.load_tile(x.at[ds(0, 64), ds(0, 64)], "rows 4")
+    b = numpipe.load_tile(x.at[ds(64, 64), ds(0, 64)], "rows 4")
     high[ds(0, 64)], low[ds(0, 64)] = (-a).max(axis=1), (-a).min(axis=1)
     both[ds(0, 64), ds(0, 64)] = np.maximum(np.maximum(b, -a), -3 * b) + min(b, 0 - a, a)
     numbers[0], numbers[1] = max(x[0, 0], -x[0, 1], -x[0, 2]), min(x[1, 0], -x[1, 1], x[1, 2])

@@ -65,8 +65,8 @@ def test_a_record_names_the_first_element_of_the_first_cta_and_counts_the_others
         and error.report.hazard == "nan-stored"
     )
     assert re.match(
-        r"nan_kernels\.py:\d+: kernel to_an_array: 'y\[…\] = …' stores a NaN, element \(40, 8\) of the tile, in "
-        r"warpgroup 0 of CTA \(0, 0, 0\), and 2 more: look for",
+        r"nan_kernels\.py:\d+: kernel to_an_array: 'y\[…\] = …' stores a NaN, element \(40, 8\) "
+        r"of the tile, in warpgroup 0 of CTA \(0, 0, 0\), and 2 more: look for",
         str(error),
     )
 

@@ -228,10 +228,8 @@ def test_what_the_warps_exchange_is_part_of_the_budget() -> None:
 
 def test_a_vote_decides_for_the_warpgroup_and_not_for_the_memory_role(runs: Any) -> None:
     rng = np.random.default_rng(0)
-    x, limits = (
-        rng.uniform(-1, 1, (256, 64)).astype(np.float32),
-        np.repeat(np.float32([0.9, 0.4, 0.1, 2.0]), 64),
-    )
+    x = rng.uniform(-1, 1, (256, 64)).astype(np.float32)
+    limits = np.repeat(np.float32([0.9, 0.4, 0.1, 2.0]), 64)
     x[:64] *= np.float32(0.5)
     x[17, 33] = 0.95  # one element decides for all four warps
     x[192:] = -np.abs(x[192:]) - 0.1

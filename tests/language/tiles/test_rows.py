@@ -77,10 +77,8 @@ def test_blocks_go_through_shared_memory(shape: tuple[int, int]) -> None:
 @pytest.mark.variants(3)
 def test_reductions_are_numpys(shape: tuple[int, int]) -> None:
     (m, n), dtype = shape, (F32, I32)[SHAPES.index(shape) % 2]
-    x, results = (
-        array(shape, dtype),
-        (np.zeros((m, 4), dtype), np.zeros((3, n), dtype), np.zeros(4, dtype)),
-    )
+    x = array(shape, dtype)
+    results = (np.zeros((m, 4), dtype), np.zeros((3, n), dtype), np.zeros(4, dtype))
     reduced(x, *results, m=m, n=n, target="sim")
     for found, right in zip(results, expected(x), strict=True):
         assert (found == right).all()

@@ -167,11 +167,9 @@ def test_a_division_of_int32_by_zero_is_an_error_simulated() -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_builtins_of_tiles_are_element_by_element(dtype: str, target: str) -> None:
-    x, z, y = (
-        drawn((64, 64), dtype),
-        drawn((64, 64), dtype, seed=3),
-        np.zeros((256, 64), TYPES[dtype]),
-    )
+    x = drawn((64, 64), dtype)
+    z = drawn((64, 64), dtype, seed=3)
+    y = np.zeros((256, 64), TYPES[dtype])
     of_builtins(x, z, y, target=target)
     assert SAME[target](y, wanted_of_builtins(x, z))
 
@@ -206,10 +204,8 @@ def test_stores_convert_as_numpys_assignment(have: str, want: str, target: str) 
 def test_blocks_of_a_pipeline_are_stored_in_their_arrays_type(
     have: str, want: str, target: str
 ) -> None:
-    x, y = (
-        (np.arange(64 * 128).reshape(64, 128) % 251).astype(TYPES[have]),
-        np.zeros((64, 128), TYPES[want]),
-    )
+    x = (np.arange(64 * 128).reshape(64, 128) % 251).astype(TYPES[have])
+    y = np.zeros((64, 128), TYPES[want])
     stored_to_blocks(x, y, target=target)
     assert (y.astype(np.float32) == 2 * x.astype(np.float32)).all()
 

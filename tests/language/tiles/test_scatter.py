@@ -45,7 +45,8 @@ def test_blocks_of_three_dimensions_and_tiles_of_one_row_or_column_are_scattered
         (
             9,
             "unordered-accesses",
-            "index 9 along dimension 0 comes more than once; which of its elements is stored last is not known",
+            "index 9 along dimension 0 comes more than once; which of its elements is stored last "
+            "is not known",
         ),
     ],
 )
@@ -64,10 +65,8 @@ def test_a_colon_that_the_tile_does_not_fill_is_an_error_simulated() -> None:
     def rows(x, y):
         y[ds(0, 64), :] = x[ds(0, 64), ds(0, 64)]
 
-    x, y = (
-        np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32),
-        np.zeros((64, 64), np.float32),
-    )
+    x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    y = np.zeros((64, 64), np.float32)
     rows.simulate(x, y)
     assert (x == y).all()
     with pytest.raises(

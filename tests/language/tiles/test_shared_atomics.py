@@ -21,10 +21,8 @@ RNG = np.random.default_rng(0)
 
 
 def test_all_kinds_of_atomics_count_equal_indices_too() -> None:
-    x, at = (
-        RNG.integers(-100, 100, (64, 8)).astype(np.int32),
-        RNG.integers(0, 64, (64, 8)).astype(np.int32),
-    )
+    x = RNG.integers(-100, 100, (64, 8)).astype(np.int32)
+    at = RNG.integers(0, 64, (64, 8)).astype(np.int32)
     y, z = np.zeros(6 * 64, np.int32), np.zeros((64, 64), np.float32)
     all_kinds(x, at, y, z, target="sim")
     found, sums = expected(x, at)

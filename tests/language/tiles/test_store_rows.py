@@ -180,12 +180,10 @@ class Lanes:
     EXCHANGE, WARP_BYTES = store_rows_cuda.EXCHANGE, store_rows.WARP_BYTES
 
     def __init__(self, base: int, nbytes: int) -> None:
-        self.memory, self.shared, self.base, self.stored = (
-            np.zeros(nbytes, np.uint8),
-            np.zeros(8192, np.uint8),
-            base,
-            0,
-        )
+        self.memory = np.zeros(nbytes, np.uint8)
+        self.shared = np.zeros(8192, np.uint8)
+        self.base = base
+        self.stored = 0
 
     i16, i32, i64, void = 16, 32, 64, None
     const = staticmethod(lambda value, bits=32: np.int64(value))
@@ -216,10 +214,8 @@ class Lanes:
         address: Any,
         inner: int,
     ) -> None:
-        layout, warps = (
-            panel_layout(columns, tile.dtype.itemsize, inner),
-            np.broadcast_to(address, 128).reshape(4, 32),
-        )
+        layout = panel_layout(columns, tile.dtype.itemsize, inner)
+        warps = np.broadcast_to(address, 128).reshape(4, 32)
         assert (warps == warps[:, :1]).all()
         chunks = _chunks(layout) + warps[:, :1]
         found = _to_bytes(value[row : row + 64, column : column + columns], layout)
@@ -479,11 +475,9 @@ def unit_with(free: int, *outputs: ArrayArg, **params: Any) -> Unit:
 
 
 def test_a_panel_is_planned_where_it_fits_beside_the_store_ring_of_other_outputs() -> None:
-    odd, aligned, work = (
-        ArrayArg("c", F16, 2, tma=False),
-        ArrayArg("d", F16, 2),
-        ArrayArg("w", F32, 2, workspace=True),
-    )
+    odd = ArrayArg("c", F16, 2, tma=False)
+    aligned = ArrayArg("d", F16, 2)
+    work = ArrayArg("w", F32, 2, workspace=True)
     for free, slots, arrays, fits in (
         (16384, 0, (odd,), True),
         (16368, 0, (odd,), False),

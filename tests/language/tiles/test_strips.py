@@ -42,10 +42,8 @@ def test_a_strip_is_the_registers_of_its_columns() -> None:
 
     for dtype, each in ((np.dtype(np.float32), 1), (np.dtype(np.float16), 2)):
         for rows, columns, width in SHAPES:
-            tile, strip = (
-                TileType(Form((rows, columns), dtype)),
-                TileType(Form((rows, width), dtype)),
-            )
+            tile = TileType(Form((rows, columns), dtype))
+            strip = TileType(Form((rows, width), dtype))
             taken = [
                 [
                     register

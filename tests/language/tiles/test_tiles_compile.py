@@ -24,6 +24,7 @@ def of(dtype: Any, *shapes: tuple[int, ...]) -> tuple[ArrayType, ...]:
 
 
 SQUARE, LINE, I32 = (4096, 4096), (4096,), np.int32
+# of more some registers are spilled
 CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     "rows": (row_kernels.normalised, of(np.float32, SQUARE, LINE, SQUARE, SQUARE), {}),
     "all atomics": (
@@ -93,7 +94,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
         )
         for m, n in row_kernels.SHAPES
         if m * n <= 1 << 13
-    },  # of more some registers are spilled
+    },
     **{
         f"cast {m} x {n} to {lanes} lanes": (
             row_kernels.cast,

@@ -31,7 +31,10 @@ def test_a_number_of_columns_compiled(n: int) -> None:
     built = every_form.compiled(*arrays, **statics)
     assert gate.findings(built) == ()
     kind = {"float16": "f16", "bfloat16": "bf16"}[arrays[0].dtype.name]
-    text = rf"wgmma\.mma_async\.sync\.aligned\.m64n{n}k16\.f32\.{kind}\.{kind} {{[^}}]*}}, (.)[^;]*([01]), ([01]);"
+    text = (
+        rf"wgmma\.mma_async\.sync\.aligned\.m64n{n}k16\.f32\.{kind}\.{kind} {{[^}}]*}}, "
+        r"(.)[^;]*([01]), ([01]);"
+    )
     made = [
         source + (a if source == "d" else "") + b for source, a, b in re.findall(text, built.ptx)
     ]

@@ -394,7 +394,10 @@ def test_measuring_without_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_importing_bench_imports_no_cuda() -> None:
-    code = "import sys, numpipe.bench; print({'cuda.bindings', 'numba', 'torch', 'pynvml'} & sys.modules.keys())"
+    code = (
+        "import sys, numpipe.bench; print({'cuda.bindings', 'numba', 'torch', 'pynvml'} & "
+        "sys.modules.keys())"
+    )
     found = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout

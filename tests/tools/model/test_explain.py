@@ -175,11 +175,9 @@ def of_lengths(a, lengths, c):
 def test_work_that_depends_on_data_is_counted_where_there_is_data_and_else_said_to_depend_on_it() -> (
     None
 ):
-    a, lengths, c = (
-        ArrayType((256, 512), F16),
-        np.array([1, 2, 3, 8], np.int32),
-        ArrayType((256, 64), np.float32),
-    )
+    a = ArrayType((256, 512), F16)
+    lengths = np.array([1, 2, 3, 8], np.int32)
+    c = ArrayType((256, 64), np.float32)
     told = explain(of_lengths, a, lengths, c)
     assert (
         told.flop == 2 * 64 * 64 * 64 * lengths.sum()
@@ -193,7 +191,8 @@ def test_work_that_depends_on_data_is_counted_where_there_is_data_and_else_said_
     assert blank.given == () and "as given" not in str(blank)
     assert blank.flop == 0 and blank.data == ("lengths",) and blank.as_dict()["data"] == ["lengths"]
     assert re.search(
-        r"work +no products, .*\n +depends on data, zeros here: lengths; numbers of NumPy arrays are read",
+        r"work +no products, .*\n +depends on data, zeros here: lengths; numbers of NumPy arrays "
+        r"are read",
         str(blank),
     )
 
@@ -233,11 +232,9 @@ def test_an_index_map_that_reads_an_array_depends_on_data_and_one_number_that_st
     None
 ):
     """All CTAs load the same pages, or each its own: HBM gives as much as the table says."""
-    a, c, scale = (
-        ArrayType((64 * 1024, 64), F16),
-        ArrayType((64 * 256, 64), np.float32),
-        np.ones(1, np.float32),
-    )
+    a = ArrayType((64 * 1024, 64), F16)
+    c = ArrayType((64 * 256, 64), np.float32)
+    scale = np.ones(1, np.float32)
     shared, own = (np.arange(1024).reshape(256, 4) % pages for pages in (4, 1024))
     few, many = (explain(of_pages, a, pages, scale, c, compiled=False) for pages in (shared, own))
     assert few.given == many.given == ("pages",) and few.data == ()
@@ -518,8 +515,8 @@ def test_memory_bandwidth_is_named_where_it_takes_nearly_all_of_the_time(slots: 
     ), str(told)
     if slots > 3:
         assert str(told).endswith(
-            f"\nlimited by memory bandwidth ({share:.0%} of the time): at the roofline of HBM: move fewer "
-            "bytes; next launch (2.0 us): too little work for a\n  launch"
+            f"\nlimited by memory bandwidth ({share:.0%} of the time): at the roofline of HBM: "
+            "move fewer bytes; next launch (2.0 us): too little work for a\n  launch"
         )
 
 

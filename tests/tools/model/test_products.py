@@ -139,11 +139,13 @@ def test_batches_are_as_many_products_in_one_launch() -> None:
     [
         (
             {"slots": 5},
-            "shared memory: 263168 B, but a CTA has 232448 B: 5 slots x 49152 B, 16384 B of staging, 1024 B of barriers",
+            "shared memory: 263168 B, but a CTA has 232448 B: 5 slots x 49152 B, 16384 B of "
+            "staging, 1024 B of barriers",
         ),
         (
             {"tile": (64, 256)},
-            r"tile \(64, 256\) with depth=64 and schedule='cooperative': rows are a multiple of 128",
+            r"tile \(64, 256\) with depth=64 and schedule='cooperative': rows are a multiple of "
+            r"128",
         ),
         ({"tile": (128, 264)}, "columns of 8, up to 256"),
         ({"depth": 24}, "depth of 16"),

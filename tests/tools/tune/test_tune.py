@@ -114,11 +114,9 @@ def test_a_measure_that_leaves_one_out_or_says_no_time_is_refused(
 # ---- what is kept
 def test_a_winner_is_remembered_until_it_is_asked_again() -> None:
     measure = Measured(deep=1e-6)
-    first, second, third = (
-        tune(measure=measure),
-        tune(measure=measure),
-        tune(measure=measure, again=True),
-    )
+    first = tune(measure=measure)
+    second = tune(measure=measure)
+    third = tune(measure=measure, again=True)
     assert len(measure.asked) == 2 and (first.measured, second.measured, third.measured) == (
         True,
         False,
@@ -139,11 +137,9 @@ def test_a_winner_is_remembered_until_it_is_asked_again() -> None:
 def test_another_question_is_measured_anew(
     changed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    folder, asked = (
-        winners.directory(),
-        lambda *args, space_=SPACE, key=None, gpu=None, **named: winners.identity(
-            product, space_, key, args or (A, B), named, None, gpu
-        ),
+    folder = winners.directory()
+    asked = lambda *args, space_=SPACE, key=None, gpu=None, **named: winners.identity(
+        product, space_, key, args or (A, B), named, None, gpu
     )
     before = winners.path(folder, asked())
     assert before == winners.path(folder, asked())
@@ -376,7 +372,8 @@ def test_a_factory_of_a_prompt_is_refused_where_workers_could_not_import_it(
     monkeypatch.delattr(tune_kernels, "__file__")
     with pytest.raises(
         SpecError,
-        match="is of tests.kernels.tune_kernels, which is no file that worker processes could import",
+        match="is of tests.kernels.tune_kernels, which is no file that worker processes could "
+        "import",
     ):
         tune(measure=Measured())
 

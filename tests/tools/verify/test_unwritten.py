@@ -117,7 +117,8 @@ def test_all_schedules_may_have_so_many() -> None:
         (
             in_place,
             4,
-            r"ctas=4 is of a grid=numpipe.persistent\(\), and this kernel's grid says itself how many",
+            r"ctas=4 is of a grid=numpipe.persistent\(\), and this kernel's grid says itself how "
+            r"many",
         ),
         (by_five, 0, "ctas must be an int of at least 1, got 0"),
         (
@@ -188,7 +189,7 @@ def test_a_loop_that_a_constant_has_emptied_runs() -> None:
         for _ in range(2):
             if extra:
                 y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), F32)
-        if y.shape[0] > 64:  # noqa: SIM102
+        if y.shape[0] > 64:
             if extra:
                 y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), F32)
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), F32) + 1.0

@@ -222,7 +222,8 @@ def test_the_table_names_hazard_schedules_seed_and_lines() -> None:
     result = numpipe.verify(BARE["turned"], x, np.zeros_like(x), schedules=4)
     head, columns, row, blank, replay, *report = str(result).splitlines()
     assert re.fullmatch(
-        r"kernel turned: 4 schedules \(1 in order, 1 shuffled, 1 priorities, 1 jitter\) in [\d.]+ s: failed",
+        r"kernel turned: 4 schedules \(1 in order, 1 shuffled, 1 priorities, 1 jitter\) in [\d.]+ "
+        r"s: failed",
         head,
     )
     assert columns.split() == ["hazard", "schedules", "seed", "where"] and not blank
@@ -260,8 +261,8 @@ def test_raise_if_failed_raises_the_report_and_says_how_to_replay_it() -> None:
     text = str(raised.value)
     assert text.startswith(failure.text) and raised.value.report is failure.report
     assert (
-        f"in {failure.schedules} of 20 schedules; kernel.simulate(…, seed={failure.seed}) shows it again"
-        in text
+        f"in {failure.schedules} of 20 schedules; kernel.simulate(…, seed={failure.seed}) shows "
+        "it again" in text
     )
 
 
@@ -492,11 +493,9 @@ def test_a_view_across_more_than_2_gib_is_verified_and_only_its_elements_are_cop
 
 def test_elements_that_stand_for_many_are_copied_once_and_all_keep_their_place() -> None:
     row = np.arange(4, dtype=np.int32)
-    many, windows, none = (
-        np.broadcast_to(row, (3, 4)),
-        np.lib.stride_tricks.sliding_window_view(row, 2),
-        np.zeros((0, 4), np.int32),
-    )
+    many = np.broadcast_to(row, (3, 4))
+    windows = np.lib.stride_tricks.sliding_window_view(row, 2)
+    none = np.zeros((0, 4), np.int32)
     copies = duplicates([many, windows, none, row[::-1]])
     for copy, array in zip(copies, (many, windows, none, row[::-1]), strict=True):
         assert copy.shape == array.shape and copy.strides == array.strides and (copy == array).all()

@@ -61,8 +61,8 @@ class Order:
         shape = checked(shape)
         if not is_int(t) or not 0 <= t < math.prod(shape):
             raise SpecError(
-                f"{self}: tile t={told(t)} of a grid of {spelled(shape)} tiles: they are numbered 0 … "
-                f"{math.prod(shape) - 1}"
+                f"{self}: tile t={told(t)} of a grid of {spelled(shape)} tiles: they are numbered "
+                f"0 … {math.prod(shape) - 1}"
             )
         return tuple(int(i) for i in self._place(t, shape, self._begin(shape)))
 
@@ -316,22 +316,37 @@ def misfit(array: Any, shape: Sequence[int] | None = None, columns: int = 0) -> 
         return f"a host table is a 2-D int32 array, got {found}"
     wanted = columns if shape is None else len(shape)
     if array.shape[1] < wanted:
-        return f"a host table of {wanted} indices a tile has as many columns, got an array of shape {array.shape}"
+        return (
+            f"a host table of {wanted} indices a tile has as many columns, got an array of shape "
+            f"{array.shape}"
+        )
     array = array[:, :wanted] if wanted else array
     below = np.argwhere(array < 0)
     if len(below):
-        return f"row {below[0][0]} is {tuple(array[below[0][0]].tolist())}: indices of tiles are not negative"
+        return (
+            f"row {below[0][0]} is {tuple(array[below[0][0]].tolist())}: indices of tiles are not "
+            "negative"
+        )
     if shape is None:
         return None
     if len(array) != math.prod(shape):
-        return f"a grid of {spelled(shape)} has {math.prod(shape)} tiles, the table has {len(array)} rows"
+        return (
+            f"a grid of {spelled(shape)} has {math.prod(shape)} tiles, the table has {len(array)} "
+            "rows"
+        )
     outside = np.argwhere(array >= np.asarray(shape))
     if len(outside):
-        return f"row {outside[0][0]} is {tuple(array[outside[0][0]].tolist())}, outside the grid of {spelled(shape)} tiles"
+        return (
+            f"row {outside[0][0]} is {tuple(array[outside[0][0]].tolist())}, outside the grid of "
+            f"{spelled(shape)} tiles"
+        )
     _, first, times = np.unique(array, axis=0, return_index=True, return_counts=True)
     if len(first) < len(array):
         twice = tuple(array[first[times > 1].min()].tolist())
-        return f"tile {twice} comes {times[times > 1].max()} times, so {len(array) - len(first)} tiles of the grid never come"
+        return (
+            f"tile {twice} comes {times[times > 1].max()} times, so {len(array) - len(first)} "
+            "tiles of the grid never come"
+        )
     return None
 
 
@@ -339,7 +354,8 @@ def checked(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the shape of a grid; SpecError for other values."""
     if not SHAPE.holds(shape) or len(shape) not in (2, 3):
         raise SpecError(
-            f"a grid of tiles has the shape (rows, columns) or (planes, rows, columns), got {told(shape)}"
+            "a grid of tiles has the shape (rows, columns) or (planes, rows, columns), got "
+            f"{told(shape)}"
         )
     return tuple(int(n) for n in shape)
 
@@ -374,8 +390,8 @@ def _draw(
         from matplotlib.patches import Rectangle
     except ImportError:
         raise SpecError(
-            "an order is drawn by matplotlib, which is not installed: pip install 'numpipe[plot]'; its numbers are in "
-            "order.table(shape) and order.panels(shape, ctas)"
+            "an order is drawn by matplotlib, which is not installed: pip install "
+            "'numpipe[plot]'; its numbers are in order.table(shape) and order.panels(shape, ctas)"
         ) from None
     if len(shape) != 2:
         raise SpecError(
@@ -384,7 +400,8 @@ def _draw(
     panels = order.panels(shape, ctas)
     if not 0 <= wave < len(panels):
         raise SpecError(
-            f"{order}: wave {wave} of {len(panels)}: {shape[0]} x {shape[1]} tiles, {ctas} at a time"
+            f"{order}: wave {wave} of {len(panels)}: {shape[0]} x {shape[1]} tiles, {ctas} at a "
+            "time"
         )
     table = order.table(shape)
     rows, columns = shape
@@ -429,8 +446,8 @@ def _draw(
         axes.set_ylabel("m (a panel of A each)")
         a, b = panels[wave]
         axes.set_title(
-            f"{order}, {rows} x {columns} tiles; wave {wave} of {len(panels)}: {len(flight)} tiles,\n"
-            f"{a} panels of A and {b} of B; all waves {sum(map(sum, panels))}"
+            f"{order}, {rows} x {columns} tiles; wave {wave} of {len(panels)}: {len(flight)} "
+            f"tiles,\n{a} panels of A and {b} of B; all waves {sum(map(sum, panels))}"
         )
         if path is not None:
             figure.savefig(path)
