@@ -386,7 +386,12 @@ def remembered(kernel: Any) -> Any:
     out_type=lambda a: ArrayType((64, 64), np.float32),
 )
 def annotated(
-    a: np.ndarray, c: np.ndarray, *, rows: S = 64, cols: Static = 64, value: numpipe.Static = 2.0
+    a: np.ndarray,
+    c: np.ndarray,
+    *,
+    rows: S = 64,
+    cols: "Static" = 64,  # noqa: UP037
+    value: numpipe.Static = 2.0,
 ) -> None:
     """With annotations, which are strings in this file, an alias of Static, and decorators over
     several lines."""
