@@ -20,7 +20,7 @@ import numpy as np
 
 from ...core import arith, numbers
 from ...core.op import BY_METHOD, BY_NUMPY, Op
-from ...language.tiles import elementwise, mathematics, nan_checks, reduce, scan
+from ...language.tiles import elementwise, mathematics, nan_checks, reduce, scan  # noqa: F401 - they say what of NumPy means them
 from ...plan import context
 from .constants import MISSING, OPERATIONS, literal_node, lookup, stores
 from .nodes import assign, load, located, operation, walk
