@@ -390,9 +390,9 @@ def annotated(
     c: np.ndarray,
     *,
     rows: S = 64,
-    cols: "Static" = 64,
+    cols: "Static" = 64,  # noqa: UP037
     value: numpipe.Static = 2.0,
-) -> None:  # noqa: UP037
+) -> None:
     """With annotations, which are strings in this file, an alias of Static, and decorators over
     several lines."""
     acc: Any = numpipe.zeros((rows, cols), np.float32)

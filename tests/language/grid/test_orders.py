@@ -156,7 +156,7 @@ def test_a_kernel_walks_an_order_as_the_host_does(order: Any, target: str) -> No
 
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_the_only_plane_takes_no_division(order: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("numpipe.orders.places.in_plane")
+    monkeypatch.delattr("numpipe.orders.tile_numbers.in_plane")
     c = output(5, 3)
     one_plane.simulate(c, 5, 3, order=order)
     np.testing.assert_array_equal(numbers(c), expected(on_host(order), (5, 3)))
