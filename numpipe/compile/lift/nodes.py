@@ -139,7 +139,7 @@ def definition(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> ast
     """Return the statement ``def name(arguments): body``."""
     function = ast.FunctionDef(name, arguments, body, [], None)
     if "type_params" in ast.FunctionDef._fields:  # Python 3.12
-        setattr(function, "type_params", [])
+        setattr(function, "type_params", [])  # noqa: B010
     return function
 
 
