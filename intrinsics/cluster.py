@@ -36,8 +36,8 @@ def arrive() -> None:
     too. Scope: all lanes.
 
     Every thread of the cluster arrives and then waits, in turn; those that have ended count as
-    arrived. It is a fence for the whole GPU, so it belongs at a kernel's beginning and end. PTX
-    ISA: barrier.cluster.arrive, ".release".
+    arrived. It is a fence for the whole GPU, so it belongs at a kernel's beginning and end.
+    PTX ISA: barrier.cluster.arrive, ".release".
     """
     current().cluster_arrive()
 
