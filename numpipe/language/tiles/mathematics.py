@@ -127,8 +127,8 @@ def _function(
     parameters = [
         inspect.Parameter(operand, inspect.Parameter.POSITIONAL_OR_KEYWORD) for operand in operands
     ]
-    operation.__signature__ = inspect.Signature(
-        [  # type: ignore[attr-defined]
+    operation.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
             *parameters,
             inspect.Parameter("literals", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=0),
         ]
