@@ -201,9 +201,11 @@ def main() -> int:
 
 def record(raw: dict[str, list[float]]) -> dict[str, Any]:
     """The file's contents: figures, every raw value, and the machine."""
-    from numpipe.bench import device
+    from numpipe.bench import environment
 
-    machine = device.describe() if not gpu_for_calls() else {"versions": device.versions()}
+    machine = (
+        environment.describe() if not gpu_for_calls() else {"versions": environment.versions()}
+    )
     return {
         "benchmark": "compile_and_launch",
         **machine,

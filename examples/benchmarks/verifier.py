@@ -294,7 +294,7 @@ def record(
     ours: list[dict[str, Any]], theirs: list[dict[str, Any]], options: argparse.Namespace
 ) -> dict[str, Any]:
     """The file's contents: figures, every raw value, and the machine."""
-    from numpipe.bench import device
+    from numpipe.bench import environment
 
     def median(name: str, which: int) -> float:
         return statistics.median(
@@ -346,7 +346,7 @@ def record(
             "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
             "python": platform.python_version(),
         },
-        "versions": device.versions(),
+        "versions": environment.versions(),
         "figures": figures,
         "raw": {"numpipe": ours, "pallas": theirs},
     }

@@ -24,7 +24,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from numpipe.bench.device import describe, uuid_text
+from numpipe.bench.environment import describe, uuid_text
 from numpipe.bench.report import Result, Row, case_key, read, summarise, table, title
 from numpipe.bench.timer import api, require_gpu
 from numpipe.errors import SpecError
