@@ -10,8 +10,9 @@ import pages
 NOTEBOOK = pages.ROOT / "docs" / "guide" / "pipelining.ipynb"
 HEAD = """# Pipelining guide
 
-The text and code of numpipe's pipelining guide. It needs numpipe, and no GPU: kernels run on the simulated SM. The
-guide's pages have pictures too; here `print(trace.timeline())` shows a trace as text. Code that needs a GPU is text here."""
+The text and code of numpipe's pipelining guide. It needs numpipe, and no GPU: kernels run on the
+simulated SM. The guide's pages have pictures too; here `print(trace.timeline())` shows a trace as
+text. Code that needs a GPU is text here."""
 _PICTURE = re.compile(r"^!\[[^\]]*\]\([^)]*\)\n\n?", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]*)\]\((?!https?:)[^)]*\)")
 SETTINGS = (

@@ -1,8 +1,10 @@
 """Attention from one product after the other to the record, in nine steps, each with one thing more
 than the one before.
 
-    python examples/attention_ladder.py                                 all rungs, on the GPU if there is one, else simulated
-    python examples/attention_ladder.py --shape 4,16,4096,128 --causal --rung "overlapped" --rung "turns"
+    cd examples
+    # all rungs, on the GPU if there is one, else simulated
+    python attention_ladder.py
+    python attention_ladder.py --shape 4,16,4096,128 --causal --rung overlapped --rung turns
 
 Prints the error against float64, and on a GPU the speed. docs/attention.md explains the rungs. The
 first five are the two kernels below; the others are configs of numpipe.ops.attention, whose kernel

@@ -14,7 +14,7 @@ tokens outside of it::
                         └──── all_gather_matmul ────┘               all tokens go to all GPUs
     silu(x @ up)      all tokens,           all tokens,
                       columns 0 … H/2       columns H/2 … H         no GPU needs another's columns
-                        └── matmul_reduce_scatter ──┘               the sum over the GPUs goes to the tokens' owners
+                        └── matmul_reduce_scatter ──┘               each GPU gets its tokens' sums
     y                 tokens 0 … T/2        tokens T/2 … T
 
 Backward is the same picture upside down: the gradient of each of the two products is the other one,

@@ -3,13 +3,13 @@ of addresses.
 
 ::
 
-    mbarrier.init(free, 4)                              both CTAs: a release of each warp of the other one
+    mbarrier.init(free, 4)             both CTAs: each warp of the other CTA releases once
     fence.mbarrier_init()
     cluster.arrive()
-    cluster.wait()                                      no remote arrival before the barrier is there
+    cluster.wait()                     no remote arrival before the barrier is initialized
     mbarrier.arrive_remote(cluster.map_shared(free, other))
     cluster.arrive()
-    cluster.wait()                                      no CTA leaves while others still arrive
+    cluster.wait()                     no CTA leaves while others still arrive
 
 PTX ISA, "Cluster of Cooperative Thread Arrays"; mapa; barrier.cluster.
 """
@@ -36,8 +36,8 @@ def arrive() -> None:
     too. Scope: all lanes.
 
     Every thread of the cluster arrives and then waits, in turn; those that have ended count as
-    arrived. It is a fence for the whole GPU, so it belongs at a kernel's beginning and end. PTX
-    ISA: barrier.cluster.arrive, ".release".
+    arrived. It is a fence for the whole GPU, so it belongs at a kernel's beginning and end.
+    PTX ISA: barrier.cluster.arrive, ".release".
     """
     current().cluster_arrive()
 

@@ -36,8 +36,8 @@ def proxy_async_global() -> None:
     Scope: a lane.
 
     For TMA copies of what another CTA, or another GPU, has stored by its lanes: who has seen its
-    flag or semaphore fences, and issues the copies, or meets those who issue them at a barrier. PTX
-    ISA: membar / fence, fence.proxy; "Memory Consistency Model: Proxies".
+    flag or semaphore fences, and issues the copies, or meets those who issue them at a barrier.
+    PTX ISA: membar / fence, fence.proxy; "Memory Consistency Model: Proxies".
     """
     current().fence_proxy_async_global()
 

@@ -85,8 +85,8 @@ def arrive_remote_release(addr: int) -> None:
 
 @ptx("$gate mbarrier.arrive.shared::cta.b64 _, [$addr], $count;", addr="r", count="r")
 def arrive_count(addr: int, count: int) -> None:
-    """Arrive `count` times at once: one lane for several. Scope: a lane; otherwise `arrive`. PTX
-    ISA: mbarrier.arrive."""
+    """Arrive `count` times at once: one lane for several. Scope: a lane; otherwise `arrive`.
+    PTX ISA: mbarrier.arrive."""
     current().mbar_arrive(addr, count)
 
 

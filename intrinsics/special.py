@@ -69,8 +69,8 @@ def thread_index() -> Any:
 
 @op
 def warpgroup_index() -> Any:
-    """Index of the warpgroup in its CTA, int32: ``%tid.x >> 7``, the same in all 128 lanes. PTX
-    ISA: %tid."""
+    """Index of the warpgroup in its CTA, int32: ``%tid.x >> 7``, the same in all 128 lanes.
+    PTX ISA: %tid."""
     return np.int32(current().warpgroup)
 
 
@@ -146,8 +146,8 @@ def sm_id() -> Any:
 def clock64() -> Any:
     """Cycles of this SM, int64; only differences mean anything.
 
-    The simulator returns nanoseconds of the host: they grow, and say nothing about the GPU. PTX
-    ISA: %clock64.
+    The simulator returns nanoseconds of the host: they grow, and say nothing about the GPU.
+    PTX ISA: %clock64.
     """
     current()
     return np.int64(time.perf_counter_ns())

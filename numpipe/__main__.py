@@ -188,10 +188,8 @@ def kernel_of(text: str) -> tuple[Kernel, dict[str, Any]]:
         ) from None
     kernel = names.get(name)
     if not isinstance(kernel, Kernel):
-        raise SpecError(
-            f"{text}: the kernels of {module} are "
-            f"{', '.join(name for name, value in names.items() if isinstance(value, Kernel)) or 'none'}"
-        )
+        kernels = [name for name, value in names.items() if isinstance(value, Kernel)]
+        raise SpecError(f"{text}: the kernels of {module} are {', '.join(kernels) or 'none'}")
     return kernel, names
 
 

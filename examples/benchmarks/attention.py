@@ -1,11 +1,16 @@
 """numpipe.ops.attention against cuDNN, through torch's scaled_dot_product_attention, by the three
 protocols of numpipe.bench.
 
-    python examples/benchmarks/attention.py --out result.json                          # the rows that numpipe is judged by
-    python examples/benchmarks/attention.py --shapes 4,16,4096,128 --masks causal --dtype f16 --out result.json
-    python examples/benchmarks/attention.py --shapes 4,16,4096,128 --all --out result.json    # every config, with turns and without
-    python examples/benchmarks/attention.py --ladder --out result.json --table result.md      # examples/attention_ladder.py
-    python examples/benchmarks/attention.py --peers pallas --out result.json                  # against Pallas, rows that it takes
+    cd examples/benchmarks
+    # the rows that numpipe is judged by
+    python attention.py --out result.json
+    python attention.py --shapes 4,16,4096,128 --masks causal --dtype f16 --out result.json
+    # every config, with turns and without
+    python attention.py --shapes 4,16,4096,128 --all --out result.json
+    # examples/attention_ladder.py
+    python attention.py --ladder --out result.json --table result.md
+    # against Pallas, on the rows that it takes
+    python attention.py --peers pallas --out result.json
 
 A row takes about 25 s a process; every raw run goes into the JSON file as soon as it is there.
 Beside the times the file holds the relative error of all (Frobenius norm, against float64, of

@@ -203,7 +203,9 @@ def record(raw: dict[str, list[float]]) -> dict[str, Any]:
     """The file's contents: figures, every raw value, and the machine."""
     from numpipe.bench import environment
 
-    machine = environment.describe() if not gpu_for_calls() else {"versions": environment.versions()}
+    machine = (
+        environment.describe() if not gpu_for_calls() else {"versions": environment.versions()}
+    )
     return {
         "benchmark": "compile_and_launch",
         **machine,

@@ -1,10 +1,12 @@
 """Fit the network that corrects numpipe's count of a product's cycles (`numpipe.ops.learned`).
 Needs PyTorch, no GPU.
 
-    python examples/benchmarks/random_products.py --seed 1 --space 26 --processes 1 --out result.json
-    python examples/benchmarks/random_products.py --read result.json --fit rows.jsonl
-    python examples/benchmarks/fit_products.py rows.jsonl --folds 3        # how good the choice is for products it has not seen
-    python examples/benchmarks/fit_products.py docs/results/product_configs_*.jsonl.gz rows.jsonl --write
+    cd examples/benchmarks
+    python random_products.py --seed 1 --space 26 --processes 1 --out result.json
+    python random_products.py --read result.json --fit rows.jsonl
+    # how good the choice is for products that it was not trained on
+    python fit_products.py rows.jsonl --folds 3
+    python fit_products.py ../../docs/results/product_configs_*.jsonl.gz rows.jsonl --write
 
 What counts is the order of a product's configs: for each product the error of its mean is taken
 away, configs near the fastest weigh most, and what the network's choice would lose is a part of the

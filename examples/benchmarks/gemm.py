@@ -1,14 +1,21 @@
 """The GEMM of examples/gemm.py against cuBLAS (through torch), Triton and Pallas, by the three
 protocols of numpipe.bench.
 
-    python examples/benchmarks/gemm.py --suite all --out result.json            # every product that numpipe is judged by
-    python examples/benchmarks/gemm.py --suite square,skinny --peers triton,pallas --dtype bf16,f16 --out result.json
-    python examples/benchmarks/gemm.py --shapes 4096,4096,4096 64x1024,1024,1024 --out result.json
-    python examples/benchmarks/gemm.py --suite all --all --out result.json    # the config that is chosen, beside all others
-    python examples/benchmarks/gemm.py --forms --out result.json    # examples/gemm_body.py against examples/gemm.py
-    python examples/benchmarks/gemm.py --chain --out result.json    # examples/gemm.py against itself, drained after each tile
-    python examples/benchmarks/gemm.py --profile --out result.json  # examples/gemm.py that records what it does against itself
-    python examples/benchmarks/gemm.py --ladder --dtype bf16 --out result.json --table result.md    # examples/gemm_ladder.py
+    cd examples/benchmarks
+    # every product that numpipe is judged by
+    python gemm.py --suite all --out result.json
+    python gemm.py --suite square,skinny --peers triton,pallas --dtype bf16,f16 --out result.json
+    python gemm.py --shapes 4096,4096,4096 64x1024,1024,1024 --out result.json
+    # all configs, next to the one that is chosen
+    python gemm.py --suite all --all --out result.json
+    # examples/gemm_body.py against examples/gemm.py
+    python gemm.py --forms --out result.json
+    # examples/gemm.py against itself, drained after each tile
+    python gemm.py --chain --out result.json
+    # examples/gemm.py with a profile against examples/gemm.py without
+    python gemm.py --profile --out result.json
+    # examples/gemm_ladder.py
+    python gemm.py --ladder --dtype bf16 --out result.json --table result.md
 
 A row takes about 12 s a process, with Triton and Pallas 25; every raw run goes into the JSON file
 as soon as it is there. Peers that are not installed, or do not take a product, are left out with a

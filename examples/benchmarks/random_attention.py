@@ -1,11 +1,15 @@
 """numpipe.ops.attention against cuDNN, through torch's scaled_dot_product_attention, on random
 shapes.
 
-    python examples/benchmarks/random_attention.py --out result.json                      # 40 shapes of a seed that is drawn now
-    python examples/benchmarks/random_attention.py --seed 7 --count 10 --dtype bf16,f16 --out result.json --picture result.svg
-    python examples/benchmarks/random_attention.py --shapes 2,28/4,1777,128 --masks causal --out result.json
-    python examples/benchmarks/random_attention.py --lengths 32,600 --depths 64 --configs --out result.json   # the choice
-    python examples/benchmarks/random_attention.py --read result.json                     # no GPU: tell what it holds
+    cd examples/benchmarks
+    # 40 shapes, of a new seed
+    python random_attention.py --out result.json
+    python random_attention.py --seed 7 --count 10 --dtype bf16,f16 --out r.json --picture r.svg
+    python random_attention.py --shapes 2,28/4,1777,128 --masks causal --out result.json
+    # the choice of a config
+    python random_attention.py --lengths 32,600 --depths 64 --configs --out result.json
+    # print what a file holds, without a GPU
+    python random_attention.py --read result.json
 
 A shape is B,H/HK,S,D: batches, heads of queries and of keys, positions, depth of a head; S is
 QUERIES:KEYS where they differ. Of a random one the positions are log-uniform from 32 to 11000, the

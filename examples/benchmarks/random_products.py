@@ -1,12 +1,16 @@
 """numpipe.ops.matmul against cuBLAS (through torch) on hundreds of products: random ones, the
 layers of language models, squares.
 
-    python examples/benchmarks/random_products.py --out result.json             # 200 random products, of a seed drawn now
-    python examples/benchmarks/random_products.py --seed 7 --count 40 --distribution uniform --out result.json
-    python examples/benchmarks/random_products.py --rows layers,squares,off-grid --dtype bf16,f16 --out result.json
-    python examples/benchmarks/random_products.py --seed 7 --out result.json --resume --seconds 500     # more of the same
-    python examples/benchmarks/random_products.py --space 26 --processes 1 --out result.json
-    python examples/benchmarks/random_products.py --read result.json --fit rows.jsonl --picture result.svg      # needs no GPU
+    cd examples/benchmarks
+    # 200 random products, of a new seed
+    python random_products.py --out result.json
+    python random_products.py --seed 7 --count 40 --distribution uniform --out result.json
+    python random_products.py --rows layers,squares,off-grid --dtype bf16,f16 --out result.json
+    # more rows of the same run
+    python random_products.py --seed 7 --out result.json --resume --seconds 500
+    python random_products.py --space 26 --processes 1 --out result.json
+    # needs no GPU
+    python random_products.py --read result.json --fit rows.jsonl --picture result.svg
 
 The seed is printed, and is in the file before anything is measured. A row takes some tenths of a
 second a process; kernels are compiled ahead, in as many processes as there are CPUs

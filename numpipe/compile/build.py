@@ -2,7 +2,8 @@
 
 ::
 
-    AST pass -> Numba front end (LLVM IR) -> role check -> NVVM (LTO-IR) -> nvJitLink (whole program) -> cubin
+    AST pass -> Numba front end (LLVM IR) -> role check -> NVVM (LTO-IR)
+             -> nvJitLink (whole program) -> cubin
 
 No GPU is needed. PTX is never linked: nvJitLink would assemble it as relocatable code, which
 ignores setmaxnreg and serialises wgmma.

@@ -4,12 +4,14 @@
 
     entry(table, a_ptr, a_shape…, a_strides…, …, scalars…)
         one lane initialises every ring's barriers; fence; CTA barrier
-        the next kernel of the stream may be launched; wait for the one before (both overlap only launches)
+        the next kernel of the stream may be launched; wait for the previous one (so only their
+        launches overlap)
         memory warpgroup   setmaxnreg.dec; one lane runs the kernel function as the memory role
         other warpgroups   setmaxnreg.inc; run it as the compute role; drain the store ring
-        in a cluster whose CTAs reach into each other's shared memory all threads meet at the beginning, instead of the CTA's, and
-        each role waits at the end for what others still do there (`leaving`), or all meet again: they arrive before the stores are
-        drained, which the others need not wait for
+        in a cluster whose CTAs reach into each other's shared memory, all threads of the cluster
+        meet at the beginning, instead of those of the CTA; at the end each role waits for accesses
+        by other CTAs (`leaving`), or all threads meet again: they arrive before they drain their
+        stores, which the other CTAs need not wait for
 
 Without a memory role all warpgroups run the compute role, with the registers of the launch. Numba
 compiles the functions that a function calls while it types it, so the entry is lowered last: only

@@ -195,9 +195,9 @@ class BoundOnGpu(Bound):
     def _now(self, stream: Any) -> Launch:
         """Return the prepared launch on a stream, or on the current stream for None."""
         handle = self._current() if stream is None else launch.as_stream(stream)
-        return self._launches.get(handle) or self._launches.keep(
+        return self._launches.get(handle) or self._launches.keep(  # type: ignore[no-any-return]
             handle, self._on(handle, self._bound)
-        )  # type: ignore[no-any-return]
+        )
 
     def _on(self, stream: int, call: Call) -> Launch:
         return call.plan.prepared.alone(call.plan.grid, call.infos, call.values, stream)  # type: ignore[no-any-return]

@@ -217,8 +217,8 @@ class Definition:
         if own and self.own_names:
             call.scalars = (
                 *call.scalars[: -len(self.own_names)],
-                *self.results.ask(self.steps, "grid", call),
-            )  # type: ignore[arg-type]
+                *self.results.ask(self.steps, "grid", call),  # type: ignore[arg-type]
+            )
         return call
 
     def describe(self, call: Call, types: bool = False) -> None:

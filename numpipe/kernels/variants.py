@@ -272,9 +272,9 @@ class Variant:
             simulate(
                 unit,
                 self.lifted.simulated,
-                arrays,
+                arrays,  # type: ignore[arg-type]
                 [self.values(call) for call in calls],
-                grid,  # type: ignore[arg-type]
+                grid,
                 seed=seed,
                 trace=trace,
                 fresh=fresh,

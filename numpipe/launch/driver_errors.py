@@ -67,7 +67,9 @@ _ADVICE: dict[int, str] = {
     720: "the cooperative grid is larger than what the GPU runs at once: use fewer CTAs",
     802: "the system is not ready for GPU work: on NVSwitch machines the fabric manager must run",
     803: "the kernel module and libcuda are of different versions: reboot or reinstall the driver",
-    804: "the driver's compatibility package does not support this GPU: take it off LD_LIBRARY_PATH",
+    804: (
+        "the driver's compatibility package does not support this GPU: take it off LD_LIBRARY_PATH"
+    ),
     900: _CAPTURED + "capture calls on arrays on the GPU",
     901: "the capture of this stream failed before this call: end it and begin another",
     905: _CAPTURED + "it would wait for work outside the capture",

@@ -186,7 +186,8 @@ def _events(
                 else {"region": recording.regions[moment.step]}
             )
         if row.waited:
-            mbar = f"{row.waited}[{slot}]{ring.whose[list(BARRIERS).index(row.waited)][moment.operand]}"
+            whose = ring.whose[list(BARRIERS).index(row.waited)][moment.operand]
+            mbar = f"{row.waited}[{slot}]{whose}"
             events.append(
                 (
                     since.pop(row.waited, time),

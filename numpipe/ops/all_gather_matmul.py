@@ -4,9 +4,11 @@ travel while it does so.
 GPU r of n has some of the rows, a_r, and b_r, columns of one large matrix (tensor parallelism). One
 kernel runs on each GPU::
 
-    CTAs 0 … senders - 1   read their GPU's rows into the ring's slots, and store them from there to all others by TMA; then go on
-    all CTAs               with tiles of the own rows, a_r @ b_r, for which nothing has to arrive; then with tiles of the rows of
-                           GPU r - 1, r - 2, …, each when its rows have arrived
+    CTAs 0 … senders - 1   read their GPU's rows into the ring's slots, store them from there to all
+                           other GPUs by TMA, and go on with tiles as all CTAs do
+    all CTAs               compute tiles of the GPU's own rows, a_r @ b_r, for which nothing has to
+                           arrive; then tiles of the rows of GPU r - 1, r - 2, …, each when its rows
+                           have arrived
 
 CTAs take tiles from a counter, so those that send take fewer. A step of sending has the same two
 blocks as a step of the product, so both have the same slots (`get_allocations`): all of shared

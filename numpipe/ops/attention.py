@@ -87,9 +87,9 @@ def kernel(config: Config, form: Form) -> Kernel:
         heads = q.shape[form.heads]
         keys = k.shape[form.positions]
         blocks = cdiv(q.shape[form.positions], config.rows)
-        for above, n, below in tiles(
+        for above, n, below in tiles(  # type: ignore[var-annotated]
             q.shape[0] * heads // group, blocks, group, dynamic=form.causal and config.dynamic
-        ):  # type: ignore[var-annotated]
+        ):
             b, h = (above * group + below) // heads, (above * group + below) % heads
             # several heads of queries have one of keys and values
             hk = h * k.shape[form.heads] // heads

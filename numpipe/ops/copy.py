@@ -205,7 +205,7 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
         num_compute_wgs=WARPGROUPS,
         compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
     )
-    def copy_lanes(
+    def copy_lanes(  # type: ignore[no-untyped-def]
         a,
         b,
         o,
@@ -222,7 +222,7 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
         s0,
         s1,
         s2,
-        s3,  # type: ignore[no-untyped-def]
+        s3,
         above=0,
         last_b=0,
         step_b=0,

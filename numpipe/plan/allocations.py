@@ -3,10 +3,13 @@ them.
 
 ::
 
-    numpipe.SMEM((2, 64, 64), np.float16)      two slots of a 64 x 64 tile, which lies as a block of a pipeline does
+    numpipe.SMEM((2, 64, 64), np.float16)      two slots of a 64 x 64 tile, which lies as a block of
+                                               a pipeline does
     numpipe.Barrier(num_barriers=2)            two mbarriers
-    numpipe.ClusterBarrier("cluster")          an mbarrier in each CTA of a cluster, on which all of them arrive
-    numpipe.RefUnion(one, (another, third))    the same bytes as `one`, and as `another` and `third` together
+    numpipe.ClusterBarrier("cluster")          an mbarrier in each CTA of a cluster, on which all of
+                                               them arrive
+    numpipe.RefUnion(one, (another, third))    the same bytes as `one`, and as `another` and `third`
+                                               together
 
 These are types: values are made in a kernel, by `numpipe.scratch` and `numpipe.run_scoped`. A type
 is a compile-time constant, so it may be written in the kernel, in a module, or be a field of a
@@ -222,7 +225,9 @@ class ClusterBarrier(Barrier):
     def __repr__(self) -> str:
         return (
             f"ClusterBarrier({self.collective_axes!r}, num_barriers={self.num_barriers}, "
-            f"num_arrivals={self.num_arrivals}{', leader_tracked=True' * self.leader_tracked}{', orders_stores=True' * self.orders_stores})"
+            f"num_arrivals={self.num_arrivals}"
+            f"{', leader_tracked=True' * self.leader_tracked}"
+            f"{', orders_stores=True' * self.orders_stores})"
         )
 
 
@@ -352,10 +357,8 @@ class BarrierPlan:
             if self.kind.count > 1
             else ""
         )
-        return (
-            f"barrier{f'[{index}]' * bool(index)}{f' of warpgroup {copy}' * bool(self.memory.owners)} "
-            f"@ {self.name}"
-        )
+        owner = f" of warpgroup {copy}" if self.memory.owners else ""
+        return f"barrier{f'[{index}]' * bool(index)}{owner} @ {self.name}"
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,17 @@ launch's words, the record of a wait.
 
 The *control block* lies in symmetric memory, one for each stream on each GPU; int32 words::
 
-    0 ... 61   BEGIN       launches that each peer has begun and this GPU has not yet met: a launch of rank r adds 1 to word r of
-                           every peer, and takes 1 off its own words of its peers. The host never writes them
+    0 ... 61   BEGIN       launches that each peer has begun and this GPU has not yet met: a launch
+                           of rank r adds 1 to word r of every peer, and subtracts 1 from its own
+                           words of its peers. The host never writes them
     62         unused
-    63         LOST        1: a wait of a launch on this stream took too long. From then on no wait lasts: neither those of
-                           launches that are queued. The host never writes it
+    63         LOST        1: a wait of a launch on this stream took too long. From then on no wait
+                           lasts, also in launches that are queued. The host never writes it
     64         GO          1: every peer has begun this launch
     65 ... 127             zeros
-    128 ...    SEMAPHORES  the kernel's semaphores. A kernel with debug=True has behind them as many for each rank: what it has
-                           added of each, word SEMAPHORES + count * (1 + rank) + index
+    128 ...    SEMAPHORES  the kernel's semaphores. With debug=True they are followed by as many for
+                           each rank, which count what the kernel has added to each: word
+                           SEMAPHORES + count * (1 + rank) + index
 
 Before each launch the host clears the words from GO on.
 

@@ -5,7 +5,7 @@ Dimensions 0, 1 and 2 lie along x, y and z, as they do in any grid, so that clus
 are there. The dimensions behind follow dimension 0 along x::
 
     grid (a, b, c, d, e)    launched as (a * d * e, b, c)
-                            index of dimension 0: x % a, of dimension 3: x // a % d, of dimension 4: x // a // d
+                            dimension 0: x % a, dimension 3: x // a % d, dimension 4: x // a // d
 
 The sizes along x are scalars that the kernel passes itself; its entry keeps them in shared memory,
 where `plan.context` reads them.

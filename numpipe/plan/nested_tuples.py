@@ -58,7 +58,8 @@ class Tree:
         if self.parts is None:
             return "*"
         if self.fields:
-            return f"{self.kind.__name__}({', '.join(f'{f}={p}' for f, p in zip(self.fields, self.parts, strict=True))})"
+            named = zip(self.fields, self.parts, strict=True)
+            return f"{self.kind.__name__}({', '.join(f'{f}={p}' for f, p in named)})"
         return f"({', '.join(map(str, self.parts))}{',' * (len(self.parts) == 1)})"
 
 

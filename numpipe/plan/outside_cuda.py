@@ -13,8 +13,10 @@ from .unit import Unit
 # high word); KIND its kind
 _TELL = f"""{{ .reg .pred np_outside, late; .reg .b32 number, word; .reg .b64 at, place;
 setp.eq.u32 np_outside, $0, 0; @np_outside bra OUT;
-atom.relaxed.gpu.global.add.u32 number, [$1+20], 1; setp.ge.u32 late, number, {wait_records.CAPACITY}; @late bra OUT;
-ld.global.u64 at, [$1]; mul.wide.u32 place, number, {wait_records.RECORD_BYTES}; add.u64 at, at, place;
+atom.relaxed.gpu.global.add.u32 number, [$1+20], 1;
+setp.ge.u32 late, number, {wait_records.CAPACITY}; @late bra OUT;
+ld.global.u64 at, [$1]; mul.wide.u32 place, number, {wait_records.RECORD_BYTES};
+add.u64 at, at, place;
 ld.global.u32 word, [$1+36]; st.volatile.global.u32 [at+4], word;
 mov.u32 word, %ctaid.x; st.volatile.global.u32 [at+8], word;
 mov.u32 word, %ctaid.y; st.volatile.global.u32 [at+12], word;

@@ -18,7 +18,8 @@ of their warpgroups (u32). The buffer has a part for each such warpgroup, CTA by
          4    u32  the SM
          8    u64  %globaltimer when the warpgroup began     16  u64  %clock64 then
         24    u64  %globaltimer when it ended                32  u64  %clock64 then
-        64    events of 16 bytes: u32 kind | ring << 8 | operand << 16; u32 step, tile or region; u64 %clock64
+        64    events of 16 bytes: u32 kind | ring << 8 | operand << 16;
+              u32 step, tile or region; u64 %clock64
 """
 
 from __future__ import annotations

@@ -2,13 +2,16 @@
 
 ::
 
-    0 ............ 1024        mbarriers of each ring: ready[slots], consumed[slots] of each of their groups, 8 bytes each;
-                               at its end, with schedule="pingpong", the rings' counters on their way (`turns`); before them
-                               the sizes of a grid of more than three dimensions (`folded`)
+    0 ............ 1024        mbarriers of each ring: ready[slots], consumed[slots] of each of
+                               their groups, 8 bytes each; at the end, with schedule="pingpong",
+                               the rings' counters in transfer (`turns`); before them the sizes of a
+                               grid of more than three dimensions (`folded`)
     1024 ......... rings       slots x (blocks of all operands, each at a multiple of 1024)
-    ............. scratch      what the kernel allocates itself, each at a multiple of 1024; its mbarriers at the header's end
+    ............. scratch      what the kernel allocates itself, each at a multiple of 1024; its
+                               mbarriers are at the header's end
     ............. staging      compute warpgroups x store_slots x 8192, the store ring
-    ............. exchange     compute warpgroups x what reductions, layout casts and stores by rows need at a time
+    ............. exchange     compute warpgroups x what reductions, layout casts and stores by rows
+                               need at a time
 
 Nothing is freed before the kernel ends: to invalidate an mbarrier and set it up again costs a fence
 and a barrier of the CTA each time, for bytes that few kernels lack. So the entry initialises all

@@ -84,42 +84,45 @@ class BlockSpec:
     block_shape    a side for each dimension of the array, in the array's order (1 to 5 dimensions,
                    which is what TMA addresses):
 
-                   =================  ============  =====================================  =========
-                   side               elements      the index map returns                  in the
-                                                                                           tile
-                   =================  ============  =====================================  =========
-                   ``64``             64            a block index: block i starts at 64 i  a
-                                                                                           dimension
-                                                                                           of 64
-                   ``Element(64)``    64            the element where the block starts     a
-                                                                                           dimension
-                                                                                           of 64
-                   ``None``           1             the element                            left out:
-                                                                                           squeezed
-                   =================  ============  =====================================  =========
+                   ===============  ========  ==================================  ==================
+                   side             elements  the index map returns               in the tile
+                   ===============  ========  ==================================  ==================
+                   ``64``           64        index i of the block from 64 i on   a dimension of 64
+                   ``Element(64)``  64        the element where the block starts  a dimension of 64
+                   ``None``         1         the element                         left out: squeezed
+                   ===============  ========  ==================================  ==================
 
-                   Two dimensions are left for the tile, or one, ``BlockSpec((256,))``, ``BlockSpec((None, 512))``: a vector.
-                   Along the contiguous dimension, which cannot be squeezed, a side is a multiple of 16 bytes, along the other
-                   one of 8 elements; a block is copied in as many TMA boxes as it takes. Sides are compile-time constants and
-                   shapes of arrays are not, so a block that is the whole array says its sides: ``BlockSpec((64, 128))`` is all
-                   of an array of up to 64 x 128 elements.
-    index_map      grid indices -> a tuple of integers, one per dimension: with (128, 64), ``lambda k: (m, k)`` selects elements
-                   ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``. None: the block at the array's origin, loaded once.
-    memory_space   where the body finds the operand: None or numpipe.SMEM, in shared memory; numpipe.GMEM, in global memory: it
-                   gets the array itself (block_shape and index_map must be left out).
-    transforms     how the block lies in shared memory: TilingTransform, SwizzleTransform, TransposeTransform; what is left
-                   out is inferred (see `transforms`).
+                   Two dimensions are left for the tile, or one for a vector:
+                   ``BlockSpec((256,))``, ``BlockSpec((None, 512))``. Along the contiguous
+                   dimension, which cannot be squeezed, a side is a multiple of 16 bytes, along the
+                   other one of 8 elements; a block is copied in as many TMA boxes as it takes.
+                   Sides are compile-time constants and shapes of arrays are not, so a block that is
+                   the whole array states its sides: ``BlockSpec((64, 128))`` is all of an array of
+                   up to 64 x 128 elements.
+    index_map      grid indices -> a tuple of integers, one per dimension: with (128, 64),
+                   ``lambda k: (m, k)`` selects elements
+                   ``[m * 128 : m * 128 + 128, k * 64 : k * 64 + 64]``. None: the block at the
+                   array's origin, loaded once.
+    memory_space   where the body finds the operand: None or numpipe.SMEM, in shared memory;
+                   numpipe.GMEM, in global memory: it gets the array itself (block_shape and
+                   index_map must be left out).
+    transforms     how the block lies in shared memory: TilingTransform, SwizzleTransform,
+                   TransposeTransform; those left out are inferred (see `transforms`).
     delay_release  steps a slot is kept after the step that used it (None: the pipeline's own).
-    oob_fill       what lies outside the array reads as: "zeros", or "nan" for float types.
-    buffer_count   slots of this operand (None: 1 where its block never changes, else the pipeline's max_concurrent_steps).
-    eviction_policy  what the L2 cache does with its lines: "evict_first", they are the first to make room, "evict_last", the
-                   last; None: neither. It changes no result.
-    collective_axes  name of an axis of the kernel's cluster, or a tuple of such: all CTAs along it load the same block. Each
-                   loads its share, rows across the contiguous dimension (a multiple of 8), and multicasts it to all of them.
-                   For these CTAs the index map returns the same, and they run the same steps (the simulator checks both).
-    mode           what it means that the index map returns, for a squeezed dimension or an `Element`, a place where the array has
-                   no element. None: a mistake, which the simulator and ``debug=True`` report (`out-of-bounds`). "zero": the block
-                   reads as `oob_fill` there, and is not stored. "clip": the nearest place at which the block lies inside.
+    oob_fill       what elements outside the array read as: "zeros", or "nan" for float types.
+    buffer_count   slots of this operand (None: 1 where its block never changes, else the pipeline's
+                   max_concurrent_steps).
+    eviction_policy  which of its lines the L2 cache evicts: "evict_first", before others,
+                   "evict_last", after others; None: neither. It changes no result.
+    collective_axes  name of an axis of the kernel's cluster, or a tuple of names: all CTAs along it
+                   load the same block. Each loads its share, rows across the contiguous dimension
+                   (a multiple of 8), and multicasts it to all of them. For these CTAs the index map
+                   returns the same, and they run the same steps (the simulator checks both).
+    mode           what to do when the index map returns, for a squeezed dimension or an `Element`,
+                   a place where the array has no element. None: report a mistake, in the simulator
+                   and with ``debug=True`` (`out-of-bounds`). "zero": the block reads as `oob_fill`
+                   there, and is not stored. "clip": use the nearest place at which the block lies
+                   inside.
 
     An operand is loaded when its block changes, and only then. Which grid dimensions its index map
     reads is known from the map's source, if it is a lambda or a nested function: ``lambda m, k: (m,

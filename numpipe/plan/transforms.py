@@ -5,7 +5,8 @@ A block lies in shared memory as *panels*: `n` elements of its contiguous dimens
 lines (see `layout`). Eight lines of a panel are the unit that swizzling permutes and that wgmma
 reads, so a panel is a column of (8, n) tiles::
 
-    BlockSpec((64, 128), index_map, transforms=(TilingTransform((8, 32)), SwizzleTransform(64)))      # float16
+    # float16
+    BlockSpec((64, 128), index_map, transforms=(TilingTransform((8, 32)), SwizzleTransform(64)))
 
                      n = 32 elements = 64 bytes, the swizzle's span
                    | tile | tile | tile | tile |

@@ -9,11 +9,14 @@ wrote is there for the next, and an access comes behind a griddepcontrol.wait.
 
 Within a CTA, its clocks order accesses::
 
-    then \\ first      TMA load             TMA store, reduction            ordinary store                 ordinary load
-    TMA load          -                    its group has been waited for   never: see below               -
-    TMA store         the phase is over    its group has been waited for   never                          a barrier
-    ordinary store    the phase is over    its group has been waited for   same warpgroup, or a barrier   the same
-    ordinary load     -                    its group has been waited for   a barrier                      -
+    then \\ first    TMA load           TMA store,        ordinary store     ordinary load
+                                       reduction
+    TMA load        -                  its group has     never: see below   -
+                                       been waited for
+    TMA store       the phase is over  the same          never              a barrier
+    ordinary store  the phase is over  the same          same warpgroup,    same warpgroup,
+                                                         or a barrier       or a barrier
+    ordinary load   -                  the same          a barrier          -
 
 An ordinary store is of the generic proxy and TMA copies are of the async proxy. A proxy fence on
 global memory would order the two, but the fence that kernels have is on shared memory.

@@ -6,12 +6,13 @@ each other. Here all CTAs of all GPUs share clocks, and semaphores order them, s
 element, one of which writes, are ordered exactly when the later one's warps know the counters of
 the earlier one::
 
-    then \\ first      TMA load, ordinary load           TMA store, reduction              ordinary store
-    TMA load          -                                 its group has been waited for     shown to the async proxy: a semaphore
-                                                                                          was waited for (fence.proxy.async.global)
-    TMA store         it is over                        its group has been waited for     the same
-    ordinary store    it is over                        its group has been waited for     same warpgroup, or a barrier or semaphore
-    ordinary load     -                                 its group has been waited for     a barrier, or a semaphore
+    then \\ first    TMA load,      TMA store,        ordinary store
+                    ordinary load  reduction
+    TMA load        -              its group has     shown to the async proxy: a semaphore
+                                   been waited for   was waited for (fence.proxy.async.global)
+    TMA store       it is over     the same          the same
+    ordinary store  it is over     the same          same warpgroup, or a barrier or semaphore
+    ordinary load   -              the same          a barrier, or a semaphore
 
 Reductions of one kind may meet on the GPU whose memory it is: they are atomic at its scope (.gpu),
 and not beyond.

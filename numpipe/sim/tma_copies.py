@@ -319,11 +319,11 @@ def store(
     box = _checked(who, tensor)
     dtype, shape = tensor.array.dtype, tensor.array.shape
     if reduction and dtype.name not in REDUCTIONS.get(reduction, ()):
+        allowed = [name for name, types in REDUCTIONS.items() if dtype.name in types]
         raise race_report.illegal(
             who,
             f"tma_store of {tensor.name} with reduction={reduction!r}",
-            fix=f"for {dtype} there are "
-            f"{', '.join(name for name, types in REDUCTIONS.items() if dtype.name in types) or 'none'}",
+            fix=f"for {dtype} there are {', '.join(allowed) or 'none'}",
         )
     where, index, touched = _place(who, "tma_store", box, coords, int(src))
     # an H200 answers with CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array

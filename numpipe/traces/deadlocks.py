@@ -4,12 +4,12 @@ have arrived.
 It is made from plain data, so that a deadlock of the simulated SM and a hung kernel on the GPU read
 the same::
 
-    gemm.py:41: CTA (0, 0, 0): every warpgroup waits and nothing is in flight
-      warpgroup 0 (compute): blocked on ready[1] of a, b @ gemm.py:41 phase 1 step 3 at gemm.py:43 in matmul
-      warpgroup 1 (memory): blocked on consumed[1] of a, b @ gemm.py:41 phase 0 step 3 at gemm.py:41 in matmul
-      consumed[1] of a, b @ gemm.py:41: phase 0, 4 of 4 arrivals missing, 0 bytes missing
-      hint: consumed[1] of a, b @ gemm.py:41 still misses 4 of 4 arrivals in phase 0: a slot was never released, …
-      fix:    warpgroup 0 (compute) releases slot 1 of a, b @ gemm.py:41 after step 1: …
+    g.py:41: CTA (0, 0, 0): every warpgroup waits and nothing is in flight
+      warpgroup 0 (compute): blocked on ready[1] of a, b @ g.py:41 phase 1 step 3 at g.py:43 in mm
+      warpgroup 1 (memory): blocked on consumed[1] of a, b @ g.py:41 phase 0 step 3 at g.py:41 in mm
+      consumed[1] of a, b @ g.py:41: phase 0, 4 of 4 arrivals missing, 0 bytes missing
+      hint: consumed[1] of a, b @ g.py:41 still misses 4 of 4 arrivals in phase 0: a slot was …
+      fix:    warpgroup 0 (compute) releases slot 1 of a, b @ g.py:41 after step 1: …
 """
 
 from __future__ import annotations

@@ -4,9 +4,12 @@
 It states the protocol a second time, on purpose, and imports nothing from the ring. In one CTA,
 whose SM has one clock::
 
-    memory role        fill ... issue(k)              once all readers' release(k - S) are over; steps in order
-    compute role       compute(k) ... release(k)      compute after issue(k); release after compute, once, in order
-    output rings       store(k)                       after all that any warpgroup computed before it; blocks in order
+    memory role    fill ... issue(k)           once all readers' release(k - S) are over; steps in
+                                               order
+    compute role   compute(k) ... release(k)   compute after issue(k); release after compute, once,
+                                               in order
+    output rings   store(k)                    after all that any warpgroup computed before it;
+                                               blocks in order
 
 An event is noted by one lane: an issue when its wait for the slot is over and before its copies, a
 compute when its wait for the tiles is over, a release before its arrival. So these orders are those

@@ -20,7 +20,15 @@ import numpy as np
 
 from ...core import arith, numbers
 from ...core.op import BY_METHOD, BY_NUMPY, Op
-from ...language.tiles import elementwise, mathematics, nan_checks, reduce, scan  # noqa: F401 - they say what of NumPy means them
+
+# they register what NumPy's functions mean for tiles
+from ...language.tiles import (  # noqa: F401
+    elementwise,
+    mathematics,
+    nan_checks,
+    reduce,
+    scan,
+)
 from ...plan import context
 from .constants import MISSING, OPERATIONS, literal_node, lookup, stores
 from .nodes import assign, load, located, operation, walk

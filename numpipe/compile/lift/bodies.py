@@ -100,9 +100,9 @@ class Bodies(Functions):
             for part in (loop, emitted):
                 part.facts = Facts("a pipeline", 0, pipelines=facts is not None and facts.pipelines)  # type: ignore[attr-defined]
         else:  # its own end may pass a turn only if no other pipeline comes behind it
-            emitted.may_pass_turn = (
+            emitted.may_pass_turn = (  # type: ignore[attr-defined]
                 not around.pipelines if around else isinstance(context, ast.Constant)
-            )  # type: ignore[attr-defined]
+            )
         return emitted
 
     # ---- allocations

@@ -118,9 +118,9 @@ class Functions(Nested):
                 )
                 self.error(
                     node,
-                    f"function '{function.__name__}' calls itself ({chain}): recursion cannot be "
+                    f"function '{function.__name__}' calls itself ({chain}): recursion cannot be "  # type: ignore[attr-defined]
                     "compiled",
-                )  # type: ignore[attr-defined]
+                )
             active.append(function)
             try:
                 bound = self.session.functions[key] = self.lift_function(function, known)

@@ -34,7 +34,9 @@ _VALUES: dict[str, Op[..., Any]] = {
 _INSTEAD = {
     "blockIdx": "; here numpipe.program_id(axis) is the index of the CTA",
     "gridDim": "; here numpipe.num_programs(axis) is the size of the grid",
-    "blockDim": '; a kernel is written for warpgroups: numpipe.axis_index("wg") is the index of one',
+    "blockDim": (
+        '; a kernel is written for warpgroups: numpipe.axis_index("wg") is the index of one'
+    ),
     "shared": "; here numpipe.scratch(numpipe.SMEM(shape, dtype)) around the body is shared memory",
 }
 SUPPORTED = f"threadIdx.x, laneid, {', '.join(_CALLS)}"

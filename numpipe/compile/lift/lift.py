@@ -40,9 +40,7 @@ from ...core.functions import Function
 from ...diagnostics import source as _source
 from ...diagnostics.errors import CompileError, Position
 from ...language.pipeline import warpgroup_order
-
-# they give tiles and references their methods
-from ...language.tiles import (  # noqa: F401
+from ...language.tiles import (  # noqa: F401  # they give tiles and references their methods
     array_views,
     elementwise,
     load,

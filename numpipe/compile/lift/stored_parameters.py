@@ -48,8 +48,8 @@ def _bound(node: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
             and len(target.elts) == len(node.value.elts)
         )
         pairs = (
-            zip(target.elts, node.value.elts, strict=True) if several else [(target, node.value)]
-        )  # type: ignore[attr-defined]
+            zip(target.elts, node.value.elts, strict=True) if several else [(target, node.value)]  # type: ignore[attr-defined]
+        )
         yield from ((one.id, value) for one, value in pairs if isinstance(one, ast.Name))
 
 

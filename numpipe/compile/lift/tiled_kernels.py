@@ -2,14 +2,20 @@
 
 A kernel with BlockSpecs of its own gets tiles. Its function becomes the body of a pipeline::
 
-    @numpipe.kernel(grid=(m, n, k), in_specs=(A, B), out_specs=C, compiler_params=CompilerParams(dimension_semantics=(
-        "parallel", "parallel", "sequential")))
+    semantics = CompilerParams(dimension_semantics=("parallel", "parallel", "sequential"))
+    @numpipe.kernel(
+        grid=(m, n, k), in_specs=(A, B), out_specs=C, compiler_params=semantics
+    )
     def product(a, b, c): …                       # tiles
 
-    def product(a, b, c, steps_2):                # arrays, and the steps of a grid that is known only at the call
+    # arrays, and the number of steps, known only at the call
+    def product(a, b, c, steps_2):
         i0, i1 = program_id(0), program_id(1)
         def product(indices, a, b, c): …          # program_id(2) in it is indices[0]
-        emit_pipeline_warp_specialized(product, grid=(steps_2,), in_specs=(A', B'), out_specs=(C',))(a, b, c)
+        pipe = emit_pipeline_warp_specialized(
+            product, grid=(steps_2,), in_specs=(A', B'), out_specs=(C',)
+        )
+        pipe(a, b, c)
 
 where A' is A with the index map ``lambda i2: A.index_map(i0, i1, i2)``, whose source is put in
 place, so that the pass sees which of the pipeline's dimensions a block depends on.

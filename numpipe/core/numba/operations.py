@@ -5,7 +5,8 @@ A typer is a generator function that generates code behind its `yield`, or retur
 None for types not its own::
 
     def typer(typing_context, ring, k):                 # types
-        context, builder, args = yield I32(ring, I32)   # the call's signature; then what LLVM code is made with
+        # yields the call's signature, and gets what it generates LLVM code with
+        context, builder, args = yield I32(ring, I32)
         return builder.add(args[1], …)                  # None: no value
 
     def typer(typing_context, ring, k):

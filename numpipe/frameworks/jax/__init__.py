@@ -17,7 +17,7 @@ from __future__ import annotations
 from ...diagnostics.errors import TargetError
 
 try:
-    import jax as _jax  # noqa: F401  without it the files below cannot be imported
+    import jax as _jax  # noqa: F401
 except ImportError as error:
     raise TargetError(
         f"numpipe.jax needs JAX, which cannot be imported ({error}): pip install jax, or "

@@ -24,7 +24,7 @@ else on the simulated SM.
 from ...diagnostics.errors import TargetError
 
 try:
-    import torch as _torch  # noqa: F401  without it the files below cannot be imported
+    import torch as _torch  # noqa: F401
 except ImportError as error:
     raise TargetError(
         f"numpipe.torch needs PyTorch, which cannot be imported ({error}): pip install torch"

@@ -3,8 +3,8 @@ over.
 
 ::
 
-    memory role         until every slot of the rings that CTAs fill together has been released by all of them
-    compute role        until all CTAs have read the partial sums that this one sent them (`reduce_scatter`)
+    memory role    until all CTAs have released every slot of the rings that they fill together
+    compute role   until all CTAs have read the partial sums that this one sent (`reduce_scatter`)
 
 Then all arrivals that the CTA's barriers count have come, and all copies have landed, for its own
 warpgroups have waited for them. The cluster's barrier would say the same, but its arrival is a

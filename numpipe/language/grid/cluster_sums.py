@@ -5,9 +5,11 @@ The CTAs along an axis of the cluster have parts of one tile's steps, and so sum
 each. CTA number p of n keeps share p of its columns, and sends the others to the CTAs whose shares
 they are, straight from its registers::
 
-    tile of 128 columns, 2 CTAs      CTA 0: steps 0 … k / 2 - 1             CTA 1: steps k / 2 … k - 1
-    send                             its columns 64 … 127 to CTA 1          its columns 0 … 63 to CTA 0
-    add                              its columns 0 … 63 + those of CTA 1    its columns 64 … 127 + those of CTA 0
+    tile of 128 columns, 2 CTAs:
+
+             CTA 0: steps 0 … k / 2 - 1         CTA 1: steps k / 2 … k - 1
+    send     its columns 64 … 127 to CTA 1      its columns 0 … 63 to CTA 0
+    add      columns 0 … 63, own + of CTA 1     columns 64 … 127, own + of CTA 0
 
 There is no owner, as `splits` has one: so the way between two SMs is used in both directions, and
 all CTAs store.

@@ -9,12 +9,14 @@ lane l is at 16 (128 i + l) bytes, so a warp moves whole lines. Warpgroup w of a
 warpgroup w of the other::
 
     of another part   write   all lanes store their registers
-                              named barrier: the stores of all lanes come before what one of them does next
+                              named barrier: the stores of all lanes come before what one of
+                              them does next
                       signal  one lane writes 1 to the flag (st.release.gpu)
-    of the owner      await   each lane polls the flag of another part (ld.acquire.gpu), and sets it to 0 for the next launch
+    of the owner      await   each lane polls the flag of another part (ld.acquire.gpu), and sets it
+                              to 0 for the next launch
                               named barrier: what these lanes have seen, all lanes may read
-                      add     all lanes load, and add to their registers, part by part, in the order of the steps; of a small
-                              tile the loads of several parts fly together
+                      add     all lanes load, and add to their registers, part by part, in the order
+                              of the steps; the loads of several parts of a small tile overlap
 
 Where the CTAs of a cluster go through the same tiles, each has slots of its own, which only the CTA
 at the same place of another cluster reads. All flags are 0 between launches, so the next launch on

@@ -5,7 +5,7 @@ The steps of a tile are cut into *parts*. The first of them, which begins with s
 *owner*: it adds the others' sums to its own (`partials.combine`) and stores the tile. Three ways to
 cut, for G CTAs::
 
-    split=3     each tile into 3 parts, of CTAs next to each other; the owner is the last of these CTAs
+    split=3     each tile into 3 parts, of CTAs next to each other; the owner is the last of these
 
                 CTA 0      1      2      3      4      5
                 tile 0: steps       owner  tile 1: ...
@@ -18,10 +18,11 @@ cut, for G CTAs::
                 Merrill, Cecka, Garland, Owens, PPoPP 2023), 1 to 2 tiles a CTA, so that whole waves
                 are left: of these each CTA has whole tiles
 
-                steps  | tile 2      | tile 1      | tile 0      |       G = 4: a CTA has one part
-                       that another one owns at most,
-                CTA    |3    |3  2|2      1|1     0|0            |       its first, and owns the
-                       last that it computes
+                steps  | tile 2      | tile 1      | tile 0      |
+                CTA    |3    |3  2|2      1|1     0|0            |
+
+                G = 4: a CTA has at most one part that another CTA owns, its first, and owns the
+                last that it computes
 
 **An owner waits only for CTAs of a smaller index.** So no CTAs ever wait for each other in a
 circle, and since the GPU starts CTAs in the order of their indices, those that are waited for have

@@ -2,13 +2,13 @@
 
 ::
 
-    numpipe.copy_gmem_to_smem(a.at[ds(m * 64, 64), ds(k * 64, 64)], buffer.at[slot], landed.at[slot])
-    numpipe.barrier_wait(landed.at[slot])                       # the tile is there
+    block = a.at[ds(m * 64, 64), ds(k * 64, 64)]
+    numpipe.copy_gmem_to_smem(block, buffer.at[slot], landed.at[slot])
+    numpipe.barrier_wait(landed.at[slot])  # the tile is there
 
-    numpipe.commit_smem()                                       # what the warpgroup has written is
-                                                                there for the TMA
+    numpipe.commit_smem()  # what the warpgroup wrote is visible to the TMA
     numpipe.copy_smem_to_gmem(tile, c.at[ds(m * 64, 64), ds(n * 64, 64)])
-    numpipe.wait_smem_to_gmem(0)                                # it is in global memory
+    numpipe.wait_smem_to_gmem(0)  # it is in global memory
 
 A warpgroup calls them with all its lanes, and one of its lanes issues: as many TMA copies as the
 tile has panels (`plan.layout`). The memory role issues none of them. Any warpgroup may wait for a

@@ -34,7 +34,8 @@ addresses lie in one"""
 
 # Sets LOST, the word at FLAG, and if it is the first writes the record: WORDS is the address of the
 # launch's words, INDEX, SEEN and WANTED are what was waited for, of KIND, at the PLACE of the unit.
-TELL = """atom.relaxed.sys.global.exch.b32 word, [FLAG], 1; setp.ne.u32 late, word, 0; @late bra OUT;
+TELL = """atom.relaxed.sys.global.exch.b32 word, [FLAG], 1;
+setp.ne.u32 late, word, 0; @late bra OUT;
 ld.b64 at, [WORDS+8]; setp.eq.u64 late, at, 0; @late bra OUT;
 ld.b32 word, [WORDS]; st.volatile.global.b32 [at+4], word; st.volatile.global.b32 [at+8], INDEX;
 st.volatile.global.b32 [at+12], SEEN; st.volatile.global.b32 [at+16], WANTED;
@@ -43,18 +44,24 @@ mov.u32 word, %ctaid.y; st.volatile.global.b32 [at+24], word;
 mov.u32 word, %ctaid.z; st.volatile.global.b32 [at+28], word;
 mov.u32 word, %tid.x; st.volatile.global.b32 [at+32], word; st.volatile.global.b32 [at+36], PLACE;
 mov.u32 word, KIND; st.release.sys.global.b32 [at], word;"""
-# $0 the launch's words, $1 the sections, $2 bytes of one, $3 where its semaphores' address lies in
-# it
-_BEGIN = """{ .reg .pred np_gpus, late; .reg .b32 me, gpus, rank, seen, word; .reg .b64 at, own, begun, now, end, mine;
+# $0 the launch's words, $1 the sections, $2 bytes of a section, $3 the offset in a section of the
+# address of its semaphores
+_BEGIN = """{ .reg .pred np_gpus, late; .reg .b32 me, gpus, rank, seen, word;
+.reg .b64 at, own, begun, now, end, mine;
 ld.b32 me, [$0]; ld.b32 gpus, [$0+4]; mul.wide.s32 mine, me, 4;
-mul.wide.s32 at, me, $2; add.s64 at, at, $1; add.s64 at, at, $3; ld.b64 own, [at]; add.s64 own, own, -BEFORE;
+mul.wide.s32 at, me, $2; add.s64 at, at, $1; add.s64 at, at, $3;
+ld.b64 own, [at]; add.s64 own, own, -BEFORE;
 mov.u32 rank, 0;
-SAY: setp.ge.s32 np_gpus, rank, gpus; @np_gpus bra SAID; setp.eq.s32 np_gpus, rank, me; @np_gpus bra NEXT;
-mul.wide.s32 at, rank, $2; add.s64 at, at, $1; add.s64 at, at, $3; ld.b64 at, [at]; add.s64 at, at, mine;
+SAY: setp.ge.s32 np_gpus, rank, gpus; @np_gpus bra SAID;
+setp.eq.s32 np_gpus, rank, me; @np_gpus bra NEXT;
+mul.wide.s32 at, rank, $2; add.s64 at, at, $1; add.s64 at, at, $3;
+ld.b64 at, [at]; add.s64 at, at, mine;
 red.release.sys.global.add.s32 [at+-BEFORE], 1;
 NEXT: add.s32 rank, rank, 1; bra SAY;
-SAID: ld.b64 end, [$0+16]; mov.u64 now, %globaltimer; add.u64 end, end, now; mov.b64 begun, own; mov.u32 rank, 0;
-EACH: setp.ge.s32 np_gpus, rank, gpus; @np_gpus bra ALL; setp.eq.s32 np_gpus, rank, me; @np_gpus bra FURTHER;
+SAID: ld.b64 end, [$0+16]; mov.u64 now, %globaltimer; add.u64 end, end, now;
+mov.b64 begun, own; mov.u32 rank, 0;
+EACH: setp.ge.s32 np_gpus, rank, gpus; @np_gpus bra ALL;
+setp.eq.s32 np_gpus, rank, me; @np_gpus bra FURTHER;
 AGAIN: ld.acquire.sys.global.b32 seen, [begun]; setp.ge.s32 np_gpus, seen, 1; @np_gpus bra CAME;
 ld.relaxed.sys.global.b32 word, [own+LOST]; setp.ne.u32 late, word, 0; @late bra OUT;
 mov.u64 now, %globaltimer; setp.lt.u64 late, now, end; @late bra AGAIN;
@@ -66,8 +73,10 @@ OUT: }"""
 # $0 1: the launches of all peers have begun, 2: they have not, and the wait was given up; $1 this
 # GPU's semaphores
 _GATE = """{ .reg .pred np_gpus; .reg .b32 seen;
-AGAIN: mov.u32 $0, 1; ld.acquire.gpu.global.b32 seen, [$1+GO]; setp.ne.u32 np_gpus, seen, 0; @np_gpus bra OUT;
-mov.u32 $0, 2; ld.relaxed.sys.global.b32 seen, [$1+LOST]; setp.eq.u32 np_gpus, seen, 0; @np_gpus bra AGAIN;
+AGAIN: mov.u32 $0, 1; ld.acquire.gpu.global.b32 seen, [$1+GO];
+setp.ne.u32 np_gpus, seen, 0; @np_gpus bra OUT;
+mov.u32 $0, 2; ld.relaxed.sys.global.b32 seen, [$1+LOST];
+setp.eq.u32 np_gpus, seen, 0; @np_gpus bra AGAIN;
 OUT: fence.proxy.async.global; }"""
 
 

@@ -339,10 +339,8 @@ def each_lane(
     """Call ``body(indices, *tiles, *carry)`` in every lane, and return what the lanes return, as
     one carry."""
     lanes = as_lane(tiles)
-    facts = facts_of(body)
-    arguments = [
-        facts.packed((indices, *lanes, *scatter(carry, number))) for number in range(LANES)
-    ]  # type: ignore[union-attr]
+    packed = facts_of(body).packed  # type: ignore[union-attr]
+    arguments = [packed((indices, *lanes, *scatter(carry, number))) for number in range(LANES)]
     return gather(current().each_lane(as_lane(body), arguments))
 
 

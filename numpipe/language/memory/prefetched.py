@@ -3,13 +3,16 @@ role of the CTA reads it.
 
 ::
 
-    pages = numpipe.prefetched(table)                    # once a CTA; numbers of `table` steer without it too
-    pipe = numpipe.pipeline(grid=(counts[s],), in_specs=(BlockSpec((64, 64), lambda k: (pages[s, k], 0)),))
+    # once a CTA; elements of `table` may steer a kernel without it too
+    pages = numpipe.prefetched(table)
+    spec = BlockSpec((64, 64), lambda k: (pages[s, k], 0))
+    pipe = numpipe.pipeline(grid=(counts[s],), in_specs=(spec,))
 
-    who issues     wait until the array may be read (the kernel's entry) ; expect the bytes ;
-                   cp.async.bulk    on one mbarrier,
-    every role     wait for phase 0 ; read as often as it likes
-                   which has no other
+    who issues     wait until the array may be read (the kernel's entry); expect the bytes;
+                   cp.async.bulk
+    every role     wait for phase 0; read as often as it likes
+
+on one mbarrier, which has no other phase.
 
 Nobody writes the bytes again, so nothing has to be released, and the wait of a role is all that
 orders its reads. The memory role issues; without one each compute warpgroup has bytes, and a

@@ -68,10 +68,10 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
     if form.dtype != dst.dtype:
         raise SpecError(f"{SEND}: src is {form.dtype}, dst {dst.dtype}: send src.astype(dst.dtype)")
     if layout.itemsize * (2 if layout.inner == 1 else 1) < 4:
+        share = "two adjacent columns" if layout.inner == 1 else "one element of a row"
         raise SpecError(
-            f"{SEND}: st.async stores 4 bytes at least, and a lane has "
-            f"{'two adjacent columns' * (layout.inner == 1)}{'one element of a row' * (layout.inner == 0)} "
-            f"of {dst.dtype}: send "
+            f"{SEND}: st.async stores 4 bytes at least, and a lane has {share} of {dst.dtype}: "
+            "send "
             + (
                 "a tile of 16 or 32 bits, src.astype(…)"
                 if layout.itemsize == 1

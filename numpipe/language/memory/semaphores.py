@@ -14,13 +14,16 @@ from it. It stands in the kernel's last array, which callers do not pass:
 
 ::
 
-    signal   one lane     cp.async.bulk.wait_group 0: the TMA stores of this warpgroup are in global memory, and the completion of
-                          each is followed by an implicit proxy fence
-             all          named barrier: the stores of all lanes come before what one of them does next
+    signal   one lane     cp.async.bulk.wait_group 0: the TMA stores of this warpgroup are in global
+                          memory, and the completion of each is followed by an implicit proxy fence
+             all          named barrier: the stores of all lanes come before what one of them does
+                          next
              one lane     red.release.sys.add, at the GPU whose semaphore it is
-    wait     one lane     ld.acquire.sys, again and again, until the value is there; fence.proxy.async.global, so that TMA copies
-                          behind it see ordinary stores that came before the signal
-             all          named barrier: what this lane has seen, all lanes may read (the memory role is one lane)
+    wait     one lane     ld.acquire.sys, repeated until the value is there;
+                          fence.proxy.async.global, so that later TMA copies see ordinary stores
+                          that came before the signal
+             all          named barrier: what this lane has seen, all lanes may read (the memory
+                          role is one lane)
 
 Both roles wait, for the memory role loads what it waits for; the compute role alone signals, each
 warpgroup for itself.

@@ -300,7 +300,8 @@ def check_body(pipe: PipelineBase, function: Any, carry: bool) -> Facts:
     wanted = 1 + tiles + barriers * len(manual) + carry
     if body.parameters > wanted if body.rest else body.parameters != wanted:
         kinds = [(tiles, "tile"), *((barriers, f"{kind} barrier") for kind in manual)]
-        given = f"({', '.join(['indices', *(plural(count, kind) for count, kind in kinds if count), *['carry'] * carry])})"
+        arguments = ["indices", *(plural(count, kind) for count, kind in kinds if count)]
+        given = f"({', '.join(arguments + ['carry'] * carry)})"
         fix = (
             ""
             if abs(body.parameters - wanted) > 1 or (body.parameters > wanted) == carry

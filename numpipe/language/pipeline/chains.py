@@ -6,7 +6,8 @@ of.
     pipe = numpipe.emit_pipeline_warp_specialized(body, …)
     shared = pipe.get_allocations(a, b)
     pipe(a, b, allocations=shared)
-    numpipe.emit_pipeline_warp_specialized(other_body, …)(d, e, allocations=shared)     # the same slots, barriers and counters
+    # the same slots, barriers and counters
+    numpipe.emit_pipeline_warp_specialized(other_body, …)(d, e, allocations=shared)
 
 and loops over pipelines, ``for … in other(d, e, allocations=shared):``.
 

@@ -11,7 +11,7 @@ itself.
         numpipe.barrier_wait(a_ready)                    # b may still be on its way
         numpipe.barrier_wait(b_ready)
         acc = numpipe.wgmma_wait(numpipe.wgmma(acc, a_tile, b_tile.T), 0)
-        numpipe.barrier_arrive(a_consumed)               # from here on the memory role may load the next a
+        numpipe.barrier_arrive(a_consumed)               # the memory role may load the next a
         numpipe.barrier_arrive(b_consumed)
         return acc
 

@@ -5,11 +5,11 @@ An *output ring* is S slots, without mbarriers, and a step counter like a load r
 blocks, and block s uses slot ``s % S``. All compute warpgroups write their parts of a tile; the
 elected lane of the first of them stores it::
 
-                     all compute warpgroups                    one lane of the first
+                     all compute warpgroups         one lane of the first
     a block ends     write the tile
-    (the step before fence.proxy.async                         wait until the next block's slot has been read
-    a change, and    named barrier ------------------------->  TMA stores, one bulk group
-    the loop's end)  write the next block's tile               …
+    (the step before fence.proxy.async              wait until the next block's slot has been read
+    a change, and    named barrier -------------->  TMA stores, one bulk group
+    the loop's end)  write the next block's tile    …
 
 One barrier for each block tells the storing lane that the tile is written, and the writers that the
 next slot is free, because the lane has waited for that before it came. With a single slot the store

@@ -268,7 +268,7 @@ def pipeline(
                           those, and every compute warpgroup releases each tile itself, once a step,
                           when the products that read it have been waited for::
 
-                              for (k,), (a_tile, b_tile), (a_ready, b_ready), (a_consumed, b_consumed) in pipe(a, b):
+                              for _, (a, b), (a_ready, b_ready), (a_free, b_free) in pipe(x, y):
 
                           See `barrier_wait`, `barrier_arrive`, and
                           `emit_pipeline_warp_specialized`, which has these options too.

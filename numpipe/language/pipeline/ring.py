@@ -34,8 +34,10 @@ In a cluster CTAs may fill slots for each other: each loads its share of a block
 lands in all of them. A slot is then free when the warpgroups of all these CTAs have released it,
 and ready when all shares have come, whose bytes each CTA announces for itself::
 
-    CTA 0   wait consumed[s]; expect the whole block on ready[s]; multicast the first half to CTAs 0 and 1
-    CTA 1   wait consumed[s]; expect the whole block on ready[s]; multicast the second half to CTAs 0 and 1
+    CTA 0   wait consumed[s]; expect the whole block on ready[s];
+            multicast the first half to CTAs 0 and 1
+    CTA 1   wait consumed[s]; expect the whole block on ready[s];
+            multicast the second half to CTAs 0 and 1
     both    wait ready[s]; read; lane i of each warp arrives on consumed[s] of the i-th of the two
 
 A share may land before its bytes are announced; the phase cannot end without that announcement's

@@ -3,8 +3,8 @@
 Operands that change together and have as many slots share a ring (`ring`); a pipeline has a ring
 for each such group::
 
-    in_specs   a: (i, k)   b: (k, j)   w: (j, 0)   bias: (0, 0)          grid (i, j, k)
-    ring       |------- 0 -------|     1: 2 of 3   2: 0 of 3             dimensions whose change is a new block
+    in_specs   a: (i, k)   b: (k, j)   w: (j, 0)   bias: (0, 0)     grid (i, j, k)
+    ring       |------- 0 -------|     1: 2 of 3   2: 0 of 3        dimensions that begin a block
 
 At each step the memory role fills one slot in the rings that begin a block there, ring after ring
 (`produce`). The compute role releases, in all rings, what has been used for the last time, then
@@ -15,7 +15,9 @@ A *single-stream* pipeline has no memory role: every compute warpgroup that come
 whole of it, with rings of its own (slots, barriers and counters), which one elected lane fills
 between the warpgroup's steps::
 
-    step          prologue        0            1            2                  slots = 3, delay_release = 0
+    slots = 3, delay_release = 0:
+
+    step          prologue        0            1            2
     fills          0 1 2               3            4            5
     releases                           0            1            2
     computes                   0            1            2

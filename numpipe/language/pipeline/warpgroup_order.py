@@ -7,7 +7,7 @@
         with numpipe.turn("products"):
             s = numpipe.wgmma(None, q_tile, k_tile.T)
             acc = numpipe.wgmma(acc, p, v_tile)
-        …                                              # softmax, while the next warpgroup's products run
+        …                                   # softmax, while the next warpgroup's products run
 
     warpgroup 0   |products| softmax ....... |products| softmax
     warpgroup 1   .........|products| softmax ....... |products| softmax

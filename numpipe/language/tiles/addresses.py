@@ -23,7 +23,9 @@ swizzle, in steps of 16, spreads over half of the banks only. So every other row
 takes the groups in another order (`detour`)::
 
     row (g)          0  1  2  3       0  1  2  3
-    pair of chunks   0  0  1  1   ->  0  2  1  3      group j of 128 bytes: j for even rows, j ^ 2 for odd ones
+    pair of chunks   0  0  1  1   ->  0  2  1  3
+
+    group j of 128 bytes: j for even rows, j ^ 2 for odd rows
 
 and the registers of two groups change places behind a load, or before a store.
 

@@ -160,17 +160,21 @@ def _atomic(reduction: str) -> Op[..., Any]:
     return named(
         operation,
         name,
-        f"""Make each element of a view of an array {_RESULTS[reduction]}, atomically, inside a kernel.
+        f"""Make each element of a view of an array {_RESULTS[reduction]}, atomically, in a kernel.
 
-    dst   in shared memory a tile, or ``hist.at[indices]``: see `numpipe.language.tiles.shared_atomics`; in global memory
-          ``array.at[ds(i, 64), ds(j, 64)]``, or ``array.at[ds(i, 64)]`` for a vector; with an integer along each other dimension.
-          What lies outside the array is left out; starts are not negative. ``array.at[i, j]`` is a single element
-    tile  a register tile of that shape and of the array's type; for an element a number, as `elements` has it
+    dst   in shared memory a tile, or ``hist.at[indices]``: see
+          `numpipe.language.tiles.shared_atomics`; in global memory
+          ``array.at[ds(i, 64), ds(j, 64)]``, or ``array.at[ds(i, 64)]`` for a vector, with an
+          integer along each other dimension. Elements outside the array are left out; starts are
+          not negative. ``array.at[i, j]`` is a single element
+    tile  a register tile of that shape and of the array's type; for a single element a number (see
+          `elements`)
 
-    By all lanes of a warpgroup. With more than one compute warpgroup each of them does so: give them rows of their own, or say
-    num_compute_wgs=1. Other CTAs may do the same to the same elements, and nothing else within the kernel. Raises SpecError where
-    shapes or types differ, for inputs, and for types of which there is no such reduction (PTX ISA, "red",
-    "cp.reduce.async.bulk.tensor"). See `numpipe.language.tiles.atomics` for which is taken, and for its types.
+    All lanes of a warpgroup call it. With more than one compute warpgroup each of them does so:
+    give them rows of their own, or pass num_compute_wgs=1. Other CTAs may do the same to the same
+    elements, and nothing else within the kernel. Raises SpecError where shapes or types differ, for
+    inputs, and for types without this reduction (PTX ISA, "red", "cp.reduce.async.bulk.tensor").
+    `numpipe.language.tiles.atomics` says which instruction is used, and for which types.
     """,
     )
 

@@ -127,8 +127,8 @@ def _function(
     parameters = [
         inspect.Parameter(operand, inspect.Parameter.POSITIONAL_OR_KEYWORD) for operand in operands
     ]
-    operation.__signature__ = inspect.Signature(
-        [  # type: ignore[attr-defined]
+    operation.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
             *parameters,
             inspect.Parameter("literals", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=0),
         ]
@@ -236,7 +236,8 @@ sigmoid = _rounded(
     _sigmoid,
     """1 / (1 + exp(-x)) of a float32 tile or number, within 4 ulp.
 
-``x * numpipe.sigmoid(x)`` is SiLU. With ``approx_math`` it is ``tanh.approx``, absolutely within 2^-11 (PTX ISA, "tanh").
+``x * numpipe.sigmoid(x)`` is SiLU. With ``approx_math`` it is computed by ``tanh.approx``, with an
+absolute error of at most 2^-11 (PTX ISA, "tanh").
 
 >>> float(sigmoid(np.float32(0)))
 0.5

@@ -286,8 +286,9 @@ def _partial(name: str, function: Callable[..., Any], doc: str) -> Any:
         doc
         + """
 
-    A tile (M, 8) of a tile (M, N) of float32 or int32, made by each lane of its own elements: 4 registers for each 64 rows. Reduce
-    it along axis 1 for what the whole row gives. Raises SpecError for other tiles.
+    From a tile (M, N) of float32 or int32, each lane computes its part of a tile (M, 8) from its
+    own elements: 4 registers for each 64 rows. Reduce the result along axis 1 for the value of the
+    whole row. Raises SpecError for other tiles.
     """,
     )
 

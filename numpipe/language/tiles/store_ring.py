@@ -6,7 +6,8 @@ memory (stmatrix.trans). Each compute warpgroup has a ring of its own: `store_sl
 A tile is stored in batches of at most that many panels::
 
     put    one lane     wait until the TMA stores of the batch before have read the panels
-           all          named barrier; write the panels (stmatrix, swizzled); proxy fence; named barrier
+           all          named barrier; write the panels (stmatrix, swizzled); proxy fence;
+                        named barrier
            one lane     one TMA store a panel, one bulk group: they run while the warpgroup goes on
 
 Nothing waits for global memory until the kernel ends, so the stores of a tile overlap the next

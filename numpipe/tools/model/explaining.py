@@ -294,8 +294,9 @@ class Explanation:
             f"{'predicted':<18}{_time(self.predicted_seconds):>10}{rates(self.predicted_seconds)}",
         ]
         if self.measured is not None:
+            seconds = self.measured.seconds
             lines.append(
-                f"{'measured':<18}{_time(self.measured.seconds):>10}{rates(self.measured.seconds)}   "
+                f"{'measured':<18}{_time(seconds):>10}{rates(seconds)}   "
                 f"{self.measured.over_predicted:.2f} x predicted"
             )
             lines += [

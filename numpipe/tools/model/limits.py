@@ -6,8 +6,8 @@ the same without each cost.
     step      = products + turn                          of the compute role
     a slot    : latency + copy + its step                comes round every `slots` steps
     CTA       = steps x max(step, slot / slots) + tiles x (drain + store) + start
-    start     = first tile + last store                  nothing of a CTA runs beside them, unless another CTA is on its SM
-    SM        = its CTAs, one after another              the SM with the most work makes the wave tail
+    start     = first tile + last store                  overlaps only with another CTA on its SM
+    SM        = its CTAs, one after another              the busiest SM makes the wave tail
     kernel    = launch + max(SM, L2, HBM, link)
 
 A *loss* is what the prediction falls by when a thing costs nothing: a ring with endless slots, SMs
@@ -53,7 +53,9 @@ ADVICE = {
         "tiles are too small: a larger one loads fewer bytes, and has fewer steps, for the same "
         "FLOP"
     ),
-    "wave tail": "SMs idle at the end: another tile size, or a grid whose tiles divide among the SMs",
+    "wave tail": (
+        "SMs idle at the end: another tile size, or a grid whose tiles divide among the SMs"
+    ),
     "CTA start": (
         "an SM's CTAs each wait for their first loads and last stores: a persistent grid "
         "(numpipe.persistent(), numpipe.tiles), or more work a CTA"

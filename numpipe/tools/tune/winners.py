@@ -103,7 +103,8 @@ def _spelled(arg: Any) -> str:
     if not is_array(arg):
         return repr(arg)
     info = launch.describe(arg, "array", "autotune")
-    return f"{info.dtype.name}{list(info.shape)}{'' if launch.major_order(info) == 'row' else ' column-major'}"
+    order = "" if launch.major_order(info) == "row" else " column-major"
+    return f"{info.dtype.name}{list(info.shape)}{order}"
 
 
 # ---- the answer

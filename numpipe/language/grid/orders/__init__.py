@@ -12,10 +12,13 @@ blocks they share in L2::
 In a kernel an order is a name, an object, or a host table: a 2-D int32 array argument with a row of
 indices for each tile::
 
-    for m, n in numpipe.tiles(m_tiles, n_tiles, order="snake", group=8):          # group may be a run-time value
+    # group may be a run-time value
+    for m, n in numpipe.tiles(m_tiles, n_tiles, order="snake", group=8):
     for m, n in numpipe.tiles(m_tiles, n_tiles, order=numpipe.orders.Snake(8)):
-    for m, n in numpipe.tiles(m_tiles, n_tiles, order=cfg.order):                 # a Static's field, name or object
-    for m, n in numpipe.tiles(m_tiles, n_tiles, order=table):                     # an argument, e.g. Hilbert().table((32, 64))
+    # a field of a Static: name or object
+    for m, n in numpipe.tiles(m_tiles, n_tiles, order=cfg.order):
+    # an array argument, such as Hilbert().table((32, 64))
+    for m, n in numpipe.tiles(m_tiles, n_tiles, order=table):
 
 On the host an order says where tile t lies (`Order.coordinates`), what comes into L2 under it
 (`Order.bytes`), and draws itself (`Order.plot`). `order` has the objects and host tables, `places`
