@@ -97,7 +97,7 @@ def test_the_default_of_a_static_must_be_hashable() -> None:
     with pytest.raises(SpecError, match="kernel k: the Static 'cfg' must be hashable"):
 
         @numpipe.kernel
-        def k(a, *, cfg: numpipe.Static = {}):
+        def k(a, *, cfg: numpipe.Static = {}):  # noqa: B006
             pass
 
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numpipe import ArrayType, SpecError, Workspace, cdiv
+from numpipe import ArrayType, SpecError, Workspace, cdiv  # noqa: F401  (drawn sources use them)
 from numpipe.errors import ImageError
 from numpipe.kernels.call_results import HostView
 from numpipe.kernels.evaluation import ERRORS
@@ -276,7 +276,7 @@ REFUSED = {
     "object": (lambda a: (CONFIG, a.ndim), "it reads CONFIG, a Config", "CONFIG"),
     "attribute": (lambda a: a.shape[0].real, "it has a.shape[0].real", "a.shape[0].real"),
     "method": (lambda a: str(a.ndim).upper(), "it calls str(a.ndim).upper", "str(a.ndim).upper()"),
-    "name": (lambda a: a.shape[0] + nowhere, "nowhere is not defined", "nowhere"),  # type: ignore[name-defined]
+    "name": (lambda a: a.shape[0] + nowhere, "nowhere is not defined", "nowhere"),  # type: ignore[name-defined]  # noqa: F821
     "lambda": (lambda a: (lambda n: n)(a.ndim), "it calls lambda n: n", "(lambda n: n)(a.ndim)"),
     "itself": (around, "it calls itself", None),
     "arguments": (lambda *a: a[0].shape, "it takes *args or **kwargs", None),

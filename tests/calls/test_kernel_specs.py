@@ -91,7 +91,7 @@ def test_errors_are_at_the_users_line() -> None:
         out_specs=BlockSpec((64, 64), lambda i: (i, 0)),
     )
     def wrong(a, c):
-        c[...] = nowhere
+        c[...] = nowhere  # noqa: F821
 
     with pytest.raises(
         numpipe.CompileError,

@@ -113,7 +113,7 @@ def kernel(folder: Path, **values: Any) -> numpipe.Kernel:
         exec(compile(file.read_text(encoding="utf8"), str(file), "exec"), module.__dict__)
         modules[name] = module
     found: numpipe.Kernel = modules["kernels"].kernel
-    found.described((X,), {}).variant.lifted  # while its source is in the file
+    found.described((X,), {}).variant.lifted  # noqa: B018  # while its source is in the file
     return found
 
 
@@ -189,7 +189,7 @@ def test_it_can_be_turned_off(
 ) -> None:
     monkeypatch.setenv("NUMPIPE_CACHE", "0")
     for _ in range(2):
-        variant(kernel(tmp_path)).image
+        variant(kernel(tmp_path)).image  # noqa: B018
     assert len(compiles) == 2 and not folder.exists()
 
 
@@ -270,7 +270,7 @@ def test_another_version_of_a_compiler_is_another_key(
 def test_what_chooses_a_compiler_is_part_of_the_key(
     variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert compilers.compiler() == compilers.compiler() != None
+    assert compilers.compiler() == compilers.compiler() != None  # noqa: E711
     before = compilers._found.__wrapped__()
     monkeypatch.setenv(variable, "/another")
     assert compilers.compiler() is None, "nobody knows which of the two Numba has read"
@@ -353,7 +353,7 @@ def test_a_folder_that_others_may_write_to_is_not_used_and_that_is_said_once(
         RuntimeWarning, match="is not used: .*others may write to it.*; set NUMPIPE_CACHE_DIR to"
     ) as told:
         for _ in range(2):
-            variant(kernel(tmp_path)).image
+            variant(kernel(tmp_path)).image  # noqa: B018
     assert len(told) == 1 and len(compiles) == 2 and not files(folder)
 
 

@@ -563,7 +563,7 @@ def test_whatever_is_edited_an_image_of_the_cache_is_that_of_a_fresh_compile(
 
     def check(one: Variant, again: Variant) -> None:
         try:
-            one.image
+            one.image  # noqa: B018
         except numpipe.NumpipeError as error:
             with pytest.raises(type(error)):
                 again._build()

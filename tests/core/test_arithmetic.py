@@ -4,7 +4,7 @@ errors at the user's line.
 What the GPU computes is compared in tests/gpu/test_arithmetic_on_gpu.py; here its types are, and
 the instructions.
 """
-
+# ruff: noqa: F841 (kernels that must be refused)
 
 from __future__ import annotations
 
@@ -393,7 +393,7 @@ def named_tuples_of_literals(c, n, x):
 
 @gives(4 + 7 + 2, 4)
 def captured_literals(c, n):
-    if n is None:
+    if n is None:  # noqa: SIM108
         step = 1
     else:
         step = 7

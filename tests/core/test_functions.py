@@ -318,7 +318,7 @@ def test_an_error_in_a_helper_shows_its_line_and_who_called(execution: str) -> N
 def test_recursion_is_refused_where_it_closes() -> None:
     @numpipe.kernel(num_compute_wgs=1)
     def calls(c):
-        x = recursive(c.shape[0])
+        x = recursive(c.shape[0])  # noqa: F841
 
     with pytest.raises(
         CompileError,

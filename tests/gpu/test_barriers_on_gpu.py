@@ -11,7 +11,7 @@ import pytest
 import numpipe
 from tests.kernels.barrier_plans import MANUAL, RINGS, Plan, check, expected, inputs, load, source
 from tests.language.pipeline import test_barriers_in_trees as in_trees
-from tests.language.pipeline.test_barriers_in_loops import (
+from tests.language.pipeline.test_barriers_in_loops import (  # noqa: F401
     test_in_all_that_a_pipeline_stands_in,
 )
 

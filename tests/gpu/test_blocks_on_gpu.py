@@ -27,7 +27,7 @@ from tests.kernels.block_kernels import (
     product,
     scores,
 )
-from tests.language.tiles.test_blocks import (
+from tests.language.tiles.test_blocks import (  # noqa: F401
     test_a_product_for_each_batch,
     test_arrays_without_elements_are_what_lies_outside,
     test_overlapping_windows_along_the_contiguous_dimension,

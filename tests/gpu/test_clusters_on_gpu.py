@@ -28,17 +28,17 @@ from tests.kernels.cluster_kernels import (
     summed_by_all,
     sums_of_clusters,
 )
-from tests.language.grid.test_clusters import (
+from tests.language.grid.test_clusters import (  # noqa: F401
     test_bodies_wait_for_and_release_what_is_shared,
     test_both_operands_are_shared_in_clusters_of_two_dimensions,
     test_cluster_barriers_let_the_ctas_of_a_cluster_meet,
 )
 from tests.language.memory.test_cluster_copies import sums
-from tests.language.memory.test_cluster_refs import (
+from tests.language.memory.test_cluster_refs import (  # noqa: F401
     test_all_ctas_load_what_each_has_stored,
     test_parts_and_vectors_of_another_cta_are_loaded,
 )
-from tests.language.memory.test_remote import (
+from tests.language.memory.test_remote import (  # noqa: F401
     test_a_leader_hears_from_all_ctas_of_its_cluster,
     test_sums_of_rows_are_vectors_that_ctas_send_each_other,
     test_tiles_go_round_a_cluster,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.scalar_kernels import STORED, counted_wrong, statistics_wrong
-from tests.language.tiles.test_elements import (
+from tests.language.tiles.test_elements import (  # noqa: F401
     test_a_number_takes_the_arrays_type,
     test_numbers_are_stored_beside_a_memory_role,
 )

@@ -11,7 +11,7 @@ import pytest
 import numpipe
 from numpipe import BlockSpec, CompilerParams, cdiv, ds
 from tests.kernels.emitted_kernels import KERNELS, Config, gemm_loop, product
-from tests.language.pipeline.test_emit import (
+from tests.language.pipeline.test_emit import (  # noqa: F401
     SHAPES,
     arrays,
     nested_kernel,

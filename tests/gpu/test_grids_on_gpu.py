@@ -8,13 +8,13 @@ import pytest
 
 from tests.calls import test_scalar_places as scalars
 from tests.language.grid import test_grids as grids
-from tests.language.grid.test_grids import (
+from tests.language.grid.test_grids import (  # noqa: F401
     test_the_index_over_several_axes_counts_each_place_once,
 )
-from tests.language.memory.test_scratch_trees import (
+from tests.language.memory.test_scratch_trees import (  # noqa: F401
     test_references_have_the_shape_of_their_types,
 )
-from tests.language.pipeline.test_rest_and_returned import (
+from tests.language.pipeline.test_rest_and_returned import (  # noqa: F401
     test_a_function_returns_a_pipeline_to_loop_over,
 )
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.language.tiles.test_half_tiles import (
+from tests.language.tiles.test_half_tiles import (  # noqa: F401
     test_every_operation_gives_numpys_bits,
 )

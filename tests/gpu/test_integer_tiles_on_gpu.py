@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.language.tiles.test_integer_tiles import (
+from tests.language.tiles.test_integer_tiles import (  # noqa: F401
     test_a_bitcast_keeps_the_bits,
     test_conversions_of_integers_are_numpys,
     test_every_operation_of_integers_is_numpys,

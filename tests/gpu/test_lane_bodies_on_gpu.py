@@ -15,7 +15,7 @@ from tests.kernels.lane_kernels import (
     check_slotted,
     integers,
 )
-from tests.language.memory.test_lane_bodies import (
+from tests.language.memory.test_lane_bodies import (  # noqa: F401
     test_captured_tiles_and_functions_are_a_lanes_in_every_warpgroup,
     test_elements_are_read_and_written_through_the_swizzle,
     test_every_lane_carries_a_number_of_its_own,

@@ -3,7 +3,7 @@ order, many times over."""
 
 from __future__ import annotations
 
-from tests.language.pipeline.test_order_tokens import (
+from tests.language.pipeline.test_order_tokens import (  # noqa: F401
     test_one_after_another_in_any_schedule,
 )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.order_kernels import ORDERS, expected, numbers, on_host, one_plane, output
-from tests.language.grid.test_orders import (
+from tests.language.grid.test_orders import (  # noqa: F401
     test_a_group_may_be_a_value_of_run_time,
     test_a_kernel_walks_an_order_as_the_host_does,
     test_the_table_of_an_order_is_walked_as_the_order,

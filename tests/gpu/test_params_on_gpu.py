@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.division_kernels import divide_by_exact, divide_by_fast
-from tests.plan.test_transforms import (
+from tests.plan.test_transforms import (  # noqa: F401
     test_a_narrower_panel_may_be_cut_where_a_wide_one_cannot,
     test_a_product_is_right_for_panels_of_every_width_and_both_major_orders,
     test_an_output_tile_that_is_transposed_is_stored_as_its_array_lies,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.kernels.part_kernels import coalesced_wrong, halves_wrong, vectors_wrong
-from tests.language.tiles.test_parts import (
+from tests.language.tiles.test_parts import (  # noqa: F401
     test_parts_of_tiles_are_numpys,
 )
 

@@ -19,7 +19,7 @@ from tests.kernels.primitive_kernels import (
     single_stream,
 )
 from tests.language.memory import test_primitives_heeded as heeded
-from tests.language.memory.test_primitives import (
+from tests.language.memory.test_primitives import (  # noqa: F401
     COMBINED,
     DTYPES,
     matrices,
@@ -31,7 +31,7 @@ from tests.language.memory.test_primitives import (
     test_tall_tiles_views_of_slots_and_arrays_of_three_dimensions,
     test_tiles_are_copied_through_slots_of_each_warpgroup,
 )
-from tests.language.memory.test_primitives_heeded import (
+from tests.language.memory.test_primitives_heeded import (  # noqa: F401
     test_a_predicate_chooses_which_copies_are_made_and_a_load_arrives_all_the_same,
 )
 from tests.plan.test_scratch import by_a_function, chosen, other_layouts, with_a_pipeline

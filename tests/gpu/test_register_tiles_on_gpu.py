@@ -23,11 +23,11 @@ from tests.kernels.register_kernels import (
     wanted_of_epilogue,
 )
 from tests.kernels.wgmma_kernels import COLUMNS, is_right
-from tests.language.tiles.test_joined_layouts import (
+from tests.language.tiles.test_joined_layouts import (  # noqa: F401
     test_sums_of_rows_begin_with_a_vector_of_zeros,
     test_vectors_are_joined_wherever_control_flow_is,
 )
-from tests.language.tiles.test_register_tiles import (
+from tests.language.tiles.test_register_tiles import (  # noqa: F401
     test_a_product_of_registers_of_each_shape,
     test_a_vote_decides_for_the_warpgroup_and_not_for_the_memory_role,
     test_conversions_round_as_numpy_does_and_saturate_as_the_gpu_does,

@@ -21,7 +21,7 @@ from tests.kernels.row_kernels import (
     through_registers,
     through_shared,
 )
-from tests.language.tiles.test_rows import (
+from tests.language.tiles.test_rows import (  # noqa: F401
     test_casts_move_tiles_and_vectors,
     test_vectors_parts_masks_and_atomics_of_tiles_by_rows,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.kernels.scatter_kernels import scattered
-from tests.language.tiles.test_scatter import (
+from tests.language.tiles.test_scatter import (  # noqa: F401
     test_blocks_of_three_dimensions_and_tiles_of_one_row_or_column_are_scattered,
     test_rows_columns_and_vectors_go_where_indices_say,
 )

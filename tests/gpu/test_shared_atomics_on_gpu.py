@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.kernels.shared_atomic_kernels import all_kinds, by_lanes, expected, shared_by_two
-from tests.language.tiles.test_shared_atomics import (
+from tests.language.tiles.test_shared_atomics import (  # noqa: F401
     test_tiles_by_rows_too,
 )
 

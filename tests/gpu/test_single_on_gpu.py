@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kernels import single_kernels as kernels
-from tests.language.pipeline.test_warp_specialized_false import (
+from tests.language.pipeline.test_warp_specialized_false import (  # noqa: F401
     test_every_warpgroup_runs_the_kernel_and_has_a_number,
 )
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.slice_kernels import STARTS, anywhere, stored_anywhere
-from tests.language.tiles.test_slices import (
+from tests.language.tiles.test_slices import (  # noqa: F401
     test_two_warps_store_a_tile_that_four_have_twice,
 )
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.smem_kernels import ARRAYS, array, copied, scaled
-from tests.language.tiles.test_smem_tiles import (
+from tests.language.tiles.test_smem_tiles import (  # noqa: F401
     test_views_of_a_tile,
 )
 

@@ -27,7 +27,7 @@ from tests.kernels.tile_function_kernels import (
     running,
     same_bits,
 )
-from tests.language.tiles.test_scans import (
+from tests.language.tiles.test_scans import (  # noqa: F401
     test_as_many_columns_as_an_array_has_are_stored,
     test_blocks_of_a_pipeline_are_stored_in_their_arrays_type,
     test_builtins_of_tiles_are_element_by_element,
@@ -36,7 +36,7 @@ from tests.language.tiles.test_scans import (
     test_stores_convert_as_numpys_assignment,
     test_vectors_are_scanned_in_each_layout,
 )
-from tests.language.tiles.test_tile_functions import (
+from tests.language.tiles.test_tile_functions import (  # noqa: F401
     test_clipping_is_numpys_with_one_bound_and_two,
     test_exact_functions_give_numpys_bits,
     test_means_and_indices_are_numpys,

@@ -10,7 +10,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch")
 npt: Any = pytest.importorskip("numpipe.torch")
-from tests.kernels import torch_kernels as kernels
+from tests.kernels import torch_kernels as kernels  # noqa: E402
 
 F16, BF16 = torch.float16, torch.bfloat16
 theirs: Any = torch.nn.functional.scaled_dot_product_attention

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.language.tiles.test_vectors import (
+from tests.language.tiles.test_vectors import (  # noqa: F401
     test_a_lane_reads_elements_of_a_vector,
     test_a_pipeline_of_vectors_reads_zeros_behind_the_array_and_clips_what_it_stores,
     test_a_shared_vector_is_copied_read_and_written_by_hand,

@@ -51,7 +51,7 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def classes(run: Callable[[Any], Any], seconds: float = MOST_SECONDS) -> list[list[Explored]]:
     """The classes of each cluster; fails where they are not all found in time."""
     end, found = time.perf_counter() + seconds, []
-    while not found or len(found) < exploration.clusters:  # bound in the first round
+    while not found or len(found) < exploration.clusters:  # noqa: F821  # bound in the first round
         exploration = Exploration(run, len(found))
         of = []
         for one in exploration:

@@ -528,4 +528,4 @@ def test_every_operation_says_who_executes_it_and_where_the_isa_describes_it(fam
 
 def test_unknown_family_names_those_there_are() -> None:
     with pytest.raises(AttributeError, match=r"no family 'tcgen05'; there are: barrier, .*wgmma"):
-        intrinsics.tcgen05
+        intrinsics.tcgen05  # noqa: B018

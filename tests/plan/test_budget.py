@@ -15,7 +15,7 @@ from tests.kernels.refusals import EXECUTIONS
 
 A = np.zeros((128, 512), np.float16)
 W = np.zeros((64, 64), np.float32)
-O = np.zeros((128, 512), np.float32)
+O = np.zeros((128, 512), np.float32)  # noqa: E741
 
 
 def table(kernel: Any, execution: str, *args: Any) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Looking into kernels: printed lines, assertions, breakpoints. What tests/gpu/test_debug_on_gpu.py
 sees is compared with this."""
-
+# ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
 

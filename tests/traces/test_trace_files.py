@@ -242,8 +242,8 @@ def late(a, b, c):
     )
     for (k,), (a_tile, b_tile) in pipe(a, b):
         if k > 0:
-            acc = numpipe.wgmma(acc, previous, b_tile.T)
-        previous = a_tile
+            acc = numpipe.wgmma(acc, previous, b_tile.T)  # noqa: F821
+        previous = a_tile  # noqa: F841
     c[ds(0, 64), ds(0, 64)] = acc
 
 

@@ -1,6 +1,6 @@
 """The memory role: what may reach it, what it does not have, and what the check of its code knows
 (misuse: tests/misuse)."""
-
+# ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
 

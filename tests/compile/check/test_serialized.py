@@ -332,7 +332,7 @@ def held_through_a_loop(a, c, *, cfg: numpipe.Static):
         temporary = early * 2.0
         s = numpipe.wgmma(None, x, x.T)
         acc = numpipe.wgmma(acc, x, y.T)
-        unused = numpipe.wgmma(None, x, x.T)
+        unused = numpipe.wgmma(None, x, x.T)  # noqa: F841
         s = np.exp(numpipe.wgmma_wait(s))
         if k == 1:
             early = temporary + s.sum()

@@ -3,7 +3,7 @@ kernel can be made from.
 
 What a kernel may not hold is in the table of tests/misuse.
 """
-
+# ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
 

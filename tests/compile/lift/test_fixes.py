@@ -146,7 +146,7 @@ def test_an_operation_of_the_warpgroup_in_code_for_lanes_is_shown_as_it_is_writt
     @numpipe.kernel(num_compute_wgs=1, grid=(1,), compiler_params=BY_LANE)
     def reads(a, c):
         def body(indices, x):
-            value = c[ds(0, 64), ds(0, 64)]
+            value = c[ds(0, 64), ds(0, 64)]  # noqa: F841
 
         numpipe.emit_pipeline_warp_specialized(
             body, grid=(1,), in_specs=(BlockSpec((64, 64), lambda i: (0, 0)),)

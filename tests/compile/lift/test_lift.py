@@ -1,5 +1,5 @@
 """The AST pass: what is folded, what captures, where lines are, how a kernel may be written."""
-
+# ruff: noqa: F841, RUF059 (kernels of which only the rewritten source is looked at)
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_what_a_decided_choice_drops_may_be_wrong() -> None:
         if cfg.count:
             raise ValueError
         y = cfg.count and 64 // cfg.count
-        z = a.shape[0] > 3 if cfg.count == 0 else nowhere
+        z = a.shape[0] > 3 if cfg.count == 0 else nowhere  # noqa: F821
 
     assert body(kernel, cfg=Config()) == ["x = a.shape[0]", "y = 0", "z = __np_gt(a.shape[0], 3)"]
 
@@ -214,7 +214,7 @@ def test_a_constant_that_fails_is_an_error_at_its_line() -> None:
 def test_annotations_of_locals_are_dropped() -> None:
     def kernel(a):
         x: int = ROWS
-        y: Nowhere
+        y: Nowhere  # noqa: F821, F842
 
     assert body(kernel) == ["x = 64"]
 

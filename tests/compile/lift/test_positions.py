@@ -1,6 +1,6 @@
 """Where an error is: the line, what is underlined in it, in whichever file, and the table that
 leads there from Numba's lines."""
-
+# ruff: noqa: F841 (kernels that are wrong on purpose)
 
 from __future__ import annotations
 

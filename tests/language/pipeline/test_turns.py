@@ -383,7 +383,7 @@ def test_warpgroups_that_meet_in_a_tile_are_told_of_the_turn() -> None:
 
 # ---- what has no meaning (in a kernel's source: misuse/turns.py)
 def without_tiles(a, b, c):
-    acc = numpipe.zeros((64, 64), np.float32)
+    acc = numpipe.zeros((64, 64), np.float32)  # noqa: F841
 
 
 def over_blocks(x, y): ...

@@ -189,7 +189,7 @@ def test_a_loop_that_a_constant_has_emptied_runs() -> None:
         for _ in range(2):
             if extra:
                 y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), F32)
-        if y.shape[0] > 64:
+        if y.shape[0] > 64:  # noqa: SIM102
             if extra:
                 y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), F32)
         y[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), F32) + 1.0
