@@ -23,7 +23,8 @@ from numpipe import ArrayType, BlockSpec, cdiv, ds
 
 @numpipe.kernel(out_type=lambda x: ArrayType(x.shape, x.dtype), num_compute_wgs=1)
 def doubled(x, y, *, late: numpipe.Static = False):
-    pipe = numpipe.pipeline(grid=(cdiv(x.shape[1], 64),), max_concurrent_steps=2, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    grid, spec = (cdiv(x.shape[1], 64),), BlockSpec((64, 64), lambda k: (0, k))
+    pipe = numpipe.pipeline(grid=grid, max_concurrent_steps=2, in_specs=(spec,))
     for (k,), (tile,) in pipe(x):
         if k == 0:
             before = tile
@@ -42,7 +43,8 @@ did = "simulated"
 if sys.platform == "linux":
     assert "sm_90a" in doubled.inspect("ptx", x)
     did += f", compiled: {doubled.inspect('resources', x).registers} registers"
-print(f"numpipe {numpipe.__version__} on Python {sys.version.split()[0]}, NumPy {np.__version__}: {did}")
+python = sys.version.split()[0]
+print(f"numpipe {numpipe.__version__} on Python {python}, NumPy {np.__version__}: {did}")
 """
 
 

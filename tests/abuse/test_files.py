@@ -108,8 +108,14 @@ CONTENTS: dict[str, bytes] = {
     "keys twice": b'{"runs": 1, "runs": 2}',
     "an image": b"\x7fELF" * 50,
     "a pickle": b"\x80\x04\x95\x10\x00",
-    "wrong kinds": b'{"schema": "numpipe-bench/1", "benchmark": 3, "method": [], "runs": {"case": 1}, "numpipe": {"format": 1, "events": 3}}',
-    "wrong nesting": b'{"schema": "numpipe-bench/1", "benchmark": "b", "method": {}, "runs": [[[]]], "numpipe": [{"format": 1}]}',
+    "wrong kinds": (
+        b'{"schema": "numpipe-bench/1", "benchmark": 3, "method": [], "runs": {"case": 1}, '
+        b'"numpipe": {"format": 1, "events": 3}}'
+    ),
+    "wrong nesting": (
+        b'{"schema": "numpipe-bench/1", "benchmark": "b", "method": {}, "runs": [[[]]], '
+        b'"numpipe": [{"format": 1}]}'
+    ),
 }
 PLACES: dict[str, Callable[[Path], Any]] = {
     "a folder": lambda path: path.mkdir(),

@@ -154,8 +154,8 @@ KERNEL = """
 def bad_kernel(x, y, n=3):
     tile = x[numpipe.ds(0, 64), numpipe.ds(0, 64)]
     vec = tile.sum(axis=0)
-    (smem, half), bar = numpipe.scratch(((numpipe.SMEM((64, 64), np.float32), numpipe.SMEM((64, 64), np.float16)),
-                                         numpipe.Barrier()))
+    tiles = numpipe.SMEM((64, 64), np.float32), numpipe.SMEM((64, 64), np.float16)
+    (smem, half), bar = numpipe.scratch((tiles, numpipe.Barrier()))
     smem[...] = tile
     half[...] = tile.astype(np.float16)
     {}

@@ -47,7 +47,8 @@ ALONE = textwrap.dedent("""
 
     class Blocked:
         def find_spec(self, name, path=None, target=None):
-            if name.partition(".")[0] in ("numba", "llvmlite", "numba_cuda", "greenlet", "tests") or "nvjitlink" in name:
+            blocked = ("numba", "llvmlite", "numba_cuda", "greenlet", "tests")
+            if name.partition(".")[0] in blocked or "nvjitlink" in name:
                 raise ImportError(name)
 
     sys.meta_path.insert(0, Blocked())
@@ -60,10 +61,19 @@ ALONE = textwrap.dedent("""
             call()
         except numpipe.NumpipeError as error:
             print(type(error).__name__, error)
-    for call in (lambda: loaded(x), lambda: loaded(x.astype(np.int32)), lambda: loaded(x, target="sim"), lambda: loaded.simulate(x),
-                 lambda: loaded.compiled(x), lambda: loaded.inspect("ptx", x), lambda: loaded.bind(x)):
+    calls = (
+        lambda: loaded(x),
+        lambda: loaded(x.astype(np.int32)),
+        lambda: loaded(x, target="sim"),
+        lambda: loaded.simulate(x),
+        lambda: loaded.compiled(x),
+        lambda: loaded.inspect("ptx", x),
+        lambda: loaded.bind(x),
+    )
+    for call in calls:
         said(call)
-    print(*[name for name in sys.modules if name.partition(".")[0] in ("numba", "llvmlite", "tests")])
+    packages = [(name.partition(".")[0], name) for name in sys.modules]
+    print(*[name for package, name in packages if package in ("numba", "llvmlite", "tests")])
 """)
 
 

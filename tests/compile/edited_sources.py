@@ -139,14 +139,26 @@ def make(captured, default):
         return v + by * captured + also
 
     @numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype))
-    def kernel(x, y, *, slots: numpipe.Static = {slots}, cfg: numpipe.Static = Config(), mode: numpipe.Static = Mode.A):
-        pipe = numpipe.pipeline(grid=(2,), max_concurrent_steps=slots, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+    def kernel(
+        x,
+        y,
+        *,
+        slots: numpipe.Static = {slots},
+        cfg: numpipe.Static = Config(),
+        mode: numpipe.Static = Mode.A,
+    ):
+        spec = BlockSpec((64, 64), lambda k: (0, k))
+        pipe = numpipe.pipeline(grid=(2,), max_concurrent_steps=slots, in_specs=(spec,))
         for (k,), (tile,) in pipe(x):
-            v = shifted(tile[...] * SCALE) + TABLE["a"] + NESTED[0][0] + NESTED[1]["x"][0] + NUMPY + SHAPED.shape[0]
-            v = v + Mode.A.value + Kind.A + PAIR.first + PAIR.second + Pair().first + FACTORY["new"] + READONLY["a"]
-            v = v + HOLDER.own + HOLDER.computed + Holder.shared + SLOTTED.kept + HIDING.hidden + DYNAMIC.dynamic + DYNAMIC.field
-            v = v + cfg.tm + cfg.hidden + cfg.made + cfg.twice + cfg.kept + Config().hidden + SEVERAL.more + first.block
-            v = v + DYNAMIC.inherited + alias.THROUGH_ALIAS + helpers.sub.SUB + getattr(helpers, "BY_NAME"){with_getattr}
+            v = shifted(tile[...] * SCALE) + TABLE["a"] + NESTED[0][0] + NESTED[1]["x"][0]
+            v = v + NUMPY + SHAPED.shape[0]
+            v = v + Mode.A.value + Kind.A + PAIR.first + PAIR.second + Pair().first
+            v = v + FACTORY["new"] + READONLY["a"]
+            v = v + HOLDER.own + HOLDER.computed + Holder.shared + SLOTTED.kept + HIDING.hidden
+            v = v + DYNAMIC.dynamic + DYNAMIC.field
+            v = v + cfg.tm + cfg.hidden + cfg.made + cfg.twice + cfg.kept + Config().hidden
+            v = v + SEVERAL.more + first.block + DYNAMIC.inherited + alias.THROUGH_ALIAS
+            v = v + helpers.sub.SUB + getattr(helpers, "BY_NAME"){with_getattr}
             v = FUNCTIONS[0](v) + constant(5) + imported
             if {in_frozen} in FROZEN:
                 v = v + 100

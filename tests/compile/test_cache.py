@@ -45,7 +45,8 @@ def make(captured, default):
 
     @numpipe.kernel(num_compute_wgs=1, out_type=lambda x: ArrayType(x.shape, x.dtype))
     def kernel(x, y, *, slots: numpipe.Static = {slots}):
-        pipe = numpipe.pipeline(grid=(2,), max_concurrent_steps=slots, in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))
+        spec = BlockSpec((64, 64), lambda k: (0, k))
+        pipe = numpipe.pipeline(grid=(2,), max_concurrent_steps=slots, in_specs=(spec,))
         for (k,), (tile,) in pipe(x):
             y[ds(0, 64), ds(k * 64, 64)] = helpers.inner(shifted(tile[...] * SCALE))
     return kernel
@@ -113,8 +114,7 @@ def kernel(folder: Path, **values: Any) -> numpipe.Kernel:
         exec(compile(file.read_text(encoding="utf8"), str(file), "exec"), module.__dict__)
         modules[name] = module
     found: numpipe.Kernel = modules["kernels"].kernel
-    # while its source is in the file
-    found.described((X,), {}).variant.lifted  # noqa: B018
+    found.described((X,), {}).variant.lifted  # noqa: B018  # while its source is in the file
     return found
 
 
@@ -493,7 +493,8 @@ USES = """
 import hashlib, sys
 import numpy as np, numpipe, kernels
 image = kernels.kernel.described((numpipe.ArrayType((128, 128), np.float32),), {}).variant.image
-print("compiled" if "numba" in sys.modules else "found", hashlib.sha256(image.cubin).hexdigest(), flush=True)
+how = "compiled" if "numba" in sys.modules else "found"
+print(how, hashlib.sha256(image.cubin).hexdigest(), flush=True)
 """
 
 

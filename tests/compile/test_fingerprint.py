@@ -289,10 +289,19 @@ def mapped(m, n):
 
 def make(captured):
     first = BlockSpec(({rows}, 64), lambda m, n: (m * STEP + captured, n))
-    @numpipe.kernel(grid=(2, {grid}), in_specs=(first, BlockSpec((64, 64), mapped)),
-                    out_specs=BlockSpec(({rows}, 64), lambda m, n: (m, n + {text})), out_type=lambda a: ArrayType(a.shape, a.dtype),
-                    compiler_params=CompilerParams(dimension_semantics=("parallel", "{semantics}"), approx_math={math}))
-    def kernel(a, b, c, *, of: numpipe.Static = negated, pair: numpipe.Static = (negated, {static})):
+
+    @numpipe.kernel(
+        grid=(2, {grid}),
+        in_specs=(first, BlockSpec((64, 64), mapped)),
+        out_specs=BlockSpec(({rows}, 64), lambda m, n: (m, n + {text})),
+        out_type=lambda a: ArrayType(a.shape, a.dtype),
+        compiler_params=CompilerParams(
+            dimension_semantics=("parallel", "{semantics}"), approx_math={math}
+        ),
+    )
+    def kernel(
+        a, b, c, *, of: numpipe.Static = negated, pair: numpipe.Static = (negated, {static})
+    ):
         c[...] = of(a[...]) * LEFT + pair[1]
     return kernel
 
@@ -377,18 +386,25 @@ for path in sorted(Path("examples").glob("*.py")):
     importlib.import_module(path.stem)
 import attention_ladder, gemm_ladder, gemm_tuned
 from importlib import import_module
-all_gather, all_gather_matmul, all_to_all, matmul_reduce_scatter, reduce_scatter = (  # the package's attributes are the functions
-    import_module(f"numpipe.ops.{name}")
-    for name in ("all_gather", "all_gather_matmul", "all_to_all", "matmul_reduce_scatter", "reduce_scatter"))
+# numpipe.ops has the functions under the names of their modules
+modules = {
+    name: import_module(f"numpipe.ops.{name}")
+    for name in (
+        "all_gather",
+        "all_gather_matmul",
+        "all_to_all",
+        "matmul_reduce_scatter",
+        "reduce_scatter",
+    )
+}
 from numpipe.ops.attention import Config, Form, kernel
 kernel(Config(), Form(128))
 kernel(Config(64, 1, alone=True), Form(64))
 attention_ladder.kernel(attention_ladder.Config(), 128, True)
 gemm_ladder.kernel(gemm_ladder.Config())
 gemm_tuned.kernel(gemm_tuned.Config())
-for module in (all_gather, all_gather_matmul, all_to_all, matmul_reduce_scatter):
-    module.kernel()
-reduce_scatter.kernel(64)
+for name, module in modules.items():
+    module.kernel(*([64] if name == "reduce_scatter" else []))
 for kernel in made:
     print(kernel.__module__, kernel.name, kernel.definition.fingerprint().key())
 """

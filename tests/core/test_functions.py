@@ -191,7 +191,8 @@ from numpipe import BlockSpec
 
 @numpipe.function
 def load(a, acc):
-    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+    spec = BlockSpec((64, 64), lambda k: (0, k))
+    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(spec,))(a):
         acc = numpipe.wgmma(acc, x, x.T)
     return acc
 """

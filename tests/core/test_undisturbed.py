@@ -25,7 +25,8 @@ import numpy as np
 import numpipe
 from numpipe import ArrayType, ds
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it starts behind a &
+# a shell ignores the signal in what it starts with a &
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @numpipe.kernel(num_compute_wgs=1)
 def zeros(a, c):

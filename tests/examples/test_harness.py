@@ -243,7 +243,8 @@ def test_no_row_begins_when_the_time_is_over(
 SHARES = """
 import json, os, time
 case = {"left": float(os.environ["NUMPIPE_BENCH_UNTIL"]) - time.time()}
-print("\x1e" + json.dumps({"process": int(os.environ["NUMPIPE_BENCH_PROCESS"]), "case": case, "failed": "it is only to tell"}))
+process = int(os.environ["NUMPIPE_BENCH_PROCESS"])
+print("\x1e" + json.dumps({"process": process, "case": case, "failed": "it is only to tell"}))
 """
 
 
@@ -262,7 +263,9 @@ def test_what_is_left_of_the_time_is_shared_by_the_processes_that_are_to_come(
 
 HANGS = """
 import json, os, sys, time
-def tell(**record): print("\x1e" + json.dumps({"process": int(os.environ["NUMPIPE_BENCH_PROCESS"]), **record}), flush=True)
+process = int(os.environ["NUMPIPE_BENCH_PROCESS"])
+def tell(**record):
+    print("\x1e" + json.dumps({"process": process, **record}), flush=True)
 tell(case={"n": 1}, begins=True)
 tell(case={"n": 1}, failed="it is only to tell")
 tell(case={"n": 2}, begins=True)

@@ -154,9 +154,7 @@ def test_the_card_is_loaded_once_on_the_case_that_is_asked_for() -> None:
     assert gpu.time < after + 0.2 and events.count("8192,8,8") == 1
 
 
-def test_outputs_are_poisoned_before_they_are_verified_and_before_the_rounds_and_checked_after() -> (
-    None
-):
+def test_outputs_are_poisoned_before_verification_and_before_rounds_and_checked_after() -> None:
     events: list[str] = []
     swept(Gpu(), events=events, plan=harness.SweepPlan(load=0))(0, CASES[0])
     # the first one loads

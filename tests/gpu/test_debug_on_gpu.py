@@ -114,7 +114,8 @@ def test_every_scalar_is_printed_as_the_simulator_prints_it(
     code = """
 from tests.gpu.test_debug_on_gpu import VALUES, printing
 for number, value in enumerate(VALUES):
-    printing(np.zeros((64, 64), np.float32), value, np.int32(-3 * number), np.float32(value), target="gpu")
+    integer, real = np.int32(-3 * number), np.float32(value)
+    printing(np.zeros((64, 64), np.float32), value, integer, real, target="gpu")
 """
     lines, _ = in_a_process_of_its_own(code)
     assert sorted(lines) == sorted(expected)

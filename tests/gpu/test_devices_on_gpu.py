@@ -167,9 +167,7 @@ def child(*targets):
 """
 
 
-def test_a_child_that_was_forked_before_any_use_of_the_gpu_uses_it_and_one_forked_after_is_refused() -> (
-    None
-):
+def test_a_child_forked_before_any_use_of_the_gpu_uses_it_and_one_forked_after_is_refused() -> None:
     lines = said("""
 child("gpu", None)
 print(told("gpu"))

@@ -33,7 +33,8 @@ BEGIN = textwrap.dedent("""
 
     class Blocked:
         def find_spec(self, name, path=None, target=None):
-            if name.partition(".")[0] in ("numba", "llvmlite", "numba_cuda", "gemm", "tests") or "nvjitlink" in name:
+            blocked = ("numba", "llvmlite", "numba_cuda", "gemm", "tests")
+            if name.partition(".")[0] in blocked or "nvjitlink" in name:
                 raise ImportError(name)
 
     sys.meta_path.insert(0, Blocked())
@@ -41,12 +42,13 @@ BEGIN = textwrap.dedent("""
     import numpipe
 
     def operands(m, n, k, dtype=np.float16):
-        made = np.random.default_rng(m + n + k)
-        return made.standard_normal((m, k)).astype(dtype), made.standard_normal((n, k)).astype(dtype)
+        normal = np.random.default_rng(m + n + k).standard_normal
+        return normal((m, k)).astype(dtype), normal((n, k)).astype(dtype)
 
     def check(c, a, b):
         expected = a.astype(np.float64) @ b.astype(np.float64).T
-        np.testing.assert_allclose(c.astype(np.float64), expected, rtol=2e-3, atol=2e-3 * a.shape[1] ** 0.5)
+        atol = 2e-3 * a.shape[1] ** 0.5
+        np.testing.assert_allclose(c.astype(np.float64), expected, rtol=2e-3, atol=atol)
 
     matmul, scaled = numpipe.load("matmul.numpipe"), numpipe.load("scaled.numpipe")
 """)
@@ -129,7 +131,8 @@ TORCH = textwrap.dedent("""
         matmul(x, y)
 """)
 END = textwrap.dedent("""
-    print(*[name for name in sys.modules if name.partition(".")[0] in ("numba", "llvmlite", "gemm", "tests")])
+    blocked = ("numba", "llvmlite", "gemm", "tests")
+    print(*[name for name in sys.modules if name.partition(".")[0] in blocked])
 """)
 
 

@@ -73,7 +73,8 @@ setp.ne.u32 %p, %r2, 0;
 mbarrier.init.shared.b64 [%r1], 1;
 fence.mbarrier_init.release.cluster;
 mbarrier.arrive.expect_tx.shared.b64 %d2, [%r1], {nbytes};
-cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%d0, {{{coords}}}], [%r1];
+cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes
+    [%r0], [%d0, {{{coords}}}], [%r1];
 READY: bar.sync 0;
 WAIT: mbarrier.try_wait.parity.shared.b64 %p, [%r1], 0;
 @!%p bra WAIT;
@@ -302,7 +303,8 @@ from numpipe import launch
 from numpipe.errors import LaunchError
 """
 POISON = """
-ptx = HEAD + ".visible .entry probe(.param .align 64 .b8 t[128], .param .u64 a, .param .u64 b, .param .u64 c) { trap; }"
+params = ".param .align 64 .b8 t[128], .param .u64 a, .param .u64 b, .param .u64 c"
+ptx = HEAD + f".visible .entry probe({params}) {{ trap; }}"
 c = np.zeros(4, np.float32)
 infos = [launch.describe(c, "c")]
 prepared = launch.Prepared(probe((ptx + chr(0)).encode(), ("c",), ("row",)), infos)

@@ -139,7 +139,10 @@ kept = made(large)  # in locked memory, which another output cannot have
 watched(x, y)
 made(there)
 torch.cuda.synchronize()
-garbage = {"an array": launch.DeviceArray((64, 32), np.float32), "locked memory": numpipe.pinned_empty((64, 32), np.float32)}
+garbage = {
+    "an array": launch.DeviceArray((64, 32), np.float32),
+    "locked memory": numpipe.pinned_empty((64, 32), np.float32),
+}
 graph, said = torch.cuda.CUDAGraph(), []
 
 
@@ -162,8 +165,8 @@ try:
         tell("new output", lambda: made(large))
         tell("watched", lambda: watched(x, y))
         tell("of the graph", lambda: made(there, stream=stream))
-        for name in list(garbage):
-            tell(f"freed {name}", lambda: garbage.pop(name) is None)  # garbage is collected at any moment
+        for name in list(garbage):  # garbage is collected at any moment
+            tell(f"freed {name}", lambda: garbage.pop(name) is None)
         tell("allocated", lambda: launch.DeviceArray((64, 32), np.float32))
         tell("again", lambda: kernel(y, x))
     for _ in range(1000):

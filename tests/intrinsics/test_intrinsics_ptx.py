@@ -169,14 +169,14 @@ CASES = [
         "cp_async_bulk.multicast",
         ("addr", "tmap", "(7, i)", "bar", "3"),
         r"cvt\.u16\.u32 mask, %r\d+; "
-        r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\.mbarrier::complete_tx::bytes\.multicast::cluster "
-        rf"\[{R}\], \[{RD}, {{{R}, {R}}}\], \[{R}\], mask;",
+        r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\.mbarrier::complete_tx::bytes"
+        rf"\.multicast::cluster \[{R}\], \[{RD}, {{{R}, {R}}}\], \[{R}\], mask;",
     ),
     Case(
         "cp_async_bulk.multicast",
         ("addr", "tmap", "(i,)", "bar", "i", "'evict_last'"),
-        r"cp\.async\.bulk\.tensor\.1d\.shared::cluster\.global\.mbarrier::complete_tx::bytes\.multicast::cluster\.L2::cache_hint "
-        rf"\[{R}\], \[{RD}, {{{R}}}\], \[{R}\], mask, policy;",
+        r"cp\.async\.bulk\.tensor\.1d\.shared::cluster\.global\.mbarrier::complete_tx::bytes"
+        rf"\.multicast::cluster\.L2::cache_hint \[{R}\], \[{RD}, {{{R}}}\], \[{R}\], mask, policy;",
     ),
     Case("cp_async_bulk.store", ("tmap", "(i,)", "addr"), store(1, R)),
     Case("cp_async_bulk.store", ("tmap", "(i, big)", "addr"), store(2, rf"{R}, {R}")),
@@ -188,8 +188,8 @@ CASES = [
         "cp_async_bulk.load",
         ("addr", "tmap", "(7, i)", "bar", "'evict_last'"),
         r"createpolicy\.fractional\.L2::evict_last\.b64 policy, 1\.0; "
-        r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\.mbarrier::complete_tx::bytes\.L2::cache_hint "
-        rf"\[{R}\], \[{RD}, {{{R}, {R}}}\], \[{R}\], policy;",
+        r"cp\.async\.bulk\.tensor\.2d\.shared::cluster\.global\.mbarrier::complete_tx::bytes"
+        rf"\.L2::cache_hint \[{R}\], \[{RD}, {{{R}, {R}}}\], \[{R}\], policy;",
     ),
     Case(
         "cp_async_bulk.store",
@@ -437,7 +437,9 @@ for step in range(i):
     mbarrier.wait(addr - 8, step, step)
     acc = wgmma.fence_accumulators(acc)
     for k in range(4):
-        acc = wgmma.mma_async(acc, a + 2 * k, b + 2 * k, dtype="{dtype}", a_major="{a_major}", b_major="{b_major}")
+        acc = wgmma.mma_async(
+            acc, a + 2 * k, b + 2 * k, dtype="{dtype}", a_major="{a_major}", b_major="{b_major}"
+        )
     wgmma.commit_group()
     acc = wgmma.wait(acc, n=0)
 t = special.thread_index()

@@ -26,7 +26,8 @@ def kernel_{number}(a, c, scale):
         return x * scale + {number}.0
 
     acc = numpipe.zeros((64, 64), np.float32)
-    for (k,), (x,) in numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a):
+    spec = BlockSpec((64, 64), lambda k: (0, k))
+    for (k,), (x,) in numpipe.pipeline(grid=(a.shape[1] // 64,), in_specs=(spec,))(a):
         acc = numpipe.wgmma(acc, x, x.T)
     c[ds(0, 64), ds(0, 64)] = scaled(acc)
 """

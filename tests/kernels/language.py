@@ -3,12 +3,14 @@
 A row is one of
 
 * ``| `code` | `value` | note |`` in a table headed *Python, gives*: an expression and its value;
-* ``| `code` | `error` | `value` |`` in a table headed *Python, simulated, on the GPU*: an error simulated; on a GPU a value, where
-  one is given in backticks;
-* ``| `code` | `error` |`` in a table headed *Python, the error says*: refused in both executions; headed *Python, compiled, the
-  error says*: when compiled. A ``…`` in an error stands for any text;
-* a paragraph of a block fenced as ``py``, with comments that check it: ``expression  # gives value``, ``statement  # then
-  condition`` on the arrays after the run, ``call  # prints line``.
+* ``| `code` | `error` | `value` |`` in a table headed *Python, simulated, on the GPU*: an error in
+  the simulator; on a GPU a value, where one is given in backticks;
+* ``| `code` | `error` |`` in a table headed *Python, the error says*: refused in both executions;
+  headed *Python, compiled, the error says*: refused when compiled. A ``…`` in an error stands for
+  any text;
+* a paragraph of a block fenced as ``py``, with comments that check it:
+  ``expression  # gives value``, ``statement  # then condition`` on the arrays after the run,
+  ``call  # prints line``.
 
 Code in a table has a line for each of its code spans, which ``<br>`` separates. What checks nothing
 is no row: `parse` raises.

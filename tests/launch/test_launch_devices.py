@@ -424,9 +424,11 @@ kernel(*host)
 bound = kernel.bind(*arrays())
 launches = len(fake.named("launch"))
 in_a_child(lambda: kernel(*host, target="sim"),
-           lambda: kernel(*arrays()), lambda: kernel(*arrays(64)), lambda: kernel(*host), bound, lambda: bound(stream=8),
+           lambda: kernel(*arrays()), lambda: kernel(*arrays(64)), lambda: kernel(*host),
+           bound, lambda: bound(stream=8),
            lambda: kernel.bind(*arrays()), lambda: kernel(*host, target="gpu"),
-           lambda: doubled()(*host), lambda: doubled()(*arrays()), numpipe.last_failure, numpipe.last_profile,
+           lambda: doubled()(*host), lambda: doubled()(*arrays()),
+           numpipe.last_failure, numpipe.last_profile,
            lambda: kernel(*host, target="sim"))
 kernel(*arrays())  # the parent goes on
 print(len(fake.named("launch")) - launches)

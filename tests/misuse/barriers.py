@@ -30,8 +30,9 @@ refused(
     def body(indices, x, x_ready):
         pass
 
-    emit(body, grid=(2,), manual_ready_barriers=True, manual_consumed_barriers=True, in_specs=(spec,))(a)
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    emit(body, grid=(2,), in_specs=(spec,), manual_ready_barriers=True,
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+         manual_consumed_barriers=True)(a)
 """,
     ", pipeline at {file}:{line}: body 'body' takes 3 arguments, but is called with 4: "
     "(indices, 1 tile, 1 ready barrier, 1 consumed barrier)",
@@ -48,8 +49,9 @@ refused(
     def compute(pipeline):
         pipeline(0)
 
-    emit(body, grid=(2,), manual_consumed_barriers=True, compute_context=compute, in_specs=(spec,))(a)
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    emit(body, grid=(2,), in_specs=(spec,), manual_consumed_barriers=True,
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+         compute_context=compute)(a)
 """,
     ", pipeline at {file}:{line}: body 'body' takes 2 arguments, but is called with 4: "
     "(indices, 1 tile, 1 consumed barrier, carry)",

@@ -206,7 +206,8 @@ refused(
 refused(
     "a_block_for_several_ctas",
     """
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k), collective_axes="cluster"),))
+    spec = BlockSpec((64, 64), lambda k: (0, k), collective_axes="cluster")
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(spec,))
     for _, (x,) in pipe(a):
     #              ^^^^^^^
         pass
@@ -292,8 +293,9 @@ refused(
 refused(
     "an_index_map_of_too_many_indices",
     """
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((None, 64, 64), lambda m, k: (0, m, k)),))
-    #                                                                      ^^^^^^^^^^^^^^^^^^^^^^
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(
+        BlockSpec((None, 64, 64), lambda m, k: (0, m, k)),))
+    #                             ^^^^^^^^^^^^^^^^^^^^^^
 """,
     "in_specs[0]: index_map takes 2 indices, but the pipeline's grid has 1",
     args=THREE,
@@ -339,7 +341,8 @@ refused(
 refused(
     "a_run_time_start_that_is_not_aligned",
     """
-    pipe = numpipe.pipeline(grid=(4,), in_specs=(BlockSpec((64, Element(64)), lambda k: (0, 12 * k)),))
+    spec = BlockSpec((64, Element(64)), lambda k: (0, 12 * k))
+    pipe = numpipe.pipeline(grid=(4,), in_specs=(spec,))
     for _, (x,) in pipe(a):
   # ^^^^^^^^^^^^^^^^^^^^^^
         pass
@@ -378,7 +381,8 @@ refused(
 refused(
     "nan_around_integers",
     """
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k), oob_fill="nan"),))
+    spec = BlockSpec((64, 64), lambda k: (0, k), oob_fill="nan")
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(spec,))
     for _, (x,) in pipe(a):
     #              ^^^^^^^
         pass

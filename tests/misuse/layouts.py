@@ -161,8 +161,9 @@ refused(
 refused(
     "a_cast_behind_astype",
     """
-    x = numpipe.layout_cast(numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)]).astype(np.float32), "accumulator")
-    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    x = numpipe.load_tile(a.at[ds(0, 64), ds(0, 64)])
+    y = numpipe.layout_cast(x.astype(np.float32), "accumulator")
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "layout_cast: a lane of this float32 tile in coalesced 8 layout has 32 bytes side by "
     "side, and 16 are moved: cast before astype",

@@ -45,8 +45,9 @@ refused(
 refused(
     "a_delay_of_an_output",
     """
-    pipe = numpipe.pipeline(grid=(1,), out_specs=(BlockSpec((64, 64), lambda k: (k, 0), delay_release=1),))
-    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    spec = BlockSpec((64, 64), lambda k: (k, 0), delay_release=1)
+    pipe = numpipe.pipeline(grid=(1,), out_specs=(spec,))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: out_specs[0]: delay_release=1 is for inputs; a slot of an "
     "output is free as soon as its TMA store has read it: leave delay_release out",

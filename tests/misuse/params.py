@@ -65,8 +65,9 @@ refused(
 refused(
     "a_swizzle_wider_than_the_block",
     """
-    for _, (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 32), lambda k: (0, k), transforms=SWIZZLED),))(a):
-    #              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    spec = BlockSpec((64, 32), lambda k: (0, k), transforms=SWIZZLED)
+    for _, (x,) in numpipe.pipeline(grid=(1,), in_specs=(spec,))(a):
+    #              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
 """,
     ", pipeline at {file}:{line}: in_specs[0] for 'a': block (64, 32) of float16 is 64 B "
@@ -80,8 +81,9 @@ refused(
     "a_tiling_and_a_swizzle_that_disagree",
     """
     both = (TilingTransform((8, 64)), SwizzleTransform(64))
-    for _, (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (0, k), transforms=both),))(a):
-    #              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    spec = BlockSpec((64, 64), lambda k: (0, k), transforms=both)
+    for _, (x,) in numpipe.pipeline(grid=(1,), in_specs=(spec,))(a):
+    #              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
 """,
     ", pipeline at {file}:{line}: in_specs[0] for 'a': block (64, 64) of float16: "

@@ -81,7 +81,8 @@ refused(
 refused(
     "slots_beyond_shared_memory",
     """
-    pipe = numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=8, in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))
+    spec = BlockSpec((256, 64), lambda k: (0, k))
+    pipe = numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=8, in_specs=(spec,))
     for (k,), (x,) in pipe(a):
     #                 ^^^^^^^
         pass
@@ -95,7 +96,8 @@ refused(
 refused(
     "staging_beyond_shared_memory",
     """
-    pipe = numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=6, in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))
+    spec = BlockSpec((256, 64), lambda k: (0, k))
+    pipe = numpipe.pipeline(grid=(a.shape[0],), max_concurrent_steps=6, in_specs=(spec,))
     for (k,), (x,) in pipe(a):
         pass
     c[ds(0, 64), ds(0, 64)] = numpipe.zeros((64, 64), np.float32)
@@ -499,7 +501,8 @@ refused(
     """
 def a_number_that_becomes_a_tile(a, b, sums):
     acc = 0.0
-    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
+    rows = BlockSpec((64, 64), lambda k: (k, 0))
+    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(rows,))(a):
         acc = acc + x[...]
       # ^^^^^^^^^^^^^^^^^^
     sums[ds(0, 64)] = acc.sum(axis=1)
@@ -515,7 +518,8 @@ refused(
     """
 def a_tile_that_becomes_a_vector(a, b, sums):
     acc = numpipe.zeros((64, 64), np.float32)
-    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
+    rows = BlockSpec((64, 64), lambda k: (k, 0))
+    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(rows,))(a):
         acc = x[...].sum(axis=1)
       # ^^^^^^^^^^^^^^^^^^^^^^^^
     sums[ds(0, 64)] = acc
@@ -531,7 +535,8 @@ refused(
     """
 def a_tile_that_becomes_one_of_float16(a, b, sums):
     acc = numpipe.zeros((64, 64), np.float32)
-    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
+    rows = BlockSpec((64, 64), lambda k: (k, 0))
+    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(rows,))(a):
         acc = x[...].astype(np.float16)
       # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
     y = acc
@@ -549,7 +554,8 @@ refused(
     """
 def a_tile_that_becomes_a_number(a, b, sums):
     acc = numpipe.zeros((64, 64), np.float32)
-    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),))(a):
+    rows = BlockSpec((64, 64), lambda k: (k, 0))
+    for (k,), (x,) in numpipe.pipeline(grid=(2,), in_specs=(rows,))(a):
         acc = k
       # ^^^^^^^
     y = acc

@@ -560,7 +560,7 @@ refused(
     "a_copy_over_a_tile_of_a_pipeline",
     """
     landed = numpipe.scratch(Barrier())
-    for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda k: (0, k)),))(a):
+    for _, (tile,) in numpipe.pipeline(grid=(1,), in_specs=(spec,))(a):
         numpipe.copy_gmem_to_smem(a.at[ds(0, 64), ds(0, 64)], tile, landed)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,

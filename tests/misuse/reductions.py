@@ -292,8 +292,9 @@ refused(
     "a_mask_that_says_which_block",
     """
     mask = numpipe.iota(64) < 3
-    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (mask, k)),))(b):
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    spec = BlockSpec((64, 64), lambda k: (mask, k))
+    for (k,), (y,) in numpipe.pipeline(grid=(1,), in_specs=(spec,))(b):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         c[ds(0, 64), ds(0, 64)] = y[...].astype(np.float32)
 """,
     simulated=f"{MASK} {REASON}",

@@ -527,8 +527,9 @@ refused(
     "a_vector_as_an_operand",
     """
     for (k,), (y,) in pipe(b):
-        p = numpipe.wgmma(None, numpipe.zeros((64, 64), np.float32).sum(axis=1).astype(np.float16), y)
-    #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        sums = numpipe.zeros((64, 64), np.float32).sum(axis=1)
+        p = numpipe.wgmma(None, sums.astype(np.float16), y)
+    #       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     "wgmma: a (64,) lies along rows (column layout), the A operand is a tile (M, K) in the "
     "accumulator's layout, packed: combine it with a tile first",
@@ -603,7 +604,8 @@ refused(
 refused(
     "an_operand_in_flight",
     """
-    acc, p = numpipe.zeros((64, 64), np.float32), numpipe.full((64, 64), 0.0, np.float32).astype(a.dtype)
+    acc = numpipe.zeros((64, 64), np.float32)
+    p = numpipe.full((64, 64), 0.0, np.float32).astype(a.dtype)
     for (k,), (x,) in pipe(a):
         s = numpipe.wgmma(None, x, x.T)
         acc = numpipe.wgmma(acc, p, x)
@@ -626,7 +628,8 @@ refused(
 refused(
     "an_operand_of_each_step",
     """
-    for (k,), (x,) in numpipe.pipeline(grid=(2,), max_concurrent_steps=2, delay_release=1, in_specs=(spec,))(a):
+    pipe = numpipe.pipeline(grid=(2,), max_concurrent_steps=2, delay_release=1, in_specs=(spec,))
+    for (k,), (x,) in pipe(a):
         acc = numpipe.wgmma(acc, x[ds(0, 64), :], x)
     #                            ^^^^^^^^^^^^^^^
     c[ds(0, 64), ds(0, 64)] = acc
@@ -664,7 +667,8 @@ refused(
 refused(
     "more_than_a_lane_of_seven_warpgroups_has",
     """
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((256, 64), lambda k: (0, k)),))(a):
+    spec = BlockSpec((256, 64), lambda k: (0, k))
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(spec,))(a):
         acc = numpipe.wgmma(None, x.at[ds(0, 64), :], x.T)
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,

@@ -343,8 +343,9 @@ refused(
     "an_index_by_the_axis",
     """
     wg = numpipe.axis_index("wg")
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (wg, k)),))(a):
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    spec = BlockSpec((64, 64), lambda k: (wg, k))
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(spec,))(a):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
 """,
     simulated=(
@@ -362,7 +363,8 @@ refused(
 refused(
     "an_index_by_the_axis_within_the_lambda",
     """
-    pipe = numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (numpipe.axis_index("wg") * 2, k)),))
+    spec = BlockSpec((64, 64), lambda k: (numpipe.axis_index("wg") * 2, k))
+    pipe = numpipe.pipeline(grid=(1,), in_specs=(spec,))
     for (k,), (x,) in pipe(a):
   # ^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
@@ -484,8 +486,9 @@ refused(
 refused(
     "an_index_by_a_tile",
     """
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 64), lambda k: (acc, k)),))(a):
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    spec = BlockSpec((64, 64), lambda k: (acc, k))
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(spec,))(a):
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         pass
 """,
     simulated=(

@@ -73,8 +73,9 @@ refused(
 refused(
     "one_buffer_and_a_delay",
     """
-    pipe = numpipe.pipeline(grid=(3,), delay_release=1, in_specs=(BlockSpec((64, 64), lambda k: (0, k), buffer_count=1),))
-    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    spec = BlockSpec((64, 64), lambda k: (0, k), buffer_count=1)
+    pipe = numpipe.pipeline(grid=(3,), delay_release=1, in_specs=(spec,))
+    #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: delay_release=1 needs more than 1 slots, got "
     "buffer_count=1 of in_specs[0]: the slot of step k is still held when step k + "
@@ -195,10 +196,10 @@ refused(
     def body(indices, x, y):
         pass
 
-    pipe = emit(body, grid=(1,), in_specs=(
-        spec, spec))
-    numpipe.run_scoped(lambda parts: pipe(a, b, allocations=parts), pipe.get_allocations(a), collective_axes="wg")
-    #                                                               ^^^^^^^^^^^^^^^^^^^^^^^
+    pipe = emit(body, grid=(1,), in_specs=(spec, spec))
+    numpipe.run_scoped(lambda parts: pipe(a, b, allocations=parts),
+                       pipe.get_allocations(a), collective_axes="wg")
+    #                  ^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line-2}: called on 1 arrays, but in_specs has 2",
     kind=SpecError,
@@ -207,10 +208,11 @@ refused(
 refused(
     "allocations_with_other_blocks",
     """
+    narrow = BlockSpec((64, 32), lambda k: (0, k))
     one = emit(body, grid=(c.shape[0],), in_specs=(spec,))
     shared = one.get_allocations(a)
-    emit(body, grid=(c.shape[0],), in_specs=(BlockSpec((64, 32), lambda k: (0, k)),))(a, allocations=shared)
-  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    emit(body, grid=(c.shape[0],), in_specs=(narrow,))(a, allocations=shared)
+  # ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     ", pipeline at {file}:{line}: allocations of a @ {file}:{line-2} have other blocks in "
     "shared memory than this pipeline, a @ {file}:{line}: (64, 64) of 2 B, rows of 128 B "
@@ -286,8 +288,10 @@ refused(
 refused(
     "a_loop_on_fewer_slots_than_it_needs",
     """
-    first = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k), buffer_count=2),))
-    second = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k), buffer_count=3),))
+    two = BlockSpec((64, 64), lambda k: (0, k), buffer_count=2)
+    three = BlockSpec((64, 64), lambda k: (0, k), buffer_count=3)
+    first = numpipe.pipeline(grid=(2,), in_specs=(two,))
+    second = numpipe.pipeline(grid=(2,), in_specs=(three,))
     shared = first.get_allocations(a)
     for _, (x,) in second(a, allocations=shared):
     #              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
@@ -311,7 +315,7 @@ refused(
     def outer(indices, x):
         one(a, allocations=shared)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^
-    emit(outer, grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (0, k)),))(a, allocations=shared)  # called
+    emit(outer, grid=(2,), in_specs=(spec,))(a, allocations=shared)  # called
 """,
     ", pipeline at {file}:{line-4}: it runs inside the pipeline at {file}:{line+2}, on the "
     "same slots, which are in use until that one ends: the inner one must be a pipeline of "

@@ -54,7 +54,8 @@ refused.also(
 refused(
     "a_product_without_the_transpose",
     """
-    pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 32), lambda k: (0, k)), BlockSpec((64, 32), lambda k: (0, k))))
+    spec = BlockSpec((64, 32), lambda k: (0, k))
+    pipe = numpipe.pipeline(grid=(2,), in_specs=(spec, spec))
     for (k,), (x, y) in pipe(a, b):
         acc = numpipe.wgmma(acc, x, y)
     #         ^^^^^^^^^^^^^^^^^^^^^^^^
@@ -351,7 +352,8 @@ refused(
 refused(
     "a_view_between_two_panels",
     """
-    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(BlockSpec((64, 128), lambda k: (0, k)),))(a):
+    spec = BlockSpec((64, 128), lambda k: (0, k))
+    for (k,), (x,) in numpipe.pipeline(grid=(1,), in_specs=(spec,))(a):
         y = x.at[:, ds(16 * 2, 64)]
     #       ^^^^^^^^^^^^^^^^^^^^^^^
 """,
@@ -414,7 +416,8 @@ refused(
 refused(
     "a_product_of_512_columns",
     """
-    x, y = numpipe.scratch((numpipe.SMEM((64, 16), np.float16), numpipe.SMEM((512, 16), np.float16)))
+    x = numpipe.scratch(numpipe.SMEM((64, 16), np.float16))
+    y = numpipe.scratch(numpipe.SMEM((512, 16), np.float16))
     acc = numpipe.wgmma(None, x, y.T)
     #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
@@ -623,8 +626,9 @@ refused(
     """
     def same(x, first):
         return x
-    acc = numpipe.zeros((64, 64), np.float32) + numpipe.map_columns(same, numpipe.full((64,), 0.0, np.float32), 16)
-    #                                           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    vector = numpipe.full((64,), 0.0, np.float32)
+    acc = numpipe.zeros((64, 64), np.float32) + numpipe.map_columns(same, vector, 16)
+    #                                           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
     c[ds(0, 64), ds(0, 64)] = acc
 """,
     "map_columns: a tile of two dimensions has strips of columns, got float32 (64,) (either "

@@ -111,8 +111,9 @@ in_turns(
     "steps_of_a_warpgroup",
     """
     for m, n in numpipe.tiles(2, 1):
-        pipe = numpipe.pipeline(grid=(2,), in_specs=(BlockSpec((64, 64), lambda k: (m, k)),), steps_of=lambda wg: 1)
-    #          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        spec = BlockSpec((64, 64), lambda k: (m, k))
+        pipe = numpipe.pipeline(grid=(2,), in_specs=(spec,), steps_of=lambda wg: 1)
+    #          ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
         for (k,), (a_tile,) in pipe(a):
             pass
 """,

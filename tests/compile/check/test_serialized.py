@@ -29,7 +29,9 @@ LINES = {  # as ptxas of CUDA 13 writes them
         "wgmma pipeline crossing function boundary at a function call in the function 'k' in line "
         "14"
     ),
-    "C7511": "insufficient register resources for the wgmma pipeline in the function 'k' in line 503",
+    "C7511": (
+        "insufficient register resources for the wgmma pipeline in the function 'k' in line 503"
+    ),
     "C7512": "insufficient register resources for the function 'k'",
     "C7513": f"non wgmma instructions defining input registers of a wgmma {STAGE}",
     "C7514": f"non wgmma instructions reading accumulator registers of  a wgmma {STAGE}",
@@ -44,10 +46,13 @@ LINES = {  # as ptxas of CUDA 13 writes them
         "line 12"
     ),
 }
-REMARKS = """
-ptxas info    : (C7517) wgmma.wait_group is injected in around line 12 by compiler to allow use of registers in function 'k'
-ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to determine register count at entry.
-ptxas info    : Used 168 registers, used 16 barriers"""
+REMARKS = (
+    "\nptxas info    : (C7517) wgmma.wait_group is injected in around line 12 by compiler to allow "
+    "use of registers in function 'k'\n"
+    "ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to determine "
+    "register count at entry.\n"
+    "ptxas info    : Used 168 registers, used 16 barriers"
+)
 
 
 @pytest.mark.parametrize("code", LINES)
@@ -58,9 +63,7 @@ def test_a_note_has_our_name(code: str) -> None:
     assert found is advisories.ADVISORIES[code]
 
 
-def test_only_notes_of_serialised_products_are_errors_and_one_that_is_not_known_is_told_as_it_is() -> (
-    None
-):
+def test_only_notes_of_serialized_products_are_errors_and_an_unknown_note_is_quoted() -> None:
     assert advisories.advisories_of(REMARKS) == [] and LINES.keys() == advisories.ADVISORIES.keys()
     (found,) = advisories.advisories_of(
         LOSS.format("C7599", "the weather in the function 'k' in line 3")
@@ -122,7 +125,8 @@ def an_operand_of_a_body(a, c):
 def line_of(function: Any, text: str) -> str:
     """``file:line`` of the line of a function that has `text`."""
     lines, first = inspect.getsourcelines(function)
-    return f"{function.__code__.co_filename}:{next(n for n, line in enumerate(lines, first) if text in line)}"
+    number = next(n for n, line in enumerate(lines, first) if text in line)
+    return f"{function.__code__.co_filename}:{number}"
 
 
 @pytest.mark.variants(1)

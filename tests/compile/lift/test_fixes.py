@@ -27,7 +27,8 @@ def of_a_tile(written: str) -> Any:
     """A kernel that stores an expression of the tile x, as it is written in a source."""
     source = f"""
 def stores(a, c):
-    for (i,), (t,) in numpipe.pipeline(grid=(1,), in_specs=(numpipe.BlockSpec((64, 64), lambda i: (0, 0)),))(a):
+    spec = numpipe.BlockSpec((64, 64), lambda i: (0, 0))
+    for (i,), (t,) in numpipe.pipeline(grid=(1,), in_specs=(spec,))(a):
         x = t[...]
         c[ds(0, 64), ds(0, 64)] = {written}
 """

@@ -140,7 +140,9 @@ def kernel(
     "annotations": """
 S = numpipe.Static
 @numpipe.kernel(out_type=result, num_compute_wgs=1)
-def kernel(a: np.ndarray, c: "np.ndarray", n: int = 3, *, rows: S = 64, value: "numpipe.Static" = 2.0) -> None:
+def kernel(
+    a: np.ndarray, c: "np.ndarray", n: int = 3, *, rows: S = 64, value: "numpipe.Static" = 2.0
+) -> None:
     x: Any = zeros((rows, 64), np.float32)
     c[ds(0, rows), ds(0, 64)] = x + value + n
 """,

@@ -424,19 +424,28 @@ RACES = {
     ),
     "y[0, lane % 64] = 1.0": (
         r"warp 2: store to y by lane 0 touches element \[0, 0\] that lane 0 of warp 0 has stored, "
-        r"and nothing "
-        "orders them: an element of its own for each lane"
+        "and nothing orders them: an element of its own for each lane"
     ),
     "y[0, (lane + 32 * k) % 128] = 1.0": "warp 0: .* lane 0 of warp 1 has stored",
     "y[0, lane] = y[0, (lane + 1) % 128]": "store to y by lane 1 .* that lane 0 has loaded",
-    "y[0, 127 - lane] = 1.0; x = y[0, lane]": "store to y by lane 0 .* that lane 31 of warp 1 has loaded",
-    "if lane < 64: y[0, lane] = 1.0\n        x = y[0, lane % 64]": "load from y by lane 0 .* lane 0 of warp 0 has stored",
-    "y[0, lane] = 1.0; numpipe.atomic_add(y.at[0, 127 - lane], 1.0)": r"that lane \d+ of warp \d has updated",
+    "y[0, 127 - lane] = 1.0; x = y[0, lane]": (
+        "store to y by lane 0 .* that lane 31 of warp 1 has loaded"
+    ),
+    "if lane < 64: y[0, lane] = 1.0\n        x = y[0, lane % 64]": (
+        "load from y by lane 0 .* lane 0 of warp 0 has stored"
+    ),
+    "y[0, lane] = 1.0; numpipe.atomic_add(y.at[0, 127 - lane], 1.0)": (
+        r"that lane \d+ of warp \d has updated"
+    ),
 }
 OTHERS = {
-    "y[lane, 0] = 1.0": "index 3 along dimension 0 is outside the array's 3; the GPU writes nothing there",
+    "y[lane, 0] = 1.0": (
+        "index 3 along dimension 0 is outside the array's 3; the GPU writes nothing there"
+    ),
     "z[lane % 4] = 1.5": r"'z' is int32, the value float: int\(x\) truncates a float",
-    "y[0, ds(0, 64)] = numpipe.full(64, 1.0, np.float32)": "is an operation of the whole warpgroup, and this body is code for each",
+    "y[0, ds(0, 64)] = numpipe.full(64, 1.0, np.float32)": (
+        "is an operation of the whole warpgroup, and this body is code for each"
+    ),
 }
 WRONG = {
     **{text: (PipelineRace, says) for text, says in RACES.items()},

@@ -413,7 +413,8 @@ def halves(x):
     x[numpipe.ds(0, 64), numpipe.ds(0, 64)] = numpipe.zeros((64, 64), np.float32) + 0.5
 x = np.zeros((64, 64), np.float32)
 halves(x, target="sim")
-print(x[0, 0], [name for name in sys.modules if name.startswith(("numpipe.tools", "numpipe.bench"))])
+tools = ("numpipe.tools", "numpipe.bench")
+print(x[0, 0], [name for name in sys.modules if name.startswith(tools)])
 """)
     found = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, check=True

@@ -172,9 +172,7 @@ def of_lengths(a, lengths, c):
     c[ds(m * 64, 64), ds(0, 64)] = acc
 
 
-def test_work_that_depends_on_data_is_counted_where_there_is_data_and_else_said_to_depend_on_it() -> (
-    None
-):
+def test_work_that_depends_on_data_is_counted_given_the_data_and_reported_as_such_without() -> None:
     a = ArrayType((256, 512), F16)
     lengths = np.array([1, 2, 3, 8], np.int32)
     c = ArrayType((256, 64), np.float32)
@@ -228,9 +226,7 @@ def of_pages(a, pages, scale, c):
 
 
 @pytest.mark.thorough
-def test_an_index_map_that_reads_an_array_depends_on_data_and_one_number_that_steers_nothing_does_not() -> (
-    None
-):
+def test_an_index_map_that_reads_an_array_depends_on_data_and_a_mere_factor_does_not() -> None:
     """All CTAs load the same pages, or each its own: HBM gives as much as the table says."""
     a = ArrayType((64 * 1024, 64), F16)
     c = ArrayType((64 * 256, 64), np.float32)
