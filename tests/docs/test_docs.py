@@ -138,8 +138,8 @@ def test_the_race_in_the_readme_is_what_its_kernel_prints_without_delay_release(
     monkeypatch.chdir(tmp_path)
     readme = ROOT / "README.md"
     source = "\n".join(block.code for block in Block.of(readme))
-    assert source.count(", delay_release=1") == 1
-    Path("frames.py").write_text(source.replace(", delay_release=1", ""), encoding="utf8")
+    assert source.count("        delay_release=1,\n") == 1
+    Path("frames.py").write_text(source.replace("        delay_release=1,\n", ""), encoding="utf8")
     with pytest.raises(numpipe.PipelineRace) as race:
         runpy.run_path("frames.py")
     assert f"```text\n{race.value}\n```" in readme.read_text(encoding="utf8")

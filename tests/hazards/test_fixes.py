@@ -206,7 +206,10 @@ OTHERS = {
     # the result is the twin's
     "one_product_too_many_left_in_flight": (
         r"delay_release=2 and max_concurrent_steps of 3 or more",
-        [("max_concurrent_steps=2, delay_release=1", "max_concurrent_steps=3, delay_release=2")],
+        [
+            ("max_concurrent_steps=2", "max_concurrent_steps=3"),
+            ("delay_release=1", "delay_release=2"),
+        ],
         True,
     ),
     "the_step_before_released_ahead_of_a_product": (

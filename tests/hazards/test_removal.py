@@ -113,7 +113,7 @@ def test_a_place_that_no_kernel_comes_to_is_seen() -> None:
     assert {
         "copies.py",
         "phases.py",
-        "outputs.py",
+        "pipeline_outputs.py",
         "steps.py",
         "ring.py",
     } <= left and "store_ring.py" not in left

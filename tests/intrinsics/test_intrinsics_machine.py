@@ -520,7 +520,7 @@ def test_every_operation_says_who_executes_it_and_where_the_isa_describes_it(fam
     module = getattr(intrinsics, family)
     for name, value in vars(module).items():
         if hasattr(value, "function"):
-            text = value.__doc__ or ""
+            text = " ".join((value.__doc__ or "").split())
             scope = module.__doc__ if family == "special" else text
             assert "PTX ISA" in text or name == "smem_base", f"{family}.{name}"
             assert "Scope:" in scope or "read by a lane" in scope, f"{family}.{name}"

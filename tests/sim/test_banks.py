@@ -85,8 +85,8 @@ def columns(x, y, *, pitch: numpipe.Static):
     def body(indices, tile):
         lane = numpipe.lane_index()
         for n in range(8):
-            # <- lanes
-            squares[lane // 32 * 2048 + lane % 32 * pitch + n] = tile[lane % 32, 0] * 1.0
+            value = tile[lane % 32, 0] * 1.0
+            squares[lane // 32 * 2048 + lane % 32 * pitch + n] = value  # <- lanes
 
     numpipe.emit_pipeline_warp_specialized(
         body, grid=(1,), in_specs=(BlockSpec((64, 32), lambda k: (0, 0)),)

@@ -124,13 +124,18 @@ def test_the_underlined_text_of_an_expression_is_its_source(module: Any) -> None
     assert seen > 100
 
 
+# fmt: off
 class Indented:
     @staticmethod
     def kernel(a, c):
         """A string that goes on
-        at column 0, and code that does:"""
-        x = "é" + a.shape
-        return a.first.second(x)
+at column 0, and code that does:"""
+        x = "é" + \
+a.shape
+        return (a
+                .first
+                .second(x))
+# fmt: on
 
 
 def test_columns_are_those_of_the_file_whatever_the_indentation() -> None:
@@ -155,11 +160,13 @@ def test_columns_are_those_of_the_file_whatever_the_indentation() -> None:
 
 def test_of_a_compound_statement_the_header_is_underlined() -> None:
     def kernel(a):
-        for i in range(3):
-            if i > 1:
-                x = i
+        # fmt: off
+        for i in range(
+                3):
+            if i > 1: x = i  # noqa: E701
             while x < 3:
                 pass
+        # fmt: on
 
     source = read(kernel)
     texts = [
@@ -296,7 +303,7 @@ def test_a_helper_of_another_module_is_shown_with_the_call_that_led_there(
         "    return tile.at[numpipe.ds(0, rows), :]",
         "           " + "^" * 31,
     )
-    assert calls == [f"  called at {__file__}:{inspect.getsourcelines(kernel.function)[1] + 3}"]
+    assert calls == [f"  called at {__file__}:{inspect.getsourcelines(kernel.function)[1] + 5}"]
 
 
 WRONG = """\

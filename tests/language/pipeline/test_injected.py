@@ -403,8 +403,8 @@ BUGS = {
     ),
     "one barrier number for all warpgroups": Bug(
         where=store_ring.put,
-        old=f"{SYNC}  # nobody",
-        new="barrier.sync(1, 128)  # nobody",
+        old=f"{SYNC}\n    write_panels(",
+        new="barrier.sync(1, 128)\n    write_panels(",
         error=PipelineRace,
         message=r"bar_sync 1 .* nothing orders this after the use of the barrier",
     ),
