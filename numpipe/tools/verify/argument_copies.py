@@ -119,7 +119,7 @@ def duplicates(arrays: Sequence[Array]) -> list[Array]:
     """Return copies of arrays, in memory that is laid out as theirs.
 
     >>> a = np.arange(4)
-    ... b = a[1:]
+    >>> b = a[1:]
     >>> c, d = duplicates([a, b])
     >>> c[1] = 7
     >>> int(d[0]), int(b[0])

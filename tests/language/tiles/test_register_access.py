@@ -122,11 +122,11 @@ def test_casts_that_move_data_are_listed_and_the_others_are_free() -> None:
         (int(site.split(":")[1]) - lines, what, nbytes) for site, what, nbytes in found.layout_casts
     ] == [
         (6, "float32 (64,) (column layout) to row layout", 256),
-        (6, "float32 (64,) (row layout) to column layout", 256),
-        (8, "float32 (64,) (row layout) to column layout", 256),
-        (8, "float32 (64,) (column layout) to row layout", 256),
-        (9, "float16 (64,) (column layout) to row layout", 256),
-        (10, "bool (64,) (row layout) to column layout", 256),
+        (7, "float32 (64,) (row layout) to column layout", 256),
+        (10, "float32 (64,) (row layout) to column layout", 256),
+        (9, "float32 (64,) (column layout) to row layout", 256),
+        (12, "float16 (64,) (column layout) to row layout", 256),
+        (13, "bool (64,) (row layout) to column layout", 256),
     ]
     assert "column layout, through 256 B of shared memory" in str(found)
 
