@@ -86,7 +86,11 @@ def _tables(target: Any) -> Iterator[MutableMapping[Any, Any]]:
     selectors = itertools.chain(*(table.values() for table in found))
     yield from (one._cache for one in (*selectors, target._casts, target._get_constants))
     functions = target.typing_context._globals.values()
-    yield from (one._impl_keys for one in functions if isinstance(one, types.Function))
+    for one in functions:
+        if isinstance(one, types.Function):
+            yield one._impl_keys
+            # an overload of Numba's keeps for which types it has no meaning, too
+            yield from (each._impl_cache for each in one.templates if hasattr(each, "_impl_cache"))
     yield target.data_model_manager._cache
     yield cgutils._struct_proxy_cache
 
