@@ -149,10 +149,11 @@ def written() -> set[str]:
 
 
 def _lines(
-    node: ast.AST, module: ModuleType, helpers: set[Any], bound: frozenset[str]
+    node: ast.AST, module: ModuleType, helpers: set[Any], bound: frozenset[str], line: int = 0
 ) -> Iterator[int]:
     """Lines below a node; `bound`: names that are variables of a function there, whatever the
-    module has under them."""
+    module has under them. `line`: where the call begins whose function or argument it is: a frame
+    is on that line while the call runs."""
     if isinstance(node, (ast.FunctionDef, ast.Lambda)):
         arguments = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
         bound |= arguments | {
@@ -161,9 +162,10 @@ def _lines(
     if not (isinstance(node, ast.Name) and node.id in bound) and _synchronises(
         node, module, helpers
     ):
-        yield node.lineno  # type: ignore[attr-defined]
+        yield line or node.lineno  # type: ignore[attr-defined]
     for child in ast.iter_child_nodes(node):
-        yield from _lines(child, module, helpers, bound)
+        argument = isinstance(node, ast.Call) and isinstance(child, (ast.Name, ast.Attribute))
+        yield from _lines(child, module, helpers, bound, node.lineno if argument else 0)
 
 
 def _module(path: Path) -> ModuleType:

@@ -294,7 +294,7 @@ OTHERS = {
     ),
     "a_page_behind_the_last_one": (
         r'mode="clip"',
-        [("pages[1], 0, 0)),))", 'pages[1], 0, 0), mode="clip"),))')],
+        [("pages[1], 0, 0)),", 'pages[1], 0, 0), mode="clip"),')],
         True,
     ),
     "a_row_that_is_gathered_from_behind_the_last_one": (
@@ -350,7 +350,10 @@ OTHERS = {
     ),
     "a_loop_that_ends_a_block_early": (
         r"pass 'y' or out= with its values",
-        [("X, gives=X, **LIKE_X", "X, zeros(192, 64, dtype=F32), gives=X, verify=True")],
+        [
+            ("    X,\n", "    X,\n    zeros(192, 64, dtype=F32),\n"),
+            ("    **LIKE_X,\n", "    verify=True,\n"),
+        ],
         False,
     ),
     "an_empty_loop": (
