@@ -389,8 +389,8 @@ BUGS = {
     ),
     "no barrier before the panels are written": Bug(
         where=store_ring.put,
-        old=f"{SYNC}  # nobody",
-        new="pass  # nobody",
+        old=f"{SYNC}\n    write_panels(",
+        new="write_panels(",
         error=PipelineRace,
         message=r"write \(staging panel\) writes .* while TMA store \(c\).*bulk_wait",
     ),
