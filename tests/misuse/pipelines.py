@@ -15,7 +15,7 @@ OVERFLOW = (
     "buffer_count), smaller blocks or "
     "fewer store_slots"
 )
-# variables that a loop changes Simulated, the memory role passes the loop and is refused behind it;
+# Variables that a loop changes. Simulated, the memory role passes the loop and is refused after it;
 # then a compile says where the loop changes the variable.
 KEPT = "'acc' is {} before the pipeline loop of line {{line-1}}, and {} after a step: {}"
 BEGIN = "begin it as numpipe.{}, or give one of them another name"
