@@ -227,9 +227,10 @@ class OpRepeats(Repeats):
     An op looks at shapes, chooses a config and makes windows on arrays before it calls a kernel.
     """
 
-    def __init__(self, op: str) -> None:
+    def __init__(self, op: str, several: bool = False) -> None:
+        """`several`: whether the op may have several outputs, which are passed as a tuple."""
         super().__init__(Table())
-        self.op = op
+        self.op, self.several = op, several
 
     def again(
         self,
@@ -255,7 +256,7 @@ class OpRepeats(Repeats):
                 return False, out
         if mesh is not None:
             launched, out = self.find_on(mesh, constants, arrays, out, stream)
-        elif type(out) is list or type(out) is tuple:  # no array: the op says so
+        elif type(out) in (list, tuple) and not self.several:  # no array: the op says so
             return False, out
         else:
             launched, out = self.find(constants, arrays, out, stream)
@@ -274,13 +275,15 @@ class OpRepeats(Repeats):
         constants: Hashable,
         out: Any,
         infos: Sequence[ArrayInfo],
+        count: int = 1,
     ) -> None:
         """Make a call on one GPU by `run`, and keep it if it launches a single kernel.
 
-        `infos` describe the arrays that are not None, and last the output, which the op allocated
-        if `out` is None.
+        `infos` describe the arrays that are not None, and last the `count` outputs, which the op
+        allocated if `out` is None.
         """
-        given = [array for array in (*arrays, out) if array is not None]
+        outs = out if type(out) in (list, tuple) else (out,)
+        given = [array for array in (*arrays, *outs) if array is not None]
         described = any(array is not info.owner for array, info in zip(given, infos, strict=False))
         if described or any(info.kind == "host" or not learn(info) for info in infos):
             run()
@@ -289,4 +292,6 @@ class OpRepeats(Repeats):
             run()
         launched = collected.launches[0] if len(collected.launches) == 1 else None
         if isinstance(launched, Launch):
-            self.learn(constants, arrays, [infos[-1].owner], [infos], int(out is None), launched)
+            outputs = [info.owner for info in infos[-count:]]
+            fresh = count if out is None else 0
+            self.learn(constants, arrays, outputs, [infos], fresh, launched)

@@ -65,6 +65,20 @@ def transposed(info: ArrayInfo) -> ArrayInfo:
     return strided(info, turned(info.shape), turned(info.strides))
 
 
+def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape that these shapes broadcast to, also where sizes are symbols of a traced
+    program. Raises ValueError where there is none."""
+    rank = max(map(len, shapes), default=0)
+    found = [1] * rank
+    for shape in shapes:
+        for axis, size in enumerate(shape, rank - len(shape)):
+            if size != 1:
+                if found[axis] not in (1, size):
+                    raise ValueError(f"the shapes {shapes} do not broadcast")
+                found[axis] = size
+    return tuple(found)
+
+
 def broadcast(info: ArrayInfo, shape: Sequence[int]) -> ArrayInfo:
     """Return `info` with more dimensions in front, and those of size 1 repeated, to a shape that it
     broadcasts to."""

@@ -10,7 +10,6 @@ their requests travel against the data.) PTX ISA, "cp.async.bulk.tensor".
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,15 +18,15 @@ from ..diagnostics.argument_checks import NONE, require, whole
 from ..diagnostics.argument_checks import a as a_kind
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..kernels.noted_calls import noted
 from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
 from ..language.memory.peer_arrays import peer
 from ..language.memory.semaphores import signal, wait
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
+from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
-from ..plan.specs import BlockSpec, persistent
-from .sharded_calls import COPIED, Shards, as_words, call, check_out
+from ..plan.specs import ArrayType, BlockSpec, persistent
+from .sharded_calls import COPIED, Shards, as_words, sharded_op
 
 __all__ = ["all_gather"]
 
@@ -135,7 +134,34 @@ def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
     return all_gather  # type: ignore[no-any-return]
 
 
-@noted
+def _result(x: Any, gpus: int) -> ArrayType:
+    shape = tuple(x.shape)
+    return ArrayType((gpus * shape[0], *shape[1:]) if shape else (gpus,), x.dtype)
+
+
+def _launch(shards: Shards, x: list[ArrayInfo], out: list[ArrayInfo], config: Any) -> None:
+    words = as_words("all_gather", "x", x, 1)
+    targets = as_words("all_gather", "out", out, shards.size)
+    direct = shards.reaches(targets)
+    room = targets
+    if not direct:
+        room = shards.workspace("room", words, targets[0].shape, targets[0].dtype)
+    chosen = config or (Config(near=12) if direct else Config())
+    shards.run(kernel(chosen, direct), words, room, targets)
+
+
+@sharded_op(
+    operands={"x": ""},
+    results={"out": _result},
+    types=COPIED,
+    launch=_launch,
+    checks={"config": a_kind(Config) | NONE},
+    gradients={
+        "x": lambda xp, grad_out, mesh: xp(
+            "reduce_scatter", [xp.contiguous(grad) for grad in grad_out], mesh=mesh
+        )
+    },
+)
 def all_gather(
     x: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None
 ) -> Any:
@@ -159,38 +185,3 @@ def all_gather(
     ... )[1][:, 0]
     array([0., 0., 1., 1.], dtype=float32)
     """
-    return call(
-        "all_gather",
-        lambda shards: gathered(shards, x, out, config),
-        (x,),
-        mesh,
-        out,
-        config,
-        stream,
-    )
-
-
-def gathered(shards: Shards, x: Any, out: Any, config: Config | None) -> Any:
-    """Make a call that was not made before."""
-    require("all_gather", locals(), config=a_kind(Config) | NONE)
-    infos = shards.described({"x": x, "out": out}, COPIED)
-    first = infos["x"][0].shape
-    shape = (shards.size * first[0] if first else shards.size, *first[1:])
-    results = infos["out"] if out is not None else shards.made(infos["x"], shape)
-    check_out("all_gather", results, shape)
-    if math.prod(shape):
-        words = as_words("all_gather", "x", infos["x"], 1)
-        targets = as_words("all_gather", "out", results, shards.size)
-        direct = shards.reaches(targets)
-        room = (
-            targets
-            if direct
-            else shards.workspace("room", words, targets[0].shape, targets[0].dtype)
-        )
-        shards.run(
-            kernel(config or (Config(near=12) if direct else Config()), direct),
-            words,
-            room,
-            targets,
-        )
-    return out if out is not None else shards.delivered(infos["x"], results)

@@ -20,18 +20,17 @@ for some rows counts the pieces that have arrived.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ..arch.dtypes import ELEMENTS
 from ..core.arith import cdiv
 from ..diagnostics.argument_checks import NONE, require, whole
 from ..diagnostics.argument_checks import a as a_kind
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..kernels.noted_calls import noted
 from ..language.grid.tile_loop import tiles
 from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
 from ..language.memory.peer_arrays import peer
@@ -40,14 +39,15 @@ from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.mma import wgmma
 from ..language.tiles.refs import ds
 from ..language.tiles.tile import zeros
+from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
-from ..plan.specs import BlockSpec, persistent
-from .sharded_calls import Shards, call, check_matrices, check_out, planes
+from ..plan.specs import ArrayType, BlockSpec, persistent
+from .sharded_calls import Shards, check_matrices, gathered_rows, planes, sharded_op
 
 __all__ = ["all_gather_matmul"]
 
-TYPES = (ELEMENTS["float16"].dtype, ELEMENTS["bfloat16"].dtype)
+TYPES = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,48 @@ def choose(rows: int, columns: int, depth: int, gpus: int, turned: bool) -> Conf
     return replace(base, parts=min(range(1, min(steps, 16) + 1), key=cost, default=1))
 
 
-@noted
+def _result(a: Any, b: Any, gpus: int) -> ArrayType:
+    (rows, _), columns = check_matrices("all_gather_matmul", a.shape, b.shape)
+    return ArrayType((gpus * rows, columns), a.dtype)
+
+
+def _launch(
+    shards: Shards, a: list[ArrayInfo], b: list[ArrayInfo], out: list[ArrayInfo], config: Any
+) -> None:
+    (m, k), n = a[0].shape, b[0].shape[1]
+    left, right = shards.rows("a", a), shards.laid("b", b)
+    turned = right[0].turned
+    # rows of whole 16 bytes
+    gathered = shards.workspace("gathered", left, (shards.size, m, -(-k // 8) * 8), left[0].dtype)
+    shards.run(
+        kernel(config or choose(m, n, k, shards.size, turned), turned),
+        [planes(info, 1) for info in left],
+        [matrix.info for matrix in right],
+        gathered,
+        [planes(info, shards.size) for info in out],
+    )
+
+
+def _gradient_of_b(xp: Any, a: list[Any], grad_out: list[Any], mesh: Any) -> list[Any]:
+    """Gather the rows once more: none but the own ones are kept from the forward pass."""
+    rows = gathered_rows(xp, mesh, a)
+    return [xp("matmul", xp.transposed(x), grad) for x, grad in zip(rows, grad_out, strict=True)]
+
+
+@sharded_op(
+    operands={"a": "", "b": ""},
+    results={"out": _result},
+    types=TYPES,
+    launch=_launch,
+    checks={"config": a_kind(Config) | NONE},
+    gradients={
+        "a": lambda xp, b, grad_out, mesh: xp(
+            "matmul_reduce_scatter", grad_out, [xp.transposed(x) for x in b], mesh=mesh
+        ),
+        "b": _gradient_of_b,
+    },
+    operations=lambda a, out: 2.0 * math.prod(out.shape) * a.shape[1],
+)
 def all_gather_matmul(
     a: Any, b: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None
 ) -> Any:
@@ -232,37 +273,3 @@ def all_gather_matmul(
     >>> all_gather_matmul(a, b, mesh=Mesh.simulated(2))[0][:, 0]
     array([0., 0., 0., 0., 8., 8., 8., 8.], dtype=float16)
     """
-    return call(
-        "all_gather_matmul",
-        lambda shards: multiplied(shards, a, b, out, config),
-        (a, b),
-        mesh,
-        out,
-        config,
-        stream,
-    )
-
-
-def multiplied(shards: Shards, a: Any, b: Any, out: Any, config: Config | None) -> Any:
-    """Make a call that was not made before."""
-    require("all_gather_matmul", locals(), config=a_kind(Config) | NONE)
-    infos = shards.described({"a": a, "b": b, "out": out}, TYPES)
-    (m, k), n = check_matrices("all_gather_matmul", infos["a"][0].shape, infos["b"][0].shape)
-    results = infos["out"] if out is not None else shards.made(infos["a"], (shards.size * m, n))
-    check_out("all_gather_matmul", results, (shards.size * m, n))
-    if m and n:
-        left, right = shards.rows("a", infos["a"]), shards.laid("b", infos["b"])
-        turned = right[0].turned
-        chosen = config or choose(m, n, k, shards.size, turned)
-        # rows of whole 16 bytes
-        gathered = shards.workspace(
-            "gathered", left, (shards.size, m, -(-k // 8) * 8), left[0].dtype
-        )
-        shards.run(
-            kernel(chosen, turned),
-            [planes(info, 1) for info in left],
-            [operand.info for operand in right],
-            gathered,
-            [planes(info, shards.size) for info in results],
-        )
-    return out if out is not None else shards.delivered(infos["a"], results)

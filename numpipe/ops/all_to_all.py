@@ -17,26 +17,27 @@ from typing import Any
 
 import numpy as np
 
-from ..arch.dtypes import ELEMENTS
+from .. import launch
 from ..core.arith import cdiv
 from ..diagnostics.argument_checks import NONE, require, whole
 from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..kernels.noted_calls import noted
 from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
 from ..language.memory.peer_arrays import peer
 from ..language.memory.semaphores import signal, wait
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
+from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
-from ..plan.specs import BlockSpec, Element, persistent
-from .sharded_calls import Shards, call, check_out
+from ..plan.specs import ArrayType, BlockSpec, Element, persistent
+from .declaration import Operand, P
+from .sharded_calls import ShardedOp, Shards
 
 __all__ = ["all_to_all"]
 
-TYPES = tuple(ELEMENTS[name].dtype for name in ("float16", "bfloat16", "float32"))
+TYPES = ("float16", "bfloat16", "float32")
 COUNTS = np.dtype(np.int32)
 
 
@@ -130,7 +131,78 @@ def kernel(config: Config = Config()) -> Kernel:
     return all_to_all  # type: ignore[no-any-return]
 
 
-@noted
+def _rows(x: Any, out: Any, gpus: int) -> ArrayType | None:
+    if len(x.shape) != 2 or x.shape[1] * x.dtype.itemsize % 16:
+        raise SpecError(
+            "all_to_all: 'x' must be a matrix whose rows have a multiple of 16 bytes, got "
+            f"{x.shape} of {x.dtype.name}: pad its columns"
+        )
+    if out is None:
+        return ArrayType((gpus * x.shape[0], x.shape[1]), x.dtype)
+    if len(out.shape) != 2 or out.shape[1] != x.shape[1]:
+        raise SpecError(
+            f"all_to_all: 'out' must have {x.shape[1]} columns, as 'x' has, got {out.shape}"
+        )
+    if out.dtype != x.dtype:
+        raise SpecError(
+            f"all_to_all: 'out' is {out.dtype.name} and 'x' is {x.dtype.name}: give both one type"
+        )
+    return None
+
+
+def _received(counts: Any, gpus: int) -> ArrayType:
+    if counts.shape != (gpus,):
+        raise SpecError(
+            f"all_to_all: 'counts' must be ({gpus},), a number of rows for each GPU, got "
+            f"{counts.shape}"
+        )
+    return ArrayType(counts.shape, counts.dtype)
+
+
+def _launch(
+    shards: Shards,
+    x: list[ArrayInfo],
+    counts: list[ArrayInfo],
+    out: list[ArrayInfo] | None,
+    rows: list[ArrayInfo] | None,
+    received: list[ArrayInfo],
+    config: Any,
+) -> None:
+    targets = out or rows
+    assert targets is not None
+    for info in targets:
+        launch.check_writable(info, "out", "all_to_all")
+    source = shards.reached("x", shards.rows("x", x))
+    numbers = shards.reached("counts", counts)
+    shards.run(kernel(config or Config()), source, numbers, received, targets)
+
+
+class _AllToAll(ShardedOp[P]):
+    """An op whose ``out`` is an operand: rows for which nothing comes stay as they are."""
+
+    place = ("mesh", "stream")
+
+    def call(
+        self,
+        arrays: tuple[Any, ...],
+        options: tuple[Any, ...],
+        mesh: Any = None,
+        stream: Any = None,
+        *_: Any,
+    ) -> Any:
+        made = super().call(arrays, options, None, mesh, stream)
+        return made if arrays[-1] is None else (arrays[-1], made)
+
+
+@functools.partial(
+    _AllToAll,
+    operands={"x": "", "counts": Operand(types=("int32",)), "out": Operand(types=TYPES)},
+    results={"rows": _rows, "received": _received},
+    types=TYPES,
+    launch=_launch,
+    checks={"config": a_kind(Config) | NONE},
+    gradients={},
+)
 def all_to_all(
     x: Any,
     counts: Any,
@@ -165,49 +237,3 @@ def all_to_all(
     >>> rows[0][:3, 0], received[0]
     (array([0., 1., 1.], dtype=float32), array([1, 2], dtype=int32))
     """
-    arrays = (x, counts) if out is None else (x, counts, out)
-    made = call(
-        "all_to_all",
-        lambda shards: exchanged(shards, x, counts, out, config),
-        arrays,
-        mesh,
-        None,
-        config,
-        stream,
-    )
-    return made if out is None else (out, made)
-
-
-def exchanged(shards: Shards, x: Any, counts: Any, out: Any, config: Config | None) -> Any:
-    """Make a call that was not made before; returns what it allocated."""
-    require("all_to_all", locals(), config=a_kind(Config) | NONE)
-    infos = shards.described({"x": x, "out": out}, TYPES)
-    numbers = shards.described({"counts": counts}, (COUNTS,))["counts"]
-    shape = infos["x"][0].shape
-    if len(shape) != 2 or shape[1] * infos["x"][0].dtype.itemsize % 16:
-        raise SpecError(
-            "all_to_all: 'x' must be a matrix whose rows have a multiple of 16 bytes, got "
-            f"{shape} of {infos['x'][0].dtype.name}: pad its columns"
-        )
-    if numbers[0].shape != (shards.size,):
-        raise SpecError(
-            f"all_to_all: 'counts' must be ({shards.size},), a number of rows for each GPU, got "
-            f"{numbers[0].shape}"
-        )
-    results = (
-        infos["out"]
-        if out is not None
-        else shards.made(infos["x"], (shards.size * shape[0], shape[1]))
-    )
-    if len(results[0].shape) != 2 or results[0].shape[1] != shape[1]:
-        raise SpecError(
-            f"all_to_all: 'out' must have {shape[1]} columns, as 'x' has, got {results[0].shape}"
-        )
-    check_out("all_to_all", results, results[0].shape)
-    received = shards.made(numbers, (shards.size,))
-    source = shards.reached("x", shards.rows("x", infos["x"]))
-    shards.run(
-        kernel(config or Config()), source, shards.reached("counts", numbers), received, results
-    )
-    numbered = shards.delivered(numbers, received)
-    return numbered if out is not None else (shards.delivered(infos["x"], results), numbered)

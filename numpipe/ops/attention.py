@@ -18,13 +18,11 @@ from typing import Any
 import numpy as np
 
 from .. import launch
-from ..arch.dtypes import BFLOAT16, FLOAT16
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import FLAG, NONE, a, finite, require, whole, word
+from ..diagnostics.argument_checks import FLAG, NONE, a, finite, whole, word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..kernels.noted_calls import noted
 from ..language.grid.tile_loop import tiles
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.pipeline.pipelines import pipeline
@@ -39,23 +37,23 @@ from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
 from ..launch.array_info import ArrayInfo, tma_addressable
-from ..launch.repeats import OpRepeats
 from ..launch.windows import strided
 from ..plan.context import axis_index
 from ..plan.params import CompilerParams
-from ..plan.specs import BlockSpec, persistent
+from ..plan.specs import ArrayType, BlockSpec, persistent
 from .attention_configs import CONFIGS as CONFIGS
 from .attention_configs import FITTING as FITTING
 from .attention_configs import SMALLER as SMALLER
 from .attention_configs import WIDTHS, Config, Form, choose
 from .attention_short import kernel as short_kernel
-from .op_outputs import allocated, delivered, tell_copied
-from .operands import copied, described
+from .costs import SMS
+from .declaration import op
+from .op_outputs import tell_copied
+from .operands import copied
 
 __all__ = ["attention"]
 
 L2 = 32 << 20  # bytes of keys and values that heads whose tiles take turns may have
-_REPEATS = OpRepeats("attention")
 # powers of two that scores may exceed the maximum in use by, where it is not always the largest one
 RISE = 8.0
 
@@ -225,7 +223,90 @@ def kernel(config: Config, form: Form) -> Kernel:
     return attend  # type: ignore[no-any-return]
 
 
-@noted
+def _result(q: Any, k: Any, v: Any, layout: str) -> ArrayType:
+    """Return shape and type of the result. Raises SpecError for operands that do not fit."""
+    check_shapes(tuple(q.shape), tuple(k.shape), tuple(v.shape), layout)
+    return ArrayType(tuple(q.shape), q.dtype)
+
+
+def _sums(q: Any, layout: str, return_lse: bool) -> ArrayType | None:
+    if not return_lse:
+        return None
+    form = Form(0, False, layout, True)
+    return ArrayType((q.shape[0], q.shape[form.heads], q.shape[form.positions]), np.float32)
+
+
+def _launch(
+    q: ArrayInfo,
+    k: ArrayInfo,
+    v: ArrayInfo,
+    out: ArrayInfo,
+    lse: ArrayInfo | None,
+    causal: bool,
+    diagonal: int,
+    scale: float | None,
+    layout: str,
+    exact: bool,
+    config: Config | None,
+    target: str | None,
+    stream: Any,
+) -> None:
+    """Launch an attention of operands of any layout."""
+    depth = q.shape[3]
+    form = Form(next(width for width in WIDTHS if width >= depth), causal, layout, lse is not None)
+    k, v = _shared_heads(k, v, form)
+    heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
+    if config is None:
+        device = launch.gpu_state().device
+        config = choose(
+            form.depth,
+            causal,
+            exact,
+            q.shape[form.positions],
+            k.shape[form.positions],
+            heads,
+            device.sm_count if device else SMS,
+        )
+    arrays = [
+        _loaded(name, info, target, stream) for name, info in zip("qkv", (q, k, v), strict=True)
+    ]
+    scale = depth**-0.5 if scale is None else float(scale)
+    kernel(config, form)(
+        *arrays,
+        out=out if lse is None else (out, lse),
+        scale=scale * math.log2(math.e),
+        diagonal=diagonal,
+        group=_turns(heads, sharing, 4 * k.shape[form.positions] * depth) if causal else 1,
+        target=target,
+        stream=stream,
+    )
+
+
+def _shared_heads(k: ArrayInfo, v: ArrayInfo, form: Form) -> tuple[ArrayInfo, ArrayInfo]:
+    """Return keys and values with one head where all heads are one that is repeated."""
+    if all(info.strides[form.heads] == 0 and info.shape[form.heads] > 1 for info in (k, v)):
+        shape = [1 if axis == form.heads else size for axis, size in enumerate(k.shape)]
+        k, v = (strided(info, shape, info.strides) for info in (k, v))
+    return k, v
+
+
+@op(
+    operands={"q": "", "k": "", "v": ""},
+    results={"out": _result, "lse": _sums},
+    types=("float16", "bfloat16"),
+    launch=_launch,
+    checks={
+        "causal": FLAG,
+        "diagonal": whole(),
+        "scale": finite(above=0) | NONE,
+        "layout": word("bhsd", "bshd"),
+        "exact": FLAG,
+        "return_lse": FLAG,
+        "config": a(Config) | NONE,
+    },
+    batching="merge",
+    operations=lambda q, k, layout: 4.0 * math.prod(q.shape) * k.shape[layout.index("s")],
+)
 def attention(
     q: Any,
     k: Any,
@@ -269,75 +350,87 @@ def attention(
     >>> attention(q, k, k, target="sim").shape
     (1, 8, 72, 64)
     """
-    constants = (causal, diagonal, scale, layout, exact, config)
-    simple = target is None and return_lse is False
-    if simple:
-        done, out = _REPEATS.again((q, k, v), constants, out, stream)
-        if done:
-            return out
-    require(
-        "attention",
-        locals(),
-        causal=FLAG,
-        diagonal=whole(),
-        scale=finite(above=0) | NONE,
-        layout=word("bhsd", "bshd"),
-        exact=FLAG,
-        return_lse=FLAG,
-        config=a(Config) | NONE,
-    )
-    infos = list(described("attention", {"q": q, "k": k, "v": v}, (FLOAT16, BFLOAT16)).values())
-    form, _, _ = asked = _asked(*(info.shape for info in infos), causal, layout, return_lse, scale)
-    # heads that are repeated: one
-    if all(info.strides[form.heads] == 0 and info.shape[form.heads] > 1 for info in infos[1:]):
-        infos[1:] = [
-            strided(
-                info,
-                [1 if axis == form.heads else n for axis, n in enumerate(info.shape)],
-                info.strides,
-            )
-            for info in infos[1:]
-        ]
-        asked = _asked(*(info.shape for info in infos), causal, layout, return_lse, scale)
-    if config is None:
-        device = launch.gpu_state().device
-        config = choose(
-            form.depth,
-            causal,
-            exact,
-            infos[0].shape[form.positions],
-            infos[1].shape[form.positions],
-            infos[0].shape[0] * infos[0].shape[form.heads],
-            device.sm_count if device else 132,
-        )
-    like = infos[0]
-    result = None if out is None or return_lse else launch.describe(out, "out", "attention")
-    if result is not None and (result.shape, result.dtype) != (like.shape, like.dtype):
+
+
+@attention.front("torch")
+def scaled_dot_product_attention(
+    attention: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Return ``softmax(scale * query @ key.T) @ value`` of each head, as
+    `torch.nn.functional.scaled_dot_product_attention` does.
+
+    query       (…, Hq, L, E), of float16 or of bfloat16, E up to 256; with three dimensions (N, L,
+                E) there is one head
+    key, value  (…, H, S, E), of the query's type; Hq is H, or with enable_gqa a multiple of it
+    attn_mask   only None
+    dropout_p   only 0
+    is_causal   row i of the query sees the keys 0 to i
+    scale       by default 1 / sqrt(E)
+    enable_gqa  a head of key and value serves Hq / H heads of the query
+
+    It is one node of a graph of `torch.compile` and `torch.export` and runs on the current stream.
+    Raises SpecError for what it does not have, masks, dropout and gradients, and for shapes, types
+    and devices that do not fit. Source: PyTorch's documentation of the function,
+    `numpipe.ops.attention`.
+
+    >>> q = torch.randn(2, 8, 100, 64).bfloat16()
+    >>> scaled_dot_product_attention(
+    ...     q, q[:, :2], q[:, :2], is_causal=True, enable_gqa=True
+    ... ).shape
+    torch.Size([2, 8, 100, 64])
+    """
+    name = "scaled_dot_product_attention"
+    if attn_mask is not None:
         raise SpecError(
-            f"attention: 'out' must be as 'q', {like.dtype.name} {like.shape}, got "
-            f"{result.dtype.name} {result.shape}"
+            f"{name}: attn_mask is given, which it does not take: pass is_causal=True for a "
+            f"causal one, else call torch.nn.functional.{name}"
         )
-    attend = kernel(config, form)
-
-    def run(to: Any) -> Any:
-        arrays = [
-            _loaded(name, info, target, stream) for name, info in zip("qkv", infos, strict=True)
-        ]
-        return attend(
-            *arrays,
-            out=to,
-            scale=asked[1],
-            diagonal=diagonal,
-            group=asked[2],
-            target=target,
-            stream=stream,
+    if dropout_p != 0:
+        raise SpecError(
+            f"{name}: dropout_p = {dropout_p}, which it does not have: pass dropout_p=0.0, as "
+            f"evaluation does, else call torch.nn.functional.{name}"
         )
-
-    if not simple:
-        return run(out)
-    result = result or allocated("attention", like, like.shape, stream)
-    _REPEATS.call(lambda: run(result), (q, k, v), constants, out, [*infos, result])
-    return delivered(like, result, stream) if out is None else out
+    shapes = f"query is {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
+    if not query.ndim == key.ndim == value.ndim >= 3:
+        raise SpecError(
+            f"{name}: {shapes}: all must have the same three dimensions or more, (…, heads, "
+            "length, depth)"
+        )
+    batch = -3 if query.ndim > 3 else -2
+    if (
+        query.shape[:batch] != key.shape[:batch]
+        or key.shape != value.shape
+        or query.shape[-1] != key.shape[-1]
+    ):
+        raise SpecError(
+            f"{name}: {shapes}: batches must be equal, key and value of one shape, all of the same "
+            "depth; expand(), transpose() or pad them before the call"
+        )
+    if query.ndim > 3 and query.shape[-3] != key.shape[-3]:
+        if not enable_gqa:
+            raise SpecError(
+                f"{name}: query has {query.shape[-3]} heads, key {key.shape[-3]}: pass "
+                "enable_gqa=True if each of these serves several of those"
+            )
+        if query.shape[-3] % key.shape[-3]:
+            raise SpecError(
+                f"{name}: {shapes}: the heads of the query, {query.shape[-3]}, must be a multiple "
+                f"of the key's, {key.shape[-3]}"
+            )
+    q, k, v = (
+        x.unsqueeze(1) if x.ndim == 3 else x if x.ndim == 4 else x.flatten(0, -4)
+        for x in (query, key, value)
+    )
+    made = attention(q, k, v, causal=is_causal, scale=scale)
+    return made if query.ndim == 4 else made.reshape(query.shape)
 
 
 def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
@@ -357,18 +450,8 @@ def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> Arra
     return strided(made, info.shape, (info.shape[1] * made.strides[0], *made.strides))
 
 
-@functools.lru_cache(maxsize=1024)
-def _asked(
-    q: tuple[int, ...],
-    k: tuple[int, ...],
-    v: tuple[int, ...],
-    causal: bool,
-    layout: str,
-    sums: bool,
-    scale: float | None,
-) -> tuple[Form, float, int]:
-    """(form, scale for powers of two, heads that take turns) for arrays of these shapes; SpecError
-    where they do not fit."""
+def check_shapes(q: tuple[Any, ...], k: tuple[Any, ...], v: tuple[Any, ...], layout: str) -> None:
+    """Raise SpecError for operands whose shapes do not fit."""
     if odd := [(name, shape) for name, shape in (("q", q), ("k", k), ("v", v)) if len(shape) != 4]:
         raise SpecError(
             f"attention: '{odd[0][0]}' must have 4 dimensions, {', '.join(layout)}, got shape "
@@ -384,18 +467,12 @@ def _asked(
             "attention: 'k' and 'v' must have one shape, with the batches and the depth of 'q' "
             f"{q}, got {k} and {v}"
         )
-    form = Form(next(width for width in WIDTHS if width >= q[3]), causal, layout, sums)
-    heads, shared = q[form.heads], k[form.heads]
+    axis = layout.index("h")
+    heads, shared = q[axis], k[axis]
     if shared == 0 or heads % shared:
         raise SpecError(
             f"attention: the {heads} heads of 'q' must be a multiple of the {shared} heads of 'k'"
         )
-    scale = q[3] ** -0.5 if scale is None else float(scale)
-    return (
-        form,
-        scale * math.log2(math.e),
-        _turns(q[0] * heads, heads // shared, 4 * k[form.positions] * q[3]) if causal else 1,
-    )
 
 
 def _turns(heads: int, sharing: int, size: int) -> int:

@@ -26,24 +26,22 @@ import numpy as np
 
 from .. import launch
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import NONE, require
+from ..diagnostics.argument_checks import NONE
 from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..kernels.noted_calls import noted
 from ..language.memory.per_lane import lane_index
 from ..language.pipeline.body_form import emit_pipeline
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
-from ..launch.repeats import OpRepeats, recorded
 from ..launch.windows import memory
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams, LoweringSemantics
-from ..plan.specs import BlockSpec, persistent
+from ..plan.specs import ArrayType, BlockSpec, persistent
 from .copy_ways import Part, ways
-from .op_outputs import allocated, delivered
+from .declaration import op
 
 __all__ = ["copy"]
 
@@ -69,7 +67,6 @@ NUMBERS = (
     "s3",
 )
 """of `lanes`, as `copy_ways` gives them"""
-_REPEATS = OpRepeats("copy")
 MOST = 5
 """dimensions of an array"""
 WARPGROUPS = 8
@@ -335,7 +332,29 @@ def copy_blocks(a, o):  # type: ignore[no-untyped-def]
         ]
 
 
-@noted
+def _result(a: Any) -> ArrayType:
+    if len(a.shape) > MOST:
+        raise SpecError(
+            f"copy: 'a' of shape {tuple(a.shape)} has {len(a.shape)} dimensions, expected up to "
+            f"{MOST}: reshape it"
+        )
+    return ArrayType(tuple(a.shape), a.dtype)
+
+
+def _launch(a: ArrayInfo, out: ArrayInfo, config: Any, target: str | None, stream: Any) -> None:
+    launch.check_overlap([a, out], ["a", "out"], 1, "copy")
+    copy_into(a, out, config=config, target=target, stream=stream)
+
+
+@op(
+    operands={"a": ""},
+    results={"out": _result},
+    types=(),
+    launch=_launch,
+    checks={"config": a_kind(Config) | NONE},
+    gradients={"a": lambda grad_out: grad_out},
+    batching="leading",
+)
 def copy(
     a: Any,
     *,
@@ -360,41 +379,6 @@ def copy(
     >>> copy(a.T, target="sim").flags.c_contiguous
     True
     """
-    if target is None:
-        done, out = _REPEATS.again((a,), (config,), out, stream)
-        if done:
-            return out
-    info = launch.describe(a, "a", "copy")
-    if len(info.shape) > MOST:
-        raise SpecError(
-            f"copy: 'a' of shape {info.shape} has {len(info.shape)} dimensions, expected up to "
-            f"{MOST}: reshape it"
-        )
-    if recorded(info.owner):
-        raise SpecError(
-            "copy: 'a' requires a gradient, which numpipe.ops.copy does not record: pass "
-            "a.detach(), or call it under torch.no_grad()"
-        )
-    require("copy", locals(), config=a_kind(Config) | NONE)
-    result = (
-        allocated("copy", info, info.shape, stream)
-        if out is None
-        else launch.describe(out, "out", "copy")
-    )
-    if (result.shape, result.dtype) != (info.shape, info.dtype):
-        raise SpecError(
-            f"copy: 'out' must be as 'a', {info.dtype.name} {info.shape}, got {result.dtype.name} "
-            f"{result.shape}"
-        )
-    launch.same_place([info, result], ["a", "out"], "copy")
-    launch.check_writable(result, "out", "copy")
-    launch.check_overlap([info, result], ["a", "out"], 1, "copy")
-    run = functools.partial(copy_into, info, result, config=config, target=target, stream=stream)
-    if target is None:
-        _REPEATS.call(run, (a,), (config,), out, [info, result])
-    else:
-        run()
-    return delivered(info, result, stream) if out is None else out
 
 
 def copy_into(

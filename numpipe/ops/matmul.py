@@ -28,14 +28,13 @@ from typing import Any
 import numpy as np
 
 from .. import launch
-from ..arch.dtypes import ELEMENTS
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import FLAG, NONE, finite, require
+from ..core.functions import Function
+from ..diagnostics.argument_checks import FLAG, FUNCTION, NONE, finite, told, word
 from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..kernels.noted_calls import noted
 from ..language.grid.partials import combine
 from ..language.grid.split_k import split_tiles
 from ..language.pipeline.pipelines import pipeline
@@ -44,23 +43,24 @@ from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
 from ..launch.array_info import ArrayInfo
-from ..launch.repeats import OpRepeats
-from ..launch.windows import broadcast, merged, strided, transposed
+from ..launch.windows import broadcast, broadcast_shape, merged, strided, transposed
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, Workspace, persistent
-from .activations import activation_of
+from .activations import ACTIVATIONS, activation_of
 from .configs import Config, choose
 from .costs import LINE, SMS
-from .op_outputs import allocated, delivered
-from .operands import Operand, as_matrices, copied, described, laid, move, stacked
+from .declaration import Operand, op
+from .op_outputs import allocated
+from .operands import Matrix, as_matrices, copied, laid, move, stacked
 
 __all__ = ["matmul"]
 
 NOMINAL = 512
 """the rows that a batch-invariant product's config is chosen for"""
-_REPEATS = OpRepeats("matmul")
-TYPES = (ELEMENTS["float16"].dtype, ELEMENTS["bfloat16"].dtype)
+TYPES = ("float16", "bfloat16")
+ADDED = (*TYPES, "float32")
+"""element types of what is added to a product"""
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,205 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
     return matmul  # type: ignore[no-any-return]
 
 
-@noted
+def _result(a: Any, b: Any, c: Any, bias: Any) -> ArrayType:
+    """Return shape and type of a product. Raises SpecError for operands that do not fit."""
+    shapes = [None if each is None else tuple(each.shape) for each in (a, b, c, bias)]
+    try:
+        found = product_sizes(*shapes)
+    except TypeError:  # sizes that are symbols of torch.compile have no hash
+        found = product_sizes.__wrapped__(*shapes)  # type: ignore[arg-type]
+    return ArrayType(found[-1], a.dtype)
+
+
+def _launch(
+    a: ArrayInfo,
+    b: ArrayInfo,
+    c: ArrayInfo | None,
+    bias: ArrayInfo | None,
+    out: ArrayInfo,
+    alpha: float,
+    beta: float,
+    activation: Any,
+    batch_invariant: bool,
+    config: Config | None,
+    target: str | None,
+    stream: Any,
+) -> None:
+    """Launch a product of operands of any layout."""
+    batch, m, n, k, shape = product_sizes(a.shape, b.shape, None, None)
+    vectors = [len(info.shape) == 1 for info in (a, b)]
+    results = [
+        as_matrices(broadcast(info, shape), vectors) for info in (out, c) if info is not None
+    ]
+    left, right = as_matrices(a, (vectors[0], False)), as_matrices(b, (False, vectors[1]))
+    across = bias is not None and len(bias.shape) == 2
+    # all rows by one matrix
+    if batch and math.prod(right.shape[:-2]) == 1 and left.shape[:-2] == batch and not across:
+        folded = [merged(info, 1) for info in (left, *results)]
+        if None not in folded:
+            (left, *results), batch = folded, ()  # type: ignore[assignment]
+            m, right = left.shape[0], strided(right, right.shape[-2:], right.strides[-2:])
+    _product(
+        laid("matmul", {"a": left, "b": right}, batch, target, stream),
+        results,
+        bias,
+        batch,
+        (m, n, k),
+        alpha=float(alpha),
+        beta=float(beta),
+        activation=activation_of(activation, "matmul"),
+        config=config,
+        batch_invariant=batch_invariant,
+        target=target,
+        stream=stream,
+    )
+
+
+def _is_zero(number: Any) -> bool:
+    return isinstance(number, (int, float, np.generic)) and number == 0
+
+
+# ---- gradients and batches
+def _gradient_of_a(
+    xp: Any, a: Any, b: Any, grad_out: Any, alpha: float, batch_invariant: bool
+) -> Any:
+    rows, columns, whole = _matrices(a, b, grad_out)
+    options = {"alpha": alpha, "batch_invariant": batch_invariant}
+    if rows.ndim == 2 < columns.ndim:  # the batches lie along K: they are summed in float32
+        whole = xp.moveaxis(whole, -2, 0).reshape(a.shape[-2], -1)
+        columns = xp.swapaxes(columns, -1, -2).reshape(-1, a.shape[-1])
+        return xp(matmul, whole, columns, **options)
+    grad = xp(matmul, whole, xp.transposed(columns), **options)
+    return grad if a.ndim > 1 else grad[..., 0, :]
+
+
+def _gradient_of_b(
+    xp: Any, a: Any, b: Any, grad_out: Any, alpha: float, batch_invariant: bool
+) -> Any:
+    rows, columns, whole = _matrices(a, b, grad_out)
+    if columns.ndim == 2 < rows.ndim:  # the batches lie along K: they are summed in float32
+        rows, whole = rows.reshape(-1, rows.shape[-1]), whole.reshape(-1, whole.shape[-1])
+    grad = xp(matmul, xp.transposed(rows), whole, alpha=alpha, batch_invariant=batch_invariant)
+    return grad if b.ndim > 1 else grad[..., 0]
+
+
+def _matrices(a: Any, b: Any, grad: Any) -> tuple[Any, Any, Any]:
+    """Return the operands of a product and its gradient with the dimensions that vectors have
+    not."""
+    grad = grad if b.ndim > 1 else grad[..., None]
+    return (
+        a if a.ndim > 1 else a[None],
+        b if b.ndim > 1 else b[:, None],
+        grad if a.ndim > 1 else grad[..., None, :],
+    )
+
+
+def _gradient_of_bias(a: Any, b: Any, grad_out: Any) -> Any:
+    return _matrices(a, b, grad_out)[2]
+
+
+def _unfused(
+    xp: Any,
+    a: Any,
+    b: Any,
+    c: Any,
+    bias: Any,
+    alpha: float,
+    beta: float,
+    activation: Any,
+    batch_invariant: bool,
+) -> Any:
+    """Apply an activation to the product that was stored: its derivative needs the sum before it.
+    That is a pass over memory instead of one more product in the backward pass, and one more
+    rounding than without gradients."""
+    if activation is None:
+        return NotImplemented
+    if activation not in ACTIVATIONS:
+        raise SpecError(
+            f"matmul: the activation {told(activation)} has no derivative here, and an argument "
+            f"requires a gradient: use {', '.join(map(repr, ACTIVATIONS))}, apply your library's "
+            "operations to the result without activation=, or call it without gradients"
+        )
+    options = {"alpha": alpha, "beta": beta, "batch_invariant": batch_invariant}
+    return xp.activation(activation, xp(matmul, a, b, c, bias=bias, **options))
+
+
+def _batched(
+    xp: Any,
+    batched: dict[str, bool],
+    a: Any,
+    b: Any,
+    c: Any,
+    bias: Any,
+    alpha: float,
+    beta: float,
+    activation: Any,
+    batch_invariant: bool,
+) -> Any:
+    """Return the product along one more dimension, the first batch of a product of matrices. What
+    is added follows the product where it, or a vector, has the dimension."""
+    ranks = [x.ndim - batched[name] for name, x in (("a", a), ("b", b))]
+    rank = max(2, *ranks)
+
+    def front(name: str, x: Any, row: bool = False, column: bool = False) -> Any:
+        """Return an array as matrices, of as many dimensions as the product has."""
+        x = x[..., None] if column else x
+        x = x[..., None, :] if row else x
+        if not batched[name]:
+            return x
+        return x.reshape(x.shape[0], *[1] * (rank + 1 - x.ndim), *x.shape[1:])
+
+    left, right = front("a", a, row=ranks[0] == 1), front("b", b, column=ranks[1] == 1)
+    options = {"alpha": alpha, "batch_invariant": batch_invariant}
+    if not batched["c"] and not batched["bias"] and 1 not in ranks:
+        added = {"c": c, "bias": bias, "beta": beta, "activation": activation}
+        return xp(matmul, left, right, **added, **options)
+    result = xp(matmul, left, right, **options)
+    dtype = result.dtype
+    if c is not None:
+        result = result + beta * front("c", c, row=ranks[0] == 1, column=ranks[1] == 1)
+    if bias is not None:
+        result = result + front("bias", bias)
+    if activation is not None:
+        if activation not in ACTIVATIONS:
+            raise SpecError(
+                f"matmul: under vmap the activation {told(activation)} cannot follow a c or bias "
+                "that has the dimension: apply your library's operations to the result without "
+                "activation="
+            )
+        result = xp.activation(activation, result)
+    result = xp.cast(result, dtype)
+    result = result.squeeze(-1) if ranks[1] == 1 else result
+    return result.squeeze(-1 if ranks[1] == 1 else -2) if ranks[0] == 1 else result
+
+
+@op(
+    operands={
+        "a": "",
+        "b": "",
+        "c": Operand(types=ADDED, read=lambda beta: not _is_zero(beta)),
+        "bias": Operand(types=ADDED),
+    },
+    results={"out": _result},
+    types=TYPES,
+    launch=_launch,
+    checks={
+        "alpha": finite(),
+        "beta": finite(),
+        "batch_invariant": FLAG,
+        "activation": NONE | FUNCTION | word(*ACTIVATIONS),
+        "config": a_kind(Config) | NONE,
+    },
+    gradients={
+        "a": _gradient_of_a,
+        "b": _gradient_of_b,
+        "c": lambda grad_out, beta: grad_out if beta == 1 else beta * grad_out,
+        "bias": _gradient_of_bias,
+    },
+    composite=_unfused,
+    batching=_batched,
+    operations=lambda a, out: 2.0 * math.prod(out.shape) * a.shape[-1],
+)
 def matmul(
     a: Any,
     b: Any,
@@ -247,7 +445,7 @@ def matmul(
     alpha: float = 1.0,
     beta: float = 1.0,
     bias: Any = None,
-    activation: Any = None,
+    activation: str | Function[..., Any] | None = None,
     out: Any = None,
     batch_invariant: bool = False,
     config: Config | None = None,
@@ -281,79 +479,10 @@ def matmul(
     >>> matmul(a, b, bias=b[0], target="sim").shape
     (2, 3, 5)
     """
-    unread = isinstance(beta, (int, float, np.generic)) and beta == 0
-    arrays = (a, b, None if unread else c, bias)
-    constants = (alpha, beta, activation, batch_invariant, config)
-    if target is None:
-        done, out = _REPEATS.again(arrays, constants, out, stream)
-        if done:
-            return out
-    require(
-        "matmul",
-        locals(),
-        alpha=finite(),
-        beta=finite(),
-        batch_invariant=FLAG,
-        config=a_kind(Config) | NONE,
-    )
-    infos = described(
-        "matmul",
-        dict(zip(("a", "b", "c", "bias", "out"), (*arrays, out), strict=True)),
-        TYPES,
-        ("c", "bias"),
-    )
-    shapes = [
-        infos[name].shape if name in infos else None for name in ("a", "b", "c", "bias", "out")
-    ]
-    batch, m, n, k, shape = product_sizes(*shapes)
-    first = infos["a"]
-    if out is None:
-        infos["out"] = allocated("matmul", first, shape, stream)
-    launch.check_writable(infos["out"], "out", "matmul")
-    if 0 in shape:
-        return delivered(first, infos["out"], stream) if out is None else out
-    vectors = [len(infos[name].shape) == 1 for name in ("a", "b")]
-    results = [
-        as_matrices(broadcast(infos[name], shape), vectors)
-        for name in ("out", "c")
-        if name in infos
-    ]
-    left = as_matrices(first, (vectors[0], False))
-    right = as_matrices(infos["b"], (False, vectors[1]))
-    across = "bias" in infos and len(infos["bias"].shape) == 2
-    # all rows by one matrix
-    if batch and math.prod(right.shape[:-2]) == 1 and left.shape[:-2] == batch and not across:
-        folded = [merged(info, 1) for info in (left, *results)]
-        if None not in folded:
-            (left, *results), batch = folded, ()  # type: ignore[assignment]
-            m, right = left.shape[0], strided(right, right.shape[-2:], right.strides[-2:])
-
-    def run() -> None:
-        operands = laid("matmul", {"a": left, "b": right}, batch, target, stream)
-        _product(
-            operands,
-            results,
-            infos.get("bias"),
-            batch,
-            (m, n, k),
-            alpha=float(alpha),
-            beta=float(beta),
-            activation=activation_of(activation, "matmul"),
-            config=config,
-            batch_invariant=batch_invariant,
-            target=target,
-            stream=stream,
-        )
-
-    if target is None:
-        _REPEATS.call(run, arrays, constants, out, list(infos.values()))
-    else:
-        run()
-    return delivered(first, infos["out"], stream) if out is None else out
 
 
 def _product(
-    operands: Sequence[Operand],
+    operands: Sequence[Matrix],
     results: list[ArrayInfo],
     bias: ArrayInfo | None,
     batch: tuple[int, ...],
@@ -435,7 +564,7 @@ def _transpose(form: Form, arrays: list[ArrayInfo]) -> tuple[Form, list[ArrayInf
 
 
 def _product_elsewhere(
-    operands: Sequence[Operand],
+    operands: Sequence[Matrix],
     results: list[ArrayInfo],
     bias: ArrayInfo | None,
     batch: tuple[int, ...],
@@ -455,7 +584,7 @@ _form = functools.cache(Form)
 
 @functools.lru_cache(maxsize=1024)
 def product_sizes(
-    a: tuple[int, ...], b: tuple[int, ...], c: Any, bias: Any, out: Any
+    a: tuple[int, ...], b: tuple[int, ...], c: Any, bias: Any
 ) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
     """Return (batches, M, N, K, the result's shape) of arrays of these shapes. Raises SpecError
     where they do not fit."""
@@ -469,18 +598,16 @@ def product_sizes(
             f"matmul: K = {k} in 'a' {a}, {b[-2 if len(b) > 1 else -1]} in 'b' {b}{fix}"
         )
     try:
-        batch = np.broadcast_shapes(a[:-2], b[:-2])
+        batch = broadcast_shape(a[:-2], b[:-2])
     except ValueError:
         raise SpecError(
             f"matmul: the batches of 'a' {a} and 'b' {b} do not broadcast: {a[:-2]} and {b[:-2]}"
         ) from None
     result = (*batch, *a[-2:-1], *b[-1:] * (len(b) > 1))
-    if out is not None and out != result:
-        raise SpecError(f"matmul: 'out' must be {result}, got {out}")
     if bias is not None and bias not in ((n,), (m, 1)):
         raise SpecError(f"matmul: 'bias' must be {(n,)} or {(m, 1)}, got {bias}")
     try:
-        fits = c is None or np.broadcast_shapes(c, result) == result
+        fits = c is None or broadcast_shape(c, result) == result
     except ValueError:
         fits = False
     if not fits:

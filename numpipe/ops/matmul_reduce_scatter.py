@@ -17,19 +17,18 @@ next product is over: by then its stores are, and nothing waits for them.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ..arch.dtypes import ELEMENTS
 from ..core.arith import cdiv
 from ..diagnostics.argument_checks import NONE, require, whole
 from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..kernels.noted_calls import noted
 from ..language.grid.tile_loop import tiles
 from ..language.memory.copies import copy_gmem_to_smem
 from ..language.memory.peer_arrays import peer
@@ -41,16 +40,17 @@ from ..language.tiles.mma import wgmma
 from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
+from ..launch.array_info import ArrayInfo
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
-from ..plan.specs import BlockSpec, persistent
+from ..plan.specs import ArrayType, BlockSpec, persistent
 from .costs import SMS
-from .sharded_calls import Shards, call, check_matrices, check_out, planes
+from .sharded_calls import Shards, check_matrices, gathered_rows, planes, sharded_op
 
 __all__ = ["matmul_reduce_scatter"]
 
-TYPES = (ELEMENTS["float16"].dtype, ELEMENTS["bfloat16"].dtype)
+TYPES = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,53 @@ def choose(rows: int, columns: int, gpus: int) -> Config:
     return replace(Config(), tn=min(wide, key=cost))
 
 
-@noted
+def _result(a: Any, b: Any, gpus: int) -> ArrayType:
+    (rows, _), columns = check_matrices("matmul_reduce_scatter", a.shape, b.shape)
+    if rows % gpus:
+        raise SpecError(
+            f"matmul_reduce_scatter: 'a' has {rows} rows, which {gpus} GPUs cannot share evenly: "
+            f"pad it to {-(-rows // gpus) * gpus}"
+        )
+    return ArrayType((rows // gpus, columns), a.dtype)
+
+
+def _launch(
+    shards: Shards, a: list[ArrayInfo], b: list[ArrayInfo], out: list[ArrayInfo], config: Any
+) -> None:
+    rows, n = out[0].shape
+    left, right = shards.rows("a", a), shards.laid("b", b)
+    # rows of whole 16 bytes
+    parts = shards.workspace(
+        "parts", left, (shards.size, rows, -(-n // 4) * 4), np.dtype(np.float32)
+    )
+    shards.run(
+        kernel(config or choose(rows, n, shards.size), right[0].turned),
+        [planes(info, shards.size) for info in left],
+        [matrix.info for matrix in right],
+        parts,
+        out,
+    )
+
+
+def _gradient_of_b(xp: Any, a: list[Any], grad_out: list[Any], mesh: Any) -> list[Any]:
+    grads = gathered_rows(xp, mesh, grad_out)
+    return [xp("matmul", xp.transposed(x), grad) for x, grad in zip(a, grads, strict=True)]
+
+
+@sharded_op(
+    operands={"a": "", "b": ""},
+    results={"out": _result},
+    types=TYPES,
+    launch=_launch,
+    checks={"config": a_kind(Config) | NONE},
+    gradients={
+        "a": lambda xp, b, grad_out, mesh: xp(
+            "all_gather_matmul", grad_out, [xp.transposed(x) for x in b], mesh=mesh
+        ),
+        "b": _gradient_of_b,
+    },
+    operations=lambda a, b: 2.0 * math.prod(a.shape) * b.shape[1],
+)
 def matmul_reduce_scatter(
     a: Any, b: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None
 ) -> Any:
@@ -231,41 +277,3 @@ def matmul_reduce_scatter(
     >>> matmul_reduce_scatter(a, b, mesh=Mesh.simulated(2))[0][:, 0]
     array([24., 24.], dtype=float16)
     """
-    return call(
-        "matmul_reduce_scatter",
-        lambda shards: multiplied(shards, a, b, out, config),
-        (a, b),
-        mesh,
-        out,
-        config,
-        stream,
-    )
-
-
-def multiplied(shards: Shards, a: Any, b: Any, out: Any, config: Config | None) -> Any:
-    """Make a call that was not made before."""
-    require("matmul_reduce_scatter", locals(), config=a_kind(Config) | NONE)
-    infos = shards.described({"a": a, "b": b, "out": out}, TYPES)
-    (m, k), n = check_matrices("matmul_reduce_scatter", infos["a"][0].shape, infos["b"][0].shape)
-    if m % shards.size:
-        raise SpecError(
-            f"matmul_reduce_scatter: 'a' has {m} rows, which {shards.size} GPUs cannot share "
-            f"evenly: pad it to {-(-m // shards.size) * shards.size}"
-        )
-    rows = m // shards.size
-    results = infos["out"] if out is not None else shards.made(infos["a"], (rows, n))
-    check_out("matmul_reduce_scatter", results, (rows, n))
-    if m and n:
-        left, right = shards.rows("a", infos["a"]), shards.laid("b", infos["b"])
-        # rows of whole 16 bytes
-        parts = shards.workspace(
-            "parts", left, (shards.size, rows, -(-n // 4) * 4), np.dtype(np.float32)
-        )
-        shards.run(
-            kernel(config or choose(rows, n, shards.size), right[0].turned),
-            [planes(info, shards.size) for info in left],
-            [operand.info for operand in right],
-            parts,
-            results,
-        )
-    return out if out is not None else shards.delivered(infos["a"], results)

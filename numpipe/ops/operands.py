@@ -14,10 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import launch
-from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo, tma_addressable
-from ..launch.repeats import recorded
 from ..launch.windows import broadcast, merged, strided, transposed
 from .copy import MOVED, NUMBERS, WARPGROUPS, copy_into
 from .copy import lanes as copy_lanes
@@ -25,62 +22,12 @@ from .costs import LINE, SMS
 from .op_outputs import allocated, tell_copied
 
 
-class Operand(NamedTuple):
+class Matrix(NamedTuple):
     """A matrix or a batch of them, with contiguous rows."""
 
     info: ArrayInfo
     turned: bool
     """whether it is the transpose of what was asked for"""
-
-
-LEFT_OUT = ("c", "bias", "out")
-"""operands that may be None"""
-DIFFERENTIATED = (
-    "all_gather",
-    "all_gather_matmul",
-    "matmul",
-    "matmul_reduce_scatter",
-    "reduce_scatter",
-)
-"""ops that `numpipe.torch` has with gradients"""
-
-
-def described(
-    op: str, arrays: dict[str, Any], types: Sequence[np.dtype], added: Sequence[str] = ()
-) -> dict[str, ArrayInfo]:
-    """Describe the arrays, but for those of `LEFT_OUT` that are None.
-
-    Those named in `added` may be float32, whatever the type of the others.
-
-    Raises SpecError for what is no array, for other types, for types or devices that differ, and
-    for tensors that PyTorch would have to record.
-    """
-    given = {
-        name: array for name, array in arrays.items() if array is not None or name not in LEFT_OUT
-    }
-    infos = {name: launch.describe(array, name, op) for name, array in given.items()}
-    first, of_first = next(iter(infos.items()))
-    for name, info in infos.items():
-        legal = (*types, np.dtype(np.float32)) if name in added else types
-        if info.dtype not in legal:
-            known = " or ".join(dtype.name for dtype in legal)
-            raise SpecError(
-                f"{op}: '{name}' is {info.dtype.name}, expected {known}: convert it, as "
-                f"{name}.astype(…) does"
-            )
-        if info.dtype != of_first.dtype and name not in added:
-            raise SpecError(
-                f"{op}: '{name}' is {info.dtype.name} and '{first}' is {of_first.dtype.name}: "
-                "give both one type"
-            )
-        if recorded(info.owner):
-            other = f"call numpipe.torch.{op}, or " if op in DIFFERENTIATED else ""
-            raise SpecError(
-                f"{op}: '{name}' requires a gradient, which numpipe.ops.{op} does not record: "
-                f"{other}pass {name}.detach(), or call it under torch.no_grad()"
-            )
-    launch.same_place(list(infos.values()), list(infos), op)
-    return infos
 
 
 def stacked(info: ArrayInfo, batch: tuple[int, ...]) -> ArrayInfo | None:
@@ -114,7 +61,7 @@ def as_matrices(info: ArrayInfo, vectors: Sequence[bool]) -> ArrayInfo:
 
 def laid(
     op: str, infos: dict[str, ArrayInfo], batch: tuple[int, ...], target: str | None, stream: Any
-) -> list[Operand]:
+) -> list[Matrix]:
     """Return the operands of an op whose result has these batches, each loaded where it lies or
     copied."""
     lying = [_lying(info, batch) for info in infos.values()]
@@ -135,7 +82,7 @@ def laid(
             ]
         )
     return [
-        Operand(
+        Matrix(
             _shaped(next(made), place.window.shape) if place.obstacle else place.window,
             place.turned,
         )

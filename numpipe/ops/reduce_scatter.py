@@ -12,34 +12,32 @@ bits each time.
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..arch.dtypes import ELEMENTS
 from ..core.arith import cdiv
 from ..diagnostics.argument_checks import NONE, require, whole
 from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..kernels.noted_calls import noted
 from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
 from ..language.memory.peer_arrays import peer
 from ..language.memory.semaphores import signal, wait
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
 from ..language.tiles.tile import zeros
+from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
-from ..plan.specs import BlockSpec, persistent
+from ..plan.specs import ArrayType, BlockSpec, persistent
 from .costs import SMS
-from .sharded_calls import Shards, as_rows, call, check_out
+from .sharded_calls import Shards, as_rows, sharded_op
 
 __all__ = ["reduce_scatter"]
 
-TYPES = tuple(ELEMENTS[name].dtype for name in ("float16", "bfloat16", "float32"))
+TYPES = ("float16", "bfloat16", "float32")
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,35 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
     return reduce_scatter  # type: ignore[no-any-return]
 
 
-@noted
+def _result(x: Any, gpus: int) -> ArrayType:
+    shape = tuple(x.shape)
+    if not shape or shape[0] % gpus:
+        raise SpecError(
+            f"reduce_scatter: 'x' is {shape}: {gpus} GPUs cannot share its first dimension evenly; "
+            "pad it"
+        )
+    return ArrayType((shape[0] // gpus, *shape[1:]), x.dtype)
+
+
+def _launch(shards: Shards, x: list[ArrayInfo], out: list[ArrayInfo], config: Any) -> None:
+    source = as_rows("reduce_scatter", "x", x, shards.size)
+    room = shards.workspace("room", source, source[0].shape, source[0].dtype)
+    targets = as_rows("reduce_scatter", "out", out)
+    shards.run(kernel(source[0].shape[2], config or Config()), source, room, targets)
+
+
+@sharded_op(
+    operands={"x": ""},
+    results={"out": _result},
+    types=TYPES,
+    launch=_launch,
+    checks={"config": a_kind(Config) | NONE},
+    gradients={
+        "x": lambda xp, grad_out, mesh: xp(
+            "all_gather", [xp.contiguous(grad) for grad in grad_out], mesh=mesh
+        )
+    },
+)
 def reduce_scatter(
     x: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None
 ) -> Any:
@@ -184,33 +210,3 @@ def reduce_scatter(
     ... )[0][0, 0]
     np.float32(3.0)
     """
-    return call(
-        "reduce_scatter",
-        lambda shards: scattered(shards, x, out, config),
-        (x,),
-        mesh,
-        out,
-        config,
-        stream,
-    )
-
-
-def scattered(shards: Shards, x: Any, out: Any, config: Config | None) -> Any:
-    """Make a call that was not made before."""
-    require("reduce_scatter", locals(), config=a_kind(Config) | NONE)
-    infos = shards.described({"x": x, "out": out}, TYPES)
-    first = infos["x"][0].shape
-    if not first or first[0] % shards.size:
-        raise SpecError(
-            f"reduce_scatter: 'x' is {first}: {shards.size} GPUs cannot share its first dimension "
-            "evenly; pad it"
-        )
-    shape = (first[0] // shards.size, *first[1:])
-    results = infos["out"] if out is not None else shards.made(infos["x"], shape)
-    check_out("reduce_scatter", results, shape)
-    if math.prod(shape):
-        source = as_rows("reduce_scatter", "x", infos["x"], shards.size)
-        room = shards.workspace("room", source, source[0].shape, source[0].dtype)
-        targets = as_rows("reduce_scatter", "out", results)
-        shards.run(kernel(source[0].shape[2], config or Config()), source, room, targets)
-    return out if out is not None else shards.delivered(infos["x"], results)

@@ -8,7 +8,6 @@ first, which takes as long as the kernel of a small call.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,52 +25,79 @@ from ..launch.mesh import Mesh
 from ..launch.peer_access import Together
 from ..launch.repeats import OpRepeats
 from ..launch.windows import strided
+from ..plan.specs import ArrayType
+from .declaration import Op, P, by_name
 from .op_outputs import allocated, delivered, tell_copied
-from .operands import Operand, copied, described, laid, move
+from .operands import Matrix, copied, laid, move
 
-COPIED = tuple(record.dtype for record in ELEMENTS.values())
+COPIED = tuple(ELEMENTS)
 """element types that are copied as they are"""
 _WORD, _CHUNK = np.dtype(np.int32), 16
 
 
-def call(
-    op: str,
-    run: Callable[[Shards], Any],
-    arrays: tuple[Any, ...],
-    mesh: Any,
-    out: Any,
-    config: Any,
-    stream: Any,
-) -> Any:
-    """Make a call of an op: as it was made before, or by `run`, which returns what it allocated, or
-    `out`. Returns the same."""
-    repeats = _repeats(op)
-    done, found = repeats.again(arrays, config, out, stream, mesh)
-    if done:
-        return found
-    # outputs at new addresses: the allocator gives these again to the call that is kept for them
-    del found
-    shards = Shards(op, mesh, stream)
-    result = run(shards)
-    shards.learn(repeats, arrays, config, result)
-    return result
+class ShardedOp(Op[P]):
+    """A declared op on the GPUs of a mesh: its operands and results are lists of an array for each
+    GPU of this process, or one array under `Mesh.torch`.
+
+    Result functions are asked with the operands of the first GPU, and may ask for ``gpus``, their
+    number; ``launch`` is a function that may ask for ``shards``, the `Shards` of the call.
+    """
+
+    sharded = True
+    place = ("out", "mesh", "stream")
+
+    def call(
+        self,
+        arrays: tuple[Any, ...],
+        options: tuple[Any, ...],
+        out: Any = None,
+        mesh: Any = None,
+        stream: Any = None,
+    ) -> Any:
+        done, found = self._repeats.again(arrays, options, out, stream, mesh)
+        if done:
+            return found
+        # outputs at new addresses: the allocator gives these again to the call that is kept for
+        # them
+        del found
+        values = self.checked(options)
+        shards = Shards(self, mesh, stream)
+        infos = shards.described(dict(zip(self.operands, arrays, strict=True)))
+        on_first = {name: each[0] for name, each in infos.items()}
+        wanted = self.result_types(on_first, values | {"gpus": shards.size})
+        like = next(iter(infos.values()))
+        if out is None:
+            results = {name: shards.made(like, kind) for name, kind in wanted.items()}
+        else:
+            results = shards.outputs(out, wanted, on_first)
+        if any(math.prod(kind.shape) for kind in wanted.values()):
+            absent = dict.fromkeys([*self.operands, *self.results])
+            by_name(self.launch, absent | infos | results | values | {"shards": shards})
+        if out is None:
+            made = tuple(shards.delivered(like, each) for each in results.values())
+            out = made[0] if len(made) == 1 else made
+        shards.learn(self._repeats, arrays, options, out)
+        return out
 
 
-_repeats = functools.cache(OpRepeats)
+def sharded_op(**declared: Any) -> Callable[[Callable[P, Any]], ShardedOp[P]]:
+    """Declare an op of several GPUs, as `numpipe.op` declares one of one GPU."""
+    declared = {"checks": {}, "gradients": {}, **declared}
+    return lambda stub: ShardedOp(stub, **declared)
 
 
 class Shards:
     """A call of an op on a mesh. Its methods take and give a list with one array for each GPU of
     this process."""
 
-    def __init__(self, op: str, mesh: Any, stream: Any = None) -> None:
+    def __init__(self, op: ShardedOp[Any], mesh: Any, stream: Any = None) -> None:
         """Raises SpecError for what is no mesh."""
         if not isinstance(mesh, Mesh):
             raise SpecError(
-                f"{op}: mesh must be a numpipe.Mesh: Mesh.simulated(2), Mesh.local() or "
+                f"{op.name}: mesh must be a numpipe.Mesh: Mesh.simulated(2), Mesh.local() or "
                 f"Mesh.torch(), got {told(mesh)}"
             )
-        self.op, self.mesh, self.stream = op, mesh, stream
+        self.declared, self.op, self.mesh, self.stream = op, op.name, mesh, stream
         self.target, self.size = "sim" if mesh.gpus is None else None, mesh.size
         self.single = mesh.rank is not None or taken() is not None
         """whether an array is one, and no list: of this rank, or of a call that is noted, whose
@@ -81,10 +107,8 @@ class Shards:
         self._made = 0
         self._launches: list[Together | None] = []
 
-    def described(
-        self, arrays: dict[str, Any], types: Sequence[np.dtype], added: Sequence[str] = ()
-    ) -> dict[str, list[ArrayInfo]]:
-        """Describe the arrays of a call by name; those that are None, and may be, are left out.
+    def described(self, arrays: dict[str, Any]) -> dict[str, list[ArrayInfo]]:
+        """Describe the operands of a call by name, without those that are left out.
 
         Raises SpecError for what is no list of as many arrays as there are GPUs, for other types,
         for shapes and types that differ.
@@ -92,29 +116,42 @@ class Shards:
         given = {
             name: self.parts(name, value)
             for name, value in arrays.items()
-            if value is not None or name != "out"
+            if value is not None or name not in self.declared.optional
         }
-        count = 1 if self.single else self.size
         each = [
-            described(self.op, {name: parts[gpu] for name, parts in given.items()}, types, added)
-            for gpu in range(count)
+            self.declared.described({name: parts[gpu] for name, parts in given.items()})
+            for gpu in range(1 if self.single else self.size)
         ]
-        for name in given:
-            for gpu, infos in enumerate(each):
-                if infos[name].shape != each[0][name].shape:
+        infos = {name: [of_gpu[name] for of_gpu in each] for name in given}
+        for name, several in infos.items():
+            self._check_alike(name, several)
+        return infos
+
+    def _check_alike(self, name: str, infos: list[ArrayInfo]) -> None:
+        """Keep descriptions of an array of the call. Raises SpecError where those of two GPUs
+        differ."""
+        for gpu, info in enumerate(infos):
+            for what, mine, other in (
+                ("shape; pad the last one", infos[0].shape, info.shape),
+                ("type; cast some of them", infos[0].dtype, info.dtype),
+            ):
+                if mine != other:
                     raise SpecError(
-                        f"{self.op}: '{name}' is {each[0][name].shape} on GPU 0 and "
-                        f"{infos[name].shape} on GPU {gpu}: all GPUs have shards of one shape; "
-                        "pad the last one"
+                        f"{self.op}: '{name}' is {mine} on GPU 0 and {other} on GPU {gpu}: all "
+                        f"GPUs have shards of one {what}"
                     )
-                if infos[name].dtype != each[0][name].dtype:
-                    raise SpecError(
-                        f"{self.op}: '{name}' is {each[0][name].dtype} on GPU 0 and "
-                        f"{infos[name].dtype} on GPU {gpu}: all GPUs have shards of one type; "
-                        "cast some of them"
-                    )
-        self._infos += [[infos[name] for infos in each] for name in given]
-        return {name: [infos[name] for infos in each] for name in given}
+        self._infos.append(infos)
+
+    def outputs(
+        self, out: Any, wanted: dict[str, ArrayType], operands: dict[str, ArrayInfo]
+    ) -> dict[str, list[ArrayInfo]]:
+        """Describe the arrays that a call passes as out=, of the op's only result. Raises SpecError
+        for those that do not fit."""
+        each = [self.declared.outputs(part, wanted, operands) for part in self.parts("out", out)]
+        results = {name: [of_gpu[name] for of_gpu in each] for name in wanted}
+        for infos in results.values():
+            self._check_alike("out", infos)
+        return results
 
     def parts(self, name: str, value: Any) -> Sequence[Any]:
         """Return the arrays that a call passes for this process' GPUs; SpecError for no list of
@@ -134,7 +171,7 @@ class Shards:
         """Return matrices whose rows TMA can address: those of the call, or copies of them."""
         return [self._by_rows(name, info) for info in infos]
 
-    def laid(self, name: str, infos: list[ArrayInfo]) -> list[Operand]:
+    def laid(self, name: str, infos: list[ArrayInfo]) -> list[Matrix]:
         """Return matrices that TMA can address by rows or by columns: those of the call, or copies
         of them.
 
@@ -162,11 +199,16 @@ class Shards:
         return copied(info, self.target, self.stream)
 
     # ---- memory
-    def made(self, like: list[ArrayInfo], shape: Sequence[int]) -> list[ArrayInfo]:
-        """Return new arrays of this shape and of the type of `like`, each on its GPU: outputs of
-        the call, in their order."""
+    def made(self, like: list[ArrayInfo], kind: ArrayType) -> list[ArrayInfo]:
+        """Return new arrays of the library of `like`, each on its GPU: outputs of the call, in
+        their order."""
         self._made += 1
-        self._infos.append([allocated(self.op, info, shape, self.stream) for info in like])
+        self._infos.append(
+            [
+                allocated(self.op, info._replace(dtype=kind.dtype), kind.shape, self.stream)
+                for info in like
+            ]
+        )
         return self._infos[-1]
 
     def workspace(
@@ -210,18 +252,23 @@ class Shards:
             )
         )
 
-    def learn(self, repeats: OpRepeats, arrays: tuple[Any, ...], config: Any, result: Any) -> None:
+    def learn(
+        self, repeats: OpRepeats, arrays: tuple[Any, ...], options: tuple[Any, ...], result: Any
+    ) -> None:
         """Keep the launch of a call that was one: without copies of operands, which hold other
         numbers the next time."""
         launches = self._launches[0] if len(self._launches) == 1 else None
         if launches is not None:
             outputs = result if self._made > 1 else (result,)
             infos = list(zip(*self._infos, strict=True))
-            repeats.learn((self.mesh, config), arrays, outputs, infos, self._made, launches)
+            repeats.learn((self.mesh, options), arrays, outputs, infos, self._made, launches)
 
     def delivered(self, like: list[ArrayInfo], results: list[ArrayInfo]) -> Any:
         """Return what the call returns, of arrays that were `made`."""
-        found = [delivered(of, info, self.stream) for of, info in zip(like, results, strict=True)]
+        found = [
+            delivered(of._replace(dtype=info.dtype), info, self.stream)
+            for of, info in zip(like, results, strict=True)
+        ]
         return found[0] if self.single else found
 
 
@@ -245,13 +292,21 @@ def check_matrices(op: str, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tup
     return (a[0], a[1]), b[1]
 
 
-def check_out(op: str, results: list[ArrayInfo], shape: tuple[int, ...]) -> None:
-    """Raise SpecError for results of another shape, or that TMA cannot address by rows, or that
-    must not be written."""
-    for info in results:
-        if info.shape != shape:
-            raise SpecError(f"{op}: 'out' must be {shape}, got {info.shape}")
-        launch.check_writable(info, "out", op)
+def gathered_rows(xp: Any, mesh: Any, arrays: list[Any]) -> list[Any]:
+    """Return, in a gradient, the rows of all GPUs, whatever bytes they have and however they
+    lie."""
+    rows, columns = arrays[0].shape
+    size = rows * columns
+    added = -size % (_CHUNK // arrays[0].dtype.itemsize)
+    if not added:
+        return xp("all_gather", [xp.contiguous(x) for x in arrays], mesh=mesh)  # type: ignore[no-any-return]
+    padded = []
+    for x in arrays:
+        flat = x.reshape(-1)
+        zeros = xp.broadcast_to(xp.zeros_like(flat[:1]), (added,))
+        padded.append(xp.concatenate([flat, zeros]))
+    found = xp("all_gather", padded, mesh=mesh)
+    return [x.reshape(-1, size + added)[:, :size].reshape(-1, columns) for x in found]
 
 
 def as_words(op: str, name: str, infos: list[ArrayInfo], count: int = 0) -> list[ArrayInfo]:

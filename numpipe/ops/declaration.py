@@ -1,0 +1,560 @@
+"""An op as one declaration: operands, results, options, kernel, gradients and batching in one
+place.
+
+From a declaration are made the call on arrays of any library, with its checks and its repeated
+launches (here), the PyTorch op (`frameworks.torch`) and the JAX op (`frameworks.jax`). A further op
+is one file.
+
+What a declaration says of gradients and batches it says in functions, which ask by the names of
+their parameters for what they need: operands, results, options, ``grad_y`` for the gradient of the
+result y, and ``xp``, the library of the arrays. ``xp`` is called with an op and its arguments, and
+has the array functions that PyTorch and JAX have in common (``xp.where``, ``xp.moveaxis``, …) and
+four more:
+
+=========================  =========================================================================
+``xp(op, *arrays, …)``     the op's result, which may be differentiated again
+``xp.transposed(x)``       the last two dimensions exchanged; an operand of an op is not copied
+``xp.cast(x, dtype)``      converted to NumPy's `dtype`
+``xp.summed(x, shape)``    the sum over the dimensions along which `shape` was broadcast
+``xp.activation(name, x)``  the library's own function: "relu", "silu", or "gelu" (with tanh)
+=========================  =========================================================================
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec
+
+from .. import launch
+from ..arch.dtypes import ELEMENTS
+from ..diagnostics.argument_checks import Rule, require
+from ..diagnostics.errors import SpecError
+from ..kernels.kernel import Kernel
+from ..kernels.noted_calls import imagined, noted, noting, taken
+from ..launch.array_info import ArrayInfo
+from ..launch.repeats import OpRepeats, recorded
+from ..plan.specs import ArrayType
+from .op_outputs import allocated, delivered
+
+__all__ = ["op"]
+
+P = ParamSpec("P")
+PLACE = ("out", "target", "stream")
+"""parameters of a call that are neither operands nor options"""
+DECLARED: dict[str, Op[Any]] = {}
+"""all ops, by name"""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An array that an op reads.
+
+    dims   names of its dimensions, such as "... m k"; "" where the op's results check the shape
+    types  names of the element types that it may have; by default that of the first operand
+    read   a function of options that says whether the operand is read; by default it is
+    """
+
+    dims: str = ""
+    types: tuple[str, ...] = ()
+    read: Callable[..., bool] | None = None
+
+
+def op(
+    *,
+    operands: Mapping[str, str | Operand],
+    results: Mapping[str, str | Callable[..., ArrayType | None]],
+    types: Sequence[str],
+    launch: Kernel | Callable[..., None],
+    checks: Mapping[str, Rule] | None = None,
+    gradients: Mapping[str, Callable[..., Any]] | None = None,
+    composite: Callable[..., Any] | None = None,
+    batching: str | Callable[..., Any] = "",
+    operations: Callable[..., float] | None = None,
+) -> Callable[[Callable[P, Any]], Op[P]]:
+    """Declare an op by a function without a body: its parameters are the op's operands and options,
+    and ``out``, ``target`` and ``stream``; its docstring is the op's.
+
+    operands    the arrays, each with the names of its dimensions ("rows n"; "..." in front stands
+                for any number of them) or an `Operand`. One whose default is None may be left out
+    results     the dimensions of each result, of the first operand's type; or a function of
+                operands (``.shape``, ``.dtype``) and options that returns an `ArrayType`, None
+                where the options leave the result out, and raises SpecError for operands that do
+                not fit
+    types       names of the element types of operands; none: all that an array may have
+    launch      a kernel whose parameters are the operands and results, in any order, and whose
+                scalars and Statics are options; or a function of operands, results, options,
+                ``target`` and ``stream`` that calls kernels
+    checks      rules for options (`diagnostics.argument_checks`)
+    gradients   for an operand, or for several ("q k v"), a function that returns its gradient; one
+                of a broadcast shape is summed, and all are converted to the operand's type
+    composite   what replaces the op where it is differentiated: a function that calls others, or
+                returns NotImplemented where the op itself is meant
+    batching    ``vmap``: "leading" where the first dimensions of all operands and results are
+                "..."; "merge" where their first dimension is a batch; or a function of operands,
+                options, ``size`` and ``batched`` (which operands have the dimension, in front)
+    operations  a function that returns the number of multiplications and additions, for
+                `numpipe.explain`
+
+    ``numpipe.torch.register(op)`` and ``numpipe.jax.call(op)`` return the op for PyTorch and JAX.
+    Raises SpecError where the declaration contradicts itself or the kernel: at once, or when the
+    op, or its gradient, is first computed.
+
+    >>> block = numpipe.BlockSpec((64, 64), lambda i: (i, 0))
+    >>> @numpipe.kernel(grid=lambda x: (x.shape[0] // 64,), in_specs=block, out_specs=block)
+    ... def double_kernel(x, y):
+    ...     y[...] = x[...] + x[...]
+    >>> @numpipe.op(
+    ...     operands={"x": "rows n"},
+    ...     results={"y": "rows n"},
+    ...     types=["float32"],
+    ...     launch=double_kernel,
+    ...     gradients={"x": lambda grad_y: 2 * grad_y},
+    ... )
+    ... def double(x, *, out=None, target=None, stream=None):
+    ...     "Return x + x."
+    >>> double(np.ones((64, 64), np.float32), target="sim")[0, 0]
+    np.float32(2.0)
+    """
+
+    def declare(stub: Callable[P, Any]) -> Op[P]:
+        return Op(
+            stub,
+            operands,
+            results,
+            types,
+            launch,
+            checks or {},
+            gradients or {},
+            composite,
+            batching,
+            operations,
+        )
+
+    return declare
+
+
+class Op(Generic[P]):
+    """A declared op: a function of arrays of any library."""
+
+    sharded = False
+    """whether its operands are lists of an array for each GPU of a mesh"""
+    place = PLACE
+
+    def __init__(
+        self,
+        stub: Callable[P, Any],
+        operands: Mapping[str, str | Operand],
+        results: Mapping[str, Any],
+        types: Sequence[str],
+        launch: Kernel | Callable[..., Any],
+        checks: Mapping[str, Rule],
+        gradients: Mapping[str, Callable[..., Any]],
+        composite: Callable[..., Any] | None = None,
+        batching: str | Callable[..., Any] = "",
+        operations: Callable[..., float] | None = None,
+    ) -> None:
+        functools.update_wrapper(self, stub)
+        self.name = stub.__name__
+        self.signature = inspect.signature(stub, eval_str=True)
+        parameters = self.signature.parameters
+        self.operands = {
+            name: given if isinstance(given, Operand) else Operand(given)
+            for name, given in operands.items()
+        }
+        self.results = dict(results)
+        self.types = tuple(ELEMENTS[name].dtype for name in types)
+        self.optional = [name for name in operands if parameters[name].default is None]
+        self.options = {
+            name: parameter.default
+            for name, parameter in parameters.items()
+            if name not in operands and name not in self.place
+        }
+        self.launch, self.checks, self.composite = launch, checks, composite
+        self.gradients = {tuple(names.split()): each for names, each in gradients.items()}
+        self.batching, self.operations = batching, operations
+        self.fronts: dict[str, list[Callable[..., Any]]] = {}
+        self.unread = any(operand.read for operand in self.operands.values())
+        self.arguments = self.arguments_of(())
+        """takes the arguments of a call; returns (operands, options, *`place`)"""
+        self._repeats = OpRepeats(self.name, several=len(self.results) > 1)
+        self._written = isinstance(launch, Kernel)
+        self._check()
+        DECLARED[self.name] = self
+        noted(self)
+
+    def _check(self) -> None:
+        """Raise SpecError for a declaration that contradicts itself or its kernel."""
+        known = {*self.operands, *self.results, *self.options, *self.place[:-1]} - {"target"}
+        dims = {dim for operand in self.operands.values() for dim in operand.dims.split()}
+        for name, result in self.results.items():
+            if isinstance(result, str) and (lacking := set(result.split()) - dims):
+                raise SpecError(
+                    f"numpipe.op {self.name}: result '{name}' has the dimensions '{result}', and "
+                    f"no operand has {', '.join(sorted(lacking))}: they have "
+                    f"{', '.join(f'{key} {each.dims!r}' for key, each in self.operands.items())}"
+                )
+        grads = {f"grad_{name}" for name in self.results}
+        for names, function in self.gradients.items():
+            for name in names:
+                if name not in self.operands:
+                    raise SpecError(
+                        f"numpipe.op {self.name}: a gradient of '{name}', which is no operand: it "
+                        f"has {', '.join(self.operands)}"
+                    )
+            if wrong := [name for name in asked_by(function) if name not in known | grads | {"xp"}]:
+                raise SpecError(
+                    f"numpipe.op {self.name}: the gradient of {', '.join(names)} asks for "
+                    f"{', '.join(wrong)}; it may ask for {', '.join(sorted(known | grads))}, xp"
+                )
+        if isinstance(self.launch, Kernel):
+            kernel = self.launch
+            arrays, stored = kernel.parameters, kernel.definition.stores["all"]
+            if sorted(arrays) != sorted([*self.operands, *self.results]):
+                raise SpecError(
+                    f"numpipe.op {self.name}: its operands and results are "
+                    f"{', '.join([*self.operands, *self.results])}, the arrays of kernel "
+                    f"{kernel.name} {', '.join(arrays)}: give them the same names"
+                )
+            if unwritten := [name for name in self.results if name not in stored]:
+                raise SpecError(
+                    f"numpipe.op {self.name}: result '{unwritten[0]}' is not written by kernel "
+                    f"{kernel.name}, which stores to {', '.join(stored) or 'nothing'}"
+                )
+
+    # ---- calls
+    def __call__(self, *args: P.args, **named: P.kwargs) -> Any:
+        return self.call(*self.arguments(*args, **named))
+
+    def arguments_of(self, refused: Sequence[str]) -> Callable[..., tuple[Any, ...]]:
+        """Return a function with the op's signature, without the `refused` parameters, that returns
+        (operands, options, *`place`) of a call, each in the order of the declaration."""
+        parameters = self.signature.parameters
+        defaults = {name: each.default for name, each in parameters.items()}
+        texts, starred = [], False
+        for name, parameter in parameters.items():
+            if name in refused:
+                continue
+            if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+                texts.append("*")
+                starred = True
+            texts.append(
+                name if parameter.default is parameter.empty else f"{name}=defaults[{name!r}]"
+            )
+        groups = [
+            "".join(f"defaults[{name!r}], " if name in refused else f"{name}, " for name in group)
+            for group in (self.operands, self.options, self.place)
+        ]
+        text = (
+            f"def {self.name}({', '.join(texts)}): return ({groups[0]}), ({groups[1]}), {groups[2]}"
+        )
+        names: dict[str, Any] = {"defaults": defaults}
+        exec(text, names)  # as collections.namedtuple does: binding by `inspect` takes 5 us a call
+        return names[self.name]  # type: ignore[no-any-return]
+
+    def call(
+        self,
+        arrays: tuple[Any, ...],
+        options: tuple[Any, ...],
+        out: Any = None,
+        target: str | None = None,
+        stream: Any = None,
+    ) -> Any:
+        """Make a call whose operands and options are in the order of the declaration."""
+        if self.unread:
+            arrays = self.read(arrays, options)
+        if target is None:
+            done, out = self._repeats.again(arrays, options, out, stream)
+            if done:
+                return out
+        values = self.checked(options)
+        infos = self.described(dict(zip(self.operands, arrays, strict=True)))
+        wanted = self.result_types(infos, values)
+        first = next(iter(infos.values()))
+        if out is None:
+            results = {
+                name: allocated(self.name, first._replace(dtype=kind.dtype), kind.shape, stream)
+                for name, kind in wanted.items()
+            }
+        else:
+            results = self.outputs(out, wanted, infos)
+        if any(math.prod(info.shape) for info in results.values()):
+            if not self._written and taken() is None:
+                self._check_written(infos, wanted, values)
+            place = {"target": target, "stream": stream}
+            run = functools.partial(self._run, {**infos, **results, **values, **place})
+            if target is None:
+                described = [*infos.values(), *results.values()]
+                self._repeats.call(run, arrays, options, out, described, len(results))
+            else:
+                run()
+        if out is not None:
+            return out
+        made = tuple(
+            delivered(first._replace(dtype=info.dtype), info, stream) for info in results.values()
+        )
+        return made[0] if len(made) == 1 else made
+
+    def read(self, arrays: tuple[Any, ...], options: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the operands, None in place of those that these options leave unread."""
+        values = dict(zip(self.options, options, strict=True))
+        return tuple(
+            None if operand.read and not by_name(operand.read, values) else array
+            for operand, array in zip(self.operands.values(), arrays, strict=True)
+        )
+
+    def checked(self, options: Sequence[Any]) -> dict[str, Any]:
+        """Return options by name. Raises SpecError for one that breaks its rule."""
+        values = dict(zip(self.options, options, strict=True))
+        require(self.name, values, **self.checks)
+        return values
+
+    def described(self, arrays: Mapping[str, Any]) -> dict[str, ArrayInfo]:
+        """Describe operands, without those that are left out.
+
+        Raises SpecError for what is no array, for other element types, for types or devices that
+        differ, and for tensors that PyTorch would have to record.
+        """
+        given = {
+            name: array
+            for name, array in arrays.items()
+            if array is not None or name not in self.optional
+        }
+        infos = {name: launch.describe(array, name, self.name) for name, array in given.items()}
+        self.check_types(infos)
+        for name, info in infos.items():
+            if recorded(info.owner):
+                other = f"call numpipe.torch.{self.name}, or " if self.gradients else ""
+                raise SpecError(
+                    f"{self.name}: '{name}' requires a gradient, which numpipe.ops.{self.name} "
+                    f"does not record: {other}pass {name}.detach(), or call it under "
+                    "torch.no_grad()"
+                )
+        launch.same_place(list(infos.values()), list(infos), self.name)
+        return infos
+
+    def check_types(self, infos: Mapping[str, Any]) -> None:
+        """Raise SpecError for operands of other element types, or of several."""
+        first, of_first = next(iter(infos.items()))
+        for name, info in infos.items():
+            operand = self.operands[name]
+            legal = [ELEMENTS[each].dtype for each in operand.types] or self.types
+            if legal and info.dtype not in legal:
+                known = " or ".join(dtype.name for dtype in legal)
+                raise SpecError(
+                    f"{self.name}: '{name}' is {info.dtype.name}, expected {known}: convert it, as "
+                    f"{name}.astype(…) does"
+                )
+            if info.dtype != of_first.dtype and not operand.types:
+                raise SpecError(
+                    f"{self.name}: '{name}' is {info.dtype.name} and '{first}' is "
+                    f"{of_first.dtype.name}: give both one type"
+                )
+
+    def result_types(
+        self, operands: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> dict[str, ArrayType]:
+        """Return shape and type of each result that there is, of operands that have a shape and a
+        NumPy dtype. Raises SpecError for operands that do not fit."""
+        sizes = self._sizes(operands)
+        first = next(iter(operands.values()))
+        values = {**dict.fromkeys(self.operands), **operands, **options}
+        found: dict[str, ArrayType] = {}
+        for name, result in self.results.items():
+            if isinstance(result, str):
+                shape = [size for dim in result.split() for size in sizes[dim][0]]
+                found[name] = ArrayType(tuple(shape), first.dtype)
+            elif (known := by_name(result, values)) is not None:
+                found[name] = known
+        return found
+
+    def _sizes(self, operands: Mapping[str, Any]) -> dict[str, tuple[tuple[Any, ...], str]]:
+        """Return the sizes of each named dimension ("..." has several), and the operand that has
+        it first."""
+        sizes: dict[str, tuple[tuple[Any, ...], str]] = {}
+        for name, operand in self.operands.items():
+            if not operand.dims or name not in operands:
+                continue
+            shape, dims = tuple(operands[name].shape), operand.dims.split()
+            leading = len(shape) - len(dims) + 1 if dims[0] == "..." else 0
+            if leading < 0 or (dims[0] != "..." and len(shape) != len(dims)):
+                raise SpecError(
+                    f"{self.name}: '{name}' must have the dimensions {operand.dims}, got shape "
+                    f"{shape}"
+                )
+            parts = [shape[:leading], *((size,) for size in shape[leading:])]
+            for dim, part in zip(dims, parts if dims[0] == "..." else parts[1:], strict=True):
+                known, where = sizes.setdefault(dim, (part, name))
+                if known != part:
+                    raise SpecError(
+                        f"{self.name}: {dim} = {', '.join(map(str, known))} in '{where}' "
+                        f"{tuple(operands[where].shape)}, {', '.join(map(str, part))} in '{name}' "
+                        f"{shape}"
+                    )
+        return sizes
+
+    def outputs(
+        self, out: Any, wanted: Mapping[str, ArrayType], infos: Mapping[str, ArrayInfo]
+    ) -> dict[str, ArrayInfo]:
+        """Describe the arrays that a call passes as out=. Raises SpecError for those that do not
+        fit."""
+        outs = (out,) if len(wanted) == 1 else tuple(out) if isinstance(out, (tuple, list)) else ()
+        if len(outs) != len(wanted):
+            raise SpecError(
+                f"{self.name}: out must be a tuple of {len(wanted)} arrays, {', '.join(wanted)}"
+            )
+        labels = ["out"] if len(wanted) == 1 else [f"out: {name}" for name in wanted]
+        first, of_first = next(iter(infos.items()))
+        found = {}
+        for label, (name, kind), array in zip(labels, wanted.items(), outs, strict=True):
+            info = found[name] = launch.describe(array, label, self.name)
+            if info.dtype != kind.dtype:
+                raise SpecError(
+                    f"{self.name}: '{label}' is {info.dtype.name} and '{first}' is "
+                    f"{of_first.dtype.name}: give both one type"
+                    if kind.dtype == of_first.dtype
+                    else f"{self.name}: '{label}' is {info.dtype.name}, expected {kind.dtype.name}"
+                )
+            if info.shape != kind.shape:
+                raise SpecError(f"{self.name}: '{label}' must be {kind.shape}, got {info.shape}")
+            if recorded(array):
+                raise SpecError(
+                    f"{self.name}: '{label}' requires a gradient, which numpipe.ops.{self.name} "
+                    f"does not record: pass {label}.detach(), or call it under torch.no_grad()"
+                )
+        every = [*infos.values(), *found.values()]
+        launch.same_place(every, [*infos, *labels], self.name)
+        for label, info in zip(labels, found.values(), strict=True):
+            launch.check_writable(info, label, self.name)
+        return found
+
+    def _run(self, values: Mapping[str, Any]) -> None:
+        """Launch what computes the results."""
+        if isinstance(self.launch, Kernel):
+            named = {name: values[name] for name in (*self.options, "target", "stream")}
+            self.launch(*[values[name] for name in self.launch.parameters], **named)
+        else:
+            absent = dict.fromkeys([*self.operands, *self.results])
+            by_name(self.launch, {**absent, **values})
+
+    def _check_written(
+        self,
+        infos: Mapping[str, ArrayInfo],
+        wanted: Mapping[str, ArrayType],
+        values: Mapping[str, Any],
+    ) -> None:
+        """Raise SpecError for a result that no kernel of a call stores to: the call is noted, once
+        in a process."""
+        arrays = {
+            name: imagined(kind.shape, kind.dtype) for name, kind in {**infos, **wanted}.items()
+        }
+        with noting() as notes:
+            self._run({**arrays, **values, "target": "sim", "stream": None})
+        stored = set()
+        for call in notes.calls:
+            names = call.kernel.definition.stores["all"]
+            passed = [*zip(call.kernel.parameters, call.args, strict=False), *call.named.items()]
+            outs = call.out if type(call.out) in (tuple, list) else (call.out,)
+            written = [array for name, array in passed if name in names] + list(outs)
+            stored |= {array.ptr >> 40 for array in written if isinstance(array, ArrayInfo)}
+        for name in wanted:
+            if math.prod(arrays[name].shape) and arrays[name].ptr >> 40 not in stored:
+                raise SpecError(
+                    f"{self.name}: no kernel stores to the result '{name}'; called are "
+                    f"{', '.join(call.kernel.name for call in notes.calls) or 'none'}"
+                )
+        self._written = True
+
+    # ---- gradients
+    @functools.cached_property
+    def saved(self) -> list[str]:
+        """The operands and results that gradients ask for."""
+        names = {name for function in self.gradients.values() for name in asked_by(function)}
+        return [name for name in (*self.operands, *self.results) if name in names]
+
+    def gradients_of(
+        self,
+        xp: Any,
+        values: Mapping[str, Any],
+        wanted: Mapping[str, bool],
+        likes: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Return the gradients of the operands that are wanted.
+
+        `values` has what was `saved`, options, and the gradients of results, grad_…; `likes` has
+        the shape and the NumPy dtype of each operand. Raises SpecError for a gradient whose shape
+        does not fit its operand.
+        """
+        found: dict[str, Any] = {}
+        for names, function in self.gradients.items():
+            if not any(wanted[name] for name in names):
+                continue
+            made = by_name(function, {**values, "xp": xp})
+            for name, grad in zip(names, made if len(names) > 1 else (made,), strict=True):
+                shape, dtype = likes[name].shape, likes[name].dtype
+                extra = len(grad.shape) - len(shape)
+                if extra < 0 or any(
+                    mine not in (1, size)
+                    for mine, size in zip(shape, grad.shape[extra:], strict=True)
+                ):
+                    raise SpecError(
+                        f"{self.name}: the gradient of '{name}' has shape {tuple(grad.shape)}, and "
+                        f"'{name}' {tuple(shape)}"
+                    )
+                found[name] = xp.cast(xp.summed(grad, shape), dtype)
+        return found
+
+    # ---- batches
+    def batched(
+        self, xp: Any, size: Any, values: Mapping[str, Any], batched: Mapping[str, bool]
+    ) -> Any:
+        """Return the results along one more dimension, which `batched` operands have in front, and
+        the results then too: one, or a tuple. Raises SpecError where there is no rule."""
+        if callable(self.batching):
+            return by_name(
+                self.batching, {**values, "xp": xp, "size": size, "batched": dict(batched)}
+            )
+        if not self.batching:
+            raise SpecError(
+                f"{self.name}: vmap has no rule for this op: call it in a loop, or declare the op "
+                "with batching="
+            )
+        arrays = {
+            name: array if batched[name] else xp.broadcast_to(array, (size, *array.shape))
+            for name, array in values.items()
+            if name in self.operands and array is not None
+        }
+        options = {name: values[name] for name in self.options if name in values}
+        if self.batching == "leading":
+            return xp(self, **arrays, **options)
+        count = next(iter(arrays.values())).shape[1]
+        made = xp(
+            self,
+            **{
+                name: array.reshape(size * count, *array.shape[2:])
+                for name, array in arrays.items()
+            },
+            **options,
+        )
+        several = made if isinstance(made, (tuple, list)) else (made,)
+        split = tuple(each.reshape(size, count, *each.shape[1:]) for each in several)
+        return split if isinstance(made, (tuple, list)) else split[0]
+
+    def front(self, framework: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Add a function to ``numpipe.torch`` or ``numpipe.jax`` that calls the op in another way;
+        it is passed the op of that framework, then its own arguments."""
+        return lambda function: self.fronts.setdefault(framework, []).append(function) or function
+
+
+@functools.cache
+def asked_by(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of a function's parameters."""
+    return tuple(inspect.signature(function).parameters)
+
+
+def by_name(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """Call a function with those of the values that it has parameters for."""
+    return function(**{name: values[name] for name in asked_by(function)})
