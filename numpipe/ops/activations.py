@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..core.functions import function
-from ..diagnostics.argument_checks import FUNCTION, NONE, told, word
-from ..diagnostics.errors import SpecError
+from ..diagnostics.argument_checks import NONE, Rule, word
 from ..language.tiles.mathematics import sigmoid
 
-__all__ = ["ACTIVATIONS", "activation_of", "gelu", "relu", "silu"]
+__all__ = ["ACTIVATION", "ACTIVATIONS", "gelu", "relu", "silu"]
 
 
 @function
@@ -36,14 +35,5 @@ def gelu(x):  # type: ignore[no-untyped-def]
 
 ACTIVATIONS: dict[Any, Callable[..., Any]] = {"relu": relu, "silu": silu, "gelu": gelu}
 """those that have a name"""
-
-
-def activation_of(name: Any, op: str) -> Callable[..., Any] | None:
-    """Return the function of an activation's name; what is no string is returned as it is. Raises
-    SpecError for other names."""
-    if not (NONE | FUNCTION | word(*ACTIVATIONS)).holds(name):
-        raise SpecError(
-            f"{op}: activation is {', '.join(map(repr, ACTIVATIONS))} or a numpipe.function, got "
-            f"{told(name)}"
-        )
-    return ACTIVATIONS[name] if isinstance(name, str) else name
+ACTIVATION = NONE | word(*ACTIVATIONS) | Rule(("a numpipe.function of a float32 tile",), callable)
+"""what `activation=` may be"""

@@ -177,7 +177,12 @@ class Op(Generic[P]):
         self.gradients = {tuple(names.split()): each for names, each in gradients.items()}
         self.batching, self.operations = batching, operations
         self.fronts: dict[str, list[Callable[..., Any]]] = {}
-        self.unread = any(operand.read for operand in self.operands.values())
+        self.unread = {
+            name: (operand.read, asked_by(operand.read))
+            for name, operand in self.operands.items()
+            if operand.read
+        }
+        """functions of options that say whether an operand is read, with what they ask for"""
         self.arguments = self.arguments_of(())
         """takes the arguments of a call; returns (operands, options, *`place`)"""
         self._repeats = OpRepeats(self.name, several=len(self.results) > 1)
@@ -301,10 +306,11 @@ class Op(Generic[P]):
     def read(self, arrays: tuple[Any, ...], options: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the operands, None in place of those that these options leave unread."""
         values = dict(zip(self.options, options, strict=True))
-        return tuple(
-            None if operand.read and not by_name(operand.read, values) else array
-            for operand, array in zip(self.operands.values(), arrays, strict=True)
-        )
+        found = dict(zip(self.operands, arrays, strict=True))
+        for name, (is_read, asked) in self.unread.items():
+            if not is_read(*[values[each] for each in asked]):
+                found[name] = None
+        return tuple(found.values())
 
     def checked(self, options: Sequence[Any]) -> dict[str, Any]:
         """Return options by name. Raises SpecError for one that breaks its rule."""
@@ -336,7 +342,9 @@ class Op(Generic[P]):
         launch.same_place(list(infos.values()), list(infos), self.name)
         return infos
 
-    def check_types(self, infos: Mapping[str, Any]) -> None:
+    def check_types(
+        self, infos: Mapping[str, Any], fix: str = "convert it, as {name}.astype(…) does"
+    ) -> None:
         """Raise SpecError for operands of other element types, or of several."""
         first, of_first = next(iter(infos.items()))
         for name, info in infos.items():
@@ -345,8 +353,8 @@ class Op(Generic[P]):
             if legal and info.dtype not in legal:
                 known = " or ".join(dtype.name for dtype in legal)
                 raise SpecError(
-                    f"{self.name}: '{name}' is {info.dtype.name}, expected {known}: convert it, as "
-                    f"{name}.astype(…) does"
+                    f"{self.name}: '{name}' is {info.dtype.name}, expected {known}: "
+                    + fix.format(name=name)
                 )
             if info.dtype != of_first.dtype and not operand.types:
                 raise SpecError(
@@ -494,18 +502,24 @@ class Op(Generic[P]):
                 continue
             made = by_name(function, {**values, "xp": xp})
             for name, grad in zip(names, made if len(names) > 1 else (made,), strict=True):
-                shape, dtype = likes[name].shape, likes[name].dtype
-                extra = len(grad.shape) - len(shape)
-                if extra < 0 or any(
-                    mine not in (1, size)
-                    for mine, size in zip(shape, grad.shape[extra:], strict=True)
-                ):
-                    raise SpecError(
-                        f"{self.name}: the gradient of '{name}' has shape {tuple(grad.shape)}, and "
-                        f"'{name}' {tuple(shape)}"
-                    )
-                found[name] = xp.cast(xp.summed(grad, shape), dtype)
+                found[name] = (
+                    [self._fitted(xp, name, *each) for each in zip(grad, likes[name], strict=True)]
+                    if self.sharded
+                    else self._fitted(xp, name, grad, likes[name])
+                )
         return found
+
+    def _fitted(self, xp: Any, name: str, grad: Any, like: Any) -> Any:
+        """Return a gradient summed to the shape of its operand, in its type."""
+        extra = len(grad.shape) - len(like.shape)
+        if extra < 0 or any(
+            mine not in (1, size) for mine, size in zip(like.shape, grad.shape[extra:], strict=True)
+        ):
+            raise SpecError(
+                f"{self.name}: the gradient of '{name}' has shape {tuple(grad.shape)}, and "
+                f"'{name}' {tuple(like.shape)}"
+            )
+        return xp.cast(xp.summed(grad, like.shape), like.dtype)
 
     # ---- batches
     def batched(

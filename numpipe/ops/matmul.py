@@ -30,7 +30,7 @@ import numpy as np
 from .. import launch
 from ..core.arith import cdiv
 from ..core.functions import Function
-from ..diagnostics.argument_checks import FLAG, FUNCTION, NONE, finite, told, word
+from ..diagnostics.argument_checks import FLAG, NONE, finite
 from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -47,7 +47,7 @@ from ..launch.windows import broadcast, broadcast_shape, merged, strided, transp
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, Workspace, persistent
-from .activations import ACTIVATIONS, activation_of
+from .activations import ACTIVATION, ACTIVATIONS
 from .configs import Config, choose
 from .costs import LINE, SMS
 from .declaration import Operand, op
@@ -284,7 +284,7 @@ def _launch(
         (m, n, k),
         alpha=float(alpha),
         beta=float(beta),
-        activation=activation_of(activation, "matmul"),
+        activation=ACTIVATIONS.get(activation, activation),
         config=config,
         batch_invariant=batch_invariant,
         target=target,
@@ -353,7 +353,7 @@ def _unfused(
         return NotImplemented
     if activation not in ACTIVATIONS:
         raise SpecError(
-            f"matmul: the activation {told(activation)} has no derivative here, and an argument "
+            f"matmul: the activation {getattr(activation, '__qualname__', activation)} has no derivative here, and an argument "
             f"requires a gradient: use {', '.join(map(repr, ACTIVATIONS))}, apply your library's "
             "operations to the result without activation=, or call it without gradients"
         )
@@ -400,7 +400,7 @@ def _batched(
     if activation is not None:
         if activation not in ACTIVATIONS:
             raise SpecError(
-                f"matmul: under vmap the activation {told(activation)} cannot follow a c or bias "
+                f"matmul: under vmap the activation {getattr(activation, '__qualname__', activation)} cannot follow a c or bias "
                 "that has the dimension: apply your library's operations to the result without "
                 "activation="
             )
@@ -424,7 +424,7 @@ def _batched(
         "alpha": finite(),
         "beta": finite(),
         "batch_invariant": FLAG,
-        "activation": NONE | FUNCTION | word(*ACTIVATIONS),
+        "activation": ACTIVATION,
         "config": a_kind(Config) | NONE,
     },
     gradients={

@@ -15,7 +15,7 @@ from numpipe import SpecError
 torch = pytest.importorskip("torch")
 npt: Any = pytest.importorskip("numpipe.torch")
 dispatch: Any = pytest.importorskip("numpipe.frameworks.torch.dispatch")
-module: Any = pytest.importorskip("numpipe.frameworks.torch.matmul")
+module: Any = pytest.importorskip("numpipe.frameworks.torch.torch_ops")
 
 F16, BF16 = torch.float16, torch.bfloat16
 GELU: Any = lambda x: torch.nn.functional.gelu(x, approximate="tanh")
@@ -179,7 +179,7 @@ def test_transforms_and_tracing_keep_the_dispatcher(asked: list[bool]) -> None:
     with torch.no_grad():
         torch.vmap(npt.matmul, in_dims=(0, None))(a, b)
         torch.jit.trace(npt.matmul, (a, b), check_trace=False)
-    assert asked == [False, False]
+    assert asked and not any(asked)
 
 
 def test_a_parameter_is_a_plain_tensor_and_a_subclass_is_not(asked: list[bool]) -> None:
@@ -215,7 +215,8 @@ def test_gradients_are_the_same_both_ways(asked: list[bool]) -> None:
         with context():
             npt.matmul(a, b, activation="silu").sum().backward()
         found.append((a.grad, b.grad))
-    assert all(map(torch.equal, *found)) and asked == [True] * 4 + [False] * 4
+    assert all(map(torch.equal, *found))
+    assert asked == sorted(asked, reverse=True) and set(asked) == {True, False}
 
 
 # ---- autocast
@@ -296,7 +297,7 @@ def test_opcheck_finds_nothing(options: dict[str, Any]) -> None:
 def test_opcheck_finds_nothing_in_a_result_written_in_place() -> None:
     a, b, out = tensors((20, 24), (24, 40), (20, 40))
     torch.library.opcheck(
-        torch.ops.numpipe.matmul_out.default, (a, b, None, None, 1.0, 1.0, None, False, out)
+        torch.ops.numpipe.matmul_out.default, (a, b, None, None, 1.0, 1.0, None, False, [out])
     )
 
 
@@ -375,11 +376,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "K": (lambda: npt.matmul(ONES, ONES[:5]), "K = 8 in 'a'"),
     "activation": (
         lambda: npt.matmul(ONES, ONES, activation="tanh"),
-        "activation is 'relu', 'silu', 'gelu' or a numpipe.function",
+        "activation must be None, 'relu', 'silu', 'gelu' or a numpipe.function",
     ),
     "no derivative": (
         lambda: npt.matmul(ONES.clone().requires_grad_(), ONES, activation=halved),
-        "halved' has no derivative here, .* use 'relu', 'silu', 'gelu', apply PyTorch's operations",
+        "halved has no derivative here, .* use 'relu', 'silu', 'gelu', apply your library's",
     ),
     "jvp": (
         lambda: torch.func.jvp(lambda a: npt.matmul(a, ONES), (ONES,), (ONES,)),
@@ -440,7 +441,7 @@ def test_a_function_inside_a_function_has_no_name_in_a_graph() -> None:
         assert torch.equal(npt.matmul(ONES, ONES, activation=inner), npt.matmul(ONES, ONES))
     for function, match in (
         (inner, "is defined inside a function, where a graph does not find it again: define it"),
-        (torch.tanh, "activation is .* or a numpipe.function of a float32 tile, got <built-in"),
+        (torch.tanh, "activation must be a numpipe.function of a float32 tile, got <built-in"),
     ):
         with (
             torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True),

@@ -417,7 +417,7 @@ def test_an_activation_without_a_name_and_one_that_is_no_function_of_kernels_are
     a, b = operands(64, 64, 64)
     with pytest.raises(
         numpipe.SpecError,
-        match="activation is 'relu', 'silu', 'gelu' or a numpipe.function, got 'swish'",
+        match="activation must be None, 'relu', 'silu', 'gelu' or a numpipe.function of a float32 tile, got 'swish'",
     ):
         gemm_tuned.matmul(a, b, activation="swish", target="sim")
     with pytest.raises(numpipe.CompileError, match="is a plain Python function.*@numpipe.function"):

@@ -9,11 +9,8 @@ as such ops.
     norm = numpipe.torch.register(rms_norm, backward=rms_norm_backward)
 
 ===========  =======================================================================================
-`matmul`     ``numpipe::matmul``: `numpipe.ops.matmul` with gradients, autocast and vmap
-`attention`  ``numpipe::attention``: `numpipe.ops.attention` with the signature of PyTorch's
-`many_gpus`  ``numpipe::all_gather_matmul`` and others on the GPUs of a `numpipe.Mesh`, with
-             gradients
-`register`   a ``@numpipe.kernel`` as an op
+`torch_ops`  each op of `numpipe.ops` as ``numpipe::NAME``, with gradients, autocast and vmap
+`register`   a ``@numpipe.kernel``, or an op of your own, as an op
 `dispatch`   what these share: how an op is defined, and when a call may go past the dispatcher
 ===========  =======================================================================================
 
@@ -30,17 +27,18 @@ except ImportError as error:
         f"numpipe.torch needs PyTorch, which cannot be imported ({error}): pip install torch"
     ) from error
 
-from .attention import scaled_dot_product_attention
-from .many_gpus import all_gather, all_gather_matmul, matmul_reduce_scatter, reduce_scatter
-from .matmul import matmul
+from ... import ops as _ops
+from ...ops.declaration import DECLARED as _DECLARED
 from .register import register
+from .torch_ops import front as _front
+from .torch_ops import own_fronts as _own_fronts
 
-__all__ = [
-    "all_gather",
-    "all_gather_matmul",
-    "matmul",
-    "matmul_reduce_scatter",
-    "reduce_scatter",
-    "register",
-    "scaled_dot_product_attention",
-]
+__all__ = ["register"]
+
+for _op in list(_DECLARED.values()):
+    if "out" in _op.operands:  # it writes an operand, which autograd does not know
+        continue
+    _functions = [_front(_op), *_own_fronts(_op)]
+    if _op is getattr(_ops, _op.name, None):
+        globals().update({each.__name__: each for each in _functions})
+        __all__ += [each.__name__ for each in _functions]

@@ -8,7 +8,7 @@ would make a call half as long again on the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,11 +58,11 @@ def differentiated(*args: Any) -> bool:
     )
 
 
-def under_autocast(library: torch.library.Library, op: Op, wide: int | None = None) -> None:
+def under_autocast(library: torch.library.Library, op: Op, wide: Sequence[bool]) -> None:
     """Have autocast convert the op's floating-point tensors to its type, as it does for torch.mm,
-    but for those of float64.
+    except those of float64.
 
-    Tensors behind the first `wide` arguments stay float32 if they are: the op adds them in float32.
+    `wide` says for the first arguments whether a float32 tensor stays float32.
     """
     for device, key in AUTOCAST.items():
         library.impl(
@@ -72,15 +72,15 @@ def under_autocast(library: torch.library.Library, op: Op, wide: int | None = No
         )
 
 
-def _casting(op: Op, device: str, keys: Any, wide: int | None) -> Callable[..., Any]:
+def _casting(op: Op, device: str, keys: Any, wide: Sequence[bool]) -> Callable[..., Any]:
     def cast(*args: Any) -> Any:
         to = torch.get_autocast_dtype(device)
         kept = [
-            (torch.float64,) if wide is None or i < wide else (torch.float64, torch.float32)
-            for i in range(len(args))
+            (torch.float64, torch.float32) if each else (torch.float64,)
+            for each in (*wide, *[False] * len(args))
         ]
         with torch._C._ExcludeDispatchKeyGuard(keys):
-            return op(*[_cast(each, to, types) for each, types in zip(args, kept, strict=True)])
+            return op(*[_cast(each, to, types) for each, types in zip(args, kept, strict=False)])
 
     return cast
 
